@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from gpuwise.errors import InputError, LayoutError
+from gpuwise.export.job import Job
+from gpuwise.export.targets import command
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.plan.api import fit, make_plan
-from gpuwise.plan.flags import flags
 from gpuwise.plan.goal import Wishes, make_goal
 from gpuwise.plan.space.conditions import Setting
 from gpuwise.plan.space.rules import check_strategy
@@ -113,7 +114,7 @@ def test_states_sharded_over_a_chosen_group() -> None:
     states = [e.memory_parts["optimizer"] for e in done]
     assert states[0] == pytest.approx(2 * states[1]) and states[1] == pytest.approx(2 * states[2])
     assert done[2].memory_bytes == done[3].memory_bytes and done[2].step_time_s == done[3].step_time_s
-    assert "--num-distributed-optimizer-instances 4" in flags(EIGHT, NODES, layouts[0], 4096)
+    assert "--num-distributed-optimizer-instances 4" in command(Job(EIGHT, NODES, layouts[0], 4096))
     plan = make_plan(EIGHT, NODES, Wishes(seq_len=4096, fixed={"shard_group": 4}))
     assert plan.best is not None and plan.best.estimate.strategy.shard_group == 4
     assert all(o.estimate.strategy.sharding != "none" for o in plan.front)
@@ -123,7 +124,7 @@ def test_layers_that_do_not_divide_over_the_stages() -> None:
     """60 layers over 16 stages: four on each but the ends, which have two."""
     arch, s = replace(EIGHT, n_layers=60), Strategy(pp=16, accumulation=32)
     check_strategy(Setting.of(arch, NODES, s, 4096, 32), s)
-    said = [f for f in flags(arch, NODES, s, 4096) if "pipeline-num-layers" in f]
+    said = [f for f in command(Job(arch, NODES, s, 4096)) if "pipeline-num-layers" in f]
     assert said == ["--decoder-first-pipeline-num-layers 2", "--decoder-last-pipeline-num-layers 2"]
     fewer, even = (estimate(replace(EIGHT, n_layers=n), NODES, s, seq_len=4096) for n in (60, 64))
     assert fewer.memory_bytes.expected < even.memory_bytes.expected
@@ -137,8 +138,8 @@ def test_stages_that_differ_by_a_layer() -> None:
     """70 layers over 16 stages: six of five layers, ten of four (Megatron-Core --pipeline-model-parallel-layout)."""
     arch, s = replace(EIGHT, n_layers=70), Strategy(pp=16, accumulation=32)
     check_strategy(Setting.of(arch, NODES, s, 4096, 32), s)
-    (said,) = (f for f in flags(arch, NODES, s, 4096) if "pipeline-model-parallel-layout" in f)
-    split = said.partition(" ")[2].strip('"').split("|")
+    (said,) = (f for f in command(Job(arch, NODES, s, 4096)) if "pipeline-model-parallel-layout" in f)
+    split = said.partition(" ")[2].strip("'\"").split("|")
     numbers = [int(part.strip("EL").removeprefix("t*")) for part in split]
     assert sum(numbers) == 70 and len(numbers) == 16 and set(numbers) == {4, 5} and numbers[0] == numbers[-1] == 4
     more, even = (estimate(replace(EIGHT, n_layers=n), NODES, s, seq_len=4096) for n in (70, 64))

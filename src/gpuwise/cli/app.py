@@ -25,6 +25,11 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("doctor", "gpuwise.cli.doctor.command:doctor", "Is this machine ready, and if not, what exactly mends it?"),
     ("plan", "gpuwise.cli.plan.command:plan", "Which GPUs, which layout, how long, how much, to train this?"),
     (
+        "export",
+        "gpuwise.cli.export.command:export",
+        "What do I give Megatron, torchtitan, Accelerate, DeepSpeed to run this plan?",
+    ),
+    (
         "fit",
         "gpuwise.cli.fit.command:fit",
         "Will it fit? What fills the memory? What is the cheapest change that makes it fit?",

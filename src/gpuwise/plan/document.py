@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from gpuwise.export.targets import command
 from gpuwise.plan.answer import CapturedStep, Fit, Option, OtherHardware, Plan
 from gpuwise.plan.changes.remedy import Remedy
 from gpuwise.plan.cluster_document import cluster_document
-from gpuwise.plan.flags import flags
+from gpuwise.plan.job import job_of
 from gpuwise.plan.promise import rule_s
 from gpuwise.predict.estimate import to_document
 from gpuwise.predict.practice import RULE_MFU
@@ -50,9 +51,7 @@ def _plan(plan: Plan[TrainingEstimate]) -> Document:
             "assumed": goal.assumed,
         },
         "search": plan.search,
-        "best": None
-        if best is None
-        else {**_option(best), "flags": flags(goal.arch, best.cluster, best.estimate.strategy, goal.seq_len)},
+        "best": None if best is None else {**_option(best), "flags": command(job_of(plan))},
         "on_time": plan.on_time,
         "in_budget": plan.in_budget,
         "alternatives": [_option(o) for o in plan.alternatives],
@@ -122,6 +121,7 @@ def _levels(option: Option[TrainingEstimate]) -> Document:
             "share": done.goodput,
             "items_s": {name: share.expected * run.time_s.expected for name, share in done.shares.items()},
             "stops": done.stops.stops,
+            "checkpoint_interval_s": done.stops.interval_s,
         },
         "rule_of_thumb": {"mfu": RULE_MFU, "training_s": rule_s(option)},
     }

@@ -10,11 +10,12 @@ from gpuwise.cli.answer_tables import TIGHT, TIGHT_WORDS, Figure, chance, figure
 from gpuwise.cli.bars import single
 from gpuwise.cli.out import console, grid, section, table_of
 from gpuwise.cli.words import BASIS, between, percent, plain
+from gpuwise.export.targets import command, gaps_of, tool_of
 from gpuwise.plan.answer import CapturedStep, Option, Plan
 from gpuwise.plan.explain import layout
 from gpuwise.plan.explain import percent as slower
-from gpuwise.plan.flags import flags
 from gpuwise.plan.hardware import late, over_budget
+from gpuwise.plan.job import job_of
 from gpuwise.plan.promise import rule_s
 from gpuwise.predict.practice import RULE_MFU
 from gpuwise.predict.step.training import TrainingEstimate
@@ -285,16 +286,27 @@ def _bullets(to: Console, title: str, lines: Sequence[str], style: str = "") -> 
 def _run(to: Console, plan: Plan[TrainingEstimate], best: Option[TrainingEstimate]) -> None:
     to.print()
     to.print("Run", style="bold")
-    words = " ".join(flags(plan.goal.arch, best.cluster, best.estimate.strategy, plan.goal.seq_len)).replace(" --", "\n--")
+    job = job_of(plan)
+    tool, words = tool_of(job.strategy.stack), command(job)
+    if tool is None:
+        to.print(f"  gpuwise has no files for {job.strategy.stack}: `gpuwise export --help` lists what it has", style="dim")
+        return
     line = "  "
     lines: list[str] = []
-    for word in words.splitlines():
+    for word in words:
         if len(line) + len(word) + 2 > to.width and line.strip():
             lines.append(line + "\\")
             line = "    "
         line += word + " "
     for text in [*lines, line.rstrip()]:
         to.print(text, style="cyan", soft_wrap=True)
+    missing = gaps_of(job, tool)
+    if missing:
+        to.print(f"  {tool.version} has no option for: {'; '.join(missing)}", style="yellow")
+    else:
+        to.print(
+            f"  gpuwise export writes the whole of it: model, data and checkpoints, for {tool.version} and others", style="dim"
+        )
 
 
 def _foot(to: Console, plan: Plan[TrainingEstimate], best: Option[TrainingEstimate]) -> None:

@@ -1,0 +1,49 @@
+"""DeepSpeed's JSON from a plan; read by ``DeepSpeedConfig`` of deepspeed 0.19, whose unknown top-level keys pass in silence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuwise.export.job import Job
+
+VERSION = "deepspeed 0.19"
+STAGES = {"none": 0, "zero1": 1, "zero2": 2, "zero3": 3}
+
+
+def gaps(job: Job) -> Iterator[str]:
+    """Beyond the Trainer's: what ZeRO cannot do."""
+    s = job.strategy
+    if s.sharding not in STAGES:
+        yield f"{s.sharding} sharding (FSDP has it)"
+    if s.shard_group:
+        yield f"groups of {s.shard_group} ranks"
+    if s.offload_optimizer and s.sharding == "none":
+        yield "an offloaded optimizer without sharding"
+
+
+def config(job: Job) -> dict[str, object]:
+    """Batch, precision, ZeRO stage and offload; what the Trainer fills in by itself ("auto") is written out."""
+    s = job.strategy
+    zero: dict[str, object] = {
+        "stage": STAGES.get(s.sharding, 0),
+        "overlap_comm": s.overlap_dp,
+        "contiguous_gradients": True,
+    }
+    if s.sharding == "zero3":
+        zero["stage3_gather_16bit_weights_on_model_save"] = True
+    if s.offload_optimizer:
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
+    made: dict[str, object] = {
+        "train_batch_size": s.global_batch,
+        "train_micro_batch_size_per_gpu": s.micro_batch,
+        "gradient_accumulation_steps": s.accumulation,
+        "gradient_clipping": 1.0,
+        "zero_optimization": zero,
+    }
+    if s.precision == "bf16":
+        made["bf16"] = {"enabled": True}
+    elif s.precision == "fp16":
+        made["fp16"] = {"enabled": True}
+    if s.gradient_dtype == "fp32" and s.precision in ("bf16", "fp16"):
+        made["data_types"] = {"grad_accum_dtype": "fp32"}
+    return made

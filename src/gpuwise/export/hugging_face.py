@@ -1,0 +1,286 @@
+"""Hugging Face's Trainer and Accelerate from a plan: a script, its arguments, and a file for what shards; read by
+``HfArgumentParser`` of transformers 5.23 and the plugin classes of accelerate 1.15."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from gpuwise.export.deepspeed import config as deepspeed_config
+from gpuwise.export.job import Job
+from gpuwise.export.torchrun import PORT, torchrun
+from gpuwise.export.written import Written, wrapped
+from gpuwise.export.yaml import to_yaml
+from gpuwise.workload.strategy import Strategy
+
+TRAINER = "transformers 5.23"
+ACCELERATE = "accelerate 1.15"
+OPTIMIZERS = {
+    "adamw": "adamw_torch_fused",
+    "adamw8bit": "adamw_bnb_8bit",
+    "paged-adamw": "paged_adamw_32bit",
+    "paged-adamw8bit": "paged_adamw_8bit",
+    "adafactor": "adafactor",
+    "lion": "lion_32bit",
+    "sgd": "sgd",
+}
+_DEEPSPEED_STACKS = ("eager", "compiled", "deepspeed", "trainer", "nanogpt", "apex", "unsloth")
+"""Stacks whose sharding is DeepSpeed's, as the plan timed it; the others shard by FSDP."""
+_MODULES = {"attention": ["q_proj", "k_proj", "v_proj", "o_proj"], "mlp": ["gate_proj", "up_proj", "down_proj"]}
+
+
+def by_deepspeed(s: Strategy) -> bool:
+    """Whether DeepSpeed shards, not FSDP."""
+    return s.sharding == "zero1" or (s.sharding in ("zero2", "zero3") and s.stack in _DEEPSPEED_STACKS)
+
+
+def by_fsdp(s: Strategy) -> bool:
+    """Whether FSDP shards."""
+    return s.sharding != "none" and not by_deepspeed(s)
+
+
+def gaps(job: Job) -> Iterator[str]:
+    """What of the plan the Trainer has no argument for."""
+    s = job.strategy
+    if job.arch.kind != "decoder" or job.arch.patches is not None:
+        yield f"{job.arch.name} is not a decoder of text: the script trains no other"
+    for name, degree in (("tensor", s.tp), ("pipeline", s.pp), ("context", s.cp), ("expert", s.ep)):
+        if degree > 1:
+            yield f"{name} parallelism of {degree}"
+    if s.precision not in ("bf16", "fp16", "fp32", "tf32"):
+        yield s.precision
+    if s.optimizer not in OPTIMIZERS:
+        yield f"the optimizer {s.optimizer}"
+    if s.recompute == "selective":
+        yield "selective recomputing"
+    if s.recompute == "full" and s.recompute_every > 1:
+        yield f"recomputing one layer in {s.recompute_every}"
+    if s.offload_activations:
+        yield "offloaded activations"
+    if s.step_in_backward:
+        yield "an optimizer step inside the backward pass"
+    if s.offload_optimizer and s.sharding == "none":
+        yield "an offloaded optimizer without sharding"
+    if s.shard_group and (s.dp % s.shard_group or by_deepspeed(s)):
+        yield f"groups of {s.shard_group} in {s.dp} data-parallel ranks"
+
+
+def arguments(job: Job, *, sharding: bool = True) -> list[str]:
+    """Of ``TrainingArguments``; without ``sharding`` what a launcher's own file says is left to it."""
+    s = job.strategy
+    out = ["--output_dir", job.output, "--per_device_train_batch_size", str(s.micro_batch)]
+    out += ["--gradient_accumulation_steps", str(s.accumulation), "--learning_rate", f"{job.learning_rate:g}"]
+    if s.optimizer in OPTIMIZERS:
+        out += ["--optim", OPTIMIZERS[s.optimizer]]
+    if job.n_steps is not None:
+        out += ["--max_steps", str(job.n_steps)]
+    if job.save_every is not None:
+        out += ["--save_steps", str(job.save_every)]
+    if s.precision in ("bf16", "fp16"):
+        out += [f"--{s.precision}"]
+    elif s.precision == "tf32":
+        out += ["--tf32", "True"]
+    if s.stack in ("compiled", "nanogpt", "compiled-fsdp"):
+        out += ["--torch_compile"]
+    if sharding and by_fsdp(s):
+        out += ["--fsdp", "--fsdp_config", "fsdp.json"]
+    elif s.recompute == "full" and not by_fsdp(s):
+        out += ["--gradient_checkpointing"]
+    if sharding and by_deepspeed(s):
+        out += ["--deepspeed", "deepspeed.json"]
+    return out
+
+
+def fsdp_config(s: Strategy) -> dict[str, object]:
+    """``fsdp_config`` of the Trainer: FSDP2, weights gathered again in the backward pass unless only states and gradients are
+    sharded (ZeRO-2)."""
+    made: dict[str, object] = {
+        "version": 2,
+        "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+        "reshard_after_forward": s.sharding != "zero2",
+        "state_dict_type": "SHARDED_STATE_DICT",
+        "activation_checkpointing": s.recompute == "full",
+    }
+    return {**made, "cpu_offload": True} if s.offload_optimizer else made
+
+
+def mesh(job: Job) -> dict[str, int]:
+    """Replicas and shards of hybrid sharding; empty without."""
+    s = job.strategy
+    group = s.shard_group or (min(job.gpus_per_node, s.dp) if s.sharding == "hybrid" else 0)
+    return {"dp_replicate_size": s.dp // group, "dp_shard_size": group} if group and group < s.dp else {}
+
+
+def _files(job: Job) -> dict[str, str]:
+    s = job.strategy
+    files = {"train.py": script(job)}
+    if by_fsdp(s):
+        files["fsdp.json"] = json.dumps(fsdp_config(s), indent=2) + "\n"
+    if by_deepspeed(s):
+        files["deepspeed.json"] = json.dumps(deepspeed_config(job), indent=2) + "\n"
+    return files
+
+
+def _notes(job: Job) -> tuple[str, ...]:
+    notes = [f"{job.data} stands for a data set of the Hugging Face hub, or a folder, with a column 'text'"]
+    if job.model == "MODEL":
+        notes.append("MODEL stands for a checkpoint: a folder or a name on the Hugging Face hub")
+    return tuple(notes)
+
+
+def write_trainer(job: Job) -> Written:
+    """torchrun with the Trainer's arguments."""
+    command = [*torchrun(job), "train.py", *arguments(job)]
+    variables = {f"PARALLELISM_CONFIG_{k.upper()}": str(v) for k, v in mesh(job).items()}
+    if variables:
+        variables = {"ACCELERATE_USE_PARALLELISM_CONFIG": "true", **variables}
+    head = [
+        "#!/usr/bin/env bash",
+        f"# {TRAINER}: {job.arch.name} on {job.cluster.label}. Run on every node.",
+        "set -euo pipefail",
+    ]
+    head += [f"export {name}={value}" for name, value in variables.items()]
+    files = {**_files(job), "train.sh": "\n".join([*head, *wrapped(command)]) + "\n"}
+    return Written(tuple(command), files, variables, notes=_notes(job))
+
+
+def accelerate_config(job: Job) -> dict[str, object]:
+    """The document of ``accelerate launch --config_file``."""
+    s = job.strategy
+    kind = "FSDP" if by_fsdp(s) else "DEEPSPEED" if by_deepspeed(s) else "MULTI_GPU" if s.dp > 1 else "NO"
+    made: dict[str, object] = {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": kind,
+        "mixed_precision": s.precision if s.precision in ("bf16", "fp16") else "no",
+        "num_machines": job.n_nodes,
+        "num_processes": job.cluster.n_accelerators,
+        "machine_rank": 0,
+        "main_training_function": "main",
+        "rdzv_backend": "c10d" if job.n_nodes > 1 else "static",
+        "same_network": True,
+        "use_cpu": False,
+    }
+    if job.n_nodes > 1:
+        made |= {"main_process_ip": "HEAD_NODE", "main_process_port": PORT}
+    if kind == "FSDP":
+        names = {"version": "fsdp_version", "cpu_offload": "fsdp_offload_params"}
+        made["fsdp_config"] = {names.get(k, f"fsdp_{k}"): v for k, v in fsdp_config(s).items()}
+        if mesh(job):
+            made["parallelism_config"] = {f"parallelism_config_{k}": v for k, v in mesh(job).items()}
+    if kind == "DEEPSPEED":
+        made["deepspeed_config"] = {"deepspeed_config_file": "deepspeed.json", "zero3_init_flag": s.sharding == "zero3"}
+    return made
+
+
+def write_accelerate(job: Job) -> Written:
+    """``accelerate launch`` with its file and the same script."""
+    command = ["accelerate", "launch", "--config_file", "accelerate.yaml"]
+    if job.n_nodes > 1:
+        command += ["--machine_rank", "$NODE_RANK", "--main_process_ip", "$HEAD_NODE"]
+    command += ["train.py", *arguments(job, sharding=False)]
+    files = {n: text for n, text in _files(job).items() if n != "fsdp.json"}
+    files["accelerate.yaml"] = to_yaml(accelerate_config(job), f"{ACCELERATE}: {job.arch.name} on {job.cluster.label}")  # type: ignore[arg-type]
+    head = ["#!/usr/bin/env bash", f"# {ACCELERATE}. Run on every node.", "set -euo pipefail"]
+    files["train.sh"] = "\n".join([*head, *wrapped(command)]) + "\n"
+    return Written(tuple(command), files, notes=_notes(job))
+
+
+def write_deepspeed(job: Job) -> Written:
+    """The DeepSpeed launcher with its file and the same script."""
+    command = [*torchrun(job), "train.py", *arguments(job, sharding=False), "--deepspeed", "deepspeed.json"]
+    head = [
+        "#!/usr/bin/env bash",
+        f"# deepspeed 0.19: {job.arch.name} on {job.cluster.label}. Run on every node.",
+        "set -euo pipefail",
+    ]
+    files = {
+        "train.py": script(job),
+        "deepspeed.json": json.dumps(deepspeed_config(job), indent=2) + "\n",
+        "train.sh": "\n".join([*head, *wrapped(command)]) + "\n",
+    }
+    return Written(tuple(command), files, notes=_notes(job))
+
+
+def targets(s: Strategy) -> list[str] | str:
+    """``target_modules`` of PEFT."""
+    if "all-linear" in s.lora_targets:
+        return "all-linear"
+    return [name for target in s.lora_targets for name in _MODULES.get(target, [target])]
+
+
+def script(job: Job) -> str:
+    """``train.py``: a model, a data set, a Trainer."""
+    s = job.strategy
+    loading = [f"attn_implementation={'sdpa' if s.fused_attention else 'eager'!r}"]
+    imports, prepare = [], []
+    if s.quantized_base:
+        imports.append("from transformers import BitsAndBytesConfig")
+        loading.append(
+            "quantization_config=BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type='nf4', "
+            "bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=torch.bfloat16)"
+        )
+    elif not s.master_weights or s.lora_rank:
+        loading.append(f"dtype=torch.{'float16' if s.precision == 'fp16' else 'bfloat16'}")
+    else:
+        loading.append("dtype=torch.float32")
+    if s.lora_rank:
+        words = ", prepare_model_for_kbit_training" if s.quantized_base else ""
+        imports.append(f"from peft import LoraConfig, get_peft_model{words}")
+        if s.quantized_base:
+            prepare.append(
+                "model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=arguments.gradient_checkpointing)"
+            )
+        prepare.append(
+            f"model = get_peft_model(model, LoraConfig(r={s.lora_rank}, lora_alpha={2 * s.lora_rank}, "
+            f"target_modules={targets(s)!r}, task_type='CAUSAL_LM'))"
+        )
+    joined = ",\n        ".join(loading)
+    more_imports = "".join(f"{line}\n" for line in sorted(imports))
+    more = "".join(f"    {line}\n" for line in prepare)
+    return _SCRIPT.format(
+        model=job.model, data=job.data, seq=job.seq_len, loading=joined, imports=more_imports, prepare=more, name=job.arch.name
+    )
+
+
+_SCRIPT = '''"""Train {name}. Written by gpuwise from a plan: the arguments beside it carry the layout."""
+
+import os
+
+import torch
+from datasets import load_dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer, HfArgumentParser, Trainer, TrainingArguments
+from transformers.trainer_utils import get_last_checkpoint
+{imports}
+MODEL = "{model}"
+DATA = "{data}"
+SEQ_LEN = {seq}
+
+
+def packed(tokenizer):
+    """Texts one after the other, cut into rows of SEQ_LEN tokens: nothing is padding."""
+
+    def rows(batch):
+        ids = [i for text in batch["text"] for i in [*tokenizer(text)["input_ids"], tokenizer.eos_token_id]]
+        cut = [ids[at : at + SEQ_LEN] for at in range(0, len(ids) - SEQ_LEN + 1, SEQ_LEN)]
+        return {{"input_ids": cut, "labels": [list(row) for row in cut]}}
+
+    return rows
+
+
+def main():
+    (arguments,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
+    tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    data = load_dataset(DATA, split="train")
+    data = data.map(packed(tokenizer), batched=True, remove_columns=data.column_names)
+    model = AutoModelForCausalLM.from_pretrained(
+        MODEL,
+        {loading},
+    )
+{prepare}    trainer = Trainer(model=model, args=arguments, train_dataset=data)
+    last = get_last_checkpoint(arguments.output_dir) if os.path.isdir(arguments.output_dir) else None
+    trainer.train(resume_from_checkpoint=last)
+
+
+if __name__ == "__main__":
+    main()
+'''

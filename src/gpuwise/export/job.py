@@ -1,0 +1,78 @@
+"""What a training run needs to be written down for another tool: the model, the GPUs, the layout, how long, what is saved."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from gpuwise.errors import InputError
+from gpuwise.facts.hardware.systems import Cluster
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.workload.strategy import Strategy
+
+DATA = "DATA"
+"""Stands in every file where a person puts their data set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A run as planned. ``tokens``: how many to train on, None for as many steps as the tool does by itself."""
+
+    arch: Architecture
+    cluster: Cluster
+    strategy: Strategy
+    seq_len: int
+    tokens: float | None = None
+    save_every_s: float | None = None
+    """Time between checkpoints (Young and Daly's, as planned)."""
+    step_time_s: float | None = None
+    """As predicted."""
+    learning_rate: float = 3e-4
+    data: str = DATA
+    output: str = "out"
+
+    def __post_init__(self) -> None:
+        s, n = self.strategy, self.cluster.n_accelerators
+        if s.n_accelerators != n:
+            raise InputError(
+                f"the plan's degrees make {s.n_accelerators} GPUs, and the cluster has {n}",
+                hint="plan again for the GPUs that you have",
+            )
+
+    @property
+    def gpus_per_node(self) -> int:
+        return min(self.cluster.system.count, self.cluster.n_accelerators)
+
+    @property
+    def n_nodes(self) -> int:
+        return self.cluster.n_systems
+
+    @property
+    def n_steps(self) -> int | None:
+        """Optimizer steps of the whole run."""
+        if self.tokens is None:
+            return None
+        return max(math.ceil(self.tokens / (self.strategy.global_batch * self.seq_len)), 1)
+
+    @property
+    def save_every(self) -> int | None:
+        """Steps between checkpoints."""
+        if self.save_every_s is None or self.step_time_s is None or not math.isfinite(self.save_every_s / self.step_time_s):
+            return None
+        return max(round(self.save_every_s / self.step_time_s), 1)
+
+    @property
+    def hub_id(self) -> str | None:
+        """The checkpoint's name on the Hugging Face hub; None where none is known."""
+        return next((a for a in self.arch.aliases if "/" in a), None)
+
+    @property
+    def model(self) -> str:
+        """What a tool that loads a checkpoint is given."""
+        return self.hub_id or "MODEL"
+
+    @property
+    def name(self) -> str:
+        """Letters, digits and dashes: what Kubernetes and Slurm take as a name."""
+        kept = "".join(c if c.isalnum() and c.isascii() else "-" for c in self.arch.id.lower())
+        return "-".join(part for part in kept.split("-") if part)[:40].strip("-") or "model"

@@ -1,0 +1,145 @@
+"""torchtitan's command line from a plan: configurations are functions of its registry, changed by options; read by the
+``ConfigManager`` of torchtitan 0.3.0."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuwise.export.job import Job
+from gpuwise.export.torchrun import torchrun
+from gpuwise.export.written import Written, wrapped
+
+VERSION = "torchtitan 0.3.0"
+REGISTRY = {
+    "meta-llama/Llama-3.1-8B": ("llama3", "llama3_8b"),
+    "meta-llama/Meta-Llama-3-8B": ("llama3", "llama3_8b"),
+    "meta-llama/Llama-3.1-70B": ("llama3", "llama3_70b"),
+    "meta-llama/Meta-Llama-3-70B": ("llama3", "llama3_70b"),
+    "meta-llama/Llama-3.1-405B": ("llama3", "llama3_405b"),
+    "deepseek-ai/DeepSeek-V3": ("deepseek_v3", "deepseek_v3_671b"),
+    "deepseek-ai/DeepSeek-V3-Base": ("deepseek_v3", "deepseek_v3_671b"),
+    "openai/gpt-oss-20b": ("gpt_oss", "gpt_oss_20b"),
+    "openai/gpt-oss-120b": ("gpt_oss", "gpt_oss_120b"),
+    "Qwen/Qwen3-0.6B": ("qwen3", "qwen3_0_6b"),
+    "Qwen/Qwen3-1.7B": ("qwen3", "qwen3_1_7b"),
+    "Qwen/Qwen3-14B": ("qwen3", "qwen3_14b"),
+    "Qwen/Qwen3-32B": ("qwen3", "qwen3_32b"),
+    "Qwen/Qwen3-30B-A3B": ("qwen3", "qwen3_30b_a3b"),
+}
+"""``torchtitan/models/*/config_registry.py``. Other checkpoints go through its ``transformers_modeling_backend``."""
+BACKEND = "transformers_modeling_backend"
+SCHEDULES = {
+    "1f1b": "1F1B",
+    "gpipe": "GPipe",
+    "interleaved": "Interleaved1F1B",
+    "zero-bubble": "InterleavedZeroBubble",
+    "dualpipe-v": "DualPipeV",
+}
+CHECKPOINTING = {"none": "none", "selective": "selective", "full": "full"}
+_PLAIN = ("bf16", "fp32", "tf32")
+
+
+def gaps(job: Job) -> Iterator[str]:
+    """What of the plan torchtitan's command line has no option for."""
+    s = job.strategy
+    if job.arch.kind != "decoder" or job.arch.patches is not None:
+        yield f"{job.arch.name} is not a decoder of text"
+    if _function(job) is None:
+        yield f"{job.arch.name}: it is neither in its registry nor is its name on the Hugging Face hub known"
+    if s.precision not in _PLAIN:
+        yield f"{s.precision} (a converter of the registry's function, not an option)"
+    if s.sharding == "zero1":
+        yield "optimizer states sharded alone (ZeRO-1)"
+    if s.optimizer != "adamw":
+        yield f"the optimizer {s.optimizer}"
+    if s.schedule not in SCHEDULES:
+        yield f"the schedule {s.schedule}"
+    if s.cp > 1 and s.context_parallel != "ring":
+        yield f"context parallelism by {s.context_parallel}"
+    if s.recompute == "full" and s.recompute_every > 1:
+        yield f"recomputing one layer in {s.recompute_every}"
+    if s.lora_rank or s.quantized_base:
+        yield "adapters"
+    if s.offload_activations:
+        yield "offloaded activations"
+    if s.step_in_backward:
+        yield "an optimizer step inside the backward pass"
+    if s.shard_group and s.dp % s.shard_group:
+        yield f"groups of {s.shard_group} in {s.dp} data-parallel ranks"
+
+
+def _function(job: Job) -> tuple[str, str] | None:
+    for alias in job.arch.aliases:
+        if alias in REGISTRY:
+            return REGISTRY[alias]
+    if job.hub_id is None:
+        return None
+    return BACKEND, f"{BACKEND}_full_moe" if job.arch.moe is not None else f"{BACKEND}_full"
+
+
+def arguments(job: Job) -> list[str]:
+    """The options of ``torchtitan.train``; what is recomputed is a positional word and has to be the last."""
+    s = job.strategy
+    module, function = _function(job) or (BACKEND, f"{BACKEND}_full")
+    out = ["--module", module, "--config", function]
+    if module == BACKEND:
+        out += ["--hf_model", job.model]
+    out += ["--hf_assets_path", f"./assets/hf/{job.model.rsplit('/', 1)[-1]}"]
+    local = s.micro_batch * (s.accumulation if s.pp > 1 else 1)  # a pipeline takes all of a rank's sequences at once
+    out += ["--training.local_batch_size", str(local), "--training.global_batch_size", str(s.global_batch)]
+    out += ["--training.seq_len", str(job.seq_len)]
+    if job.n_steps is not None:
+        out += ["--training.steps", str(job.n_steps)]
+    if not s.master_weights:
+        out += ["--training.dtype", "bfloat16"]
+    if s.precision in ("fp32", "tf32"):
+        out += ["--training.mixed_precision_param", "float32"]
+    if s.offload_optimizer:
+        out += ["--training.enable_cpu_offload"]
+    if s.pp > 1 or s.ep > 1:
+        out += ["--training.disable_cuda_graphs"]
+    out += _parallelism(job)
+    if s.overlap_tp and s.tp > 1:
+        out += ["--compile.enable_async_tensor_parallel"]
+    out += ["--compile.enable", "--checkpoint.enable", "--checkpoint.folder", job.output]
+    if job.save_every is not None:
+        out += ["--checkpoint.interval", str(job.save_every)]
+    return [*out, f"activation-checkpoint:{CHECKPOINTING[s.recompute]}"]
+
+
+def _parallelism(job: Job) -> list[str]:
+    s = job.strategy
+    shard, replicate = s.dp, 1
+    if s.sharding == "none":
+        shard, replicate = 1, s.dp
+    if s.sharding == "hybrid":
+        shard = s.shard_group or min(max(job.gpus_per_node // (s.tp * s.cp), 1), s.dp)
+        replicate = max(s.dp // shard, 1)
+    out = ["--parallelism.data_parallel_shard_degree", str(shard), "--parallelism.data_parallel_replicate_degree", str(replicate)]
+    for name, degree in (("tensor", s.tp), ("pipeline", s.pp), ("context", s.cp), ("expert", s.ep)):
+        out += [f"--parallelism.{name}_parallel_degree", str(degree)]  # the registry's functions have degrees of their own
+    if s.pp > 1:
+        out += ["--parallelism.pipeline_parallel_schedule", SCHEDULES.get(s.schedule, "1F1B")]
+        out += ["--parallelism.pipeline_parallel_microbatch_size", str(s.micro_batch)]
+        if s.virtual_stages > 1:
+            layers = -(-(job.arch.n_layers + 2) // (s.pp * s.virtual_stages))
+            out += ["--parallelism.pipeline_parallel_layers_per_stage", str(layers)]
+    if s.tp > 1 and not s.sequence_parallel:
+        out += ["--parallelism.no-enable_sequence_parallel"]
+    if s.sharding in ("zero2", "zero3", "hybrid"):
+        out += ["--parallelism.fsdp_reshard_after_forward", "never" if s.sharding == "zero2" else "always"]
+    return out
+
+
+def write(job: Job) -> Written:
+    """A script for every node."""
+    command = [*torchrun(job), "-m", "torchtitan.train", *arguments(job)]
+    notes = [f"--dataloader.dataset takes the place of the registry's own data: put yours there ({job.data})"]
+    if (_function(job) or ("",))[0] == BACKEND:
+        notes.append(f"{BACKEND} loads the model from transformers: its own layers are only for the models of its registry")
+    head = [
+        "#!/usr/bin/env bash",
+        f"# {VERSION}: {job.arch.name} on {job.cluster.label}. Run on every node.",
+        "set -euo pipefail",
+    ]
+    return Written(tuple(command), {"train.sh": "\n".join([*head, *wrapped(command)]) + "\n"}, notes=tuple(notes))

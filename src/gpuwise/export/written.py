@@ -1,0 +1,84 @@
+"""What an exporter wrote: files, the command that starts them, what it could not say."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpuwise.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """``command`` is the words of one command, run in the folder of ``files``; ``environment`` is set for it."""
+
+    command: tuple[str, ...]
+    files: Mapping[str, str] = field(default_factory=dict[str, str])
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    unset: tuple[str, ...] = ()
+    """Variables that must not be set."""
+    notes: tuple[str, ...] = ()
+    """What a person has to fill in or to know."""
+    one_rank: bool = False
+    """The command starts its processes by itself, once for all nodes (kubectl, sky), not once a node."""
+
+    def lines(self) -> list[str]:
+        """The command for a shell, an option and its values a line."""
+        out = [f"unset {name}" for name in self.unset]
+        out += [f"export {name}={shlex.quote(value)}" for name, value in self.environment.items()]
+        return [*out, *wrapped(self.command)]
+
+
+def wrapped(words: Sequence[str], width: int = 100) -> list[str]:
+    """The words of a command as lines of a shell script."""
+    lines: list[str] = []
+    line = ""
+    for word in together(words):
+        if line and len(line) + len(word) + 3 > width:
+            lines.append(line + " \\")
+            line = "  " + word
+        else:
+            line = f"{line} {word}" if line else word
+    return [*lines, line]
+
+
+def together(words: Sequence[str]) -> list[str]:
+    """Options with their values, quoted for a shell; ``$NAME`` stays a variable."""
+    out: list[str] = []
+    for word in words:
+        quoted = f'"{word}"' if "$" in word else shlex.quote(word)
+        if out and not word.startswith("-") and out[-1].startswith("-") and " " not in out[-1]:
+            out[-1] += f" {quoted}"
+        else:
+            out.append(quoted)
+    return out
+
+
+def write_files(folder: Path, files: Mapping[str, str]) -> list[Path]:
+    """Write all or nothing, and over nothing. Raises InputError where one of the names is taken."""
+    taken = [name for name in files if (folder / name).exists()]
+    if taken:
+        raise InputError(
+            f"{folder / taken[0]} is there already" + (f", and {len(taken) - 1} more" if len(taken) > 1 else ""),
+            hint="give another --out, or move the old files away: nothing is written over",
+        )
+    made: list[Path] = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o755 if text.startswith("#!") else 0o644)
+            made.append(path)
+            with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+                file.write(text)
+    except OSError as error:
+        for path in made:
+            path.unlink(missing_ok=True)
+        raise InputError(
+            f"cannot write {error.filename or folder}: {error.strerror}", hint="give another folder with --out"
+        ) from None
+    return made

@@ -1,0 +1,48 @@
+"""The best of a plan as a job that other tools can be given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from gpuwise.errors import InputError, LayoutError
+from gpuwise.export.job import Job
+from gpuwise.facts.hardware.systems import Cluster, systems
+from gpuwise.facts.models.catalogue import find_model
+from gpuwise.plan.answer import Plan
+from gpuwise.predict.step.training import TrainingEstimate
+from gpuwise.workload.strategy import Strategy
+
+_FIELDS = tuple(f.name for f in fields(Strategy))
+
+
+def job_of(plan: Plan[TrainingEstimate]) -> Job:
+    """The layout that the plan chose, with its tokens and time between checkpoints. Raises LayoutError where nothing fits."""
+    best, goal = plan.best, plan.goal
+    if best is None:
+        raise LayoutError(
+            "fits", f"no layout of {goal.arch.name} fits {goal.cluster.label}", hint="`gpuwise fit` says what would"
+        )
+    interval = None if best.operation is None else best.operation.stops.interval_s
+    step_s = best.estimate.step_time_s.expected
+    return Job(goal.arch, best.cluster, best.estimate.strategy, goal.seq_len, goal.wishes.tokens, interval, step_s)
+
+
+def job_of_document(document: Mapping[str, Any]) -> Job:
+    """The job of what ``gpuwise plan --json`` printed. Raises InputError where it is something else."""
+    try:
+        best, where = document["best"], document["cluster"]
+        if best is None:
+            raise InputError("the plan found no layout that fits", hint="`gpuwise fit` says what would")
+        arch = find_model(document["model"]["id"])
+        cluster = Cluster(systems()[where["system"]], int(where["accelerators"]))
+        values = {name: best["strategy"][name] for name in _FIELDS if name in best["strategy"]}
+        values["lora_targets"] = tuple(values.get("lora_targets", ()))
+        goodput: Mapping[str, Any] = best.get("goodput") or {}
+        every = goodput.get("checkpoint_interval_s")
+        strategy = Strategy(**values)
+        goal = document["goal"]
+        return Job(arch, cluster, strategy, int(goal["seq_len"]), goal["tokens"], every, float(best["step_time_s"]["expected"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"not a plan: {error}", hint="give what `gpuwise plan MODEL --on GPUS --json` printed") from None

@@ -1,0 +1,100 @@
+"""Plans at random that the layout rules of their stack allow, and real parsers of the tools, where they are installed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from gpuwise.errors import LayoutError
+from gpuwise.export.job import Job
+from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.facts.models.catalogue import find_model
+from gpuwise.plan.space.conditions import Setting
+from gpuwise.plan.space.rules import check_strategy
+from gpuwise.plan.space.stack_rules import find_stack_rules
+from gpuwise.workload.strategy import CUDA_GRAPHS, EXPERT_DISPATCHES, OPTIMIZERS, PRECISIONS, RECOMPUTES, Strategy
+
+MODELS = (
+    "llama-3.1-8b",
+    "llama-3.1-70b",
+    "llama-3.1-405b",
+    "gpt3-175b",
+    "gpt2",
+    "qwen3-14b",
+    "qwen3-30b-a3b",
+    "mixtral-8x7b",
+    "deepseek-v3",
+    "deepseek-v2-lite",
+    "llama-7b",
+)
+CLUSTERS = ("1xH100-SXM", "4xA100-80GB", "8xH100-SXM", "2x8xH100-SXM", "16x8xH200", "8x8xB200", "32x8xA100-80GB")
+DEGREES = (1, 1, 1, 2, 4, 8, 16)
+
+
+def _jobs(stack: str, n: int, seed: int = 0) -> Iterator[Job]:
+    """``n`` different jobs of ``stack``, the same ones for the same seed."""
+    draw = random.Random(f"{stack}{seed}")
+    rules = find_stack_rules(stack)
+    seen: set[Strategy] = set()
+    while len(seen) < n:
+        arch, cluster = find_model(draw.choice(MODELS)), find_cluster(draw.choice(CLUSTERS))
+        tp, pp, cp = (draw.choice(DEGREES) for _ in range(3))
+        if cluster.n_accelerators % (tp * pp * cp):
+            continue
+        dp = cluster.n_accelerators // (tp * pp * cp)
+        schedule = draw.choice(sorted(rules.schedules)) if pp > 1 else "1f1b"
+        strategy = Strategy(
+            precision=draw.choice(PRECISIONS),
+            micro_batch=draw.choice((1, 1, 2, 3, 4, 8)),
+            accumulation=draw.choice((1, 2, 4, 8, 12, 32)),
+            dp=dp,
+            tp=tp,
+            pp=pp,
+            cp=cp,
+            ep=draw.choice(DEGREES) if arch.moe is not None else 1,
+            virtual_stages=draw.choice((2, 4)) if schedule == "interleaved" else 1,
+            sequence_parallel=draw.random() < 0.8,
+            schedule=schedule,
+            sharding=draw.choice(sorted(rules.shardings)),
+            recompute=draw.choice(RECOMPUTES),
+            recompute_every=1,
+            optimizer=draw.choice((*OPTIMIZERS, "adamw", "adamw", "adamw", "adamw")),
+            master_weights=draw.random() < 0.8,
+            gradient_dtype=draw.choice(("fp32", "bf16")),
+            offload_optimizer=draw.random() < 0.1,
+            offload_activations=draw.random() < 0.05,
+            expert_dispatch=draw.choice(EXPERT_DISPATCHES),
+            overlap_ep=draw.random() < 0.5,
+            cuda_graphs=draw.choice(CUDA_GRAPHS),
+            lora_rank=draw.choice((0, 0, 0, 16)),
+            stack=stack,
+        )
+        seq_len = min(draw.choice((1024, 4096, 8192)), arch.max_seq_len)
+        try:
+            check_strategy(Setting.of(arch, cluster, strategy, seq_len, strategy.global_batch), strategy)
+        except LayoutError:
+            continue
+        if strategy not in seen:
+            seen.add(strategy)
+            yield Job(arch, cluster, strategy, seq_len, tokens=draw.choice((None, 1e9)), save_every_s=1800.0, step_time_s=7.0)
+
+
+@pytest.fixture(scope="session")
+def jobs() -> Callable[..., Iterator[Job]]:
+    """``jobs(stack, n, seed=0)``."""
+    return _jobs
+
+
+@pytest.fixture(scope="session")
+def transformers_loads() -> None:
+    """transformers' Trainer, also beside a torchvision that was built for another torch."""
+    pytest.importorskip("torch")
+    pytest.importorskip("accelerate")
+    try:
+        import torchvision  # noqa: F401
+    except (ImportError, RuntimeError):
+        from gpuwise.workload.capture.ops import torchvision_ops
+
+        torchvision_ops.describe()

@@ -1,0 +1,71 @@
+"""``gpuwise export`` as a person calls it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gpuwise.cli.app import run
+
+
+def _document(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
+    return json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+
+
+def test_a_saved_plan_and_its_model_give_the_same_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", "llama-3.1-8b", "--on", "8xH100-SXM", "--tokens", "15B", "--json"]) == 0
+    (tmp_path / "plan.json").write_text(capsys.readouterr().out)
+    assert run(["export", str(tmp_path / "plan.json"), "--json"]) == 0
+    saved = _document(capsys)
+    assert run(["export", "llama-3.1-8b", "--on", "8xH100-SXM", "--tokens", "15B", "--json"]) == 0
+    assert saved == _document(capsys)
+    assert saved["target"] == "megatron"
+
+
+def test_files_are_written_and_their_script_is_a_shell_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "export",
+        "llama-3.1-8b",
+        "--on",
+        "4xA100-80GB",
+        "--stack",
+        "hf-fsdp",
+        "--recompute",
+        "full",
+        "--to",
+        "accelerate",
+        "--out",
+        str(tmp_path / "x"),
+    ]
+    assert run([*words, "--data", "my/data"]) == 0
+    assert str(tmp_path / "x" / "train.sh") in capsys.readouterr().out.replace("\n", "")
+    subprocess.run(["bash", "-n", tmp_path / "x" / "train.sh"], check=True)
+    assert 'DATA = "my/data"' in (tmp_path / "x" / "train.py").read_text()
+    assert run(words) == 2 and "is there already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["export", "llama-3.1-8b"], "needs GPUs"),
+        (["export", "llama-3.1-8b", "--on", "8xH100-SXM", "--to", "torchtitan", "--precision", "fp8"], "no way to say"),
+        (["export", "llama-3.1-8b", "--on", "8xH100-SXM", "--to", "megatorn"], "megatron"),
+        (["export", "missing.json"], "cannot read"),
+        (["export", "llama-3.1-8b", "--on", "8xH100-SXM", "--data", "a\nb"], "cannot be written"),
+        (["export", "llama-3.1-8b", "--on", "8xH100-SXM", "--stack", "nanotron"], "name a tool"),
+    ],
+)
+def test_what_cannot_be_written_is_refused(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(words) == 2
+    captured = capsys.readouterr()
+    assert said in captured.err and "hint:" in captured.err and not captured.out
+
+
+def test_another_document_is_not_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for text in ("[]", "{}", "nothing", '{"best": 1, "cluster": {}}'):
+        (tmp_path / "plan.json").write_text(text)
+        assert run(["export", str(tmp_path / "plan.json")]) == 2
+        assert "plan" in capsys.readouterr().err
