@@ -119,13 +119,13 @@ def test_every_stack_of_a_known_tool_has_a_command(stack: str) -> None:
     if tool_of(stack) is None:
         assert words == [] and stack not in {"megatron-core", "compiled-fsdp", "eager", "compiled", "deepspeed", "hf-fsdp"}
         return
-    assert "torchrun --nproc-per-node 8 --standalone --max-restarts 3" in words and len(words) > 3
+    assert {"torchrun", "--nproc-per-node 8", "--standalone"} <= set(words) and len(words) > 5
     assert not any("None" in w or not w.strip() for w in words)
 
 
 def test_flags_of_several_hosts_meet() -> None:
     words = command(Job(ARCH, find_cluster("16xH100-SXM"), Strategy(dp=16), 4096))
-    assert any("--nnodes 2" in w and "$HEAD_NODE" in w for w in words)
+    assert "--nnodes 2" in words and any("$HEAD_NODE" in w for w in words)
 
 
 def test_a_tight_plan_is_shown_a_roomier_one(plan: Plan[TrainingEstimate]) -> None:

@@ -71,7 +71,7 @@ def command(job: Job) -> list[str]:
     words = tool.layout(job)
     start = torchrun(job)
     head = words.index(next(w for w in words if w.endswith(".py") or w == "torchtitan.train")) + 1
-    return [*before, " ".join([start[0], *together(start[1:])]), " ".join(words[:head]), *together(words[head:])]
+    return [*before, start[0], *together(start[1:]), " ".join(words[:head]), *together(words[head:])]
 
 
 def find_tool(name: str) -> Tool:
