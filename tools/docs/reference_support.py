@@ -10,7 +10,14 @@ from gpuwise.facts.loading import Field
 from gpuwise.facts.models.denoisers import DENOISER_SCHEMA
 from gpuwise.facts.models.known_runs import KNOWN_RUN_SCHEMA
 from gpuwise.facts.offers.notebooks import NOTEBOOK_SCHEMA
-from gpuwise.facts.software.compatibility import CUDA_ERROR_SCHEMA, GENERATION_SCHEMA, IMAGE_SCHEMA, ROCM_SCHEMA, WHEEL_SCHEMA
+from gpuwise.facts.software.compatibility import (
+    CUDA_ERROR_SCHEMA,
+    DRIVER_SCHEMA,
+    GENERATION_SCHEMA,
+    IMAGE_SCHEMA,
+    ROCM_SCHEMA,
+    WHEEL_SCHEMA,
+)
 from gpuwise.facts.software.os_commands import OS_COMMAND_SCHEMA
 from gpuwise.facts.software.support import FACT_SCHEMA, JOB_SCHEMA, TARGET_SCHEMA
 from gpuwise.predict.memory.context import COMMUNICATOR_SCHEMA, CONTEXT_SCHEMA
@@ -99,6 +106,7 @@ def _doctor_formats() -> Iterable[tuple[str, str, Mapping[str, Field]]]:
         CUDA_ERROR_SCHEMA,
     )
     yield ("container_images.csv", "One line is one image to start from, with the Python of its distribution.", IMAGE_SCHEMA)
+    yield ("driver_cuda.csv", "One line is one branch of NVIDIA's driver and its newest CUDA.", DRIVER_SCHEMA)
     yield ("rocm_wheels.csv", "One line is one series of PyTorch and the build of it for AMD.", ROCM_SCHEMA)
     yield (
         "os_commands.toml",
