@@ -9,8 +9,9 @@ import unicodedata
 LONGEST, SHOWN = 300, 60
 """Characters in one piece that an error may repeat, and how many of longer ones are shown."""
 
-_CONTROL = frozenset({"Cc", "Cf", "Cs"})
-"""Unicode categories that are not shown but act: controls (escape codes), directions and joiners, lone surrogates."""
+_CONTROL = frozenset({"Cc", "Cf", "Cs", "Cn", "Co", "Zl", "Zp"})
+"""Unicode categories that are not shown but act: controls (escape codes), directions and joiners, lone surrogates, characters
+nobody has assigned (a terminal gives them any width), separators of lines."""
 
 
 def printable(text: str, keep: str = "\n\t") -> str:
@@ -35,7 +36,7 @@ def brief(text: str) -> str:
 
 def single_line(text: str) -> str:
     """``text`` without line ends, tabs and control characters, a space for each."""
-    return "".join(" " if unicodedata.category(c) in {*_CONTROL, "Zl", "Zp"} else c for c in text)
+    return "".join(" " if unicodedata.category(c) in _CONTROL else c for c in text)
 
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")

@@ -4,6 +4,7 @@ rest, containers, processes that are not ours to see."""
 from __future__ import annotations
 
 import os
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -128,7 +129,13 @@ def test_names_that_are_no_text_can_be_shown(proc: Proc) -> None:
 @given(st.binary(max_size=60))
 def test_what_is_shown_never_moves_the_cursor(raw: bytes) -> None:
     shown = show_bytes(raw)
-    assert shown.isprintable() and shown.encode("utf-8") is not None
+    assert all(c.isprintable() or unicodedata.category(c) == "Zs" for c in shown)
+    assert shown.encode("utf-8") is not None
+
+
+@pytest.mark.parametrize("raw", [b"\xd6\x8b", "a\u2028b".encode(), "\ue000".encode(), b"\x1b[2J", "\u202e".encode()])
+def test_what_has_no_sign_of_its_own_is_a_number(raw: bytes) -> None:
+    assert "\\" in show_bytes(raw) and show_bytes(raw).isprintable()
 
 
 def test_a_process_without_a_command_line_shows_its_name(proc: Proc) -> None:
