@@ -119,7 +119,7 @@ def test_files_are_those_of_the_plain_script(
 def test_files_are_read_where_gpuwise_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under many levers at once, as ``gpuwise run`` puts them on."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]))
-    levers = {"length_groups": 4, "autocast": "bf16", "fused_optimizer": True, "checkpointing": "blocks", "workers": 1}
+    levers = {"autocast": "bf16", "fused_optimizer": True, "checkpointing": "blocks", "workers": 1}
     folder = tmp_path / "saved"
     result = run_tuned(str(SCRIPT), [str(folder)], TunedConfig("saving_script.py", levers), record=False)
     assert result.outcome.ok, result.outcome.error

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 if "wrong" in sys.argv:
     from gpuwise.train.levers import groups
 
-    groups.n_labels = lambda module, args, kwargs: torch.tensor(1)
+    groups.shares_of = lambda weights, kwargs: [torch.tensor(1 / len(weights)) for _ in weights]
 
 
 class Model(nn.Module):
