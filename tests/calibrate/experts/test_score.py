@@ -100,4 +100,4 @@ def test_a_whole_fit_follows_its_rows(tmp_path: Path) -> None:
     assert rows is not None
     document, arrays = fit_rows(rows)
     assert document["physics"]["bf16"]["k"]["Hopper"]["devices"] == ["h100-sxm-80gb"]
-    assert "bf16/k/Hopper/leaf" in arrays
+    assert "bf16/k/Hopper" in arrays

@@ -132,7 +132,7 @@ def test_a_whole_fit_has_all_that_prediction_reads() -> None:
     rows = synthetic(Coefficients(**fit_start()), 400)
     document, arrays = fit_rows(rows)
     assert document["measured"]["bf16"] == {"h100-sxm-80gb": "Hopper"}
-    assert "bf16/Hopper/leaf" in arrays
+    assert "bf16/Hopper" in arrays
     assert 0 < document["roofline_share"]["bf16"]["h100-sxm-80gb"]["share"] < 1
 
 

@@ -89,7 +89,7 @@ def _fit_all(
         "tree_leaf": np.concatenate([f.trees.leaf for f in fits.values()]),
     }
     for phase in FILES:
-        arrays[f"{phase}_networks"] = np.stack(networks[phase])
+        arrays[f"{phase}_networks"] = np.stack(networks[phase]).astype(np.float16)  # 0.4 % of a time at most
         arrays[f"{phase}_edges"] = np.concatenate(edges[phase])
         arrays[f"{phase}_edge_counts"] = np.array([len(e) for e in edges[phase]])
     families = {

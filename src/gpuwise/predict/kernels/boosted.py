@@ -60,22 +60,27 @@ class Trees:
 
 
 def pack(name: str, trees: Trees) -> dict[str, NDArray[Any]]:
-    """Arrays of ``trees`` for a coefficient file: leaves as 8-bit multiples of one scale per tree."""
+    """Arrays of ``trees`` for a coefficient file, in one record: leaves as 8-bit multiples of one scale per tree."""
     scale = np.maximum(np.abs(trees.leaf).max(axis=1), 1e-9) / 127.0
-    return {
-        f"{name}/question": np.stack([trees.feature, trees.cut]),
-        f"{name}/leaf": np.rint(trees.leaf / scale[:, None]).astype(np.int8),
-        f"{name}/scale": scale.astype(np.float32),
-        f"{name}/edges": np.concatenate(trees.edges).astype(np.float32),
-        f"{name}/edge_counts": np.array([len(e) for e in trees.edges], dtype=np.int16),
+    parts = {
+        "question": np.stack([trees.feature, trees.cut]),
+        "leaf": np.rint(trees.leaf / scale[:, None]).astype(np.int8),
+        "scale": scale.astype(np.float32),
+        "edges": np.concatenate(trees.edges).astype(np.float32),
+        "edge_counts": np.array([len(e) for e in trees.edges], dtype=np.int16),
     }
+    record = np.zeros((), dtype=[(part, a.dtype, a.shape) for part, a in parts.items()])
+    for part, array in parts.items():
+        record[part] = array
+    return {name: record}
 
 
 def unpack(name: str, arrays: Mapping[str, NDArray[Any]]) -> Trees | None:
     """The trees stored under ``name``; None when there are none."""
-    if f"{name}/question" not in arrays:
+    if name not in arrays:
         return None
-    question = arrays[f"{name}/question"]
-    leaf = arrays[f"{name}/leaf"].astype(np.float32) * arrays[f"{name}/scale"][:, None]
-    edges = np.split(arrays[f"{name}/edges"], np.cumsum(arrays[f"{name}/edge_counts"])[:-1])
+    record = arrays[name]
+    question = record["question"]
+    leaf = record["leaf"].astype(np.float32) * record["scale"][:, None]
+    edges = np.split(record["edges"], np.cumsum(record["edge_counts"])[:-1])
     return Trees(question[0], question[1], leaf, tuple(edges))

@@ -76,6 +76,7 @@ def layout(n: int) -> Layout:
 
 def unpack(flat: NDArray[Any], n: int) -> dict[str, F32]:
     """The named parameters of one network."""
+    flat = flat.astype(np.float32, copy=False)  # stored in 16 bits
     return {name: flat[where].reshape(shape) for name, (where, shape) in layout(n).fields.items()}
 
 
