@@ -12,10 +12,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuwise.errors import InputError
 from gpuwise.predict.estimate import Z80
 
 F64 = NDArray[np.float64]
@@ -85,6 +87,18 @@ def validate(folder: Path, families: Iterable[str] | None = None, *, all_check: 
         if scores is not None:
             results += summarise(family, scores)
     return results
+
+
+def fitting(module: str) -> ModuleType:
+    """``module``, which refits a family: a checkout has it, an installation has not. Raises InputError there."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+        raise InputError(
+            f"{module} is not part of an installation", hint="clone the repository and run pip install -e '.[calibrate]' in it"
+        ) from None
 
 
 def summarise(family: str, scores: Scores) -> list[Result]:

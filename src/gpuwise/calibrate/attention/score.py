@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.calibrate.attention.rows import DTYPES, SOURCES, Table, find, ideal_seconds, is_check_site, read
-from gpuwise.calibrate.validation import Scores
+from gpuwise.calibrate.validation import Scores, fitting
 from gpuwise.errors import GpuwiseError, UnpredictableError
 from gpuwise.predict.kernels.attention.features import Shape
 from gpuwise.predict.kernels.attention.fused import attention_decode_time, attention_forward_time
@@ -125,6 +125,4 @@ def baseline_time(accelerator: Accelerator, phase: str, shape: Shape, dtype: str
 def fit(folder: Path) -> None:
     """Refit every coefficient of the family from the tables in ``folder`` and write them (deterministic, some
     minutes)."""
-    from gpuwise.calibrate.attention.refit import fit_family
-
-    fit_family(folder)
+    fitting("gpuwise.calibrate.attention.refit").fit_family(folder)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gpuwise.calibrate.experts.rows import MoeRows, loads_of_rows, predict_rows, read_moe, roofline_of_rows
 from gpuwise.calibrate.gemm.rows import CHECK, accelerator_of
-from gpuwise.calibrate.validation import Scores
+from gpuwise.calibrate.validation import Scores, fitting
 from gpuwise.errors import UnknownNameError, UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_json
@@ -23,9 +23,7 @@ F64 = NDArray[np.float64]
 
 def fit(folder: Path) -> None:
     """Refit the coefficients from ``folder`` and write them."""
-    from gpuwise.calibrate.experts import fit as moe_fit
-
-    moe_fit.fit(folder)
+    fitting("gpuwise.calibrate.experts.fit").fit(folder)
 
 
 def score(folder: Path, all_check: bool) -> Scores | None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gpuwise.calibrate.gemm.report import predict_rows
 from gpuwise.calibrate.gemm.rows import CHECK, GemmRows, accelerator_of, read_gemm
-from gpuwise.calibrate.validation import Scores
+from gpuwise.calibrate.validation import Scores, fitting
 from gpuwise.errors import UnknownNameError, UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_arrays, load_json
@@ -22,9 +22,7 @@ F64 = NDArray[np.float64]
 
 def fit(folder: Path) -> None:
     """Refit the coefficients from ``folder`` and write them."""
-    from gpuwise.calibrate.gemm import fit as gemm_fit
-
-    gemm_fit.fit(folder)
+    fitting("gpuwise.calibrate.gemm.fit").fit(folder)
 
 
 def score(folder: Path, all_check: bool) -> Scores | None:
