@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpuwise.calibrate.capture_time.op_check import check, device_seconds, signature_of
-from gpuwise.calibrate.neusight.fit import convolutions_of
+from gpuwise.calibrate.neusight.bench_time import convolutions_of
 from gpuwise.calibrate.neusight.tables import OpRows
 from gpuwise.facts.hardware.naming import find_accelerator
 from gpuwise.predict.coefficients import load_json

@@ -9,6 +9,7 @@ import pytest
 
 from gpuwise.calibrate.collectives import fit as collectives_fit
 from gpuwise.calibrate.collectives import published as collectives_published
+from gpuwise.calibrate.collectives import refit
 from gpuwise.calibrate.collectives import score as collectives
 from gpuwise.calibrate.collectives.rows import read_rows
 from gpuwise.calibrate.collectives.systems import BOXES, system_of
@@ -96,7 +97,7 @@ def test_scores_cover_every_row_and_say_why_not(folder: Path):
 def test_a_folder_without_tables_is_none_or_an_error(tmp_path: Path):
     assert collectives.score(tmp_path, all_check=True) is None
     with pytest.raises(InputError):
-        collectives.fit(tmp_path)
+        refit.fit(tmp_path)
 
 
 def test_published_figures_are_within_reach():
@@ -131,5 +132,5 @@ def test_a_machine_with_many_rows_does_not_decide_the_interval_alone() -> None:
     """Four hundred sizes swept on one good machine, one on each of a hundred others that are 10 % off."""
     log_ratio = np.concatenate([np.full(400, 1e-3), np.full(100, 0.1)])
     machine = np.array(["swept"] * 400 + [f"other {i}" for i in range(100)])
-    assert collectives._machine_sigma(log_ratio, machine) == pytest.approx(0.1 / Z80)
-    assert collectives._machine_sigma(log_ratio, np.array(["one"] * 500)) == pytest.approx(1e-3 / Z80)
+    assert refit._machine_sigma(log_ratio, machine) == pytest.approx(0.1 / Z80)
+    assert refit._machine_sigma(log_ratio, np.array(["one"] * 500)) == pytest.approx(1e-3 / Z80)

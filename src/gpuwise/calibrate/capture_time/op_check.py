@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.calibrate.neusight.fit import SHORTEST_S, convolution_bench_time, convolutions_of
+from gpuwise.calibrate.neusight.bench_time import SHORTEST_S, convolution_bench_time, convolutions_of
 from gpuwise.calibrate.neusight.host import launch_growth_s
 from gpuwise.calibrate.neusight.tables import BINARY, UNARY, OpRows, accelerator_of, read_ops
 from gpuwise.facts.hardware.accelerators import Accelerator

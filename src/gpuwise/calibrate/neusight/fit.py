@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.calibrate import coefficient_files
+from gpuwise.calibrate.neusight.bench_time import SHORTEST_S, bench_time, convolution_bench_time, convolutions_of
 from gpuwise.calibrate.neusight.host import launch_growth_s
 from gpuwise.calibrate.neusight.tables import BINARY, UNARY, OpRows, accelerator_of, read_ops
 from gpuwise.calibrate.optimizers import least_squares
@@ -28,8 +29,6 @@ from gpuwise.predict.kernels.gemm import fp32
 
 F64 = NDArray[np.float64]
 ROWS_PER_GROUP = 700
-SHORTEST_S = 1.5e-4
-"""Shorter rows of the table are host time."""
 LONG_STREAM_BYTES = 2.0**29
 ALIGNED_SHARE = 0.965
 """Median over large aligned products of (rate / rate of the best tile), as the model has it on the fitted
@@ -162,18 +161,6 @@ def product_groups(rows: OpRows, site: int) -> list[Group]:
     return out
 
 
-def bench_time(accelerator: Accelerator, shapes: fp32.Shapes, document: dict[str, Any], batched: bool) -> F64:
-    """What the study's benchmark shows for a product: best 5 of 25 launches, each between two events."""
-    bench = document["bench"]
-    return fp32.product_time(accelerator, shapes, document, batched, burst_s=_burst_s(accelerator, bench)) + bench["event_s"]
-
-
-def _burst_s(accelerator: Accelerator, bench: dict[str, Any]) -> float:
-    """How long a launch of the benchmark may take to end before the governor reacts."""
-    keys = (f"sm_{(accelerator.compute_capability or '').replace('.', '')}", accelerator.family)
-    return max((bench["burst_s"].get(k, 0.0) for k in keys), default=0.0)
-
-
 def _restart(document: dict[str, Any]) -> None:
     """Every fit starts from the same place, not from the last result."""
     for part in ("form", "kernels"):
@@ -259,18 +246,6 @@ def _error(predicted: F64, measured: F64) -> dict[str, float]:
     """Median and mean absolute relative error on rows kept from the fit."""
     error = np.abs(predicted / measured - 1)
     return {"rows": len(error), "median_ape": float(np.median(error)), "mape": float(np.mean(error))}
-
-
-def convolutions_of(rows: OpRows) -> convolution.Convolutions:
-    """The study's convolutions: 3 x 3, stride 1, padding 1, square images."""
-    b, c_in, c_out, side = rows.shape.T
-    one = np.ones_like(b)
-    return convolution.Convolutions(b, c_in, c_out, side, side, 9.0 * one, one, one)
-
-
-def convolution_bench_time(accelerator: Accelerator, conv: convolution.Convolutions, document: dict[str, Any]) -> F64:
-    """Device seconds of the study's convolutions, launched one at a time: at boost where the governor is slow to react."""
-    return convolution.vector_time(accelerator, conv, document, _burst_s(accelerator, load_json("fp32")["bench"]))
 
 
 ALGORITHMS = ("winograd_fused", "winograd", "implicit")

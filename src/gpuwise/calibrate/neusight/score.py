@@ -10,21 +10,18 @@ takes at least, and what launching a convolution takes, is read from the table i
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.calibrate import coefficient_files
-from gpuwise.calibrate.neusight import fit as neusight_fit
+from gpuwise.calibrate.neusight.bench_time import bench_time, convolution_bench_time, convolutions_of
 from gpuwise.calibrate.neusight.host import host_floor_s, launch_growth_s
 from gpuwise.calibrate.neusight.tables import BINARY, UNARY, OpRows, accelerator_of, read_ops
-from gpuwise.calibrate.validation import Scores, log_sigma_of
-from gpuwise.errors import DataError, UnpredictableError
+from gpuwise.calibrate.validation import Scores
+from gpuwise.errors import UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator
-from gpuwise.predict import coefficients
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.kernels.gemm import fp32
 from gpuwise.predict.kernels.memory_bound import Pattern, memory_time
@@ -51,36 +48,7 @@ class Scored(NamedTuple):
 def score(folder: Path, all_check: bool) -> Scores | None:
     """Score the tables of the study in ``folder``; None when there is none."""
     rows = read_ops(folder)
-    return None if rows is None else _scores(_collect(rows), all_check, load_json("neusight"))
-
-
-def fit(folder: Path) -> None:
-    """Refit the kernel families from the tables, then this family's baselines and interval widths."""
-    neusight_fit.fit(folder)
-    fit_widths(folder)
-
-
-def fit_widths(folder: Path) -> None:
-    """Refit the baselines (on the half that fits) and the interval widths (on the other half) of this family."""
-    rows = read_ops(folder)
-    if rows is None:
-        raise DataError(f"no NeuSight per-operation table in {folder}")
-    scored = _collect(rows)
-    document = copy.deepcopy(load_json("neusight"))
-    source, situation = np.array(scored.source), np.array(scored.situation)
-    measured, predicted, roofline = (np.array(c) for c in (scored.measured, scored.predicted, scored.roofline))
-    check, good = np.array(scored.check), np.array(scored.reason) == ""
-    document["baseline"], document["log_sigma"] = {}, {}
-    for name in sorted(set(source)):
-        mask = (source == name) & good & ~check & np.isfinite(roofline)
-        document["baseline"][name] = float(np.median(measured[mask] / roofline[mask])) if mask.any() else None
-    for name in sorted(set(situation)):
-        mask = (situation == name) & good & check
-        if mask.any():
-            document["log_sigma"][name] = log_sigma_of(measured[mask], predicted[mask])
-    coefficient_files.write("neusight", document)
-    coefficients.load_json.cache_clear()
-    coefficients._manifest.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    return None if rows is None else _scores(collect(rows), all_check, load_json("neusight"))
 
 
 def _scores(scored: Scored, all_check: bool, document: dict[str, Any]) -> Scores:
@@ -124,7 +92,7 @@ def _card(accelerator: Accelerator | None) -> str:
     return "limited" if limited else "known"
 
 
-def _collect(rows: OpRows) -> Scored:
+def collect(rows: OpRows) -> Scored:
     scored = Scored([], [], [], [], [], [], [], [])
     _score_ops(rows, scored)
     return scored
@@ -180,11 +148,11 @@ def _predict_ops(accelerator: Accelerator, op: str, rows: OpRows, document: dict
     peak, bandwidth = accelerator.peak("fp32"), accelerator.memory_bandwidth_bytes_per_s
     if op in ("linear", "bmm"):
         shapes = fp32.Shapes(*rows.shape.T)
-        time = neusight_fit.bench_time(accelerator, shapes, load_json("fp32"), op == "bmm")
+        time = bench_time(accelerator, shapes, load_json("fp32"), op == "bmm")
         return time, np.maximum(shapes.flop / peak, shapes.bytes / bandwidth)
     if op == "conv":
-        conv = neusight_fit.convolutions_of(rows)
-        time = neusight_fit.convolution_bench_time(accelerator, conv, load_json("convolution"))
+        conv = convolutions_of(rows)
+        time = convolution_bench_time(accelerator, conv, load_json("convolution"))
         return time, np.maximum(conv.flop / peak, conv.bytes(FP32) / bandwidth)
     elements = rows.shape[:, 0] * rows.shape[:, 1]
     reads = 2.0 if op in BINARY else 1.0
