@@ -22,9 +22,10 @@ from typing import Any
 import pytest
 
 import gpuwise
-from gpuwise.cli.app import COMMANDS, build, run
+from gpuwise.cli.app import build, every_command, run
 
 ROOT = Path(__file__).parent.parent
+COMMAND_NAMES = [name for name, _ in every_command(build())]
 KEPT = Path(__file__).with_name("interface.json")
 ADD = "`python tests/test_interface.py` adds what is new; what is gone on purpose is edited out of tests/interface.json by hand"
 GPT = "{root}/examples/train_gpt.py:make_step"
@@ -135,6 +136,7 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
     "profile": [("profile", "--trace", "{tmp}/trace.json")],
     "bench": [("bench", "--list")],
     "validate": [("validate",)],
+    "lab": [("lab",), ("lab", "occupancy", "--on", "V100", "--regs", "37", "--block", "320", "--chart")],
 }  # fmt: skip
 """By group: calls that answer without a GPU, each with ``--json`` added. A field counts once, whichever call shows it."""
 
@@ -262,6 +264,11 @@ REFUSED: list[tuple[str, ...]] = [
     ("run", "{tmp}/none.py"),
     ("validate", "--data", "{tmp}/none"),
     ("validate", "--family", "beauty"),
+    ("lab", "occupancy", "--on", "V100", "--regs", "37"),
+    ("lab", "occupancy", "--on", "V100", "--regs", "37", "--block", "2000"),
+    ("lab", "occupancy", "--on", "13.7", "--regs", "37", "--block", "32"),
+    ("lab", "occupancy", "--on", "V100", "--regs", "37", "--block", "32", "--smem", "97KiB"),
+    ("lab", "occupancy", "--cubin", "{tmp}/none.cubin"),
 ]  # fmt: skip
 
 
@@ -281,7 +288,7 @@ def public_names() -> dict[str, list[str]]:
 def flags(command: str) -> dict[str, str]:
     """Flag to its other names and its default: ``--frameworks`` to ``--no-frameworks, default True``."""
     found: dict[str, str] = {}
-    for argument in build()[command].assemble_argument_collection():
+    for argument in dict(every_command(build()))[command].assemble_argument_collection():
         first, *others = argument.names
         if first == "*":  # a group of flags: they come one by one
             continue
@@ -389,10 +396,10 @@ def test_public_names_and_their_parameters() -> None:
 
 
 def test_every_command_is_there() -> None:
-    same([name for name, _, _ in COMMANDS], kept()["flags"])
+    same(COMMAND_NAMES, kept()["flags"])
 
 
-@pytest.mark.parametrize("command", [name for name, _, _ in COMMANDS])
+@pytest.mark.parametrize("command", COMMAND_NAMES)
 def test_flags(command: str) -> None:
     found, before = flags(command), kept()["flags"][command]
     same(found, before)
@@ -449,7 +456,7 @@ def write() -> None:
         furnish(folder)
         found = {
             "public": public_names(),
-            "flags": {command: flags(command) for command, _, _ in COMMANDS},
+            "flags": {command: flags(command) for command in COMMAND_NAMES},
             "fields": {group: fields(calls, folder) for group, calls in groups.items()},
             "refused": {key(a): refusal(a, folder) for a in REFUSED},
         }

@@ -84,6 +84,8 @@ CASES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("memory {recorded}", ("GiB|MiB", "reserved", "expandable_segments")),
     ("memory {recorded} --capacity 60MiB", ("out of memory", "train.py:1")),
     ("profile --trace {trace}", ("a step", "data")),
+    ("lab", ("lab occupancy",)),
+    ("lab occupancy --on V100 --regs 37 --block 320 --chart", ("4 blocks, 63 %", "simpler sum says 5", "32 registers")),
     ("validate", ("MAPE", "gemm", r"5\.0 %")),
     ("validate --runs", ("no prediction",)),
 )

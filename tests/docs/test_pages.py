@@ -15,7 +15,7 @@ import pytest
 from tools.docs import reference
 
 import gpuwise
-from gpuwise.cli.app import COMMANDS, build, run
+from gpuwise.cli.app import build, every_command, run
 
 ROOT = Path(__file__).parent.parent.parent
 DOCS = ROOT / "docs"
@@ -146,10 +146,10 @@ def pages() -> dict[str, str]:
 
 def test_every_command_and_option_is_documented(pages: dict[str, str]) -> None:
     app = build()
-    for name, *_ in COMMANDS:
+    for name, command in every_command(app):
         part = pages["cli.md"].partition(f"## gpuwise {name}\n")[2].partition("\n## ")[0]
         assert part, f"gpuwise {name} is not documented"
-        for argument in app[name].assemble_argument_collection(default_parameter=app.default_parameter, parse_docstring=True):
+        for argument in command.assemble_argument_collection(default_parameter=app.default_parameter, parse_docstring=True):
             if argument.show:
                 shown = argument.names if argument.index is None else (argument.name.lstrip("-").upper(),)
                 assert all(word in part for word in shown), argument.name

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from gpuwise.cli import options
-from gpuwise.cli.app import COMMANDS, build, run
+from gpuwise.cli.app import build, every_command, run
 
 STAMP = "<!-- Written by `python -m tools.docs.reference docs/reference`. Do not edit. -->"
 WIDTH = 110
@@ -72,8 +72,8 @@ def cli_page() -> str:
         "document in SI units; every estimate in it is `{low, expected, high, basis}`.",
         "",
     ]
-    for name, *_ in COMMANDS:
-        lines += _command(name, app[name], app.default_parameter)
+    for name, command in every_command(app):
+        lines += _command(name, command, app.default_parameter)
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from gpuwise.facts.hardware.boards import BOARD_SCHEMA
+from gpuwise.facts.hardware.sm_limits import SM_LIMIT_SCHEMA
 from gpuwise.facts.hardware.xids import XID_SCHEMA
 from gpuwise.facts.loading import Field
 from gpuwise.facts.models.denoisers import DENOISER_SCHEMA
@@ -75,6 +76,12 @@ def support_formats() -> Iterable[tuple[str, str, Mapping[str, Field]]]:
         "communicators.csv",
         "One line is the device memory, in MiB, that one NCCL communicator of so many ranks holds outside torch's allocator.",
         COMMUNICATOR_SCHEMA,
+    )
+    yield (
+        "sm_limits.csv",
+        "One line is what one multiprocessor of a CUDA compute capability holds. Registers count 32 bits, shared memory bytes; "
+        "`carveouts_kib` are the sizes of shared memory it can be set to.",
+        SM_LIMIT_SCHEMA,
     )
     yield (
         "xids.csv",

@@ -12,7 +12,7 @@ import errno
 import itertools
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from cyclopts import App, CycloptsError, Parameter
 
@@ -63,6 +63,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ),
     ("tune", "gpuwise.cli.tune.command:tune", "What makes this training script faster, and does it still train the same?"),
     ("run", "gpuwise.cli.run.command:run", "Run a training script as it was tuned, without editing it."),
+    ("lab", "gpuwise.cli.lab.command:lab", "How does a GPU run a kernel, beside a CPU? Occupancy, and why."),
     (
         "validate",
         "gpuwise.cli.validate.command:validate",
@@ -85,6 +86,14 @@ def build() -> App:
     for name, target, question in COMMANDS:
         app.command(target, name=name, help=question)
     return app
+
+
+def every_command(app: App) -> Iterator[tuple[str, App]]:
+    """Each command and command of a command with its words: ``plan``, ``lab``, ``lab occupancy``."""
+    for name, *_ in COMMANDS:
+        command = app[name]
+        yield name, command
+        yield from ((f"{name} {inner}", command[inner]) for inner in command if not inner.startswith("-"))
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

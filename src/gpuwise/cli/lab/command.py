@@ -1,0 +1,41 @@
+"""``gpuwise lab``: a table of its own commands; each module is imported only when its command runs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+LAB_COMMANDS: tuple[tuple[str, str, str], ...] = (
+    (
+        "occupancy",
+        "gpuwise.cli.lab.occupancy:occupancy",
+        "How many blocks of a kernel live on one multiprocessor, what limits them, and what to change?",
+    ),
+)
+"""Name, where it lives, what it answers."""
+
+lab = App(name="lab", help_format="plaintext", default_parameter=Parameter(show_default=False, negative_iterable=()))
+for _name, _target, _question in LAB_COMMANDS:
+    lab.command(_target, name=_name, help=_question)
+
+
+@lab.default
+def about(*, json: Annotated[bool, Parameter(negative="")] = False) -> int:
+    """Learn how a GPU runs a kernel: what the commands of the lab answer.
+
+    Parameters
+    ----------
+    json
+        One JSON document on the last line of stdout.
+    """
+    from gpuwise.cli.out import console, print_json, table_of
+
+    if json:
+        print_json({"commands": [{"command": f"gpuwise lab {name}", "answers": text} for name, _, text in LAB_COMMANDS]})
+        return 0
+    table = table_of(("command", "answers"), left=("command", "answers"), wrap=("answers",))
+    for name, _, text in LAB_COMMANDS:
+        table.add_row(f"gpuwise lab {name}", text)
+    console().print(table)
+    return 0

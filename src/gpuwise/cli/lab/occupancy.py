@@ -1,0 +1,281 @@
+"""``gpuwise lab occupancy``: the blocks of a kernel on one multiprocessor, what limits them, and what to change."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from gpuwise.cli.options import whole_number
+from gpuwise.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from gpuwise.lab.kernel_files import KernelUse
+    from gpuwise.lab.residency import Occupancy
+
+CHART_BLOCKS = (32, 64, 96, 128, 192, 256, 320, 384, 512, 640, 768, 1024)
+CHART_REGISTERS = (16, 24, 32, 40, 48, 56, 64, 80, 96, 128, 168, 255)
+_MOST_BYTES = 2**30
+
+
+def occupancy(
+    *,
+    on: str | None = None,
+    regs: str | None = None,
+    block: str | None = None,
+    smem: str | None = None,
+    dynamic_smem: str | None = None,
+    carveout: int | None = None,
+    barriers: int | None = None,
+    optin: Annotated[bool, Parameter(negative="")] = False,
+    cubin: str | None = None,
+    ptxas_log: str | None = None,
+    triton: str | None = None,
+    kernel: str | None = None,
+    chart: Annotated[bool, Parameter(negative="")] = False,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """How many blocks of a kernel live on one multiprocessor, what limits them, and what to change?
+
+    The answer is that of NVIDIA's own calculator. Where another calculator says something else, both are shown.
+
+    Parameters
+    ----------
+    on
+        A GPU (V100, H100-SXM, 4090) or a compute capability (9.0, sm_90). Left out: that of the compiled kernel.
+    regs
+        Registers a thread, as `nvcc -Xptxas -v` prints them.
+    block
+        Threads of a block.
+    smem
+        Static shared memory of a block: 12288, 12KiB.
+    dynamic_smem
+        Dynamic shared memory of a block, given at launch: 49152, 48KiB.
+    carveout
+        Percent of the L1 that the kernel would like as shared memory.
+    barriers
+        Barriers of a block (1).
+    optin
+        The kernel asked for more than the usual 48 KiB a block.
+    cubin
+        A compiled kernel to read registers, shared memory and barriers from.
+    ptxas_log
+        The output of `nvcc -Xptxas -v` to read them from.
+    triton
+        The .json of a kernel in Triton's cache to read them from.
+    kernel
+        Which kernel, where the file holds several.
+    chart
+        Occupancy over threads of a block and registers of a thread.
+    json
+        One JSON document on the last line of stdout.
+    """
+    from gpuwise.lab import residency
+
+    given = {"--cubin": cubin, "--ptxas-log": ptxas_log, "--triton": triton}
+    files = {option: file for option, file in given.items() if file is not None}
+    if len(files) > 1:
+        raise InputError(f"{' and '.join(files)} name one kernel each", hint="give one of them")
+    use = None
+    if files:
+        from gpuwise.lab.kernel_files import choose_kernel, read_kernels
+
+        file = next(iter(files.values()))
+        use = choose_kernel(read_kernels(Path(file)), kernel, file)
+    elif kernel is not None:
+        raise InputError("--kernel names one of a file", hint="give --cubin, --ptxas-log or --triton too")
+    capability, device = _capability(on, use)
+    asked: dict[str, Any] = {
+        "block_threads": _number(block, "--block", use and use.block_threads),
+        "regs_per_thread": _number(regs, "--regs", use and use.regs_per_thread),
+        "static_smem": _bytes(smem, "--smem", use.static_smem if use else 0),
+        "dynamic_smem": _bytes(dynamic_smem, "--dynamic-smem", use.dynamic_smem if use else 0),
+        "carveout_percent": -1 if carveout is None else _percent(carveout),
+        "block_barriers": barriers if barriers is not None else use.block_barriers if use else 1,
+        "optin": optin,
+    }
+    answer = residency.occupancy(capability, **asked)
+    _check(answer, use)
+    if json:
+        from gpuwise.cli.out import print_json
+
+        print_json(_document(answer, device, use, chart=chart))
+    else:
+        _show(answer, device, use, chart=chart)
+    return 0
+
+
+def _capability(on: str | None, use: KernelUse | None) -> tuple[str, str]:
+    """The compute capability, and how to call what was meant."""
+    from gpuwise.errors import AmbiguousNameError, UnknownNameError
+    from gpuwise.facts.hardware.accelerators import accelerators
+    from gpuwise.facts.hardware.naming import find_accelerator
+    from gpuwise.facts.hardware.sm_limits import find_sm_limits
+
+    if on is None:
+        if use is None or use.compute_capability is None:
+            raise InputError("on which GPU?", hint="--on V100, or a compute capability: --on 7.0")
+        return use.compute_capability, f"compute capability {use.compute_capability}"
+    try:
+        found = [find_accelerator(on, prefer=("sxm", "80gb", "32gb"))]
+    except AmbiguousNameError as error:
+        found = [accelerators()[c] for c in error.candidates]
+        if len({a.compute_capability for a in found}) > 1:
+            raise
+    except UnknownNameError:
+        try:
+            limits = find_sm_limits(on)
+        except UnknownNameError:
+            raise
+        except InputError:
+            pass
+        else:
+            return limits.compute_capability, f"compute capability {limits.compute_capability}"
+        raise
+    card = found[0]
+    if card.compute_capability is None or card.vendor != "NVIDIA":
+        raise InputError(f"{card.name} has no CUDA compute capability", hint="occupancy is worked out for NVIDIA's GPUs")
+    return card.compute_capability, card.name if len(found) == 1 else f"{on} (compute capability {card.compute_capability})"
+
+
+def _number(text: str | None, option: str, known: int | None) -> int:
+    if text is None:
+        if known is None:
+            what = "threads of a block" if option == "--block" else "registers of a thread"
+            raise InputError(f"{option} is missing: {what}", hint=f"give {option}, like {option} 128")
+        return known
+    return 0 if text.strip() == "0" and option == "--regs" else whole_number(text, option)
+
+
+def _bytes(text: str | None, option: str, known: int) -> int:
+    from gpuwise.units import parse_bytes
+
+    if text is None:
+        return known
+    cleaned = text.strip()
+    value = parse_bytes(f"{cleaned}B" if cleaned.isdigit() else cleaned)
+    if value > _MOST_BYTES or value != int(value):
+        raise InputError(f"{option}: {text!r} is no size of shared memory", hint=f"write it like {option} 12KiB")
+    return int(value)
+
+
+def _percent(value: int) -> int:
+    if not 0 <= value <= 100:
+        raise InputError(f"--carveout: {value} is no percentage", hint="write a whole number from 0 to 100")
+    return value
+
+
+def _check(answer: Occupancy, use: KernelUse | None) -> None:
+    """Refuse what no launch on this capability accepts."""
+    from gpuwise.lab.residency import refusal
+
+    refused = refusal(answer)
+    if refused:
+        raise InputError(refused[0], hint=refused[1])
+    if use and use.most_threads and answer.block_threads > use.most_threads:
+        raise InputError(
+            f"a block of {answer.block_threads:,} threads: {use.name} was compiled for {use.most_threads:,} at most",
+            hint="change its __launch_bounds__, or --block",
+        )
+
+
+def _percent_text(share: float) -> str:
+    return f"{math.floor(100 * share + 0.5)} %"
+
+
+def _count(limit: float) -> str:
+    return "no limit" if math.isinf(limit) else f"{limit:,.0f}"
+
+
+def _document(o: Occupancy, device: str, use: KernelUse | None, *, chart: bool) -> dict[str, Any]:
+    from gpuwise.lab.residency import changes, naive_blocks, occupancy_chart
+
+    fields = {name: None if value == math.inf else value for name, value in asdict(o).items()}
+    drawn = None
+    if chart:
+        drawn = {
+            "blocks": CHART_BLOCKS,
+            "registers": CHART_REGISTERS,
+            "occupancy": occupancy_chart(o, CHART_BLOCKS, CHART_REGISTERS),
+        }
+    return {
+        "device": device,
+        **fields,
+        "warps_per_block": o.warps_per_block,
+        "active_warps": o.active_warps,
+        "max_warps": o.max_warps,
+        "occupancy": o.occupancy,
+        "binding": list(o.binding),
+        "naive_blocks": naive_blocks(o),
+        "changes": [asdict(c) for c in changes(o)],
+        "kernel": None if use is None else asdict(use),
+        "chart": drawn,
+    }
+
+
+def _show(o: Occupancy, device: str, use: KernelUse | None, *, chart: bool) -> None:
+    from rich.text import Text
+
+    from gpuwise.cli.out import console, section, table_of
+    from gpuwise.lab.residency import changes, naive_blocks
+
+    to = console()
+    if use is not None:
+        to.print(f"{use.name}: {o.regs_per_thread} registers a thread, {o.static_smem + o.dynamic_smem:,} bytes of shared memory")
+    blocks = f"{o.active_blocks} block{'' if o.active_blocks == 1 else 's'}"
+    head = f"{blocks}, {_percent_text(o.occupancy)}"
+    to.print(Text.assemble((head, "bold"), f" of {device}: {o.active_warps} of {o.max_warps} warps"))
+    simple = naive_blocks(o)
+    if simple != o.active_blocks:
+        why = "it forgets that each sub-partition has its own registers, or what the driver takes of every block"
+        to.print(f"  a simpler sum says {simple}: {why}", style="dim")
+    table = table_of(("limit", "blocks", "", "why"), left=("limit", "", "why"), wrap=("why",), gives_way=("",))
+    limits = {"warps": o.limit_warps, "registers": o.limit_regs, "shared memory": o.limit_smem}
+    reasons = {
+        "warps": f"{o.warps_per_block} a block, of {o.max_warps}",
+        "registers": f"{o.regs_allocated_per_block:,} a block, as they are given out",
+        "shared memory": f"{o.smem_allocated_per_block:,} bytes a block, as they are given out",
+        "blocks": "what one multiprocessor tracks",
+        "barriers": f"{o.block_barriers} a block",
+    }
+    limits |= {"blocks": o.limit_blocks, "barriers": o.limit_barriers}
+    for name, limit in limits.items():
+        if limit != math.inf:
+            binds = name in o.binding
+            table.add_row(name, _count(limit), "binds" if binds else "", reasons[name])
+    section(to, "Limits", table)
+    ways = changes(o)
+    if ways:
+        better = table_of(("change", "blocks", "occupancy"), left=("change",), wrap=("change",))
+        for way in ways:
+            better.add_row(way.what, str(way.active_blocks), _percent_text(way.occupancy))
+        section(to, "What to change", better)
+        to.print("  more warps hide more latency; where none is left to hide they bring nothing", style="dim")
+    if chart:
+        section(to, "Occupancy in percent: registers of a thread down, threads of a block across", _grid(o, to.width))
+
+
+def _grid(o: Occupancy, width: int) -> Text:
+    """Percent by registers and block size, every second size where the terminal is narrow; what is nearest is inverted."""
+    from rich.text import Text
+
+    from gpuwise.lab.residency import occupancy_chart
+
+    blocks = CHART_BLOCKS if width >= 8 + 5 * len(CHART_BLOCKS) else CHART_BLOCKS[1::2]
+    text = Text("     " + "".join(f"{b:>5}" for b in blocks), no_wrap=True)
+    here = _nearest(blocks, o.block_threads), _nearest(CHART_REGISTERS, o.regs_per_thread)
+    for regs, row in zip(CHART_REGISTERS, occupancy_chart(o, blocks, CHART_REGISTERS), strict=True):
+        text.append(f"\n{regs:>4} ", "dim")
+        for block, share in zip(blocks, row, strict=True):
+            colour = "green" if share >= 0.75 else "yellow" if share >= 0.4 else "red"
+            text.append(f"{math.floor(100 * share + 0.5):>5}", f"{colour} reverse" if (block, regs) == here else colour)
+    return text
+
+
+def _nearest(values: tuple[int, ...], to: int) -> int:
+    return min(values, key=lambda v: abs(v - to))

@@ -1,0 +1,91 @@
+"""What one multiprocessor holds, by CUDA compute capability. The table is ``data/hardware/sm_limits.csv``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+
+from gpuwise.errors import DataError, FieldError, InputError, UnknownNameError
+from gpuwise.facts.hardware.accelerators import sources
+from gpuwise.facts.loading import Field, parse_csv, shipped_text
+from gpuwise.units import KIB
+
+WARP_THREADS = 32
+"""Threads of a warp on every capability so far (CUDA programming guide)."""
+REGISTER_GRANULARITY = 256
+"""Registers are given to a warp in so many, on every capability from 3.5 on (what cuda_occupancy.h answers)."""
+_WRITTEN = re.compile(r"(?:sm_?|compute_?|cc ?)?(\d{1,2})\.?(\d)[af]?", re.IGNORECASE | re.ASCII)
+
+_count, _bytes = Field("integer"), Field("integer", minimum=0)
+SM_LIMIT_SCHEMA: dict[str, Field] = {
+    "compute_capability": Field("text"),
+    **dict.fromkeys(("threads_per_block", "warps_per_sm", "blocks_per_sm", "registers_per_sm"), _count),
+    **dict.fromkeys(("registers_per_block", "registers_per_thread", "sub_partitions", "shared_granularity"), _count),
+    **dict.fromkeys(("shared_per_block", "shared_per_block_optin", "reserved_per_block"), _bytes),
+    "carveouts_kib": Field("names"),
+    "barriers_per_sm": Field("integer", required=False),
+    "source": Field("text"),
+}
+
+
+_COUNTS = tuple(SM_LIMIT_SCHEMA)[1:12]
+
+
+@dataclass(frozen=True, slots=True)
+class SmLimits:
+    """Of one multiprocessor; registers count 32 bits, shared memory bytes."""
+
+    compute_capability: str
+    threads_per_block: int
+    warps_per_sm: int
+    blocks_per_sm: int
+    registers_per_sm: int
+    registers_per_block: int
+    registers_per_thread: int
+    sub_partitions: int
+    """Schedulers with their own registers; a warp stays on one."""
+    shared_granularity: int
+    shared_per_block: int
+    shared_per_block_optin: int
+    reserved_per_block: int
+    """Shared memory that the driver takes of every block."""
+    carveouts: tuple[int, ...]
+    """Bytes of shared memory that one multiprocessor can be set to, rising."""
+    barriers_per_sm: int | None
+    source: str
+
+
+@cache
+def sm_limits() -> Mapping[str, SmLimits]:
+    """By compute capability, rising. Raises DataError when the shipped file is corrupt."""
+    found: dict[str, SmLimits] = {}
+    try:
+        for r in parse_csv(shipped_text("sm_limits.csv"), SM_LIMIT_SCHEMA, "sm_limits.csv"):
+            if r.text("source") not in sources():
+                raise r.error(f"source {r.text('source')!r} is not in sources.csv", field="source")
+            counts = (r.integer(name) for name in _COUNTS)
+            carveouts = tuple(int(size) * int(KIB) for size in r.names("carveouts_kib"))
+            barriers = r.maybe_integer("barriers_per_sm")
+            key = r.text("compute_capability")
+            found[key] = SmLimits(key, *counts, carveouts=carveouts, barriers_per_sm=barriers, source=r.text("source"))
+    except FieldError as error:
+        raise DataError(error.message, hint=error.hint) from error
+    return MappingProxyType(found)
+
+
+def find_sm_limits(capability: str | float | tuple[int, int]) -> SmLimits:
+    """The limits of ``9.0``, ``"9.0"``, ``(9, 0)``, ``"sm_90a"`` or ``90``. Raises UnknownNameError, InputError."""
+    parts = capability if isinstance(capability, tuple) else (capability,)
+    text = ".".join(str(part) for part in parts).strip()
+    match = _WRITTEN.fullmatch(text)
+    if match is None:
+        raise InputError(f"{text[:40]!r} is no compute capability", hint="write it like 9.0 or sm_90")
+    found = sm_limits().get(f"{match[1]}.{match[2]}")
+    if found is None:
+        known = list(sm_limits())
+        hint = f"known are {known[0]} to {known[-1]}: " + ", ".join(known)
+        raise UnknownNameError("compute capability", f"{match[1]}.{match[2]}", known, hint=hint)
+    return found
