@@ -28,6 +28,7 @@ WASTES = {
     "anomaly": "anomaly detection",
     "python_metrics": "python in the step",
     "evaluates": "evaluation in the step",
+    "evaluates_with_gradients": "evaluation in the step",
     "averages": "loop over parameters",
     "attention_by_hand": "attention not flash",
 }
@@ -37,6 +38,7 @@ LINES = {
     "recompute": "recompute.py",
     "doubles": "doubles.py",
     "evaluates": "evaluates.py:13 accuracy",
+    "evaluates_with_gradients": "evaluates_with_gradients.py",
     "averages": "averages.py:15 follow",
     "attention_by_hand": "attention_by_hand.py:15 forward",
     "busy_loader": "busy_loader.py:12 __getitem__",
@@ -57,7 +59,7 @@ ONLY_ON_A_GPU = {
 }
 
 
-QUICK = {"padded", "python_metrics", "doubles", "healthy/convnet"}
+QUICK = {"evaluates_with_gradients", "padded", "python_metrics", "doubles", "healthy/convnet"}
 """Run every time; the others take a few seconds each."""
 
 

@@ -117,6 +117,36 @@ def test_a_short_script_is_profiled_without_a_trace(zygote: Zygote, tmp_path: Pa
     assert sum(session.profile.split.parts.values()) == pytest.approx(session.profile.split.wall_s)
 
 
+FEW_LONG_STEPS = """
+import pathlib, torch
+torch.set_num_threads(1)
+model = torch.nn.LSTMCell(1, 64).double()
+optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3)
+data = torch.randn(40, 200, 1, dtype=torch.float64)
+def closure():
+    optimizer.zero_grad()
+    state = None
+    for row in data.split(1):
+        state = model(row[0], state)
+    loss = state[0].square().mean()
+    loss.backward()
+    return loss
+for step in range(3):
+    optimizer.step(closure)
+    torch.save(model.state_dict(), pathlib.Path(__file__).with_name("weights.pt"))
+"""
+
+
+def test_a_script_that_ends_before_its_trace_is_run_again_for_it(zygote: Zygote, tmp_path: Path) -> None:
+    session = _run(FEW_LONG_STEPS, zygote, tmp_path)
+    assert session.profile.verdict.kind == "double precision"
+    assert any("run again to trace the last of its 3 steps" in note for note in session.profile.notes)
+    assert session.trace is not None and session.code == 0
+    # the second run leaves what the first has saved alone
+    assert (tmp_path / "weights.pt").stat().st_mtime_ns < session.trace.stat().st_mtime_ns
+    assert (session.trace.parent / "saved" / "weights.pt").exists()
+
+
 def test_the_whole_script_runs_where_asked(zygote: Zygote, tmp_path: Path) -> None:
     session = _run(LOOP.format(steps=60, end="print('the end', step)\nsys.exit(4)"), zygote, tmp_path, whole=True)
     assert (session.code, session.outcome.ended) == (4, "exit")

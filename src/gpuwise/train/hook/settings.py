@@ -19,7 +19,7 @@ class Stop(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seconds: float | None = None
     """Since the first step."""
     at_least_s: float = 0.0
-    """Steady steps go on until they have covered this long."""
+    """Steady steps go on until they have covered this long, less what other programs took of it."""
     skip: int = 0
     """Steps before the warm-up that count for nothing, as an epoch in which a cache fills."""
 

@@ -19,7 +19,7 @@ from gpuwise.train.profile.findings.table import find_wastes
 from gpuwise.train.profile.run_facts import PAUSE, RunFacts, constant_batch_s
 from gpuwise.train.profile.split import Split, split_step
 from gpuwise.train.profile.step_fit import fit_to, of_phases
-from gpuwise.train.profile.steps import Steps, find_steps
+from gpuwise.train.profile.steps import Steps, chosen, find_steps, with_delays
 from gpuwise.train.profile.trace import Trace
 from gpuwise.train.profile.trace_reader import read_trace
 from gpuwise.train.profile.verdict import Verdict, decide
@@ -96,7 +96,7 @@ def profile_run(
         data = ProfileData(split, facts=facts, device=_processor_facts())
         return _profile_of(name, "", data, None, [*notes, "no trace: the run was too short for one"], before)
     trace = read_trace(trace_file)
-    steps = find_steps(trace)
+    steps = with_delays(find_steps(trace), facts.traced)
     if not trace.has_device:
         steps = _fast_steps(steps)
     elif facts.pauses.n:
@@ -127,12 +127,12 @@ def _fast_steps(steps: Steps) -> Steps:
     whole = np.flatnonzero(lengths >= TORN * np.median(lengths))
     faster = whole[lengths[whole].argsort()][: max((len(whole) + 1) // 2, 1)]
     kept = sorted(faster[lengths[faster] <= STALLED * lengths[faster].min()].tolist())
-    return replace(steps, windows=steps.windows[kept])
+    return chosen(steps, kept)
 
 
 def _without_pauses(steps: Steps) -> Steps:
     lengths = steps.windows[:, 1] - steps.windows[:, 0]
-    return replace(steps, windows=steps.windows[lengths <= PAUSE * np.median(lengths)])
+    return chosen(steps, np.flatnonzero(lengths <= PAUSE * np.median(lengths)).tolist())
 
 
 def _profile_of(

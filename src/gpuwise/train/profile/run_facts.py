@@ -73,6 +73,8 @@ class RunFacts:
     trace_wall_s: float | None = None
     """Of a step while the profiler ran."""
     has_trace: bool = False
+    traced: tuple[Step, ...] = ()
+    """The steps of the trace, as the watch timed them."""
 
 
 def median_step(steps: Sequence[Step]) -> Step:
@@ -96,15 +98,13 @@ def run_facts(journal: Journal) -> RunFacts | None:
     if trace:
         # the first step after it holds the writing of the trace
         kept += steps_of(journal.ticks[int(trace["at_tick"]) + int(trace["n_ticks"]) :])[1:]
-    per = max(int(notes.get("n_ticks", 0)) / max(_ticks_a_step(journal), 1), 1.0)
-    calls = [{**c, "n": c["n"] / per, "seconds": c["seconds"] / per} for c in notes.get("calls", ())]
     graphs = list(journal.of("graphs"))
     late = [e["n"] for e in graphs if e["at_tick"] > warm + 3]
     early = max((e["n"] for e in graphs if e["at_tick"] <= warm + 3), default=0)
     n_late = max(late, default=early) - early
     # what is compiled late is no pause
     pauses = Pauses() if n_late else find_pauses(kept)
-    step = median_step(kept)
+    step, traced = median_step(kept), _traced_steps(journal)
     return RunFacts(
         tuple(kept),
         replace(step, wall_s=step.wall_s + pauses.data_s, data_s=step.data_s + pauses.data_s),
@@ -112,7 +112,7 @@ def run_facts(journal: Journal) -> RunFacts | None:
         tuple(journal.of("model")),
         tuple(journal.of("loader")),
         pauses,
-        tuple(calls),
+        _calls(journal),
         notes.get("padding", {}),
         bool(notes.get("anomaly")),
         n_late,
@@ -121,8 +121,9 @@ def run_facts(journal: Journal) -> RunFacts | None:
         max(statistics.median(s.other_s for s in kept) - statistics.median(s.other_s - s.bare_queue_s for s in kept), 0.0),
         journal.last("compiler"),
         journal.last("memory"),
-        trace_wall_s=_traced_wall(journal, trace),
+        trace_wall_s=statistics.median(s.wall_s for s in traced) if traced else None,
         has_trace=bool(trace),
+        traced=tuple(traced),
     )
 
 
@@ -174,12 +175,16 @@ def _ticks_a_step(journal: Journal) -> int:
     return round(len(journal.ticks) / closed) if closed else 1
 
 
-def _traced_wall(journal: Journal, trace: Mapping[str, Any]) -> float | None:
-    if not trace:
-        return None
-    ticks = journal.ticks[trace["at_tick"] : trace["at_tick"] + trace["n_ticks"]]
-    walls = [s.wall_s for s in steps_of(ticks)]
-    return statistics.median(walls) if walls else None
+def _calls(journal: Journal) -> tuple[Mapping[str, Any], ...]:
+    """Those noted, a step."""
+    notes = journal.last("notes")
+    per = max(int(notes.get("n_ticks", 0)) / max(_ticks_a_step(journal), 1), 1.0)
+    return tuple({**c, "n": c["n"] / per, "seconds": c["seconds"] / per} for c in notes.get("calls", ()))
+
+
+def _traced_steps(journal: Journal) -> list[Step]:
+    trace = journal.last("trace")
+    return steps_of(journal.ticks[trace["at_tick"] : trace["at_tick"] + trace["n_ticks"]]) if trace else []
 
 
 def constant_batch_s(step: Step, constant: Step) -> float:
@@ -192,3 +197,17 @@ def add_constant_batch(facts: RunFacts, journal: Journal) -> RunFacts:
     """With the steps of a run whose loaders gave one batch only."""
     other = run_facts(journal)
     return facts if other is None else replace(facts, constant=other.step)
+
+
+def add_trace(facts: RunFacts, journal: Journal) -> RunFacts:
+    """With the notes and the trace of another run, which had no other steps."""
+    notes, traced = journal.last("notes"), _traced_steps(journal)
+    return replace(
+        facts,
+        calls=_calls(journal),
+        padding=notes.get("padding", {}),
+        anomaly=bool(notes.get("anomaly")),
+        trace_wall_s=statistics.median(s.wall_s for s in traced) if traced else None,
+        has_trace=True,
+        traced=tuple(traced),
+    )

@@ -1,5 +1,5 @@
-"""The runs of ``gpuwise profile``: one that is watched and traced, and a second with one constant batch where the loader may
-limit it."""
+"""The runs of ``gpuwise profile``: one that is watched and traced, a second for the trace where that one ended too soon, and one
+with a constant batch where the loader may limit it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from gpuwise.errors import GpuwiseError
 from gpuwise.train.hook.children import members_folder
@@ -18,12 +20,14 @@ from gpuwise.train.hook.zygote import Zygote
 from gpuwise.train.profile.device_comparison import Target
 from gpuwise.train.profile.findings.profile_data import RankView
 from gpuwise.train.profile.result import Profile, profile_run
-from gpuwise.train.profile.run_facts import RunFacts, add_constant_batch, run_facts
+from gpuwise.train.profile.run_facts import RunFacts, add_constant_batch, add_trace, run_facts
 from gpuwise.train.profile.split import Split
 from gpuwise.train.profile.steps import find_steps
 from gpuwise.train.profile.trace_reader import read_trace
 
 CLEAN_STEPS, NOTED_STEPS, TRACED_STEPS = 20, 3, 5
+FIRST_TRACED = 2
+"""Optimizer steps before a trace: :data:`gpuwise.train.hook.watch.DISCOVERY_TICKS`, which needs torch to be imported."""
 WARM_UP_STEPS = 3
 """Before the clean ones; more are recognised and left out."""
 CLEAN_S = 30.0
@@ -116,9 +120,12 @@ def profile_script(
             raise _no_steps_error(outcome, request, members_folder(settings))
         return _profile_members(name, members, telemetry, outcome, notes, target=target, before=before)
     facts = replace(facts, **telemetry)
+    found = trace if facts.has_trace and trace.exists() else None
+    if found is None and outcome.ok and outcome.ended != "enough":
+        facts, found, said = _traced_again(facts, settings, outcome, folder, zygote, python)
+        notes += said
     if request.check_data and facts.step.data_s > WAITS * facts.step.wall_s and outcome.ok:
         facts = _constant(facts, request, folder, zygote, python)
-    found = trace if facts.has_trace and trace.exists() else None
     on_gpu = bool(outcome.journal.begin.get("cuda"))
     profile = profile_run(name, facts, found, target=target, before=before, notes=notes, on_gpu=on_gpu)
     return Session(profile, outcome, found)
@@ -184,6 +191,39 @@ def _metered_run(
     wall_s = max(meter.wall_s, 1e-9)
     held = {name: seconds / wall_s for name, seconds in meter.held_back_s.items() if seconds > 0}
     return {"held_back": held, "power_w": meter.mean_power_w}, outcome
+
+
+def _traced_again(
+    facts: RunFacts, settings: Settings, first: Outcome, folder: Path, zygote: Zygote | None, python: str
+) -> tuple[RunFacts, Path | None, tuple[str, ...]]:
+    """The facts of a script that ended before its trace began, with the notes and the trace of a second run, of its last steps:
+    how many there are is known now. What that run saves goes to a folder of ours. As it was where that run gives no trace."""
+    second = folder / "traced"
+    trace, n_ticks = second / "trace.json.gz", len(first.journal.ticks)
+    # until its modules are known, the watch stands in the place of torch's own call of a module, which a trace looks for
+    n_traced = min(TRACED_STEPS, n_ticks - FIRST_TRACED)
+    if n_traced <= 0 or settings.profiling is None:
+        return facts, None, ()
+    n_noted = min(NOTED_STEPS, n_ticks - FIRST_TRACED - n_traced)
+    profiling = msgspec.structs.replace(
+        settings.profiling,
+        trace=str(trace),
+        skip=n_ticks - n_noted - n_traced,
+        steps=n_traced,
+        note_steps=n_noted,
+        after_s=None,
+    )
+    again = msgspec.structs.replace(
+        settings, journal=str(second / "journal.jsonl"), stop=Stop(), profiling=profiling, trial=str(second / "saved")
+    )
+    second.mkdir(parents=True, exist_ok=True)
+    limits = Limits(wall_s=SECOND_RUN_S)
+    outcome = launch(again, second, zygote=zygote, output=second / "output", python=python, environment=QUIET, limits=limits)
+    if not outcome.ok or not outcome.journal.last("trace") or not trace.exists():
+        return facts, None, ()
+    seen = f"the last {n_traced} of its {n_ticks} steps" if n_traced > 1 else f"the last of its {n_ticks} steps"
+    said = f"the script ended before its trace began: it was run again to trace {seen}"
+    return add_trace(facts, outcome.journal), trace, (said,)
 
 
 def _constant(facts: RunFacts, request: Request, folder: Path, zygote: Zygote | None, python: str) -> RunFacts:

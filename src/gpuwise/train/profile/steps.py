@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from gpuwise.train.hook.ticks import Tick, boundary
+from gpuwise.train.hook.ticks import Step, Tick, boundary
 from gpuwise.train.profile.trace import Floats, Trace
 
 _PROFILER = re.compile(r"ProfilerStep#\d+")
@@ -23,6 +24,8 @@ class Steps:
     """``profiler steps``, ``optimizer steps``, or ``whole trace`` where no step is marked in it."""
     lane: int
     """The thread that trains."""
+    waited_s: Floats = field(default_factory=lambda: np.zeros(0), repr=False)
+    """Of each window: other programs had the processors. Empty where that is not known."""
 
     @property
     def n(self) -> int:
@@ -33,6 +36,18 @@ class Steps:
     def wall_s(self) -> float:
         """Mean length of a step."""
         return float((self.windows[:, 1] - self.windows[:, 0]).mean())
+
+
+def chosen(steps: Steps, at: Sequence[int]) -> Steps:
+    """Some of the windows, by their numbers."""
+    rows = list(at)
+    waited_s = steps.waited_s[rows] if len(steps.waited_s) else steps.waited_s
+    return replace(steps, windows=steps.windows[rows], waited_s=waited_s)
+
+
+def with_delays(steps: Steps, timed: Sequence[Step]) -> Steps:
+    """With the delays that the watch timed in the same steps; without, where those are not as many."""
+    return replace(steps, waited_s=np.array([s.queue_s for s in timed])) if len(timed) == steps.n else steps
 
 
 def find_steps(trace: Trace) -> Steps:

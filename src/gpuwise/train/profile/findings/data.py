@@ -12,7 +12,7 @@ from gpuwise.train.profile.findings.finding import Evidence, Finding
 from gpuwise.train.profile.findings.profile_data import ProfileData
 from gpuwise.train.profile.operations import Operations
 from gpuwise.train.profile.run_facts import constant_batch_s
-from gpuwise.train.profile.spans import difference, intersection, length, spans, union
+from gpuwise.train.profile.spans import difference, inside, intersection, length, spans, union
 from gpuwise.train.profile.split import COPIES, DATA, HOST_GAPS, OPTIMIZER
 from gpuwise.train.profile.trace import NONE
 
@@ -152,18 +152,22 @@ def padding(data: ProfileData) -> Finding | None:
     )
 
 
-def _cheap_s(data: ProfileData, ops: Operations) -> float:
-    """Seconds a step in operations that are hardly more than their dispatch: by the quicker quarter of each name's calls, as
-    other processes slow single calls down."""
-    if data.trace is None:
-        return 0.0
-    names, total = data.trace.name[ops.rows], 0.0
-    for name in np.unique(names):
+def dispatch_s(data: ProfileData, ops: Operations) -> tuple[float, float]:
+    """Seconds a step in operations that are hardly more than their dispatch, and their number, without those of loaders and
+    optimizers: by the quicker quarter of each name's calls, as other processes slow single calls down."""
+    if data.trace is None or data.traced is None or data.steps is None:
+        return 0.0, 0.0
+    apart = union([own for name, own in data.traced.layers if name in (DATA, OPTIMIZER)])
+    starts = data.trace.start_s[ops.rows]
+    counted = inside(starts, data.steps.windows) & ~inside(starts, apart)
+    names, total, n = np.where(counted, data.trace.name[ops.rows], NONE), 0.0, 0
+    for name in np.unique(names[counted]):
         own = ops.self_s[names == name] * data.factor
         usual = float(np.percentile(own, 25))
         if usual < CHEAP_OP_S:
             total += usual * len(own)
-    return total / data.n_steps
+            n += len(own)
+    return total / data.n_steps, n / data.n_steps
 
 
 def tiny_batch(data: ProfileData) -> Finding | None:
@@ -174,7 +178,7 @@ def tiny_batch(data: ProfileData) -> Finding | None:
     if data.on_gpu:
         fixed = data.part(HOST_GAPS) + data.part("other")
     else:
-        fixed = _cheap_s(data, data.ops) + data.part(HOST_GAPS) + data.part(OPTIMIZER)
+        fixed = dispatch_s(data, data.ops)[0] + data.part(HOST_GAPS) + data.part(OPTIMIZER)
     if fixed < 0.3 * data.wall_s:
         return None
     said = Evidence(f"{a_call:g} sample{'s' * (a_call != 1)} a pass; costs that do not depend on the batch", seconds=fixed)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
+from gpuwise.train.profile.findings.data import CHEAP_OP_S, dispatch_s
 from gpuwise.train.profile.findings.finding import Evidence, Finding
 from gpuwise.train.profile.findings.profile_data import ProfileData
 from gpuwise.train.profile.spans import inside, intersection, length, union
-from gpuwise.train.profile.split import HOST_GAPS, OTHER, SAVE, SYNC
+from gpuwise.train.profile.split import HOST_GAPS, OTHER, SAVE, SYNC, Split
+from gpuwise.train.profile.steps import Steps
 from gpuwise.train.profile.trace import NONE, RUNTIME_CATEGORIES
 from gpuwise.units import format_duration
 
 LAUNCH_S = 10e-6
 """A kernel shorter than it takes to launch one: 5 to 20 us (HolisticTraceAnalysis, documentation of its launch statistics)."""
-LEAST_GAPS = 0.1
-"""Of the step between short operations, from which they are named. Rule of this project."""
+LEAST_GAPS, LEAST_SMALL = 0.1, 0.3
+"""Of the step between short operations, from which they are named; and with the dispatch of those that are hardly more than it.
+Rules of this project."""
 BUSY_ENOUGH = 0.9
 """Share of the step: a device that is busier is not held up by the host."""
 
@@ -80,7 +83,8 @@ def small_operations(data: ProfileData) -> Finding | None:
     trace, ops = data.trace, data.ops
     outer = ops.rows[(ops.parent == NONE)]
     outer = outer[inside(trace.start_s[outer], data.steps.windows)]
-    if gaps < LEAST_GAPS * data.wall_s or not len(outer):
+    cheap, n_cheap = dispatch_s(data, ops)
+    if (gaps < LEAST_GAPS * data.wall_s and gaps + cheap < LEAST_SMALL * data.wall_s) or not len(outer):
         return None
     usual_s = float(np.median(trace.duration_s[outer])) * data.factor
     said = Evidence(
@@ -88,12 +92,14 @@ def small_operations(data: ProfileData) -> Finding | None:
         count=len(outer) / data.n_steps,
         seconds=gaps,
     )
+    short = f"operations under {format_duration(CHEAP_OP_S)}, hardly more than their dispatch"
+    under = Evidence(short, count=n_cheap, seconds=cheap)
     return Finding(
         "small operations",
         "The operations are shorter than the Python around them",
-        gaps,
+        gaps + cheap,
         "medium",
-        (said,),
+        (said, under) if n_cheap else (said,),
         ("model = torch.compile(model)  # one call for many operations", "# or a larger batch: the gaps do not grow with it"),
     )
 
@@ -149,10 +155,10 @@ def own_python(data: ProfileData) -> Finding | None:
     if data.trace is None or data.traced is None or data.steps is None:
         return None
     # the step with the least of it: what the machine's other processes take comes now and then only
-    bare = union([own for name, own in data.traced.layers if name == OTHER])
-    least = min(length(intersection(bare, window.reshape(1, 2))) for window in data.steps.windows)
-    elsewhere_s = data.facts.compiling_s + data.facts.bare_queue_s if data.facts is not None else 0.0
-    seconds = max(data.part(OTHER) - elsewhere_s, 0.0) * min(least / max(data.traced.parts[OTHER], 1e-12), 1.0)
+    least = min(_undisturbed(data, data.traced, data.steps))
+    compiling_s, queue_s = (data.facts.compiling_s, data.facts.bare_queue_s) if data.facts is not None else (0.0, 0.0)
+    bare_s = max(data.part(OTHER) - compiling_s, 0.0)
+    seconds = min(max(bare_s - queue_s, 0.0), bare_s * min(least / max(data.traced.parts[OTHER], 1e-12), 1.0))
     where: dict[str, float] = {}
     for name, own in data.traced.layers:
         if name == OTHER:
@@ -173,6 +179,19 @@ def own_python(data: ProfileData) -> Finding | None:
         said,
         ("# move it out of the loop, do it every 100 steps, or write it as tensor operations",),
     )
+
+
+def _undisturbed(data: ProfileData, traced: Split, steps: Steps) -> list[float]:
+    """Seconds of Python between operations in each traced step, less what other programs took of them. Their turns come
+    wherever the time is spent: they lengthen long gaps by their share of the step, and make long ones of short ones."""
+    long, short = (union([own for name, own in traced.layers if name == part]) for part in (OTHER, HOST_GAPS))
+    taken = steps.waited_s.tolist() if len(steps.waited_s) else [0.0] * steps.n
+    found: list[float] = []
+    for window, waited in zip(steps.windows, taken, strict=True):
+        own_s = max(float(window[1] - window[0]) - waited, 1e-12)
+        long_s, short_s = (length(intersection(gaps, window.reshape(1, 2))) for gaps in (long, short))
+        found.append(max(long_s * own_s / (own_s + waited) - short_s * waited / own_s, 0.0))
+    return found
 
 
 def recompiles(data: ProfileData) -> Finding | None:

@@ -17,6 +17,8 @@ from gpuwise.train.profile.trace import NONE, Floats, Ints, Trace
 from gpuwise.units import format_duration
 
 MODULE = "nn.Module: "
+NODE = "autograd::engine::evaluate_function: "
+"""Beginning of the name of an operation that is a node of the graph, differentiated (torch/csrc/autograd/engine.cpp)."""
 SMALL = (ELEMENTWISE, COPIES_ON_DEVICE, REDUCTIONS)
 """Families of what is done to a parameter; and reading a value of it."""
 READ = "aten::item"
@@ -33,20 +35,25 @@ LEAST_PASSES = 1.5
 
 
 def evaluation(data: ProfileData) -> Finding | None:
-    """The trained model is run again without gradients in every step."""
+    """The trained model is run again in every step, without gradients or with such as no backward pass takes."""
     roots = _roots(data)
     if data.trace is None or not len(roots):
         return None
     trace, learns = data.trace, dict[str, int]()
     ops, silent = data.host_ops, list[tuple[int, int]]()
+    recorded, differentiated = set[int](), _differentiated(trace)
     first_op = np.searchsorted(trace.start_s[ops], trace.start_s[roots])
     after_op = np.searchsorted(trace.start_s[ops], trace.end_s[roots])
     for row, low, high in zip(roots.tolist(), first_op.tolist(), after_op.tolist(), strict=True):
         rows_in = _rows_in(trace, ops[low:high])
-        if bool((trace.sequence[ops[low:high]] != NONE).any()):
+        numbers = np.unique(trace.sequence[ops[low:high]])
+        numbers = numbers[numbers != NONE]
+        # what makes no node of the graph bears the number of the next one that does: one alone may be another's
+        if np.isin(numbers, differentiated).sum() >= min(2, max(len(numbers), 1)):
             learns[trace.text(row)] = max(learns.get(trace.text(row), 0), rows_in)
         elif high > low:
             silent.append((row, rows_in))
+            recorded |= {row} if len(numbers) else set()
     again = np.array([row for row, n in silent if trace.text(row) in learns and ACTS * n > learns[trace.text(row)]], np.int64)
     if not len(again):
         return None
@@ -54,14 +61,19 @@ def evaluation(data: ProfileData) -> Finding | None:
     first = int(again[0])
     name = trace.text(first).removeprefix(MODULE).rsplit("_", 1)[0]
     where = data.where(float(trace.start_s[first]))
-    said = Evidence(f"{name} without gradients", where, len(again) / data.n_steps, seconds)
+    for_nothing = bool(recorded & set(again.tolist()))
+    how = "whose gradients nothing asks for" if for_nothing else "without gradients"
+    said = Evidence(f"{name} {how}", where, len(again) / data.n_steps, seconds)
     return Finding(
         "evaluation in the step",
-        "The model runs again without gradients in every step",
+        f"The model runs again {'for no gradient' if for_nothing else 'without gradients'} in every step",
         seconds,
         "medium",
         (said,),
-        ("if step % 100 == 0:  # if it is an evaluation: not every step", "    evaluate(model)"),
+        (
+            "if step % 100 == 0:  # if it is an evaluation: not every step",
+            *(("    with torch.no_grad():", "        evaluate(model)") if for_nothing else ("    evaluate(model)",)),
+        ),
         note="a pass that the loss needs (pseudo-labels, samples of a policy) is no waste",
     )
 
@@ -107,6 +119,12 @@ def parameter_loop(data: ProfileData) -> Finding | None:
         fix = ("torch.optim.SGD(model.parameters(), lr, foreach=True).step()  # all tensors at once",)
     saved = seconds * (1.0 - 1.0 / passes)
     return Finding("loop over parameters", "A loop in Python works on every parameter", saved, "medium", (said,), fix)
+
+
+def _differentiated(trace: Trace) -> Ints:
+    """Numbers of the graph's nodes that a backward pass of the trace went through."""
+    nodes = trace.in_categories(OP_CATEGORIES) & trace.named(lambda n: n.startswith(NODE))
+    return np.unique(trace.sequence[nodes & (trace.sequence != NONE)])
 
 
 def _rows_in(trace: Trace, ops: Ints) -> int:
