@@ -38,8 +38,9 @@ def _jobs(stack: str, n: int, seed: int = 0) -> Iterator[Job]:
     draw = random.Random(f"{stack}{seed}")
     rules = find_stack_rules(stack)
     seen: set[Strategy] = set()
+    archs, clusters = [find_model(m) for m in MODELS], [find_cluster(c) for c in CLUSTERS]
     while len(seen) < n:
-        arch, cluster = find_model(draw.choice(MODELS)), find_cluster(draw.choice(CLUSTERS))
+        arch, cluster = draw.choice(archs), draw.choice(clusters)
         tp, pp, cp = (draw.choice(DEGREES) for _ in range(3))
         if cluster.n_accelerators % (tp * pp * cp):
             continue

@@ -6,15 +6,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+from gpuwise.export.deepspeed import VERSION as DEEPSPEED
 from gpuwise.export.deepspeed import config as deepspeed_config
 from gpuwise.export.job import Job
-from gpuwise.export.torchrun import PORT, torchrun
-from gpuwise.export.written import Written, wrapped
+from gpuwise.export.torchrun import PORT, started, torchrun
+from gpuwise.export.written import Written
 from gpuwise.export.yaml import to_yaml
 from gpuwise.workload.strategy import Strategy
 
 TRAINER = "transformers 5.23"
 ACCELERATE = "accelerate 1.15"
+PACKAGES = ("transformers==5.23.*", "accelerate==1.15.*")
 OPTIMIZERS = {
     "adamw": "adamw_torch_fused",
     "adamw8bit": "adamw_bnb_8bit",
@@ -121,6 +123,11 @@ def _files(job: Job) -> dict[str, str]:
     return files
 
 
+def _words(job: Job, *, sharding: bool = True) -> list[str]:
+    """The script and its arguments, with a checkpoint at SIGTERM."""
+    return ["train.py", *arguments(job, sharding=sharding), "--enable_jit_checkpoint"]
+
+
 def _notes(job: Job) -> tuple[str, ...]:
     notes = [f"{job.data} stands for a data set of the Hugging Face hub, or a folder, with a column 'text'"]
     if job.model == "MODEL":
@@ -130,18 +137,11 @@ def _notes(job: Job) -> tuple[str, ...]:
 
 def write_trainer(job: Job) -> Written:
     """torchrun with the Trainer's arguments."""
-    command = [*torchrun(job), "train.py", *arguments(job)]
+    command = [*torchrun(job), *_words(job)]
     variables = {f"PARALLELISM_CONFIG_{k.upper()}": str(v) for k, v in mesh(job).items()}
     if variables:
         variables = {"ACCELERATE_USE_PARALLELISM_CONFIG": "true", **variables}
-    head = [
-        "#!/usr/bin/env bash",
-        f"# {TRAINER}: {job.arch.name} on {job.cluster.label}. Run on every node.",
-        "set -euo pipefail",
-    ]
-    head += [f"export {name}={value}" for name, value in variables.items()]
-    files = {**_files(job), "train.sh": "\n".join([*head, *wrapped(command)]) + "\n"}
-    return Written(tuple(command), files, variables, notes=_notes(job))
+    return started(job, TRAINER, command, _files(job), _notes(job), variables)
 
 
 def accelerate_config(job: Job) -> dict[str, object]:
@@ -177,28 +177,17 @@ def write_accelerate(job: Job) -> Written:
     command = ["accelerate", "launch", "--config_file", "accelerate.yaml"]
     if job.n_nodes > 1:
         command += ["--machine_rank", "$NODE_RANK", "--main_process_ip", "$HEAD_NODE"]
-    command += ["train.py", *arguments(job, sharding=False)]
+    command += _words(job, sharding=False)
     files = {n: text for n, text in _files(job).items() if n != "fsdp.json"}
     files["accelerate.yaml"] = to_yaml(accelerate_config(job), f"{ACCELERATE}: {job.arch.name} on {job.cluster.label}")  # type: ignore[arg-type]
-    head = ["#!/usr/bin/env bash", f"# {ACCELERATE}. Run on every node.", "set -euo pipefail"]
-    files["train.sh"] = "\n".join([*head, *wrapped(command)]) + "\n"
-    return Written(tuple(command), files, notes=_notes(job))
+    return started(job, ACCELERATE, command, files, _notes(job))
 
 
 def write_deepspeed(job: Job) -> Written:
     """The DeepSpeed launcher with its file and the same script."""
-    command = [*torchrun(job), "train.py", *arguments(job, sharding=False), "--deepspeed", "deepspeed.json"]
-    head = [
-        "#!/usr/bin/env bash",
-        f"# deepspeed 0.19: {job.arch.name} on {job.cluster.label}. Run on every node.",
-        "set -euo pipefail",
-    ]
-    files = {
-        "train.py": script(job),
-        "deepspeed.json": json.dumps(deepspeed_config(job), indent=2) + "\n",
-        "train.sh": "\n".join([*head, *wrapped(command)]) + "\n",
-    }
-    return Written(tuple(command), files, notes=_notes(job))
+    command = [*torchrun(job), *_words(job, sharding=False), "--deepspeed", "deepspeed.json"]
+    files = {"train.py": script(job), "deepspeed.json": json.dumps(deepspeed_config(job), indent=2) + "\n"}
+    return started(job, DEEPSPEED, command, files, _notes(job))
 
 
 def targets(s: Strategy) -> list[str] | str:

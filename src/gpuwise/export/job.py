@@ -30,6 +30,8 @@ class Job:
     learning_rate: float = 3e-4
     data: str = DATA
     output: str = "out"
+    driver: str | None = None
+    """Of NVIDIA, on the nodes; None: as new as the newest image asks."""
 
     def __post_init__(self) -> None:
         s, n = self.strategy, self.cluster.n_accelerators

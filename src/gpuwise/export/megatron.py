@@ -8,14 +8,18 @@ from collections.abc import Iterator
 import numpy as np
 
 from gpuwise.export.job import Job
-from gpuwise.export.torchrun import torchrun
-from gpuwise.export.written import Written, wrapped
+from gpuwise.export.torchrun import started, torchrun
+from gpuwise.export.written import Written
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.parallel.shards import stages
 from gpuwise.predict.step.columns import Columns
 from gpuwise.workload.strategy import Strategy
 
 VERSION = "megatron-core 0.19.2"
+SETUP = (
+    "git clone -q --depth 1 --branch core_v0.19.2 https://github.com/NVIDIA/Megatron-LM megatron-lm "
+    "&& ln -s megatron-lm/pretrain_gpt.py ."
+)
 FSDP = {"zero2": "optim_grads", "zero3": "optim_grads_params", "hybrid": "optim_grads_params"}
 """``--data-parallel-sharding-strategy`` of Megatron-FSDP."""
 SAVE_EVERY = 1000
@@ -265,12 +269,4 @@ def write(job: Job) -> Written:
         notes.append("MODEL stands for a tokenizer: a folder or a name on the Hugging Face hub")
     if job.strategy.precision == "nvfp4":
         notes.append("--fp4-format needs Transformer Engine 2.7 or newer")
-    head = [
-        "#!/usr/bin/env bash",
-        f"# {VERSION}: {job.arch.name} on {job.cluster.label}. Run on every node.",
-        "set -euo pipefail",
-    ]
-    head += [f"unset {name}" for name in unset]
-    head += [f"export {name}={value}" for name, value in variables.items()]
-    text = "\n".join([*head, *wrapped(command)]) + "\n"
-    return Written(tuple(command), {"train.sh": text}, variables, unset, tuple(notes))
+    return started(job, VERSION, command, {}, notes, variables, unset)

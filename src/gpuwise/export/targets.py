@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.export import deepspeed, hugging_face, megatron, torchtitan
+from gpuwise.export.engines import containers, kubernetes, ray, skypilot, slurm
+from gpuwise.export.engines.start import STORAGE, Start
 from gpuwise.export.job import Job
+from gpuwise.export.tool import Tool
 from gpuwise.export.torchrun import torchrun
 from gpuwise.export.written import Written, together
 
 
 @dataclass(frozen=True, slots=True)
-class Tool:
-    """A program that trains. ``gaps`` says what of a job it cannot express, ``write`` makes its files."""
+class Engine:
+    """A program that starts a tool on every node. ``files`` go beside the tool's own, ``command`` hands them over."""
 
     name: str
     version: str
-    """That its own parser has read such files of."""
-    gaps: Callable[[Job], Iterator[str]]
-    write: Callable[[Job], Written]
-    layout: Callable[[Job], list[str]]
-    """The script and the options that carry the layout alone: what a plan prints."""
+    command: tuple[str, ...]
+    files: Callable[[Start], Mapping[str, str]]
+    notes: Callable[[Start], tuple[str, ...]]
+    gaps: Callable[[Job], Iterator[str]] | None = None
+    keeps: str = STORAGE
+    """Where checkpoints go; empty: beside the files."""
 
 
 def _deepspeed_gaps(job: Job) -> Iterator[str]:
@@ -34,24 +38,97 @@ def _trainer(job: Job) -> list[str]:
     return ["train.py", *hugging_face.arguments(job)]
 
 
+def _pip(*packages: str) -> str:
+    return f"pip install --no-cache-dir {' '.join(packages)}"
+
+
+_HUB = (*hugging_face.PACKAGES, "datasets==4.*", "peft==0.21.*", "bitsandbytes==0.49.*")
 TOOLS = {
     t.name: t
     for t in (
-        Tool("megatron", megatron.VERSION, megatron.gaps, megatron.write, lambda j: ["pretrain_gpt.py", *megatron.arguments(j)]),
+        Tool(
+            "megatron",
+            megatron.VERSION,
+            megatron.gaps,
+            megatron.write,
+            lambda j: ["pretrain_gpt.py", *megatron.arguments(j)],
+            megatron.SETUP,
+        ),
         Tool(
             "torchtitan",
             torchtitan.VERSION,
             torchtitan.gaps,
             torchtitan.write,
             lambda j: ["-m", "torchtitan.train", *torchtitan.arguments(j)],
+            _pip("torchtitan==0.3.0"),
         ),
-        Tool("trainer", hugging_face.TRAINER, hugging_face.gaps, hugging_face.write_trainer, _trainer),
-        Tool("accelerate", hugging_face.ACCELERATE, hugging_face.gaps, hugging_face.write_accelerate, _trainer),
-        Tool("deepspeed", deepspeed.VERSION, _deepspeed_gaps, hugging_face.write_deepspeed, _trainer),
+        Tool("trainer", hugging_face.TRAINER, hugging_face.gaps, hugging_face.write_trainer, _trainer, _pip(*_HUB)),
+        Tool("accelerate", hugging_face.ACCELERATE, hugging_face.gaps, hugging_face.write_accelerate, _trainer, _pip(*_HUB)),
+        Tool(
+            "deepspeed",
+            deepspeed.VERSION,
+            _deepspeed_gaps,
+            hugging_face.write_deepspeed,
+            _trainer,
+            _pip(*_HUB, "deepspeed==0.19.*"),
+        ),
     )
 }
 _OF_STACK = {"megatron-core": "megatron", "megatron-legacy": "megatron", "compiled-fsdp": "torchtitan", "deepspeed": "deepspeed"}
 _OF_STACK |= dict.fromkeys(("eager", "compiled", "eager-fsdp", "hf-fsdp", "trainer", "unsloth", "nanogpt"), "trainer")
+
+
+def _image_notes(start: Start) -> tuple[str, ...]:
+    mounted = f"./{STORAGE.strip('/')} of the node is {STORAGE} in the container"
+    return (
+        *containers.notes(start.job),
+        mounted,
+        *(("start it on every node, with HEAD_NODE and NODE_RANK set",) * (start.job.n_nodes > 1)),
+    )
+
+
+_SKY = ("sky", "jobs", "launch", "sky.yaml")
+ENGINES = {
+    e.name: e
+    for e in (
+        Engine("slurm", slurm.VERSION, ("sbatch", "job.sbatch"), slurm.batch, slurm.notes, keeps=""),
+        Engine("docker", containers.DOCKER, ("./docker.sh",), containers.docker, _image_notes, containers.gaps),
+        Engine(
+            "compose",
+            containers.COMPOSE,
+            ("docker", "compose", "up", "--build"),
+            containers.compose,
+            _image_notes,
+            containers.gaps,
+        ),
+        Engine(
+            "kubernetes",
+            kubernetes.JOB,
+            ("kubectl", "apply", "-f", "job.yaml"),
+            kubernetes.job,
+            kubernetes.notes,
+            containers.gaps,
+        ),
+        Engine(
+            "jobset",
+            kubernetes.JOBSET,
+            ("kubectl", "apply", "-f", "jobset.yaml"),
+            kubernetes.jobset,
+            kubernetes.notes,
+            containers.gaps,
+        ),
+        Engine(
+            "trainjob",
+            kubernetes.TRAINJOB,
+            ("kubectl", "apply", "-f", "trainjob.yaml"),
+            kubernetes.trainjob,
+            kubernetes.notes,
+            containers.gaps,
+        ),
+        Engine("skypilot", skypilot.VERSION, _SKY, skypilot.task, skypilot.notes, skypilot.gaps),
+        Engine("ray", ray.VERSION, ray.COMMAND, ray.driver, ray.notes),
+    )
+}
 
 
 def tool_of(stack: str) -> Tool | None:
@@ -74,26 +151,46 @@ def command(job: Job) -> list[str]:
     return [*before, start[0], *together(start[1:]), " ".join(words[:head]), *together(words[head:])]
 
 
-def find_tool(name: str) -> Tool:
-    """Raises UnknownNameError with the nearest names."""
-    try:
-        return TOOLS[name]
-    except KeyError:
-        raise UnknownNameError("target", name, TOOLS) from None
+def find_target(name: str | None, stack: str) -> tuple[Tool, Engine | None]:
+    """Of ``torchtitan``, ``slurm`` (which starts the tool of the stack) or ``slurm:torchtitan``. Raises UnknownNameError with the
+    nearest names, InputError where the stack has no tool and none is named."""
+    first, _, second = (name or "").partition(":")
+    engine = ENGINES.get(first)
+    wanted = second if engine else name
+    if wanted:
+        known = TOOLS if engine else {**TOOLS, **ENGINES}
+        if wanted not in TOOLS:
+            raise UnknownNameError("target", wanted, known)
+        return TOOLS[wanted], engine
+    tool = tool_of(stack)
+    if tool is None:
+        raise InputError(f"there are no files for the stack {stack}", hint="name a tool with --to")
+    return tool, engine
 
 
-def gaps_of(job: Job, tool: Tool) -> list[str]:
-    """What of the job ``tool`` cannot express, each once."""
-    return list(dict.fromkeys(tool.gaps(job)))
+def gaps_of(job: Job, tool: Tool, engine: Engine | None = None) -> list[str]:
+    """What of the job ``tool`` and ``engine`` cannot express, each once."""
+    found = [*tool.gaps(job), *(engine.gaps(job) if engine and engine.gaps else ())]
+    return list(dict.fromkeys(found))
 
 
-def write(job: Job, tool: Tool) -> Written:
-    """The job for ``tool``. Raises InputError where it cannot express a part, and says which."""
-    missing = gaps_of(job, tool)
+def write(job: Job, tool: Tool, engine: Engine | None = None) -> Written:
+    """The job for ``tool``, started by ``engine``. Raises InputError where they cannot express a part, and says which."""
+    missing = list(dict.fromkeys(tool.gaps(job)))
     if missing:
         able = [t.name for t in TOOLS.values() if t is not tool and not any(t.gaps(job))]
         words = "plan without it, as with --recompute full or --precision bf16" + (
             f", or --to {able[0]}, which has it" if able else ""
         )
         raise InputError(f"{tool.version} has no way to say: {'; '.join(missing)}", hint=words)
-    return tool.write(job)
+    if engine is None:
+        return tool.write(job)
+    lacking = gaps_of(job, tool, engine)
+    if lacking:
+        raise InputError(f"{engine.name} has not: {'; '.join(lacking)}", hint="--to slurm and --to ray start what the nodes have")
+    if engine.keeps:
+        job = replace(job, output=f"{engine.keeps}/{job.output}")
+    inner = tool.write(job)
+    start = Start(job, tool, inner, engine.version)
+    notes = (*inner.notes, *engine.notes(start))
+    return Written(engine.command, {**inner.files, **engine.files(start)}, notes=notes)

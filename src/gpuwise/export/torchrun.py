@@ -2,22 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from gpuwise.export.job import Job
+from gpuwise.export.written import Written, wrapped
 
 PORT = 29500
 MOST_RESTARTS = 3
 """Of all workers, when one of them dies; each goes on from the last checkpoint. Rule of this project."""
 
 
-def torchrun(job: Job, nodes: str | None = None, head: str = "$HEAD_NODE", rank: str | None = None) -> list[str]:
-    """torchrun with its options, up to the script. ``nodes``: their number as text, where a scheduler knows it."""
+SAVE_S = 240
+"""For the last checkpoint after a warning that the machines are taken away. Rule of this project."""
+
+
+def torchrun(job: Job) -> list[str]:
+    """torchrun with its options, up to the script."""
     words = ["torchrun", "--nproc-per-node", str(job.gpus_per_node)]
-    if job.n_nodes > 1 or nodes is not None:
-        words += ["--nnodes", nodes or str(job.n_nodes)]
-        if rank is not None:
-            words += ["--node-rank", rank, "--master-addr", head, "--master-port", str(PORT)]
-        else:
-            words += ["--rdzv-backend", "c10d", "--rdzv-id", job.name, "--rdzv-endpoint", f"{head}:{PORT}"]
+    if job.n_nodes > 1:
+        words += ["--nnodes", str(job.n_nodes), "--rdzv-backend", "c10d", "--rdzv-id", job.name]
+        words += ["--rdzv-endpoint", f"$HEAD_NODE:{PORT}"]
     else:
         words += ["--standalone"]
     return [*words, "--max-restarts", str(MOST_RESTARTS)]
+
+
+def started(
+    job: Job,
+    version: str,
+    words: Sequence[str],
+    files: Mapping[str, str],
+    notes: Sequence[str],
+    variables: Mapping[str, str] | None = None,
+    unset: Sequence[str] = (),
+) -> Written:
+    """``train.sh`` beside ``files``: the same on every node, which an engine starts with HEAD_NODE and NODE_RANK set. The command
+    takes the shell's place, so that a signal reaches it; torchrun passes it on and waits for the last checkpoint."""
+    variables = {**(variables or {}), "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SAVE_S)}
+    head = ["#!/usr/bin/env bash", f"# {version}: {job.arch.name} on {job.cluster.label}."]
+    if job.n_nodes > 1:
+        # without it agents look for the store of the ranks that died (pytorch 2.7 to 2.13)
+        variables["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+        head[-1] += " Run on every node."
+        head += ["set -euo pipefail", ': "${HEAD_NODE:?name or address of the first node}"']
+    else:
+        head += ["set -euo pipefail"]
+    head += [f"unset {name}" for name in unset] + [f"export {name}={value}" for name, value in variables.items()]
+    text = "\n".join([*head, *wrapped(["exec", *words])]) + "\n"
+    return Written(tuple(words), {**files, "train.sh": text}, variables, tuple(unset), tuple(notes))

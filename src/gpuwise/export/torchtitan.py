@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuwise.export.job import Job
-from gpuwise.export.torchrun import torchrun
-from gpuwise.export.written import Written, wrapped
+from gpuwise.export.torchrun import started, torchrun
+from gpuwise.export.written import Written
 
 VERSION = "torchtitan 0.3.0"
 REGISTRY = {
@@ -137,9 +137,4 @@ def write(job: Job) -> Written:
     notes = [f"--dataloader.dataset takes the place of the registry's own data: put yours there ({job.data})"]
     if (_function(job) or ("",))[0] == BACKEND:
         notes.append(f"{BACKEND} loads the model from transformers: its own layers are only for the models of its registry")
-    head = [
-        "#!/usr/bin/env bash",
-        f"# {VERSION}: {job.arch.name} on {job.cluster.label}. Run on every node.",
-        "set -euo pipefail",
-    ]
-    return Written(tuple(command), {"train.sh": "\n".join([*head, *wrapped(command)]) + "\n"}, notes=tuple(notes))
+    return started(job, VERSION, command, {}, notes)

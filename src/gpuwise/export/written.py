@@ -22,14 +22,6 @@ class Written:
     """Variables that must not be set."""
     notes: tuple[str, ...] = ()
     """What a person has to fill in or to know."""
-    one_rank: bool = False
-    """The command starts its processes by itself, once for all nodes (kubectl, sky), not once a node."""
-
-    def lines(self) -> list[str]:
-        """The command for a shell, an option and its values a line."""
-        out = [f"unset {name}" for name in self.unset]
-        out += [f"export {name}={shlex.quote(value)}" for name, value in self.environment.items()]
-        return [*out, *wrapped(self.command)]
 
 
 def wrapped(words: Sequence[str], width: int = 100) -> list[str]:

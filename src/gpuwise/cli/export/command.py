@@ -13,7 +13,8 @@ from gpuwise.errors import InputError
 
 if TYPE_CHECKING:
     from gpuwise.export.job import Job
-    from gpuwise.export.targets import Tool
+    from gpuwise.export.targets import Engine
+    from gpuwise.export.tool import Tool
     from gpuwise.export.written import Written
 
 
@@ -25,11 +26,12 @@ def export(
     tokens: Count | None = None,
     out: str | None = None,
     data: str | None = None,
+    driver: str | None = None,
     training: Training = LEFT_OPEN,
     fixed: Fixed = NOTHING_FIXED,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
-    """What do I give Megatron, torchtitan, Accelerate, DeepSpeed to run this plan?
+    """What do I give Megatron, torchtitan, Hugging Face, Slurm, Kubernetes to run this plan?
 
     Every file is complete but for the data, and of a form that the named version of the tool has itself read. What a
     tool has no option for is refused, not left out.
@@ -40,7 +42,9 @@ def export(
         What `gpuwise plan --json` printed, as a file (- is stdin), or a model, which is planned first with the same
         options as there.
     to
-        megatron, torchtitan, trainer (Hugging Face), accelerate or deepspeed. Left out: that of the plan's stack.
+        A tool that trains: megatron, torchtitan, trainer (Hugging Face), accelerate or deepspeed (left out: that of the
+        plan's stack). Or what starts one: slurm, docker, compose, kubernetes, jobset, trainjob (Kubeflow), skypilot or
+        ray, alone or with the tool: slurm:torchtitan.
     on
         The GPUs, where a model is given: 8xH100-SXM, 2x8xH200.
     tokens
@@ -49,32 +53,36 @@ def export(
         The folder to write to. Left out, everything is printed. Nothing is written over.
     data
         The data set, as the tool names it, in place of DATA.
+    driver
+        NVIDIA's driver on the nodes, like 570.86: a container's image is one that it runs.
     json
         One JSON document on the last line of stdout.
     """
-    job, tool = _job(plan, on, tokens, training, fixed), None
     from dataclasses import replace
 
-    from gpuwise.export.targets import find_tool, tool_of, write
+    from gpuwise.export.targets import find_target, write
+    from gpuwise.facts.software.compatibility import parse_version
 
+    if driver is not None:
+        parse_version(driver)
+    job = replace(_job(plan, on, tokens, training, fixed), driver=driver)
     if data is not None:
         job = replace(job, data=_one_line(data))
-    tool = tool_of(job.strategy.stack) if to is None else find_tool(to)
-    if tool is None:
-        raise InputError(f"there are no files for the stack {job.strategy.stack}", hint="name a tool with --to")
-    written = write(job, tool)
+    tool, engine = find_target(to, job.strategy.stack)
+    written = write(job, tool, engine)
     if json:
         from gpuwise.cli.out import print_json
 
-        print_json({"target": tool.name, "version": tool.version, **_document(written)})
+        name, version = (tool.name, tool.version) if engine is None else (f"{engine.name}:{tool.name}", engine.version)
+        print_json({"target": name, "version": version, **_document(written)})
     if out is not None:
         from gpuwise.export.written import write_files
 
         made = write_files(Path(out), written.files)
         if not json:
-            _show(job, tool, written, [str(path) for path in made])
+            _show(job, tool, engine, written, [str(path) for path in made])
     elif not json:
-        _show(job, tool, written, None)
+        _show(job, tool, engine, written, None)
     return 0
 
 
@@ -137,11 +145,12 @@ def _document(written: Written) -> dict[str, Any]:
     }
 
 
-def _show(job: Job, tool: Tool, written: Written, made: list[str] | None) -> None:
+def _show(job: Job, tool: Tool, engine: Engine | None, written: Written, made: list[str] | None) -> None:
     from gpuwise.cli.out import console
 
     to = console()
-    to.print(f"{job.arch.name} on {job.cluster.label}, for {tool.version}", style="bold")
+    by = "" if engine is None else f", started by {engine.version}"
+    to.print(f"{job.arch.name} on {job.cluster.label}, for {tool.version}{by}", style="bold")
     if made is not None:
         for path in made:
             to.print(f"  {path}", soft_wrap=True, style="cyan")
@@ -152,5 +161,7 @@ def _show(job: Job, tool: Tool, written: Written, made: list[str] | None) -> Non
             for line in text.splitlines():
                 to.print(line, soft_wrap=True, markup=False, highlight=False)
     to.print()
+    if engine is not None:
+        to.print(f"- start: {' '.join(written.command)}", soft_wrap=True, markup=False)
     for note in written.notes:
         to.print(f"- {note}")

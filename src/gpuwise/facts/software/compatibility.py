@@ -323,6 +323,26 @@ def images() -> tuple[Image, ...]:
     return tuple(sorted(found, key=lambda i: (i.kind, i.cuda), reverse=True))
 
 
+def ngc_image(capabilities: Iterable[Capability], driver: Version | None, newest: Version | None = None) -> Image | None:
+    """NVIDIA's newest build of PyTorch whose CUDA family runs on ``driver`` (None: on the newest there is) and on these cards; it
+    checks no more than the family on data-centre cards, so for others ``newest`` is the driver's own CUDA. None without any.
+
+    CUDA 13 has no code for what is older than 7.5, CUDA before 12.8 none for Blackwell (release notes of CUDA), and none of the
+    images any for what is older than 6.0 (release notes of the images).
+    """
+    cards = tuple(capabilities)
+    if driver is not None and newest is None:
+        newest = newest_cuda(driver)
+    for image in images():
+        least = family_driver(image.cuda)
+        old = driver is not None and (least is None or newest is None or not at_least(driver, least) or image.cuda > newest)
+        oldest_card = (7, 5) if image.cuda >= (13,) else (6, 0)
+        fits = all(c >= oldest_card and (c < (10, 0) or image.cuda >= (12, 8)) for c in cards)
+        if image.kind == "ngc" and fits and not old:
+            return image
+    return None
+
+
 def parse_wheels(text: str, file: str) -> tuple[Wheel, ...]:
     """Wheels from CSV text. Raises FieldError."""
     found: dict[tuple[str, str], Wheel] = {}

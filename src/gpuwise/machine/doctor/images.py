@@ -6,10 +6,9 @@ from gpuwise.facts.software.compatibility import (
     Image,
     Version,
     Wheel,
-    at_least,
-    family_driver,
     images,
     newest_cuda,
+    ngc_image,
     rocm_builds,
     wheels_for,
 )
@@ -89,23 +88,12 @@ def choose_base(m: Machine) -> tuple[Image | None, Wheel | None]:
 
 
 def choose_ngc(m: Machine) -> Image | None:
-    """NVIDIA's newest PyTorch image whose CUDA family this driver runs; it checks no more than that of data-centre cards, so for
-    others the driver's own CUDA must be as new. None when no image is old enough, or the cards are of an unserved generation."""
+    """NVIDIA's newest PyTorch image that this driver runs; None when no image is old enough, or the cards are of an unserved
+    generation."""
     newest, driver = _driver_cuda(m), fixes.driver_number(m)
     if newest is None or driver is None or fixes.needs_closed_modules(m):
         return None
-    blackwell = any(c[0] >= 10 for c in fixes.capabilities_here(m))
-    for image in images():
-        least = family_driver(image.cuda)
-        if (
-            image.kind == "ngc"
-            and least
-            and at_least(driver, least)
-            and image.cuda <= newest
-            and not (blackwell and image.cuda < (12, 8))
-        ):
-            return image
-    return None
+    return ngc_image(fixes.capabilities_here(m), driver, newest)
 
 
 def _driver_cuda(m: Machine) -> Version | None:

@@ -1,0 +1,114 @@
+"""Pods for Kubernetes: an indexed Job, a JobSet, a TrainJob of Kubeflow. Read by kubernetes-validate 1.37 (``batch/v1``) and by
+the resource definitions of JobSet v1alpha2 and of Kubeflow Trainer v1alpha1, unknown fields refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuwise.export.engines import containers
+from gpuwise.export.engines.start import STORAGE, Start
+from gpuwise.export.torchrun import MOST_RESTARTS
+from gpuwise.export.yaml import to_yaml
+
+JOB = "Kubernetes 1.37"
+JOBSET = "JobSet v1alpha2"
+TRAINJOB = "Kubeflow Trainer v1alpha1"
+INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+_START = "exec ./train.sh"
+
+
+def image(start: Start) -> str:
+    """Where the image of the Dockerfile beside it is pushed to."""
+    return f"REGISTRY/{start.job.name}:1"
+
+
+def _environment(start: Start, head: str) -> list[dict[str, object]]:
+    if start.job.n_nodes == 1:
+        return []
+    return [{"name": "HEAD_NODE", "value": head}, {"name": "NODE_RANK", "valueFrom": {"fieldRef": {"fieldPath": INDEX}}}]
+
+
+def _volumes() -> tuple[list[dict[str, object]], list[dict[str, object]]]:
+    """Mounts, and what is mounted: shared memory for the loaders' batches, and the claim."""
+    mounts: list[dict[str, object]] = [{"name": "memory", "mountPath": "/dev/shm"}, {"name": "storage", "mountPath": STORAGE}]
+    memory: dict[str, object] = {"name": "memory", "emptyDir": {"medium": "Memory"}}
+    return mounts, [memory, {"name": "storage", "persistentVolumeClaim": {"claimName": "CLAIM"}}]
+
+
+def _job(start: Start, head: str) -> dict[str, Any]:
+    """``spec`` of a Job whose pods are the nodes. A pod that was moved away does not count as failed."""
+    of = start.job
+    mounts, volumes = _volumes()
+    container: dict[str, Any] = {"name": "train", "image": image(start), "command": ["bash", "-c", _START]}
+    container |= {"env": _environment(start, head), "ports": [{"containerPort": 29500}]}
+    container |= {"resources": {"limits": {"nvidia.com/gpu": of.gpus_per_node}}, "volumeMounts": mounts}
+    pod: dict[str, Any] = {"restartPolicy": "Never", "terminationGracePeriodSeconds": start.grace_s}
+    pod |= {"containers": [container], "volumes": volumes}
+    moved = [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]
+    made = {"completions": of.n_nodes, "parallelism": of.n_nodes, "completionMode": "Indexed"}
+    return {
+        **made,
+        "backoffLimit": MOST_RESTARTS * of.n_nodes,
+        "podFailurePolicy": {"rules": moved},
+        "template": {"metadata": {"labels": {"app": of.name}}, "spec": pod},
+    }
+
+
+def job(start: Start) -> dict[str, str]:
+    """A Job and the service by which its pods find the first."""
+    of = start.job
+    spec = _job(start, f"{of.name}-0.{of.name}")
+    documents: list[dict[str, Any]] = []
+    if of.n_nodes > 1:
+        spec["template"]["spec"]["subdomain"] = of.name
+        found = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {"app": of.name}}
+        documents.append({"apiVersion": "v1", "kind": "Service", "metadata": {"name": of.name}, "spec": found})
+    documents.append({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": of.name}, "spec": spec})
+    text = "---\n".join([to_yaml(documents[0], start.title), *(to_yaml(d) for d in documents[1:])])
+    return {"Dockerfile": containers.dockerfile(start), "job.yaml": text}
+
+
+def jobset(start: Start) -> dict[str, str]:
+    """A JobSet: when one pod fails for good, all start again together, from the last checkpoint."""
+    of = start.job
+    spec = _job(start, f"{of.name}-node-0-0.{of.name}")
+    spec["backoffLimit"] = 0
+    made = {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": of.name},
+        "spec": {
+            "failurePolicy": {"maxRestarts": MOST_RESTARTS},
+            "replicatedJobs": [{"name": "node", "replicas": 1, "template": {"spec": spec}}],
+        },
+    }
+    return {"Dockerfile": containers.dockerfile(start), "jobset.yaml": to_yaml(made, start.title)}
+
+
+def trainjob(start: Start) -> dict[str, str]:
+    """A TrainJob on the runtime ``torch-distributed``, which names the nodes in variables of torchrun's own."""
+    of = start.job
+    mounts, volumes = _volumes()
+    words = f"HEAD_NODE=$PET_MASTER_ADDR NODE_RANK=$PET_NODE_RANK {_START}"
+    trainer: dict[str, Any] = {"image": image(start), "command": ["bash", "-c", words], "numNodes": of.n_nodes}
+    trainer |= {"numProcPerNode": of.gpus_per_node, "resourcesPerNode": {"limits": {"nvidia.com/gpu": of.gpus_per_node}}}
+    pod = {
+        "terminationGracePeriodSeconds": start.grace_s,
+        "volumes": volumes,
+        "containers": [{"name": "node", "volumeMounts": mounts}],
+    }
+    inner = {"spec": {"replicatedJobs": [{"name": "node", "template": {"spec": {"template": {"spec": pod}}}}]}}
+    spec = {"runtimeRef": {"name": "torch-distributed"}, "trainer": trainer}
+    spec["runtimePatches"] = [{"manager": "gpuwise.dev/export", "trainingRuntimeSpec": {"template": inner}}]
+    made = {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "metadata": {"name": of.name}, "spec": spec}
+    return {"Dockerfile": containers.dockerfile(start), "trainjob.yaml": to_yaml(made, start.title)}
+
+
+def notes(start: Start) -> tuple[str, ...]:
+    """What a cluster decides."""
+    return (
+        *containers.notes(start.job),
+        f"build and push the image, with your registry in place of REGISTRY: docker build --tag {image(start)} .",
+        f"CLAIM stands for a volume claim that all nodes may write; it is {STORAGE} in every pod",
+        "a network of its own between the nodes (RDMA) is asked for as your cluster has it",
+    )
