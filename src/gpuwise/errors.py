@@ -155,7 +155,15 @@ class MissingExtraError(GpuwiseError):
     """An optional library is needed for this."""
 
 
-EXTRAS = {"matplotlib": "plots", "pyarrow": "parquet", "torch": "torch", "gpuhunt": "prices", "scipy": "calibrate"}
+EXTRAS = {
+    "matplotlib": "plots",
+    "pyarrow": "parquet",
+    "torch": "torch",
+    "gpuhunt": "prices",
+    "scipy": "calibrate",
+    "starlette": "ui",
+    "uvicorn": "ui",
+}
 """Optional libraries and the extra of this package that brings each; pyproject.toml lists them."""
 
 

@@ -64,6 +64,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("tune", "gpuwise.cli.tune.command:tune", "What makes this training script faster, and does it still train the same?"),
     ("run", "gpuwise.cli.run.command:run", "Run a training script as it was tuned, without editing it."),
     ("lab", "gpuwise.cli.lab.command:lab", "How does a GPU run a kernel, beside a CPU? Occupancy, and why."),
+    ("ui", "gpuwise.ui.command:ui", "All of it in the browser, on this machine only."),
     (
         "validate",
         "gpuwise.cli.validate.command:validate",

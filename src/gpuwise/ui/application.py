@@ -1,0 +1,129 @@
+# pyright: reportMissingImports=false, reportUnknownVariableType=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false, reportMissingTypeArgument=false
+# the extra `ui` may be absent where this is checked
+"""The pages and what they ask, as one ASGI application: look up, pass on, answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any, TypeVar
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from gpuwise.errors import GpuwiseError, InputError
+from gpuwise.ui.questions import line_of, words_of
+from gpuwise.ui.workers import Answer, Workers
+
+PAGES = ("plan", "fit", "choose", "serve", "machine", "runs", "learn")
+"""Addresses that show the application; the first is the one it opens with."""
+KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+T = TypeVar("T")
+LEFT = 499
+"""Status of an answer that nobody waits for any more."""
+
+
+@cache
+def assets() -> Mapping[str, tuple[str, bytes]]:
+    """Every file a browser may have, by its name in the address: content type and bytes."""
+    found: dict[str, tuple[str, bytes]] = {}
+    root = files("gpuwise.ui") / "assets"
+    for folder in (root, root / "vendor"):
+        for file in folder.iterdir():
+            kind = KINDS.get("." + file.name.rpartition(".")[2])
+            if file.is_file() and kind is not None:
+                found[file.name] = (kind + "; charset=utf-8", file.read_bytes())
+    return found
+
+
+def application(workers: Workers) -> Starlette:
+    """The application, with ``workers`` started and stopped with it."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncGenerator[None]:
+        await workers.start()
+        try:
+            yield
+        finally:
+            await workers.stop()
+
+    async def ask(request: Request) -> Response:
+        words = words_of(request.path_params["name"], query_of(request))
+        answer = await unless_gone(request, workers.ask([*words, "--json"]))
+        return Response(status_code=LEFT) if answer is None else answered(answer, words)
+
+    async def state(_: Request) -> Response:
+        return JSONResponse({"running": workers.running})
+
+    routes = [
+        Route("/", page),
+        *(Route(f"/{name}", page) for name in PAGES),
+        Route("/assets/{name}", asset),
+        Route("/api/ask/{name}", ask),
+        Route("/api/state", state),
+    ]
+    return Starlette(routes=routes, lifespan=lifespan, exception_handlers={GpuwiseError: refused, 404: nothing, 405: nothing})
+
+
+async def page(_: Request) -> Response:
+    kind, body = assets()["index.html"]
+    return Response(body, media_type=kind, headers={"cache-control": "no-store"})
+
+
+async def asset(request: Request) -> Response:
+    found = assets().get(request.path_params["name"])
+    if found is None:
+        return await nothing(request, None)
+    return Response(found[1], media_type=found[0], headers={"cache-control": "no-cache"})
+
+
+async def refused(_: Request, error: Any) -> Response:
+    """An error of ours, as the command line says it."""
+    document = {"error": error.message, "hint": error.hint or "see the command's --help"}
+    return JSONResponse(document, status_code=422, headers={"cache-control": "no-store"})
+
+
+async def nothing(request: Request, _: Any) -> Response:
+    document = {"error": f"there is nothing at {request.url.path[:100]}", "hint": "start from the first page"}
+    return JSONResponse(document, status_code=404)
+
+
+def query_of(request: Request) -> dict[str, str]:
+    """The query, each field once; the token that opened the page is not a field. Raises InputError."""
+    found: dict[str, str] = {}
+    for key, value in request.query_params.multi_items():
+        if key in found:
+            raise InputError(f"the field {key!r} is given twice", hint="leave one out")
+        found[key] = value
+    found.pop("token", None)
+    return found
+
+
+def answered(answer: Answer, words: list[str]) -> Response:
+    """A command's document, with the command line that prints the same."""
+    document = answer.document or {"error": "the command gave no document", "hint": "run it in a terminal"}
+    body = {"code": answer.code, "command": line_of(words), "document": document}
+    return JSONResponse(body, status_code=422 if "error" in document else 200, headers={"cache-control": "no-store"})
+
+
+async def unless_gone(request: Request, work: Awaitable[T]) -> T | None:
+    """What ``work`` gives, or None where the browser leaves first: then it is cancelled."""
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(request.receive))
+    try:
+        await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
+        return await task if task.done() else None
+    finally:
+        for one in (task, gone):
+            one.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)
+
+
+async def _gone(receive: Callable[[], Awaitable[Any]]) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

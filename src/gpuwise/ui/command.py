@@ -1,0 +1,64 @@
+"""``gpuwise ui``: all of it in the browser, on this machine only."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from gpuwise.errors import require
+
+
+def ui(
+    *,
+    port: int | None = None,
+    host: str = "127.0.0.1",
+    browser: bool = True,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """All of it in the browser, on this machine only.
+
+    Opens a page that asks what the commands ask, and shows what they answer. Nothing leaves this machine, and nobody else
+    reaches it: the address holds a token that is good for this run. Ends on Ctrl-C.
+
+    Parameters
+    ----------
+    port
+        Where to listen (8317 when nothing is said; 0 takes a free one).
+    host
+        The address to listen on, for others than this machine: they can then ask whatever you can, if they know the token.
+    browser
+        Open the page in the browser; --no-browser only prints its address.
+    json
+        One JSON document on the last line of stdout, with the address, once the page can be opened.
+    """
+    for library in ("starlette", "uvicorn"):
+        require(library, "the page")
+    from gpuwise.ui.server import USUAL_PORT, bind, is_loopback, serve
+
+    listening = bind(host, USUAL_PORT if port is None else port)
+
+    def ready(address: str) -> None:
+        if json:
+            from gpuwise.cli.out import print_json
+
+            print_json({"address": address, "port": listening.getsockname()[1], "loopback": is_loopback(listening)})
+        else:
+            sys.stdout.write(f"gpuwise is at {address}\nCtrl-C ends it.\n")
+        sys.stdout.flush()
+        if not is_loopback(listening):
+            sys.stderr.write(f"warning: everyone who reaches {host} and knows the token can use this, unencrypted\n")
+            sys.stderr.flush()
+        if browser:
+            import webbrowser
+
+            webbrowser.open(address)
+
+    try:
+        serve(listening, ready)
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        listening.close()
+    return 0

@@ -1,0 +1,133 @@
+"""Who may ask, before anything is asked: Host, token, Origin and content type of every request, as plain ASGI.
+
+Around the whole application, over HTTP and websockets alike (there is no websocket here, and none is accepted). A page of
+another site can make this browser send requests, and with DNS rebinding give them this machine's address under its own
+name; it can neither set Host nor Origin to ours, nor read the token.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
+from urllib.parse import parse_qs
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'none'; "
+    "frame-ancestors 'none'; base-uri 'none'"
+)
+HEADERS = (
+    (b"content-security-policy", CSP.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+READING = ("GET", "HEAD")
+"""Methods that change nothing, here as everywhere."""
+MOST_BODY = 65_536
+"""Bytes of a request's body: a question is a few hundred."""
+
+
+class Guard:
+    """Lets a request through to ``app`` that names one of ``hosts`` (with port) and carries ``token``, once in the address
+    that the terminal printed and from then on as a cookie that no other site can send."""
+
+    def __init__(self, app: App, hosts: Iterable[str], token: str) -> None:
+        self._app, self._token = app, token
+        self._hosts = frozenset(host.lower() for host in hosts)
+        port = min(self._hosts).rpartition(":")[2]
+        self.cookie = f"gpuwise-{port}"
+        """Cookies know no ports: each of two runs on this machine has its own."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            await self._http(scope, receive, send)
+        else:
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = _headers(scope)
+        given = parse_qs(scope["query_string"].decode("latin-1")).get("token")
+        refusal = self._refusal(scope["method"], headers, given)
+        if refusal is not None:
+            status, error, hint = refusal
+            await answer(send, status, error, hint, page=not scope["path"].startswith("/api/"))
+            return
+        fresh = b"" if given is None else f"{self.cookie}={self._token}; Path=/; HttpOnly; SameSite=Strict".encode()
+
+        async def secured(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                more = [(b"set-cookie", fresh)] if fresh else []
+                message["headers"] = [*message.get("headers", ()), *HEADERS, *more]
+            await send(message)
+
+        await self._app(scope, receive, secured)
+
+    def _refusal(self, method: str, headers: dict[str, list[str]], given: list[str] | None) -> tuple[int, str, str] | None:
+        """Status, what is wrong and what to do; None for a request that may pass."""
+        hosts = headers.get("host", [])
+        if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
+            return 403, "this server does not answer under that name", f"open http://{min(self._hosts)}"
+        if "upgrade" in headers:
+            return 403, "there is no websocket here", "live figures come as server-sent events"
+        if given is not None:
+            if len(given) != 1 or not _same(given[0], self._token):
+                return 403, "the token is not that of this run", "open the address that `gpuwise ui` printed when it started"
+        elif not any(_same(value, self._token) for value in _cookies(headers, self.cookie)):
+            return 401, "this browser has not opened this run yet", "open the address that `gpuwise ui` printed when it started"
+        if method in READING:
+            return None
+        if method != "POST":
+            return 405, f"nothing here is done by {method[:20]}", "pages are read with GET"
+        return self._changing(headers)
+
+    def _changing(self, headers: dict[str, list[str]]) -> tuple[int, str, str] | None:
+        """The rules of a request that does something: it must come from a page of ours, and say so."""
+        origins = headers.get("origin", [])
+        if len(origins) != 1 or origins[0].lower().removeprefix("http://") not in self._hosts:
+            return 403, "the request comes from another page", "use the buttons of this one"
+        if headers.get("sec-fetch-site", ["same-origin"]) != ["same-origin"]:
+            return 403, "the request comes from another site", "use the buttons of this page"
+        if headers.get("content-type", [""])[0].partition(";")[0].strip().lower() != "application/json":
+            return 415, "the body must be JSON", "send it as application/json"
+        length = headers.get("content-length", [""])[0]
+        if not length.isascii() or not length.isdigit() or int(length[:12]) > MOST_BODY:
+            return 413, f"the body must be of known length and at most {MOST_BODY:,} bytes", "a question is much shorter"
+        return None
+
+
+async def answer(send: Send, status: int, error: str, hint: str, *, page: bool) -> None:
+    """A refusal in plain words: text for a person, a document for a program."""
+    text = f"error: {error}\nhint: {hint}\n" if page else json.dumps({"error": error, "hint": hint})
+    kind = b"text/plain; charset=utf-8" if page else b"application/json"
+    body = text.encode()
+    headers = [(b"content-type", kind), (b"content-length", str(len(body)).encode()), (b"cache-control", b"no-store"), *HEADERS]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _headers(scope: Scope) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name, value in scope["headers"]:
+        found.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+    return found
+
+
+def _cookies(headers: dict[str, list[str]], name: str) -> list[str]:
+    pairs = (part.strip().partition("=") for line in headers.get("cookie", []) for part in line.split(";"))
+    return [value for key, _, value in pairs if key == name]
+
+
+def _same(given: str, token: str) -> bool:
+    """Compared in constant time."""
+    return hmac.compare_digest(given.encode("utf-8", "replace"), token.encode())

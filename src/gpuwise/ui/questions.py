@@ -1,0 +1,227 @@
+"""What a page may ask: commands and their options as one table, and a query as the command line that says the same.
+
+An option that is not in the table cannot be given, so that no query writes a file, reads one or reaches another machine; a
+model is a name or dimensions, never a path.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from gpuwise.errors import InputError, UnknownNameError
+
+LONGEST = 200
+"""Characters of one value."""
+FILES = (".json", ".py", ".toml", ".yaml", ".csv")
+"""Ends of names that are files'."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One thing to fill in. ``name`` is that of the option with underscores; ``kind`` text, model, gpus, flag, choice or words
+    (several, apart by commas or lines, that stand without an option)."""
+
+    name: str
+    label: str
+    kind: str = "text"
+    choices: tuple[str, ...] = ()
+    example: str = ""
+    more: bool = False
+    """Behind the button for more."""
+    bare: bool = False
+    """Given without its option's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A command as a page asks it."""
+
+    command: str
+    fields: tuple[Field, ...]
+    always: tuple[str, ...] = ()
+    """Words it is always given."""
+
+
+def _choice(name: str, label: str, choices: str, *, more: bool = True) -> Field:
+    return Field(name, label, "choice", tuple(choices.split()), more=more)
+
+
+MODEL = Field("model", "Model", "model", example="llama-3.1-8b")
+SUBJECT = replace(MODEL, bare=True)
+GPUS = Field("on", "GPUs", "gpus", example="8xH100-SXM")
+PRECISION = _choice("precision", "Precision", "bf16 fp16 fp8 mxfp8 nvfp4 tf32 fp32 auto")
+TRAINING = (
+    Field("seq", "Sequence length", example="8192", more=True),
+    Field("global_batch", "Sequences a step", example="512", more=True),
+    PRECISION,
+    _choice(
+        "optimizer",
+        "Optimizer",
+        "adamw sgd momentum adamw8bit paged-adamw paged-adamw8bit adafactor lion muon",
+    ),
+    _choice(
+        "stack",
+        "Software",
+        "megatron-core compiled-fsdp eager-fsdp composer compiled eager megatron-deepspeed megatron-legacy nanotron deepspeed "
+        "torchtune hf-fsdp trainer litgpt nanogpt unsloth hai-llm vtrain",
+    ),
+    Field("lora", "LoRA", "flag", more=True),
+    Field("qlora", "QLoRA", "flag", more=True),
+    Field("half_weights", "Weights in 16 bits", "flag", more=True),
+)
+LAYOUT = (
+    Field("micro_batch", "Micro-batch", more=True),
+    _choice("recompute", "Recompute", "none selective full"),
+    _choice("sharding", "Sharding", "none zero1 zero2 zero3 hybrid"),
+    Field("tp", "Tensor parallel", more=True),
+    Field("pp", "Pipeline parallel", more=True),
+    Field("cp", "Context parallel", more=True),
+    Field("ep", "Expert parallel", more=True),
+    Field("dp", "Data parallel", more=True),
+    Field("accumulation", "Accumulation", more=True),
+    Field("virtual_stages", "Virtual stages", more=True),
+    _choice("schedule", "Schedule", "1f1b gpipe interleaved zero-bubble dualpipe dualpipe-v"),
+    Field("shard_group", "Ranks of a shard", more=True),
+    Field("recompute_every", "Recompute one layer in", more=True),
+    Field("sequence_parallel", "Sequence parallelism", "flag", more=True),
+    Field("offload_optimizer", "Optimizer in host memory", "flag", more=True),
+    Field("offload_activations", "Activations in host memory", "flag", more=True),
+    Field("chunked_loss", "Loss in chunks", "flag", more=True),
+)
+MONEY = (Field("price", "Dollars a GPU-hour", example="2.5", more=True), Field("provider", "Provider", more=True))
+QUESTIONS: Mapping[str, Question] = {
+    "plan": Question(
+        "plan",
+        (
+            SUBJECT,
+            GPUS,
+            Field("tokens", "Tokens to train on", example="15B"),
+            Field("deadline", "Deadline", example="3d", more=True),
+            Field("budget", "Budget, dollars", example="2000", more=True),
+            *TRAINING,
+            *LAYOUT,
+            *MONEY,
+        ),
+    ),
+    "fit": Question("fit", (SUBJECT, GPUS, *TRAINING, *LAYOUT)),
+    "pick": Question(
+        "pick",
+        (
+            _choice("for", "For", "infer train finetune embed rerank vision image learn mixed", more=False),
+            MODEL,
+            Field("tokens", "Tokens", example="10M"),
+            Field("users", "Users at once", example="10"),
+            Field("budget", "Budget, dollars", example="2000"),
+            Field("deadline", "Deadline", example="3d", more=True),
+            Field("rent", "Rented only", "flag", more=True),
+            Field("own", "Bought only", "flag", more=True),
+            Field("vendor", "Vendors", example="nvidia,amd", more=True),
+            Field("count", "GPUs at most", more=True),
+            Field("country", "Country", example="DE", more=True),
+            _choice("by", "First comes", "cost time balance value energy"),
+        ),
+    ),
+    "compare": Question(
+        "compare",
+        (
+            Field("names", "GPUs, apart by commas", "words", example="H100-SXM, L40S, 4090"),
+            MODEL,
+            _choice("for", "For", "train finetune infer", more=False),
+            Field("tokens", "Tokens", example="15B", more=True),
+            Field("seq", "Sequence length", more=True),
+        ),
+    ),
+    "cost": Question(
+        "cost",
+        (
+            GPUS,
+            Field("hours", "GPU-hours", example="5000/month"),
+            Field("years", "Years", example="3"),
+            Field("country", "Country", example="DE", more=True),
+            _choice("shape", "Shape", "steady bursts"),
+            Field("growth", "Growth a year", example="50%", more=True),
+            Field("buy_price", "Dollars to buy one", more=True),
+            Field("rent_price", "Dollars a GPU-hour", more=True),
+            Field("used", "Buy second-hand", "flag", more=True),
+            Field("spot", "Can be stopped (spot)", "flag", more=True),
+        ),
+    ),
+    "capacity": Question(
+        "capacity",
+        (
+            SUBJECT,
+            GPUS,
+            Field("users", "Users", example="200"),
+            Field("rate", "or requests", example="20/s"),
+            _choice("workload", "Workload", "chat code rag agent summarise reasoning", more=False),
+            Field("slo", "Targets", example="ttft_p95=1s,itl_p99=50ms", more=True),
+            Field("think", "Between two requests", example="45s", more=True),
+            _choice("engine", "Engine", "vllm sglang trtllm"),
+            Field("weights", "Bits of a weight", example="16,8", more=True),
+            _choice("kv_cache", "Key-value cache", "bf16 fp8"),
+            Field("tp", "Tensor parallel", more=True),
+            Field("context", "Longest request", more=True),
+            Field("budget", "Budget, dollars an hour", more=True),
+            *MONEY,
+            Field("quick", "Leave single changes out", "flag", more=True),
+        ),
+    ),
+    "doctor": Question("doctor", ()),
+    "history": Question("bench", (), ("--history",)),
+}
+"""By the name of a page's question; each is a command and options that neither write nor read files."""
+
+
+def words_of(name: str, query: Mapping[str, str]) -> list[str]:
+    """The command line of a query, without ``--json``. Raises InputError for what the page does not ask."""
+    question = QUESTIONS.get(name)
+    if question is None:
+        raise UnknownNameError("question", name, QUESTIONS)
+    by_name = {field.name: field for field in question.fields}
+    for key in query:
+        if key not in by_name:
+            raise UnknownNameError("field", key, by_name)
+    words = [question.command, *question.always]
+    for field in question.fields:
+        value = query.get(field.name, "").strip()
+        if value:
+            words += _words(field, checked(field, value))
+    return words
+
+
+def line_of(words: Sequence[str]) -> str:
+    """The command line as one types it."""
+    return shlex.join(["gpuwise", *words])
+
+
+def checked(field: Field, value: str) -> str:
+    """``value`` where a query may hold it. Raises InputError."""
+    if len(value) > LONGEST:
+        raise InputError(f"{field.label}: {len(value):,} characters", hint=f"at most {LONGEST}")
+    if not value.isprintable():
+        raise InputError(f"{field.label}: {value!r} has control characters", hint="type it anew")
+    if field.kind == "flag" and value not in ("yes", "no"):
+        raise InputError(f"{field.label}: {value!r} is neither yes nor no", hint="tick the box, or leave it out")
+    if field.kind == "choice" and any(v not in field.choices for v in value.split(",")):
+        raise InputError(f"{field.label}: {value!r} is not one of {', '.join(field.choices)}", hint="pick one of them")
+    if field.kind in ("model", "words") and (
+        value.startswith(("/", "~", ".", "-")) or "\\" in value or ".." in value or ":" in value or value.endswith(FILES)
+    ):
+        raise InputError(
+            f"{field.label}: {value!r} is not a name",
+            hint="a file is never read because of an address: pick one's own code on the page Fit, or use the command line",
+        )
+    return value
+
+
+def _words(field: Field, value: str) -> list[str]:
+    option = "--" + field.name.replace("_", "-")
+    if field.kind == "flag":
+        return [option if value == "yes" else f"--no-{option[2:]}"]
+    if field.kind == "words":
+        return [v.strip() for v in value.replace("\n", ",").split(",") if v.strip()]
+    if field.bare:
+        return [value]
+    return [f"{option}={value}"] if value.startswith("-") else [option, value]

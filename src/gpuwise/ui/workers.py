@@ -1,0 +1,135 @@
+"""Commands in processes of their own, so that a search neither holds the server up nor outlives who asked for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+SEARCHES = 2
+"""Processes that search: the one asked for, and the one that takes over while another is being interrupted."""
+GRACE_S = 1.0
+"""A command that does not end this long after an interrupt is ended by force, with its process."""
+LONGEST_ANSWER = 64 << 20
+WARM = ("plan", "gpt2", "--on", "8xH100-SXM", "--tokens", "1B", "--json")
+"""Run once by a new process before it is asked: what it imports and reads is there then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a command said: exit code and the document of ``--json``, None where it ended without one."""
+
+    code: int
+    document: dict[str, Any] | None
+
+
+class Worker:
+    """One process; it runs one command at a time."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> asyncio.subprocess.Process:
+        """The process, started anew where it is not there; it stands in an empty folder, where no name is a file's."""
+        if self._process is None or self._process.returncode is not None:
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "gpuwise.ui.worker"),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+                cwd=self._folder,
+                limit=LONGEST_ANSWER,
+                start_new_session=True,  # Ctrl-C on the terminal is the server's, which ends its workers
+            )
+        return self._process
+
+    async def ask(self, words: Sequence[str]) -> Answer:
+        """Run one command line. Where the caller is cancelled, the command is interrupted first."""
+        process = await self.start()
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(json.dumps(list(words)).encode() + b"\n")
+        answer = asyncio.ensure_future(process.stdout.readline())
+        try:
+            line = await asyncio.shield(answer)
+        except asyncio.CancelledError:
+            await self._interrupt(process, answer)
+            raise
+        if not line:
+            await process.wait()
+            return Answer(1, {"error": "the command ended without an answer", "hint": "run it in a terminal to see what it says"})
+        return Answer(**json.loads(line))
+
+    async def _interrupt(self, process: asyncio.subprocess.Process, answer: asyncio.Future[bytes]) -> None:
+        self._signal(signal.SIGINT)
+        done, _ = await asyncio.wait([answer], timeout=GRACE_S)
+        if not done or not answer.result():  # deaf, or interrupted before it could listen
+            answer.cancel()
+            self.kill()
+            await process.wait()
+
+    def kill(self) -> None:
+        """End the process, if there is one."""
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        """By the system's call: asyncio's would look whether it has ended, and so take its exit code from who waits for it."""
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process.pid, number)
+
+    async def stopped(self) -> None:
+        """Wait until the process is gone."""
+        if self._process is not None:
+            await self._process.wait()
+
+
+@dataclass(slots=True)
+class Workers:
+    """A few processes, given to whoever asks, first come first served."""
+
+    _free: asyncio.Queue[Worker] = field(default_factory=asyncio.Queue[Worker])
+    _all: list[Worker] = field(default_factory=list[Worker])
+    _folder: tempfile.TemporaryDirectory[str] | None = None
+    _warming: asyncio.Task[None] | None = None
+    running: int = 0
+    """Commands under way."""
+
+    async def start(self) -> None:
+        """Start the processes; they get ready behind the first page."""
+        self._folder = tempfile.TemporaryDirectory(prefix="gpuwise-ui-")
+        self._all = [Worker(self._folder.name) for _ in range(SEARCHES)]
+        for worker in self._all:
+            self._free.put_nowait(worker)
+        self._warming = asyncio.create_task(self._warm())
+
+    async def _warm(self) -> None:
+        await self.ask(WARM)
+
+    async def ask(self, words: Sequence[str]) -> Answer:
+        """Run ``words`` in the next free process."""
+        worker = await self._free.get()
+        self.running += 1
+        try:
+            return await worker.ask(words)
+        finally:
+            self.running -= 1
+            self._free.put_nowait(worker)
+
+    async def stop(self) -> None:
+        """End every process and remove their folder."""
+        if self._warming is not None:
+            self._warming.cancel()
+        for worker in self._all:
+            worker.kill()
+        for worker in self._all:
+            await worker.stopped()
+        if self._folder is not None:
+            self._folder.cleanup()

@@ -1,0 +1,136 @@
+# pyright: reportMissingImports=false
+"""Starting, stopping, two at once, a browser that leaves: each with an answer, and nothing left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlencode
+
+import psutil
+import pytest
+from tests.ui.serving import Running, start, stop
+
+SLOW = "/api/ask/plan?" + urlencode({"model": "llama-3.1-405b", "on": "512xH100-SXM", "tokens": "1T", "precision": "auto"})
+
+
+def until(true: Callable[[], object], within_s: float = 60.0) -> None:
+    end = time.monotonic() + within_s
+    while not true():
+        assert time.monotonic() < end, "never came true"
+        time.sleep(0.02)
+
+
+def test_a_query_gives_what_the_command_line_beside_it_prints(server: Running) -> None:
+    query = {"model": "gpt2", "on": "4xA100-80GB", "tokens": "1B", "micro_batch": "8"}
+    reply = server.get("/api/ask/plan", **query).json
+    assert reply["command"] == "gpuwise plan gpt2 --on 4xA100-80GB --tokens 1B --micro-batch 8"
+    words = [sys.executable, "-m", *reply["command"].split(), "--json"]
+    printed = json.loads(subprocess.run(words, capture_output=True, text=True, timeout=120).stdout)
+    assert reply["code"] == 0
+    for document in (printed, reply["document"]):
+        document["search"].pop("seconds")
+    assert reply["document"] == printed
+
+
+@pytest.mark.parametrize(
+    ("question", "query", "error"),
+    [
+        ("plan", {"model": "gpt9", "on": "4090"}, "unknown model 'gpt9'"),
+        ("plan", {"model": "gpt2", "on": "0x4090"}, "0"),
+        ("plan", {"model": "gpt2", "on": "4090", "tokens": "-3"}, "count"),
+        ("plan", {"on": "4090"}, "model"),
+    ],
+)
+def test_what_a_command_refuses_is_refused_in_its_words(
+    server: Running, question: str, query: dict[str, str], error: str
+) -> None:
+    reply = server.get(f"/api/ask/{question}", **query)
+    assert reply.status == 422 and error in reply.json["document"]["error"] and reply.json["document"]["hint"]
+
+
+def test_an_unknown_question_and_an_unknown_page(server: Running) -> None:
+    assert server.get("/api/ask/rm").status == 422
+    assert server.get("/nothing").status == 404
+
+
+def test_a_browser_that_leaves_ends_its_search_and_the_next_is_answered(server: Running) -> None:
+    server.get("/api/ask/plan", model="gpt2", on="4090", tokens="1B")  # the processes are ready
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as raw:
+        raw.sendall(f"GET {SLOW} HTTP/1.1\r\nHost: {server.host}\r\nCookie: {server.cookie}\r\n\r\n".encode())
+        until(lambda: server.get("/api/state").json["running"] == 1)
+    until(lambda: server.get("/api/state").json["running"] == 0)
+    assert server.get("/api/ask/plan", model="gpt2", on="4090", tokens="1B").json["code"] == 0
+
+
+def test_a_second_one_on_the_same_port_is_told_so(gpuwise: Any, server: Running) -> None:
+    ran = gpuwise("ui", "--port", str(server.port), "--no-browser")
+    assert ran.code == 2 and f"port {server.port} is taken" in ran.err and "--port 0" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--host", "0.0.0.0"], "every address"),
+        (["--host", "example.org"], "not an address"),
+        (["--host", "203.0.113.7"], "cannot listen"),
+        (["--port", "70000"], "not a port"),
+    ],
+)
+def test_an_address_that_cannot_be_is_refused(gpuwise: Any, options: list[str], words: str) -> None:
+    pytest.importorskip("starlette")
+    ran = gpuwise("ui", "--no-browser", *options)
+    assert ran.code == 2 and words in ran.err and "hint:" in ran.err
+
+
+def test_without_the_extra_the_hint_installs_it(gpuwise: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib.util
+
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "starlette" else found(name, *more))
+    ran = gpuwise("ui")
+    assert ran.code == 1 and "pip install 'gpuwise[ui]'" in ran.err
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_nothing_is_left_behind(busy: bool) -> None:
+    pytest.importorskip("starlette")
+    running = start()
+    parent = psutil.Process(running.process.pid)
+    opened = contextlib.ExitStack()
+    try:
+        until(lambda: len(parent.children()) == 1)
+        workers = parent.children()
+        folder = workers[0].cwd()
+        if busy:
+            raw = opened.enter_context(socket.create_connection(("127.0.0.1", running.port), timeout=30))
+            raw.sendall(f"GET {SLOW} HTTP/1.1\r\nHost: {running.host}\r\nCookie: {running.cookie}\r\n\r\n".encode())
+            until(lambda: running.get("/api/state").json["running"] == 2)
+            workers = parent.children()
+    finally:
+        code = stop(running)
+        opened.close()
+    from pathlib import Path
+
+    assert code == 0
+    until(lambda: not any(w.is_running() and w.status() != psutil.STATUS_ZOMBIE for w in workers))
+    assert not Path(folder).exists()
+
+
+def test_a_server_that_is_killed_leaves_no_process() -> None:
+    pytest.importorskip("starlette")
+    running = start()
+    parent = psutil.Process(running.process.pid)
+    until(lambda: len(parent.children()) == 1)
+    workers = parent.children()
+    running.process.kill()
+    running.process.wait(timeout=30)
+    assert running.process.stdout is not None
+    running.process.stdout.close()
+    until(lambda: not any(w.is_running() and w.status() != psutil.STATUS_ZOMBIE for w in workers))
