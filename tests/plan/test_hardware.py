@@ -11,7 +11,7 @@ from gpuwise.facts.software.support import Support
 from gpuwise.plan import hardware
 from gpuwise.plan.goal import Wishes
 from gpuwise.plan.planner import Pricing
-from gpuwise.units import DAY_S
+from gpuwise.units import DAY_S, HOUR_S
 
 PRICING = Pricing(datetime.date(2026, 11, 21))
 SMALL = find_model("llama-3.2-1b")
@@ -35,6 +35,16 @@ def test_the_cheapest_that_meets_the_deadline_wins() -> None:
             assert other.cost_usd is not None
             assert other.cost_usd.expected >= plan.best.cost_usd.expected * (1 - 1e-9)
     assert len({o.cluster.accelerator.id for o in plan.hardware}) > 1
+
+
+def test_a_near_deadline_is_met_by_a_whole_node() -> None:
+    """GPT-2 on 10B tokens takes one H100 eight hours, and eight of them less than the hour that minimum billing asks for at best:
+    llm.c's run, which people do on a node."""
+    plan = hardware.compare(find_model("gpt2"), Wishes(tokens=1e10, deadline_s=2 * HOUR_S), PRICING)
+    assert plan.best is not None and plan.on_time
+    assert plan.best.cluster.label == "8x H100 SXM5 80GB"
+    assert hardware.surely_short(60.0, 2 * HOUR_S) and hardware.surely_short(60.0, None)
+    assert not hardware.surely_short(20 * 60.0, 2 * HOUR_S)
 
 
 def test_the_fastest_within_the_budget_wins() -> None:

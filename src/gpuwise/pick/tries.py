@@ -40,7 +40,7 @@ from gpuwise.pick.serving import (
     wider_fits,
 )
 from gpuwise.pick.training import TooLarge, Trained, crowding, least_short_bytes, least_time_s, possible_fallbacks, train_on
-from gpuwise.plan.hardware import SHORTEST_S
+from gpuwise.plan.hardware import SHORTEST_S, surely_short
 from gpuwise.plan.promise import whole_time
 from gpuwise.predict.estimate import Estimate
 from gpuwise.units import HOUR_S, PETA, format_duration
@@ -125,7 +125,7 @@ def _training(job: Job, way: Way, limits: Limits, terms: Terms, known: Predictio
             if way.purchase is not None:
                 return
             continue
-        if n > 1 and least_s < SHORTEST_S and least_time_s(job, accelerator, 1) < SHORTEST_S * n / 2 and _one_fits(job, way):
+        if n > 1 and surely_short(least_s, limits.deadline_s) and _few_do(job, way, n):
             return
         there = placed(way, cluster, limits.have)
         rate = job.flop / least_s
@@ -143,8 +143,11 @@ def _training(job: Job, way: Way, limits: Limits, terms: Terms, known: Predictio
         )
 
 
-def _one_fits(job: Job, way: Way) -> bool:
-    """Whether the lightest fallback leaves a single one half free: then more of them are not needed for memory."""
+def _few_do(job: Job, way: Way, n: int) -> bool:
+    """Whether half of ``n`` may do it within :data:`~gpuwise.plan.hardware.SHORTEST_S`, and a single one is left half free by the
+    lightest fallback, so that more are not needed for memory."""
+    if least_time_s(job, way.accelerator, 1) >= SHORTEST_S * n / 2:
+        return False
     return bool(possible_fallbacks(job, way.accelerator, 1)) and least_short_bytes(job, way.accelerator, 1).short_bytes < -(
         way.accelerator.memory_bytes / 2
     )

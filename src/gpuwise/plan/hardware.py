@@ -32,6 +32,8 @@ PATIENCE_S = 30 * DAY_S
 """How long a job may take when no deadline and no budget is given."""
 SHORTEST_S = HOUR_S
 """Nobody rents several accelerators for less: starting up and minimum billing would be most of it."""
+LEAST_MFU = 0.06
+"""Utilisation of the slowest published run (Llama 3.2 1B; benchmarks/records/practice_2026-11-23.md)."""
 KEEP = 6
 """Accelerators compared at least, when as many can do the job."""
 COUNTS_TRIED = 4
@@ -187,8 +189,14 @@ def _tries(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Iterator[_Tr
             except (InputError, UnpredictableError):
                 continue
             seconds = work / (n * peak * BEST_MFU)
-            if price is not None and _connected(cluster) and (n == 1 or seconds >= SHORTEST_S):
+            if price is not None and _connected(cluster) and (n == 1 or not surely_short(seconds, wishes.deadline_s)):
                 yield _Try(cluster, seconds, seconds * n * price.expected / HOUR_S)
+
+
+def surely_short(least_s: float, deadline_s: float | None) -> bool:
+    """Whether a job that takes ``least_s`` at :data:`BEST_MFU` is too short for several accelerators: under :data:`SHORTEST_S`,
+    and within the deadline even at :data:`LEAST_MFU`."""
+    return least_s < SHORTEST_S and (deadline_s is None or least_s * BEST_MFU / LEAST_MFU < deadline_s)
 
 
 def _connected(cluster: Cluster) -> bool:
