@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,14 @@ from hypothesis import strategies as st
 from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.hardware.boards import board_of
+from gpuwise.facts.models.catalogue import find_model
+from gpuwise.pick.api import pick
+from gpuwise.pick.candidates import ways
+from gpuwise.pick.jobs import serving_job
 from gpuwise.pick.limits import Have, Limits, check_limits, known_vendors, parse_have
+from gpuwise.pick.outcomes import small
+
+TODAY = datetime.date(2026, 11, 21)
 
 
 def test_a_whole_machine_is_read() -> None:
@@ -140,3 +148,17 @@ def test_a_budget_alone_asks_for_a_balance_and_a_deadline_for_money() -> None:
     assert Limits(budget_usd=100, deadline_s=3600).objective == "cost"
     assert Limits().objective == "cost"
     assert Limits(by="energy", budget_usd=3).objective == "energy"
+
+
+def test_a_card_of_8_gb_is_named_apart_while_a_larger_one_is_in_reach() -> None:
+    """Guides advise against buying one for language models and images; rented, or for an encoder, it is as good as another."""
+    bought = {w.accelerator.id: w for w in ways(Limits(ways=("buy",)), TODAY) if w.purchase is not None}
+    assert small(bought["rtx-5050"], "infer") and not small(bought["rtx-5050"], "embed")
+    assert not small(bought["rtx-3060-12gb"], "image") and not small(bought["jetson-orin-nano-super"], "infer")
+    job = serving_job(find_model("llama-3.1-8b"))
+    done = pick(job, Limits(ways=("buy",), budget_usd=300), today=TODAY)
+    assert done.ranked and not any(small(o.way, "infer") for o in done.ranked)
+    said = {out.way.accelerator.id: out.why for out in done.ranking.left_out if out.code == "behind"}
+    assert "8 GB holds this and little after it" in said["rtx-5050"]
+    poor = pick(job, Limits(ways=("buy",), budget_usd=165), today=TODAY)
+    assert poor.ranked and small(poor.ranked[0].way, "infer")

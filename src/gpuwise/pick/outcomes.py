@@ -12,7 +12,7 @@ from gpuwise.facts.software.support import Support, support_of
 from gpuwise.pick.candidates import Way, software_for
 from gpuwise.pick.owning import Bill
 from gpuwise.predict.estimate import Estimate
-from gpuwise.units import GIGA, HOUR_S, PETA
+from gpuwise.units import GIB, GIGA, HOUR_S, PETA
 
 UNMEASURED = ("specified", "extrapolated")
 """Bases of a prediction for which neither the device nor its family was measured: taken at its worse end."""
@@ -25,15 +25,27 @@ FRICTION = 1.2
 (kernels, wheels and examples come for CUDA first; ``rocm-radeon-2026``)."""
 WIDER_BONUS = 0.85
 """Of the time when weights of twice the width would fit as well: better answers, or room for a longer context."""
-LEVELS = 8
+LEVELS = 16
 """How many values :func:`level` takes."""
+SMALL_BYTES = 8 * GIB
+"""Memory of a card that guides to language models and images advise against buying (``budget-llm-gpus-2026``): the next model
+or a longer prompt outgrows it."""
+OUTGROWN = ("infer", "finetune", "image", "learn")
+"""Purposes they advise on. Encoders and vision models of a known size keep their size."""
 
 
 def level(tier: int, way: Way, n: int, purpose: str) -> int:
-    """0: as asked, with full software, and on offer; +1 at a count nobody was seen to offer, or at a price of long ago; +2 when
-    software serves the purpose in part or nobody says; +4 with a change to the job."""
+    """0: as asked, with full software, and on offer; +1 at a count nobody was seen to offer, or at a price of long ago; +2 on a
+    :func:`small` card; +4 when software serves the purpose in part or nobody says; +8 with a change to the job."""
     full = software_for(way.accelerator, purpose).level == "full" and not (n > 1 and _radeon(way))
-    return 4 * tier + 2 * (not full) + (way.stale or not on_offer(way, n))
+    return 8 * tier + 4 * (not full) + 2 * small(way, purpose) + (way.stale or not on_offer(way, n))
+
+
+def small(way: Way, purpose: str) -> bool:
+    """Whether it is bought with no more memory of its own than :data:`SMALL_BYTES`, for a purpose that outgrows it."""
+    device = way.accelerator
+    own = way.purchase is not None and not device.unified_memory
+    return own and purpose in OUTGROWN and device.memory_bytes <= SMALL_BYTES
 
 
 SEVERAL_CARDS = 1.35

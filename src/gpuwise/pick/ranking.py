@@ -15,11 +15,11 @@ from typing import Generic, Protocol, TypeVar
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.pick.candidates import LeftOut, Way, left_out, refused, software_for, ways
 from gpuwise.pick.limits import Limits, balance
-from gpuwise.pick.outcomes import Outcome
+from gpuwise.pick.outcomes import Outcome, small
 from gpuwise.pick.owning import Bill
 from gpuwise.plan.hardware import PATIENCE_S
 from gpuwise.predict.estimate import Estimate
-from gpuwise.units import format_bytes, format_duration, format_usd
+from gpuwise.units import GIB, format_bytes, format_duration, format_usd
 
 Key = tuple[int, float]
 Name = tuple[str, str, str]
@@ -114,6 +114,10 @@ class _Search(Generic[T]):
         mine = self.best(t)
         return len(mine) >= keep and t.key(self.limits) >= mine[keep - 1]
 
+    def larger(self, purpose: str) -> bool:
+        """Whether something that software serves fully was found that is not :func:`~gpuwise.pick.outcomes.small`."""
+        return any(_served_fully(o) and not small(o.way, purpose) for o in self.found.values() if o.way.purchase is not None)
+
     def best(self, t: Try[T]) -> list[Key]:
         """Keys of what was found of the kind of ``t``, best first."""
         return sorted(key_of(o, self.limits) for o in self.found.values() if o.way.how == t.way.how)
@@ -185,7 +189,7 @@ def rank(
     skipped: list[Try[T]] = []
     for t in tries:
         search.bounds.setdefault(t.way.key, t)
-        if search.enough(t):
+        if search.enough(t) or (small(t.way, purpose) and search.larger(purpose)):
             continue
         if search.beaten(t):
             skipped.append(t)
@@ -197,12 +201,19 @@ def rank(
     if purpose in MEET_SOFTWARE and any(_served_fully(o) for o in ranked):
         left += [_in_part(o, purpose) for o in ranked if not _served_fully(o)]
         ranked = [o for o in ranked if _served_fully(o)]
+    if search.larger(purpose):
+        left += [_too_small(o.way, o.n, o.cost_usd.expected) for o in ranked if small(o.way, purpose)]
+        ranked = [o for o in ranked if not small(o.way, purpose)]
     return Ranking(tuple(ranked), tuple(left), len(every), sum(search.predicted.values()), capped)
 
 
 def _served_fully(o: Rankable) -> bool:
-    """The middle bit of :func:`~gpuwise.pick.outcomes.level`."""
-    return o.level % 4 < 2
+    """Of :func:`~gpuwise.pick.outcomes.level`."""
+    return o.level % 8 < 4
+
+
+def _too_small(way: Way, n: int, usd: float) -> LeftOut:
+    return left_out(way, "behind", f"{n}x: {way.accelerator.memory_bytes / GIB:.0f} GB holds this and little after it", usd)
 
 
 def _in_part(o: Rankable, purpose: str) -> LeftOut:
@@ -214,6 +225,8 @@ def _in_part(o: Rankable, purpose: str) -> LeftOut:
 def _reason(way: Way, search: _Search[T], purpose: str) -> LeftOut:
     """Why a way is not ranked: its bound loses to all that are shown, or it stands behind them for another reason."""
     t = search.bounds.get(way.key)
+    if t is not None and small(way, purpose) and search.larger(purpose):
+        return _too_small(way, t.n, t.least_usd)
     if t is not None and search.tries.get(way.key, 0) == 0:
         least, shown = t.key(search.limits), search.best(t)[: search.keep]
         if shown and least[0] > shown[-1][0]:
@@ -238,10 +251,10 @@ def _least_words(t: Try[T], objective: str) -> str:
 
 def _behind(t: Try[T], shown: int, purpose: str) -> str:
     """Which part of :func:`~gpuwise.pick.outcomes.level` puts ``t`` behind what is shown."""
-    if t.level // 4 > shown // 4:
+    if t.level // 8 > shown // 8:
         return "only with a change to the job"
     support = software_for(t.way.accelerator, purpose)
-    if t.level % 4 // 2 > shown % 4 // 2:
+    if t.level % 8 // 4 > shown % 8 // 4:
         return f"software in part: {support.reason}"
     if t.way.stale and t.way.purchase is not None and t.way.purchase.as_of is not None:
         return f"its price is of {t.way.purchase.as_of:%Y-%m}"
