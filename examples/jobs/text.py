@@ -5,6 +5,10 @@ written, with nothing tuned:
 
     python examples/jobs/text.py --steps 50
     gpuwise tune examples/jobs/text.py
+
+``make_step`` gives the same training to ranks:
+
+    gpuwise run examples/jobs/text.py:make_step --ranks 2 --global-batch 8
 """
 
 from __future__ import annotations
@@ -85,6 +89,22 @@ class GPT(nn.Module):
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x))
+
+
+def make_step(length: int = 1024, width: int = 64, layers: int = 2, files: int = 40):
+    def step(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, int]:
+        ids, targets = batch
+        logits = model(ids).view(-1, VOCABULARY)
+        loss = F.cross_entropy(logits, targets.view(-1), ignore_index=IGNORED, reduction="sum")
+        return loss, int((targets != IGNORED).sum())
+
+    return {
+        "model": GPT(length, width, layers, heads=2),
+        "data": Functions(length, files),
+        "collate": collate(length),
+        "step": step,
+        "optimizer": lambda model: torch.optim.AdamW(model.parameters(), lr=1e-3),
+    }
 
 
 def main() -> None:

@@ -92,7 +92,7 @@ def _job(plan: str, on: str | None, tokens: float | None, training: Training, fi
             raise InputError(
                 "--on and --tokens are in the plan already", hint="leave them out, or give the model in place of the file"
             )
-        return _read(plan)
+        return read_job(plan)
     from gpuwise.cli.this_machine import cluster_or_text
     from gpuwise.plan.api import make_plan
     from gpuwise.plan.job import job_of
@@ -105,7 +105,8 @@ def _job(plan: str, on: str | None, tokens: float | None, training: Training, fi
     return job_of(make_plan(plan, cluster_or_text(on), wishes))
 
 
-def _read(name: str) -> Job:
+def read_job(name: str) -> Job:
+    """What `gpuwise plan --json` printed, from a file. Raises InputError."""
     import json
 
     from gpuwise.plan.job import job_of_document

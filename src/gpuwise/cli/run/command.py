@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from gpuwise.cli.options import Count, Money, Whole, check_script
+from gpuwise.cli.run.ranks import NO_RANKS, OnRanks, is_function, run_on_ranks
 from gpuwise.errors import InputError
 
 if TYPE_CHECKING:
@@ -29,18 +30,20 @@ def run(
     country: str | None = None,
     kwh: Money | None = None,
     record: bool = True,
+    ranks: OnRanks = NO_RANKS,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
-    """Run a training script as it was tuned, without editing it.
+    """Run a training script as it was tuned, without editing it; or train on many ranks.
 
-    Reads the gpuwise.toml that `gpuwise tune` wrote beside the script. The script's own output goes where it would, its
-    exit code is this command's, and Ctrl-C is the script's. While it runs, stderr shows rate, loss, memory, energy, cost and
-    time left, and at the end what was predicted beside what was measured.
+    FILE.py:function gives a model, data and a step, and is trained on ranks (torchrun, DDP, FSDP2) as a plan or options say.
+    A script alone runs with its levers, from the gpuwise.toml that `gpuwise tune` wrote beside it. Its own output goes where
+    it would, its exit code is this command's, and Ctrl-C is the script's. While it runs, stderr shows rate, loss, memory,
+    energy, cost and time left, and at the end what was predicted beside what was measured.
 
     Parameters
     ----------
     script
-        The training script. Its own arguments come after `--`.
+        The training script, its own arguments after `--`; FILE.py:function, or a plan and then that, to train on ranks.
     arguments
         The script's arguments: gpuwise run train.py -- --batch 32
     module
@@ -63,6 +66,9 @@ def run(
     json
         One JSON document on the last line of stdout, after the script's own output.
     """
+    if ranks.asked or is_function(script) or script.endswith(".json"):
+        _refuse_tuned(module=module, config=config, price=price, country=country, kwh=kwh)
+        return run_on_ranks(script, arguments, ranks, epochs=epochs, total_steps=total_steps, json=json)
     from gpuwise.cli.run.screen import screen
     from gpuwise.cli.run.view import document, progress_words, summary
     from gpuwise.train.run.run import find_config, run_tuned
@@ -89,6 +95,13 @@ def run(
     else:
         summary(result)
     return result.outcome.code
+
+
+def _refuse_tuned(**given: object) -> None:
+    """Raises InputError for an option of a script that is run as it was tuned."""
+    for name, value in given.items():
+        if value:
+            raise InputError(f"--{name} is of a script that was tuned", hint="leave it out on ranks")
 
 
 def _plan(

@@ -1,0 +1,234 @@
+"""``gpuwise run`` on ranks: what is typed, as settings; what comes of it, as words and as a document."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from gpuwise.cli.options import Whole
+from gpuwise.errors import InputError
+
+if TYPE_CHECKING:
+    from gpuwise.export.job import Job
+    from gpuwise.train.ranks.launch import RankJournal, RanksResult
+    from gpuwise.train.ranks.layout import Layout
+
+OUT = "gpuwise-run"
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True)
+class OnRanks:
+    """Training on ranks: SCRIPT is FILE.py:function, or --ranks is given."""
+
+    plan: Path | None = None
+    """What `gpuwise plan --json` printed: its layout, precision and batch."""
+    ranks: Whole | None = None
+    """Processes of this machine to train on, a GPU each where there are any."""
+    sharding: str | None = None
+    """none (DDP), zero2, zero3 (FSDP2) or hybrid."""
+    shard_group: Whole | None = None
+    """With hybrid: the ranks that hold one copy."""
+    tp: Whole | None = None
+    """Tensor parallel degree."""
+    pp: Whole | None = None
+    """Pipeline parallel degree."""
+    precision: str | None = None
+    """fp32 (usual), tf32 or bf16."""
+    recompute: str | None = None
+    """none, or full: repeated blocks are computed again in the backward pass."""
+    global_batch: Whole | None = None
+    """Samples a step, over all ranks."""
+    micro_batch: Whole | None = None
+    """Samples that a rank computes at once."""
+    set: Annotated[tuple[str, ...], Parameter(negative="")] = ()
+    """Another keyword of the function, as key=value."""
+    workers: Annotated[int, Parameter()] = 0
+    """Processes that load data, for each rank."""
+    seed: Annotated[int, Parameter()] = 0
+    """Of weights, of the order of samples and of every random number after."""
+    out: Path | None = None
+    """Folder of journals and checkpoints; gpuwise-run by default."""
+    rehearse: Annotated[bool, Parameter(negative="")] = False
+    """Run a plan for GPUs that are not here on processes of this machine."""
+
+    @property
+    def asked(self) -> bool:
+        """Whether any of it was given."""
+        return self != NO_RANKS
+
+
+NO_RANKS = OnRanks()
+
+
+def is_function(script: str) -> bool:
+    """``train.py:make_step``."""
+    place, colon, name = script.rpartition(":")
+    return bool(colon) and "/" not in name and bool(place)
+
+
+def run_on_ranks(
+    script: str, arguments: Sequence[str], given: OnRanks, *, epochs: float | None, total_steps: int | None, json: bool
+) -> int:
+    """The command. Raises InputError before anything is started where it cannot work."""
+    from gpuwise.cli.run.screen import screen
+    from gpuwise.errors import require
+    from gpuwise.train.ranks.launch import run_ranks
+    from gpuwise.train.ranks.settings import RankSettings
+
+    require("torch", "training on ranks")
+    if script.endswith(".json") and given.plan is None and arguments:
+        from dataclasses import replace
+
+        given, script, arguments = replace(given, plan=Path(script)), arguments[0], arguments[1:]
+    if arguments:
+        raise InputError(f"{arguments[0]!r} is for nobody", hint="keywords of the function are given by --set key=value")
+    from gpuwise.workload.capture.target import find_target
+
+    find_target(script, given.set)
+    job = None if given.plan is None else _job(given.plan)
+    layout = _layout(given, job)
+    _check_here(layout, job, given)
+    steps = total_steps if total_steps is not None else None if job is None or epochs is not None else job.n_steps
+    settings = RankSettings(
+        str(Path(script.rpartition(":")[0]).resolve()) + ":" + script.rpartition(":")[2] if ".py:" in script else script,
+        layout,
+        str((given.out or Path(OUT)).resolve()),
+        list(given.set),
+        steps,
+        1.0 if epochs is None else epochs,
+        given.workers,
+        given.seed,
+    )
+    with screen() as shown:
+        shown.show(f"gpuwise: {script} on {layout.words}")
+        every_s = 1.0 if shown.is_live else 30.0
+        result = run_ranks(
+            settings, look=lambda now: shown.show(_progress(now, settings.steps)), every_s=every_s, streams=shown.streams
+        )
+    if json:
+        from gpuwise.cli.out import print_json
+
+        print_json(document(result, script, layout, settings.out))
+    else:
+        _summary(result, settings.out)
+    return result.code
+
+
+def _job(path: Path) -> Job:
+    from gpuwise.cli.export.command import read_job
+
+    return read_job(str(path))
+
+
+def _layout(given: OnRanks, job: Job | None) -> Layout:
+    import msgspec
+
+    from gpuwise.train.ranks.launch import gpus_here
+    from gpuwise.train.ranks.layout import Layout, checked, layout_of
+
+    if job is not None:
+        layout = layout_of(job.strategy)
+        for name in ("ranks", "sharding", "tp", "pp", "precision", "recompute", "shard_group"):
+            if getattr(given, name) is not None:
+                raise InputError(f"--{name.replace('_', '-')} is in the plan already", hint="leave it out, or plan again with it")
+        if given.global_batch is not None or given.micro_batch is not None:
+            layout = msgspec.structs.replace(
+                layout,
+                global_batch=given.global_batch or layout.global_batch,
+                micro_batch=given.micro_batch or layout.micro_batch,
+            )
+        return checked(layout)
+    n, tp, pp = given.ranks or len(gpus_here()) or 1, given.tp or 1, given.pp or 1
+    if n % (tp * pp):
+        raise InputError(f"--tp {tp} x --pp {pp} do not divide {n} ranks", hint=f"--ranks {tp * pp * max(n // (tp * pp), 1)}")
+    dp = n // (tp * pp)
+    batch = given.global_batch or (given.micro_batch or 8) * dp
+    return checked(
+        Layout(
+            dp,
+            tp,
+            pp,
+            given.sharding or "none",
+            given.shard_group or 0,
+            given.precision or "fp32",
+            given.recompute or "none",
+            micro_batch=given.micro_batch or -(-batch // dp),
+            global_batch=batch,
+        )
+    )
+
+
+def _check_here(layout: Layout, job: Job | None, given: OnRanks) -> None:
+    """Raises InputError where there are fewer GPUs than ranks, or others than the plan's."""
+    from gpuwise.train.ranks.launch import gpus_here
+
+    gpus = gpus_here()
+    n, names = len(gpus), sorted(set(gpus))
+    if given.workers < 0 or given.workers > 256:
+        raise InputError(f"--workers {given.workers}", hint="--workers 4")
+    here = f"{n} GPUs ({', '.join(names)})" if n else "no GPU"
+    if n and n < layout.n_ranks:
+        raise InputError(f"{layout.n_ranks} ranks and {here} here", hint=f"a GPU is one rank's: --ranks {n}")
+    if job is None or given.rehearse:
+        return
+    from gpuwise.facts.hardware.naming import find_accelerator
+
+    planned = job.cluster.system.accelerator
+    if n < layout.n_ranks or not all(_is(find_accelerator, name, planned.id) for name in names):
+        raise InputError(
+            f"the plan is for {job.cluster.label}, and here is {here}",
+            hint=f"--rehearse runs its layout on {layout.n_ranks} processes all the same, or plan for this machine",
+        )
+
+
+def _is(find: Any, name: str, planned: str) -> bool:
+    from gpuwise.errors import GpuwiseError
+
+    try:
+        return bool(find(name).id == planned)
+    except GpuwiseError:
+        return True
+
+
+def _progress(journals: tuple[RankJournal, ...], steps: int | None) -> str:
+    last = journals[0].last
+    if not last:
+        return "gpuwise: waiting for the first step"
+    of = f" of {steps:,}" if steps is not None else ""
+    words = [f"step {last['step']:,}{of}", f"{sum(j.last.get('samples', 0) for j in journals) / last['step_s']:.4g} samples/s"]
+    words += [f"loss {last['loss']:.4g}", f"epoch {last['epoch']}"]
+    return ", ".join(words)
+
+
+def _summary(result: RanksResult, out: str) -> None:
+    from gpuwise.units import format_duration
+
+    words = {"done": "trained", "asked": "stopped when asked", "failed": "a rank failed"}[result.ended]
+    loss = "" if result.loss is None else f", loss {result.loss:.4g}"
+    again = f", {result.restarts} restarts" if result.restarts else ""
+    sys.stderr.write(
+        f"gpuwise: {words}, step {result.step:,}{loss}, {format_duration(result.wall_s)}{again}; journals in {out}\n"
+    )
+
+
+def document(result: RanksResult, script: str, layout: Layout, out: str) -> dict[str, Any]:
+    """For ``--json``."""
+    import msgspec
+
+    return {
+        "script": script,
+        "layout": {**msgspec.structs.asdict(layout), "ranks": layout.n_ranks},
+        "folder": out,
+        "ended": result.ended,
+        "code": result.code,
+        "steps": result.step,
+        "loss": result.loss,
+        "wall_s": result.wall_s,
+        "restarts": result.restarts,
+    }

@@ -1,0 +1,105 @@
+# pyright: basic
+"""``python -m gpuwise.train.ranks.child SETTINGS``: one rank, started by torchrun."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from gpuwise.errors import GpuwiseError, InputError
+from gpuwise.text import message_line
+from gpuwise.train.hook.journal import Writer
+from gpuwise.train.ranks.launch import REFUSED
+from gpuwise.train.ranks.settings import RankSettings, read_settings
+from gpuwise.workload.capture.errors import last_user_place
+
+
+def main(arguments: list[str]) -> int:
+    """Train as the settings say. Returns the exit code."""
+    import torch.distributed as dist
+
+    settings = read_settings(Path(arguments[0]))
+    rank = int(os.environ.get("RANK", "0"))
+    device_type = open_device()
+    dist.init_process_group("cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo")
+    try:
+        return train(settings, rank, device_type)
+    finally:
+        dist.destroy_process_group()
+
+
+def open_device() -> str:
+    """This rank's GPU made the current one; the processor where there is none."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return "cpu"
+    torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    return "cuda"
+
+
+def train(settings: RankSettings, rank: int, device_type: str) -> int:
+    """Of a rank whose process group is open."""
+    from gpuwise.train.levers.items import seed
+    from gpuwise.train.ranks.loop import Training, check_agreement, facts_of
+    from gpuwise.train.ranks.task import load_task
+
+    out = Path(settings.out)
+    journal = Writer(out / f"rank-{rank}.jsonl")
+    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    begin: dict[str, Any] = {"rank": rank, "pid": os.getpid(), "attempt": attempt, "device": device_type}
+    journal.event("begin", **begin)
+    try:
+        seed(settings.seed)
+        task = load_task(settings.target, settings.settings, settings.layout, device_type)
+        check_agreement(facts_of(task, settings))
+        training = Training(settings, task, journal, device_type=device_type)
+        try:
+            ended = training.run()
+        finally:
+            training.close()
+        journal.event("end", reason=ended, step=training.step, code=0)
+        return 0
+    except GpuwiseError as error:
+        refuse(out, error)
+        journal.event("end", reason="error", code=2, error=error.message)
+        return 2
+    except Exception as error:  # noqa: BLE001 - of the person's code, of the machine, or of another rank that is gone
+        told = f"{type(error).__name__}: {error}"
+        journal.event("end", reason="error", code=1, error=told[:500])
+        if is_lost(error):
+            sys.stderr.write(f"gpuwise: rank {rank} lost another rank: {message_line(told)[:200]}\n")
+            return 1
+        traceback.print_exc()
+        if not isinstance(error, OSError):
+            # the same on the next attempt
+            refuse(out, GpuwiseError(message_line(f"{told} {last_user_place(error)}"), hint="its traceback is above"))
+        return 1
+    finally:
+        journal.close()
+
+
+def is_lost(error: Exception) -> bool:
+    """Whether an exchange failed because of another rank."""
+    import torch.distributed as dist
+
+    words = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out waiting", "connectFullMesh")
+    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and any(w in str(error) for w in words))
+
+
+def refuse(out: Path, error: GpuwiseError) -> None:
+    """Say what is wrong with the training itself: the first rank to find it does."""
+    import json
+
+    try:
+        with (out / REFUSED).open("x", encoding="utf-8") as file:
+            json.dump({"error": error.message, "hint": error.hint, "input": isinstance(error, InputError)}, file)
+    except FileExistsError:
+        pass
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,245 @@
+"""Ranks of this machine under torchrun, watched by their journals from outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import msgspec
+
+from gpuwise.errors import GpuwiseError, InputError
+from gpuwise.train.hook.launch import FOR_SCRIPTS, PATIENCE
+from gpuwise.train.ranks.settings import RankSettings, write_settings
+
+REFUSED = "refused.json"
+"""What a rank found wrong with the training itself: nobody starts it again."""
+POLL_S = 0.2
+GRACE_S = 5.0
+MOST_RESTARTS = 3
+"""Of all ranks, when one of them dies; each goes on from the last checkpoint. Rule of this project."""
+STOPPED = {"SIGTERM": 128 + signal.SIGTERM, "SIGINT": 128 + signal.SIGINT}
+Event = dict[str, Any]
+
+
+@dataclass(slots=True)
+class RankJournal:
+    """What one rank has written so far: of steps only the last, and sums."""
+
+    path: Path
+    pid: int | None = None
+    attempt: int = 0
+    last: Event = field(default_factory=dict[str, Any])
+    first_loss: float | None = None
+    n_steps: int = 0
+    events: list[Event] = field(default_factory=list[Event])
+    """All that are no steps."""
+    steps: list[Event] = field(default_factory=list[Event])
+    """The newest ones."""
+    _offset: int = 0
+
+    def read(self) -> None:
+        """Take what is new."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._offset)
+                new = file.read()
+        except FileNotFoundError:
+            return
+        whole = new[: new.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        for line in whole.splitlines():
+            self._take(msgspec.json.decode(line))
+
+    def _take(self, event: Event) -> None:
+        if event["event"] != "step":
+            self.events.append(event)
+            if event["event"] == "begin":
+                self.pid, self.attempt = int(event["pid"]), int(event["attempt"])
+            return
+        self.n_steps += 1
+        self.last = event
+        self.first_loss = event["loss"] if self.first_loss is None else self.first_loss
+        self.steps.append(event)
+        if len(self.steps) > 2 * KEPT_STEPS:
+            del self.steps[:KEPT_STEPS]
+
+
+KEPT_STEPS = 512
+"""The newest steps of a rank that sums are made of."""
+
+
+@dataclass(frozen=True, slots=True)
+class RanksResult:
+    """How a training on ranks ended."""
+
+    ended: str
+    """``done``, ``asked`` (by a signal), ``failed``."""
+    code: int
+    journals: tuple[RankJournal, ...]
+    wall_s: float
+    restarts: int = 0
+
+    @property
+    def step(self) -> int:
+        """Updates in all, those of runs before with them."""
+        return int(self.journals[0].last.get("step", 0))
+
+    @property
+    def loss(self) -> float | None:
+        return self.journals[0].last.get("loss")
+
+
+def gpus_here() -> list[str]:
+    """Names of the GPUs that torch may use."""
+    import torch
+
+    return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+
+
+def prepare_folder(settings: RankSettings) -> Path:
+    """The folder of the training, made. Raises InputError where something else lies there."""
+    out = Path(settings.out)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / REFUSED).unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write to {out}: {error.strerror}", hint="give another folder with --out") from None
+    return out
+
+
+def command_of(settings: Path, n_ranks: int, restarts: int = MOST_RESTARTS) -> list[str]:
+    """torchrun on this machine."""
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n_ranks)]
+    return [*words, "--max-restarts", str(restarts), "-m", "gpuwise.train.ranks.child", str(settings)]
+
+
+def run_ranks(
+    settings: RankSettings,
+    *,
+    look: Callable[[tuple[RankJournal, ...]], None] | None = None,
+    every_s: float = 1.0,
+    streams: tuple[int | None, int | None] = (None, None),
+    restarts: int = MOST_RESTARTS,
+) -> RanksResult:
+    """Train to the end, or to a save where a signal asks for it. Raises GpuwiseError for what a rank refused."""
+    out = prepare_folder(settings)
+    write_settings(settings, out / "settings.json")
+    n = settings.layout.n_ranks
+    journals = tuple(RankJournal(out / f"rank-{r}.jsonl") for r in range(n))
+    for journal in journals:
+        journal.read()
+        journal.events.clear()
+        journal.steps.clear()
+    began, looked = time.monotonic(), 0.0
+    environment = {**FOR_SCRIPTS, "OMP_NUM_THREADS": str(max((os.cpu_count() or 1) // n, 1)), **os.environ}
+    process = subprocess.Popen(
+        command_of(out / "settings.json", n, restarts),
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=streams[0],
+        stderr=streams[1],
+        start_new_session=True,
+        # a launcher that nobody told about it would die of a request to save
+        preexec_fn=_deaf_to_saves,
+    )
+    try:
+        with _passed_on(process, journals) as asked:
+            while True:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(POLL_S)
+                for journal in journals:
+                    journal.read()
+                if process.returncode is not None or (out / REFUSED).exists():
+                    break
+                if look is not None and time.monotonic() - looked >= every_s:
+                    looked = time.monotonic()
+                    look(journals)
+    finally:
+        _end(process)
+    _raise_refused(out)
+    return _result(process.returncode, journals, asked, time.monotonic() - began)
+
+
+def _deaf_to_saves() -> None:
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+
+
+def _result(code: int | None, journals: tuple[RankJournal, ...], asked: list[str], wall_s: float) -> RanksResult:
+    reasons = {e["reason"] for j in journals for e in j.events[-1:] if e["event"] == "end"}
+    restarts = max(j.attempt for j in journals)
+    if code == 0 and reasons == {"asked"}:
+        return RanksResult("asked", STOPPED.get(asked[0] if asked else "SIGTERM", 0), journals, wall_s, restarts)
+    if code == 0 and reasons == {"done"}:
+        return RanksResult("done", 0, journals, wall_s, restarts)
+    return RanksResult("failed", 1 if not code else (128 - code if code < 0 else code), journals, wall_s, restarts)
+
+
+def _raise_refused(out: Path) -> None:
+    try:
+        told = json.loads((out / REFUSED).read_text("utf-8"))
+    except (OSError, ValueError):
+        return
+    raise (
+        InputError(told["error"], hint=told.get("hint"))
+        if told.get("input", True)
+        else GpuwiseError(told["error"], hint=told.get("hint"))
+    )
+
+
+@contextmanager
+def _passed_on(process: subprocess.Popen[bytes], journals: tuple[RankJournal, ...]) -> Generator[list[str], None, None]:
+    """Signals to this process are requests to the ranks: an end after a save, or with SIGUSR1 a save. The ``PATIENCE``-th ends
+    them at once."""
+    asked: list[str] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        name = signal.Signals(number).name
+        if name != "SIGUSR1":
+            asked.append(name)
+        if len(asked) >= PATIENCE:
+            _kill(process, signal.SIGKILL)
+            return
+        pids = [j.pid for j in journals if j.pid is not None]
+        for pid in pids:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGUSR1 if name == "SIGUSR1" else signal.SIGTERM)
+        if not pids and name != "SIGUSR1":
+            _kill(process, signal.SIGTERM)
+
+    numbers = [getattr(signal, n) for n in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, n)]
+    held = {number: signal.signal(number, pass_on) for number in numbers}
+    try:
+        yield asked
+    finally:
+        for number, handler in held.items():
+            signal.signal(number, handler)
+
+
+def _kill(process: subprocess.Popen[bytes], number: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ask the launcher, then end all of its group: ranks, and loaders' workers that outlived them."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE_S)
+    _kill(process, signal.SIGKILL)
+    process.wait()

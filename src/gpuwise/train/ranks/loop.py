@@ -1,0 +1,216 @@
+# pyright: basic
+"""The training loop of one rank. A step is the same computation at every number of ranks: sums of losses over all samples of the
+global batch, divided by their number over all ranks, whoever has how many."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from gpuwise.errors import GpuwiseError, InputError
+from gpuwise.train.hook.journal import Writer
+from gpuwise.train.hook.run_queue import RunQueue
+from gpuwise.train.levers.items import seed as seed_generators
+from gpuwise.train.levers.modules import each_tensor
+from gpuwise.train.ranks.meter import Meter
+from gpuwise.train.ranks.samples import Cursor, Key, Order, derived, loader, shares
+from gpuwise.train.ranks.settings import RankSettings
+from gpuwise.train.ranks.task import Task, loss_of
+from gpuwise.train.ranks.wrap import Wrapped, control_group, equalise_statistics, mesh_of, norm, running, scale, wrap
+
+Parts = list[tuple[list[Key], bool]]
+"""Micro-batches of a rank in one step, each with whether it counts."""
+
+
+class LossError(GpuwiseError):
+    """A loss that is no number any more."""
+
+
+class Training:
+    """One rank's model, optimizer and place in the data."""
+
+    def __init__(self, settings: RankSettings, task: Task, journal: Writer, *, device_type: str = "cpu") -> None:
+        layout = settings.layout
+        self.settings, self.task, self.journal, self.layout = settings, task, journal, layout
+        self.rank = dist.get_rank()
+        self.meter = Meter()
+        self.mesh = mesh_of(layout, device_type)
+        self.dp_rank = self.mesh.get_local_rank("replicate") * self.mesh["shard"].size() + self.mesh.get_local_rank("shard")
+        self.wrapped: Wrapped = wrap(task.model, layout, self.mesh, self.meter)
+        self.device = next(task.model.parameters()).device
+        self.optimizer = task.optimizer(task.model)
+        self.scheduler = None if task.scheduler is None else task.scheduler(self.optimizer)
+        self.order = Order(task.n_samples, layout.global_batch, settings.seed)
+        self.step, self.cursor = 0, Cursor()
+        self.total = settings.steps if settings.steps is not None else self.order.n_steps(settings.epochs)
+        self._queue = RunQueue()
+        task.model.train()
+
+    # -- what may be put between
+
+    def asks(self) -> tuple[bool, bool]:
+        """Whether this rank was asked for a save, and for an end."""
+        return False, False
+
+    def phase(self, name: str) -> None:
+        """Called as the rank goes from one thing to the next."""
+
+    def after_step(self, save: bool, end: bool) -> None:
+        """Called with what any rank was asked for."""
+
+    # -- the loop
+
+    def run(self) -> str:
+        """Train to the end. Returns ``done``, or ``asked`` where somebody asked for an end."""
+        begun, left = self.cursor, max(self.total - self.step, 0)
+        batches = self._batches(begun, left)
+        for cursor, parts in self._plan(begun, left):
+            if self._step(cursor, parts, batches):
+                return "asked"
+        return "done"
+
+    def close(self) -> None:
+        self.meter.close()
+        self._queue.close()
+
+    def _plan(self, cursor: Cursor, n_steps: int) -> Iterator[tuple[Cursor, Parts]]:
+        layout = self.layout
+        for after, keys in itertools.islice(self.order.steps(cursor), n_steps):
+            yield after, shares(keys, self.dp_rank, layout.dp, layout.micro_batch, layout.n_micro)
+
+    def _batches(self, cursor: Cursor, n_steps: int) -> Iterator[Any]:
+        """Micro-batches in the order of the plan."""
+        made = loader(
+            self.task.data,
+            lambda: (keys for _, parts in self._plan(cursor, n_steps) for keys, _ in parts),
+            seed=self.settings.seed,
+            workers=self.settings.workers,
+            collate=self.task.collate,
+            pin=self.device.type == "cuda",
+        )
+        return iter(made)
+
+    def _step(self, cursor: Cursor, parts: Parts, batches: Iterator[Any]) -> bool:
+        began, queued = time.perf_counter(), self._queue.waited_s()
+        data_s = 0.0
+        seed_generators(derived(self.settings.seed, self.step, self.dp_rank, 1))
+        self._equalise()
+        totals = torch.zeros(4, dtype=torch.float64)
+        for at, (keys, counts) in enumerate(parts):
+            self.phase("data")
+            asked = time.perf_counter()
+            batch = self._moved(next(batches))
+            data_s += time.perf_counter() - asked
+            with self.wrapped.local(last=at == len(parts) - 1):
+                self._micro(batch, len(keys), counts, totals)
+        totals[2:] = torch.tensor([float(a) for a in self.asks()])
+        self.phase("exchange")
+        loss = self._update(totals)
+        self.step, self.cursor = self.step + 1, cursor
+        save, end = bool(totals[2]), bool(totals[3])
+        self._write(began, data_s, queued, loss, sum(len(k) for k, counts in parts if counts))
+        self.after_step(save, end)
+        return end
+
+    def _micro(self, batch: Any, n: int, counts: bool, totals: torch.Tensor) -> None:
+        self.phase("forward")
+        loss, number = loss_of(self.task, self.wrapped.call, batch, n)
+        self.phase("backward")
+        if not counts:
+            loss, number = loss * 0.0, 0.0
+        loss.backward()
+        self.meter.after_backward()
+        totals[0] += float(loss.detach())
+        totals[1] += number
+
+    def _update(self, totals: torch.Tensor) -> float:
+        """The gradients of the mean over all ranks, and one update with them. Returns the mean loss."""
+        if self.mesh.get_local_rank("tp"):
+            totals[:2] = 0.0  # its samples are those of the first tensor rank
+        if dist.get_world_size() > 1:
+            dist.all_reduce(totals, group=control_group())
+        loss = float(totals[0] / totals[1].clamp(min=1.0))
+        if not math.isfinite(loss):
+            raise LossError(f"the loss of step {self.step} is {loss}", hint="the last checkpoint is from before it")
+        model, clip = self.task.model, self.task.clip
+        scale(model, self.wrapped.multiple / max(float(totals[1]), 1.0))
+        if clip is not None:
+            length = norm(model, self.layout)
+            if length > clip:
+                scale(model, clip / (length + 1e-6))
+        self.phase("update")
+        self.optimizer.step()
+        if self.scheduler is not None:
+            self.scheduler.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return loss
+
+    def _equalise(self) -> None:
+        if self.layout.dp > 1 and running(self.task.model):
+            for name in ("replicate", "shard"):
+                group = self.mesh[name].get_group()
+                equalise_statistics(self.task.model, group, dist.get_global_rank(group, 0))
+
+    def _moved(self, batch: Any) -> Any:
+        return batch if self.device.type == "cpu" else each_tensor(batch, lambda t: t.to(self.device, non_blocking=True))
+
+    def _write(self, began: float, data_s: float, queued: float, loss: float, n: int) -> None:
+        counts, wait_s = self.meter.take()
+        self.journal.event(
+            "step",
+            step=self.step,
+            at_s=time.time(),
+            step_s=time.perf_counter() - began,
+            data_s=data_s,
+            wait_s=wait_s if self.device.type == "cpu" else None,
+            queue_s=self._queue.waited_s() - queued,
+            loss=loss,
+            samples=n,
+            epoch=self.cursor.epoch,
+            position=self.cursor.position,
+            collectives=counts,
+            memory_bytes=memory_bytes(self.device),
+        )
+
+
+def memory_bytes(device: torch.device) -> int | None:
+    """Of the device's allocator at its highest, else resident of this process."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return None
+
+
+def check_agreement(facts: dict[str, Any]) -> None:
+    """Raises InputError where ranks were told or hold different things."""
+    everybody: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everybody, facts, group=control_group())
+    for name, value in everybody[0].items():
+        other = next((r for r, told in enumerate(everybody) if told.get(name) != value), None)
+        if other is not None:
+            raise InputError(
+                f"ranks disagree about the {name}: {value} on rank 0, {everybody[other].get(name)} on rank {other}",
+                hint="give every rank the same files and the same software, and draw no numbers that depend on the rank",
+            )
+
+
+def facts_of(task: Task, settings: RankSettings) -> dict[str, Any]:
+    """What has to be the same on every rank before the first step."""
+    sums = [float(p.detach().double().sum()) for p in task.model.parameters()]
+    return {
+        "release of PyTorch": torch.__version__,
+        "settings": repr(settings.layout),
+        "samples": task.n_samples,
+        "parameters": len(sums),
+        "initial weights": math.fsum(s * (n + 1) for n, s in enumerate(sums)),
+    }

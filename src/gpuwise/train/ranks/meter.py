@@ -1,0 +1,95 @@
+# pyright: basic
+"""Collectives as this rank calls them: how many, of how many bytes, and how long it waited in them."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from gpuwise.workload.capture.device.patching import Patches
+
+GATHERS = ("all_gather_single", "all_gather_into_tensor")
+SCATTERS = ("reduce_scatter_single", "reduce_scatter_tensor")
+"""Names under which FSDP2 calls them, from PyTorch 2.7 to 2.13."""
+
+
+class Meter:
+    """Counts what passes through ``torch.distributed`` in Python, and what DDP gives its hook. Bytes are those of the larger
+    side: what a gather makes, what a reduction takes. Time is the process's own: on a GPU a collective is awaited there, and
+    the process does not see it."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+        self.wait_s = 0.0
+        self._bucket_s: float | None = None
+        self._inside = False
+        self._patches = Patches()
+        for names, kind, at in ((GATHERS, "all-gather", 0), (SCATTERS, "reduce-scatter", 1), (("all_reduce",), "all-reduce", 0)):
+            for name in names:
+                if hasattr(dist, name):
+                    self._wrap(name, kind, at)
+        wait = dist.Work.wait
+
+        def waited(work: Any, *args: Any, **kwargs: Any) -> Any:
+            return self._timed(wait, work, *args, **kwargs)
+
+        self._patches.set(dist.Work, "wait", waited)
+
+    def take(self) -> tuple[dict[str, list[int]], float]:
+        """Counts and bytes by kind, and seconds, since the last time."""
+        counts, wait_s = dict(self.counts), self.wait_s
+        self.counts.clear()
+        self.wait_s = 0.0
+        return counts, wait_s
+
+    def close(self) -> None:
+        self._patches.undo()
+
+    def count(self, kind: str, tensor: torch.Tensor) -> None:
+        """One more."""
+        seen = self.counts[kind]
+        seen[0] += 1
+        seen[1] += tensor.numel() * tensor.element_size()
+
+    def bucket(self, group: Any, bucket: Any) -> Any:
+        """DDP's hook: sums, and divides nothing."""
+        self.count("all-reduce", bucket.buffer())
+        self._inside = True
+        work: Any = dist.all_reduce(bucket.buffer(), group=group, async_op=True)
+        self._inside = False
+        self._bucket_s = time.perf_counter()
+        return work.get_future().then(lambda done: done.value()[0])
+
+    def after_backward(self) -> None:
+        """All that follows DDP's last bucket is waiting for it."""
+        if self._bucket_s is not None:
+            self.wait_s += time.perf_counter() - self._bucket_s
+            self._bucket_s = None
+
+    def _wrap(self, name: str, kind: str, at: int) -> None:
+        original = getattr(dist, name)
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            if self._inside:
+                return original(*args, **kwargs)
+            tensor = args[at] if len(args) > at else kwargs.get(("output", "input")[at], kwargs.get("tensor"))
+            tensor = kwargs.get(("output_tensor", "input_tensor")[at]) if tensor is None else tensor
+            if isinstance(tensor, torch.Tensor):
+                self.count(kind, tensor)
+            return self._timed(original, *args, **kwargs)
+
+        self._patches.set(dist, name, counted)
+
+    def _timed(self, call: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._inside:
+            return call(*args, **kwargs)
+        self._inside, began = True, time.perf_counter()
+        try:
+            return call(*args, **kwargs)
+        finally:
+            self._inside = False
+            self.wait_s += time.perf_counter() - began

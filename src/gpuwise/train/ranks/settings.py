@@ -1,0 +1,41 @@
+"""What one rank is told: the task, the layout, how long, what is saved where."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from gpuwise.errors import InputError
+from gpuwise.train.ranks.layout import Layout
+
+
+class RankSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All settings of one training, the same on every rank."""
+
+    target: str
+    """``train.py:make_step``."""
+    layout: Layout
+    out: str
+    """The folder of journals and checkpoints."""
+    settings: list[str] = []
+    """Other keywords of the function, as ``key=value``."""
+    steps: int | None = None
+    """Updates in all; without it ``epochs`` of them."""
+    epochs: float = 1.0
+    workers: int = 0
+    """Of each rank's loader."""
+    seed: int = 0
+
+
+def write_settings(settings: RankSettings, path: Path) -> None:
+    """Write the settings as JSON."""
+    path.write_bytes(msgspec.json.encode(settings))
+
+
+def read_settings(path: Path) -> RankSettings:
+    """Read settings. Raises InputError where the file was not written by :func:`write_settings`."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=RankSettings)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise InputError(f"{path}: no settings of ranks: {error}") from None

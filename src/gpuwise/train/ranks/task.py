@@ -1,0 +1,137 @@
+# pyright: basic
+"""What a person's file gives to ranks: a model, data, and what one step computes of a batch.
+
+``make_step`` is named as for ``fit`` (``train.py:make_step``) and returns a mapping, or any object with these attributes::
+
+    {"model": model, "data": dataset, "step": step}
+
+``step(model, batch)`` returns the sum of the losses of a batch and their number (tokens, or samples); a mean alone counts for
+the samples of the batch. ``optimizer(model)``, ``scheduler(optimizer)``, ``collate(samples)`` and ``clip`` (of the gradients'
+norm) may be there too. A causal model of Transformers needs no ``step``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from gpuwise.errors import InputError
+from gpuwise.train.ranks.layout import Layout
+from gpuwise.train.ranks.samples import length_of
+from gpuwise.workload.capture.target import attribute_of, find_target, keywords_for, load
+
+LEARNING_RATE = 3e-4
+"""Of a task without an optimizer, as in what ``gpuwise export`` writes."""
+IGNORED = -100
+FIELDS = ("model", "data", "step", "optimizer", "scheduler", "collate", "clip")
+FORM = 'return {"model": model, "data": dataset, "step": step}: step(model, batch) gives the sum of the losses and their number'
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A training as the file gives it, before it is laid out over ranks."""
+
+    name: str
+    model: nn.Module
+    data: Any
+    n_samples: int
+    step: Callable[[nn.Module, Any], Any] | None
+    """None: a causal model of Transformers, which is asked for its logits."""
+    optimizer: Callable[[nn.Module], torch.optim.Optimizer]
+    scheduler: Callable[[torch.optim.Optimizer], Any] | None = None
+    collate: Callable[[list[Any]], Any] | None = None
+    clip: float | None = None
+
+
+def load_task(text: str, settings: list[str], layout: Layout, device: str) -> Task:
+    """Run the file and its function. Raises InputError where it gives something else than a task."""
+    target = find_target(text, settings)
+    sys.path.insert(0, str(Path.cwd() if target.file is None else target.file.parent))
+    function = attribute_of(load(target), target)
+    if not callable(function) or isinstance(function, nn.Module):
+        raise InputError(f"{target.name} is no function", hint=FORM)
+    made = function(**keywords_for(function, target, None, None, device))
+    given = _given(made)
+    if given is None:
+        what = "a step that holds its own batch" if callable(made) else f"a {type(made).__name__}"
+        raise InputError(f"{target.name} returns {what}, which cannot be divided over ranks", hint=FORM)
+    unknown = sorted(set(given) - set(FIELDS))
+    if unknown:
+        raise InputError(f"{target.name} gives {unknown[0]!r}, which nobody reads", hint=f"there are {', '.join(FIELDS)}")
+    model, step = given.get("model"), given.get("step")
+    if not isinstance(model, nn.Module) or "data" not in given:
+        raise InputError(f"{target.name} gives no {'data' if isinstance(model, nn.Module) else 'model'}", hint=FORM)
+    if step is None and not is_causal(model):
+        raise InputError(f"{target.name} gives no step for its {type(model).__name__}", hint=FORM)
+    return Task(
+        target.name,
+        model,
+        given["data"],
+        length_of(given["data"]),
+        step,
+        given.get("optimizer") or _usual(layout.optimizer),
+        given.get("scheduler"),
+        given.get("collate") or (None if step is not None else _rows),
+        given.get("clip"),
+    )
+
+
+def _given(made: Any) -> dict[str, Any] | None:
+    if isinstance(made, Mapping):
+        return dict(made)
+    if hasattr(made, "model") and hasattr(made, "data"):
+        return {name: getattr(made, name) for name in FIELDS if hasattr(made, name)}
+    return None
+
+
+def _usual(name: str) -> Callable[[nn.Module], torch.optim.Optimizer]:
+    if name == "adamw":
+        return lambda model: torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
+    return lambda model: torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=0.9 if name == "momentum" else 0.0)
+
+
+def loss_of(task: Task, model: nn.Module, batch: Any, n_samples: int) -> tuple[torch.Tensor, float]:
+    """Sum and number of the losses of one micro-batch."""
+    made = causal_loss(model, batch) if task.step is None else task.step(model, batch)
+    if isinstance(made, tuple | list) and len(made) == 2:
+        return made[0], float(made[1])
+    if isinstance(made, torch.Tensor) and made.numel() == 1:
+        return made.reshape(()) * n_samples, float(n_samples)
+    raise InputError(f"the step of {task.name} returns a {type(made).__name__}", hint=FORM)
+
+
+# --- causal models of Transformers ---
+
+
+def is_causal(model: nn.Module) -> bool:
+    """Whether it is a language model of Transformers that gives logits for ``input_ids``."""
+    config = getattr(model, "config", None)
+    return hasattr(config, "vocab_size") and hasattr(model, "get_output_embeddings") and hasattr(model, "main_input_name")
+
+
+def causal_loss(model: nn.Module, batch: Any) -> tuple[torch.Tensor, float]:
+    """Cross-entropy of every next token that is not padding, as a sum."""
+    given = {name: value for name, value in batch.items() if name != "labels"}
+    return next_token_loss(model(**given).logits, batch["labels"])
+
+
+def next_token_loss(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, float]:
+    """Sum and number over all labels that are not ``IGNORED``."""
+    targets = labels[:, 1:].reshape(-1)
+    flat = logits[:, :-1].reshape(-1, logits.shape[-1]).float()
+    return functional.cross_entropy(flat, targets, ignore_index=IGNORED, reduction="sum"), float((targets != IGNORED).sum())
+
+
+def _rows(samples: list[Any]) -> dict[str, torch.Tensor]:
+    """Rows of tokens of unequal length, padded on the right; labels of padding are ignored."""
+    rows = [torch.as_tensor(s["input_ids"] if isinstance(s, Mapping) else s) for s in samples]
+    ids = nn.utils.rnn.pad_sequence(rows, batch_first=True)
+    labels = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=IGNORED)
+    return {"input_ids": ids, "labels": labels}

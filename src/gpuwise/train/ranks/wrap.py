@@ -1,0 +1,148 @@
+# pyright: basic
+"""A model laid out over ranks: DDP, FSDP2 (``fully_shard``), mixed precision, recomputed blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from inspect import signature
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from gpuwise.train.levers.checkpointing import recomputed
+from gpuwise.train.levers.forward import replace_forward
+from gpuwise.train.levers.modules import autocast, repeated_blocks
+from gpuwise.train.ranks.layout import Layout
+from gpuwise.train.ranks.meter import Meter
+
+_NAMES = ("forward_sync_buffers", "broadcast_buffers")
+NO_BUFFERS: dict[str, Any] = {next(n for n in _NAMES if n in signature(DistributedDataParallel).parameters): False}
+"""DDP does not exchange buffers before each forward pass: the name since PyTorch 2.13, and the older one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapped:
+    """A model on this rank. ``call`` is what a step is given; ``model`` has the names that the file gave its parameters."""
+
+    call: nn.Module
+    model: nn.Module
+    mesh: DeviceMesh
+    multiple: float = 1.0
+    """By which reduced gradients have to be multiplied to be the sum over the ranks."""
+
+    def local(self, last: bool) -> AbstractContextManager[Any]:
+        """The context of a micro-batch: DDP exchanges gradients after the last one, FSDP2 after each."""
+        if isinstance(self.call, DistributedDataParallel) and not last:
+            return self.call.no_sync()
+        return nullcontext()
+
+
+def mesh_of(layout: Layout, device_type: str) -> DeviceMesh:
+    """Pipeline stages outermost, tensor ranks innermost; data-parallel ranks between, in replicas where they are hybrid."""
+    n_shard = layout.shard_group if layout.sharding == "hybrid" else layout.dp
+    shape = (layout.pp, layout.dp // n_shard, n_shard, layout.tp)
+    return init_device_mesh(device_type, shape, mesh_dim_names=("pp", "replicate", "shard", "tp"))
+
+
+def wrap(model: nn.Module, layout: Layout, mesh: DeviceMesh, meter: Meter) -> Wrapped:
+    """The model over the data-parallel ranks of the mesh, its parameters on the mesh's device."""
+    device = torch.device(mesh.device_type, torch.cuda.current_device()) if mesh.device_type == "cuda" else torch.device("cpu")
+    torch.set_float32_matmul_precision("high" if layout.precision == "tf32" else "highest")
+    blocks = repeated_blocks(model)
+    if layout.recompute == "full":
+        for block in blocks[:: layout.recompute_every]:
+            replace_forward(block, recomputed)
+    if layout.sharding == "none" or layout.dp == 1:
+        model.to(device)
+        if layout.precision == "bf16":
+            autocast(model, "bf16", lambda *_, **__: None)
+        if layout.dp == 1 or layout.pp > 1:
+            return Wrapped(model, model, mesh)
+        group = mesh["shard"].get_group()
+        # running statistics are made equal by the loop, whatever wraps the model
+        ddp = DistributedDataParallel(model, process_group=group, gradient_as_bucket_view=True, **NO_BUFFERS)
+        ddp.register_comm_hook(group, lambda group, bucket: meter.bucket(group, bucket))
+        return Wrapped(ddp, model, mesh)
+    return _shard(model, blocks, layout, mesh, device)
+
+
+def _shard(model: nn.Module, blocks: list[nn.Module], layout: Layout, mesh: DeviceMesh, device: torch.device) -> Wrapped:
+    half = layout.precision == "bf16"
+    policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if half else MixedPrecisionPolicy()
+    outermost = MixedPrecisionPolicy(torch.bfloat16, torch.float32, torch.float32) if half else policy
+    inner = mesh["replicate", "shard"] if layout.sharding == "hybrid" else mesh["shard"]
+    keep = layout.sharding == "zero2"
+    for block in blocks:
+        fully_shard(block, mesh=inner, reshard_after_forward=not keep, mp_policy=policy)
+    fully_shard(model, mesh=inner, reshard_after_forward=False, mp_policy=outermost)
+    model.to(device)
+    sums = hasattr(model, "set_force_sum_reduction_for_comms")
+    if sums:
+        # gloo has no average, and another order of dividing is another result
+        for module in (model, *blocks):
+            module.set_gradient_divide_factor(1.0)  # type: ignore[operator]
+            module.set_force_sum_reduction_for_comms(True)  # type: ignore[operator]
+    return Wrapped(model, model, mesh, 1.0 if sums else float(layout.dp))
+
+
+def local_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The part of a tensor that this rank holds."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def gradients(model: nn.Module) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Parameters with the parts of their gradients on this rank."""
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            yield parameter, local_of(parameter.grad)
+
+
+def scale(model: nn.Module, factor: float) -> None:
+    """Multiply all gradients."""
+    torch._foreach_mul_([g for _, g in gradients(model)], factor)  # type: ignore[reportPrivateImportUsage]
+
+
+def norm(model: nn.Module, layout: Layout) -> float:
+    """Euclidean norm of all gradients over all ranks, each element counted once however often it is held."""
+    total = torch.zeros((), dtype=torch.float64)
+    for parameter, gradient in gradients(model):
+        parts = layout.pp
+        if isinstance(parameter, DTensor):
+            for at, placement in enumerate(parameter.placements):
+                parts *= parameter.device_mesh.size(at) if placement.is_shard() else 1
+        total += gradient.double().square().sum().cpu() * parts / layout.n_ranks
+    if layout.n_ranks > 1:
+        dist.all_reduce(total, group=control_group())
+    return float(total.sqrt())
+
+
+_CONTROL: list[Any] = []
+
+
+def control_group() -> Any:
+    """A group for numbers of the processes themselves, over gloo whatever the device."""
+    if dist.get_backend() == "gloo":
+        return dist.group.WORLD
+    if not _CONTROL:
+        _CONTROL.append(dist.new_group(backend="gloo"))
+    return _CONTROL[0]
+
+
+def equalise_statistics(model: nn.Module, group: Any, source: int, call: Callable[..., Any] = dist.broadcast) -> None:
+    """Running statistics of the first data-parallel rank, for all (as DDP does before every forward pass)."""
+    for buffer in running(model):
+        call(buffer, source, group=group)
+
+
+def running(model: nn.Module) -> list[torch.Tensor]:
+    """Buffers that training moves: those of normalisation."""
+    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._NormBase) and m.track_running_stats]
+    return [b for m in norms for b in m.buffers(recurse=False)]

@@ -1,0 +1,128 @@
+"""Small trainings that ranks are given. Their optimizers write down what they are told: gradients and weights, whole."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import Dataset
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    return getattr(tensor, "full_tensor", lambda: tensor)().detach().clone()
+
+
+class Written:
+    """Gradients of the first and weights after every step, written by rank 0."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model, self.steps = model, []
+
+    def note(self, *_: object) -> None:
+        self.steps.append({n: whole(p.grad) for n, p in self.model.named_parameters() if p.grad is not None})
+
+    def after(self, *_: object) -> None:
+        weights = {n: whole(p) for n, p in self.model.named_parameters()}
+        if dist.get_rank() == 0 and "GRADIENTS" in os.environ:
+            torch.save({"gradients": self.steps, "weights": weights}, Path(os.environ["GRADIENTS"]) / "written.pt")
+
+
+def written(optimizer: torch.optim.Optimizer, model: nn.Module) -> torch.optim.Optimizer:
+    notes = Written(model)
+    optimizer.register_step_pre_hook(notes.note)
+    optimizer.register_step_post_hook(notes.after)
+    return optimizer
+
+
+class Rows(Dataset):
+    """Rows of very unequal length, cut from one long row; each drops a number at random (augmentation)."""
+
+    def __init__(self, n: int = 21, vocabulary: int = 32) -> None:
+        generator = torch.Generator().manual_seed(1)
+        self.rows = [torch.randint(1, vocabulary, (2 + 3 * (i % 5),), generator=generator) for i in range(n)]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        row = self.rows[index].clone()
+        row[torch.randint(len(row), ())] = 0
+        return row
+
+
+class Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 3 * width), nn.Linear(3 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(functional.gelu(self.up(self.norm(x))))
+
+
+class Tiny(nn.Module):
+    def __init__(self, vocabulary: int = 32, width: int = 10, layers: int = 2) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.blocks = nn.ModuleList(Block(width) for _ in range(layers))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.tokens(ids)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x.cumsum(1)))
+
+
+def pad(rows: list[torch.Tensor]) -> torch.Tensor:
+    return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1)
+
+
+def token_step(model: nn.Module, rows: torch.Tensor) -> tuple[torch.Tensor, int]:
+    ids, targets = rows[:, :-1].clamp(min=0), rows[:, 1:]
+    logits = model(ids)
+    loss = functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1, reduction="sum")
+    return loss, int((targets != -1).sum())
+
+
+def tokens(clip: float | None = None, optimizer: str = "AdamW", n: int = 21, layers: int = 2, width: int = 10):
+    model = Tiny(layers=layers, width=width)
+    make = getattr(torch.optim, optimizer)
+    return {
+        "model": model,
+        "data": Rows(n),
+        "step": token_step,
+        "collate": pad,
+        "optimizer": lambda m: written(make(m.parameters(), lr=0.01), m),
+        "scheduler": lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda step: 1.0 / (1 + step)),
+        "clip": clip,
+    }
+
+
+def closed():
+    """A step that holds its own batch, as `fit` takes it."""
+    return lambda: None
+
+
+def empty():
+    return {"model": Tiny(), "data": [], "step": token_step}
+
+
+def streamed():
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter(())
+
+    return {"model": Tiny(), "data": Stream(), "step": token_step}
+
+
+def disagreeing():
+    torch.manual_seed(int(os.environ.get("RANK", dist.get_rank())))
+    return {"model": Tiny(), "data": Rows(), "step": token_step, "collate": pad}
+
+
+def diverging():
+    return {"model": Tiny(), "data": Rows(), "step": lambda m, b: (m(b.clamp(min=0)).sum() * float("nan"), 1), "collate": pad}

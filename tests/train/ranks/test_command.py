@@ -1,0 +1,77 @@
+"""``gpuwise run`` on ranks as a person types it, under torchrun."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpuwise.cli.app import run
+
+pytest.importorskip("torch")
+TASK = f"{Path(__file__).with_name('tasks.py')}:tokens"
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Path:
+    from gpuwise.plan.api import make_plan
+    from gpuwise.plan.document import answer_document
+    from gpuwise.plan.goal import Wishes
+
+    fixed = {"dp": 2, "sharding": "zero3", "micro_batch": 2, "accumulation": 2}
+    wishes = Wishes(stack="eager-fsdp", seq_len=128, global_batch=8, precision=("bf16",), fixed=fixed)
+    answer = make_plan("gpt2", "2xA100-80GB", wishes)
+    (tmp_path / "plan.json").write_text(json.dumps(answer_document(answer)))
+    return tmp_path / "plan.json"
+
+
+def test_a_plan_is_rehearsed(
+    plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["run", str(plan), TASK]) == 2
+    refused = capfd.readouterr().err
+    assert "the plan is for 2x A100" in refused and "--rehearse" in refused.split("hint:")[1]
+    assert run(["run", TASK, "--plan", str(plan), "--rehearse", "--total-steps", "2", "--out", "out", "--json"]) == 0
+    told = json.loads(capfd.readouterr().out.splitlines()[-1])
+    assert told["ended"] == "done" and told["steps"] == 2 and told["restarts"] == 0
+    assert {told["layout"][n] for n in ("ranks", "micro_batch")} == {2} and told["layout"]["global_batch"] == 8
+    assert told["layout"]["sharding"] == "zero3" and told["layout"]["precision"] == "bf16"
+    steps = [json.loads(line) for line in (tmp_path / "out" / "rank-1.jsonl").read_text().splitlines()]
+    assert [s["step"] for s in steps if s["event"] == "step"] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        ([TASK, "--ranks", "4", "--tp", "3"], "--tp 3 x --pp 1 do not divide 4 ranks", "--ranks 3"),
+        ([TASK, "--ranks", "2", "--sharding", "zero1"], "there is no zero1 on ranks", "zero3"),
+        ([TASK, "--ranks", "2", "--precision", "fp16"], "fp16 scales its loss", "bf16"),
+        ([TASK, "--ranks", "4", "--global-batch", "2"], "do not reach 4 ranks", "--global-batch"),
+        ([TASK, "--ranks", "4", "--sharding", "hybrid", "--shard-group", "3"], "groups of 3 do not divide 4", "--shard-group"),
+        ([TASK, "--ranks", "2", "--price", "2"], "--price is of a script that was tuned", "leave it out"),
+        ([TASK, "more", "--ranks", "2"], "'more' is for nobody", "--set"),
+        (["nothing.py:make_step", "--ranks", "2"], "there is no file nothing.py", "looked in"),
+        (["plan.json", TASK], "cannot read plan.json", "gpuwise plan MODEL"),
+        ([TASK, "--ranks", "2", "--workers", "-1"], "--workers -1", "--workers 4"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_meant_is_refused(
+    words: list[str], message: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["run", *words]) == 2
+    told = capsys.readouterr()
+    assert told.out == "" and message in told.err and hint in told.err.split("hint:")[1]
+    assert not (tmp_path / "gpuwise-run").exists()
+
+
+def test_a_plan_that_ranks_cannot_do_says_which_part() -> None:
+    from gpuwise.errors import LayoutError
+    from gpuwise.train.ranks.layout import layout_of
+    from gpuwise.workload.strategy import Strategy
+
+    with pytest.raises(LayoutError, match="context parallel 2; fp8; offload") as refused:
+        layout_of(Strategy(cp=2, precision="fp8", offload_optimizer=True))
+    assert "gpuwise export" in str(refused.value)

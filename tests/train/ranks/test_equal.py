@@ -1,0 +1,72 @@
+"""Losses, gradients and updates on ranks are those of one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
+    "DDP 2": (2, {}),
+    "DDP 4, micro-batches": (4, {"micro_batch": 1}),
+    "FSDP2 2": (2, {"sharding": "zero3"}),
+    "FSDP2 4, micro-batches, recompute": (4, {"sharding": "zero3", "micro_batch": 1, "recompute": "full"}),
+    "FSDP2 2, weights kept": (2, {"sharding": "zero2", "micro_batch": 2}),
+    "FSDP2 hybrid 2 x 2": (4, {"sharding": "hybrid", "shard_group": 2}),
+}
+
+
+def result(run: Any) -> dict[str, Any]:
+    assert run.codes() == [0] * len(run.processes), run.output
+    return {"losses": [e["loss"] for e in run.lines(0)], **torch.load(run.out / "written.pt")}
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, Any]:
+    return {}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_ranks_train_as_one_process(name: str, ranks: Callable[..., Any], alone: dict[str, Any]) -> None:
+    """21 rows of unequal length, 8 a step: the last step of an epoch has 5, and on four ranks micro-batches without a sample."""
+    n, layout = LAYOUTS[name]
+    if not alone:
+        alone.update(result(ranks("tokens", 1, out="alone", epochs=2, settings=["clip=0.5"])))
+    found = result(ranks("tokens", n, layout=layout, epochs=2, settings=["clip=0.5"]))
+    assert len(found["losses"]) == 6
+    assert found["losses"] == pytest.approx(alone["losses"], rel=1e-6)
+    for step, gradients in enumerate(alone["gradients"]):
+        for parameter, value in gradients.items():
+            torch.testing.assert_close(found["gradients"][step][parameter], value, rtol=1e-4, atol=1e-6, msg=parameter)
+    for parameter, value in alone["weights"].items():
+        torch.testing.assert_close(found["weights"][parameter], value, rtol=1e-5, atol=1e-5, msg=parameter)
+
+
+@pytest.mark.parametrize("sharding", ["none", "zero3"])
+def test_half_precision_is_near(sharding: str, ranks: Callable[..., Any]) -> None:
+    alone = result(ranks("tokens", 1, out="alone", epochs=1))
+    found = result(ranks("tokens", 2, layout={"sharding": sharding, "precision": "bf16"}, epochs=1))
+    assert found["losses"] == pytest.approx(alone["losses"], rel=0.02)
+    assert found["losses"] != alone["losses"]
+    assert all(w.dtype is torch.float32 for w in found["weights"].values())
+
+
+@pytest.mark.parametrize(
+    ("task", "message", "hint"),
+    [
+        ("closed", "returns a step that holds its own batch", '"data": dataset'),
+        ("empty", "list is empty", "give data"),
+        ("streamed", "Stream gives its samples in its own order", "__getitem__"),
+        ("disagreeing", "ranks disagree about the initial weights", "same files"),
+        ("diverging", "the loss of step 0 is nan", "checkpoint"),
+    ],
+)
+def test_what_cannot_be_divided_is_refused(task: str, message: str, hint: str, ranks: Callable[..., Any]) -> None:
+    run = ranks(task, 2)
+    assert set(run.codes()) == {2}, run.output
+    told = (Path(run.out) / "refused.json").read_text()
+    assert message in told.replace('\\"', '"') and hint in told.replace('\\"', '"')
