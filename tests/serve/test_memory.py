@@ -6,14 +6,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwise.facts.hardware.accelerators import accelerators
+from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
+from gpuwise.facts.hardware.systems import default_system
+from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.predict.memory.kv_cache import LLAMA_CPP, VLLM, kv_cache_bytes
 from gpuwise.serve.engine import EngineConfig, tensor_parallel
 from gpuwise.serve.formats import weight_bytes
-from gpuwise.serve.memory import ENGINE_SHARE, UNIFIED_SHARE, cache_layout, engine_memory, llama_cpp_memory
+from gpuwise.serve.memory import UNIFIED_SHARE, ServingMemory, cache_layout, llama_cpp_memory
+from gpuwise.serve.replica import EngineReplica
+from gpuwise.serve.simulate import Server
 
 EIGHT = find_model("llama-3.1-8b")
+
+
+def engine_memory(arch: Architecture, card: Accelerator, config: EngineConfig, *, sequences: int, context: int) -> ServingMemory:
+    return EngineReplica(arch, default_system(card), config).memory(sequences, context)
 
 
 @given(st.integers(1, 64), st.integers(1, 64), st.sampled_from([1, 2, 4, 8]))
@@ -57,6 +65,8 @@ def test_ranks_hold_the_weights_once() -> None:
 def test_what_a_program_may_take() -> None:
     card, shared = accelerators()["rtx-4090"], accelerators()["apple-m2-ultra"]
     empty = engine_memory(EIGHT, card, EngineConfig(), sequences=0, context=1)
-    assert empty.most < ENGINE_SHARE * card.memory_bytes
+    pool = Server(EIGHT, default_system(card), EngineConfig()).memory
+    assert (empty.most, empty.weights, empty.workspace) == (pool.requested, pool.weights, pool.other)
+    assert pool.pool == empty.most - empty.weights - empty.workspace
     local = llama_cpp_memory(EIGHT, shared, "Q8_0", n_devices=1, context=4096)
     assert local.most == UNIFIED_SHARE * shared.memory_bytes

@@ -14,6 +14,8 @@ from gpuwise.serve.formats import FORMAT_OF_BITS
 from gpuwise.serve.iteration import iteration_time
 from gpuwise.serve.llama_cpp import token_time
 from gpuwise.serve.replica import EngineReplica, LlamaCppReplica, NoReplica, ReplicaStep, mean_context, replicas, serve
+from gpuwise.serve.simulate import Server
+from gpuwise.serve.steady import step_time
 
 EIGHT, SEVENTY = find_model("llama-3.1-8b"), find_model("llama-3.1-70b")
 WIDEST_FIRST = tuple(FORMAT_OF_BITS.values())
@@ -40,7 +42,10 @@ def served(
 def test_a_step_is_the_one_of_the_program() -> None:
     engine = served("llama-3.1-8b", "h100-sxm", ("bf16",))
     assert engine.replica.program == "vLLM"
-    assert engine.step == iteration_time(EIGHT, system("h100-sxm"), tensor_parallel(EIGHT, "bf16", 1), 1, 1, 4096)
+    config = tensor_parallel(EIGHT, "bf16", 1)
+    assert engine.step == step_time(Server(EIGHT, system("h100-sxm"), config), 1, 4096)
+    kernels = iteration_time(EIGHT, system("h100-sxm"), config, 1, 1, 4096)
+    assert engine.step.expected == pytest.approx(kernels.expected, rel=0.1)  # the same kernels under another engine's costs
     local = served("llama-3.1-8b", "m2-ultra", ("bf16",))
     assert (local.replica.program, local.replica.weights) == ("llama.cpp", "F16")
     assert local.step == token_time(EIGHT, accelerators()["apple-m2-ultra"], "F16", context=4096)
@@ -77,7 +82,7 @@ def test_the_fastest_split_is_taken() -> None:
 
 def test_more_ranks_than_a_host_are_refused() -> None:
     replica = EngineReplica(EIGHT, system("8xh100-sxm"), tensor_parallel(EIGHT, "bf16", 16))
-    for refused in (lambda: replica.step(1, 4096), lambda: replica.prompt(4096), lambda: replica.requests_per_s(1, 10, 10)):
+    for refused in (lambda: replica.step(1, 4096), lambda: replica.prompt(4096), lambda: replica.largest(10, 10)):
         with pytest.raises(InputError):
             refused()
 
@@ -106,17 +111,25 @@ def test_rates_are_inverse_times() -> None:
 
 def test_a_full_replica_reads_and_writes() -> None:
     replica = EngineReplica(EIGHT, system("h100-sxm"), tensor_parallel(EIGHT, "bf16", 1))
-    one, many = (replica.requests_per_s(n, 1000, 100) for n in (1, 64))
-    assert one < many < 64 * one
-    step = replica.step(64, mean_context(EIGHT, 1000, 100)).expected
-    assert many < 64 / (100 * step)  # without the prompts
+    slow, quick = replica.largest(1000, 100), replica.largest(1000, 100, 0.02)
+    assert quick.requests_per_s < slow.requests_per_s and quick.sequences < slow.sequences
+    assert quick.token_s.expected <= 0.02 < slow.token_s.expected
+    step = replica.step(slow.sequences, mean_context(EIGHT, 1000, 100)).expected
+    assert slow.requests_per_s < slow.sequences / (99 * step)  # without the prompts
     assert mean_context(EIGHT, 1000, 100) == 1050 and mean_context(find_model("gpt2"), 1024, 100) == 1024
+
+
+def test_an_engine_that_lacks_room_is_told_to_run_fewer() -> None:
+    small = EngineReplica(EIGHT, system("rtx-4060-ti-8gb"), tensor_parallel(EIGHT, "int4_wo", 1))
+    assert small.server(1, 4096).options.max_num_seqs == 1 and small.memory(1, 4096).fits
+    large = EngineReplica(EIGHT, system("h100-sxm"), tensor_parallel(EIGHT, "bf16", 1))
+    assert large.server(1, 4096).options.max_num_seqs == 1024 and large.server(2000, 16).options.max_num_seqs == 2000
 
 
 def test_sequences_that_fit_fill_the_memory() -> None:
     replica = EngineReplica(EIGHT, system("h100-sxm"), tensor_parallel(EIGHT, "bf16", 1))
     most = replica.most_sequences(4096)
-    assert replica.memory(int(most), 4096).fits and not replica.memory(int(most) + 1, 4096).fits
+    assert replica.memory(int(most), 4096).fits and not replica.memory(int(1.05 * most), 4096).fits
     local = LlamaCppReplica(EIGHT, system("m2-ultra"), "F16", 1)
     memory = local.memory(1, 4096)
     assert local.most_sequences(4096) * memory.cache == pytest.approx(memory.most - memory.weights - memory.workspace)

@@ -3,9 +3,9 @@
 What one copy of the model does is :mod:`gpuwise.serve`'s; here it meets a job: users who talk at once, or
 requests that arrive.
 
-    replicas     = ceil(peak rate / rate of a replica that stays full)
+    replicas     = ceil(peak rate / largest rate of a replica whose tokens come fast enough)
 
-Nothing queues here: latency under bursts is another question than which hardware.
+The rate is the closed form of what ``gpuwise capacity`` simulates (:mod:`gpuwise.serve.steady`).
 """
 
 from __future__ import annotations
@@ -20,16 +20,14 @@ from gpuwise.facts.hardware.systems import Cluster, default_system
 from gpuwise.pick.jobs import PEAK_OVER_MEAN, Job
 from gpuwise.pick.outcomes import CHANGED, SAME
 from gpuwise.predict.estimate import Estimate
-from gpuwise.serve.engine import MOST_SEQUENCES, engine_runs, tensor_parallel
+from gpuwise.serve.engine import engine_runs, tensor_parallel
 from gpuwise.serve.formats import FORMAT_OF_BITS, FORMATS, weight_bytes_read
 from gpuwise.serve.llama_cpp import MOST_DEVICES
-from gpuwise.serve.memory import ServingMemory, engine_memory, llama_cpp_memory
-from gpuwise.serve.replica import EngineReplica, NoReplica, Replica, mean_context, serve
+from gpuwise.serve.memory import ServingMemory, llama_cpp_memory
+from gpuwise.serve.replica import EngineReplica, NoReplica, Replica, serve
 
 SPLITS = (1, 2, 3, 4, 6, 8, 16)
 """Devices one copy is spread over. llama.cpp takes any number of layers on each; an engine needs heads that divide."""
-BATCHES = (1, 8, 32, 128, MOST_SEQUENCES)
-"""Sequences a replica is tried with under a load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +96,7 @@ def _memories(job: Job, accelerator: Accelerator, bits: int, n: int) -> Iterator
     """What each program that runs there needs on ``n`` devices: an engine, and for one user llama.cpp."""
     weights, users = FORMAT_OF_BITS[bits], max(job.load.users, 1)
     if engine_runs(accelerator):
-        engine = tensor_parallel(job.arch, weights, n)
-        yield engine_memory(job.arch, accelerator, engine, sequences=users, context=_context(job))
+        yield _replica(job, accelerator, weights, n).memory(users, _context(job))
     if job.load.users == 1 and n <= MOST_DEVICES:
         local = FORMATS[weights].llama_cpp
         yield llama_cpp_memory(job.arch, accelerator, local, n_devices=n, context=_context(job))
@@ -122,15 +119,19 @@ def least_replicas(job: Job, accelerator: Accelerator, ranks: int) -> int:
     if not peak:
         return 1
     arithmetic = tokens * job.flop_per_served_token / (peak * ranks)
-    stream = job.load.output_tokens * least_token_s(job, accelerator, ranks) / _most_sequences(job, accelerator, ranks)
+    stream = job.load.output_tokens * least_token_s(job, accelerator, ranks) / most_sequences(job, accelerator, ranks)
     return max(1, math.ceil(rate * PEAK_OVER_MEAN * max(arithmetic, stream)))
 
 
-def _most_sequences(job: Job, accelerator: Accelerator, ranks: int) -> float:
+def most_sequences(job: Job, accelerator: Accelerator, ranks: int) -> float:
     """The most sequences whose cache fits beside the narrowest weights, up to the largest batch."""
-    config = tensor_parallel(job.arch, FORMAT_OF_BITS[job.bits[-1]], ranks)
-    replica = EngineReplica(job.arch, default_system(accelerator), config)
-    return min(max(replica.most_sequences(_context(job)), 1.0), float(BATCHES[-1]))
+    replica = _replica(job, accelerator, FORMAT_OF_BITS[job.bits[-1]], ranks)
+    return min(max(replica.most_sequences(_context(job)), 1.0), float(replica.server().options.max_num_seqs or 1))
+
+
+def _replica(job: Job, accelerator: Accelerator, weights: str, ranks: int) -> EngineReplica:
+    """A tensor group of the accelerator's usual system."""
+    return EngineReplica(job.arch, default_system(accelerator), tensor_parallel(job.arch, weights, ranks))
 
 
 def serve_on(job: Job, cluster: Cluster, ranks: int) -> Service | TooLargeToServe:
@@ -171,11 +172,10 @@ def _under_load(job: Job, cluster: Cluster, ranks: int) -> Service | TooLargeToS
         raise UnpredictableError(f"vLLM is not known to run on {cluster.accelerator.name}")
     for bits in job.bits:
         replica = EngineReplica(job.arch, cluster.system, tensor_parallel(job.arch, FORMAT_OF_BITS[bits], ranks))
-        batches = [b for b in BATCHES if replica.memory(b, _context(job)).fits]
-        if not batches:
+        if not replica.memory(1, _context(job)).fits:
             continue
         try:
-            service = _full_service(job, replica, batches, bits)
+            service = _full_service(job, replica, bits)
         except (InputError, UnpredictableError) as error:
             refusal = refusal or error
             continue
@@ -185,25 +185,20 @@ def _under_load(job: Job, cluster: Cluster, ranks: int) -> Service | TooLargeToS
     return slow or _refused(job, cluster, ranks, refusal)
 
 
-def _full_service(job: Job, replica: EngineReplica, batches: list[int], bits: int) -> Service:
-    """The batch that carries most at a speed one can read, the smallest where none has it."""
+def _full_service(job: Job, replica: EngineReplica, bits: int) -> Service:
+    """The replica at the largest rate whose answers come as fast as one wants to read."""
     load = job.load
     assert load.requests_per_s is not None
-    context = mean_context(job.arch, load.prompt_tokens, load.output_tokens)
-    steps = {b: replica.step(b, context) for b in batches}
-    requests_per_s = {b: replica.requests_per_s(b, load.prompt_tokens, load.output_tokens) for b in batches}
-    quick = [b for b in batches if load.least_tokens_per_s * steps[b].expected <= 1.0] or batches[:1]
-    best = max(quick, key=lambda b: requests_per_s[b])
-    n = max(1, math.ceil(load.requests_per_s * PEAK_OVER_MEAN / requests_per_s[best]))
-    step = steps[best]
+    full = replica.largest(load.prompt_tokens, load.output_tokens, 1.0 / load.least_tokens_per_s)
+    n = max(1, math.ceil(load.requests_per_s * PEAK_OVER_MEAN / full.requests_per_s))
     return Service(
         bits,
         replica,
         n,
-        best,
-        step.inverse(),
-        requests_per_s[best] * _context(job) * n,
-        replica.memory(best, _context(job)),
+        full.sequences,
+        full.token_s.inverse(),
+        full.requests_per_s * _context(job) * n,
+        replica.memory(full.sequences, _context(job)),
         tier_of(job, bits),
     )
 

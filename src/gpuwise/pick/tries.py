@@ -26,7 +26,6 @@ from gpuwise.pick.outcomes import TIGHT_SHARE, UNMEASURED, WIDER_BONUS, Outcome,
 from gpuwise.pick.owning import Terms, bill, least_bill_usd, resale_share
 from gpuwise.pick.ranking import Try, least_budget, time_limit_s, too_large
 from gpuwise.pick.serving import (
-    BATCHES,
     Service,
     TooLargeToServe,
     can_serve,
@@ -34,6 +33,7 @@ from gpuwise.pick.serving import (
     least_replicas,
     least_short,
     least_token_s,
+    most_sequences,
     ranks_for,
     serve_on,
     tier_of,
@@ -251,7 +251,7 @@ def _serving(job: Job, way: Way, limits: Limits, terms: Terms, known: Prediction
             yield over
             continue
         bits = fitting_bits(job, accelerator, ranks) or job.bits[-1]
-        batch = job.load.users or BATCHES[-1]
+        batch = job.load.users or most_sequences(job, accelerator, ranks)
         rate = job.flop_per_served_token * batch / token_s * least_n / ranks
         there = placed(way, cluster, limits.have)
         yield Try(

@@ -25,8 +25,8 @@ from gpuwise.predict.memory.kv_cache import kv_cache_bytes
 from gpuwise.serve.formats import FORMATS, find_format, weight_bytes, weight_bytes_read
 from gpuwise.serve.memory import cache_layout
 from gpuwise.serve.processor import token_time
-from gpuwise.serve.replica import LLAMA_CPP, NoReplica, Replica, most_ranks, serve
-from gpuwise.units import HOUR_S, format_bytes
+from gpuwise.serve.replica import LLAMA_CPP, EngineReplica, NoReplica, Replica, most_ranks, serve
+from gpuwise.units import HOUR_S, format_bytes, format_duration
 from gpuwise.workload.transformer.parameters import count_parameters
 from gpuwise.workload.transformer.tables import model_flop_per_token
 
@@ -51,6 +51,8 @@ class ModelRow:
     cost_usd: Estimate | None = None
     notes: tuple[str, ...] = ()
     speedup: Estimate | None = None
+    first_token_s: Estimate | None = None
+    """Of decoding in an engine: to the first token of a prompt as long as the context that meets nobody, at the client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +167,11 @@ def _gpu_decode(target: Cluster, arch: Architecture, form: str, context: int, ba
     read = weight_bytes_read(arch, replica.weights) + batch * cache_read
     reading = read / (a.memory_bandwidth_bytes_per_s * together)
     bound = "memory" if reading > 0.5 * served.step.expected else "software" if batch == 1 else "mixed"
-    notes = (*_how(replica, form), *replica.notes)
-    return ModelRow(target.label, a.id, "gpu", served.step, served.tokens_per_s(batch), bound, needs, has, notes=notes)
+    first = replica.first_token(context) if isinstance(replica, EngineReplica) else None
+    said = () if first is None else (f"first token of a prompt of {context:,} tokens after {format_duration(first.expected)}",)
+    notes = (*_how(replica, form), *replica.notes, *said)
+    rate = served.tokens_per_s(batch)
+    return ModelRow(target.label, a.id, "gpu", served.step, rate, bound, needs, has, notes=notes, first_token_s=first)
 
 
 def _how(replica: Replica, form: str) -> tuple[str, ...]:

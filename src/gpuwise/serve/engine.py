@@ -18,8 +18,6 @@ from gpuwise.predict.coefficients import load_json
 from gpuwise.serve.formats import ENGINE_FORMATS
 
 ENGINES = ("vllm", "sglang", "trtllm")
-MOST_SEQUENCES = 256
-"""Sequences an engine runs at once unless told otherwise (vLLM's default ``max_num_seqs``)."""
 
 
 @dataclass(frozen=True, slots=True)

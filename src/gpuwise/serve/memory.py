@@ -1,10 +1,10 @@
 """Device memory of a model that serves: weights, key-value cache, workspace, on the fullest rank.
 
-    device = W/t + U KV(C) + A + context
+    device = W/t + U KV(C) + other
 
 ``W`` weights in their format, ``t`` tensor ranks, ``U`` sequences of ``C`` tokens whose cache takes ``KV(C)`` on a rank
-(:mod:`gpuwise.predict.memory.kv_cache`), ``A`` the activations of the largest batch of prompt tokens with the logits of every
-sequence.
+(:mod:`gpuwise.predict.memory.kv_cache`). What an engine takes besides is what it logs when it starts
+(:mod:`gpuwise.serve.simulate.pool_memory`), of llama.cpp the buffers of a batch.
 """
 
 from __future__ import annotations
@@ -21,10 +21,6 @@ from gpuwise.serve.engine import EngineConfig
 from gpuwise.serve.formats import FORMATS, find_format, weight_bytes
 from gpuwise.workload.transformer.parameters import count_parameters
 
-ENGINE_SHARE = 0.9
-"""Share of the device an engine takes (vLLM's default gpu_memory_utilization, docs.vllm.ai engine arguments)."""
-PROMPT_BATCH_TOKENS = 8192
-"""Prompt tokens an engine works on at once (vLLM's max_num_batched_tokens for a server on large devices)."""
 LOCAL_BATCH_TOKENS = 512
 """The same for llama.cpp (n_ubatch, llama.cpp tools/server/README.md)."""
 UNIFIED_SHARE = 0.75
@@ -55,22 +51,8 @@ def cache_layout(weights: str) -> CacheLayout:
     return LLAMA_CPP if find_format(weights).of_llama_cpp else VLLM
 
 
-def engine_memory(
-    arch: Architecture, accelerator: Accelerator, config: EngineConfig, *, sequences: int, context: int
-) -> ServingMemory:
-    """Bytes on a rank of a serving engine (vLLM, SGLang, TensorRT-LLM) that holds ``sequences`` of ``context`` tokens."""
-    each = _sequence_bytes(arch, context, config.tp, config.kv_dtype)
-    mine = -(-sequences // config.attention_dp)
-    ffn = arch.ffn if arch.moe is None else arch.moe.expert_ffn * arch.moe.n_active + arch.moe.shared_ffn
-    activations = PROMPT_BATCH_TOKENS * 2.0 * (2 * arch.hidden + 2 * ffn / config.tp)
-    logits = mine * arch.vocab * 4.0
-    unified = accelerator.unified_memory
-    most = accelerator.memory_bytes * UNIFIED_SHARE if unified else usable_bytes(accelerator) * ENGINE_SHARE
-    return ServingMemory(rank_weights(arch, config), mine * each, activations + logits + context_bytes(accelerator), most)
-
-
 @lru_cache(maxsize=1024)
-def _sequence_bytes(arch: Architecture, context: int, tp: int, kv_dtype: str) -> float:
+def sequence_bytes(arch: Architecture, context: int, tp: int, kv_dtype: str) -> float:
     """Cache of one sequence on a rank."""
     return float(kv_cache_bytes(arch, context, replace(VLLM, tp=tp, dtype=kv_dtype)))
 

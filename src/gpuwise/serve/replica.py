@@ -8,18 +8,21 @@ same width for one sequence elsewhere. Nothing queues here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuwise.errors import GpuwiseError, InputError, UnpredictableError
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.estimate import Estimate
-from gpuwise.serve.engine import EngineConfig, engine_costs, engine_runs, tensor_parallel
+from gpuwise.serve.engine import EngineConfig, engine_runs, tensor_parallel
 from gpuwise.serve.formats import FORMATS
-from gpuwise.serve.iteration import iteration_time, one_iteration, shared_prefill
 from gpuwise.serve.llama_cpp import MOST_DEVICES, token_time, vendors
-from gpuwise.serve.memory import ServingMemory, engine_memory, llama_cpp_memory
+from gpuwise.serve.memory import ServingMemory, llama_cpp_memory, sequence_bytes
+from gpuwise.serve.simulate import Server, Settings
+from gpuwise.serve.simulate.pool_memory import engine_parts
+from gpuwise.serve.steady import Steady, first_token_time, largest, prompt_time, step_time
 
 LLAMA_CPP = "llama.cpp"
 PROGRAMS = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
@@ -52,14 +55,33 @@ class EngineReplica:
         widened = self.weights in ("fp8", "fp8_block") and "fp8" not in self.system.accelerator.peak_flop_per_s
         return ("8-bit weights are widened on the way",) if widened else ()
 
+    def server(self, sequences: int = 1, context: int = 1) -> Server:
+        """The engine as installed; told to run ``sequences`` at once where that is more, or where their caches of ``context``
+        tokens do not fit beside what it takes for its usual number."""
+        plain = Server(self.arch, self.system, self.config)
+        if sequences > (plain.options.max_num_seqs or 0) or not self._memory(plain, sequences, context).fits:
+            return replace(plain, settings=Settings(max_num_seqs=max(sequences, 1)))
+        return plain
+
     def memory(self, sequences: int, context: int) -> ServingMemory:
         """Bytes on a rank with ``sequences`` of ``context`` tokens."""
-        return engine_memory(self.arch, self.system.accelerator, self.config, sequences=sequences, context=context)
+        mine = self._each(sequences)
+        return self._memory(self.server(mine, context), mine, context)
+
+    def _memory(self, server: Server, sequences: int, context: int) -> ServingMemory:
+        graphs = server.rules.graphs_in_budget
+        parts = engine_parts(self.arch, self.system.accelerator, self.config, server.options, graphs)
+        each = sequence_bytes(self.arch, context, self.config.tp, self.config.kv_dtype)
+        return ServingMemory(parts.weights, sequences * each, parts.other, parts.requested)
+
+    def _each(self, sequences: int) -> int:
+        """Of ``sequences``, those of one data-parallel group."""
+        return -(-sequences // self.config.attention_dp)
 
     def most_sequences(self, context: int) -> float:
         """Sequences of ``context`` tokens whose cache fits beside the weights; below 1 when not one does."""
-        none, one = (self.memory(n, context) for n in (0, 1))
-        return (one.most - none.total) / (one.total - none.total)
+        one = self._memory(self.server(1, context), 1, context)
+        return (one.most - one.weights - one.workspace) / one.cache
 
     def step(self, sequences: int, context: int) -> Estimate:
         """Seconds of one more token for each of ``sequences`` whose caches hold ``context`` tokens.
@@ -67,20 +89,23 @@ class EngineReplica:
         Raises InputError for a split the model or the system cannot have, UnpredictableError for a kernel without a rate.
         """
         self._check()
-        return iteration_time(self.arch, self.system, self.config, sequences, 1, context)
+        mine = self._each(sequences)
+        return step_time(self.server(mine, context), mine, context)
+
+    def first_token(self, tokens: int) -> Estimate:
+        """Seconds to the first token of a request of ``tokens`` that meets nobody. Raises as :meth:`step`."""
+        self._check()
+        return first_token_time(self.server(1, tokens), tokens)
 
     def prompt(self, tokens: int) -> Estimate:
         """Seconds of reading one prompt of ``tokens`` by itself. Raises as :meth:`step`."""
         self._check()
-        return iteration_time(self.arch, self.system, self.config, self.config.attention_dp, tokens, tokens)
+        return prompt_time(self.server(1, tokens), tokens)
 
-    def requests_per_s(self, sequences: int, prompt_tokens: int, output_tokens: int) -> float:
-        """Requests a second while ``sequences`` are always in flight: each request takes ``output_tokens`` decode
-        iterations at its mean length, and its prompt lengthens the iterations it shares. Raises as :meth:`step`."""
-        step = self.step(sequences, mean_context(self.arch, prompt_tokens, output_tokens))
-        prompt = one_iteration(self.arch, self.system, self.config, self.config.attention_dp, prompt_tokens, prompt_tokens)
-        prompt_s = float(shared_prefill(prompt, engine_costs(self.config))[0]) / self.config.attention_dp
-        return 1.0 / (prompt_s + output_tokens * step.expected / sequences)
+    def largest(self, prompt_tokens: int, output_tokens: int, token_s: float = math.inf) -> Steady:
+        """The largest rate of such requests whose tokens come within ``token_s``. Raises as :meth:`step`."""
+        self._check()
+        return largest(self.server(1, prompt_tokens + output_tokens), prompt_tokens, output_tokens, token_s)
 
     def _check(self) -> None:
         most = most_ranks(self.system)

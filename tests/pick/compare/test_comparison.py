@@ -21,7 +21,6 @@ from gpuwise.pick.compare.words import than
 from gpuwise.plan.api import make_plan
 from gpuwise.plan.goal import Wishes
 from gpuwise.predict.memory.kv_cache import VLLM, kv_cache_bytes
-from gpuwise.serve.memory import ENGINE_SHARE
 
 TODAY = datetime.date(2026, 11, 21)
 CARDS = ("RTX 4090", "L40S", "A100 80GB")
@@ -212,7 +211,7 @@ def test_a_bigger_memory_serves_more_at_once() -> None:
     assert small and large and large > 2 * small  # the weights are held once in either
     assert c.work is not None
     more = (large - small) * float(kv_cache_bytes(c.work.arch, c.work.context, VLLM.unpadded)) / c.work.context
-    assert more == pytest.approx(ENGINE_SHARE * 40 * 2**30, rel=0.03)
+    assert more == pytest.approx(0.92 * 40 * 2**30, rel=0.03)  # vLLM's gpu_memory_utilization
 
 
 def test_weights_get_narrower_only_where_they_must() -> None:
@@ -351,8 +350,8 @@ def test_serving_is_compared_in_one_format_and_at_one_batch():
     assert len({cell.words for cell in rows["serve_weights"].cells}) == 1
     small, large = (cell.value for cell in rows["decode_same_batch"].cells)
     full_small, full_large = (cell.value for cell in rows["decode_batch"].cells)
-    assert small == full_small and small < large < full_large
-    one = [cell.value for cell in rows["decode_one"].cells]
+    one = [cell.value or 0.0 for cell in rows["decode_one"].cells]
+    assert small and large and full_large and small == full_small and small < large < full_large
     assert large / small < 1.5 * one[1] / one[0]
     assert "sequences at once" in " ".join(answer.verdict)
 

@@ -13,7 +13,7 @@ from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.estimate import Estimate
-from gpuwise.serve.engine import MOST_SEQUENCES, engine_runs, tensor_parallel
+from gpuwise.serve.engine import engine_runs, tensor_parallel
 from gpuwise.serve.formats import FORMAT_OF_BITS, format_of_precision
 from gpuwise.serve.replica import LLAMA_CPP, EngineReplica, NoReplica, ReplicaStep, most_ranks, serve
 from gpuwise.units import format_bytes
@@ -30,6 +30,8 @@ class SubjectServing:
     cache_tokens: float | None = None
     single: Estimate | None = None
     single_words: str = ""
+    first_token: Estimate | None = None
+    """Seconds until a prompt as long as the context has its first token, asked alone."""
     batched: Estimate | None = None
     batch_words: str = "batches are not predicted on it"
     prefill: Estimate | None = None
@@ -123,7 +125,8 @@ def _single(served: ReplicaStep, cluster: Cluster, context: int) -> SubjectServi
     split = f"tensor parallel {replica.ranks}" if replica.ranks > 1 and replica.program != LLAMA_CPP else ""
     tokens = int(replica.most_sequences(context) * context) * (cluster.n_accelerators // replica.ranks)
     label = f"{replica.weights} ({replica.program})"
-    return SubjectServing(replica.weights, label, "", float(tokens), served.tokens_per_s(), split)
+    first = replica.first_token(context) if isinstance(replica, EngineReplica) else None
+    return SubjectServing(replica.weights, label, "", float(tokens), served.tokens_per_s(), split, first)
 
 
 def _groups(arch: Architecture, cluster: Cluster, weights: str, context: int) -> Iterator[_Group]:
@@ -134,7 +137,8 @@ def _groups(arch: Architecture, cluster: Cluster, weights: str, context: int) ->
         replica = EngineReplica(arch, cluster.system, tensor_parallel(arch, weights, tp))
         most = replica.most_sequences(context)
         if most >= 1:
-            yield _Group(replica, cluster.n_accelerators // tp, int(most * context), min(int(most), MOST_SEQUENCES))
+            at_once = min(int(most), replica.server().options.max_num_seqs or 1)
+            yield _Group(replica, cluster.n_accelerators // tp, int(most * context), at_once)
 
 
 def _with_batches(one: SubjectServing, groups: Sequence[_Group], context: int) -> SubjectServing:

@@ -204,6 +204,7 @@ def _serving(subjects: Sequence[Subject], work: Work, today: datetime.date) -> l
             lambda _, d: Cell() if d.cache_tokens is None else Cell(d.cache_tokens, "", "derived", "memory beside the weights"),
         ),
         row("decode_one", "one sequence", "tokens/s", "higher", lambda _, d: speed(d.single, d.single_words)),
+        row("first_token", "first token", "s", "lower", lambda _, d: speed(d.first_token, d.single_words)),
         row("decode_batch", "full batch", "tokens/s", "higher", lambda _, d: speed(d.batched, d.batch_words)),
         *same_batch,
         row("prefill", "reading a prompt", "tokens/s", "higher", lambda _, d: speed(d.prefill, d.prefill_words)),

@@ -47,7 +47,9 @@ class KernelTables:
     """[G, 2] of decoding sequences, at ``lengths`` tokens each."""
     lengths: tuple[int, int]
     chunk_s: F64
-    """[Q, C] of the attention of a prompt's tokens that see earlier ones."""
+    """[Q, C] of the attention of ``queries`` tokens of a prompt that see ``contexts`` earlier ones."""
+    queries: tuple[int, ...]
+    contexts: tuple[int, ...]
     log_sigma: float
     basis: Basis
 
@@ -59,17 +61,30 @@ def graph_sizes(most: int) -> I64:
     return np.array([s for s in sizes if s <= most] or [1], np.int64)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=512)
 def kernel_tables(
-    arch: Architecture, system: System, config: EngineConfig, most_sequences: int, most_tokens: int, context: int
+    arch: Architecture,
+    system: System,
+    config: EngineConfig,
+    most_sequences: int,
+    most_tokens: int,
+    context: int,
+    only: tuple[tuple[int, ...], tuple[int, ...]] | None = None,
 ) -> KernelTables:
     """Tables for steps of up to ``most_sequences`` on a data-parallel group and ``most_tokens``, whose caches hold about
-    ``context`` tokens. Raises as :func:`~gpuwise.serve.iteration.device_times`."""
+    ``context`` tokens; ``only`` around so many sequences and tokens of prompts, where the times are the whole tables'.
+    Raises as :func:`~gpuwise.serve.iteration.device_times`."""
     rows = np.unique(
         np.concatenate([_thin(graph_sizes(min(most_sequences, 512))), _steps(512, most_sequences), [most_sequences]])
     )
     tokens = np.unique(np.concatenate([[1, 16], _steps(32, min(most_tokens, 512), 32), _steps(512, most_tokens), [most_tokens]]))
     lengths = (max(context // 2, 16), max(context * 2, 64))
+    most_context = max(lengths[1], most_tokens)
+    q, c = np.array(_QUERIES), np.array([c for c in _CONTEXTS if c <= max(2 * most_context, 1024)])
+    q = q[q <= max(2 * most_tokens, 16)]
+    if only is not None:
+        sequences, prompts = only
+        rows, tokens, q = _around(rows, sequences), _around(tokens, (*sequences, *prompts)), _around(q, prompts)
     groups = config.attention_dp
 
     def times(sequences: I64, q_len: I64, kv_len: I64) -> DeviceTimes:
@@ -78,9 +93,6 @@ def kernel_tables(
     one = np.array([1], np.int64)
     short, long = (times(rows * groups, one, one * n) for n in lengths)
     work = times(one * groups, tokens, tokens)
-    most_context = max(lengths[1], most_tokens)
-    q, c = np.array(_QUERIES), np.array([c for c in _CONTEXTS if c <= max(2 * most_context, 1024)])
-    q = q[q <= max(2 * most_tokens, 16)]
     qs, cs = (x.reshape(-1) for x in np.meshgrid(q, c, indexing="ij"))
     prompts = times(one * groups, np.maximum(qs, 2), np.maximum(qs, 2) + cs)
     sigma = float(np.median(work.log_sigma))
@@ -94,9 +106,17 @@ def kernel_tables(
         np.stack([short.attention_s, long.attention_s], axis=1),
         lengths,
         prompts.attention_s.reshape(len(q), len(c)),
+        tuple(q.tolist()),
+        tuple(c.tolist()),
         sigma,
         weakest(short.basis, work.basis),
     )
+
+
+def _around(grid: I64, values: Sequence[int]) -> I64:
+    """The first two points of a grid and those between which ``values`` lie."""
+    at = np.searchsorted(grid, np.array(values, np.int64))
+    return grid[np.unique(np.clip(np.concatenate([[0, 1], at - 1, at]), 0, len(grid) - 1))]
 
 
 def _thin(sizes: I64) -> I64:
@@ -181,8 +201,8 @@ class KernelSteps:
         self._work: list[float] = work.tolist()
         self._line_alone: list[float] = np.interp(least, tables.tokens, work).tolist()
         chunks = costs.prefill_slowdown * tables.chunk_s
-        self._q = [float(x) for x in _QUERIES[: chunks.shape[0]]]
-        self._c = [float(x) for x in _CONTEXTS[: chunks.shape[1]]]
+        self._q = [float(x) for x in tables.queries]
+        self._c = [float(x) for x in tables.contexts]
         self._chunks: list[list[float]] = chunks.tolist()
         self._chunk_floor = float(chunks[0, 0])
 

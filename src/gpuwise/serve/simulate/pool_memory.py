@@ -18,14 +18,19 @@ from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.memory.device import usable_bytes
 from gpuwise.predict.memory.kv_cache import VLLM, kv_page_bytes, kv_pool_tokens
 from gpuwise.serve.engine import EngineConfig
-from gpuwise.serve.memory import rank_weights
+from gpuwise.serve.memory import UNIFIED_SHARE, rank_weights
+from gpuwise.serve.simulate.kernel_steps import graph_sizes
 from gpuwise.serve.simulate.settings import Settings
 from gpuwise.units import GIB
 
+_USUAL_GRAPHS = 512
+"""Largest batch with a graph in the starts that were logged; with fewer sequences an engine captures no batch over twice as
+many (vllm config/vllm.py, _set_cudagraph_sizes)."""
+
 
 @dataclass(frozen=True, slots=True)
-class PoolMemory:
-    """Bytes on the fullest rank, and what its cache holds."""
+class EngineParts:
+    """Bytes on the fullest rank; ``pool`` is what is left for the cache, below zero where the rest does not fit."""
 
     requested: float
     weights: float
@@ -33,33 +38,73 @@ class PoolMemory:
     outside_torch: float
     graphs: float
     graphs_counted: bool
-    pool: float
-    tokens: int
-    """As the engine logs them: every layer counted as if it kept all."""
-    blocks: int
 
     @property
     def other(self) -> float:
         """All but weights and cache."""
         return self.activations + self.outside_torch + (self.graphs if self.graphs_counted else 0.0)
 
+    @property
+    def pool(self) -> float:
+        return self.requested - self.weights - self.other
 
-def pool_memory(
+
+@dataclass(frozen=True, slots=True)
+class PoolMemory:
+    """``parts`` of the fullest rank, and what its cache holds."""
+
+    parts: EngineParts
+    tokens: int
+    """As the engine logs them: every layer counted as if it kept all."""
+    blocks: int
+
+    @property
+    def pool(self) -> float:
+        """Bytes of the cache."""
+        return self.parts.pool
+
+    @property
+    def other(self) -> float:
+        """All but weights and cache."""
+        return self.parts.other
+
+    @property
+    def weights(self) -> float:
+        return self.parts.weights
+
+    @property
+    def requested(self) -> float:
+        """The engine's share of the device."""
+        return self.parts.requested
+
+
+def engine_parts(
     arch: Architecture, accelerator: Accelerator, config: EngineConfig, options: Settings, graphs_in_budget: bool
-) -> PoolMemory:
-    """What the engine has for its cache. Raises InputError where nothing is left."""
+) -> EngineParts:
+    """What an engine takes before its cache. Memory shared with a host is not all the engine's."""
     c = load_json("pool")
-    assert options.max_num_seqs is not None and options.block_size is not None and options.memory_share is not None
-    assert options.max_num_batched_tokens is not None
+    assert options.max_num_seqs is not None and options.memory_share is not None and options.max_num_batched_tokens is not None
     requested = usable_bytes(accelerator) * options.memory_share
+    if accelerator.unified_memory:
+        requested = min(requested, accelerator.memory_bytes * UNIFIED_SHARE)
     weights = rank_weights(arch, config)
     ffn = arch.ffn if arch.moe is None else arch.moe.expert_ffn * arch.moe.n_active + arch.moe.shared_ffn
     layer = options.max_num_batched_tokens * 2.0 * (c["hidden_copies"] * arch.hidden + c["ffn_copies"] * ffn / config.tp)
     sampler = c["logit_bytes"] * options.max_num_seqs * arch.vocab
     activations = max(sampler, layer) + c["activation_base_bytes"] + (c["expert_bytes"] if arch.moe is not None else 0.0)
     outside = c["outside_bytes"] + (c["outside_group_bytes"] if config.tp * config.attention_dp > 1 else 0.0)
-    graphs = c["graph_base_bytes"] + c["graph_layer_bytes"] * arch.n_layers
-    pool = requested - weights - activations - outside - (graphs if graphs_in_budget else 0.0)
+    captured = len(graph_sizes(min(2 * options.max_num_seqs, options.graph_most))) / len(graph_sizes(_USUAL_GRAPHS))
+    graphs = (c["graph_base_bytes"] + c["graph_layer_bytes"] * arch.n_layers) * captured
+    return EngineParts(requested, weights, activations, outside, graphs, graphs_in_budget)
+
+
+def pool_memory(
+    arch: Architecture, accelerator: Accelerator, config: EngineConfig, options: Settings, graphs_in_budget: bool
+) -> PoolMemory:
+    """What the engine has for its cache. Raises InputError where nothing is left."""
+    assert options.block_size is not None
+    parts = engine_parts(arch, accelerator, config, options, graphs_in_budget)
+    pool = parts.pool
     layout = replace(VLLM, tp=config.tp, dtype=config.kv_dtype, page_tokens=options.block_size)
     if pool < kv_page_bytes(arch, layout):
         raise InputError(
@@ -67,6 +112,4 @@ def pool_memory(
             hint="split it over more GPUs or narrow its weights",
         )
     tokens = int(kv_pool_tokens(arch, pool, layout))
-    return PoolMemory(
-        requested, weights, activations, outside, graphs, graphs_in_budget, pool, tokens, max(tokens // options.block_size - 1, 1)
-    )
+    return PoolMemory(parts, tokens, max(tokens // options.block_size - 1, 1))

@@ -73,12 +73,12 @@ class Server:
             ahead=self.rules.ahead,
         )
 
-    def steps(self, context: int) -> KernelSteps:
-        """Seconds of steps whose sequences hold about ``context`` tokens."""
+    def steps(self, context: int, only: tuple[tuple[int, ...], tuple[int, ...]] | None = None) -> KernelSteps:
+        """Seconds of steps whose sequences hold about ``context`` tokens; ``only`` of so many sequences and tokens of prompts."""
         near = 1 << max(int(context - 1).bit_length(), 5)
         limits = self.limits
         most = min(limits.sequences, limits.n_blocks)
-        tables = kernel_tables(self.arch, self.system, self.config, most, limits.tokens, near)
+        tables = kernel_tables(self.arch, self.system, self.config, most, limits.tokens, near, only)
         front = self.front
         return KernelSteps(
             tables,

@@ -1,0 +1,124 @@
+"""A simulated engine without the simulation: closed forms of the same step times.
+
+One more token of ``n`` sequences that hold ``S`` tokens together, and the first token of a request that meets nobody:
+
+    step(n, S) = max(fixed(n) + slope(n) S, host(n))
+    first(p)   = sum of steps over the chunks of the prompt, each no longer than a step's tokens
+
+An engine that is always full of requests of ``p`` tokens in and ``o`` out, ``n`` of them decoding, gets ``r = n / (o - 1)``
+new prompts a step, ``k`` of them with the chance of a Poisson count, and carries
+
+    rate(n) = r / E[step(n, S, k prompts)],    S = n (p + o / 2)
+
+The largest rate has the most sequences whose caches fit, whose prompts fit into the tokens of the steps, and whose tokens come
+in time. Equal to simulated runs within what ``tests/serve/test_steady.py`` states.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+from gpuwise.predict.estimate import Estimate, weakest
+from gpuwise.serve.simulate.kernel_steps import KernelSteps, graph_sizes
+from gpuwise.serve.simulate.server import Server
+
+MOST_PROMPTS = 24
+"""New prompts a step that are told apart; beyond them a step's time is on a line."""
+FULL_SHARE = 0.97
+"""Of the cache and of the tokens of steps that a load can fill: the rest is lost to requests that come at their own times."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steady:
+    """The largest rate of one copy. ``sequences`` decode at once, ``token_s`` between two tokens of an answer."""
+
+    requests_per_s: float
+    sequences: int
+    token_s: Estimate
+
+
+def step_time(server: Server, sequences: int, context: int) -> Estimate:
+    """Seconds of one more token of each of ``sequences`` whose caches hold ``context`` tokens. Raises as Server.steps."""
+    steps = server.steps(context, _only(server, sequences, ()))
+    seconds = max(steps.fixed[sequences] + steps.slope[sequences] * sequences * context, steps.host[sequences])
+    return _estimate(server, steps, seconds)
+
+
+def first_token_time(server: Server, prompt_tokens: int) -> Estimate:
+    """Seconds to the first token of a request that meets nobody, at the client. Raises as Server.steps."""
+    front = server.front
+    before = front.request_s + front.prompt_token_s * prompt_tokens + front.answer_s
+    prompt = prompt_time(server, prompt_tokens)
+    return prompt.scaled((prompt.expected + before) / prompt.expected)
+
+
+def prompt_time(server: Server, prompt_tokens: int) -> Estimate:
+    """Seconds of reading one prompt by itself, in chunks of a step's tokens. Raises as Server.steps."""
+    most = server.limits.tokens
+    chunks = [(min(most, prompt_tokens - at), at) for at in range(0, prompt_tokens, most)]
+    steps = server.steps(prompt_tokens, _only(server, 1, tuple(sorted({new for new, _ in chunks}))))
+    host = steps.host[min(1, len(steps.host) - 1)]
+    return _estimate(server, steps, sum(max(steps.mixed(0, 0, [chunk]), host) for chunk in chunks))
+
+
+def _only(server: Server, sequences: int, prompts: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """What the tables are made for: the sequences, the graph they run in, and tokens of prompts."""
+    sizes = graph_sizes(server.options.graph_most)
+    padded = next((int(s) for s in sizes if s >= sequences), sequences)
+    return (1, sequences, padded), prompts
+
+
+def _estimate(server: Server, steps: KernelSteps, seconds: float) -> Estimate:
+    """With the spread of the engine's steps, and of the kernels where the device's were not fitted."""
+    tables = steps.tables
+    fitted = tables.basis in ("measured", "fitted")
+    sigma = math.hypot(server.front.costs.log_sigma, 0.0 if fitted else tables.log_sigma)
+    return Estimate.from_log_sigma(seconds, sigma, weakest(tables.basis, "fitted"))
+
+
+@lru_cache(maxsize=1024)
+def largest(server: Server, prompt_tokens: int, output_tokens: int, token_s: float = math.inf) -> Steady:
+    """The largest rate of requests of so many tokens at which tokens of an answer come within ``token_s`` on average; where not
+    even one sequence has them so fast, that of one. Raises as Server.steps."""
+    limits = server.limits
+    held = prompt_tokens + output_tokens / 2
+    blocks = -(-int(held) // limits.block_tokens)
+    steps = server.steps(max(int(held), 1))
+    most = max(min(limits.sequences, int(FULL_SHARE * limits.n_blocks / blocks)), 1)
+    budget = FULL_SHARE * limits.tokens / (1.0 + prompt_tokens / max(output_tokens - 1, 1))
+    most = max(min(most, int(budget)), 1)
+    low, high = 1, most  # time between tokens rises with the sequences
+    if _step(steps, limits.tokens, high, prompt_tokens, output_tokens) > token_s:
+        while high - low > 1:
+            middle = (low + high) // 2
+            if _step(steps, limits.tokens, middle, prompt_tokens, output_tokens) > token_s:
+                high = middle
+            else:
+                low = middle
+    else:
+        low = high
+    seconds = _step(steps, limits.tokens, low, prompt_tokens, output_tokens)
+    return Steady(low / max(output_tokens - 1, 1) / seconds, low, _estimate(server, steps, seconds))
+
+
+def _step(steps: KernelSteps, tokens: int, n: int, prompt_tokens: int, output_tokens: int) -> float:
+    """Mean seconds of a step in which ``n`` sequences decode and as many prompts are new as answers end."""
+    cached = int(n * (prompt_tokens + output_tokens / 2))
+    plain = max(steps.fixed[n] + steps.slope[n] * cached, steps.host[n])
+    new = n / max(output_tokens - 1, 1)
+    room = max(tokens - n, 1)
+    if prompt_tokens > room:
+        chunks = [(min(room, prompt_tokens - at), at) for at in range(0, prompt_tokens, room)]
+        return plain + new * sum(steps.mixed(n, cached, [chunk]) - plain for chunk in chunks)
+    fit = min(room // prompt_tokens, MOST_PROMPTS)
+    times = [plain] + [steps.mixed(n, cached, [(prompt_tokens, 0)] * k) for k in range(1, fit + 1)]
+    each = (times[-1] - times[0]) / fit
+    seconds, chance, left, counted = 0.0, math.exp(-new), 1.0, 0.0
+    for k, time in enumerate(times):
+        seconds += chance * time
+        left, counted = left - chance, counted + chance * k
+        chance *= new / (k + 1)
+    # the prompts of steps with more of them are read at the pace of a full one
+    return seconds + max(left, 0.0) * times[0] + max(new - counted, 0.0) * each
