@@ -2,7 +2,8 @@
 
 The same requests come at every rate, only closer together, so that a faster one is never the luckier one. A rate is kept when
 no queue grows and every percentile is within its limit; between a rate that is kept and one that is not the logarithm is
-halved. Where all times are ``f`` times longer, the largest rate for limits ``T`` is
+halved, beginning near the closed form of a server that is always full. Where all times are ``f`` times longer, the largest rate
+for limits ``T`` is
 
     C(T; f) = C(T / f; 1) / f
 
@@ -25,16 +26,19 @@ from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.requests import ClosedLoop, Requests
 from gpuwise.serve.load.targets import Attainment, Target
 from gpuwise.serve.simulate import Run
+from gpuwise.serve.steady import largest
 
 SEARCH_REQUESTS, FINAL_REQUESTS = 600, 2400
 """Simulated for each rate of the search, and for the rates that are answered with: a queue that grows slowly shows late."""
 RESOLUTION = 1.03
 """Ratio of the two rates between which a search stops."""
-ALONE = 0.01
+ALONE = 1e-4
 """Of the rate of a full server: at this one requests meet nobody."""
+NEAR_FULL, UP, DOWN, LEAST_DOWN = 0.93, 1.15, 0.7, 0.15
+"""A search begins near the full rate, rises or falls by these factors, and below the last halves the logarithm."""
+MOST_STEPS = 40
 SEEDS = (1, 2)
 """Other draws of the requests that an interval is made with."""
-ALL_AT_ONCE = 1e6
 PERCENTILES = (50.0, 90.0, 95.0, 99.0)
 METRICS = ("ttft", "tpot", "itl", "e2e")
 
@@ -140,12 +144,13 @@ def _or_zero(value: float | None) -> float:
 
 
 def full_rate(configuration: Configuration, load: Load, n: int) -> float:
-    """Requests a second while there is always another one waiting: of the middle of a run in which all come at once."""
-    run = _run(configuration, load.at(ALL_AT_ONCE, n), None)
-    finish = np.sort(run.finish_s - run.arrival_s.min())
-    first, last = int(0.1 * len(finish)), int(0.9 * len(finish))
-    span = float(finish[last - 1] - finish[first]) if last - 1 > first else 0.0
-    return max((last - 1 - first) / span if span > 0 else 0.0, run.requests_per_s)
+    """Requests a second of a server that is never idle: the closed form for requests of the load's mean lengths, without the
+    parts of prompts that are found in the prefix cache. Raises as :func:`operate`."""
+    requests = load.at(1.0, n)
+    reused = requests.reused_share if configuration.settings.prefix_caching else 0.0
+    prompt = max(round(float(requests.prompt_tokens.mean()) * (1.0 - reused)), 1)
+    output = max(round(float(requests.output_tokens.mean())), 1)
+    return largest(configuration.server, prompt, output).requests_per_s / configuration.slowdown
 
 
 def keeps(configuration: Configuration, load: Load, rate_per_s: float, targets: Sequence[Target], n: int) -> Point | None:
@@ -162,22 +167,26 @@ def largest_rate(
     n: int = SEARCH_REQUESTS,
     seed: int = 0,
     full_per_s: float | None = None,
+    resolution: float = RESOLUTION,
 ) -> Limit:
-    """The largest rate within ``targets``. Raises as :func:`operate`."""
+    """The largest rate within ``targets``, within ``resolution``. Raises as :func:`operate`."""
     full = full_per_s or full_rate(configuration, load, n)
     alone = operate(configuration, load, ALONE * full, targets, n, seed=seed)
     if not alone.met:
         return Limit(configuration, None, alone, None, full)
-    best, missed = alone, operate(configuration, load, 1.1 * full, targets, n, seed=seed)
-    if missed.met:
-        return Limit(configuration, missed, alone, None, full)
-    while missed.rate_per_s / best.rate_per_s > RESOLUTION:
-        # most answers lie near the full rate: the first halvings are taken in favour of it
-        middle = math.sqrt(missed.rate_per_s * best.rate_per_s)
-        if best is alone:
-            middle = max(middle, missed.rate_per_s * 0.7 if missed.rate_per_s > full else middle)
-        point = operate(configuration, load, middle, targets, n, seed=seed)
+    best, missed = alone, None
+    rate = NEAR_FULL * full
+    for _ in range(MOST_STEPS):
+        point = operate(configuration, load, rate, targets, n, seed=seed)
         best, missed = (point, missed) if point.met else (best, point)
+        if missed is None:
+            rate = best.rate_per_s * UP
+        elif best is alone and missed.rate_per_s > LEAST_DOWN * full:
+            rate = missed.rate_per_s * DOWN
+        elif missed.rate_per_s / best.rate_per_s <= resolution:
+            break
+        else:
+            rate = math.sqrt(missed.rate_per_s * best.rate_per_s)
     return Limit(configuration, best, alone, missed, full)
 
 
