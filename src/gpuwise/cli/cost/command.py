@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from gpuwise.cli.cost.input import Owned, Rented, Span, Wanted
+from gpuwise.cli.cost.input import Owned, Rented, Served, Span, Wanted
 from gpuwise.cli.options import Count, Length, Whole
 from gpuwise.errors import InputError
 
 if TYPE_CHECKING:
     from gpuwise.money.rent_or_own.comparison import RentOrOwn
     from gpuwise.money.rent_or_own.rules import RuleCheck
+    from gpuwise.serve.capacity.answer import Capacity
 
-NOTHING_WANTED, OWNED_AS_KNOWN, RENTED_AS_KNOWN = Wanted(), Owned(), Rented()
+NOTHING_WANTED, NOTHING_SERVED, OWNED_AS_KNOWN, RENTED_AS_KNOWN = Wanted(), Served(), Owned(), Rented()
 
 
 def cost(
@@ -24,6 +25,7 @@ def cost(
     *,
     on: str,
     wanted: Wanted = NOTHING_WANTED,
+    served: Served = NOTHING_SERVED,
     owned: Owned = OWNED_AS_KNOWN,
     rented: Rented = RENTED_AS_KNOWN,
     country: str | None = None,
@@ -48,12 +50,12 @@ def cost(
     """Rent or own; what does the year cost, in money, power and carbon?
 
     Without a model: every way to get so many GPU-hours, in scenarios of prices, demand and failures. With one: the
-    bill of training it once on --tokens.
+    bill of training it once on --tokens, or of serving it to --users or at a --rate.
 
     Parameters
     ----------
     model
-        A model by name: the bill of one training run instead.
+        A model by name: the bill of one training run, or of serving it.
     on
         The GPUs: 8xH100-SXM, 2x4090. The count is that of one server.
     country
@@ -94,11 +96,14 @@ def cost(
     json
         One JSON document on the last line of stdout.
     """
-    if model is not None:
+    if served != NOTHING_SERVED and (model is None or (served.rate is None and served.users is None)):
+        lacks = "a model" if model is None else "--rate or --users"
+        raise InputError(f"serving needs {lacks}", hint="gpuwise cost llama-3.1-8b --on l40s --rate 20/s")
+    if model is not None and served == NOTHING_SERVED:
         _only_hours(wanted)
         _only_a_run(wanted, owned, rented, simple=simple, steps=steps, rules=rules, currency=currency, usd_rate=usd_rate)
         if tokens is None:
-            raise InputError("the tokens to train on are missing", hint="for example --tokens 15B")
+            raise InputError("the tokens to train on are missing", hint="--tokens 15B; to serve it, --rate 20/s or --users 500")
         from gpuwise.cli.cost.run import cost_run
 
         return cost_run(
@@ -131,11 +136,26 @@ def cost(
     }
     for name, value in of_a_run.items():
         if value is not None:
-            raise InputError(f"{_option(name)} without a model", hint="gpuwise cost llama-3.1-8b --on 8xH100-SXM --tokens 15B")
+            what = "without a model" if model is None else "is of a training run, not of serving"
+            raise InputError(f"{_option(name)} {what}", hint="gpuwise cost llama-3.1-8b --on 8xH100-SXM --tokens 15B")
+    if model is not None:
+        _only_hours(wanted, "what is served says the GPU-hours")
+    if rules and model is not None:
+        raise InputError("--rules with a model", hint="it is of the GPUs alone: leave the model out")
     if rules:
         _only_hours(wanted, "the rule is judged at its own hours")
         return _rules(on, wanted.years, owned, rented, country, seed, (currency, usd_rate), json)
-    return _hours(on, wanted, owned, rented, country, simple, steps, int(scenarios), seed, (currency, usd_rate), html, svg, json)
+    fleet = None
+    if model is not None:
+        import datetime
+
+        from gpuwise.cli.cost.serving import hours_of, served_fleet
+
+        fleet = served_fleet(model, on, served, datetime.date.today())
+        wanted, on = hours_of(fleet, wanted), f"{fleet.cluster.system.count}x{fleet.cluster.accelerator.id}"
+    return _hours(
+        on, wanted, owned, rented, country, simple, steps, int(scenarios), seed, (currency, usd_rate), html, svg, fleet, json
+    )
 
 
 def _hours(
@@ -151,6 +171,7 @@ def _hours(
     money: tuple[str, float | None],
     html: Path | None,
     svg: Path | None,
+    fleet: Capacity | None,
     json: bool,
 ) -> int:
     import datetime
@@ -189,10 +210,20 @@ def _hours(
         from gpuwise.cli.out import print_json
         from gpuwise.money.rent_or_own.document import comparison_document
 
-        print_json(comparison_document(result, counted))
+        document = comparison_document(result, counted)
+        if fleet is not None:
+            from gpuwise.serve.capacity.document import capacity_document
+
+            document |= {"served": capacity_document(fleet)["served"]}
+        print_json(document)
     else:
         from gpuwise.cli.cost.view import show_rent_or_own
 
+        if fleet is not None:
+            from gpuwise.cli.cost.serving import fleet_words
+            from gpuwise.cli.out import console
+
+            console().print(fleet_words(fleet), style="bold")
         show_rent_or_own(result, counted)
     return 0
 

@@ -159,6 +159,21 @@ class Wanted:
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True)
+class Served:
+    """With a model: the GPU-hours of the fleet that serves it, as ``gpuwise capacity`` finds it."""
+
+    rate: str | None = None
+    """With a model: requests to serve, 20/s or 1M/day, instead of a training run."""
+    users: Whole | None = None
+    """With a model: people to serve, instead of a training run."""
+    workload: str | None = None
+    """With --rate or --users: chat (usual), code, rag, agent, summarise, reasoning, or in=2000,out=300."""
+    slo: str | None = None
+    """With --rate or --users: targets, ttft_p95=1s,itl_p99=50ms."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True)
 class Owned:
     """What owning costs. A range like 150-250 is taken as uncertain."""
 

@@ -117,6 +117,7 @@ def fleet_document(fleet: Fleet) -> dict[str, object]:
         "usd_per_million_output_tokens_following_the_day": fleet.usd_per_million_following,
         "wh_per_million_output_tokens": fleet.wh_per_million,
         "power_w": fleet.power_w,
+        "mean_accelerators": fleet.mean_accelerators,
     }
 
 

@@ -63,6 +63,8 @@ class Fleet:
     """Tokens written, by a fleet that follows a day with that peak hour by hour."""
     wh_per_million: float | None
     power_w: float | None
+    mean_accelerators: float
+    """Of a fleet that follows a day with that peak hour by hour."""
 
     @property
     def accelerators_now(self) -> int:
@@ -94,6 +96,7 @@ def fleet_for(
     price = _price(whole, today, usd_per_hour, provider)
     per_hour = None if price is None else price.expected * whole.n_accelerators
     written, read = float(run.output_tokens.mean()), float(run.prompt_tokens.mean())
+    following = ranks * _following(rate, each.expected, demand)
     million_h = rate * written * HOUR_S / MEGA
     power = cluster_power(whole, workload="serving")
     watts = None if power is None else power.total_w.expected
@@ -108,9 +111,10 @@ def fleet_for(
         per_hour,
         None if per_hour is None else _scaled(per_hour / million_h, each),
         None if per_hour is None else per_hour / million_h * written / (written + read),
-        None if price is None else price.expected * ranks * _following(rate, each.expected, demand) / million_h,
+        None if price is None else price.expected * following / million_h,
         None if watts is None else watts / million_h,
         watts,
+        following,
     )
 
 

@@ -1,0 +1,67 @@
+"""A served load as a demand in GPU-hours: the fleet of ``gpuwise capacity``, hour by hour of its day."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gpuwise.cli.cost.input import Served, Wanted
+from gpuwise.errors import InputError
+
+if TYPE_CHECKING:
+    import datetime
+
+    from gpuwise.serve.capacity.answer import Capacity
+
+
+def served_fleet(model: str, on: str, served: Served, today: datetime.date) -> Capacity:
+    """What carries the load on ``on``. Raises InputError where nothing keeps the targets."""
+    from gpuwise.cli.capacity.command import Asked, Held, question
+    from gpuwise.cli.step.progress import progress
+    from gpuwise.facts.hardware.naming import find_cluster
+    from gpuwise.facts.models.catalogue import find_model
+    from gpuwise.serve.capacity.answer import capacity_on
+
+    arch = find_model(model)
+    asked = Asked(workload=served.workload, slo=served.slo, rate=served.rate, users=served.users)
+    load, targets, demand = question(arch, asked, Held())
+    with progress("simulating") as say:
+        answer = capacity_on(arch, find_cluster(on), load, targets, demand, today=today, explain=False, progress=say)
+    if answer.served is None:
+        raise InputError(
+            f"nothing on {on} keeps " + ", ".join(t.words for t in targets),
+            hint=f"gpuwise capacity {model} --on {on} says what comes nearest",
+        )
+    return answer
+
+
+def hours_of(answer: Capacity, wanted: Wanted) -> Wanted:
+    """``wanted`` with the GPU-hours of the fleet: the mean of a day, and its peak."""
+    from gpuwise.money.rent_or_own.demand import HOURS_PER_MONTH
+
+    assert answer.served is not None
+    fleet = answer.served.fleet
+    peak = fleet.cluster.n_accelerators / fleet.mean_accelerators
+    flat = peak < _FLAT
+    return replace(
+        wanted,
+        hours=(fleet.cluster.n_accelerators if flat else fleet.mean_accelerators) * HOURS_PER_MONTH,
+        shape="steady" if flat else "bursts",
+        peak=None if flat else round(peak, 2),
+    )
+
+
+_FLAT = 1.01
+"""Peak over mean of a fleet that stands all day."""
+
+
+def fleet_words(answer: Capacity) -> str:
+    """The fleet in a line."""
+    assert answer.served is not None
+    s, f = answer.served, answer.served.fleet
+    who = f"{answer.demand.users:,} users" if answer.demand.users else f"{f.rate_per_s:.3g} requests/s"
+    copies = "one copy" if f.copies_peak == 1 else f"{f.copies_peak} copies"
+    return (
+        f"{answer.arch.name} for {answer.load.title}, {who}: {copies} at the peak ({s.configuration.words}), "
+        f"{f.cluster.n_accelerators} {f.cluster.accelerator.name}, {f.mean_accelerators:.3g} over the day."
+    )
