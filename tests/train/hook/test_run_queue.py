@@ -97,3 +97,7 @@ def test_the_delay_belongs_to_where_the_loop_was(forward_s: float, python_s: flo
     assert whole_s > 0.1 * len(steps) * (forward_s + python_s)
     assert bare_s <= whole_s
     assert bare_s >= 0.8 * whole_s if python_s else bare_s <= 0.2 * whole_s
+    # without it, a phase is as long as its own work
+    own_s = sum(s.alone.forward_s for s in steps)
+    assert own_s == pytest.approx(len(steps) * forward_s, rel=0.25, abs=0.02)
+    assert all(s.alone.wall_s == pytest.approx(s.undisturbed_s) for s in steps)

@@ -1,12 +1,13 @@
 """Steps made of ticks: any loop, one optimizer or several."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwise.train.hook.ticks import Tick, boundary, steady, steps_of, warm_up
+from gpuwise.train.hook.ticks import Step, Tick, boundary, steady, steps_of, warm_up
 
 
 def loop(pattern: list[int], turns: int, seconds: float = 1.0) -> list[Tick]:
@@ -67,3 +68,13 @@ def test_at_least_half_the_steps_are_kept(walls):
     times = list(itertools.accumulate(walls, initial=1.0))
     steps = steps_of([Tick(t, 0) for t in times])
     assert len(steady(steps)) >= len(steps) / 2
+
+
+def test_a_step_alone_has_its_phases_without_their_delays() -> None:
+    step = Step(1.0, 0.2, 0.0, 0.5, 0.2, 0.05, 0.0, 1, 1, 1, 1, 8, 0, 0.6, 0.04, 0.1, 0.4, 0.06)
+    alone = step.alone
+    assert (alone.wall_s, alone.queue_s) == (pytest.approx(0.4), 0.0)
+    assert [alone.data_s, alone.forward_s, alone.backward_s, alone.optimizer_s] == pytest.approx([0.1, 0.1, 0.14, 0.05])
+    # what is known of the whole only is taken from all phases alike
+    whole = replace(step, bare_queue_s=0.0, data_queue_s=0.0, forward_queue_s=0.0, backward_queue_s=0.0).alone
+    assert [whole.data_s, whole.forward_s, whole.backward_s] == pytest.approx([0.08, 0.2, 0.08])

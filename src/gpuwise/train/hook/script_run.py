@@ -23,7 +23,7 @@ LIVE_S = 1.0
 """Between tellings of losses and memory in a live run."""
 LOOK_EVERY = 8
 """Ticks between looks at whether the steps are enough, once there are many."""
-PATIENCE = 4.0
+PATIENCE = 8.0
 """Times as long a machine that others use may take for the same seconds of steps. Rule of this project."""
 
 

@@ -10,12 +10,14 @@ import itertools
 import statistics
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 BY_BACKWARD = -1
 """``Tick.optimizer`` where the loop has no optimizer and its backward passes are counted in its place."""
 CLOSURE = "gpuwise: closure"
 """Range in a trace around what an optimizer's step calls to compute the loss."""
+QUEUED = ("data", "forward", "backward", "optimizer", "save")
+"""Phases whose delays by other programs are counted. Another, copies to a device, may come hundreds of times a step."""
 MOST_WARM_UP = 0.5
 """Of the steps seen: more are never taken as warming up."""
 STEADY_WITHIN = 1.25
@@ -55,6 +57,12 @@ class Tick:
     """In any phase: ready to run, but other programs had the processors."""
     bare_queue_s: float = 0.0
     """The same in none of the phases; counted in a step that follows a delayed one."""
+    data_queue_s: float = 0.0
+    """The same in this phase, as in those that follow."""
+    forward_queue_s: float = 0.0
+    backward_queue_s: float = 0.0
+    optimizer_queue_s: float = 0.0
+    save_queue_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +84,11 @@ class Step:
     tokens: int
     queue_s: float = 0.0
     bare_queue_s: float = 0.0
+    data_queue_s: float = 0.0
+    forward_queue_s: float = 0.0
+    backward_queue_s: float = 0.0
+    optimizer_queue_s: float = 0.0
+    save_queue_s: float = 0.0
 
     @property
     def undisturbed_s(self) -> float:
@@ -87,6 +100,17 @@ class Step:
         """In none of the phases: the loop's own Python, logging, reading of values from the device."""
         phases_s = self.data_s + self.copy_s + self.forward_s + self.backward_s + self.optimizer_s + self.save_s
         return max(self.wall_s - phases_s, 0.0)
+
+    @property
+    def alone(self) -> Step:
+        """The same without what other programs took, phase by phase; what is known of the whole step only is taken from all its
+        phases alike."""
+        own = {name: max(getattr(self, f"{name}_s") - getattr(self, f"{name}_queue_s"), 0.0) for name in QUEUED}
+        own["copy"] = self.copy_s
+        sum_s = sum(own.values()) + max(self.other_s - self.bare_queue_s, 0.0)
+        shrunk = min(self.undisturbed_s / sum_s, 1.0) if sum_s > 0 else 1.0
+        none = dict.fromkeys(("queue_s", "bare_queue_s", *(f"{name}_queue_s" for name in QUEUED)), 0.0)
+        return replace(self, wall_s=self.undisturbed_s, **{f"{n}_s": s * shrunk for n, s in own.items()}, **none)
 
 
 _COUNTERS = tuple(f.name for f in fields(Tick) if f.name not in ("at_s", "optimizer"))

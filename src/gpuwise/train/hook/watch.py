@@ -23,7 +23,7 @@ from torch.utils.data import dataloader as torch_dataloader
 from gpuwise.train.hook.describe import describe_loader, describe_model, describe_optimizer, size_of
 from gpuwise.train.hook.newest_loss import NewestLoss
 from gpuwise.train.hook.run_queue import RunQueue
-from gpuwise.train.hook.ticks import BY_BACKWARD, CLOSURE, Tick
+from gpuwise.train.hook.ticks import BY_BACKWARD, CLOSURE, QUEUED, Tick
 from gpuwise.workload.capture.device.patching import Patches
 
 DISCOVERY_TICKS = 2
@@ -33,8 +33,6 @@ IDLE_PASSES = 256
 made an optimizer. More than accumulate into one step anywhere. Rule of this project."""
 MOST_HELD_LOSSES = 512
 """Losses held on the device before they are read together."""
-OFTEN = ("copy",)
-"""Phases that a step may enter hundreds of times: the delay is not read for them."""
 CROWDED = 0.01
 """Share of a step without a processor above which the next one is asked phase by phase: reading it costs a microsecond, which
 the steps of an idle machine need not pay. Rule of this project."""
@@ -76,6 +74,8 @@ class Watch:
         self._crowded = False
         self._ticked = (0.0, 0.0)
         self._ended_queue_s, self._bare_queue_s = 0.0, 0.0
+        self._delays: dict[str, float] = dict.fromkeys(QUEUED, 0.0)
+        self._is_read = False
         self._phases = {name: _Span(self, name) for name in self._spans}
         self._optimizers: dict[int, tuple[int, Any]] = {}
         self._loaders: dict[int, Any] = {}
@@ -182,8 +182,9 @@ class Watch:
         if self._open is not None:
             return False
         self._open = name
-        if self._crowded and self._queue is not None and name not in OFTEN:
-            self._bare_queue_s += self._queue.waited_s() - self._ended_queue_s
+        self._is_read = self._crowded and self._queue is not None and name in QUEUED
+        if self._is_read:
+            self._take_delay()
         self._began_s = time.perf_counter()
         return True
 
@@ -191,9 +192,19 @@ class Watch:
         """The phase that is open ends."""
         if self._open is not None:
             self._spans[self._open] += time.perf_counter() - self._began_s
-            if self._crowded and self._queue is not None and self._open not in OFTEN:
-                self._ended_queue_s = self._queue.waited_s()
+            if self._is_read:
+                self._take_delay(self._open)
             self._open = None
+
+    def _take_delay(self, phase: str = "") -> None:
+        """What other programs took since it was read last is a phase's, or that of none."""
+        assert self._queue is not None
+        waited_s = self._queue.waited_s()
+        if phase:
+            self._delays[phase] += waited_s - self._ended_queue_s
+        else:
+            self._bare_queue_s += waited_s - self._ended_queue_s
+        self._ended_queue_s = waited_s
 
     def _iterates(self, original: Callable[..., Any], loader: Any) -> Any:
         iterator = original(loader)
@@ -410,6 +421,7 @@ class Watch:
                 tokens=counts["tokens"],
                 queue_s=queue_s,
                 bare_queue_s=self._bare_queue_s,
+                **{f"{n}_queue_s": s for n, s in self._delays.items()},
             )
         )
 

@@ -17,7 +17,7 @@ from gpuwise.train.profile.findings.finding import Finding
 from gpuwise.train.profile.findings.profile_data import DeviceFacts, ProfileData, RankView
 from gpuwise.train.profile.findings.table import find_wastes
 from gpuwise.train.profile.run_facts import PAUSE, RunFacts, constant_batch_s
-from gpuwise.train.profile.split import Split, split_step
+from gpuwise.train.profile.split import Split, split_step, undisturbed
 from gpuwise.train.profile.step_fit import fit_to, of_phases
 from gpuwise.train.profile.steps import Steps, chosen, find_steps, with_delays
 from gpuwise.train.profile.trace import Trace
@@ -101,7 +101,7 @@ def profile_run(
         steps = _fast_steps(steps)
     elif facts.pauses.n:
         steps = _without_pauses(steps)
-    traced = split_step(trace, steps)
+    traced = undisturbed(split_step(trace, steps), steps)
     device, target, device_name = _device_of(trace, target)
     data = ProfileData(
         fit_to(traced, trace, facts.step, facts.compiling_s, facts.pauses.seconds), traced, trace, steps, facts, device, ranks
@@ -148,6 +148,8 @@ def _profile_of(
     peaks = data.device.peak_flop_per_s or {}
     formats = {p.dtype: p.flop * p.count for p in data.products}
     main = max(formats, key=lambda d: formats[d]) if formats else ""
+    # where the delays of the traced steps are known, none of them is left in the parts
+    known = data.facts is None or data.on_gpu or data.trace is None or (data.steps is not None and len(data.steps.waited_s))
     return Profile(
         name,
         device or ("processor" if not data.on_gpu else "GPU"),
@@ -157,7 +159,7 @@ def _profile_of(
             findings,
             data.split,
             before,
-            0.0 if data.facts is None or data.on_gpu else data.facts.step.queue_s,
+            0.0 if known or data.facts is None else data.facts.step.queue_s,
             traced=data.trace is not None,
         ),
         against_device(data, target),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from gpuwise.train.hook.journal import Journal
-from gpuwise.train.hook.ticks import Step, boundary, steady, steps_of
+from gpuwise.train.hook.ticks import QUEUED, Step, boundary, steady, steps_of
 
 COMPILES = 2.0
 """Times the usual length: a step that was compiled for is longer. Rule of this project."""
@@ -46,7 +46,8 @@ class RunFacts:
 
     steps: tuple[Step, ...]
     step: Step
-    """Medians of their phases; what comes now and then (saving, a loader that starts) at its mean. Pauses are not in it."""
+    """Medians of their phases; what comes now and then (saving, a loader that starts) at its mean. Pauses are not in it.
+    The phases are those of a step without what other programs took of it, in proportion to the whole."""
     optimizers: tuple[Mapping[str, Any], ...] = ()
     models: tuple[Mapping[str, Any], ...] = ()
     loaders: tuple[Mapping[str, Any], ...] = ()
@@ -61,8 +62,6 @@ class RunFacts:
     """A step, on average: what steps with such a graph take beyond the others. Medians do not show it."""
     queue_s: float = 0.0
     """A step, on average: other programs had the processors that it was ready to run on."""
-    bare_queue_s: float = 0.0
-    """By how much that lengthens the median of what is in none of the phases."""
     compiler: Mapping[str, Any] = field(default_factory=dict[str, Any])
     memory: Mapping[str, Any] = field(default_factory=dict[str, Any])
     constant: Step | None = None
@@ -102,9 +101,11 @@ def run_facts(journal: Journal) -> RunFacts | None:
     late = [e["n"] for e in graphs if e["at_tick"] > warm + 3]
     early = max((e["n"] for e in graphs if e["at_tick"] <= warm + 3), default=0)
     n_late = max(late, default=early) - early
+    alone = [s.alone for s in kept]
     # what is compiled late is no pause
-    pauses = Pauses() if n_late else find_pauses(kept)
+    pauses = Pauses() if n_late else find_pauses(alone)
     step, traced = median_step(kept), _traced_steps(journal)
+    step, pauses = _as_alone(step, median_step(alone), pauses)
     return RunFacts(
         tuple(kept),
         replace(step, wall_s=step.wall_s + pauses.data_s, data_s=step.data_s + pauses.data_s),
@@ -118,13 +119,23 @@ def run_facts(journal: Journal) -> RunFacts | None:
         n_late,
         _excess(kept) if n_late else 0.0,
         statistics.fmean(s.queue_s for s in kept),
-        max(statistics.median(s.other_s for s in kept) - statistics.median(s.other_s - s.bare_queue_s for s in kept), 0.0),
         journal.last("compiler"),
         journal.last("memory"),
         trace_wall_s=statistics.median(s.wall_s for s in traced) if traced else None,
         has_trace=bool(trace),
         traced=tuple(traced),
     )
+
+
+def _as_alone(step: Step, alone: Step, pauses: Pauses) -> tuple[Step, Pauses]:
+    """``step`` and ``pauses`` with the parts that they have ``alone``: the delays, which come wherever the time is spent, as many
+    in each part as it is long."""
+    if alone.wall_s <= 0 or step.wall_s <= alone.wall_s:
+        return step, pauses
+    longer = step.wall_s / alone.wall_s
+    phases = {f"{n}_s": longer * getattr(alone, f"{n}_s") for n in (*QUEUED, "copy")}
+    seconds = {n: longer * getattr(pauses, n) for n in ("seconds", "data_s", "model_s")}
+    return replace(step, **phases), replace(pauses, **seconds)
 
 
 def find_pauses(steps: Sequence[Step]) -> Pauses:

@@ -12,7 +12,7 @@ longer ones (``other``).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -184,6 +184,28 @@ def _gpu_layers(trace: Trace, steps: Steps) -> list[tuple[str, str, Floats]]:
         (SYNC, "", spans(trace.start_s[waiting], until)),
         (HOST_GAPS, "", spans(trace.start_s[host], trace.end_s[host])),
     ]
+
+
+def undisturbed_s(traced: Split, steps: Steps) -> list[float]:
+    """Seconds of Python between operations in each traced step, less what other programs took of them. Their turns come
+    wherever the time is spent: they lengthen long gaps by their share of the step, and make long ones of short ones."""
+    long, short = (union([own for name, own in traced.layers if name == part]) for part in (OTHER, HOST_GAPS))
+    taken = steps.waited_s.tolist() if len(steps.waited_s) else [0.0] * steps.n
+    found: list[float] = []
+    for window, waited in zip(steps.windows, taken, strict=True):
+        own_s = max(float(window[1] - window[0]) - waited, 1e-12)
+        long_s, short_s = (length(intersection(gaps, window.reshape(1, 2))) for gaps in (long, short))
+        found.append(max(long_s * own_s / (own_s + waited) - short_s * waited / own_s, 0.0))
+    return found
+
+
+def undisturbed(traced: Split, steps: Steps) -> Split:
+    """The split of a processor's traced steps without what other programs took of the gaps; as it is where that is not known."""
+    if traced.device != "cpu" or not len(steps.waited_s):
+        return traced
+    taken_s = traced.parts[OTHER] - min(float(np.mean(undisturbed_s(traced, steps))), traced.parts[OTHER])
+    parts = {**traced.parts, OTHER: traced.parts[OTHER] - taken_s}
+    return replace(traced, wall_s=traced.wall_s - taken_s, parts=parts)
 
 
 def kernel_families(trace: Trace, kernels: Ints) -> list[str]:

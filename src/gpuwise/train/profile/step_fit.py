@@ -29,7 +29,8 @@ def fit_to(split: Split, trace: Trace, step: Step, extra_s: float = 0.0, pauses_
         if name in families:
             families[name] = seconds
         elif name in parts:
-            parts[name] = seconds
+            # less what other programs took of it
+            parts[name] = min(seconds, parts[name])
     parts["compute"] = sum(families.values())
     if split.device == "cpu":
         fixed = {DATA: step.data_s, OPTIMIZER: step.optimizer_s, SAVE: max(step.save_s, min(parts[SAVE], step.other_s))}

@@ -7,9 +7,8 @@ import numpy as np
 from gpuwise.train.profile.findings.data import CHEAP_OP_S, dispatch_s
 from gpuwise.train.profile.findings.finding import Evidence, Finding
 from gpuwise.train.profile.findings.profile_data import ProfileData
-from gpuwise.train.profile.spans import inside, intersection, length, union
-from gpuwise.train.profile.split import HOST_GAPS, OTHER, SAVE, SYNC, Split
-from gpuwise.train.profile.steps import Steps
+from gpuwise.train.profile.spans import inside
+from gpuwise.train.profile.split import HOST_GAPS, OTHER, SAVE, SYNC, undisturbed_s
 from gpuwise.train.profile.trace import NONE, RUNTIME_CATEGORIES
 from gpuwise.units import format_duration
 
@@ -155,10 +154,9 @@ def own_python(data: ProfileData) -> Finding | None:
     if data.trace is None or data.traced is None or data.steps is None:
         return None
     # the step with the least of it: what the machine's other processes take comes now and then only
-    least = min(_undisturbed(data, data.traced, data.steps))
-    compiling_s, queue_s = (data.facts.compiling_s, data.facts.bare_queue_s) if data.facts is not None else (0.0, 0.0)
-    bare_s = max(data.part(OTHER) - compiling_s, 0.0)
-    seconds = min(max(bare_s - queue_s, 0.0), bare_s * min(least / max(data.traced.parts[OTHER], 1e-12), 1.0))
+    least = min(undisturbed_s(data.traced, data.steps))
+    compiling_s = data.facts.compiling_s if data.facts is not None else 0.0
+    seconds = max(data.part(OTHER) - compiling_s, 0.0) * min(least / max(data.traced.parts[OTHER], 1e-12), 1.0)
     where: dict[str, float] = {}
     for name, own in data.traced.layers:
         if name == OTHER:
@@ -179,19 +177,6 @@ def own_python(data: ProfileData) -> Finding | None:
         said,
         ("# move it out of the loop, do it every 100 steps, or write it as tensor operations",),
     )
-
-
-def _undisturbed(data: ProfileData, traced: Split, steps: Steps) -> list[float]:
-    """Seconds of Python between operations in each traced step, less what other programs took of them. Their turns come
-    wherever the time is spent: they lengthen long gaps by their share of the step, and make long ones of short ones."""
-    long, short = (union([own for name, own in traced.layers if name == part]) for part in (OTHER, HOST_GAPS))
-    taken = steps.waited_s.tolist() if len(steps.waited_s) else [0.0] * steps.n
-    found: list[float] = []
-    for window, waited in zip(steps.windows, taken, strict=True):
-        own_s = max(float(window[1] - window[0]) - waited, 1e-12)
-        long_s, short_s = (length(intersection(gaps, window.reshape(1, 2))) for gaps in (long, short))
-        found.append(max(long_s * own_s / (own_s + waited) - short_s * waited / own_s, 0.0))
-    return found
 
 
 def recompiles(data: ProfileData) -> Finding | None:

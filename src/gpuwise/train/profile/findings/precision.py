@@ -18,6 +18,7 @@ UNKNOWN_GAIN = 2.0
 """Where the data sheet is not known: the least that halves of the width give. Rule of this project."""
 ALIGNED = 8
 """Elements of 16 bits: operands of tensor cores want rows of whole 16 bytes (cuBLAS documentation, tensor core usage)."""
+DOUBLE_FIX = ("model = model.float()", "batch = batch.float()  # torch.from_numpy keeps numpy's float64")
 LARGE = 64
 """Products with a side below it are bound by other things."""
 
@@ -79,7 +80,7 @@ def double_precision(data: ProfileData) -> Finding | None:
     """Products in fp64, mostly by numpy's default format."""
     wide = [p for p in data.products if p.dtype == "fp64"]
     if not wide:
-        return None
+        return _double_parameters(data)
     gain = _gain(data, "fp64", "fp32") if data.on_gpu else 2.0
     products = sum(p.seconds for p in wide)
     work = products if data.on_gpu else data.part("compute")
@@ -90,7 +91,23 @@ def double_precision(data: ProfileData) -> Finding | None:
         work * (1 - 1 / gain),
         "high",
         (*_evidence(wide, data), *others),
-        ("model = model.float()", "batch = batch.float()  # torch.from_numpy keeps numpy's float64"),
+        DOUBLE_FIX,
+    )
+
+
+def _double_parameters(data: ProfileData) -> Finding | None:
+    """The same without a trace, by the parameters."""
+    described = () if data.facts is None or data.trace is not None else data.facts.optimizers or data.facts.models
+    if not described or any(d.get("dtypes") != ["float64"] for d in described):
+        return None
+    work = data.part("compute")
+    return Finding(
+        "double precision",
+        "The model computes in fp64",
+        work / 2,
+        "low",
+        (Evidence("forward and backward passes of parameters in float64", seconds=work),),
+        DOUBLE_FIX,
     )
 
 
