@@ -252,10 +252,9 @@ def demand_of(wanted: Wanted) -> Demand:
 
 def ownership_of(cluster: Cluster, owned: Owned, months: int, power: PowerPrice | None) -> Ownership:
     """Owning as said, what is not said as it is known. Raises InputError."""
-    from gpuwise.money.rent_or_own.ownership import catalogue_ownership
     from gpuwise.money.rent_or_own.uncertain_inputs import number
 
-    own = catalogue_ownership(cluster, condition="used" if owned.used else "new", gpu_usd=owned.buy_price, power=power)
+    own = _catalogue(cluster, owned, power)
     said: dict[str, Range | None] = {
         "usd_per_kwh": owned.kwh_price,
         "pue": owned.pue,
@@ -286,19 +285,30 @@ def ownership_of(cluster: Cluster, owned: Owned, months: int, power: PowerPrice 
     return replace(own, capital_per_year=capital, owned_gpus=owned.own_count)
 
 
+def _catalogue(cluster: Cluster, owned: Owned, power: PowerPrice | None = None) -> Ownership:
+    """A consumer's card that no shop sells any more is bought second-hand, asked or not."""
+    from gpuwise.money.rent_or_own.ownership import catalogue_ownership, only_used
+
+    retired = not owned.used and owned.buy_price is None and only_used(cluster)
+    condition = "used" if owned.used or retired else "new"
+    own = catalogue_ownership(cluster, condition=condition, gpu_usd=owned.buy_price, power=power)
+    return replace(own, price_words=f"{own.price_words}; no longer sold new") if retired else own
+
+
 def simple_question(demand: Demand, cluster: Cluster, owned: Owned, renting: Renting) -> tuple[Demand, Ownership, Renting]:
     """The sum on the back of an envelope: prices that stand still, no spread, nothing but GPUs and running costs."""
     from gpuwise.money.rent_or_own.demand import HOURS_PER_MONTH
-    from gpuwise.money.rent_or_own.ownership import catalogue_ownership, simple_ownership
+    from gpuwise.money.rent_or_own.ownership import simple_ownership
     from gpuwise.money.rent_or_own.price_process import still
     from gpuwise.money.rent_or_own.uncertain_inputs import number
 
-    price = owned.buy_price
+    price, words = owned.buy_price, "given"
     if price is None:
-        price = catalogue_ownership(cluster, condition="used" if owned.used else "new").gpu_usd
+        known = _catalogue(cluster, owned)
+        price, words = known.gpu_usd, known.price_words
     plain = replace(demand, spread=number("demand_spread", 1.0, "x", "demand over what was said"))
     gpus = owned.own_count or max(1, math.ceil(demand.gpu_hours_per_month / HOURS_PER_MONTH * demand.peak_over_mean))
-    own = simple_ownership(price, gpus, owned.opex_per_month or 0.0)
+    own = simple_ownership(price, gpus, owned.opex_per_month or 0.0, words)
     return plain, own, replace(renting, process=still(), reservations=(), spot=None)
 
 

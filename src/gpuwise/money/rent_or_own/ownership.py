@@ -25,6 +25,7 @@ import numpy as np
 
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.grid import PowerPrice
+from gpuwise.facts.hardware.boards import board_of
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.offers.purchases import (
     RECENT_DAYS,
@@ -230,7 +231,7 @@ def catalogue_ownership(
     )
 
 
-def simple_ownership(gpu_usd: float, gpus: int, running_usd_per_month: float) -> Ownership:
+def simple_ownership(gpu_usd: float, gpus: int, running_usd_per_month: float, price_words: str = "given") -> Ownership:
     """The sum people do on the back of an envelope: GPUs at their price, one figure for everything that
     runs; nothing else is counted and nothing is uncertain."""
     return Ownership(
@@ -259,7 +260,7 @@ def simple_ownership(gpu_usd: float, gpus: int, running_usd_per_month: float) ->
         capital_per_year=0.0,
         running_usd_per_month=running_usd_per_month,
         owned_gpus=gpus,
-        price_words="given",
+        price_words=price_words,
         counts_power=False,
     )
 
@@ -313,6 +314,13 @@ def _price(cluster: Cluster, condition: Condition) -> tuple[float, UncertainInpu
     low, high = min(price.low / price.median, usual.low), max(price.high / price.median, usual.high)
     spread = replace(usual, name="gpu_spread", low=low, high=high, source="offers" if price.observations > 1 else usual.source)
     return price.median, spread, f"{condition}, {dated}", False
+
+
+def only_used(cluster: Cluster) -> bool:
+    """Whether it is a consumer's card that no shop sells any more, with a second-hand price."""
+    board = board_of(cluster.accelerator.id)
+    retired = board is not None and board.obtainable == "used-only" and cluster.system.id == "consumer-box"
+    return retired and bool(purchases_for(cluster.accelerator.id, "used"))
 
 
 def _observations_text(n: int, month: str) -> str:
