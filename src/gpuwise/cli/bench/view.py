@@ -107,6 +107,8 @@ def _device(to: Console, rows: Sequence[Judgement]) -> None:
     section(to, _title(subject), table)
     for line in _notes(rows):
         indented(to, line)
+    if any(j.of_peak is not None for j in rows):
+        indented(to, "peak: the data sheet's dense rate in the format of the row, or its bandwidth")
 
 
 WIDE = 100

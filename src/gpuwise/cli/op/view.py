@@ -118,6 +118,9 @@ def _footer(to: Console, rows: list[Row] | list[ModelRow], answer: Answer | None
     words = "device times; expected values" + (
         " with 80 % intervals" if to.width >= WIDE else " (intervals from 100 columns on, or --json)"
     )
+    if answer is not None:
+        peak = f"the dense {answer.work.dtype} rate" if answer.work.flop else "the bandwidth"
+        words += f"; peak: {peak} of the data sheet"
     if answer is not None and answer.work.kind in RATES:
         words += f"; {RATES[answer.work.kind]}"
     to.print(f"  {words}; basis: {', '.join(sorted(bases)) or 'none'}", style="dim")

@@ -55,7 +55,7 @@ def _rate(profile: Profile) -> str:
         said.append(f"{profile.samples_per_s:,.{0 if profile.samples_per_s >= 10 else 2}f} samples/s")
     said.append(f"{profile.device} busy {100 * profile.split.busy_share:.0f} %")
     if profile.utilisation is not None:
-        said.append(f"products reach {percent(profile.utilisation)} of peak")
+        said.append(f"products reach {percent(profile.utilisation)} of the {profile.main_format} peak")
     facts = profile.data.facts
     if facts is not None and facts.power_w is not None:
         said.append(f"{facts.power_w:.0f} W")

@@ -312,7 +312,7 @@ def _derived(subjects: Sequence[Subject], rows: Sequence[Row]) -> list[Row]:
     peak, got = f"peak_{dtype}", f"reached_{dtype}"
     return [
         over("usd_per_pflop_hour", f"rent, dense {dtype} PFLOP/s", "Price", "$/h", "lower", "rent", peak, PETA),
-        over("usd_per_reached_pflop_hour", "rent, PFLOP/s really reached", "Price", "$/h", "lower", "rent", got, PETA),
+        over("usd_per_reached_pflop_hour", f"rent, {dtype} PFLOP/s really reached", "Price", "$/h", "lower", "rent", got, PETA),
         over("usd_per_tb_s_hour", "rent, TB/s of memory", "Price", "$/h", "lower", "rent", "bandwidth", TERA),
         over("usd_per_gib_hour", "rent, GiB of memory", "Price", "$/h", "lower", "rent", "memory", GIB),
         over("usd_per_tflop", f"buy new, dense {dtype} TFLOP/s", "Price", "$", "lower", "buy_new", peak, TERA),

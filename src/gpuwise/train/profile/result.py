@@ -47,7 +47,9 @@ class Profile:
     verdict: Verdict
     slower: tuple[Slower, ...] = ()
     utilisation: float | None = None
-    """Of the peak, by products alone; None where peak or shapes are unknown."""
+    """Of the peak in :attr:`main_format`, by products alone; None where peak or shapes are unknown."""
+    main_format: str = ""
+    """Format of the products with most arithmetic; empty without any."""
     ranks: tuple[tuple[int, Split], ...] = ()
     notes: tuple[str, ...] = ()
     data: ProfileData = field(repr=False, default=None)  # type: ignore[assignment]
@@ -164,6 +166,7 @@ def _profile_of(
         ),
         against_device(data, target),
         utilisation(data.products, data.wall_s, peaks.get(main)),
+        main,
         ranks,
         tuple(notes),
         data,
