@@ -100,9 +100,14 @@ def page(title: str, lead: str, body: Iterable[str]) -> str:
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="generator" content="gpuwise">\n<link rel="icon" href="data:,">\n'
-        f"<title>{escape(title)}</title>\n<style>{_CSS}{dark_style()}</style>\n</head>\n<body>\n"
+        f"<title>{escape(title)}</title>\n<style>{style()}</style>\n</head>\n<body>\n"
         f'<main>\n<h1>{escape(title)}</h1>\n<p class="lead">{escape(lead)}</p>\n{"".join(body)}</main>\n</body>\n</html>\n'
     )
+
+
+def style() -> str:
+    """CSS of a page and of the figures in it."""
+    return _CSS + dark_style()
 
 
 def heading(words: str) -> str:

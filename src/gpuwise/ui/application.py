@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib.resources import files
 from typing import Any, TypeVar
@@ -18,11 +19,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from gpuwise.errors import GpuwiseError, InputError
-from gpuwise.ui.questions import line_of, words_of
+from gpuwise.report.answers.look import style
+from gpuwise.ui.moment import moment
+from gpuwise.ui.questions import PAGES, line_of, site, words_of
+from gpuwise.ui.views import KINDS as KINDS_KEPT
+from gpuwise.ui.views import export, shown
 from gpuwise.ui.workers import Answer, Workers
 
-PAGES = ("plan", "fit", "choose", "serve", "machine", "runs", "learn")
-"""Addresses that show the application; the first is the one it opens with."""
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 T = TypeVar("T")
 LEFT = 499
@@ -39,11 +42,13 @@ def assets() -> Mapping[str, tuple[str, bytes]]:
             kind = KINDS.get("." + file.name.rpartition(".")[2])
             if file.is_file() and kind is not None:
                 found[file.name] = (kind + "; charset=utf-8", file.read_bytes())
-    return found
+    own = found["style.css"]
+    return found | {"style.css": (own[0], style().encode() + own[1])}
 
 
 def application(workers: Workers) -> Starlette:
     """The application, with ``workers`` started and stopped with it."""
+    evaluating = ThreadPoolExecutor(1)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[None]:
@@ -52,21 +57,41 @@ def application(workers: Workers) -> Starlette:
             yield
         finally:
             await workers.stop()
+            evaluating.shutdown(wait=False, cancel_futures=True)
 
     async def ask(request: Request) -> Response:
         words = words_of(request.path_params["name"], query_of(request))
         answer = await unless_gone(request, workers.ask([*words, "--json"]))
-        return Response(status_code=LEFT) if answer is None else answered(answer, words)
+        return Response(status_code=LEFT) if answer is None else answered(request.path_params["name"], answer, words)
+
+    async def at_once(request: Request) -> Response:
+        query = query_of(request)
+        document = await asyncio.get_running_loop().run_in_executor(evaluating, moment, query)
+        return answered("plan", Answer(0, document), words_of("plan", query))
+
+    async def keep(request: Request) -> Response:
+        name, kind = request.path_params["name"], request.path_params["kind"]
+        words = words_of(name, query_of(request))
+        answer = await unless_gone(request, workers.ask([*words, "--json"]))
+        document = {} if answer is None else answer.document or {}
+        if not document or "error" in document:
+            return JSONResponse(document, status_code=422)
+        text = export(name, kind, document, line_of(words))
+        headers = {"content-disposition": f'attachment; filename="gpuwise-{name}.{kind}"', "cache-control": "no-store"}
+        return Response(text, media_type=KINDS_KEPT[kind] + "; charset=utf-8", headers=headers)
 
     async def state(_: Request) -> Response:
         return JSONResponse({"running": workers.running})
 
     routes = [
         Route("/", page),
-        *(Route(f"/{name}", page) for name in PAGES),
+        *(Route(f"/{p.name}", page) for p in PAGES),
         Route("/assets/{name}", asset),
         Route("/api/ask/{name}", ask),
+        Route("/api/moment", at_once),
+        Route("/api/pages", pages),
         Route("/api/state", state),
+        Route("/export/{name}.{kind}", keep),
     ]
     return Starlette(routes=routes, lifespan=lifespan, exception_handlers={GpuwiseError: refused, 404: nothing, 405: nothing})
 
@@ -74,6 +99,10 @@ def application(workers: Workers) -> Starlette:
 async def page(_: Request) -> Response:
     kind, body = assets()["index.html"]
     return Response(body, media_type=kind, headers={"cache-control": "no-store"})
+
+
+async def pages(_: Request) -> Response:
+    return JSONResponse(site(), headers={"cache-control": "no-store"})
 
 
 async def asset(request: Request) -> Response:
@@ -105,10 +134,12 @@ def query_of(request: Request) -> dict[str, str]:
     return found
 
 
-def answered(answer: Answer, words: list[str]) -> Response:
+def answered(name: str, answer: Answer, words: list[str]) -> Response:
     """A command's document, with the command line that prints the same."""
     document = answer.document or {"error": "the command gave no document", "hint": "run it in a terminal"}
     body = {"code": answer.code, "command": line_of(words), "document": document}
+    if "error" not in document:
+        body |= shown(name, document)
     return JSONResponse(body, status_code=422 if "error" in document else 200, headers={"cache-control": "no-store"})
 
 

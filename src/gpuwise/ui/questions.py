@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from gpuwise.errors import InputError, UnknownNameError
 
@@ -39,6 +40,7 @@ class Question:
     """A command as a page asks it."""
 
     command: str
+    title: str
     fields: tuple[Field, ...]
     always: tuple[str, ...] = ()
     """Words it is always given."""
@@ -94,6 +96,7 @@ MONEY = (Field("price", "Dollars a GPU-hour", example="2.5", more=True), Field("
 QUESTIONS: Mapping[str, Question] = {
     "plan": Question(
         "plan",
+        "A plan",
         (
             SUBJECT,
             GPUS,
@@ -105,9 +108,10 @@ QUESTIONS: Mapping[str, Question] = {
             *MONEY,
         ),
     ),
-    "fit": Question("fit", (SUBJECT, GPUS, *TRAINING, *LAYOUT)),
+    "fit": Question("fit", "A fit", (SUBJECT, GPUS, *TRAINING, *LAYOUT)),
     "pick": Question(
         "pick",
+        "Pick one",
         (
             _choice("for", "For", "infer train finetune embed rerank vision image learn mixed", more=False),
             MODEL,
@@ -125,6 +129,7 @@ QUESTIONS: Mapping[str, Question] = {
     ),
     "compare": Question(
         "compare",
+        "Compare",
         (
             Field("names", "GPUs, apart by commas", "words", example="H100-SXM, L40S, 4090"),
             MODEL,
@@ -135,6 +140,7 @@ QUESTIONS: Mapping[str, Question] = {
     ),
     "cost": Question(
         "cost",
+        "Rent or own",
         (
             GPUS,
             Field("hours", "GPU-hours", example="5000/month"),
@@ -150,6 +156,7 @@ QUESTIONS: Mapping[str, Question] = {
     ),
     "capacity": Question(
         "capacity",
+        "Capacity",
         (
             SUBJECT,
             GPUS,
@@ -168,8 +175,8 @@ QUESTIONS: Mapping[str, Question] = {
             Field("quick", "Leave single changes out", "flag", more=True),
         ),
     ),
-    "doctor": Question("doctor", ()),
-    "history": Question("bench", (), ("--history",)),
+    "doctor": Question("doctor", "Doctor", ()),
+    "history": Question("bench", "Records", (), ("--history",)),
 }
 """By the name of a page's question; each is a command and options that neither write nor read files."""
 
@@ -225,3 +232,33 @@ def _words(field: Field, value: str) -> list[str]:
     if field.bare:
         return [value]
     return [f"{option}={value}"] if value.startswith("-") else [option, value]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page of the application: its address, title, first line and the questions it asks."""
+
+    name: str
+    title: str
+    lead: str
+    asks: tuple[str, ...]
+
+
+PAGES = (
+    Page("plan", "Plan", "Which layout, how long, how much, to train this?", ("plan",)),
+    Page("fit", "Fit", "Will it fit, what fills the memory, and what is the cheapest change that makes it fit?", ("fit",)),
+)
+"""The first is the one the application opens with."""
+
+
+def site() -> dict[str, Any]:
+    """All pages and questions, and the names that fields suggest."""
+    from gpuwise.facts.hardware.accelerators import accelerators
+    from gpuwise.facts.models.catalogue import models
+
+    return {
+        "pages": [asdict(p) for p in PAGES],
+        "questions": [{"name": n, "moment": n == "plan", **asdict(q)} for n, q in QUESTIONS.items()],
+        "models": sorted(models()),
+        "gpus": sorted(accelerators()),
+    }

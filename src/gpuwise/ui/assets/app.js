@@ -1,0 +1,274 @@
+// The shell: forms, links, requests. Every number comes from the server as text; none is computed here.
+import { html, render, useEffect, useRef, useState } from "/assets/preact-htm.js";
+
+const LAYOUT_WAIT_MS = 300;
+const get = async (path, signal) => {
+  const reply = await fetch(path, { signal, headers: { accept: "application/json" } });
+  const body = await reply.json();
+  const said = body.document && body.document.error ? body.document : body;
+  if (said.error) throw Object.assign(new Error(said.error), { hint: said.hint, command: body.command });
+  return body;
+};
+const send = async (path, document_) => {
+  const reply = await fetch(path, { method: "POST", body: JSON.stringify(document_), headers: { "content-type": "application/json" } });
+  const body = await reply.json();
+  const said = body.document && body.document.error ? body.document : body;
+  if (said.error) throw Object.assign(new Error(said.error), { hint: said.hint, command: body.command });
+  return body;
+};
+const asQuery = (fields) => new URLSearchParams(Object.entries(fields).filter(([, v]) => v)).toString();
+const here = () => {
+  const all = Object.fromEntries(new URLSearchParams(location.search));
+  delete all.token;
+  const { ask, ...fields } = all;
+  return { page: location.pathname.slice(1) || "plan", ask, fields };
+};
+
+function Input({ field, value, set }) {
+  const id = `f-${field.name}`;
+  const change = (e) => set(field.name, field.kind === "flag" ? (e.target.checked ? "yes" : "") : e.target.value);
+  if (field.kind === "flag")
+    return html`<label class="flag" for=${id}><input id=${id} type="checkbox" checked=${value === "yes"} onChange=${change} /> ${field.label}</label>`;
+  const control =
+    field.kind === "choice"
+      ? html`<select id=${id} value=${value} onChange=${change}>
+          <option value="">${field.more ? "as is best" : "choose"}</option>
+          ${field.choices.map((c) => html`<option value=${c} selected=${c === value}>${c}</option>`)}
+        </select>`
+      : html`<input id=${id} value=${value} placeholder=${field.example} autocomplete="off" spellcheck="false"
+          list=${field.kind === "model" ? "models" : field.kind === "gpus" ? "gpus" : undefined} onInput=${change} />`;
+  return html`<div class="field"><label for=${id}>${field.label}</label>${control}</div>`;
+}
+
+// HTML that the server made and escaped; what can be chosen in it asks again
+function Answer({ markup, onSet, onTick }) {
+  const ref = useRef();
+  useEffect(() => {
+    ref.current.innerHTML = markup;
+  }, [markup]);
+  const act = (e) => {
+    const at = e.target.closest("[data-set]");
+    if (!at || (e.type === "keydown" && e.key !== "Enter" && e.key !== " ")) return;
+    e.preventDefault();
+    onSet(Object.fromEntries(new URLSearchParams(at.dataset.set)));
+  };
+  const tick = (e) => e.target.dataset.tick && onTick(Object.fromEntries(new URLSearchParams(e.target.dataset.tick)), e.target.checked);
+  return html`<div class="answer" ref=${ref} onClick=${act} onKeyDown=${act} onChange=${tick}></div>`;
+}
+
+function Slider({ name, title, values, value, set }) {
+  const at = Math.max(0, values.indexOf(value));
+  return html`<div class="slider"><label for=${"s-" + name}>${title}</label>
+    <input id=${"s-" + name} type="range" min="0" max=${values.length - 1} value=${at} aria-valuetext=${values[at]}
+      onInput=${(e) => set(name, values[e.target.value])} /><output for=${"s-" + name}>${values[at]}</output></div>`;
+}
+
+function Copy({ line }) {
+  const [done, setDone] = useState(false);
+  const copy = () => navigator.clipboard.writeText(line).then(() => setDone(true), () => setDone(false));
+  return html`<div class="command"><code>${line}</code><button type="button" onClick=${copy}>${done ? "Copied" : "Copy"}</button></div>`;
+}
+
+function Ask({ question, start, link }) {
+  const [fields, setFields] = useState(start);
+  const [answer, setAnswer] = useState(null);
+  const [before, setBefore] = useState(null);
+  const [front, setFront] = useState("");
+  const [error, setError] = useState(null);
+  const [busy, setBusy] = useState("");
+  const control = useRef(null);
+  const timer = useRef(0);
+  const shown = useRef(null);
+
+  const show = (body) => {
+    if (shown.current && shown.current.brief !== body.brief) setBefore(shown.current);
+    shown.current = body;
+    setAnswer(body);
+    setError(null);
+    if (body.front) setFront(body.front);
+  };
+  const fail = (e) => e.name !== "AbortError" && (setError(e), setBusy(""));
+  const search = (asked) => {
+    control.current && control.current.abort();
+    const mine = (control.current = new AbortController());
+    setBusy("searching");
+    return get(`/api/ask/${question.name}?${asQuery(asked)}`, mine.signal)
+      .then((body) => (show(body), setBusy("")))
+      .catch(fail);
+  };
+  const keep = (next, push) => {
+    setFields(next);
+    link(next, push);
+  };
+  const submit = (e) => {
+    e && e.preventDefault();
+    setFront("");
+    keep(fields, true);
+    search(fields);
+  };
+  // a slider, a point: this layout at once, and the search with what is held behind it
+  const move = (changes, whole) => {
+    const next = { ...fields, ...changes };
+    keep(next);
+    clearTimeout(timer.current);
+    control.current && control.current.abort();
+    const mine = (control.current = new AbortController());
+    const { accumulation, ...held } = shown.current ? shown.current.held : {};
+    const asked = whole ? next : { ...next, ...held, ...changes };
+    if (!question.moment) return search(next);
+    setBusy("at once");
+    get(`/api/moment?${asQuery(asked)}`, mine.signal)
+      .then((body) => (show(body), setBusy("")))
+      .catch(fail)
+      .finally(() => {
+        if (!whole && !mine.signal.aborted) timer.current = setTimeout(() => search(next), LAYOUT_WAIT_MS);
+      });
+  };
+  const tick = (changes, on) => {
+    const next = { ...fields };
+    for (const [k, v] of Object.entries(changes)) on ? (next[k] = v) : delete next[k];
+    keep(next);
+    search(next);
+  };
+  const clear = (name) => {
+    const next = { ...fields };
+    delete next[name];
+    keep(next);
+    search(next);
+  };
+  useEffect(() => {
+    if (!question.fields.length || Object.values(start).some(Boolean)) search(start);
+    return () => (clearTimeout(timer.current), control.current && control.current.abort());
+  }, []);
+  const set = (name, value) => setFields({ ...fields, [name]: value });
+  const first = question.fields.filter((f) => !f.more);
+  const more = question.fields.filter((f) => f.more);
+  const held = more.filter((f) => fields[f.name]);
+  return html`
+    ${question.fields.length > 0 &&
+    html`<form onSubmit=${submit}>
+      <div class="fields">${first.map((f) => html`<${Input} field=${f} value=${fields[f.name] || ""} set=${set} />`)}</div>
+      ${more.length > 0 &&
+      html`<details><summary>More to hold fast${held.length ? ` (${held.length} held)` : ""}</summary>
+        <div class="fields">${more.map((f) => html`<${Input} field=${f} value=${fields[f.name] || ""} set=${set} />`)}</div></details>`}
+      <button class="go">Answer</button>
+      ${held.map((f) => html`<button type="button" class="held" onClick=${() => clear(f.name)}>${f.label}: ${fields[f.name]} <span aria-label="let go">×</span></button>`)}
+    </form>`}
+    <p class="status" role="status" aria-live="polite">${busy ? (busy === "searching" ? "Searching" : "Asking") : ""}</p>
+    ${error && html`<div class="error" role="alert"><p>${error.message}</p><p>${error.hint}</p>${error.command && html`<${Copy} line=${error.command} />`}</div>`}
+    ${answer &&
+    html`<div class=${before ? "two" : ""}>
+      <section aria-label="Answer">
+        ${answer.choices &&
+        html`<div class="sliders" role="group" aria-label="Try another">
+          ${answer.choices.map(([name, title, values]) => html`<${Slider} name=${name} title=${title} values=${values}
+            value=${fields[name] || answer.held[name]} set=${(n, v) => move({ [n]: v })} />`)}
+        </div>`}
+        <${Answer} markup=${answer.html.replace("<!--front-->", answer.front || front)} onSet=${(q) => move(q, true)} onTick=${tick} />
+        <${Copy} line=${answer.command} />
+        <p class="files">Keep it: ${["html", "svg", "json", "csv"].map((kind) => html`<a href=${`/export/${question.name}.${kind}?${asQuery(fields)}`} download=${`${question.name}.${kind}`}>${kind.toUpperCase()}</a> `)}</p>
+      </section>
+      ${before && html`<section class="before" aria-label="Last answer"><h2>Last answer</h2><${Answer} markup=${before.brief} onSet=${() => {}} onTick=${() => {}} /></section>`}
+    </div>`}`;
+}
+
+function File({ question }) {
+  const [files, setFiles] = useState(null);
+  const [asked, setAsked] = useState({ on: "", function: "make_step" });
+  const [answer, setAnswer] = useState(null);
+  const [error, setError] = useState(null);
+  const [busy, setBusy] = useState(false);
+  const list = () => get("/api/files").then((b) => (setFiles(b), setAsked({ ...asked, file: b.files[0] })), setError);
+  const go = (e) => {
+    e.preventDefault();
+    setBusy(true);
+    setError(null);
+    send("/api/capture", asked).then(setAnswer, setError).finally(() => setBusy(false));
+  };
+  const set = (name) => (e) => setAsked({ ...asked, [name]: e.target.value });
+  return html`<details class="own" onToggle=${(e) => e.target.open && !files && list()}><summary>Your own code</summary>
+    ${files &&
+    html`<p>A file of ${files.folder} is run, without a GPU, when you say so.</p>
+      <form onSubmit=${go}><div class="fields">
+        <div class="field"><label for="o-file">File</label><select id="o-file" onChange=${set("file")}>${files.files.map((f) => html`<option>${f}</option>`)}</select></div>
+        <div class="field"><label for="o-fn">Function</label><input id="o-fn" value=${asked.function} onInput=${set("function")} /></div>
+        <div class="field"><label for="o-on">GPUs</label><input id="o-on" value=${asked.on} placeholder="4090" list="gpus" onInput=${set("on")} /></div>
+      </div><button class="go" disabled=${busy || !asked.file}>Run and answer</button></form>`}
+    <p class="status" role="status">${busy ? "Running your code" : ""}</p>
+    ${error && html`<div class="error" role="alert"><p>${error.message}</p><p>${error.hint}</p></div>`}
+    ${answer && html`<${Answer} markup=${answer.html} onSet=${() => {}} onTick=${() => {}} /><${Copy} line=${answer.command} />`}
+  </details>`;
+}
+
+function Live() {
+  const ref = useRef();
+  const [said, setSaid] = useState("");
+  useEffect(() => {
+    const source = new EventSource("/api/live" + location.search);
+    let plot, columns;
+    const dark = matchMedia("(prefers-color-scheme:dark)").matches;
+    source.addEventListener("refused", (e) => (setSaid(JSON.parse(e.data).error), source.close()));
+    source.onmessage = (e) => {
+      const { at, names, values, text } = JSON.parse(e.data);
+      setSaid(text);
+      if (!columns) columns = [[], ...names.map(() => [])];
+      [at, ...values].forEach((v, i) => (columns[i].push(v), columns[i].length > 300 && columns[i].shift()));
+      const ink = dark ? "#a9b0bd" : "#5b6270";
+      const axis = { stroke: ink, grid: { stroke: dark ? "#3a404c" : "#d5d9e0" } };
+      const colours = dark ? ["#6cb6ff", "#ff9a57", "#43cfa4", "#f08cc8"] : ["#0060a8", "#c14a00", "#007a5a", "#b0478a"];
+      if (!plot)
+        plot = new uPlot({ width: ref.current.clientWidth, height: 240, axes: [axis, axis], scales: { y: { range: [0, 100] } },
+          series: [{}, ...names.map((label, i) => ({ label, stroke: colours[i % 4], width: 2 }))] }, columns, ref.current);
+      else plot.setData(columns);
+    };
+    return () => (source.close(), plot && plot.destroy());
+  }, []);
+  return html`<h2>GPUs now: busy, percent</h2><div class="live" ref=${ref} role="img" aria-label="Utilisation of each GPU over time"></div><p class="status" role="status">${said}</p>`;
+}
+
+function Page({ site }) {
+  const [at, setAt] = useState(here());
+  useEffect(() => {
+    const back = () => setAt(here());
+    addEventListener("popstate", back);
+    return () => removeEventListener("popstate", back);
+  }, []);
+  const page = site.pages.find((p) => p.name === at.page) || site.pages[0];
+  const question = site.questions.find((q) => q.name === (page.asks.includes(at.ask) ? at.ask : page.asks[0]));
+  const go = (e, name, ask) => {
+    if (e.ctrlKey || e.metaKey || e.shiftKey) return;
+    e.preventDefault();
+    history.pushState(null, "", `/${name}${ask ? `?ask=${ask}` : ""}`);
+    setAt(here());
+  };
+  const link = (fields, push) => {
+    const query = asQuery({ ask: question && question.name !== page.asks[0] ? question.name : "", ...fields });
+    history[push ? "pushState" : "replaceState"](null, "", `/${page.name}${query ? "?" + query : ""}`);
+  };
+  useEffect(() => {
+    document.title = `${page.title} - gpuwise`;
+  }, [page.name]);
+  return html`
+    <a class="skip" href="#main">To the answer</a>
+    <header><strong>gpuwise</strong><nav aria-label="Pages">${site.pages.map((p) => html`<a href=${"/" + p.name} aria-current=${p === page ? "page" : undefined} onClick=${(e) => go(e, p.name)}>${p.title}</a>`)}</nav></header>
+    <main id="main" tabindex="-1"><h1>${page.title}</h1><p class="lead">${page.lead}</p>
+      ${page.asks.length > 1 && html`<nav class="asks" aria-label="Questions">${page.asks.map((name) => html`<a href=${`/${page.name}?ask=${name}`} aria-current=${name === question.name ? "true" : undefined} onClick=${(e) => go(e, page.name, name)}>${site.questions.find((q) => q.name === name).title}</a>`)}</nav>`}
+      ${page.name === "machine" && question.name === "doctor" && html`<${Live} />`}
+      ${page.html && html`<${Answer} markup=${page.html} onSet=${() => {}} onTick=${() => {}} />`}
+      ${question && html`<${Ask} key=${page.name + question.name + (at.ask || "") + JSON.stringify(at.fields)} question=${question} start=${at.fields} link=${link} />`}
+      ${page.name === "fit" && html`<${File} />`}
+    </main>
+    <datalist id="models">${site.models.map((m) => html`<option value=${m} />`)}</datalist>
+    <datalist id="gpus">${site.gpus.map((g) => html`<option value=${g} />`)}</datalist>`;
+}
+
+if (new URLSearchParams(location.search).has("token")) {
+  const rest = new URLSearchParams(location.search);
+  rest.delete("token");
+  history.replaceState(null, "", location.pathname + (rest.toString() ? "?" + rest : ""));
+}
+const app = document.getElementById("app");
+get("/api/pages").then(
+  (site) => (app.replaceChildren(), render(html`<${Page} site=${site} />`, app)),
+  (e) => (app.textContent = `${e.message}: ${e.hint || ""}`),
+);

@@ -1,0 +1,207 @@
+"""Bars, points and lines as SVG, by hand: colours by class, so that a page without inline style shows them, in light and dark."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gpuwise.report.answers.values import At, shown
+from gpuwise.report.figures import BAD, DARK, GOOD, GRID, INK, MUTED, SERIES
+from gpuwise.text import escape
+
+WIDTH, HEIGHT = 560.0, 260.0
+_XMLNS = 'xmlns="http://www.w3.org/2000/svg"'
+LEFT, RIGHT, TOP, BOTTOM = 64.0, 16.0, 12.0, 40.0
+"""Room around what is drawn, for the axes' text."""
+
+
+def style() -> str:
+    """CSS of every class used here, for light and dark."""
+    inks = {f"f{i}": c for i, c in enumerate(SERIES)} | {"ink": INK, "muted": MUTED, "good": GOOD, "bad": BAD}
+    light = "".join(f".{name}{{fill:{c}}}.l-{name}{{stroke:{c};fill:none}}" for name, c in inks.items())
+    dark = "".join(f".{name}{{fill:{DARK[c]}}}.l-{name}{{stroke:{DARK[c]}}}" for name, c in inks.items())
+    return (
+        f"svg text{{font:12px system-ui,sans-serif;fill:{MUTED}}}.grid{{stroke:{GRID};stroke-width:1}}.line{{stroke-width:2}}"
+        f"{light}@media (prefers-color-scheme:dark){{svg text{{fill:{DARK[MUTED]}}}.grid{{stroke:{DARK[GRID]}}}{dark}}}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of a bar."""
+
+    name: str
+    place: At
+
+
+def _figure(key: str, title: str, body: str, description: str, height: float, caption: str = "") -> str:
+    """A figure with its title; the description is what a screen reader reads in place of the drawing."""
+    inside = f'<svg {_XMLNS} viewBox="0 0 {WIDTH:g} {height:g}" role="img" aria-label="{escape(description)}">{body}</svg>'
+    return f'<figure id="{key}"><figcaption><b>{escape(title)}</b></figcaption>{inside}{caption}</figure>\n'
+
+
+def _colour(i: int) -> str:
+    """Class of the i-th part: the series' colours, then greys."""
+    return f"f{i}" if i < len(SERIES) else ("muted", "ink")[i % 2]
+
+
+def _mark(i: int) -> str:
+    return f'<svg class="mark" viewBox="0 0 10 10" aria-hidden="true"><rect class="{_colour(i)}" width="10" height="10"/></svg>'
+
+
+def bar(key: str, title: str, parts: Sequence[Part], whole: At, limit: At | None = None) -> str:
+    """One bar of parts, on a scale to ``limit`` (a line) or to the whole, whichever is more; every part by name below."""
+    kept = [p for p in parts if p.place.number > 0]
+    total = sum(p.place.number for p in kept)
+    most = max(total, limit.number if limit is not None else 0.0) or 1.0
+    x, pieces, legend = 0.0, list[str](), list[str]()
+    for i, p in enumerate(kept):
+        wide = p.place.number / most * WIDTH
+        pieces.append(
+            f'<rect class="{_colour(i)}" x="{x:.2f}" y="4" width="{max(wide - 1, 0.5):.2f}" height="34">'
+            f"<title>{escape(p.name)}: {escape(p.place.text)}</title></rect>"
+        )
+        legend.append(f"<li>{_mark(i)} {escape(p.name)} {shown(p.place).html}</li>")
+        x += wide
+    words = f"{title}: {whole.text}"
+    if limit is not None:
+        at = limit.number / most * WIDTH
+        ink = "l-bad" if total > limit.number else "l-ink"
+        pieces.append(f'<line class="{ink} line" x1="{at - 1:.2f}" x2="{at - 1:.2f}" y1="0" y2="42"/>')
+        words += f" of {limit.text}"
+    head = f"{escape(title)}: {shown(whole).html}" + (f" of {shown(limit).html}" if limit is not None else "")
+    svg = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} 42" preserveAspectRatio="none" class="bar" role="img" '
+        f'aria-label="{escape(words)}">{"".join(pieces)}</svg>'
+    )
+    return f'<figure id="{key}"><figcaption><b>{head}</b></figcaption>{svg}<ul class="legend">{"".join(legend)}</ul></figure>\n'
+
+
+def ticks(low: float, high: float, n: int = 5) -> list[float]:
+    """Round numbers from ``low`` to ``high``."""
+    span = (high - low) or abs(high) or 1.0
+    step = 10 ** math.floor(math.log10(span / n))
+    step *= next(m for m in (1, 2, 5, 10) if span / (step * m) <= n)
+    first = math.ceil(low / step - 1e-9)
+    return [i * step for i in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """``low`` to ``high``, named; ``text`` writes a tick."""
+
+    title: str
+    low: float
+    high: float
+    text: Callable[[float], str]
+
+    def share(self, value: float) -> float:
+        return (value - self.low) / ((self.high - self.low) or 1.0)
+
+
+def around(title: str, values: Sequence[float], text: Callable[[float], str], *, zero: bool = False) -> Axis:
+    """An axis that holds ``values`` with some room."""
+    low, high = (min(values), max(values)) if values else (0.0, 1.0)
+    low = min(low, 0.0) if zero else low
+    room = 0.06 * (high - low) or 0.06 * abs(high) or 1.0
+    return Axis(title, low if zero and low == 0.0 else low - room, high + room, text)
+
+
+def _frame(x: Axis, y: Axis) -> str:
+    out = list[str]()
+    for v in ticks(y.low, y.high):
+        at = _y(y, v)
+        out.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>')
+        out.append(f'<text x="{LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{escape(y.text(v))}</text>')
+    for v in ticks(x.low, x.high):
+        out.append(f'<text x="{_x(x, v):.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{escape(x.text(v))}</text>')
+    out.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2:g}" y="{HEIGHT - 6}" text-anchor="middle">{escape(x.title)}</text>')
+    out.append(f'<text x="4" y="{TOP}">{escape(y.title)}</text>')
+    return "".join(out)
+
+
+def _x(axis: Axis, value: float) -> float:
+    return LEFT + axis.share(value) * (WIDTH - LEFT - RIGHT)
+
+
+def _y(axis: Axis, value: float) -> float:
+    return HEIGHT - BOTTOM - axis.share(value) * (HEIGHT - TOP - BOTTOM - 8)
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """A point; ``sets`` is the query that choosing it asks, nothing where it cannot be chosen."""
+
+    x: float
+    y: float
+    words: str
+    sets: str = ""
+    chosen: bool = False
+
+
+def points(key: str, title: str, x: Axis, y: Axis, dots: Sequence[Dot]) -> str:
+    """Points one can choose, by mouse or keyboard."""
+    body = _frame(x, y)
+    for d in dots:
+        act = f' data-set="{escape(d.sets)}" tabindex="0" role="button" aria-label="{escape(d.words)}"' if d.sets else ""
+        at = f'cx="{_x(x, d.x):.1f}" cy="{_y(y, d.y):.1f}"'
+        ink, size = ("f1", 8) if d.chosen else ("f0", 6)
+        body += (
+            f'<g{act}><circle class="{ink}" {at} r="{size}"/><circle class="hit" {at} r="16" fill="none" pointer-events="all"/>'
+        )
+        body += f"<title>{escape(d.words)}</title></g>"
+    described = f"{title}. " + "; ".join(d.words for d in dots)
+    figure = _figure(key, title, body, described, HEIGHT)
+    return figure.replace('role="img"', 'role="group"', 1)  # what can be chosen in it is not part of a picture
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A series by name."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+
+
+def lines(key: str, title: str, x: Axis, y: Axis, series: Sequence[Line], marks: Sequence[tuple[float, str]] = ()) -> str:
+    """Lines with their names below, and upright marks with a word."""
+    body = _frame(x, y)
+    for at, word in marks:
+        place = _x(x, at)
+        body += (
+            f'<line class="l-bad" stroke-dasharray="4 3" x1="{place:.1f}" x2="{place:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
+        )
+        body += f'<text x="{place - 4:.1f}" y="{TOP + 12}" text-anchor="end">{escape(word)}</text>'
+    legend = list[str]()
+    for i, s in enumerate(series):
+        path = " ".join(f"{_x(x, a):.1f},{_y(y, b):.1f}" for a, b in s.points)
+        body += f'<polyline class="l-f{i % len(SERIES)} line" points="{path}"/>'
+        legend.append(f"<li>{_mark(i)} {escape(s.name)}</li>")
+    described = f"{title}. " + "; ".join(
+        f"{s.name}: {y.text(s.points[0][1])} to {y.text(s.points[-1][1])}" for s in series if s.points
+    )
+    return _figure(key, title, body, described, HEIGHT, f'<ul class="legend">{"".join(legend)}</ul>')
+
+
+def ranges(key: str, title: str, rows: Sequence[tuple[str, At, At]], text: Callable[[float], str]) -> str:
+    """A tornado: for each name the outcome at its low and its high end, widest first, around zero."""
+    rows = sorted(rows, key=lambda r: -abs(r[2].number - r[1].number))[:10]
+    values = [0.0, *(v.number for r in rows for v in r[1:])]
+    axis = around("", values, text)
+    high = 24.0 * len(rows) + 34
+    body = "".join(
+        f'<text x="{_x(axis, v):.1f}" y="{high - 8}" text-anchor="middle">{escape(text(v))}</text>'
+        for v in ticks(axis.low, axis.high, 4)
+    )
+    zero = _x(axis, 0.0)
+    for i, (name, low, top) in enumerate(rows):
+        y = 24.0 * i + 4
+        for j, end in enumerate((low, top)):
+            at = _x(axis, end.number)
+            box = f'x="{min(at, zero):.1f}" y="{y + 9}" width="{abs(at - zero):.1f}" height="12"'
+            body += f'<rect class="f{j}" {box}><title>{escape(name)}: {escape(end.text)}</title></rect>'
+        body += f'<text x="4" y="{y + 8}">{escape(name)}</text>'
+    body += f'<line class="l-ink" x1="{zero:.1f}" x2="{zero:.1f}" y1="0" y2="{high - 24}"/>'
+    described = f"{title}. " + "; ".join(f"{n}: {a.text} to {b.text}" for n, a, b in rows)
+    return _figure(key, title, body, described, high)

@@ -1,0 +1,24 @@
+"""The look of every answer, in a page, a file of its own or a notebook."""
+
+from __future__ import annotations
+
+from gpuwise.report.answers.drawings import style as drawings_style
+from gpuwise.report.page import style as page_style
+
+_CSS = """
+.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(8.5rem,1fr));gap:.8rem;margin:1rem 0}
+.tiles div{background:var(--card);padding:.6rem .8rem}.tiles dt{font-size:.85rem;color:var(--muted)}
+.tiles dd{margin:0;font-size:1.3rem;font-weight:600;font-variant-numeric:tabular-nums}
+.yes{color:var(--good);font-weight:700}.no{color:var(--weak);font-weight:700}
+.layout{color:var(--muted)}
+figure svg.bar{height:2.8rem;max-width:none}
+.legend{list-style:none;display:flex;flex-wrap:wrap;gap:.2rem 1.1rem;padding:0;margin:.5rem 0;font-size:.88rem}
+figure svg.mark,svg.mark{display:inline-block;width:.75em;height:.75em;margin:0}
+.hit{stroke:none}g[data-set]{cursor:pointer}
+pre{white-space:pre-wrap;overflow-wrap:anywhere;background:var(--card);padding:.8rem}
+"""
+
+
+def style() -> str:
+    """CSS of answers, their figures and the page around them."""
+    return page_style() + drawings_style() + _CSS

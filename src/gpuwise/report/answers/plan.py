@@ -1,0 +1,205 @@
+"""A plan and a fit: the answer, the layout, what fills the memory and the step, what else there is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+from gpuwise.report.answers.drawings import Dot, Part, around, bar, points
+from gpuwise.report.answers.values import At, cell, sentences, shown, spread
+from gpuwise.report.page import Markup, TableCell, TableRow, heading, notes, table, text
+from gpuwise.text import escape
+from gpuwise.units import format_bytes, format_duration
+
+SAME = (
+    "tp pp cp ep dp micro_batch accumulation virtual_stages schedule sharding recompute recompute_every offload_optimizer "
+    "offload_activations precision optimizer stack"
+)
+HELD = {**{name: name for name in SAME.split(" ")}, "fused_loss": "chunked_loss"}
+"""Fields of a strategy by the option that gives them."""
+TILES = (
+    ("time_s", "Time"),
+    ("cost_usd", "Cost"),
+    ("step_time_s", "A step"),
+    ("tokens_per_s", "Tokens a second"),
+    ("mfu", "MFU"),
+    ("memory_bytes", "Memory"),
+    ("fit_probability", "Fits with"),
+)
+
+
+def option_query(strategy: At) -> dict[str, str]:
+    """The options that ask for exactly this strategy."""
+    given = {option: strategy[field].value for field, option in HELD.items()}
+    if strategy["shard_group"].value:
+        given["shard_group"] = strategy["shard_group"].value
+    if (strategy["tp"].value or 1) > 1:
+        given["sequence_parallel"] = strategy["sequence_parallel"].value
+    if not strategy["fused_loss"].value:
+        del given["chunked_loss"]
+    if strategy["lora_rank"].value:
+        given["qlora" if strategy["quantized_base"].value else "lora"] = True
+    return {k: ("yes" if v else "no") if isinstance(v, bool) else str(v) for k, v in given.items() if v is not None}
+
+
+def differences(strategy: At, other: At) -> dict[str, str] | None:
+    """The options that lead from one strategy to the other; None where something differs that no option gives."""
+    before: dict[str, Any] = strategy.value or {}
+    after: dict[str, Any] = other.value or {}
+    known = {*HELD, "shard_group", "lora_rank", "quantized_base", "global_batch", "master_weights", "sequence_parallel"}
+    if any(before.get(k) != after.get(k) for k in {*before, *after} - known):
+        return None
+    was, now = option_query(strategy), option_query(other)
+    return {k: v for k, v in now.items() if was.get(k) != v} if set(was) <= set(now) else None
+
+
+def tiles(place: At, names: tuple[tuple[str, str], ...] = TILES) -> str:
+    """The main figures, each with its interval."""
+    made = [(title, place[name]) for name, title in names if place[name]]
+    items = "".join(
+        f"<div><dt>{escape(title)}</dt><dd>{shown(p).html}<small>{text(spread(p))}</small></dd></div>" for title, p in made
+    )
+    return f'<dl class="tiles">{items}</dl>\n'
+
+
+def layout_words(s: At) -> str:
+    """A strategy in a line."""
+    degrees = [f"{n} {s[n].value}" for n in ("dp", "tp", "pp", "cp", "ep") if (s[n].value or 1) > 1]
+    parts = [
+        *(degrees or ["one GPU"]),
+        f"micro-batch {s['micro_batch'].value} x {s['accumulation'].value}",
+        f"{s['sharding'].value} sharding" if s["sharding"].value != "none" else "no sharding",
+        f"{s['recompute'].value} recompute" if s["recompute"].value != "none" else "no recompute",
+        str(s["precision"].value),
+        str(s["optimizer"].value),
+    ]
+    parts += [f"LoRA rank {s['lora_rank'].value}"] if s["lora_rank"].value else []
+    parts += [f"{n.removeprefix('offload_')} in host memory" for n in ("offload_optimizer", "offload_activations") if s[n].value]
+    return ", ".join(parts) + f"; {s['stack'].value}"
+
+
+def bars(place: At, device: At) -> str:
+    """What fills the memory, against the device's, and where a step's time goes."""
+    memory = [Part(n, p) for n, p in place["memory_parts_bytes"].items()]
+    step = [Part(n, p) for n, p in place["breakdown_s"].items()]
+    return bar("memory", "Memory of the fullest GPU", memory, place["memory_bytes"], device) + bar(
+        "step", "A step", step, place["step_time_s"]
+    )
+
+
+def plan(document: Mapping[str, Any]) -> list[str]:
+    """A plan as the body of a page."""
+    d = At(document)
+    best = d["best"]
+    head = f"{d['model']['name'].text} on {d['cluster']['label'].text}"
+    if not best:
+        smallest = d["smallest"]
+        body = [f'<h2>{escape(head)}</h2><p class="no">Nothing fits.</p>']
+        if smallest:
+            body += [tiles(smallest), f"<p>{escape(layout_words(smallest['strategy']))}, the least that is needed</p>"]
+            body.append(f'<div class="figures">{bars(smallest, d["cluster"]["device_bytes"])}</div>')
+        return [*body, notes(sentences(d["warnings"]))]
+    fits = "" if best["fits"].value else '<p class="no">It does not fit.</p>'
+    body = [
+        f"<h2>{escape(head)}</h2>{fits}",
+        tiles(best),
+        f'<p class="layout">{escape(layout_words(best["strategy"]))}</p>',
+        f'<div class="figures">{bars(best, d["cluster"]["device_bytes"])}{_front(d)}</div>\n',
+    ]
+    body += [heading("Where"), _hardware(d["hardware"])] if d["hardware"] else []
+    body += [heading("Other layouts"), _options(d["alternatives"])] if d["alternatives"] else []
+    body += [heading("One change"), _changes(d["neighbours"])] if d["neighbours"] else []
+    for title, place in (
+        ("Why", d["reasons"]),
+        ("Mind", d["warnings"]),
+        ("Others", d["published"]),
+        ("Assumed", d["goal"]["assumed"]),
+    ):
+        body += [heading(title), notes(sentences(place))] if place else []
+    return [*body, heading("Run it"), f"<pre>{escape(' '.join(str(f.value) for f in best['flags']))}</pre>\n"]
+
+
+def _front(d: At) -> str:
+    """Time against memory, to choose from."""
+    front = list(d["pareto"])
+    if len(front) < 2:
+        return ""
+    strategy = d["best"]["strategy"].value
+    x = around("memory of the fullest GPU", [p["memory_bytes"].number for p in front], format_bytes)
+    y = around("a step", [p["step_time_s"].number for p in front], format_duration)
+    dots = [
+        Dot(
+            p["memory_bytes"].number,
+            p["step_time_s"].number,
+            f"{p['step_time_s'].text} with {p['memory_bytes'].text}: {layout_words(p['strategy'])}",
+            urlencode(option_query(p["strategy"])),
+            p["strategy"].value == strategy,
+        )
+        for p in front
+    ]
+    return points("front", "Time against memory: choose a point", x, y, dots)
+
+
+def _pick(words: str, query: Mapping[str, str]) -> Markup:
+    """A button that asks with these options."""
+    return Markup(f'<button type="button" data-set="{escape(urlencode(query))}">{escape(words)}</button>')
+
+
+def _options(place: At) -> str:
+    rows = [
+        TableRow(
+            _pick(layout_words(o["strategy"]), option_query(o["strategy"])),
+            [cell(o[n]) for n in ("step_time_s", "mfu", "memory_bytes", "cost_usd")],
+        )
+        for o in place
+    ]
+    return table("Other layouts", ["layout", "a step", "MFU", "memory", "cost"], rows)
+
+
+def _hardware(place: At) -> str:
+    rows = [TableRow(o["cluster"].text, [cell(o[n]) for n in ("time_s", "cost_usd", "mfu", "memory_bytes")]) for o in place]
+    return table("Where", ["GPUs", "time", "cost", "MFU", "memory"], rows)
+
+
+def _changes(place: At) -> str:
+    rows = [
+        TableRow(n["change"].text, [cell(n[k]) for k in ("slower", "step_time_s", "memory_bytes", "fit_probability")])
+        for n in place
+    ]
+    return table("One change", ["change", "slower by", "a step", "memory", "fits with"], rows)
+
+
+def fit(document: Mapping[str, Any]) -> list[str]:
+    """A fit as the body of a page: yes or no, what fills the memory, what would make it fit."""
+    d = At(document)
+    body = [
+        f"<h2>{escape(d['model']['name'].text)} on {escape(d['cluster']['label'].text)}</h2>",
+        '<p class="yes">It fits.</p>' if d["fits"].value else '<p class="no">It does not fit.</p>',
+        tiles(d, (*TILES[2:], ("headroom_bytes", "Left"))),
+        f'<p class="layout">{escape(layout_words(d["strategy"]))}</p>',
+        f'<div class="figures">{bars(d, d["device_bytes"])}</div>\n',
+    ]
+    for title, name in (("Remedies", "remedies"), ("Together", "combinations")):
+        body += [heading(title), _remedies(d["strategy"], d[name], title)] if d[name] else []
+    for title, name in (("A bigger GPU", "bigger"), ("More of them", "more")):
+        if d[name]:
+            rows = [
+                TableRow(o["cluster"]["label"].text, [cell(o[k]) for k in ("usd_per_gpu_hour", "step_time_s", "memory_bytes")])
+                for o in d[name]
+            ]
+            body += [heading(title), table(title, ["GPUs", "a GPU-hour", "a step", "memory"], rows)]
+    return [*body, heading("Assumed"), notes(sentences(d["assumed"]))]
+
+
+def _remedies(strategy: At, place: At, title: str) -> str:
+    rows = list[TableRow]()
+    for i, r in enumerate(place):
+        sets = differences(strategy, r["strategy"])
+        name: Markup | str = r["name"].text
+        if sets:
+            tick = f'<input type="checkbox" id="{title.lower()}-{i}" data-tick="{escape(urlencode(sets))}">'
+            name = Markup(f'<label for="{title.lower()}-{i}">{tick} {escape(name)}</label>')
+        fits = TableCell("fits" if r["fits"].value else "does not", mark="best" if r["fits"].value else "weak")
+        rows.append(TableRow(name, [fits, cell(r["saved_bytes"]), cell(r["memory_bytes"]), cell(r["slower"])]))
+    return table(title, ["change", "", "saves", "memory", "slower by"], rows)

@@ -1,0 +1,123 @@
+"""A place in a document, and what stands there as text: the unit is in the name of the field."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+from gpuwise.report.page import Markup, TableCell, Text
+from gpuwise.text import escape
+from gpuwise.units import format_bytes, format_count, format_duration, format_usd
+
+SHARES = ("mfu", "hfu", "share", "slower", "fit_probability", "goodput", "gain", "kv_fill", "utilisation", "cheapest_share")
+"""Fields that are shares of one."""
+LEAST_SHARE = 0.001
+PLAIN = 100_000
+"""Whole numbers below are written out."""
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """A place in ``document``: ``pointer`` is its JSON pointer (RFC 6901), ``value`` what stands there, if anything."""
+
+    value: Any
+    pointer: str = ""
+
+    def __getitem__(self, key: str | int) -> At:
+        held: Any = self.value
+        inner: Any = None
+        if isinstance(held, dict):
+            inner = cast("dict[str, Any]", held).get(str(key))
+        elif isinstance(held, list) and isinstance(key, int):
+            items = cast("list[Any]", held)
+            inner = items[key] if key < len(items) else None
+        return At(inner, f"{self.pointer}/{str(key).replace('~', '~0').replace('/', '~1')}")
+
+    def __bool__(self) -> bool:
+        return self.value is not None and self.value != [] and self.value != {}
+
+    def __iter__(self) -> Iterator[At]:
+        """The members of a list."""
+        return (self[i] for i in range(len(self.value or ())))
+
+    def items(self) -> list[tuple[str, At]]:
+        """Names and places of an object's members."""
+        return [(key, self[key]) for key in cast("dict[str, Any]", self.value or {})]
+
+    @property
+    def name(self) -> str:
+        """The last name of the pointer that is not one of an interval's, nor a part's of a sum."""
+        names = [n for n in self.pointer.split("/") if n not in ("expected", "low", "high") and not n.isdigit()]
+        return next((n for n in reversed(names) if n.endswith(("_s", "_bytes", "_usd"))), names[-1]) if names else ""
+
+    @property
+    def expected(self) -> At:
+        """Of an interval its middle, else this."""
+        middle = self["expected"]
+        return self if middle.value is None else middle
+
+    @property
+    def number(self) -> float:
+        """The (expected) number here; 0.0 where there is none, for drawing."""
+        value = self.expected.value
+        return float(value) if isinstance(value, int | float) else 0.0
+
+    @property
+    def text(self) -> str:
+        """The value here as a person reads it."""
+        place = self.expected
+        return words(place.name, place.value)
+
+
+def words(name: str, value: Any) -> str:
+    """``value`` of the field ``name`` as text."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, int | float):
+        return "..."
+    if name in SHARES or name.endswith("_share"):
+        return f"{100 * value:.3g} %" if abs(value) >= LEAST_SHARE or not value else f"under {100 * LEAST_SHARE:g} %"
+    if name.endswith("_bytes"):
+        return format_bytes(value)
+    if name.endswith("_usd") or name.startswith(("usd", "cost_")):
+        return format_usd(value)
+    if name.endswith("_s") and "_per_s" not in name:
+        return format_duration(value)
+    if name.endswith("_w"):
+        return f"{value:,.0f} W"
+    if name in ("kwh", "energy_kwh"):
+        return f"{value:,.0f} kWh"
+    if float(value).is_integer() and abs(value) < PLAIN:
+        return f"{value:,.0f}"
+    return format_count(value) if abs(value) >= PLAIN else f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def shown(place: At) -> Markup:
+    """The value here with where it is, as HTML."""
+    at = place.expected
+    if isinstance(at.value, int | float) and not isinstance(at.value, bool):
+        return Markup(f'<data value="{at.value!r}" data-path="{escape(at.pointer)}">{escape(at.text)}</data>')
+    return Markup(escape(at.text))
+
+
+def spread(place: At) -> Text:
+    """The 80 % interval here; nothing where there is none."""
+    low, high = place["low"], place["high"]
+    if low.value is None or high.value is None or low.value == high.value:
+        return ""
+    return Markup(f"{shown(low).html} to {shown(high).html}")
+
+
+def cell(place: At, *, small: Text | None = None, mark: str = "") -> TableCell:
+    """The value here in a table, over its interval."""
+    return TableCell(shown(place), spread(place) if small is None else small, mark)
+
+
+def sentences(place: At) -> list[str]:
+    """The texts of a list."""
+    return [str(v) for v in place.value or ()]

@@ -1,0 +1,128 @@
+"""A document as what a page shows of it, and as files to keep."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gpuwise.errors import UnknownNameError
+from gpuwise.report.answers import plan as plans
+from gpuwise.report.answers.drawings import WIDTH
+from gpuwise.report.answers.drawings import style as drawings_style
+from gpuwise.report.answers.look import style
+from gpuwise.report.answers.values import At
+from gpuwise.report.page import page
+from gpuwise.text import escape
+
+Document = Mapping[str, Any]
+VIEWS: Mapping[str, Callable[[Document], list[str]]] = {"plan": plans.plan, "fit": plans.fit}
+"""By the name of the question."""
+KINDS = {"html": "text/html", "svg": "image/svg+xml", "json": "application/json", "csv": "text/csv"}
+_FRONT = re.compile(r'<figure id="front">.*?</figure>\n', re.DOTALL)
+_SVG = re.compile(r"<svg (?![^>]*class=\"mark\").*?</svg>", re.DOTALL)
+GAP = 20.0
+
+
+def shown(name: str, document: Document) -> dict[str, Any]:
+    """What a page needs of an answer beside the document."""
+    body = "".join(VIEWS[name](document))
+    made: dict[str, Any] = {"html": body}
+    if name == "plan":
+        found = _FRONT.search(body)
+        made["front"] = found[0] if found else ""
+        made["html"] = _FRONT.sub("<!--front-->", body) if found else body.replace("</div>\n<h2>", "<!--front--></div>\n<h2>", 1)
+        best = At(document)["best"]
+        if best:
+            made["held"] = plans.option_query(best["strategy"])
+            made["choices"] = choices(document)
+    subject = At(document)["best"] if name == "plan" else At(document)
+    made["brief"] = ""
+    if name in ("plan", "fit") and subject:
+        device = At(document)["device_bytes"] if name == "fit" else At(document)["cluster"]["device_bytes"]
+        head = f'<p class="layout">{escape(plans.layout_words(subject["strategy"]))}</p>'
+        bars = plans.bars(subject, device).replace('id="', 'id="last-')
+        made["brief"] = plans.tiles(subject) + head + bars
+    return made
+
+
+def choices(document: Document) -> list[tuple[str, str, list[str]]]:
+    """The sliders of a plan: option, name and the values it can have."""
+    from gpuwise.facts.hardware.accelerators import accelerators
+    from gpuwise.workload.strategy import RECOMPUTES
+
+    at = At(document)
+    strategy = at["best"]["strategy"].value
+    share = at["goal"]["global_batch"].value // strategy["dp"]
+    sizes = [str(1 << i) for i in range(12) if share % (1 << i) == 0]
+    rates = accelerators()[str(at["cluster"]["accelerator"].value)].peak_flop_per_s
+    formats = [f for f in ("fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4") if f in rates]
+    found: list[tuple[str, str, list[str]]] = [
+        ("micro_batch", "Micro-batch", sizes),
+        ("recompute", "Recompute", list(RECOMPUTES)),
+        ("precision", "Precision", formats),
+    ]
+    return [f for f in found if len(f[2]) > 1]
+
+
+def export(name: str, kind: str, document: Document, command: str) -> str:
+    """An answer as a file that stands alone. Raises UnknownNameError."""
+    if kind not in KINDS:
+        raise UnknownNameError("kind of file", kind, KINDS)
+    if kind == "json":
+        return json.dumps(document, allow_nan=False, indent=1) + "\n"
+    if kind == "csv":
+        return _table(document)
+    body = "".join(VIEWS[name](document))
+    if kind == "html":
+        return page(f"gpuwise {name}", command, [f"<style>{style()}</style>", _inert(body)])
+    return _pictures(body)
+
+
+def _inert(body: str) -> str:
+    """Without what only the live page can do."""
+    body = re.sub(r'<button[^>]*data-set="[^"]*"[^>]*>(.*?)</button>', r"\1", body)
+    body = re.sub(r'<input[^>]*data-tick="[^"]*"[^>]*>', "", body)
+    return re.sub(r' data-set="[^"]*" tabindex="0" role="button"', ' role="img"', body)
+
+
+def _table(document: Document) -> str:
+    """Every value of the document by its pointer."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(("path", "value"))
+
+    def walk(at: At) -> None:
+        if isinstance(at.value, Mapping):
+            for _, inner in at.items():
+                walk(inner)
+        elif isinstance(at.value, list):
+            for inner in at:
+                walk(inner)
+        else:
+            value = at.value
+            text = "" if value is None else str(value)
+            writer.writerow((at.pointer, "'" + text if isinstance(value, str) and text[:1] in "=+-@\t\r" else text))
+
+    walk(At(document))
+    return out.getvalue()
+
+
+def _pictures(body: str) -> str:
+    """The figures below one another as one SVG file."""
+    parts, y = list[str](), 0.0
+    for svg in _SVG.findall(_inert(body)):
+        box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
+        label = re.search(r'aria-label="([^"]*)"', svg)
+        if box is None:
+            continue
+        wide, high = float(box[1]), float(box[2])
+        title = label[1].partition(". ")[0] if label else ""
+        parts.append(f'<text x="0" y="{y + 14:g}">{title}</text>')
+        parts.append(svg.replace("<svg ", f'<svg y="{y + GAP:g}" width="{wide:g}" height="{high:g}" ', 1))
+        y += high + 2 * GAP
+    size = f'viewBox="0 0 {WIDTH:g} {y:g}" width="{WIDTH:g}" height="{y:g}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}><style>{drawings_style()}</style>{"".join(parts)}</svg>\n'

@@ -1,0 +1,184 @@
+# pyright: reportMissingImports=false
+"""The pages in the system's Chromium: numbers, keys, roles, narrow and wide, and nothing said on the console."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+import pytest
+from tests.ui.documents import document
+from tests.ui.serving import Running
+
+CHROMIUM = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
+FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+PLAN = {"model": "gpt2", "on": "4xA100-80GB", "tokens": "1B"}
+WAIT_MS = 120_000
+PRESSED = "document.activeElement.id || document.activeElement.textContent.trim()"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    api = pytest.importorskip("playwright.sync_api")
+    if CHROMIUM is None:
+        pytest.skip("no Chromium here")
+    with api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def visit(browser: Any, server: Running) -> Iterator[Callable[..., Any]]:
+    """Open an address as the terminal prints it; what the console says fails the test."""
+    said: list[str] = []
+    contexts: list[Any] = []
+
+    def open_page(path: str, width: int = 1280, **more: Any) -> Any:
+        context = browser.new_context(viewport={"width": width, "height": 900}, accept_downloads=True, **more)
+        contexts.append(context)
+        context.set_default_timeout(WAIT_MS)
+        page = context.new_page()
+        page.on("console", lambda m: said.append(m.text) if m.type in ("error", "warning") and "422" not in m.text else None)
+        page.on("pageerror", lambda e: said.append(str(e)))
+        page.on("request", lambda r: said.append(r.url) if urlsplit(r.url).netloc not in (server.host, "") else None)
+        page.goto(f"http://{server.host}{path}{'&' if '?' in path else '?'}token={server.token}")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert said == []
+
+
+def numbers(page: Any) -> dict[str, float]:
+    """Every number of the answer by its place in the document."""
+    found = page.eval_on_selector_all("section[aria-label=Answer] data", "all => all.map(d => [d.dataset.path, d.value])")
+    return {path: float(value) for path, value in found}
+
+
+def settled(page: Any) -> None:
+    """Wait until the search behind an answer has come: the front is of a search alone."""
+    from playwright.sync_api import expect
+
+    expect(page.locator(".status").first).to_have_text("", timeout=WAIT_MS)
+    page.locator("text=One change").first.wait_for()
+
+
+def at(made: Any, pointer: str) -> Any:
+    for name in pointer.split("/")[1:]:
+        made = made[int(name)] if isinstance(made, list) else made[name.replace("~1", "/").replace("~0", "~")]
+    return made
+
+
+def test_a_plan_from_a_link_shows_the_numbers_of_the_command(visit: Callable[..., Any]) -> None:
+    page = visit("/plan?" + urlencode(PLAN))
+    page.wait_for_selector(".answer .tiles")
+    found, made = numbers(page), document("plan")
+    assert len(found) > 50 and {p: v for p, v in found.items() if at(made, p) != v} == {}
+    assert "token=" not in page.url and page.title() == "Plan - gpuwise"
+    assert page.locator(".command code").first.inner_text() == "gpuwise plan gpt2 --on 4xA100-80GB --tokens 1B"
+
+
+def test_a_slider_by_the_keyboard_answers_beside_the_last_answer_and_the_link_restores_it(
+    visit: Callable[..., Any], gpuwise: Callable[..., Any]
+) -> None:
+    page = visit("/plan?" + urlencode(PLAN))
+    page.wait_for_selector(".answer .tiles")
+    page.locator("#s-recompute").focus()
+    page.keyboard.press("ArrowRight")
+    page.wait_for_selector(".before")
+    settled(page)
+    assert "recompute=selective" in page.url
+    printed = json.loads(gpuwise(*page.locator(".command code").first.inner_text().split()[1:], "--json").out.splitlines()[-1])
+    assert all(at(printed, p) == v for p, v in numbers(page).items() if p.startswith("/best"))
+    assert dict(parse_qsl(urlsplit(page.url).query)) == {**PLAN, "recompute": "selective"}
+    again = visit(urlsplit(page.url).path + "?" + urlsplit(page.url).query)
+    again.wait_for_selector(".answer .tiles")
+    assert numbers(again) == numbers(page)
+
+
+def test_a_point_of_the_front_is_chosen_by_the_keyboard(visit: Callable[..., Any]) -> None:
+    page = visit("/plan?" + urlencode(PLAN))
+    page.wait_for_selector("#front [role=button]")
+    page.locator("#front [role=button]").last.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".before")
+    front = document("plan")["pareto"][-1]
+    assert numbers(page)["/best/step_time_s/expected"] == front["step_time_s"]["expected"]
+    assert page.locator("#front").count() == 1
+
+
+def test_a_remedy_is_ticked_and_let_go(visit: Callable[..., Any]) -> None:
+    page = visit("/fit?" + urlencode({"model": "llama-3.1-8b", "on": "4090"}))
+    page.wait_for_selector("text=It does not fit.")
+    page.get_by_label("QLoRA", exact=False).and_(page.locator("[data-tick]")).first.check()
+    page.wait_for_selector("p.yes")
+    page.locator(".held").first.click()
+    page.wait_for_selector("section[aria-label=Answer] p.no")
+
+
+def test_a_refusal_is_said_with_its_hint_and_names_are_text(visit: Callable[..., Any]) -> None:
+    page = visit("/plan?" + urlencode({"model": "<img src=x onerror=alert(1)>", "on": "4090"}))
+    alert = page.wait_for_selector("[role=alert]")
+    assert "<img src=x" in alert.inner_text() and page.locator("main img").count() == 0
+
+
+def test_an_answer_is_kept_as_a_file(visit: Callable[..., Any], tmp_path: Path) -> None:
+    page = visit("/plan?" + urlencode(PLAN))
+    page.wait_for_selector(".files a")
+    for kind in ("html", "svg", "json", "csv"):
+        with page.expect_download() as download:
+            page.get_by_role("link", name=kind.upper(), exact=True).click()
+        download.value.save_as(tmp_path / f"plan.{kind}")
+        text = (tmp_path / f"plan.{kind}").read_text()
+        assert ("<svg" if kind == "svg" else "GPT-2") in text
+
+
+@pytest.mark.parametrize("width", [375, 1280])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_a_telephone_and_a_screen_and_reads_in_both(visit: Callable[..., Any], width: int, scheme: str) -> None:
+    page = visit("/plan?" + urlencode(PLAN), width, color_scheme=scheme)
+    page.wait_for_selector(".answer .tiles")
+    assert not page.evaluate("document.documentElement.scrollWidth > innerWidth")
+    for one in (".answer p.layout", "h1", ".tiles dd", "button.go"):
+        assert contrast(page, one) >= 4.5, one
+
+
+def contrast(page: Any, selector: str) -> float:
+    """WCAG 2.2 contrast of an element's text on what is behind it."""
+    ink, paper = page.evaluate(
+        """s => { let e = document.querySelector(s), b = e; const of = c => c.match(/[\\d.]+/g).map(Number);
+        while (b && (of(getComputedStyle(b).backgroundColor)[3] === 0)) b = b.parentElement;
+        return [of(getComputedStyle(e).color), of(getComputedStyle(b || document.body).backgroundColor)] }""",
+        selector,
+    )
+
+    def light(colour: list[float]) -> float:
+        parts = [c / 255 for c in colour[:3]]
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((light(ink), light(paper)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_every_field_has_a_name_and_every_part_a_role(visit: Callable[..., Any]) -> None:
+    page = visit("/plan?" + urlencode(PLAN))
+    page.wait_for_selector(".answer .tiles")
+    unnamed = page.evaluate(
+        """() => [...document.querySelectorAll('input,select,button,a,[role=button],svg[role],section,nav')].filter(e =>
+        !(e.labels && e.labels.length) && !e.getAttribute('aria-label') && !e.textContent.trim() && !e.closest('datalist'))
+        .map(e => e.outerHTML.slice(0, 120))"""
+    )
+    assert unnamed == []
+    ids = page.evaluate("[...document.querySelectorAll('[id]')].map(e => e.id)")
+    assert len(ids) == len(set(ids))
+    assert page.get_by_role("main").count() == 1 and page.get_by_role("navigation").count() >= 1
+    assert page.evaluate("document.documentElement.lang") == "en"
+    page.keyboard.press("Tab")
+    assert page.evaluate(PRESSED) == "To the answer"

@@ -1,0 +1,160 @@
+"""What a page shows is the document: each number with its place, each name as text, each export the same."""
+
+from __future__ import annotations
+
+import csv
+import html.parser
+import io
+import json
+from typing import Any
+
+import pytest
+from tests.ui.documents import ASKED, document
+
+from gpuwise.report.answers.values import At
+from gpuwise.ui.moment import moment
+from gpuwise.ui.questions import QUESTIONS, words_of
+from gpuwise.ui.views import VIEWS, export, shown
+
+HOSTILE = '"><img src=x onerror=alert(1)><script>alert(2)</script>'
+VOID = {"input", "br", "img", "meta", "link"}
+
+
+class Reader(html.parser.HTMLParser):
+    """Checks that tags close, and collects the data elements and everything active."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.numbers: dict[str, str] = {}
+        self.active: list[str] = []
+        self.ids: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        if tag == "data":
+            self.numbers[given["data-path"] or ""] = given["value"] or ""
+        if tag in ("script", "img", "iframe", "object", "style") or any(k.startswith("on") or k == "style" for k in given):
+            self.active.append(tag)
+        if given.get("id"):
+            self.ids.append(str(given["id"]))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def read(markup: str) -> Reader:
+    reader = Reader()
+    reader.feed(markup)
+    assert not reader.open
+    return reader
+
+
+def at(made: Any, pointer: str) -> Any:
+    place = made
+    for name in pointer.split("/")[1:]:
+        name = name.replace("~1", "/").replace("~0", "~")
+        place = place[int(name)] if isinstance(place, list) else place[name]
+    return place
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_every_number_shown_is_the_documents(name: str) -> None:
+    made = document(name)
+    reader = read("".join(VIEWS[name](made)))
+    assert len(reader.numbers) >= 5 and not reader.active
+    assert len(reader.ids) == len(set(reader.ids))
+    for pointer, value in reader.numbers.items():
+        assert float(value) == at(made, pointer), pointer
+
+
+def hostile(value: Any) -> Any:
+    """The document with every text that is no key replaced."""
+    if isinstance(value, dict):
+        return {k: v if k in ("strategy", "accelerator", "verdict", "objective") else hostile(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [hostile(v) for v in value]
+    return HOSTILE if isinstance(value, str) else value
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_names_are_shown_as_text(name: str) -> None:
+    made = hostile(document(name))
+    body = "".join(VIEWS[name](made))
+    assert "<script" not in body and "<img" not in body and not read(body).active
+    page = export(name, "html", made, HOSTILE)
+    assert "<script" not in page and "<img" not in page
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_exports_stand_alone(name: str) -> None:
+    made = document(name)
+    assert json.loads(export(name, "json", made, "")) == made
+    rows = list(csv.reader(io.StringIO(export(name, "csv", made, ""))))
+    assert rows[0] == ["path", "value"] and len(rows) > 20
+    page = export(name, "html", made, "gpuwise x")
+    assert 'data-set="' not in page and "<button" not in page and "src=" not in page
+    import xml.etree.ElementTree as tree
+
+    tree.fromstring(export(name, "svg", made, ""))
+
+
+def test_a_layout_at_once_is_what_the_search_says_of_it() -> None:
+    found = document("plan")
+    query = {"model": "gpt2", "on": "4xA100-80GB", "tokens": "1B", **shown("plan", found)["held"]}
+    assert moment(query)["best"] == found["best"]
+
+
+@pytest.mark.parametrize("changes", [{"micro_batch": "4"}, {"recompute": "full"}, {"precision": "fp16"}, {"tp": "2", "dp": "2"}])
+def test_a_slider_says_what_the_command_line_beside_it_prints(changes: dict[str, str], gpuwise: Any) -> None:
+    query = {"model": "gpt2", "on": "4xA100-80GB", "tokens": "1B", **shown("plan", document("plan"))["held"], **changes}
+    del query["accumulation"]
+    said = moment(query)
+    printed = json.loads(gpuwise(*words_of("plan", query), "--json").out.splitlines()[-1])
+    assert printed["search"]["strategies"] == 1
+    assert said["best"] == printed["best"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"micro_batch": "3"}, "whole number"),
+        ({"dp": "2"}, "accelerators"),
+        ({"tp": "3", "dp": "1"}, "accelerators"),
+        ({"model": ""}, "model"),
+    ],
+)
+def test_a_layout_that_cannot_be_is_refused(changes: dict[str, str], error: str) -> None:
+    from gpuwise.errors import InputError
+
+    query = {"model": "gpt2", "on": "4xA100-80GB", "dp": "4", **changes}
+    with pytest.raises(InputError, match=error):
+        moment(query)
+
+
+def test_pointers_are_those_of_rfc_6901() -> None:
+    place = At({"a/b": {"~": [1, {"expected": 2.0}]}})["a/b"]["~"]
+    assert place[1].expected.pointer == "/a~1b/~0/1/expected" and place[1].number == 2.0
+    assert not place[7] and place[7].text == "-"
+
+
+def test_every_option_of_a_page_is_the_commands() -> None:
+    from gpuwise.cli.app import build
+
+    app = build()
+    for question in QUESTIONS.values():
+        command = app[question.command]
+        known = {
+            n
+            for a in command.assemble_argument_collection(default_parameter=app.default_parameter, parse_docstring=True)
+            for n in a.names
+        }
+        for field in question.fields:
+            assert field.kind == "words" or f"--{field.name.replace('_', '-')}" in known, (question.command, field.name)
