@@ -69,8 +69,7 @@ class EngineReplica:
         return self._memory(self.server(mine, context), mine, context)
 
     def _memory(self, server: Server, sequences: int, context: int) -> ServingMemory:
-        graphs = server.rules.graphs_in_budget
-        parts = engine_parts(self.arch, self.system.accelerator, self.config, server.options, graphs)
+        parts = engine_parts(self.arch, self.system.accelerator, self.config, server.options, server.rules)
         each = sequence_bytes(self.arch, context, self.config.tp, self.config.kv_dtype)
         return ServingMemory(parts.weights, sequences * each, parts.other, parts.requested)
 

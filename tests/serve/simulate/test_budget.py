@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwise.serve.load.requests import Requests, Texts
-from gpuwise.serve.simulate.budget import BudgetEngine, Limits
+from gpuwise.serve.simulate.budget import BudgetEngine
+from gpuwise.serve.simulate.core import Limits
 from gpuwise.serve.simulate.texts import runs_of
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -102,7 +102,6 @@ def test_the_least_loaded_replica_is_the_better_choice_for_uneven_answers():
     [
         (CONFIG, Settings(max_model_len=400), load(3, 1.0), "longer than the context"),
         (CONFIG, Settings(kv_blocks=10), load(3, 1.0), "does not fit the cache"),
-        (EngineConfig("vllm", version="0.6.6"), Settings(), load(3, 1.0), "not simulated"),
         (EngineConfig("vllm", version="0.2"), Settings(), load(3, 1.0), "not simulated"),
     ],
 )
@@ -114,3 +113,57 @@ def test_refusals_say_why(config, settings, requests, word):
 def test_a_model_without_room_for_cache_is_refused():
     with pytest.raises(InputError, match="does not fit"):
         Server(find_model("llama-3.1-70b"), SYSTEM, CONFIG).run(load(3, 1.0))
+
+
+ENGINES = [
+    EngineConfig("vllm", version="0.6.6"),
+    EngineConfig("sglang", version="0.4.2"),
+    EngineConfig("sglang"),
+    EngineConfig("trtllm"),
+]
+
+
+@pytest.mark.parametrize("config", ENGINES, ids=lambda c: f"{c.engine} {c.version}")
+def test_every_engine_serves_a_load_and_its_gaps_are_its_tokens(config):
+    run = Server(ARCH, SYSTEM, config, Settings(max_model_len=4096)).run(load(300, 20.0))
+    assert not run.saturated
+    assert run.mean("itl") == pytest.approx(np.average(run.tpot_s, weights=run.output_tokens - 1), rel=1e-9)
+    assert np.isfinite(run.e2e_s).all()
+
+
+def test_prompts_first_answers_sooner_and_stalls_longer():
+    q = load(600, 6.0, 2000, 200)
+    mixed, first = (Server(ARCH, SYSTEM, CONFIG, Settings(scheduler=s)).run(q) for s in ("budget", "prefill_first"))
+    assert first.percentile("ttft", 50) < mixed.percentile("ttft", 50)
+    assert first.percentile("itl", 99) > mixed.percentile("itl", 99)
+
+
+def test_who_may_write_long_is_admitted_later_where_nothing_is_sent_back():
+    q = load(300, 50.0, 500, 100)
+    short, long = (
+        Server(ARCH, SYSTEM, EngineConfig("trtllm"), Settings(kv_blocks=800, max_output=n)).run(q) for n in (None, 2000)
+    )
+    assert short.preemptions == long.preemptions == 0
+    assert long.percentile("ttft", 50) > 1.5 * short.percentile("ttft", 50)
+    pausing = Server(ARCH, SYSTEM, EngineConfig("trtllm"), Settings(kv_blocks=800, scheduler="max_utilisation")).run(q)
+    assert pausing.preemptions > 0
+
+
+def test_sglang_retracts_where_answers_are_longer_than_it_reserved():
+    q = load(400, 100.0, 200, 400)
+    run = Server(ARCH, SYSTEM, EngineConfig("sglang"), Settings(kv_blocks=20_000, max_output=600)).run(q)
+    assert run.preemptions > 0
+    assert np.isfinite(run.e2e_s).all()
+
+
+def test_a_static_batch_waits_for_its_longest_answer():
+    n = 64
+    output = np.where(np.arange(n) % 8 == 0, 400, 50).astype(np.int64)
+    q = Requests(np.zeros(n), np.full(n, 100, np.int64), output)
+    continuous, static = (Server(ARCH, SYSTEM, CONFIG, Settings(max_num_seqs=8, scheduler=s)).run(q) for s in (None, "static"))
+    assert static.duration_s > 1.5 * continuous.duration_s
+
+
+def test_an_unknown_scheduler_is_refused():
+    with pytest.raises(InputError, match="scheduler 'best'"):
+        Server(ARCH, SYSTEM, CONFIG, Settings(scheduler="best")).run(load(3, 1.0))

@@ -110,7 +110,7 @@ def predicted_tokens(row: PoolRow) -> float:
     assert row.architecture is not None and row.system is not None and row.config is not None
     settings = resolved(Settings(memory_share=row.memory_share), row.config, row.system.accelerator)
     rules = engine_rules(row.config)
-    return float(pool_memory(row.architecture, row.system.accelerator, row.config, settings, rules.graphs_in_budget).tokens)
+    return float(pool_memory(row.architecture, row.system.accelerator, row.config, settings, rules).tokens)
 
 
 def fit_pool(folder: Path, sequences: int = 1024) -> dict[str, float]:

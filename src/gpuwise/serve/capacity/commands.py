@@ -65,7 +65,7 @@ def _weights_note(configuration: Configuration) -> str:
 
 
 def _vllm(configuration: Configuration) -> list[str]:
-    c, s, o = configuration.config, configuration.settings, configuration.server.options
+    c, o = configuration.config, configuration.server.options
     words = ["vllm", "serve", model_name(configuration.arch), "--tensor-parallel-size", str(c.tp)]
     if c.attention_dp > 1:
         words += ["--data-parallel-size", str(c.attention_dp)]
@@ -78,13 +78,13 @@ def _vllm(configuration: Configuration) -> list[str]:
     words += ["--max-model-len", str(o.max_model_len or configuration.arch.max_seq_len)]
     words += ["--max-num-batched-tokens", str(o.max_num_batched_tokens), "--max-num-seqs", str(o.max_num_seqs)]
     words += ["--gpu-memory-utilization", f"{o.memory_share:g}"]
-    words += [] if s.chunked_prefill else ["--no-enable-chunked-prefill"]
-    words += [] if s.prefix_caching else ["--no-enable-prefix-caching"]
+    words += [] if o.chunked_prefill else ["--no-enable-chunked-prefill"]
+    words += [] if o.prefix_caching else ["--no-enable-prefix-caching"]
     return words
 
 
 def _sglang(configuration: Configuration) -> list[str]:
-    c, s, o = configuration.config, configuration.settings, configuration.server.options
+    c, o = configuration.config, configuration.server.options
     words = ["python", "-m", "sglang.launch_server", "--model-path", model_name(configuration.arch), "--tp", str(c.tp)]
     if c.attention_dp > 1:
         words += ["--dp", str(c.attention_dp), "--enable-dp-attention"]
@@ -97,7 +97,7 @@ def _sglang(configuration: Configuration) -> list[str]:
     words += ["--context-length", str(o.max_model_len or configuration.arch.max_seq_len)]
     words += ["--chunked-prefill-size", str(o.max_num_batched_tokens), "--max-running-requests", str(o.max_num_seqs)]
     words += ["--mem-fraction-static", f"{o.memory_share:g}", "--port", "8000"]
-    words += [] if s.prefix_caching else ["--disable-radix-cache"]
+    words += [] if o.prefix_caching else ["--disable-radix-cache"]
     return words
 
 

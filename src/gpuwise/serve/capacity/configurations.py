@@ -65,9 +65,9 @@ class Configuration:
             parts.append(f"{s.max_num_batched_tokens:,} tokens a step")
         if s.max_num_seqs is not None:
             parts.append(f"{s.max_num_seqs:,} sequences at once")
-        if not s.chunked_prefill:
+        if s.chunked_prefill is False:
             parts.append("whole prompts")
-        if not s.prefix_caching:
+        if s.prefix_caching is False:
             parts.append("no prefix cache")
         return ", ".join(parts)
 

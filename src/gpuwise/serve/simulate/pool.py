@@ -22,13 +22,15 @@ class BlockPool:
     """``free`` of ``n_blocks`` blocks. Taking blocks only counts; which cached blocks that cost is settled when a request looks
     for its prompt."""
 
-    __slots__ = ("_cached", "_debt", "_end", "_free_runs", "_held", "_queue", "_uses", "free", "n_blocks", "runs")
+    __slots__ = ("_cached", "_debt", "_empty_first", "_end", "_free_runs", "_held", "_queue", "_uses", "free", "n_blocks", "runs")
 
-    def __init__(self, n_blocks: int, runs: Runs, n_requests: int, cached: bool) -> None:
+    def __init__(self, n_blocks: int, runs: Runs, n_requests: int, cached: bool, *, empty_first: bool = False) -> None:
+        """``empty_first``: blocks nobody can find are taken before cached ones, whenever they were given back."""
         self.n_blocks = n_blocks
         self.free = n_blocks
         self.runs = runs
         self._cached = cached
+        self._empty_first = empty_first
         self._debt = 0
         self._queue: deque[Entry] = deque(([ANONYMOUS, 0, n_blocks],))
         self._end = [*runs.start, *runs.own_block]
@@ -111,9 +113,12 @@ class BlockPool:
             self._end[run] = upto
             held[i] = (segment, upto, False)
 
-    def release(self, request: int, tokens: int, block_tokens: int) -> None:
-        """The request gives back its blocks, of which ``tokens`` tokens are computed."""
+    def release(self, request: int, tokens: int, block_tokens: int, keep: int | None = None) -> None:
+        """The request gives back its blocks, of which ``tokens`` tokens are computed; of them the first ``keep`` (None: all) can
+        be found again."""
         blocks, whole = -(-tokens // block_tokens), tokens // block_tokens
+        if keep is not None:
+            whole = min(whole, keep // block_tokens)
         if not self._cached:
             self.free += blocks
             return
@@ -146,6 +151,10 @@ class BlockPool:
             return
         self.free += high - low
         entry = [run, low, high]
+        if run == ANONYMOUS and self._empty_first:
+            self._settle()
+            self._queue.appendleft(entry)
+            return
         self._queue.append(entry)
         if run != ANONYMOUS:
             self._free_runs.setdefault(run, []).append(entry)

@@ -1,6 +1,8 @@
 """Blocks of key-value cache an engine finds room for when it starts.
 
-    pool = share total - weights - activations - outside torch - graphs (where its version counts them)
+    pool = share total - weights - activations - outside torch - graphs (where its version counts them)      vLLM
+    pool = share total - weights - outside torch                                                              SGLang
+    pool = share (total - weights - activations - outside torch - graphs)                                     TensorRT-LLM
 
 ``activations`` is the peak of the engine's own profiling run: the sampler's logits of as many sequences as may run, in fp32 with
 their copies, or the layers' buffers for a whole batch of prompt tokens, whichever is more; vLLM 0.19 logged both parts of 59
@@ -20,7 +22,7 @@ from gpuwise.predict.memory.kv_cache import VLLM, kv_page_bytes, kv_pool_tokens
 from gpuwise.serve.engine import EngineConfig
 from gpuwise.serve.memory import UNIFIED_SHARE, rank_weights
 from gpuwise.serve.simulate.kernel_steps import graph_sizes
-from gpuwise.serve.simulate.settings import Settings
+from gpuwise.serve.simulate.settings import EngineRules, Settings
 from gpuwise.units import GIB
 
 _USUAL_GRAPHS = 512
@@ -79,9 +81,9 @@ class PoolMemory:
 
 
 def engine_parts(
-    arch: Architecture, accelerator: Accelerator, config: EngineConfig, options: Settings, graphs_in_budget: bool
+    arch: Architecture, accelerator: Accelerator, config: EngineConfig, options: Settings, rules: EngineRules
 ) -> EngineParts:
-    """What an engine takes before its cache. Memory shared with a host is not all the engine's."""
+    """What an engine takes before its cache, by the rule of its pool. Memory shared with a host is not all the engine's."""
     c = load_json("pool")
     assert options.max_num_seqs is not None and options.memory_share is not None and options.max_num_batched_tokens is not None
     requested = usable_bytes(accelerator) * options.memory_share
@@ -93,17 +95,24 @@ def engine_parts(
     sampler = c["logit_bytes"] * options.max_num_seqs * arch.vocab
     activations = max(sampler, layer) + c["activation_base_bytes"] + (c["expert_bytes"] if arch.moe is not None else 0.0)
     outside = c["outside_bytes"] + (c["outside_group_bytes"] if config.tp * config.attention_dp > 1 else 0.0)
-    captured = len(graph_sizes(min(2 * options.max_num_seqs, options.graph_most))) / len(graph_sizes(_USUAL_GRAPHS))
+    captured = len(graph_sizes(min(2 * options.max_num_seqs, options.graph_most or _USUAL_GRAPHS))) / len(graph_sizes(_USUAL_GRAPHS))
     graphs = (c["graph_base_bytes"] + c["graph_layer_bytes"] * arch.n_layers) * captured
-    return EngineParts(requested, weights, activations, outside, graphs, graphs_in_budget)
+    if rules.pool == "static":  # what is beside weights and cache comes out of the rest of the device
+        return EngineParts(requested, weights, 0.0, outside, graphs, False)
+    parts = EngineParts(requested, weights, activations, outside, graphs, rules.graphs_in_budget)
+    if rules.pool == "free":
+        taken = weights + parts.other
+        whole = requested / options.memory_share
+        return replace(parts, requested=taken + max(whole - taken, 0.0) * options.memory_share)
+    return parts
 
 
 def pool_memory(
-    arch: Architecture, accelerator: Accelerator, config: EngineConfig, options: Settings, graphs_in_budget: bool
+    arch: Architecture, accelerator: Accelerator, config: EngineConfig, options: Settings, rules: EngineRules
 ) -> PoolMemory:
     """What the engine has for its cache. Raises InputError where nothing is left."""
     assert options.block_size is not None
-    parts = engine_parts(arch, accelerator, config, options, graphs_in_budget)
+    parts = engine_parts(arch, accelerator, config, options, rules)
     pool = parts.pool
     layout = replace(VLLM, tp=config.tp, dtype=config.kv_dtype, page_tokens=options.block_size)
     if pool < kv_page_bytes(arch, layout):

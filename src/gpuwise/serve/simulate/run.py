@@ -37,6 +37,8 @@ class Stretches:
     cached_tokens: I64
     free_blocks: I64
     waiting: I64
+    stalled: I64
+    """Sequences whose first gap of the stretch is in ``Run.preemption_gaps_s``."""
 
     @property
     def total_s(self) -> F64:
@@ -60,6 +62,8 @@ class Run:
     stretches: Stretches
     """Of all replicas, one after the other."""
     preemption_gaps_s: F64
+    """Gaps that are of no step alone: with a preemption, or steps of others' prompts, in them; of ``gap_tokens`` tokens each."""
+    gap_tokens: I64
     preemptions: int
     n_blocks: int
     """Of one replica's pool."""
@@ -140,8 +144,8 @@ class Run:
         j: I64 = np.arange(int(k.sum()), dtype=np.int64) - first
         gaps = np.repeat(s.each_s[keep], k) + j * np.repeat(s.growth_s[keep], k)
         tokens = np.repeat(s.decoding[keep], k)
-        more = self.preemption_gaps_s
-        return np.concatenate([gaps, more]), np.concatenate([tokens, np.ones(len(more), np.int64)])
+        tokens[before] -= s.stalled[keep]
+        return np.concatenate([gaps, self.preemption_gaps_s]), np.concatenate([tokens, self.gap_tokens])
 
     @property
     def kv_fill(self) -> tuple[F64, F64]:

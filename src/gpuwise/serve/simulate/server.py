@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import heapify, heappop, heappush
 
@@ -16,15 +16,18 @@ from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.serve.engine import EngineConfig
 from gpuwise.serve.load.requests import ClosedLoop, Requests
-from gpuwise.serve.simulate.budget import BudgetEngine, Limits, Trace
+from gpuwise.serve.simulate.core import Engine, Limits, Reserve, Trace
 from gpuwise.serve.simulate.front import Front, front_of
 from gpuwise.serve.simulate.kernel_steps import KernelSteps, kernel_tables
+from gpuwise.serve.simulate.policies import POLICIES
 from gpuwise.serve.simulate.pool_memory import PoolMemory, pool_memory
 from gpuwise.serve.simulate.run import Run, Stretches
 from gpuwise.serve.simulate.settings import EngineRules, Settings, engine_rules, resolved
 from gpuwise.serve.simulate.texts import runs_of
 
 F64 = NDArray[np.float64]
+SGLANG_RESERVE = Reserve(first=0.7, least=0.14, steps=600, retract_tokens=20, most_tokens=4096, fixed_whole=True)
+"""sglang v0.5.23 environ.py:646-649, managers/schedule_policy.py CLIP_MAX_NEW_TOKENS."""
 ROUTINGS = ("round_robin", "least_load", "prefix_aware")
 
 
@@ -42,7 +45,7 @@ class Server:
     @cached_property
     def options(self) -> Settings:
         """Every option with its value."""
-        return resolved(self.settings, self.config, self.system.accelerator)
+        return resolved(self.settings, self.config, self.system.accelerator, self.arch.max_seq_len)
 
     @cached_property
     def rules(self) -> EngineRules:
@@ -56,21 +59,25 @@ class Server:
     @cached_property
     def memory(self) -> PoolMemory:
         """What fills a rank. Raises InputError where nothing is left for the cache."""
-        return pool_memory(self.arch, self.system.accelerator, self.config, self.options, self.rules.graphs_in_budget)
+        return pool_memory(self.arch, self.system.accelerator, self.config, self.options, self.rules)
 
     @cached_property
     def limits(self) -> Limits:
         """What bounds a step. Raises as :attr:`memory`."""
         s = self.options
         assert s.max_num_batched_tokens is not None and s.max_num_seqs is not None and s.block_size is not None
+        blocks = s.kv_blocks or self.memory.blocks
         return Limits(
             s.max_num_batched_tokens,
             s.max_num_seqs,
-            s.kv_blocks or self.memory.blocks,
+            blocks,
             s.block_size,
-            s.chunked_prefill,
-            s.prefix_caching,
+            bool(s.chunked_prefill),
+            bool(s.prefix_caching),
             ahead=self.rules.ahead,
+            watermark_blocks=int(self.rules.watermark * blocks),
+            asked=s.max_output,
+            reserve=replace(SGLANG_RESERVE, fixed_whole=self.rules.fixed_whole),
         )
 
     def steps(self, context: int, only: tuple[tuple[int, ...], tuple[int, ...]] | None = None) -> KernelSteps:
@@ -85,7 +92,7 @@ class Server:
             front.costs,
             self.arch.n_layers,
             most,
-            graph_most=self.options.graph_most,
+            graph_most=self.options.graph_most or 1,
             host_s=front.host_s,
             host_sequence_s=front.host_sequence_s,
             ahead=self.rules.ahead,
@@ -106,7 +113,8 @@ class Server:
         steps = self.steps(max(int(context), 1))
         prompt, output = requests.prompt_tokens.tolist(), requests.output_tokens.tolist()
         runs = runs_of(requests, limits.block_tokens)
-        engines = [BudgetEngine(prompt, output, runs, limits, steps) for _ in range(replicas)]
+        policy = POLICIES[self.options.scheduler or self.rules.scheduler]
+        engines = [policy(prompt, output, runs, limits, steps) for _ in range(replicas)]
         before = (front.request_s + front.prompt_token_s * requests.prompt_tokens).tolist()
         if closed is None:
             arrival = requests.arrival_s
@@ -117,11 +125,9 @@ class Server:
 
     def _check(self, requests: Requests, replicas: int, routing: str) -> None:
         limits, rules = self.limits, self.rules
-        if rules.scheduler != "budget":
-            raise InputError(
-                f"the {rules.scheduler} scheduler of {self.config.engine} {self.config.version or ''} is not simulated",
-                hint="take vLLM 0.8 or newer",
-            )
+        scheduler = self.options.scheduler or rules.scheduler
+        if scheduler not in POLICIES:
+            raise InputError(f"scheduler {scheduler!r} is not one of " + ", ".join(POLICIES))
         if replicas < 1:
             raise InputError(f"{replicas} replicas", hint="give at least one")
         if routing not in ROUTINGS:
@@ -132,7 +138,8 @@ class Server:
         longest = int((requests.prompt_tokens + requests.output_tokens).max())
         if longest > most:
             raise InputError(f"a request of {longest} tokens is longer than the context of {most}", hint="cut it or leave it out")
-        if -(-longest // limits.block_tokens) > limits.n_blocks:
+        spare = 2 if scheduler == "radix" else 0
+        if -(-longest // limits.block_tokens) + spare > limits.n_blocks:
             raise InputError(
                 f"a request of {longest} tokens does not fit the cache of {limits.n_blocks * limits.block_tokens}",
                 hint="split the model over more GPUs, or narrow weights or cache",
@@ -140,7 +147,7 @@ class Server:
         if not limits.chunked and longest > limits.tokens:
             raise InputError(f"a prompt of {longest} tokens is longer than a step of {limits.tokens}", hint="let prompts be cut")
 
-    def _result(self, requests: Requests, arrival: F64, engines: Sequence[BudgetEngine], steps: KernelSteps) -> Run:
+    def _result(self, requests: Requests, arrival: F64, engines: Sequence[Engine], steps: KernelSteps) -> Run:
         front, limits = self.front, self.limits
         first, finish = _merged(engines, "first_s"), _merged(engines, "finish_s")
         output = requests.output_tokens
@@ -159,6 +166,7 @@ class Server:
             np.maximum(_merged(engines, "cached_tokens"), 0).astype(np.int64),
             stretches,
             np.concatenate([np.array(e.trace.gap_s, np.float64) for e in engines]),
+            np.concatenate([np.array(e.trace.gap_tokens, np.int64) for e in engines]),
             sum(e.trace.preemptions for e in engines),
             limits.n_blocks,
             limits.sequences,
@@ -171,7 +179,7 @@ class Server:
         )
 
 
-def _merged(engines: Sequence[BudgetEngine], name: str) -> F64:
+def _merged(engines: Sequence[Engine], name: str) -> F64:
     """Each request's value on the replica that served it."""
     columns = np.array([getattr(e.trace, name) for e in engines], np.float64)
     if len(engines) == 1:
@@ -197,10 +205,11 @@ def _stretches(traces: Sequence[Trace]) -> Stretches:
         counts("cached"),
         counts("free_blocks"),
         counts("waiting"),
+        counts("stalled"),
     )
 
 
-def _choose(engines: Sequence[BudgetEngine], request: int, sent: int, routing: str) -> int:
+def _choose(engines: Sequence[Engine], request: int, sent: int, routing: str) -> int:
     """The replica a request goes to. Prefix aware: where most of its prompt is cached, the load deciding among equals and
     whenever that replica has more than twice the mean in flight."""
     if len(engines) == 1:
@@ -216,7 +225,7 @@ def _choose(engines: Sequence[BudgetEngine], request: int, sent: int, routing: s
     return least if load[best] > 2 * sum(load) / len(load) + 4 else best
 
 
-def _open_loop(engines: Sequence[BudgetEngine], at_s: Sequence[float], routing: str) -> None:
+def _open_loop(engines: Sequence[Engine], at_s: Sequence[float], routing: str) -> None:
     """Every request reaches an engine at its time."""
     order = sorted(range(len(at_s)), key=at_s.__getitem__)
     for sent, request in enumerate(order):
@@ -231,13 +240,13 @@ def _open_loop(engines: Sequence[BudgetEngine], at_s: Sequence[float], routing: 
         engine.run_until(math.inf)
 
 
-def _bring(engine: BudgetEngine, request: int, arrival_s: float) -> None:
+def _bring(engine: Engine, request: int, arrival_s: float) -> None:
     engine.run_until(arrival_s)
     engine.offer(request, arrival_s)
 
 
 def _closed_loop(
-    engines: Sequence[BudgetEngine],
+    engines: Sequence[Engine],
     first_s: Sequence[float],
     before_s: Sequence[float],
     answer_s: float,

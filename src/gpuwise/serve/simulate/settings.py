@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -11,11 +11,12 @@ from typing import Any
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.serve.engine import EngineConfig, version_number
-from gpuwise.units import GIB
+from gpuwise.units import GIB, MIB
 
 NEWEST = {"vllm": "0.33.0", "sglang": "0.5.23", "trtllm": "1.2.0"}
 """The release whose files were read last."""
-_LARGE, _HUGE = 70 * GIB, 160 * GIB
+GROUP = 4
+"""Ranks from which SGLang captures graphs of more sequences."""
 _NOT_LARGE = ("a100", "gb10")
 
 
@@ -28,16 +29,23 @@ class Settings:
     block_size: int | None = None
     memory_share: float | None = None
     """Of the device's memory (``gpu_memory_utilization``, ``mem_fraction_static``)."""
-    chunked_prefill: bool = True
-    prefix_caching: bool = True
+    chunked_prefill: bool | None = None
+    """Whether prompts are cut to the tokens of a step, and ``prefix_caching`` whether their blocks are kept; None: the engine's
+    default at its version."""
+    prefix_caching: bool | None = None
     max_model_len: int | None = None
     kv_blocks: int | None = None
     """Blocks of the pool where they are known (``num_gpu_blocks_override``); None: from the device's memory."""
-    graph_most: int = 512
+    graph_most: int | None = None
     """Largest batch with a captured graph."""
+    scheduler: str | None = None
+    """Of :data:`~gpuwise.serve.simulate.policies.POLICIES`: another policy of the engine than its usual one."""
+    max_output: int | None = None
+    """Tokens of an answer that requests allow (``max_tokens``): what engines that reserve ahead reserve; None: as many as
+    come."""
 
     def __post_init__(self) -> None:
-        for name in ("max_num_batched_tokens", "max_num_seqs", "block_size", "max_model_len", "kv_blocks"):
+        for name in ("max_num_batched_tokens", "max_num_seqs", "block_size", "max_model_len", "kv_blocks", "max_output"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"{name} is {value}", hint="it is at least 1")
@@ -52,26 +60,54 @@ class EngineRules:
     since: str
     source: str
     scheduler: str
-    memory_share: float
+    pool: str
+    """What the cache gets: ``share`` of the device less all else; ``static``: a share less the weights; ``free``: a share of what
+    is left beside all else."""
     block_tokens: int
-    graphs_in_budget: bool
-    """Memory of captured graphs comes out of the share."""
     ahead: bool
     """The scheduler prepares a step while the device runs the one before."""
-    large_tokens: int
-    large_sequences: int
-    small_tokens: int
-    small_sequences: int
-    huge_tokens: int = 0
-    huge_sequences: int = 0
+    tiers: tuple[Tier, ...]
+    """By the device's memory, the smallest first."""
+    memory_share: float | None = None
+    """None: what its own reserve leaves."""
+    graphs_in_budget: bool = True
+    """Memory of captured graphs comes out of the share."""
+    chunked: bool = True
+    prefix_cache: bool = True
+    chunk_beyond: int = 1 << 60
+    """Prompts are cut where requests may be longer than this."""
+    whole_context: bool = False
+    """Where prompts are not cut, a step takes as many tokens as the longest request, if those are more."""
+    watermark: float = 0.0
+    """Share of blocks that stays free when a request is admitted."""
+    fixed_whole: bool = True
+    """Answers of a fixed length are reserved whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """Defaults on devices of at most ``gib`` of memory: tokens of a step, sequences at once, the largest batch with a graph, the
+    same in a group of four or more."""
+
+    gib: float
+    tokens: int
+    sequences: int
+    graph_most: int
+    group_graph_most: int
+    a100: bool = True
+    """Whether an A100 or GB10 may be of it; else it takes the tier before."""
 
 
 @cache
 def _tables() -> dict[str, tuple[EngineRules, ...]]:
     text = files("gpuwise.serve.simulate").joinpath("engines.toml").read_text(encoding="utf-8")
     data: dict[str, list[dict[str, Any]]] = tomllib.loads(text)
-    names = {f.name for f in fields(EngineRules)}
-    return {e: tuple(EngineRules(**{k: v for k, v in row.items() if k in names}) for row in rows) for e, rows in data.items()}
+    return {e: tuple(_rules(row) for row in rows) for e, rows in data.items()}
+
+
+def _rules(row: dict[str, Any]) -> EngineRules:
+    tiers: list[list[Any]] = row.pop("tiers")
+    return EngineRules(tiers=tuple(Tier(*t) for t in tiers), **row)
 
 
 def engine_rules(config: EngineConfig) -> EngineRules:
@@ -88,26 +124,46 @@ def engine_rules(config: EngineConfig) -> EngineRules:
     return old_enough[-1]
 
 
-def resolved(settings: Settings, config: EngineConfig, accelerator: Accelerator) -> Settings:
+def resolved(settings: Settings, config: EngineConfig, accelerator: Accelerator, context: int | None = None) -> Settings:
     """``settings`` with the defaults of the engine on the device filled in: a batch of tokens holds every sequence, and the whole
-    of the longest prompt where prompts are not cut."""
+    of the longest prompt where prompts are not cut. ``context``: the longest request, where the settings do not say."""
     rules = engine_rules(config)
-    name = accelerator.id.lower()
-    memory = accelerator.memory_bytes
-    if rules.huge_tokens and memory >= _HUGE:
-        tokens, sequences = rules.huge_tokens, rules.huge_sequences
-    elif memory >= _LARGE and not name.startswith(_NOT_LARGE):
-        tokens, sequences = rules.large_tokens, rules.large_sequences
-    else:
-        tokens, sequences = rules.small_tokens, rules.small_sequences
-    sequences = settings.max_num_seqs or sequences
-    tokens = settings.max_num_batched_tokens or tokens
-    if not settings.chunked_prefill and settings.max_model_len:
-        tokens = max(tokens, settings.max_model_len)
+    tier = _tier(rules, accelerator)
+    sequences = settings.max_num_seqs or tier.sequences
+    tokens = settings.max_num_batched_tokens or tier.tokens
+    longest = settings.max_model_len or context or 0
+    chunked = settings.chunked_prefill
+    if chunked is None:
+        chunked = rules.chunked or longest > rules.chunk_beyond
+    if not chunked and (settings.max_model_len or rules.whole_context):
+        tokens = max(tokens, longest)
+    apart = rules.scheduler == "radix"  # prompts have steps of their own
     return replace(
         settings,
-        max_num_batched_tokens=max(tokens, sequences) if settings.max_num_batched_tokens is None else tokens,
-        max_num_seqs=min(sequences, tokens),
+        max_num_batched_tokens=max(tokens, sequences) if settings.max_num_batched_tokens is None and not apart else tokens,
+        max_num_seqs=sequences if apart else min(sequences, tokens),
         block_size=settings.block_size or rules.block_tokens,
-        memory_share=settings.memory_share or rules.memory_share,
+        memory_share=settings.memory_share or rules.memory_share or _static_share(tokens, tier, config, accelerator),
+        chunked_prefill=chunked,
+        prefix_caching=rules.prefix_cache if settings.prefix_caching is None else settings.prefix_caching,
+        graph_most=settings.graph_most or (tier.group_graph_most if config.tp >= GROUP else tier.graph_most),
+        scheduler=settings.scheduler or ("budget" if chunked and rules.scheduler == "prefill_first" else rules.scheduler),
     )
+
+
+def _tier(rules: EngineRules, accelerator: Accelerator) -> Tier:
+    """The first the device's memory is within, by what its maker calls it: an 80 GB device has 79 GiB."""
+    weak = accelerator.id.lower().startswith(_NOT_LARGE)
+    allowed = [t for t in rules.tiers if t.a100 or not weak]
+    return next((t for t in allowed if accelerator.memory_bytes < t.gib * GIB), allowed[-1])
+
+
+def _static_share(tokens: int, tier: Tier, config: EngineConfig, accelerator: Accelerator) -> float:
+    """SGLang's share for weights and cache: what is left beside 0.5 GiB, 1.5 MiB a token of a step, an eighth of a GiB a rank and
+    2 MiB a sequence of the largest graph, at least 10 GiB on devices above 60 (arg_groups/memory_hook.py)."""
+    memory = accelerator.memory_bytes / MIB
+    graphs = 2.0 * (tier.group_graph_most if config.tp >= GROUP else tier.graph_most)
+    reserve = 512.0 + 1.5 * max(tokens, 2048) + 128.0 * config.tp + graphs
+    if memory > 60 * 1024:
+        reserve = max(reserve, 10 * 1024.0)
+    return round((memory - reserve) / memory, 3)

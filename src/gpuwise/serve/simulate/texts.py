@@ -69,5 +69,5 @@ def runs_of(requests: Requests, block_tokens: int) -> Runs:
     end = np.minimum(requests.prompt_tokens + requests.output_tokens, extent[text])
     users = np.bincount(text, minlength=count)
     alone = (users[text] < 2) & ~np.isin(text, parent)
-    end = np.where(alone, shared[text], end)
+    end = np.where(alone, np.minimum(shared[text], end), end)
     return Runs(count, (shared // block_tokens).tolist(), parent.tolist(), text.tolist(), (end // block_tokens).tolist(), {})

@@ -1,0 +1,144 @@
+"""Requests that are never sent back: what is admitted has blocks to its end.
+
+TensorRT-LLM's GUARANTEED_NO_EVICT (cpp/tensorrt_llm/batch_manager/capacityScheduler.cpp, GuaranteedNoEvictScheduler; 1.2): a
+request is admitted if the blocks of its prompt and of the longest answer it allows are free beside those that all running ones
+still need for theirs. One whose next missing block another request of the same step computes waits for that step. Steps are
+filled as under a token budget (microBatchScheduler.cpp): running sequences, then prompts, whole unless chunks are allowed; a
+whole prompt counts in full, whatever of it is cached. MAX_UTILIZATION admits what fits now and starts the last one anew when
+blocks run out, as :mod:`~gpuwise.serve.simulate.budget` does.
+
+A static batch (StaticBatchScheduler; and what libraries without an engine do): requests are admitted only when nothing runs, and
+rows of answers that have ended are computed until the last one ends.
+
+llama.cpp (tools/server/server.cpp ``update_slots``): slots of a context of their own are never short of room; the tokens being
+written come first in a batch, then prompts up to ``n_batch``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpuwise.serve.simulate.budget import BudgetEngine
+from gpuwise.serve.simulate.core import PROMPT, Limits
+from gpuwise.serve.simulate.step_time import StepTime
+from gpuwise.serve.simulate.texts import Runs
+
+
+class NoEvictEngine(BudgetEngine):
+    """TensorRT-LLM unless told otherwise."""
+
+    at_once = False
+
+    def __init__(self, prompt: Sequence[int], output: Sequence[int], runs: Runs, limits: Limits, time: StepTime) -> None:
+        super().__init__(prompt, output, runs, limits, time)
+        self.whole = [-(-(p + self._asked(i)) // limits.block_tokens) for i, p in enumerate(prompt)]
+        """Blocks of each request at the end of the longest answer it allows."""
+        self.promised = 0
+        """Of all running requests together."""
+        self.readers: list[tuple[int, int]] = []
+        """Requests read in this step, and their whole blocks after it."""
+
+    def _admit(self, budget: int, chunks: list[tuple[int, int]], ended: list[int]) -> bool:
+        waiting, limits, pool = self.waiting, self.limits, self.pool
+        size = limits.block_tokens
+        free = pool.free - (self.promised - self._blocks_held())
+        skipped: list[int] = []
+        reading: set[tuple[int, int]] = set()
+        if chunks and (first := self._first_missing(self._reader(ended), chunks[0][1] // size)) is not None:
+            reading.add(first)
+        late = False
+        while waiting and budget > 0 and len(self.running) < limits.sequences:
+            request = waiting[0]
+            if self.arrived[request] > self.settled:
+                late = True
+                break
+            wanted = self.prompt[request]
+            found = pool.found_blocks(request, wanted, size)
+            missing = self._first_missing(request, found)
+            if missing is not None and missing in reading:
+                skipped.append(waiting.popleft())
+                continue
+            new = wanted - found * size
+            charged = new if limits.chunked else wanted
+            if self.whole[request] > free or (charged > budget and not limits.chunked):
+                break
+            new, charged = min(new, budget), min(charged, budget)
+            budget -= charged
+            if missing is not None:
+                reading.add(missing)
+            self._begin(request, found, new, wanted, chunks, ended)
+            self.readers.append((request, (found * size + new) // size))
+            self.promised += self.whole[request]
+            free -= self.whole[request]
+        waiting.extendleft(reversed(skipped))
+        return late
+
+    def _reader(self, ended: list[int]) -> int:
+        """Whose chunk is the first of this step."""
+        return ended[0] if self.partial < 0 else self.partial
+
+    def _go_on(self, budget: int, chunks: list[tuple[int, int]], ended: list[int]) -> tuple[int, bool]:
+        request = self.partial
+        left = super()._go_on(budget, chunks, ended)
+        if chunks:
+            self.readers.append((request, self.done // self.limits.block_tokens))
+        return left
+
+    def _mixed_step(self, n: int, chunks: list[tuple[int, int]], ended: list[int]) -> None:
+        super()._mixed_step(n, chunks, [])
+        for request, blocks in self.readers:
+            self.pool.computed(request, blocks)
+        self.readers.clear()
+        for request in ended:
+            self._first_token(request)
+
+    def _first_missing(self, request: int, found: int) -> tuple[int, int] | None:
+        """Which block of a shared text a request computes first; None where it shares none."""
+        if not self.limits.prefix_cache or (found + 1) * self.limits.block_tokens > self.prompt[request]:
+            return None
+        for run, _, upto in self.runs.segments(request):
+            if found < upto:
+                return (run, found)
+        return None
+
+    def _blocks_held(self) -> int:
+        """Blocks of all running requests, each counting what it shares."""
+        if not self.limits.prefix_cache or not self.runs.n_shared:
+            return self.limits.n_blocks - self.pool.free
+        size, decoded = self.limits.block_tokens, self.decoded
+        held = 0
+        for request, offset in self.running.items():
+            tokens = self.done if request == self.partial else self.prompt[request] if offset == PROMPT else offset + decoded + 1
+            held += -(-tokens // size)
+        return held
+
+    def _end(self, request: int, tokens: int) -> None:
+        super()._end(request, tokens)
+        self.promised -= self.whole[request]
+
+
+class StaticEngine(NoEvictEngine):
+    """A batch after the other."""
+
+    def _admit(self, budget: int, chunks: list[tuple[int, int]], ended: list[int]) -> bool:
+        if self.running or self.ghosts:
+            return False
+        return super()._admit(budget, chunks, ended)
+
+    def _end(self, request: int, tokens: int) -> None:
+        """Its row, and its blocks, stay until the batch has ended."""
+        self.trace.finish_s[request] = self.now
+        self.finished.append(request)
+        self.ghosts += 1
+        self.ghost_tokens += tokens + 1
+        self.gone.append((request, tokens))
+        if not self.running:
+            for ended, held in self.gone:
+                self.pool.release(ended, held, self.limits.block_tokens)
+                self.promised -= self.whole[ended]
+            self.gone.clear()
+            self.ghosts = self.ghost_tokens = 0
+
+    def __init__(self, prompt: Sequence[int], output: Sequence[int], runs: Runs, limits: Limits, time: StepTime) -> None:
+        super().__init__(prompt, output, runs, limits, time)
+        self.gone: list[tuple[int, int]] = []
