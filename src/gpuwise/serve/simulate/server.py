@@ -144,6 +144,8 @@ class Server:
                 f"a request of {longest} tokens does not fit the cache of {limits.n_blocks * limits.block_tokens}",
                 hint="split the model over more GPUs, or narrow weights or cache",
             )
+        if scheduler == "radix" and limits.chunked and limits.tokens < limits.block_tokens:
+            raise InputError(f"chunks of {limits.tokens} tokens are smaller than a page of {limits.block_tokens}")
         if not limits.chunked and longest > limits.tokens:
             raise InputError(f"a prompt of {longest} tokens is longer than a step of {limits.tokens}", hint="let prompts be cut")
 
