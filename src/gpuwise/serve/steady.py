@@ -65,7 +65,7 @@ def prompt_time(server: Server, prompt_tokens: int) -> Estimate:
 
 def _only(server: Server, sequences: int, prompts: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """What the tables are made for: the sequences, the graph they run in, and tokens of prompts."""
-    sizes = graph_sizes(server.options.graph_most)
+    sizes = graph_sizes(server.options.graph_most or 1)
     padded = next((int(s) for s in sizes if s >= sequences), sequences)
     return (1, sequences, padded), prompts
 

@@ -95,7 +95,9 @@ def engine_parts(
     sampler = c["logit_bytes"] * options.max_num_seqs * arch.vocab
     activations = max(sampler, layer) + c["activation_base_bytes"] + (c["expert_bytes"] if arch.moe is not None else 0.0)
     outside = c["outside_bytes"] + (c["outside_group_bytes"] if config.tp * config.attention_dp > 1 else 0.0)
-    captured = len(graph_sizes(min(2 * options.max_num_seqs, options.graph_most or _USUAL_GRAPHS))) / len(graph_sizes(_USUAL_GRAPHS))
+    captured = len(graph_sizes(min(2 * options.max_num_seqs, options.graph_most or _USUAL_GRAPHS))) / len(
+        graph_sizes(_USUAL_GRAPHS)
+    )
     graphs = (c["graph_base_bytes"] + c["graph_layer_bytes"] * arch.n_layers) * captured
     if rules.pool == "static":  # what is beside weights and cache comes out of the rest of the device
         return EngineParts(requested, weights, 0.0, outside, graphs, False)
