@@ -17,7 +17,7 @@ def gaps(job: Job) -> Iterator[str]:
         yield f"{s.sharding} sharding (FSDP has it)"
     if s.shard_group:
         yield f"groups of {s.shard_group} ranks"
-    if s.offload_optimizer and s.sharding == "none":
+    if s.offload_optimizer and s.sharding == "none" and s.dp > 1:
         yield "an offloaded optimizer without sharding"
 
 
@@ -25,7 +25,8 @@ def config(job: Job) -> dict[str, object]:
     """Batch, precision, ZeRO stage and offload; what the Trainer fills in by itself ("auto") is written out."""
     s = job.strategy
     zero: dict[str, object] = {
-        "stage": STAGES.get(s.sharding, 0),
+        # a single rank shards nothing, and offloads as the stage that reduces gradients to where their states are
+        "stage": 2 if s.offload_optimizer and s.sharding == "none" else STAGES.get(s.sharding, 0),
         "overlap_comm": s.overlap_dp,
         "contiguous_gradients": True,
     }

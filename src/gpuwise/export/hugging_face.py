@@ -32,13 +32,17 @@ _MODULES = {"attention": ["q_proj", "k_proj", "v_proj", "o_proj"], "mlp": ["gate
 
 
 def by_deepspeed(s: Strategy) -> bool:
-    """Whether DeepSpeed shards, not FSDP."""
-    return s.sharding == "zero1" or (s.sharding in ("zero2", "zero3") and s.stack in _DEEPSPEED_STACKS)
+    """Whether DeepSpeed shards or offloads, not FSDP."""
+    return s.sharding == "zero1" or (_wrapped(s) and s.sharding != "hybrid" and s.stack in _DEEPSPEED_STACKS)
 
 
 def by_fsdp(s: Strategy) -> bool:
-    """Whether FSDP shards."""
-    return s.sharding != "none" and not by_deepspeed(s)
+    """Whether FSDP shards or offloads."""
+    return _wrapped(s) and not by_deepspeed(s)
+
+
+def _wrapped(s: Strategy) -> bool:
+    return s.sharding != "none" or s.offload_optimizer
 
 
 def gaps(job: Job) -> Iterator[str]:
@@ -61,7 +65,7 @@ def gaps(job: Job) -> Iterator[str]:
         yield "offloaded activations"
     if s.step_in_backward:
         yield "an optimizer step inside the backward pass"
-    if s.offload_optimizer and s.sharding == "none":
+    if s.offload_optimizer and s.sharding == "none" and s.dp > 1:
         yield "an offloaded optimizer without sharding"
     if s.shard_group and (s.dp % s.shard_group or by_deepspeed(s)):
         yield f"groups of {s.shard_group} in {s.dp} data-parallel ranks"
@@ -206,7 +210,9 @@ def script(job: Job) -> str:
         imports.append("from transformers import BitsAndBytesConfig")
         loading.append(
             "quantization_config=BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type='nf4', "
-            "bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=torch.bfloat16)"
+            "bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=torch.bfloat16"
+            # FSDP flattens what is of one format: the packed weights are held in that of the rest
+            + (", bnb_4bit_quant_storage=torch.bfloat16)" if by_fsdp(s) else ")")
         )
     elif not s.master_weights or s.lora_rank:
         loading.append(f"dtype=torch.{'float16' if s.precision == 'fp16' else 'bfloat16'}")

@@ -131,16 +131,17 @@ ENGINES = {
 }
 
 
-def tool_of(stack: str) -> Tool | None:
-    """The tool that a plan of ``stack`` is timed for; None where it is not one of these."""
-    name = _OF_STACK.get(stack)
+def tool_of(stack: str, *, adapters: bool = False) -> Tool | None:
+    """The tool that a plan of ``stack`` is timed for; None where it is not one of these. Adapters in PyTorch with FSDP are the
+    Trainer's: torchtitan's are no options."""
+    name = "trainer" if stack == "compiled-fsdp" and adapters else _OF_STACK.get(stack)
     return TOOLS[name] if name else None
 
 
 def command(job: Job) -> list[str]:
     """The launcher with the layout's options, an option and its values an item; what has to be set or unset comes first. Empty
     for a stack that none of the tools is."""
-    tool = tool_of(job.strategy.stack)
+    tool = tool_of(job.strategy.stack, adapters=job.strategy.lora_rank > 0)
     if tool is None:
         return []
     variables, unset = megatron.environment(job) if tool.name == "megatron" else ({}, ())
@@ -151,7 +152,7 @@ def command(job: Job) -> list[str]:
     return [*before, start[0], *together(start[1:]), " ".join(words[:head]), *together(words[head:])]
 
 
-def find_target(name: str | None, stack: str) -> tuple[Tool, Engine | None]:
+def find_target(name: str | None, stack: str, *, adapters: bool = False) -> tuple[Tool, Engine | None]:
     """Of ``torchtitan``, ``slurm`` (which starts the tool of the stack) or ``slurm:torchtitan``. Raises UnknownNameError with the
     nearest names, InputError where the stack has no tool and none is named."""
     first, _, second = (name or "").partition(":")
@@ -162,7 +163,7 @@ def find_target(name: str | None, stack: str) -> tuple[Tool, Engine | None]:
         if wanted not in TOOLS:
             raise UnknownNameError("target", wanted, known)
         return TOOLS[wanted], engine
-    tool = tool_of(stack)
+    tool = tool_of(stack, adapters=adapters)
     if tool is None:
         raise InputError(f"there are no files for the stack {stack}", hint="name a tool with --to")
     return tool, engine

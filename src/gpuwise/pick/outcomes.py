@@ -11,6 +11,7 @@ from gpuwise.facts.offers.offer import offers_for
 from gpuwise.facts.software.support import Support, support_of
 from gpuwise.pick.candidates import Way, software_for
 from gpuwise.pick.owning import Bill
+from gpuwise.plan.goal import RISK
 from gpuwise.predict.estimate import Estimate
 from gpuwise.units import GIB, GIGA, HOUR_S, PETA
 
@@ -132,9 +133,11 @@ class Outcome:
 
     @property
     def level(self) -> int:
-        """What comes first whatever the objective: done as asked, on software that serves it, at a count seen on offer."""
+        """What comes first whatever the objective: done as asked, on software that serves it, at a count seen on offer, in memory
+        that suffices with the probability a plan is chosen for."""
         plain = level(self.tier, self.way, self.split or self.n, self.purpose)
-        return plain + (self.interrupted and plain % 2 == 0)
+        unsure = self.interrupted or (self.fit_probability is not None and self.fit_probability < 1 - RISK)
+        return plain + (unsure and plain % 2 == 0)
 
     @property
     def n(self) -> int:

@@ -131,8 +131,8 @@ def nothing(job: Job | ForwardJob, limits: Limits, ranking: Ranking[Outcome]) ->
 def default_words(job: Job | ForwardJob, limits: Limits) -> str:
     """How the ranking is ordered, in words."""
     first = (
-        "the job as asked comes before the job with a change, full software before partial, prices of today and counts seen on "
-        "offer before others, CUDA before what is less than a fifth faster; "
+        "the job as asked comes before the job with a change, full software before partial, what surely fits, at prices of "
+        "today and counts seen on offer, before others, CUDA before what is less than a fifth faster; "
         "compared at the worse end "
         "of the 80 % interval, so a surer prediction wins over an equal guess"
     )

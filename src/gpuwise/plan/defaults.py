@@ -12,7 +12,7 @@ from types import MappingProxyType
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.plan.space.stack_rules import STACK_RULES
+from gpuwise.plan.space.stack_rules import find_stack_rules
 from gpuwise.units import format_count
 from gpuwise.workload.transformer.parameters import count_parameters
 
@@ -32,7 +32,10 @@ BATCH_TOKENS: tuple[tuple[float, float, str], ...] = (
 )
 """(parameters up to, tokens a step, source), by published pre-training runs."""
 
-STAND_INS = {"megatron-core": ("compiled-fsdp", "hai-llm", "megatron-legacy"), "compiled-fsdp": ("deepspeed",)}
+STAND_INS = {
+    "megatron-core": ("compiled-fsdp", "hai-llm", "megatron-legacy"),
+    "compiled-fsdp": ("deepspeed", "torchtune", "megatron-core"),
+}
 """Stacks that are taken, the first that can, where the usual one does not have what was asked for."""
 
 
@@ -117,9 +120,9 @@ def default_stack(
     """Software stack and why: the usual one, or where that lacks what was ``asked`` for (fields of a strategy by name) another
     that has it."""
     stack, why = _usual_stack(cluster, fine_tuning=fine_tuning)
-    if STACK_RULES[stack].has(asked):
+    if find_stack_rules(stack, adapters=fine_tuning).has(asked):
         return stack, why
-    other = next((name for name in STAND_INS[stack] if STACK_RULES[name].has(asked)), None)
+    other = next((name for name in STAND_INS[stack] if find_stack_rules(name, adapters=fine_tuning).has(asked)), None)
     if other is None:
         return stack, why
     return other, f"{stack}, the usual one, does not have what was asked for"

@@ -79,6 +79,17 @@ BROKEN: list[tuple[str, Setting, Strategy]] = [
         Strategy(stack="compiled-fsdp", dp=8, accumulation=8, step_in_backward=True),
     ),
     ("stack-offload-optimizer", _setting(stack="nanotron"), GOOD.with_(offload_optimizer=True)),
+    (
+        "stack-offload-unsharded",
+        _setting(stack="deepspeed"),
+        Strategy(stack="deepspeed", dp=8, accumulation=8, offload_optimizer=True),
+    ),
+    ("stack-recompute", _setting(stack="trainer"), Strategy(stack="trainer", dp=8, accumulation=8, recompute="selective")),
+    (
+        "stack-recompute-every",
+        _setting(stack="compiled-fsdp"),
+        Strategy(stack="compiled-fsdp", dp=8, accumulation=8, recompute="full", recompute_every=2),
+    ),
     ("recompute-every", _setting(), GOOD.with_(recompute="selective", recompute_every=2)),
     ("stack-offload-activations", _setting(stack="nanotron"), GOOD.with_(offload_activations=True)),
     ("offload-pipeline", _setting(), GOOD.with_(offload_activations=True)),
@@ -127,6 +138,13 @@ def test_every_stack_has_rules() -> None:
         assert rules.source
         assert rules.shardings_with_pipeline <= rules.shardings <= set(SHARDINGS)
         assert rules.schedules <= set(SCHEDULES)
+        assert "none" in rules.recomputes <= set(RECOMPUTES)
+
+
+def test_adapters_have_rules_of_their_own_where_another_tool_trains_them() -> None:
+    plain, adapted = find_stack_rules("compiled-fsdp"), find_stack_rules("compiled-fsdp", adapters=True)
+    assert plain.tensor and not adapted.tensor
+    assert find_stack_rules("trainer", adapters=True) is find_stack_rules("trainer")
 
 
 degree = st.sampled_from([1, 2, 3, 4, 8])

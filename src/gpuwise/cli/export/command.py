@@ -68,7 +68,7 @@ def export(
     job = replace(_job(plan, on, tokens, training, fixed), driver=driver)
     if data is not None:
         job = replace(job, data=_one_line(data))
-    tool, engine = find_target(to, job.strategy.stack)
+    tool, engine = find_target(to, job.strategy.stack, adapters=job.strategy.lora_rank > 0)
     written = write(job, tool, engine)
     if json:
         from gpuwise.cli.out import print_json

@@ -287,7 +287,7 @@ def _run(to: Console, plan: Plan[TrainingEstimate], best: Option[TrainingEstimat
     to.print()
     to.print("Run", style="bold")
     job = job_of(plan)
-    tool, words = tool_of(job.strategy.stack), command(job)
+    tool, words = tool_of(job.strategy.stack, adapters=job.strategy.lora_rank > 0), command(job)
     if tool is None:
         to.print(f"  gpuwise has no files for {job.strategy.stack}: `gpuwise export --help` lists what it has", style="dim")
         return

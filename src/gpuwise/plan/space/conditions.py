@@ -38,7 +38,7 @@ class Setting:
 
     @classmethod
     def of(cls, arch: Architecture, cluster: Cluster, base: Strategy, seq_len: int, global_batch: int) -> Setting:
-        rules = find_stack_rules(base.stack)
+        rules = find_stack_rules(base.stack, adapters=base.lora_rank > 0)
         return cls(arch, cluster, seq_len, global_batch, rules, base.stack, base.context_parallel)
 
     @property
@@ -57,6 +57,10 @@ class Setting:
     @property
     def shardings(self) -> str:
         return ", ".join(sorted(self.stack.shardings))
+
+    @property
+    def recomputes(self) -> str:
+        return ", ".join(sorted(self.stack.recomputes))
 
 
 def _divides(n: int, by: NDArray[np.int64]) -> Mask:
@@ -231,6 +235,19 @@ def stack_step_in_backward(s: Setting, c: Columns) -> Mask:
 
 def stack_offload(s: Setting, c: Columns) -> Mask:
     return (c.offload_optimizer > 0) & (not s.stack.offload_optimizer)
+
+
+def stack_offload_unsharded(s: Setting, c: Columns) -> Mask:
+    return (c.offload_optimizer > 0) & (c.sharding == 0) & (c.dp * c.cp > 1) & (not s.stack.offload_unsharded)
+
+
+def stack_recompute(s: Setting, c: Columns) -> Mask:
+    missing = [i for i, name in enumerate(RECOMPUTES) if name not in s.stack.recomputes]
+    return np.isin(c.recompute, missing)
+
+
+def stack_recompute_every(s: Setting, c: Columns) -> Mask:
+    return (c.recompute_every > 1) & (not s.stack.recompute_every)
 
 
 def _no_host_link(s: Setting) -> bool:

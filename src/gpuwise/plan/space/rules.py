@@ -223,6 +223,12 @@ STATE_RULES: tuple[Rule, ...] = (
         "{s.stack_name} does not offload the optimizer",
         ANOTHER,
     ),
+    Rule(
+        "stack-offload-unsharded",
+        conditions.stack_offload_unsharded,
+        "{s.stack_name} offloads the optimizer of what it shards, and nothing is sharded over dp {x.dp} ranks",
+        "use --sharding zero2 or zero3",
+    ),
     Rule("unified-memory", conditions.unified_optimizer, UNIFIED, "leave the optimizer where it is"),
     Rule("host-link", conditions.host_link_optimizer, NO_LINK, "leave the optimizer where it is"),
 )
@@ -234,6 +240,18 @@ ACTIVATION_RULES: tuple[Rule, ...] = (
         conditions.every,
         "recompute every {x.recompute_every} layers, {x.recompute} recompute, pp {x.pp} of {s.arch.n_layers} layers",
         "it belongs to full recompute, and lies between 1 and the layers of a stage",
+    ),
+    Rule(
+        "stack-recompute",
+        conditions.stack_recompute,
+        "{s.stack_name} has no {x.recompute} recompute (it has {s.recomputes})",
+        "use one it has, or another --stack",
+    ),
+    Rule(
+        "stack-recompute-every",
+        conditions.stack_recompute_every,
+        "{s.stack_name} recomputes every layer or none, not one in {x.recompute_every}",
+        "use --recompute full with --recompute-every 1, or another --stack",
     ),
     Rule(
         "stack-offload-activations",

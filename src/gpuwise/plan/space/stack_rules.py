@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from gpuwise.errors import UnknownNameError
-from gpuwise.workload.strategy import CONTEXT_PARALLELS, SHARDINGS
+from gpuwise.workload.strategy import CONTEXT_PARALLELS, RECOMPUTES, SHARDINGS
 
 ALL_SHARDINGS = frozenset(SHARDINGS)
+ALL_RECOMPUTES = frozenset(RECOMPUTES)
+WHOLE_LAYERS = frozenset({"none", "full"})
+"""``gradient_checkpointing`` of transformers, ``activation_checkpointing`` of Accelerate's FSDP plugin: every layer or none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,13 @@ class StackRules:
     """A parameter may be updated as soon as its gradient is there (PyTorch's hooks; not a flat gradient buffer)."""
     offload_with_recompute: bool = False
     """Activations may be offloaded while others are recomputed."""
+    recomputes: frozenset[str] = ALL_RECOMPUTES
+    recompute_every: bool = True
+    """One layer in several may be recomputed, not only all of them."""
+    offload_unsharded: bool = True
+    """An optimizer may be in host memory on several data-parallel ranks that shard nothing."""
+    with_adapters: StackRules | None = None
+    """What it can lay out under adapters, where that is something else."""
 
     def has(self, asked: Mapping[str, int | str | bool]) -> bool:
         """Whether the stack can lay out what a person asked for; ``asked``: fields of a strategy by name."""
@@ -46,6 +56,10 @@ class StackRules:
             and (self.tensor or int(asked.get("tp", 1)) == 1)
             and (self.expert or int(asked.get("ep", 1)) == 1)
             and (bool(self.context) or int(asked.get("cp", 1)) == 1)
+            and asked.get("recompute", "none") in self.recomputes
+            and (self.recompute_every or int(asked.get("recompute_every", 1)) == 1)
+            and (self.offload_activations or not asked.get("offload_activations", False))
+            and (self.offload_optimizer or not asked.get("offload_optimizer", False))
         )
 
 
@@ -59,6 +73,9 @@ _ACCELERATE = StackRules(
     context=frozenset(),
     expert=False,
     offload_activations=False,
+    recomputes=WHOLE_LAYERS,
+    recompute_every=False,
+    offload_unsharded=False,
 )
 
 _FSDP = StackRules(
@@ -71,6 +88,15 @@ _FSDP = StackRules(
     context=frozenset(),
     expert=False,
     offload_with_recompute=True,
+    offload_unsharded=False,
+)
+
+_TRAINER_FSDP = replace(
+    _FSDP,
+    source="Hugging Face Trainer and Accelerate: FullyShardedDataParallelPlugin",
+    offload_activations=False,
+    recomputes=WHOLE_LAYERS,
+    recompute_every=False,
 )
 
 _MEGATRON_DEEPSPEED = StackRules(
@@ -121,8 +147,7 @@ STACK_RULES: dict[str, StackRules] = {
     ),
     "compiled-fsdp": StackRules(
         "pytorch/torchtitan b5bcd76: config/configs.py (DDP, FSDP2, HSDP; TP, CP ring, EP; "
-        "torch.distributed.pipelining schedules; enable_cpu_offload); torchtune offloads checkpointed "
-        "activations",
+        "torch.distributed.pipelining schedules; enable_cpu_offload; every layer, or selected operations, recomputed)",
         shardings=frozenset({"none", "zero2", "zero3", "hybrid"}),
         # with a pipeline torchtitan keeps gathered weights resident (no reshard after forward): zero2's
         # memory
@@ -130,7 +155,11 @@ STACK_RULES: dict[str, StackRules] = {
         schedules=frozenset({"gpipe", "1f1b", "interleaved", "zero-bubble", "dualpipe-v"}),
         context=frozenset({"ring"}),
         any_split=True,
-        offload_with_recompute=True,
+        offload_activations=False,
+        recompute_every=False,
+        # its adapters are a converter of its registry and no option: they are trained with the Trainer, whose offload moves the
+        # frozen weights too
+        with_adapters=replace(_TRAINER_FSDP, offload_optimizer=False),
     ),
     "hai-llm": StackRules(
         "DeepSeek's framework (arXiv 2412.19437 section 3.2): DualPipe, experts over nodes, ZeRO-1, no tensor parallelism",
@@ -142,7 +171,7 @@ STACK_RULES: dict[str, StackRules] = {
         offload_optimizer=False,
         offload_activations=False,
     ),
-    "eager-fsdp": _FSDP,
+    "eager-fsdp": _TRAINER_FSDP,
     "composer": replace(_FSDP, source="mosaicml/llm-foundry fsdp_config: full, gradient, hybrid", offload_optimizer=False),
     "deepspeed": replace(
         _ACCELERATE, source="microsoft/DeepSpeed: ZeRO-1/2/3 with optimizer offload behind Hugging Face's Trainer"
@@ -152,7 +181,7 @@ STACK_RULES: dict[str, StackRules] = {
         source="pytorch/torchtune recipes: one device, FSDP2 with CPU offload",
         shardings=frozenset({"none", "zero2", "zero3"}),
     ),
-    "hf-fsdp": replace(_FSDP, source="Hugging Face Accelerate: FullyShardedDataParallelPlugin"),
+    "hf-fsdp": _TRAINER_FSDP,
     "trainer": replace(
         _ACCELERATE,
         source="Hugging Face Trainer without DeepSpeed or FSDP: DDP",
@@ -165,6 +194,8 @@ STACK_RULES: dict[str, StackRules] = {
         shardings=frozenset({"none", "zero3"}),
         offload_activations=False,
         offload_optimizer=False,
+        recomputes=WHOLE_LAYERS,
+        recompute_every=False,
     ),
     "nanogpt": replace(
         _ACCELERATE, source="karpathy/nanoGPT train.py: DDP", shardings=frozenset({"none"}), offload_optimizer=False
@@ -184,9 +215,10 @@ STACK_RULES: dict[str, StackRules] = {
 }
 
 
-def find_stack_rules(stack: str) -> StackRules:
-    """What ``stack`` can do. Raises UnknownNameError with the nearest names."""
+def find_stack_rules(stack: str, *, adapters: bool = False) -> StackRules:
+    """What ``stack`` can do, where asked with adapters. Raises UnknownNameError with the nearest names."""
     try:
-        return STACK_RULES[stack]
+        rules = STACK_RULES[stack]
     except KeyError:
         raise UnknownNameError("stack", stack, STACK_RULES) from None
+    return rules.with_adapters or rules if adapters else rules
