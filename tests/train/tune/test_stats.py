@@ -31,9 +31,32 @@ def test_from_six_pairs_on_one_disturbed_run_does_not_move_the_median() -> None:
     assert gain_of(disturbed).verdict == "faster"
 
 
-def test_six_pairs_reach_from_the_smallest_to_the_largest() -> None:
-    gain = gain_of([(1.0, r) for r in (1.1, 1.2, 1.3, 1.4, 1.5, 1.6)])
-    assert (gain.low, gain.high) == (pytest.approx(1.1), pytest.approx(1.6))
+@pytest.mark.parametrize(("n", "left_out"), [(7, 2), (8, 3)])
+def test_signed_ranks_are_those_of_the_tables(n: int, left_out: int) -> None:
+    """Hollander, Wolfe and Chicken, Nonparametric Statistical Methods: of all means of two, so many may be left out at 5 %."""
+    rates = [1.1**k for k in range(1, n + 1)]
+    means = sorted((math.log(a) + math.log(b)) / 2 for at, a in enumerate(rates) for b in rates[at:])
+    gain = gain_of([(1.0, r) for r in rates])
+    assert (gain.low, gain.high) == (pytest.approx(math.exp(means[left_out])), pytest.approx(math.exp(means[-1 - left_out])))
+
+
+def test_nine_pairs_leave_out_the_smallest_and_the_largest() -> None:
+    gain = gain_of([(1.0, 1.0 + k / 10) for k in range(1, 10)])
+    assert (gain.low, gain.high) == (pytest.approx(1.2), pytest.approx(1.8))
+
+
+@pytest.mark.parametrize("scatter", [0.05, 0.1])
+def test_a_true_gain_is_found_more_often_the_more_pairs_there_are(scatter: float) -> None:
+    """Where one pair of six to eight decided all, more of them found less. No gain at all is found as seldom as promised."""
+    rng = np.random.default_rng(0)
+
+    def found(gain: float, n: int) -> float:
+        logs = rng.normal(0.0, scatter, (400, n, 2)) + np.log([1.0, gain])
+        return sum(gain_of([(a, b) for a, b in row]).verdict == "faster" for row in np.exp(logs).tolist()) / 400
+
+    shares = [found(1.0 + 3.0 * scatter, n) for n in (4, 6, 8)]
+    assert shares == sorted(shares) and shares[-1] > 0.9
+    assert all(found(1.03, n) <= 0.05 for n in (4, 5, 6, 7, 8, 9))
 
 
 def test_the_more_levers_are_tried_the_less_each_may_miss() -> None:
