@@ -15,6 +15,7 @@ from gpuwise.facts.models.catalogue import find_model
 from gpuwise.plan.space.conditions import Setting
 from gpuwise.plan.space.rules import RULES, allowed, check_strategy
 from gpuwise.plan.space.stack_rules import STACK_RULES, find_stack_rules
+from gpuwise.plan.space.strategies import advised, default_space, fixed_space
 from gpuwise.predict.step.columns import Columns
 from gpuwise.workload.stack import stacks
 from gpuwise.workload.strategy import RECOMPUTES, SCHEDULES, SHARDINGS, STACKS, Strategy
@@ -87,8 +88,8 @@ BROKEN: list[tuple[str, Setting, Strategy]] = [
     ("stack-recompute", _setting(stack="trainer"), Strategy(stack="trainer", dp=8, accumulation=8, recompute="selective")),
     (
         "stack-recompute-every",
-        _setting(stack="compiled-fsdp"),
-        Strategy(stack="compiled-fsdp", dp=8, accumulation=8, recompute="full", recompute_every=2),
+        _setting(stack="trainer"),
+        Strategy(stack="trainer", dp=8, accumulation=8, recompute="full", recompute_every=2),
     ),
     ("recompute-every", _setting(), GOOD.with_(recompute="selective", recompute_every=2)),
     ("stack-offload-activations", _setting(stack="nanotron"), GOOD.with_(offload_activations=True)),
@@ -145,6 +146,15 @@ def test_adapters_have_rules_of_their_own_where_another_tool_trains_them() -> No
     plain, adapted = find_stack_rules("compiled-fsdp"), find_stack_rules("compiled-fsdp", adapters=True)
     assert plain.tensor and not adapted.tensor
     assert find_stack_rules("trainer", adapters=True) is find_stack_rules("trainer")
+
+
+def test_what_the_tool_has_no_option_for_is_laid_out_only_where_it_is_asked_for() -> None:
+    setting = _setting(stack="compiled-fsdp")
+    plain = advised(default_space(setting), setting, {})
+    assert {e for _, e, _ in plain.activations} == {1} and not any(o for *_, o in plain.activations)
+    asked: dict[str, int | str | bool] = {"recompute_every": 2}
+    assert ("full", 2, False) in advised(fixed_space(default_space(setting), asked), setting, asked).activations
+    assert advised(default_space(_setting()), _setting(), {}) == default_space(_setting())
 
 
 degree = st.sampled_from([1, 2, 3, 4, 8])

@@ -13,7 +13,7 @@ from gpuwise.plan.goal import Goal
 from gpuwise.plan.space.conditions import Setting
 from gpuwise.plan.space.nearest import nearest_batch, nearest_clusters
 from gpuwise.plan.space.rules import check_strategy
-from gpuwise.plan.space.strategies import Block, Space, blocks, default_space, fixed_space, full_space
+from gpuwise.plan.space.strategies import Block, Space, advised, blocks, default_space, fixed_space, full_space
 from gpuwise.plan.space.sweep import Candidates, Sweep, sweep
 from gpuwise.predict.step.training import TrainingEstimate, estimates
 from gpuwise.workload.optimizer import PAGED_FORM
@@ -74,7 +74,7 @@ def _found(goal: Goal, n: int) -> Found:
     hides behind compute on paper seldom does entirely. Raises LayoutError naming the rule when no layout is possible.
     """
     space_of = full_space if goal.wishes.exhaustive else default_space
-    spaces = [fixed_space(space_of(setting_of(goal, base)), goal.wishes.fixed) for base in goal.bases]
+    spaces = [_space(goal, base, space_of) for base in goal.bases]
     offload = goal.wishes.exhaustive or any(goal.wishes.fixed.get(f) is not None for f in OFFLOADS)
     done, notes = _sweep(goal, spaces if offload else [without_offload(s) for s in spaces]), ()
     if not offload and _wants_offload(goal, done):
@@ -112,7 +112,7 @@ def find_fastest(goal: Goal, space_of: Callable[[Setting], Space] = default_spac
 
 
 def _fastest(goal: Goal, space_of: Callable[[Setting], Space]) -> Fastest | None:
-    spaces = [fixed_space(space_of(setting_of(goal, base)), goal.wishes.fixed) for base in goal.bases]
+    spaces = [_space(goal, base, space_of) for base in goal.bases]
     done = _sweep(goal, [without_offload(s) for s in spaces])
     if _wants_offload(goal, done):
         again = _sweep(goal, spaces)
@@ -144,6 +144,12 @@ def thinned(front: Candidates, n: int = FRONT_LENGTH) -> list[int]:
 def setting_of(goal: Goal, base: Strategy) -> Setting:
     """The rules' view of a goal."""
     return Setting.of(goal.arch, goal.cluster, base, goal.seq_len, goal.global_batch)
+
+
+def _space(goal: Goal, base: Strategy, space_of: Callable[[Setting], Space]) -> Space:
+    """What is searched: what was asked for, and of the rest what the stack's own tool can be told."""
+    setting, fixed = setting_of(goal, base), goal.wishes.fixed
+    return advised(fixed_space(space_of(setting), fixed), setting, fixed)
 
 
 def without_offload(space: Space) -> Space:

@@ -42,6 +42,9 @@ class StackRules:
     """One layer in several may be recomputed, not only all of them."""
     offload_unsharded: bool = True
     """An optimizer may be in host memory on several data-parallel ranks that shard nothing."""
+    asked_only: frozenset[str] = frozenset()
+    """Of ``recompute_every``, ``offload_activations``, ``offload_optimizer`` and ``selective``, what PyTorch has and the stack's
+    own tool no option for: laid out only where it is asked for."""
     with_adapters: StackRules | None = None
     """What it can lay out under adapters, where that is something else."""
 
@@ -147,7 +150,8 @@ STACK_RULES: dict[str, StackRules] = {
     ),
     "compiled-fsdp": StackRules(
         "pytorch/torchtitan b5bcd76: config/configs.py (DDP, FSDP2, HSDP; TP, CP ring, EP; "
-        "torch.distributed.pipelining schedules; enable_cpu_offload; every layer, or selected operations, recomputed)",
+        "torch.distributed.pipelining schedules; enable_cpu_offload; every layer, or selected operations, recomputed); "
+        "torchtune offloads checkpointed activations",
         shardings=frozenset({"none", "zero2", "zero3", "hybrid"}),
         # with a pipeline torchtitan keeps gathered weights resident (no reshard after forward): zero2's
         # memory
@@ -155,11 +159,13 @@ STACK_RULES: dict[str, StackRules] = {
         schedules=frozenset({"gpipe", "1f1b", "interleaved", "zero-bubble", "dualpipe-v"}),
         context=frozenset({"ring"}),
         any_split=True,
-        offload_activations=False,
-        recompute_every=False,
+        offload_with_recompute=True,
+        asked_only=frozenset({"recompute_every", "offload_activations"}),
         # its adapters are a converter of its registry and no option: they are trained with the Trainer, whose offload moves the
         # frozen weights too
-        with_adapters=replace(_TRAINER_FSDP, offload_optimizer=False),
+        with_adapters=replace(
+            _FSDP, asked_only=frozenset({"selective", "recompute_every", "offload_activations", "offload_optimizer"})
+        ),
     ),
     "hai-llm": StackRules(
         "DeepSeek's framework (arXiv 2412.19437 section 3.2): DualPipe, experts over nodes, ZeRO-1, no tensor parallelism",

@@ -211,6 +211,20 @@ def fixed_space(space: Space, fixed: Mapping[str, int | str | bool]) -> Space:
     return replace(space, **values, states=tuple(states), activations=tuple(activations))
 
 
+def advised(space: Space, setting: Setting, fixed: Mapping[str, int | str | bool]) -> Space:
+    """``space`` without what the stack's own tool has no option for and ``fixed`` does not ask for."""
+    left = setting.stack.asked_only - {name for name in fixed if fixed[name]} - {str(fixed.get("recompute"))}
+    if not left:
+        return space
+    activations = tuple(
+        (kind, every, offload)
+        for kind, every, offload in space.activations
+        if not (kind in left or (every > 1 and "recompute_every" in left) or (offload and "offload_activations" in left))
+    )
+    states = tuple((kind, offload) for kind, offload in space.states if not (offload and "offload_optimizer" in left))
+    return replace(space, activations=activations, states=states)
+
+
 def _columns(base: Strategy, **arrays: I64) -> Columns:
     """Columns from the given arrays; the fields left out are neutral."""
     return Columns(base, **{f: arrays.get(f, np.full(1, v, np.int64)) for f, v in _NEUTRAL.items()})
