@@ -1,11 +1,11 @@
 """Which accelerators serve a load for the least money: every one that is rented and that the engine runs on, simulated.
 
-No fleet costs less than its arithmetic at the specified peak:
+No fleet costs less than its arithmetic at the specified peak and the caches its tokens read:
 
-    $/h >= price x ceil(rate x 2 N (prompt + answer) / peak)
+    $/request >= price x (2 N (prompt + answer) / peak + answer x KV(prompt + answer / 2) / bandwidth)
 
-so that accelerators are looked at in the order of that bound, and those whose bound lies above the best answers found are not
-simulated.
+Accelerators are looked at in the order of that bound. None is simulated whose prompts alone take longer at its peak than the
+first token may, whose bound lies above the best answers found, or which would have to come nearer to its bound than any before.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
+
+import numpy as np
 
 from gpuwise.errors import GpuwiseError
 from gpuwise.facts.hardware.accelerators import Accelerator
@@ -33,6 +35,8 @@ from gpuwise.serve.capacity.search import search
 from gpuwise.serve.engine import engine_runs
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.targets import Target
+from gpuwise.serve.memory import sequence_bytes
+from gpuwise.units import HOUR_S, MEGA, format_duration
 from gpuwise.workload.transformer.parameters import count_parameters
 
 REQUESTS = 300
@@ -41,6 +45,10 @@ MOST_SIMULATED = 40
 MOST_IN_A_HOST = 8
 """Cards of one kind in a machine that is rented."""
 TOP = 5
+RESOLUTION = 1.08
+"""Between the two rates where a search that ranks stops."""
+CLOSER = 0.85
+"""Of the smallest ratio of cost to its bound seen so far: how much nearer another accelerator may come."""
 SIGMA_RATE = 0.25
 """Logarithm by which a rate of so few requests may be wrong."""
 
@@ -76,6 +84,11 @@ class Ranked:
     nearest: Limit | None
     simulated: int
 
+    def with_answer(self, limit: Limit, fleet: Fleet) -> Ranked:
+        """The first option as it was answered in full, with more requests and the engine's options searched; in its new place."""
+        first = replace(self.options[0], limit=limit, fleet=fleet)
+        return replace(self, options=tuple(sorted((first, *self.options[1:]), key=lambda o: o.key)))
+
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
@@ -83,6 +96,8 @@ class _Candidate:
     price: Price
     bound_usd: float
     """Of a million tokens written, at the least."""
+    least_ttft_s: float
+    """Of a prompt at the target's percentile, over a whole host."""
 
 
 def rank_accelerators(
@@ -102,20 +117,28 @@ def rank_accelerators(
     check_model(arch)
     asked = wanted or Wanted()
     options: list[Option] = []
+    bounds: list[float] = []
     left_out: list[LeftOut] = []
     missed: list[Limit] = []
     simulated = 0
-    for candidate in sorted(_candidates(arch, load, asked, limits or Limits(), today), key=lambda c: c.bound_usd):
+    nearest_to_bound = 1.0
+    allowed = min((t.limit_s for t in targets if t.metric == "ttft"), default=math.inf)
+    for candidate in sorted(_candidates(arch, load, targets, asked, limits or Limits(), today), key=lambda c: c.bound_usd):
         name = candidate.cluster.accelerator.name
         worst = sorted(o.key for o in options)[TOP - 1] if len(options) >= TOP else math.inf
-        if candidate.bound_usd > worst:
+        if candidate.bound_usd * nearest_to_bound * CLOSER > worst:
             left_out.append(LeftOut(name, "dearer even at its peak"))
+            continue
+        if candidate.least_ttft_s > allowed:
+            least = format_duration(candidate.least_ttft_s)
+            words = f"reading a prompt takes {least} at its peak, {format_duration(allowed)} allowed"
+            left_out.append(LeftOut(name, words))
             continue
         if simulated >= MOST_SIMULATED:
             left_out.append(LeftOut(name, f"not simulated: {MOST_SIMULATED} with a lower bound came first"))
             continue
         progress(name)
-        found = search(arch, candidate.cluster, load, targets, asked, n=REQUESTS, refine=False)
+        found = search(arch, candidate.cluster, load, targets, asked, n=REQUESTS, refine=False, resolution=RESOLUTION)
         simulated += found.error is None
         if found.best is None:
             missed += [] if found.nearest is None else [found.nearest]
@@ -127,17 +150,29 @@ def rank_accelerators(
             left_out.append(LeftOut(name, f"${fleet.usd_per_hour:,.2f}/h is over the budget"))
             continue
         options.append(Option(candidate.cluster, found.best, fleet))
+        reached = [o.key / b for o, b in zip(options, [*bounds, candidate.bound_usd], strict=True)]
+        bounds.append(candidate.bound_usd)
+        nearest_to_bound = max(min(reached), 1.0)
     options.sort(key=lambda o: o.key)
     nearest = min(missed, key=lambda x: (x.alone.worst.ratio or math.inf) if x.alone.worst else math.inf, default=None)
     return Ranked(tuple(options), tuple(left_out), nearest, simulated)
 
 
-def _candidates(arch: Architecture, load: Load, wanted: Wanted, limits: Limits, today: datetime.date) -> Iterator[_Candidate]:
+def _candidates(
+    arch: Architecture, load: Load, targets: Sequence[Target], wanted: Wanted, limits: Limits, today: datetime.date
+) -> Iterator[_Candidate]:
     """Every accelerator that is rented and that the engine runs on, in its usual system."""
     requests = load.at(1.0, REQUESTS)
-    flop = 2.0 * count_parameters(arch).active * float((requests.prompt_tokens + requests.output_tokens).mean())
-    flop *= 1.0 - requests.reused_share
+    each = 2.0 * count_parameters(arch).active
+    fresh = 1.0 - requests.reused_share
+    flop = each * float((requests.prompt_tokens * fresh + requests.output_tokens).mean())
+    held = requests.prompt_tokens + requests.output_tokens / 2
+    cache = sequence_bytes(arch, max(int(held.mean()), 1), 1, wanted.kv_dtype) / max(int(held.mean()), 1)
+    read = float((requests.output_tokens * held).mean()) * cache
     written = float(requests.output_tokens.mean())
+    ttft = next((t for t in targets if t.metric == "ttft"), None)
+    share = 50.0 if ttft is None or ttft.percentile is None else ttft.percentile
+    prompt = float(np.percentile(requests.prompt_tokens, share)) * (fresh if requests.reused_share else 1.0)
     seen: set[str] = set()
     for way in ways(limits, today):
         accelerator = way.accelerator
@@ -151,7 +186,9 @@ def _candidates(arch: Architecture, load: Load, wanted: Wanted, limits: Limits, 
         peak = max((v for k, v in accelerator.peak_flop_per_s.items() if k in _formats(wanted)), default=0.0)
         if price is None or not peak:
             continue
-        yield _Candidate(cluster, price, price.expected / 3600.0 * flop / peak / written * 1e6)
+        seconds = flop / peak + read / accelerator.memory_bandwidth_bytes_per_s
+        least = prompt * each / (peak * min(cluster.n_accelerators, cluster.system.count))
+        yield _Candidate(cluster, price, price.expected / HOUR_S * seconds / written * MEGA, least)
 
 
 def _host(accelerator: Accelerator) -> Cluster:

@@ -47,7 +47,7 @@ def capacity_page(answer: Capacity, sentences: list[str]) -> str:
     said = [source.source] if isinstance(source, Workload) and source.source != "given" else []
     body += [heading("What it stands on"), notes([*said, *answer.notes, "latencies are simulated; intervals are of 80 %"])]
     return page(
-        f"{answer.arch.name} on {answer.cluster.label}",
+        f"{answer.arch.name} on {answer.label}",
         f"{answer.load.title}, simulated by gpuwise on {answer.today.isoformat()}.",
         body,
     )
@@ -72,9 +72,11 @@ def _latency(answer: Capacity, served: Served) -> Drawing:
             axes.plot(rates, values, color=colour(i), linestyle=DASHES[i], marker=MARKERS[i], markersize=3.5, label=name)
         axes.axvline(served.each.expected, color=INK, linewidth=1.0)
         axes.axvline(served.knee_per_s, color=BAD, linewidth=1.0, linestyle=DASHES[1])
-        axes.text(served.each.expected, 0.98, " targets", transform=axes.get_xaxis_transform(), va="top", fontsize=SMALL)
-        axes.text(served.knee_per_s, 0.88, " knee", transform=axes.get_xaxis_transform(), va="top", fontsize=SMALL, color=BAD)
+        place = axes.get_xaxis_transform()
+        axes.text(served.each.expected, 1.02, "targets ", transform=place, ha="right", fontsize=SMALL)
+        axes.text(served.knee_per_s, 1.02, " knee", transform=place, fontsize=SMALL, color=BAD)
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
         axes.set_xlabel("requests a second of one copy")
         axes.set_ylabel("milliseconds")
         axes.set_xlim(0, max(served.knee_per_s, rates[-1] if rates else 0.0) * 1.12)
@@ -148,7 +150,7 @@ def _curve_table(served: Served) -> str:
         cells = [TableCell("-" if v is None else format_duration(v)) for v in latencies]
         cells += [TableCell(f"{p.run.output_tokens_per_s:,.0f}"), TableCell(f"{kv_fill(p):.0%}")]
         rows.append(TableRow(f"{p.rate_per_s:.3g}/s" + (", queues grow" if p.saturated else ""), cells))
-    head = ["rate", "first token p50", "p95", "gap p50", "p99", "answer p95", "tokens/s", "cache"]
+    head = ["rate", "first token p50", "first token p95", "gap p50", "gap p99", "answer p95", "tokens/s", "cache"]
     return table("As the rate of one copy rises", head, rows)
 
 

@@ -193,3 +193,25 @@ def test_a_model_too_large_and_one_that_writes_nothing_are_refused() -> None:
         capacity_on(find_model("llama-3.1-405b"), CLUSTER, SHORT, usual_targets(SHORT), Demand(), today=TODAY)
     with pytest.raises(InputError, match="no decoder"):
         capacity_on(find_model("bert-base"), CLUSTER, SHORT, usual_targets(SHORT), Demand(), today=TODAY)
+
+
+def test_users_are_served_at_the_rate_they_come_to() -> None:
+    """A user asks anew so long after an answer: the rate follows from both, and latencies are given."""
+    for users in (8, 200):
+        answer = capacity_on(
+            find_model("llama-3.1-8b"),
+            find_cluster("l40s"),
+            Load(find_workload("chat"), 8192),
+            parse_targets("ttft_p95=1s"),
+            Demand(None, users, 45.0),
+            today=datetime.date(2026, 11, 23),
+            n=N,
+            explain=False,
+        )
+        assert answer.served is not None
+        point, copies = answer.served.point, answer.served.fleet.copies_peak
+        e2e = point.latency("e2e", None)
+        assert e2e is not None and point.met and not point.saturated
+        assert point.rate_per_s == pytest.approx(users / copies / (45.0 + e2e), rel=0.03)
+        assert answer.served.fleet.rate_per_s == pytest.approx(users / (45.0 + e2e), rel=0.03)
+        assert answer.label == f"{answer.served.fleet.cluster.n_accelerators}x L40S"

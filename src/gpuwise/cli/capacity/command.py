@@ -161,6 +161,8 @@ def capacity(
 
         wanted = replace(wanted, slowdown=learnt(arch.id, wanted.engine, find_cluster(on).accelerator.id))
     answer = _answer(arch, on, load, targets, demand, wanted, held, explain=not quick and sent.measure is None)
+    if ranked is not None and answer.served is not None:
+        ranked = ranked.with_answer(answer.served.limit, answer.served.fleet)
     if sent.measure is not None:
         from gpuwise.cli.capacity.measure import measure_server
         from gpuwise.serve.measure.run import Bounds

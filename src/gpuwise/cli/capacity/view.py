@@ -63,7 +63,7 @@ def _verdict(to: Console, answer: Capacity, budget: float | None) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    to.print(Text(f"{answer.arch.name} for {answer.load.title} on {answer.cluster.label}", "bold"))
+    to.print(Text(f"{answer.arch.name} for {answer.load.title} on {answer.label}", "bold"))
     for i, words in enumerate(verdict(answer, budget)):
         good = answer.served is not None and (budget is None or not words.startswith("Over"))
         style = ("bold green" if good else "bold red") if i == 0 else ""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.systems import Cluster
@@ -28,6 +28,10 @@ from gpuwise.serve.load.workloads import Workload
 READING_S = 1 / 5.3
 """Between two tokens of an answer that comes as fast as one reads: the target of answers where none is given."""
 CURVE_POINTS = 9
+ROUNDS, SETTLED = 6, 0.01
+"""Requests of each of few users that are simulated, and the most runs until the rate of many changes by no more than this."""
+MANY_USERS = 30
+"""Of one copy, from which they ask independently of each other."""
 CUT_SHARE = 0.001
 """Share of a workload's requests that the context cuts, from which it is said."""
 
@@ -78,6 +82,12 @@ class Capacity:
     pareto: tuple[tuple[Configuration, Point], ...]
     changes: tuple[Change, ...]
     notes: tuple[str, ...]
+
+    @property
+    def label(self) -> str:
+        """The accelerators of the answer: the fleet's where a load was asked for, else those asked about."""
+        asked = self.demand.rate_per_s is not None or self.demand.users is not None
+        return self.served.fleet.cluster.label if asked and self.served is not None else self.cluster.label
 
 
 def usual_targets(load: Load) -> tuple[Target, ...]:
@@ -146,7 +156,14 @@ def _served(
     knee = max(knee_rate(configuration, load, n).rate_per_s, limit.rate_per_s)
     fleet = fleet_for(limit, each, cluster, demand, today=today, usd_per_hour=usd_per_hour, provider=provider)
     share = fleet.peak_per_s / fleet.copies_peak
-    point = operate(configuration, load, share, targets, n, closed=_closed(demand, fleet))
+    closed = _closed(demand, fleet)
+    if closed is None:
+        point = operate(configuration, load, share, targets, n)
+    else:
+        point = _with_users(configuration, load, closed, limit.alone.run.mean("e2e"), targets, n)
+        e2e_s = point.run.mean("e2e")
+        fleet = fleet_for(limit, each, cluster, demand, today=today, usd_per_hour=usd_per_hour, provider=provider, e2e_s=e2e_s)
+        share = point.rate_per_s
     return Served(
         limit,
         each,
@@ -159,6 +176,24 @@ def _served(
         start_command(configuration),
         load_tests(configuration, load, targets, share),
     )
+
+
+def _with_users(
+    configuration: Configuration, load: Load, closed: ClosedLoop, e2e_s: float, targets: Sequence[Target], n: int
+) -> Point:
+    """A copy with its users, at the rate they come to. Few of them wait for each other; many, whose pauses differ, ask
+    like a rate."""
+    rate = closed.users / (closed.think_s + e2e_s)
+    if closed.users < MANY_USERS:
+        point = operate(configuration, load, rate, targets, max(n, ROUNDS * closed.users), closed=closed)
+        return replace(point, rate_per_s=closed.users / (closed.think_s + point.run.mean("e2e")))
+    point = operate(configuration, load, rate, targets, n)
+    for _ in range(ROUNDS):
+        before, rate = rate, closed.users / (closed.think_s + point.run.mean("e2e"))
+        point = operate(configuration, load, rate, targets, n)
+        if abs(rate / before - 1.0) < SETTLED:
+            break
+    return point
 
 
 def _closed(demand: Demand, fleet: Fleet) -> ClosedLoop | None:

@@ -80,9 +80,10 @@ def fleet_for(
     today: datetime.date,
     usd_per_hour: float | None = None,
     provider: str | None = None,
+    e2e_s: float | None = None,
 ) -> Fleet:
-    """Copies of ``limit``'s configuration for ``demand``; where it asks for nothing, what ``cluster`` carries. Raises
-    UnknownNameError for a provider that does not rent it."""
+    """Copies of ``limit``'s configuration for ``demand``; where it asks for nothing, what ``cluster`` carries. Users ask as often
+    as answers take ``e2e_s``; None: as long as at the limit. Raises UnknownNameError for a provider that does not rent it."""
     assert limit.best is not None
     run, ranks = limit.best.run, limit.configuration.ranks
     rate = demand.rate_for(run.mean("e2e"))
@@ -92,6 +93,7 @@ def fleet_for(
         now, peak = max(math.ceil(copies / demand.peak_over_mean - 1e-9), 1), copies
     else:
         now, peak = _copies(rate, each.expected), _copies(rate * demand.peak_over_mean, each.expected)
+        rate = rate if e2e_s is None else demand.rate_for(e2e_s) or rate
     whole = Cluster(limit.configuration.system, peak * ranks)
     price = _price(whole, today, usd_per_hour, provider)
     per_hour = None if price is None else price.expected * whole.n_accelerators

@@ -50,10 +50,12 @@ class Point:
     rate_per_s: float
     run: Run
     attained: tuple[Attainment, ...]
+    closed: bool = False
+    """Users who wait for their answers: no queue grows without end."""
 
     @property
     def saturated(self) -> bool:
-        return self.run.saturated
+        return not self.closed and self.run.saturated
 
     @property
     def met(self) -> bool:
@@ -120,7 +122,7 @@ def operate(
     token) is met. Raises InputError for what the engine refuses or nobody simulates."""
     run = _run(configuration, load.at(rate_per_s * configuration.slowdown, n, seed=seed), closed)
     attained = tuple(Attainment(t, _or_zero(value_of(run, t.metric, t.percentile))) for t in targets)
-    return Point(rate_per_s, run, attained)
+    return Point(rate_per_s, run, attained, closed is not None)
 
 
 def _run(configuration: Configuration, requests: Requests, closed: ClosedLoop | None) -> Run:

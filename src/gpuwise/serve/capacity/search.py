@@ -6,19 +6,22 @@ to carry two per cent more to be taken, and narrower weights to carry more than 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from gpuwise.errors import GpuwiseError, InputError, UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.serve.capacity.configurations import Configuration, Wanted, layouts, refined
-from gpuwise.serve.capacity.rate import RESOLUTION, SEARCH_REQUESTS, Limit, Point, keeps, largest_rate
+from gpuwise.serve.capacity.rate import RESOLUTION, SEARCH_REQUESTS, Limit, Point, full_rate, keeps, largest_rate
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.targets import Target
 
 BETTER = 1.02
 """Of its rate: what a change must bring to be worth a flag."""
+SLACK = 1.1
+"""By how much a simulated rate may lie above its closed form (tests/serve/test_steady.py)."""
 REFINED = 2
 """Layouts whose options are searched."""
 
@@ -68,9 +71,11 @@ def search(
     *,
     n: int = SEARCH_REQUESTS,
     refine: bool = True,
+    resolution: float = RESOLUTION,
     progress: Callable[[str], None] = lambda words: None,
 ) -> Search:
-    """The best way to serve ``load`` with ``arch`` on ``cluster`` within ``targets``."""
+    """The best way to serve ``load`` with ``arch`` on ``cluster`` within ``targets``. Without ``refine`` engines stay plain
+    and a layout that could not carry more at its closed form is passed over."""
     considered: list[Considered] = []
     errors: list[GpuwiseError] = []
 
@@ -83,7 +88,7 @@ def search(
                 if keeps(configuration, load, each, targets, n) is None:
                     considered.append(Considered(configuration, None, f"does not keep the targets at {each:.3g} requests/s"))
                     return None
-            limit = largest_rate(configuration, load, targets, n=n)
+            limit = largest_rate(configuration, load, targets, n=n, resolution=resolution)
         except (InputError, UnpredictableError) as error:
             considered.append(Considered(configuration, None, error.message))
             errors.append(error)
@@ -95,7 +100,10 @@ def search(
         return limit.rate_per_s * copies_on(cluster, limit.configuration.ranks)
 
     every = layouts(arch, cluster.system, min(cluster.n_accelerators, cluster.system.count), wanted)
-    found = [x for c in every if (x := look(c, None)) is not None]
+    if refine:
+        found = [x for c in every if (x := look(c, None)) is not None]
+    else:
+        found = list(_worthwhile(_narrow(list(every)), cluster, load, n, look))
     best: Limit | None = None
     for limit in found:
         if limit.best is not None and (best is None or carried(limit) > carried(best) * BETTER):
@@ -109,10 +117,39 @@ def search(
     return Search(tuple(considered), best, copies, errors[0] if errors and not found else None)
 
 
+def _narrow(every: Sequence[Configuration]) -> list[Configuration]:
+    """Layouts in the narrowest format that the device multiplies, and in those it does not: a native one beats a wider one."""
+    native = any(c.config.weights.startswith("fp8") and "fp8" in c.system.accelerator.peak_flop_per_s for c in every)
+    return [c for c in every if not (native and c.config.weights in ("bf16", "fp16"))]
+
+
+def _worthwhile(
+    every: Sequence[Configuration],
+    cluster: Cluster,
+    load: Load,
+    n: int,
+    look: Callable[[Configuration, float | None], Limit | None],
+) -> Iterator[Limit]:
+    """Limits of the layouts that could carry more than the best of those before, narrow splits first."""
+    best = 0.0
+    for configuration in sorted(every, key=lambda c: c.ranks):
+        copies = copies_on(cluster, configuration.ranks)
+        try:
+            bound = SLACK * full_rate(configuration, load, n) * copies
+        except (InputError, UnpredictableError):
+            bound = math.inf  # it says why by itself
+        if bound < best:
+            continue
+        limit = look(configuration, BETTER * best if best else None)
+        if limit is not None:
+            best = max(best, limit.rate_per_s * copies)
+            yield limit
+
+
 def frontier(limits: Sequence[Limit], points: Sequence[tuple[Configuration, Point]]) -> tuple[tuple[Configuration, Point], ...]:
     """Pareto of tokens a second and accelerator against tokens a second of a user: those that none beats in both, the fastest
     answer first."""
-    every = [(x.configuration, p) for x in limits for p in (x.alone, x.best) if p is not None and not p.saturated]
+    every = [(x.configuration, p) for x in limits for p in (_one_user(x.alone), x.best) if p is not None and not p.saturated]
     every += [(c, p) for c, p in points if not p.saturated]
     ranked = sorted(every, key=lambda cp: (-cp[1].tokens_per_s_of_user, -throughput(*cp)))
     kept: list[tuple[Configuration, Point]] = []
@@ -122,6 +159,11 @@ def frontier(limits: Sequence[Limit], points: Sequence[tuple[Configuration, Poin
             most = throughput(configuration, point)
             kept.append((configuration, point))
     return tuple(kept)
+
+
+def _one_user(alone: Point) -> Point:
+    """Requests alone, one after the other."""
+    return replace(alone, rate_per_s=1.0 / alone.run.mean("e2e"))
 
 
 def throughput(configuration: Configuration, point: Point) -> float:
