@@ -14,6 +14,11 @@ from gpuwise.cli.app import run
 ASKED: dict[str, list[str]] = {
     "plan": ["plan", "gpt2", "--on", "4xA100-80GB", "--tokens", "1B"],
     "fit": ["fit", "llama-3.1-8b", "--on", "4090"],
+    "pick": ["pick", "--for", "infer", "--model", "llama-3.1-8b"],
+    "compare": ["compare", "H100-SXM", "A100-80GB"],
+    "cost": ["cost", "--on", "8xH100-SXM", "--hours", "5000/month"],
+    "occupancy": ["lab", "occupancy", "--on", "V100", "--regs", "37", "--block", "320"],
+    "capacity": ["capacity", "llama-3.1-8b", "--on", "H100-SXM", "--users", "50", "--quick"],
 }
 
 

@@ -11,16 +11,19 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.report.answers.look import style
+from gpuwise.ui.live import Live
 from gpuwise.ui.moment import moment
+from gpuwise.ui.own_files import own_files, words_of_file
 from gpuwise.ui.questions import PAGES, line_of, site, words_of
 from gpuwise.ui.views import KINDS as KINDS_KEPT
 from gpuwise.ui.views import export, shown
@@ -46,8 +49,9 @@ def assets() -> Mapping[str, tuple[str, bytes]]:
     return found | {"style.css": (own[0], style().encode() + own[1])}
 
 
-def application(workers: Workers) -> Starlette:
-    """The application, with ``workers`` started and stopped with it."""
+def application(workers: Workers, folder: Path) -> Starlette:
+    """The application, with ``workers`` started and stopped with it; files of one's own code are those in ``folder``."""
+    live = Live()
     evaluating = ThreadPoolExecutor(1)
 
     @contextlib.asynccontextmanager
@@ -56,6 +60,7 @@ def application(workers: Workers) -> Starlette:
         try:
             yield
         finally:
+            await live.stop()
             await workers.stop()
             evaluating.shutdown(wait=False, cancel_futures=True)
 
@@ -80,6 +85,18 @@ def application(workers: Workers) -> Starlette:
         headers = {"content-disposition": f'attachment; filename="gpuwise-{name}.{kind}"', "cache-control": "no-store"}
         return Response(text, media_type=KINDS_KEPT[kind] + "; charset=utf-8", headers=headers)
 
+    async def listen(request: Request) -> Response:
+        stream = live.events("demo" in request.query_params)
+        return StreamingResponse(stream, media_type="text/event-stream", headers={"cache-control": "no-store"})
+
+    async def listing(_: Request) -> Response:
+        return JSONResponse({"folder": str(folder), "files": own_files(folder)}, headers={"cache-control": "no-store"})
+
+    async def capture(request: Request) -> Response:
+        words = words_of_file(await request.body(), folder)
+        answer = await unless_gone(request, workers.ask([*words, "--json"]))
+        return Response(status_code=LEFT) if answer is None else answered("own", answer, words)
+
     async def state(_: Request) -> Response:
         return JSONResponse({"running": workers.running})
 
@@ -89,6 +106,9 @@ def application(workers: Workers) -> Starlette:
         Route("/assets/{name}", asset),
         Route("/api/ask/{name}", ask),
         Route("/api/moment", at_once),
+        Route("/api/live", listen),
+        Route("/api/files", listing),
+        Route("/api/capture", capture, methods=["POST"]),
         Route("/api/pages", pages),
         Route("/api/state", state),
         Route("/export/{name}.{kind}", keep),

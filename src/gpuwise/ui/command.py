@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from gpuwise.errors import require
+from gpuwise.errors import InputError, require
 
 
 def ui(
     *,
     port: int | None = None,
     host: str = "127.0.0.1",
+    folder: Path | None = None,
     browser: bool = True,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
@@ -28,6 +30,8 @@ def ui(
         Where to listen (8317 when nothing is said; 0 takes a free one).
     host
         The address to listen on, for others than this machine: they can then ask whatever you can, if they know the token.
+    folder
+        Where the page Fit finds your own code (the folder one stands in): files in it can be run by a button.
     browser
         Open the page in the browser; --no-browser only prints its address.
     json
@@ -37,6 +41,9 @@ def ui(
         require(library, "the page")
     from gpuwise.ui.server import USUAL_PORT, bind, is_loopback, serve
 
+    place = (folder or Path()).absolute()
+    if not place.is_dir():
+        raise InputError(f"{place} is not a folder", hint="name the one with your own code")
     listening = bind(host, USUAL_PORT if port is None else port)
 
     def ready(address: str) -> None:
@@ -56,7 +63,7 @@ def ui(
             webbrowser.open(address)
 
     try:
-        serve(listening, ready)
+        serve(listening, place, ready)
     except KeyboardInterrupt:
         return 0
     finally:

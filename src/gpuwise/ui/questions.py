@@ -175,6 +175,21 @@ QUESTIONS: Mapping[str, Question] = {
             Field("quick", "Leave single changes out", "flag", more=True),
         ),
     ),
+    "occupancy": Question(
+        "lab",
+        "Occupancy",
+        (
+            Field("on", "GPU", "gpus", example="V100"),
+            Field("regs", "Registers a thread", example="37"),
+            Field("block", "Threads of a block", example="320"),
+            Field("smem", "Static shared memory", example="12KiB", more=True),
+            Field("dynamic_smem", "Dynamic shared memory", example="48KiB", more=True),
+            Field("carveout", "Carve-out, percent", more=True),
+            Field("barriers", "Barriers of a block", more=True),
+            Field("optin", "More than 48 KiB was asked for", "flag", more=True),
+        ),
+        ("occupancy",),
+    ),
     "doctor": Question("doctor", "Doctor", ()),
     "history": Question("bench", "Records", (), ("--history",)),
 }
@@ -247,6 +262,25 @@ class Page:
 PAGES = (
     Page("plan", "Plan", "Which layout, how long, how much, to train this?", ("plan",)),
     Page("fit", "Fit", "Will it fit, what fills the memory, and what is the cheapest change that makes it fit?", ("fit",)),
+    Page(
+        "choose",
+        "Choose",
+        "Which GPU should I get, which is better at what, and should it be rented?",
+        ("pick", "compare", "cost"),
+    ),
+    Page("serve", "Serve", "Which GPUs, how many, at what latency and price, to serve this load?", ("capacity",)),
+    Page(
+        "machine",
+        "Machine",
+        "Is this machine ready, what do its GPUs do, and what has been measured here?",
+        ("doctor", "history"),
+    ),
+    Page(
+        "lab",
+        "Lab",
+        "How many blocks of a kernel live on a multiprocessor, what limits them, and what to change?",
+        ("occupancy",),
+    ),
 )
 """The first is the one the application opens with."""
 

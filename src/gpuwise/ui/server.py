@@ -10,6 +10,7 @@ import ipaddress
 import secrets
 import socket
 from collections.abc import Callable
+from pathlib import Path
 
 from gpuwise.errors import InputError, require
 
@@ -60,8 +61,9 @@ def is_loopback(listening: socket.socket) -> bool:
     return ipaddress.ip_address(listening.getsockname()[0]).is_loopback
 
 
-def serve(listening: socket.socket, ready: Callable[[str], None]) -> None:
-    """Serve until interrupted; ``ready`` is called with the address to open, which holds the token of this run.
+def serve(listening: socket.socket, folder: Path, ready: Callable[[str], None]) -> None:
+    """Serve until interrupted; own code is read from ``folder``, and ``ready`` is called with the address to open, which holds
+    the token of this run.
 
     Raises MissingExtraError without the extra ``ui``.
     """
@@ -75,7 +77,7 @@ def serve(listening: socket.socket, ready: Callable[[str], None]) -> None:
 
     token = secrets.token_urlsafe(32)
     host, port = listening.getsockname()[:2]
-    guarded = Guard(application(Workers()), hosts_of(listening), token)
+    guarded = Guard(application(Workers(), folder), hosts_of(listening), token)
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:

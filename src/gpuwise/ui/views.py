@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpuwise.errors import UnknownNameError
+from gpuwise.report.answers import choosing, code, machine, serving
 from gpuwise.report.answers import plan as plans
 from gpuwise.report.answers.drawings import WIDTH
 from gpuwise.report.answers.drawings import style as drawings_style
@@ -19,12 +20,26 @@ from gpuwise.report.page import page
 from gpuwise.text import escape
 
 Document = Mapping[str, Any]
-VIEWS: Mapping[str, Callable[[Document], list[str]]] = {"plan": plans.plan, "fit": plans.fit}
+VIEWS: Mapping[str, Callable[[Document], list[str]]] = {
+    "plan": plans.plan,
+    "fit": plans.fit,
+    "pick": choosing.pick,
+    "compare": choosing.compare,
+    "cost": choosing.cost,
+    "capacity": serving.capacity,
+    "own": code.own,
+    "occupancy": code.occupancy,
+    "doctor": machine.doctor,
+    "history": machine.history,
+}
 """By the name of the question."""
 KINDS = {"html": "text/html", "svg": "image/svg+xml", "json": "application/json", "csv": "text/csv"}
 _FRONT = re.compile(r'<figure id="front">.*?</figure>\n', re.DOTALL)
 _SVG = re.compile(r"<svg (?![^>]*class=\"mark\").*?</svg>", re.DOTALL)
 GAP = 20.0
+REGISTERS = [str(n) for n in range(16, 256, 1)]
+BLOCKS = [str(n) for n in range(32, 1025, 32)]
+"""Steps of the sliders of the lab."""
 
 
 def shown(name: str, document: Document) -> dict[str, Any]:
@@ -39,6 +54,9 @@ def shown(name: str, document: Document) -> dict[str, Any]:
         if best:
             made["held"] = plans.option_query(best["strategy"])
             made["choices"] = choices(document)
+    if name == "occupancy":
+        made["held"] = {"regs": str(document["regs_per_thread"]), "block": str(document["block_threads"])}
+        made["choices"] = [("regs", "Registers a thread", REGISTERS), ("block", "Threads of a block", BLOCKS)]
     subject = At(document)["best"] if name == "plan" else At(document)
     made["brief"] = ""
     if name in ("plan", "fit") and subject:

@@ -10,7 +10,19 @@ from gpuwise.report.page import Markup, TableCell, Text
 from gpuwise.text import escape
 from gpuwise.units import format_bytes, format_count, format_duration, format_usd
 
-SHARES = ("mfu", "hfu", "share", "slower", "fit_probability", "goodput", "gain", "kv_fill", "utilisation", "cheapest_share")
+SHARES = (
+    "occupancy",
+    "mfu",
+    "hfu",
+    "share",
+    "slower",
+    "fit_probability",
+    "goodput",
+    "gain",
+    "kv_fill",
+    "utilisation",
+    "cheapest_share",
+)
 """Fields that are shares of one."""
 LEAST_SHARE = 0.001
 PLAIN = 100_000

@@ -20,7 +20,7 @@ const asQuery = (fields) => new URLSearchParams(Object.entries(fields).filter(([
 const here = () => {
   const all = Object.fromEntries(new URLSearchParams(location.search));
   delete all.token;
-  const { ask, ...fields } = all;
+  const { ask, demo, ...fields } = all;
   return { page: location.pathname.slice(1) || "plan", ask, fields };
 };
 
@@ -204,7 +204,7 @@ function Live() {
   const ref = useRef();
   const [said, setSaid] = useState("");
   useEffect(() => {
-    const source = new EventSource("/api/live" + location.search);
+    const source = new EventSource("/api/live" + (new URLSearchParams(location.search).has("demo") ? "?demo=1" : ""));
     let plot, columns;
     const dark = matchMedia("(prefers-color-scheme:dark)").matches;
     source.addEventListener("refused", (e) => (setSaid(JSON.parse(e.data).error), source.close()));
@@ -216,10 +216,10 @@ function Live() {
       const ink = dark ? "#a9b0bd" : "#5b6270";
       const axis = { stroke: ink, grid: { stroke: dark ? "#3a404c" : "#d5d9e0" } };
       const colours = dark ? ["#6cb6ff", "#ff9a57", "#43cfa4", "#f08cc8"] : ["#0060a8", "#c14a00", "#007a5a", "#b0478a"];
-      if (!plot)
+      if (!plot && window.uPlot)
         plot = new uPlot({ width: ref.current.clientWidth, height: 240, axes: [axis, axis], scales: { y: { range: [0, 100] } },
           series: [{}, ...names.map((label, i) => ({ label, stroke: colours[i % 4], width: 2 }))] }, columns, ref.current);
-      else plot.setData(columns);
+      else if (plot) plot.setData(columns);
     };
     return () => (source.close(), plot && plot.destroy());
   }, []);

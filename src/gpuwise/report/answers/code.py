@@ -1,0 +1,73 @@
+"""A person's own step, and a kernel on a multiprocessor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpuwise.report.answers.drawings import Part, bar
+from gpuwise.report.answers.values import At, cell, shown
+from gpuwise.report.page import TableRow, heading, notes, table
+from gpuwise.text import escape
+
+MOST = 12
+"""Rows of a list that is as long as a person's model."""
+
+
+def _tiles(figures: tuple[tuple[str, At], ...]) -> str:
+    items = "".join(f"<div><dt>{escape(t)}</dt><dd>{shown(p).html}</dd></div>" for t, p in figures if p.value is not None)
+    return f'<dl class="tiles">{items}</dl>\n'
+
+
+def own(document: Mapping[str, Any]) -> list[str]:
+    """The fit of one's own code: what fills the memory, and where in the code."""
+    d = At(document)
+    memory = d["memory"]
+    peak = [Part(n, p) for n, p in memory["peak_bytes_by_category"].items()]
+    rows = [TableRow(name, [cell(place)]) for name, place in d["parameter_bytes_by_module"].items()[:MOST]]
+    where = memory["peak"]
+    return [
+        f"<h2>{escape(d['target'].text)} on {escape(d['cluster']['label'].text)}</h2>",
+        '<p class="yes">It fits.</p>' if d["fits"].value else '<p class="no">It does not fit.</p>',
+        _tiles(
+            (
+                ("The process", memory["process_bytes"]),
+                ("Left", d["headroom_bytes"]),
+                ("Fits with", d["fit_probability"]),
+                ("Parameters", d["parameters"]),
+                ("Batch", d["batch"]),
+            )
+        ),
+        f'<p class="layout">Fullest in {escape(where["phase"].text)} at {escape(where["line"].text)}: '
+        f"{escape(where['operation'].text)}</p>",
+        f'<div class="figures">{bar("memory", "At the fullest moment", peak, memory["steady_step"]["allocated_bytes"])}</div>',
+        notes([f["what"].text for f in d["findings"] if f["what"]]),
+        heading("Parameters"),
+        table("Parameters", ["module", "size"], rows),
+    ]
+
+
+def occupancy(document: Mapping[str, Any]) -> list[str]:
+    """How many blocks live on a multiprocessor, and what limits them."""
+    d = At(document)
+    limits = [TableRow(name, [cell(d[f"limit_{name}"])]) for name in ("warps", "blocks", "regs", "smem", "barriers")]
+    changes = [TableRow(c["what"].text, [cell(c["active_blocks"]), cell(c["occupancy"])]) for c in d["changes"]]
+    binding = ", ".join(str(b) for b in d["binding"].value or ())
+    warps = [Part("active warps", d["active_warps"])]
+    body = [
+        f"<h2>{escape(d['device'].text)}, compute capability {escape(d['compute_capability'].text)}</h2>",
+        _tiles(
+            (
+                ("Occupancy", d["occupancy"]),
+                ("Blocks", d["active_blocks"]),
+                ("Warps", d["active_warps"]),
+                ("A simpler sum says, blocks", d["naive_blocks"]),
+            )
+        ),
+        f'<p class="layout">Limited by {escape(binding)}</p>',
+        f'<div class="figures">{bar("warps", "Warps of a multiprocessor", warps, d["active_warps"], d["max_warps"])}</div>',
+        table("Blocks that each limit allows", ["limit", "blocks"], limits),
+    ]
+    if changes:
+        body += [heading("What to change"), table("What to change", ["change", "blocks", "occupancy"], changes)]
+    return body

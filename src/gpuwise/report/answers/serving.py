@@ -1,0 +1,133 @@
+"""What a load takes: the fleet, latency against load, a simulated minute, what single changes would bring."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpuwise.report.answers.drawings import Dot, Line, around, lines, points
+from gpuwise.report.answers.values import At, cell, sentences, shown
+from gpuwise.report.page import TableCell, TableRow, heading, notes, table
+from gpuwise.text import escape
+from gpuwise.units import format_duration
+
+MEASURES = (("ttft", "p95", "first token, 95th"), ("itl", "p99", "between tokens, 99th"), ("e2e", "p95", "whole answer, 95th"))
+
+
+def capacity(document: Mapping[str, Any]) -> list[str]:
+    """A capacity as the body of a page."""
+    d = At(document)
+    served = d["served"]
+    body = [f"<h2>{escape(d['model'].text)} on {escape(d['on'].text)}</h2>"]
+    if d["ranked"]:
+        body += [heading("By price"), _ranked(d["ranked"])]
+    if not served:
+        return [*body, '<p class="no">The targets are not met.</p>', notes(sentences(d["notes"]))]
+    fleet = served["fleet"]
+    figures = (
+        ("GPUs at the peak", fleet["accelerators_peak"]),
+        ("Dollars an hour", fleet["usd_per_hour"]),
+        ("A million tokens written", fleet["usd_per_million_output_tokens"]),
+        ("Requests a second of a copy", served["requests_per_s_of_a_copy"]),
+        ("Queues grow from", served["knee_requests_per_s_of_a_copy"]),
+        ("Average requests a second", fleet["requests_per_s"]),
+    )
+    items = "".join(f"<div><dt>{escape(t)}</dt><dd>{shown(p).html}</dd></div>" for t, p in figures if p.value is not None)
+    body += [
+        f'<dl class="tiles">{items}</dl>',
+        f'<p class="layout">Each copy: {escape(served["words"].text)}; first gives out: '
+        f"{escape(served['saturates_first']['words'].text)}</p>",
+        f'<div class="figures">{_curve(served)}{_minute(served["timeline"])}{_front(d["pareto"])}</div>',
+        heading("As the rate of one copy rises"),
+        _rates(served["curve"]),
+    ]
+    body += [heading("One change"), _changes(d["changes"])] if d["changes"] else []
+    body += [heading("Mind"), notes(sentences(d["notes"]))] if d["notes"] else []
+    commands = "".join(f"<pre>{escape(c['command'].text)}</pre>" for c in (served["start"], *served["load_tests"]) if c)
+    return [*body, heading("Start it, measure it"), commands]
+
+
+def _ms(seconds: float) -> str:
+    return format_duration(max(seconds, 0.0))
+
+
+def _rate(value: float) -> str:
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def _curve(served: At) -> str:
+    curve = [p for p in served["curve"] if not p["saturated"].value]
+    series = [
+        Line(name, [(p["requests_per_s"].number, p["latency_s"][m][q].number) for p in curve if p["latency_s"][m][q]])
+        for m, q, name in MEASURES[:2]
+    ]
+    series = [s for s in series if len(s.points) > 1]
+    if not series:
+        return ""
+    knee = served["knee_requests_per_s_of_a_copy"].number
+    x = around("requests a second of one copy", [0.0, knee, *(a for s in series for a, _ in s.points)], _rate, zero=True)
+    y = around("latency", [b for s in series for _, b in s.points], _ms, zero=True)
+    return lines("latency", "Latency against load", x, y, series, [(knee, "queues grow")])
+
+
+def _minute(place: At) -> str:
+    moments = list(place)
+    if len(moments) < 2:
+        return ""
+    series = [
+        Line(name, [(m["s"].number, m[key].number) for m in moments])
+        for key, name in (("running", "decoding"), ("waiting", "waiting"))
+    ]
+    x = around("seconds", [m["s"].number for m in moments], _rate, zero=True)
+    y = around("requests", [b for s in series for _, b in s.points], _rate, zero=True)
+    return lines("minute", "A simulated minute", x, y, series)
+
+
+def _front(place: At) -> str:
+    front = list(place)
+    if len(front) < 2:
+        return ""
+    user, gpu = "output_tokens_per_s_of_a_user", "output_tokens_per_s_per_accelerator"
+    x = around("tokens a second of a user", [p[user].number for p in front], _rate, zero=True)
+    y = around("tokens a second of a GPU", [p[gpu].number for p in front], _rate, zero=True)
+    dots = [
+        Dot(p[user].number, p[gpu].number, f"{p[user].text} a user, {p[gpu].text} a GPU: {p['configuration'].text}")
+        for p in front
+    ]
+    return points("front", "Throughput against interactivity", x, y, dots)
+
+
+def _rates(place: At) -> str:
+    rows = [
+        TableRow(
+            shown(p["requests_per_s"]),
+            [
+                *(cell(p["latency_s"][m][q]) for m, q, _ in MEASURES),
+                cell(p["output_tokens_per_s_per_accelerator"]),
+                cell(p["kv_fill"]),
+            ],
+        )
+        for p in place
+    ]
+    head = ["requests a second", *(name for _, _, name in MEASURES), "tokens/s of a GPU", "cache"]
+    return table("As the rate of one copy rises", head, rows)
+
+
+def _changes(place: At) -> str:
+    rows = [
+        TableRow(
+            c["change"].text,
+            [TableCell(c["why_not"].text, mark="words") if c["why_not"] else cell(c["requests_per_s"]), cell(c["gain"])],
+        )
+        for c in place
+    ]
+    return table("One change", ["change", "a copy carries", "gain"], rows)
+
+
+def _ranked(place: At) -> str:
+    keys = [k for k, v in place[0].items() if not isinstance(v.value, dict | list)][:6]
+    return table(
+        "By price",
+        [k.replace("_", " ") for k in keys],
+        [TableRow(r[keys[0]].text, [cell(r[k]) for k in keys[1:]]) for r in place],
+    )

@@ -1,0 +1,95 @@
+# pyright: reportMissingImports=false
+"""A person's own code is run by a click, from one folder; figures of the GPUs come as a stream."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.ui.serving import Running, start, stop
+from tests.ui.test_server import until
+
+ASKED = {"file": "step.py", "function": "make_step", "on": "4090"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("own")
+    (made / "step.py").write_text("raise SystemExit('this ran')\n")
+    (made / "notes.txt").write_text("")
+    (made / "inner").mkdir()
+    (made / "inner" / "deep.py").write_text("")
+    (made / "<img src=x onerror=alert(1)>.py").write_text("")
+    (made / "out.py").symlink_to("/etc/hostname")
+    return made
+
+
+@pytest.fixture(scope="module")
+def own(folder: Path) -> Iterator[Running]:
+    pytest.importorskip("starlette")
+    running = start("--folder", str(folder))
+    yield running
+    assert stop(running) == 0
+
+
+def test_only_the_python_files_of_the_folder_are_listed(own: Running) -> None:
+    assert own.get("/api/files").json["files"] == ["<img src=x onerror=alert(1)>.py", "step.py"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"file": "../step.py"},
+        {"file": "/etc/passwd"},
+        {"file": "inner/deep.py"},
+        {"file": "out.py"},
+        {"file": "notes.txt"},
+        {"file": ["step.py"]},
+        {"function": "a; b"},
+        {"function": "x:y"},
+        {"on": "--html=x.html"},
+        {"on": ""},
+        {"more": "x"},
+    ],
+)
+def test_nothing_else_is_run(own: Running, changes: dict[str, object]) -> None:
+    reply = own.post("/api/capture", {**ASKED, **changes})
+    assert reply.status == 422 and reply.json["hint"]
+
+
+def test_no_link_runs_code(own: Running) -> None:
+    assert own.get("/api/capture", file="step.py", function="make_step", on="4090").status in (404, 405)
+    assert own.post("/api/capture", ASKED, Origin="http://evil.example").status == 403
+    assert own.request("POST", "/api/capture", {"Origin": f"http://{own.host}"}, b"{}", cookie=False).status == 401
+
+
+def test_a_file_is_run_by_a_click_and_its_end_is_said(own: Running) -> None:
+    pytest.importorskip("torch")
+    reply = own.post("/api/capture", ASKED)
+    assert reply.status == 422
+    assert own.get("/api/ask/fit", model="gpt2", on="4090").json["code"] == 0
+
+
+def test_figures_of_the_gpus_come_as_a_stream_that_ends_with_its_listener(own: Running) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", own.port, timeout=60)
+    connection.request("GET", "/api/live?demo=1", headers={"Host": own.host, "Cookie": own.cookie})
+    reply = connection.getresponse()
+    assert reply.getheader("content-type", "").startswith("text/event-stream")
+    assert reply.readline() == b"event: message\n"
+    said = json.loads(reply.readline().removeprefix(b"data: "))
+    assert len(said["names"]) == len(said["values"]) == 8 and "no real GPU" in said["text"]
+    tops = [c for c in psutil.Process(own.process.pid).children() if "top" in c.cmdline()]
+    assert len(tops) == 1
+    reply.close()
+    connection.close()
+    until(lambda: not tops[0].is_running() or tops[0].status() == psutil.STATUS_ZOMBIE)
+
+
+def test_a_folder_that_is_not_there_is_said(gpuwise: object) -> None:
+    pytest.importorskip("starlette")
+    ran = gpuwise("ui", "--folder", "no/such")  # type: ignore[operator]
+    assert ran.code == 2 and "not a folder" in ran.err
