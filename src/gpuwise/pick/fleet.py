@@ -21,7 +21,7 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.pick.api import pick
 from gpuwise.pick.jobs import Job, serving_job, training_job
 from gpuwise.pick.limits import REST_OF_PC_W, Have, Limits
-from gpuwise.pick.outcomes import Outcome
+from gpuwise.pick.outcomes import Outcome, friction
 from gpuwise.pick.owning import Terms, bill
 from gpuwise.pick.tries import Predictions
 from gpuwise.pick.words import hardware
@@ -54,6 +54,8 @@ class Choice:
     """Hours a year the role keeps it."""
     slots: float = 0.0
     power_w: float = 0.0
+    friction: float = 1.0
+    """By how much it is harder to have and to use than one card that runs CUDA."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,8 @@ def best_splits(
     have: Have | None = None,
     keep: int = 1 + OTHERS,
 ) -> list[Split]:
-    """The best splits of the budget over the roles, best first; of equals the cheaper. Exact over all combinations."""
+    """The best splits of the budget over the roles, best first; of equals the cheaper. Exact over all combinations. They are
+    ordered by the speeds over what each is harder to have and to use (:func:`~gpuwise.pick.outcomes.friction`), as every pick."""
     if not options or any(not o for o in options):
         return []
     w = np.full(len(options), 1.0 / len(options)) if weights is None else np.asarray(weights, float) / sum(weights)
@@ -129,11 +132,12 @@ def best_splits(
     owner = np.stack([_column(o, lambda c: float(names[c.name]))[g] for o, g in zip(options, grids, strict=True)])
     fixed = np.stack([_column(o, lambda c: c.fixed_usd)[g] for o, g in zip(options, grids, strict=True)])
     hours = np.stack([_column(o, lambda c: c.hours)[g] for o, g in zip(options, grids, strict=True)])
-    slots, watts = np.zeros_like(cost), np.zeros_like(cost)
+    slots, watts, merit = np.zeros_like(cost), np.zeros_like(cost), np.zeros_like(cost)
     for r, o in enumerate(options):
         mine = grids[r]
         speed = _column(o, lambda c: c.speed)
         score += w[r] * np.log(speed / speed.max())[mine]
+        merit += w[r] * np.log(speed / _column(o, lambda c: c.friction))[mine]
         again = (owner[:r] == owner[r]).any(axis=0) & (fixed[r] > 0)
         cost += _column(o, lambda c: c.run_usd)[mine] + np.where(again, 0.0, fixed[r])
         slots += np.where(again, 0.0, _column(o, lambda c: c.slots)[mine])
@@ -144,7 +148,7 @@ def best_splits(
     if have is not None:
         ok &= (slots <= have.slots) if have.slots is not None else True
         ok &= (watts + REST_OF_PC_W <= have.psu_w) | (watts == 0) if have.psu_w is not None else True
-    order = np.lexsort((cost, -np.round(score, 12)))
+    order = np.lexsort((cost, -np.round(merit, 12)))
     kept = order[ok[order]][:keep]
     return [
         Split(
@@ -221,15 +225,16 @@ def _choice(role: str, o: Outcome, job: Job, terms: Terms) -> Choice:
     seconds = Estimate(hours * HOUR_S, hours * HOUR_S, hours * HOUR_S, "specified")
     paid = bill(o.way, o.cluster, seconds, terms, "serving" if role == "serve" else "training")
     speed = o.tokens_per_s.expected * (CHANGE_PENALTY if o.tier else 1.0)
+    harder = friction(o.way, o.split or o.n)
     if o.way.rent is not None:
-        return Choice(f"rent {hardware(o)}", speed, 0.0, paid.cost_usd.expected, hours)
+        return Choice(f"rent {hardware(o)}", speed, 0.0, paid.cost_usd.expected, hours, friction=harder)
     assert o.way.purchase is not None
     fixed = o.way.purchase.median * o.n + paid.box_usd
     board = board_of(o.way.accelerator.id)
     slots = 0.0 if board is None or board.slots_taken is None else float(board.slots_taken * o.n)
     power = o.board_w or 0.0 if board is not None and board.installable else 0.0
     name = f"{o.way.condition} {hardware(o)}"
-    return Choice(name, speed, fixed, paid.power_usd, hours, slots, power)
+    return Choice(name, speed, fixed, paid.power_usd, hours, slots, power, harder)
 
 
 def _does(role: int, o: Outcome) -> str:
