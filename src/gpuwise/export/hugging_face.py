@@ -26,6 +26,8 @@ OPTIMIZERS = {
     "lion": "lion_32bit",
     "sgd": "sgd",
 }
+COMPILED = ("compiled", "nanogpt", "compiled-fsdp")
+"""Stacks that were timed under torch.compile."""
 _DEEPSPEED_STACKS = ("eager", "compiled", "deepspeed", "trainer", "nanogpt", "apex", "unsloth")
 """Stacks whose sharding is DeepSpeed's, as the plan timed it; the others shard by FSDP."""
 _MODULES = {"attention": ["q_proj", "k_proj", "v_proj", "o_proj"], "mlp": ["gate_proj", "up_proj", "down_proj"]}
@@ -86,7 +88,7 @@ def arguments(job: Job, *, sharding: bool = True) -> list[str]:
         out += [f"--{s.precision}"]
     elif s.precision == "tf32":
         out += ["--tf32", "True"]
-    if s.stack in ("compiled", "nanogpt", "compiled-fsdp"):
+    if s.stack in COMPILED:
         out += ["--torch_compile"]
     if sharding and by_fsdp(s):
         out += ["--fsdp", "--fsdp_config", "fsdp.json"]
@@ -132,11 +134,12 @@ def _words(job: Job, *, sharding: bool = True) -> list[str]:
     return ["train.py", *arguments(job, sharding=sharding), "--enable_jit_checkpoint"]
 
 
-def _notes(job: Job) -> tuple[str, ...]:
-    notes = [f"{job.data} stands for a data set of the Hugging Face hub, or a folder, with a column 'text'"]
+def notes(job: Job) -> tuple[str, ...]:
+    """What stands for the person's own."""
+    found = [f"{job.data} stands for a data set of the Hugging Face hub, or a folder, with a column 'text'"]
     if job.model == "MODEL":
-        notes.append("MODEL stands for a checkpoint: a folder or a name on the Hugging Face hub")
-    return tuple(notes)
+        found.append("MODEL stands for a checkpoint: a folder or a name on the Hugging Face hub")
+    return tuple(found)
 
 
 def write_trainer(job: Job) -> Written:
@@ -145,7 +148,7 @@ def write_trainer(job: Job) -> Written:
     variables = {f"PARALLELISM_CONFIG_{k.upper()}": str(v) for k, v in mesh(job).items()}
     if variables:
         variables = {"ACCELERATE_USE_PARALLELISM_CONFIG": "true", **variables}
-    return started(job, TRAINER, command, _files(job), _notes(job), variables)
+    return started(job, TRAINER, command, _files(job), notes(job), variables)
 
 
 def accelerate_config(job: Job) -> dict[str, object]:
@@ -184,14 +187,14 @@ def write_accelerate(job: Job) -> Written:
     command += _words(job, sharding=False)
     files = {n: text for n, text in _files(job).items() if n != "fsdp.json"}
     files["accelerate.yaml"] = to_yaml(accelerate_config(job), f"{ACCELERATE}: {job.arch.name} on {job.cluster.label}")  # type: ignore[arg-type]
-    return started(job, ACCELERATE, command, files, _notes(job))
+    return started(job, ACCELERATE, command, files, notes(job))
 
 
 def write_deepspeed(job: Job) -> Written:
     """The DeepSpeed launcher with its file and the same script."""
     command = [*torchrun(job), *_words(job, sharding=False), "--deepspeed", "deepspeed.json"]
     files = {"train.py": script(job), "deepspeed.json": json.dumps(deepspeed_config(job), indent=2) + "\n"}
-    return started(job, DEEPSPEED, command, files, _notes(job))
+    return started(job, DEEPSPEED, command, files, notes(job))
 
 
 def targets(s: Strategy) -> list[str] | str:

@@ -64,7 +64,7 @@ def gaps(job: Job) -> Iterator[str]:
     if s.schedule == "interleaved" and s.virtual_stages == 1 and s.pp > 1:
         yield "an interleaved schedule of one stage a rank"
     if s.lora_rank or s.quantized_base:
-        yield "adapters (Megatron-Bridge has them: --to megatron-bridge)"
+        yield "adapters"
     if s.offload_activations and (s.pp > 1 or s.recompute != "none"):
         yield "offloaded activations with a pipeline or recomputing"
     if s.shard_group and s.sharding in ("zero1", "zero2", "zero3") and (s.dp * s.cp) % s.shard_group:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from gpuwise.errors import InputError, UnknownNameError
-from gpuwise.export import deepspeed, hugging_face, megatron, torchtitan
+from gpuwise.export import axolotl, deepspeed, hugging_face, lightning, llama_factory, megatron, torchtitan
 from gpuwise.export.engines import containers, kubernetes, ray, skypilot, slurm
 from gpuwise.export.engines.start import STORAGE, Start
 from gpuwise.export.job import Job
@@ -71,6 +71,23 @@ TOOLS = {
             hugging_face.write_deepspeed,
             _trainer,
             _pip(*_HUB, "deepspeed==0.19.*"),
+        ),
+        Tool(
+            "lightning",
+            lightning.VERSION,
+            lightning.gaps,
+            lightning.write,
+            _trainer,
+            _pip(*_HUB, "lightning==2.6.*", "'jsonargparse[signatures]==4.*'", "deepspeed==0.19.*"),
+        ),
+        Tool("axolotl", axolotl.VERSION, axolotl.gaps, axolotl.write, _trainer, _pip("'axolotl[deepspeed]==0.19.0'")),
+        Tool(
+            "llama-factory",
+            llama_factory.VERSION,
+            llama_factory.gaps,
+            llama_factory.write,
+            _trainer,
+            _pip("llamafactory==0.9.5", "deepspeed", "bitsandbytes==0.49.*"),
         ),
     )
 }

@@ -1,0 +1,140 @@
+"""Files for Lightning, Axolotl and LLaMA-Factory, read by their own parsers and back into the layout they came from.
+
+The parsers want ``lightning jsonargparse[signatures]``, and ``axolotl llamafactory`` without their pins (``--no-deps``) with
+``datasets omegaconf``; where they are not installed their test is skipped.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from gpuwise.export import axolotl, lightning, llama_factory
+from gpuwise.export import hugging_face as hf
+from gpuwise.export.job import Job
+from gpuwise.export.targets import TOOLS, gaps_of, write
+from gpuwise.export.written import Written
+
+Jobs = Callable[..., Iterator[Job]]
+N = 200
+STACKS = ("eager", "compiled", "hf-fsdp", "deepspeed")
+
+
+def _plainer(job: Job, i: int) -> Job:
+    """The job, and two times in three without what is drawn more often than these tools have it."""
+    s = job.strategy
+    if i % 3 == 0:
+        return job
+    recompute = "full" if s.recompute == "selective" else s.recompute
+    precision = ("bf16", "fp16", "fp32", "tf32")[i % 4]
+    s = replace(s, precision=precision, recompute=recompute, optimizer=("adamw", "sgd")[i % 2], offload_activations=False)
+    return replace(job, strategy=replace(s, lora_rank=0, offload_optimizer=s.offload_optimizer and s.sharding != "none"))
+
+
+def _able(jobs: Jobs, tool: str) -> Iterator[tuple[Job, Written, Any]]:
+    """200 jobs, what is written for them, and the document read from it."""
+    yaml: Any = pytest.importorskip("yaml")
+    found: list[Job] = []
+    for stack in STACKS:
+        drawn = (_plainer(job, i) for i, job in enumerate(jobs(stack, 250, seed=11)))
+        found += itertools.islice((job for job in drawn if not gaps_of(job, TOOLS[tool])), N // len(STACKS))
+    assert len(found) == N
+    for job in found:
+        made = write(job, TOOLS[tool])
+        [text] = [t for name, t in made.files.items() if name.endswith(".yaml")]
+        yield job, made, yaml.safe_load(text)
+
+
+@pytest.mark.slow
+def test_lightning_reads_its_file_back(jobs: Jobs, transformers_loads: None) -> None:
+    jsonargparse: Any = pytest.importorskip("jsonargparse")
+    pl: Any = pytest.importorskip("lightning.pytorch")
+    script = ModuleType("train")
+    exec(compile(lightning.SCRIPT, "train.py", "exec"), script.__dict__)
+    parser = jsonargparse.ArgumentParser()
+    parser.add_class_arguments(pl.Trainer, "trainer")
+    parser.add_class_arguments(script.Model, "model")
+    parser.add_class_arguments(script.Data, "data")
+    for job, made, document in _able(jobs, "lightning"):
+        s = job.strategy
+        assert made.command[-4:] == ("train.py", "fit", "--config", "lightning.yaml")
+        assert document.pop("ckpt_path") == "last"
+        read = parser.parse_object(document)
+        trainer, model = read.trainer, read.model
+        assert trainer.devices * trainer.num_nodes == s.dp
+        assert trainer.devices * trainer.num_nodes * trainer.accumulate_grad_batches * read.data.batch_size == s.global_batch
+        assert read.data.seq_len == job.seq_len and trainer.max_steps == (job.n_steps or -1)
+        name = trainer.strategy if isinstance(trainer.strategy, str) else trainer.strategy.class_path.rsplit(".", 1)[-1]
+        assert (name == "DeepSpeedStrategy") == hf.by_deepspeed(s) and (name == "ModelParallelStrategy") == hf.by_fsdp(s)
+        if name == "DeepSpeedStrategy":
+            assert trainer.strategy.init_args.stage == int(s.sharding[-1])
+        if name == "ModelParallelStrategy":
+            assert trainer.strategy.init_args.data_parallel_size == s.dp and model.shard
+            assert (model.reshard, model.offload) == (s.sharding == "zero3", s.offload_optimizer)
+        assert model.recompute == (s.recompute == "full") and model.half != s.master_weights
+        low = model.bf16 if hf.by_fsdp(s) else trainer.precision.startswith("bf16")
+        assert low == (s.precision == "bf16") and trainer.precision.startswith("16") == (s.precision == "fp16")
+
+
+@pytest.mark.slow
+def test_axolotl_reads_its_file_back(jobs: Jobs, transformers_loads: None) -> None:
+    config: Any = pytest.importorskip("axolotl.utils.schemas.config")
+    fsdp: Any = pytest.importorskip("axolotl.utils.schemas.fsdp")
+    known = set(config.AxolotlInputConfig.model_fields)
+    for job, made, document in _able(jobs, "axolotl"):
+        s = job.strategy
+        # unknown keys pass it in silence
+        assert set(document) <= known and set(document.get("fsdp_config", {})) <= set(fsdp.FSDPConfig.model_fields)
+        read = config.AxolotlInputConfig(**document)
+        assert read.micro_batch_size * read.gradient_accumulation_steps * s.dp == s.global_batch
+        assert read.sequence_len == job.seq_len and (read.max_steps or None) == job.n_steps
+        assert (bool(read.bf16), bool(read.fp16), read.tf32) == tuple(s.precision == p for p in ("bf16", "fp16", "tf32"))
+        assert read.optimizer == hf.OPTIMIZERS[s.optimizer]
+        if hf.by_fsdp(s):
+            assert read.fsdp_config.reshard_after_forward == (s.sharding != "zero2") and read.fsdp_version == 2
+            assert read.fsdp_config.activation_checkpointing == (s.recompute == "full")
+            assert bool(read.fsdp_config.offload_params) == s.offload_optimizer
+            assert (read.dp_replicate_size or 1) * (read.dp_shard_size or s.dp) == s.dp
+        else:
+            assert bool(read.gradient_checkpointing) == (s.recompute == "full") and read.fsdp_config is None
+        assert (read.deepspeed is not None) == hf.by_deepspeed(s) == ("deepspeed.json" in made.files)
+        assert (read.lora_r or 0) == s.lora_rank and (read.adapter is not None) == bool(s.lora_rank)
+
+
+@pytest.mark.slow
+def test_llama_factory_reads_its_file_back(
+    jobs: Jobs, transformers_loads: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISABLE_VERSION_CHECK", "1")
+    monkeypatch.chdir(tmp_path)
+    module: Any = pytest.importorskip("transformers.training_args")
+    monkeypatch.setattr(module, "is_torch_tf32_available", lambda: True)
+    monkeypatch.setattr(module, "enable_tf32", lambda *a: None, raising=False)
+    hparams: Any = pytest.importorskip("llamafactory.hparams.parser")
+    for job, made, document in _able(jobs, "llama-factory"):
+        s = job.strategy
+        for name, text in made.files.items():
+            (tmp_path / name).write_text(text, encoding="utf-8")
+        model, data, training, finetuning, _ = hparams._parse_train_args({**document, "use_cpu": True})
+        assert training.per_device_train_batch_size * training.gradient_accumulation_steps * s.dp == s.global_batch
+        assert document["cutoff_len"] == job.seq_len and training.max_steps == (job.n_steps or -1)
+        assert (training.bf16, training.fp16) == (s.precision == "bf16", s.precision == "fp16")
+        assert model.disable_gradient_checkpointing == (s.recompute == "none")
+        assert (training.deepspeed is not None) == hf.by_deepspeed(s)
+        assert finetuning.pure_bf16 == (not s.master_weights and not s.lora_rank)
+        assert (finetuning.finetuning_type == "lora") == bool(s.lora_rank)
+        assert not s.lora_rank or finetuning.lora_rank == s.lora_rank
+        assert data.dataset in (["data"], "data") and training.optim == hf.OPTIMIZERS[s.optimizer]
+
+
+def test_what_they_have_not_is_named(jobs: Jobs) -> None:
+    sharded = next(_plainer(j, 1) for j in jobs("hf-fsdp", 50) if j.strategy.sharding == "zero3" and not any(hf.gaps(j)))
+    assert not list(hf.gaps(sharded))
+    assert any("FSDP" in gap for gap in llama_factory.gaps(sharded))
+    assert not list(axolotl.gaps(sharded))
