@@ -35,7 +35,8 @@ _GPUS = {"RTX PRO 6000 Blackwell": "rtx-pro-6000-blackwell-workstation", "RTX 40
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One published figure of a run: ``metric`` of requests ``first`` to ``last``, in seconds; ``req_s`` is seconds a request."""
+    """One published figure of a run: ``metric`` of requests ``first`` to ``last``, in seconds; ``req_s`` is seconds a request,
+    ``token`` seconds a token written."""
 
     metric: str
     measured: float
@@ -81,12 +82,15 @@ def predicted(run: Run, figure: Figure) -> float:
     kind, _, which = figure.metric.partition("_")
     if kind == "req":
         return 1.0 / run.requests_per_s
+    if kind == "token":
+        return 1.0 / run.output_tokens_per_s
     values = {"ttft": run.ttft_s, "e2e": run.e2e_s, "tpot": run.tpot_s, "itl": run.tpot_s}[kind][part]
     values = values[np.isfinite(values)]
     return float(values.mean() if which == "mean" else np.percentile(values, float(which[1:])))
 
 
-def _records(path: Path, text: Sequence[str], numbers: Sequence[str]) -> list[dict[str, Any]]:
+def records(path: Path, text: Sequence[str], numbers: Sequence[str]) -> list[dict[str, Any]]:
+    """Rows of a table by the columns named; none where there is no table."""
     columns = read_columns(path, {**dict.fromkeys(text, "str"), **dict.fromkeys(numbers, "float")})
     if columns is None:
         return []
@@ -107,7 +111,8 @@ def _filled(run: LoadRun, model: str, gpu: str, tp: int, weights: str, version: 
     return replace(run, architecture=arch, system=system, config=config)
 
 
-def _poisson(n: int, rate: float, seed: int) -> F64:
+def poisson(n: int, rate: float, seed: int) -> F64:
+    """Arrivals at a rate; their mean rate is the rate."""
     gaps = np.random.default_rng(seed).exponential(1.0 / rate, n)
     return np.cumsum(gaps) * (n / rate / float(gaps.sum()))
 
@@ -124,7 +129,7 @@ _PEERS = ("pred_blis-trained-physics", "pred_aiconfigurator-estimate", "pred_llm
 
 def _joined(folder: Path) -> list[LoadRun]:
     key = "stage(-1=all)"
-    loads = _records(
+    loads = records(
         folder / "serving/load/vllm_runs_load.csv",
         ("experiment", "source", "confidence"),
         (
@@ -138,7 +143,7 @@ def _joined(folder: Path) -> list[LoadRun]:
             "total_kv_blocks",
         ),
     )
-    rows = _records(
+    rows = records(
         folder / "serving/vllm_runs.csv",
         ("experiment", "model", "gpu", "precision", "metric_ms", "source"),
         (key, "tp", "max_num_batched_tokens", "gpu_mem_util", "actual", *_PEERS),
@@ -161,7 +166,7 @@ def _experiment(name: str, rows: list[dict[str, Any]], loads: list[dict[str, Any
     arrivals: list[F64] = []
     start = 0.0
     for i, x in enumerate(stages):
-        arrivals.append(start + _poisson(counts[i], x["request_rate"], i))
+        arrivals.append(start + poisson(counts[i], x["request_rate"], i))
         start = float(arrivals[-1][-1])
     n = ends[-1]
     figures: list[Figure] = []
@@ -247,7 +252,7 @@ def _base(r: dict[str, Any], source: str, figures: tuple[Figure, ...], requests:
 
 def _residency(here: Path) -> list[LoadRun]:
     """vLLM 0.23 with fresh prompts; the client had at most 256 requests in flight."""
-    rows = _records(here / "blis_residency_vllm.csv", _TEXT, _NUMBERS)
+    rows = records(here / "blis_residency_vllm.csv", _TEXT, _NUMBERS)
     sent = read_columns(
         here / "blis_residency_requests.parquet",
         {"run": "str", "server_input_tokens": "float", "output_tokens": "float", "arrival_time_us": "float"},
@@ -261,7 +266,7 @@ def _residency(here: Path) -> list[LoadRun]:
         if not mine.any():
             n = int(r["n_requests"])
             requests = Requests(
-                _poisson(n, r["request_rate"], 0),
+                poisson(n, r["request_rate"], 0),
                 np.full(n, round(r["input_len_mean"]), np.int64),
                 np.full(n, int(r["output_len_mean"]), np.int64),
             )
@@ -280,7 +285,7 @@ def _residency(here: Path) -> list[LoadRun]:
 
 def _training(here: Path) -> list[LoadRun]:
     """vLLM 0.15.1 with prompts in turn; runs whose client gave requests up are left out."""
-    rows = _records(here / "blis_training_vllm.csv", _TEXT, _NUMBERS)
+    rows = records(here / "blis_training_vllm.csv", _TEXT, _NUMBERS)
     sent = read_columns(
         here / "blis_training_requests.parquet",
         {"experiment": "str", "index": "float", "arrival_time_us": "float", "input_tokens": "float", "has_error": "str"},
@@ -320,12 +325,12 @@ def _training(here: Path) -> list[LoadRun]:
 
 def _kubecon(here: Path) -> list[LoadRun]:
     """vLLM 0.11 at seven rates a setting; prompts in turn, at most 440 in flight."""
-    rows = _records(here / "inference_perf_kubecon.csv", _TEXT, _NUMBERS)
+    rows = records(here / "inference_perf_kubecon.csv", _TEXT, _NUMBERS)
     runs: list[LoadRun] = []
     for r in rows:
         n = int(r["n_requests"])
         requests = Requests(
-            _poisson(n, r["request_rate"], 0),
+            poisson(n, r["request_rate"], 0),
             np.full(n, round(r["input_len_mean"]), np.int64),
             np.full(n, int(r["output_len_mean"]), np.int64),
             _in_turn(n),
@@ -337,8 +342,8 @@ def _kubecon(here: Path) -> list[LoadRun]:
 
 def _bench(here: Path) -> list[LoadRun]:
     """vLLM 0.19 timed inside, overloaded in a burst: the whole run is replayed, its queue with it."""
-    rows = _records(here / "llmservingsim_bench_vllm.csv", _TEXT, _NUMBERS)
-    sent = _records(
+    rows = records(here / "llmservingsim_bench_vllm.csv", _TEXT, _NUMBERS)
+    sent = records(
         here / "llmservingsim_bench_requests.csv", ("run",), ("input_toks", "output_toks", "arrival_s", "ttft_s", "e2e_s")
     )
     runs: list[LoadRun] = []

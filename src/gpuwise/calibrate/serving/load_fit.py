@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from gpuwise.calibrate.coefficient_files import write
 from gpuwise.calibrate.optimizers import least_squares
 from gpuwise.calibrate.serving.load import DISTINCT_PROMPTS, Figure, LoadRun, load_check, predicted, read_load_runs
+from gpuwise.calibrate.serving.load_replay import replay
 from gpuwise.calibrate.validation import Scores, log_sigma_of
 from gpuwise.errors import GpuwiseError
 from gpuwise.predict.coefficients import load_json
 from gpuwise.serve.engine import EngineCosts, version_number
-from gpuwise.serve.simulate import Server
-from gpuwise.serve.simulate.front import Front, front_of
+from gpuwise.serve.simulate.front import Front
 
 F64 = NDArray[np.float64]
 SINCE = ("0.8", "0.14")
@@ -142,7 +142,7 @@ def fit_load(folder: Path) -> dict[str, float]:
         out: list[float] = []
         for part in parts:
             run = part.run
-            result = _replay(run, fronts[_entry(run)])
+            result = replay(run, fronts[_entry(run)])
             out += [_bounded(math.log(predicted(result, f) / f.measured)) * part.weight for f in part.figures]
         return np.concatenate([np.array(out), 0.02 * (x - start)])
 
@@ -193,14 +193,6 @@ def _finish(folder: Path, document: dict, fronts: Sequence[Front]) -> dict[str, 
     return errors
 
 
-def _replay(run: LoadRun, front: Front | None):
-    assert run.architecture is not None and run.system is not None and run.config is not None and run.requests is not None
-    if not run.behind_http:
-        front = replace(front or front_of(run.config), request_s=0.0, prompt_token_s=0.0, answer_s=0.0, answer_token_s=0.0)
-    server = Server(run.architecture, run.system, run.config, run.settings, front)
-    return server.run(run.requests, closed=run.closed)
-
-
 def _metric_of(source: str) -> str:
     """Which width a row has."""
     if source.endswith("capacity"):
@@ -225,7 +217,7 @@ def score_load(folder: Path, all_check: bool, fronts: Sequence[Front] | None = N
         why, result = run.reason, None
         if not why:
             try:
-                result = _replay(run, None if fronts is None else fronts[_entry(run)])
+                result = replay(run, None if fronts is None else fronts[_entry(run)])
             except GpuwiseError as error:
                 why = error.message.split("\n")[0][:80]
         for f in run.figures:

@@ -87,7 +87,8 @@ def _records(folder: Path, name: str, text: tuple[str, ...], numbers: tuple[str,
 
 def _measured(folder: Path) -> list[ServingRow] | None:
     records = _records(folder, "serving/measured.csv", _MEASURED_TEXT, _MEASURED_NUMBERS)
-    return None if records is None else [_measured_row(r) for r in records]
+    loads = ("offline_max_throughput", "online_qps_sweep")  # replayed: see engine_loads
+    return None if records is None else [_measured_row(r) for r in records if r["kind"] not in loads]
 
 
 def _measured_row(r: dict[str, Any]) -> ServingRow:
@@ -104,10 +105,6 @@ def _measured_row(r: dict[str, Any]) -> ServingRow:
             n_devices=max(1, round(r["n_gpu"])),
         )
         return _filled(row, r["model"], r["gpu"], row.n_devices)
-    if kind == "offline_max_throughput":
-        return replace(base, source="offline throughput", measured_s=1.0 / r["output_tok_s"], reason=QUEUEING)
-    if kind == "online_qps_sweep":
-        return replace(base, source="load sweep", reason=QUEUEING)
     if kind != "online_saturated_maxseqs":
         return replace(base, reason="shape and load not stated")
     row = replace(
@@ -161,13 +158,13 @@ def _inferencex(folder: Path) -> list[ServingRow] | None:
     records = _records(folder, "serving/inferencex.csv", _INFERENCEX_TEXT, _INFERENCEX_NUMBERS)
     if records is None:
         return None
-    rows = [_inferencex_row(r) for r in records]
-    first = [
-        ServingRow("inferencex TTFT", r["system"], r["model_path"], r["silicon_ttft_ms"] * MILLI, QUEUEING)
-        for r in records
-        if math.isfinite(r["silicon_ttft_ms"])
-    ]
-    return rows + first
+    return [_inferencex_row(r) for r in records]
+
+
+def inferencex_rows(folder: Path) -> list[tuple[ServingRow, float]] | None:
+    """Rows of InferenceX's closed loops, each with its mean time to the first token; None where there is no table."""
+    records = _records(folder, "serving/inferencex.csv", _INFERENCEX_TEXT, _INFERENCEX_NUMBERS)
+    return None if records is None else [(_inferencex_row(r), r["silicon_ttft_ms"] * MILLI) for r in records]
 
 
 def _inferencex_row(r: dict[str, Any]) -> ServingRow:

@@ -2,9 +2,8 @@
 reason.
 
 Sources: batch sweeps (median time between tokens), InferenceX closed loops (mean time per output token),
-llama.cpp single streams, diffusion latencies, MLPerf inference; runs of vLLM under load, replayed on the simulated engine, and
-the cache its start logs show. TensorRT-LLM's sweeps and throughput and separate prefill fleets need engines that are not
-simulated yet. The baseline is
+llama.cpp single streams, diffusion latencies, MLPerf inference; runs under load of vLLM, SGLang and TensorRT-LLM, replayed on the
+simulated engines, and the cache that start logs of vLLM show. Separate prefill fleets are not simulated. The baseline is
 weights over bandwidth or arithmetic over peak, whichever is longer, times one constant per source and GPU:
 the median of the same fit rows.
 """
@@ -20,11 +19,13 @@ from numpy.typing import NDArray
 
 from gpuwise.calibrate.score_tables import joined
 from gpuwise.calibrate.serving.diffusion import fit_diffusion, score_diffusion
+from gpuwise.calibrate.serving.engine_fit import fit_engine_runs
+from gpuwise.calibrate.serving.engine_loads import score_engine_runs
 from gpuwise.calibrate.serving.fit import fit_engines, fit_single_stream, is_check
 from gpuwise.calibrate.serving.load_fit import fit_load, score_load
 from gpuwise.calibrate.serving.pool import fit_pool, score_pool
 from gpuwise.calibrate.serving.predict import build_groups
-from gpuwise.calibrate.serving.rows import QUEUEING, ServingRow, read_rows
+from gpuwise.calibrate.serving.rows import ServingRow, read_rows
 from gpuwise.calibrate.tables import read_columns
 from gpuwise.calibrate.validation import Scores
 from gpuwise.serve.engine import engine_costs
@@ -41,6 +42,7 @@ def score(folder: Path, all_check: bool) -> Scores | None:
         [
             _score_engines(folder, all_check),
             score_load(folder, all_check),
+            score_engine_runs(folder, all_check),
             score_pool(folder, all_check),
             score_diffusion(folder, all_check),
             _score_mlperf(folder),
@@ -128,7 +130,7 @@ def _score_mlperf(folder: Path) -> Scores | None:
     reason = [
         "a processor, not an accelerator"
         if not a
-        else QUEUEING
+        else "lengths of its prompts and answers are not published with the results"
         if m.startswith(language)
         else "quantised network or tables without published totals"
         for m, a in zip(c["Model"], c["Accelerator"], strict=True)
@@ -151,5 +153,5 @@ def fit(folder: Path) -> dict[str, float]:
     rows = read_rows(folder)
     assert rows is not None
     groups, _ = build_groups(rows)
-    load = {**fit_pool(folder), **fit_load(folder)}
+    load = {**fit_pool(folder), **fit_load(folder), **fit_engine_runs(folder)}
     return {**fit_engines(rows, groups), **fit_single_stream(rows), **fit_diffusion(folder), **load}

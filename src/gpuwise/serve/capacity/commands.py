@@ -1,8 +1,8 @@
 """Commands to start what was chosen and to prove what was predicted: an engine's own command line, and load tests.
 
-Flags are those of ``vllm serve`` and ``vllm bench serve`` (docs.vllm.ai), ``sglang.launch_server`` (docs.sglang.ai),
-``trtllm-serve`` (nvidia.github.io/TensorRT-LLM), guidellm (github.com/vllm-project/guidellm) and inference-perf
-(github.com/kubernetes-sigs/inference-perf, docs/config.md).
+Flags are those of ``vllm serve`` and ``vllm bench serve`` (docs.vllm.ai), ``sglang.launch_server`` (sglang 0.5.23,
+srt/arg_groups/fields), ``trtllm-serve`` (TensorRT-LLM tensorrt_llm/commands/serve.py), guidellm
+(github.com/vllm-project/guidellm) and inference-perf (github.com/kubernetes-sigs/inference-perf, docs/config.md).
 """
 
 from __future__ import annotations
@@ -18,15 +18,18 @@ from numpy.typing import NDArray
 
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.serve.capacity.configurations import Configuration
+from gpuwise.serve.engine import version_number
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.requests import Requests
 from gpuwise.serve.load.targets import Target
 from gpuwise.serve.load.workloads import Workload
+from gpuwise.serve.simulate.settings import NEWEST
 from gpuwise.units import MILLI
 
 LOCAL = "http://localhost:8000"
 SECONDS = 180.0
 """Of load that a test sends: long enough for a queue to grow."""
+TRTLLM_FILE = "trtllm.yml"
 _QUANTIZATION = {
     "vllm": {"fp8": "fp8", "int8_wo": "bitsandbytes"},
     "sglang": {"fp8": "fp8", "int4_wo": "int4wo"},
@@ -54,7 +57,9 @@ def start_command(configuration: Configuration) -> Command:
     """The engine started as ``configuration`` says: the options that decide the answer, and what is not the engine's default."""
     writers = {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}
     words = writers[configuration.config.engine](configuration)
-    return Command(configuration.config.engine, shlex.join(words), _weights_note(configuration))
+    options = _trtllm_options(configuration) if configuration.config.engine == "trtllm" else ""
+    file = (TRTLLM_FILE, options) if options else None
+    return Command(configuration.config.engine, shlex.join(words), _weights_note(configuration), file)
 
 
 def _weights_note(configuration: Configuration) -> str:
@@ -84,31 +89,48 @@ def _vllm(configuration: Configuration) -> list[str]:
 
 
 def _sglang(configuration: Configuration) -> list[str]:
+    """The tensor group holds the groups that attend apart; before 0.5.23 they were asked for otherwise (server_args.py)."""
     c, o = configuration.config, configuration.server.options
-    words = ["python", "-m", "sglang.launch_server", "--model-path", model_name(configuration.arch), "--tp", str(c.tp)]
+    words = ["python", "-m", "sglang.launch_server", "--model-path", model_name(configuration.arch), "--tp-size", str(c.ranks)]
     if c.attention_dp > 1:
-        words += ["--dp", str(c.attention_dp), "--enable-dp-attention"]
+        old = version_number(c.version or NEWEST["sglang"]) < (0, 5, 23)
+        words += ["--dp-size", str(c.attention_dp), "--enable-dp-attention"] if old else ["--attn-dp-size", str(c.attention_dp)]
     if c.moe_ep > 1:
-        words += ["--ep", str(c.moe_ep)]
+        words += ["--ep-size", str(c.moe_ep)]
     if c.weights in _QUANTIZATION["sglang"]:
         words += ["--quantization", _QUANTIZATION["sglang"][c.weights]]
     if c.kv_dtype != "bf16":
         words += ["--kv-cache-dtype", "fp8_e5m2" if c.kv_dtype == "fp8" else c.kv_dtype]
     words += ["--context-length", str(o.max_model_len or configuration.arch.max_seq_len)]
-    words += ["--chunked-prefill-size", str(o.max_num_batched_tokens), "--max-running-requests", str(o.max_num_seqs)]
-    words += ["--mem-fraction-static", f"{o.memory_share:g}", "--port", "8000"]
+    words += ["--chunked-prefill-size", str(o.max_num_batched_tokens if o.chunked_prefill else -1)]
+    words += ["--max-running-requests", str(o.max_num_seqs), "--mem-fraction-static", f"{o.memory_share:g}", "--port", "8000"]
     words += [] if o.prefix_caching else ["--disable-radix-cache"]
     return words
 
 
 def _trtllm(configuration: Configuration) -> list[str]:
     c, o = configuration.config, configuration.server.options
-    words = ["trtllm-serve", model_name(configuration.arch), "--tp_size", str(c.tp)]
+    words = ["trtllm-serve", model_name(configuration.arch), "--tp_size", str(c.ranks)]
     if c.moe_ep > 1:
         words += ["--ep_size", str(c.moe_ep)]
     words += ["--max_seq_len", str(o.max_model_len or configuration.arch.max_seq_len)]
     words += ["--max_num_tokens", str(o.max_num_batched_tokens), "--max_batch_size", str(o.max_num_seqs)]
-    return [*words, "--kv_cache_free_gpu_memory_fraction", f"{o.memory_share:g}", "--port", "8000"]
+    words += ["--kv_cache_free_gpu_memory_fraction", f"{o.memory_share:g}", "--port", "8000"]
+    words += ["--enable_chunked_prefill"] if o.chunked_prefill else []
+    return [*words, "--config", TRTLLM_FILE] if _trtllm_options(configuration) else words
+
+
+def _trtllm_options(configuration: Configuration) -> str:
+    """What ``trtllm-serve`` takes from a file alone (tensorrt_llm/llmapi/llm_args.py); empty where all is as usual."""
+    c, o = configuration.config, configuration.server.options
+    cache = ["  dtype: fp8"] if c.kv_dtype == "fp8" else []
+    cache += [] if o.prefix_caching else ["  enable_block_reuse: false"]
+    lines = ["enable_attention_dp: true"] if c.attention_dp > 1 else []
+    if cache:  # the file's group stands in place of the flag's
+        lines += ["kv_cache_config:", f"  free_gpu_memory_fraction: {o.memory_share:g}", *cache]
+    if o.scheduler == "max_utilisation":
+        lines += ["scheduler_config:", "  capacity_scheduler_policy: MAX_UTILIZATION"]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def load_tests(configuration: Configuration, load: Load, targets: Sequence[Target], rate_per_s: float) -> tuple[Command, ...]:

@@ -1,0 +1,116 @@
+"""Fits what the steps of vLLM's first engine and of TensorRT-LLM before 1.0 cost, on the runs of the fit split."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.calibrate.coefficient_files import write
+from gpuwise.calibrate.optimizers import least_squares
+from gpuwise.calibrate.serving.engine_loads import engine_figure, engine_labels, read_engine_runs
+from gpuwise.calibrate.serving.load import LoadRun, load_check
+from gpuwise.calibrate.serving.load_replay import replay
+from gpuwise.calibrate.validation import log_sigma_of
+from gpuwise.errors import GpuwiseError
+from gpuwise.predict.coefficients import load_json
+from gpuwise.serve.engine import EngineCosts
+from gpuwise.serve.simulate.front import Front
+
+F64 = NDArray[np.float64]
+NAMES = ("iteration_s", "sequence_s", "layer_s", "prefill_slowdown", "communication_slowdown", "request_s")
+START = (2e-3, 3e-5, 2e-5, 1.1, 1.0, 1e-2)
+LOW = (1e-5, 1e-7, 1e-7, 0.7, 0.3, 1e-3)
+HIGH = (2e-2, 2e-4, 1e-4, 2.5, 4.0, 5e-2)
+ENGINES = (("vLLM V0", "vllm", "0.6"), ("trtllm", "trtllm", "0.10"))
+"""Runs by their source, and the engine and the first version whose costs they give."""
+NEWER = (("trtllm", "1.0"),)
+"""Versions of these engines whose iterations were fitted by themselves (``inference.json``); a request's way is the older
+one's."""
+_FEW = 6
+"""Runs of a configuration that the fit replays."""
+_LARGE = 0.3
+
+
+def fit_engine_runs(folder: Path) -> dict[str, float]:
+    """Adds the engines to ``coefficients/serving/load.json``; the errors of the check split."""
+    document: dict[str, Any] = load_json("load")
+    errors: dict[str, float] = {}
+    entries: list[dict[str, Any]] = [e for e in document["engines"] if (e["engine"], e["since"]) not in _ours()]
+    runs = [r for r in read_engine_runs(folder) if not r.reason]
+    for source, engine, since in ENGINES:
+        vllm = next(e for e in document["engines"] if e["engine"] == "vllm" and e["since"] == "0.14")
+        base = (vllm["costs"]["kernel_slowdown"], vllm["front"]["attention_slowdown"]) if engine == "vllm" else (1.0, 1.0)
+        mine = [r for r in runs if r.source == source and _runs(r)]
+        best = _fit([r for r in mine if not load_check(r)], base)
+        front = _front(best, base)
+        found = _errors([r for r in mine if load_check(r)], front)
+        for metric, ratio in found.items():
+            errors[f"{source} {metric} check median ({len(ratio)} rows)"] = round(float(np.median(np.abs(ratio - 1.0))), 4)
+        # runs of one configuration alone say too little of others
+        sigma = max(document["spread"]["tpot"], round(log_sigma_of(np.ones(len(found["tpot"])), found["tpot"]), 3))
+        costs = {n: float(f"{getattr(front.costs, n):.4g}") for n in EngineCosts.__dataclass_fields__ if n != "log_sigma"}
+        rest = {"request_s": float(f"{front.request_s:.4g}"), "attention_slowdown": base[1]}
+        entries.append({"engine": engine, "since": since, "costs": costs, "front": rest, "log_sigma": sigma})
+        for name, newer in NEWER:
+            if name == engine:
+                row = next(e for e in load_json("inference")["engines"] if e["engine"] == name)
+                entries.append({**entries[-1], "since": newer, "costs": row["costs"], "log_sigma": row["log_sigma"]})
+    document = {**document, "engines": entries}
+    document["provenance"]["errors"] |= errors
+    write("load", document)
+    return errors
+
+
+def _ours() -> set[tuple[str, str]]:
+    return {(engine, since) for _, engine, since in ENGINES} | set(NEWER)
+
+
+def _runs(run: LoadRun) -> bool:
+    try:
+        replay(run, None)
+    except GpuwiseError:
+        return False
+    return True
+
+
+def _front(x: F64, base: tuple[float, float]) -> Front:
+    values = dict(zip(NAMES, (float(v) for v in np.exp(x)), strict=True))
+    request_s = values.pop("request_s")
+    return Front(EngineCosts(kernel_slowdown=base[0], **values), request_s=request_s, attention_slowdown=base[1])
+
+
+def _fit(runs: list[LoadRun], base: tuple[float, float]) -> F64:
+    """Logarithms of the costs of ``NAMES``; every configuration weighs alike."""
+    by_name: dict[str, list[LoadRun]] = defaultdict(list)
+    for run in runs:
+        by_name[run.name].append(run)
+    few = [r for mine in by_name.values() for r in mine[:: max(1, len(mine) // _FEW)][:_FEW]]
+    start, low, high = (np.log(t) for t in (START, LOW, HIGH))
+
+    def residual(x: F64) -> F64:
+        out: list[float] = []
+        for run in few:
+            result = replay(run, _front(x, base))
+            for f in run.figures:
+                error = math.log(engine_figure(run, result, f) / f.measured) / len(by_name[run.name]) ** 0.5
+                out.append(_LARGE * math.tanh(error / _LARGE))
+        return np.concatenate([np.array(out), 0.02 * (x - start)])
+
+    best = least_squares(residual, start, bounds=(low, high), loss="soft_l1", f_scale=0.05, diff_step=0.02, max_nfev=9)
+    return np.asarray(best.x, np.float64)
+
+
+def _errors(runs: list[LoadRun], front: Front) -> dict[str, F64]:
+    """Predicted over measured of every row, by metric."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for run in runs:
+        result = replay(run, front)
+        for f, label in zip(run.figures, engine_labels(run), strict=True):
+            metric = "throughput" if "throughput" in label else label.split()[-2]
+            found[metric].append(engine_figure(run, result, f) / f.measured)
+    return {metric: np.array(ratio) for metric, ratio in found.items()}

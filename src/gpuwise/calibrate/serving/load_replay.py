@@ -1,0 +1,18 @@
+"""A published run on the simulated engine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpuwise.calibrate.serving.load import LoadRun
+from gpuwise.serve.simulate import Run, Server
+from gpuwise.serve.simulate.front import Front, front_of
+
+
+def replay(run: LoadRun, front: Front | None) -> Run:
+    """The run under ``front``, or under the shipped costs. Raises as :meth:`~gpuwise.serve.simulate.server.Server.run`."""
+    assert run.architecture is not None and run.system is not None and run.config is not None and run.requests is not None
+    if not run.behind_http:
+        front = replace(front or front_of(run.config), request_s=0.0, prompt_token_s=0.0, answer_s=0.0, answer_token_s=0.0)
+    server = Server(run.architecture, run.system, run.config, run.settings, front)
+    return server.run(run.requests, closed=run.closed)
