@@ -1,6 +1,7 @@
 """Scripts that nobody here wrote, run as they are and under ``gpuwise profile``: do they end the same, and is the verdict right?
 
     python benchmarks/foreign_scripts.py CHECKOUTS --python PYTHON [--only NAME ...] [--scratch FOLDER] [--record FILE]
+    python benchmarks/foreign_scripts.py CHECKOUTS --python PYTHON --under run --levers 'autocast = "bf16"' [...]
     python benchmarks/foreign_scripts.py --table FILE             # counts of a file of results
 
 ``CHECKOUTS`` holds ``OWNER/NAME`` of every repository of ``tests/foreign/scripts.toml`` at the commit that stands there;
@@ -18,12 +19,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import pickletools
 import shutil
 import signal
 import subprocess
 import sys
 import time
 import tomllib
+import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -70,6 +73,9 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--scratch", type=Path, default=Path("/tmp/gpuwise-foreign"))
     parser.add_argument("--under", choices=("profile", "run"), default="profile")
+    parser.add_argument(
+        "--levers", nargs="*", default=[], help='NAME=VALUE as TOML has it, for --under run; say cache_items="1GB"'
+    )
     parser.add_argument("--record", type=Path)
     parser.add_argument("--limit-s", type=float, default=240.0)
     parser.add_argument("--reuse", action="store_true", help="the plain run of before, where the scratch folder has it")
@@ -109,7 +115,12 @@ def judged(script: Mapping[str, Any], options: argparse.Namespace) -> dict[str, 
     if plain["code"] or options.plain_only:
         return {**row, "tail": plain["tail"][-1500:]} if plain["code"] else row
     command = [python, "-m", "gpuwise", options.under]
-    command += ["--json", *([] if endless else ["--whole"])] if options.under == "profile" else []
+    if options.under == "profile":
+        command += ["--json", *([] if endless else ["--whole"])]
+    else:
+        config = place / "gpuwise.toml"
+        config.write_text("\n".join(["version = 1", f'script = "{script["path"]}"', "[levers]", *options.levers, ""]), "utf-8")
+        command += ["--no-record", f"--config={config}"]
     target = ["-m", script["module"]] if "module" in script else [script["path"]]
     shutil.rmtree(place / options.under, ignore_errors=True)
     watched = _run(
@@ -124,6 +135,9 @@ def judged(script: Mapping[str, Any], options: argparse.Namespace) -> dict[str, 
     row["unloadable"] = unloadable(python, watched["folder"], watched["files"], Path(script["path"]).parent)
     if options.under == "profile":
         row |= _verdict(script, watched)
+    else:
+        row |= {"levers": options.levers, "loaded": sum(f.endswith(SAVED) for f in watched["files"])}
+        row["otherwise"] = pickled_otherwise(Path(plain["folder"]), watched["folder"], watched["files"])
     return row
 
 
@@ -210,6 +224,25 @@ def unloadable(python: str, folder: Path, files: Iterable[str], own: Path) -> li
             if ran.returncode:
                 found.append(f"{name}: {ran.stderr.strip().splitlines()[-1][:200]}")
     return found
+
+
+def pickled_otherwise(plain: Path, levered: Path, files: Iterable[str]) -> list[str]:
+    """Files of weights whose pickle names gpuwise, or other classes and functions than that of the plain script."""
+    return [
+        name
+        for name in sorted(f for f in files if f.endswith(SAVED))
+        if (plain / name).exists() and (levered / name).exists() and _names_in(plain / name) != _names_in(levered / name)
+    ]
+
+
+def _names_in(path: Path) -> set[str]:
+    """What a pickle asks for on reading."""
+    if not zipfile.is_zipfile(path):
+        return set()
+    with zipfile.ZipFile(path) as archive:
+        pickled = [archive.read(n) for n in archive.namelist() if n.endswith("data.pkl")]
+    words = {str(argument) for text in pickled for op, argument, _ in pickletools.genops(text) if op.name == "GLOBAL"}
+    return words | {"gpuwise" for text in pickled if b"gpuwise" in text}
 
 
 def _verdict(script: Mapping[str, Any], watched: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from gpuwise.train.hook.launch import Outcome
+from gpuwise.train.hook.launch import Limits, Outcome
 from gpuwise.train.levers.table import LEVERS
 from gpuwise.train.run.config import TunedConfig
 from gpuwise.train.run.run import run_tuned
@@ -58,7 +58,8 @@ print("read")
 
 def script_under(run: Callable[..., Outcome], folder: Path, levers: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(sys, "path", [str(HERE), *sys.path])
-    outcome = run(SCRIPT, str(folder), levers=levers, live=True)
+    # compiling takes a minute of an idle machine
+    outcome = run(SCRIPT, str(folder), levers=levers, live=True, limits=Limits(wall_s=900.0 if "compile" in levers else 240.0))
     assert outcome.ok, outcome.error
     return folder
 
