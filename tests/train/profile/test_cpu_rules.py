@@ -120,3 +120,21 @@ def test_gaps_between_short_operations_are_named(kineto: type[Any], tmp_path: Pa
     assert finding.saved_s == pytest.approx(profile.split.parts["host gaps"])
     assert finding.evidence[0].count == pytest.approx(100)
     assert profile.verdict.kind != "healthy"
+
+
+def test_an_operation_that_stood_still_is_no_work(kineto: type[Any], tmp_path: Path) -> None:
+    """Other programs had the processor for 40 of 50 ms of each step, in the middle of one short operation."""
+    trace = kineto(device={})
+    for number in range(6):
+        at = 50 * MS * number
+        trace.host("Optimizer.step#SGD.step", at + 49.9 * MS, 50, cat="user_annotation")
+        for i in range(180):
+            stands = 40 * MS if i == 60 else 0.0
+            later = 40 * MS if i > 60 else 0.0
+            trace.op("aten::add", at + 50 * i + later, 20 + stands, [[4], [4]])
+    waits = Step(0.050, 0.0, 0.0, 0.025, 0.020, 0.001, 0.0, 1, 1, 1, 1, 8, 0, 0.040)
+    facts = RunFacts((waits,) * 20, waits, ({**PARAMETERS},), has_trace=True, traced=(waits,) * 5)
+    profile = profile_run("train.py", facts, trace.write(tmp_path / "trace.json"))
+    assert profile.data.traced is not None
+    assert profile.data.traced.wall_s == pytest.approx(0.010, rel=0.05)
+    assert profile.verdict.kind == "small operations"

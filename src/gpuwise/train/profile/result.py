@@ -17,7 +17,7 @@ from gpuwise.train.profile.findings.finding import Finding
 from gpuwise.train.profile.findings.profile_data import DeviceFacts, ProfileData, RankView
 from gpuwise.train.profile.findings.table import find_wastes
 from gpuwise.train.profile.run_facts import PAUSE, RunFacts, constant_batch_s
-from gpuwise.train.profile.split import Split, split_step, undisturbed
+from gpuwise.train.profile.split import Split, split_step, stalls, undisturbed
 from gpuwise.train.profile.step_fit import fit_to, of_phases
 from gpuwise.train.profile.steps import Steps, chosen, find_steps, with_delays
 from gpuwise.train.profile.trace import Trace
@@ -103,7 +103,8 @@ def profile_run(
         steps = _fast_steps(steps)
     elif facts.pauses.n:
         steps = _without_pauses(steps)
-    traced = undisturbed(split_step(trace, steps), steps)
+    stalled, steps = stalls(trace, steps)
+    traced = undisturbed(split_step(trace, steps, stalled), steps)
     device, target, device_name = _device_of(trace, target)
     data = ProfileData(
         fit_to(traced, trace, facts.step, facts.compiling_s, facts.pauses.seconds), traced, trace, steps, facts, device, ranks

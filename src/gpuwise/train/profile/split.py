@@ -31,6 +31,11 @@ SHORT_GAP_S = 200e-6
 project."""
 
 
+STALL_S = 1e-3
+"""Beyond the usual length of an operation, from which it may have stood still: about a slice of Linux's scheduler (0.75 ms of
+``sched_min_granularity``, kernel/sched/fair.c), and more in a crowd."""
+
+
 @dataclass(frozen=True, slots=True)
 class Split:
     """Seconds of a step by part, mean over the steps."""
@@ -58,10 +63,10 @@ class Split:
         return self.parts[part] / self.wall_s if self.wall_s > 0 else 0.0
 
 
-def split_step(trace: Trace, steps: Steps) -> Split:
-    """The parts of the steps of a trace."""
+def split_step(trace: Trace, steps: Steps, without: Floats = NO_SPANS) -> Split:
+    """The parts of the steps of a trace; stretches ``without`` are not in them."""
     layers = _gpu_layers(trace, steps) if trace.has_device else _cpu_layers(trace, steps)
-    windows = union([steps.windows])
+    windows = difference(union([steps.windows]), without)
     taken, found = NO_SPANS, list[tuple[str, str, Floats]]()
     for part, name, raw in layers:
         own = difference(intersection(raw, windows), taken)
@@ -197,6 +202,32 @@ def undisturbed_s(traced: Split, steps: Steps) -> list[float]:
         long_s, short_s = (length(intersection(gaps, window.reshape(1, 2))) for gaps in (long, short))
         found.append(max(long_s * own_s / (own_s + waited) - short_s * waited / own_s, 0.0))
     return found
+
+
+def stalls(trace: Trace, steps: Steps) -> tuple[Floats, Steps]:
+    """Stretches in which operations of a processor stood still as other programs had it: single calls far longer than the usual
+    one of their name, the longest first, for no longer than what was waited in their step. With the steps that have what is left
+    of it."""
+    if trace.has_device or not steps.waited_s.any():
+        return NO_SPANS, steps
+    ops = operations(trace, steps.lane, float(steps.windows[0, 0]), float(steps.windows[-1, 1]))
+    lengths = ops.segments[:, 1] - ops.segments[:, 0]
+    names = trace.name[ops.rows][ops.owner]
+    excess = np.zeros(len(lengths))
+    for name in np.unique(names[lengths > STALL_S]):
+        usual = float(np.median(lengths[names == name]))
+        excess[names == name] = np.maximum(lengths[names == name] - usual, 0.0)
+    excess[(excess <= STALL_S) | (excess * 2.0 <= lengths)] = 0.0
+    found: list[tuple[float, float]] = []
+    left = steps.waited_s.copy()
+    for at in excess.argsort()[::-1][: int(np.count_nonzero(excess))].tolist():
+        end = float(ops.segments[at, 1])
+        window = int(np.searchsorted(steps.windows[:, 0], end, side="right")) - 1
+        cut = min(float(excess[at]), float(left[window])) if window >= 0 and end <= steps.windows[window, 1] else 0.0
+        if cut > 0:
+            found.append((end - cut, end))
+            left[window] -= cut
+    return spans(*np.array(sorted(found)).T) if found else NO_SPANS, replace(steps, waited_s=left)
 
 
 def undisturbed(traced: Split, steps: Steps) -> Split:
