@@ -16,6 +16,9 @@ from gpuwise.export import deepspeed as zero
 from gpuwise.export import hugging_face as hf
 from gpuwise.export.job import Job
 from gpuwise.export.targets import TOOLS, gaps_of, write
+from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.facts.models.catalogue import find_model
+from gpuwise.workload.strategy import Strategy
 
 Jobs = Callable[..., Iterator[Job]]
 N = 200
@@ -136,3 +139,25 @@ def test_deepspeed_reads_its_file_back(jobs: Jobs, monkeypatch: pytest.MonkeyPat
         assert config.float16_config.enabled == (s.precision == "fp16")
         if "data_types" in document:
             assert config.grad_accum_dtype == "fp32"
+
+
+def test_four_bit_weights_are_prepared_as_they_were_planned() -> None:
+    """The Trainer's own stack is planned with embedding and head in 32 bits, the others without."""
+    arch, card, pair = find_model("llama-3.1-8b"), find_cluster("rtx-4090"), find_cluster("2xrtx-4090")
+    tuned = Strategy(quantized_base=True, lora_rank=16, recompute="full", stack="trainer")
+    assert "prepare_model_for_kbit_training(model" in hf.script(Job(arch, card, tuned, 2048))
+    plain = hf.script(Job(arch, card, tuned.with_(stack="compiled-fsdp"), 2048))
+    assert "prepare_model" not in plain and "enable_input_require_grads()" in plain and "quant_storage" not in plain
+    sharded = hf.script(Job(arch, pair, tuned.with_(stack="compiled-fsdp", dp=2, sharding="zero3"), 2048))
+    assert "bnb_4bit_quant_storage=torch.bfloat16" in sharded
+    for text in (plain, sharded):
+        ast.parse(text)
+
+
+def test_offload_on_one_gpu_is_written() -> None:
+    arch, card = find_model("llama-3.2-1b"), find_cluster("rtx-4090")
+    job = Job(arch, card, Strategy(offload_optimizer=True, stack="deepspeed"), 2048)
+    assert not gaps_of(job, TOOLS["deepspeed"]) and zero.config(job)["zero_optimization"]["stage"] == 2  # type: ignore[index]
+    assert hf.by_fsdp(Strategy(offload_optimizer=True, stack="hf-fsdp"))
+    two = Job(arch, find_cluster("2xrtx-4090"), Strategy(dp=2, offload_optimizer=True, stack="deepspeed"), 2048)
+    assert gaps_of(two, TOOLS["deepspeed"]) == ["an offloaded optimizer without sharding"]

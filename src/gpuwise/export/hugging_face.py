@@ -12,6 +12,7 @@ from gpuwise.export.job import Job
 from gpuwise.export.torchrun import PORT, started, torchrun
 from gpuwise.export.written import Written
 from gpuwise.export.yaml import to_yaml
+from gpuwise.workload.stack import find_stack
 from gpuwise.workload.strategy import Strategy
 
 TRAINER = "transformers 5.23"
@@ -217,17 +218,22 @@ def script(job: Job) -> str:
             # FSDP flattens what is of one format: the packed weights are held in that of the rest
             + (", bnb_4bit_quant_storage=torch.bfloat16)" if by_fsdp(s) else ")")
         )
+        loading.append("dtype=torch.bfloat16")
     elif not s.master_weights or s.lora_rank:
         loading.append(f"dtype=torch.{'float16' if s.precision == 'fp16' else 'bfloat16'}")
     else:
         loading.append("dtype=torch.float32")
     if s.lora_rank:
-        words = ", prepare_model_for_kbit_training" if s.quantized_base else ""
+        cast = s.quantized_base and find_stack(s.stack).prepares_quantized
+        words = ", prepare_model_for_kbit_training" if cast else ""
         imports.append(f"from peft import LoraConfig, get_peft_model{words}")
-        if s.quantized_base:
+        if cast:
             prepare.append(
                 "model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=arguments.gradient_checkpointing)"
             )
+        elif s.recompute == "full":
+            # what prepare_model_for_kbit_training does for checkpointing, without its copies of embedding and head in 32 bits
+            prepare.append("model.enable_input_require_grads()")
         prepare.append(
             f"model = get_peft_model(model, LoraConfig(r={s.lora_rank}, lora_alpha={2 * s.lora_rank}, "
             f"target_modules={targets(s)!r}, task_type='CAUSAL_LM'))"
