@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
+import signal
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -23,6 +25,10 @@ out = os.open(Path(settings.out) / f"output-{rank}", os.O_WRONLY | os.O_CREAT | 
 os.dup2(out, 1)
 os.dup2(out, 2)
 torch.set_num_threads(1)
+if "LARGEST_FILE" in environment:
+    # as on a full disk: a write beyond it fails
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(environment["LARGEST_FILE"]), resource.RLIM_INFINITY))
 dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=n_ranks, timeout=timedelta(seconds=wait_s))
 code = 1
 try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import torch
@@ -126,3 +127,81 @@ def disagreeing():
 
 def diverging():
     return {"model": Tiny(), "data": Rows(), "step": lambda m, b: (m(b.clamp(min=0)).sum() * float("nan"), 1), "collate": pad}
+
+
+def counted():
+    """Plain steps of 1 along the mean of what each sample pushes, times how many there are: a weight counts its sample."""
+
+    class Count(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.count = nn.Parameter(torch.zeros(23, 1))
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            return self.count[ids].sum()
+
+    def step(model: nn.Module, ids: torch.Tensor) -> tuple[torch.Tensor, int]:
+        return -model(ids), len(ids)
+
+    class Whole(torch.optim.SGD):
+        """The gradient is a mean over the samples of the step: multiplied by them it is their sum."""
+
+        def step(self, closure=None):
+            n = sum(float((whole(g["params"][0].grad) != 0).sum()) for g in self.param_groups)
+            self.param_groups[0]["lr"] = n
+            return super().step(closure)
+
+    model = Count()
+    return {"model": model, "data": list(range(23)), "step": step, "optimizer": lambda m: written(Whole(m.parameters()), m)}
+
+
+def slow():
+    """Ten thousand steps, each with a rest."""
+
+    def step(model: nn.Module, rows: torch.Tensor) -> tuple[torch.Tensor, int]:
+        time.sleep(0.05)
+        return token_step(model, rows)
+
+    return {"model": Tiny(), "data": Rows(80), "step": step, "collate": pad}
+
+
+def plain():
+    return {"model": Tiny(), "data": Rows(), "step": token_step, "collate": pad}
+
+
+def _late_rank() -> bool:
+    return dist.get_rank() == 1
+
+
+def late_data():
+    """Rank 1's samples come late."""
+
+    class Late(Rows):
+        def __getitem__(self, index: int) -> torch.Tensor:
+            time.sleep(0.1 if _late_rank() else 0.0)
+            return super().__getitem__(index)
+
+    return {"model": Tiny(), "data": Late(80), "step": token_step, "collate": pad}
+
+
+def late_step():
+    """Rank 1 computes longer."""
+
+    def step(model: nn.Module, rows: torch.Tensor) -> tuple[torch.Tensor, int]:
+        time.sleep(0.4 if _late_rank() else 0.0)
+        return token_step(model, rows)
+
+    return {"model": Tiny(), "data": Rows(80), "step": step, "collate": pad}
+
+
+def hung():
+    """Rank 1 stands still in the third step."""
+    calls = []
+
+    def step(model: nn.Module, rows: torch.Tensor) -> tuple[torch.Tensor, int]:
+        calls.append(1)
+        if _late_rank() and len(calls) == 3:
+            time.sleep(10_000)
+        return token_step(model, rows)
+
+    return {"model": Tiny(), "data": Rows(80), "step": step, "collate": pad}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from gpuwise.cli.options import Whole
+from gpuwise.cli.options import Duration, Whole
 from gpuwise.errors import InputError
 
 if TYPE_CHECKING:
@@ -52,6 +52,10 @@ class OnRanks:
     """Processes that load data, for each rank."""
     seed: Annotated[int, Parameter()] = 0
     """Of weights, of the order of samples and of every random number after."""
+    save_every: Whole | None = None
+    """Steps between checkpoints; every ten minutes by default, and at the end."""
+    hang_after: Duration = 300.0
+    """Without a sign of any rank: the one that the others wait for is named, and all begin again."""
     out: Path | None = None
     """Folder of journals and checkpoints; gpuwise-run by default."""
     rehearse: Annotated[bool, Parameter(negative="")] = False
@@ -104,6 +108,7 @@ def run_on_ranks(
         1.0 if epochs is None else epochs,
         given.workers,
         given.seed,
+        given.save_every or (None if job is None else job.save_every),
     )
     with screen() as shown:
         shown.show(f"gpuwise: {script} on {layout.words}")
@@ -207,18 +212,28 @@ def _progress(journals: tuple[RankJournal, ...], steps: int | None) -> str:
 
 
 def _summary(result: RanksResult, out: str) -> None:
-    from gpuwise.units import format_duration
+    from gpuwise.units import format_bytes, format_duration
 
     words = {"done": "trained", "asked": "stopped when asked", "failed": "a rank failed"}[result.ended]
     loss = "" if result.loss is None else f", loss {result.loss:.4g}"
     again = f", {result.restarts} restarts" if result.restarts else ""
-    sys.stderr.write(
-        f"gpuwise: {words}, step {result.step:,}{loss}, {format_duration(result.wall_s)}{again}; journals in {out}\n"
-    )
+    lines = [
+        f"{words}, step {result.step:,}{loss}, {format_duration(result.wall_s)}{again}",
+        f"journals and checkpoints in {out}",
+    ]
+    slow = result.straggler
+    if slow is not None:
+        lines.append(f"rank {slow.rank} is waited for {format_duration(slow.lost_s)} a step ({slow.share:.0%}): {slow.cause}")
+    for kind, counts in result.collectives.items():
+        told = [f"{n[0]} of {format_bytes(n[1])} in all" if n else "none" for n in (counts["predicted"], counts["measured"])]
+        lines.append(f"{kind} a step: predicted {told[0]}, measured {told[1]}")
+    sys.stderr.write("".join(f"gpuwise: {line}\n" for line in lines))
 
 
 def document(result: RanksResult, script: str, layout: Layout, out: str) -> dict[str, Any]:
     """For ``--json``."""
+    from dataclasses import asdict
+
     import msgspec
 
     return {
@@ -231,4 +246,9 @@ def document(result: RanksResult, script: str, layout: Layout, out: str) -> dict
         "loss": result.loss,
         "wall_s": result.wall_s,
         "restarts": result.restarts,
+        "hung": result.hung,
+        "straggler": None if result.straggler is None else asdict(result.straggler),
+        "collectives": result.collectives,
+        "saved": [e["step"] for e in result.journals[0].events if e["event"] == "saved"],
+        "resumed": next((e["step"] for e in result.journals[0].events if e["event"] == "resumed"), None),
     }

@@ -16,6 +16,10 @@ from gpuwise.train.ranks.launch import REFUSED
 from gpuwise.train.ranks.settings import RankSettings, read_settings
 from gpuwise.workload.capture.errors import last_user_place
 
+LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out waiting", "connectFullMesh")
+LOST += ("DataLoader worker",)
+"""In errors of gloo, and of a loader whose worker was ended: the same training may succeed on the next attempt."""
+
 
 def main(arguments: list[str]) -> int:
     """Train as the settings say. Returns the exit code."""
@@ -44,10 +48,14 @@ def open_device() -> str:
 def train(settings: RankSettings, rank: int, device_type: str) -> int:
     """Of a rank whose process group is open."""
     from gpuwise.train.levers.items import seed
-    from gpuwise.train.ranks.loop import Training, check_agreement, facts_of
+    from gpuwise.train.ranks.beat import Beat
+    from gpuwise.train.ranks.loop import Requests, Training, check_agreement, facts_of
     from gpuwise.train.ranks.task import load_task
 
-    out = Path(settings.out)
+    out, requests = Path(settings.out), Requests()
+    requests.listen()
+    beat = Beat(out, rank)
+    beat.at(0, 0, "start")
     journal = Writer(out / f"rank-{rank}.jsonl")
     attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     begin: dict[str, Any] = {"rank": rank, "pid": os.getpid(), "attempt": attempt, "device": device_type}
@@ -56,8 +64,9 @@ def train(settings: RankSettings, rank: int, device_type: str) -> int:
         seed(settings.seed)
         task = load_task(settings.target, settings.settings, settings.layout, device_type)
         check_agreement(facts_of(task, settings))
-        training = Training(settings, task, journal, device_type=device_type)
+        training = Training(settings, task, journal, device_type=device_type, requests=requests, beat=beat)
         try:
+            training.resume()
             ended = training.run()
         finally:
             training.close()
@@ -79,6 +88,7 @@ def train(settings: RankSettings, rank: int, device_type: str) -> int:
             refuse(out, GpuwiseError(message_line(f"{told} {last_user_place(error)}"), hint="its traceback is above"))
         return 1
     finally:
+        beat.close()
         journal.close()
 
 
@@ -86,8 +96,7 @@ def is_lost(error: Exception) -> bool:
     """Whether an exchange failed because of another rank."""
     import torch.distributed as dist
 
-    words = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out waiting", "connectFullMesh")
-    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and any(w in str(error) for w in words))
+    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and any(w in str(error) for w in LOST))
 
 
 def refuse(out: Path, error: GpuwiseError) -> None:

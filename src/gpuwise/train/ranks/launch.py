@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -20,7 +20,9 @@ import msgspec
 
 from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.train.hook.launch import FOR_SCRIPTS, PATIENCE
+from gpuwise.train.ranks.beat import Place, places, silent, stack_of
 from gpuwise.train.ranks.settings import RankSettings, write_settings
+from gpuwise.train.ranks.straggler import Straggler, straggler, usual_counts
 
 REFUSED = "refused.json"
 """What a rank found wrong with the training itself: nobody starts it again."""
@@ -75,6 +77,8 @@ class RankJournal:
             del self.steps[:KEPT_STEPS]
 
 
+HANG_S, STACK_S = 300.0, 0.5
+"""Without a sign of any rank, and for one to write down where it stands. Rules of this project."""
 KEPT_STEPS = 512
 """The newest steps of a rank that sums are made of."""
 
@@ -89,11 +93,28 @@ class RanksResult:
     journals: tuple[RankJournal, ...]
     wall_s: float
     restarts: int = 0
+    hung: str | None = None
+    """Which rank kept all others waiting, where one did."""
 
     @property
     def step(self) -> int:
         """Updates in all, those of runs before with them."""
         return int(self.journals[0].last.get("step", 0))
+
+    @property
+    def straggler(self) -> Straggler | None:
+        """Who was waited for, in the newest steps."""
+        return straggler([j.steps for j in self.journals])
+
+    @property
+    def collectives(self) -> dict[str, dict[str, list[int] | None]]:
+        """Number and bytes a step of the first rank, by kind: predicted, and as counted."""
+        none: dict[str, list[int]] = {}
+        told: dict[str, list[int]] = next(
+            (e["collectives"] for e in reversed(self.journals[0].events) if e["event"] == "predicted"), none
+        )
+        counted = usual_counts(self.journals[0].steps)
+        return {k: {"predicted": told.get(k), "measured": counted.get(k)} for k in sorted({*told, *counted})}
 
     @property
     def loss(self) -> float | None:
@@ -131,8 +152,10 @@ def run_ranks(
     every_s: float = 1.0,
     streams: tuple[int | None, int | None] = (None, None),
     restarts: int = MOST_RESTARTS,
+    hang_s: float = HANG_S,
 ) -> RanksResult:
-    """Train to the end, or to a save where a signal asks for it. Raises GpuwiseError for what a rank refused."""
+    """Train to the end, or to a save where a signal asks for it. Where no rank moves for ``hang_s``, the one that the others wait
+    for is named and ended, and all begin again. Raises GpuwiseError for what a rank refused."""
     out = prepare_folder(settings)
     write_settings(settings, out / "settings.json")
     n = settings.layout.n_ranks
@@ -153,6 +176,7 @@ def run_ranks(
         # a launcher that nobody told about it would die of a request to save
         preexec_fn=_deaf_to_saves,
     )
+    watch = HangWatch(out, n, hang_s)
     try:
         with _passed_on(process, journals) as asked:
             while True:
@@ -162,13 +186,56 @@ def run_ranks(
                     journal.read()
                 if process.returncode is not None or (out / REFUSED).exists():
                     break
+                watch.look(journals)
                 if look is not None and time.monotonic() - looked >= every_s:
                     looked = time.monotonic()
                     look(journals)
     finally:
         _end(process)
     _raise_refused(out)
-    return _result(process.returncode, journals, asked, time.monotonic() - began)
+    return replace(_result(process.returncode, journals, asked, time.monotonic() - began), hung=watch.hung)
+
+
+class HangWatch:
+    """Ends a training in which nobody moves, so that the launcher starts it again, and says who was waited for."""
+
+    def __init__(self, out: Path, n_ranks: int, hang_s: float) -> None:
+        self._out, self._n, self._hang_s = out, n_ranks, hang_s
+        self._began_s = time.time()
+        self.hung: str | None = None
+
+    def look(self, journals: tuple[RankJournal, ...]) -> None:
+        """One look at the beats."""
+        now = [p for p in places(self._out, self._n) if p.at_s >= self._began_s and p.phase != "end"]
+        behind = silent(now, self._n, self._hang_s, time.time())
+        if behind is None:
+            return
+        pids = {p.rank: journals[p.rank].pid for p in now}
+        for place in behind or now:
+            _signal(pids[place.rank], signal.SIGUSR2)
+        time.sleep(STACK_S)
+        self.hung = said = self._words(now, behind)
+        sys.stderr.write(f"gpuwise: {said}\n")
+        self._began_s = time.time()
+        for place in now:
+            _signal(pids[place.rank], signal.SIGKILL)
+
+    def _words(self, now: list[Place], behind: list[Place]) -> str:
+        if not behind:
+            return (
+                f"no rank moved for {self._hang_s:g} s, all at step {now[0].step} in {now[0].phase}: the exchange itself stands"
+            )
+        told: list[str] = []
+        for place in behind:
+            line = stack_of(self._out, place.rank)
+            told.append(f"rank {place.rank} is silent in {place.phase} of step {place.step}" + (f" ({line})" if line else ""))
+        return f"no rank moved for {self._hang_s:g} s: {'; '.join(told)}; the others wait for it"
+
+
+def _signal(pid: int | None, number: int) -> None:
+    if pid is not None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
 
 
 def _deaf_to_saves() -> None:

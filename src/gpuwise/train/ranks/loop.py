@@ -8,21 +8,27 @@ import contextlib
 import itertools
 import math
 import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
+import msgspec
 import torch
 import torch.distributed as dist
 
-from gpuwise.errors import GpuwiseError, InputError
+from gpuwise.errors import DataError, GpuwiseError, InputError
 from gpuwise.train.hook.journal import Writer
 from gpuwise.train.hook.run_queue import RunQueue
 from gpuwise.train.levers.items import seed as seed_generators
 from gpuwise.train.levers.modules import each_tensor
+from gpuwise.train.ranks.beat import Beat
 from gpuwise.train.ranks.meter import Meter
+from gpuwise.train.ranks.predicted import collectives
 from gpuwise.train.ranks.samples import Cursor, Key, Order, derived, loader, shares
+from gpuwise.train.ranks.saving import Saver, load_state, newest, reason, state_of
 from gpuwise.train.ranks.settings import RankSettings
 from gpuwise.train.ranks.task import Task, loss_of
 from gpuwise.train.ranks.wrap import Wrapped, control_group, equalise_statistics, mesh_of, norm, running, scale, wrap
@@ -35,52 +41,146 @@ class LossError(GpuwiseError):
     """A loss that is no number any more."""
 
 
-class Training:
-    """One rank's model, optimizer and place in the data."""
+class Requests:
+    """What signals asked this rank for."""
 
-    def __init__(self, settings: RankSettings, task: Task, journal: Writer, *, device_type: str = "cpu") -> None:
+    def __init__(self) -> None:
+        self.save = self.end = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if number == getattr(signal, "SIGUSR1", None):
+            self.save = True
+        else:
+            self.end = True
+
+    def listen(self) -> None:
+        """From now on a signal is a request, which all ranks follow at the end of the same step."""
+        for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1"):
+            if hasattr(signal, name):
+                signal.signal(getattr(signal, name), self)
+
+
+class Training:
+    """One rank's model, optimizer and place in the data. ``requests``: of signals; ``beat``: told where the rank is."""
+
+    def __init__(
+        self,
+        settings: RankSettings,
+        task: Task,
+        journal: Writer,
+        *,
+        device_type: str = "cpu",
+        requests: Requests | None = None,
+        beat: Beat | None = None,
+    ) -> None:
         layout = settings.layout
         self.settings, self.task, self.journal, self.layout = settings, task, journal, layout
         self.rank = dist.get_rank()
         self.meter = Meter()
         self.mesh = mesh_of(layout, device_type)
         self.dp_rank = self.mesh.get_local_rank("replicate") * self.mesh["shard"].size() + self.mesh.get_local_rank("shard")
+        journal.event("predicted", collectives=collectives(task.model, layout, clips=task.clip is not None))
         self.wrapped: Wrapped = wrap(task.model, layout, self.mesh, self.meter)
         self.device = next(task.model.parameters()).device
         self.optimizer = task.optimizer(task.model)
         self.scheduler = None if task.scheduler is None else task.scheduler(self.optimizer)
         self.order = Order(task.n_samples, layout.global_batch, settings.seed)
         self.step, self.cursor = 0, Cursor()
-        self.total = settings.steps if settings.steps is not None else self.order.n_steps(settings.epochs)
+        self.saver = Saver(Path(settings.out) / "checkpoints", keep=settings.keep, tell=journal.event)
+        self._requests, self._beat = requests or Requests(), beat
+        self._saved_s = time.monotonic()
         self._queue = RunQueue()
         task.model.train()
 
-    # -- what may be put between
+    # -- from one run to the next
 
-    def asks(self) -> tuple[bool, bool]:
-        """Whether this rank was asked for a save, and for an end."""
-        return False, False
+    def resume(self) -> None:
+        """Go on from the newest checkpoint that is whole, if any. Raises InputError where it is of another training."""
+        self._phase("load")
+        found = newest(self.saver.root, self.journal.event)
+        if found is None:
+            return
+        folder, about = found
+        for name, value in self._identity().items():
+            if about[name] != value:
+                raise InputError(
+                    f"the checkpoints in {self.saver.root} are of other {name}: {about[name]}, here {value}",
+                    hint="give another folder with --out: nothing was changed here",
+                )
+        load_state(folder, self.task.model, self.optimizer, self.scheduler)
+        self.step, self.cursor = int(about["step"]), Cursor(int(about["epoch"]), int(about["position"]))
+        self.saver.loaded(self.step)
+        now = msgspec.to_builtins(self.layout)
+        changed = {k: [v, now[k]] for k, v in about["layout"].items() if now.get(k) != v}
+        self.journal.event("resumed", folder=folder.name, step=self.step, changed=changed)
 
-    def phase(self, name: str) -> None:
-        """Called as the rank goes from one thing to the next."""
+    def _identity(self) -> dict[str, Any]:
+        task = self.task
+        return {
+            "task": task.name,
+            "settings": list(self.settings.settings),
+            "seed": self.settings.seed,
+            "samples": task.n_samples,
+            "parameters": self.n_parameters,
+        }
 
-    def after_step(self, save: bool, end: bool) -> None:
-        """Called with what any rank was asked for."""
+    @property
+    def n_parameters(self) -> int:
+        return sum(p.numel() for p in self.task.model.parameters())
+
+    def save(self) -> None:
+        """Begin a checkpoint of this moment."""
+        self._phase("save")
+        about = {
+            **self._identity(),
+            "step": self.step,
+            "epoch": self.cursor.epoch,
+            "position": self.cursor.position,
+            "layout": msgspec.to_builtins(self.layout),
+            "torch": torch.__version__,
+        }
+        self.saver.save(self.step, state_of(self.task.model, self.optimizer, self.scheduler), about)
+        self._saved_s, self._requests.save = time.monotonic(), False
 
     # -- the loop
 
     def run(self) -> str:
-        """Train to the end. Returns ``done``, or ``asked`` where somebody asked for an end."""
-        begun, left = self.cursor, max(self.total - self.step, 0)
-        batches = self._batches(begun, left)
-        for cursor, parts in self._plan(begun, left):
-            if self._step(cursor, parts, batches):
-                return "asked"
-        return "done"
+        """Train to the end, and save it. Returns ``done``, or ``asked`` where somebody asked for an end."""
+        settings, begun = self.settings, self.cursor
+        n = self.order.n_steps(begun, settings.epochs) if settings.steps is None else max(settings.steps - self.step, 0)
+        batches, ended = self._batches(begun, n), "done"
+        for cursor, parts in self._plan(begun, n):
+            save, end = self._step(cursor, parts, batches)
+            if end:
+                ended = "asked"
+                break
+            if save or (settings.save_every is not None and self.step % settings.save_every == 0):
+                self.save()
+        self.save()
+        self.saver.wait()
+        failed = self.saver.failure()
+        if failed is not None:
+            raise DataError(
+                f"the last checkpoint could not be written: {reason(failed)}",
+                hint=f"free space in {self.saver.root}: the same command goes on from the one before",
+            )
+        self._phase("end")
+        return ended
 
     def close(self) -> None:
         self.meter.close()
         self._queue.close()
+
+    def _phase(self, name: str, part: int = 0) -> None:
+        if self._beat is not None:
+            self._beat.at(self.step, part, name)
+
+    def _asks(self) -> tuple[bool, bool]:
+        """Whether this rank was asked for a save, and for an end; the first one's clock counts for all."""
+        due = (
+            self.rank == 0 and self.settings.save_every is None and time.monotonic() - self._saved_s >= self.settings.save_every_s
+        )
+        return self._requests.save or due, self._requests.end
 
     def _plan(self, cursor: Cursor, n_steps: int) -> Iterator[tuple[Cursor, Parts]]:
         layout = self.layout
@@ -99,32 +199,31 @@ class Training:
         )
         return iter(made)
 
-    def _step(self, cursor: Cursor, parts: Parts, batches: Iterator[Any]) -> bool:
+    def _step(self, cursor: Cursor, parts: Parts, batches: Iterator[Any]) -> tuple[bool, bool]:
+        """One update. Returns whether any rank was asked for a save, and for an end."""
         began, queued = time.perf_counter(), self._queue.waited_s()
         data_s = 0.0
         seed_generators(derived(self.settings.seed, self.step, self.dp_rank, 1))
         self._equalise()
         totals = torch.zeros(4, dtype=torch.float64)
         for at, (keys, counts) in enumerate(parts):
-            self.phase("data")
+            self._phase("data", at)
             asked = time.perf_counter()
             batch = self._moved(next(batches))
             data_s += time.perf_counter() - asked
             with self.wrapped.local(last=at == len(parts) - 1):
-                self._micro(batch, len(keys), counts, totals)
-        totals[2:] = torch.tensor([float(a) for a in self.asks()])
-        self.phase("exchange")
+                self._micro(batch, len(keys), counts, totals, at)
+        totals[2:] = torch.tensor([float(a) for a in self._asks()])
+        self._phase("exchange", len(parts))
         loss = self._update(totals)
         self.step, self.cursor = self.step + 1, cursor
-        save, end = bool(totals[2]), bool(totals[3])
         self._write(began, data_s, queued, loss, sum(len(k) for k, counts in parts if counts))
-        self.after_step(save, end)
-        return end
+        return bool(totals[2]), bool(totals[3])
 
-    def _micro(self, batch: Any, n: int, counts: bool, totals: torch.Tensor) -> None:
-        self.phase("forward")
+    def _micro(self, batch: Any, n: int, counts: bool, totals: torch.Tensor, at: int) -> None:
+        self._phase("forward", at)
         loss, number = loss_of(self.task, self.wrapped.call, batch, n)
-        self.phase("backward")
+        self._phase("backward", at)
         if not counts:
             loss, number = loss * 0.0, 0.0
         loss.backward()
@@ -147,7 +246,7 @@ class Training:
             length = norm(model, self.layout)
             if length > clip:
                 scale(model, clip / (length + 1e-6))
-        self.phase("update")
+        self._phase("update", self.layout.n_micro)
         self.optimizer.step()
         if self.scheduler is not None:
             self.scheduler.step()

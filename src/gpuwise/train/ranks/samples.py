@@ -62,10 +62,14 @@ class Order:
                 yield (Cursor(cursor.epoch + 1) if end == self.n else cursor), keys
             cursor = Cursor(cursor.epoch + 1)
 
-    def n_steps(self, epochs: float) -> int:
-        """Steps of so many epochs."""
-        whole, part = int(epochs), epochs - int(epochs)
-        return whole * -(-self.n // self.global_batch) + -(-round(self.n * part) // self.global_batch)
+    def n_steps(self, cursor: Cursor, epochs: float) -> int:
+        """Steps from ``cursor`` until so many epochs are past."""
+        last, position, n = int(epochs), round(self.n * (epochs - int(epochs))), 0
+        while (cursor.epoch, cursor.position) < (last, position):
+            end = self.n if cursor.epoch < last else position
+            n += -(-(end - cursor.position) // self.global_batch)
+            cursor = Cursor(cursor.epoch + 1)
+        return n
 
 
 def shares(keys: Sequence[Key], rank: int, n_ranks: int, micro_batch: int, n_micro: int) -> list[tuple[list[Key], bool]]:

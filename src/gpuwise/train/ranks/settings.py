@@ -26,6 +26,12 @@ class RankSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     workers: int = 0
     """Of each rank's loader."""
     seed: int = 0
+    save_every: int | None = None
+    """Steps between checkpoints; without it ``save_every_s`` seconds."""
+    save_every_s: float = 600.0
+    """Rule of this project; ``gpuwise plan`` says what is best for a machine that fails so often."""
+    keep: int = 2
+    """Checkpoints, the newest."""
 
 
 def write_settings(settings: RankSettings, path: Path) -> None:

@@ -1,0 +1,114 @@
+"""Folders of checkpoints that say themselves whether they are whole: a manifest with the hash of every file, written last.
+
+DCP loads a file with flipped bytes in silence (torch 2.13); here a folder counts only if every file is what its manifest says.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+MANIFEST = "manifest.json"
+PARTIAL, DAMAGED = ".partial", ".damaged"
+CHUNK = 1 << 22
+Entry = dict[str, Any]
+
+
+def folder_of(root: Path, step: int) -> Path:
+    return root / f"step-{step:09d}"
+
+
+def saves(root: Path) -> list[Path]:
+    """Finished checkpoints, the newest first, whole or not."""
+    if not root.is_dir():
+        return []
+    return sorted((p for p in root.glob("step-*") if p.name.removeprefix("step-").isdigit()), reverse=True)
+
+
+def entry(path: Path) -> Entry:
+    """Size and hash of a file, and its bytes on the disk for certain."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(CHUNK):
+            digest.update(block)
+        os.fsync(file.fileno())
+    return {"bytes": path.stat().st_size, "sha256": digest.hexdigest()}
+
+
+def write_whole(path: Path, document: Mapping[str, Any]) -> None:
+    """A small file that is there whole or not at all."""
+    beside = path.with_name(f".{path.name}.new")
+    with beside.open("w", encoding="utf-8") as file:
+        json.dump(document, file)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.rename(path)
+
+
+def sync_folder(folder: Path) -> None:
+    """Its entries on the disk for certain."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def seal(partial: Path, final: Path, entries: Mapping[str, Entry], about: Mapping[str, Any]) -> None:
+    """The manifest, then the folder's name: from here on it counts."""
+    document = {"about": dict(about), "files": dict(sorted(entries.items()))}
+    write_whole(partial / MANIFEST, {**document, "seal": _seal(document)})
+    sync_folder(partial)
+    if final.exists():
+        # it was found damaged, or this step would not have been computed again
+        n = sum(1 for _ in final.parent.glob(f"{final.name}{DAMAGED}*"))
+        final.rename(final.with_name(f"{final.name}{DAMAGED}{n or ''}"))
+    partial.rename(final)
+    sync_folder(final.parent)
+
+
+def _seal(document: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+
+
+def read(folder: Path) -> tuple[dict[str, Any] | None, str | None]:
+    """The manifest, or what is wrong with it."""
+    try:
+        document = json.loads((folder / MANIFEST).read_text("utf-8"))
+        told = document.pop("seal")
+    except FileNotFoundError:
+        return None, f"{folder.name} has no {MANIFEST}"
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        return None, f"{folder.name}/{MANIFEST} cannot be read: {type(error).__name__}"
+    if told != _seal(document):
+        return None, f"{folder.name}/{MANIFEST} was changed"
+    return document, None
+
+
+def faults(folder: Path, files: Mapping[str, Entry], names: Iterable[str]) -> list[str]:
+    """What is wrong with the files of these names."""
+    found: list[str] = []
+    for name in names:
+        path, told = folder / name, files[name]
+        try:
+            size = path.stat().st_size
+            if size != told["bytes"]:
+                found.append(f"{folder.name}/{name} has {size:,} bytes of {told['bytes']:,}")
+            elif entry(path)["sha256"] != told["sha256"]:
+                found.append(f"{folder.name}/{name} has other bytes than were written")
+        except OSError as error:
+            found.append(f"{folder.name}/{name}: {error.strerror}")
+    return found
+
+
+def prune(root: Path, keep: int) -> None:
+    """Leave the newest ``keep``."""
+    for old in saves(root)[keep:]:
+        gone = old.with_name(f"{old.name}.old")
+        old.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)

@@ -1,0 +1,213 @@
+# pyright: basic
+"""Checkpoints by DCP (``torch.distributed.checkpoint``): written behind the next steps, sealed by a manifest, verified on load.
+
+Optimizer states are taken as they are, not by ``get_optimizer_state_dict``: that makes states by a step of its own where there
+are none, after which Adam counts one step too many (pytorch#164929).
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import async_save
+
+from gpuwise.errors import DataError, InputError
+from gpuwise.train.ranks.manifest import PARTIAL, entry, faults, folder_of, prune, read, saves, seal, write_whole
+from gpuwise.train.ranks.wrap import control_group
+
+Tell = Callable[..., None]
+LOOK_S, PATIENCE_S = 0.02, 1800.0
+"""Between looks for the other ranks' hashes, and how long they may take (that of torch's collectives)."""
+Optimizer = torch.optim.Optimizer
+
+
+class Saver:
+    """Checkpoints of one training in one folder."""
+
+    def __init__(self, root: Path, *, keep: int, tell: Tell) -> None:
+        self.root, self._keep, self._tell = root, keep, tell
+        self._rank, self._n = dist.get_rank(), dist.get_world_size()
+        # what is saved behind a step may not meet the step's own exchanges
+        self._group: Any = dist.new_group(backend="gloo")
+        self._thread: threading.Thread | None = None
+        self._failed: BaseException | None = None
+        self._last: int | None = None
+
+    def save(self, step: int, state: dict[str, Any], about: dict[str, Any]) -> None:
+        """Begin to save; returns when ``state`` may change again. One save at a time: an earlier one is awaited first."""
+        self.wait()
+        if step == self._last:
+            return
+        began = time.perf_counter()
+        final = folder_of(self.root, step)
+        partial = final.with_name(final.name + PARTIAL)
+        if self._rank == 0:
+            shutil.rmtree(partial, ignore_errors=True)
+            self.root.mkdir(parents=True, exist_ok=True)
+        future = async_save(state, checkpoint_id=str(partial), process_group=self._group)
+        self._last = step
+        self._thread = threading.Thread(target=self._finish, args=(future, partial, final, about, began), daemon=True)
+        self._thread.start()
+
+    def loaded(self, step: int) -> None:
+        """There is a good one of this step already."""
+        self._last = step
+
+    def wait(self) -> None:
+        """Until the save under way is done."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def failure(self) -> BaseException | None:
+        """Why the last save came to nothing, once."""
+        failed, self._failed = self._failed, None
+        return failed
+
+    def _finish(self, future: Any, partial: Path, final: Path, about: dict[str, Any], began: float) -> None:
+        written = False
+        try:
+            future.result()
+            written = True
+            own = {p.name: entry(p) for p in sorted(partial.glob(f"__{self._rank}_*"))}
+            write_whole(partial / f"hashes-{self._rank}.json", own)
+            if self._rank == 0:
+                entries = self._gather(partial)
+                seal(partial, final, entries, about)
+                prune(self.root, self._keep)
+                size = sum(e["bytes"] for e in entries.values())
+                self._tell("saved", step=about["step"], bytes=size, save_s=time.perf_counter() - began)
+        except BaseException as error:  # noqa: BLE001 - DCP's are no Exception, and a full disk ends no training
+            self._failed, self._last = error, None
+            if written and self._rank:
+                # the others know only of what DCP wrote
+                with suppress(OSError):
+                    (partial / f"failed-{self._rank}").touch()
+            if self._rank == 0:
+                shutil.rmtree(partial, ignore_errors=True)
+            self._tell("not saved", step=about["step"], why=reason(error))
+
+    def _gather(self, partial: Path) -> dict[str, dict[str, Any]]:
+        """Hashes of all files, each rank's own by that rank."""
+        entries: dict[str, dict[str, Any]] = {}
+        until = time.monotonic() + PATIENCE_S
+        for rank in range(self._n):
+            path = partial / f"hashes-{rank}.json"
+            while not path.exists():
+                if time.monotonic() > until or any(partial.glob("failed-*")):
+                    raise DataError(f"rank {rank} could not write its part")
+                time.sleep(LOOK_S)
+            entries |= json.loads(path.read_text("utf-8"))
+            path.unlink()
+        rest = [p for p in partial.iterdir() if p.name not in entries]
+        return entries | {p.name: entry(p) for p in rest if p.is_file()}
+
+
+def reason(error: BaseException) -> str:
+    """The innermost words of an error of DCP, which holds one a rank."""
+    inner = getattr(error, "failures", None)
+    if inner:
+        error = next(iter(inner.values()))[0]
+    cause = error.__cause__ or error.__context__
+    if isinstance(cause, OSError) and not isinstance(error, OSError):
+        error = cause
+    return f"{type(error).__name__}: {getattr(error, 'strerror', None) or error}"[:300]
+
+
+# --- what is saved ---
+
+
+def state_of(model: nn.Module, optimizer: Optimizer, scheduler: Any) -> dict[str, Any]:
+    """Weights, optimizer states by the names of their parameters, and what is no tensor as pickled bytes."""
+    names = {id(p): name for name, p in model.named_parameters()}
+    states: dict[str, Any] = {}
+    others: dict[str, Any] = {}
+    for parameter, values in optimizer.state.items():
+        for key, value in values.items():
+            name = f"{names[id(parameter)]}.{key}"
+            (states if isinstance(value, torch.Tensor) else others)[name] = value
+    groups = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
+    plain = {"groups": groups, "others": others, "scheduler": None if scheduler is None else scheduler.state_dict()}
+    state = {"model": dict(model.state_dict()), "plain": torch.frombuffer(bytearray(pickle.dumps(plain)), dtype=torch.uint8)}
+    return {**state, "optimizer": states} if states else state
+
+
+def load_state(folder: Path, model: nn.Module, optimizer: Optimizer, scheduler: Any) -> None:
+    """Put a verified checkpoint into the model and its optimizer, whatever layout wrote it."""
+    reader = FileSystemReader(str(folder))
+    stored = reader.read_metadata().state_dict_metadata
+    parameters = dict(model.named_parameters())
+    states: dict[str, Any] = {}
+    for name, parameter in parameters.items():
+        for key, told in stored.items():
+            head = f"optimizer.{name}."
+            if key.startswith(head) and "." not in key[len(head) :] and isinstance(told, TensorStorageMetadata):
+                states[key.removeprefix("optimizer.")] = _room(told, parameter)
+    plain = stored["plain"]
+    assert isinstance(plain, TensorStorageMetadata)
+    state: dict[str, Any] = {"model": dict(model.state_dict()), "plain": torch.empty(plain.size, dtype=torch.uint8)}
+    if states:
+        state["optimizer"] = states
+    load(state, storage_reader=reader, process_group=control_group())
+    model.load_state_dict(state["model"])
+    told = pickle.loads(bytes(state["plain"].tolist()))
+    for group, values in zip(optimizer.param_groups, told["groups"], strict=True):
+        group.update(values)
+    for full, value in [*states.items(), *told["others"].items()]:
+        name, _, key = full.rpartition(".")
+        if name in parameters:
+            optimizer.state[parameters[name]][key] = value
+    if scheduler is not None:
+        scheduler.load_state_dict(told["scheduler"])
+
+
+def _room(told: TensorStorageMetadata, parameter: nn.Parameter) -> torch.Tensor:
+    """A tensor to load into: laid out as the parameter where it has its shape, else whole on every rank."""
+    dtype = told.properties.dtype
+    if told.size == parameter.shape:
+        return torch.zeros_like(parameter, dtype=dtype, requires_grad=False)
+    return torch.zeros(told.size, dtype=dtype)
+
+
+# --- which one is loaded ---
+
+
+def newest(root: Path, tell: Tell) -> tuple[Path, dict[str, Any]] | None:
+    """The newest checkpoint that is whole, with what its manifest says; None where there is none at all. Every rank reads a
+    part of the files. Raises InputError where there are some and all are damaged."""
+    rank, n = dist.get_rank(), dist.get_world_size()
+    told: list[Any] = [[p.name for p in saves(root)] if rank == 0 else None]
+    dist.broadcast_object_list(told, 0, group=control_group())
+    found: list[str] = []
+    for name in told[0]:
+        folder = root / name
+        document, fault = read(folder)
+        files = {} if document is None else document["files"]
+        own = [fault] if fault else faults(folder, files, sorted(files)[rank::n])
+        everybody: list[Any] = [None] * n
+        dist.all_gather_object(everybody, own, group=control_group())
+        wrong = list(dict.fromkeys(w for each in everybody for w in each))
+        if not wrong and document is not None:
+            return folder, document["about"]
+        found += wrong
+        tell("damaged", folder=name, why=wrong)
+    if found:
+        raise InputError(
+            f"no checkpoint in {root} is whole: {'; '.join(found[:3])}",
+            hint="put a good copy back, or give another folder with --out to begin anew: nothing was changed here",
+        )
+    return None

@@ -1,0 +1,171 @@
+"""Nothing is lost: what is saved is whole, what is loaded is verified, and a training that dies goes on to the same weights."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gpuwise.train.ranks.manifest import MANIFEST, read, saves  # noqa: E402
+
+EACH = {"save_every": 2, "keep": 8}
+LAYOUTS = {"DDP": {}, "FSDP2": {"sharding": "zero3"}}
+
+
+def weights(run: Any) -> dict[str, Any]:
+    return torch.load(run.out / "written.pt")["weights"]
+
+
+def checkpoints(run: Any) -> list[Path]:
+    return saves(run.out / "checkpoints")
+
+
+def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+def wait_for(found: Callable[[], Any], run: Any) -> None:
+    until = time.monotonic() + 120
+    while not found() and any(p.is_alive() for p in run.processes) and time.monotonic() < until:
+        time.sleep(0.005)
+
+
+def until_done(start: Callable[[], Any], kill: Callable[[Any], None], most: int) -> int:
+    """Start again after every kill. Returns how many runs were killed before their end."""
+    for n in range(most):
+        run = start()
+        kill(run)
+        codes = run.codes()
+        if set(codes) == {0}:
+            return n
+    run = start()
+    assert set(run.codes()) == {0}, run.output
+    return most
+
+
+@pytest.mark.parametrize(("name", "workers"), [("DDP", 2), ("FSDP2", 0)])
+def test_killed_ranks_go_on_to_the_same_weights(name: str, workers: int, ranks: Callable[..., Any]) -> None:
+    """One rank is killed in the middle, once its journal says that it is there."""
+    more = {"layout": LAYOUTS[name], "epochs": 2, "workers": workers, **EACH}
+    alone = ranks("tokens", 2, out="alone", **more)
+    assert alone.codes() == [0, 0], alone.output
+    at = iter((3,))
+
+    def kill(run: Any) -> None:
+        step = next(at)
+        wait_for(lambda: any(e["step"] >= step for e in run.lines(1)), run)
+        run.processes[step % 2].kill()
+
+    until_done(lambda: ranks("tokens", 2, out="killed", **more), kill, 1)
+    run = ranks("tokens", 2, out="killed", **more)
+    assert run.codes() == [0, 0]  # there was nothing left to do
+    assert not list((run.out / "checkpoints").glob("*.damaged"))
+    assert same(weights(alone), weights(run))
+
+
+def test_every_sample_is_taken_once_at_any_number_of_ranks(ranks: Callable[..., Any]) -> None:
+    """``counted`` moves weight i by one each time that sample i is used: 1 after an epoch, whoever used it."""
+    more = {"epochs": 2, "layout": {"global_batch": 5, "micro_batch": 2}}
+    first = ranks("counted", 2, steps=3, **{**more, "layout": {**more["layout"], "dp": 2}})
+    assert first.codes() == [0, 0], first.output
+    second = ranks("counted", 4, steps=6, workers=2, **{**more, "layout": {**more["layout"], "dp": 4, "sharding": "zero3"}})
+    assert second.codes() == [0] * 4, second.output
+    assert second.lines(0, "resumed")[-1]["changed"] == {"dp": [2, 4], "sharding": ["none", "zero3"]}
+    third = ranks("counted", 1, **{**more, "layout": {**more["layout"], "dp": 1, "global_batch": 7}})
+    assert third.codes() == [0], third.output
+    assert weights(third)["count"].flatten().tolist() == [2.0] * 23
+
+
+def test_flipped_bytes_are_refused_and_the_one_before_is_taken(ranks: Callable[..., Any]) -> None:
+    run = ranks("tokens", 2, steps=4, layout=LAYOUTS["FSDP2"], **EACH)
+    assert run.codes() == [0, 0], run.output
+    newest, before = checkpoints(run)
+    victim = next(newest.glob("__1_*"))
+    data = bytearray(victim.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    victim.write_bytes(data)
+    again = ranks("tokens", 2, steps=6, layout=LAYOUTS["FSDP2"], **EACH)
+    assert again.codes() == [0, 0], again.output
+    assert f"{newest.name}/{victim.name} has other bytes" in again.lines(1, "damaged")[0]["why"][0]
+    assert again.lines(0, "resumed")[-1]["folder"] == before.name
+    assert (newest.parent / f"{newest.name}.damaged" / victim.name).read_bytes() == bytes(data)
+    for folder in checkpoints(again):
+        manifest = folder / MANIFEST
+        manifest.write_text(manifest.read_text().replace('"epoch": ', '"epoch": 1'))
+    before_files = {p: p.read_bytes() for p in again.out.rglob("*") if p.is_file() and "checkpoints" in p.parts}
+    refused = ranks("tokens", 2, steps=8, layout=LAYOUTS["FSDP2"], **EACH)
+    assert refused.codes() == [2, 2]
+    told = json.loads((again.out / "refused.json").read_text())
+    assert "is whole: step-000000006/manifest.json was changed" in told["error"] and "nothing was changed" in told["hint"]
+    assert {p: p.read_bytes() for p in again.out.rglob("*") if p.is_file() and "checkpoints" in p.parts} == before_files
+
+
+def test_checkpoints_of_another_training_are_left_alone(ranks: Callable[..., Any]) -> None:
+    assert ranks("tokens", 1, steps=1).codes() == [0]
+    assert ranks("tokens", 1, steps=2, seed=3).codes() == [2]
+    other = ranks("tokens", 1, steps=2, settings=["n=9"])
+    assert other.codes() == [2]
+    assert "are of other" in (other.out / "refused.json").read_text()
+
+
+def test_a_signal_to_one_rank_saves_on_all(ranks: Callable[..., Any]) -> None:
+    run = ranks("slow", 2, workers=2, steps=10_000)
+    wait_for(lambda: run.lines(0), run)
+    os.kill(run.lines(1, "begin")[0]["pid"], signal.SIGUSR1)
+    wait_for(lambda: run.lines(0, "saved"), run)
+    os.kill(run.lines(1, "begin")[0]["pid"], signal.SIGTERM)
+    assert run.codes() == [0, 0], run.output
+    ends = [run.lines(r, "end")[0] for r in (0, 1)]
+    assert {e["reason"] for e in ends} == {"asked"} and ends[0]["step"] == ends[1]["step"] < 10_000
+    document, fault = read(checkpoints(run)[0])
+    assert fault is None and document is not None and document["about"]["step"] == ends[0]["step"]
+
+
+def test_a_full_disk_loses_nothing(ranks: Callable[..., Any]) -> None:
+    """No file may grow beyond 30 kB in the second run: the training goes on, and says so at the end."""
+    run = ranks("plain", 2, steps=2)
+    assert run.codes() == [0, 0], run.output
+    whole = checkpoints(run)
+    full = ranks("plain", 2, steps=5, environment={"LARGEST_FILE": "30000"}, save_every=2)
+    assert full.codes() == [2, 2], full.output
+    told = json.loads((full.out / "refused.json").read_text())
+    assert "could not be written" in told["error"] and "free space" in told["hint"]
+    assert [e["step"] for e in full.lines(0, "not saved")] == [4, 5]
+    assert checkpoints(full) == whole and not list((full.out / "checkpoints").glob("*.partial"))
+    again = ranks("plain", 2, steps=5)
+    assert again.codes() == [0, 0] and again.lines(0, "resumed")[-1]["step"] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_hundred_kills(name: str, workers: int, ranks: Callable[..., Any]) -> None:
+    """25 for each of four: at random moments, one rank or both, by seed."""
+    more = {"layout": LAYOUTS[name], "epochs": 20, "workers": workers, "save_every": 3, "keep": 2}
+    alone = ranks("tokens", 2, out="alone", **more)
+    assert alone.codes() == [0, 0], alone.output
+    draw, n = random.Random(f"{name} {workers}"), 0
+    while n < 25:
+        run = ranks("tokens", 2, out=f"killed-{n}", **more)
+        while set(codes(run, draw)) != {0} and n < 25:
+            n += 1
+            run = ranks("tokens", 2, out=run.out.name, **more)
+        assert set(run.codes()) <= {0}, run.output
+        assert same(weights(alone), weights(run)), f"after {n} kills"
+
+
+def codes(run: Any, draw: random.Random) -> list[int | None]:
+    time.sleep(draw.uniform(0.0, 3.0))
+    for process in draw.sample(run.processes, draw.choice((1, 2))):
+        if process.is_alive():
+            process.kill()
+    return run.codes()

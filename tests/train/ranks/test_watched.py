@@ -1,0 +1,88 @@
+"""What ranks say of themselves: collectives as predicted, stragglers with their cause, and who is silent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gpuwise.train.ranks.beat import Place, places, silent  # noqa: E402
+from gpuwise.train.ranks.launch import HangWatch, RankJournal, RanksResult  # noqa: E402
+from gpuwise.train.ranks.straggler import CAUSES, straggler  # noqa: E402
+
+
+def result(run: Any) -> RanksResult:
+    assert set(run.codes()) == {0}, run.output
+    journals = tuple(RankJournal(Path(run.out) / f"rank-{r}.jsonl") for r in range(len(run.processes)))
+    for journal in journals:
+        journal.read()
+    return RanksResult("done", 0, journals, 1.0)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {"dp": 2},
+        {"dp": 2, "sharding": "zero3", "micro_batch": 2},
+        {"dp": 2, "sharding": "zero3", "precision": "bf16", "recompute": "full"},
+        {"dp": 4, "sharding": "zero2", "micro_batch": 1},
+        {"dp": 4, "sharding": "hybrid", "shard_group": 2},
+    ],
+    ids=lambda layout: " ".join(map(str, layout.values())),
+)
+def test_collectives_are_predicted_exactly(layout: dict[str, Any], ranks: Callable[..., Any]) -> None:
+    """1.4 MiB of weights, so that DDP has two buckets; 130 columns, of which four ranks take unequal parts."""
+    counted = result(ranks("tokens", layout["dp"], layout=layout, steps=2, settings=["clip=1.0", "width=130"])).collectives
+    assert counted and all(c["predicted"] == c["measured"] for c in counted.values()), counted
+
+
+@pytest.mark.parametrize(("task", "cause"), [("late_data", "data_s"), ("late_step", "rest_s")])
+def test_a_planted_straggler_is_found(task: str, cause: str, ranks: Callable[..., Any]) -> None:
+    found = result(ranks(task, 2, steps=6)).straggler
+    assert found is not None and found.rank == 1 and found.cause == CAUSES[cause]
+
+
+def test_ranks_that_wait_alike_have_no_straggler() -> None:
+    step = {"step_s": 1.0, "data_s": 0.1, "wait_s": 0.2, "queue_s": 0.0}
+    alike = [[{**step, "step": n} for n in range(6)] for _ in range(3)]
+    assert straggler(alike) is None and straggler(alike[:1]) is None and straggler([a[:3] for a in alike]) is None
+    on_gpus = [[{**s, "wait_s": None} for s in steps] for steps in alike]
+    assert straggler(on_gpus) is None
+
+
+def test_who_is_silent() -> None:
+    def place(rank: int, step: int, phase: str, at_s: float = 0.0) -> Place:
+        return Place(rank, step, 0, phase, at_s)
+
+    both = [place(0, 5, "backward"), place(1, 5, "data")]
+    assert silent(both, 2, 10.0, 9.0) is None and silent(both[:1], 2, 10.0, 99.0) is None
+    assert [p.rank for p in silent(both, 2, 10.0, 99.0) or ()] == [1]
+    assert silent([place(0, 5, "exchange"), place(1, 5, "exchange")], 2, 10.0, 99.0) == []
+    assert silent([place(0, 5, "backward", 95.0), place(1, 5, "data")], 2, 10.0, 99.0) is None
+
+
+def test_a_hung_rank_is_named_with_its_line_and_ended(ranks: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+    began = time.time()
+    run = ranks("hung", 2)
+    until = time.monotonic() + 120
+    while time.monotonic() < until:
+        at = {p.rank: (p.step, p.phase) for p in places(run.out, 2) if p.at_s >= began}
+        if at.get(1) == (2, "forward") and at.get(0, (0, ""))[0] == 2 and at[0][1] in ("backward", "exchange"):
+            break
+        time.sleep(0.05)
+    journals = tuple(RankJournal(Path(run.out) / f"rank-{r}.jsonl") for r in (0, 1))
+    watch = HangWatch(run.out, 2, 0.5)
+    watch._began_s = began
+    while watch.hung is None and time.monotonic() < until:
+        for journal in journals:
+            journal.read()
+        watch.look(journals)
+        time.sleep(0.1)
+    assert run.codes() == [-9, -9]
+    assert watch.hung is not None and "rank 1 is silent in forward of step 2" in watch.hung and "tasks.py" in watch.hung
+    assert watch.hung in capsys.readouterr().err
