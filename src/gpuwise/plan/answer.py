@@ -8,6 +8,7 @@ for a person's own code. An estimate is then a :class:`~gpuwise.predict.step.tra
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING, Generic
 
 from gpuwise.facts.hardware.systems import Cluster
@@ -113,6 +114,10 @@ class _Answer:
     def parameters(self) -> int:
         s = self.subject
         return s.capture.parameter_count if isinstance(s, CapturedStep) else count_parameters(s.arch).total
+
+    def _repr_html_(self) -> str:
+        """As a notebook shows it; drawing is of a room above, found when it is asked for."""
+        return str(import_module("gpuwise.report.answers.notebook").markup(self))
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,10 @@ class Estimate:
         """``count`` over the value, both ends swapped: the seconds of an amount to a rate, a rate to seconds."""
         return Estimate(count / self.high, count / self.expected, count / self.low, self.basis)
 
+    def _repr_html_(self) -> str:
+        """As a notebook shows it: no unit is known here."""
+        return f"{self.expected:.4g} <small>{self.low:.4g} to {self.high:.4g}, {self.basis}</small>"
+
     def as_dict(self) -> dict[str, float | str]:
         return {"low": self.low, "expected": self.expected, "high": self.high, "basis": self.basis}
 

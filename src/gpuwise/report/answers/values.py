@@ -12,6 +12,7 @@ from gpuwise.units import format_bytes, format_count, format_duration, format_us
 
 SHARES = (
     "occupancy",
+    "own_wins",
     "mfu",
     "hfu",
     "share",

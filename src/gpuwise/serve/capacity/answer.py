@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.systems import Cluster
@@ -88,6 +89,10 @@ class Capacity:
         """The accelerators of the answer: the fleet's where a load was asked for, else those asked about."""
         asked = self.demand.rate_per_s is not None or self.demand.users is not None
         return self.served.fleet.cluster.label if asked and self.served is not None else self.cluster.label
+
+    def _repr_html_(self) -> str:
+        """As a notebook shows it; drawing is of a room above, found when it is asked for."""
+        return str(import_module("gpuwise.report.answers.notebook").markup(self))
 
 
 def usual_targets(load: Load) -> tuple[Target, ...]:

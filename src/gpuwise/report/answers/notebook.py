@@ -1,0 +1,33 @@
+"""Answers as a notebook shows them: the same HTML as the pages, with its look held to itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuwise.plan.answer import CapturedStep, Fit, Plan
+from gpuwise.plan.document import answer_document
+from gpuwise.report.answers import code, plan, serving
+from gpuwise.report.answers.look import style
+from gpuwise.report.answers.values import At, cell
+from gpuwise.report.page import TableRow, table
+from gpuwise.serve.capacity.answer import Capacity
+from gpuwise.serve.capacity.document import capacity_document
+
+
+def markup(value: Plan[Any] | Fit[Any] | Capacity) -> str:
+    """``value`` as HTML that leaves the rest of the notebook alone (CSS nesting, as browsers have it since 2023)."""
+    body = "".join(_body(value)).replace("<!--front-->", "")
+    return f'<div class="gpuwise"><style>.gpuwise{{{style().replace(":root", "&")}}}</style>{body}</div>'
+
+
+def _body(value: Plan[Any] | Fit[Any] | Capacity) -> list[str]:
+    if isinstance(value, Capacity):
+        return serving.capacity(capacity_document(value))
+    document = answer_document(value)
+    if not isinstance(value.subject, CapturedStep):
+        return plan.plan(document) if isinstance(value, Plan) else plan.fit(document)
+    if isinstance(value, Fit):
+        return code.own(document)
+    shown = [(name, at) for name, at in At(document).items() if not isinstance(at.expected.value, dict | list)]
+    rows = [TableRow(name.replace("_", " "), [cell(at)]) for name, at in shown]
+    return [table("A step", ["", ""], rows)]
