@@ -13,8 +13,6 @@ from gpuwise.errors import InputError
 
 if TYPE_CHECKING:
     from gpuwise.export.job import Job
-    from gpuwise.export.targets import Engine
-    from gpuwise.export.tool import Tool
     from gpuwise.export.written import Written
 
 
@@ -40,7 +38,7 @@ def export(
     ----------
     plan
         What `gpuwise plan --json` printed, as a file (- is stdin), or a model, which is planned first with the same
-        options as there.
+        options as there; or what `gpuwise capacity --json` printed: then the server that it chose.
     to
         A tool that trains: megatron, torchtitan, trainer (Hugging Face), accelerate, deepspeed, lightning, axolotl or
         llama-factory (left out: that of the plan's stack). Or what starts one: slurm, docker, compose, kubernetes,
@@ -63,36 +61,43 @@ def export(
     from gpuwise.export.targets import find_target, write
     from gpuwise.facts.software.compatibility import parse_version
 
+    document = read_document(plan) if plan == "-" or plan.endswith(".json") else None
+    if document is not None and "served" in document:
+        if (on, tokens, data, driver) != (None,) * 4:
+            raise InputError("--on, --tokens, --data and --driver are of training", hint="leave them out for a server")
+        return _serve(document, to, out, json)
     if driver is not None:
         parse_version(driver)
-    job = replace(_job(plan, on, tokens, training, fixed), driver=driver)
+    job = replace(_job(plan, document, on, tokens, training, fixed), driver=driver)
     if data is not None:
         job = replace(job, data=_one_line(data))
     tool, engine = find_target(to, job.strategy.stack, adapters=job.strategy.lora_rank > 0)
     written = write(job, tool, engine)
-    if json:
-        from gpuwise.cli.out import print_json
-
-        name, version = (tool.name, tool.version) if engine is None else (f"{engine.name}:{tool.name}", engine.version)
-        print_json({"target": name, "version": version, **_document(written)})
-    if out is not None:
-        from gpuwise.export.written import write_files
-
-        made = write_files(Path(out), written.files)
-        if not json:
-            _show(job, tool, engine, written, [str(path) for path in made])
-    elif not json:
-        _show(job, tool, engine, written, None)
-    return 0
+    name, version = (tool.name, tool.version) if engine is None else (f"{engine.name}:{tool.name}", engine.version)
+    by = "" if engine is None else f", started by {engine.version}"
+    title = f"{job.arch.name} on {job.cluster.label}, for {tool.version}{by}"
+    return _answer(title, {"target": name, "version": version}, written, out, json, started=engine is not None)
 
 
-def _job(plan: str, on: str | None, tokens: float | None, training: Training, fixed: Fixed) -> Job:
-    if plan == "-" or plan.endswith(".json"):
+def _serve(document: dict[str, Any], to: str | None, out: str | None, json: bool) -> int:
+    from gpuwise.export.serving import VERSIONS, served
+
+    name, written = served(document, to)
+    title = f"{document.get('model')} on {document.get('on')}, for {VERSIONS[name]}"
+    return _answer(title, {"target": name, "version": VERSIONS[name]}, written, out, json, started=False)
+
+
+def _job(
+    plan: str, document: dict[str, Any] | None, on: str | None, tokens: float | None, training: Training, fixed: Fixed
+) -> Job:
+    if document is not None:
+        from gpuwise.plan.job import job_of_document
+
         if on is not None or tokens is not None:
             raise InputError(
                 "--on and --tokens are in the plan already", hint="leave them out, or give the model in place of the file"
             )
-        return read_job(plan)
+        return job_of_document(document)
     from gpuwise.cli.this_machine import cluster_or_text
     from gpuwise.plan.api import make_plan
     from gpuwise.plan.job import job_of
@@ -107,9 +112,14 @@ def _job(plan: str, on: str | None, tokens: float | None, training: Training, fi
 
 def read_job(name: str) -> Job:
     """What `gpuwise plan --json` printed, from a file. Raises InputError."""
-    import json
-
     from gpuwise.plan.job import job_of_document
+
+    return job_of_document(read_document(name))
+
+
+def read_document(name: str) -> dict[str, Any]:
+    """What `gpuwise plan --json` or `gpuwise capacity --json` printed, from a file. Raises InputError."""
+    import json
 
     try:
         text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
@@ -125,7 +135,7 @@ def read_job(name: str) -> Job:
             raise InputError(f"{name} is not JSON", hint="give what `gpuwise plan MODEL --on GPUS --json` printed") from None
     if not isinstance(document, dict):
         raise InputError(f"{name} is not a plan", hint="give what `gpuwise plan MODEL --on GPUS --json` printed")
-    return job_of_document(cast(dict[str, Any], document))
+    return cast(dict[str, Any], document)
 
 
 def _one_line(data: str) -> str:
@@ -146,23 +156,28 @@ def _document(written: Written) -> dict[str, Any]:
     }
 
 
-def _show(job: Job, tool: Tool, engine: Engine | None, written: Written, made: list[str] | None) -> None:
-    from gpuwise.cli.out import console
+def _answer(title: str, named: dict[str, str], written: Written, out: str | None, json: bool, *, started: bool) -> int:
+    """Writes the files where ``out`` says so, and shows them. 0."""
+    from gpuwise.cli.out import console, print_json
+    from gpuwise.export.written import write_files
 
+    made = None if out is None else write_files(Path(out), written.files)
+    if json:
+        print_json({**named, **_document(written)})
+        return 0
     to = console()
-    by = "" if engine is None else f", started by {engine.version}"
-    to.print(f"{job.arch.name} on {job.cluster.label}, for {tool.version}{by}", style="bold")
-    if made is not None:
-        for path in made:
-            to.print(f"  {path}", soft_wrap=True, style="cyan")
-    else:
-        for name, text in written.files.items():
+    to.print(title, style="bold")
+    for path in made or ():
+        to.print(f"  {path}", soft_wrap=True, style="cyan")
+    if made is None:
+        for file, text in written.files.items():
             to.print()
-            to.print(name, style="bold")
+            to.print(file, style="bold")
             for line in text.splitlines():
                 to.print(line, soft_wrap=True, markup=False, highlight=False)
     to.print()
-    if engine is not None:
+    if started:
         to.print(f"- start: {' '.join(written.command)}", soft_wrap=True, markup=False)
     for note in written.notes:
         to.print(f"- {note}")
+    return 0
