@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +13,7 @@ from gpuwise.cli.options import Duration, Length, Money, Whole, positive_count
 from gpuwise.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
+    from gpuwise.cli.capacity.forward import Passes
     from gpuwise.facts.hardware.systems import Cluster
     from gpuwise.facts.models.architecture import Architecture
     from gpuwise.pick.capacity import Ranked
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from gpuwise.serve.load.targets import Target
 
 ARRIVALS = ("poisson", "gamma", "diurnal")
+FORWARD = ("embed", "rerank", "vision")
+"""Workloads of one forward pass a request: nothing is written."""
+OF_PASSES, HELD_OF_PASSES = ("workload", "slo", "rate", "max"), ("price", "provider", "context", "budget")
+"""Options that mean something there."""
 LEAST_REQUESTS = 50
 """Of a trace that is replayed."""
 _RATE = re.compile(r"(.*?)\s*(?:/\s*|\s+per\s+)(s|sec|second|min|minute|h|hour|d|day)", re.IGNORECASE)
@@ -35,7 +40,8 @@ class Asked:
     """What is asked of the server."""
 
     workload: str | None = None
-    """chat (usual), code, rag, agent, summarise, reasoning, or in=2000,out=300 with cv=, in_cv=, out_cv=, prefix=, peak=."""
+    """chat (usual), code, rag, agent, summarise, reasoning, or in=2000,out=300 with cv=, in_cv=, out_cv=, prefix=, peak=; of
+    encoders embed and rerank (passages of --context tokens), of vision transformers vision."""
     trace: Path | None = None
     """Replay a recording: CSV (arrival_s,input_tokens,output_tokens or Azure's), Mooncake's JSON lines, ShareGPT's JSON."""
     drop_long: Annotated[bool, Parameter(negative="")] = False
@@ -142,10 +148,18 @@ def capacity(
 
         check_target(html, PAGE_SUFFIXES)
     arch = find_model(model)
+    _check_sent(sent)
+    if asked.workload in FORWARD:
+        if sent.measure is not None or calibrated or html is not None:
+            raise InputError(
+                f"--workload {asked.workload} is not measured or drawn", hint="leave --measure, --calibrated and --html out"
+            )
+        from gpuwise.cli.capacity.forward import capacity_forward_command
+
+        return capacity_forward_command(arch, on, _passes(asked, held), json=json)
     load, targets, demand = question(arch, asked, held)
     wanted = wanted_of(held, load)
     ranked = None
-    _check_sent(sent)
     if on is None:
         if sent.measure is not None or calibrated:
             raise InputError("--measure and --calibrated need --on", hint="name the accelerators the server runs on")
@@ -189,6 +203,20 @@ def capacity(
             show_ranked(ranked)
         show_capacity(answer, held.budget)
     return 0 if kept(answer, held.budget) else 1
+
+
+def _passes(asked: Asked, held: Held) -> Passes:
+    """The question of a workload that writes nothing. Raises InputError for options that mean nothing there."""
+    from gpuwise.cli.capacity.forward import Passes
+
+    for said, usual, taken in ((asked, CHAT, OF_PASSES), (held, FREE, HELD_OF_PASSES)):
+        for f in fields(said):
+            if f.name not in taken and getattr(said, f.name) != getattr(usual, f.name):
+                name = "--" + f.name.replace("_", "-")
+                raise InputError(f"{name} is of models that write: {asked.workload} writes nothing", hint="leave it out")
+    assert asked.workload is not None
+    rate = None if asked.rate is None else rate_per_s(asked.rate)
+    return Passes(asked.workload, asked.slo, rate, held.context, held.budget, held.price, held.provider)
 
 
 def _ranked(arch: Architecture, load: Load, targets: tuple[Target, ...], demand: Demand, wanted: Wanted, held: Held) -> Ranked:
@@ -297,7 +325,7 @@ def _source(asked: Asked, context: int) -> tuple[Any, float]:
 
     from gpuwise.serve.load.arrivals import day_shape, unit_arrivals
     from gpuwise.serve.load.traces import read_trace, refuse_beyond
-    from gpuwise.serve.load.workloads import FORWARD, find_workload
+    from gpuwise.serve.load.workloads import find_workload
 
     if asked.trace is not None:
         if asked.arrivals is not None:
@@ -309,9 +337,6 @@ def _source(asked: Asked, context: int) -> tuple[Any, float]:
         return trace, trace.peak_over_mean
     if asked.drop_long:
         raise InputError("--drop-long without --trace", hint="requests of a workload are cut to the context")
-    if asked.workload in FORWARD:
-        hint = "ask `gpuwise pick --for embed`, `--for rerank` or `--for vision`"
-        raise InputError(f"--workload {asked.workload} writes no tokens: engines that write are simulated", hint=hint)
     workload = find_workload(asked.workload or "chat")
     if workload.source == "given" and workload.prompt.mean + workload.output.mean > context:
         tokens = workload.prompt.mean + workload.output.mean

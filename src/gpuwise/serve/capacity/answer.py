@@ -140,7 +140,7 @@ def check_model(arch: Architecture) -> None:
     if arch.kind != "decoder":
         raise InputError(
             f"{arch.name} is no decoder: engines that write text are simulated",
-            hint="of encoders and rerankers ask `gpuwise pick --for embed` or `--for rerank`",
+            hint="of encoders ask --workload embed or rerank, of vision transformers --workload vision",
         )
 
 

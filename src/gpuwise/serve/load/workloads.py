@@ -28,8 +28,6 @@ THINK_S = 45.0
 """A person between an answer and the next question: mean of the interactive-chat workload of kubernetes-sigs/inference-perf
 (5 to 300 s)."""
 CUSTOM = ("in", "out", "cv", "in_cv", "out_cv", "prefix", "peak")
-FORWARD = ("embed", "vision")
-"""Workloads of one forward pass a request: nothing is generated."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,148 @@
+"""``gpuwise capacity --workload embed``, ``rerank`` or ``vision``: forward passes in batches, asked and shown."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpuwise.facts.models.architecture import Architecture
+    from gpuwise.pick.forward_load import ForwardCapacity
+
+ROWS = 12
+"""Accelerators shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """What is asked: ``tokens`` of a text, None the usual ones."""
+
+    workload: str
+    slo: str | None
+    rate_per_s: float | None
+    tokens: int | None
+    budget: float | None
+    price: float | None
+    provider: str | None
+
+
+def capacity_forward_command(arch: Architecture, on: str | None, asked: Passes, *, json: bool) -> int:
+    """Answers the question; exit code 1 where nothing keeps the targets. Raises InputError for targets of written text."""
+    import datetime
+
+    from gpuwise.facts.hardware.naming import find_cluster
+    from gpuwise.pick.forward_load import USUAL_TARGET, capacity_forward, check_targets, rank_forward
+    from gpuwise.serve.load.targets import parse_targets
+
+    targets = (USUAL_TARGET,) if asked.slo is None else parse_targets(asked.slo)
+    check_targets(targets)
+    today = datetime.date.today()
+    if on is not None:
+        answers = [
+            capacity_forward(
+                arch,
+                find_cluster(on),
+                workload=asked.workload,
+                targets=targets,
+                requests_per_s=asked.rate_per_s,
+                tokens=asked.tokens,
+                today=today,
+                usd_per_hour=asked.price,
+                provider=asked.provider,
+            )
+        ]
+    else:
+        answers = rank_forward(
+            arch, asked.workload, targets, asked.rate_per_s, asked.tokens, today=today, budget_usd_per_hour=asked.budget
+        )
+    if json:
+        from gpuwise.cli.out import print_json
+
+        print_json({"forward": [_document(a) for a in answers]})
+    else:
+        _show(answers, asked.workload)
+    kept = [a for a in answers if a.point is not None and _within(a, asked.budget)]
+    return 0 if kept else 1
+
+
+def _within(answer: ForwardCapacity, budget: float | None) -> bool:
+    usd = answer.usd_per_hour
+    return budget is None or (usd is not None and usd <= budget)
+
+
+def _document(a: ForwardCapacity) -> dict[str, object]:
+    point = a.point
+    return {
+        "model": a.arch.id,
+        "accelerator": a.cluster.accelerator.id,
+        "items": a.items,
+        "tokens_each": a.tokens,
+        "targets": [{"target": t.key, "limit_s": t.limit_s} for t in a.targets],
+        "alone_s": a.alone_s,
+        "items_per_s_of_each": None if a.each is None else a.each.expected,
+        "low": None if a.each is None else a.each.low,
+        "high": None if a.each is None else a.each.high,
+        "full_items_per_s": a.times.full_per_s,
+        "latency_s": None if point is None else {f"p{q:g}": point.latency(q) for q in (50.0, 95.0, 99.0)},
+        "mean_batch": None if point is None else point.mean_batch,
+        "accelerators": a.accelerators,
+        "items_per_s": a.rate_per_s,
+        "usd_per_hour": a.usd_per_hour,
+        "usd_per_million": a.usd_per_million,
+        "wh_per_million": a.wh_per_million,
+        "basis": a.times.basis,
+    }
+
+
+def _show(answers: list[ForwardCapacity], workload: str) -> None:
+    from rich.text import Text
+
+    from gpuwise.cli.out import console, table_of
+    from gpuwise.units import format_duration, format_usd
+
+    to = console()
+    if not answers:
+        to.print("Nothing that is rented keeps the targets.", style="bold red")
+        return
+    first = answers[0]
+    of = "" if first.items == "images" else f" of {first.tokens:,} tokens"
+    to.print(Text(f"{first.arch.name}: {first.items}{of}, " + ", ".join(t.words for t in first.targets), "bold"))
+    to.print()
+    table = table_of(
+        ["GPU", "each/s", "80 %", "one alone", "p50", "p95", "batch", "GPUs", "$/h", "$/M", "Wh/M"],
+        left=("GPU",),
+        gives_way=("80 %", "p50", "Wh/M", "batch", "one alone"),
+    )
+    for a in answers[:ROWS]:
+        p = a.point
+        table.add_row(
+            a.cluster.accelerator.name,
+            "none" if a.each is None else f"{a.each.expected:,.4g}",
+            "-" if a.each is None else f"{a.each.low:,.3g} to {a.each.high:,.3g}",
+            format_duration(a.alone_s),
+            *(["-"] * 3 if p is None else [_time(p.latency(50.0)), _time(p.latency(95.0)), f"{p.mean_batch:.1f}"]),
+            str(a.accelerators or "-"),
+            "-" if a.usd_per_hour is None else format_usd(a.usd_per_hour),
+            "-" if a.usd_per_million is None else format_usd(a.usd_per_million),
+            "-" if a.wh_per_million is None else f"{a.wh_per_million:,.1f}",
+        )
+    to.print(table)
+    if first.point is None:
+        to.print()
+        to.print(f"A request that meets nobody takes {format_duration(first.alone_s)}: no number of GPUs mends that.")
+    to.print()
+    to.print(
+        f"Batches of up to {first.times.sizes[-1]} form while the one before runs; kernels alone, without the network and "
+        "the reading of files.",
+        style="dim",
+    )
+    if workload != "vision":
+        to.print("`gpuwise pick --for embed` or `--for rerank` compares renting with buying.", style="dim")
+    sys.stdout.flush()
+
+
+def _time(seconds: float | None) -> str:
+    from gpuwise.units import format_duration
+
+    return "-" if seconds is None else format_duration(seconds)

@@ -1,0 +1,279 @@
+"""Forward passes served: encoders and vision transformers in batches that form while the one before runs.
+
+A request waits until the device is free; then all that wait, at most ``most``, run as one batch of ``t(B)`` seconds
+(:mod:`gpuwise.serve.iteration`, the same kernels as a prompt's), and are answered together:
+
+    latency = wait + t(B) + overhead of a request
+    full rate = max over B of B / t(B)
+
+The largest rate keeps the targets under Poisson arrivals; a request has no tokens, so that its time to the first one is its whole
+time. Checked against published images a second in ``tests/pick/test_forward_load.py``.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.errors import InputError, UnpredictableError
+from gpuwise.facts.hardware.systems import Cluster, default_system, with_count
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.money.cost import Price, price_of
+from gpuwise.money.power import cluster_power
+from gpuwise.pick.candidates import ways
+from gpuwise.pick.limits import Limits
+from gpuwise.plan.defaults import default_precision
+from gpuwise.predict.estimate import Z80, Basis, Estimate
+from gpuwise.predict.memory.device import usable_bytes
+from gpuwise.serve.engine import EngineConfig, engine_runs
+from gpuwise.serve.formats import weight_bytes
+from gpuwise.serve.iteration import iteration_time
+from gpuwise.serve.load.arrivals import unit_arrivals
+from gpuwise.serve.load.targets import Target
+from gpuwise.serve.memory import UNIFIED_SHARE
+from gpuwise.units import HOUR_S, MEGA
+
+F64 = NDArray[np.float64]
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
+"""Items of one batch whose times are worked out; between them they lie on lines."""
+REQUESTS = 4000
+RESOLUTION = 1.02
+TEXT_TOKENS = 512
+"""Of a passage, and of a query with its passage: what encoders are cut to."""
+USUAL_TARGET = Target("e2e", 95.0, 0.1)
+"""Where none is given: what one takes for at once is a tenth of a second (Miller 1968, doi 10.1145/1476589.1476628)."""
+GROWS = 0.5
+"""A queue grows where the second half of the requests waits longer than the first by this share and more than one batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchTimes:
+    """Seconds [B] of batches of ``sizes`` items on one accelerator."""
+
+    sizes: tuple[int, ...]
+    seconds: tuple[float, ...]
+    log_sigma: float
+    basis: Basis
+
+    def of(self, items: int) -> float:
+        return float(np.interp(items, self.sizes, self.seconds))
+
+    @property
+    def full_per_s(self) -> float:
+        """Items a second of the best batch, always full."""
+        return max(b / s for b, s in zip(self.sizes, self.seconds, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardPoint:
+    """One accelerator at a rate: latencies [N] of its requests, and the mean of its batches."""
+
+    rate_per_s: float
+    latency_s: F64
+    mean_batch: float
+    busy: float
+    saturated: bool
+
+    def latency(self, percentile: float | None) -> float | None:
+        """Seconds; None for the mean. None where queues grow."""
+        if self.saturated:
+            return None
+        return float(self.latency_s.mean() if percentile is None else np.percentile(self.latency_s, percentile))
+
+    def keeps(self, targets: Sequence[Target]) -> bool:
+        values = [(self.latency(t.percentile), t.limit_s) for t in targets]
+        return not self.saturated and all(v is not None and v <= limit for v, limit in values)
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardCapacity:
+    """``point`` is at the largest rate of one accelerator, None where not even one request alone keeps the targets."""
+
+    arch: Architecture
+    cluster: Cluster
+    items: str
+    """``passages``, ``pairs`` or ``images``."""
+    tokens: int
+    precision: str
+    targets: tuple[Target, ...]
+    times: BatchTimes
+    alone_s: float
+    point: ForwardPoint | None
+    each: Estimate | None
+    rate_per_s: float
+    accelerators: int
+    price: Price | None
+    usd_per_million: float | None
+    wh_per_million: float | None
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        """Of all accelerators."""
+        return None if self.price is None else self.price.expected * self.accelerators
+
+
+def capacity_forward(
+    arch: Architecture,
+    cluster: Cluster,
+    *,
+    workload: str,
+    targets: Sequence[Target] = (USUAL_TARGET,),
+    requests_per_s: float | None = None,
+    tokens: int | None = None,
+    today: datetime.date,
+    usd_per_hour: float | None = None,
+    provider: str | None = None,
+) -> ForwardCapacity:
+    """Items a second of ``workload`` (embed, rerank, vision) with ``arch`` within ``targets``, on how many accelerators like
+    ``cluster``'s. Raises InputError for a model of another kind or one that does not fit, UnpredictableError without rates."""
+    items, length = _shape(arch, workload, tokens)
+    check_targets(targets)
+    precision = default_precision(cluster.accelerator)[0]
+    times = batch_times(arch, cluster, length, precision)
+    alone = times.of(1)
+    point = largest(times, targets)
+    each = None if point is None else Estimate.from_log_sigma(point.rate_per_s, times.log_sigma, times.basis)
+    have = cluster.n_accelerators
+    rate = requests_per_s if requests_per_s is not None else 0.0 if each is None else each.expected * have
+    count = 0 if each is None else have if requests_per_s is None else max(math.ceil(rate / each.expected - 1e-9), 1)
+    price, usd, wh = _money(cluster, count, rate, today, usd_per_hour, provider)
+    return ForwardCapacity(
+        arch, cluster, items, length, precision, tuple(targets), times, alone, point, each, rate, count, price, usd, wh
+    )
+
+
+def check_targets(targets: Sequence[Target]) -> None:
+    """Raises InputError for targets of tokens, which nothing writes here."""
+    for target in targets:
+        if target.metric in ("itl", "tpot"):
+            raise InputError(f"{target.key} is of tokens, and nothing is written", hint="for example --slo e2e_p95=100ms")
+
+
+def _shape(arch: Architecture, workload: str, tokens: int | None) -> tuple[str, int]:
+    """What an item is called, and its tokens."""
+    if workload == "vision":
+        if arch.patches is None:
+            raise InputError(f"{arch.name} is no vision transformer", hint="for example vit-b-16 or vit-l-16")
+        return "images", arch.patches.n_tokens
+    if arch.kind == "decoder":
+        raise InputError(f"{arch.name} writes text: --workload {workload} is of encoders", hint="for example bert-base")
+    if arch.kind == "vision":
+        raise InputError(f"{arch.name} reads images, not texts", hint="--workload vision")
+    length = min(tokens or TEXT_TOKENS, arch.max_seq_len)
+    return ("pairs" if workload == "rerank" else "passages"), length
+
+
+def batch_times(arch: Architecture, cluster: Cluster, tokens: int, precision: str) -> BatchTimes:
+    """Seconds of every batch that fits. Raises InputError where none does, UnpredictableError without a rate."""
+    accelerator = cluster.accelerator
+    room = accelerator.memory_bytes * UNIFIED_SHARE if accelerator.unified_memory else usable_bytes(accelerator)
+    each = tokens * 2.0 * (4 * arch.hidden + 2 * arch.ffn)
+    left = room - weight_bytes(arch, "bf16")
+    sizes = tuple(b for b in BATCHES if b * each <= left)
+    if not sizes:
+        raise InputError(f"{arch.name} does not fit {accelerator.name}", hint="take one with more memory")
+    system = with_count(cluster.system, 1)
+    config = EngineConfig(weights=precision if precision in ("bf16", "fp16") else "bf16")
+    found = [iteration_time(arch, system, config, b, tokens, tokens) for b in sizes]
+    sigma = math.log(found[-1].high / found[-1].expected) / Z80
+    return BatchTimes(sizes, tuple(e.expected for e in found), sigma, found[-1].basis)
+
+
+def simulate(times: BatchTimes, rate_per_s: float, n: int = REQUESTS, seed: int = 0) -> ForwardPoint:
+    """``n`` Poisson requests at a rate, in batches of all that wait."""
+    arrival = (unit_arrivals(n, 1.0, np.random.default_rng(seed)) / rate_per_s).tolist()
+    most = times.sizes[-1]
+    seconds = [0.0, *(times.of(b) for b in range(1, most + 1))]
+    latency = np.empty(n)
+    now = busy = 0.0
+    at = batches = 0
+    while at < n:
+        now = max(now, arrival[at])
+        upto = at + 1
+        while upto < n and upto - at < most and arrival[upto] <= now:
+            upto += 1
+        took = seconds[upto - at]
+        now += took
+        busy += took
+        batches += 1
+        latency[at:upto] = now - np.array(arrival[at:upto])
+        at = upto
+    half = latency[: n // 2].mean(), latency[n // 2 :].mean()
+    grows = half[1] > half[0] * (1 + GROWS) and half[1] - half[0] > seconds[most]
+    return ForwardPoint(rate_per_s, latency, n / batches, busy / now, bool(grows))
+
+
+def largest(times: BatchTimes, targets: Sequence[Target]) -> ForwardPoint | None:
+    """The largest rate within the targets; None where a request alone misses one."""
+    best = simulate(times, 1e-3 * times.full_per_s, 200)
+    if not best.keeps(targets):
+        return None
+    rate, missed = times.full_per_s, math.inf
+    best = simulate(times, 1e-3 * times.full_per_s)
+    while missed / best.rate_per_s > RESOLUTION:
+        point = simulate(times, rate)
+        if point.keeps(targets):
+            best = point
+            if rate >= times.full_per_s:
+                break
+        else:
+            missed = rate
+        rate = math.sqrt(best.rate_per_s * missed) if best.rate_per_s > 0.01 * missed else 0.7 * missed
+    return best
+
+
+def _money(
+    cluster: Cluster, count: int, rate: float, today: datetime.date, usd_per_hour: float | None, provider: str | None
+) -> tuple[Price | None, float | None, float | None]:
+    """The rent, and dollars and watt-hours of a million items."""
+    if not count or not rate:
+        return None, None, None
+    whole = Cluster(cluster.system, count)
+    try:
+        price = price_of(whole, today, usd_per_hour=usd_per_hour, provider=provider)
+    except UnpredictableError:
+        price = None
+    power = cluster_power(whole, workload="serving")
+    million_h = rate * HOUR_S / MEGA
+    usd = None if price is None else price.expected * count / million_h
+    return price, usd, None if power is None else power.total_w.expected / million_h
+
+
+def rank_forward(
+    arch: Architecture,
+    workload: str,
+    targets: Sequence[Target],
+    requests_per_s: float | None,
+    tokens: int | None,
+    *,
+    today: datetime.date,
+    budget_usd_per_hour: float | None = None,
+) -> list[ForwardCapacity]:
+    """Every accelerator that is rented and keeps the targets within the budget, by dollars for a million items. Raises InputError
+    for a model of another kind."""
+    _shape(arch, workload, tokens)
+    found: dict[str, ForwardCapacity] = {}
+    for way in ways(Limits(), today):
+        accelerator = way.accelerator
+        if way.rent is None or accelerator.id in found or not engine_runs(accelerator):
+            continue
+        cluster = Cluster(default_system(accelerator), 1)
+        try:
+            found[accelerator.id] = capacity_forward(
+                arch, cluster, workload=workload, targets=targets, requests_per_s=requests_per_s, tokens=tokens, today=today
+            )
+        except (InputError, UnpredictableError):
+            continue
+    kept = [a for a in found.values() if a.point is not None and a.usd_per_million is not None]
+    if budget_usd_per_hour is not None:
+        kept = [a for a in kept if a.usd_per_hour is not None and a.usd_per_hour <= budget_usd_per_hour]
+    return sorted(kept, key=_cost)
+
+
+def _cost(answer: ForwardCapacity) -> float:
+    return math.inf if answer.usd_per_million is None else answer.usd_per_million
