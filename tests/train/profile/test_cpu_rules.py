@@ -138,3 +138,10 @@ def test_an_operation_that_stood_still_is_no_work(kineto: type[Any], tmp_path: P
     assert profile.data.traced is not None
     assert profile.data.traced.wall_s == pytest.approx(0.010, rel=0.05)
     assert profile.verdict.kind == "small operations"
+
+
+@pytest.mark.parametrize(("dtypes", "kind"), [(["float64"], "double precision"), (["float32"], "no single waste")])
+def test_double_precision_is_seen_without_a_trace(dtypes: list[str], kind: str) -> None:
+    step = Step(10.0, 0.0, 0.0, 4.0, 5.5, 0.3, 0.0, 0, 1, 1, 1, 8, 0)
+    facts = RunFacts((step,) * 3, step, ({**PARAMETERS, "dtypes": dtypes},))
+    assert profile_run("train.py", facts, None).verdict.kind == kind

@@ -28,6 +28,9 @@ from gpuwise.train.profile.trace_reader import read_trace
 CLEAN_STEPS, NOTED_STEPS, TRACED_STEPS = 20, 3, 5
 FIRST_TRACED = 2
 """Optimizer steps before a trace: :data:`gpuwise.train.hook.watch.DISCOVERY_TICKS`, which needs torch to be imported."""
+LONGEST_AGAIN_S = 5.0
+"""A step for whose trace a script is run again: a processor does some hundred thousand operations in it, and a trace of more is
+read for minutes. Rule of this project."""
 WARM_UP_STEPS = 3
 """Before the clean ones; more are recognised and left out."""
 CLEAN_S = 30.0
@@ -202,7 +205,7 @@ def _traced_again(
     trace, n_ticks = second / "trace.json.gz", len(first.journal.ticks)
     # until its modules are known, the watch stands in the place of torch's own call of a module, which a trace looks for
     n_traced = min(TRACED_STEPS, n_ticks - FIRST_TRACED)
-    if n_traced <= 0 or settings.profiling is None:
+    if n_traced <= 0 or settings.profiling is None or facts.step.undisturbed_s > LONGEST_AGAIN_S:
         return facts, None, ()
     n_noted = min(NOTED_STEPS, n_ticks - FIRST_TRACED - n_traced)
     profiling = msgspec.structs.replace(
