@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,6 +32,8 @@ from gpuwise.ui.workers import Answer, Workers
 
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 T = TypeVar("T")
+KEPT = 512
+"""Layouts answered at once that are kept, some 50 kB each."""
 LEFT = 499
 """Status of an answer that nobody waits for any more."""
 
@@ -70,9 +73,9 @@ def application(workers: Workers, folder: Path) -> Starlette:
         return Response(status_code=LEFT) if answer is None else answered(request.path_params["name"], answer, words)
 
     async def at_once(request: Request) -> Response:
-        query = query_of(request)
-        document = await asyncio.get_running_loop().run_in_executor(evaluating, moment, query)
-        return answered("plan", Answer(0, document), words_of("plan", query))
+        given = tuple(sorted(query_of(request).items()))
+        body = await asyncio.get_running_loop().run_in_executor(evaluating, reply_of_moment, given, datetime.date.today())
+        return Response(body, media_type="application/json", headers={"cache-control": "no-store"})
 
     async def keep(request: Request) -> Response:
         name, kind = request.path_params["name"], request.path_params["kind"]
@@ -114,6 +117,13 @@ def application(workers: Workers, folder: Path) -> Starlette:
         Route("/export/{name}.{kind}", keep),
     ]
     return Starlette(routes=routes, lifespan=lifespan, exception_handlers={GpuwiseError: refused, 404: nothing, 405: nothing})
+
+
+@lru_cache(KEPT)
+def reply_of_moment(given: tuple[tuple[str, str], ...], today: datetime.date) -> bytes:
+    """The answer of one layout as it is sent; kept, for sliders go back and forth."""
+    query = dict(given)
+    return bytes(answered("plan", Answer(0, moment(query, today)), words_of("plan", query)).body)
 
 
 async def page(_: Request) -> Response:

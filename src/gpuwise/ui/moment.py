@@ -1,7 +1,7 @@
 """What a slider asks: one layout, at once, in the server's own process; a search follows behind.
 
 The plan is that of :func:`gpuwise.plan.one_strategy.plan_strategy`, its document the one of ``gpuwise plan`` with every part of
-the layout given. Answers are kept, for sliders go back and forth.
+the layout given.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from functools import lru_cache
 from typing import Any
 
 from gpuwise.cli.options import (
@@ -26,8 +25,6 @@ from gpuwise.cli.options import (
 from gpuwise.errors import InputError
 from gpuwise.ui.questions import QUESTIONS, checked
 
-KEPT = 4096
-"""Answers, of some 20 kB each."""
 WHOLE = "global_batch lora_rank tp pp cp ep dp micro_batch accumulation virtual_stages shard_group recompute_every"
 _READ: Mapping[str, Callable[[str, str], Any]] = {
     "tokens": positive_count,
@@ -42,17 +39,12 @@ _READ: Mapping[str, Callable[[str, str], Any]] = {
 """How the command line reads a value that is no word."""
 
 
-def moment(query: Mapping[str, str]) -> dict[str, Any]:
-    """The document of one layout. Raises what the command raises."""
+def moment(query: Mapping[str, str], today: datetime.date | None = None) -> dict[str, Any]:
+    """The document of one layout, with prices of ``today``. Raises what the command raises."""
     asked = {field.name: field for field in QUESTIONS["plan"].fields}
     for key in query:
         if key not in asked:
             raise InputError(f"the page does not ask for {key!r}", hint="use its own fields")
-    return _moment(tuple(sorted((k, checked(asked[k], v.strip())) for k, v in query.items() if v.strip())), datetime.date.today())
-
-
-@lru_cache(KEPT)
-def _moment(query: tuple[tuple[str, str], ...], today: datetime.date) -> dict[str, Any]:
     from gpuwise.cli.this_machine import cluster_or_text
     from gpuwise.facts.hardware.naming import find_cluster
     from gpuwise.facts.models.catalogue import find_model
@@ -60,7 +52,7 @@ def _moment(query: tuple[tuple[str, str], ...], today: datetime.date) -> dict[st
     from gpuwise.plan.one_strategy import plan_strategy
     from gpuwise.plan.planner import Pricing
 
-    read = {k: _value(k, v) for k, v in query}
+    read = {k: _value(k, checked(asked[k], v.strip())) for k, v in query.items() if v.strip()}
     for needed in ("model", "on"):
         if needed not in read:
             raise InputError(f"no {needed} is given", hint="fill in the model and the GPUs")
@@ -76,7 +68,7 @@ def _moment(query: tuple[tuple[str, str], ...], today: datetime.date) -> dict[st
     )
     named = cluster_or_text(read["on"])
     cluster = find_cluster(named) if isinstance(named, str) else named
-    pricing = Pricing(today, read.get("price"), read.get("provider"))
+    pricing = Pricing(today or datetime.date.today(), read.get("price"), read.get("provider"))
     return answer_document(plan_strategy(find_model(read["model"]), cluster, wishes, pricing))
 
 
