@@ -83,7 +83,10 @@ def _shards(system: System, c: Columns) -> _Shards:
     span = np.where(c.shard_group > 0, c.shard_group, np.maximum(system.count // c.tp, 1)).astype(np.float64)
     grouped = (c.sharding == HYBRID) | (c.shard_group > 0)
 
-    def divisors(ranks: F64) -> tuple[F64, F64, F64]:
+    # of a group's ranks every ep-th holds the same experts
+    expert_span = np.maximum(span * c.tp // np.maximum(c.ep, 1), 1.0)
+
+    def divisors(ranks: F64, span: F64) -> tuple[F64, F64, F64]:
         group = np.where(grouped, np.minimum(span, ranks), ranks)
         full = (c.sharding == ZERO3) | (c.sharding == HYBRID)
         return (
@@ -92,7 +95,7 @@ def _shards(system: System, c: Columns) -> _Shards:
             np.where(c.sharding == NONE, 1.0, group),
         )
 
-    return _Shards(divisors(dense_ranks), divisors(expert_ranks))
+    return _Shards(divisors(dense_ranks, span), divisors(expert_ranks, expert_span))
 
 
 def stage_states(

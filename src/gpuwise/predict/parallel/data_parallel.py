@@ -24,7 +24,7 @@ from gpuwise.predict.comm.collectives import curve
 from gpuwise.predict.comm.groups import Group, data_group, expert_data_group
 from gpuwise.predict.parallel.overlap import exposed_once
 from gpuwise.predict.parallel.shards import Stages
-from gpuwise.predict.step.columns import Columns
+from gpuwise.predict.step.columns import I64, Columns
 from gpuwise.predict.step.stack_costs import StackCosts
 from gpuwise.workload.optimizer import parameter_bytes
 from gpuwise.workload.stack import find_stack
@@ -78,12 +78,32 @@ def _any_over(mask: NDArray[np.bool_], shape: tuple[int, ...]) -> NDArray[np.boo
 def shard_group(system: System, c: Columns) -> tuple[Group, Group]:
     """The ranks that share states, and the replicas of a shard (hybrid and chosen groups; groups of one otherwise)."""
     whole = data_group(system, c.tp, c.cp, c.dp)
-    span = np.where(c.shard_group > 0, c.shard_group, np.maximum(system.count // c.tp, 1))
-    size = np.where((c.sharding == HYBRID) | _chosen_group(c), np.minimum(span, whole.size), whole.size)
+    return _parted(whole, np.where(_copied(c), np.minimum(_span(system, c), whole.size), whole.size))
+
+
+def expert_shard_group(system: System, c: Columns) -> tuple[Group, Group]:
+    """The same of the experts: of a group's ranks (times the tensor ranks, which hold whole experts) every ``ep``-th has the same
+    ones (Megatron-Core ``intra_partial_expert_data_parallel_size``, torchtitan's ``efsdp`` mesh)."""
+    whole = expert_data_group(system, c.tp, c.cp, c.dp, c.ep)
+    mine = np.maximum(_span(system, c) * c.tp // np.maximum(c.ep, 1), 1)
+    return _parted(whole, np.where(_copied(c), np.minimum(mine, whole.size), whole.size))
+
+
+def _span(system: System, c: Columns) -> I64:
+    """Data-parallel ranks that a shard group has: as many as asked for, else those of one system."""
+    return np.where(c.shard_group > 0, c.shard_group, np.maximum(system.count // c.tp, 1))
+
+
+def _parted(whole: Group, size: I64) -> tuple[Group, Group]:
     inner_local = np.minimum(whole.local, size)
     inner = Group(size, np.where(size % inner_local == 0, inner_local, np.gcd(size, inner_local)), whole.concurrent)
     replicas = np.maximum(whole.size // size, 1)
     return inner, Group(replicas, np.ones_like(replicas), np.minimum(whole.local * whole.concurrent, 65535))
+
+
+def _copied(c: Columns) -> NDArray[np.bool_]:
+    """Where a shard has replicas."""
+    return (c.sharding == HYBRID) | _chosen_group(c)
 
 
 def _chosen_group(c: Columns) -> NDArray[np.bool_]:
@@ -105,7 +125,7 @@ def layer_traffic(system: System, c: Columns, shape: Stages) -> LayerTraffic:
     per_layer = shape.dense[1] / np.maximum(shape.layers[1], 1)
     expert = shape.expert[1] / np.maximum(shape.layers[1], 1)
     trained = 1.0 if c.base.lora_rank == 0 else 0.0
-    experts = expert_data_group(system, c.tp, c.cp, c.dp, c.ep)
+    experts, _ = expert_shard_group(system, c)
     gather = collective_over(system, "all_gather", per_layer * weight, inner, sharded)
     gather = gather + collective_over(system, "all_gather", expert * weight, experts, sharded)
     reduce_bytes = per_layer * b.gradient * trained
@@ -162,8 +182,9 @@ def step_traffic(system: System, c: Columns, shape: Stages) -> StepTraffic:
     group, experts = data_group(system, c.tp, c.cp, c.dp), expert_data_group(system, c.tp, c.cp, c.dp, c.ep)
     plain, sharded_states = c.sharding == NONE, (c.sharding == ZERO1) | (c.sharding == ZERO2)
     inner, replicas = shard_group(system, c)
+    held, copies = expert_shard_group(system, c)
     piped = ((c.sharding == ZERO3) | (c.sharding == HYBRID)) & (c.pp > 1)
-    copied = (c.sharding == HYBRID) | _chosen_group(c)
+    copied = _copied(c)
     states = inner if bool(_chosen_group(c).any()) else group
 
     layers = np.maximum(np.maximum(np.maximum(shape.layers[0], shape.layers[1]), shape.layers[2]), 1)
@@ -175,11 +196,10 @@ def step_traffic(system: System, c: Columns, shape: Stages) -> StepTraffic:
 
     g, w = b.gradient, b.weight
     reduce = over("all_reduce", dense, g, group, plain) + over("all_reduce", expert, g, experts, plain)
-    scatter = over("reduce_scatter", dense, g, states, sharded_states) + over(
-        "reduce_scatter", expert, g, experts, sharded_states
-    )
+    scatter = over("reduce_scatter", dense, g, states, sharded_states) + over("reduce_scatter", expert, g, held, sharded_states)
     scatter = scatter + over("all_reduce", dense / inner.size, g, replicas, copied)
-    scatter = scatter + over("reduce_scatter", dense, g, inner, piped) + over("reduce_scatter", expert, g, experts, piped)
-    gather = over("all_gather", dense, w, states, sharded_states) + over("all_gather", expert, w, experts, sharded_states | piped)
+    scatter = scatter + over("all_reduce", expert / held.size, g, copies, copied)
+    scatter = scatter + over("reduce_scatter", dense, g, inner, piped) + over("reduce_scatter", expert, g, held, piped)
+    gather = over("all_gather", dense, w, states, sharded_states) + over("all_gather", expert, w, held, sharded_states | piped)
     gather = gather + over("all_gather", dense, w, inner, piped)
     return StepTraffic(reduce, scatter, np.where(c.sharding == ZERO2, c.accumulation, 1).astype(np.float64), gather, *hides)
