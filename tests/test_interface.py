@@ -136,7 +136,13 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
     "profile": [("profile", "--trace", "{tmp}/trace.json")],
     "bench": [("bench", "--list")],
     "validate": [("validate",)],
-    "lab": [("lab",), ("lab", "occupancy", "--on", "V100", "--regs", "37", "--block", "320", "--chart")],
+    "lab": [
+        ("lab",),
+        ("lab", "occupancy", "--on", "V100", "--regs", "37", "--block", "320", "--chart"),
+        ("lab", "simulate"),
+        ("lab", "simulate", "reduction", "--size", "4096", "--crossover"),
+        ("lab", "cpu-vs-gpu", "64", "--on", "4090"),
+    ],
 }  # fmt: skip
 """By group: calls that answer without a GPU, each with ``--json`` added. A field counts once, whichever call shows it."""
 
@@ -269,6 +275,12 @@ REFUSED: list[tuple[str, ...]] = [
     ("lab", "occupancy", "--on", "13.7", "--regs", "37", "--block", "32"),
     ("lab", "occupancy", "--on", "V100", "--regs", "37", "--block", "32", "--smem", "97KiB"),
     ("lab", "occupancy", "--cubin", "{tmp}/none.cubin"),
+    ("lab", "simulate", "dance"),
+    ("lab", "simulate", "gather", "--size", "100M"),
+    ("lab", "simulate", "gather", "--grid", "4"),
+    ("lab", "simulate", "{tmp}/none.py:k", "--grid", "4", "--block", "32"),
+    ("lab", "simulate", "gather", "--on", "p100-pcie-16gb"),
+    ("lab", "cpu-vs-gpu", "100k"),
 ]  # fmt: skip
 
 

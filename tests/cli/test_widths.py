@@ -86,6 +86,9 @@ CASES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("profile --trace {trace}", ("a step", "data")),
     ("lab", ("lab occupancy",)),
     ("lab occupancy --on V100 --regs 37 --block 320 --chart", ("4 blocks, 63 %", "simpler sum says 5", "32 registers")),
+    ("lab simulate", ("vector-add", "convolution")),
+    ("lab simulate transpose --size 64 --on v100 --timeline", ("values equal", "load unit", "bank conflicts", "EPYC")),
+    ("lab cpu-vs-gpu 64 --on 4090", ("this CPU", "RTX 4090", "FLOP/s")),
     ("validate", ("MAPE", "gemm", r"5\.0 %")),
     ("validate --runs", ("no prediction",)),
 )

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from gpuwise.facts.hardware.boards import BOARD_SCHEMA
 from gpuwise.facts.hardware.sm_limits import SM_LIMIT_SCHEMA
+from gpuwise.facts.hardware.sm_timing import SM_TIMING_SCHEMA
 from gpuwise.facts.hardware.xids import XID_SCHEMA
 from gpuwise.facts.loading import Field
 from gpuwise.facts.models.denoisers import DENOISER_SCHEMA
@@ -82,6 +83,11 @@ def support_formats() -> Iterable[tuple[str, str, Mapping[str, Field]]]:
         "One line is what one multiprocessor of a CUDA compute capability holds. Registers count 32 bits, shared memory bytes; "
         "`carveouts_kib` are the sizes of shared memory it can be set to.",
         SM_LIMIT_SCHEMA,
+    )
+    yield (
+        "sm_timing.csv",
+        "One line is the measured cycles of one multiprocessor of a CUDA compute capability: how long a warp waits for a result.",
+        SM_TIMING_SCHEMA,
     )
     yield (
         "xids.csv",

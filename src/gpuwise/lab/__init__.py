@@ -7,6 +7,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gpuwise.lab.residency import Occupancy, occupancy
 
-__all__ = ["Occupancy", "occupancy"]
+if TYPE_CHECKING:
+    from gpuwise.lab.simulation import Simulation, simulate_kernel, simulate_task
+
+__all__ = ["Occupancy", "Simulation", "occupancy", "simulate_kernel", "simulate_task"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in ("Simulation", "simulate_kernel", "simulate_task"):
+        raise AttributeError(f"module 'gpuwise.lab' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module("gpuwise.lab." + "simulation"), name)

@@ -12,6 +12,16 @@ LAB_COMMANDS: tuple[tuple[str, str, str], ...] = (
         "gpuwise.cli.lab.occupancy:occupancy",
         "How many blocks of a kernel live on one multiprocessor, what limits them, and what to change?",
     ),
+    (
+        "simulate",
+        "gpuwise.cli.lab.simulate:simulate",
+        "Why is it fast, or slow? One task on a GPU beside a CPU, warp by warp.",
+    ),
+    (
+        "cpu-vs-gpu",
+        "gpuwise.cli.lab.cpu_vs_gpu:cpu_vs_gpu",
+        "The same product on this CPU, measured, and on any GPU, predicted: who wins, and why?",
+    ),
 )
 """Name, where it lives, what it answers."""
 

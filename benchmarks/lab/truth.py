@@ -1,0 +1,128 @@
+"""The lab's simulation against what was measured: latency hiding, strides, rooflines.
+
+    python -m benchmarks.lab.truth DIR
+
+``DIR`` holds latency_hiding_fma_v100.csv, l1_strides.csv and roofline_measured.csv. Prints a table for benchmarks/records/lab.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+
+from gpuwise.facts.hardware.naming import find_accelerator
+from gpuwise.facts.hardware.sm_timing import find_sm_timing
+from gpuwise.lab.access import warp_access
+from gpuwise.lab.simulation import simulate_kernel
+
+FITTED_CELLS = {(1, 2), (32, 1)}
+"""Of V100's table: what a branch costs, and the share of the FP64 rate that loops reach."""
+TURNS = 128
+FITTED_ROOFLINES = {"alex_a100_40", "alex_a40"}
+"""Whose share of the FP32 rate is in sm_timing.csv; the others are checked."""
+CARDS = {"alex_a100_40": "a100-sxm-40gb", "alex_a40": "a40", "alex_l40": "l40", "h200": "h200-sxm-141gb"}
+ROOFLINE_POINTS = (0, 1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64, 96, 128, 192, 256, 384, 512)
+
+
+def dfma_source(chains: int) -> str:
+    """A loop of at least 16 multiply-adds in so many independent chains, once unrolled."""
+    each = -(-4 // chains)
+    body = "\n".join(f"        v{c} = v{c} * b + a" for _ in range(each) for c in range(chains))
+    first = "\n".join(f"    v{c} = a + float64({c})" for c in range(chains))
+    total = " + ".join(f"v{c}" for c in range(chains))
+    head = "def dfma(x, n):\n    i = cuda.grid(1)\n    a = x[i]\n    b = a + a\n"
+    return f"{head}{first}\n    for k in range(n):\n{body}\n    x[i] = {total}\n"
+
+
+def latency_hiding(folder: Path) -> list[tuple[int, int, float, float]]:
+    """(warps, chains, measured, simulated) cycles a DFMA and SM."""
+    card, found = find_accelerator("v100-sxm-16gb"), []
+    for row in csv.DictReader((folder / "latency_hiding_fma_v100.csv").open()):
+        if row["op"] != "DFMA":
+            continue
+        warps, chains = int(row["warps_per_sm"]), int(row["ilp"])
+        threads = 32 * warps
+        x = np.ones(80 * threads)
+        arguments = {"x": x, "n": TURNS}
+        made = simulate_kernel(dfma_source(chains), arguments, grid=(80,), block=(threads,), accelerator=card)
+        count = warps * TURNS * chains * -(-4 // chains)
+        load = made.timing_constants.dram_cycles + made.timing_constants.fp64_cycles  # before the loop
+        found.append((warps, chains, float(row["cycles_per_op_per_sm"]), (made.cycles - load) / count))
+    return found
+
+
+def strides(folder: Path) -> dict[tuple[str, str], list[tuple[bool, float, float]]]:
+    """(GPU, type) to (wavefronts equal, measured, simulated) cycles of a load that hits the L1."""
+    found: dict[tuple[str, str], list[tuple[bool, float, float]]] = defaultdict(list)
+    timings = {"a100": find_sm_timing("8.0"), "a40": find_sm_timing("8.6"), "h200": find_sm_timing("9.0")}
+    for row in csv.DictReader((folder / "l1_strides.csv").open()):
+        if row["pattern"] != "stride" or row["gpu"] not in timings:
+            continue
+        size, timing = (4 if row["type"] == "float" else 8), timings[row["gpu"]]
+        lanes = np.arange(1024)[:, None] * 128 + np.arange(32) * int(row["size_or_stride"]) * size
+        access = warp_access(lanes, np.ones(lanes.shape, bool), size)
+        floor = timing.load_floor if size == 4 else timing.load_floor_64
+        cycles = max(float(access.wavefronts.max()), float(access.tags.mean()), floor)
+        counted = row["data_pipe_wavefronts_per_load"]
+        equal = not counted or float(access.wavefronts[0]) == float(counted)
+        found[row["gpu"], row["type"]].append((equal, float(row["cycles_per_warp_load"]), cycles))
+    return found
+
+
+def roofline_source(turns: int) -> str:
+    """What the benchmark does: read a float, so many multiply-adds on it, write it."""
+    head = "def roof(x, out):\n    i = cuda.grid(1)\n    v = x[i]\n    w = v\n"
+    return f"{head}    for k in range({turns}):\n        v = v * w + w\n    out[i] = v\n"
+
+
+def rooflines(folder: Path) -> list[tuple[str, int, float, float]]:
+    """(GPU, multiply-adds, measured, simulated) GFLOP/s of cards' medians; the clock is the measured one."""
+    from dataclasses import replace
+
+    rows: dict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)
+    for row in csv.DictReader((folder / "roofline_measured.csv").open()):
+        if row["gpu"] in CARDS and int(row["iterations"]) in ROOFLINE_POINTS:
+            rows[row["gpu"], int(row["iterations"])].append((float(row["gflop_s"]), float(row["clock_mhz"])))
+    found: list[tuple[str, int, float, float]] = []
+    for (gpu, turns), values in sorted(rows.items()):
+        card = find_accelerator(CARDS[gpu])
+        card = replace(card, boost_hz=1e6 * float(np.median([v[1] for v in values])))
+        n = (card.compute_units or 1) * 256 * 64
+        arguments = {"x": np.ones(n, np.float32), "out": np.zeros(n, np.float32)}
+        made = simulate_kernel(
+            roofline_source(turns), arguments, grid=(n // 256,), block=(256,), accelerator=card, regs_per_thread=16
+        )
+        found.append((gpu, turns, float(np.median([v[0] for v in values])), n * (2 * turns + 2) / made.time_s / 1e9))
+    return found
+
+
+def _line(name: str, errors: list[float], more: str = "") -> str:
+    e = np.abs(np.array(errors))
+    return f"| {name} | {len(e)} | {100 * e.mean():.1f} % | {100 * np.median(e):.1f} % | {100 * e.max():.1f} % | {more} |"
+
+
+def main(folder: Path) -> None:
+    began = time.process_time()
+    print("| what | rows | mean error | median | largest | |\n|---|---|---|---|---|---|")
+    hiding = latency_hiding(folder)
+    for name, fitted in (("latency hiding, V100 DFMA, fitted cells", True), ("the others", False)):
+        print(_line(name, [s / m - 1 for w, c, m, s in hiding if ((w, c) in FITTED_CELLS) == fitted]))
+    for (gpu, kind), rows in strides(folder).items():
+        exact = sum(equal for equal, _, _ in rows)
+        print(_line(f"stride cycles, {gpu} {kind}", [s / m - 1 for _, m, s in rows], f"wavefronts {exact} of {len(rows)} exact"))
+    roofs = rooflines(folder)
+    for gpu in dict.fromkeys(r[0] for r in roofs):
+        mine = [s / m - 1 for g, _, m, s in roofs if g == gpu]
+        print(_line(f"roofline, {gpu}", mine, "fitted" if gpu in FITTED_ROOFLINES else "check"))
+    print(f"\n{time.process_time() - began:.0f} s of processor time")
+    if "--rows" in sys.argv:
+        print(*hiding, *roofs, sep="\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

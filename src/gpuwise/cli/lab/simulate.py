@@ -1,0 +1,260 @@
+"""``gpuwise lab simulate``: one task, or one's own kernel, on a GPU beside a CPU, event by event."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from gpuwise.cli.options import Whole, whole_number
+from gpuwise.errors import InputError
+
+if TYPE_CHECKING:
+    from gpuwise.facts.hardware.accelerators import Accelerator
+    from gpuwise.facts.hardware.cpus import Cpu
+    from gpuwise.lab.simulation import Simulation
+
+USUAL_CPU = "EPYC 9654"
+SHOWN_WARPS, SHOWN_COLUMNS = 16, 60
+
+
+def simulate(
+    task: str | None = None,
+    *,
+    on: str = "A100-80GB",
+    against: str = USUAL_CPU,
+    size: Whole | None = None,
+    crossover: Annotated[bool, Parameter(negative="")] = False,
+    timeline: Annotated[bool, Parameter(negative="")] = False,
+    grid: str | None = None,
+    block: str | None = None,
+    arg: list[str] | None = None,
+    regs: Whole | None = None,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Why is it fast, or slow? One task on a GPU beside a CPU, warp by warp, with measured cycles.
+
+    The kernel is run for its values, which are checked, then timed. One's own kernel is a file and a function:
+    kernel.py:scale --grid 64 --block 256 --arg x=16384 --arg a=2.5
+
+    Parameters
+    ----------
+    task
+        vector-add, matmul-naive, matmul-tiled, reduction, transpose, transpose-padded, divergence, gather, softmax,
+        attention-scores, attention-fused, convolution, or FILE.py:FUNCTION. Left out: what each of them is.
+    on
+        The GPU (A100-80GB).
+    against
+        The CPU (EPYC 9654).
+    size
+        Elements, or the side of a matrix.
+    crossover
+        From which size on the GPU is faster, launch and copies included.
+    timeline
+        What the first warps did, cycle by cycle.
+    grid
+        Blocks of one's own kernel: 64, 16x16.
+    block
+        Threads of a block of one's own kernel: 256, 16x16.
+    arg
+        An argument of one's own kernel: NAME=SHAPE (an fp32 array of random numbers: x=4096, a=64x64), NAME=zeros:SHAPE,
+        NAME=int:SHAPE (0, 1, 2 ...), or NAME=NUMBER with a dot (a=2.5) or as n=#1000.
+    regs
+        Registers a thread, for the occupancy.
+    json
+        One JSON document on the last line of stdout.
+    """
+    from gpuwise.facts.hardware.cpus import find_cpu
+    from gpuwise.facts.hardware.naming import find_accelerator
+
+    if task is None:
+        return _tasks(json)
+    card = find_accelerator(on, prefer=("sxm", "80gb", "32gb"))
+    if ".py" in task:
+        if size is not None or crossover:
+            raise InputError("one's own kernel has no --size and no --crossover", hint="its arrays are given by --arg")
+        made = _own(task, card, grid, block, arg or [], regs)
+        return _print(made, card, None, None, timeline=timeline, json=json)
+    given = {"--grid": grid, "--block": block, "--arg": arg, "--regs": regs}
+    for option, value in given.items():
+        if value is not None:
+            raise InputError(f"{task} takes no {option}", hint="it belongs to one's own kernel, FILE.py:FUNCTION")
+    from gpuwise.lab.beside_cpu import cpu_document, cpu_time, side
+    from gpuwise.lab.beside_cpu import crossover as find_crossover
+    from gpuwise.lab.simulation import simulate_task
+    from gpuwise.lab.tasks import find_task, launch_of
+
+    found, cpu = find_task(task), find_cpu(against)
+    n = found.usual if size is None else size
+    launch = launch_of(found, n)
+    made = simulate_task(found, launch, card)
+    both = side(found, launch, n, made, card, cpu)
+    beside = {
+        "size": n,
+        "cpu": cpu_document(cpu, cpu_time(found, launch, n, cpu), launch),
+        "launch_s": both.launch_s,
+        "copy_s": both.copy_s,
+        "flop": launch.flop,
+        "copied_bytes": launch.copied_bytes,
+        "crossover": find_crossover(found, card, cpu).to_document() if crossover else None,
+    }
+    return _print(made, card, cpu, beside, timeline=timeline, json=json)
+
+
+def _tasks(json: bool) -> int:
+    from gpuwise.cli.out import console, print_json, table_of
+    from gpuwise.lab.tasks import TASKS
+
+    if json:
+        print_json({"tasks": [{"task": t.name, "text": t.text, "size": t.usual} for t in TASKS.values()]})
+        return 0
+    table = table_of(("task", "what", "usual size"), left=("task", "what"), wrap=("what",))
+    for t in TASKS.values():
+        table.add_row(t.name, t.text, f"{t.usual:,}")
+    console().print(table)
+    return 0
+
+
+def _own(task: str, card: Accelerator, grid: str | None, block: str | None, words: list[str], regs: int | None) -> Simulation:
+    from gpuwise.facts.loading import read_user_text
+    from gpuwise.lab.kernel import kernel_source
+    from gpuwise.lab.simulation import simulate_kernel
+
+    file, _, name = task.partition(":")
+    if grid is None or block is None:
+        raise InputError("a launch has a grid and a block", hint="--grid 64 --block 256")
+    arguments = dict(_argument(word) for word in words)
+    return simulate_kernel(
+        kernel_source(read_user_text(Path(file)), name or None),
+        arguments,
+        grid=_shape(grid, "--grid"),
+        block=_shape(block, "--block"),
+        accelerator=card,
+        name=name or Path(file).stem,
+        regs_per_thread=32 if regs is None else regs,
+    )
+
+
+def _shape(text: str, name: str) -> tuple[int, ...]:
+    return tuple(whole_number(part, name) for part in text.lower().split("x"))
+
+
+def _argument(word: str) -> tuple[str, Any]:
+    """``x=64x64``, ``n=#1000``, ``a=2.5``. Raises InputError."""
+    import math
+
+    import numpy as np
+
+    name, equals, text = word.partition("=")
+    if not equals or not name.isidentifier():
+        raise InputError(f"--arg {word!r} is no argument", hint="write it like --arg x=4096, --arg n=#4096 or --arg a=2.5")
+    if text.startswith("#"):
+        return name, whole_number(text[1:], name)
+    if "." in text:
+        try:
+            return name, float(text)
+        except ValueError:
+            raise InputError(f"--arg {word!r}: {text!r} is no number", hint="write it like --arg a=2.5") from None
+    kind, _, shape = text.rpartition(":")
+    sizes = _shape(shape, name)
+    if kind not in ("", "zeros", "int") or math.prod(sizes) > 2**26:
+        raise InputError(f"--arg {word!r} is no array of at most {2**26:,} elements", hint="x=4096, x=zeros:64x64, x=int:4096")
+    if kind == "int":
+        return name, np.arange(math.prod(sizes), dtype=np.int32).reshape(sizes)
+    made = np.zeros(sizes, np.float32)
+    return name, made if kind else np.random.default_rng(1).standard_normal(sizes, dtype=np.float32)
+
+
+def _print(
+    made: Simulation, card: Accelerator, cpu: Cpu | None, beside: dict[str, Any] | None, *, timeline: bool, json: bool
+) -> int:
+    if json:
+        from gpuwise.cli.out import print_json
+
+        print_json({**made.to_document(), "beside": beside})
+    else:
+        _show(made, card, cpu, beside, timeline=timeline)
+    return 1 if made.findings or made.checked is False else 0
+
+
+def _show(made: Simulation, card: Accelerator, cpu: Cpu | None, beside: dict[str, Any] | None, *, timeline: bool) -> None:
+    from rich.text import Text
+
+    from gpuwise.cli.out import console, section, table_of
+    from gpuwise.units import format_bytes, format_duration, format_rate
+
+    to, o, c = console(), made.occupancy, made.counters
+    to.print(Text.assemble((f"{made.task}, {format_duration(made.time_s)}", "bold"), f" on {card.name}, bound by {made.bound}"))
+    right = {True: "values equal numpy's", False: f"WRONG values (off by {made.worst_error:.1g})", None: "values not checked"}
+    per = f"{made.blocks_timed:,} of the {made.blocks_of_one:,} blocks of one multiprocessor timed"
+    to.print(f"  {made.blocks:,} blocks of {made.threads:,} threads; {right[made.checked]}; {per}", style="dim")
+    for finding in made.findings:
+        to.print(f"  {finding.kind}, line {finding.line}: {finding.text}", style="bold red")
+    table = table_of(("where the warps' time went", "share"), left=("where the warps' time went",))
+    stalls = made.stalls
+    for reason, share in [*list(stalls.items())[:6], ("issuing, or at its end", max(0.0, 1 - sum(stalls.values())))]:
+        table.add_row(reason, f"{100 * share:.0f} %")
+    section(to, "Warps", table)
+    facts = table_of(("counter", "value"), left=("counter",), wrap=("value",))
+    facts.add_row("occupancy", f"{o.active_warps} of {o.max_warps} warps, bound by {' and '.join(o.binding)}")
+    facts.add_row("schedulers issue in", f"{100 * c['issue_share']:.0f} % of cycles")
+    facts.add_row("lanes at work", f"{100 * c['active_lanes']:.0f} %")
+    if c["sectors"]:
+        facts.add_row("useful bytes of what is fetched", f"{100 * c['useful_share']:.0f} %")
+        facts.add_row("found in the L1", f"{100 * c['l1_hit_share']:.0f} %")
+    if c["bank_conflicts"]:
+        facts.add_row("extra passes by bank conflicts", f"{c['bank_conflicts']:,.0f}")
+    section(to, "Counters", facts)
+    if beside is not None and cpu is not None:
+        side = table_of(("where", "time", "rate"), left=("where",), wrap=("where",))
+        work, unit = (
+            (beside["flop"], "FLOP/s") if beside["flop"] > 4 * beside["copied_bytes"] else (beside["copied_bytes"], "B/s")
+        )
+        launch, copy = beside["launch_s"], beside["copy_s"]
+        for where, seconds in (
+            (f"{cpu.name}, {beside['cpu']['cores']} cores", beside["cpu"]["time_s"]),
+            ("the kernel", made.time_s),
+            ("with its launch", made.time_s + launch),
+            (f"with {format_bytes(beside['copied_bytes'])} copied too", made.time_s + launch + copy),
+        ):
+            side.add_row(where, format_duration(seconds), format_rate(work / seconds, unit))
+        section(to, "Beside a CPU", side)
+        if beside["crossover"] is not None:
+            _crossover(to, beside["crossover"])
+    if timeline:
+        section(to, "The first warps (i issue, . memory, s shared, u unit, b barrier)", _timeline(made, to.width))
+
+
+def _crossover(to: Any, document: dict[str, Any]) -> None:
+    from gpuwise.cli.out import section, table_of
+    from gpuwise.units import format_duration
+
+    table = table_of(("size", "CPU", "GPU", "with copies"))
+    for row in document["sizes"]:
+        gpu = row["kernel_s"] + row["launch_s"]
+        table.add_row(
+            f"{row['size']:,}", format_duration(row["cpu_s"]), format_duration(gpu), format_duration(gpu + row["copy_s"])
+        )
+    section(to, "From which size on", table)
+    for words, size in (("data on the GPU", document["crossover"]), ("data copied", document["crossover_with_copies"])):
+        found = "no crossing within these sizes" if size is None else f"the GPU is faster from about {size:,.0f} on"
+        to.print(f"  {words}: {found}")
+
+
+def _timeline(made: Simulation, width: int) -> str:
+    """A line a warp: its state over the cycles of the spans held."""
+    spans, columns = made.timing.spans, min(SHOWN_COLUMNS, width - 14)
+    end = max((at for _, _, at, _, _ in spans), default=1.0) + 1
+    letters = {"memory latency": ".", "memory bandwidth": ".", "shared memory": "s", "barrier": "b", "load unit": "u"}
+    rows: dict[int, list[str]] = {}
+    before: dict[int, int] = {}
+    for warp, _, at, _, why in spans:
+        row = rows.setdefault(warp, [" "] * columns)
+        column = min(int(at / end * columns), columns - 1)
+        for between in range(before.get(warp, column) + 1, column):
+            row[between] = letters.get(why, "u" if why else "-")
+        row[column] = "i"
+        before[warp] = column
+    lines = [f"warp {w:>3} {''.join(rows[w])}" for w in sorted(rows)[:SHOWN_WARPS]]
+    return "\n".join([*lines, f"0 to {end:,.0f} cycles"])

@@ -1,0 +1,68 @@
+"""Measured cycles of one multiprocessor, by CUDA compute capability. The table is ``data/hardware/sm_timing.csv``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+
+from gpuwise.errors import DataError, FieldError, UnpredictableError
+from gpuwise.facts.hardware.accelerators import sources
+from gpuwise.facts.loading import Field, parse_csv, shipped_text
+
+_cycles = Field("number")
+SM_TIMING_SCHEMA: dict[str, Field] = {
+    "compute_capability": Field("text"),
+    **dict.fromkeys(("fp32_cycles", "fp64_cycles", "sfu_cycles", "shared_cycles", "l1_cycles", "l2_cycles"), _cycles),
+    **dict.fromkeys(("dram_cycles", "fma_share", "load_floor", "load_floor_64"), _cycles),
+    "source": Field("names"),
+}
+_NUMBERS = tuple(SM_TIMING_SCHEMA)[1:11]
+_NEAR = {"7.2": "7.0", "8.7": "8.6", "8.8": "8.6", "10.3": "10.0", "11.0": "10.0", "12.1": "12.0"}
+"""Capabilities nobody measured, and the one of their generation whose cycles they are given."""
+
+
+@dataclass(frozen=True, slots=True)
+class SmTiming:
+    """Cycles of the multiprocessor's clock."""
+
+    compute_capability: str
+    fp32_cycles: float
+    fp64_cycles: float
+    sfu_cycles: float
+    shared_cycles: float
+    l1_cycles: float
+    l2_cycles: float
+    dram_cycles: float
+    fma_share: float
+    """Of the FP32 rate, that long runs of multiply-adds reach."""
+    load_floor: float
+    load_floor_64: float
+    source: tuple[str, ...]
+
+
+@cache
+def sm_timings() -> Mapping[str, SmTiming]:
+    """By compute capability. Raises DataError when the shipped file is corrupt."""
+    found: dict[str, SmTiming] = {}
+    try:
+        for r in parse_csv(shipped_text("sm_timing.csv"), SM_TIMING_SCHEMA, "sm_timing.csv"):
+            if not set(r.names("source")) <= set(sources()):
+                raise r.error("a source is not in sources.csv", field="source")
+            name, numbers = r.text("compute_capability"), (r.number(n) for n in _NUMBERS)
+            found[name] = SmTiming(name, *numbers, source=r.names("source"))
+    except FieldError as error:
+        raise DataError(error.message, hint=error.hint) from error
+    return MappingProxyType(found)
+
+
+def find_sm_timing(capability: str) -> SmTiming:
+    """The cycles of ``capability``, or of the nearest of its generation. Raises UnpredictableError before 7.0."""
+    found = sm_timings().get(_NEAR.get(capability, capability))
+    if found is None:
+        known = ", ".join(sm_timings())
+        raise UnpredictableError(
+            "no measured cycles", f"nobody's cycles are known for compute capability {capability}", hint=f"known are {known}"
+        )
+    return found

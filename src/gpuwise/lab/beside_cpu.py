@@ -1,0 +1,125 @@
+"""A task on a processor beside its simulation on a GPU, and the size from which the GPU is faster, launch and copies included.
+
+The processor is ``predict.cpu``: cores x SIMD at their clock, caches and memory in what published measurements reach. A gather
+reads a cache line of 64 bytes for every element. Launches and copies are those of ``gpuwise op``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.facts.hardware.cpus import Cpu
+from gpuwise.lab.simulation import Simulation, simulate_task
+from gpuwise.lab.tasks import HEAD, Launch, Task, launch_of
+from gpuwise.predict import cpu as processor
+from gpuwise.predict.kernels.transfer import transfer_time
+from gpuwise.predict.step.stack_costs import find_stack_costs
+
+LINE_BYTES = 64
+"""Of a processor's cache."""
+CROSSOVER_ISSUES = 15_000
+CROSSOVER_SIZES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One size on both: seconds."""
+
+    size: int
+    cpu_s: float
+    kernel_s: float
+    launch_s: float
+    copy_s: float
+
+    @property
+    def gpu_s(self) -> float:
+        """The data lives on the GPU."""
+        return self.kernel_s + self.launch_s
+
+    @property
+    def gpu_and_copies_s(self) -> float:
+        """The data comes from the CPU and goes back."""
+        return self.gpu_s + self.copy_s
+
+
+@dataclass(frozen=True, slots=True)
+class Crossover:
+    """Where the GPU begins to win; None where it does not up to the largest size, or wins at every size."""
+
+    sides: tuple[Side, ...]
+    size: float | None
+    size_with_copies: float | None
+
+    def to_document(self) -> dict[str, Any]:
+        rows = [
+            {"size": s.size, "cpu_s": s.cpu_s, "kernel_s": s.kernel_s, "launch_s": s.launch_s, "copy_s": s.copy_s}
+            for s in self.sides
+        ]
+        return {"sizes": rows, "crossover": self.size, "crossover_with_copies": self.size_with_copies}
+
+
+def cpu_time(task: Task, launch: Launch, size: int, cpu: Cpu) -> processor.CpuTime:
+    """The task as a good library does it on all cores."""
+    if task.name.startswith("matmul"):
+        return processor.matmul_time(cpu, "fp32", size, size, size)
+    if task.name.startswith("attention"):
+        return processor.attention_time(cpu, "fp32", 1, 1, size, HEAD, causal=False)
+    moved = launch.copied_bytes
+    if task.name == "gather":
+        moved += size * (LINE_BYTES - 4)
+    return processor.stream_time(cpu, moved, 0.0)
+
+
+def cpu_document(cpu: Cpu, time: processor.CpuTime, launch: Launch) -> dict[str, Any]:
+    """The processor's side with a timeline: cores that each do their part, after the fork."""
+    per_clock = cpu.peak("fp32") / (cpu.allcore_hz * (cpu.cores + cpu.efficiency_cores))
+    seconds, cores = time.time_s.expected, cpu.cores + cpu.efficiency_cores
+    work = time.compute_s + time.memory_s
+    return {
+        "device": cpu.name,
+        "time_s": seconds,
+        "bound": time.bound,
+        "cores": cores,
+        "flop_per_clock_and_core": per_clock,
+        "clock_hz": cpu.allcore_hz,
+        "compute_s": time.compute_s,
+        "memory_s": time.memory_s,
+        "fork_s": max(seconds - work, 0.0),
+        "flop": launch.flop,
+        "timeline": [{"core": c, "start_s": max(seconds - work, 0.0), "end_s": seconds} for c in range(cores)],
+    }
+
+
+def side(task: Task, launch: Launch, size: int, simulation: Simulation, a: Accelerator, cpu: Cpu) -> Side:
+    """One size on both; half of the copied bytes are taken to go each way."""
+    copies = sum(float(transfer_time(a, launch.copied_bytes / 2, way).time_s[0]) for way in ("h2d", "d2h"))
+    seconds = cpu_time(task, launch, size, cpu).time_s.expected
+    return Side(size, seconds, simulation.time_s, find_stack_costs("eager").launch_s, 0.0 if a.unified_memory else copies)
+
+
+def crossover(task: Task, a: Accelerator, cpu: Cpu) -> Crossover:
+    """Sizes from small to usual on both, and where their times cross (between two sizes: on a log scale)."""
+    step = 32 if task.name.startswith("attention") else 1
+    sizes = [max(step, int(n) // step * step) for n in np.geomspace(max(task.small // 4, step), task.usual, CROSSOVER_SIZES)]
+    sides: list[Side] = []
+    for n in dict.fromkeys(sizes):
+        launch = launch_of(task, n)
+        made = simulate_task(task, launch, a, timed_issues=CROSSOVER_ISSUES)
+        sides.append(side(task, launch, n, made, a, cpu))
+    bare = _crossing([(s.size, s.cpu_s / s.gpu_s) for s in sides])
+    return Crossover(tuple(sides), bare, _crossing([(s.size, s.cpu_s / s.gpu_and_copies_s) for s in sides]))
+
+
+def _crossing(speedups: list[tuple[int, float]]) -> float | None:
+    """The size at which the GPU's speed-up passes 1."""
+    for (small, before), (large, after) in itertools.pairwise(speedups):
+        if before < 1 <= after:
+            share = math.log(1 / before) / math.log(after / before)
+            return float(small * (large / small) ** share)
+    return None

@@ -1,0 +1,332 @@
+"""One task on a GPU and on a CPU: run for its values, checked, then timed event by event.
+
+The blocks that one multiprocessor is given are timed on it (:mod:`gpuwise.lab.multiprocessor`), as many as there is patience for;
+the rest follows from the pace of the last ones. The memory's sustained bandwidth, launches and copies are those of the kernel
+model that answers ``gpuwise op``; the CPU is that of ``predict.cpu``. A task whose data the whole GPU reads again and again finds
+it in the L2: of a sector that so many multiprocessors ask for, the first read comes from memory.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.errors import InputError, UnpredictableError
+from gpuwise.facts.hardware.accelerators import Accelerator, architectures
+from gpuwise.facts.hardware.sm_limits import find_sm_limits
+from gpuwise.facts.hardware.sm_timing import SmTiming, find_sm_timing
+from gpuwise.lab.access import SECTOR
+from gpuwise.lab.kernel import Event, Finding, Run, read_kernel, run_kernel
+from gpuwise.lab.multiprocessor import Conditions, Timing, run_multiprocessor
+from gpuwise.lab.residency import Occupancy, occupancy, refusal
+from gpuwise.lab.tasks import Launch, Task
+from gpuwise.predict.kernels import single
+
+TIMED_ISSUES = 60_000
+"""Warp instructions that are timed one by one, unless one generation of blocks alone has more."""
+MOST_ISSUES = 3_000_000
+MOST_GENERATIONS = 4
+"""Times that the multiprocessor's blocks are replaced: the pace is steady by then."""
+CHECKED_LANES = 200_000
+"""Lanes of a launch up to which every block is run for its values; of larger ones, the blocks that are timed."""
+LONG_STREAM_BYTES = 1e9
+"""A copy so long that only the bandwidth counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """What a kernel did on one GPU. Cycles are of the multiprocessor's clock."""
+
+    task: str
+    device: str
+    occupancy: Occupancy
+    blocks: int
+    threads: int
+    multiprocessors: int
+    clock_hz: float
+    time_s: float
+    """Of the kernel alone: no launch, no copies."""
+    cycles: float
+    blocks_timed: int
+    blocks_of_one: int
+    """Blocks that the busiest multiprocessor gets."""
+    checked: bool | None
+    """Whether the values equal numpy's; None where nothing says what they must be."""
+    worst_error: float
+    findings: tuple[Finding, ...]
+    timing: Timing
+    counters: Mapping[str, float]
+    lines: tuple[Mapping[str, Any], ...]
+    """Per line of the source: instructions, sectors, conflicts."""
+    source: str
+    events: tuple[Event, ...]
+    timing_constants: SmTiming
+
+    @property
+    def stalls(self) -> dict[str, float]:
+        """Share of the resident warps' time by what they waited for, the largest first; the rest is issuing."""
+        resident = min(self.occupancy.active_blocks, self.blocks_timed) * self.occupancy.warps_per_block
+        whole = max(self.timing.cycles * resident, 1.0)
+        return {r: cycles / whole for r, cycles in sorted(self.timing.stalls.items(), key=lambda s: -s[1])}
+
+    @property
+    def bound(self) -> str:
+        """What holds it up: the largest stall, or issuing where the schedulers are busy more than half of the time."""
+        if self.counters["issue_share"] > 0.5:
+            return "issue"
+        return next(iter(self.stalls), "issue")
+
+    def to_document(self) -> dict[str, Any]:
+        """Plain values in SI units, with a timeline of warps (``timeline``: warp, scheduler, cycle, line, what it waited for)."""
+        events = self.events
+        return {
+            "task": self.task,
+            "device": self.device,
+            "time_s": self.time_s,
+            "cycles": self.cycles,
+            "clock_hz": self.clock_hz,
+            "multiprocessors": self.multiprocessors,
+            "blocks": self.blocks,
+            "threads": self.threads,
+            "blocks_timed": self.blocks_timed,
+            "blocks_of_one": self.blocks_of_one,
+            "bound": self.bound,
+            "checked": self.checked,
+            "worst_error": self.worst_error,
+            "findings": [asdict(f) for f in self.findings],
+            "occupancy": {
+                "active_blocks": self.occupancy.active_blocks,
+                "active_warps": self.occupancy.active_warps,
+                "share": self.occupancy.occupancy,
+                "binding": list(self.occupancy.binding),
+            },
+            "stalls": [{"reason": reason, "share": share} for reason, share in self.stalls.items()],
+            "counters": dict(self.counters),
+            "lines": [dict(line) for line in self.lines],
+            "timeline": [
+                {"warp": w, "scheduler": s, "cycle": at, "op": events[n].op, "line": events[n].line, "after": why}
+                for w, s, at, n, why in self.timing.spans
+            ],
+        }
+
+
+def simulate_task(task: Task, launch: Launch, accelerator: Accelerator, *, timed_issues: int = TIMED_ISSUES) -> Simulation:
+    """A task of the lab on ``accelerator``. Raises as :func:`simulate_kernel`."""
+    return simulate_kernel(
+        task.source,
+        launch.arguments,
+        grid=launch.grid,
+        block=launch.block,
+        accelerator=accelerator,
+        name=task.name,
+        regs_per_thread=task.regs,
+        expected=launch.expected,
+        tolerance=launch.tolerance,
+        timed_issues=timed_issues,
+    )
+
+
+def simulate_kernel(
+    source: str | Callable[..., Any],
+    arguments: Mapping[str, Any],
+    *,
+    grid: Sequence[int],
+    block: Sequence[int],
+    accelerator: Accelerator,
+    name: str = "kernel",
+    regs_per_thread: int = 32,
+    expected: Callable[[], Mapping[str, NDArray[Any]]] | None = None,
+    tolerance: float = 1e-4,
+    timed_issues: int = TIMED_ISSUES,
+) -> Simulation:
+    """Run and time one launch. ``expected`` gives the arrays that must come out; small launches are run whole, of large ones the
+    blocks that are timed, and only the elements they wrote are compared.
+
+    Raises InputError for a launch that the GPU refuses or a kernel that does not end, FieldError (with the line) for what the
+    form has not, UnpredictableError for a GPU whose cycles nobody measured.
+    """
+    kernel = read_kernel(source)
+    if accelerator.compute_capability is None or accelerator.compute_units is None or accelerator.boost_hz is None:
+        raise UnpredictableError("no multiprocessors", f"{accelerator.name} has no CUDA multiprocessors that are known")
+    timing = find_sm_timing(accelerator.compute_capability)
+    units, total, threads = accelerator.compute_units, math.prod(grid), math.prod(block)
+    _occupancy(accelerator, threads, regs_per_thread, 0)
+    own = np.arange(0, total, units)  # the blocks of the first multiprocessor, dealt out in turn
+    whole = total * threads <= CHECKED_LANES
+    before = _copied(arguments)
+    if whole:
+        rest = np.setdiff1d(np.arange(total), own)
+        run = run_kernel(
+            kernel, arguments, grid=grid, block=block, blocks=np.concatenate([own, rest]), timed_blocks=MOST_GENERATIONS * 32
+        )
+    else:
+        run = run_kernel(kernel, _copied(arguments), grid=grid, block=block, blocks=own[:1])
+    resident = _occupancy(accelerator, threads, regs_per_thread, run.shared_bytes)
+    at_once = min(resident.active_blocks, len(own))
+    each = max(run.warp_instructions // len(run.blocks), 1)
+    if each * at_once > MOST_ISSUES:
+        text = f"{each * at_once:,} warp instructions live on one multiprocessor at once, {MOST_ISSUES:,} at most are timed"
+        raise InputError(text, hint="give a smaller size")
+    timed = int(min(len(own), max(at_once, min(timed_issues // each, MOST_GENERATIONS * at_once))))
+    if not whole:
+        run = run_kernel(kernel, arguments, grid=grid, block=block, blocks=own[:timed])
+    checked, worst = _check(expected, run, before, tolerance, whole=whole)
+    conditions = _conditions(accelerator, timing, resident, run, timed, total)
+    measured = run_multiprocessor(run.events, timed, run.warps_per_block, conditions)
+    cycles = _extrapolated(measured, timed, at_once, len(own))
+    return Simulation(
+        name,
+        accelerator.name,
+        resident,
+        total,
+        threads,
+        units,
+        accelerator.boost_hz,
+        cycles / accelerator.boost_hz,
+        cycles,
+        timed,
+        len(own),
+        checked,
+        worst,
+        tuple(run.findings),
+        measured,
+        _counters(run, measured, timed * run.warps_per_block),
+        _lines(run, timed * run.warps_per_block),
+        ast.unparse(kernel) if callable(source) else source,
+        tuple(run.events),
+        timing,
+    )
+
+
+def _copied(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {n: v.copy() if isinstance(v, np.ndarray) else v for n, v in arguments.items()}
+
+
+def _occupancy(a: Accelerator, threads: int, regs: int, shared: int) -> Occupancy:
+    """Raises InputError where no block fits."""
+    found = occupancy(a.compute_capability or "", block_threads=threads, regs_per_thread=regs, static_smem=shared)
+    refused = refusal(found)
+    if refused:
+        raise InputError(refused[0], hint=refused[1])
+    if found.active_blocks == 0:
+        what = " and ".join(found.binding)
+        raise InputError(f"no block of {threads:,} threads fits {a.name}: {what}", hint="`gpuwise lab occupancy` says why")
+    return found
+
+
+def _conditions(a: Accelerator, timing: SmTiming, resident: Occupancy, run: Run, timed: int, total: int) -> Conditions:
+    units, clock = a.compute_units or 1, a.boost_hz or 1.0
+    sm = find_sm_limits(a.compute_capability or "")
+    busy = min(units, total)
+    long = single.stream(a, LONG_STREAM_BYTES, LONG_STREAM_BYTES)
+    bandwidth = 2 * LONG_STREAM_BYTES / float(long.time_s[0])
+    unit = architectures().get("sm_" + sm.compute_capability.replace(".", ""))
+    l1 = (unit.l1_bytes if unit is not None and unit.l1_bytes else 0.0) or 128.0 * 1024
+    used = resident.smem_allocated_per_block * resident.active_blocks
+    carveout = next((c for c in sm.carveouts if c >= used), sm.carveouts[-1]) if used else 0
+    lanes = a.fp32_flop_per_clock_per_unit or 128.0
+    fp64 = a.fp64_vector_flop_per_s or a.peak_flop_per_s.get("fp64", 0.0)
+    return Conditions(
+        timing,
+        lanes / 2,
+        max(fp64 / (2 * units * clock), 2.0),
+        4,
+        resident.active_blocks,
+        max(l1 - carveout, 8.0 * 1024),
+        bandwidth / busy / clock,
+        _shared_by(run, timed, total),
+    )
+
+
+def _shared_by(run: Run, timed: int, total: int) -> dict[str, float]:
+    """Array to how many times the blocks of all multiprocessors first ask for what is in it, once a sector."""
+    warps = timed * run.warps_per_block
+    touched: dict[str, list[NDArray[np.int64]]] = {}
+    for e in run.events:
+        if e.op in ("load", "store", "atomic") and e.access is not None:
+            ids = e.access.sector_ids[:warps]
+            touched.setdefault(e.array, []).append(np.unique(ids[ids >= 0]))
+    shares: dict[str, float] = {}
+    for name, parts in touched.items():
+        mine, there = len(np.unique(np.concatenate(parts))), run.arrays[name].nbytes / SECTOR
+        shares[name] = max(1.0, mine * total / timed / max(there, 1.0))
+    return shares
+
+
+def _extrapolated(measured: Timing, timed: int, at_once: int, of_one: int) -> float:
+    """Cycles of all blocks of one multiprocessor, from the pace at which the last of the timed ones ended."""
+    if timed >= of_one:
+        return measured.cycles
+    ends = np.sort(measured.block_ends)
+    if timed >= 2 * at_once:
+        pace = (ends[-1] - ends[at_once - 1]) / (timed - at_once)
+        return float(measured.cycles + pace * (of_one - timed))
+    return measured.cycles * of_one / timed
+
+
+def _check(
+    expected: Callable[[], Mapping[str, NDArray[Any]]] | None,
+    run: Run,
+    before: Mapping[str, Any],
+    tolerance: float,
+    *,
+    whole: bool,
+) -> tuple[bool | None, float]:
+    """Whether what was written is what must be there, and the largest difference over the largest value."""
+    if expected is None:
+        return None, 0.0
+    worst = 0.0
+    for name, right in expected().items():
+        made = run.arrays[name]
+        seen = np.ones(made.shape, bool) if whole else made != before[name]
+        if not whole and made.size == 1:
+            continue  # a sum of all blocks, of which only some were run
+        if seen.any():
+            scale = float(np.abs(right).max()) or 1.0
+            worst = max(worst, float(np.abs(made - right)[seen].max()) / scale)
+    return worst <= tolerance, worst
+
+
+def _counters(run: Run, measured: Timing, warps: int) -> dict[str, float]:
+    """Of the timed blocks."""
+    made: dict[str, float] = {"warp_instructions": measured.issued}
+    sectors = useful = conflicts = 0
+    for e in run.events:
+        made[e.op] = made.get(e.op, 0) + int(e.warps[:warps].sum())
+        if e.access is None:
+            continue
+        if e.op.startswith("shared"):
+            conflicts += int(np.maximum(e.access.wavefronts[:warps] - 1, 0).sum())
+        else:
+            sectors += int(e.access.sectors[:warps].sum())
+            lanes = e.lanes * warps / max(int(e.warps.sum()), 1) * (e.warps[:warps].mean() if warps else 0)
+            useful += lanes * run.arrays[e.array].dtype.itemsize * int(e.warps.sum()) / len(e.warps)
+    lanes_of = sum(e.lanes for e in run.events)
+    return made | {
+        "active_lanes": lanes_of / max(32 * run.warp_instructions, 1),
+        "issue_share": measured.issued / max(4 * measured.cycles, 1.0),
+        "sectors": sectors,
+        "useful_share": min(useful / (sectors * SECTOR), 1.0) if sectors else 1.0,
+        "bank_conflicts": conflicts,
+        "dram_bytes": measured.dram_bytes,
+        "l2_bytes": measured.l2_bytes,
+        "l1_hit_share": measured.l1_hits / measured.l1_sectors if measured.l1_sectors else 0.0,
+    }
+
+
+def _lines(run: Run, warps: int) -> tuple[Mapping[str, Any], ...]:
+    made: dict[int, dict[str, Any]] = {}
+    for e in run.events:
+        line = made.setdefault(e.line, {"line": e.line, "instructions": 0, "sectors": 0, "bank_conflicts": 0})
+        line["instructions"] += int(e.warps[:warps].sum())
+        if e.access is not None and e.op.startswith("shared"):
+            line["bank_conflicts"] += int(np.maximum(e.access.wavefronts[:warps] - 1, 0).sum())
+        elif e.access is not None:
+            line["sectors"] += int(e.access.sectors[:warps].sum())
+    return tuple(made[n] for n in sorted(made))

@@ -1,0 +1,134 @@
+"""The same product measured on this machine and predicted on others, with why each takes as long as it does.
+
+Predictions are those of ``gpuwise op`` (``predict.kernels.single`` and ``predict.cpu``); nothing here knows a rate of its own.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.facts.hardware.naming import find_accelerator
+from gpuwise.plan.one_op import USUAL, Row, find_processor, matmul
+from gpuwise.predict.kernels.transfer import transfer_time
+from gpuwise.predict.step.stack_costs import find_stack_costs
+
+REPEATS, PATIENCE_S = 7, 2.0
+"""Runs that are measured, and after how many seconds of them no further one begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Versus:
+    """One device: seconds of the product, and where it is a GPU, of its launch and of the copies of three matrices."""
+
+    device: str
+    basis: str
+    """``measured`` here, or what the prediction stands on."""
+    time_s: float
+    launch_s: float
+    copy_s: float | None
+    why: str
+
+    @property
+    def with_copies_s(self) -> float:
+        return self.time_s + self.launch_s + (self.copy_s or 0.0)
+
+    def to_document(self) -> dict[str, Any]:
+        return {**asdict(self), "with_copies_s": self.with_copies_s}
+
+
+def compare_product(n: int, gpus: Sequence[str], cpu: str | None = None) -> list[Versus]:
+    """This CPU first (measured), then this machine's GPU if PyTorch reaches one (measured), then the predicted ones.
+
+    Raises UnknownNameError, AmbiguousNameError for a name, UnpredictableError for a GPU without an fp32 rate.
+    """
+    cards = [find_accelerator(name, prefer=USUAL) for name in gpus]
+    processor = None if cpu is None else find_processor(cpu)
+    rows = [_here(n), *_gpu_here(n)]
+    if processor is not None:
+        predicted = matmul(n, n, n, "fp32", [processor]).rows[0]
+        rows.append(Versus(predicted.device, predicted.time_s.basis, predicted.time_s.expected, 0.0, None, _why(predicted, n)))
+    return rows + [_predicted(card, n) for card in cards]
+
+
+def measure_product(n: int) -> float:
+    """Median seconds of numpy's fp32 product of n x n here."""
+    dice = np.random.default_rng(1)
+    a, b = (dice.standard_normal((n, n), dtype=np.float32) for _ in range(2))
+    out, taken = np.empty_like(a), list[float]()
+    np.matmul(a, b, out=out)
+    while len(taken) < REPEATS and sum(taken) < PATIENCE_S:
+        began = time.perf_counter()
+        np.matmul(a, b, out=out)
+        taken.append(time.perf_counter() - began)
+    return statistics.median(taken)
+
+
+def _here(n: int) -> Versus:
+    from gpuwise.machine.bench.subjects import this_processor
+
+    seconds, subject = measure_product(n), this_processor()
+    why = "numpy's product, on as many threads as its library was given here"
+    return Versus(f"{subject.name} (this CPU)", "measured", seconds, 0.0, None, why)
+
+
+def _gpu_here(n: int) -> list[Versus]:
+    """This machine's first GPU, by the same measurement as ``gpuwise bench``; none where PyTorch reaches none."""
+    from gpuwise.machine.bench.cases import product_case
+    from gpuwise.machine.bench.run import Limits, run_case
+    from gpuwise.machine.bench.subjects import find_subjects, has_torch
+    from gpuwise.machine.devices.find import find_devices
+
+    try:
+        backends = find_devices().backends
+    except ImportError:
+        return []
+    try:
+        seen = any(backend.identities() for backend in backends)
+        subject = next((s for s in find_subjects(backends) if s.kind == "cuda"), None) if seen and has_torch() else None
+        if subject is None:
+            return []
+        record = run_case(product_case("fp32", n, n, n, frozenset({"cuda"})), subject, Limits(each_s=PATIENCE_S))
+    finally:
+        for backend in backends:
+            backend.close()
+    if record.time_s is None:
+        return []
+    launch, copies = find_stack_costs("eager").launch_s, None
+    if subject.accelerator is not None:
+        copies = _copies(subject.accelerator, n)
+    why = "as `gpuwise bench` measures it"
+    return [Versus(f"{subject.name} (this GPU)", "measured", record.time_s, launch, copies, why)]
+
+
+def _copies(a: Accelerator, n: int) -> float:
+    """Two matrices in, one out."""
+    if a.unified_memory:
+        return 0.0
+    size = 4.0 * n * n
+    return float(transfer_time(a, 2 * size, "h2d").time_s[0]) + float(transfer_time(a, size, "d2h").time_s[0])
+
+
+def _predicted(a: Accelerator, n: int) -> Versus:
+    from gpuwise.facts.hardware.systems import Cluster, default_system
+
+    row = matmul(n, n, n, "fp32", [Cluster(default_system(a), 1)]).rows[0]
+    launch = find_stack_costs("eager").launch_s
+    return Versus(a.name, row.time_s.basis, row.time_s.expected, launch, _copies(a, n), _why(row, n))
+
+
+def _why(row: Row, n: int) -> str:
+    """In words: what binds, and how far from the peak."""
+    share = f"{100 * row.share_of_peak:.0f} % of its peak"
+    return {
+        "compute": f"arithmetic binds: {share}; {2 * n / 12:.0f} FLOP for each byte that must move",
+        "memory": f"memory binds: {share}; the matrices are too small to reuse what is read",
+        "latency": f"it waits: {share}; {n:,} x {n:,} has too few tiles to fill it",
+        "launch": f"the launch takes longer than the product: {share}",
+    }.get(row.bound, share)

@@ -1,0 +1,148 @@
+"""Time of kernels: the laws of banks, sectors, latency hiding and bandwidth, and the document."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpuwise.errors import InputError, UnpredictableError
+from gpuwise.facts.hardware.naming import find_accelerator
+from gpuwise.facts.hardware.sm_timing import sm_timings
+from gpuwise.lab.access import tag_wavefronts, warp_access
+from gpuwise.lab.beside_cpu import crossover, side
+from gpuwise.lab.simulation import Simulation, simulate_kernel, simulate_task
+from gpuwise.lab.tasks import TASKS, launch_of
+from gpuwise.predict.kernels import single
+
+V100, A100 = find_accelerator("v100-sxm-16gb"), find_accelerator("a100-sxm-80gb")
+DFMA = """
+def dfma(x, n):
+    i = cuda.grid(1)
+    v = x[i]
+    a = v + v
+    for k in range(n):
+        v = v * a + a
+        v = v * a + a
+        v = v * a + a
+        v = v * a + a
+    x[i] = v
+"""
+
+
+def lanes(stride: int, size: int) -> Any:
+    return np.arange(64)[:, None] * 128 + np.arange(32) * stride * size
+
+
+@pytest.mark.parametrize("size", [4, 8])
+def test_bank_conflicts_are_the_common_divisor_of_stride_and_banks(size: int) -> None:
+    """Counted by the profiler at each of these strides on A100 and A40 (l1tex__data_pipe_lsu_wavefronts)."""
+    for stride in range(1, 65):
+        made = warp_access(lanes(stride, size), np.ones((64, 32), bool), size)
+        conflicts = np.gcd(stride, 32) if size == 4 else 2 * min(np.gcd(stride, 16), 16)
+        assert (made.wavefronts == conflicts).all(), stride
+
+
+def test_sectors_and_lines() -> None:
+    every, half = np.ones((64, 32), bool), np.arange(32) < 16
+    assert (warp_access(lanes(1, 4), every, 4).sectors == 4).all()
+    assert (warp_access(lanes(8, 4), every, 4).sectors == 32).all()
+    assert (warp_access(lanes(1, 8), every, 8).sectors == 8).all()
+    assert (warp_access(lanes(1, 4), np.broadcast_to(half, (64, 32)), 4).sectors == 2).all()
+    assert (warp_access(lanes(0, 4), every, 4).wavefronts == 1).all()
+    assert (warp_access(lanes(1, 4), ~every, 4).sectors == 0).all()
+
+
+def test_tags_serve_four_lines_a_cycle_at_most() -> None:
+    assert 8 <= tag_wavefronts(lanes(64, 4)).mean() < 9  # measured: 8.0
+    assert (tag_wavefronts(lanes(1, 4)) == 1).all()
+    assert abs(float(tag_wavefronts(lanes(32, 4)).mean()) / 8.3 - 1) < 0.06
+
+
+def dfma(warps: int) -> Simulation:
+    x = np.ones(80 * 32 * warps)
+    return simulate_kernel(DFMA, {"x": x, "n": 64}, grid=(80,), block=(32 * warps,), accelerator=V100)
+
+
+@pytest.mark.parametrize(("warps", "measured"), [(1, 8.67), (2, 4.29), (4, 2.14), (8, 1.08), (16, 1.03)])
+def test_latency_hiding_on_a_v100(warps: int, measured: float) -> None:
+    """RRZE gpu-benches: cycles a DFMA and SM, dependent ones; the load before the loop taken off."""
+    made = dfma(warps)
+    before = made.timing_constants.dram_cycles + made.timing_constants.fp64_cycles
+    assert abs((made.cycles - before) / (warps * 64 * 4) / measured - 1) < 0.12
+
+
+def test_a_copy_takes_what_the_kernel_model_says() -> None:
+    """One voice: the sustained bandwidth is that of `gpuwise op stream`."""
+    n = 1 << 22
+    launch = launch_of(TASKS["vector-add"], n)
+    made = simulate_task(TASKS["vector-add"], launch, A100)
+    sustained = 2e9 / float(single.stream(A100, 1e9, 1e9).time_s[0])
+    assert made.bound == "memory bandwidth" and abs(launch.copied_bytes / made.time_s / sustained - 1) < 0.06
+
+
+def task(name: str, size: int) -> Simulation:
+    return simulate_task(TASKS[name], launch_of(TASKS[name], size), A100, timed_issues=15_000)
+
+
+def test_padding_takes_the_bank_conflicts_away() -> None:
+    plain, padded = task("transpose", 512), task("transpose-padded", 512)
+    assert plain.checked and padded.checked
+    assert plain.counters["bank_conflicts"] > 0 == padded.counters["bank_conflicts"]
+    assert plain.bound == "load unit" and plain.time_s > 1.3 * padded.time_s
+
+
+def test_tiles_bring_fewer_sectors_and_less_time() -> None:
+    naive, tiled = task("matmul-naive", 96), task("matmul-tiled", 96)
+    assert tiled.counters["sectors"] < 0.3 * naive.counters["sectors"]
+
+
+def test_divergent_lanes_are_counted() -> None:
+    assert task("divergence", 20_000).counters["active_lanes"] < 0.6 < 0.99 < task("vector-add", 25_600).counters["active_lanes"]
+
+
+def test_a_gather_uses_little_of_what_it_fetches() -> None:
+    assert task("gather", 50_000).counters["useful_share"] < 0.45
+
+
+def test_the_document_is_plain_and_holds_a_timeline() -> None:
+    made = task("softmax", 40)
+    document = json.loads(json.dumps(made.to_document(), allow_nan=False))
+    assert document["checked"] is True and document["findings"] == []
+    assert sum(s["share"] for s in document["stalls"]) + document["counters"]["issue_share"] > 0.99 or document["stalls"]
+    spans = document["timeline"]
+    assert spans and set(spans[0]) == {"warp", "scheduler", "cycle", "op", "line", "after"}
+    assert all(s["scheduler"] == s["warp"] % 4 for s in spans)
+    by_slot = [(s["scheduler"], s["cycle"]) for s in spans]
+    assert len(by_slot) == len(set(by_slot))  # a scheduler issues one instruction a cycle
+
+
+def test_the_gpu_wins_from_some_size_on_and_later_with_copies() -> None:
+    from gpuwise.facts.hardware.cpus import find_cpu
+
+    cpu = find_cpu("EPYC 9654")
+    launch = launch_of(TASKS["vector-add"], 4096)
+    small = side(TASKS["vector-add"], launch, 4096, task("vector-add", 4096), A100, cpu)
+    assert small.gpu_and_copies_s > small.gpu_s > small.kernel_s > 0
+    found = crossover(TASKS["reduction"], A100, cpu)
+    assert len(found.sides) >= 3 and set(found.to_document()) == {"sizes", "crossover", "crossover_with_copies"}
+    assert found.size is None or found.size_with_copies is None or found.size <= found.size_with_copies
+
+
+def test_what_no_gpu_runs_is_refused() -> None:
+    arguments = {"x": np.zeros(64, np.float32)}
+    with pytest.raises(InputError, match="1,024"):
+        simulate_kernel("def k(x):\n    pass", arguments, grid=(1,), block=(2000,), accelerator=A100)
+    big = "def k(x):\n    s = cuda.shared.array(60000, float32)\n    s[0] = 1.0"
+    with pytest.raises(InputError, match="shared memory"):
+        simulate_kernel(big, arguments, grid=(1,), block=(32,), accelerator=A100)
+    with pytest.raises(UnpredictableError, match=r"6\.0"):
+        simulate_kernel("def k(x):\n    pass", arguments, grid=(1,), block=(32,), accelerator=find_accelerator("p100-pcie-16gb"))
+
+
+def test_every_timed_capability_is_of_the_table_of_limits() -> None:
+    from gpuwise.facts.hardware.sm_limits import sm_limits
+
+    assert set(sm_timings()) <= set(sm_limits())
