@@ -63,7 +63,7 @@ def compare(document: Mapping[str, Any]) -> list[str]:
     body = [
         f"<h2>{escape(' and '.join(names))}</h2>",
         verdict(sentences(d["verdict"])),
-        table("Side by side", ["", *names], rows),
+        table("Side by side", ["what", *names], rows),
     ]
     return [*body, notes(sentences(d["notes"]))]
 

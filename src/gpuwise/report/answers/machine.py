@@ -26,7 +26,7 @@ def doctor(document: Mapping[str, Any]) -> list[str]:
     rows = [TableRow(name.replace("_", " "), [cell(resources[name])]) for name in ("cpus", "memory_bytes", "shm_bytes", "nofile")]
     system = d["machine"]["system"]
     rows = [TableRow("system", [TableCell(system["name"].text, system["kernel"].text)]), *rows]
-    return [*body, heading("The machine"), table("The machine", ["", ""], rows)]
+    return [*body, heading("The machine"), table("The machine", ["what", "value"], rows)]
 
 
 def history(document: Mapping[str, Any]) -> list[str]:

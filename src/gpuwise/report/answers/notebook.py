@@ -30,4 +30,4 @@ def _body(value: Plan[Any] | Fit[Any] | Capacity) -> list[str]:
         return code.own(document)
     shown = [(name, at) for name, at in At(document).items() if not isinstance(at.expected.value, dict | list)]
     rows = [TableRow(name.replace("_", " "), [cell(at)]) for name, at in shown]
-    return [table("A step", ["", ""], rows)]
+    return [table("A step", ["what", "value"], rows)]

@@ -202,4 +202,4 @@ def _remedies(strategy: At, place: At, title: str) -> str:
             name = Markup(f'<label for="{title.lower()}-{i}">{tick} {escape(name)}</label>')
         fits = TableCell("fits" if r["fits"].value else "does not", mark="best" if r["fits"].value else "weak")
         rows.append(TableRow(name, [fits, cell(r["saved_bytes"]), cell(r["memory_bytes"]), cell(r["slower"])]))
-    return table(title, ["change", "", "saves", "memory", "slower by"], rows)
+    return table(title, ["change", "then", "saves", "memory", "slower by"], rows)
