@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -205,3 +206,74 @@ def hung():
         return token_step(model, rows)
 
     return {"model": Tiny(), "data": Rows(80), "step": step, "collate": pad}
+
+
+class Attention(nn.Module):
+    """Named as in Transformers' Llama; heads are as many as the projections give."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.head_dim = width // heads
+        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (nn.Linear(width, width, bias=False) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, t, _ = x.shape
+        q, k, v = (p(x).view(b, t, -1, self.head_dim).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
+        attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.o_proj(attended.transpose(1, 2).reshape(b, t, -1))
+
+
+class Gated(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gate_proj, self.up_proj = nn.Linear(width, 2 * width, bias=False), nn.Linear(width, 2 * width, bias=False)
+        self.down_proj = nn.Linear(2 * width, width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Layer(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.RMSNorm(width), nn.RMSNorm(width)
+        self.self_attn, self.mlp = Attention(width, heads), Gated(width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.self_attn(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
+
+
+class LlamaLike(nn.Module):
+    def __init__(self, width: int = 16, heads: int = 4, vocabulary: int = 32) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.layers = nn.ModuleList(Layer(width, heads) for _ in range(2))
+        self.norm, self.lm_head = nn.RMSNorm(width), nn.Linear(width, vocabulary, bias=False)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.tokens(ids)
+        for layer in self.layers:
+            x = layer(x)
+        return self.lm_head(self.norm(x))
+
+
+def llama_like(heads: int = 4):
+    model = LlamaLike(heads=heads)
+    return {**tokens(clip=0.5), "model": model, "optimizer": lambda m: written(torch.optim.AdamW(m.parameters(), lr=0.01), m)}
+
+
+def llama():
+    """Transformers' own, with fewer key heads than heads; it needs no step."""
+    sys.modules["torchvision"] = None  # type: ignore[assignment]  # whose binary may be of another release, and then nothing imports
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(vocab_size=32, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+                         num_key_value_heads=2, max_position_embeddings=64, tie_word_embeddings=False)  # fmt: skip
+    model = LlamaForCausalLM(config)
+    return {
+        "model": model,
+        "data": Rows(),
+        "clip": 0.5,
+        "optimizer": lambda m: written(torch.optim.AdamW(m.parameters(), lr=0.01), m),
+    }

@@ -38,12 +38,39 @@ def test_ranks_train_as_one_process(name: str, ranks: Callable[..., Any], alone:
         alone.update(result(ranks("tokens", 1, out="alone", epochs=2, settings=["clip=0.5"])))
     found = result(ranks("tokens", n, layout=layout, epochs=2, settings=["clip=0.5"]))
     assert len(found["losses"]) == 6
+    check_equal(found, alone)
+
+
+def check_equal(found: dict[str, Any], alone: dict[str, Any]) -> None:
     assert found["losses"] == pytest.approx(alone["losses"], rel=1e-6)
     for step, gradients in enumerate(alone["gradients"]):
         for parameter, value in gradients.items():
             torch.testing.assert_close(found["gradients"][step][parameter], value, rtol=1e-4, atol=1e-6, msg=parameter)
     for parameter, value in alone["weights"].items():
-        torch.testing.assert_close(found["weights"][parameter], value, rtol=1e-5, atol=1e-5, msg=parameter)
+        # a hundredth of an update: Adam makes whole steps of gradients near zero
+        torch.testing.assert_close(found["weights"][parameter], value, rtol=1e-5, atol=1e-4, msg=parameter)
+
+
+@pytest.mark.parametrize("task", ["llama_like", pytest.param("llama", marks=pytest.mark.slow)])
+def test_tensor_parallel_trains_as_one_process(task: str, ranks: Callable[..., Any]) -> None:
+    """Tensor 2 x FSDP2 2, and saved in the middle: it goes on without tensor parallel."""
+    alone = result(ranks(task, 1, out="alone", epochs=1))
+    found = result(ranks(task, 4, out="four", layout={"dp": 2, "tp": 2, "sharding": "zero3", "micro_batch": 2}, epochs=1))
+    check_equal(found, alone)
+    first = ranks(task, 4, layout={"dp": 2, "tp": 2, "sharding": "zero3"}, steps=1)
+    assert first.codes() == [0] * 4, first.output
+    again = result(ranks(task, 2, epochs=1))
+    assert again["losses"] == pytest.approx(alone["losses"], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("task", "settings", "message"),
+    [("tokens", [], "Block has no mlp.down_proj"), ("llama_like", ["heads=1"], "1 heads do not divide over 2 ranks")],
+)
+def test_tensor_parallel_is_refused_elsewhere(task: str, settings: list[str], message: str, ranks: Callable[..., Any]) -> None:
+    run = ranks(task, 2, layout={"dp": 1, "tp": 2}, settings=settings)
+    assert set(run.codes()) == {2}, run.output
+    assert message in (run.out / "refused.json").read_text()
 
 
 @pytest.mark.parametrize("sharding", ["none", "zero3"])

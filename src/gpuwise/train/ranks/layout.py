@@ -97,9 +97,11 @@ def checked(layout: Layout) -> Layout:
         raise LayoutError(
             "batch", f"{layout.global_batch} samples a step do not reach {layout.dp} ranks", hint="give --global-batch more"
         )
-    if layout.tp > 1 or layout.pp > 1:
-        what = f"tensor parallel {layout.tp}" if layout.tp > 1 else f"pipeline parallel {layout.pp}"
-        raise LayoutError("on ranks", f"`run` cannot do {what}", hint="leave it out, or export the plan to a tool that can")
+    if layout.pp > 1:
+        hint = "leave it out, or export the plan to a tool that can"
+        raise LayoutError("on ranks", f"`run` cannot do pipeline parallel {layout.pp}", hint=hint)
+    if layout.tp > 1 and layout.dp > 1 and layout.sharding == "none":
+        raise LayoutError("tensor", "tensor parallel ranks are replicated by FSDP2, not by DDP", hint="add --sharding zero3")
     return layout
 
 

@@ -31,6 +31,7 @@ from gpuwise.train.ranks.samples import Cursor, Key, Order, derived, loader, sha
 from gpuwise.train.ranks.saving import Saver, load_state, newest, reason, state_of
 from gpuwise.train.ranks.settings import RankSettings
 from gpuwise.train.ranks.task import Task, loss_of
+from gpuwise.train.ranks.tensor import parallelize
 from gpuwise.train.ranks.wrap import Wrapped, control_group, equalise_statistics, mesh_of, norm, running, scale, wrap
 
 Parts = list[tuple[list[Key], bool]]
@@ -79,10 +80,16 @@ class Training:
         self.meter = Meter()
         self.mesh = mesh_of(layout, device_type)
         self.dp_rank = self.mesh.get_local_rank("replicate") * self.mesh["shard"].size() + self.mesh.get_local_rank("shard")
+        if layout.tp > 1:
+            parallelize(task.model, self.mesh["tp"])
         journal.event("predicted", collectives=collectives(task.model, layout, clips=task.clip is not None))
         self.wrapped: Wrapped = wrap(task.model, layout, self.mesh, self.meter)
         self.device = next(task.model.parameters()).device
         self.optimizer = task.optimizer(task.model)
+        if layout.tp > 1:
+            for group in self.optimizer.param_groups:
+                # one call for all parameters wants all on one mesh
+                group.update(foreach=False, **({"fused": False} if "fused" in group else {}))
         self.scheduler = None if task.scheduler is None else task.scheduler(self.optimizer)
         self.order = Order(task.n_samples, layout.global_batch, settings.seed)
         self.step, self.cursor = 0, Cursor()

@@ -12,6 +12,7 @@ from torch import nn
 
 from gpuwise.train.levers.modules import repeated_blocks
 from gpuwise.train.ranks.layout import Layout
+from gpuwise.train.ranks.wrap import local_of
 
 FIRST_BUCKET, BUCKET = 1 << 20, 25 << 20
 """Bytes of DDP's first bucket and of the others (its defaults, PyTorch 2.7 to 2.13)."""
@@ -22,7 +23,8 @@ Counts = dict[str, list[int]]
 
 def collectives(model: nn.Module, layout: Layout, *, clips: bool) -> Counts:
     """Number and bytes by kind on each rank, of a step whose micro-batches are all there (DDP: from the second step on, when it
-    has its buckets). Bytes as :class:`gpuwise.train.ranks.meter.Meter` counts them. ``model`` as it is before it is laid out."""
+    has its buckets). Bytes as :class:`gpuwise.train.ranks.meter.Meter` counts them; tensor parallel layers exchange inside of
+    torch, and are not among them. ``model`` as it is before it is given to DDP or FSDP2."""
     found: Counts = {}
     if layout.n_ranks > 1:
         found["all-reduce"] = [1 + clips, TOTALS_BYTES + clips * NORM_BYTES]
@@ -36,23 +38,24 @@ def collectives(model: nn.Module, layout: Layout, *, clips: bool) -> Counts:
         return found
     width = layout.shard_group if layout.sharding == "hybrid" else layout.dp
     n, held = layout.n_micro, 2 if layout.precision == "bf16" else 4
-    *blocks, root = _units(model, width)
-    for elements in (*blocks, root):
-        again = elements is not root and layout.sharding != "zero2"
-        _add(found, "all-gather", n * (1 + again), n * (1 + again) * elements[0] * held)
-        _add(found, "reduce-scatter", n, n * elements[0] * 4)
+    units = _units(model, width)
+    for at, elements in enumerate(units):
+        again = at < len(units) - 1 and layout.sharding != "zero2"
+        _add(found, "all-gather", n * (1 + again), n * (1 + again) * elements * held)
+        _add(found, "reduce-scatter", n, n * elements * 4)
         if layout.sharding == "hybrid":
-            _add(found, "all-reduce", n, n * elements[0] * 4 // width)
+            _add(found, "all-reduce", n, n * elements * 4 // width)
     return found
 
 
-def _units(model: nn.Module, width: int) -> list[tuple[int]]:
+def _units(model: nn.Module, width: int) -> list[int]:
     """Elements of what FSDP2 gathers together, each parameter's rows made a multiple of the ranks: blocks, then the rest."""
     blocks = repeated_blocks(model)
     inside = {id(p) for block in blocks for p in block.parameters()}
     groups: list[Sequence[nn.Parameter]] = [list(block.parameters()) for block in blocks]
     groups.append([p for p in model.parameters() if id(p) not in inside])
-    return [(sum(math.ceil(p.shape[0] / width) * width * p[0].numel() for p in group),) for group in groups if group]
+    shapes = [[local_of(p).shape for p in group] for group in groups if group]
+    return [sum(math.ceil(s[0] / width) * width * math.prod(s[1:]) for s in group) for group in shapes]
 
 
 def _add(found: Counts, kind: str, n: int, n_bytes: int) -> None:

@@ -117,7 +117,7 @@ def norm(model: nn.Module, layout: Layout) -> float:
         parts = layout.pp
         if isinstance(parameter, DTensor):
             for at, placement in enumerate(parameter.placements):
-                parts *= parameter.device_mesh.size(at) if placement.is_shard() else 1
+                parts *= 1 if placement.is_replicate() else parameter.device_mesh.size(at)
         total += gradient.double().square().sum().cpu() * parts / layout.n_ranks
     if layout.n_ranks > 1:
         dist.all_reduce(total, group=control_group())
