@@ -16,7 +16,8 @@ SMALL = "sgl-project/sglang,{},meta-llama/Llama-3.1-8B-Instruct,A100 SXM4 80GB,b
 TABLES = {
     "apex_plus_h100.csv": f"{APEX},,,,one replica,4,0.5,,100,74,81,,,0.97,,0.0394,,0.0203,,1.652,\n",
     "sglang_small_tables.csv": f"{SMALL.format('sglang,0.3.0')},,,,,1,4,,300,,,,,,,,0.032,,0.0132,,1.564\n"
-    f"{SMALL.format('vllm,0.6.0 (V0 --num-scheduler-steps 10)')},,,,,1,4,,300,,,,,,,,0.1,,0.0141,,1.69\n",
+    f"{SMALL.format('vllm,0.6.0 (V0 --num-scheduler-steps 10)')},,,,,1,4,,300,,,,,,,,0.1,,0.0141,,1.69\n"
+    f"{SMALL.format('sglang,0.3.0')},,,,,1,4,,300,,,,,,,,,,,,\n",
     "dstack_405b_and_pd.csv": "dstackai/benchmarks PD ratio,sglang,latest,openai/gpt-oss-120b,H200 SXM 141GB,mxfp4,closed loop"
     ",,,,1:3,2,,32,96,128,128,,,,9.0,0.1,0.1,0.01,0.01,,\n",
 }
@@ -44,12 +45,14 @@ def test_runs_say_what_they_are_or_why_not(folder: Path) -> None:
         ("sglang", False),
         ("vLLM V0", True),
         ("sglang", True),
+        ("sglang", True),
         ("trtllm throughput", False),
         ("trtllm throughput", True),
         ("trtllm", False),
     ]
     assert "num-scheduler-steps" in runs[2].reason
-    assert runs[4].config is not None and runs[4].config.kv_dtype == "fp8"
+    assert "no figure" in runs[3].reason
+    assert runs[5].config is not None and runs[5].config.kv_dtype == "fp8"
 
 
 def test_scores_are_near_what_was_measured(folder: Path) -> None:

@@ -82,9 +82,9 @@ def _run(r: dict[str, Any]) -> LoadRun:
     name = f"{r['model'].split('/')[-1]} {r['gpu']} tp{r['tp']:g}"
     figures = tuple(Figure(m, r[f"{m}_s"]) for m in _METRICS if math.isfinite(r[f"{m}_s"]))
     if r["saturated"] == "True" or not math.isfinite(r["request_rate"]):
-        figures = (Figure("req_s", 1.0 / r["req_s"]),) if r["req_s"] > 0 else figures[:0] or figures
+        figures = (Figure("req_s", 1.0 / r["req_s"]),) if r["req_s"] > 0 else figures
     run = LoadRun(label, name, r["gpu"], figures or (Figure("req_s", math.nan),))
-    why = _why_not(r)
+    why = _why_not(r) or ("" if figures else "no figure of it is published")
     if why:
         return replace(run, reason=why)
     settings = Settings(
