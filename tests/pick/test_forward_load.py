@@ -10,6 +10,7 @@ import pytest
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
+from gpuwise.pick import forward_load
 from gpuwise.pick.forward_load import BatchTimes, batch_times, capacity_forward, largest, rank_forward, simulate
 from gpuwise.serve.load.targets import parse_targets
 
@@ -63,7 +64,8 @@ def test_the_largest_rate_keeps_the_target_and_falls_with_it() -> None:
     assert largest(FLAT, parse_targets("e2e_p95=9ms")) is None
 
 
-def test_a_fleet_for_a_rate_has_a_price() -> None:
+def test_a_fleet_for_a_rate_has_a_price(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forward_load, "REQUESTS", 300)
     answer = capacity_forward(
         VIT, find_cluster("l40s"), workload="vision", targets=parse_targets("e2e_p95=20ms"), requests_per_s=9000, today=TODAY
     )

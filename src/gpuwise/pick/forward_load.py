@@ -184,8 +184,9 @@ def batch_times(arch: Architecture, cluster: Cluster, tokens: int, precision: st
     return BatchTimes(sizes, tuple(e.expected for e in found), sigma, found[-1].basis)
 
 
-def simulate(times: BatchTimes, rate_per_s: float, n: int = REQUESTS, seed: int = 0) -> ForwardPoint:
-    """``n`` Poisson requests at a rate, in batches of all that wait."""
+def simulate(times: BatchTimes, rate_per_s: float, n: int | None = None, seed: int = 0) -> ForwardPoint:
+    """``n`` Poisson requests (None: as many as usual) at a rate, in batches of all that wait."""
+    n = REQUESTS if n is None else n
     arrival = (unit_arrivals(n, 1.0, np.random.default_rng(seed)) / rate_per_s).tolist()
     most = times.sizes[-1]
     seconds = [0.0, *(times.of(b) for b in range(1, most + 1))]

@@ -30,7 +30,9 @@ WEAK_GAIN = 0.02
 
 
 def requests(rate_per_s: float) -> str:
-    """``"4.61 requests/s"``; slow ones by the minute or hour."""
+    """``"4.61 requests/s"``; slow ones by the minute or hour, fast ones without a fraction."""
+    if rate_per_s >= 1000:
+        return f"{rate_per_s:,.0f} requests/s"
     for unit, seconds in (("s", 1.0), ("min", 60.0)):
         if rate_per_s * seconds >= 1:
             return f"{rate_per_s * seconds:.3g} requests/{unit}"
