@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from gpuwise.lab import kernel
+
 OWN = """import math
 
 def scale(x, out, a):
@@ -26,7 +28,8 @@ def test_a_task_beside_a_cpu(gpuwise: Callable[..., Any]) -> None:
     assert ran.document["timeline"] and ran.document["beside"]["copy_s"] > ran.document["time_s"]
 
 
-def test_ones_own_kernel(gpuwise: Callable[..., Any], tmp_path: Path) -> None:
+def test_ones_own_kernel(gpuwise: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel, "MOST_EVENTS", 2000)
     file = tmp_path / "k.py"
     launch = ("--grid", "4", "--block", "64", "--arg", "x=256", "--arg", "out=zeros:256", "--arg", "a=2.5")
     file.write_text(OWN.replace("{shift}", ""))
