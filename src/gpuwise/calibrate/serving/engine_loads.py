@@ -105,6 +105,8 @@ def _why_not(r: dict[str, Any]) -> str:
         return f"{r['engine']} is not simulated"
     if r["spec_decode"] and r["spec_decode"] != "none":
         return "drafts and how many of them are accepted are not published"
+    if "power limit" in r["notes"]:
+        return "cards held to less than their power"
     if "PD ratio" in r["source"]:
         return "separate prefill and decode fleets"
     steps = re.search(r"num-scheduler-steps (\d+)", r["notes"] + " " + r["engine_version"])
@@ -214,7 +216,7 @@ def _first_token(row: ServingRow, ttft_s: float) -> LoadRun:
     )
     if row.reason or config is None or row.architecture is None or row.system is None:
         return replace(run, reason=row.reason or "layout not stated")
-    users = max(row.sequences // config.attention_dp, 1)  # of one of the groups that attend apart
+    users = row.sequences
     n = users * WAVES
     requests = Requests(np.zeros(n), _between(row.prompt, n, 1), _between(row.output, n, 2))
     settings = Settings(prefix_caching=False, max_model_len=int(row.prompt + row.output) + 256, chunked_prefill=True)
@@ -242,11 +244,10 @@ def _waves_mean(run: LoadRun, ttft_s: NDArray[np.float64]) -> float:
 
 
 def engine_figure(run: LoadRun, result: Run, figure: Figure) -> float:
-    """The figure of a simulated run, in seconds; of groups that attend apart one was simulated."""
+    """The figure of a simulated run, in seconds."""
     if run.closed is not None and figure.metric == "ttft_mean":
         return _waves_mean(run, result.ttft_s)
-    groups = run.config.attention_dp if run.config is not None else 1
-    return predicted(result, figure) / (groups if figure.metric == "token" else 1)
+    return predicted(result, figure)
 
 
 def engine_labels(run: LoadRun) -> list[str]:

@@ -69,6 +69,8 @@ class Configuration:
             parts.append("whole prompts")
         if s.prefix_caching is False:
             parts.append("no prefix cache")
+        if s.drafts is not None:
+            parts.append(f"{s.drafts.tokens} guessed tokens a step")
         return ", ".join(parts)
 
     def document(self) -> dict[str, object]:
@@ -132,6 +134,9 @@ def layouts(arch: Architecture, system: System, most: int, wanted: Wanted) -> It
                     experts = replace(plain, moe_tp=1, moe_ep=n)
                     if arch.heads % n == 0:
                         yield Configuration(arch, system, experts, settings, wanted.slowdown)
+                    if arch.mla is not None:  # every rank of a tensor group would hold the whole of its one latent head's cache
+                        apart = replace(experts, tp=1, attention_dp=n)
+                        yield Configuration(arch, system, apart, settings, wanted.slowdown)
 
 
 def _formats(arch: Architecture, bits: int) -> Sequence[str]:

@@ -37,7 +37,7 @@ class BudgetEngine(Engine):
             n = len(self.running) - (self.partial >= 0)
         elif need:
             pool.take(need)
-        budget = self.limits.tokens - n
+        budget = self.limits.tokens - n * self.limits.row_tokens
         chunks: list[tuple[int, int]] = []
         ended: list[int] = []
         if self.partial >= 0:

@@ -59,6 +59,8 @@ class Limits:
     """Tokens of an answer that requests allow (``max_tokens``), which engines that reserve ahead reserve; None: as many as
     come."""
     reserve: Reserve | None = None
+    row_tokens: int = 1
+    """Of a step's tokens that a decoding sequence takes: with its guesses."""
     prompt_tokens: int = 16384
     """Prompt tokens admitted at once beside ``tokens`` (SGLang's ``max_prefill_tokens``)."""
 

@@ -206,6 +206,15 @@ class KernelSteps:
         self._chunks: list[list[float]] = chunks.tolist()
         self._chunk_floor = float(chunks[0, 0])
 
+    def products(self, width: int) -> F64:
+        """[0..most] seconds of everything but attention and gaps over ``width`` tokens of each sequence."""
+        at, work, comm = self.tables.tokens, self.tables.work_s, self.tables.work_comm_s
+        rows = np.maximum(np.arange(len(self.fixed)) * width, 1)
+        beyond = np.maximum(rows / float(at[-1]), 1.0)
+        kernels = self.costs.kernel_slowdown * np.interp(rows, at, work)
+        seconds: F64 = (kernels + self.costs.communication_slowdown * np.interp(rows, at, comm)) * beyond
+        return seconds
+
     def mixed(self, decoding: int, cached_tokens: int, chunks: Sequence[tuple[int, int]]) -> float:
         """Seconds of a step with the prompt chunks ``(new tokens, tokens before them)``."""
         tokens = decoding

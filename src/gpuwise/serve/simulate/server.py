@@ -17,6 +17,7 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.serve.engine import EngineConfig
 from gpuwise.serve.load.requests import ClosedLoop, Requests
 from gpuwise.serve.simulate.core import Engine, Limits, Reserve, Trace
+from gpuwise.serve.simulate.drafts import DraftSteps
 from gpuwise.serve.simulate.front import Front, front_of
 from gpuwise.serve.simulate.kernel_steps import KernelSteps, kernel_tables
 from gpuwise.serve.simulate.policies import POLICIES
@@ -77,6 +78,7 @@ class Server:
             ahead=self.rules.ahead,
             watermark_blocks=int(self.rules.watermark * blocks),
             asked=s.max_output,
+            row_tokens=1 if s.drafts is None else 1 + s.drafts.tokens,
             reserve=replace(SGLANG_RESERVE, fixed_whole=self.rules.fixed_whole),
         )
 
@@ -114,14 +116,18 @@ class Server:
         prompt, output = requests.prompt_tokens.tolist(), requests.output_tokens.tolist()
         runs = runs_of(requests, limits.block_tokens)
         policy = POLICIES[self.options.scheduler or self.rules.scheduler]
-        engines = [policy(prompt, output, runs, limits, steps) for _ in range(replicas)]
+        drafts = self.settings.drafts
+        timed = steps if drafts is None else DraftSteps(steps, drafts, self.arch)
+        # groups that attend apart have schedulers and caches of their own, and requests in turn
+        copies = replicas * self.config.attention_dp
+        engines = [policy(prompt, output, runs, limits, timed) for _ in range(copies)]
         before = (front.request_s + front.prompt_token_s * requests.prompt_tokens).tolist()
         if closed is None:
             arrival = requests.arrival_s
             _open_loop(engines, (arrival + before).tolist(), routing)
         else:
             arrival = _closed_loop(engines, requests.arrival_s.tolist(), before, front.answer_s, closed, routing)
-        return self._result(requests, arrival, engines, steps)
+        return self._result(requests, arrival, engines, timed)
 
     def _check(self, requests: Requests, replicas: int, routing: str) -> None:
         limits, rules = self.limits, self.rules
@@ -149,7 +155,7 @@ class Server:
         if not limits.chunked and longest > limits.tokens:
             raise InputError(f"a prompt of {longest} tokens is longer than a step of {limits.tokens}", hint="let prompts be cut")
 
-    def _result(self, requests: Requests, arrival: F64, engines: Sequence[Engine], steps: KernelSteps) -> Run:
+    def _result(self, requests: Requests, arrival: F64, engines: Sequence[Engine], steps: KernelSteps | DraftSteps) -> Run:
         front, limits = self.front, self.limits
         first, finish = _merged(engines, "first_s"), _merged(engines, "finish_s")
         output = requests.output_tokens

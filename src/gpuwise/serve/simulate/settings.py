@@ -11,6 +11,7 @@ from typing import Any
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.serve.engine import EngineConfig, version_number
+from gpuwise.serve.simulate.drafts import Drafts
 from gpuwise.units import GIB, MIB
 
 NEWEST = {"vllm": "0.33.0", "sglang": "0.5.23", "trtllm": "1.2.0"}
@@ -43,6 +44,9 @@ class Settings:
     max_output: int | None = None
     """Tokens of an answer that requests allow (``max_tokens``): what engines that reserve ahead reserve; None: as many as
     come."""
+
+    drafts: Drafts | None = None
+    """Speculative decoding; None: none."""
 
     def __post_init__(self) -> None:
         for name in ("max_num_batched_tokens", "max_num_seqs", "block_size", "max_model_len", "kv_blocks", "max_output"):

@@ -1,0 +1,83 @@
+"""Speculative decoding: a draft guesses tokens, one step of the model checks them all.
+
+With ``k`` guesses of which a step keeps ``L`` tokens on average (its own with them, between 1 and ``k + 1``), a token takes
+
+    ((work((k + 1) n) + attention) + k d (fixed(n) + slope(n) S)) / L
+
+seconds of ``n`` sequences whose caches hold ``S`` tokens: the products run over ``k + 1`` rows of each, the caches are read once,
+and each guess takes the share ``d`` of a step. It loses where rows cost more than the kept tokens bring: at large batches, or
+with few kept. Tokens come in bursts of ``L``; here they are spread evenly. ``L`` differs by model and text (SemiAnalysis
+InferenceX, golden_al_distribution: 2.5 to 3.4 for three guesses on code).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.errors import InputError
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.serve.simulate.kernel_steps import KernelSteps
+from gpuwise.workload.transformer.parameters import count_parameters
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Drafts:
+    """``tokens`` guessed a step, ``kept`` tokens a step on average with the model's own, ``share`` of a step that one guess takes
+    (None: one layer and the head, as EAGLE and multi-token prediction have)."""
+
+    tokens: int
+    kept: float
+    share: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.tokens < 1:
+            raise InputError(f"{self.tokens} guessed tokens", hint="give at least one, or no drafts")
+        if not 1.0 <= self.kept <= self.tokens + 1:
+            raise InputError(
+                f"{self.kept:g} tokens kept a step of {self.tokens} guesses", hint=f"it is between 1 and {self.tokens + 1}"
+            )
+        if self.share is not None and self.share < 0:
+            raise InputError(f"a guess takes {self.share:g} of a step", hint="it is at least 0")
+
+
+def draft_share(arch: Architecture) -> float:
+    """Of a step's time: a draft of one layer and the head, by the weights they read."""
+    head = arch.vocab * arch.hidden
+    part = head / max(count_parameters(arch).total - head, head)
+    return part + (1.0 - part) / arch.n_layers
+
+
+class DraftSteps:
+    """:class:`~gpuwise.serve.simulate.step_time.StepTime` of a token under speculative decoding, from that of plain steps."""
+
+    def __init__(self, plain: KernelSteps, drafts: Drafts, arch: Architecture) -> None:
+        self.plain, self.tables = plain, plain.tables
+        share = draft_share(arch) if drafts.share is None else drafts.share
+        k, kept = drafts.tokens, drafts.kept
+        wide, alone = (plain.products(width) for width in (k + 1, 1))
+        fixed, slope = np.array(plain.fixed, np.float64), np.array(plain.slope, np.float64)
+        self._added: F64 = (fixed + (wide - alone) + k * share * fixed) / kept - fixed
+        self._steeper: F64 = slope * (1.0 + k * share) / kept - slope
+        self.fixed: Sequence[float] = (fixed + self._added).tolist()
+        self.slope: Sequence[float] = (slope + self._steeper).tolist()
+        self.host: Sequence[float] = (np.array(plain.host) / kept).tolist()
+
+    def mixed(self, decoding: int, cached_tokens: int, chunks: Sequence[tuple[int, int]]) -> float:
+        """Seconds of a step with the prompt chunks ``(new tokens, tokens before them)``."""
+        seconds = self.plain.mixed(decoding, cached_tokens, chunks)
+        if not decoding:
+            return seconds
+        return seconds + float(self._added[decoding]) + float(self._steeper[decoding]) * cached_tokens
+
+    def parts(self, decoding: I64, prompt_tokens: I64, cached_tokens: I64, n_steps: I64, total_s: F64) -> dict[str, float]:
+        """As of plain steps, scaled to the time there is."""
+        found = self.plain.parts(decoding, prompt_tokens, cached_tokens, n_steps, total_s)
+        factor = float(total_s.sum()) / max(sum(found.values()), 1e-300)
+        return {name: seconds * factor for name, seconds in found.items()}
