@@ -52,6 +52,7 @@ def test_a_plan_is_rehearsed(
         ([TASK, "--ranks", "4", "--sharding", "hybrid", "--shard-group", "3"], "groups of 3 do not divide 4", "--shard-group"),
         ([TASK, "--ranks", "2", "--price", "2"], "--price is of a script that was tuned", "leave it out"),
         ([TASK, "more", "--ranks", "2"], "'more' is for nobody", "--set"),
+        (["train.py", "--ranks", "2"], "train.py runs as a whole", "train.py:make_step"),
         (["nothing.py:make_step", "--ranks", "2"], "there is no file nothing.py", "looked in"),
         (["plan.json", TASK], "cannot read plan.json", "gpuwise plan MODEL"),
         ([TASK, "--ranks", "2", "--workers", "-1"], "--workers -1", "--workers 4"),

@@ -92,6 +92,11 @@ def run_on_ranks(
         given, script, arguments = replace(given, plan=Path(script)), arguments[0], arguments[1:]
     if arguments:
         raise InputError(f"{arguments[0]!r} is for nobody", hint="keywords of the function are given by --set key=value")
+    if not is_function(script):
+        raise InputError(
+            f"{script} runs as a whole, and its model and data cannot be taken apart for ranks",
+            hint=f"name a function that gives them: {script}:make_step; a script that divides its work itself is torchrun's",
+        )
     from gpuwise.workload.capture.target import find_target
 
     find_target(script, given.set)
