@@ -1,5 +1,5 @@
-"""A server as ``gpuwise capacity`` chose it: the command that its answer prints (``serve.capacity.commands``), whose options the
-parsers of vllm 0.33 and sglang 0.5.23 have read."""
+"""A server as ``gpuwise capacity`` chose it: the command that its answer prints (``serve.capacity.commands``). Tests read it by
+the parsers of vllm and sglang where these are installed; the versions are those whose options it was written for."""
 
 from __future__ import annotations
 
