@@ -59,7 +59,7 @@ ONLY_ON_A_GPU = {
 }
 
 
-QUICK = {"evaluates_with_gradients", "padded", "python_metrics", "doubles", "healthy/convnet"}
+QUICK = {"padded", "python_metrics", "doubles", "healthy/convnet"}
 """Run every time; the others take a few seconds each."""
 
 

@@ -17,7 +17,7 @@ class Net(nn.Module):
 model = Net()
 optimizer = torch.optim.AdamW(model.parameters(), 1e-3, fused=True)
 inputs, labels = torch.randn(512, 128), torch.randint(0, 10, (512,))
-held_out, truth = torch.randn(1000, 128), torch.randint(0, 10, (1000,))
+held_out, truth = torch.randn(3000, 128), torch.randint(0, 10, (3000,))
 for _ in range(80):
     model.train()
     optimizer.zero_grad()
