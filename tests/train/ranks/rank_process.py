@@ -4,6 +4,7 @@ the process that starts it."""
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import resource
 import signal
@@ -25,6 +26,8 @@ out = os.open(Path(settings.out) / f"output-{rank}", os.O_WRONLY | os.O_CREAT | 
 os.dup2(out, 1)
 os.dup2(out, 2)
 torch.set_num_threads(1)
+# as in a rank that torchrun starts: loaders' workers are its own children, and end with it
+multiprocessing.set_start_method("fork", force=True)
 if "LARGEST_FILE" in environment:
     # as on a full disk: a write beyond it fails
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
