@@ -1,4 +1,7 @@
-"""A job for a Ray cluster: one task a node, each with all its GPUs, starts ``train.sh`` there. For Ray 2.60; parsed as Python here, not run."""
+"""A job for a Ray cluster: one task a node, each with all its GPUs, starts ``train.sh`` there.
+
+For Ray 2.60: parsed as Python here, not run.
+"""
 
 from __future__ import annotations
 
