@@ -41,10 +41,11 @@ def test_decoding_is_what_the_replica_says() -> None:
     row = decode(gemma, "int4_wo", [find_target("4090")], context=32_768).rows[0]
     got = serve(gemma, find_cluster("rtx-4090").system, ("int4_wo",), (1,), context=32_768)
     assert isinstance(got, ReplicaStep) and row.time_s == got.step and row.tokens_per_s == got.tokens_per_s()
-    assert (row.needs_bytes, row.has_bytes) == (got.memory.total, got.memory.most) and row.notes == ("vLLM",)
+    assert (row.needs_bytes, row.has_bytes) == (got.memory.total, got.memory.most)
+    assert row.notes[0] == "vLLM" and row.notes[1].startswith("first token of a prompt of 32,768 tokens after ")
     two = decode(LLAMA, "bf16", [find_target("2xh100-sxm")]).rows[0]
     split = serve(LLAMA, find_cluster("2xh100-sxm").system, ("bf16",), (2,), context=1024)
-    assert isinstance(split, ReplicaStep) and two.time_s == split.step and two.notes == ("vLLM, tensor parallel 2",)
+    assert isinstance(split, ReplicaStep) and two.time_s == split.step and two.notes[0] == "vLLM, tensor parallel 2"
     experts = find_model("mixtral-8x7b")
     both = decode(experts, "bf16", [find_target("4xh100-sxm")]).rows[0].time_s
     moe = serve(experts, find_cluster("4xh100-sxm").system, ("bf16",), (4,), context=1024)
