@@ -10,6 +10,7 @@ from typing import Any
 
 from gpuwise.train.hook.journal import Journal
 from gpuwise.train.tune.loader import free_cores
+from gpuwise.train.tune.peak import processor_has_bf16
 from gpuwise.train.tune.trial import Trial, shares_of
 
 
@@ -147,16 +148,6 @@ def has_compiler(device: str) -> bool:
 
         return importlib.util.find_spec("triton") is not None
     return any(shutil.which(name) for name in (os.environ.get("CXX", ""), "g++", "clang++", "c++") if name)
-
-
-def processor_has_bf16() -> bool | None:
-    """By the flags that Linux lists (``amx_bf16``, ``avx512_bf16``; ``bf16`` on Arm)."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - read once, as lines
-            flags = next((line for line in file if line.lower().startswith(("flags", "features"))), "")
-    except OSError:
-        return None
-    return bool({"amx_bf16", "avx512_bf16", "bf16"} & set(flags.split()))
 
 
 def capability() -> tuple[int, int] | None:
