@@ -149,15 +149,9 @@ def test_what_a_wheel_leaves_out_is_imported_by_nothing_in_it() -> None:
     files = {f for path in left_out for f in ((ROOT / path).rglob("*.py") if (ROOT / path).is_dir() else [ROOT / path])}
     assert files and all(f.is_file() for f in files)
     names = {".".join(f.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(".__init__") for f in files}
-    for file in set(PACKAGE.rglob("*.py")) - files:
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Import):
-                imported = {a.name for a in node.names}
-            elif isinstance(node, ast.ImportFrom):
-                imported = {node.module or "", *(f"{node.module}.{a.name}" for a in node.names)}
-            else:
-                continue
-            assert not imported & names, f"{file} imports {imported & names}"
+    for file in set(_sources()) - files:
+        imported = set(_imports(file))
+        assert not imported & names, f"{file} imports {imported & names}"
 
 
 def test_every_optional_library_is_in_the_extra_its_hint_names() -> None:

@@ -63,6 +63,17 @@ class PlainEngine:
             self.taken += 1
         return True
 
+    def take(self, r, found, new):
+        """The blocks already written are held once more, those of ``new`` tokens are allocated."""
+        for block in found:
+            if block.holders == 0:
+                del self.free[id(block)]
+                self.taken += 1
+            block.holders += 1
+        r.blocks, r.computed, r.keyed = list(found), len(found) * self.size, len(found)
+        assert self.allocate(r, r.computed + new)
+        r.computed += new
+
     def cache(self, r):
         if not self.limits.prefix_cache:
             return
@@ -152,14 +163,7 @@ class PlainEngine:
                 if -(-reserved // self.size) - len(found) + idle > len(self.free):
                     break
                 waiting.popleft()
-                for block in found:
-                    if block.holders == 0:
-                        del self.free[id(block)]
-                        self.taken += 1
-                    block.holders += 1
-                r.blocks, r.computed, r.keyed = list(found), len(found) * self.size, len(found)
-                assert self.allocate(r, r.computed + new)
-                r.computed += new
+                self.take(r, found, new)
                 self.cache(r)
                 running.append(r)
                 chunks.append((r, new))

@@ -48,14 +48,7 @@ class PlainPolicy(PlainEngine):
 
     def begin(self, r, found, new):
         self.waiting.remove(r)
-        for block in found:
-            if block.holders == 0:
-                del self.free[id(block)]
-                self.taken += 1
-            block.holders += 1
-        r.blocks, r.computed, r.keyed = list(found), len(found) * self.size, len(found)
-        assert self.allocate(r, r.computed + new)
-        r.computed += new
+        self.take(r, found, new)
         self.running.append(r)
         return (r, new)
 

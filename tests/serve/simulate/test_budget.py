@@ -62,20 +62,15 @@ def owners(requests, i):
     return own
 
 
-def play(requests, limits, time):
+def play(plain_class, engine_class, requests, limits, time):
     """Both engines on the same requests."""
-    plain = PlainEngine(
-        [
-            PlainRequest(float(a), int(p), int(o), owners(requests, i))
-            for i, (a, p, o) in enumerate(zip(requests.arrival_s, requests.prompt_tokens, requests.output_tokens, strict=True))
-        ],
-        limits,
-        time,
+    columns = zip(requests.arrival_s, requests.prompt_tokens, requests.output_tokens, strict=True)
+    plain = plain_class(
+        [PlainRequest(float(a), int(p), int(o), owners(requests, i)) for i, (a, p, o) in enumerate(columns)], limits, time
     )
     plain.run()
-    engine = BudgetEngine(
-        requests.prompt_tokens.tolist(), requests.output_tokens.tolist(), runs_of(requests, limits.block_tokens), limits, time
-    )
+    runs = runs_of(requests, limits.block_tokens)
+    engine = engine_class(requests.prompt_tokens.tolist(), requests.output_tokens.tolist(), runs, limits, time)
     for i, arrival in enumerate(requests.arrival_s.tolist()):
         engine.run_until(arrival)
         engine.offer(i, arrival)
@@ -89,9 +84,9 @@ def check(plain, engine, limits):
     assert engine.trace.preemptions == plain.preemptions
     assert engine.pool.free == limits.n_blocks == len(plain.free)
     assert plain.taken == plain.given
-    tokens = sum(k * n for k, n in zip(engine.trace.n_steps, engine.trace.decoding, strict=True))
-    firsts = len(plain.requests) + len(engine.trace.gap_s)
-    assert tokens + firsts == sum(len(t) for t in plain.token_times.values()) == sum(r.output for r in plain.requests)
+    written = sum(k * n for k, n in zip(engine.trace.n_steps, engine.trace.decoding, strict=True))
+    restarts = len(plain.requests) + sum(engine.trace.gap_tokens) - sum(engine.trace.stalled)
+    assert written + restarts == sum(len(t) for t in plain.token_times.values()) == sum(r.output for r in plain.requests)
 
 
 @st.composite
@@ -141,7 +136,9 @@ def test_closed_form_equals_the_plain_engine(requests, size, spare, sequences, t
     if not chunked:
         tokens = max(tokens, longest)
     limits = Limits(max(tokens, sequences), sequences, -(-(longest + spare) // size) + 1, size, chunked, cache, reserve, ahead)
-    check(*play(requests, limits, linear_time(sequences, host)), limits)
+    plain, engine = play(PlainEngine, BudgetEngine, requests, limits, linear_time(sequences, host))
+    check(plain, engine, limits)
+    assert sum(engine.trace.gap_tokens) - sum(engine.trace.stalled) == len(engine.trace.gap_s)
 
 
 def test_prompts_in_turn_are_whole_prompt_hits_after_the_first_round():

@@ -12,40 +12,12 @@ from hypothesis import strategies as st
 
 from gpuwise.serve.simulate.core import Limits, Reserve
 from gpuwise.serve.simulate.policies import POLICIES
-from gpuwise.serve.simulate.texts import runs_of
 
 sys.path.insert(0, str(Path(__file__).parent))
-from reference_engine import PlainRequest
 from reference_policies import PlainNoEvict, PlainPrefillFirst, PlainRadix, PlainStatic
-from test_budget import linear_time, loads, owners
+from test_budget import check, linear_time, loads, play
 
 PLAIN = {"prefill_first": PlainPrefillFirst, "radix": PlainRadix, "no_evict": PlainNoEvict, "static": PlainStatic}
-
-
-def play(policy, requests, limits, time):
-    columns = zip(requests.arrival_s, requests.prompt_tokens, requests.output_tokens, strict=True)
-    plain = PLAIN[policy](
-        [PlainRequest(float(a), int(p), int(o), owners(requests, i)) for i, (a, p, o) in enumerate(columns)], limits, time
-    )
-    plain.run()
-    runs = runs_of(requests, limits.block_tokens)
-    engine = POLICIES[policy](requests.prompt_tokens.tolist(), requests.output_tokens.tolist(), runs, limits, time)
-    for i, arrival in enumerate(requests.arrival_s.tolist()):
-        engine.run_until(arrival)
-        engine.offer(i, arrival)
-    engine.run_until(float("inf"))
-    return plain, engine
-
-
-def check(plain, engine, limits):
-    assert engine.trace.first_s == pytest.approx([r.first for r in plain.requests], rel=1e-9)
-    assert engine.trace.finish_s == pytest.approx([r.finish for r in plain.requests], rel=1e-9)
-    assert engine.trace.preemptions == plain.preemptions
-    assert engine.pool.free == limits.n_blocks == len(plain.free)
-    assert plain.taken == plain.given
-    written = sum(k * n for k, n in zip(engine.trace.n_steps, engine.trace.decoding, strict=True))
-    restarts = len(plain.requests) + sum(engine.trace.gap_tokens) - sum(engine.trace.stalled)
-    assert written + restarts == sum(len(t) for t in plain.token_times.values()) == sum(r.output for r in plain.requests)
 
 
 def gaps(trace):
@@ -97,7 +69,7 @@ def test_closed_form_equals_the_plain_policy(
         reserve=Reserve(first, 0.14, 60, 5, 40, fixed),
         prompt_tokens=prompts,
     )
-    plain, engine = play(policy, requests, limits, linear_time(sequences, host))
+    plain, engine = play(PLAIN[policy], POLICIES[policy], requests, limits, linear_time(sequences, host))
     check(plain, engine, limits)
     if not engine.trace.preemptions and policy != "static":
         expected = sorted(b - a for t in plain.token_times.values() for a, b in pairwise(t))
