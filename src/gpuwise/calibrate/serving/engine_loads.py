@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.calibrate.serving.load import Figure, LoadRun, load_check, poisson, predicted, records
+from gpuwise.calibrate.serving.load import COLUMNS, Figure, LoadRun, load_check, poisson, predicted, records
 from gpuwise.calibrate.serving.load_replay import replay
 from gpuwise.calibrate.serving.rows import HYBRID, ServingRow, inferencex_rows, model_of, system_of
 from gpuwise.calibrate.validation import Scores
@@ -40,24 +40,6 @@ SHORTEST = 0.8
 """Of the nominal length: InferenceX's client draws prompts and answers between it and the whole (``--random-range-ratio
 0.8``)."""
 _TEXT = ("source", "engine", "engine_version", "model", "gpu", "dtype", "arrival", "chunked", "saturated", "spec_decode", "notes")
-_NUMBERS = (
-    "tp",
-    "request_rate",
-    "concurrency",
-    "n_requests",
-    "input_len_mean",
-    "output_len_mean",
-    "max_num_seqs",
-    "max_num_batched_tokens",
-    "gpu_mem_util",
-    "req_s",
-    "ttft_mean_s",
-    "ttft_p50_s",
-    "tpot_mean_s",
-    "tpot_p50_s",
-    "e2e_mean_s",
-    "e2e_p50_s",
-)
 _TABLES = (
     "apex_plus_h100.csv",
     "sglang_small_tables.csv",
@@ -66,6 +48,7 @@ _TABLES = (
     "systalyze_capacity.csv",
 )
 _METRICS = ("ttft_mean", "ttft_p50", "tpot_mean", "tpot_p50", "e2e_mean", "e2e_p50")
+_NUMBERS = (*COLUMNS, *(f"{m}_s" for m in _METRICS))
 
 
 def read_engine_runs(folder: Path) -> list[LoadRun]:

@@ -204,7 +204,7 @@ def _weights(precision: str) -> str:
 
 _TEXT = ("url_path", "engine_version", "model", "gpu", "prefix_caching", "chunked", "saturated", "spec_decode", "dtype")
 _METRICS = tuple(f"{m}_{s}_s" for m in ("ttft", "tpot", "e2e") for s in ("mean", "p50", "p90", "p99"))
-_NUMBERS = (
+COLUMNS = (
     "tp",
     "request_rate",
     "concurrency",
@@ -213,12 +213,11 @@ _NUMBERS = (
     "output_len_mean",
     "max_num_seqs",
     "max_num_batched_tokens",
-    "kv_tokens",
     "gpu_mem_util",
     "req_s",
-    "failed",
-    *_METRICS,
 )
+"""Numbers of a run in every table of this form, beside its latencies."""
+_NUMBERS = (*COLUMNS, "kv_tokens", "failed", *_METRICS)
 
 
 def _figures(r: dict[str, Any], first: int = 0, last: int | None = None) -> tuple[Figure, ...]:
