@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.parser_memo import keep_signatures
 
 _UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("repeat", _UNTIMED, max_examples=60, derandomize=True, database=None)
@@ -27,6 +28,7 @@ def _searches(config: pytest.Config) -> bool:
 def pytest_configure(config: pytest.Config) -> None:
     """Load the profile before the tests are imported: a test keeps the one that is loaded where it is decorated."""
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("search" if _searches(config) else "repeat"))
+    keep_signatures()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ def _environment(**more: str) -> dict[str, str]:
     return {**kept, "COLUMNS": "80", **more}
 
 
+@cache
 def _run(*words: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run([sys.executable, "-m", "gpuwise", *words], capture_output=True, env=_environment(**environment))
 

@@ -92,6 +92,8 @@ CASES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("validate", ("MAPE", "gemm", r"5\.0 %")),
     ("validate --runs", ("no prediction",)),
 )
+LONG = r"capacity|pick|plan gpt2"
+"""What is computed for a second: by default on the narrow terminal alone, where most is cut."""
 PATH = "/pytest-of-"
 """A path stays in one piece, to be copied, however long the folder of this test is."""
 ABSENT = {"doctor", "export", "run", "tune", "ui"}
@@ -111,8 +113,16 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(validation, "validate", lambda *_, **__: rows)  # pyright: ignore[reportUnknownLambdaType]
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize(("line", "figures"), CASES, ids=[line for line, _ in CASES])
+@pytest.mark.parametrize(
+    ("line", "figures", "width"),
+    [
+        pytest.param(
+            line, figures, width, id=f"{line}-{width}", marks=[pytest.mark.slow] if width > 60 and re.match(LONG, line) else []
+        )
+        for line, figures in CASES
+        for width in WIDTHS
+    ],
+)
 def test_output_suits_the_terminal(
     line: str,
     figures: tuple[str, ...],

@@ -132,7 +132,9 @@ def _ended(pid: int, within_s: float) -> int | None:
     return None
 
 
-@pytest.mark.parametrize("read_for_s", [0.0, 0.3, 1.0, 1.7])
+@pytest.mark.parametrize(
+    "read_for_s", [0.0, pytest.param(0.3, marks=pytest.mark.slow), 1.0, pytest.param(1.7, marks=pytest.mark.slow)]
+)
 def test_it_ends_when_its_terminal_goes_away(tmp_path, read_for_s) -> None:
     pid, fd = _start(tmp_path)
     _read_until(fd, "DEMO")
@@ -144,7 +146,7 @@ def test_it_ends_when_its_terminal_goes_away(tmp_path, read_for_s) -> None:
     assert _ended(pid, 20.0) == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGHUP])
 def test_it_ends_although_its_terminal_takes_nothing(tmp_path, number) -> None:
     pid, fd = _start(tmp_path)
     try:

@@ -10,7 +10,8 @@ import pytest
 
 from gpuwise.testing.mock_server import Answering, MockServer
 
-ASK = ("capacity", "llama-3.2-1b", "--on", "l40s", "--workload", "in=200,out=20", "--slo", "ttft_p95=1s,tpot_p50=500ms")
+FLEET = ("capacity", "llama-3.2-1b", "--on", "l40s", "--workload", "in=200,out=20")
+ASK = (*FLEET, "--slo", "ttft_p95=1s,tpot_p50=500ms")
 SEND = ("--rate", "20/s", "--seconds", "2s", "--requests", "30", "--stall", "1s")
 
 
@@ -56,8 +57,9 @@ def test_failures_are_counted_and_what_was_measured_is_shown(gpuwise: Callable[.
 
 
 def test_a_target_that_is_missed_is_an_exit_code(gpuwise: Callable[..., Any]) -> None:
-    with MockServer(Answering(first_s=1.3, token_s=0.001)) as server:
-        ran = gpuwise(*ASK, "--rate", "5/s", "--seconds", "2s", "--requests", "5", "--measure", server.url, "--no-save")
+    sent = ("--slo", "ttft_p95=100ms", "--rate", "5/s", "--seconds", "1s", "--requests", "5")
+    with MockServer(Answering(first_s=0.3, token_s=0.001)) as server:
+        ran = gpuwise(*FLEET, *sent, "--measure", server.url, "--no-save")
     assert ran.code == 1
     assert "missed" in ran.out
 

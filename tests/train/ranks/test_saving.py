@@ -52,7 +52,7 @@ def until_done(start: Callable[[], Any], kill: Callable[[Any], None], most: int)
     return most
 
 
-@pytest.mark.parametrize(("name", "workers"), [("DDP", 2), ("FSDP2", 0)])
+@pytest.mark.parametrize(("name", "workers"), [pytest.param("DDP", 2, marks=pytest.mark.slow), ("FSDP2", 0)])
 def test_killed_ranks_go_on_to_the_same_weights(name: str, workers: int, ranks: Callable[..., Any]) -> None:
     """One rank is killed in the middle, once its journal says that it is there."""
     more = {"layout": LAYOUTS[name], "epochs": 2, "workers": workers, **EACH}

@@ -41,7 +41,9 @@ def test_collectives_are_predicted_exactly(layout: dict[str, Any], ranks: Callab
     assert counted and all(c["predicted"] == c["measured"] for c in counted.values()), counted
 
 
-@pytest.mark.parametrize(("task", "cause"), [("late_data", "data_s"), ("late_step", "rest_s")])
+@pytest.mark.parametrize(
+    ("task", "cause"), [("late_data", "data_s"), pytest.param("late_step", "rest_s", marks=pytest.mark.slow)]
+)
 def test_a_planted_straggler_is_found(task: str, cause: str, ranks: Callable[..., Any]) -> None:
     found = result(ranks(task, 2, steps=6)).straggler
     assert found is not None and found.rank == 1 and found.cause == CAUSES[cause]
