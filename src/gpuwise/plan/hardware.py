@@ -20,7 +20,7 @@ from gpuwise.money.cost import price_of
 from gpuwise.plan.answer import Option, Plan, SearchStats, tokens_of
 from gpuwise.plan.defaults import default_precision, default_seq_len
 from gpuwise.plan.goal import Wishes, check_wishes
-from gpuwise.plan.planner import Pricing, plan_on
+from gpuwise.plan.planner import Pricing, Searched, plan_of, search_on
 from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.units import DAY_S, HOUR_S, format_duration, format_usd
 from gpuwise.workload.transformer.tables import model_flop_per_token
@@ -70,7 +70,7 @@ def compare(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Plan[Traini
         over = max(seconds / limit_s, 1.0) * max(usd / budget, 1.0)
         return (over, seconds if by_time else usd)
 
-    plans: list[tuple[Key, Plan[TrainingEstimate]]] = []
+    plans: list[tuple[Key, Searched]] = []
     best: dict[str, Key] = {}
     counts: dict[str, int] = {}
     refusal: GpuwiseError | None = None
@@ -82,7 +82,7 @@ def compare(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Plan[Traini
         if counts.get(name, 0) >= COUNTS_TRIED:
             continue
         try:
-            plan = plan_on(arch, attempt.cluster, wishes, pricing)
+            plan = search_on(arch, attempt.cluster, wishes, pricing)
         except (InputError, UnpredictableError) as error:
             refusal = refusal or error
             continue
@@ -101,10 +101,10 @@ def compare(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Plan[Traini
     return _assemble(plans, wishes, limit_s)
 
 
-def _assemble(plans: list[tuple[Key, Plan[TrainingEstimate]]], wishes: Wishes, limit_s: float) -> Plan[TrainingEstimate]:
+def _assemble(plans: list[tuple[Key, Searched]], wishes: Wishes, limit_s: float) -> Plan[TrainingEstimate]:
     """The winner with the best of each accelerator beside it, and the winner's other counts."""
     plans.sort(key=lambda p: p[0])
-    winner = plans[0][1]
+    winner = plan_of(plans[0][1])
     own = winner.goal.cluster.accelerator.id
     kept: list[Option[TrainingEstimate]] = []
     for _, p in plans:
@@ -113,9 +113,9 @@ def _assemble(plans: list[tuple[Key, Plan[TrainingEstimate]]], wishes: Wishes, l
         if p.best is not None and (name not in seen or (name == own and seen.count(name) < COUNTS_TRIED)):
             kept.append(p.best)
     stats = SearchStats(
-        sum(p.search.strategies for _, p in plans if p.search is not None),
-        sum(p.search.fitting for _, p in plans if p.search is not None),
-        sum(p.search.seconds for _, p in plans if p.search is not None),
+        sum(p.stats.strategies for _, p in plans),
+        sum(p.stats.fitting for _, p in plans),
+        sum(p.stats.seconds for _, p in plans),
     )
     notes = (*limit_notes(kept, wishes), *winner.warnings)
     if wishes.deadline_s is None and wishes.budget_usd is None:

@@ -44,19 +44,46 @@ class Pricing:
     provider: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """What the search found on one cluster, with the best of it priced; the rest of the plan is made of it."""
+
+    goal: Goal
+    found: Found
+    price: Price | None
+    provider: str | None
+    level: Practice | None = None
+    best: Option[TrainingEstimate] | None = None
+
+    @property
+    def stats(self) -> SearchStats:
+        return SearchStats(self.found.n_strategies, self.found.n_fit, self.found.seconds)
+
+
 def plan_on(arch: Architecture, cluster: Cluster, wishes: Wishes, pricing: Pricing) -> Plan[TrainingEstimate]:
     """The plan for one cluster. Raises LayoutError, InputError and UnpredictableError."""
+    return plan_of(search_on(arch, cluster, wishes, pricing))
+
+
+def search_on(arch: Architecture, cluster: Cluster, wishes: Wishes, pricing: Pricing) -> Searched:
+    """The fastest strategy for one cluster, its time and cost. Raises LayoutError, InputError and UnpredictableError."""
     goal = make_goal(arch, cluster, wishes)
     found = find_strategies(goal)
     price = price_of(cluster, pricing.today, usd_per_hour=pricing.usd_per_hour, provider=pricing.provider)
     price = price or variant_price(cluster, pricing.today)
     if not found.ranked:
-        stats = SearchStats(found.n_strategies, found.n_fit, found.seconds)
-        return Plan(goal, cluster, None, (), warnings=found.notes, smallest=found.smallest, search=stats)
+        return Searched(goal, found, price, pricing.provider)
     level = practice_of(arch, found.ranked[0].strategy, cluster)
-    ranked = options(goal, found.ranked, level, price, pricing.provider)
-    stats = SearchStats(found.n_strategies, found.n_fit, found.seconds)
-    best = ranked[0]
+    (best,) = options(goal, found.ranked[:1], level, price, pricing.provider)
+    return Searched(goal, found, price, pricing.provider, level, best)
+
+
+def plan_of(searched: Searched) -> Plan[TrainingEstimate]:
+    """The whole plan: the best found, what is near it, what else there is, why, and what to be careful about."""
+    goal, found, level, best = searched.goal, searched.found, searched.level, searched.best
+    cluster, price, provider, stats = goal.cluster, searched.price, searched.provider, searched.stats
+    if level is None or best is None:
+        return Plan(goal, cluster, None, (), warnings=found.notes, smallest=found.smallest, search=stats)
     near = neighbours(goal, best.level)
     runner_up = found.ranked[1] if len(found.ranked) > 1 else None
     return Plan(
@@ -64,8 +91,8 @@ def plan_on(arch: Architecture, cluster: Cluster, wishes: Wishes, pricing: Prici
         cluster,
         best,
         tuple(replace(n, estimate=level.of(n.estimate)) for n in near),
-        alternatives=tuple(ranked[1:]),
-        front=tuple(options(goal, found.front, level, price, pricing.provider)),
+        alternatives=tuple(options(goal, found.ranked[1:], level, price, provider)),
+        front=tuple(options(goal, found.front, level, price, provider)),
         reasons=(*reasons(best.level, near, runner_up), *faster_formats(goal, best.level)),
         warnings=(
             *found.notes,
