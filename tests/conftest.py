@@ -16,6 +16,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from tests.parser_memo import keep_signatures
 
+from gpuwise.workload.capture import heap
+
 _UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("repeat", _UNTIMED, max_examples=60, derandomize=True, database=None)
 settings.register_profile("search", _UNTIMED, max_examples=300, print_blob=True)
@@ -44,6 +46,7 @@ def pytest_collection_finish() -> None:
     """Leave what the imports made out of every later garbage collection; each capture asks for one."""
     gc.collect()
     gc.freeze()
+    heap.frozen_by_program = True
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.pick.judge import answer, judged, questions
 
 from gpuwise.facts.hardware.accelerators import accelerators
@@ -20,10 +21,13 @@ def test_every_question_has_a_source_a_reason_and_names_of_the_catalogue() -> No
         assert not set(q["expert"]) & set(q["never"])
 
 
-def test_experts_agree_with_most_picks() -> None:
-    refused = {q["id"]: result for q in questions() if (result := judged(q)).objection}
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 4])
+def test_experts_agree_with_most_picks(every: int) -> None:
+    """By default with most of a quarter of them; all sixty take 20 s."""
+    asked = questions()[::every]
+    refused = {q["id"]: result for q in asked if (result := judged(q)).objection}
     said = "\n".join(f"{name}: {', '.join(r.first)}: {r.objection}" for name, r in refused.items())
-    assert len(questions()) - len(refused) >= LEAST_AGREED, said
+    assert len(asked) - len(refused) >= LEAST_AGREED / every, said
 
 
 def test_the_judge_can_disagree() -> None:

@@ -42,7 +42,7 @@ def _swept(found: Candidates, done: Sweep) -> list[tuple[Strategy, float, float]
     return [(found.strategy(done.blocks, i), float(found.rank_s[i]), float(found.memory_bytes[i])) for i in range(len(found))]
 
 
-@pytest.mark.parametrize(("kind", "batch"), [("small", 4), ("experts", 8)])
+@pytest.mark.parametrize(("kind", "batch"), [("small", 4), pytest.param("experts", 8, marks=pytest.mark.slow)])
 def test_the_optimum_is_that_of_evaluating_one_strategy_at_a_time(
     kind: str, batch: int, request: pytest.FixtureRequest, node: Cluster
 ) -> None:

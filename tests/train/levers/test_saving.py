@@ -29,6 +29,17 @@ WITHOUT_VALUES: dict[str, object] = {"micro_batches": 2, "batch": 4, "threads": 
 """Levers whose values are made for the machine."""
 CASES = [(one.name, value) for one in LEVERS for value in (one.put_on.values or (WITHOUT_VALUES[one.name],))]
 FIRST = dict(reversed(CASES))
+USUAL = {
+    "length_groups",
+    "workers",
+    "autocast",
+    "channels_last",
+    "fused_optimizer",
+    "checkpointing",
+    "micro_batches",
+    "attention",
+}
+"""One of each thing a lever wraps (modules, forward, optimizer, loader, batches): by default; all of them in the slow group."""
 PICKLES = ("model.pt", "state.pt", "all.pt", "optimizer.pt", "copy.pt", "shallow.pt", "average.pt", "resumed.pt")
 CHANGES_VALUES = ("batch",)
 """Another training: the files are compared in their form."""
@@ -92,8 +103,7 @@ def code_of(path: Path) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    # each lever once by default, but for a minute of compiling
-    [pytest.param(n, v, id=f"{n}={v}", marks=[pytest.mark.slow] if n == "compile" or v != FIRST[n] else []) for n, v in CASES],
+    [pytest.param(n, v, id=f"{n}={v}", marks=[pytest.mark.slow] if n not in USUAL or v != FIRST[n] else []) for n, v in CASES],
 )
 def test_files_are_those_of_the_plain_script(
     run: Callable[..., Outcome], plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: object

@@ -74,7 +74,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_processes_that_a_script_starts_are_measured_each(method: str, zygote: Zygote, tmp_path: Path) -> None:
     session = _run(MEMBERS.format(method=method), zygote, tmp_path)
     assert [number for number, _ in session.profile.ranks] == [0, 1]

@@ -8,12 +8,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from gpuwise.workload.capture import heap
 from gpuwise.workload.capture.heap import frozen_heap
 
 
 @pytest.fixture(autouse=True)
-def _thawed() -> Iterator[None]:
+def _thawed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The tests' own process has frozen its imports."""
+    monkeypatch.setattr(heap, "frozen_by_program", None)
     frozen = gc.get_freeze_count()
     gc.unfreeze()
     yield
