@@ -6,7 +6,7 @@
 >>> best.estimate.fits
 True
 >>> f"{best.time_s.low:.0f} to {best.time_s.high:.0f} s, ${best.cost_usd.expected:,.0f}"  # doctest: +ELLIPSIS
-'... to ... s, $1,...'
+'... to ... s, $2,...'
 
 Names are imported on first use, so that ``import gpuwise`` costs next to nothing.
 """

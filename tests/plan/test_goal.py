@@ -102,13 +102,37 @@ def test_default_batches_follow_published_runs() -> None:
     assert [limit for limit, _, _ in BATCH_TOKENS] == sorted(limit for limit, _, _ in BATCH_TOKENS)
 
 
+@pytest.mark.parametrize(
+    ("name", "tokens", "a_step"),
+    [("tinyllama-1.1b", 3e12, 2e6), ("smollm3-3b", 11.2e12, 4e6), ("gpt2", 10e9, 0.5e6), ("llama-2-7b", 2e12, 4e6)],
+)
+def test_small_models_that_read_trillions_take_larger_batches(name: str, tokens: float, a_step: float) -> None:
+    arch = find_model(name)
+    seq_len, _ = default_seq_len(arch, fine_tuning=False)
+    batch, _ = default_global_batch(arch, seq_len, fine_tuning=False, tokens=tokens)
+    assert 0.7 < batch * seq_len / a_step < 1.5
+    assert make_goal(arch, find_cluster("16x8xA100-80GB-SXM"), Wishes(tokens=tokens)).global_batch == batch
+
+
+@pytest.mark.parametrize(
+    ("name", "cluster", "stack"),
+    [
+        ("gpt2-xl", "8xA100-80GB-SXM", "compiled-fsdp"),
+        ("gpt2-xl", "2x8xA100-80GB-SXM", "megatron-core"),
+        ("llama-3.1-8b", "8xA100-80GB-SXM", "megatron-core"),
+    ],
+)
+def test_a_model_that_every_gpu_of_a_host_holds_needs_no_megatron(name: str, cluster: str, stack: str) -> None:
+    assert default_stack(find_model(name), find_cluster(cluster), fine_tuning=False)[0] == stack
+
+
 def test_odd_clusters_get_a_batch_they_divide() -> None:
     goal = make_goal(ARCH, find_cluster("3xH100-PCIe"), Wishes())
     assert goal.global_batch % 3 == 0
 
 
 def test_one_device_trains_without_megatron() -> None:
-    assert default_stack(find_cluster("4090"), fine_tuning=False)[0] == "compiled-fsdp"
+    assert default_stack(ARCH, find_cluster("4090"), fine_tuning=False)[0] == "compiled-fsdp"
 
 
 @given(st.floats(1, 1e9))
@@ -182,10 +206,10 @@ def test_clusters_of_published_runs_get_a_batch_they_divide(
 )
 def test_a_stack_that_has_what_was_asked_for(asked: dict[str, int | str | bool], stack: str) -> None:
     """The last one is in none: the usual stack stays, and its refusal says why."""
-    found, why = default_stack(find_cluster("8xH100-SXM"), fine_tuning=False, asked=asked)
+    found, why = default_stack(ARCH, find_cluster("8xH100-SXM"), fine_tuning=False, asked=asked)
     assert found == stack
     assert ("asked" in why) == (stack != "megatron-core")
 
 
 def test_adapters_with_sharded_optimizer_states_run_in_deepspeed() -> None:
-    assert default_stack(find_cluster("8xH100-SXM"), fine_tuning=True, asked={"sharding": "zero1"})[0] == "deepspeed"
+    assert default_stack(ARCH, find_cluster("8xH100-SXM"), fine_tuning=True, asked={"sharding": "zero1"})[0] == "deepspeed"

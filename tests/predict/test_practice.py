@@ -6,7 +6,7 @@ import pytest
 
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
-from gpuwise.predict.practice import LARGEST, SMALLEST, kind_of, practice_of, scale_of
+from gpuwise.predict.practice import LARGEST, SMALLEST, kind_of, practice_of, rate_of, scale_of
 from gpuwise.predict.step.training import IN_PRACTICE, TrainingEstimate, estimate
 from gpuwise.workload.strategy import Strategy
 
@@ -45,16 +45,20 @@ def test_strategies_stand_in_the_ratio_in_which_they_are_timed(fields: dict[str,
     assert practice_of(ARCH, one.strategy, cluster) == practice_of(ARCH, other.strategy, cluster)
 
 
-def test_large_models_are_nearer_to_tuned_and_one_host_loses_less() -> None:
+def test_large_models_and_slower_gpus_are_nearer_to_tuned() -> None:
     small, large = find_model("gpt2"), find_model("llama-3.1-405b")
-    many, one = find_cluster("64x8xH100-SXM"), find_cluster("8xH100-SXM")
+    many, one, older = (find_cluster(c) for c in ("64x8xH100-SXM", "8xH100-SXM", "64x8xA100-80GB-SXM"))
     assert practice_of(large, Strategy(), many).slowdown < practice_of(small, Strategy(), many).slowdown
-    assert practice_of(small, Strategy(), one).slowdown < practice_of(small, Strategy(), many).slowdown
+    assert practice_of(small, Strategy(), older).slowdown < practice_of(small, Strategy(), many).slowdown
+    assert practice_of(small, Strategy(), one) == practice_of(small, Strategy(), many)
 
 
 def test_the_level_ends_where_the_runs_end() -> None:
     assert scale_of(1e12, 1e12) == scale_of(LARGEST, LARGEST)
     assert scale_of(1e6, 1e6) == scale_of(SMALLEST, SMALLEST)
+    v100, b200 = (find_cluster(c).accelerator for c in ("8xV100-32GB-SXM", "8xB200"))
+    assert rate_of(v100) == 0.0
+    assert rate_of(b200) == rate_of(find_cluster("8xH100-SXM").accelerator) > 1.0
 
 
 def test_kinds() -> None:

@@ -31,6 +31,17 @@ BATCH_TOKENS: tuple[tuple[float, float, str], ...] = (
     (float("inf"), 16.0e6, "Llama 3.1 405B from 2.87T tokens on, arXiv 2407.21783 section 3.4.1"),
 )
 """(parameters up to, tokens a step, source), by published pre-training runs."""
+MANY_TOKENS = 1.0e12
+"""From so many tokens on, small models take :data:`LONG_RUN_BATCH_TOKENS`: those of GPT-3 read 0.3e12."""
+LONG_RUN_BATCH_TOKENS: tuple[tuple[float, float, str], ...] = (
+    (2.0e9, 2.0e6, "TinyLlama, arXiv 2401.02385 section 2.3; Pythia, arXiv 2304.01373"),
+    (4.0e9, 4.0e6, "StableLM-3B-4E1T, github.com/Stability-AI/StableLM; OLMo 1B, arXiv 2402.00838 table 5"),
+)
+"""As :data:`BATCH_TOKENS`, for models that read a trillion tokens or more."""
+REPLICA_BYTES = 18.0
+"""Bytes a parameter of a replica trained in 16 bits: weights 2, gradients 4, fp32 copy and Adam's moments 12."""
+REPLICA_SHARE = 0.5
+"""A model whose states take at most this share of one GPU's memory is replicated on one host: the rest is activations."""
 
 STAND_INS = {
     "megatron-core": ("compiled-fsdp", "hai-llm", "megatron-legacy"),
@@ -49,16 +60,17 @@ def default_seq_len(arch: Architecture, *, fine_tuning: bool) -> tuple[int, str]
     return usual, "usual for fine-tuning" if fine_tuning else "usual for pre-training"
 
 
-def default_global_batch(arch: Architecture, seq_len: int, *, fine_tuning: bool) -> tuple[int, str]:
-    """Sequences a step and why: a power of two near the tokens published runs of that size took."""
+def default_global_batch(arch: Architecture, seq_len: int, *, fine_tuning: bool, tokens: float | None = None) -> tuple[int, str]:
+    """Sequences a step and why: a power of two near the tokens that published runs of that size and of ``tokens`` took."""
     if fine_tuning:
         return FINE_TUNING_BATCH, "usual for fine-tuning (Stanford Alpaca)"
     if arch.patches is not None:
         return 4096, "ViT pre-training, arXiv 2010.11929 table 3"
     parameters = count_parameters(arch).total
-    tokens, source = next((t, s) for limit, t, s in BATCH_TOKENS if parameters < limit)
-    exponent = max(0, round_log2(tokens / seq_len))
-    return 1 << exponent, f"about {format_count(tokens)} tokens a step, as {source}"
+    table = (*LONG_RUN_BATCH_TOKENS, *BATCH_TOKENS) if tokens is not None and tokens >= MANY_TOKENS else BATCH_TOKENS
+    a_step, source = next((t, s) for limit, t, s in table if parameters < limit)
+    exponent = max(0, round_log2(a_step / seq_len))
+    return 1 << exponent, f"about {format_count(a_step)} tokens a step, as {source}"
 
 
 BATCH_TOLERANCE = 1.125
@@ -115,11 +127,11 @@ def default_precision(accelerator: Accelerator) -> tuple[str, str]:
 
 
 def default_stack(
-    cluster: Cluster, *, fine_tuning: bool, asked: Mapping[str, int | str | bool] = MappingProxyType({})
+    arch: Architecture, cluster: Cluster, *, fine_tuning: bool, asked: Mapping[str, int | str | bool] = MappingProxyType({})
 ) -> tuple[str, str]:
     """Software stack and why: the usual one, or where that lacks what was ``asked`` for (fields of a strategy by name) another
     that has it."""
-    stack, why = _usual_stack(cluster, fine_tuning=fine_tuning)
+    stack, why = _usual_stack(arch, cluster, fine_tuning=fine_tuning)
     if find_stack_rules(stack, adapters=fine_tuning).has(asked):
         return stack, why
     other = next((name for name in STAND_INS[stack] if find_stack_rules(name, adapters=fine_tuning).has(asked)), None)
@@ -128,7 +140,7 @@ def default_stack(
     return other, f"{stack}, the usual one, does not have what was asked for"
 
 
-def _usual_stack(cluster: Cluster, *, fine_tuning: bool) -> tuple[str, str]:
+def _usual_stack(arch: Architecture, cluster: Cluster, *, fine_tuning: bool) -> tuple[str, str]:
     if fine_tuning:
         return (
             "compiled-fsdp",
@@ -138,6 +150,9 @@ def _usual_stack(cluster: Cluster, *, fine_tuning: bool) -> tuple[str, str]:
         return "compiled-fsdp", "PyTorch with a compiler is what runs on this vendor's devices"
     if cluster.n_accelerators == 1:
         return "compiled-fsdp", "one device needs no model parallelism: plain PyTorch with torch.compile"
+    replica = REPLICA_BYTES * count_parameters(arch).total
+    if cluster.n_systems == 1 and replica <= REPLICA_SHARE * cluster.accelerator.memory_bytes:
+        return "compiled-fsdp", "every GPU of one host holds the whole model: plain PyTorch with torch.compile and DDP"
     return (
         "megatron-core",
         "the stack with tensor, pipeline, context and expert parallelism and fused kernels",

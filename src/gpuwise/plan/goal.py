@@ -209,14 +209,14 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuni
         )
     global_batch = wishes.global_batch
     if global_batch is None:
-        global_batch, why = _batch(arch, cluster, seq_len, tuning)
+        global_batch, why = _batch(arch, cluster, seq_len, tuning, wishes.tokens)
         if wishes.step_in_backward:
             global_batch = cluster.n_accelerators * int(wishes.fixed.get("micro_batch", 1))
             why = "one micro-batch on each accelerator: an update in the backward pass accumulates nothing"
         assumed.append(f"global batch {global_batch:,} sequences ({why})")
     stack = wishes.stack
     if stack is None:
-        stack, why = default_stack(cluster, fine_tuning=wishes.fine_tuning, asked=wishes.fixed)
+        stack, why = default_stack(arch, cluster, fine_tuning=wishes.fine_tuning, asked=wishes.fixed)
         assumed.append(f"stack {stack} ({why})")
     precisions = wishes.precision
     if not precisions:
@@ -265,9 +265,9 @@ def _halved(base: Strategy) -> Strategy:
     return LOW_PRECISION.apply(base, form)
 
 
-def _batch(arch: Architecture, cluster: Cluster, seq_len: int, fine_tuning: bool) -> tuple[int, str]:
+def _batch(arch: Architecture, cluster: Cluster, seq_len: int, fine_tuning: bool, tokens: float | None) -> tuple[int, str]:
     """The usual batch, moved to one that the cluster's devices divide."""
-    usual, why = default_global_batch(arch, seq_len, fine_tuning=fine_tuning)
+    usual, why = default_global_batch(arch, seq_len, fine_tuning=fine_tuning, tokens=tokens)
     n = cluster.n_accelerators
     batch = batch_for_devices(usual, n)
     return batch, why if batch == usual else why + f", {usual:,} moved to suit {n:,} accelerators"

@@ -183,7 +183,7 @@ def _how(replica: Replica, form: str) -> tuple[str, ...]:
 
 def _cpu_train(cpu: Cpu, arch: Architecture, tokens: float, length: int) -> ModelRow:
     fastest = max(("fp32", "bf16"), key=lambda d: cpu.peak_flop_per_s.get(d, 0.0))
-    batch, _ = default_global_batch(arch, length, fine_tuning=False)
+    batch, _ = default_global_batch(arch, length, fine_tuning=False, tokens=tokens)
     time = processor.training_time(cpu, arch, tokens, length, tokens_per_step=min(tokens, batch * length), dtype=fastest)
     price = cpu.usd_per_hour
     cost = None if price is None else time.time_s.scaled(price / HOUR_S)

@@ -3,14 +3,14 @@
 A step is timed at the level that the authors of its stack publish: tuned, on quiet machines, over some hundred steps. Runs
 that are published whole are slower; their seconds over the tuned ones are
 
-    slowdown = max(1, exp(a + b ln(P / 1e10) + c ln(T / P) + d))
+    slowdown = max(1, exp(a + b ln(P / 1e10) + c ln(T / P) + d ln(R / 312e12)))
 
-where P are the parameters that a token uses and T all parameters, ``a`` is of the kind of run (dense pre-training, experts,
-adapters) and ``d`` of one host, where less can be lost. Small models run in young code, large ones are tuned until they are
-near what the authors of their stack reach. All of it is known before a strategy is chosen: two strategies, formats or
-amounts of recompute for one model on one cluster stand in the ratio in which they are timed. Fitted on published runs with
-the time for failures, checkpoints and evaluation taken out (:mod:`gpuwise.calibrate.practice`). The interval is that of runs
-whose family was left out of the fit.
+where P are the parameters that a token uses, T all parameters and R the GPU's dense 16-bit rate (of an A100 or less: 312e12);
+``a`` is of the kind of run (dense pre-training, experts, adapters). Small models run in young code, large ones are tuned until
+they are near what the authors of their stack reach; a faster GPU waits longer for what is not a matrix product. All of it is
+known before a strategy is chosen: two strategies, formats or amounts of recompute for one model on one cluster stand in the
+ratio in which they are timed. Fitted on published runs with the time for failures, checkpoints and evaluation taken out
+(:mod:`gpuwise.calibrate.practice`). The interval is that of runs whose family was left out of the fit.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.coefficients import load_json
@@ -31,6 +32,8 @@ MIDDLE = 1.0e10
 """Parameters a token uses at which the slowdown of a dense run is exp(a)."""
 SMALLEST, LARGEST = 1.0e8, 5.0e11
 """Parameters a token uses of the runs that were fitted: beyond them the level stays that of the ends."""
+SLOWEST, FASTEST = 312e12, 989e12
+"""Dense 16-bit FLOP/s of the accelerators that were fitted, A100 and H100; below and above the level stays that of the ends."""
 RULE_MFU = 0.40
 """The rule of thumb that a plan is shown beside: "assume 40 % MFU"."""
 
@@ -69,13 +72,20 @@ def practice_of(arch: Architecture, strategy: Strategy, cluster: Cluster) -> Pra
     kind = kind_of(arch, strategy)
     size, sparsity = scale_of(*_parameters(arch))
     log = float(found["level"][kind]) + float(found["size"]) * size + float(found["sparsity"]) * sparsity
-    log += float(found["one_host"]) * (cluster.n_systems == 1)
+    log += float(found["rate"]) * rate_of(cluster.accelerator)
     return Practice(kind, math.exp(max(log, 0.0)), float(found["log_sigma"][kind]))
 
 
 def scale_of(parameters: float, active: float) -> tuple[float, float]:
     """ln of the parameters a token uses over :data:`MIDDLE`, and of all parameters over those."""
     return math.log(min(max(active, SMALLEST), LARGEST) / MIDDLE), math.log(parameters / active)
+
+
+def rate_of(accelerator: Accelerator) -> float:
+    """ln of the accelerator's 16-bit rate over :data:`SLOWEST`, between that of the ends."""
+    peaks = accelerator.peak_flop_per_s
+    peak = peaks.get("bf16") or peaks.get("fp16") or SLOWEST
+    return math.log(min(max(peak, SLOWEST), FASTEST) / SLOWEST)
 
 
 @lru_cache(maxsize=64)

@@ -17,9 +17,9 @@ TRUE = np.array([0.3, 0.0, 0.0, -0.06, 0.0, 0.0])
 
 def row(family: str, i: int, size: float, noise: float = 0.0) -> PracticeRow:
     run = PublishedRun(f"{family}-{i}/best", "dense", "step", 1.0, "gpuwise plan x")
-    made = PracticeRow(run, "dense", 0.0, size, 0.0, False, 0.0, True, 0.0)
+    made = PracticeRow(run, "dense", 0.0, size, 0.0, 0.0, 0.0, True, 0.0)
     slower = float(predicted(TRUE, [made])[0]) + noise
-    return PracticeRow(run, "dense", slower, size, 0.0, False, 0.0, True, 0.0)
+    return PracticeRow(run, "dense", slower, size, 0.0, 0.0, 0.0, True, 0.0)
 
 
 def some_rows() -> list[PracticeRow]:
@@ -73,6 +73,6 @@ def test_a_figure_is_compared_in_its_own_unit(metric: str, value: float, total: 
     }
     run = PublishedRun("llama1-7b/best", "dense", metric, value, "gpuwise plan llama-7b")
     (made,) = practice_rows([run], {run.id: answer})
-    assert made.run.family == "llama1" and made.level == "dense" and made.one_host
+    assert made.run.family == "llama1" and made.level == "dense" and made.rate == 0.0
     assert made.total == pytest.approx(total)
     assert made.slower == pytest.approx(slower)

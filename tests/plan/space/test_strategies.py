@@ -10,7 +10,16 @@ from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.plan.space.conditions import Setting
 from gpuwise.plan.space.rules import check_strategy
-from gpuwise.plan.space.strategies import Space, blocks, default_space, divisors, fixed_space, full_space, powers_of_two
+from gpuwise.plan.space.strategies import (
+    Space,
+    blocks,
+    default_space,
+    divisors,
+    fixed_space,
+    full_space,
+    powers_of_two,
+    usual_micro_batches,
+)
 from gpuwise.workload.strategy import Strategy
 
 BASE = Strategy()
@@ -138,3 +147,6 @@ def test_divisors_and_powers() -> None:
     assert divisors(1) == (1,)
     assert powers_of_two(32) == (1, 2, 4, 8, 16, 32)
     assert powers_of_two(1) == (1,)
+    assert usual_micro_batches(512, 16) == (1, 2, 4, 8, 16)
+    assert usual_micro_batches(576, 16) == (1, 2, 3, 4, 6, 8, 12, 16)
+    assert usual_micro_batches(3, 16) == (1, 2, 3)

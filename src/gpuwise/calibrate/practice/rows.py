@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.accelerators import accelerators
-from gpuwise.predict.practice import RULE_MFU, scale_of
+from gpuwise.predict.practice import RULE_MFU, rate_of, scale_of
 from gpuwise.units import DAY_S, GIB, HOUR_S, TERA
 
 TABLE = Path("practice") / "published_runs.csv"
@@ -82,7 +82,8 @@ class PracticeRow:
     size: float
     sparsity: float
     """Both of :func:`gpuwise.predict.practice.scale_of`."""
-    one_host: bool
+    rate: float
+    """Of :func:`gpuwise.predict.practice.rate_of`."""
     total: float
     """Headline over published seconds (of bytes: memory)."""
     inside: bool
@@ -133,7 +134,7 @@ def _row(run: PublishedRun, answer: Document) -> PracticeRow:
         level,
         slowdown - total,
         *scale_of(model["parameters"], model["active_parameters"]),
-        cluster["systems"] == 1,
+        rate_of(accelerator),
         total,
         inside,
         total + math.log(best["mfu"]["expected"] / RULE_MFU) + lost,

@@ -40,6 +40,9 @@ ROW_FIELDS = (
 )
 MICRO_BATCH_TOKENS = 131072
 """Micro-batches usually tried go up to this many tokens: beyond it kernels are no more efficient."""
+ODD_MICRO_BATCHES = (3, 5, 7)
+"""Micro-batches of so many times a power of two are tried where they divide the global batch: 576 sequences over 192 ranks are
+three a rank, run at once (SmolLM3)."""
 _NEUTRAL = {
     "micro_batch": 1,
     "accumulation": 1,
@@ -126,6 +129,13 @@ def powers_of_two(limit: int) -> tuple[int, ...]:
     return tuple(1 << i for i in range(max(limit, 1).bit_length()))
 
 
+def usual_micro_batches(global_batch: int, largest: int) -> tuple[int, ...]:
+    """Powers of two, and those times 3, 5 and 7, up to ``largest`` that can be micro-batches of ``global_batch``, ascending."""
+    most = min(largest, global_batch)
+    odd = [o * p for o in ODD_MICRO_BATCHES if global_batch % o == 0 for p in powers_of_two(most // o) if o <= most]
+    return tuple(sorted({*powers_of_two(most), *odd}))
+
+
 def full_space(setting: Setting) -> Space:
     """Every combination the model knows: all degrees that can divide, every schedule, sharding, recompute
     and offload."""
@@ -153,14 +163,15 @@ def full_space(setting: Setting) -> Space:
 
 
 def default_space(setting: Setting) -> Space:
-    """What a practitioner would try: powers of two, up to eight virtual stages, recompute of every, or
-    every second or fourth layer, sequence parallelism wherever there is tensor parallelism."""
+    """What a practitioner would try: powers of two (of micro-batches also 3, 5 and 7 times those where the batch is divided), up
+    to eight virtual stages, recompute of every, or every second or fourth layer, sequence parallelism wherever there is tensor
+    parallelism."""
     n = setting.cluster.n_accelerators
     whole = full_space(setting)
     largest = min(max(MICRO_BATCH_TOKENS // setting.seq_len, 8), 512)
     return replace(
         whole,
-        micro_batch=tuple(m for m in powers_of_two(largest) if m <= setting.global_batch),
+        micro_batch=usual_micro_batches(setting.global_batch, largest),
         virtual_stages=tuple(v for v in whole.virtual_stages if v <= 8),
         cp=powers_of_two(min(n, max(setting.seq_len // 2048, 1))),
         sequence_parallel=(True,),
