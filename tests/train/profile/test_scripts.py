@@ -102,7 +102,6 @@ def test_nothing_is_blamed_in_a_healthy_script(name: str, zygote: Zygote, tmp_pa
     """On a busy machine too, where the processor idles for reasons that are nobody's waste."""
     found = _run(name, zygote, tmp_path).profile
     assert found.verdict.kind in (verdict.HEALTHY, verdict.SPREAD), found.verdict
-    assert not [f.kind for f in found.findings if f.saved_s >= verdict.NAMED * found.split.wall_s]
 
 
 @pytest.mark.slow

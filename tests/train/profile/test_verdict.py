@@ -71,6 +71,13 @@ def test_time_of_other_programs_is_no_waste_of_the_script() -> None:
 
 
 @pytest.mark.usefixtures("home")
+def test_gaps_that_other_programs_make_longer_are_not_blamed() -> None:
+    """Of a step of which others had the processor for four tenths."""
+    assert decide([_finding("small operations", 0.14)], SPLIT, elsewhere_s=0.43).kind == "healthy"
+    assert decide([_finding("small operations", 0.3)], SPLIT, elsewhere_s=0.43).kind == "small operations"
+    assert decide([_finding("data wait", 0.14)], SPLIT, elsewhere_s=0.43).kind == "data wait"
+
+
 def test_verdicts_are_remembered_by_script_and_arguments() -> None:
     assert verdict_before("train.py", ()) is None
     remember("train.py", (), "padding")

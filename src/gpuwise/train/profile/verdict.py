@@ -17,6 +17,8 @@ BUSY = 0.8
 CROWDED = 0.3
 """Share of the step in gaps by other programs, from which nothing can be said of the rest. Rule of this project."""
 HEALTHY, SPREAD = "healthy", "no single waste"
+OF_GAPS = ("small operations", "launch-bound")
+"""Wastes seen as gaps between operations: other programs that take the processor in them make them longer."""
 IDLE = (DATA, COPIES, HOST_GAPS, SYNC, SAVE, ALLOCATOR, OTHER, PAUSES)
 """Parts of the step in which the device does nothing."""
 
@@ -39,7 +41,12 @@ def decide(
     a trace (``traced`` False) only the phases are known, and no step is called healthy.
     """
     wall = split.wall_s
-    heavy = [f for f in findings if f.saved_s >= (STILL_NAMED if f.kind == before else NAMED) * wall]
+    own = max(1.0 - elsewhere_s / wall, 0.0) if wall > 0 else 1.0
+
+    def saved_s(f: Finding) -> float:
+        return f.saved_s * (own if f.kind in OF_GAPS else 1.0)
+
+    heavy = [f for f in findings if saved_s(f) >= (STILL_NAMED if f.kind == before else NAMED) * wall]
     if not heavy and not traced:
         return Verdict(SPREAD, _untraced(split))
     if not heavy:
