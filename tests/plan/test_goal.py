@@ -126,6 +126,16 @@ def test_a_model_that_every_gpu_of_a_host_holds_needs_no_megatron(name: str, clu
     assert default_stack(find_model(name), find_cluster(cluster), fine_tuning=False)[0] == stack
 
 
+@pytest.mark.parametrize(
+    ("cluster", "stack", "fused"), [("8xV100", None, False), ("8xV100", "compiled-fsdp", True), ("8xA100", None, True)]
+)
+def test_megatron_has_no_fused_attention_before_ampere(cluster: str, stack: str | None, fused: bool) -> None:
+    name = {"8xV100": "8xV100-32GB-SXM", "8xA100": "8xA100-80GB-SXM"}[cluster]
+    goal = make_goal(ARCH, find_cluster(name), Wishes(stack=stack))
+    assert all(base.fused_attention is fused for base in goal.bases)
+    assert any("without a fused kernel" in said for said in goal.assumed) is not fused
+
+
 def test_odd_clusters_get_a_batch_they_divide() -> None:
     goal = make_goal(ARCH, find_cluster("3xH100-PCIe"), Wishes())
     assert goal.global_batch % 3 == 0

@@ -114,6 +114,17 @@ def round_log2(x: float) -> int:
     return exponent
 
 
+FUSED_FROM = 8.0
+"""Compute capability from which Megatron's attention is fused: FlashAttention 2 (github.com/Dao-AILab/flash-attention) and
+cuDNN's (Transformer Engine's user guide). PyTorch's own memory-efficient kernel runs on older ones too."""
+
+
+def has_fused_attention(stack: str, accelerator: Accelerator) -> bool:
+    """Whether ``stack`` has a fused attention kernel on ``accelerator``; unknown capabilities have one."""
+    capability = accelerator.compute_capability
+    return not (stack.startswith("megatron") and capability is not None and float(capability) < FUSED_FROM)
+
+
 def default_precision(accelerator: Accelerator) -> tuple[str, str]:
     """Format of the matrix products and why: bf16 where there is one, fp16 with loss scaling before it."""
     for precision, why in (

@@ -9,7 +9,15 @@ from dataclasses import dataclass, field, replace
 from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.plan.defaults import batch_for_devices, default_global_batch, default_precision, default_seq_len, default_stack
+from gpuwise.plan.defaults import (
+    FUSED_FROM,
+    batch_for_devices,
+    default_global_batch,
+    default_precision,
+    default_seq_len,
+    default_stack,
+    has_fused_attention,
+)
 from gpuwise.units import LARGEST_COUNT, LONGEST_SEQUENCE
 from gpuwise.workload.adapters import DEFAULT_TARGETS, adapted_products
 from gpuwise.workload.changes.strategy import LORA_RANK, LOW_PRECISION
@@ -239,6 +247,9 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuni
             "they adapt",
             hint="usual ranks are 8 to 256: --lora-rank 16",
         )
+    fused = has_fused_attention(stack, cluster.accelerator)
+    if not fused:
+        assumed.append(f"attention without a fused kernel (those of {stack} need compute capability {FUSED_FROM})")
     # frozen weights stay in the format of their checkpoint, with nothing to cast
     base = Strategy(
         optimizer=wishes.optimizer or "adamw",
@@ -254,6 +265,7 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuni
         quantized_base=wishes.quantized_base,
         stack=stack,
         fused_loss=bool(wishes.fused_loss),
+        fused_attention=fused,
     )
     bases = tuple(_halved(replace(base, precision=p)) if wishes.half_weights else replace(base, precision=p) for p in precisions)
     return Goal(arch, cluster, seq_len, global_batch, bases, wishes, tuple(assumed))
