@@ -18,7 +18,6 @@ from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.systems import Cluster, default_system, with_count
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.denoisers import Denoiser
-from gpuwise.pick.compare.facts import reached
 from gpuwise.pick.jobs import DAY_S, PEAK_OVER_MEAN
 from gpuwise.pick.outcomes import CHANGED, SAME
 from gpuwise.plan.defaults import default_precision
@@ -214,6 +213,8 @@ def forward_on(job: ForwardJob, cluster: Cluster) -> ForwardRate | TooLargeToRun
 
 
 def _images_per_s(denoiser: Denoiser, accelerator: Accelerator) -> Estimate:
+    from gpuwise.pick.compare.facts import reached  # here: other jobs need none of the comparison
+
     product = reached(accelerator, default_precision(accelerator)[0])
     if product is None:
         raise UnpredictableError(f"no rate of 16-bit products is known of {accelerator.name}")

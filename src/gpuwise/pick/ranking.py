@@ -96,6 +96,7 @@ class _Search(Generic[T]):
     def __init__(self, limits: Limits, keep: int) -> None:
         self.limits, self.keep = limits, keep
         self.found: dict[Name, T] = {}
+        self.keys: dict[str, list[Key]] = {}
         self.failed: dict[Name, LeftOut] = {}
         self.tries: dict[Name, int] = {}
         self.done: dict[Name, int] = {}
@@ -120,7 +121,10 @@ class _Search(Generic[T]):
 
     def best(self, t: Try[T]) -> list[Key]:
         """Keys of what was found of the kind of ``t``, best first."""
-        return sorted(key_of(o, self.limits) for o in self.found.values() if o.way.how == t.way.how)
+        how = t.way.how
+        if how not in self.keys:
+            self.keys[how] = sorted(key_of(o, self.limits) for o in self.found.values() if o.way.how == how)
+        return self.keys[how]
 
     def capped(self, t: Try[T]) -> bool:
         """Whether ``t`` may still enter the best ``keep`` though it is not predicted."""
@@ -152,6 +156,7 @@ class _Search(Generic[T]):
         known = self.found.get(key)
         if known is None or key_of(got, self.limits) < key_of(known, self.limits):
             self.found[key] = got
+            self.keys.pop(t.way.how, None)
 
 
 def key_of(outcome: Rankable, limits: Limits) -> Key:

@@ -25,6 +25,7 @@ from gpuwise.plan.goal import Wishes, make_goal
 from gpuwise.plan.hardware import BEST_MFU
 from gpuwise.plan.promise import promised
 from gpuwise.plan.space.search import Fastest, find_fastest, no_layout
+from gpuwise.plan.space.sweep import KnownCosts
 from gpuwise.predict.memory.device import usable_bytes
 from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.workload.changes.change import Change
@@ -79,13 +80,16 @@ LIGHTER: tuple[tuple[Change, ...], ...] = (
     (Change("optimizer", "adamw8bit"), Change("low_precision", "bf16")),
 )
 """What full training falls back to, the gentlest first."""
+FULL_BYTES, LIGHT_BYTES = 6.0, 4.0
+"""Of a weight trained in full with the optimizer in host memory: 2 weight and 4 gradient, or both in 16 bits."""
 
 
 def fallbacks(job: Job) -> tuple[Fallback, ...]:
     """The job as asked, then what the job permits when that does not fit."""
     plain = Wishes(tokens=job.tokens, seq_len=job.seq_len, lora_targets=job.lora_targets)
     if job.method == "full":
-        return (Fallback((), SAME, plain, 2.0), *(Fallback(changes, CHANGED, plain, 2.0) for changes in LIGHTER))
+        light = (Fallback(changes, CHANGED, plain, LIGHT_BYTES) for changes in LIGHTER)
+        return (Fallback((), SAME, plain, FULL_BYTES), *light)
     lora = Fallback((), SAME, replace(plain, lora_rank=LORA_RANK), 2.0)
     if job.method == "lora":
         quantized = (Change("qlora", adapter_argument(LORA_RANK, job.lora_targets)),)
@@ -127,10 +131,16 @@ def crowding(job: Job, accelerator: Accelerator, n: int) -> float:
 
 
 def fastest_with(
-    changes: Sequence[Change], arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuning: bool | None = None
+    changes: Sequence[Change],
+    arch: Architecture,
+    cluster: Cluster,
+    wishes: Wishes,
+    *,
+    fine_tuning: bool | None = None,
+    known: KnownCosts | None = None,
 ) -> Fastest:
     """The fastest strategy of the search of ``plan`` with ``changes`` made to what ``wishes`` ask for, tuned, or what the
-    smallest needs.
+    smallest needs. ``known`` keeps costs for other changes on the same cluster.
 
     Raises InputError (LayoutError where no layout is possible) and UnpredictableError.
     """
@@ -141,7 +151,7 @@ def fastest_with(
     # without 16-bit formats gradients and weights stay as they are
     made = [c for c in changes if not (whole and c.name in ("gradient_dtype", "low_precision"))]
     goal = replace(goal, bases=tuple(changed(b, made) for b in goal.bases))
-    found = find_fastest(goal)
+    found = find_fastest(goal, known=known)
     if found is None:
         raise no_layout(goal)
     return found
@@ -165,10 +175,10 @@ def train_on(job: Job, cluster: Cluster) -> Trained | TooLarge:
     to where none does. Raises InputError and UnpredictableError."""
     smallest: TooLarge | None = None
     unlikely: Trained | None = None
+    known: KnownCosts = {}
     for fallback in possible_fallbacks(job, cluster.accelerator, cluster.n_accelerators):
-        found = fastest_with(
-            fallback.changes, job.arch, cluster, fallback.wishes, fine_tuning=job.purpose not in ("train", "vision")
-        )
+        tuning = job.purpose not in ("train", "vision")
+        found = fastest_with(fallback.changes, job.arch, cluster, fallback.wishes, fine_tuning=tuning, known=known)
         tuned = found.estimate
         if tuned is not None:
             best, worse = promised(job.arch, cluster, tuned), device_high(tuned)

@@ -14,7 +14,7 @@ from gpuwise.plan.space.conditions import Setting
 from gpuwise.plan.space.nearest import nearest_batch, nearest_clusters
 from gpuwise.plan.space.rules import check_strategy
 from gpuwise.plan.space.strategies import Block, Space, advised, blocks, default_space, fixed_space, full_space
-from gpuwise.plan.space.sweep import Candidates, Sweep, sweep
+from gpuwise.plan.space.sweep import Candidates, KnownCosts, Sweep, sweep
 from gpuwise.predict.step.training import TrainingEstimate, estimates
 from gpuwise.workload.optimizer import PAGED_FORM
 from gpuwise.workload.stack import find_stack
@@ -100,22 +100,25 @@ class Fastest:
     smallest_bytes: float
 
 
-def find_fastest(goal: Goal, space_of: Callable[[Setting], Space] = default_space) -> Fastest | None:
+def find_fastest(
+    goal: Goal, space_of: Callable[[Setting], Space] = default_space, known: KnownCosts | None = None
+) -> Fastest | None:
     """The strategy that :func:`find_strategies` ranks first, without its alternatives: in ``space_of``, offload included
-    when nothing fits without. None when no layout is possible."""
-    found = _fastest(goal, space_of)
+    when nothing fits without. None when no layout is possible. ``known`` as of :func:`~gpuwise.plan.space.sweep.sweep`."""
+    known = {} if known is None else known
+    found = _fastest(goal, space_of, known)
     paged = _paged(goal)
     if found is None or paged is None or _on_device([found.estimate] if found.estimate else []):
         return found
-    again = _fastest(paged, space_of)
+    again = _fastest(paged, space_of, known)
     return again if again is not None and again.estimate is not None and _on_device([again.estimate]) else found
 
 
-def _fastest(goal: Goal, space_of: Callable[[Setting], Space]) -> Fastest | None:
+def _fastest(goal: Goal, space_of: Callable[[Setting], Space], known: KnownCosts) -> Fastest | None:
     spaces = [_space(goal, base, space_of) for base in goal.bases]
-    done = _sweep(goal, [without_offload(s) for s in spaces])
+    done = _sweep(goal, [without_offload(s) for s in spaces], known)
     if _wants_offload(goal, done):
-        again = _sweep(goal, spaces)
+        again = _sweep(goal, spaces, known)
         done = again if again is not None and (done is None or _is_surer(again, done)) else done
     if done is None:
         return None
@@ -161,7 +164,7 @@ def without_offload(space: Space) -> Space:
     )
 
 
-def _sweep(goal: Goal, spaces: Sequence[Space]) -> Sweep | None:
+def _sweep(goal: Goal, spaces: Sequence[Space], known: KnownCosts | None = None) -> Sweep | None:
     found: list[Block] = []
     alike: dict[tuple[Setting, Space], list[Strategy]] = {}
     for base, space in zip(goal.bases, spaces, strict=True):
@@ -170,7 +173,7 @@ def _sweep(goal: Goal, spaces: Sequence[Space]) -> Sweep | None:
         found += blocks(setting, space, *bases)
     if not found:
         return None
-    return sweep(goal.arch, goal.cluster, found, goal.seq_len, goal.wishes.packed_document_len, goal.wishes.risk)
+    return sweep(goal.arch, goal.cluster, found, goal.seq_len, goal.wishes.packed_document_len, goal.wishes.risk, known)
 
 
 def _distinct(done: Sweep, n: int) -> Iterable[int]:
