@@ -33,6 +33,16 @@ ROOMY, WORTH_IT = 0.08, 0.05
 """A tight plan is shown a strategy that leaves this share of the device free, if its time is at most so
 much more."""
 
+FACT_WORDS = {
+    "count": "number of GPUs",
+    "domain_size": "GPUs that are linked",
+    "host_memory_gib": "host memory",
+    "link_gb_s": "rate of the link",
+    "max_power_w": "most power",
+    "ports": "network ports",
+}
+"""What a person calls the columns of ``systems.toml`` that can be assumed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pricing:
@@ -168,7 +178,8 @@ def warnings(goal: Goal, best: Option[TrainingEstimate]) -> list[str]:
         said.append(f"the price is {best.price.age_days} days old")
     system = goal.cluster.system
     if system.assumed:
-        said.append(f"not published for {system.name}, assumed: {', '.join(system.assumed)}")
+        words = ", ".join(FACT_WORDS.get(name, name) for name in system.assumed)
+        said.append(f"not published for {system.name}, assumed: {words}")
     return said
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuwise.cli.bars import single
-from gpuwise.cli.out import console, section, table_of
+from gpuwise.cli.out import console, grid, section, table_of
 from gpuwise.cli.words import percent, plain
 from gpuwise.money.rent_or_own.comparison import LONGEST_MONTHS, Assumption, Bar, Option, RentOrOwn
 from gpuwise.money.rent_or_own.counting import CostSteps
@@ -36,9 +36,10 @@ def show_rent_or_own(result: RentOrOwn, counted: CostSteps | None = None) -> Non
         _steps(to, counted)
     _assumed(to, result)
     if result.notes:
-        from rich.console import Group
-
-        section(to, "Mind", Group(*(f"- {note}" for note in result.notes)))
+        table = grid(2, pad=1)
+        for note in result.notes:
+            table.add_row("-", note[:1].upper() + note[1:])
+        section(to, "Mind", table)
 
 
 def dollars(value: float) -> str:

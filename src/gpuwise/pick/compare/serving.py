@@ -147,7 +147,7 @@ def _with_batches(one: SubjectServing, groups: Sequence[_Group], context: int) -
     prefill: list[tuple[Estimate, str]] = []
     for g in groups:
         n = g.sequences * g.copies
-        batched.append((g.replica.step(g.sequences, context).inverse(n), f"{n} sequences{g.words}", n))
+        batched.append((g.replica.step(g.sequences, context).inverse(n), f"{n} sequence{'' if n == 1 else 's'}{g.words}", n))
         prefill.append((g.replica.prompt(context).inverse(context * g.copies), g.words.removeprefix(", ")))
     many, many_words, sequences = max(batched, key=lambda option: option[0].expected)
     read, read_words = max(prefill, key=lambda option: option[0].expected)
