@@ -53,6 +53,13 @@ def test_formatted_durations_stay_within_half_a_percent(seconds: float) -> None:
 def test_formats() -> None:
     assert units.format_bytes(80 * 2**30) == "80.0 GiB"
     assert units.format_count(8_030_261_248) == "8.03B"
+    assert [units.format_number(x) for x in (0.06941, 27.12, 999.4, 999.6, 31_523)] == [
+        "0.0694",
+        "27.1",
+        "999",
+        "1,000",
+        "31,500",
+    ]
     assert units.format_rate(3.35e12, "B/s") == "3.35 TB/s"
     assert units.format_usd(1204) == "$1,204"
     assert units.format_duration(999 * units.DAY_S) == "999 days" and units.format_duration(1001 * units.DAY_S) == "2.74 years"

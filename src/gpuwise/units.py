@@ -147,6 +147,11 @@ def format_usd(usd: float) -> str:
     return f"${usd:.2f}" if abs(usd) >= 1 else f"${usd:.3g}"
 
 
+def format_number(x: float) -> str:
+    """Three significant digits, never with an exponent above one: ``"0.0694"``, ``"27.1"``, ``"31,500"``."""
+    return f"{x:.3g}" if abs(x) < 999.5 else f"{float(f'{x:.3g}'):,.0f}"
+
+
 def _three(x: float) -> str:
     """Three significant digits without exponent."""
     if x == 0:

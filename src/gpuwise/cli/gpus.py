@@ -95,7 +95,7 @@ def _rate(a: Accelerator, dtype: str) -> str:
     from gpuwise.units import TERA
 
     rate = a.peak_flop_per_s.get(dtype)
-    return "-" if rate is None else f"{rate / TERA:.4g}T"
+    return "-" if rate is None else f"{rate / TERA:{'.4g' if rate < 9999.5 * TERA else '.0f'}}T"
 
 
 def _price(a: Accelerator) -> str:

@@ -26,7 +26,7 @@ from gpuwise.pick.owning import Terms, bill
 from gpuwise.pick.tries import Predictions
 from gpuwise.pick.words import hardware
 from gpuwise.predict.estimate import Estimate
-from gpuwise.units import HOUR_S, format_duration, format_usd
+from gpuwise.units import HOUR_S, format_duration, format_number, format_usd
 
 F64 = NDArray[np.float64]
 ROLES = ("train", "serve", "develop")
@@ -240,7 +240,7 @@ def _choice(role: str, o: Outcome, job: Job, terms: Terms) -> Choice:
 def _does(role: int, o: Outcome) -> str:
     changes = f", {', '.join(o.changes)}" if o.tier else ""
     if role == 1:
-        return f"{o.tokens_per_s.expected:.3g} tokens/s to each user{changes}"
+        return f"{format_number(o.tokens_per_s.expected)} tokens/s to each user{changes}"
     if role == 0:
         return f"a run in {format_duration(o.time_s.expected)}{changes}"
     return f"{o.tokens_per_s.expected:,.0f} tokens/s{changes}"

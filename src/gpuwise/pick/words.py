@@ -13,7 +13,7 @@ from gpuwise.pick.jobs import Job
 from gpuwise.pick.limits import Limits
 from gpuwise.pick.outcomes import CHANGED, Outcome
 from gpuwise.pick.ranking import Ranking, T, alike, best_of
-from gpuwise.units import format_duration, format_usd, ordinal
+from gpuwise.units import format_duration, format_number, format_usd, ordinal
 
 OBJECTIVE_WORDS = {
     "cost": "the cheapest",
@@ -64,9 +64,9 @@ def result_words(job: Job | ForwardJob, o: Outcome) -> str:
     if not job.serving:
         return f"{format_duration(o.time_s.expected)} for {format_usd(o.cost_usd.expected)}"
     if isinstance(job, ForwardJob):
-        rate = f"{o.tokens_per_s.expected * o.n:.3g} {job.unit}/s"
+        rate = f"{format_number(o.tokens_per_s.expected * o.n)} {job.unit}/s"
     else:
-        rate = f"{o.tokens_per_s.expected:.3g} tokens/s to each user"
+        rate = f"{format_number(o.tokens_per_s.expected)} tokens/s to each user"
     return f"{rate} for {format_usd(o.cost_usd.expected)} over {job.hours:,.0f} hours"
 
 
@@ -113,7 +113,7 @@ def _others(ranked: Sequence[Outcome], first: Outcome) -> list[Outcome]:
 def _short(job: Job | ForwardJob, limits: Limits, o: Outcome) -> str:
     if limits.objective in ("time", "balance"):
         rate = job.rate_title.replace("tok/", "tokens/")
-        return f"{o.tokens_per_s.expected:.3g} {rate}" if job.serving else format_duration(o.time_s.expected)
+        return f"{format_number(o.tokens_per_s.expected)} {rate}" if job.serving else format_duration(o.time_s.expected)
     return format_usd(o.cost_usd.expected)
 
 

@@ -14,7 +14,7 @@ from gpuwise.pick.outcomes import Outcome
 from gpuwise.pick.owning import MONTH_H
 from gpuwise.pick.words import Group
 from gpuwise.plan.explain import probability
-from gpuwise.units import format_bytes, format_duration, format_usd
+from gpuwise.units import format_bytes, format_duration, format_number, format_usd
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -114,12 +114,12 @@ def _cells(job: Job | ForwardJob, o: Outcome) -> dict[str, str]:
 
 
 def _speed(job: Job | ForwardJob, o: Outcome) -> str:
-    return f"{o.tokens_per_s.expected:.3g}" if job.serving else format_duration(o.time_s.expected)
+    return format_number(o.tokens_per_s.expected) if job.serving else format_duration(o.time_s.expected)
 
 
 def _span(job: Job | ForwardJob, o: Outcome) -> str:
     if job.serving:
-        return f"{o.tokens_per_s.low:.3g}-{o.tokens_per_s.high:.3g}"
+        return f"{format_number(o.tokens_per_s.low)}-{format_number(o.tokens_per_s.high)}"
     low, high = format_duration(o.time_s.low), format_duration(o.time_s.high)
     same = low.split(" ")[-1] == high.split(" ")[-1]
     return f"{low.split(' ')[0]}-{high}" if same else f"{low}-{high}"
