@@ -152,8 +152,14 @@ def outcome(command: str) -> tuple[int, str]:
     out = io.StringIO()
     before = {name: os.environ.get(name) for name in ("COLUMNS", "NO_COLOR", "GPUWISE_HOME")}
     try:
-        with tempfile.TemporaryDirectory() as empty, contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
-            # prices of one's own are nobody's example
+        with (
+            tempfile.TemporaryDirectory() as empty,
+            tempfile.TemporaryDirectory() as here,
+            contextlib.chdir(here),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(out),
+        ):
+            # prices of one's own are nobody's example, and what an example writes is nobody's file
             os.environ.update(COLUMNS=str(WIDTH), NO_COLOR="1", GPUWISE_HOME=empty)
             code = run(shlex.split(command)[1:])
     finally:
