@@ -142,6 +142,8 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
         ("lab", "simulate"),
         ("lab", "simulate", "reduction", "--size", "4096", "--crossover"),
         ("lab", "cpu-vs-gpu", "64", "--on", "4090"),
+        ("lab", "exercise"),
+        ("lab", "exercise", "11", "32", "--hint", "1", "--solution"),
     ],
 }  # fmt: skip
 """By group: calls that answer without a GPU, each with ``--json`` added. A field counts once, whichever call shows it."""

@@ -22,6 +22,11 @@ LAB_COMMANDS: tuple[tuple[str, str, str], ...] = (
         "gpuwise.cli.lab.cpu_vs_gpu:cpu_vs_gpu",
         "The same product on this CPU, measured, and on any GPU, predicted: who wins, and why?",
     ),
+    (
+        "exercise",
+        "gpuwise.cli.lab.exercise:exercise",
+        "Have I understood? A question for each lesson, hints in steps, your answer judged.",
+    ),
 )
 """Name, where it lives, what it answers."""
 

@@ -1,0 +1,110 @@
+"""``gpuwise lab exercise``: a question of a lesson, hints in steps, and the judgement of an answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from gpuwise.errors import InputError
+
+if TYPE_CHECKING:
+    from gpuwise.lab.exercises import Exercise, Judgement
+
+
+def exercise(
+    number: int | None = None,
+    answer: str | None = None,
+    *,
+    hint: int | None = None,
+    solution: Annotated[bool, Parameter(negative="")] = False,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Ask, hint and judge: one exercise for each lesson, its answer computed when you ask.
+
+    An answer within the exercise's tolerance is right (exit code 0), another is not (1): an estimate by hand leaves out what the
+    models know.
+
+    Parameters
+    ----------
+    number
+        1 to 12. Left out: the list.
+    answer
+        Your number, in the unit of the question: 70, 1.5k, 600M.
+    hint
+        Hints up to this one: 1, 2, 3.
+    solution
+        The answer and how one gets there.
+    json
+        One JSON document on the last line of stdout.
+    """
+    from gpuwise.lab.exercises import exercises, find_exercise
+
+    if number is None:
+        if answer is not None or hint is not None or solution:
+            raise InputError("an answer needs the number of its exercise", hint="gpuwise lab exercise 1 70")
+        return _list(exercises(), json=json)
+    one = find_exercise(number)
+    if hint is not None and not 1 <= hint <= len(one.hints):
+        raise InputError(f"exercise {number} has no hint {hint}", hint=f"--hint 1 to --hint {len(one.hints)}")
+    judged = None if answer is None else one.judge(_number(answer))
+    if json:
+        _print_document(one, judged, hint, solution)
+    else:
+        _show(one, judged, hint, solution)
+    return 1 if judged is not None and not judged.right else 0
+
+
+def _number(text: str) -> float:
+    from gpuwise.units import parse_count
+
+    return parse_count(text)
+
+
+def _list(all_of_them: tuple[Exercise, ...], *, json: bool) -> int:
+    from gpuwise.cli.out import console, print_json, table_of
+
+    if json:
+        print_json({"exercises": [e.to_document() for e in all_of_them]})
+        return 0
+    table = table_of(("exercise", "lesson", "question"), left=("lesson", "question"), wrap=("question",))
+    for e in all_of_them:
+        table.add_row(str(e.number), e.title, e.question)
+    console().print(table)
+    return 0
+
+
+def _print_document(one: Exercise, judged: Judgement | None, hint: int | None, solution: bool) -> None:
+    from gpuwise.cli.out import print_json
+
+    document: dict[str, Any] = {**one.to_document(), "hints": list(one.hints[: hint or 0])}
+    if judged is not None:
+        document |= {"right": judged.right, "ratio": judged.ratio, "says": judged.sentence}
+    if solution:
+        found = one.solve()
+        document["solution"] = {"value": found.value, "steps": list(found.steps), "command": found.command}
+    print_json(document)
+
+
+def _show(one: Exercise, judged: Judgement | None, hint: int | None, solution: bool) -> None:
+    from rich.text import Text
+
+    from gpuwise.cli.out import console
+    from gpuwise.lab.exercises import said
+
+    to = console()
+    to.print(Text(f"{one.number}. {one.title}", style="bold"))
+    to.print(one.question)
+    for n, words in enumerate(one.hints[: hint or 0], start=1):
+        to.print(f"  hint {n}: {words}")
+    if judged is not None:
+        to.print(Text(f"  {judged.sentence}", style="green" if judged.right else "yellow"))
+    if solution:
+        found = one.solve()
+        to.print(Text(f"  {said(found.value)} {one.unit}", style="bold"))
+        for step in found.steps:
+            to.print(f"  - {step}")
+        to.print(f"  {found.command}", style="dim")
+    elif judged is None or not judged.right:
+        more = min((hint or 0) + 1, len(one.hints))
+        to.print(f"  gpuwise lab exercise {one.number} YOUR_NUMBER judges it; --hint {more} helps, --solution tells", style="dim")

@@ -1,0 +1,86 @@
+"""Every exercise has a truth that is computed, hints that do not give it away at once, and a judgement of any answer."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwise.cli.app import run
+from gpuwise.errors import InputError
+from gpuwise.lab.exercises import Exercise, exercises, find_exercise
+
+LESSONS = Path(__file__).parent.parent.parent / "docs" / "learn"
+EXERCISES = exercises()
+BY_HAND = {
+    "why-gpus": 989 * 0.8 / (21.8 * 0.52),
+    "set-up": 580,
+    "first-model": 65e12 * 0.2 / 0.8e9 * 43_200 / 1e6,
+    "memory": 8.03e9 * 18 / 2**30,
+    "mixed-precision": 312 / 19.5 * 0.85,
+    "batch-and-loader": 6,
+    "profiling": 100 * 40_000 * (6 * 1.236e9 + 12 * 16 * 2048 * 4096 / 2) / 989e12,
+    "several-gpus": 1e3 * 1.75 * 16.06e9 / 450e9,
+    "choosing": 1008 / (4.87 + 0.13),
+    "renting-or-owning": 1900 / (0.45 - 0.55 * 0.15),
+    "serving": 32 * 8192 * 131_072 / 2**30,
+    "power-and-cooling": 5.6 * 0.85 * 1.55 * 1.25 * 168,
+}
+"""What a reader gets who follows the hints."""
+
+
+@pytest.mark.parametrize("one", EXERCISES, ids=[e.lesson for e in EXERCISES])
+def test_who_follows_the_hints_is_right(one: Exercise) -> None:
+    assert one.judge(BY_HAND[one.lesson]).right, (BY_HAND[one.lesson], one.solve())
+    assert not one.judge(BY_HAND[one.lesson] * 2.7).right
+    assert not one.judge(BY_HAND[one.lesson] / 2.7).right
+    assert one.hints and one.question.count("?") >= 1 and one.tolerance >= 1
+    assert one.solve().steps and one.solve().command.startswith("gpuwise ")
+
+
+def test_there_is_one_for_each_lesson() -> None:
+    lessons = sorted(p.stem for p in LESSONS.glob("[01][0-9]-*.md"))
+    assert lessons == [f"{e.number:02d}-{e.lesson}" for e in EXERCISES] and len(lessons) == 12
+    for one in EXERCISES:
+        text = (LESSONS / f"{one.number:02d}-{one.lesson}.md").read_text()
+        assert text.startswith(f"# {one.number}. ") and f"gpuwise lab exercise {one.number}`" in text
+
+
+@given(st.floats())
+def test_any_answer_is_judged_or_refused(answer: float) -> None:
+    one = find_exercise(11)
+    if not math.isfinite(answer) or answer <= 0:
+        with pytest.raises(InputError):
+            one.judge(answer)
+    else:
+        judged = one.judge(answer)
+        assert judged.right == (1 / one.tolerance <= judged.ratio <= one.tolerance)
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    def said(*words: str) -> tuple[int, str]:
+        code = run(["lab", "exercise", *words])
+        return code, capsys.readouterr().out
+
+    assert said("11", "32")[0] == 0
+    code, out = said("11", "128")
+    assert code == 1 and "too high, by a factor of 4" in out
+    assert "hint 2: 32 layers" in said("11", "--hint", "2")[1] and "hint 3: " not in said("11", "--hint", "2")[1]
+    assert "131,072 bytes" in said("11", "--solution")[1]
+    code, out = said("2", "579")
+    assert code == 1 and "too low, by little" in out
+
+
+@pytest.mark.parametrize("words", [["13"], ["0"], ["11", "-3"], ["11", "nan"], ["11", "--hint", "9"], ["11", "many"]])
+def test_what_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["lab", "exercise", *words]) == 2
+    assert "\nhint: " in capsys.readouterr().err
+
+
+def test_the_documents_hold_no_answer_unasked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["lab", "exercise", "4", "--json"]) == 0
+    out = capsys.readouterr().out
+    assert '"solution"' not in out and '"hints":[]' in out.replace(" ", "")
