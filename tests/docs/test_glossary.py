@@ -1,0 +1,28 @@
+"""The glossary and the table of the first page are what the tool says today."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tools.docs import accuracy
+from tools.docs.glossary import page, read_terms
+
+DOCS = Path(__file__).parent.parent.parent / "docs"
+PAGE = DOCS / "learn" / "glossary.md"
+TERMS = read_terms(PAGE.with_suffix(".toml"))
+
+
+def test_the_numbers_are_todays() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(TERMS), "run `python -m tools.docs.glossary docs/learn/glossary.md`"
+
+
+def test_there_are_as_many_words_as_promised() -> None:
+    assert len(TERMS) >= 80 and len({t.name for t in TERMS}) == len(TERMS)
+    assert sum(len(t.figures) for t in TERMS) >= 30
+    assert all((PAGE.parent / t.see).exists() for t in TERMS if t.see)
+
+
+def test_the_first_page_has_the_newest_accuracy() -> None:
+    text = (DOCS / "index.md").read_text(encoding="utf-8")
+    assert accuracy.with_table(text) == text, "run `python -m tools.docs.accuracy docs/index.md`"
+    assert all(words in text for words in accuracy.FAMILIES.values())
