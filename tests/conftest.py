@@ -19,7 +19,7 @@ from tests.parser_memo import keep_signatures
 from gpuwise.workload.capture import heap
 
 _UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("repeat", _UNTIMED, max_examples=60, derandomize=True, database=None)
+settings.register_profile("repeat", _UNTIMED, max_examples=40, derandomize=True, database=None)
 settings.register_profile("search", _UNTIMED, max_examples=300, print_blob=True)
 
 

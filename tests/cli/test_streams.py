@@ -33,7 +33,9 @@ def _run(*words: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run([sys.executable, "-m", "gpuwise", *words], capture_output=True, env=_environment(**environment))
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "latin-1", "cp437", "utf-8"])
+@pytest.mark.parametrize(
+    "encoding", ["ascii", "cp1252", *(pytest.param(e, marks=pytest.mark.slow) for e in ("latin-1", "cp437", "utf-8"))]
+)
 def test_every_encoding_gets_the_whole_answer(encoding: str) -> None:
     done = _run(*FIT, PYTHONIOENCODING=encoding)
     assert done.returncode == 0, done.stderr

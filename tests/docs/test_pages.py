@@ -48,7 +48,13 @@ def _commands() -> list[str]:
 # --- examples ---
 
 
-@pytest.mark.parametrize("command", _commands())
+LONG = "gpuwise capacity llama-3.3-70b"
+"""Ten seconds of simulated fleets: run in the slow group; its output stands on the page, written by the same words."""
+
+
+@pytest.mark.parametrize(
+    "command", [pytest.param(c, marks=[pytest.mark.slow] if c.startswith(LONG) else []) for c in _commands()]
+)
 def test_commands_run(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     refused = any(

@@ -32,6 +32,8 @@ F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 CHUNK = 65536
 """Strategies evaluated at once: their arrays stay in a core's caches."""
+THREADED = CHUNK // 4
+"""Strategies from which a sweep is shared between cores: below, starting them takes longer."""
 TIGHT = 0.03
 """A strategy that leaves less than this share of the device free beside the allocator's usual slack is tight."""
 SQUEEZED = 1.05
@@ -139,7 +141,7 @@ def sweep(
         i, costs, at, start, stop = task
         return _chunk(arch, cluster, i, blocks[i], costs, at, start, stop, front, risk)
 
-    if len(tasks) > 2 and (os.cpu_count() or 1) > 1:
+    if n > THREADED and len(tasks) > 2 and (os.cpu_count() or 1) > 1:
         from concurrent.futures import ThreadPoolExecutor
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
