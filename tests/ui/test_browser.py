@@ -182,3 +182,22 @@ def test_every_field_has_a_name_and_every_part_a_role(visit: Callable[..., Any])
     assert page.evaluate("document.documentElement.lang") == "en"
     page.keyboard.press("Tab")
     assert page.evaluate(PRESSED) == "To the answer"
+
+
+def test_a_simulation_is_scrubbed_by_the_keyboard_and_played(visit: Callable[..., Any]) -> None:
+    page = visit("/lab?ask=simulate&task=transpose&size=64&on=v100")
+    page.wait_for_selector(".play button")
+    slider = page.get_by_label("Time of the simulation")
+    veil = "+document.querySelector('.veil').getAttribute('width')"
+    assert page.evaluate(veil) == 0
+    slider.focus()
+    page.keyboard.press("Home")
+    whole = page.evaluate(veil)
+    page.keyboard.press("ArrowRight")
+    assert 0 < page.evaluate(veil) < whole
+    page.get_by_role("button", name="Play").click()
+    while page.evaluate(veil) > whole * 0.9:  # no evaluation in the page: its policy forbids it
+        page.wait_for_timeout(50)
+    page.get_by_role("button", name="Pause").click()
+    held = page.evaluate(veil)
+    assert page.get_by_role("button", name="Play").is_visible() and page.evaluate(veil) == held

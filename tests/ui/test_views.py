@@ -160,3 +160,28 @@ def test_every_option_of_a_page_is_the_commands() -> None:
         }
         for field in question.fields:
             assert field.kind == "words" or f"--{field.name.replace('_', '-')}" in known, (question.command, field.name)
+
+
+def test_an_exercise_shows_no_more_than_was_asked_for(gpuwise: Any) -> None:
+    def page(*query: str) -> str:
+        asked = dict(q.split("=") for q in query)
+        made = json.loads(gpuwise(*words_of("exercise", asked), "--json").out.splitlines()[-1])
+        return "".join(VIEWS["exercise"](made))
+
+    assert "Power and cooling" in page() and "131,072" not in page("number=11")
+    assert "Hint 2" in page("number=11", "hint=2") and "Hint 3" not in page("number=11", "hint=2")
+    wrong = page("number=11", "answer=128")
+    assert '<p class="no">too high, by a factor of 4</p>' in wrong and "131,072" not in wrong
+    assert '<p class="yes">right: 32 GiB</p>' in page("number=11", "answer=32")
+    assert "131,072 bytes" in page("number=11", "solution=yes") and not read(page("number=11", "solution=yes")).active
+
+
+def test_a_timeline_has_a_box_for_each_instruction_of_its_warps() -> None:
+    made = document("simulate")
+    body = "".join(VIEWS["simulate"](made))
+    drawn = body.partition('<figure id="timeline"')[2].partition("</figure>")[0]
+    warps = {e["warp"] for e in made["timeline"]}
+    assert len(warps) <= 16 and drawn.count("<title>warp ") == len(made["timeline"])
+    assert 'data-play="' in drawn and 'class="veil" visibility="hidden"' in drawn
+    assert "threads start" in body and "copies over PCIe" in body
+    assert "Choose a task" in "".join(VIEWS["simulate"]({"tasks": [{"task": "x", "text": "y", "size": 4}]}))

@@ -190,6 +190,39 @@ QUESTIONS: Mapping[str, Question] = {
         ),
         ("occupancy",),
     ),
+    "simulate": Question(
+        "lab",
+        "Warp by warp",
+        (
+            replace(
+                _choice(
+                    "task",
+                    "Task",
+                    "vector-add matmul-naive matmul-tiled reduction transpose transpose-padded divergence gather softmax "
+                    "attention-scores attention-fused convolution",
+                    more=False,
+                ),
+                bare=True,
+            ),
+            Field("on", "GPU", "gpus", example="A100-80GB"),
+            Field("size", "Elements, or side", example="4096"),
+            Field("against", "CPU", example="EPYC 9654", more=True),
+            Field("crossover", "From which size on the GPU is faster", "flag", more=True),
+        ),
+        ("simulate", "--timeline"),
+    ),
+    "exercise": Question(
+        "lab",
+        "Exercise",
+        (
+            replace(_choice("number", "Exercise", "1 2 3 4 5 6 7 8 9 10 11 12", more=False), bare=True),
+            Field("answer", "Your answer", example="70", bare=True),
+            _choice("hint", "Hints", "1 2 3", more=False),
+            Field("solution", "Tell me", "flag"),
+        ),
+        ("exercise",),
+    ),
+    "runs": Question("validate", "Runs", (), ("--runs",)),
     "doctor": Question("doctor", "Doctor", ()),
     "history": Question("bench", "Records", (), ("--history",)),
 }
@@ -235,6 +268,8 @@ def checked(field: Field, value: str) -> str:
             f"{field.label}: {value!r} is not a name",
             hint="a file is never read because of an address: pick one's own code on the page Fit, or use the command line",
         )
+    if field.bare and value.startswith("-"):
+        raise InputError(f"{field.label}: {value!r} is an option", hint="give the value alone")
     return value
 
 
@@ -278,9 +313,11 @@ PAGES = (
     Page(
         "lab",
         "Lab",
-        "How many blocks of a kernel live on a multiprocessor, what limits them, and what to change?",
-        ("occupancy",),
+        "Why is a kernel fast or slow, and how many of its blocks live on a multiprocessor?",
+        ("occupancy", "simulate"),
     ),
+    Page("learn", "Learn", "Have I understood? A question for each lesson, hints in steps, your answer judged.", ("exercise",)),
+    Page("runs", "Runs", "What was predicted of the trainings here, beside what came of it.", ("runs",)),
 )
 """The first is the one the application opens with."""
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpuwise.errors import UnknownNameError
-from gpuwise.report.answers import choosing, code, machine, serving
+from gpuwise.report.answers import choosing, code, lab, machine, serving
 from gpuwise.report.answers import plan as plans
 from gpuwise.report.answers.drawings import WIDTH
 from gpuwise.report.answers.drawings import style as drawings_style
@@ -29,8 +29,11 @@ VIEWS: Mapping[str, Callable[[Document], list[str]]] = {
     "capacity": serving.capacity,
     "own": code.own,
     "occupancy": code.occupancy,
+    "simulate": lab.simulation,
+    "exercise": lab.exercise,
     "doctor": machine.doctor,
     "history": machine.history,
+    "runs": machine.history,
 }
 """By the name of the question."""
 KINDS = {"html": "text/html", "svg": "image/svg+xml", "json": "application/json", "csv": "text/csv"}

@@ -14,7 +14,8 @@ MOST = 12
 """Rows of a list that is as long as a person's model."""
 
 
-def _tiles(figures: tuple[tuple[str, At], ...]) -> str:
+def tiles(figures: tuple[tuple[str, At], ...]) -> str:
+    """Figures with their names, side by side."""
     items = "".join(f"<div><dt>{escape(t)}</dt><dd>{shown(p).html}</dd></div>" for t, p in figures if p.value is not None)
     return f'<dl class="tiles">{items}</dl>\n'
 
@@ -29,7 +30,7 @@ def own(document: Mapping[str, Any]) -> list[str]:
     return [
         f"<h2>{escape(d['target'].text)} on {escape(d['cluster']['label'].text)}</h2>",
         '<p class="yes">It fits.</p>' if d["fits"].value else '<p class="no">It does not fit.</p>',
-        _tiles(
+        tiles(
             (
                 ("The process", memory["process_bytes"]),
                 ("Left", d["headroom_bytes"]),
@@ -56,7 +57,7 @@ def occupancy(document: Mapping[str, Any]) -> list[str]:
     warps = [Part("active warps", d["active_warps"])]
     body = [
         f"<h2>{escape(d['device'].text)}, compute capability {escape(d['compute_capability'].text)}</h2>",
-        _tiles(
+        tiles(
             (
                 ("Occupancy", d["occupancy"]),
                 ("Blocks", d["active_blocks"]),

@@ -35,19 +35,19 @@ class Part:
     place: At
 
 
-def _figure(key: str, title: str, body: str, description: str, height: float, caption: str = "") -> str:
+def figure(key: str, title: str, body: str, description: str, height: float, caption: str = "") -> str:
     """A figure with its title; the description is what a screen reader reads in place of the drawing."""
     inside = f'<svg {_XMLNS} viewBox="0 0 {WIDTH:g} {height:g}" role="img" aria-label="{escape(description)}">{body}</svg>'
     return f'<figure id="{key}"><figcaption><b>{escape(title)}</b></figcaption>{inside}{caption}</figure>\n'
 
 
-def _colour(i: int) -> str:
+def colour(i: int) -> str:
     """Class of the i-th part: the series' colours, then greys."""
     return f"f{i}" if i < len(SERIES) else ("muted", "ink")[i % 2]
 
 
-def _mark(i: int) -> str:
-    return f'<svg class="mark" viewBox="0 0 10 10" aria-hidden="true"><rect class="{_colour(i)}" width="10" height="10"/></svg>'
+def mark(i: int) -> str:
+    return f'<svg class="mark" viewBox="0 0 10 10" aria-hidden="true"><rect class="{colour(i)}" width="10" height="10"/></svg>'
 
 
 def bar(key: str, title: str, parts: Sequence[Part], whole: At, limit: At | None = None) -> str:
@@ -59,10 +59,10 @@ def bar(key: str, title: str, parts: Sequence[Part], whole: At, limit: At | None
     for i, p in enumerate(kept):
         wide = p.place.number / most * WIDTH
         pieces.append(
-            f'<rect class="{_colour(i)}" x="{x:.2f}" y="4" width="{max(wide - 1, 0.5):.2f}" height="34">'
+            f'<rect class="{colour(i)}" x="{x:.2f}" y="4" width="{max(wide - 1, 0.5):.2f}" height="34">'
             f"<title>{escape(p.name)}: {escape(p.place.text)}</title></rect>"
         )
-        legend.append(f"<li>{_mark(i)} {escape(p.name)} {shown(p.place).html}</li>")
+        legend.append(f"<li>{mark(i)} {escape(p.name)} {shown(p.place).html}</li>")
         x += wide
     words = f"{title}: {whole.text}"
     if limit is not None:
@@ -106,6 +106,15 @@ def around(title: str, values: Sequence[float], text: Callable[[float], str], *,
     low = min(low, 0.0) if zero else low
     room = 0.06 * (high - low) or 0.06 * abs(high) or 1.0
     return Axis(title, low if zero and low == 0.0 else low - room, high + room, text)
+
+
+def axis_below(end: float, text: Callable[[float], str], y: float) -> str:
+    """Ticks from nothing to ``end`` under what is drawn down to ``y``."""
+    wide = WIDTH - LEFT - RIGHT
+    return "".join(
+        f'<text x="{LEFT + v / end * wide:.1f}" y="{y + 16:g}" text-anchor="middle">{escape(text(v))}</text>'
+        for v in ticks(0.0, end)
+    )
 
 
 def _frame(x: Axis, y: Axis) -> str:
@@ -152,8 +161,8 @@ def points(key: str, title: str, x: Axis, y: Axis, dots: Sequence[Dot]) -> str:
         )
         body += f"<title>{escape(d.words)}</title></g>"
     described = f"{title}. " + "; ".join(d.words for d in dots)
-    figure = _figure(key, title, body, described, HEIGHT)
-    return figure.replace('role="img"', 'role="group"', 1)  # what can be chosen in it is not part of a picture
+    drawn = figure(key, title, body, described, HEIGHT)
+    return drawn.replace('role="img"', 'role="group"', 1)  # what can be chosen in it is not part of a picture
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,11 +186,11 @@ def lines(key: str, title: str, x: Axis, y: Axis, series: Sequence[Line], marks:
     for i, s in enumerate(series):
         path = " ".join(f"{_x(x, a):.1f},{_y(y, b):.1f}" for a, b in s.points)
         body += f'<polyline class="l-f{i % len(SERIES)} line" points="{path}"/>'
-        legend.append(f"<li>{_mark(i)} {escape(s.name)}</li>")
+        legend.append(f"<li>{mark(i)} {escape(s.name)}</li>")
     described = f"{title}. " + "; ".join(
         f"{s.name}: {y.text(s.points[0][1])} to {y.text(s.points[-1][1])}" for s in series if s.points
     )
-    return _figure(key, title, body, described, HEIGHT, f'<ul class="legend">{"".join(legend)}</ul>')
+    return figure(key, title, body, described, HEIGHT, f'<ul class="legend">{"".join(legend)}</ul>')
 
 
 def ranges(key: str, title: str, rows: Sequence[tuple[str, At, At]], text: Callable[[float], str]) -> str:
@@ -204,4 +213,4 @@ def ranges(key: str, title: str, rows: Sequence[tuple[str, At, At]], text: Calla
         body += f'<text x="4" y="{y + 8}">{escape(name)}</text>'
     body += f'<line class="l-ink" x1="{zero:.1f}" x2="{zero:.1f}" y1="0" y2="{high - 24}"/>'
     described = f"{title}. " + "; ".join(f"{n}: {a.text} to {b.text}" for n, a, b in rows)
-    return _figure(key, title, body, described, high)
+    return figure(key, title, body, described, high)

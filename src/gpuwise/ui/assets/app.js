@@ -40,11 +40,46 @@ function Input({ field, value, set }) {
   return html`<div class="field"><label for=${id}>${field.label}</label>${control}</div>`;
 }
 
+// draws the veil of a timeline away: played, stepped or scrubbed; answers with what ends it
+function plays(figure) {
+  const veil = figure.querySelector(".veil");
+  const from = +veil.getAttribute("x");
+  const all = +veil.getAttribute("width");
+  const steps = 200;
+  const row = figure.insertBefore(document.createElement("div"), figure.querySelector("svg"));
+  const button = row.appendChild(document.createElement("button"));
+  const slider = row.appendChild(document.createElement("input"));
+  row.className = "play";
+  button.type = "button";
+  Object.assign(slider, { type: "range", min: 0, max: steps, value: steps });
+  slider.setAttribute("aria-label", figure.dataset.play);
+  let timer = 0;
+  const show = () => {
+    veil.setAttribute("x", from + (all * slider.value) / steps);
+    veil.setAttribute("width", all * (1 - slider.value / steps));
+    veil.setAttribute("visibility", "visible");
+    button.textContent = timer ? "Pause" : "Play";
+  };
+  const stop = () => (clearInterval(timer), (timer = 0), show());
+  const step = () => (slider.stepUp(), +slider.value >= steps ? stop() : show());
+  button.onclick = () => {
+    if (timer) return stop();
+    if (+slider.value >= steps) slider.value = 0;
+    timer = setInterval(step, 40);
+    show();
+  };
+  slider.oninput = () => (timer ? stop() : show());
+  show();
+  return stop;
+}
+
 // HTML that the server made and escaped; what can be chosen in it asks again
 function Answer({ markup, onSet, onTick }) {
   const ref = useRef();
   useEffect(() => {
     ref.current.innerHTML = markup;
+    const ends = [...ref.current.querySelectorAll("[data-play]")].map(plays);
+    return () => ends.forEach((end) => end());
   }, [markup]);
   const act = (e) => {
     const at = e.target.closest("[data-set]");

@@ -1,0 +1,134 @@
+"""A simulated kernel beside a CPU, and an exercise with its judgement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpuwise.report.answers.code import tiles
+from gpuwise.report.answers.drawings import LEFT, RIGHT, WIDTH, Part, axis_below, bar, colour, figure, mark
+from gpuwise.report.answers.values import At, cell, sentences, shown
+from gpuwise.report.page import TableCell, TableRow, heading, notes, table
+from gpuwise.text import escape
+from gpuwise.units import format_duration
+
+WARPS = 16
+"""Rows of the timeline: the first warps of one multiprocessor."""
+ROW, GAP = 9.0, 3.0
+ISSUING = "issuing"
+_WIDE = WIDTH - LEFT - RIGHT
+
+
+def simulation(document: Mapping[str, Any]) -> list[str]:
+    """Where the warps' time went, warp by warp, beside the CPU; or the tasks there are."""
+    d = At(document)
+    if d["tasks"]:
+        rows = [TableRow(t["task"].text, [TableCell(t["text"].text, ""), cell(t["size"])]) for t in d["tasks"]]
+        return ["<h2>Choose a task</h2>", table("Tasks", ["task", "what it does", "usual size"], rows)]
+    beside, counters = d["beside"], d["counters"]
+    stalls = [Part(s["reason"].text, s["share"]) for s in d["stalls"]]
+    body = [
+        f"<h2>{escape(d['task'].text)} on {escape(d['device'].text)}, beside {escape(beside['cpu']['device'].text)}</h2>",
+        f'<p class="{"yes" if d["checked"].value else "no"}">Bound by {escape(d["bound"].text)}; '
+        + ("its values are numpy's.</p>" if d["checked"].value else "its values are not numpy's.</p>"),
+        tiles(
+            (
+                ("The kernel", d["time_s"]),
+                ("Its launch", beside["launch_s"]),
+                ("Copies", beside["copy_s"]),
+                ("The CPU", beside["cpu"]["time_s"]),
+                ("Warps, of the most", d["occupancy"]["share"]),
+            )
+        ),
+        '<div class="figures">',
+        _timeline(d),
+        _beside(d),
+        bar("stalls", "Where the time of warps went", stalls, d["time_s"]),
+        "</div>",
+        heading("Counters"),
+        table("Counters", ["counter", "value"], [TableRow(n.replace("_", " "), [cell(p)]) for n, p in counters.items()]),
+    ]
+    lines = [
+        TableRow(r["line"].text, [cell(r["instructions"]), cell(r["sectors"]), cell(r["bank_conflicts"])]) for r in d["lines"]
+    ]
+    if lines:
+        body += [heading("By line"), table("By line", ["line", "instructions", "sectors", "bank conflicts"], lines)]
+    found = [f["what"].text for f in d["findings"] if f["what"]]
+    return [*body, notes(found)] if found else body
+
+
+def _timeline(d: At) -> str:
+    """Each warp from one instruction to the next, coloured by what it waited for. A page that can play draws its veil away."""
+    by_warp: dict[int, list[At]] = {}
+    for event in d["timeline"]:
+        by_warp.setdefault(int(event["warp"].number), []).append(event)
+    end = d["cycles"].number
+    if not by_warp or end <= 0:
+        return ""
+    named = [s["reason"].text for s in d["stalls"] if s["share"].number > 0]  # in the colours of their bar
+    reasons = list(dict.fromkeys([*named, *(e["after"].text or ISSUING for e in d["timeline"])]))
+    y, body = 6.0, ""
+    for warp in sorted(by_warp)[:WARPS]:
+        before = 0.0
+        body += f'<text x="{LEFT - 6}" y="{y + ROW:g}" text-anchor="end">warp {warp}</text>' if warp % 4 == 0 else ""
+        for event in by_warp[warp]:
+            at, after = event["cycle"].number, event["after"].text or ISSUING
+            words = f"warp {warp}, line {event['line'].text}: {event['op'].text} at cycle {at:,.0f}, after {after}"
+            body += _box(before / end, at / end, y, colour(reasons.index(after)), words)
+            before = at
+        y += ROW + GAP
+    body += axis_below(end, "{:,.0f}".format, y)
+    body += f'<rect class="veil" visibility="hidden" x="{LEFT:g}" y="0" width="{_WIDE:g}" height="{y:g}"/>'
+    legend = "".join(f"<li>{mark(i)} {escape(name)}</li>" for i, name in enumerate(reasons))
+    told = f"Timeline of {min(len(by_warp), WARPS)} warps of one multiprocessor over {end:,.0f} cycles"
+    made = figure("timeline", "Warp by warp, cycles", body, told, y + 30, f'<ul class="legend">{legend}</ul>')
+    return made.replace('<figure id="timeline">', '<figure id="timeline" data-play="Time of the simulation">', 1)
+
+
+def _beside(d: At) -> str:
+    """The GPU's launch, kernel and copies over the CPU's threads starting and computing, on one axis."""
+    beside = d["beside"]
+    cpu = beside["cpu"]
+    rows = (
+        ("GPU", (("launch", beside["launch_s"]), ("kernel", d["time_s"]), ("copies over PCIe", beside["copy_s"]))),
+        ("CPU", (("threads start", cpu["fork_s"]), ("computing", cpu["time_s"]))),
+    )
+    ends = [sum(p.number for _, p in rows[0][1]), max(p.number for _, p in rows[1][1])]
+    names = [name for _, parts in rows for name, _ in parts]
+    y, body = 6.0, ""
+    for device, parts in rows:
+        body += f'<text x="{LEFT - 6}" y="{y + 14:g}" text-anchor="end">{device}</text>'
+        at = 0.0
+        for name, place in parts:
+            to = place.number if device == "CPU" else at + place.number
+            body += _box(at / max(ends), to / max(ends), y, colour(names.index(name)), f"{name}: {place.text}", 20.0)
+            at = to
+        y += 28.0
+    body += axis_below(max(ends), format_duration, y)
+    legend = "".join(f"<li>{mark(i)} {escape(name)}</li>" for i, name in enumerate(names))
+    told = f"GPU {format_duration(ends[0])} with launch and copies, CPU {format_duration(ends[1])}"
+    return figure("beside", "Beside a CPU", body, told, y + 24, f'<ul class="legend">{legend}</ul>')
+
+
+def _box(start: float, stop: float, y: float, ink: str, words: str, high: float = ROW) -> str:
+    """A stretch between two shares of the axis."""
+    size = max((stop - start) * _WIDE, 0.4)
+    place = f'x="{LEFT + start * _WIDE:.2f}" y="{y:g}" width="{size:.2f}" height="{high:g}"'
+    return f'<rect class="{ink}" {place}><title>{escape(words)}</title></rect>'
+
+
+def exercise(document: Mapping[str, Any]) -> list[str]:
+    """A question with the hints asked for, what is said of an answer, and the solution; or the list of all."""
+    d = At(document)
+    if d["exercises"]:
+        rows = [TableRow(f"{e['number'].text}. {e['title'].text}", [TableCell(e["question"].text, "")]) for e in d["exercises"]]
+        return [table("Exercises", ["exercise", "question"], rows)]
+    body = [f"<h2>{shown(d['number']).html}. {escape(d['title'].text)}</h2><p>{escape(d['question'].text)}</p>"]
+    body += [notes([f"Hint {n}: {words}" for n, words in enumerate(sentences(d["hints"]), start=1)])] if d["hints"] else []
+    if d["says"]:
+        body.append(f'<p class="{"yes" if d["right"].value else "no"}">{escape(d["says"].text)}</p>')
+    if d["solution"]:
+        found = d["solution"]
+        body.append(f"<p><b>{shown(found['value']).html} {escape(d['unit'].text)}</b></p>{notes(sentences(found['steps']))}")
+        body.append(f"<pre>{escape(found['command'].text)}</pre>")
+    return body
