@@ -9,6 +9,7 @@ generation are timed assertions.
 
 import gc
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from tests.parser_memo import keep_signatures
 
 from gpuwise.workload.capture import heap
 
+HERE = Path(__file__).parent
 _UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("repeat", _UNTIMED, max_examples=40, derandomize=True, database=None)
 settings.register_profile("search", _UNTIMED, max_examples=300, print_blob=True)
@@ -33,13 +35,40 @@ def pytest_configure(config: pytest.Config) -> None:
     keep_signatures()
 
 
+SAMPLED = {
+    "cli/test_widths.py": 2,
+    "cli/test_streams.py": 2,
+    "cli/test_hostile_names.py": 2,
+    "report/test_browser.py": 3,
+    "ui/test_browser.py": 4,
+    "agreement/test_one_memory.py": 2,
+    "agreement/test_two_front_ends.py": 2,
+    "train/levers/test_saving.py": 2,
+    "train/ranks/test_equal.py": 2,
+    "train/ranks/test_watched.py": 2,
+}
+"""Files whose cases start a process, a browser or a search each, and how many cases of a test stand for one in the default run;
+all of them run in the slow group."""
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One worker more than processors: a quarter of the tests' time is spent waiting for other processes."""
+    return (os.cpu_count() or 1) + 1
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put the property tests into the slow group where it runs."""
-    if _searches(config):
-        for item in items:
-            if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+    """Sample the cases of the files in :data:`SAMPLED`, and put the property tests into the slow group where it runs."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        if _searches(config) and getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker("slow")
+        every = SAMPLED.get(item.path.relative_to(HERE).as_posix()) if item.path.is_relative_to(HERE) else None
+        if every is not None and item.get_closest_marker("slow") is None:
+            name = item.nodeid.partition("[")[0]
+            if seen[name] % every:
                 item.add_marker("slow")
+            seen[name] += 1
 
 
 def pytest_collection_finish() -> None:

@@ -146,7 +146,8 @@ def test_it_ends_when_its_terminal_goes_away(tmp_path, read_for_s) -> None:
     assert _ended(pid, 20.0) == 0
 
 
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGHUP])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_it_ends_although_its_terminal_takes_nothing(tmp_path, number) -> None:
     pid, fd = _start(tmp_path)
     try:

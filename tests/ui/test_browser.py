@@ -102,6 +102,7 @@ def test_a_slider_by_the_keyboard_answers_beside_the_last_answer_and_the_link_re
     assert numbers(again) == numbers(page)
 
 
+@pytest.mark.slow
 def test_a_point_of_the_front_is_chosen_by_the_keyboard(visit: Callable[..., Any]) -> None:
     page = visit("/plan?" + urlencode(PLAN))
     page.wait_for_selector("#front [role=button]")
@@ -113,6 +114,7 @@ def test_a_point_of_the_front_is_chosen_by_the_keyboard(visit: Callable[..., Any
     assert page.locator("#front").count() == 1
 
 
+@pytest.mark.slow
 def test_a_remedy_is_ticked_and_let_go(visit: Callable[..., Any]) -> None:
     page = visit("/fit?" + urlencode({"model": "llama-3.1-8b", "on": "4090"}))
     page.wait_for_selector("text=It does not fit.")
@@ -128,6 +130,7 @@ def test_a_refusal_is_said_with_its_hint_and_names_are_text(visit: Callable[...,
     assert "<img src=x" in alert.inner_text() and page.locator("main img").count() == 0
 
 
+@pytest.mark.slow
 def test_an_answer_is_kept_as_a_file(visit: Callable[..., Any], tmp_path: Path) -> None:
     page = visit("/plan?" + urlencode(PLAN))
     page.wait_for_selector(".files a")

@@ -85,6 +85,7 @@ def test_processes_that_a_script_starts_are_measured_each(method: str, zygote: Z
     assert session.code == 0
 
 
+@pytest.mark.slow
 def test_the_ranks_of_a_launcher_give_one_report(zygote: Zygote, tmp_path: Path) -> None:
     (tmp_path / "ranks.py").write_text("""
 import sys, torch, torch.distributed as dist

@@ -177,6 +177,7 @@ print(json.dumps({**t.keep(), "share": share, "why": why, "mean_rate": mean_rate
 """
 
 
+@pytest.mark.slow
 def test_a_true_client_of_a_played_card_gives_known_power_times_time(tmp_path: Path) -> None:
     """From the driver's library to joules a sample: 350 W, whatever the speed of this machine."""
     pytest.importorskip("torch")

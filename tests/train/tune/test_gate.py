@@ -129,6 +129,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_traps_2_and_4_gloo_between_two_processes(tmp_path: Path) -> None:
     """Strided tensors through gloo: whatever this torch makes of them, the gate passes right gradients and refuses wrong ones.
 
