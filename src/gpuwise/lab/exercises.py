@@ -353,6 +353,8 @@ def exercises() -> tuple[Exercise, ...]:
     """The twelve, in the order of the lessons."""
     text = (files("gpuwise.lab") / "exercises.toml").read_text(encoding="utf-8")
     return tuple(
-        Exercise(n, e["lesson"], e["title"], e["question"], e["unit"], e["tolerance"], tuple(e["hints"]), _SOLVED[e["lesson"]])
+        Exercise(
+            n, e["lesson"], e["title"], e["question"], e["unit"], e["tolerance"], tuple(e["hints"]), cache(_SOLVED[e["lesson"]])
+        )
         for n, e in enumerate(tomllib.loads(text)["exercise"], start=1)
     )
