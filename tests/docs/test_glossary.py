@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tools.docs import accuracy
+import pytest
+from tools.docs import accuracy, gallery
 from tools.docs.glossary import page, read_terms
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
@@ -26,3 +27,16 @@ def test_the_first_page_has_the_newest_accuracy() -> None:
     text = (DOCS / "index.md").read_text(encoding="utf-8")
     assert accuracy.with_table(text) == text, "run `python -m tools.docs.accuracy docs/index.md`"
     assert all(words in text for words in accuracy.FAMILIES.values())
+
+
+@pytest.mark.parametrize(
+    "picture",
+    [pytest.param(p, id=p.question, marks=[] if p.question == "occupancy" else [pytest.mark.slow]) for p in gallery.PICTURES],
+)
+def test_pictures_are_todays(picture: gallery.Picture) -> None:
+    kept = DOCS / "learn" / "pictures" / f"{picture.question}.svg"
+    assert kept.read_text(encoding="utf-8") == picture.svg(), "run `python -m tools.docs.gallery docs/learn/gallery.md`"
+
+
+def test_the_gallery_names_its_pictures_and_commands() -> None:
+    assert (DOCS / "learn" / "gallery.md").read_text(encoding="utf-8") == gallery.page()

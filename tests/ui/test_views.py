@@ -185,3 +185,9 @@ def test_a_timeline_has_a_box_for_each_instruction_of_its_warps() -> None:
     assert 'data-play="' in drawn and 'class="veil" visibility="hidden"' in drawn
     assert "threads start" in body and "copies over PCIe" in body
     assert "Choose a task" in "".join(VIEWS["simulate"]({"tasks": [{"task": "x", "text": "y", "size": 4}]}))
+
+
+def test_a_picture_kept_names_its_colours() -> None:
+    made = document("fit")
+    picture = export("fit", "svg", made, "")
+    assert ">gradients " in picture and ">optimizer " in picture and picture.count('width="9"') >= 8

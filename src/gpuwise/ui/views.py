@@ -39,7 +39,11 @@ VIEWS: Mapping[str, Callable[[Document], list[str]]] = {
 KINDS = {"html": "text/html", "svg": "image/svg+xml", "json": "application/json", "csv": "text/csv"}
 _FRONT = re.compile(r'<figure id="front">.*?</figure>\n', re.DOTALL)
 _SVG = re.compile(r"<svg (?![^>]*class=\"mark\").*?</svg>", re.DOTALL)
+_FIGURE = re.compile(r"<figure\b.*?</figure>", re.DOTALL)
+_LEGEND = re.compile(r'<li><svg class="mark"[^>]*><rect class="(\w+)"[^>]*/></svg>(.*?)</li>', re.DOTALL)
 GAP = 20.0
+LETTER = 7.2
+"""Width of a letter of a legend."""
 REGISTERS = [str(n) for n in range(16, 256, 1)]
 BLOCKS = [str(n) for n in range(32, 1025, 32)]
 """Steps of the sliders of the lab."""
@@ -133,17 +137,27 @@ def _table(document: Document) -> str:
 
 
 def _pictures(body: str) -> str:
-    """The figures below one another as one SVG file."""
+    """The figures below one another as one SVG file, each with the names of its colours."""
     parts, y = list[str](), 0.0
-    for svg in _SVG.findall(_inert(body)):
-        box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
-        label = re.search(r'aria-label="([^"]*)"', svg)
-        if box is None:
-            continue
-        wide, high = float(box[1]), float(box[2])
-        title = label[1].partition(". ")[0] if label else ""
-        parts.append(f'<text x="0" y="{y + 14:g}">{title}</text>')
-        parts.append(svg.replace("<svg ", f'<svg y="{y + GAP:g}" width="{wide:g}" height="{high:g}" ', 1))
-        y += high + 2 * GAP
+    for figure in _FIGURE.findall(_inert(body)):
+        for svg in _SVG.findall(figure):
+            box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
+            label = re.search(r'aria-label="([^"]*)"', svg)
+            if box is None:
+                continue
+            wide, high = float(box[1]), float(box[2])
+            title = label[1].partition(". ")[0] if label else ""
+            parts.append(f'<text x="0" y="{y + 14:g}">{title}</text>')
+            parts.append(svg.replace("<svg ", f'<svg y="{y + GAP:g}" width="{wide:g}" height="{high:g}" ', 1))
+            y += high + 1.2 * GAP
+        names = [(ink, re.sub(r"<[^>]*>", "", words).strip()) for ink, words in _LEGEND.findall(figure)]
+        x = 0.0
+        for ink, words in names:
+            wide = 26.0 + LETTER * len(words)
+            x, y = (0.0, y + 18.0) if x and x + wide > WIDTH else (x, y)
+            parts.append(f'<rect class="{ink}" x="{x:g}" y="{y + 4:g}" width="9" height="9"/>')
+            parts.append(f'<text x="{x + 13:g}" y="{y + 13:g}">{words}</text>')
+            x += wide
+        y += (18.0 if names else 0.0) + GAP
     size = f'viewBox="0 0 {WIDTH:g} {y:g}" width="{WIDTH:g}" height="{y:g}"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size}><style>{drawings_style()}</style>{"".join(parts)}</svg>\n'

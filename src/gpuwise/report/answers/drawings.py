@@ -11,6 +11,8 @@ from gpuwise.report.figures import BAD, DARK, GOOD, GRID, INK, MUTED, SERIES
 from gpuwise.text import escape
 
 WIDTH, HEIGHT = 560.0, 260.0
+LEAST_PART = 1e-6
+"""Of a bar: what is less is rounding of a sum."""
 _XMLNS = 'xmlns="http://www.w3.org/2000/svg"'
 LEFT, RIGHT, TOP, BOTTOM = 64.0, 16.0, 12.0, 40.0
 """Room around what is drawn, for the axes' text."""
@@ -52,8 +54,8 @@ def mark(i: int) -> str:
 
 def bar(key: str, title: str, parts: Sequence[Part], whole: At, limit: At | None = None) -> str:
     """One bar of parts, on a scale to ``limit`` (a line) or to the whole, whichever is more; every part by name below."""
-    kept = [p for p in parts if p.place.number > 0]
-    total = sum(p.place.number for p in kept)
+    total = sum(p.place.number for p in parts)
+    kept = [p for p in parts if p.place.number > LEAST_PART * total]
     most = max(total, limit.number if limit is not None else 0.0) or 1.0
     x, pieces, legend = 0.0, list[str](), list[str]()
     for i, p in enumerate(kept):

@@ -1,0 +1,101 @@
+"""Writes the gallery: pictures that the web application exports, each with the command line behind it.
+
+python -m tools.docs.gallery docs/learn/gallery.md     write the page and its pictures
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuwise.ui.questions import line_of, words_of
+from gpuwise.ui.views import export
+from tools.docs.claims import run_command
+
+STAMP = "<!-- Written by `python -m tools.docs.gallery docs/learn/gallery.md`. Do not edit. -->"
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A question of the web application and what one sees in its figures."""
+
+    question: str
+    query: Mapping[str, str]
+    title: str
+    shows: str
+
+    @property
+    def command(self) -> str:
+        return line_of(words_of(self.question, self.query))
+
+    def svg(self) -> str:
+        return export(self.question, "svg", run_command(self.command), self.command)
+
+
+PICTURES = (
+    Picture(
+        "plan",
+        {"model": "llama-3.1-8b", "on": "8xH100-SXM", "tokens": "15B"},
+        "A plan",
+        "What fills the fullest GPU, where a step's time goes, and the layouts that are slower and need less memory.",
+    ),
+    Picture(
+        "fit",
+        {"model": "llama-3.1-8b", "on": "4090"},
+        "It does not fit",
+        "Weights, gradients and optimizer of eight billion parameters on a card of 24 GB: the line is the card.",
+    ),
+    Picture(
+        "simulate",
+        {"task": "transpose", "size": "64", "on": "v100"},
+        "A transpose, warp by warp",
+        "Each row is a warp; the colour is what it waited for. Below, the launch and the copies beside the CPU's threads.",
+    ),
+    Picture(
+        "occupancy",
+        {"on": "V100", "regs": "37", "block": "320"},
+        "Occupancy",
+        "Forty of sixty-four warps: the registers of a quarter bind.",
+    ),
+    Picture(
+        "cost",
+        {"on": "4090", "hours": "3600"},
+        "Rent or own",
+        "Money over the years, and what the answer turns on: each assumption alone from its low to its high end.",
+    ),
+)
+
+
+def page() -> str:
+    """The page; its pictures lie beside it by the question's name."""
+    lines = [
+        STAMP,
+        "",
+        "# Gallery",
+        "",
+        "Every picture is an export of `gpuwise ui` (the link SVG under an answer), of the command below it.",
+    ]
+    for picture in PICTURES:
+        lines += ["", f"## {picture.title}", "", picture.shows, ""]
+        lines += [f"![{picture.title}](pictures/{picture.question}.svg)", "", "```bash", picture.command, "```"]
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the page and its pictures."""
+    if len(arguments) != 1:
+        sys.stderr.write("error: name the page\nhint: python -m tools.docs.gallery docs/learn/gallery.md\n")
+        return 2
+    target = Path(arguments[0])
+    folder = target.parent / "pictures"
+    folder.mkdir(exist_ok=True)
+    target.write_text(page(), encoding="utf-8")
+    for picture in PICTURES:
+        (folder / f"{picture.question}.svg").write_text(picture.svg(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
