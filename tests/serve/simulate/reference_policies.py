@@ -264,10 +264,40 @@ class PlainRadix(PlainPolicy):
 
 
 class PlainNoEvict(PlainPolicy):
+    held = 0
+
+    def hold(self, decoding):
+        """Prompts that could run now wait for more of them."""
+        if not self.limits.wait_steps or not decoding:
+            return False
+        budget, tokens, n = self.limits.tokens - len(decoding), 0, len(self.running)
+        for r in self.running:
+            if not r.decodes:
+                tokens += r.prompt
+                budget -= min(r.prompt - r.computed, budget)
+        free = len(self.free) - sum(self.blocks(r.prompt + r.asked) - len(r.blocks) for r in self.running)
+        for r in self.waiting:
+            if budget <= 0 or n >= self.limits.sequences or self.late(r):
+                break
+            charged = r.prompt - len(self.hits(r, r.prompt)) * self.size if self.limits.chunked else r.prompt
+            whole = self.blocks(r.prompt + r.asked)
+            if whole > free or (charged > budget and not self.limits.chunked):
+                break
+            tokens, budget, free, n = tokens + r.prompt, budget - min(charged, budget), free - whole, n + 1
+        if not tokens:
+            return False
+        if self.held < self.limits.wait_steps and tokens + len(decoding) < self.limits.wait_tokens:
+            self.held += 1
+            return True
+        self.held = 0
+        return False
+
     def plan(self):
         decoding = [r for r in self.running if r.decodes]
         for r in decoding:
             assert self.allocate(r, r.computed + 1)
+        if self.hold(decoding):
+            return decoding, [], False
         budget, chunks, reading = self.limits.tokens - len(decoding), [], []
         for r in self.running:
             if not r.decodes:

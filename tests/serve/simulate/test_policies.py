@@ -49,9 +49,10 @@ def gaps(trace):
     first=st.sampled_from([0.1, 0.7]),
     fixed=st.booleans(),
     prompts=st.sampled_from([30, 16384]),
+    wait=st.sampled_from([0, 0, 3, 20]),
 )
 def test_closed_form_equals_the_plain_policy(
-    policy, requests, size, spare, sequences, tokens, chunked, cache, host, ahead, watermark, asked, first, fixed, prompts
+    policy, requests, size, spare, sequences, tokens, chunked, cache, host, ahead, watermark, asked, first, fixed, prompts, wait
 ):
     longest = int((requests.prompt_tokens + requests.output_tokens).max())
     chunked = chunked and policy != "prefill_first"
@@ -68,6 +69,8 @@ def test_closed_form_equals_the_plain_policy(
         asked=asked,
         reserve=Reserve(first, 0.14, 60, 5, 40, fixed),
         prompt_tokens=prompts,
+        wait_steps=wait,
+        wait_tokens=0.7 * tokens,
     )
     plain, engine = play(PLAIN[policy], POLICIES[policy], requests, limits, linear_time(sequences, host))
     check(plain, engine, limits)

@@ -31,7 +31,7 @@ class BudgetEngine(Engine):
         n = len(self.running) - (self.partial >= 0)
         pool = self.pool
         need = self.phases[-self.decoded % self.limits.block_tokens] if n else 0
-        preempted = False
+        preempted = late = False
         if need > pool.free:
             preempted = self._grow_one_by_one()
             n = len(self.running) - (self.partial >= 0)
@@ -40,20 +40,26 @@ class BudgetEngine(Engine):
         budget = self.limits.tokens - n * self.limits.row_tokens
         chunks: list[tuple[int, int]] = []
         ended: list[int] = []
-        if self.partial >= 0:
-            budget, lost = self._go_on(budget, chunks, ended)
-            preempted = preempted or lost
-        late = False
-        if not self.running:
-            self.settled = math.inf
-        if self.waiting and not preempted and budget > 0:
-            late = self._admit(budget, chunks, ended)
+        if n and self._held_back(n, budget):
+            late = True
+        else:
+            if self.partial >= 0:
+                budget, lost = self._go_on(budget, chunks, ended)
+                preempted = preempted or lost
+            if not self.running:
+                self.settled = math.inf
+            if self.waiting and not preempted and budget > 0:
+                late = self._admit(budget, chunks, ended)
         if chunks:
             self._mixed_step(n, chunks, ended)
         elif n:
             self._decode_stretch(n, preempted or late, arrival_s)
 
     # --- prompts
+
+    def _held_back(self, n: int, budget: int) -> bool:
+        """Whether prompts wait for more of them beside ``n`` decoding sequences."""
+        return False
 
     def _go_on(self, budget: int, chunks: list[tuple[int, int]], ended: list[int]) -> tuple[int, bool]:
         """The next chunk of the prompt that was begun; tokens left, and whether it lost its place for want of blocks."""

@@ -63,6 +63,10 @@ class Limits:
     """Of a step's tokens that a decoding sequence takes: with its guesses."""
     prompt_tokens: int = 16384
     """Prompt tokens admitted at once beside ``tokens`` (SGLang's ``max_prefill_tokens``)."""
+    wait_steps: int = 0
+    """Steps that prompts wait at most beside decoding sequences for a step of ``wait_tokens`` (TensorRT-LLM's
+    ``batch_wait_timeout_iters``, ``batch_wait_max_tokens_ratio``)."""
+    wait_tokens: float = 0.0
 
 
 @dataclass(slots=True)
@@ -163,6 +167,14 @@ class Engine:
     @property
     def idle(self) -> bool:
         return not (self.waiting or self.running)
+
+    def next_finish_s(self) -> float:
+        """Before which no request ends: none of those that decode has fewer tokens left, and prompts only add to a step."""
+        if self.waiting or self.partial >= 0 or not self.finishing:
+            return self.now
+        n, time = len(self.running), self.time
+        each = max(time.fixed[n] + time.slope[n] * self.cache_tokens, time.host[n])
+        return self.now + max(self.finishing[0][0] - self.decoded, 0) * each
 
     def run_until(self, arrival_s: float) -> None:
         """Steps until one ends at or after ``arrival_s``, or nothing is left to do."""

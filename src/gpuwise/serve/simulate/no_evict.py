@@ -5,7 +5,8 @@ request is admitted if the blocks of its prompt and of the longest answer it all
 still need for theirs. One whose next missing block another request of the same step computes waits for that step. Steps are
 filled as under a token budget (microBatchScheduler.cpp): running sequences, then prompts, whole unless chunks are allowed; a
 whole prompt counts in full, whatever of it is cached. MAX_UTILIZATION admits what fits now and starts the last one anew when
-blocks run out, as :mod:`~gpuwise.serve.simulate.budget` does.
+blocks run out, as :mod:`~gpuwise.serve.simulate.budget` does. Told to (_torch/pyexecutor/scheduler, ``_apply_batch_waiting``),
+prompts that could run beside decoding sequences wait a number of steps for more of them, their whole lengths counting.
 
 A static batch (StaticBatchScheduler; and what libraries without an engine do): requests are admitted only when nothing runs, and
 rows of answers that have ended are computed until the last one ends.
@@ -37,6 +38,42 @@ class NoEvictEngine(BudgetEngine):
         """Of all running requests together."""
         self.readers: list[tuple[int, int]] = []
         """Requests read in this step, and their whole blocks after it."""
+        self.waited_steps = 0
+        """In which prompts were held back since the last that were not."""
+
+    def _held_back(self, n: int, budget: int) -> bool:
+        limits = self.limits
+        if not limits.wait_steps:
+            return False
+        ready = self._ready_tokens(budget)
+        if not ready:
+            return False
+        if self.waited_steps < limits.wait_steps and ready + n * limits.row_tokens < limits.wait_tokens:
+            self.waited_steps += 1
+            return True
+        self.waited_steps = 0
+        return False
+
+    def _ready_tokens(self, budget: int) -> int:
+        """Of the prompts that would be in this step, whole."""
+        limits, size = self.limits, self.limits.block_tokens
+        tokens, running = 0, len(self.running)
+        free = self.pool.free - (self.promised - self._blocks_held())
+        if self.partial >= 0:
+            tokens += self.wanted
+            budget -= min(self.wanted - self.done, budget)
+        for request in self.waiting:
+            if budget <= 0 or running >= limits.sequences or self.arrived[request] > self.settled:
+                break
+            wanted = self.prompt[request]
+            charged = wanted - self.pool.found_blocks(request, wanted, size) * size if limits.chunked else wanted
+            if self.whole[request] > free or (charged > budget and not limits.chunked):
+                break
+            tokens += wanted
+            budget -= min(charged, budget)
+            free -= self.whole[request]
+            running += 1
+        return tokens
 
     def _admit(self, budget: int, chunks: list[tuple[int, int]], ended: list[int]) -> bool:
         waiting, limits, pool = self.waiting, self.limits, self.pool

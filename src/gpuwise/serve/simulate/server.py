@@ -80,6 +80,8 @@ class Server:
             asked=s.max_output,
             row_tokens=1 if s.drafts is None else 1 + s.drafts.tokens,
             reserve=replace(SGLANG_RESERVE, fixed_whole=self.rules.fixed_whole),
+            wait_steps=s.batch_wait_timeout_iters,
+            wait_tokens=s.batch_wait_max_tokens_ratio * s.max_num_batched_tokens,
         )
 
     def steps(self, context: int, only: tuple[tuple[int, ...], tuple[int, ...]] | None = None) -> KernelSteps:
@@ -278,7 +280,8 @@ def _closed_loop(
         busy = [e for e in engines if not e.idle]
         behind = min(busy, key=lambda e: e.now, default=None)
         if behind is not None and behind.now < arrival:
-            behind.step(arrival)
+            # a request that ends elsewhere may bring the next one here before this engine's own next event
+            behind.step(min([arrival, *(e.next_finish_s() for e in busy if e is not behind)]))
             for request in behind.finished:
                 if following < n:
                     heappush(due, (behind.trace.finish_s[request] + answer_s + closed.think_s, following))

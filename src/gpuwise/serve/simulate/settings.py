@@ -45,6 +45,9 @@ class Settings:
     """Tokens of an answer that requests allow (``max_tokens``): what engines that reserve ahead reserve; None: as many as
     come."""
 
+    batch_wait_timeout_iters: int = 0
+    """Steps that TensorRT-LLM lets prompts wait for a step of ``batch_wait_max_tokens_ratio`` of its tokens."""
+    batch_wait_max_tokens_ratio: float = 0.0
     drafts: Drafts | None = None
     """Speculative decoding; None: none."""
 
