@@ -31,7 +31,7 @@ def test_a_prompt_is_that_of_the_whole_tables(prompt: int) -> None:
     steps, most = SERVER.steps(prompt), SERVER.limits.tokens
     chunks = [(min(most, prompt - at), at) for at in range(0, prompt, most)]
     assert prompt_time(SERVER, prompt).expected == pytest.approx(sum(steps.mixed(0, 0, [c]) for c in chunks), rel=1e-9)
-    front = SERVER.front.request_s
+    front = SERVER.front.request_s + SERVER.front.prompt_token_s * prompt
     assert first_token_time(SERVER, prompt).expected == pytest.approx(prompt_time(SERVER, prompt).expected + front)
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from gpuwise.calibrate.serving.load import COLUMNS, Figure, LoadRun, load_check, poisson, predicted, records
 from gpuwise.calibrate.serving.load_replay import replay
+from gpuwise.calibrate.serving.recipes import recipe
 from gpuwise.calibrate.serving.rows import HYBRID, ServingRow, inferencex_rows, model_of, system_of
 from gpuwise.calibrate.validation import Scores
 from gpuwise.errors import GpuwiseError
@@ -24,6 +25,7 @@ from gpuwise.predict.coefficients import load_json
 from gpuwise.serve.engine import EngineConfig
 from gpuwise.serve.load.requests import ClosedLoop, Requests
 from gpuwise.serve.simulate import Run, Settings
+from gpuwise.serve.simulate.front import front_of
 from gpuwise.units import MILLI
 
 SHAREGPT_PROMPT, SHAREGPT_OUTPUT = 215.0, 194.0
@@ -194,15 +196,22 @@ def _first_tokens(folder: Path) -> list[LoadRun]:
 
 def _first_token(row: ServingRow, ttft_s: float) -> LoadRun:
     config = row.config
-    run = LoadRun(
-        f"InferenceX {config.engine if config else 'other'}", row.model, row.gpu, (Figure("ttft_mean", ttft_s),), row.reason
-    )
+    figures = (Figure("ttft_mean", ttft_s), Figure("tpot_mean", row.measured_s))
+    run = LoadRun(f"InferenceX {config.engine if config else 'other'}", row.model, row.gpu, figures, row.reason)
     if row.reason or config is None or row.architecture is None or row.system is None:
         return replace(run, reason=row.reason or "layout not stated")
+    if row.client != "inferencex":  # users in step wait four times as long as users out of step
+        return replace(run, reason="how the client spread its users is not published")
     users = row.sequences
     n = users * WAVES
     requests = Requests(np.zeros(n), _between(row.prompt, n, 1), _between(row.output, n, 2))
-    settings = Settings(prefix_caching=False, max_model_len=int(row.prompt + row.output) + 256, chunked_prefill=True)
+    settings = recipe(row.model, row.gpu, config, users, int(row.prompt), int(row.output), row.date)
+    settings = replace(
+        settings,
+        prefix_caching=False,
+        max_model_len=int(row.prompt + row.output) + 256,
+        chunked_prefill=settings.chunked_prefill is not False,
+    )
     return replace(
         run,
         name=f"{row.model} {row.gpu} {config.ranks}",
@@ -245,12 +254,18 @@ def engine_labels(run: LoadRun) -> list[str]:
     return labels
 
 
+def _width(run: LoadRun, config: EngineConfig, figure: Figure) -> float:
+    """Log standard deviation of a figure: first tokens of closed loops have their own."""
+    spread: dict[str, float] = load_json("load")["spread"]
+    first = front_of(config).ttft_log_sigma
+    return first if figure.metric.startswith("ttft") and run.closed is not None and first is not None else spread["tpot"]
+
+
 def score_engine_runs(folder: Path, all_check: bool) -> Scores | None:
     """Every figure of these runs by the shipped costs."""
     runs = read_engine_runs(folder)
     if not runs:
         return None
-    spread: dict[str, float] = load_json("load")["spread"]
     source: list[str] = []
     gpu: list[str] = []
     split: list[str] = []
@@ -269,7 +284,7 @@ def score_engine_runs(folder: Path, all_check: bool) -> Scores | None:
             split.append("check" if all_check or load_check(run) else "fit")
             reason.append(why)
             value = math.nan if result is None else engine_figure(run, result, figure)
-            sigma = math.nan if result is None else max(spread["tpot"], result.log_sigma)
+            sigma = math.nan if result is None or run.config is None else max(_width(run, run.config, figure), result.log_sigma)
             columns.append((figure.measured, value, sigma))
     measured, value, sigma = (np.array(c) for c in zip(*columns, strict=True))
     return Scores(source, gpu, split, measured, value, sigma, np.full(len(value), math.nan), reason)

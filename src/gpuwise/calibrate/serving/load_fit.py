@@ -66,7 +66,7 @@ _COLD = 300
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class Part:
     """A run cut short for the fit, and its figures."""
 
     run: LoadRun
@@ -98,10 +98,10 @@ def _fronts(x: F64) -> list[Front]:
     return fronts
 
 
-def _parts(runs: Sequence[LoadRun]) -> list[_Part]:
+def parts_of(runs: Sequence[LoadRun]) -> list[Part]:
     """Short runs: the first requests of each stage, without the round in which prompts are new."""
     count: dict[str, int] = defaultdict(int)
-    parts: list[_Part] = []
+    parts: list[Part] = []
     for run in runs:
         assert run.requests is not None
         starts = sorted({f.first for f in run.figures})
@@ -125,14 +125,14 @@ def _parts(runs: Sequence[LoadRun]) -> list[_Part]:
         arrival = np.concatenate([[0.0], np.cumsum(np.minimum(gaps, np.median(gaps) * 20))])
         short = replace(run, requests=replace(requests, arrival_s=arrival))
         count[run.name] += len(kept)
-        parts.append(_Part(short, tuple(kept), 0.0))
+        parts.append(Part(short, tuple(kept), 0.0))
     return [replace(p, weight=max(count[p.run.name], 1) ** -0.5) for p in parts]
 
 
 def fit_load(folder: Path) -> dict[str, float]:
     """Fit vLLM's costs on the runs of the fit split, write ``coefficients/serving/load.json``, return the errors."""
     runs = [r for r in read_load_runs(folder) if not r.reason]
-    parts = _parts([r for r in runs if not load_check(r)])
+    parts = parts_of([r for r in runs if not load_check(r)])
     names = [*_SHARED, *(_OWN * len(SINCE))]
     start, low, high = (np.log([table[n] for n in names]) for table in (START, LOW, HIGH))
 

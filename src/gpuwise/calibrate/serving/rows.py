@@ -25,7 +25,7 @@ QUEUEING = "needs the serving-engine simulation"
 HYBRID = "hybrid or sparse-attention model without analytic form"
 _MEASURED_TEXT = ("kind", "engine", "model", "gpu", "parallel", "precision", "notes")
 _MEASURED_NUMBERS = ("n_gpu", "isl", "osl", "concurrency", "output_tok_s", "ttft_ms", "itl_ms")
-_INFERENCEX_TEXT = ("backend", "backend_version", "model_path", "system", "precision", "mode")
+_INFERENCEX_TEXT = ("backend", "backend_version", "model_path", "system", "precision", "mode", "silicon_data_source")
 _INFERENCEX_NUMBERS = (
     "isl",
     "osl",
@@ -60,6 +60,10 @@ class ServingRow:
     bits: str = ""
     """llama.cpp's format of the weights (``Q4_K_M``, ``F16``); those rows are its own engine."""
     n_devices: int = 1
+    client: str = ""
+    """Whose client measured: ``inferencex``, or ``aiconfigurator`` for rows of its authors' own."""
+    date: str = ""
+    """Of the measurement; empty where the table has none."""
 
 
 def read_rows(folder: Path) -> list[ServingRow] | None:
@@ -183,7 +187,19 @@ def _inferencex_row(r: dict[str, Any]) -> ServingRow:
         return replace(base, reason="layout in the table is not that of one serving group")
     # the table's batch is one worker's, and one data-parallel rank's where attention is split that way
     sequences = int(r["batch_size"]) * config.attention_dp
-    row = replace(base, sequences=sequences, prompt=r["isl"], output=r["osl"], prefills=True, n_devices=n)
+    config = _as_started(config, r["model_path"])
+    said = r["silicon_data_source"]
+    date = re.search(r"measured=(\d{4}-\d\d-\d\d)", said)
+    row = replace(
+        base,
+        sequences=sequences,
+        prompt=r["isl"],
+        output=r["osl"],
+        prefills=True,
+        n_devices=n,
+        client="aiconfigurator" if "aic-auto-gap-analysis" in said else "inferencex",
+        date=date[1] if date else "",
+    )
     return _filled(row, r["model_path"], r["system"], n, config)
 
 
@@ -213,6 +229,20 @@ def _inferencex_config(r: dict[str, Any]) -> tuple[EngineConfig | None, int]:
     version = r["backend_version"] if r["backend_version"][:1].isdigit() else None
     config = EngineConfig(r["backend"], *weights, kv_dtype=kv, tp=tp, attention_dp=dp, moe_tp=moe_tp, moe_ep=ep, version=version)
     return config, n
+
+
+def _as_started(config: EngineConfig, model: str) -> EngineConfig:
+    """Launch scripts that had an expert degree and no data-parallel attention: the table took one for the other. MiniMax in fp8
+    was started with ``--tensor-parallel-size --enable-expert-parallel``, Kimi in 4 bits with the former alone
+    (InferenceX benchmarks/single_node/minimaxm2.5_fp8_b200.sh, kimik2.5_fp4_b200.sh, March and April 2026)."""
+    ranks = config.ranks
+    if config.engine != "vllm" or config.attention_dp == 1:
+        return config
+    if "kimi" in model.lower():
+        return replace(config, tp=ranks, attention_dp=1, moe_tp=ranks, moe_ep=1)
+    if "minimax" in model.lower() and config.weights == "fp8_block":
+        return replace(config, tp=ranks, attention_dp=1, moe_tp=1, moe_ep=ranks)
+    return config
 
 
 # --- what a name means

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.calibrate.score_tables import joined
+from gpuwise.calibrate.serving.client_fit import fit_clients
 from gpuwise.calibrate.serving.diffusion import fit_diffusion, score_diffusion
 from gpuwise.calibrate.serving.engine_fit import fit_engine_runs
 from gpuwise.calibrate.serving.engine_loads import score_engine_runs
@@ -153,5 +154,6 @@ def fit(folder: Path) -> dict[str, float]:
     rows = read_rows(folder)
     assert rows is not None
     groups, _ = build_groups(rows)
-    load = {**fit_pool(folder), **fit_load(folder), **fit_engine_runs(folder)}
-    return {**fit_engines(rows, groups), **fit_single_stream(rows), **fit_diffusion(folder), **load}
+    engines = fit_engines(rows, groups)
+    load = {**fit_pool(folder), **fit_load(folder), **fit_engine_runs(folder), **fit_clients(folder)}
+    return {**engines, **fit_single_stream(rows), **fit_diffusion(folder), **load}

@@ -27,6 +27,8 @@ class Front:
     answer_token_s: float = 0.0
     attention_slowdown: float = 1.0
     """Of decode attention in an engine's step over the kernel by itself, on top of all kernels'."""
+    ttft_log_sigma: float | None = None
+    """Of measured over predicted time to the first token of closed loops; None: as of loads at a rate."""
 
 
 def front_of(config: EngineConfig) -> Front:
@@ -39,4 +41,5 @@ def front_of(config: EngineConfig) -> Front:
     wanted = None if config.version is None else version_number(config.version)
     old_enough = [e for e in entries if wanted is None or version_number(e["since"]) <= wanted]
     entry = old_enough[-1] if old_enough else entries[0]
-    return Front(EngineCosts(**entry["costs"], log_sigma=entry["log_sigma"]), **entry["front"])
+    costs = EngineCosts(**entry["costs"], log_sigma=entry["log_sigma"])
+    return Front(costs, **entry["front"], ttft_log_sigma=entry.get("ttft_log_sigma"))

@@ -1,0 +1,183 @@
+"""Fits what a client sees beside an engine's steps: the way of a request, the reading of its prompt, and of engines whose own
+loads say little of prompts how much longer those take than their kernels.
+
+Closed loops of InferenceX, their times to the first token and between tokens together; of vLLM its loads at a rate besides.
+Groups that attend apart are left out: their ranks wait for each other, which is not simulated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.calibrate.coefficient_files import write
+from gpuwise.calibrate.optimizers import least_squares
+from gpuwise.calibrate.serving.engine_loads import engine_figure, read_engine_runs
+from gpuwise.calibrate.serving.load import Figure, LoadRun, load_check, predicted, read_load_runs
+from gpuwise.calibrate.serving.load_fit import SINCE, parts_of
+from gpuwise.calibrate.serving.load_replay import replay
+from gpuwise.calibrate.validation import log_sigma_of
+from gpuwise.errors import GpuwiseError
+from gpuwise.predict.coefficients import load_json
+from gpuwise.serve.engine import EngineConfig, EngineCosts, engine_costs, version_number
+from gpuwise.serve.simulate.front import Front, front_of
+
+F64 = NDArray[np.float64]
+CLIENTS = (
+    ("vllm", SINCE[1], ("request_s", "prompt_token_s")),
+    ("sglang", "0.5", ("request_s", "prompt_token_s", "prefill_slowdown")),
+    ("trtllm", "1.0", ("request_s", "prompt_token_s", "prefill_slowdown")),
+)
+"""Engine, the first version, and what is fitted of it; the rest is as it was."""
+STARTS = (3e-3, 3e-2)
+"""Of ``request_s``: whether time is a request's or its tokens' has more than one valley."""
+START = {"prompt_token_s": 5e-6, "prefill_slowdown": 1.1}
+LOW = {"request_s": 1e-3, "prompt_token_s": 1e-8, "prefill_slowdown": 0.7}
+HIGH = {"request_s": 0.3, "prompt_token_s": 3e-5, "prefill_slowdown": 2.5}
+_COSTS = tuple(n for n in EngineCosts.__dataclass_fields__ if n != "log_sigma")
+_FEW = 10
+"""Runs of a configuration that the fit replays."""
+_LARGE = 0.3
+_LOADS_TTFT = ("ttft_mean", "ttft_p50")
+
+
+def fit_clients(folder: Path) -> dict[str, float]:
+    """Adds them to ``coefficients/serving/load.json``; the median errors of the check split, before and after."""
+    errors: dict[str, float] = {}
+    for engine, since, names in CLIENTS:
+        runs = [r for r in read_engine_runs(folder) if r.source == f"InferenceX {engine}" and _of(r, since)]
+        loads = [r for r in read_load_runs(folder) if not r.reason and _of(r, since)] if engine == "vllm" else []
+        base = front_of(EngineConfig(engine))
+        if engine == "sglang":
+            base = replace(base, costs=engine_costs(EngineConfig(engine)))
+        front = _fit(_few([r for r in runs if not load_check(r)]), [r for r in loads if not load_check(r)], base, names)
+        for label, one in (("before", base), ("after", front)):
+            ratio = _ratios([r for r in runs if load_check(r)], one)
+            for metric, values in ratio.items():
+                error = round(float(np.median(np.abs(values - 1.0))), 4)
+                errors[f"InferenceX {engine} {metric} check median {label} ({len(values)} rows)"] = error
+        width = log_sigma_of(*_columns([r for r in runs if not load_check(r)], front))
+        _write(engine, since, base, front, round(width, 3))
+    document: dict[str, Any] = load_json("load")
+    document["provenance"]["errors"] |= errors
+    document["provenance"]["clients"] = (
+        "request_s, prompt_token_s (vLLM 0.14 on, SGLang 0.5, TensorRT-LLM 1.0) and the latter two's prefill_slowdown: "
+        "closed loops of InferenceX (SemiAnalysis, Apache-2.0), started by its launch scripts, as aiconfigurator (NVIDIA, "
+        "Apache-2.0) collected them"
+    )
+    write("load", document)
+    return errors
+
+
+def _of(run: LoadRun, since: str) -> bool:
+    """Whether a run is of the engine from that version on, and can be replayed."""
+    config = run.config
+    if run.reason or config is None or config.attention_dp > 1:
+        return False
+    if config.version is not None and version_number(config.version) < version_number(since):
+        return False
+    try:
+        replay(run, None)
+    except GpuwiseError:
+        return False
+    return True
+
+
+def _few(runs: list[LoadRun]) -> list[tuple[LoadRun, float]]:
+    """Of every configuration a few, short and long prompts, few and many users, with their weight."""
+    by_name: dict[str, list[LoadRun]] = defaultdict(list)
+    for run in runs:
+        by_name[run.name].append(run)
+    found: list[tuple[LoadRun, float]] = []
+    for mine in by_name.values():
+        ordered = sorted(mine, key=lambda r: (_prompt(r) > 3000, 0 if r.closed is None else r.closed.users))
+        some = ordered[:: max(1, len(ordered) // 8)][:_FEW]
+        found += [(r, len(some) ** -0.5) for r in some]
+    return found
+
+
+def _prompt(run: LoadRun) -> float:
+    assert run.requests is not None
+    return float(run.requests.prompt_tokens.mean())
+
+
+def _fit(closed: list[tuple[LoadRun, float]], loads: list[LoadRun], base: Front, names: tuple[str, ...]) -> Front:
+    low, high = (np.log([table[n] for n in names]) for table in (LOW, HIGH))
+    parts = [(p, tuple(f for f in p.figures if f.metric in _LOADS_TTFT)) for p in parts_of(loads)]
+    weights = [sum(w * w * len(r.figures) for r, w in closed), sum(p.weight**2 * len(figures) for p, figures in parts)]
+    scale = (weights[0] / weights[1]) ** 0.5 if weights[1] else 1.0  # loads weigh as much as the closed loops
+
+    def residual(x: F64) -> F64:
+        front = _with(base, dict(zip(names, (float(v) for v in np.exp(x)), strict=True)))
+        out: list[float] = []
+
+        def add(run: LoadRun, figures: tuple[Figure, ...], weight: float, value: Callable[..., float]) -> None:
+            if figures:
+                result = replay(run, front)
+                out.extend(weight * _LARGE * math.tanh(math.log(value(run, result, f) / f.measured) / _LARGE) for f in figures)
+
+        for run, weight in closed:
+            add(run, run.figures, weight, engine_figure)
+        for part, figures in parts:
+            add(part.run, figures, scale * part.weight, lambda _, result, f: predicted(result, f))
+        return np.array(out)
+
+    found = [
+        least_squares(
+            residual,
+            np.log([{**START, "request_s": one}[n] for n in names]),
+            bounds=(low, high),
+            loss="soft_l1",
+            f_scale=0.05,
+            diff_step=0.02,
+            max_nfev=8,
+        )
+        for one in STARTS
+    ]
+    best = min(found, key=lambda f: float(f.cost))
+    return _with(base, {n: float(f"{v:.4g}") for n, v in zip(names, np.exp(best.x), strict=True)})
+
+
+def _with(base: Front, values: dict[str, float]) -> Front:
+    costs = {n: v for n, v in values.items() if n in _COSTS}
+    return replace(base, costs=replace(base.costs, **costs), **{n: v for n, v in values.items() if n not in _COSTS})
+
+
+def _ratios(runs: list[LoadRun], front: Front) -> dict[str, F64]:
+    """Predicted over measured, by metric."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for run in runs:
+        result = replay(run, front)
+        for f in run.figures:
+            found[f.metric.split("_")[0]].append(engine_figure(run, result, f) / f.measured)
+    return {metric: np.array(values) for metric, values in found.items()}
+
+
+def _columns(runs: list[LoadRun], front: Front) -> tuple[F64, F64]:
+    ratio = _ratios(runs, front)["ttft"]
+    return np.ones(len(ratio)), ratio
+
+
+def _write(engine: str, since: str, base: Front, front: Front, width: float) -> None:
+    document: dict[str, Any] = load_json("load")
+    entries: list[dict[str, Any]] = document["engines"]
+    mine = next((e for e in entries if (e["engine"], e["since"]) == (engine, since)), None)
+    if mine is None:
+        older = {"engine": engine, "since": "0.3", "costs": _costs(base), "front": {"request_s": 0.0, "attention_slowdown": 1.0}}
+        mine = {"engine": engine, "since": since, "log_sigma": base.costs.log_sigma, "front": dict(older["front"])}
+        entries += [{**older, "log_sigma": base.costs.log_sigma}, mine]
+    mine["costs"] = _costs(front)
+    mine["front"] |= {"request_s": front.request_s, "prompt_token_s": front.prompt_token_s}
+    mine["ttft_log_sigma"] = width
+    write("load", document)
+
+
+def _costs(front: Front) -> dict[str, float]:
+    return {n: getattr(front.costs, n) for n in _COSTS}
