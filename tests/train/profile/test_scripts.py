@@ -59,8 +59,8 @@ ONLY_ON_A_GPU = {
 }
 
 
-QUICK = {"padded", "doubles"}
-"""Run every time: their wastes are larger than what other programs do to a step. The others take a few seconds each, and the
+QUICK = {"doubles"}
+"""Run every time: its waste is larger than what other programs do to a step. The others take a few seconds each, and the
 healthy ones an idle machine: beside a busy one a step of 10 ms has gaps of an eighth."""
 
 
