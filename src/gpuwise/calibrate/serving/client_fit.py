@@ -63,8 +63,10 @@ def fit_clients(folder: Path) -> dict[str, float]:
             for metric, values in ratio.items():
                 error = round(float(np.median(np.abs(values - 1.0))), 4)
                 errors[f"InferenceX {engine} {metric} check median {label} ({len(values)} rows)"] = error
-        width = log_sigma_of(*_columns([r for r in runs if not load_check(r)], front))
-        _write(engine, since, base, front, round(width, 3))
+        offline = [r for r in read_engine_runs(folder) if r.source == f"{engine} throughput" and _of(r, since)]
+        found = _ratios([r for r in [*runs, *offline] if not load_check(r)], front)
+        widths = {metric: round(log_sigma_of(np.ones(len(ratio)), ratio), 3) for metric, ratio in found.items()}
+        _write(engine, since, base, front, widths)
     document: dict[str, Any] = load_json("load")
     document["provenance"]["errors"] |= errors
     document["provenance"]["clients"] = (
@@ -160,12 +162,8 @@ def _ratios(runs: list[LoadRun], front: Front) -> dict[str, F64]:
     return {metric: np.array(values) for metric, values in found.items()}
 
 
-def _columns(runs: list[LoadRun], front: Front) -> tuple[F64, F64]:
-    ratio = _ratios(runs, front)["ttft"]
-    return np.ones(len(ratio)), ratio
-
-
-def _write(engine: str, since: str, base: Front, front: Front, width: float) -> None:
+def _write(engine: str, since: str, base: Front, front: Front, widths: dict[str, float]) -> None:
+    """``widths`` of the fit rows: an engine's steps have that of its gaps or of its throughput, whichever is more."""
     document: dict[str, Any] = load_json("load")
     entries: list[dict[str, Any]] = document["engines"]
     mine = next((e for e in entries if (e["engine"], e["since"]) == (engine, since)), None)
@@ -175,7 +173,8 @@ def _write(engine: str, since: str, base: Front, front: Front, width: float) -> 
         entries += [{**older, "log_sigma": base.costs.log_sigma}, mine]
     mine["costs"] = _costs(front)
     mine["front"] |= {"request_s": front.request_s, "prompt_token_s": front.prompt_token_s}
-    mine["ttft_log_sigma"] = width
+    mine["ttft_log_sigma"] = widths.pop("ttft")
+    mine["log_sigma"] = max(mine["log_sigma"], *widths.values())
     write("load", document)
 
 

@@ -61,6 +61,8 @@ _STAGE = 240
 """Requests of a stage that the fit replays."""
 _LARGE = 0.3
 _NEAR = 0.7
+SLOWER = 1.03
+"""Steps that much longer tell how much more than in proportion a figure moves: near saturation many times as much."""
 _COLD = 300
 """Requests from an engine's start that some figures are of: graphs and kernels are loaded in them."""
 
@@ -214,10 +216,11 @@ def score_load(folder: Path, all_check: bool, fronts: Sequence[Front] | None = N
     columns: list[tuple[float, float, float, float]] = []
     spread: dict[str, float] = load_json("load")["spread"] if fronts is None else {}
     for run in runs:
-        why, result = run.reason, None
+        why, result, slower = run.reason, None, None
         if not why:
             try:
                 result = replay(run, None if fronts is None else fronts[_entry(run)])
+                slower = replay(run, None, SLOWER) if fronts is None else None
             except GpuwiseError as error:
                 why = error.message.split("\n")[0][:80]
         for f in run.figures:
@@ -228,6 +231,9 @@ def score_load(folder: Path, all_check: bool, fronts: Sequence[Front] | None = N
             reason.append(why)
             value = math.nan if result is None else predicted(result, f)
             sigma = spread.get(_metric_of(name), math.nan)
+            if result is not None and slower is not None:
+                moved = abs(math.log(SLOWER * predicted(slower, f) / value) / math.log(SLOWER))
+                sigma = math.hypot(sigma, max(moved - 1.0, 0.0) * spread["tpot"])
             columns.append(
                 (f.measured, value, math.nan if result is None else sigma, f.peers.get("blis-trained-physics", math.nan))
             )
