@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from gpuwise.errors import InputError, UnknownNameError
-from gpuwise.export import axolotl, deepspeed, hugging_face, lightning, llama_factory, megatron, torchtitan
+from gpuwise.export import axolotl, deepspeed, hugging_face, lightning, llama_factory, megatron, ranks, torchtitan
 from gpuwise.export.engines import containers, kubernetes, ray, skypilot, slurm
 from gpuwise.export.engines.start import STORAGE, Start
 from gpuwise.export.job import Job
@@ -88,6 +88,14 @@ TOOLS = {
             llama_factory.write,
             _trainer,
             _pip("llamafactory==0.9.5", "deepspeed", "bitsandbytes==0.49.*"),
+        ),
+        Tool(
+            "torchrun",
+            ranks.VERSION,
+            ranks.gaps,
+            ranks.write,
+            lambda _: list(ranks.CHILD),
+            _pip("gpuwise", "transformers==5.23.*", "datasets==4.*"),
         ),
     )
 }

@@ -12,7 +12,7 @@ from typing import Any
 from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.text import message_line
 from gpuwise.train.hook.journal import Writer
-from gpuwise.train.ranks.launch import REFUSED
+from gpuwise.train.ranks.launch import REFUSED, WATCHED
 from gpuwise.train.ranks.settings import RankSettings, read_settings
 from gpuwise.workload.capture.errors import last_user_place
 
@@ -53,6 +53,7 @@ def train(settings: RankSettings, rank: int, device_type: str) -> int:
     from gpuwise.train.ranks.task import load_task
 
     out, requests = Path(settings.out), Requests()
+    out.mkdir(parents=True, exist_ok=True)  # where torchrun was started by hand
     requests.listen()
     beat = Beat(out, rank)
     beat.at(0, 0, "start")
@@ -108,6 +109,8 @@ def refuse(out: Path, error: GpuwiseError) -> None:
             json.dump({"error": error.message, "hint": error.hint, "input": isinstance(error, InputError)}, file)
     except FileExistsError:
         pass
+    if not os.environ.get(WATCHED):
+        sys.stderr.write(f"gpuwise: {error.message}\n" + (f"hint: {error.hint}\n" if error.hint else ""))
 
 
 if __name__ == "__main__":

@@ -26,6 +26,8 @@ from gpuwise.train.ranks.straggler import Straggler, straggler, usual_counts
 
 REFUSED = "refused.json"
 """What a rank found wrong with the training itself: nobody starts it again."""
+WATCHED = "GPUWISE_RANKS_WATCHED"
+"""Set for ranks whose refusals somebody reads and prints."""
 POLL_S = 0.2
 GRACE_S = 5.0
 MOST_RESTARTS = 3
@@ -165,7 +167,7 @@ def run_ranks(
         journal.events.clear()
         journal.steps.clear()
     began, looked = time.monotonic(), 0.0
-    environment = {**FOR_SCRIPTS, "OMP_NUM_THREADS": str(max((os.cpu_count() or 1) // n, 1)), **os.environ}
+    environment = {WATCHED: "1", **FOR_SCRIPTS, "OMP_NUM_THREADS": str(max((os.cpu_count() or 1) // n, 1)), **os.environ}
     process = subprocess.Popen(
         command_of(out / "settings.json", n, restarts),
         env=environment,

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import msgspec
 
 from gpuwise.errors import LayoutError
+from gpuwise.export.ranks import LAYOUT, PRECISIONS, strategy_gaps
 from gpuwise.workload.strategy import Strategy
 
-PRECISIONS = ("fp32", "tf32", "bf16")
 SHARDINGS = {
     "none": "DDP",
     "zero2": "FSDP2, weights kept after the forward pass",
     "zero3": "FSDP2",
     "hybrid": "FSDP2, replicated",
 }
-OPTIMIZERS = ("adamw", "sgd", "momentum")
-"""That a task without an optimizer of its own gets."""
 
 
 class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,25 +56,11 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def layout_of(strategy: Strategy) -> Layout:
     """A plan's strategy. Raises LayoutError with every part that these ranks have no way to do."""
-    missing = list(dict.fromkeys(_gaps(strategy)))
+    missing = list(dict.fromkeys(strategy_gaps(strategy)))
     if missing:
         hint = "plan without it, or `gpuwise export` the plan to a tool that can"
         raise LayoutError("on ranks", f"`run` cannot do {'; '.join(missing)}", hint=hint)
-    return checked(
-        Layout(
-            strategy.dp,
-            strategy.tp,
-            strategy.pp,
-            strategy.sharding,
-            strategy.shard_group,
-            strategy.precision,
-            strategy.recompute,
-            strategy.recompute_every,
-            strategy.micro_batch,
-            strategy.global_batch,
-            strategy.optimizer,
-        )
-    )
+    return checked(Layout(**{name: getattr(strategy, name) for name in LAYOUT}))
 
 
 def checked(layout: Layout) -> Layout:
@@ -103,28 +86,3 @@ def checked(layout: Layout) -> Layout:
     if layout.tp > 1 and layout.dp > 1 and layout.sharding == "none":
         raise LayoutError("tensor", "tensor parallel ranks are replicated by FSDP2, not by DDP", hint="add --sharding zero3")
     return layout
-
-
-def _gaps(s: Strategy) -> Iterator[str]:
-    if s.cp > 1:
-        yield f"context parallel {s.cp}"
-    if s.ep > 1:
-        yield f"expert parallel {s.ep}"
-    if s.virtual_stages > 1 or (s.pp > 1 and s.schedule not in ("1f1b", "gpipe")):
-        yield f"the pipeline schedule {s.schedule} with {s.virtual_stages} virtual stages"
-    if s.sharding == "zero1":
-        yield "zero1"
-    if s.precision not in PRECISIONS:
-        yield s.precision
-    if s.recompute == "selective":
-        yield "selective recompute"
-    if s.optimizer not in OPTIMIZERS:
-        yield f"the optimizer {s.optimizer}"
-    if not s.master_weights or s.gradient_dtype != "fp32":
-        yield "weights or gradients without fp32"
-    if s.step_in_backward:
-        yield "steps in the backward pass"
-    if s.offload_optimizer or s.offload_activations:
-        yield "offload"
-    if s.lora_rank or s.quantized_base:
-        yield "adapters"

@@ -1,0 +1,155 @@
+"""Our own runner from a plan: torchrun starts the ranks that ``gpuwise run`` starts here, on any number of nodes.
+
+``settings.json`` is read by the ranks themselves (``gpuwise.train.ranks.settings.read_settings``, unknown names refused).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from gpuwise.export import hugging_face as hf
+from gpuwise.export.job import Job
+from gpuwise.export.torchrun import started, torchrun
+from gpuwise.export.written import Written
+from gpuwise.workload.strategy import Strategy
+
+VERSION = "gpuwise's ranks under torchrun of PyTorch 2.7 to 2.13"
+PRECISIONS = ("fp32", "tf32", "bf16")
+OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD", "momentum": "SGD"}
+"""Of ``torch.optim``: what a task without an optimizer of its own gets."""
+LAYOUT = (
+    "dp",
+    "tp",
+    "pp",
+    "sharding",
+    "shard_group",
+    "precision",
+    "recompute",
+    "recompute_every",
+    "micro_batch",
+    "global_batch",
+    "optimizer",
+)
+"""What of a strategy the ranks are told."""
+CHILD = ("-m", "gpuwise.train.ranks.child", "settings.json")
+
+
+def strategy_gaps(s: Strategy) -> Iterator[str]:
+    """What of a strategy the ranks have no way to do."""
+    if s.pp > 1:
+        yield f"pipeline parallel {s.pp}"
+    if s.cp > 1:
+        yield f"context parallel {s.cp}"
+    if s.ep > 1:
+        yield f"expert parallel {s.ep}"
+    if s.sharding == "zero1":
+        yield "zero1"
+    if s.tp > 1 and s.dp > 1 and s.sharding == "none":
+        yield "tensor parallel ranks replicated by DDP"
+    if s.precision not in PRECISIONS:
+        yield s.precision
+    if s.recompute == "selective":
+        yield "selective recompute"
+    if s.optimizer not in OPTIMIZERS:
+        yield f"the optimizer {s.optimizer}"
+    if not s.master_weights or s.gradient_dtype != "fp32":
+        yield "weights or gradients without fp32"
+    if s.step_in_backward:
+        yield "steps in the backward pass"
+    if s.offload_optimizer or s.offload_activations:
+        yield "offload"
+    if s.lora_rank or s.quantized_base:
+        yield "adapters"
+
+
+def gaps(job: Job) -> Iterator[str]:
+    """Of the strategy, and of a script that trains decoders of text."""
+    s = job.strategy
+    if job.arch.kind != "decoder" or job.arch.patches is not None:
+        yield f"{job.arch.name} is not a decoder of text: the script trains no other"
+    if s.tp > 1 and (not job.arch.gated_mlp or job.arch.moe is not None or job.arch.mla is not None):
+        yield "tensor parallelism of layers that are not Llama's"
+    yield from strategy_gaps(s)
+    if s.sharding == "hybrid" and s.dp % (_group(job) or 1):
+        yield f"groups of {_group(job)} in {s.dp} data-parallel ranks"
+
+
+def _group(job: Job) -> int:
+    s = job.strategy
+    return s.shard_group or (min(job.gpus_per_node // s.tp, s.dp) if s.sharding == "hybrid" else 0)
+
+
+def settings(job: Job) -> dict[str, object]:
+    """The whole file."""
+    s = job.strategy
+    layout = {name: getattr(s, name) for name in LAYOUT} | {"shard_group": _group(job)}
+    made: dict[str, object] = {"target": "train.py:make_step", "layout": layout, "out": job.output}
+    if job.n_steps is not None:
+        made["steps"] = job.n_steps
+    if job.save_every is not None:
+        made["save_every"] = job.save_every
+    return made
+
+
+def write(job: Job) -> Written:
+    """torchrun with the ranks' module and their settings."""
+    s = job.strategy
+    more = {"momentum": ", momentum=0.9", "adamw": ", weight_decay=0.0"}.get(s.optimizer, "")
+    script = SCRIPT.format(
+        name=job.arch.name,
+        model=job.model,
+        data=job.data,
+        seq=job.seq_len,
+        attention="sdpa" if s.fused_attention else "eager",
+        optimizer=f"torch.optim.{OPTIMIZERS[s.optimizer]}(model.parameters(), lr={job.learning_rate:g}{more})",
+        steps=job.n_steps,
+    )
+    files = {"train.py": script, "settings.json": json.dumps(settings(job), indent=2) + "\n"}
+    notes = list(hf.notes(job))
+    if job.n_nodes > 1:
+        notes.append(f"{job.output} has to be a folder that every node sees: journals and checkpoints are there")
+    return started(job, VERSION, [*torchrun(job), *CHILD], files, notes)
+
+
+SCRIPT = '''"""Train {name}. Written by gpuwise from a plan: settings.json carries the layout."""
+
+import torch
+from datasets import load_dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+MODEL = "{model}"
+DATA = "{data}"
+SEQ_LEN = {seq}
+STEPS = {steps}
+
+
+def packed(tokenizer):
+    """Texts one after the other, cut into rows of SEQ_LEN tokens: nothing is padding."""
+
+    def rows(batch):
+        ids = [i for text in batch["text"] for i in [*tokenizer(text)["input_ids"], tokenizer.eos_token_id]]
+        return {{"input_ids": [ids[at : at + SEQ_LEN] for at in range(0, len(ids) - SEQ_LEN + 1, SEQ_LEN)]}}
+
+    return rows
+
+
+def linear(optimizer):
+    """From the learning rate to nothing over the run, as Transformers' Trainer does unless told otherwise."""
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(1.0 - step / STEPS, 0.0) if STEPS else 1.0)
+
+
+def make_step():
+    """A causal model of Transformers needs no step: the loss is that of every next token."""
+    tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    data = load_dataset(DATA, split="train")
+    data = data.map(packed(tokenizer), batched=True, remove_columns=data.column_names)
+    model = AutoModelForCausalLM.from_pretrained(MODEL, attn_implementation="{attention}", dtype=torch.float32)
+    return {{
+        "model": model,
+        "data": data,
+        "optimizer": lambda model: {optimizer},
+        "scheduler": linear,
+        "clip": 1.0,
+    }}
+'''
