@@ -21,6 +21,9 @@ CASES = [
     "mixtral-8x7b --on 16x8xH100-SXM --tokens 1T --seq 4096",
     "bert-base --on 8xV100-16GB-SXM --tokens 10B",
     "llama-3.1-8b --on 8xMI300X --tokens 10B --precision bf16",
+    "llama-3.1-8b --on 2xH100-SXM --tokens 20M --seq 2048 --lora --lora-rank 32",
+    "llama-3.1-70b --on 2xA100-80GB-SXM --tokens 20M --seq 1024 --qlora --optimizer paged-adamw8bit",
+    "llama-3.1-8b --on 4090 --tokens 5M --half-weights --optimizer paged-adamw8bit --step-in-backward --global-batch 1",
 ]
 
 

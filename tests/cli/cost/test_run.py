@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gpuwise.cli.cost.run import cost_run
+from gpuwise.cli.options import Training
 from gpuwise.errors import InputError, UnknownNameError, UnpredictableError
 
 ASK = {"on": "8xH100-SXM", "tokens": 1e9}
@@ -90,8 +91,9 @@ def test_what_does_not_fit_is_no_bill(capsys: pytest.CaptureFixture[str]) -> Non
         {"eval_share": 100.0},
         {"pue": 0.9},
         {"pue": 20.0},
-        {"precision": ","},
-        {"seq": 0},
+        {"training": Training(precision=",")},
+        {"training": Training(seq=0)},
+        {"training": Training(lora=True, qlora=True)},
         {"on": "8xNothing"},
     ],
 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from gpuwise.cli.cost.input import Owned, Rented, Served, Span, Wanted
-from gpuwise.cli.options import Count, Length, Whole
+from gpuwise.cli.options import LEFT_OPEN, Count, Training
 from gpuwise.errors import InputError
 
 if TYPE_CHECKING:
@@ -37,9 +37,7 @@ def cost(
     currency: str = "USD",
     usd_rate: float | None = None,
     tokens: Count | None = None,
-    seq: Length | None = None,
-    global_batch: Whole | None = None,
-    precision: str | None = None,
+    training: Training = LEFT_OPEN,
     storage_price: float | None = None,
     egress_gb: float | None = None,
     eval_share: float | None = None,
@@ -77,12 +75,6 @@ def cost(
         US dollars for one unit of the currency.
     tokens
         With a model: tokens to train on.
-    seq
-        With a model: sequence length.
-    global_batch
-        With a model: sequences in a step, over all GPUs.
-    precision
-        With a model: format of the matrix products.
     storage_price
         With a model: US dollars a GB and month of storage.
     egress_gb
@@ -114,9 +106,7 @@ def cost(
             provider=rented.provider,
             usd_per_hour=rented.rent_price,
             spot=rented.spot,
-            seq=seq,
-            global_batch=global_batch,
-            precision=precision,
+            training=training,
             storage_usd_per_gb_month=storage_price,
             egress_gb=egress_gb,
             eval_share=eval_share,
@@ -127,9 +117,7 @@ def cost(
         )
     of_a_run = {
         "tokens": tokens,
-        "seq": seq,
-        "global_batch": global_batch,
-        "precision": precision,
+        **{f.name: _given(training, f.name) for f in fields(training)},
         "storage_price": storage_price,
         "egress_gb": egress_gb,
         "eval_share": eval_share,
@@ -156,6 +144,12 @@ def cost(
     return _hours(
         on, wanted, owned, rented, country, simple, steps, int(scenarios), seed, (currency, usd_rate), html, svg, fleet, json
     )
+
+
+def _given(training: Training, name: str) -> object:
+    """An option's value; None where it was left open."""
+    value = getattr(training, name)
+    return None if value == getattr(LEFT_OPEN, name) else value
 
 
 def _hours(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpuwise.cli.options import LEFT_OPEN, NOTHING_FIXED, Training, wishes_of
 from gpuwise.errors import InputError
 from gpuwise.units import DAY_S, format_count
 
@@ -33,9 +34,7 @@ def cost_run(
     provider: str | None = None,
     usd_per_hour: float | None = None,
     spot: bool = False,
-    seq: int | None = None,
-    global_batch: int | None = None,
-    precision: str | None = None,
+    training: Training = LEFT_OPEN,
     storage_usd_per_gb_month: float | None = None,
     egress_gb: float | None = None,
     eval_share: float | None = None,
@@ -55,7 +54,6 @@ def cost_run(
     from gpuwise.money.run.changes import changes
     from gpuwise.money.run.cost import run_cost
     from gpuwise.plan.api import make_plan
-    from gpuwise.plan.goal import Wishes
 
     if html is not None or svg is not None:
         from gpuwise.report.files import check_target
@@ -63,7 +61,7 @@ def cost_run(
         check_target(html, (".html", ".htm"))
         check_target(svg, (".svg",))
     today = datetime.date.today()
-    wishes = Wishes(tokens=tokens, seq_len=seq, global_batch=global_batch, precision=_formats(precision))
+    wishes = wishes_of(training, NOTHING_FIXED, tokens=tokens)
     place, site = _place(country, provider)
     plan = make_plan(model, on, wishes, usd_per_hour=usd_per_hour, provider=provider, today=today)
     if plan.best is None:
@@ -119,15 +117,6 @@ def _write(cost: RunCost, title: str, html: Path | None, svg: Path | None) -> No
     if svg is not None:
         write_cost_figure(cost, svg)
         sys.stderr.write(f"wrote {svg}\n")
-
-
-def _formats(precision: str | None) -> tuple[str, ...]:
-    if precision is None:
-        return ()
-    found = tuple(p.strip().lower() for p in precision.split(",") if p.strip())
-    if not found:
-        raise InputError("--precision names no format", hint="for example --precision bf16")
-    return found
 
 
 def _place(country: str | None, provider: str | None) -> tuple[Grid | None, Site | None]:
