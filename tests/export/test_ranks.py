@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from gpuwise.export.job import Job
+from gpuwise.export.ranks import shard_group
 from gpuwise.export.targets import TOOLS, gaps_of, write
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
@@ -50,8 +51,7 @@ def test_the_ranks_read_their_settings_back(jobs: Jobs, tmp_path: Path) -> None:
         made = write(job, TORCHRUN)
         (tmp_path / "settings.json").write_text(made.files["settings.json"])
         read, s = read_settings(tmp_path / "settings.json"), job.strategy
-        # a group that the plan leaves open is a system's
-        assert read.layout == layout_of(replace(s, shard_group=read.layout.shard_group))
+        assert read.layout == layout_of(s, shard_group(job))
         assert read.layout.n_ranks == job.cluster.n_accelerators and read.layout.global_batch == s.global_batch
         assert s.sharding != "hybrid" or s.dp % read.layout.shard_group == 0
         assert (read.steps, read.save_every) == (job.n_steps, job.save_every)

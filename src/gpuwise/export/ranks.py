@@ -71,11 +71,12 @@ def gaps(job: Job) -> Iterator[str]:
     if s.tp > 1 and (not job.arch.gated_mlp or job.arch.moe is not None or job.arch.mla is not None):
         yield "tensor parallelism of layers that are not Llama's"
     yield from strategy_gaps(s)
-    if s.sharding == "hybrid" and s.dp % (_group(job) or 1):
-        yield f"groups of {_group(job)} in {s.dp} data-parallel ranks"
+    if s.sharding == "hybrid" and s.dp % (shard_group(job) or 1):
+        yield f"groups of {shard_group(job)} in {s.dp} data-parallel ranks"
 
 
-def _group(job: Job) -> int:
+def shard_group(job: Job) -> int:
+    """Ranks that hold one copy with hybrid sharding: as planned, or those of a system; 0 without."""
     s = job.strategy
     return s.shard_group or (min(job.gpus_per_node // s.tp, s.dp) if s.sharding == "hybrid" else 0)
 
@@ -83,7 +84,7 @@ def _group(job: Job) -> int:
 def settings(job: Job) -> dict[str, object]:
     """The whole file."""
     s = job.strategy
-    layout = {name: getattr(s, name) for name in LAYOUT} | {"shard_group": _group(job)}
+    layout = {name: getattr(s, name) for name in LAYOUT} | {"shard_group": shard_group(job)}
     made: dict[str, object] = {"target": "train.py:make_step", "layout": layout, "out": job.output}
     if job.n_steps is not None:
         made["steps"] = job.n_steps

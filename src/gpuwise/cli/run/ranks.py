@@ -139,11 +139,12 @@ def _job(path: Path) -> Job:
 def _layout(given: OnRanks, job: Job | None) -> Layout:
     import msgspec
 
+    from gpuwise.export.ranks import shard_group
     from gpuwise.train.ranks.launch import gpus_here
     from gpuwise.train.ranks.layout import Layout, checked, layout_of
 
     if job is not None:
-        layout = layout_of(job.strategy)
+        layout = layout_of(job.strategy, shard_group(job))
         for name in ("ranks", "sharding", "tp", "pp", "precision", "recompute", "shard_group"):
             if getattr(given, name) is not None:
                 raise InputError(f"--{name.replace('_', '-')} is in the plan already", hint="leave it out, or plan again with it")

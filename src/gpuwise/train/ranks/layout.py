@@ -54,13 +54,15 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return ", ".join([*parts, self.precision, f"{self.global_batch} samples a step"])
 
 
-def layout_of(strategy: Strategy) -> Layout:
-    """A plan's strategy. Raises LayoutError with every part that these ranks have no way to do."""
+def layout_of(strategy: Strategy, shard_group: int | None = None) -> Layout:
+    """A plan's strategy; ``shard_group`` where it leaves open which ranks hold one copy. Raises LayoutError with every part that
+    these ranks have no way to do."""
     missing = list(dict.fromkeys(strategy_gaps(strategy)))
     if missing:
         hint = "plan without it, or `gpuwise export` the plan to a tool that can"
         raise LayoutError("on ranks", f"`run` cannot do {'; '.join(missing)}", hint=hint)
-    return checked(Layout(**{name: getattr(strategy, name) for name in LAYOUT}))
+    layout = Layout(**{name: getattr(strategy, name) for name in LAYOUT})
+    return checked(msgspec.structs.replace(layout, shard_group=strategy.shard_group or shard_group or 0))
 
 
 def checked(layout: Layout) -> Layout:
