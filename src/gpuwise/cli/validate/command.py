@@ -65,13 +65,21 @@ def validate(
     from gpuwise.calibrate.validation import validate as score
 
     results = score(_folder(data), _families(family), all_check=all_check)
+    if not results and data is not None:
+        from gpuwise.errors import InputError
+
+        what = "a known family" if family is None else f"the family {family}"
+        raise InputError(f"--data: {str(data)!r} holds no table of {what}", hint=f"give the folder that holds {TABLES}")
     if json:
         from gpuwise.cli.out import print_json
 
         print_json({"results": [r.as_dict() for r in results]})
     else:
         _show([r for r in results if r.gpu is None or not summary])
-    return 0 if results else 1
+    return 0
+
+
+TABLES = "ops/, serving/ and llm_training.csv"
 
 
 def _folder(data: Path | None) -> Path:
@@ -83,7 +91,7 @@ def _folder(data: Path | None) -> Path:
 
         return Path(gpuwise.calibrate.__file__).parent / "data"
     if not data.is_dir():
-        raise InputError(f"--data: {str(data)!r} is no folder", hint="give the folder that holds ops/ and llm_training.csv")
+        raise InputError(f"--data: {str(data)!r} is no folder", hint=f"give the folder that holds {TABLES}")
     return data
 
 
@@ -109,9 +117,6 @@ def _show(results: list[Result]) -> None:
     from gpuwise.cli.out import console, section, table_of
 
     to = console()
-    if not results:
-        to.print("no table of a known family was found")
-        return
     columns = ["source", "split", "rows", "median", "MAPE", "bias", "80 % covers", "baseline", "left out"]
     if not to.is_terminal and "COLUMNS" not in os.environ:
         to.width = max(to.width, WIDE)  # a file has room for every column
