@@ -56,6 +56,13 @@ def test_failures_are_counted_and_what_was_measured_is_shown(gpuwise: Callable[.
     assert "Measured beside predicted" in ran.out
 
 
+def test_a_refused_request_is_sent_again_where_asked(gpuwise: Callable[..., Any]) -> None:
+    more = ("--rate", "5/s", "--requests", "5", "--retries", "2", "--no-save", "--json")
+    with MockServer(Answering(first_s=0.01, fault=lambda n: "refuse" if n == 3 else "")) as server:
+        ran = gpuwise(*ASK, "--seconds", "5s", *more, "--measure", server.url)
+    assert ran.document["retries"] == 1 and ran.document["answered"] == 5 and not ran.document["failures"]
+
+
 def test_a_target_that_is_missed_is_an_exit_code(gpuwise: Callable[..., Any]) -> None:
     sent = ("--slo", "ttft_p95=100ms", "--rate", "5/s", "--seconds", "1s", "--requests", "5")
     with MockServer(Answering(first_s=0.3, token_s=0.001)) as server:
@@ -71,6 +78,7 @@ def test_a_target_that_is_missed_is_an_exit_code(gpuwise: Callable[..., Any]) ->
         (("--measure", "ftp://x"), "no address"),
         (("--measure", "http://127.0.0.1:1"), "nothing answers"),
         (("--measure", "http://127.0.0.1:1", "--seconds", "3h"), "an hour"),
+        (("--measure", "http://127.0.0.1:1", "--retries", "-1"), "from 0 to 20"),
     ],
 )
 def test_what_cannot_be_measured_is_said(gpuwise: Callable[..., Any], more: tuple[str, ...], words: str) -> None:

@@ -93,6 +93,17 @@ def test_what_was_measured_is_kept_beside_what_failed(fault: str, kind: str) -> 
     assert len(found.ttft_s) == (6 if begun else 4)
 
 
+def test_a_refused_request_is_sent_again_and_waits_since_it_was_due() -> None:
+    busy = lambda n: "refuse" if n in (PROBES + 1, PROBES + 2) else ""  # noqa: E731 - the second request, and its next try
+    once = measured(Answering(fault=busy), load(2, every_s=0.3), bounds=Bounds(retries=0))
+    assert once.failures == {REFUSED: 1} and once.retries == 0
+    found = measured(Answering(fault=busy), load(2, every_s=0.3), bounds=Bounds(retries=3))
+    assert found.failures == {} and found.retries == 2
+    assert found.ttft_s[1] > 1.5  # half a second, then one
+    given_up = measured(Answering(fault=lambda n: "refuse" if n >= PROBES else ""), load(1), bounds=Bounds(retries=1))
+    assert given_up.failures == {REFUSED: 1} and given_up.retries == 1
+
+
 def test_a_server_that_dies_ends_the_run_with_what_was_measured() -> None:
     answering = Answering(first_s=0.01, fault=lambda n: "die" if n - PROBES == 10 else "")
     found = measured(answering, load(400, every_s=0.02), bounds=Bounds(seconds=30, stall_s=2))

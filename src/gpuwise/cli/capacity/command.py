@@ -99,6 +99,8 @@ class Sent:
     """With --measure: most requests at once."""
     stall: Duration = 30.0
     """With --measure: longest wait for a token."""
+    retries: int = 0
+    """With --measure: how often a request that is refused (429, 503) is sent again."""
     served_model: str | None = None
     """With --measure: the model's name on the server, where it has several."""
     save: bool = True
@@ -107,6 +109,7 @@ class Sent:
 
 CHAT, FREE, USUALLY_SENT = Asked(), Held(), Sent()
 LONGEST_MEASURE_S, MOST_REQUESTS = 3600.0, 100_000
+MOST_RETRIES = 20
 
 
 def capacity(
@@ -181,7 +184,7 @@ def capacity(
         from gpuwise.cli.capacity.measure import measure_server
         from gpuwise.serve.measure.run import Bounds
 
-        bounds = Bounds(sent.seconds, sent.in_flight, sent.stall)
+        bounds = Bounds(sent.seconds, sent.in_flight, sent.stall, sent.retries)
         return measure_server(answer, sent.measure, bounds, sent.requests, sent.served_model, keep=sent.save, json=json)
     if html is not None:
         import sys
@@ -276,6 +279,10 @@ def _check_sent(sent: Sent) -> None:
     if sent.seconds > LONGEST_MEASURE_S or sent.requests > MOST_REQUESTS or sent.in_flight > MOST_REQUESTS:
         raise InputError(
             "a measurement sends for an hour and 100,000 requests at the most", hint="60s and 400 requests say most of it"
+        )
+    if not 0 <= sent.retries <= MOST_RETRIES:
+        raise InputError(
+            f"--retries {sent.retries}: from 0 to {MOST_RETRIES}", hint="3 outlast a short burst; more hides an overload"
         )
     from gpuwise.serve.measure.http import parse_address
 

@@ -103,6 +103,7 @@ def measure_document(configuration: Configuration, point: Point, found: Measured
         "sent": found.sent,
         "answered": len(found.whole),
         "failures": found.failures,
+        "retries": found.retries,
         "stopped": m.stopped or None,
         "seconds": m.seconds,
         "late_share": found.late_share,
@@ -136,6 +137,10 @@ def _show(configuration: Configuration, point: Point, found: Measured, rows: tup
         to.print(f"  it ended early: {m.stopped}", style="bold red")
     for kind, count in found.failures.items():
         to.print(f"  {count} {FAILURES[kind]}", style="red")
+    if found.retries:
+        to.print(
+            f"  {found.retries} {'times a request was' if found.retries > 1 else 'time a request was'} sent again", style="yellow"
+        )
     for words in dict.fromkeys(a.said for a in m.answers if a.failure and a.said):
         to.print(f"    {words}", style="dim")
     if found.late_share > LATE:

@@ -58,10 +58,11 @@ def parse_address(url: str) -> Address:
 
 
 class HttpError(Exception):
-    """The server answered with a status that is no success; ``said`` is what it said of it."""
+    """The server answered with a status that is no success; ``said`` is what it said of it, ``retry_after_s`` how long it asks to
+    wait (the header Retry-After in seconds), where it does."""
 
-    def __init__(self, status: int, said: str) -> None:
-        self.status, self.said = status, said
+    def __init__(self, status: int, said: str, retry_after_s: float | None = None) -> None:
+        self.status, self.said, self.retry_after_s = status, said, retry_after_s
         super().__init__(f"{status} {said}".strip())
 
 
@@ -163,7 +164,8 @@ class Connection:
         await self._writer.drain()
         status = await self._head()
         if not 200 <= status < 300:
-            raise HttpError(status, _said(await self.body()))
+            after = self._headers.get("retry-after", "")
+            raise HttpError(status, _said(await self.body()), float(after) if after.isdigit() else None)
 
     async def _head(self) -> int:
         while True:

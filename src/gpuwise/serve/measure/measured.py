@@ -35,6 +35,11 @@ class Measured:
         return dict(Counter(a.failure for a in self.measurement.answers if a.failure is not None))
 
     @property
+    def retries(self) -> int:
+        """Requests sent again, each as often as it was."""
+        return sum(a.retries for a in self.measurement.answers)
+
+    @property
     def sent(self) -> int:
         return sum(a.failure != NOT_SENT for a in self.measurement.answers)
 

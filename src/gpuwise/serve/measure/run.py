@@ -25,6 +25,9 @@ GONE = 5
 PROBE_WORDS = (64, 192)
 """Words of the two prompts that measure the tokenizer."""
 PROBE_S = 60.0
+RETRY_S = 0.5
+BUSY = (429, 503)
+"""Statuses of a server that has no room for now."""
 REFUSED, SERVER_ERROR, CLIENT_ERROR = "refused", "server error", "bad request"
 STALLED, CUT, CONNECTION, UNFINISHED, NOT_SENT = "stalled", "cut", "connection", "unfinished", "not sent"
 FAILURES = {
@@ -53,6 +56,9 @@ class Bounds:
     in_flight: int = 512
     stall_s: float = 30.0
     """Longest wait for a first token or between two."""
+    retries: int = 0
+    """How often a request that is refused (429 or 503) is sent again: after as long as the server asks, else after half a second,
+    doubled each time. Its first token is counted from when it was due."""
 
 
 @dataclass(slots=True)
@@ -71,6 +77,8 @@ class Answer:
     failure: str | None = NOT_SENT
     status: int | None = None
     said: str = ""
+    retries: int = 0
+    """How often it was sent again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +150,7 @@ async def _endpoint(address: Address, model: str | None, headers: Mapping[str, s
 def _status_hint(status: int) -> str:
     if status in (401, 403):
         return "put its key into the environment variable GPUWISE_API_KEY"
-    return "try again when it is ready" if status in (429, 503) else "does the server have /v1/completions?"
+    return "try again when it is ready" if status in BUSY else "does the server have /v1/completions?"
 
 
 async def _model(address: Address, wanted: str | None, headers: Mapping[str, str]) -> str:
@@ -280,14 +288,14 @@ class _Run:
         body = _body(e.model, e.path, self.prompts.prompt(i), int(self.requests.output_tokens[i]))
         answer.sent_s, answer.failure = self.now(), UNFINISHED
         try:
-            await self._read(answer, body)
+            await self._asked(answer, body)
             answer.finish_s, answer.failure = self.now(), None
             self.refusals = 0
         except TimeoutError:
             answer.failure = STALLED
         except HttpError as error:
             answer.status, answer.said = error.status, error.said
-            kinds = REFUSED if error.status in (429, 503) else SERVER_ERROR if error.status >= 500 else CLIENT_ERROR
+            kinds = REFUSED if error.status in BUSY else SERVER_ERROR if error.status >= 500 else CLIENT_ERROR
             answer.failure = kinds
         except BrokenStreamError as error:
             answer.failure, answer.said = CUT, str(error)
@@ -301,6 +309,21 @@ class _Run:
                 room.release()
         self.done += 1
         self.progress(f"{self.done} of {len(self.answers)} requests")
+
+    async def _asked(self, answer: Answer, body: Mapping[str, Any]) -> None:
+        """Reads the answer, asking again while the server refuses and the time is not over."""
+        wait_s = RETRY_S
+        while True:
+            try:
+                return await self._read(answer, body)
+            except HttpError as error:
+                pause = wait_s if error.retry_after_s is None else error.retry_after_s
+                late = self.now() + pause > self.bounds.seconds
+                if error.status not in BUSY or answer.retries >= self.bounds.retries or late or answer.token_s:
+                    raise
+            answer.retries += 1
+            await asyncio.sleep(pause)
+            wait_s *= 2.0
 
     async def _read(self, answer: Answer, body: Mapping[str, Any]) -> None:
         e = self.endpoint
