@@ -36,14 +36,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 SAMPLED = {
-    "cli/test_widths.py": 2,
-    "cli/test_streams.py": 2,
+    "cli/test_widths.py": 3,
+    "cli/test_streams.py": 3,
+    "docs/test_pages.py": 2,
     "cli/test_hostile_names.py": 2,
     "report/test_browser.py": 3,
     "ui/test_browser.py": 4,
     "agreement/test_one_memory.py": 2,
     "agreement/test_two_front_ends.py": 2,
-    "train/levers/test_saving.py": 2,
+    "train/levers/test_saving.py": 3,
     "train/ranks/test_equal.py": 2,
     "train/ranks/test_watched.py": 2,
 }
