@@ -2,10 +2,14 @@
 
 import os
 import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
-from gpuwise.train.hook.launch import Limits, launch
+from gpuwise.train.hook.journal import read_journal
+from gpuwise.train.hook.launch import Limits, launch, take_away
 from gpuwise.train.hook.settings import Settings, Stop
 
 PLAIN = """
@@ -69,6 +73,72 @@ def test_a_trial_leaves_checkpoints_alone(run, tmp_path):
     assert run(plain(), str(tmp_path / "m.pt"), trial=str(tmp_path / "trial")).code == 5
     assert (tmp_path / "m.pt").read_bytes() == b"the person's own"
     assert (tmp_path / "trial" / "m.pt").stat().st_size > 100
+
+
+WRITES = """
+import os, shutil, sys
+from pathlib import Path
+os.chdir(sys.argv[1])
+Path("made/deep").mkdir(parents=True)
+Path("made/deep/log").write_text("new")
+Path("made/part").write_text("new")
+os.replace("made/part", "moved")
+Path("note").write_text("new")
+os.rename("log", "log.1")
+Path("log").write_text("anew")
+shutil.rmtree("results")
+Path("results").mkdir()
+Path("results/last").write_text("anew")
+with open("kept", "a") as file:
+    file.write(" and more")
+"""
+
+
+THEIRS = {"log": "anew", "log.1": "the person's", "kept": "the person's and more", "results/last": "anew"}
+ALONE = """
+import sys
+from pathlib import Path
+from gpuwise.train.hook.child import tell_made
+from gpuwise.train.hook.journal import Writer
+tell_made(Writer(Path(sys.argv[2])), Path.cwd(), Path(sys.argv[2]).parent)
+"""
+
+
+@pytest.fixture
+def person(tmp_path, monkeypatch):
+    folder = tmp_path / "person"
+    (folder / "results").mkdir(parents=True)
+    for name in ("log", "kept", "results/last"):
+        (folder / name).write_text("the person's")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def files_below(folder):
+    return {str(p.relative_to(folder)): p.read_text() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_what_a_trial_makes_is_taken_away_and_nothing_else(person, tmp_path):
+    (tmp_path / "ours").mkdir()
+    journal, since_s = tmp_path / "ours" / "journal.jsonl", time.time()
+    subprocess.run([sys.executable, "-c", ALONE + WRITES, str(person), str(journal)], check=True)
+    assert files_below(person) == {**THEIRS, "made/deep/log": "new", "moved": "new", "note": "new"}
+    take_away(read_journal(journal), since_s)
+    assert files_below(person) == THEIRS
+    assert not (person / "made").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tidies", [False, True])
+def test_a_trial_of_a_real_loop_is_tidied(person, tmp_path, tidies):
+    (tmp_path / "script.py").write_text(WRITES + plain().replace("sys.argv[1]", "'m.pt'"))
+    journal = str(tmp_path / "ours" / "run" / "journal.jsonl")
+    given = Settings(
+        str(tmp_path / "script.py"), [str(person)], journal, trial=str(tmp_path / "ours" / "run" / "saved"), tidies=tidies
+    )
+    assert launch(given, tmp_path / "ours" / "run", output=tmp_path / "output").code == 5
+    more = {} if tidies else {"made/deep/log": "new", "moved": "new", "note": "new"}
+    assert files_below(person) == {**THEIRS, **more}
 
 
 def test_the_constant_batch_keeps_the_length_of_an_epoch(run, tmp_path):
@@ -298,7 +368,7 @@ def test_a_module_runs_once_and_only_as_main(run, tmp_path, monkeypatch):
     folder = tmp_path / "package"
     folder.mkdir()
     (folder / "train.py").write_text("import sys\nwith open(sys.argv[1], 'a') as file:\n    file.write(__name__ + ' ')\n")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]))
     outcome = launch(
         Settings("package.train", [str(tmp_path / "said")], str(tmp_path / "journal.jsonl"), module=True),
         tmp_path,

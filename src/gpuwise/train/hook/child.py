@@ -8,6 +8,7 @@ import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from gpuwise.errors import GpuwiseError
 from gpuwise.train.hook.children import LAUNCHERS, count_children, launcher_arguments, member_settings
@@ -43,6 +44,8 @@ def main(arguments: list[str]) -> int:
 def _run(settings: Settings, journal: Writer, running: ScriptRun, stack: contextlib.ExitStack) -> ScriptEnd:
     sys.stdin = NoInput()
     stack.enter_context(count_children(journal, settings))
+    if settings.tidies:
+        tell_made(journal, Path.cwd(), Path(settings.journal).resolve().parents[1])
     try:
         running.prepare()
         arguments = settings.arguments
@@ -55,6 +58,42 @@ def _run(settings: Settings, journal: Writer, running: ScriptRun, stack: context
     with contextlib.suppress(Exception):
         running.finish()
     return ended
+
+
+def tell_made(journal: Writer, root: Path, ours: Path) -> None:
+    """An event ``made`` for every file and folder below ``root`` that this process makes from here on, except below ``ours``. Not
+    told is what was there before, also where the script takes it away and makes it anew, and what Python compiles."""
+    below, except_below, process = f"{root}{os.sep}", f"{ours}{os.sep}", os.getpid()
+    made, before = set[str](), set[str]()
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event not in _ON_PATHS or os.getpid() != process:
+            return
+        # not resolved: a link is made and removed itself
+        paths = [os.path.abspath(os.fsdecode(a)) for a in arguments[:2] if isinstance(a, (str, bytes, os.PathLike))]  # noqa: PTH100
+        if not paths or (event == "open" and not (isinstance(arguments[2], int) and arguments[2] & os.O_CREAT)):
+            return
+        path = paths[0]
+        if event in ("os.remove", "os.rmdir", "shutil.rmtree"):
+            before.update({path} - made)
+            return
+        if event in ("os.rename", "os.symlink") and len(paths) == 2:
+            if event == "os.rename" and path not in made:
+                # the person's own, moved
+                before.update((path, paths[1]))
+                return
+            path = paths[1]
+        if not path.startswith(below) or path.startswith(except_below) or "__pycache__" in path or os.path.lexists(path):
+            return
+        if not any(path == b or path.startswith(f"{b}{os.sep}") for b in before):
+            made.add(path)
+            journal.event("made", path=path)
+
+    sys.addaudithook(hook)
+
+
+_ON_PATHS = frozenset(("open", "os.mkdir", "os.rename", "os.symlink", "os.remove", "os.rmdir", "shutil.rmtree"))
+"""Events of Python's audit whose first arguments are paths."""
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -97,7 +98,7 @@ def launch(
     with suppress(FileNotFoundError):
         Path(settings.journal).unlink()
     environment = {**FOR_SCRIPTS, **{name: os.environ[name] for name in FOR_SCRIPTS if name in os.environ}, **(environment or {})}
-    began = time.monotonic()
+    began, began_at_s = time.monotonic(), time.time()
     process: Process
     if zygote is not None:
         process = zygote.start(file, output=output, environment=environment)
@@ -115,7 +116,21 @@ def launch(
         raise
     finally:
         guard.reap()
+        if settings.tidies:
+            take_away(guard.journal.read(), began_at_s)
     return _outcome(process, guard, guard.journal.read(), time.monotonic() - began)
+
+
+def take_away(journal: Journal, since_s: float) -> None:
+    """Files and folders that a run made are removed; of a folder nothing is, where it holds something older than ``since_s``
+    (seconds of the clock)."""
+    for made in reversed(journal.of("made")):
+        path = Path(str(made["path"]))
+        with suppress(OSError):
+            if not path.is_dir() or path.is_symlink():
+                path.unlink()
+            elif all(p.lstat().st_mtime >= since_s for p in path.rglob("*")):
+                shutil.rmtree(path)
 
 
 @contextmanager

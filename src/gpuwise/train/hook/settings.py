@@ -75,6 +75,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Loaders give their first batch again and again, so that no time goes into data."""
     trial: str | None = None
     """A folder for what ``torch.save`` writes: a trial leaves the person's files alone."""
+    tidies: bool = False
+    """What else the script makes below the folder that it is run in is told (event ``made``) and taken away after it."""
     losses: bool = True
     """Whether losses are kept (read from the device together, without waiting for it at a step)."""
     device_memory_bytes: int | None = None

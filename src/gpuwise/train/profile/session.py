@@ -200,7 +200,7 @@ def _traced_again(
     facts: RunFacts, settings: Settings, first: Outcome, folder: Path, zygote: Zygote | None, python: str
 ) -> tuple[RunFacts, Path | None, tuple[str, ...]]:
     """The facts of a script that ended before its trace began, with the notes and the trace of a second run, of its last steps:
-    how many there are is known now. What that run saves goes to a folder of ours. As it was where that run gives no trace."""
+    how many there are is known now. That run leaves no files. As it was where that run gives no trace."""
     second = folder / "traced"
     trace, n_ticks = second / "trace.json.gz", len(first.journal.ticks)
     # until its modules are known, the watch stands in the place of torch's own call of a module, which a trace looks for
@@ -217,7 +217,12 @@ def _traced_again(
         after_s=None,
     )
     again = msgspec.structs.replace(
-        settings, journal=str(second / "journal.jsonl"), stop=Stop(), profiling=profiling, trial=str(second / "saved")
+        settings,
+        journal=str(second / "journal.jsonl"),
+        stop=Stop(),
+        profiling=profiling,
+        trial=str(second / "saved"),
+        tidies=True,
     )
     second.mkdir(parents=True, exist_ok=True)
     limits = Limits(wall_s=SECOND_RUN_S)
@@ -240,6 +245,7 @@ def _constant(facts: RunFacts, request: Request, folder: Path, zygote: Zygote | 
         constant_batch=True,
         stop=Stop(steps=max(request.steps // 2, 4)),
         trial=str(second / "saved"),
+        tidies=True,
         losses=False,
     )
     second.mkdir(parents=True, exist_ok=True)

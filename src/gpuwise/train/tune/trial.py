@@ -119,6 +119,8 @@ def run(
         levers=dict(levers),
         parity=parity,
         trial=str(folder / "saved"),
+        # data that the script fetches stay, from its first run
+        tidies=OBSERVE not in levers,
         device_memory_bytes=job.device_memory_bytes,
         count_flop=count or OBSERVE in levers,
     )
