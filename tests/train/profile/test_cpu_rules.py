@@ -140,6 +140,21 @@ def test_an_operation_that_stood_still_is_no_work(kineto: type[Any], tmp_path: P
     assert profile.verdict.kind == "small operations"
 
 
+@pytest.mark.parametrize(("gap_ms", "found"), [(3.8, False), (8, True)], ids=["theirs", "longer than theirs"])
+def test_gaps_of_a_crowd_are_no_python_of_the_loop(kineto: type[Any], tmp_path: Path, gap_ms: float, found: bool) -> None:
+    """Other programs had the processor for 4 ms of 12, or 5.6 of 16, of each step: its gap is as long, or longer."""
+    trace, length = kineto(device={}), (8.1 + gap_ms) * MS
+    for number in range(6):
+        at = length * number
+        trace.host("Optimizer.step#SGD.step", at + length - 60, 50, cat="user_annotation")
+        for i in range(2):
+            trace.op("aten::mm", at + 10 + i * (4 + gap_ms) * MS, 4 * MS, [[512, 512], [512, 512]])
+    wall_s = length * 1e-6
+    waits = Step(wall_s, 0.0, 0.0, wall_s / 2, wall_s / 2.1, 5e-5, 0.0, 1, 1, 1, 1, 8, 0, 0.0056 if found else 0.004)
+    facts = RunFacts((waits,) * 20, waits, ({**PARAMETERS},), has_trace=True, traced=(waits,) * 5)
+    assert ("python in the step" in _kinds(profile_run("train.py", facts, trace.write(tmp_path / "trace.json")))) is found
+
+
 @pytest.mark.parametrize(("dtypes", "kind"), [(["float64"], "double precision"), (["float32"], "no single waste")])
 def test_double_precision_is_seen_without_a_trace(dtypes: list[str], kind: str) -> None:
     step = Step(10.0, 0.0, 0.0, 4.0, 5.5, 0.3, 0.0, 0, 1, 1, 1, 8, 0)

@@ -42,8 +42,16 @@ def test_workers_that_start_at_every_epoch_are_waiting_for_data() -> None:
         [*[USUAL] * 9, _step(0.200, queue_s=0.185)] * 2,
         [*[USUAL] * 9, _step(0.024, n_forward=3)] * 2,
         [_step(0.001 * n, n_forward=n, n_batches=0) for n in (10, 12, 11, 40, 9, 10, 50, 12, 11, 10)],
+        [_step(0.001 * n, n_forward=n, n_batches=0, forward_s=1e-4 * n) for n in (20, 25, 22, 110, 21, 20, 95, 24, 90, 20)],
     ],
-    ids=["alike", "one that is long for no reason", "other programs", "not so long", "episodes of all lengths"],
+    ids=[
+        "alike",
+        "one that is long for no reason",
+        "other programs",
+        "not so long",
+        "episodes of all lengths",
+        "and moves between",
+    ],
 )
 def test_what_is_no_pause(steps: list[Step]) -> None:
     assert find_pauses(steps) == Pauses()

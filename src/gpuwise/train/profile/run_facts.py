@@ -145,8 +145,8 @@ def find_pauses(steps: Sequence[Step]) -> Pauses:
     usual = median_step(steps)
     walls = [s.undisturbed_s for s in steps]
     usual_s = statistics.median(walls)
-    long = [s for s, wall in zip(steps, walls, strict=True) if wall > PAUSE * usual_s]
-    more = [s for s in long if (s.n_forward > usual.n_forward or s.n_batches > usual.n_batches) and not _only_longer(s, usual)]
+    long = [s for s, wall in zip(steps, walls, strict=True) if wall > PAUSE * usual_s and not _only_longer(s, usual)]
+    more = [s for s in long if s.n_forward > usual.n_forward or s.n_batches > usual.n_batches]
     bare_s = max(PAUSE * usual_s, LEAST_PAUSE_S)
     bare = [s for s in long if s not in more and s.other_s - s.bare_queue_s > bare_s]
     waits = [s for s in long if s not in more and s not in bare and s.data_s > PAUSE * usual_s]

@@ -31,6 +31,9 @@ SHORT_GAP_S = 200e-6
 project."""
 
 
+CROWD = 0.3
+"""Share of a step that other programs had, from which only what they cannot have made is a gap of the script's own. Rule of this
+project."""
 STALL_S = 1e-3
 """Beyond the usual length of an operation, from which it may have stood still: about a slice of Linux's scheduler (0.75 ms of
 ``sched_min_granularity``, kernel/sched/fair.c), and more in a crowd."""
@@ -193,14 +196,18 @@ def _gpu_layers(trace: Trace, steps: Steps) -> list[tuple[str, str, Floats]]:
 
 def undisturbed_s(traced: Split, steps: Steps) -> list[float]:
     """Seconds of Python between operations in each traced step, less what other programs took of them. Their turns come
-    wherever the time is spent: they lengthen long gaps by their share of the step, and make long ones of short ones."""
+    wherever the time is spent: they lengthen long gaps by their share of the step, and make long ones of short ones. Where they
+    have ``CROWD`` of it, where they came is chance, and all of them are taken from the long gaps."""
     long, short = (union([own for name, own in traced.layers if name == part]) for part in (OTHER, HOST_GAPS))
     taken = steps.waited_s.tolist() if len(steps.waited_s) else [0.0] * steps.n
     found: list[float] = []
     for window, waited in zip(steps.windows, taken, strict=True):
         own_s = max(float(window[1] - window[0]) - waited, 1e-12)
         long_s, short_s = (length(intersection(gaps, window.reshape(1, 2))) for gaps in (long, short))
-        found.append(max(long_s * own_s / (own_s + waited) - short_s * waited / own_s, 0.0))
+        whole_s = own_s + waited
+        # in a crowd the turns of the others may be all of the long gaps
+        least_s = long_s - waited if waited > CROWD * whole_s else long_s * own_s / whole_s - short_s * waited / own_s
+        found.append(max(least_s, 0.0))
     return found
 
 

@@ -14,7 +14,7 @@ from gpuwise.units import format_duration
 
 LAUNCH_S = 10e-6
 """A kernel shorter than it takes to launch one: 5 to 20 us (HolisticTraceAnalysis, documentation of its launch statistics)."""
-LEAST_GAPS, LEAST_SMALL = 0.1, 0.3
+LEAST_GAPS, LEAST_SMALL = 0.1, 0.2
 """Of the step between short operations, from which they are named; and with the dispatch of those that are hardly more than it.
 Rules of this project."""
 BUSY_ENOUGH = 0.9
