@@ -114,7 +114,7 @@ def main() -> None:
         async def run() -> dict[str, object]:
             first = Client(said["port"], cookie)
             await first.open()
-            await first.ask(urlencode({"model": "gpt2", "on": "4090", "dp": "1", "micro_batch": "1"}))  # imports, coefficients
+            await first.ask(urlencode({"model": "gpt2", "on": "4090", "dp": "1", "micro_batch": "1"}))  # it is up
             return await load(said["port"], cookie, given.rate, given.seconds)
 
         print(json.dumps(asyncio.run(run())))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import datetime
 import html.parser
 import io
 import json
@@ -11,8 +12,9 @@ from typing import Any
 import pytest
 from tests.ui.documents import ASKED, document
 
+from gpuwise.errors import GpuwiseError
 from gpuwise.report.answers.values import At
-from gpuwise.ui.moment import moment
+from gpuwise.ui.moment import moments
 from gpuwise.ui.questions import QUESTIONS, words_of
 from gpuwise.ui.views import VIEWS, export, shown
 
@@ -106,6 +108,13 @@ def test_exports_stand_alone(name: str) -> None:
     tree.fromstring(export(name, "svg", made, ""))
 
 
+def moment(query: dict[str, str]) -> dict[str, Any]:
+    (said,) = moments([query], datetime.date.today())
+    if isinstance(said, GpuwiseError):
+        raise said
+    return said
+
+
 def test_a_layout_at_once_is_what_the_search_says_of_it() -> None:
     found = document("plan")
     query = {"model": "gpt2", "on": "4xA100-80GB", "tokens": "1B", **shown("plan", found)["held"]}
@@ -137,6 +146,34 @@ def test_a_layout_that_cannot_be_is_refused(changes: dict[str, str], error: str)
     query = {"model": "gpt2", "on": "4xA100-80GB", "dp": "4", **changes}
     with pytest.raises(InputError, match=error):
         moment(query)
+
+
+@pytest.mark.parametrize("name", ["plan", "fit"])
+def test_what_stands_beside_the_next_answer_is_of_this_one(name: str) -> None:
+    made = shown(name, document(name))
+    brief = made["brief"].replace('id="last-', 'id="')
+    assert brief.count('class="tiles"') == brief.count('class="layout"') == 1
+    assert brief.count("<figure id=") == 2 and made["brief"].count(' id="last-') == made["brief"].count(" id=") == 2
+    for part in ('<dl class="tiles">', '<p class="layout">', '<figure id="memory">', '<figure id="step">'):
+        whole = made["html"][made["html"].index(part) :]
+        assert brief[brief.index(part) :].split("</", 1)[0] == whole.split("</", 1)[0]
+    assert {**read(brief).numbers, **read(made["html"]).numbers} == read(made["html"]).numbers
+
+
+def test_layouts_asked_together_are_each_what_it_is_alone() -> None:
+    asked = [
+        {"model": model, "on": on, "dp": "4", "micro_batch": size, "recompute": recompute, "price": price}
+        for model, on, price in (("gpt2", "4xA100-80GB", ""), ("gpt2", "4xA100-80GB", "2"), ("llama-3.1-8b", "4xL40S", ""))
+        for size in ("1", "3", "4")
+        for recompute in ("none", "full")
+    ]
+    asked.append({**asked[0], "precision": "fp8"})  # an A100 has none
+    together = moments(asked, datetime.date.today())
+    refused = [i for i, said in enumerate(together) if isinstance(said, GpuwiseError)]
+    assert len(refused) == 7 and len({json.dumps(said) for said in together if isinstance(said, dict)}) == 12
+    for query, said in zip(asked, together, strict=True):
+        (alone,) = moments([query], datetime.date.today())
+        assert (str(said), type(said)) == (str(alone), type(alone))
 
 
 def test_pointers_are_those_of_rfc_6901() -> None:

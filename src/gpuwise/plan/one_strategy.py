@@ -1,20 +1,30 @@
-"""The plan of a layout that leaves nothing to search: in milliseconds what :func:`plan_on` says of it after a search."""
+"""Plans of layouts that leave nothing to search: in milliseconds what :func:`plan_on` says of each after a search."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.money.cost import price_of, variant_price
+from gpuwise.money.cost import Price, price_of, variant_price
 from gpuwise.plan.answer import Plan, SearchStats
-from gpuwise.plan.goal import Wishes, make_goal
+from gpuwise.plan.goal import Goal, Wishes, make_goal
 from gpuwise.plan.planner import Pricing, options, warnings
 from gpuwise.plan.space.rules import check_strategy
-from gpuwise.plan.space.search import setting_of
+from gpuwise.plan.space.search import estimate_all, setting_of
 from gpuwise.predict.practice import practice_of
-from gpuwise.predict.step.training import TrainingEstimate, estimates
+from gpuwise.predict.step.training import TrainingEstimate
+from gpuwise.workload.strategy import Strategy
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A goal, and the one strategy that its wishes leave."""
+
+    goal: Goal
+    strategy: Strategy
 
 
 def plan_strategy(arch: Architecture, cluster: Cluster, wishes: Wishes, pricing: Pricing) -> Plan[TrainingEstimate]:
@@ -23,6 +33,11 @@ def plan_strategy(arch: Architecture, cluster: Cluster, wishes: Wishes, pricing:
     Fields that are not fixed have the values of :class:`Strategy`, the accumulation is what the batch leaves. Raises LayoutError
     and what :func:`make_goal` raises.
     """
+    return plans_of([held(arch, cluster, wishes)], pricing)[0]
+
+
+def held(arch: Architecture, cluster: Cluster, wishes: Wishes) -> Held:
+    """The strategy of ``wishes.fixed``, checked. Raises what :func:`plan_strategy` raises."""
     goal = make_goal(arch, cluster, wishes)
     base = goal.bases[0]
     strategy = replace(base, **wishes.fixed)
@@ -41,9 +56,28 @@ def plan_strategy(arch: Architecture, cluster: Cluster, wishes: Wishes, pricing:
             hint="dp x tp x pp x cp must be their number",
         )
     check_strategy(setting_of(goal, base), strategy)
-    (found,) = estimates(arch, cluster, [strategy], goal.seq_len, packed_document_len=wishes.packed_document_len)
-    price = price_of(cluster, pricing.today, usd_per_hour=pricing.usd_per_hour, provider=pricing.provider)
-    price = price or variant_price(cluster, pricing.today)
-    (best,) = options(goal, [found], practice_of(arch, strategy, cluster), price, pricing.provider)
+    return Held(goal, strategy)
+
+
+def plans_of(layouts: Sequence[Held], pricing: Pricing) -> list[Plan[TrainingEstimate]]:
+    """A plan for each, in order; those of the same model, accelerators and sequence are estimated in one pass, which takes
+    little longer than one of them alone."""
+    alike: dict[Hashable, list[int]] = {}
+    for i, one in enumerate(layouts):
+        goal = one.goal
+        alike.setdefault((goal.arch, goal.cluster, goal.seq_len, goal.wishes.packed_document_len), []).append(i)
+    plans: dict[int, Plan[TrainingEstimate]] = {}
+    for members in alike.values():
+        found = estimate_all(layouts[members[0]].goal, [layouts[i].strategy for i in members])
+        cluster = layouts[members[0]].goal.cluster
+        price = price_of(cluster, pricing.today, usd_per_hour=pricing.usd_per_hour, provider=pricing.provider)
+        price = price or variant_price(cluster, pricing.today)
+        for i, estimate in zip(members, found, strict=True):
+            plans[i] = _plan(layouts[i].goal, estimate, price, pricing.provider)
+    return [plans[i] for i in range(len(layouts))]
+
+
+def _plan(goal: Goal, found: TrainingEstimate, price: Price | None, provider: str | None) -> Plan[TrainingEstimate]:
+    (best,) = options(goal, [found], practice_of(goal.arch, found.strategy, goal.cluster), price, provider)
     stats = SearchStats(1, int(found.fits), 0.0)
-    return Plan(goal, cluster, best, (), warnings=tuple(warnings(goal, best)), smallest=found, search=stats)
+    return Plan(goal, goal.cluster, best, (), warnings=tuple(warnings(goal, best)), smallest=found, search=stats)

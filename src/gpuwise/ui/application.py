@@ -8,9 +8,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache, lru_cache
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,8 +21,9 @@ from starlette.routing import Route
 
 from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.report.answers.look import style
+from gpuwise.ui.gathered import Gathered, Given
 from gpuwise.ui.live import Live
-from gpuwise.ui.moment import moment
+from gpuwise.ui.moment import moments
 from gpuwise.ui.own_files import own_files, words_of_file
 from gpuwise.ui.questions import PAGES, line_of, site, words_of
 from gpuwise.ui.views import KINDS as KINDS_KEPT
@@ -32,10 +32,10 @@ from gpuwise.ui.workers import Answer, Workers
 
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 T = TypeVar("T")
-KEPT = 512
-"""Layouts answered at once that are kept, some 50 kB each."""
 LEFT = 499
 """Status of an answer that nobody waits for any more."""
+FIRST = (("dp", "8"), ("micro_batch", "1"), ("model", "gpt2"), ("on", "8xH100-SXM"), ("tokens", "1B"))
+"""The layout that a new server answers before it is asked."""
 
 
 @cache
@@ -55,17 +55,18 @@ def assets() -> Mapping[str, tuple[str, bytes]]:
 def application(workers: Workers, folder: Path) -> Starlette:
     """The application, with ``workers`` started and stopped with it; files of one's own code are those in ``folder``."""
     live = Live()
-    evaluating = ThreadPoolExecutor(1)
+    layouts = Gathered(replies)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[None]:
         await workers.start()
+        layouts.warm(FIRST)
         try:
             yield
         finally:
             await live.stop()
             await workers.stop()
-            evaluating.shutdown(wait=False, cancel_futures=True)
+            layouts.stop()
 
     async def ask(request: Request) -> Response:
         words = words_of(request.path_params["name"], query_of(request))
@@ -74,7 +75,9 @@ def application(workers: Workers, folder: Path) -> Starlette:
 
     async def at_once(request: Request) -> Response:
         given = tuple(sorted(query_of(request).items()))
-        body = await asyncio.get_running_loop().run_in_executor(evaluating, reply_of_moment, given, datetime.date.today())
+        body = await unless_gone(request, layouts.ask(given))
+        if body is None:
+            return Response(status_code=LEFT)
         return Response(body, media_type="application/json", headers={"cache-control": "no-store"})
 
     async def keep(request: Request) -> Response:
@@ -119,11 +122,14 @@ def application(workers: Workers, folder: Path) -> Starlette:
     return Starlette(routes=routes, lifespan=lifespan, exception_handlers={GpuwiseError: refused, 404: nothing, 405: nothing})
 
 
-@lru_cache(KEPT)
-def reply_of_moment(given: tuple[tuple[str, str], ...], today: datetime.date) -> bytes:
-    """The answer of one layout as it is sent; kept, for sliders go back and forth."""
-    query = dict(given)
-    return bytes(answered("plan", Answer(0, moment(query, today)), words_of("plan", query)).body)
+def replies(asked: Sequence[Given], today: datetime.date) -> list[Callable[[], bytes] | GpuwiseError]:
+    """Answers of layouts, each as it is sent once it is called for."""
+
+    def reply(given: Given, document: dict[str, Any]) -> bytes:
+        return bytes(answered("plan", Answer(0, document), words_of("plan", dict(given))).body)
+
+    made = moments([dict(given) for given in asked], today)
+    return [d if isinstance(d, GpuwiseError) else partial(reply, g, d) for g, d in zip(asked, made, strict=True)]
 
 
 async def page(_: Request) -> Response:

@@ -1,15 +1,16 @@
-"""What a slider asks: one layout, at once, in the server's own process; a search follows behind.
+"""What sliders ask: layouts, at once, in the server's own process; a search follows behind.
 
-The plan is that of :func:`gpuwise.plan.one_strategy.plan_strategy`, its document the one of ``gpuwise plan`` with every part of
-the layout given.
+The plan of each is that of :func:`gpuwise.plan.one_strategy.plan_strategy`, its document the one of ``gpuwise plan`` with every
+part of the layout given.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
 from gpuwise.cli.options import (
     Fixed,
@@ -22,9 +23,15 @@ from gpuwise.cli.options import (
     whole_number,
     wishes_of,
 )
-from gpuwise.errors import InputError
+from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.ui.questions import QUESTIONS, checked
 
+if TYPE_CHECKING:
+    from gpuwise.facts.hardware.systems import Cluster
+    from gpuwise.plan.one_strategy import Held
+    from gpuwise.plan.planner import Pricing
+
+Query = Mapping[str, str]
 WHOLE = "global_batch lora_rank tp pp cp ep dp micro_batch accumulation virtual_stages shard_group recompute_every"
 _READ: Mapping[str, Callable[[str, str], Any]] = {
     "tokens": positive_count,
@@ -39,37 +46,72 @@ _READ: Mapping[str, Callable[[str, str], Any]] = {
 """How the command line reads a value that is no word."""
 
 
-def moment(query: Mapping[str, str], today: datetime.date | None = None) -> dict[str, Any]:
-    """The document of one layout, with prices of ``today``. Raises what the command raises."""
+def moments(queries: Sequence[Query], today: datetime.date) -> list[dict[str, Any] | GpuwiseError]:
+    """The document of each layout, with prices of ``today``, or what the command raises for it; in as few passes as may be."""
+    from gpuwise.plan.document import answer_document
+    from gpuwise.plan.one_strategy import plans_of
+
+    asked = [_held(query, today) for query in queries]
+    alike: dict[Pricing, dict[int, Held]] = {}
+    for i, one in enumerate(asked):
+        if not isinstance(one, GpuwiseError):
+            alike.setdefault(one[1], {})[i] = one[0]
+    made: dict[int, dict[str, Any] | GpuwiseError] = {i: one for i, one in enumerate(asked) if isinstance(one, GpuwiseError)}
+    for pricing, layouts in alike.items():
+        try:
+            made |= {i: answer_document(p) for i, p in zip(layouts, plans_of([*layouts.values()], pricing), strict=True)}
+        except GpuwiseError as error:
+            if len(layouts) == 1:
+                made |= dict.fromkeys(layouts, error)
+            else:  # one of them cannot be estimated, and the others can
+                made |= {i: moments([queries[i]], today)[0] for i in layouts}
+    return [made[i] for i in range(len(queries))]
+
+
+def _held(query: Query, today: datetime.date) -> tuple[Held, Pricing] | GpuwiseError:
+    """The layout of a query, and what its prices are those of."""
+    from gpuwise.cli.this_machine import cluster_or_text
+    from gpuwise.facts.models.catalogue import find_model
+    from gpuwise.plan.one_strategy import held
+    from gpuwise.plan.planner import Pricing
+
+    try:
+        read = _read(query)
+        training = Training(**{f.name: read[f.name] for f in fields(Training) if f.name in read})
+        fixed = Fixed(**{f.name: read[f.name] for f in fields(Fixed) if f.name in read})
+        wishes = wishes_of(
+            training,
+            fixed,
+            tokens=read.get("tokens"),
+            deadline_s=read.get("deadline"),
+            budget_usd=read.get("budget"),
+            exhaustive=False,
+        )
+        named = cluster_or_text(read["on"])
+        cluster = _cluster(named) if isinstance(named, str) else named
+        return held(find_model(read["model"]), cluster, wishes), Pricing(today, read.get("price"), read.get("provider"))
+    except GpuwiseError as error:
+        return error
+
+
+def _read(query: Query) -> dict[str, Any]:
+    """The values of a query. Raises InputError."""
     asked = {field.name: field for field in QUESTIONS["plan"].fields}
     for key in query:
         if key not in asked:
             raise InputError(f"the page does not ask for {key!r}", hint="use its own fields")
-    from gpuwise.cli.this_machine import cluster_or_text
-    from gpuwise.facts.hardware.naming import find_cluster
-    from gpuwise.facts.models.catalogue import find_model
-    from gpuwise.plan.document import answer_document
-    from gpuwise.plan.one_strategy import plan_strategy
-    from gpuwise.plan.planner import Pricing
-
     read = {k: _value(k, checked(asked[k], v.strip())) for k, v in query.items() if v.strip()}
     for needed in ("model", "on"):
         if needed not in read:
             raise InputError(f"no {needed} is given", hint="fill in the model and the GPUs")
-    training = Training(**{f.name: read[f.name] for f in fields(Training) if f.name in read})
-    fixed = Fixed(**{f.name: read[f.name] for f in fields(Fixed) if f.name in read})
-    wishes = wishes_of(
-        training,
-        fixed,
-        tokens=read.get("tokens"),
-        deadline_s=read.get("deadline"),
-        budget_usd=read.get("budget"),
-        exhaustive=False,
-    )
-    named = cluster_or_text(read["on"])
-    cluster = find_cluster(named) if isinstance(named, str) else named
-    pricing = Pricing(today or datetime.date.today(), read.get("price"), read.get("provider"))
-    return answer_document(plan_strategy(find_model(read["model"]), cluster, wishes, pricing))
+    return read
+
+
+@lru_cache(64)
+def _cluster(name: str) -> Cluster:
+    from gpuwise.facts.hardware.naming import find_cluster
+
+    return find_cluster(name)
 
 
 def _value(name: str, text: str) -> Any:

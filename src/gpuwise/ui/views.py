@@ -17,7 +17,6 @@ from gpuwise.report.answers.drawings import style as drawings_style
 from gpuwise.report.answers.look import style
 from gpuwise.report.answers.values import At
 from gpuwise.report.page import page
-from gpuwise.text import escape
 
 Document = Mapping[str, Any]
 VIEWS: Mapping[str, Callable[[Document], list[str]]] = {
@@ -38,6 +37,11 @@ VIEWS: Mapping[str, Callable[[Document], list[str]]] = {
 """By the name of the question."""
 KINDS = {"html": "text/html", "svg": "image/svg+xml", "json": "application/json", "csv": "text/csv"}
 _FRONT = re.compile(r'<figure id="front">.*?</figure>\n', re.DOTALL)
+_BRIEF = re.compile(
+    r'<dl class="tiles">.*?</dl>\n|<p class="layout">.*?</p>|<figure id="memory">.*?</figure>\n|<figure id="step">.*?</figure>\n',
+    re.DOTALL,
+)
+"""Of a plan or a fit, what stands beside the next one: its figures, its layout and its two bars."""
 _SVG = re.compile(r"<svg (?![^>]*class=\"mark\").*?</svg>", re.DOTALL)
 _FIGURE = re.compile(r"<figure\b.*?</figure>", re.DOTALL)
 _LEGEND = re.compile(r'<li><svg class="mark"[^>]*><rect class="(\w+)"[^>]*/></svg>(.*?)</li>', re.DOTALL)
@@ -67,10 +71,7 @@ def shown(name: str, document: Document) -> dict[str, Any]:
     subject = At(document)["best"] if name == "plan" else At(document)
     made["brief"] = ""
     if name in ("plan", "fit") and subject:
-        device = At(document)["device_bytes"] if name == "fit" else At(document)["cluster"]["device_bytes"]
-        head = f'<p class="layout">{escape(plans.layout_words(subject["strategy"]))}</p>'
-        bars = plans.bars(subject, device).replace('id="', 'id="last-')
-        made["brief"] = plans.tiles(subject) + head + bars
+        made["brief"] = "".join(_BRIEF.findall(body)).replace('id="', 'id="last-')
     return made
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, cast
 
 from gpuwise.report.page import Markup, TableCell, Text
@@ -61,8 +62,7 @@ class At:
     @property
     def name(self) -> str:
         """The last name of the pointer that is not one of an interval's, nor a part's of a sum."""
-        names = [n for n in self.pointer.split("/") if n not in ("expected", "low", "high") and not n.isdigit()]
-        return next((n for n in reversed(names) if n.endswith(("_s", "_bytes", "_usd"))), names[-1]) if names else ""
+        return _name(self.pointer)
 
     @property
     def expected(self) -> At:
@@ -81,6 +81,12 @@ class At:
         """The value here as a person reads it."""
         place = self.expected
         return words(place.name, place.value)
+
+
+@lru_cache(8192)
+def _name(pointer: str) -> str:
+    names = [n for n in pointer.split("/") if n not in ("expected", "low", "high") and not n.isdigit()]
+    return next((n for n in reversed(names) if n.endswith(("_s", "_bytes", "_usd"))), names[-1]) if names else ""
 
 
 def words(name: str, value: Any) -> str:
@@ -114,8 +120,12 @@ def shown(place: At) -> Markup:
     """The value here with where it is, as HTML."""
     at = place.expected
     if isinstance(at.value, int | float) and not isinstance(at.value, bool):
-        return Markup(f'<data value="{at.value!r}" data-path="{escape(at.pointer)}">{escape(at.text)}</data>')
+        return Markup(f'<data value="{at.value!r}" data-path="{_escaped(at.pointer)}">{escape(words(at.name, at.value))}</data>')
     return Markup(escape(at.text))
+
+
+_escaped = lru_cache(8192)(escape)
+"""For pointers: documents of a kind have the same ones."""
 
 
 def spread(place: At) -> Text:

@@ -1,0 +1,97 @@
+"""Questions of sliders that wait are answered together, each with its own answer or error."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import threading
+from collections.abc import Callable, Sequence
+
+from gpuwise.errors import GpuwiseError, InputError
+from gpuwise.ui.gathered import KEPT, TOGETHER, Gathered, Given
+
+
+def given(n: int) -> Given:
+    return (("n", str(n)),)
+
+
+class Maker:
+    """Answers by number, and what it was asked in each pass; the first pass lasts until it is released."""
+
+    def __init__(self) -> None:
+        self.passes: list[list[int]] = []
+        self.began, self.released = threading.Event(), threading.Event()
+
+    def __call__(self, asked: Sequence[Given], today: datetime.date) -> list[Callable[[], bytes] | GpuwiseError]:
+        numbers = [int(one[0][1]) for one in asked]
+        self.passes.append(numbers)
+        self.began.set()
+        assert self.released.wait(30)
+        return [InputError("thirteen") if n == 13 else lambda n=n: self.answer(n) for n in numbers]
+
+    def answer(self, n: int) -> bytes:
+        return str(10 // (n - 7)).encode() if n == 7 else str(n).encode()
+
+
+def asked_while_busy(numbers: Sequence[int], leaving: Sequence[int] = ()) -> tuple[Maker, list[bytes | BaseException]]:
+    maker = Maker()
+
+    async def ask() -> list[bytes | BaseException]:
+        gathered = Gathered(maker)
+        first = asyncio.create_task(gathered.ask(given(0)))
+        await asyncio.to_thread(maker.began.wait, 30)
+        tasks = [asyncio.create_task(gathered.ask(given(n))) for n in numbers]
+        await asyncio.sleep(0)
+        for i in leaving:
+            tasks[i].cancel()
+        maker.released.set()
+        said = await asyncio.gather(first, *tasks, return_exceptions=True)
+        assert await gathered.ask(given(0)) == b"0" and sum(0 in asked for asked in maker.passes) == 1  # kept
+        gathered.stop()
+        return said
+
+    return maker, asyncio.run(ask())
+
+
+def test_what_waits_is_asked_in_one_pass_and_each_once() -> None:
+    maker, said = asked_while_busy([1, 2, 1, 3])
+    assert maker.passes == [[0], [1, 2, 3]] and said == [b"0", b"1", b"2", b"1", b"3"]
+
+
+def test_who_leaves_is_not_answered() -> None:
+    maker, said = asked_while_busy([1, 2, 3], leaving=[1])
+    assert maker.passes == [[0], [1, 3]]
+    assert isinstance(said[2], asyncio.CancelledError) and said[3] == b"3"
+
+
+def test_what_is_refused_is_refused_alone_and_a_fault_does_not_end_the_passes() -> None:
+    _, said = asked_while_busy([1, 13, 7, 2])
+    assert said[1] == b"1" and isinstance(said[2], InputError)
+    assert isinstance(said[3], ZeroDivisionError) and isinstance(said[4], ZeroDivisionError)
+
+
+def test_a_pass_has_a_bound_and_so_has_what_is_kept() -> None:
+    numbers = list(range(20, 20 + TOGETHER + 5))
+    maker, said = asked_while_busy(numbers)
+    assert [len(asked) for asked in maker.passes] == [1, TOGETHER, 5]
+    assert said[1:] == [str(n).encode() for n in numbers]
+
+    async def many() -> int:
+        gathered = Gathered(maker)
+        for n in range(100, 100 + KEPT + 3):
+            await gathered.ask(given(n))
+        before = len(maker.passes)
+        await gathered.ask(given(100))
+        gathered.stop()
+        return len(maker.passes) - before
+
+    assert asyncio.run(many()) == 1
+
+
+def test_a_new_server_is_asked_first_by_itself() -> None:
+    maker = Maker()
+    maker.released.set()
+    gathered = Gathered(maker)
+    gathered.warm(given(5))
+    assert maker.began.wait(30) and maker.passes == [[5]]
+    gathered.stop()
