@@ -1,5 +1,6 @@
 """Scripts of many kinds, run as they are: their steps are found and what they do is left alone."""
 
+import json
 import os
 import signal
 import subprocess
@@ -10,7 +11,7 @@ import pytest
 
 from gpuwise.train.hook.journal import read_journal
 from gpuwise.train.hook.launch import Limits, launch, take_away
-from gpuwise.train.hook.settings import Settings, Stop
+from gpuwise.train.hook.settings import Profiling, Settings, Stop
 
 PLAIN = """
 import sys, torch
@@ -58,6 +59,16 @@ def test_phases_add_up_to_no_more_than_the_step(run, tmp_path):
     for step in run(plain(), str(tmp_path / "m.pt")).journal.steps:
         assert step.data_s + step.forward_s + step.backward_s + step.optimizer_s <= step.wall_s * 1.001 + 1e-6
         assert min(step.data_s, step.forward_s, step.backward_s, step.optimizer_s) > 0
+
+
+def test_a_trace_holds_nothing_of_the_question_whether_it_is_enough(run, tmp_path):
+    profiling = Profiling(str(tmp_path / "trace.json"), skip=6, steps=3, stacks=True, note_steps=0)
+    outcome = run(plain(), str(tmp_path / "m.pt"), stop=Stop(steps=3, at_least_s=0.0), profiling=profiling)
+    assert outcome.ended == "enough"
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    ours = {e["name"] for e in events if "gpuwise" in str(e.get("name")) and "script_run.py" in str(e["name"])}
+    assert any("_on_tick" in name for name in ours)
+    assert not any("is_enough" in name for name in ours)
 
 
 def test_enough_steps_end_the_script(run, tmp_path):

@@ -153,7 +153,8 @@ class ScriptRun:
         if counting or self._is_counting:
             # steps from here on count once the turn that is counted has ended
             self._ticks = [tick]
-        if is_enough(self._settings.stop, self._ticks, self._began_s) and not any(e.is_busy for e in self._extras):
+        # asked last: it looks at all steps, in the script's own time, and in a trace as if it were the script's
+        if not any(e.is_busy for e in self._extras) and is_enough(self._settings.stop, self._ticks, self._began_s):
             raise EnoughError
 
     @property

@@ -16,6 +16,8 @@ from gpuwise.train.profile.spans import inside
 from gpuwise.train.profile.split import COPIES, DATA, HOST_GAPS, OPTIMIZER, OTHER, PARTS, PAUSES, SAVE, Split
 from gpuwise.train.profile.trace import Trace
 
+RECORDED = ("cpu_op", "python_function", "user_annotation")
+"""Events of the host that the profiler takes time for."""
 LEAST_LEFT = 0.1
 """Of a part, whatever the number of events in it: the cost of an event differs. Rule of this project."""
 
@@ -80,7 +82,7 @@ def of_phases(step: Step, device: str = "cpu", pauses_s: float = 0.0) -> Split:
 
 def _parts_without_profiler(split: Split, trace: Trace, excess_s: float) -> dict[str, float]:
     """Parts of the host less their share of what the profiler took."""
-    recorded = trace.in_categories(("cpu_op", "python_function", "user_annotation"))
+    recorded = trace.in_categories(RECORDED)
     starts = trace.start_s[recorded]
     host = (HOST_GAPS, OTHER, "sync points", "allocator", DATA, SAVE)
     counted: dict[str, float] = {}
