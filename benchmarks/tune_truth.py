@@ -7,8 +7,8 @@ in a copy of its folder. Where ``gpuwise.toml`` was written, the plain script an
 a fresh process from its start to its end: seconds by the wall, and of the processor with all its children, which a machine that
 others use disturbs less. A line of JSON for each script: what tune claimed, and both ratios with their 95 % intervals. A gain
 is ``true`` where the interval of either lies above 1, ``slower`` where the wall's lies below, else ``open``. Both runs have the
-start of Python, the imports and the data in them, ``gpuwise run`` its own start too: of a script of a few seconds the whole
-shows less than its loop gains.
+start of Python, the imports and the data in them, ``gpuwise run`` its own start too, which in scripts of a few seconds are most
+of it: with ``--times`` what is timed trains so many times as long as what was tuned, by the numbers after :data:`LENGTHS`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,12 @@ from foreign_scripts import SURROUNDINGS, _missing, _run, read_list
 
 from gpuwise.train.tune.stats import Gain, gain_of
 
+LENGTHS = (
+    *("--epochs", "-e", "--n_epochs", "--num_epochs", "--train_epochs", "--num_train_epochs", "--trainer.max_epochs"),
+    *("--max-steps", "--max_iters", "--trainer.max_iters", "--niters"),
+)
+"""Options of the scripts in the list that say how long they train."""
+
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -37,6 +43,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--minutes", type=float, default=3.0)
     parser.add_argument("--pairs", type=int, default=4)
+    parser.add_argument("--times", type=int, default=1)
+    parser.add_argument("--levers", nargs="*", default=[], help="those to try; all where none is named")
     parser.add_argument("--scratch", type=Path, default=Path("/tmp/gpuwise-tune-truth"))
     parser.add_argument("--record", type=Path)
     options = parser.parse_args(arguments)
@@ -68,6 +76,7 @@ def truth_of(script: Mapping[str, Any], options: argparse.Namespace) -> dict[str
     arguments = ["--", *script["arguments"]]
     config = str(place / "gpuwise.toml")
     tune = [python, "-m", "gpuwise", "tune", "--json", "--no-record", f"--minutes={options.minutes}", f"--config={config}"]
+    tune += [f"--only={lever}" for lever in options.levers]
     began = time.monotonic()
     done = subprocess.run(
         [*tune, f"--out={place / 'out'}", *target, *arguments],
@@ -84,8 +93,9 @@ def truth_of(script: Mapping[str, Any], options: argparse.Namespace) -> dict[str
     row |= {"levers": told["levers"], "claimed": told["gain"], "could_not_tell": told["could_not_tell"], "spread": told["spread"]}
     if not told["levers"]:
         return row
-    plain = [python, *target, *script["arguments"]]
-    tuned = [python, "-m", "gpuwise", "run", "--no-record", f"--config={config}", *target, *arguments]
+    timed_arguments = longer(script["arguments"], options.times)
+    plain = [python, *target, *timed_arguments]
+    tuned = [python, "-m", "gpuwise", "run", "--no-record", f"--config={config}", *target, "--", *timed_arguments]
     walls, cpus = [], []
     for at in range(options.pairs):
         order = (plain, tuned) if at % 2 == 0 else (tuned, plain)
@@ -95,7 +105,26 @@ def truth_of(script: Mapping[str, Any], options: argparse.Namespace) -> dict[str
         walls.append((1.0 / a[0], 1.0 / b[0]))
         cpus.append((1.0 / a[1], 1.0 / b[1]))
     wall, cpu = gain_of(walls), gain_of(cpus)
+    row |= {
+        "times": options.times,
+        "plain_s": [round(1.0 / w[0], 1) for w in walls],
+        "tuned_s": [round(1.0 / w[1], 1) for w in walls],
+    }
     return {**row, "wall": _row(wall), "cpu": _row(cpu), "verdict": verdict_of(wall, cpu)}
+
+
+def longer(arguments: Sequence[str], times: int) -> list[str]:
+    """The same for ``times`` as long a training, whether the number is an argument of its own or behind an equals sign."""
+    out: list[str] = []
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if out and out[-1] in LENGTHS and argument.isdigit():
+            out.append(str(times * int(argument)))
+        elif equals and name in LENGTHS and value.isdigit():
+            out.append(f"{name}={times * int(value)}")
+        else:
+            out.append(argument)
+    return out
 
 
 def timed(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> tuple[float, float]:

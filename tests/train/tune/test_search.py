@@ -19,7 +19,7 @@ from gpuwise.train.run.config import read
 from gpuwise.train.tune.document import document, write_config
 from gpuwise.train.tune.search import Options, Result, Search
 from gpuwise.train.tune.state import FILE, State
-from gpuwise.train.tune.trial import TrialJob
+from gpuwise.train.tune.trial import Trial, TrialJob
 from gpuwise.workload.changes.diff import Patch, diff_of
 
 HERE = Path(__file__).parent
@@ -44,6 +44,19 @@ def test_items_that_are_slow_to_make_are_kept_in_memory(zygote: Zygote, tmp_path
     assert json.loads(json.dumps(told, allow_nan=False))["parity"]["passed"] is True
     write_config(result, "slow_items.py", tmp_path / "gpuwise.toml")
     assert read(tmp_path / "gpuwise.toml").levers == {"cache_items": True}
+
+
+@pytest.mark.parametrize(
+    ("has_workers", "lever", "rates"),
+    [(False, "fused_optimizer", (20.0, 30.0)), (False, "workers", (10.0, 29.0)), (True, "fused_optimizer", (10.0, 29.0))],
+)
+def test_other_programs_are_in_no_gain_and_own_workers_are(
+    tmp_path: Path, has_workers: bool, lever: str, rates: tuple[float, float]
+) -> None:
+    search = Search(TrialJob("train.py"), State(tmp_path, {}, resume=False), tmp_path, None, Options())
+    search._has_workers = has_workers
+    a, b = (Trial("enough", True, rate=by_clock, undisturbed_rate=own) for by_clock, own in ((10.0, 20.0), (29.0, 30.0)))
+    assert search._rates(a, b, {lever}) == rates
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,11 @@ BEYOND = 1.5
 WORTH_KNOWING = 1.1
 """An interval that ends below this leaves nothing open that would be missed. Rule of this project."""
 CACHES = ("cache_decode", "cache_items")
+CROWDING = ("workers", "prefetch", "threads")
+"""Levers whose processes and threads ask for the processors as other programs do: the loop's waiting for them is its own."""
+CROWD = 0.3
+"""Share of the loop's time that other programs had, from which such levers are tried last: they can hardly be told from the
+others. Rule of this project."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,15 +159,19 @@ class Search:
         self._fitting: Fitting | None = None
         self._n_runs = 0
         self._reference_wall_s = 0.0
+        self._has_workers = True
 
     def run(self) -> Result:
         """Run it. Raises InputError where the script has no steps to measure, GpuwiseError where it cannot be compared."""
         began = time.monotonic()
         self._say("the untouched script")
         facts, before, capacity = self._look()
+        self._has_workers = bool(facts.n_workers)
         gate = Gate(self._job, self._folder / "parity", self._zygote, own=facts.autocast, base=self._base)
         tried: list[CandidateResult] = []
         candidates = candidates_of(facts, self._options.only)
+        if before.rate and before.undisturbed_rate and before.rate < (1.0 - CROWD) * before.undisturbed_rate:
+            candidates.sort(key=lambda c: c.lever.name in CROWDING)
         self._plan(candidates, facts, before)
         for candidate in candidates:
             tried.append(self._try(candidate, facts, before, gate))
@@ -331,7 +340,7 @@ class Search:
                 return tried("failed", "the script without it did not run")
             if name not in b.applied and not self._in_workers(name, facts):
                 return tried("not tried", b.refused.get(name) or "it found nothing to change")
-            pairs.append((a.rate, b.rate))
+            pairs.append(self._rates(a, b, {*self._best, name}))
             gain = gain_of(pairs, missed=self._missed)
             if (at == 0 and gain.ratio < HOPELESS) or (at + 1 >= LEAST_PAIRS and gain.verdict != "undecided"):
                 break
@@ -467,7 +476,7 @@ class Search:
                 raise GpuwiseError(f"the levers together do not run: {b.error or b.ended}", hint="`--only` leaves levers out")
             untouched.append(a)
             changed.append(b)
-        self._note_spread([t.rate or 0.0 for t in untouched])
+        self._note_spread([self._rates(t, t, {*self._best})[0] for t in untouched])
         return untouched, changed
 
     def _drop_idle(self, gain: Gain, facts: Facts, before: Trial, tried: list[CandidateResult]) -> bool:
@@ -499,9 +508,15 @@ class Search:
         tried[tried.index(dropped)] = replace(dropped, result="not faster", why=why)
         self._say(f"{dropped.label} is dropped: {why}")
 
-    @staticmethod
-    def _gain(untouched: list[Trial], changed: list[Trial]) -> Gain:
-        return gain_of([(a.rate or 0.0, b.rate or 0.0) for a, b in zip(untouched, changed, strict=True)])
+    def _gain(self, untouched: list[Trial], changed: list[Trial]) -> Gain:
+        return gain_of([self._rates(a, b, {*self._best}) for a, b in zip(untouched, changed, strict=True)])
+
+    def _rates(self, a: Trial, b: Trial, levers: Iterable[str]) -> tuple[float, float]:
+        """Of a pair of runs, under any of ``levers``: without what other programs took of them, which differs from run to run by
+        more than a lever gives; by the clock, where the script's own processes may have taken it."""
+        if self._has_workers or {*CROWDING} & {*levers} or not a.undisturbed_rate or not b.undisturbed_rate:
+            return a.rate or 0.0, b.rate or 0.0
+        return a.undisturbed_rate, b.undisturbed_rate
 
 
 def median_trial(trials: list[Trial]) -> Trial:

@@ -59,6 +59,8 @@ class Trial:
     """Median."""
     rate: float | None = None
     """Samples a second; steps a second where nothing says what a sample is."""
+    undisturbed_rate: float | None = None
+    """The same of the time in which no other thread had the loop's processor."""
     per: str = "samples"
     shares: dict[str, float] = field(default_factory=dict[str, float])
     """Of the steps' time: data, copy, forward, backward, optimizer, save, other."""
@@ -165,6 +167,7 @@ def trial_of(outcome: Outcome, *, skip_steps: int = 0) -> Trial:
         ok=outcome.ok,
         step_s=median_s,
         rate=rate_of(kept),
+        undisturbed_rate=rate_of([replace(s, wall_s=s.undisturbed_s) for s in kept if s.undisturbed_s > 0] or kept),
         per="samples" if samples else "steps",
         shares=shares_of(kept),
         columns_per_sample=columns / samples if samples and columns else None,
