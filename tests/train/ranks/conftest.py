@@ -25,8 +25,17 @@ def server() -> Any:
     """A context whose processes have PyTorch imported."""
     pytest.importorskip("torch")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.checkpoint",
-                                    "torch.distributed.tensor.parallel", "gpuwise.train.ranks.loop"])  # fmt: skip
+    context.set_forkserver_preload(
+        [
+            "torch",
+            "torch._dynamo",
+            "torch.distributed.fsdp",
+            "torch.distributed.checkpoint",
+            "torch.distributed.tensor.parallel",
+            "gpuwise.train.ranks.loop",
+            "gpuwise.train.ranks.script.run",
+        ]
+    )
     return context
 
 
@@ -81,10 +90,11 @@ def ranks(server: Any, tmp_path: Path) -> Iterator[Callable[..., Ranks]]:
         out: str = "out",
         environment: dict[str, str] | None = None,
         layout: dict[str, Any] | None = None,
+        target: str | None = None,
         **more: Any,
     ) -> Ranks:
         given = {"dp": n, "global_batch": 8, "micro_batch": 8, **(layout or {})}
-        settings = RankSettings(f"{TASKS}:{task}", Layout(**given), str(tmp_path / out), **more)
+        settings = RankSettings(target or f"{TASKS}:{task}", Layout(**given), str(tmp_path / out), **more)
         where = {"GRADIENTS": str(tmp_path / out), **(environment or {})}
         started.append(Ranks(server, settings, n, tmp_path / f"store-{len(started)}", where))
         return started[-1]

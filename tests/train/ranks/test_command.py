@@ -10,6 +10,7 @@ import pytest
 from gpuwise.cli.app import run
 
 pytest.importorskip("torch")
+WHOLE = str(Path(__file__).with_name("scripts") / "classify.py")
 TASK = f"{Path(__file__).with_name('tasks.py')}:tokens"
 
 
@@ -52,7 +53,9 @@ def test_a_plan_is_rehearsed(
         ([TASK, "--ranks", "4", "--sharding", "hybrid", "--shard-group", "3"], "groups of 3 do not divide 4", "--shard-group"),
         ([TASK, "--ranks", "2", "--price", "2"], "--price is of a script that was tuned", "leave it out"),
         ([TASK, "more", "--ranks", "2"], "'more' is for nobody", "--set"),
-        (["train.py", "--ranks", "2"], "train.py runs as a whole", "train.py:make_step"),
+        (["train.py", "--ranks", "2"], "train.py: there is no such script", "as python would get it"),
+        ([WHOLE, "--ranks", "2", "--epochs", "2"], "--epochs is for a function", "-- --epochs .."),
+        ([WHOLE, "--ranks", "2", "--tp", "2"], "layers are divided (--tp, --pp) for a model", "make_step"),
         (["nothing.py:make_step", "--ranks", "2"], "there is no file nothing.py", "looked in"),
         (["plan.json", TASK], "cannot read plan.json", "gpuwise plan MODEL"),
         ([TASK, "--ranks", "2", "--workers", "-1"], "--workers -1", "--workers 4"),

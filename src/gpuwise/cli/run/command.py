@@ -36,6 +36,7 @@ def run(
     """Run a training script as it was tuned, without editing it; or train on many ranks.
 
     FILE.py:function gives a model, data and a step, and is trained on ranks (torchrun, DDP, FSDP2) as a plan or options say.
+    With --ranks a script as it is runs on all of them: its batches are divided, its gradients exchanged, its files written once.
     A script alone runs with its levers, from the gpuwise.toml that `gpuwise tune` wrote beside it. Its own output goes where
     it would, its exit code is this command's, and Ctrl-C is the script's. While it runs, stderr shows rate, loss, memory,
     energy, cost and time left, and at the end what was predicted beside what was measured.
@@ -43,7 +44,7 @@ def run(
     Parameters
     ----------
     script
-        The training script, its own arguments after `--`; FILE.py:function, or a plan and then that, to train on ranks.
+        The training script, its own arguments after `--`; with --ranks, FILE.py:function or a plan before it, trained on ranks.
     arguments
         The script's arguments: gpuwise run train.py -- --batch 32
     module

@@ -24,7 +24,7 @@ OUT = "gpuwise-run"
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True)
 class OnRanks:
-    """Training on ranks: SCRIPT is FILE.py:function, or --ranks is given."""
+    """Training on ranks: SCRIPT is FILE.py:function, or --ranks is given. A script as it is keeps its batch, epochs and files."""
 
     plan: Path | None = None
     """What `gpuwise plan --json` printed: its layout, precision and batch."""
@@ -57,7 +57,7 @@ class OnRanks:
     hang_after: Duration = 300.0
     """Without a sign of any rank: the one that the others wait for is named, and all begin again."""
     out: Path | None = None
-    """Folder of journals and checkpoints; gpuwise-run by default."""
+    """Folder of journals and checkpoints (of a script: journals and later ranks' prints); gpuwise-run by default."""
     rehearse: Annotated[bool, Parameter(negative="")] = False
     """Run a plan for GPUs that are not here on processes of this machine."""
 
@@ -82,7 +82,7 @@ def run_on_ranks(
     """The command. Raises InputError before anything is started where it cannot work."""
     from gpuwise.cli.run.screen import screen
     from gpuwise.errors import require
-    from gpuwise.train.ranks.launch import run_ranks
+    from gpuwise.train.ranks.launch import MOST_RESTARTS, run_ranks
     from gpuwise.train.ranks.settings import RankSettings
 
     require("torch", "training on ranks")
@@ -90,20 +90,24 @@ def run_on_ranks(
         from dataclasses import replace
 
         given, script, arguments = replace(given, plan=Path(script)), arguments[0], arguments[1:]
-    if arguments:
+    whole = not is_function(script)
+    if whole:
+        _check_script(script, given, epochs=epochs, total_steps=total_steps)
+    elif arguments:
         raise InputError(f"{arguments[0]!r} is for nobody", hint="keywords of the function are given by --set key=value")
-    if not is_function(script):
-        raise InputError(
-            f"{script} runs as a whole, and its model and data cannot be taken apart for ranks",
-            hint=f"name a function that gives them: {script}:make_step; a script that divides its work itself is torchrun's",
-        )
-    from gpuwise.workload.capture.target import find_target
+    else:
+        from gpuwise.workload.capture.target import find_target
 
-    find_target(script, given.set)
+        find_target(script, given.set)
     job = None if given.plan is None else _job(given.plan)
     layout = _layout(given, job)
+    if whole and layout.tp * layout.pp > 1:
+        raise InputError(
+            "layers are divided (--tp, --pp) for a model that a function gives, not within a script",
+            hint=f"name that function: {script}:make_step, or train by data parallel ranks alone",
+        )
     _check_here(layout, job, given)
-    steps = total_steps if total_steps is not None else None if job is None or epochs is not None else job.n_steps
+    steps = total_steps if total_steps is not None else None if job is None or epochs is not None or whole else job.n_steps
     settings = RankSettings(
         str(Path(script.rpartition(":")[0]).resolve()) + ":" + script.rpartition(":")[2] if ".py:" in script else script,
         layout,
@@ -114,20 +118,49 @@ def run_on_ranks(
         given.workers,
         given.seed,
         given.save_every or (None if job is None else job.save_every),
+        whole=whole,
+        arguments=list(arguments),
     )
     with screen() as shown:
-        shown.show(f"gpuwise: {script} on {layout.words}")
+        batch = "" if whole else f", {layout.global_batch} samples a step"
+        shown.show(f"gpuwise: {script} on {layout.words}{batch}")
         every_s = 1.0 if shown.is_live else 30.0
         result = run_ranks(
-            settings, look=lambda now: shown.show(_progress(now, settings.steps)), every_s=every_s, streams=shown.streams
+            settings,
+            look=lambda now: shown.show(_progress(now, settings.steps)),
+            every_s=every_s,
+            streams=shown.streams,
+            # a script would begin at its beginning again: that is the person's to say
+            restarts=0 if whole else MOST_RESTARTS,
         )
     if json:
         from gpuwise.cli.out import print_json
 
         print_json(document(result, script, layout, settings.out))
     else:
-        _summary(result, settings.out)
+        _summary(result, settings.out, layout if whole else None, planned=job is not None)
     return result.code
+
+
+def _check_script(script: str, given: OnRanks, *, epochs: float | None, total_steps: int | None) -> None:
+    """Raises InputError for a file that is no script, and for what a script decides itself."""
+    from gpuwise.train.hook.script import file_code
+
+    file_code(script)
+    own = {
+        "--set": given.set,
+        "--workers": given.workers,
+        "--save-every": given.save_every,
+        "--micro-batch": given.micro_batch,
+        "--epochs": epochs,
+        "--total-steps": total_steps,
+    }
+    for name, value in own.items():
+        if value:
+            raise InputError(
+                f"{name} is for a function that gives model and data; {script} decides it itself",
+                hint=f"give it its own arguments after --: -- {name} .., or name a function: {script}:make_step",
+            )
 
 
 def _job(path: Path) -> Job:
@@ -217,7 +250,7 @@ def _progress(journals: tuple[RankJournal, ...], steps: int | None) -> str:
     return ", ".join(words)
 
 
-def _summary(result: RanksResult, out: str) -> None:
+def _summary(result: RanksResult, out: str, of_script: Layout | None, *, planned: bool) -> None:
     from gpuwise.units import format_bytes, format_duration
 
     words = {"done": "trained", "asked": "stopped when asked", "failed": "a rank failed"}[result.ended]
@@ -225,8 +258,11 @@ def _summary(result: RanksResult, out: str) -> None:
     again = f", {result.restarts} restarts" if result.restarts else ""
     lines = [
         f"{words}, step {result.step:,}{loss}, {format_duration(result.wall_s)}{again}",
-        f"journals and checkpoints in {out}",
+        f"journals in {out}; what the script saves is where it saves it" if of_script else f"journals and checkpoints in {out}",
     ]
+    samples = sum(j.steps[0]["samples"] for j in result.journals if j.steps)
+    if of_script is not None and planned and samples and samples != of_script.global_batch:
+        lines.append(f"a step took {samples} samples, the script's own batch; the plan's has {of_script.global_batch}")
     slow = result.straggler
     if slow is not None:
         lines.append(f"rank {slow.rank} is waited for {format_duration(slow.lost_s)} a step ({slow.share:.0%}): {slow.cause}")

@@ -57,8 +57,11 @@ class NoInput(io.TextIOBase):
         return 0
 
 
-def run_script(script: str, arguments: Sequence[str], *, module: bool = False) -> ScriptEnd:
+def run_script(
+    script: str, arguments: Sequence[str], *, module: bool = False, passes: tuple[type[BaseException], ...] = ()
+) -> ScriptEnd:
     """Run it to its end, and say how it ended. Its traceback goes to standard error as Python prints it, without our frames.
+    Exceptions of the kinds in ``passes`` are the caller's.
 
     Raises InputError where there is no such script.
     """
@@ -73,6 +76,8 @@ def run_script(script: str, arguments: Sequence[str], *, module: bool = False) -
     sys.path[0:0] = [str(Path.cwd()) if module else str(Path(path).resolve().parent)]
     try:
         exec(code, main.__dict__)
+    except passes:
+        raise
     except EnoughError:
         return ScriptEnd("enough", 0)
     except SystemExit as leaving:

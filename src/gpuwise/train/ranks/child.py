@@ -7,18 +7,17 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.text import message_line
 from gpuwise.train.hook.journal import Writer
-from gpuwise.train.ranks.launch import REFUSED, WATCHED
+from gpuwise.train.ranks.launch import LOST, REFUSED, WATCHED
 from gpuwise.train.ranks.settings import RankSettings, read_settings
 from gpuwise.workload.capture.errors import last_user_place
 
-LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out waiting", "connectFullMesh")
-LOST += ("DataLoader worker",)
-"""In errors of gloo, and of a loader whose worker was ended: the same training may succeed on the next attempt."""
+if TYPE_CHECKING:
+    from gpuwise.train.ranks.beat import Beat
 
 
 def main(arguments: list[str]) -> int:
@@ -27,6 +26,10 @@ def main(arguments: list[str]) -> int:
 
     settings = read_settings(Path(arguments[0]))
     rank = int(os.environ.get("RANK", "0"))
+    if settings.whole:
+        from gpuwise.train.ranks.script.run import own_device_only
+
+        own_device_only()
     device_type = open_device()
     dist.init_process_group("cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo")
     try:
@@ -47,14 +50,10 @@ def open_device() -> str:
 
 def train(settings: RankSettings, rank: int, device_type: str) -> int:
     """Of a rank whose process group is open."""
-    from gpuwise.train.levers.items import seed
     from gpuwise.train.ranks.beat import Beat
-    from gpuwise.train.ranks.loop import Requests, Training, check_agreement, facts_of
-    from gpuwise.train.ranks.task import load_task
 
-    out, requests = Path(settings.out), Requests()
+    out = Path(settings.out)
     out.mkdir(parents=True, exist_ok=True)  # where torchrun was started by hand
-    requests.listen()
     beat = Beat(out, rank)
     beat.at(0, 0, "start")
     journal = Writer(out / f"rank-{rank}.jsonl")
@@ -62,17 +61,11 @@ def train(settings: RankSettings, rank: int, device_type: str) -> int:
     begin: dict[str, Any] = {"rank": rank, "pid": os.getpid(), "attempt": attempt, "device": device_type}
     journal.event("begin", **begin)
     try:
-        seed(settings.seed)
-        task = load_task(settings.target, settings.settings, settings.layout, device_type)
-        check_agreement(facts_of(task, settings))
-        training = Training(settings, task, journal, device_type=device_type, requests=requests, beat=beat)
-        try:
-            training.resume()
-            ended = training.run()
-        finally:
-            training.close()
-        journal.event("end", reason=ended, step=training.step, code=0)
-        return 0
+        if settings.whole:
+            from gpuwise.train.ranks.script.run import train_script
+
+            return train_script(settings, journal, beat, device_type)
+        return _train_task(settings, journal, beat, device_type)
     except GpuwiseError as error:
         refuse(out, error)
         journal.event("end", reason="error", code=2, error=error.message)
@@ -91,6 +84,26 @@ def train(settings: RankSettings, rank: int, device_type: str) -> int:
     finally:
         beat.close()
         journal.close()
+
+
+def _train_task(settings: RankSettings, journal: Writer, beat: Beat, device_type: str) -> int:
+    from gpuwise.train.levers.items import seed
+    from gpuwise.train.ranks.loop import Requests, Training, check_agreement, facts_of
+    from gpuwise.train.ranks.task import load_task
+
+    requests = Requests()
+    requests.listen()
+    seed(settings.seed)
+    task = load_task(settings.target, settings.settings, settings.layout, device_type)
+    check_agreement(facts_of(task, settings))
+    training = Training(settings, task, journal, device_type=device_type, requests=requests, beat=beat)
+    try:
+        training.resume()
+        ended = training.run()
+    finally:
+        training.close()
+    journal.event("end", reason=ended, step=training.step, code=0)
+    return 0
 
 
 def is_lost(error: Exception) -> bool:

@@ -28,6 +28,15 @@ REFUSED = "refused.json"
 """What a rank found wrong with the training itself: nobody starts it again."""
 WATCHED = "GPUWISE_RANKS_WATCHED"
 """Set for ranks whose refusals somebody reads and prints."""
+LOST = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+    "Timed out waiting",
+    "connectFullMesh",
+    "DataLoader worker",
+)
+"""In errors of gloo, and of a loader whose worker was ended: the same training may succeed on the next attempt."""
 POLL_S = 0.2
 GRACE_S = 5.0
 MOST_RESTARTS = 3
@@ -178,7 +187,7 @@ def run_ranks(
         # a launcher that nobody told about it would die of a request to save
         preexec_fn=_deaf_to_saves,
     )
-    watch = HangWatch(out, n, hang_s)
+    watch = HangWatch(out, n, hang_s, whole=settings.whole)
     try:
         with _passed_on(process, journals) as asked:
             while True:
@@ -193,6 +202,9 @@ def run_ranks(
                     looked = time.monotonic()
                     look(journals)
     finally:
+        if (out / REFUSED).exists():
+            # all is said: a launcher that is asked to end says it once more, at length
+            _kill(process, signal.SIGKILL)
         _end(process)
     _raise_refused(out)
     return replace(_result(process.returncode, journals, asked, time.monotonic() - began), hung=watch.hung)
@@ -201,8 +213,8 @@ def run_ranks(
 class HangWatch:
     """Ends a training in which nobody moves, so that the launcher starts it again, and says who was waited for."""
 
-    def __init__(self, out: Path, n_ranks: int, hang_s: float) -> None:
-        self._out, self._n, self._hang_s = out, n_ranks, hang_s
+    def __init__(self, out: Path, n_ranks: int, hang_s: float, *, whole: bool = False) -> None:
+        self._out, self._n, self._hang_s, self._whole = out, n_ranks, hang_s, whole
         self._began_s = time.time()
         self.hung: str | None = None
 
@@ -210,7 +222,8 @@ class HangWatch:
         """One look at the beats."""
         now = [p for p in places(self._out, self._n) if p.at_s >= self._began_s and p.phase != "end"]
         behind = silent(now, self._n, self._hang_s, time.time())
-        if behind is None:
+        if behind is None or (self._whole and not any(p.phase == "exchange" for p in now)):
+            # a script may do other things for long, as long as nobody waits
             return
         pids = {p.rank: journals[p.rank].pid for p in now}
         for place in behind or now:

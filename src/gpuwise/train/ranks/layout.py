@@ -46,12 +46,12 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def words(self) -> str:
-        """For headings: ``4 ranks, FSDP2, bf16``."""
+        """For headings: ``4 ranks, FSDP2, bf16``; the batch of a script is its own."""
         parts = [f"{self.n_ranks} rank{'s' if self.n_ranks > 1 else ''}"]
         parts += [f"{name} {n}" for name, n in (("tensor", self.tp), ("pipeline", self.pp)) if n > 1]
         if self.dp > 1:
             parts.append(SHARDINGS[self.sharding] + (f" {self.dp}" if self.dp < self.n_ranks else ""))
-        return ", ".join([*parts, self.precision, f"{self.global_batch} samples a step"])
+        return ", ".join([*parts, self.precision])
 
 
 def layout_of(strategy: Strategy, shard_group: int | None = None) -> Layout:

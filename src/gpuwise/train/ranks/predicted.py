@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import nn
 
@@ -21,20 +22,20 @@ TOTALS_BYTES, NORM_BYTES = 4 * 8, 8
 Counts = dict[str, list[int]]
 
 
-def collectives(model: nn.Module, layout: Layout, *, clips: bool) -> Counts:
+def collectives(model: nn.Module, layout: Layout, *, clips: bool, totals_bytes: int = TOTALS_BYTES) -> Counts:
     """Number and bytes by kind on each rank, of a step whose micro-batches are all there (DDP: from the second step on, when it
     has its buckets). Bytes as :class:`gpuwise.train.ranks.meter.Meter` counts them; tensor parallel layers exchange inside of
-    torch, and are not among them. ``model`` as it is before it is given to DDP or FSDP2."""
+    torch, and are not among them.
+    ``totals_bytes``: of the numbers that are exchanged once a step. ``model`` as it is before it is given to DDP or FSDP2."""
     found: Counts = {}
     if layout.n_ranks > 1:
-        found["all-reduce"] = [1 + clips, TOTALS_BYTES + clips * NORM_BYTES]
+        found["all-reduce"] = [1 + clips, totals_bytes + clips * NORM_BYTES]
     if layout.dp == 1:
         return found
     trained = [p for p in model.parameters() if p.requires_grad]
     if layout.sharding == "none":
-        assign: Any = vars(dist)["_compute_bucket_assignment_by_size"]  # DDP's own
-        buckets, _ = assign(trained[::-1], [FIRST_BUCKET, BUCKET])
-        _add(found, "all-reduce", len(buckets), sum(p.numel() * p.element_size() for p in trained))
+        n_buckets = len(bucket_assignment(trained[::-1]))
+        _add(found, "all-reduce", n_buckets, sum(p.numel() * p.element_size() for p in trained))
         return found
     width = layout.shard_group if layout.sharding == "hybrid" else layout.dp
     n, held = layout.n_micro, 2 if layout.precision == "bf16" else 4
@@ -46,6 +47,12 @@ def collectives(model: nn.Module, layout: Layout, *, clips: bool) -> Counts:
         if layout.sharding == "hybrid":
             _add(found, "all-reduce", n, n * elements * 4 // width)
     return found
+
+
+def bucket_assignment(parameters: Sequence[torch.Tensor]) -> list[list[int]]:
+    """Numbers of the parameters, in the buckets in which DDP exchanges their gradients."""
+    assign: Any = vars(dist)["_compute_bucket_assignment_by_size"]  # DDP's own
+    return assign(parameters, [FIRST_BUCKET, BUCKET])[0]
 
 
 def _units(model: nn.Module, width: int) -> list[int]:

@@ -14,7 +14,7 @@ class RankSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All settings of one training, the same on every rank."""
 
     target: str
-    """``train.py:make_step``."""
+    """``train.py:make_step``, or a script."""
     layout: Layout
     out: str
     """The folder of journals and checkpoints."""
@@ -32,6 +32,10 @@ class RankSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Rule of this project; ``gpuwise plan`` says what is best for a machine that fails so often."""
     keep: int = 2
     """Checkpoints, the newest."""
+    whole: bool = False
+    """Whether the target is a script that runs as a whole, and saves what it saves itself."""
+    arguments: list[str] = []
+    """Of the script."""
 
 
 def write_settings(settings: RankSettings, path: Path) -> None:

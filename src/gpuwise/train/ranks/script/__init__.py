@@ -1,0 +1,1 @@
+"""A script that knows nothing of ranks, run on all of them: its batches divided, its gradients exchanged."""

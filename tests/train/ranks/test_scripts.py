@@ -1,0 +1,144 @@
+"""A script that knows nothing of ranks trains on them as one process does, or is refused with the reason."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+SCRIPTS, PLAIN = Path(__file__).with_name("scripts"), Path(__file__).with_name("plain_process.py")
+SAME = {"rtol": 1e-4, "atol": 1e-6}
+
+
+@pytest.fixture
+def alone(server: Any, tmp_path: Path) -> Callable[..., Path]:
+    """``alone(name, *more)`` runs a script by itself, and returns its first argument."""
+
+    def run(name: str, *more: str) -> Path:
+        out = tmp_path / "alone"
+        given = str(SCRIPTS / f"{name}.py"), (str(out), *more)
+        process = server.Process(target=runpy.run_path, args=(str(PLAIN), {"GIVEN": given}))
+        process.start()
+        process.join()
+        assert process.exitcode == 0
+        return out
+
+    return run
+
+
+def start(
+    ranks: Callable[..., Any], name: str, n: int, *arguments: str, layout: dict[str, Any] | None = None, **more: Any
+) -> Any:
+    settings = {"whole": True, "arguments": list(arguments), **more}
+    return ranks("", n, target=str(SCRIPTS / f"{name}.py"), layout=layout, **settings)
+
+
+def same(one: Any, other: Any) -> None:
+    """Every tensor and number of two nested documents."""
+    if isinstance(one, torch.Tensor):
+        assert type(other) is torch.Tensor
+        torch.testing.assert_close(other, one, **SAME)
+    elif isinstance(one, dict):
+        assert list(one) == list(other)
+        for key in one:
+            same(one[key], other[key])
+    elif isinstance(one, list):
+        for a, b in zip(one, other, strict=True):
+            same(a, b)
+    else:
+        assert other == (pytest.approx(one, rel=1e-4) if isinstance(one, float) else one)
+
+
+@pytest.mark.parametrize(
+    ("n", "layout", "workers"),
+    [
+        (2, {}, 0),
+        (2, {"sharding": "zero3"}, 0),
+        pytest.param(3, {}, 2, marks=pytest.mark.slow),
+        pytest.param(3, {"sharding": "zero2"}, 0, marks=pytest.mark.slow),
+        pytest.param(4, {"sharding": "hybrid", "shard_group": 2}, 0, marks=pytest.mark.slow),
+        pytest.param(2, {"recompute": "full"}, 0, marks=pytest.mark.slow),
+        pytest.param(2, {"sharding": "zero3", "recompute": "full"}, 0, marks=pytest.mark.slow),
+    ],
+)
+def test_it_trains_evaluates_and_saves_as_one_process(
+    n: int, layout: dict[str, Any], workers: int, ranks: Callable[..., Any], alone: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Uneven last batches, targets that are ignored, a schedule that follows the evaluation, optimizer states; and every line and
+    file once."""
+    plain = alone("classify")
+    run = start(ranks, "classify", n, str(tmp_path / "divided"), str(workers), layout=layout)
+    assert run.codes() == [0] * n, run.output
+    same(torch.load(f"{plain}.pt"), torch.load(tmp_path / "divided.pt"))
+    logs = [[float(line) for line in Path(f"{p}.log").read_text().splitlines()] for p in (plain, tmp_path / "divided")]
+    assert logs[1] == pytest.approx(logs[0], rel=1e-4) and len(logs[0]) == 14
+    # what ranks after the first print is theirs
+    assert len((tmp_path / "out" / "output-0").read_text().splitlines()) == 2
+    assert (tmp_path / "out" / "rank-1.txt").read_text() == (tmp_path / "out" / "output-0").read_text()
+    steps = [run.lines(r) for r in range(n)]
+    assert [sum(s[i]["samples"] for s in steps) for i in range(7)] == [8] * 6 + [5]
+    assert [s["loss"] for s in steps[0]] == pytest.approx(logs[0], rel=1e-4)
+    assert steps[0][3]["collectives"] == run.lines(0, "predicted")[-1]["collectives"]
+
+
+def test_a_checkpoint_is_gone_on_from_whole(ranks: Callable[..., Any], alone: Callable[..., Path], tmp_path: Path) -> None:
+    before = Path(f"{alone('classify')}.pt").rename(tmp_path / "before.pt")
+    plain = alone("classify", "0", str(before))
+    run = start(ranks, "classify", 2, str(tmp_path / "on"), "0", str(before), layout={"sharding": "zero3"})
+    assert run.codes() == [0, 0], run.output
+    same(torch.load(f"{plain}.pt"), torch.load(tmp_path / "on.pt"))
+
+
+@pytest.mark.parametrize("n", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_models_in_turn_sums_and_accumulation(
+    n: int, ranks: Callable[..., Any], alone: Callable[..., Path], tmp_path: Path
+) -> None:
+    plain = alone("two_models")
+    run = start(ranks, "two_models", n, str(tmp_path / "divided"))
+    assert run.codes() == [0] * n, run.output
+    same(torch.load(plain), torch.load(tmp_path / "divided"))
+    shown = "import sys, torch; torch.load(sys.argv[1], weights_only=False); assert 'gpuwise' not in sys.modules"
+    subprocess.run([sys.executable, "-c", shown, str(tmp_path / "divided.whole")], check=True)
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_ranks_draw_other_numbers_and_evaluate_alike(workers: int, ranks: Callable[..., Any], tmp_path: Path) -> None:
+    """Running statistics are the first rank's, and a file that a later rank writes, renames and reads again is its own."""
+    run = start(ranks, "draws", 2, str(tmp_path / "made"), str(workers))
+    assert run.codes() == [0, 0], run.output
+    first, second = (json.loads((tmp_path / "out" / name).read_text().splitlines()[-1]) for name in ("output-0", "rank-1.txt"))
+    assert len(first["drawn"]) == len(second["drawn"]) == 8 and not set(first["drawn"]) & set(second["drawn"])
+    assert first["said"] == second["said"]
+    assert json.loads((tmp_path / "made" / "drawn.json").read_text()) == first
+    assert [p.name for p in (tmp_path / "made").iterdir()] == ["drawn.json"]
+
+
+@pytest.mark.parametrize(
+    ("what", "said", "hint"),
+    [
+        ("no loader", "come from no DataLoader", "train.py:make_step"),
+        ("itself", "divides the script's work over ranks itself", "torchrun"),
+        ("stream", "Stream gives its samples in its own order", "__getitem__"),
+        ("statistics", "TensorDataset was divided", "torch.no_grad()"),
+        ("sparse", "sparse", "sparse=False"),
+        ("rates", "ranks disagree about the learning rates", "same files"),
+        ("error", "ValueError: of the script", "traceback"),
+    ],
+)
+def test_what_cannot_be_divided_says_why(what: str, said: str, hint: str, ranks: Callable[..., Any]) -> None:
+    run = start(ranks, "cannot", 2, what)
+    assert all(run.codes()), run.output
+    told = json.loads((run.out / "refused.json").read_text())
+    assert said in told["error"] and hint in told["hint"]
+
+
+def test_an_exit_code_is_the_scripts(ranks: Callable[..., Any]) -> None:
+    assert start(ranks, "cannot", 2, "exit").codes() == [3, 3]
