@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -108,6 +109,28 @@ def test_two_processes_write_at_once_and_lose_nothing(tmp_path: Path) -> None:
     with Records(path) as records:
         names = {r.measurement for r in records.query()}
     assert names == {f"{me}{n}" for me in "xy" for n in range(25)}
+
+
+def test_many_may_open_a_new_file_at_once(tmp_path: Path) -> None:
+    """Without waiting for the journal's mode one of four failed on every seventh file."""
+    for n in range(40):
+        barrier = threading.Barrier(4)
+        failures: list[DataError] = []
+
+        def open_it(path: Path, barrier: threading.Barrier = barrier, failures: list[DataError] = failures) -> None:
+            barrier.wait()
+            try:
+                with Records(path) as records:
+                    records.start(RUN)
+            except DataError as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=open_it, args=(tmp_path / f"{n}.db",)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failures
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL here")

@@ -10,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import sqlite3
-from collections.abc import Generator, Iterable, Iterator
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -66,7 +68,7 @@ class Records:
         run = self._connection.execute
         run("PRAGMA foreign_keys = ON")
         # a file system without shared memory (some network ones) stays in its own mode: slower, as safe
-        run("PRAGMA journal_mode = WAL")
+        _when_free(lambda: run("PRAGMA journal_mode = WAL"))
         run("PRAGMA synchronous = FULL")
         migrate(self._connection, self.path)
 
@@ -158,6 +160,23 @@ class Records:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+def _when_free(act: Callable[[], object]) -> None:
+    """Do ``act`` once other processes let go of the file, at most WAIT_S later.
+
+    SQLite waits by itself for every statement but the change of the journal's mode: that needs the whole file, and two
+    who open a new file at once would wait for each other (sqlite.org/c3ref/busy_handler.html), so it fails at once.
+    """
+    until_s = time.monotonic() + WAIT_S
+    while True:
+        try:
+            act()
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > until_s:
+                raise
+        time.sleep(random.uniform(0.002, 0.02))
 
 
 @contextlib.contextmanager
