@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from gpuwise.train.hook.ticks import Step
 from gpuwise.train.profile.findings.finding import Finding
+from gpuwise.train.profile.findings.host import own_python
 from gpuwise.train.profile.result import Profile, profile_run
 from gpuwise.train.profile.run_facts import RunFacts
 
@@ -93,6 +95,82 @@ def test_no_advice_to_call_what_the_script_calls(kineto: type[Any], tmp_path: Pa
 
     fix = " ".join(_kinds(_profile(_trace(kineto, work=work), tmp_path))["attention not flash"].fix)
     assert "dropout_p=0.0" in fix and "is_causal" not in fix and "functional" not in fix
+
+
+@pytest.mark.parametrize(("backward_us", "counted_s"), [(500, 1.5e-3), (5000, 3e-3)], ids=["as traced", "no more than twice"])
+def test_the_backward_pass_of_attention_is_that_of_the_trace(
+    kineto: type[Any], tmp_path: Path, backward_us: float, counted_s: float
+) -> None:
+    """Dropout makes the forward pass of the formula dear, not the backward pass."""
+
+    def work(trace: Any, at: float) -> None:
+        trace.op("aten::_scaled_dot_product_attention_math", at - 4000, 1000, [[4, 4, 128, 32]] * 3)
+        trace.host("autograd::engine::evaluate_function: BmmBackward0", at - 3000, backward_us)
+        trace.op("aten::bmm", at - 3000, backward_us, [[16, 128, 32], [16, 32, 128]])
+
+    trace = kineto(device={})
+    for number in range(5):
+        trace.step(number, 10 * MS * number, 10 * MS)
+        work(trace, 10 * MS * number + 4100)
+    profile = _profile(trace, tmp_path)
+    finding = _kinds(profile)["attention not flash"]
+    assert finding.evidence[0].seconds == pytest.approx(counted_s * profile.data.factor, rel=1e-6)
+
+
+def _calls(trace: Any, name: str, at: float, sequence: int, *, inner: bool = False) -> None:
+    """A module's call with two operations, which autograd differentiates where its nodes bear their numbers."""
+    trace.host(f"nn.Module: {name}", at, 400, cat="python_function")
+    if inner:
+        trace.host("nn.Module: Linear_9", at + 5, 380, cat="python_function")
+    for i in range(2):
+        trace.host("aten::addmm", at + 10 + 180 * i, 170, **{"Sequence number": sequence + i})
+
+
+@pytest.mark.parametrize(
+    ("silent", "inner", "found"),
+    [(["Linear_1"], False, False), (["Linear_0", "Linear_1"], False, True), (["Net_1"], True, True)],
+    ids=["an output that is used last", "all layers of a bare model", "a module of others"],
+)
+def test_a_layer_whose_output_is_not_used_is_no_evaluation(
+    kineto: type[Any], tmp_path: Path, silent: list[str], inner: bool, found: bool
+) -> None:
+    """A recurrent net's output layer at all steps but the last."""
+    trace, number = kineto(device={}), 10
+    for step in range(5):
+        at = 10 * MS * step
+        trace.step(step, at, 10 * MS)
+        for name in silent:
+            _calls(trace, name, at + 500 * silent.index(name), number, inner=inner)
+            number += 2
+        learning = ["Linear_0", "Linear_1", "Net_1"][: 3 if inner else 2]
+        for i, name in enumerate(learning):
+            _calls(trace, name, at + 2000 + 500 * i, number, inner=inner and name == "Net_1")
+            for j in range(2):
+                node = "autograd::engine::evaluate_function: AddmmBackward0"
+                trace.host(node, at + 5000 + 1000 * i + 500 * j, 400, **{"Sequence number": number + j})
+            number += 2
+    assert ("evaluation in the step" in _kinds(_profile(trace, tmp_path))) is found
+
+
+@pytest.mark.parametrize(("waited_s", "found"), [(0.0, True), (0.006, False)], ids=["alone", "in a crowd"])
+def test_short_gaps_are_not_python_where_other_programs_had_the_step(
+    kineto: type[Any], tmp_path: Path, waited_s: float, found: bool
+) -> None:
+    trace = _trace(kineto, n=4, work=lambda trace, at: trace.op("aten::mm", at + 800, 5 * MS, [[512, 512], [512, 512]]))
+    step = Step(0.010, 0.0, 0.0, 0.004, 0.004, 0.001, 0.0, 1, 1, 1, 1, 8, 0)
+    timed = tuple(Step(0.010, 0.0, 0.0, 0.004, 0.004, 0.001, 0.0, 1, 1, 1, 1, 8, 0, queue_s=waited_s) for _ in range(4))
+    facts = RunFacts((step,) * 20, step, ({**PARAMETERS},), has_trace=True, traced=timed)
+    data = _profile(trace, tmp_path).data
+    finding = own_python(replace(data, facts=facts))
+    assert (finding is not None) is found
+
+
+def test_the_share_of_other_programs_is_of_all_the_time(kineto: type[Any], tmp_path: Path) -> None:
+    """Steps are short while no other program has the processor: none of their time is in the median."""
+    disturbed = Step(0.050, 0.0, 0.0, 0.004, 0.004, 0.001, 0.0, 1, 1, 1, 1, 8, 0, queue_s=0.040)
+    facts = RunFacts((STEP, STEP, disturbed) * 4, STEP, ({**PARAMETERS},), has_trace=True)
+    notes = profile_run("train.py", facts, _trace(kineto).write(tmp_path / "trace.json")).notes
+    assert any("57 % of the time" in note for note in notes)
 
 
 @pytest.mark.parametrize(("constant_s", "disagree"), [(0.006, False), (0.0105, True), (0.002, True)])

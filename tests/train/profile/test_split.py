@@ -14,7 +14,7 @@ from gpuwise.train.hook.ticks import Step
 from gpuwise.train.profile.spans import difference, inside, intersection, length, spans, union
 from gpuwise.train.profile.split import PARTS, Split, split_step
 from gpuwise.train.profile.step_fit import fit_to, of_phases
-from gpuwise.train.profile.steps import find_steps
+from gpuwise.train.profile.steps import find_steps, with_delays
 from gpuwise.train.profile.trace_reader import read_trace
 
 _PIECES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 15)), max_size=12)
@@ -144,3 +144,31 @@ def test_a_trace_without_steps_is_one(kineto: Any, tmp_path: Path) -> None:
     made.op("aten::mm", 200, 150)
     steps = find_steps(read_trace(made.write(tmp_path / "t.json")))
     assert (steps.by, steps.n) == ("whole trace", 1) and steps.wall_s == pytest.approx(250e-6)
+
+
+def test_the_first_range_of_a_loop_without_an_optimizer_was_not_timed(kineto: Any, tmp_path: Path) -> None:
+    """Ranges are written from one tick to the next: of five, the watch timed the last four."""
+    made = kineto(device={})
+    for n in range(5):
+        made.step(n, n * 1000.0, 1000 + 100 * n)
+    steps = find_steps(read_trace(made.write(tmp_path / "t.json")))
+    timed = [Step(1e-3, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 8, 0, queue_s=1e-4 * n) for n in range(1, 5)]
+    delayed = with_delays(steps, timed)
+    assert delayed.n == 4 and delayed.windows[0, 0] == steps.windows[1, 0]
+    assert delayed.waited_s.tolist() == pytest.approx([1e-4, 2e-4, 3e-4, 4e-4])
+    assert not len(with_delays(steps, timed[:3]).waited_s)
+
+
+def test_what_a_loader_writes_to_its_workers_is_no_log(kineto: Any, tmp_path: Path) -> None:
+    made = kineto(device={})
+    for n in range(3):
+        at = n * 1000.0
+        made.step(n, at, 1000)
+        made.host("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", at, 300, cat="user_annotation")
+        made.host("<built-in function write>", at + 50, 200, cat="python_function")
+        made.op("aten::mm", at + 300, 600, [[64, 64], [64, 64]])
+        made.host("<built-in function print>", at + 900, 50, cat="python_function")
+    trace = read_trace(made.write(tmp_path / "t.json"))
+    parts = split_step(trace, find_steps(trace)).parts
+    assert parts["data wait"] == pytest.approx(300e-6)
+    assert parts["save and log"] == pytest.approx(50e-6)

@@ -49,3 +49,30 @@ def test_calls_a_step_do_not_grow_with_the_model(crowded: bool, most: int, monke
     small, large = _calls_of_ours(2, 10), _calls_of_ours(40, 10)
     assert small == large
     assert large <= most
+
+
+@pytest.mark.parametrize("waits", [0.0, 0.5], ids=["alone", "another program had the processor"])
+def test_a_noted_call_has_none_of_other_programs_time(waits: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who reads what is printed wakes at once and takes the processor."""
+    from gpuwise.train.hook import syncs
+
+    class Queue:
+        reads = 0
+
+        def waited_s(self) -> float:
+            Queue.reads += 1
+            return waits * (Queue.reads // 2 + 1)
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(syncs, "RunQueue", Queue)
+    clock = iter(range(100))
+    monkeypatch.setattr(syncs.time, "perf_counter", lambda: float(next(clock)))
+    monkeypatch.setattr(syncs, "script_line", lambda: "train.py:1")
+    told: list[dict[str, object]] = []
+    recorder = syncs.SyncRecorder(tell=lambda kind, **more: told.append(more))
+    recorder.open()
+    print("loss")
+    recorder.close()
+    (call,) = told[0]["calls"]
+    assert call["what"] == "print" and call["seconds"] == pytest.approx(1.0 - waits)

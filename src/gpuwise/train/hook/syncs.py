@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 import sysconfig
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 from torch.utils.data import dataloader as torch_dataloader
 
+from gpuwise.train.hook.run_queue import RunQueue
 from gpuwise.workload.capture.device.patching import Patches
 
 READING = ("item", "tolist", "__bool__", "__float__", "__int__", "__index__", "cpu", "numpy", "nonzero")
@@ -35,7 +37,7 @@ class SyncRecorder:
         self._patches = Patches()
         self._calls: dict[tuple[str, str, str, str], list[float]] = {}
         self._inside = False
-        self._pid = os.getpid()
+        self._pid, self._thread, self._queue = os.getpid(), threading.get_ident(), RunQueue()
         self._padding = PaddingCounter()
         self.is_open = False
 
@@ -70,6 +72,7 @@ class SyncRecorder:
             return
         self.is_open = False
         self._patches.undo()
+        self._queue.close()
         rows = sorted(self._calls.items(), key=lambda c: -c[1][1])[:MOST_TOLD]
         calls = [
             {"kind": kind, "what": what, "where": where, "device": device, "n": int(n), "seconds": seconds}
@@ -84,14 +87,20 @@ class SyncRecorder:
             if self._inside or os.getpid() != self._pid:
                 return original(*args, **kwargs)
             self._inside = True
-            began = time.perf_counter()
+            began_s = self._own_s()
             try:
                 return original(*args, **kwargs)
             finally:
                 self._inside = False
-                self._note(kind, what, device(args), time.perf_counter() - began)
+                self._note(kind, what, device(args), self._own_s() - began_s)
 
         self._patches.set(owner, name, noted)
+
+    def _own_s(self) -> float:
+        """A clock that stands still while other programs have the processor of the training thread: who reads a pipe takes it
+        at once."""
+        waited_s = self._queue.waited_s() if threading.get_ident() == self._thread else 0.0
+        return time.perf_counter() - waited_s
 
     def _note(self, kind: str, what: str, device: str, seconds: float) -> None:
         where = script_line()

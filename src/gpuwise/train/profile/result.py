@@ -33,7 +33,7 @@ ALIKE = 0.2
 TORN = 0.1
 """Of the median of the traced steps: what is shorter is no step. Rule of this project."""
 CROWDED = 0.1
-"""Share of the step without a processor from which the profile says so. Rule of this project."""
+"""Share of the time without a processor from which the profile says so. Rule of this project."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +89,9 @@ def profile_run(
     ranks: Sequence[RankView] = (),
 ) -> Profile:
     """The profile of a watched run, with its trace where there is one; ``ranks`` are the traces of all its processes."""
-    if facts.queue_s > CROWDED * facts.step.wall_s:
-        waited = format_duration(facts.queue_s)
-        notes = [*notes, f"other programs had the processors for {waited} of each step: on an idle machine it is shorter"]
+    if facts.queue_share > CROWDED:
+        waited = f"{100 * facts.queue_share:.0f} %"
+        notes = [*notes, f"other programs had the processors for {waited} of the time: on an idle machine a step is shorter"]
     notes = [*notes, *_disagreements(facts)]
     if trace_file is None:
         split = of_phases(facts.step, "gpu" if on_gpu else "cpu", facts.pauses.seconds)

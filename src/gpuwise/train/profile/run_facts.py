@@ -60,8 +60,6 @@ class RunFacts:
     """Graphs that were compiled after the warm-up."""
     compiling_s: float = 0.0
     """A step, on average: what steps with such a graph take beyond the others. Medians do not show it."""
-    queue_s: float = 0.0
-    """A step, on average: other programs had the processors that it was ready to run on."""
     compiler: Mapping[str, Any] = field(default_factory=dict[str, Any])
     memory: Mapping[str, Any] = field(default_factory=dict[str, Any])
     constant: Step | None = None
@@ -74,6 +72,12 @@ class RunFacts:
     has_trace: bool = False
     traced: tuple[Step, ...] = ()
     """The steps of the trace, as the watch timed them."""
+
+    @property
+    def queue_share(self) -> float:
+        """Of the time of all steps: other programs had the processors."""
+        wall_s = sum(s.wall_s for s in self.steps)
+        return sum(s.queue_s for s in self.steps) / wall_s if wall_s > 0 else 0.0
 
 
 def median_step(steps: Sequence[Step]) -> Step:
@@ -118,7 +122,6 @@ def run_facts(journal: Journal) -> RunFacts | None:
         bool(notes.get("anomaly")),
         n_late,
         _excess(kept) if n_late else 0.0,
-        statistics.fmean(s.queue_s for s in kept),
         journal.last("compiler"),
         journal.last("memory"),
         trace_wall_s=statistics.median(s.wall_s for s in traced) if traced else None,

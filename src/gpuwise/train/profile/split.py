@@ -3,8 +3,8 @@
 Every moment of the step belongs to the first of these that it lies in. On a GPU: its computing by family of operation,
 communication that no computing hides, copies that nothing hides; then, with the device idle, what the host was in: loaders,
 saving and logging, the allocator, a call that waits for the device (until the next work reaches it), launching (``host gaps``),
-and its own Python (``other``). What a watched loop does now and then between two updates is
-``between updates``. On a processor the operations are the device's work: saving and logging, loaders, communication,
+and its own Python (``other``). What a watched loop does now and then between two updates is ``between updates``. On a processor
+the operations are the device's work: loaders (what they write to their workers is theirs), saving and logging, communication,
 the optimizer, operations by family; between operations, gaps as short as an interpreter makes them (``host gaps``), and
 longer ones (``other``).
 """
@@ -141,8 +141,8 @@ def _runtime(trace: Trace, part: str) -> Flags:
 def _cpu_layers(trace: Trace, steps: Steps) -> list[tuple[str, str, Floats]]:
     ops = operations(trace, steps.lane, float(steps.windows[0, 0]), float(steps.windows[-1, 1]))
     layers = [
-        (SAVE, "", _functions(trace, steps.lane, SAVE)),
         (DATA, "", _ranges(trace, DATA)),
+        (SAVE, "", _functions(trace, steps.lane, SAVE)),
         (COMMUNICATION, "", _by_family(ops).get(COMMUNICATION, NO_SPANS)),
         (OPTIMIZER, "", _ranges(trace, OPTIMIZER)),
     ]

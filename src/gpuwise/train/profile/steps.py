@@ -13,6 +13,7 @@ from gpuwise.train.profile.trace import Floats, Trace
 
 _PROFILER = re.compile(r"ProfilerStep#\d+")
 _OPTIMIZER = "Optimizer.step#"
+PROFILER_STEPS = "profiler steps"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,10 @@ def chosen(steps: Steps, at: Sequence[int]) -> Steps:
 
 
 def with_delays(steps: Steps, timed: Sequence[Step]) -> Steps:
-    """With the delays that the watch timed in the same steps; without, where those are not as many."""
+    """With the delays that the watch timed in the same steps; without, where those are not as many. The first range that was
+    written into a trace began after the tick before it, and is left out where all the others were timed."""
+    if steps.by == PROFILER_STEPS and timed and steps.n == len(timed) + 1:
+        steps = chosen(steps, range(1, steps.n))
     return replace(steps, waited_s=np.array([s.queue_s for s in timed])) if len(timed) == steps.n else steps
 
 
@@ -59,7 +63,7 @@ def find_steps(trace: Trace) -> Steps:
     rows = np.flatnonzero(trace.named(lambda n: _PROFILER.fullmatch(n)) & host)
     if rows.size:
         windows = np.stack((trace.start_s[rows], trace.end_s[rows]), axis=1)
-        return Steps(windows[windows[:, 1] > windows[:, 0]], "profiler steps", int(trace.lane[rows[0]]))
+        return Steps(windows[windows[:, 1] > windows[:, 0]], PROFILER_STEPS, int(trace.lane[rows[0]]))
     rows = np.flatnonzero(trace.named(lambda n: n.startswith(_OPTIMIZER)) & host)
     ends = _turns(trace, rows)
     if len(ends) >= 2:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from typing import Any
 
 import numpy as np
@@ -25,8 +27,11 @@ CALL_S = 5e-6
 """A fused call on a processor, for each tensor. Rule of this project."""
 OPS_A_TENSOR = 3.0
 """More operations a tensor than the fused form's one: the single-tensor form has 4 to 12."""
+AUTOGRAD = "autograd::engine::evaluate_function: "
 CHAIN = 2.5
 """Elementwise operations that follow one another, on average, from which a compiler makes one."""
+BACKWARD = re.compile(r"(Bmm|Baddbmm|SafeSoftmax|Softmax|NativeDropout|MaskedFill)Backward\d")
+"""Of attention by its formula, as autograd names them."""
 FLASH_SAVES = 0.5
 """Of attention's time, at the least: 2 to 4 times faster (Dao et al., arXiv 2205.14135, table of attention runtimes)."""
 COPIES_KEPT = 2.0
@@ -182,8 +187,8 @@ def slow_attention(data: ProfileData) -> Finding | None:
     rows, last = (fallen_back, fallen_back) if len(fallen_back) else (by_hand[:, 0], by_hand[:, 1])
     forward_s = data.seconds_within(spans(trace.start_s[rows], trace.end_s[last]))
     first = int(rows[0])
-    # the backward pass does it all twice
-    whole = min(3 * forward_s, data.part("compute"))
+    # two products for each of the forward pass; its dropout and softmax are cheaper on the way back
+    whole = min(forward_s + min(_backward_s(data), 2 * forward_s), data.part("compute"))
     name = "scaled_dot_product_attention, by its formula" if len(fallen_back) else "products around a softmax"
     return Finding(
         "attention not flash",
@@ -193,6 +198,15 @@ def slow_attention(data: ProfileData) -> Finding | None:
         (Evidence(f"{name}, with its backward pass", data.where(float(trace.start_s[first])), len(rows) / data.n_steps, whole),),
         _fused_call(data, fallen_back) if len(fallen_back) else _call(data, by_hand),
     )
+
+
+def _backward_s(data: ProfileData) -> float:
+    """Of attention by its formula, seconds a step; infinite where the trace does not name what autograd calls."""
+    rows = data.rows(OP_CATEGORIES, lambda n: n.startswith(AUTOGRAD))
+    if not len(rows):
+        return math.inf
+    own = data.rows(OP_CATEGORIES, lambda n: n.startswith(AUTOGRAD) and BACKWARD.search(n))
+    return data.seconds_within(data.spans_of(own))
 
 
 def _fused_call(data: ProfileData, fallen_back: Ints) -> tuple[str, ...]:

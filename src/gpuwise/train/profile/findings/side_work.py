@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -55,6 +55,7 @@ def evaluation(data: ProfileData) -> Finding | None:
             silent.append((row, rows_in))
             recorded |= {row} if len(numbers) else set()
     again = np.array([row for row, n in silent if trace.text(row) in learns and ACTS * n > learns[trace.text(row)]], np.int64)
+    again = _models(data, again, learns)
     if not len(again):
         return None
     seconds = data.seconds_within(data.spans_of(again))
@@ -76,6 +77,20 @@ def evaluation(data: ProfileData) -> Finding | None:
         ),
         note="a pass that the loss needs (pseudo-labels, samples of a policy) is no waste",
     )
+
+
+def _models(data: ProfileData, calls: Ints, learns: Mapping[str, int]) -> Ints:
+    """Those of a model: of a module that calls others, or of single layers where every one that learns is called again. A layer
+    whose output is used now and then, as a recurrent net's last, is no evaluation."""
+    assert data.trace is not None
+    trace = data.trace
+    names = {trace.text(row) for row in calls.tolist()}
+    if names >= learns.keys():
+        return calls
+    modules = data.rows(("python_function",), lambda n: n.startswith(MODULE))
+    starts = np.sort(trace.start_s[modules])
+    inner = np.searchsorted(starts, trace.end_s[calls]) - np.searchsorted(starts, trace.start_s[calls], side="right")
+    return calls[inner > 0]
 
 
 def parameter_loop(data: ProfileData) -> Finding | None:
