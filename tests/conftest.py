@@ -9,6 +9,9 @@ generation are timed assertions.
 
 import gc
 import os
+import shutil
+import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,8 +32,21 @@ def _searches(config: pytest.Config) -> bool:
     return config.option.markexpr.strip() == "slow"
 
 
+def _keep_byte_code(config: pytest.Config) -> None:
+    """Where Python may leave no byte code beside its sources, it goes into a folder of the run: hundreds of tests start a
+    Python, and every worker would rewrite the tests' assertions again."""
+    if not sys.dont_write_bytecode or hasattr(config, "workerinput"):
+        return
+    folder = tempfile.mkdtemp(prefix="gpuwise-byte-code-")
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = folder
+    sys.dont_write_bytecode = False
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Load the profile before the tests are imported: a test keeps the one that is loaded where it is decorated."""
+    _keep_byte_code(config)
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("search" if _searches(config) else "repeat"))
     keep_signatures()
 

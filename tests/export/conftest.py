@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from functools import cache
 
 import pytest
 
@@ -33,13 +34,28 @@ CLUSTERS = ("1xH100-SXM", "4xA100-80GB", "8xH100-SXM", "2x8xH100-SXM", "16x8xH20
 DEGREES = (1, 1, 1, 2, 4, 8, 16)
 
 
-def _jobs(stack: str, n: int, seed: int = 0) -> Iterator[Job]:
-    """``n`` different jobs of ``stack``, the same ones for the same seed."""
-    draw = random.Random(f"{stack}{seed}")
+@cache
+def _drawn(stack: str) -> tuple[list[Job], Iterator[Job]]:
+    """The jobs of ``stack`` drawn so far in this process, and the source of more: a job takes some fifteen draws."""
+    return [], _draw(stack)
+
+
+def _jobs(stack: str, n: int) -> Iterator[Job]:
+    """The first ``n`` jobs of ``stack``, all different, the same ones in every test."""
+    drawn, more = _drawn(stack)
+    for i in range(n):
+        if i == len(drawn):
+            drawn.append(next(more))
+        yield drawn[i]
+
+
+def _draw(stack: str) -> Iterator[Job]:
+    """Different jobs of ``stack`` without end."""
+    draw = random.Random(stack)
     rules = find_stack_rules(stack)
     seen: set[Strategy] = set()
     archs, clusters = [find_model(m) for m in MODELS], [find_cluster(c) for c in CLUSTERS]
-    while len(seen) < n:
+    while True:
         arch, cluster = draw.choice(archs), draw.choice(clusters)
         tp, pp, cp = (draw.choice(DEGREES) for _ in range(3))
         if cluster.n_accelerators % (tp * pp * cp):
@@ -84,7 +100,7 @@ def _jobs(stack: str, n: int, seed: int = 0) -> Iterator[Job]:
 
 @pytest.fixture(scope="session")
 def jobs() -> Callable[..., Iterator[Job]]:
-    """``jobs(stack, n, seed=0)``."""
+    """``jobs(stack, n)``."""
     return _jobs
 
 

@@ -29,7 +29,7 @@ STACKS = ("eager", "compiled", "trainer", "hf-fsdp", "deepspeed", "eager-fsdp", 
 def _expressible(jobs: Jobs, tool: str) -> list[Job]:
     found: list[Job] = []
     for stack in STACKS:
-        able = (job for job in jobs(stack, 150, seed=len(tool)) if not gaps_of(job, TOOLS[tool]))
+        able = (job for job in jobs(stack, 150) if not gaps_of(job, TOOLS[tool]))
         found += itertools.islice(able, -(-N // len(STACKS)))
     return found
 
@@ -133,7 +133,8 @@ def test_deepspeed_reads_its_file_back(jobs: Jobs, monkeypatch: pytest.MonkeyPat
         assert config.train_batch_size == s.global_batch
         assert config.train_micro_batch_size_per_gpu == s.micro_batch
         assert config.gradient_accumulation_steps == s.accumulation
-        assert int(config.zero_config.stage) == zero.STAGES[s.sharding]
+        # one rank shards nothing; it offloads by the second stage
+        assert int(config.zero_config.stage) == (2 if s.dp == 1 and s.offload_optimizer else zero.STAGES[s.sharding])
         assert (config.zero_config.offload_optimizer is not None) == s.offload_optimizer
         assert config.bfloat16_config.enabled == (s.precision == "bf16")
         assert config.float16_config.enabled == (s.precision == "fp16")
