@@ -52,17 +52,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 SAMPLED = {
-    "cli/test_widths.py": 3,
+    "cli/test_widths.py": 4,
     "cli/test_streams.py": 3,
-    "docs/test_pages.py": 2,
+    "docs/test_pages.py": 3,
     "cli/test_hostile_names.py": 2,
     "report/test_browser.py": 3,
     "ui/test_browser.py": 4,
     "agreement/test_one_memory.py": 2,
+    "agreement/test_one_layout.py": 2,
     "agreement/test_two_front_ends.py": 2,
     "train/levers/test_saving.py": 3,
     "train/ranks/test_equal.py": 2,
     "train/ranks/test_watched.py": 2,
+    "workload/capture/record/test_front_ends.py": 2,
 }
 """Files whose cases start a process, a browser or a search each, and how many cases of a test stand for one in the default run;
 all of them run in the slow group."""

@@ -247,6 +247,7 @@ def test_a_small_step_needs_neither_torchs_compiler_nor_a_computer_algebra_syste
     assert out.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_the_compiler_is_whole_for_who_imports_a_part_of_it_after_a_capture() -> None:
     import subprocess
     import sys
