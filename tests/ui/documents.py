@@ -17,8 +17,8 @@ ASKED: dict[str, list[str]] = {
     "pick": ["pick", "--for", "infer", "--model", "llama-3.1-8b"],
     "compare": ["compare", "H100-SXM", "A100-80GB"],
     "cost": ["cost", "--on", "8xH100-SXM", "--hours", "5000/month"],
-    "occupancy": ["lab", "occupancy", "--on", "V100", "--regs", "37", "--block", "320"],
-    "simulate": ["lab", "simulate", "--timeline", "transpose", "--size", "64", "--on", "v100"],
+    "occupancy": ["lab", "occupancy", "--on", "V100", "--chart", "--regs", "37", "--block", "320"],
+    "simulate": ["lab", "simulate", "--timeline", "matmul-tiled", "--size", "64", "--on", "v100"],
     "capacity": ["capacity", "llama-3.1-8b", "--on", "H100-SXM", "--users", "50", "--quick"],
 }
 

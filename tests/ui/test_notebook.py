@@ -3,10 +3,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from tests.ui.test_views import read
 
 import gpuwise
+from gpuwise import lab
+from gpuwise.facts.hardware.naming import find_accelerator
+
+KERNEL = "def double(x):\n    i = cuda.grid(1)\n    x[i] = x[i] * 2.0\n"
 
 
 @pytest.mark.parametrize(
@@ -16,8 +21,10 @@ import gpuwise
         lambda: gpuwise.make_plan("llama-3.1-405b", "4090"),
         lambda: gpuwise.fit("llama-3.1-8b", "4090"),
         lambda: gpuwise.capacity("llama-3.1-8b", "H100-SXM", users=5),
+        lambda: lab.occupancy("7.0", block_threads=320, regs_per_thread=37),
+        lambda: lab.simulate_kernel(KERNEL, {"x": np.ones(256)}, grid=(1,), block=(256,), accelerator=find_accelerator("a40")),
     ],
-    ids=["plan", "nothing fits", "fit", "capacity"],
+    ids=["plan", "nothing fits", "fit", "capacity", "occupancy", "simulation"],
 )
 def test_an_answer_shows_itself(answer: object) -> None:
     made = answer()._repr_html_()  # type: ignore[operator]

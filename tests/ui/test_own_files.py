@@ -74,6 +74,21 @@ def test_a_file_is_run_by_a_click_and_its_end_is_said(own: Running) -> None:
     assert own.get("/api/ask/fit", model="gpt2", on="4090").json["code"] == 0
 
 
+def test_what_was_run_can_be_kept_and_an_address_runs_nothing(own: Running, folder: Path) -> None:
+    pytest.importorskip("torch")
+    (folder / "fits.py").write_text(
+        "import torch\n\n\ndef make_step():\n    model = torch.nn.Linear(8, 8).cuda()\n    x = torch.ones(2, 8).cuda()\n"
+        "    return lambda: model(x).sum().backward()\n"
+    )
+    asked = {"file": "fits.py", "function": "make_step", "on": "4090"}
+    before = own.get("/export/own.json", **asked)
+    assert before.status == 422 and "was not run" in before.json["error"]
+    document = own.post("/api/capture", asked).json["document"]
+    assert own.get("/export/own.json", **asked).json == document
+    assert "<svg" in own.get("/export/own.svg", **asked).text and "fits.py" in own.get("/export/own.html", **asked).text
+    assert own.get("/export/own.json", **{**asked, "file": "../fits.py"}).status == 422
+
+
 def test_figures_of_the_gpus_come_as_a_stream_that_ends_with_its_listener(own: Running) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", own.port, timeout=60)
     connection.request("GET", "/api/live?demo=1", headers={"Host": own.host, "Cookie": own.cookie})

@@ -7,6 +7,7 @@ import datetime
 import html.parser
 import io
 import json
+import re
 from typing import Any
 
 import pytest
@@ -222,6 +223,36 @@ def test_a_timeline_has_a_box_for_each_instruction_of_its_warps() -> None:
     assert 'data-play="' in drawn and 'class="veil" visibility="hidden"' in drawn
     assert "threads start" in body and "copies over PCIe" in body
     assert "Choose a task" in "".join(VIEWS["simulate"]({"tasks": [{"task": "x", "text": "y", "size": 4}]}))
+
+
+def test_the_lab_draws_roofs_a_crossover_and_a_chart_to_choose_from() -> None:
+    made = document("simulate")
+    roof = made["beside"]["roofline"]
+    assert [d["device"] for d in roof["devices"]] == [made["device"], made["beside"]["cpu"]["device"]]
+    for d in roof["devices"]:
+        assert d["roof_flop_per_s"] == min(d["peak_flop_per_s"], d["memory_bytes_per_s"] * roof["flop_per_byte"])
+        assert 0 < d["flop_per_s"] <= d["roof_flop_per_s"]
+    made["beside"]["crossover"] = {
+        "sizes": [{"size": n, "cpu_s": n * 1e-9, "kernel_s": 1e-6, "launch_s": 5e-6, "copy_s": 1e-6} for n in (1000, 10_000)],
+        "crossover": 6000.0,
+        "crossover_with_copies": None,
+    }
+    body = "".join(VIEWS["simulate"](made))
+    assert body.count("<circle") == 2 and "the GPU wins" in body and not read(body).active
+    made["beside"] = None
+    made["findings"] = [{"kind": "race", "line": 7, "text": "two threads"}]
+    assert "race, line 7: two threads" in "".join(VIEWS["simulate"](made))  # one's own kernel stands beside no CPU
+    chart = "".join(VIEWS["occupancy"](document("occupancy")))
+    assert chart.count('data-set="regs=') == 144 and 'data-set="regs=40&amp;block=320"' in chart
+
+
+def test_a_tornado_is_around_what_is_expected() -> None:
+    made = document("cost")
+    drawn = "".join(VIEWS["cost"](made)).partition('<figure id="drivers"')[2].partition("</figure>")[0]
+    middle = float(re.search(r'class="l-ink" x1="([\d.]+)"', drawn)[1])  # type: ignore[index]
+    bars = [(float(x), float(w)) for x, w in re.findall(r'<rect class="f\d" x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', drawn)]
+    assert len(bars) == 2 * min(len(made["drivers"]), 10)
+    assert all(abs(x - middle) < 0.2 or abs(x + w - middle) < 0.2 for x, w in bars)
 
 
 def test_a_picture_kept_names_its_colours() -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from gpuwise.errors import InputError
@@ -75,6 +76,10 @@ class Occupancy:
     def binding(self) -> tuple[str, ...]:
         """Names of what binds."""
         return tuple(name for bit, name in FACTORS.items() if self.limiting_factors & bit)
+
+    def _repr_html_(self) -> str:
+        """As a notebook shows it; drawing is of a room above, found when it is asked for."""
+        return str(import_module("gpuwise.report.answers.notebook").markup(self))
 
 
 def occupancy(

@@ -12,6 +12,7 @@ import ast
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -114,6 +115,10 @@ class Simulation:
                 for w, s, at, n, why in self.timing.spans
             ],
         }
+
+    def _repr_html_(self) -> str:
+        """As a notebook shows it; drawing is of a room above, found when it is asked for."""
+        return str(import_module("gpuwise.report.answers.notebook").markup(self))
 
 
 def simulate_task(task: Task, launch: Launch, accelerator: Accelerator, *, timed_issues: int = TIMED_ISSUES) -> Simulation:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from functools import cache, partial
 from importlib.resources import files
@@ -24,7 +25,7 @@ from gpuwise.report.answers.look import style
 from gpuwise.ui.gathered import Gathered, Given
 from gpuwise.ui.live import Live
 from gpuwise.ui.moment import moments
-from gpuwise.ui.own_files import own_files, words_of_file
+from gpuwise.ui.own_files import own_files, own_runs, words_of_fields, words_of_file
 from gpuwise.ui.questions import PAGES, line_of, site, words_of
 from gpuwise.ui.views import KINDS as KINDS_KEPT
 from gpuwise.ui.views import export, shown
@@ -34,6 +35,8 @@ KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".s
 T = TypeVar("T")
 LEFT = 499
 """Status of an answer that nobody waits for any more."""
+CAPTURED = 8
+"""Answers about one's own code that are kept, for files of them."""
 FIRST = (("dp", "8"), ("micro_batch", "1"), ("model", "gpt2"), ("on", "8xH100-SXM"), ("tokens", "1B"))
 """The layout that a new server answers before it is asked."""
 
@@ -56,6 +59,7 @@ def application(workers: Workers, folder: Path) -> Starlette:
     """The application, with ``workers`` started and stopped with it; files of one's own code are those in ``folder``."""
     live = Live()
     layouts = Gathered(replies)
+    captured: OrderedDict[tuple[str, ...], Answer] = OrderedDict()
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[None]:
@@ -68,8 +72,15 @@ def application(workers: Workers, folder: Path) -> Starlette:
             await workers.stop()
             layouts.stop()
 
+    def asked(request: Request) -> list[str]:
+        name = request.path_params["name"]
+        return words_of(name, query_of(request), own_runs(folder) if name == "ranks" else None)
+
+    async def pages(_: Request) -> Response:
+        return JSONResponse(site([*own_runs(folder)]), headers={"cache-control": "no-store"})
+
     async def ask(request: Request) -> Response:
-        words = words_of(request.path_params["name"], query_of(request))
+        words = asked(request)
         answer = await unless_gone(request, workers.ask([*words, "--json"]))
         return Response(status_code=LEFT) if answer is None else answered(request.path_params["name"], answer, words)
 
@@ -82,8 +93,11 @@ def application(workers: Workers, folder: Path) -> Starlette:
 
     async def keep(request: Request) -> Response:
         name, kind = request.path_params["name"], request.path_params["kind"]
-        words = words_of(name, query_of(request))
-        answer = await unless_gone(request, workers.ask([*words, "--json"]))
+        own = name == "own"
+        words = words_of_fields(query_of(request), folder) if own else asked(request)
+        if own and tuple(words) not in captured:
+            raise InputError("this code was not run by the page", hint="press its button first: an address runs nothing")
+        answer = captured[tuple(words)] if own else await unless_gone(request, workers.ask([*words, "--json"]))
         document = {} if answer is None else answer.document or {}
         if not document or "error" in document:
             return JSONResponse(document, status_code=422)
@@ -101,6 +115,10 @@ def application(workers: Workers, folder: Path) -> Starlette:
     async def capture(request: Request) -> Response:
         words = words_of_file(await request.body(), folder)
         answer = await unless_gone(request, workers.ask([*words, "--json"]))
+        if answer is not None and answer.document and "error" not in answer.document:
+            captured[tuple(words)] = answer
+            if len(captured) > CAPTURED:
+                captured.popitem(last=False)
         return Response(status_code=LEFT) if answer is None else answered("own", answer, words)
 
     async def state(_: Request) -> Response:
@@ -135,10 +153,6 @@ def replies(asked: Sequence[Given], today: datetime.date) -> list[Callable[[], b
 async def page(_: Request) -> Response:
     kind, body = assets()["index.html"]
     return Response(body, media_type=kind, headers={"cache-control": "no-store"})
-
-
-async def pages(_: Request) -> Response:
-    return JSONResponse(site(), headers={"cache-control": "no-store"})
 
 
 async def asset(request: Request) -> Response:

@@ -1,4 +1,5 @@
-"""A person's own code: files of one folder, run when a button of the page says so, never because of an address."""
+"""What lies in one folder: a person's own code, run when a button of the page says so, never because of an address; and runs on
+ranks, whose journals are read by the names that are listed."""
 
 from __future__ import annotations
 
@@ -20,12 +21,28 @@ def own_files(folder: Path) -> list[str]:
     return list(found)[:MOST]
 
 
+def own_runs(folder: Path) -> dict[str, str]:
+    """Runs on ranks with their journals in ``folder`` or in a folder of it: name to absolute path, the newest first."""
+    from gpuwise.train.ranks.report import SETTINGS, is_run
+
+    inside = folder.resolve()
+    places = [folder, *(p for p in folder.glob("*") if p.is_dir() and p.resolve().parent == inside)]
+    found = [p for p in places if p.name.isprintable() and is_run(p)]
+    found.sort(key=lambda p: -(p / SETTINGS).stat().st_mtime)
+    return {p.name: str(p.absolute()) for p in found[:MOST]}
+
+
 def words_of_file(body: bytes, folder: Path) -> list[str]:
     """The command line of what a page asks of one's own code. Raises InputError."""
     try:
         given: Any = json.loads(body)
     except ValueError:
         given = None
+    return words_of_fields(given, folder)
+
+
+def words_of_fields(given: Any, folder: Path) -> list[str]:
+    """The same of its fields. Raises InputError."""
     names = ("file", "function", "on")
     asked = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
     if set(asked) != set(names) or not all(isinstance(asked[n], str) for n in names):

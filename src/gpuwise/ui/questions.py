@@ -21,8 +21,8 @@ FILES = (".json", ".py", ".toml", ".yaml", ".csv")
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One thing to fill in. ``name`` is that of the option with underscores; ``kind`` text, model, gpus, flag, choice or words
-    (several, apart by commas or lines, that stand without an option)."""
+    """One thing to fill in. ``name`` is that of the option with underscores; ``kind`` text, model, gpus, flag, choice, folder
+    (one of those that are listed) or words (several, apart by commas or lines, that stand without an option)."""
 
     name: str
     label: str
@@ -44,6 +44,8 @@ class Question:
     fields: tuple[Field, ...]
     always: tuple[str, ...] = ()
     """Words it is always given."""
+    opens: bool = False
+    """Asked as soon as it is looked at, with nothing filled in: the answer is what there is to ask."""
 
 
 def _choice(name: str, label: str, choices: str, *, more: bool = True) -> Field:
@@ -188,7 +190,7 @@ QUESTIONS: Mapping[str, Question] = {
             Field("barriers", "Barriers of a block", more=True),
             Field("optin", "More than 48 KiB was asked for", "flag", more=True),
         ),
-        ("occupancy",),
+        ("occupancy", "--chart"),
     ),
     "simulate": Question(
         "lab",
@@ -210,6 +212,7 @@ QUESTIONS: Mapping[str, Question] = {
             Field("crossover", "From which size on the GPU is faster", "flag", more=True),
         ),
         ("simulate", "--timeline"),
+        opens=True,
     ),
     "exercise": Question(
         "lab",
@@ -221,16 +224,19 @@ QUESTIONS: Mapping[str, Question] = {
             Field("solution", "Tell me", "flag"),
         ),
         ("exercise",),
+        opens=True,
     ),
-    "runs": Question("validate", "Runs", (), ("--runs",)),
+    "runs": Question("validate", "Predicted and measured", (), ("--runs",)),
+    "ranks": Question("validate", "Ranks", (Field("ranks", "Run in this folder", "folder"),)),
     "doctor": Question("doctor", "Doctor", ()),
     "history": Question("bench", "Records", (), ("--history",)),
 }
 """By the name of a page's question; each is a command and options that neither write nor read files."""
 
 
-def words_of(name: str, query: Mapping[str, str]) -> list[str]:
-    """The command line of a query, without ``--json``. Raises InputError for what the page does not ask."""
+def words_of(name: str, query: Mapping[str, str], folders: Mapping[str, str] | None = None) -> list[str]:
+    """The command line of a query, without ``--json``; ``folders`` are those a query may name, with their paths. Raises
+    InputError for what the page does not ask."""
     question = QUESTIONS.get(name)
     if question is None:
         raise UnknownNameError("question", name, QUESTIONS)
@@ -241,9 +247,17 @@ def words_of(name: str, query: Mapping[str, str]) -> list[str]:
     words = [question.command, *question.always]
     for field in question.fields:
         value = query.get(field.name, "").strip()
-        if value:
+        if value and field.kind == "folder":
+            words += ["--" + field.name, _folder(field, value, folders or {})]
+        elif value:
             words += _words(field, checked(field, value))
     return words
+
+
+def _folder(field: Field, value: str, folders: Mapping[str, str]) -> str:
+    if value not in folders:
+        raise InputError(f"{field.label}: {value[:LONGEST]!r} is not one of those listed", hint="pick one of the list")
+    return folders[value]
 
 
 def line_of(words: Sequence[str]) -> str:
@@ -317,19 +331,29 @@ PAGES = (
         ("occupancy", "simulate"),
     ),
     Page("learn", "Learn", "Have I understood? A question for each lesson, hints in steps, your answer judged.", ("exercise",)),
-    Page("runs", "Runs", "What was predicted of the trainings here, beside what came of it.", ("runs",)),
+    Page(
+        "runs",
+        "Runs",
+        "What was predicted of the trainings here, beside what came of it; and which rank the others wait for.",
+        ("runs", "ranks"),
+    ),
 )
 """The first is the one the application opens with."""
 
 
-def site() -> dict[str, Any]:
-    """All pages and questions, and the names that fields suggest."""
+def site(folders: Sequence[str]) -> dict[str, Any]:
+    """All pages and questions, and the names that fields suggest; ``folders`` are those that can be chosen."""
     from gpuwise.facts.hardware.accelerators import accelerators
     from gpuwise.facts.models.catalogue import models
 
     return {
         "pages": [asdict(p) for p in PAGES],
-        "questions": [{"name": n, "moment": n == "plan", **asdict(q)} for n, q in QUESTIONS.items()],
+        "questions": [{"name": n, "moment": n == "plan", **asdict(_with(q, folders))} for n, q in QUESTIONS.items()],
         "models": sorted(models()),
         "gpus": sorted(accelerators()),
     }
+
+
+def _with(question: Question, folders: Sequence[str]) -> Question:
+    fields = (replace(f, choices=tuple(folders)) if f.kind == "folder" else f for f in question.fields)
+    return replace(question, fields=tuple(fields))

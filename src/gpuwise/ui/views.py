@@ -33,6 +33,7 @@ VIEWS: Mapping[str, Callable[[Document], list[str]]] = {
     "doctor": machine.doctor,
     "history": machine.history,
     "runs": machine.history,
+    "ranks": machine.ranks,
 }
 """By the name of the question."""
 KINDS = {"html": "text/html", "svg": "image/svg+xml", "json": "application/json", "csv": "text/csv"}
@@ -41,7 +42,7 @@ _BRIEF = re.compile(
     r'<dl class="tiles">.*?</dl>\n|<p class="layout">.*?</p>|<figure id="memory">.*?</figure>\n|<figure id="step">.*?</figure>\n',
     re.DOTALL,
 )
-"""Of a plan or a fit, what stands beside the next one: its figures, its layout and its two bars."""
+"""What stands beside the next answer: the figures, the layout in words, the two bars of a plan or a fit."""
 _SVG = re.compile(r"<svg (?![^>]*class=\"mark\").*?</svg>", re.DOTALL)
 _FIGURE = re.compile(r"<figure\b.*?</figure>", re.DOTALL)
 _LEGEND = re.compile(r'<li><svg class="mark"[^>]*><rect class="(\w+)"[^>]*/></svg>(.*?)</li>', re.DOTALL)
@@ -70,7 +71,7 @@ def shown(name: str, document: Document) -> dict[str, Any]:
         made["choices"] = [("regs", "Registers a thread", REGISTERS), ("block", "Threads of a block", BLOCKS)]
     subject = At(document)["best"] if name == "plan" else At(document)
     made["brief"] = ""
-    if name in ("plan", "fit") and subject:
+    if subject:
         made["brief"] = "".join(_BRIEF.findall(body)).replace('id="', 'id="last-')
     return made
 
@@ -112,7 +113,8 @@ def _inert(body: str) -> str:
     """Without what only the live page can do."""
     body = re.sub(r'<button[^>]*data-set="[^"]*"[^>]*>(.*?)</button>', r"\1", body)
     body = re.sub(r'<input[^>]*data-tick="[^"]*"[^>]*>', "", body)
-    return re.sub(r' data-set="[^"]*" tabindex="0" role="button"', ' role="img"', body)
+    body = re.sub(r' data-set="[^"]*" tabindex="0" role="button"', ' role="img"', body)
+    return re.sub(r' data-set="[^"]*"', "", body)
 
 
 def _table(document: Document) -> str:

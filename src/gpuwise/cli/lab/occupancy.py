@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
     from gpuwise.lab.kernel_files import KernelUse
     from gpuwise.lab.residency import Occupancy
 
-CHART_BLOCKS = (32, 64, 96, 128, 192, 256, 320, 384, 512, 640, 768, 1024)
-CHART_REGISTERS = (16, 24, 32, 40, 48, 56, 64, 80, 96, 128, 168, 255)
 _MOST_BYTES = 2**30
 
 
@@ -103,8 +100,9 @@ def occupancy(
     _check(answer, use)
     if json:
         from gpuwise.cli.out import print_json
+        from gpuwise.lab.documents import occupancy_document
 
-        print_json(_document(answer, device, use, chart=chart))
+        print_json(occupancy_document(answer, device, use, chart=chart))
     else:
         _show(answer, device, use, chart=chart)
     return 0
@@ -192,32 +190,6 @@ def _count(limit: float) -> str:
     return "no limit" if math.isinf(limit) else f"{limit:,.0f}"
 
 
-def _document(o: Occupancy, device: str, use: KernelUse | None, *, chart: bool) -> dict[str, Any]:
-    from gpuwise.lab.residency import changes, naive_blocks, occupancy_chart
-
-    fields = {name: None if value == math.inf else value for name, value in asdict(o).items()}
-    drawn = None
-    if chart:
-        drawn = {
-            "blocks": CHART_BLOCKS,
-            "registers": CHART_REGISTERS,
-            "occupancy": occupancy_chart(o, CHART_BLOCKS, CHART_REGISTERS),
-        }
-    return {
-        "device": device,
-        **fields,
-        "warps_per_block": o.warps_per_block,
-        "active_warps": o.active_warps,
-        "max_warps": o.max_warps,
-        "occupancy": o.occupancy,
-        "binding": list(o.binding),
-        "naive_blocks": naive_blocks(o),
-        "changes": [asdict(c) for c in changes(o)],
-        "kernel": None if use is None else asdict(use),
-        "chart": drawn,
-    }
-
-
 def _show(o: Occupancy, device: str, use: KernelUse | None, *, chart: bool) -> None:
     from rich.text import Text
 
@@ -264,6 +236,7 @@ def _grid(o: Occupancy, width: int) -> Text:
     """Percent by registers and block size, every second size where the terminal is narrow; what is nearest is inverted."""
     from rich.text import Text
 
+    from gpuwise.lab.documents import CHART_BLOCKS, CHART_REGISTERS
     from gpuwise.lab.residency import occupancy_chart
 
     blocks = CHART_BLOCKS if width >= 8 + 5 * len(CHART_BLOCKS) else CHART_BLOCKS[1::2]

@@ -82,6 +82,7 @@ def simulate(
             raise InputError(f"{task} takes no {option}", hint="it belongs to one's own kernel, FILE.py:FUNCTION")
     from gpuwise.lab.beside_cpu import cpu_document, cpu_time, side
     from gpuwise.lab.beside_cpu import crossover as find_crossover
+    from gpuwise.lab.documents import roofline_document
     from gpuwise.lab.simulation import simulate_task
     from gpuwise.lab.tasks import find_task, launch_of
 
@@ -98,6 +99,7 @@ def simulate(
         "flop": launch.flop,
         "copied_bytes": launch.copied_bytes,
         "crossover": find_crossover(found, card, cpu).to_document() if crossover else None,
+        "roofline": roofline_document(made, launch.flop, card, cpu, both.cpu_s),
     }
     return _print(made, card, cpu, beside, timeline=timeline, json=json)
 
@@ -220,10 +222,23 @@ def _show(made: Simulation, card: Accelerator, cpu: Cpu | None, beside: dict[str
         ):
             side.add_row(where, format_duration(seconds), format_rate(work / seconds, unit))
         section(to, "Beside a CPU", side)
+        if beside["roofline"] is not None:
+            _roofline(to, beside["roofline"])
         if beside["crossover"] is not None:
             _crossover(to, beside["crossover"])
     if timeline:
         section(to, "The first warps (i issue, . memory, s shared, u unit, b barrier)", _timeline(made, to.width))
+
+
+def _roofline(to: Any, document: dict[str, Any]) -> None:
+    from gpuwise.cli.out import section, table_of
+    from gpuwise.units import format_rate
+
+    table = table_of(("device", "ridge, FLOP a byte", "roof here", "reached"), left=("device",), wrap=("device",))
+    for d in document["devices"]:
+        roof, share = d["roof_flop_per_s"], d["flop_per_s"] / d["roof_flop_per_s"]
+        table.add_row(d["device"], f"{d['ridge_flop_per_byte']:.1f}", format_rate(roof, "FLOP/s"), f"{100 * share:.0f} %")
+    section(to, f"Rooflines, at {document['flop_per_byte']:.3g} FLOP a byte of memory", table)
 
 
 def _crossover(to: Any, document: dict[str, Any]) -> None:

@@ -23,6 +23,7 @@ def validate(
     minutes: float | None = None,
     record: Path | None = None,
     runs: Annotated[bool, Parameter(negative="")] = False,
+    ranks: Path | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """How far is prediction from measurement, by family, source and GPU?
@@ -51,6 +52,8 @@ def validate(
         With --local: the file that keeps every result as it comes (default: local-validation-<gpu>-<date>.jsonl here).
     runs
         What `gpuwise tune` and `gpuwise run` predicted of your own trainings, and what was measured.
+    ranks
+        The folder (--out) of a run on ranks: where the seconds of each went, who is waited for, collectives as predicted.
     json
         One JSON document on the last line of stdout.
     """
@@ -58,6 +61,10 @@ def validate(
         from gpuwise.cli.validate.runs import validate_runs
 
         return validate_runs(json=json)
+    if ranks is not None:
+        from gpuwise.cli.validate.ranks import validate_ranks
+
+        return validate_ranks(ranks, json=json)
     if local:
         from gpuwise.cli.validate.local import validate_local
 

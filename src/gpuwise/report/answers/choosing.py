@@ -101,7 +101,7 @@ def cost(document: Mapping[str, Any]) -> list[str]:
     ]
     head = ["way", "total", "a GPU-hour", "cheapest in", "used"]
     drivers = [(r["label"].text, r["usd_at_low"], r["usd_at_high"]) for r in d["drivers"]]
-    tornado = ranges("drivers", "What moves owning less renting", drivers, format_usd) if drivers else ""
+    tornado = ranges("drivers", "What moves owning less renting", drivers, d["own_minus_rent_usd"], format_usd) if drivers else ""
     body = [
         f"<h2>{escape(d['accelerator'].text)}: {escape(labels.get(best, best))}</h2>",
         f'<dl class="tiles">{figures}</dl>',

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlencode
 
-from gpuwise.report.answers.drawings import Part, bar
+from gpuwise.report.answers.drawings import Grid, Part, bar, heat
 from gpuwise.report.answers.values import At, cell, shown
 from gpuwise.report.page import TableRow, heading, notes, table
 from gpuwise.text import escape
@@ -66,9 +67,30 @@ def occupancy(document: Mapping[str, Any]) -> list[str]:
             )
         ),
         f'<p class="layout">Limited by {escape(binding)}</p>',
-        f'<div class="figures">{bar("warps", "Warps of a multiprocessor", warps, d["active_warps"], d["max_warps"])}</div>',
+        f'<div class="figures">{bar("warps", "Warps of a multiprocessor", warps, d["active_warps"], d["max_warps"])}',
+        f"{_chart(d)}</div>",
         table("Blocks that each limit allows", ["limit", "blocks"], limits),
     ]
     if changes:
         body += [heading("What to change"), table("What to change", ["change", "blocks", "occupancy"], changes)]
     return body
+
+
+def _chart(d: At) -> str:
+    """Occupancy in percent over registers of a thread and threads of a block; a cell asks for itself."""
+    chart = d["chart"]
+    if not chart:
+        return ""
+    blocks, registers = [int(b.number) for b in chart["blocks"]], [int(r.number) for r in chart["registers"]]
+
+    def nearest(values: list[int], to: float) -> int:
+        return min(range(len(values)), key=lambda i: abs(values[i] - to))
+
+    grid = Grid(
+        [str(r) for r in registers],
+        [str(b) for b in blocks],
+        [[*row] for row in chart["occupancy"]],
+        lambda regs, block: urlencode({"regs": regs, "block": block}),
+        (nearest(registers, d["regs_per_thread"].number), nearest(blocks, d["block_threads"].number)),
+    )
+    return heat("chart", "Occupancy, percent, by registers of a thread", "threads of a block", grid)

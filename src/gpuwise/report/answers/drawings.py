@@ -175,8 +175,16 @@ class Line:
     points: Sequence[tuple[float, float]]
 
 
-def lines(key: str, title: str, x: Axis, y: Axis, series: Sequence[Line], marks: Sequence[tuple[float, str]] = ()) -> str:
-    """Lines with their names below, and upright marks with a word."""
+def lines(
+    key: str,
+    title: str,
+    x: Axis,
+    y: Axis,
+    series: Sequence[Line],
+    marks: Sequence[tuple[float, str]] = (),
+    dots: Sequence[Dot | None] = (),
+) -> str:
+    """Lines with their names below, upright marks with a word, and for each line a dot in its colour."""
     body = _frame(x, y)
     for at, word in marks:
         place = _x(x, at)
@@ -189,30 +197,108 @@ def lines(key: str, title: str, x: Axis, y: Axis, series: Sequence[Line], marks:
         path = " ".join(f"{_x(x, a):.1f},{_y(y, b):.1f}" for a, b in s.points)
         body += f'<polyline class="l-f{i % len(SERIES)} line" points="{path}"/>'
         legend.append(f"<li>{mark(i)} {escape(s.name)}</li>")
-    described = f"{title}. " + "; ".join(
-        f"{s.name}: {y.text(s.points[0][1])} to {y.text(s.points[-1][1])}" for s in series if s.points
-    )
+    for i, dot in enumerate(dots):
+        if dot is not None:
+            at = f'cx="{_x(x, dot.x):.1f}" cy="{_y(y, dot.y):.1f}"'
+            body += f'<circle class="f{i % len(SERIES)}" {at} r="6"><title>{escape(dot.words)}</title></circle>'
+    described = f"{title}. " + "; ".join(d.words for d in dots if d is not None) + (". " if dots else "")
+    described += "; ".join(f"{s.name}: {y.text(s.points[0][1])} to {y.text(s.points[-1][1])}" for s in series if s.points)
     return figure(key, title, body, described, HEIGHT, f'<ul class="legend">{"".join(legend)}</ul>')
 
 
-def ranges(key: str, title: str, rows: Sequence[tuple[str, At, At]], text: Callable[[float], str]) -> str:
-    """A tornado: for each name the outcome at its low and its high end, widest first, around zero."""
+ROW, ROW_GAP = 20.0, 8.0
+"""Height of a row of parts, and between two."""
+
+
+def stacks(key: str, title: str, rows: Sequence[tuple[str, Sequence[Part]]], text: Callable[[float], str]) -> str:
+    """A row of parts for each name, on one axis from nothing; parts of a name have one colour."""
+    if not rows:
+        return ""
+    most = max(sum(p.place.number for p in parts) for _, parts in rows) or 1.0
+    names = list(dict.fromkeys(p.name for _, parts in rows for p in parts if p.place.number > 0))
+    wide = WIDTH - LEFT - RIGHT
+    y, body = 6.0, ""
+    for name, parts in rows:
+        body += f'<text x="{LEFT - 6}" y="{y + 14:g}" text-anchor="end">{escape(name)}</text>'
+        x = LEFT
+        for p in parts:
+            size = p.place.number / most * wide
+            if size > 0:
+                ink = colour(names.index(p.name))
+                place = f'x="{x:.2f}" y="{y:g}" width="{max(size, 0.5):.2f}" height="{ROW:g}"'
+                body += f'<rect class="{ink}" {place}><title>{escape(f"{name}, {p.name}: {p.place.text}")}</title></rect>'
+            x += max(size, 0.0)
+        y += ROW + ROW_GAP
+    body += axis_below(most, text, y)
+    legend = "".join(f"<li>{mark(i)} {escape(n)}</li>" for i, n in enumerate(names))
+    said = (f"{name}: " + ", ".join(f"{p.name} {p.place.text}" for p in parts) for name, parts in rows)
+    return figure(key, title, body, f"{title}. " + "; ".join(said), y + 24, f'<ul class="legend">{legend}</ul>')
+
+
+def ranges(key: str, title: str, rows: Sequence[tuple[str, At, At]], base: At, text: Callable[[float], str]) -> str:
+    """A tornado: for each name the outcome at its low and at its high end beside the expected one, the widest first."""
     rows = sorted(rows, key=lambda r: -abs(r[2].number - r[1].number))[:10]
-    values = [0.0, *(v.number for r in rows for v in r[1:])]
-    axis = around("", values, text)
-    high = 24.0 * len(rows) + 34
+    axis = around("", [0.0, base.number, *(v.number for r in rows for v in r[1:])], text)
+    high = 30.0 * len(rows) + 34
     body = "".join(
         f'<text x="{_x(axis, v):.1f}" y="{high - 8}" text-anchor="middle">{escape(text(v))}</text>'
         for v in ticks(axis.low, axis.high, 4)
     )
-    zero = _x(axis, 0.0)
+    middle, zero = _x(axis, base.number), _x(axis, 0.0)
     for i, (name, low, top) in enumerate(rows):
-        y = 24.0 * i + 4
+        y = 30.0 * i + 4
         for j, end in enumerate((low, top)):
             at = _x(axis, end.number)
-            box = f'x="{min(at, zero):.1f}" y="{y + 9}" width="{abs(at - zero):.1f}" height="12"'
+            box = f'x="{min(at, middle):.1f}" y="{y + 13}" width="{abs(at - middle):.1f}" height="12"'
             body += f'<rect class="f{j}" {box}><title>{escape(name)}: {escape(end.text)}</title></rect>'
-        body += f'<text x="4" y="{y + 8}">{escape(name)}</text>'
-    body += f'<line class="l-ink" x1="{zero:.1f}" x2="{zero:.1f}" y1="0" y2="{high - 24}"/>'
-    described = f"{title}. " + "; ".join(f"{n}: {a.text} to {b.text}" for n, a, b in rows)
+        body += f'<text x="4" y="{y + 9}">{escape(name)}</text>'
+    body += f'<line class="l-ink" x1="{middle:.1f}" x2="{middle:.1f}" y1="0" y2="{high - 24}"/>'
+    body += f'<line class="grid" stroke-dasharray="4 3" x1="{zero:.1f}" x2="{zero:.1f}" y1="0" y2="{high - 24}"/>'
+    described = f"{title}, {base.text} expected. " + "; ".join(f"{n}: {a.text} to {b.text}" for n, a, b in rows)
+    named = f"<li>{mark(0)} at its low end</li><li>{mark(1)} at its high end</li><li>upright: as expected, dashed: nothing</li>"
+    return figure(key, f"{title}: {base.text} expected", body, described, high, f'<ul class="legend">{named}</ul>')
+
+
+CELL = 18.0
+PALE, FULL = 0.04, 0.5
+"""Of the first colour, behind a cell of nothing and of the most: the text on it stays readable in both looks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Shares of one: ``shares[row][column]``, the names of rows and columns, and the query that choosing a cell asks."""
+
+    rows: Sequence[str]
+    columns: Sequence[str]
+    shares: Sequence[Sequence[At]]
+    sets: Callable[[str, str], str]
+    here: tuple[int, int]
+    """Row and column that are nearest to what was asked."""
+
+
+def heat(key: str, title: str, across: str, g: Grid) -> str:
+    """A table of shares in percent, the darker the more."""
+    wide = (WIDTH - LEFT - RIGHT) / len(g.columns)
+    body = "".join(
+        f'<text x="{LEFT + (j + 0.5) * wide:.1f}" y="12" text-anchor="middle">{escape(name)}</text>'
+        for j, name in enumerate(g.columns)
+    )
+    for i, (name, shares) in enumerate(zip(g.rows, g.shares, strict=True)):
+        y = 18.0 + i * CELL
+        body += f'<text x="{LEFT - 6}" y="{y + 13:g}" text-anchor="end">{escape(name)}</text>'
+        for j, share in enumerate(shares):
+            x, edge = LEFT + j * wide, ' class="l-ink"' if (i, j) == g.here else ""
+            box = f'x="{x:.1f}" y="{y:g}" width="{wide - 1:.1f}" height="{CELL - 1:g}"'
+            ink = PALE + (FULL - PALE) * min(max(share.number, 0.0), 1.0)
+            body += f'<g data-set="{escape(g.sets(name, g.columns[j]))}"><rect class="f0" fill-opacity="{ink:.2f}" {box}/>'
+            body += f'<rect{edge} fill="none" {box}/>' if edge else ""
+            body += (
+                f'<text class="ink" x="{x + wide / 2:.1f}" y="{y + 13:g}" text-anchor="middle">{100 * share.number:.0f}</text>'
+            )
+            body += f"<title>{escape(f'{name}, {g.columns[j]}: {share.text}')}</title></g>"
+    described = f"{title}. " + "; ".join(
+        f"{name}: " + ", ".join(s.text for s in shares) for name, shares in zip(g.rows, g.shares, strict=True)
+    )
+    high = 18.0 + CELL * len(g.rows) + 20
+    body += f'<text x="{(LEFT + WIDTH - RIGHT) / 2:g}" y="{high - 4:g}" text-anchor="middle">{escape(across)}</text>'
     return figure(key, title, body, described, high)

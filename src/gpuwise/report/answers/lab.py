@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from gpuwise.report.answers.code import tiles
-from gpuwise.report.answers.drawings import LEFT, RIGHT, WIDTH, Part, axis_below, bar, colour, figure, mark
+from gpuwise.report.answers.drawings import (
+    LEFT,
+    RIGHT,
+    WIDTH,
+    Dot,
+    Line,
+    Part,
+    around,
+    axis_below,
+    bar,
+    colour,
+    figure,
+    lines,
+    mark,
+)
 from gpuwise.report.answers.values import At, cell, sentences, shown
 from gpuwise.report.page import TableCell, TableRow, heading, notes, table
 from gpuwise.text import escape
-from gpuwise.units import format_duration
+from gpuwise.units import format_count, format_duration
 
 WARPS = 16
 """Rows of the timeline: the first warps of one multiprocessor."""
@@ -27,10 +42,16 @@ def simulation(document: Mapping[str, Any]) -> list[str]:
         return ["<h2>Choose a task</h2>", table("Tasks", ["task", "what it does", "usual size"], rows)]
     beside, counters = d["beside"], d["counters"]
     stalls = [Part(s["reason"].text, s["share"]) for s in d["stalls"]]
+    title = f"{d['task'].text} on {d['device'].text}" + (f", beside {beside['cpu']['device'].text}" if beside else "")
+    values = {True: "its values are numpy's", False: "its values are not numpy's"}.get(
+        d["checked"].value, "its values were not checked"
+    )
+    found = [f"{f['kind'].text}, line {f['line'].text}: {f['text'].text}" for f in d["findings"]]
+    good = d["checked"].value is not False and not found
     body = [
-        f"<h2>{escape(d['task'].text)} on {escape(d['device'].text)}, beside {escape(beside['cpu']['device'].text)}</h2>",
-        f'<p class="{"yes" if d["checked"].value else "no"}">Bound by {escape(d["bound"].text)}; '
-        + ("its values are numpy's.</p>" if d["checked"].value else "its values are not numpy's.</p>"),
+        f"<h2>{escape(title)}</h2>",
+        f'<p class="{"yes" if good else "no"}">Bound by {escape(d["bound"].text)}; {values}.</p>',
+        notes(found),
         tiles(
             (
                 ("The kernel", d["time_s"]),
@@ -42,19 +63,67 @@ def simulation(document: Mapping[str, Any]) -> list[str]:
         ),
         '<div class="figures">',
         _timeline(d),
-        _beside(d),
+        _beside(d) if beside else "",
         bar("stalls", "Where the time of warps went", stalls, d["time_s"]),
+        _roofline(beside["roofline"]) if beside else "",
+        _crossover(beside["crossover"]) if beside else "",
         "</div>",
         heading("Counters"),
         table("Counters", ["counter", "value"], [TableRow(n.replace("_", " "), [cell(p)]) for n, p in counters.items()]),
     ]
-    lines = [
+    by_line = [
         TableRow(r["line"].text, [cell(r["instructions"]), cell(r["sectors"]), cell(r["bank_conflicts"])]) for r in d["lines"]
     ]
-    if lines:
-        body += [heading("By line"), table("By line", ["line", "instructions", "sectors", "bank conflicts"], lines)]
-    found = [f["what"].text for f in d["findings"] if f["what"]]
-    return [*body, notes(found)] if found else body
+    if by_line:
+        body += [heading("By line"), table("By line", ["line", "instructions", "sectors", "bank conflicts"], by_line)]
+    return body
+
+
+def _powers(exponent: float) -> str:
+    """A tick of a logarithmic axis."""
+    return format_count(10**exponent) if exponent >= 0 else f"{10**exponent:.3g}"
+
+
+def _roofline(place: At) -> str:
+    """Both devices' roofs over FLOP a byte, logarithmic, and what was reached under each."""
+    if not place:
+        return ""
+    here = math.log10(place["flop_per_byte"].number)
+    devices = list(place["devices"])
+    ridges = [math.log10(v["ridge_flop_per_byte"].number) for v in devices]
+    low, high = min(here, *ridges) - 0.7, max(here, *ridges) + 0.7
+    series, dots = list[Line](), list[Dot | None]()
+    for v, ridge in zip(devices, ridges, strict=True):
+        top = math.log10(v["peak_flop_per_s"].number)
+        series.append(Line(v["device"].text, [(low, top + low - ridge), (ridge, top), (high, top)]))
+        words = f"{v['device'].text} reaches {v['flop_per_s'].text} FLOP/s of {v['roof_flop_per_s'].text} under its roof"
+        dots.append(Dot(here, math.log10(max(v["flop_per_s"].number, 1.0)), words))
+    x = around("FLOP a byte of memory", [low, high], _powers)
+    y = around("FLOP/s", [*(b for s in series for _, b in s.points), *(p.y for p in dots if p)], _powers)
+    return lines("roofline", "Rooflines", x, y, series, [(here, "this task")], dots)
+
+
+def _crossover(place: At) -> str:
+    """Times over size, both logarithmic."""
+    if not place:
+        return ""
+    sizes = list(place["sizes"])
+
+    def log(value: float) -> float:
+        return math.log10(max(value, 1e-9))
+
+    series = [
+        Line("CPU", [(log(s["size"].number), log(s["cpu_s"].number)) for s in sizes]),
+        Line("GPU", [(log(s["size"].number), log(s["kernel_s"].number + s["launch_s"].number)) for s in sizes]),
+        Line(
+            "GPU, with copies",
+            [(log(s["size"].number), log(s["kernel_s"].number + s["launch_s"].number + s["copy_s"].number)) for s in sizes],
+        ),
+    ]
+    x = around("size", [a for a, _ in series[0].points], _powers)
+    y = around("time", [b for s in series for _, b in s.points], lambda v: format_duration(10**v))
+    marks = [(log(place["crossover"].number), "the GPU wins")] if place["crossover"].value else []
+    return lines("crossover", "From which size on", x, y, series, marks)
 
 
 def _timeline(d: At) -> str:

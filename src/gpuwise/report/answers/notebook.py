@@ -4,23 +4,32 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpuwise.lab.documents import occupancy_document
+from gpuwise.lab.residency import Occupancy
+from gpuwise.lab.simulation import Simulation
 from gpuwise.plan.answer import CapturedStep, Fit, Plan
 from gpuwise.plan.document import answer_document
-from gpuwise.report.answers import code, plan, serving
+from gpuwise.report.answers import code, lab, plan, serving
 from gpuwise.report.answers.look import style
 from gpuwise.report.answers.values import At, cell
 from gpuwise.report.page import TableRow, table
 from gpuwise.serve.capacity.answer import Capacity
 from gpuwise.serve.capacity.document import capacity_document
 
+Shown = Plan[Any] | Fit[Any] | Capacity | Occupancy | Simulation
 
-def markup(value: Plan[Any] | Fit[Any] | Capacity) -> str:
+
+def markup(value: Shown) -> str:
     """``value`` as HTML that leaves the rest of the notebook alone (CSS nesting, as browsers have it since 2023)."""
     body = "".join(_body(value)).replace("<!--front-->", "")
     return f'<div class="gpuwise"><style>.gpuwise{{{style().replace(":root", "&")}}}</style>{body}</div>'
 
 
-def _body(value: Plan[Any] | Fit[Any] | Capacity) -> list[str]:
+def _body(value: Shown) -> list[str]:
+    if isinstance(value, Occupancy):
+        return code.occupancy(occupancy_document(value, f"Compute capability {value.compute_capability}", chart=True))
+    if isinstance(value, Simulation):
+        return lab.simulation(value.to_document())
     if isinstance(value, Capacity):
         return serving.capacity(capacity_document(value))
     document = answer_document(value)

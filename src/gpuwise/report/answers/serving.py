@@ -38,6 +38,8 @@ def capacity(document: Mapping[str, Any]) -> list[str]:
         f'<p class="layout">Each copy: {escape(served["words"].text)}; first gives out: '
         f"{escape(served['saturates_first']['words'].text)}</p>",
         f'<div class="figures">{_curve(served)}{_minute(served["timeline"])}{_front(d["pareto"])}</div>',
+        heading("The fleet"),
+        _fleet(fleet),
         heading("As the rate of one copy rises"),
         _rates(served["curve"]),
     ]
@@ -45,6 +47,29 @@ def capacity(document: Mapping[str, Any]) -> list[str]:
     body += [heading("Mind"), notes(sentences(d["notes"]))] if d["notes"] else []
     commands = "".join(f"<pre>{escape(c['command'].text)}</pre>" for c in (served["start"], *served["load_tests"]) if c)
     return [*body, heading("Start it, measure it"), commands]
+
+
+FLEET = (
+    ("requests a second, on average", "requests_per_s"),
+    ("requests a second, at the peak", "peak_requests_per_s"),
+    ("copies, now", "copies_now"),
+    ("copies, at the peak", "copies_peak"),
+    ("GPUs, at the peak", "accelerators_peak"),
+    ("systems, at the peak", "systems_peak"),
+    ("GPUs, following the day", "mean_accelerators"),
+    ("dollars an hour", "usd_per_hour"),
+    ("a million tokens written", "usd_per_million_output_tokens"),
+    ("the same, following the day", "usd_per_million_output_tokens_following_the_day"),
+    ("watt-hours a million tokens written", "wh_per_million_output_tokens"),
+    ("power", "power_w"),
+)
+
+
+def _fleet(place: At) -> str:
+    rows = [TableRow(words, [cell(place[name])]) for words, name in FLEET if place[name].value is not None]
+    price = place["price"]
+    rows += [TableRow("price of a GPU-hour", [cell(price["usd_per_gpu_hour"], small=price["provider"].text)])] if price else []
+    return table("The fleet", ["what", "value"], rows)
 
 
 def _ms(seconds: float) -> str:

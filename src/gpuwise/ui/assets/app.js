@@ -30,7 +30,7 @@ function Input({ field, value, set }) {
   if (field.kind === "flag")
     return html`<label class="flag" for=${id}><input id=${id} type="checkbox" checked=${value === "yes"} onChange=${change} /> ${field.label}</label>`;
   const control =
-    field.kind === "choice"
+    field.kind === "choice" || field.kind === "folder"
       ? html`<select id=${id} value=${value} onChange=${change}>
           <option value="">${field.more ? "as is best" : "choose"}</option>
           ${field.choices.map((c) => html`<option value=${c} selected=${c === value}>${c}</option>`)}
@@ -49,8 +49,10 @@ function plays(figure) {
   const row = figure.insertBefore(document.createElement("div"), figure.querySelector("svg"));
   const button = row.appendChild(document.createElement("button"));
   const slider = row.appendChild(document.createElement("input"));
+  const next = row.appendChild(document.createElement("button"));
   row.className = "play";
-  button.type = "button";
+  button.type = next.type = "button";
+  next.textContent = "Step";
   Object.assign(slider, { type: "range", min: 0, max: steps, value: steps });
   slider.setAttribute("aria-label", figure.dataset.play);
   let timer = 0;
@@ -68,6 +70,7 @@ function plays(figure) {
     timer = setInterval(step, 40);
     show();
   };
+  next.onclick = () => (timer && stop(), slider.stepUp(), show());
   slider.oninput = () => (timer ? stop() : show());
   show();
   return stop;
@@ -99,9 +102,15 @@ function Slider({ name, title, values, value, set }) {
 }
 
 function Copy({ line }) {
-  const [done, setDone] = useState(false);
-  const copy = () => navigator.clipboard.writeText(line).then(() => setDone(true), () => setDone(false));
-  return html`<div class="command"><code>${line}</code><button type="button" onClick=${copy}>${done ? "Copied" : "Copy"}</button></div>`;
+  const [done, setDone] = useState("");
+  const copy = (what, text) => () => navigator.clipboard.writeText(text).then(() => setDone(what), () => setDone(""));
+  return html`<div class="command"><code>${line}</code>
+    <button type="button" onClick=${copy("line", line)}>${done === "line" ? "Copied" : "Copy"}</button>
+    <button type="button" onClick=${copy("link", location.href)}>${done === "link" ? "Link copied" : "Copy the link"}</button></div>`;
+}
+
+function Keep({ name, fields }) {
+  return html`<p class="files">Keep it: ${["html", "svg", "json", "csv"].map((kind) => html`<a href=${`/export/${name}.${kind}?${asQuery(fields)}`} download=${`${name}.${kind}`}>${kind.toUpperCase()}</a> `)}</p>`;
 }
 
 function Ask({ question, start, link }) {
@@ -116,7 +125,7 @@ function Ask({ question, start, link }) {
   const shown = useRef(null);
 
   const show = (body) => {
-    if (shown.current && shown.current.brief !== body.brief) setBefore(shown.current);
+    if (shown.current && shown.current.brief && shown.current.brief !== body.brief) setBefore(shown.current);
     shown.current = body;
     setAnswer(body);
     setError(null);
@@ -172,7 +181,7 @@ function Ask({ question, start, link }) {
     search(next);
   };
   useEffect(() => {
-    if (!question.fields.length || Object.values(start).some(Boolean)) search(start);
+    if (question.opens || !question.fields.length || Object.values(start).some(Boolean)) search(start);
     return () => (clearTimeout(timer.current), control.current && control.current.abort());
   }, []);
   const set = (name, value) => setFields({ ...fields, [name]: value });
@@ -201,7 +210,7 @@ function Ask({ question, start, link }) {
         </div>`}
         <${Answer} markup=${answer.html.replace("<!--front-->", answer.front || front)} onSet=${(q) => move(q, true)} onTick=${tick} />
         <${Copy} line=${answer.command} />
-        <p class="files">Keep it: ${["html", "svg", "json", "csv"].map((kind) => html`<a href=${`/export/${question.name}.${kind}?${asQuery(fields)}`} download=${`${question.name}.${kind}`}>${kind.toUpperCase()}</a> `)}</p>
+        <${Keep} name=${question.name} fields=${fields} />
       </section>
       ${before && html`<section class="before" aria-label="Last answer"><h2>Last answer</h2><${Answer} markup=${before.brief} onSet=${() => {}} onTick=${() => {}} /></section>`}
     </div>`}`;
@@ -218,7 +227,8 @@ function File({ question }) {
     e.preventDefault();
     setBusy(true);
     setError(null);
-    send("/api/capture", asked).then(setAnswer, setError).finally(() => setBusy(false));
+    const fields = { ...asked };
+    send("/api/capture", fields).then((body) => setAnswer({ ...body, fields }), setError).finally(() => setBusy(false));
   };
   const set = (name) => (e) => setAsked({ ...asked, [name]: e.target.value });
   return html`<details class="own" onToggle=${(e) => e.target.open && !files && list()}><summary>Your own code</summary>
@@ -231,7 +241,7 @@ function File({ question }) {
       </div><button class="go" disabled=${busy || !asked.file}>Run and answer</button></form>`}
     <p class="status" role="status">${busy ? "Running your code" : ""}</p>
     ${error && html`<div class="error" role="alert"><p>${error.message}</p><p>${error.hint}</p></div>`}
-    ${answer && html`<${Answer} markup=${answer.html} onSet=${() => {}} onTick=${() => {}} /><${Copy} line=${answer.command} />`}
+    ${answer && html`<${Answer} markup=${answer.html} onSet=${() => {}} onTick=${() => {}} /><${Copy} line=${answer.command} /><${Keep} name="own" fields=${answer.fields} />`}
   </details>`;
 }
 

@@ -1,0 +1,147 @@
+"""A run on ranks as its journals tell it, ended or under way: predicted beside measured, each rank's time, who is waited for."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gpuwise.errors import DataError, InputError
+from gpuwise.train.ranks.launch import RankJournal, RanksResult
+from gpuwise.train.ranks.settings import RankSettings, read_settings
+
+SETTINGS = "settings.json"
+MOST_POINTS = 120
+"""Of a curve; the newest steps are kept, thinned evenly."""
+PARTS = ("data_s", "wait_s", "queue_s")
+"""What a rank measures of a step beside its own work."""
+LONG = 300.0
+"""Seconds without a line until a run that has not ended is taken for gone; what ``gpuwise run`` calls a hang."""
+
+
+def is_run(folder: Path) -> bool:
+    """Whether ``folder`` holds the journals of a run on ranks."""
+    return (folder / SETTINGS).is_file() and (folder / "rank-0.jsonl").is_file()
+
+
+def ranks_document(folder: Path, now_s: float) -> dict[str, Any]:
+    """The run in ``folder`` as JSON, with times in seconds and sizes in bytes.
+
+    Raises InputError where the folder holds none, DataError where a journal is not one.
+    """
+    if not is_run(folder):
+        raise InputError(
+            f"{folder} holds no journals of ranks", hint="give the folder of `gpuwise run ... --ranks N --out FOLDER`"
+        )
+    settings = read_settings(folder / SETTINGS)
+    journals = tuple(_journal(folder, r) for r in range(settings.layout.n_ranks))
+    result = RanksResult(_state(journals, now_s), 0, journals, 0.0)
+    ranks = [_rank(r, j) for r, j in enumerate(journals)]
+    found = result.straggler
+    return {
+        "folder": str(folder),
+        "target": settings.target,
+        "layout": _layout(settings),
+        "state": result.ended,
+        "steps": result.step,
+        "steps_asked": settings.steps,
+        "loss": result.loss,
+        "restarts": max(j.attempt for j in journals),
+        "step_s": statistics.fmean(r["step_s"] for r in ranks) if all(r["step_s"] is not None for r in ranks) else None,
+        "samples_per_s": _rate(journals),
+        "straggler": None if found is None else asdict(found),
+        "collectives": [
+            {"kind": kind, **_counts("predicted", c["predicted"]), **_counts("measured", c["measured"])}
+            for kind, c in result.collectives.items()
+        ],
+        "ranks": ranks,
+        "curve": _curve(journals),
+        "errors": [e["error"] for j in journals for e in j.events if e["event"] == "end" and e.get("error")],
+    }
+
+
+def _journal(folder: Path, rank: int) -> RankJournal:
+    journal = RankJournal(folder / f"rank-{rank}.jsonl")
+    try:
+        journal.read()
+    except (msgspec.MsgspecError, KeyError, TypeError, AttributeError, OSError) as error:
+        raise DataError(f"{journal.path} is no journal of a rank: {error}", hint="is it of another program, or cut?") from None
+    return journal
+
+
+def _layout(settings: RankSettings) -> dict[str, Any]:
+    return {**msgspec.structs.asdict(settings.layout), "ranks": settings.layout.n_ranks, "words": settings.layout.words}
+
+
+def _state(journals: Sequence[RankJournal], now_s: float) -> str:
+    """``done``, ``asked``, ``failed``, ``running``, or ``silent`` where nothing was written for :data:`LONG`."""
+    ends = [_end(j) for j in journals]
+    if None not in ends:
+        reasons = {str(e) for e in ends}
+        return reasons.pop() if reasons in ({"done"}, {"asked"}) else "failed"
+    newest = max((j.path.stat().st_mtime for j in journals if j.path.is_file()), default=0.0)
+    return "running" if now_s - newest < LONG else "silent"
+
+
+def _end(journal: RankJournal) -> str | None:
+    """The reason of the last attempt's end; None where it goes on."""
+    last = [e for e in journal.events if e["event"] in ("begin", "end")]
+    return str(last[-1]["reason"]) if last and last[-1]["event"] == "end" else None
+
+
+def _steady(journal: RankJournal) -> list[Mapping[str, Any]]:
+    """The newest steps but the first, in which things are made."""
+    return [*(journal.steps[1:] or journal.steps)]
+
+
+def _rank(rank: int, journal: RankJournal) -> dict[str, Any]:
+    """Means of a rank's newest steps; what it does not measure (waiting, on a GPU) is None, and in ``compute_s``."""
+    steps = _steady(journal)
+    made: dict[str, Any] = {
+        "rank": rank,
+        "pid": journal.pid,
+        "steps": journal.last.get("step", 0),
+        "loss": journal.last.get("loss"),
+    }
+    step_s = statistics.fmean(float(s["step_s"]) for s in steps) if steps else None
+    made["step_s"] = step_s
+    for name in PARTS:
+        known = [s[name] for s in steps if s[name] is not None]
+        made[name] = statistics.fmean(known) if known else None
+    made["compute_s"] = None if step_s is None else step_s - sum(made[n] or 0.0 for n in PARTS)
+    made["memory_bytes"] = journal.last.get("memory_bytes")
+    return made
+
+
+def _rate(journals: Sequence[RankJournal]) -> float | None:
+    """Samples a second of all ranks."""
+    each = [_steady(j) for j in journals]
+    if not all(each):
+        return None
+    seconds = statistics.fmean(statistics.fmean(s["step_s"] for s in steps) for steps in each)
+    return sum(statistics.fmean(s["samples"] for s in steps) for steps in each) / seconds if seconds > 0 else None
+
+
+def _counts(name: str, counts: Sequence[int] | None) -> dict[str, int | None]:
+    number, size = (None, None) if counts is None else counts
+    return {f"{name}_count": number, f"{name}_bytes": size}
+
+
+def _curve(journals: Sequence[RankJournal]) -> list[dict[str, Any]]:
+    """Loss and the slowest and fastest rank's seconds, at the newest steps of the first rank."""
+    by_step: list[dict[int, Mapping[str, Any]]] = [{int(s["step"]): s for s in j.steps} for j in journals]
+    common = sorted(n for n in by_step[0] if all(n in steps for steps in by_step[1:]))
+    every = -(-len(common) // MOST_POINTS) if common else 1
+    return [
+        {
+            "step": n,
+            "loss": by_step[0][n]["loss"],
+            "slowest_s": max(steps[n]["step_s"] for steps in by_step),
+            "fastest_s": min(steps[n]["step_s"] for steps in by_step),
+        }
+        for n in common[::every]
+    ]
