@@ -187,6 +187,63 @@ def test_every_field_has_a_name_and_every_part_a_role(visit: Callable[..., Any])
     assert page.evaluate(PRESSED) == "To the answer"
 
 
+def violations(page: Any) -> list[str]:
+    """What axe-core (MPL-2.0, of the test extra alone) says breaks WCAG or its best practices, each with one element."""
+    import axe_playwright_python
+
+    page.evaluate((Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text())
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
+    return [f"{v['id']}: {v['nodes'][0]['html'][:200]}" for v in found]
+
+
+PAGES = {
+    "/": "button.go",
+    "/learn?number=4&hint=1": ".answer .notes",
+    "/lab?ask=occupancy&on=V100&regs=37&block=320": "#chart",
+    "/lab?ask=simulate&task=matmul-tiled&size=64&on=v100": "#roofline",
+    "/plan?model=gpt9&on=4090": "[role=alert]",
+}
+LONG_PAGES = {
+    "/plan?" + urlencode(PLAN): "#front",
+    "/fit?model=llama-3.1-8b&on=4090": "#memory",
+    "/choose?for=infer&model=llama-3.1-8b": ".verdict",
+    "/choose?ask=compare&names=H100-SXM,4090": ".verdict",
+    "/choose?ask=cost&on=8xH100-SXM&hours=5000/month": "#drivers",
+    "/serve?model=llama-3.1-8b&on=H100-SXM&users=50&quick=yes": "#latency",
+    "/machine?demo=1": ".live canvas",
+    "/runs": ".answer, [role=alert]",
+}
+
+
+def check_all(visit: Callable[..., Any], pages: dict[str, str], scheme: str, width: int) -> None:
+    pytest.importorskip("axe_playwright_python")
+    for path, shown in pages.items():
+        page = visit(path, width, color_scheme=scheme)
+        page.locator(shown).first.wait_for()
+        assert violations(page) == [], path
+        assert not page.evaluate("document.documentElement.scrollWidth > innerWidth"), path
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 375)])
+def test_axe_finds_nothing(visit: Callable[..., Any], scheme: str, width: int) -> None:
+    check_all(visit, PAGES, scheme, width)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 375)])
+def test_axe_finds_nothing_on_the_longer_pages(visit: Callable[..., Any], scheme: str, width: int) -> None:
+    check_all(visit, LONG_PAGES, scheme, width)
+
+
+def test_axe_sees_a_field_without_a_name(visit: Callable[..., Any]) -> None:
+    """The check can fail."""
+    pytest.importorskip("axe_playwright_python")
+    page = visit("/")
+    page.wait_for_selector("button.go")
+    page.evaluate("document.querySelector('main').append(document.createElement('select'))")
+    assert any(v.startswith("select-name") for v in violations(page))
+
+
 def test_a_simulation_is_scrubbed_by_the_keyboard_and_played(visit: Callable[..., Any]) -> None:
     page = visit("/lab?ask=simulate&task=transpose&size=64&on=v100")
     page.wait_for_selector(".play button")
