@@ -11,7 +11,7 @@ from gpuwise.calibrate.gemm.score import score
 from gpuwise.errors import DataError
 from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.predict.kernels.gemm.formats import IMPLEMENTATIONS
-from gpuwise.predict.kernels.gemm.physics import Coefficients, device_of, physical_time
+from gpuwise.predict.kernels.gemm.physics import PhysicalCoefficients, device_of, physical_time
 from gpuwise.predict.kernels.gemm.product import gemm_time
 
 pa = pytest.importorskip("pyarrow")
@@ -83,7 +83,7 @@ def test_sites_are_split_whole_and_for_good() -> None:
     assert known.tolist() == [FIT, INTERVAL, CHECK]
 
 
-def synthetic(truth: Coefficients, rows: int) -> GemmRows:
+def synthetic(truth: PhysicalCoefficients, rows: int) -> GemmRows:
     rng = np.random.default_rng(0)
     m, n, k = (np.exp2(rng.integers(low, 14, rows)).astype(float) for low in (0, 6, 6))
     h100 = accelerators()["h100-sxm-80gb"]
@@ -95,7 +95,7 @@ def synthetic(truth: Coefficients, rows: int) -> GemmRows:
 
 def test_physics_comes_back_from_its_own_numbers() -> None:
     pytest.importorskip("scipy")
-    truth = Coefficients(
+    truth = PhysicalCoefficients(
         latency_clocks=4000,
         math_efficiency=0.93,
         load_bytes_per_clock=100,
@@ -121,7 +121,7 @@ def test_physics_comes_back_from_its_own_numbers() -> None:
         quantise_efficiency=0,
     )
     rows = synthetic(truth, 800)
-    found = Coefficients(**fit_physics("bf16", "Hopper", {"h100_sxm": rows}, {"host_floor_s": {}}))
+    found = PhysicalCoefficients(**fit_physics("bf16", "Hopper", {"h100_sxm": rows}, {"host_floor_s": {}}))
     h100 = device_of(accelerators()["h100-sxm-80gb"], "bf16")
     again = physical_time(found, h100, IMPLEMENTATIONS["bf16"].form, rows.m, rows.n, rows.k, np.ones(len(rows)))
     assert np.abs(again / rows.time_s - 1).mean() < 0.03
@@ -129,7 +129,7 @@ def test_physics_comes_back_from_its_own_numbers() -> None:
 
 def test_a_whole_fit_has_all_that_prediction_reads() -> None:
     pytest.importorskip("scipy")
-    rows = synthetic(Coefficients(**fit_start()), 400)
+    rows = synthetic(PhysicalCoefficients(**fit_start()), 400)
     document, arrays = fit_rows(rows)
     assert document["measured"]["bf16"] == {"h100-sxm-80gb": "Hopper"}
     assert "bf16/Hopper" in arrays

@@ -11,15 +11,15 @@ from gpuwise.errors import DataError, InputError
 from gpuwise.facts.hardware.naming import find_accelerator
 from gpuwise.predict.memory import workspaces
 from gpuwise.predict.memory.library_workspaces import version_of
-from gpuwise.predict.memory.workspaces import cublas_bytes, cublaslt_bytes, hidden_bytes, situation_of, with_workspaces
+from gpuwise.predict.memory.workspaces import cublas_bytes, cublaslt_bytes, environment_of, hidden_bytes, with_workspaces
 from gpuwise.predict.memory.workspaces_attention import split_count
 from gpuwise.predict.memory.workspaces_convolution import search_bytes, shares
-from gpuwise.predict.memory.workspaces_kernels import Situation, is_channels_last, is_contiguous
+from gpuwise.predict.memory.workspaces_kernels import KernelEnvironment, is_channels_last, is_contiguous
 from gpuwise.workload.capture.record.capture import Capture, Category, Settings, Signature, StepSpan, TensorSpec
 from gpuwise.workload.step import Kind
 
-A100 = Situation((8, 0), 108, (2, 6))
-V100 = Situation((7, 0), 80, (2, 6))
+A100 = KernelEnvironment((8, 0), 108, (2, 6))
+V100 = KernelEnvironment((7, 0), 80, (2, 6))
 
 
 def dense(shape: tuple[int, ...], dtype: str = "fp32") -> TensorSpec:
@@ -57,13 +57,13 @@ def bshd(b: int, h: int, s: int, d: int, dtype: str = "bf16") -> TensorSpec:
     ],
 )
 def test_cublas_workspace_by_device_and_version(capability: tuple[int, int], torch: str, expected: int) -> None:
-    assert cublas_bytes(Situation(capability, 100, version_of(torch))) == expected
+    assert cublas_bytes(KernelEnvironment(capability, 100, version_of(torch))) == expected
 
 
 def test_cublaslt_has_its_own_until_they_are_one() -> None:
-    assert cublaslt_bytes(Situation((8, 0), 108, (2, 4))) == 1 << 20
-    assert cublaslt_bytes(Situation((8, 0), 108, (2, 9))) == 0
-    assert cublaslt_bytes(Situation((8, 0), 108, (1, 10))) == 0
+    assert cublaslt_bytes(KernelEnvironment((8, 0), 108, (2, 4))) == 1 << 20
+    assert cublaslt_bytes(KernelEnvironment((8, 0), 108, (2, 9))) == 0
+    assert cublaslt_bytes(KernelEnvironment((8, 0), 108, (1, 10))) == 0
 
 
 def test_flash_backward_is_the_sources_formula() -> None:
@@ -90,7 +90,7 @@ def test_deterministic_flash_keeps_a_sum_for_every_split() -> None:
     q = bshd(1, 8, 512, 64)
     op = call("aten._scaled_dot_product_flash_attention_backward.default", (q, q, q, q, q))
     plain = hidden_bytes(op, A100)[1]
-    split = hidden_bytes(op, Situation((8, 0), 108, (2, 6), deterministic=True))[1]
+    split = hidden_bytes(op, KernelEnvironment((8, 0), 108, (2, 6), deterministic=True))[1]
     assert split == plain * 14  # ceil(108 / 8)
 
 
@@ -167,7 +167,7 @@ def test_convolution_transforms_channels_first_on_tensor_cores_only() -> None:
     expected = int(fitted["read"] * read + fitted["written"] * written + fitted["filter"] * weights)
     assert sum(hidden_bytes(op, A100)) == expected
     assert hidden_bytes(op, V100) == ()  # fp32 without TF32
-    assert hidden_bytes(op, Situation((8, 0), 108, (2, 6), cudnn_tf32=False)) == ()
+    assert hidden_bytes(op, KernelEnvironment((8, 0), 108, (2, 6), cudnn_tf32=False)) == ()
     last = call("aten.convolution.default", (channels_last((8, 64, 28, 28)), w), (channels_last((8, 128, 28, 28)),), groups=1)
     assert hidden_bytes(last, A100) == ()
 
@@ -264,7 +264,7 @@ def test_inserting_conserves(ops: list[Signature], raw: list[tuple[int, int, int
 def test_workspaces_live_beside_the_outputs_of_their_operation() -> None:
     capture = capture_of([RELU, CONV], [(1000, 0, 1), (5000, 1, 9)])
     events = with_workspaces(capture, find_accelerator("A100 40GB SXM"))
-    held = sum(hidden_bytes(CONV, situation_of(capture, find_accelerator("A100 40GB SXM"))))
+    held = sum(hidden_bytes(CONV, environment_of(capture, find_accelerator("A100 40GB SXM"))))
     assert events.live_bytes().tolist() == [1000, 6000, 6000 + held, 6000, 5000]
 
 

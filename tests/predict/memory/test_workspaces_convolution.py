@@ -13,11 +13,11 @@ from gpuwise.facts.hardware.naming import find_accelerator
 from gpuwise.predict.memory import workspaces_convolution
 from gpuwise.predict.memory.workspaces import hidden_bytes, with_workspaces
 from gpuwise.predict.memory.workspaces_convolution import columns_bytes, search_bytes
-from gpuwise.predict.memory.workspaces_kernels import Situation
+from gpuwise.predict.memory.workspaces_kernels import KernelEnvironment
 from gpuwise.workload.capture.record.capture import Capture, Category, Settings, Signature, StepSpan, TensorSpec
 from gpuwise.workload.step import Kind
 
-A100 = Situation((8, 0), 108, (2, 4), cudnn_benchmark=True)
+A100 = KernelEnvironment((8, 0), 108, (2, 4), cudnn_benchmark=True)
 MIB = 2**20
 SHARES = {"read": 0.0, "written": 0.0, "filter": 0.0, "search": 1.0, "grouped": 0.5}
 

@@ -25,7 +25,7 @@ def log_sigmas(
     fits: dict[tuple[str, ...], family.Fitted],
     edges: dict[str, list[F64]],
 ) -> dict[str, Any]:
-    """``phase``/``situation``/``smooth|measured``: widths by duration, from rows the coefficients in question
+    """``phase``/``provenance``/``smooth|measured``: widths by duration, from rows the coefficients in question
     did not see.
 
     ``device`` by family: sites kept from the fit. ``family``: each of two devices from the other.

@@ -22,9 +22,7 @@ from gpuwise.calibrate.validation import log_sigma_of
 from gpuwise.errors import DataError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.kernels import boosted
-from gpuwise.predict.kernels.experts.loads import Distribution
-from gpuwise.predict.kernels.experts.physics import FIELDS, Coefficients, layer_physical_time
-from gpuwise.predict.kernels.experts.situations import (
+from gpuwise.predict.kernels.experts.coefficients import (
     DURATION_EDGES_S,
     FORMATS,
     build,
@@ -32,6 +30,8 @@ from gpuwise.predict.kernels.experts.situations import (
     features,
     format_on,
 )
+from gpuwise.predict.kernels.experts.loads import Distribution
+from gpuwise.predict.kernels.experts.physics import FIELDS, PhysicalCoefficients, layer_physical_time
 
 F64 = NDArray[np.float64]
 Document = dict[str, Any]
@@ -211,7 +211,7 @@ def fit_physics(dtype: str, rows: MoeRows) -> dict[str, float]:
         }
 
     def objective(z: F64) -> F64:
-        c = Coefficients(**coefficients(z))
+        c = PhysicalCoefficients(**coefficients(z))
         out: list[F64] = []
         for device, form, load, r in parts:
             time = layer_physical_time(
@@ -305,7 +305,7 @@ def transfer_report(rows: MoeRows, document: Document) -> dict[str, Any]:
 
 
 def intervals(errors: dict[str, Any], transfer: dict[str, Any]) -> dict[str, Any]:
-    """Interval widths by situation; a class with too few rows takes what all kernels have."""
+    """Interval widths by provenance; a class with too few rows takes what all kernels have."""
     unseen = _pooled(errors)
     return {
         "fitted": {

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.calibrate.gemm.rows import DTYPES, Words, part_of, read_coded, site_hash
+from gpuwise.predict.kernels.experts.coefficients import Coefficients
 from gpuwise.predict.kernels.experts.grouped import evaluate
 from gpuwise.predict.kernels.experts.loads import Distribution, Loads, loads_of
 from gpuwise.predict.kernels.experts.physics import Format
-from gpuwise.predict.kernels.experts.situations import Situation
 from gpuwise.predict.kernels.gemm.physics import Device
 from gpuwise.units import MILLI
 
@@ -128,9 +128,9 @@ def loads_of_rows(way: Distribution, r: MoeRows) -> Loads:
     return loads_of(way, r.tokens, r.top_k, r.experts, r.ep, r.reachable)
 
 
-def predict_rows(s: Situation, way: Distribution, r: MoeRows) -> F64:
-    """Seconds [R] in situation ``s``, for rows of one distribution."""
-    return evaluate(s, way, r.tokens, r.hidden, r.ffn, r.top_k, r.experts, r.tp, r.ep, r.wide, r.reachable)
+def predict_rows(c: Coefficients, distribution: Distribution, r: MoeRows) -> F64:
+    """Seconds [R] under coefficients ``c``, for rows of one distribution."""
+    return evaluate(c, distribution, r.tokens, r.hidden, r.ffn, r.top_k, r.experts, r.tp, r.ep, r.wide, r.reachable)
 
 
 def roofline_of_rows(device: Device, form: Format, loads: Loads, r: MoeRows) -> F64:

@@ -15,8 +15,8 @@ from gpuwise.calibrate.validation import Scores, fitting
 from gpuwise.errors import UnknownNameError, UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_json
+from gpuwise.predict.kernels.experts.coefficients import SAME_KERNELS, Coefficients, coefficients_of, duration_class
 from gpuwise.predict.kernels.experts.loads import Distribution
-from gpuwise.predict.kernels.experts.situations import SAME_KERNELS, Situation, duration_class, situation
 
 F64 = NDArray[np.float64]
 
@@ -38,7 +38,7 @@ def score(folder: Path, all_check: bool) -> Scores | None:
     reason = np.full(len(rows), "", dtype=object)
     for gpu, dtype, kernel, way, index in _calls(rows):
         try:
-            accelerator, s = _situation(gpu, dtype, kernel)
+            accelerator, s = _coefficients(gpu, dtype, kernel)
         except (UnpredictableError, UnknownNameError) as error:
             reason[index] = error.message
             continue
@@ -76,11 +76,11 @@ def _calls(rows: MoeRows) -> list[tuple[str, str, str, Distribution, NDArray[np.
     return out
 
 
-def _situation(gpu: str, dtype: str, kernel: str) -> tuple[Accelerator, Situation]:
+def _coefficients(gpu: str, dtype: str, kernel: str) -> tuple[Accelerator, Coefficients]:
     accelerator = accelerator_of(gpu)
     if accelerator is None:
         raise UnpredictableError("unknown accelerator", f"the catalogue has no {gpu!r}")
-    return accelerator, situation(accelerator, dtype, kernel)
+    return accelerator, coefficients_of(accelerator, dtype, kernel)
 
 
 def roofline_share(accelerator: Accelerator, dtype: str, kernel: str) -> float:

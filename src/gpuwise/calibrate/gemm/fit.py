@@ -31,10 +31,10 @@ from gpuwise.calibrate.optimizers import least_squares
 from gpuwise.errors import DataError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.kernels import boosted
+from gpuwise.predict.kernels.gemm.coefficients import DURATION_EDGES_S, SCALE_ROWS, build, features, host_floor_of
 from gpuwise.predict.kernels.gemm.formats import IMPLEMENTATIONS, math_dtype, rate_share
-from gpuwise.predict.kernels.gemm.physics import FIELDS, Coefficients, device_of, physical_time
+from gpuwise.predict.kernels.gemm.physics import FIELDS, PhysicalCoefficients, device_of, physical_time
 from gpuwise.predict.kernels.gemm.product import evaluate_as_measured, joined_with_host
-from gpuwise.predict.kernels.gemm.situations import DURATION_EDGES_S, SCALE_ROWS, build, features, host_floor_of
 
 F64 = NDArray[np.float64]
 Document = dict[str, Any]
@@ -329,7 +329,7 @@ def _residuals(key: str, data: dict[str, GemmRows], document: Document, active: 
     form = IMPLEMENTATIONS[key].form
 
     def residuals(x: F64) -> F64:
-        c = Coefficients(**_coefficients(active, x))
+        c = PhysicalCoefficients(**_coefficients(active, x))
         out: list[F64] = []
         for device, r, floor in parts:
             time = physical_time(c, device, form, r.m, r.n, r.k, np.ones(len(r)))

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from gpuwise.calibrate.gemm.rows import FIT, GemmRows, accelerator_of, settled
 from gpuwise.calibrate.validation import log_sigma_of
 from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.predict.kernels.gemm.coefficients import DURATION_EDGES_S, build, duration_class
 from gpuwise.predict.kernels.gemm.product import evaluate_as_measured
-from gpuwise.predict.kernels.gemm.situations import DURATION_EDGES_S, build, duration_class
 
 F64 = NDArray[np.float64]
 Document = dict[str, Any]
@@ -127,7 +127,7 @@ def transfer_report(rows: GemmRows, document: Document, refit: Refit) -> dict[st
 
 
 def intervals(errors: Mapping[str, Any], transfer: Mapping[str, Any]) -> dict[str, Any]:
-    """Interval widths by situation; a class with too few rows takes its neighbour's."""
+    """Interval widths by provenance; a class with too few rows takes its neighbour's."""
     fitted = {key: filled(e["log_sigma"]) for key, e in errors.items()}
     derived: dict[str, list[float]] = {}
     for key in sorted({k.split("/")[0] for k in transfer["sibling"]}):

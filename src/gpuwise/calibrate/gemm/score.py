@@ -14,8 +14,8 @@ from gpuwise.calibrate.validation import Scores, fitting
 from gpuwise.errors import UnknownNameError, UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_arrays, load_json
+from gpuwise.predict.kernels.gemm.coefficients import Coefficients, coefficients_of, duration_class, sigma_as_measured
 from gpuwise.predict.kernels.gemm.formats import IMPLEMENTATIONS, implementation_name
-from gpuwise.predict.kernels.gemm.situations import Situation, duration_class, sigma_as_measured, situation
 
 F64 = NDArray[np.float64]
 
@@ -42,7 +42,7 @@ def score(folder: Path, all_check: bool) -> Scores | None:
         for name in rows.take(here).implementation.distinct():
             index = np.flatnonzero(here & (rows.implementation == name))
             try:
-                accelerator, s = _situation(gpu, name)
+                accelerator, s = _coefficients(gpu, name)
             except (UnpredictableError, UnknownNameError) as error:
                 reason[index] = error.message
                 continue
@@ -64,20 +64,20 @@ def score(folder: Path, all_check: bool) -> Scores | None:
     )
 
 
-def _situation(gpu: str, name: str) -> tuple[Accelerator, Situation]:
+def _coefficients(gpu: str, name: str) -> tuple[Accelerator, Coefficients]:
     accelerator = accelerator_of(gpu)
     if accelerator is None:
         raise UnpredictableError("unknown accelerator", f"the catalogue has no {gpu!r}")
-    return accelerator, situation(accelerator, implementation_name(name, None))
+    return accelerator, coefficients_of(accelerator, implementation_name(name, None))
 
 
-def roofline(s: Situation, rows: GemmRows) -> F64:
+def roofline(c: Coefficients, rows: GemmRows) -> F64:
     """Seconds [R] at peak rate or full bandwidth, whichever is longer."""
-    form = s.form
+    form = c.form
     bytes_moved = rows.m * rows.k * form.a + rows.n * rows.k * form.b + rows.m * rows.n * form.c
     return np.maximum(
-        2.0 * rows.m * rows.n * rows.k / s.device.rate_flop_per_s,
-        bytes_moved / s.device.bandwidth_bytes_per_s,
+        2.0 * rows.m * rows.n * rows.k / c.device.rate_flop_per_s,
+        bytes_moved / c.device.bandwidth_bytes_per_s,
     )
 
 

@@ -20,8 +20,8 @@ from gpuwise.calibrate.machine.fit import fit_family
 from gpuwise.errors import DataError
 from gpuwise.predict.coefficients import load_arrays, load_json
 from gpuwise.predict.kernels.corrections import evaluate as evaluate_correction
+from gpuwise.predict.kernels.gemm.coefficients import build, duration_class
 from gpuwise.predict.kernels.gemm.product import evaluate
-from gpuwise.predict.kernels.gemm.situations import build, duration_class
 
 CARDS = (("a100_sxm", "bf16"), ("h100_sxm", "bf16"), ("h100_sxm", "fp8"), ("b200_sxm", "bf16"), ("l40s", "bf16"), ("l40s", "fp8"))
 """Devices and formats whose table was timed in CUDA graphs."""

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.memory.library_workspaces import Version, version_of
-from gpuwise.predict.memory.workspaces import base_name, situation_of
+from gpuwise.predict.memory.workspaces import base_name, environment_of
 from gpuwise.predict.memory.workspaces_convolution import is_contiguous_too, is_depthwise, takes_depthwise
-from gpuwise.predict.memory.workspaces_kernels import Situation, is_channels_last
+from gpuwise.predict.memory.workspaces_kernels import KernelEnvironment, is_channels_last
 from gpuwise.workload.capture.record.capture import Capture, Signature, TensorSpec
 
 MOST_ELEMENTS = 2**31 - 1
@@ -40,8 +40,8 @@ class KernelFailure:
 
 def kernel_failures(capture: Capture, accelerator: Accelerator, torch_version: str | None = None) -> tuple[KernelFailure, ...]:
     """The operations of ``capture`` whose kernel cannot take their sizes, one entry a reason, in program order."""
-    situation = situation_of(capture, accelerator, torch_version)
-    reasons = [_reason(s, situation) for s in capture.signatures]
+    environment = environment_of(capture, accelerator, torch_version)
+    reasons = [_reason(s, environment) for s in capture.signatures]
     if not any(reasons):
         return ()
     first: dict[str, int] = {}
@@ -52,9 +52,9 @@ def kernel_failures(capture: Capture, accelerator: Accelerator, torch_version: s
     return tuple(KernelFailure(op, reason) for reason, op in first.items())
 
 
-def _reason(signature: Signature, situation: Situation) -> str:
+def _reason(signature: Signature, environment: KernelEnvironment) -> str:
     rule = RULES.get(base_name(signature.op))
-    return rule(signature, situation) if rule is not None and signature.inputs else ""
+    return rule(signature, environment) if rule is not None and signature.inputs else ""
 
 
 def _elements(specs: Sequence[TensorSpec]) -> int:
@@ -69,7 +69,7 @@ def _grid(kernel: str, what: str, n: int) -> str:
     return f"{kernel} starts a block for each {what}, and {n:,} is above the {MOST_BLOCKS:,} of a grid" if n > MOST_BLOCKS else ""
 
 
-def _depthwise_convolution(signature: Signature, situation: Situation) -> str:
+def _depthwise_convolution(signature: Signature, environment: KernelEnvironment) -> str:
     """torch's own depthwise kernels check for 32-bit indices (native/cuda/DepthwiseConv2d.cu; pytorch#80020, #155225) until
     such convolutions are cuDNN's (pytorch#153101), which has none with 64 bits in channels-last: up to 2.4 networks with 1.0 to
     1.12 x 2^31 elements in one ran in pieces of the batch, on 2.9.1 four with 1.12 to 1.15 stopped with memory to spare."""
@@ -78,28 +78,28 @@ def _depthwise_convolution(signature: Signature, situation: Situation) -> str:
     if len(x.shape) != 4 or not is_depthwise(signature, x, w):
         return ""
     last = is_channels_last(x) and not is_contiguous_too(x)
-    recent = situation.torch >= DEPTHWISE_SINCE
-    if recent != last or (not last and takes_depthwise(signature, x, w, situation)):
+    recent = environment.torch >= DEPTHWISE_SINCE
+    if recent != last or (not last and takes_depthwise(signature, x, w, environment)):
         return ""
     tensors = signature.inputs[:2] if backwards else (x, *signature.outputs[:1])
     return _too_many("the depthwise convolution", _elements(tensors))
 
 
-def _reflection(signature: Signature, situation: Situation) -> str:
+def _reflection(signature: Signature, environment: KernelEnvironment) -> str:
     """Input and output must fit 32-bit indices (native/cuda/ReflectionPad.cu)."""
     return _too_many("reflection padding", _elements((*signature.inputs, *signature.outputs)))
 
 
-def _efficient_attention(signature: Signature, situation: Situation) -> str:
+def _efficient_attention(signature: Signature, environment: KernelEnvironment) -> str:
     """Sequences and heads are grid dimensions (mem_eff_attention/kernel_forward.h getBlocksGrid; pytorch#142228, #146704)."""
     batch, heads = signature.inputs[0].shape[:2]
     backwards = base_name(signature.op).endswith("backward")
-    chunked = situation.torch >= CHUNKED_SINCE and (backwards or not _elements(signature.outputs[1:2]))
+    chunked = environment.torch >= CHUNKED_SINCE and (backwards or not _elements(signature.outputs[1:2]))
     kernel = "memory-efficient attention"
     return (not chunked and _grid(kernel, "sequence", batch)) or _grid(kernel, "head", heads)
 
 
-def _flash_attention(signature: Signature, situation: Situation) -> str:
+def _flash_attention(signature: Signature, environment: KernelEnvironment) -> str:
     """Sequences and heads are grid dimensions (flash_fwd_launch_template.h; flash-attention#1786); the backward counts the
     query gradients' accumulator [B, H, S up to 128, D at least 32] in 32 bits (PriorLabs/TabPFN#1184)."""
     backwards = base_name(signature.op).endswith("backward")
@@ -114,24 +114,24 @@ def _flash_attention(signature: Signature, situation: Situation) -> str:
     return grid or (_too_many(f"{kernel}'s backward", accumulated) if backwards and accumulated > 2**31 else "")
 
 
-def _bilinear(signature: Signature, situation: Situation) -> str:
+def _bilinear(signature: Signature, environment: KernelEnvironment) -> str:
     """Channels-last kernels compute grids in 32 bits (pytorch#185788)."""
-    known = situation.torch < BILINEAR_SINCE and is_channels_last(signature.inputs[0])
+    known = environment.torch < BILINEAR_SINCE and is_channels_last(signature.inputs[0])
     return _too_many("channels-last bilinear upsampling", _elements((*signature.inputs, *signature.outputs))) if known else ""
 
 
-def _average_pool(signature: Signature, situation: Situation) -> str:
+def _average_pool(signature: Signature, environment: KernelEnvironment) -> str:
     """The count of outputs is cut down to ``int`` (native/cuda/AveragePool2d.cu safe_downcast); with inputs of 3.8 x 2^31
     elements and fewer outputs networks ran."""
     return _too_many("average pooling", _elements(signature.outputs))
 
 
-def _adaptive_pool_backward(signature: Signature, situation: Situation) -> str:
+def _adaptive_pool_backward(signature: Signature, environment: KernelEnvironment) -> str:
     """Plane offsets are 32-bit products (pytorch#188957)."""
     return _too_many("the backward of adaptive average pooling", _elements((*signature.inputs, *signature.outputs)))
 
 
-RULES: dict[str, Callable[[Signature, Situation], str]] = {
+RULES: dict[str, Callable[[Signature, KernelEnvironment], str]] = {
     "convolution": _depthwise_convolution,
     "_convolution": _depthwise_convolution,
     "convolution_backward": _depthwise_convolution,

@@ -18,11 +18,11 @@ from gpuwise.errors import DataError, InputError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.memory import workspaces_attention, workspaces_convolution, workspaces_kernels
 from gpuwise.predict.memory.library_workspaces import cublas_workspace_bytes, version_of, workspace_tables
-from gpuwise.predict.memory.workspaces_kernels import Situation
+from gpuwise.predict.memory.workspaces_kernels import KernelEnvironment
 from gpuwise.workload.capture.record.capture import Capture, Category, Signature
 
 I64 = NDArray[np.int64]
-Rule = Callable[[Signature, Situation], tuple[int, ...]]
+Rule = Callable[[Signature, KernelEnvironment], tuple[int, ...]]
 
 RULES: dict[str, Rule] = {
     **workspaces_attention.RULES,
@@ -60,12 +60,12 @@ class Events:
         return np.cumsum(self.event_sign.astype(np.int64) * self.storage_bytes[self.event_storage])
 
 
-def situation_of(capture: Capture, accelerator: Accelerator, torch_version: str | None = None) -> Situation:
-    """What decides kernels and their workspaces. Raises InputError on a version that is not one."""
+def environment_of(capture: Capture, accelerator: Accelerator, torch_version: str | None = None) -> KernelEnvironment:
+    """The kernel environment of ``capture`` on ``accelerator``. Raises InputError when the torch version cannot be parsed."""
     settings = capture.settings
     capability = accelerator.compute_capability
     major, minor = (int(p) for p in capability.split(".")) if capability else settings.capability
-    return Situation(
+    return KernelEnvironment(
         capability=(major, minor),
         compute_units=accelerator.compute_units or 0,
         torch=version_of(torch_version or settings.torch_version),
@@ -75,15 +75,15 @@ def situation_of(capture: Capture, accelerator: Accelerator, torch_version: str 
     )
 
 
-def cublas_bytes(situation: Situation) -> int:
+def cublas_bytes(environment: KernelEnvironment) -> int:
     """The workspace of a cuBLAS handle on a stream, as torch allocates it; 0 where cuBLAS holds its own (before 1.13)."""
-    return cublas_workspace_bytes(situation.capability, situation.torch)
+    return cublas_workspace_bytes(environment.capability, environment.torch)
 
 
-def cublaslt_bytes(situation: Situation) -> int:
+def cublaslt_bytes(environment: KernelEnvironment) -> int:
     """cuBLASLt's workspace while a product with a fused bias runs; 0 where it shares cuBLAS's (from 2.8)."""
     table = workspace_tables()["cublaslt"]
-    if situation.torch >= version_of(table["unified_since"]) or situation.torch < version_of(table["in_use_since"]):
+    if environment.torch >= version_of(table["unified_since"]) or environment.torch < version_of(table["in_use_since"]):
         return 0
     return int(table["default_bytes"])
 
@@ -94,12 +94,12 @@ def base_name(op: str) -> str:
     return parts[1] if len(parts) > 2 else parts[-2] if len(parts) == 2 else op
 
 
-def hidden_bytes(signature: Signature, situation: Situation) -> tuple[int, ...]:
+def hidden_bytes(signature: Signature, environment: KernelEnvironment) -> tuple[int, ...]:
     """Sizes of the storages that a call of ``signature`` makes and frees inside, in the order it makes them."""
     name = base_name(signature.op)
     rule = RULES.get(name)
-    sizes = rule(signature, situation) if rule else ()
-    if name == "addmm" and (lt := cublaslt_bytes(situation)):
+    sizes = rule(signature, environment) if rule else ()
+    if name == "addmm" and (lt := cublaslt_bytes(environment)):
         sizes = (*sizes, lt)
     if any(s < 0 for s in sizes):
         raise DataError(f"the workspace rule of {signature.op} gave a negative size")
@@ -115,11 +115,11 @@ def with_workspaces(
     Per stream, cuBLAS's workspace is born at the first product and stays. A search of cuDNN's benchmark mode takes at
     most what the live storages leave of ``room_bytes``; with 0 it takes nothing.
     """
-    situation = situation_of(capture, accelerator, torch_version)
-    kept_op, kept = _handles(capture, situation)
-    search_op, search = _searches(capture, situation)
+    environment = environment_of(capture, accelerator, torch_version)
+    kept_op, kept = _handles(capture, environment)
+    search_op, search = _searches(capture, environment)
     search = _within(search, search_op, capture, room_bytes)
-    held_op, held = _held(capture, situation)
+    held_op, held = _held(capture, environment)
     n = len(capture.storage_bytes)
     added = np.concatenate([kept, search, held])
     added_op = np.concatenate([kept_op, search_op, held_op])
@@ -159,9 +159,9 @@ def with_workspaces(
     )
 
 
-def _held(capture: Capture, situation: Situation) -> tuple[I64, I64]:
+def _held(capture: Capture, environment: KernelEnvironment) -> tuple[I64, I64]:
     """Operation and bytes of every hidden storage, in program order."""
-    sizes = [hidden_bytes(s, situation) for s in capture.signatures]
+    sizes = [hidden_bytes(s, environment) for s in capture.signatures]
     has = np.array([bool(s) for s in sizes], dtype=bool)
     ops = np.flatnonzero(has[capture.op_signature]) if has.size else np.zeros(0, dtype=np.int64)
     kinds: list[int] = capture.op_signature[ops].tolist()
@@ -170,10 +170,12 @@ def _held(capture: Capture, situation: Situation) -> tuple[I64, I64]:
     return np.repeat(ops, counts).astype(np.int64), np.array([b for p in per_op for b in p], dtype=np.int64)
 
 
-def _searches(capture: Capture, situation: Situation) -> tuple[I64, I64]:
+def _searches(capture: Capture, environment: KernelEnvironment) -> tuple[I64, I64]:
     """In benchmark mode, the first call of each kind of convolution: cuDNN tries its algorithms with the largest
     workspace among them, then torch empties its cache (cudnn/Conv_v7.cpp, Conv_v8.cpp)."""
-    tried = [workspaces_convolution.search_bytes(s, situation) for s in capture.signatures] if situation.cudnn_benchmark else []
+    tried = (
+        [workspaces_convolution.search_bytes(s, environment) for s in capture.signatures] if environment.cudnn_benchmark else []
+    )
     searched = [i for i, size in enumerate(tried) if size is not None]
     if not searched:
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
@@ -194,9 +196,9 @@ def _within(search: I64, search_op: I64, capture: Capture, room_bytes: float) ->
     return np.clip(search, 0, np.maximum(room_bytes - held, 0)).astype(np.int64)
 
 
-def _handles(capture: Capture, situation: Situation) -> tuple[I64, I64]:
+def _handles(capture: Capture, environment: KernelEnvironment) -> tuple[I64, I64]:
     """First product on each stream, and the bytes its handle keeps."""
-    size = cublas_bytes(situation)
+    size = cublas_bytes(environment)
     blas = np.array([base_name(s.op) in BLAS for s in capture.signatures], dtype=bool)
     if not size or not blas.any():
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from gpuwise.predict.memory.workspaces_kernels import Situation, is_contiguous, item_bytes, tensor_bytes
+from gpuwise.predict.memory.workspaces_kernels import KernelEnvironment, is_contiguous, item_bytes, tensor_bytes
 from gpuwise.workload.capture.record.capture import Signature, TensorSpec
 
 
@@ -40,7 +40,7 @@ def split_count(blocks: int, units: int, key_blocks: int, most: int = 128) -> in
     return next((n for n, e in enumerate(efficiency, 1) if e > 0 and e >= 0.85 * best), 1)
 
 
-def flash_forward(signature: Signature, situation: Situation) -> tuple[int, ...]:
+def flash_forward(signature: Signature, environment: KernelEnvironment) -> tuple[int, ...]:
     """With few blocks and no dropout the keys are split: fp32 partial outputs [splits, B, H, Sq, Dr] and log-sums
     (flash_attn/flash_api.cpp mha_fwd, set_params_splitkv)."""
     if len(signature.inputs) < 2 or len(signature.inputs[0].shape) != 4 or signature.attribute("dropout_p", 0.0):
@@ -48,13 +48,13 @@ def flash_forward(signature: Signature, situation: Situation) -> tuple[int, ...]
     b, h, sq, d = signature.inputs[0].shape
     sk = signature.inputs[1].shape[2]
     block = 256 if d <= 64 else 128 if d <= 128 else 64
-    splits = split_count(b * h * -(-sq // 64), 2 * situation.compute_units, -(-sk // block))
+    splits = split_count(b * h * -(-sq // 64), 2 * environment.compute_units, -(-sk // block))
     if splits <= 1:
         return ()
     return (4 * splits * b * h * sq, 4 * splits * b * h * sq * _up(d, 32 if d <= 128 else 64))
 
 
-def flash_backward(signature: Signature, situation: Situation) -> tuple[int, ...]:
+def flash_backward(signature: Signature, environment: KernelEnvironment) -> tuple[int, ...]:
     """softmax_d [B, H, Sq up to 128] and dq_accum [B, Sq up to 128, H, D rounded] in fp32 (one for each split if
     deterministic), dk and dv for every query head when keys are shared, and dense copies of a gradient and an output in
     another order (flash_attn/flash_api.cpp mha_bwd, transformers/cuda/attention_backward.cu)."""
@@ -64,7 +64,7 @@ def flash_backward(signature: Signature, situation: Situation) -> tuple[int, ...
     b, h, sq, d = q.shape
     hk, sk = k.shape[1], k.shape[2]
     rows = _up(sq, 128)
-    accumulators = -(-situation.compute_units // (b * h)) if situation.deterministic and situation.compute_units else 1
+    accumulators = -(-environment.compute_units // (b * h)) if environment.deterministic and environment.compute_units else 1
     sizes = [tensor_bytes(gradient)] if not _bshd_contiguous(gradient) else []
     sizes += [4 * b * h * rows, 4 * accumulators * b * rows * h * _up(d, 32 if d <= 128 else 64)]
     if hk != h:
@@ -73,7 +73,7 @@ def flash_backward(signature: Signature, situation: Situation) -> tuple[int, ...
     return tuple(sizes)
 
 
-def efficient_forward(signature: Signature, _: Situation) -> tuple[int, ...]:
+def efficient_forward(signature: Signature, _: KernelEnvironment) -> tuple[int, ...]:
     """Half-precision heads wider than 128 accumulate their output in fp32 [B, Sq, H, D]
     (mem_eff_attention/kernel_forward.h kNeedsOutputAccumulatorBuffer)."""
     q, v = signature.inputs[0], signature.inputs[min(2, len(signature.inputs) - 1)]
@@ -83,7 +83,7 @@ def efficient_forward(signature: Signature, _: Situation) -> tuple[int, ...]:
     return (4 * b * sq * h * v.shape[-1],)
 
 
-def efficient_backward(signature: Signature, situation: Situation) -> tuple[int, ...]:
+def efficient_backward(signature: Signature, environment: KernelEnvironment) -> tuple[int, ...]:
     """delta [B, H, Sq] in fp32, and by precision (mem_eff_attention/kernel_backward.h, attention_backward.cu
     _efficient_attention_backward): fp32 and V100's wide heads make it as a product of the output's size; half precision
     accumulates dq in fp32 tiles, and beyond the block's 64 or 128 columns dk and dv too."""
@@ -95,10 +95,10 @@ def efficient_backward(signature: Signature, situation: Situation) -> tuple[int,
     width = max(d, dv)
     half = item_bytes(q.dtype) <= 2
     sizes = [tensor_bytes(gradient)] if not _bshd_contiguous(gradient) else []
-    block = 64 if width <= 64 or situation.capability < (8, 0) else 128
+    block = 64 if width <= 64 or environment.capability < (8, 0) else 128
     in_registers = half and width <= block
     sizes.append(4 * b * h * sq)
-    if not half or (not in_registers and situation.capability[0] == 7 and situation.capability[1] == 0):
+    if not half or (not in_registers and environment.capability[0] == 7 and environment.capability[1] == 0):
         out = 4 * b * sq * h * dv
         # the product, and fp32 copies of its two factors where they are narrower
         sizes += [out] if not half else [out, out, out]
@@ -110,7 +110,7 @@ def efficient_backward(signature: Signature, situation: Situation) -> tuple[int,
     return tuple(sizes)
 
 
-def cudnn_backward(signature: Signature, _: Situation) -> tuple[int, ...]:
+def cudnn_backward(signature: Signature, _: KernelEnvironment) -> tuple[int, ...]:
     """An estimate: cuDNN does not publish its plan's size; dq in fp32 and the row sums, as every fused backward needs."""
     if len(signature.inputs) < 2 or len(signature.inputs[1].shape) != 4:
         return ()
@@ -118,7 +118,7 @@ def cudnn_backward(signature: Signature, _: Situation) -> tuple[int, ...]:
     return (4 * b * h * sq * d, 4 * b * h * sq)
 
 
-RULES: dict[str, Callable[[Signature, Situation], tuple[int, ...]]] = {
+RULES: dict[str, Callable[[Signature, KernelEnvironment], tuple[int, ...]]] = {
     "_scaled_dot_product_flash_attention": flash_forward,
     "_scaled_dot_product_flash_attention_backward": flash_backward,
     "_scaled_dot_product_efficient_attention": efficient_forward,

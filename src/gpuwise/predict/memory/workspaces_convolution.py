@@ -19,7 +19,7 @@ from functools import cache
 from typing import cast
 
 from gpuwise.predict.coefficients import load_json
-from gpuwise.predict.memory.workspaces_kernels import Situation, is_channels_last, is_dense, item_bytes, tensor_bytes
+from gpuwise.predict.memory.workspaces_kernels import KernelEnvironment, is_channels_last, is_dense, item_bytes, tensor_bytes
 from gpuwise.workload.capture.record.capture import Signature, TensorSpec
 
 
@@ -41,12 +41,12 @@ def is_depthwise(signature: Signature, x: TensorSpec, w: TensorSpec) -> bool:
     return groups > 1 and groups == x.shape[1] and w.shape[0] % groups == 0 and w.shape[1] == 1
 
 
-def takes_depthwise(signature: Signature, x: TensorSpec, w: TensorSpec, situation: Situation) -> bool:
+def takes_depthwise(signature: Signature, x: TensorSpec, w: TensorSpec, environment: KernelEnvironment) -> bool:
     """Whether cuDNN takes a depthwise convolution from torch's own kernels (native/Convolution.cpp use_cudnn_depthwise and
     check_cudnn_depthwise_workload_with_filter): any in channels-last, and in half precision the filters it is fast at."""
     if is_channels_last(x) and not is_contiguous_too(x):
         return True
-    if len(x.shape) != 4 or x.dtype not in ("fp16", "bf16") or situation.capability < (7, 0):
+    if len(x.shape) != 4 or x.dtype not in ("fp16", "bf16") or environment.capability < (7, 0):
         return False
     stride, dilation = (cast("tuple[int, ...]", signature.attribute(n, (1, 1))) for n in ("stride", "dilation"))
     channels, height, width = x.shape[1:]
@@ -60,12 +60,12 @@ def takes_depthwise(signature: Signature, x: TensorSpec, w: TensorSpec, situatio
     return stride[-1] == 2 and size > 1 and (x.shape[0] == 1 or channels >= 512 or (channels >= 256 and width >= 28))
 
 
-def tensor_cores(dtype: str, situation: Situation) -> bool:
+def tensor_cores(dtype: str, environment: KernelEnvironment) -> bool:
     """Whether cuDNN runs a convolution of this format on tensor cores: half precision since Volta, fp32 as TF32 since
     Ampere where ``torch.backends.cudnn.allow_tf32`` is set (the default)."""
     if dtype in ("fp16", "bf16"):
-        return situation.capability >= (7, 0)
-    return dtype == "fp32" and situation.cudnn_tf32 and situation.capability >= (8, 0)
+        return environment.capability >= (7, 0)
+    return dtype == "fp32" and environment.cudnn_tf32 and environment.capability >= (8, 0)
 
 
 def _layout_copies(tensors: tuple[TensorSpec, ...]) -> tuple[int, ...]:
@@ -73,16 +73,16 @@ def _layout_copies(tensors: tuple[TensorSpec, ...]) -> tuple[int, ...]:
     return tuple(tensor_bytes(t) for t in tensors if not is_dense(t))
 
 
-def forward(signature: Signature, situation: Situation) -> tuple[int, ...]:
+def forward(signature: Signature, environment: KernelEnvironment) -> tuple[int, ...]:
     """Workspace of one forward convolution, with the copies of operands that are not dense."""
     if len(signature.inputs) < 2 or not signature.outputs or len(signature.inputs[0].shape) < 3:
         return ()
     x, w, y = signature.inputs[0], signature.inputs[1], signature.outputs[0]
     copies = _layout_copies((x, w))
-    own = is_depthwise(signature, x, w) and not takes_depthwise(signature, x, w, situation)
+    own = is_depthwise(signature, x, w) and not takes_depthwise(signature, x, w, environment)
     if own or (is_channels_last(x) and not is_contiguous_too(x)):
         return copies
-    if not tensor_cores(x.dtype, situation) or _is_pointwise(w):
+    if not tensor_cores(x.dtype, environment) or _is_pointwise(w):
         return copies
     fitted = shares()
     size = fitted["read"] * tensor_bytes(x) + fitted["written"] * tensor_bytes(y) + fitted["filter"] * tensor_bytes(w)
@@ -105,7 +105,7 @@ def columns_bytes(x: TensorSpec, w: TensorSpec, y: TensorSpec) -> int:
     return x.shape[0] * x.shape[1] * math.prod(w.shape[2:]) * math.prod(y.shape[2:]) * item_bytes(x.dtype)
 
 
-def backward(signature: Signature, situation: Situation) -> tuple[int, ...]:
+def backward(signature: Signature, environment: KernelEnvironment) -> tuple[int, ...]:
     """The larger of the workspaces of the gradient to the data and to the filter: they run one after the other."""
     if len(signature.inputs) < 3 or len(signature.inputs[0].shape) < 3:
         return ()
@@ -118,7 +118,7 @@ def backward(signature: Signature, situation: Situation) -> tuple[int, ...]:
     if is_channels_last(x) and not is_contiguous_too(x):
         # half-precision filters are summed in fp32
         return (*copies, filter_fp32)
-    if not tensor_cores(x.dtype, situation) or _is_pointwise(w):
+    if not tensor_cores(x.dtype, environment) or _is_pointwise(w):
         return copies
     mask = cast("tuple[bool, ...]", signature.attribute("output_mask", (True, True, True)))
     data, filters = bool(mask[0]), bool(mask[1])
@@ -129,7 +129,7 @@ def backward(signature: Signature, situation: Situation) -> tuple[int, ...]:
     return (*copies, int(max(to_data, to_filter, columns)))
 
 
-def search_bytes(signature: Signature, situation: Situation) -> int | None:
+def search_bytes(signature: Signature, environment: KernelEnvironment) -> int | None:
     """What cuDNN's benchmark mode holds while it tries its plans on this convolution: the largest workspace among them,
     fitted as ``search`` times the columns of an explicit product. 1 x 1 and grouped convolutions hold nothing worth naming.
     None for what cuDNN does not search."""
@@ -149,7 +149,7 @@ def search_bytes(signature: Signature, situation: Situation) -> int | None:
     return int(shares()["search"] * columns_bytes(x, w, y))
 
 
-RULES: dict[str, Callable[[Signature, Situation], tuple[int, ...]]] = {
+RULES: dict[str, Callable[[Signature, KernelEnvironment], tuple[int, ...]]] = {
     "convolution": forward,
     "cudnn_convolution": forward,
     "_convolution": forward,

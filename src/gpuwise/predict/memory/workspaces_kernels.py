@@ -16,8 +16,8 @@ from gpuwise.workload.capture.record.capture import Signature, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
-    """What decides which kernel runs and what it holds."""
+class KernelEnvironment:
+    """GPU, torch version and library settings that decide which kernel an operation runs and the storages it allocates."""
 
     capability: tuple[int, int]
     compute_units: int
@@ -64,10 +64,10 @@ def is_dense(spec: TensorSpec) -> bool:
     return is_contiguous(spec) or is_channels_last(spec)
 
 
-def _copies(*positions: int) -> Callable[[Signature, Situation], tuple[int, ...]]:
+def _copies(*positions: int) -> Callable[[Signature, KernelEnvironment], tuple[int, ...]]:
     """Inputs at ``positions`` are made dense first (``.contiguous()`` in the kernel's C++)."""
 
-    def rule(signature: Signature, _: Situation) -> tuple[int, ...]:
+    def rule(signature: Signature, _: KernelEnvironment) -> tuple[int, ...]:
         inputs = signature.inputs
         return tuple(tensor_bytes(inputs[p]) for p in positions if p < len(inputs) and not is_dense(inputs[p]))
 
@@ -84,14 +84,14 @@ def _matrix_needs_copy(spec: TensorSpec) -> bool:
     return not (row_major or column_major)
 
 
-def product(signature: Signature, _: Situation) -> tuple[int, ...]:
+def product(signature: Signature, _: KernelEnvironment) -> tuple[int, ...]:
     """Operands that cuBLAS cannot read in place are copied (cuda/Blas.cpp prepare_matrix_for_cublas,
     prepare_batch_matrix_for_cublas); the product's two operands are the last two inputs."""
     operands = signature.inputs[-2:]
     return tuple(tensor_bytes(o) for o in operands if _matrix_needs_copy(o))
 
 
-def group_norm(signature: Signature, _: Situation) -> tuple[int, ...]:
+def group_norm(signature: Signature, _: KernelEnvironment) -> tuple[int, ...]:
     """Scale and shift of each channel, a and b [N, C] (cuda/group_norm_kernel.cu GroupNormKernelImplInternal)."""
     x = signature.inputs[0]
     n, c = x.shape[0], x.shape[1] if len(x.shape) > 1 else 1
@@ -99,7 +99,7 @@ def group_norm(signature: Signature, _: Situation) -> tuple[int, ...]:
     return (*copy, 4 * n * c, 4 * n * c)
 
 
-def group_norm_backward(signature: Signature, _: Situation) -> tuple[int, ...]:
+def group_norm_backward(signature: Signature, _: KernelEnvironment) -> tuple[int, ...]:
     """ds, db and c1 [N, C], c2 and c3 [N, groups] (cuda/group_norm_kernel.cu GroupNormBackwardKernelImplInternal)."""
     x = signature.inputs[:2][-1]
     n, c = x.shape[0], x.shape[1] if len(x.shape) > 1 else 1
@@ -113,7 +113,7 @@ SORT_FREE_INDICES = 3072
 ROWS_PER_THREAD = 10
 
 
-def embedding_backward(signature: Signature, _: Situation) -> tuple[int, ...]:
+def embedding_backward(signature: Signature, _: KernelEnvironment) -> tuple[int, ...]:
     """Sorted and original indices, the sort's second buffers, and partial sums of up to
     ``n / 10 + min(n, rows)`` segments in fp32 (cuda/EmbeddingBackwardKernel.cu; up to 3072 indices none are made)."""
     if len(signature.inputs) < 2:
@@ -141,7 +141,7 @@ def embedding_backward(signature: Signature, _: Situation) -> tuple[int, ...]:
     )
 
 
-def index_put(signature: Signature, _: Situation) -> tuple[int, ...]:
+def index_put(signature: Signature, _: KernelEnvironment) -> tuple[int, ...]:
     """Accumulating writes sort the linear index: it, its sorted form and the order of the rows, with the sort's buffers
     (cuda/Indexing.cu index_put_with_sort_kernel)."""
     if signature.attribute("accumulate") is not True or len(signature.inputs) < 2:
@@ -151,13 +151,13 @@ def index_put(signature: Signature, _: Situation) -> tuple[int, ...]:
     return (8 * n, 8 * n, 8 * n, 16 * n)
 
 
-def sort(signature: Signature, _: Situation) -> tuple[int, ...]:
+def sort(signature: Signature, _: KernelEnvironment) -> tuple[int, ...]:
     """Keys and 8-byte positions twice (cuda/Sort.cpp sort_cuda_kernel: radix sort with double buffers)."""
     n = math.prod(signature.inputs[0].shape)
     return (n * item_bytes(signature.inputs[0].dtype), 8 * n)
 
 
-def top_k(signature: Signature, _: Situation) -> tuple[int, ...]:
+def top_k(signature: Signature, _: KernelEnvironment) -> tuple[int, ...]:
     """Nothing but what sorting the k found needs (cuda/TensorTopK.cpp)."""
     if not signature.outputs:
         return ()
@@ -165,7 +165,7 @@ def top_k(signature: Signature, _: Situation) -> tuple[int, ...]:
     return (k * item_bytes(signature.inputs[0].dtype), 8 * k) if signature.attribute("sorted", True) else ()
 
 
-RULES: dict[str, Callable[[Signature, Situation], tuple[int, ...]]] = {
+RULES: dict[str, Callable[[Signature, KernelEnvironment], tuple[int, ...]]] = {
     **dict.fromkeys(("mm", "addmm", "bmm", "baddbmm"), product),
     "native_group_norm": group_norm,
     "native_group_norm_backward": group_norm_backward,

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from gpuwise.errors import InputError, UnknownNameError, UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
+from gpuwise.predict.kernels.experts.coefficients import coefficients_of
 from gpuwise.predict.kernels.experts.grouped import grouped_time, moe_layer_time
 from gpuwise.predict.kernels.experts.loads import balanced, even, power_law
-from gpuwise.predict.kernels.experts.situations import situation
 from gpuwise.predict.kernels.gemm.product import gemm_time
 
 NAMES = ("a100-sxm-80gb", "h100-sxm-80gb", "h200-sxm-141gb", "l40s", "b200-sxm", "rtx-5090")
@@ -124,13 +124,13 @@ def test_a_grouped_product_is_a_batch_of_products() -> None:
 
 def test_kernels_by_name_and_by_likeness() -> None:
     h100 = known("h100-sxm-80gb")
-    assert situation(h100, "bf16", "sglang_fused_moe_triton").kernel == "sglang_fused_moe_triton"
-    renamed = situation(h100, "bf16", "vllm_unquantizedfusedmoe_triton_newexperts").kernel
+    assert coefficients_of(h100, "bf16", "sglang_fused_moe_triton").kernel == "sglang_fused_moe_triton"
+    renamed = coefficients_of(h100, "bf16", "vllm_unquantizedfusedmoe_triton_newexperts").kernel
     assert renamed == "vllm_unquantizedfusedmoe_triton_tritonexperts"
-    assert situation(h100, "bf16", "quite_something_else").basis == "fitted"
-    assert situation(known("rtx-5090"), "bf16").basis == "specified"
-    assert situation(known("h200-sxm-141gb"), "bf16").basis == "derived"
-    assert situation(h100, "fp16").basis == "derived"
+    assert coefficients_of(h100, "bf16", "quite_something_else").basis == "fitted"
+    assert coefficients_of(known("rtx-5090"), "bf16").basis == "specified"
+    assert coefficients_of(known("h200-sxm-141gb"), "bf16").basis == "derived"
+    assert coefficients_of(h100, "fp16").basis == "derived"
 
 
 def test_bad_input_is_refused() -> None:

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from gpuwise.errors import InputError, UnknownNameError, UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
 from gpuwise.predict.kernels.gemm.alignment import misaligned_time
+from gpuwise.predict.kernels.gemm.coefficients import NEAREST, coefficients_of
 from gpuwise.predict.kernels.gemm.fp32 import linear_time
 from gpuwise.predict.kernels.gemm.physics import burst_rate, physical_time
 from gpuwise.predict.kernels.gemm.product import evaluate, evaluate_as_measured, gemm_time, sustained_factor
-from gpuwise.predict.kernels.gemm.situations import NEAREST, situation
 
 NAMES = (
     "a100-sxm-80gb",
@@ -84,12 +84,12 @@ def test_siblings_keep_the_order_of_their_specifications() -> None:
 @settings(deadline=None, max_examples=40)
 @given(ACCELERATOR, SIZE, SIZE, SIZE, st.integers(0, 2), st.integers(2, 8))
 def test_the_physical_form_grows_with_every_size(name: str, m: int, n: int, k: int, which: int, factor: int) -> None:
-    s = situation(known(name), half(known(name)))
+    c = coefficients_of(known(name), half(known(name)))
     sizes = [np.array([float(x)]) for x in (m, n, k)]
     larger = [x * factor if i == which else x for i, x in enumerate(sizes)]
     one = np.ones(1)
-    before = physical_time(s.coefficients, s.device, s.form, *sizes, one)
-    after = physical_time(s.coefficients, s.device, s.form, *larger, one)
+    before = physical_time(c.physics, c.device, c.form, *sizes, one)
+    after = physical_time(c.physics, c.device, c.form, *larger, one)
     assert after >= before * (1 - 1e-9)
 
 
@@ -99,7 +99,7 @@ def test_large_products_grow_up_to_tile_effects() -> None:
     for name in ("a100-sxm-80gb", "h100-sxm-80gb", "b200-sxm"):
         base = gemm_time(known(name), "bf16", *sizes).time_s
         for i in range(3):
-            grown = gemm_time(known(name), "bf16", *(2 * s if j == i else s for j, s in enumerate(sizes))).time_s
+            grown = gemm_time(known(name), "bf16", *(2 * c if j == i else c for j, c in enumerate(sizes))).time_s
             assert (grown > 1.5 * base).all()
 
 
@@ -196,10 +196,10 @@ def test_arrays_broadcast_and_batches_add_up() -> None:
 
 
 def test_host_launch_shows_only_in_what_was_measured() -> None:
-    s = situation(known("h100-sxm-80gb"), "fp8_block")
+    c = coefficients_of(known("h100-sxm-80gb"), "fp8_block")
     small = [np.array([128.0])] * 3
-    assert s.host_floor_s > 5e-5
-    assert evaluate_as_measured(s, *small, np.ones(1)) > 4 * evaluate(s, *small, np.ones(1))
+    assert c.host_floor_s > 5e-5
+    assert evaluate_as_measured(c, *small, np.ones(1)) > 4 * evaluate(c, *small, np.ones(1))
 
 
 def test_sustained_never_gains() -> None:
@@ -237,9 +237,9 @@ def test_a_batch_is_never_shorter_than_half_of_it(name: str) -> None:
 
 def test_a_correction_is_for_units_like_the_measured_ones() -> None:
     """GeForce cards of Ada sum at half the rate of the L40S, which was measured."""
-    assert situation(known("rtx-6000-ada"), "bf16").family_trees is not None
-    assert situation(known("rtx-4090"), "bf16").family_trees is None
-    assert situation(known("h200-sxm-141gb"), "bf16").family_trees is not None
+    assert coefficients_of(known("rtx-6000-ada"), "bf16").family_trees is not None
+    assert coefficients_of(known("rtx-4090"), "bf16").family_trees is None
+    assert coefficients_of(known("h200-sxm-141gb"), "bf16").family_trees is not None
 
 
 def test_misaligned_rows_slow_the_arithmetic_not_the_memory() -> None:
@@ -271,20 +271,20 @@ def test_narrow_weights_are_slower_only_where_that_was_measured(name: str, imple
 def test_one_engines_kernel_does_not_stand_for_anothers() -> None:
     """SGLang was measured on H100, TensorRT-LLM on A100 and L40S: H200 under the latter does not take the former's."""
     h100, h200 = known("h100-sxm-80gb"), known("h200-sxm-141gb")
-    assert situation(h100, "int8_wo_sglang").basis == "fitted"
-    assert situation(h100, "int8_wo").basis == situation(h200, "int8_wo").basis == "specified"
+    assert coefficients_of(h100, "int8_wo_sglang").basis == "fitted"
+    assert coefficients_of(h100, "int8_wo").basis == coefficients_of(h200, "int8_wo").basis == "specified"
     m = np.array([1.0, 64.0, 4096.0])
     plugin, sglang = (
-        evaluate_as_measured(situation(h200, i), m, np.full(3, 4096.0), np.full(3, 4096.0), np.ones(3))
+        evaluate_as_measured(coefficients_of(h200, i), m, np.full(3, 4096.0), np.full(3, 4096.0), np.ones(3))
         for i in ("int8_wo", "int8_wo_sglang")
     )
     assert (sglang > 1.3 * plugin).all()
 
 
 def test_int8_products_on_hopper_run_amperes_instructions() -> None:
-    s = situation(known("h100-sxm-80gb"), "sq")
-    assert s.device.rate_flop_per_s == pytest.approx(0.629 * 132 * 1.98e9 * 8192)
-    assert situation(known("l40s"), "sq").device.rate_flop_per_s == pytest.approx(733e12, rel=0.01)
+    c = coefficients_of(known("h100-sxm-80gb"), "sq")
+    assert c.device.rate_flop_per_s == pytest.approx(0.629 * 132 * 1.98e9 * 8192)
+    assert coefficients_of(known("l40s"), "sq").device.rate_flop_per_s == pytest.approx(733e12, rel=0.01)
 
 
 def test_a_wave_of_whole_tiles_is_the_least_that_fp4_takes() -> None:
@@ -300,11 +300,11 @@ def test_the_hosts_launch_goes_with_the_kernel() -> None:
     h100, m = known("h100-sxm-80gb"), np.array([16.0])
     sizes = (m, np.array([256.0]), np.array([256.0]), np.ones(1))
     names = ("FlashInferFp8BlockScaledMMKernel", "DeepGemmFp8BlockScaledMMKernel", "CutlassFp8BlockScaledMMKernel")
-    floors = [situation(h100, "fp8_block", name).host_floor_s for name in names]
+    floors = [coefficients_of(h100, "fp8_block", name).host_floor_s for name in names]
     assert floors == pytest.approx([60e-6, 86e-6, 178e-6], rel=0.05)
-    b200 = situation(known("b200-sxm"), "fp8_block", "DeepGemmFp8BlockScaledMMKernel")
+    b200 = coefficients_of(known("b200-sxm"), "fp8_block", "DeepGemmFp8BlockScaledMMKernel")
     assert b200.host_floor_unpadded_s > 1.2 * b200.host_floor_s
-    workstation = situation(known("rtx-pro-6000-blackwell-server"), "fp8_block", "CutlassFp8BlockScaledMMKernel")
+    workstation = coefficients_of(known("rtx-pro-6000-blackwell-server"), "fp8_block", "CutlassFp8BlockScaledMMKernel")
     assert evaluate_as_measured(workstation, *sizes)[0] > 1e-4
     assert evaluate(workstation, *sizes)[0] < 5e-5
-    assert situation(h100, "bf16").host_floor_s == 0.0
+    assert coefficients_of(h100, "bf16").host_floor_s == 0.0

@@ -252,11 +252,11 @@ def _sigma(call: Call, seconds: F64, *, measured: bool) -> F64:
     assert k is not None
     document = kernels.coefficients()
     widths = document["log_sigma"][k.phase]
-    table = widths["device"][k.name.split("|")[0]] if k.situation == "device" else widths[k.situation]
+    table = widths["device"][k.name.split("|")[0]] if k.provenance == "device" else widths[k.provenance]
     table = table["measured" if measured else "smooth"]
     limits = [x * MICRO for x in document["log_sigma"]["limits_us"]]
     sigma = np.asarray(table, dtype=np.float64)[np.searchsorted(limits, seconds)]
-    if k.situation != "device":
+    if k.provenance != "device":
         sigma = np.hypot(sigma, _VERSION_SIGMA)
     beyond = np.log2(np.maximum(call.shape.kv_len / document["longest"][k.phase], 1.0))
     return np.hypot(sigma, _SIGMA_PER_OCTAVE * beyond)

@@ -40,7 +40,7 @@ IMPLEMENTATIONS = ("flash", "fa2", "fa3", "fa4", "cudnn", "triton")
 _FP8 = ("fp8", "mxfp8", "nvfp4", "int8")
 """Formats whose attention runs on the fp8 kernels (a 4-bit product is not used inside attention)."""
 _DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "int8", "int4")
-SITUATIONS = ("device", "family", "relative", "specification")
+PROVENANCES = ("device", "family", "relative", "specification")
 """How near the measurements are: this device, its family, a related family, none."""
 
 
@@ -75,7 +75,8 @@ class Kernel:
     device: Device
     gpu: float
     """Which of the measured devices of the family stands in (a feature of the trees)."""
-    situation: str
+    provenance: str
+    """One of ``PROVENANCES``."""
     basis: Basis
     q_bytes: float
     kv_bytes: float
@@ -105,17 +106,17 @@ def resolve(accelerator: Accelerator, phase: str, dtype: str, kv_dtype: str | No
     accelerator has no rate for ``dtype``, UnknownNameError for a kernel nobody measured.
     """
     q_bytes, kv_bytes = max(dtype_bytes(dtype), 2.0), dtype_bytes(kv_dtype or dtype)
-    wanted_rate = accelerator.peak("fp8" if dtype in _FP8 else dtype)
+    nominal_rate = accelerator.peak("fp8" if dtype in _FP8 else dtype)
     document = coefficients()
-    family, situation = _family(document, accelerator)
+    family, provenance = _family(document, accelerator)
     if family is None or accelerator.compute_units is None or accelerator.boost_hz is None:
         if source is not None:
             _check_source(document, source)
         return None
-    held = "fp8" if kv_bytes <= 1.0 else "bf16"
-    name = _nearest(document, phase, family, source, arithmetic(dtype), held)
+    kv_arithmetic = "fp8" if kv_bytes <= 1.0 else "bf16"
+    name = _nearest(document, phase, family, source, arithmetic(dtype), kv_arithmetic)
     runs_in = name.split("|")[3]
-    rate = accelerator.peak("bf16") if runs_in == "bf16" and dtype in _FP8 else wanted_rate
+    rate = accelerator.peak("bf16") if runs_in == "bf16" and dtype in _FP8 else nominal_rate
     donor, gpu = _donor(document, family, accelerator)
     device = Device(
         float(accelerator.compute_units),
@@ -126,14 +127,15 @@ def resolve(accelerator: Accelerator, phase: str, dtype: str, kv_dtype: str | No
         accelerator.l2_bytes or 0.0,
     )
     if accelerator.id == donor:
-        situation = "device"
+        provenance = "device"
     else:
         device = device.at_matrix_rate(_relative_clock(accelerator, donor, dtype))
-    basis: Basis = "fitted" if situation == "device" else "derived"
-    return Kernel(phase, name, device, gpu, situation, basis, q_bytes, kv_bytes)
+    basis: Basis = "fitted" if provenance == "device" else "derived"
+    return Kernel(phase, name, device, gpu, provenance, basis, q_bytes, kv_bytes)
 
 
 def _family(document: dict[str, Any], accelerator: Accelerator) -> tuple[str | None, str]:
+    """The measured family that stands for the accelerator (None: no relative was measured), and its provenance."""
     if accelerator.family in document["families"]:
         return accelerator.family, "family"
     related: dict[str, str] = document["related"]

@@ -13,9 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.predict.kernels.experts.coefficients import Coefficients, coefficients_of, duration_class, features
 from gpuwise.predict.kernels.experts.loads import Distribution, Loads, loads_of
 from gpuwise.predict.kernels.experts.physics import layer_physical_time
-from gpuwise.predict.kernels.experts.situations import Situation, duration_class, features, situation
 from gpuwise.predict.kernels.gemm.product import gemm_time
 from gpuwise.predict.kernels.kernel_time import KernelTime
 
@@ -46,25 +46,25 @@ def moe_layer_time(
     ``tokens`` before routing, over all expert-parallel ranks; each chooses ``top_k`` of ``n_experts``
     experts of width ``ffn``, cut in ``tp`` parts and spread over ``ep`` ranks. ``gated``: three matrices
     per expert, else two. ``reachable``: share of the experts a batch can choose (below 1 with group-limited
-    routing). ``dtype``: a key of ``situations.FORMATS``; ``implementation``: a measured kernel's name,
+    routing). ``dtype``: a key of ``coefficients.FORMATS``; ``implementation``: a measured kernel's name,
     else the preferred one of the family.
 
     Raises InputError for sizes below 1, UnknownNameError for an unknown dtype and UnpredictableError when
     the accelerator has no rate for it.
     """
-    given = (tokens, hidden, ffn, top_k, n_experts, tp, ep, np.where(gated, 2.0, 1.0), reachable)
-    columns = np.broadcast_arrays(*(np.atleast_1d(np.asarray(x, dtype=np.float64)) for x in given))
+    sizes = (tokens, hidden, ffn, top_k, n_experts, tp, ep, np.where(gated, 2.0, 1.0), reachable)
+    columns = np.broadcast_arrays(*(np.atleast_1d(np.asarray(x, dtype=np.float64)) for x in sizes))
     if columns[0].size and not min(float(x.min()) for x in columns[:7]) >= 1.0:
         raise InputError("an expert layer needs sizes of at least 1", hint="tokens, widths, experts and degrees count")
     if columns[0].size and not (float(columns[8].min()) > 0.0 and float(columns[8].max()) <= 1.0):
         raise InputError("the reachable share of experts lies above 0 and up to 1", hint="1.0 unless routing is limited")
-    s = situation(accelerator, dtype, implementation)
-    time = evaluate(s, distribution, *columns)
-    return KernelTime(time, s.sigma[duration_class(time)], s.basis)
+    c = coefficients_of(accelerator, dtype, implementation)
+    time = evaluate(c, distribution, *columns)
+    return KernelTime(time, c.sigma[duration_class(time)], c.basis)
 
 
 def evaluate(
-    s: Situation,
+    c: Coefficients,
     distribution: Distribution,
     tokens: F64,
     hidden: F64,
@@ -76,25 +76,25 @@ def evaluate(
     wide: F64,
     reachable: F64,
 ) -> F64:
-    """Seconds [R] in situation ``s`` for float columns."""
+    """Seconds [R] under coefficients ``c`` for float columns."""
     loads = loads_of(distribution, tokens, top_k, n_experts, ep, reachable)
     local = n_experts / ep
     part = ffn / tp
-    time = layer_physical_time(s.coefficients, s.device, s.form, loads, tokens, tokens * top_k, hidden, part, local, wide)
-    if s.trees is not None:
-        seen = features(tokens, top_k, n_experts, ep, hidden, part, wide, loads, s.reference_units)
-        time *= np.exp(np.clip(s.trees.evaluate(seen), -_ROUGH, _ROUGH))
-    return np.maximum(time, bound(s, loads, hidden, part, wide))
+    time = layer_physical_time(c.physics, c.device, c.form, loads, tokens, tokens * top_k, hidden, part, local, wide)
+    if c.trees is not None:
+        columns = features(tokens, top_k, n_experts, ep, hidden, part, wide, loads, c.reference_units)
+        time *= np.exp(np.clip(c.trees.evaluate(columns), -_ROUGH, _ROUGH))
+    return np.maximum(time, bound(c, loads, hidden, part, wide))
 
 
-def bound(s: Situation, loads: Loads, hidden: F64, ffn: F64, wide: F64) -> F64:
+def bound(c: Coefficients, loads: Loads, hidden: F64, ffn: F64, wide: F64) -> F64:
     """Seconds [R] below which the device cannot do it: all products at peak, active weights at full
     bandwidth."""
     weights = (wide + 1.0) * hidden * ffn
     flop = 2.0 * loads.routed * weights
-    moved = loads.active * weights * s.form.weight
-    moved = np.maximum(moved - s.device.l2_bytes, 0.0)
-    return np.maximum(flop / s.device.rate_flop_per_s, moved / s.device.bandwidth_bytes_per_s)
+    moved = loads.active * weights * c.form.weight
+    moved = np.maximum(moved - c.device.l2_bytes, 0.0)
+    return np.maximum(flop / c.device.rate_flop_per_s, moved / c.device.bandwidth_bytes_per_s)
 
 
 def grouped_time(
@@ -115,8 +115,8 @@ def grouped_time(
     busiest experts' heights add partly filled tiles (see ``loads``). Arrays broadcast. Raises as
     :func:`gemm_time`.
     """
-    given = (n_experts_local, tokens_routed, n, k)
-    experts, tokens, n_, k_ = np.broadcast_arrays(*(np.atleast_1d(np.asarray(x, dtype=np.float64)) for x in given))
+    sizes = (n_experts_local, tokens_routed, n, k)
+    experts, tokens, n_, k_ = np.broadcast_arrays(*(np.atleast_1d(np.asarray(x, dtype=np.float64)) for x in sizes))
     if experts.size and not min(float(experts.min()), float(tokens.min())) >= 1.0:
         raise InputError("a grouped product needs sizes of at least 1", hint="experts and routed rows are counts")
     one = np.ones(experts.shape)

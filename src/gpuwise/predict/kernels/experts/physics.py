@@ -26,7 +26,7 @@ _HOT_SHARPNESS = 4.0
 
 
 @dataclass(frozen=True, slots=True)
-class Coefficients:
+class PhysicalCoefficients:
     """One kernel and format on one micro-architecture. Clocks are of the boost clock."""
 
     latency_clocks: float
@@ -56,7 +56,7 @@ class Coefficients:
     joules_per_flop: float
 
 
-FIELDS = tuple(f.name for f in fields(Coefficients))
+FIELDS = tuple(f.name for f in fields(PhysicalCoefficients))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Format:
 
 
 def grouped_physical_time(
-    c: Coefficients,
+    c: PhysicalCoefficients,
     device: Device,
     form: Format,
     loads: Loads,
@@ -101,7 +101,7 @@ def grouped_physical_time(
 
 
 def layer_physical_time(
-    c: Coefficients,
+    c: PhysicalCoefficients,
     device: Device,
     form: Format,
     loads: Loads,
@@ -123,7 +123,7 @@ def layer_physical_time(
 
 
 def _layer_chunk(
-    c: Coefficients,
+    c: PhysicalCoefficients,
     device: Device,
     form: Format,
     loads: Loads,

@@ -41,7 +41,7 @@ CHUNK = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Coefficients:
+class PhysicalCoefficients:
     """One implementation on one micro-architecture. Clocks are of the boost clock; the rest is
     dimensionless or SI."""
 
@@ -80,7 +80,7 @@ class Coefficients:
     part."""
 
 
-FIELDS = tuple(f.name for f in fields(Coefficients))
+FIELDS = tuple(f.name for f in fields(PhysicalCoefficients))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ def burst_rate(peak_flop_per_s: float, units: float, boost_hz: float | None) -> 
 
 
 def physical_time(
-    c: Coefficients, device: Device, form: Format, m: F64, n: F64, k: F64, batch: F64, *, cold: bool = False
+    c: PhysicalCoefficients, device: Device, form: Format, m: F64, n: F64, k: F64, batch: F64, *, cold: bool = False
 ) -> F64:
     """Seconds [R] of device time for float columns [R]. ``cold``: nothing is found in L2 that an earlier
     launch left."""
@@ -146,7 +146,7 @@ def physical_time(
     return out
 
 
-def _chunk(c: Coefficients, device: Device, form: Format, m: F64, n: F64, k: F64, batch: F64, cold: bool) -> F64:
+def _chunk(c: PhysicalCoefficients, device: Device, form: Format, m: F64, n: F64, k: F64, batch: F64, cold: bool) -> F64:
     dram, hot = traffic(c, device, form, m, n, k, batch)
     if cold:
         hot = np.zeros_like(hot)
@@ -193,7 +193,7 @@ def _tiles(form: Format) -> tuple[F64, F64]:
     return rows[:, None], columns[:, None]
 
 
-def traffic(c: Coefficients, device: Device, form: Format, m: F64, n: F64, k: F64, batch: F64) -> tuple[F64, F64]:
+def traffic(c: PhysicalCoefficients, device: Device, form: Format, m: F64, n: F64, k: F64, batch: F64) -> tuple[F64, F64]:
     """Bytes moved past L2 [R], were nothing found in it, and the share of them that is found in it [R].
 
     An operand larger than L2 is read again for every ``swizzle_tiles`` tiles of the other one; the cheaper

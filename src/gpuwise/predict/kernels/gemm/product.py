@@ -23,10 +23,10 @@ from gpuwise.errors import InputError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.kernels.clock import sustained_fraction
 from gpuwise.predict.kernels.corrections import corrected
+from gpuwise.predict.kernels.gemm.coefficients import SCALE_ROWS, Coefficients, coefficients_of, duration_class, features
 from gpuwise.predict.kernels.gemm.formats import IMPLEMENTATIONS, WIDER, implementation_name, math_dtype
 from gpuwise.predict.kernels.gemm.fp32 import linear_time
 from gpuwise.predict.kernels.gemm.physics import physical_time, traffic
-from gpuwise.predict.kernels.gemm.situations import SCALE_ROWS, Situation, duration_class, features, situation
 from gpuwise.predict.kernels.kernel_time import KernelTime
 
 F64 = NDArray[np.float64]
@@ -67,27 +67,29 @@ def gemm_time(
         raise InputError("a matrix product needs sizes of at least 1", hint="m, n, k and batch count elements")
     if name == "fp32" and accelerator.compute_units:
         return linear_time(accelerator, *columns)
-    found = situation(accelerator, name)
-    time = never_below_half_the_batch(lambda m, n, k, b: evaluate(found, m, n, k, b, cold=cold, sustained=sustained), *columns)
+    coefficients = coefficients_of(accelerator, name)
+    time = never_below_half_the_batch(
+        lambda m, n, k, b: evaluate(coefficients, m, n, k, b, cold=cold, sustained=sustained), *columns
+    )
     wider = WIDER.get(name)
-    if wider is not None and found.basis == "specified" and wider in accelerator.peak_flop_per_s:
+    if wider is not None and coefficients.basis == "specified" and wider in accelerator.peak_flop_per_s:
         # an engine that has no faster narrow kernel multiplies in 16 bits; slower ones are only believed where measured
-        wide = situation(accelerator, wider)
+        wide = coefficients_of(accelerator, wider)
         time = np.minimum(
             time,
             never_below_half_the_batch(lambda m, n, k, b: evaluate(wide, m, n, k, b, cold=cold, sustained=sustained), *columns),
         )
     if sustained:
         time = time / sustained_factor(accelerator, name)
-    sigma = found.sigma[duration_class(time)]
-    row_bytes = found.form.a
+    sigma = coefficients.sigma[duration_class(time)]
+    row_bytes = coefficients.form.a
     odd = (np.mod(columns[1] * row_bytes, 16.0) != 0) | (np.mod(columns[2] * row_bytes, 16.0) != 0)
-    result = KernelTime(time, np.where(odd, np.hypot(sigma, _MISALIGNED_SIGMA), sigma), found.basis)
+    result = KernelTime(time, np.where(odd, np.hypot(sigma, _MISALIGNED_SIGMA), sigma), coefficients.basis)
     if not accelerator.corrections:
         return result
     rows, n_, k_ = columns[0] * columns[3], columns[1], columns[2]
     result = corrected(accelerator, f"matmul/{name}", result, rows, n_, k_)
-    least = bound(found, columns[0], n_, k_, columns[3], cold)
+    least = bound(coefficients, columns[0], n_, k_, columns[3], cold)
     return result._replace(time_s=np.maximum(result.time_s, least))
 
 
@@ -104,38 +106,38 @@ def never_below_half_the_batch(seconds: Callable[[F64, F64, F64, F64], F64], m: 
         part = np.ceil(part / 2.0)
         shorter = seconds(m[rows], n[rows], k[rows], part)
         time[rows] = np.maximum(time[rows], shorter)
-        left = (part > 1.0) & (shorter * np.exp(2.0 * _ROUGH) > time[rows])
-        rows, part = rows[left], part[left]
+        unresolved = (part > 1.0) & (shorter * np.exp(2.0 * _ROUGH) > time[rows])
+        rows, part = rows[unresolved], part[unresolved]
     return time
 
 
-def evaluate(s: Situation, m: F64, n: F64, k: F64, batch: F64, *, cold: bool = False, sustained: bool = False) -> F64:
-    """Seconds [R] in situation ``s`` for float columns."""
-    time = physical_time(s.coefficients, s.device, s.form, m, n, k, batch, cold=cold)
-    if s.host_floor_s <= 0:
-        time *= correction(s, m, n, k, batch, sustained)
-    return np.maximum(time, bound(s, m, n, k, batch, cold))
+def evaluate(c: Coefficients, m: F64, n: F64, k: F64, batch: F64, *, cold: bool = False, sustained: bool = False) -> F64:
+    """Seconds [R] under coefficients ``c`` for float columns."""
+    time = physical_time(c.physics, c.device, c.form, m, n, k, batch, cold=cold)
+    if c.host_floor_s <= 0:
+        time *= correction(c, m, n, k, batch, sustained)
+    return np.maximum(time, bound(c, m, n, k, batch, cold))
 
 
-def evaluate_as_measured(s: Situation, m: F64, n: F64, k: F64, batch: F64) -> F64:
+def evaluate_as_measured(c: Coefficients, m: F64, n: F64, k: F64, batch: F64) -> F64:
     """Seconds [R] that a timing loop shows: where it was not graph-captured, never less than the host needs
     to launch.
 
     There the correction is one of what was seen, host and device together, so device time goes without.
     """
-    if s.host_floor_s <= 0:
-        return evaluate(s, m, n, k, batch)
-    time = physical_time(s.coefficients, s.device, s.form, m, n, k, batch)
-    return joined_with_host(time, host_floor(s, m)) * correction(s, m, n, k, batch, False)
+    if c.host_floor_s <= 0:
+        return evaluate(c, m, n, k, batch)
+    time = physical_time(c.physics, c.device, c.form, m, n, k, batch)
+    return joined_with_host(time, host_floor(c, m)) * correction(c, m, n, k, batch, False)
 
 
-def host_floor(s: Situation, m: F64) -> F64:
+def host_floor(c: Coefficients, m: F64) -> F64:
     """Seconds [R] a launch took the host that was measured."""
-    return np.where(np.mod(m, SCALE_ROWS) == 0, s.host_floor_s, s.host_floor_unpadded_s)
+    return np.where(np.mod(m, SCALE_ROWS) == 0, c.host_floor_s, c.host_floor_unpadded_s)
 
 
 def joined_with_host(time_s: F64, floor_s: F64) -> F64:
-    """Host and device overlap almost wholly [R]."""
+    """Seconds [R]: p-norm of device and host time (``_FLOOR_NORM``); they overlap almost wholly."""
     return (time_s**_FLOOR_NORM + floor_s**_FLOOR_NORM) ** (1.0 / _FLOOR_NORM)
 
 
@@ -143,24 +145,24 @@ _FLOOR_NORM = 6.0
 """Fixed; ``host_floor_s`` is fitted with it."""
 
 
-def correction(s: Situation, m: F64, n: F64, k: F64, batch: F64, sustained: bool) -> F64:
-    """Factor [R] on the physical time that the trees give."""
-    if s.family_trees is None:
+def correction(c: Coefficients, m: F64, n: F64, k: F64, batch: F64, sustained: bool) -> F64:
+    """Factor [R] of the correction trees on the physical time; 1 where none were fitted."""
+    if c.family_trees is None:
         return np.ones(m.shape)
-    seen = features(m, n, k, batch, s.reference_units)
-    log_factor = s.family_trees.evaluate(seen)
-    if s.device_trees is not None and not sustained:
-        log_factor += s.device_trees.evaluate(seen)
+    columns = features(m, n, k, batch, c.reference_units)
+    log_factor = c.family_trees.evaluate(columns)
+    if c.device_trees is not None and not sustained:
+        log_factor += c.device_trees.evaluate(columns)
     return np.exp(np.clip(log_factor, -_ROUGH, _ROUGH))
 
 
-def bound(s: Situation, m: F64, n: F64, k: F64, batch: F64, cold: bool) -> F64:
+def bound(c: Coefficients, m: F64, n: F64, k: F64, batch: F64, cold: bool) -> F64:
     """Seconds [R] below which the device cannot do it: arithmetic at boost; what is not in L2 at full
     bandwidth."""
-    dram, hot = traffic(s.coefficients, s.device, s.form, m, n, k, batch)
-    least = (m * k * s.form.a + n * k * s.form.b + m * n * s.form.c) * batch
+    dram, hot = traffic(c.physics, c.device, c.form, m, n, k, batch)
+    least = (m * k * c.form.a + n * k * c.form.b + m * n * c.form.c) * batch
     bytes_moved = np.minimum(dram, least) * (1.0 if cold else 1.0 - hot)
-    return np.maximum(2.0 * m * n * k * batch / s.device.rate_flop_per_s, bytes_moved / s.device.bandwidth_bytes_per_s)
+    return np.maximum(2.0 * m * n * k * batch / c.device.rate_flop_per_s, bytes_moved / c.device.bandwidth_bytes_per_s)
 
 
 def sustained_factor(accelerator: Accelerator, dtype: str) -> float:
@@ -172,14 +174,14 @@ def sustained_factor(accelerator: Accelerator, dtype: str) -> float:
     %). 1 where the clock is not held back, or where the bursts already were.
     """
     name = implementation_name(dtype, None)
-    s = situation(accelerator, name)
+    c = coefficients_of(accelerator, name)
     side = np.array([8192.0])
     one = np.ones(1)
-    time = float(evaluate(s, side, side, side, one, sustained=True)[0])
-    busy = 2.0 * 8192.0**3 / time / s.device.rate_flop_per_s
+    time = float(evaluate(c, side, side, side, one, sustained=True)[0])
+    busy = 2.0 * 8192.0**3 / time / c.device.rate_flop_per_s
     at_boost = max(busy, _UTILISATION_AT_BOOST)
-    held = float(sustained_fraction(accelerator, at_boost, math_dtype(accelerator, name)))
-    return min(1.0, at_boost * held / busy)
+    clock_fraction = float(sustained_fraction(accelerator, at_boost, math_dtype(accelerator, name)))
+    return min(1.0, at_boost * clock_fraction / busy)
 
 
 _UTILISATION_AT_BOOST = 0.92

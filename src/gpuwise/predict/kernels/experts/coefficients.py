@@ -1,5 +1,4 @@
-"""Which fitted coefficients stand behind a fused expert layer on one accelerator, and how wrong they are
-there."""
+"""The fitted coefficients of a fused expert layer on one accelerator, with the log-normal widths of their errors."""
 
 from __future__ import annotations
 
@@ -17,9 +16,9 @@ from gpuwise.predict.estimate import Basis
 from gpuwise.predict.kernels import boosted
 from gpuwise.predict.kernels.clock import sustained_fraction
 from gpuwise.predict.kernels.experts.loads import Loads
-from gpuwise.predict.kernels.experts.physics import FIELDS, Coefficients, Format
+from gpuwise.predict.kernels.experts.physics import FIELDS, Format, PhysicalCoefficients
+from gpuwise.predict.kernels.gemm.coefficients import NEAREST
 from gpuwise.predict.kernels.gemm.physics import Device, device_of
-from gpuwise.predict.kernels.gemm.situations import NEAREST
 
 F64 = NDArray[np.float64]
 
@@ -54,10 +53,12 @@ DURATION_EDGES_S = np.array([5e-5, 2e-4, 1e-3])
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class Coefficients:
+    """Coefficients of one kernel and format on one accelerator. ``trees`` is None where no correction was fitted."""
+
     form: Format
     device: Device
-    coefficients: Coefficients
+    physics: PhysicalCoefficients
     trees: boosted.Trees | None
     reference_units: float
     basis: Basis
@@ -66,24 +67,26 @@ class Situation:
 
 
 def duration_class(time_s: F64) -> NDArray[np.intp]:
-    """Index into ``Situation.sigma`` [R]."""
+    """Index into ``Coefficients.sigma`` [R] of times in seconds [R]."""
     return np.searchsorted(DURATION_EDGES_S, time_s)
 
 
-def situation(accelerator: Accelerator, dtype: str, kernel: str | None = None) -> Situation:
-    """Raises UnknownNameError for a dtype or kernel, UnsupportedFormatError when the accelerator has no rate
-    for the dtype."""
+def coefficients_of(accelerator: Accelerator, dtype: str, kernel: str | None = None) -> Coefficients:
+    """The shipped coefficients of ``kernel``, or of the preferred kernel of ``dtype``.
+
+    Raises UnknownNameError for a dtype or kernel, UnsupportedFormatError when the accelerator has no rate for the dtype.
+    """
     key = (accelerator.id, dtype, kernel)
-    found = _KNOWN.get(key)
-    if found is None or found[0] is not accelerator:
-        found = _KNOWN[key] = (
+    entry = _CACHE.get(key)
+    if entry is None or entry[0] is not accelerator:
+        entry = _CACHE[key] = (
             accelerator,
             build(accelerator, dtype, kernel, load_json("moe"), load_arrays("moe")),
         )
-    return found[1]
+    return entry[1]
 
 
-_KNOWN: dict[tuple[str, str, str | None], tuple[Accelerator, Situation]] = {}
+_CACHE: dict[tuple[str, str, str | None], tuple[Accelerator, Coefficients]] = {}
 
 
 def build(
@@ -92,27 +95,27 @@ def build(
     kernel: str | None,
     document: Mapping[str, Any],
     arrays: Mapping[str, NDArray[Any]],
-) -> Situation:
-    """The situation under the given coefficient document (the shipped one, or a trial one while fitting)."""
+) -> Coefficients:
+    """The coefficients in ``document`` and ``arrays`` (the shipped ones, or trial ones while fitting)."""
     device, form = format_on(accelerator, dtype)
     key = SAME_KERNELS.get(dtype, dtype)
     kernels: Mapping[str, Mapping[str, Any]] = document["physics"][key]
     family = accelerator.family
     chosen, source = _kernel(kernels, kernel, family)
-    own = kernels[chosen].get(family)
-    measured = own is not None and accelerator.id in own["devices"] and key == dtype
-    basis: Basis = "fitted" if measured else "derived" if own else "specified"
-    coefficients = {f: float(kernels[chosen][source][f]) for f in FIELDS}
-    if own is None:
+    family_physics = kernels[chosen].get(family)
+    measured = family_physics is not None and accelerator.id in family_physics["devices"] and key == dtype
+    basis: Basis = "fitted" if measured else "derived" if family_physics else "specified"
+    physics = {f: float(kernels[chosen][source][f]) for f in FIELDS}
+    if family_physics is None:
         pace = _pace(accelerator, dtype, kernels[chosen][source]["devices"])
-        coefficients["math_efficiency"] = min(coefficients["math_efficiency"] * pace, 1.0)
+        physics["math_efficiency"] = min(physics["math_efficiency"] * pace, 1.0)
     sigma = document["log_sigma"]
     widths = sigma["fitted"].get(f"{key}/{chosen}/{accelerator.id}", sigma["unseen_shape"]) if measured else sigma[basis]
-    return Situation(
+    return Coefficients(
         form,
         device,
-        Coefficients(**coefficients),
-        boosted.unpack(f"{key}/{chosen}/{family}", arrays) if own else None,
+        PhysicalCoefficients(**physics),
+        boosted.unpack(f"{key}/{chosen}/{family}", arrays) if family_physics else None,
         float(document["reference_units"].get(family, device.units)),
         basis,
         np.array(widths),
@@ -121,7 +124,10 @@ def build(
 
 
 def format_on(accelerator: Accelerator, dtype: str) -> tuple[Device, Format]:
-    """What the physics needs for ``dtype``. Raises UnknownNameError, UnsupportedFormatError."""
+    """The device at the rate of ``dtype`` and the bytes per element of its products.
+
+    Raises UnknownNameError, UnsupportedFormatError.
+    """
     if dtype not in FORMATS:
         raise UnknownNameError("expert layer dtype", dtype, FORMATS)
     dtypes, form = FORMATS[dtype]
@@ -139,10 +145,10 @@ def format_on(accelerator: Accelerator, dtype: str) -> tuple[Device, Format]:
 def _pace(accelerator: Accelerator, dtype: str, measured: Sequence[str]) -> float:
     """Sustained share of boost of ``accelerator`` over that of the ``measured`` devices of another family: their share of
     the peak holds what their power limit took (L40S, 350 W: a quarter), which is not this accelerator's."""
-    known = accelerators()
-    own = _sustained(accelerator, dtype)
-    theirs = [x for i in measured if i in known and (x := _sustained(known[i], dtype)) is not None]
-    return own / (sum(theirs) / len(theirs)) if own is not None and theirs else 1.0
+    catalogue = accelerators()
+    sustained = _sustained(accelerator, dtype)
+    measured_shares = [x for i in measured if i in catalogue and (x := _sustained(catalogue[i], dtype)) is not None]
+    return sustained / (sum(measured_shares) / len(measured_shares)) if sustained is not None and measured_shares else 1.0
 
 
 def _sustained(accelerator: Accelerator, dtype: str) -> float | None:
@@ -155,21 +161,21 @@ _BUSY = 0.92
 """Share of the peak at boost that large products reach where power does not hold them back (H100, bf16)."""
 
 
-def _kernel(kernels: Mapping[str, Mapping[str, Any]], wanted: str | None, family: str) -> tuple[str, str]:
+def _kernel(kernels: Mapping[str, Mapping[str, Any]], kernel: str | None, family: str) -> tuple[str, str]:
     """The kernel and the family to take its coefficients from."""
-    if wanted is not None and wanted not in kernels:
-        wanted = _alike(wanted, kernels)
-    order = [wanted] if wanted else _by_preference(kernels)
-    for near in (family, *NEAREST.get(family, ())):
+    if kernel is not None and kernel not in kernels:
+        kernel = _alike(kernel, kernels)
+    order = [kernel] if kernel else _by_preference(kernels)
+    for nearest in (family, *NEAREST.get(family, ())):
         for name in order:
-            if near in kernels[name]:
-                return name, near
+            if nearest in kernels[name]:
+                return name, nearest
     return order[0], next(iter(kernels[order[0]]))
 
 
-def _alike(wanted: str, kernels: Mapping[str, Mapping[str, Any]]) -> str | None:
+def _alike(kernel: str, kernels: Mapping[str, Mapping[str, Any]]) -> str | None:
     """A measured kernel built from the same parts as one that was not; None when nothing is shared."""
-    parts = set(wanted.lower().split("_"))
+    parts = set(kernel.lower().split("_"))
     shared = {name: len(parts & set(name.split("_"))) for name in kernels}
     best = max(_by_preference(kernels), key=lambda name: shared[name])
     return best if shared[best] >= _SHARED_PARTS else None
@@ -179,6 +185,7 @@ _SHARED_PARTS = 2
 
 
 def _by_preference(kernels: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Names of ``kernels``: those of ``PREFERRED`` in its order, then the others by measured rows, most first."""
     rows = {name: sum(int(f["rows"]) for f in families.values()) for name, families in kernels.items()}
     first = [name for name in PREFERRED if name in kernels]
     return first + sorted((n for n in kernels if n not in first), key=lambda n: -rows[n])
@@ -195,7 +202,7 @@ def features(
     loads: Loads,
     units: float,
 ) -> F64:
-    """What the correction sees [F, R]: loads of the rank's experts, widths, waves on the reference device."""
+    """Inputs of the correction trees [F, R]: loads of the rank's experts, widths, waves on the reference device."""
     routed, active = loads.routed, loads.active
     most = loads.tokens.max(axis=0)
     columns = [

@@ -1,5 +1,4 @@
-"""Which fitted coefficients stand behind a product of one format on one accelerator, and how wrong they are
-there."""
+"""The fitted coefficients of matrix products of one format on one accelerator, with the log-normal widths of their errors."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from gpuwise.predict.coefficients import load_arrays, load_json
 from gpuwise.predict.estimate import Basis
 from gpuwise.predict.kernels import boosted
 from gpuwise.predict.kernels.gemm.formats import IMPLEMENTATIONS, Format, math_dtype, rate_share
-from gpuwise.predict.kernels.gemm.physics import FIELDS, Coefficients, Device, device_of
+from gpuwise.predict.kernels.gemm.physics import FIELDS, Device, PhysicalCoefficients, device_of
 
 F64 = NDArray[np.float64]
 
@@ -48,12 +47,12 @@ _FEATURE_TILES = ((64, 64), (128, 128), (128, 256), (256, 128))
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
-    """What stands behind one implementation on one accelerator. Trees are None where nothing was fitted."""
+class Coefficients:
+    """Coefficients of one implementation on one accelerator. Trees are None where nothing was fitted."""
 
     form: Format
     device: Device
-    coefficients: Coefficients
+    physics: PhysicalCoefficients
     family_trees: boosted.Trees | None
     device_trees: boosted.Trees | None
     reference_units: float
@@ -68,43 +67,46 @@ class Situation:
 
 
 def duration_class(time_s: F64) -> NDArray[np.intp]:
-    """Index into ``Situation.sigma`` [R]."""
+    """Index into ``Coefficients.sigma`` [R] of times in seconds [R]."""
     return np.searchsorted(DURATION_EDGES_S, time_s)
 
 
-def situation(accelerator: Accelerator, name: str, kernel: str = "") -> Situation:
-    """For a key of ``IMPLEMENTATIONS``. Raises UnpredictableError when the accelerator has no rate for it.
+def coefficients_of(accelerator: Accelerator, name: str, kernel: str = "") -> Coefficients:
+    """The shipped coefficients of ``name``, a key of ``IMPLEMENTATIONS``. Raises UnpredictableError when the accelerator has no
+    rate for it.
 
     ``kernel``: the source of the measured kernel, which decides what its host took per launch; "" for any.
     """
     key = (accelerator.id, name, kernel)
-    found = _KNOWN.get(key)
-    if found is None or found[0] is not accelerator:
-        found = _KNOWN[key] = (accelerator, build(accelerator, name, load_json("gemm"), load_arrays("gemm"), kernel))
-    return found[1]
+    entry = _CACHE.get(key)
+    if entry is None or entry[0] is not accelerator:
+        entry = _CACHE[key] = (accelerator, build(accelerator, name, load_json("gemm"), load_arrays("gemm"), kernel))
+    return entry[1]
 
 
-_KNOWN: dict[tuple[str, str, str], tuple[Accelerator, Situation]] = {}
+_CACHE: dict[tuple[str, str, str], tuple[Accelerator, Coefficients]] = {}
 
 
 def build(
     accelerator: Accelerator, name: str, document: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], kernel: str = ""
-) -> Situation:
-    """The situation under the given coefficient document (the shipped one, or a trial one while fitting)."""
+) -> Coefficients:
+    """The coefficients in ``document`` and ``arrays`` (the shipped ones, or trial ones while fitting)."""
     implementation = IMPLEMENTATIONS[name]
     device = device_of(accelerator, math_dtype(accelerator, name), rate_share(accelerator, name))
     key = implementation.coefficients
     by_family: Mapping[str, Mapping[str, float]] = document["physics"][key]
     family = accelerator.family
-    own = by_family.get(family)
-    trees = boosted.unpack(f"{key}/{family}", arrays) if own and _same_units(accelerator, name, document) else None
+    family_physics = by_family.get(family)
+    trees = boosted.unpack(f"{key}/{family}", arrays) if family_physics and _same_units(accelerator, name, document) else None
     native = name in (key, _SAME_KERNELS.get(key))
-    measured = own is not None and native and accelerator.id in document["measured"][key]
-    basis: Basis = "fitted" if measured else "derived" if own else "specified"
-    return Situation(
+    measured = family_physics is not None and native and accelerator.id in document["measured"][key]
+    basis: Basis = "fitted" if measured else "derived" if family_physics else "specified"
+    return Coefficients(
         form=implementation.form,
         device=device,
-        coefficients=_for_format(Coefficients(**own) if own else _borrowed(document, key, family), name, key),
+        physics=_for_format(
+            PhysicalCoefficients(**family_physics) if family_physics else _borrowed(document, key, family), name, key
+        ),
         family_trees=trees,
         device_trees=boosted.unpack(f"{key}/{accelerator.id}", arrays) if measured else None,
         reference_units=float(document["reference_units"].get(family, device.units)),
@@ -122,11 +124,11 @@ def _same_units(accelerator: Accelerator, name: str, document: Mapping[str, Any]
     the balance between arithmetic and memory there is not true of them.
     """
     measured = document["measured"][IMPLEMENTATIONS[name].coefficients]
-    known = accelerators()
-    references = [known[i] for i, family in measured.items() if family == accelerator.family and i in known]
-    own = _per_clock(accelerator, name)
-    others = [r for a in references if (r := _per_clock(a, name)) is not None]
-    return own is None or not others or any(abs(own - other) < 0.5 for other in others)
+    catalogue = accelerators()
+    references = [catalogue[i] for i, family in measured.items() if family == accelerator.family and i in catalogue]
+    per_clock = _per_clock(accelerator, name)
+    reference_rates = [r for a in references if (r := _per_clock(a, name)) is not None]
+    return per_clock is None or not reference_rates or any(abs(per_clock - other) < 0.5 for other in reference_rates)
 
 
 def _per_clock(accelerator: Accelerator, name: str) -> float | None:
@@ -137,7 +139,7 @@ def _per_clock(accelerator: Accelerator, name: str) -> float | None:
     return math.log2(rates[0] / (accelerator.compute_units * accelerator.boost_hz))
 
 
-def _borrowed(document: Mapping[str, Any], key: str, family: str) -> Coefficients:
+def _borrowed(document: Mapping[str, Any], key: str, family: str) -> PhysicalCoefficients:
     """Coefficients for a family nobody measured: the nearest one's, half way (in log) to the mean of all
     NVIDIA ones."""
     by_family: Mapping[str, Mapping[str, float]] = document["physics"][key]
@@ -153,17 +155,17 @@ def _borrowed(document: Mapping[str, Any], key: str, family: str) -> Coefficient
     # a matrix engine as large as several multiprocessors is fed and stepped like several
     for field, several in (("load_bytes_per_clock", max(reached, 1.0)), ("step_clocks", 1.0 / max(reached, 1.0))):
         out[field] *= several
-    return Coefficients(**out)
+    return PhysicalCoefficients(**out)
 
 
-def _for_format(c: Coefficients, name: str, key: str) -> Coefficients:
+def _for_format(c: PhysicalCoefficients, name: str, key: str) -> PhysicalCoefficients:
     """``c`` of the format it was fitted on, for another one: energy goes with the width of A's elements."""
     width, fitted = IMPLEMENTATIONS[name].form.a, IMPLEMENTATIONS[key].form.a
     return c if width == fitted else replace(c, joules_per_flop=c.joules_per_flop * width / fitted)
 
 
 def _mean(values: list[float]) -> float:
-    """Geometric, 0 where any value is 0 (a term that is switched off)."""
+    """Geometric mean; 0 where any value is 0 (a term that is switched off)."""
     return 0.0 if min(values) <= 0 else math.exp(sum(math.log(v) for v in values) / len(values))
 
 
@@ -183,14 +185,14 @@ def _sigma(document: Mapping[str, Any], key: str, accelerator: Accelerator, basi
 def sigma_as_measured(accelerator: Accelerator, name: str) -> F64:
     """Widths of what a timing loop shows, by class of duration: with the host's launch where that is part
     of it."""
-    document, s = load_json("gemm"), situation(accelerator, name)
+    document, c = load_json("gemm"), coefficients_of(accelerator, name)
     key = IMPLEMENTATIONS[name].coefficients
-    if s.host_floor_s <= 0:
-        return s.sigma
+    if c.host_floor_s <= 0:
+        return c.sigma
     table = document["log_sigma"]
-    if s.basis == "fitted":
+    if c.basis == "fitted":
         return np.array(table["fitted"].get(f"{key}/{accelerator.id}", table["specified"]))
-    width = np.array(table["derived"].get(key, table["derived"]["bf16"])) if s.basis == "derived" else s.sigma
+    width = np.array(table["derived"].get(key, table["derived"]["bf16"])) if c.basis == "derived" else c.sigma
     floors = [f for f in document["host_floor_s"][key] if f["family"] == accelerator.family]
     same_host = any(f["form"] == accelerator.form for f in floors)
     return width if same_host else np.hypot(width, document["host_floor_log_sigma"])
@@ -203,20 +205,19 @@ def host_floor_of(floors: Sequence[Mapping[str, Any]], accelerator: Accelerator,
     loops that timed the vendor's accelerators were captured.
     """
     alike = [f for f in floors if f["vendor"] == accelerator.vendor]
-    for wanted in (
+    for criteria in (
         {"accelerator": accelerator.id, "kernel": kernel},
         {"kernel": kernel},
         {"accelerator": accelerator.id},
         {"family": accelerator.family},
         {"form": accelerator.form},
     ):
-        alike = [f for f in alike if all(f[key] == value for key, value in wanted.items())] or alike
+        alike = [f for f in alike if all(f[key] == value for key, value in criteria.items())] or alike
     return _mean([f[field] for f in alike]) if alike else 0.0
 
 
 def features(m: F64, n: F64, k: F64, batch: F64, reference_units: float) -> F64:
-    """What the correction sees [F, R]: sizes, how tiles fill, waves on the reference device. Batches count
-    as rows."""
+    """Inputs of the correction trees [F, R]: sizes, tile padding, waves on the reference device. Batches count as rows."""
     rows = m * batch
     columns = [
         np.log2(rows),
