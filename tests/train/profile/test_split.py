@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpuwise.train.hook.ticks import Step
 from gpuwise.train.profile.spans import difference, inside, intersection, length, spans, union
-from gpuwise.train.profile.split import PARTS, Split, split_step
+from gpuwise.train.profile.split import PARTS, Split, split_step, stalls, undisturbed
 from gpuwise.train.profile.step_fit import fit_to, of_phases
 from gpuwise.train.profile.steps import find_steps, with_delays
 from gpuwise.train.profile.trace_reader import read_trace
@@ -172,3 +172,54 @@ def test_what_a_loader_writes_to_its_workers_is_no_log(kineto: Any, tmp_path: Pa
     parts = split_step(trace, find_steps(trace)).parts
     assert parts["data wait"] == pytest.approx(300e-6)
     assert parts["save and log"] == pytest.approx(50e-6)
+
+
+def _crowded(kineto: Any, folder: Path, events_us: list[tuple[str, float, float, list[list[int]]]], waited_s: list[float]) -> Any:
+    """A trace of as many steps of 20 ms as delays are given, all alike, and its steps."""
+    made = kineto(device={})
+    for n in range(len(waited_s)):
+        made.step(n, n * 20_000.0, 20_000)
+        for name, at, long, shapes in events_us:
+            made.op(name, n * 20_000.0 + at, long, shapes)
+    trace = read_trace(made.write(folder / "t.json"))
+    steps = find_steps(trace)
+    timed = [Step(0.02, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 8, 0, queue_s=s) for s in waited_s]
+    return trace, with_delays(steps, timed)
+
+
+def test_a_large_product_beside_small_ones_did_not_stand_still(kineto: Any, tmp_path: Path) -> None:
+    """The product with a vocabulary takes as long in every step, far longer than those of the layers."""
+    small = [("aten::mm", 100.0 + 400 * i, 300.0, [[64, 64], [64, 64]]) for i in range(10)]
+    trace, steps = _crowded(kineto, tmp_path, [*small, ("aten::mm", 5000, 6000, [[64, 64], [64, 32000]])], [0.004] * 3)
+    stalled, left = stalls(trace, steps)
+    assert not len(stalled) and left.waited_s.tolist() == [0.004] * 3
+    stopped = [("aten::mm", 100.0, 9000.0, [[64, 64], [64, 64]])]
+    alike = [("aten::mm", 9200.0 + 400 * i, 300.0, [[64, 64], [64, 64]]) for i in range(10)]
+    trace, steps = _crowded(kineto, tmp_path, [*stopped, *alike], [0.004] * 3)
+    stalled, left = stalls(trace, steps)
+    assert length(stalled) == pytest.approx(0.012) and left.waited_s.tolist() == pytest.approx([0.0] * 3)
+
+
+def test_parts_without_other_programs_add_up_to_the_steps_own_time(kineto: Any, tmp_path: Path) -> None:
+    """Where more was waited in one step than its gaps are long, the rest is not left over in the others."""
+    ops = [("aten::mm", 0, 8000, [[64, 64], [64, 64]]), ("aten::mm", 14_000, 6000, [[64, 32], [32, 64]])]
+    trace, steps = _crowded(kineto, tmp_path, ops, [0.010, 0.000, 0.008])
+    own = undisturbed(split_step(trace, steps), steps)
+    assert own.wall_s == pytest.approx(0.020 - 0.006)
+    assert own.parts["other"] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_the_profilers_time_is_told_from_that_of_other_programs(kineto: Any, tmp_path: Path) -> None:
+    """Traced steps without others' time are compared with such steps: of a step of 30 ms they had 20."""
+    made = kineto(device={})
+    for n in range(3):
+        made.step(n, n * 20_000.0, 20_000)
+        made.op("aten::mm", n * 20_000.0, 8000, [[64, 64], [64, 64]])
+        for i in range(98):
+            made.op("aten::add", n * 20_000.0 + 8000 + 100 * i, 20, [[4], [4]])
+    trace = read_trace(made.write(tmp_path / "t.json"))
+    split = split_step(trace, find_steps(trace))
+    step = Step(0.030, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 8, 0, queue_s=0.020)
+    fitted = [fit_to(split, trace, step, clean_s=s) for s in (step.wall_s, step.undisturbed_s)]
+    shares = [f.families["elementwise"] / f.wall_s for f in fitted]
+    assert shares[0] == pytest.approx(98 * 20 / 20_000) and shares[1] < 0.5 * shares[0]

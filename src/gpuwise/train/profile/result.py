@@ -19,7 +19,7 @@ from gpuwise.train.profile.findings.table import find_wastes
 from gpuwise.train.profile.run_facts import PAUSE, RunFacts, constant_batch_s
 from gpuwise.train.profile.split import Split, split_step, stalls, undisturbed
 from gpuwise.train.profile.step_fit import fit_to, of_phases
-from gpuwise.train.profile.steps import Steps, chosen, find_steps, with_delays
+from gpuwise.train.profile.steps import Steps, chosen, clean_s, find_steps, with_delays
 from gpuwise.train.profile.trace import Trace
 from gpuwise.train.profile.trace_reader import read_trace
 from gpuwise.train.profile.verdict import Verdict, decide
@@ -106,8 +106,15 @@ def profile_run(
     stalled, steps = stalls(trace, steps)
     traced = undisturbed(split_step(trace, steps, stalled), steps)
     device, target, device_name = _device_of(trace, target)
+    compared_s = facts.step.wall_s if trace.has_device else clean_s(steps, facts.step)
     data = ProfileData(
-        fit_to(traced, trace, facts.step, facts.compiling_s, facts.pauses.seconds), traced, trace, steps, facts, device, ranks
+        fit_to(traced, trace, facts.step, facts.compiling_s, facts.pauses.seconds, clean_s=compared_s),
+        traced,
+        trace,
+        steps,
+        facts,
+        device,
+        ranks,
     )
     return _profile_of(name, device_name, data, target, [*notes, *_trace_notes(RankView(0, trace, steps))], before)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -197,7 +198,8 @@ def _gpu_layers(trace: Trace, steps: Steps) -> list[tuple[str, str, Floats]]:
 def undisturbed_s(traced: Split, steps: Steps) -> list[float]:
     """Seconds of Python between operations in each traced step, less what other programs took of them. Their turns come
     wherever the time is spent: they lengthen long gaps by their share of the step, and make long ones of short ones. Where they
-    have ``CROWD`` of it, where they came is chance, and all of them are taken from the long gaps."""
+    have ``CROWD`` of it, where they came is chance, and all of them are taken from the long gaps; below zero where some came
+    elsewhere."""
     long, short = (union([own for name, own in traced.layers if name == part]) for part in (OTHER, HOST_GAPS))
     taken = steps.waited_s.tolist() if len(steps.waited_s) else [0.0] * steps.n
     found: list[float] = []
@@ -207,23 +209,22 @@ def undisturbed_s(traced: Split, steps: Steps) -> list[float]:
         whole_s = own_s + waited
         # in a crowd the turns of the others may be all of the long gaps
         least_s = long_s - waited if waited > CROWD * whole_s else long_s * own_s / whole_s - short_s * waited / own_s
-        found.append(max(least_s, 0.0))
+        found.append(least_s)
     return found
 
 
 def stalls(trace: Trace, steps: Steps) -> tuple[Floats, Steps]:
     """Stretches in which operations of a processor stood still as other programs had it: single calls far longer than the usual
-    one of their name, the longest first, for no longer than what was waited in their step. With the steps that have what is left
-    of it."""
+    one of their name and shapes, the longest first, for no longer than what was waited in their step. With the steps that have
+    what is left of it."""
     if trace.has_device or not steps.waited_s.any():
         return NO_SPANS, steps
     ops = operations(trace, steps.lane, float(steps.windows[0, 0]), float(steps.windows[-1, 1]))
     lengths = ops.segments[:, 1] - ops.segments[:, 0]
-    names = trace.name[ops.rows][ops.owner]
     excess = np.zeros(len(lengths))
-    for name in np.unique(names[lengths > STALL_S]):
-        usual = float(np.median(lengths[names == name]))
-        excess[names == name] = np.maximum(lengths[names == name] - usual, 0.0)
+    alike = _alike(trace, ops, np.flatnonzero(lengths > STALL_S))
+    for rows in alike:
+        excess[rows] = np.maximum(lengths[rows] - float(np.median(lengths[rows])), 0.0)
     excess[(excess <= STALL_S) | (excess * 2.0 <= lengths)] = 0.0
     found: list[tuple[float, float]] = []
     left = steps.waited_s.copy()
@@ -237,11 +238,23 @@ def stalls(trace: Trace, steps: Steps) -> tuple[Floats, Steps]:
     return spans(*np.array(sorted(found)).T) if found else NO_SPANS, replace(steps, waited_s=left)
 
 
+def _alike(trace: Trace, ops: Operations, long: Ints) -> list[Ints]:
+    """Segments of operations of one name on tensors of the same shapes, wherever one of the name is among ``long``."""
+    names = trace.name[ops.rows][ops.owner]
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for at in np.flatnonzero(np.isin(names, np.unique(names[long]))).tolist():
+        shapes = trace.inputs(int(ops.rows[ops.owner[at]])).shapes
+        groups.setdefault((int(names[at]), *(tuple(s or ()) for s in shapes)), []).append(at)
+    return [np.array(rows, np.int64) for rows in groups.values()]
+
+
 def undisturbed(traced: Split, steps: Steps) -> Split:
     """The split of a processor's traced steps without what other programs took of the gaps; as it is where that is not known."""
     if traced.device != "cpu" or not len(steps.waited_s):
         return traced
-    taken_s = traced.parts[OTHER] - min(float(np.mean(undisturbed_s(traced, steps))), traced.parts[OTHER])
+    # what came elsewhere in one step is made up for by the others
+    own_s = max(float(np.mean(undisturbed_s(traced, steps))), 0.0)
+    taken_s = max(traced.parts[OTHER] - own_s, 0.0)
     parts = {**traced.parts, OTHER: traced.parts[OTHER] - taken_s}
     return replace(traced, wall_s=traced.wall_s - taken_s, parts=parts)
 

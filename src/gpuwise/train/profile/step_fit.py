@@ -22,17 +22,17 @@ LEAST_LEFT = 0.1
 """Of a part, whatever the number of events in it: the cost of an event differs. Rule of this project."""
 
 
-def fit_to(split: Split, trace: Trace, step: Step, extra_s: float = 0.0, pauses_s: float = 0.0) -> Split:
+def fit_to(
+    split: Split, trace: Trace, step: Step, extra_s: float = 0.0, pauses_s: float = 0.0, *, clean_s: float | None = None
+) -> Split:
     """The same parts, adding up to ``step.wall_s``, with ``extra_s`` (compiling) that belongs to none of them and ``pauses_s``
-    between updates."""
+    between updates. ``clean_s`` is the step without the profiler that ``split`` is compared with, where that is not
+    ``step.wall_s``: both with or both without what other programs took."""
     parts, families = dict(split.parts), dict(split.families)
-    lightened = _parts_without_profiler(split, trace, max(split.wall_s - step.wall_s, 0.0))
-    for name, seconds in lightened.items():
-        if name in families:
-            families[name] = seconds
-        elif name in parts:
-            # less what other programs took of it
-            parts[name] = min(seconds, parts[name])
+    for name, seconds in _recording_s(split, trace, max(split.wall_s - (clean_s or step.wall_s), 0.0)).items():
+        own = families if name in families else parts
+        if name in own:
+            own[name] = max(own[name] - seconds, LEAST_LEFT * own[name])
     parts["compute"] = sum(families.values())
     if split.device == "cpu":
         fixed = {DATA: step.data_s, OPTIMIZER: step.optimizer_s, SAVE: max(step.save_s, min(parts[SAVE], step.other_s))}
@@ -80,20 +80,14 @@ def of_phases(step: Step, device: str = "cpu", pauses_s: float = 0.0) -> Split:
     return Split(device, 1, sum(parts.values()), parts, families, compute + step.optimizer_s)
 
 
-def _parts_without_profiler(split: Split, trace: Trace, excess_s: float) -> dict[str, float]:
-    """Parts of the host less their share of what the profiler took."""
+def _recording_s(split: Split, trace: Trace, excess_s: float) -> dict[str, float]:
+    """Of ``excess_s``, what the profiler took in each part of the host, by the events that it recorded there."""
     recorded = trace.in_categories(RECORDED)
     starts = trace.start_s[recorded]
     host = (HOST_GAPS, OTHER, "sync points", "allocator", DATA, SAVE)
-    counted: dict[str, float] = {}
-    seconds: dict[str, float] = {}
+    counted: dict[str, int] = {}
     for name, own in split.layers:
-        if split.device == "gpu" and name not in host:
-            continue
-        n = float(np.count_nonzero(inside(starts, own))) / split.n_steps
-        counted[name] = counted.get(name, 0.0) + n
-        seconds[name] = seconds.get(name, 0.0) + float((own[:, 1] - own[:, 0]).sum()) / split.n_steps
-    total = sum(counted.values())
-    if not total:
-        return seconds
-    return {n: max(s - excess_s * counted[n] / total, LEAST_LEFT * s) for n, s in seconds.items()}
+        if split.device == "cpu" or name in host:
+            counted[name] = counted.get(name, 0) + int(np.count_nonzero(inside(starts, own)))
+    total = max(sum(counted.values()), 1)
+    return {name: excess_s * n / total for name, n in counted.items()}

@@ -39,6 +39,11 @@ class Steps:
         return float((self.windows[:, 1] - self.windows[:, 0]).mean())
 
 
+def clean_s(steps: Steps, step: Step) -> float:
+    """The step without the profiler that traced ones are compared with: without other programs' time where theirs have none."""
+    return step.undisturbed_s if len(steps.waited_s) else step.wall_s
+
+
 def chosen(steps: Steps, at: Sequence[int]) -> Steps:
     """Some of the windows, by their numbers."""
     rows = list(at)

@@ -16,7 +16,7 @@ from gpuwise.train.profile.run_facts import RunFacts
 from gpuwise.train.profile.spans import difference, inside, intersection, length, spans
 from gpuwise.train.profile.split import Split, closures, kernel_families, launched_s, launching_ops
 from gpuwise.train.profile.step_fit import RECORDED
-from gpuwise.train.profile.steps import Steps
+from gpuwise.train.profile.steps import Steps, clean_s
 from gpuwise.train.profile.trace import NONE, Flags, Floats, Ints, Trace
 
 
@@ -77,10 +77,10 @@ class ProfileData:
     @cached_property
     def event_s(self) -> float:
         """Seconds that the profiler takes to record one event of the host; 0 where the step without it is not known."""
-        if self.trace is None or self.traced is None or self.facts is None:
+        if self.trace is None or self.traced is None or self.facts is None or self.steps is None:
             return 0.0
         n = len(self.rows(RECORDED))
-        return max(self.traced.wall_s - self.facts.step.wall_s, 0.0) * self.n_steps / n if n else 0.0
+        return max(self.traced.wall_s - clean_s(self.steps, self.facts.step), 0.0) * self.n_steps / n if n else 0.0
 
     def part(self, name: str) -> float:
         """Seconds a step of a part or a family."""
