@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import threading
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -45,6 +47,17 @@ STOPPED = {"SIGTERM": 128 + signal.SIGTERM, "SIGINT": 128 + signal.SIGINT}
 Event = dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Of time, by one death: from the last step before it until the training was as far again."""
+
+    steps: int
+    """That were made twice."""
+    lost_s: float
+    down_s: float
+    """Of it until the first step was begun again."""
+
+
 @dataclass(slots=True)
 class RankJournal:
     """What one rank has written so far: of steps only the last, and sums."""
@@ -59,7 +72,13 @@ class RankJournal:
     """All that are no steps."""
     steps: list[Event] = field(default_factory=list[Event])
     """The newest ones."""
+    losses: list[Loss] = field(default_factory=list[Loss])
+    """Of time, by deaths of ranks."""
+    _died: Event | None = None
+    """The last step before a death that is not yet made up for."""
     _offset: int = 0
+    _down_s: float = 0.0
+    _first: int = 0
 
     def read(self) -> None:
         """Take what is new."""
@@ -79,13 +98,28 @@ class RankJournal:
             self.events.append(event)
             if event["event"] == "begin":
                 self.pid, self.attempt = int(event["pid"]), int(event["attempt"])
+                if self.attempt and self.last and self._died is None:
+                    self._died = self.last
             return
+        self._make_up(event)
         self.n_steps += 1
         self.last = event
         self.first_loss = event["loss"] if self.first_loss is None else self.first_loss
         self.steps.append(event)
         if len(self.steps) > 2 * KEPT_STEPS:
             del self.steps[:KEPT_STEPS]
+
+    def _make_up(self, event: Event) -> None:
+        died = self._died
+        if died is None:
+            return
+        if self.last is died:
+            self._down_s = event["at_s"] - event["step_s"] - died["at_s"]
+            self._first = event["step"]
+        if event["step"] > died["step"]:
+            lost_s = event["at_s"] - event["step_s"] - died["at_s"]
+            self.losses.append(Loss(died["step"] + 1 - self._first, lost_s, self._down_s))
+            self._died = None
 
 
 HANG_S, STACK_S = 300.0, 0.5
@@ -126,6 +160,28 @@ class RanksResult:
         )
         counted = usual_counts(self.journals[0].steps)
         return {k: {"predicted": told.get(k), "measured": counted.get(k)} for k in sorted({*told, *counted})}
+
+    @property
+    def blocked(self) -> float | None:
+        """Of the time between two checkpoints, the share that steps waited for one; None with fewer than two."""
+        saved = [e for e in self.journals[0].events if e["event"] == "saved"]
+        between_s = saved[-1]["at_s"] - saved[0]["at_s"] if saved else 0.0
+        return sum(e["block_s"] for e in saved[1:]) / between_s if between_s > 0 else None
+
+    @property
+    def losses(self) -> list[Loss]:
+        return self.journals[0].losses
+
+    @property
+    def expected_loss_s(self) -> float | None:
+        """Of a death: half of the work between two checkpoints, and the time until a step is begun again (Daly 2006, where deaths
+        are rare); None where none died, or where less than two checkpoints were made."""
+        saved = [e["step"] for e in self.journals[0].events if e["event"] == "saved"]
+        gaps = [b - a for a, b in pairwise(saved) if b > a]
+        if not self.losses or not gaps or not self.journals[0].steps:
+            return None
+        step_s = statistics.median(s["step_s"] for s in self.journals[0].steps)
+        return statistics.median(gaps) * step_s / 2 + statistics.fmean(x.down_s for x in self.losses)
 
     @property
     def loss(self) -> float | None:

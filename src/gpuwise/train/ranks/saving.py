@@ -32,6 +32,8 @@ from gpuwise.train.ranks.wrap import control_group
 Tell = Callable[..., None]
 LOOK_S, PATIENCE_S = 0.02, 1800.0
 """Between looks for the other ranks' hashes, and how long they may take (that of torch's collectives)."""
+PLAIN = "plain"
+"""Key of what is no tensor; that of later pipeline stages has their number behind it."""
 Optimizer = torch.optim.Optimizer
 
 
@@ -49,6 +51,7 @@ class Saver:
 
     def save(self, step: int, state: dict[str, Any], about: dict[str, Any]) -> None:
         """Begin to save; returns when ``state`` may change again. One save at a time: an earlier one is awaited first."""
+        asked = time.perf_counter()
         self.wait()
         if step == self._last:
             return
@@ -60,7 +63,8 @@ class Saver:
             self.root.mkdir(parents=True, exist_ok=True)
         future = async_save(state, checkpoint_id=str(partial), process_group=self._group)
         self._last = step
-        self._thread = threading.Thread(target=self._finish, args=(future, partial, final, about, began), daemon=True)
+        times = (began, time.perf_counter() - asked)
+        self._thread = threading.Thread(target=self._finish, args=(future, partial, final, about, times), daemon=True)
         self._thread.start()
 
     def loaded(self, step: int) -> None:
@@ -78,7 +82,8 @@ class Saver:
         failed, self._failed = self._failed, None
         return failed
 
-    def _finish(self, future: Any, partial: Path, final: Path, about: dict[str, Any], began: float) -> None:
+    def _finish(self, future: Any, partial: Path, final: Path, about: dict[str, Any], times: tuple[float, float]) -> None:
+        """``times``: when it began, and how long the step waited for it."""
         written = False
         try:
             future.result()
@@ -90,7 +95,8 @@ class Saver:
                 seal(partial, final, entries, about)
                 prune(self.root, self._keep)
                 size = sum(e["bytes"] for e in entries.values())
-                self._tell("saved", step=about["step"], bytes=size, save_s=time.perf_counter() - began)
+                save_s = time.perf_counter() - times[0]
+                self._tell("saved", step=about["step"], bytes=size, save_s=save_s, block_s=times[1], at_s=time.time())
         except BaseException as error:  # noqa: BLE001 - DCP's are no Exception, and a full disk ends no training
             self._failed, self._last = error, None
             if written and self._rank:
@@ -131,8 +137,8 @@ def reason(error: BaseException) -> str:
 # --- what is saved ---
 
 
-def state_of(model: nn.Module, optimizer: Optimizer, scheduler: Any) -> dict[str, Any]:
-    """Weights, optimizer states by the names of their parameters, and what is no tensor as pickled bytes."""
+def state_of(model: nn.Module, optimizer: Optimizer, scheduler: Any, *, stage: int = 0) -> dict[str, Any]:
+    """Weights, optimizer states by the names of their parameters, and of each pipeline stage what is no tensor, pickled."""
     names = {id(p): name for name, p in model.named_parameters()}
     states: dict[str, Any] = {}
     others: dict[str, Any] = {}
@@ -142,7 +148,8 @@ def state_of(model: nn.Module, optimizer: Optimizer, scheduler: Any) -> dict[str
             (states if isinstance(value, torch.Tensor) else others)[name] = value
     groups = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
     plain = {"groups": groups, "others": others, "scheduler": None if scheduler is None else scheduler.state_dict()}
-    state = {"model": dict(model.state_dict()), "plain": torch.frombuffer(bytearray(pickle.dumps(plain)), dtype=torch.uint8)}
+    packed = torch.frombuffer(bytearray(pickle.dumps(plain)), dtype=torch.uint8)
+    state = {"model": dict(model.state_dict()), f"{PLAIN}.{stage}" if stage else PLAIN: packed}
     return {**state, "optimizer": states} if states else state
 
 
@@ -157,14 +164,18 @@ def load_state(folder: Path, model: nn.Module, optimizer: Optimizer, scheduler: 
             head = f"optimizer.{name}."
             if key.startswith(head) and "." not in key[len(head) :] and isinstance(told, TensorStorageMetadata):
                 states[key.removeprefix("optimizer.")] = _room(told, parameter)
-    plain = stored["plain"]
-    assert isinstance(plain, TensorStorageMetadata)
-    state: dict[str, Any] = {"model": dict(model.state_dict()), "plain": torch.empty(plain.size, dtype=torch.uint8)}
+    state: dict[str, Any] = {"model": dict(model.state_dict())}
+    for key, plain in stored.items():
+        if key.partition(".")[0] == PLAIN and isinstance(plain, TensorStorageMetadata):
+            state[key] = torch.empty(plain.size, dtype=torch.uint8)
     if states:
         state["optimizer"] = states
     load(state, storage_reader=reader, process_group=control_group())
     model.load_state_dict(state["model"])
-    told = pickle.loads(bytes(state["plain"].tolist()))
+    told = pickle.loads(bytes(state[PLAIN].tolist()))
+    for key, packed in state.items():
+        if key.startswith(f"{PLAIN}."):
+            told["others"] |= pickle.loads(bytes(packed.tolist()))["others"]
     for group, values in zip(optimizer.param_groups, told["groups"], strict=True):
         group.update(values)
     for full, value in [*states.items(), *told["others"].items()]:

@@ -94,9 +94,9 @@ def exposition(frame: Frame, causes: tuple[Cause, ...], age_s: float = 0.0) -> s
     parts: list[str] = []
     for metric in metrics():
         values = [(labels[c.number], v * metric.factor) for c in frame.cards if (v := read(c, metric.reading)) is not None]
-        parts += _block(metric.name, metric.kind, metric.help, values)
+        parts += block(metric.name, metric.kind, metric.help, values)
     for name, values in _own_metrics(frame, causes, age_s, labels).items():
-        parts += _block(name, *OWN[name], values)
+        parts += block(name, *OWN[name], values)
     return "\n".join(parts) + "\n"
 
 
@@ -136,7 +136,8 @@ def _card_labels(card: Card, frame: Frame) -> dict[str, str]:
     }
 
 
-def _block(name: str, kind: str, about: str, values: Iterable[tuple[Mapping[str, str], float]]) -> list[str]:
+def block(name: str, kind: str, about: str, values: Iterable[tuple[Mapping[str, str], float]]) -> list[str]:
+    """The lines of one metric: help, kind, and a line for each set of labels; none without values."""
     lines = [f"{name}{{{','.join(f'{k}={_quoted(v)}' for k, v in labels.items())}}} {value!r}" for labels, value in values]
     return [f"# HELP {name} {_escape(about)}", f"# TYPE {name} {kind}", *lines] if lines else []
 
@@ -158,20 +159,18 @@ def parse_address(text: str) -> tuple[str, int]:
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
-class Exporter:
-    """A sink that serves the latest frame at ``http://HOST:PORT/metrics``. Raises InputError where the port is taken."""
+class TextServer:
+    """Serves what ``text()`` gives at ``http://HOST:PORT/metrics``. Raises InputError where the port is taken."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, text: Callable[[], str]) -> None:
         from http.server import ThreadingHTTPServer
 
         class Server(ThreadingHTTPServer):
             daemon_threads = True
             address_family = _family(host)
 
-        self._lock = threading.Lock()
-        self._latest: tuple[Frame, tuple[Cause, ...], float] | None = None
         try:
-            self._server = Server((host, port), _handler(self.text))
+            self._server = Server((host, port), _handler(text))
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise InputError(f"--prometheus: {host}:{port} cannot be served: {reason}", hint="take another port") from error
@@ -180,6 +179,23 @@ class Exporter:
         self._thread = threading.Thread(target=self._server.serve_forever, name="gpuwise-exporter", daemon=True)
         self._thread.start()
         self._closed = False
+
+    def close(self) -> None:
+        """Stop serving."""
+        if not self._closed:
+            self._closed = True
+            self._server.shutdown()
+            self._server.server_close()
+            self._thread.join(timeout=5.0)
+
+
+class Exporter(TextServer):
+    """A sink that serves the latest frame."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._lock = threading.Lock()
+        self._latest: tuple[Frame, tuple[Cause, ...], float] | None = None
+        super().__init__(host, port, self.text)
 
     @property
     def notices(self) -> tuple[str, ...]:
@@ -198,14 +214,6 @@ class Exporter:
         """Serve this frame from now on."""
         with self._lock:
             self._latest = (frame, causes, time.monotonic())
-
-    def close(self) -> None:
-        """Stop serving."""
-        if not self._closed:
-            self._closed = True
-            self._server.shutdown()
-            self._server.server_close()
-            self._thread.join(timeout=5.0)
 
 
 def _family(host: str) -> int:
