@@ -64,7 +64,10 @@ def test_the_ranks_read_their_settings_back(jobs: Jobs, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
-        ({"pp": 2, "dp": 4}, "pipeline"),
+        ({"pp": 2, "dp": 4, "schedule": "1f1b", "virtual_stages": 2}, "2 stages on a rank"),
+        ({"pp": 2, "dp": 2, "cp": 2}, "context parallel 2 with pipeline stages"),
+        ({"cp": 2, "dp": 4, "fused_attention": False}, "rows shared without fused attention"),
+        ({"ep": 2}, "expert parallel 2"),
         ({"sharding": "zero1"}, "zero1"),
         ({"precision": "fp8"}, "fp8"),
         ({"lora_rank": 8}, "adapters"),

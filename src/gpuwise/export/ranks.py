@@ -22,6 +22,7 @@ LAYOUT = (
     "dp",
     "tp",
     "pp",
+    "cp",
     "sharding",
     "shard_group",
     "precision",
@@ -30,6 +31,8 @@ LAYOUT = (
     "micro_batch",
     "global_batch",
     "optimizer",
+    "offload_optimizer",
+    "offload_activations",
 )
 """What of a strategy the ranks are told."""
 CHILD = ("-m", "gpuwise.train.ranks.child", "settings.json")
@@ -37,15 +40,17 @@ CHILD = ("-m", "gpuwise.train.ranks.child", "settings.json")
 
 def strategy_gaps(s: Strategy) -> Iterator[str]:
     """What of a strategy the ranks have no way to do."""
-    if s.pp > 1:
-        yield f"pipeline parallel {s.pp}"
-    if s.cp > 1:
-        yield f"context parallel {s.cp}"
+    if s.pp > 1 and s.virtual_stages > 1:
+        yield f"{s.virtual_stages} stages on a rank"
+    if s.pp > 1 and s.schedule != "1f1b":
+        yield f"the schedule {s.schedule}"
+    if s.cp > 1 and (s.pp > 1 or s.sharding == "hybrid"):
+        yield f"context parallel {s.cp} with {'pipeline stages' if s.pp > 1 else 'hybrid sharding'}"
     if s.ep > 1:
         yield f"expert parallel {s.ep}"
     if s.sharding == "zero1":
         yield "zero1"
-    if s.tp > 1 and s.dp > 1 and s.sharding == "none":
+    if s.tp > 1 and s.dp * s.cp > 1 and s.sharding == "none":
         yield "tensor parallel ranks replicated by DDP"
     if s.precision not in PRECISIONS:
         yield s.precision
@@ -57,8 +62,10 @@ def strategy_gaps(s: Strategy) -> Iterator[str]:
         yield "weights or gradients without fp32"
     if s.step_in_backward:
         yield "steps in the backward pass"
-    if s.offload_optimizer or s.offload_activations:
-        yield "offload"
+    if s.offload_optimizer and (s.sharding not in ("zero2", "zero3", "hybrid") or s.dp * s.cp == 1):
+        yield "an optimizer on the host without FSDP2"
+    if s.offload_activations and s.recompute != "none":
+        yield "activations that are both recomputed and offloaded"
     if s.lora_rank or s.quantized_base:
         yield "adapters"
 
@@ -68,6 +75,10 @@ def gaps(job: Job) -> Iterator[str]:
     s = job.strategy
     if job.arch.kind != "decoder" or job.arch.patches is not None:
         yield f"{job.arch.name} is not a decoder of text: the script trains no other"
+    if s.cp > 1 and (not s.fused_attention or job.arch.window):
+        yield "rows shared without fused attention over all of them"
+    if s.pp > job.arch.n_layers:
+        yield f"{s.pp} stages of {job.arch.n_layers} layers"
     if s.tp > 1 and (not job.arch.gated_mlp or job.arch.moe is not None or job.arch.mla is not None):
         yield "tensor parallelism of layers that are not Llama's"
     yield from strategy_gaps(s)

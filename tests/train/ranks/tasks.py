@@ -29,8 +29,10 @@ class Written:
 
     def after(self, *_: object) -> None:
         weights = {n: whole(p) for n, p in self.model.named_parameters()}
-        if dist.get_rank() == 0 and "GRADIENTS" in os.environ:
-            torch.save({"gradients": self.steps, "weights": weights}, Path(os.environ["GRADIENTS"]) / "written.pt")
+        if "GRADIENTS" not in os.environ:
+            return
+        name = "written.pt" if dist.get_rank() == 0 else f"written-{dist.get_rank()}.pt"
+        torch.save({"gradients": self.steps, "weights": weights}, Path(os.environ["GRADIENTS"]) / name)
 
 
 def written(optimizer: torch.optim.Optimizer, model: nn.Module) -> torch.optim.Optimizer:
@@ -43,9 +45,9 @@ def written(optimizer: torch.optim.Optimizer, model: nn.Module) -> torch.optim.O
 class Rows(Dataset):
     """Rows of very unequal length, cut from one long row; each drops a number at random (augmentation)."""
 
-    def __init__(self, n: int = 21, vocabulary: int = 32) -> None:
+    def __init__(self, n: int = 21, vocabulary: int = 32, length: int = 0) -> None:
         generator = torch.Generator().manual_seed(1)
-        self.rows = [torch.randint(1, vocabulary, (2 + 3 * (i % 5),), generator=generator) for i in range(n)]
+        self.rows = [torch.randint(1, vocabulary, (length or 2 + 3 * (i % 5),), generator=generator) for i in range(n)]
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -90,18 +92,57 @@ def token_step(model: nn.Module, rows: torch.Tensor) -> tuple[torch.Tensor, int]
     return loss, int((targets != -1).sum())
 
 
-def tokens(clip: float | None = None, optimizer: str = "AdamW", n: int = 21, layers: int = 2, width: int = 10):
+def tokens(clip: float | None = None, optimizer: str = "AdamW", n: int = 21, layers: int = 2, width: int = 10, length: int = 0):
     model = Tiny(layers=layers, width=width)
     make = getattr(torch.optim, optimizer)
     return {
         "model": model,
-        "data": Rows(n),
+        "data": Rows(n, length=length),
         "step": token_step,
         "collate": pad,
         "optimizer": lambda m: written(make(m.parameters(), lr=0.01), m),
         "scheduler": lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda step: 1.0 / (1 + step)),
         "clip": clip,
     }
+
+
+def tied(layers: int = 4):
+    """Input and output embeddings are one matrix."""
+    model = Tiny(layers=layers)
+    model.head.weight = model.tokens.weight
+    return {**tokens(clip=0.5), "model": model, "optimizer": lambda m: written(torch.optim.AdamW(m.parameters(), lr=0.01), m)}
+
+
+def between():
+    """Something is computed between its layers."""
+
+    class Between(Tiny):
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            x = self.tokens(ids)
+            for block in self.blocks:
+                x = block(x) * 2
+            return self.head(x)
+
+    return {"model": Between(), "data": Rows(), "step": token_step, "collate": pad}
+
+
+def skipping():
+    """Its layers are given the embeddings too."""
+
+    class Skip(Block):
+        def forward(self, x: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) + first
+
+    class Skipping(Tiny):
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            first = x = self.tokens(ids)
+            for block in self.blocks:
+                x = block(x, first)
+            return self.head(x)
+
+    model = Skipping()
+    model.blocks = nn.ModuleList(Skip(10) for _ in range(2))
+    return {"model": model, "data": Rows(), "step": token_step, "collate": pad}
 
 
 def closed():
@@ -263,7 +304,22 @@ def llama_like(heads: int = 4):
     return {**tokens(clip=0.5), "model": model, "optimizer": lambda m: written(torch.optim.AdamW(m.parameters(), lr=0.01), m)}
 
 
-def llama():
+def gpt2():
+    """Transformers' own, with its positions, dropped values and tied embeddings."""
+    sys.modules["torchvision"] = None  # type: ignore[assignment]
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=32, n_embd=16, n_layer=3, n_head=2, n_positions=64, resid_pdrop=0.0,
+                                       embd_pdrop=0.0, attn_pdrop=0.0))  # fmt: skip
+    return {
+        "model": model,
+        "data": Rows(),
+        "clip": 0.5,
+        "optimizer": lambda m: written(torch.optim.AdamW(m.parameters(), lr=0.01), m),
+    }
+
+
+def llama(length: int = 0):
     """Transformers' own, with fewer key heads than heads; it needs no step."""
     sys.modules["torchvision"] = None  # type: ignore[assignment]  # whose binary may be of another release, and then nothing imports
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -273,7 +329,7 @@ def llama():
     model = LlamaForCausalLM(config)
     return {
         "model": model,
-        "data": Rows(),
+        "data": Rows(24 if length else 21, length=length),
         "clip": 0.5,
         "optimizer": lambda m: written(torch.optim.AdamW(m.parameters(), lr=0.01), m),
     }

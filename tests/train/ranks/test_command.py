@@ -52,10 +52,17 @@ def test_a_plan_is_rehearsed(
         ([TASK, "--ranks", "4", "--global-batch", "2"], "do not reach 4 ranks", "--global-batch"),
         ([TASK, "--ranks", "4", "--sharding", "hybrid", "--shard-group", "3"], "groups of 3 do not divide 4", "--shard-group"),
         ([TASK, "--ranks", "2", "--price", "2"], "--price is of a script that was tuned", "leave it out"),
+        ([TASK, "--ranks", "4", "--pp", "2", "--cp", "2"], "rows are not divided together with pipeline stages", "--sharding"),
+        ([TASK, "--ranks", "2", "--offload", "optimizer"], "put on the host by FSDP2", "--sharding zero3"),
+        ([TASK, "--ranks", "2", "--offload", "weights"], "--offload weights", "activations"),
+        ([TASK, "--ranks", "2", "--offload", "activations", "--recompute", "full"], "recomputed are not kept", "--recompute"),
+        ([TASK, "--ranks", "2", "--compress", "fp16", "--sharding", "zero3"], "only DDP's gradients", "--sharding"),
+        ([TASK, "--ranks", "2", "--compress", "zip"], "there is no zip", "powersgd"),
+        ([TASK, "--ranks", "2", "--recompute", "selective"], "an engine's own", "names of modules"),
         ([TASK, "more", "--ranks", "2"], "'more' is for nobody", "--set"),
         (["train.py", "--ranks", "2"], "train.py: there is no such script", "as python would get it"),
         ([WHOLE, "--ranks", "2", "--epochs", "2"], "--epochs is for a function", "-- --epochs .."),
-        ([WHOLE, "--ranks", "2", "--tp", "2"], "layers are divided (--tp, --pp) for a model", "make_step"),
+        ([WHOLE, "--ranks", "2", "--tp", "2"], "rows (--cp) for a model that a function gives", "make_step"),
         (["nothing.py:make_step", "--ranks", "2"], "there is no file nothing.py", "looked in"),
         (["plan.json", TASK], "cannot read plan.json", "gpuwise plan MODEL"),
         ([TASK, "--ranks", "2", "--workers", "-1"], "--workers -1", "--workers 4"),
@@ -76,6 +83,7 @@ def test_a_plan_that_ranks_cannot_do_says_which_part() -> None:
     from gpuwise.train.ranks.layout import layout_of
     from gpuwise.workload.strategy import Strategy
 
-    with pytest.raises(LayoutError, match="context parallel 2; fp8; offload") as refused:
-        layout_of(Strategy(cp=2, precision="fp8", offload_optimizer=True))
+    words = "expert parallel 2; fp8; an optimizer on the host without FSDP2"
+    with pytest.raises(LayoutError, match=words) as refused:
+        layout_of(Strategy(ep=2, precision="fp8", offload_optimizer=True))
     assert "gpuwise export" in str(refused.value)

@@ -17,7 +17,11 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
     "FSDP2 4, micro-batches, recompute": (4, {"sharding": "zero3", "micro_batch": 1, "recompute": "full"}),
     "FSDP2 2, weights kept": (2, {"sharding": "zero2", "micro_batch": 2}),
     "FSDP2 hybrid 2 x 2": (4, {"sharding": "hybrid", "shard_group": 2}),
+    "FSDP2 2, optimizer on the host": (2, {"sharding": "zero3", "offload_optimizer": True}),
+    "DDP 2, activations on the host": (2, {"offload_activations": True, "micro_batch": 2}),
+    "FSDP2 2, a selection recomputed": (2, {"sharding": "zero3", "recompute": "blocks.1,blocks.0.up"}),
 }
+SLOW = ("FSDP2 2, optimizer on the host", "DDP 2, activations on the host", "FSDP2 2, a selection recomputed")
 
 
 def result(run: Any) -> dict[str, Any]:
@@ -30,7 +34,7 @@ def alone() -> dict[str, Any]:
     return {}
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in LAYOUTS])
 def test_ranks_train_as_one_process(name: str, ranks: Callable[..., Any], alone: dict[str, Any]) -> None:
     """21 rows of unequal length, 8 a step: the last step of an epoch has 5, and on four ranks micro-batches without a sample."""
     n, layout = LAYOUTS[name]
@@ -63,12 +67,90 @@ def test_tensor_parallel_trains_as_one_process(task: str, ranks: Callable[..., A
     assert again["losses"] == pytest.approx(alone["losses"], rel=1e-6)
 
 
+PIPELINES: dict[str, tuple[str, int, dict[str, Any]]] = {
+    "PP 2": ("tokens", 2, {"dp": 1, "pp": 2, "micro_batch": 2}),
+    "PP 4, more stages than micro-batches": ("tokens", 4, {"dp": 1, "pp": 4, "micro_batch": 4}),
+    "PP 2 x DDP 2, micro-batches": ("tokens", 4, {"dp": 2, "pp": 2, "micro_batch": 1}),
+    "PP 2 x FSDP2 2, recompute": ("tokens", 4, {"dp": 2, "pp": 2, "micro_batch": 2, "sharding": "zero3", "recompute": "full"}),
+    "PP 2, tied embeddings": ("tied", 2, {"dp": 1, "pp": 2, "micro_batch": 2}),
+    "PP 2 x TP 2": ("llama_like", 4, {"dp": 1, "pp": 2, "tp": 2, "micro_batch": 2}),
+    "PP 2 x FSDP2 2 of Transformers' Llama": ("llama", 4, {"dp": 2, "pp": 2, "micro_batch": 2, "sharding": "zero3"}),
+    "PP 2 of Transformers' GPT-2, tied": ("gpt2", 2, {"dp": 1, "pp": 2, "micro_batch": 4}),
+}
+
+
+@pytest.mark.parametrize("name", [n if n == "PP 2" else pytest.param(n, marks=pytest.mark.slow) for n in PIPELINES])
+def test_pipeline_stages_train_as_one_process(name: str, ranks: Callable[..., Any]) -> None:
+    """Rows of unequal length; each stage holds and writes its own layers, all of which are compared."""
+    task, n, layout = PIPELINES[name]
+    more = {"epochs": 2, "settings": ["layers=4"] if task in ("tokens", "tied") else []}
+    alone = result(ranks(task, 1, out="alone", **more))
+    run = ranks(task, n, layout=layout, **more)
+    found = result(run)
+    parts = [torch.load(p) for p in sorted(run.out.glob("written-*.pt"))]
+    for part in parts:
+        found["weights"] |= part["weights"]
+        found["gradients"] = [a | b for a, b in zip(found["gradients"], part["gradients"], strict=True)]
+    check_equal(found, alone)
+    stages = [set(part["weights"]) for part in (torch.load(run.out / "written.pt"), *parts)]
+    assert set().union(*stages) == set(alone["weights"]) and all(s < set(alone["weights"]) for s in stages)
+
+
 @pytest.mark.parametrize(
     ("task", "settings", "message"),
     [("tokens", [], "Block has no mlp.down_proj"), ("llama_like", ["heads=1"], "1 heads do not divide over 2 ranks")],
 )
 def test_tensor_parallel_is_refused_elsewhere(task: str, settings: list[str], message: str, ranks: Callable[..., Any]) -> None:
     run = ranks(task, 2, layout={"dp": 1, "tp": 2}, settings=settings)
+    assert set(run.codes()) == {2}, run.output
+    assert message in (run.out / "refused.json").read_text()
+
+
+CONTEXTS: dict[str, tuple[int, dict[str, Any]]] = {
+    "CP 2": (2, {"dp": 1, "cp": 2}),
+    "CP 2 x FSDP2 2, recompute": (4, {"dp": 2, "cp": 2, "sharding": "zero3", "micro_batch": 2, "recompute": "full"}),
+    "CP 4, DDP": (4, {"dp": 1, "cp": 4, "micro_batch": 4}),
+    "CP 2 x TP 2": (4, {"dp": 1, "cp": 2, "tp": 2, "sharding": "zero3"}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CONTEXTS)
+def test_shared_rows_train_as_one_process(name: str, ranks: Callable[..., Any]) -> None:
+    """Rows of unequal length, most of which no number of ranks divides; keys and values have fewer heads than queries."""
+    n, layout = CONTEXTS[name]
+    alone = result(ranks("llama", 1, out="alone", epochs=1))
+    check_equal(result(ranks("llama", n, layout=layout, epochs=1)), alone)
+
+
+@pytest.mark.slow
+def test_rows_of_other_steps_are_not_shared(ranks: Callable[..., Any]) -> None:
+    run = ranks("tokens", 2, layout={"dp": 1, "cp": 2})
+    assert set(run.codes()) == {2}, run.output
+    assert "computes its loss of whole rows in a step of its own" in (run.out / "refused.json").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("compress", "near"), [("fp16", 1e-3), ("powersgd", 0.2)])
+def test_compressed_gradients_are_near(compress: str, near: float, ranks: Callable[..., Any]) -> None:
+    """fp16 is a rounding of the gradients; PowerSGD of rank one another training, which learns all the same."""
+    settings = ["width=64"]
+    alone = result(ranks("tokens", 1, out="alone", epochs=3, settings=settings))
+    found = result(ranks("tokens", 2, layout={"compress": compress}, epochs=3, settings=settings))
+    assert found["losses"] != alone["losses"] and found["losses"] == pytest.approx(alone["losses"], rel=near)
+    assert found["losses"][-1] < found["losses"][0]
+
+
+@pytest.mark.parametrize(
+    ("task", "pp", "message"),
+    [
+        pytest.param("between", 2, "computes between Block 0 and 1", marks=pytest.mark.slow),
+        ("skipping", 2, "Skip 0 takes another tensor with a gradient"),
+        pytest.param("tokens", 3, "2 repeated layers do not make 3 stages", marks=pytest.mark.slow),
+    ],
+)
+def test_pipelines_are_refused_elsewhere(task: str, pp: int, message: str, ranks: Callable[..., Any]) -> None:
+    run = ranks(task, pp, layout={"dp": 1, "pp": pp})
     assert set(run.codes()) == {2}, run.output
     assert message in (run.out / "refused.json").read_text()
 

@@ -17,12 +17,17 @@ torch = pytest.importorskip("torch")
 
 from gpuwise.train.ranks.manifest import MANIFEST, read, saves  # noqa: E402
 
+KILLS = 13
+"""Of each layout and number of loaders' workers: 104 in all."""
 EACH = {"save_every": 2, "keep": 8}
-LAYOUTS = {"DDP": {}, "FSDP2": {"sharding": "zero3"}}
+LAYOUTS = {"DDP": {}, "FSDP2": {"sharding": "zero3"}, "PP 2": {"dp": 1, "pp": 2, "micro_batch": 2}, "TP 2": {"dp": 1, "tp": 2}}
 
 
 def weights(run: Any) -> dict[str, Any]:
-    return torch.load(run.out / "written.pt")["weights"]
+    found: dict[str, Any] = {}
+    for path in sorted(run.out.glob("written*.pt")):
+        found |= torch.load(path)["weights"]
+    return found
 
 
 def checkpoints(run: Any) -> list[Path]:
@@ -52,11 +57,24 @@ def until_done(start: Callable[[], Any], kill: Callable[[Any], None], most: int)
     return most
 
 
-@pytest.mark.parametrize(("name", "workers"), [pytest.param("DDP", 2, marks=pytest.mark.slow), ("FSDP2", 0)])
+def task_of(name: str) -> str:
+    return "llama_like" if name == "TP 2" else "tokens"
+
+
+@pytest.mark.parametrize(
+    ("name", "workers"),
+    [
+        pytest.param("DDP", 2, marks=pytest.mark.slow),
+        ("FSDP2", 0),
+        pytest.param("PP 2", 2, marks=pytest.mark.slow),
+        pytest.param("TP 2", 0, marks=pytest.mark.slow),
+    ],
+)
 def test_killed_ranks_go_on_to_the_same_weights(name: str, workers: int, ranks: Callable[..., Any]) -> None:
     """One rank is killed in the middle, once its journal says that it is there."""
     more = {"layout": LAYOUTS[name], "epochs": 2, "workers": workers, **EACH}
-    alone = ranks("tokens", 2, out="alone", **more)
+    task = task_of(name)
+    alone = ranks(task, 2, out="alone", **more)
     assert alone.codes() == [0, 0], alone.output
     at = iter((3,))
 
@@ -65,8 +83,8 @@ def test_killed_ranks_go_on_to_the_same_weights(name: str, workers: int, ranks: 
         wait_for(lambda: any(e["step"] >= step for e in run.lines(1)), run)
         run.processes[step % 2].kill()
 
-    until_done(lambda: ranks("tokens", 2, out="killed", **more), kill, 1)
-    run = ranks("tokens", 2, out="killed", **more)
+    until_done(lambda: ranks(task, 2, out="killed", **more), kill, 1)
+    run = ranks(task, 2, out="killed", **more)
     assert run.codes() == [0, 0]  # there was nothing left to do
     assert not list((run.out / "checkpoints").glob("*.damaged"))
     assert same(weights(alone), weights(run))
@@ -83,6 +101,25 @@ def test_every_sample_is_taken_once_at_any_number_of_ranks(ranks: Callable[..., 
     third = ranks("counted", 1, **{**more, "layout": {**more["layout"], "dp": 1, "global_batch": 7}})
     assert third.codes() == [0], third.output
     assert weights(third)["count"].flatten().tolist() == [2.0] * 23
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["AdamW", "SGD"])
+def test_stages_are_saved_and_loaded_at_any_layout(optimizer: str, ranks: Callable[..., Any]) -> None:
+    """Two stages, then four ranks of FSDP2, then four stages, then one process: as one process from the beginning."""
+    more = {"epochs": 2, "settings": ["layers=4", "clip=0.5", f"optimizer={optimizer}"]}
+    alone = ranks("tokens", 1, out="alone", **more)
+    assert alone.codes() == [0], alone.output
+    layouts = ({"dp": 1, "pp": 2, "micro_batch": 4}, {"dp": 4, "sharding": "zero3"}, {"dp": 1, "pp": 4, "micro_batch": 2})
+    for step, layout in enumerate(layouts, start=1):
+        run = ranks("tokens", layout["dp"] * layout.get("pp", 1), layout=layout, steps=step, **more)
+        assert set(run.codes()) == {0}, run.output
+    last = ranks("tokens", 1, **more)
+    assert last.codes() == [0], last.output
+    assert [e["step"] for e in last.lines(0, "resumed")] == [1, 2, 3]
+    found, true = torch.load(last.out / "written.pt")["weights"], weights(alone)
+    for name, value in true.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-5, atol=1e-4, msg=name)
 
 
 def test_flipped_bytes_are_refused_and_the_one_before_is_taken(ranks: Callable[..., Any]) -> None:
@@ -149,16 +186,17 @@ def test_a_full_disk_loses_nothing(ranks: Callable[..., Any]) -> None:
 @pytest.mark.parametrize("name", LAYOUTS)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_hundred_kills(name: str, workers: int, ranks: Callable[..., Any]) -> None:
-    """25 for each of four: at random moments, one rank or both, by seed."""
+    """13 for each of eight: at random moments, one rank or both, by seed."""
     more = {"layout": LAYOUTS[name], "epochs": 20, "workers": workers, "save_every": 3, "keep": 2}
-    alone = ranks("tokens", 2, out="alone", **more)
+    task = task_of(name)
+    alone = ranks(task, 2, out="alone", **more)
     assert alone.codes() == [0, 0], alone.output
     draw, n = random.Random(f"{name} {workers}"), 0
-    while n < 25:
-        run = ranks("tokens", 2, out=f"killed-{n}", **more)
-        while n < 25 and set(codes(run, draw)) != {0}:
+    while n < KILLS:
+        run = ranks(task, 2, out=f"killed-{n}", **more)
+        while n < KILLS and set(codes(run, draw)) != {0}:
             n += 1
-            run = ranks("tokens", 2, out=run.out.name, **more)
+            run = ranks(task, 2, out=run.out.name, **more)
         assert set(run.codes()) == {0}, run.output
         assert same(weights(alone), weights(run)), f"after {n} kills"
 

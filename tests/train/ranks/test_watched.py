@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,35 @@ def test_collectives_are_predicted_exactly(layout: dict[str, Any], ranks: Callab
     """1.4 MiB of weights, so that DDP has two buckets; 130 columns, of which four ranks take unequal parts."""
     counted = result(ranks("tokens", layout["dp"], layout=layout, steps=2, settings=["clip=1.0", "width=130"])).collectives
     assert counted and all(c["predicted"] == c["measured"] for c in counted.values()), counted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {"dp": 1, "pp": 2, "micro_batch": 2},
+        {"dp": 2, "pp": 2, "micro_batch": 1},
+        {"dp": 2, "pp": 2, "micro_batch": 1, "sharding": "zero3"},
+    ],
+    ids=lambda layout: " ".join(map(str, layout.values())),
+)
+def test_what_stages_exchange_is_predicted_exactly(layout: dict[str, Any], ranks: Callable[..., Any]) -> None:
+    """On every rank: the first stage sends forward only, the last one back only."""
+    settings = ["clip=1.0", "layers=3", "length=9", "n=24"]
+    found = result(ranks("tokens", layout["dp"] * layout["pp"], layout=layout, steps=3, settings=settings))
+    for rank in range(len(found.journals)):
+        counted = replace(found, journals=found.journals[rank:] + found.journals[:rank]).collectives
+        assert "send" in counted and all(c["predicted"] == c["measured"] for c in counted.values()), (rank, counted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "more", [{"sharding": "zero3", "dp": 2, "micro_batch": 2, "recompute": "full"}, {"dp": 1}], ids=["FSDP2", "DDP"]
+)
+def test_what_shared_rows_exchange_is_predicted_exactly(more: dict[str, Any], ranks: Callable[..., Any]) -> None:
+    """Nine tokens on two ranks: one is padding."""
+    found = result(ranks("llama", 2 * more["dp"], layout={"cp": 2, **more}, steps=3, settings=["length=9"]))
+    assert all(c["predicted"] == c["measured"] for c in found.collectives.values()), found.collectives
 
 
 @pytest.mark.parametrize(

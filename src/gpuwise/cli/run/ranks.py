@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -37,11 +38,17 @@ class OnRanks:
     tp: Whole | None = None
     """Tensor parallel degree."""
     pp: Whole | None = None
-    """Pipeline parallel degree."""
+    """Pipeline parallel degree: stages of repeated layers (1F1B)."""
+    cp: Whole | None = None
+    """Context parallel degree: ranks that share rows of tokens (causal models of Transformers)."""
     precision: str | None = None
     """fp32 (usual), tf32 or bf16."""
     recompute: str | None = None
-    """none, or full: repeated blocks are computed again in the backward pass."""
+    """none, full (repeated blocks are computed again in the backward pass), or names of modules: blocks.0,blocks.2.mlp."""
+    offload: str | None = None
+    """To the host's memory: optimizer (with the weights, by FSDP2), activations, or both: optimizer,activations."""
+    compress: str | None = None
+    """Gradients of DDP: fp16 (another precision) or powersgd (another training)."""
     global_batch: Whole | None = None
     """Samples a step, over all ranks."""
     micro_batch: Whole | None = None
@@ -56,6 +63,10 @@ class OnRanks:
     """Steps between checkpoints; every ten minutes by default, and at the end."""
     hang_after: Duration = 300.0
     """Without a sign of any rank: the one that the others wait for is named, and all begin again."""
+    prometheus: str | None = None
+    """Serve the ranks' steps, exchanges and the one waited for as Prometheus metrics: ADDRESS:PORT, or :9401 for this machine."""
+    grafana: Path | None = None
+    """Write the Grafana dashboard of these metrics here."""
     out: Path | None = None
     """Folder of journals and checkpoints (of a script: journals and later ranks' prints); gpuwise-run by default."""
     rehearse: Annotated[bool, Parameter(negative="")] = False
@@ -101,9 +112,9 @@ def run_on_ranks(
         find_target(script, given.set)
     job = None if given.plan is None else _job(given.plan)
     layout = _layout(given, job)
-    if whole and layout.tp * layout.pp > 1:
+    if whole and layout.n_ranks > layout.dp:
         raise InputError(
-            "layers are divided (--tp, --pp) for a model that a function gives, not within a script",
+            "layers are divided (--tp, --pp) and rows (--cp) for a model that a function gives, not within a script",
             hint=f"name that function: {script}:make_step, or train by data parallel ranks alone",
         )
     _check_here(layout, job, given)
@@ -121,17 +132,23 @@ def run_on_ranks(
         whole=whole,
         arguments=list(arguments),
     )
-    with screen() as shown:
+    with screen() as shown, _metrics(given, settings.out) as told:
         batch = "" if whole else f", {layout.global_batch} samples a step"
         shown.show(f"gpuwise: {script} on {layout.words}{batch}")
         every_s = 1.0 if shown.is_live else 30.0
+
+        def look(now: tuple[RankJournal, ...]) -> None:
+            told(now)
+            shown.show(_progress(now, settings.steps))
+
         result = run_ranks(
             settings,
-            look=lambda now: shown.show(_progress(now, settings.steps)),
+            look=look,
             every_s=every_s,
             streams=shown.streams,
             # a script would begin at its beginning again: that is the person's to say
             restarts=0 if whole else MOST_RESTARTS,
+            hang_s=given.hang_after,
         )
     if json:
         from gpuwise.cli.out import print_json
@@ -140,6 +157,30 @@ def run_on_ranks(
     else:
         _summary(result, settings.out, layout if whole else None, planned=job is not None)
     return result.code
+
+
+@contextmanager
+def _metrics(given: OnRanks, out: str) -> Generator[Callable[[tuple[RankJournal, ...]], None], None, None]:
+    """What is told of every look at the journals, served while the context is open. Raises InputError for an address that cannot
+    be served."""
+    if given.grafana is not None:
+        from gpuwise.train.ranks.metrics import write_dashboard
+
+        write_dashboard(given.grafana)
+        sys.stderr.write(f"{given.grafana}: import it in Grafana under Dashboards, New, Import\n")
+    if given.prometheus is None:
+        yield lambda _: None
+        return
+    from gpuwise.machine.telemetry.outputs.exporter import TextServer, parse_address
+    from gpuwise.train.ranks.metrics import exposition
+
+    latest: list[tuple[RankJournal, ...]] = [()]
+    server = TextServer(*parse_address(given.prometheus), lambda: exposition(latest[0], Path(out).name))
+    sys.stderr.write(f"gpuwise: metrics at {server.address}\n")
+    try:
+        yield lambda now: latest.__setitem__(0, now)
+    finally:
+        server.close()
 
 
 def _check_script(script: str, given: OnRanks, *, epochs: float | None, total_steps: int | None) -> None:
@@ -178,7 +219,7 @@ def _layout(given: OnRanks, job: Job | None) -> Layout:
 
     if job is not None:
         layout = layout_of(job.strategy, shard_group(job))
-        for name in ("ranks", "sharding", "tp", "pp", "precision", "recompute", "shard_group"):
+        for name in ("ranks", "sharding", "tp", "pp", "cp", "precision", "recompute", "offload", "compress", "shard_group"):
             if getattr(given, name) is not None:
                 raise InputError(f"--{name.replace('_', '-')} is in the plan already", hint="leave it out, or plan again with it")
         if given.global_batch is not None or given.micro_batch is not None:
@@ -188,22 +229,30 @@ def _layout(given: OnRanks, job: Job | None) -> Layout:
                 micro_batch=given.micro_batch or layout.micro_batch,
             )
         return checked(layout)
-    n, tp, pp = given.ranks or len(gpus_here()) or 1, given.tp or 1, given.pp or 1
-    if n % (tp * pp):
-        raise InputError(f"--tp {tp} x --pp {pp} do not divide {n} ranks", hint=f"--ranks {tp * pp * max(n // (tp * pp), 1)}")
-    dp = n // (tp * pp)
+    n, tp, pp, cp = given.ranks or len(gpus_here()) or 1, given.tp or 1, given.pp or 1, given.cp or 1
+    if n % (tp * pp * cp):
+        words = f"--tp {tp} x --pp {pp}" + (f" x --cp {cp}" if cp > 1 else "")
+        raise InputError(f"{words} do not divide {n} ranks", hint=f"--ranks {tp * pp * cp * max(n // (tp * pp * cp), 1)}")
+    dp = n // (tp * pp * cp)
+    offload = {word.strip() for word in (given.offload or "").split(",") if word.strip()}
+    if offload - {"optimizer", "activations"}:
+        raise InputError(f"--offload {given.offload}", hint="--offload optimizer, activations, or optimizer,activations")
     batch = given.global_batch or (given.micro_batch or 8) * dp
     return checked(
         Layout(
             dp,
             tp,
             pp,
+            cp,
             given.sharding or "none",
             given.shard_group or 0,
             given.precision or "fp32",
             given.recompute or "none",
             micro_batch=given.micro_batch or -(-batch // dp),
             global_batch=batch,
+            offload_optimizer="optimizer" in offload,
+            offload_activations="activations" in offload,
+            compress=given.compress or "none",
         )
     )
 
@@ -247,6 +296,11 @@ def _progress(journals: tuple[RankJournal, ...], steps: int | None) -> str:
     of = f" of {steps:,}" if steps is not None else ""
     words = [f"step {last['step']:,}{of}", f"{sum(j.last.get('samples', 0) for j in journals) / last['step_s']:.4g} samples/s"]
     words += [f"loss {last['loss']:.4g}", f"epoch {last['epoch']}"]
+    from gpuwise.train.ranks.straggler import straggler
+
+    slow = straggler([j.steps for j in journals])
+    if slow is not None:
+        words.append(f"waiting for rank {slow.rank} ({slow.share:.0%}): {slow.cause}")
     return ", ".join(words)
 
 
@@ -263,6 +317,12 @@ def _summary(result: RanksResult, out: str, of_script: Layout | None, *, planned
     samples = sum(j.steps[0]["samples"] for j in result.journals if j.steps)
     if of_script is not None and planned and samples and samples != of_script.global_batch:
         lines.append(f"a step took {samples} samples, the script's own batch; the plan's has {of_script.global_batch}")
+    if result.blocked is not None:
+        lines.append(f"checkpoints held steps up for {result.blocked:.2%} of the time between them")
+    if result.losses:
+        lost = sum(x.lost_s for x in result.losses) / len(result.losses)
+        told = "" if result.expected_loss_s is None else f", expected {format_duration(result.expected_loss_s)}"
+        lines.append(f"a death of a rank cost {format_duration(lost)}{told}")
     slow = result.straggler
     if slow is not None:
         lines.append(f"rank {slow.rank} is waited for {format_duration(slow.lost_s)} a step ({slow.share:.0%}): {slow.cause}")
@@ -291,6 +351,9 @@ def document(result: RanksResult, script: str, layout: Layout, out: str) -> dict
         "hung": result.hung,
         "straggler": None if result.straggler is None else asdict(result.straggler),
         "collectives": result.collectives,
+        "save_blocks": result.blocked,
+        "losses": [asdict(x) for x in result.losses],
+        "expected_loss_s": result.expected_loss_s,
         "saved": [e["step"] for e in result.journals[0].events if e["event"] == "saved"],
         "resumed": next((e["step"] for e in result.journals[0].events if e["event"] == "resumed"), None),
     }

@@ -18,6 +18,13 @@ SHARDINGS = {
 }
 
 
+COMPRESSIONS = {
+    "none": "as they are",
+    "fp16": "in half the bytes, another precision",
+    "powersgd": "as products of two thin matrices: another training",
+}
+
+
 class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Degrees, batch and precision. A step takes ``global_batch`` samples, divided evenly over the data-parallel ranks and there
     into micro-batches of at most ``micro_batch``."""
@@ -25,6 +32,8 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dp: int = 1
     tp: int = 1
     pp: int = 1
+    cp: int = 1
+    """Ranks that share rows of tokens; they are data-parallel ranks otherwise."""
     sharding: str = "none"
     shard_group: int = 0
     """Ranks that hold one copy with ``hybrid``; the copies are replicas of each other."""
@@ -34,10 +43,26 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     micro_batch: int = 1
     global_batch: int = 1
     optimizer: str = "adamw"
+    offload_optimizer: bool = False
+    """Weights, gradients and optimizer states in the host's memory (FSDP2), updated there."""
+    offload_activations: bool = False
+    """What the layers keep for the backward pass waits in the host's memory."""
+    compress: str = "none"
+    """Gradients as DDP exchanges them: ``fp16``, or ``powersgd`` of rank one."""
 
     @property
     def n_ranks(self) -> int:
-        return self.dp * self.tp * self.pp
+        return self.dp * self.tp * self.pp * self.cp
+
+    @property
+    def n_replicas(self) -> int:
+        """Ranks over which gradients are added: of data and of context."""
+        return self.dp * self.cp
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Names of the modules that are recomputed, where ``recompute`` is a selection and no rule."""
+        return () if self.recompute in ("none", "full") else tuple(n.strip() for n in self.recompute.split(",") if n.strip())
 
     @property
     def n_micro(self) -> int:
@@ -48,9 +73,9 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def words(self) -> str:
         """For headings: ``4 ranks, FSDP2, bf16``; the batch of a script is its own."""
         parts = [f"{self.n_ranks} rank{'s' if self.n_ranks > 1 else ''}"]
-        parts += [f"{name} {n}" for name, n in (("tensor", self.tp), ("pipeline", self.pp)) if n > 1]
-        if self.dp > 1:
-            parts.append(SHARDINGS[self.sharding] + (f" {self.dp}" if self.dp < self.n_ranks else ""))
+        parts += [f"{name} {n}" for name, n in (("tensor", self.tp), ("pipeline", self.pp), ("context", self.cp)) if n > 1]
+        if self.n_replicas > 1:
+            parts.append(SHARDINGS[self.sharding] + (f" {self.n_replicas}" if self.n_replicas < self.n_ranks else ""))
         return ", ".join([*parts, self.precision])
 
 
@@ -72,8 +97,20 @@ def checked(layout: Layout) -> Layout:
         raise LayoutError("precision", f"{layout.precision} {why}", hint=f"take {', '.join(PRECISIONS)}")
     if layout.sharding not in SHARDINGS:
         raise LayoutError("sharding", f"there is no {layout.sharding} on ranks", hint=f"take {', '.join(SHARDINGS)}")
-    if layout.recompute not in ("none", "full"):
-        raise LayoutError("recompute", f"{layout.recompute} recompute is an engine's own", hint="take none or full")
+    if layout.recompute == "selective":
+        hint = "take none, full, or names of modules: blocks.0,blocks.2"
+        raise LayoutError("recompute", "selective recompute is an engine's own", hint=hint)
+    if layout.cp > 1 and (layout.pp > 1 or layout.sharding == "hybrid"):
+        what = "pipeline stages" if layout.pp > 1 else "hybrid sharding"
+        raise LayoutError("context", f"rows are not divided together with {what} here", hint="take --sharding zero3 or none")
+    if layout.offload_optimizer and (layout.sharding not in ("zero2", "zero3", "hybrid") or layout.n_replicas == 1):
+        raise LayoutError("offload", "weights and optimizer are put on the host by FSDP2", hint="add --sharding zero3")
+    if layout.offload_activations and layout.recompute != "none":
+        raise LayoutError("offload", "activations that are recomputed are not kept", hint="leave --recompute or the offload out")
+    if layout.compress not in COMPRESSIONS:
+        raise LayoutError("compress", f"there is no {layout.compress}", hint=f"take {', '.join(COMPRESSIONS)}")
+    if layout.compress != "none" and (layout.sharding != "none" or layout.n_replicas == 1 or layout.pp > 1):
+        raise LayoutError("compress", "only DDP's gradients are compressed", hint="leave --sharding and --pp out")
     if layout.sharding == "hybrid" and (layout.shard_group < 1 or layout.dp % layout.shard_group):
         raise LayoutError(
             "hybrid", f"groups of {layout.shard_group} do not divide {layout.dp} data-parallel ranks", hint="set --shard-group"
@@ -82,9 +119,6 @@ def checked(layout: Layout) -> Layout:
         raise LayoutError(
             "batch", f"{layout.global_batch} samples a step do not reach {layout.dp} ranks", hint="give --global-batch more"
         )
-    if layout.pp > 1:
-        hint = "leave it out, or export the plan to a tool that can"
-        raise LayoutError("on ranks", f"`run` cannot do pipeline parallel {layout.pp}", hint=hint)
-    if layout.tp > 1 and layout.dp > 1 and layout.sharding == "none":
+    if layout.tp > 1 and layout.n_replicas > 1 and layout.sharding == "none":
         raise LayoutError("tensor", "tensor parallel ranks are replicated by FSDP2, not by DDP", hint="add --sharding zero3")
     return layout

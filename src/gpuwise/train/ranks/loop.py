@@ -18,21 +18,39 @@ from typing import Any
 import msgspec
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.utils.data import default_collate
 
 from gpuwise.errors import DataError, GpuwiseError, InputError
 from gpuwise.train.hook.journal import Writer
 from gpuwise.train.hook.run_queue import RunQueue
+from gpuwise.train.levers.checkpointing import recomputed
+from gpuwise.train.levers.forward import replace_forward
 from gpuwise.train.levers.items import seed as seed_generators
 from gpuwise.train.levers.modules import each_tensor
 from gpuwise.train.ranks.beat import Beat
 from gpuwise.train.ranks.meter import Meter
+from gpuwise.train.ranks.parallel.context import Context
+from gpuwise.train.ranks.parallel.pipeline import Pipeline, ends_inside
+from gpuwise.train.ranks.parallel.stages import Chain, Stage, chain_of
+from gpuwise.train.ranks.parallel.tensor import parallelize
 from gpuwise.train.ranks.predicted import collectives
-from gpuwise.train.ranks.samples import Cursor, Key, Order, derived, loader, shares
+from gpuwise.train.ranks.samples import Cursor, Items, Key, Order, derived, loader, shares
 from gpuwise.train.ranks.saving import Saver, load_state, newest, reason, state_of
 from gpuwise.train.ranks.settings import RankSettings
 from gpuwise.train.ranks.task import Task, loss_of
-from gpuwise.train.ranks.tensor import parallelize
-from gpuwise.train.ranks.wrap import Wrapped, control_group, equalise_statistics, mesh_of, norm, running, scale, wrap
+from gpuwise.train.ranks.wrap import (
+    Wrapped,
+    control_group,
+    device_of,
+    equalise_statistics,
+    find_module,
+    mesh_of,
+    norm,
+    running,
+    scale,
+    wrap,
+)
 
 Parts = list[tuple[list[Key], bool]]
 """Micro-batches of a rank in one step, each with whether it counts."""
@@ -79,12 +97,22 @@ class Training:
         self.rank = dist.get_rank()
         self.meter = Meter()
         self.mesh = mesh_of(layout, device_type)
-        self.dp_rank = self.mesh.get_local_rank("replicate") * self.mesh["shard"].size() + self.mesh.get_local_rank("shard")
+        replica = self.mesh.get_local_rank("replicate") * self.mesh["shard"].size() + self.mesh.get_local_rank("shard")
+        self.dp_rank, self.cp_rank = divmod(replica, layout.cp)
+        self.context = Context(self._sharing(), task) if layout.cp > 1 else None
+        for name in layout.modules:
+            replace_forward(find_module(task.model, name), recomputed)
+        self.pp_rank = self.mesh.get_local_rank("pp")
+        self.n_parameters = sum(p.numel() for p in task.model.parameters())
+        chain = self._chain() if layout.pp > 1 else None
         if layout.tp > 1:
             parallelize(task.model, self.mesh["tp"])
-        journal.event("predicted", collectives=collectives(task.model, layout, clips=task.clip is not None))
-        self.wrapped: Wrapped = wrap(task.model, layout, self.mesh, self.meter)
-        self.device = next(task.model.parameters()).device
+        stage = None if chain is None else self._cut(chain)
+        predicted = collectives(task.model, layout, clips=task.clip is not None, stage=stage, row=self._row(chain))
+        journal.event("predicted", collectives=predicted)
+        self.wrapped: Wrapped = wrap(task.model, layout, self.mesh, self.meter, None if stage is None else stage.blocks)
+        self.device = device_of(self.mesh)
+        self.pipeline = None if stage is None else Pipeline(stage, task.model, self.mesh, self.meter, self.device)
         self.optimizer = task.optimizer(task.model)
         if layout.tp > 1:
             for group in self.optimizer.param_groups:
@@ -131,9 +159,37 @@ class Training:
             "parameters": self.n_parameters,
         }
 
-    @property
-    def n_parameters(self) -> int:
-        return sum(p.numel() for p in self.task.model.parameters())
+    def _sharing(self) -> Any:
+        """The group of ranks that share this one's rows; every rank makes all of them."""
+        groups = {}
+        for column in self.mesh.mesh.flatten(0, 2).T.tolist():
+            for at in range(0, len(column), self.layout.cp):
+                members = column[at : at + self.layout.cp]
+                groups[tuple(members)] = dist.new_group(members)
+        return next(group for members, group in groups.items() if self.rank in members)
+
+    def _row(self, chain: Chain | None) -> int:
+        """Numbers that stages pass on of a sample, or tokens of one whose rows are shared."""
+        if chain is not None:
+            return chain.numel
+        return 0 if self.context is None else int(self._first()["input_ids"].shape[1])
+
+    def _first(self) -> Any:
+        samples = Items(self.task.data, self.settings.seed).__getitems__([(0, 0)])
+        return (self.task.collate or default_collate)(samples)
+
+    # -- pipeline stages
+
+    def _chain(self) -> Chain:
+        """The layers as one sample goes through them."""
+        task = self.task
+        batch = self._first()
+        return chain_of(task.model, lambda model: loss_of(task, model, batch, 1)[0], self.layout.pp)
+
+    def _cut(self, chain: Chain) -> Stage:
+        stage = Stage(self.task.model, chain, self.pp_rank, self.layout.pp, device_of(self.mesh))
+        ends_inside(self.task.model)
+        return stage
 
     def save(self) -> None:
         """Begin a checkpoint of this moment."""
@@ -146,7 +202,8 @@ class Training:
             "layout": msgspec.to_builtins(self.layout),
             "torch": torch.__version__,
         }
-        self.saver.save(self.step, state_of(self.task.model, self.optimizer, self.scheduler), about)
+        state = state_of(self.task.model, self.optimizer, self.scheduler, stage=self.pp_rank)
+        self.saver.save(self.step, state, about)
         self._saved_s, self._requests.save = time.monotonic(), False
 
     # -- the loop
@@ -176,6 +233,8 @@ class Training:
 
     def close(self) -> None:
         self.meter.close()
+        if self.context is not None:
+            self.context.close()
         self._queue.close()
 
     def _phase(self, name: str, part: int = 0) -> None:
@@ -210,26 +269,40 @@ class Training:
         """One update. Returns whether any rank was asked for a save, and for an end."""
         began, queued = time.perf_counter(), self._queue.waited_s()
         data_s = 0.0
-        seed_generators(derived(self.settings.seed, self.step, self.dp_rank, 1))
+        seed_generators(derived(self.settings.seed, self.step, self._stream(), 1))
         self._equalise()
         totals = torch.zeros(4, dtype=torch.float64)
+        held: list[Any] = []
         for at, (keys, counts) in enumerate(parts):
             self._phase("data", at)
             asked = time.perf_counter()
             batch = self._moved(next(batches))
             data_s += time.perf_counter() - asked
+            if self.pipeline is not None:
+                held.append(batch)
+                continue
             with self.wrapped.local(last=at == len(parts) - 1):
                 self._micro(batch, len(keys), counts, totals, at)
+        if self.pipeline is not None:
+            self._through_stages(self.pipeline, parts, held, totals)
         totals[2:] = torch.tensor([float(a) for a in self._asks()])
         self._phase("exchange", len(parts))
         loss = self._update(totals)
         self.step, self.cursor = self.step + 1, cursor
-        self._write(began, data_s, queued, loss, sum(len(k) for k, counts in parts if counts))
+        own = 0 if self.cp_rank else sum(len(k) for k, counts in parts if counts)
+        self._write(began, data_s, queued, loss, own)
         return bool(totals[2]), bool(totals[3])
+
+    def _stream(self) -> int:
+        """Of random numbers: tensor ranks share one, all others have their own."""
+        return self.dp_rank + self.layout.dp * (self.pp_rank + self.layout.pp * self.cp_rank)
 
     def _micro(self, batch: Any, n: int, counts: bool, totals: torch.Tensor, at: int) -> None:
         self._phase("forward", at)
-        loss, number = loss_of(self.task, self.wrapped.call, batch, n)
+        if self.context is None:
+            loss, number = loss_of(self.task, self.wrapped.call, batch, n)
+        else:
+            loss, number = self.context.loss(self.wrapped.call, batch)
         self._phase("backward", at)
         if not counts:
             loss, number = loss * 0.0, 0.0
@@ -237,6 +310,25 @@ class Training:
         self.meter.after_backward()
         totals[0] += float(loss.detach())
         totals[1] += number
+
+    def _through_stages(self, pipeline: Pipeline, parts: Parts, batches: list[Any], totals: torch.Tensor) -> None:
+        """All micro-batches of the step; the last stage learns their losses."""
+
+        def loss_at(model: nn.Module, at: int) -> torch.Tensor:
+            self._phase("forward", at)
+            keys, counts = parts[at]
+            loss, number = loss_of(self.task, model, batches[at], len(keys))
+            if not counts:
+                loss, number = loss * 0.0, 0.0
+            totals[0] += float(loss.detach())
+            totals[1] += number
+            return loss.float().reshape(())
+
+        pipeline.run(batches, loss_at)
+        self._phase("exchange", len(parts))
+        if self.layout.dp > 1 and self.layout.sharding == "none":
+            pipeline.add_replicas(self.mesh["shard"].get_group())
+        pipeline.add_shared()
 
     def _update(self, totals: torch.Tensor) -> float:
         """The gradients of the mean over all ranks, and one update with them. Returns the mean loss."""
@@ -250,7 +342,7 @@ class Training:
         model, clip = self.task.model, self.task.clip
         scale(model, self.wrapped.multiple / max(float(totals[1]), 1.0))
         if clip is not None:
-            length = norm(model, self.layout)
+            length = norm(model, self.layout, {} if self.pipeline is None else self.pipeline.stage.holders)
             if length > clip:
                 scale(model, clip / (length + 1e-6))
         self._phase("update", self.layout.n_micro)
@@ -261,7 +353,7 @@ class Training:
         return loss
 
     def _equalise(self) -> None:
-        if self.layout.dp > 1 and running(self.task.model):
+        if self.layout.n_replicas > 1 and running(self.task.model):
             for name in ("replicate", "shard"):
                 group = self.mesh[name].get_group()
                 equalise_statistics(self.task.model, group, dist.get_global_rank(group, 0))

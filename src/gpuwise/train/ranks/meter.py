@@ -57,12 +57,16 @@ class Meter:
 
     def bucket(self, group: Any, bucket: Any) -> Any:
         """DDP's hook: sums, and divides nothing."""
-        self.count("all-reduce", bucket.buffer())
+        return self.exchanged(group, bucket.buffer()).then(lambda done: done.value()[0])
+
+    def exchanged(self, group: Any, tensor: torch.Tensor) -> Any:
+        """The future of a sum over the group, in place."""
+        self.count("all-reduce", tensor)
         self._inside = True
-        work: Any = dist.all_reduce(bucket.buffer(), group=group, async_op=True)
+        work: Any = dist.all_reduce(tensor, group=group, async_op=True)
         self._inside = False
         self._bucket_s = time.perf_counter()
-        return work.get_future().then(lambda done: done.value()[0])
+        return work.get_future()
 
     def after_backward(self) -> None:
         """All that follows DDP's last bucket is waiting for it."""

@@ -13,6 +13,7 @@ from torch import nn
 
 from gpuwise.train.levers.modules import repeated_blocks
 from gpuwise.train.ranks.layout import Layout
+from gpuwise.train.ranks.parallel.stages import Stage
 from gpuwise.train.ranks.wrap import local_of
 
 FIRST_BUCKET, BUCKET = 1 << 20, 25 << 20
@@ -22,31 +23,69 @@ TOTALS_BYTES, NORM_BYTES = 4 * 8, 8
 Counts = dict[str, list[int]]
 
 
-def collectives(model: nn.Module, layout: Layout, *, clips: bool, totals_bytes: int = TOTALS_BYTES) -> Counts:
+def collectives(
+    model: nn.Module,
+    layout: Layout,
+    *,
+    clips: bool,
+    totals_bytes: int = TOTALS_BYTES,
+    stage: Stage | None = None,
+    row: int = 0,
+) -> Counts:
     """Number and bytes by kind on each rank, of a step whose micro-batches are all there (DDP: from the second step on, when it
     has its buckets). Bytes as :class:`gpuwise.train.ranks.meter.Meter` counts them; tensor parallel layers exchange inside of
     torch, and are not among them.
-    ``totals_bytes``: of the numbers that are exchanged once a step. ``model`` as it is before it is given to DDP or FSDP2."""
+    ``totals_bytes``: of the numbers that are exchanged once a step. ``model`` as it is before it is given to DDP or FSDP2.
+    ``stage``: this rank's of a pipeline, and ``row`` what its layers pass on of one sample; with shared rows the tokens of one.
+    Both are exact where all samples are as long."""
     found: Counts = {}
     if layout.n_ranks > 1:
         found["all-reduce"] = [1 + clips, totals_bytes + clips * NORM_BYTES]
-    if layout.dp == 1:
+    if stage is not None:
+        n_sends = layout.n_micro * ((stage.index > 0) + (not stage.is_last))
+        _add(found, "send", n_sends, n_sends * layout.micro_batch * row * 4)
+        for name, parameter in model.named_parameters():
+            if name in stage.holders:
+                parts = layout.shard_group if layout.sharding == "hybrid" else layout.dp if layout.sharding != "none" else 1
+                rows = local_of(parameter).shape[0]
+                own = min(
+                    max(rows - math.ceil(rows / parts) * (dist.get_rank() // layout.tp % parts), 0), math.ceil(rows / parts)
+                )
+                _add(found, "all-reduce", 1, own * math.prod(local_of(parameter).shape[1:]) * 4)
+    if layout.cp > 1:
+        _shared_rows(found, model, layout, row)
+    if layout.n_replicas == 1:
         return found
     trained = [p for p in model.parameters() if p.requires_grad]
     if layout.sharding == "none":
         n_buckets = len(bucket_assignment(trained[::-1]))
         _add(found, "all-reduce", n_buckets, sum(p.numel() * p.element_size() for p in trained))
         return found
-    width = layout.shard_group if layout.sharding == "hybrid" else layout.dp
+    width = layout.shard_group if layout.sharding == "hybrid" else layout.n_replicas
     n, held = layout.n_micro, 2 if layout.precision == "bf16" else 4
-    units = _units(model, width)
+    units = _units(model, width, None if stage is None else stage.blocks)
     for at, elements in enumerate(units):
         again = at < len(units) - 1 and layout.sharding != "zero2"
-        _add(found, "all-gather", n * (1 + again), n * (1 + again) * elements * held)
+        times = 2 * n if again else n if stage is None else kept_gathers(n, layout.pp - stage.index)
+        _add(found, "all-gather", times, times * elements * held)
         _add(found, "reduce-scatter", n, n * elements * 4)
         if layout.sharding == "hybrid":
             _add(found, "all-reduce", n, n * elements * 4 // width)
     return found
+
+
+def _shared_rows(found: Counts, model: nn.Module, layout: Layout, tokens: int) -> None:
+    """Keys and values of every layer together, forward (again where it is recomputed) and their gradients back."""
+    config: Any = model.config
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    whole = math.ceil(tokens / layout.cp) * layout.cp
+    held = 2 if layout.precision == "bf16" else 4
+    n_bytes = 2 * layout.micro_batch * (heads // layout.tp) * whole * width * held
+    times = config.num_hidden_layers * layout.n_micro
+    again = len(range(0, config.num_hidden_layers, layout.recompute_every)) * layout.n_micro if layout.recompute == "full" else 0
+    _add(found, "all-gather", times + again, (times + again) * n_bytes)
+    _add(found, "reduce-scatter", times, times * n_bytes)
 
 
 def bucket_assignment(parameters: Sequence[torch.Tensor]) -> list[list[int]]:
@@ -55,9 +94,21 @@ def bucket_assignment(parameters: Sequence[torch.Tensor]) -> list[list[int]]:
     return assign(parameters, [FIRST_BUCKET, BUCKET])[0]
 
 
-def _units(model: nn.Module, width: int) -> list[int]:
+def kept_gathers(n_micro: int, ahead: int) -> int:
+    """How often weights are gathered that stay after a forward pass and go after a backward pass, in 1F1B with ``ahead`` forward
+    passes before the first backward pass."""
+    warm = min(n_micro, ahead)
+    order = "F" * warm + "BF" * (n_micro - warm) + "B" * warm
+    here, times = False, 0
+    for each in order:
+        times += not here
+        here = each == "F"
+    return times
+
+
+def _units(model: nn.Module, width: int, blocks: list[nn.Module] | None = None) -> list[int]:
     """Elements of what FSDP2 gathers together, each parameter's rows made a multiple of the ranks: blocks, then the rest."""
-    blocks = repeated_blocks(model)
+    blocks = repeated_blocks(model) if blocks is None else blocks
     inside = {id(p) for block in blocks for p in block.parameters()}
     groups: list[Sequence[nn.Parameter]] = [list(block.parameters()) for block in blocks]
     groups.append([p for p in model.parameters() if id(p) not in inside])

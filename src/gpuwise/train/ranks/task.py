@@ -124,8 +124,12 @@ def causal_loss(model: nn.Module, batch: Any) -> tuple[torch.Tensor, float]:
 
 def next_token_loss(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, float]:
     """Sum and number over all labels that are not ``IGNORED``."""
-    targets = labels[:, 1:].reshape(-1)
-    flat = logits[:, :-1].reshape(-1, logits.shape[-1]).float()
+    return negative_log_likelihood(logits[:, :-1], labels[:, 1:])
+
+
+def negative_log_likelihood(logits: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, float]:
+    """Sum and number over all targets that are not ``IGNORED``, each of the logits at its own place."""
+    targets, flat = targets.reshape(-1), logits.reshape(-1, logits.shape[-1]).float()
     return functional.cross_entropy(flat, targets, ignore_index=IGNORED, reduction="sum"), float((targets != IGNORED).sum())
 
 

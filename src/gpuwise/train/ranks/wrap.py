@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from inspect import signature
@@ -13,15 +13,17 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from gpuwise.errors import UnknownNameError
 from gpuwise.train.levers.checkpointing import recomputed
 from gpuwise.train.levers.forward import replace_forward
 from gpuwise.train.levers.modules import autocast, repeated_blocks
 from gpuwise.train.ranks.layout import Layout
 from gpuwise.train.ranks.meter import Meter
+from gpuwise.train.ranks.parallel.compress import compression
 
 _NAMES = ("forward_sync_buffers", "broadcast_buffers")
 NO_BUFFERS: dict[str, Any] = {next(n for n in _NAMES if n in signature(DistributedDataParallel).parameters): False}
@@ -46,51 +48,85 @@ class Wrapped:
 
 
 def mesh_of(layout: Layout, device_type: str) -> DeviceMesh:
-    """Pipeline stages outermost, tensor ranks innermost; data-parallel ranks between, in replicas where they are hybrid."""
+    """Pipeline stages outermost, tensor ranks innermost; data-parallel ranks between, in replicas where they are hybrid, and the
+    ranks that share rows next to each other among them."""
     n_shard = layout.shard_group if layout.sharding == "hybrid" else layout.dp
-    shape = (layout.pp, layout.dp // n_shard, n_shard, layout.tp)
+    shape = (layout.pp, layout.dp // n_shard, n_shard * layout.cp, layout.tp)
     return init_device_mesh(device_type, shape, mesh_dim_names=("pp", "replicate", "shard", "tp"))
 
 
-def wrap(model: nn.Module, layout: Layout, mesh: DeviceMesh, meter: Meter) -> Wrapped:
-    """The model over the data-parallel ranks of the mesh, its parameters on the mesh's device."""
-    device = torch.device(mesh.device_type, torch.cuda.current_device()) if mesh.device_type == "cuda" else torch.device("cpu")
+def device_of(mesh: DeviceMesh) -> torch.device:
+    """Where this rank's tensors are."""
+    return torch.device(mesh.device_type, torch.cuda.current_device()) if mesh.device_type == "cuda" else torch.device("cpu")
+
+
+def wrap(model: nn.Module, layout: Layout, mesh: DeviceMesh, meter: Meter, blocks: list[nn.Module] | None = None) -> Wrapped:
+    """The model over the data-parallel ranks of the mesh, its parameters on the mesh's device. ``blocks``: the repeated layers
+    that this rank has, where others have the rest."""
+    device = device_of(mesh)
     torch.set_float32_matmul_precision("high" if layout.precision == "tf32" else "highest")
-    blocks = repeated_blocks(model)
+    blocks = repeated_blocks(model) if blocks is None else blocks
     if layout.recompute == "full":
         for block in blocks[:: layout.recompute_every]:
             replace_forward(block, recomputed)
-    if layout.sharding == "none" or layout.dp == 1:
+    if layout.offload_activations:
+        for block in blocks:
+            replace_forward(block, kept_on_host)
+    if layout.sharding == "none" or layout.n_replicas == 1:
         model.to(device)
         if layout.precision == "bf16":
             autocast(model, "bf16", lambda *_, **__: None)
-        if layout.dp == 1 or layout.pp > 1:
+        if layout.n_replicas == 1 or layout.pp > 1:
             return Wrapped(model, model, mesh)
         group = mesh["shard"].get_group()
         # running statistics are made equal by the loop, whatever wraps the model
         ddp = DistributedDataParallel(model, process_group=group, gradient_as_bucket_view=True, **NO_BUFFERS)
-        ddp.register_comm_hook(group, lambda group, bucket: meter.bucket(group, bucket))
+        ddp.register_comm_hook(*compression(layout, group, meter))
         return Wrapped(ddp, model, mesh)
     return _shard(model, blocks, layout, mesh, device)
 
 
 def _shard(model: nn.Module, blocks: list[nn.Module], layout: Layout, mesh: DeviceMesh, device: torch.device) -> Wrapped:
     half = layout.precision == "bf16"
+    host: OffloadPolicy = CPUOffloadPolicy(pin_memory=device.type == "cuda") if layout.offload_optimizer else OffloadPolicy()
     policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if half else MixedPrecisionPolicy()
     outermost = MixedPrecisionPolicy(torch.bfloat16, torch.float32, torch.float32) if half else policy
     inner = mesh["replicate", "shard"] if layout.sharding == "hybrid" else mesh["shard"]
     keep = layout.sharding == "zero2"
     for block in blocks:
-        fully_shard(block, mesh=inner, reshard_after_forward=not keep, mp_policy=policy)
-    fully_shard(model, mesh=inner, reshard_after_forward=False, mp_policy=outermost)
-    model.to(device)
+        fully_shard(block, mesh=inner, reshard_after_forward=not keep, mp_policy=policy, offload_policy=host)
+    fully_shard(model, mesh=inner, reshard_after_forward=False, mp_policy=outermost, offload_policy=host)
+    if layout.offload_optimizer:
+        for module in model.modules():
+            for name, buffer in module.named_buffers(recurse=False):
+                module._buffers[name] = buffer.to(device)
+    else:
+        model.to(device)
     sums = hasattr(model, "set_force_sum_reduction_for_comms")
     if sums:
         # gloo has no average, and another order of dividing is another result
         for module in (model, *blocks):
             module.set_gradient_divide_factor(1.0)  # type: ignore[operator]
             module.set_force_sum_reduction_for_comms(True)  # type: ignore[operator]
-    return Wrapped(model, model, mesh, 1.0 if sums else float(layout.dp))
+    return Wrapped(model, model, mesh, 1.0 if sums else float(layout.n_replicas))
+
+
+def kept_on_host(module: nn.Module, inner: Callable[..., Any]) -> Callable[..., Any]:
+    """``inner``, whose saved tensors wait for the backward pass in the host's memory, pinned where there is a GPU."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with torch.autograd.graph.save_on_cpu(pin_memory=torch.cuda.is_available()):
+            return inner(*args, **kwargs)
+
+    return run
+
+
+def find_module(model: nn.Module, name: str) -> nn.Module:
+    """By its path. Raises UnknownNameError with the nearest paths."""
+    known = dict(model.named_modules())
+    if name not in known or not name:
+        raise UnknownNameError("module", name, [n for n in known if n])
+    return known[name]
 
 
 def local_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -110,11 +146,13 @@ def scale(model: nn.Module, factor: float) -> None:
     torch._foreach_mul_([g for _, g in gradients(model)], factor)  # type: ignore[reportPrivateImportUsage]
 
 
-def norm(model: nn.Module, layout: Layout) -> float:
-    """Euclidean norm of all gradients over all ranks, each element counted once however often it is held."""
+def norm(model: nn.Module, layout: Layout, holders: Mapping[str, Sequence[int]] | None = None) -> float:
+    """Euclidean norm of all gradients over all ranks, each element counted once however often it is held. ``holders``: the
+    pipeline stages of parameters that several have."""
     total = torch.zeros((), dtype=torch.float64)
+    several = {id(p): len((holders or {})[n]) for n, p in model.named_parameters() if n in (holders or {})}
     for parameter, gradient in gradients(model):
-        parts = layout.pp
+        parts = layout.pp / several.get(id(parameter), 1)
         if isinstance(parameter, DTensor):
             for at, placement in enumerate(parameter.placements):
                 parts *= 1 if placement.is_replicate() else parameter.device_mesh.size(at)
