@@ -200,6 +200,17 @@ def test_a_large_product_beside_small_ones_did_not_stand_still(kineto: Any, tmp_
     assert length(stalled) == pytest.approx(0.012) and left.waited_s.tolist() == pytest.approx([0.0] * 3)
 
 
+def test_an_operation_that_calls_others_is_compared_whole(kineto: Any, tmp_path: Path) -> None:
+    """Its stretches around them are short beside the one in which it works."""
+    events: list[tuple[str, float, float, list[list[int]]]] = []
+    for i in range(5):
+        at, shapes = 3000.0 * i, [[64], [64, 64], [64, 64]]
+        events += [("aten::addmm", at, 2500.0, shapes), ("aten::expand", at + 2, 5.0, [[64]]), ("aten::t", at + 10, 5.0, [[64]])]
+    trace, steps = _crowded(kineto, tmp_path, events, [0.008] * 3)
+    stalled, left = stalls(trace, steps)
+    assert not len(stalled) and left.waited_s.tolist() == [0.008] * 3
+
+
 def test_parts_without_other_programs_add_up_to_the_steps_own_time(kineto: Any, tmp_path: Path) -> None:
     """Where more was waited in one step than its gaps are long, the rest is not left over in the others."""
     ops = [("aten::mm", 0, 8000, [[64, 64], [64, 64]]), ("aten::mm", 14_000, 6000, [[64, 32], [32, 64]])]

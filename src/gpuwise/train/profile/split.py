@@ -221,11 +221,16 @@ def stalls(trace: Trace, steps: Steps) -> tuple[Floats, Steps]:
         return NO_SPANS, steps
     ops = operations(trace, steps.lane, float(steps.windows[0, 0]), float(steps.windows[-1, 1]))
     lengths = ops.segments[:, 1] - ops.segments[:, 0]
+    # an operation is several stretches where others are called in it
+    whole = np.bincount(ops.owner, lengths, len(ops.rows))
+    beyond = np.zeros(len(whole))
+    for at in _alike(trace, ops, np.flatnonzero(whole > STALL_S)):
+        beyond[at] = np.maximum(whole[at] - float(np.median(whole[at])), 0.0)
+    beyond[(beyond <= STALL_S) | (beyond * 2.0 <= whole)] = 0.0
     excess = np.zeros(len(lengths))
-    alike = _alike(trace, ops, np.flatnonzero(lengths > STALL_S))
-    for rows in alike:
-        excess[rows] = np.maximum(lengths[rows] - float(np.median(lengths[rows])), 0.0)
-    excess[(excess <= STALL_S) | (excess * 2.0 <= lengths)] = 0.0
+    order = np.lexsort((lengths, ops.owner))
+    longest = order[np.flatnonzero(np.diff(ops.owner[order], append=-1))]
+    excess[longest] = np.minimum(beyond[ops.owner[longest]], lengths[longest])
     found: list[tuple[float, float]] = []
     left = steps.waited_s.copy()
     for at in excess.argsort()[::-1][: int(np.count_nonzero(excess))].tolist():
@@ -239,13 +244,13 @@ def stalls(trace: Trace, steps: Steps) -> tuple[Floats, Steps]:
 
 
 def _alike(trace: Trace, ops: Operations, long: Ints) -> list[Ints]:
-    """Segments of operations of one name on tensors of the same shapes, wherever one of the name is among ``long``."""
-    names = trace.name[ops.rows][ops.owner]
+    """Numbers of the operations of one name on tensors of the same shapes, wherever one of the name is among ``long``."""
+    names = trace.name[ops.rows]
     groups: dict[tuple[Any, ...], list[int]] = {}
     for at in np.flatnonzero(np.isin(names, np.unique(names[long]))).tolist():
-        shapes = trace.inputs(int(ops.rows[ops.owner[at]])).shapes
+        shapes = trace.inputs(int(ops.rows[at])).shapes
         groups.setdefault((int(names[at]), *(tuple(s or ()) for s in shapes)), []).append(at)
-    return [np.array(rows, np.int64) for rows in groups.values()]
+    return [np.array(at, np.int64) for at in groups.values()]
 
 
 def undisturbed(traced: Split, steps: Steps) -> Split:
