@@ -8,7 +8,7 @@ import pytest
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.predict.coefficients import load_json
-from gpuwise.predict.kernels.card_factors import factor_key
+from gpuwise.predict.kernels.accelerator_factors import factor_key
 from gpuwise.predict.kernels.conditions import SERVING
 from gpuwise.predict.kernels.single import matmul
 from gpuwise.serve import iteration_kernels

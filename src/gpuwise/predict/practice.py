@@ -68,12 +68,12 @@ class Practice:
 
 def practice_of(arch: Architecture, strategy: Strategy, cluster: Cluster) -> Practice:
     """What published runs of the kind of ``strategy`` took over it; of the strategy only whether it trains adapters counts."""
-    found = load_json("practice")
+    document = load_json("practice")
     kind = kind_of(arch, strategy)
     size, sparsity = scale_of(*_parameters(arch))
-    log = float(found["level"][kind]) + float(found["size"]) * size + float(found["sparsity"]) * sparsity
-    log += float(found["rate"]) * rate_of(cluster.accelerator)
-    return Practice(kind, math.exp(max(log, 0.0)), float(found["log_sigma"][kind]))
+    log = float(document["level"][kind]) + float(document["size"]) * size + float(document["sparsity"]) * sparsity
+    log += float(document["rate"]) * rate_of(cluster.accelerator)
+    return Practice(kind, math.exp(max(log, 0.0)), float(document["log_sigma"][kind]))
 
 
 def scale_of(parameters: float, active: float) -> tuple[float, float]:

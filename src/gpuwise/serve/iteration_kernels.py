@@ -15,9 +15,9 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.comm.collectives import collective_time
 from gpuwise.predict.estimate import Basis, weakest
+from gpuwise.predict.kernels.accelerator_factors import family_factor
 from gpuwise.predict.kernels.attention.fused import attention_decode_time, attention_forward_time
 from gpuwise.predict.kernels.attention.implementations import serving_kernel
-from gpuwise.predict.kernels.card_factors import family_factor
 from gpuwise.predict.kernels.conditions import SERVING
 from gpuwise.predict.kernels.experts.grouped import moe_layer_time
 from gpuwise.predict.kernels.kernel_time import KernelTime

@@ -14,7 +14,7 @@ from gpuwise.calibrate.attention.rows import ACCELERATORS, FILES, is_check_site,
 from gpuwise.calibrate.validation import summarise
 from gpuwise.errors import DataError
 from gpuwise.facts.hardware.accelerators import accelerators
-from gpuwise.predict.kernels.attention.features import Device, Work, decode_work, free_features
+from gpuwise.predict.kernels.attention.features import AttentionWork, Device, decode_work, free_features
 from gpuwise.predict.kernels.attention.fused import shape_of
 from gpuwise.predict.kernels.attention.net import bins, network_seconds, trees_log, unpack
 
@@ -118,7 +118,7 @@ def test_reading_keeps_the_shape(tmp_path: Path) -> None:
     assert read(tmp_path, "forward") is None
 
 
-def made_up(rows: int, bandwidth: float) -> tuple[Work, np.ndarray, np.ndarray]:
+def made_up(rows: int, bandwidth: float) -> tuple[AttentionWork, np.ndarray, np.ndarray]:
     """Decode calls of an imagined device: 10 us, plus the cache read at nine tenths of the bandwidth."""
     rng = np.random.default_rng(1)
     s = shape_of(2 ** rng.integers(0, 8, rows), 1, 2 ** rng.integers(0, 16, rows), 32, 8, 128, None, 0)

@@ -13,7 +13,7 @@ from gpuwise.errors import UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.naming import find_accelerator
 from gpuwise.predict.coefficients import load_json
-from gpuwise.predict.kernels.card_factors import factor_key, step_log_sigma
+from gpuwise.predict.kernels.accelerator_factors import factor_key, step_log_sigma
 from gpuwise.predict.kernels.conditions import Conditions
 from gpuwise.predict.kernels.gemm.fp32 import linear_time
 from gpuwise.predict.kernels.gemm.product import gemm_time

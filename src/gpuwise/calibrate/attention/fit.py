@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.predict.kernels.attention.features import Work
+from gpuwise.predict.kernels.attention.features import AttentionWork
 from gpuwise.predict.kernels.attention.net import DEPTH, HIDDEN, Trees, layout
 from gpuwise.units import MICRO
 
@@ -31,7 +31,7 @@ _NEGLIGIBLE = 2.3
 class Rows:
     """What the network learns from: the work of R calls, their free features [R, f], measured seconds [R]."""
 
-    work: Work
+    work: AttentionWork
     free: F64
     seconds: F64
 

@@ -19,9 +19,9 @@ from gpuwise.calibrate.validation import log_sigma_of
 from gpuwise.errors import DataError
 from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
 from gpuwise.predict.kernels.attention.features import (
+    AttentionWork,
     Device,
     Shape,
-    Work,
     decode_work,
     exp_per_clock,
     forward_work,
@@ -132,7 +132,7 @@ def gather(tables: dict[str, Table]) -> dict[tuple[str, ...], Data]:
     return data
 
 
-def work_of(data: Data, devices: list[Device]) -> tuple[Work, F64]:
+def work_of(data: Data, devices: list[Device]) -> tuple[AttentionWork, F64]:
     """(work, free features) with ``devices`` by the rows' device number."""
     kv_bytes = 1.0 if data.key[3] == "fp8" else 2.0
     n = len(data.seconds)
@@ -152,7 +152,7 @@ def work_of(data: Data, devices: list[Device]) -> tuple[Work, F64]:
         for whole, part in zip(columns, work, strict=True):
             whole[mine] = part
     assert columns is not None
-    return Work(*columns), free_features(data.shape)
+    return AttentionWork(*columns), free_features(data.shape)
 
 
 def tree_codes(data: Data, edges: list[F64], gpu: NDArray[np.int64]) -> NDArray[np.uint8]:
@@ -187,7 +187,7 @@ def fit_kernel(data: Data, devices: list[Device], edges: list[F64], seed: int) -
     return Fitted(flat, trees)
 
 
-def imagine(data: Data, devices: list[Device], work: Work, free: F64) -> Rows:
+def imagine(data: Data, devices: list[Device], work: AttentionWork, free: F64) -> Rows:
     """The rows on devices with other rates: what physics says a measurement would have been there.
 
     One device cannot tell whether a call is long for its arithmetic, its bytes or its length. Physics can:
@@ -195,7 +195,7 @@ def imagine(data: Data, devices: list[Device], work: Work, free: F64) -> Rows:
     of a call took ``tiles / s`` of its time (never more than all of it), and that part shrinks with the rate;
     the same for bytes and bandwidth.
     """
-    parts: list[tuple[Work, F64]] = []
+    parts: list[tuple[AttentionWork, F64]] = []
     computing = _part(work.tiles_s, data.seconds, data.shape.head_dim)
     fetching = _part(work.memory_s, data.seconds, np.zeros(len(data.seconds)))
     for compute, bandwidth in IMAGINED[data.phase]:
@@ -203,7 +203,7 @@ def imagine(data: Data, devices: list[Device], work: Work, free: F64) -> Rows:
         less = computing * (1.0 - there.tiles_s / np.maximum(work.tiles_s, 1e-30)) if work.tiles_s.any() else 0.0
         less = less + fetching * (1.0 - 1.0 / bandwidth)
         parts.append((there, np.maximum(data.seconds - less, 0.1 * data.seconds)))
-    joined = Work(*(np.concatenate([w[i] for w, _ in parts]) for i in range(len(work))))
+    joined = AttentionWork(*(np.concatenate([w[i] for w, _ in parts]) for i in range(len(work))))
     return Rows(joined, np.concatenate([free] * len(parts)), np.concatenate([t for _, t in parts]))
 
 

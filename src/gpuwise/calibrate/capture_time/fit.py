@@ -1,4 +1,4 @@
-"""Fits ``predict.kernels.card_factors`` and ``predict.kernels.measured_networks`` on whole captured networks.
+"""Fits ``predict.kernels.accelerator_factors`` and ``predict.kernels.measured_networks`` on whole captured networks.
 
 Every network is timed by the registry without factors and summed by family; a factor on each family (times one of the card)
 and the constants of convolutions and batch norm make the measured steps of it (:mod:`gpuwise.calibrate.capture_time.problem`).
@@ -21,7 +21,7 @@ from gpuwise.calibrate.capture_time.rows import NETWORKS, Key, Rows, capture_of,
 from gpuwise.calibrate.optimizers import least_squares
 from gpuwise.calibrate.validation import log_sigma_of
 from gpuwise.predict.coefficients import load_json
-from gpuwise.predict.kernels.card_factors import GEFORCE
+from gpuwise.predict.kernels.accelerator_factors import GEFORCE
 from gpuwise.workload.capture.record.capture import Capture
 
 F64 = NDArray[np.float64]

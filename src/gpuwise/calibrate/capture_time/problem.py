@@ -1,7 +1,7 @@
 """Measured steps of captured networks as a fit sees them: seconds by family, and the rows whose form is fitted on them.
 
 Convolutions and batch norm have no table of single kernels: their constants (``predict.kernels.measured_networks``) and the
-cards' factors on every other family (``predict.kernels.card_factors``) come from the same whole steps, so they are fitted
+cards' factors on every other family (``predict.kernels.accelerator_factors``) come from the same whole steps, so they are fitted
 together. A step is timed as ``(device^8 + host^8)^(1/8)``: by its device, unless the host issues it more slowly.
 """
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gpuwise.calibrate.capture_time.rows import Key, Rows
 from gpuwise.facts.hardware.accelerators import Accelerator, architecture_key
 from gpuwise.predict.coefficients import load_json
-from gpuwise.predict.kernels.card_factors import UNMEASURED, factor_key
+from gpuwise.predict.kernels.accelerator_factors import UNMEASURED, factor_key
 from gpuwise.predict.kernels.conditions import Conditions
 from gpuwise.predict.kernels.measured_networks import batch_norm_seconds, convolution_seconds
 from gpuwise.predict.kernels.run_formats import HALF, MATRIX, run_format

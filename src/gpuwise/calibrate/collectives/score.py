@@ -15,7 +15,7 @@ from gpuwise.calibrate.collectives.systems import system_of
 from gpuwise.calibrate.validation import F64, Scores
 from gpuwise.errors import UnknownNameError, UnpredictableError
 from gpuwise.facts.hardware.systems import System
-from gpuwise.predict.comm.collectives import CollectiveCurve, Group, build_curve, host_call_s
+from gpuwise.predict.comm.collectives import CollectiveCurve, CollectiveShape, build_curve, host_call_s
 from gpuwise.predict.comm.fabric import Coefficients, Fabric, bus_factor, shipped
 
 OTHER_MACHINES = ("vtrain A100", "vidur all_reduce", "ml-engineering")
@@ -91,7 +91,7 @@ def _curve(
     width: int = 2,
 ) -> CollectiveCurve:
     library = library if op == "all_reduce" else "nccl"
-    return build_curve(c, Fabric.of(system), Group(op, n, ranks, 1), library, graph or library == "nccl", width)
+    return build_curve(c, Fabric.of(system), CollectiveShape(op, n, ranks, 1), library, graph or library == "nccl", width)
 
 
 def predict_published(typed: Sequence[published.Published], c: Coefficients) -> tuple[F64, F64]:

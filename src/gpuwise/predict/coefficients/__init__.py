@@ -74,15 +74,15 @@ class Arrays(Mapping[str, NDArray[Any]]):
 
     def __init__(self, archive: bytes) -> None:
         self._archive = np.load(io.BytesIO(archive), allow_pickle=False)
-        self._read: dict[str, NDArray[Any]] = {}
+        self._arrays: dict[str, NDArray[Any]] = {}
         self._lock = Lock()
 
     def __getitem__(self, key: str) -> NDArray[Any]:
-        found = self._read.get(key)
-        if found is None:
+        array = self._arrays.get(key)
+        if array is None:
             with self._lock:  # the archive has one position for all readers
-                found = self._read[key] = self._archive[key]
-        return found
+                array = self._arrays[key] = self._archive[key]
+        return array
 
     def __contains__(self, key: object) -> bool:
         return key in self._archive.files

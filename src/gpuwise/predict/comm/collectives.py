@@ -107,13 +107,13 @@ def curve(
             f"{ranks_per_system} ranks do not fit in one {system.name} ({fabric.host_size} accelerators)",
             hint="give the number of members in one system",
         )
-    group = Group(op, group_size, ranks_per_system, concurrent)
+    group = CollectiveShape(op, group_size, ranks_per_system, concurrent)
     if op != "all_reduce" or ranks_per_system < group_size:
         library = "nccl"
     return _cached(fabric, group, library, graph or library == "nccl", 1 if element_bytes == 1 else 2)
 
 
-class Group(NamedTuple):
+class CollectiveShape(NamedTuple):
     """One collective of one kind of group."""
 
     op: str
@@ -123,11 +123,13 @@ class Group(NamedTuple):
 
 
 @lru_cache(maxsize=8192)
-def _cached(fabric: Fabric, group: Group, library: str, graph: bool, element_bytes: int) -> CollectiveCurve:
+def _cached(fabric: Fabric, group: CollectiveShape, library: str, graph: bool, element_bytes: int) -> CollectiveCurve:
     return build_curve(shipped(), fabric, group, library, graph, element_bytes)
 
 
-def build_curve(c: Coefficients, fabric: Fabric, group: Group, library: str, graph: bool, element_bytes: int) -> CollectiveCurve:
+def build_curve(
+    c: Coefficients, fabric: Fabric, group: CollectiveShape, library: str, graph: bool, element_bytes: int
+) -> CollectiveCurve:
     """The curve with coefficients ``c`` (calibration tries others than the shipped ones)."""
     if group.size == 1:
         return CollectiveCurve(KNOTS, np.zeros_like(KNOTS), np.zeros_like(KNOTS), "measured")
@@ -138,12 +140,12 @@ def build_curve(c: Coefficients, fabric: Fabric, group: Group, library: str, gra
     if group.ranks > 1:
         local, basis = _local(c, fabric, group, element_bytes)
     seconds = scale_out_time(c, fabric, group.op, group.size, group.ranks, group.concurrent, local)
-    known: Basis = "derived" if fabric.network_kind in c.constants["network"] else "specified"
-    basis = weakest(known, basis)
+    network_basis: Basis = "derived" if fabric.network_kind in c.constants["network"] else "specified"
+    basis = weakest(network_basis, basis)
     return CollectiveCurve(KNOTS, seconds, log_sigmas(c, "network", "nccl", basis), basis)
 
 
-def _local(c: Coefficients, fabric: Fabric, group: Group, element_bytes: int) -> tuple[Local, Basis]:
+def _local(c: Coefficients, fabric: Fabric, group: CollectiveShape, element_bytes: int) -> tuple[Local, Basis]:
     """What one system's links do for a group that spans several."""
     inside = domain_time(c, fabric, group.op, group.ranks, "nccl", element_bytes)
     # One-byte sums cannot use the switch: their curve is the ring's.
@@ -156,7 +158,9 @@ def _local(c: Coefficients, fabric: Fabric, group: Group, element_bytes: int) ->
     return Local(seconds, inside.slope_s_per_byte / factor, ring.slope_s_per_byte / factor, switch), inside.basis
 
 
-def _inside(c: Coefficients, fabric: Fabric, group: Group, library: str, graph: bool, element_bytes: int) -> CollectiveCurve:
+def _inside(
+    c: Coefficients, fabric: Fabric, group: CollectiveShape, library: str, graph: bool, element_bytes: int
+) -> CollectiveCurve:
     """A group within one domain or host."""
     which = _CURRENT if library == "custom" else (library,)
     parts = [domain_time(c, fabric, group.op, group.size, one, element_bytes) for one in which]

@@ -16,7 +16,7 @@ I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 
 
-class Group(NamedTuple):
+class RankGroup(NamedTuple):
     """``size`` members, ``local`` of them inside one scale-up domain, ``concurrent`` such groups in a domain."""
 
     size: I64
@@ -24,10 +24,10 @@ class Group(NamedTuple):
     concurrent: I64
 
 
-def _group(domain: int, size: I64, stride: I64) -> Group:
+def _group(domain: int, size: I64, stride: I64) -> RankGroup:
     local = np.minimum(size, np.maximum(domain // np.maximum(stride, 1), 1))
     local = largest_divisor(size, local)
-    return Group(size, local, np.maximum(np.minimum(domain, size * stride) // np.maximum(local, 1), 1))
+    return RankGroup(size, local, np.maximum(np.minimum(domain, size * stride) // np.maximum(local, 1), 1))
 
 
 def largest_divisor(n: I64, limit: I64) -> I64:
@@ -40,29 +40,29 @@ def largest_divisor(n: I64, limit: I64) -> I64:
     return out
 
 
-def neighbours(system: System, size: I64) -> Group:
+def neighbours(system: System, size: I64) -> RankGroup:
     """Groups of ``size`` accelerators next to one another: what a plain program's collectives run over."""
     return _group(system.domain_size, size, np.ones_like(size))
 
 
-def tensor_group(system: System, tp: I64) -> Group:
+def tensor_group(system: System, tp: I64) -> RankGroup:
     return neighbours(system, tp)
 
 
-def context_group(system: System, tp: I64, cp: I64) -> Group:
+def context_group(system: System, tp: I64, cp: I64) -> RankGroup:
     return _group(system.domain_size, cp, tp)
 
 
-def expert_group(system: System, ep: I64) -> Group:
+def expert_group(system: System, ep: I64) -> RankGroup:
     return neighbours(system, ep)
 
 
-def data_group(system: System, tp: I64, cp: I64, dp: I64) -> Group:
+def data_group(system: System, tp: I64, cp: I64, dp: I64) -> RankGroup:
     """Dense gradients are summed over data and context ranks."""
     return _group(system.domain_size, dp * cp, tp)
 
 
-def expert_data_group(system: System, tp: I64, cp: I64, dp: I64, ep: I64) -> Group:
+def expert_data_group(system: System, tp: I64, cp: I64, dp: I64, ep: I64) -> RankGroup:
     """Replicas of one expert shard."""
     return _group(system.domain_size, np.maximum(dp * cp * tp // ep, 1), ep)
 

@@ -34,10 +34,10 @@ def sustained_fraction(accelerator: Accelerator, intensity: ArrayLike = 1.0, dty
     budget_w, full_w = power_budget_w(accelerator), arithmetic_power_w(accelerator, dtype)
     if budget_w is None or full_w is None:
         return np.ones_like(busy)
-    wanted = budget_w / (full_w * np.maximum(busy, 1e-9))
+    budget_share = budget_w / (full_w * np.maximum(busy, 1e-9))
     model = load_json("clock")
-    drawn = _GRID * relative_voltage(_GRID, model["voltage_slope"], model["voltage_floor"]) ** 2
-    return np.interp(wanted, drawn, _GRID)
+    power_share = _GRID * relative_voltage(_GRID, model["voltage_slope"], model["voltage_floor"]) ** 2
+    return np.interp(budget_share, power_share, _GRID)
 
 
 def power_budget_w(accelerator: Accelerator) -> float | None:

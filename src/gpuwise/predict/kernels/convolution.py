@@ -81,8 +81,8 @@ def convolution_time(
 
     Raises UnpredictableError when the catalogue has no rate for ``dtype``.
     """
-    given = (batch, c_in, c_out, h_out, w_out, kernel_area, groups, stride)
-    conv = Convolutions(*np.broadcast_arrays(*(np.atleast_1d(np.asarray(a, np.float64)) for a in given)))
+    sizes = (batch, c_in, c_out, h_out, w_out, kernel_area, groups, stride)
+    conv = Convolutions(*np.broadcast_arrays(*(np.atleast_1d(np.asarray(a, np.float64)) for a in sizes)))
     model = load_json("convolution")
     if dtype == "fp32":
         time = vector_time(accelerator, conv, model)
@@ -169,19 +169,19 @@ def _blocks_time(
     rate = peak_rate(accelerator)
     time = turns * flop / (rate / units * form["efficiency"] * _relative_rate(accelerator, model))
     busy = np.minimum(model["power_share"] * multiplied / (time * rate), 1.0)
-    held = np.where(time < burst_s, 1.0, sustained_fraction(accelerator, busy, "fp32"))
-    return time, held
+    clock_share = np.where(time < burst_s, 1.0, sustained_fraction(accelerator, busy, "fp32"))
+    return time, clock_share
 
 
 def _fused_winograd_time(accelerator: Accelerator, conv: Convolutions, model: dict[str, Any], burst_s: float) -> F64:
     form = model["winograd_fused"]
     covers = [np.ceil(conv.batch / n) * np.ceil(conv.h_out / (2 * h)) * np.ceil(conv.w_out / (2 * w)) for n, h, w in _FUSED_TILES]
     blocks = np.ceil(conv.c_out / 32.0) * np.minimum.reduce(covers)
-    work = 2.0 * 16.0 * 32.0 * 32.0 * (conv.c_in + form["prologue"])
-    time, held = _blocks_time(accelerator, blocks, work, conv.flop * 4.0 / 9.0, form, model, burst_s)
+    block_flop = 2.0 * 16.0 * 32.0 * 32.0 * (conv.c_in + form["prologue"])
+    time, clock_share = _blocks_time(accelerator, blocks, block_flop, conv.flop * 4.0 / 9.0, form, model, burst_s)
     filters = form["filter_passes"] * 4.0 * (9.0 + 16.0) * conv.c_in * conv.c_out
     rate, power = dram_rate(accelerator), form["overlap"]
-    together = ((time / held) ** power + (conv.bytes(4.0) / rate) ** power) ** (1.0 / power)
+    together = ((time / clock_share) ** power + (conv.bytes(4.0) / rate) ** power) ** (1.0 / power)
     return together + filters / rate + 2.0 * model["kernel_s"]
 
 
@@ -190,16 +190,16 @@ def _winograd_time(
 ) -> F64:
     """36 products [m, k] x [k, n], and the transforms of images and filters to and fro."""
     form = model["winograd"]
-    best, held = np.full(conv.flop.shape, np.inf), np.ones(conv.flop.shape)
+    best, best_clock = np.full(conv.flop.shape, np.inf), np.ones(conv.flop.shape)
     for rows, columns in _PRODUCT_TILES:
         blocks = _ELEMENTS * np.ceil(m / rows) * np.ceil(n / columns)
         slower = 1.0 + form["small_tile"] * (32.0 / rows + 32.0 / columns - 0.75)
-        work = 2.0 * rows * columns * (k + form["prologue"]) * slower
-        time, kept = _blocks_time(accelerator, blocks, work, 2.0 * _ELEMENTS * m * n * k, form, model, burst_s)
-        best, held = np.where(time < best, time, best), np.where(time < best, kept, held)
+        block_flop = 2.0 * rows * columns * (k + form["prologue"]) * slower
+        time, clock_share = _blocks_time(accelerator, blocks, block_flop, 2.0 * _ELEMENTS * m * n * k, form, model, burst_s)
+        best, best_clock = np.where(time < best, time, best), np.where(time < best, clock_share, best_clock)
     rate, power = dram_rate(accelerator), form["overlap"]
     operands = 4.0 * _ELEMENTS * (m * k + k * n + m * n)
-    products = ((best / held) ** power + (operands / rate) ** power) ** (1.0 / power)
+    products = ((best / best_clock) ** power + (operands / rate) ** power) ** (1.0 / power)
     tiles = _winograd_tiles(conv)
     images = 4.0 * (_ELEMENTS * tiles + conv.positions) * (conv.c_in + conv.c_out)
     filters = 4.0 * (_ELEMENTS + 9.0) * conv.c_in * conv.c_out
@@ -210,15 +210,15 @@ def _implicit_time(accelerator: Accelerator, conv: Convolutions, model: dict[str
     """A product that gathers its operand; groups run side by side."""
     form = model["implicit"]
     depth, channels = conv.c_in / conv.groups * conv.area, conv.c_out / conv.groups
-    best, held = np.full(conv.flop.shape, np.inf), np.ones(conv.flop.shape)
+    best, best_clock = np.full(conv.flop.shape, np.inf), np.ones(conv.flop.shape)
     for tile in (32.0, 64.0, 128.0):
         blocks = conv.groups * np.ceil(conv.positions / 128.0) * np.ceil(channels / tile)
         slower = 1.0 + form["small_tile"] * max(64.0 / tile - 1.0, 0.0)
-        work = 2.0 * 128.0 * tile * (np.ceil(depth / 8.0) * 8.0 + form["prologue"]) * slower
-        time, kept = _blocks_time(accelerator, blocks, work, conv.flop, form, model, burst_s)
-        best, held = np.where(time < best, time, best), np.where(time < best, kept, held)
+        block_flop = 2.0 * 128.0 * tile * (np.ceil(depth / 8.0) * 8.0 + form["prologue"]) * slower
+        time, clock_share = _blocks_time(accelerator, blocks, block_flop, conv.flop, form, model, burst_s)
+        best, best_clock = np.where(time < best, time, best), np.where(time < best, clock_share, best_clock)
     rate, power = dram_rate(accelerator), form["overlap"]
-    together = ((best / held) ** power + (conv.bytes(4.0) / rate) ** power) ** (1.0 / power)
+    together = ((best / best_clock) ** power + (conv.bytes(4.0) / rate) ** power) ** (1.0 / power)
     filters = form["filter_passes"] * 4.0 * depth * conv.c_out
     return together + filters / rate + model["kernel_s"]
 

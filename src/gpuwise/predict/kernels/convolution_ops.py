@@ -116,14 +116,14 @@ def _forward(acc: Accelerator, dtype: str, c: dict[str, F64], hw_in: F64, hw_out
 
 def _image_gradient(acc: Accelerator, dtype: str, c: dict[str, F64], hw_in: F64, hw_out: F64) -> KernelTime:
     area = np.maximum(c["area"] / c["stride"] ** 2, 1.0)
-    made = convolution_time(
+    time = convolution_time(
         acc, dtype, c["batch"], c["c_out"], c["c_in"], hw_in[:, 0], hw_in[:, 1], area, c["groups"], 1.0 / c["stride"]
     )
-    return made._replace(time_s=made.time_s * float(load_json("captured_time")["image_gradient_slowdown"]))
+    return time._replace(time_s=time.time_s * float(load_json("captured_time")["image_gradient_slowdown"]))
 
 
 def _filter_gradient(acc: Accelerator, dtype: str, c: dict[str, F64], hw_in: F64, hw_out: F64) -> KernelTime:
-    model, own = load_json("convolution"), load_json("captured_time")
+    model, factors = load_json("convolution"), load_json("captured_time")
     positions = c["batch"] * hw_out.prod(1)
     rows, columns = c["c_out"] / c["groups"], c["c_in"] / c["groups"] * c["area"]
     element = _width(dtype)
@@ -136,21 +136,21 @@ def _filter_gradient(acc: Accelerator, dtype: str, c: dict[str, F64], hw_in: F64
     else:
         pad = 16.0 / element
         tiles = c["groups"] * np.ceil(np.ceil(rows / pad) * pad / 64.0) * np.ceil(np.ceil(columns / pad) * pad / 64.0)
-        work = 2.0 * 64.0 * 64.0 * tiles * positions
+        tile_flop = 2.0 * 64.0 * 64.0 * tiles * positions
         units = float(acc.compute_units or 1)
         rate = acc.peak(dtype) * model["matrix_efficiency"]
         splits = np.clip(np.ceil(2.0 * units / tiles), 1.0, np.maximum(positions / 256.0, 1.0))
         fill = np.minimum(1.0, tiles * splits / units)
-        compute = work / (rate * fill)
-        held = sustained_fraction(acc, np.minimum(conv.flop / (compute * acc.peak(dtype)), 1.0), dtype)
+        compute = tile_flop / (rate * fill)
+        clock_share = sustained_fraction(acc, np.minimum(conv.flop / (compute * acc.peak(dtype)), 1.0), dtype)
         partial = 4.0 * c["groups"] * rows * columns * np.where(splits > 1, splits + 1.0, 0.0) / dram_rate(acc)
-        time = np.hypot(compute / held, memory) + partial * float(own["split_traffic"])
+        time = np.hypot(compute / clock_share, memory) + partial * float(factors["split_traffic"])
     depthwise = (c["groups"] > 1) & (c["c_in"] <= c["groups"])
     stencil = convolution_time(
         acc, dtype, c["batch"], c["c_in"], c["c_out"], hw_out[:, 0], hw_out[:, 1], c["area"], c["groups"], c["stride"]
     )
-    time = np.where(depthwise, stencil.time_s * float(own["depthwise_filter_slowdown"]), time + model["kernel_s"])
-    time = time * np.where(depthwise, 1.0, float(own["filter_gradient_slowdown"]))
+    time = np.where(depthwise, stencil.time_s * float(factors["depthwise_filter_slowdown"]), time + model["kernel_s"])
+    time = time * np.where(depthwise, 1.0, float(factors["filter_gradient_slowdown"]))
     return KernelTime(time, np.full(time.shape, model["log_sigma"]["matrix" if dtype != "fp32" else "fp32"]), stencil.basis)
 
 

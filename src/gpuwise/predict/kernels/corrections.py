@@ -29,14 +29,14 @@ def corrected(accelerator: Accelerator, key: str, time: KernelTime, *sizes: Arra
     ``sizes``: columns of that shape or scalars, at least 1. The spread is that left after the fit near measured shapes
     and that of the kind far from them.
     """
-    found = accelerator.corrections.get(key) or accelerator.corrections.get(SAME_UNITS.get(key, ""))
-    if found is None or not found.weights:
+    correction = accelerator.corrections.get(key) or accelerator.corrections.get(SAME_UNITS.get(key, ""))
+    if correction is None or not correction.weights:
         return time
     shape = time.time_s.shape
     columns = [np.broadcast_to(np.asarray(s, np.float64), shape).ravel() for s in sizes]
     at = np.log2(np.maximum(np.stack(columns, axis=1), 1.0))
-    log_factor, near = (part.reshape(shape) for part in evaluate(found, at))
-    sigma = np.sqrt(near * found.log_sigma**2 + (1.0 - near) * time.log_sigma**2)
+    log_factor, near = (part.reshape(shape) for part in evaluate(correction, at))
+    sigma = np.sqrt(near * correction.log_sigma**2 + (1.0 - near) * time.log_sigma**2)
     basis: Basis = "fitted" if time.basis in ("derived", "specified", "fitted") else time.basis
     return KernelTime(time.time_s * np.exp(log_factor), sigma, basis)
 

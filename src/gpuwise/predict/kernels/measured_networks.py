@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from gpuwise.errors import UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_json
-from gpuwise.predict.kernels.card_factors import factor_key
+from gpuwise.predict.kernels.accelerator_factors import factor_key
 from gpuwise.predict.kernels.clock import sustained_fraction
 from gpuwise.predict.kernels.conditions import Conditions
 from gpuwise.workload.step import BIAS_GRADIENT, CHANNELS_LAST, FILTER_GRADIENT, IMAGE_GRADIENT, OpTable, Phase
@@ -121,14 +121,15 @@ def _padded(n: F64) -> F64:
     return np.ceil(n / ALIGNED_ELEMENTS) * ALIGNED_ELEMENTS / np.maximum(n, 1.0)
 
 
-def _of_card(table: Mapping[str, float], accelerator: Accelerator) -> float:
+def _of_accelerator(table: Mapping[str, float], accelerator: Accelerator) -> float:
+    """The entry of ``table`` for the key of the accelerator's factors, else ``other``."""
     return table.get(factor_key(accelerator) or "other", table["other"])
 
 
 def _bandwidth(accelerator: Accelerator, model: Mapping[str, Any]) -> float:
     if not accelerator.memory_bandwidth_bytes_per_s:
         raise UnpredictableError("no bandwidth for accelerator", f"the catalogue has no bandwidth for {accelerator.name}")
-    return accelerator.memory_bandwidth_bytes_per_s * _of_card(model["architecture"]["bandwidth"], accelerator)
+    return accelerator.memory_bandwidth_bytes_per_s * _of_accelerator(model["architecture"]["bandwidth"], accelerator)
 
 
 def _layout_share(model: Mapping[str, float], accelerator: Accelerator, rows: OpTable, backward: Mask, dtype: str) -> F64:
@@ -179,9 +180,9 @@ def _wide_seconds(
         share = share * model["before_torch_2"]["convolution"]
     half = _either(grouped, model["half_rate_at"]["grouped"], model["half_rate_at"]["channels"])
     share = share * c_out / (c_out + half) * depth / (depth + model["half_rate_at"]["depth"])
-    held = np.asarray(sustained_fraction(accelerator, np.minimum(share, 1.0), "fp16"))
-    rate = _rate(accelerator, dtype) * _of_card(model["architecture"]["rate"], accelerator)
-    return np.where(kind == DEPTHWISE, 0.0, rows.flop * _padded(c_in) * _padded(c_out) / (rate * share * held))
+    clock_share = np.asarray(sustained_fraction(accelerator, np.minimum(share, 1.0), "fp16"))
+    rate = _rate(accelerator, dtype) * _of_accelerator(model["architecture"]["rate"], accelerator)
+    return np.where(kind == DEPTHWISE, 0.0, rows.flop * _padded(c_in) * _padded(c_out) / (rate * share * clock_share))
 
 
 def _rate(accelerator: Accelerator, dtype: str) -> float:

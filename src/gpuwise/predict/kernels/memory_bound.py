@@ -51,16 +51,18 @@ def memory_time(
     normalises (default: not so).
     """
     model = load_json("memory_bound")
-    read, written = np.broadcast_arrays(np.asarray(bytes_read, np.float64), np.asarray(bytes_written, np.float64))
-    moved = np.atleast_1d(read + written)
+    input_bytes, output_bytes = np.broadcast_arrays(np.asarray(bytes_read, np.float64), np.asarray(bytes_written, np.float64))
+    moved = np.atleast_1d(input_bytes + output_bytes)
     passes = np.full_like(moved, model["passes"][pattern])
     if row_bytes is not None and pattern in ("norm", "softmax"):
         row = np.broadcast_to(np.asarray(row_bytes, np.float64), moved.shape)
-        passes = passes + _read_again(accelerator, pattern, row, model) * np.atleast_1d(read) / np.maximum(moved, 1.0)
+        passes = passes + _extra_passes(accelerator, pattern, row, model) * np.atleast_1d(input_bytes) / np.maximum(moved, 1.0)
     time = _stream_time(accelerator, moved, passes)
     per_clock = model["elements_per_clock_per_unit"].get(pattern)
     if per_clock is not None and accelerator.compute_units and accelerator.boost_hz:
-        visited = np.where(written > 0, written, read) / 4.0 if elements is None else np.asarray(elements, np.float64)
+        visited = (
+            np.where(output_bytes > 0, output_bytes, input_bytes) / 4.0 if elements is None else np.asarray(elements, np.float64)
+        )
         time = np.maximum(time, visited / (per_clock * accelerator.compute_units * accelerator.boost_hz))
     if blocks is not None and accelerator.compute_units and accelerator.boost_hz:
         turn_s = model["row_cycles"] / (accelerator.compute_units * accelerator.boost_hz)
@@ -141,7 +143,7 @@ def _cache_rate(accelerator: Accelerator, model: dict[str, Any]) -> float:
     return accelerator.compute_units * accelerator.boost_hz * model["l2_bytes_per_clock_per_unit"]
 
 
-def _read_again(accelerator: Accelerator, pattern: str, row_bytes: F64, model: dict[str, Any]) -> F64:
+def _extra_passes(accelerator: Accelerator, pattern: str, row_bytes: F64, model: dict[str, Any]) -> F64:
     """Extra passes over the input: the share of rows in flight that the last-level cache no longer holds."""
     if not accelerator.compute_units or not accelerator.l2_bytes:
         return np.zeros_like(row_bytes)

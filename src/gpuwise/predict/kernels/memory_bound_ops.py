@@ -46,15 +46,15 @@ def memory_bound_time(accelerator: Accelerator, rows: OpTable, family: str) -> K
     latency = float(load_json("memory_bound")["latency_s"])
     again, visited, row, serial = rows.detail.T
     again = np.where(again > 0, again, 1.0)
-    read, written = rows.bytes_read * again, rows.bytes_written * np.maximum(again, 1.0)
-    visited = np.where(visited > 0, visited, np.where(written > 0, written, read) / 4.0)
+    input_bytes, output_bytes = rows.bytes_read * again, rows.bytes_written * np.maximum(again, 1.0)
+    visited = np.where(visited > 0, visited, np.where(output_bytes > 0, output_bytes, input_bytes) / 4.0)
     blocks = _blocks(rows, family)
     time, sigma, basis = np.zeros(len(rows)), np.zeros(len(rows)), _BASIS
     for pattern, part in _patterns(rows, family):
         one = memory_time(
             accelerator,
-            read[part],
-            written[part],
+            input_bytes[part],
+            output_bytes[part],
             pattern=pattern,
             elements=visited[part],
             row_bytes=row[part],

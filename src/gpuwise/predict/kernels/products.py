@@ -16,12 +16,12 @@ from gpuwise.errors import UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis, weakest
+from gpuwise.predict.kernels.accelerator_factors import family_factor
 from gpuwise.predict.kernels.attention.fused import (
     attention_backward_time,
     attention_forward_time,
     attention_unfused_time,
 )
-from gpuwise.predict.kernels.card_factors import family_factor
 from gpuwise.predict.kernels.conditions import Conditions
 from gpuwise.predict.kernels.experts.grouped import grouped_time
 from gpuwise.predict.kernels.gemm.alignment import alignment_slowdown, misaligned_time
@@ -70,23 +70,23 @@ def by_format(accelerator: Accelerator, rows: OpTable, conditions: Conditions) -
 
 def matmul_time(accelerator: Accelerator, rows: OpTable, conditions: Conditions) -> KernelTime:
     """[R] device seconds of matrix products. Raises UnpredictableError when the device has no rate for a format."""
-    found = _Sum(rows)
+    total = _Sum(rows)
     for dtype, part in by_format(accelerator, rows, conditions):
         shape = np.maximum(rows.shape[part, :4].astype(np.float64), 1.0)
         if dtype != "fp32":
-            found.put(part, product_time(accelerator, dtype, shape, conditions))
+            total.put(part, product_time(accelerator, dtype, shape, conditions))
             continue
         layouts = rows.kernel[part]
         for code in np.unique(layouts).tolist():
             one = layouts == code
             layout = cast("Layout", KERNELS[code] or "tn")
-            found.put(part[one], product_time(accelerator, dtype, shape[one], conditions, layout))
-    made = found.whole()
+            total.put(part[one], product_time(accelerator, dtype, shape[one], conditions, layout))
+    whole = total.whole()
     copied, real = rows.detail[:, 0], rows.detail[:, 1]
-    time = made.time_s * np.where(real > 0, real, 1.0)
+    time = whole.time_s * np.where(real > 0, real, 1.0)
     if copied.any():  # a bias that does not fit the library's epilogue is copied out first
         time = time + np.where(copied > 0, memory_time(accelerator, 0.0, copied).time_s, 0.0)
-    return made._replace(time_s=np.where(rows.flop == 0, load_json("memory_bound")["latency_s"], time))
+    return whole._replace(time_s=np.where(rows.flop == 0, load_json("memory_bound")["latency_s"], time))
 
 
 def product_time(accelerator: Accelerator, dtype: str, shape: F64, conditions: Conditions, layout: Layout = "tn") -> KernelTime:
@@ -98,7 +98,7 @@ def product_time(accelerator: Accelerator, dtype: str, shape: F64, conditions: C
     if dtype == "fp32":
         return linear_time(accelerator, m, n, k, b, layout=layout)
     try:
-        made = gemm_time(
+        burst = gemm_time(
             accelerator,
             dtype,
             m,
@@ -113,14 +113,14 @@ def product_time(accelerator: Accelerator, dtype: str, shape: F64, conditions: C
         if not conditions.emulated:
             raise
         return _specified(accelerator, dtype, 2.0 * b * m * n * k, b * (m * k + n * k + m * n) * TENSOR_BYTES.get(dtype, 1))
-    seconds = misaligned_time(accelerator, dtype, made.time_s, m, n, k, b) if conditions.alignment else made.time_s
+    seconds = misaligned_time(accelerator, dtype, burst.time_s, m, n, k, b) if conditions.alignment else burst.time_s
     unit = arithmetic(accelerator, dtype)
     factor = family_factor(accelerator, "matmul") if unit in MATRIX else 1.0
     if factor != 1.0:  # no factor takes a product beyond what large ones reach
         reachable = LARGEST_SHARE * (accelerator.peak_flop_per_s.get(unit) or accelerator.peak("fp32"))
         least = np.minimum(seconds, 2.0 * b * m * n * k / reachable)
         seconds = np.maximum(seconds * factor, least)
-    return made._replace(time_s=seconds)
+    return burst._replace(time_s=seconds)
 
 
 def _specified(accelerator: Accelerator, dtype: str, flop: F64, moved: F64) -> KernelTime:
@@ -131,21 +131,24 @@ def _specified(accelerator: Accelerator, dtype: str, flop: F64, moved: F64) -> K
 
 def grouped_products_time(accelerator: Accelerator, rows: OpTable, conditions: Conditions) -> KernelTime:
     """[R] device seconds of grouped (expert) products, tokens spread evenly."""
-    found = _Sum(rows)
+    total = _Sum(rows)
     for dtype, part in by_format(accelerator, rows, conditions):
         shape = rows.shape[part].astype(np.float64)
-        known = shape[:, :4].min(axis=1, initial=1) > 0 if len(part) else np.zeros(0, bool)
+        has_shape = shape[:, :4].min(axis=1, initial=1) > 0 if len(part) else np.zeros(0, bool)
         moved = (rows.bytes_read + rows.bytes_written)[part]
         try:
-            if known.any():
-                found.put(part[known], _experts_time(accelerator, dtype, shape[known, :4], rows.kernel[part[known]], conditions))
+            if has_shape.any():
+                total.put(
+                    part[has_shape],
+                    _experts_time(accelerator, dtype, shape[has_shape, :4], rows.kernel[part[has_shape]], conditions),
+                )
         except UnpredictableError:
             if not conditions.emulated:
                 raise
-            known = np.zeros_like(known)
-        if (~known).any():
-            found.put(part[~known], _specified(accelerator, dtype, rows.flop[part][~known], moved[~known]))
-    return found.whole()
+            has_shape = np.zeros_like(has_shape)
+        if (~has_shape).any():
+            total.put(part[~has_shape], _specified(accelerator, dtype, rows.flop[part][~has_shape], moved[~has_shape]))
+    return total.whole()
 
 
 _STREAM_TILE = 128.0
@@ -175,13 +178,13 @@ def _experts_time(accelerator: Accelerator, dtype: str, shape: F64, kernel: I64,
 def attention_time(accelerator: Accelerator, rows: OpTable, conditions: Conditions) -> KernelTime:
     """[R] device seconds of attention: one fused kernel, or products and passes over the scores.
 
-    A bias or mask of the scores is read once more (bytes of the row).
+    A bias or mask of the scores adds one read of its bytes (``detail[:, 0]``) at the bandwidth.
     """
-    found = _Sum(rows)
+    total = _Sum(rows)
     backward = rows.phase == Phase.BACKWARD
-    known = rows.shape[:, :6].min(axis=1) > 0 if len(rows) else np.zeros(0, bool)
+    has_shape = rows.shape[:, :6].min(axis=1) > 0 if len(rows) else np.zeros(0, bool)
     for dtype, of_format in by_format(accelerator, rows, conditions):
-        keys = np.column_stack([backward, rows.flag & (CAUSAL | FUSED_ATTENTION | DROPOUT), rows.kernel, known])[of_format]
+        keys = np.column_stack([backward, rows.flag & (CAUSAL | FUSED_ATTENTION | DROPOUT), rows.kernel, has_shape])[of_format]
         for key in np.unique(keys, axis=0):
             part = of_format[(keys == key).all(axis=1)]
             one = rows.take(part)
@@ -191,21 +194,21 @@ def attention_time(accelerator: Accelerator, rows: OpTable, conditions: Conditio
                 made = _unfused(accelerator, dtype, one, bool(key[0]), conditions)
             else:
                 made = _fused(accelerator, dtype, one, bool(key[0]), KERNELS[int(key[2])], conditions)
-            found.put(part, made)
-    made = found.whole()
+            total.put(part, made)
+    made = total.whole()
     mask = rows.detail[:, 0]
     return made._replace(time_s=made.time_s + mask / dram_rate(accelerator)) if mask.any() else made
 
 
 def _unfused(accelerator: Accelerator, dtype: str, rows: OpTable, backward: bool, conditions: Conditions) -> KernelTime:
-    """Products and passes over the scores; what misaligned heads cost is told of attention as a whole."""
+    """[R] device seconds of products and passes over the scores, times the slowdown of misaligned heads."""
     b, q, kv, a, k, d = (rows.shape[:, i] for i in range(6))
     aligned = replace(conditions, alignment=False)
 
     def multiply(m: F64, n: F64, k: F64, batch: F64) -> KernelTime:
         return product_time(accelerator, dtype, np.stack([batch, m, n, k], axis=1), aligned)
 
-    made = attention_unfused_time(
+    time = attention_unfused_time(
         accelerator,
         dtype,
         b,
@@ -220,21 +223,21 @@ def _unfused(accelerator: Accelerator, dtype: str, rows: OpTable, backward: bool
         multiply=multiply,
     )
     slow = alignment_slowdown(dtype, "attention", d) if conditions.alignment else 1.0
-    return made._replace(time_s=made.time_s * slow)
+    return time._replace(time_s=time.time_s * slow)
 
 
 def _fused(
     accelerator: Accelerator, dtype: str, rows: OpTable, backward: bool, kernel: str, conditions: Conditions
 ) -> KernelTime:
-    """One kernel; ``kernel`` is the row's own, empty where the conditions choose."""
-    b, q, kv, a, given, d, dv = (rows.shape[:, i].astype(np.float64) for i in range(7))
+    """[R] device seconds of one fused kernel; ``kernel`` names it, empty where the conditions choose."""
+    b, q, kv, a, kv_heads, d, dv = (rows.shape[:, i].astype(np.float64) for i in range(7))
     dv = np.where(dv > 0, dv, d)
-    k = np.where(np.fmod(a, np.maximum(given, 1.0)) == 0, given, a)
+    k = np.where(np.fmod(a, np.maximum(kv_heads, 1.0)) == 0, kv_heads, a)
     causal = bool(rows.flag[0] & CAUSAL)
     if dtype in (*HALF, "fp8", "mxfp8", "nvfp4", "int8") and (matrix_units(accelerator) or not conditions.emulated):
         name = kernel or conditions.implementation.get("attention", "fa2")
-        time = attention_backward_time if backward else attention_forward_time
-        made = time(
+        evaluate = attention_backward_time if backward else attention_forward_time
+        fused = evaluate(
             accelerator,
             dtype,
             b,
@@ -249,9 +252,9 @@ def _fused(
             kernel="fa2" if name == "efficient" else name,
         )
         slow = float(load_json("captured_time")["efficient_attention_slowdown"]) if name == "efficient" else 1.0
-        return made._replace(time_s=made.time_s * slow * family_factor(accelerator, "attention"))
-    seen = np.minimum(q, kv) * (np.minimum(q, kv) + 1.0) / 2.0 + np.maximum(q - kv, 0) * kv
-    flop = 2.0 * b * a * (seen if causal else q * kv) * (d + dv) * (2.5 if backward else 1.0)
+        return fused._replace(time_s=fused.time_s * slow * family_factor(accelerator, "attention"))
+    causal_pairs = np.minimum(q, kv) * (np.minimum(q, kv) + 1.0) / 2.0 + np.maximum(q - kv, 0) * kv
+    flop = 2.0 * b * a * (causal_pairs if causal else q * kv) * (d + dv) * (2.5 if backward else 1.0)
     rate = accelerator.peak("fp32")
     if "tf32" in accelerator.peak_flop_per_s:  # three TF32 products stand for one of fp32
         rate = max(rate, accelerator.peak("tf32") / 3.0)
@@ -297,5 +300,5 @@ def _one_recurrent(
     chain = max(float(one.time_s[1]), weights / (near or dram_rate(accelerator)), float(model["step_s"])) + gating
     shortest = (steps + layers / directions - 1.0) * chain
     rate = accelerator.peak_flop_per_s.get(dtype) or accelerator.peak("fp32")
-    work = steps * layers * (2.0 * batch * gates * hidden / rate + gating)
-    return float(one.time_s[0]) + (2.0 if backward else 1.0) * max(shortest, work), one.basis
+    throughput_s = steps * layers * (2.0 * batch * gates * hidden / rate + gating)
+    return float(one.time_s[0]) + (2.0 if backward else 1.0) * max(shortest, throughput_s), one.basis

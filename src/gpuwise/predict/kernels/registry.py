@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis, weakest
-from gpuwise.predict.kernels.card_factors import factor_key, family_factor
+from gpuwise.predict.kernels.accelerator_factors import factor_key, family_factor
 from gpuwise.predict.kernels.conditions import STEP, Conditions
 from gpuwise.predict.kernels.kernel_time import KernelTime
 from gpuwise.predict.kernels.memory_bound import embedding_time
@@ -35,28 +35,28 @@ def _memory_bound(family: str) -> Evaluate:
     """Rows of ``family`` that wait for memory, as the card's whole networks make them."""
 
     def time(accelerator: Accelerator, rows: OpTable, conditions: Conditions) -> KernelTime:
-        made = memory_bound_time(accelerator, rows, family)
+        times = memory_bound_time(accelerator, rows, family)
         if factor_key(accelerator) is None:
-            return made
+            return times
         fused = rows.kernel == KERNEL_CODE["fused"]
         factor = np.where(fused, family_factor(accelerator, "fused"), family_factor(accelerator, family))
         if conditions.before_torch_2:
             factor = factor * float(load_json("captured_kernels")["before_torch_2"]["memory"])
-        return made._replace(time_s=made.time_s * factor)
+        return times._replace(time_s=times.time_s * factor)
 
     return time
 
 
 def _norm(accelerator: Accelerator, rows: OpTable, conditions: Conditions) -> KernelTime:
     """Row norms by their bytes; batch norm on devices with matrix units as measured networks have it."""
-    made = _memory_bound("norm")(accelerator, rows, conditions)
+    times = _memory_bound("norm")(accelerator, rows, conditions)
     batch = rows.kernel == KERNEL_CODE["batch_norm"]
     if not batch.any() or not matrix_units(accelerator):
-        return made
+        return times
     from gpuwise.predict.kernels.measured_networks import batch_norm_seconds  # a transformer has none
 
     seconds = batch_norm_seconds(accelerator, rows, conditions)
-    return made._replace(time_s=np.where(batch, seconds, made.time_s))
+    return times._replace(time_s=np.where(batch, seconds, times.time_s))
 
 
 def _convolution(accelerator: Accelerator, rows: OpTable, conditions: Conditions) -> KernelTime:
@@ -68,15 +68,15 @@ def _convolution(accelerator: Accelerator, rows: OpTable, conditions: Conditions
 
 def _embedding(accelerator: Accelerator, rows: OpTable, conditions: Conditions) -> KernelTime:
     """Gathers and scatter-adds by their rows; those whose rows are not known, by their bytes."""
-    known = (rows.shape[:, 0] > 0) & (rows.detail[:, 1] == 0)
-    made = _memory_bound("embedding")(accelerator, rows, conditions)
+    has_rows = (rows.shape[:, 0] > 0) & (rows.detail[:, 1] == 0)
+    times = _memory_bound("embedding")(accelerator, rows, conditions)
     for backward in (False, True):
-        part = np.flatnonzero(known & ((rows.phase == Phase.BACKWARD) == backward))
+        part = np.flatnonzero(has_rows & ((rows.phase == Phase.BACKWARD) == backward))
         if part.size:
             row_bytes = rows.bytes_read[part] / np.maximum(rows.shape[part, 0], 1)
             one = embedding_time(accelerator, rows.shape[part, 0], row_bytes, backward)
-            made.time_s[part], made.log_sigma[part] = one.time_s, one.log_sigma
-    return made
+            times.time_s[part], times.log_sigma[part] = one.time_s, one.log_sigma
+    return times
 
 
 def _transfer(accelerator: Accelerator, rows: OpTable, conditions: Conditions) -> KernelTime:
@@ -178,7 +178,7 @@ def _evaluate(table: OpTable, accelerator: Accelerator, conditions: Conditions) 
         if evaluate is None:
             continue
         part = np.flatnonzero(table.family == code)
-        made = evaluate(accelerator, table.take(part), conditions)
-        time_s[part], sigma[part] = made.time_s, made.log_sigma
-        bases.append(made.basis)
+        times = evaluate(accelerator, table.take(part), conditions)
+        time_s[part], sigma[part] = times.time_s, times.log_sigma
+        bases.append(times.basis)
     return TableTimes(time_s, sigma, weakest(*bases) if bases else "specified")

@@ -68,8 +68,10 @@ def stream(
     """[R] device seconds of kernels that read and write so many bytes: a ``copy``, or an ``elementwise`` kernel of several
     inputs; arrays broadcast."""
     table = OpTableBuilder()
-    for read, written in _rows(bytes_read, bytes_written):
-        table.add("stream", Kind.MEMORY, Phase.FORWARD, "fp32", read=float(read), written=float(written), family=family)
+    for read_bytes, written_bytes in _rows(bytes_read, bytes_written):
+        table.add(
+            "stream", Kind.MEMORY, Phase.FORWARD, "fp32", read=float(read_bytes), written=float(written_bytes), family=family
+        )
     return _times(table, accelerator, conditions)
 
 
@@ -79,5 +81,5 @@ def _rows(*columns: ArrayLike) -> Iterable[tuple[float, ...]]:
 
 
 def _times(table: OpTableBuilder, accelerator: Accelerator, conditions: Conditions) -> KernelTime:
-    made = kernel_times(table.build(), accelerator, conditions)
-    return KernelTime(made.time_s, made.log_sigma, made.basis)
+    times = kernel_times(table.build(), accelerator, conditions)
+    return KernelTime(times.time_s, times.log_sigma, times.basis)

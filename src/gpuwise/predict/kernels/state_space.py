@@ -28,15 +28,15 @@ def state_space_time(accelerator: Accelerator, rows: OpTable, conditions: Condit
     model = load_json("state_space")
     stream = (rows.bytes_read + rows.bytes_written) / dram_rate(accelerator)
     conv = rows.kernel == KERNEL_CODE["causal_conv"]
-    work = np.where(conv, rows.shape[:, 0] * rows.shape[:, 1] * rows.n_kernels, rows.flop)
+    operations = np.where(conv, rows.shape[:, 0] * rows.shape[:, 1] * rows.n_kernels, rows.flop)
     rate: F64 = np.zeros(len(rows))
     sigma: F64 = np.zeros(len(rows))
     for name in ("causal_conv", "chunk_scan", "channel_scan"):
-        mine = rows.kernel == KERNEL_CODE[name]
-        rate[mine] = model["work_per_clock_per_unit"][name]
-        sigma[mine] = model["log_sigma"][name]
+        rows_of_kernel = rows.kernel == KERNEL_CODE[name]
+        rate[rows_of_kernel] = model["work_per_clock_per_unit"][name]
+        sigma[rows_of_kernel] = model["log_sigma"][name]
     latency = float(load_json("memory_bound")["latency_s"]) * rows.n_kernels
     clocks = (accelerator.compute_units or 0) * (accelerator.boost_hz or 0.0)
-    busy = work / (rate * clocks) if clocks else np.zeros(len(rows))
+    busy = operations / (rate * clocks) if clocks else np.zeros(len(rows))
     basis: Basis = "fitted" if accelerator.family in model["families"] and clocks else "derived"
     return KernelTime(latency + np.maximum(stream, busy), sigma, basis)

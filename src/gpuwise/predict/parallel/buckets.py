@@ -42,16 +42,16 @@ def buckets_of(capture: Capture, one: Pass, sharding: Sharding) -> tuple[Bucket,
     place = {p.name: n for n, p in enumerate(trained)}
     ready = {p.name: last.get(p.name.rpartition(".")[0], one.end_op) for p in trained}
     order = sorted(trained, key=lambda p: (ready[p.name], -place[p.name]))
-    found, now, size = list[Bucket](), list[Parameter](), 0
+    buckets, now, size = list[Bucket](), list[Parameter](), 0
     for p in order:
         now.append(p)
         size += math.prod(p.shape) * TENSOR_BYTES[p.dtype]
-        if size >= (sharding.bucket_bytes if found else min(FIRST_BUCKET_BYTES, sharding.bucket_bytes)):
-            found.append(Bucket(tuple(now), size, max(ready[q.name] for q in now)))
+        if size >= (sharding.bucket_bytes if buckets else min(FIRST_BUCKET_BYTES, sharding.bucket_bytes)):
+            buckets.append(Bucket(tuple(now), size, max(ready[q.name] for q in now)))
             now, size = [], 0
     if now:
-        found.append(Bucket(tuple(now), size, max(ready[q.name] for q in now)))
-    return tuple(found)
+        buckets.append(Bucket(tuple(now), size, max(ready[q.name] for q in now)))
+    return tuple(buckets)
 
 
 def add_buckets(edit: Editor, sharding: Sharding, units: tuple[Unit, ...], planned: list[Planned]) -> None:
@@ -63,18 +63,18 @@ def add_buckets(edit: Editor, sharding: Sharding, units: tuple[Unit, ...], plann
         buffer = edit.storage(flat, Category.COMMUNICATION, "fp32")
         edit.born(buffer, c.steps[0].first_op)
     for span in c.steps:
-        mine = planned if span is c.steps[-1] else []
+        step_plan = planned if span is c.steps[-1] else []
         for one in passes(c, span)[-1:]:
-            held: int | None = None
+            previous: int | None = None
             update = _update_of(c, span, one)
             for bucket in buckets_of(c, one, sharding):
-                held = _reduce(edit, lives, sharding, span, bucket, update, mine, held)
-            if held is not None:
-                edit.freed(held, update)
+                previous = _reduce(edit, lives, sharding, span, bucket, update, step_plan, previous)
+            if previous is not None:
+                edit.freed(previous, update)
         if sharding.kind != "none":
             whole = sum(shard_bytes(u.parameters, sharding.group) for u in units) * sharding.group
             handle = edit.op(span.end_op, collective_signature("all_gather", whole, sharding.group), Phase.OPTIMIZER)
-            mine.append(Planned("all_gather", whole, False, handle, -1, -1, span.end_op))
+            step_plan.append(Planned("all_gather", whole, False, handle, -1, -1, span.end_op))
 
 
 def _update_of(c: Capture, span: StepSpan, one: Pass) -> int:
@@ -90,7 +90,7 @@ def _reduce(
     bucket: Bucket,
     update: int,
     planned: list[Planned],
-    held: int | None,
+    previous: int | None,
 ) -> int | None:
     """One bucket's collective; the buffer that lives until the next one (sharded states only)."""
     op = "all_reduce" if sharding.kind == "none" else "reduce_scatter"
@@ -102,8 +102,8 @@ def _reduce(
         return None
     buffer = edit.storage(payload, Category.COMMUNICATION, "fp32", op=at)
     edit.born(buffer, at, handle)
-    if held is not None:
-        edit.freed(held, at, handle)
+    if previous is not None:
+        edit.freed(previous, at, handle)
     if sharding.kind == "zero2":
         _keep_shard(edit, lives, sharding, span, bucket, handle)
     return buffer

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from gpuwise.dtypes import FORMAT_BYTES
 from gpuwise.facts.hardware.systems import System
 from gpuwise.predict.comm.collectives import curve
-from gpuwise.predict.comm.groups import Group, data_group, expert_data_group
+from gpuwise.predict.comm.groups import RankGroup, data_group, expert_data_group
 from gpuwise.predict.parallel.overlap import exposed_once
 from gpuwise.predict.parallel.shards import Stages
 from gpuwise.predict.step.columns import I64, Columns
@@ -48,24 +48,24 @@ class LayerTraffic:
     head_s: F64
 
 
-def collective_over(system: System, op: str, payload: F64, group: Group, mask: NDArray[np.bool_]) -> F64:
+def collective_over(system: System, op: str, payload: F64, group: RankGroup, mask: NDArray[np.bool_]) -> F64:
     """Seconds of ``op`` over each row's own group where ``mask``; 0 elsewhere and for groups of one.
 
     Evaluated in the shape payload and group broadcast to, then masked: an axis only ``mask`` has is not walked.
     """
     payload, size, local, concurrent = np.broadcast_arrays(payload, *group)
     out = np.zeros(payload.shape)
-    wanted = _any_over(mask, payload.shape) & (size > 1) & (payload > 0)
-    if not wanted.any():
+    active = _any_over(mask, payload.shape) & (size > 1) & (payload > 0)
+    if not active.any():
         return out
-    key = (size[wanted] * 65536 + local[wanted]) * 65536 + concurrent[wanted]
+    key = (size[active] * 65536 + local[active]) * 65536 + concurrent[active]
     distinct, inverse = np.unique(key, return_inverse=True)
-    bytes_, seconds = payload[wanted], np.empty(len(key))
+    bytes_, seconds = payload[active], np.empty(len(key))
     for i, k in enumerate(distinct):
         rows = inverse == i
         n, near, beside = int(k >> 32), int(k >> 16 & 65535), int(k & 65535)
         seconds[rows] = curve(system, op, n, near, concurrent=beside).time_s(bytes_[rows])
-    out[wanted] = seconds
+    out[active] = seconds
     return np.where(mask, out, 0.0)
 
 
@@ -75,13 +75,13 @@ def _any_over(mask: NDArray[np.bool_], shape: tuple[int, ...]) -> NDArray[np.boo
     return np.asarray(np.any(mask, axis=folded, keepdims=True)) if folded else mask
 
 
-def shard_group(system: System, c: Columns) -> tuple[Group, Group]:
+def shard_group(system: System, c: Columns) -> tuple[RankGroup, RankGroup]:
     """The ranks that share states, and the replicas of a shard (hybrid and chosen groups; groups of one otherwise)."""
     whole = data_group(system, c.tp, c.cp, c.dp)
     return _parted(whole, np.where(_copied(c), np.minimum(_span(system, c), whole.size), whole.size))
 
 
-def expert_shard_group(system: System, c: Columns) -> tuple[Group, Group]:
+def expert_shard_group(system: System, c: Columns) -> tuple[RankGroup, RankGroup]:
     """The same of the experts: of a group's ranks (times the tensor ranks, which hold whole experts) every ``ep``-th has the same
     ones (Megatron-Core ``intra_partial_expert_data_parallel_size``, torchtitan's ``efsdp`` mesh)."""
     whole = expert_data_group(system, c.tp, c.cp, c.dp, c.ep)
@@ -94,11 +94,11 @@ def _span(system: System, c: Columns) -> I64:
     return np.where(c.shard_group > 0, c.shard_group, np.maximum(system.count // c.tp, 1))
 
 
-def _parted(whole: Group, size: I64) -> tuple[Group, Group]:
+def _parted(whole: RankGroup, size: I64) -> tuple[RankGroup, RankGroup]:
     inner_local = np.minimum(whole.local, size)
-    inner = Group(size, np.where(size % inner_local == 0, inner_local, np.gcd(size, inner_local)), whole.concurrent)
+    inner = RankGroup(size, np.where(size % inner_local == 0, inner_local, np.gcd(size, inner_local)), whole.concurrent)
     replicas = np.maximum(whole.size // size, 1)
-    return inner, Group(replicas, np.ones_like(replicas), np.minimum(whole.local * whole.concurrent, 65535))
+    return inner, RankGroup(replicas, np.ones_like(replicas), np.minimum(whole.local * whole.concurrent, 65535))
 
 
 def _copied(c: Columns) -> NDArray[np.bool_]:
@@ -139,7 +139,9 @@ def layer_traffic(system: System, c: Columns, shape: Stages) -> LayerTraffic:
     return LayerTraffic(gather, scatter, front + behind + gather + scatter, front + head_s)
 
 
-def _in_buckets(system: System, c: Columns, op: str, payload: F64, group: Group, mask: NDArray[np.bool_], width: float) -> F64:
+def _in_buckets(
+    system: System, c: Columns, op: str, payload: F64, group: RankGroup, mask: NDArray[np.bool_], width: float
+) -> F64:
     """Seconds of ``op`` over ``payload`` bytes of elements of ``width`` bytes in the stack's buckets, one after the other."""
     stack = find_stack(c.base.stack)
     if not stack.bucket_elements:
@@ -182,24 +184,28 @@ def step_traffic(system: System, c: Columns, shape: Stages) -> StepTraffic:
     group, experts = data_group(system, c.tp, c.cp, c.dp), expert_data_group(system, c.tp, c.cp, c.dp, c.ep)
     plain, sharded_states = c.sharding == NONE, (c.sharding == ZERO1) | (c.sharding == ZERO2)
     inner, replicas = shard_group(system, c)
-    held, copies = expert_shard_group(system, c)
+    expert_shards, copies = expert_shard_group(system, c)
     piped = ((c.sharding == ZERO3) | (c.sharding == HYBRID)) & (c.pp > 1)
     copied = _copied(c)
     states = inner if bool(_chosen_group(c).any()) else group
 
     layers = np.maximum(np.maximum(np.maximum(shape.layers[0], shape.layers[1]), shape.layers[2]), 1)
 
-    def over(op: str, parameters: F64, width: float, ranks: Group, mask: NDArray[np.bool_]) -> F64:
+    def over(op: str, parameters: F64, width: float, ranks: RankGroup, mask: NDArray[np.bool_]) -> F64:
         if stack.shards_by_layer and mask is not plain:
             return layers * collective_over(system, op, parameters * width / layers, ranks, mask)
         return _in_buckets(system, c, op, parameters * width, ranks, mask, width)
 
     g, w = b.gradient, b.weight
     reduce = over("all_reduce", dense, g, group, plain) + over("all_reduce", expert, g, experts, plain)
-    scatter = over("reduce_scatter", dense, g, states, sharded_states) + over("reduce_scatter", expert, g, held, sharded_states)
+    scatter = over("reduce_scatter", dense, g, states, sharded_states) + over(
+        "reduce_scatter", expert, g, expert_shards, sharded_states
+    )
     scatter = scatter + over("all_reduce", dense / inner.size, g, replicas, copied)
-    scatter = scatter + over("all_reduce", expert / held.size, g, copies, copied)
-    scatter = scatter + over("reduce_scatter", dense, g, inner, piped) + over("reduce_scatter", expert, g, held, piped)
-    gather = over("all_gather", dense, w, states, sharded_states) + over("all_gather", expert, w, held, sharded_states | piped)
+    scatter = scatter + over("all_reduce", expert / expert_shards.size, g, copies, copied)
+    scatter = scatter + over("reduce_scatter", dense, g, inner, piped) + over("reduce_scatter", expert, g, expert_shards, piped)
+    gather = over("all_gather", dense, w, states, sharded_states) + over(
+        "all_gather", expert, w, expert_shards, sharded_states | piped
+    )
     gather = gather + over("all_gather", dense, w, inner, piped)
     return StepTraffic(reduce, scatter, np.where(c.sharding == ZERO2, c.accumulation, 1).astype(np.float64), gather, *hides)

@@ -83,12 +83,12 @@ class _Fsdp:
         self.edit.born(s, at, handle)
         return s
 
-    def host_copy(self, way: str, n: int, at: int, phase: Phase, after: int) -> int:
-        direction = "h2d" if way == "h2d" else "d2h"
+    def host_copy(self, copy_direction: str, n: int, at: int, phase: Phase, after: int) -> int:
+        direction = "h2d" if copy_direction == "h2d" else "d2h"
         handle = self.edit.op(at, copy_signature(direction, n), phase, stream=HOST_STREAM)
         buffer = self.new(n, at, handle, Category.COMMUNICATION, "fp32", HOST_STREAM)
         self.edit.freed(buffer, at)
-        self.planned.append(Planned(way, n, False, handle, after, -1, at))
+        self.planned.append(Planned(copy_direction, n, False, handle, after, -1, at))
         return handle
 
 
@@ -109,14 +109,14 @@ def add_fsdp(edit: Editor, sharding: Sharding, units: tuple[Unit, ...], planned:
 def _gradients(run: _Fsdp, first: int, end: int, units: tuple[Unit, ...]) -> dict[str, list[int]]:
     """Gradients born in a step, by unit."""
     c, lives = run.edit.capture, run.lives
-    found: dict[str, list[int]] = {u.path: [] for u in units}
+    gradients: dict[str, list[int]] = {u.path: [] for u in units}
     paths = sorted((u.path for u in units if u.path), key=len, reverse=True)
     born = (lives.birth_op >= first) & (lives.birth_op < end) & (c.storage_category == Category.GRADIENT) & (lives.birth >= 0)
     for s in np.flatnonzero(born).tolist():
         module = c.modules[int(c.storage_module[s])]
         path = next((p for p in paths if module == p or module.startswith(p + ".")), "")
-        found.setdefault(path, []).append(s)
-    return found
+        gradients.setdefault(path, []).append(s)
+    return gradients
 
 
 def _add_pass(
@@ -130,9 +130,9 @@ def _add_pass(
         g = run.gather(root, one.first_op, Phase.FORWARD)
         root_whole = run.unshard(g, one.first_op, Phase.FORWARD, free=None)
         previous = g.buffer
-    kept: dict[str, int] = {}
+    unsharded: dict[str, int] = {}
     for seg in segments(c, tree, one, [p for p in by_path if p]):
-        if not seg.path or seg.path in kept:
+        if not seg.path or seg.path in unsharded:
             continue
         g = run.gather(by_path[seg.path], seg.first_op, Phase.FORWARD)
         whole = run.unshard(g, seg.first_op, Phase.FORWARD, free=previous)
@@ -140,10 +140,10 @@ def _add_pass(
         if run.sharding.reshard_after_forward:
             edit.freed(whole, seg.end_op, EARLY)
         else:
-            kept[seg.path] = whole
+            unsharded[seg.path] = whole
     if previous is not None:
         edit.freed(previous, _forward_end(run, one), EARLY)
-    _add_backward(run, tree, one, by_path, gradients, shards, kept)
+    _add_backward(run, tree, one, by_path, gradients, shards, unsharded)
     if root_whole >= 0:
         edit.freed(root_whole, one.end_op, EARLY)
 
@@ -162,12 +162,12 @@ def _add_backward(
     by_path: dict[str, Unit],
     gradients: dict[str, list[int]],
     shards: dict[str, int],
-    kept: dict[str, int],
+    unsharded: dict[str, int],
 ) -> None:
     edit, c = run.edit, run.edit.capture
     spans = {p: b for p in by_path if p and (b := backward_of(c, one, module_mask(c, tree, p)))}
     order = sorted(spans, key=lambda p: spans[p].first_op)
-    gathers = not kept
+    gathers = not unsharded
     coming: _Gather | None = None
     if order and gathers:
         start = np.flatnonzero(c.op_module[one.backward_op : one.end_op] > 0)
@@ -181,7 +181,7 @@ def _add_backward(
             edit.freed(coming.buffer, at, run.last_copy)
             coming = run.gather(by_path[order[k + 1]], at, Phase.BACKWARD) if k + 1 < len(order) else None
         else:
-            whole = kept.get(path, -1)
+            whole = unsharded.get(path, -1)
         done = one.end_op if _input_only(run, one, tree, path) else end
         if whole >= 0:
             edit.freed(whole, done, EARLY)
@@ -213,8 +213,8 @@ def _reduce(
     trained = tuple(p for p in unit.parameters if p.trainable)
     if not trained:
         return previous
-    mine = shard_bytes(trained, s.group, s.reduce_dtype or s.gather_dtype)
-    n = mine * s.group
+    reduced_bytes = shard_bytes(trained, s.group, s.reduce_dtype or s.gather_dtype)
+    n = reduced_bytes * s.group
     cat = edit.op(at, move_signature("fsdp.chunk_cat.default", n), Phase.BACKWARD)
     if previous is not None:
         edit.freed(previous, at, cat)
@@ -231,15 +231,17 @@ def _reduce(
             edit.freed(g, at, cat)
     handle = edit.op(at, collective_signature("reduce_scatter", n, s.group), Phase.BACKWARD, stream=REDUCE_STREAM)
     first = unit.path not in shards
-    own = shard_bytes(trained, s.group)
-    shard = run.new(own, at, handle, Category.GRADIENT, trained[0].dtype, REDUCE_STREAM)
+    shard_size = shard_bytes(trained, s.group)
+    shard = run.new(shard_size, at, handle, Category.GRADIENT, trained[0].dtype, REDUCE_STREAM)
     last = Planned("reduce_scatter", n, False, handle, cat, -1, _step_end(run, at), unit.path)
     run.planned.append(last)
     if s.kind == "hybrid":
-        handle = edit.op(at, collective_signature("all_reduce", mine, s.ranks // s.group), Phase.BACKWARD, stream=REDUCE_STREAM)
-        run.planned.append(Planned("all_reduce", mine, True, handle, last.handle, -1, last.needed_op))
+        handle = edit.op(
+            at, collective_signature("all_reduce", reduced_bytes, s.ranks // s.group), Phase.BACKWARD, stream=REDUCE_STREAM
+        )
+        run.planned.append(Planned("all_reduce", reduced_bytes, True, handle, last.handle, -1, last.needed_op))
     if s.offload_parameters:
-        run.host_copy("d2h", own, at, Phase.BACKWARD, handle)
+        run.host_copy("d2h", shard_size, at, Phase.BACKWARD, handle)
         run.planned[-1].needed_op = last.needed_op
     if first and not s.offload_parameters:
         shards[unit.path] = shard

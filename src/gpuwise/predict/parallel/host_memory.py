@@ -29,9 +29,9 @@ def host_bytes(arch: Architecture, cluster: Cluster, costs: PointCosts, c: Colum
         expert = shape.expert[0] * trained_share(arch, c.base)
         ranks = np.where(c.sharding == 0, 1, c.dp * c.cp)
         replicas = np.where(c.sharding == 0, 1, np.maximum(c.dp * c.cp * c.tp // c.ep, 1))
-        held = dense / ranks + expert / replicas
+        parameters = dense / ranks + expert / replicas
         wide = b.master or b.weight
-        total = total + np.where(c.offload_optimizer > 0, held * (wide + b.state + b.gradient), 0.0)
+        total = total + np.where(c.offload_optimizer > 0, parameters * (wide + b.state + b.gradient), 0.0)
     if (c.offload_activations > 0).any():
         layer = sum(np.where(c.recompute == i, costs.saved.layer[policy][at], 0.0) for i, policy in enumerate(RECOMPUTES))
         total = total + np.where(c.offload_activations > 0, costs.n_layers * layer, 0.0)

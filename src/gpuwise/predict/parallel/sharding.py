@@ -103,26 +103,26 @@ def _resize(edit: Editor, sharding: Sharding, full: bool) -> tuple[int, float, f
         new[mask] = np.ceil(new[mask] * factor[mask]).astype(np.int64)
     host, update = 0, 0.0
     if full:
-        mine = np.zeros(len(new), np.int64)
+        shard_of_storage = np.zeros(len(new), np.int64)
         for p in c.parameters:
             if p.storage >= 0:
-                mine[p.storage] += shard_numel(p.shape, ranks) * TENSOR_BYTES[p.dtype]
-        at = np.flatnonzero((mine > 0) & (category == Category.PARAMETER))
-        new[at] = mine[at]
+                shard_of_storage[p.storage] += shard_numel(p.shape, ranks) * TENSOR_BYTES[p.dtype]
+        at = np.flatnonzero((shard_of_storage > 0) & (category == Category.PARAMETER))
+        new[at] = shard_of_storage[at]
     states = category == Category.OPTIMIZER
     if sharding.offload_optimizer or sharding.offload_parameters:
         alive = c.bytes_by_category(len(c.event_op) - 1).get(Category.OPTIMIZER, 0)
-        kept = int(alive * share)
-        trained = sum(
+        state_bytes = int(alive * share)
+        trained_bytes = sum(
             shard_numel(p.shape, ranks if sharding.kind != "none" else 1) * TENSOR_BYTES[p.dtype]
             for p in c.parameters
             if p.trainable
         )
         # states read and written, parameters too, gradients read
-        host, update = kept + trained, float(2 * kept + 3 * trained)
+        host, update = state_bytes + trained_bytes, float(2 * state_bytes + 3 * trained_bytes)
         new[states | temporary] = 0
         if sharding.offload_parameters:
-            host += trained
+            host += trained_bytes
             new[category == Category.PARAMETER] = 0
     edit.resize(np.arange(len(new)), new)
     return host, update, share

@@ -120,14 +120,14 @@ def units_of(capture: Capture, wrap: tuple[str, ...] | None) -> tuple[Unit, ...]
     if not capture.parameters:
         raise InputError("the capture names no parameters", hint="capture the module, or a step that uses one")
     paths = blocks(capture) if wrap is None else wrap
-    held: dict[str, list[Parameter]] = {path: [] for path in (*paths, "")}
+    parameters_by_path: dict[str, list[Parameter]] = {path: [] for path in (*paths, "")}
     for p in capture.parameters:
         inside = [path for path in paths if p.name.startswith(path + ".")]
-        held[max(inside, key=len, default="")].append(p)
+        parameters_by_path[max(inside, key=len, default="")].append(p)
     missing = [path for path in paths if not any(m == path or m.startswith(path + ".") for m in capture.modules)]
     if missing:
         raise InputError(f"no module {missing[0]!r} in the capture", hint="paths such as layers.3")
-    return tuple(Unit(path, tuple(ps)) for path, ps in held.items() if ps)
+    return tuple(Unit(path, tuple(ps)) for path, ps in parameters_by_path.items() if ps)
 
 
 Direction = Literal["h2d", "d2h"]
@@ -135,8 +135,10 @@ Direction = Literal["h2d", "d2h"]
 
 def copy_signature(direction: Direction, n_bytes: int) -> Signature:
     """The operation row of a copy between host and device."""
-    way = "host-to-device" if direction == "h2d" else "device-to-host"
-    return Signature("aten.copy_.default", Kind.COPY, (), (), (("bytes", n_bytes), ("direction", way)), 0.0, n_bytes, n_bytes, 1)
+    direction_name = "host-to-device" if direction == "h2d" else "device-to-host"
+    return Signature(
+        "aten.copy_.default", Kind.COPY, (), (), (("bytes", n_bytes), ("direction", direction_name)), 0.0, n_bytes, n_bytes, 1
+    )
 
 
 def collective_signature(op: str, payload_bytes: int, group_size: int) -> Signature:

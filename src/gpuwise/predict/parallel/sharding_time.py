@@ -98,9 +98,9 @@ def replicas_exposed_s(system: System, n: int, payload_bytes: float, forward_s: 
 
 def gradient_bytes(capture: Capture) -> int:
     """Bytes of all gradients of the trained parameters, in the parameters' own format."""
-    held = {p.storage for p in capture.parameters if p.trainable and p.storage >= 0}
-    if held:
-        return int(sum(int(capture.storage_bytes[s]) for s in held))
+    storages = {p.storage for p in capture.parameters if p.trainable and p.storage >= 0}
+    if storages:
+        return int(sum(int(capture.storage_bytes[s]) for s in storages))
     share = capture.trainable_count / max(capture.parameter_count, 1)
     return int(sum(capture.parameter_bytes_by_module.values()) * share)
 
@@ -157,11 +157,11 @@ def _op_times(rank: ShardedCapture, system: System, device_s: F64, host_s: F64) 
     signatures = [c.signatures[int(s)] for s in c.op_signature[new]]
     call = host_call_s(system.accelerator)
     usual = float(np.median(host_s[host_s > 0])) if np.any(host_s > 0) else 0.0
-    read = np.array([s.bytes_read if s.kind == Kind.MEMORY else 0.0 for s in signatures])
-    written = np.array([s.bytes_written if s.kind == Kind.MEMORY else 0.0 for s in signatures])
+    read_bytes = np.array([s.bytes_read if s.kind == Kind.MEMORY else 0.0 for s in signatures])
+    written_bytes = np.array([s.bytes_written if s.kind == Kind.MEMORY else 0.0 for s in signatures])
     if len(new):
-        moved = memory_time(system.accelerator, read, written).time_s
-        device[new] = np.where(read + written > 0, moved, 0.0)
+        moved = memory_time(system.accelerator, read_bytes, written_bytes).time_s
+        device[new] = np.where(read_bytes + written_bytes > 0, moved, 0.0)
         host[new] = [call if s.kind == Kind.COLLECTIVE else usual for s in signatures]
     return device, host
 

@@ -90,12 +90,12 @@ def stages(arch: Architecture, c: Columns, n_layers: float) -> Stages:
         behind = np.where(one, predicting, 0) if i == 0 else (predicting if i == 2 else 0)
         expert.append((n - first_ones + behind) * mean.expert / c.ep)
     embedding = (count.embedding + count.stem) / c.tp
-    dense, expert = ([*_held(parts, c)] for parts in (dense, expert))
+    dense, expert = ([*_per_rank(parts, c)] for parts in (dense, expert))
     return Stages((layers[0], layers[1], layers[2]), (dense[0], dense[1], dense[2]), (expert[0], expert[1], expert[2]), embedding)
 
 
-def _held(parts: list[F64], c: Columns) -> tuple[F64, F64, F64]:
-    """``parts`` of the first, a middle and the last stage as ranks hold them: both of a pair, or half of each with both ends."""
+def _per_rank(parts: list[F64], c: Columns) -> tuple[F64, F64, F64]:
+    """``parts`` of the first, a middle and the last stage per rank: both of a folded pair, or half of each with both ends."""
     pairs, twice = folded(c.schedule, c.pp), copies(c.schedule, c.pp)
     both = parts[0] + parts[2] - np.where(twice > 1, 0.0, parts[1])
     first, last = (np.where(pairs, both, part) for part in (parts[0], parts[2]))

@@ -23,7 +23,7 @@ from gpuwise.facts.hardware.systems import System
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.comm.capture import collective_seconds
 from gpuwise.predict.estimate import Basis, Estimate, weakest
-from gpuwise.predict.kernels.card_factors import UNMEASURED, factor_key, step_log_sigma
+from gpuwise.predict.kernels.accelerator_factors import UNMEASURED, factor_key, step_log_sigma
 from gpuwise.predict.kernels.conditions import Conditions
 from gpuwise.predict.kernels.memory_bound import dram_rate
 from gpuwise.predict.kernels.registry import kernel_times
@@ -72,7 +72,7 @@ class SignatureTimes:
     bound: I64
     basis: Basis
     whole: NDArray[np.bool_]
-    """Of a family whose time on this card stands on whole measured networks (:mod:`gpuwise.predict.kernels.card_factors`)."""
+    """[S] whether the time is scaled by a factor of whole measured networks (``predict.kernels.accelerator_factors``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,14 +136,14 @@ def captured_time(
     span = capture.steps[step]
     part = slice(span.first_op, span.end_op)
     factors = calibration or Calibration()
-    wanted = capture.settings.compiled if compiled is None else compiled
-    last = True if wanted and channels_last is None else channels_last  # the compiler lays images out for the library
-    times = signature_times(capture, accelerator, step, channels_last=last, compiled=wanted, calibration=factors, system=system)
+    compiles = capture.settings.compiled if compiled is None else compiled
+    last = True if compiles and channels_last is None else channels_last  # the compiler lays images out for the library
+    times = signature_times(capture, accelerator, step, channels_last=last, compiled=compiles, calibration=factors, system=system)
     signature = capture.op_signature[part]
     device_s, bound, family = times.time_s[signature], times.bound[signature], times.family[signature]
     host_s = host_seconds(capture, step, host) * factors.host * float(load_json("captured_time")["calibration"]["host"])
     kernels = np.array([s.n_kernels for s in capture.signatures])[signature]
-    if wanted:
+    if compiles:
         from gpuwise.predict.step.compiled import compile_step
 
         fused = compile_step(capture, accelerator, step, device_s, host_s, family, everything=compiled is True)
@@ -175,7 +175,7 @@ def captured_time(
         device_total_s=total,
         host_total_s=float(host_s.sum()),
         flop=capture.flop(step),
-        compiled=bool(wanted),
+        compiled=bool(compiles),
         kernels=int(kernels.sum()),
         basis=times.basis,
     )
@@ -225,8 +225,8 @@ def times_of(
     rows = rows_of(signatures, settings)
     old = settings.torch_version.startswith("1.")
     conditions = Conditions(emulated=True, compiled=compiled, before_torch_2=old, channels_last=channels_last)
-    made = kernel_times(rows, accelerator, conditions)
-    kernel_s, sigma, basis = made.time_s.copy(), made.log_sigma.copy(), made.basis
+    times = kernel_times(rows, accelerator, conditions)
+    kernel_s, sigma, basis = times.time_s.copy(), times.log_sigma.copy(), times.basis
     crossing = np.flatnonzero(rows.family == FAMILY_CODE["collective"])
     if crossing.size:
         one = collective_seconds(accelerator, [signatures[i] for i in crossing.tolist()], system)
@@ -262,15 +262,15 @@ def _bounds(rows: OpTable, time_s: F64, formats: Sequence[str], accelerator: Acc
     latency = float(load_json("memory_bound")["latency_s"]) * np.maximum(rows.n_kernels, 1.0)
     stream = (rows.bytes_read + rows.bytes_written) / dram_rate(accelerator)
     rates = {f: accelerator.peak_flop_per_s.get(f) or accelerator.peak("fp32") for f in dict.fromkeys(formats)}
-    work = rows.flop / np.array([rates[f] for f in formats])
+    arithmetic = rows.flop / np.array([rates[f] for f in formats])
     vector = np.array([f in ("fp32", "fp64") for f in formats], dtype=bool)
     computes = np.where(vector, int(Bound.CUDA_CORE), int(Bound.TENSOR_CORE))
-    out = np.where(stream > work, int(Bound.BANDWIDTH), computes)
-    out = np.where((np.maximum(work, stream) < 0.1 * time_s) & (time_s < 2e-5), int(Bound.LAUNCH), out)
+    out = np.where(stream > arithmetic, int(Bound.BANDWIDTH), computes)
+    out = np.where((np.maximum(arithmetic, stream) < 0.1 * time_s) & (time_s < 2e-5), int(Bound.LAUNCH), out)
     waits = np.where(latency > 0.5 * time_s, int(Bound.LAUNCH), int(Bound.BANDWIDTH))
     out = np.where(rows.flop == 0, waits, out)
     # a recurrent layer is a chain of short kernels: its steps follow one another faster than they can work
-    chained = (rows.family == FAMILY_CODE["recurrent"]) & (np.maximum(work, stream) < 0.5 * time_s)
+    chained = (rows.family == FAMILY_CODE["recurrent"]) & (np.maximum(arithmetic, stream) < 0.5 * time_s)
     out = np.where(chained, int(Bound.LAUNCH), out)
     crossing = np.isin(rows.family, [FAMILY_CODE["collective"], FAMILY_CODE["transfer"]])
     out = np.where(crossing, int(Bound.COMMUNICATION), out)

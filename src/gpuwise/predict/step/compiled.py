@@ -48,7 +48,7 @@ class Compiled:
 
 
 @dataclass(slots=True)
-class Group:
+class FusionGroup:
     """One fused kernel."""
 
     level: int
@@ -56,9 +56,9 @@ class Group:
     count: int
     """Elements it goes over."""
     ops: list[int] = field(default_factory=list[int])
-    reads: dict[int, float] = field(default_factory=dict[int, float])
+    read_bytes: dict[int, float] = field(default_factory=dict[int, float])
     """Bytes of each tensor (storage) that comes from outside."""
-    made: dict[int, float] = field(default_factory=dict[int, float])
+    written_bytes: dict[int, float] = field(default_factory=dict[int, float])
     reduced: set[int] = field(default_factory=set[int])
     """Results of reductions over more than a row: complete only when the kernel ends."""
     moments: float = 0.0
@@ -114,12 +114,12 @@ def compile_step(
     return Compiled(device, host, kernels, fused, len(groups))
 
 
-def _fuse(capture: Capture, part: slice, inside: NDArray[np.bool_], family: NDArray[np.int64]) -> list[Group]:
+def _fuse(capture: Capture, part: slice, inside: NDArray[np.bool_], family: NDArray[np.int64]) -> list[FusionGroup]:
     """Greedy, in program order: an operation joins the newest kernel it may."""
     fusible = {FAMILIES.index(f) for f in FUSIBLE}
     signature, phase = capture.op_signature[part].tolist(), capture.op_phase[part].tolist()
     flow = _Flow(capture, part)
-    groups: list[Group] = []
+    groups: list[FusionGroup] = []
     owner: dict[int, int] = {}
     level: dict[int, int] = {}
     readers: dict[int, list[int]] = {}
@@ -139,7 +139,7 @@ def _fuse(capture: Capture, part: slice, inside: NDArray[np.bool_], family: NDAr
         candidates = [owner[t] for t, _ in ins if t in owner] + [g for t, _ in ins for g in readers.get(t, ())[-2:]]
         chosen = next((g for g in sorted(set(candidates), reverse=True) if _may_join(groups[g], depth, phase[i], count, ins)), -1)
         if chosen < 0:
-            groups.append(Group(depth, phase[i], count))
+            groups.append(FusionGroup(depth, phase[i], count))
             chosen = len(groups) - 1
         _join(groups[chosen], i, s, FAMILIES[int(family[i])], ins, outs)
         for t, _ in ins:
@@ -154,8 +154,8 @@ class _Flow:
     """(storage, bytes) of what an operation reads and writes."""
 
     def __init__(self, capture: Capture, part: slice) -> None:
-        self.known = capture.has_flow
-        if self.known:
+        self.has_flow = capture.has_flow
+        if self.has_flow:
             self.inputs, self.outputs = capture.op_inputs.tolist(), capture.op_outputs.tolist()
             self.input_end = [0, *capture.op_input_end.tolist()]
             self.output_end = [0, *capture.op_output_end.tolist()]
@@ -164,7 +164,7 @@ class _Flow:
         self.last_shape: tuple[int, ...] = ()
 
     def of(self, i: int, s: Signature) -> tuple[list[tuple[int, float]], list[tuple[int, float]]]:
-        if not self.known:
+        if not self.has_flow:
             return self._neighbours(i, s)
         at = self.first + i
         ins = self.inputs[self.input_end[at] : self.input_end[at + 1]]
@@ -209,19 +209,21 @@ def _reduces_all(s: Signature, family: str) -> bool:
     return False
 
 
-def _may_join(group: Group, depth: int, phase: int, count: int, ins: list[tuple[int, float]]) -> bool:
+def _may_join(group: FusionGroup, depth: int, phase: int, count: int, ins: list[tuple[int, float]]) -> bool:
     if group.level != depth or group.phase != phase or any(t in group.reduced for t, _ in ins):
         return False
     return count == group.count or (group.count % max(count, 1) == 0 and count * 64 >= group.count)
 
 
-def _join(group: Group, i: int, s: Signature, family: str, ins: list[tuple[int, float]], outs: list[tuple[int, float]]) -> None:
+def _join(
+    group: FusionGroup, i: int, s: Signature, family: str, ins: list[tuple[int, float]], outs: list[tuple[int, float]]
+) -> None:
     group.ops.append(i)
     for t, size in ins:
-        if t not in group.made:
-            group.reads[t] = max(size, group.reads.get(t, 0.0))
+        if t not in group.written_bytes:
+            group.read_bytes[t] = max(size, group.read_bytes.get(t, 0.0))
     for t, size in outs:
-        group.made[t] = max(size, group.made.get(t, 0.0))
+        group.written_bytes[t] = max(size, group.written_bytes.get(t, 0.0))
         if _reduces_all(s, family):
             group.reduced.add(t)
     whole = largest(s)
@@ -237,7 +239,7 @@ def _join(group: Group, i: int, s: Signature, family: str, ins: list[tuple[int, 
                 group.moments += 2.0 * _bytes(s.inputs[0])
 
 
-def _readers(capture: Capture, part: slice, groups: list[Group]) -> dict[int, set[int]]:
+def _readers(capture: Capture, part: slice, groups: list[FusionGroup]) -> dict[int, set[int]]:
     """Who reads each tensor a group makes: groups by number, -1 for everything else (and what outlives the step)."""
     flow = _Flow(capture, part)
     where = {i: g for g, group in enumerate(groups) for i in group.ops}
@@ -247,40 +249,40 @@ def _readers(capture: Capture, part: slice, groups: list[Group]) -> dict[int, se
         if s.n_kernels:
             for t, _ in flow.of(i, s)[0]:
                 out.setdefault(t, set()).add(where.get(i, -1))
-    if not flow.known:  # what comes last out of a kernel is taken to be read
+    if not flow.has_flow:  # what comes last out of a kernel is taken to be read
         for group in groups:
             out.setdefault(group.ops[-1], set()).add(-1)
     else:
         span = next(s for s in capture.steps if s.first_op == part.start)
         events = slice(span.first_event, span.end_event)
-        gone = set(capture.event_storage[events][capture.event_sign[events] < 0].tolist())
+        freed = set(capture.event_storage[events][capture.event_sign[events] < 0].tolist())
         for group in groups:
-            for t in group.made:
-                if t not in gone:
+            for t in group.written_bytes:
+                if t not in freed:
                     out.setdefault(t, set()).add(-1)
     return out
 
 
-def _cut(groups: list[Group], readers: dict[int, set[int]]) -> None:
+def _cut(groups: list[FusionGroup], readers: dict[int, set[int]]) -> None:
     """Leave out writes nobody outside reads, and those that the backward had better compute again."""
     for number, group in enumerate(groups):
-        for t in list(group.made):
+        for t in list(group.written_bytes):
             outside = readers.get(t, set()) - {number}
             if not outside:
-                del group.made[t]
+                del group.written_bytes[t]
                 continue
             if -1 in outside or group.phase == Phase.BACKWARD or t in group.reduced:
                 continue
             if all(groups[g].phase == Phase.BACKWARD for g in outside):
-                extra = [{k: v for k, v in group.reads.items() if k not in groups[g].reads} for g in outside]
-                if sum(sum(e.values()) for e in extra) <= group.made[t] * (1.0 + len(outside)):
+                extra = [{k: v for k, v in group.read_bytes.items() if k not in groups[g].read_bytes} for g in outside]
+                if sum(sum(e.values()) for e in extra) <= group.written_bytes[t] * (1.0 + len(outside)):
                     for g, more in zip(outside, extra, strict=True):
-                        groups[g].reads.pop(t, None)
-                        groups[g].reads.update(more)
-                    del group.made[t]
+                        groups[g].read_bytes.pop(t, None)
+                        groups[g].read_bytes.update(more)
+                    del group.written_bytes[t]
 
 
-def _times(accelerator: Accelerator, groups: list[Group], before_torch_2: bool) -> F64:
+def _times(accelerator: Accelerator, groups: list[FusionGroup], before_torch_2: bool) -> F64:
     """[G] device seconds."""
     rows = OpTableBuilder()
     for g in groups:
@@ -289,8 +291,8 @@ def _times(accelerator: Accelerator, groups: list[Group], before_torch_2: bool) 
             Kind.MEMORY,
             Phase(g.phase),
             "fp32",
-            read=sum(g.reads.values()) + g.moments,
-            written=sum(g.made.values()),
+            read=sum(g.read_bytes.values()) + g.moments,
+            written=sum(g.written_bytes.values()),
             n_kernels=1.0 + (g.moments > 0),
             family="norm" if g.rows else "elementwise",
             kernel="fused",

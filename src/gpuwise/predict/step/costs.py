@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.comm.collectives import collective_time
-from gpuwise.predict.comm.groups import Group, context_group, expert_group, tensor_group, travelling
+from gpuwise.predict.comm.groups import RankGroup, context_group, expert_group, tensor_group, travelling
 from gpuwise.predict.estimate import Basis, weakest
 from gpuwise.predict.kernels.conditions import Conditions
 from gpuwise.predict.kernels.registry import kernel_times
@@ -121,7 +121,7 @@ def point_costs(arch: Architecture, points: Sequence[Point], system: System, ker
     n_lead = leading_layers(arch)
     saved: list[PointSaved] = []
     for i, point in enumerate(points):
-        t, kept = _tables(arch, point)
+        t, point_activations = _tables(arch, point)
         layered = [(table, t.layer_counts[kind]) for kind, table in t.layers.items()]
         if t.encoder is not None:
             layered.append((t.encoder, t.encoder_layers))
@@ -131,7 +131,7 @@ def point_costs(arch: Architecture, points: Sequence[Point], system: System, ker
             owner.append((i, 3, 1.0) if lead else (i, 0, count / (n_layers - n_lead)))
         tables += [t.embedding, t.head]
         owner += [(i, 1, 1.0), (i, 2, 1.0)]
-        saved.append(kept)
+        saved.append(point_activations)
     everything = concatenate(tables)
     chosen = {"attention": points[0].stack.attention_kernel} if kernels is None else kernels
     times = kernel_times(everything, system.accelerator, Conditions(implementation=chosen))
@@ -169,21 +169,21 @@ def _per_op_costs(arch: Architecture, points: Sequence[Point], system: System) -
     from gpuwise.predict.step.per_op import point_sums
 
     n_lead = leading_layers(arch)
-    made = [point_sums(arch, point, system.accelerator, n_lead) for point in points]
-    bases: list[Basis] = [m.basis for m in made]
+    point_parts = [point_sums(arch, point, system.accelerator, n_lead) for point in points]
+    bases: list[Basis] = [m.basis for m in point_parts]
     return PointCosts(
         points=tuple(points),
         n_layers=float(arch.n_layers),
         n_lead=float(n_lead),
-        layer=_columns([m.layer for m in made]),
-        lead=_columns([m.lead for m in made]),
-        embedding=_columns([m.embedding for m in made]),
-        head=_columns([m.head for m in made]),
+        layer=_columns([m.layer for m in point_parts]),
+        lead=_columns([m.lead for m in point_parts]),
+        embedding=_columns([m.embedding for m in point_parts]),
+        head=_columns([m.head for m in point_parts]),
         saved=collect([_tables(arch, point)[1] for point in points]),
-        log_sigma=np.array([m.log_sigma for m in made]),
+        log_sigma=np.array([m.log_sigma for m in point_parts]),
         basis=weakest(*bases),
         own_host=True,
-        update_host_s=np.array([m.update_host_s for m in made]),
+        update_host_s=np.array([m.update_host_s for m in point_parts]),
     )
 
 
@@ -226,15 +226,15 @@ def _columns(parts: Sequence[PartSums]) -> PartCosts:
 
 
 def _flags(names: Sequence[str], ending: str) -> NDArray[np.bool_]:
-    """Which names end so; a table of many points repeats a few dozen names."""
-    known = {name: name.endswith(ending) for name in dict.fromkeys(names)}
-    return np.array([known[name] for name in names], bool)
+    """[N] whether each name ends with ``ending`` (each distinct name is tested once)."""
+    matches = {name: name.endswith(ending) for name in dict.fromkeys(names)}
+    return np.array([matches[name] for name in names], bool)
 
 
 def _starting(names: Sequence[str], beginning: str) -> NDArray[np.bool_]:
-    """Which names start so."""
-    known = {name: name.startswith(beginning) for name in dict.fromkeys(names)}
-    return np.array([known[name] for name in names], bool)
+    """[N] whether each name starts with ``beginning``."""
+    matches = {name: name.startswith(beginning) for name in dict.fromkeys(names)}
+    return np.array([matches[name] for name in names], bool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,7 +362,7 @@ def _collective_seconds(
     return out
 
 
-def _one_collective(system: System, op: str, shape: NDArray[np.int64], group: Group, where: NDArray[np.bool_]) -> F64:
+def _one_collective(system: System, op: str, shape: NDArray[np.int64], group: RankGroup, where: NDArray[np.bool_]) -> F64:
     size, local, concurrent = (g[where] for g in group)
     payload = np.floor(shape[:, 0] * travelling(shape[:, 1], shape[:, 2] / 1e6, size, local)).astype(np.int64)
     seconds = np.zeros(len(payload))

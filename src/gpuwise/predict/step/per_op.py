@@ -146,9 +146,9 @@ def _part(step: EagerStep, columns: _Columns, weights: dict[int, float]) -> Part
         )
 
     full = sums(forward & step.again)
-    given = 0.0 if step.capture.settings.compiled else sum(n * step.saved.get(part, 0) for part, n in weights.items())
-    handed = _handing_out_s(given)
-    return PartSums(sums(forward), sums(forward & (family == 2)), full._replace(host_s=full.host_s + handed), sums(backward))
+    saved_tensors = 0.0 if step.capture.settings.compiled else sum(n * step.saved.get(part, 0) for part, n in weights.items())
+    saving_s = _handing_out_s(saved_tensors)
+    return PartSums(sums(forward), sums(forward & (family == 2)), full._replace(host_s=full.host_s + saving_s), sums(backward))
 
 
 DETACHES = 1.5
@@ -203,16 +203,16 @@ def update_seconds(accelerator: Accelerator, strategy: Strategy) -> float:
     tensor = TensorSpec((_MANY,), (1,), form)
     stack = find_stack(strategy.stack)
     if stack.loops(strategy.precision) and strategy.optimizer == "adamw":
-        made = [_pass(name, tensor, reads * width, writes * width) for name, reads, writes in LOOP]
+        signatures = [_pass(name, tensor, reads * width, writes * width) for name, reads, writes in LOOP]
     elif stack.fused_optimizer:
         traffic = update_traffic_bytes(strategy, fused=True)
-        made = [_pass("add_", tensor, 0.6 * traffic, 0.4 * traffic)]
+        signatures = [_pass("add_", tensor, 0.6 * traffic, 0.4 * traffic)]
     elif strategy.optimizer == "adamw":
-        made = [_pass(name, tensor, reads * width, writes * width) for name, reads, writes in ADAMW]
+        signatures = [_pass(name, tensor, reads * width, writes * width) for name, reads, writes in ADAMW]
     else:
         traffic = update_traffic_bytes(strategy, fused=False)
-        made = [_pass("add_", tensor, 0.6 * traffic, 0.4 * traffic)]
-    times = times_of(made, Settings("2.13.0", (8, 0)), accelerator)
+        signatures = [_pass("add_", tensor, 0.6 * traffic, 0.4 * traffic)]
+    times = times_of(signatures, Settings("2.13.0", (8, 0)), accelerator)
     return float(times.time_s.sum()) / _MANY
 
 
@@ -224,8 +224,8 @@ def accumulation_seconds(accelerator: Accelerator, strategy: Strategy) -> float:
     return float(times.time_s.sum()) / _MANY
 
 
-def _pass(name: str, tensor: TensorSpec, read: float, written: float) -> Signature:
-    return Signature(f"aten._foreach_{name}.Scalar", Kind.MEMORY, (tensor,), (), (), 0.0, read * _MANY, written * _MANY, 1)
+def _pass(name: str, tensor: TensorSpec, read_bytes: float, written: float) -> Signature:
+    return Signature(f"aten._foreach_{name}.Scalar", Kind.MEMORY, (tensor,), (), (), 0.0, read_bytes * _MANY, written * _MANY, 1)
 
 
 def described(arch: Architecture, points: Sequence[Point]) -> bool:

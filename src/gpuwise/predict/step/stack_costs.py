@@ -155,5 +155,5 @@ def find_stack_costs(stack: str, experts: bool = False) -> StackCosts:
     try:
         return StackCosts(**table[stack])
     except TypeError as error:
-        known = ", ".join(f.name for f in fields(StackCosts))
-        raise DataError(f"stacks.json: {stack}: {error}", hint=f"fields are {known}") from None
+        names = ", ".join(f.name for f in fields(StackCosts))
+        raise DataError(f"stacks.json: {stack}: {error}", hint=f"fields are {names}") from None

@@ -39,7 +39,10 @@ class Timeline:
 
 
 def timeline(device_s: F64, host_s: F64, waits: I64, beside: NDArray[np.bool_]) -> Timeline:
-    """``beside`` [N]: collectives, on a stream of their own. All arrays [N], in program order."""
+    """Start, waiting and step seconds of the last of ``REPEATS`` repetitions of a step of [N] operations in program order.
+
+    ``beside`` [N]: collectives, which run on a second stream.
+    """
     n = len(device_s)
     start, waited = np.zeros(n), np.zeros(n)
     if not n:
@@ -53,17 +56,17 @@ def timeline(device_s: F64, host_s: F64, waits: I64, beside: NDArray[np.bool_]) 
             flags = code[i]
             if flags & WAIT:
                 free = max(free, remote)
-            taken = device[i]
+            duration = device[i]
             if other[i]:
                 begin = max(issued, free, remote)
-                remote = begin + taken
+                remote = begin + duration
                 if flags & BLOCKING:
                     free = remote
-            elif taken > 0.0:
+            elif duration > 0.0:
                 begin = issued if issued > free else free
                 if last and issued > free:
                     waited[i] = issued - free
-                free = begin + taken
+                free = begin + duration
             else:
                 begin = issued
             if flags & SYNC and issued < (end := max(free, remote)):

@@ -235,12 +235,14 @@ def _activation_copies(system: System, costs: PointCosts, c: Columns, at: I64) -
         return None
     none, selective, full = (costs.saved.layer[policy][at] for policy in RECOMPUTES)
     share = _recomputed_share(costs, c)
-    kept = np.where(c.recompute == RECOMPUTES.index("full"), share * full + (1 - share) * none, none)
-    kept = np.where(c.recompute == RECOMPUTES.index("selective"), selective, kept)
-    kept = np.where(c.offload_activations > 0, kept, 0.0)
+    saved_bytes = np.where(c.recompute == RECOMPUTES.index("full"), share * full + (1 - share) * none, none)
+    saved_bytes = np.where(c.recompute == RECOMPUTES.index("selective"), selective, saved_bytes)
+    saved_bytes = np.where(c.offload_activations > 0, saved_bytes, 0.0)
     down, up = (
-        transfer_time(system.accelerator, kept, way, at_once=system.count, host_bytes_per_s=host_bytes_per_s(system)).time_s
-        for way in ("d2h", "h2d")
+        transfer_time(
+            system.accelerator, saved_bytes, direction, at_once=system.count, host_bytes_per_s=host_bytes_per_s(system)
+        ).time_s
+        for direction in ("d2h", "h2d")
     )
     return down, up
 

@@ -178,10 +178,10 @@ def _one(
         lora_targets=strategy.lora_targets,
         packed_document_len=packed_document_len,
     )
-    needed = per_token * tokens
-    run = needed * (1 + _recomputed_flop(strategy, costs, at)) if not costs.own_host else _flop_run(strategy, costs, at)
+    model_flop = per_token * tokens
+    run = model_flop * (1 + _recomputed_flop(strategy, costs, at)) if not costs.own_host else _flop_run(strategy, costs, at)
     peak = cluster.accelerator.peak(strategy.precision) * cluster.n_accelerators
-    held = _memory(arch, cluster, strategy, costs.points[at], memory, i)
+    footprint = _memory(arch, cluster, strategy, costs.points[at], memory, i)
     host, limit = float(np.broadcast_to(on_host, memory.device_total.shape).flat[i]), host_limit_bytes(cluster)
     return TrainingEstimate(
         model=arch.name,
@@ -191,18 +191,18 @@ def _one(
         step_time_s=step,
         tokens_per_s=rate,
         tokens_per_s_per_gpu=rate.scaled(1 / cluster.n_accelerators),
-        mfu=step.inverse(needed / peak),
+        mfu=step.inverse(model_flop / peak),
         hfu=step.inverse(run / peak),
         breakdown_s=_breakdown(done, sc, i, at),
-        memory_bytes=held.total,
-        needed_bytes=held.needed,
-        allocated_bytes=held.allocated,
-        memory_parts=held.parts,
+        memory_bytes=footprint.total,
+        needed_bytes=footprint.needed,
+        allocated_bytes=footprint.allocated,
+        memory_parts=footprint.parts,
         device_bytes=usable_bytes(cluster.accelerator),
         host_bytes=host,
         host_limit_bytes=limit,
-        fits=held.fits and host <= limit,
-        fit_probability=held.fit_probability,
+        fits=footprint.fits and host <= limit,
+        fit_probability=footprint.fit_probability,
     )
 
 

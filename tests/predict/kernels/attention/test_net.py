@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.predict import coefficients
 from gpuwise.predict.kernels.attention import implementations as kernels
-from gpuwise.predict.kernels.attention.features import FREE_FEATURES, Work
+from gpuwise.predict.kernels.attention.features import FREE_FEATURES, AttentionWork
 from gpuwise.predict.kernels.attention.fused import attention_decode_time, attention_forward_time
 from gpuwise.predict.kernels.attention.implementations import serving_kernel
 from gpuwise.predict.kernels.attention.net import (
@@ -42,9 +42,9 @@ def test_the_network_rises_with_every_feature_and_with_memory_time(which: tuple[
     x, z = rng.uniform(-3, 12, (1, n)), rng.uniform(0, 3, (1, len(FREE_FEATURES)))
     more = x + rng.uniform(0, 2, (1, n))
     memory, none = np.array([1e-5]), np.zeros(1)
-    base = network_seconds(parameters, Work(x, memory, none), z)[0]
-    assert network_seconds(parameters, Work(more, memory, none), z)[0] >= base * (1 - 1e-5)
-    assert network_seconds(parameters, Work(x, memory * 2, none), z)[0] >= base * (1 - 1e-5)
+    base = network_seconds(parameters, AttentionWork(x, memory, none), z)[0]
+    assert network_seconds(parameters, AttentionWork(more, memory, none), z)[0] >= base * (1 - 1e-5)
+    assert network_seconds(parameters, AttentionWork(x, memory * 2, none), z)[0] >= base * (1 - 1e-5)
 
 
 def test_weights_of_rising_features_are_never_negative() -> None:

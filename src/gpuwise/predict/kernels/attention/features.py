@@ -131,7 +131,7 @@ class Shape(NamedTuple):
     window: F64
 
 
-class Work(NamedTuple):
+class AttentionWork(NamedTuple):
     """``features`` [R, n] logarithms of times or counts; the rest [R] seconds at the device's full rates."""
 
     features: F64
@@ -150,7 +150,8 @@ def element_seconds(device: Device, head_dim: F64, v_head_dim: F64, *, products:
     return (matrix**OVERLAP + softmax**OVERLAP) ** (1.0 / OVERLAP)
 
 
-def _seen(shape: Shape) -> F64:
+def _attended(shape: Shape) -> F64:
+    """[R] keys each query attends to: the window where there is one, else the whole length."""
     return np.where(shape.window > 0, np.minimum(shape.kv_len, shape.window), shape.kv_len)
 
 
@@ -162,19 +163,19 @@ def _missed(size: F64, cache: float, sharpness: float) -> F64:
     return 1.0 / (1.0 + (size / cache) ** -sharpness)
 
 
-def forward_work(device: Device, shape: Shape, kv_bytes: float, q_bytes: float, *, causal: bool) -> Work:
-    """Prefill and training forward.
+def forward_work(device: Device, shape: Shape, kv_bytes: float, q_bytes: float, *, causal: bool) -> AttentionWork:
+    """Features and rate-limited seconds [R] of prefill and training forward.
 
     Padded tiles: query blocks of 128 rows against key blocks of 128; causal blocks above the diagonal are
     skipped. Waves: thread blocks over units, each as long as the mean tile plus a fixed cost.
     """
     b, q, kv, h, g, d, dv, _ = shape
-    seen = _seen(shape)
+    attended = _attended(shape)
     q_pad, kv_pad = np.ceil(q / BLOCK) * BLOCK, np.ceil(kv / BLOCK) * BLOCK
     whole = q_pad * kv_pad
     before = np.maximum(kv - q, 0.0)
     triangle = np.minimum(whole, q_pad * (before + (q + BLOCK) / 2 + BLOCK / 2)) if causal else whole
-    band = np.minimum(triangle, q_pad * (seen + BLOCK))
+    band = np.minimum(triangle, q_pad * (attended + BLOCK))
     per = element_seconds(device, d, dv) / MICRO
     fixed = _CTA_CYCLES / device.clock_hz / MICRO
     blocks = np.ceil(q / BLOCK) * h * b
@@ -182,7 +183,7 @@ def forward_work(device: Device, shape: Shape, kv_bytes: float, q_bytes: float, 
     def waves(elements: F64) -> F64:
         return np.ceil(blocks / device.units) * (b * h * elements / blocks * per * device.units + fixed)
 
-    tile = BLOCK * np.minimum(kv_pad, seen + BLOCK) * per * device.units
+    tile = BLOCK * np.minimum(kv_pad, attended + BLOCK) * per * device.units
     packed = np.ceil(np.ceil(q * (h / g) / BLOCK) * g * b / device.units) * (tile + fixed)
     q_side, k_side = b * q * h * (d + dv) * q_bytes, b * kv * g * (d + dv)
     cache = (q_side + k_side * kv_bytes) / (device.units * device.clock_hz * _L2_BYTES_PER_CLOCK_AND_UNIT) / MICRO
@@ -195,47 +196,47 @@ def forward_work(device: Device, shape: Shape, kv_bytes: float, q_bytes: float, 
             np.log(waves(band)),
             np.log(waves(triangle)),
             np.log(tile + fixed),
-            np.log(seen / device.clock_hz * 1e9 + 32.0),
+            np.log(attended / device.clock_hz * 1e9 + 32.0),
             np.log(cache + 0.3),
             np.log(packed),
         ],
         axis=1,
     )
-    return Work(features, memory, b * h * band * per * MICRO)
+    return AttentionWork(features, memory, b * h * band * per * MICRO)
 
 
-def decode_work(device: Device, shape: Shape, kv_bytes: float, q_bytes: float) -> Work:
-    """One query token per sequence against a cache of ``kv_len`` tokens.
+def decode_work(device: Device, shape: Shape, kv_bytes: float, q_bytes: float) -> AttentionWork:
+    """Features and rate-limited seconds [R] of one query token per sequence against a cache of ``kv_len`` tokens.
 
     Keys and values come from memory, or from the second-level cache where they fit (a benchmark repeats the
     same cache; so does a decode step over few layers). Otherwise a unit works through its share of the keys
     one after another.
     """
     b, _, kv, h, g, d, _, _ = shape
-    seen = _seen(shape)
+    attended = _attended(shape)
     slow = 1e9 / device.clock_hz
-    held, query = b * seen * g * d * 2 * kv_bytes, b * h * d * 2 * q_bytes
+    cache_bytes, query_bytes = b * attended * g * d * 2 * kv_bytes, b * h * d * 2 * q_bytes
     l2_rate = device.units * device.clock_hz * _L2_BYTES_PER_CLOCK_AND_UNIT * MICRO
-    missed = _missed(held, device.cache_bytes, 8.0)
-    memory = (held * missed + 0.02 * held + query * missed) / device.bandwidth_bytes_per_s
+    missed = _missed(cache_bytes, device.cache_bytes, 8.0)
+    memory = (cache_bytes * missed + 0.02 * cache_bytes + query_bytes * missed) / device.bandwidth_bytes_per_s
     wide, units = d / 128.0 * slow, device.units
     fits = device.cache_bytes if device.cache_bytes > 0 else np.inf
     columns = (
-        np.minimum(held, fits) / l2_rate + 0.2,
-        np.minimum(held, _RESIDENT_BELOW * fits) / l2_rate + 0.2,
-        np.ceil(b * g / units) * seen * wide + 64.0,
-        np.ceil(b * h / units) * seen * wide + 64.0,
-        b * g * seen / units * wide + 64.0,
-        b * h * seen / units * wide + 64.0,
+        np.minimum(cache_bytes, fits) / l2_rate + 0.2,
+        np.minimum(cache_bytes, _RESIDENT_BELOW * fits) / l2_rate + 0.2,
+        np.ceil(b * g / units) * attended * wide + 64.0,
+        np.ceil(b * h / units) * attended * wide + 64.0,
+        b * g * attended / units * wide + 64.0,
+        b * h * attended / units * wide + 64.0,
         b * g * kv / units * wide + 64.0,
         b * g / units * slow + 0.05,
         b * h / units * slow + 0.05,
-        query / l2_rate + 0.05,
-        seen * slow + 16.0,
+        query_bytes / l2_rate + 0.05,
+        attended * slow + 16.0,
         kv * slow + 16.0,
         b * slow + 1.0,
     )
-    return Work(np.stack([np.log(c) for c in columns], axis=1), memory, np.zeros_like(memory))
+    return AttentionWork(np.stack([np.log(c) for c in columns], axis=1), memory, np.zeros_like(memory))
 
 
 def _hat(x: F64, at: float) -> F64:

@@ -25,8 +25,8 @@ from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.kernels.attention import implementations as kernels
 from gpuwise.predict.kernels.attention.features import (
     BLOCK,
+    AttentionWork,
     Shape,
-    Work,
     decode_work,
     element_seconds,
     forward_work,
@@ -117,9 +117,9 @@ def attention_forward_time(
     shape = shape_of(batch, q_len, kv_len, heads, kv_heads, head_dim, v_head_dim, window)
     if kernel is None or ":" not in kernel:
         return training_time(accelerator, dtype, shape, causal=causal, kernel=kernel, backward=False)
-    found = kernels.resolve(accelerator, "forward", dtype, kv_dtype, kernel)
-    time = _measured(accelerator, dtype, Call(found, shape))
-    return time if causal or found is None else _unmasked(found, shape, time)
+    resolved = kernels.resolve(accelerator, "forward", dtype, kv_dtype, kernel)
+    time = _measured(accelerator, dtype, Call(resolved, shape))
+    return time if causal or resolved is None else _unmasked(resolved, shape, time)
 
 
 def attention_decode_time(
@@ -159,7 +159,7 @@ def _unmasked(kernel: kernels.Kernel, shape: Shape, masked: KernelTime) -> Kerne
     return KernelTime(masked.time_s + (without - with_mask) * per * pace, masked.log_sigma + _UNMASKED_SIGMA, masked.basis)
 
 
-def _work(call: Call, shape: Shape) -> Work:
+def _work(call: Call, shape: Shape) -> AttentionWork:
     k = call.kernel
     assert k is not None
     if k.phase == "decode":

@@ -53,11 +53,11 @@ def device_for(accelerator: Accelerator, dtype: str) -> Device | None:
     rate = accelerator.peak("fp8" if dtype in _FP8 else dtype)
     if accelerator.compute_units is None or accelerator.boost_hz is None:
         return None
-    held = float(sustained_fraction(accelerator, 1.0, "fp8" if dtype in _FP8 else dtype))
+    clock_share = float(sustained_fraction(accelerator, 1.0, "fp8" if dtype in _FP8 else dtype))
     return Device(
         float(accelerator.compute_units),
         accelerator.boost_hz,
-        rate * held,
+        rate * clock_share,
         exp_per_clock(accelerator.compute_capability),
         accelerator.memory_bandwidth_bytes_per_s,
         accelerator.l2_bytes or 0.0,
@@ -175,11 +175,11 @@ def _relative_clock(accelerator: Accelerator, donor: str, dtype: str) -> float:
 def _nearest(document: dict[str, Any], phase: str, family: str, source: str | None, dtype: str, kv: str) -> str:
     """The key of ``source`` in ``family``: with these formats, else with others, else the family's usual
     kernel."""
-    known: dict[str, Any] = document["kernels"][phase]
+    measured: dict[str, Any] = document["kernels"][phase]
     if source is not None:
         _check_source(document, source)
     usual: dict[str, str] = document["families"][family]["usual"]
-    for wanted in (source, usual.get(f"{phase}-{dtype}"), usual[phase]):
+    for candidate in (source, usual.get(f"{phase}-{dtype}"), usual[phase]):
         for a, b in (
             (dtype, kv),
             (dtype, "bf16"),
@@ -189,8 +189,8 @@ def _nearest(document: dict[str, Any], phase: str, family: str, source: str | No
             ("bf16", "fp8"),
             ("fp8", "fp8"),
         ):
-            name = f"{family}|{(wanted or '').replace(':', '|')}|{a}|{b}"
-            if name in known:
+            name = f"{family}|{(candidate or '').replace(':', '|')}|{a}|{b}"
+            if name in measured:
                 return name
     raise AssertionError(f"no {phase} kernel of {family}")  # the coefficient file always has the usual one
 
@@ -220,8 +220,8 @@ def serving_kernel(accelerator: Accelerator, engine: str, phase: str, kv_dtype: 
     if family is None:
         return None
     table: dict[str, str] = document["families"][family]["engines"].get(engine, {})
-    held = "fp8" if dtype_bytes(kv_dtype) <= 1.0 else "bf16"
-    return table.get(f"{phase}-{held}") or document["families"][family]["usual"][phase]
+    kv_format = "fp8" if dtype_bytes(kv_dtype) <= 1.0 else "bf16"
+    return table.get(f"{phase}-{kv_format}") or document["families"][family]["usual"][phase]
 
 
 @cache

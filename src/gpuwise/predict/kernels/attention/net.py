@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.predict.kernels.attention.features import FREE_FEATURES, Work
+from gpuwise.predict.kernels.attention.features import FREE_FEATURES, AttentionWork
 from gpuwise.units import MICRO
 
 F32 = NDArray[np.float32]
@@ -97,7 +97,7 @@ def _product(x: F32, weights: F32) -> F32:
     return total
 
 
-def network_seconds(parameters: dict[str, F32], work: Work, free: F64) -> F64:
+def network_seconds(parameters: dict[str, F32], work: AttentionWork, free: F64) -> F64:
     """[R] seconds."""
     p = parameters
     n = work.features.shape[1]

@@ -41,7 +41,7 @@ def attention_flop(
 
 
 def specified(accelerator: Accelerator, dtype: str, s: Shape, causal: bool) -> KernelTime:
-    """Nothing related was measured: typical shares of the specified rates, a wide interval.
+    """Time [R] where no related device was measured: typical shares of the specified rates, a wide interval.
 
     The larger of arithmetic at the median share of the matrix rate and bytes at the median share of the
     bandwidth over the measured devices, plus a fixed latency.
@@ -49,13 +49,13 @@ def specified(accelerator: Accelerator, dtype: str, s: Shape, causal: bool) -> K
     generic = kernels.coefficients()["generic"]
     width = kernels.dtype_bytes(dtype)
     flop = attention_flop(s.batch, s.q_len, s.kv_len, s.heads, s.head_dim, s.v_head_dim, causal, s.window)
-    seen = np.where(s.window > 0, np.minimum(s.kv_len, s.window + s.q_len), s.kv_len)
-    moved = s.batch * (s.q_len * s.heads + seen * s.kv_heads) * (s.head_dim + s.v_head_dim) * width
+    attended = np.where(s.window > 0, np.minimum(s.kv_len, s.window + s.q_len), s.kv_len)
+    moved_bytes = s.batch * (s.q_len * s.heads + attended * s.kv_heads) * (s.head_dim + s.v_head_dim) * width
     rate = accelerator.peak("fp8" if kernels.arithmetic(dtype) == "fp8" else dtype)
     seconds = (
         np.maximum(
             flop / (rate * generic["matrix_share"]),
-            moved / (accelerator.memory_bandwidth_bytes_per_s * generic["bandwidth_share"]),
+            moved_bytes / (accelerator.memory_bandwidth_bytes_per_s * generic["bandwidth_share"]),
         )
         + generic["latency_us"] * MICRO
     )

@@ -68,7 +68,7 @@ class Implementation:
     forward: Pass
     backward: Pass
     backward_fp8: Pass
-    known: bool
+    measured: bool
     """Whether figures of this family stand behind it."""
 
 
@@ -84,8 +84,8 @@ def implementation(accelerator: Accelerator, name: str | None) -> Implementation
 @cache
 def _implementation(family: str, name: str) -> Implementation | None:
     table: dict[str, Any] = kernels.coefficients()["training"]
-    known = family in table["families"]
-    here: dict[str, Any] | None = table["families"].get(family if known else table["related"].get(family))
+    measured = family in table["families"]
+    here: dict[str, Any] | None = table["families"].get(family if measured else table["related"].get(family))
     if here is None:
         return None
     row = here["by_name"].get(name) or here["by_name"][here["default"]]
@@ -93,7 +93,7 @@ def _implementation(family: str, name: str) -> Implementation | None:
         Pass(tuple(r["widths"]), tuple(r["share"]), r["overhead"], r["cycles"], r["log_sigma"])
         for r in (row["forward"], row["backward"], row.get("backward-fp8", row["backward"]))
     )
-    return Implementation(name if name in here["by_name"] else here["default"], forward, backward, backward_fp8, known)
+    return Implementation(name if name in here["by_name"] else here["default"], forward, backward, backward_fp8, measured)
 
 
 def tiles(shape: Shape, *, causal: bool) -> tuple[F64, F64, F64]:
@@ -152,7 +152,7 @@ def training_time(
         part = chosen.backward_fp8 if kernels.arithmetic(dtype) == "fp8" else chosen.backward
     seconds = pass_seconds(device, shape, part, width, causal=causal, backward=backward)
     table: dict[str, float] = kernels.coefficients()["training"]["log_sigma"]
-    nearness = table["family_backward" if backward else "family_forward"] if chosen.known else table["relative"]
+    nearness = table["family_backward" if backward else "family_forward"] if chosen.measured else table["relative"]
     beyond = _OCTAVES_SIGMA * np.log2(np.maximum(np.maximum(shape.q_len, shape.kv_len) / _LONGEST, 1.0))
     sigma = np.sqrt(part.log_sigma**2 + nearness**2 + beyond**2)
     return KernelTime(seconds, np.broadcast_to(sigma, seconds.shape).copy(), "derived")

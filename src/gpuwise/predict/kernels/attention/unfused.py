@@ -108,10 +108,10 @@ def unfused_time(
     width = dtype_bytes(dtype)
     scores = shape.batch * shape.heads * shape.q_len * shape.kv_len
     for one in passes:
-        read, written = score_bytes(shape, one, width)
+        read_bytes, written_bytes = score_bytes(shape, one, width)
         row = shape.kv_len * (one.read * width + one.read_fixed)
         pattern = "softmax" if one.row_by_row else "elementwise"
-        parts.append(memory_time(accelerator, read, written, pattern=pattern, elements=scores, row_bytes=row))
+        parts.append(memory_time(accelerator, read_bytes, written_bytes, pattern=pattern, elements=scores, row_bytes=row))
     time_s = np.sum([p.time_s for p in parts], axis=0)
     spread = np.sqrt(np.sum([(p.time_s * p.log_sigma) ** 2 for p in parts], axis=0)) / time_s
     bases: list[Basis] = [p.basis for p in parts]

@@ -136,8 +136,8 @@ def _layer_chunk(
 ) -> F64:
     routed = loads.routed
     many = tokens > local
-    held = loads.active * (wide + 1.0) * hidden * ffn * form.weight * c.hot_copies
-    hot = 1.0 / (1.0 + (held / device.l2_bytes) ** _HOT_SHARPNESS)
+    weight_bytes = loads.active * (wide + 1.0) * hidden * ffn * form.weight * c.hot_copies
+    hot = 1.0 / (1.0 + (weight_bytes / device.l2_bytes) ** _HOT_SHARPNESS)
     products = grouped_physical_time(c, device, form, loads, wide * ffn, hidden, many, hot)
     products += grouped_physical_time(c, device, form, loads, hidden, ffn, many, hot)
     row_bytes = 2.0 * (3.0 * hidden + (wide + 1.0) * ffn)

@@ -82,10 +82,10 @@ ALIASES = {
 
 def implementation_name(dtype: str, implementation: str | None) -> str:
     """The key of :data:`IMPLEMENTATIONS`. Raises UnknownNameError."""
-    wanted = implementation or dtype
-    name = ALIASES.get(wanted, wanted)
+    key = implementation or dtype
+    name = ALIASES.get(key, key)
     if name not in IMPLEMENTATIONS:
-        raise UnknownNameError("matrix product dtype or implementation", wanted, IMPLEMENTATIONS)
+        raise UnknownNameError("matrix product dtype or implementation", key, IMPLEMENTATIONS)
     return name
 
 

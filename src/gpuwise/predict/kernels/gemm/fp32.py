@@ -100,9 +100,9 @@ def product_time(
     memory = shapes.bytes / dram_rate(accelerator)
     power = form["overlap"]
     at_boost = (compute**power + memory**power) ** (1.0 / power)
-    held = sustained_fraction(accelerator, shapes.flop / (at_boost * peak_rate(accelerator)), "fp32")
-    held = np.where(at_boost < burst_s, 1.0, held)
-    return ((compute / held) ** power + memory**power) ** (1.0 / power) + form["latency_s"]
+    clock_share = sustained_fraction(accelerator, shapes.flop / (at_boost * peak_rate(accelerator)), "fp32")
+    clock_share = np.where(at_boost < burst_s, 1.0, clock_share)
+    return ((compute / clock_share) ** power + memory**power) ** (1.0 / power) + form["latency_s"]
 
 
 def peak_rate(accelerator: Accelerator) -> float:
@@ -166,8 +166,8 @@ def _compute_time(
         for split in (1,) if batched else constants["splits"]:
             load = blocks * split / units
             turns = np.maximum(load + form["quantization"] * (np.ceil(load) - load), floor)
-            work = 2.0 * tile_m * tile_n * (np.ceil(shapes.k / split) + form["prologue"])
-            time = work * turns * slower / rate
+            block_flop = 2.0 * tile_m * tile_n * (np.ceil(shapes.k / split) + form["prologue"])
+            time = block_flop * turns * slower / rate
             if split > 1:
                 partial = FP32_BYTES * shapes.b * shapes.m * shapes.n * (split + 1)
                 time = time * (1.0 + form["split_cost"]) + form["split_traffic"] * partial / dram_rate(accelerator)

@@ -30,13 +30,13 @@ def factor_key(accelerator: Accelerator, model: Mapping[str, Any] | None = None)
 
     Boards for workstations and servers of the same architecture do not clock above their published boost.
     """
-    known = (load_json("card_factors") if model is None else model)["factor"]
-    if accelerator.id in known:
+    factors = (load_json("card_factors") if model is None else model)["factor"]
+    if accelerator.id in factors:
         return accelerator.id
     key = architecture_key(accelerator.compute_capability, accelerator.family)
     if not _GEFORCE.search(accelerator.name):
         return None
-    return key if key in known else GEFORCE if GEFORCE in known else None
+    return key if key in factors else GEFORCE if GEFORCE in factors else None
 
 
 def family_factor(accelerator: Accelerator, name: str) -> float:
