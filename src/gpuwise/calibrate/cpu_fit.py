@@ -33,15 +33,15 @@ of PyTorch ran at a quarter of the fastest ones (same source)."""
 
 def fit() -> dict[str, Any]:
     """The coefficient document."""
-    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    log_shares: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     cited: set[str] = set()
     for row in rows():
         cpu = find_cpu(row.text("cpu"))
         kind = MATRIX_UNITS[cpu.vendor] if row.text("kind") == "matrix" else row.text("kind")
-        found[kind][cpu.id].append(math.log(row.number("reached") * 1e9 / peak_of(cpu, row)))
+        log_shares[kind][cpu.id].append(math.log(row.number("reached") * 1e9 / peak_of(cpu, row)))
         cited.add(row.text("source"))
     shares: dict[str, Any] = {}
-    for kind, by_cpu in sorted(found.items()):
+    for kind, by_cpu in sorted(log_shares.items()):
         mean, spread = predicted([sum(logs) / len(logs) for logs in by_cpu.values()])
         shares[kind] = {
             "share": round(math.exp(mean), 4),

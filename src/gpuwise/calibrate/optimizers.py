@@ -29,8 +29,8 @@ def least_squares(residual: Callable[[F64], F64], start: F64 | Sequence[float], 
     require("scipy", "fitting")
     from scipy import optimize
 
-    found: Any = optimize.least_squares(residual, np.asarray(start, np.float64), **options)
-    return Solution(np.asarray(found.x, np.float64), float(found.cost))
+    result: Any = optimize.least_squares(residual, np.asarray(start, np.float64), **options)
+    return Solution(np.asarray(result.x, np.float64), float(result.cost))
 
 
 def minimize(loss: Callable[[F64], float], start: F64 | Sequence[float], **options: Any) -> Solution:
@@ -38,5 +38,5 @@ def minimize(loss: Callable[[F64], float], start: F64 | Sequence[float], **optio
     require("scipy", "fitting")
     from scipy import optimize
 
-    found: Any = optimize.minimize(loss, np.asarray(start, np.float64), **options)
-    return Solution(np.asarray(found.x, np.float64), float(found.fun))
+    result: Any = optimize.minimize(loss, np.asarray(start, np.float64), **options)
+    return Solution(np.asarray(result.x, np.float64), float(result.fun))

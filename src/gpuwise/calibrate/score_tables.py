@@ -15,18 +15,18 @@ F64 = NDArray[np.float64]
 
 def joined(parts: Sequence[Scores | None]) -> Scores | None:
     """The rows of every table that was there, in order; None when none was."""
-    found = [s for s in parts if s is not None]
-    if not found:
+    tables = [s for s in parts if s is not None]
+    if not tables:
         return None
     return Scores(
-        source=[v for s in found for v in s.source],
-        gpu=[v for s in found for v in s.gpu],
-        split=[v for s in found for v in s.split],
-        measured=np.concatenate([s.measured for s in found]),
-        predicted=np.concatenate([s.predicted for s in found]),
-        log_sigma=np.concatenate([s.log_sigma for s in found]),
-        baseline=np.concatenate([s.baseline for s in found]),
-        reason=[v for s in found for v in s.reason],
+        source=[v for s in tables for v in s.source],
+        gpu=[v for s in tables for v in s.gpu],
+        split=[v for s in tables for v in s.split],
+        measured=np.concatenate([s.measured for s in tables]),
+        predicted=np.concatenate([s.predicted for s in tables]),
+        log_sigma=np.concatenate([s.log_sigma for s in tables]),
+        baseline=np.concatenate([s.baseline for s in tables]),
+        reason=[v for s in tables for v in s.reason],
     )
 
 

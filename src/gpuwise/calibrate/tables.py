@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from gpuwise.errors import DataError, require
 
 
-def read_columns(path: Path, wanted: dict[str, str]) -> dict[str, NDArray[Any]] | None:
+def read_columns(path: Path, kinds: dict[str, str]) -> dict[str, NDArray[Any]] | None:
     """Columns of ``path`` by name; None when the file is not there.
 
-    ``wanted`` maps a column to ``"float"`` (missing cells are NaN), ``"int"`` or ``"str"`` (missing cells are "").
+    ``kinds`` maps a column to ``"float"`` (missing cells are NaN), ``"int"`` or ``"str"`` (missing cells are "").
     Raises DataError when the file cannot be read or lacks a column.
     """
     if not path.exists():
@@ -28,21 +28,21 @@ def read_columns(path: Path, wanted: dict[str, str]) -> dict[str, NDArray[Any]] 
 
     try:
         if path.suffix == ".parquet":
-            table = pa_parquet.read_table(path, columns=list(wanted))
+            table = pa_parquet.read_table(path, columns=list(kinds))
         else:
-            types = {n: pa.string() if k == "str" else pa.float64() for n, k in wanted.items()}
+            types = {n: pa.string() if k == "str" else pa.float64() for n, k in kinds.items()}
             options = pa_csv.ConvertOptions(
-                include_columns=list(wanted), column_types=types, null_values=["", "nan", "NaN", "None"], strings_can_be_null=True
+                include_columns=list(kinds), column_types=types, null_values=["", "nan", "NaN", "None"], strings_can_be_null=True
             )
             table = pa_csv.read_csv(path, parse_options=pa_csv.ParseOptions(newlines_in_values=True), convert_options=options)
-        return {name: _column(table.column(name), kind) for name, kind in wanted.items()}
+        return {name: _column(table.column(name), kind) for name, kind in kinds.items()}
     except (pa.ArrowException, OSError, KeyError) as error:
         raise DataError(f"{path}: {str(error)[:500]}", hint="is it laid out like the published measurement tables?") from None
 
 
-def read_records(path: Path, wanted: dict[str, str]) -> list[dict[str, Any]] | None:
+def read_records(path: Path, kinds: dict[str, str]) -> list[dict[str, Any]] | None:
     """The rows of ``path`` as dictionaries of the columns of :func:`read_columns`; None when the file is not there."""
-    columns = read_columns(path, wanted)
+    columns = read_columns(path, kinds)
     if columns is None:
         return None
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]

@@ -134,7 +134,7 @@ def _result(
     with_interval = np.isfinite(scores.log_sigma[ok])
     z = np.abs(np.log(measured / predicted))[with_interval] / np.maximum(scores.log_sigma[ok][with_interval], 1e-12)
     baseline = scores.baseline[ok]
-    known = np.isfinite(baseline)
+    has_baseline = np.isfinite(baseline)
     return Result(
         family,
         source,
@@ -145,7 +145,7 @@ def _result(
         mape=float(np.mean(np.abs(relative))),
         bias=float(np.mean(relative)),
         coverage80=float(np.mean(z <= Z80)) if with_interval.any() else None,
-        baseline_mape=float(np.mean(np.abs(baseline[known] / measured[known] - 1))) if known.any() else None,
+        baseline_mape=float(np.mean(np.abs(baseline[has_baseline] / measured[has_baseline] - 1))) if has_baseline.any() else None,
         unpredicted=dict(unpredicted),
     )
 

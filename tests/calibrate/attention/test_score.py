@@ -10,7 +10,7 @@ import pytest
 
 from gpuwise.calibrate.attention import score as attention
 from gpuwise.calibrate.attention.fit import Fit, Rows, fit_network, fit_trees
-from gpuwise.calibrate.attention.rows import ACCELERATORS, FILES, is_check_site, read
+from gpuwise.calibrate.attention.rows import ACCELERATORS, FILES, is_check_site, read_table
 from gpuwise.calibrate.validation import summarise
 from gpuwise.errors import DataError
 from gpuwise.facts.hardware.accelerators import accelerators
@@ -111,11 +111,11 @@ def test_reading_keeps_the_shape(tmp_path: Path) -> None:
         "decode",
         [row("l40s", 32, 0.5, step=99, window_size=None), row("h100_sxm", 16, 0.25, step=0)],
     )
-    found = read(tmp_path, "decode")
+    found = read_table(tmp_path, "decode")
     assert found is not None
     assert found.shape.kv_len.tolist() == [100, 1] and found.shape.window.tolist() == [0, 0]
     assert found.seconds.tolist() == [5e-4, 2.5e-4] and len(found.groups) == 2
-    assert read(tmp_path, "forward") is None
+    assert read_table(tmp_path, "forward") is None
 
 
 def made_up(rows: int, bandwidth: float) -> tuple[AttentionWork, np.ndarray, np.ndarray]:

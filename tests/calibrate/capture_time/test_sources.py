@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.predict.captures import capture, matmul, op, spec
 
 from gpuwise.calibrate.capture_time import sources, tables
-from gpuwise.calibrate.capture_time.tables import SCALES, Row, example_network, job
+from gpuwise.calibrate.capture_time.tables import SCALES, MeasuredStep, example_network, job
 from gpuwise.calibrate.published.reference_transformers import UNSEEN_STACK_SIGMA
 from gpuwise.facts.hardware.naming import find_accelerator
 from gpuwise.predict.kernels.memory_bound import dram_rate
@@ -107,7 +107,7 @@ def test_devices_reduce_what_the_backward_pass_does_not_hide() -> None:
     one = replace(step(), parameter_count=10**9, trainable_count=10**9, parameter_bytes_by_module={"": 4 * 10**9})
     alone, eight, many = (row("H100-SXM5-80GB", devices=n) for n in (1, 8, 512))
 
-    def waits(of: Row, backward_s: float) -> float:
+    def waits(of: MeasuredStep, backward_s: float) -> float:
         passes = sources.Predicted(0.1, 0.0, 0.0, backward_s, 0.1, 0.1)
         return sources.reduction_s(of, one, passes, 1.0)
 
@@ -152,9 +152,9 @@ def step() -> Any:
     return capture([(one, Phase.FORWARD), (other, Phase.BACKWARD)])
 
 
-def row(gpu: str, batch: float = 8.0, **changes: Any) -> Row:
+def row(gpu: str, batch: float = 8.0, **changes: Any) -> MeasuredStep:
     wanted = replace(job("net", "own"), batch=8)
-    return replace(Row("s", "g", gpu, find_accelerator(gpu), wanted, batch, 0.01), **changes)
+    return replace(MeasuredStep("s", "g", gpu, find_accelerator(gpu), wanted, batch, 0.01), **changes)
 
 
 def test_scores_scale_with_the_batch_and_say_what_is_missing() -> None:

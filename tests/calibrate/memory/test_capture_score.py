@@ -9,7 +9,7 @@ import pytest
 
 from gpuwise.calibrate.memory import capture_jobs as captured_memory_jobs
 from gpuwise.calibrate.memory import capture_score as captured_memory
-from gpuwise.calibrate.memory.capture_rows import GPUMEMNET, Job, family_of, read_jobs
+from gpuwise.calibrate.memory.capture_rows import GPUMEMNET, MemoryJob, family_of, read_jobs
 from gpuwise.calibrate.memory.capture_rows import XMEM as XMEM_SETUP
 from gpuwise.workload.capture.record.capture import Capture
 
@@ -37,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def jobs_of(folder: Path) -> list[Job]:
+def jobs_of(folder: Path) -> list[MemoryJob]:
     jobs = read_jobs(folder)
     assert jobs is not None
     return jobs
@@ -92,7 +92,7 @@ def test_verdicts_and_bytes_are_scored(folder: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_model_that_fails_is_counted_with_its_reason(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(job: Job) -> Capture:
+    def broken(job: MemoryJob) -> Capture:
         raise ZeroDivisionError
 
     monkeypatch.setattr(captured_memory_jobs, "missing_packages", lambda job: ())
@@ -122,7 +122,7 @@ def test_a_usual_run_samples_check_rows_and_keeps_pairs(folder: Path) -> None:
 
 def test_the_sample_is_of_check_families_and_small() -> None:
     models = [m for source, rows in captured_memory.SAMPLE.items() if source != "gpumemnet mlp" for m, _ in rows]
-    assert all(Job("s", m, "timm", "A100", 1, True, GPUMEMNET).split == "check" for m in models)
+    assert all(MemoryJob("s", m, "timm", "A100", 1, True, GPUMEMNET).split == "check" for m in models)
     assert 10 <= len(models) + captured_memory.PERCEPTRONS <= 16
 
 
@@ -156,7 +156,7 @@ def test_text_jobs_attend_as_their_library_did(monkeypatch: pytest.MonkeyPatch, 
 
     asked: list[str] = []
     monkeypatch.setattr(zoo_support, "text_network", lambda *_, attention, labels: asked.append(attention))
-    captured_memory_jobs._builder(Job("xmem", model, "transformers", "RTX 3060 12GB", 2, True, XMEM_SETUP, tokens=128))()
+    captured_memory_jobs._builder(MemoryJob("xmem", model, "transformers", "RTX 3060 12GB", 2, True, XMEM_SETUP, tokens=128))()
     assert asked == [attention]
 
 

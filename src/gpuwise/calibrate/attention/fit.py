@@ -193,14 +193,14 @@ def fit_trees(codes: NDArray[np.uint8], residual: F64, n_trees: int, *, depth: i
     Each level takes the question that lowers the squared residual most, residuals beyond 0.5 counted as 0.5,
     so that a single stray measurement does not steer a tree. A leaf is shrunk towards zero by 5 rows of zero.
     """
-    left = residual.copy()
+    remainder = residual.copy()
     rows, wide = codes.shape
     widest = int(codes.max()) + 1 if rows else 1
     feature, cut = np.zeros((n_trees, DEPTH), np.uint8), np.full((n_trees, DEPTH), 255, np.uint8)
     leaf = np.zeros((n_trees, 2**DEPTH))
     wide_codes = [codes[:, j].astype(np.int64) for j in range(wide)]
     for t in range(n_trees):
-        target = np.clip(left, -0.5, 0.5)
+        target = np.clip(remainder, -0.5, 0.5)
         index = np.zeros(rows, np.int64)
         for level in range(depth):
             feature[t, level], cut[t, level] = _question(wide_codes, index, target, 2**level, widest)
@@ -208,7 +208,7 @@ def fit_trees(codes: NDArray[np.uint8], residual: F64, n_trees: int, *, depth: i
         index <<= DEPTH - depth
         count = np.bincount(index, minlength=2**DEPTH)
         leaf[t] = rate * np.bincount(index, target, minlength=2**DEPTH) / (count + 5.0)
-        left -= leaf[t][index]
+        remainder -= leaf[t][index]
     step = max(float(np.abs(leaf).max()) / 127.0, 1e-9)
     return Trees(feature, cut, np.round(leaf / step).astype(np.int8), step)
 

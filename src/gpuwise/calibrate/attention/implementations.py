@@ -93,7 +93,7 @@ class Published:
 
 def read_published() -> list[Published]:
     """Every row of the table that ships with the package."""
-    found: list[Published] = []
+    runs: list[Published] = []
     with TABLE.open(newline="") as file:
         for row in csv.DictReader(file):
             shape = Shape(
@@ -102,7 +102,7 @@ def read_published() -> list[Published]:
                     for c in ("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim", "v_head_dim", "window")
                 )
             )
-            found.append(
+            runs.append(
                 Published(
                     accelerators()[row["accelerator"]],
                     row["implementation"],
@@ -114,14 +114,14 @@ def read_published() -> list[Published]:
                     row["source"],
                 )
             )
-    return found
+    return runs
 
 
 def takes_part(row: Published) -> bool:
     """Whether the fit may see ``row``."""
     here = FITTED["Ampere"] if row.accelerator.family in WARP_LEVEL else FITTED.get(row.accelerator.family, {})
-    known = row.dtype == "bf16" or (row.dtype == "fp8" and row.phase == "backward")
-    return known and row.accelerator.id in here.get(row.implementation, ())
+    covered = row.dtype == "bf16" or (row.dtype == "fp8" and row.phase == "backward")
+    return covered and row.accelerator.id in here.get(row.implementation, ())
 
 
 def fit_training(forward: Table) -> dict[str, Any]:
@@ -270,10 +270,10 @@ def _fill_narrow(entry: dict[str, Any]) -> None:
     model = entry["by_name"][entry["default"]]
     for row in entry["by_name"].values():
         for part in ("forward", "backward"):
-            known, like = row[part], model[part]
-            if known["widths"][0] > 64.0 and like["widths"][0] == 64.0:
-                share = known["share"][0] * _at(64.0, like) / _at(known["widths"][0], like)
-                row[part] = known | {
-                    "widths": [64.0, *known["widths"]],
-                    "share": [round(share, 4), *known["share"]],
+            curve, like = row[part], model[part]
+            if curve["widths"][0] > 64.0 and like["widths"][0] == 64.0:
+                share = curve["share"][0] * _at(64.0, like) / _at(curve["widths"][0], like)
+                row[part] = curve | {
+                    "widths": [64.0, *curve["widths"]],
+                    "share": [round(share, 4), *curve["share"]],
                 }

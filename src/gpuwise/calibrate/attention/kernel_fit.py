@@ -84,11 +84,11 @@ class Fitted:
 
 def family_devices() -> dict[str, list[Accelerator]]:
     """Measured devices by family."""
-    found: dict[str, list[Accelerator]] = {}
+    by_family: dict[str, list[Accelerator]] = {}
     for identity in MEASURED:
         accelerator = accelerators()[identity]
-        found.setdefault(accelerator.family, []).append(accelerator)
-    return found
+        by_family.setdefault(accelerator.family, []).append(accelerator)
+    return by_family
 
 
 def device_of(accelerator: Accelerator, dtype: str, relative_to: Accelerator | None = None) -> Device:
@@ -167,10 +167,10 @@ def tree_edges(datas: list[Data]) -> list[F64]:
     values = np.concatenate([tree_features(d.shape, 0.0) for d in datas])
     edges: list[F64] = []
     for j in range(values.shape[1] - 1):
-        seen = np.unique(values[:, j])
-        middle = (seen[1:] + seen[:-1]) / 2
+        distinct = np.unique(values[:, j])
+        middle = (distinct[1:] + distinct[:-1]) / 2
         if len(middle) > 63:
-            middle = np.unique(np.quantile(seen, np.linspace(0, 1, 65)[1:-1]) + 1e-9)
+            middle = np.unique(np.quantile(distinct, np.linspace(0, 1, 65)[1:-1]) + 1e-9)
         edges.append(middle)
     return [*edges, np.array([0.5])]
 
@@ -211,13 +211,13 @@ def _part(ideal: F64, seconds: F64, group: F64) -> F64:
     """[R] seconds of each row a resource took: ideal over the best share reached by the long rows of its
     group."""
     share = ideal / seconds
-    taken = np.zeros_like(ideal)
+    part_s = np.zeros_like(ideal)
     for value in np.unique(group):
         mine = group == value
         long = mine & (seconds >= min(_LONG_S, float(np.quantile(seconds[mine], 0.9))))
         best = min(max(float(np.quantile(share[long], 0.95)), 0.05), 1.0)
-        taken[mine] = np.minimum(ideal[mine] / best, 0.98 * seconds[mine])
-    return taken
+        part_s[mine] = np.minimum(ideal[mine] / best, 0.98 * seconds[mine])
+    return part_s
 
 
 def evaluate(fitted: Fitted, data: Data, devices: list[Device], edges: list[F64], gpu: NDArray[np.int64]) -> tuple[F64, F64]:

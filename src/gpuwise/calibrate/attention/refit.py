@@ -26,7 +26,7 @@ from gpuwise.calibrate.attention.kernel_fit import (
     gather,
     tree_edges,
 )
-from gpuwise.calibrate.attention.rows import FILES, Table, read
+from gpuwise.calibrate.attention.rows import FILES, Table, read_table
 from gpuwise.calibrate.attention.widths import generic_rule, log_sigmas, simple_rule
 from gpuwise.calibrate.coefficient_files import write
 from gpuwise.errors import DataError
@@ -43,7 +43,7 @@ def fit_family(folder: Path) -> None:
     """Refit and write. Raises DataError when a table is missing."""
     tables: dict[str, Table] = {}
     for phase in FILES:
-        table = read(folder, phase)
+        table = read_table(folder, phase)
         if table is None:
             raise DataError(f"{folder}/ops/{FILES[phase]} is missing", hint="give the folder of the measured tables")
         tables[phase] = table
@@ -68,11 +68,11 @@ def _fit_all(
     networks: dict[str, list[NDArray[np.float32]]] = {p: [] for p in FILES}
     at = 0
     for key, rows in data.items():
-        known = [device_of(a, rows.key[2]) for a in devices[rows.key[0]]]
-        fitted = fit_kernel(rows.rows(~rows.check), known, edges[rows.phase], seed=1)
+        kernel_devices = [device_of(a, rows.key[2]) for a in devices[rows.key[0]]]
+        fitted = fit_kernel(rows.rows(~rows.check), kernel_devices, edges[rows.phase], seed=1)
         fits[key] = fitted
         n_trees = len(fitted.trees.feature)
-        errors = _errors(fitted, rows, known, edges[rows.phase])
+        errors = _errors(fitted, rows, kernel_devices, edges[rows.phase])
         entries[rows.phase][rows.name] = {
             "row": len(networks[rows.phase]),
             "trees": [at, at + n_trees],
@@ -126,12 +126,12 @@ def _errors(fitted: Fitted, data: Data, devices: list[Device], edges: list[F64])
     def mape(predicted: F64, where: Bools) -> float | None:
         return round(float(np.mean(np.abs(predicted[where] / data.seconds[where] - 1))), 4) if where.any() else None
 
-    found = {
+    errors = {
         "mape_fit": mape(measured, ~check),
         "mape_check": mape(measured, check),
         "smooth_mape_check": mape(smooth, check),
     }
-    return {k: v for k, v in found.items() if v is not None}
+    return {k: v for k, v in errors.items() if v is not None}
 
 
 def _provenance(data: dict[tuple[str, ...], Data]) -> dict[str, Any]:

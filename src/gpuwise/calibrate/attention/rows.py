@@ -78,7 +78,7 @@ class Table:
         return Shape(*(c[where] for c in self.shape))
 
 
-def read(folder: Path, phase: str) -> Table | None:
+def read_table(folder: Path, phase: str) -> Table | None:
     """The table of ``phase`` under ``folder/ops``; None when it is not there. Raises DataError when it cannot
     be read."""
     path = folder / "ops" / FILES[phase]
@@ -148,6 +148,6 @@ def ideal_seconds(accelerator: Accelerator, shape: Shape, dtype: str, kv_dtype: 
     """[R] arithmetic at the specified rate, and compulsory bytes at the specified bandwidth."""
     b, q, kv, h, g, d, dv, w = shape
     flop = attention_flop(b, q, kv, h, d, dv, True, w)
-    seen = np.where(w > 0, np.minimum(kv, w + q), kv)
-    moved = b * q * h * (d + dv) * 2.0 + b * seen * g * (d + dv) * (1.0 if kv_dtype == "fp8" else 2.0)
+    attended = np.where(w > 0, np.minimum(kv, w + q), kv)
+    moved = b * q * h * (d + dv) * 2.0 + b * attended * g * (d + dv) * (1.0 if kv_dtype == "fp8" else 2.0)
     return flop / accelerator.peak(dtype), moved / accelerator.memory_bandwidth_bytes_per_s

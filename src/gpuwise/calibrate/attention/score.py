@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.calibrate.attention.rows import DTYPES, SOURCES, Table, find, ideal_seconds, is_check_site, read
+from gpuwise.calibrate.attention.rows import DTYPES, SOURCES, Table, find, ideal_seconds, is_check_site, read_table
 from gpuwise.calibrate.validation import Scores, fitting
 from gpuwise.errors import GpuwiseError, UnpredictableError
 from gpuwise.predict.kernels.attention.features import Shape
@@ -31,10 +31,10 @@ F64 = NDArray[np.float64]
 def score(folder: Path, all_check: bool) -> Scores | None:
     """Predicted against measured for every attention row in ``folder/ops``; None when neither table is
     there."""
-    found = [t for phase in SOURCES if (t := read(folder, phase)) is not None]
-    if not found:
+    tables = [t for phase in SOURCES if (t := read_table(folder, phase)) is not None]
+    if not tables:
         return None
-    parts = [*(_score_table(t, all_check) for t in found), _score_published()]
+    parts = [*(_score_table(t, all_check) for t in tables), _score_published()]
 
     def joined(i: int) -> NDArray[np.generic]:
         return np.concatenate([p[i] for p in parts])
@@ -50,14 +50,14 @@ def _score_table(table: Table, all_check: bool) -> tuple[NDArray[np.generic], ..
     gpu, split, reason = (np.full(n, "", dtype=object) for _ in range(3))
     predicted, sigma, baseline = (np.full(n, np.nan) for _ in range(3))
     fitted = {m["id"] for f in coefficients()["families"].values() for m in f["measured"]}
-    held = is_check_site(table.shape)
+    check_site = is_check_site(table.shape)
     for labels, where in table.parts():
         name, engine, kernel, dtype, kv = labels
         gpu[where] = name
         shape = table.rows(where)
         accelerator = find(name)
         unseen = all_check or accelerator is None or accelerator.id not in fitted
-        split[where] = np.where(unseen | held[where], "check", "fit")
+        split[where] = np.where(unseen | check_site[where], "check", "fit")
         if accelerator is None:
             reason[where] = "accelerator not in the catalogue"
             continue

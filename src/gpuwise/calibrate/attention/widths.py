@@ -33,30 +33,30 @@ def log_sigmas(
     that can be tried (GA100 and Ada) only their kernels, so the width is the geometric mean of what a sibling
     and what such a pair showed.
     """
-    found: dict[str, Any] = {"limits_us": list(family.LIMITS_US)}
+    document: dict[str, Any] = {"limits_us": list(family.LIMITS_US)}
     devices = family.family_devices()
     for phase in edges:
         mine = {k: d for k, d in data.items() if k[0] == phase}
-        own: dict[str, list[Pair]] = {}
+        family_pairs: dict[str, list[Pair]] = {}
         for key, rows in mine.items():
-            held = rows.rows(rows.check)
-            if len(held.seconds):
-                known = [family.device_of(a, rows.key[2]) for a in devices[rows.key[0]]]
-                pair = (held.seconds, *family.evaluate(fits[key], held, known, edges[phase], held.gpu))
-                own.setdefault(rows.key[0], []).append(pair)
+            check_rows = rows.rows(rows.check)
+            if len(check_rows.seconds):
+                kernel_devices = [family.device_of(a, rows.key[2]) for a in devices[rows.key[0]]]
+                pair = (check_rows.seconds, *family.evaluate(fits[key], check_rows, kernel_devices, edges[phase], check_rows.gpu))
+                family_pairs.setdefault(rows.key[0], []).append(pair)
         sibling = _widths([p for d in mine.values() for p in _sibling_pairs(d, edges[phase])])
         pair_of_families = _widths(_relative_pairs(mine, fits, edges[phase]))
         relative = {
             kind: [round(float(np.sqrt(a * b)), 4) for a, b in zip(sibling[kind], pair_of_families[kind], strict=True)]
             for kind in sibling
         }
-        found[phase] = {
-            "device": {f: _widths(pairs) for f, pairs in own.items()},
+        document[phase] = {
+            "device": {f: _widths(pairs) for f, pairs in family_pairs.items()},
             "family": sibling,
             "relative": relative,
         }
-        _LOG.info("%s %s pair of families %s", phase, found[phase], pair_of_families)
-    return found
+        _LOG.info("%s %s pair of families %s", phase, document[phase], pair_of_families)
+    return document
 
 
 def _widths(pairs: list[Pair]) -> dict[str, list[float]]:
@@ -70,12 +70,12 @@ def _sibling_pairs(data: family.Data, edges: list[F64]) -> list[Pair]:
     if len(group) != 2 or len(data.seconds) < family.MIN_ROWS_FOR_SIBLING:
         return []
     pairs: list[Pair] = []
-    for seen, other in ((0, 1), (1, 0)):
-        known = [family.device_of(a, data.key[2]) for a in group]
-        fitted = family.fit_kernel(data.rows(data.gpu == seen), known, edges, seed=1)
+    for source, other in ((0, 1), (1, 0)):
+        kernel_devices = [family.device_of(a, data.key[2]) for a in group]
+        fitted = family.fit_kernel(data.rows(data.gpu == source), kernel_devices, edges, seed=1)
         target = data.rows(data.gpu == other)
-        known[other] = family.device_of(group[other], data.key[2], relative_to=group[seen])
-        pairs.append((target.seconds, *family.evaluate(fitted, target, known, edges, np.full(len(target.gpu), seen))))
+        kernel_devices[other] = family.device_of(group[other], data.key[2], relative_to=group[source])
+        pairs.append((target.seconds, *family.evaluate(fitted, target, kernel_devices, edges, np.full(len(target.gpu), source))))
         _report("sibling", data.name, group[other].id, pairs[-1])
     return pairs
 
@@ -99,9 +99,9 @@ def _relative_pairs(
             if donor is None or target is None:
                 continue
             target = target.rows(target.shape.head_dim == 128)
-            known = [family.device_of(devices[b][0], "bf16", relative_to=devices[a][0])]
+            kernel_devices = [family.device_of(devices[b][0], "bf16", relative_to=devices[a][0])]
             none = np.zeros(len(target.gpu), np.int64)
-            pairs.append((target.seconds, *family.evaluate(donor, target, known, edges, none)))
+            pairs.append((target.seconds, *family.evaluate(donor, target, kernel_devices, edges, none)))
             _report("relative", to_name, b, pairs[-1])
     return pairs
 
@@ -119,23 +119,23 @@ def simple_rule(tables: dict[str, Table]) -> dict[str, dict[str, dict[str, float
     Chosen per device on its fit rows from a grid, by mean absolute relative error; ``any`` is the median over
     devices.
     """
-    found: dict[str, dict[str, dict[str, float]]] = {}
+    rule: dict[str, dict[str, dict[str, float]]] = {}
     for phase, table in tables.items():
         columns: dict[str, list[tuple[F64, F64, F64]]] = {}
-        held = is_check_site(table.shape)
+        check_site = is_check_site(table.shape)
         for (gpu, _, _, dtype, kv), where in table.parts():
             accelerator = find(gpu)
-            where = where[~held[where]][::7]
+            where = where[~check_site[where]][::7]
             if accelerator is None or accelerator.id not in MEASURED or not len(where):
                 continue
             matrix, memory = ideal_seconds(accelerator, table.rows(where), DTYPES[dtype], DTYPES[kv])
             columns.setdefault(gpu, []).append((matrix, memory, table.seconds[where]))
-        found[phase] = {
+        rule[phase] = {
             gpu: _best_shares(*(np.concatenate(c) for c in zip(*parts, strict=True))) for gpu, parts in columns.items()
         }
         names = ("matrix_share", "bandwidth_share", "latency_us")
-        found[phase]["any"] = {n: float(np.median([r[n] for r in found[phase].values()])) for n in names}
-    return found
+        rule[phase]["any"] = {n: float(np.median([r[n] for r in rule[phase].values()])) for n in names}
+    return rule
 
 
 def _best_shares(matrix: F64, memory: F64, seconds: F64) -> dict[str, float]:

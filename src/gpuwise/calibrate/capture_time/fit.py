@@ -117,10 +117,10 @@ def factors_of(value: Mapping[str, float], cards: Sequence[str]) -> dict[str, di
     out: dict[str, dict[str, float]] = {}
     for card in cards:
         matmul, memory = value[f"{card} matmul"], value[f"{card} memory"]
-        made = {f: value[f] * memory for f in FAMILY_FACTORS} | dict.fromkeys(LIKE_MEMORY, memory)
-        made = {f: v if f == "pooling" else max(v, LEAST_ON_MEMORY) for f, v in made.items()}
-        made |= {"attention": value["attention"] * matmul, "matmul": matmul, "fused": value[f"{card} fused"]}
-        out[card] = dict(sorted(made.items()))
+        factors = {f: value[f] * memory for f in FAMILY_FACTORS} | dict.fromkeys(LIKE_MEMORY, memory)
+        factors = {f: v if f == "pooling" else max(v, LEAST_ON_MEMORY) for f, v in factors.items()}
+        factors |= {"attention": value["attention"] * matmul, "matmul": matmul, "fused": value[f"{card} fused"]}
+        out[card] = dict(sorted(factors.items()))
     return out
 
 
@@ -160,13 +160,13 @@ def fit_constants(
     weight = 1.0 / np.sqrt(count[inverse])
     weight = weight / weight.mean()
 
-    def made(x: F64) -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
+    def factors_and_constants(x: F64) -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
         value = values_of(x, cards)
         return factors_of(value, cards), constants_of(value, cards, shipped)
 
     def residual(shifted: F64) -> F64:
         x = shifted - SHIFT
-        error = weight * np.log(predicted(p, *made(x))[mask] / p.measured[mask])
+        error = weight * np.log(predicted(p, *factors_and_constants(x))[mask] / p.measured[mask])
         return np.concatenate([error, PULL * np.sqrt(len(error)) / 2.0 * (x - start)])
 
     best = least_squares(
@@ -178,7 +178,7 @@ def fit_constants(
         diff_step=1e-3,
         max_nfev=rounds,
     )
-    factors, constants = made(best.x - SHIFT)
+    factors, constants = factors_and_constants(best.x - SHIFT)
     return {c: {f: round(v, 3) for f, v in one.items()} for c, one in factors.items()}, _rounded(constants)
 
 
@@ -199,11 +199,11 @@ def fit(folder: Path, captures: Mapping[Key, Capture] | None = None, most: int =
     names = named_networks(folder, NETWORKS, most) if captures is None else {k.network for k in captures}
     rows = read_rows(folder, names)
     assert rows is not None
-    made = captures if captures is not None else {k: capture_of(k) for k in sorted(set(rows.key), key=str)}
+    captures_by_key = captures if captures is not None else {k: capture_of(k) for k in sorted(set(rows.key), key=str)}
     networks: dict[tuple[str, Key, bool], Network] = {}
     for gpu, key, compiled in zip(rows.gpu, rows.key, rows.compiled.tolist(), strict=True):
-        if key in made and (gpu, key, compiled) not in networks:
-            networks[gpu, key, compiled] = network_of(made[key], rows.accelerators[gpu], compiled=compiled)
+        if key in captures_by_key and (gpu, key, compiled) not in networks:
+            networks[gpu, key, compiled] = network_of(captures_by_key[key], rows.accelerators[gpu], compiled=compiled)
     return fit_networks(rows, networks)
 
 
@@ -217,7 +217,7 @@ def fit_networks(rows: Rows, networks: Mapping[tuple[str, Key, bool], Network]) 
     time = predicted(problem, factors, constants)
     add_mean(factors, constants)
     errors = errors_of(problem, time, check)
-    known = load_json("card_factors")["log_sigma"]
+    log_sigma = load_json("card_factors")["log_sigma"]
     spread = {
         stack: round(log_sigma_of(problem.measured[part], time[part]), 3)
         for stack, part in (("eager", check & ~problem.compiled), ("compiled", check & problem.compiled))
@@ -234,7 +234,7 @@ def fit_networks(rows: Rows, networks: Mapping[tuple[str, Key, bool], Network]) 
     document = {
         "factor": factors,
         "measured": measured,
-        "log_sigma": known | spread,
+        "log_sigma": log_sigma | spread,
         "provenance": provenance | {"errors": errors},
     }
     write("card_factors", document)

@@ -77,11 +77,11 @@ def _launch_s(rows: OpRows, accelerator: Accelerator) -> F64:
 
 def device_seconds(rows: OpRows, accelerator: Accelerator) -> F64:
     """[R] device seconds of the rows, as operations of a captured step."""
-    made = [signature_of(op, shape) for op, shape in zip(rows.op.tolist(), rows.shape.tolist(), strict=True)]
-    distinct = list(dict.fromkeys(made))
+    signatures = [signature_of(op, shape) for op, shape in zip(rows.op.tolist(), rows.shape.tolist(), strict=True)]
+    distinct = list(dict.fromkeys(signatures))
     times = signature_times(_capture(distinct), accelerator).time_s
     where = {s: i for i, s in enumerate(distinct)}
-    return times[[where[s] for s in made]]
+    return times[[where[s] for s in signatures]]
 
 
 _FAMILIES = {
@@ -126,8 +126,8 @@ def _signature(
     flop: float,
     attributes: tuple[tuple[str, object], ...] = (),
 ) -> Signature:
-    read, written = (4.0 * sum(math.prod(t.shape) for t in group) for group in (inputs, [output]))
-    return Signature(f"aten.{name}.default", kind, tuple(inputs), (output,), attributes, flop, read, written, 1)
+    read_bytes, written_bytes = (4.0 * sum(math.prod(t.shape) for t in group) for group in (inputs, [output]))
+    return Signature(f"aten.{name}.default", kind, tuple(inputs), (output,), attributes, flop, read_bytes, written_bytes, 1)
 
 
 def _capture(signatures: list[Signature]) -> Capture:

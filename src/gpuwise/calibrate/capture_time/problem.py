@@ -111,9 +111,9 @@ def network_of(capture: Capture, accelerator: Accelerator, *, compiled: bool) ->
     half = np.array([f in HALF for f in formats])
     vector = np.array([f not in MATRIX for f in formats]) & (rows.flop > 0)
     norms = rows.kernel == KERNEL_CODE["batch_norm"]
-    own = (rows.family == FAMILY_CODE["convolution"]) & half | norms
+    row_timed = (rows.family == FAMILY_CODE["convolution"]) & half | norms
     fixed = vector | np.isin(rows.family, [FAMILY_CODE[f] for f in UNMEASURED])
-    named = np.where(own, "own", np.where(fixed, "", np.array(FAMILIES, dtype=object)[rows.family]))[signature]
+    named = np.where(row_timed, "own", np.where(fixed, "", np.array(FAMILIES, dtype=object)[rows.family]))[signature]
     if compiled:
         fused = compile_step(
             capture, accelerator, -1, device_s, np.zeros_like(device_s), times.family[signature], everything=True
@@ -122,12 +122,12 @@ def network_of(capture: Capture, accelerator: Accelerator, *, compiled: bool) ->
     key = factor_key(accelerator)
     shipped: Mapping[str, float] = load_json("card_factors")["factor"][key] if key else {}
     count = np.bincount(signature, minlength=len(rows)).astype(np.float64)
-    kept = np.flatnonzero(own & (count > 0) & ~(norms & compiled))
+    timed_rows = np.flatnonzero(row_timed & (count > 0) & ~(norms & compiled))
     return Network(
         {f: float(device_s[named == f].sum()) / shipped.get(f, 1.0) for f in sorted(set(named.tolist())) if f != "own"},
         0.0 if compiled else float(host_seconds(capture).sum()),
-        rows.take(kept),
-        count[kept],
+        rows.take(timed_rows),
+        count[timed_rows],
         capture.settings.torch_version.startswith("1."),
     )
 
@@ -136,8 +136,8 @@ def problem_of(rows: Rows, networks: Mapping[tuple[str, Key, bool], Network], fa
     """The rows whose network is there (by GPU, capture and compiler), and which of them are kept for checking."""
     names = list(networks)
     index = {name: i for i, name in enumerate(names)}
-    wanted = [(g, k, bool(c)) for g, k, c in zip(rows.gpu, rows.key, rows.compiled, strict=True)]
-    at = [i for i, name in enumerate(wanted) if name in index]
+    row_names = [(g, k, bool(c)) for g, k, c in zip(rows.gpu, rows.key, rows.compiled, strict=True)]
+    at = [i for i, name in enumerate(row_names) if name in index]
     each = list(networks.values())
     problem = Problem(
         families=tuple(families),
@@ -146,7 +146,7 @@ def problem_of(rows: Rows, networks: Mapping[tuple[str, Key, bool], Network], fa
         host_s=np.array([n.host_s for n in each]),
         parts=_parts(rows, names, each),
         card=np.array([card_key(rows.accelerators[name[0]]) for name in names], dtype=object),
-        at=np.array([index[wanted[i]] for i in at], dtype=np.intp),
+        at=np.array([index[row_names[i]] for i in at], dtype=np.intp),
         gpu=np.array([rows.gpu[i] for i in at], dtype=object),
         compiled=rows.compiled[at],
         measured=rows.per_capture_s[at],

@@ -122,8 +122,8 @@ def stem_of(model: str) -> str:
 
 def family_of_network(stem: str) -> str:
     """``tf_efficientnet_b4`` is of ``efficientnet``, ``resnext50_32x4d`` of ``resnext``."""
-    found = re.match(r"(?:tf_)?([a-z]+)", stem)
-    return found.group(1) if found else stem
+    match = re.match(r"(?:tf_)?([a-z]+)", stem)
+    return match.group(1) if match else stem
 
 
 def is_check(stem: str) -> bool:
@@ -226,13 +226,13 @@ def _generation(release: str) -> str:
 def _accelerators(names: set[str]) -> dict[str, Accelerator]:
     from gpuwise.facts.hardware.naming import find_accelerator
 
-    found: dict[str, Accelerator] = {}
+    by_name: dict[str, Accelerator] = {}
     for name in sorted(names):
         try:
-            found[name] = find_accelerator(name.replace("_", " "))
+            by_name[name] = find_accelerator(name.replace("_", " "))
         except GpuwiseError:
             continue
-    return found
+    return by_name
 
 
 def capture_of(key: Key) -> Capture:
@@ -253,5 +253,5 @@ def capture_of(key: Key) -> Capture:
         zoo_loops.attention_in_half(key.torch == "2.0"),
         zoo_loops.fast_norms(),
     ):
-        made = capture(lambda: factory(key.batch), n_steps=2 if key.training else 1, capability=(8, 6), batch=key.batch)
-    return replace(made, settings=replace(made.settings, torch_version="1.13.1")) if key.before_torch_2 else made
+        captured = capture(lambda: factory(key.batch), n_steps=2 if key.training else 1, capability=(8, 6), batch=key.batch)
+    return replace(captured, settings=replace(captured.settings, torch_version="1.13.1")) if key.before_torch_2 else captured

@@ -82,20 +82,20 @@ def _scores(rows: Rows, captures: dict[Key, Capture], reasons: dict[Key, str], a
     n = len(rows.gpu)
     predicted, sigma, ideal = np.full(n, np.nan), np.full(n, np.nan), np.full(n, np.nan)
     reason = [reasons.get(k, "") for k in rows.key]
-    known: dict[tuple[str, Key, bool], tuple[float, float, float]] = {}
+    by_network: dict[tuple[str, Key, bool], tuple[float, float, float]] = {}
     for i, (gpu, key) in enumerate(zip(rows.gpu, rows.key, strict=True)):
         if reason[i]:
             continue
         name = (gpu, key, bool(rows.compiled[i]))
-        if name not in known:
-            known[name] = _one(captures[key], rows.accelerators[gpu], name[2])
-        predicted[i], sigma[i], ideal[i] = known[name]
+        if name not in by_network:
+            by_network[name] = _one(captures[key], rows.accelerators[gpu], name[2])
+        predicted[i], sigma[i], ideal[i] = by_network[name]
     scale = rows.batch / np.array([k.batch for k in rows.key], dtype=np.float64)
     mode = np.array(["training" if k.training else "inference" for k in rows.key], dtype=object)
     stack = np.where(rows.compiled, "inductor", "eager")
     source = [f"timm {m}, {s}" for m, s in zip(mode, stack, strict=True)]
-    seen = [k for k in rows.key if k in captures]
-    keep = np.array([k in set(seen) for k in rows.key], dtype=bool)
+    captured_keys = [k for k in rows.key if k in captures]
+    keep = np.array([k in set(captured_keys) for k in rows.key], dtype=bool)
     at = np.flatnonzero(keep) if keep.any() else np.arange(n)
     group = np.array([f"{g} {s}" for g, s in zip(rows.gpu, source, strict=True)], dtype=object)
     return Scores(
@@ -112,5 +112,5 @@ def _scores(rows: Rows, captures: dict[Key, Capture], reasons: dict[Key, str], a
 
 def _one(capture: Capture, accelerator: Accelerator, compiled: bool) -> tuple[float, float, float]:
     """Predicted seconds, spread, and the roofline's seconds."""
-    made = captured_time(capture, accelerator, compiled=compiled).step_time
-    return made.expected, made.log_sigma, roofline_s(capture, accelerator, accelerator.peak("fp16"))
+    step_time = captured_time(capture, accelerator, compiled=compiled).step_time
+    return step_time.expected, step_time.log_sigma, roofline_s(capture, accelerator, accelerator.peak("fp16"))

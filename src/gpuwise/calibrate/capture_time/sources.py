@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpuwise.calibrate.capture_time.tables import Job, Row, examples_rows, lambda_rows, mlperf_rows, neusight_rows
+from gpuwise.calibrate.capture_time.tables import MeasuredStep, StepJob, examples_rows, lambda_rows, mlperf_rows, neusight_rows
 from gpuwise.calibrate.published.reference_transformers import UNSEEN_STACK_SIGMA
 from gpuwise.calibrate.score_tables import constant_efficiency
 from gpuwise.calibrate.validation import Scores
@@ -44,68 +44,68 @@ def score_sources(folder: Path, all_check: bool) -> Scores | None:
         rows = [r for r in rows if r.job is not None and r.job in chosen]
     if not rows:
         return None
-    captures: dict[Job, Capture | str] = {}
-    for wanted in sorted({r.job for r in rows if r.job is not None}, key=str):
+    captures: dict[StepJob, Capture | str] = {}
+    for network_job in sorted({r.job for r in rows if r.job is not None}, key=str):
         try:
-            captures[wanted] = capture_of(wanted)
+            captures[network_job] = capture_of(network_job)
         except GpuwiseError as error:
-            captures[wanted] = error.message.split("\n")[0][:80]
+            captures[network_job] = error.message.split("\n")[0][:80]
     return scores_of(rows, captures)
 
 
-def sample(rows: list[Row]) -> set[Job]:
+def sample(rows: list[MeasuredStep]) -> set[StepJob]:
     """The steps that are captured when not every one is asked for: of each network and its settings the one that most rows
     have, one of NeuSight's networks."""
     counts = Counter(r.job for r in rows if r.job is not None)
-    usual: dict[tuple[str, str], Job] = {}
+    usual: dict[tuple[str, str], StepJob] = {}
     for one, _ in sorted(counts.items(), key=lambda c: (-c[1], str(c[0]))):
         usual.setdefault((one.network, str(one.settings)), one)
     others = {one for one in counts if (one.network, one.batch) == NEUSIGHT_SAMPLE}
     return {one for one in usual.values() if not one.network.startswith("neusight")} | others
 
 
-def capture_of(wanted: Job) -> Capture:
-    """The step of ``wanted``. Raises MissingExtraError without torch or the package of its network."""
+def capture_of(network_job: StepJob) -> Capture:
+    """The captured step of ``network_job``. Raises MissingExtraError without torch or the package of its network."""
     from gpuwise.calibrate.networks.zoo import build
 
     require("torch", "capturing networks")
     from gpuwise.workload.capture.api import capture
 
-    settings = dict(wanted.settings)
-    factory = build(wanted.network, wanted.source, training=wanted.training, **settings)
-    steps = 2 if wanted.training and settings.get("optimizer") != "none" else 1
-    return capture(lambda: factory(wanted.batch), n_steps=steps, capability=(8, 0), batch=wanted.batch)
+    settings = dict(network_job.settings)
+    factory = build(network_job.network, network_job.source, training=network_job.training, **settings)
+    steps = 2 if network_job.training and settings.get("optimizer") != "none" else 1
+    return capture(lambda: factory(network_job.batch), n_steps=steps, capability=(8, 0), batch=network_job.batch)
 
 
-def scores_of(rows: list[Row], captures: dict[Job, Capture | str]) -> Scores:
+def scores_of(rows: list[MeasuredStep], captures: dict[StepJob, Capture | str]) -> Scores:
     """Scores of ``rows``; a capture that is text says why there is none."""
     n = len(rows)
     predicted, sigma, baseline = np.full(n, np.nan), np.full(n, np.nan), np.full(n, np.nan)
     reason = [r.reason for r in rows]
-    known: dict[tuple[Job, str, bool, bool], Predicted] = {}
+    predictions: dict[tuple[StepJob, str, bool, bool], Predicted] = {}
     for i, r in enumerate(rows):
-        made = captures.get(r.job, "not captured") if r.job is not None else ""
-        if isinstance(made, str) or r.job is None:
-            reason[i] = reason[i] or str(made)
+        captured = captures.get(r.job, "not captured") if r.job is not None else ""
+        if isinstance(captured, str) or r.job is None:
+            reason[i] = reason[i] or str(captured)
             continue
         if r.accelerator is None:
             reason[i] = "accelerator not in the catalogue"
             continue
         try:
             name = (r.job, r.accelerator.id, r.tf32, r.compiled)
-            if name not in known:
-                known[name] = predict(r, made, r.accelerator)
-            one, scale = known[name], r.batch / r.job.batch
+            if name not in predictions:
+                predictions[name] = predict(r, captured, r.accelerator)
+            one, scale = predictions[name], r.batch / r.job.batch
             alone_s = one.update_s + one.work_s * scale
-            predicted[i] = alone_s + reduction_s(r, made, one, scale)
+            predicted[i] = alone_s + reduction_s(r, captured, one, scale)
             sigma[i] = math.hypot(one.log_sigma, UNSEEN_STACK_SIGMA if r.unseen_stack else 0.0)
             baseline[i] = r.baseline_s if math.isfinite(r.baseline_s) else one.ideal_s * scale
         except GpuwiseError as error:
             reason[i] = error.message.split("\n")[0][:80]
     measured = np.array([r.step_s for r in rows])
     groups = np.array([r.group for r in rows], dtype=object)
-    own = np.array([math.isfinite(r.baseline_s) for r in rows])
-    baseline[~own] = constant_efficiency(groups[~own], baseline[~own], measured[~own])
+    has_baseline = np.array([math.isfinite(r.baseline_s) for r in rows])
+    baseline[~has_baseline] = constant_efficiency(groups[~has_baseline], baseline[~has_baseline], measured[~has_baseline])
     return Scores(
         source=[r.source for r in rows],
         gpu=[r.gpu for r in rows],
@@ -118,7 +118,7 @@ def scores_of(rows: list[Row], captures: dict[Job, Capture | str]) -> Scores:
     )
 
 
-def reduction_s(r: Row, capture: Capture, one: Predicted, scale: float) -> float:
+def reduction_s(r: MeasuredStep, capture: Capture, one: Predicted, scale: float) -> float:
     """Seconds that a step of ``scale`` times the captured batch waits for the gradients of the row's devices.
 
     Raises GpuwiseError where the catalogue knows no system of them.
@@ -143,23 +143,23 @@ class Predicted(NamedTuple):
     """By the roofline."""
 
 
-def predict(r: Row, capture: Capture, accelerator: Accelerator) -> Predicted:
+def predict(r: MeasuredStep, capture: Capture, accelerator: Accelerator) -> Predicted:
     """The time of the row's job on ``accelerator``, as the row was run.
 
     Raises UnpredictableError when the catalogue lacks a rate of the accelerator.
     """
     as_run = replace(capture, settings=replace(capture.settings, matmul_tf32=r.tf32, cudnn_tf32=r.tf32))
     whole = captured_time(as_run, accelerator, compiled=r.compiled)
-    made = whole.step_time
+    step_time = whole.step_time
     half = "amp" in str(dict(r.job.settings).get("precision", "")) or "fp16" in str(r.job.settings) if r.job else False
     rates = accelerator.peak_flop_per_s
     rate = (rates.get("fp16") if half else rates.get("tf32") if r.tf32 else None) or accelerator.peak("fp32")
     again = fetched_s(as_run, accelerator) if r.empties_cache and r.job is not None and r.job.training else 0.0
     again -= moments_s(as_run, accelerator) if r.fused_moments else 0.0
-    update_s = min(whole.phase_s.get("optimizer", 0.0), made.expected)
+    update_s = min(whole.phase_s.get("optimizer", 0.0), step_time.expected)
     forward_s, backward_s = (whole.phase_s.get(name, 0.0) for name in ("forward", "backward"))
     ideal_s = roofline_s(as_run, accelerator, rate)
-    return Predicted(made.expected - update_s + again, update_s, forward_s, backward_s, made.log_sigma, ideal_s)
+    return Predicted(step_time.expected - update_s + again, update_s, forward_s, backward_s, step_time.log_sigma, ideal_s)
 
 
 def moments_s(capture: Capture, accelerator: Accelerator) -> float:
@@ -194,6 +194,6 @@ def fetched_s(capture: Capture, accelerator: Accelerator) -> float:
     part = slice(span.first_op, span.end_op)
     forward = capture.op_signature[part][capture.op_phase[part] == Phase.FORWARD]
     written = float(sum(capture.signatures[int(i)].bytes_written for i in forward.tolist()))
-    held = study["saved_share"] * written + 2.0 * 4.0 * capture.parameter_count
-    full = held / accelerator.memory_bytes > study["pressure_above"]
+    resident_bytes = study["saved_share"] * written + 2.0 * 4.0 * capture.parameter_count
+    full = resident_bytes / accelerator.memory_bytes > study["pressure_above"]
     return fetch["s_per_gb"] * study["saved_share"] * written / GIGA + (fetch["pressure_s"] if full else 0.0)

@@ -43,7 +43,7 @@ SCALES = (0.25, 4.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class StepJob:
     """A step that is captured: network and source of ``zoo.build``, batch, and the builder's settings."""
 
     network: str
@@ -54,7 +54,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class MeasuredStep:
     """One measured step. ``job`` is None where ``reason`` says why it cannot be captured."""
 
     source: str
@@ -62,7 +62,7 @@ class Row:
     """Rows that share a constant in the baseline."""
     gpu: str
     accelerator: Accelerator | None
-    job: Job | None
+    job: StepJob | None
     batch: float
     step_s: float
     tf32: bool = False
@@ -86,9 +86,9 @@ class Row:
     """Convolutions sum up what batch norms and their gradients need (cuDNN's fused convolutions with statistics)."""
 
 
-def job(network: str, source: str, *, training: bool = True, **settings: Any) -> Job:
+def job(network: str, source: str, *, training: bool = True, **settings: Any) -> StepJob:
     """A job whose batch is still to be chosen."""
-    return Job(network, source, 0, tuple(sorted(settings.items())), training)
+    return StepJob(network, source, 0, tuple(sorted(settings.items())), training)
 
 
 _MASTER = {"precision": "fp16_master", "optimizer": "adam", "fused": True}
@@ -142,22 +142,24 @@ MLPERF_REASONS = {
 }
 
 
-def neusight_rows(folder: Path) -> list[Row]:
+def neusight_rows(folder: Path) -> list[MeasuredStep]:
     """One device, eager or under torch.compile; empty without the table."""
     text, numbers = ("gpu", "model", "mode", "option"), ("seq_len", "batch", "measured_ms", "pred_neusight_ms")
-    wanted = dict.fromkeys(text, "str") | dict.fromkeys(numbers, "float")
-    out: list[Row] = []
-    for one in read_records(folder / MODELS_FILE, wanted) or ():
+    kinds = dict.fromkeys(text, "str") | dict.fromkeys(numbers, "float")
+    out: list[MeasuredStep] = []
+    for one in read_records(folder / MODELS_FILE, kinds) or ():
         compiled, training = one["option"] == "fusion", one["mode"] == "training"
         what = "compiled" if compiled else one["mode"]
         source = f"neusight captured, {what}" if one["option"] in ("", "fusion") else "neusight captured, 4 GPUs"
-        wanted = job("neusight-" + one["model"], "transformers", training=training, optimizer="none", seq_len=int(one["seq_len"]))
-        row = Row(
+        step_job = job(
+            "neusight-" + one["model"], "transformers", training=training, optimizer="none", seq_len=int(one["seq_len"])
+        )
+        row = MeasuredStep(
             source,
             source,
             one["gpu"],
             _accelerator(one["gpu"].replace("_", " ")),
-            replace(wanted, batch=int(one["batch"])),
+            replace(step_job, batch=int(one["batch"])),
             one["batch"],
             one["measured_ms"] * MILLI,
             compiled=compiled,
@@ -168,7 +170,7 @@ def neusight_rows(folder: Path) -> list[Row]:
     return out
 
 
-def lambda_rows(folder: Path) -> list[Row]:
+def lambda_rows(folder: Path) -> list[MeasuredStep]:
     """Rows of any number of devices; empty without the table. Nothing may be fitted on them."""
     text = dict.fromkeys(("gpu", "task", "precision", "suite"), "str")
     numbers = dict.fromkeys(("n_gpus", "batch_per_gpu", "throughput", "seq"), "float")
@@ -176,7 +178,7 @@ def lambda_rows(folder: Path) -> list[Row]:
     return _with_batches(_lambda_row(r) for r in records)
 
 
-def _lambda_row(r: dict[str, Any]) -> Row:
+def _lambda_row(r: dict[str, Any]) -> MeasuredStep:
     task, mixed = r["task"], r["precision"] != "fp32"
     gpu: str = r["gpu"]
     name = "GH200 96GB" if gpu == "GH200" else gpu.replace("_", " ")
@@ -185,13 +187,13 @@ def _lambda_row(r: dict[str, Any]) -> Row:
     suite = ", suite v0" if r["suite"] == "v0" else ""
     source = f"lambda captured {task}{suite}" + (SEVERAL if devices > 1 else "")
     group = f"{source} {r['precision']}"
-    known = LAMBDA.get(task)
-    reason = LAMBDA_REASONS.get(task, "" if known else "task has no builder")
+    builder = LAMBDA.get(task)
+    reason = LAMBDA_REASONS.get(task, "" if builder else "task has no builder")
     if not (r["throughput"] > 0 and r["batch_per_gpu"] > 0):
         reason = "batch or throughput not stated"
-    if reason or known is None:
-        return Row(source, group, r["gpu"], _accelerator(name), None, 1.0, 1.0, reason=reason)
-    network, package, plain, other, units = known
+    if reason or builder is None:
+        return MeasuredStep(source, group, r["gpu"], _accelerator(name), None, 1.0, 1.0, reason=reason)
+    network, package, plain, other, units = builder
     settings: dict[str, Any] = dict(other if mixed else plain)
     if task == "ssd":
         settings = {"precision": "fp16_master"} if mixed and r["suite"] == "v0" else settings
@@ -201,7 +203,7 @@ def _lambda_row(r: dict[str, Any]) -> Row:
     if task == "transformerxllarge":
         units, settings = float(r["seq"]), settings | {"length": int(r["seq"])}
     counted = 1 if task in COUNTED_ON_ONE_RANK.get(r["suite"], ()) else devices
-    return Row(
+    return MeasuredStep(
         source,
         group,
         r["gpu"],
@@ -218,7 +220,7 @@ def _lambda_row(r: dict[str, Any]) -> Row:
     )
 
 
-def examples_rows(folder: Path) -> list[Row]:
+def examples_rows(folder: Path) -> list[MeasuredStep]:
     """Rows of NVIDIA's DeepLearningExamples on any number of devices; empty without the table."""
     text = dict.fromkeys(("model", "gpu", "precision", "section", "row"), "str")
     numbers = dict.fromkeys(("n_gpus", "batch_per_gpu", "seq_len", "throughput"), "float")
@@ -236,32 +238,32 @@ def example_network(model: str, text: str) -> tuple[str, str] | None:
     """Network and source of a model of the table; some say in the section or the row (``text``) which of several it is."""
     words = f"{model} {text}".lower()
     if model.lower().startswith("efficientnet"):
-        found = re.search(r"efficientnet-(b\d)", words)
-        return None if found is None or "widese" in words else (f"efficientnet_{found[1]}", "timm")
+        match = re.search(r"efficientnet-(b\d)", words)
+        return None if match is None or "widese" in words else (f"efficientnet_{match[1]}", "timm")
     if model.lower() in ("transformer-xl", "transformerxl"):
         sizes = [size for size in ("base", "large") if f"{size} model" in words]
         return (f"transformer-xl-{sizes[0]}", "own") if len(sizes) == 1 else None
     return EXAMPLES.get(model)
 
 
-def _examples_row(r: dict[str, Any]) -> Row:
+def _examples_row(r: dict[str, Any]) -> MeasuredStep:
     model, mixed = r["model"], r["precision"].startswith("amp")
     from gpuwise.calibrate.published.vendor_examples import REASONS, device_of
 
     devices, gpu = int(r["n_gpus"]), r["gpu"]
     source = f"deeplearningexamples captured {model}" + (SEVERAL if devices > 1 else "")
     accelerator = _accelerator(device_of(gpu))
-    known = example_network(model, f"{r['section']} {r['row']}")
-    reason = "" if known else REASONS.get(model, "model has no builder")
+    builder = example_network(model, f"{r['section']} {r['row']}")
+    reason = "" if builder else REASONS.get(model, "model has no builder")
     if model == "BERT" and np.isfinite(r["seq_len"]):
         reason = "pre-training heads see masked tokens only: no builder"
-    if reason or known is None or not r["throughput"] > 0:
-        return Row(source, source, gpu, accelerator, None, 1.0, 1.0, reason=reason or "throughput not stated")
-    name, package = known
+    if reason or builder is None or not r["throughput"] > 0:
+        return MeasuredStep(source, source, gpu, accelerator, None, 1.0, 1.0, reason=reason or "throughput not stated")
+    name, package = builder
     usual = UNSTATED_BATCH_B4 if name == "efficientnet_b4" else UNSTATED_BATCH
     batch = usual[mixed] if np.isnan(r["batch_per_gpu"]) else r["batch_per_gpu"]
     settings, units = _example_settings(name, mixed)
-    return Row(
+    return MeasuredStep(
         source,
         source + r["precision"],
         gpu,
@@ -288,7 +290,7 @@ def _example_settings(network: str, mixed: bool) -> tuple[dict[str, Any], float]
     return settings | ({"channels_last": True} if network == "ssd300-resnet50" else {}), 1.0
 
 
-def mlperf_rows(folder: Path) -> list[Row]:
+def mlperf_rows(folder: Path) -> list[MeasuredStep]:
     """Rows of any number of nodes; empty without the table."""
     text = dict.fromkeys(("round", "benchmark", "accelerator"), "str")
     numbers = ("n_accel", "nodes", "gbs", "grad_accum", "step_time_ms", "time_to_train_min")
@@ -296,21 +298,23 @@ def mlperf_rows(folder: Path) -> list[Row]:
     return _with_batches(_mlperf_row(r) for r in records if r["step_time_ms"] > 0)
 
 
-def _mlperf_row(r: dict[str, Any]) -> Row:
+def _mlperf_row(r: dict[str, Any]) -> MeasuredStep:
     benchmark, gpu = r["benchmark"], spelling_of(r["accelerator"])
-    source, known = f"mlperf captured {benchmark}", MLPERF.get(r["benchmark"])
-    reason = "" if known else MLPERF_REASONS.get(benchmark, "benchmark has no builder")
+    source, builder = f"mlperf captured {benchmark}", MLPERF.get(r["benchmark"])
+    reason = "" if builder else MLPERF_REASONS.get(benchmark, "benchmark has no builder")
     step_s = r["step_time_ms"] * MILLI
     fewest = FEWEST_SAMPLES.get(benchmark, 0)
     if fewest and r["gbs"] / step_s * r["time_to_train_min"] * MINUTE_S < fewest:
         reason = "step time contradicts the time to train"
-    if reason or known is None or not (r["n_accel"] > 0 and r["gbs"] > 0):
-        return Row(source, source, gpu, _accelerator(gpu), None, 1.0, 1.0, reason=reason or "devices or batch not stated")
-    network, package, settings = known
+    if reason or builder is None or not (r["n_accel"] > 0 and r["gbs"] > 0):
+        return MeasuredStep(
+            source, source, gpu, _accelerator(gpu), None, 1.0, 1.0, reason=reason or "devices or batch not stated"
+        )
+    network, package, settings = builder
     batch = r["gbs"] / r["n_accel"] / max(r["grad_accum"], 1.0)
     if batch < 1.0:
-        return Row(source, source, gpu, _accelerator(gpu), None, 1.0, 1.0, reason="several devices share a sample")
-    return Row(
+        return MeasuredStep(source, source, gpu, _accelerator(gpu), None, 1.0, 1.0, reason="several devices share a sample")
+    return MeasuredStep(
         source,
         source,
         gpu,
@@ -332,27 +336,27 @@ def _accelerator(name: str) -> Accelerator | None:
         return None
 
 
-def _with_batches(rows: Iterable[Row]) -> list[Row]:
+def _with_batches(rows: Iterable[MeasuredStep]) -> list[MeasuredStep]:
     """The rows with the batch that each one's job is captured at: the one that covers most rows within :data:`SCALES`, then
     the one that covers most of those left, until none is."""
-    kept = list(rows)
-    batches: dict[Job, Counter[int]] = defaultdict(Counter)
-    for r in kept:
+    all_rows = list(rows)
+    batches: dict[StepJob, Counter[int]] = defaultdict(Counter)
+    for r in all_rows:
         if r.job is not None:
             batches[r.job][round(r.batch)] += 1
     chosen = {j: _cover(c) for j, c in batches.items()}
-    return [r if r.job is None else replace(r, job=replace(r.job, batch=chosen[r.job][round(r.batch)])) for r in kept]
+    return [r if r.job is None else replace(r, job=replace(r.job, batch=chosen[r.job][round(r.batch)])) for r in all_rows]
 
 
 def _cover(counts: Counter[int]) -> dict[int, int]:
-    left, out = dict(counts), dict[int, int]()
-    while left:
+    uncovered, out = dict(counts), dict[int, int]()
+    while uncovered:
 
         def covered(b: int) -> tuple[int, int, int]:
-            return sum(n for q, n in left.items() if SCALES[0] <= q / b <= SCALES[1]), left[b], b  # noqa: B023
+            return sum(n for q, n in uncovered.items() if SCALES[0] <= q / b <= SCALES[1]), uncovered[b], b  # noqa: B023
 
-        best = max(left, key=covered)
-        near = [q for q in left if SCALES[0] <= q / best <= SCALES[1]]
+        best = max(uncovered, key=covered)
+        near = [q for q in uncovered if SCALES[0] <= q / best <= SCALES[1]]
         out |= dict.fromkeys(near, best)
-        left = {q: n for q, n in left.items() if q not in near}
+        uncovered = {q: n for q, n in uncovered.items() if q not in near}
     return out

@@ -90,10 +90,10 @@ def _curve(rows: Rows, *, pooled: bool) -> F64:
 
 
 def _filled(log_s: F64) -> F64:
-    known = np.flatnonzero(np.isfinite(log_s))
-    first, last = known[0], known[-1]
+    measured_at = np.flatnonzero(np.isfinite(log_s))
+    first, last = measured_at[0], measured_at[-1]
     log_sizes = np.log(MEASURED_SIZES)
-    seconds = np.exp(np.interp(log_sizes, log_sizes[known], log_s[known]))
+    seconds = np.exp(np.interp(log_sizes, log_sizes[measured_at], log_s[measured_at]))
     seconds = np.exp(_isotonic(np.log(seconds)))
     seconds[:first] = seconds[first]
     if last < len(seconds) - 1:
@@ -234,9 +234,9 @@ def fit_network(
     fixed = {**published.NCCL_STEPS, **published.LOW_LATENCY, **send}
 
     def constants(x: F64) -> dict[str, float]:
-        found: dict[str, float] = dict(zip(start, np.exp(x).tolist(), strict=True))
+        figures: dict[str, float] = dict(zip(start, np.exp(x).tolist(), strict=True))
         # EFA's latency is the card's, whatever the protocol.
-        return {**fixed, **found, "half_low_step_s": found["half_step_s"]}
+        return {**fixed, **figures, "half_low_step_s": figures["half_step_s"]}
 
     efa = constants(
         _least(

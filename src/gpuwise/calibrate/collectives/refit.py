@@ -25,17 +25,17 @@ def fit(folder: Path) -> None:
     rows = read_rows(folder)
     if rows is None:
         raise InputError(f"no collective tables in {folder}", hint="give the folder with ops/collectives.parquet")
-    kept = rows.where(~rows.is_check)
-    tables = {**fits.fit_tables(kept), **fits.fit_send_recv(kept)}
-    c = Coefficients(_constants(kept, tables), tables)
+    fit_rows = rows.where(~rows.is_check)
+    tables = {**fits.fit_tables(fit_rows), **fits.fit_send_recv(fit_rows)}
+    c = Coefficients(_constants(fit_rows, tables), tables)
     c.constants["log_sigma"] = {"other": [0.2] * 3, "generation": [0.2] * 3}
     c.constants["network"] = fits.rounded(
-        fits.fit_network(fits.fit_send(kept), lambda figures, kind: _with_network(figures, kind, c))
+        fits.fit_network(fits.fit_send(fit_rows), lambda figures, kind: _with_network(figures, kind, c))
     )
-    c.constants["log_sigma"] = fits.rounded(_sigmas(rows, kept, c), 3)
+    c.constants["log_sigma"] = fits.rounded(_sigmas(rows, fit_rows, c), 3)
     eager = rows.where(rows.eager & rows.is_check)
     c.constants["eager"]["log_sigma"] = fits.rounded(log_sigma_of(eager.seconds, predict(eager, c)[0]), 3)
-    c.constants["provenance"]["errors"] = fits.rounded(_errors(rows, kept, c), 3)
+    c.constants["provenance"]["errors"] = fits.rounded(_errors(rows, fit_rows, c), 3)
     coefficient_files.write("collectives", c.constants, dict(c.tables))
 
 
@@ -44,17 +44,17 @@ def _with_network(typed: list[published.Published], kind: dict[str, float], c: C
     return predict_published(typed, trial)[0]
 
 
-def _constants(kept: Rows, tables: dict[str, F64]) -> dict[str, Any]:
+def _constants(fit_rows: Rows, tables: dict[str, F64]) -> dict[str, Any]:
     document: dict[str, Any] = {
         "classes": {
             name: {"link_bytes_per_s": rate, "measured_on": on, "boxes": list(boxes)}
             for name, (boxes, rate, on) in fits.CLASSES.items()
         },
-        "pcie": fits.fit_pcie(kept),
-        "mesh": fits.fit_mesh(kept, tables),
+        "pcie": fits.fit_pcie(fit_rows),
+        "mesh": fits.fit_mesh(fit_rows, tables),
         "ring_step_s": published.NVLINK_RING_STEP_S,
         "fill_bytes": published.FILL_BYTES,
-        "eager": _eager(kept),
+        "eager": _eager(fit_rows),
     }
     document["provenance"] = {
         "sources": [
@@ -65,16 +65,16 @@ def _constants(kept: Rows, tables: dict[str, F64]) -> dict[str, Any]:
             published.AWS_SOURCE,
             "further figures: gpuwise/calibrate/collectives/published.py",
         ],
-        "rows": len(kept),
+        "rows": len(fit_rows),
         "split": "about 30 % of the sweeps (version x dtype) of a box, library, operation, group size",
     }
     return fits.rounded(document)
 
 
-def _eager(kept: Rows) -> dict[str, Any]:
+def _eager(fit_rows: Rows) -> dict[str, Any]:
     """Host seconds of one call (smallest messages, median of boxes), SGLang's new path relative to the
     others', and the share of memory bandwidth that the copy before an eager all-reduce gets."""
-    small = kept.where(kept.eager & (kept.payload_bytes <= 2**14))
+    small = fit_rows.where(fit_rows.eager & (fit_rows.payload_bytes <= 2**14))
     plain = small.where(small.library != "sglang")
     hosts = {
         "grace": ("gb200",),
@@ -89,17 +89,17 @@ def _eager(kept: Rows) -> dict[str, Any]:
     return {
         "host_call_s": call,
         "host_call_factor": {"sglang": factor},
-        "copy_fraction": _copy_fraction(kept),
+        "copy_fraction": _copy_fraction(fit_rows),
         "log_sigma": 0.2,
     }
 
 
-def _copy_fraction(kept: Rows) -> float:
+def _copy_fraction(fit_rows: Rows) -> float:
     """Median of 2 S / (eager - graph) over memory bandwidth, where the copy is what sets them apart (512 MiB
     up)."""
     shares: list[float] = []
     for box in ("a100_sxm", "h100_sxm", "b200_sxm"):
-        big = kept.where((kept.box == box) & (kept.payload_bytes >= 512 * MIB) & (kept.op == "all_reduce"))
+        big = fit_rows.where((fit_rows.box == box) & (fit_rows.payload_bytes >= 512 * MIB) & (fit_rows.op == "all_reduce"))
         bandwidth = system_of(box).accelerator.memory_bandwidth_bytes_per_s
         for n in fits.GROUPS:
             for size in sorted(set(big.payload_bytes)):
@@ -112,18 +112,18 @@ def _copy_fraction(kept: Rows) -> float:
     return min(1.0, float(np.median(shares)))
 
 
-def _sigmas(rows: Rows, kept: Rows, c: Coefficients) -> dict[str, Any]:
+def _sigmas(rows: Rows, fit_rows: Rows, c: Coefficients) -> dict[str, Any]:
     """Log residuals by class and library.
 
     A user's box is another box than the measured one, so the residuals are pooled over machines, each weighing as the root of its
     rows: sweeps kept from the fit, B200 and GB200 left out of it, and the machines nothing was fitted on.
     """
-    own = _residuals(rows.where(rows.is_check & ~np.isin(rows.source, OTHER_MACHINES)), c)
-    boxes = _left_out(rows, kept, c)
+    check_residuals = _residuals(rows.where(rows.is_check & ~np.isin(rows.source, OTHER_MACHINES)), c)
+    boxes = _left_out(rows, fit_rows, c)
     one_system = rows.ranks_per_system == rows.group_size
     other = _residuals(rows.where(np.isin(rows.source, OTHER_MACHINES) & one_system), c)
-    size, ratio, cls, lib, machine = (np.concatenate(x) for x in zip(own, boxes, other, strict=True))
-    away = np.arange(len(size)) >= len(own[0])
+    size, ratio, cls, lib, machine = (np.concatenate(x) for x in zip(check_residuals, boxes, other, strict=True))
+    away = np.arange(len(size)) >= len(check_residuals[0])
     out: dict[str, Any] = {}
     for name in fits.CLASSES:
         for library in ("nccl", *fits.ENGINES):
@@ -131,11 +131,11 @@ def _sigmas(rows: Rows, kept: Rows, c: Coefficients) -> dict[str, Any]:
             elsewhere = away if library == "nccl" or name == "nvlink5" else np.zeros_like(away)
             mask = (lib == library) & ((cls == name) | elsewhere)
             if mask.sum() >= 20:
-                found = _by_size(size[mask], ratio[mask], machine[mask])
+                widths = _by_size(size[mask], ratio[mask], machine[mask])
                 # Engines hand large payloads to NCCL, and their few sweeps are of one box: not surer than
                 # NCCL.
-                least = out.get(f"{name}.nccl", found)
-                out[f"{name}.{library}"] = [max(a, b) for a, b in zip(found, least, strict=True)]
+                least = out.get(f"{name}.nccl", widths)
+                out[f"{name}.{library}"] = [max(a, b) for a, b in zip(widths, least, strict=True)]
     predicted, _ = predict_published(published.OTHERS, c)
     log_ratio = np.log(np.array([t.seconds for t in published.OTHERS]) / predicted)
     out["network"] = [log_sigma_of(np.exp(log_ratio), np.ones(1))] * 3
@@ -194,27 +194,27 @@ def _class_of(box: str) -> str:
     return next((name for name, (boxes, _, _) in fits.CLASSES.items() if box in boxes), "pcie")
 
 
-def _left_out(rows: Rows, kept: Rows, c: Coefficients) -> tuple[F64, F64, Any, Any, Any]:
+def _left_out(rows: Rows, fit_rows: Rows, c: Coefficients) -> tuple[F64, F64, Any, Any, Any]:
     """Residuals of B200 predicted without B200 and of GB200 without GB200: a new accelerator on a known
     link."""
     parts = []
     for box in ("b200_sxm", "gb200"):
-        without = c._replace(tables={**c.tables, **fits.fit_tables(kept, without=box)})
+        without = c._replace(tables={**c.tables, **fits.fit_tables(fit_rows, without=box)})
         parts.append(_residuals(rows.where((rows.box == box) & (rows.group_size < 8)), without))
     return tuple(np.concatenate(p) for p in zip(*parts, strict=True))  # type: ignore[return-value]
 
 
-def _errors(rows: Rows, kept: Rows, c: Coefficients) -> dict[str, Any]:
+def _errors(rows: Rows, fit_rows: Rows, c: Coefficients) -> dict[str, Any]:
     # Vidur's and ml-engineering's clocks include the host
     clean = np.array([str(x).startswith(("aiconfigurator", "vtrain")) for x in rows.source], dtype=bool)
     _, ratio, cls, lib, _ = _residuals(rows.where(rows.is_check & clean), c)
     mape = {
         f"check {name} {which}": float(np.mean(np.abs(np.exp(-ratio[mask]) - 1)))
         for name in sorted(set(cls))
-        for which, own in (("nccl", lib == "nccl"), ("engine", lib != "nccl"))
-        if (mask := (cls == name) & own).any()
+        for which, of_library in (("nccl", lib == "nccl"), ("engine", lib != "nccl"))
+        if (mask := (cls == name) & of_library).any()
     }
-    _, ratio, _, lib, _ = _left_out(rows, kept, c)
+    _, ratio, _, lib, _ = _left_out(rows, fit_rows, c)
     mape["B200 and GB200 without themselves, nccl"] = float(np.mean(np.abs(np.exp(-ratio[lib == "nccl"]) - 1)))
     mape["B200 and GB200 without themselves, engine"] = float(np.mean(np.abs(np.exp(-ratio[lib != "nccl"]) - 1)))
     return mape

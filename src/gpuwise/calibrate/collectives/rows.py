@@ -60,14 +60,14 @@ class Rows:
         thing)
         ``int(0.3 k + 0.4)`` are kept, those whose name hashes lowest, so that every cell keeps one to fit.
         """
-        kept: set[tuple[str, str]] = set()
+        check_sweeps: set[tuple[str, str]] = set()
         cells: dict[str, set[str]] = {}
         for cell, sweep in zip(self.cell, self.sweep, strict=True):
             cells.setdefault(cell, set()).add(sweep)
         for cell, sweeps in cells.items():
             ordered = sorted(sweeps, key=lambda s: zlib.crc32(s.encode()))
-            kept |= {(cell, s) for s in ordered[: int(CHECK_SHARE * len(ordered) + 0.4)]}
-        chosen = np.array([pair in kept for pair in zip(self.cell, self.sweep, strict=True)], dtype=bool)
+            check_sweeps |= {(cell, s) for s in ordered[: int(CHECK_SHARE * len(ordered) + 0.4)]}
+        chosen = np.array([pair in check_sweeps for pair in zip(self.cell, self.sweep, strict=True)], dtype=bool)
         return chosen | np.isin(self.source, WHOLLY_CHECK)
 
 
@@ -77,9 +77,9 @@ def read_rows(folder: Path) -> Rows | None:
     return Rows.concatenate(parts) if parts else None
 
 
-def _first(folder: Path, name: str, wanted: dict[str, str]) -> dict[str, NDArray[Any]] | None:
+def _first(folder: Path, name: str, kinds: dict[str, str]) -> dict[str, NDArray[Any]] | None:
     for place in (folder / "ops" / name, folder / name):
-        columns = read_columns(place, wanted)
+        columns = read_columns(place, kinds)
         if columns is not None:
             return columns
     return None
@@ -186,8 +186,8 @@ def _vidur(folder: Path) -> Rows | None:
     )
     if c is None:
         return None
-    own = ~((c["topology"] == "h100_pairwise_nvlink") & (c["collective"] == "send_recv"))
-    c = {name: column[own] for name, column in c.items()}
+    usable = ~((c["topology"] == "h100_pairwise_nvlink") & (c["collective"] == "send_recv"))
+    c = {name: column[usable] for name, column in c.items()}
     gpu = [t.split("_")[0] for t in c["topology"]]
     ranks = np.minimum(c["devices_per_node"], c["num_workers"])
     fitted = np.isin(c["topology"], ("h100_dgx", "a100_dgx", "a100_pairwise_nvlink"))

@@ -95,7 +95,7 @@ def groups(rows: MoeRows) -> list[tuple[str, str, str, MoeRows]]:
             members: dict[str, list[str]] = {}
             for gpu in part.gpu.distinct():
                 if can_do(gpu, dtype):
-                    members.setdefault(known(gpu).family, []).append(gpu)
+                    members.setdefault(accelerator_named(gpu).family, []).append(gpu)
             for family, gpus in members.items():
                 keep = np.isin(part.gpu.text().astype(str), gpus)
                 out.append((dtype, kernel, family, part.take(keep)))
@@ -109,7 +109,8 @@ def can_do(gpu: str, dtype: str) -> bool:
     return any(d in accelerator.peak_flop_per_s for d in FORMATS[dtype][0])
 
 
-def known(gpu: str) -> Accelerator:
+def accelerator_named(gpu: str) -> Accelerator:
+    """The catalogue's accelerator of a table's name ``gpu``; the tables read name no other."""
     accelerator = accelerator_of(gpu)
     assert accelerator is not None
     return accelerator
@@ -127,25 +128,27 @@ def fit_rows(rows: MoeRows) -> tuple[Document, Arrays]:
     arrays: Arrays = {}
     for dtype, kernel, family, part in groups(rows):
         gpus = part.gpu.distinct()
-        document["reference_units"].setdefault(family, float(known(gpus[0]).compute_units or 1))
+        document["reference_units"].setdefault(family, float(accelerator_named(gpus[0]).compute_units or 1))
         values: dict[str, Any] = dict(fit_physics(dtype, part))
         values["rows"] = len(part)
-        values["devices"] = sorted(known(g).id for g in gpus)
+        values["devices"] = sorted(accelerator_named(g).id for g in gpus)
         document["physics"].setdefault(dtype, {}).setdefault(kernel, {})[family] = values
         _fit_trees(dtype, kernel, family, part, document, arrays)
         for gpu in gpus:
             share = np.median(roofline(dtype, part.take(part.gpu == gpu)) / part.take(part.gpu == gpu).time_s)
-            document["roofline_share"].setdefault(dtype, {}).setdefault(known(gpu).id, {})[kernel] = float(f"{share:.4g}")
+            document["roofline_share"].setdefault(dtype, {}).setdefault(accelerator_named(gpu).id, {})[kernel] = float(
+                f"{share:.4g}"
+            )
     return document, arrays
 
 
 def _fit_trees(dtype: str, kernel: str, family: str, part: MoeRows, document: Document, arrays: Arrays) -> None:
     picked = np.random.default_rng(2).permutation(len(part))[:ROWS_FOR_TREES]
     sample = part.take(picked)
-    seen, left = [], []
-    for gpu, way, r in by_device(sample):
-        s = build(known(gpu), dtype, kernel, document, {})
-        seen.append(
+    tree_features, log_ratios = [], []
+    for gpu, distribution, r in by_device(sample):
+        s = build(accelerator_named(gpu), dtype, kernel, document, {})
+        tree_features.append(
             features(
                 r.tokens,
                 r.top_k,
@@ -154,13 +157,13 @@ def _fit_trees(dtype: str, kernel: str, family: str, part: MoeRows, document: Do
                 r.hidden,
                 r.ffn / r.tp,
                 r.wide,
-                loads_of_rows(way, r),
+                loads_of_rows(distribution, r),
                 s.reference_units,
             )
         )
-        left.append(np.log(r.time_s / predict_rows(s, way, r)))
+        log_ratios.append(np.log(r.time_s / predict_rows(s, distribution, r)))
     shapes = len({tuple(x) for x in np.stack([part.hidden, part.ffn, part.top_k, part.experts], axis=1)[::50]})
-    trees = boosting.fit(np.concatenate(seen, axis=1), np.concatenate(left), settings=settings(len(part), shapes))
+    trees = boosting.fit(np.concatenate(tree_features, axis=1), np.concatenate(log_ratios), settings=settings(len(part), shapes))
     arrays.update(boosted.pack(f"{dtype}/{kernel}/{family}", trees))
 
 
@@ -175,10 +178,10 @@ def by_device(rows: MoeRows) -> list[tuple[str, Distribution, MoeRows]]:
     """Rows of each device and distribution."""
     out: list[tuple[str, Distribution, MoeRows]] = []
     for gpu in rows.gpu.distinct():
-        for way in rows.distribution.distinct():
-            part = rows.take((rows.gpu == gpu) & (rows.distribution == way))
+        for distribution in rows.distribution.distinct():
+            part = rows.take((rows.gpu == gpu) & (rows.distribution == distribution))
             if len(part):
-                out.append((gpu, cast(Distribution, way), part))
+                out.append((gpu, cast(Distribution, distribution), part))
     return out
 
 
@@ -186,11 +189,11 @@ def roofline(dtype: str, rows: MoeRows) -> F64:
     """Seconds [R] at peak rate or full bandwidth of the routed products, whichever is longer, for rows of
     one device."""
     out = np.empty(len(rows))
-    device, form = format_on(known(rows.gpu.distinct()[0]), dtype)
-    for way in rows.distribution.distinct():
-        index = np.flatnonzero(rows.distribution == way)
+    device, form = format_on(accelerator_named(rows.gpu.distinct()[0]), dtype)
+    for distribution in rows.distribution.distinct():
+        index = np.flatnonzero(rows.distribution == distribution)
         r = rows.take(index)
-        out[index] = roofline_of_rows(device, form, loads_of_rows(cast(Distribution, way), r), r)
+        out[index] = roofline_of_rows(device, form, loads_of_rows(cast(Distribution, distribution), r), r)
     return out
 
 
@@ -198,9 +201,9 @@ def fit_physics(dtype: str, rows: MoeRows) -> dict[str, float]:
     """Coefficients of one kernel and format on one family."""
     picked = np.random.default_rng(1).permutation(len(rows))[:ROWS_FOR_PHYSICS]
     parts = []
-    for gpu, way, r in by_device(rows.take(picked)):
-        device, form = format_on(known(gpu), dtype)
-        parts.append((device, form, loads_of_rows(way, r), r))
+    for gpu, distribution, r in by_device(rows.take(picked)):
+        device, form = format_on(accelerator_named(gpu), dtype)
+        parts.append((device, form, loads_of_rows(distribution, r), r))
     centre, spread = np.log([PRIOR[f][0] for f in FIELDS]), np.array([PRIOR[f][1] for f in FIELDS])
 
     def coefficients(z: F64) -> dict[str, float]:
@@ -247,11 +250,11 @@ def fit_physics(dtype: str, rows: MoeRows) -> dict[str, float]:
 
 def errors_of(document: Document, arrays: Arrays, dtype: str, kernel: str, gpu: str, rows: MoeRows) -> dict[str, Any]:
     """Row count, MAPE, median, bias and interval widths by class of duration."""
-    s = build(known(gpu), dtype, kernel, document, arrays)
+    s = build(accelerator_named(gpu), dtype, kernel, document, arrays)
     predicted = np.empty(len(rows))
-    for way in rows.distribution.distinct():
-        index = np.flatnonzero(rows.distribution == way)
-        predicted[index] = predict_rows(s, cast(Distribution, way), rows.take(index))
+    for distribution in rows.distribution.distinct():
+        index = np.flatnonzero(rows.distribution == distribution)
+        predicted[index] = predict_rows(s, cast(Distribution, distribution), rows.take(index))
     relative = predicted / rows.time_s - 1
     classes = duration_class(predicted)
     widths = []
@@ -279,7 +282,7 @@ def check_report(document: Document, arrays: Arrays, rows: MoeRows) -> dict[str,
             continue
         for gpu in part.gpu.distinct():
             r = part.take(part.gpu == gpu)
-            out[f"{dtype}/{kernel}/{known(gpu).id}"] = errors_of(document, arrays, dtype, kernel, gpu, r)
+            out[f"{dtype}/{kernel}/{accelerator_named(gpu).id}"] = errors_of(document, arrays, dtype, kernel, gpu, r)
     return out
 
 
@@ -287,12 +290,14 @@ def transfer_report(rows: MoeRows, document: Document) -> dict[str, Any]:
     """Errors on devices left out whole: a sibling's coefficients, and another family's."""
     out: dict[str, Any] = {"sibling": {}, "family": {}}
     fit_side = rows.take(rows.part == FIT)
-    for left, right in SIBLINGS.items():
-        trial, arrays = fit_rows(fit_side.take(fit_side.gpu == right))
-        target = rows.take(rows.gpu == left)
+    for device, sibling in SIBLINGS.items():
+        trial, arrays = fit_rows(fit_side.take(fit_side.gpu == sibling))
+        target = rows.take(rows.gpu == device)
         for dtype, kernel, family, part in groups(target):
             if family in trial["physics"].get(dtype, {}).get(kernel, {}):
-                out["sibling"][f"{dtype}/{kernel}/{known(left).id}"] = errors_of(trial, arrays, dtype, kernel, left, part)
+                out["sibling"][f"{dtype}/{kernel}/{accelerator_named(device).id}"] = errors_of(
+                    trial, arrays, dtype, kernel, device, part
+                )
     for dtype, kernel, family, part in groups(rows):
         others = {f: v for f, v in document["physics"].get(dtype, {}).get(kernel, {}).items() if f != family}
         if not others or len(part) < 2000:
@@ -300,7 +305,7 @@ def transfer_report(rows: MoeRows, document: Document) -> dict[str, Any]:
         trial = document | {"physics": {dtype: {kernel: others}}}
         for gpu in part.gpu.distinct():
             r = part.take(part.gpu == gpu)
-            out["family"][f"{dtype}/{kernel}/{known(gpu).id}"] = errors_of(trial, {}, dtype, kernel, gpu, r)
+            out["family"][f"{dtype}/{kernel}/{accelerator_named(gpu).id}"] = errors_of(trial, {}, dtype, kernel, gpu, r)
     return out
 
 

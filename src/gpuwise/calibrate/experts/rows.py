@@ -102,8 +102,8 @@ def read_moe(folder: Path) -> MoeRows | None:
         return None
     text, values = columns
     text["moe_dtype"] = text["moe_dtype"].renamed(DTYPES)
-    ways = {v: "power_law" for v in text["distribution"].vocabulary if v.startswith("power_law")}
-    text["distribution"] = text["distribution"].renamed(ways)
+    renamings = {v: "power_law" for v in text["distribution"].vocabulary if v.startswith("power_law")}
+    text["distribution"] = text["distribution"].renamed(renamings)
     time = values["latency_ms"] * MILLI
     rows = MoeRows(
         gpu=text["gpu"],
@@ -123,9 +123,9 @@ def read_moe(folder: Path) -> MoeRows | None:
     return rows.take(np.isfinite(time) & (time > 0))
 
 
-def loads_of_rows(way: Distribution, r: MoeRows) -> Loads:
+def loads_of_rows(distribution: Distribution, r: MoeRows) -> Loads:
     """Loads of the measured rank, for rows of one distribution."""
-    return loads_of(way, r.tokens, r.top_k, r.experts, r.ep, r.reachable)
+    return loads_of(distribution, r.tokens, r.top_k, r.experts, r.ep, r.reachable)
 
 
 def predict_rows(c: Coefficients, distribution: Distribution, r: MoeRows) -> F64:

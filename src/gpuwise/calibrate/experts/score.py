@@ -36,16 +36,16 @@ def score(folder: Path, all_check: bool) -> Scores | None:
         return None
     predicted, sigma, baseline = (np.full(len(rows), np.nan) for _ in range(3))
     reason = np.full(len(rows), "", dtype=object)
-    for gpu, dtype, kernel, way, index in _calls(rows):
+    for gpu, dtype, kernel, distribution, index in _calls(rows):
         try:
             accelerator, s = _coefficients(gpu, dtype, kernel)
         except (UnpredictableError, UnknownNameError) as error:
             reason[index] = error.message
             continue
         part = rows.take(index)
-        predicted[index] = predict_rows(s, way, part)
+        predicted[index] = predict_rows(s, distribution, part)
         sigma[index] = s.sigma[duration_class(predicted[index])]
-        ideal = roofline_of_rows(s.device, s.form, loads_of_rows(way, part), part)
+        ideal = roofline_of_rows(s.device, s.form, loads_of_rows(distribution, part), part)
         baseline[index] = ideal / roofline_share(accelerator, dtype, s.kernel)
     split = np.where((rows.part == CHECK) | all_check, "check", "fit").astype(object)
     sources = np.array([f"aiconfigurator {d}" for d in rows.dtype.vocabulary], dtype=object)[rows.dtype.code]
@@ -71,8 +71,8 @@ def _calls(rows: MoeRows) -> list[tuple[str, str, str, Distribution, NDArray[np.
     starts = np.flatnonzero(np.diff(key[order], prepend=-1))
     out: list[tuple[str, str, str, Distribution, NDArray[np.intp]]] = []
     for index in np.split(order, starts[1:]) if len(order) else []:
-        gpu, dtype, kernel, way = (str(c.vocabulary[c.code[index[0]]]) for c in columns)
-        out.append((gpu, dtype, kernel, cast(Distribution, way), index))
+        gpu, dtype, kernel, distribution = (str(c.vocabulary[c.code[index[0]]]) for c in columns)
+        out.append((gpu, dtype, kernel, cast(Distribution, distribution), index))
     return out
 
 
@@ -87,8 +87,8 @@ def roofline_share(accelerator: Accelerator, dtype: str, kernel: str) -> float:
     """Median share of the roofline on the fit rows of this device and kernel, else of what is nearest to
     it."""
     devices = load_json("moe")["roofline_share"][SAME_KERNELS.get(dtype, dtype)]
-    own = devices.get(accelerator.id, {})
-    if kernel in own:
-        return float(own[kernel])
+    by_kernel = devices.get(accelerator.id, {})
+    if kernel in by_kernel:
+        return float(by_kernel[kernel])
     same = [shares[kernel] for shares in devices.values() if kernel in shares]
-    return float(np.mean(list(own.values()) or same or [s for d in devices.values() for s in d.values()]))
+    return float(np.mean(list(by_kernel.values()) or same or [s for d in devices.values() for s in d.values()]))

@@ -139,10 +139,10 @@ def fit_rows(rows: GemmRows, leave_out: Sequence[str] = ()) -> tuple[Document, A
     for key in sorted({i.coefficients for i in IMPLEMENTATIONS.values()}):
         part = rows.take(rows.implementation == key)
         gpus = [g for g in part.gpu.distinct() if g not in leave_out and can_do(g, key)]
-        known = {g: _known(g) for g in gpus}
+        by_gpu = {g: _accelerator(g) for g in gpus}
         document["physics"][key], document["measured"][key], document["roofline_share"][key] = {}, {}, {}
-        for family in sorted({a.family for a in known.values()}):
-            members = [g for g in gpus if known[g].family == family]
+        for family in sorted({a.family for a in by_gpu.values()}):
+            members = [g for g in gpus if by_gpu[g].family == family]
             data = {g: settled(g, part.take(part.gpu == g)) for g in members}
             _fit_family(key, family, members, data, {g: part.take(part.gpu == g) for g in members}, document, arrays)
     for family, (accelerator_id, flop_per_s) in LIBRARY_BEST.items() if document["physics"]["bf16"] else ():
@@ -156,7 +156,8 @@ def can_do(gpu: str, key: str) -> bool:
     return accelerator is not None and any(d in accelerator.peak_flop_per_s for d in IMPLEMENTATIONS[key].math)
 
 
-def _known(gpu: str) -> Accelerator:
+def _accelerator(gpu: str) -> Accelerator:
+    """The catalogue's accelerator of a table's name ``gpu``."""
     accelerator = accelerator_of(gpu)
     assert accelerator is not None
     return accelerator
@@ -172,7 +173,7 @@ def _fit_family(
     arrays: Arrays,
 ) -> None:
     for gpu in members:
-        accelerator = _known(gpu)
+        accelerator = _accelerator(gpu)
         document["measured"][key][accelerator.id] = family
         document["roofline_share"][key][accelerator.id] = {
             "share": roofline_share(accelerator, key, everything[gpu]),
@@ -180,28 +181,30 @@ def _fit_family(
         }
         if family in NOT_CAPTURED.get(key, ()):
             document["host_floor_s"].setdefault(key, []).extend(host_floors(accelerator, key, data[gpu]))
-    units = float(_known(members[0]).compute_units or 1)
+    units = float(_accelerator(members[0]).compute_units or 1)
     document["reference_units"].setdefault(family, units)
     document["physics"][key][family] = fit_physics(key, family, data, document)
-    seen, left = [], []
+    tree_features, log_ratios = [], []
     for gpu in members:
-        s = build(_known(gpu), key, document, {})
+        s = build(_accelerator(gpu), key, document, {})
         r = data[gpu]
-        seen.append(features(r.m, r.n, r.k, np.ones(len(r)), s.reference_units))
-        left.append(np.log(r.time_s / predict_rows(_known(gpu), key, document, {}, r)))
-    trees = boosting.fit(np.concatenate(seen, axis=1), np.concatenate(left), settings=_settings(sum(map(len, left))))
+        tree_features.append(features(r.m, r.n, r.k, np.ones(len(r)), s.reference_units))
+        log_ratios.append(np.log(r.time_s / predict_rows(_accelerator(gpu), key, document, {}, r)))
+    trees = boosting.fit(
+        np.concatenate(tree_features, axis=1), np.concatenate(log_ratios), settings=_settings(sum(map(len, log_ratios)))
+    )
     arrays.update(boosted.pack(f"{key}/{family}", trees))
     if len(members) > 1:
         for gpu in members:
             r = everything[gpu]
-            s = build(_known(gpu), key, document, arrays)
-            remainder = np.log(r.time_s / predict_rows(_known(gpu), key, document, arrays, r))
-            own = boosting.fit(
+            s = build(_accelerator(gpu), key, document, arrays)
+            remainder = np.log(r.time_s / predict_rows(_accelerator(gpu), key, document, arrays, r))
+            device_trees = boosting.fit(
                 features(r.m, r.n, r.k, np.ones(len(r)), s.reference_units),
                 remainder,
                 settings=_settings(len(r), own=True),
             )
-            arrays.update(boosted.pack(f"{key}/{_known(gpu).id}", own))
+            arrays.update(boosted.pack(f"{key}/{_accelerator(gpu).id}", device_trees))
 
 
 def host_floors(accelerator: Accelerator, key: str, rows: GemmRows) -> list[dict[str, Any]]:
@@ -320,7 +323,7 @@ def _residuals(key: str, data: dict[str, GemmRows], document: Document, active: 
     """log(predicted / measured) on a fixed sample of each device, as a function of the log coefficients."""
     parts: list[tuple[Any, GemmRows, F64]] = []
     for gpu, r in data.items():
-        accelerator = _known(gpu)
+        accelerator = _accelerator(gpu)
         picked = np.random.default_rng(1).permutation(len(r))[:ROWS_FOR_PHYSICS]
         floor = floors_of_rows(accelerator, document["host_floor_s"].get(key, []), r.take(picked))
         clear = r.time_s[picked] > 1.3 * floor

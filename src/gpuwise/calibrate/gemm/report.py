@@ -105,13 +105,13 @@ def transfer_report(rows: GemmRows, document: Document, refit: Refit) -> dict[st
     GB200's power dip left out), and from other families."""
     out: dict[str, Any] = {"sibling": {}, "family": {}}
     both = rows.take((rows.gpu == SIBLINGS[0]) | (rows.gpu == SIBLINGS[1]))
-    for left in SIBLINGS:
-        trial, arrays = refit(both.take(both.part == FIT), (left,))
+    for gpu_out in SIBLINGS:
+        trial, arrays = refit(both.take(both.part == FIT), (gpu_out,))
         trial["host_floor_s"] = document["host_floor_s"]
         for key in sorted(trial["physics"]):
-            part = both.take((both.gpu == left) & (both.implementation == key))
+            part = both.take((both.gpu == gpu_out) & (both.implementation == key))
             if len(part) and trial["physics"][key]:
-                out["sibling"][f"{key}/{left}"] = errors_of(trial, arrays, key, left, settled(left, part))
+                out["sibling"][f"{key}/{gpu_out}"] = errors_of(trial, arrays, key, gpu_out, settled(gpu_out, part))
     for key in sorted(document["physics"]):
         part = rows.take(rows.implementation == key)
         for gpu in part.gpu.distinct():
@@ -144,8 +144,8 @@ def intervals(errors: Mapping[str, Any], transfer: Mapping[str, Any]) -> dict[st
 
 
 def filled(widths: Sequence[float | None]) -> list[float]:
-    known = [(i, w) for i, w in enumerate(widths) if w is not None]
-    return [min(known, key=lambda pair: abs(pair[0] - i))[1] for i in range(len(widths))]
+    measured = [(i, w) for i, w in enumerate(widths) if w is not None]
+    return [min(measured, key=lambda pair: abs(pair[0] - i))[1] for i in range(len(widths))]
 
 
 def provenance(rows: GemmRows, errors: Mapping[str, Any], transfer: Mapping[str, Any]) -> dict[str, Any]:

@@ -98,8 +98,8 @@ def fit_experts(dense: StackCosts, rows: Sequence[LlmRow], groups: Sequence[Time
                     out.append(np.array([ratio * weight[rows[i].source, rows[i].model]]))
         return np.concatenate(out)
 
-    found = least_squares(residuals, begin, bounds=(0, 1), loss="cauchy", f_scale=SCALE, max_nfev=25, diff_step=3e-3)
-    return costs_of(found.x)
+    solution = least_squares(residuals, begin, bounds=(0, 1), loss="cauchy", f_scale=SCALE, max_nfev=25, diff_step=3e-3)
+    return costs_of(solution.x)
 
 
 def _into(p: Prior, value: float) -> float:

@@ -67,14 +67,16 @@ def with_recipe(strategy: Strategy, model: str, gpu: str, release: float | None,
         return strategy
     year = int(release)
     name = round(year - 2000 + (round((release - year) * 12) + 1) / 100, 2)
-    held = [
+    recipe = [
         r
         for r in RECIPES
         if name >= r.since and re.search(r.model, model) and re.search(r.gpu, gpu) and re.search(r.precision, strategy.precision)
     ][-1]
     repeats = SELECTIVE.search(model) is not None and not recompute_stated and strategy.recompute == "none"
     recompute = "selective" if repeats else strategy.recompute
-    return strategy.with_(expert_dispatch=held.dispatch, overlap_ep=held.overlap, cuda_graphs=held.graphs, recompute=recompute)
+    return strategy.with_(
+        expert_dispatch=recipe.dispatch, overlap_ep=recipe.overlap, cuda_graphs=recipe.graphs, recompute=recompute
+    )
 
 
 AUTOMODEL_EXPERT_RANKS = {"gpt-oss-120b": 64}

@@ -16,7 +16,7 @@ from gpuwise.calibrate.llm_training.expert_fit import MATMUL, PRIORS, SCALE, Pri
 from gpuwise.calibrate.llm_training.joined import joined
 from gpuwise.calibrate.llm_training.leverage import Range, slopes, unseen_errors
 from gpuwise.calibrate.llm_training.rows import LlmRow, read_rows
-from gpuwise.calibrate.llm_training.score import Group, build_groups, is_check
+from gpuwise.calibrate.llm_training.score import RunGroup, build_groups, is_check
 from gpuwise.calibrate.llm_training.widths import Residuals, kernel_share, left_out_coverage, spreads
 from gpuwise.calibrate.optimizers import least_squares
 from gpuwise.predict.step.stack_costs import EXPERTS, StackCosts, find_stack_costs
@@ -100,7 +100,7 @@ FIRM = {
 """Pull towards the start, in residual units per unit of range: decides only what the rows do not."""
 
 
-def fit_stack(stack: str, rows: Sequence[LlmRow], groups: Sequence[Group]) -> tuple[StackCosts, dict[str, float]]:
+def fit_stack(stack: str, rows: Sequence[LlmRow], groups: Sequence[RunGroup]) -> tuple[StackCosts, dict[str, float]]:
     """Least squares on log(predicted / measured) of the stack's fit rows; a source weighs as the root of its rows.
 
     Returns the costs and the errors of both parts; the spreads are those of all stacks together (:mod:`widths`).
@@ -166,12 +166,12 @@ def _moved(x: F64, i: int) -> F64:
     return moved
 
 
-def profile_of(group: Group) -> str:
+def profile_of(group: RunGroup) -> str:
     """Name of the stack profile a group's runs belong to."""
     return group.columns.base.stack + (EXPERTS if group.architecture.moe is not None else "")
 
 
-def errors_by_source(sc: StackCosts, groups: Sequence[Group], rows: Sequence[LlmRow]) -> dict[str, float]:
+def errors_by_source(sc: StackCosts, groups: Sequence[RunGroup], rows: Sequence[LlmRow]) -> dict[str, float]:
     """Errors by source and part."""
     ratio = {i: float(t / rows[i].step_time_s) for g in groups for i, t in zip(g.rows, g.step_s(sc), strict=True)}
     report: dict[str, float] = {}
@@ -183,7 +183,9 @@ def errors_by_source(sc: StackCosts, groups: Sequence[Group], rows: Sequence[Llm
     return report
 
 
-def fit_accelerator(accelerator_id: str, costs: dict[str, StackCosts], rows: Sequence[LlmRow], groups: Sequence[Group]) -> float:
+def fit_accelerator(
+    accelerator_id: str, costs: dict[str, StackCosts], rows: Sequence[LlmRow], groups: Sequence[RunGroup]
+) -> float:
     """Matmul time of an accelerator over the kernel model's, by least squares of the log error of its fit rows, each
     model weighing the same."""
     mine = [
@@ -265,7 +267,7 @@ def refit_spreads(folder: Path) -> None:
     write("stacks", with_spreads(load_json("stacks"), rows, build_groups(rows)[0]))
 
 
-def with_spreads(document: dict[str, Any], rows: Sequence[LlmRow], groups: Sequence[Group]) -> dict[str, Any]:
+def with_spreads(document: dict[str, Any], rows: Sequence[LlmRow], groups: Sequence[RunGroup]) -> dict[str, Any]:
     """``document`` with the spreads of its stacks; those without a run of their own have their relative's, or more."""
     stacks = {name: dict(costs) for name, costs in document["stacks"].items()}
     log_ratio, kernel, cell, model = [], [], [], []
@@ -287,7 +289,7 @@ def with_spreads(document: dict[str, Any], rows: Sequence[LlmRow], groups: Seque
     return {**document, "kernel_share": share, "stacks": stacks, "provenance": provenance}
 
 
-def unseen(sc: StackCosts, mine: Sequence[Group], rows: Sequence[LlmRow]) -> F64:
+def unseen(sc: StackCosts, mine: Sequence[RunGroup], rows: Sequence[LlmRow]) -> F64:
     """log(predicted / measured) of the runs of a stack's groups ``mine``, in their order; of a run that the stack was fitted on,
     as if its model had been left out (:mod:`leverage`)."""
     experts = profile_of(mine[0]).removesuffix(EXPERTS) in SHARES_DENSE and profile_of(mine[0]).endswith(EXPERTS)
@@ -308,7 +310,7 @@ def unseen(sc: StackCosts, mine: Sequence[Group], rows: Sequence[LlmRow]) -> F64
     fit = np.array([not is_check(row) for row in order])
     block = [(row.source, row.model) for row in order]
     weighed = block if experts else [row.source for row in order]
-    fitted = [w for w, taken in zip(weighed, fit, strict=True) if taken]
+    fitted = [w for w, in_fit in zip(weighed, fit, strict=True) if in_fit]
     weight = np.array([max(fitted.count(w), 1) ** -0.5 for w in weighed])
     now = np.log(together.step_s(sc) / measured)
     return unseen_errors(now, slopes(error, at.end), weight, at, SCALE if experts else LOSS_SCALE, fit, block)

@@ -85,20 +85,20 @@ def _costs(costs: Sequence[PointCosts], points: NDArray[np.int64]) -> PointCosts
 
 
 def _part(parts: Sequence[PartCosts]) -> PartCosts:
-    made: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     for f in fields(PartCosts):
         values = [getattr(p, f.name) for p in parts]
         if isinstance(values[0], dict):
-            made[f.name] = {key: np.concatenate([v[key] for v in values]) for key in values[0]}
+            columns[f.name] = {key: np.concatenate([v[key] for v in values]) for key in values[0]}
         else:
-            made[f.name] = np.concatenate(values)
-    return PartCosts(**made)
+            columns[f.name] = np.concatenate(values)
+    return PartCosts(**columns)
 
 
 def _spread(each: Sequence[StackCosts], times: NDArray[np.int64]) -> StackCosts:
     """Costs whose fields are arrays, each group's value as often as it has points or runs."""
-    made: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     for f in fields(StackCosts):
         values = [getattr(sc, f.name) for sc in each]
-        made[f.name] = values[0] if f.name == "basis" else np.repeat(np.array(values, np.float64), times)
-    return StackCosts(**made)
+        columns[f.name] = values[0] if f.name == "basis" else np.repeat(np.array(values, np.float64), times)
+    return StackCosts(**columns)

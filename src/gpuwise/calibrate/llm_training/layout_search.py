@@ -27,7 +27,7 @@ TENSOR, CONTEXT, PIPELINE, MICRO = (1, 2, 4, 8), (1, 2, 4, 8), (1, 2, 4, 8, 16),
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class TunedRun:
     """A tuned run: everything but the layout."""
 
     architecture: Architecture
@@ -42,7 +42,7 @@ class Job:
     packed_document_len: int | None = None
 
 
-def best_layout(job: Job) -> tuple[Strategy, float]:
+def best_layout(job: TunedRun) -> tuple[Strategy, float]:
     """The fastest layout that fits, and its step seconds. Raises UnpredictableError when none does."""
     candidates = list(_candidates(job))
     exact = [s for s in candidates if s.accumulation == job.accumulation] if job.accumulation > 1 else []
@@ -61,7 +61,7 @@ def best_layout(job: Job) -> tuple[Strategy, float]:
     return candidates[best], float(seconds[best])
 
 
-def _candidates(job: Job) -> Iterator[Strategy]:
+def _candidates(job: TunedRun) -> Iterator[Strategy]:
     arch, n = job.architecture, job.cluster.n_accelerators
     base = Strategy(
         precision=job.precision, stack="megatron-core", sharding="zero1", lora_rank=job.lora_rank, cuda_graphs=job.cuda_graphs

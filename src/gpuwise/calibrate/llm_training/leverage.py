@@ -41,13 +41,13 @@ class Range:
 def slopes(error: Callable[[F64], F64], end: F64) -> F64:
     """[R, C] derivative of ``error`` (log(predicted / measured) of each row) at ``end``, inwards of the range."""
     base = error(end)
-    found = np.zeros((len(base), len(end)))
+    slope = np.zeros((len(base), len(end)))
     for i, share in enumerate(end):
         step = -STEP if share > 0.5 else STEP
         moved = end.copy()
         moved[i] += step
-        found[:, i] = (error(moved) - base) / step
-    return found
+        slope[:, i] = (error(moved) - base) / step
+    return slope
 
 
 def unseen_errors(error: F64, slope: F64, weight: F64, at: Range, scale: float, fit: B1, model: Sequence[object]) -> F64:
@@ -63,13 +63,13 @@ def unseen_errors(error: F64, slope: F64, weight: F64, at: Range, scale: float, 
     prior = at.pull**2 / (1 + pulled / scale**2)
     jacobian = slope[:, moves] * np.sqrt(trusted)[:, None]
     inverse = np.linalg.inv(jacobian[fit].T @ jacobian[fit] + np.diag(prior[moves]))
-    found = error.copy()
+    unseen = error.copy()
     for name in dict.fromkeys(model):
-        own = fit & np.array([m == name for m in model])
-        if own.any():
-            leverage, direction = np.linalg.eigh(jacobian[own] @ inverse @ jacobian[own].T)
+        of_model = fit & np.array([m == name for m in model])
+        if of_model.any():
+            leverage, direction = np.linalg.eigh(jacobian[of_model] @ inverse @ jacobian[of_model].T)
             leverage = np.clip(leverage, 0.0, LARGEST_LEVERAGE)
             stretch = np.sqrt((1 + leverage) / (1 - leverage))
-            root = np.sqrt(trusted[own])
-            found[own] = direction @ (stretch * (direction.T @ (root * error[own]))) / root
-    return found
+            root = np.sqrt(trusted[of_model])
+            unseen[of_model] = direction @ (stretch * (direction.T @ (root * error[of_model]))) / root
+    return unseen

@@ -235,13 +235,13 @@ def _architecture(r: dict[str, Any]) -> Architecture:
     name = r["model"]
     if name.lower().startswith(HYBRID):
         raise _Unstated("linear or sparse attention without analytic form")
-    known = CATALOGUE.get(name)
-    if known is None and not name.startswith(("gpt", "mpt", "llama", "nemotron-8b", "gpt3")):
-        known = name
-    if known is not None:
+    model_id = CATALOGUE.get(name)
+    if model_id is None and not name.startswith(("gpt", "mpt", "llama", "nemotron-8b", "gpt3")):
+        model_id = name
+    if model_id is not None:
         from gpuwise.facts.models.catalogue import find_model
 
-        arch = find_model(known)
+        arch = find_model(model_id)
         if not math.isnan(r["n_layers"]) and int(r["n_layers"]) != arch.n_layers:
             arch = replace(arch, n_layers=int(r["n_layers"]), prediction_layers=0, published_parameters=None)
             if arch.moe is not None and "dense_layers=1" in r["notes"]:

@@ -73,7 +73,7 @@ def is_check(row: LlmRow) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class RunGroup:
     """Rows that share a model, a system, a sequence length and everything that is no column, evaluated together.
 
     ``rows`` are positions in the table; ``costs`` do not depend on the stack's fitted costs, so a fit reuses them.
@@ -90,7 +90,7 @@ class Group:
         return step_times(self.architecture, self.system, self.costs, self.columns, self.point_index, stack_costs).step_s
 
 
-def build_groups(rows: Sequence[LlmRow]) -> tuple[list[Group], dict[int, str]]:
+def build_groups(rows: Sequence[LlmRow]) -> tuple[list[RunGroup], dict[int, str]]:
     """Groups of every row that can be predicted, and for the others why not."""
     together: dict[tuple[object, ...], list[int]] = {}
     reasons: dict[int, str] = {}
@@ -103,7 +103,7 @@ def build_groups(rows: Sequence[LlmRow]) -> tuple[list[Group], dict[int, str]]:
             base = row.strategy.with_(**{f: getattr(_NEUTRAL, f) for f in _COLUMN_FIELDS})
             key = (row.architecture, row.system, base, row.seq_len, row.packed_document_len)
             together.setdefault(key, []).append(i)
-    groups: list[Group] = []
+    groups: list[RunGroup] = []
     for (arch, system, _, seq_len, document), members in together.items():
         assert isinstance(arch, Architecture) and isinstance(system, System) and isinstance(seq_len, int)
         assert document is None or isinstance(document, int)
@@ -111,7 +111,7 @@ def build_groups(rows: Sequence[LlmRow]) -> tuple[list[Group], dict[int, str]]:
         columns = Columns.from_strategies(strategies)
         try:
             points, index = points_of(columns, seq_len, document)
-            groups.append(Group(tuple(members), arch, system, columns, point_costs(arch, points, system), index))
+            groups.append(RunGroup(tuple(members), arch, system, columns, point_costs(arch, points, system), index))
         except GpuwiseError as error:
             reasons.update(dict.fromkeys(members, error.message[:80]))
     return groups, reasons
@@ -148,7 +148,7 @@ def _label(row: LlmRow) -> str:
     return f"{row.source} experts" if experts and row.source in ("megatron-bridge", "dgxc-benchmarking") else row.source
 
 
-def constant_mfu(rows: Sequence[LlmRow], groups: Sequence[Group], split: Sequence[str]) -> F64:
+def constant_mfu(rows: Sequence[LlmRow], groups: Sequence[RunGroup], split: Sequence[str]) -> F64:
     """Step time had every row of a source, GPU and precision the median MFU of its fit rows (of its check rows where
     there are none: then the baseline has seen them and is flattered)."""
     at_peak = np.full(len(rows), np.nan)

@@ -58,8 +58,8 @@ def kernel_share(residuals: Residuals) -> float:
     as wide as its cell's spread and that share of its kernels'."""
 
     def likelihood(share: float) -> float:
-        found = spreads(residuals, share)
-        width = np.hypot(np.array([found[cell] for cell in residuals.cell]), share * residuals.kernel)
+        by_cell = spreads(residuals, share)
+        width = np.hypot(np.array([by_cell[cell] for cell in residuals.cell]), share * residuals.kernel)
         return float((_weights(residuals) * (-np.log(width) - 1.5 * np.log1p((residuals.log_ratio / width) ** 2 / 2))).sum())
 
     return max(SHARES, key=likelihood)
@@ -72,29 +72,29 @@ def spreads(residuals: Residuals, share: float, least: float = LEAST_SPREAD) -> 
     stack = np.array([s for s, _ in residuals.cell])
     several = np.array([many for _, many in residuals.cell])
     experts = np.char.endswith(stack, EXPERTS)
-    found: dict[Cell, float] = {}
+    by_cell: dict[Cell, float] = {}
     for kind in (experts, ~experts):
         if not kind.any():
             continue
         needed = np.sqrt(np.maximum((error / Z80) ** 2 - (share * residuals.kernel) ** 2, 0.0))
         for name in sorted(set(stack[kind])):
             for many in (False, True):
-                own = kind & (stack == name) & (several == many)
-                others = kind & ~own
+                of_cell = kind & (stack == name) & (several == many)
+                others = kind & ~of_cell
                 lent = weight * BORROWED_WEIGHT / max(float(weight[others].sum()), 1e-12)
-                part = np.where(own, weight, np.where(others, lent, 0.0))
-                found[str(name), many] = max(weighted_quantile(needed, part, 0.8), least)
-    return found
+                part = np.where(of_cell, weight, np.where(others, lent, 0.0))
+                by_cell[str(name), many] = max(weighted_quantile(needed, part, 0.8), least)
+    return by_cell
 
 
 def left_out_coverage(residuals: Residuals, share: float, least: float = LEAST_SPREAD) -> float:
     """Share of rows inside their 80 % interval when the widths were found without the row's model."""
     spread = np.empty(len(residuals.model))
     for model in sorted(set(residuals.model)):
-        found = spreads(residuals.without(model), share, least)
-        widest = max(found.values())
+        by_cell = spreads(residuals.without(model), share, least)
+        widest = max(by_cell.values())
         for i in [i for i, m in enumerate(residuals.model) if m == model]:
-            spread[i] = found.get(residuals.cell[i], widest)
+            spread[i] = by_cell.get(residuals.cell[i], widest)
     return float(residuals.inside(spread, share).mean())
 
 

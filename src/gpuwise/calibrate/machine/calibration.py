@@ -89,11 +89,11 @@ def fit_device(records: Sequence[Record], accelerator: Accelerator | None) -> De
 
 def newest(records: Sequence[Record]) -> list[Record]:
     """The last right answer of each measurement, oldest first. Wrong and failed ones teach nothing."""
-    kept: dict[str, Record] = {}
+    by_measurement: dict[str, Record] = {}
     for r in sorted(records, key=lambda r: r.at_s):
         if r.failed is None and r.correct is not False and r.time_s is not None and r.value is not None:
-            kept[r.measurement] = r
-    return sorted(kept.values(), key=lambda r: r.at_s)
+            by_measurement[r.measurement] = r
+    return sorted(by_measurement.values(), key=lambda r: r.at_s)
 
 
 def by_family(records: Sequence[Record], l2_bytes: float = 0.0) -> dict[str, list[Record]]:
@@ -168,9 +168,9 @@ def _predictions(key: str, rows: Sequence[Record], accelerator: Accelerator) -> 
     return time.time_s, time.log_sigma, size[:, None], size.tolist()
 
 
-def corrected_accelerator(accelerator: Accelerator, found: DeviceCoefficients) -> Accelerator:
+def corrected_accelerator(accelerator: Accelerator, coefficients: DeviceCoefficients) -> Accelerator:
     """``accelerator`` as this device was measured."""
-    corrections = {key: f.correction for key, f in found.families.items() if f.correction is not None}
+    corrections = {key: f.correction for key, f in coefficients.families.items() if f.correction is not None}
     return replace(accelerator, name=f"{accelerator.name} (this machine)", corrections=corrections)
 
 
@@ -180,8 +180,8 @@ def corrected_accelerator(accelerator: Accelerator, found: DeviceCoefficients) -
 def save(devices: Sequence[DeviceCoefficients], path: Path | None = None) -> Path:
     """Add ``devices`` to the file, each in place of what it held of that device. It is replaced whole or not at all."""
     path = coefficients_path() if path is None else path
-    kept = {d.device: d for d in load(path)} | {d.device: d for d in devices}
-    document = {"schema": SCHEMA, "devices": [asdict(d) for d in kept.values()]}
+    by_device = {d.device: d for d in load(path)} | {d.device: d for d in devices}
+    document = {"schema": SCHEMA, "devices": [asdict(d) for d in by_device.values()]}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".coefficients-", delete=False, encoding="utf-8") as out:

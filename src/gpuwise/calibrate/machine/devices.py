@@ -16,7 +16,7 @@ SOURCE = "measured on this machine, and what its driver says"
 
 
 def accelerator_from(
-    found: DeviceCoefficients | None,
+    coefficients: DeviceCoefficients | None,
     *,
     name: str,
     vendor: str,
@@ -33,17 +33,17 @@ def accelerator_from(
 
     Raises DataError where nothing was measured or the driver does not say how much memory there is.
     """
-    if found is None or "memory" not in found.rates or len(found.rates) < 2:
+    if coefficients is None or "memory" not in coefficients.rates or len(coefficients.rates) < 2:
         raise DataError(
             f"{name} is not in the catalogue and was not measured",
             hint="run `gpuwise bench --calibrate`: its rates are measured then",
         )
     if not memory_bytes:
         raise DataError(f"the driver does not say how much memory {name} has", hint="name a card of the catalogue with --on")
-    said = None if capability is None else f"{capability[0]}.{capability[1]}"
-    unit = architectures().get(f"sm_{said.replace('.', '')}") if said else None
+    compute_capability = None if capability is None else f"{capability[0]}.{capability[1]}"
+    unit = architectures().get(f"sm_{compute_capability.replace('.', '')}") if compute_capability else None
     link = PCIE_BYTES_PER_S.get(f"{pcie[0]}.0 x{pcie[1]}") if pcie else None
-    rates = {dtype: rate for dtype, rate in found.rates.items() if dtype != "memory"}
+    rates = {dtype: rate for dtype, rate in coefficients.rates.items() if dtype != "memory"}
     return Accelerator(
         id="this-machine",
         name=name,
@@ -55,12 +55,12 @@ def accelerator_from(
         peak_flop_per_s=MappingProxyType(rates),
         memory_bytes=float(memory_bytes),
         memory_type="unknown",
-        memory_bandwidth_bytes_per_s=found.rates["memory"],
+        memory_bandwidth_bytes_per_s=coefficients.rates["memory"],
         l2_bytes=l2_bytes,
         shared_memory_per_unit_bytes=unit.shared_memory_bytes if unit else None,
         registers_per_unit=unit.registers if unit else None,
         max_warps_per_unit=unit.max_warps if unit else None,
-        compute_capability=said,
+        compute_capability=compute_capability,
         tdp_w=power_w,
         form="SoC" if unified_memory else "PCIe",
         pcie_bytes_per_s=link,
@@ -72,28 +72,32 @@ def accelerator_from(
     )
 
 
-def processor_from(found: DeviceCoefficients, known: Cpu | None, cores: int) -> Cpu:
+def processor_from(coefficients: DeviceCoefficients, catalogued: Cpu | None, cores: int) -> Cpu:
     """The processor as measured: the peaks and the bandwidth at which the shares of peak every processor reaches give
     the measured rates. Raises DataError where products or memory were not measured.
     """
-    if "fp32" not in found.rates or "memory" not in found.rates:
+    if "fp32" not in coefficients.rates or "memory" not in coefficients.rates:
         raise DataError("this processor's products and memory were not measured", hint="run `gpuwise bench --device cpu --quick`")
     shares = load_json("cpu")["shares"]
-    base = known or next(iter(cpus().values()))
-    matrix = "bf16" in found.rates and "fp32" in found.rates and found.rates["bf16"] > 2.5 * found.rates["fp32"]
+    base = catalogued or next(iter(cpus().values()))
+    matrix = (
+        "bf16" in coefficients.rates
+        and "fp32" in coefficients.rates
+        and coefficients.rates["bf16"] > 2.5 * coefficients.rates["fp32"]
+    )
     peaks: dict[str, float] = {}
     for dtype in ("fp32", "bf16", "int8"):
-        rate = found.rates.get(dtype)
-        if rate is not None and (dtype == "fp32" or rate > found.rates["fp32"]):
+        rate = coefficients.rates.get(dtype)
+        if rate is not None and (dtype == "fp32" or rate > coefficients.rates["fp32"]):
             kind = "matrix-intel" if matrix and dtype != "fp32" else "product"
             peaks[dtype] = rate / float(shares[kind]["share"])
-    bandwidth = found.rates["memory"] / float(shares["stream"]["share"])
+    bandwidth = coefficients.rates["memory"] / float(shares["stream"]["share"])
     if not all(math.isfinite(v) and v > 0 for v in (*peaks.values(), bandwidth)):
         raise DataError("a measured rate of this processor is not above zero", hint="run `gpuwise bench --device cpu` again")
     return replace(
         base,
         id="this-machine",
-        name=found.name,
+        name=coefficients.name,
         vendor="Intel" if matrix else base.vendor,
         cores=cores,
         efficiency_cores=0,
@@ -106,5 +110,5 @@ def processor_from(found: DeviceCoefficients, known: Cpu | None, cores: int) -> 
         notes="",
         rental=None,
         list_price_usd=None,
-        tdp_w=known.tdp_w if known else None,
+        tdp_w=catalogued.tdp_w if catalogued else None,
     )

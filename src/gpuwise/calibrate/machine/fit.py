@@ -63,15 +63,15 @@ def fit_family(key: str, points: F64, y: F64, groups: Sequence[object], kind_sig
     residual = np.empty(len(y))
     fold = np.random.default_rng(20261122).permutation(len(codes))[group] % min(FOLDS, len(codes))
     for f in range(int(fold.max()) + 1):
-        kept = fold == f
-        found = fit_correction(points[~kept], y[~kept], kind_sigma)
-        residual[kept] = evaluate(found, points[kept])[0] - y[kept]
+        held_out = fold == f
+        correction = fit_correction(points[~held_out], y[~held_out], kind_sigma)
+        residual[held_out] = evaluate(correction, points[held_out])[0] - y[held_out]
     after = _error(residual)
     if not _is_better(residual, -y, group):
         return FamilyFit(key, len(y), len(codes), before, before, bias, None)
     spread = float(np.sqrt(np.mean(residual**2)))
-    found = fit_correction(points, y, kind_sigma, log_sigma=spread)
-    return FamilyFit(key, len(y), len(codes), before, after, bias, found)
+    correction = fit_correction(points, y, kind_sigma, log_sigma=spread)
+    return FamilyFit(key, len(y), len(codes), before, after, bias, correction)
 
 
 def _is_better(residual: F64, plain: F64, group: NDArray[np.int64]) -> bool:
@@ -103,11 +103,11 @@ def fit_correction(points: F64, y: F64, kind_sigma: float, *, log_sigma: float |
             score = -0.5 * float((v * fitted).sum() + np.log(d).sum() + math.log(more)) + prior
             if best is None or score > best[0]:
                 weights = q @ fitted
-                left = noise if log_sigma is None else log_sigma
-                found = Correction(
-                    tuple(map(tuple, points.tolist())), tuple(weights.tolist()), constant**2, shape**2, length, left
+                residual_sigma = noise if log_sigma is None else log_sigma
+                correction = Correction(
+                    tuple(map(tuple, points.tolist())), tuple(weights.tolist()), constant**2, shape**2, length, residual_sigma
                 )
-                best = (score, found)
+                best = (score, correction)
     assert best is not None
     return best[1]
 

@@ -35,13 +35,13 @@ class Trial:
 
     gpu: str
     dtype: str
-    known: bool
-    """The card's own coefficients were in the model."""
+    in_model: bool
+    """The GPU's own coefficients were in the model."""
     n: int
     before: float
     after: float
-    said_before: float | None
-    said_after: float | None
+    expected_before: float | None
+    expected_after: float | None
     """What the calibration itself says of its ``n`` rows, by cross-validation."""
 
     @property
@@ -50,14 +50,14 @@ class Trial:
         return 1.0 - self.after / self.before
 
 
-def trial(rows: GemmRows, gpu: str, dtype: str, n: int, *, known: bool, seed: int = 1) -> Trial:
+def trial(rows: GemmRows, gpu: str, dtype: str, n: int, *, in_model: bool, seed: int = 1) -> Trial:
     """One card and format. Raises DataError where the table does not have them."""
     accelerator = accelerator_of(gpu)
     part = rows.take((rows.gpu == gpu) & (rows.dtype == dtype) & (rows.time_s >= SHORTEST_S))
     if accelerator is None or not len(part):
         raise DataError(f"the table has no {dtype} products on {gpu}", hint="it is ops/gemm.parquet")
     document = copy.deepcopy(load_json("gemm"))
-    if not known:
+    if not in_model:
         for families in document["physics"].values():
             families.pop(accelerator.family, None)
     s = build(accelerator, dtype, document, load_arrays("gemm"))
@@ -67,13 +67,13 @@ def trial(rows: GemmRows, gpu: str, dtype: str, n: int, *, known: bool, seed: in
     rng = np.random.default_rng(seed)
     picked = rng.choice(ours, n, replace=False)
     checked = rng.choice(others, min(5000, len(others)), replace=False)
-    measured, kept = part.take(picked), part.take(checked)
-    y, sigma = _logs(s, measured)
-    truth, _ = _logs(s, kept)
-    fit = fit_family(f"matmul/{dtype}", _points(measured), y, list(zip(measured.n, measured.k, strict=True)), sigma)
-    factor = np.zeros(len(truth)) if fit.correction is None else evaluate_correction(fit.correction, _points(kept))[0]
+    sampled, check_rows = part.take(picked), part.take(checked)
+    y, sigma = _logs(s, sampled)
+    truth, _ = _logs(s, check_rows)
+    fit = fit_family(f"matmul/{dtype}", _points(sampled), y, list(zip(sampled.n, sampled.k, strict=True)), sigma)
+    factor = np.zeros(len(truth)) if fit.correction is None else evaluate_correction(fit.correction, _points(check_rows))[0]
     before, after = (float(np.mean(np.abs(np.expm1(f - truth)))) for f in (np.zeros(len(truth)), factor))
-    return Trial(gpu, dtype, known, n, before, after, fit.before, fit.after)
+    return Trial(gpu, dtype, in_model, n, before, after, fit.before, fit.after)
 
 
 def _points(rows: GemmRows) -> np.ndarray:
@@ -95,21 +95,21 @@ def main(arguments: Sequence[str]) -> int:
     sys.stdout.write("| card | format | own coefficients | products | error before | after | cut | it says of itself |\n")
     sys.stdout.write("|---|---|---|---|---|---|---|---|\n")
     for gpu, dtype in CARDS:
-        for known in (False, True):
+        for in_model in (False, True):
             for n in (20, 50, 200):
-                trials = [trial(rows, gpu, dtype, n, known=known, seed=s) for s in range(seeds)]
+                trials = [trial(rows, gpu, dtype, n, in_model=in_model, seed=s) for s in range(seeds)]
                 before, after = (float(np.mean([getattr(t, f) for t in trials])) for f in ("before", "after"))
-                said = float(np.mean([t.said_after or np.nan for t in trials]))
+                expected_error = float(np.mean([t.expected_after or np.nan for t in trials]))
                 cells = (
                     gpu,
                     dtype,
-                    "in" if known else "taken out",
+                    "in" if in_model else "taken out",
                     n,
                     f"{before:.1%}",
                     f"{after:.1%}",
                     f"{1 - after / before:.0%}",
                 )
-                sys.stdout.write("| " + " | ".join(str(c) for c in cells) + f" | {said:.1%} |\n")
+                sys.stdout.write("| " + " | ".join(str(c) for c in cells) + f" | {expected_error:.1%} |\n")
                 sys.stdout.flush()
     return 0
 

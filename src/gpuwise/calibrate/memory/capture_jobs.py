@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from gpuwise.calibrate.memory.capture_rows import Job
+from gpuwise.calibrate.memory.capture_rows import MemoryJob
 from gpuwise.errors import UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.naming import find_accelerator
@@ -28,12 +28,12 @@ PACKAGES = {
 }
 
 
-def missing_packages(job: Job) -> tuple[str, ...]:
+def missing_packages(job: MemoryJob) -> tuple[str, ...]:
     """What has to be installed before ``job`` can be captured."""
     return tuple(p for p in PACKAGES[job.library] if importlib.util.find_spec(p) is None)
 
 
-def accelerator_of(job: Job) -> Accelerator:
+def accelerator_of(job: MemoryJob) -> Accelerator:
     """The card the job ran on, with the total its source gives."""
     card = find_accelerator(job.gpu)
     if job.total_bytes is None:
@@ -41,7 +41,7 @@ def accelerator_of(job: Job) -> Accelerator:
     return replace(card, memory_bytes=job.total_bytes, memory_visible_bytes=None)
 
 
-def capture_job(job: Job) -> Capture:
+def capture_job(job: MemoryJob) -> Capture:
     """One set-up and two steps of the job, as its source's script runs them. Raises the model's own errors."""
     from gpuwise.calibrate.networks import loops as zoo_loops
     from gpuwise.calibrate.networks import support as zoo_support
@@ -72,7 +72,7 @@ def capture_job(job: Job) -> Capture:
         return capture(program, capability=(major, minor), name=job.model)
 
 
-def _builder(job: Job) -> Callable[[], Any]:
+def _builder(job: MemoryJob) -> Callable[[], Any]:
     from gpuwise.calibrate.networks import loops as zoo_loops
     from gpuwise.calibrate.networks import support as zoo_support
     from gpuwise.calibrate.networks.zoo import TEXT
@@ -94,14 +94,14 @@ def _builder(job: Job) -> Callable[[], Any]:
     )
 
 
-def settled(capture: Capture, job: Job) -> Capture:
+def settled(capture: Capture, job: MemoryJob) -> Capture:
     """``capture`` with the settings of the job's software instead of those it was captured under."""
     return replace(
         capture, settings=replace(capture.settings, torch_version=job.setup.torch, cudnn_benchmark=job.setup.benchmark)
     )
 
 
-def loader_bytes(capture: Capture, job: Job) -> float:
+def loader_bytes(capture: Capture, job: MemoryJob) -> float:
     """What timm's PrefetchLoader reserves beside the step (timm/data/loader.py): it copies and normalises each batch on a
     stream of its own, whose pool nothing else uses, and training and validation have one loader each. In each: the bytes
     of a batch, the batch in fp32, and the one before, still held by the loop. Less the batch the capture holds itself."""
@@ -114,7 +114,7 @@ def loader_bytes(capture: Capture, job: Job) -> float:
     return float(run.peak_reserved_bytes - batch)
 
 
-def predict(capture: Capture, job: Job) -> CapturedMemory:
+def predict(capture: Capture, job: MemoryJob) -> CapturedMemory:
     """Memory of the job on its card."""
     card = accelerator_of(job)
     loading: Loading = "eager" if job.setup.eager_modules else "lazy"

@@ -45,7 +45,7 @@ XMEM = Setup("2.6.0", False, False, True)
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class MemoryJob:
     """One thing to capture and what was measured of it."""
 
     source: str
@@ -99,8 +99,8 @@ def family_of(model: str) -> str:
     name = model.split("/")[-1].lower().split(".")[0]
     for prefix in _PREFIXES:
         name = name.removeprefix(prefix)
-    found = re.match(r"[a-z]+", name)
-    return found[0] if found else name
+    match = re.match(r"[a-z]+", name)
+    return match[0] if match else name
 
 
 CARD_BYTES = 40960 * MIB
@@ -108,13 +108,13 @@ CARD_BYTES = 40960 * MIB
 every batch)."""
 
 
-def _gpumemnet(r: dict[str, Any]) -> list[Job]:
+def _gpumemnet(r: dict[str, Any]) -> list[MemoryJob]:
     """A100 40 GB, fp32 with TF32 convolutions, SGD; image size is the model's own."""
     fake = r["their_fake_total_MB"] * MIB
     skip = "measurement truncated by out-of-memory" if r["oom_suspect"] or fake > CARD_BYTES else ""
     peer = {"naive fake-tensor sum": fake}
     return [
-        Job(
+        MemoryJob(
             "gpumemnet timm",
             r["model"],
             "timm",
@@ -142,7 +142,7 @@ PAPER_MODELS = {
 }
 
 
-def _paper(r: dict[str, Any]) -> list[Job]:
+def _paper(r: dict[str, Any]) -> list[MemoryJob]:
     """Six torchvision networks trained with Adam; language models state no length."""
     name = r["model"].lower()
     model = PAPER_MODELS.get(name, "")
@@ -151,7 +151,7 @@ def _paper(r: dict[str, Any]) -> list[Job]:
     peers = {"naive fake-tensor sum": float(r["faketensor_MiB"]) * MIB} if r["faketensor_MiB"] not in ("", "-") else {}
     peers |= {"Horus": float(r["horus_MiB"]) * MIB} if r["horus_MiB"] not in ("", "-") else {}
     return [
-        Job(
+        MemoryJob(
             "gpumemnet paper",
             model or r["model"],
             "torchvision",
@@ -167,13 +167,13 @@ def _paper(r: dict[str, Any]) -> list[Job]:
     ]
 
 
-def _mlp(r: dict[str, Any]) -> list[Job]:
+def _mlp(r: dict[str, Any]) -> list[MemoryJob]:
     """Perceptrons with Adam on an A100 (NeuroNetGen_scripts/MLP/mlp_next.py)."""
     inputs = re.search(r"input:(\d+)", r["filename"])
     layers = tuple((str(kind).lower(), int(width)) for kind, width, _ in ast.literal_eval(r["layers"]))
     name = "_".join(r["filename"].split("_")[:4])
     return [
-        Job(
+        MemoryJob(
             "gpumemnet mlp",
             name,
             "mlp",
@@ -207,7 +207,7 @@ XMEM_OPTIMIZERS = {"SGD": "sgd-plain"}
 """Inferred: with momentum, convnext_tiny would hold 218 MiB more than its row leaves room for."""
 
 
-def _xmem(r: dict[str, Any]) -> list[Job]:
+def _xmem(r: dict[str, Any]) -> list[MemoryJob]:
     """RTX 3060 12 GB, torch 2.6, fp32; the process's peak as NVML saw it."""
     library, model = XMEM_MODELS.get(r["model"], ("transformers", r["model"]))
     size = str(r["seq_or_image"]).split("x")
@@ -225,7 +225,7 @@ def _xmem(r: dict[str, Any]) -> list[Job]:
     }
     oom = bool(r["real_oom"])
     return [
-        Job(
+        MemoryJob(
             "xmem",
             model,
             library,
@@ -255,7 +255,7 @@ CARDS = {
 VERSIONS = {"pt112": "1.12.0", "pt113": "1.13.0", "pt210": "2.1.0", "pt240": "2.4.0", "pt291": "2.9.1"}
 
 
-def _bounds(r: dict[str, Any]) -> list[Job]:
+def _bounds(r: dict[str, Any]) -> list[MemoryJob]:
     """timm's benchmark.py: a batch that ran and the next larger one that did not (benchmark mode, SGD with momentum)."""
     fails = r["next_larger_batch_that_failed"]
     if not np.isfinite(fails) or r["gpu"] not in CARDS:
@@ -266,7 +266,7 @@ def _bounds(r: dict[str, Any]) -> list[Job]:
     compiled = str(r["dynamo"]).lower() == "true"
     skip = "compiled: inductor's buffers are not captured" if compiled else "" if number else f"unknown torch {r['torch']}"
     return [
-        Job(
+        MemoryJob(
             f"timm bounds {r['mode']}",
             r["model"],
             "timm",
@@ -287,7 +287,7 @@ def _bounds(r: dict[str, Any]) -> list[Job]:
 
 
 _PEAK = {"model": "str", "batch": "float", "measured_peak_GB": "float"}
-TABLES: dict[str, tuple[dict[str, str], Callable[[dict[str, Any]], list[Job]]]] = {
+TABLES: dict[str, tuple[dict[str, str], Callable[[dict[str, Any]], list[MemoryJob]]]] = {
     "gpumemnet_timm_train.csv": (
         {**_PEAK, "measured_MiB": "float", "their_fake_total_MB": "float", "oom_suspect": "float"},
         _gpumemnet,
@@ -333,7 +333,7 @@ SURE_BYTES = 38000 * MIB
 LESS = 0.95
 
 
-def without_contradicted(jobs: list[Job]) -> list[Job]:
+def without_contradicted(jobs: list[MemoryJob]) -> list[MemoryJob]:
     """``jobs`` with rows of GPUMemNet's timm table left out that the table itself contradicts.
 
     Its monitor reads the whole device, so another job's memory can be in a reading (resnetv2_50: 6,929 MiB at batch 8, 3,581
@@ -357,15 +357,15 @@ def without_contradicted(jobs: list[Job]) -> list[Job]:
     ]
 
 
-def read_jobs(folder: Path) -> list[Job] | None:
+def read_jobs(folder: Path) -> list[MemoryJob] | None:
     """Every job of the tables in ``folder``/memory; None when none of them is there."""
-    jobs: list[Job] = []
-    seen = False
-    for name, (wanted, make) in TABLES.items():
-        records = read_records(folder / "memory" / name, wanted)
+    jobs: list[MemoryJob] = []
+    any_table = False
+    for name, (kinds, make) in TABLES.items():
+        records = read_records(folder / "memory" / name, kinds)
         if records is None:
             continue
-        seen = True
+        any_table = True
         for record in records:
             jobs += make(record)
-    return without_contradicted(jobs) if seen else None
+    return without_contradicted(jobs) if any_table else None

@@ -5,7 +5,7 @@ where it did not, and is predicted likewise: its error is 0 or not. The baseline
 carries one (xMem's own predictions, a naive sum of fake tensors).
 
 A capture takes seconds, so a usual run predicts the check rows of :data:`SAMPLE`; ``all_check`` runs every row and says on
-stderr how far it is. Split by model family (:attr:`Job.family`), never by row.
+stderr how far it is. Split by model family (:attr:`MemoryJob.family`), never by row.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from gpuwise.calibrate.memory import capture_jobs as running
-from gpuwise.calibrate.memory.capture_rows import Job, read_jobs
+from gpuwise.calibrate.memory.capture_rows import MemoryJob, read_jobs
 from gpuwise.calibrate.validation import Scores
 from gpuwise.errors import GpuwiseError
 from gpuwise.predict.coefficients import load_json
@@ -45,7 +45,7 @@ PERCEPTRONS = 2
 BORDERLINE = "borderline: the order of allocations decides"
 NOT_SAMPLED = "not sampled (--all-check runs all)"
 BASELINE = ("xMem", "naive fake-tensor sum")
-Capturer = Callable[[Job], Capture]
+Capturer = Callable[[MemoryJob], Capture]
 
 
 def score(folder: Path, all_check: bool, capturer: Capturer = running.capture_job) -> Scores | None:
@@ -82,12 +82,12 @@ def score(folder: Path, all_check: bool, capturer: Capturer = running.capture_jo
     )
 
 
-def measured_of(job: Job) -> float:
+def measured_of(job: MemoryJob) -> float:
     """Bytes, or the verdict."""
     return job.measured_bytes if job.fits is None else RAN if job.fits else OUT_OF_MEMORY
 
 
-def answer(capture: Capture, job: Job) -> float:
+def answer(capture: Capture, job: MemoryJob) -> float:
     """What is predicted of what was measured: process bytes, or the verdict, NaN where it is borderline."""
     memory = running.predict(capture, job)
     if job.fits is None:
@@ -95,30 +95,30 @@ def answer(capture: Capture, job: Job) -> float:
     return {"fits": RAN, "borderline": math.nan}.get(memory.verdict, OUT_OF_MEMORY)
 
 
-def sample(jobs: Sequence[Job]) -> set[int]:
+def sample(jobs: Sequence[MemoryJob]) -> set[int]:
     """Positions of the check rows a usual run predicts, pairs of bounds together."""
     chosen: set[int] = set()
     at = [i for i, j in enumerate(jobs) if j.split == "check" and not j.skip]
-    for source, wanted in SAMPLE.items():
-        for model, batch in wanted:
-            found = [i for i in at if jobs[i].source == source and jobs[i].model == model and batch in (0, jobs[i].batch)]
+    for source, cells in SAMPLE.items():
+        for model, batch in cells:
+            matches = [i for i in at if jobs[i].source == source and jobs[i].model == model and batch in (0, jobs[i].batch)]
             if "bounds" in source:
-                firsts = sorted((i for i in found if jobs[i].fits), key=lambda i: _rank(jobs[i]))[:1]
+                firsts = sorted((i for i in matches if jobs[i].fits), key=lambda i: _rank(jobs[i]))[:1]
                 chosen |= {k for i in firsts for k in (i, i + 1)}
             else:
-                chosen |= set(found[:1])
+                chosen |= set(matches[:1])
     perceptrons = (i for i in at if jobs[i].source == "gpumemnet mlp")
     return chosen | set(sorted(perceptrons, key=lambda i: _rank(jobs[i]))[:PERCEPTRONS])
 
 
-def _rank(job: Job) -> str:
+def _rank(job: MemoryJob) -> str:
     return hashlib.sha256(f"{job.source}/{job.model}/{job.batch}/{job.gpu}/{job.setup.torch}".encode()).hexdigest()
 
 
-def _missing(job: Job) -> str:
+def _missing(job: MemoryJob) -> str:
     packages = running.missing_packages(job)
     return "needs " + " and ".join(packages) if packages else ""
 
 
-def _baseline(job: Job) -> float:
+def _baseline(job: MemoryJob) -> float:
     return next((job.peers[name] for name in BASELINE if name in job.peers), math.nan)

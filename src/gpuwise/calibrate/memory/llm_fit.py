@@ -78,7 +78,7 @@ class Sample:
 
 def samples(rows: Sequence[LlmRow]) -> list[Sample]:
     """Every measured peak that can be predicted."""
-    found: list[Sample] = []
+    fit_samples: list[Sample] = []
     probe = replace(PRIOR, slack=0.01, least_slack=0.01)
     for target in targets(rows):
         if target.metric == "verdict":
@@ -96,8 +96,8 @@ def samples(rows: Sequence[LlmRow]) -> list[Sample]:
         system = system_of(row)
         context = context_bytes(system.accelerator, "eager" if rules.eager_modules else "lazy", cudnn=False) if system else 0.0
         name = (row.source, row.model, row.gpu)
-        found.append(Sample(target, strategy.stack, name, is_check(row), peak, churned, contiguous, float(groups), context))
-    return found
+        fit_samples.append(Sample(target, strategy.stack, name, is_check(row), peak, churned, contiguous, float(groups), context))
+    return fit_samples
 
 
 def fit_stack(group: Sequence[Sample]) -> tuple[float, float | None]:
@@ -108,22 +108,22 @@ def fit_stack(group: Sequence[Sample]) -> tuple[float, float | None]:
     device = any(s.target.metric == "device" for s in loose)
     if not loose:
         return PRIOR.slack, None
-    best, found = np.inf, (PRIOR.slack, None)
+    best, constants = np.inf, (PRIOR.slack, None)
     for each in COMMUNICATORS if device else [0.0]:
         for slack in SLACKS:
             error = float(np.mean([abs(s.log_ratio(slack, each)) for s in loose]))
             if error < best - 1e-9:
-                best, found = error, (round(float(slack), 2), float(each) if device else None)
-    return found
+                best, constants = error, (round(float(slack), 2), float(each) if device else None)
+    return constants
 
 
 def fit_eager(folder: Path) -> tuple[float, float]:
     """(slack, reserved bytes in any job) of eager torch, from the plain vision transformers of GPUMemNet's
     fit rows."""
     probe = replace(PRIOR, slack=0.01, least_slack=0.01)
-    found: list[tuple[float, float, float]] = []
+    points: list[tuple[float, float, float]] = []
     for r in memory.records(folder, "gpumemnet_timm_train.csv"):
-        row = memory.Row("gpumemnet timm", r["gpu"], r["model"], r["measured_peak_GB"] * GIGA, 0.0, "")
+        row = memory.MemoryFigure("gpumemnet timm", r["gpu"], r["model"], r["measured_peak_GB"] * GIGA, 0.0, "")
         if memory.is_check(row):
             continue
         try:
@@ -132,10 +132,10 @@ def fit_eager(folder: Path) -> tuple[float, float]:
             continue
         outside = float(np.broadcast_to(job.context, job.device_total.shape).flat[0])
         allocated, reserve = float(job.allocated.flat[0]), float(job.reserve.flat[0])
-        found.append((row.measured, allocated + outside, reserve / probe.slack))
-    if not found:
+        points.append((row.measured, allocated + outside, reserve / probe.slack))
+    if not points:
         return PRIOR.slack, PRIOR.reserve_bytes
-    measured, fixed, churned = np.array(found).T
+    measured, fixed, churned = np.array(points).T
     errors = {
         (round(float(slack), 2), float(extra)): float(np.mean(np.abs(np.log(measured / (fixed + slack * churned + extra)))))
         for slack in SLACKS
@@ -149,15 +149,15 @@ def job_spreads(folder: Path) -> dict[str, dict[str, float]]:
     scores = memory.score(folder, False)
     if scores is None:
         return {}
-    found: dict[str, dict[str, float]] = {}
+    by_source: dict[str, dict[str, float]] = {}
     for source in sorted(set(scores.source)):
         mask = np.array([s == source and not r for s, r in zip(scores.source, scores.reason, strict=True)])
-        kept = mask & np.array([s == "check" for s in scores.split])
-        mask = kept if kept.sum() >= 4 else mask
+        in_check = mask & np.array([s == "check" for s in scores.split])
+        mask = in_check if in_check.sum() >= 4 else mask
         if mask.any():
             sigma = log_sigma_of(scores.measured[mask], scores.predicted[mask])
-            found[source] = {"log_sigma": max(sigma, 0.003)}
-    return found
+            by_source[source] = {"log_sigma": max(sigma, 0.003)}
+    return by_source
 
 
 def spreads(
@@ -170,19 +170,19 @@ def spreads(
     it is at least as uncertain as the metrics that it contains. One or two constants a stack are fitted on many rows, so fit rows
     flatter no more than check rows.
     """
-    found: dict[str, dict[str, float]] = {stack: {} for stack in ("default", *slack)}
+    by_stack: dict[str, dict[str, float]] = {stack: {} for stack in ("default", *slack)}
     inside: list[str] = []
     for i, metric in enumerate(METRICS):
         rows = [s for s in everything if s.target.metric == metric]
         ratios = np.array([s.log_ratio(slack[s.stack], communicator_bytes) for s in rows])
         residuals = Residuals(ratios, np.zeros(len(rows)), [(s.stack, False) for s in rows], [s.model for s in rows])
         pooled = spreads_of_models(replace(residuals, cell=[("default", False)] * len(rows)), 0.0, LEAST_SPREAD)
-        own = spreads_of_models(residuals, 0.0, LEAST_SPREAD)
-        for stack, widths in found.items():
+        by_cell = spreads_of_models(residuals, 0.0, LEAST_SPREAD)
+        for stack, widths in by_stack.items():
             contained = [widths[m] for m in METRICS[:i]]
-            widths[metric] = own.get((stack, False)) or max([pooled["default", False], *contained])
+            widths[metric] = by_cell.get((stack, False)) or max([pooled["default", False], *contained])
         inside.append(f"{metric} {left_out_coverage(residuals, 0.0, LEAST_SPREAD):.0%} of {len(rows)}")
-    return found, "inside 80 % intervals found without their model: " + ", ".join(inside)
+    return by_stack, "inside 80 % intervals found without their model: " + ", ".join(inside)
 
 
 def refit_spreads(folder: Path) -> None:
@@ -194,9 +194,9 @@ def refit_spreads(folder: Path) -> None:
     everything = samples(rows)
     measured = {s.stack: _fields(stack_memory(s.stack)) for s in everything}
     constants = {**measured, **document["stacks"]}
-    slack = {stack: held["slack"] for stack, held in constants.items() if stack != "default"}
-    found, inside = spreads(everything, slack, document["communicator_bytes"]["eager"])
-    stacks = {name: {**held, "log_sigma": found[name]} for name, held in sorted(constants.items())}
+    slack = {stack: entry["slack"] for stack, entry in constants.items() if stack != "default"}
+    widths, inside = spreads(everything, slack, document["communicator_bytes"]["eager"])
+    stacks = {name: {**entry, "log_sigma": widths[name]} for name, entry in sorted(constants.items())}
     stacks["compiled"]["log_sigma"] = stacks["eager"]["log_sigma"]
     write("memory", {**document, "provenance": {**document["provenance"], "spreads": inside}, "stacks": stacks})
 

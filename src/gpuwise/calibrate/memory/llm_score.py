@@ -74,15 +74,15 @@ def measured_bytes(row: LlmRow) -> float:
 def targets(rows: Sequence[LlmRow]) -> list[Target]:
     """Every number the runs state, in table order: the peak, a reserved figure in the notes, and the
     verdict."""
-    found: list[Target] = []
+    metrics: list[Target] = []
     for i, row in enumerate(rows):
         if math.isfinite(row.memory_bytes):
-            found.append(Target(i, row.source, metric_of(row), measured_bytes(row)))
+            metrics.append(Target(i, row.source, metric_of(row), measured_bytes(row)))
         if match := re.search(r"real_reserved_gib=([0-9.]+)", row.notes):
-            found.append(Target(i, f"{row.source} reserved", "reserved", float(match[1]) * GIB))
+            metrics.append(Target(i, f"{row.source} reserved", "reserved", float(match[1]) * GIB))
         verdict = OUT_OF_MEMORY if row.out_of_memory else RAN
-        found.append(Target(i, f"{row.source} verdict", "verdict", verdict))
-    return found
+        metrics.append(Target(i, f"{row.source} verdict", "verdict", verdict))
+    return metrics
 
 
 # --- prediction ---------------------------------------------------------------------------------------------
@@ -181,11 +181,11 @@ def score(folder: Path, all_check: bool) -> Scores | None:
     rows = read_rows(folder)
     if rows is None:
         return None
-    found = targets(rows)
-    predicted, sigma = np.full(len(found), np.nan), np.full(len(found), np.nan)
-    reasons = [""] * len(found)
+    row_targets = targets(rows)
+    predicted, sigma = np.full(len(row_targets), np.nan), np.full(len(row_targets), np.nan)
+    reasons = [""] * len(row_targets)
     done: dict[int, MemoryColumns] = {}
-    for k, target in enumerate(found):
+    for k, target in enumerate(row_targets):
         row = rows[target.row]
         try:
             strategy, rules = settings(row)
@@ -198,15 +198,15 @@ def score(folder: Path, all_check: bool) -> Scores | None:
             sigma[k] = done[target.row].constants.log_sigma[target.metric]
         except GpuwiseError as error:
             reasons[k] = error.message.split("\n")[0][:80] or "layout not stated"
-    split = ["check" if all_check or is_check(rows[t.row]) else "fit" for t in found]
+    split = ["check" if all_check or is_check(rows[t.row]) else "fit" for t in row_targets]
     return Scores(
-        source=[t.source for t in found],
-        gpu=[rows[t.row].gpu for t in found],
+        source=[t.source for t in row_targets],
+        gpu=[rows[t.row].gpu for t in row_targets],
         split=split,
-        measured=np.array([t.measured for t in found]),
+        measured=np.array([t.measured for t in row_targets]),
         predicted=predicted,
         log_sigma=sigma,
-        baseline=rule_of_thumb(rows, found, split),
+        baseline=rule_of_thumb(rows, row_targets, split),
         reason=reasons,
     )
 
@@ -221,32 +221,32 @@ def thumb_bytes(arch: Architecture, s: Strategy, seq_len: int) -> float:
     parameters = count_parameters(arch).total / (s.tp * s.pp)
     each = 18.0 if s.gradient_dtype == "fp32" else 16.0
     split = {"none": (each, 0.0), "zero1": (each - 12, 12.0), "zero2": (2.0, each - 2)}
-    kept, sharded = split.get(s.sharding, (0.0, each))
-    states = parameters * (2.0 if s.lora_rank else kept + sharded / (s.dp * s.cp))
+    resident, sharded = split.get(s.sharding, (0.0, each))
+    states = parameters * (2.0 if s.lora_rank else resident + sharded / (s.dp * s.cp))
     tokens = s.micro_batch * seq_len / s.cp
     scores = 0.0 if s.fused_attention or s.recompute != "none" else 5 * arch.heads * seq_len / arch.hidden
     per_token = 2.0 if s.recompute == "full" else (34 + scores) / s.tp
     return states + tokens * arch.hidden * arch.n_layers / s.pp * per_token * min(s.pp, s.accumulation)
 
 
-def rule_of_thumb(rows: Sequence[LlmRow], found: Sequence[Target], split: Sequence[str]) -> F64:
+def rule_of_thumb(rows: Sequence[LlmRow], row_targets: Sequence[Target], split: Sequence[str]) -> F64:
     """The rule of thumb for every target, scaled by the median of measured / rule over the source's fit rows
     (over its check rows where there are none: then the baseline has seen them and is flattered)."""
-    thumb = np.full(len(found), np.nan)
-    for k, target in enumerate(found):
+    thumb = np.full(len(row_targets), np.nan)
+    for k, target in enumerate(row_targets):
         row = rows[target.row]
         if row.architecture is not None and row.strategy is not None:
             thumb[k] = thumb_bytes(row.architecture, row.strategy, row.seq_len)
-    measured = np.array([t.measured for t in found])
-    sources = np.array([t.source for t in found], dtype=object)
+    measured = np.array([t.measured for t in row_targets])
+    sources = np.array([t.source for t in row_targets], dtype=object)
     is_fit = np.array([p == "fit" for p in split])
-    out = np.full(len(found), np.nan)
-    for source in sorted({t.source for t in found if t.metric != "verdict"}):
+    out = np.full(len(row_targets), np.nan)
+    for source in sorted({t.source for t in row_targets if t.metric != "verdict"}):
         mask = (sources == source) & np.isfinite(thumb)
-        seen = mask & is_fit if (mask & is_fit).any() else mask
-        if seen.any():
-            out[mask] = thumb[mask] * float(np.median(measured[seen] / thumb[seen]))
-    for k, target in enumerate(found):
+        sample = mask & is_fit if (mask & is_fit).any() else mask
+        if sample.any():
+            out[mask] = thumb[mask] * float(np.median(measured[sample] / thumb[sample]))
+    for k, target in enumerate(row_targets):
         system = system_of(rows[target.row]) if target.metric == "verdict" else None
         if system is not None and math.isfinite(thumb[k]):
             out[k] = RAN if thumb[k] <= system.accelerator.memory_bytes else OUT_OF_MEMORY

@@ -45,7 +45,7 @@ TRUNCATED = "measurement truncated by out-of-memory"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class MemoryFigure:
     """One measured number; ``group`` decides the split (a model, never a row)."""
 
     source: str
@@ -58,7 +58,7 @@ class Row:
 
 def score(folder: Path, all_check: bool) -> Scores | None:
     """Predict every row of the tables in ``folder``/memory; None when there is none."""
-    rows = [read(r) for name, (_, read) in TABLES.items() for r in records(folder, name)]
+    rows = [reader(r) for name, (_, reader) in TABLES.items() for r in records(folder, name)]
     if not rows:
         return None
     split = ["check" if all_check or is_check(r) else "fit" for r in rows]
@@ -80,30 +80,30 @@ def records(folder: Path, name: str) -> list[dict[str, Any]]:
     return read_records(folder / "memory" / name, TABLES[name][0]) or []
 
 
-def is_check(row: Row) -> bool:
+def is_check(row: MemoryFigure) -> bool:
     """A third of a source's models are kept from the fit."""
     return hashlib.sha256(f"{row.source}/{row.group}".encode()).digest()[0] % 3 == 0
 
 
-def _medians(rows: Sequence[Row], split: Sequence[str]) -> F64:
+def _medians(rows: Sequence[MemoryFigure], split: Sequence[str]) -> F64:
     """The median of the fit rows of each row's source (of all its rows where there are none)."""
     out = np.full(len(rows), np.nan)
     sources = np.array([r.source for r in rows], dtype=object)
     measured, is_fit = np.array([r.measured for r in rows]), np.array([s == "fit" for s in split])
     for source in sorted(set(sources)):
         mask = sources == source
-        seen = mask & is_fit if (mask & is_fit).any() else mask
-        out[mask] = np.median(measured[seen])
+        sample = mask & is_fit if (mask & is_fit).any() else mask
+        out[mask] = np.median(measured[sample])
     return out
 
 
-def _row(source: str, gpu: str, group: str, measured: float, predict: Callable[[], float]) -> Row:
+def _row(source: str, gpu: str, group: str, measured: float, predict: Callable[[], float]) -> MemoryFigure:
     """A row with its prediction, or with the reason why there is none."""
     try:
-        return Row(source, gpu, group, measured, predict(), "")
+        return MemoryFigure(source, gpu, group, measured, predict(), "")
     except GpuwiseError as error:
         reason = error.reason if isinstance(error, UnpredictableError) else error.message.split("\n")[0][:80]
-        return Row(source, gpu, group, measured, float("nan"), reason)
+        return MemoryFigure(source, gpu, group, measured, float("nan"), reason)
 
 
 # --- transformers -------------------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ def _system(name: str) -> System:
 # --- tables -------------------------------------------------------------------------------------------------
 
 
-def _timm(r: dict[str, Any]) -> Row:
+def _timm(r: dict[str, Any]) -> MemoryFigure:
     """GPUMemNet: fp32, momentum, A100 40 GB, all CUDA modules loaded at start."""
 
     def predict() -> float:
@@ -214,20 +214,20 @@ def mlp_bytes(layers: Sequence[tuple[str, int, int]], inputs: int, batch: int, a
     activation's output, a dropout's output with its mask of one byte an element.
     """
     parameters = sum(p for _, _, p in layers)
-    kept = float(inputs)
+    saved_floats = float(inputs)
     for i, (kind, outputs, _) in enumerate(layers):
         following = layers[i + 1][0] if i + 1 < len(layers) else ""
         if kind == "dropout":
-            kept += 1.25 * outputs
+            saved_floats += 1.25 * outputs
         elif kind == "linear":
-            kept += outputs * (following == "batch_normalization")
+            saved_floats += outputs * (following == "batch_normalization")
         elif kind != "batch_normalization":
-            kept += outputs
+            saved_floats += outputs
     outside = context_bytes(accelerator, "eager", cudnn=False)
-    return outside + library_workspace_bytes(accelerator) + 20.0 * parameters + 4.0 * batch * kept
+    return outside + library_workspace_bytes(accelerator) + 20.0 * parameters + 4.0 * batch * saved_floats
 
 
-def _mlp(r: dict[str, Any]) -> Row:
+def _mlp(r: dict[str, Any]) -> MemoryFigure:
     def predict() -> float:
         layers = ast.literal_eval(r["layers"])
         inputs = re.search(r"input:(\d+)", r["filename"])
@@ -240,7 +240,7 @@ def _mlp(r: dict[str, Any]) -> Row:
     return _row("gpumemnet mlp", "A100 40GB", group, r["measured_peak_GB"] * GIGA, predict)
 
 
-def _paper(r: dict[str, Any]) -> Row:
+def _paper(r: dict[str, Any]) -> MemoryFigure:
     def predict() -> float:
         if re.match("bert|gpt|xlnet", r["model"], re.IGNORECASE):
             raise UnpredictableError("sequence length not stated")
@@ -272,7 +272,7 @@ def hub_model(name: str) -> Architecture:
 XMEM_OPTIMIZERS = {"SGD": "sgd", "Adam": "adamw", "AdamW": "adamw", "Adafactor": "adafactor"}
 
 
-def _xmem(r: dict[str, Any]) -> Row:
+def _xmem(r: dict[str, Any]) -> MemoryFigure:
     """Hugging Face models in fp32; the process's NVML peak on an RTX 3060."""
 
     def predict() -> float:
@@ -304,7 +304,7 @@ TIMM_GPUS = {
 }
 
 
-def _bounds(r: dict[str, Any]) -> Row:
+def _bounds(r: dict[str, Any]) -> MemoryFigure:
     """The largest batch that fits; inside the measured bounds counts as the batch that was seen to fit."""
 
     def predict() -> float:
@@ -339,7 +339,7 @@ def largest_batch(arch: Architecture, system: System, *, fused: bool) -> float:
     return max(1.0, float(np.floor(512 + (usable - sizes[0]) / per_image)))
 
 
-def _lambda(r: dict[str, Any]) -> Row:
+def _lambda(r: dict[str, Any]) -> MemoryFigure:
     def predict() -> float:
         raise UnpredictableError("batch not stated")
 
@@ -355,7 +355,7 @@ def _named(text: str) -> Accelerator:
         return replace(_system("A10").accelerator, id="", family="", compute_units=None)
 
 
-def _context(r: dict[str, Any]) -> Row:
+def _context(r: dict[str, Any]) -> MemoryFigure:
     """MiB that a process takes outside torch's allocator."""
 
     def predict() -> float:
@@ -371,7 +371,7 @@ def _context(r: dict[str, Any]) -> Row:
 
 
 _PEAK = {"model": "str", "measured_peak_GB": "float"}
-TABLES: dict[str, tuple[dict[str, str], Callable[[dict[str, Any]], Row]]] = {
+TABLES: dict[str, tuple[dict[str, str], Callable[[dict[str, Any]], MemoryFigure]]] = {
     "gpumemnet_mlp_train.csv": ({**_PEAK, "batch": "float", "filename": "str", "layers": "str"}, _mlp),
     "gpumemnet_timm_train.csv": ({**_PEAK, "batch": "float", "gpu": "str", "oom_suspect": "float"}, _timm),
     "gpumemnet_paper_table.csv": ({**_PEAK, "batch": "float", "gpu": "str"}, _paper),

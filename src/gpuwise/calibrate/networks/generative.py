@@ -53,9 +53,9 @@ def vae(width: int = 32, latent: int = 64) -> Network:
         module = VariationalAutoencoder(width, latent)
 
     def loss(out: Any, batch: int) -> Tensor:
-        made, x, mean, logvar = out
+        reconstruction, x, mean, logvar = out
         divergence = -0.5 * (1 + logvar - mean**2 - logvar.exp()).sum(dim=1).mean()
-        return F.mse_loss(made, x, reduction="sum") / batch + divergence
+        return F.mse_loss(reconstruction, x, reduction="sum") / batch + divergence
 
     return Network(module, _images(3, 32), loss)
 
@@ -106,13 +106,13 @@ def gan(width: int = 32, latent: int = 64) -> Network:
         judged = F.binary_cross_entropy_with_logits
 
         def step() -> Any:
-            made = module.generator(torch.randn(batch, module.latent, 1, 1, device=DEVICE))
+            images = module.generator(torch.randn(batch, module.latent, 1, 1, device=DEVICE))
             first.zero_grad()
-            on_real, on_made = module.discriminator(real), module.discriminator(made.detach())
-            (judged(on_real, torch.ones_like(on_real)) + judged(on_made, torch.zeros_like(on_made))).backward()
+            on_real, on_images = module.discriminator(real), module.discriminator(images.detach())
+            (judged(on_real, torch.ones_like(on_real)) + judged(on_images, torch.zeros_like(on_images))).backward()
             first.step()
             second.zero_grad()
-            answer = module.discriminator(made)
+            answer = module.discriminator(images)
             loss = judged(answer, torch.ones_like(answer))
             loss.backward()
             second.step()
@@ -201,17 +201,17 @@ class DiffusionUNet(nn.Module):
         angles = t[:, None].float() * rates[None]
         t = self.time(torch.cat((angles.sin(), angles.cos()), dim=1))
         x = self.enter(x)
-        kept = []
+        skips = []
         for i, block in enumerate(self.down):
             x = block(x, t)
-            kept.append(x)
+            skips.append(x)
             if i < len(self.shrink):
                 x = self.shrink[i](x)
         x = self.attention(self.middle(x, t))
         for i, block in enumerate(self.up):
             if i:
                 x = F.interpolate(x, scale_factor=2, mode="nearest")
-            x = block(torch.cat((x, kept.pop()), dim=1), t)
+            x = block(torch.cat((x, skips.pop()), dim=1), t)
         return self.leave(F.silu(x))
 
 

@@ -50,9 +50,9 @@ def _activation(kind: str) -> nn.Module:
 
 
 @contextmanager
-def attention_before_torch_2(wanted: bool = True) -> Iterator[None]:
-    """While open, and ``wanted``, timm's attention layers do without torch's fused attention, as before torch 2.0."""
-    if not wanted:
+def attention_before_torch_2(enabled: bool = True) -> Iterator[None]:
+    """While open, and ``enabled``, timm's attention layers do without torch's fused attention, as before torch 2.0."""
+    if not enabled:
         yield
         return
     switch = zoo_support.timm().layers.set_fused_attn
@@ -64,11 +64,11 @@ def attention_before_torch_2(wanted: bool = True) -> Iterator[None]:
 
 
 @contextmanager
-def attention_in_half(wanted: bool = True) -> Iterator[None]:
-    """While open, and ``wanted``, attention that has no fused kernel stays in its 16 bits, as before torch 2.5 (since then it
+def attention_in_half(enabled: bool = True) -> Iterator[None]:
+    """While open, and ``enabled``, attention that has no fused kernel stays in its 16 bits, as before torch 2.5 (since then it
     is computed in fp32 unless this is allowed)."""
     before = torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()
-    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(wanted or before)
+    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(enabled or before)
     try:
         yield
     finally:
@@ -118,17 +118,17 @@ def loop(
     learned = [p for p in module.parameters() if p.requires_grad]
     options = {} if foreach else {"foreach": False}
     update = OPTIMIZERS[optimizer](learned, **options) if train and optimizer != "none" else None
-    kept: dict[str, Any] = {"inputs": fresh()}
+    state: dict[str, Any] = {"inputs": fresh()}
 
     def forward() -> Any:
         if precision in AUTOCAST:
             with torch.autocast(DEVICE, dtype=AUTOCAST[precision]):
-                return zoo_support.call(module, kept["inputs"])
-        return zoo_support.call(module, kept["inputs"])
+                return zoo_support.call(module, state["inputs"])
+        return zoo_support.call(module, state["inputs"])
 
     def training() -> Any:
         if keeps:
-            kept["inputs"] = fresh()
+            state["inputs"] = fresh()
         if update is not None:
             update.zero_grad(set_to_none=set_to_none)
         outputs = forward()
@@ -138,7 +138,7 @@ def loop(
         else:
             loss = network.loss(outputs, batch)
         if keeps:
-            kept["outputs"], kept["loss"] = outputs, loss
+            state["outputs"], state["loss"] = outputs, loss
         loss.backward()
         if update is not None:
             update.step()
@@ -147,6 +147,6 @@ def loop(
         with torch.no_grad():
             outputs = forward()
             if keeps:
-                kept["outputs"] = outputs
+                state["outputs"] = outputs
 
     return training if train else inference

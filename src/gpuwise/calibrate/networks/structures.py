@@ -340,13 +340,13 @@ class Segmenter(nn.Module):
         self.head = convolution(width, 3, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        kept = []
+        skips = []
         for i, block in enumerate(self.down):
             x = block(self.pool(x) if i else x)
-            kept.append(x)
-        kept.pop()
+            skips.append(x)
+        skips.pop()
         for widen, block in zip(reversed(self.widen), reversed(self.up), strict=True):
-            x = block(torch.cat((widen(x), kept.pop()), dim=1))
+            x = block(torch.cat((widen(x), skips.pop()), dim=1))
         return self.head(x)
 
 

@@ -68,9 +68,9 @@ def image_network(name: str, image_size: int | None) -> Network:
 def torchvision_network(name: str, image_size: int | None) -> Network:
     """A torchvision classifier with its default head."""
     package = torchvision()
-    known = package.models.list_models(module=package.models)
-    if name not in known:
-        raise UnknownNameError("torchvision classifier", name, known)
+    names = package.models.list_models(module=package.models)
+    if name not in names:
+        raise UnknownNameError("torchvision classifier", name, names)
     with torch.device(DEVICE):
         module = package.models.get_model(name)
     return classifier(module, image_size or (299 if name == "inception_v3" else 224), 3)

@@ -171,8 +171,8 @@ class _AdaptiveLoss(nn.Module):
         self.weights = nn.ParameterList(t.weight for t in embedding.tables)
         self.biases = nn.ParameterList(nn.Parameter(torch.empty(high - low)) for low, high in clusters)
         self.choice = nn.Linear(embedding.width, len(clusters) - 1)
-        own = nn.Parameter(torch.empty(embedding.width, embedding.width))
-        self.projections = nn.ParameterList([own, *(p.weight for p in embedding.projections[1:])] if self.divide > 1 else [])
+        first = nn.Parameter(torch.empty(embedding.width, embedding.width))
+        self.projections = nn.ParameterList([first, *(p.weight for p in embedding.projections[1:])] if self.divide > 1 else [])
         words = embedding.edges[-1]
         self.shares = [math.log(high / low) / (math.log(words) + 0.5772) for low, high in clusters[1:]]
 

@@ -286,6 +286,6 @@ def _network(name: str, source: str, training: bool, image_size: int | None, seq
             mask=t.mask,
             one_expert=t.one_expert,
         )
-    own = OWN[name]
-    module = importlib.import_module(f"gpuwise.calibrate.networks.{own.module}")
-    return getattr(module, own.builder)(**{**own.options, **options})
+    entry = OWN[name]
+    module = importlib.import_module(f"gpuwise.calibrate.networks.{entry.module}")
+    return getattr(module, entry.builder)(**{**entry.options, **options})

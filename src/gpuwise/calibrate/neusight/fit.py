@@ -35,7 +35,7 @@ ALIGNED_SHARE = 0.965
 GPUs."""
 
 
-class Group(NamedTuple):
+class ProductGroup(NamedTuple):
     """Products of one GPU: ``shapes`` and measured seconds [R]."""
 
     accelerator: Accelerator
@@ -144,10 +144,10 @@ _BOUNDS = {
 }
 
 
-def product_groups(rows: OpRows, site: int) -> list[Group]:
+def product_groups(rows: OpRows, site: int) -> list[ProductGroup]:
     """A sample of the products of each GPU whose shape falls in half ``site``."""
     picker = np.random.default_rng(7)
-    out: list[Group] = []
+    out: list[ProductGroup] = []
     usable = (rows.measured_s > SHORTEST_S) & (rows.site == site)
     for name in sorted(set(rows.gpu)):
         accelerator = accelerator_of(name)
@@ -157,7 +157,7 @@ def product_groups(rows: OpRows, site: int) -> list[Group]:
                 continue
             index = np.sort(picker.permutation(index)[:ROWS_PER_GROUP])
             shapes = fp32.Shapes(*rows.shape[index].T)
-            out.append(Group(accelerator, op == "bmm", shapes, rows.measured_s[index]))
+            out.append(ProductGroup(accelerator, op == "bmm", shapes, rows.measured_s[index]))
     return out
 
 
@@ -198,7 +198,7 @@ def _fit_products(rows: OpRows, document: dict[str, Any]) -> None:
     document["provenance"]["errors"] = product_errors(rows, document)
 
 
-def _solve_products(groups: list[Group], free: list[tuple[dict[str, Any], str]], document: dict[str, Any]) -> None:
+def _solve_products(groups: list[ProductGroup], free: list[tuple[dict[str, Any], str]], document: dict[str, Any]) -> None:
     """Put into the ``free`` entries of ``document`` what makes the times of ``groups``."""
     bounds = np.log([_BOUNDS.get(name, (1e-6, 10.0)) for _, name in free])
     start = np.clip(np.log([float(t[n]) for t, n in free]), bounds[:, 0] + 1e-6, bounds[:, 1] - 1e-6)
@@ -305,9 +305,9 @@ def fit_algorithms(groups: list[ConvolutionGroup], document: dict[str, Any]) -> 
         document[name] = dict(start[name])
     document["power_share"] = start["power_share"]
     free = [(document[a], name) for a in ALGORITHMS for name in start[a]] + [(document, "power_share")]
-    seen = {g.accelerator.id for g in groups}
-    free += [(document["relative_rate"], key) for key in sorted(seen)]
-    wide = dict.fromkeys(seen, (0.5, 1.2)) | _CONVOLUTION_BOUNDS
+    accelerator_ids = {g.accelerator.id for g in groups}
+    free += [(document["relative_rate"], key) for key in sorted(accelerator_ids)]
+    wide = dict.fromkeys(accelerator_ids, (0.5, 1.2)) | _CONVOLUTION_BOUNDS
     bounds = np.log([wide.get(name, (1e-2, 1e2)) for _, name in free])
     x0 = np.clip(np.log([float(table[name]) for table, name in free]), bounds[:, 0] + 1e-6, bounds[:, 1] - 1e-6)
 

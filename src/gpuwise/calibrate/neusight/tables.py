@@ -53,8 +53,8 @@ class OpRows:
 def read_ops(folder: Path) -> OpRows | None:
     """The per-operation table; None when it is not in the folder. Raises DataError when it cannot be read."""
     numbers = ("measured_ms", "b", "m", "n", "k", "h", "input_channel", "output_channel", "input_size")
-    wanted = {"gpu": "str", "op": "str"} | dict.fromkeys(numbers, "float")
-    table = read_columns(folder / OPS_FILE, wanted)
+    kinds = {"gpu": "str", "op": "str"} | dict.fromkeys(numbers, "float")
+    table = read_columns(folder / OPS_FILE, kinds)
     if table is None:
         return None
     value = {name: np.nan_to_num(table[name]) for name in numbers}

@@ -52,20 +52,20 @@ def solve(rows: Sequence[PracticeRow]) -> F64:
         penalty = SHRINK * float(np.sum(p[[1, 2, 5]] ** 2)) + SHRINK_SCALE * float(p[3] ** 2) + SHRINK * float(p[4] ** 2)
         return float(np.sum(w * huber)) + penalty
 
-    found = [minimize(loss, np.array(START), method="Powell", options={"maxiter": 4000, "xtol": 1e-4, "ftol": 1e-6})]
+    solutions = [minimize(loss, np.array(START), method="Powell", options={"maxiter": 4000, "xtol": 1e-4, "ftol": 1e-6})]
     second = np.array([*START[:3], -0.05, *START[4:]])
-    found.append(minimize(loss, second, method="Powell", options={"maxiter": 4000, "xtol": 1e-4, "ftol": 1e-6}))
-    return np.asarray(min(found, key=lambda f: f.cost).x, dtype=np.float64)
+    solutions.append(minimize(loss, second, method="Powell", options={"maxiter": 4000, "xtol": 1e-4, "ftol": 1e-6}))
+    return np.asarray(min(solutions, key=lambda f: f.cost).x, dtype=np.float64)
 
 
 def left_out(rows: Sequence[PracticeRow]) -> F64:
     """ln(published / predicted) of each row with its family left out of the fit."""
     out = np.full(len(rows), np.nan)
     for family in {r.run.family for r in rows}:
-        held = np.array([r.run.family == family for r in rows])
-        p = solve([r for r, h in zip(rows, held, strict=True) if not h])
-        part = [r for r, h in zip(rows, held, strict=True) if h]
-        out[held] = np.array([r.slower for r in part]) - predicted(p, part)
+        in_family = np.array([r.run.family == family for r in rows])
+        p = solve([r for r, h in zip(rows, in_family, strict=True) if not h])
+        part = [r for r, h in zip(rows, in_family, strict=True) if h]
+        out[in_family] = np.array([r.slower for r in part]) - predicted(p, part)
     return out
 
 
@@ -85,8 +85,8 @@ def fit(rows: Sequence[PracticeRow]) -> dict[str, Any]:
     classes: dict[str, Any] = {}
     for level in LEVELS:
         # of a plan's own layouts where there are such rows: one that is given holds a team's choices already, and spreads less
-        own = np.array([r.level == level and r.run.how == "best" for r in timed])
-        mine = own if own.any() else np.array([r.level == level for r in timed])
+        of_level = np.array([r.level == level and r.run.how == "best" for r in timed])
+        mine = of_level if of_level.any() else np.array([r.level == level for r in timed])
         sigma[level] = round(sigma_of(residuals[mine], w[mine]), 3)
     for kind, how in sorted({(r.run.scored, r.run.how) for r in timed}):
         mine = np.array([(r.run.scored, r.run.how) == (kind, how) for r in timed])

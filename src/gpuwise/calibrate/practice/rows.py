@@ -61,8 +61,8 @@ class PublishedRun:
         name = self.id.split("/")[0]
         if name.startswith("llama"):
             return re.split(r"[.-]", name)[0]
-        found = FAMILY.match(name)
-        return found.group(1) if found else name.split("-")[0]
+        match = FAMILY.match(name)
+        return match.group(1) if match else name.split("-")[0]
 
     @property
     def scored(self) -> str:

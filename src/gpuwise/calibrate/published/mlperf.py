@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.calibrate.llm_training.layout_search import Job, best_layout
+from gpuwise.calibrate.llm_training.layout_search import TunedRun, best_layout
 from gpuwise.calibrate.published.reference_transformers import CAPTURED
 from gpuwise.calibrate.published.vendor_examples import score_examples
 from gpuwise.calibrate.score_tables import constant_efficiency, joined
@@ -138,7 +138,7 @@ def _unusable(r: dict[str, Any]) -> str:
 
 
 def _row(r: dict[str, Any]) -> _Row:
-    known = {"bert": 512, "llama2_70b_lora": 8192, "llama31_8b": 8192, "llama31_405b": 8192, "gpt3": 2048}
+    seq_len = {"bert": 512, "llama2_70b_lora": 8192, "llama31_8b": 8192, "llama31_405b": 8192, "gpt3": 2048}
     return _Row(
         r["benchmark"],
         r["round"],
@@ -147,7 +147,7 @@ def _row(r: dict[str, Any]) -> _Row:
         int(r["accel_per_node"]) if r["accel_per_node"] > 0 else 8,
         int(r["gbs"]),
         int(r["grad_accum"]) if r["grad_accum"] > 0 else 1,
-        known.get(r["benchmark"], 0),
+        seq_len.get(r["benchmark"], 0),
     )
 
 
@@ -187,14 +187,14 @@ def language_precision(device: Accelerator, benchmark: str, round_: str) -> str:
     return "fp8" if has_fp8 else "fp16" if benchmark == "bert" else "bf16"
 
 
-def _job(row: _Row, cluster: Cluster, precision: str) -> Job:
+def _job(row: _Row, cluster: Cluster, precision: str) -> TunedRun:
     from gpuwise.facts.models.catalogue import find_model
 
     arch, seq = find_model(LANGUAGE_BENCHMARKS[row.benchmark]), row.seq_len
     if row.benchmark == "bert":
         # half the tokens are padding; the head sees the masked ones, at most 76 of 512
         arch, seq = replace(arch, vocab=round(arch.vocab * 76 / 256), published_parameters=None), seq // 2
-    return Job(
+    return TunedRun(
         arch,
         cluster,
         precision,

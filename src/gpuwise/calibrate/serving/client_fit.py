@@ -64,8 +64,8 @@ def fit_clients(folder: Path) -> dict[str, float]:
                 error = round(float(np.median(np.abs(values - 1.0))), 4)
                 errors[f"InferenceX {engine} {metric} check median {label} ({len(values)} rows)"] = error
         offline = [r for r in read_engine_runs(folder) if r.source == f"{engine} throughput" and _of(r, since)]
-        found = _ratios([r for r in [*runs, *offline] if not load_check(r)], front)
-        widths = {metric: round(log_sigma_of(np.ones(len(ratio)), ratio), 3) for metric, ratio in found.items()}
+        ratios = _ratios([r for r in [*runs, *offline] if not load_check(r)], front)
+        widths = {metric: round(log_sigma_of(np.ones(len(ratio)), ratio), 3) for metric, ratio in ratios.items()}
         _write(engine, since, base, front, widths)
     document: dict[str, Any] = load_json("load")
     document["provenance"]["errors"] |= errors
@@ -97,12 +97,12 @@ def _few(runs: list[LoadRun]) -> list[tuple[LoadRun, float]]:
     by_name: dict[str, list[LoadRun]] = defaultdict(list)
     for run in runs:
         by_name[run.name].append(run)
-    found: list[tuple[LoadRun, float]] = []
+    weighted: list[tuple[LoadRun, float]] = []
     for mine in by_name.values():
         ordered = sorted(mine, key=lambda r: (_prompt(r) > 3000, 0 if r.closed is None else r.closed.users))
         some = ordered[:: max(1, len(ordered) // 8)][:_FEW]
-        found += [(r, len(some) ** -0.5) for r in some]
-    return found
+        weighted += [(r, len(some) ** -0.5) for r in some]
+    return weighted
 
 
 def _prompt(run: LoadRun) -> float:
@@ -131,7 +131,7 @@ def _fit(closed: list[tuple[LoadRun, float]], loads: list[LoadRun], base: Front,
             add(part.run, figures, scale * part.weight, lambda _, result, f: predicted(result, f))
         return np.array(out)
 
-    found = [
+    solutions = [
         least_squares(
             residual,
             np.log([{**START, "request_s": one}[n] for n in names]),
@@ -143,7 +143,7 @@ def _fit(closed: list[tuple[LoadRun, float]], loads: list[LoadRun], base: Front,
         )
         for one in STARTS
     ]
-    best = min(found, key=lambda f: float(f.cost))
+    best = min(solutions, key=lambda f: float(f.cost))
     return _with(base, {n: float(f"{v:.4g}") for n, v in zip(names, np.exp(best.x), strict=True)})
 
 
@@ -154,12 +154,12 @@ def _with(base: Front, values: dict[str, float]) -> Front:
 
 def _ratios(runs: list[LoadRun], front: Front) -> dict[str, F64]:
     """Predicted over measured, by metric."""
-    found: dict[str, list[float]] = defaultdict(list)
+    by_metric: dict[str, list[float]] = defaultdict(list)
     for run in runs:
         result = replay(run, front)
         for f in run.figures:
-            found[f.metric.split("_")[0]].append(engine_figure(run, result, f) / f.measured)
-    return {metric: np.array(values) for metric, values in found.items()}
+            by_metric[f.metric.split("_")[0]].append(engine_figure(run, result, f) / f.measured)
+    return {metric: np.array(values) for metric, values in by_metric.items()}
 
 
 def _write(engine: str, since: str, base: Front, front: Front, widths: dict[str, float]) -> None:

@@ -213,8 +213,8 @@ def _group(c: dict[str, NDArray[Any]], at: Sequence[int]) -> list[Generation]:
     tokens = model.tokens(c["height"][i], c["width"][i], c["num_frames"][i])
     batch = np.array([int(c["batch_size"][j]) * model.passes for j in at], np.int64)
     mine = np.full(len(at), max(1, tokens // n))
-    seen = np.full(len(at), mine[0] if model.linear_attention else tokens)
-    times = device_times(model.architecture(), system, EngineConfig(attention=KERNEL), Iterations(batch, mine, seen))
+    kv_tokens = np.full(len(at), mine[0] if model.linear_attention else tokens)
+    times = device_times(model.architecture(), system, EngineConfig(attention=KERNEL), Iterations(batch, mine, kv_tokens))
     degrees = int(c["ulysses_degree"][i]), int(c["ring_degree"][i])
     result: list[Generation] = []
     for k, j in enumerate(at):
@@ -274,13 +274,13 @@ def fit_diffusion(folder: Path) -> dict[str, float]:
         return np.array([g.seconds(costs) / measured[i] for i in rows if (g := parts[i]) is not None])
 
     best = least_squares(lambda x: np.log(ratio(x, learn)), start, bounds=(low, high), loss="soft_l1", f_scale=0.1)
-    kept = [i for i, g in enumerate(parts) if g is not None and is_check(c["model_id"][i])]
+    check_groups = [i for i, g in enumerate(parts) if g is not None and is_check(c["model_id"][i])]
     errors = {
         f"{name} mape ({len(rows)} rows)": round(float(np.mean(np.abs(ratio(best.x, rows) - 1))), 4)
-        for name, rows in (("fit", learn), ("check", kept))
+        for name, rows in (("fit", learn), ("check", check_groups))
         if rows
     }
-    values = ratio(best.x, kept or learn)
+    values = ratio(best.x, check_groups or learn)
     document = {
         "costs": {k: float(f"{v:.4g}") for k, v in zip(names, np.exp(best.x), strict=True)},
         "log_sigma": round(log_sigma_of(np.ones_like(values), values), 3),

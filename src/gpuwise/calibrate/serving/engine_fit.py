@@ -48,11 +48,11 @@ def fit_engine_runs(folder: Path) -> dict[str, float]:
         mine = [r for r in runs if r.source == source and _runs(r)]
         best = _fit([r for r in mine if not load_check(r)], base)
         front = _front(best, base)
-        found = _errors([r for r in mine if load_check(r)], front)
-        for metric, ratio in found.items():
+        ratios = _errors([r for r in mine if load_check(r)], front)
+        for metric, ratio in ratios.items():
             errors[f"{source} {metric} check median ({len(ratio)} rows)"] = round(float(np.median(np.abs(ratio - 1.0))), 4)
         # runs of one configuration alone say too little of others
-        sigma = max(document["spread"]["tpot"], round(log_sigma_of(np.ones(len(found["tpot"])), found["tpot"]), 3))
+        sigma = max(document["spread"]["tpot"], round(log_sigma_of(np.ones(len(ratios["tpot"])), ratios["tpot"]), 3))
         costs = {n: float(f"{getattr(front.costs, n):.4g}") for n in EngineCosts.__dataclass_fields__ if n != "log_sigma"}
         rest = {"request_s": float(f"{front.request_s:.4g}"), "attention_slowdown": base[1]}
         entries.append({"engine": engine, "since": since, "costs": costs, "front": rest, "log_sigma": sigma})
@@ -107,10 +107,10 @@ def _fit(runs: list[LoadRun], base: tuple[float, float]) -> F64:
 
 def _errors(runs: list[LoadRun], front: Front) -> dict[str, F64]:
     """Predicted over measured of every row, by metric."""
-    found: dict[str, list[float]] = defaultdict(list)
+    by_metric: dict[str, list[float]] = defaultdict(list)
     for run in runs:
         result = replay(run, front)
         for f, label in zip(run.figures, engine_labels(run), strict=True):
             metric = "throughput" if "throughput" in label else label.split()[-2]
-            found[metric].append(engine_figure(run, result, f) / f.measured)
-    return {metric: np.array(ratio) for metric, ratio in found.items()}
+            by_metric[metric].append(engine_figure(run, result, f) / f.measured)
+    return {metric: np.array(ratio) for metric, ratio in by_metric.items()}

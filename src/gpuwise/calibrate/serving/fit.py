@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gpuwise.calibrate.coefficient_files import write
 from gpuwise.calibrate.optimizers import least_squares
-from gpuwise.calibrate.serving.predict import Group
+from gpuwise.calibrate.serving.predict import ServingGroup
 from gpuwise.calibrate.serving.rows import ServingRow
 from gpuwise.calibrate.validation import log_sigma_of
 from gpuwise.serve.engine import EngineCosts, version_number
@@ -54,7 +54,7 @@ def is_check(row: ServingRow) -> bool:
     return hashlib.sha256(name.encode()).digest()[0] % 3 == 0
 
 
-def fit_engines(rows: Sequence[ServingRow], groups: Sequence[Group]) -> dict[str, float]:
+def fit_engines(rows: Sequence[ServingRow], groups: Sequence[ServingGroup]) -> dict[str, float]:
     """Fit every engine that has rows, write ``coefficients/inference.json``, return the errors."""
     engines: list[dict[str, Any]] = []
     errors: dict[str, float] = {}
@@ -89,13 +89,13 @@ def fit_engines(rows: Sequence[ServingRow], groups: Sequence[Group]) -> dict[str
     return errors
 
 
-def _versions(groups: Sequence[Group]) -> list[str]:
+def _versions(groups: Sequence[ServingGroup]) -> list[str]:
     """Oldest and newest version among those that say theirs."""
     versions = sorted({g.config.version for g in groups if g.config.version is not None}, key=version_number)
     return [versions[0], versions[-1]] if versions else []
 
 
-def fit_engine(rows: Sequence[ServingRow], groups: Sequence[Group]) -> dict[str, float]:
+def fit_engine(rows: Sequence[ServingRow], groups: Sequence[ServingGroup]) -> dict[str, float]:
     """Costs of one engine by robust least squares on log time; a model counts the same however many rows it
     has."""
     names = list(START)
@@ -120,7 +120,7 @@ def fit_engine(rows: Sequence[ServingRow], groups: Sequence[Group]) -> dict[str,
     return dict(zip(names, np.exp(best.x).tolist(), strict=True))
 
 
-def _model(rows: Sequence[ServingRow], group: Group) -> str:
+def _model(rows: Sequence[ServingRow], group: ServingGroup) -> str:
     arch = rows[group.at[0]].architecture
     assert arch is not None
     return arch.id

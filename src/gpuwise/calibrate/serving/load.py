@@ -223,8 +223,8 @@ _NUMBERS = (*COLUMNS, "kv_tokens", "failed", *_METRICS)
 def _figures(r: dict[str, Any], first: int = 0, last: int | None = None) -> tuple[Figure, ...]:
     if r["saturated"] == "True":
         return (Figure("req_s", 1.0 / r["req_s"]),)
-    found = [Figure(m.removesuffix("_s"), r[m], first, last) for m in _METRICS if math.isfinite(r[m])]
-    return tuple(found)
+    run_figures = [Figure(m.removesuffix("_s"), r[m], first, last) for m in _METRICS if math.isfinite(r[m])]
+    return tuple(run_figures)
 
 
 def _base(r: dict[str, Any], source: str, figures: tuple[Figure, ...], requests: Requests | None) -> LoadRun:

@@ -94,9 +94,9 @@ def _fronts(x: F64) -> list[Front]:
     fronts: list[Front] = []
     for i in range(len(SINCE)):
         at = len(_SHARED) + i * len(_OWN)
-        own = dict(zip(_OWN, values[at : at + len(_OWN)], strict=True))
-        request_s = own.pop("request_s")
-        fronts.append(Front(EngineCosts(**shared, **own), request_s=request_s, attention_slowdown=attention))
+        engine_costs = dict(zip(_OWN, values[at : at + len(_OWN)], strict=True))
+        request_s = engine_costs.pop("request_s")
+        fronts.append(Front(EngineCosts(**shared, **engine_costs), request_s=request_s, attention_slowdown=attention))
     return fronts
 
 
@@ -114,20 +114,20 @@ def parts_of(runs: Sequence[LoadRun]) -> list[Part]:
             cut = np.concatenate([np.arange(s, min(s + _STAGE, len(run.requests))) for s in starts])
             place = {s: i * _STAGE for i, s in enumerate(starts)}
             length = _STAGE
-        kept: list[Figure] = []
+        part_figures: list[Figure] = []
         for f in run.figures:
             cold = f.last == _COLD and len(run.requests) > _COLD
             pooled = f.first == 0 and f.last == len(run.requests) and len(starts) > 1
             if f.metric not in _FITTED or cold or pooled:
                 continue
             first = place[f.first] + (DISTINCT_PROMPTS if length and f.first == 0 else 0)
-            kept.append(replace(f, first=first, last=None if length is None else place[f.first] + length))
+            part_figures.append(replace(f, first=first, last=None if length is None else place[f.first] + length))
         requests = run.requests.select(cut.astype(np.int64))
         gaps = np.diff(requests.arrival_s)
         arrival = np.concatenate([[0.0], np.cumsum(np.minimum(gaps, np.median(gaps) * 20))])
         short = replace(run, requests=replace(requests, arrival_s=arrival))
-        count[run.name] += len(kept)
-        parts.append(Part(short, tuple(kept), 0.0))
+        count[run.name] += len(part_figures)
+        parts.append(Part(short, tuple(part_figures), 0.0))
     return [replace(p, weight=max(count[p.run.name], 1) ** -0.5) for p in parts]
 
 

@@ -17,7 +17,7 @@ F64 = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ServingGroup:
     """Rows (positions in the table) of one model, system and layout; ``decode`` and ``prefill`` are one
     iteration of each row's batch, and the prefill of one prompt. What an engine adds is not in them, so that
     a fit reuses them."""
@@ -38,13 +38,13 @@ class Group:
         return decode + self.per_decode * shared_prefill(self.prefill, costs) / self.config.attention_dp
 
 
-def build_groups(rows: Sequence[ServingRow]) -> tuple[list[Group], dict[int, str]]:
+def build_groups(rows: Sequence[ServingRow]) -> tuple[list[ServingGroup], dict[int, str]]:
     """Groups of the rows that have a layout, and why some of them cannot be predicted."""
     together: dict[tuple[object, ...], list[int]] = {}
     for i, row in enumerate(rows):
         if not row.reason and row.config is not None:
             together.setdefault((row.architecture, row.system, row.config), []).append(i)
-    groups: list[Group] = []
+    groups: list[ServingGroup] = []
     reasons: dict[int, str] = {}
     for at in together.values():
         try:
@@ -54,7 +54,7 @@ def build_groups(rows: Sequence[ServingRow]) -> tuple[list[Group], dict[int, str
     return groups, reasons
 
 
-def _group(rows: Sequence[ServingRow], at: tuple[int, ...]) -> Group:
+def _group(rows: Sequence[ServingRow], at: tuple[int, ...]) -> ServingGroup:
     first = rows[at[0]]
     assert first.architecture is not None and first.system is not None and first.config is not None
     sequences = np.array([rows[i].sequences for i in at], np.int64)
@@ -66,7 +66,7 @@ def _group(rows: Sequence[ServingRow], at: tuple[int, ...]) -> Group:
     prefill = _distinct(first, Iterations(one * first.config.attention_dp, whole, whole))
     shared = np.array([rows[i].prefills for i in at])
     per_decode = np.where(shared, sequences / np.maximum(output, 1.0), 0.0)
-    return Group(
+    return ServingGroup(
         at,
         first.config,
         first.architecture.n_layers,
@@ -77,10 +77,10 @@ def _group(rows: Sequence[ServingRow], at: tuple[int, ...]) -> Group:
     )
 
 
-def _distinct(row: ServingRow, wanted: Iterations) -> DeviceTimes:
+def _distinct(row: ServingRow, iterations: Iterations) -> DeviceTimes:
     """Each distinct iteration once: tables repeat runs."""
     assert row.architecture is not None and row.system is not None and row.config is not None
-    keys = np.column_stack([wanted.sequences, wanted.q_len, wanted.kv_len])
+    keys = np.column_stack([iterations.sequences, iterations.q_len, iterations.kv_len])
     unique, inverse = np.unique(keys, axis=0, return_inverse=True)
     inverse = inverse.reshape(-1)
     few = device_times(row.architecture, row.system, row.config, Iterations(*unique.T))

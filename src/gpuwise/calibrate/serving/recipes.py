@@ -50,10 +50,10 @@ def _kimi_vllm(gpu: str, config: EngineConfig, users: int, prompt: int, output: 
 
 
 def _llama_trtllm(gpu: str, config: EngineConfig, users: int, prompt: int, output: int, measured: str) -> Settings:
-    found = Settings(max_num_batched_tokens=16384, chunked_prefill=False)
+    settings = Settings(max_num_batched_tokens=16384, chunked_prefill=False)
     if (prompt, output) == (1024, 1024) and config.tp < 8:
-        return replace(found, batch_wait_timeout_iters=20, batch_wait_max_tokens_ratio=0.9)
-    return found
+        return replace(settings, batch_wait_timeout_iters=20, batch_wait_max_tokens_ratio=0.9)
+    return settings
 
 
 def _gpt_oss_trtllm(gpu: str, config: EngineConfig, users: int, prompt: int, output: int, measured: str) -> Settings:

@@ -188,8 +188,8 @@ def _inferencex_row(r: dict[str, Any]) -> ServingRow:
     # the table's batch is one worker's, and one data-parallel rank's where attention is split that way
     sequences = int(r["batch_size"]) * config.attention_dp
     config = _as_started(config, r["model_path"])
-    said = r["silicon_data_source"]
-    date = re.search(r"measured=(\d{4}-\d\d-\d\d)", said)
+    data_source = r["silicon_data_source"]
+    date = re.search(r"measured=(\d{4}-\d\d-\d\d)", data_source)
     row = replace(
         base,
         sequences=sequences,
@@ -197,7 +197,7 @@ def _inferencex_row(r: dict[str, Any]) -> ServingRow:
         output=r["osl"],
         prefills=True,
         n_devices=n,
-        client="aiconfigurator" if "aic-auto-gap-analysis" in said else "inferencex",
+        client="aiconfigurator" if "aic-auto-gap-analysis" in data_source else "inferencex",
         date=date[1] if date else "",
     )
     return _filled(row, r["model_path"], r["system"], n, config)
