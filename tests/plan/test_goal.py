@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -134,6 +135,56 @@ def test_megatron_has_no_fused_attention_before_ampere(cluster: str, stack: str 
     goal = make_goal(ARCH, find_cluster(name), Wishes(stack=stack))
     assert all(base.fused_attention is fused for base in goal.bases)
     assert any("without a fused kernel" in said for said in goal.assumed) is not fused
+
+
+@pytest.mark.parametrize(
+    ("stack", "fused"), [("megatron-deepspeed", False), ("megatron-legacy", False), ("vtrain", False), ("megatron-core", True)]
+)
+def test_stacks_that_write_attention_out_do_so_on_any_gpu(stack: str, fused: bool) -> None:
+    goal = make_goal(ARCH, find_cluster("8xA100-80GB-SXM"), Wishes(stack=stack))
+    assert all(base.fused_attention is fused for base in goal.bases)
+
+
+@pytest.mark.parametrize(
+    ("on", "year", "stack", "fused"),
+    [
+        ("48x8xA100-80GB-SXM", None, "megatron-core", True),
+        ("48x8xA100-80GB-SXM", 2023, "megatron-core", True),
+        ("48x8xA100-80GB-SXM", 2022, "megatron-deepspeed", False),
+        ("A100-80GB-SXM", 2022, "eager-fsdp", False),
+        ("64xTPU-v3", 2022, "compiled-fsdp", False),
+    ],
+)
+def test_a_year_runs_the_software_of_its_time(on: str, year: int | None, stack: str, fused: bool) -> None:
+    (base,) = make_goal(ARCH, find_cluster(on), Wishes(year=year, seq_len=2048)).bases
+    assert (base.stack, base.fused_attention) == (stack, fused)
+
+
+def test_bloom_with_the_software_of_its_year_recomputes_every_layer() -> None:
+    """As it did (arXiv 2211.05100 section 3.4, bigscience tr11): without fused attention its activations do not fit."""
+    cluster = find_cluster("48x8xA100-80GB-SXM")
+    wishes = Wishes(seq_len=2048, global_batch=2048, tokens=366e9)
+    today, then = (find_strategies(make_goal(find_model("bloom-176b"), cluster, replace(wishes, year=y))) for y in (None, 2022))
+    old, new = then.ranked[0], today.ranked[0]
+    assert (old.strategy.recompute, old.strategy.sequence_parallel) == ("full", False)
+    assert new.strategy.recompute == "none"
+    assert 1.25 < old.step_time_s.expected / new.step_time_s.expected < 1.6
+
+
+def test_no_software_is_older_than_mixed_precision() -> None:
+    with pytest.raises(InputError, match="2016") as caught:
+        make_goal(ARCH, NODE, Wishes(year=2016))
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("stack", "precision", "form"), [("megatron-deepspeed", "fp16", "fp16"), ("megatron-deepspeed", "bf16", "fp32")]
+)
+def test_deepspeed_accumulates_fp16_gradients_in_fp16(stack: str, precision: str, form: str) -> None:
+    wishes = Wishes(stack=stack, precision=(precision,))
+    assert make_goal(ARCH, find_cluster("8xA100-80GB-SXM"), wishes).bases[0].gradient_dtype == form
+    asked = make_goal(ARCH, find_cluster("8xA100-80GB-SXM"), replace(wishes, gradient_dtype="fp32"))
+    assert asked.bases[0].gradient_dtype == "fp32"
 
 
 def test_odd_clusters_get_a_batch_they_divide() -> None:

@@ -157,6 +157,8 @@ class Training:
     """Software: megatron-core, compiled-fsdp, eager-fsdp, composer, compiled, eager, megatron-deepspeed,
     megatron-legacy, nanotron, deepspeed, torchtune, hf-fsdp, trainer, litgpt, nanogpt, unsloth, hai-llm,
     vtrain."""
+    year: Whole | None = None
+    """The year whose software trains (usual: today's): before 2023 attention was not fused, nor sequence parallel."""
     lora: Annotated[bool, Parameter(negative="")] = False
     """Train low-rank adapters (rank 16) on frozen weights."""
     lora_rank: Whole | None = None
@@ -204,8 +206,8 @@ class Fixed:
     """With full recompute: one layer in this many."""
     context_parallel: str = "ring"
     """How context parallelism exchanges: ring or ulysses."""
-    gradient_dtype: str = "fp32"
-    """Format gradients are accumulated in: fp32, bf16 or fp16."""
+    gradient_dtype: str | None = None
+    """Format gradients are accumulated in: fp32 (usual), bf16 or fp16 (that of DeepSpeed's engine with fp16 weights)."""
     expert_dispatch: str = "deepep"
     """How tokens travel to experts: all-to-all, deepep (one copy to each node) or deepep-fp8."""
     overlap_experts: bool = True
@@ -270,6 +272,7 @@ def wishes_of(training: Training, fixed: Fixed, **more: Any) -> Any:
         half_weights=training.half_weights,
         step_in_backward=training.step_in_backward,
         stack=training.stack,
+        year=training.year,
         lora_rank=(training.lora_rank or LORA_RANK) if adapters else 0,
         lora_targets=DEFAULT_TARGETS if training.lora_targets is None else split_targets(training.lora_targets),
         quantized_base=training.qlora,

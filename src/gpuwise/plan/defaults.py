@@ -14,6 +14,7 @@ from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.plan.space.stack_rules import find_stack_rules
 from gpuwise.units import format_count
+from gpuwise.workload.stack import find_stack
 from gpuwise.workload.transformer.parameters import count_parameters
 
 PRETRAINING_SEQ_LEN = 8192
@@ -119,10 +120,29 @@ FUSED_FROM = 8.0
 cuDNN's (Transformer Engine's user guide). PyTorch's own memory-efficient kernel runs on older ones too."""
 
 
-def has_fused_attention(stack: str, accelerator: Accelerator) -> bool:
-    """Whether ``stack`` has a fused attention kernel on ``accelerator``; unknown capabilities have one."""
+FUSED_SINCE = 2023
+"""Year from which stacks fuse attention: PyTorch 2.0's scaled_dot_product_attention and torch.compile (March 2023,
+pytorch.org/blog/pytorch-2.0-release); FlashAttention (arXiv 2205.14135) in Megatron-LM (--use-flash-attn, January 2023)."""
+FIRST_YEAR = 2017
+"""Mixed precision (arXiv 1710.03740): no stack here trains as it was done before."""
+OLD_STACKS = {
+    "megatron-core": ("megatron-deepspeed", "what large models were trained with before 2023: BLOOM, MT-NLG"),
+    "compiled-fsdp": ("eager-fsdp", "PyTorch before torch.compile"),
+}
+"""What stood for today's usual stacks before :data:`FUSED_SINCE`."""
+
+
+def unfused_attention(stack: str, accelerator: Accelerator, year: int | None = None) -> str:
+    """Why ``stack`` has no fused attention kernel on ``accelerator`` in ``year`` (today's where none is given); empty where it
+    has one, as on devices whose capability is unknown."""
     capability = accelerator.compute_capability
-    return not (stack.startswith("megatron") and capability is not None and float(capability) < FUSED_FROM)
+    if not find_stack(stack).fuses_attention:
+        return f"{stack} has none"
+    if year is not None and year < FUSED_SINCE:
+        return f"of {FUSED_SINCE} and later"
+    if stack.startswith("megatron") and capability is not None and float(capability) < FUSED_FROM:
+        return f"those of {stack} need compute capability {FUSED_FROM}"
+    return ""
 
 
 def default_precision(accelerator: Accelerator) -> tuple[str, str]:
@@ -138,11 +158,19 @@ def default_precision(accelerator: Accelerator) -> tuple[str, str]:
 
 
 def default_stack(
-    arch: Architecture, cluster: Cluster, *, fine_tuning: bool, asked: Mapping[str, int | str | bool] = MappingProxyType({})
+    arch: Architecture,
+    cluster: Cluster,
+    *,
+    fine_tuning: bool,
+    asked: Mapping[str, int | str | bool] = MappingProxyType({}),
+    year: int | None = None,
 ) -> tuple[str, str]:
-    """Software stack and why: the usual one, or where that lacks what was ``asked`` for (fields of a strategy by name) another
-    that has it."""
+    """Software stack and why: the usual one of ``year`` (today's where none is given), or where that lacks what was ``asked`` for
+    (fields of a strategy by name) another that has it."""
     stack, why = _usual_stack(arch, cluster, fine_tuning=fine_tuning)
+    # XLA compiled for TPUs before PyTorch did for GPUs
+    if year is not None and year < FUSED_SINCE and cluster.accelerator.vendor.lower() in ("nvidia", "amd"):
+        return OLD_STACKS[stack]
     if find_stack_rules(stack, adapters=fine_tuning).has(asked):
         return stack, why
     other = next((name for name in STAND_INS[stack] if find_stack_rules(name, adapters=fine_tuning).has(asked)), None)

@@ -10,13 +10,13 @@ from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.plan.defaults import (
-    FUSED_FROM,
+    FIRST_YEAR,
     batch_for_devices,
     default_global_batch,
     default_precision,
     default_seq_len,
     default_stack,
-    has_fused_attention,
+    unfused_attention,
 )
 from gpuwise.units import LARGEST_COUNT, LONGEST_SEQUENCE
 from gpuwise.workload.adapters import DEFAULT_TARGETS, adapted_products
@@ -74,11 +74,14 @@ class Wishes:
     """Weights and gradients in 16 bits, without fp32 copies."""
     step_in_backward: bool = False
     stack: str | None = None
+    year: int | None = None
+    """Year of the software; ``None``: today's."""
     lora_rank: int = 0
     lora_targets: tuple[str, ...] = DEFAULT_TARGETS
     quantized_base: bool = False
     context_parallel: str = "ring"
-    gradient_dtype: str = "fp32"
+    gradient_dtype: str | None = None
+    """``None``: the stack's, fp32 but for DeepSpeed's fp16 engine."""
     expert_dispatch: str = "deepep"
     overlap_ep: bool = True
     cuda_graphs: str = "partial"
@@ -128,6 +131,10 @@ def check_wishes(wishes: Wishes) -> None:
         value = getattr(wishes, name)
         if value is not None and value < 1:
             raise InputError(f"{name.replace('_', ' ')} must be at least 1, not {value}", hint="give a whole number")
+    if wishes.year is not None and wishes.year < FIRST_YEAR:
+        raise InputError(
+            f"no stack here is as old as {wishes.year}", hint=f"give a year from {FIRST_YEAR} on, or leave it out for today's"
+        )
     if not 0.0 < wishes.risk < 1.0:
         raise InputError(f"risk must lie between 0 and 1, not {wishes.risk}", hint="for example 0.1: memory suffices with 90 %")
     if wishes.lora_rank < 0:
@@ -135,8 +142,10 @@ def check_wishes(wishes: Wishes) -> None:
     adapted_products(wishes.lora_targets)
     if wishes.optimizer is not None:
         _known("optimizer", wishes.optimizer)
-    for name in ("context_parallel", "gradient_dtype", "expert_dispatch", "cuda_graphs"):
+    for name in ("context_parallel", "expert_dispatch", "cuda_graphs"):
         _known(name, getattr(wishes, name))
+    if wishes.gradient_dtype is not None:
+        _known("gradient_dtype", wishes.gradient_dtype)
     if wishes.stack is not None:
         _known("stack", wishes.stack)
     for precision in wishes.precision:
@@ -159,7 +168,7 @@ def _check_formats(wishes: Wishes) -> None:
     full = [p for p in wishes.precision if p in ("fp32", "tf32")]
     if full and wishes.half_weights:
         raise InputError(f"16-bit weights with {full[0]} products", hint="leave out --half-weights, or take --precision bf16")
-    if full and wishes.gradient_dtype != "fp32":
+    if full and wishes.gradient_dtype not in (None, "fp32"):
         raise InputError(f"{wishes.gradient_dtype} gradients with {full[0]} products", hint="leave out --gradient-dtype")
     if wishes.gradient_dtype == "fp16" and wishes.precision and not {"fp16", AUTO} & set(wishes.precision):
         raise InputError(f"fp16 gradients with {wishes.precision[0]} products", hint="use --gradient-dtype bf16 or fp32")
@@ -224,7 +233,7 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuni
         assumed.append(f"global batch {global_batch:,} sequences ({why})")
     stack = wishes.stack
     if stack is None:
-        stack, why = default_stack(arch, cluster, fine_tuning=wishes.fine_tuning, asked=wishes.fixed)
+        stack, why = default_stack(arch, cluster, fine_tuning=wishes.fine_tuning, asked=wishes.fixed, year=wishes.year)
         assumed.append(f"stack {stack} ({why})")
     precisions = wishes.precision
     if not precisions:
@@ -247,15 +256,14 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuni
             "they adapt",
             hint="usual ranks are 8 to 256: --lora-rank 16",
         )
-    fused = has_fused_attention(stack, cluster.accelerator)
-    if not fused:
-        assumed.append(f"attention without a fused kernel (those of {stack} need compute capability {FUSED_FROM})")
+    unfused = unfused_attention(stack, cluster.accelerator, wishes.year)
+    if unfused:
+        assumed.append(f"attention without a fused kernel ({unfused})")
     # frozen weights stay in the format of their checkpoint, with nothing to cast
     base = Strategy(
         optimizer=wishes.optimizer or "adamw",
         step_in_backward=wishes.step_in_backward,
         context_parallel=wishes.context_parallel,
-        gradient_dtype=wishes.gradient_dtype,
         expert_dispatch=wishes.expert_dispatch,
         overlap_ep=wishes.overlap_ep,
         cuda_graphs=wishes.cuda_graphs,
@@ -265,10 +273,17 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuni
         quantized_base=wishes.quantized_base,
         stack=stack,
         fused_loss=bool(wishes.fused_loss),
-        fused_attention=fused,
+        fused_attention=not unfused,
     )
-    bases = tuple(_halved(replace(base, precision=p)) if wishes.half_weights else replace(base, precision=p) for p in precisions)
+    formed = [replace(base, precision=p, gradient_dtype=_gradients(wishes, stack, p)) for p in precisions]
+    bases = tuple(_halved(one) if wishes.half_weights else one for one in formed)
     return Goal(arch, cluster, seq_len, global_batch, bases, wishes, tuple(assumed))
+
+
+def _gradients(wishes: Wishes, stack: str, precision: str) -> str:
+    """Format that gradients are accumulated in: as asked, else the stack's."""
+    half = precision == "fp16" and find_stack(stack).half_gradients
+    return wishes.gradient_dtype or ("fp16" if half else "fp32")
 
 
 def _halved(base: Strategy) -> Strategy:

@@ -47,6 +47,10 @@ class Stack:
     ``fa2`` (torch SDPA and flash-attn 2, on every family)."""
     weight_cast_per_micro_batch: bool
     """Weights are cast from fp32 in every forward (autocast without a half-precision copy)."""
+    fuses_attention: bool = True
+    """It has a fused attention kernel; otherwise scores are written out, scaled, masked and normalised (``fused_softmax``)."""
+    half_gradients: bool = False
+    """With fp16 weights gradients are accumulated in fp16 (DeepSpeed's runtime/fp16), unless somebody says otherwise."""
     native_gqa: bool = True
     """Attention reads grouped keys and values as they are; otherwise they are repeated to every query head first."""
     regathers_input: bool = True

@@ -66,6 +66,7 @@ BROKEN: list[tuple[str, Setting, Strategy]] = [
     ),
     ("stack-schedule", _setting(), GOOD.with_(schedule="gpipe")),
     ("sequence", Setting.of(ARCH, NODE, Strategy(), 2049, 64), GOOD),
+    ("stack-sequence", _setting(stack="megatron-deepspeed"), GOOD),
     ("expert-sequence", _setting(MOE), GOOD.with_(sequence_parallel=False)),
     ("stack-sharding", _setting(stack="nanotron"), GOOD.with_(sharding="zero3")),
     ("sharding-pipeline", _setting(), GOOD.with_(sharding="zero3")),

@@ -136,6 +136,10 @@ def sequence(s: Setting, c: Columns) -> Mask:
     return (c.tp > 1) & (c.sequence_parallel > 0) & ~_divides(s.seq_len, c.cp * c.tp)
 
 
+def stack_sequence(s: Setting, c: Columns) -> Mask:
+    return (c.tp > 1) & (c.sequence_parallel > 0) & (not s.stack.sequence_parallel)
+
+
 def layers(s: Setting, c: Columns) -> Mask:
     n, chunks = s.arch.n_layers, c.pp * c.virtual_stages
     # counted as a layer each, embedding and head may have a chunk of their own (Llama 3 405B, arXiv 2407.21783 section 3.3.2)

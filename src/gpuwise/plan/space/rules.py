@@ -160,6 +160,12 @@ SHAPE_RULES: tuple[Rule, ...] = (
         "choose a sequence length that is a multiple of cp x tp, or --no-sequence-parallel",
     ),
     Rule(
+        "stack-sequence",
+        conditions.stack_sequence,
+        "{s.stack_name} has no sequence parallelism",
+        "leave out --sequence-parallel, or use another --stack",
+    ),
+    Rule(
         "expert-sequence",
         conditions.expert_sequence,
         "experts with tensor parallelism need sequence parallelism",

@@ -13,6 +13,7 @@ from gpuwise.plan.goal import Goal
 from gpuwise.plan.space.conditions import Setting
 from gpuwise.plan.space.nearest import nearest_batch, nearest_clusters
 from gpuwise.plan.space.rules import check_strategy
+from gpuwise.plan.space.stack_rules import find_stack_rules
 from gpuwise.plan.space.strategies import Block, Space, advised, blocks, default_space, fixed_space, full_space
 from gpuwise.plan.space.sweep import Candidates, KnownCosts, Sweep, sweep
 from gpuwise.predict.step.training import TrainingEstimate, estimates
@@ -295,6 +296,7 @@ def completed(goal: Goal, base: Strategy) -> Strategy:
         fixed.setdefault("schedule", "interleaved")
     if int(fixed.get("recompute_every", 1)) > 1 or (base.quantized_base and find_stack(base.stack).prepares_quantized):
         fixed.setdefault("recompute", "full")
+    fixed.setdefault("sequence_parallel", find_stack_rules(base.stack).sequence_parallel)
     return base.with_(**fixed)
 
 

@@ -33,6 +33,8 @@ class StackRules:
     module_fqns_per_model_part)."""
     state_groups: bool = False
     """Optimizer states may be sharded over a group of chosen size with ZeRO as well, not only with hybrid sharding."""
+    sequence_parallel: bool = True
+    """Norms and residuals may be split over the tensor ranks (Korthikanti, arXiv 2205.05198)."""
     step_in_backward: bool = True
     """A parameter may be updated as soon as its gradient is there (PyTorch's hooks; not a flat gradient buffer)."""
     offload_with_recompute: bool = False
@@ -59,6 +61,7 @@ class StackRules:
             and (self.tensor or int(asked.get("tp", 1)) == 1)
             and (self.expert or int(asked.get("ep", 1)) == 1)
             and (bool(self.context) or int(asked.get("cp", 1)) == 1)
+            and (self.sequence_parallel or not asked.get("sequence_parallel", False))
             and asked.get("recompute", "none") in self.recomputes
             and (self.recompute_every or int(asked.get("recompute_every", 1)) == 1)
             and (self.offload_activations or not asked.get("offload_activations", False))
@@ -103,13 +106,17 @@ _TRAINER_FSDP = replace(
 )
 
 _MEGATRON_DEEPSPEED = StackRules(
-    "deepspeedai/DeepSpeed runtime/pipe/engine.py: ZeRO-2 and ZeRO-3 are incompatible with its pipeline engine (1F1B)",
+    "deepspeedai/DeepSpeed runtime/pipe/engine.py: ZeRO-2 and ZeRO-3 are incompatible with its pipeline engine (1F1B); "
+    "bigscience-workshop/Megatron-DeepSpeed megatron/arguments.py: --checkpoint-activations of whole layers, "
+    "no sequence parallelism",
     shardings=frozenset({"none", "zero1", "zero2", "zero3"}),
     shardings_with_pipeline=frozenset({"none", "zero1"}),
     schedules=frozenset({"1f1b"}),
     context=frozenset(),
     expert=False,
+    sequence_parallel=False,
     offload_activations=False,
+    recomputes=WHOLE_LAYERS,
 )
 
 STACK_RULES: dict[str, StackRules] = {

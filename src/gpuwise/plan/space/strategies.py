@@ -149,7 +149,7 @@ def full_space(setting: Setting) -> Space:
         virtual_stages=tuple(sorted({*divisors(setting.arch.n_layers), *divisors(setting.arch.n_layers + 2)})),
         cp=degrees,
         ep=divisors(experts),
-        sequence_parallel=(True, False),
+        sequence_parallel=(True, False) if setting.stack.sequence_parallel else (False,),
         schedules=SCHEDULES,
         states=tuple((s, o) for s in SHARDINGS for o in (False, True)),
         activations=(
@@ -174,7 +174,7 @@ def default_space(setting: Setting) -> Space:
         micro_batch=usual_micro_batches(setting.global_batch, largest),
         virtual_stages=tuple(v for v in whole.virtual_stages if v <= 8),
         cp=powers_of_two(min(n, max(setting.seq_len // 2048, 1))),
-        sequence_parallel=(True,),
+        sequence_parallel=whole.sequence_parallel[:1],
         schedules=("1f1b", "interleaved"),
         activations=(
             ("none", 1, False),
