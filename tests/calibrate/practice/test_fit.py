@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -30,7 +31,8 @@ def some_rows() -> list[PracticeRow]:
 def test_coefficients_are_found_again() -> None:
     found = solve(some_rows())
     assert found[0] == pytest.approx(0.3, abs=0.05) and found[3] == pytest.approx(-0.06, abs=0.02)
-    assert np.abs(found[[1, 2, 4, 5]]).max() < 0.1
+    assert np.abs(found[[1, 4, 5]]).max() < 0.1
+    assert found[0] + found[2] == pytest.approx(0.0, abs=0.02)  # nothing is known of adapters: they stay at the tuned level
 
 
 def test_families_left_out_err_by_the_noise() -> None:
@@ -43,6 +45,27 @@ def test_families_left_out_err_by_the_noise() -> None:
 def test_many_rows_of_a_family_weigh_as_their_root() -> None:
     rows = [row("a", i, 0.0) for i in range(9)] + [row("b", 0, 0.0)]
     assert weights(rows).tolist() == pytest.approx([3**-0.5] * 9 + [1.0])
+
+
+def test_a_run_that_is_asked_two_ways_counts_once() -> None:
+    best = row("a", 0, 0.0)
+    layout = replace(best, run=replace(best.run, id="a-0/layout"))
+    assert weights([best, layout, row("b", 0, 0.0)]).tolist() == pytest.approx([0.5, 0.5, 1.0])
+
+
+def test_runs_older_than_fused_attention_are_asked_with_their_year() -> None:
+    def run(name: str, source: str, command: str = "gpuwise plan x") -> PublishedRun:
+        return PublishedRun(f"{name}/best", "dense", "step", 1.0, command, source=source)
+
+    runs = [
+        run("bloom-a", "arXiv 2211.05100 s3"),
+        run("bloom-b", "README"),
+        run("bloom-c", "README", "gpuwise plan x --stack eager"),
+        run("llama1-7b", "arXiv 2302.13971"),
+        run("nanogpt", "README (before FlashAttention)"),
+    ]
+    asked = [r.dated(runs).removeprefix(r.command) for r in runs]
+    assert asked == [" --year 2022", " --year 2022", "", "", " --year 2022"]
 
 
 @pytest.mark.parametrize(

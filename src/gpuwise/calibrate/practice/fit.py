@@ -1,7 +1,9 @@
 """The level of published runs, fitted on them: a handful of coefficients, shrunk, checked on families left out.
 
-Needs scipy. Least Huber loss, nearly that of the median, over ``ln(published / tuned)``; a family's rows weigh less the more
-there are, so that a paper with ten does not count ten times; kinds are shrunk to dense pre-training, the other terms to nothing.
+Needs scipy. Least Huber loss, nearly that of the median, over ``ln(published / tuned)``, each run with the software of its year;
+a family's rows weigh less the more there are, so that a paper with ten does not count ten times, and a run that is asked with
+its own layout and with the published one counts once. Experts are shrunk to dense pre-training; adapters to the tuned level,
+for they are trained with their authors' recipe on one host; the other terms to nothing.
 ``benchmarks/practice.py --fit`` asks the plans and calls :func:`fit`.
 """
 
@@ -37,9 +39,14 @@ def predicted(p: F64, rows: Sequence[PracticeRow]) -> F64:
 
 
 def weights(rows: Sequence[PracticeRow]) -> F64:
-    """One over the fourth root of the rows of a family that ask the same way."""
+    """One over the fourth root of the rows of a family that ask the same way, and over the ways that a run is asked."""
     count = Counter((r.run.family, r.run.how) for r in rows)
-    return np.array([count[r.run.family, r.run.how] ** -0.25 for r in rows])
+    ways = Counter(_run(r) for r in rows)
+    return np.array([count[r.run.family, r.run.how] ** -0.25 / ways[_run(r)] for r in rows])
+
+
+def _run(row: PracticeRow) -> str:
+    return row.run.id.rsplit("/", 1)[0]
 
 
 def solve(rows: Sequence[PracticeRow]) -> F64:
@@ -49,7 +56,8 @@ def solve(rows: Sequence[PracticeRow]) -> F64:
     def loss(p: F64) -> float:
         e = np.abs(y - predicted(p, rows))
         huber = np.where(e < HUBER, e * e / (2 * HUBER), e - HUBER / 2)
-        penalty = SHRINK * float(np.sum(p[[1, 2, 5]] ** 2)) + SHRINK_SCALE * float(p[3] ** 2) + SHRINK * float(p[4] ** 2)
+        kinds = float(p[1] ** 2) + float((p[0] + p[2]) ** 2)
+        penalty = SHRINK * (kinds + float(p[4] ** 2) + float(p[5] ** 2)) + SHRINK_SCALE * float(p[3] ** 2)
         return float(np.sum(w * huber)) + penalty
 
     solutions = [minimize(loss, np.array(START), method="Powell", options={"maxiter": 4000, "xtol": 1e-4, "ftol": 1e-6})]
@@ -77,8 +85,21 @@ def sigma_of(residuals: F64, w: F64) -> float:
     return max(float(np.abs(residuals)[order[at]]) / Z80, LEAST_SIGMA)
 
 
-def fit(rows: Sequence[PracticeRow]) -> dict[str, Any]:
-    """Fit ``rows`` (times and rates; memory is left out), write the coefficients, return the document."""
+def _class(errors: F64, sigma: F64) -> dict[str, Any]:
+    """Figures of the rows of a class from ln(published / predicted) and the spread promised."""
+    ratio = np.exp(-errors)
+    return {
+        "rows": len(errors),
+        "median_error": round(float(np.median(np.abs(ratio - 1))), 3),
+        "median_ratio": round(float(np.median(ratio)), 3),
+        "inside_80": round(float(np.mean(np.abs(errors) <= Z80 * sigma)), 2),
+    }
+
+
+def fit(rows: Sequence[PracticeRow], asked: Sequence[PracticeRow] = ()) -> dict[str, Any]:
+    """Fit ``rows`` (times and rates; memory is left out), write the coefficients, return the document.
+
+    ``asked``: the same runs without the year of their software, judged on the same levels."""
     timed = [r for r in rows if r.run.metric != "mem"]
     p, residuals, w = solve(timed), left_out(timed), weights(timed)
     sigma: dict[str, float] = {}
@@ -88,16 +109,13 @@ def fit(rows: Sequence[PracticeRow]) -> dict[str, Any]:
         of_level = np.array([r.level == level and r.run.how == "best" for r in timed])
         mine = of_level if of_level.any() else np.array([r.level == level for r in timed])
         sigma[level] = round(sigma_of(residuals[mine], w[mine]), 3)
-    for kind, how in sorted({(r.run.scored, r.run.how) for r in timed}):
-        mine = np.array([(r.run.scored, r.run.how) == (kind, how) for r in timed])
-        ratio = np.exp(-residuals[mine])
-        inside = [abs(e) <= Z80 * sigma[r.level] for e, r, m in zip(residuals, timed, mine, strict=True) if m]
-        classes[f"{kind}, {how}"] = {
-            "rows": int(mine.sum()),
-            "median_error": round(float(np.median(np.abs(ratio - 1))), 3),
-            "median_ratio": round(float(np.median(ratio)), 3),
-            "inside_80": round(float(np.mean(inside)), 2),
-        }
+    today = {r.run.id: r.slower for r in asked}
+    as_asked = residuals + np.array([today.get(r.run.id, r.slower) - r.slower for r in timed])
+    for label, errors in (("", residuals), (" (today's software)", as_asked)):
+        for kind, how in sorted({(r.run.scored, r.run.how) for r in timed}):
+            mine = np.array([(r.run.scored, r.run.how) == (kind, how) for r in timed])
+            if not label or np.any(errors[mine] != residuals[mine]):
+                classes[f"{kind}, {how}{label}"] = _class(errors[mine], np.array([sigma[r.level] for r in timed])[mine])
     level = {"dense": p[0], "experts": p[0] + p[1], "adapters": p[0] + p[2]}
     document = {
         "level": {k: round(float(v), 4) for k, v in level.items()},

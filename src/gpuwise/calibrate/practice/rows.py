@@ -9,13 +9,14 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.accelerators import accelerators
+from gpuwise.plan.defaults import FUSED_SINCE
 from gpuwise.predict.practice import RULE_MFU, rate_of, scale_of
 from gpuwise.units import DAY_S, GIB, HOUR_S, TERA
 
@@ -33,6 +34,10 @@ RATES = {
 MEMORY_UNITS = {"GB": 1e9, "GiB": GIB}
 ALLOCATED = ("torchtune",)
 """Sources whose peak is torch's ``max_memory_allocated`` (torchtune ``log_memory_stats``); others say what the GPU needs."""
+ARXIV = re.compile(r"arXiv (\d\d)\d\d\.\d{4,5}")
+"""A paper's number, which begins with its year."""
+UNFUSED = "before FlashAttention"
+"""What the source of a run says whose attention was not fused."""
 FAMILY = re.compile(r"^(llama|phi|deepseek|nemotron|falcon|internlm|mtnlg|megascale|nanogpt|llmc|bloom|tt|lf)")
 """A family is its name's first word; these have sizes or versions in it."""
 Document = dict[str, Any]
@@ -63,6 +68,14 @@ class PublishedRun:
             return re.split(r"[.-]", name)[0]
         match = FAMILY.match(name)
         return match.group(1) if match else name.split("-")[0]
+
+    def dated(self, runs: Sequence[PublishedRun]) -> str:
+        """The command with the year whose software the run had, that of the oldest paper on its family among ``runs``; as it is
+        where none is older than fused attention, or where the command names the software."""
+        years = [2000 + int(found[1]) for r in runs if r.family == self.family and (found := ARXIV.search(r.source))]
+        years += [FUSED_SINCE - 1] * (UNFUSED in self.source)
+        named = not years or min(years) >= FUSED_SINCE or "--stack" in self.command
+        return self.command if named else f"{self.command} --year {min(years)}"
 
     @property
     def scored(self) -> str:
