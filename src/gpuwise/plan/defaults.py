@@ -14,7 +14,7 @@ from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.plan.space.stack_rules import find_stack_rules
 from gpuwise.units import format_count
-from gpuwise.workload.stack import find_stack
+from gpuwise.workload.stack import FUSED_SINCE, find_stack
 from gpuwise.workload.transformer.parameters import count_parameters
 
 PRETRAINING_SEQ_LEN = 8192
@@ -120,9 +120,6 @@ FUSED_FROM = 8.0
 cuDNN's (Transformer Engine's user guide). PyTorch's own memory-efficient kernel runs on older ones too."""
 
 
-FUSED_SINCE = 2023
-"""Year from which stacks fuse attention: PyTorch 2.0's scaled_dot_product_attention and torch.compile (March 2023,
-pytorch.org/blog/pytorch-2.0-release); FlashAttention (arXiv 2205.14135) in Megatron-LM (--use-flash-attn, January 2023)."""
 FIRST_YEAR = 2017
 """Mixed precision (arXiv 1710.03740): no stack here trains as it was done before."""
 OLD_STACKS = {

@@ -12,6 +12,10 @@ from pathlib import Path
 
 from gpuwise.errors import DataError, UnknownNameError
 
+FUSED_SINCE = 2023
+"""Year from which stacks fuse attention: PyTorch 2.0's scaled_dot_product_attention and torch.compile (March 2023,
+pytorch.org/blog/pytorch-2.0-release); FlashAttention (arXiv 2205.14135) in Megatron-LM (--use-flash-attn, January 2023)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stack:

@@ -16,9 +16,9 @@ from typing import Any, cast
 
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.accelerators import accelerators
-from gpuwise.plan.defaults import FUSED_SINCE
 from gpuwise.predict.practice import RULE_MFU, rate_of, scale_of
 from gpuwise.units import DAY_S, GIB, HOUR_S, TERA
+from gpuwise.workload.stack import FUSED_SINCE
 
 TABLE = Path("practice") / "published_runs.csv"
 WHOLE = {"gpu_hours": HOUR_S, "hours": HOUR_S, "days": DAY_S}
