@@ -33,6 +33,11 @@ class WarpAccess:
     sector_ids: Ints
     """(warps, up to 64) distinct sectors, rising, :data:`NOTHING` first."""
 
+    def part(self, first: int, last: int) -> WarpAccess:
+        """Of the warps from ``first`` up to ``last``."""
+        w = slice(first, last)
+        return WarpAccess(self.sectors[w], self.lines[w], self.wavefronts[w], self.tags[w], self.sector_ids[w])
+
 
 def warp_access(addresses: Ints, active: NDArray[np.bool_], size: int) -> WarpAccess:
     """Cost of lanes (warps, 32) that touch ``size`` bytes each at ``addresses``."""

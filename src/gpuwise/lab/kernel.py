@@ -35,6 +35,8 @@ UNROLLED, UNROLL = 64, 4
 """Turns up to which a loop is taken for unrolled whole; by how much others are (what nvcc does unasked)."""
 MOST_WATCHED = 1 << 21
 """Elements of an array up to which races on it are looked for."""
+ACCESS_LANES = 1 << 18
+"""Lanes whose accesses are looked at together, some tens of MB of numpy."""
 GLOBAL_ALIGNMENT = 256
 """cudaMalloc aligns to this."""
 Mask = NDArray[np.bool_]
@@ -230,12 +232,15 @@ class _Machine:
         self.names: dict[str, Any] = {}
         for name, value in arguments.items():
             self.names[name] = self._global(name, value) if isinstance(value, np.ndarray) else value
+        self.accesses: dict[int, list[tuple[Event, NDArray[np.int64], Mask]]] = {}
+        self.access_lanes = 0
         self.broken: list[Mask] = []
         self.continued: list[Mask] = []
 
     def run(self) -> Run:
         with np.errstate(all="ignore"):
             self._block(self.kernel.body, self.whole)
+            self._look_at_accesses()
         self.out.arrays = {n: a.data.reshape(a.shape) for n, a in self.names.items() if isinstance(a, Array) and not a.shared}
         return self.out
 
@@ -647,8 +652,23 @@ class _Machine:
         size = array.data.dtype.itemsize
         lanes = self.timed * WARP
         addresses = (array.base + index.data[:lanes] * size).reshape(-1, WARP)
-        access = warp_access(addresses, real[:lanes].reshape(-1, WARP), size)
-        return real, self._emit(op, real, (*index.source, *source), access, array.name)
+        made = self._emit(op, real, (*index.source, *source), array.name)
+        self.accesses.setdefault(size, []).append((self.out.events[-1], addresses, real[:lanes].reshape(-1, WARP)))
+        self.access_lanes += lanes
+        if self.access_lanes > ACCESS_LANES:
+            self._look_at_accesses()
+        return real, made
+
+    def _look_at_accesses(self) -> None:
+        """What the accesses since the last look cost: all warps of all of them at once."""
+        for size, asked in self.accesses.items():
+            found = warp_access(np.concatenate([a for _, a, _ in asked]), np.concatenate([m for _, _, m in asked]), size)
+            first = 0
+            for event, addresses, _ in asked:
+                event.access = found.part(first, first + len(addresses))
+                first += len(addresses)
+        self.accesses.clear()
+        self.access_lanes = 0
 
     def _load(self, array: Array, index: Lanes, mask: Mask) -> Lanes:
         real, source = self._touch("shared_load" if array.shared else "load", array, index, mask, ())
@@ -704,9 +724,7 @@ class _Machine:
 
     # --- book-keeping ---
 
-    def _emit(
-        self, op: str, mask: Mask, waits: Sequence[int], access: WarpAccess | None = None, array: str = ""
-    ) -> tuple[int, ...]:
+    def _emit(self, op: str, mask: Mask, waits: Sequence[int], array: str = "") -> tuple[int, ...]:
         events = self.out.events
         if len(events) >= MOST_EVENTS or len(events) * len(mask) > MOST_LANE_EVENTS:
             raise InputError(
@@ -714,9 +732,7 @@ class _Machine:
                 hint="check its loops, or give it a smaller problem",
             )
         by_warp = mask.reshape(-1, WARP)
-        events.append(
-            Event(op, self.line, tuple(dict.fromkeys(waits)), np.asarray(by_warp.any(1)), access, int(mask.sum()), array)
-        )
+        events.append(Event(op, self.line, tuple(dict.fromkeys(waits)), np.asarray(by_warp.any(1)), None, int(mask.sum()), array))
         return (len(events) - 1,)
 
     def _find(self, kind: str, text: str) -> None:

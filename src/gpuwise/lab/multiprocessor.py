@@ -78,7 +78,11 @@ class _Multiprocessor:
         warps = blocks * warps_per_block
         running = np.stack([e.warps[:warps] for e in events]) if events else np.zeros((0, warps), bool)
         self.program = [np.flatnonzero(running[:, w]).tolist() for w in range(warps)]
-        self.costs = [_unit_costs(e, warps, c) for e in events]
+        costs = [_unit_costs(e, warps, c) for e in events]
+        units = {unit: at for at, unit in enumerate(dict.fromkeys(unit for unit, _, _ in costs))}
+        self.memory_slot = units.get("memory", 0) * c.schedulers
+        self.costs = [(units[u] * c.schedulers, u in PER_SCHEDULER, interval, latency) for u, interval, latency in costs]
+        self.unit_free = [0.0] * (max(len(units), 1) * c.schedulers)
         self.sectors: list[list[list[int]] | None] = [None] * len(events)
         self.waiting_at: dict[tuple[int, int], list[int]] = {}
         self.expected: dict[tuple[int, int], int] = {}
@@ -89,22 +93,26 @@ class _Multiprocessor:
             if e.op in ("load", "store", "atomic") and e.access is not None:
                 self.sectors[number] = [[s for s in row if s >= 0] for row in e.access.sector_ids[:warps].tolist()]
         self.out = Timing(0.0, 0, defaultdict(float), 0.0, 0.0, 0, 0, [0.0] * blocks)
-        self.l1: dict[tuple[str, int], None] = {}
-        self.seen: set[tuple[str, int]] = set()
+        self.l1: dict[int, None] = {}
+        self.seen: set[int] = set()
+        self.share = {name: 1.0 / max(of, 1.0) for name, of in c.shared_by.items()}
         self.credit: dict[str, float] = {}
         self.l1_capacity = int(c.l1_bytes // SECTOR)
         self.dram_free = self.l2_free = 0.0
 
     def run(self) -> Timing:
-        c, events, costs, width = self.c, self.events, self.costs, self.width
-        n = c.schedulers
+        c, events, costs, width, program = self.c, self.events, self.costs, self.width, self.program
+        n, unit_free = c.schedulers, self.unit_free
         scheduler_free = [0.0] * n
-        unit_free: dict[tuple[str, int], float] = {}
-        done: list[dict[int, tuple[float, str]]] = [{} for _ in self.program]
-        at = [0] * len(self.program)
-        last = [0.0] * len(self.program)
-        left = [sum(1 for w in range(b * width, (b + 1) * width) if self.program[w]) for b in range(self.blocks)]
+        done: list[dict[int, tuple[float, str]]] = [{} for _ in program]
+        at, last, ends = [0] * len(program), [0.0] * len(program), [0.0] * len(program)
+        lengths = [len(p) for p in program]
+        left = [sum(1 for w in range(b * width, (b + 1) * width) if program[w]) for b in range(self.blocks)]
+        waits = [e.waits_for for e in events]
+        op_of = [e.op for e in events]
+        reason = [REASONS.get(e.op, "arithmetic latency") for e in events]
         heap: list[tuple[float, int, str, bool]] = []
+        stalls, spans, push, pop, swap = self.out.stalls, self.out.spans, heapq.heappush, heapq.heappop, heapq.heappushpop
         started = 0
 
         def start(when: float) -> None:
@@ -112,106 +120,124 @@ class _Multiprocessor:
             nonlocal started
             while started < self.blocks:
                 block, started = started, started + 1
-                mine = [w for w in range(block * width, (block + 1) * width) if self.program[w]]
+                mine = [w for w in range(block * width, (block + 1) * width) if program[w]]
                 for w in mine:
                     last[w] = when
-                    heapq.heappush(heap, (when, w, "", False))
+                    push(heap, (when, w, "", False))
                 if mine:
                     return
 
-        def go_on(w: int, when: float, why: str) -> None:
-            """Queue the warp's next instruction for when its operands are there."""
+        def next_of(w: int, when: float, why: str) -> tuple[float, int, str, bool]:
+            """The warp's next instruction, for when its operands are there."""
             got = done[w]
-            for source in events[self.program[w][at[w]]].waits_for:
+            for source in waits[program[w][at[w]]]:
                 result = got.get(source)
                 if result is not None and result[0] > when:
                     when, why = result
-            heapq.heappush(heap, (when, w, why, False))
+            return when, w, why, False
 
         for _ in range(min(c.resident_blocks, self.blocks)):
             start(0.0)
-        stalls, spans, push, pop = self.out.stalls, self.out.spans, heapq.heappush, heapq.heappop
-        while heap:
-            now, w, why, has_unit = pop(heap)
-            number = self.program[w][at[w]]
-            e, s = events[number], w % n
-            unit, interval, latency = costs[number]
+        issued = 0
+        item = pop(heap) if heap else None
+        while item is not None:
+            now, w, why, has_unit = item
+            number, s = program[w][at[w]], w % n
+            unit, per_scheduler, interval, latency = costs[number]
+            by_warp = type(interval) is list
             if not has_unit:  # units serve in the order in which operands are there
-                key = (unit, s if unit in PER_SCHEDULER else 0)
-                begin = max(now, unit_free.get(key, 0.0))
-                unit_free[key] = begin + (interval[w] if isinstance(interval, list) else interval)
+                key = unit + s if per_scheduler else unit
+                free = unit_free[key]
+                begin = free if free > now else now
+                unit_free[key] = begin + (interval[w] if by_warp else interval)  # type: ignore[index, operator]
                 if begin > now:
                     if now > last[w] and why:
                         stalls[why] += now - last[w]
                         last[w] = now
-                    push(heap, (begin, w, "load unit" if unit == "memory" else "unit busy", True))
+                    item = swap(heap, (begin, w, "load unit" if by_warp else "unit busy", True))
                     continue
-            begin = max(now, scheduler_free[s])
+            begin = scheduler_free[s]
+            if begin < now:
+                begin = now
             scheduler_free[s] = begin + 1
             if now > last[w] and why:
                 stalls[why] += now - last[w]
             if begin > now:
                 stalls["not selected"] += begin - now
-            if len(spans) < MOST_SPANS:
+            if issued < MOST_SPANS:
                 spans.append((w, s, begin, number, why if begin > last[w] else ""))
-            self.out.issued += 1
-            if isinstance(interval, list):
-                finish, cause = self._memory(e, number, w, begin + interval[w] - 1, latency)
-                behind = finish - begin - 4 * c.timing.dram_cycles
-                if e.op != "store":
+            issued += 1
+            op = op_of[number]
+            if by_warp:
+                finish, cause = self._memory(events[number], number, w, begin + interval[w] - 1, latency)  # type: ignore[index]
+                if op != "store":
                     done[w][number] = (finish, cause)
-                elif behind > 0:  # stores pile up in front of the memory
-                    unit_free["memory", 0] = max(unit_free["memory", 0], begin + behind)
+                else:
+                    behind = finish - begin - 4 * c.timing.dram_cycles
+                    finish = 0.0
+                    if behind > 0:  # stores pile up in front of the memory
+                        unit_free[self.memory_slot] = max(unit_free[self.memory_slot], begin + behind)
             else:
-                done[w][number] = (begin + latency, REASONS.get(e.op, "arithmetic latency"))
+                finish = begin + latency
+                done[w][number] = (finish, reason[number])
+            if finish > ends[w]:
+                ends[w] = finish
             at[w] += 1
             last[w] = begin + 1
-            block = w // width
-            ready = [w]
-            if e.op == "barrier":
+            if op != "barrier":
+                if at[w] < lengths[w]:
+                    item = swap(
+                        heap, next_of(w, begin + BRANCH_CYCLES, "branch") if op == "branch" else next_of(w, begin + 1, "")
+                    )
+                    continue
+                ready = (w,)
+            else:
+                block = w // width
                 waiting = self.waiting_at.setdefault((block, number), [])
                 waiting.append(w)
-                ready = waiting if len(waiting) == self.expected[block, number] else []
+                ready = waiting if len(waiting) == self.expected[block, number] else ()
             for other in ready:
-                if at[other] < len(self.program[other]):
-                    if e.op == "branch":
-                        go_on(other, begin + BRANCH_CYCLES, "branch")
-                    else:
-                        go_on(other, begin + 1, "barrier" if e.op == "barrier" else "")
+                if at[other] < lengths[other]:
+                    push(heap, next_of(other, begin + 1, "barrier"))
                     continue
-                end = max((v[0] for v in done[other].values()), default=begin + 1)
+                block = other // width
+                end = ends[other] or begin + 1
                 done[other] = {}
                 left[block] -= 1
                 self.out.block_ends[block] = max(self.out.block_ends[block], end)
                 if left[block] == 0:
                     start(begin + 1)
+            item = pop(heap) if heap else None
+        self.out.issued = issued
         self.out.cycles = max([*self.out.block_ends, self.dram_free])
         return self.out
 
     def _memory(self, e: Event, number: int, w: int, begin: float, latency: float) -> tuple[float, str]:
-        """When the data is there, and what most of the wait was."""
+        """When the data is there, and what most of the wait was. Sectors are of addresses that no two arrays share."""
         if e.op.startswith("shared"):
             return begin + latency, "shared memory"
         rows, out, c = self.sectors[number], self.out, self.c
         assert rows is not None
-        name, l1, missing, memory = e.array, self.l1, 0, 0
+        row, l1, seen, missing, memory = rows[w], self.l1, self.seen, 0, 0
         if e.op == "load":
-            out.l1_sectors += len(rows[w])
-            for sector in rows[w]:
-                key = (name, sector)
-                if key in l1:
-                    del l1[key]
-                    l1[key] = None
-                    out.l1_hits += 1
+            out.l1_sectors += len(row)
+            for sector in row:
+                if sector in l1:
+                    del l1[sector]
+                    l1[sector] = None
                     continue
                 missing += 1
-                memory += self._first(key)
-                l1[key] = None
+                if sector not in seen:
+                    memory += self._first(e.array, sector)
+                l1[sector] = None
                 if len(l1) > self.l1_capacity:
                     del l1[next(iter(l1))]
+            out.l1_hits += len(row) - missing
         else:
-            missing = len(rows[w])
-            memory = sum(self._first((name, sector)) for sector in rows[w])
+            missing = len(row)
+            for sector in row:
+                if sector not in seen:
+                    memory += self._first(e.array, sector)
         if not missing:
             return begin + c.timing.l1_cycles, "memory latency"
         out.l2_bytes += missing * SECTOR
@@ -226,15 +252,13 @@ class _Multiprocessor:
             cause = "memory bandwidth" if queued > c.timing.dram_cycles else "memory latency"
         return finish, cause
 
-    def _first(self, key: tuple[str, int]) -> int:
-        """1 where the sector comes from memory: one in so many of those that this multiprocessor asks for first."""
-        if key in self.seen:
-            return 0
-        self.seen.add(key)
-        share = 1.0 / max(self.c.shared_by.get(key[0], 1.0), 1.0)
-        held = self.credit.get(key[0], 1.0 - share) + share
+    def _first(self, array: str, sector: int) -> int:
+        """1 where a sector that was not asked for before comes from memory: one in so many of those of its array."""
+        self.seen.add(sector)
+        share = self.share.get(array, 1.0)
+        held = self.credit.get(array, 1.0 - share) + share
         hit = held >= 1.0 - 1e-9
-        self.credit[key[0]] = held - 1.0 if hit else held
+        self.credit[array] = held - 1.0 if hit else held
         return int(hit)
 
 
