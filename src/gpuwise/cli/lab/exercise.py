@@ -42,7 +42,7 @@ def exercise(
 
     if number is None:
         if answer is not None or hint is not None or solution:
-            raise InputError("an answer needs the number of its exercise", hint="gpuwise lab exercise 1 70")
+            raise InputError("an answer needs the number of its exercise", hint="gpuwise lab exercise 1 25")
         return _list(exercises(), json=json)
     one = find_exercise(number)
     if hint is not None and not 1 <= hint <= len(one.hints):
