@@ -1,0 +1,67 @@
+"""Warp instructions a second of processor time: run for their values, and timed event by event.
+
+    python -m benchmarks.lab.speed
+
+A loop of the interpreter that takes a heap's first and puts it back stands beside them: machines differ, the ratio less.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gpuwise.facts.hardware.naming import find_accelerator
+from gpuwise.lab import simulation
+from gpuwise.lab.kernel import read_kernel, run_kernel
+from gpuwise.lab.tasks import TASKS, launch_of
+
+STEPS = 300_000
+WHOLE = {"vector-add": 1 << 21, "divergence": 1 << 20, "convolution": None, "matmul-tiled": 256, "softmax": 1024}
+"""Tasks run whole for their values, and their sizes."""
+
+
+def seconds(call: Callable[[], Any]) -> tuple[float, Any]:
+    began = time.process_time()
+    made = call()
+    return time.process_time() - began, made
+
+
+def reference() -> None:
+    heap = [(float(i), i) for i in range(64)]
+    for _ in range(STEPS):
+        when, i = heapq.heappop(heap)
+        heapq.heappush(heap, (when + i % 7 + 1, i))
+
+
+def main() -> None:
+    step_s = seconds(reference)[0] / STEPS
+    print(f"a step of the reference loop: {1e6 * step_s:.2f} us\n")
+    print("| whole, for its values | million warp instructions a second |\n|---|---|")
+    for name, size in WHOLE.items():
+        launch = launch_of(TASKS[name], size or TASKS[name].usual)
+        arguments = {k: v.copy() if isinstance(v, np.ndarray) else v for k, v in launch.arguments.items()}
+        kernel = read_kernel(TASKS[name].source)
+        took, run = seconds(lambda k=kernel, a=arguments, x=launch: run_kernel(k, a, grid=x.grid, block=x.block, timed_blocks=1))
+        print(f"| {name} | {run.warp_instructions / took / 1e6:.2f} |")
+    print("\n| timed, A100 | warp instructions | thousand a second | reference steps of one |\n|---|---|---|---|")
+    timed, card = simulation.run_multiprocessor, find_accelerator("a100-sxm-80gb")
+    for name, task in TASKS.items():
+        took: list[tuple[float, int]] = []
+
+        def watched(*given: Any, took: list[tuple[float, int]] = took) -> Any:
+            spent, made = seconds(lambda: timed(*given))
+            took.append((spent, made.issued))
+            return made
+
+        simulation.run_multiprocessor = watched
+        simulation.simulate_task(task, launch_of(task, task.usual), card)
+        spent, issued = took[-1]
+        print(f"| {name} | {issued:,} | {issued / spent / 1e3:.0f} | {spent / issued / step_s:.1f} |")
+
+
+if __name__ == "__main__":
+    main()
