@@ -28,6 +28,13 @@ def test_a_rollout_before_every_eighth_update() -> None:
     assert found.data_s == 0
 
 
+def test_a_rollout_by_a_policy_of_several_networks() -> None:
+    """Three passes to every update but one of twenty, which has 34 more of a third of a usual step's length."""
+    usual = _step(0.009, n_forward=3, n_batches=0)
+    found = find_pauses([*[usual] * 19, _step(0.085, n_forward=37, n_batches=0, forward_s=0.034)] * 5)
+    assert found.n == 5 and found.seconds == pytest.approx(0.076 / 20)
+
+
 def test_workers_that_start_at_every_epoch_are_waiting_for_data() -> None:
     found = find_pauses([*[USUAL] * 9, _step(0.210, data_s=0.2)] * 2)
     assert found.n == 0 and found.seconds == 0

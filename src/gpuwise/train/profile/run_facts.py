@@ -14,6 +14,8 @@ COMPILES = 2.0
 """Times the usual length: a step that was compiled for is longer. Rule of this project."""
 PAUSE = 3.0
 """Times the usual length, from which a step holds a pause of the training. Rule of this project."""
+REGULAR = 0.75
+"""Of the steps, with one and the same number of passes: those with more are no longer episodes. Rule of this project."""
 LIKE_USUAL = 0.5
 """Of the usual time for a pass of a model. Rule of this project."""
 LEAST_PAUSES, LEAST_PAUSE_S = 2, 5e-3
@@ -148,7 +150,10 @@ def find_pauses(steps: Sequence[Step]) -> Pauses:
     usual = median_step(steps)
     walls = [s.undisturbed_s for s in steps]
     usual_s = statistics.median(walls)
-    long = [s for s, wall in zip(steps, walls, strict=True) if wall > PAUSE * usual_s and not _only_longer(s, usual)]
+    regular = sum(s.n_forward == usual.n_forward for s in steps) >= REGULAR * len(steps)
+    long = [s for s, wall in zip(steps, walls, strict=True) if wall > PAUSE * usual_s]
+    if not regular:
+        long = [s for s in long if not _only_longer(s, usual)]
     more = [s for s in long if s.n_forward > usual.n_forward or s.n_batches > usual.n_batches]
     bare_s = max(PAUSE * usual_s, LEAST_PAUSE_S)
     bare = [s for s in long if s not in more and s.other_s - s.bare_queue_s > bare_s]
