@@ -31,7 +31,7 @@ from gpuwise.serve.capacity.configurations import Wanted
 from gpuwise.serve.capacity.document import fleet_document
 from gpuwise.serve.capacity.fleet import Demand, Fleet, fleet_for
 from gpuwise.serve.capacity.rate import Limit
-from gpuwise.serve.capacity.search import search
+from gpuwise.serve.capacity.search import search, with_slots
 from gpuwise.serve.engine import engine_runs
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.targets import Target
@@ -115,7 +115,7 @@ def rank_accelerators(
     """The accelerators that keep ``targets`` under ``load``, by dollars for a million tokens. Raises InputError for a model that
     writes no text."""
     check_model(arch)
-    asked = wanted or Wanted()
+    load, asked = with_slots(load, wanted or Wanted())
     options: list[Option] = []
     bounds: list[float] = []
     left_out: list[LeftOut] = []

@@ -15,9 +15,10 @@ from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.software.support import support_of
 from gpuwise.predict.coefficients import load_json
-from gpuwise.serve.formats import ENGINE_FORMATS
+from gpuwise.serve.formats import ENGINE_FORMATS, LLAMA_CPP_FORMATS
 
-ENGINES = ("vllm", "sglang", "trtllm")
+LLAMA_CPP = "llama.cpp"
+ENGINES = ("vllm", "sglang", "trtllm", LLAMA_CPP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,8 @@ class EngineConfig:
     """None: as ``weights``."""
     kv_dtype: str = "bf16"
     tp: int = 1
+    pp: int = 1
+    """Stages that hold layers in turn: under llama.cpp its devices."""
     attention_dp: int = 1
     moe_tp: int = 1
     moe_ep: int = 1
@@ -50,13 +53,16 @@ class EngineConfig:
         if self.engine not in ENGINES:
             raise UnknownNameError("serving engine", self.engine, ENGINES)
         for name in (self.weights, self.expert_weights or self.weights):
-            if name not in ENGINE_FORMATS:
-                raise UnknownNameError("weight format", name, ENGINE_FORMATS)
+            formats = LLAMA_CPP_FORMATS if self.engine == LLAMA_CPP else ENGINE_FORMATS
+            if name not in formats:
+                raise UnknownNameError("weight format", name, formats, hint="it is one of " + ", ".join(formats))
+        if self.engine == LLAMA_CPP and self.tp * self.attention_dp > 1:
+            raise InputError("llama.cpp's layers are on its devices in turn", hint="pp is the number of devices")
 
     @property
     def ranks(self) -> int:
         """Accelerators of one copy."""
-        return self.tp * self.attention_dp
+        return self.tp * self.pp * self.attention_dp
 
 
 def tensor_parallel(arch: Architecture, weights: str, ranks: int, engine: str = "vllm") -> EngineConfig:

@@ -9,8 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
+
 from gpuwise.errors import UnknownNameError
 from gpuwise.facts.models.architecture import Architecture
+from gpuwise.predict.kernels.experts.loads import power_law
 from gpuwise.workload.transformer.parameters import count_parameters
 
 WIDE_BYTES = 2.0
@@ -103,15 +106,25 @@ def weight_bytes(arch: Architecture, weights: str, experts: str | None = None) -
 
 
 @lru_cache(maxsize=1024)
-def weight_bytes_read(arch: Architecture, weights: str, experts: str | None = None) -> float:
-    """Bytes of weights that one token reads: every parameter but the rows of the embedding it does not look up; of the
-    experts those it is sent to. Raises UnknownNameError."""
+def weight_bytes_read(arch: Architecture, weights: str, experts: str | None = None, tokens: int = 1) -> float:
+    """Bytes of weights that ``tokens`` tokens read together: every parameter but the rows of the embedding they do not look up;
+    of the experts those that one of them is sent to by the skewed routing of real text. Raises UnknownNameError."""
     form, narrow = find_format(weights), find_format(experts or weights)
     count = count_parameters(arch)
     gathered = 0 if arch.tied_embeddings else arch.vocab * arch.hidden
     active = count.active - (count.total - count.experts)
+    if tokens > 1 and arch.moe is not None:
+        active = round(count.experts * _experts_chosen(arch.moe.n_experts, arch.moe.n_active, tokens) / arch.moe.n_experts)
     matrices = (count.layers - count.experts) * form.bytes_per_weight + active * narrow.bytes_per_weight
     return matrices + (count.total - count.layers - gathered) * _outer_bytes(form)
+
+
+@lru_cache(maxsize=4096)
+def _experts_chosen(n_experts: int, n_active: int, tokens: int) -> float:
+    """Experts that any of ``tokens`` tokens is sent to."""
+    one = np.ones(1)
+    chosen = float(power_law(tokens * one, n_active * one, n_experts * one, one).active[0])
+    return min(max(chosen, n_active), n_experts)
 
 
 def _outer_bytes(form: WeightFormat) -> float:

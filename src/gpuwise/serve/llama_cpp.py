@@ -1,5 +1,4 @@
-"""Decode of one sequence by a program that runs quantised weights locally (llama.cpp): a stream of the
-weights per token.
+"""A program that runs quantised weights locally (llama.cpp): a token of one sequence is a stream of the weights.
 
     t = (((W + KV) / (e B))^p + (W c / (u h))^p)^(1/p) + l n_layers + r (n - 1)
 
@@ -8,21 +7,35 @@ clock: unpacking a quantised block is arithmetic (``c`` clocks of a unit per byt
 wide-memory devices run into first. ``l`` is the launch and dependency cost of a layer's kernels. Several
 devices hold layers in turn, so that their bandwidths do not add up; ``r`` is what a hand-over between ``n``
 devices costs. Fitted on one public table (``coefficients/single_stream.json``).
+
+A batch of ``n`` sequences reads what its tokens touch once (of experts ``1 - (1 - k/E)^n``), the caches of all, and pays for
+its rows; a prompt is arithmetic alone:
+
+    t(n) = (((W(n) + n KV) / (e B))^p + (W(n) c / (u h))^p)^(1/p) + l n_layers + r (devices - 1) + m (n - 1) 2 N / R
+    prompt(q, c) = (2 N q + attention(q, c)) / R                      q tokens that see c before them
+    R = k u h (peak / (1024 u h))^a
+
+``k`` by vendor and width of the weights, ``a`` because tensor units that do more a clock are fed less well. ``k`` and ``a`` are of the
+prompts of the same table, ``m`` of llama.cpp's own batches on a DGX Spark.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from gpuwise.errors import UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis, Estimate
 from gpuwise.predict.memory.kv_cache import LLAMA_CPP, kv_cache_bytes
 from gpuwise.serve.formats import find_format, weight_bytes_read
+from gpuwise.workload.transformer.parameters import count_parameters
 
 MOST_DEVICES = 8
 """As many as a measured run spread its layers over."""
+_USUAL_FLOP = 1024.0
+"""A clock and unit in 16 bits, from which the rate's shape is counted."""
 _WIDE_BYTES = 2.0
 """A weight of 16 bits or more is not unpacked."""
 
@@ -46,6 +59,15 @@ def token_time(
     return Estimate.from_log_sigma(time, sigma, basis)
 
 
+def spread(accelerator: Accelerator) -> tuple[float, Basis]:
+    """Log standard deviation of batches and prompts on a device, and what they stand on."""
+    model = load_json("single_stream")
+    sigma, basis = float(model["log_sigma"]["batch"]), _basis(accelerator)
+    if basis == "extrapolated":
+        sigma *= float(load_json("memory_bound")["log_sigma"]["new_family_factor"])
+    return sigma, "fitted" if accelerator.id in model["measured"] else basis
+
+
 def vendors() -> tuple[str, ...]:
     """Vendors whose devices are in the fit."""
     return tuple(load_json("single_stream")["form"]["vendors"])
@@ -62,10 +84,12 @@ def seconds(
     weights: str,
     context: float,
     n_devices: int,
+    sequences: int = 1,
 ) -> float:
-    """Seconds of a token under the constants ``form``."""
-    moved = weight_bytes_read(arch, weights)
-    cache = float(kv_cache_bytes(arch, context, LLAMA_CPP.unpadded))
+    """Seconds of a token of each of ``sequences`` that hold ``context`` tokens, under the constants ``form``. Raises
+    UnpredictableError for several on a device without published rates."""
+    moved = weight_bytes_read(arch, weights, tokens=sequences)
+    cache = sequences * float(kv_cache_bytes(arch, context, LLAMA_CPP.unpadded))
     vendor = form["vendors"].get(accelerator.vendor, form["vendors"]["NVIDIA"])
     stream = (moved + cache) / (vendor["bandwidth_share"] * accelerator.memory_bandwidth_bytes_per_s)
     unpack = 0.0
@@ -75,4 +99,46 @@ def seconds(
         unpack = moved * clocks / (accelerator.compute_units * accelerator.boost_hz)
     power = form["overlap"]
     body = (stream**power + unpack**power) ** (1.0 / power)
-    return body + vendor["layer_s"] * arch.n_layers + form["hand_over_s"] * (n_devices - 1)
+    rows = 0.0
+    if sequences > 1:
+        flop = form["prompt"]["batch_rows"] * row_flop(arch, head=True)
+        rows = (sequences - 1) * flop / arithmetic_rate(form, accelerator, weights)
+    return body + vendor["layer_s"] * arch.n_layers + form["hand_over_s"] * (n_devices - 1) + rows
+
+
+def prompt_seconds(
+    form: dict[str, Any], arch: Architecture, accelerator: Accelerator, weights: str, tokens: float, before: float
+) -> float:
+    """Seconds of ``tokens`` tokens of a prompt that see ``before`` earlier ones. Raises UnpredictableError for a device without
+    published rates."""
+    flop = row_flop(arch, head=False) * tokens + attention_flop(arch, tokens, before)
+    return flop / arithmetic_rate(form, accelerator, weights)
+
+
+def arithmetic_rate(form: dict[str, Any], accelerator: Accelerator, weights: str) -> float:
+    """FLOP a second of products over many rows. Raises UnpredictableError for a device whose units or rates are unpublished."""
+    peak = max(accelerator.peak_flop_per_s.get(name, 0.0) for name in ("bf16", "fp16"))
+    if not accelerator.compute_units or not accelerator.boost_hz or not peak:
+        raise UnpredictableError(
+            f"{accelerator.name}: its units, clock or 16-bit rate are not published", hint="name a device that has them"
+        )
+    clocks = accelerator.compute_units * accelerator.boost_hz
+    prompt = form["prompt"]
+    wide = find_format(weights).bytes_per_weight >= _WIDE_BYTES
+    each = prompt["flop_per_clock"].get(accelerator.vendor, prompt["flop_per_clock"]["NVIDIA"])["half" if wide else "quantised"]
+    shape = 1.0 if accelerator.vendor == "Apple" else (peak / (_USUAL_FLOP * clocks)) ** prompt["peak_exponent"]
+    return each * clocks * shape
+
+
+def row_flop(arch: Architecture, *, head: bool) -> float:
+    """Of one token's products; with the head's where a token is written."""
+    count = count_parameters(arch)
+    return 2.0 * (count.active - (count.total - count.layers) + (arch.vocab * arch.hidden if head else 0))
+
+
+def attention_flop(arch: Architecture, tokens: float, before: float) -> float:
+    """Of causal attention of ``tokens`` tokens that see ``before`` earlier ones, in windows where layers have them."""
+    each = before + (tokens + 1) / 2
+    near = each if arch.window is None else min(each, arch.window)
+    layers = arch.n_global_layers * each + (arch.n_attention_layers - arch.n_global_layers) * near
+    return 4.0 * arch.heads * arch.head_dim * tokens * layers

@@ -16,7 +16,7 @@ from gpuwise.errors import GpuwiseError, InputError, UnpredictableError
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.estimate import Estimate
-from gpuwise.serve.engine import EngineConfig, engine_runs, tensor_parallel
+from gpuwise.serve.engine import LLAMA_CPP, EngineConfig, engine_runs, tensor_parallel
 from gpuwise.serve.formats import FORMATS
 from gpuwise.serve.llama_cpp import MOST_DEVICES, token_time, vendors
 from gpuwise.serve.memory import ServingMemory, llama_cpp_memory, sequence_bytes
@@ -24,8 +24,7 @@ from gpuwise.serve.simulate import Server, Settings
 from gpuwise.serve.simulate.pool_memory import engine_parts
 from gpuwise.serve.steady import Steady, first_token_time, largest, prompt_time, step_time
 
-LLAMA_CPP = "llama.cpp"
-PROGRAMS = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
+PROGRAMS = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM", LLAMA_CPP: LLAMA_CPP}
 """Engines as their makers write them."""
 
 

@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from gpuwise.predict.estimate import Estimate, weakest
-from gpuwise.serve.simulate.kernel_steps import KernelSteps, graph_sizes
-from gpuwise.serve.simulate.server import Server
+from gpuwise.serve.engine import LLAMA_CPP
+from gpuwise.serve.simulate.kernel_steps import graph_sizes
+from gpuwise.serve.simulate.server import Server, Steps
 
 MOST_PROMPTS = 24
 """New prompts a step that are told apart; beyond them a step's time is on a line."""
@@ -70,10 +71,10 @@ def _only(server: Server, sequences: int, prompts: tuple[int, ...]) -> tuple[tup
     return (1, sequences, padded), prompts
 
 
-def _estimate(server: Server, steps: KernelSteps, seconds: float) -> Estimate:
+def _estimate(server: Server, steps: Steps, seconds: float) -> Estimate:
     """With the spread of the engine's steps, and of the kernels where the device's were not fitted."""
     tables = steps.tables
-    fitted = tables.basis in ("measured", "fitted")
+    fitted = tables.basis in ("measured", "fitted") and server.config.engine != LLAMA_CPP
     sigma = math.hypot(server.front.costs.log_sigma, 0.0 if fitted else tables.log_sigma)
     return Estimate.from_log_sigma(seconds, sigma, weakest(tables.basis, "fitted"))
 
@@ -103,7 +104,7 @@ def largest(server: Server, prompt_tokens: int, output_tokens: int, token_s: flo
     return Steady(low / max(output_tokens - 1, 1) / seconds, low, _estimate(server, steps, seconds))
 
 
-def _step(steps: KernelSteps, tokens: int, n: int, prompt_tokens: int, output_tokens: int) -> float:
+def _step(steps: Steps, tokens: int, n: int, prompt_tokens: int, output_tokens: int) -> float:
     """Mean seconds of a step in which ``n`` sequences decode and as many prompts are new as answers end."""
     cached = int(n * (prompt_tokens + output_tokens / 2))
     plain = max(steps.fixed[n] + steps.slope[n] * cached, steps.host[n])

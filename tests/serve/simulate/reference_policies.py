@@ -355,3 +355,57 @@ class PlainStatic(PlainNoEvict):
                 self.cache(ended)
                 self.release(ended)
             self.gone = []
+
+
+class PlainSlots(PlainPolicy):
+    """llama.cpp's: each slot is the list of tokens it holds."""
+
+    def __init__(self, requests, limits, time):
+        super().__init__(requests, limits, time)
+        self.slots = [[] for _ in range(limits.sequences)]
+        self.busy, self.last, self.clock = {}, [0] * limits.sequences, 0
+
+    def finish(self, r):
+        slot = self.busy.pop(r.index)
+        self.slots[slot] = list(enumerate(r.owners))[: r.prompt + r.output - 1]
+        self.clock += 1
+        self.last[slot] = self.clock
+        super().finish(r)
+
+    def common(self, r, slot):
+        count = 0
+        for mine, theirs in zip(enumerate(r.owners[: r.prompt]), self.slots[slot], strict=False):
+            if mine != theirs:
+                break
+            count += 1
+        return count
+
+    def plan(self):
+        decoding = [r for r in self.running if r.decodes]
+        for r in decoding:
+            assert self.allocate(r, r.computed + 1)
+        budget, chunks = self.limits.tokens - len(decoding), []
+        for r in self.running:
+            new = 0 if r.decodes else min(r.prompt - r.computed, budget)
+            if new > 0:
+                assert self.allocate(r, r.computed + new)
+                r.computed += new
+                budget -= new
+                chunks.append((r, new))
+        while self.waiting and budget > 0 and len(self.running) < self.limits.sequences:
+            r = self.waiting.popleft()
+            free = [s for s in range(self.limits.sequences) if s not in self.busy.values()]
+            slot = min(free, key=lambda s: (self.last[s], s))
+            done = 0
+            if self.limits.prefix_cache:
+                best = max(free, key=lambda s: (self.common(r, s), -s))
+                slot = best if self.common(r, best) > 0.1 * r.prompt else slot
+                done = min(self.common(r, slot), r.prompt - 1)
+            self.busy[r.index] = slot
+            new = min(r.prompt - done, budget)
+            budget -= new
+            assert self.allocate(r, done + new)
+            r.computed = done + new
+            self.running.append(r)
+            chunks.append((r, new))
+        return decoding, chunks, False

@@ -14,7 +14,7 @@ from gpuwise.serve.simulate.core import Limits, Reserve
 from gpuwise.serve.simulate.policies import POLICIES
 
 sys.path.insert(0, str(Path(__file__).parent))
-from reference_policies import PlainNoEvict, PlainPrefillFirst, PlainRadix, PlainStatic
+from reference_policies import PlainNoEvict, PlainPrefillFirst, PlainRadix, PlainSlots, PlainStatic
 from test_budget import check, linear_time, loads, play
 
 PLAIN = {"prefill_first": PlainPrefillFirst, "radix": PlainRadix, "no_evict": PlainNoEvict, "static": PlainStatic}
@@ -77,3 +77,19 @@ def test_closed_form_equals_the_plain_policy(
     if not engine.trace.preemptions and policy != "static":
         expected = sorted(b - a for t in plain.token_times.values() for a, b in pairwise(t))
         assert gaps(engine.trace) == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    requests=loads(),
+    sequences=st.integers(1, 5),
+    tokens=st.sampled_from([8, 16, 64, 200]),
+    cache=st.booleans(),
+    spare=st.integers(0, 40),
+)
+def test_slots_equal_lists_of_tokens(requests, sequences, tokens, cache, spare):
+    longest = int((requests.prompt_tokens + requests.output_tokens).max())
+    limits = Limits(max(tokens, sequences), sequences, sequences * (longest + spare), 1, True, cache)
+    plain, engine = play(PlainSlots, POLICIES["slots"], requests, limits, linear_time(sequences))
+    check(plain, engine, limits)
+    assert not engine.slot

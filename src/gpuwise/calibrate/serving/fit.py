@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from gpuwise.calibrate.coefficient_files import write
 from gpuwise.calibrate.optimizers import least_squares
+from gpuwise.calibrate.serving.llama_batches import fit_prompts
 from gpuwise.calibrate.serving.predict import ServingGroup
 from gpuwise.calibrate.serving.rows import ServingRow
 from gpuwise.calibrate.validation import log_sigma_of
@@ -151,14 +152,17 @@ def fit_single_stream(rows: Sequence[ServingRow]) -> dict[str, float]:
         if len(ratio):
             errors[f"llama.cpp {part} mape ({len(ratio)} rows)"] = round(float(np.mean(np.abs(ratio - 1))), 4)
             sigma = round(log_sigma_of(np.ones_like(ratio), ratio), 3)
+    prompts, batch_sigma = fit_prompts(rows, form, is_check)
+    errors |= prompts
     measured = sorted({r.system.accelerator.id for r in learn if r.system is not None})
     fitted = np.array([_seconds(form, r) / r.measured_s for r in learn])
-    widths = {"known_device": round(log_sigma_of(np.ones_like(fitted), fitted), 3), "other_device": sigma}
+    widths = {"known_device": round(log_sigma_of(np.ones_like(fitted), fitted), 3), "other_device": sigma, "batch": batch_sigma}
     provenance = {
-        "source": "XiongjieDai/GPU-Benchmarks-on-LLM-Inference (2024-05), Llama 3 8B and 70B",
+        "source": "XiongjieDai/GPU-Benchmarks-on-LLM-Inference (2024-05), Llama 3 8B and 70B; "
+        "ggml-org/llama.cpp benches/dgx-spark.md (build 6918)",
         "errors": errors,
-        "split": "a third of the GPUs kept for checking, by hash",
-        "date": "2026-11-21",
+        "split": "a third of the GPUs kept for checking, by hash; of batches whole models",
+        "date": "2026-11-24",
     }
     write("single_stream", {"form": form, "measured": measured, "log_sigma": widths, "provenance": provenance})
     return errors

@@ -24,7 +24,7 @@ from gpuwise.units import MILLI
 QUEUEING = "needs the serving-engine simulation"
 HYBRID = "hybrid or sparse-attention model without analytic form"
 _MEASURED_TEXT = ("kind", "engine", "model", "gpu", "parallel", "precision", "notes")
-_MEASURED_NUMBERS = ("n_gpu", "isl", "osl", "concurrency", "output_tok_s", "ttft_ms", "itl_ms")
+_MEASURED_NUMBERS = ("n_gpu", "isl", "osl", "concurrency", "output_tok_s", "ttft_ms", "itl_ms", "prefill_tok_s")
 _INFERENCEX_TEXT = ("backend", "backend_version", "model_path", "system", "precision", "mode", "silicon_data_source")
 _INFERENCEX_NUMBERS = (
     "isl",
@@ -62,6 +62,8 @@ class ServingRow:
     n_devices: int = 1
     client: str = ""
     """Whose client measured: ``inferencex``, or ``aiconfigurator`` for rows of its authors' own."""
+    prompt_per_s: float = 0.0
+    """Tokens of a prompt a second, where it was measured apart; 0: not."""
     date: str = ""
     """Of the measurement; empty where the table has none."""
 
@@ -107,6 +109,7 @@ def _measured_row(r: dict[str, Any]) -> ServingRow:
             prompt=r["isl"],
             output=r["osl"],
             n_devices=max(1, round(r["n_gpu"])),
+            prompt_per_s=0.0 if math.isnan(r["prefill_tok_s"]) else r["prefill_tok_s"],
         )
         return _filled(row, r["model"], r["gpu"], row.n_devices)
     if kind != "online_saturated_maxseqs":

@@ -67,7 +67,7 @@ class Held:
     """What is held fast, and what the answer must stay within."""
 
     engine: str = "vllm"
-    """vllm, sglang or trtllm, with a version if it matters: vllm@0.19.0."""
+    """vllm, sglang, trtllm or llama.cpp, with a version if it matters: vllm@0.19.0."""
     weights: str | None = None
     """Bits of a weight allowed, 16, 8 or 4; several with commas (16,8)."""
     kv_cache: str = "bf16"
@@ -386,7 +386,7 @@ def wanted_of(held: Held, load: Load) -> Wanted:
     if held.kv_cache not in ("bf16", "fp8"):
         raise UnknownNameError("cache format", held.kv_cache, ("bf16", "fp8"), hint="bf16 or fp8")
     return Wanted(
-        {"tensorrt-llm": "trtllm"}.get(engine, engine),
+        {"tensorrt-llm": "trtllm", "llama-cpp": "llama.cpp", "llamacpp": "llama.cpp"}.get(engine, engine),
         version or None,
         bits_of(held.weights) or USUAL_BITS,
         held.tp,

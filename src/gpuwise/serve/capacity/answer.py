@@ -20,7 +20,7 @@ from gpuwise.serve.capacity.configurations import Configuration, Wanted
 from gpuwise.serve.capacity.fleet import Demand, Fleet, fleet_for
 from gpuwise.serve.capacity.rate import FINAL_REQUESTS, Limit, Point, curve, knee_rate, largest_rate, operate, rate_estimate
 from gpuwise.serve.capacity.saturation import Saturation, saturation_of, why_missed
-from gpuwise.serve.capacity.search import Considered, Search, frontier, search
+from gpuwise.serve.capacity.search import Considered, Search, frontier, search, with_slots
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.requests import ClosedLoop
 from gpuwise.serve.load.targets import Target
@@ -119,7 +119,7 @@ def capacity_on(
     """How much ``cluster`` carries of ``load`` with ``arch`` within ``targets``, and what carries ``demand``; ``explain`` adds
     what single changes would bring. Raises InputError and UnpredictableError where nothing can be simulated."""
     check_model(arch)
-    asked = wanted or Wanted()
+    load, asked = with_slots(load, wanted or Wanted())
     found = search(arch, cluster, load, targets, asked, progress=progress)
     if found.error is not None:
         raise found.error

@@ -9,6 +9,8 @@ from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.serve.capacity.configurations import Configuration
 from gpuwise.serve.capacity.rate import SEARCH_REQUESTS, Limit, largest_rate
+from gpuwise.serve.engine import LLAMA_CPP
+from gpuwise.serve.formats import FORMATS
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.targets import Target
 from gpuwise.serve.replica import most_ranks
@@ -53,6 +55,9 @@ def changes(
 def _others(configuration: Configuration, load: Load, elsewhere: bool) -> Iterator[tuple[str, str, Configuration]]:
     c, s = configuration.config, configuration.settings
     options = configuration.server.options
+    if c.engine == LLAMA_CPP:
+        yield from _of_slots(configuration, elsewhere)
+        return
     for weights, kind in (("fp8", SAME), ("int4_wo", MODEL), ("nvfp4", MODEL)):
         if c.weights in ("bf16", "fp16") or (kind == MODEL and c.weights.startswith("fp8")):
             yield f"{weights} weights", kind, replace(configuration, config=replace(c, weights=weights))
@@ -71,10 +76,28 @@ def _others(configuration: Configuration, load: Load, elsewhere: bool) -> Iterat
         changed = replace(s, max_num_batched_tokens=count, max_num_seqs=fewer)
         yield f"{count:,} tokens a step", SAME, replace(configuration, settings=changed)
     if elsewhere:
-        for name in OTHERS:
-            system = find_cluster(f"{configuration.system.count}x{name}").system
-            if system.accelerator.id != configuration.system.accelerator.id:
-                yield system.accelerator.name, SAME, replace(configuration, system=system)
+        yield from _on_others(configuration)
+
+
+def _on_others(configuration: Configuration) -> Iterator[tuple[str, str, Configuration]]:
+    for name in OTHERS:
+        system = find_cluster(f"{configuration.system.count}x{name}").system
+        if system.accelerator.id != configuration.system.accelerator.id:
+            yield system.accelerator.name, SAME, replace(configuration, system=system)
+
+
+def _of_slots(configuration: Configuration, elsewhere: bool) -> Iterator[tuple[str, str, Configuration]]:
+    """llama.cpp's: narrower files, twice and half the slots, other devices."""
+    c, s = configuration.config, configuration.settings
+    for weights, kind in (("Q8_0", SAME), ("Q4_K_M", MODEL)):
+        if FORMATS[weights].bytes_per_weight < FORMATS[c.weights].bytes_per_weight:
+            yield f"{weights} weights", kind, replace(configuration, config=replace(c, weights=weights))
+    slots = configuration.server.options.max_num_seqs or 1
+    for count in (slots // 2, slots * 2):
+        if count:
+            yield f"{count} slots", SAME, replace(configuration, settings=replace(s, max_num_seqs=count))
+    if elsewhere:
+        yield from _on_others(configuration)
 
 
 def _change(

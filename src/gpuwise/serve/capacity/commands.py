@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.serve.capacity.configurations import Configuration
-from gpuwise.serve.engine import version_number
+from gpuwise.serve.engine import LLAMA_CPP, version_number
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.requests import Requests
 from gpuwise.serve.load.targets import Target
@@ -55,7 +55,7 @@ def model_name(arch: Architecture) -> str:
 
 def start_command(configuration: Configuration) -> Command:
     """The engine started as ``configuration`` says: the options that decide the answer, and what is not the engine's default."""
-    writers = {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}
+    writers = {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm, LLAMA_CPP: _llama_cpp}
     words = writers[configuration.config.engine](configuration)
     options = _trtllm_options(configuration) if configuration.config.engine == "trtllm" else ""
     file = (TRTLLM_FILE, options) if options else None
@@ -64,6 +64,8 @@ def start_command(configuration: Configuration) -> Command:
 
 def _weights_note(configuration: Configuration) -> str:
     c = configuration.config
+    if c.engine == LLAMA_CPP:
+        return f"a GGUF file of {model_name(configuration.arch)} in {c.weights}"
     if c.weights in ("bf16", "fp16") or c.weights in _QUANTIZATION.get(c.engine, {}):
         return ""
     return f"give a checkpoint with {_CHECKPOINT[c.weights]} weights in place of {model_name(configuration.arch)}"
@@ -118,6 +120,17 @@ def _trtllm(configuration: Configuration) -> list[str]:
     words += ["--kv_cache_free_gpu_memory_fraction", f"{o.memory_share:g}", "--port", "8000"]
     words += ["--enable_chunked_prefill"] if o.chunked_prefill else []
     return [*words, "--config", TRTLLM_FILE] if _trtllm_options(configuration) else words
+
+
+def _llama_cpp(configuration: Configuration) -> list[str]:
+    """All slots share ``--ctx-size`` (llama.cpp tools/server/README.md)."""
+    c, o = configuration.config, configuration.server.options
+    slots = o.max_num_seqs or 1
+    context = slots * (o.max_model_len or configuration.arch.max_seq_len)
+    words = ["llama-server", "--model", f"{configuration.arch.id}-{c.weights}.gguf", "--n-gpu-layers", "999"]
+    words += ["--parallel", str(slots), "--ctx-size", str(context), "--batch-size", str(o.max_num_batched_tokens)]
+    words += ["--port", "8000"] + ([] if o.prefix_caching else ["--no-cache-prompt"])
+    return words + (["--split-mode", "layer"] if c.pp > 1 else [])
 
 
 def _trtllm_options(configuration: Configuration) -> str:

@@ -9,8 +9,9 @@ from functools import cached_property
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.serve.engine import EngineConfig, tensor_parallel
-from gpuwise.serve.formats import FORMAT_OF_BITS
+from gpuwise.serve.engine import LLAMA_CPP, EngineConfig, tensor_parallel
+from gpuwise.serve.formats import FORMAT_OF_BITS, FORMATS
+from gpuwise.serve.llama_cpp import MOST_DEVICES
 from gpuwise.serve.replica import PROGRAMS, most_ranks
 from gpuwise.serve.simulate import Server, Settings
 
@@ -20,6 +21,8 @@ STEP_TOKENS = (256, 512, 1024, 2048, 4096, 8192, 16384)
 """Tokens of a step worth trying: fewer shorten the gaps that a long prompt makes, more read prompts faster."""
 SEQUENCES = (16, 32, 64, 128, 256)
 """Sequences at once worth trying beside the engine's own limit: fewer answer each faster."""
+SLOTS = (1, 2, 4, 8, 16, 32)
+"""Of llama.cpp worth trying."""
 USUAL_BITS = (16, 8)
 """8-bit weights answer like 16-bit ones (Kurtic et al., arXiv 2411.02355); narrower ones are a change of the model."""
 
@@ -53,7 +56,8 @@ class Configuration:
     def words(self) -> str:
         """``TP 4, fp8 weights, 2,048 tokens a step``: what is said of it beside the engine's defaults."""
         c, s = self.config, self.settings
-        parts = [f"TP {c.tp}" if c.tp > 1 else "one GPU"]
+        parts = [f"TP {c.tp}" if c.tp > 1 else "one GPU" if c.ranks == 1 else ""]
+        parts = [f"layers on {c.pp} in turn"] if c.pp > 1 and c.engine == LLAMA_CPP else [p for p in parts if p]
         if c.attention_dp > 1:
             parts.append(f"data-parallel attention {c.attention_dp}")
         if c.moe_ep > 1:
@@ -64,7 +68,7 @@ class Configuration:
         if s.max_num_batched_tokens is not None:
             parts.append(f"{s.max_num_batched_tokens:,} tokens a step")
         if s.max_num_seqs is not None:
-            parts.append(f"{s.max_num_seqs:,} sequences at once")
+            parts.append(_slots(s.max_num_seqs) if c.engine == LLAMA_CPP else f"{s.max_num_seqs:,} sequences at once")
         if s.chunked_prefill is False:
             parts.append("whole prompts")
         if s.prefix_caching is False:
@@ -82,6 +86,7 @@ class Configuration:
             "system": self.system.id,
             "accelerators": self.ranks,
             "tensor_parallel": c.tp,
+            "pipeline_parallel": c.pp,
             "attention_data_parallel": c.attention_dp,
             "expert_parallel": c.moe_ep,
             "weights": c.weights,
@@ -120,6 +125,9 @@ def layouts(arch: Architecture, system: System, most: int, wanted: Wanted) -> It
     """Every split over at most ``most`` accelerators in every format allowed, the engine's options as installed. Wider
     weights come first."""
     settings = Settings(max_model_len=wanted.context)
+    if wanted.engine == LLAMA_CPP:
+        yield from _in_turn(arch, system, most, wanted)
+        return
     for bits in sorted(wanted.bits, reverse=True):
         for weights in _formats(arch, bits):
             for n in SPLITS if wanted.tp is None else (wanted.tp,):
@@ -139,6 +147,27 @@ def layouts(arch: Architecture, system: System, most: int, wanted: Wanted) -> It
                         yield Configuration(arch, system, apart, settings, wanted.slowdown)
 
 
+def _in_turn(arch: Architecture, system: System, most: int, wanted: Wanted) -> Iterator[Configuration]:
+    """llama.cpp with its layers on as few devices as hold them, in every number of slots worth trying."""
+    if wanted.tp not in (None, 1):
+        raise InputError("llama.cpp splits layers, not tensors", hint="leave --tp out")
+    for bits in sorted(wanted.bits, reverse=True):
+        weights = FORMATS[FORMAT_OF_BITS[bits]].llama_cpp
+        for n in (n for n in SPLITS if n <= min(most, MOST_DEVICES)):
+            config = EngineConfig(LLAMA_CPP, weights, kv_dtype=wanted.kv_dtype, pp=n, version=wanted.version)
+            plain = Configuration(arch, system, config, Settings(max_model_len=wanted.context, max_num_seqs=1), wanted.slowdown)
+            try:
+                _ = plain.server.memory
+            except InputError:
+                if n < min(most, MOST_DEVICES):
+                    continue
+                yield plain  # says by how much it does not fit
+                break
+            for slots in SLOTS:
+                yield replace(plain, settings=replace(plain.settings, max_num_seqs=slots))
+            break
+
+
 def _formats(arch: Architecture, bits: int) -> Sequence[str]:
     """Formats of so many bits: models of many experts are published in blocks of 8 bits."""
     usual = FORMAT_OF_BITS[bits]
@@ -148,6 +177,8 @@ def _formats(arch: Architecture, bits: int) -> Sequence[str]:
 def refined(configuration: Configuration) -> Iterator[Configuration]:
     """``configuration`` with one option of the engine changed."""
     options, settings = configuration.server.options, configuration.settings
+    if configuration.config.engine == LLAMA_CPP:  # its slots were tried with the layouts
+        return
     for tokens in STEP_TOKENS:
         if tokens != options.max_num_batched_tokens:
             sequences = min(options.max_num_seqs or tokens, tokens)
@@ -156,6 +187,10 @@ def refined(configuration: Configuration) -> Iterator[Configuration]:
     for sequences in SEQUENCES:
         if sequences < (options.max_num_seqs or 0):
             yield replace(configuration, settings=replace(settings, max_num_seqs=sequences))
+
+
+def _slots(n: int) -> str:
+    return "one slot" if n == 1 else f"{n} slots"
 
 
 def check_tp(arch: Architecture, tp: int) -> None:

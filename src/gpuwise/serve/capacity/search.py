@@ -15,6 +15,7 @@ from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.serve.capacity.configurations import Configuration, Wanted, layouts, refined
 from gpuwise.serve.capacity.rate import RESOLUTION, SEARCH_REQUESTS, Limit, Point, full_rate, keeps, largest_rate
+from gpuwise.serve.engine import LLAMA_CPP
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.targets import Target
 
@@ -22,6 +23,8 @@ BETTER = 1.02
 """Of its rate: what a change must bring to be worth a flag."""
 SLACK = 1.1
 """By how much a simulated rate may lie above its closed form (tests/serve/test_steady.py)."""
+DRAWN, SLOT_STEP = 2400, 1024
+"""Requests that the longest is looked for among, and what a slot's context is a multiple of."""
 REFINED = 2
 """Layouts whose options are searched."""
 
@@ -54,6 +57,17 @@ class Search:
         """Where nothing keeps the targets, the one that misses by least when requests are alone."""
         known = [x for x in self.limits if x.alone.worst is not None]
         return min(known, key=lambda x: (x.alone.worst.ratio or 0.0) if x.alone.worst else 0.0, default=None)
+
+
+def with_slots(load: Load, wanted: Wanted) -> tuple[Load, Wanted]:
+    """Where an engine's slots each have a context of their own and none was asked for: one that a quarter more than the longest
+    request drawn fits."""
+    if wanted.engine != LLAMA_CPP or wanted.context is not None:
+        return load, wanted
+    requests = load.at(1.0, DRAWN)
+    longest = 1.25 * int((requests.prompt_tokens + requests.output_tokens).max())
+    context = min(math.ceil(longest / SLOT_STEP) * SLOT_STEP, load.context)
+    return replace(load, context=context), replace(wanted, context=context)
 
 
 def copies_on(cluster: Cluster, ranks: int) -> int:

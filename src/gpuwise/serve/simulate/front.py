@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuwise.predict.coefficients import load_json
-from gpuwise.serve.engine import EngineConfig, EngineCosts, engine_costs, version_number
+from gpuwise.serve.engine import LLAMA_CPP, EngineConfig, EngineCosts, engine_costs, version_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,8 @@ def front_of(config: EngineConfig) -> Front:
     """Of the engine at its version: of the newest fit that is not younger, else of the oldest; of an engine that no load was
     measured with, the costs of its iterations alone."""
     entries: list[dict[str, Any]] = [e for e in load_json("load")["engines"] if e["engine"] == config.engine]
+    if config.engine == LLAMA_CPP:  # its batches are whole
+        return Front(EngineCosts(1.0, 1.0, 1.0, 0.0, 0.0, 0.0))
     if not entries:
         return Front(engine_costs(config))
     entries.sort(key=lambda e: version_number(e["since"]))

@@ -6,6 +6,7 @@ from gpuwise.serve.simulate.budget import BudgetEngine
 from gpuwise.serve.simulate.core import Engine
 from gpuwise.serve.simulate.no_evict import NoEvictEngine, StaticEngine
 from gpuwise.serve.simulate.prefill_first import PrefillFirstEngine, RadixEngine
+from gpuwise.serve.simulate.slots import SlotsEngine
 
 POLICIES: dict[str, type[Engine]] = {
     "budget": BudgetEngine,
@@ -14,4 +15,5 @@ POLICIES: dict[str, type[Engine]] = {
     "no_evict": NoEvictEngine,
     "max_utilisation": BudgetEngine,
     "static": StaticEngine,
+    "slots": SlotsEngine,
 }

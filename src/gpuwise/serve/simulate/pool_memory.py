@@ -22,6 +22,7 @@ from gpuwise.predict.memory.kv_cache import VLLM, kv_page_bytes, kv_pool_tokens
 from gpuwise.serve.engine import EngineConfig
 from gpuwise.serve.memory import UNIFIED_SHARE, rank_weights
 from gpuwise.serve.simulate.kernel_steps import graph_sizes
+from gpuwise.serve.simulate.slot_steps import slot_memory
 from gpuwise.serve.simulate.settings import EngineRules, Settings
 from gpuwise.units import GIB
 
@@ -114,6 +115,10 @@ def pool_memory(
 ) -> PoolMemory:
     """What the engine has for its cache. Raises InputError where nothing is left."""
     assert options.block_size is not None
+    if rules.pool == "slots":
+        held = slot_memory(arch, accelerator, config, options)
+        tokens = (options.max_num_seqs or 1) * (options.max_model_len or arch.max_seq_len)
+        return PoolMemory(EngineParts(held.total, held.weights, held.workspace, 0.0, 0.0, False), tokens, tokens)
     parts = engine_parts(arch, accelerator, config, options, rules)
     pool = parts.pool
     layout = replace(VLLM, tp=config.tp, dtype=config.kv_dtype, page_tokens=options.block_size)

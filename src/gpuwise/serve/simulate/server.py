@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.serve.engine import EngineConfig
+from gpuwise.serve.engine import LLAMA_CPP, EngineConfig
 from gpuwise.serve.load.requests import ClosedLoop, Requests
 from gpuwise.serve.simulate.core import Engine, Limits, Reserve, Trace
 from gpuwise.serve.simulate.drafts import DraftSteps
@@ -24,11 +24,13 @@ from gpuwise.serve.simulate.policies import POLICIES
 from gpuwise.serve.simulate.pool_memory import PoolMemory, pool_memory
 from gpuwise.serve.simulate.run import Run, Stretches
 from gpuwise.serve.simulate.settings import EngineRules, Settings, engine_rules, resolved
+from gpuwise.serve.simulate.slot_steps import SlotSteps, slot_steps
 from gpuwise.serve.simulate.texts import runs_of
 
 F64 = NDArray[np.float64]
 SGLANG_RESERVE = Reserve(first=0.7, least=0.14, steps=600, retract_tokens=20, most_tokens=4096, fixed_whole=True)
 """sglang v0.5.23 environ.py:646-649, managers/schedule_policy.py CLIP_MAX_NEW_TOKENS."""
+Steps = KernelSteps | SlotSteps
 ROUTINGS = ("round_robin", "least_load", "prefix_aware")
 
 
@@ -84,11 +86,13 @@ class Server:
             wait_tokens=s.batch_wait_max_tokens_ratio * s.max_num_batched_tokens,
         )
 
-    def steps(self, context: int, only: tuple[tuple[int, ...], tuple[int, ...]] | None = None) -> KernelSteps:
+    def steps(self, context: int, only: tuple[tuple[int, ...], tuple[int, ...]] | None = None) -> Steps:
         """Seconds of steps whose sequences hold about ``context`` tokens; ``only`` of so many sequences and tokens of prompts."""
         near = 1 << max(int(context - 1).bit_length(), 5)
         limits = self.limits
         most = min(limits.sequences, limits.n_blocks)
+        if self.config.engine == LLAMA_CPP:
+            return slot_steps(self.arch, self.system.accelerator, self.config, most, near)
         tables = kernel_tables(self.arch, self.system, self.config, most, limits.tokens, near, only)
         front = self.front
         return KernelSteps(
@@ -119,7 +123,9 @@ class Server:
         runs = runs_of(requests, limits.block_tokens)
         policy = POLICIES[self.options.scheduler or self.rules.scheduler]
         drafts = self.settings.drafts
-        timed = steps if drafts is None else DraftSteps(steps, drafts, self.arch)
+        if drafts is not None and isinstance(steps, SlotSteps):
+            raise InputError("guesses of a draft are not simulated under llama.cpp", hint="take vllm or sglang")
+        timed = steps if drafts is None or isinstance(steps, SlotSteps) else DraftSteps(steps, drafts, self.arch)
         # groups that attend apart have schedulers and caches of their own, and requests in turn
         copies = replicas * self.config.attention_dp
         engines = [policy(prompt, output, runs, limits, timed) for _ in range(copies)]
@@ -130,6 +136,10 @@ class Server:
         else:
             arrival = _closed_loop(engines, requests.arrival_s.tolist(), before, front.answer_s, closed, routing)
         return self._result(requests, arrival, engines, timed)
+
+    def _known(self, steps: Steps | DraftSteps) -> bool:
+        """Whether the engine's own spread has that of its kernels in it."""
+        return self.config.engine != LLAMA_CPP and steps.tables.basis in ("measured", "fitted")
 
     def _check(self, requests: Requests, replicas: int, routing: str) -> None:
         limits, rules = self.limits, self.rules
@@ -157,7 +167,7 @@ class Server:
         if not limits.chunked and longest > limits.tokens:
             raise InputError(f"a prompt of {longest} tokens is longer than a step of {limits.tokens}", hint="let prompts be cut")
 
-    def _result(self, requests: Requests, arrival: F64, engines: Sequence[Engine], steps: KernelSteps | DraftSteps) -> Run:
+    def _result(self, requests: Requests, arrival: F64, engines: Sequence[Engine], steps: Steps | DraftSteps) -> Run:
         front, limits = self.front, self.limits
         first, finish = _merged(engines, "first_s"), _merged(engines, "finish_s")
         output = requests.output_tokens
@@ -184,7 +194,7 @@ class Server:
             steps.parts(
                 stretches.decoding, stretches.prompt_tokens, stretches.cached_tokens, stretches.n_steps, stretches.total_s
             ),
-            math.hypot(front.costs.log_sigma, 0.0 if steps.tables.basis in ("measured", "fitted") else steps.tables.log_sigma),
+            math.hypot(front.costs.log_sigma, 0.0 if self._known(steps) else steps.tables.log_sigma),
             len(engines),
         )
 

@@ -14,7 +14,7 @@ from gpuwise.serve.engine import EngineConfig, version_number
 from gpuwise.serve.simulate.drafts import Drafts
 from gpuwise.units import GIB, MIB
 
-NEWEST = {"vllm": "0.33.0", "sglang": "0.5.23", "trtllm": "1.2.0"}
+NEWEST = {"vllm": "0.33.0", "sglang": "0.5.23", "trtllm": "1.2.0", "llama.cpp": "6918"}
 """The release whose files were read last."""
 GROUP = 4
 """Ranks from which SGLang captures graphs of more sequences."""

@@ -1,0 +1,89 @@
+"""Slots that each hold one request: llama.cpp's server (tools/server/server.cpp ``update_slots``, build 6918).
+
+A request waits until a slot is free. Of free slots it goes to the one whose last sequence begins most like its prompt, if that is
+more than a tenth of the prompt (``slot_prompt_similarity``), else to the one used longest ago; what the two have in common is not
+computed again (``cache_prompt``), the rest of the slot is lost. In each batch the sequences that write have a token each, then
+prompts up to ``n_batch`` tokens, in the order they came (the server's order is that of its slots). A slot has a context of its own,
+so that nothing is ever sent back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpuwise.serve.simulate.budget import BudgetEngine
+from gpuwise.serve.simulate.core import PROMPT, Limits
+from gpuwise.serve.simulate.step_time import StepTime
+from gpuwise.serve.simulate.texts import Runs
+
+SIMILAR = 0.1
+"""Of the prompt, in common with a slot's last sequence, from which that slot is preferred."""
+NOBODY = -1
+
+
+class SlotsEngine(BudgetEngine):
+    """``limits.sequences`` slots; ``limits.prefix_cache``: they keep what they held."""
+
+    def __init__(self, prompt: Sequence[int], output: Sequence[int], runs: Runs, limits: Limits, time: StepTime) -> None:
+        super().__init__(prompt, output, runs, limits, time)
+        self.pool = type(self.pool)(limits.n_blocks, runs, len(prompt), False)
+        self.kept = [NOBODY] * limits.sequences
+        """Request whose sequence each slot held last."""
+        self.used = [0] * limits.sequences
+        """When each slot was given back, counted."""
+        self.given = 0
+        self.slot: dict[int, int] = {}
+
+    def _admit(self, budget: int, chunks: list[tuple[int, int]], ended: list[int]) -> bool:
+        waiting = self.waiting
+        while waiting and budget > 0 and len(self.running) < self.limits.sequences:
+            request = waiting[0]
+            slot, done = self._choose(request)
+            self.slot[request], self.kept[slot] = slot, request
+            new = min(self.prompt[request] - done, budget)
+            budget -= new
+            self._place(request, done, new, chunks, ended)
+        return False
+
+    def _choose(self, request: int) -> tuple[int, int]:
+        """The slot of a request, and how many of its tokens are there."""
+        taken = set(self.slot.values())
+        free = [s for s in range(self.limits.sequences) if s not in taken]
+        oldest = min(free, key=self.used.__getitem__)
+        if not self.limits.prefix_cache:
+            return oldest, 0
+        common = {s: 0 if self.kept[s] == NOBODY else self._common(request, self.kept[s]) for s in free}
+        best = max(free, key=lambda s: (common[s], -s))
+        slot = best if common[best] > SIMILAR * self.prompt[request] else oldest
+        return slot, min(common[slot], self.prompt[request] - 1)
+
+    def _common(self, request: int, other: int) -> int:
+        """Tokens that the prompt of a request and the whole sequence of another begin with alike."""
+        tokens = 0
+        for mine, theirs in zip(self.runs.segments(request), self.runs.segments(other), strict=False):
+            if mine[0] != theirs[0]:
+                break
+            tokens = min(mine[2], theirs[2])
+            if mine[2] != theirs[2]:
+                break
+        return min(tokens * self.limits.block_tokens, self.prompt[request], self.prompt[other] + self.output[other] - 1)
+
+    def _place(self, request: int, done: int, new: int, chunks: list[tuple[int, int]], ended: list[int]) -> None:
+        """The first request that waits takes its slot, where ``done`` tokens are, with ``new`` in this batch."""
+        size = self.limits.block_tokens
+        self.waiting.popleft()
+        self.running[request] = PROMPT
+        self.admissions += 1
+        self.admitted[request] = self.admissions
+        self.pool.take(-(-(done + new) // size))
+        self.trace.cached_tokens[request] = done
+        chunks.append((new, done))
+        if done + new == self.prompt[request]:
+            ended.append(request)
+        else:
+            self.partial, self.done, self.wanted = request, done + new, self.prompt[request]
+
+    def _end(self, request: int, tokens: int) -> None:
+        super()._end(request, tokens)
+        self.given += 1
+        self.used[self.slot.pop(request)] = self.given
