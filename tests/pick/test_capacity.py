@@ -10,6 +10,8 @@ from gpuwise.errors import InputError
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.pick.capacity import rank_accelerators, ranked_document
 from gpuwise.pick.limits import Limits
+from gpuwise.serve.capacity import configurations
+from gpuwise.serve.capacity.configurations import Wanted
 from gpuwise.serve.capacity.fleet import Demand
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.targets import parse_targets
@@ -53,3 +55,27 @@ def test_a_budget_leaves_out_what_is_dearer() -> None:
 def test_a_model_that_writes_nothing_is_refused() -> None:
     with pytest.raises(InputError, match="no decoder"):
         rank_accelerators(find_model("bert-base"), LOAD, (), Demand(), today=TODAY)
+
+
+EDGE = Limits(ways=("rent", "buy"), form="edge", max_watts=70.0)
+SLOW = parse_targets("ttft_p95=20s,tpot_p95=500ms")
+
+
+def test_edge_modules_run_what_their_software_runs_within_their_watts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(configurations, "SLOTS", (4,))
+    wanted = Wanted(bits=(4,))
+    found = rank_accelerators(ARCH, LOAD, SLOW, Demand(rate_per_s=0.05), wanted, today=TODAY, limits=EDGE)
+    assert found.options
+    for o in found.options:
+        assert o.how in ("new", "used")
+        assert o.cluster.accelerator.unified_memory
+        assert o.fleet.cluster.n_accelerators * (o.cluster.accelerator.tdp_w or 1e9) <= 70.0
+        assert o.usd_per_accelerator_hour > 0
+    assert any(one.why.endswith("70 W allowed") for one in found.left_out)
+
+
+def test_more_load_than_the_watts_carry_has_no_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(configurations, "SLOTS", (4,))
+    found = rank_accelerators(ARCH, LOAD, SLOW, Demand(rate_per_s=50.0), Wanted(bits=(4,)), today=TODAY, limits=EDGE)
+    assert not found.options
+    assert any("W allowed" in one.why for one in found.left_out)

@@ -1,4 +1,6 @@
-"""Which accelerators serve a load for the least money: every one that is rented and that the engine runs on, simulated.
+"""Which accelerators serve a load for the least money: every one that is rented and that the engine runs on, simulated; where
+machines that are bought count too, those at their price over three years with resale and electricity, edge modules and machines
+with unified memory among them, under llama.cpp where the engine does not run on them.
 
 No fleet costs less than its arithmetic at the specified peak and the caches its tokens read:
 
@@ -18,21 +20,23 @@ from typing import cast
 
 import numpy as np
 
-from gpuwise.errors import GpuwiseError
+from gpuwise.errors import GpuwiseError, UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.systems import Cluster, default_system
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.money.cost import Price, price_of
-from gpuwise.pick.candidates import cluster_of, ways
+from gpuwise.money.cost import price_of
+from gpuwise.pick.candidates import Way, cluster_of, forms_of, placed, ways
 from gpuwise.pick.limits import Limits
+from gpuwise.pick.owning import Terms, bill
 from gpuwise.predict.estimate import Estimate, to_document
 from gpuwise.serve.capacity.answer import check_model
 from gpuwise.serve.capacity.configurations import Wanted
 from gpuwise.serve.capacity.document import fleet_document
 from gpuwise.serve.capacity.fleet import Demand, Fleet, fleet_for
+from gpuwise.serve.capacity.mixed import Kind, Mixed, mixed_fleet
 from gpuwise.serve.capacity.rate import Limit
 from gpuwise.serve.capacity.search import search, with_slots
-from gpuwise.serve.engine import engine_runs
+from gpuwise.serve.engine import LLAMA_CPP, engine_runs
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.targets import Target
 from gpuwise.serve.memory import sequence_bytes
@@ -60,6 +64,15 @@ class Option:
     cluster: Cluster
     limit: Limit
     fleet: Fleet
+    how: str = "rent"
+    """``rent``, ``new`` or ``used``."""
+    usd_per_accelerator_hour: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """Of the accelerator, and how it is had where that is not by the hour."""
+        name = self.cluster.accelerator.name
+        return name if self.how == "rent" else f"{name}, bought {self.how}"
 
     @property
     def key(self) -> float:
@@ -83,21 +96,33 @@ class Ranked:
     left_out: tuple[LeftOut, ...]
     nearest: Limit | None
     simulated: int
+    mixed: Mixed | None = None
+    """A cheaper fleet of two kinds; None where none is."""
 
-    def with_answer(self, limit: Limit, fleet: Fleet) -> Ranked:
-        """The first option as it was answered in full, with more requests and the engine's options searched; in its new place."""
+    def with_answer(self, limit: Limit, fleet: Fleet, demand: Demand, limits: Limits) -> Ranked:
+        """The first option as it was answered in full, with more requests and the engine's options searched; in its new place,
+        and the fleet of two kinds with it."""
         first = replace(self.options[0], limit=limit, fleet=fleet)
-        return replace(self, options=tuple(sorted((first, *self.options[1:]), key=lambda o: o.key)))
+        options = tuple(sorted((first, *self.options[1:]), key=lambda o: o.key))
+        return replace(self, options=options, mixed=_mixed(options, demand, limits))
 
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
     cluster: Cluster
-    price: Price
+    usd_per_hour: float
+    """Of one accelerator: its rent, or what it was bought for over its life and its electricity."""
+    how: str
+    wanted: Wanted
     bound_usd: float
     """Of a million tokens written, at the least."""
     least_ttft_s: float
     """Of a prompt at the target's percentile, over a whole host."""
+
+    @property
+    def name(self) -> str:
+        name = self.cluster.accelerator.name
+        return name if self.how == "rent" else f"{name}, bought {self.how}"
 
 
 def rank_accelerators(
@@ -115,7 +140,8 @@ def rank_accelerators(
     """The accelerators that keep ``targets`` under ``load``, by dollars for a million tokens. Raises InputError for a model that
     writes no text."""
     check_model(arch)
-    load, asked = with_slots(load, wanted or Wanted())
+    asked = wanted or Wanted()
+    bounds_of = limits or Limits(ways=("rent",))
     options: list[Option] = []
     bounds: list[float] = []
     left_out: list[LeftOut] = []
@@ -123,8 +149,12 @@ def rank_accelerators(
     simulated = 0
     nearest_to_bound = 1.0
     allowed = min((t.limit_s for t in targets if t.metric == "ttft"), default=math.inf)
-    for candidate in sorted(_candidates(arch, load, targets, asked, limits or Limits(), today), key=lambda c: c.bound_usd):
-        name = candidate.cluster.accelerator.name
+    for candidate in sorted(_candidates(arch, load, targets, asked, bounds_of, today), key=lambda c: c.bound_usd):
+        name = candidate.name
+        why = _too_many_watts(candidate.cluster.accelerator, 1, bounds_of)
+        if why:
+            left_out.append(LeftOut(name, why))
+            continue
         worst = sorted(o.key for o in options)[TOP - 1] if len(options) >= TOP else math.inf
         if candidate.bound_usd * nearest_to_bound * CLOSER > worst:
             left_out.append(LeftOut(name, "dearer even at its peak"))
@@ -138,24 +168,56 @@ def rank_accelerators(
             left_out.append(LeftOut(name, f"not simulated: {MOST_SIMULATED} with a lower bound came first"))
             continue
         progress(name)
-        found = search(arch, candidate.cluster, load, targets, asked, n=REQUESTS, refine=False, resolution=RESOLUTION)
+        slotted, chosen = with_slots(load, candidate.wanted)
+        found = search(arch, candidate.cluster, slotted, targets, chosen, n=REQUESTS, refine=False, resolution=RESOLUTION)
         simulated += found.error is None
         if found.best is None:
             missed += [] if found.nearest is None else [found.nearest]
             left_out.append(LeftOut(name, _why(found.error, found.nearest)))
             continue
         each = Estimate.from_log_sigma(found.best.rate_per_s, SIGMA_RATE, "derived")
-        fleet = fleet_for(found.best, each, candidate.cluster, demand, today=today, usd_per_hour=candidate.price.expected)
+        fleet = fleet_for(found.best, each, candidate.cluster, demand, today=today, usd_per_hour=candidate.usd_per_hour)
+        why = _too_many_watts(candidate.cluster.accelerator, fleet.cluster.n_accelerators, bounds_of)
+        if why:
+            left_out.append(LeftOut(name, why))
+            continue
         if budget_usd_per_hour is not None and (fleet.usd_per_hour or 0.0) > budget_usd_per_hour:
             left_out.append(LeftOut(name, f"${fleet.usd_per_hour:,.2f}/h is over the budget"))
             continue
-        options.append(Option(candidate.cluster, found.best, fleet))
+        options.append(Option(candidate.cluster, found.best, fleet, candidate.how, candidate.usd_per_hour))
         reached = [o.key / b for o, b in zip(options, [*bounds, candidate.bound_usd], strict=True)]
         bounds.append(candidate.bound_usd)
         nearest_to_bound = max(min(reached), 1.0)
     options.sort(key=lambda o: o.key)
     nearest = min(missed, key=lambda x: (x.alone.worst.ratio or math.inf) if x.alone.worst else math.inf, default=None)
-    return Ranked(tuple(options), tuple(left_out), nearest, simulated)
+    return Ranked(tuple(options), tuple(left_out), nearest, simulated, _mixed(options, demand, bounds_of))
+
+
+def _mixed(options: Sequence[Option], demand: Demand, limits: Limits) -> Mixed | None:
+    """Of what each kind carries by itself, for the peak; None where nothing was asked for."""
+    if (demand.rate_per_s is None and demand.users is None) or not options:
+        return None
+    kinds = [
+        Kind(
+            o.name,
+            o.fleet.each.expected,
+            o.usd_per_accelerator_hour * o.limit.configuration.ranks,
+            o.limit.configuration.ranks,
+            None if (tdp := o.cluster.accelerator.tdp_w) is None else tdp * o.limit.configuration.ranks,
+        )
+        for o in options
+    ]
+    return mixed_fleet(kinds, options[0].fleet.peak_per_s, limits.max_watts)
+
+
+def _too_many_watts(accelerator: Accelerator, n: int, limits: Limits) -> str:
+    """Why ``n`` of them draw more than allowed; empty where they do not."""
+    if limits.max_watts is None:
+        return ""
+    if accelerator.tdp_w is None:
+        return "its power is not published"
+    watts = n * accelerator.tdp_w
+    return f"{watts:,.0f} W, {limits.max_watts:,.0f} W allowed" if watts > limits.max_watts else ""
 
 
 def _candidates(
@@ -173,22 +235,49 @@ def _candidates(
     ttft = next((t for t in targets if t.metric == "ttft"), None)
     share = 50.0 if ttft is None or ttft.percentile is None else ttft.percentile
     prompt = float(np.percentile(requests.prompt_tokens, share)) * (fresh if requests.reused_share else 1.0)
-    seen: set[str] = set()
     for way in ways(limits, today):
         accelerator = way.accelerator
-        if way.rent is None or accelerator.id in seen or not engine_runs(accelerator, wanted.engine):
+        run_by = _engine_on(accelerator, wanted, way)
+        if run_by is None or (way.rent is None and way.purchase is None) or not _asked_for(way, limits):
             continue
-        if limits.vendors and accelerator.vendor not in limits.vendors:
-            continue
-        seen.add(accelerator.id)
-        cluster = _host(accelerator)
-        price = price_of(cluster, today)
+        cluster = placed(way, _host(accelerator), limits.have)
+        usd = _hourly(way, cluster, today)
         peak = max((v for k, v in accelerator.peak_flop_per_s.items() if k in _formats(wanted)), default=0.0)
-        if price is None or not peak:
+        if usd is None or not peak:
             continue
         seconds = flop / peak + read / accelerator.memory_bandwidth_bytes_per_s
         least = prompt * each / (peak * min(cluster.n_accelerators, cluster.system.count))
-        yield _Candidate(cluster, price, price.expected / HOUR_S * seconds / written * MEGA, least)
+        yield _Candidate(cluster, usd, way.label, run_by, usd / HOUR_S * seconds / written * MEGA, least)
+
+
+def _asked_for(way: Way, limits: Limits) -> bool:
+    """Whether the form, the vendor and the condition are among those asked for."""
+    accelerator = way.accelerator
+    if limits.form is not None and limits.form not in forms_of(accelerator.id):
+        return False
+    return (not limits.vendors or accelerator.vendor in limits.vendors) and (way.condition != "used" or limits.used)
+
+
+def _engine_on(accelerator: Accelerator, wanted: Wanted, way: Way) -> Wanted | None:
+    """``wanted`` on this accelerator; under llama.cpp where a machine is bought that the engine does not run on; None where
+    nothing runs."""
+    if engine_runs(accelerator, wanted.engine):
+        return wanted
+    if way.purchase is not None and wanted.version is None and wanted.tp in (None, 1) and engine_runs(accelerator, LLAMA_CPP):
+        return replace(wanted, engine=LLAMA_CPP, tp=None)
+    return None
+
+
+def _hourly(way: Way, cluster: Cluster, today: datetime.date) -> float | None:
+    """Dollars an hour of one accelerator; None where no price is known."""
+    if way.rent is not None:
+        price = price_of(cluster, today)
+        return None if price is None else price.expected
+    try:
+        owned = bill(way, Cluster(cluster.system, 1), Estimate(HOUR_S, HOUR_S, HOUR_S, "specified"), Terms(), "serving")
+    except UnpredictableError:
+        return None
+    return owned.usd_per_hour
 
 
 def _host(accelerator: Accelerator) -> Cluster:
@@ -220,6 +309,8 @@ def ranked_document(found: Ranked) -> dict[str, object]:
             {
                 "accelerator": o.cluster.accelerator.id,
                 "name": o.cluster.accelerator.name,
+                "how": o.how,
+                "engine": o.limit.configuration.config.engine,
                 "configuration": o.limit.configuration.words,
                 "requests_per_s_of_a_copy": o.limit.rate_per_s,
                 "fleet": fleet_document(o.fleet),
@@ -228,5 +319,6 @@ def ranked_document(found: Ranked) -> dict[str, object]:
         ],
         "left_out": [{"name": one.name, "why": one.why} for one in found.left_out],
         "simulated": found.simulated,
+        "mixed": None if found.mixed is None else found.mixed.as_dict(),
     }
     return cast("dict[str, object]", to_document(document))

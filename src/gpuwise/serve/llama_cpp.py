@@ -8,19 +8,20 @@ wide-memory devices run into first. ``l`` is the launch and dependency cost of a
 devices hold layers in turn, so that their bandwidths do not add up; ``r`` is what a hand-over between ``n``
 devices costs. Fitted on one public table (``coefficients/single_stream.json``).
 
-A batch of ``n`` sequences reads what its tokens touch once (of experts ``1 - (1 - k/E)^n``), the caches of all, and pays for
-its rows; a prompt is arithmetic alone:
+A batch of ``n`` sequences reads what its tokens touch once (of experts those that skewed routing sends them to), the caches of
+all, and pays for its rows; a prompt is arithmetic alone:
 
     t(n) = (((W(n) + n KV) / (e B))^p + (W(n) c / (u h))^p)^(1/p) + l n_layers + r (devices - 1) + m (n - 1) 2 N / R
     prompt(q, c) = (2 N q + attention(q, c)) / R                      q tokens that see c before them
     R = k u h (peak / (1024 u h))^a
 
-``k`` by vendor and width of the weights, ``a`` because tensor units that do more a clock are fed less well. ``k`` and ``a`` are of the
-prompts of the same table, ``m`` of llama.cpp's own batches on a DGX Spark.
+``k`` by vendor and width of the weights, ``a`` because tensor units that do more a clock are fed less well. ``k`` and ``a`` are
+of the prompts of the same table, ``m`` of llama.cpp's own batches on a DGX Spark.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from gpuwise.errors import UnpredictableError
@@ -106,13 +107,20 @@ def seconds(
     return body + vendor["layer_s"] * arch.n_layers + form["hand_over_s"] * (n_devices - 1) + rows
 
 
-def prompt_seconds(
-    form: dict[str, Any], arch: Architecture, accelerator: Accelerator, weights: str, tokens: float, before: float
-) -> float:
-    """Seconds of ``tokens`` tokens of a prompt that see ``before`` earlier ones. Raises UnpredictableError for a device without
+def prompt_time(
+    form: dict[str, Any], arch: Architecture, accelerator: Accelerator, weights: str
+) -> Callable[[float, float], float]:
+    """Seconds of so many tokens of a prompt that see so many earlier ones. Raises UnpredictableError for a device without
     published rates."""
-    flop = row_flop(arch, head=False) * tokens + attention_flop(arch, tokens, before)
-    return flop / arithmetic_rate(form, accelerator, weights)
+    rate = arithmetic_rate(form, accelerator, weights)
+    row, pair = row_flop(arch, head=False) / rate, 4.0 * arch.heads * arch.head_dim / rate
+    whole, near, window = arch.n_global_layers, arch.n_attention_layers - arch.n_global_layers, arch.window or 0
+
+    def of(tokens: float, before: float) -> float:
+        each = before + (tokens + 1) / 2
+        return tokens * (row + pair * (whole * each + near * min(each, window)))
+
+    return of
 
 
 def arithmetic_rate(form: dict[str, Any], accelerator: Accelerator, weights: str) -> float:
@@ -134,11 +142,3 @@ def row_flop(arch: Architecture, *, head: bool) -> float:
     """Of one token's products; with the head's where a token is written."""
     count = count_parameters(arch)
     return 2.0 * (count.active - (count.total - count.layers) + (arch.vocab * arch.hidden if head else 0))
-
-
-def attention_flop(arch: Architecture, tokens: float, before: float) -> float:
-    """Of causal attention of ``tokens`` tokens that see ``before`` earlier ones, in windows where layers have them."""
-    each = before + (tokens + 1) / 2
-    near = each if arch.window is None else min(each, arch.window)
-    layers = arch.n_global_layers * each + (arch.n_attention_layers - arch.n_global_layers) * near
-    return 4.0 * arch.heads * arch.head_dim * tokens * layers

@@ -18,7 +18,7 @@ from gpuwise.calibrate.serving.rows import ServingRow
 from gpuwise.calibrate.validation import log_sigma_of
 from gpuwise.facts.hardware.naming import find_accelerator
 from gpuwise.facts.models.catalogue import find_model
-from gpuwise.serve.llama_cpp import prompt_seconds, seconds
+from gpuwise.serve.llama_cpp import prompt_time, seconds
 
 F64 = NDArray[np.float64]
 BATCHES = (1, 2, 4, 8, 16, 32)
@@ -57,13 +57,14 @@ def batch_ratios(form: dict[str, Any], batches: Batches) -> F64:
 def prompt_ratio(form: dict[str, Any], batches: Batches) -> float:
     """Predicted over measured seconds of a prompt token."""
     arch, device = find_model(batches.model), find_accelerator("gb10")
-    return prompt_seconds(form, arch, device, batches.weights, PROMPT, 0) / PROMPT * batches.prompt_per_s
+    return prompt_time(form, arch, device, batches.weights)(PROMPT, 0) / PROMPT * batches.prompt_per_s
 
 
 def fit_prompts(
     rows: Sequence[ServingRow], form: dict[str, Any], is_check: Callable[[ServingRow], bool]
 ) -> tuple[dict[str, float], float]:
-    """Fit ``form["prompt"]`` in place; the errors, and the spread of the check rows. ``rows`` are single streams with a measured prompt rate."""
+    """Fit ``form["prompt"]`` in place on ``rows`` of single streams with a measured prompt rate; the errors, and the
+    spread of the check rows."""
     mine = [r for r in rows if r.bits and not r.reason and r.prompt_per_s and r.n_devices == 1]
     learn = [r for r in mine if not is_check(r)]
     start = np.log([450.0, 0.77, 190.0, 0.8, 0.3, 1.5])
@@ -110,5 +111,5 @@ def _rounded(prompt: dict[str, Any]) -> dict[str, Any]:
 
 def _ratio(form: dict[str, Any], row: ServingRow) -> float:
     assert row.architecture is not None and row.system is not None
-    made = prompt_seconds(form, row.architecture, row.system.accelerator, row.bits, row.prompt, 0)
+    made = prompt_time(form, row.architecture, row.system.accelerator, row.bits)(row.prompt, 0)
     return made / row.prompt * row.prompt_per_s

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gpuwise.facts.hardware.systems import Cluster
     from gpuwise.facts.models.architecture import Architecture
     from gpuwise.pick.capacity import Ranked
+    from gpuwise.pick.limits import Limits
     from gpuwise.serve.capacity.answer import Capacity
     from gpuwise.serve.capacity.configurations import Wanted
     from gpuwise.serve.capacity.fleet import Demand
@@ -82,6 +83,12 @@ class Held:
     """US dollars per GPU and hour, instead of the market's."""
     provider: str | None = None
     """Whose price counts."""
+    buy: Annotated[bool, Parameter(negative="")] = False
+    """Without --on: machines that are bought count too, their price spread over three years with resale and electricity."""
+    form: str | None = None
+    """Without --on: only such hardware, bought or rented: card, laptop, mini, edge, server."""
+    max_watts: Whole | None = None
+    """Without --on: most watts of all accelerators together (design power); machines that are bought count too."""
 
 
 @Parameter(name="*")
@@ -162,24 +169,35 @@ def capacity(
         return capacity_forward_command(arch, on, _passes(asked, held), json=json)
     load, targets, demand = question(arch, asked, held)
     wanted = wanted_of(held, load)
-    ranked = None
+    ranked, within, usd = None, _limits(held), held.price
+    if on is not None and (held.buy or held.form is not None or held.max_watts is not None):
+        raise InputError("--buy, --form and --max-watts look for hardware, and --on names it", hint="leave one of them out")
     if on is None:
         if sent.measure is not None or calibrated:
             raise InputError("--measure and --calibrated need --on", hint="name the accelerators the server runs on")
-        ranked = _ranked(arch, load, targets, demand, wanted, held)
+        ranked = _ranked(arch, load, targets, demand, wanted, held, within)
         if not ranked.options:
             return _none(ranked, json=json)
-        on = _label(ranked.options[0].cluster)
+        best = ranked.options[0]
+        cluster, c = best.cluster, best.limit.configuration.config
+        if c.engine != wanted.engine:
+            from dataclasses import replace
+
+            wanted = replace(wanted, engine=c.engine, tp=None)
+        usd = best.usd_per_accelerator_hour if best.how != "rent" else usd
+    else:
+        from gpuwise.facts.hardware.naming import find_cluster
+
+        cluster = find_cluster(on)
     if calibrated:
         from dataclasses import replace
 
         from gpuwise.cli.capacity.measure import learnt
-        from gpuwise.facts.hardware.naming import find_cluster
 
-        wanted = replace(wanted, slowdown=learnt(arch.id, wanted.engine, find_cluster(on).accelerator.id))
-    answer = _answer(arch, on, load, targets, demand, wanted, held, explain=not quick and sent.measure is None)
+        wanted = replace(wanted, slowdown=learnt(arch.id, wanted.engine, cluster.accelerator.id))
+    answer = _answer(arch, cluster, load, targets, demand, wanted, usd, held.provider, explain=not quick and sent.measure is None)
     if ranked is not None and answer.served is not None:
-        ranked = ranked.with_answer(answer.served.limit, answer.served.fleet)
+        ranked = ranked.with_answer(answer.served.limit, answer.served.fleet, demand, within)
     if sent.measure is not None:
         from gpuwise.cli.capacity.measure import measure_server
         from gpuwise.serve.measure.run import Bounds
@@ -222,8 +240,10 @@ def _passes(asked: Asked, held: Held) -> Passes:
     return Passes(asked.workload, asked.slo, rate, held.context, held.budget, held.price, held.provider)
 
 
-def _ranked(arch: Architecture, load: Load, targets: tuple[Target, ...], demand: Demand, wanted: Wanted, held: Held) -> Ranked:
-    """Every accelerator that is rented, as the fleet that carries the load."""
+def _ranked(
+    arch: Architecture, load: Load, targets: tuple[Target, ...], demand: Demand, wanted: Wanted, held: Held, within: Limits
+) -> Ranked:
+    """Every accelerator that is had, as the fleet that carries the load."""
     import datetime
 
     from gpuwise.cli.step.progress import progress
@@ -239,14 +259,23 @@ def _ranked(arch: Architecture, load: Load, targets: tuple[Target, ...], demand:
             demand,
             wanted,
             today=datetime.date.today(),
+            limits=within,
             budget_usd_per_hour=held.budget,
             progress=say,
         )
 
 
-def _label(cluster: Cluster) -> str:
-    """As ``--on`` takes it."""
-    return f"{cluster.n_accelerators}x{cluster.accelerator.id}"
+def _limits(held: Held) -> Limits:
+    """Which hardware is looked at: what is rented, and what is bought where that was asked for. Raises UnknownNameError and
+    InputError."""
+    from gpuwise.pick.limits import FORMS, Limits, check_limits
+
+    if held.form is not None and held.form not in FORMS:
+        raise UnknownNameError("form", held.form, FORMS, hint="it is one of " + ", ".join(FORMS))
+    bought = held.buy or held.form is not None or held.max_watts is not None
+    limits = Limits(ways=("rent", "buy") if bought else ("rent",), form=held.form, max_watts=held.max_watts)
+    check_limits(limits)
+    return limits
 
 
 def _with_options(document: dict[str, object], ranked: Ranked | None) -> dict[str, object]:
@@ -397,19 +426,19 @@ def wanted_of(held: Held, load: Load) -> Wanted:
 
 def _answer(
     arch: Architecture,
-    on: str,
+    cluster: Cluster,
     load: Load,
     targets: tuple[Target, ...],
     demand: Demand,
     wanted: Wanted,
-    held: Held,
+    usd_per_hour: float | None,
+    provider: str | None,
     *,
     explain: bool,
 ) -> Capacity:
     import datetime
 
     from gpuwise.cli.step.progress import progress
-    from gpuwise.facts.hardware.naming import find_cluster
     from gpuwise.serve.capacity.answer import capacity_on
     from gpuwise.serve.capacity.configurations import check_tp
 
@@ -418,14 +447,14 @@ def _answer(
     with progress("simulating") as say:
         return capacity_on(
             arch,
-            find_cluster(on),
+            cluster,
             load,
             targets,
             demand,
             wanted,
             today=datetime.date.today(),
-            usd_per_hour=held.price,
-            provider=held.provider,
+            usd_per_hour=usd_per_hour,
+            provider=provider,
             explain=explain,
             progress=say,
         )

@@ -7,6 +7,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from rich.text import Text
+
 from gpuwise.cli.out import console, grid, section, table_of
 from gpuwise.cli.words import percent, span
 from gpuwise.serve.capacity.answer import Capacity, Served
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from gpuwise.pick.capacity import LeftOut, Ranked
     from gpuwise.serve.capacity.commands import Command
     from gpuwise.serve.capacity.configurations import Configuration
+    from gpuwise.serve.capacity.mixed import Mixed
 
 SHOWN_CHANGES, SHOWN_PARETO, SHOWN_OPTIONS, SHOWN_WHYS = 6, 6, 10, 5
 WEAK_GAIN = 0.02
@@ -76,7 +79,7 @@ def show_ranked(found: Ranked) -> None:
     """Print the accelerators that keep the targets by what a million tokens cost, and why others do not."""
     to = console()
     if not found.options:
-        to.print("Nothing that is rented keeps the targets.", style="bold red")
+        to.print("Nothing that can be had keeps the targets within the limits.", style="bold red")
     else:
         table = table_of(
             ["GPU", "copies", "GPUs", "$/h", "$/M tokens", "Wh/M tokens", "each copy"],
@@ -89,7 +92,7 @@ def show_ranked(found: Ranked) -> None:
             wh = "-" if f.wh_per_million is None else f"{f.wh_per_million:,.0f}"
             usd = "-" if f.usd_per_hour is None else format_usd(f.usd_per_hour)
             table.add_row(
-                o.cluster.accelerator.name,
+                o.name,
                 str(f.copies_peak),
                 str(f.cluster.n_accelerators),
                 usd,
@@ -99,6 +102,9 @@ def show_ranked(found: Ranked) -> None:
             )
         to.print("What carries it for least", style="bold")
         to.print(table)
+        if found.mixed is not None:
+            to.print()
+            to.print(Text(mixed_words(found.mixed)))
     whys = [one for one in found.left_out if "allowed" in one.why or "budget" in one.why][:SHOWN_WHYS]
     if whys:
         section(to, "Not these", _whys(whys))
@@ -106,6 +112,16 @@ def show_ranked(found: Ranked) -> None:
     to.print()
     to.print(f"{found.simulated} accelerators simulated; {others} more do not hold the model or cost more.", style="dim")
     to.print()
+
+
+def mixed_words(mixed: Mixed) -> str:
+    """The fleet of two kinds in a sentence."""
+    kinds = " and ".join(
+        f"{n} {'copy' if n == 1 else 'copies'} on {n * k.accelerators} {k.name} ({share:.0%} of the requests)"
+        for k, n, share in zip(mixed.kinds, mixed.copies, mixed.shares, strict=True)
+    )
+    saved = 1.0 - mixed.usd_per_hour / mixed.alone_usd_per_hour
+    return f"Two kinds together: {kinds}, {format_usd(mixed.usd_per_hour)}/h, {saved:.0%} less than the best of one kind."
 
 
 def _whys(left_out: Sequence[LeftOut]) -> RenderableType:
@@ -129,13 +145,13 @@ def verdict(answer: Capacity, budget_usd_per_hour: float | None = None) -> list[
     if demand.rate_per_s is None and demand.users is None:
         said.append(
             f"{requests(each.expected * served.copies)} within {within}: "
-            f"{_copies(served.copies)} of {requests(each.expected)} (80 % interval {each.low:.3g} to {each.high:.3g})."
+            f"{_copies(served.copies)} of {requests(each.expected)} (80 % interval {span(each, requests)})."
         )
     else:
         who = f"{demand.users:,} users ask {requests(f.rate_per_s)}" if demand.users else requests(f.rate_per_s).capitalize()
         gpus = f"{f.cluster.n_accelerators} {served.configuration.system.accelerator.name}"
         said.append(f"{who}: {_copies(f.copies_peak)}, {gpus}, within {within}.")
-        said.append(f"A copy carries {requests(each.expected)} (80 % interval {each.low:.3g} to {each.high:.3g}).")
+        said.append(f"A copy carries {requests(each.expected)} (80 % interval {span(each, requests)}).")
         have = answer.cluster.n_accelerators
         if f.cluster.n_accelerators > have:
             said.append(f"That is more than the {have} asked about: they carry {requests(each.expected * served.copies)}.")

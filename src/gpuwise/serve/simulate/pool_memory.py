@@ -22,8 +22,8 @@ from gpuwise.predict.memory.kv_cache import VLLM, kv_page_bytes, kv_pool_tokens
 from gpuwise.serve.engine import EngineConfig
 from gpuwise.serve.memory import UNIFIED_SHARE, rank_weights
 from gpuwise.serve.simulate.kernel_steps import graph_sizes
-from gpuwise.serve.simulate.slot_steps import slot_memory
 from gpuwise.serve.simulate.settings import EngineRules, Settings
+from gpuwise.serve.simulate.slot_steps import slot_memory
 from gpuwise.units import GIB
 
 _USUAL_GRAPHS = 512

@@ -16,7 +16,7 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis
 from gpuwise.serve.engine import EngineConfig
-from gpuwise.serve.llama_cpp import prompt_seconds, seconds, spread
+from gpuwise.serve.llama_cpp import prompt_time, seconds, spread
 from gpuwise.serve.memory import ServingMemory, llama_cpp_memory
 from gpuwise.serve.simulate.settings import Settings
 from gpuwise.units import GIB
@@ -48,6 +48,7 @@ class SlotSteps:
         fixed = np.maximum(at_low - slope * low * n, 0.0)
         self.fixed: Sequence[float] = [0.0, *fixed.tolist()]
         self.slope: Sequence[float] = [float(slope[0]), *slope.tolist()]
+        self._prompt = prompt_time(self._form, arch, accelerator, config.weights)
         self.host: Sequence[float] = [0.0] * (most + 1)
 
     def _written(self, sequences: int, context: float) -> float:
@@ -59,7 +60,7 @@ class SlotSteps:
         """Seconds of a batch with the prompt chunks ``(new tokens, tokens before them)``."""
         found = self.fixed[decoding] + self.slope[decoding] * cached_tokens
         for new, before in chunks:
-            found += prompt_seconds(self._form, self.arch, self.accelerator, self.config.weights, new, before)
+            found += self._prompt(new, before)
         return max(found, self.fixed[1])  # any batch reads the weights
 
     def parts(self, decoding: I64, prompt_tokens: I64, cached_tokens: I64, n_steps: I64, total_s: F64) -> dict[str, float]:
@@ -91,7 +92,8 @@ def slot_memory(arch: Architecture, accelerator: Accelerator, config: EngineConf
     if not memory.fits:
         short = (memory.total - memory.most) / GIB
         raise InputError(
-            f"{options.max_num_seqs} slots of {context:,} tokens of {arch.id} do not fit: {short:.1f} GiB short on {accelerator.name}",
+            f"{options.max_num_seqs} slots of {context:,} tokens of {arch.id} do not fit: "
+            f"{short:.1f} GiB short on {accelerator.name}",
             hint="fewer slots, a shorter context (--context), narrower weights (--weights 4) or more devices",
         )
     return memory

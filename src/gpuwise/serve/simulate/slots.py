@@ -3,8 +3,8 @@
 A request waits until a slot is free. Of free slots it goes to the one whose last sequence begins most like its prompt, if that is
 more than a tenth of the prompt (``slot_prompt_similarity``), else to the one used longest ago; what the two have in common is not
 computed again (``cache_prompt``), the rest of the slot is lost. In each batch the sequences that write have a token each, then
-prompts up to ``n_batch`` tokens, in the order they came (the server's order is that of its slots). A slot has a context of its own,
-so that nothing is ever sent back.
+prompts up to ``n_batch`` tokens, in the order they came (the server's order is that of its slots). A slot has a context of its
+own, so that nothing is ever sent back.
 """
 
 from __future__ import annotations

@@ -1,0 +1,95 @@
+"""Fleets of two kinds of accelerators: the fewest dollars an hour that carry a rate.
+
+    minimise  sum n_i c_i    with  sum n_i C_i >= rate,   n_i whole, at most two kinds
+
+``C_i`` is what a copy of kind ``i`` carries within the targets by itself and ``c_i`` what it costs an hour. Requests are sent to
+each kind in proportion to what it carries, each at random, so that no copy sees more than its own largest rate and arrivals stay
+as bursty as simulated. Every pair is tried whole, so that the answer is exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+CHEAPER = 0.98
+"""Of the best fleet of one kind: what two kinds must cost at most to be worth keeping two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A copy of one kind: ``name`` for people, requests a second it carries, dollars an hour it costs, accelerators it has."""
+
+    name: str
+    rate_per_s: float
+    usd_per_hour: float
+    accelerators: int
+    watts: float | None = None
+    """Design power of its accelerators."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mixed:
+    """``copies`` of each kind, ``shares`` of the requests that go to it; ``alone_usd_per_hour`` is what the best fleet of one
+    kind costs."""
+
+    kinds: tuple[Kind, ...]
+    copies: tuple[int, ...]
+    rate_per_s: float
+    alone_usd_per_hour: float
+
+    @property
+    def usd_per_hour(self) -> float:
+        return sum(n * k.usd_per_hour for n, k in zip(self.copies, self.kinds, strict=True))
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        carried = [n * k.rate_per_s for n, k in zip(self.copies, self.kinds, strict=True)]
+        return tuple(c / sum(carried) for c in carried)
+
+    def as_dict(self) -> dict[str, object]:
+        return {
+            "kinds": [
+                {"name": k.name, "copies": n, "accelerators": n * k.accelerators, "share_of_requests": s}
+                for k, n, s in zip(self.kinds, self.copies, self.shares, strict=True)
+            ],
+            "usd_per_hour": self.usd_per_hour,
+            "usd_per_hour_of_one_kind": self.alone_usd_per_hour,
+        }
+
+
+def copies_alone(kind: Kind, rate_per_s: float) -> int:
+    """Copies of one kind that carry a rate."""
+    return max(math.ceil(rate_per_s / kind.rate_per_s - 1e-9), 1)
+
+
+def mixed_fleet(kinds: Sequence[Kind], rate_per_s: float, most_watts: float | None = None) -> Mixed | None:
+    """The cheapest fleet of two of ``kinds`` for ``rate_per_s`` that stays within ``most_watts``; None where none is cheaper than
+    the best of one kind by two per cent."""
+    able = [k for k in kinds if k.rate_per_s > 0]
+    alone = [(k, copies_alone(k, rate_per_s)) for k in able]
+    best_alone = min((n * k.usd_per_hour for k, n in alone if _within([k], [n], most_watts)), default=math.inf)
+    best: Mixed | None = None
+    for pair in combinations(able, 2):
+        first, second = pair
+        for n in range(1, copies_alone(first, rate_per_s)):
+            left = rate_per_s - n * first.rate_per_s
+            m = copies_alone(second, left)
+            if not _within(pair, (n, m), most_watts):
+                continue
+            found = Mixed(pair, (n, m), rate_per_s, best_alone)
+            if best is None or found.usd_per_hour < best.usd_per_hour:
+                best = found
+    if best is None or best.usd_per_hour > CHEAPER * best_alone:
+        return None
+    return best
+
+
+def _within(kinds: Sequence[Kind], copies: Sequence[int], most_watts: float | None) -> bool:
+    if most_watts is None:
+        return True
+    return all(k.watts is not None for k in kinds) and most_watts >= sum(
+        n * (k.watts or 0.0) for n, k in zip(copies, kinds, strict=True)
+    )
