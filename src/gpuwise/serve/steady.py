@@ -23,7 +23,8 @@ from functools import lru_cache
 from gpuwise.predict.estimate import Estimate, weakest
 from gpuwise.serve.engine import LLAMA_CPP
 from gpuwise.serve.simulate.kernel_steps import graph_sizes
-from gpuwise.serve.simulate.server import Server, Steps
+from gpuwise.serve.simulate.server import Server
+from gpuwise.serve.simulate.step_time import Steps
 
 MOST_PROMPTS = 24
 """New prompts a step that are told apart; beyond them a step's time is on a line."""

@@ -29,6 +29,7 @@ class PlainRequest:
     twice: set = field(default_factory=set)
     first: float | None = None
     finish: float | None = None
+    adapter: int | None = None
 
 
 class PlainEngine:
@@ -147,10 +148,15 @@ class PlainEngine:
                         r.computed += new
                         self.cache(r)
                     at += 1
+            passed = []
             while waiting and not preempted and budget > 0 and len(running) < self.limits.sequences:
                 r = waiting[0]
                 if r.arrival > settled:
                     break
+                active = {x.adapter for x in running}
+                if self.limits.adapters and r.adapter not in active and len(active) >= self.limits.adapters:
+                    passed.append(waiting.popleft())
+                    continue
                 wanted = r.prompt + r.written
                 found = self.hits(r, wanted)
                 new = wanted - len(found) * self.size
@@ -168,6 +174,7 @@ class PlainEngine:
                 running.append(r)
                 chunks.append((r, new))
                 budget -= new
+            waiting.extendleft(reversed(passed))
             n, cached = len(decoding), sum(r.computed + 1 for r in decoding)
             if chunks:
                 seconds = self.time.mixed(n, cached, [(new, r.computed - new) for r, new in chunks])

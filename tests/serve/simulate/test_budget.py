@@ -65,12 +65,17 @@ def owners(requests, i):
 def play(plain_class, engine_class, requests, limits, time):
     """Both engines on the same requests."""
     columns = zip(requests.arrival_s, requests.prompt_tokens, requests.output_tokens, strict=True)
+    apart = requests.apart_by_adapter()
     plain = plain_class(
-        [PlainRequest(float(a), int(p), int(o), owners(requests, i)) for i, (a, p, o) in enumerate(columns)], limits, time
+        [PlainRequest(float(a), int(p), int(o), owners(apart, i)) for i, (a, p, o) in enumerate(columns)], limits, time
     )
+    adapter = None if requests.adapter is None else requests.adapter.tolist()
+    for r, mine in zip(plain.requests, adapter or [None] * len(requests), strict=True):
+        r.adapter = mine
     plain.run()
-    runs = runs_of(requests, limits.block_tokens)
+    runs = runs_of(apart, limits.block_tokens)
     engine = engine_class(requests.prompt_tokens.tolist(), requests.output_tokens.tolist(), runs, limits, time)
+    engine.adapter = adapter
     for i, arrival in enumerate(requests.arrival_s.tolist()):
         engine.run_until(arrival)
         engine.offer(i, arrival)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from gpuwise.serve.capacity.fleet import Demand
     from gpuwise.serve.load.load import Load
     from gpuwise.serve.load.targets import Target
+    from gpuwise.serve.simulate.adapters import Adapters
+    from gpuwise.serve.simulate.drafts import Drafts
 
 ARRIVALS = ("poisson", "gamma", "diurnal")
 FORWARD = ("embed", "rerank", "vision")
@@ -75,6 +77,10 @@ class Held:
     """Format of the key-value cache: bf16 or fp8."""
     tp: Whole | None = None
     """Tensor parallel degree."""
+    draft: str | None = None
+    """Speculative decoding: guessed tokens a step and how many tokens a step keeps, 3:2.4; 3 alone keeps as on code (2.99)."""
+    lora: str | None = None
+    """Low-rank adapters beside the model, asked for equally often: 50, or 50:32 with a rank, 50:32:8 with 8 at once."""
     context: Length | None = None
     """Longest request in tokens (the model's context)."""
     budget: Money | None = None
@@ -117,6 +123,7 @@ class Sent:
 CHAT, FREE, USUALLY_SENT = Asked(), Held(), Sent()
 LONGEST_MEASURE_S, MOST_REQUESTS = 3600.0, 100_000
 MOST_RETRIES = 20
+MOST_GUESSES, MOST_ADAPTERS = 16, 10_000
 
 
 def capacity(
@@ -348,7 +355,7 @@ def question(arch: Architecture, asked: Asked, held: Held) -> tuple[Load, tuple[
             f"{arch.name} has a context of {arch.max_seq_len:,} tokens, not {context:,}", hint=f"--context {arch.max_seq_len}"
         )
     source, peak = _source(asked, context)
-    load = Load(source, context)
+    load = Load(source, context, 0 if held.lora is None else _adapters(held.lora).count)
     targets = usual_targets(load) if asked.slo is None else parse_targets(asked.slo)
     rate = load.recorded_rate_per_s if asked.rate is None and asked.users is None and not asked.max else None
     rate = rate_per_s(asked.rate) if asked.rate is not None else rate
@@ -421,7 +428,31 @@ def wanted_of(held: Held, load: Load) -> Wanted:
         held.tp,
         held.kv_cache,
         None if held.context is None else load.context,
+        None if held.draft is None else _draft(held.draft),
+        None if held.lora is None else _adapters(held.lora),
     )
+
+
+def _draft(text: str) -> Drafts:
+    """``3`` or ``3:2.4``. Raises InputError."""
+    from gpuwise.serve.simulate.drafts import Drafts, kept_on_code
+
+    tokens, _, kept = text.partition(":")
+    if not tokens.isdecimal() or int(tokens) > MOST_GUESSES:
+        raise InputError(f"--draft {text!r} cannot be read", hint="3 or 3:2.4, with at most 16 guesses")
+    return Drafts(int(tokens), positive_count(kept, "--draft") if kept else kept_on_code(int(tokens)))
+
+
+def _adapters(text: str) -> Adapters:
+    """``50``, ``50:32`` or ``50:32:8``. Raises InputError."""
+    from gpuwise.serve.simulate.adapters import Adapters
+
+    parts = text.split(":")
+    if len(parts) > 3 or not all(p.isdecimal() for p in parts):
+        raise InputError(f"--lora {text!r} cannot be read", hint="50, 50:32 with a rank, 50:32:8 with 8 of them at once")
+    if int(parts[0]) > MOST_ADAPTERS:
+        raise InputError(f"{parts[0]} adapters", hint=f"at most {MOST_ADAPTERS:,}")
+    return Adapters(*(int(p) for p in parts))
 
 
 def _answer(

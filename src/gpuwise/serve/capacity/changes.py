@@ -14,9 +14,12 @@ from gpuwise.serve.formats import FORMATS
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.targets import Target
 from gpuwise.serve.replica import most_ranks
+from gpuwise.serve.simulate.drafts import Drafts, kept_on_code
 
 OTHERS = ("h100-sxm", "h200", "b200", "mi300x", "l40s", "a100-sxm-80gb")
 """Accelerators that engines are mostly served on: what another one would bring."""
+GUESSED = 3
+"""Tokens of a draft that engines' examples guess (docs.vllm.ai, speculative decoding)."""
 SAME, MODEL = "same answers", "the model answers otherwise"
 
 
@@ -70,6 +73,9 @@ def _others(configuration: Configuration, load: Load, elsewhere: bool) -> Iterat
         yield f"tensor parallel {wide}", SAME, replace(configuration, config=replace(c, tp=wide, **experts))
     if options.prefix_caching and load.at(1.0, 100).text is not None:
         yield "no prefix cache", SAME, replace(configuration, settings=replace(s, prefix_caching=False))
+    if s.drafts is None and s.adapters is None:
+        guesses = Drafts(GUESSED, kept_on_code(GUESSED))
+        yield f"{GUESSED} guessed tokens, kept as on code", SAME, replace(configuration, settings=replace(s, drafts=guesses))
     tokens = options.max_num_batched_tokens or 0
     for count in (tokens // 2, tokens * 2):
         fewer = None if s.max_num_seqs is None else min(s.max_num_seqs, count)

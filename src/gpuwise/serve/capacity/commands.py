@@ -26,6 +26,8 @@ from gpuwise.serve.load.workloads import Workload
 from gpuwise.serve.simulate.settings import NEWEST
 from gpuwise.units import MILLI
 
+DRAFT = "DRAFT-OF-THE-MODEL"
+"""In place of the checkpoint of a draft, which is the model's own."""
 LOCAL = "http://localhost:8000"
 SECONDS = 180.0
 """Of load that a test sends: long enough for a queue to grow."""
@@ -87,6 +89,12 @@ def _vllm(configuration: Configuration) -> list[str]:
     words += ["--gpu-memory-utilization", f"{o.memory_share:g}"]
     words += [] if o.chunked_prefill else ["--no-enable-chunked-prefill"]
     words += [] if o.prefix_caching else ["--no-enable-prefix-caching"]
+    if o.drafts is not None:
+        guesses = {"method": "eagle3", "model": DRAFT, "num_speculative_tokens": o.drafts.tokens}
+        words += ["--speculative-config", json.dumps(guesses)]
+    if o.adapters is not None:
+        a = o.adapters
+        words += ["--enable-lora", "--max-loras", str(a.at_once), "--max-cpu-loras", str(a.count), "--max-lora-rank", str(a.rank)]
     return words
 
 
@@ -107,6 +115,10 @@ def _sglang(configuration: Configuration) -> list[str]:
     words += ["--chunked-prefill-size", str(o.max_num_batched_tokens if o.chunked_prefill else -1)]
     words += ["--max-running-requests", str(o.max_num_seqs), "--mem-fraction-static", f"{o.memory_share:g}", "--port", "8000"]
     words += [] if o.prefix_caching else ["--disable-radix-cache"]
+    if o.drafts is not None:
+        k = o.drafts.tokens
+        words += ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", DRAFT, "--speculative-num-steps", str(k)]
+        words += ["--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", str(k + 1)]
     return words
 
 
@@ -143,6 +155,9 @@ def _trtllm_options(configuration: Configuration) -> str:
         lines += ["kv_cache_config:", f"  free_gpu_memory_fraction: {o.memory_share:g}", *cache]
     if o.scheduler == "max_utilisation":
         lines += ["scheduler_config:", "  capacity_scheduler_policy: MAX_UTILIZATION"]
+    if o.drafts is not None:
+        lines += ["speculative_config:", "  decoding_type: Eagle3", f"  max_draft_len: {o.drafts.tokens}"]
+        lines += [f"  speculative_model: {DRAFT}"]
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -14,6 +14,8 @@ from gpuwise.serve.formats import FORMAT_OF_BITS, FORMATS
 from gpuwise.serve.llama_cpp import MOST_DEVICES
 from gpuwise.serve.replica import PROGRAMS, most_ranks
 from gpuwise.serve.simulate import Server, Settings
+from gpuwise.serve.simulate.adapters import Adapters
+from gpuwise.serve.simulate.drafts import Drafts
 
 SPLITS = (1, 2, 4, 8, 16)
 """Accelerators of one copy."""
@@ -75,6 +77,8 @@ class Configuration:
             parts.append("no prefix cache")
         if s.drafts is not None:
             parts.append(f"{s.drafts.tokens} guessed tokens a step")
+        if s.adapters is not None:
+            parts.append(f"{s.adapters.at_once} of {s.adapters.count:,} adapters at once")
         return ", ".join(parts)
 
     def document(self) -> dict[str, object]:
@@ -97,6 +101,11 @@ class Configuration:
             "max_model_len": o.max_model_len,
             "chunked_prefill": o.chunked_prefill,
             "prefix_caching": o.prefix_caching,
+            "guessed_tokens": None if o.drafts is None else o.drafts.tokens,
+            "kept_tokens": None if o.drafts is None else o.drafts.kept,
+            "adapters": None if o.adapters is None else o.adapters.count,
+            "adapters_at_once": None if o.adapters is None else o.adapters.at_once,
+            "adapter_rank": None if o.adapters is None else o.adapters.rank,
         }
 
 
@@ -111,6 +120,8 @@ class Wanted:
     kv_dtype: str = "bf16"
     context: int | None = None
     """Longest request in tokens (``max_model_len``)."""
+    drafts: Drafts | None = None
+    adapters: Adapters | None = None
     slowdown: float = 1.0
     """Of measured over predicted times, learnt from measured loads."""
 
@@ -124,7 +135,9 @@ class Wanted:
 def layouts(arch: Architecture, system: System, most: int, wanted: Wanted) -> Iterator[Configuration]:
     """Every split over at most ``most`` accelerators in every format allowed, the engine's options as installed. Wider
     weights come first."""
-    settings = Settings(max_model_len=wanted.context)
+    settings = Settings(max_model_len=wanted.context, drafts=wanted.drafts, adapters=wanted.adapters)
+    if wanted.adapters is not None and wanted.engine != "vllm":
+        raise InputError("adapters are simulated under vLLM", hint="take --engine vllm")
     if wanted.engine == LLAMA_CPP:
         yield from _in_turn(arch, system, most, wanted)
         return
@@ -149,6 +162,8 @@ def layouts(arch: Architecture, system: System, most: int, wanted: Wanted) -> It
 
 def _in_turn(arch: Architecture, system: System, most: int, wanted: Wanted) -> Iterator[Configuration]:
     """llama.cpp with its layers on as few devices as hold them, in every number of slots worth trying."""
+    if wanted.drafts is not None or wanted.adapters is not None:
+        raise InputError("guesses of a draft and adapters are not simulated under llama.cpp", hint="take --engine vllm")
     if wanted.tp not in (None, 1):
         raise InputError("llama.cpp splits layers, not tensors", hint="leave --tp out")
     for bits in sorted(wanted.bits, reverse=True):

@@ -24,6 +24,8 @@ class Load:
 
     source: Workload | Trace
     context: int
+    adapters: int = 0
+    """Low-rank adapters that requests are for, each equally often; 0: none."""
 
     @property
     def title(self) -> str:
@@ -40,6 +42,12 @@ class Load:
 
     def at(self, rate_per_s: float, n: int, *, seed: int = 0) -> Requests:
         """``n`` requests at a mean rate: the first ones of a trace, stretched."""
+        found = self._at(rate_per_s, n, seed)
+        if not self.adapters:
+            return found
+        return replace(found, adapter=np.random.default_rng([seed, self.adapters]).integers(0, self.adapters, len(found)))
+
+    def _at(self, rate_per_s: float, n: int, seed: int) -> Requests:
         if isinstance(self.source, Workload):
             return draw(self.source, n, rate_per_s, seed=seed).cut_to(self.context)
         first = self.source.requests.select(np.arange(min(n, len(self.source.requests))))

@@ -97,6 +97,21 @@ class Requests:
                 t = int(self.texts.parent[t])
         return found
 
+    def apart_by_adapter(self) -> Requests:
+        """The same with texts of each adapter's own: what one computed of a text, another does not find."""
+        if self.adapter is None or self.text is None:
+            return self
+        _, adapter = np.unique(self.adapter, return_inverse=True)
+        count = int(self.text.max()) + 1 if self.texts is None else len(self.texts.parent)
+        text: I64 = np.asarray(adapter, np.int64) * count + self.text
+        if self.texts is None:
+            return replace(self, text=text)
+        groups = int(adapter.max()) + 1
+        parent = np.concatenate(
+            [np.where(self.texts.parent >= 0, self.texts.parent + g * count, NO_PARENT) for g in range(groups)]
+        )
+        return replace(self, text=text, texts=Texts(parent.astype(np.int64), np.tile(self.texts.shared_tokens, groups)))
+
     def prefixes(self, block_tokens: int) -> Prefixes:
         """Keys of the full blocks of every prompt, for an engine that caches by hashed blocks."""
         text = np.arange(len(self)) if self.text is None else self.text

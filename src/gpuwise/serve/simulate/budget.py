@@ -9,6 +9,9 @@ to be computed anew; in such a step nothing is admitted.
 An engine that schedules ahead settles what is in a step when the step before begins: a request that came after that waits one
 step more (async scheduling, v1/engine/core.py step_with_batch_queue).
 
+An engine with low-rank adapters runs so many of them at once: a request whose adapter would be one more is passed over, and keeps
+its place in the queue.
+
 Steps without a prompt in them are summed: as long as nobody arrives, finishes or lacks a block, step ``j`` takes
 ``a + b (S + n j)``.
 """
@@ -84,6 +87,15 @@ class BudgetEngine(Engine):
 
     def _admit(self, budget: int, chunks: list[tuple[int, int]], ended: list[int]) -> bool:
         """Requests that wait, as many as fit; whether the next one only came too late for this step."""
+        if self.adapter is None or self.limits.adapters is None:
+            return self._admit_next(budget, chunks, ended, None)
+        skipped: list[int] = []
+        late = self._admit_next(budget, chunks, ended, skipped)
+        self.waiting.extendleft(reversed(skipped))
+        return late
+
+    def _admit_next(self, budget: int, chunks: list[tuple[int, int]], ended: list[int], skipped: list[int] | None) -> bool:
+        """Those whose adapter would be one too many are ``skipped``; None: no adapter is."""
         limits, pool, waiting, running = self.limits, self.pool, self.waiting, self.running
         size = limits.block_tokens
         watermark = limits.watermark_blocks if running else 0
@@ -91,6 +103,9 @@ class BudgetEngine(Engine):
             request = waiting[0]
             if self.arrived[request] > self.settled:
                 return True
+            if skipped is not None and self._one_too_many(request):
+                skipped.append(waiting.popleft())
+                continue
             wanted = self.prompt[request] + self.written[request]
             found = 0
             if limits.prefix_cache:
@@ -110,6 +125,13 @@ class BudgetEngine(Engine):
             self._begin(request, found, new, wanted, chunks, ended)
             pool.computed(request, (done + new) // size)
         return False
+
+    def _one_too_many(self, request: int) -> bool:
+        """Whether a step with the adapter of a request would have more than the engine runs at once (v1/core/sched/scheduler.py,
+        ``max_loras``)."""
+        assert self.adapter is not None
+        active = {self.adapter[r] for r in self.running}
+        return self.adapter[request] not in active and len(active) >= (self.limits.adapters or 0)
 
     def _note_written(self, request: int) -> None:
         """Answers that later prompts repeat can be found as far as they are written."""

@@ -58,6 +58,8 @@ class Limits:
     asked: int | None = None
     """Tokens of an answer that requests allow (``max_tokens``), which engines that reserve ahead reserve; None: as many as
     come."""
+    adapters: int | None = None
+    """Low-rank adapters that may be in one step; None: any."""
     reserve: Reserve | None = None
     row_tokens: int = 1
     """Of a step's tokens that a decoding sequence takes: with its guesses."""
@@ -146,6 +148,8 @@ class Engine:
         self.phases = [0] * limits.block_tokens
         self.preempted_at: dict[int, float] = {}
         self.writers: dict[int, set[int]] = {}
+        self.adapter: list[int] | None = None
+        """[N] of each request; None: none has one."""
         self.finished: list[int] = []
         self.arrived = [0.0] * n
         self.settled = math.inf
@@ -205,7 +209,7 @@ class Engine:
             first, growth = host, 0.0
         if once and self.waiting:
             steps = 1
-        if steps > 1 and len(self.running) < limits.sequences and not self.waiting and arrival_s < math.inf:
+        if steps > 1 and len(self.running) < limits.sequences and self._may_pass() and arrival_s < math.inf:
             steps = _steps_until(arrival_s - now, first, growth, steps)
         blocks = 0
         if steps > 1:
@@ -224,6 +228,10 @@ class Engine:
             self.ghost_tokens += self.ghosts * steps
         if finishing[0][0] <= self.decoded:
             self._finish_decoded()
+
+    def _may_pass(self) -> bool:
+        """Whether one who comes next may be admitted before those that wait."""
+        return not self.waiting or self.adapter is not None
 
     def _stall(self, n: int, seconds: float) -> None:
         """A step in which ``n`` decoding sequences had no token."""

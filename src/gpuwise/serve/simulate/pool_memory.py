@@ -21,6 +21,7 @@ from gpuwise.predict.memory.device import usable_bytes
 from gpuwise.predict.memory.kv_cache import VLLM, kv_page_bytes, kv_pool_tokens
 from gpuwise.serve.engine import EngineConfig
 from gpuwise.serve.memory import UNIFIED_SHARE, rank_weights
+from gpuwise.serve.simulate.adapters import adapter_bytes
 from gpuwise.serve.simulate.kernel_steps import graph_sizes
 from gpuwise.serve.simulate.settings import EngineRules, Settings
 from gpuwise.serve.simulate.slot_steps import slot_memory
@@ -91,6 +92,8 @@ def engine_parts(
     if accelerator.unified_memory:
         requested = min(requested, accelerator.memory_bytes * UNIFIED_SHARE)
     weights = rank_weights(arch, config)
+    if options.adapters is not None:  # places for as many as run at once are taken when the engine starts
+        weights += options.adapters.at_once * adapter_bytes(arch, options.adapters.rank, config.tp)
     ffn = arch.ffn if arch.moe is None else arch.moe.expert_ffn * arch.moe.n_active + arch.moe.shared_ffn
     layer = options.max_num_batched_tokens * 2.0 * (c["hidden_copies"] * arch.hidden + c["ffn_copies"] * ffn / config.tp)
     sampler = c["logit_bytes"] * options.max_num_seqs * arch.vocab

@@ -16,6 +16,7 @@ from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.serve.engine import LLAMA_CPP, EngineConfig
 from gpuwise.serve.load.requests import ClosedLoop, Requests
+from gpuwise.serve.simulate.adapters import AdapterSteps
 from gpuwise.serve.simulate.core import Engine, Limits, Reserve, Trace
 from gpuwise.serve.simulate.drafts import DraftSteps
 from gpuwise.serve.simulate.front import Front, front_of
@@ -24,13 +25,13 @@ from gpuwise.serve.simulate.policies import POLICIES
 from gpuwise.serve.simulate.pool_memory import PoolMemory, pool_memory
 from gpuwise.serve.simulate.run import Run, Stretches
 from gpuwise.serve.simulate.settings import EngineRules, Settings, engine_rules, resolved
-from gpuwise.serve.simulate.slot_steps import SlotSteps, slot_steps
+from gpuwise.serve.simulate.slot_steps import slot_steps
+from gpuwise.serve.simulate.step_time import Steps
 from gpuwise.serve.simulate.texts import runs_of
 
 F64 = NDArray[np.float64]
 SGLANG_RESERVE = Reserve(first=0.7, least=0.14, steps=600, retract_tokens=20, most_tokens=4096, fixed_whole=True)
 """sglang v0.5.23 environ.py:646-649, managers/schedule_policy.py CLIP_MAX_NEW_TOKENS."""
-Steps = KernelSteps | SlotSteps
 ROUTINGS = ("round_robin", "least_load", "prefix_aware")
 
 
@@ -80,6 +81,7 @@ class Server:
             ahead=self.rules.ahead,
             watermark_blocks=int(self.rules.watermark * blocks),
             asked=s.max_output,
+            adapters=None if s.adapters is None else s.adapters.at_once,
             row_tokens=1 if s.drafts is None else 1 + s.drafts.tokens,
             reserve=replace(SGLANG_RESERVE, fixed_whole=self.rules.fixed_whole),
             wait_steps=s.batch_wait_timeout_iters,
@@ -120,15 +122,15 @@ class Server:
         context = float(np.average(requests.prompt_tokens + requests.output_tokens / 2, weights=requests.output_tokens))
         steps = self.steps(max(int(context), 1))
         prompt, output = requests.prompt_tokens.tolist(), requests.output_tokens.tolist()
-        runs = runs_of(requests, limits.block_tokens)
+        runs = runs_of(requests if requests.adapter is None else requests.apart_by_adapter(), limits.block_tokens)
         policy = POLICIES[self.options.scheduler or self.rules.scheduler]
-        drafts = self.settings.drafts
-        if drafts is not None and isinstance(steps, SlotSteps):
-            raise InputError("guesses of a draft are not simulated under llama.cpp", hint="take vllm or sglang")
-        timed = steps if drafts is None or isinstance(steps, SlotSteps) else DraftSteps(steps, drafts, self.arch)
+        timed = self._timed(steps, requests)
         # groups that attend apart have schedulers and caches of their own, and requests in turn
         copies = replicas * self.config.attention_dp
         engines = [policy(prompt, output, runs, limits, timed) for _ in range(copies)]
+        if requests.adapter is not None:
+            for engine in engines:
+                engine.adapter = requests.adapter.tolist()
         before = (front.request_s + front.prompt_token_s * requests.prompt_tokens).tolist()
         if closed is None:
             arrival = requests.arrival_s
@@ -137,9 +139,24 @@ class Server:
             arrival = _closed_loop(engines, requests.arrival_s.tolist(), before, front.answer_s, closed, routing)
         return self._result(requests, arrival, engines, timed)
 
-    def _known(self, steps: Steps | DraftSteps) -> bool:
+    def _known(self, steps: Steps) -> bool:
         """Whether the engine's own spread has that of its kernels in it."""
         return self.config.engine != LLAMA_CPP and steps.tables.basis in ("measured", "fitted")
+
+    def _timed(self, steps: Steps, requests: Requests) -> Steps:
+        """``steps`` with guesses of a draft and with adapters. Raises InputError under llama.cpp, and for adapters of requests
+        that the engine was not started with."""
+        drafts, adapters = self.settings.drafts, self.settings.adapters
+        if self.config.engine == LLAMA_CPP and (drafts is not None or adapters is not None):
+            raise InputError("guesses of a draft and adapters are not simulated under llama.cpp", hint="take vllm or sglang")
+        if requests.adapter is not None and adapters is None:
+            raise InputError("requests with adapters, and the engine has none", hint="say how many: Settings(adapters=...)")
+        timed = DraftSteps(steps, drafts, self.arch) if drafts is not None and isinstance(steps, KernelSteps) else steps
+        if adapters is None:
+            return timed
+        if (self.options.scheduler or self.rules.scheduler) != "budget":
+            raise InputError("adapters are simulated under vLLM from 0.8", hint="take --engine vllm")
+        return AdapterSteps(timed, adapters, self.arch, self.system.accelerator, self.config.tp, self.limits.tokens)
 
     def _check(self, requests: Requests, replicas: int, routing: str) -> None:
         limits, rules = self.limits, self.rules
@@ -167,7 +184,7 @@ class Server:
         if not limits.chunked and longest > limits.tokens:
             raise InputError(f"a prompt of {longest} tokens is longer than a step of {limits.tokens}", hint="let prompts be cut")
 
-    def _result(self, requests: Requests, arrival: F64, engines: Sequence[Engine], steps: Steps | DraftSteps) -> Run:
+    def _result(self, requests: Requests, arrival: F64, engines: Sequence[Engine], steps: Steps) -> Run:
         front, limits = self.front, self.limits
         first, finish = _merged(engines, "first_s"), _merged(engines, "finish_s")
         output = requests.output_tokens

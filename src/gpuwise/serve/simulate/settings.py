@@ -11,6 +11,7 @@ from typing import Any
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.serve.engine import EngineConfig, version_number
+from gpuwise.serve.simulate.adapters import Adapters
 from gpuwise.serve.simulate.drafts import Drafts
 from gpuwise.units import GIB, MIB
 
@@ -50,6 +51,8 @@ class Settings:
     batch_wait_max_tokens_ratio: float = 0.0
     drafts: Drafts | None = None
     """Speculative decoding; None: none."""
+    adapters: Adapters | None = None
+    """Low-rank adapters served beside the model; None: none."""
 
     def __post_init__(self) -> None:
         for name in ("max_num_batched_tokens", "max_num_seqs", "block_size", "max_model_len", "kv_blocks", "max_output"):

@@ -1,0 +1,127 @@
+"""Low-rank adapters served beside one model: what they hold, what a step pays for them.
+
+Each target of a layer has two products more, ``x A`` to the rank and back ``(x A) B``, as grouped kernels over the adapters of a
+step (vllm lora/ops/triton_ops lora_shrink, lora_expand): they read the weights of each adapter in the step once and the rows of
+all tokens. Query, key and value share one pair of kernels, gate and up another. An engine holds ``resident`` adapters on
+the device (``max_loras``) and schedules no more at once; a prompt is found in the cache only under its own adapter.
+
+    bytes of one on a rank = sum over targets of 2 r (in + out/t)  (query, key, value, gate, up),  2 r (in/t + out)  (output, down)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.errors import InputError
+from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.predict.kernels.memory_bound import memory_time
+from gpuwise.serve.simulate.step_time import Steps
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+BYTES = 2.0
+"""Of an adapter's weight: it is held in 16 bits whatever the model's format."""
+USUAL_RANK, USUAL_RESIDENT = 16, 8
+"""Rank of most published adapters (vLLM's ``max_lora_rank`` is 16), and adapters on the device where none was said."""
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Ranks an engine has kernels for (vllm config/lora.py MaxLoRARanks)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adapters:
+    """``count`` adapters, each asked for equally often, of ``rank``; ``resident`` of them on the device at once."""
+
+    count: int
+    rank: int = USUAL_RANK
+    resident: int = 0
+    """0: all, as far as eight."""
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise InputError(f"{self.count} adapters", hint="give at least one, or none at all")
+        if self.rank not in RANKS:
+            raise InputError(f"adapters of rank {self.rank}", hint="engines have kernels for " + ", ".join(map(str, RANKS)))
+        if self.resident < 0 or self.resident > self.count:
+            raise InputError(f"{self.resident} of {self.count} adapters on the device", hint="at most all of them")
+
+    @property
+    def at_once(self) -> int:
+        """Adapters in one step at most."""
+        return self.resident or min(self.count, USUAL_RESIDENT)
+
+    def distinct(self, sequences: int) -> float:
+        """Adapters that so many sequences have on average."""
+        return min(self.count * (1.0 - (1.0 - 1.0 / self.count) ** sequences), self.at_once)
+
+
+def targets(arch: Architecture, tp: int) -> list[tuple[float, float]]:
+    """(numbers into the rank, numbers out of it) of each pair of kernels of a layer, on one of ``tp`` ranks: attention's, and the
+    MLP's of a dense model."""
+    attention = arch.heads * arch.head_dim
+    wide = attention + 2 * arch.kv_heads * arch.head_dim
+    found = [(float(arch.hidden), wide / tp), (attention / tp, float(arch.hidden))]
+    if arch.moe is None:
+        gates = 2 if arch.gated_mlp else 1
+        found += [(float(arch.hidden), gates * arch.ffn / tp), (arch.ffn / tp, float(arch.hidden))]
+    return found
+
+
+def adapter_bytes(arch: Architecture, rank: int, tp: int) -> float:
+    """Of one adapter on a rank. Merged targets have an ``A`` each."""
+    merged = [3, 1, 2 if arch.gated_mlp else 1, 1]
+    pairs = zip(targets(arch, tp), merged, strict=False)
+    return arch.n_layers * BYTES * rank * sum(m * into + out for (into, out), m in pairs)
+
+
+class AdapterSteps:
+    """:class:`~gpuwise.serve.simulate.step_time.StepTime` of steps whose sequences have adapters, from that of plain steps."""
+
+    def __init__(
+        self, plain: Steps, adapters: Adapters, arch: Architecture, accelerator: Accelerator, tp: int, most: int
+    ) -> None:
+        self.plain, self.tables = plain, plain.tables
+        self._adapters = adapters
+        self._tokens: I64 = np.unique(np.concatenate([[1, 16, 64, 256], np.geomspace(512, max(most, 513), 8).astype(np.int64)]))
+        none, one = (_seconds(arch, accelerator, adapters.rank, tp, self._tokens, distinct) for distinct in (0.0, 1.0))
+        self._cost: tuple[F64, F64] = (none, one)
+        n = np.arange(len(plain.fixed))
+        added = np.array([self._more(int(s), int(s)) for s in n])
+        self.fixed: Sequence[float] = (np.array(plain.fixed) + added).tolist()
+        self.slope: Sequence[float] = plain.slope
+        self.host: Sequence[float] = plain.host
+
+    def _more(self, tokens: int, sequences: int) -> float:
+        """Seconds of the adapters of so many tokens of so many sequences."""
+        if not tokens:
+            return 0.0
+        none, one = (float(np.interp(tokens, self._tokens, row)) for row in self._cost)
+        return none + (one - none) * self._adapters.distinct(sequences)
+
+    def mixed(self, decoding: int, cached_tokens: int, chunks: Sequence[tuple[int, int]]) -> float:
+        """Seconds of a step with the prompt chunks ``(new tokens, tokens before them)``."""
+        tokens = decoding + sum(new for new, _ in chunks)
+        return self.plain.mixed(decoding, cached_tokens, chunks) + self._more(tokens, decoding + len(chunks))
+
+    def parts(self, decoding: I64, prompt_tokens: I64, cached_tokens: I64, n_steps: I64, total_s: F64) -> dict[str, float]:
+        """As of plain steps; what the adapters add is memory."""
+        tokens, sequences = decoding + prompt_tokens, decoding + (prompt_tokens > 0)
+        each = np.array([self._more(t, s) for t, s in zip(tokens.tolist(), sequences.tolist(), strict=True)])
+        added = np.minimum(each * n_steps, total_s)
+        found = self.plain.parts(decoding, prompt_tokens, cached_tokens, n_steps, total_s - added)
+        return found | {"memory": found["memory"] + float(added.sum())}
+
+
+def _seconds(arch: Architecture, accelerator: Accelerator, rank: int, tp: int, tokens: I64, distinct: float) -> F64:
+    """[T] seconds of all adapters' kernels over ``tokens`` with ``distinct`` adapters: they move more than they compute."""
+    rows = tokens.astype(np.float64)
+    total = np.zeros(len(tokens))
+    for into, out in targets(arch, tp):
+        shrink = memory_time(accelerator, BYTES * (rows * into + distinct * rank * into), BYTES * rows * rank)
+        expand = memory_time(accelerator, BYTES * (rows * (rank + out) + distinct * rank * out), BYTES * rows * out)
+        total = total + shrink.time_s + expand.time_s
+    return arch.n_layers * total
