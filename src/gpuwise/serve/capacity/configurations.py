@@ -9,6 +9,7 @@ from functools import cached_property
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
+from gpuwise.serve.disaggregated import Disaggregated
 from gpuwise.serve.engine import LLAMA_CPP, EngineConfig, tensor_parallel
 from gpuwise.serve.formats import FORMAT_OF_BITS, FORMATS
 from gpuwise.serve.llama_cpp import MOST_DEVICES
@@ -39,11 +40,18 @@ class Configuration:
     settings: Settings
     slowdown: float = 1.0
     """All times are so much longer than predicted: learnt from measured loads."""
+    apart: tuple[int, int] | None = None
+    """Copies that read prompts and copies that write answers; None: each does both."""
 
     @property
     def ranks(self) -> int:
-        """Accelerators of a copy."""
-        return self.config.ranks
+        """Accelerators of a copy; of all copies that belong together where prompts are read apart."""
+        return self.config.ranks * (1 if self.apart is None else sum(self.apart))
+
+    @cached_property
+    def served(self) -> Server | Disaggregated:
+        """What serves a load."""
+        return self.server if self.apart is None else Disaggregated(self.server, self.server, *self.apart)
 
     @cached_property
     def server(self) -> Server:
@@ -52,7 +60,7 @@ class Configuration:
     @property
     def key(self) -> str:
         """The same for the same configuration: what answers are compared by."""
-        return f"{self.system.id} {self.config} {self.settings}"
+        return f"{self.system.id} {self.config} {self.settings} {self.apart or ''}".rstrip()
 
     @property
     def words(self) -> str:
@@ -79,6 +87,8 @@ class Configuration:
             parts.append(f"{s.drafts.tokens} guessed tokens a step")
         if s.adapters is not None:
             parts.append(f"{s.adapters.at_once} of {s.adapters.count:,} adapters at once")
+        if self.apart is not None:
+            parts.append(f"prompts read apart, {self.apart[0]}:{self.apart[1]}")
         return ", ".join(parts)
 
     def document(self) -> dict[str, object]:

@@ -130,8 +130,8 @@ def _run(configuration: Configuration, requests: Requests, closed: ClosedLoop | 
     which then runs ``f`` times slower."""
     f = configuration.slowdown
     if f == 1.0:
-        return configuration.server.run(requests, closed=closed)
-    run = configuration.server.run(requests, closed=None if closed is None else replace(closed, think_s=closed.think_s / f))
+        return configuration.served.run(requests, closed=closed)
+    run = configuration.served.run(requests, closed=None if closed is None else replace(closed, think_s=closed.think_s / f))
     s = run.stretches
     return replace(
         run,
@@ -152,7 +152,8 @@ def full_rate(configuration: Configuration, load: Load, n: int) -> float:
     reused = requests.reused_share if configuration.settings.prefix_caching else 0.0
     prompt = max(round(float(requests.prompt_tokens.mean()) * (1.0 - reused)), 1)
     output = max(round(float(requests.output_tokens.mean())), 1)
-    return largest(configuration.server, prompt, output).requests_per_s / configuration.slowdown
+    copies = 1 if configuration.apart is None else sum(configuration.apart)
+    return copies * largest(configuration.server, prompt, output).requests_per_s / configuration.slowdown
 
 
 def keeps(configuration: Configuration, load: Load, rate_per_s: float, targets: Sequence[Target], n: int) -> Point | None:

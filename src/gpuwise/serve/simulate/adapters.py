@@ -3,9 +3,9 @@
 Each target of a layer has two products more, ``x A`` to the rank and back ``(x A) B``, as grouped kernels over the adapters of a
 step (vllm lora/ops/triton_ops lora_shrink, lora_expand): they read the weights of each adapter in the step once and the rows of
 all tokens. Query, key and value share one pair of kernels, gate and up another. An engine holds ``resident`` adapters on
-the device (``max_loras``) and schedules no more at once; a prompt is found in the cache only under its own adapter.
+the device (``max_loras``) and schedules no more at once; a prompt is found only under its own adapter.
 
-    bytes of one on a rank = sum over targets of 2 r (in + out/t)  (query, key, value, gate, up),  2 r (in/t + out)  (output, down)
+    bytes of one on a rank = sum of 2 r (in + out/t) (query, key, value, gate, up) and 2 r (in/t + out) (output, down)
 """
 
 from __future__ import annotations

@@ -117,27 +117,31 @@ class Server:
         Raises InputError for requests the engine refuses (longer than a context or than the pool), and for a scheduler, a layout
         or a routing that is not simulated.
         """
-        self._check(requests, replicas, routing)
-        front, limits = self.front, self.limits
-        context = float(np.average(requests.prompt_tokens + requests.output_tokens / 2, weights=requests.output_tokens))
-        steps = self.steps(max(int(context), 1))
-        prompt, output = requests.prompt_tokens.tolist(), requests.output_tokens.tolist()
-        runs = runs_of(requests if requests.adapter is None else requests.apart_by_adapter(), limits.block_tokens)
-        policy = POLICIES[self.options.scheduler or self.rules.scheduler]
-        timed = self._timed(steps, requests)
+        self.check(requests, replicas, routing)
+        front = self.front
         # groups that attend apart have schedulers and caches of their own, and requests in turn
-        copies = replicas * self.config.attention_dp
-        engines = [policy(prompt, output, runs, limits, timed) for _ in range(copies)]
-        if requests.adapter is not None:
-            for engine in engines:
-                engine.adapter = requests.adapter.tolist()
+        engines, timed = self.engines(requests, replicas * self.config.attention_dp)
         before = (front.request_s + front.prompt_token_s * requests.prompt_tokens).tolist()
         if closed is None:
             arrival = requests.arrival_s
-            _open_loop(engines, (arrival + before).tolist(), routing)
+            open_loop(engines, (arrival + before).tolist(), routing)
         else:
             arrival = _closed_loop(engines, requests.arrival_s.tolist(), before, front.answer_s, closed, routing)
-        return self._result(requests, arrival, engines, timed)
+        return self.result(requests, arrival, engines, timed)
+
+    def engines(self, requests: Requests, copies: int, policy: type[Engine] | None = None) -> tuple[list[Engine], Steps]:
+        """So many idle engines for ``requests``, of another policy than its own if given, and the seconds of their steps."""
+        limits = self.limits
+        context = float(np.average(requests.prompt_tokens + requests.output_tokens / 2, weights=requests.output_tokens))
+        timed = self._timed(self.steps(max(int(context), 1)), requests)
+        prompt, output = requests.prompt_tokens.tolist(), requests.output_tokens.tolist()
+        runs = runs_of(requests if requests.adapter is None else requests.apart_by_adapter(), limits.block_tokens)
+        made = policy or POLICIES[self.options.scheduler or self.rules.scheduler]
+        engines = [made(prompt, output, runs, limits, timed) for _ in range(copies)]
+        if requests.adapter is not None:
+            for engine in engines:
+                engine.adapter = requests.adapter.tolist()
+        return engines, timed
 
     def _known(self, steps: Steps) -> bool:
         """Whether the engine's own spread has that of its kernels in it."""
@@ -158,7 +162,7 @@ class Server:
             raise InputError("adapters are simulated under vLLM from 0.8", hint="take --engine vllm")
         return AdapterSteps(timed, adapters, self.arch, self.system.accelerator, self.config.tp, self.limits.tokens)
 
-    def _check(self, requests: Requests, replicas: int, routing: str) -> None:
+    def check(self, requests: Requests, replicas: int, routing: str) -> None:
         limits, rules = self.limits, self.rules
         scheduler = self.options.scheduler or rules.scheduler
         if scheduler not in POLICIES:
@@ -184,7 +188,8 @@ class Server:
         if not limits.chunked and longest > limits.tokens:
             raise InputError(f"a prompt of {longest} tokens is longer than a step of {limits.tokens}", hint="let prompts be cut")
 
-    def _result(self, requests: Requests, arrival: F64, engines: Sequence[Engine], steps: Steps) -> Run:
+    def result(self, requests: Requests, arrival: F64, engines: Sequence[Engine], steps: Steps) -> Run:
+        """What engines that served ``requests``, sent at ``arrival``, did with them."""
         front, limits = self.front, self.limits
         first, finish = _merged(engines, "first_s"), _merged(engines, "finish_s")
         output = requests.output_tokens
@@ -262,7 +267,7 @@ def _choose(engines: Sequence[Engine], request: int, sent: int, routing: str) ->
     return least if load[best] > 2 * sum(load) / len(load) + 4 else best
 
 
-def _open_loop(engines: Sequence[Engine], at_s: Sequence[float], routing: str) -> None:
+def open_loop(engines: Sequence[Engine], at_s: Sequence[float], routing: str) -> None:
     """Every request reaches an engine at its time."""
     order = sorted(range(len(at_s)), key=at_s.__getitem__)
     for sent, request in enumerate(order):
