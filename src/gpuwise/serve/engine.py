@@ -56,6 +56,8 @@ class EngineConfig:
             formats = LLAMA_CPP_FORMATS if self.engine == LLAMA_CPP else ENGINE_FORMATS
             if name not in formats:
                 raise UnknownNameError("weight format", name, formats, hint="it is one of " + ", ".join(formats))
+        if self.engine != LLAMA_CPP and self.pp > 1:
+            raise InputError(f"pipeline stages of {self.engine} are not simulated", hint="split with tp, or take llama.cpp")
         if self.engine == LLAMA_CPP and self.tp * self.attention_dp > 1:
             raise InputError("llama.cpp's layers are on its devices in turn", hint="pp is the number of devices")
 

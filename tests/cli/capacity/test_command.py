@@ -112,3 +112,28 @@ def test_a_page_stands_alone(gpuwise: Callable[..., Any], tmp_path: Path) -> Non
     assert page.count("<svg") == 3
     assert "<script" not in page
     assert gpuwise(*SMALL, "--html", str(tmp_path / "a.txt")).code == 2
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (("--on", "h100-sxm", "--form", "edge"), "look for hardware, and --on names it"),
+        (("--form", "zeppelin"), "unknown form 'zeppelin'"),
+        (("--max-watts", "0"), "not a whole number of at least 1"),
+        (("--on", "h100-sxm", "--lora", "5:17"), "adapters of rank 17"),
+        (("--on", "h100-sxm", "--lora", "many"), "cannot be read"),
+        (("--on", "h100-sxm", "--lora", "4:16:5"), "5 of 4 adapters on the device"),
+        (("--on", "h100-sxm", "--engine", "sglang", "--lora", "5"), "adapters are simulated under vLLM"),
+        (("--on", "h100-sxm", "--draft", "3:9"), "9 tokens kept a step of 3 guesses"),
+        (("--on", "h100-sxm", "--draft", "0"), "0 guessed tokens"),
+        (("--on", "gb10", "--engine", "llama.cpp", "--draft", "3"), "not simulated under llama.cpp"),
+        (("--on", "gb10", "--engine", "llama.cpp", "--tp", "2"), "splits layers, not tensors"),
+        (("--on", "gb10", "--engine", "llama.cpp", "--kv-cache", "fp8"), "in 16 bits"),
+    ],
+)
+def test_what_cannot_be_meant_is_an_error_with_a_hint(gpuwise: Callable[..., Any], asked: tuple[str, ...], words: str) -> None:
+    ran = gpuwise("capacity", "llama-3.2-1b", *asked)
+    assert ran.code != 0
+    assert words in ran.err
+    assert "hint:" in ran.err
+    assert not ran.out

@@ -57,3 +57,8 @@ def test_slots_that_do_not_fit_say_by_how_much():
 def test_what_llama_cpp_does_not_have(config):
     with pytest.raises(InputError):
         EngineConfig("llama.cpp", **config)
+
+
+def test_stages_of_other_engines_are_refused():
+    with pytest.raises(InputError, match="pipeline stages of vllm"):
+        EngineConfig("vllm", pp=2)

@@ -174,6 +174,8 @@ def _in_turn(arch: Architecture, system: System, most: int, wanted: Wanted) -> I
     """llama.cpp with its layers on as few devices as hold them, in every number of slots worth trying."""
     if wanted.drafts is not None or wanted.adapters is not None:
         raise InputError("guesses of a draft and adapters are not simulated under llama.cpp", hint="take --engine vllm")
+    if wanted.kv_dtype != "bf16":
+        raise InputError("llama.cpp's cache is simulated in 16 bits", hint="leave --kv-cache out")
     if wanted.tp not in (None, 1):
         raise InputError("llama.cpp splits layers, not tensors", hint="leave --tp out")
     for bits in sorted(wanted.bits, reverse=True):
