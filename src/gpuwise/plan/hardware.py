@@ -33,7 +33,7 @@ PATIENCE_S = 30 * DAY_S
 SHORTEST_S = HOUR_S
 """Nobody rents several accelerators for less: starting up and minimum billing would be most of it."""
 LEAST_MFU = 0.06
-"""Utilisation of the slowest published run (Llama 3.2 1B; benchmarks/records/practice_2026-11-23.md)."""
+"""Utilisation of the slowest published run (Llama 3.2 1B; benchmarks/records/practice/practice_2026-11-23.md)."""
 KEEP = 6
 """Accelerators compared at least, when as many can do the job."""
 COUNTS_TRIED = 4
