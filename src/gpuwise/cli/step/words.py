@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuwise.predict.memory.capture import Held, Place
+from gpuwise.predict.memory.capture import LiveStorage, Place
 from gpuwise.workload.capture.record.capture import Capture, Category
 
 _CATEGORIES = {
@@ -41,7 +41,7 @@ def place_words(place: Place, *, short: bool = False) -> str:
     return words + (f", {place.line}" if place.line else "")
 
 
-def maker_words(held: Held) -> str:
+def maker_words(held: LiveStorage) -> str:
     """``"mm of head, train.py:36 in GPT.forward"``; states are the optimizer's, whatever of torch's fills them."""
     place = held.made_by
     if held.category is Category.OPTIMIZER and place.line:

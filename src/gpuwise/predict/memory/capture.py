@@ -53,7 +53,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class LiveStorage:
     """A storage that lives at the peak."""
 
     size_bytes: int
@@ -100,7 +100,7 @@ class CapturedMemory:
     peak: Place
     by_category: dict[Category, int]
     """Bytes asked for at the peak; the blocks are rounded up, so their sum is a little below ``allocated``."""
-    largest: tuple[Held, ...]
+    largest: tuple[LiveStorage, ...]
     capacity_bytes: float
     """What a process can have of the card."""
     fits: bool
@@ -260,10 +260,10 @@ def _span(events: Events, capture: Capture, step: Step) -> tuple[int, int]:
 def _step_span(events: Events, capture: Capture, step: int) -> tuple[int, int]:
     """A captured step's events, among those with workspaces."""
     span = capture.steps[step]
-    own = np.flatnonzero(events.source_event >= 0)
-    n = own.size
-    begin = int(own[span.first_event]) if span.first_event < n else events.event_storage.size
-    end = int(own[span.end_event]) if span.end_event < n else events.event_storage.size
+    captured_events = np.flatnonzero(events.source_event >= 0)
+    n = captured_events.size
+    begin = int(captured_events[span.first_event]) if span.first_event < n else events.event_storage.size
+    end = int(captured_events[span.end_event]) if span.end_event < n else events.event_storage.size
     return begin, end
 
 
@@ -282,11 +282,11 @@ def _group_sizes(capture: Capture) -> tuple[int, ...]:
     return tuple(size for size, _ in sorted(groups, key=str))
 
 
-def _largest(run: AllocatorRun, events: Events, capture: Capture, event: int) -> tuple[Held, ...]:
+def _largest(run: AllocatorRun, events: Events, capture: Capture, event: int) -> tuple[LiveStorage, ...]:
     live = run.live(event)
     order = live[np.argsort(-events.storage_bytes[live], kind="stable")][:LARGEST]
     return tuple(
-        Held(
+        LiveStorage(
             int(events.storage_bytes[s]),
             Category(int(events.storage_category[s])),
             capture.storage_dtype[s] if s < events.captured_storages else "u8",

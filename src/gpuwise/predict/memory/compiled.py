@@ -90,12 +90,12 @@ class _Graphs:
     flow: _Flow
     span: StepSpan
     everything: bool
-    made_by: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
+    writers: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
     """Operations that write a storage, in order."""
     readers: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
     inside: dict[int, bool] = field(default_factory=dict[int, bool])
     """Operations of the compiled graphs: whether they are fused."""
-    kept: set[int] = field(default_factory=set[int])
+    saved: set[int] = field(default_factory=set[int])
     """Results of the forward that the backward holds on to."""
     until: dict[int, int] = field(default_factory=dict[int, int])
     """Results of library calls that live longer, for what is made again of them: the last operation that needs them."""
@@ -104,10 +104,10 @@ class _Graphs:
         self._read()
         dropped = self._partition()
         unwritten: set[int] = set()
-        for storage, writers in self.made_by.items():
+        for storage, writers in self.writers.items():
             calls = [op for op in self.readers.get(storage, []) if not self.inside.get(op, False)]
             fused = self._is_passing(storage) and all(self.inside.get(op, False) for op in writers)
-            if fused and not calls and storage not in self.kept:
+            if fused and not calls and storage not in self.saved:
                 unwritten.add(storage)
                 edit.drop_event(self.flow.birth[storage])
                 edit.drop_event(self.flow.death[storage])
@@ -149,7 +149,7 @@ class _Graphs:
             reads = self.flow.reads(op)
             for s in self.flow.writes(op):
                 if kernels[signature] or s not in reads:
-                    self.made_by.setdefault(s, []).append(op)
+                    self.writers.setdefault(s, []).append(op)
             if kernels[signature]:
                 for s in reads:
                     self.readers.setdefault(s, []).append(op)
@@ -162,11 +162,11 @@ class _Graphs:
         return self.flow.phase[op] != FORWARD
 
     def _partition(self) -> set[int]:
-        """Fused results of the forward that the backward makes again; fills ``kept`` and ``until``."""
+        """Fused results of the forward that the backward makes again; fills ``saved`` and ``until``."""
         dropped: set[int] = set()
-        order = sorted(self.made_by, key=lambda s: self.made_by[s][-1])
+        order = sorted(self.writers, key=lambda s: self.writers[s][-1])
         for storage in order:
-            writers = self.made_by[storage]
+            writers = self.writers[storage]
             if not self._is_result(storage) or self._is_backward(writers[-1]):
                 continue
             later = [op for op in self.readers.get(storage, []) if self._is_backward(op)]
@@ -176,11 +176,11 @@ class _Graphs:
             made_of = self._made_of(storage, dropped) if again else None
             sizes = self.flow.sizes
             if made_of is None or sum(sizes[s] for s in made_of) > sizes[storage]:
-                self.kept.add(storage)
+                self.saved.add(storage)
                 continue
             dropped.add(storage)
             for s in made_of:
-                self.kept.add(s)
+                self.saved.add(s)
                 self.until[s] = max(later[-1], self.until.get(s, -1))
         return dropped
 
@@ -194,14 +194,14 @@ class _Graphs:
             if s in seen:
                 continue
             seen.add(s)
-            for op in self.made_by.get(s, []):
+            for op in self.writers.get(s, []):
                 length += 1
                 if length > LONGEST_CHAIN or not self.inside.get(op, False):
                     return None
                 for u in self.flow.reads(op):
-                    if u == s or u in seen or u in self.kept or not self._is_result(u):
+                    if u == s or u in seen or u in self.saved or not self._is_result(u):
                         continue
-                    writers = self.made_by.get(u, [])
+                    writers = self.writers.get(u, [])
                     if not writers:
                         return None
                     if all(self.inside.get(w, False) for w in writers):

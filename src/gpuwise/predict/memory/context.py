@@ -135,12 +135,12 @@ def context_estimate(accelerator: Accelerator, loading: Loading = "lazy", *, cud
             f"no measurement of what a process holds outside torch on {accelerator.name}",
             hint="allocated and reserved are predicted; add your own figure for the runtime",
         )
-    own = [r.size_bytes for r in _running() if r.accelerator.id == accelerator.id]
+    measured_bytes = [r.size_bytes for r in _running() if r.accelerator.id == accelerator.id]
     base, per_unit, sigma = _line(accelerator.id)
     same_chip = [r.size_bytes for r in _running() if _same_chip(r.accelerator, accelerator)]
-    if own:
-        expected, basis = float(np.mean(own)), "measured"
-        sigma = max(sigma / math.sqrt(len(own)), 0.01 * 2**30 / math.sqrt(len(own)))
+    if measured_bytes:
+        expected, basis = float(np.mean(measured_bytes)), "measured"
+        sigma = max(sigma / math.sqrt(len(measured_bytes)), 0.01 * 2**30 / math.sqrt(len(measured_bytes)))
     elif same_chip:
         expected, basis = float(np.mean(same_chip)), "derived"
     elif accelerator.compute_units:
@@ -160,13 +160,13 @@ def context_estimate(accelerator: Accelerator, loading: Loading = "lazy", *, cud
 def _communicator_sizes() -> tuple[tuple[int, float], ...]:
     """Ranks and bytes of one communicator that has run no all-to-all."""
     cited = sources()
-    found: list[tuple[int, float]] = []
+    sizes: list[tuple[int, float]] = []
     for record in parse_csv(shipped_text("communicators.csv"), COMMUNICATOR_SCHEMA, "communicators.csv"):
         if record.text("source") not in cited:
             raise record.error(f"source {record.text('source')!r} is not in sources.csv", field="source")
         if "after" not in record.text("what"):
-            found.append((record.integer("ranks"), record.number("mib") * MIB))
-    return tuple(sorted(found))
+            sizes.append((record.integer("ranks"), record.number("mib") * MIB))
+    return tuple(sorted(sizes))
 
 
 def communicator_bytes(ranks: ArrayLike, loading: Loading = "lazy") -> NDArray[np.float64]:
@@ -180,8 +180,8 @@ def communicator_bytes(ranks: ArrayLike, loading: Loading = "lazy") -> NDArray[n
     if loading == "eager":
         each = np.full(size.shape, float(load_json("memory")["communicator_bytes"]["eager"]))
     else:
-        measured, held = (np.array(column) for column in zip(*_communicator_sizes(), strict=True))
-        each = held[np.maximum(np.searchsorted(measured, size, side="right") - 1, 0)]
+        measured_ranks, measured_bytes = (np.array(column) for column in zip(*_communicator_sizes(), strict=True))
+        each = measured_bytes[np.maximum(np.searchsorted(measured_ranks, size, side="right") - 1, 0)]
     return np.where(size > 1, each, 0.0)
 
 

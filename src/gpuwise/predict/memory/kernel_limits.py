@@ -116,8 +116,8 @@ def _flash_attention(signature: Signature, environment: KernelEnvironment) -> st
 
 def _bilinear(signature: Signature, environment: KernelEnvironment) -> str:
     """Channels-last kernels compute grids in 32 bits (pytorch#185788)."""
-    known = environment.torch < BILINEAR_SINCE and is_channels_last(signature.inputs[0])
-    return _too_many("channels-last bilinear upsampling", _elements((*signature.inputs, *signature.outputs))) if known else ""
+    affected = environment.torch < BILINEAR_SINCE and is_channels_last(signature.inputs[0])
+    return _too_many("channels-last bilinear upsampling", _elements((*signature.inputs, *signature.outputs))) if affected else ""
 
 
 def _average_pool(signature: Signature, environment: KernelEnvironment) -> str:

@@ -51,14 +51,14 @@ _WORDS = {
 def memory_rules() -> dict[str, MemoryRules]:
     """Rules of every stack by name. Raises DataError when the table is malformed."""
     document = tomllib.loads(Path(__file__).with_name("memory_rules.toml").read_text(encoding="utf-8"))
-    known = {f.name for f in fields(MemoryRules)}
-    needed = {f.name for f in fields(MemoryRules) if f.default is MISSING}
+    names = {f.name for f in fields(MemoryRules)}
+    required = {f.name for f in fields(MemoryRules) if f.default is MISSING}
     for name, section in document.items():
         like = section.pop("like", None)
         if like is not None:
             section |= {k: v for k, v in document[like].items() if k not in section}
-        if not needed <= set(section) <= known:
-            wrong = ", ".join(sorted((needed - set(section)) | (set(section) - known)))
+        if not required <= set(section) <= names:
+            wrong = ", ".join(sorted((required - set(section)) | (set(section) - names)))
             raise DataError(f"memory_rules.toml: [{name}]: missing or unknown {wrong}")
     return {name: MemoryRules(**section) for name, section in document.items()}
 

@@ -107,7 +107,8 @@ def point_saved(arch: Architecture, point: Point, tables: TransformerTables, rul
     # the layer whose backward runs has everything in memory, recomputed or kept
     working = [_backward_excess(t, boundary) for t, _ in layered]
     excess = {
-        p: max(all_ - kept + more for all_, kept, more in zip(keeps["none"], keeps[p], working, strict=True)) for p in RECOMPUTES
+        p: max(all_ - layer_saved + more for all_, layer_saved, more in zip(keeps["none"], keeps[p], working, strict=True))
+        for p in RECOMPUTES
     }
     everything = [t for t, _ in layered]
     return PointSaved(
@@ -115,8 +116,8 @@ def point_saved(arch: Architecture, point: Point, tables: TransformerTables, rul
         lead_extra,
         excess,
         boundary,
-        _kept(tables.embedding),
-        _kept(tables.head, but="head.loss"),
+        _saved_sum(tables.embedding),
+        _saved_sum(tables.head, but="head.loss"),
         *_loss_bytes(arch, point, rules),
         _head_excess(arch, point),
         _weight_cache(everything, rules, point),
@@ -125,7 +126,7 @@ def point_saved(arch: Architecture, point: Point, tables: TransformerTables, rul
     )
 
 
-def _kept(table: OpTable, but: str = "") -> float:
+def _saved_sum(table: OpTable, but: str = "") -> float:
     mask = np.array([n != but for n in table.name], bool)
     return float((table.saved_bytes * table.count)[mask].sum())
 
@@ -151,26 +152,28 @@ def _backward_excess(table: OpTable, boundary: float) -> float:
     columns = (table.kind, table.shape[:, 1:4], table.bytes_read, table.bytes_written)
     kinds, shapes, reads, writes = (c[forward].tolist() for c in columns)
     keeps = (table.saved_bytes * table.count)[forward].tolist()
-    worst, freed, below, gone = 0.0, 0.0, 0.0, 0.0
-    for i, kind, shape, read, written, kept in zip(forward.tolist(), kinds, shapes, reads, writes, keeps, strict=True):
+    worst, freed, below, freed_below = 0.0, 0.0, 0.0, 0.0
+    for i, kind, shape, read_bytes, written_bytes, row_saved in zip(
+        forward.tolist(), kinds, shapes, reads, writes, keeps, strict=True
+    ):
         heavy = True
         if kind in (MATMUL, GROUPED) and ".lora_" not in table.name[i]:
             m, n, k = shape
             e = _element_bytes(str(table.dtype[int(i)]))
-            output, taken = float(m * n) * e, float(m * k) * e
+            output, input_bytes = float(m * n) * e, float(m * k) * e
         elif table.name[i] in ("moe.permute", "moe.unpermute"):
             # rows on their way to and from the experts: gradients of both sides of the exchange
-            output, taken = written, read
+            output, input_bytes = written_bytes, read_bytes
         elif kind == ATTENTION:
             # the fused backward accumulates dq in fp32 (flash-attention flash_api.cpp, dq_accum)
-            output, taken = written, 2.0 * read
+            output, input_bytes = written_bytes, 2.0 * read_bytes
         else:
-            heavy, output, taken = False, 0.0, 0.0
+            heavy, output, input_bytes = False, 0.0, 0.0
         if heavy:
             # first the pointwise rows from the product after this one, whose kept inputs are still there
-            worst = max(worst, output + below - gone, output + taken - freed)
-            below, gone = taken, freed + kept
-        freed += kept
+            worst = max(worst, output + below - freed_below, output + input_bytes - freed)
+            below, freed_below = input_bytes, freed + row_saved
+        freed += row_saved
     return boundary + max(worst, 0.0)
 
 
@@ -199,15 +202,15 @@ def _matmuls(table: OpTable) -> NDArray[np.bool_]:
 
 def _weights(table: OpTable) -> set[tuple[int, int]]:
     """Shapes (rows, columns) of the weights whose gradients a layer computes, the router's apart."""
-    found: set[tuple[int, int]] = set()
+    shapes: set[tuple[int, int]] = set()
     for i in np.flatnonzero(_matmuls(table) & (table.phase == BACKWARD)):
         name = table.name[i]
         if not name.endswith(".wgrad") or ".lora_" in name or name.startswith("moe.router"):
             continue
         shape = table.shape[i]
         grouped = table.kind[i] == GROUPED
-        found.add((int(shape[2]), int(shape[3])) if grouped else (int(shape[1]), int(shape[2])))
-    return found
+        shapes.add((int(shape[2]), int(shape[3])) if grouped else (int(shape[1]), int(shape[2])))
+    return shapes
 
 
 def _weight_cache(tables: Sequence[OpTable], rules: MemoryRules, point: Point) -> float:

@@ -131,17 +131,17 @@ def _stage(
         # a sharded parameter is its fp32 master; a replicated one has the cast copies besides (autocast)
         weights = dense * np.where(sharded, master / dw, weight)
         weights = weights + expert * np.where(sharded, master / ew, weight)
-        kept = np.where(sharded, 0.0, master)
+        master_bytes = np.where(sharded, 0.0, master)
     elif autocasts(base):
         # unsharded weights are the fp32 ones; what is cast of them is among the activations
         plain = c.sharding == NONE
         weights = np.where(plain, master, weight) * (dense / dw + expert / ew)
-        kept = np.where(plain, 0.0, master)
+        master_bytes = np.where(plain, 0.0, master)
     else:
         weights = weight * (dense / dw + expert / ew)
-        kept = np.asarray(master)
+        master_bytes = np.asarray(master)
     # a sharded update finds its flat fp32 gradients a place every step, beside the activations' fragments
-    state = kept + b.state + np.where(c.sharding == NONE, 0.0, rules.update_fp32)
+    state = master_bytes + b.state + np.where(c.sharding == NONE, 0.0, rules.update_fp32)
     optimizer = np.where(c.offload_optimizer > 0, 0.0, (dense / do + expert / eo) * state)
     gradients = b.gradient * (dense / dg + expert / eg)
     has_half = rules.half_gradients != "no" and b.gradient > b.weight

@@ -332,14 +332,14 @@ class _Making:
         one = c.pp == 1
         position = {0: np.zeros_like(c.pp), 1: np.minimum(1, c.pp - 1), 2: c.pp - 1}[i]
         flights = np.where(one, 1.0, in_flight(position, c.accumulation, c.pp, c.virtual_stages, c.schedule))
-        kept, excess = self._layer()
+        layer_saved, excess = self._layer()
         alive = np.where(c.offload_activations > 0, np.minimum(flights * layers, 2.0), flights * layers)
-        activations = alive * kept
+        activations = alive * layer_saved
         if i == 0:
             lead = self._by_policy(s.lead_extra) * (c.offload_activations == 0)
             activations = activations + flights * (s.embedding[at] + lead)
         transient = excess + states.gathered + states.scattered + self._matrix()
-        held, late = self._gradients(states)
+        gradients, late = self._gradients(states)
         none = np.zeros(1)
         moments = [Moment(none, activations, none, transient)]
         if i != 1:
@@ -352,7 +352,7 @@ class _Making:
             for logits, more in ((s.loss[at], at_loss), (s.head_logits[at], head)):
                 there = (activations + s.head[at], logits, more)
                 moments.append(Moment(none, *(np.where(has_head, x, 0.0) for x in there)))
-        rest = np.maximum(flights - 1, 0.0) * layers * kept + kept
+        rest = np.maximum(flights - 1, 0.0) * layers * layer_saved + layer_saved
         at_end = states.half_gradients * (rules.half_gradients == "end")
         moments.append(Moment(late + at_end, rest, none, transient))
         moments.append(Moment(late, none, none, states.updated))
@@ -362,7 +362,7 @@ class _Making:
         buffers = states.buckets + hops + s.weight_cache[at]
         return StageMemory(
             states.weights,
-            held + always,
+            gradients + always,
             states.optimizer,
             buffers,
             tuple(moments),

@@ -177,10 +177,12 @@ def snapshot_timeline(replay: Replay, *, title: str = "recorded memory", capacit
     row = int(total.argmax()) if total.size else 0
     at = begun + row - 1
     live = run.live(at) if at >= 0 else np.zeros(0, dtype=np.int64)
-    held: dict[str, int] = {}
+    bytes_by_place: dict[str, int] = {}
     for s in live.tolist():
-        held[history.where[s] or "unknown place"] = held.get(history.where[s] or "unknown place", 0) + int(sizes[s])
-    largest = tuple(sorted(held.items(), key=lambda item: (-item[1], item[0])))
+        bytes_by_place[history.where[s] or "unknown place"] = bytes_by_place.get(history.where[s] or "unknown place", 0) + int(
+            sizes[s]
+        )
+    largest = tuple(sorted(bytes_by_place.items(), key=lambda item: (-item[1], item[0])))
     names = [name for name, _ in largest[:6]]
     code = {name: i for i, name in enumerate(names)}
     band = np.array([code.get(w or "unknown place", len(names)) for w in history.where], dtype=np.int64)
@@ -247,23 +249,28 @@ def _peak(capture: Capture, first_event: int, row: int, size: int) -> Peak:
     event = first_event + row - 1
     if event < 0:
         return Peak(row, size, "", "", "", ())
-    seen = slice(0, event + 1)
-    alive = np.bincount(capture.event_storage[seen], weights=capture.event_sign[seen], minlength=capture.storage_bytes.size) > 0
+    until_peak = slice(0, event + 1)
+    alive = (
+        np.bincount(
+            capture.event_storage[until_peak], weights=capture.event_sign[until_peak], minlength=capture.storage_bytes.size
+        )
+        > 0
+    )
     live = np.flatnonzero(alive)
     largest = live[np.argsort(-capture.storage_bytes[live], kind="stable")[:8]]
     op = int(capture.event_op[event])
-    known = 0 <= op < capture.op_signature.size
+    has_op = 0 <= op < capture.op_signature.size
     return Peak(
         row,
         size,
-        capture.signatures[int(capture.op_signature[op])].op if known else "",
-        capture.modules[int(capture.op_module[op])] if known else "",
-        capture.lines[int(capture.op_line[op])] if known else "",
-        tuple((_made(capture, int(s)), int(capture.storage_bytes[s])) for s in largest),
+        capture.signatures[int(capture.op_signature[op])].op if has_op else "",
+        capture.modules[int(capture.op_module[op])] if has_op else "",
+        capture.lines[int(capture.op_line[op])] if has_op else "",
+        tuple((_describe_storage(capture, int(s)), int(capture.storage_bytes[s])) for s in largest),
     )
 
 
-def _made(capture: Capture, storage: int) -> str:
+def _describe_storage(capture: Capture, storage: int) -> str:
     """``activations of layers.3.mlp``: what a storage holds and where it was made."""
     what = CATEGORY_WORDS[Category(int(capture.storage_category[storage]))]
     module = capture.modules[int(capture.storage_module[storage])]

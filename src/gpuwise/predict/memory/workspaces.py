@@ -116,31 +116,33 @@ def with_workspaces(
     most what the live storages leave of ``room_bytes``; with 0 it takes nothing.
     """
     environment = environment_of(capture, accelerator, torch_version)
-    kept_op, kept = _handles(capture, environment)
+    handle_op, handle = _handles(capture, environment)
     search_op, search = _searches(capture, environment)
     search = _within(search, search_op, capture, room_bytes)
-    held_op, held = _held(capture, environment)
+    hidden_op, hidden = _hidden(capture, environment)
     n = len(capture.storage_bytes)
-    added = np.concatenate([kept, search, held])
-    added_op = np.concatenate([kept_op, search_op, held_op])
-    kept_at, search_at, held_at = np.split(np.arange(n, n + added.size, dtype=np.int64), [kept.size, kept.size + search.size])
-    own = np.arange(capture.event_storage.size, dtype=np.int64)
+    added = np.concatenate([handle, search, hidden])
+    added_op = np.concatenate([handle_op, search_op, hidden_op])
+    handle_at, search_at, hidden_at = np.split(
+        np.arange(n, n + added.size, dtype=np.int64), [handle.size, handle.size + search.size]
+    )
+    captured = np.arange(capture.event_storage.size, dtype=np.int64)
     # (storages, sign, operations), in the order they come at one place; the capture's own event is last
     marker = np.full(search_op.size, -1, dtype=np.int64)
     groups = (
-        (kept_at, 1, kept_op),
+        (handle_at, 1, handle_op),
         (search_at, 1, search_op),
         (search_at, -1, search_op),
         (marker, 0, search_op),
-        (held_at, 1, held_op),
-        (held_at, -1, held_op),
+        (hidden_at, 1, hidden_op),
+        (hidden_at, -1, hidden_op),
     )
-    place = np.concatenate([*(_places(capture, op) for _, _, op in groups), own])
-    rank = np.concatenate([*(np.full(op.size, i) for i, (_, _, op) in enumerate(groups)), np.full(own.size, len(groups))])
+    place = np.concatenate([*(_places(capture, op) for _, _, op in groups), captured])
+    rank = np.concatenate([*(np.full(op.size, i) for i, (_, _, op) in enumerate(groups)), np.full(captured.size, len(groups))])
     storage = np.concatenate([*(g[0] for g in groups), capture.event_storage])
     sign = np.concatenate([*(np.full(g[2].size, g[1], np.int8) for g in groups), capture.event_sign])
     op = np.concatenate([*(g[2] for g in groups), capture.event_op])
-    source = np.concatenate([np.full(storage.size - own.size, -1, dtype=np.int64), own])
+    source = np.concatenate([np.full(storage.size - captured.size, -1, dtype=np.int64), captured])
     order = np.lexsort((rank, op, place))
     real = sign[order] != 0
     emptied = np.flatnonzero(~real) - np.arange(search_op.size)
@@ -159,7 +161,7 @@ def with_workspaces(
     )
 
 
-def _held(capture: Capture, environment: KernelEnvironment) -> tuple[I64, I64]:
+def _hidden(capture: Capture, environment: KernelEnvironment) -> tuple[I64, I64]:
     """Operation and bytes of every hidden storage, in program order."""
     sizes = [hidden_bytes(s, environment) for s in capture.signatures]
     has = np.array([bool(s) for s in sizes], dtype=bool)
@@ -192,8 +194,8 @@ def _within(search: I64, search_op: I64, capture: Capture, room_bytes: float) ->
         return search
     live = capture.live_bytes()
     before = _places(capture, search_op) - 1
-    held = np.where(before >= 0, live[np.maximum(before, 0)], 0)
-    return np.clip(search, 0, np.maximum(room_bytes - held, 0)).astype(np.int64)
+    live_before = np.where(before >= 0, live[np.maximum(before, 0)], 0)
+    return np.clip(search, 0, np.maximum(room_bytes - live_before, 0)).astype(np.int64)
 
 
 def _handles(capture: Capture, environment: KernelEnvironment) -> tuple[I64, I64]:
@@ -204,8 +206,8 @@ def _handles(capture: Capture, environment: KernelEnvironment) -> tuple[I64, I64
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     ops = np.flatnonzero(blas[capture.op_signature])
     _, first = np.unique(capture.op_stream[ops], return_index=True)
-    kept = np.sort(ops[first])
-    return kept, np.full(kept.size, size, dtype=np.int64)
+    first_ops = np.sort(ops[first])
+    return first_ops, np.full(first_ops.size, size, dtype=np.int64)
 
 
 def _places(capture: Capture, ops: I64) -> I64:

@@ -79,8 +79,8 @@ def forward(signature: Signature, environment: KernelEnvironment) -> tuple[int, 
         return ()
     x, w, y = signature.inputs[0], signature.inputs[1], signature.outputs[0]
     copies = _layout_copies((x, w))
-    own = is_depthwise(signature, x, w) and not takes_depthwise(signature, x, w, environment)
-    if own or (is_channels_last(x) and not is_contiguous_too(x)):
+    torch_kernel = is_depthwise(signature, x, w) and not takes_depthwise(signature, x, w, environment)
+    if torch_kernel or (is_channels_last(x) and not is_contiguous_too(x)):
         return copies
     if not tensor_cores(x.dtype, environment) or _is_pointwise(w):
         return copies

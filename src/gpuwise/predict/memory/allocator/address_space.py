@@ -31,14 +31,14 @@ class Space:
 
     Seen in every public snapshot we could read: a request takes the lowest room left in a reservation made before; if there
     is none a new reservation, a multiple of 32 MiB, is made just below the last one. Freed ranges are room again.
-    ``known``: addresses in slots that a real run got, in order of its cudaMallocs; the model takes over when they run out.
+    ``recorded``: addresses in slots that a real run got, in order of its cudaMallocs; the model takes over when they run out.
     """
 
-    def __init__(self, known: Sequence[int] = ()) -> None:
+    def __init__(self, recorded: Sequence[int] = ()) -> None:
         self.bottom = TOP_SLOT
-        self.below(known)
+        self.below(recorded)
         self.room: list[tuple[int, int]] = []
-        self.known = iter(known)
+        self.recorded = iter(recorded)
 
     def below(self, slots: Sequence[int]) -> None:
         """Make new reservations below all of ``slots``, which are in use."""
@@ -46,9 +46,9 @@ class Space:
 
     def take(self, slots: int) -> int:
         """First slot of a new range."""
-        given = next(self.known, None)
-        if given is not None:
-            return given
+        recorded = next(self.recorded, None)
+        if recorded is not None:
+            return recorded
         for i, (start, length) in enumerate(self.room):
             if length >= slots:
                 if length == slots:

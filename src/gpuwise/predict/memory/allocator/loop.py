@@ -155,10 +155,10 @@ def run_lean(pools: Pools, events: Events, span: range, block: list[int]) -> Non
 def run_plain(pools: Pools, events: Events, span: range, block: list[int]) -> None:
     """As :func:`run_lean`, with every rule and one call per rule."""
     part = slice(span.start, span.stop)
-    asked: list[int] = events.units[part].tolist()
+    requests: list[int] = events.units[part].tolist()
     storages: list[int] = events.storage[part].tolist()
     pool_of: list[int] = events.pool[part].tolist()
-    for e, units, storage, pool in zip(span, asked, storages, pool_of, strict=True):
+    for e, units, storage, pool in zip(span, requests, storages, pool_of, strict=True):
         if not units:
             start, length = block[storage] & MASK, block[storage] >> SHIFT
             done = events.done.get(e, e)

@@ -131,8 +131,8 @@ class Pools:
         if i == len(keys):
             return 0
         key = keys[self.prefer_fixed(pool, i)]
-        found = key >> SHIFT
-        if units < self.max_split <= found or (units >= self.max_split and found >= units + self.rounding):
+        block_units = key >> SHIFT
+        if units < self.max_split <= block_units or (units >= self.max_split and block_units >= units + self.rounding):
             return 0
         self.drop(pool, key)
         return key
@@ -201,8 +201,8 @@ class Pools:
         """Map pages until a run of free and newly mapped memory holds the request: the lowest address that has the room."""
         start = self._where_to_expand(pool, units)
         key = self.starts.get(start, start)
-        while (held := key >> SHIFT) < units:
-            if not self._map(event, pool, start + held, units - held):
+        while (mapped := key >> SHIFT) < units:
+            if not self._map(event, pool, start + mapped, units - mapped):
                 return 0
             key = self.starts[start]
         self.drop(pool, key)
@@ -316,16 +316,16 @@ class Pools:
         """Give back one cached block of at least the request, or as many oversize ones, largest first, as make it up."""
         if self.max_split == NO_LIMIT or self.settings.expandable_segments:
             return False
-        keys, wanted = self.free[pool], max(units, self.max_split)
-        i = bisect_left(keys, wanted << SHIFT)
+        keys, target = self.free[pool], max(units, self.max_split)
+        i = bisect_left(keys, target << SHIFT)
         if i < len(keys):
             self._free_segment(event, pool, keys[i] & MASK)
             return True
         released = 0
-        while released < wanted and keys and keys[-1] >> SHIFT >= self.max_split:
+        while released < target and keys and keys[-1] >> SHIFT >= self.max_split:
             released += keys[-1] >> SHIFT
             self._free_segment(event, pool, keys[-1] & MASK)
-        return released >= wanted
+        return released >= target
 
     def _collect(self, event: int) -> None:
         """Garbage collection: above the threshold, give back whole free large segments of at least average age, repeatedly."""
@@ -342,12 +342,12 @@ class Pools:
         freed = True
         while reclaimed < target and freed and whole:
             mean = sum(age[start] for _, start in whole) / len(whole)
-            freed, kept = False, list[tuple[int, int]]()
+            freed, younger = False, list[tuple[int, int]]()
             for pool, start in whole:
                 if age[start] >= mean:
                     freed = True
                     reclaimed += self.segments[start]
                     self._free_segment(event, pool, start)
                 else:
-                    kept.append((pool, start))
-            whole = kept
+                    younger.append((pool, start))
+            whole = younger

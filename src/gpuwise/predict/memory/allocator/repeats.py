@@ -44,10 +44,10 @@ def find_repeats(codes: I64) -> tuple[Repeat, ...]:
     best: tuple[Repeat, ...] = ()
     saved = 0
     for period in _candidates(codes):
-        found = _stretches(codes, period)
-        worth = sum(r.end - r.first - 2 * r.period for r in found)
+        stretches = _stretches(codes, period)
+        worth = sum(r.end - r.first - 2 * r.period for r in stretches)
         if worth > saved:
-            best, saved = found, worth
+            best, saved = stretches, worth
     return best
 
 
@@ -74,9 +74,9 @@ def _stretches(codes: I64, period: int) -> tuple[Repeat, ...]:
     starts = np.concatenate(([0], breaks + 1))
     ends = np.concatenate((breaks, [same.size]))
     long = ends - starts >= (LEAST_REPEATS - 1) * period
-    found: list[Repeat] = []
+    stretches: list[Repeat] = []
     for start, end in zip(starts[long].tolist(), ends[long].tolist(), strict=True):
-        first = max(start, found[-1].end if found else 0)
+        first = max(start, stretches[-1].end if stretches else 0)
         if end + period - first >= LEAST_REPEATS * period:
-            found.append(Repeat(first, end + period, period))
-    return tuple(found)
+            stretches.append(Repeat(first, end + period, period))
+    return tuple(stretches)

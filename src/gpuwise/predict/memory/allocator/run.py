@@ -124,10 +124,10 @@ class AllocatorRun:
     @property
     def address_bytes(self) -> I64:
         """[S] address of each storage's block, -1 without one."""
-        found = np.flatnonzero(self.block_bytes > 0)
+        placed = np.flatnonzero(self.block_bytes > 0)
         out = np.full(self.block_bytes.size, -1, dtype=np.int64)
-        base = _bases(self, found)
-        out[found] = to_address(base) + (self.block_units[found] - base) * UNIT
+        base = _bases(self, placed)
+        out[placed] = to_address(base) + (self.block_units[placed] - base) * UNIT
         return out
 
     @property
@@ -203,13 +203,13 @@ class AllocatorRun:
         part = slice(0, event + 1)
         alive = np.zeros(self.size_bytes.size, dtype=np.int64)
         np.add.at(alive, self.storage[part], self.sign[part])
-        found = np.flatnonzero((alive > 0) & (self.block_bytes > 0))
-        return found[np.argsort(self.block_units[found], kind="stable")]
+        storages = np.flatnonzero((alive > 0) & (self.block_bytes > 0))
+        return storages[np.argsort(self.block_units[storages], kind="stable")]
 
     def segments(self, event: int | None = None) -> tuple[Segment, ...]:
         """Device memory held right after ``event`` (default: at the end), by address, with what lives in it."""
         at = self.n_events - 1 if event is None else event
-        ranges = _held(self.changes, at if event is not None else self.n_events)
+        ranges = _segments_after(self.changes, at if event is not None else self.n_events)
         live = self.live(at)
         starts = self.block_units[live]
         out: list[Segment] = []
@@ -263,7 +263,7 @@ def _bases(run: AllocatorRun, storages: I64) -> I64:
     births = np.flatnonzero(run.sign > 0)
     birth[run.storage[births]] = births
     born, out = birth[storages], np.zeros(storages.size, dtype=np.int64)
-    held: set[int] = set()
+    segments: set[int] = set()
     since = 0
     # ranges that are given back may be taken again with other starts: segments are looked up among those of the time
     frees = sorted({c.event for c in run.changes if c.kind == "free"})
@@ -271,11 +271,11 @@ def _bases(run: AllocatorRun, storages: I64) -> I64:
     change = next(later)
     for until in [*frees, run.n_events + 1]:
         while change is not None and change.event < until:
-            held.add(change.address) if change.kind == "alloc" else held.discard(change.address)
+            segments.add(change.address) if change.kind == "alloc" else segments.discard(change.address)
             change = next(later)
         now = (born >= since) & (born < until)
         if now.any():
-            starts = np.array(sorted(held), dtype=np.int64)
+            starts = np.array(sorted(segments), dtype=np.int64)
             out[now] = starts[np.searchsorted(starts, units[now], side="right") - 1]
         since = until
     return out
@@ -285,7 +285,7 @@ def _signed(change: Change) -> int:
     return (change.units if change.kind in ("alloc", "map") else -change.units) * UNIT
 
 
-def _held(changes: tuple[Change, ...], event: int) -> list[tuple[int, int, int]]:
+def _segments_after(changes: tuple[Change, ...], event: int) -> list[tuple[int, int, int]]:
     """(start, units, pool) of memory held after ``event``: one per cudaMalloc, one per unbroken mapped range."""
     segments: dict[int, tuple[int, int, int]] = {}
     edges: dict[int, dict[int, int]] = {}

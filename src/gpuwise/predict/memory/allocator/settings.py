@@ -148,17 +148,17 @@ class _Parser:
         for item in self._items(self.text):
             key, colon, value = item.partition(":")
             key, value = key.strip(), value.strip()
-            known = KEYS.get(key)
-            if known is None:
+            since = KEYS.get(key)
+            if since is None:
                 near = nearest_names(key, KEYS)
                 raise self._error(
                     f"unknown allocator setting {key!r}",
                     "did you mean " + " or ".join(near) + "?" if near else "settings are written key:value,key:value",
                 )
-            if known > self.version:
+            if since > self.version:
                 raise self._error(
                     f"torch {self.version[0]}.{self.version[1]} has no allocator setting {key!r}",
-                    f"it came with torch {known[0]}.{known[1]} or a little before; leave it out",
+                    f"it came with torch {since[0]}.{since[1]} or a little before; leave it out",
                 )
             if not colon or not value:
                 raise self._error(f"allocator setting {key!r} has no value", f"write {key}:VALUE")

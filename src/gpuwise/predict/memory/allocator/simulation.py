@@ -92,7 +92,7 @@ def simulate(
     units = rounded // UNIT
     birth = np.zeros(sizes.size, dtype=np.int64)
     birth[kinds[signs > 0]] = np.flatnonzero(signs > 0)
-    asked = np.where(signs > 0, units[kinds], 0)
+    requests = np.where(signs > 0, units[kinds], 0)
     real = sizes[kinds] > 0
     index = np.flatnonzero(real)
     compact = index.size < kinds.size
@@ -102,7 +102,7 @@ def simulate(
         done = {int(place[e]): int(place[min(d, kinds.size)]) for e, d in done.items()}
         empties = [int(place[min(max(e, 0), kinds.size)]) for e in empties]
         birth = place[birth]
-    events = Events(asked[real], kinds[real], pool[kinds[real]], birth, done)
+    events = Events(requests[real], kinds[real], pool[kinds[real]], birth, done)
     state = Pools(conf, keys, limit, device, Space([a // SLOT for a in segment_addresses]))
     block, begun = [0] * sizes.size, 0
     if preset is not None:
@@ -177,14 +177,14 @@ def _checked(storage: ArrayLike, sign: ArrayLike, size_bytes: ArrayLike) -> tupl
         raise InputError(f"event of storage {int(kinds.max())} of {sizes.size}", hint="storages are numbered from 0")
     if not np.isin(signs, (1, -1)).all():
         raise InputError("a sign that is neither +1 nor -1", hint="+1 is an allocation, -1 a free")
-    made, freed = kinds[signs > 0], kinds[signs < 0]
-    for what, found in (("allocated", made), ("freed", freed)):
-        counts = np.bincount(found)
+    allocated, freed = kinds[signs > 0], kinds[signs < 0]
+    for what, storages in (("allocated", allocated), ("freed", freed)):
+        counts = np.bincount(storages)
         if counts.max(initial=0) > 1:
             twice = int(counts.argmax())
             raise InputError(f"storage {twice} is {what} twice", hint="give every allocation its own storage number")
     at = np.full(sizes.size, kinds.size, dtype=np.int64)
-    at[made] = np.flatnonzero(signs > 0)
+    at[allocated] = np.flatnonzero(signs > 0)
     late = at[freed] > np.flatnonzero(signs < 0)
     if late.any():
         raise InputError(f"storage {int(freed[late][0])} is freed before it is allocated", hint="check the order of the events")
@@ -208,9 +208,9 @@ def _seed(state: Pools, preset: Preset, kinds: I64, signs: I64, units: I64, pool
 def _pools(rounded: I64, stream: I64, private: I64, preset: Preset | None) -> tuple[I64, list[PoolKey]]:
     """[S] index of each storage's pool, and the pools, ordered by private pool, stream and size class."""
     code = (rounded > SMALL_SIZE).astype(np.int64)
-    held = () if preset is None else preset.segments
-    stream = np.concatenate((stream, np.array([s.stream for s in held], dtype=np.int64)))
-    private = np.concatenate((private, np.array([s.private for s in held], dtype=np.int64)))
+    segments = () if preset is None else preset.segments
+    stream = np.concatenate((stream, np.array([s.stream for s in segments], dtype=np.int64)))
+    private = np.concatenate((private, np.array([s.private for s in segments], dtype=np.int64)))
     owners: list[tuple[int, int]] = [(0, 0)] if not stream.size else [(int(private[0]), int(stream[0]))]
     if stream.size and ((stream != stream[0]).any() or (private != private[0]).any()):
         rows, index = np.unique(np.stack((private, stream), axis=1), axis=0, return_inverse=True)
@@ -266,17 +266,17 @@ def _result(
 def _out_of_memory(
     state: Pools, storage: int, event: int, size: int, events: Events, at: int, capacity: int | None
 ) -> OutOfMemory:
-    own = state.free[int(events.pool[at])]
+    gaps = state.free[int(events.pool[at])]
     free = sum(key >> SHIFT for keys in state.free for key in keys) * UNIT
     pending = sum(p[2] for p in state.pending) * UNIT
-    largest = (own[-1] >> SHIFT) * UNIT if own else 0
-    elsewhere = free - sum(key >> SHIFT for key in own) * UNIT
+    largest = (gaps[-1] >> SHIFT) * UNIT if gaps else 0
+    elsewhere = free - sum(key >> SHIFT for key in gaps) * UNIT
     segment = state.settings.segment_bytes(int(events.units[at]) * UNIT)
     room = min(state.limit * UNIT, state.allowed_bytes) - state.reserved * UNIT
     parts = [f"the device has {format_bytes(max(room, 0))} left of {format_bytes(min(state.limit * UNIT, state.allowed_bytes))}"]
-    if own:
+    if gaps:
         parts.append(
-            f"{format_bytes(free - elsewhere)} are free in {len(own)} gap{'s' * (len(own) > 1)} of this pool, the largest "
+            f"{format_bytes(free - elsewhere)} are free in {len(gaps)} gap{'s' * (len(gaps) > 1)} of this pool, the largest "
             f"{format_bytes(largest)}, between blocks in use"
         )
     if elsewhere:

@@ -179,18 +179,18 @@ class _Reader:
         self.check(ordered)
         return Snapshot(chosen, ordered, tuple(entries), settings, tuple(self.notes))
 
-    def device(self, rows: list[Mapping[str, Any]], traces: list[list[Any]], asked: int | None) -> int:
+    def device(self, rows: list[Mapping[str, Any]], traces: list[list[Any]], device: int | None) -> int:
         weight: dict[int, tuple[int, int]] = {i: (len(t), 0) for i, t in enumerate(traces) if t}
         for i, row in enumerate(rows):
             number = self.whole(row, "device", f"segment {i}", 0)
             events, held = weight.get(number, (0, 0))
             weight[number] = (events, held + self.whole(row, "total_size", f"segment {i}"))
-        if asked is not None and asked not in weight:
-            known = ", ".join(map(str, sorted(weight))) or "none"
-            raise InputError(f"{self.name} holds nothing of device {asked}", hint=f"devices in it: {known}")
-        if asked is None and not weight:
+        if device is not None and device not in weight:
+            devices = ", ".join(map(str, sorted(weight))) or "none"
+            raise InputError(f"{self.name} holds nothing of device {device}", hint=f"devices in it: {devices}")
+        if device is None and not weight:
             self.fail("it is empty: no segments and no history")
-        return asked if asked is not None else max(weight, key=lambda d: (weight[d], -d))
+        return device if device is not None else max(weight, key=lambda d: (weight[d], -d))
 
     def segment(self, row: Mapping[str, Any], i: int) -> SnapshotSegment:
         where = f"segment {i}"
@@ -240,9 +240,9 @@ class _Reader:
             where_from(row.get("frames")),
         )
 
-    def settings(self, found: object, segments: list[SnapshotSegment]) -> AllocatorSettings:
+    def settings(self, raw: object, segments: list[SnapshotSegment]) -> AllocatorSettings:
         """From the text of the environment where it reads, with the figures the snapshot states on their own."""
-        row = self.mapping(found, "allocator_settings")
+        row = self.mapping(raw, "allocator_settings")
         text = row.get("PYTORCH_CUDA_ALLOC_CONF") or row.get("PYTORCH_ALLOC_CONF") or ""
         if not isinstance(text, str):
             self.fail("PYTORCH_CUDA_ALLOC_CONF is not text")
@@ -280,8 +280,8 @@ def where_from(frames: object) -> str:
         file, line, function = str(row.get("filename", "")), row.get("line", 0), str(row.get("name", ""))
         if not file.endswith(".py"):
             continue
-        said = f"{file.rsplit('/', 1)[-1]}:{line}{f' in {function}' if function else ''}"[:200]
+        place = f"{file.rsplit('/', 1)[-1]}:{line}{f' in {function}' if function else ''}"[:200]
         if not any(part in file for part in _NOT_USER):
-            return said
-        best = best or said
+            return place
+        best = best or place
     return best

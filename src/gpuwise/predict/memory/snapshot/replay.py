@@ -95,10 +95,10 @@ def history_of(snapshot: Snapshot) -> History:
     history = History()
     private = _PrivateOf(snapshot)
     live: dict[int, int] = {}
-    held = sum(s.size_bytes for s in begin_segments)
+    reserved_bytes = sum(s.size_bytes for s in begin_segments)
     for address, (size, stream, _) in sorted(begin_blocks.items()):
         live[address] = history.new(size, stream, address, private(address), "before the history begins")
-        history.add(live[address], 1, held, 0)
+        history.add(live[address], 1, reserved_bytes, 0)
     history.preset = Preset(tuple(begin_segments), tuple(sorted(begin_blocks)))
     freeing: dict[int, int] = {}
     releasing = False
@@ -108,29 +108,29 @@ def history_of(snapshot: Snapshot) -> History:
         if action == "alloc":
             if size:
                 live[address] = history.new(size, entry.stream, address, private(address), entry.where)
-                history.add(live[address], 1, held, entry.time_us)
+                history.add(live[address], 1, reserved_bytes, entry.time_us)
         elif action == "free_requested" and address in live:
             freeing[address] = here
-            history.add(live.pop(address), -1, held, entry.time_us)
+            history.add(live.pop(address), -1, reserved_bytes, entry.time_us)
         elif action == "free_completed":
-            asked = freeing.pop(address, None)
-            if asked is None and address in live:
-                history.add(live.pop(address), -1, held, entry.time_us)
-            elif asked is not None and here > asked + 1:
-                history.done[asked] = here
+            request_event = freeing.pop(address, None)
+            if request_event is None and address in live:
+                history.add(live.pop(address), -1, reserved_bytes, entry.time_us)
+            elif request_event is not None and here > request_event + 1:
+                history.done[request_event] = here
         elif action in ("segment_alloc", "segment_map"):
-            held += size
+            reserved_bytes += size
             if action == "segment_alloc":
                 history.segments.append(address)
         elif action in ("segment_free", "segment_unmap"):
-            held -= size
+            reserved_bytes -= size
             if not releasing:
                 history.empty_cache.append(here)
         elif action == "oom":
             history.ooms += 1
         releasing = action in ("segment_free", "segment_unmap")
-    for asked in freeing.values():
-        history.done[asked] = len(snapshot.trace) + 1
+    for request_event in freeing.values():
+        history.done[request_event] = len(snapshot.trace) + 1
     return history
 
 
@@ -214,9 +214,9 @@ class _PrivateOf:
     """Number of the private pool at an address, from the segments that are left; 0 for none."""
 
     def __init__(self, snapshot: Snapshot) -> None:
-        own = [s for s in snapshot.segments if s.private != (0, 0)]
-        ids = sorted({s.private for s in own})
-        self.ranges = [(s.address, s.address + s.size_bytes, ids.index(s.private) + 1) for s in own]
+        private = [s for s in snapshot.segments if s.private != (0, 0)]
+        ids = sorted({s.private for s in private})
+        self.ranges = [(s.address, s.address + s.size_bytes, ids.index(s.private) + 1) for s in private]
 
     def __call__(self, address: int) -> int:
         return next((number for first, last, number in self.ranges if first <= address < last), 0)
@@ -233,10 +233,10 @@ def replay(snapshot: Snapshot, *, settings: AllocatorSettings | None = None, cap
     history = history_of(snapshot)
     if not history.storage:
         raise InputError("the snapshot has no history and nothing allocated", hint="record it with _record_memory_history()")
-    own = settings is None or settings == snapshot.settings
+    own_settings = settings is None or settings == snapshot.settings
     conf = snapshot.settings if settings is None else settings
     aligned = all(s.address % SLOT == 0 for s in history.preset.segments) and all(a % SLOT == 0 for a in history.segments)
-    exact = own and aligned
+    exact = own_settings and aligned
     run = simulate(
         history.storage,
         history.sign,
@@ -259,14 +259,14 @@ def _compared(snapshot: Snapshot, history: History, run: AllocatorRun) -> Replay
     if run.settings.expandable_segments:
         # the addresses of the ranges themselves are the driver's choice: places are compared within each pool's range
         for pool in np.unique(run.pool).tolist():
-            own = (run.pool == pool) & (placed >= 0)
-            if own.any():
-                placed[own] -= placed[own].min()
-                recorded[own] -= recorded[own].min()
+            pool_blocks = (run.pool == pool) & (placed >= 0)
+            if pool_blocks.any():
+                placed[pool_blocks] -= placed[pool_blocks].min()
+                recorded[pool_blocks] -= recorded[pool_blocks].min()
     fresh = slice(history.begun, None)
     sizes = {b.address: b.size_bytes for s in snapshot.segments for b in s.blocks if b.state == "allocated"}
     last = {address: s for s, address in enumerate(history.addresses)}
-    known = [(s, sizes[address]) for address, s in last.items() if address in sizes]
+    sized = [(s, sizes[address]) for address, s in last.items() if address in sizes]
     reserved, allocated = run.reserved(), run.allocated()
     after = sum(c.units if c.kind in ("alloc", "map") else -c.units for c in run.changes if c.event >= run.n_events) * 512
     peak = max(history.reserved, default=0)
@@ -274,8 +274,8 @@ def _compared(snapshot: Snapshot, history: History, run: AllocatorRun) -> Replay
         history=history,
         run=run,
         n_blocks=len(history.sizes) - history.begun,
-        n_same_size=sum(int(run.block_bytes[s]) == size for s, size in known),
-        n_sized=len(known),
+        n_same_size=sum(int(run.block_bytes[s]) == size for s, size in sized),
+        n_sized=len(sized),
         n_same_place=int((placed[fresh] == recorded[fresh]).sum()),
         recorded_peak_reserved_bytes=max(peak, snapshot.reserved_bytes),
         recorded_end_reserved_bytes=snapshot.reserved_bytes,

@@ -64,13 +64,13 @@ def snapshot_document(
     ``frames`` are one list per storage; ``time_us`` one figure per event (default: a microsecond an event).
     """
     count = int(run.size_bytes.size)
-    given: list[list[Frame]] = [list(f) for f in frames] if frames is not None else [[] for _ in range(count)]
-    if len(given) != count:
-        raise InputError(f"{len(given)} lists of frames for {count} storages", hint="give one list per storage")
+    frame_lists: list[list[Frame]] = [list(f) for f in frames] if frames is not None else [[] for _ in range(count)]
+    if len(frame_lists) != count:
+        raise InputError(f"{len(frame_lists)} lists of frames for {count} storages", hint="give one list per storage")
     clock = list(time_us) if time_us is not None else list(range(int(run.storage.size) + 1))
     return {
-        "segments": _segments(run, given),
-        "device_traces": [_trace(run, given, clock)],
+        "segments": _segments(run, frame_lists),
+        "device_traces": [_trace(run, frame_lists, clock)],
         "allocator_settings": _settings(run.settings),
     }
 

@@ -185,7 +185,7 @@ def backward_of(capture: Capture, one: Pass, mask: NDArray[np.bool_]) -> Backwar
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class SegmentStorages:
     """Storages around a segment: ``saved`` inside it for its backward, its ``inputs`` and its ``outputs``."""
 
     saved: tuple[int, ...]
@@ -212,7 +212,7 @@ class Lives:
         """First event of operation ``op`` or later."""
         return int(np.searchsorted(self.capture.event_op, op, side="left"))
 
-    def held(self, one: Pass, segment: Segment) -> Held:
+    def held(self, one: Pass, segment: Segment) -> SegmentStorages:
         """What ``segment`` keeps. Where the recorder did not note a module's arguments, its input is taken to be the
         last storage born before it and alive when it starts, its output the last one born inside it and alive after."""
         born = (self.birth_op >= segment.first_op) & (self.birth_op < segment.end_op) & (self.birth >= 0) & ~self.is_state
@@ -224,7 +224,7 @@ class Lives:
             inputs, outputs = self._last_alive(segment.first_op, one.first_op), self._last_alive(segment.end_op, segment.first_op)
         inside = np.flatnonzero(born & (self.death_op >= one.backward_op))
         saved = tuple(int(s) for s in inside if int(s) not in outputs)
-        return Held(saved, tuple(inputs), tuple(outputs))
+        return SegmentStorages(saved, tuple(inputs), tuple(outputs))
 
     def _last_alive(self, op: int, since: int) -> list[int]:
         alive = (self.birth_op < op) & (self.birth_op >= since) & (self.death_op >= op) & ~self.is_state & (self.birth >= 0)

@@ -49,7 +49,7 @@ NLL_THREADS = 1024.0
 _PLAIN_BROADCAST = ("slice_backward", "select_backward", "cat", "stack")
 
 
-class Row(NamedTuple):
+class KernelRow(NamedTuple):
     """What a family's kernel is told beside the signature's own FLOP and bytes."""
 
     shape: tuple[int, ...] = ()
@@ -118,11 +118,11 @@ def _add(table: OpTableBuilder, name: str, s: Signature, settings: Settings, pha
     )
 
 
-def _product(s: Signature, family: str) -> Row:
+def _product(s: Signature, family: str) -> KernelRow:
     kind, shape, _ = row_shape(s)
     copied = max(s.n_kernels - 1, 0) * sum(elements(t) * TENSOR_BYTES.get(t.dtype, 4) for t in s.outputs)
     real = 4.0 if row_dtype(s).startswith("c") else 1.0
-    return Row(shape if kind is Kind.MATMUL and s.flop else (), 0, _layout(s), (copied, real))
+    return KernelRow(shape if kind is Kind.MATMUL and s.flop else (), 0, _layout(s), (copied, real))
 
 
 def _layout(s: Signature) -> str:
@@ -134,15 +134,15 @@ def _layout(s: Signature) -> str:
     return "nn" if a_rows and b_rows else "tn" if a_rows else "nt"
 
 
-def _grouped(s: Signature, family: str) -> Row:
+def _grouped(s: Signature, family: str) -> KernelRow:
     kind, shape, _ = row_shape(s)
-    return Row(shape if kind is Kind.GROUPED else ())
+    return KernelRow(shape if kind is Kind.GROUPED else ())
 
 
-def _attention(s: Signature, family: str) -> Row:
+def _attention(s: Signature, family: str) -> KernelRow:
     kind, shape, flag = row_shape(s)
     known = kind is Kind.ATTENTION and len(shape) == 7 and min(shape) > 0
-    return Row(shape if known else (), flag, attention_kernel(s), (_mask_bytes(s),))
+    return KernelRow(shape if known else (), flag, attention_kernel(s), (_mask_bytes(s),))
 
 
 def attention_kernel(s: Signature) -> str:
@@ -172,17 +172,17 @@ def _places(shape: tuple[int, ...]) -> tuple[int, int]:
     return (math.prod(shape[:-1]), shape[-1]) if len(shape) > 1 else (shape[0] if shape else 1, 1)
 
 
-def convolution_row(s: Signature, family: str = "convolution") -> Row:
+def convolution_row(s: Signature, family: str = "convolution") -> KernelRow:
     """The sizes of a convolution as the forward sees it (of the mirrored one if transposed); no shape where it is not
     written as one."""
     backward = "backward" in short_name(s.op)
     specs = s.inputs[1:3] if backward else s.inputs[:2]
     if len(specs) < 2 or len(specs[1].shape) < 3 or not (s.outputs or backward):
-        return Row()
+        return KernelRow()
     image, weight = specs
     result = s.inputs[0] if backward else s.outputs[0]
     if len(image.shape) != len(weight.shape) or 0 in image.shape or 0 in result.shape:
-        return Row()
+        return KernelRow()
     transposed = bool(s.attribute("transposed", False))
     groups = s.attribute("groups", 1)
     count = groups if isinstance(groups, int) else 1
@@ -197,10 +197,10 @@ def convolution_row(s: Signature, family: str = "convolution") -> Row:
     shape = (image.shape[0], large.shape[1], small.shape[1], *_places(small.shape[2:]), math.prod(weight.shape[2:]), count)
     stride = max(1.0, math.sqrt(ratio)) if ratio > 1.5 else 1.0
     height, width = _places(large.shape[2:])
-    return Row(shape, flag, "", (float(height), float(width), stride))
+    return KernelRow(shape, flag, "", (float(height), float(width), stride))
 
 
-def _recurrent(s: Signature, family: str) -> Row:
+def _recurrent(s: Signature, family: str) -> KernelRow:
     matrices = [t.shape for t in s.inputs[1:] if len(t.shape) == 2]
     given = s.inputs[0].shape
     batch = given[0 if s.attribute("batch_first") else 1] if len(given) == 3 else 1
@@ -208,7 +208,7 @@ def _recurrent(s: Signature, family: str) -> Row:
     inner = [m for m in matrices if m[1] == hidden and m[0] % hidden == 0]
     layers = max(1, len(matrices) // 2)
     gates = max((m[0] for m in inner), default=hidden)
-    return Row((steps_of(s), batch, gates, hidden, layers, 2 if s.attribute("bidirectional") else 1))
+    return KernelRow((steps_of(s), batch, gates, hidden, layers, 2 if s.attribute("bidirectional") else 1))
 
 
 def steps_of(s: Signature) -> int:
@@ -217,16 +217,18 @@ def steps_of(s: Signature) -> int:
     return int(given[1] if s.attribute("batch_first") and len(given) == 3 else given[0]) if given else 1
 
 
-def _transfer(s: Signature, family: str) -> Row:
-    return Row((), TO_HOST if s.attribute("direction") == "device-to-host" else 0)
+def _transfer(s: Signature, family: str) -> KernelRow:
+    return KernelRow((), TO_HOST if s.attribute("direction") == "device-to-host" else 0)
 
 
-def _nothing(s: Signature, family: str) -> Row:
-    return Row()
+def _nothing(s: Signature, family: str) -> KernelRow:
+    return KernelRow()
 
 
-def _memory_bound(s: Signature, family: str) -> Row:
-    return Row((), 0, memory_kernel(s, family), (passes(s, family), visits(s, family), normalised_row(s), _serial(s, family)))
+def _memory_bound(s: Signature, family: str) -> KernelRow:
+    return KernelRow(
+        (), 0, memory_kernel(s, family), (passes(s, family), visits(s, family), normalised_row(s), _serial(s, family))
+    )
 
 
 _ROWS = {
