@@ -246,13 +246,17 @@ def test_the_lab_draws_roofs_a_crossover_and_a_chart_to_choose_from() -> None:
     assert chart.count('data-set="regs=') == 144 and 'data-set="regs=40&amp;block=320"' in chart
 
 
-def test_a_tornado_is_around_what_is_expected() -> None:
+def test_a_bar_of_a_tornado_is_from_its_low_to_its_high_end() -> None:
     made = document("cost")
     drawn = "".join(VIEWS["cost"](made)).partition('<figure id="drivers"')[2].partition("</figure>")[0]
-    middle = float(re.search(r'class="l-ink" x1="([\d.]+)"', drawn)[1])  # type: ignore[index]
-    bars = [(float(x), float(w)) for x, w in re.findall(r'<rect class="f\d" x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', drawn)]
-    assert len(bars) == 2 * min(len(made["drivers"]), 10)
-    assert all(abs(x - middle) < 0.2 or abs(x + w - middle) < 0.2 for x, w in bars)
+    boxes = re.findall(r'<rect class="f(\d)" x="([\d.]+)" y="[\d.]+" width="([\d.]+)" height="12"', drawn)
+    bars = [(float(x), float(w)) for _, x, w in boxes]
+    rows = sorted((abs(r["usd_at_high"] - r["usd_at_low"]) for r in made["drivers"]), reverse=True)[:10]
+    assert len(bars) == 2 * len(rows) and [c for c, _, _ in boxes] == ["0", "1"] * len(rows)
+    wide = [a[1] + b[1] for a, b in zip(bars[::2], bars[1::2], strict=True)]
+    assert all(abs(w / wide[0] - r / rows[0]) < 0.01 for w, r in zip(wide, rows, strict=True))
+    for (x, w), (other, more) in zip(bars[::2], bars[1::2], strict=True):
+        assert abs(x + w - other) < 0.2 or abs(other + more - x) < 0.2  # the halves meet
 
 
 def test_a_picture_kept_names_its_colours() -> None:

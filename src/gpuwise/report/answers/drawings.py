@@ -236,7 +236,8 @@ def stacks(key: str, title: str, rows: Sequence[tuple[str, Sequence[Part]]], tex
 
 
 def ranges(key: str, title: str, rows: Sequence[tuple[str, At, At]], base: At, text: Callable[[float], str]) -> str:
-    """A tornado: for each name the outcome at its low and at its high end beside the expected one, the widest first."""
+    """A tornado: for each name a bar from the outcome at its low end to that at its high end, a half in the colour of each; the
+    widest first, beside the expected outcome."""
     rows = sorted(rows, key=lambda r: -abs(r[2].number - r[1].number))[:10]
     axis = around("", [0.0, base.number, *(v.number for r in rows for v in r[1:])], text)
     high = 30.0 * len(rows) + 34
@@ -247,9 +248,10 @@ def ranges(key: str, title: str, rows: Sequence[tuple[str, At, At]], base: At, t
     middle, zero = _x(axis, base.number), _x(axis, 0.0)
     for i, (name, low, top) in enumerate(rows):
         y = 30.0 * i + 4
+        half = _x(axis, (low.number + top.number) / 2)
         for j, end in enumerate((low, top)):
             at = _x(axis, end.number)
-            box = f'x="{min(at, middle):.1f}" y="{y + 13}" width="{abs(at - middle):.1f}" height="12"'
+            box = f'x="{min(at, half):.1f}" y="{y + 13}" width="{abs(at - half):.1f}" height="12"'
             body += f'<rect class="f{j}" {box}><title>{escape(name)}: {escape(end.text)}</title></rect>'
         body += f'<text x="4" y="{y + 9}">{escape(name)}</text>'
     body += f'<line class="l-ink" x1="{middle:.1f}" x2="{middle:.1f}" y1="0" y2="{high - 24}"/>'
