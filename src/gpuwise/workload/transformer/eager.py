@@ -52,15 +52,15 @@ DROPOUT = 0.1
 
 def describes(arch: Architecture, point: Point) -> bool:
     """Whether the modules of ``arch`` are among those written here, for one whole rank and plain precision."""
-    known = arch.kind in ("decoder", "encoder", "vision") and arch.encoder is None and arch.mla is None
-    known &= arch.position in ("rope", "learned") and not arch.parallel_block and arch.norm in ("rms", "layer")
-    known &= arch.moe is None or not arch.moe.n_shared or arch.moe.shared_gate
+    described = arch.kind in ("decoder", "encoder", "vision") and arch.encoder is None and arch.mla is None
+    described &= arch.position in ("rope", "learned") and not arch.parallel_block and arch.norm in ("rms", "layer")
+    described &= arch.moe is None or not arch.moe.n_shared or arch.moe.shared_gate
     whole = point.tp == point.cp == point.ep == 1 and point.packed_document_len is None
     plain = point.precision in ("bf16", "fp16", "fp32", "tf32")
     if point.quantized_base:  # experts held as one tensor are no linear layers that bitsandbytes converts
-        known &= arch.moe is None and point.lora_rank > 0 and point.precision in ("bf16", "fp16")
-    known &= not arch.pattern
-    return known and whole and plain and not point.fused_loss
+        described &= arch.moe is None and point.lora_rank > 0 and point.precision in ("bf16", "fp16")
+    described &= not arch.pattern
+    return described and whole and plain and not point.fused_loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +113,8 @@ class Network:
         b = cast(t, bias, self.computes) if bias is not None else None
         turned = t.transposed(w, 0, 1, "t")
         flat = t.view(x, (_rows(x), k)) if len(x.shape) > 2 else x
-        made = product(t, flat, turned, b)
-        return t.view(made, (*x.shape[:-1], n), "_unsafe_view") if len(x.shape) > 2 else made
+        output = product(t, flat, turned, b)
+        return t.view(output, (*x.shape[:-1], n), "_unsafe_view") if len(x.shape) > 2 else output
 
     def _four_bit_product(self, x: Value, n: int, bias: Value | None) -> Value:
         """bitsandbytes' ``Linear4bit``: the weights written out for the product, and once more for the gradient of the
@@ -134,27 +134,27 @@ class Network:
         turned = t.flipped(written_out(), 0, 1, "t")
         result = spec((flat.shape[0], n), self.computes)
         name, operands = ("mm", [flat, turned]) if bias is None else ("addmm", [bias, flat, turned])
-        made = t.run(name, operands, [result], call={"mat1": flat.spec} if bias is not None else None)[0]
-        t.note([flat], [made], lambda g: [g[0] and t.run("mm", [g[0], written_out()], [flat.spec])[0]])
-        made = t.view(made, (*x.shape[:-1], n), "_unsafe_view") if len(x.shape) > 2 else made
-        return cast(t, made, form)
+        output = t.run(name, operands, [result], call={"mat1": flat.spec} if bias is not None else None)[0]
+        t.note([flat], [output], lambda g: [g[0] and t.run("mm", [g[0], written_out()], [flat.spec])[0]])
+        output = t.view(output, (*x.shape[:-1], n), "_unsafe_view") if len(x.shape) > 2 else output
+        return cast(t, output, form)
 
-    def _adapted(self, name: str, x: Value, made: Value) -> Value:
+    def _adapted(self, name: str, x: Value, output: Value) -> Value:
         """The product and what its adapter adds, as PEFT's ``lora.Linear`` runs it: the input in the format of the two
         factors, their products, the scale, the sum (which has no kernel in the backward). On 4-bit weights the product is
         cloned first, and autocast casts the input (``lora.Linear4bit``)."""
         rank, t = self.point.lora_rank, self.t
         if not rank or not carries(self.point.lora_targets, name):
-            return made
-        with t.frame(x, made):
-            held = "fp32" if self.autocast else self.held
-            down, up = (t.leaf(s, held, trained=True) for s in ((rank, x.shape[-1]), (made.shape[-1], rank)))
+            return output
+        with t.frame(x, output):
+            factor_dtype = "fp32" if self.autocast else self.held
+            down, up = (t.leaf(s, factor_dtype, trained=True) for s in ((rank, x.shape[-1]), (output.shape[-1], rank)))
             if self.point.quantized_base:
-                made = copied(t, made)
+                output = copied(t, output)
             else:
-                x = cast(t, x, held)
+                x = cast(t, x, factor_dtype)
             inner = self._product(self._product(x, down), up)
-            return add(t, made, scaled(t, inner))
+            return add(t, output, scaled(t, inner))
 
     def turned_linear(self, name: str, x: Value, n: int) -> Value:
         """``Conv1D``: the weight is [K, N] and there is a bias."""
@@ -181,28 +181,28 @@ class Network:
             x, w, b = (cast(t, one, "fp32") for one in (x, w, b))
         statistics = spec((*x.shape[:-1], 1), "fp32")
         said = (("normalized_shape", (x.shape[-1],)),)
-        made, mean, rstd = t.run("native_layer_norm", [x, w, b], [x.spec, statistics, statistics], said=said)
+        output, mean, rstd = t.run("native_layer_norm", [x, w, b], [x.spec, statistics, statistics], said=said)
 
         def gradients(g: list[Value | None]) -> list[Value | None]:
             if g[0] is None:
                 return [None, None, None]
-            given = [g[0], x, mean, rstd, w, b]
-            wanted = [one for one in (x, w, b) if one.needs_grad]
-            back = iter(t.run("native_layer_norm_backward", given, [one.spec for one in wanted], said=said))
+            operands = [g[0], x, mean, rstd, w, b]
+            differentiated = [one for one in (x, w, b) if one.needs_grad]
+            back = iter(t.run("native_layer_norm_backward", operands, [one.spec for one in differentiated], said=said))
             return [next(back) if one.needs_grad else None for one in (x, w, b)]
 
-        t.note([x, w, b], [made], gradients, "outputs")
-        return made
+        t.note([x, w, b], [output], gradients, "outputs")
+        return output
 
     def _rms_norm(self, x: Value) -> Value:
         t, form = self.t, x.dtype
         x = cast(t, x, "fp32")
         variance = t.bind(row_mean(t, power(t, x)))
-        made = t.bind(mul(t, x, rsqrt(t, shifted(t, variance))))
+        output = t.bind(mul(t, x, rsqrt(t, shifted(t, variance))))
         w = self.weight(x.shape[-1])
         if self.arch.norm_in_fp32:  # Gemma: 1 + w
-            return cast(t, mul(t, made, shifted(t, cast(t, w, "fp32"))), form)
-        return mul(t, w, cast(t, made, form))
+            return cast(t, mul(t, output, shifted(t, cast(t, w, "fp32"))), form)
+        return mul(t, w, cast(t, output, form))
 
     # --- attention ---
 
@@ -242,8 +242,8 @@ class Network:
         if masked and a.heads != a.kv_heads:
             k, v = self._repeated(k), self._repeated(v)
         q, k, v = (cast(t, one, self.computes) for one in (q, k, v))
-        made = scores(t, q, k, v, causal=a.kind == "decoder", masked=masked, drops=self.drops)
-        return t.view(t.transposed(made, 1, 2), (b, s, a.heads * width))
+        output = scores(t, q, k, v, causal=a.kind == "decoder", masked=masked, drops=self.drops)
+        return t.view(t.transposed(output, 1, 2), (b, s, a.heads * width))
 
     def masked(self) -> Network:
         """The network with the mask that attention without a fused kernel adds to its scores."""
@@ -266,16 +266,16 @@ class Network:
             if a.heads != a.kv_heads:
                 k, v = t.bind(self._repeated(k)), t.bind(self._repeated(v))
             turned = cast(t, t.transposed(k, 2, 3), self.computes)
-            found = scaled(t, batched(t, cast(t, q, self.computes), turned))
+            logits = scaled(t, batched(t, cast(t, q, self.computes), turned))
             if self.mask is not None:
-                found = add(t, found, self.mask)
+                logits = add(t, logits, self.mask)
             wide = self.autocast or a.kind != "encoder"
-            chances = softmax(t, found, "fp32" if wide else found.dtype)
+            chances = softmax(t, logits, "fp32" if wide else logits.dtype)
             if not self.autocast or a.family in TURNED:
                 chances = cast(t, chances, self.computes)
             chances = t.bind(cast(t, self.dropped(chances), self.computes))
-            made = batched(t, chances, cast(t, v, self.computes))
-            return t.view(t.transposed(made, 1, 2), (b, s, a.heads * a.head_dim))
+            output = batched(t, chances, cast(t, v, self.computes))
+            return t.view(t.transposed(output, 1, 2), (b, s, a.heads * a.head_dim))
 
     def dropped(self, x: Value) -> Value:
         """``x`` behind its dropout, where the stack has it on."""
@@ -310,11 +310,13 @@ class Network:
         spread = t.alias(t.alias(x, (b, kv, 1, s, d), "unsqueeze"), wide, "expand", (kv * s * d, s * d, 0, d, 1))
         shape = (b, kv * n, s, d)
         if kv == 1:
-            made = Value(TensorSpec(shape, (s * d, 0, d, 1), x.dtype), x.storage)
+            output = Value(TensorSpec(shape, (s * d, 0, d, 1), x.dtype), x.storage)
         else:
-            made = t.run("clone", [spread], [spec(shape, x.dtype)])[0]
-        t.note([x], [made], lambda g: [g[0] and t.run("sum", [g[0]], [x.spec], overload="dim_IntList", said=(("dim", (2,)),))[0]])
-        return made
+            output = t.run("clone", [spread], [spec(shape, x.dtype)])[0]
+        t.note(
+            [x], [output], lambda g: [g[0] and t.run("sum", [g[0]], [x.spec], overload="dim_IntList", said=(("dim", (2,)),))[0]]
+        )
+        return output
 
     # --- feed-forward ---
 
@@ -396,7 +398,7 @@ class Network:
             if self.arch.family in SHARES_AS_THEY_ARE:
                 return cast(t, top[0], self.computes), top[1]
             whole = t.run("sum", [top[0]], [spec((tokens, 1), "fp32")], overload="dim_IntList", said=(("dim", (-1,)),))[0]
-            made = each(t, "div", [t.run("clone", [top[0]], [few])[0], whole])
+            output = each(t, "div", [t.run("clone", [top[0]], [few])[0], whole])
 
             def gradients(g: list[Value | None]) -> list[Value | None]:
                 if g[0] is None:
@@ -407,8 +409,8 @@ class Network:
                 summed_to(t, rest, whole)
                 return [each(t, "add", [one, one])]
 
-            t.note([top[0]], [made], gradients, "inputs")
-            return (cast(t, made, self.computes) if self.arch.qk_norm else made), top[1]
+            t.note([top[0]], [output], gradients, "inputs")
+            return (cast(t, output, self.computes) if self.arch.qk_norm else output), top[1]
 
     def _sorted(self, chosen: Value) -> tuple[Value, Value]:
         """The chosen experts in order, and the order of the tokens by expert."""
@@ -430,7 +432,7 @@ class Network:
         weight = self.weight(experts, n, k)
         turned = t.transposed(weight, 1, 2)
         routed = x.shape[0]
-        made = t.run("_grouped_mm", [x, turned, ends], [spec((routed, n), x.dtype)], call={"mat2": turned.spec})[0]
+        output = t.run("_grouped_mm", [x, turned, ends], [spec((routed, n), x.dtype)], call={"mat2": turned.spec})[0]
 
         def gradients(g: list[Value | None]) -> list[Value | None]:
             if g[0] is None:
@@ -439,13 +441,13 @@ class Network:
             of_weight = None
             if weight.needs_grad:
                 flipped = t.transposed(g[0], 0, 1)
-                made = t.run("_grouped_mm", [flipped, x, ends], [spec((experts, n, k), x.dtype)], call=call)[0]
-                of_weight = t.alias(made, turned.shape, "transpose")
+                output = t.run("_grouped_mm", [flipped, x, ends], [spec((experts, n, k), x.dtype)], call=call)[0]
+                of_weight = t.alias(output, turned.shape, "transpose")
             of_input = t.run("_grouped_mm", [g[0], weight, ends], [x.spec], call={"mat2": weight.spec})[0]
             return [of_input, of_weight]
 
-        t.note([x, turned], [made], gradients, "inputs")
-        return made
+        t.note([x, turned], [output], gradients, "inputs")
+        return output
 
     # --- layers and ends ---
 
@@ -517,8 +519,8 @@ class Network:
         w = cast(t, self.weight(h, patches.channels, patches.patch_size, patches.patch_size), self.computes)
         bias = cast(t, self.weight(h), self.computes)
         plane = spec((b, h, side, side), self.computes)
-        made = convolved(t, image, w, bias, plane, patches.patch_size)
-        tokens = t.transposed(t.view(made, (b, h, side * side)), 1, 2)
+        output = convolved(t, image, w, bias, plane, patches.patch_size)
+        tokens = t.transposed(t.view(output, (b, h, side * side)), 1, 2)
         if patches.class_token:
             first = self.weight(1, 1, h)
             spread = t.alias(first, (b, 1, h), "expand", (0, h, 1))
@@ -560,7 +562,7 @@ def product(t: Tape, x: Value, w: Value, bias: Value | None = None) -> Value:
     """[T, K] x [K, N], with a bias in the epilogue."""
     result = spec((x.shape[0], w.shape[1]), x.dtype)
     name, operands = ("mm", [x, w]) if bias is None else ("addmm", [bias, x, w])
-    made = t.run(name, operands, [result], call={"mat1": x.spec} if bias is not None else None)[0]
+    output = t.run(name, operands, [result], call={"mat1": x.spec} if bias is not None else None)[0]
 
     def gradients(g: list[Value | None]) -> list[Value | None]:
         if g[0] is None:
@@ -571,23 +573,23 @@ def product(t: Tape, x: Value, w: Value, bias: Value | None = None) -> Value:
             if which and w.needs_grad:
                 if w.spec.stride[0] == 1:  # the transposed product, so that the gradient lies as the weight does
                     turned = t.flipped(g[0], 0, 1, "t")
-                    made = t.run("mm", [turned, x], [spec((w.shape[1], w.shape[0]), x.dtype)])[0]
-                    back[1] = t.flipped(made, 0, 1, "t")
+                    output = t.run("mm", [turned, x], [spec((w.shape[1], w.shape[0]), x.dtype)])[0]
+                    back[1] = t.flipped(output, 0, 1, "t")
                 else:
                     back[1] = t.run("mm", [t.flipped(x, 0, 1, "t"), g[0]], [spec(w.shape, x.dtype)])[0]
             elif not which and x.needs_grad:
                 back[0] = t.run("mm", [g[0], t.flipped(w, 0, 1, "t")], [x.spec])[0]
         return back if bias is None else [*back, summed_to(t, g[0], bias) if bias.needs_grad else None]
 
-    t.note([x, w] if bias is None else [x, w, bias], [made], gradients, "inputs")
-    return made
+    t.note([x, w] if bias is None else [x, w, bias], [output], gradients, "inputs")
+    return output
 
 
 def copied(t: Tape, x: Value) -> Value:
     """``clone``; the backward hands the gradient on."""
-    made = t.run("clone", [x], [x.spec])[0]
-    t.note([x], [made], lambda g: [g[0]])
-    return made
+    output = t.run("clone", [x], [x.spec])[0]
+    t.note([x], [output], lambda g: [g[0]])
+    return output
 
 
 def scores(t: Tape, q: Value, k: Value, v: Value, *, causal: bool, masked: bool, drops: bool = False) -> Value:
@@ -600,29 +602,29 @@ def scores(t: Tape, q: Value, k: Value, v: Value, *, causal: bool, masked: bool,
     name, more = "_scaled_dot_product_flash_attention", []
     if masked:
         name = "_scaled_dot_product_efficient_attention"
-        seen = t.alias(t.leaf((1, 1, s, s), "bool"), (b, 1, s, s), "expand", (0, 0, s, 1))
-        bias = t.run("where", [seen], [spec((b, 1, s, s), q.dtype)], overload="self")[0]
+        visible = t.alias(t.leaf((1, 1, s, s), "bool"), (b, 1, s, s), "expand", (0, 0, s, 1))
+        bias = t.run("where", [visible], [spec((b, 1, s, s), q.dtype)], overload="self")[0]
         more = [t.alias(bias, (b, heads, s, s), "expand", (s * s, 0, s, 1))]
     seeds = [spec((), "i64")] * 2 if masked else [spec((2,), "u64"), spec((), "u64")]
-    made, lse, *state = t.run(name, [q, k, v, *more], [out, sums, *seeds], call=call, said=said)
-    t.alias(made, made.shape, "detach", made.spec.stride)
+    output, lse, *state = t.run(name, [q, k, v, *more], [out, sums, *seeds], call=call, said=said)
+    t.alias(output, output.shape, "detach", output.spec.stride)
 
     def gradients(g: list[Value | None]) -> list[Value | None]:
         if g[0] is None:
             return [None, None, None]
         t.alias(g[0], g[0].shape, "detach", g[0].spec.stride)
-        given = [g[0], q, k, v, *more, made, lse, *state]
-        return list(t.run(f"{name}_backward", given, [q.spec, k.spec, v.spec], call=call, said=said))
+        operands = [g[0], q, k, v, *more, output, lse, *state]
+        return list(t.run(f"{name}_backward", operands, [q.spec, k.spec, v.spec], call=call, said=said))
 
-    t.note([q, k, v], [made], gradients, "outputs")
-    return made
+    t.note([q, k, v], [output], gradients, "outputs")
+    return output
 
 
 def batched(t: Tape, x: Value, y: Value) -> Value:
     """[.., S, K] x [.., K, N] for every head of every sequence (``matmul``): both are laid out densely first."""
     many = x.shape[0] * x.shape[1]
     one, two = (t.view(v, (many, *v.shape[2:])) for v in (x, y))
-    made = t.run("bmm", [one, two], [spec((many, x.shape[2], y.shape[3]), x.dtype)], call={"mat2": two.spec})[0]
+    output = t.run("bmm", [one, two], [spec((many, x.shape[2], y.shape[3]), x.dtype)], call={"mat2": two.spec})[0]
 
     def gradients(g: list[Value | None]) -> list[Value | None]:
         if g[0] is None:
@@ -636,50 +638,50 @@ def batched(t: Tape, x: Value, y: Value) -> Value:
             back[0] = t.run("bmm", [g[0], turned], [spec(one.shape, x.dtype)], call={"self": g[0].spec, "mat2": turned.spec})[0]
         return back
 
-    t.note([one, two], [made], gradients, "inputs")
-    return t.view(made, (*x.shape[:2], *made.shape[1:]), "_unsafe_view")
+    t.note([one, two], [output], gradients, "inputs")
+    return t.view(output, (*x.shape[:2], *output.shape[1:]), "_unsafe_view")
 
 
 def softmax(t: Tape, x: Value, dtype: str) -> Value:
     """Over the last dimension, the result in ``dtype``: one kernel forward, one backward."""
-    made = t.run("_softmax", [x], [spec(x.shape, dtype)], said=(("dim", -1),))[0]
-    t.alias(made, made.shape, "detach", made.spec.stride)
+    output = t.run("_softmax", [x], [spec(x.shape, dtype)], said=(("dim", -1),))[0]
+    t.alias(output, output.shape, "detach", output.spec.stride)
     back = (("dim", -1), ("input_dtype", x.dtype))
     t.note(
         [x],
-        [made],
-        lambda g: [g[0] and t.run("_softmax_backward_data", [g[0], made], [spec(x.shape, x.dtype)], said=back)[0]],
+        [output],
+        lambda g: [g[0] and t.run("_softmax_backward_data", [g[0], output], [spec(x.shape, x.dtype)], said=back)[0]],
         "outputs",
     )
-    return made
+    return output
 
 
 def dropout(t: Tape, x: Value) -> Value:
     """``native_dropout``: the backward multiplies by the mask, a byte for each element."""
     said = (("p", DROPOUT), ("train", True))
-    made, mask = t.run("native_dropout", [x], [x.spec, TensorSpec(x.shape, x.spec.stride, "bool")], said=said)
-    t.note([x], [made], lambda g: [g[0] and t.run("native_dropout_backward", [g[0], mask], [x.spec])[0]], "outputs")
-    return made
+    output, mask = t.run("native_dropout", [x], [x.spec, TensorSpec(x.shape, x.spec.stride, "bool")], said=said)
+    t.note([x], [output], lambda g: [g[0] and t.run("native_dropout_backward", [g[0], mask], [x.spec])[0]], "outputs")
+    return output
 
 
 def looked_up(t: Tape, table: Value, ids: Value) -> Value:
     result = spec((*ids.shape, table.shape[1]), table.dtype)
-    made = t.run("embedding", [table, ids], [result], call={"indices": ids.spec})[0]
+    output = t.run("embedding", [table, ids], [result], call={"indices": ids.spec})[0]
     call = {"indices": ids.spec}
     t.note(
         [table],
-        [made],
+        [output],
         lambda g: [
             g[0] and t.run("embedding_dense_backward", [g[0], ids], [table.spec], call={**call, "grad_output": g[0].spec})[0]
         ],
         "inputs",
     )
-    return made
+    return output
 
 
 def gathered(t: Tape, x: Value, order: Value, shape: tuple[int, ...], *, unsorted: bool = False) -> Value:
     """Rows of ``x`` in another order; the backward adds them back where they came from."""
-    made = t.run("index", [x, order], [spec(shape, x.dtype)])[0]
+    output = t.run("index", [x, order], [spec(shape, x.dtype)])[0]
 
     def gradients(g: list[Value | None]) -> list[Value | None]:
         if g[0] is None:
@@ -688,8 +690,8 @@ def gathered(t: Tape, x: Value, order: Value, shape: tuple[int, ...], *, unsorte
         call = {"indices": (order.spec,), "values": g[0].spec, "accumulate": True}
         return [t.run("index_put", [zeros, order, g[0]], [x.spec], call={"self": x.spec, **call})[0]]
 
-    t.note([x], [made], gradients, "inputs")
-    return made
+    t.note([x], [output], gradients, "inputs")
+    return output
 
 
 def _spread(t: Tape, g: Value, shape: tuple[int, ...]) -> Value:
@@ -714,7 +716,7 @@ def convolved(t: Tape, image: Value, w: Value, bias: Value, result: TensorSpec, 
         ("groups", 1),
     )
     call = {"input": image.spec, "weight": w.spec, "bias": bias.spec}
-    made = t.run("convolution", [image, w, bias], [result], call=call, said=said)[0]
+    output = t.run("convolution", [image, w, bias], [result], call=call, said=said)[0]
 
     def gradients(g: list[Value | None]) -> list[Value | None]:
         if g[0] is None:
@@ -724,19 +726,19 @@ def convolved(t: Tape, image: Value, w: Value, bias: Value, result: TensorSpec, 
         wanted = (*said, ("output_mask", mask))
         return list(t.run("convolution_backward", [g[0], image, w], [w.spec, bias.spec], call=more, said=wanted))
 
-    t.note([w, bias], [made], gradients, "inputs")
-    return made
+    t.note([w, bias], [output], gradients, "inputs")
+    return output
 
 
 def first_token(t: Tape, x: Value) -> Value:
     b, s, h = x.shape
-    made = t.alias(x, (b, h), "select", (s * h, 1))
-    t.note([x], [made], lambda g: [g[0] and t.run("select_backward", [g[0]], [x.spec])[0]])
-    return made
+    output = t.alias(x, (b, h), "select", (s * h, 1))
+    t.note([x], [output], lambda g: [g[0] and t.run("select_backward", [g[0]], [x.spec])[0]])
+    return output
 
 
 def averaged(t: Tape, x: Value) -> Value:
-    made = t.run("mean", [x], [spec((), x.dtype)])[0]
+    output = t.run("mean", [x], [spec((), x.dtype)])[0]
 
     def gradients(g: list[Value | None]) -> list[Value | None]:
         if g[0] is None:
@@ -744,8 +746,8 @@ def averaged(t: Tape, x: Value) -> Value:
         spread = t.alias(g[0], x.shape, "expand", (0,) * len(x.shape))
         return [t.run("div", [spread], [spec(x.shape, x.dtype)], overload="Scalar")[0]]
 
-    t.note([x], [made], gradients)
-    return made
+    t.note([x], [output], gradients)
+    return output
 
 
 def cross_entropy(t: Tape, logits: Value) -> Value:

@@ -63,11 +63,11 @@ class Node:
 
 def strides_of(shape: Shape) -> Shape:
     """Of a dense tensor."""
-    found, step = [1] * len(shape), 1
+    strides, step = [1] * len(shape), 1
     for i in range(len(shape) - 1, -1, -1):
-        found[i] = step
+        strides[i] = step
         step *= shape[i]
-    return tuple(found)
+    return tuple(strides)
 
 
 @lru_cache(maxsize=65536)
@@ -86,11 +86,11 @@ def _mergeable(one: TensorSpec, shape: Shape) -> bool:
             runs[-1] = [runs[-1][0] * size, stride]
         else:
             runs.append([size, stride])
-    wanted = [n for n in shape if n != 1]
+    sizes = [n for n in shape if n != 1]
     for size, _ in runs:
         whole = 1
-        while wanted and whole < size:
-            whole *= wanted.pop(0)
+        while sizes and whole < size:
+            whole *= sizes.pop(0)
         if whole != size:
             return False
     return True
@@ -195,22 +195,30 @@ class Tape:
         key = (name, overload, specs, tuple(outputs), said)
         at = self._signatures.get(key)
         if at is None:
-            given = {"self": specs[0] if specs else None, **(call or {})}
-            read, written = bytes_of(name, given, specs, outputs, ())
-            kernels = kernels_of(name, given, specs, outputs, False)
-            flop = flop_of(name, given, outputs)
+            arguments = {"self": specs[0] if specs else None, **(call or {})}
+            read_bytes, written_bytes = bytes_of(name, arguments, specs, outputs, ())
+            kernels = kernels_of(name, arguments, specs, outputs, False)
+            flop = flop_of(name, arguments, outputs)
             at = self._signatures[key] = len(self._made)
             self._made.append(
                 Signature(
-                    f"aten.{name}.{overload}", _kind(name, kernels), specs, tuple(outputs), said, flop, read, written, kernels
+                    f"aten.{name}.{overload}",
+                    _kind(name, kernels),
+                    specs,
+                    tuple(outputs),
+                    said,
+                    flop,
+                    read_bytes,
+                    written_bytes,
+                    kernels,
                 )
             )
-        made: list[Value] = []
+        results: list[Value] = []
         for one in outputs:
-            made.append(Value(one, self._storages))
+            results.append(Value(one, self._storages))
             self._storages += 1
-        self._write(at, inputs, made)
-        return made
+        self._write(at, inputs, results)
+        return results
 
     def view(self, x: Value, shape: Shape, name: str = "view", *, strides: Shape | None = None) -> Value:
         """The same storage in another shape: the host's work alone."""
@@ -265,22 +273,22 @@ class Tape:
     def backward(self, loss: Value) -> None:
         """Write the backward of everything ``loss`` depends on."""
         self.phase = Phase.BACKWARD
-        found: dict[int, Value] = {id(loss): self.run("ones_like", [loss], [loss.spec])[0]}
+        gradient_of: dict[int, Value] = {id(loss): self.run("ones_like", [loss], [loss.spec])[0]}
         for node in reversed(self.nodes):
-            given = [found.pop(id(v), None) for v in node.outputs]
-            if all(g is None for g in given):
+            output_gradients = [gradient_of.pop(id(v), None) for v in node.outputs]
+            if all(g is None for g in output_gradients):
                 continue
             self.module = node.module
             first, self._reduced = len(self._ops), None
-            gradients = node.gradients(given)
-            self._hold(first, {g.storage for g in given if g is not None}, node)
+            gradients = node.gradients(output_gradients)
+            self._hold(first, {g.storage for g in output_gradients if g is not None}, node)
             for value, gradient in zip(node.inputs, gradients, strict=True):
                 if gradient is None or not value.needs_grad:
                     continue
-                known = found.get(id(value))
-                if known is not None:
-                    gradient = self.run("add", [known, gradient], [known.spec], overload="Tensor")[0]
-                found[id(value)] = gradient
+                partial = gradient_of.get(id(value))
+                if partial is not None:
+                    gradient = self.run("add", [partial, gradient], [partial.spec], overload="Tensor")[0]
+                gradient_of[id(value)] = gradient
                 if value.node is None:
                     self._kept.add(gradient.storage)
                     self.gradients[value.storage] = gradient.storage
@@ -325,7 +333,7 @@ class Tape:
         n, ops = len(self._ops), np.array(self._ops, np.int64).reshape(-1, 4)
         ends = [np.cumsum([len(f[side]) for f in self._flow]).astype(np.int64) for side in (0, 1)]
         flow = [np.array([s for f in self._flow for s in f[side]], np.int64) for side in (0, 1)]
-        gone = np.array(sorted(set(range(self._storages)) - self._kept), np.int64)
+        freed = np.array(sorted(set(range(self._storages)) - self._kept), np.int64)
         zero = np.zeros(n, np.int64)
         return Capture(
             signatures=tuple(self._made),
@@ -344,10 +352,10 @@ class Tape:
             storage_module=np.zeros(self._storages, np.int64),
             storage_dtype=("",) * self._storages,
             storage_stream=np.zeros(self._storages, np.int64),
-            event_storage=gone,
-            event_sign=np.full(len(gone), -1, np.int8),
-            event_op=np.full(len(gone), max(n - 1, 0), np.int64),
-            steps=(StepSpan(0, n, 0, len(gone)),),
+            event_storage=freed,
+            event_sign=np.full(len(freed), -1, np.int8),
+            event_op=np.full(len(freed), max(n - 1, 0), np.int64),
+            steps=(StepSpan(0, n, 0, len(freed)),),
             settings=settings,
             name=name,
             op_inputs=flow[0],
