@@ -6,6 +6,10 @@ with one folder of images for each class. Written as such scripts are written, w
 
     python examples/jobs/images.py --epochs 3
     gpuwise tune examples/jobs/images.py
+
+``make_step`` gives the same training to ranks:
+
+    gpuwise run examples/jobs/images.py:make_step --ranks 2 --global-batch 32
 """
 
 from __future__ import annotations
@@ -85,6 +89,29 @@ def network(n_classes: int) -> nn.Module:
     )
 
 
+def folder_of(source: str, n: int) -> Path:
+    """The images as files, written once."""
+    folder = Path(tempfile.gettempdir()) / f"gpuwise-{source}-{n}"
+    if not (folder / "complete").exists():
+        write(source, n, folder)
+    return folder
+
+
+def make_step(source: str = "fashion" if FASHION.exists() else "digits", images: int = 1000):
+    data = Images(folder_of(source, images))
+
+    def step(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, int]:
+        pixels, labels = batch
+        return F.cross_entropy(model(pixels), labels, reduction="sum"), len(labels)
+
+    return {
+        "model": network(len(data.classes)),
+        "data": data,
+        "step": step,
+        "optimizer": lambda model: torch.optim.AdamW(model.parameters(), lr=2e-3),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--source", choices=("fashion", "digits"), default="fashion" if FASHION.exists() else "digits")
@@ -93,9 +120,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--batch", type=int, default=32)
     options = parser.parse_args()
-    folder = options.data or Path(tempfile.gettempdir()) / f"gpuwise-{options.source}-{options.images}"
-    if options.data is None and not (folder / "complete").exists():
-        write(options.source, options.images, folder)
+    folder = options.data or folder_of(options.source, options.images)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(0)
     random.seed(0)

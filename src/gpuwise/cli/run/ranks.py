@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gpuwise.train.ranks.layout import Layout
 
 OUT = "gpuwise-run"
+HUGGING_FACE = "hf:"
 
 
 @Parameter(name="*")
@@ -82,7 +83,9 @@ NO_RANKS = OnRanks()
 
 
 def is_function(script: str) -> bool:
-    """``train.py:make_step``."""
+    """``train.py:make_step``, or ``hf:path/to/config.json``."""
+    if script.startswith(HUGGING_FACE):
+        return True
     place, colon, name = script.rpartition(":")
     return bool(colon) and "/" not in name and bool(place)
 
@@ -107,9 +110,7 @@ def run_on_ranks(
     elif arguments:
         raise InputError(f"{arguments[0]!r} is for nobody", hint="keywords of the function are given by --set key=value")
     else:
-        from gpuwise.workload.capture.target import find_target
-
-        find_target(script, given.set)
+        _check_function(script, given)
     job = None if given.plan is None else _job(given.plan)
     layout = _layout(given, job)
     if whole and layout.n_ranks > layout.dp:
@@ -120,10 +121,10 @@ def run_on_ranks(
     _check_here(layout, job, given)
     steps = total_steps if total_steps is not None else None if job is None or epochs is not None or whole else job.n_steps
     settings = RankSettings(
-        str(Path(script.rpartition(":")[0]).resolve()) + ":" + script.rpartition(":")[2] if ".py:" in script else script,
+        _absolute(script),
         layout,
         str((given.out or Path(OUT)).resolve()),
-        list(given.set),
+        _settings(script, given),
         steps,
         1.0 if epochs is None else epochs,
         given.workers,
@@ -202,6 +203,35 @@ def _check_script(script: str, given: OnRanks, *, epochs: float | None, total_st
                 f"{name} is for a function that gives model and data; {script} decides it itself",
                 hint=f"give it its own arguments after --: -- {name} .., or name a function: {script}:make_step",
             )
+
+
+def _check_function(script: str, given: OnRanks) -> None:
+    """Raises InputError where the function's file, or a model's configuration and data, are not there."""
+    if not script.startswith(HUGGING_FACE):
+        from gpuwise.workload.capture.target import find_target
+
+        find_target(script, given.set)
+        return
+    from gpuwise.train.ranks.hugging_face import given as read_settings
+
+    place = Path(script.removeprefix(HUGGING_FACE))
+    if not (place / "config.json" if place.is_dir() else place).is_file():
+        raise InputError(f"there is no file {place}", hint="write it like hf:path/to/config.json; nothing is downloaded")
+    read_settings(list(given.set))
+
+
+def _absolute(script: str) -> str:
+    """The file as every rank finds it, whatever its working folder."""
+    if script.startswith(HUGGING_FACE):
+        return HUGGING_FACE + str(Path(script.removeprefix(HUGGING_FACE)).resolve())
+    place, _, name = script.rpartition(":")
+    return f"{Path(place).resolve()}:{name}" if ".py:" in script else script
+
+
+def _settings(script: str, given: OnRanks) -> list[str]:
+    if not script.startswith(HUGGING_FACE):
+        return list(given.set)
+    return [f"data={Path(s[5:]).resolve()}" if s.startswith("data=") else s for s in given.set]
 
 
 def _job(path: Path) -> Job:

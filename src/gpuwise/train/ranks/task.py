@@ -23,6 +23,7 @@ from torch import nn
 from torch.nn import functional
 
 from gpuwise.errors import InputError
+from gpuwise.train.ranks.hugging_face import PREFIX, make_task
 from gpuwise.train.ranks.layout import Layout
 from gpuwise.train.ranks.samples import length_of
 from gpuwise.workload.capture.target import attribute_of, find_target, keywords_for, load
@@ -52,26 +53,32 @@ class Task:
 
 def load_task(text: str, settings: list[str], layout: Layout, device: str) -> Task:
     """Run the file and its function. Raises InputError where it gives something else than a task."""
+    if text.startswith(PREFIX):
+        return _task(text, make_task(text, settings), layout)
     target = find_target(text, settings)
     sys.path.insert(0, str(Path.cwd() if target.file is None else target.file.parent))
     function = attribute_of(load(target), target)
     if not callable(function) or isinstance(function, nn.Module):
         raise InputError(f"{target.name} is no function", hint=FORM)
-    made = function(**keywords_for(function, target, None, None, device))
+    return _task(target.name, function(**keywords_for(function, target, None, None, device)), layout)
+
+
+def _task(name: str, made: Any, layout: Layout) -> Task:
+    """What a function returned, as a task. Raises InputError where it is none."""
     given = _given(made)
     if given is None:
         what = "a step that holds its own batch" if callable(made) else f"a {type(made).__name__}"
-        raise InputError(f"{target.name} returns {what}, which cannot be divided over ranks", hint=FORM)
+        raise InputError(f"{name} returns {what}, which cannot be divided over ranks", hint=FORM)
     unknown = sorted(set(given) - set(FIELDS))
     if unknown:
-        raise InputError(f"{target.name} gives {unknown[0]!r}, which nobody reads", hint=f"there are {', '.join(FIELDS)}")
+        raise InputError(f"{name} gives {unknown[0]!r}, which nobody reads", hint=f"there are {', '.join(FIELDS)}")
     model, step = given.get("model"), given.get("step")
     if not isinstance(model, nn.Module) or "data" not in given:
-        raise InputError(f"{target.name} gives no {'data' if isinstance(model, nn.Module) else 'model'}", hint=FORM)
+        raise InputError(f"{name} gives no {'data' if isinstance(model, nn.Module) else 'model'}", hint=FORM)
     if step is None and not is_causal(model):
-        raise InputError(f"{target.name} gives no step for its {type(model).__name__}", hint=FORM)
+        raise InputError(f"{name} gives no step for its {type(model).__name__}", hint=FORM)
     return Task(
-        target.name,
+        name,
         model,
         given["data"],
         length_of(given["data"]),
