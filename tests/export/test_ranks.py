@@ -108,7 +108,7 @@ def tiny(tmp_path: Path, transformers_loads: None) -> Path:
 
 
 def _trained(tool: str, tiny: Path, sharding: str, more: tuple[str, ...] = ()) -> list[float]:
-    """Losses of the steps of the exported files, run by torchrun on two processes without a GPU."""
+    """Losses of the steps of the exported files, run by their launcher on two processes without a GPU."""
     stack = "deepspeed" if tool == "deepspeed" else "eager-fsdp"
     strategy = Strategy(dp=2, micro_batch=1, accumulation=2, precision="fp32", sharding=sharding, recompute="none", stack=stack)
     tokens = float(STEPS * ROWS * SEQ)
@@ -132,8 +132,10 @@ def _trained(tool: str, tiny: Path, sharding: str, more: tuple[str, ...] = ()) -
         "HF_DATASETS_CACHE": str(tiny / "cache"),
         "CUDA_VISIBLE_DEVICES": "",
     }
+    accelerate = made.command[0] == "accelerate"
+    launcher = ["accelerate.commands.launch", *made.command[2:]] if accelerate else ["torch.distributed.run", *made.command[1:]]
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", *made.command[1:], *more],
+        [sys.executable, "-m", *launcher, *more],
         cwd=folder,
         env={**os.environ, **made.environment, **offline, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"},
         capture_output=True,
@@ -155,8 +157,8 @@ def test_every_tool_trains_the_plan_to_the_same_losses(sharding: str, tiny: Path
     ours = _trained("torchrun", tiny, sharding)
     assert len(ours) == STEPS and ours[-1] < ours[0] - 0.3
     cpu = ("--use_cpu", "--logging_steps", "1", "--report_to", "none", "--save_strategy", "no")
-    trainer = _trained("trainer", tiny, sharding, cpu) if sharding == "none" else ours
-    assert trainer == pytest.approx(ours, abs=PRINTED)
+    for tool in ("trainer", "accelerate") if sharding == "none" else ():
+        assert _trained(tool, tiny, sharding, cpu) == pytest.approx(ours, abs=PRINTED), tool
     if sharding == "zero2":
         pytest.importorskip("deepspeed")
         assert _trained("deepspeed", tiny, sharding, cpu) == pytest.approx(ours, abs=PRINTED)

@@ -8,6 +8,8 @@ from gpuwise.export.job import Job
 from gpuwise.export.written import Written, wrapped
 
 PORT = 29500
+FIRST = "is_host=$((NODE_RANK == 0))"
+"""Whether this node serves the store at which all meet."""
 MOST_RESTARTS = 3
 """Of all workers, when one of them dies; each goes on from the last checkpoint. Rule of this project."""
 
@@ -22,6 +24,8 @@ def torchrun(job: Job) -> list[str]:
     if job.n_nodes > 1:
         words += ["--nnodes", str(job.n_nodes), "--rdzv-backend", "c10d", "--rdzv-id", job.name]
         words += ["--rdzv-endpoint", f"$HEAD_NODE:{PORT}"]
+        # torchrun asks the host's own name, which is a loopback address on many machines, and then nobody serves the store
+        words += ["--rdzv-conf", FIRST]
     else:
         words += ["--standalone"]
     return [*words, "--max-restarts", str(MOST_RESTARTS)]
@@ -44,7 +48,11 @@ def started(
         # without it agents look for the store of the ranks that died (pytorch 2.7 to 2.13)
         variables["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         head[-1] += " Run on every node."
-        head += ["set -euo pipefail", ': "${HEAD_NODE:?name or address of the first node}"']
+        head += [
+            "set -euo pipefail",
+            ': "${HEAD_NODE:?name or address of the first node}"',
+            ': "${NODE_RANK:?0 on the first node}"',
+        ]
     else:
         head += ["set -euo pipefail"]
     head += [f"unset {name}" for name in unset] + [f"export {name}={value}" for name, value in variables.items()]

@@ -99,3 +99,15 @@ def test_a_death_costs_what_was_made_twice_and_the_restart(tmp_path: Path) -> No
     assert result.expected_loss_s == pytest.approx(2 * 1.0 / 2 + 14.0)
     assert result.blocked == pytest.approx(0.1 / 2.0)
     assert RanksResult("done", 0, (journal(tmp_path / "rank-1.jsonl", [step(1, 1.0)]),), 1.0).expected_loss_s is None
+
+
+def test_a_rank_lost_inside_of_a_stage_is_a_rank_lost() -> None:
+    """torch's stages raise errors of their own from gloo's: the training has to be started again, not refused."""
+    pytest.importorskip("torch")
+    from gpuwise.train.ranks.child import is_lost
+
+    lost = RuntimeError("[Stage 0] failed to run forward")
+    lost.__cause__ = RuntimeError("pair.cc:553] Connection closed by peer [127.0.0.1]:29860")
+    own = RuntimeError("[Stage 0] failed to run forward")
+    own.__cause__ = ValueError("Connection closed by peer, says the person's own code")
+    assert is_lost(lost) and is_lost(lost.__cause__) and not is_lost(own)

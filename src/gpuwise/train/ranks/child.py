@@ -107,10 +107,15 @@ def _train_task(settings: RankSettings, journal: Writer, beat: Beat, device_type
 
 
 def is_lost(error: Exception) -> bool:
-    """Whether an exchange failed because of another rank."""
+    """Whether an exchange failed because of another rank; a pipeline's stages say so in the cause of their own error."""
     import torch.distributed as dist
 
-    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and any(w in str(error) for w in LOST))
+    one: BaseException | None = error
+    while one is not None:
+        if isinstance(one, dist.DistError) or (isinstance(one, RuntimeError) and any(w in str(one) for w in LOST)):
+            return True
+        one = one.__cause__
+    return False
 
 
 def refuse(out: Path, error: GpuwiseError) -> None:
