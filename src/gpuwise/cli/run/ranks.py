@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 OUT = "gpuwise-run"
 HUGGING_FACE = "hf:"
+HERE = "here"
 
 
 @Parameter(name="*")
@@ -70,6 +71,8 @@ class OnRanks:
     """Write the Grafana dashboard of these metrics here."""
     out: Path | None = None
     """Folder of journals and checkpoints (of a script: journals and later ranks' prints); gpuwise-run by default."""
+    on: str = "here"
+    """What starts the ranks: here (torchrun), or slurm, ray, k8s or sky, which are handed the plan's files from --out."""
     rehearse: Annotated[bool, Parameter(negative="")] = False
     """Run a plan for GPUs that are not here on processes of this machine."""
 
@@ -118,7 +121,8 @@ def run_on_ranks(
             "layers are divided (--tp, --pp) and rows (--cp) for a model that a function gives, not within a script",
             hint=f"name that function: {script}:make_step, or train by data parallel ranks alone",
         )
-    _check_here(layout, job, given)
+    if given.on == HERE:
+        _check_here(layout, job, given)
     steps = total_steps if total_steps is not None else None if job is None or epochs is not None or whole else job.n_steps
     settings = RankSettings(
         _absolute(script),
@@ -133,6 +137,10 @@ def run_on_ranks(
         whole=whole,
         arguments=list(arguments),
     )
+    if given.on != HERE:
+        from gpuwise.cli.run.submit import submit
+
+        return submit(given.on, job, settings, given.out or Path(OUT))
     with screen() as shown, _metrics(given, settings.out) as told:
         batch = "" if whole else f", {layout.global_batch} samples a step"
         shown.show(f"gpuwise: {script} on {layout.words}{batch}")

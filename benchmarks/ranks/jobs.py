@@ -1,6 +1,6 @@
 """Real jobs on ranks of this machine: each layout uninterrupted and with a rank killed, their weights compared to the last bit.
 
-python benchmarks/ranks.py --out /tmp/ranks > record.md
+python benchmarks/ranks/jobs.py --out /tmp/ranks > record.md
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 TEXT = [
     f"{ROOT}/examples/jobs/text.py:make_step",
     "--set",
@@ -70,13 +70,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--only", default="", help="names of layouts that hold this")
     options = parser.parse_args()
     first: dict[str, float] = {}
     sys.stdout.write(
         "| job and layout | loss | of one rank | weights after a kill | lost by it | expected | saves hold up | exchanges |\n"
     )
     sys.stdout.write("|---|---|---|---|---|---|---|---|\n")
-    for name, (job, layout) in LAYOUTS.items():
+    for name, (job, layout) in ((n, told) for n, told in LAYOUTS.items() if options.only in n):
         places = [options.out / name.replace(", ", "-").replace(" ", "_") / kind for kind in ("alone", "killed")]
         alone = train([*job, *layout], places[0], options.steps, None)
         killed = train([*job, *layout], places[1], options.steps, options.steps // 2 + 2)

@@ -1,0 +1,81 @@
+"""``gpuwise run PLAN train.py:make_step --on ENGINE``: the files of the ranks, handed to what starts them on other machines."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuwise.errors import InputError
+
+if TYPE_CHECKING:
+    from gpuwise.export.job import Job
+    from gpuwise.export.written import Written
+    from gpuwise.train.ranks.settings import RankSettings
+
+ENGINES = {"slurm": "slurm", "ray": "ray", "k8s": "kubernetes", "sky": "skypilot"}
+"""By the name of an export target."""
+
+
+def submit(on: str, job: Job | None, settings: RankSettings, out: Path) -> int:
+    """Write the files into ``out``, where nothing may lie, and hand them over. Returns the exit code of the engine's own command.
+    Raises InputError where the engine is not known or not on this machine, or where there is no plan."""
+    from gpuwise.export.targets import ENGINES as KNOWN
+    from gpuwise.export.written import write_files
+
+    if on not in ENGINES:
+        raise InputError(f"--on {on}: there is no such engine", hint=f"--on here, {', '.join(ENGINES)}")
+    if job is None:
+        raise InputError(
+            f"--on {on} needs a plan, which says for which machines", hint="gpuwise plan MODEL --on GPUS --json > plan.json"
+        )
+    program = KNOWN[ENGINES[on]].command[0]
+    if shutil.which(program) is None:
+        raise InputError(
+            f"{program} is not on this machine",
+            hint=f"`gpuwise export plan.json --to {ENGINES[on]}:torchrun --out DIR` writes the files for a machine that has it",
+        )
+    written = files(on, job, settings)
+    write_files(out, written.files)
+    sys.stderr.write(f"gpuwise: {out}: {' '.join(written.command)}\n")
+    for note in written.notes:
+        sys.stderr.write(f"gpuwise: {note}\n")
+    return subprocess.run(written.command, cwd=out).returncode
+
+
+def files(on: str, job: Job, settings: RankSettings) -> Written:
+    """The file of the function, the ranks' settings, ``train.sh`` and what the engine reads. Raises InputError for what
+    the engine cannot start, and for a function that is in no file."""
+    import json
+
+    import msgspec
+
+    from gpuwise.export import ranks
+    from gpuwise.export.engines.start import Start
+    from gpuwise.export.targets import ENGINES as KNOWN
+    from gpuwise.export.targets import TOOLS
+    from gpuwise.export.torchrun import started, torchrun
+    from gpuwise.export.written import Written
+
+    place, _, name = settings.target.rpartition(":")
+    if not place.endswith(".py"):
+        raise InputError(f"{settings.target} is not a function in a file", hint="name it: train.py:make_step")
+    engine, tool = KNOWN[ENGINES[on]], TOOLS["torchrun"]
+    lacking = list(dict.fromkeys(engine.gaps(job) if engine.gaps else ()))
+    if lacking:
+        raise InputError(f"{engine.name} has not: {'; '.join(lacking)}", hint="--on slurm and --on ray start what the nodes have")
+    if engine.keeps:
+        job = replace(job, output=f"{engine.keeps}/{job.output}")
+    there = msgspec.structs.replace(settings, target=f"{Path(place).name}:{name}", out=job.output)
+    own = {
+        Path(place).name: Path(place).read_text("utf-8"),
+        "settings.json": json.dumps(msgspec.to_builtins(there), indent=2) + "\n",
+    }
+    inner = started(
+        job, ranks.VERSION, [*torchrun(job), *ranks.CHILD], own, [f"of your files {Path(place).name} alone goes along"]
+    )
+    start = Start(job, tool, inner, engine.version)
+    return Written(engine.command, {**inner.files, **engine.files(start)}, notes=(*inner.notes, *engine.notes(start)))
