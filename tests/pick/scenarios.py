@@ -7,7 +7,7 @@ from functools import cache
 
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.pick.api import Pick, pick
-from gpuwise.pick.jobs import Job, serving_job, training_job
+from gpuwise.pick.jobs import ModelJob, serving_job, training_job
 from gpuwise.pick.limits import Limits
 from gpuwise.pick.tries import Predictions
 
@@ -15,14 +15,14 @@ TODAY = datetime.date(2026, 11, 21)
 KNOWN = Predictions()
 
 
-def finetune_8b() -> Job:
+def finetune_8b() -> ModelJob:
     return training_job(find_model("llama-3.1-8b"), purpose="finetune")
 
 
-def chat_70b(**more: object) -> Job:
+def chat_70b(**more: object) -> ModelJob:
     return serving_job(find_model("llama-3.1-70b"), **more)  # type: ignore[arg-type]
 
 
 @cache
-def picked(job: Job, limits: Limits, top: int = 10) -> Pick:
+def picked(job: ModelJob, limits: Limits, top: int = 10) -> Pick:
     return pick(job, limits, today=TODAY, top=top, known=KNOWN)

@@ -12,14 +12,14 @@ from gpuwise.facts.offers.notebooks import notebooks
 from gpuwise.facts.offers.purchases import typical_purchase_usd
 from gpuwise.money.cost import user_price
 from gpuwise.money.rent_or_own.uncertain_inputs import economics
-from gpuwise.pick.candidates import Way, as_sold, placed
+from gpuwise.pick.candidates import Acquisition, as_sold, placed
 from gpuwise.pick.limits import parse_have
 from gpuwise.pick.owning import Terms, bill, box_usd, least_bill_usd, resale_share
 from gpuwise.predict.estimate import Estimate
 
 CARD = accelerators()["rtx-3090"]
-RENTED = Way(CARD, "rent", rent=user_price(0.5))
-BOUGHT = Way(CARD, "buy", "used", purchase=typical_purchase_usd("rtx-3090", "used"))
+RENTED = Acquisition(CARD, "rent", rent=user_price(0.5))
+BOUGHT = Acquisition(CARD, "buy", "used", purchase=typical_purchase_usd("rtx-3090", "used"))
 DAY = Estimate(80_000.0, 86_400.0, 90_000.0, "derived")
 
 
@@ -49,24 +49,24 @@ def test_a_pc_holds_two_cards_and_more_need_a_machine() -> None:
 
 
 def test_a_cool_server_card_needs_a_fan_and_a_hot_one_a_server() -> None:
-    def passive(name: str) -> Way:
-        return Way(accelerators()[name], "buy", "used", purchase=typical_purchase_usd("p40", "used"))
+    def passive(name: str) -> Acquisition:
+        return Acquisition(accelerators()[name], "buy", "used", purchase=typical_purchase_usd("p40", "used"))
 
     assert box_usd(passive("p40"), 2, Terms()) == 2 * economics()["card_fan_usd"].expected
     assert box_usd(passive("l40s"), 1, Terms()) == economics()["host_usd"].expected
 
 
 def test_passive_cards_and_modules_come_with_a_machine() -> None:
-    passive = Way(accelerators()["l40s"], "buy", "new", purchase=typical_purchase_usd("l40s"))
+    passive = Acquisition(accelerators()["l40s"], "buy", "new", purchase=typical_purchase_usd("l40s"))
     assert box_usd(passive, 1, Terms()) > 0
-    module = Way(accelerators()["h100-sxm-80gb"], "buy", "new", purchase=typical_purchase_usd("h100-sxm-80gb"))
+    module = Acquisition(accelerators()["h100-sxm-80gb"], "buy", "new", purchase=typical_purchase_usd("h100-sxm-80gb"))
     assert module.purchase is not None
     factor = economics()["server_factor"].expected
     assert box_usd(module, 8, Terms()) == pytest.approx(8 * module.purchase.median * (factor - 1))
 
 
 @given(st.floats(1.0, 1e7), st.integers(1, 4), st.sampled_from([RENTED, BOUGHT]))
-def test_no_bill_is_below_its_bound(seconds: float, n: int, way: Way) -> None:
+def test_no_bill_is_below_its_bound(seconds: float, n: int, way: Acquisition) -> None:
     cluster = find_cluster(f"{n}xrtx-3090") if n != 3 else find_cluster("2xrtx-3090")
     n = cluster.n_accelerators
     paid = bill(way, cluster, Estimate(seconds, seconds, seconds, "derived"), Terms())
@@ -76,7 +76,7 @@ def test_no_bill_is_below_its_bound(seconds: float, n: int, way: Way) -> None:
 @given(st.floats(1.0, 1e6), st.floats(1.0, 2.0))
 def test_a_notebooks_calendar_is_never_shorter_than_its_work(seconds: float, factor: float) -> None:
     plan = next(p for p in notebooks() if p.provider == "kaggle" and p.accelerator_id == "t4")
-    way, cluster = Way(accelerators()["t4"], "notebook", notebook=plan), find_cluster("2xt4")
+    way, cluster = Acquisition(accelerators()["t4"], "notebook", notebook=plan), find_cluster("2xt4")
     one = bill(way, cluster, Estimate(seconds, seconds, seconds, "derived"), Terms()).calendar_s.expected
     more = bill(way, cluster, Estimate(*[seconds * factor] * 3, "derived"), Terms()).calendar_s.expected
     assert seconds <= one <= more
@@ -88,7 +88,7 @@ def test_a_chip_is_bought_with_the_memory_it_is_sold_with() -> None:
     chip = accelerators()["apple-m2-ultra"]
     sold = as_sold(chip, "new")
     assert sold.memory_bytes < chip.memory_bytes and "GB" in sold.name and sold.id == chip.id
-    way = Way(sold, "buy", "new", purchase=typical_purchase_usd("apple-m2-ultra"))
+    way = Acquisition(sold, "buy", "new", purchase=typical_purchase_usd("apple-m2-ultra"))
     there = placed(way, find_cluster("apple-m2-ultra"), None)
     assert there.accelerator.memory_bytes == sold.memory_bytes
     assert as_sold(CARD, "used") == CARD

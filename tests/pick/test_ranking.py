@@ -12,7 +12,7 @@ from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.facts.offers.purchases import aged, purchases_for, typical_purchase_usd
 from gpuwise.money.cost import user_price
-from gpuwise.pick.candidates import Way, counts_for, ways
+from gpuwise.pick.candidates import Acquisition, counts_for, ways
 from gpuwise.pick.jobs import serving_job
 from gpuwise.pick.limits import Limits, balance, parse_have
 from gpuwise.pick.outcomes import UNMEASURED, friction, level, on_offer
@@ -21,7 +21,7 @@ from gpuwise.pick.ranking import key_of
 OWN = Limits(ways=("buy",))
 
 
-def bought(name: str, condition: str = "used") -> Way:
+def bought(name: str, condition: str = "used") -> Acquisition:
     return next(w for w in ways(OWN, TODAY) if w.accelerator.id == name and w.condition == condition)
 
 
@@ -84,7 +84,7 @@ def test_software_counts_a_fifth_and_several_radeons_come_after_one() -> None:
 def test_a_price_of_one_provider_is_no_market() -> None:
     one, many = (replace(user_price(1.0), n_providers=n) for n in (1, 10))
     h100 = accelerators()["h100-sxm-80gb"]
-    assert friction(Way(h100, "rent", rent=one)) > friction(Way(h100, "rent", rent=many)) > 1.0
+    assert friction(Acquisition(h100, "rent", rent=one)) > friction(Acquisition(h100, "rent", rent=many)) > 1.0
 
 
 def test_single_superchips_are_no_cluster() -> None:

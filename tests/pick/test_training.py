@@ -9,7 +9,7 @@ from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.pick.compare.rows import Subject
-from gpuwise.pick.compare.work import WAYS, Work, train
+from gpuwise.pick.compare.work import WAYS, ComparedWork, train
 from gpuwise.pick.jobs import training_job
 from gpuwise.pick.outcomes import CHANGED, SAME
 from gpuwise.pick.training import LIGHTER, Trained, fallbacks, fastest_with, possible_fallbacks, train_on
@@ -39,7 +39,7 @@ def test_pick_and_compare_train_alike(method: str, key: str) -> None:
     cluster, way = find_cluster("h200-sxm"), next(w for w in WAYS if w.key == key)
     purpose = "train" if method == "full" else "finetune"
     picked = train_on(training_job(EIGHT, purpose=purpose, tokens=1e9, seq_len=4096, method=method), cluster)
-    compared = train(Subject("h200-sxm", cluster), Work(EIGHT, (purpose,), 1e9, 4096, None, 4096), way)
+    compared = train(Subject("h200-sxm", cluster), ComparedWork(EIGHT, (purpose,), 1e9, 4096, None, 4096), way)
     assert isinstance(picked, Trained) and compared.estimate is not None
     assert picked.estimate.tokens_per_s == compared.estimate.tokens_per_s
     assert picked.estimate.memory_bytes == compared.estimate.memory_bytes

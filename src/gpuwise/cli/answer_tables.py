@@ -28,11 +28,11 @@ Figure = tuple[str, Estimate, Callable[[float], str]]
 """A figure's name, its value, and how it is said."""
 
 
-def work_figures(option: Option[Any], work: str) -> list[Figure]:
-    """Time, cost and energy of the ``work`` asked for."""
-    figures: list[Figure] = [(f"time, {work}", option.time_s, format_duration)]
+def work_figures(option: Option[Any], goal: str) -> list[Figure]:
+    """Rows (title, estimate, formatter) of the time, cost and energy of ``goal``."""
+    figures: list[Figure] = [(f"time, {goal}", option.time_s, format_duration)]
     if option.cost_usd is not None:
-        figures.append((f"cost, {work}", option.cost_usd, format_usd))
+        figures.append((f"cost, {goal}", option.cost_usd, format_usd))
     if option.energy is not None:
         figures.append(("energy", option.energy.kwh, lambda kwh: f"{kwh:,.0f} kWh" if kwh >= 10 else f"{kwh:.2g} kWh"))
     return figures

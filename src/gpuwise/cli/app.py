@@ -187,5 +187,5 @@ def _refuse_plainly(message: str, hint: str, code: int) -> int:
 
 def _wants_json(words: Sequence[str]) -> bool:
     """Whether a document was asked for; words after ``--`` are a script's own."""
-    own = list(words)[: list(words).index("--")] if "--" in words else words
-    return any(word == "--json" or word.lower() in ("--json=true", "--json=yes", "--json=1") for word in own)
+    options = list(words)[: list(words).index("--")] if "--" in words else words
+    return any(word == "--json" or word.lower() in ("--json=true", "--json=yes", "--json=1") for word in options)

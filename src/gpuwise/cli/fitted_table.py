@@ -26,7 +26,7 @@ UNDER = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableLine:
     """Cells of one row, or one text over the whole width."""
 
     cells: tuple[Cell, ...]
@@ -49,15 +49,15 @@ class FittedTable:
     gives_way: Sequence[str] = ()
     under: str | None = None
     header: bool = True
-    rows: list[Row] = field(default_factory=list[Row])
+    rows: list[TableLine] = field(default_factory=list[TableLine])
 
     def add_row(self, *cells: Cell, style: str = "") -> None:
         """One row; the cells that are not given are empty."""
-        self.rows.append(Row((*cells, *[""] * (len(self.titles) - len(cells))), style))
+        self.rows.append(TableLine((*cells, *[""] * (len(self.titles) - len(cells))), style))
 
     def add_heading(self, text: Cell, style: str = "") -> None:
         """A line over the whole width."""
-        self.rows.append(Row((text,), style, whole=True))
+        self.rows.append(TableLine((text,), style, whole=True))
 
     @property
     def row_count(self) -> int:
@@ -104,11 +104,11 @@ class FittedTable:
     def _arrangement(self, width: int) -> tuple[dict[int, int], int, int | None]:
         """The width of each column that stays, the blanks between them, and the column that goes under its row: of the
         ways to lay the table out the first that fits, else the last."""
-        way = [i for title in self.gives_way for i in self._said() if self.titles[i] == title]
+        dropped = [i for title in self.gives_way for i in self._said() if self.titles[i] == title]
         under = next((i for i in self._said() if self.titles[i] == self.under), None)
         shown, gap, below = self._said(), GAP, None
-        for gone, gap, below in product(range(len(way) + 1), (GAP, 1), (None,) if under is None else (None, under)):
-            shown = [i for i in self._said() if i not in way[:gone] and i != below]
+        for gone, gap, below in product(range(len(dropped) + 1), (GAP, 1), (None,) if under is None else (None, under)):
+            shown = [i for i in self._said() if i not in dropped[:gone] and i != below]
             least = LEAST if under is None or below is not None else ROOMY
             if sum(self._least(i, least) + gap for i in shown) - gap <= width:
                 break

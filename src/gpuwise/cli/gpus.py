@@ -24,15 +24,15 @@ def gpus(*query: str, json: Annotated[bool, Parameter(negative="")] = False) -> 
     json
         One JSON document on the last line of stdout.
     """
-    found = _search(" ".join(query))
+    matches = _search(" ".join(query))
     if json:
         from gpuwise.cli.out import print_json
 
-        print_json({"accelerators": [_document(a) for a in found]})
-    elif len(found) == 1:
-        _show(found[0])
+        print_json({"accelerators": [_document(a) for a in matches]})
+    elif len(matches) == 1:
+        _show(matches[0])
     else:
-        _list(found)
+        _list(matches)
     return 0
 
 
@@ -52,8 +52,8 @@ def _search(query: str) -> list[Accelerator]:
         return [catalogue[name] for name in error.candidates if name in catalogue] or list(catalogue.values())
     except UnknownNameError:
         words = query.lower().split()
-        found = [a for a in catalogue.values() if words and all(w in _text(a) for w in words)]
-        return found or [catalogue[name] for name in named_with_count(query)]
+        matches = [a for a in catalogue.values() if words and all(w in _text(a) for w in words)]
+        return matches or [catalogue[name] for name in named_with_count(query)]
 
 
 def _text(a: Accelerator) -> str:
@@ -61,13 +61,13 @@ def _text(a: Accelerator) -> str:
     return f"{a.id} {a.name} {a.vendor} {a.family} {a.memory_type} {a.form} {a.year}{memory}".lower()
 
 
-def _list(found: list[Accelerator]) -> None:
+def _list(matches: list[Accelerator]) -> None:
     from gpuwise.cli.out import console, table_of
     from gpuwise.units import format_bytes, format_rate
 
     to = console()
     rows: list[dict[str, str]] = []
-    for a in sorted(found, key=lambda a: (a.vendor != "NVIDIA", a.vendor, a.year, a.name)):
+    for a in sorted(matches, key=lambda a: (a.vendor != "NVIDIA", a.vendor, a.year, a.name)):
         cells = {
             "name": a.name.replace(" Blackwell", "").replace("Workstation", "WS"),
             "family": a.family,
@@ -86,7 +86,7 @@ def _list(found: list[Accelerator]) -> None:
         table.add_row(*row.values())
     to.print(table)
     to.print(
-        f"{len(found)} accelerators; dense rates in FLOP/s with FP32 accumulation; $/h: median rental price of a GPU hour",
+        f"{len(matches)} accelerators; dense rates in FLOP/s with FP32 accumulation; $/h: median rental price of a GPU hour",
         style="dim",
     )
 
@@ -151,12 +151,12 @@ def _show(a: Accelerator) -> None:
                 f"{o.kind}, {o.as_of.isoformat()}",
             )
         section(to, "Rent, a GPU and hour", prices)
-    known = sources()
+    by_key = sources()
     cited = table_of(["of", "source"], left=("of",), wrap=("of",), under="source")
     cited.header = False
     for key in dict.fromkeys([a.source, *a.cell_sources.values()]):
         cells = [c for c, s in a.cell_sources.items() if s == key]
-        title = known[key].title + (f"\n{known[key].url}" if known[key].url else "") if key in known else key
+        title = by_key[key].title + (f"\n{by_key[key].url}" if by_key[key].url else "") if key in by_key else key
         cited.add_row("all else" if key == a.source else ", ".join(cells), title)
     section(to, "Sources", cited)
     if a.weak:

@@ -20,15 +20,15 @@ def models(*query: str, json: Annotated[bool, Parameter(negative="")] = False) -
     json
         One JSON document on the last line of stdout.
     """
-    found = _search(" ".join(query))
+    matches = _search(" ".join(query))
     if json:
         from gpuwise.cli.out import print_json
 
-        print_json({"models": [_document(a) for a in found]})
-    elif len(found) == 1:
-        _show(found[0])
+        print_json({"models": [_document(a) for a in matches]})
+    elif len(matches) == 1:
+        _show(matches[0])
     else:
-        _list(found)
+        _list(matches)
     return 0
 
 
@@ -38,19 +38,19 @@ def _search(query: str) -> list[Architecture]:
     from gpuwise.facts.models.catalogue import find_model
     from gpuwise.facts.models.catalogue import models as catalogue
 
-    known = catalogue()
+    by_name = catalogue()
     if not query:
-        return list(known.values())
+        return list(by_name.values())
     try:
         return [find_model(query)]
     except AmbiguousNameError as error:
-        return [known[name] for name in error.candidates if name in known] or list(known.values())
+        return [by_name[name] for name in error.candidates if name in by_name] or list(by_name.values())
     except UnknownNameError:
         words = query.lower().split()
-        found = [a for a in known.values() if words and all(w in _text(a) for w in words)]
-        if not found:
+        matches = [a for a in by_name.values() if words and all(w in _text(a) for w in words)]
+        if not matches:
             raise
-        return found
+        return matches
 
 
 def _text(a: Architecture) -> str:
@@ -61,14 +61,14 @@ GIVES_WAY = ("kv", "heads", "hidden", "layers", "kind", "active")
 """Columns left out, in this order, until the others stand whole."""
 
 
-def _list(found: list[Architecture]) -> None:
+def _list(matches: list[Architecture]) -> None:
     from gpuwise.cli.out import console, table_of
     from gpuwise.units import format_count
     from gpuwise.workload.transformer.parameters import count_parameters
 
     to = console()
     rows: list[dict[str, str]] = []
-    for a in found:
+    for a in matches:
         count = count_parameters(a)
         cells = {
             "id": a.id,
@@ -86,7 +86,7 @@ def _list(found: list[Architecture]) -> None:
     for row in rows:
         table.add_row(*row.values())
     to.print(table)
-    to.print(f"{len(found)} models", style="dim")
+    to.print(f"{len(matches)} models", style="dim")
 
 
 def _show(a: Architecture) -> None:

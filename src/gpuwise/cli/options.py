@@ -263,7 +263,7 @@ def wishes_of(training: Training, fixed: Fixed, **more: Any) -> Any:
     precision = tuple(p.strip().lower() for p in (training.precision or "").split(",") if p.strip())
     if training.precision is not None and not precision:
         raise InputError("--precision names no format", hint="for example --precision bf16")
-    held = {f: getattr(fixed, f) for f in FIXED_FIELDS if getattr(fixed, f) is not None}
+    strategy_fields = {f: getattr(fixed, f) for f in FIXED_FIELDS if getattr(fixed, f) is not None}
     return Wishes(
         seq_len=training.seq,
         global_batch=training.global_batch,
@@ -284,7 +284,7 @@ def wishes_of(training: Training, fixed: Fixed, **more: Any) -> Any:
         fused_loss=fixed.chunked_loss or None,
         packed_document_len=training.packed,
         risk=RISK if training.risk is None else training.risk,
-        fixed=held,
+        fixed=strategy_fields,
         **more,
     )
 

@@ -93,9 +93,9 @@ class TrimmedLines:
         """Write ``text``; blanks at its end are kept until it is known whether the line goes on."""
         lines = (self._blanks + text).split("\n")
         last = lines.pop()
-        kept = last.rstrip(" ")
-        self._blanks = last[len(kept) :]
-        self._target.write("".join(line.rstrip(" ") + "\n" for line in lines) + kept)
+        trimmed = last.rstrip(" ")
+        self._blanks = last[len(trimmed) :]
+        self._target.write("".join(line.rstrip(" ") + "\n" for line in lines) + trimmed)
         return len(text)
 
     def __getattr__(self, name: str) -> Any:

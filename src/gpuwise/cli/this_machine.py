@@ -66,17 +66,17 @@ def accelerator_of(identity: Identity, vendor: str) -> Accelerator:
     from gpuwise.machine.bench.subjects import accelerator_named
 
     learned = {d.device: d for d in load()}
-    found = learned.get(identity.uuid or "") or next((d for d in learned.values() if d.name == identity.name), None)
-    known = accelerator_named(identity.name, identity.memory_bytes, identity.compute_capability)
-    if known is not None:
-        return known if found is None else corrected_accelerator(known, found)
+    coefficients = learned.get(identity.uuid or "") or next((d for d in learned.values() if d.name == identity.name), None)
+    catalogued = accelerator_named(identity.name, identity.memory_bytes, identity.compute_capability)
+    if catalogued is not None:
+        return catalogued if coefficients is None else corrected_accelerator(catalogued, coefficients)
     from gpuwise.calibrate.machine.devices import accelerator_from
 
     pcie = None
     if identity.pcie_generation_max and identity.pcie_width_max:
         pcie = (identity.pcie_generation_max, identity.pcie_width_max)
-    made = accelerator_from(
-        found,
+    described = accelerator_from(
+        coefficients,
         name=identity.name,
         vendor=vendor.upper(),
         memory_bytes=identity.memory_bytes,
@@ -88,7 +88,7 @@ def accelerator_of(identity: Identity, vendor: str) -> Accelerator:
         unified_memory=identity.unified_memory,
         pcie=pcie,
     )
-    return made if found is None else corrected_accelerator(made, found)
+    return described if coefficients is None else corrected_accelerator(described, coefficients)
 
 
 def cluster_of(accelerator: Accelerator, count: int) -> Cluster:
@@ -125,8 +125,8 @@ def this_processor_measured() -> Cpu:
     from gpuwise.records.store import Records
 
     subject = this_processor()
-    found = next((d for d in load() if d.device == "cpu"), None)
-    if found is None or "fp32" not in found.rates:
+    coefficients = next((d for d in load() if d.device == "cpu"), None)
+    if coefficients is None or "fp32" not in coefficients.rates:
         try:
             with Records(create=False) as records:
                 rows = newest(records.query(device="cpu", machine_id=machine_id()))
@@ -134,8 +134,8 @@ def this_processor_measured() -> Cpu:
             raise InputError("this machine was not measured", hint="run `gpuwise bench --quick` first") from error
         if "fp32" not in best_rates(rows):
             raise InputError("this processor was not measured", hint="run `gpuwise bench --quick --device cpu` first")
-        found = fit_device(rows, None)
-    return processor_from(found, subject.processor, subject.units)
+        coefficients = fit_device(rows, None)
+    return processor_from(coefficients, subject.processor, subject.units)
 
 
 def _open() -> tuple[Devices, ...]:

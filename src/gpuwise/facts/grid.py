@@ -105,19 +105,19 @@ def find_grid(text: str) -> Grid:
     Raises UnknownNameError with the nearest names, AmbiguousNameError for a name of two places, InputError
     for an empty one.
     """
-    wanted = " ".join(text.lower().split()).replace(": ", ":")
-    if not wanted:
+    spelling = " ".join(text.lower().split()).replace(": ", ":")
+    if not spelling:
         raise InputError("no country is named", hint="for example --country DE or --country aws:us-east-1")
-    found = _names().get(wanted, ())
-    if len(found) > 1:
-        raise AmbiguousNameError("country or cloud region", text, found)
-    if not found:
+    keys = _names().get(spelling, ())
+    if len(keys) > 1:
+        raise AmbiguousNameError("country or cloud region", text, keys)
+    if not keys:
         hint = None
-        if wanted.partition(":")[0] in PROVIDERS:
+        if spelling.partition(":")[0] in PROVIDERS:
             hint = "no such region is in the catalogue: name the country instead"
-        known = [name for name in _names() if len(name) > 3]
-        raise UnknownNameError("country or cloud region", text[:80], known, hint=hint)
-    return grids()[found[0]]
+        names = [name for name in _names() if len(name) > 3]
+        raise UnknownNameError("country or cloud region", text[:80], names, hint=hint)
+    return grids()[keys[0]]
 
 
 @cache
@@ -142,10 +142,10 @@ def parse_grids(grid_csv: str, electricity_csv: str) -> dict[str, Grid]:
 
 
 def _prices(text: str, records: Mapping[str, Record]) -> dict[tuple[str, str], PowerPrice]:
-    found: dict[tuple[str, str], PowerPrice] = {}
+    prices: dict[tuple[str, str], PowerPrice] = {}
     for record in parse_csv(text, ELECTRICITY_SCHEMA, "electricity.csv"):
         key = (record.text("key"), record.text("sector"))
-        if key in found:
+        if key in prices:
             raise record.error(f"{key[0]} {key[1]} appears twice", field="key", hint="remove one")
         if record.text("currency") == "USD" and record.number("usd_per_unit") != 1:
             raise record.error("a US dollar is one US dollar", field="usd_per_unit", hint="write 1")
@@ -155,8 +155,8 @@ def _prices(text: str, records: Mapping[str, Record]) -> dict[tuple[str, str], P
         usd = record.number("amount") * record.number("usd_per_unit")
         if not LEAST_USD_PER_KWH <= usd <= MOST_USD_PER_KWH:
             raise record.error(f"{usd:g} USD a kilowatt-hour is not credible", field="amount", hint="check the unit")
-        found[key] = PowerPrice(usd, record.date("as_of"), record.text("source"))
-    return found
+        prices[key] = PowerPrice(usd, record.date("as_of"), record.text("source"))
+    return prices
 
 
 def _check_source(record: Record) -> None:
@@ -193,12 +193,12 @@ def _grid(record: Record, records: Mapping[str, Record], prices: Mapping[tuple[s
 @cache
 def _names() -> Mapping[str, tuple[str, ...]]:
     """What a person may write, in lower case, and the keys it may mean."""
-    found: dict[str, list[str]] = {}
+    keys_by_name: dict[str, list[str]] = {}
     for record in parse_csv(shipped_text("grid.csv"), GRID_SCHEMA, "grid.csv"):
         key = record.text("key")
         names = {key, record.text("name"), record.text("iso2"), *record.names("aliases")}
         if record.text("scope") == "region":
             names.add(key.partition(":")[2])
         for name in {n.lower() for n in names if n}:
-            found.setdefault(name, []).append(key)
-    return MappingProxyType({name: tuple(keys) for name, keys in found.items()})
+            keys_by_name.setdefault(name, []).append(key)
+    return MappingProxyType({name: tuple(keys) for name, keys in keys_by_name.items()})

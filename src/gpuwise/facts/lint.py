@@ -94,7 +94,7 @@ def lint_accelerators(
 ) -> list[Finding]:
     """Findings in rows of ``accelerators.csv``."""
     findings: list[Finding] = []
-    seen: set[str] = set()
+    places: set[str] = set()
     for record in records:
         where = record.text("id")
         problems = [
@@ -106,9 +106,9 @@ def lint_accelerators(
             *_power(record),
             *_provenance(record, units),
         ]
-        if where in seen:
+        if where in places:
             problems.append(("id", "appears twice"))
-        seen.add(where)
+        places.add(where)
         findings += [Finding(rule, where, message) for rule, message in problems]
     return findings
 
@@ -271,19 +271,19 @@ def lint_names(records: Iterable[Record]) -> list[Finding]:
     findings: list[Finding] = []
     claimed: dict[str, str] = {}
     for record in records:
-        device = record.text("id")
-        for text in dict.fromkeys((device, record.text("name"), *record.names("aliases"))):
-            other = claimed.setdefault(text.lower(), device)
-            if other != device:
-                findings.append(Finding("name", device, f"{text!r} is also {other}"))
+        row_id = record.text("id")
+        for text in dict.fromkeys((row_id, record.text("name"), *record.names("aliases"))):
+            other = claimed.setdefault(text.lower(), row_id)
+            if other != row_id:
+                findings.append(Finding("name", row_id, f"{text!r} is also {other}"))
                 continue
             try:
-                found = find_accelerator(text).id
+                accelerator_id = find_accelerator(text).id
             except GpuwiseError as error:
-                findings.append(Finding("name", device, f"{text!r}: {error.message}"))
+                findings.append(Finding("name", row_id, f"{text!r}: {error.message}"))
             else:
-                if found != device:
-                    findings.append(Finding("name", device, f"{text!r} leads to {found}"))
+                if accelerator_id != row_id:
+                    findings.append(Finding("name", row_id, f"{text!r} leads to {accelerator_id}"))
     return findings
 
 
@@ -324,7 +324,7 @@ def lint_offers(listed: Iterable[Offer]) -> list[Finding]:
     every = list(listed)
     for offer in every:
         by_accelerator.setdefault(offer.accelerator_id, []).append(offer.on_demand_usd_per_hour)
-    seen: set[tuple[str, ...]] = set()
+    keys: set[tuple[str, ...]] = set()
     for offer in every:
         where = f"{offer.provider}/{offer.region}/{offer.instance}"
         prices = sorted(by_accelerator[offer.accelerator_id])
@@ -336,9 +336,9 @@ def lint_offers(listed: Iterable[Offer]) -> list[Finding]:
             if other is not None and not 0.05 * price <= other <= price:
                 findings.append(Finding("price", where, f"{name} {other:g} against on-demand {price:g}"))
         key = (where, offer.accelerator_id, str(offer.count))
-        if key in seen:
+        if key in keys:
             findings.append(Finding("price", where, "appears twice"))
-        seen.add(key)
+        keys.add(key)
     cited = sources()
     findings += [
         Finding("source", f"{o.provider}/{o.instance}", f"source {o.source_key!r} is not in sources.csv")

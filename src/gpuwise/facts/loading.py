@@ -209,22 +209,22 @@ def _toml_document(text: str, file: str) -> dict[str, object]:
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # int() of a very long number is a bare ValueError
-        found = re.search(r"at line (\d+)", str(error))
-        line = int(found[1]) if found else None
+        match = re.search(r"at line (\d+)", str(error))
+        line = int(match[1]) if match else None
         raise FieldError(f"is not TOML: {str(error)[:200]}", file=file, line=line, hint="see https://toml.io") from error
 
 
-def _check_names(given: list[str], schema: Schema, file: str, line: int | None, *, columns_of_csv: bool = False) -> None:
+def _check_names(names: list[str], schema: Schema, file: str, line: int | None, *, columns_of_csv: bool = False) -> None:
     """Refuse a repeated or unknown name, then a required name that is missing."""
     what = "column" if columns_of_csv else "field"
-    for i, name in enumerate(given):
-        if name in given[:i]:
+    for i, name in enumerate(names):
+        if name in names[:i]:
             raise FieldError(f"{what} {name!r} appears twice", file=file, line=line, field=name, hint="remove one")
         if name not in schema:
             raise _unknown(what, name, schema, file, line)
     for name, field in schema.items():
-        if field.required and name not in given:
-            near = nearest_names(name, [n for n in given if n not in schema], n=1)
+        if field.required and name not in names:
+            near = nearest_names(name, [n for n in names if n not in schema], n=1)
             raise FieldError(
                 f"{what} {name!r} is missing",
                 file=file,
@@ -279,7 +279,7 @@ def _from_table(name: str | None, table: dict[str, object], schema: Schema, file
 
 def _from_toml(value: object, name: str, field: Field, file: str, line: int | None) -> Value:
     """A TOML value as its field's type; ``true`` is not a number and ``1`` is not a flag."""
-    kind, given = field.kind, str(value)[:80]
+    kind, shown = field.kind, str(value)[:80]
     if kind == "text" and isinstance(value, str):
         return _one_of(value, name, field, file, line)
     if kind == "flag" and isinstance(value, bool):
@@ -298,7 +298,7 @@ def _from_toml(value: object, name: str, field: Field, file: str, line: int | No
     if kind == "numbers" and isinstance(value, dict):
         return _numbers(cast("dict[str, object]", value), name, field, file, line)
     raise FieldError(
-        f"{name} is {given!r}, not {_WHAT[kind]}",
+        f"{name} is {shown!r}, not {_WHAT[kind]}",
         file=file,
         line=line,
         field=name,

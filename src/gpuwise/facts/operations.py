@@ -134,19 +134,19 @@ def sites() -> Mapping[str, Site]:
     """Kinds of places by key. Raises DataError when the file is corrupt."""
 
     def read() -> dict[str, Site]:
-        found = [
+        all_sites = [
             Site(r.text("key"), r.text("name"), _quantity(r, "x"), r.names("providers")) for r in _rows("sites.csv", SITE_SCHEMA)
         ]
-        return {s.key: s for s in found}
+        return {s.key: s for s in all_sites}
 
     return MappingProxyType(_read_shipped(read))
 
 
 def find_site(text: str) -> Site:
     """A place by key, or the place a provider's machines stand in. Raises UnknownNameError."""
-    wanted = text.strip().lower()
+    spelling = text.strip().lower()
     for site in sites().values():
-        if wanted in (site.key, site.name.lower(), *site.providers):
+        if spelling in (site.key, site.name.lower(), *site.providers):
             return site
     raise UnknownNameError("site", text[:80], sites(), hint="it is one of " + ", ".join(sites()))
 
@@ -190,14 +190,14 @@ def embodied_kgco2e(accelerator: Accelerator) -> Quantity:
 @cache
 def _power_shares() -> Mapping[tuple[str, str], Quantity]:
     def read() -> dict[tuple[str, str], Quantity]:
-        found = {
+        shares = {
             (r.text("workload"), r.text("family")): _quantity(r, "of the design power")
             for r in _rows("power_shares.csv", POWER_SHARE_SCHEMA)
         }
-        missing = [w for w in WORKLOADS if (w, "") not in found]
+        missing = [w for w in WORKLOADS if (w, "") not in shares]
         if missing:
             raise FieldError(f"no row without family for {missing[0]}", file="power_shares.csv")
-        return found
+        return shares
 
     return MappingProxyType(_read_shipped(read))
 
@@ -206,10 +206,10 @@ def _power_shares() -> Mapping[tuple[str, str], Quantity]:
 def _embodied() -> Mapping[tuple[str, str], Quantity]:
     def read() -> dict[tuple[str, str], Quantity]:
         rows = _rows("embodied.csv", EMBODIED_SCHEMA)
-        found = {(r.text("family"), r.text("form")): _quantity(r, "kgCO2e") for r in rows}
-        if ("", "") not in found:
+        quantities = {(r.text("family"), r.text("form")): _quantity(r, "kgCO2e") for r in rows}
+        if ("", "") not in quantities:
             raise FieldError("no row without family and form", file="embodied.csv")
-        return found
+        return quantities
 
     return MappingProxyType(_read_shipped(read))
 
@@ -231,8 +231,8 @@ def _rows(name: str, schema: Schema) -> list[Record]:
     return rows
 
 
-def _read_shipped(read: Callable[[], _T]) -> _T:
+def _read_shipped(reader: Callable[[], _T]) -> _T:
     try:
-        return read()
+        return reader()
     except FieldError as error:
         raise DataError(error.message, hint=error.hint) from error

@@ -15,7 +15,7 @@ import numpy as np
 
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.naming import find_accelerator
-from gpuwise.plan.one_op import USUAL, Row, find_processor, matmul
+from gpuwise.plan.one_op import USUAL, OperationTime, find_processor, matmul
 from gpuwise.predict.kernels.transfer import transfer_time
 from gpuwise.predict.step.stack_costs import find_stack_costs
 
@@ -123,7 +123,7 @@ def _predicted(a: Accelerator, n: int) -> Versus:
     return Versus(a.name, row.time_s.basis, row.time_s.expected, launch, _copies(a, n), _why(row, n))
 
 
-def _why(row: Row, n: int) -> str:
+def _why(row: OperationTime, n: int) -> str:
     """In words: what binds, and how far from the peak."""
     share = f"{100 * row.share_of_peak:.0f} % of its peak"
     return {

@@ -88,19 +88,19 @@ def typical_price(cluster: Cluster, today: datetime.date) -> Price:
 
 def contract_price(cluster: Cluster, today: datetime.date) -> Price | None:
     """The person's own cheapest contract for this accelerator that holds today; None when there is none."""
-    own = contracts_for(cluster.accelerator.id, today)
-    if not own:
+    contracts = contracts_for(cluster.accelerator.id, today)
+    if not contracts:
         return None
-    best, usd = own[0], [o.on_demand_usd_per_hour for o in own]
+    best, usd = contracts[0], [o.on_demand_usd_per_hour for o in contracts]
     return Price(
         usd[0],
         usd[0],
         usd[-1],
         f"{best.provider} (your contract)",
         best.as_of,
-        min(o.as_of for o in own),
+        min(o.as_of for o in contracts),
         best.age_days(today),
-        len({o.provider for o in own}),
+        len({o.provider for o in contracts}),
         origin="contract",
     )
 
@@ -113,9 +113,9 @@ def provider_price(cluster: Cluster, provider: str, today: datetime.date) -> Pri
     offers = offers_for(cluster.accelerator.id, today)
     mine = [o for o in offers if o.provider.lower() == provider.lower()]
     if not mine:
-        known = sorted({o.provider for o in offers})
-        hint = f"{cluster.accelerator.name} is offered by {', '.join(known)}" if known else "give a price with --price"
-        raise UnknownNameError("provider", provider, known, hint=hint)
+        providers = sorted({o.provider for o in offers})
+        hint = f"{cluster.accelerator.name} is offered by {', '.join(providers)}" if providers else "give a price with --price"
+        raise UnknownNameError("provider", provider, providers, hint=hint)
     best = min(mine, key=lambda o: (o.kind != "contract", o.in_stock is False))
     usd, origin = best.on_demand_usd_per_hour, "contract" if best.kind == "contract" else "provider"
     name = f"{best.provider} (your contract)" if origin == "contract" else best.provider
@@ -157,8 +157,8 @@ def variant_price(cluster: Cluster, today: datetime.date) -> Price | None:
     if not near:
         return None
     other = accelerators()[min(near)[1]]
-    found = typical_price(replace(cluster, system=replace(cluster.system, accelerator=other)), today)
-    return replace(found, provider=f"as {other.name}: nobody is known to rent out {mine.name}", basis="derived", origin="like")
+    price = typical_price(replace(cluster, system=replace(cluster.system, accelerator=other)), today)
+    return replace(price, provider=f"as {other.name}: nobody is known to rent out {mine.name}", basis="derived", origin="like")
 
 
 def rent(time_s: Estimate, n_accelerators: int, price: Price) -> Estimate:

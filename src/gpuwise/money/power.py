@@ -167,7 +167,7 @@ def of_quantity(quantity: Quantity, basis: Basis = "derived") -> Estimate:
 def _usual_spare() -> float:
     """What a host may draw beyond its accelerators, over their design power: the median of the systems whose
     makers publish both."""
-    known = [
+    spares = [
         s.max_power_w / (s.count * s.accelerator.tdp_w) - 1.0
         for s in systems().values()
         if s.max_power_w is not None
@@ -175,4 +175,4 @@ def _usual_spare() -> float:
         and "max_power_w" not in s.assumed
         and s.accelerator.form not in WHOLE_DEVICES
     ]
-    return median(known)
+    return median(spares)

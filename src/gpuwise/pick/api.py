@@ -6,13 +6,13 @@ import datetime
 from dataclasses import dataclass
 
 from gpuwise.pick.forward import ForwardJob
-from gpuwise.pick.jobs import Job
+from gpuwise.pick.jobs import ModelJob
 from gpuwise.pick.limits import Limits, check_limits
 from gpuwise.pick.outcomes import Outcome
 from gpuwise.pick.owning import Terms
 from gpuwise.pick.ranking import Ranking, rank
 from gpuwise.pick.tries import Predictions, tries_of
-from gpuwise.pick.words import Group, default_words, groups, verdict
+from gpuwise.pick.words import LeftOutGroup, default_words, groups, verdict
 
 TOP = 10
 
@@ -22,14 +22,14 @@ class Pick:
     """``ranking`` is the whole of it; ``verdict`` its answer in sentences; ``left_out`` counts accelerators none of whose
     ways is ranked."""
 
-    job: Job | ForwardJob
+    job: ModelJob | ForwardJob
     limits: Limits
     terms: Terms
     today: datetime.date
     ranking: Ranking[Outcome]
     verdict: tuple[str, ...]
     order: str
-    left_out: tuple[Group, ...]
+    left_out: tuple[LeftOutGroup, ...]
     assumed: tuple[str, ...]
 
     @property
@@ -43,7 +43,7 @@ class Pick:
 
 
 def pick(
-    job: Job | ForwardJob,
+    job: ModelJob | ForwardJob,
     limits: Limits | None = None,
     *,
     today: datetime.date,

@@ -1,6 +1,6 @@
 """What could be had at all: every accelerator of the catalogue in each way it is rented, sold or lent.
 
-A :class:`Way` is one accelerator had in one manner (rented by the hour, bought new, bought second-hand, a hosted
+A :class:`Acquisition` is one accelerator had in one manner (rented by the hour, bought new, bought second-hand, a hosted
 notebook). It is what is counted: every way is ranked or left out with a reason.
 """
 
@@ -39,7 +39,7 @@ LAUNCH_DAYS = 365
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Acquisition:
     """One accelerator, had in one way. Of ``rent``, ``purchase`` and ``notebook`` the one that applies is set, and none of
     them when nobody offers it."""
 
@@ -74,7 +74,7 @@ class Way:
 class LeftOut:
     """A way that is not ranked. ``code`` is a short stable word for counting, ``why`` the sentence with by how much."""
 
-    way: Way
+    way: Acquisition
     code: str
     why: str
     progress: int = 0
@@ -111,12 +111,12 @@ CODES: dict[str, tuple[int, str]] = {
 """Codes of reasons: how far they came, and the heading they are grouped under."""
 
 
-def left_out(way: Way, code: str, why: str, short: float = math.inf) -> LeftOut:
+def left_out(way: Acquisition, code: str, why: str, short: float = math.inf) -> LeftOut:
     """A way left out for ``code``."""
     return LeftOut(way, code, why, CODES[code][0], short)
 
 
-def ways(limits: Limits, today: datetime.date) -> Iterator[Way]:
+def ways(limits: Limits, today: datetime.date) -> Iterator[Acquisition]:
     """Every way of every accelerator that the limits ask about; one without a price where nobody offers any."""
     lent: dict[str, list[Notebook]] = {}
     if "notebook" in limits.ways:
@@ -130,7 +130,7 @@ def ways(limits: Limits, today: datetime.date) -> Iterator[Way]:
             price = _rent(accelerator.id, today)
             if price is not None:
                 some = True
-                yield Way(accelerator, "rent", rent=price)
+                yield Acquisition(accelerator, "rent", rent=price)
         if "buy" in limits.ways:
             for condition in ("new", "used"):
                 for sold, purchase in _sold(accelerator, condition):
@@ -139,15 +139,17 @@ def ways(limits: Limits, today: datetime.date) -> Iterator[Way]:
                     some = True
                     old = purchase.as_of is not None and (today - purchase.as_of).days > STALE_DAYS
                     stale = old and not (condition == "new" and _still_sold(accelerator.id))
-                    yield Way(sold, "buy", condition, purchase=aged(purchase, today), lowest_usd=purchase.low, stale=stale)
+                    yield Acquisition(
+                        sold, "buy", condition, purchase=aged(purchase, today), lowest_usd=purchase.low, stale=stale
+                    )
         for plan in lent.get(accelerator.id, ()):
             some = True
-            yield Way(accelerator, "notebook", notebook=plan)
+            yield Acquisition(accelerator, "notebook", notebook=plan)
         if not some:
-            yield Way(accelerator, limits.ways[0])
+            yield Acquisition(accelerator, limits.ways[0])
 
 
-def refused(way: Way, limits: Limits, purpose: str) -> LeftOut | None:
+def refused(way: Acquisition, limits: Limits, purpose: str) -> LeftOut | None:
     """What rules a way out before anything is computed; None when nothing does."""
     accelerator = way.accelerator
     if limits.form is not None and limits.form not in forms_of(accelerator.id):
@@ -177,7 +179,7 @@ def software_for(accelerator: Accelerator, purpose: str) -> Support:
     return support_of(accelerator).works_for(SOFTWARE_JOBS.get(purpose, purpose))
 
 
-def counts_for(way: Way, limits: Limits) -> tuple[int, ...]:
+def counts_for(way: Acquisition, limits: Limits) -> tuple[int, ...]:
     """How many of it one can have in this way."""
     most = limits.count or COUNTS[-1]
     if way.notebook is not None:
@@ -267,7 +269,7 @@ def _memory_gb(product: str) -> float | None:
     return None if found is None else float(found[1])
 
 
-def placed(way: Way, cluster: Cluster, have: Have | None) -> Cluster:
+def placed(way: Acquisition, cluster: Cluster, have: Have | None) -> Cluster:
     """``cluster`` as the way has it: in the configuration that is sold, and in the machine one has (its memory beside the
     accelerators, its PCIe where that is slower)."""
     if way.purchase is None:
@@ -289,7 +291,7 @@ def placed(way: Way, cluster: Cluster, have: Have | None) -> Cluster:
     return replace(cluster, system=system)
 
 
-def not_in_limits(way: Way, n: int, limits: Limits) -> tuple[str, str] | None:
+def not_in_limits(way: Acquisition, n: int, limits: Limits) -> tuple[str, str] | None:
     """(code, why) when ``n`` of it break a limit on watts or on the machine; None when they do not."""
     accelerator = way.accelerator
     if limits.have is not None and way.how == "buy":

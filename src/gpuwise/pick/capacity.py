@@ -25,7 +25,7 @@ from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.systems import Cluster, default_system
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.money.cost import price_of
-from gpuwise.pick.candidates import Way, cluster_of, forms_of, placed, ways
+from gpuwise.pick.candidates import Acquisition, cluster_of, forms_of, placed, ways
 from gpuwise.pick.limits import Limits
 from gpuwise.pick.owning import Terms, bill
 from gpuwise.predict.estimate import Estimate, to_document
@@ -250,7 +250,7 @@ def _candidates(
         yield _Candidate(cluster, usd, way.label, run_by, usd / HOUR_S * seconds / written * MEGA, least)
 
 
-def _asked_for(way: Way, limits: Limits) -> bool:
+def _asked_for(way: Acquisition, limits: Limits) -> bool:
     """Whether the form, the vendor and the condition are among those asked for."""
     accelerator = way.accelerator
     if limits.form is not None and limits.form not in forms_of(accelerator.id):
@@ -258,7 +258,7 @@ def _asked_for(way: Way, limits: Limits) -> bool:
     return (not limits.vendors or accelerator.vendor in limits.vendors) and (way.condition != "used" or limits.used)
 
 
-def _engine_on(accelerator: Accelerator, wanted: Wanted, way: Way) -> Wanted | None:
+def _engine_on(accelerator: Accelerator, wanted: Wanted, way: Acquisition) -> Wanted | None:
     """``wanted`` on this accelerator; under llama.cpp where a machine is bought that the engine does not run on; None where
     nothing runs."""
     if engine_runs(accelerator, wanted.engine):
@@ -268,7 +268,7 @@ def _engine_on(accelerator: Accelerator, wanted: Wanted, way: Way) -> Wanted | N
     return None
 
 
-def _hourly(way: Way, cluster: Cluster, today: datetime.date) -> float | None:
+def _hourly(way: Acquisition, cluster: Cluster, today: datetime.date) -> float | None:
     """Dollars an hour of one accelerator; None where no price is known."""
     if way.rent is not None:
         price = price_of(cluster, today)

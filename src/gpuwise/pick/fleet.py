@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from gpuwise.facts.hardware.boards import board_of
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.pick.api import pick
-from gpuwise.pick.jobs import Job, serving_job, training_job
+from gpuwise.pick.jobs import ModelJob, serving_job, training_job
 from gpuwise.pick.limits import REST_OF_PC_W, Have, Limits
 from gpuwise.pick.outcomes import Outcome, friction
 from gpuwise.pick.owning import Terms, bill
@@ -69,7 +69,7 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RoleRow:
     """One role of the best split, in words."""
 
     role: str
@@ -93,12 +93,12 @@ class Fleet:
     verdict: tuple[str, ...]
     assumed: tuple[str, ...]
 
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[RoleRow, ...]:
         """The best split, a role a line; a shared card's price stands in the first of its roles."""
         if self.best is None:
             return ()
         paid: set[str] = set()
-        found: list[Row] = []
+        found: list[RoleRow] = []
         for r, i in enumerate(self.best.at):
             o, c = self.options[r][i], self.choices[r][i]
             fixed = 0.0 if c.name in paid else c.fixed_usd
@@ -107,7 +107,7 @@ class Fleet:
             cost = fixed + c.run_usd
             price = "shared" if c.fixed_usd and not fixed else ("rent" if o.way.rent is not None else o.way.label)
             found.append(
-                Row(ROLES[r], hardware(o), price, _does(r, o), cost, cost / self.best.cost_usd if self.best.cost_usd else 0)
+                RoleRow(ROLES[r], hardware(o), price, _does(r, o), cost, cost / self.best.cost_usd if self.best.cost_usd else 0)
             )
         return tuple(found)
 
@@ -216,7 +216,7 @@ def _unique(found: Sequence[Outcome]) -> tuple[Outcome, ...]:
     return tuple(seen.values())
 
 
-def _choice(role: str, o: Outcome, job: Job, terms: Terms) -> Choice:
+def _choice(role: str, o: Outcome, job: ModelJob, terms: Terms) -> Choice:
     """An outcome as what it does and costs in one year of its role."""
     if role == "train":
         hours = RUNS_A_YEAR * job.tokens / o.tokens_per_s.expected / HOUR_S

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gpuwise.errors import UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster
-from gpuwise.pick.candidates import LeftOut, Way, cluster_of, counts_for, left_out, not_in_limits, placed, software_for
+from gpuwise.pick.candidates import Acquisition, LeftOut, cluster_of, counts_for, left_out, not_in_limits, placed, software_for
 from gpuwise.pick.forward import ForwardJob, ForwardRate, TooLargeToRun, changes_of, copies, fitting, forward_on, least_copies
 from gpuwise.pick.forward import least_item_s as least_s_of
 from gpuwise.pick.limits import Limits
@@ -19,7 +19,7 @@ from gpuwise.units import HOUR_S, PETA, format_duration
 
 
 def forward_tries(
-    job: ForwardJob, way: Way, limits: Limits, terms: Terms, notes: Callable[[Way, int], tuple[str, ...]]
+    job: ForwardJob, way: Acquisition, limits: Limits, terms: Terms, notes: Callable[[Acquisition, int], tuple[str, ...]]
 ) -> Iterator[Try[Outcome] | LeftOut]:
     """One accelerator, or for a load as many as its peak needs at least; and why it is none."""
     accelerator = way.accelerator
@@ -73,7 +73,12 @@ def forward_tries(
 
 
 def _run(
-    job: ForwardJob, way: Way, cluster: Cluster, limits: Limits, terms: Terms, notes: Callable[[Way, int], tuple[str, ...]]
+    job: ForwardJob,
+    way: Acquisition,
+    cluster: Cluster,
+    limits: Limits,
+    terms: Terms,
+    notes: Callable[[Acquisition, int], tuple[str, ...]],
 ) -> Outcome | LeftOut:
     got = forward_on(job, cluster)
     if isinstance(got, TooLargeToRun):
@@ -87,7 +92,7 @@ def _run(
 
 
 def _outcome(
-    job: ForwardJob, way: Way, cluster: Cluster, got: ForwardRate, terms: Terms, n: int, notes: tuple[str, ...]
+    job: ForwardJob, way: Acquisition, cluster: Cluster, got: ForwardRate, terms: Terms, n: int, notes: tuple[str, ...]
 ) -> Outcome:
     whole = replace(cluster, n_accelerators=n)
     hours = job.hours * HOUR_S
@@ -116,7 +121,7 @@ def _outcome(
     )
 
 
-def _least_pflop_usd(way: Way, job: ForwardJob, item_s: float, terms: Terms) -> float:
+def _least_pflop_usd(way: Acquisition, job: ForwardJob, item_s: float, terms: Terms) -> float:
     """No price of a PFLOP is lower: the hourly price, or the purchase over its life, at the rate of the bound."""
     if way.rent is not None:
         hourly = way.rent.expected

@@ -57,7 +57,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ModelJob:
     """One thing to do with one model. ``name`` is how it is called in answers."""
 
     purpose: str
@@ -126,7 +126,7 @@ def training_job(
     seq_len: int | None = None,
     method: str | None = None,
     lora_targets: tuple[str, ...] = DEFAULT_TARGETS,
-) -> Job:
+) -> ModelJob:
     """Training or fine-tuning of ``arch``. Raises InputError and UnknownNameError."""
     tuning = purpose != "train"
     assumed: list[str] = []
@@ -157,10 +157,10 @@ def training_job(
     verb = {"full": "train" if not tuning else "fine-tune all of", "lora": "fine-tune", "qlora": "fine-tune"}[chosen]
     name = f"{verb} {arch.name} on {format_count(tokens)} tokens"
     fixed = method is not None
-    return Job(purpose, arch, name, tokens, seq_len, chosen, lora_targets, fixed, assumed=tuple(assumed))
+    return ModelJob(purpose, arch, name, tokens, seq_len, chosen, lora_targets, fixed, assumed=tuple(assumed))
 
 
-def vision_job(arch: Architecture, *, images: float) -> Job:
+def vision_job(arch: Architecture, *, images: float) -> ModelJob:
     """Training a vision transformer on ``images`` (all epochs together), every weight. Raises InputError."""
     if arch.patches is None:
         raise InputError(
@@ -185,7 +185,7 @@ def serving_job(
     prompt_tokens: int | None = None,
     output_tokens: int | None = None,
     least_tokens_per_s: float | None = None,
-) -> Job:
+) -> ModelJob:
     """Serving of ``arch`` to so many users at once, or to a load. Raises InputError."""
     assumed: list[str] = []
     given = [
@@ -252,7 +252,7 @@ def serving_job(
         )
     load = Load(0 if rate is not None else (users or 1), rate, prompt, output, length, least)
     what = f"{users or 1:,} user{'s' if (users or 1) > 1 else ''}" if rate is None else f"{rate * DAY_S:,.0f} requests a day"
-    return Job(
+    return ModelJob(
         "infer",
         arch,
         f"serve {arch.name} to {what}",
@@ -264,7 +264,7 @@ def serving_job(
     )
 
 
-def renamed(job: Job, name: str) -> Job:
+def renamed(job: ModelJob, name: str) -> ModelJob:
     """``job`` under another name."""
     return replace(job, name=name)
 

@@ -14,8 +14,8 @@ from typing import cast
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.catalogue import find_model
-from gpuwise.pick.candidates import LeftOut, Way, cluster_of, counts_for, left_out, not_in_limits, placed
-from gpuwise.pick.jobs import Job, serving_job, training_job
+from gpuwise.pick.candidates import Acquisition, LeftOut, cluster_of, counts_for, left_out, not_in_limits, placed
+from gpuwise.pick.jobs import ModelJob, serving_job, training_job
 from gpuwise.pick.limits import Limits, check_limits
 from gpuwise.pick.outcomes import CHANGED, LEVELS, WIDER_BONUS, friction, level
 from gpuwise.pick.owning import Bill, Terms, bill, least_bill_usd
@@ -23,7 +23,7 @@ from gpuwise.pick.ranking import Ranking, Try, best_of, rank
 from gpuwise.pick.serving import TooLargeToServe, fitting_bits, least_token_s
 from gpuwise.pick.training import TooLarge, least_time_s, possible_fallbacks
 from gpuwise.pick.tries import Predictions
-from gpuwise.pick.words import Group, groups
+from gpuwise.pick.words import LeftOutGroup, groups
 from gpuwise.plan.promise import whole_time
 from gpuwise.predict.estimate import Basis, Estimate, to_document, weakest
 from gpuwise.units import HOUR_S, format_duration, format_usd
@@ -41,14 +41,14 @@ class Exercise:
 
     name: str
     why: str
-    job: Job
+    job: ModelJob
 
 
 @dataclass(frozen=True, slots=True)
 class Learned:
     """A way doing the exercises; ``missing`` says which it cannot do and why."""
 
-    way: Way
+    way: Acquisition
     cluster: Cluster
     n_exercises: int
     seconds: tuple[tuple[str, Estimate], ...]
@@ -100,7 +100,7 @@ class Learning:
     limits: Limits
     verdict: tuple[str, ...]
     order: str
-    left_out: tuple[Group, ...]
+    left_out: tuple[LeftOutGroup, ...]
 
     @property
     def ranked(self) -> tuple[Learned, ...]:
@@ -162,7 +162,7 @@ def learn(
 
 
 def _tries(
-    tasks: tuple[Exercise, ...], way: Way, limits: Limits, terms: Terms, known: Predictions
+    tasks: tuple[Exercise, ...], way: Acquisition, limits: Limits, terms: Terms, known: Predictions
 ) -> Iterator[Try[Learned] | LeftOut]:
     counts = counts_for(way, limits)
     n = counts[0] if counts else 1
@@ -190,7 +190,7 @@ def _tries(
     yield Try(way, n, LEVELS * missing + level(0, way, n, "learn"), 1.0, least_s, usd, usd, 0.0, run)
 
 
-def _bounds(tasks: tuple[Exercise, ...], way: Way, n: int) -> tuple[float, int]:
+def _bounds(tasks: tuple[Exercise, ...], way: Acquisition, n: int) -> tuple[float, int]:
     """The least time of all that may fit, and how many cannot."""
     total, missing = 0.0, 0
     for task in tasks:
@@ -209,7 +209,7 @@ def _bounds(tasks: tuple[Exercise, ...], way: Way, n: int) -> tuple[float, int]:
     return total, missing
 
 
-def _do(tasks: tuple[Exercise, ...], way: Way, cluster: Cluster, terms: Terms, known: Predictions) -> Learned | LeftOut:
+def _do(tasks: tuple[Exercise, ...], way: Acquisition, cluster: Cluster, terms: Terms, known: Predictions) -> Learned | LeftOut:
     seconds: list[tuple[str, Estimate]] = []
     narrowed = 0
     missing: list[tuple[str, str]] = []
@@ -237,13 +237,13 @@ def _do(tasks: tuple[Exercise, ...], way: Way, cluster: Cluster, terms: Terms, k
     return Learned(way, cluster, len(tasks), tuple(seconds), tuple(missing), bill(way, cluster, total, terms), narrowed)
 
 
-def _narrowed(job: Job, cluster: Cluster, known: Predictions) -> bool:
+def _narrowed(job: ModelJob, cluster: Cluster, known: Predictions) -> bool:
     """Whether training takes a change that alters its result."""
     got = None if job.serving else known.train(job, cluster)
     return got is not None and not isinstance(got, TooLarge) and got.fallback.tier == CHANGED
 
 
-def _seconds(job: Job, cluster: Cluster, known: Predictions) -> Estimate | str:
+def _seconds(job: ModelJob, cluster: Cluster, known: Predictions) -> Estimate | str:
     """How long an exercise takes, or why it cannot be done."""
     if not job.serving:
         got = known.train(job, cluster)

@@ -9,7 +9,7 @@ from gpuwise.facts.hardware.boards import board_of
 from gpuwise.facts.hardware.systems import Cluster, default_system
 from gpuwise.facts.offers.offer import offers_for
 from gpuwise.facts.software.support import Support, support_of
-from gpuwise.pick.candidates import Way, software_for
+from gpuwise.pick.candidates import Acquisition, software_for
 from gpuwise.pick.owning import Bill
 from gpuwise.plan.goal import RISK
 from gpuwise.predict.estimate import Estimate
@@ -35,14 +35,14 @@ OUTGROWN = ("infer", "finetune", "image", "learn")
 """Purposes they advise on. Encoders and vision models of a known size keep their size."""
 
 
-def level(tier: int, way: Way, n: int, purpose: str) -> int:
+def level(tier: int, way: Acquisition, n: int, purpose: str) -> int:
     """0: as asked, with full software, and on offer; +1 at a count nobody was seen to offer, or at a price of long ago; +2 on a
     :func:`small` card; +4 when software serves the purpose in part or nobody says; +8 with a change to the job."""
     full = software_for(way.accelerator, purpose).level == "full" and not (n > 1 and _radeon(way))
     return 8 * tier + 4 * (not full) + 2 * small(way, purpose) + (way.stale or not on_offer(way, n))
 
 
-def small(way: Way, purpose: str) -> bool:
+def small(way: Acquisition, purpose: str) -> bool:
     """Whether it is bought with no more memory of its own than :data:`SMALL_BYTES`, for a purpose that outgrows it."""
     device = way.accelerator
     own = way.purchase is not None and not device.unified_memory
@@ -62,7 +62,7 @@ FEW_PROVIDERS = 0.3
 """A price that one provider alone offers is no market: it counts as this share higher, of ``n`` providers as ``1/n`` of it."""
 
 
-def friction(way: Way, n: int = 1) -> float:
+def friction(way: Acquisition, n: int = 1) -> float:
     """What ``n`` of it are harder to have and to use than one card that runs CUDA on an x86 host: at least 1."""
     cuda = support_of(way.accelerator).runtime == "cuda" and way.accelerator.form != "Superchip" and not _arm_host(way)
     board = board_of(way.accelerator.id)
@@ -72,17 +72,17 @@ def friction(way: Way, n: int = 1) -> float:
     return (1.0 if cuda else FRICTION) * several * scarce
 
 
-def _radeon(way: Way) -> bool:
+def _radeon(way: Acquisition) -> bool:
     """A Radeon card: several of them in one job are not served as one is (``radeon-training-2026``)."""
     return way.accelerator.vendor == "AMD" and way.accelerator.form == "PCIe"
 
 
-def _arm_host(way: Way) -> bool:
+def _arm_host(way: Acquisition) -> bool:
     """NVIDIA's chips with Arm cores of their own: many wheels are built for x86 alone."""
     return way.accelerator.vendor == "NVIDIA" and way.accelerator.unified_memory
 
 
-def on_offer(way: Way, n: int) -> bool:
+def on_offer(way: Acquisition, n: int) -> bool:
     """Whether ``n`` of it in one machine were seen on offer. Modules come in whole systems, and systems in clusters; of cards a
     provider that rents one may not have a machine with several, and of single superchips not a cluster."""
     if way.rent is None or n == 1:
@@ -98,7 +98,7 @@ class Outcome:
     """One way, at its best count, doing the job. ``time_s`` is the calendar time of the whole job (of a load: the seconds
     one user waits for a token's worth of answer, so that less is better for both)."""
 
-    way: Way
+    way: Acquisition
     cluster: Cluster
     time_s: Estimate
     tokens_per_s: Estimate

@@ -23,7 +23,7 @@ from gpuwise.facts.offers.notebooks import Notebook
 from gpuwise.money.cost import rent
 from gpuwise.money.energy import Energy, energy
 from gpuwise.money.rent_or_own.uncertain_inputs import economics
-from gpuwise.pick.candidates import Way
+from gpuwise.pick.candidates import Acquisition
 from gpuwise.predict.estimate import Estimate, weakest
 from gpuwise.units import DAY_S, HOUR_S
 
@@ -71,7 +71,7 @@ class Bill:
     """Worth of the credits a notebook's plan counts for the work, whether or not they were paid for."""
 
 
-def bill(way: Way, cluster: Cluster, busy_s: Estimate, terms: Terms, workload: str = "training") -> Bill:
+def bill(way: Acquisition, cluster: Cluster, busy_s: Estimate, terms: Terms, workload: str = "training") -> Bill:
     """What ``busy_s`` of work on ``cluster`` costs in this way. Raises UnpredictableError for a way without a price."""
     used = energy(busy_s, cluster, workload=workload)
     n = cluster.n_accelerators
@@ -101,7 +101,7 @@ def bill(way: Way, cluster: Cluster, busy_s: Estimate, terms: Terms, workload: s
     return Bill(cost, outlay, box, spread + running, busy_s, used, power_usd=kwh.expected * power)
 
 
-def least_bill_usd(way: Way, n: int, busy_s: float, terms: Terms) -> float:
+def least_bill_usd(way: Acquisition, n: int, busy_s: float, terms: Terms) -> float:
     """A bound no bill goes below, without energy."""
     if way.rent is not None:
         return busy_s / HOUR_S * n * way.rent.expected
@@ -113,7 +113,7 @@ def least_bill_usd(way: Way, n: int, busy_s: float, terms: Terms) -> float:
     return (n * way.purchase.median + box_usd(way, n, terms)) * (1 - keep)
 
 
-def box_usd(way: Way, n: int, terms: Terms) -> float:
+def box_usd(way: Acquisition, n: int, terms: Terms) -> float:
     """What has to be bought around ``n`` accelerators."""
     accelerator = way.accelerator
     board = board_of(accelerator.id)

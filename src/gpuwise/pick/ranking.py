@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from gpuwise.errors import InputError, UnpredictableError
-from gpuwise.pick.candidates import LeftOut, Way, left_out, refused, software_for, ways
+from gpuwise.pick.candidates import Acquisition, LeftOut, left_out, refused, software_for, ways
 from gpuwise.pick.limits import Limits, balance
 from gpuwise.pick.outcomes import Outcome, small
 from gpuwise.pick.owning import Bill
@@ -29,7 +29,7 @@ class Rankable(Protocol):
     """What is ranked: :class:`~gpuwise.pick.outcomes.Outcome`, or a list of exercises done."""
 
     @property
-    def way(self) -> Way: ...
+    def way(self) -> Acquisition: ...
     @property
     def n(self) -> int: ...
     @property
@@ -59,7 +59,7 @@ MEET_SOFTWARE = ("train", "finetune", "vision", "image", "learn")
 class Try(Generic[T]):
     """One way at ``n``. ``least_*`` are bounds; ``run`` predicts, and returns why not when the job cannot be done."""
 
-    way: Way
+    way: Acquisition
     n: int
     level: int
     crowding: float
@@ -169,7 +169,7 @@ def key_of(outcome: Rankable, limits: Limits) -> Key:
 
 
 def rank(
-    tries_of: Callable[[Way], Iterator[Try[T] | LeftOut]],
+    tries_of: Callable[[Acquisition], Iterator[Try[T] | LeftOut]],
     purpose: str,
     limits: Limits,
     today: datetime.date,
@@ -177,7 +177,7 @@ def rank(
 ) -> Ranking[T]:
     """Every way, ranked or left out. ``tries_of`` yields the tries of a way and why some counts are none."""
     search: _Search[T] = _Search(limits, keep)
-    every: dict[Name, Way] = {}
+    every: dict[Name, Acquisition] = {}
     tries: list[Try[T]] = []
     for way in ways(limits, today):
         every[way.key] = way
@@ -217,7 +217,7 @@ def _served_fully(o: Rankable) -> bool:
     return o.level % 8 < 4
 
 
-def _too_small(way: Way, n: int, usd: float) -> LeftOut:
+def _too_small(way: Acquisition, n: int, usd: float) -> LeftOut:
     return left_out(way, "behind", f"{n}x: {way.accelerator.memory_bytes / GIB:.0f} GB holds this and little after it", usd)
 
 
@@ -227,7 +227,7 @@ def _in_part(o: Rankable, purpose: str) -> LeftOut:
     return left_out(o.way, "behind", f"{o.n}x: software in part: {why}", o.cost_usd.expected)
 
 
-def _reason(way: Way, search: _Search[T], purpose: str) -> LeftOut:
+def _reason(way: Acquisition, search: _Search[T], purpose: str) -> LeftOut:
     """Why a way is not ranked: its bound loses to all that are shown, or it stands behind them for another reason."""
     t = search.bounds.get(way.key)
     if t is not None and small(way, purpose) and search.larger(purpose):
@@ -283,12 +283,12 @@ def outside(outcome: Rankable, limits: Limits) -> LeftOut | None:
     return None
 
 
-def too_large(way: Way, n: int, short_bytes: float) -> LeftOut:
+def too_large(way: Acquisition, n: int, short_bytes: float) -> LeftOut:
     """Left out for memory."""
     return left_out(way, "memory", f"{n}x lacks {format_bytes(max(short_bytes, 0.0))} on each", short_bytes)
 
 
-def least_budget(way: Way, n: int, least_usd: float, limits: Limits) -> LeftOut | None:
+def least_budget(way: Acquisition, n: int, least_usd: float, limits: Limits) -> LeftOut | None:
     """Left out because even the bound is over budget."""
     if limits.budget_usd is None or least_usd <= limits.budget_usd:
         return None

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from gpuwise.errors import GpuwiseError, InputError, UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.systems import Cluster, default_system
-from gpuwise.pick.jobs import PEAK_OVER_MEAN, Job
+from gpuwise.pick.jobs import PEAK_OVER_MEAN, ModelJob
 from gpuwise.pick.outcomes import CHANGED, SAME
 from gpuwise.predict.estimate import Estimate
 from gpuwise.serve.engine import engine_runs, tensor_parallel
@@ -59,40 +59,40 @@ class TooLargeToServe:
     bits: int
 
 
-def tier_of(job: Job, bits: int) -> int:
+def tier_of(job: ModelJob, bits: int) -> int:
     """8-bit weights answer like 16-bit ones, 4-bit weights nearly (Kurtic et al., arXiv 2411.02355): the latter are a change
     unless they alone were asked for."""
     return CHANGED if bits == 4 and job.bits[0] > 4 else SAME
 
 
-def can_serve(job: Job, accelerator: Accelerator) -> bool:
+def can_serve(job: ModelJob, accelerator: Accelerator) -> bool:
     """Whether any program serves so many at once there: an engine, or for one user llama.cpp."""
     return engine_runs(accelerator) or job.load.users == 1
 
 
-def ranks_for(job: Job, accelerator: Accelerator) -> tuple[int, ...]:
+def ranks_for(job: ModelJob, accelerator: Accelerator) -> tuple[int, ...]:
     """Device counts of one replica that could hold the narrowest format allowed, fewest first."""
     return tuple(n for n in SPLITS if fitting_bits(job, accelerator, n) is not None)
 
 
-def fitting_bits(job: Job, accelerator: Accelerator, n: int) -> int | None:
+def fitting_bits(job: ModelJob, accelerator: Accelerator, n: int) -> int | None:
     """The widest format whose weights and one sequence's cache fit on ``n`` devices; None when none does."""
     return next((bits for bits in job.bits if any(m.fits for m in _memories(job, accelerator, bits, n))), None)
 
 
-def wider_fits(job: Job, accelerator: Accelerator, bits: int, n: int) -> bool:
+def wider_fits(job: ModelJob, accelerator: Accelerator, bits: int, n: int) -> bool:
     """Whether weights of twice ``bits`` would fit on the same ``n`` devices."""
     return 2 * bits in FORMAT_OF_BITS and any(m.fits for m in _memories(job, accelerator, 2 * bits, n))
 
 
-def least_short(job: Job, accelerator: Accelerator, n: int) -> TooLargeToServe:
+def least_short(job: ModelJob, accelerator: Accelerator, n: int) -> TooLargeToServe:
     """How much is missing on each of ``n`` devices in the narrowest format."""
     bits = job.bits[-1]
     short = [m.total - m.most for m in _memories(job, accelerator, bits, n)]
     return TooLargeToServe(min(short, default=0.0), bits)
 
 
-def _memories(job: Job, accelerator: Accelerator, bits: int, n: int) -> Iterator[ServingMemory]:
+def _memories(job: ModelJob, accelerator: Accelerator, bits: int, n: int) -> Iterator[ServingMemory]:
     """What each program that runs there needs on ``n`` devices: an engine, and for one user llama.cpp."""
     weights, users = FORMAT_OF_BITS[bits], max(job.load.users, 1)
     if engine_runs(accelerator):
@@ -102,14 +102,14 @@ def _memories(job: Job, accelerator: Accelerator, bits: int, n: int) -> Iterator
         yield llama_cpp_memory(job.arch, accelerator, local, n_devices=n, context=_context(job))
 
 
-def least_token_s(job: Job, accelerator: Accelerator, n: int) -> float:
+def least_token_s(job: ModelJob, accelerator: Accelerator, n: int) -> float:
     """No step is shorter: the weights of one token, in the narrowest format allowed, read once at the specified bandwidth."""
     weights = FORMAT_OF_BITS[job.bits[-1]]
     read = min(weight_bytes_read(job.arch, name) for name in (weights, FORMATS[weights].llama_cpp))
     return read / (n * accelerator.memory_bandwidth_bytes_per_s)
 
 
-def least_replicas(job: Job, accelerator: Accelerator, ranks: int) -> int:
+def least_replicas(job: ModelJob, accelerator: Accelerator, ranks: int) -> int:
     """No fewer carry the load: every peak reached, weights read once for a full batch."""
     rate = job.load.requests_per_s
     if rate is None:
@@ -123,18 +123,18 @@ def least_replicas(job: Job, accelerator: Accelerator, ranks: int) -> int:
     return max(1, math.ceil(rate * PEAK_OVER_MEAN * max(arithmetic, stream)))
 
 
-def most_sequences(job: Job, accelerator: Accelerator, ranks: int) -> float:
+def most_sequences(job: ModelJob, accelerator: Accelerator, ranks: int) -> float:
     """The most sequences whose cache fits beside the narrowest weights, up to the largest batch."""
     replica = _replica(job, accelerator, FORMAT_OF_BITS[job.bits[-1]], ranks)
     return min(max(replica.most_sequences(_context(job)), 1.0), float(replica.server().options.max_num_seqs or 1))
 
 
-def _replica(job: Job, accelerator: Accelerator, weights: str, ranks: int) -> EngineReplica:
+def _replica(job: ModelJob, accelerator: Accelerator, weights: str, ranks: int) -> EngineReplica:
     """A tensor group of the accelerator's usual system."""
     return EngineReplica(job.arch, default_system(accelerator), tensor_parallel(job.arch, weights, ranks))
 
 
-def serve_on(job: Job, cluster: Cluster, ranks: int) -> Service | TooLargeToServe:
+def serve_on(job: ModelJob, cluster: Cluster, ranks: int) -> Service | TooLargeToServe:
     """One replica on ``ranks`` devices of ``cluster`` in the widest format that fits and is fast enough.
 
     Raises UnpredictableError when no program's kernels can be predicted on the device, InputError for a split the model
@@ -164,7 +164,7 @@ def bits_of(replica: Replica) -> int:
     return next(b for b, name in FORMAT_OF_BITS.items() if replica.weights in (name, FORMATS[name].llama_cpp))
 
 
-def _under_load(job: Job, cluster: Cluster, ranks: int) -> Service | TooLargeToServe:
+def _under_load(job: ModelJob, cluster: Cluster, ranks: int) -> Service | TooLargeToServe:
     """Replicas of an engine that carry the peak of the requests."""
     slow: Service | None = None
     refusal: GpuwiseError | None = None
@@ -185,7 +185,7 @@ def _under_load(job: Job, cluster: Cluster, ranks: int) -> Service | TooLargeToS
     return slow or _refused(job, cluster, ranks, refusal)
 
 
-def _full_service(job: Job, replica: EngineReplica, bits: int) -> Service:
+def _full_service(job: ModelJob, replica: EngineReplica, bits: int) -> Service:
     """The replica at the largest rate whose answers come as fast as one wants to read."""
     load = job.load
     assert load.requests_per_s is not None
@@ -203,13 +203,13 @@ def _full_service(job: Job, replica: EngineReplica, bits: int) -> Service:
     )
 
 
-def _refused(job: Job, cluster: Cluster, ranks: int, error: GpuwiseError | None) -> TooLargeToServe:
+def _refused(job: ModelJob, cluster: Cluster, ranks: int, error: GpuwiseError | None) -> TooLargeToServe:
     if error is not None:
         raise error
     return least_short(job, cluster.accelerator, ranks)
 
 
-def _context(job: Job) -> int:
+def _context(job: ModelJob) -> int:
     """Tokens of cache of a sequence: what each user keeps, or a whole request of a load."""
     if job.load.users:
         return job.load.context

@@ -16,7 +16,7 @@ import numpy as np
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.pick.jobs import Job
+from gpuwise.pick.jobs import ModelJob
 from gpuwise.pick.outcomes import CHANGED, SAME
 from gpuwise.plan.changes.remedies import changed
 from gpuwise.plan.defaults import default_precision
@@ -84,7 +84,7 @@ FULL_BYTES, LIGHT_BYTES = 6.0, 4.0
 """Of a weight trained in full with the optimizer in host memory: 2 weight and 4 gradient, or both in 16 bits."""
 
 
-def fallbacks(job: Job) -> tuple[Fallback, ...]:
+def fallbacks(job: ModelJob) -> tuple[Fallback, ...]:
     """The job as asked, then what the job permits when that does not fit."""
     plain = Wishes(tokens=job.tokens, seq_len=job.seq_len, lora_targets=job.lora_targets)
     if job.method == "full":
@@ -97,21 +97,21 @@ def fallbacks(job: Job) -> tuple[Fallback, ...]:
     return (Fallback((), SAME, replace(plain, lora_rank=LORA_RANK, quantized_base=True), QUANTIZED_BYTES),)
 
 
-def possible_fallbacks(job: Job, accelerator: Accelerator, n: int) -> tuple[Fallback, ...]:
+def possible_fallbacks(job: ModelJob, accelerator: Accelerator, n: int) -> tuple[Fallback, ...]:
     """The fallbacks whose weights alone do not overflow ``n`` devices."""
     layers = _layer_parameters(job.arch)
     room = usable_bytes(accelerator) * n
     return tuple(r for r in fallbacks(job) if layers * r.least_bytes <= room)
 
 
-def least_short_bytes(job: Job, accelerator: Accelerator, n: int) -> TooLarge:
+def least_short_bytes(job: ModelJob, accelerator: Accelerator, n: int) -> TooLarge:
     """How far the weights alone overflow, when no fallback is possible."""
     layers = _layer_parameters(job.arch)
     least = min(r.least_bytes for r in fallbacks(job)) * layers / n
     return TooLarge(least - usable_bytes(accelerator), least)
 
 
-def least_time_s(job: Job, accelerator: Accelerator, n: int) -> float:
+def least_time_s(job: ModelJob, accelerator: Accelerator, n: int) -> float:
     """What no plan beats. Raises UnpredictableError when the accelerator has no rate to train with."""
     peak = accelerator.peak(default_precision(accelerator)[0])
     return job.flop / (n * peak * BEST_MFU)
@@ -122,7 +122,7 @@ STATE_BYTES = {"full": 16.0, "lora": 2.0, "qlora": QUANTIZED_BYTES}
 section 3.1); frozen weights have none of it."""
 
 
-def crowding(job: Job, accelerator: Accelerator, n: int) -> float:
+def crowding(job: ModelJob, accelerator: Accelerator, n: int) -> float:
     """How much slower than the bound ``n`` devices may be because they are full: 1 while the states leave a third free,
     4/3 (everything computed again) when they nearly fill it, up to 3 where they must go to the host. Only for the order
     in which hardware is predicted."""
@@ -170,7 +170,7 @@ def device_high(tuned: TrainingEstimate) -> float:
     return tuned.step_time_s.high / tuned.step_time_s.expected
 
 
-def train_on(job: Job, cluster: Cluster) -> Trained | TooLarge:
+def train_on(job: ModelJob, cluster: Cluster) -> Trained | TooLarge:
     """The job on ``cluster``, with the first fallback that fits with the probability asked for; with the first that is expected
     to where none does. Raises InputError and UnpredictableError."""
     smallest: TooLarge | None = None

@@ -9,8 +9,8 @@ from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.money.energy import energy
 from gpuwise.pick.candidates import (
+    Acquisition,
     LeftOut,
-    Way,
     cluster_of,
     counts_for,
     left_out,
@@ -20,7 +20,7 @@ from gpuwise.pick.candidates import (
 )
 from gpuwise.pick.forward import ForwardJob
 from gpuwise.pick.forward_tries import forward_tries
-from gpuwise.pick.jobs import Job
+from gpuwise.pick.jobs import ModelJob
 from gpuwise.pick.limits import Limits
 from gpuwise.pick.outcomes import TIGHT_SHARE, UNMEASURED, WIDER_BONUS, Outcome, friction, level, on_offer
 from gpuwise.pick.owning import Terms, bill, least_bill_usd, resale_share
@@ -49,18 +49,18 @@ LEAST_WEEK_H = 7.0
 """A plan without sessions that lends less than an hour a day answers calls; it runs no training."""
 MOST_SPLITS = 4
 """Splits of a copy looked at for one way, the smallest that hold it."""
-Predict = Callable[[Job, Cluster], Trained | TooLarge]
-Serve = Callable[[Job, Cluster, int], Service | TooLargeToServe]
+Predict = Callable[[ModelJob, Cluster], Trained | TooLarge]
+Serve = Callable[[ModelJob, Cluster, int], Service | TooLargeToServe]
 
 
 class Predictions:
     """Exact predictions, each made once however many ways lead to the same cluster."""
 
     def __init__(self) -> None:
-        self._trained: dict[tuple[Job, Cluster], Trained | TooLarge | InputError | UnpredictableError] = {}
-        self._served: dict[tuple[Job, Cluster, int], Service | TooLargeToServe | InputError | UnpredictableError] = {}
+        self._trained: dict[tuple[ModelJob, Cluster], Trained | TooLarge | InputError | UnpredictableError] = {}
+        self._served: dict[tuple[ModelJob, Cluster, int], Service | TooLargeToServe | InputError | UnpredictableError] = {}
 
-    def train(self, job: Job, cluster: Cluster) -> Trained | TooLarge:
+    def train(self, job: ModelJob, cluster: Cluster) -> Trained | TooLarge:
         """:func:`train_on`, remembered. Raises what it raises."""
         key = (job, cluster)
         if key not in self._trained:
@@ -73,7 +73,7 @@ class Predictions:
             raise got
         return got
 
-    def serve(self, job: Job, cluster: Cluster, ranks: int) -> Service | TooLargeToServe:
+    def serve(self, job: ModelJob, cluster: Cluster, ranks: int) -> Service | TooLargeToServe:
         """:func:`serve_on`, remembered. Raises what it raises."""
         key = (job, cluster, ranks)
         if key not in self._served:
@@ -88,7 +88,7 @@ class Predictions:
 
 
 def tries_of(
-    job: Job | ForwardJob, way: Way, limits: Limits, terms: Terms, known: Predictions
+    job: ModelJob | ForwardJob, way: Acquisition, limits: Limits, terms: Terms, known: Predictions
 ) -> Iterator[Try[Outcome] | LeftOut]:
     """The counts worth predicting, and why others are not."""
     if isinstance(job, ForwardJob):
@@ -96,7 +96,9 @@ def tries_of(
     return (_serving if job.serving else _training)(job, way, limits, terms, known)
 
 
-def _training(job: Job, way: Way, limits: Limits, terms: Terms, known: Predictions) -> Iterator[Try[Outcome] | LeftOut]:
+def _training(
+    job: ModelJob, way: Acquisition, limits: Limits, terms: Terms, known: Predictions
+) -> Iterator[Try[Outcome] | LeftOut]:
     accelerator, most_s = way.accelerator, time_limit_s(limits)
     for n in counts_for(way, limits):
         cluster = cluster_of(accelerator.id, n)
@@ -143,7 +145,7 @@ def _training(job: Job, way: Way, limits: Limits, terms: Terms, known: Predictio
         )
 
 
-def _few_do(job: Job, way: Way, n: int) -> bool:
+def _few_do(job: ModelJob, way: Acquisition, n: int) -> bool:
     """Whether half of ``n`` may do it within :data:`~gpuwise.plan.hardware.SHORTEST_S`, and a single one is left half free by the
     lightest fallback, so that more are not needed for memory."""
     if least_time_s(job, way.accelerator, 1) >= SHORTEST_S * n / 2:
@@ -153,7 +155,9 @@ def _few_do(job: Job, way: Way, n: int) -> bool:
     )
 
 
-def _runner(job: Job, way: Way, cluster: Cluster, terms: Terms, known: Predictions) -> Callable[[], Outcome | LeftOut]:
+def _runner(
+    job: ModelJob, way: Acquisition, cluster: Cluster, terms: Terms, known: Predictions
+) -> Callable[[], Outcome | LeftOut]:
     def run() -> Outcome | LeftOut:
         got = known.train(job, cluster)
         if isinstance(got, TooLarge):
@@ -165,7 +169,7 @@ def _runner(job: Job, way: Way, cluster: Cluster, terms: Terms, known: Predictio
     return run
 
 
-def unpromised(way: Way, busy_s: Estimate) -> LeftOut | None:
+def unpromised(way: Acquisition, busy_s: Estimate) -> LeftOut | None:
     """A notebook whose weekly hours nobody publishes is good for one session, no longer."""
     plan = way.notebook
     if plan is None:
@@ -183,7 +187,7 @@ def unpromised(way: Way, busy_s: Estimate) -> LeftOut | None:
     )
 
 
-def trained_outcome(job: Job, way: Way, cluster: Cluster, got: Trained, terms: Terms) -> Outcome:
+def trained_outcome(job: ModelJob, way: Acquisition, cluster: Cluster, got: Trained, terms: Terms) -> Outcome:
     """The job by this way, once its prediction is known."""
     e = got.estimate
     busy = whole_time(job.arch, cluster, e, job.tokens)
@@ -212,7 +216,9 @@ def trained_outcome(job: Job, way: Way, cluster: Cluster, got: Trained, terms: T
     )
 
 
-def _serving(job: Job, way: Way, limits: Limits, terms: Terms, known: Predictions) -> Iterator[Try[Outcome] | LeftOut]:
+def _serving(
+    job: ModelJob, way: Acquisition, limits: Limits, terms: Terms, known: Predictions
+) -> Iterator[Try[Outcome] | LeftOut]:
     accelerator = way.accelerator
     lent = way.notebook.hours_per_month if way.notebook is not None else None
     wanted = job.hours / (12 * job.years)
@@ -269,7 +275,7 @@ def _serving(job: Job, way: Way, limits: Limits, terms: Terms, known: Prediction
 
 
 def _server(
-    job: Job, way: Way, cluster: Cluster, ranks: int, limits: Limits, terms: Terms, known: Predictions
+    job: ModelJob, way: Acquisition, cluster: Cluster, ranks: int, limits: Limits, terms: Terms, known: Predictions
 ) -> Callable[[], Outcome | LeftOut]:
     def run() -> Outcome | LeftOut:
         got = known.serve(job, cluster, ranks)
@@ -295,7 +301,7 @@ def surely(speed: Estimate) -> float:
     return speed.low if speed.basis in UNMEASURED else speed.expected
 
 
-def served_outcome(job: Job, way: Way, cluster: Cluster, got: Service, terms: Terms, n: int) -> Outcome:
+def served_outcome(job: ModelJob, way: Acquisition, cluster: Cluster, got: Service, terms: Terms, n: int) -> Outcome:
     """The load by this way, once its prediction is known, on the ``n`` accelerators that have to be had for it."""
     hours = job.hours * HOUR_S
     whole = replace(cluster, n_accelerators=n)
@@ -332,13 +338,13 @@ def served_outcome(job: Job, way: Way, cluster: Cluster, got: Service, terms: Te
     )
 
 
-def _interrupted(way: Way, busy_s: Estimate) -> bool:
+def _interrupted(way: Acquisition, busy_s: Estimate) -> bool:
     """Whether a plan that promises nothing ends its sessions before the work is done."""
     plan = way.notebook
     return plan is not None and not plan.guaranteed and busy_s.expected > (plan.session_hours or 24.0) * HOUR_S
 
 
-def _notes(way: Way, n: int) -> tuple[str, ...]:
+def _notes(way: Acquisition, n: int) -> tuple[str, ...]:
     """What to be careful about in how it is had."""
     said: list[str] = []
     if way.rent is not None:
@@ -363,7 +369,7 @@ def _least_kwh(cluster: Cluster, seconds: float, limits: Limits) -> float:
     return float("inf") if used is None else used.kwh.expected
 
 
-def _least_pflop_usd(way: Way, n: int, flop_per_s: float, terms: Terms) -> float:
+def _least_pflop_usd(way: Acquisition, n: int, flop_per_s: float, terms: Terms) -> float:
     """No price of a PFLOP is lower: the hourly price, or the purchase over its life, at the rate of the bound."""
     if way.rent is not None:
         hourly = n * way.rent.expected

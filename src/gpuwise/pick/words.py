@@ -9,7 +9,7 @@ from gpuwise.facts.offers.offer import offers_for
 from gpuwise.facts.offers.purchases import month_or_year
 from gpuwise.pick.candidates import CODES, LeftOut
 from gpuwise.pick.forward import ForwardJob
-from gpuwise.pick.jobs import Job
+from gpuwise.pick.jobs import ModelJob
 from gpuwise.pick.limits import Limits
 from gpuwise.pick.outcomes import CHANGED, Outcome
 from gpuwise.pick.ranking import Ranking, T, alike, best_of
@@ -27,7 +27,7 @@ NAMED = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class LeftOutGroup:
     """Accelerators left out for one reason."""
 
     code: str
@@ -59,7 +59,7 @@ def how_words(o: Outcome) -> str:
     return f"{way.condition}, {format_usd(way.purchase.median)} each{when}{around}"
 
 
-def result_words(job: Job | ForwardJob, o: Outcome) -> str:
+def result_words(job: ModelJob | ForwardJob, o: Outcome) -> str:
     """``1.5 h for $0.52`` or ``35 tokens/s to each user for $312 a year``."""
     if not job.serving:
         return f"{format_duration(o.time_s.expected)} for {format_usd(o.cost_usd.expected)}"
@@ -70,7 +70,7 @@ def result_words(job: Job | ForwardJob, o: Outcome) -> str:
     return f"{rate} for {format_usd(o.cost_usd.expected)} over {job.hours:,.0f} hours"
 
 
-def verdict(job: Job | ForwardJob, limits: Limits, ranking: Ranking[Outcome]) -> tuple[str, ...]:
+def verdict(job: ModelJob | ForwardJob, limits: Limits, ranking: Ranking[Outcome]) -> tuple[str, ...]:
     """The answer in sentences, the best way first."""
     if not ranking.ranked:
         return (nothing(job, limits, ranking),)
@@ -94,7 +94,7 @@ def verdict(job: Job | ForwardJob, limits: Limits, ranking: Ranking[Outcome]) ->
     return tuple(said)
 
 
-def sentence(job: Job | ForwardJob, o: Outcome) -> str:
+def sentence(job: ModelJob | ForwardJob, o: Outcome) -> str:
     """``Rent 1x RTX 5090 ($0.39 a GPU-hour, from $0.36 at vast): 45 min for $0.29, with full recompute.``"""
     return f"{_verb(o)} {hardware(o)} ({how_words(o)}): {result_words(job, o)}{_with(o)}."
 
@@ -110,14 +110,14 @@ def _others(ranked: Sequence[Outcome], first: Outcome) -> list[Outcome]:
     return found
 
 
-def _short(job: Job | ForwardJob, limits: Limits, o: Outcome) -> str:
+def _short(job: ModelJob | ForwardJob, limits: Limits, o: Outcome) -> str:
     if limits.objective in ("time", "balance"):
         rate = job.rate_title.replace("tok/", "tokens/")
         return f"{format_number(o.tokens_per_s.expected)} {rate}" if job.serving else format_duration(o.time_s.expected)
     return format_usd(o.cost_usd.expected)
 
 
-def nothing(job: Job | ForwardJob, limits: Limits, ranking: Ranking[Outcome]) -> str:
+def nothing(job: ModelJob | ForwardJob, limits: Limits, ranking: Ranking[Outcome]) -> str:
     """Why there is no answer, with the nearest miss."""
     nearest = max(ranking.left_out, key=lambda out: (out.progress, -out.short), default=None)
     if nearest is None:
@@ -128,7 +128,7 @@ def nothing(job: Job | ForwardJob, limits: Limits, ranking: Ranking[Outcome]) ->
     )
 
 
-def default_words(job: Job | ForwardJob, limits: Limits) -> str:
+def default_words(job: ModelJob | ForwardJob, limits: Limits) -> str:
     """How the ranking is ordered, in words."""
     first = (
         "the job as asked comes before the job with a change, full software before partial, what surely fits, at prices of "
@@ -152,7 +152,7 @@ def default_words(job: Job | ForwardJob, limits: Limits) -> str:
     return f"the cheapest{within}; {first}"
 
 
-def groups(ranking: Ranking[T]) -> tuple[Group, ...]:
+def groups(ranking: Ranking[T]) -> tuple[LeftOutGroup, ...]:
     """The accelerators of which no way is ranked, by the reason of the way that came furthest."""
     have = {o.way.accelerator.id for o in ranking.ranked}
     furthest: dict[str, LeftOut] = {}
@@ -161,11 +161,11 @@ def groups(ranking: Ranking[T]) -> tuple[Group, ...]:
         known = furthest.get(name)
         if name not in have and (known is None or (out.progress, -out.short) > (known.progress, -known.short)):
             furthest[name] = out
-    found: list[Group] = []
+    found: list[LeftOutGroup] = []
     for code, (_, heading) in sorted(CODES.items(), key=lambda item: -item[1][0]):
         mine = [o for o in furthest.values() if o.code == code]
         if mine:
-            found.append(Group(code, heading, len(mine), tuple((o.way.accelerator.name, o.why) for o in _notable(mine))))
+            found.append(LeftOutGroup(code, heading, len(mine), tuple((o.way.accelerator.name, o.why) for o in _notable(mine))))
     return tuple(found)
 
 

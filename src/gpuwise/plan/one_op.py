@@ -41,7 +41,7 @@ _LATENCY_SHARE = 0.35
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class OperationWork:
     """The operation itself: ``flop`` (OP for integers) and the ``bytes`` that must be read and written once."""
 
     kind: str
@@ -57,7 +57,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class OperationTime:
     """The operation on one device, or over one path of it."""
 
     device: str
@@ -85,9 +85,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    work: Work
-    rows: tuple[Row, ...]
-    against: Row | None
+    work: OperationWork
+    rows: tuple[OperationTime, ...]
+    against: OperationTime | None
 
 
 def find_target(text: str) -> Target:
@@ -135,7 +135,7 @@ def matmul(m: int, n: int, k: int, dtype: str, on: Sequence[Target], against: Cp
     kernel = "fp8_gemm" if name == "fp8" else name
     form = IMPLEMENTATIONS[kernel].form
     moved = float(batch) * (float(m) * k * form.a + float(k) * n * form.b + float(m) * n * form.c)
-    work = Work("matmul", f"{_times(batch)}{m:,} x {k:,} by {k:,} x {n:,}", name, 2.0 * batch * m * n * k, moved)
+    work = OperationWork("matmul", f"{_times(batch)}{m:,} x {k:,} by {k:,} x {n:,}", name, 2.0 * batch * m * n * k, moved)
 
     def gpu(a: Accelerator) -> tuple[KernelTime, float]:
         return single.matmul(a, name, m, n, k, batch), a.peak(math_dtype(a, kernel))
@@ -176,13 +176,13 @@ def attention(
     def cpu(c: Cpu) -> processor.CpuTime:
         return processor.attention_time(c, name, batch, heads, seq, head_dim, causal=causal)
 
-    return _answer(Work("attention", text, name, flop, moved), on, against, gpu, cpu)
+    return _answer(OperationWork("attention", text, name, flop, moved), on, against, gpu, cpu)
 
 
 def stream(size: float, on: Sequence[Target], against: Cpu | None = None) -> Answer:
     """Reading ``size`` bytes from a device's own memory and writing as many. Raises as :func:`matmul`."""
     _check_sizes(size=size)
-    work = Work("stream", "read and write", "bytes", 0.0, 2.0 * size)
+    work = OperationWork("stream", "read and write", "bytes", 0.0, 2.0 * size)
 
     def gpu(a: Accelerator) -> tuple[KernelTime, float]:
         return single.stream(a, size, size), a.memory_bandwidth_bytes_per_s
@@ -201,13 +201,13 @@ def copy(size: float, on: Sequence[Target], against: Cpu | None = None) -> Answe
     _check_sizes(size=size)
     singles = [Cluster(t.system, 1) if isinstance(t, Cluster) else t for t in on]
     inside = stream(size, singles, against)
-    rows: list[Row] = []
+    rows: list[OperationTime] = []
     for target, row in zip(on, inside.rows, strict=True):
         rows.append(replace(row, path="own memory"))
         if isinstance(target, Cluster):
             rows += _links(target, size)
     against_row = inside.against and replace(inside.against, path="own memory")
-    return Answer(Work("copy", "copy", "bytes", 0.0, size), tuple(rows), against_row)
+    return Answer(OperationWork("copy", "copy", "bytes", 0.0, size), tuple(rows), against_row)
 
 
 def allreduce(size: float, on: Sequence[Target]) -> Answer:
@@ -217,7 +217,7 @@ def allreduce(size: float, on: Sequence[Target]) -> Answer:
     Raises InputError for a single device or a processor, and as :func:`matmul`.
     """
     _check_sizes(size=size)
-    rows: list[Row] = []
+    rows: list[OperationTime] = []
     for target in on:
         if isinstance(target, Cpu) or target.n_accelerators < 2:
             name = target.name if isinstance(target, Cpu) else target.accelerator.name
@@ -235,22 +235,22 @@ def allreduce(size: float, on: Sequence[Target]) -> Answer:
             crossed = system.network_bytes_per_s * local * ((n - 1) / n) / ((hosts - 1) / hosts)
             peak, path = min(peak, crossed), f"{system.network_kind}, {hosts} hosts"
         bound = "latency" if bus < _LATENCY_SHARE * peak else "link"
-        rows.append(Row(target.label, target.accelerator.id, "gpu", path, estimate, None, bus, peak, bound))
-    return Answer(Work("allreduce", "all-reduce", "bytes", 0.0, size), tuple(rows), None)
+        rows.append(OperationTime(target.label, target.accelerator.id, "gpu", path, estimate, None, bus, peak, bound))
+    return Answer(OperationWork("allreduce", "all-reduce", "bytes", 0.0, size), tuple(rows), None)
 
 
 # --- from times to rows ---
 
 
 def _answer(
-    work: Work,
+    work: OperationWork,
     on: Sequence[Target],
     against: Cpu | None,
     gpu: Callable[[Accelerator], tuple[KernelTime, float]],
     cpu: Callable[[Cpu], processor.CpuTime],
 ) -> Answer:
     base = None if against is None else _cpu_row(work, against, cpu(against))
-    rows: list[Row] = []
+    rows: list[OperationTime] = []
     for target in on:
         if isinstance(target, Cpu):
             row = _cpu_row(work, target, cpu(target))
@@ -266,7 +266,7 @@ def _answer(
     return Answer(work, tuple(rows), base)
 
 
-def _gpu_row(work: Work, a: Accelerator, time: Estimate, peak: float) -> Row:
+def _gpu_row(work: OperationWork, a: Accelerator, time: Estimate, peak: float) -> OperationTime:
     memory = work.bytes / a.memory_bandwidth_bytes_per_s
     compute = work.flop / peak if work.flop else 0.0
     bound = "compute" if compute >= memory else "memory"
@@ -278,16 +278,16 @@ def _gpu_row(work: Work, a: Accelerator, time: Estimate, peak: float) -> Row:
     elif max(compute, memory) < _LATENCY_SHARE * time.expected:
         bound = "latency"
     flop_rate = work.flop / time.expected if work.flop else None
-    return Row(a.name, a.id, "gpu", "", time, flop_rate, work.bytes / time.expected, peak, bound, tuple(notes))
+    return OperationTime(a.name, a.id, "gpu", "", time, flop_rate, work.bytes / time.expected, peak, bound, tuple(notes))
 
 
-def _cpu_row(work: Work, c: Cpu, time: processor.CpuTime) -> Row:
+def _cpu_row(work: OperationWork, c: Cpu, time: processor.CpuTime) -> OperationTime:
     notes: list[str] = []
     if work.flop and time.dtype != work.dtype:
         notes.append(f"no {work.dtype} instructions: computed in {time.dtype}")
     seconds = time.time_s.expected
     if work.flop:
-        return Row(
+        return OperationTime(
             c.name,
             c.id,
             "cpu",
@@ -300,19 +300,19 @@ def _cpu_row(work: Work, c: Cpu, time: processor.CpuTime) -> Row:
             tuple(notes),
         )
     rate, peak = work.bytes / seconds, c.memory_bandwidth_bytes_per_s
-    return Row(c.name, c.id, "cpu", "", time.time_s, None, rate, peak, time.bound)
+    return OperationTime(c.name, c.id, "cpu", "", time.time_s, None, rate, peak, time.bound)
 
 
-def _links(target: Cluster, size: float) -> list[Row]:
+def _links(target: Cluster, size: float) -> list[OperationTime]:
     """Host to device, device to host, device to device, as far as the catalogue knows them."""
     a = target.accelerator
-    rows: list[Row] = []
+    rows: list[OperationTime] = []
 
     def add(path: str, time: KernelTime, peak: float) -> None:
         estimate = _estimate(time)
         rate = size / estimate.expected
         bound = "latency" if rate < _LATENCY_SHARE * peak else "link"
-        rows.append(Row(a.name, a.id, "gpu", path, estimate, None, rate, peak, bound))
+        rows.append(OperationTime(a.name, a.id, "gpu", path, estimate, None, rate, peak, bound))
 
     if a.pcie_bytes_per_s is not None and not a.unified_memory:
         for path, direction in (("host to GPU", "h2d"), ("GPU to host", "d2h")):
@@ -360,9 +360,9 @@ __all__ = [
     "ATTENTION_DTYPES",
     "DTYPES",
     "Answer",
-    "Row",
+    "OperationTime",
+    "OperationWork",
     "Target",
-    "Work",
     "allreduce",
     "attention",
     "copy",

@@ -110,15 +110,15 @@ def run_document(run: Run) -> dict[str, Any]:
 
 def record_from(document: Any, where: str) -> Record:
     """The record of one JSON object. Raises DataError on a field that is unknown, missing or of the wrong kind."""
-    given = dict(cast("dict[str, Any]", document)) if isinstance(document, dict) else {}
-    inside: Any = given.pop("run", None)
+    values = dict(cast("dict[str, Any]", document)) if isinstance(document, dict) else {}
+    inside: Any = values.pop("run", None)
     if not isinstance(inside, dict):
         raise DataError(f"{where}: not a record with its run", hint="`gpuwise bench export` writes what can be read here")
     inside = cast("dict[str, Any]", inside)
-    for what, have, known in (("record", given, COLUMNS), ("run", inside, tuple(f.name for f in fields(Run)))):
-        if unknown := sorted(set(have) - set(known)):
+    for what, have, columns in (("record", values, COLUMNS), ("run", inside, tuple(f.name for f in fields(Run)))):
+        if unknown := sorted(set(have) - set(columns)):
             raise DataError(f"{where}: a {what} has no {unknown[0]!r}", hint="was it written by a newer gpuwise?")
-    for have, names in ((given, MAPPINGS), (inside, ("machine", "software"))):
+    for have, names in ((values, MAPPINGS), (inside, ("machine", "software"))):
         for name in names:
             if not isinstance(have.get(name, {}), dict):
                 raise DataError(f"{where}: {name} is not an object", hint="names to values")
@@ -127,6 +127,6 @@ def record_from(document: Any, where: str) -> Record:
     if isinstance(inside.get("at_s"), bool) or not isinstance(inside.get("at_s"), int | float):
         raise DataError(f"{where}: the run has no time", hint="`at_s` is in seconds")
     try:
-        return check_record(Record(**given, run=Run(**inside)), where)
+        return check_record(Record(**values, run=Run(**inside)), where)
     except TypeError as error:
         raise DataError(f"{where}: {str(error).partition(') ')[2] or error}", hint="a field is missing") from None

@@ -97,7 +97,7 @@ class Records:
         limit: int | None = None,
     ) -> list[Record]:
         """The records that have every field given, oldest first; with ``limit`` the newest so many."""
-        wanted = {
+        conditions = {
             "records.measurement": measurement,
             "records.family": family,
             "records.accelerator": accelerator,
@@ -105,8 +105,8 @@ class Records:
             "runs.machine_id": machine_id,
             "runs.id": run,
         }
-        parts = [f"{column} = ?" for column, value in wanted.items() if value is not None]
-        values: list[Any] = [value for value in wanted.values() if value is not None]
+        parts = [f"{column} = ?" for column, value in conditions.items() if value is not None]
+        values: list[Any] = [value for value in conditions.values() if value is not None]
         if since_s is not None:
             parts.append("records.at_s >= ?")
             values.append(since_s)
@@ -118,14 +118,14 @@ class Records:
             rows = self._connection.execute(text, values).fetchall()
             return [_record(row) for row in reversed(rows)]
 
-    def export_lines(self, **wanted: Any) -> Iterator[str]:
+    def export_lines(self, **conditions: Any) -> Iterator[str]:
         """One JSON object a record, without line end; takes what :meth:`query` takes."""
-        for record in self.query(**wanted):
+        for record in self.query(**conditions):
             yield json.dumps(record_document(record), allow_nan=False, separators=(",", ":"))
 
     def import_lines(self, lines: Iterable[str], name: str = "import") -> int:
         """Add the records of JSON lines, all or none; those already here stay as they are. Returns how many are new."""
-        read: list[Record] = []
+        imported: list[Record] = []
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
@@ -133,15 +133,15 @@ class Records:
                 document = json.loads(line)
             except (ValueError, RecursionError):
                 raise DataError(f"{name}:{number} is no JSON", hint="one object a line, as an export writes it") from None
-            read.append(record_from(document, f"{name}:{number}"))
+            imported.append(record_from(document, f"{name}:{number}"))
         with _as_data_error(self.path):
             self._connection.execute("BEGIN IMMEDIATE")
             try:
-                for record in read:
+                for record in imported:
                     assert record.run is not None
                     self.start(record.run)
                 at_runs = self._connection.total_changes
-                for record in read:
+                for record in imported:
                     assert record.run is not None
                     self.add(record.run, record)
                 new = self._connection.total_changes - at_runs

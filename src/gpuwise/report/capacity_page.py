@@ -44,8 +44,11 @@ def capacity_page(answer: Capacity, sentences: list[str]) -> str:
     if served is not None:
         body += [heading("Start a copy"), _commands([served.start]), heading("Prove it"), _commands(list(served.tests))]
     source = answer.load.source
-    said = [source.source] if isinstance(source, Workload) and source.source != "given" else []
-    body += [heading("What it stands on"), notes([*said, *answer.notes, "latencies are simulated; intervals are of 80 %"])]
+    workload_source = [source.source] if isinstance(source, Workload) and source.source != "given" else []
+    body += [
+        heading("What it stands on"),
+        notes([*workload_source, *answer.notes, "latencies are simulated; intervals are of 80 %"]),
+    ]
     return page(
         f"{answer.arch.name} on {answer.label}",
         f"{answer.load.title}, simulated by gpuwise on {answer.today.isoformat()}.",

@@ -13,7 +13,7 @@ import numpy as np
 from gpuwise.errors import UnpredictableError
 from gpuwise.pick.compare.comparison import Comparison
 from gpuwise.pick.compare.facts import RATES, WORK_DTYPE, dtype_of
-from gpuwise.pick.compare.rows import Row, find_row, say
+from gpuwise.pick.compare.rows import FigureRow, find_row, say
 from gpuwise.pick.compare.words import names_of
 from gpuwise.pick.roofline import Roofline, roofline, with_points
 from gpuwise.report.figures import (
@@ -86,22 +86,22 @@ def common_dtype(comparison: Comparison) -> str | None:
     return None
 
 
-def radar_axes(comparison: Comparison) -> list[tuple[str, Row, tuple[float, ...]]]:
+def radar_axes(comparison: Comparison) -> list[tuple[str, FigureRow, tuple[float, ...]]]:
     """(label, row, value of each column as a share of the best one) of every axis that all columns have."""
-    found: list[tuple[str, Row, tuple[float, ...]]] = []
+    axes: list[tuple[str, FigureRow, tuple[float, ...]]] = []
     for label, key in RADAR:
         row = _radar_row(comparison, key)
         values = [] if row is None else [c.value for c in row.cells]
         if row is None or not values or any(v is None or v <= 0 for v in values):
             continue
-        known = [v for v in values if v is not None]
+        present = [v for v in values if v is not None]
         higher = row.better == "higher"
-        top = max(known) if higher else min(known)
-        found.append((label, row, tuple(v / top if higher else top / v for v in known)))
-    return found
+        top = max(present) if higher else min(present)
+        axes.append((label, row, tuple(v / top if higher else top / v for v in present)))
+    return axes
 
 
-def _radar_row(comparison: Comparison, key: str) -> Row | None:
+def _radar_row(comparison: Comparison, key: str) -> FigureRow | None:
     if key == "train":  # the last way is the one most columns can do
         return next((r for r in reversed([find_row(comparison.rows, k) for k in WORK_ROWS[:4]]) if r is not None), None)
     return find_row(comparison.rows, key.format(dtype=common_dtype(comparison) or WORK_DTYPE))
@@ -197,7 +197,7 @@ def _bars(comparison: Comparison) -> list[Drawing]:
     ]
 
 
-def _bar_figure(comparison: Comparison, key: str, title: str, rows: Sequence[Row], what: str) -> list[Drawing]:
+def _bar_figure(comparison: Comparison, key: str, title: str, rows: Sequence[FigureRow], what: str) -> list[Drawing]:
     rows = [r for r in rows if sum(c.value is not None for c in r.cells) > 0]
     if not rows:
         return []
@@ -209,16 +209,16 @@ def _bar_figure(comparison: Comparison, key: str, title: str, rows: Sequence[Row
             _bar_panel(ax, row, names, find_row(comparison.rows, _PEAK_OF.get(row.key, "")))
         margins(figure, left=room_for(names), right=0.05, top=GAP, bottom=0.1, gap=GAP)
 
-    said = "; ".join(
+    caption = "; ".join(
         f"{r.title}: "
         + ", ".join(f"{n} {say(r.unit, c.value)}" for n, c in zip(names, r.cells, strict=True) if c.value is not None)
         for r in rows
     )
     height = 0.1 + sum(GAP + 0.22 * len(names) for _ in rows)
-    return [draw(key, title, f"{what}.", height, paint, f"{said}.")]
+    return [draw(key, title, f"{what}.", height, paint, f"{caption}.")]
 
 
-def _bar_panel(ax: Axes, row: Row, names: Sequence[str], peak: Row | None) -> None:
+def _bar_panel(ax: Axes, row: FigureRow, names: Sequence[str], peak: FigureRow | None) -> None:
     """One row as horizontal bars, best at its own scale."""
     values = [0.0 if c.value is None else c.value for c in row.cells]
     ends = [max(v, c.high or 0.0) for v, c in zip(values, row.cells, strict=True)]
@@ -367,7 +367,7 @@ def _one_roofline(number: int, line: Roofline) -> Drawing:
         _log_axes(ax, *_limits([line]))
         margins(figure, bottom=0.48 + legend_below(figure, ax))
 
-    said = "; ".join(f"{p.name} {p.phase} {p.intensity:,.0f} FLOP/B at {say('FLOP/s', p.flop_per_s)}" for p in line.points)
+    caption = "; ".join(f"{p.name} {p.phase} {p.intensity:,.0f} FLOP/B at {say('FLOP/s', p.flop_per_s)}" for p in line.points)
     return draw(
         f"roofline-{number}",
         f"{line.accelerator}: where {line.points_of.split(',')[0]} runs",
@@ -375,5 +375,5 @@ def _one_roofline(number: int, line: Roofline) -> Drawing:
         "a decode step's products over more and more sequences.",
         4.3,
         paint,
-        f"{said}.",
+        f"{caption}.",
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gpuwise.facts.hardware.accelerators import sources
 from gpuwise.pick.compare.comparison import Comparison
-from gpuwise.pick.compare.rows import Cell, Row, say, say_span
+from gpuwise.pick.compare.rows import Cell, FigureRow, say, say_span
 from gpuwise.pick.compare.words import names_of
 from gpuwise.report.compare_figures import comparison_drawings
 from gpuwise.report.figures import stand_alone
@@ -42,12 +42,12 @@ def compare_page(comparison: Comparison) -> str:
     """The page as HTML."""
     names = names_of(comparison.subjects)
     numbers = _numbers(comparison)
-    known = sources()
+    by_key = sources()
     rows: list[TableRow] = []
     for section in comparison.sections:
         rows.append(TableRow(section, group=True))
         rows += [_row(r, numbers) for r in comparison.rows if r.section == section]
-    items = [(f"{known[k].title} ({known[k].kind})", known[k].url) for k in numbers]
+    items = [(f"{by_key[k].title} ({by_key[k].kind})", by_key[k].url) for k in numbers]
     marks = (
         "Green: the best of its row. ~: weak, that is not from the vendor, inferred, old, or predicted from specifications "
         "alone. Dense rates with FP32 accumulation; links in one direction; ranges are 80 % intervals, of prices the "
@@ -76,19 +76,19 @@ def _lead(comparison: Comparison) -> str:
 
 def _numbers(comparison: Comparison) -> dict[str, int]:
     """Keys of the sources that are cited, numbered from 1 in order of first use."""
-    known = sources()
-    found: dict[str, int] = {}
+    by_key = sources()
+    numbers: dict[str, int] = {}
     for key in (c.source for r in comparison.rows for c in r.cells):
-        if key in known:
-            found.setdefault(key, len(found) + 1)
-    return found
+        if key in by_key:
+            numbers.setdefault(key, len(numbers) + 1)
+    return numbers
 
 
-def _row(row: Row, numbers: dict[str, int]) -> TableRow:
+def _row(row: FigureRow, numbers: dict[str, int]) -> TableRow:
     return TableRow(row.title, [_cell(row, i, numbers) for i in range(len(row.cells))])
 
 
-def _cell(row: Row, i: int, numbers: dict[str, int]) -> TableCell:
+def _cell(row: FigureRow, i: int, numbers: dict[str, int]) -> TableCell:
     cell, ratio = row.cells[i], row.ratios[i]
     if cell.value is None:
         return TableCell(_citation(cell.words or "-", cell, numbers), mark="" if not row.unit else "words" if cell.words else "")

@@ -124,14 +124,14 @@ def _over_time(result: RentOrOwn) -> Drawing:
         margins(figure, bottom=0.48 + legend_below(figure, ax, 1), left=0.66)
 
     if even is None:
-        said = "Owning does not pay for itself out of the rent it saves in half of the scenarios."
+        caption = "Owning does not pay for itself out of the rent it saves in half of the scenarios."
     else:
-        said = f"Owning has paid for itself after {even.expected:.0f} months (80 %: {even.low:.0f} to {even.high:.0f})."
+        caption = f"Owning has paid for itself after {even.expected:.0f} months (80 %: {even.low:.0f} to {even.high:.0f})."
     ends = "; ".join(f"{o.label} {dollars(float(o.cumulative_usd[1, -1]))}" for o in options)
     return draw(
         "over-time",
         "Money spent by month",
-        f"{said} Bands hold 80 % of the scenarios; resale is left out.",
+        f"{caption} Bands hold 80 % of the scenarios; resale is left out.",
         4.2,
         paint,
         f"Spent in the end: {ends}.",
@@ -175,13 +175,13 @@ def _by_hours(result: RentOrOwn) -> Drawing:
 
     hours = even.hours_per_month
     if hours is None:
-        said = "A month has too few hours for owning to be the cheaper way in half of the scenarios."
+        caption = "A month has too few hours for owning to be the cheaper way in half of the scenarios."
     else:
-        said = (
+        caption = (
             f"Owning is the cheaper way above {hours.expected:,.0f} hours a month and GPU (80 %: {hours.low:,.0f} to "
             f"{hours.high:,.0f}), resale counted. The strip below is the winner; grey is undecided."
         )
-    return draw("by-hours", "Where renting and owning win", said, 3.7, paint)
+    return draw("by-hours", "Where renting and owning win", caption, 3.7, paint)
 
 
 def _breakdown(result: RentOrOwn) -> Drawing:
@@ -218,7 +218,7 @@ def _breakdown(result: RentOrOwn) -> Drawing:
         _dollar_axis(ax.xaxis)
         margins(figure, left=room_for(names), bottom=0.35 + legend_below(figure, ax, 4))
 
-    said = "; ".join(
+    caption = "; ".join(
         f"{o.label}: "
         + ", ".join(f"{k} {dollars(v)}" for k, v in o.parts_usd.items() if v)
         + f", in all {dollars(o.total_usd.expected)}"
@@ -231,7 +231,7 @@ def _breakdown(result: RentOrOwn) -> Drawing:
         "resale counts against the rest.",
         1.5 + 0.34 * len(names),
         paint,
-        f"{said}.",
+        f"{caption}.",
     )
 
 
@@ -272,7 +272,7 @@ def _tornado(result: RentOrOwn) -> Drawing:
         ax.set_xlabel("own less rent: left of the line owning is cheaper")
         margins(figure, left=room_for([line for n in names for line in _wrapped(n).split("\n")]), bottom=0.5)
 
-    said = "; ".join(
+    caption = "; ".join(
         f"{b.label} from {_amount(b.low, b.unit)} to {_amount(b.high, b.unit)}: {dollars(b.usd_at_low)} to "
         f"{dollars(b.usd_at_high)}, {100 * b.variance_share:.0f} % of the variance"
         for b in bars
@@ -286,7 +286,7 @@ def _tornado(result: RentOrOwn) -> Drawing:
         f"middle.{words}",
         0.75 + 0.34 * max(len(bars), 1),
         paint,
-        f"{said}.",
+        f"{caption}.",
     )
 
 

@@ -76,7 +76,7 @@ def _rent_or_own_page(r: RentOrOwn, title: str) -> str:
 def rent_or_own_words(r: RentOrOwn) -> list[str]:
     """The answer in sentences, from the figures."""
     best, even = r.best, r.break_even
-    said = [
+    sentences = [
         f"Cheapest on average: {best.label}, {_usd(best.total_usd)} over {r.horizon_months} months or "
         f"{format_usd(best.usd_per_gpu_hour.expected)} a GPU-hour; it wins in {100 * best.cheapest_share:.0f} % of the "
         "scenarios.",
@@ -84,14 +84,16 @@ def rent_or_own_words(r: RentOrOwn) -> list[str]:
         f"{_usd(r.own_minus_rent_usd)}.",
     ]
     if even.months is not None:
-        said.append(f"Against renting on demand it has paid for itself after {_span(even.months)} months.")
+        sentences.append(f"Against renting on demand it has paid for itself after {_span(even.months)} months.")
     else:
-        said.append(f"Against renting on demand it does not pay for itself in {100 * even.months_never:.0f} % of the scenarios.")
+        sentences.append(
+            f"Against renting on demand it does not pay for itself in {100 * even.months_never:.0f} % of the scenarios."
+        )
     if even.hours_per_month is not None:
-        said.append(f"Owning is the cheaper way from {_span(even.hours_per_month)} delivered hours a month and GPU on.")
+        sentences.append(f"Owning is the cheaper way from {_span(even.hours_per_month)} delivered hours a month and GPU on.")
     if r.bars:
-        said.append(f"Most hangs on {' and '.join(b.label for b in r.bars[:2])}.")
-    return said
+        sentences.append(f"Most hangs on {' and '.join(b.label for b in r.bars[:2])}.")
+    return sentences
 
 
 def _option_row(o: Option) -> TableRow:
@@ -137,21 +139,21 @@ def _run_page(c: RunCost, title: str) -> str:
 
 def run_words(c: RunCost) -> list[str]:
     """The bill in sentences, from the figures."""
-    said = [
+    sentences = [
         f"It costs {_usd(c.total_usd)} and takes {format_duration(c.wall_s.expected)} of paid time, {100 * c.effective:.0f} % of "
         "which is training.",
         f"About {c.stops.stops.expected:,.2g} stops are to be expected; a checkpoint every "
         f"{format_duration(c.stops.interval_s)} is best, and both take {100 * c.stops.overhead:.1f} % of the work.",
     ]
     if c.kwh is not None and c.power is not None:
-        said.append(
+        sentences.append(
             f"At work it draws {c.power.total_w.expected / KILO:,.3g} kW on average, {c.kwh.expected:,.0f} kWh in all; the "
             f"accelerators' labels add up to {c.power.design_w / KILO:,.3g} kW."
         )
     total = c.carbon.total_kg
     if total is not None:
-        said.append(f"That is {total.expected / KILO:,.3g} t of CO2 equivalent, making the machines included.")
-    return said
+        sentences.append(f"That is {total.expected / KILO:,.3g} t of CO2 equivalent, making the machines included.")
+    return sentences
 
 
 def _line_row(line: Line) -> TableRow:

@@ -18,12 +18,12 @@ def check_target(path: Path | None, suffixes: Sequence[str]) -> None:
     when it holds figures and matplotlib is not installed; None is no target."""
     if path is None:
         return
-    wanted = " or ".join(suffixes)
+    suffixes_text = " or ".join(suffixes)
     if path.is_dir():
         raise InputError(f"{path} is a directory", hint=f"name a file in it, for example {path / ('report' + suffixes[0])}")
     if path.suffix.lower() not in suffixes:
         what = f"{path.suffix!r} is" if path.suffix else f"{path} has no suffix: it is"
-        raise InputError(f"{what} not a kind of file this writes", hint=f"end the name in {wanted}")
+        raise InputError(f"{what} not a kind of file this writes", hint=f"end the name in {suffixes_text}")
     if not path.parent.is_dir():
         raise InputError(f"{path.parent} is not a directory", hint="make it first")
     if path.suffix.lower() in (*PAGE_SUFFIXES, *FIGURE_SUFFIXES):

@@ -56,19 +56,23 @@ def timeline_page(timeline: MemoryTimeline) -> str:
 
 def timeline_words(timeline: MemoryTimeline) -> list[str]:
     """The answer in sentences."""
-    peak, said = timeline.peak, list[str]()
+    peak, sentences = timeline.peak, list[str]()
     at = f", at {peak.words}" if peak.words else ""
-    said.append(f"Most in use: {format_bytes(peak.requested_bytes)}{at}.")
+    sentences.append(f"Most in use: {format_bytes(peak.requested_bytes)}{at}.")
     reserved = timeline.reserved_bytes
     if reserved is not None and reserved.size:
         most = int(reserved.max())
-        said.append(f"The allocator reserves {format_bytes(most)}: {_more(most, peak.requested_bytes)} for rounding and gaps.")
+        sentences.append(
+            f"The allocator reserves {format_bytes(most)}: {_more(most, peak.requested_bytes)} for rounding and gaps."
+        )
     if timeline.oom_row is not None:
-        said.append("The device runs out of memory before the end; what follows is what it would have needed.")
+        sentences.append("The device runs out of memory before the end; what follows is what it would have needed.")
     elif timeline.capacity_bytes is not None and reserved is not None:
-        left = timeline.capacity_bytes - int(reserved.max(initial=0))
-        said.append(f"Of {format_bytes(timeline.capacity_bytes)} open to the process, {format_bytes(max(left, 0))} stay free.")
-    return said
+        free_bytes = timeline.capacity_bytes - int(reserved.max(initial=0))
+        sentences.append(
+            f"Of {format_bytes(timeline.capacity_bytes)} open to the process, {format_bytes(max(free_bytes, 0))} stay free."
+        )
+    return sentences
 
 
 def _more(most: int, used: int) -> str:
@@ -104,7 +108,7 @@ def timeline_drawing(timeline: MemoryTimeline) -> Drawing:
     count = len(timeline.categories) + 1
     long = max((len(c) for c in timeline.categories), default=0) > 24
     height = 3.5 + 0.178 * (count if long else -(-count // 3))
-    said = "; ".join(
+    caption = "; ".join(
         f"{name} {format_bytes(float(timeline.bytes_by_category[i, timeline.peak.row]))}"
         for i, name in enumerate(timeline.categories)
     )
@@ -114,7 +118,7 @@ def timeline_drawing(timeline: MemoryTimeline) -> Drawing:
         " ".join(timeline_words(timeline)),
         height,
         paint,
-        f"At the peak: {said}.",
+        f"At the peak: {caption}.",
     )
 
 

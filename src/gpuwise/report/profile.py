@@ -130,12 +130,12 @@ def _parts_drawing(profile: Profile) -> Drawing:
         ax.grid(visible=False, axis="y")
         margins(figure, left=room_for(names or [""]) + 0.15, top=0.1)
 
-    said = "; ".join(f"{name} {format_duration(s)}" for name, s in shown)
+    parts_text = "; ".join(f"{name} {format_duration(s)}" for name, s in shown)
     caption = (
         f"Parts add up to the step of {format_duration(profile.split.wall_s)}; the device is busy "
         f"{100 * profile.split.busy_share:.0f} % of it."
     )
-    return draw("step-parts", "The step in parts", caption, 0.75 + 0.26 * max(len(shown), 1), paint, said)
+    return draw("step-parts", "The step in parts", caption, 0.75 + 0.26 * max(len(shown), 1), paint, parts_text)
 
 
 def _timeline_drawing(profile: Profile) -> Drawing | None:
@@ -147,8 +147,8 @@ def _timeline_drawing(profile: Profile) -> Drawing | None:
     window = data.steps.windows[int(np.argsort(lengths)[len(lengths) // 2])]
     wide = float(window[1] - window[0])
     lanes: dict[str, Floats] = {}
-    for name, own in data.traced.layers:
-        inside = intersection(own, window.reshape(1, 2)) if len(own) else NO_SPANS
+    for name, layer_spans in data.traced.layers:
+        inside = intersection(layer_spans, window.reshape(1, 2)) if len(layer_spans) else NO_SPANS
         if len(inside):
             lanes[name] = _visible_spans(inside, wide / MOST_PIECES)
     lanes = {k: v for k, v in lanes.items() if float((v[:, 1] - v[:, 0]).sum()) >= LEAST * wide}
@@ -192,23 +192,23 @@ def _roofline_drawing(profile: Profile) -> Drawing | None:
         room = legend_below(figure, ax, 3)
         margins(figure, bottom=0.5 + room, top=0.15)
 
-    said = " ".join(
+    points_text = " ".join(
         f"{s.op} {s.shape} {s.dtype}: {s.flop / s.moved_bytes:.3g} FLOP per byte, {format_rate(s.flop_per_s, 'FLOP/s')}."
         for s in points[:10]
     )
     caption = "Products, convolutions, attention: filled as they ran, hollow as this device should run them; area is their time."
-    return draw("profile-roofline", "Operations against this device", caption, 3.3, paint, said)
+    return draw("profile-roofline", "Operations against this device", caption, 3.3, paint, points_text)
 
 
 def _scatter(ax: Axes, profile: Profile, points: list[Slower]) -> None:
     kinds = list(dict.fromkeys(s.dtype for s in points))
     for i, kind in enumerate(kinds):
-        own = [s for s in points if s.dtype == kind]
-        x = [s.flop / s.moved_bytes for s in own]
-        sizes = [max(16.0, 900 * s.measured_s / profile.split.wall_s) for s in own]
+        of_dtype = [s for s in points if s.dtype == kind]
+        x = [s.flop / s.moved_bytes for s in of_dtype]
+        sizes = [max(16.0, 900 * s.measured_s / profile.split.wall_s) for s in of_dtype]
         ax.scatter(
             x,
-            [s.flop_per_s / GIGA for s in own],
+            [s.flop_per_s / GIGA for s in of_dtype],
             s=sizes,
             color=colour(i),
             marker=MARKERS[i % len(MARKERS)],
@@ -220,7 +220,7 @@ def _scatter(ax: Axes, profile: Profile, points: list[Slower]) -> None:
         )
         ax.scatter(
             x,
-            [s.flop / s.expected_s / GIGA for s in own],
+            [s.flop / s.expected_s / GIGA for s in of_dtype],
             s=22,
             facecolors="none",
             edgecolors=colour(i),
@@ -228,7 +228,7 @@ def _scatter(ax: Axes, profile: Profile, points: list[Slower]) -> None:
             linewidths=1.0,
             zorder=2,
         )
-        for s, at in zip(own, x, strict=True):
+        for s, at in zip(of_dtype, x, strict=True):
             ax.plot([at, at], [s.flop_per_s / GIGA, s.flop / s.expected_s / GIGA], color=MUTED, linewidth=0.7, zorder=1)
     ax.set_xscale("log")
     ax.set_yscale("log")

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 def run_drawings(cost: RunCost) -> list[Drawing]:
     """The bill; the power where it is known; the carbon where a grid is named."""
-    found = [_bill(cost), _power(cost), _carbon(cost)]
-    return [d for d in found if d is not None]
+    drawings = [_bill(cost), _power(cost), _carbon(cost)]
+    return [d for d in drawings if d is not None]
 
 
 def _bill(cost: RunCost) -> Drawing:
@@ -43,7 +43,7 @@ def _bill(cost: RunCost) -> Drawing:
         margins(figure, left=room_for(names), right=0.05, top=0.05, bottom=0.05)
 
     total = cost.total_usd
-    said = "; ".join(
+    caption = "; ".join(
         f"{line.name} {dollars(line.usd.expected)} ({dollars(line.usd.low)} to {dollars(line.usd.high)})" for line in lines
     )
     return draw(
@@ -53,7 +53,7 @@ def _bill(cost: RunCost) -> Drawing:
         "whiskers are 80 % intervals.",
         0.2 + 0.27 * len(lines),
         paint,
-        f"{said}.",
+        f"{caption}.",
     )
 
 
@@ -94,7 +94,7 @@ def _power(cost: RunCost) -> Drawing | None:
         margins(figure, left=room_for([f"{n}, 12.3 kW" for n, _ in items]), bottom=0.5 + 0.178 * len(labels))
 
     total = budget.total_w
-    said = "; ".join(f"{name} {format_rate(e.expected, 'W')}" for name, e in items)
+    caption = "; ".join(f"{name} {format_rate(e.expected, 'W')}" for name, e in items)
     return draw(
         "power",
         f"Power at work: {format_rate(total.expected, 'W')}",
@@ -102,7 +102,7 @@ def _power(cost: RunCost) -> Drawing | None:
         f"{budget.site}, PUE {budget.pue.expected:.2f}.",
         2.7,
         paint,
-        f"{said}.",
+        f"{caption}.",
     )
 
 

@@ -192,8 +192,8 @@ class Actions(Application):
 
     def _charted(self) -> list[str]:
         """Names of the readings there is something to chart of; first the one for several."""
-        card = None if self.shot is None else selected_card(self.shot.frame, self.state)
-        names = [] if card is None else [m.name for m in charts.available_metrics(card)]
+        selected = None if self.shot is None else selected_card(self.shot.frame, self.state)
+        names = [] if selected is None else [m.name for m in charts.available_metrics(selected)]
         return names or ["use"] if self.state.all_cards else ["", *names]
 
     def action_all_cards(self) -> None:
@@ -292,9 +292,9 @@ class Actions(Application):
 
         def make(width: int) -> list[Line]:
             assert self.shot is not None
-            card = selected_card(self.shot.frame, self.state)
+            selected = selected_card(self.shot.frame, self.state)
             watched_s = self.shot.frame.at_s - (self.state.began_s or self.shot.frame.at_s)
-            return [] if card is None else card_lines(card, self.shot.causes, self.state.prices, watched_s, width)
+            return [] if selected is None else card_lines(selected, self.shot.causes, self.state.prices, watched_s, width)
 
         self.open(Dialog(self.palette, f"GPU {self.state.card}", make))
 

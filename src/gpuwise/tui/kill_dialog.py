@@ -26,10 +26,10 @@ def ask(app: Application, rows: Sequence[Entry], number: signal.Signals) -> None
     host = rows[0].host
 
     def lines(width: int) -> list[Line]:
-        held = ", ".join(f"{short_bytes(e.gpu.memory_bytes)} on GPU {e.number}" for e in rows if e.gpu is not None)
+        memory_text = ", ".join(f"{short_bytes(e.gpu.memory_bytes)} on GPU {e.number}" for e in rows if e.gpu is not None)
         out = [line(run(f"process {host.pid}", "strong"), run(f" of {host.user or 'unknown user'}", "dim"))]
         out += [line(run(t)) for t in wrap(command_of(rows[0]), width)[:N_COMMAND_LINES]]
-        out += [line(run(f"holds {held}", "dim"))] if held else []
+        out += [line(run(f"holds {memory_text}", "dim"))] if memory_text else []
         if number == signal.SIGKILL:
             out += [
                 line(run(t, "warn"))

@@ -50,10 +50,10 @@ class TerminalOutput:
         if self._own is None:
             self._pass_on(lambda: self._file.write(text))
             return
-        left = memoryview(text.encode(self._encoding, "replace"))
-        while left and not self.gone:
+        unwritten = memoryview(text.encode(self._encoding, "replace"))
+        while unwritten and not self.gone:
             try:
-                left = left[os.write(self._own, left) :]
+                unwritten = unwritten[os.write(self._own, unwritten) :]
             except BlockingIOError:
                 if self._leave_by_s is not None and time.monotonic() >= self._leave_by_s:
                     self.gone = True
@@ -73,11 +73,11 @@ class TerminalOutput:
 
     def close(self) -> None:
         """Close its own open file."""
-        own, self._own = self._own, None
+        descriptor, self._own = self._own, None
         self.gone = True
-        if own is not None:
+        if descriptor is not None:
             with suppress(OSError):
-                os.close(own)
+                os.close(descriptor)
 
     def _pass_on(self, write: Any) -> None:
         if self.gone:

@@ -15,7 +15,7 @@ from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.offers.purchases import typical_purchase_usd
 from gpuwise.pick.compare.comparison import Comparison, compare_accelerators
 from gpuwise.pick.compare.document import comparison_document
-from gpuwise.pick.compare.rows import TIE, Cell, Row, say, say_span
+from gpuwise.pick.compare.rows import TIE, Cell, FigureRow, say, say_span
 from gpuwise.pick.compare.serving import subject_serving
 from gpuwise.pick.compare.words import than
 from gpuwise.plan.api import make_plan
@@ -37,8 +37,8 @@ def with_model(*names: str, purpose: str | None = None) -> Comparison:
     return compare_accelerators(names or CARDS, today=TODAY, model="llama-3.1-8b", purpose=purpose, tokens=1e9)
 
 
-def _row(values: list[float | None], better: str) -> Row:
-    return Row("r", "r", "s", "FLOP/s", better, tuple(Cell(v) for v in values))  # type: ignore[arg-type]
+def _row(values: list[float | None], better: str) -> FigureRow:
+    return FigureRow("r", "r", "s", "FLOP/s", better, tuple(Cell(v) for v in values))  # type: ignore[arg-type]
 
 
 # --- laws of a row ---

@@ -55,8 +55,8 @@ def _predicted(text: str, j: Judgement, seconds: float, target: Target) -> Speed
     from gpuwise.plan.one_op import matmul
 
     p = j.case.parameters
-    given: Any = target
-    name = str(getattr(given, "name", None) or given.accelerator.name)
+    anything: Any = target
+    name = str(getattr(anything, "name", None) or anything.accelerator.name)
     try:
         row = matmul(p["m"], p["n"], p["k"], j.case.dtype, [target]).rows[0]
     except GpuwiseError as error:

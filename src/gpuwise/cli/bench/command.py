@@ -173,8 +173,8 @@ def _measure(
     def earlier(subject: Subject) -> list[object]:
         if store is None:
             return []
-        kept = store.query(device=subject.device, machine_id=run.machine_id)
-        return [r for r in kept if r.run is not None and r.run.id != run.id]
+        records = store.query(device=subject.device, machine_id=run.machine_id)
+        return [r for r in records if r.run is not None and r.run.id != run.id]
 
     left_out: list[BenchCase] = [c for c in cases if c.on == GPU] if no_gpu else []
     without = (no_gpu or "", left_out)
@@ -216,11 +216,11 @@ def _measuring(device: tuple[str, ...], *, save: bool) -> Generator[tuple[list[S
         for backend in backends:
             stack.callback(backend.close)
         store = stack.enter_context(Records()) if save else None
-        found = find_subjects(backends)
-        no_gpu = "" if any(s.kind == "cuda" for s in found) or (device and "gpu" not in device) else no_gpu_reason(backends)
+        subjects = find_subjects(backends)
+        no_gpu = "" if any(s.kind == "cuda" for s in subjects) or (device and "gpu" not in device) else no_gpu_reason(backends)
         if no_gpu and "gpu" in device:
             raise InputError(f"there is no GPU to measure: {no_gpu}", hint="`gpuwise bench --device cpu` measures the processor")
-        yield pick_subjects(found, device), store, no_gpu
+        yield pick_subjects(subjects, device), store, no_gpu
 
 
 def _threshold(text: str | None) -> float | str | None:

@@ -43,15 +43,15 @@ def document(
 def _result(j: Judgement) -> dict[str, Any]:
     from gpuwise.records.record import record_document
 
-    made = record_document(j.record)
+    result = record_document(j.record)
     e = j.expectation
-    made["label"] = j.subject.label
-    made["verdict"] = str(j.verdict)
-    made["reason"] = j.reason
-    made["expected"] = None
+    result["label"] = j.subject.label
+    result["verdict"] = str(j.verdict)
+    result["reason"] = j.reason
+    result["expected"] = None
     if e is not None:
-        made["expected"] = {"low": e.low, "expected": e.expected, "high": e.high, "basis": e.basis, "source": e.source}
-    made["peak"] = None if e is None else e.peak
-    made["of_expected"], made["of_peak"], made["before"] = j.of_expected, j.of_peak, j.before
-    made["slow_among_siblings"] = j.slow_among or None
-    return made
+        result["expected"] = {"low": e.low, "expected": e.expected, "high": e.high, "basis": e.basis, "source": e.source}
+    result["peak"] = None if e is None else e.peak
+    result["of_expected"], result["of_peak"], result["before"] = j.of_expected, j.of_peak, j.before
+    result["slow_among_siblings"] = j.slow_among or None
+    return result

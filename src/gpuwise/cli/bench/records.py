@@ -87,18 +87,18 @@ def _history(records: object, *, json: bool) -> int:
     from gpuwise.records.store import Records
 
     assert isinstance(records, Records)
-    kept = records.query()
+    all_records = records.query()
     if json:
-        print_json({"records": [record_document(r) for r in kept]})
+        print_json({"records": [record_document(r) for r in all_records]})
         return 0
     to = console()
-    if not kept:
+    if not all_records:
         to.print("nothing was measured yet; `gpuwise bench` measures")
-    for machine, device, name in dict.fromkeys((r.run.machine_id if r.run else "", r.device, r.device_name) for r in kept):
+    for machine, device, name in dict.fromkeys((r.run.machine_id if r.run else "", r.device, r.device_name) for r in all_records):
         table = table_of(
             ("measurement", "newest", "median", "of", "on"), left=("measurement",), wrap=("measurement",), gives_way=("of", "on")
         )
-        here = [r for r in kept if r.device == device and r.run is not None and r.run.machine_id == machine]
+        here = [r for r in all_records if r.device == device and r.run is not None and r.run.machine_id == machine]
         for key in sorted({r.measurement for r in here}):
             rows = [r for r in here if r.measurement == key]
             values = [r.value for r in rows if r.value is not None]

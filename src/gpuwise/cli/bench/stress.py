@@ -48,12 +48,12 @@ def _show(results: Sequence[StressResult]) -> None:
     to = console()
     faulty = [r for r in results if r.faulty]
     short = [r.subject.label for r in results if not r.executions]
-    said = "every answer was right"
+    verdict = "every answer was right"
     if faulty:
-        said = "FAULTY: " + ", ".join(f"{r.subject.label} {r.subject.name}" for r in faulty)
+        verdict = "FAULTY: " + ", ".join(f"{r.subject.label} {r.subject.name}" for r in faulty)
     elif short:
-        said = f"nothing was repeated on {', '.join(short)}: give --stress more time"
-    to.print(said, style="bold red" if faulty else "bold")
+        verdict = f"nothing was repeated on {', '.join(short)}: give --stress more time"
+    to.print(verdict, style="bold red" if faulty else "bold")
     for r in results:
         body = grid(2)
         body.add_row("products", f"{r.executions:,} in {r.seconds:.0f} s, each compared bit by bit with the first")
@@ -76,7 +76,7 @@ def drifts(r: StressResult) -> dict[str, str]:
     from gpuwise.machine.bench.stress import record_of
     from gpuwise.machine.bench.watch import summarise_samples
 
-    made: dict[str, str] = {}
+    by_title: dict[str, str] = {}
     for title, name, scale, unit in (
         ("temperature", "temperature_c", 1.0, "C"),
         ("clock", "sm_clock_hz", 1e-6, "MHz"),
@@ -84,12 +84,12 @@ def drifts(r: StressResult) -> dict[str, str]:
     ):
         values = [v for s in r.samples if (v := getattr(s, name)) is not None]
         if values:
-            made[title] = f"{values[0] * scale:.0f} to {values[-1] * scale:.0f} {unit}, at most {max(values) * scale:.0f}"
+            by_title[title] = f"{values[0] * scale:.0f} to {values[-1] * scale:.0f} {unit}, at most {max(values) * scale:.0f}"
     if r.samples:
-        held = conditions_line([record_of(r, 0.0, summarise_samples(r.samples))])
-        if "held back" in held:
-            made["clocks"] = held[held.index("held back") :]
-    return made
+        conditions = conditions_line([record_of(r, 0.0, summarise_samples(r.samples))])
+        if "held back" in conditions:
+            by_title["clocks"] = conditions[conditions.index("held back") :]
+    return by_title
 
 
 def _document(r: StressResult) -> dict[str, Any]:

@@ -60,17 +60,17 @@ def headline(outcome: Outcome, judged: Sequence[Judgement], below: Sequence[Judg
     if slow:
         parts.append(f"{', '.join(slow)} slower than its siblings")
     low = [j for j in judged if str(j.verdict) == "low"]
-    known = [j for j in judged if str(j.verdict) != "unknown"]
+    judgeable = [j for j in judged if str(j.verdict) != "unknown"]
     if low:
-        parts.append(f"{len(low)} of {len(known)} below their normal range")
+        parts.append(f"{len(low)} of {len(judgeable)} below their normal range")
     if outcome.failed:
         parts.append(f"{len(outcome.failed)} failed")
     if below and threshold is not None:
         parts.append(f"{len(below)} below --fail-below {threshold}")
     if not parts:
         right = "every answer right" if judged else "nothing was measured"
-        if known:
-            parts.append(f"{len(known)} of {len(known)} in their normal range")
+        if judgeable:
+            parts.append(f"{len(judgeable)} of {len(judgeable)} in their normal range")
         else:
             parts.append(
                 f"{len(judged)} measured, {right}" + (", nothing to compare with but your own records" if judged else "")
@@ -132,9 +132,9 @@ def _notes(rows: Sequence[Judgement]) -> list[str]:
 
 
 def _title(subject: Subject) -> str:
-    known = subject.id or ("not in the catalogue" if subject.kind == "cuda" else "")
+    device_id = subject.id or ("not in the catalogue" if subject.kind == "cuda" else "")
     size = f"{subject.units} cores" if subject.kind == "cpu" else ""
-    return f"{subject.label}  {subject.name}" + "".join(f", {part}" for part in (known, size) if part)
+    return f"{subject.label}  {subject.name}" + "".join(f", {part}" for part in (device_id, size) if part)
 
 
 def format_value(value: float, unit: str) -> str:
@@ -193,8 +193,8 @@ def conditions_line(records: Sequence[Record]) -> str:
     """Clocks, power, temperature and what held the clocks back, over all of a device's records."""
 
     def numbers(name: str) -> list[float]:
-        found = [r.conditions.get(name) for r in records]
-        return [float(v) for v in found if isinstance(v, int | float) and not isinstance(v, bool)]
+        values = [r.conditions.get(name) for r in records]
+        return [float(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
 
     parts: list[str] = []
     clocks = numbers("sm_clock_hz")

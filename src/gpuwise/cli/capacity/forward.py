@@ -27,7 +27,7 @@ class Passes:
     provider: str | None
 
 
-def capacity_forward_command(arch: Architecture, on: str | None, asked: Passes, *, json: bool) -> int:
+def capacity_forward_command(arch: Architecture, on: str | None, passes: Passes, *, json: bool) -> int:
     """Answers the question; exit code 1 where nothing keeps the targets. Raises InputError for targets of written text."""
     import datetime
 
@@ -35,7 +35,7 @@ def capacity_forward_command(arch: Architecture, on: str | None, asked: Passes, 
     from gpuwise.pick.forward_load import USUAL_TARGET, capacity_forward, check_targets, rank_forward
     from gpuwise.serve.load.targets import parse_targets
 
-    targets = (USUAL_TARGET,) if asked.slo is None else parse_targets(asked.slo)
+    targets = (USUAL_TARGET,) if passes.slo is None else parse_targets(passes.slo)
     check_targets(targets)
     today = datetime.date.today()
     if on is not None:
@@ -43,27 +43,27 @@ def capacity_forward_command(arch: Architecture, on: str | None, asked: Passes, 
             capacity_forward(
                 arch,
                 find_cluster(on),
-                workload=asked.workload,
+                workload=passes.workload,
                 targets=targets,
-                requests_per_s=asked.rate_per_s,
-                tokens=asked.tokens,
+                requests_per_s=passes.rate_per_s,
+                tokens=passes.tokens,
                 today=today,
-                usd_per_hour=asked.price,
-                provider=asked.provider,
+                usd_per_hour=passes.price,
+                provider=passes.provider,
             )
         ]
     else:
         answers = rank_forward(
-            arch, asked.workload, targets, asked.rate_per_s, asked.tokens, today=today, budget_usd_per_hour=asked.budget
+            arch, passes.workload, targets, passes.rate_per_s, passes.tokens, today=today, budget_usd_per_hour=passes.budget
         )
     if json:
         from gpuwise.cli.out import print_json
 
         print_json({"forward": [_document(a) for a in answers]})
     else:
-        _show(answers, asked.workload)
-    kept = [a for a in answers if a.point is not None and _within(a, asked.budget)]
-    return 0 if kept else 1
+        _show(answers, passes.workload)
+    affordable = [a for a in answers if a.point is not None and _within(a, passes.budget)]
+    return 0 if affordable else 1
 
 
 def _within(answer: ForwardCapacity, budget: float | None) -> bool:

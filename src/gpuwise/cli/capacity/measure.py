@@ -51,18 +51,18 @@ def measure_server(
             seed=time.time_ns() % 2**31,
             progress=say,
         )
-    found = Measured(measurement)
-    rows = figures(found, point, answer.targets)
+    measured = Measured(measurement)
+    rows = figures(measured, point, answer.targets)
     if keep:
-        _keep(records_of(rows, found, configuration, rate, time.time()))
+        _keep(records_of(rows, measured, configuration, rate, time.time()))
     if json:
         from gpuwise.cli.out import print_json
 
-        print_json(measure_document(configuration, point, found, rows))
+        print_json(measure_document(configuration, point, measured, rows))
     else:
-        _show(configuration, point, found, rows)
+        _show(configuration, point, measured, rows)
     missed = [r for r in rows if r.limit_s is not None and (r.measured_s is None or r.measured_s > r.limit_s)]
-    return 1 if missed or not found.whole else 0
+    return 1 if missed or not measured.whole else 0
 
 
 def _predicted(answer: Capacity) -> tuple[Configuration, float]:
@@ -90,9 +90,9 @@ def _keep(records: Any) -> None:
             store.add(run, record)
 
 
-def measure_document(configuration: Configuration, point: Point, found: Measured, rows: tuple[Figure, ...]) -> dict[str, Any]:
+def measure_document(configuration: Configuration, point: Point, measured: Measured, rows: tuple[Figure, ...]) -> dict[str, Any]:
     """Measured beside predicted as one JSON document."""
-    m = found.measurement
+    m = measured.measurement
     return {
         "url": m.url,
         "served_model": m.model,
@@ -100,15 +100,15 @@ def measure_document(configuration: Configuration, point: Point, found: Measured
         "requests_per_s": point.rate_per_s,
         "predicted_saturated": point.saturated,
         "requests": len(m.answers),
-        "sent": found.sent,
-        "answered": len(found.whole),
-        "failures": found.failures,
-        "retries": found.retries,
+        "sent": measured.sent,
+        "answered": len(measured.whole),
+        "failures": measured.failures,
+        "retries": measured.retries,
         "stopped": m.stopped or None,
         "seconds": m.seconds,
-        "late_share": found.late_share,
-        "answered_per_s": found.requests_per_s,
-        "output_tokens_per_s": found.output_tokens_per_s,
+        "late_share": measured.late_share,
+        "answered_per_s": measured.requests_per_s,
+        "output_tokens_per_s": measured.output_tokens_per_s,
         "latency": [
             {
                 "latency": r.key,
@@ -124,27 +124,30 @@ def measure_document(configuration: Configuration, point: Point, found: Measured
     }
 
 
-def _show(configuration: Configuration, point: Point, found: Measured, rows: tuple[Figure, ...]) -> None:
+def _show(configuration: Configuration, point: Point, measured: Measured, rows: tuple[Figure, ...]) -> None:
     from gpuwise.cli.out import console, section
     from gpuwise.serve.measure.run import FAILURES
 
-    to, m = console(), found.measurement
+    to, m = console(), measured.measurement
     to.print(f"{m.url}, model {m.model}", style="bold")
     to.print(
-        f"  {len(found.whole)} of {len(m.answers)} requests answered whole in {m.seconds:.1f} s, {point.rate_per_s:.3g}/s sent"
+        f"  {len(measured.whole)} of {len(m.answers)} requests answered whole in {m.seconds:.1f} s, {point.rate_per_s:.3g}/s sent"
     )
     if m.stopped:
         to.print(f"  it ended early: {m.stopped}", style="bold red")
-    for kind, count in found.failures.items():
+    for kind, count in measured.failures.items():
         to.print(f"  {count} {FAILURES[kind]}", style="red")
-    if found.retries:
+    if measured.retries:
         to.print(
-            f"  {found.retries} {'times a request was' if found.retries > 1 else 'time a request was'} sent again", style="yellow"
+            f"  {measured.retries} {'times a request was' if measured.retries > 1 else 'time a request was'} sent again",
+            style="yellow",
         )
     for words in dict.fromkeys(a.said for a in m.answers if a.failure and a.said):
         to.print(f"    {words}", style="dim")
-    if found.late_share > LATE:
-        to.print(f"  {100 * found.late_share:.0f} % of the requests left this client late: it may be the limit", style="yellow")
+    if measured.late_share > LATE:
+        to.print(
+            f"  {100 * measured.late_share:.0f} % of the requests left this client late: it may be the limit", style="yellow"
+        )
     section(to, "Measured beside predicted", _table(rows))
     to.print()
     to.print(f"Predicted for {configuration.words}.", style="dim")

@@ -9,7 +9,7 @@ from gpuwise.cli.out import console, section, table_of
 from gpuwise.cli.words import BASIS
 from gpuwise.facts.hardware.accelerators import sources
 from gpuwise.pick.compare.comparison import Comparison
-from gpuwise.pick.compare.rows import Cell, Row, say
+from gpuwise.pick.compare.rows import Cell, FigureRow, say
 from gpuwise.pick.compare.words import names_of
 
 if TYPE_CHECKING:
@@ -51,11 +51,11 @@ def _blocks(n: int, width: int) -> list[tuple[int, ...]]:
     return [tuple(range(i, min(i + size, n))) for i in range(0, n, size)]
 
 
-def _known(row: Row, columns: Sequence[int]) -> bool:
+def _known(row: FigureRow, columns: Sequence[int]) -> bool:
     return any(row.cells[i].value is not None or row.cells[i].words for i in columns)
 
 
-def _table(rows: Sequence[Row], names: Sequence[str], columns: Sequence[int], width: int) -> Table:
+def _table(rows: Sequence[FigureRow], names: Sequence[str], columns: Sequence[int], width: int) -> Table:
     from rich.table import Table
 
     share = min(MOST_COLUMN, (width - TITLE) // len(columns) - 1)
@@ -68,7 +68,7 @@ def _table(rows: Sequence[Row], names: Sequence[str], columns: Sequence[int], wi
     return table
 
 
-def _cell(row: Row, i: int) -> Text:
+def _cell(row: FigureRow, i: int) -> Text:
     from rich.text import Text
 
     cell, best = row.cells[i], i in row.best
@@ -81,7 +81,7 @@ def _cell(row: Row, i: int) -> Text:
     return text
 
 
-def _second_line(row: Row, i: int) -> Iterator[str]:
+def _second_line(row: FigureRow, i: int) -> Iterator[str]:
     """What goes with a figure: the share of a peak, an age, a batch; of predictions the ratio to the first column."""
     cell, ratio = row.cells[i], row.ratios[i]
     predicted = cell.low is not None and row.section.endswith("predicted")
@@ -95,14 +95,14 @@ def _show_footnotes(to: Console, comparison: Comparison, names: Sequence[str]) -
     """One line a column: where its figures come from."""
     from rich.text import Text
 
-    known = sources()
+    by_key = sources()
     to.print()
     to.print("Sources", style="bold")
     for i, name in enumerate(names):
-        keys = [r.cells[i].source for r in comparison.rows if r.cells[i].source in known]
-        titles = [f"{known[k].title} ({known[k].kind})" for k in dict.fromkeys(keys) if known[k].kind != "rule"]
+        keys = [r.cells[i].source for r in comparison.rows if r.cells[i].source in by_key]
+        titles = [f"{by_key[k].title} ({by_key[k].kind})" for k in dict.fromkeys(keys) if by_key[k].kind != "rule"]
         to.print(Text(f"  {name}: ", "").append("; ".join(titles), "dim"))
-    bases = sorted({c.kind for r in comparison.rows for c in r.cells if c.kind in BASIS and c.source not in known})
+    bases = sorted({c.kind for r in comparison.rows for c in r.cells if c.kind in BASIS and c.source not in by_key})
     to.print(Text("  predictions: ").append("; ".join(f"{b}: {BASIS[b]}" for b in bases), "dim"))
     to.print("  --sources lists every figure with its own", style="dim")
 
@@ -120,5 +120,5 @@ def _source(cell: Cell) -> str:
     table = sources()
     if cell.source not in table:
         return cell.source
-    found = table[cell.source]
-    return f"{found.title}\n{found.url}".strip()
+    source = table[cell.source]
+    return f"{source.title}\n{source.url}".strip()

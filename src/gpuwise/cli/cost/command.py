@@ -24,7 +24,7 @@ def cost(
     model: str | None = None,
     *,
     on: str,
-    wanted: Wanted = NOTHING_WANTED,
+    usage: Wanted = NOTHING_WANTED,
     served: Served = NOTHING_SERVED,
     owned: Owned = OWNED_AS_KNOWN,
     rented: Rented = RENTED_AS_KNOWN,
@@ -92,8 +92,8 @@ def cost(
         lacks = "a model" if model is None else "--rate or --users"
         raise InputError(f"serving needs {lacks}", hint="gpuwise cost llama-3.1-8b --on l40s --rate 20/s")
     if model is not None and served == NOTHING_SERVED:
-        _only_hours(wanted)
-        _only_a_run(wanted, owned, rented, simple=simple, steps=steps, rules=rules, currency=currency, usd_rate=usd_rate)
+        _only_hours(usage)
+        _only_a_run(usage, owned, rented, simple=simple, steps=steps, rules=rules, currency=currency, usd_rate=usd_rate)
         if tokens is None:
             raise InputError("the tokens to train on are missing", hint="--tokens 15B; to serve it, --rate 20/s or --users 500")
         from gpuwise.cli.cost.run import cost_run
@@ -127,12 +127,12 @@ def cost(
             what = "without a model" if model is None else "is of a training run, not of serving"
             raise InputError(f"{_option(name)} {what}", hint="gpuwise cost llama-3.1-8b --on 8xH100-SXM --tokens 15B")
     if model is not None:
-        _only_hours(wanted, "what is served says the GPU-hours")
+        _only_hours(usage, "what is served says the GPU-hours")
     if rules and model is not None:
         raise InputError("--rules with a model", hint="it is of the GPUs alone: leave the model out")
     if rules:
-        _only_hours(wanted, "the rule is judged at its own hours")
-        return _rules(on, wanted.years, owned, rented, country, seed, (currency, usd_rate), json)
+        _only_hours(usage, "the rule is judged at its own hours")
+        return _rules(on, usage.years, owned, rented, country, seed, (currency, usd_rate), json)
     fleet = None
     if model is not None:
         import datetime
@@ -140,9 +140,9 @@ def cost(
         from gpuwise.cli.cost.serving import hours_of, served_fleet
 
         fleet = served_fleet(model, on, served, datetime.date.today())
-        wanted, on = hours_of(fleet, wanted), f"{fleet.cluster.system.count}x{fleet.cluster.accelerator.id}"
+        usage, on = hours_of(fleet, usage), f"{fleet.cluster.system.count}x{fleet.cluster.accelerator.id}"
     return _hours(
-        on, wanted, owned, rented, country, simple, steps, int(scenarios), seed, (currency, usd_rate), html, svg, fleet, json
+        on, usage, owned, rented, country, simple, steps, int(scenarios), seed, (currency, usd_rate), html, svg, fleet, json
     )
 
 
@@ -154,7 +154,7 @@ def _given(training: Training, name: str) -> object:
 
 def _hours(
     on: str,
-    wanted: Wanted,
+    usage: Wanted,
     owned: Owned,
     rented: Rented,
     country: str | None,
@@ -176,19 +176,19 @@ def _hours(
 
     _check_targets(html, svg)
     owned, rented = in_dollars(owned, rented, *money)
-    cluster, demand = find_cluster(on, prefer=("sxm", "80gb")), demand_of(wanted)
+    cluster, demand = find_cluster(on, prefer=("sxm", "80gb")), demand_of(usage)
     carbon, power = footprint(cluster, country)
     renting = renting_of(cluster, rented, datetime.date.today())
     bare = simple_question(demand, cluster, owned, renting)
     if simple:
-        demand, own, renting = bare
+        demand, ownership, renting = bare
     else:
-        own = ownership_of(cluster, owned, wanted.years, power)
+        ownership = ownership_of(cluster, owned, usage.years, power)
     result = rent_or_own(
         demand,
-        own,
+        ownership,
         renting,
-        wanted.years,
+        usage.years,
         n_scenarios=scenarios,
         seed=seed,
         accelerator=cluster.accelerator.name,
@@ -198,7 +198,7 @@ def _hours(
     if steps and not simple:
         from gpuwise.money.rent_or_own.counting import count_up
 
-        counted = count_up(bare, (demand, own, renting), wanted.years, seed=seed)
+        counted = count_up(bare, (demand, ownership, renting), usage.years, seed=seed)
     _write(result, html, svg)
     if json:
         from gpuwise.cli.out import print_json
@@ -236,8 +236,10 @@ def _rules(
     for name in on.split(","):
         cluster = find_cluster(name.strip(), prefer=("sxm", "80gb"))
         _, power = footprint(cluster, country)
-        own = ownership_of(cluster, owned, years, power)
-        checks += check_rule(cluster.accelerator.name, own, renting_of(cluster, rented, datetime.date.today()), years, seed=seed)
+        ownership = ownership_of(cluster, owned, years, power)
+        checks += check_rule(
+            cluster.accelerator.name, ownership, renting_of(cluster, rented, datetime.date.today()), years, seed=seed
+        )
     if json:
         from gpuwise.cli.out import print_json
 
@@ -249,8 +251,8 @@ def _rules(
     return 0
 
 
-def _only_hours(wanted: Wanted, why: str = "a model and GPU-hours do not go together") -> None:
-    if any(h is not None for h in (wanted.hours, wanted.hours_per_month, wanted.gpu_hours_per_year)):
+def _only_hours(usage: Wanted, why: str = "a model and GPU-hours do not go together") -> None:
+    if any(h is not None for h in (usage.hours, usage.hours_per_month, usage.gpu_hours_per_year)):
         raise InputError(why, hint="leave the hours out")
 
 
@@ -258,14 +260,16 @@ OF_A_RUN = ("pue", "provider", "rent_price", "spot")
 """Of what is owned and rented, what the bill of a training run asks for too."""
 
 
-def _only_a_run(wanted: Wanted, owned: Owned, rented: Rented, **others: object) -> None:
+def _only_a_run(usage: Wanted, owned: Owned, rented: Rented, **others: object) -> None:
     """Refuse what a bill of a training run would drop. Raises InputError."""
     usually: dict[str, object] = {"currency": "USD", "usd_rate": None}
-    given = [name for name, value in others.items() if value != usually.get(name, False)]
-    for said, usual in ((wanted, NOTHING_WANTED), (owned, OWNED_AS_KNOWN), (rented, RENTED_AS_KNOWN)):
-        given += [f.name for f in fields(said) if getattr(said, f.name) != getattr(usual, f.name) and f.name not in OF_A_RUN]
-    if given:
-        raise InputError(f"{_option(given[0])} is for GPU-hours, not for the bill of a run", hint="leave the model or that out")
+    names = [name for name, value in others.items() if value != usually.get(name, False)]
+    for options, usual in ((usage, NOTHING_WANTED), (owned, OWNED_AS_KNOWN), (rented, RENTED_AS_KNOWN)):
+        names += [
+            f.name for f in fields(options) if getattr(options, f.name) != getattr(usual, f.name) and f.name not in OF_A_RUN
+        ]
+    if names:
+        raise InputError(f"{_option(names[0])} is for GPU-hours, not for the bill of a run", hint="leave the model or that out")
 
 
 def _option(name: str) -> str:

@@ -222,40 +222,40 @@ class Rented:
     """Hold rental prices still."""
 
 
-def demand_of(wanted: Wanted) -> Demand:
+def demand_of(usage: Wanted) -> Demand:
     """The demand. Raises InputError when the hours are missing or given twice, or the shape contradicts itself."""
     from gpuwise.money.rent_or_own.demand import Demand
     from gpuwise.money.rent_or_own.uncertain_inputs import economics
 
-    yearly = None if wanted.gpu_hours_per_year is None else wanted.gpu_hours_per_year / 12
-    given = [h for h in (wanted.hours, wanted.hours_per_month, yearly) if h is not None]
-    if len(given) != 1:
-        what = "the GPU-hours are missing" if not given else "the GPU-hours are given more than once"
+    yearly = None if usage.gpu_hours_per_year is None else usage.gpu_hours_per_year / 12
+    hours = [h for h in (usage.hours, usage.hours_per_month, yearly) if h is not None]
+    if len(hours) != 1:
+        what = "the GPU-hours are missing" if not hours else "the GPU-hours are given more than once"
         raise InputError(what, hint="for example --hours 10000/month")
-    shape = wanted.shape or ("steady" if wanted.peak in (None, 1.0) else "bursts")
+    shape = usage.shape or ("steady" if usage.peak in (None, 1.0) else "bursts")
     if shape not in ("steady", "bursts"):
         raise InputError(f"--shape: {shape!r} is not a shape", hint="steady or bursts")
-    if shape == "steady" and (wanted.peak not in (None, 1.0) or wanted.burst_share is not None):
+    if shape == "steady" and (usage.peak not in (None, 1.0) or usage.burst_share is not None):
         raise InputError("a steady load has no peak", hint="--shape bursts --peak 3")
     spread = (
-        None if wanted.demand_spread is None else _replaced(economics()["demand_spread"], wanted.demand_spread, "--demand-spread")
+        None if usage.demand_spread is None else _replaced(economics()["demand_spread"], usage.demand_spread, "--demand-spread")
     )
     return Demand(
-        given[0],
-        peak_over_mean=1.0 if shape == "steady" else wanted.peak or 3.0,
-        peak_share=wanted.burst_share,
-        growth_per_year=wanted.growth,
-        profile=_profile(wanted.profile),
+        hours[0],
+        peak_over_mean=1.0 if shape == "steady" else usage.peak or 3.0,
+        peak_share=usage.burst_share,
+        growth_per_year=usage.growth,
+        profile=_profile(usage.profile),
         spread=spread,
     )
 
 
 def ownership_of(cluster: Cluster, owned: Owned, months: int, power: PowerPrice | None) -> Ownership:
-    """Owning as said, what is not said as it is known. Raises InputError."""
+    """Ownership from the options of ``owned``, the rest from the catalogue. Raises InputError."""
     from gpuwise.money.rent_or_own.uncertain_inputs import number
 
-    own = _catalogue(cluster, owned, power)
-    said: dict[str, Range | None] = {
+    ownership = _catalogue(cluster, owned, power)
+    ranges: dict[str, Range | None] = {
         "usd_per_kwh": owned.kwh_price,
         "pue": owned.pue,
         "colocation": owned.colo,
@@ -264,9 +264,9 @@ def ownership_of(cluster: Cluster, owned: Owned, months: int, power: PowerPrice 
         "server_factor": owned.server_overhead,
         "fill": owned.utilisation,
     }
-    for field, value in said.items():
+    for field, value in ranges.items():
         if value is not None:
-            own = own.with_input(field, _replaced(getattr(own, field), value, _OPTION[field]))
+            ownership = ownership.with_input(field, _replaced(getattr(ownership, field), value, _OPTION[field]))
     if owned.pue is not None and not 1 <= owned.pue[0] <= owned.pue[1] <= 4:
         raise InputError(f"--pue: {owned.pue[0]:g} cannot be", hint="all power over the computers' power: from 1 to 4")
     if owned.server_overhead is not None and owned.server_overhead[0] < 1:
@@ -275,14 +275,16 @@ def ownership_of(cluster: Cluster, owned: Owned, months: int, power: PowerPrice 
         raise InputError("--utilisation: GPUs that never work cannot be owned for work", hint="for example 90%")
     if owned.residual is not None:
         yearly = [part ** (12 / months) for part in owned.residual]
-        own = own.with_input("resale_keep", own.resale_keep.with_range(*yearly))
-        own = own.with_input("resale_follows", number("resale_follows", 0.0, "elasticity", "resale follows rental prices"))
+        ownership = ownership.with_input("resale_keep", ownership.resale_keep.with_range(*yearly))
+        ownership = ownership.with_input(
+            "resale_follows", number("resale_follows", 0.0, "elasticity", "resale follows rental prices")
+        )
     if owned.opex_per_month is not None:
-        own = replace(own, running_usd_per_month=owned.opex_per_month, tdp_w=None)
+        ownership = replace(ownership, running_usd_per_month=owned.opex_per_month, tdp_w=None)
         for field in ("colocation", "staff", "support_share", "host_w"):
-            own = own.with_input(field, getattr(own, field).with_range(0.0))
-    capital = own.capital_per_year if owned.capital is None else owned.capital
-    return replace(own, capital_per_year=capital, owned_gpus=owned.own_count)
+            ownership = ownership.with_input(field, getattr(ownership, field).with_range(0.0))
+    capital = ownership.capital_per_year if owned.capital is None else owned.capital
+    return replace(ownership, capital_per_year=capital, owned_gpus=owned.own_count)
 
 
 def _catalogue(cluster: Cluster, owned: Owned, power: PowerPrice | None = None) -> Ownership:
@@ -291,8 +293,8 @@ def _catalogue(cluster: Cluster, owned: Owned, power: PowerPrice | None = None) 
 
     retired = not owned.used and owned.buy_price is None and only_used(cluster)
     condition = "used" if owned.used or retired else "new"
-    own = catalogue_ownership(cluster, condition=condition, gpu_usd=owned.buy_price, power=power)
-    return replace(own, price_words=f"{own.price_words}; no longer sold new") if retired else own
+    ownership = catalogue_ownership(cluster, condition=condition, gpu_usd=owned.buy_price, power=power)
+    return replace(ownership, price_words=f"{ownership.price_words}; no longer sold new") if retired else ownership
 
 
 def simple_question(demand: Demand, cluster: Cluster, owned: Owned, renting: Renting) -> tuple[Demand, Ownership, Renting]:
@@ -304,12 +306,12 @@ def simple_question(demand: Demand, cluster: Cluster, owned: Owned, renting: Ren
 
     price, words = owned.buy_price, "given"
     if price is None:
-        known = _catalogue(cluster, owned)
-        price, words = known.gpu_usd, known.price_words
+        catalogued = _catalogue(cluster, owned)
+        price, words = catalogued.gpu_usd, catalogued.price_words
     plain = replace(demand, spread=number("demand_spread", 1.0, "x", "demand over what was said"))
     gpus = owned.own_count or max(1, math.ceil(demand.gpu_hours_per_month / HOURS_PER_MONTH * demand.peak_over_mean))
-    own = simple_ownership(price, gpus, owned.opex_per_month or 0.0, words)
-    return plain, own, replace(renting, process=still(), reservations=(), spot=None)
+    ownership = simple_ownership(price, gpus, owned.opex_per_month or 0.0, words)
+    return plain, ownership, replace(renting, process=still(), reservations=(), spot=None)
 
 
 def renting_of(cluster: Cluster, rented: Rented, today: datetime.date) -> Renting:

@@ -153,11 +153,11 @@ def _spot(cluster: Cluster, price: Price | None, today: object, provider: str | 
     from gpuwise.money.run.changes import spot_usd_per_hour
 
     assert isinstance(today, datetime.date)
-    found = spot_usd_per_hour(cluster, today, provider)
-    if found is None or price is None:
+    spot_usd = spot_usd_per_hour(cluster, today, provider)
+    if spot_usd is None or price is None:
         who = f"{provider} offers" if provider else "the catalogue has"
         raise InputError(f"{who} no spot price for {cluster.accelerator.name}", hint="leave --spot out")
-    return found
+    return spot_usd
 
 
 def _run(

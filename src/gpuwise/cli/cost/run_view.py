@@ -40,12 +40,12 @@ def _headline(to: Console, plan: Plan[TrainingEstimate], cost: RunCost) -> None:
 
     cluster = cost.run.cluster
     to.print(Text.assemble((plan.goal.arch.name, "bold"), f", {format_count(plan.tokens)} tokens on ", (cluster.label, "bold")))
-    own = cost.run.price is None
+    is_owned = cost.run.price is None
     to.print(
         Text.assemble(
             "  ",
             (_money(cost.total_usd.expected), "bold green"),
-            f"  [{span(cost.total_usd, _money)}]" + (", electricity and storage of one's own machine" if own else ""),
+            f"  [{span(cost.total_usd, _money)}]" + (", electricity and storage of one's own machine" if is_owned else ""),
         )
     )
     to.print(
@@ -103,7 +103,7 @@ def _power_words(cost: RunCost) -> list[str]:
     assert budget is not None
     most = "" if budget.most_w is None else f" of hosts that draw {_kw(budget.most_w)} kW at most"
     site = sites()[budget.site].name if budget.site in sites() else "the PUE given"
-    said = [
+    sentences = [
         f"GPUs are {_kw(budget.design_w)} kW by design{most}; PUE {budget.pue.expected:.2f} ({site}).",
     ]
     if run.grid is not None:
@@ -112,8 +112,8 @@ def _power_words(cost: RunCost) -> list[str]:
         if cost.electricity is not None and cost.electricity_usd is not None:
             line += f"; {cost.electricity.usd_per_kwh:.3f} $/kWh, so {_money(cost.electricity_usd.expected)}"
             line += " of electricity" + ("" if run.price is None else ", inside the rent")
-        said.append(line + ".")
-    return said
+        sentences.append(line + ".")
+    return sentences
 
 
 def _stops(to: Console, cost: RunCost) -> None:
@@ -144,21 +144,21 @@ def _changes(to: Console, cost: RunCost, changes: Sequence[Change]) -> None:
 
 
 def _notes(to: Console, plan: Plan[TrainingEstimate], cost: RunCost) -> None:
-    run, said = cost.run, list[str]()
+    run, sentences = cost.run, list[str]()
     if run.price is not None:
-        said.append(_rent_words(cost, run.price))
+        sentences.append(_rent_words(cost, run.price))
     else:
-        said.append("Nobody rents this accelerator out: the machine itself is not in the bill. A rent is given by --price.")
+        sentences.append("Nobody rents this accelerator out: the machine itself is not in the bill. A rent is given by --price.")
     if run.grid is None:
-        said.append("Carbon needs a country or cloud region: --country DE, --country aws:us-east-1.")
+        sentences.append("Carbon needs a country or cloud region: --country DE, --country aws:us-east-1.")
     elif cost.electricity is None:
-        said.append(f"No electricity price is known for {run.grid.name}.")
+        sentences.append(f"No electricity price is known for {run.grid.name}.")
     priced = ("the price is", "no rental price")
-    said += [w[:1].upper() + w[1:] + "." for w in plan.warnings if not w.startswith(priced)]
+    sentences += [w[:1].upper() + w[1:] + "." for w in plan.warnings if not w.startswith(priced)]
     if plan.goal.assumed:
-        said.append("Assumed: " + "; ".join(plan.goal.assumed) + ".")
+        sentences.append("Assumed: " + "; ".join(plan.goal.assumed) + ".")
     table = grid(2, pad=1)
-    for line in said:
+    for line in sentences:
         table.add_row("-", line)
     section(to, "Mind", table)
 

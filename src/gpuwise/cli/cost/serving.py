@@ -23,8 +23,8 @@ def served_fleet(model: str, on: str, served: Served, today: datetime.date) -> C
     from gpuwise.serve.capacity.answer import capacity_on
 
     arch = find_model(model)
-    asked = Asked(workload=served.workload, slo=served.slo, rate=served.rate, users=served.users)
-    load, targets, demand = question(arch, asked, Held())
+    request = Asked(workload=served.workload, slo=served.slo, rate=served.rate, users=served.users)
+    load, targets, demand = question(arch, request, Held())
     with progress("simulating") as say:
         answer = capacity_on(arch, find_cluster(on), load, targets, demand, today=today, explain=False, progress=say)
     if answer.served is None:
@@ -35,8 +35,8 @@ def served_fleet(model: str, on: str, served: Served, today: datetime.date) -> C
     return answer
 
 
-def hours_of(answer: Capacity, wanted: Wanted) -> Wanted:
-    """``wanted`` with the GPU-hours of the fleet: the mean of a day, and its peak."""
+def hours_of(answer: Capacity, usage: Wanted) -> Wanted:
+    """``usage`` with the GPU-hours of the fleet: the mean of a day, and its peak."""
     from gpuwise.money.rent_or_own.demand import HOURS_PER_MONTH
 
     assert answer.served is not None
@@ -44,7 +44,7 @@ def hours_of(answer: Capacity, wanted: Wanted) -> Wanted:
     peak = fleet.cluster.n_accelerators / fleet.mean_accelerators
     flat = peak < _FLAT
     return replace(
-        wanted,
+        usage,
         hours=(fleet.cluster.n_accelerators if flat else fleet.mean_accelerators) * HOURS_PER_MONTH,
         shape="steady" if flat else "bursts",
         peak=None if flat else round(peak, 2),

@@ -98,9 +98,9 @@ def _options(to: Console, r: RentOrOwn) -> None:
 
 
 def _break_even(to: Console, r: RentOrOwn) -> None:
-    own, even = r.option("own"), r.break_even
-    several, years = own.owned_gpus > 1, LONGEST_MONTHS // 12
-    gpus = f"{own.owned_gpus} owned GPU{'s' if several else ''}"
+    owning, even = r.option("own"), r.break_even
+    several, years = owning.owned_gpus > 1, LONGEST_MONTHS // 12
+    gpus = f"{owning.owned_gpus} owned GPU{'s' if several else ''}"
     pay, off, them, each = ("pay", "themselves", "them", "Each") if several else ("pays", "itself", "it", "It")
     never_pay = f"{'do' if several else 'does'} not pay for {off}"
     if even.months is None:
@@ -238,8 +238,8 @@ def show_rules(checks: Sequence[RuleCheck]) -> None:
     )
     for c in checks:
         low, high = c.own_wins_at.values()
-        found = "never" if c.break_even is None else f"{plain(c.break_even.expected)}  ({_range(c.break_even)})"
+        break_even = "never" if c.break_even is None else f"{plain(c.break_even.expected)}  ({_range(c.break_even)})"
         words = {(True, True): "holds", (True, False): "rent holds, buy does not", (False, True): "buy holds, rent does not"}
-        said = [words.get((c.rent_holds, c.buy_holds), "does not hold")] if wide else []
-        table.add_row(c.accelerator, f"{c.usd_per_hour:.2f}", percent(low), percent(high), found, *said)
+        verdict = [words.get((c.rent_holds, c.buy_holds), "does not hold")] if wide else []
+        table.add_row(c.accelerator, f"{c.usd_per_hour:.2f}", percent(low), percent(high), break_even, *verdict)
     section(to, "Share of the futures in which owning is cheaper; what is owned comes in whole servers", table)

@@ -56,24 +56,24 @@ def doctor(
     json
         One JSON document on the last line of stdout.
     """
-    found = _look(gpus, python, limit, frameworks)
-    written = _write(found, fix_plan, dockerfile, compose)
+    diagnosis = _look(gpus, python, limit, frameworks)
+    written = _write(diagnosis, fix_plan, dockerfile, compose)
     if json:
         from gpuwise.cli.out import print_json
         from gpuwise.machine.doctor.report import document
 
-        print_json(document(found))
+        print_json(document(diagnosis))
     elif share:
         import sys
 
         from gpuwise.machine.doctor.share import share_text
 
-        sys.stdout.write(share_text(found))
+        sys.stdout.write(share_text(diagnosis))
     elif not written:
         from gpuwise.cli.doctor.view import show_diagnosis
 
-        show_diagnosis(found, notes=notes)
-    return found.exit_code
+        show_diagnosis(diagnosis, notes=notes)
+    return diagnosis.exit_code
 
 
 def _look(gpus: int | None, python: str | None, limit_s: float | None, frameworks: bool) -> Diagnosis:
@@ -84,19 +84,19 @@ def _look(gpus: int | None, python: str | None, limit_s: float | None, framework
     return diagnose(probe(python=python, frameworks=frameworks, limit_s=limit_s or LIMIT_S, wanted_gpus=gpus))
 
 
-def _write(found: Diagnosis, fix_plan: str | None, dockerfile: str | None, compose: str | None) -> bool:
+def _write(diagnosis: Diagnosis, fix_plan: str | None, dockerfile: str | None, compose: str | None) -> bool:
     """Write what was asked for; whether stdout was used for it. Raises InputError where a file is in the way."""
     import sys
 
     from gpuwise.machine.doctor import images, report
 
-    asked = (
-        (fix_plan, lambda: report.fix_plan(found)),
-        (dockerfile, lambda: images.dockerfile(found.machine)),
-        (compose, lambda: images.compose(found.machine)),
+    writers = (
+        (fix_plan, lambda: report.fix_plan(diagnosis)),
+        (dockerfile, lambda: images.dockerfile(diagnosis.machine)),
+        (compose, lambda: images.compose(diagnosis.machine)),
     )
     printed = False
-    for name, make in asked:
+    for name, make in writers:
         if name is None:
             continue
         if name == "-":

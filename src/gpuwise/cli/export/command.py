@@ -162,15 +162,15 @@ def _answer(title: str, named: dict[str, str], written: Written, out: str | None
     from gpuwise.cli.out import console, print_json
     from gpuwise.export.written import write_files
 
-    made = None if out is None else write_files(Path(out), written.files)
+    paths = None if out is None else write_files(Path(out), written.files)
     if json:
         print_json({**named, **_document(written)})
         return 0
     to = console()
     to.print(title, style="bold")
-    for path in made or ():
+    for path in paths or ():
         to.print(f"  {path}", soft_wrap=True, style="cyan")
-    if made is None:
+    if paths is None:
         for file, text in written.files.items():
             to.print()
             to.print(file, style="bold")

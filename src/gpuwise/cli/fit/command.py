@@ -16,7 +16,7 @@ def fit(
     on: str,
     training: Training = LEFT_OPEN,
     fixed: Fixed = NOTHING_FIXED,
-    own: OwnCode = NO_CODE,
+    code: OwnCode = NO_CODE,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Will it fit? What fills the memory? What is the cheapest change that makes it fit?
@@ -38,8 +38,8 @@ def fit(
     if is_own_code(model):
         from gpuwise.cli.step.fit import fit_own
 
-        return fit_own(model, on, training, fixed, own, json=json)
-    refuse_own(own)
+        return fit_own(model, on, training, fixed, code, json=json)
+    refuse_own(code)
     from gpuwise.cli.this_machine import cluster_or_text
     from gpuwise.plan.api import fit as check
 

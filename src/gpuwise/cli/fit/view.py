@@ -74,8 +74,8 @@ def _remedies(to: Console, fit: Fit[TrainingEstimate]) -> None:
         section(to, title, remedies_table(shown, verdict=not fit.fits))
 
 
-def _bigger(to: Console, title: str, found: Sequence[OtherHardware[TrainingEstimate]]) -> None:
-    if not found:
+def _bigger(to: Console, title: str, options: Sequence[OtherHardware[TrainingEstimate]]) -> None:
+    if not options:
         return
     table = table_of(
         ["GPUs", "memory", "free", "fits", "tokens/s", "price", "how"],
@@ -83,7 +83,7 @@ def _bigger(to: Console, title: str, found: Sequence[OtherHardware[TrainingEstim
         gives_way=("free",),
         under="how",
     )
-    for b in found:
+    for b in options:
         e = b.estimate
         table.add_row(
             f"{b.cluster.n_accelerators}x {b.cluster.accelerator.name}",

@@ -81,8 +81,8 @@ def _print_document(one: Exercise, judged: Judgement | None, hint: int | None, s
     if judged is not None:
         document |= {"right": judged.right, "ratio": judged.ratio, "says": judged.sentence}
     if solution:
-        found = one.solve()
-        document["solution"] = {"value": found.value, "steps": list(found.steps), "command": found.command}
+        answer = one.solve()
+        document["solution"] = {"value": answer.value, "steps": list(answer.steps), "command": answer.command}
     print_json(document)
 
 
@@ -100,11 +100,11 @@ def _show(one: Exercise, judged: Judgement | None, hint: int | None, solution: b
     if judged is not None:
         to.print(Text(f"  {judged.sentence}", style="green" if judged.right else "yellow"))
     if solution:
-        found = one.solve()
-        to.print(Text(f"  {said(found.value)} {one.unit}", style="bold"))
-        for step in found.steps:
+        answer = one.solve()
+        to.print(Text(f"  {said(answer.value)} {one.unit}", style="bold"))
+        for step in answer.steps:
             to.print(f"  - {step}")
-        to.print(f"  {found.command}", style="dim")
+        to.print(f"  {answer.command}", style="dim")
     elif judged is None or not judged.right:
         more = min((hint or 0) + 1, len(one.hints))
         to.print(f"  gpuwise lab exercise {one.number} YOUR_NUMBER judges it; --hint {more} helps, --solution tells", style="dim")

@@ -74,8 +74,8 @@ def occupancy(
     """
     from gpuwise.lab import residency
 
-    given = {"--cubin": cubin, "--ptxas-log": ptxas_log, "--triton": triton}
-    files = {option: file for option, file in given.items() if file is not None}
+    by_option = {"--cubin": cubin, "--ptxas-log": ptxas_log, "--triton": triton}
+    files = {option: file for option, file in by_option.items() if file is not None}
     if len(files) > 1:
         raise InputError(f"{' and '.join(files)} name one kernel each", hint="give one of them")
     use = None
@@ -87,7 +87,7 @@ def occupancy(
     elif kernel is not None:
         raise InputError("--kernel names one of a file", hint="give --cubin, --ptxas-log or --triton too")
     capability, device = _capability(on, use)
-    asked: dict[str, Any] = {
+    options: dict[str, Any] = {
         "block_threads": _number(block, "--block", use and use.block_threads),
         "regs_per_thread": _number(regs, "--regs", use and use.regs_per_thread),
         "static_smem": _bytes(smem, "--smem", use.static_smem if use else 0),
@@ -96,7 +96,7 @@ def occupancy(
         "block_barriers": barriers if barriers is not None else use.block_barriers if use else 1,
         "optin": optin,
     }
-    answer = residency.occupancy(capability, **asked)
+    answer = residency.occupancy(capability, **options)
     _check(answer, use)
     if json:
         from gpuwise.cli.out import print_json
@@ -120,10 +120,10 @@ def _capability(on: str | None, use: KernelUse | None) -> tuple[str, str]:
             raise InputError("on which GPU?", hint="--on V100, or a compute capability: --on 7.0")
         return use.compute_capability, f"compute capability {use.compute_capability}"
     try:
-        found = [find_accelerator(on, prefer=("sxm", "80gb", "32gb"))]
+        candidates = [find_accelerator(on, prefer=("sxm", "80gb", "32gb"))]
     except AmbiguousNameError as error:
-        found = [accelerators()[c] for c in error.candidates]
-        if len({a.compute_capability for a in found}) > 1:
+        candidates = [accelerators()[c] for c in error.candidates]
+        if len({a.compute_capability for a in candidates}) > 1:
             raise
     except UnknownNameError:
         try:
@@ -135,26 +135,28 @@ def _capability(on: str | None, use: KernelUse | None) -> tuple[str, str]:
         else:
             return limits.compute_capability, f"compute capability {limits.compute_capability}"
         raise
-    card = found[0]
-    if card.compute_capability is None or card.vendor != "NVIDIA":
-        raise InputError(f"{card.name} has no CUDA compute capability", hint="occupancy is worked out for NVIDIA's GPUs")
-    return card.compute_capability, card.name if len(found) == 1 else f"{on} (compute capability {card.compute_capability})"
+    accelerator = candidates[0]
+    if accelerator.compute_capability is None or accelerator.vendor != "NVIDIA":
+        raise InputError(f"{accelerator.name} has no CUDA compute capability", hint="occupancy is worked out for NVIDIA's GPUs")
+    return accelerator.compute_capability, accelerator.name if len(
+        candidates
+    ) == 1 else f"{on} (compute capability {accelerator.compute_capability})"
 
 
-def _number(text: str | None, option: str, known: int | None) -> int:
+def _number(text: str | None, option: str, default: int | None) -> int:
     if text is None:
-        if known is None:
+        if default is None:
             what = "threads of a block" if option == "--block" else "registers of a thread"
             raise InputError(f"{option} is missing: {what}", hint=f"give {option}, like {option} 128")
-        return known
+        return default
     return 0 if text.strip() == "0" and option == "--regs" else whole_number(text, option)
 
 
-def _bytes(text: str | None, option: str, known: int) -> int:
+def _bytes(text: str | None, option: str, default: int) -> int:
     from gpuwise.units import parse_bytes
 
     if text is None:
-        return known
+        return default
     cleaned = text.strip()
     value = parse_bytes(f"{cleaned}B" if cleaned.isdigit() else cleaned)
     if value > _MOST_BYTES or value != int(value):
@@ -221,11 +223,11 @@ def _show(o: Occupancy, device: str, use: KernelUse | None, *, chart: bool) -> N
             binds = name in o.binding
             table.add_row(name, _count(limit), "binds" if binds else "", reasons[name])
     section(to, "Limits", table)
-    ways = changes(o)
-    if ways:
+    better_launches = changes(o)
+    if better_launches:
         better = table_of(("change", "blocks", "occupancy"), left=("change",), wrap=("change",))
-        for way in ways:
-            better.add_row(way.what, str(way.active_blocks), _percent_text(way.occupancy))
+        for launch in better_launches:
+            better.add_row(launch.what, str(launch.active_blocks), _percent_text(launch.occupancy))
         section(to, "What to change", better)
         to.print("  more warps hide more latency; where none is left to hide they bring nothing", style="dim")
     if chart:

@@ -70,14 +70,14 @@ def simulate(
 
     if task is None:
         return _tasks(json)
-    card = find_accelerator(on, prefer=("sxm", "80gb", "32gb"))
+    accelerator = find_accelerator(on, prefer=("sxm", "80gb", "32gb"))
     if ".py" in task:
         if size is not None or crossover:
             raise InputError("one's own kernel has no --size and no --crossover", hint="its arrays are given by --arg")
-        made = _own(task, card, grid, block, arg or [], regs)
-        return _print(made, card, None, None, timeline=timeline, json=json)
-    given = {"--grid": grid, "--block": block, "--arg": arg, "--regs": regs}
-    for option, value in given.items():
+        simulation = _own(task, accelerator, grid, block, arg or [], regs)
+        return _print(simulation, accelerator, None, None, timeline=timeline, json=json)
+    by_option = {"--grid": grid, "--block": block, "--arg": arg, "--regs": regs}
+    for option, value in by_option.items():
         if value is not None:
             raise InputError(f"{task} takes no {option}", hint="it belongs to one's own kernel, FILE.py:FUNCTION")
     from gpuwise.lab.beside_cpu import cpu_document, cpu_time, side
@@ -86,22 +86,22 @@ def simulate(
     from gpuwise.lab.simulation import simulate_task
     from gpuwise.lab.tasks import find_task, launch_of
 
-    found, cpu = find_task(task), find_cpu(against)
-    n = found.usual if size is None else size
-    launch = launch_of(found, n)
-    made = simulate_task(found, launch, card)
-    both = side(found, launch, n, made, card, cpu)
+    lab_task, cpu = find_task(task), find_cpu(against)
+    n = lab_task.usual if size is None else size
+    launch = launch_of(lab_task, n)
+    simulation = simulate_task(lab_task, launch, accelerator)
+    both = side(lab_task, launch, n, simulation, accelerator, cpu)
     beside = {
         "size": n,
-        "cpu": cpu_document(cpu, cpu_time(found, launch, n, cpu), launch),
+        "cpu": cpu_document(cpu, cpu_time(lab_task, launch, n, cpu), launch),
         "launch_s": both.launch_s,
         "copy_s": both.copy_s,
         "flop": launch.flop,
         "copied_bytes": launch.copied_bytes,
-        "crossover": find_crossover(found, card, cpu).to_document() if crossover else None,
-        "roofline": roofline_document(made, launch.flop, card, cpu, both.cpu_s),
+        "crossover": find_crossover(lab_task, accelerator, cpu).to_document() if crossover else None,
+        "roofline": roofline_document(simulation, launch.flop, accelerator, cpu, both.cpu_s),
     }
-    return _print(made, card, cpu, beside, timeline=timeline, json=json)
+    return _print(simulation, accelerator, cpu, beside, timeline=timeline, json=json)
 
 
 def _tasks(json: bool) -> int:
@@ -118,7 +118,9 @@ def _tasks(json: bool) -> int:
     return 0
 
 
-def _own(task: str, card: Accelerator, grid: str | None, block: str | None, words: list[str], regs: int | None) -> Simulation:
+def _own(
+    task: str, accelerator: Accelerator, grid: str | None, block: str | None, words: list[str], regs: int | None
+) -> Simulation:
     from gpuwise.facts.loading import read_user_text
     from gpuwise.lab.kernel import kernel_source
     from gpuwise.lab.simulation import simulate_kernel
@@ -132,7 +134,7 @@ def _own(task: str, card: Accelerator, grid: str | None, block: str | None, word
         arguments,
         grid=_shape(grid, "--grid"),
         block=_shape(block, "--block"),
-        accelerator=card,
+        accelerator=accelerator,
         name=name or Path(file).stem,
         regs_per_thread=32 if regs is None else regs,
     )
@@ -164,37 +166,54 @@ def _argument(word: str) -> tuple[str, Any]:
         raise InputError(f"--arg {word!r} is no array of at most {2**26:,} elements", hint="x=4096, x=zeros:64x64, x=int:4096")
     if kind == "int":
         return name, np.arange(math.prod(sizes), dtype=np.int32).reshape(sizes)
-    made = np.zeros(sizes, np.float32)
-    return name, made if kind else np.random.default_rng(1).standard_normal(sizes, dtype=np.float32)
+    zeros = np.zeros(sizes, np.float32)
+    return name, zeros if kind else np.random.default_rng(1).standard_normal(sizes, dtype=np.float32)
 
 
 def _print(
-    made: Simulation, card: Accelerator, cpu: Cpu | None, beside: dict[str, Any] | None, *, timeline: bool, json: bool
+    simulation: Simulation,
+    accelerator: Accelerator,
+    cpu: Cpu | None,
+    beside: dict[str, Any] | None,
+    *,
+    timeline: bool,
+    json: bool,
 ) -> int:
     if json:
         from gpuwise.cli.out import print_json
 
-        print_json({**made.to_document(), "beside": beside})
+        print_json({**simulation.to_document(), "beside": beside})
     else:
-        _show(made, card, cpu, beside, timeline=timeline)
-    return 1 if made.findings or made.checked is False else 0
+        _show(simulation, accelerator, cpu, beside, timeline=timeline)
+    return 1 if simulation.findings or simulation.checked is False else 0
 
 
-def _show(made: Simulation, card: Accelerator, cpu: Cpu | None, beside: dict[str, Any] | None, *, timeline: bool) -> None:
+def _show(
+    simulation: Simulation, accelerator: Accelerator, cpu: Cpu | None, beside: dict[str, Any] | None, *, timeline: bool
+) -> None:
     from rich.text import Text
 
     from gpuwise.cli.out import console, section, table_of
     from gpuwise.units import format_bytes, format_duration, format_rate
 
-    to, o, c = console(), made.occupancy, made.counters
-    to.print(Text.assemble((f"{made.task}, {format_duration(made.time_s)}", "bold"), f" on {card.name}, bound by {made.bound}"))
-    right = {True: "values equal numpy's", False: f"WRONG values (off by {made.worst_error:.1g})", None: "values not checked"}
-    per = f"{made.blocks_timed:,} of the {made.blocks_of_one:,} blocks of one multiprocessor timed"
-    to.print(f"  {made.blocks:,} blocks of {made.threads:,} threads; {right[made.checked]}; {per}", style="dim")
-    for finding in made.findings:
+    to, o, c = console(), simulation.occupancy, simulation.counters
+    to.print(
+        Text.assemble(
+            (f"{simulation.task}, {format_duration(simulation.time_s)}", "bold"),
+            f" on {accelerator.name}, bound by {simulation.bound}",
+        )
+    )
+    right = {
+        True: "values equal numpy's",
+        False: f"WRONG values (off by {simulation.worst_error:.1g})",
+        None: "values not checked",
+    }
+    per = f"{simulation.blocks_timed:,} of the {simulation.blocks_of_one:,} blocks of one multiprocessor timed"
+    to.print(f"  {simulation.blocks:,} blocks of {simulation.threads:,} threads; {right[simulation.checked]}; {per}", style="dim")
+    for finding in simulation.findings:
         to.print(f"  {finding.kind}, line {finding.line}: {finding.text}", style="bold red")
     table = table_of(("where the warps' time went", "share"), left=("where the warps' time went",))
-    stalls = made.stalls
+    stalls = simulation.stalls
     for reason, share in [*list(stalls.items())[:6], ("issuing, or at its end", max(0.0, 1 - sum(stalls.values())))]:
         table.add_row(reason, f"{100 * share:.0f} %")
     section(to, "Warps", table)
@@ -210,24 +229,24 @@ def _show(made: Simulation, card: Accelerator, cpu: Cpu | None, beside: dict[str
     section(to, "Counters", facts)
     if beside is not None and cpu is not None:
         side = table_of(("where", "time", "rate"), left=("where",), wrap=("where",))
-        work, unit = (
+        amount, unit = (
             (beside["flop"], "FLOP/s") if beside["flop"] > 4 * beside["copied_bytes"] else (beside["copied_bytes"], "B/s")
         )
         launch, copy = beside["launch_s"], beside["copy_s"]
         for where, seconds in (
             (f"{cpu.name}, {beside['cpu']['cores']} cores", beside["cpu"]["time_s"]),
-            ("the kernel", made.time_s),
-            ("with its launch", made.time_s + launch),
-            (f"with {format_bytes(beside['copied_bytes'])} copied too", made.time_s + launch + copy),
+            ("the kernel", simulation.time_s),
+            ("with its launch", simulation.time_s + launch),
+            (f"with {format_bytes(beside['copied_bytes'])} copied too", simulation.time_s + launch + copy),
         ):
-            side.add_row(where, format_duration(seconds), format_rate(work / seconds, unit))
+            side.add_row(where, format_duration(seconds), format_rate(amount / seconds, unit))
         section(to, "Beside a CPU", side)
         if beside["roofline"] is not None:
             _roofline(to, beside["roofline"])
         if beside["crossover"] is not None:
             _crossover(to, beside["crossover"])
     if timeline:
-        section(to, "The first warps (i issue, . memory, s shared, u unit, b barrier)", _timeline(made, to.width))
+        section(to, "The first warps (i issue, . memory, s shared, u unit, b barrier)", _timeline(simulation, to.width))
 
 
 def _roofline(to: Any, document: dict[str, Any]) -> None:
@@ -253,13 +272,13 @@ def _crossover(to: Any, document: dict[str, Any]) -> None:
         )
     section(to, "From which size on", table)
     for words, size in (("data on the GPU", document["crossover"]), ("data copied", document["crossover_with_copies"])):
-        found = "no crossing within these sizes" if size is None else f"the GPU is faster from about {size:,.0f} on"
-        to.print(f"  {words}: {found}")
+        answer = "no crossing within these sizes" if size is None else f"the GPU is faster from about {size:,.0f} on"
+        to.print(f"  {words}: {answer}")
 
 
-def _timeline(made: Simulation, width: int) -> str:
+def _timeline(simulation: Simulation, width: int) -> str:
     """A line a warp: its state over the cycles of the spans held."""
-    spans, columns = made.timing.spans, min(SHOWN_COLUMNS, width - 14)
+    spans, columns = simulation.timing.spans, min(SHOWN_COLUMNS, width - 14)
     end = max((at for _, _, at, _, _ in spans), default=1.0) + 1
     letters = {"memory latency": ".", "memory bandwidth": ".", "shared memory": "s", "barrier": "b", "load unit": "u"}
     rows: dict[int, list[str]] = {}

@@ -22,8 +22,8 @@ def show_report(report: MemoryReport, name: str, *, timeline: Path | None, out: 
     to, run, history = console(), report.shown.run, report.shown.history
     peaks = run.peaks()
     settings = run.settings.text or "torch's defaults"
-    said = (f" (device {report.snapshot.device}), {report.own.n_blocks:,} allocations, {settings}",)
-    to.print(Text.assemble((name, "bold"), *said))
+    facts = (f" (device {report.snapshot.device}), {report.own.n_blocks:,} allocations, {settings}",)
+    to.print(Text.assemble((name, "bold"), *facts))
     to.print(
         f"  at most {format_bytes(peaks.reserved_bytes)} reserved, {format_bytes(peaks.allocated_bytes)} allocated, "
         f"{format_bytes(peaks.requested_bytes)} asked for"
@@ -50,24 +50,24 @@ def show_report(report: MemoryReport, name: str, *, timeline: Path | None, out: 
 
 
 def _agreement(to: Console, report: MemoryReport) -> None:
-    own, words = report.own, list[str]()
-    if own.exact and own.n_same_place == own.n_blocks:
+    replay, words = report.own, list[str]()
+    if replay.exact and replay.n_same_place == replay.n_blocks:
         words.append("the simulated allocator puts every block where the real one did")
-    elif own.exact:
+    elif replay.exact:
         words.append(
-            f"the simulated allocator reserves exactly what the real one did; {own.n_same_place:,} of "
-            f"{own.n_blocks:,} blocks are at the recorded address"
+            f"the simulated allocator reserves exactly what the real one did; {replay.n_same_place:,} of "
+            f"{replay.n_blocks:,} blocks are at the recorded address"
         )
     else:
         words.append(
-            f"the simulated allocator reserves {format_bytes(own.run.peak_reserved_bytes)} where the real one had "
-            f"{format_bytes(own.recorded_peak_reserved_bytes)}; {own.n_same_place:,} of {own.n_blocks:,} blocks at the "
+            f"the simulated allocator reserves {format_bytes(replay.run.peak_reserved_bytes)} where the real one had "
+            f"{format_bytes(replay.recorded_peak_reserved_bytes)}; {replay.n_same_place:,} of {replay.n_blocks:,} blocks at the "
             "recorded address"
         )
-    if own.history.begun:
-        words.append(f"{own.history.begun:,} blocks lived before the history begins")
-    if own.history.ooms:
-        words.append(f"it ran out of memory {own.history.ooms:,} times")
+    if replay.history.begun:
+        words.append(f"{replay.history.begun:,} blocks lived before the history begins")
+    if replay.history.ooms:
+        words.append(f"it ran out of memory {replay.history.ooms:,} times")
     to.print("  " + "; ".join(words), style="dim")
 
 
@@ -103,8 +103,8 @@ def _trials(to: Console, report: MemoryReport) -> None:
     table.add_row("as recorded", format_bytes(report.own.recorded_peak_reserved_bytes), "", f"{report.own.run.n_segments:,}")
     for t in report.trials:
         change = t.reserved_bytes - base
-        said = f"{'+' if change > 0 else '-'}{format_bytes(abs(change))}" if change else "none"
+        difference = f"{'+' if change > 0 else '-'}{format_bytes(abs(change))}" if change else "none"
         name = (t.conf or "torch's defaults") + (" (asked)" if t.asked else "")
-        said = "out of memory" if t.oom_event is not None else said
-        table.add_row(name, format_bytes(t.reserved_bytes), said, f"{t.segments:,}")
+        difference = "out of memory" if t.oom_event is not None else difference
+        table.add_row(name, format_bytes(t.reserved_bytes), difference, f"{t.segments:,}")
     section(to, "Other allocator settings (PYTORCH_CUDA_ALLOC_CONF), replayed", table)

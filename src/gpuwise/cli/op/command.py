@@ -78,7 +78,7 @@ def op(
         One JSON document on the last line of stdout.
     """
     words = _words(kind, sizes)
-    given = {
+    values = {
         "dtype": dtype,
         "batch": batch,
         "kv_heads": kv_heads,
@@ -88,7 +88,7 @@ def op(
         "seq": seq,
         "precision": precision,
     }
-    options = _options(kind, given)
+    options = _options(kind, values)
     from gpuwise.cli.this_machine import is_this, this_target
     from gpuwise.plan.one_op import find_processor, find_target
 
@@ -123,9 +123,9 @@ OPTIONS: dict[str, tuple[str, ...]] = {
 """What else an operation takes; anything else given with it would change nothing, so it is refused."""
 
 
-def _options(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def _options(kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """The options that were given. Raises InputError for one that ``kind`` does not take."""
-    chosen = {name: value for name, value in given.items() if value is not None}
+    chosen = {name: value for name, value in values.items() if value is not None}
     for name in chosen:
         if name not in OPTIONS[kind]:
             having = " and ".join(k for k, names in OPTIONS.items() if name in names)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from gpuwise.cli.out import console, table_of
 from gpuwise.plan.one_model import ModelAnswer, ModelRow
-from gpuwise.plan.one_op import Answer, Row
+from gpuwise.plan.one_op import Answer, OperationTime
 from gpuwise.predict.estimate import to_document
 from gpuwise.units import format_bytes, format_duration, format_rate, format_usd
 
@@ -107,7 +107,7 @@ def _show_model(to: Console, answer: ModelAnswer) -> None:
     _footer(to, rows, None)
 
 
-def _footer(to: Console, rows: list[Row] | list[ModelRow], answer: Answer | None) -> None:
+def _footer(to: Console, rows: list[OperationTime] | list[ModelRow], answer: Answer | None) -> None:
     notes: dict[str, None] = {}
     for r in rows:
         notes |= dict.fromkeys(f"{r.device}: {note}" for note in r.notes)
@@ -181,6 +181,6 @@ def document(answer: Answer | ModelAnswer) -> dict[str, object]:
     return {"operation": head, "rows": [_row(r) for r in answer.rows], "against": against}
 
 
-def _row(r: Row | ModelRow) -> dict[str, object]:
-    more = {"share_of_peak": r.share_of_peak} if isinstance(r, Row) else {"fits": r.time_s is not None}
+def _row(r: OperationTime | ModelRow) -> dict[str, object]:
+    more = {"share_of_peak": r.share_of_peak} if isinstance(r, OperationTime) else {"fits": r.time_s is not None}
     return cast("dict[str, object]", to_document(r)) | more

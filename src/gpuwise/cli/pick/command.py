@@ -28,7 +28,7 @@ EXAMPLES = {"embed": "bert-base", "rerank": "xlm-roberta-large", "vision": "vit-
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True)
-class Work:
+class PickWork:
     """What is to be done."""
 
     tokens: Count | None = None
@@ -96,14 +96,14 @@ class Within:
     """What it is had as: card, laptop, mini (a machine with shared memory), edge (Jetson), server or phone."""
 
 
-ANYTHING, NO_LIMITS = Work(), Within()
+ANYTHING, NO_LIMITS = PickWork(), Within()
 
 
 def pick(
     *,
     purpose: Annotated[str, Parameter(name="--for")],
     model: str | None = None,
-    work: Work = ANYTHING,
+    work: PickWork = ANYTHING,
     within: Within = NO_LIMITS,
     by: str | None = None,
     top: Whole = 10,
@@ -143,21 +143,21 @@ def pick(
         return _mixed(model, work, limits, terms, today, json)
     if purpose == "learn" and model is None:
         return _learn(limits, terms, today, top, json)
-    found = answer(job_of(purpose, model, work, within), limits, today=today, terms=terms, top=top)
+    ranking = answer(job_of(purpose, model, work, within), limits, today=today, terms=terms, top=top)
     if json:
         from gpuwise.cli.out import print_json
         from gpuwise.pick.document import pick_document
 
-        print_json(pick_document(found))
+        print_json(pick_document(ranking))
     else:
         from gpuwise.cli.pick.view import show_pick
 
-        show_pick(found, top)
-    return 0 if found.best is not None else 1
+        show_pick(ranking, top)
+    return 0 if ranking.best is not None else 1
 
 
-def job_of(purpose: str, model: str | None, work: Work, within: Within) -> Any:
-    """The options as a :class:`gpuwise.pick.jobs.Job`. Raises InputError and UnknownNameError."""
+def job_of(purpose: str, model: str | None, work: PickWork, within: Within) -> Any:
+    """The options as a :class:`gpuwise.pick.jobs.ModelJob`. Raises InputError and UnknownNameError."""
     from gpuwise.facts.models.catalogue import find_model
     from gpuwise.pick.jobs import serving_job, training_job, vision_job
     from gpuwise.workload.adapters import DEFAULT_TARGETS, split_targets
@@ -195,7 +195,7 @@ def job_of(purpose: str, model: str | None, work: Work, within: Within) -> Any:
     )
 
 
-def _image_job(model: str, work: Work, within: Within) -> Any:
+def _image_job(model: str, work: PickWork, within: Within) -> Any:
     from gpuwise.facts.models.denoisers import find_denoiser
     from gpuwise.pick.forward import image_job
 
@@ -203,7 +203,7 @@ def _image_job(model: str, work: Work, within: Within) -> Any:
     return image_job(find_denoiser(model), items=work.images, items_per_day=work.images_per_day, years=within.years or 1.0)
 
 
-def _encoder_job(purpose: str, arch: Any, work: Work, within: Within) -> Any:
+def _encoder_job(purpose: str, arch: Any, work: PickWork, within: Within) -> Any:
     from gpuwise.pick.forward import encoder_job
 
     names = ("tokens", "tokens_per_day", "seq") if purpose == "embed" else ("pairs", "pairs_per_day", "seq")
@@ -216,12 +216,12 @@ def bits_of(text: str | None) -> tuple[int, ...]:
     """``"8,4"`` as bits of a weight; empty when nothing was said. Raises InputError."""
     if text is None:
         return ()
-    found: list[int] = []
+    bits: list[int] = []
     for part in text.replace("-bit", "").replace("int", "").replace("bf", "").replace("fp", "").split(","):
         if part.strip() not in ("16", "8", "4"):
             raise InputError(f"--weights {text!r} is not of 16, 8 and 4 bits", hint="for example --weights 16,8")
-        found.append(int(part))
-    return tuple(dict.fromkeys(found))
+        bits.append(int(part))
+    return tuple(dict.fromkeys(bits))
 
 
 def limits_of(within: Within, by: str | None) -> Any:
@@ -231,7 +231,7 @@ def limits_of(within: Within, by: str | None) -> Any:
 
     if within.rent and within.own:
         raise InputError("--rent and --own rule each other out", hint="leave both out to see both")
-    ways = ("rent", "notebook") if within.rent else ("buy",) if within.own else WAYS
+    hows = ("rent", "notebook") if within.rent else ("buy",) if within.own else WAYS
     names = [v for v in (within.vendor or "").split(",") if v.strip()]
     if within.vendor is not None and not names:
         raise InputError("--vendor names none", hint="for example --vendor nvidia,amd")
@@ -240,7 +240,7 @@ def limits_of(within: Within, by: str | None) -> Any:
     limits = Limits(
         budget_usd=within.budget,
         deadline_s=within.deadline,
-        ways=ways,
+        ways=hows,
         vendors=known_vendors(tuple(names)),
         max_watts=within.max_watts,
         have=None if within.have is None else parse_have(within.have),
@@ -263,9 +263,9 @@ def terms_of(within: Within) -> Any:
     return Terms(within.years, within.box, within.country or "US")
 
 
-def _only(work: Work, names: tuple[str, ...], purpose: str) -> None:
+def _only(work: PickWork, names: tuple[str, ...], purpose: str) -> None:
     """Refuse options that mean nothing for the purpose."""
-    for name in Work.__slots__:
+    for name in PickWork.__slots__:
         if getattr(work, name) is not None and name not in names:
             option = "--" + name.replace("_", "-")
             raise InputError(f"{option} means nothing for --for {purpose}", hint="leave it out, or choose another purpose")
@@ -274,20 +274,20 @@ def _only(work: Work, names: tuple[str, ...], purpose: str) -> None:
 def _learn(limits: Any, terms: Any, today: Any, top: int, json: bool) -> int:
     from gpuwise.pick.learning import learn
 
-    found = learn(limits, today=today, terms=terms, top=top)
+    learning = learn(limits, today=today, terms=terms, top=top)
     if json:
         from gpuwise.cli.out import print_json
         from gpuwise.pick.learning import learning_document
 
-        print_json(learning_document(found))
+        print_json(learning_document(learning))
     else:
         from gpuwise.cli.pick.view import show_learning
 
-        show_learning(found, top)
-    return 0 if found.ranked else 1
+        show_learning(learning, top)
+    return 0 if learning.ranked else 1
 
 
-def _mixed(model: str | None, work: Work, limits: Any, terms: Any, today: Any, json: bool) -> int:
+def _mixed(model: str | None, work: PickWork, limits: Any, terms: Any, today: Any, json: bool) -> int:
     from gpuwise.facts.models.catalogue import find_model
     from gpuwise.pick.fleet import fleet, fleet_document
 
@@ -295,7 +295,7 @@ def _mixed(model: str | None, work: Work, limits: Any, terms: Any, today: Any, j
         raise InputError("--for mixed needs --model", hint=f"for example --model {EXAMPLE}")
     if limits.budget_usd is None:
         raise InputError("--for mixed needs --budget", hint="the money to be split, for example --budget 5000")
-    found = fleet(
+    split = fleet(
         find_model(model),
         limits,
         today=today,
@@ -307,9 +307,9 @@ def _mixed(model: str | None, work: Work, limits: Any, terms: Any, today: Any, j
     if json:
         from gpuwise.cli.out import print_json
 
-        print_json(fleet_document(found))
+        print_json(fleet_document(split))
     else:
         from gpuwise.cli.pick.view import show_fleet
 
-        show_fleet(found)
-    return 0 if found.best is not None else 1
+        show_fleet(split)
+    return 0 if split.best is not None else 1

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from gpuwise.cli.out import console, grid, section, table_of
 from gpuwise.pick.api import Pick
-from gpuwise.pick.candidates import Way
+from gpuwise.pick.candidates import Acquisition
 from gpuwise.pick.forward import ForwardJob
-from gpuwise.pick.jobs import Job
+from gpuwise.pick.jobs import ModelJob
 from gpuwise.pick.outcomes import Outcome
 from gpuwise.pick.owning import MONTH_H
-from gpuwise.pick.words import Group
+from gpuwise.pick.words import LeftOutGroup
 from gpuwise.plan.explain import probability
 from gpuwise.units import format_bytes, format_duration, format_number, format_usd
 
@@ -38,31 +38,31 @@ MARKS = {
 """What the letters of the notes column mean; fitted and measured predictions have none."""
 
 
-def show_pick(found: Pick, top: int) -> None:
+def show_pick(ranking: Pick, top: int) -> None:
     """Print the whole answer."""
     to = console()
-    _verdict(to, found.job.name, found.verdict, found.best is not None)
-    seen: set[str] = set()
+    _verdict(to, ranking.job.name, ranking.verdict, ranking.best is not None)
+    letters: set[str] = set()
     for how, title in TITLES.items():
-        mine = _each_once(found.ranked, how)[:top]
+        mine = _each_once(ranking.ranked, how)[:top]
         if mine:
-            section(to, title + _money_title(found.job, how), _table(found.job, mine))
-            seen.update(letter for o in mine for letter in marks(o))
-    if seen:
-        to.print("  " + "; ".join(f"{letter} {words}" for letter, words in MARKS.items() if letter in seen), style="dim")
-    _changes(to, found.ranked, top)
-    _why_not(to, found.left_out)
-    _foot(to, found)
+            section(to, title + _money_title(ranking.job, how), _table(ranking.job, mine))
+            letters.update(letter for o in mine for letter in marks(o))
+    if letters:
+        to.print("  " + "; ".join(f"{letter} {words}" for letter, words in MARKS.items() if letter in letters), style="dim")
+    _changes(to, ranking.ranked, top)
+    _why_not(to, ranking.left_out)
+    _foot(to, ranking)
 
 
 def _each_once(ranked: Sequence[Outcome], how: str) -> list[Outcome]:
     """The outcomes of one kind, of a notebook's accelerator the best plan only."""
-    found: list[Outcome] = []
+    distinct: list[Outcome] = []
     for o in ranked:
-        again = how == "notebook" and any(f.cluster.accelerator.id == o.cluster.accelerator.id for f in found)
+        again = how == "notebook" and any(f.cluster.accelerator.id == o.cluster.accelerator.id for f in distinct)
         if o.way.how == how and not again:
-            found.append(o)
-    return found
+            distinct.append(o)
+    return distinct
 
 
 def _verdict(to: Console, name: str, sentences: Sequence[str], good: bool) -> None:
@@ -74,7 +74,7 @@ def _verdict(to: Console, name: str, sentences: Sequence[str], good: bool) -> No
         to.print(f"  {text}", style=style)
 
 
-def _money_title(job: Job | ForwardJob, how: str) -> str:
+def _money_title(job: ModelJob | ForwardJob, how: str) -> str:
     period = f" for {job.hours:,.0f} hours" if job.serving else ""
     return {"rent": f", dollars{period}", "buy": f", purchase with electricity{period}", "notebook": ""}[how]
 
@@ -83,7 +83,7 @@ GIVES_WAY = ("tok/J", "$/(GB/s)", "$/GB", "80 %", "$/EFLOP", "W")
 """Columns left out, in this order, until the others stand whole."""
 
 
-def _table(job: Job | ForwardJob, rows: Sequence[Outcome]) -> FittedTable:
+def _table(job: ModelJob | ForwardJob, rows: Sequence[Outcome]) -> FittedTable:
     """The rows with as many columns as the terminal is wide."""
     per_month = " mo" if rows[0].way.rent is not None else ""
     titles = {"$/GB": f"$/GB{per_month}", "$/(GB/s)": f"$/(GB/s){per_month}"}
@@ -95,7 +95,7 @@ def _table(job: Job | ForwardJob, rows: Sequence[Outcome]) -> FittedTable:
     return table
 
 
-def _cells(job: Job | ForwardJob, o: Outcome) -> dict[str, str]:
+def _cells(job: ModelJob | ForwardJob, o: Outcome) -> dict[str, str]:
     """What is known of a row, by column."""
     months = MONTH_H if o.way.rent is not None else 1.0
     return {
@@ -113,11 +113,11 @@ def _cells(job: Job | ForwardJob, o: Outcome) -> dict[str, str]:
     }
 
 
-def _speed(job: Job | ForwardJob, o: Outcome) -> str:
+def _speed(job: ModelJob | ForwardJob, o: Outcome) -> str:
     return format_number(o.tokens_per_s.expected) if job.serving else format_duration(o.time_s.expected)
 
 
-def _span(job: Job | ForwardJob, o: Outcome) -> str:
+def _span(job: ModelJob | ForwardJob, o: Outcome) -> str:
     if job.serving:
         return f"{format_number(o.tokens_per_s.low)}-{format_number(o.tokens_per_s.high)}"
     low, high = format_duration(o.time_s.low), format_duration(o.time_s.high)
@@ -142,14 +142,14 @@ def short_name(name: str) -> str:
     return name.replace(" Blackwell", "").replace("Radeon ", "").replace("Workstation", "WS").replace(" (DGX Spark)", "")
 
 
-def price_words(way: Way) -> str:
+def price_words(acquisition: Acquisition) -> str:
     """``$0.39/h``, ``$750 used``, ``free``."""
-    if way.rent is not None:
-        return f"{format_usd(way.rent.expected)}/h"
-    if way.notebook is not None:
-        return "free" if way.notebook.free else f"{money(way.notebook.usd_per_month)}/mo"
-    assert way.purchase is not None
-    return f"{money(way.purchase.median)} {way.condition}"
+    if acquisition.rent is not None:
+        return f"{format_usd(acquisition.rent.expected)}/h"
+    if acquisition.notebook is not None:
+        return "free" if acquisition.notebook.free else f"{money(acquisition.notebook.usd_per_month)}/mo"
+    assert acquisition.purchase is not None
+    return f"{money(acquisition.purchase.median)} {acquisition.condition}"
 
 
 def marks(o: Outcome) -> list[str]:
@@ -187,13 +187,13 @@ def _free(o: Outcome) -> str:
     return free if o.fit_probability is None else f"{free}, fits with {probability(o.fit_probability)}"
 
 
-def _why_not(to: Console, left: Sequence[Group]) -> None:
+def _why_not(to: Console, reasons: Sequence[LeftOutGroup]) -> None:
     from rich.text import Text
 
-    if not left:
+    if not reasons:
         return
     table = grid(2)
-    for g in left:
+    for g in reasons:
         names = "; ".join(f"{name} ({why})" for name, why in g.named[: 3 if to.width >= WIDE else 2])
         more = f"; {g.count - min(len(g.named), 3 if to.width >= WIDE else 2)} more" if g.count > len(g.named) else ""
         table.add_row(Text.assemble((f"{g.count}", "bold"), f" {g.heading}"), Text(names + more))
@@ -201,67 +201,67 @@ def _why_not(to: Console, left: Sequence[Group]) -> None:
     section(to, "Why not", table)
 
 
-def _foot(to: Console, found: Pick) -> None:
-    done = found.ranking
+def _foot(to: Console, ranking: Pick) -> None:
+    done = ranking.ranking
     to.print()
-    if found.assumed:
-        to.print("Assumed: " + "; ".join(found.assumed) + ".", style="dim")
-    to.print(f"Order: {found.order}.", style="dim")
+    if ranking.assumed:
+        to.print("Assumed: " + "; ".join(ranking.assumed) + ".", style="dim")
+    to.print(f"Order: {ranking.order}.", style="dim")
     to.print(
-        f"{done.considered} ways to have {_accelerators(found)} accelerators, {done.predicted} predicted exactly, the others "
+        f"{done.considered} ways to have {_accelerators(ranking)} accelerators, {done.predicted} predicted exactly, the others "
         f"ruled out by limits or bounds. $/EFLOP: useful work, busy all the time, a purchase spread over "
-        f"{found.terms.lifetime_years:g} years.",
+        f"{ranking.terms.lifetime_years:g} years.",
         style="dim",
     )
 
 
-def _accelerators(found: Pick) -> int:
-    names = {o.way.accelerator.id for o in found.ranked} | {o.way.accelerator.id for o in found.ranking.left_out}
+def _accelerators(ranking: Pick) -> int:
+    names = {o.way.accelerator.id for o in ranking.ranked} | {o.way.accelerator.id for o in ranking.ranking.left_out}
     return len(names)
 
 
-def show_learning(found: Learning, top: int) -> None:
+def show_learning(learning: Learning, top: int) -> None:
     """Print the ranking for learning."""
     to = console()
-    _verdict(to, "learn: " + ", ".join(e.name for e in found.exercises), found.verdict, bool(found.ranked))
+    _verdict(to, "learn: " + ", ".join(e.name for e in learning.exercises), learning.verdict, bool(learning.ranked))
     for how, title in TITLES.items():
-        mine = [r for r in found.ranked if r.way.how == how][:top]
+        mine = [r for r in learning.ranked if r.way.how == how][:top]
         if mine:
             table = table_of(["GPU", "price", "does", "time", "cost", "missing"], left=("GPU",), under="missing")
             for r in mine:
                 table.add_row(
                     f"{r.n}x {short_name(r.way.accelerator.name)}",
                     price_words(r.way),
-                    f"{r.done}/{len(found.exercises)}",
+                    f"{r.done}/{len(learning.exercises)}",
                     format_duration(r.time_s.expected),
                     money(r.cost_usd.expected),
                     r.words,
                 )
             section(to, title, table)
     table = grid(2)
-    for e in found.exercises:
+    for e in learning.exercises:
         table.add_row(e.name, e.why)
     section(to, "The exercises", table)
-    _why_not(to, found.left_out)
+    _why_not(to, learning.left_out)
     to.print()
-    to.print(found.order, style="dim")
+    to.print(learning.order, style="dim")
 
 
-def show_fleet(found: Fleet) -> None:
+def show_fleet(answer: Fleet) -> None:
     """Print the split of a budget over roles."""
     to = console()
-    _verdict(to, found.name, found.verdict, found.best is not None)
-    if found.best is not None:
+    _verdict(to, answer.name, answer.verdict, answer.best is not None)
+    if answer.best is not None:
         table = table_of(["role", "GPUs", "price", "does", "cost", "share"], left=("role", "GPUs"), under="does")
-        for row in found.rows():
+        for row in answer.rows():
             table.add_row(row.role, row.hardware, row.price, row.does, money(row.cost_usd), f"{100 * row.share:.0f} %")
         section(to, "Who gets what", table)
-    if found.others:
+    if answer.others:
         table = table_of(
             ["cost", "speed", "train", "serve", "develop"], left=("train", "serve", "develop"), wrap=("train", "serve", "develop")
         )
-        for split in found.others:
+        for split in answer.others:
             table.add_row(money(split.cost_usd), f"{100 * split.relative:.0f} %", *split.names)
         section(to, "The next-best splits", table)
     to.print()
-    to.print("Assumed: " + "; ".join(found.assumed) + ".", style="dim")
+    to.print("Assumed: " + "; ".join(answer.assumed) + ".", style="dim")

@@ -30,7 +30,7 @@ def plan(
     budget: Money | None = None,
     training: Training = LEFT_OPEN,
     fixed: Fixed = NOTHING_FIXED,
-    own: OwnCode = NO_CODE,
+    code: OwnCode = NO_CODE,
     price: Money | None = None,
     provider: str | None = None,
     exhaustive: Annotated[bool, Parameter(negative="")] = False,
@@ -75,8 +75,8 @@ def plan(
                 "--tokens, --deadline, --budget and --exhaustive are for models of the catalogue",
                 hint="with your own code give --samples",
             )
-        return plan_own(model, on, training, fixed, own, samples=samples, price=price, provider=provider, json=json)
-    refuse_own(own)
+        return plan_own(model, on, training, fixed, code, samples=samples, price=price, provider=provider, json=json)
+    refuse_own(code)
     from gpuwise.plan.api import make_plan
 
     if samples is not None:

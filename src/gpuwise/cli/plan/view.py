@@ -81,12 +81,12 @@ def _show(plan: Plan[TrainingEstimate]) -> None:
 def _headline(to: Console, plan: Plan[TrainingEstimate], best: Option[TrainingEstimate]) -> None:
     from rich.text import Text
 
-    goal, work = plan.goal, plan.goal.wishes.tokens
+    goal, tokens = plan.goal, plan.goal.wishes.tokens
     count = count_parameters(goal.arch)
     size = format_count(count.total) + (f", {format_count(count.active)} active" if count.active != count.total else "")
     to.print(Text.assemble((f"{goal.arch.name}", "bold"), f" ({size} parameters) on ", (best.cluster.label, "bold")))
     took = Text("  ")
-    took.append(f"{format_count(plan.tokens)} tokens", "bold" if work else "dim")
+    took.append(f"{format_count(plan.tokens)} tokens", "bold" if tokens else "dim")
     took.append(" in ")
     took.append(format_duration(best.time_s.expected), "bold green")
     if best.cost_usd is not None:

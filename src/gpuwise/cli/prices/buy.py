@@ -37,8 +37,8 @@ def show_purchases(
 ) -> int:
     """Print what the accelerators that ``query`` means cost to buy. Raises UnpredictableError when nothing is
     known."""
-    found = sorted(_bought(query, min_memory or 0.0, max_usd), key=lambda b: (b.price.median, b.accelerator.name))
-    if not found:
+    offers = sorted(_bought(query, min_memory or 0.0, max_usd), key=lambda b: (b.price.median, b.accelerator.name))
+    if not offers:
         raise UnpredictableError(
             "no purchase price",
             f"no purchase price{f' of {query!r}' if query else ''} is known as asked",
@@ -47,9 +47,9 @@ def show_purchases(
     if json:
         from gpuwise.cli.out import print_json
 
-        print_json({"as_of": day.isoformat(), "purchases": [_document(b, day) for b in found]})
+        print_json({"as_of": day.isoformat(), "purchases": [_document(b, day) for b in offers]})
     else:
-        _print(found, day, every)
+        _print(offers, day, every)
     return 0
 
 
@@ -70,14 +70,14 @@ def _bought(query: str, min_memory: float, max_usd: float | None) -> Iterator[_B
                 yield _Bought(accelerator, condition, price, purchases_for(name, condition))
 
 
-def _print(found: list[_Bought], day: datetime.date, every: bool) -> None:
+def _print(offers: list[_Bought], day: datetime.date, every: bool) -> None:
     from gpuwise.cli.out import console, table_of
     from gpuwise.units import GIGA, PETA, format_usd
 
     to = console()
     columns = ["accelerator", "condition", "price", "from", "to", "$/PFLOP/s", "$/GB", "kind", "age"]
     table = table_of(columns, left=("accelerator", "condition", "kind"), wrap=("accelerator", "kind"), gives_way=GIVES_WAY)
-    for b in found:
+    for b in offers:
         peak = b.accelerator.peak_flop_per_s.get("bf16")
         low, high = ("", "") if b.price.low == b.price.high else (format_usd(b.price.low), format_usd(b.price.high))
         age = b.age_days(day)
@@ -114,8 +114,8 @@ def _print(found: list[_Bought], day: datetime.date, every: bool) -> None:
 
 
 def _kind(kind: str, age: int | None) -> str:
-    said = kind.replace("+", ", ")
-    return f"{said}, old" if age is not None and age > STALE_DAYS else said
+    words = kind.replace("+", ", ")
+    return f"{words}, old" if age is not None and age > STALE_DAYS else words
 
 
 def _age(days: int | None) -> str:

@@ -130,13 +130,13 @@ def prices(
         from gpuwise.cli.prices.buy import show_purchases
 
         return show_purchases(query, today(), min_memory, max_price, every=all_, json=json)
-    wanted, order = _wanted(kind, sort, spot, provider, region, count, min_memory, max_price)
-    return _rent(query, wanted, order, every=all_, json=json)
+    offer_filter, order = _wanted(kind, sort, spot, provider, region, count, min_memory, max_price)
+    return _rent(query, offer_filter, order, every=all_, json=json)
 
 
-def _one_thing(**asked: bool) -> None:
+def _one_thing(**flags: bool) -> None:
     """Raises InputError when two things are asked for at once."""
-    both = [f"--{name}" for name, yes in asked.items() if yes]
+    both = [f"--{name}" for name, yes in flags.items() if yes]
     if len(both) > 1:
         raise InputError(f"{both[0]} and {both[1]} ask for two things", hint="give one of them")
 
@@ -174,29 +174,29 @@ def _wanted(
     return OfferFilter("spot" if spot else kinds[kind], provider, region, count, min_memory, max_price), orders[sort]
 
 
-def _rent(query: str, wanted: OfferFilter, order: Order, *, every: bool, json: bool) -> int:
+def _rent(query: str, offer_filter: OfferFilter, order: Order, *, every: bool, json: bool) -> int:
     from gpuwise.facts.offers.offer import book
     from gpuwise.facts.offers.search import best_of_each, offers_named, select, sort_offers
 
     day = today()
     listed = offers_named(query, book(day))
-    found = sort_offers(select(listed, wanted), order, day)
-    if not found:
-        raise _nothing(query, wanted, bool(listed))
-    shown = found if every or json else best_of_each(found, by_provider=bool(query or wanted.provider))
+    priced = sort_offers(select(listed, offer_filter), order, day)
+    if not priced:
+        raise _nothing(query, offer_filter, bool(listed))
+    shown = priced if every or json else best_of_each(priced, by_provider=bool(query or offer_filter.provider))
     if json:
         from gpuwise.cli.out import print_json
         from gpuwise.cli.prices.view import document
 
-        print_json({"as_of": day.isoformat(), "kind": wanted.kind, "offers": [document(row, day) for row in shown]})
+        print_json({"as_of": day.isoformat(), "kind": offer_filter.kind, "offers": [document(row, day) for row in shown]})
     else:
         from gpuwise.cli.prices.view import show_offers
 
-        show_offers(shown, day, order, more=len(found) - len(shown))
+        show_offers(shown, day, order, more=len(priced) - len(shown))
     return 0
 
 
-def _nothing(query: str, wanted: OfferFilter, listed: bool) -> Exception:
+def _nothing(query: str, offer_filter: OfferFilter, listed: bool) -> Exception:
     """Why nothing was found, and what to loosen."""
     from gpuwise.errors import UnpredictableError
 
@@ -206,17 +206,17 @@ def _nothing(query: str, wanted: OfferFilter, listed: bool) -> Exception:
             f"nobody known rents out {query!r}",
             hint=f"`gpuwise prices {query} --buy` shows what it costs to buy",
         )
-    asked = {
-        "--provider": wanted.provider,
-        "--region": wanted.region,
-        "--count": wanted.count,
-        "--min-memory": wanted.min_memory_bytes,
-        "--max-price": wanted.max_usd_per_hour,
+    by_option = {
+        "--provider": offer_filter.provider,
+        "--region": offer_filter.region,
+        "--count": offer_filter.count,
+        "--min-memory": offer_filter.min_memory_bytes,
+        "--max-price": offer_filter.max_usd_per_hour,
     }
-    given = [name for name, value in asked.items() if value is not None]
-    what = "" if wanted.kind == "on-demand" else f"{wanted.kind} "
+    options = [name for name, value in by_option.items() if value is not None]
+    what = "" if offer_filter.kind == "on-demand" else f"{offer_filter.kind} "
     return UnpredictableError(
         "no such offer",
         f"no {what}offer{f' of {query!r}' if query else ''} is as asked",
-        hint=f"loosen {', '.join(given)}" if given else "`gpuwise prices` lists what there is",
+        hint=f"loosen {', '.join(options)}" if options else "`gpuwise prices` lists what there is",
     )

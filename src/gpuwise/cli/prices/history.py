@@ -29,27 +29,27 @@ def show_history(query: str, day: datetime.date, *, json: bool) -> int:
     from gpuwise.facts.hardware.accelerators import accelerators
     from gpuwise.facts.offers.price_history import price_history
 
-    known = list(price_history())
-    names = _meant(query, known)
-    found = {name: _series(name) for name in names}
-    found = {name: series for name, series in found.items() if series}
-    if not found:
+    listed = list(price_history())
+    names = _meant(query, listed)
+    by_name = {name: _series(name) for name in names}
+    by_name = {name: series for name, series in by_name.items() if series}
+    if not by_name:
         raise UnpredictableError(
             "no price history",
             f"no price history of {query!r} is known",
-            hint="there is one for " + ", ".join(known[:6]) + (f" and {len(known) - 6} more" if len(known) > 6 else ""),
+            hint="there is one for " + ", ".join(listed[:6]) + (f" and {len(listed) - 6} more" if len(listed) > 6 else ""),
         )
     if json:
         from gpuwise.cli.out import print_json
 
-        print_json({"history": [_document(name, s, points) for name, series in found.items() for s, points in series.items()]})
+        print_json({"history": [_document(name, s, points) for name, series in by_name.items() for s, points in series.items()]})
         return 0
     from rich.text import Text
 
     from gpuwise.cli.out import console
 
     to = console()
-    for i, (name, series) in enumerate(found.items()):
+    for i, (name, series) in enumerate(by_name.items()):
         if i:
             to.print()
         to.print(Text.assemble((accelerators()[name].name, "bold"), f"  {name}, US dollars an hour and accelerator"))
@@ -67,11 +67,11 @@ def _cited(name: str) -> list[str]:
     return [sources()[key].title for key in keys] or ["feeds fetched on this machine"]
 
 
-def _meant(query: str, known: list[str]) -> tuple[str, ...]:
+def _meant(query: str, listed: list[str]) -> tuple[str, ...]:
     from gpuwise.facts.offers.search import accelerators_of
 
     if not query.strip():
-        return tuple(known)
+        return tuple(listed)
     return accelerators_of(query)
 
 
@@ -79,11 +79,11 @@ def _series(name: str) -> dict[str, Points]:
     from gpuwise.facts.offers.offer import stored_history
     from gpuwise.facts.offers.price_history import history_of, series_of
 
-    found: dict[str, Points] = {
+    by_source: dict[str, Points] = {
         series: [(p.month, p.usd_per_hour) for p in history_of(name, series)] for series in series_of(name)
     }
-    kept = [(day, median) for day, median, _ in stored_history(name)]
-    return found | ({KEPT: kept} if kept else {})
+    stored = [(day, median) for day, median, _ in stored_history(name)]
+    return by_source | ({KEPT: stored} if stored else {})
 
 
 def _print(to: Console, label: str, points: Points, day: datetime.date) -> None:

@@ -42,21 +42,21 @@ def import_file(
     from gpuwise.facts.offers.company_prices import import_offers
     from gpuwise.facts.offers.store import OWN, save_offers
 
-    found = import_offers(path, day, provider=provider, usd_per_unit=usd_per_unit)
-    sources = {o.provider: f"{OWN}{_file_name(o.provider)}" for o in found.offers}
+    imported = import_offers(path, day, provider=provider, usd_per_unit=usd_per_unit)
+    sources = {o.provider: f"{OWN}{_file_name(o.provider)}" for o in imported.offers}
     if save:
         for name in sorted(set(sources.values())):
-            save_offers([o for o in found.offers if sources[o.provider] == name], name, day)
-    kept = sorted(set(sources.values()))
+            save_offers([o for o in imported.offers if sources[o.provider] == name], name, day)
+    names = sorted(set(sources.values()))
     if json:
-        print_json(_imported_document(found, kept, save, day))
+        print_json(_imported_document(imported, names, save, day))
         return 0
     from gpuwise.cli.out import console
 
     to = console()
-    _show_imported(to, found, day)
+    _show_imported(to, imported, day)
     if save:
-        to.print(f"kept as {', '.join(kept)}; drop it again with: gpuwise prices --remove {kept[0]}")
+        to.print(f"kept as {', '.join(names)}; drop it again with: gpuwise prices --remove {names[0]}")
     else:
         to.print("nothing was kept (--dry-run)")
     return 0
@@ -68,7 +68,7 @@ def _file_name(provider: str) -> str:
     return "-".join(part for part in plain.split("-") if part)[:60] or "mine"
 
 
-def _show_imported(to: Console, found: PriceImport, day: datetime.date) -> None:
+def _show_imported(to: Console, imported: PriceImport, day: datetime.date) -> None:
     from gpuwise.cli.out import table_of
     from gpuwise.cli.prices.view import usd
     from gpuwise.facts.hardware.accelerators import accelerators
@@ -79,7 +79,7 @@ def _show_imported(to: Console, found: PriceImport, day: datetime.date) -> None:
         left=("accelerator", "provider", "holds"),
         wrap=("accelerator", "provider", "holds"),
     )
-    for o in found.offers[:50]:
+    for o in imported.offers[:50]:
         reserved = o.reserved_usd_per_hour
         table.add_row(
             accelerators()[o.accelerator_id].name,
@@ -90,17 +90,17 @@ def _show_imported(to: Console, found: PriceImport, day: datetime.date) -> None:
             _holds(o, day),
         )
     to.print(table)
-    if len(found.offers) > 50:
-        to.print(f"and {len(found.offers) - 50} more", style="dim")
-    for how in found.converted:
+    if len(imported.offers) > 50:
+        to.print(f"and {len(imported.offers) - 50} more", style="dim")
+    for how in imported.converted:
         month = f", a month of {HOURS_PER_MONTH:g} hours" if "month" in how else ""
         to.print(f"converted: {how}{month}")
-    if found.undated:
-        to.print(f"{found.undated} without as_of: dated today, {day}")
-    if found.expired:
-        to.print(f"{len(found.expired)} expired: kept as history, not used")
-    if found.to_come:
-        to.print(f"{len(found.to_come)} not valid yet: used from the day they begin")
+    if imported.undated:
+        to.print(f"{imported.undated} without as_of: dated today, {day}")
+    if imported.expired:
+        to.print(f"{len(imported.expired)} expired: kept as history, not used")
+    if imported.to_come:
+        to.print(f"{len(imported.to_come)} not valid yet: used from the day they begin")
 
 
 def _holds(o: Offer, day: datetime.date) -> str:
@@ -112,14 +112,14 @@ def _holds(o: Offer, day: datetime.date) -> str:
     return f"{span}, not yet" if o.valid_from is not None and o.valid_from > day else span
 
 
-def _imported_document(found: PriceImport, kept: list[str], saved: bool, day: datetime.date) -> dict[str, object]:
+def _imported_document(imported: PriceImport, names: list[str], saved: bool, day: datetime.date) -> dict[str, object]:
     return {
         "saved": saved,
-        "sources": kept,
-        "expired": len(found.expired),
-        "not_valid_yet": len(found.to_come),
-        "undated": found.undated,
-        "converted": list(found.converted),
+        "sources": names,
+        "expired": len(imported.expired),
+        "not_valid_yet": len(imported.to_come),
+        "undated": imported.undated,
+        "converted": list(imported.converted),
         "as_of": day.isoformat(),
         "offers": [
             {
@@ -131,7 +131,7 @@ def _imported_document(found: PriceImport, kept: list[str], saved: bool, day: da
                 "valid_from": None if o.valid_from is None else o.valid_from.isoformat(),
                 "valid_to": None if o.valid_to is None else o.valid_to.isoformat(),
             }
-            for o in found.offers
+            for o in imported.offers
         ],
     }
 
@@ -169,11 +169,11 @@ def _show_refreshed(done: Sequence[RefreshResult], save: bool) -> None:
     from gpuwise.cli.out import console, table_of
 
     to = console()
-    told = [r for r in done if r.offers or r.skipped]
-    if not told:
+    reports = [r for r in done if r.offers or r.skipped]
+    if not reports:
         return
     table = table_of(["source", "offers", "new", "changed", "gone", "left out"], left=("source",))
-    for r in told:
+    for r in reports:
         counts = (len(r.offers), len(r.added), len(r.changed), len(r.gone), sum(s.count for s in r.skipped))
         table.add_row(r.source, *(str(n) if n else "-" for n in counts))
     to.print(table)
@@ -255,11 +255,11 @@ def show_stored(*, json: bool) -> int:
     for source in sorted({f.source for f in files}):
         of = [f for f in files if f.source == source]
         try:
-            held: int | None = len(offers_in(of[-1]))
+            n_offers: int | None = len(offers_in(of[-1]))
         except DataError as error:
-            held, damaged = None, str(error)
-        rows.append((source, str(len(of)), of[-1].day.isoformat(), "damaged" if held is None else str(held)))
-        documents.append({"source": source, "files": len(of), "newest": of[-1].day.isoformat(), "offers": held})
+            n_offers, damaged = None, str(error)
+        rows.append((source, str(len(of)), of[-1].day.isoformat(), "damaged" if n_offers is None else str(n_offers)))
+        documents.append({"source": source, "files": len(of), "newest": of[-1].day.isoformat(), "offers": n_offers})
     if json:
         print_json({"path": str(store_dir()), "sources": documents})
         return 0

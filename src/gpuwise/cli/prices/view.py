@@ -71,18 +71,18 @@ def usd(price: float) -> str:
 
 def remarks(offer: Offer, kind: str, day: datetime.date) -> list[str]:
     """What kind of price it is and what to beware of, in words."""
-    said = [_KIND[offer.kind]]
+    words = [_KIND[offer.kind]]
     if is_stale(offer, day):
-        said.append("old")
+        words.append("old")
     if kind == "spot" and offer.spot_kind == "policy":
-        said.append("fixed share")
+        words.append("fixed share")
     if offer.in_stock is False:
-        said.append("no stock")
+        words.append("no stock")
     if offer.region == "cheapest":
-        said.append("cheapest")
+        words.append("cheapest")
     if offer.valid_to is not None:
-        said.append(f"to {offer.valid_to}")
-    return said
+        words.append(f"to {offer.valid_to}")
+    return words
 
 
 def is_stale(offer: Offer, day: datetime.date) -> bool:
@@ -91,7 +91,7 @@ def is_stale(offer: Offer, day: datetime.date) -> bool:
 
 
 def _footer(shown: Sequence[PricedOffer], day: datetime.date, order: Order, more: int) -> list[str]:
-    said = {word for row in shown for word in remarks(row.offer, row.kind, day)}
+    words = {word for row in shown for word in remarks(row.offer, row.kind, day)}
     by = {"price": "", "per-pflop": ", by $/PFLOP-h", "per-gb": ", by $/GB-h", "age": ", newest first"}[order]
     hidden = f"; {more} more with --all" if more else ""
     counted = f"{len(shown)} price{'s' if len(shown) > 1 else ''}{by}{hidden}"
@@ -107,7 +107,7 @@ def _footer(shown: Sequence[PricedOffer], day: datetime.date, order: Order, more
         "no stock": "no stock: it could not be had on that day",
         "cheapest": "cheapest: the provider's cheapest configuration that day, any region",
     }
-    return lines + [text for word, text in meanings.items() if word in said]
+    return lines + [text for word, text in meanings.items() if word in words]
 
 
 def document(row: PricedOffer, day: datetime.date) -> dict[str, object]:

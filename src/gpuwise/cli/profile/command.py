@@ -65,25 +65,25 @@ def profile(
     if trace:
         from gpuwise.train.profile.result import profile_traces
 
-        found = profile_traces(trace, target=_measured_processor())
+        answer = profile_traces(trace, target=_measured_processor())
         code = 0
     elif target:
-        found, code = _run(target, arguments, module=module is not None, steps=steps, stacks=stacks, whole=whole)
+        answer, code = _run(target, arguments, module=module is not None, steps=steps, stacks=stacks, whole=whole)
     else:
         raise InputError("no script", hint="`gpuwise profile train.py -- its arguments`, or `gpuwise profile --trace FILE`")
     if html is not None:
         from gpuwise.report.profile import write_profile
 
-        write_profile(found, html)
+        write_profile(answer, html)
     if json:
         from gpuwise.cli.out import print_json
         from gpuwise.train.profile.document import document
 
-        print_json(document(found, code=code if target else None))
+        print_json(document(answer, code=code if target else None))
     else:
         from gpuwise.cli.profile.view import show_profile
 
-        show_profile(found, html=html)
+        show_profile(answer, html=html)
     return code
 
 

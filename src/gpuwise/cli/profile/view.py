@@ -50,25 +50,25 @@ def show_profile(profile: Profile, *, html: Path | None = None) -> None:
 
 def _rate(profile: Profile) -> str:
     """``24.1 ms a step, 1,330 samples/s, device busy 84 %``."""
-    said = [f"{format_duration(profile.split.wall_s)} a step"]
+    parts = [f"{format_duration(profile.split.wall_s)} a step"]
     if profile.samples_per_s is not None:
-        said.append(f"{profile.samples_per_s:,.{0 if profile.samples_per_s >= 10 else 2}f} samples/s")
-    said.append(f"{profile.device} busy {100 * profile.split.busy_share:.0f} %")
+        parts.append(f"{profile.samples_per_s:,.{0 if profile.samples_per_s >= 10 else 2}f} samples/s")
+    parts.append(f"{profile.device} busy {100 * profile.split.busy_share:.0f} %")
     if profile.utilisation is not None:
-        said.append(f"products reach {percent(profile.utilisation)} of the {profile.main_format} peak")
+        parts.append(f"products reach {percent(profile.utilisation)} of the {profile.main_format} peak")
     facts = profile.data.facts
     if facts is not None and facts.power_w is not None:
-        said.append(f"{facts.power_w:.0f} W")
-    return ", ".join(said)
+        parts.append(f"{facts.power_w:.0f} W")
+    return ", ".join(parts)
 
 
 def shown_parts(split: Split) -> dict[str, float]:
     """Parts that matter, computing by family; the small together."""
     every = {**{k: v for k, v in split.parts.items() if k != "compute"}, **split.families}
     ordered = sorted(((k, v) for k, v in every.items() if v > 0), key=lambda p: -p[1])
-    kept = {k: v for k, v in ordered[:MOST_PARTS] if v >= LEAST * split.wall_s}
-    rest = sum(v for k, v in ordered if k not in kept)
-    return {**kept, **({"the rest": rest} if rest > 0 else {})}
+    largest = {k: v for k, v in ordered[:MOST_PARTS] if v >= LEAST * split.wall_s}
+    rest = sum(v for k, v in ordered if k not in largest)
+    return {**largest, **({"the rest": rest} if rest > 0 else {})}
 
 
 def _parts(to: Console, profile: Profile) -> None:
@@ -117,13 +117,13 @@ def _finding(to: Console, number: int, finding: Finding, wall_s: float) -> None:
 
 
 def _slower(to: Console, profile: Profile) -> None:
-    found = [s for s in profile.slower if s.lost_s >= LEAST * profile.split.wall_s][:MOST_SLOWER]
-    if not found:
+    operations = [s for s in profile.slower if s.lost_s >= LEAST * profile.split.wall_s][:MOST_SLOWER]
+    if not operations:
         return
     table = table_of(
         ["operation", "calls", "takes", "could take", "lost"], left=("operation",), wrap=("operation",), gives_way=("calls",)
     )
-    for s in found:
+    for s in operations:
         table.add_row(
             f"{s.op} {s.shape} {s.dtype}",
             f"{s.count:,}",
@@ -131,7 +131,7 @@ def _slower(to: Console, profile: Profile) -> None:
             format_duration(s.expected_s),
             format_duration(s.lost_s),
         )
-    section(to, f"Slower than this device can ({found[0].basis} rates)", table)
+    section(to, f"Slower than this device can ({operations[0].basis} rates)", table)
 
 
 def _ranks(to: Console, profile: Profile) -> None:

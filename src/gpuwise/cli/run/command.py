@@ -98,25 +98,25 @@ def run(
     return result.outcome.code
 
 
-def _refuse_tuned(**given: object) -> None:
+def _refuse_tuned(**options: object) -> None:
     """Raises InputError for an option of a script that is run as it was tuned."""
-    for name, value in given.items():
+    for name, value in options.items():
         if value:
             raise InputError(f"--{name} is of a script that was tuned", hint="leave it out on ranks")
 
 
 def _plan(
-    given: Plan, epochs: float | None, total_steps: int | None, price: float | None, country: str | None, kwh: float | None
+    run_plan: Plan, epochs: float | None, total_steps: int | None, price: float | None, country: str | None, kwh: float | None
 ) -> Plan:
     """The file's, with what the command says in its place. Raises UnknownNameError for a country that there is not."""
     from dataclasses import replace
 
-    told = {"epochs": epochs, "total_steps": total_steps, "price_per_hour": price, "usd_per_kwh": kwh, "country": country}
+    options = {"epochs": epochs, "total_steps": total_steps, "price_per_hour": price, "usd_per_kwh": kwh, "country": country}
     if country is not None and kwh is None:
-        given = replace(given, usd_per_kwh=None)
+        run_plan = replace(run_plan, usd_per_kwh=None)
     if epochs is not None and total_steps is None:
-        given = replace(given, total_steps=None)
-    plan = replace(given, **{name: value for name, value in told.items() if value is not None})  # type: ignore[arg-type]
+        run_plan = replace(run_plan, total_steps=None)
+    plan = replace(run_plan, **{name: value for name, value in options.items() if value is not None})  # type: ignore[arg-type]
     if plan.country is None or plan.usd_per_kwh is not None:
         return plan
     from gpuwise.facts.grid import find_grid

@@ -149,8 +149,8 @@ class Screen:
 @contextmanager
 def screen() -> Generator[Screen, None, None]:
     """A screen for one run."""
-    with Screen() as made:
-        yield made
+    with Screen() as display:
+        yield display
 
 
 def last_line(written: bytes) -> bytes:

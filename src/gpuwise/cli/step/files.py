@@ -17,38 +17,40 @@ from gpuwise.workload.capture.record.capture import Capture
 from gpuwise.workload.step import Phase
 
 
-def check_files(own: OwnCode) -> None:
+def check_files(code: OwnCode) -> None:
     """Raises InputError for a name whose kind is not known, before anything is captured, MissingExtraError for
     --timeline without matplotlib."""
     for option, path, kinds in (
-        ("--timeline", own.timeline, (".svg", ".html")),
-        ("--snapshot", own.snapshot, (".pickle", ".pkl")),
-        ("--trace", own.trace, (".csv", ".json")),
+        ("--timeline", code.timeline, (".svg", ".html")),
+        ("--snapshot", code.snapshot, (".pickle", ".pkl")),
+        ("--trace", code.trace, (".csv", ".json")),
     ):
         if path is not None and path.suffix.lower() not in kinds:
             raise InputError(f"{option} {path}: the name must end with {' or '.join(kinds)}", hint=f"{option} step{kinds[0]}")
         if path is not None and not path.resolve().parent.is_dir():
             raise InputError(f"{option} {path}: there is no folder {path.resolve().parent}", hint="make it first")
-    if own.timeline is not None:
+    if code.timeline is not None:
         require("matplotlib", "--timeline")
 
 
-def write_files(capture: Capture, estimate: StepEstimate, own: OwnCode) -> None:
+def write_files(capture: Capture, estimate: StepEstimate, code: OwnCode) -> None:
     """Write what was asked for, and say so on stderr."""
-    if own.timeline is not None:
+    if code.timeline is not None:
         from gpuwise.predict.memory.timeline import memory_timeline
         from gpuwise.report.memory_timeline import write_timeline
 
-        write_timeline(memory_timeline(estimate.memory.capture, capacity_bytes=int(estimate.memory.capacity_bytes)), own.timeline)
-    if own.snapshot is not None:
+        write_timeline(
+            memory_timeline(estimate.memory.capture, capacity_bytes=int(estimate.memory.capacity_bytes)), code.timeline
+        )
+    if code.snapshot is not None:
         from gpuwise.predict.memory.snapshot.writer import frames_of, write_snapshot
 
         events = estimate.memory.events
         hidden = events.storage_op[events.captured_storages :].tolist()
-        write_snapshot(estimate.memory.run, own.snapshot, frames=frames_of(capture, hidden))
-    if own.trace is not None:
-        write_trace(list(operations(capture)), own.trace)
-    for path in (own.timeline, own.snapshot, own.trace):
+        write_snapshot(estimate.memory.run, code.snapshot, frames=frames_of(capture, hidden))
+    if code.trace is not None:
+        write_trace(list(operations(capture)), code.trace)
+    for path in (code.timeline, code.snapshot, code.trace):
         if path is not None:
             sys.stderr.write(f"wrote {path}\n")
 

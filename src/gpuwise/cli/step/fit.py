@@ -7,19 +7,19 @@ from gpuwise.cli.step.options import OwnCode, batch_of, refuse_layout, subject_o
 from gpuwise.cli.step.progress import progress
 
 
-def fit_own(text: str, on: str, training: Training, fixed: Fixed, own: OwnCode, *, json: bool) -> int:
+def fit_own(text: str, on: str, training: Training, fixed: Fixed, code: OwnCode, *, json: bool) -> int:
     """Capture, measure, show. Raises what :func:`gpuwise.plan.step.fit.fit_step` raises."""
     from gpuwise.cli.this_machine import is_this, this_cluster
     from gpuwise.facts.hardware.naming import find_cluster
     from gpuwise.plan.step.fit import fit_step
 
     refuse_layout(training, fixed)
-    if own.timeline or own.snapshot or own.trace:
+    if code.timeline or code.snapshot or code.trace:
         from gpuwise.cli.step.files import check_files
 
-        check_files(own)
-    cluster, batch = this_cluster(on) if is_this(on) else find_cluster(on), batch_of(own.batch)
-    subject, options = subject_of(text, own)
+        check_files(code)
+    cluster, batch = this_cluster(on) if is_this(on) else find_cluster(on), batch_of(code.batch)
+    subject, options = subject_of(text, code)
     with progress() as tell:
         answer = fit_step(
             subject,
@@ -28,16 +28,16 @@ def fit_own(text: str, on: str, training: Training, fixed: Fixed, own: OwnCode, 
             seq=training.seq,
             precision=training.precision or "as-is",
             optimizer=training.optimizer,
-            allocator_conf=own.conf,
-            compiled=own.compile or None,
-            remedies=own.remedies,
+            allocator_conf=code.conf,
+            compiled=code.compile or None,
+            remedies=code.remedies,
             options=options,
             tell=tell,
         )
-    if own.timeline or own.snapshot or own.trace:
+    if code.timeline or code.snapshot or code.trace:
         from gpuwise.cli.step.files import write_files
 
-        write_files(answer.step.capture, answer.estimate, own)
+        write_files(answer.step.capture, answer.estimate, code)
     if json:
         from gpuwise.cli.out import print_json
         from gpuwise.plan.document import answer_document

@@ -129,7 +129,7 @@ def _peak(to: Console, capture: Capture, m: StepEstimate) -> None:
     indented(to, f"The peak is at {place_words(memory.peak)}")
     table = table_of(["", "holds", "made by"], left=("holds",), under="made by")
     alike = Counter(
-        (held.size_bytes, f"{category_words(held.category)} {held.dtype}", maker_words(held)) for held in memory.largest
+        (tensor.size_bytes, f"{category_words(tensor.category)} {tensor.dtype}", maker_words(tensor)) for tensor in memory.largest
     )
     for (size, holds, maker), n in list(alike.items())[:SHOWN_STORAGES]:
         table.add_row(f"{n} x {format_bytes(size)}" if n > 1 else format_bytes(size), holds, maker)

@@ -59,10 +59,10 @@ def is_target(text: str) -> bool:
     return ":" in text and all(part.isidentifier() for part in text.replace(":", ".").split("."))
 
 
-def refuse_own(own: OwnCode) -> None:
+def refuse_own(code: OwnCode) -> None:
     """Raises InputError when an option for one's own code is given with a model of the catalogue."""
     for name in OwnCode.__dataclass_fields__:
-        if getattr(own, name) != getattr(NO_CODE, name):
+        if getattr(code, name) != getattr(NO_CODE, name):
             other = {"batch": "--micro-batch or --global-batch"}.get(name)
             raise InputError(
                 f"--{name} is for one's own code, like train.py:make_step",
@@ -72,14 +72,14 @@ def refuse_own(own: OwnCode) -> None:
 
 def refuse_layout(training: Training, fixed: Fixed) -> None:
     """Raises InputError when an option for models of the catalogue is given with one's own code."""
-    given = [f for f in FIXED_FIELDS if getattr(fixed, f) is not None]
-    given += [
+    names = [f for f in FIXED_FIELDS if getattr(fixed, f) is not None]
+    names += [
         f for f in ("global_batch", "stack", "lora_rank", "lora_targets", "packed", "risk") if getattr(training, f) is not None
     ]
-    given += [f for f in ("lora", "qlora", "half_weights", "step_in_backward") if getattr(training, f)]
-    given += ["chunked_loss"] if fixed.chunked_loss else []
-    if given:
-        option = "--" + given[0].replace("_", "-")
+    names += [f for f in ("lora", "qlora", "half_weights", "step_in_backward") if getattr(training, f)]
+    names += ["chunked_loss"] if fixed.chunked_loss else []
+    if names:
+        option = "--" + names[0].replace("_", "-")
         raise InputError(
             f"{option} is for models of the catalogue, and this is your own code",
             hint="--batch sets the samples a step" if "batch" in option else "write it into the code; fit tells the lines",
@@ -93,24 +93,24 @@ def batch_of(text: str | None) -> Any:
     return whole_number(text, "--batch")
 
 
-def subject_of(text: str, own: OwnCode) -> tuple[Any, Mapping[str, Any]]:
+def subject_of(text: str, code: OwnCode) -> tuple[Any, Mapping[str, Any]]:
     """What a person named, and the options of its capture. Raises InputError and its kinds, MissingExtraError."""
     from gpuwise.workload.capture.errors import require_torch
     from gpuwise.workload.capture.target import find_target
 
     options: dict[str, Any] = {}
-    if own.input:
-        options["inputs"] = tuple(_shape(t) for t in own.input)
-    if own.guess:
-        options["guess"] = _guess(own.guess)
+    if code.input:
+        options["inputs"] = tuple(_shape(t) for t in code.input)
+    if code.guess:
+        options["guess"] = _guess(code.guess)
     if text.startswith(HUGGING_FACE):
-        if own.set:
+        if code.set:
             raise InputError("--set is for functions", hint="change the configuration file itself")
         require_torch()
         from gpuwise.workload.capture.hugging_face import read_configuration
 
         return read_configuration(Path(text.removeprefix(HUGGING_FACE))), {**options, "name": text}
-    target = find_target(text, own.set)
+    target = find_target(text, code.set)
     require_torch()
     return target, options
 

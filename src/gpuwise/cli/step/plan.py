@@ -12,7 +12,7 @@ def plan_own(
     on: str | None,
     training: Training,
     fixed: Fixed,
-    own: OwnCode,
+    code: OwnCode,
     *,
     samples: float | None,
     price: float | None,
@@ -25,12 +25,12 @@ def plan_own(
     from gpuwise.plan.step.plan import plan_step
 
     refuse_layout(training, fixed)
-    if own.timeline or own.snapshot or own.trace:
+    if code.timeline or code.snapshot or code.trace:
         from gpuwise.cli.step.files import check_files
 
-        check_files(own)
-    cluster, batch = None if on is None else this_cluster(on) if is_this(on) else find_cluster(on), batch_of(own.batch)
-    subject, options = subject_of(text, own)
+        check_files(code)
+    cluster, batch = None if on is None else this_cluster(on) if is_this(on) else find_cluster(on), batch_of(code.batch)
+    subject, options = subject_of(text, code)
     with progress() as tell:
         answer = plan_step(
             subject,
@@ -39,20 +39,20 @@ def plan_own(
             seq=training.seq,
             precision=training.precision or "as-is",
             optimizer=training.optimizer,
-            allocator_conf=own.conf,
-            compiled=own.compile or None,
+            allocator_conf=code.conf,
+            compiled=code.compile or None,
             samples=samples,
             usd_per_hour=price,
             provider=provider,
-            remedies=bool(own.remedies),
+            remedies=bool(code.remedies),
             options=options,
             tell=tell,
         )
-    if own.timeline or own.snapshot or own.trace:
+    if code.timeline or code.snapshot or code.trace:
         from gpuwise.cli.step.files import write_files
 
         assert answer.best is not None
-        write_files(answer.step.capture, answer.best.estimate, own)
+        write_files(answer.step.capture, answer.best.estimate, code)
     if json:
         from gpuwise.cli.out import print_json
         from gpuwise.plan.document import answer_document

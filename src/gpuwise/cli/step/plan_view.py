@@ -48,9 +48,9 @@ def show_step_plan(plan: Plan[StepEstimate]) -> None:
     memory = best.estimate.memory
     from gpuwise.cli.step.words import category_words
 
-    held = {category_words(c): float(n) for c, n in sorted(memory.by_category.items(), key=lambda item: -item[1])}
-    held["cached and context"] = max(memory.process.expected - memory.allocated.expected, 0.0)
-    show_memory(to, held, memory.capacity_bytes, "Memory of one GPU at the peak")
+    bytes_by_category = {category_words(c): float(n) for c, n in sorted(memory.by_category.items(), key=lambda item: -item[1])}
+    bytes_by_category["cached and context"] = max(memory.process.expected - memory.allocated.expected, 0.0)
+    show_memory(to, bytes_by_category, memory.capacity_bytes, "Memory of one GPU at the peak")
     if not memory.fits:
         to.print(
             "  It does not fit: the times are what it would take if it did; `gpuwise fit` says what to change.", style="bold red"

@@ -40,8 +40,8 @@ def show_timeline(to: Console, timeline: MemoryTimeline, *, height: int = HEIGHT
         to.print(Text(f"{label:>{MARGIN - 2}} ", "dim") + Text("│", "dim") + row)
     to.print(Text(" " * (MARGIN - 1) + "└" + "─" * shares.shape[1], "dim"))
     at = int(np.searchsorted(ends, timeline.peak.row, side="left"))
-    said = f"peak {format_bytes(timeline.peak.requested_bytes)}"
-    mark = f"▲ {said}" if at + len(said) + 2 <= shares.shape[1] else f"{said} ▲"
+    peak_label = f"peak {format_bytes(timeline.peak.requested_bytes)}"
+    mark = f"▲ {peak_label}" if at + len(peak_label) + 2 <= shares.shape[1] else f"{peak_label} ▲"
     to.print(Text(" " * (MARGIN + at - (len(mark) - 1 if mark.endswith("▲") else 0)) + mark))
     if where and timeline.peak.words:
         to.print(Text("  at " + timeline.peak.words, "dim", overflow="fold"))
@@ -55,8 +55,8 @@ def columns(timeline: MemoryTimeline, width: int) -> tuple[np.ndarray, np.ndarra
     first, last = edges[:-1], np.maximum(edges[1:], edges[:-1] + 1)
     total = timeline.total_bytes
     best = np.array([int(a + total[a:b].argmax()) for a, b in zip(first.tolist(), last.tolist(), strict=True)])
-    held = np.zeros(count, dtype=np.int64) if timeline.reserved_bytes is None else timeline.reserved_bytes
-    reserved = np.array([held[a:b].max() for a, b in zip(first.tolist(), last.tolist(), strict=True)], dtype=np.float64)
+    reserved_bytes = np.zeros(count, dtype=np.int64) if timeline.reserved_bytes is None else timeline.reserved_bytes
+    reserved = np.array([reserved_bytes[a:b].max() for a, b in zip(first.tolist(), last.tolist(), strict=True)], dtype=np.float64)
     return timeline.bytes_by_category[:, best].astype(np.float64), reserved, last - 1
 
 
@@ -105,8 +105,8 @@ def _legend(to: Console, timeline: MemoryTimeline, reserved: np.ndarray) -> None
         here, most = float(values[i, timeline.peak.row]), float(values[i].max())
         if most < SMALLEST * timeline.peak.requested_bytes:
             continue
-        said = format_bytes(here) if here else f"none, up to {format_bytes(most)}"
-        items.append(Text.assemble((GLYPHS[i % len(GLYPHS)], COLOURS[i % len(COLOURS)]), f" {name} {said}"))
+        amount = format_bytes(here) if here else f"none, up to {format_bytes(most)}"
+        items.append(Text.assemble((GLYPHS[i % len(GLYPHS)], COLOURS[i % len(COLOURS)]), f" {name} {amount}"))
     if reserved.any():
         items.append(Text(f"▔ reserved {format_bytes(float(reserved.max()))}"))
     # an item stays on one line

@@ -130,12 +130,12 @@ def _positive(text: str, name: str, whole: str) -> float:
     return value
 
 
-def demo_cards(given: Sequence[str] | None) -> int | None:
+def demo_cards(words: Sequence[str] | None) -> int | None:
     """How many demo cards: None without --demo, 8 where no number is given. Raises InputError."""
-    if given is None:
+    if words is None:
         return None
-    if not given:
+    if not words:
         return 8
-    if len(given) > 1 or not given[0].isascii() or not given[0].isdigit() or not 1 <= int(given[0][:9]) <= MOST_DEMO_CARDS:
-        raise InputError(f"--demo: {' '.join(given)!r} is not a number of cards from 1 to {MOST_DEMO_CARDS}", hint="--demo 4")
-    return int(given[0])
+    if len(words) > 1 or not words[0].isascii() or not words[0].isdigit() or not 1 <= int(words[0][:9]) <= MOST_DEMO_CARDS:
+        raise InputError(f"--demo: {' '.join(words)!r} is not a number of cards from 1 to {MOST_DEMO_CARDS}", hint="--demo 4")
+    return int(words[0])

@@ -146,8 +146,11 @@ def _host_words(frame: Frame) -> str:
     if h.n_cores:
         parts.append(f"{h.n_cores} cores" + ("" if h.cpu_share is None else f", {h.cpu_share * 100:.0f} % in use"))
     if h.memory_total_bytes:
-        left = h.memory_available_bytes
-        parts.append(f"{format_bytes(h.memory_total_bytes)} memory" + ("" if left is None else f", {format_bytes(left)} left"))
+        available_bytes = h.memory_available_bytes
+        parts.append(
+            f"{format_bytes(h.memory_total_bytes)} memory"
+            + ("" if available_bytes is None else f", {format_bytes(available_bytes)} left")
+        )
     return ": ".join([parts[0], ", ".join(parts[1:])]) if len(parts) > 1 else parts[0]
 
 

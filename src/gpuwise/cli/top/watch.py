@@ -74,10 +74,10 @@ def document(frame: Frame, causes: tuple[Cause, ...], options: TopOptions, notic
     from gpuwise.machine.telemetry.outputs.csv_log import time_words
     from gpuwise.machine.telemetry.recording.plain import to_plain
 
-    made = {"schema": SCHEMA, "time": time_words(frame.wall_s), **to_plain(frame), "causes": to_plain(causes)}
+    frame_document = {"schema": SCHEMA, "time": time_words(frame.wall_s), **to_plain(frame), "causes": to_plain(causes)}
     if options.prices.any:
-        made["spending"] = to_plain(spending(options.prices, frame.cards, 0.0))
-    return made | {"notices": list(notices)}
+        frame_document["spending"] = to_plain(spending(options.prices, frame.cards, 0.0))
+    return frame_document | {"notices": list(notices)}
 
 
 def look_once(source: Source, options: TopOptions) -> tuple[Frame, tuple[Cause, ...], tuple[str, ...]]:
@@ -108,7 +108,7 @@ def watch(source: Tap, options: TopOptions, stop: threading.Event) -> tuple[Fram
     """
     replayed = is_recording(source.source)
     began_s = time.monotonic()
-    fault, n, told = False, 0, ()
+    fault, n, reported = False, 0, ()
     while True:
         frame = source.refresh()
         causes = source.causes(frame)
@@ -119,7 +119,7 @@ def watch(source: Tap, options: TopOptions, stop: threading.Event) -> tuple[Fram
 
             print_json(document(frame, causes, options, source.notices))
             sys.stdout.flush()
-        told = _tell(source.notices, told, replayed)
+        reported = _tell(source.notices, reported, replayed)
         if (options.count is not None and n >= options.count) or _finished(source, replayed):
             break
         if options.duration_s is not None and time.monotonic() - began_s + options.interval_s > options.duration_s:

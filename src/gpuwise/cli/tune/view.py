@@ -192,15 +192,15 @@ def _levers(out: Console, result: Result) -> None:
 
 def _by_reason(rows: list[CandidateResult]) -> dict[str, list[str]]:
     """Labels of levers that were left out for the same reason."""
-    found: dict[str, list[str]] = {}
+    labels: dict[str, list[str]] = {}
     for t in rows:
-        found.setdefault(t.why, []).append(t.label)
-    return found
+        labels.setdefault(t.why, []).append(t.label)
+    return labels
 
 
 def _merged(rows: list[CandidateResult]) -> list[tuple[str, str, str, str]]:
     """Lever, gain, the most it could give by the step's shares, why. Values of one lever with the same reason are one row."""
-    found: dict[tuple[str, str, str, str], list[str]] = {}
+    merged: dict[tuple[str, str, str, str], list[str]] = {}
     for t in rows:
         gain = t.gain.words if t.gain is not None else ""
         why = t.why
@@ -211,5 +211,5 @@ def _merged(rows: list[CandidateResult]) -> list[tuple[str, str, str, str]]:
         elif t.result in ("not faster", "undecided") and t.gain is not None and why.startswith(f"{t.gain.ratio:.2f}x"):
             why = "slower" if t.gain.high < 1.0 or t.gain.n_pairs < 2 else t.result
         most = "" if t.ceiling is None else f"{t.ceiling:.2f}x" if t.ceiling < MOST_SHOWN else f"over {MOST_SHOWN:.0f}x"
-        found.setdefault((t.name, gain, most, why), []).append(t.label)
-    return [(labels[0] if len(labels) == 1 else name, gain, most, why) for (name, gain, most, why), labels in found.items()]
+        merged.setdefault((t.name, gain, most, why), []).append(t.label)
+    return [(labels[0] if len(labels) == 1 else name, gain, most, why) for (name, gain, most, why), labels in merged.items()]

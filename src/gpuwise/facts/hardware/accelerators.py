@@ -337,13 +337,13 @@ def rate_factors(record: Record) -> dict[str, float]:
 
 
 def _by_id(rows: list[Record], units: Mapping[str, Architecture], cited: Mapping[str, Source]) -> dict[str, Accelerator]:
-    found: dict[str, Accelerator] = {}
+    by_id: dict[str, Accelerator] = {}
     for row in rows:
         accelerator = accelerator_from_record(row, units, cited)
-        if accelerator.id in found:
+        if accelerator.id in by_id:
             raise row.error(f"id {accelerator.id!r} appears twice", field="id", hint="remove one line")
-        found[accelerator.id] = accelerator
-    return found
+        by_id[accelerator.id] = accelerator
+    return by_id
 
 
 def _architecture(name: str, table: Record) -> Architecture:

@@ -100,13 +100,13 @@ def board_of(accelerator_id: str) -> Board | None:
 
 def parse_boards(text: str, file: str) -> dict[str, Board]:
     """Boards from CSV text. Raises FieldError."""
-    found: dict[str, Board] = {}
+    by_accelerator: dict[str, Board] = {}
     for record in parse_csv(text, BOARD_SCHEMA, file):
         board = _board(record)
-        if board.accelerator_id in found:
+        if board.accelerator_id in by_accelerator:
             raise record.error(f"{board.accelerator_id} appears twice", field="accelerator", hint="remove one line")
-        found[board.accelerator_id] = board
-    return found
+        by_accelerator[board.accelerator_id] = board
+    return by_accelerator
 
 
 def _board(record: Record) -> Board:

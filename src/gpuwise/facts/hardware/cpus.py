@@ -123,13 +123,13 @@ def cpus() -> Mapping[str, Cpu]:
 
 def parse_cpus(text: str, file: str, cited: Mapping[str, Source]) -> Mapping[str, Cpu]:
     """Processors from CSV text. Raises FieldError on a row that contradicts itself or cites no source."""
-    found: dict[str, Cpu] = {}
+    by_id: dict[str, Cpu] = {}
     for record in parse_csv(text, CPU_SCHEMA, file):
         cpu = _cpu(record, cited)
-        if cpu.id in found:
+        if cpu.id in by_id:
             raise record.error(f"id {cpu.id!r} appears twice", field="id", hint="give each row its own id")
-        found[cpu.id] = cpu
-    return MappingProxyType(found)
+        by_id[cpu.id] = cpu
+    return MappingProxyType(by_id)
 
 
 def find_cpu(text: str) -> Cpu:
@@ -138,16 +138,16 @@ def find_cpu(text: str) -> Cpu:
     A full name or alias wins; else the one that has every word. Raises UnknownNameError with the nearest
     names, or AmbiguousNameError with the ids that fit.
     """
-    wanted = _words(text) if len(text) <= _LONGEST_NAME else ()
-    if wanted:
-        exact = [c for c in cpus().values() if any(wanted == words for words in _spellings(c))]
-        fitting = exact or [c for c in cpus().values() if set(wanted) <= set().union(*_spellings(c))]
+    spelling = _words(text) if len(text) <= _LONGEST_NAME else ()
+    if spelling:
+        exact = [c for c in cpus().values() if any(spelling == words for words in _spellings(c))]
+        fitting = exact or [c for c in cpus().values() if set(spelling) <= set().union(*_spellings(c))]
         if len(fitting) == 1:
             return fitting[0]
         if fitting:
             raise AmbiguousNameError("processor", text, [c.id for c in fitting[:8]])
-    known = [name for c in cpus().values() for name in (c.id, c.name, *c.aliases)]
-    raise UnknownNameError("processor", text[:_LONGEST_NAME], known)
+    names = [name for c in cpus().values() for name in (c.id, c.name, *c.aliases)]
+    raise UnknownNameError("processor", text[:_LONGEST_NAME], names)
 
 
 _SAID_OR_NOT = frozenset({"intel", "amd", "aws", "apple", "r", "tm", "processor", "with", "platinum", "cpu"})
@@ -238,9 +238,9 @@ def _check(r: Record) -> None:
         ("rental_usd_h", "rental_instance", "rental_cores", "rental_as_of"),
         ("efficiency_cores", "efficiency_mhz", "efficiency_fp32_per_clock"),
     ):
-        given = [name for name in group if name in r.values]
-        if given and len(given) < len(group):
-            missing = next(name for name in group if name not in given)
+        present = [name for name in group if name in r.values]
+        if present and len(present) < len(group):
+            missing = next(name for name in group if name not in present)
             raise r.error(f"{missing} is empty", field=missing, hint="these go together: " + ", ".join(group))
 
 

@@ -174,14 +174,14 @@ def _is_known(name: str) -> bool:
 
 def _unknown(text: str, names: Sequence[str]) -> UnknownNameError:
     """The error for ``text``, with the nearest to whichever of the ``names`` in it comes closest to a known one."""
-    known = _all_names()
-    errors = [UnknownNameError("accelerator", name, known) for name in dict.fromkeys(names)]
+    all_names = _all_names()
+    errors = [UnknownNameError("accelerator", name, all_names) for name in dict.fromkeys(names)]
 
     def likeness(error: UnknownNameError) -> float:
         near = error.nearest
         return difflib.SequenceMatcher(None, error.name.lower(), near[0].lower()).ratio() if near else 0.0
 
-    return max(errors, key=likeness, default=UnknownNameError("accelerator", text.strip(), known))
+    return max(errors, key=likeness, default=UnknownNameError("accelerator", text.strip(), all_names))
 
 
 def _usual_of_full_hosts(candidates: Iterable[str], counts: Sequence[int]) -> str | None:
@@ -268,8 +268,8 @@ def _settle(text: str, candidates: list[_Entry], prefer: Iterable[str]) -> Accel
     """The one candidate left after ``prefer``. Raises AmbiguousNameError."""
     for wish in prefer:
         words = _words(wish)
-        kept = [c for c in candidates if words <= c.words | c.implied]
-        candidates = kept or candidates
+        matches = [c for c in candidates if words <= c.words | c.implied]
+        candidates = matches or candidates
     if len(candidates) == 1:
         return candidates[0].accelerator
     candidates.sort(key=lambda c: c.accelerator.form != "SXM")  # stable: the part most people rent comes first
@@ -281,8 +281,8 @@ def _candidates(words: frozenset[str]) -> list[_Entry]:
     meant = words - NOISE
     if not any(_names_a_product(word) for word in meant):
         return []
-    wanted = meant | words & _DISTINCT
-    exact = [e for e in _entries() if any(wanted == s - (NOISE - _DISTINCT) for s in e.spellings)]
+    needed = meant | words & _DISTINCT
+    exact = [e for e in _entries() if any(needed == s - (NOISE - _DISTINCT) for s in e.spellings)]
     if len(exact) == 1:
         return exact
     fitting = [e for e in _entries() if meant <= e.words | e.implied]
@@ -337,10 +337,10 @@ def _take_apart(word: str, vocabulary: frozenset[str]) -> list[str] | None:
 
 @cache
 def _vocabulary() -> frozenset[str]:
-    known = set(NOISE | _BRAND | _FORMS)
+    words = set(NOISE | _BRAND | _FORMS)
     for entry in _entries():
-        known |= entry.words | entry.implied
-    return frozenset(known)
+        words |= entry.words | entry.implied
+    return frozenset(words)
 
 
 @cache

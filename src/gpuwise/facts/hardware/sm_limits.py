@@ -61,7 +61,7 @@ class SmLimits:
 @cache
 def sm_limits() -> Mapping[str, SmLimits]:
     """By compute capability, rising. Raises DataError when the shipped file is corrupt."""
-    found: dict[str, SmLimits] = {}
+    by_capability: dict[str, SmLimits] = {}
     try:
         for r in parse_csv(shipped_text("sm_limits.csv"), SM_LIMIT_SCHEMA, "sm_limits.csv"):
             if r.text("source") not in sources():
@@ -70,10 +70,10 @@ def sm_limits() -> Mapping[str, SmLimits]:
             carveouts = tuple(int(size) * int(KIB) for size in r.names("carveouts_kib"))
             barriers = r.maybe_integer("barriers_per_sm")
             key = r.text("compute_capability")
-            found[key] = SmLimits(key, *counts, carveouts=carveouts, barriers_per_sm=barriers, source=r.text("source"))
+            by_capability[key] = SmLimits(key, *counts, carveouts=carveouts, barriers_per_sm=barriers, source=r.text("source"))
     except FieldError as error:
         raise DataError(error.message, hint=error.hint) from error
-    return MappingProxyType(found)
+    return MappingProxyType(by_capability)
 
 
 def find_sm_limits(capability: str | float | tuple[int, int]) -> SmLimits:
@@ -83,9 +83,9 @@ def find_sm_limits(capability: str | float | tuple[int, int]) -> SmLimits:
     match = _WRITTEN.fullmatch(text)
     if match is None:
         raise InputError(f"{text[:40]!r} is no compute capability", hint="write it like 9.0 or sm_90")
-    found = sm_limits().get(f"{match[1]}.{match[2]}")
-    if found is None:
-        known = list(sm_limits())
-        hint = f"known are {known[0]} to {known[-1]}: " + ", ".join(known)
-        raise UnknownNameError("compute capability", f"{match[1]}.{match[2]}", known, hint=hint)
-    return found
+    limits = sm_limits().get(f"{match[1]}.{match[2]}")
+    if limits is None:
+        capabilities = list(sm_limits())
+        hint = f"known are {capabilities[0]} to {capabilities[-1]}: " + ", ".join(capabilities)
+        raise UnknownNameError("compute capability", f"{match[1]}.{match[2]}", capabilities, hint=hint)
+    return limits

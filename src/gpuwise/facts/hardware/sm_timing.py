@@ -45,24 +45,26 @@ class SmTiming:
 @cache
 def sm_timings() -> Mapping[str, SmTiming]:
     """By compute capability. Raises DataError when the shipped file is corrupt."""
-    found: dict[str, SmTiming] = {}
+    by_capability: dict[str, SmTiming] = {}
     try:
         for r in parse_csv(shipped_text("sm_timing.csv"), SM_TIMING_SCHEMA, "sm_timing.csv"):
             if not set(r.names("source")) <= set(sources()):
                 raise r.error("a source is not in sources.csv", field="source")
             name, numbers = r.text("compute_capability"), (r.number(n) for n in _NUMBERS)
-            found[name] = SmTiming(name, *numbers, source=r.names("source"))
+            by_capability[name] = SmTiming(name, *numbers, source=r.names("source"))
     except FieldError as error:
         raise DataError(error.message, hint=error.hint) from error
-    return MappingProxyType(found)
+    return MappingProxyType(by_capability)
 
 
 def find_sm_timing(capability: str) -> SmTiming:
     """The cycles of ``capability``, or of the nearest of its generation. Raises UnpredictableError before 7.0."""
-    found = sm_timings().get(_NEAR.get(capability, capability))
-    if found is None:
-        known = ", ".join(sm_timings())
+    timing = sm_timings().get(_NEAR.get(capability, capability))
+    if timing is None:
+        capabilities = ", ".join(sm_timings())
         raise UnpredictableError(
-            "no measured cycles", f"nobody's cycles are known for compute capability {capability}", hint=f"known are {known}"
+            "no measured cycles",
+            f"nobody's cycles are known for compute capability {capability}",
+            hint=f"known are {capabilities}",
         )
-    return found
+    return timing

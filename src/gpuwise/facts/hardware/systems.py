@@ -184,11 +184,11 @@ def link_generations() -> Mapping[str, LinkGeneration]:
 @cache
 def systems() -> Mapping[str, System]:
     """Systems by id, with the device each is usually sold with. Raises DataError."""
-    found: dict[str, System] = {}
+    by_name: dict[str, System] = {}
     for record in _system_records().values():
         for accelerator_id in record.names("accelerators")[:1]:
-            found[record.name] = _system(record, accelerators()[accelerator_id])
-    return MappingProxyType(found)
+            by_name[record.name] = _system(record, accelerators()[accelerator_id])
+    return MappingProxyType(by_name)
 
 
 def system_with(system_id: str, accelerator: Accelerator) -> System:
@@ -253,11 +253,11 @@ def _records_with(accelerator_id: str) -> Sequence[Record]:
 
 @cache
 def _records_by_accelerator() -> Mapping[str, Sequence[Record]]:
-    found: dict[str, list[Record]] = {}
+    by_accelerator: dict[str, list[Record]] = {}
     for record in _system_records().values():
         for accelerator_id in record.names("accelerators"):
-            found.setdefault(accelerator_id, []).append(record)
-    return MappingProxyType(found)
+            by_accelerator.setdefault(accelerator_id, []).append(record)
+    return MappingProxyType(by_accelerator)
 
 
 @cache

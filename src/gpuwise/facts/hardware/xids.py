@@ -75,15 +75,15 @@ class XidFact:
 def xids() -> Mapping[int, XidFact]:
     """Every code of the catalogue. Raises DataError when the file is corrupt."""
     try:
-        found: dict[int, XidFact] = {}
+        by_code: dict[int, XidFact] = {}
         for r in parse_csv(shipped_text("xids.csv"), XID_SCHEMA, "xids.csv"):
             code = r.integer("code")
-            if r.text("source") not in sources() or code in found:
+            if r.text("source") not in sources() or code in by_code:
                 raise r.error(f"{code}: its source is unknown or it appears twice", field="source")
-            found[code] = XidFact(
+            by_code[code] = XidFact(
                 code, r.text("mnemonic"), r.text("meaning"), r.text("action"), r.text("then") or None, r.text("source")
             )
-        return MappingProxyType(found)
+        return MappingProxyType(by_code)
     except FieldError as error:
         raise DataError(error.message, hint=error.hint) from error
 

@@ -29,13 +29,13 @@ _PARTS = {"moe": Moe, "mamba": Mamba, "mla": Mla, "encoder": Encoder, "patches":
 @cache
 def models() -> Mapping[str, Architecture]:
     """Every named model by its id. Raises DataError when a shipped file is broken."""
-    found: dict[str, Architecture] = {}
+    by_id: dict[str, Architecture] = {}
     for file in CATALOGUE_FILES:
         for arch in read_catalogue(shipped_text(file), file):
-            if arch.id in found:
+            if arch.id in by_id:
                 raise DataError(f"{file}: model {arch.id!r} appears twice")
-            found[arch.id] = arch
-    return MappingProxyType(found)
+            by_id[arch.id] = arch
+    return MappingProxyType(by_id)
 
 
 @cache
@@ -105,7 +105,7 @@ def read_catalogue(text: str, file: str) -> list[Architecture]:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{file} is not TOML: {error}") from error
-    found: list[Architecture] = []
+    architectures: list[Architecture] = []
     for family, table in document.items():
         if not isinstance(table, dict) or "models" not in table:
             raise DataError(f"{file}: family {family!r} has no [{family}.models] table")
@@ -116,10 +116,10 @@ def read_catalogue(text: str, file: str) -> list[Architecture]:
         for key, row in cast("dict[str, Any]", rows).items():
             try:
                 arch = _catalogue_entry(key, family, {**shared, **row})
-                found.append(check_architecture(arch, file=file))
+                architectures.append(check_architecture(arch, file=file))
             except (FieldError, TypeError, ValueError, KeyError, ArithmeticError) as error:
                 raise DataError(f"{file}: model {key!r}: {error}") from error
-    return found
+    return architectures
 
 
 def _catalogue_entry(key: str, family: str, row: dict[str, Any]) -> Architecture:

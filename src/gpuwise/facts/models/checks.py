@@ -121,15 +121,15 @@ def check_architecture(arch: Architecture, *, file: str | None = None, line: int
 
 def _dimensions(arch: Architecture) -> list[tuple[str, Any]]:
     """(field, value) of every dimension of the model and its parts."""
-    found: list[tuple[str, Any]] = []
+    dimensions: list[tuple[str, Any]] = []
     for part in (arch, arch.moe, arch.mla, arch.encoder, arch.patches):
         if part is not None:
-            found += [(f.name, getattr(part, f.name)) for f in fields(part) if f.name in LIMITS]
+            dimensions += [(f.name, getattr(part, f.name)) for f in fields(part) if f.name in LIMITS]
     if arch.mamba is not None:
         # without heads every channel has its own step
         named = [f.name for f in fields(arch.mamba) if f.name in LIMITS and (f.name != "heads" or arch.mamba.heads)]
-        found += [(name, getattr(arch.mamba, name)) for name in named]
-    return found
+        dimensions += [(name, getattr(arch.mamba, name)) for name in named]
+    return dimensions
 
 
 def _check_pattern(arch: Architecture, refuse: Any) -> None:

@@ -60,11 +60,11 @@ DENOISER_SCHEMA: dict[str, Field] = {
 @cache
 def denoisers() -> Mapping[str, Denoiser]:
     """Every denoiser by its id. Raises DataError when the shipped file is broken."""
-    found: dict[str, Denoiser] = {}
+    by_id: dict[str, Denoiser] = {}
     for key, r in parse_toml(shipped_text("denoisers.toml"), DENOISER_SCHEMA, "denoisers.toml").items():
         if r.text("source") not in sources():
             raise DataError(f"denoisers.toml cites {r.text('source')}, not in sources.csv")
-        found[key] = Denoiser(
+        by_id[key] = Denoiser(
             id=key,
             name=r.text("name"),
             aliases=r.names("aliases"),
@@ -78,13 +78,13 @@ def denoisers() -> Mapping[str, Denoiser]:
             source_key=r.text("source"),
             notes=r.text("notes"),
         )
-    return MappingProxyType(found)
+    return MappingProxyType(by_id)
 
 
 def find_denoiser(text: str) -> Denoiser:
     """The denoiser a person means, by id, name or alias in any case. Raises UnknownNameError."""
-    wanted = text.strip().lower()
+    spelling = text.strip().lower()
     for one in denoisers().values():
-        if wanted in (one.id, one.name.lower(), *one.aliases):
+        if spelling in (one.id, one.name.lower(), *one.aliases):
             return one
     raise UnknownNameError("image model", text, denoisers(), hint="it is one of " + ", ".join(denoisers()))

@@ -72,35 +72,35 @@ def architecture_from_dimensions(**dims: object) -> Architecture:
     ``ffn`` or ``expert_ffn`` was given), ``seq`` to 4096. ``experts`` and ``active_experts`` make it a
     mixture of experts. Values may be numbers or the text a person typed. Raises FieldError.
     """
-    given: dict[str, Any] = {}
+    by_key: dict[str, Any] = {}
     for spelling, value in dims.items():
         key = _SPELLED.get(spelling.lower().replace("-", "_"))
         if key is None:
             near = nearest_names(spelling, _SPELLED, n=1)
             hint = f"did you mean {near[0]!r}?" if near else "known: " + ", ".join((*_NAMES, *_FLAGS, *_WORDS))
             raise FieldError(f"unknown dimension {spelling[:60]!r}", field=spelling, hint=hint)
-        if key in given:
+        if key in by_key:
             raise FieldError(f"{key} is given twice, once as {spelling}", field=key, hint="remove one")
-        given[key] = _value(key, value)
+        by_key[key] = _value(key, value)
     for key in _REQUIRED:
-        if key not in given:
+        if key not in by_key:
             raise FieldError(f"{_NAMES[key][0] if key == 'n_layers' else key} is missing", field=key, hint=_EXAMPLE)
-    hidden, heads = given["hidden"], given["heads"]
-    if "head_dim" not in given and hidden % heads:
+    hidden, heads = by_key["hidden"], by_key["heads"]
+    if "head_dim" not in by_key and hidden % heads:
         raise FieldError(
             f"hidden {hidden} is not divisible by {heads} heads",
             field="heads",
             hint="change one, or give head_dim",
         )
-    moe = _experts(given)
-    gated = given.pop("gated_mlp", "ffn" in given or moe is not None)
-    name = given.pop("name", f"{given['n_layers']} layers x {hidden}")
+    moe = _experts(by_key)
+    gated = by_key.pop("gated_mlp", "ffn" in by_key or moe is not None)
+    name = by_key.pop("name", f"{by_key['n_layers']} layers x {hidden}")
     values: dict[str, Any] = {
         "kv_heads": heads,
         "head_dim": hidden // heads,
         "ffn": 4 * hidden,
         "max_seq_len": 4096,
-        **given,
+        **by_key,
     }
     arch = Architecture(
         id="dimensions",
@@ -115,19 +115,19 @@ def architecture_from_dimensions(**dims: object) -> Architecture:
     return check_architecture(arch)
 
 
-def _experts(given: dict[str, Any]) -> Moe | None:
-    """The mixture of experts in ``given``, whose keys are taken out."""
+def _experts(by_key: dict[str, Any]) -> Moe | None:
+    """The mixture of experts in ``by_key``, whose keys are taken out."""
     keys = ("experts", "active_experts", "expert_ffn", "shared_ffn", "first_dense")
-    part = {key: given.pop(key) for key in keys if key in given}
+    part = {key: by_key.pop(key) for key in keys if key in by_key}
     if not part:
         return None
     for key in ("experts", "active_experts"):
         if key not in part:
             raise FieldError(f"{key} is missing", field=key, hint="give experts=8,active_experts=2,expert_ffn=14336")
-    expert_ffn = part.get("expert_ffn", given.get("ffn"))
+    expert_ffn = part.get("expert_ffn", by_key.get("ffn"))
     if expert_ffn is None:
         raise FieldError("expert_ffn is missing", field="expert_ffn", hint="the width of one expert")
-    given.setdefault("ffn", expert_ffn)
+    by_key.setdefault("ffn", expert_ffn)
     shared = part.get("shared_ffn", 0)
     return Moe(
         part["experts"],

@@ -50,7 +50,7 @@ class KnownRun:
 @cache
 def known_runs() -> Mapping[str, tuple[KnownRun, ...]]:
     """Runs by the model's id in the catalogue. Raises DataError when the file is corrupt."""
-    found: dict[str, tuple[KnownRun, ...]] = {}
+    by_model: dict[str, tuple[KnownRun, ...]] = {}
     try:
         for r in parse_csv(shipped_text("known_runs.csv"), KNOWN_RUN_SCHEMA, "known_runs.csv"):
             gpus, hours, days = r.maybe("gpus"), r.maybe("gpu_hours"), r.maybe("days")
@@ -69,7 +69,7 @@ def known_runs() -> Mapping[str, tuple[KnownRun, ...]]:
                 r.text("source"),
                 r.text("notes"),
             )
-            found[run.model_id] = (*found.get(run.model_id, ()), run)
+            by_model[run.model_id] = (*by_model.get(run.model_id, ()), run)
     except FieldError as error:
         raise DataError(error.message, hint=error.hint) from error
-    return MappingProxyType(found)
+    return MappingProxyType(by_model)

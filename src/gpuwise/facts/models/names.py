@@ -71,12 +71,12 @@ def _plain(tokens: Tokens) -> Tokens:
 
 def _unversioned(tokens: Tokens) -> Tokens:
     """Without decoration and a trailing ``v 0.1`` or ``2407``; two tokens always stay."""
-    kept = list(_plain(tokens))
-    while len(kept) > 2 and _RELEASE.fullmatch(kept[-1]) and (kept[-2] == "v" or len(kept[-1]) == 4):
-        kept.pop()
-        if kept[-1] == "v":
-            kept.pop()
-    return tuple(kept)
+    stem = list(_plain(tokens))
+    while len(stem) > 2 and _RELEASE.fullmatch(stem[-1]) and (stem[-2] == "v" or len(stem[-1]) == 4):
+        stem.pop()
+        if stem[-1] == "v":
+            stem.pop()
+    return tuple(stem)
 
 
 def _contains(tokens: Tokens, part: Tokens) -> bool:
@@ -126,22 +126,22 @@ def resolve_model_name(name: str, table: NameTable) -> str:
     queries = dict.fromkeys(name_tokens(name, dotted=dotted) for dotted in (True, False))
     for level, simpler in zip(table.levels, _SIMPLER, strict=True):
         for query in queries:
-            found = level.get(simpler(query)) if query else None
-            if found:
-                return _only(name, found)
+            candidates = level.get(simpler(query)) if query else None
+            if candidates:
+                return _only(name, candidates)
     refuse_unmodelled(name)
     plain = [_plain(query) for query in queries]
-    found = frozenset[str]().union(
+    candidates = frozenset[str]().union(
         *(ids for tokens, ids in table.levels[1].items() if any(_contains(tokens, query) for query in plain))
     )
-    if found:
-        return _only(name, found)
+    if candidates:
+        return _only(name, candidates)
     error = UnknownNameError("model", name[:80], table.ids)
     raise error if error.nearest else UnknownNameError("model", name[:80], (), hint=_HINT)
 
 
-def _only(name: str, found: Iterable[str]) -> str:
-    candidates = sorted(found)
+def _only(name: str, ids: Iterable[str]) -> str:
+    candidates = sorted(ids)
     if len(candidates) == 1:
         return candidates[0]
     shown = candidates[:_MOST_CANDIDATES]

@@ -169,7 +169,7 @@ def _offer(
     except InputError as error:
         field = "unit" if "unit" in error.message.split() else "currency"
         raise record.error(error.message, field=field, hint=error.hint) from None
-    given = {
+    prices = {
         name: (column, record.maybe(column))
         for column, name in (*_SHORT.items(), *zip(PRICES, PRICES, strict=True))
         if column in record.values
@@ -177,11 +177,11 @@ def _offer(
     for short, full in _SHORT.items():
         if short in record.values and full in record.values:
             raise record.error(f"{short} and {full} are both given", field=short, hint="keep one of them")
-    if PRICES[0] not in given:
+    if PRICES[0] not in prices:
         raise record.error("price is empty", field="price", hint="give a number above zero, like 2.5")
     count = values["count"]
     assert isinstance(count, int)
-    for full, (column, amount) in given.items():
+    for full, (column, amount) in prices.items():
         assert amount is not None
         usd = how.usd_per_hour(amount, count)
         if not 0 < usd <= (OFFER_SCHEMA[full].maximum or 0):

@@ -76,8 +76,8 @@ def clean_offers(offers: Sequence[Offer], *, today: datetime.date | None = None)
     by_offer: dict[int, list[Finding]] = {}
     for finding in findings:
         by_offer.setdefault(id(finding.offer), []).append(finding)
-    kept = (_without_refused(offer, by_offer.get(id(offer), ())) for offer in offers)
-    return tuple(offer for offer in kept if offer is not None), findings
+    cleaned = (_without_refused(offer, by_offer.get(id(offer), ())) for offer in offers)
+    return tuple(offer for offer in cleaned if offer is not None), findings
 
 
 def _without_refused(offer: Offer, findings: Sequence[Finding]) -> Offer | None:
@@ -185,8 +185,8 @@ def _counts(offers: Sequence[Offer]) -> Iterator[Finding]:
             continue
         if named is None and any(size % offer.count == 0 or offer.count % max(sizes) == 0 for size in sizes):
             continue
-        said = " or ".join(str(size) for size in sorted(sizes))
-        message = f"{offer.count} accelerators; its systems have {said}"
+        sizes_text = " or ".join(str(size) for size in sorted(sizes))
+        message = f"{offer.count} accelerators; its systems have {sizes_text}"
         if offer.kind == "marketplace" and offer.count < max(sizes):
             yield _mark("count", offer, message, "offer")
         else:
@@ -197,10 +197,10 @@ def _counts(offers: Sequence[Offer]) -> Iterator[Finding]:
 def _baseboards(accelerator_id: str) -> frozenset[int]:
     """Sizes of the systems of an accelerator that is soldered to a baseboard; none for cards, which come in
     any number."""
-    known = accelerators().get(accelerator_id)
-    if known is None or known.form.startswith("PCIe"):
+    accelerator = accelerators().get(accelerator_id)
+    if accelerator is None or accelerator.form.startswith("PCIe"):
         return frozenset()
-    return frozenset(system.count for system in systems_of(known))
+    return frozenset(system.count for system in systems_of(accelerator))
 
 
 def _per_instance(offers: Sequence[Offer]) -> Iterator[Finding]:
@@ -216,9 +216,9 @@ def _per_instance(offers: Sequence[Offer]) -> Iterator[Finding]:
         if offer.count == 1:
             continue
         price, count = offer.on_demand_usd_per_hour, offer.count
-        own = single.get((offer.provider, offer.region, offer.accelerator_id))
-        if own is not None and abs(price / own / count - 1) < 0.05:
-            yield _refuse("per-instance", offer, f"{price:g} $/h is {count} times its price of one ({own:g})", "on_demand")
+        single_usd = single.get((offer.provider, offer.region, offer.accelerator_id))
+        if single_usd is not None and abs(price / single_usd / count - 1) < 0.05:
+            yield _refuse("per-instance", offer, f"{price:g} $/h is {count} times its price of one ({single_usd:g})", "on_demand")
             continue
         median = judge.median_of_others(offer)
         if median and price / median > 4 and 0.7 < price / median / count < 1.5:
@@ -248,13 +248,13 @@ def _outliers(offers: Sequence[Offer]) -> Iterator[Finding]:
 
 def _twice(offers: Sequence[Offer]) -> Iterator[Finding]:
     """The same thing on the same day at two prices; hosts of a marketplace may differ."""
-    seen: dict[tuple[object, ...], Offer] = {}
+    firsts: dict[tuple[object, ...], Offer] = {}
     for offer in offers:
         key = (
             *(offer.provider, offer.region, offer.instance, offer.accelerator_id),
             *(offer.count, offer.as_of, offer.kind == "marketplace"),
         )
-        first = seen.setdefault(key, offer)
+        first = firsts.setdefault(key, offer)
         if first is offer:
             continue
         one, other = first.on_demand_usd_per_hour, offer.on_demand_usd_per_hour
@@ -272,12 +272,12 @@ def _names(offers: Sequence[Offer]) -> Iterator[Finding]:
         if offer.accelerator_id not in accelerators():
             yield _refuse("unknown-accelerator", offer, f"no accelerator {offer.accelerator_id!r}", "offer")
             continue
-        said = {token for token in _tokens(offer.instance) if token in _models()}
-        if said and not any(offer.accelerator_id in _models()[token] for token in said):
+        tokens = {token for token in _tokens(offer.instance) if token in _models()}
+        if tokens and not any(offer.accelerator_id in _models()[token] for token in tokens):
             yield _refuse(
                 "another-accelerator",
                 offer,
-                f"instance {offer.instance!r} names {', '.join(sorted(said))}, the row {offer.accelerator_id}",
+                f"instance {offer.instance!r} names {', '.join(sorted(tokens))}, the row {offer.accelerator_id}",
                 "offer",
             )
 
@@ -317,18 +317,18 @@ def _models() -> Mapping[str, frozenset[str]]:
 
     Words of two letters are left out: clouds name their series so (a2, p4, g2).
     """
-    found: dict[str, set[str]] = {}
+    by_word: dict[str, set[str]] = {}
     for name in accelerators():
         for word in name.split("-"):
             if len(word) >= 3 and _SIZED.fullmatch(word) and not word.endswith(("gb", "w", "c")):
-                found.setdefault(word, set()).add(name)
-    return {word: frozenset(names) for word, names in found.items()}
+                by_word.setdefault(word, set()).add(name)
+    return {word: frozenset(names) for word, names in by_word.items()}
 
 
 @cache
 def _system_sizes() -> Mapping[str, int]:
-    found = {_plain(name): s.count for s in systems().values() for name in (s.id, *s.aliases)}
-    return {name: count for name, count in found.items() if name}
+    counts = {_plain(name): s.count for s in systems().values() for name in (s.id, *s.aliases)}
+    return {name: count for name, count in counts.items() if name}
 
 
 def _plain(instance: str) -> str:

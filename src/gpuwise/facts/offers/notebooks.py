@@ -61,8 +61,8 @@ class Notebook:
         bought = None
         if self.included_usd is not None and self.usd_per_hour is not None:
             bought = self.included_usd / self.usd_per_hour
-        known = [hours for hours in (weekly, bought) if hours is not None]
-        return min(known) if known else None
+        limits = [hours for hours in (weekly, bought) if hours is not None]
+        return min(limits) if limits else None
 
     def offered_on(self, today: datetime.date) -> bool:
         """Whether it had not been withdrawn by then, as far as is known."""
@@ -104,20 +104,20 @@ def notebooks() -> tuple[Notebook, ...]:
 
 def notebooks_for(accelerator_id: str, today: datetime.date) -> tuple[Notebook, ...]:
     """The plans on offer with one accelerator, cheapest fee first; empty when no notebook has it."""
-    found = [plan for plan in notebooks() if plan.accelerator_id == accelerator_id and plan.offered_on(today)]
-    return tuple(sorted(found, key=lambda plan: plan.usd_per_month))
+    plans = [plan for plan in notebooks() if plan.accelerator_id == accelerator_id and plan.offered_on(today)]
+    return tuple(sorted(plans, key=lambda plan: plan.usd_per_month))
 
 
 def parse_notebooks(text: str, file: str) -> tuple[Notebook, ...]:
     """Plans from CSV text. Raises FieldError."""
-    found: dict[tuple[str, str, str, int], Notebook] = {}
+    plans: dict[tuple[str, str, str, int], Notebook] = {}
     for record in parse_csv(text, NOTEBOOK_SCHEMA, file):
         plan = _notebook(record)
         key = (plan.provider, plan.plan, plan.accelerator_id, plan.count)
-        if key in found:
+        if key in plans:
             raise record.error(f"{plan.provider} {plan.plan} appears twice with {plan.accelerator_id}", field="plan")
-        found[key] = plan
-    return tuple(found.values())
+        plans[key] = plan
+    return tuple(plans.values())
 
 
 def _notebook(record: Record) -> Notebook:

@@ -49,13 +49,13 @@ class PriceRange(NamedTuple):
 def offers() -> tuple[Offer, ...]:
     """The shipped offers in the order of the file. Raises DataError when it is corrupt."""
     try:
-        found = parse_offers(check_seal(shipped_text("offers.csv"), "offers.csv"), "offers.csv")
+        parsed = parse_offers(check_seal(shipped_text("offers.csv"), "offers.csv"), "offers.csv")
     except FieldError as error:
         raise DataError(error.message, hint=error.hint) from error
-    missing = {offer.source_key for offer in found} - set(sources())
+    missing = {offer.source_key for offer in parsed} - set(sources())
     if missing:
         raise DataError(f"offers.csv cites {', '.join(sorted(missing))}, not in sources.csv")
-    return found
+    return parsed
 
 
 def book(today: datetime.date | None = None) -> tuple[Offer, ...]:
@@ -127,20 +127,20 @@ def stored_history(accelerator_id: str) -> tuple[tuple[datetime.date, float, int
 
 @cache
 def _shipped_by_accelerator() -> Mapping[str, tuple[Offer, ...]]:
-    found: dict[str, list[Offer]] = {}
+    by_accelerator: dict[str, list[Offer]] = {}
     for offer in offers():
-        found.setdefault(offer.accelerator_id, []).append(offer)
-    return MappingProxyType({name: tuple(listed) for name, listed in found.items()})
+        by_accelerator.setdefault(offer.accelerator_id, []).append(offer)
+    return MappingProxyType({name: tuple(listed) for name, listed in by_accelerator.items()})
 
 
 @lru_cache(maxsize=1024)
 def _merge(accelerator_id: str | None, files: tuple[StoredFile, ...], today: datetime.date | None) -> tuple[Offer, ...]:
     """The shipped offers and those of ``files``, of one accelerator by price or of all in order."""
     shipped = offers() if accelerator_id is None else _shipped_by_accelerator().get(accelerator_id, ())
-    own = [o for f in files if f.own for o in offers_in(f, accelerator_id)]
+    own_offers = [o for f in files if f.own for o in offers_in(f, accelerator_id)]
     fed = [o for f in files if not f.own for o in offers_in(f, accelerator_id)]
-    found = merge_offers(shipped, fed, own, today)
-    return found if accelerator_id is None else tuple(sorted(found, key=lambda o: o.on_demand_usd_per_hour))
+    merged = merge_offers(shipped, fed, own_offers, today)
+    return merged if accelerator_id is None else tuple(sorted(merged, key=lambda o: o.on_demand_usd_per_hour))
 
 
 def _middle(prices: Iterable[float]) -> float:

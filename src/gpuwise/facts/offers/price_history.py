@@ -54,31 +54,33 @@ def price_history() -> Mapping[str, tuple[PricePoint, ...]]:
     """Every series of every accelerator, oldest month first. Raises DataError when the file is corrupt."""
     try:
         text = check_seal(shipped_text("price_history.csv"), "price_history.csv")
-        found = parse_price_history(text, "price_history.csv")
+        by_accelerator = parse_price_history(text, "price_history.csv")
     except FieldError as error:
         raise DataError(error.message, hint=error.hint) from error
-    missing = {point.source_key for points in found.values() for point in points} - set(sources())
+    missing = {point.source_key for points in by_accelerator.values() for point in points} - set(sources())
     if missing:
         raise DataError(f"price_history.csv cites {', '.join(sorted(missing))}, not in sources.csv")
-    return found
+    return by_accelerator
 
 
 def parse_price_history(text: str, file: str) -> Mapping[str, tuple[PricePoint, ...]]:
     """Price points from CSV text by accelerator, oldest first. Raises FieldError."""
-    found: dict[str, list[PricePoint]] = {}
-    seen: set[tuple[str, str, datetime.date]] = set()
+    by_accelerator: dict[str, list[PricePoint]] = {}
+    keys: set[tuple[str, str, datetime.date]] = set()
     for record in parse_csv(text, PRICE_HISTORY_SCHEMA, file):
         point = _point(record)
         key = (point.accelerator_id, point.series, point.month)
-        if key in seen:
+        if key in keys:
             raise record.error(
                 f"{point.accelerator_id} has two prices in series {point.series} for {point.month:%Y-%m}",
                 field="month",
                 hint="one price a month and series",
             )
-        seen.add(key)
-        found.setdefault(point.accelerator_id, []).append(point)
-    return MappingProxyType({name: tuple(sorted(listed, key=lambda p: (p.month, p.series))) for name, listed in found.items()})
+        keys.add(key)
+        by_accelerator.setdefault(point.accelerator_id, []).append(point)
+    return MappingProxyType(
+        {name: tuple(sorted(listed, key=lambda p: (p.month, p.series))) for name, listed in by_accelerator.items()}
+    )
 
 
 def series_of(accelerator_id: str) -> tuple[str, ...]:
@@ -98,16 +100,16 @@ def history_of(accelerator_id: str, series: str | None = None) -> tuple[PricePoi
 
     Without ``series``: the first of :func:`series_of`. Raises UnpredictableError when there is none.
     """
-    known = series_of(accelerator_id)
-    if not known or (series is not None and series not in known):
+    series_names = series_of(accelerator_id)
+    if not series_names or (series is not None and series not in series_names):
         of = "" if series is None else f" in series {series!r}"
         raise UnpredictableError(
             "no price history for accelerator",
             f"no monthly rental prices are known for {accelerator_id}{of}",
-            hint=f"known series: {', '.join(known)}" if known else "h100-sxm-80gb has the longest history",
+            hint=f"known series: {', '.join(series_names)}" if series_names else "h100-sxm-80gb has the longest history",
         )
-    wanted = known[0] if series is None else series
-    return tuple(point for point in price_history()[accelerator_id] if point.series == wanted)
+    name = series_names[0] if series is None else series
+    return tuple(point for point in price_history()[accelerator_id] if point.series == name)
 
 
 def _point(record: Record) -> PricePoint:

@@ -113,13 +113,13 @@ PURCHASE_SCHEMA: dict[str, Field] = {
 def purchases() -> tuple[Purchase, ...]:
     """The shipped purchase prices in the order of the file. Raises DataError when it is corrupt."""
     try:
-        found = parse_purchases(check_seal(shipped_text("purchases.csv"), "purchases.csv"), "purchases.csv")
+        parsed = parse_purchases(check_seal(shipped_text("purchases.csv"), "purchases.csv"), "purchases.csv")
     except FieldError as error:
         raise DataError(error.message, hint=error.hint) from error
-    missing = {one.source_key for one in found} - set(sources())
+    missing = {one.source_key for one in parsed} - set(sources())
     if missing:
         raise DataError(f"purchases.csv cites {', '.join(sorted(missing))}, not in sources.csv")
-    return found
+    return parsed
 
 
 def parse_purchases(text: str, file: str) -> tuple[Purchase, ...]:
@@ -147,13 +147,13 @@ def typical_purchase_usd(accelerator_id: str, condition: Condition = "new") -> P
     catalogue's list price, whose kind is said and whose date is None. Raises UnpredictableError when nothing
     is known.
     """
-    seen = purchases_for(accelerator_id, condition)
-    if seen:
-        return recent_range(seen)
-    known: Accelerator | None = accelerators().get(accelerator_id)
-    if condition == "new" and known is not None and known.list_price_usd is not None:
-        price = known.list_price_usd
-        return PurchaseRange(price, price, price, None, known.list_price_kind or "list", 0)
+    prices = purchases_for(accelerator_id, condition)
+    if prices:
+        return recent_range(prices)
+    accelerator: Accelerator | None = accelerators().get(accelerator_id)
+    if condition == "new" and accelerator is not None and accelerator.list_price_usd is not None:
+        price = accelerator.list_price_usd
+        return PurchaseRange(price, price, price, None, accelerator.list_price_kind or "list", 0)
     raise UnpredictableError(
         "no purchase price for accelerator",
         f"no {condition} purchase price is known for {accelerator_id}",
@@ -161,10 +161,10 @@ def typical_purchase_usd(accelerator_id: str, condition: Condition = "new") -> P
     )
 
 
-def recent_range(seen: Sequence[Purchase]) -> PurchaseRange:
+def recent_range(prices: Sequence[Purchase]) -> PurchaseRange:
     """The range of :func:`typical_purchase_usd` over these observations (at least one)."""
-    newest = max(one.as_of for one in seen)
-    recent = [one for one in seen if (newest - one.as_of).days <= RECENT_DAYS]
+    newest = max(one.as_of for one in prices)
+    recent = [one for one in prices if (newest - one.as_of).days <= RECENT_DAYS]
     return _range([one for one in recent if not _superseded(one, recent)])
 
 
@@ -187,8 +187,8 @@ def _superseded(one: Purchase, among: Iterable[Purchase]) -> bool:
     )
 
 
-def _range(seen: Iterable[Purchase]) -> PurchaseRange:
-    chosen = sorted(seen, key=lambda one: one.usd_per_accelerator)
+def _range(prices: Iterable[Purchase]) -> PurchaseRange:
+    chosen = sorted(prices, key=lambda one: one.usd_per_accelerator)
     middle = len(chosen) // 2
     upper = chosen[middle].usd_per_accelerator
     median = upper if len(chosen) % 2 else (chosen[middle - 1].usd_per_accelerator + upper) / 2
@@ -204,10 +204,10 @@ def _range(seen: Iterable[Purchase]) -> PurchaseRange:
 
 @cache
 def _by_accelerator() -> Mapping[str, tuple[Purchase, ...]]:
-    found: dict[str, list[Purchase]] = {}
+    by_accelerator: dict[str, list[Purchase]] = {}
     for one in sorted(purchases(), key=lambda one: one.usd_per_accelerator):
-        found.setdefault(one.accelerator_id, []).append(one)
-    return MappingProxyType({name: tuple(listed) for name, listed in found.items()})
+        by_accelerator.setdefault(one.accelerator_id, []).append(one)
+    return MappingProxyType({name: tuple(listed) for name, listed in by_accelerator.items()})
 
 
 def _purchase(record: Record) -> Purchase:

@@ -19,8 +19,8 @@ _SEAL = re.compile(r"^# sha256 ([0-9a-f]{64})\n?\Z", re.MULTILINE)
 
 def check_seal(text: str, file: str) -> str:
     """``text`` itself when its last line is the checksum of the lines before it. Raises DataError."""
-    found = _SEAL.search(text)
-    if found is None or found[1] != _digest(text[: found.start()]):
+    match = _SEAL.search(text)
+    if match is None or match[1] != _digest(text[: match.start()]):
         raise DataError(
             f"{file} does not match the checksum in its last line",
             hint="reinstall gpuwise; if the change was meant, run `python -m gpuwise.facts.offers.seal`",

@@ -68,14 +68,14 @@ def offers_named(query: str, listed: Sequence[Offer]) -> tuple[Offer, ...]:
     if not query.strip():
         return tuple(listed)
     try:
-        wanted = set(accelerators_of(query))
-        return tuple(o for o in listed if o.accelerator_id in wanted)
+        ids = set(accelerators_of(query))
+        return tuple(o for o in listed if o.accelerator_id in ids)
     except UnknownNameError:
         words = query.lower().split()
-        found = tuple(o for o in listed if all(word in _text(o) for word in words))
-        if not found:
+        matches = tuple(o for o in listed if all(word in _text(o) for word in words))
+        if not matches:
             raise
-        return found
+        return matches
 
 
 def accelerators_of(query: str) -> tuple[str, ...]:
@@ -87,26 +87,26 @@ def accelerators_of(query: str) -> tuple[str, ...]:
         return tuple(name for name in error.candidates if name in accelerators())
     except UnknownNameError:
         words = query.lower().split()
-        found = tuple(a.id for a in accelerators().values() if words and all(word in _device_text(a) for word in words))
-        return found or named_with_count(query)
+        ids = tuple(a.id for a in accelerators().values() if words and all(word in _device_text(a) for word in words))
+        return ids or named_with_count(query)
 
 
-def select(listed: Iterable[Offer], wanted: OfferFilter) -> tuple[PricedOffer, ...]:
+def select(listed: Iterable[Offer], offer_filter: OfferFilter) -> tuple[PricedOffer, ...]:
     """The offers that are as wanted, each at its price of the kind wanted."""
-    found: list[PricedOffer] = []
+    priced: list[PricedOffer] = []
     for offer in listed:
-        usd = price_of_kind(offer, wanted.kind)
+        usd = price_of_kind(offer, offer_filter.kind)
         accelerator = accelerators()[offer.accelerator_id]
         if (
             usd is not None
-            and (wanted.provider is None or wanted.provider.lower() in offer.provider.lower())
-            and (wanted.region is None or wanted.region.lower() in offer.region.lower())
-            and wanted.count in (None, offer.count)
-            and accelerator.memory_bytes >= (wanted.min_memory_bytes or 0.0)
-            and (wanted.max_usd_per_hour is None or usd <= wanted.max_usd_per_hour)
+            and (offer_filter.provider is None or offer_filter.provider.lower() in offer.provider.lower())
+            and (offer_filter.region is None or offer_filter.region.lower() in offer.region.lower())
+            and offer_filter.count in (None, offer.count)
+            and accelerator.memory_bytes >= (offer_filter.min_memory_bytes or 0.0)
+            and (offer_filter.max_usd_per_hour is None or usd <= offer_filter.max_usd_per_hour)
         ):
-            found.append(PricedOffer(offer, accelerator, wanted.kind, usd))
-    return tuple(found)
+            priced.append(PricedOffer(offer, accelerator, offer_filter.kind, usd))
+    return tuple(priced)
 
 
 def price_of_kind(offer: Offer, kind: Kind) -> float | None:
@@ -118,7 +118,7 @@ def price_of_kind(offer: Offer, kind: Kind) -> float | None:
     return offer.on_demand_usd_per_hour
 
 
-def sort_offers(found: Iterable[PricedOffer], by: Order, today: datetime.date) -> tuple[PricedOffer, ...]:
+def sort_offers(priced: Iterable[PricedOffer], by: Order, today: datetime.date) -> tuple[PricedOffer, ...]:
     """Lowest first; what is known to be out of stock and what has no such figure comes last."""
 
     def key(row: PricedOffer) -> tuple[bool, float, float, str]:
@@ -131,17 +131,17 @@ def sort_offers(found: Iterable[PricedOffer], by: Order, today: datetime.date) -
         out = row.offer.in_stock is False or value is None
         return (out, 0.0 if value is None else value, row.usd_per_hour, row.offer.provider)
 
-    return tuple(sorted(found, key=key))
+    return tuple(sorted(priced, key=key))
 
 
-def best_of_each(found: Iterable[PricedOffer], *, by_provider: bool) -> tuple[PricedOffer, ...]:
+def best_of_each(priced: Iterable[PricedOffer], *, by_provider: bool) -> tuple[PricedOffer, ...]:
     """Of rows in order, the first of each accelerator, or of each accelerator of each provider; a contract
     stands beside the provider's public price."""
-    seen: dict[tuple[str, str, bool], PricedOffer] = {}
-    for row in found:
+    firsts: dict[tuple[str, str, bool], PricedOffer] = {}
+    for row in priced:
         provider = row.offer.provider if by_provider else ""
-        seen.setdefault((row.accelerator.id, provider, row.offer.kind == "contract"), row)
-    return tuple(seen.values())
+        firsts.setdefault((row.accelerator.id, provider, row.offer.kind == "contract"), row)
+    return tuple(firsts.values())
 
 
 def _text(offer: Offer) -> str:

@@ -41,11 +41,11 @@ class StoragePrice:
 def storage_prices() -> Mapping[str, StoragePrice]:
     """Prices by provider. Raises DataError when the file is corrupt."""
     try:
-        found: dict[str, StoragePrice] = {}
+        by_provider: dict[str, StoragePrice] = {}
         for r in parse_csv(shipped_text("storage.csv"), STORAGE_SCHEMA, "storage.csv"):
-            if r.text("source") not in sources() or r.text("provider") in found:
+            if r.text("source") not in sources() or r.text("provider") in by_provider:
                 raise r.error(f"{r.text('provider')}: its source is unknown or it appears twice", field="source")
-            found[r.text("provider")] = StoragePrice(
+            by_provider[r.text("provider")] = StoragePrice(
                 r.text("provider"),
                 r.number("usd_per_gb_month"),
                 r.number("egress_usd_per_gb"),
@@ -53,17 +53,17 @@ def storage_prices() -> Mapping[str, StoragePrice]:
                 r.date("as_of"),
                 r.text("source"),
             )
-        return MappingProxyType(found)
+        return MappingProxyType(by_provider)
     except FieldError as error:
         raise DataError(error.message, hint=error.hint) from error
 
 
 def storage_price(provider: str | None) -> StoragePrice:
     """A provider's price, else the median of those known (nothing free among it)."""
-    known = storage_prices()
-    if provider is not None and provider.lower() in known:
-        return known[provider.lower()]
-    listed = list(known.values())
+    by_provider = storage_prices()
+    if provider is not None and provider.lower() in by_provider:
+        return by_provider[provider.lower()]
+    listed = list(by_provider.values())
     return StoragePrice(
         f"median of {len(listed)} providers",
         median(p.usd_per_gb_month for p in listed),

@@ -63,13 +63,13 @@ def stored_files() -> tuple[StoredFile, ...]:
     """Every file of the store by source, oldest first; empty where there is no store. Other files in the
     folder are not ours and are left alone. Raises DataError when the folder cannot be read."""
     try:
-        found = [file for folder in _folders(store_dir()) for file in _files_in(folder)]
+        files = [file for folder in _folders(store_dir()) for file in _files_in(folder)]
     except OSError as error:
         raise DataError(
             f"the price store {store_dir()} cannot be read: {error.strerror or error}",
             hint="check the folder, or set GPUWISE_HOME to another",
         ) from error
-    return tuple(sorted(found, key=lambda f: (f.source, f.day, f.number)))
+    return tuple(sorted(files, key=lambda f: (f.source, f.day, f.number)))
 
 
 def current_files() -> tuple[StoredFile, ...]:
@@ -90,8 +90,8 @@ def stored_offers(accelerator_id: str | None = None) -> tuple[Offer, ...]:
 
 def offers_in(file: StoredFile, accelerator_id: str | None = None) -> tuple[Offer, ...]:
     """The offers of one stored file, of one accelerator or of all. Raises DataError."""
-    found = _read(str(file.path), file.stamp, None if file.own else accelerator_id, file.source)
-    return found if accelerator_id is None else tuple(o for o in found if o.accelerator_id == accelerator_id)
+    listed = _read(str(file.path), file.stamp, None if file.own else accelerator_id, file.source)
+    return listed if accelerator_id is None else tuple(o for o in listed if o.accelerator_id == accelerator_id)
 
 
 def save_offers(offers: Sequence[Offer], source: str, day: datetime.date) -> Path:
@@ -126,9 +126,9 @@ def remove(source: str) -> tuple[Path, ...]:
     such source."""
     files = tuple(f.path for f in stored_files() if f.source == source)
     if not files:
-        known = sorted({f.source for f in stored_files()})
-        hint = "it holds " + ", ".join(known) if known else "the store is empty"
-        raise UnknownNameError("source of prices", source, known, hint=hint)
+        names = sorted({f.source for f in stored_files()})
+        hint = "it holds " + ", ".join(names) if names else "the store is empty"
+        raise UnknownNameError("source of prices", source, names, hint=hint)
     for path in files:
         path.unlink()
     with contextlib.suppress(OSError):  # a file that is not ours keeps the folder

@@ -209,10 +209,10 @@ def wheels() -> tuple[Wheel, ...]:
     """Every build in the table, newest first. Raises DataError when the file is corrupt."""
     text = check_seal(shipped_text("compatibility.csv"), "compatibility.csv")
     try:
-        found = parse_wheels(text, "compatibility.csv")
+        parsed = parse_wheels(text, "compatibility.csv")
     except FieldError as error:
         raise DataError(error.message, hint=error.hint) from error
-    return tuple(sorted(found, key=lambda w: w.order, reverse=True))
+    return tuple(sorted(parsed, key=lambda w: w.order, reverse=True))
 
 
 def wheels_for(
@@ -229,17 +229,17 @@ def wheels_for(
     ``driver`` None leaves the driver out of it; ``python`` (3, 12) and ``series`` (2, 13) narrow it. A wheel whose
     architectures nobody published is not offered.
     """
-    cards = tuple(capabilities)
-    found = [
+    required = tuple(capabilities)
+    matches = [
         w
         for w in wheels()
         if w.architectures
-        and all(runs_on(w.architectures, c) for c in cards)
+        and all(runs_on(w.architectures, c) for c in required)
         and (driver is None or at_least(driver, w.driver_windows if windows else w.driver_linux))
         and (python is None or w.python_min <= python[:2] <= w.python_max)
         and (series is None or w.series == series)
     ]
-    return tuple(sorted(found, key=lambda w: w.experimental))
+    return tuple(sorted(matches, key=lambda w: w.experimental))
 
 
 def find_wheel(version: str, build: str | None = None) -> Wheel | None:
@@ -259,8 +259,8 @@ def find_wheel(version: str, build: str | None = None) -> Wheel | None:
 
 def family_driver(cuda: Version, *, windows: bool = False) -> Version | None:
     """The oldest driver that runs software of this CUDA's family; None for a family the table does not know."""
-    known = [w.driver_windows if windows else w.driver_linux for w in wheels() if w.cuda[0] == cuda[0]]
-    return min(known, default=None)
+    drivers = [w.driver_windows if windows else w.driver_linux for w in wheels() if w.cuda[0] == cuda[0]]
+    return min(drivers, default=None)
 
 
 def newest_cuda(driver: Version) -> Version | None:
@@ -316,11 +316,11 @@ def rocm_builds() -> tuple[tuple[Version, str], ...]:
 @cache
 def images() -> tuple[Image, ...]:
     """Container images, newest CUDA first in each kind. Raises DataError."""
-    found = [
+    parsed = [
         Image(r.text("image"), r.text("kind"), _version(r, "cuda"), _version(r, "python"), r.text("source"))
         for r in _rows("container_images.csv", IMAGE_SCHEMA)
     ]
-    return tuple(sorted(found, key=lambda i: (i.kind, i.cuda), reverse=True))
+    return tuple(sorted(parsed, key=lambda i: (i.kind, i.cuda), reverse=True))
 
 
 def ngc_image(capabilities: Iterable[Capability], driver: Version | None, newest: Version | None = None) -> Image | None:
@@ -330,14 +330,14 @@ def ngc_image(capabilities: Iterable[Capability], driver: Version | None, newest
     CUDA 13 has no code for what is older than 7.5, CUDA before 12.8 none for Blackwell (release notes of CUDA), and none of the
     images any for what is older than 6.0 (release notes of the images).
     """
-    cards = tuple(capabilities)
+    required = tuple(capabilities)
     if driver is not None and newest is None:
         newest = newest_cuda(driver)
     for image in images():
         least = family_driver(image.cuda)
         old = driver is not None and (least is None or newest is None or not at_least(driver, least) or image.cuda > newest)
         oldest_card = (7, 5) if image.cuda >= (13,) else (6, 0)
-        fits = all(c >= oldest_card and (c < (10, 0) or image.cuda >= (12, 8)) for c in cards)
+        fits = all(c >= oldest_card and (c < (10, 0) or image.cuda >= (12, 8)) for c in required)
         if image.kind == "ngc" and fits and not old:
             return image
     return None
@@ -345,13 +345,13 @@ def ngc_image(capabilities: Iterable[Capability], driver: Version | None, newest
 
 def parse_wheels(text: str, file: str) -> tuple[Wheel, ...]:
     """Wheels from CSV text. Raises FieldError."""
-    found: dict[tuple[str, str], Wheel] = {}
+    by_build: dict[tuple[str, str], Wheel] = {}
     for record in parse_csv(text, WHEEL_SCHEMA, file):
         wheel = _wheel(record)
-        if (wheel.release, wheel.build) in found:
+        if (wheel.release, wheel.build) in by_build:
             raise record.error(f"{wheel.release} {wheel.build} appears twice", field="release", hint="remove one line")
-        found[wheel.release, wheel.build] = wheel
-    return tuple(found.values())
+        by_build[wheel.release, wheel.build] = wheel
+    return tuple(by_build.values())
 
 
 def _wheel(record: Record) -> Wheel:

@@ -66,8 +66,8 @@ class Software:
 
     def of(self, topic: str, subject: str) -> Support:
         """The verdict on one subject, ``unknown`` when no fact speaks of it. Raises UnknownNameError on a topic."""
-        found = self._topic(topic).get(subject)
-        return found or Support("unknown", f"no source says whether {subject} runs on it", None, None, subject)
+        support = self._topic(topic).get(subject)
+        return support or Support("unknown", f"no source says whether {subject} runs on it", None, None, subject)
 
     def best(self, topic: str, subjects: Iterable[str] = ()) -> Support:
         """The best stated verdict among ``subjects`` (all of the topic when empty), the first among equals.
@@ -184,7 +184,7 @@ def support_of(accelerator: Accelerator) -> Software:
             by_topic[fact.topic].setdefault(fact.subject, fact.support)
     for dtype in accelerator.peak_flop_per_s:
         by_topic["dtype"].setdefault(dtype, _PUBLISHED_RATE)
-    sealed = {topic: MappingProxyType(found) for topic, found in by_topic.items()}
+    sealed = {topic: MappingProxyType(facts) for topic, facts in by_topic.items()}
     return Software(
         accelerator_id=accelerator.id,
         target=target.key,
@@ -240,9 +240,9 @@ def targets() -> Mapping[str, Target]:
     )
 
 
-def parse_facts(text: str, file: str, known: Iterable[str]) -> list[_Fact]:
-    """Facts from TOML text over the targets ``known``, in their order. Raises FieldError."""
-    order = tuple(known)
+def parse_facts(text: str, file: str, targets: Iterable[str]) -> list[_Fact]:
+    """Facts from TOML text over ``targets``, in their order. Raises FieldError."""
+    order = tuple(targets)
     facts: list[_Fact] = []
     claimed: dict[tuple[str, str], set[str]] = {}
     for record in parse_toml(text, FACT_SCHEMA, file).values():
@@ -298,7 +298,7 @@ def _judge(software: Software, job: _Job) -> Support:
     meant = software.best("framework", job.full_with)
     if meant.level not in ("full", "partial"):
         return _stand_in(software, job)
-    missing = [found for want in job.wants if (found := _support_for(software, want)).level not in ("full", "native")]
+    missing = [support for want in job.wants if (support := _support_for(software, want)).level not in ("full", "native")]
     reasons = [f"{meant.subject}: {meant.reason}", *(f"{m.subject}: {m.reason}" for m in missing)]
     level = "partial" if missing or meant.level == "partial" else "full"
     return _verdict(job, meant, level, "; ".join(reasons))

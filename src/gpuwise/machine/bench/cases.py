@@ -174,22 +174,22 @@ def calibration_cases(dtype: str, kind: str, n: int = CALIBRATION_PRODUCTS) -> t
     A fixed sequence (multiples of the golden section and its kin) fills the three sides evenly from the first row on, so a
     run that is cut short has seen all of them.
     """
-    made: dict[str, BenchCase] = {}
+    by_key: dict[str, BenchCase] = {}
     ms, ns, ks = (CALIBRATION_SIZES[side] for side in ("m", "n", "k"))
     # Roberts (2018), quasirandom sequence R3: powers of 1/g with g^4 = g + 1
     g = 1.2207440846057596
     i = 0
-    while len(made) < n and i < 50 * n:
+    while len(by_key) < n and i < 50 * n:
         i += 1
         at = [(0.5 + i / g**power) % 1.0 for power in (1, 2, 3)]
         m, n_, k = (sides[int(len(sides) * u)] for sides, u in zip((ms, ns, ks), at, strict=True))
         if kind == "cpu" and 2.0 * m * n_ * k > LARGEST_CPU_FLOP:
             continue
         case = product_case(dtype, m, n_, k, frozenset({kind}))
-        made.setdefault(case.key, case)
+        by_key.setdefault(case.key, case)
     top = 30 if kind == "cuda" else 28
     streams = tuple(_bytes_case("memory", "copy", "", 2.0**power, frozenset({kind})) for power in range(20, top + 1))
-    return (*made.values(), *streams)
+    return (*by_key.values(), *streams)
 
 
 def select_cases(only: tuple[str, ...], *, quick: bool) -> tuple[BenchCase, ...]:
@@ -208,8 +208,8 @@ def select_cases(only: tuple[str, ...], *, quick: bool) -> tuple[BenchCase, ...]
         fitting = fitting or [c for c in CASES if name in _words_of(c)]
         if not fitting:
             raise UnknownNameError("measurement", word, _case_names(), hint=_hint(name))
-        kept = [c for c in fitting if c in rows]
-        picked += kept or fitting
+        chosen = [c for c in fitting if c in rows]
+        picked += chosen or fitting
     return tuple({(c.key, c.on): c for c in picked}.values())
 
 

@@ -173,42 +173,42 @@ def _of_processor(case: BenchCase, c: Cpu, cores: int) -> tuple[Expectation | No
 
 def judge(case: BenchCase, subject: Subject, record: Record, earlier: Sequence[Record] = ()) -> Judgement:
     """Compare ``record`` with the expected range of its device and with earlier records."""
-    found, reason = expectation(case, subject)
+    expected, reason = expectation(case, subject)
     past = sorted(r.value for r in earlier if r.value is not None and r.measurement == record.measurement)
     before = past[len(past) // 2] if past else None
     verdict = Verdict.UNKNOWN
-    if record.value is not None and found is not None:
+    if record.value is not None and expected is not None:
         verdict = Verdict.NORMAL
-        if record.value < found.low:
+        if record.value < expected.low:
             verdict = Verdict.LOW
-        elif record.value > found.high or (found.peak is not None and record.value > found.peak):
+        elif record.value > expected.high or (expected.peak is not None and record.value > expected.peak):
             verdict = Verdict.HIGH
     if verdict is Verdict.LOW:
         reason = throttle_text(record)
-    return Judgement(case, subject, record, found, verdict, reason, before)
+    return Judgement(case, subject, record, expected, verdict, reason, before)
 
 
 def throttle_text(record: Record) -> str:
     """Reasons for which the clocks were reduced during the measurement, the longest first: ``SW_POWER_CAP 98 %``."""
-    held = {k.removeprefix("event "): v for k, v in record.conditions.items() if k.startswith("event ")}
-    events = [(float(share), name) for name, share in held.items() if isinstance(share, int | float)]
-    said = [f"{name} {share:.0%}" for share, name in sorted(events, reverse=True)]
+    shares = {k.removeprefix("event "): v for k, v in record.conditions.items() if k.startswith("event ")}
+    events = [(float(share), name) for name, share in shares.items() if isinstance(share, int | float)]
+    parts = [f"{name} {share:.0%}" for share, name in sorted(events, reverse=True)]
     width = record.conditions.get("pcie_width")
     if record.family in ("copy", "peer") and width is not None:
-        said.append(f"PCIe x{width:.0f}" if isinstance(width, float | int) else "")
-    return ", ".join(s for s in said if s)
+        parts.append(f"PCIe x{width:.0f}" if isinstance(width, float | int) else "")
+    return ", ".join(s for s in parts if s)
 
 
 def judge_all(
     results: Sequence[tuple[BenchCase, Subject, Record]], history: Callable[[Subject], Sequence[Record]] = lambda _: ()
 ) -> list[Judgement]:
     """Every result, judged; then each card against its siblings: equal cards in this machine, same measurement."""
-    known: dict[str, Sequence[Record]] = {}
+    by_device: dict[str, Sequence[Record]] = {}
     judged: list[Judgement] = []
     for case, subject, record in results:
-        if subject.device not in known:
-            known[subject.device] = history(subject)
-        judged.append(judge(case, subject, record, known[subject.device]))
+        if subject.device not in by_device:
+            by_device[subject.device] = history(subject)
+        judged.append(judge(case, subject, record, by_device[subject.device]))
     groups: dict[tuple[str, str], list[int]] = {}
     for i, j in enumerate(judged):
         if j.subject.kind == "cuda" and j.record.value is not None:

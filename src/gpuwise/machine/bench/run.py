@@ -142,52 +142,52 @@ def run_case(
         case.unit,
         None,
     )
-    work: PreparedCase | None = None
+    prepared: PreparedCase | None = None
     try:
         # closing is outside: what was opened is closed, late or not
         with time_limit(left_s):
-            work = make(case, subject)
+            prepared = make(case, subject)
             with Watch(subject) as watch:
-                seconds = _samples(work, limits, clock)
-            verdict = work.check()
-        return replace(_record_of(empty, case, work, seconds, verdict, watch), at_s=now())
+                seconds = _samples(prepared, limits, clock)
+            verdict = prepared.check()
+        return replace(_record_of(empty, case, prepared, seconds, verdict, watch), at_s=now())
     except NotHereError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever a library throws is the result of this case, not the end of the run
         return replace(empty, at_s=now(), failed=reason_of(error))
     finally:
-        if work is not None:
-            _close(work)
+        if prepared is not None:
+            _close(prepared)
 
 
-def _samples(work: PreparedCase, limits: Limits, clock: Callable[[], float]) -> list[float]:
+def _samples(prepared: PreparedCase, limits: Limits, clock: Callable[[], float]) -> list[float]:
     try:
-        return measure(work.sample, limit_s=limits.each_s, clock=clock, target=limits.target, most=_most(work))
+        return measure(prepared.sample, limit_s=limits.each_s, clock=clock, target=limits.target, most=_most(prepared))
     except StopIteration:
         raise RuntimeError("fewer samples than asked for") from None
 
 
-def _most(work: PreparedCase) -> int:
+def _most(prepared: PreparedCase) -> int:
     from gpuwise.machine.bench.sampling import MOST_SAMPLES
 
-    known = work.conditions.get("samples")
-    return int(known) if isinstance(known, int) else MOST_SAMPLES
+    samples = prepared.conditions.get("samples")
+    return int(samples) if isinstance(samples, int) else MOST_SAMPLES
 
 
 def _record_of(
-    empty: Record, case: BenchCase, work: PreparedCase, seconds: list[float], verdict: Check | None, watch: Watch
+    empty: Record, case: BenchCase, prepared: PreparedCase, seconds: list[float], verdict: Check | None, watch: Watch
 ) -> Record:
     """Rates from seconds: the fastest sample is the high end of the rate."""
     time_s = summarise(seconds)
     as_rate = case.unit != "s"
 
     def value(t: float | None) -> float | None:
-        return None if t is None else (work.amount / t if as_rate else t)
+        return None if t is None else (prepared.amount / t if as_rate else t)
 
     low, high = value(time_s.low), value(time_s.high)
     if as_rate:
         low, high = high, low
-    conditions = {**work.conditions, **watch.conditions}
+    conditions = {**prepared.conditions, **watch.conditions}
     if verdict is not None:
         conditions["checked"] = verdict.what
     finite = verdict is None or verdict.error < float("inf")
@@ -204,9 +204,9 @@ def _record_of(
     )
 
 
-def _close(work: PreparedCase) -> None:
+def _close(prepared: PreparedCase) -> None:
     try:
-        work.close()
+        prepared.close()
     except Exception:  # noqa: BLE001 - a device that is gone cannot be tidied; what was measured stands
         return
 

@@ -97,12 +97,12 @@ def outliers(values: Sequence[float]) -> tuple[int, ...]:
         return ()
     middle = summarise(values).median
     spread = summarise([abs(v - middle) for v in values]).median / NORMAL_MAD
-    found: list[int] = []
+    positions: list[int] = []
     for i, value in enumerate(values):
         short = middle - value
         if short > NODE_SPREAD * middle and short > LARGEST_SCORE * spread:
-            found.append(i)
-    return tuple(found)
+            positions.append(i)
+    return tuple(positions)
 
 
 NODE_SPREAD = 0.05

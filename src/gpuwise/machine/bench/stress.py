@@ -70,15 +70,15 @@ def stress(
     empty = StressResult(subject, None, 0.0, 0, 0, None, None, None)
     for case in CASES_BY_KIND[subject.kind]:
         try:
-            work = make(case, subject)
+            prepared = make(case, subject)
         except NotHereError:
             continue
         except Exception as error:  # noqa: BLE001 - a card that cannot even begin is a result
             return replace(empty, case=case, failed=reason_of(error))
         with Watch(subject, WATCH_S) as watch:
-            result = _repeat(case, subject, work, duration_s, clock, stop or threading.Event(), progress)
+            result = _repeat(case, subject, prepared, duration_s, clock, stop or threading.Event(), progress)
         try:
-            work.close()
+            prepared.close()
         except Exception as error:  # noqa: BLE001
             result = replace(result, failed=result.failed or reason_of(error))
         return replace(result, samples=watch.samples)
@@ -88,36 +88,38 @@ def stress(
 def _repeat(
     case: BenchCase,
     subject: Subject,
-    work: PreparedCase,
+    prepared: PreparedCase,
     duration_s: float,
     clock: Callable[[], float],
     stop: threading.Event,
     progress: Callable[[str], None],
 ) -> StressResult:
-    assert work.digest is not None
+    assert prepared.digest is not None
     began = clock()
     ends: list[float] = []
     mismatches, first_wrong, failed = 0, None, None
     interrupted = False
-    said = began
+    reported_s = began
     try:
-        verdict = work.check()
+        verdict = prepared.check()
         if verdict is not None and not verdict.correct:
             mismatches, first_wrong = 1, 0.0
-        reference = work.digest()
+        reference = prepared.digest()
         while clock() - began < duration_s and not stop.is_set():
-            if not _same(work.digest(), reference):
+            if not _same(prepared.digest(), reference):
                 mismatches += 1
                 first_wrong = clock() - began if first_wrong is None else first_wrong
             ends.append(clock())
-            if ends[-1] - said >= 5.0:
-                said = ends[-1]
-                progress(f"{subject.label}: {said - began:.0f} of {duration_s:.0f} s, {len(ends)} products, {mismatches} wrong")
+            if ends[-1] - reported_s >= 5.0:
+                reported_s = ends[-1]
+                progress(
+                    f"{subject.label}: {reported_s - began:.0f} of {duration_s:.0f} s, {len(ends)} products, {mismatches} wrong"
+                )
     except KeyboardInterrupt:
         interrupted = True
     except Exception as error:  # noqa: BLE001 - a device that stops answering is the finding
         failed = reason_of(error)
-    first, last = _rates(began, ends, work.amount)
+    first, last = _rates(began, ends, prepared.amount)
     return StressResult(
         subject, case, clock() - began, len(ends), mismatches, first_wrong, first, last, failed=failed, interrupted=interrupted
     )

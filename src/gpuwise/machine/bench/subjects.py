@@ -51,8 +51,8 @@ class Subject:
     @property
     def id(self) -> str | None:
         """Of the catalogue."""
-        found = self.accelerator or self.processor
-        return None if found is None else found.id
+        entry = self.accelerator or self.processor
+        return None if entry is None else entry.id
 
     @property
     def label(self) -> str:
@@ -78,17 +78,17 @@ def find_subjects(backends: Iterable[Devices] = ()) -> list[Subject]:
     return [*_gpus(tuple(backends)), this_processor()]
 
 
-def pick_subjects(found: list[Subject], wanted: tuple[str, ...]) -> list[Subject]:
+def pick_subjects(subjects: list[Subject], selectors: tuple[str, ...]) -> list[Subject]:
     """Those named: ``cpu``, ``gpu``, ``gpu0``, ``0``, ``cuda:1``. Raises InputError for one that is not here."""
-    if not wanted:
-        return found
+    if not selectors:
+        return subjects
     picked: list[Subject] = []
-    for word in wanted:
+    for word in selectors:
         name = word.lower().replace("cuda:", "gpu").replace("cuda", "gpu")
         name = f"gpu{name}" if name.isdigit() else name
-        fitting = [s for s in found if s.label == name or (name == "gpu" and s.kind == "cuda")]
+        fitting = [s for s in subjects if s.label == name or (name == "gpu" and s.kind == "cuda")]
         if not fitting:
-            here = ", ".join(s.label for s in found)
+            here = ", ".join(s.label for s in subjects)
             raise InputError(f"there is no device {word!r} to measure", hint=f"PyTorch reaches {here} here")
         picked += [s for s in fitting if s not in picked]
     return picked
@@ -103,15 +103,15 @@ def _gpus(backends: tuple[Devices, ...]) -> list[Subject]:
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     except Exception:  # noqa: BLE001 - a driver in trouble raises anything: then there is no GPU to measure
         return []
-    known = [(backend, identity) for backend in backends for identity in _identities(backend)]
-    made: list[Subject] = []
+    identities = [(backend, identity) for backend in backends for identity in _identities(backend)]
+    subjects: list[Subject] = []
     for index in range(count):
         try:
             properties = torch.cuda.get_device_properties(index)
         except Exception:  # noqa: BLE001
             continue
-        made.append(_gpu(index, properties, known))
-    return made
+        subjects.append(_gpu(index, properties, identities))
+    return subjects
 
 
 def _identities(backend: Devices) -> tuple[Identity, ...]:
@@ -121,11 +121,11 @@ def _identities(backend: Devices) -> tuple[Identity, ...]:
         return ()
 
 
-def _gpu(index: int, properties: Any, known: list[tuple[Devices, Identity]]) -> Subject:
+def _gpu(index: int, properties: Any, identities: list[tuple[Devices, Identity]]) -> Subject:
     uuid = str(getattr(properties, "uuid", "") or "").removeprefix("GPU-").lower()
-    match = next((k for k in known if uuid and (k[1].uuid or "").lower().removeprefix("gpu-") == uuid), None)
-    if match is None and len(known) == 1:
-        match = known[0]
+    match = next((k for k in identities if uuid and (k[1].uuid or "").lower().removeprefix("gpu-") == uuid), None)
+    if match is None and len(identities) == 1:
+        match = identities[0]
     backend, identity = match or (None, None)
     name = properties.name
     capability = (properties.major, properties.minor)
@@ -157,8 +157,8 @@ def accelerator_named(name: str, memory_bytes: float | None, capability: tuple[i
     except (UnknownNameError, InputError):
         return None
     if capability is not None:
-        said = f"{capability[0]}.{capability[1]}"
-        candidates = [a for a in candidates if a.compute_capability in (None, said)]
+        capability_text = f"{capability[0]}.{capability[1]}"
+        candidates = [a for a in candidates if a.compute_capability in (None, capability_text)]
     if memory_bytes:
         candidates = [a for a in candidates if abs(memory_bytes / (a.memory_visible_bytes or a.memory_bytes) - 1) <= MEMORY_SLACK]
         candidates.sort(key=lambda a: abs(memory_bytes / (a.memory_visible_bytes or a.memory_bytes) - 1))

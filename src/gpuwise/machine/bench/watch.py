@@ -78,8 +78,12 @@ def _host_times() -> tuple[float, float, float] | None:
     busy = sum(all_of_them) - all_of_them.idle - getattr(all_of_them, "iowait", 0.0)
     # a guest's time is in its user's already
     busy -= getattr(all_of_them, "guest", 0.0) + getattr(all_of_them, "guest_nice", 0.0)
-    own = os.times()
-    return time.monotonic(), busy, own.user + own.system + own.children_user + own.children_system
+    process_times = os.times()
+    return (
+        time.monotonic(),
+        busy,
+        process_times.user + process_times.system + process_times.children_user + process_times.children_system,
+    )
 
 
 def others_busy(
@@ -96,23 +100,23 @@ def summarise_samples(samples: Sequence[Sample]) -> dict[str, Value]:
     """Median clocks, mean power, highest temperature, narrowest link, and the share of readings each event reason held.
     What no reading gave is left out."""
     alive = [s for s in samples if s.state is State.OK]
-    made: dict[str, Value] = {"readings": len(samples)}
+    conditions: dict[str, Value] = {"readings": len(samples)}
     if len(alive) < len(samples):
         worst = next(s for s in samples if s.state is not State.OK)
-        made |= {"state": str(worst.state), "state_error": worst.error}
+        conditions |= {"state": str(worst.state), "state_error": worst.error}
     for name, of in READ.items():
         values = [float(v) for s in alive if (v := getattr(s, name)) is not None]
         if values:
-            made[name] = of(values)
+            conditions[name] = of(values)
     clocks = [s.sm_clock_hz for s in alive if s.sm_clock_hz is not None]
     if clocks:
-        made["sm_clock_min_hz"] = min(clocks)
-    known = [s.event_reasons for s in alive if s.event_reasons is not None]
+        conditions["sm_clock_min_hz"] = min(clocks)
+    event_bits = [s.event_reasons for s in alive if s.event_reasons is not None]
     for bit in range(64):
-        share = sum(1 for reasons in known if reasons >> bit & 1) / len(known) if known else 0.0
+        share = sum(1 for reasons in event_bits if reasons >> bit & 1) / len(event_bits) if event_bits else 0.0
         if share and (1 << bit) != EventReason.IDLE:
-            made[f"event {reason_name(1 << bit)}"] = round(share, 3)
-    return made
+            conditions[f"event {reason_name(1 << bit)}"] = round(share, 3)
+    return conditions
 
 
 def reason_name(bit: int) -> str:

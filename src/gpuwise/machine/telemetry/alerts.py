@@ -74,17 +74,17 @@ class AlertRule:
             return None if value is None else COMPARE[self.sign](value, self.limit)
         if self.name == "lost":
             return not card.ok
-        own = [c for c in causes if c.number == card.number]
+        of_card = [c for c in causes if c.number == card.number]
         if self.name == "cause":
-            return any(c.id == self.cause_id for c in own)
+            return any(c.id == self.cause_id for c in of_card)
         severities = (Severity.FAULT,) if self.name == "fault" else (Severity.FAULT, Severity.SLOWS)
-        return any(c.severity in severities for c in own)
+        return any(c.severity in severities for c in of_card)
 
     def is_over(self, card: Card, causes: tuple[Cause, ...]) -> bool | None:
         """Whether the way back has begun: past ``until`` where it is given, else the condition false."""
         if self.until is None:
-            held = self.holds(card, causes)
-            return None if held is None else not held
+            holds = self.holds(card, causes)
+            return None if holds is None else not holds
         value = self.value(card)
         if value is None:
             return None
@@ -107,8 +107,8 @@ def parse_rule(text: str) -> AlertRule:
         if name in WORDS:
             return AlertRule(text.strip(), name, hold_s=hold_s)
         if name not in CAUSE_IDS:
-            known = [*READINGS, *WORDS, *CAUSE_IDS]
-            raise UnknownNameError("alert", name, known, hint=None if nearest_names(name, known) else EXAMPLE)
+            names = [*READINGS, *WORDS, *CAUSE_IDS]
+            raise UnknownNameError("alert", name, names, hint=None if nearest_names(name, names) else EXAMPLE)
         return AlertRule(text.strip(), "cause", hold_s=hold_s, cause_id=name)
     if name not in READINGS:
         raise UnknownNameError("reading of an alert", name, READINGS, hint="known are " + ", ".join(READINGS))

@@ -49,7 +49,7 @@ def _wave(t: float, period_s: float, low: float, high: float) -> float:
 def _sample(t: float, load: float, **more: Any) -> Mapping[str, Any]:
     """Readings of an H100 at ``load`` (0 to 1), a little restless."""
     load = min(1.0, max(0.0, load + 0.02 * math.sin(7.1 * t)))
-    made: dict[str, Any] = {
+    sample_fields: dict[str, Any] = {
         "utilization": round(load, 2),
         "memory_utilization": round(0.6 * load, 2),
         "memory_used_bytes": int(2 * GIB),
@@ -60,7 +60,7 @@ def _sample(t: float, load: float, **more: Any) -> Mapping[str, Any]:
         "memory_clock_hz": MEMORY_CLOCK_HZ,
         "event_reasons": 0 if load > 0.02 else 1,
     }
-    return made | more
+    return sample_fields | more
 
 
 def _train(t: float) -> Mapping[str, Any]:
@@ -132,7 +132,7 @@ def _idle(t: float) -> Mapping[str, Any]:
 
 
 def _python(pid: int, name: str, command: str, memory_gib: float, sm: float, **host: Any) -> tuple[GpuProcess, HostProcess]:
-    told: dict[str, Any] = {
+    process_fields: dict[str, Any] = {
         "user": "ada",
         "parent_pid": FIRST_PID - 1,
         "state": "S",
@@ -144,7 +144,7 @@ def _python(pid: int, name: str, command: str, memory_gib: float, sm: float, **h
         "n_workers_waiting": 0,
     }
     gpu = GpuProcess(pid, "compute", int(memory_gib * GIB), sm, sm * 0.6, 0.0, 0.0)
-    return gpu, HostProcess(pid, name, command, **(told | host))
+    return gpu, HostProcess(pid, name, command, **(process_fields | host))
 
 
 def _scene(n: int) -> DemoScene:
@@ -194,8 +194,8 @@ def _scene(n: int) -> DemoScene:
         (_lost, [_python(pid, "python", train, 60.2, 0.9)], {}, {}),
         (_idle, [], {}, {}),
     ]
-    play, people, held, health = rows[n % len(rows)]
-    return DemoScene(play, tuple(g for g, _ in people), tuple(h for _, h in people), held, health)
+    play, people, held_share, health = rows[n % len(rows)]
+    return DemoScene(play, tuple(g for g, _ in people), tuple(h for _, h in people), held_share, health)
 
 
 class DemoDevices(NullDevices):

@@ -57,9 +57,9 @@ class Ring:
 
     def copy(self) -> Ring:
         """A ring of its own with the same values."""
-        made = Ring(self._size)
-        made._next, made._values = self._next, self._values[:]
-        return made
+        copied = Ring(self._size)
+        copied._next, copied._values = self._next, self._values[:]
+        return copied
 
 
 class History:
@@ -80,7 +80,7 @@ class History:
         full = before == self._size
         self._at.append(frame.at_s)
         self._wall.append(frame.wall_s)
-        seen = {card.number for card in frame.cards}
+        numbers = {card.number for card in frame.cards}
         for card in frame.cards:
             rings = self._series.get(card.number)
             if rings is None:
@@ -88,22 +88,22 @@ class History:
                 for ring in rings.values():
                     for _ in range(self._size if full else before):
                         ring.append(math.nan)
-            for ring, read in zip(rings.values(), SERIES.values(), strict=True):
-                value = read(card)
+            for ring, reader in zip(rings.values(), SERIES.values(), strict=True):
+                value = reader(card)
                 ring.append(math.nan if value is None else value)
         for number, rings in self._series.items():
-            if number not in seen:
+            if number not in numbers:
                 for ring in rings.values():
                     ring.append(math.nan)
 
     def copy(self) -> History:
         """The history as it is now, which does not go on: for a screen that was paused."""
-        made = History(self._size)
-        made._at, made._wall = self._at.copy(), self._wall.copy()
-        made._series = {
+        copied = History(self._size)
+        copied._at, copied._wall = self._at.copy(), self._wall.copy()
+        copied._series = {
             number: {name: ring.copy() for name, ring in rings.items()} for number, rings in list(self._series.items())
         }
-        return made
+        return copied
 
     def times(self, n: int | None = None) -> array[float]:
         """``Frame.at_s`` of the newest ``n`` frames, oldest first."""

@@ -77,18 +77,18 @@ class ProcReader:
             return HostProcess(pid, unknown={"name": self._why_not(pid)})
         name, values = stat
         ticks, started = int(values[11]) + int(values[12]), int(values[19])
-        known = self._known.get(pid)
-        if known is None or known.started_ticks != started:
+        state = self._known.get(pid)
+        if state is None or state.started_ticks != started:
             if not self._is_same(pid):
                 return HostProcess(pid, unknown={"name": OTHERS_NAMESPACE})
-            known = self._known[pid] = _ProcessState(started, self._fixed(pid, name, started), now_s, ticks)
-        span_s = now_s - known.at_s
+            state = self._known[pid] = _ProcessState(started, self._fixed(pid, name, started), now_s, ticks)
+        span_s = now_s - state.at_s
         if span_s >= SHORTEST_SPAN_S:
-            known.cpu_share = (ticks - known.ticks) / self._ticks_per_s / span_s
-            known.at_s, known.ticks = now_s, ticks
-        if known.looked_s is None or now_s - known.looked_s >= self._look_every_s or not known.seen:
-            self._look(pid, known, now_s)
-        fixed = known.fixed
+            state.cpu_share = (ticks - state.ticks) / self._ticks_per_s / span_s
+            state.at_s, state.ticks = now_s, ticks
+        if state.looked_s is None or now_s - state.looked_s >= self._look_every_s or not state.seen:
+            self._look(pid, state, now_s)
+        fixed = state.fixed
         return HostProcess(
             pid,
             fixed.name,
@@ -99,8 +99,8 @@ class ProcReader:
             fixed.started_s,
             values[0],
             int(values[21]) * self._page,
-            known.cpu_share,
-            **known.seen,
+            state.cpu_share,
+            **state.seen,
             unknown=fixed.unknown,
         )
 
@@ -110,10 +110,10 @@ class ProcReader:
         if self._own_namespace in (None, INITIAL_PID_NAMESPACE):
             return True
         try:
-            held = [_link(f) or "" for f in (self._root / str(pid) / "fd").iterdir()]
+            links = [_link(f) or "" for f in (self._root / str(pid) / "fd").iterdir()]
         except OSError:
             return False
-        return any(h.startswith(("/dev/nvidia", "/dev/kfd", "/dev/dri", "/dev/dxg")) for h in held)
+        return any(h.startswith(("/dev/nvidia", "/dev/kfd", "/dev/dri", "/dev/dxg")) for h in links)
 
     def _why_not(self, pid: int) -> str:
         if self._own_namespace not in (None, INITIAL_PID_NAMESPACE):
@@ -160,28 +160,31 @@ class ProcReader:
                 self._users[uid] = str(uid)
         return self._users[uid]
 
-    def _look(self, pid: int, known: _ProcessState, now_s: float) -> None:
+    def _look(self, pid: int, state: _ProcessState, now_s: float) -> None:
         """Threads and children, against what they were at the last look."""
-        before_s, known.looked_s = known.looked_s, now_s
+        before_s, state.looked_s = state.looked_s, now_s
         span_s = None if before_s is None else now_s - before_s
         children = self._children(pid)
         stats = {c: s for c in children if (s := self._stat(c)) is not None}
         workers = {c: int(s[1][11]) + int(s[1][12]) for c, s in stats.items()}
         threads, names = dict[int, int](), dict[int, str]()
-        if before_s is None or (known.cpu_share is not None and known.cpu_share >= PEGGED * 0.8):
+        if before_s is None or (state.cpu_share is not None and state.cpu_share >= PEGGED * 0.8):
             for tid in self._threads(pid):
                 if (s := self._stat(pid, tid)) is not None:
                     threads[tid], names[tid] = int(s[1][11]) + int(s[1][12]), s[0]
-        seen: dict[str, Any] = {"n_workers": len(stats), "n_workers_waiting": sum(s[1][0] == "D" for s in stats.values())}
+        process_fields: dict[str, Any] = {
+            "n_workers": len(stats),
+            "n_workers_waiting": sum(s[1][0] == "D" for s in stats.values()),
+        }
         if span_s is not None and span_s >= SHORTEST_SPAN_S:
-            shares = self._shares(known.workers, workers, span_s)
-            seen["workers_cpu_share"] = sum(shares.values())
-            seen["n_workers_pegged"] = sum(s >= PEGGED for s in shares.values())
-            by_thread = self._shares(known.threads, threads, span_s)
+            shares = self._shares(state.workers, workers, span_s)
+            process_fields["workers_cpu_share"] = sum(shares.values())
+            process_fields["n_workers_pegged"] = sum(s >= PEGGED for s in shares.values())
+            by_thread = self._shares(state.threads, threads, span_s)
             busiest = max(by_thread, key=by_thread.__getitem__, default=None)
             if busiest is not None and by_thread[busiest] >= PEGGED:
-                seen["pegged_thread"] = names[busiest]
-        known.workers, known.threads, known.seen = workers, threads, seen
+                process_fields["pegged_thread"] = names[busiest]
+        state.workers, state.threads, state.seen = workers, threads, process_fields
 
     def _shares(self, before: Mapping[int, int], now: Mapping[int, int], span_s: float) -> dict[int, float]:
         return {k: max(0, v - before[k]) / self._ticks_per_s / span_s for k, v in now.items() if k in before}

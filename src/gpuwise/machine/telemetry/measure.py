@@ -82,11 +82,11 @@ class _DeviceTrack:
         self.unknown |= {k: v for k, v in sample.unknown.items() if k in ("power_w", "energy_j", "memory_used_bytes")}
         if sample.utilization is not None:
             self.utilization = [self.utilization[0] + sample.utilization, self.utilization[1] + 1]
-        own = [p.memory_bytes for p in sample.processes or () if p.pid == os.getpid() and p.memory_bytes is not None]
+        own_bytes = [p.memory_bytes for p in sample.processes or () if p.pid == os.getpid() and p.memory_bytes is not None]
         for name, value in (
             ("power_w", sample.power_w),
             ("memory", sample.memory_used_bytes),
-            ("own", sum(own) if own else None),
+            ("own", sum(own_bytes) if own_bytes else None),
             ("temperature_c", sample.temperature_c),
         ):
             if value is not None:
@@ -109,7 +109,7 @@ class _DeviceTrack:
 
     def measured(self, number: int) -> CardMeasure:
         """What is known so far."""
-        held, basis = self._held()
+        held_bytes, basis = self._held()
         peaks, (total, n) = self.peaks, self.utilization
         energy_j = self.energy.energy_j
         return CardMeasure(
@@ -123,7 +123,7 @@ class _DeviceTrack:
             int(peaks["own"]) if "own" in peaks else None,
             total / n if n else None,
             peaks.get("temperature_c"),
-            held,
+            held_bytes,
             basis,
             self.n_samples,
             dict(self.unknown),

@@ -200,9 +200,9 @@ class Monitor:
         if not self._given:
             for devices in self._owned:
                 devices.close()
-            found, self._failed = self._find()
-            self._owned = list(found)
-            self._backends = tuple(found)
+            backends, self._failed = self._find()
+            self._owned = list(backends)
+            self._backends = tuple(backends)
         failed = dict(self._failed)
         for devices in self._backends:
             try:
@@ -286,5 +286,5 @@ def find_all(vendors: tuple[str, ...] | None = None) -> tuple[Sequence[Devices],
     """Every vendor's devices, and vendor -> why not."""
     from gpuwise.machine.devices.find import find_devices
 
-    found = find_devices() if vendors is None else find_devices(vendors)
-    return found.backends, {v: e.message for v, e in found.failed.items()}
+    backends = find_devices() if vendors is None else find_devices(vendors)
+    return backends.backends, {v: e.message for v, e in backends.failed.items()}

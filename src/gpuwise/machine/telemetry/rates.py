@@ -111,7 +111,9 @@ class HealthTrack:
         out: list[Window] = []
         for length_s in WINDOWS_S:
             # the newest reading that is old enough; the oldest there is while the watch is young
-            start_s, start = next(((t, held) for t, held in reversed(self.readings) if end_s - t >= length_s), self.readings[0])
+            start_s, start = next(
+                ((t, reading) for t, reading in reversed(self.readings) if end_s - t >= length_s), self.readings[0]
+            )
             covered_s = end_s - start_s
             if out and covered_s <= out[-1].length_s:
                 break
@@ -157,9 +159,9 @@ class SampleTrack:
     def _count(self, row: tuple[float, int | None, int | None, int | None, int | None], sign: int) -> None:
         _, bits, *values = row
         if bits is not None:
-            left = self._bits.get(bits, 0) + sign
-            if left:
-                self._bits[bits] = left
+            remaining = self._bits.get(bits, 0) + sign
+            if remaining:
+                self._bits[bits] = remaining
             else:
                 del self._bits[bits]
         for total, value in zip(self._sums, values, strict=True):
@@ -172,7 +174,11 @@ class SampleTrack:
         n = sum(self._bits.values())
         if n < 2:
             return None
-        shares = {name: seen / n for name, bit in REASON_BITS if (seen := sum(k for bits, k in self._bits.items() if bits & bit))}
+        shares = {
+            name: n_samples / n
+            for name, bit in REASON_BITS
+            if (n_samples := sum(k for bits, k in self._bits.items() if bits & bit))
+        }
         return Window(self._kept[-1][0] - self._kept[0][0], shares, "samples")
 
     def recent(self) -> Recent | None:

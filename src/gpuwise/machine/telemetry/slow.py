@@ -137,10 +137,10 @@ class XidWatch:
     def _run(self, devices: Devices) -> None:
         while not self._stop.is_set():
             try:
-                found = devices.wait_for_xid(XID_WAIT_S)
+                xid = devices.wait_for_xid(XID_WAIT_S)
             except DeviceError:
                 # not supported here, or the driver went away: it may come back
                 self._stop.wait(ASK_AGAIN_S)
                 continue
-            if found is not None:
-                self._seen.append(found)
+            if xid is not None:
+                self._seen.append(xid)

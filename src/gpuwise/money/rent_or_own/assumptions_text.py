@@ -33,58 +33,58 @@ def label(mix: Mix) -> str:
     return f"{', '.join(parts)}, the rest {top}"
 
 
-def assumptions(demand: Demand, own: Ownership, rent: Renting) -> tuple[Assumption, ...]:
+def assumptions(demand: Demand, ownership: Ownership, rent: Renting) -> tuple[Assumption, ...]:
     """The assumptions of the answer, in the order of a bill."""
-    found = [
+    rows = [
         Assumption("rental price", f"${rent.usd_per_hour:.2f}/h today", _price_text(rent), False),
         Assumption("rental prices to come", _path(rent), rent.process.fitted_on, False),
-        Assumption("GPU price", f"${own.gpu_usd:,.0f}", own.price_words or "given", False),
+        Assumption("GPU price", f"${ownership.gpu_usd:,.0f}", ownership.price_words or "given", False),
     ]
-    if own.capital_per_year:
-        found.append(
-            Assumption("cost of capital", f"{100 * own.capital_per_year:.0f} % a year", "customary; give --capital", True)
+    if ownership.capital_per_year:
+        rows.append(
+            Assumption("cost of capital", f"{100 * ownership.capital_per_year:.0f} % a year", "customary; give --capital", True)
         )
-    found += [Assumption(r.name.replace("-", " for ", 1), _value(r.share), r.words, False) for r in rent.reservations]
-    for uncertain_input in _material_inputs(demand, own, rent):
+    rows += [Assumption(r.name.replace("-", " for ", 1), _value(r.share), r.words, False) for r in rent.reservations]
+    for uncertain_input in _material_inputs(demand, ownership, rent):
         source = sources().get(uncertain_input.source)
         words = (
             _NOT_FACTS.get(uncertain_input.source, uncertain_input.source) if source is None else source.title.partition(":")[0]
         )
-        found.append(
+        rows.append(
             Assumption(uncertain_input.label, _value(uncertain_input), words, source is not None and source.kind == "estimate")
         )
-    return tuple(found)
+    return tuple(rows)
 
 
-def notes(demand: Demand, own: Ownership, rent: Renting, months: int, gpus: int) -> tuple[str, ...]:
+def notes(demand: Demand, ownership: Ownership, rent: Renting, months: int, gpus: int) -> tuple[str, ...]:
     """Caveats of the answer."""
-    found: list[str] = []
+    sentences: list[str] = []
     if rent.price_age_days is not None and rent.price_age_days > STALE_DAYS:
-        found.append(f"the rental price is {rent.price_age_days} days old; H100 list prices moved by a third within 2026")
+        sentences.append(f"the rental price is {rent.price_age_days} days old; H100 list prices moved by a third within 2026")
     used = float(demand.by_month(months).mean()) / (gpus * HOURS_PER_MONTH)
     if used < _LOW_USE and demand.shape != "bursts":
-        fewer = own.for_peak(demand.peak_gpus(months))
+        fewer = ownership.for_peak(demand.peak_gpus(months))
         if fewer < gpus:
-            found.append(f"{gpus} owned GPUs would work {100 * used:.0f} % of the time: {fewer} deliver the same hours")
-    if not own.counts_power and not own.running_usd_per_month:
-        found.append("the simple sum leaves electricity out")
-    elif own.tdp_w is None and not own.running_usd_per_month:
-        found.append("the accelerator's power is unpublished: electricity is left out")
+            sentences.append(f"{gpus} owned GPUs would work {100 * used:.0f} % of the time: {fewer} deliver the same hours")
+    if not ownership.counts_power and not ownership.running_usd_per_month:
+        sentences.append("the simple sum leaves electricity out")
+    elif ownership.tdp_w is None and not ownership.running_usd_per_month:
+        sentences.append("the accelerator's power is unpublished: electricity is left out")
     if demand.shape == "bursts" and demand.peak_share is None:
         share = float(demand.levels()[0][0])
-        found.append(f"half of the work is taken to come at the peak, {100 * share:.0f} % of the time: give --burst-share")
+        sentences.append(f"half of the work is taken to come at the peak, {100 * share:.0f} % of the time: give --burst-share")
     if not rent.history and rent.process.volatility > 0:
-        found.append("this GPU has no price history of its own: its prices are taken to move as those of others")
+        sentences.append("this GPU has no price history of its own: its prices are taken to move as those of others")
     if months > max(len(rent.history), 36) and rent.process.volatility > 0:
-        found.append("the horizon is longer than the price history: the far end is extrapolated")
-    return tuple(found)
+        sentences.append("the horizon is longer than the price history: the far end is extrapolated")
+    return tuple(sentences)
 
 
-def _material_inputs(demand: Demand, own: Ownership, rent: Renting) -> Iterator[UncertainInput]:
-    given = {r.share.name for r in rent.reservations}
-    for uncertain_input in (demand.drift, *own.uncertain_inputs(), *rent.uncertain_inputs()):
+def _material_inputs(demand: Demand, ownership: Ownership, rent: Renting) -> Iterator[UncertainInput]:
+    share_names = {r.share.name for r in rent.reservations}
+    for uncertain_input in (demand.drift, *ownership.uncertain_inputs(), *rent.uncertain_inputs()):
         trivial = uncertain_input.is_exact and uncertain_input.expected in (0.0, 1.0)
-        if uncertain_input.name not in given and not trivial:
+        if uncertain_input.name not in share_names and not trivial:
             yield uncertain_input
 
 

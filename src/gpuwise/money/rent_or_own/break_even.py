@@ -24,9 +24,11 @@ SCENARIOS = 2048
 _CURVE_POINTS = 40
 
 
-def break_even(demand: Demand, own: Ownership, rent: Renting, batch: Batch, gpus: int, seed: np.random.SeedSequence) -> BreakEven:
+def break_even(
+    demand: Demand, ownership: Ownership, rent: Renting, batch: Batch, gpus: int, seed: np.random.SeedSequence
+) -> BreakEven:
     """The break-even of ``gpus`` owned ones; ``batch`` has the scenarios of the horizon."""
-    months = months_to_break_even(demand, own, rent, gpus, seed)
+    months = months_to_break_even(demand, ownership, rent, gpus, seed)
     hours, _ = hours_to_break_even(batch, gpus)
     curve = np.linspace(HOURS_PER_MONTH / _CURVE_POINTS, HOURS_PER_MONTH, _CURVE_POINTS)
     fixed, variable, price, total = _per_gpu(batch, gpus)
@@ -44,14 +46,14 @@ def break_even(demand: Demand, own: Ownership, rent: Renting, batch: Batch, gpus
 
 
 def months_to_break_even(
-    demand: Demand, own: Ownership, rent: Renting, gpus: int, seed: np.random.SeedSequence, n: int = SCENARIOS
+    demand: Demand, ownership: Ownership, rent: Renting, gpus: int, seed: np.random.SeedSequence, n: int = SCENARIOS
 ) -> Floats:
     """Months until owning ``gpus`` has paid for itself in each scenario, ``(n,)``; infinite when it does not within
     :data:`LONGEST_MONTHS`. What the owned GPUs cannot do is rented on demand."""
     rng = np.random.Generator(np.random.PCG64(seed))
-    x = draw(uncertain_inputs_of(demand, own, rent), rng, n)
+    x = draw(uncertain_inputs_of(demand, ownership, rent), rng, n)
     prices, last = draw_prices(rent, rng, LONGEST_MONTHS, n)
-    batch = Batch(demand, own, rent, x, prices, last, n=n, most_groups=0)
+    batch = Batch(demand, ownership, rent, x, prices, last, n=n, most_groups=0)
     return crossing(batch.spent_by_month(Mix()) - batch.spent_by_month(Mix(gpus)))
 
 
@@ -89,11 +91,11 @@ def capped(values: Floats, most: float) -> Estimate | None:
 def _per_gpu(batch: Batch, gpus: int) -> tuple[Floats, Floats, Floats, float]:
     """Present value of an owned GPU that idles (resale counted), of an hour a month of work on it beyond that, of an
     hour a month on demand, ``(S,)`` each; and the sum of the discounts."""
-    own, x, total = batch.own, batch.x, float(batch.discounts.sum())
-    resale = own.resale_usd(gpus, x, batch.months, batch.last) * batch.discounts[-1]
-    standing = own.hardware_usd(gpus, x) - resale + sum(own.fixed_usd(gpus, x, batch.discounts).values())
+    ownership, x, total = batch.own, batch.x, float(batch.discounts.sum())
+    resale = ownership.resale_usd(gpus, x, batch.months, batch.last) * batch.discounts[-1]
+    standing = ownership.hardware_usd(gpus, x) - resale + sum(ownership.fixed_usd(gpus, x, batch.discounts).values())
     idle = HOURS_PER_MONTH * batch.kw_idle * x["usd_per_kwh"] * total
-    work = (batch.kw_busy - batch.kw_idle) * x["usd_per_kwh"] * total
+    power_usd = (batch.kw_busy - batch.kw_idle) * x["usd_per_kwh"] * total
     price = batch.mean_price().astype(np.float64) * total
-    fixed, variable, price = np.broadcast_arrays(standing / gpus + idle, work, price)
+    fixed, variable, price = np.broadcast_arrays(standing / gpus + idle, power_usd, price)
     return fixed, variable, price, total

@@ -70,21 +70,21 @@ def _figures(step: Step) -> tuple[float | None, float, float]:
 
 
 def _changes(bare: Question, whole: Question) -> Sequence[tuple[str, Callable[[Question], Question]]]:
-    found: list[tuple[str, Callable[[Question], Question]]] = []
+    steps: list[tuple[str, Callable[[Question], Question]]] = []
     per_server = whole[1].gpus_per_server
     for name, fields in _OWN_FIELDS:
         values = {field: getattr(whole[1], field) for field in fields}
         if any(getattr(bare[1], field) != value for field, value in values.items()):
-            found.append((name, _own_change(values | {"gpus_per_server": per_server})))
+            steps.append((name, _own_change(values | {"gpus_per_server": per_server})))
     if bare[1].running_usd_per_month != whole[1].running_usd_per_month:
-        found.append(("the running costs said", _own_change({"running_usd_per_month": whole[1].running_usd_per_month})))
+        steps.append(("the running costs said", _own_change({"running_usd_per_month": whole[1].running_usd_per_month})))
     if bare[0].drift != whole[0].drift:
         spread = whole[0].drift
-        found.append(("doubt about the demand", lambda q: (replace(q[0], spread=spread), q[1], q[2])))
+        steps.append(("doubt about the demand", lambda q: (replace(q[0], spread=spread), q[1], q[2])))
     if bare[2].process != whole[2].process:
         process = whole[2].process
-        found.append(("moving rental prices", lambda q: (q[0], q[1], replace(q[2], process=process))))
-    return found
+        steps.append(("moving rental prices", lambda q: (q[0], q[1], replace(q[2], process=process))))
+    return steps
 
 
 def _own_change(values: Mapping[str, object]) -> Callable[[Question], Question]:
@@ -92,13 +92,13 @@ def _own_change(values: Mapping[str, object]) -> Callable[[Question], Question]:
 
 
 def _step(name: str, question: Question, gpus: int, months: int, seed: int, n: int) -> Step:
-    demand, own, rent = question
+    demand, ownership, rent = question
     here, longer = np.random.SeedSequence(seed).spawn(2)
     rng = np.random.Generator(np.random.PCG64(here))
-    x = draw(uncertain_inputs_of(demand, own, rent), rng, n)
-    batch = Batch(demand, own, rent, x, *draw_prices(rent, rng, months, n), n=n)
+    x = draw(uncertain_inputs_of(demand, ownership, rent), rng, n)
+    batch = Batch(demand, ownership, rent, x, *draw_prices(rent, rng, months, n), n=n)
     difference = batch.cost(Mix(gpus)).total_usd - batch.cost(Mix()).total_usd
-    middle = float(np.median(months_to_break_even(demand, own, rent, gpus, longer, n)))
+    middle = float(np.median(months_to_break_even(demand, ownership, rent, gpus, longer, n)))
     return Step(
         name,
         middle if middle <= LONGEST_MONTHS else None,

@@ -63,7 +63,7 @@ class Batch:
     def __init__(
         self,
         demand: Demand,
-        own: Ownership,
+        ownership: Ownership,
         rent: Renting,
         x: Values,
         prices: Array,
@@ -74,11 +74,11 @@ class Batch:
     ) -> None:
         months = prices.shape[0]
         self.demand, self.n = demand, n
-        self.own, self.rent, self.x, self.prices, self.last = own, rent, x, prices, last
-        rate = (1 + own.capital_per_year) ** (1 / MONTHS_PER_YEAR) - 1
+        self.own, self.rent, self.x, self.prices, self.last = ownership, rent, x, prices, last
+        rate = (1 + ownership.capital_per_year) ** (1 / MONTHS_PER_YEAR) - 1
         self.months, self.discounts = months, (1 + rate) ** -np.arange(1.0, months + 1)
-        wanted = demand.by_month(months) / HOURS_PER_MONTH
-        levels, group = _grouped(wanted, self.discounts, most_groups)
+        needed = demand.by_month(months) / HOURS_PER_MONTH
+        levels, group = _grouped(needed, self.discounts, most_groups)
         self.weights = np.bincount(group, self.discounts, levels.size).astype(np.float32)
         """Sum of the discounts of each group, ``(G,)``."""
         self.counts = np.bincount(group, minlength=levels.size).astype(np.float32)
@@ -88,8 +88,8 @@ class Batch:
         """GPUs wanted on average in each group, ``(G, S)`` or ``(G, 1)``."""
         shares, over_mean = demand.levels()
         self.shares, self.over_mean = shares.astype(np.float32), over_mean.astype(np.float32)
-        self.usable = np.atleast_1d(np.asarray(own.usable_share(x), dtype=np.float32))
-        self.kw_busy, self.kw_idle = own.kw_per_gpu(x), own.kw_per_gpu(x, "idle_share")
+        self.usable = np.atleast_1d(np.asarray(ownership.usable_share(x), dtype=np.float32))
+        self.kw_busy, self.kw_idle = ownership.kw_per_gpu(x), ownership.kw_per_gpu(x, "idle_share")
         self.spot_over = np.asarray(1.0 if rent.spot is None else rent.spot.over_on_demand(x), dtype=np.float32)
         self._wanted_hours = HOURS_PER_MONTH * (self.counts @ self.loads)
 
@@ -149,22 +149,22 @@ class Batch:
 
         The batch must be made ``by_month``.
         """
-        own, x = self.own, self.x
+        ownership, x = self.own, self.x
         spent = np.zeros((self.months + 1, self.n))
         over = self.spot_over if mix.top == "spot" else 1.0
         above, top = self._layers(mix)
         monthly = HOURS_PER_MONTH * self.rent_sums * top * over
         if mix.reserved and mix.reservation is not None:
-            held = self._reserved_prices(mix.reservation)
-            monthly = monthly + mix.reserved * HOURS_PER_MONTH * held * self.discounts[:, None]
+            reserved_usd = self._reserved_prices(mix.reservation)
+            monthly = monthly + mix.reserved * HOURS_PER_MONTH * reserved_usd * self.discounts[:, None]
         if mix.owned:
             busy = self.loads - above
             kw = busy * self.kw_busy + np.maximum(mix.owned - busy, 0.0) * self.kw_idle
-            fixed = sum(own.fixed_usd(mix.owned, x, self.discounts).values()) / self.discounts.sum()
+            fixed = sum(ownership.fixed_usd(mix.owned, x, self.discounts).values()) / self.discounts.sum()
             monthly = monthly + self.discounts[:, None] * (HOURS_PER_MONTH * kw * x["usd_per_kwh"] + fixed)
         spent[1:] = monthly
         if mix.owned:
-            spent[0] = own.hardware_usd(mix.owned, x)
+            spent[0] = ownership.hardware_usd(mix.owned, x)
         return np.cumsum(spent, axis=0)
 
     def _beyond(self, capacity: Array) -> Array:
@@ -172,15 +172,15 @@ class Batch:
 
     def _owned_parts(self, gpus: int, busy_hours: Array) -> dict[str, Array]:
         """Present value of owning, the work done included; ``busy_hours`` are discounted."""
-        own, x = self.own, self.x
+        ownership, x = self.own, self.x
         powered = gpus * HOURS_PER_MONTH * float(self.discounts.sum())
         kwh = busy_hours * self.kw_busy + np.maximum(powered - busy_hours, 0.0) * self.kw_idle
-        resale = own.resale_usd(gpus, x, self.months, self.last) * float(self.discounts[-1])
+        resale = ownership.resale_usd(gpus, x, self.months, self.last) * float(self.discounts[-1])
         return {
-            "hardware": own.hardware_usd(gpus, x),
+            "hardware": ownership.hardware_usd(gpus, x),
             "resale": -resale,
             "power": kwh * x["usd_per_kwh"],
-            **own.fixed_usd(gpus, x, self.discounts),
+            **ownership.fixed_usd(gpus, x, self.discounts),
         }
 
     def _kwh(self, mix: Mix, hours: Mapping[str, Array]) -> Array:
@@ -193,10 +193,10 @@ class Batch:
         months after the last whole term are paid on demand."""
         share, term = self.x[reservation.name], reservation.months
         whole = self.months // term * term
-        held = self.prices.copy()
+        prices = self.prices.copy()
         for first in range(0, whole, term):
-            held[first : first + term] = self.prices[first] * share
-        return held
+            prices[first : first + term] = self.prices[first] * share
+        return prices
 
     def _reserved_sum(self, reservation: Reservation) -> Array:
         """Sum over the months of discount times the price of a reserved GPU-hour, ``(S,)``."""
@@ -209,10 +209,10 @@ class Batch:
         return total + rest
 
 
-def uncertain_inputs_of(demand: Demand, own: Ownership, rent: Renting) -> tuple[UncertainInput, ...]:
+def uncertain_inputs_of(demand: Demand, ownership: Ownership, rent: Renting) -> tuple[UncertainInput, ...]:
     """Every uncertain input of the question except rental prices, each once."""
-    found = {d.name: d for d in (demand.drift, *own.uncertain_inputs(), *rent.uncertain_inputs())}
-    return tuple(found.values())
+    by_name = {d.name: d for d in (demand.drift, *ownership.uncertain_inputs(), *rent.uncertain_inputs())}
+    return tuple(by_name.values())
 
 
 def draw(uncertain_inputs: Iterable[UncertainInput], rng: np.random.Generator, n: int) -> dict[str, Array]:
@@ -239,19 +239,19 @@ def draw_prices(rent: Renting, rng: np.random.Generator, months: int, n: int) ->
     return prices, last
 
 
-def _grouped(wanted: Array, discounts: Array, most: int | None) -> tuple[Array, NDArray[np.intp]]:
+def _grouped(needed: Array, discounts: Array, most: int | None) -> tuple[Array, NDArray[np.intp]]:
     """Loads ``(G,)`` and the group of each month ``(M,)``: months that want the same together; 0 keeps every month apart,
     another number bounds the groups."""
     if most == 0:
-        return wanted, np.arange(wanted.size, dtype=np.intp)
-    levels = np.unique(wanted)
+        return needed, np.arange(needed.size, dtype=np.intp)
+    levels = np.unique(needed)
     if most is None or levels.size <= most:
-        return levels, np.searchsorted(levels, wanted)
-    group = np.zeros(wanted.size, dtype=np.intp)
-    for g, members in enumerate(np.array_split(np.argsort(wanted), most)):
+        return levels, np.searchsorted(levels, needed)
+    group = np.zeros(needed.size, dtype=np.intp)
+    for g, members in enumerate(np.array_split(np.argsort(needed), most)):
         group[members] = g
     weights = np.bincount(group, discounts)
-    return np.bincount(group, discounts * wanted) / weights, group
+    return np.bincount(group, discounts * needed) / weights, group
 
 
 def _group_sums(prices: Array, discounts: Array, group: NDArray[np.intp], n: int) -> Array:

@@ -146,8 +146,8 @@ class Ownership:
 
     def resale_usd(self, gpus: int, x: Values, months: float, price_move: Array) -> Array:
         """What the servers bring after ``months``, undiscounted; ``price_move`` is ``p_T / p_0``."""
-        kept = x["resale_keep"] ** (months / MONTHS_PER_YEAR) * price_move ** x["resale_follows"]
-        return self.machine_usd(gpus, x) * np.minimum(kept, 1.0)
+        value_share = x["resale_keep"] ** (months / MONTHS_PER_YEAR) * price_move ** x["resale_follows"]
+        return self.machine_usd(gpus, x) * np.minimum(value_share, 1.0)
 
     def kw_per_gpu(self, x: Values, state: str = "power_share") -> Array:
         """At the meter, of one GPU with its share of server and cooling: busy, or idle for ``idle_share``."""
@@ -185,40 +185,40 @@ def catalogue_ownership(
     network. A consumer card's PC stands at home: nobody is paid for its upkeep, and it is off when it has no work.
     Raises UnpredictableError when no price is known and none is given.
     """
-    accelerator, system, known = cluster.accelerator, cluster.system, economics()
-    office, card = is_personal(cluster), system.id == "consumer-box"
+    accelerator, system, inputs = cluster.accelerator, cluster.system, economics()
+    office, consumer_box = is_personal(cluster), system.id == "consumer-box"
     none, in_machine = _zero, False
     spread = number("gpu_spread", 1.0, "x", "GPU price over the usual one")
     words = "given"
     if gpu_usd is None:
         gpu_usd, spread, words, in_machine = _price(cluster, condition)
-    kwh = known["usd_per_kwh"]
+    kwh = inputs["usd_per_kwh"]
     if power is not None:
         kwh = replace(kwh.with_range(power.usd_per_kwh), source=power.source_key)
     # cards go into a box of as many as are named, boards of eight come whole
     count = min(cluster.n_accelerators, system.count) if office or accelerator.form == "PCIe" else system.count
     host = host_power_w(Cluster(system, count)).scaled(1.0 / count)
     host_w = UncertainInput("host_w", host.low, host.expected, host.high, "W", "rest of the server, by GPU", "latif-h100-node")
-    if card:
-        pc = known["pc_w"]
+    if consumer_box:
+        pc = inputs["pc_w"]
         host_w = replace(pc, name="host_w", low=pc.low / count, expected=pc.expected / count, high=pc.high / count)
     draws = system.max_power_w or count * ((accelerator.tdp_w or 0.0) + host.high)
     return Ownership(
         gpus_per_server=count,
         gpu_usd=gpu_usd,
         gpu_spread=spread,
-        server_factor=_one("server_factor") if office or in_machine else known["server_factor"],
-        host_usd=known["host_usd"] if card else none("host_usd"),
-        network_share=none("network_share") if office else known["network_share"],
-        storage_share=none("storage_share") if office else known["storage_share"],
-        resale_keep=_with_name(known["resale_keep_consumer" if office else "resale_keep"], "resale_keep"),
-        resale_follows=_with_name(known["resale_follows_rent"], "resale_follows"),
-        availability=known["availability"],
-        fill=known["fill"],
-        failures=known["failures"],
-        support_share=none("support_share") if office else known["support_share"],
-        colocation=none("colocation") if office else known["colocation"],
-        staff=none("staff") if card else _with_name(known["staff_workstation" if office else "staff_server"], "staff"),
+        server_factor=_one("server_factor") if office or in_machine else inputs["server_factor"],
+        host_usd=inputs["host_usd"] if consumer_box else none("host_usd"),
+        network_share=none("network_share") if office else inputs["network_share"],
+        storage_share=none("storage_share") if office else inputs["storage_share"],
+        resale_keep=_with_name(inputs["resale_keep_consumer" if office else "resale_keep"], "resale_keep"),
+        resale_follows=_with_name(inputs["resale_follows_rent"], "resale_follows"),
+        availability=inputs["availability"],
+        fill=inputs["fill"],
+        failures=inputs["failures"],
+        support_share=none("support_share") if office else inputs["support_share"],
+        colocation=none("colocation") if office else inputs["colocation"],
+        staff=none("staff") if consumer_box else _with_name(inputs["staff_workstation" if office else "staff_server"], "staff"),
         power_share=from_quantity("power_share", power_share("serving", accelerator.family), "average power of a busy GPU"),
         idle_share=from_quantity("idle_share", power_share("idle", accelerator.family), "power of an idle GPU"),
         host_w=host_w,
@@ -227,7 +227,7 @@ def catalogue_ownership(
         pue=from_quantity("pue", find_site("home" if office else "colocation").pue, "cooling and distribution (PUE)"),
         server_kw=draws / _KILO,
         price_words=words,
-        off_when_idle=card,
+        off_when_idle=consumer_box,
     )
 
 
@@ -273,19 +273,19 @@ def capital_recovery_factor(rate: float, periods: float) -> float:
     return rate * growth / (growth - 1)
 
 
-def closed_form_usd_per_hour(own: Ownership, gpus: int, hours_per_month: float, months: int) -> float:
+def closed_form_usd_per_hour(ownership: Ownership, gpus: int, hours_per_month: float, months: int) -> float:
     """US dollars a delivered GPU-hour with every input at its median and rental prices held still.
 
     ``[C0 - R (1+i)^-M] CRF(i, M) / h + (monthly costs) / h`` with the monthly rate ``i = (1+r)^(1/12) - 1`` and
     ``h`` delivered GPU-hours a month. It is what the scenarios give when nothing is uncertain.
     """
-    x: Values = {d.name: np.asarray(d.expected) for d in own.uncertain_inputs()}
-    rate = (1 + own.capital_per_year) ** (1 / MONTHS_PER_YEAR) - 1
+    x: Values = {d.name: np.asarray(d.expected) for d in ownership.uncertain_inputs()}
+    rate = (1 + ownership.capital_per_year) ** (1 / MONTHS_PER_YEAR) - 1
     discounts = (1 + rate) ** -np.arange(1.0, months + 1)
-    capital = own.hardware_usd(gpus, x) - own.resale_usd(gpus, x, months, np.ones(1)) * (1 + rate) ** -months
-    fixed = sum(float(part) for part in own.fixed_usd(gpus, x, discounts).values()) / float(discounts.sum())
-    idle = max(gpus * HOURS_PER_MONTH - hours_per_month, 0.0) * own.kw_per_gpu(x, "idle_share")
-    power = x["usd_per_kwh"] * (hours_per_month * own.kw_per_gpu(x) + idle)
+    capital = ownership.hardware_usd(gpus, x) - ownership.resale_usd(gpus, x, months, np.ones(1)) * (1 + rate) ** -months
+    fixed = sum(float(part) for part in ownership.fixed_usd(gpus, x, discounts).values()) / float(discounts.sum())
+    idle = max(gpus * HOURS_PER_MONTH - hours_per_month, 0.0) * ownership.kw_per_gpu(x, "idle_share")
+    power = x["usd_per_kwh"] * (hours_per_month * ownership.kw_per_gpu(x) + idle)
     return float((capital * capital_recovery_factor(rate, months) + fixed + power).item() / hours_per_month)
 
 
@@ -330,11 +330,11 @@ def _observations_text(n: int, month: str) -> str:
 def _machine(cluster: Cluster, condition: Condition) -> Purchase | None:
     """The middle one of the newest prices of whole machines like the cluster's; None when unknown."""
     sizes = (cluster.system.count, cluster.system.domain_size)  # a rack is several hosts
-    seen = [p for p in system_purchases(cluster.accelerator.id, condition) if p.count in sizes]
-    if not seen:
+    prices = [p for p in system_purchases(cluster.accelerator.id, condition) if p.count in sizes]
+    if not prices:
         return None
-    newest = max(p.as_of for p in seen)
-    recent = sorted((p for p in seen if (newest - p.as_of).days <= RECENT_DAYS), key=lambda p: p.usd_per_accelerator)
+    newest = max(p.as_of for p in prices)
+    recent = sorted((p for p in prices if (newest - p.as_of).days <= RECENT_DAYS), key=lambda p: p.usd_per_accelerator)
     return recent[len(recent) // 2]
 
 

@@ -102,8 +102,8 @@ def fit_process(histories: Mapping[str, Series], of: str | None = None) -> Price
     variance += between
     names = list(series)
     if of in names:
-        own = names.index(of)
-        drift, variance = _shrink(float(drifts[own]), float(own_variance[own]), drift, max(variance, _NO_SPREAD))
+        position = names.index(of)
+        drift, variance = _shrink(float(drifts[position]), float(own_variance[position]), drift, max(variance, _NO_SPREAD))
     freedom = max(spans.sum() / together, 4.0)
     return PriceProcess(drift, math.sqrt(variance), volatility, float(freedom), noise, _words(series))
 
@@ -116,7 +116,7 @@ def calibration(
     Every month with at least twelve months of some history behind it is a place to stand. ``without_own`` takes the
     GPU that is predicted out of what is fitted.
     """
-    held: dict[str, tuple[int, int]] = {}
+    coverage: dict[str, tuple[int, int]] = {}
     for name, points in histories.items():
         inside = total = 0
         for now in sorted(points):
@@ -131,8 +131,8 @@ def calibration(
                     sigma = math.sqrt(float(process.log_sigma(months)) ** 2 + 2 * process.noise**2)
                     inside += abs(change) <= Z80 * sigma
                     total += 1
-        held[name] = (inside, total)
-    return held
+        coverage[name] = (inside, total)
+    return coverage
 
 
 def still() -> PriceProcess:

@@ -122,15 +122,15 @@ def rent_of(
             f"nobody is known to rent out {cluster.accelerator.name}",
             hint="give what an hour costs with --rent-price 2",
         )
-    known = [] if usd_per_hour is not None else list(offers_for(accelerator_id, today))
+    offers = [] if usd_per_hour is not None else list(offers_for(accelerator_id, today))
     if provider is not None:
-        known = [o for o in known if o.provider.lower() == provider.lower()]
+        offers = [o for o in offers if o.provider.lower() == provider.lower()]
     process = _process(accelerator_id) if moving else still()
     return Renting(
         usd_per_hour=price.expected,
         process=process,
-        reservations=_reservations(known, price.expected, reserved),
-        spot=_spot(known) if spot else None,
+        reservations=_reservations(offers, price.expected, reserved),
+        spot=_spot(offers) if spot else None,
         price_words=price.provider,
         price_age_days=price.age_days,
         history=_history(accelerator_id),
@@ -162,37 +162,37 @@ def _history(accelerator_id: str) -> tuple[tuple[str, float], ...]:
     return tuple((f"{p.month:%Y-%m}", p.usd_per_hour) for p in history_of(accelerator_id, MARKET))
 
 
-def _reservations(known: list[Offer], on_demand: float, wanted: tuple[str, ...] | None) -> tuple[Reservation, ...]:
+def _reservations(offers: list[Offer], on_demand: float, chosen_terms: tuple[str, ...] | None) -> tuple[Reservation, ...]:
     terms = {"1y": ("reserved-1y", 12), "3y": ("reserved-3y", 36)}
-    for term in wanted or ():
+    for term in chosen_terms or ():
         if term not in terms:
             raise UnknownNameError("term", term, terms, hint="--reserved 1y or --reserved 3y")
-    found: list[Reservation] = []
+    reservations: list[Reservation] = []
     for term, (name, months) in terms.items():
-        if wanted is not None and term not in wanted:
+        if chosen_terms is not None and term not in chosen_terms:
             continue
         usual = replace(economics()[f"reserved_{term}"], name=name)
-        asked = [(_reserved_price(o, term), o.provider) for o in known]
-        prices = sorted((p, provider) for p, provider in asked if p is not None)
+        term_prices = [(_reserved_price(o, term), o.provider) for o in offers]
+        prices = sorted((p, provider) for p, provider in term_prices if p is not None)
         if prices and prices[0][0] < on_demand:
             usd, provider = prices[0]
             share = replace(usual.with_range(min(usd / on_demand, 1.0)), source="offers")
-            found.append(Reservation(name, months, share, f"{provider}, ${usd:.2f}"))
-        elif wanted is not None:
-            found.append(Reservation(name, months, usual, "the usual discount of large clouds"))
-    return tuple(found)
+            reservations.append(Reservation(name, months, share, f"{provider}, ${usd:.2f}"))
+        elif chosen_terms is not None:
+            reservations.append(Reservation(name, months, usual, "the usual discount of large clouds"))
+    return tuple(reservations)
 
 
 def _reserved_price(offer: Offer, term: str) -> float | None:
     return offer.reserved_usd_per_hour if term == "1y" else offer.reserved_3y_usd_per_hour
 
 
-def _spot(known: list[Offer]) -> Spot:
+def _spot(offers: list[Offer]) -> Spot:
     """Spot at the median over providers of what a moving spot price is of the same offer's on-demand price."""
     usual, run = economics(), operations()
     some = run["spot_available"]
     ratios: dict[str, float] = {}
-    for offer in known:
+    for offer in offers:
         if offer.spot_usd_per_hour is not None and offer.spot_kind == "market":
             ratio = offer.spot_usd_per_hour / offer.on_demand_usd_per_hour
             ratios[offer.provider] = min(ratio, ratios.get(offer.provider, 1.0))

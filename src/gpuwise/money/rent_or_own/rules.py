@@ -63,7 +63,7 @@ class RuleCheck:
 
 def check_rule(
     accelerator: str,
-    own: Ownership,
+    ownership: Ownership,
     rent: Renting,
     months: int,
     price_factors: Sequence[float] = (0.5, 1.0, 2.0),
@@ -71,27 +71,29 @@ def check_rule(
     seed: int = 0,
 ) -> list[RuleCheck]:
     """The rule for steady demands of this GPU, its rental price times each factor."""
-    return [_check(accelerator, own, replace(rent, usd_per_hour=rent.usd_per_hour * f), months, seed) for f in price_factors]
+    return [
+        _check(accelerator, ownership, replace(rent, usd_per_hour=rent.usd_per_hour * f), months, seed) for f in price_factors
+    ]
 
 
-def _check(accelerator: str, own: Ownership, rent: Renting, months: int, seed: int) -> RuleCheck:
-    wins = {hours: float(np.mean(_difference(hours, own, rent, months, seed) < 0)) for hours in (RENT_BELOW, BUY_ABOVE)}
-    needed = {hours: own.needed(hours / HOURS_PER_MONTH) for hours in wins}
-    usable = own.availability.expected * own.fill.expected
-    grid = np.geomspace(_FEWEST_HOURS, max(own.gpus_per_server * HOURS_PER_MONTH * usable, 2 * _FEWEST_HOURS), _POINTS)
-    ends = np.array([np.quantile(_difference(float(h), own, rent, months, seed), BAND) for h in grid])
+def _check(accelerator: str, ownership: Ownership, rent: Renting, months: int, seed: int) -> RuleCheck:
+    wins = {hours: float(np.mean(_difference(hours, ownership, rent, months, seed) < 0)) for hours in (RENT_BELOW, BUY_ABOVE)}
+    needed = {hours: ownership.needed(hours / HOURS_PER_MONTH) for hours in wins}
+    usable = ownership.availability.expected * ownership.fill.expected
+    grid = np.geomspace(_FEWEST_HOURS, max(ownership.gpus_per_server * HOURS_PER_MONTH * usable, 2 * _FEWEST_HOURS), _POINTS)
+    ends = np.array([np.quantile(_difference(float(h), ownership, rent, months, seed), BAND) for h in grid])
     low, middle, high = (_first_below(grid, ends[:, i]) for i in range(3))
-    found = None if middle is None else Estimate(low or middle, middle, high or float(grid[-1]), "derived")
-    return RuleCheck(accelerator, rent.usd_per_hour, wins, needed, found)
+    break_even = None if middle is None else Estimate(low or middle, middle, high or float(grid[-1]), "derived")
+    return RuleCheck(accelerator, rent.usd_per_hour, wins, needed, break_even)
 
 
-def _difference(hours: float, own: Ownership, rent: Renting, months: int, seed: int) -> Array:
+def _difference(hours: float, ownership: Ownership, rent: Renting, months: int, seed: int) -> Array:
     """(own - rent on demand) for so many hours a month, ``(S,)``; the same scenarios for the same seed."""
     demand = Demand(hours)
     rng = np.random.Generator(np.random.PCG64(seed))
-    x = draw(uncertain_inputs_of(demand, own, rent), rng, SCENARIOS)
-    batch = Batch(demand, own, rent, x, *draw_prices(rent, rng, months, SCENARIOS), n=SCENARIOS)
-    mix = Mix(own.needed(hours / HOURS_PER_MONTH))
+    x = draw(uncertain_inputs_of(demand, ownership, rent), rng, SCENARIOS)
+    batch = Batch(demand, ownership, rent, x, *draw_prices(rent, rng, months, SCENARIOS), n=SCENARIOS)
+    mix = Mix(ownership.needed(hours / HOURS_PER_MONTH))
     return np.broadcast_to(batch.cost(mix).total_usd - batch.cost(Mix()).total_usd, (SCENARIOS,))
 
 

@@ -36,7 +36,7 @@ _BINS = 60
 
 def rent_or_own(
     demand: Demand,
-    own: Ownership,
+    ownership: Ownership,
     rent: Renting,
     horizon_months: int,
     *,
@@ -52,11 +52,11 @@ def rent_or_own(
     """
     _check(horizon_months, n_scenarios, seed)
     main, longer = np.random.SeedSequence(seed).spawn(2)
-    batches = _batches(demand, own, rent, horizon_months, n_scenarios, np.random.Generator(np.random.PCG64(main)))
+    batches = _batches(demand, ownership, rent, horizon_months, n_scenarios, np.random.Generator(np.random.PCG64(main)))
     part = next(batches)
     some = part.first(SCENARIOS)
     peak = demand.peak_gpus(horizon_months)
-    gpus = own.needed(peak)
+    gpus = ownership.needed(peak)
     mixes, tried = _mixes(some, rent, horizon_months, gpus, peak)
     tallies = {name: _Tally(mix) for name, mix in mixes.items()}
     hours: list[Array] = []
@@ -96,12 +96,12 @@ def rent_or_own(
         difference_counts=counts.astype(np.float64),
         regret_usd=spread(regret),
         prices=_fan(rent, some),
-        break_even=break_even(demand, own, rent, some, gpus, longer),
-        bars=tornado(demand, own, rent, drawn, mixes["own"], mixes[best_rent], difference),
+        break_even=break_even(demand, ownership, rent, some, gpus, longer),
+        bars=tornado(demand, ownership, rent, drawn, mixes["own"], mixes[best_rent], difference),
         mix_counts=tried.counts,
         mix_usd=tried.usd,
-        assumptions=assumptions(demand, own, rent),
-        notes=notes(demand, own, rent, horizon_months, gpus),
+        assumptions=assumptions(demand, ownership, rent),
+        notes=notes(demand, ownership, rent, horizon_months, gpus),
         beats={o.name: float(np.mean(totals[options[0].name] < totals[o.name])) for o in options[1:]},
     )
 
@@ -138,13 +138,15 @@ class _Tally:
         return {name: value / self.n for name, value in self._hours.items()}
 
 
-def _batches(demand: Demand, own: Ownership, rent: Renting, months: int, n: int, rng: np.random.Generator) -> Iterator[Batch]:
+def _batches(
+    demand: Demand, ownership: Ownership, rent: Renting, months: int, n: int, rng: np.random.Generator
+) -> Iterator[Batch]:
     """``n`` scenarios, as many at a time as stay in the processor's cache."""
-    uncertain_inputs = uncertain_inputs_of(demand, own, rent)
+    uncertain_inputs = uncertain_inputs_of(demand, ownership, rent)
     for start in range(0, n, CHUNK):
         size = min(CHUNK, n - start)
         x = draw(uncertain_inputs, rng, size)
-        yield Batch(demand, own, rent, x, *draw_prices(rent, rng, months, size), n=size)
+        yield Batch(demand, ownership, rent, x, *draw_prices(rent, rng, months, size), n=size)
 
 
 def _wide(values: Array, n: int) -> Array:
@@ -169,7 +171,7 @@ def _mixes(part: Batch, rent: Renting, months: int, gpus: int, peak: float) -> t
 
 def _option(tally: _Tally, name: str, delivered: Array, steps: Batch, win: float, footprint: Footprint | None) -> Option:
     mix, hours, total = tally.mix, tally.hours(), tally.total_usd()
-    held = mix.owned + mix.reserved
+    gpus = mix.owned + mix.reserved
     worked = hours.get("owned", 0.0) + hours.get("reserved", 0.0)
     kwh = None if steps.own.tdp_w is None else spread(tally.kwh())
     grid = None if footprint is None else footprint.kg_co2e_per_kwh
@@ -184,7 +186,7 @@ def _option(tally: _Tally, name: str, delivered: Array, steps: Batch, win: float
         parts_usd=tally.parts_usd(),
         cheapest_share=win,
         cumulative_usd=np.quantile(steps.spent_by_month(mix), BAND, axis=1).astype(np.float64),
-        utilisation=worked / (held * HOURS_PER_MONTH * steps.months) if held else None,
+        utilisation=worked / (gpus * HOURS_PER_MONTH * steps.months) if gpus else None,
         kwh=kwh,
         operational_kgco2e=kwh.scaled(grid) if kwh is not None and grid is not None else None,
         embodied_kgco2e=footprint.embodied(mix.owned, hours) if footprint is not None else None,

@@ -26,13 +26,13 @@ _NOTHING = 1e-9
 
 
 def tornado(
-    demand: Demand, own: Ownership, rent: Renting, drawn: Sequence[Batch], owned: Mix, rented: Mix, difference: Array
+    demand: Demand, ownership: Ownership, rent: Renting, drawn: Sequence[Batch], owned: Mix, rented: Mix, difference: Array
 ) -> tuple[Bar, ...]:
     """A bar for each uncertain number that matters, the widest first.
 
     ``drawn`` holds the scenarios ``difference`` ``(S,)``, (own - rent), begins with.
     """
-    moving = [d for d in uncertain_inputs_of(demand, own, rent) if not d.is_exact]
+    moving = [d for d in uncertain_inputs_of(demand, ownership, rent) if not d.is_exact]
     mean_price = np.concatenate([batch.mean_price() for batch in drawn])
     prices = np.quantile(mean_price, BAND) if mean_price.size > len(drawn) else None
     sample = {d.name: np.concatenate([batch.x[d.name] for batch in drawn]) for d in moving}
@@ -40,7 +40,7 @@ def tornado(
         sample[PRICE] = mean_price
     if not sample:
         return ()
-    ends = _ends(demand, own, rent, drawn[0], moving, prices)
+    ends = _ends(demand, ownership, rent, drawn[0], moving, prices)
     swing = np.broadcast_to(ends.cost(owned).total_usd - ends.cost(rented).total_usd, (ends.n,))
     shares = variance_shares(sample, difference)
     bars = [
@@ -71,12 +71,12 @@ def variance_shares(sample: Mapping[str, Array], y: Array) -> dict[str, float]:
 
 
 def _ends(
-    demand: Demand, own: Ownership, rent: Renting, batch: Batch, moving: Sequence[UncertainInput], prices: Array | None
+    demand: Demand, ownership: Ownership, rent: Renting, batch: Batch, moving: Sequence[UncertainInput], prices: Array | None
 ) -> Batch:
     """A batch of two scenarios for each number, at its 10th and its 90th percentile, the rest at their medians; then
     two for rental prices when they move, and one with everything at its median."""
     n = 2 * (len(moving) + (prices is not None)) + 1
-    x: dict[str, Array] = {d.name: np.full(n, d.expected) for d in uncertain_inputs_of(demand, own, rent)}
+    x: dict[str, Array] = {d.name: np.full(n, d.expected) for d in uncertain_inputs_of(demand, ownership, rent)}
     for i, uncertain_input in enumerate(moving):
         x[uncertain_input.name][2 * i : 2 * i + 2] = uncertain_input.low, uncertain_input.high
     months = np.arange(batch.months + 1, dtype=np.float64)
@@ -86,4 +86,4 @@ def _ends(
         path = path * float(prices[1] / (batch.discounts @ path[:-1] / batch.discounts.sum()))
         i = 2 * len(moving)
         level[i : i + 2] = prices[0] / prices[1], prices[2] / prices[1]
-    return Batch(demand, own, rent, x, path[:-1, None] * level, path[-1] / rent.usd_per_hour * level, n=n)
+    return Batch(demand, ownership, rent, x, path[:-1, None] * level, path[-1] / rent.usd_per_hour * level, n=n)

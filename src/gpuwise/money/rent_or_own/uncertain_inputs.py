@@ -125,7 +125,7 @@ def economics() -> Mapping[str, UncertainInput]:
     file = "economics.toml"
     try:
         records = parse_toml((DATA / file).read_text(encoding="utf-8"), _SCHEMA, file)
-        found = {
+        by_name = {
             name: UncertainInput(
                 name,
                 r.number("low"),
@@ -143,4 +143,4 @@ def economics() -> Mapping[str, UncertainInput]:
         raise DataError(f"the file {file} cannot be read: {error}", hint="reinstall gpuwise") from error
     except (FieldError, InputError) as error:
         raise DataError(error.message, hint=error.hint) from error
-    return MappingProxyType(found)
+    return MappingProxyType(by_name)

@@ -31,24 +31,24 @@ class Change:
 
 def changes(cost: RunCost, today: datetime.date) -> tuple[Change, ...]:
     """What is worth saying, the largest saving of money first."""
-    run, found = cost.run, list[Change]()
+    run, options = cost.run, list[Change]()
     if run.price is not None and run.spot_usd_per_hour is None:
         spot = spot_usd_per_hour(run.cluster, today, None)
         if spot is not None and spot < run.price.expected:
-            found += _try(cost, f"on spot at ${spot:.2f}, taken back as often as on AWS in 2023", spot_usd_per_hour=spot)
+            options += _try(cost, f"on spot at ${spot:.2f}, taken back as often as on AWS in 2023", spot_usd_per_hour=spot)
     offer = None if run.price is None else _cheapest(run.cluster, today)
     if run.price is not None and offer is not None and offer.on_demand_usd_per_hour < run.price.expected:
         usd = offer.on_demand_usd_per_hour
         price = Price(usd, usd, usd, offer.provider, offer.as_of, offer.as_of, offer.age_days(today), 1)
         name = f"at {offer.provider}, ${usd:.2f} a GPU and hour on {offer.as_of.isoformat()}"
-        found += _try(cost, name, price=price, spot_usd_per_hour=None)
+        options += _try(cost, name, price=price, spot_usd_per_hour=None)
     if not run.background and run.cluster.accelerator.pcie_bytes_per_s is not None:
-        found += _try(cost, "checkpoints written in the background", background=True)
+        options += _try(cost, "checkpoints written in the background", background=True)
     if run.grid is not None:
         green = _greenest(run.grid)
         if green is not None:
-            found += _try(cost, f"in {green.name}, {green.kg_co2e_per_kwh * KILO:.0f} g/kWh", grid=green)
-    return tuple(sorted(found, key=lambda c: c.usd))
+            options += _try(cost, f"in {green.name}, {green.kg_co2e_per_kwh * KILO:.0f} g/kWh", grid=green)
+    return tuple(sorted(options, key=lambda c: c.usd))
 
 
 def _cheapest(cluster: Cluster, today: datetime.date) -> Offer | None:

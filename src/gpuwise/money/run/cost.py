@@ -84,9 +84,9 @@ def run_cost(run: Run, done: Operation | None = None) -> RunCost:
         for (name, share), why in zip(shares.items(), _reasons(stops), strict=True)
     ]
     compute = _usd(wall, rate, run.cluster.n_accelerators)
-    stored, held = _storage(run, wall)
+    stored, storage_lines = _storage(run, wall)
     out = _egress(run, wall)
-    extra = [*held, out]
+    extra = [*storage_lines, out]
     paid, power_usd = _electricity(run, done.kwh)
     if run.price is None:
         if power_usd is None:
@@ -147,10 +147,10 @@ def _storage(run: Run, wall: Estimate) -> tuple[dict[str, float], list[Line]]:
     states = of_quantity(facts["kept_states"]).scaled(run.state_bytes / GIGA)
     weights = of_quantity(facts["kept_weights"]).scaled(run.weight_bytes / GIGA / 2)
     month_usd = wall.scaled(run.storage.usd_per_gb_month / MONTH_S)
-    kept = product([sum_independent([states, weights]), month_usd])
+    checkpoints_usd = product([sum_independent([states, weights]), month_usd])
     data = month_usd.scaled(run.data_bytes / GIGA)
     at = f"at ${run.storage.usd_per_gb_month:g} a GB-month"
-    lines = [Line("checkpoint storage", kept, None, at), Line("data storage", data, None, at)]
+    lines = [Line("checkpoint storage", checkpoints_usd, None, at), Line("data storage", data, None, at)]
     return {"checkpoints": states.expected, "weights": weights.expected, "data": run.data_bytes / GIGA}, lines
 
 

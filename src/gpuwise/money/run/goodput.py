@@ -120,9 +120,9 @@ def _energy(run: Run, shares: Mapping[str, Estimate]) -> tuple[PowerBudget | Non
     return busy, sum_together(kwh), parts
 
 
-def _share(given: float | None) -> Estimate:
+def _share(share: float | None) -> Estimate:
     """Of the training time spent on evaluation."""
-    return of_quantity(operations()["evaluation_share"]) if given is None else exactly(given)
+    return of_quantity(operations()["evaluation_share"]) if share is None else exactly(share)
 
 
 def check_run(run: Run) -> None:

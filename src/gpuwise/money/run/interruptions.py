@@ -150,10 +150,10 @@ def _restart(why: Causes) -> float:
 
 def _ends(why: Causes) -> list[Causes]:
     """The causes with one figure at one end of its range, each in turn."""
-    found: list[Causes] = []
+    bounds: list[Causes] = []
     for name in ("failure_s", "reclaim_s", "save_s", "restart_s"):
         value: Estimate | None = getattr(why, name)
         if value is not None:
             for end in (value.low, value.high):
-                found.append(replace(why, **{name: Estimate(end, end, end, value.basis)}))
-    return found
+                bounds.append(replace(why, **{name: Estimate(end, end, end, value.basis)}))
+    return bounds

@@ -15,9 +15,9 @@ from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.pick.compare.facts import fact_rows
-from gpuwise.pick.compare.rows import Cell, Row, Subject, find_row
+from gpuwise.pick.compare.rows import Cell, FigureRow, Subject, find_row
 from gpuwise.pick.compare.words import verdict
-from gpuwise.pick.compare.work import PURPOSES, Work, check_work, work_rows
+from gpuwise.pick.compare.work import PURPOSES, ComparedWork, check_work, work_rows
 from gpuwise.pick.jobs import CONTEXT_TOKENS
 from gpuwise.serve.formats import FORMAT_OF_PRECISION as SERVED
 from gpuwise.workload.strategy import PRECISIONS as TRAINED
@@ -30,13 +30,13 @@ class Comparison:
     """``rows`` in order, each with one cell for each of ``subjects``; ``verdict`` the sentences they add up to."""
 
     subjects: tuple[Subject, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[FigureRow, ...]
     verdict: tuple[str, ...]
     today: datetime.date
-    work: Work | None
+    work: ComparedWork | None
     notes: tuple[str, ...]
 
-    def row(self, key: str) -> Row:
+    def row(self, key: str) -> FigureRow:
         """The row called ``key``. Raises KeyError."""
         found = find_row(self.rows, key)
         if found is None:
@@ -81,7 +81,7 @@ def compare_accelerators(
 
 def _work(
     model: str | Architecture | None, purpose: str | None, tokens: float | None, seq_len: int | None, precision: str | None
-) -> Work | None:
+) -> ComparedWork | None:
     given = [
         option
         for option, value in (("--for", purpose), ("--tokens", tokens), ("--seq", seq_len), ("--precision", precision))
@@ -98,7 +98,7 @@ def _work(
     _check_precision(precision, purposes)
     _check_numbers(tokens, seq_len)
     context = seq_len or min(CONTEXT_TOKENS, arch.max_seq_len)
-    work = Work(arch, purposes, tokens, seq_len, precision, context)
+    work = ComparedWork(arch, purposes, tokens, seq_len, precision, context)
     check_work(work)
     return work
 
@@ -120,12 +120,12 @@ def _check_numbers(tokens: float | None, seq_len: int | None) -> None:
         raise InputError(f"sequence length must be at least 1, not {seq_len}", hint="for example 4096")
 
 
-def _says_something(row: Row) -> bool:
+def _says_something(row: FigureRow) -> bool:
     """Rows that nothing is known of are left out."""
     return any(c.value is not None or c.words for c in row.cells)
 
 
-def _notes(subjects: Sequence[Subject], rows: Sequence[Row]) -> tuple[str, ...]:
+def _notes(subjects: Sequence[Subject], rows: Sequence[FigureRow]) -> tuple[str, ...]:
     notes: list[str] = []
     if any(s.count > 1 for s in subjects):
         notes.append("memory, bandwidth, rates, power and prices are of all accelerators of a column; caches and links of one")
@@ -140,4 +140,4 @@ def _notes(subjects: Sequence[Subject], rows: Sequence[Row]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(notes))
 
 
-__all__ = ["FEWEST", "MOST", "Cell", "Comparison", "Row", "Subject", "compare_accelerators"]
+__all__ = ["FEWEST", "MOST", "Cell", "Comparison", "FigureRow", "Subject", "compare_accelerators"]

@@ -6,7 +6,7 @@ from typing import cast
 
 from gpuwise.facts.hardware.accelerators import sources
 from gpuwise.pick.compare.comparison import Comparison
-from gpuwise.pick.compare.rows import Cell, Row, Subject
+from gpuwise.pick.compare.rows import Cell, FigureRow, Subject
 from gpuwise.predict.estimate import to_document
 
 
@@ -55,7 +55,7 @@ def _subject(s: Subject) -> dict[str, object]:
     }
 
 
-def _row(r: Row) -> dict[str, object]:
+def _row(r: FigureRow) -> dict[str, object]:
     ratios = r.ratios
     return {
         "key": r.key,

@@ -14,7 +14,7 @@ from gpuwise.errors import UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator, sources
 from gpuwise.facts.offers.purchases import Condition, month_or_year, typical_purchase_usd
 from gpuwise.money.cost import STALE_DAYS, Price, price_of
-from gpuwise.pick.compare.rows import Better, Cell, Row, Subject, find_row, say
+from gpuwise.pick.compare.rows import Better, Cell, FigureRow, Subject, find_row, say
 from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.kernels import single
 from gpuwise.units import GIB, GIGA, PETA, TERA
@@ -60,7 +60,7 @@ def streamed(accelerator: Accelerator) -> Estimate:
     return Estimate(rate.low, min(rate.expected, peak), min(rate.high, peak), rate.basis)
 
 
-def fact_rows(subjects: Sequence[Subject], today: datetime.date) -> tuple[Row, ...]:
+def fact_rows(subjects: Sequence[Subject], today: datetime.date) -> tuple[FigureRow, ...]:
     """Every row that needs no workload, in order."""
     rows = [*_identity(subjects), *_memory(subjects), *_rates(subjects), *_reached(subjects), *_board(subjects)]
     prices = [price_of(s.cluster, today) for s in subjects]
@@ -77,8 +77,8 @@ def _row(
     better: Better,
     subjects: Sequence[Subject],
     cell: Callable[[Subject], Cell],
-) -> Row:
-    return Row(key, title, section, unit, better, tuple(cell(s) for s in subjects))
+) -> FigureRow:
+    return FigureRow(key, title, section, unit, better, tuple(cell(s) for s in subjects))
 
 
 @cache
@@ -96,7 +96,7 @@ def _fact(a: Accelerator, columns: tuple[str, ...], field: str, value: float | N
     return Cell(value, words, kind, key, field in a.weak)
 
 
-def _identity(subjects: Sequence[Subject]) -> list[Row]:
+def _identity(subjects: Sequence[Subject]) -> list[FigureRow]:
     return [
         _row(
             "family",
@@ -128,7 +128,7 @@ def _identity(subjects: Sequence[Subject]) -> list[Row]:
     ]
 
 
-def _memory(subjects: Sequence[Subject]) -> list[Row]:
+def _memory(subjects: Sequence[Subject]) -> list[FigureRow]:
     def label(s: Subject) -> Cell:
         a = s.accelerator
         size = "" if a.memory_nominal_gb is None else f"{a.memory_nominal_gb:g} GB "
@@ -160,7 +160,7 @@ def _memory(subjects: Sequence[Subject]) -> list[Row]:
     ]
 
 
-def _rates(subjects: Sequence[Subject]) -> list[Row]:
+def _rates(subjects: Sequence[Subject]) -> list[FigureRow]:
     def peak(s: Subject, rate: str) -> Cell:
         name = dtype_of(s.accelerator, rate)
         if name is None:
@@ -183,7 +183,7 @@ def _rates(subjects: Sequence[Subject]) -> list[Row]:
     ]
 
 
-def _reached(subjects: Sequence[Subject]) -> list[Row]:
+def _reached(subjects: Sequence[Subject]) -> list[FigureRow]:
     def rate_cell(s: Subject, rate: str) -> Cell:
         name = dtype_of(s.accelerator, rate)
         found = None if name is None else reached(s.accelerator, name)
@@ -212,7 +212,7 @@ def _reached(subjects: Sequence[Subject]) -> list[Row]:
     return [*rows, _row("reached_stream", "memory stream", "Really reached", "B/s", "higher", subjects, stream)]
 
 
-def _board(subjects: Sequence[Subject]) -> list[Row]:
+def _board(subjects: Sequence[Subject]) -> list[FigureRow]:
     def link(s: Subject) -> Cell:
         a = s.accelerator
         if a.link_bytes_per_s is None:
@@ -266,7 +266,7 @@ def _board(subjects: Sequence[Subject]) -> list[Row]:
     return rows
 
 
-def _prices(subjects: Sequence[Subject], prices: Sequence[Price | None], today: datetime.date) -> list[Row]:
+def _prices(subjects: Sequence[Subject], prices: Sequence[Price | None], today: datetime.date) -> list[FigureRow]:
     def rented(s: Subject, price: Price | None) -> Cell:
         if price is None:
             return Cell(None, "nobody rents it out")
@@ -275,7 +275,7 @@ def _prices(subjects: Sequence[Subject], prices: Sequence[Price | None], today: 
         return Cell(price.expected * n, age, "offer", f"offers: {price.provider}", price.stale, price.low * n, price.high * n)
 
     return [
-        Row(
+        FigureRow(
             "rent", "rent, on demand", "Price", "$/h", "lower", tuple(rented(s, p) for s, p in zip(subjects, prices, strict=True))
         ),
         _row("buy_new", "buy new", "Price", "$", "lower", subjects, lambda s: _bought(s, "new", today)),
@@ -297,14 +297,14 @@ def _bought(s: Subject, condition: Condition, today: datetime.date) -> Cell:
     return Cell(seen.median * n, words, "offer", f"purchases: {seen.observations} seen", stale, seen.low * n, seen.high * n)
 
 
-def _derived(subjects: Sequence[Subject], rows: Sequence[Row]) -> list[Row]:
+def _derived(subjects: Sequence[Subject], rows: Sequence[FigureRow]) -> list[FigureRow]:
     """Ratios of the rows before; a ratio is as weak as its weaker part."""
 
-    def over(key: str, title: str, section: str, unit: str, better: Better, top: str, bottom: str, per: float) -> Row:
+    def over(key: str, title: str, section: str, unit: str, better: Better, top: str, bottom: str, per: float) -> FigureRow:
         upper, lower = find_row(rows, top), find_row(rows, bottom)
         assert upper is not None and lower is not None
         pairs = zip(upper.cells, lower.cells, strict=True)
-        return Row(
+        return FigureRow(
             key, title, section, unit, better, tuple(_quotient(a, b, per, f"{upper.title} / {lower.title}") for a, b in pairs)
         )
 

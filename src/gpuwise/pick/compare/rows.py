@@ -63,7 +63,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class FigureRow:
     """One figure of every subject. ``unit`` is a unit of :func:`say`; ``better`` is which end is."""
 
     key: str
@@ -128,6 +128,6 @@ def say_span(unit: str, low: float, high: float) -> str:
     return f"{number} to {last}" if space and last.endswith(f" {name}") else f"{first} to {last}"
 
 
-def find_row(rows: Sequence[Row], key: str) -> Row | None:
+def find_row(rows: Sequence[FigureRow], key: str) -> FigureRow | None:
     """The row called ``key``."""
     return next((r for r in rows if r.key == key), None)

@@ -7,15 +7,15 @@ import re
 from collections.abc import Iterable, Sequence
 
 from gpuwise.pick.compare.facts import WORK_DTYPE
-from gpuwise.pick.compare.rows import TIE, Cell, Row, Subject, find_row, say
-from gpuwise.pick.compare.work import WAYS, Work
+from gpuwise.pick.compare.rows import TIE, Cell, FigureRow, Subject, find_row, say
+from gpuwise.pick.compare.work import WAYS, ComparedWork
 from gpuwise.serve.formats import weight_bytes_read
 
 BOUND = 0.5
 """A step that spends more than this share of its time reading weights is called bound by memory."""
 
 
-def verdict(subjects: Sequence[Subject], rows: Sequence[Row], work: Work | None) -> tuple[str, ...]:
+def verdict(subjects: Sequence[Subject], rows: Sequence[FigureRow], work: ComparedWork | None) -> tuple[str, ...]:
     """Three to six sentences."""
     names = names_of(subjects)
     said = [_arithmetic(names, rows), _memory(names, rows)]
@@ -45,7 +45,7 @@ def listed(names: Iterable[str]) -> str:
     return every[0] if len(every) == 1 else ", ".join(every[:-1]) + " and " + every[-1]
 
 
-def ranking(row: Row | None) -> list[int]:
+def ranking(row: FigureRow | None) -> list[int]:
     """Columns with a value, best first."""
     if row is None:
         return []
@@ -53,7 +53,7 @@ def ranking(row: Row | None) -> list[int]:
     return [i for _, i in sorted((sign * c.value, i) for i, c in enumerate(row.cells) if c.value is not None)]
 
 
-def _lead(row: Row | None) -> tuple[int, int, float] | None:
+def _lead(row: FigureRow | None) -> tuple[int, int, float] | None:
     """Best column, the runner-up, and how many times better; None when fewer than two are known or they tie."""
     order = ranking(row)
     if row is None or len(order) < 2:
@@ -62,17 +62,17 @@ def _lead(row: Row | None) -> tuple[int, int, float] | None:
     return None if ratio is None or ratio < 1 + TIE else (order[0], order[1], ratio)
 
 
-def _value(row: Row, i: int) -> str:
+def _value(row: FigureRow, i: int) -> str:
     cell: Cell = row.cells[i]
     return "unknown" if cell.value is None else say(row.unit, cell.value)
 
 
-def _spread(names: Sequence[str], row: Row) -> str:
+def _spread(names: Sequence[str], row: FigureRow) -> str:
     """``"A 729 TFLOP/s, B 253 TFLOP/s"``, best first."""
     return ", ".join(f"{names[i]} {_value(row, i)}" for i in ranking(row))
 
 
-def _arithmetic(names: Sequence[str], rows: Sequence[Row]) -> str:
+def _arithmetic(names: Sequence[str], rows: Sequence[FigureRow]) -> str:
     """The leader of the widest format all of them have."""
     for rate in (WORK_DTYPE, "fp16", "fp32"):
         row = find_row(rows, f"reached_{rate}")
@@ -90,7 +90,7 @@ def _arithmetic(names: Sequence[str], rows: Sequence[Row]) -> str:
     )
 
 
-def _paper(names: Sequence[str], rows: Sequence[Row], rate: str) -> str:
+def _paper(names: Sequence[str], rows: Sequence[FigureRow], rate: str) -> str:
     """Where the order on paper is another."""
     peak, got = find_row(rows, f"peak_{rate}"), find_row(rows, f"reached_{rate}")
     on_paper, found = ranking(peak), ranking(got)
@@ -99,7 +99,7 @@ def _paper(names: Sequence[str], rows: Sequence[Row], rate: str) -> str:
     return f"; on paper the order is {', '.join(names[i] for i in on_paper)}"
 
 
-def _memory(names: Sequence[str], rows: Sequence[Row]) -> str:
+def _memory(names: Sequence[str], rows: Sequence[FigureRow]) -> str:
     room, stream = find_row(rows, "memory"), find_row(rows, "reached_stream")
     if room is None or stream is None:
         return ""
@@ -121,7 +121,7 @@ def _memory(names: Sequence[str], rows: Sequence[Row]) -> str:
     )
 
 
-def _ridge(names: Sequence[str], rows: Sequence[Row]) -> str:
+def _ridge(names: Sequence[str], rows: Sequence[FigureRow]) -> str:
     row = find_row(rows, "ridge_reached")
     known = [] if row is None else [(c.value, i) for i, c in enumerate(row.cells) if c.value is not None]
     if len(known) < 2:
@@ -135,7 +135,7 @@ def _ridge(names: Sequence[str], rows: Sequence[Row]) -> str:
     )
 
 
-def _efficiency(names: Sequence[str], rows: Sequence[Row]) -> str:
+def _efficiency(names: Sequence[str], rows: Sequence[FigureRow]) -> str:
     row = find_row(rows, "work_per_watt")
     lead = _lead(row)
     if row is None or lead is None:
@@ -146,7 +146,7 @@ def _efficiency(names: Sequence[str], rows: Sequence[Row]) -> str:
     )
 
 
-def _price(names: Sequence[str], rows: Sequence[Row]) -> str:
+def _price(names: Sequence[str], rows: Sequence[FigureRow]) -> str:
     rent, room = find_row(rows, "usd_per_reached_pflop_hour"), find_row(rows, "usd_per_gib_hour")
     for candidates in ((rent, room), (find_row(rows, "usd_per_tflop"), find_row(rows, "usd_per_gib"))):
         work, memory = candidates
@@ -164,11 +164,11 @@ def _price(names: Sequence[str], rows: Sequence[Row]) -> str:
     return ""
 
 
-def _per(row: Row) -> str:
+def _per(row: FigureRow) -> str:
     return "PFLOP/s" if "pflop" in row.key else "TFLOP/s"
 
 
-def _training(names: Sequence[str], rows: Sequence[Row], work: Work) -> str:
+def _training(names: Sequence[str], rows: Sequence[FigureRow], work: ComparedWork) -> str:
     shown = [r for way in WAYS if (r := find_row(rows, way.key)) is not None]
     fits = find_row(rows, "train_fits")
     if fits is None:
@@ -189,12 +189,12 @@ def _training(names: Sequence[str], rows: Sequence[Row], work: Work) -> str:
     return f"{text}Training {_trained(row, work)}, {names[lead[0]]} is {lead_words} ({_spread(names, row)})."
 
 
-def _trained(row: Row, work: Work) -> str:
+def _trained(row: FigureRow, work: ComparedWork) -> str:
     """What is trained, and how, in a way of :data:`WAYS`."""
     return f"all of {work.arch.name}" if row.key == WAYS[0].key else f"{work.arch.name} with {row.title}"
 
 
-def _serving(names: Sequence[str], rows: Sequence[Row]) -> str:
+def _serving(names: Sequence[str], rows: Sequence[FigureRow]) -> str:
     one, weights = find_row(rows, "decode_one"), find_row(rows, "serve_weights")
     many, alike = find_row(rows, "decode_batch"), find_row(rows, "decode_same_batch")
     if one is None or weights is None:
@@ -225,7 +225,7 @@ def _unlike(held: set[str]) -> str:
     return "not " + (" and ".join(unlike) or "in the same format")
 
 
-def _bound(names: Sequence[str], subjects: Sequence[Subject], rows: Sequence[Row], work: Work) -> str:
+def _bound(names: Sequence[str], subjects: Sequence[Subject], rows: Sequence[FigureRow], work: ComparedWork) -> str:
     """Share of a single sequence's step that reading the weights takes at the reached bandwidth."""
     one, stream, weights = find_row(rows, "decode_one"), find_row(rows, "reached_stream"), find_row(rows, "serve_weights")
     if one is None or stream is None or weights is None:
@@ -254,7 +254,7 @@ def _bound(names: Sequence[str], subjects: Sequence[Subject], rows: Sequence[Row
     return f"A single sequence is bound by memory on {who}: reading the weights takes {span} % of its step."
 
 
-def _money(names: Sequence[str], rows: Sequence[Row]) -> str:
+def _money(names: Sequence[str], rows: Sequence[FigureRow]) -> str:
     parts: list[str] = []
     for key, doing in (("train_usd", "trained"), ("serve_usd", "written")):
         row = find_row(rows, key)

@@ -14,7 +14,7 @@ from gpuwise.errors import InputError, LayoutError, UnpredictableError
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.money.cost import price_of, rent
 from gpuwise.money.energy import energy
-from gpuwise.pick.compare.rows import Cell, Row, Subject
+from gpuwise.pick.compare.rows import Cell, FigureRow, Subject
 from gpuwise.pick.compare.serving import SubjectServing, serve_alike
 from gpuwise.pick.training import LIGHTER, QLORA, promised_with
 from gpuwise.plan.explain import layout
@@ -32,7 +32,7 @@ PURPOSES = ("train", "finetune", "infer")
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class ComparedWork:
     """What is to be done with ``arch``. ``purposes`` of :data:`PURPOSES`; ``tokens`` to train on or to write;
     ``context`` tokens a served sequence sees."""
 
@@ -45,7 +45,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class TrainingMethod:
     """One way to train: the changes to what ``wishes`` ask for."""
 
     key: str
@@ -56,10 +56,10 @@ class Way:
 
 _ADAPTERS = Wishes(lora_rank=LORA_RANK)
 WAYS = (
-    Way("train_full", "train all weights"),
-    Way("train_light", ", ".join(label(c) for c in LIGHTER[0]), changes=LIGHTER[0]),
-    Way("train_lora", f"LoRA rank {LORA_RANK}", _ADAPTERS),
-    Way("train_qlora", f"QLoRA rank {LORA_RANK}", _ADAPTERS, QLORA),
+    TrainingMethod("train_full", "train all weights"),
+    TrainingMethod("train_light", ", ".join(label(c) for c in LIGHTER[0]), changes=LIGHTER[0]),
+    TrainingMethod("train_lora", f"LoRA rank {LORA_RANK}", _ADAPTERS),
+    TrainingMethod("train_qlora", f"QLoRA rank {LORA_RANK}", _ADAPTERS, QLORA),
 )
 """From the whole training to what fits anywhere."""
 
@@ -72,9 +72,9 @@ class Trained:
     why_not: str = ""
 
 
-def work_rows(subjects: Sequence[Subject], work: Work, today: datetime.date) -> tuple[Row, ...]:
+def work_rows(subjects: Sequence[Subject], work: ComparedWork, today: datetime.date) -> tuple[FigureRow, ...]:
     """The rows of ``work``. Raises InputError when the model cannot be used so on any accelerator."""
-    rows: list[Row] = []
+    rows: list[FigureRow] = []
     if "train" in work.purposes or "finetune" in work.purposes:
         rows += _training(subjects, work, today)
     if "infer" in work.purposes:
@@ -82,7 +82,7 @@ def work_rows(subjects: Sequence[Subject], work: Work, today: datetime.date) -> 
     return tuple(rows)
 
 
-def train(subject: Subject, work: Work, way: Way) -> Trained:
+def train(subject: Subject, work: ComparedWork, way: TrainingMethod) -> Trained:
     """Search the strategies of ``way`` on ``subject``. Raises InputError on what no subject could do."""
     precision = () if work.precision is None else (work.precision,)
     wishes = replace(way.wishes, tokens=work.tokens, seq_len=work.seq_len, precision=precision)
@@ -95,11 +95,11 @@ def train(subject: Subject, work: Work, way: Way) -> Trained:
     return Trained(None, f"needs {format_bytes(fastest.smallest_bytes)} of {format_bytes(usable_bytes(subject.accelerator))}")
 
 
-def _training(subjects: Sequence[Subject], work: Work, today: datetime.date) -> list[Row]:
+def _training(subjects: Sequence[Subject], work: ComparedWork, today: datetime.date) -> list[FigureRow]:
     section = "Training, predicted"
     ways = WAYS if "train" in work.purposes else WAYS[2:]
     fits = ["no"] * len(subjects)
-    rows: list[Row] = []
+    rows: list[FigureRow] = []
     shown: list[Trained] = []
     for way in ways:
         results = [train(s, work, way) for s in subjects]
@@ -107,12 +107,12 @@ def _training(subjects: Sequence[Subject], work: Work, today: datetime.date) -> 
             if d.estimate is not None and fits[i] == "no":
                 fits[i] = "yes" if way is ways[0] else f"with {way.title}"
         if any(d.estimate is not None for d in results):
-            rows.append(Row(way.key, way.title, section, "tokens/s", "higher", tuple(_speed(d) for d in results)))
+            rows.append(FigureRow(way.key, way.title, section, "tokens/s", "higher", tuple(_speed(d) for d in results)))
             shown = results
         if all(word != "no" for word in fits):
             break
     question = "holds all weights' states" if ways is WAYS else "holds adapters' training"
-    head = [Row("train_fits", question, section, "", "", tuple(Cell(None, w, "derived") for w in fits))]
+    head = [FigureRow("train_fits", question, section, "", "", tuple(Cell(None, w, "derived") for w in fits))]
     if shown:
         head_rows = _training_money(subjects, work, shown, today, rows[-1].title)
         return [*head, *rows, *head_rows]
@@ -127,16 +127,16 @@ def _speed(d: Trained) -> Cell:
 
 
 def _training_money(
-    subjects: Sequence[Subject], work: Work, results: Sequence[Trained], today: datetime.date, way: str
-) -> list[Row]:
+    subjects: Sequence[Subject], work: ComparedWork, results: Sequence[Trained], today: datetime.date, way: str
+) -> list[FigureRow]:
     """Utilisation, time, dollars and joules of the last way, which is the one most subjects can do."""
     section = "Training, predicted"
     tokens = work.tokens or MEGA
     size = f"{format_count(tokens)} tokens"
 
-    def row(key: str, title: str, unit: str, better: str, cell: Callable[[Subject, TrainingEstimate], Cell]) -> Row:
+    def row(key: str, title: str, unit: str, better: str, cell: Callable[[Subject, TrainingEstimate], Cell]) -> FigureRow:
         cells = tuple(Cell() if d.estimate is None else cell(s, d.estimate) for s, d in zip(subjects, results, strict=True))
-        return Row(key, title, section, unit, "higher" if better == "higher" else "lower", cells)
+        return FigureRow(key, title, section, unit, "higher" if better == "higher" else "lower", cells)
 
     rows = [row("train_mfu", f"MFU ({way})", "%", "higher", lambda _, e: Cell.of(e.mfu, "training step"))]
     if work.tokens is not None:
@@ -162,13 +162,13 @@ def _training_money(
     return rows
 
 
-def _serving(subjects: Sequence[Subject], work: Work, today: datetime.date) -> list[Row]:
+def _serving(subjects: Sequence[Subject], work: ComparedWork, today: datetime.date) -> list[FigureRow]:
     section = f"Serving at {work.context:,} tokens of context, predicted"
     results = serve_alike(work.arch, [s.cluster for s in subjects], work.context, work.precision)
 
-    def row(key: str, title: str, unit: str, better: str, cell: Callable[[Subject, SubjectServing], Cell]) -> Row:
+    def row(key: str, title: str, unit: str, better: str, cell: Callable[[Subject, SubjectServing], Cell]) -> FigureRow:
         cells = tuple(Cell(None, d.why_not) if d.weights is None else cell(s, d) for s, d in zip(subjects, results, strict=True))
-        return Row(key, title, section, unit, "higher" if better == "higher" else "lower", cells)
+        return FigureRow(key, title, section, unit, "higher" if better == "higher" else "lower", cells)
 
     def speed(rate: Estimate | None, words: str) -> Cell:
         return Cell(None, words) if rate is None else Cell.of(rate, "serving iteration", words)
@@ -180,7 +180,7 @@ def _serving(subjects: Sequence[Subject], work: Work, today: datetime.date) -> l
 
     size = f"{format_count(work.tokens or MEGA)} tokens"
     full = [d.sequences for d in results if d.sequences is not None]
-    same_batch: list[Row] = []
+    same_batch: list[FigureRow] = []
     if len(set(full)) > 1 and min(full) > 1:
         least = min(full)
         title = f"{least} sequences on each"
@@ -188,7 +188,7 @@ def _serving(subjects: Sequence[Subject], work: Work, today: datetime.date) -> l
             row("decode_same_batch", title, "tokens/s", "higher", lambda _, d: speed(d.at_batch(least, work.context), ""))
         ]
     return [
-        Row(
+        FigureRow(
             "serve_weights",
             "weights held in",
             section,
@@ -234,7 +234,7 @@ def _joules(s: Subject, time_s: Estimate) -> Cell:
     return Cell() if used is None else Cell.of(used.kwh.scaled(J_PER_KWH), "time at the mean power of host and cooling")
 
 
-def check_work(work: Work) -> None:
+def check_work(work: ComparedWork) -> None:
     """Raises InputError on a purpose the model has not."""
     if "infer" in work.purposes and work.arch.kind != "decoder" and len(work.purposes) == 1:
         raise InputError(

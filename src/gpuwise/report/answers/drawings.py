@@ -55,10 +55,10 @@ def mark(i: int) -> str:
 def bar(key: str, title: str, parts: Sequence[Part], whole: At, limit: At | None = None) -> str:
     """One bar of parts, on a scale to ``limit`` (a line) or to the whole, whichever is more; every part by name below."""
     total = sum(p.place.number for p in parts)
-    kept = [p for p in parts if p.place.number > LEAST_PART * total]
+    visible = [p for p in parts if p.place.number > LEAST_PART * total]
     most = max(total, limit.number if limit is not None else 0.0) or 1.0
     x, pieces, legend = 0.0, list[str](), list[str]()
-    for i, p in enumerate(kept):
+    for i, p in enumerate(visible):
         wide = p.place.number / most * WIDTH
         pieces.append(
             f'<rect class="{colour(i)}" x="{x:.2f}" y="4" width="{max(wide - 1, 0.5):.2f}" height="34">'

@@ -46,12 +46,12 @@ def simulation(document: Mapping[str, Any]) -> list[str]:
     values = {True: "its values are numpy's", False: "its values are not numpy's"}.get(
         d["checked"].value, "its values were not checked"
     )
-    found = [f"{f['kind'].text}, line {f['line'].text}: {f['text'].text}" for f in d["findings"]]
-    good = d["checked"].value is not False and not found
+    findings = [f"{f['kind'].text}, line {f['line'].text}: {f['text'].text}" for f in d["findings"]]
+    good = d["checked"].value is not False and not findings
     body = [
         f"<h2>{escape(title)}</h2>",
         f'<p class="{"yes" if good else "no"}">Bound by {escape(d["bound"].text)}; {values}.</p>',
-        notes(found),
+        notes(findings),
         tiles(
             (
                 ("The kernel", d["time_s"]),
@@ -149,9 +149,9 @@ def _timeline(d: At) -> str:
     body += axis_below(end, "{:,.0f}".format, y)
     body += f'<rect class="veil" visibility="hidden" x="{LEFT:g}" y="0" width="{_WIDE:g}" height="{y:g}"/>'
     legend = "".join(f"<li>{mark(i)} {escape(name)}</li>" for i, name in enumerate(reasons))
-    told = f"Timeline of {min(len(by_warp), WARPS)} warps of one multiprocessor over {end:,.0f} cycles"
-    made = figure("timeline", "Warp by warp, cycles", body, told, y + 30, f'<ul class="legend">{legend}</ul>')
-    return made.replace('<figure id="timeline">', '<figure id="timeline" data-play="Time of the simulation">', 1)
+    caption = f"Timeline of {min(len(by_warp), WARPS)} warps of one multiprocessor over {end:,.0f} cycles"
+    chart = figure("timeline", "Warp by warp, cycles", body, caption, y + 30, f'<ul class="legend">{legend}</ul>')
+    return chart.replace('<figure id="timeline">', '<figure id="timeline" data-play="Time of the simulation">', 1)
 
 
 def _beside(d: At) -> str:
@@ -165,18 +165,18 @@ def _beside(d: At) -> str:
     ends = [sum(p.number for _, p in rows[0][1]), max(p.number for _, p in rows[1][1])]
     names = [name for _, parts in rows for name, _ in parts]
     y, body = 6.0, ""
-    for device, parts in rows:
-        body += f'<text x="{LEFT - 6}" y="{y + 14:g}" text-anchor="end">{device}</text>'
+    for processor, parts in rows:
+        body += f'<text x="{LEFT - 6}" y="{y + 14:g}" text-anchor="end">{processor}</text>'
         at = 0.0
         for name, place in parts:
-            to = place.number if device == "CPU" else at + place.number
+            to = place.number if processor == "CPU" else at + place.number
             body += _box(at / max(ends), to / max(ends), y, colour(names.index(name)), f"{name}: {place.text}", 20.0)
             at = to
         y += 28.0
     body += axis_below(max(ends), format_duration, y)
     legend = "".join(f"<li>{mark(i)} {escape(name)}</li>" for i, name in enumerate(names))
-    told = f"GPU {format_duration(ends[0])} with launch and copies, CPU {format_duration(ends[1])}"
-    return figure("beside", "Beside a CPU", body, told, y + 24, f'<ul class="legend">{legend}</ul>')
+    caption = f"GPU {format_duration(ends[0])} with launch and copies, CPU {format_duration(ends[1])}"
+    return figure("beside", "Beside a CPU", body, caption, y + 24, f'<ul class="legend">{legend}</ul>')
 
 
 def _box(start: float, stop: float, y: float, ink: str, words: str, high: float = ROW) -> str:
@@ -197,7 +197,9 @@ def exercise(document: Mapping[str, Any]) -> list[str]:
     if d["says"]:
         body.append(f'<p class="{"yes" if d["right"].value else "no"}">{escape(d["says"].text)}</p>')
     if d["solution"]:
-        found = d["solution"]
-        body.append(f"<p><b>{shown(found['value']).html} {escape(d['unit'].text)}</b></p>{notes(sentences(found['steps']))}")
-        body.append(f"<pre>{escape(found['command'].text)}</pre>")
+        solution = d["solution"]
+        body.append(
+            f"<p><b>{shown(solution['value']).html} {escape(d['unit'].text)}</b></p>{notes(sentences(solution['steps']))}"
+        )
+        body.append(f"<pre>{escape(solution['command'].text)}</pre>")
     return body

@@ -18,11 +18,11 @@ def doctor(document: Mapping[str, Any]) -> list[str]:
     d = At(document)
     good = not d["findings"]
     body = [f'<h2>{escape(d["verdict"].text)}</h2><p class="{"yes" if good else "no"}">{escape(d["summary"].text)}</p>']
-    for found in (*d["findings"], *d["notes"]):
+    for finding in (*d["findings"], *d["notes"]):
         body.append(
-            f"<h3>{escape(found['what'].text)}</h3><p>{escape(found['why'].text)}</p>{notes(sentences(found['evidence']))}"
+            f"<h3>{escape(finding['what'].text)}</h3><p>{escape(finding['why'].text)}</p>{notes(sentences(finding['evidence']))}"
         )
-        for mend in found["mends"]:
+        for mend in finding["mends"]:
             lines = "\n".join(sentences(mend["commands"]))
             body.append(f"<p>{escape(mend['what'].text)}</p>" + (f"<pre>{escape(lines)}</pre>" if lines else ""))
     resources = d["machine"]["resources"]
@@ -39,8 +39,8 @@ def history(document: Mapping[str, Any]) -> list[str]:
         rows = [r for r in place if isinstance(r.value, dict)] if isinstance(place.value, list) else []
         if rows:
             keys = [k for k, v in rows[0].items() if not isinstance(v.value, dict | list)][:7]
-            made = [TableRow(r[keys[0]].text, [cell(r[k]) for k in keys[1:]]) for r in rows]
-            body += [heading(name), table(name, [k.replace("_", " ") for k in keys], made)]
+            table_rows = [TableRow(r[keys[0]].text, [cell(r[k]) for k in keys[1:]]) for r in rows]
+            body += [heading(name), table(name, [k.replace("_", " ") for k in keys], table_rows)]
     return body or ["<p>Nothing has been measured here yet.</p>"]
 
 

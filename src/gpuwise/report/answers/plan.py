@@ -31,24 +31,24 @@ TILES = (
 
 def option_query(strategy: At) -> dict[str, str]:
     """The options that ask for exactly this strategy."""
-    given = {option: strategy[field].value for field, option in HELD.items()}
+    query = {option: strategy[field].value for field, option in HELD.items()}
     if strategy["shard_group"].value:
-        given["shard_group"] = strategy["shard_group"].value
+        query["shard_group"] = strategy["shard_group"].value
     if (strategy["tp"].value or 1) > 1:
-        given["sequence_parallel"] = strategy["sequence_parallel"].value
+        query["sequence_parallel"] = strategy["sequence_parallel"].value
     if not strategy["fused_loss"].value:
-        del given["chunked_loss"]
+        del query["chunked_loss"]
     if strategy["lora_rank"].value:
-        given["qlora" if strategy["quantized_base"].value else "lora"] = True
-    return {k: ("yes" if v else "no") if isinstance(v, bool) else str(v) for k, v in given.items() if v is not None}
+        query["qlora" if strategy["quantized_base"].value else "lora"] = True
+    return {k: ("yes" if v else "no") if isinstance(v, bool) else str(v) for k, v in query.items() if v is not None}
 
 
 def differences(strategy: At, other: At) -> dict[str, str] | None:
     """The options that lead from one strategy to the other; None where something differs that no option gives."""
     before: dict[str, Any] = strategy.value or {}
     after: dict[str, Any] = other.value or {}
-    known = {*HELD, "shard_group", "lora_rank", "quantized_base", "global_batch", "master_weights", "sequence_parallel"}
-    if any(before.get(k) != after.get(k) for k in {*before, *after} - known):
+    handled = {*HELD, "shard_group", "lora_rank", "quantized_base", "global_batch", "master_weights", "sequence_parallel"}
+    if any(before.get(k) != after.get(k) for k in {*before, *after} - handled):
         return None
     was, now = option_query(strategy), option_query(other)
     return {k: v for k, v in now.items() if was.get(k) != v} if set(was) <= set(now) else None
@@ -56,9 +56,9 @@ def differences(strategy: At, other: At) -> dict[str, str] | None:
 
 def tiles(place: At, names: tuple[tuple[str, str], ...] = TILES) -> str:
     """The main figures, each with its interval."""
-    made = [(title, place[name]) for name, title in names if place[name]]
+    filled = [(title, place[name]) for name, title in names if place[name]]
     items = "".join(
-        f"<div><dt>{escape(title)}</dt><dd>{shown(p).html}<small>{text(spread(p))}</small></dd></div>" for title, p in made
+        f"<div><dt>{escape(title)}</dt><dd>{shown(p).html}<small>{text(spread(p))}</small></dd></div>" for title, p in filled
     )
     return f'<dl class="tiles">{items}</dl>\n'
 

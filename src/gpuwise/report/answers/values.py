@@ -39,12 +39,12 @@ class At:
     pointer: str = ""
 
     def __getitem__(self, key: str | int) -> At:
-        held: Any = self.value
+        value: Any = self.value
         inner: Any = None
-        if isinstance(held, dict):
-            inner = cast("dict[str, Any]", held).get(str(key))
-        elif isinstance(held, list) and isinstance(key, int):
-            items = cast("list[Any]", held)
+        if isinstance(value, dict):
+            inner = cast("dict[str, Any]", value).get(str(key))
+        elif isinstance(value, list) and isinstance(key, int):
+            items = cast("list[Any]", value)
             inner = items[key] if key < len(items) else None
         return At(inner, f"{self.pointer}/{str(key).replace('~', '~0').replace('/', '~1')}")
 

@@ -20,10 +20,10 @@ CELLS = tuple(tuple(chr(0x2800 + _LEFT[a] + _RIGHT[b]) if a or b else " " for b 
 def plot(values: Sequence[float], low: float, high: float, width: int, height: int) -> list[str]:
     """The newest values in ``height`` rows of ``width`` columns, top row first. A value at ``low`` still shows one dot."""
     n, top = width * PER_COLUMN, height * DOTS
-    kept = list(values[-n:]) if n else []
+    shown = list(values[-n:]) if n else []
     span = high - low
-    levels, scale = [0] * (n - len(kept)), top / span if span > 0 else 0.0
-    for v in kept:
+    levels, scale = [0] * (n - len(shown)), top / span if span > 0 else 0.0
+    for v in shown:
         if v != v:
             levels.append(0)
         else:
@@ -32,8 +32,8 @@ def plot(values: Sequence[float], low: float, high: float, width: int, height: i
     rows = list[str]()
     for row in range(height):
         ground = (height - 1 - row) * DOTS
-        seen = [0 if v <= ground else DOTS if v >= ground + DOTS else v - ground for v in levels]
-        rows.append("".join([CELLS[seen[i]][seen[i + 1]] for i in range(0, n, 2)]))
+        levels_above = [0 if v <= ground else DOTS if v >= ground + DOTS else v - ground for v in levels]
+        rows.append("".join([CELLS[levels_above[i]][levels_above[i + 1]] for i in range(0, n, 2)]))
     return rows
 
 

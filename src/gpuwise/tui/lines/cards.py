@@ -110,20 +110,20 @@ def columns_for(width: int, cards: Sequence[Card], *, two_lines: bool) -> Column
     skip = set(_SECOND_LINE) if two_lines else {n for n in ("nvlink", "coder", "fan") if not any(_says(c, n) for c in cards)}
     use = BAR_TINY if width < TINY else BAR_MIN
     free = width - (INDENT + name + 1) - 2 * (1 + use + 5)
-    taken: dict[str, Cell] = {}
+    cells: dict[str, Cell] = {}
     for cell in _CELLS:
         if cell.name in skip:
             continue
-        old = taken.get(_INSTEAD.get(cell.name, ""))
+        old = cells.get(_INSTEAD.get(cell.name, ""))
         cost = cell.width + 1 - (old.width + 1 if old else 0) - (5 if cell.name == "memory-text" else 0)
         if cost > free:
             continue
         free -= cost
         if old:
-            taken = {(cell.name if k == old.name else k): (cell if k == old.name else v) for k, v in taken.items()}
+            cells = {(cell.name if k == old.name else k): (cell if k == old.name else v) for k, v in cells.items()}
         else:
-            taken[cell.name] = cell
-    spark = SPARK_MIN if "spark" in taken else 0
+            cells[cell.name] = cell
+    spark = SPARK_MIN if "spark" in cells else 0
     for bar_top, spark_top in ((BAR_GOOD, SPARK_GOOD), (BAR_MAX, SPARK_MAX)):
         more = min(free // 2, bar_top - use)
         use, free = use + more, free - 2 * more
@@ -142,7 +142,7 @@ def columns_for(width: int, cards: Sequence[Card], *, two_lines: bool) -> Column
         "coder",
         "fan",
     )
-    return Columns(name, use, use, tuple(taken[n] for n in order if n in taken), spark)
+    return Columns(name, use, use, tuple(cells[n] for n in order if n in cells), spark)
 
 
 def _says(card: Card, cell: str) -> bool:
@@ -206,8 +206,8 @@ def row(card: Card, columns: Columns, causes: Sequence[Cause], history: History,
         runs += [run(right(percent(share), 5)), run(" ")]
     runs += [r for c in columns.cells for r in (_cell(card, c), run(" "))]
     if columns.spark:
-        seen = history.series(card.number, "utilization", columns.spark * 2)
-        runs.append(run(plot(seen, 0.0, 1.0, columns.spark, 1)[0], "bar"))
+        utilization = history.series(card.number, "utilization", columns.spark * 2)
+        runs.append(run(plot(utilization, 0.0, 1.0, columns.spark, 1)[0], "bar"))
     return line(*runs, back=back, action=action)
 
 
@@ -307,28 +307,28 @@ def second(card: Card, width: int, *, selected: bool) -> Line:
 
 
 def _more(card: Card) -> list[tuple[str, str]]:
-    s, found = card.sample, list[tuple[str, str]]()
+    s, fields = card.sample, list[tuple[str, str]]()
     if link_words(card) != UNKNOWN:
         traffic = _both(card.pcie_sent_bytes_per_s, card.pcie_received_bytes_per_s)
-        found.append(("PCIe", link_words(card) + ("" if traffic == UNKNOWN else f" {traffic} B/s")))
+        fields.append(("PCIe", link_words(card) + ("" if traffic == UNKNOWN else f" {traffic} B/s")))
     nvlink = _both(card.nvlink_sent_bytes_per_s, card.nvlink_received_bytes_per_s)
     if nvlink != UNKNOWN:
-        found.append(("NVLink", f"{nvlink} B/s"))
+        fields.append(("NVLink", f"{nvlink} B/s"))
     if s.memory_utilization is not None:
-        found.append(("memory busy", percent(s.memory_utilization)))
+        fields.append(("memory busy", percent(s.memory_utilization)))
     if s.encoder_utilization is not None or s.decoder_utilization is not None:
-        found.append(("enc/dec", f"{percent(s.encoder_utilization)}/{percent(s.decoder_utilization)}"))
+        fields.append(("enc/dec", f"{percent(s.encoder_utilization)}/{percent(s.decoder_utilization)}"))
     if card.energy_j is not None:
-        found.append(("energy", energy_words(card.energy_j)))
+        fields.append(("energy", energy_words(card.energy_j)))
     if s.memory_clock_hz is not None:
-        found.append(("memory clock", f"{mhz(s.memory_clock_hz)} MHz"))
+        fields.append(("memory clock", f"{mhz(s.memory_clock_hz)} MHz"))
     if s.memory_temperature_c is not None:
-        found.append(("memory", celsius(s.memory_temperature_c)))
+        fields.append(("memory", celsius(s.memory_temperature_c)))
     if s.performance_state is not None:
-        found.append(("state", f"P{s.performance_state}"))
+        fields.append(("state", f"P{s.performance_state}"))
     if s.fan is not None:
-        found.append(("fan", percent(s.fan)))
-    return found
+        fields.append(("fan", percent(s.fan)))
+    return fields
 
 
 def block(card: Card, width: int, causes: Sequence[Cause], history: History, frame: Frame, *, selected: bool) -> list[Line]:

@@ -93,27 +93,27 @@ def charts_of_card(card: Card, metrics: Sequence[Metric], history: History, n: i
 
 def charts_of_metric(name: str, cards: Sequence[Card], history: History, n: int, chosen: int) -> list[Chart]:
     """The charts of one reading of every GPU."""
-    made = list[Chart]()
+    charts = list[Chart]()
     for card in cards:
         title = f"{card.number} {short_name(card.identity.name)}"
         chart = _chart(BY_NAME[name], title, card, history, n, f"card:{card.number}")
-        made.append(
+        charts.append(
             Chart(
                 *(getattr(chart, f) for f in ("title", "values", "low", "high", "now", "ramp", "action")),
                 chosen=card.number == chosen,
             )
         )
-    return made
+    return charts
 
 
 def _chart(metric: Metric, title: str, card: Card, history: History, n: int, action: str) -> Chart:
     values = history.series(card.number, metric.series, n)
     high = metric.high(card)
-    known = [v for v in values if v == v]
+    present = [v for v in values if v == v]
     if not high:
-        high = max(known, default=0.0) or 1.0
+        high = max(present, default=0.0) or 1.0
     now = values[-1] if len(values) and values[-1] == values[-1] else None
-    return Chart(title, values, metric.low, max(high, max(known, default=0.0)), metric.text(now), metric.ramp, action)
+    return Chart(title, values, metric.low, max(high, max(present, default=0.0)), metric.text(now), metric.ramp, action)
 
 
 def grid(charts: Sequence[Chart], width: int, height: int, *, zoom: int) -> list[Line]:

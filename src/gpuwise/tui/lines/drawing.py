@@ -45,16 +45,16 @@ class HostHistory:
     def add(self, frame: Frame) -> None:
         """Add the values of one frame."""
         h, nan = frame.host, float("nan")
-        known = h.memory_total_bytes is not None and h.memory_available_bytes is not None
+        has_memory = h.memory_total_bytes is not None and h.memory_available_bytes is not None
         self.cpu.append(nan if h.cpu_share is None else h.cpu_share)
-        self.memory.append(float(h.memory_total_bytes - h.memory_available_bytes) if known else nan)  # type: ignore[operator]
+        self.memory.append(float(h.memory_total_bytes - h.memory_available_bytes) if has_memory else nan)  # type: ignore[operator]
         self.at.append(frame.at_s)
 
     def copy(self) -> HostHistory:
         """A copy that does not change."""
-        made = HostHistory()
-        made.cpu, made.memory, made.at = self.cpu.copy(), self.memory.copy(), self.at.copy()
-        return made
+        copied = HostHistory()
+        copied.cpu, copied.memory, copied.at = self.cpu.copy(), self.memory.copy(), self.at.copy()
+        return copied
 
 
 def draw(shot: Snapshot, state: State, history: History, hosts: HostHistory, width: int, height: int) -> ScreenLines:
@@ -89,16 +89,16 @@ def _bar(shot: Snapshot, state: State) -> head.Bar:
 
 
 def _entries(shot: Snapshot, state: State) -> list[Entry]:
-    known = (state.live or shot.frame.demo) and hasattr(time, "CLOCK_BOOTTIME")
-    boot_s = time.clock_gettime(time.CLOCK_BOOTTIME) if known else None
-    found = entries_of(shot.frame, boot_s)
-    found += [
+    has_boot_time = (state.live or shot.frame.demo) and hasattr(time, "CLOCK_BOOTTIME")
+    boot_s = time.clock_gettime(time.CLOCK_BOOTTIME) if has_boot_time else None
+    entries = entries_of(shot.frame, boot_s)
+    entries += [
         Entry(h, age_s=None if h.started_s is None or boot_s is None else max(0.0, boot_s - h.started_s)) for h in shot.hosts
     ]
     order = state.order
     if not shot.frame.cards and order.column not in HOST_ONLY:
         order = replace(order, column="cpu", falling=True)
-    return arrange(found, order, shot.ancestors)
+    return arrange(entries, order, shot.ancestors)
 
 
 def _no_card_height(frame: Frame, width: int) -> int:
@@ -119,14 +119,14 @@ def _cards(shot: Snapshot, state: State, history: History, layout: Layout, width
     if not frame.cards:
         return _no_card(frame, width)[: layout.cards]
     columns = cards_view.columns_for(width, frame.cards, two_lines=layout.per_card == 2)
-    own: dict[int | None, list[tuple[Cause, int]]] = {}
+    causes_by_number: dict[int | None, list[tuple[Cause, int]]] = {}
     for place, cause in enumerate(shot.causes):
-        own.setdefault(cause.number, []).append((cause, layout.causes.get(place, 0)))
+        causes_by_number.setdefault(cause.number, []).append((cause, layout.causes.get(place, 0)))
     out = [cards_view.heading(columns)] if layout.heading else []
     mark = len(frame.cards) > 1
     here = 0
     for card in frame.cards:
-        of_card = own.get(card.number, [])
+        of_card = causes_by_number.get(card.number, [])
         causes, selected = [c for c, _ in of_card], mark and card.number == state.card
         here = len(out) if card.number == state.card else here
         if layout.per_card == cards_view.CARD_LINES:
@@ -137,7 +137,7 @@ def _cards(shot: Snapshot, state: State, history: History, layout: Layout, width
                 out.append(cards_view.second(card, width, selected=selected) if card.ok else BLANK)
         for cause, n in of_card:
             out += cards_view.cause_lines(cause, width, n) if n else []
-    for cause, n in own.get(None, []):
+    for cause, n in causes_by_number.get(None, []):
         out += cards_view.cause_lines(cause, width, n) if n else []
     if len(out) > layout.cards:
         state.first_card_line = _scrolled(state.first_card_line, here, layout.per_card, layout.cards, len(out))
@@ -197,7 +197,7 @@ def _chart(shot: Snapshot, state: State, history: History, hosts: HostHistory, l
         lines = why_lines(frame, shot.causes, shot.notices, width)
         state.first_why_line = max(0, min(state.first_why_line, len(lines) - height))
         return lines[state.first_why_line : state.first_why_line + height]
-    kept = width * 2 * state.zoom
+    points = width * 2 * state.zoom
     if not frame.cards:
         return _host_charts(frame, hosts, width, height, state)
     card = selected_card(frame, state)
@@ -205,28 +205,28 @@ def _chart(shot: Snapshot, state: State, history: History, hosts: HostHistory, l
         return [BLANK] * height
     metrics = charts.available_metrics(card)
     if state.all_cards:
-        made = charts.charts_of_metric(state.chart or "use", frame.cards, history, kept, state.card)
+        charts_shown = charts.charts_of_metric(state.chart or "use", frame.cards, history, points, state.card)
     else:
         shown = [charts.BY_NAME[state.chart]] if state.chart else metrics
         if state.view != "charts":
             shown = shown[: max(1, (width + 1) // (charts.NARROWEST + 1))]
-        made = charts.charts_of_card(card, shown, history, kept)
-    span_s = charts.span_of(history, width // max(1, _across(len(made), width)), state.zoom)
+        charts_shown = charts.charts_of_card(card, shown, history, points)
+    span_s = charts.span_of(history, width // max(1, _across(len(charts_shown), width)), state.zoom)
     top = _chart_heading(card, state, metrics, span_s, width)
-    return [top, *charts.grid(made, width, height - 1, zoom=state.zoom)]
+    return [top, *charts.grid(charts_shown, width, height - 1, zoom=state.zoom)]
 
 
 def _across(n: int, width: int) -> int:
     return max(1, min(n, (width + 1) // (charts.NARROWEST + 1)))
 
 
-def _chart_heading(card: Card, state: State, known: Sequence[charts.Metric], span_s: float | None, width: int) -> Line:
+def _chart_heading(card: Card, state: State, metrics: Sequence[charts.Metric], span_s: float | None, width: int) -> Line:
     runs: list[Run] = [
         run("all GPUs " if state.all_cards else f"GPU {card.number} ", "strong", "do:all_cards"),
     ]
     shown = state.chart or ("use" if state.all_cards else "")
     runs.append(run(" all ", "key" if not shown else "dim", "chart:"))
-    for metric in known:
+    for metric in metrics:
         runs.append(run(f" {metric.title} ", "key" if metric.name == shown else "dim", f"chart:{metric.name}"))
     after = [] if not span_s else [run(f"the last {format_duration(round(span_s))}", "dim", "do:zoom")]
     return spread(runs, after, width, back="heading")
@@ -239,7 +239,7 @@ def _host_charts(frame: Frame, hosts: HostHistory, width: int, height: int, stat
     if host.memory_total_bytes is not None and host.memory_available_bytes is not None:
         used = host.memory_total_bytes - host.memory_available_bytes
     of = "" if host.n_cores is None else f" of {host.n_cores} cores"
-    made = [
+    host_charts = [
         charts.Chart("processor", hosts.cpu.last(n), 0.0, 1.0, percent(host.cpu_share) + of, "up"),
         charts.Chart(
             "memory",
@@ -250,7 +250,7 @@ def _host_charts(frame: Frame, hosts: HostHistory, width: int, height: int, stat
             "memory",
         ),
     ]
-    return charts.grid(made, width, height, zoom=state.zoom)
+    return charts.grid(host_charts, width, height, zoom=state.zoom)
 
 
 def selected_card(frame: Frame, state: State) -> Card | None:

@@ -163,13 +163,13 @@ def foot(state: Bar, width: int) -> Line:
             run("▏", "key"),
             run("  enter keeps, esc clears; words of pid, user, container, command, or gpu:2", "faint"),
         )
-    said = state.message or "; ".join(state.notices)
+    notice = state.message or "; ".join(state.notices)
     after = list[Run]()
     if state.filter and not state.message:
         after += [run(f"filter: {state.filter} ", "warn", "do:filter"), run("✕ ", "dim", "do:clear_filter")]
-    if said:
+    if notice:
         room = max(20, width * 2 // 3) - sum(width_of(t) for t, _, _ in after)
-        after.append(run(cut(said, max(8, room)), "warn"))
+        after.append(run(cut(notice, max(8, room)), "warn"))
     room = width - sum(width_of(t) for t, _, _ in after) - 1
     before = list[Run]()
     for key, word, action in KEYS:

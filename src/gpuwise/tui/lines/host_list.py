@@ -27,23 +27,23 @@ class HostList:
         """The processes with most processor time lately, and those with most memory."""
         if self._read_s is None or now_s - self._read_s >= EVERY_S:
             self._chosen, self._read_s = self._choose(), now_s
-        found = self._reader.read(self._chosen, now_s)
-        return tuple(h for h in found.values() if "name" not in h.unknown)
+        by_pid = self._reader.read(self._chosen, now_s)
+        return tuple(h for h in by_pid.values() if "name" not in h.unknown)
 
     def above(self, frame: Frame, depth: int) -> Mapping[int, HostProcess]:
         """The ancestors of the GPU processes, by process number."""
-        known = {r.pid for c in frame.cards for r in c.processes or ()}
-        wanted = {r.host.parent_pid for c in frame.cards for r in c.processes or ()}
-        found: dict[int, HostProcess] = {}
+        gpu_pids = {r.pid for c in frame.cards for r in c.processes or ()}
+        parent_pids = {r.host.parent_pid for c in frame.cards for r in c.processes or ()}
+        parents: dict[int, HostProcess] = {}
         for _ in range(depth):
-            asked = {p for p in wanted if p is not None and p > 1 and p not in known and p not in found}
-            if not asked:
+            missing_pids = {p for p in parent_pids if p is not None and p > 1 and p not in gpu_pids and p not in parents}
+            if not missing_pids:
                 break
             # one reader for all of them: what it is not asked for it forgets
-            read = self._above_reader.read(asked | set(found), frame.at_s)
-            found.update({p: h for p, h in read.items() if "name" not in h.unknown})
-            wanted = {read[p].parent_pid for p in asked if p in found}
-        return found
+            by_pid = self._above_reader.read(missing_pids | set(parents), frame.at_s)
+            parents.update({p: h for p, h in by_pid.items() if "name" not in h.unknown})
+            parent_pids = {by_pid[p].parent_pid for p in missing_pids if p in parents}
+        return parents
 
     def _choose(self) -> list[int]:
         used, memory = self._all()
@@ -77,7 +77,7 @@ class HostList:
 
         used, memory = dict[int, int](), dict[int, int]()
         for p in psutil.process_iter(["cpu_times", "memory_info"]):
-            times, held = p.info["cpu_times"], p.info["memory_info"]
-            if times is not None and held is not None:
-                used[p.pid], memory[p.pid] = int((times.user + times.system) / SHORTEST_SPAN_S), held.rss
+            times, memory_info = p.info["cpu_times"], p.info["memory_info"]
+            if times is not None and memory_info is not None:
+                used[p.pid], memory[p.pid] = int((times.user + times.system) / SHORTEST_SPAN_S), memory_info.rss
         return used, memory

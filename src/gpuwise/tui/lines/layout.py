@@ -50,16 +50,16 @@ def lay_out(width: int, height: int, n_cards: int, causes: Sequence[Cause], n_pr
         cards = free - min(3, free // 3)
     rest = free - cards
     table = min(TABLE if n_processes else 2, rest)
-    given = dict.fromkeys(range(min(len(causes), max(0, rest - table))), 1)
-    rest -= len(given)
-    wanted = min(PROCESSES, n_processes + 2)
-    chart = CHART if rest >= CHART + wanted else 0
-    _give_more(given, causes, width, rest - chart - (wanted if chart else table))
-    cards += sum(given.values())
+    cause_lines = dict.fromkeys(range(min(len(causes), max(0, rest - table))), 1)
+    rest -= len(cause_lines)
+    process_lines = min(PROCESSES, n_processes + 2)
+    chart = CHART if rest >= CHART + process_lines else 0
+    _give_more(cause_lines, causes, width, rest - chart - (process_lines if chart else table))
+    cards += sum(cause_lines.values())
     rest = free - cards
     if chart:
-        chart = min(CHART_MAX, rest - max(wanted, min(n_processes + 1, rest // 2)))
-    return Layout(head, cards, chart, rest - chart, foot, per_card, heading, given)
+        chart = min(CHART_MAX, rest - max(process_lines, min(n_processes + 1, rest // 2)))
+    return Layout(head, cards, chart, rest - chart, foot, per_card, heading, cause_lines)
 
 
 def _style(free: int, n_cards: int, n_causes: int) -> tuple[int, bool]:
@@ -72,10 +72,10 @@ def _style(free: int, n_cards: int, n_causes: int) -> tuple[int, bool]:
     return 1, n_cards + 1 <= free
 
 
-def _give_more(given: dict[int, int], causes: Sequence[Cause], width: int, room: int) -> None:
+def _give_more(lines_given: dict[int, int], causes: Sequence[Cause], width: int, room: int) -> None:
     """A second and a third line for each cause that has something to say in it, worst first; notes stay at one."""
     for n in (2, 3):
-        for place in given:
+        for place in lines_given:
             if room > 0 and causes[place].severity is not Severity.NOTE and len(cause_lines(causes[place], width, n)) == n:
-                given[place] = n
+                lines_given[place] = n
                 room -= 1

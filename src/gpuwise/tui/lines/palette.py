@@ -75,23 +75,23 @@ class Palette:
         self._escapes: dict[tuple[str, str], str] = {}
         self._depth = COLOR_SYSTEMS.get(depth or "")
         self._native = theme.ansi or theme.primary.startswith("ansi")
-        made = {} if self._native else theme.to_color_system().generate()
-        self._colors = {name: _color(made.get(name), fallback) for name, fallback in _FALLBACK.items()}
+        colours = {} if self._native else theme.to_color_system().generate()
+        self._colors = {name: _color(colours.get(name), fallback) for name, fallback in _FALLBACK.items()}
 
     def style(self, role: str, back: str = "") -> Style:
         """The style of a role over the background of its line."""
-        found = self._styles.get((role, back))
-        if found is None:
-            found = self._styles[role, back] = self._native_style(role, back) if self._native else self._made(role, back)
-        return found
+        style = self._styles.get((role, back))
+        if style is None:
+            style = self._styles[role, back] = self._native_style(role, back) if self._native else self._made(role, back)
+        return style
 
     def escapes(self, role: str, back: str = "") -> str:
         """The escape sequence that sets the style of a role, independent of the current one."""
-        found = self._escapes.get((role, back))
-        if found is None:
+        escapes = self._escapes.get((role, back))
+        if escapes is None:
             escape = self.style(role, back).render(".", color_system=self._depth).partition(".")[0]
-            found = self._escapes[role, back] = "\x1b[0;" + escape.removeprefix("\x1b[") if escape else "\x1b[0m"
-        return found
+            escapes = self._escapes[role, back] = "\x1b[0;" + escape.removeprefix("\x1b[") if escape else "\x1b[0m"
+        return escapes
 
     def _made(self, role: str, back: str) -> Style:
         name, share = BACKS[back]

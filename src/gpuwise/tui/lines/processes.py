@@ -49,22 +49,22 @@ class Column:
     numeric: bool = True
 
 
-def _of_gpu(read: Callable[[GpuProcess], float | None]) -> Value:
-    return lambda e: None if e.gpu is None else read(e.gpu)
+def _of_gpu(reading: Callable[[GpuProcess], float | None]) -> Value:
+    return lambda e: None if e.gpu is None else reading(e.gpu)
 
 
 def _share(value: Value) -> Callable[[Entry], str]:
     def text(e: Entry) -> str:
-        found = value(e)
-        return UNKNOWN if found is None or isinstance(found, str) else percent(found)
+        share = value(e)
+        return UNKNOWN if share is None or isinstance(share, str) else percent(share)
 
     return text
 
 
 def _bytes(value: Value) -> Callable[[Entry], str]:
     def text(e: Entry) -> str:
-        found = value(e)
-        return UNKNOWN if isinstance(found, str) else short_bytes(found)
+        size = value(e)
+        return UNKNOWN if isinstance(size, str) else short_bytes(size)
 
     return text
 
@@ -138,8 +138,8 @@ def entries_of(frame: Frame, boot_now_s: float | None) -> list[Entry]:
 
 def arrange(entries: Sequence[Entry], order: Order, ancestors: Mapping[int, HostProcess] | None = None) -> list[Entry]:
     """Filtered and sorted; as a tree where that is asked, with ``ancestors`` (by process number) above the processes."""
-    kept = [e for e in entries if (order.card is None or e.number == order.card) and matches(e, order.filter)]
-    ordered = _sorted(kept, order)
+    shown = [e for e in entries if (order.card is None or e.number == order.card) and matches(e, order.filter)]
+    ordered = _sorted(shown, order)
     return _tree(ordered, ancestors or {}) if order.tree else ordered
 
 
@@ -159,9 +159,9 @@ def matches(e: Entry, words: str) -> bool:
 def _sorted(entries: Sequence[Entry], order: Order) -> list[Entry]:
     value = BY_NAME[order.column].value
     by_place = sorted(entries, key=lambda e: (NO_NUMBER if e.number is None else e.number, e.host.pid))
-    known, unknown = [e for e in by_place if value(e) is not None], [e for e in by_place if value(e) is None]
-    known.sort(key=lambda e: _comparable(value(e)), reverse=order.falling)
-    return known + unknown
+    measured, unknown = [e for e in by_place if value(e) is not None], [e for e in by_place if value(e) is None]
+    measured.sort(key=lambda e: _comparable(value(e)), reverse=order.falling)
+    return measured + unknown
 
 
 def _comparable(value: float | str | None) -> tuple[float, str]:
@@ -173,7 +173,7 @@ def _tree(entries: Sequence[Entry], ancestors: Mapping[int, HostProcess]) -> lis
     rows: dict[int, list[Entry]] = {}
     for e in entries:
         rows.setdefault(e.host.pid, []).append(e)
-    parents = {pid: found[0].host.parent_pid for pid, found in rows.items()}
+    parents = {pid: entries_of_pid[0].host.parent_pid for pid, entries_of_pid in rows.items()}
     waiting = list(rows)
     while waiting:
         above = parents.get(waiting.pop())
@@ -185,12 +185,12 @@ def _tree(entries: Sequence[Entry], ancestors: Mapping[int, HostProcess]) -> lis
     for pid in rows:
         above = parents.get(pid)
         children.setdefault(above if above in rows and above != pid else None, []).append(pid)
-    out, seen = list[Entry](), set[int]()
+    out, pids = list[Entry](), set[int]()
 
     def add(pid: int, before: str, last: bool, depth: int) -> None:
-        if pid in seen:
+        if pid in pids:
             return
-        seen.add(pid)
+        pids.add(pid)
         mark = "" if depth == 0 else before + ("└─ " if last else "├─ ")
         out.extend(replace(e, branch=mark) for e in rows[pid])
         inner = before if depth == 0 else before + ("   " if last else "│  ")

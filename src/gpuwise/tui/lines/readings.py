@@ -150,9 +150,9 @@ def _words(name: str, value: object) -> str:
 
 def reasons(bits: int) -> str:
     """Names of the bits of event reasons; bits without a name as numbers."""
-    known = [str(r.name).replace("_", " ").lower() for r in EventReason if bits & r]
+    names = [str(r.name).replace("_", " ").lower() for r in EventReason if bits & r]
     rest = bits & ~sum(int(r) for r in EventReason)
-    return ", ".join([*known, *([f"unknown bits {rest:#x}"] if rest else [])]) or "none: the clocks are not held"
+    return ", ".join([*names, *([f"unknown bits {rest:#x}"] if rest else [])]) or "none: the clocks are not held"
 
 
 def process_lines(rows: list[Entry], width: int) -> list[Line]:

@@ -66,15 +66,15 @@ def cut(text: str, width: int) -> str:
         return text if len(text) <= width else text[: width - 1] + "…"
     if width_of(text) <= width:
         return text
-    kept: list[str] = []
+    characters: list[str] = []
     used = 0
     for c in text:
         w = width_of(c)
         if used + w > width - 1:
             break
-        kept.append(c)
+        characters.append(c)
         used += w
-    return "".join(kept) + "…"
+    return "".join(characters) + "…"
 
 
 def left(text: str, width: int) -> str:
@@ -118,11 +118,11 @@ def line_width(of: Line) -> int:
 
 def spread(before: Sequence[Run], after: Sequence[Run], width: int, *, back: str = "", fill: str = " ") -> Line:
     """``before`` at the left and ``after`` at the right of ``width`` columns; what has no room is cut from ``before``."""
-    taken = line_width(Line(tuple(after)))
-    if taken > width:
+    used = line_width(Line(tuple(after)))
+    if used > width:
         return clip(Line(tuple(after), back), width)
-    head = clip(Line(tuple(before)), max(0, width - taken - 1))
-    gap = width - taken - line_width(head)
+    head = clip(Line(tuple(before)), max(0, width - used - 1))
+    gap = width - used - line_width(head)
     return Line((*head.runs, (fill * gap, "dim" if fill != " " else "", ""), *after), back)
 
 

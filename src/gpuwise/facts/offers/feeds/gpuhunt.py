@@ -85,7 +85,7 @@ def unreachable(error: Exception) -> UnpredictableError:
 
 def parse_items(items: Iterable[Any], provider: str, day: datetime.date) -> ParsedFeed:
     """Offers from gpuhunt's ``CatalogItem`` objects of one provider as of ``day``."""
-    known = provider_of(FEED, provider)
+    feed_provider = provider_of(FEED, provider)
     tally = Tally()
     on_demand: dict[tuple[str, str, str, int], tuple[Any, float]] = {}
     spots: dict[tuple[str, str, str, int], float] = {}
@@ -103,7 +103,7 @@ def parse_items(items: Iterable[Any], provider: str, day: datetime.date) -> Pars
     listed: list[Listing] = []
     for key, (item, price) in on_demand.items():
         try:
-            accelerator_id, count = _accelerator(item, known)
+            accelerator_id, count = _accelerator(item, feed_provider)
         except UnclearName as reason:
             tally.add(str(reason), f"{item.gpu_name} ({item.instance_name})")
             continue
@@ -111,16 +111,16 @@ def parse_items(items: Iterable[Any], provider: str, day: datetime.date) -> Pars
     alone = [key for key in spots if key not in on_demand]
     if alone:
         tally.add("spot price without an on-demand price", f"{alone[0][2]} ({alone[0][0]})", len(alone))
-    return offers_of(listed, known, SOURCE_KEY, day, tally, rows)
+    return offers_of(listed, feed_provider, SOURCE_KEY, day, tally, rows)
 
 
-def _accelerator(item: Any, known: FeedProvider) -> tuple[str, int]:
+def _accelerator(item: Any, feed_provider: FeedProvider) -> tuple[str, int]:
     """Accelerator id and count of an item. Raises UnclearName."""
     name, instance, count = str(item.gpu_name), str(item.instance_name), int(item.gpu_count)
     vendor = getattr(item.gpu_vendor, "value", item.gpu_vendor)
     if vendor == "google":
         return chips_of(name)
-    rule = instance_rule(known.provider, instance)
+    rule = instance_rule(feed_provider.provider, instance)
     if rule is not None:
         if not may_be(name, rule.accelerator_id):
             raise UnclearName("name and instance type that contradict each other")

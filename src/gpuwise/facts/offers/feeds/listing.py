@@ -36,45 +36,45 @@ class Listing:
 
 
 def offers_of(
-    listed: Iterable[Listing], known: FeedProvider, source_key: str, day: datetime.date, tally: Tally, rows: int
+    listed: Iterable[Listing], feed_provider: FeedProvider, source_key: str, day: datetime.date, tally: Tally, rows: int
 ) -> ParsedFeed:
     """The offers of one provider: the cheapest zone of each region, spot prices only where they can be
     believed, regions of one price in one row."""
     cheapest: dict[tuple[str, str, str, int], Listing] = {}
     for item in listed:
-        reason = _refusal(item, known)
+        reason = _refusal(item, feed_provider)
         if reason is not None:
             tally.add(reason, f"{item.instance} in {item.region}")
             continue
-        item = _with_honest_spot(item, known, tally)
+        item = _with_honest_spot(item, feed_provider, tally)
         key = (item.instance, item.region, item.accelerator_id, item.count)
         before = cheapest.get(key)
         cheapest[key] = item if before is None else _cheaper(before, item)
-    found = tuple(cheapest.values())
-    if _is_placeholder_list(found):
-        tally.add("the same price for every accelerator stands for no price", f"{found[0].instance}", len(found))
-        found = ()
-    spot_kind = "policy" if _is_policy(found) else known.spot_kind
-    return ParsedFeed(_join_regions(found, known, spot_kind, source_key, day), tally.skipped(), rows)
+    listings = tuple(cheapest.values())
+    if _is_placeholder_list(listings):
+        tally.add("the same price for every accelerator stands for no price", f"{listings[0].instance}", len(listings))
+        listings = ()
+    spot_kind = "policy" if _is_policy(listings) else feed_provider.spot_kind
+    return ParsedFeed(_join_regions(listings, feed_provider, spot_kind, source_key, day), tally.skipped(), rows)
 
 
-def _refusal(item: Listing, known: FeedProvider) -> str | None:
+def _refusal(item: Listing, feed_provider: FeedProvider) -> str | None:
     usd = item.on_demand_usd
     if not math.isfinite(usd) or usd <= 0:
         return "no on-demand price"
-    if known.placeholder_usd is not None and usd == known.placeholder_usd:
+    if feed_provider.placeholder_usd is not None and usd == feed_provider.placeholder_usd:
         return f"placeholder price of {usd:g}"
     if usd / item.count > MOST_USD_PER_HOUR:
         return f"more than {MOST_USD_PER_HOUR:g} $/h an accelerator"
     return None
 
 
-def _with_honest_spot(item: Listing, known: FeedProvider, tally: Tally) -> Listing:
+def _with_honest_spot(item: Listing, feed_provider: FeedProvider, tally: Tally) -> Listing:
     spot = item.spot_usd
     if spot is None:
         return item
     where = f"{item.instance} in {item.region}"
-    if not known.spot_kind:
+    if not feed_provider.spot_kind:
         tally.add("spot price left out: the provider sells none", where)
     elif not math.isfinite(spot) or spot <= 0:
         tally.add("spot price left out: zero stands for none", where)
@@ -92,15 +92,15 @@ def _cheaper(a: Listing, b: Listing) -> Listing:
     return replace(lower, spot_usd=min(spots) if spots else None)
 
 
-def _is_placeholder_list(found: tuple[Listing, ...]) -> bool:
+def _is_placeholder_list(listings: tuple[Listing, ...]) -> bool:
     """Whether several different accelerators all cost the same whole dollars (Mithril lists 1 $ for any)."""
-    each = {item.on_demand_usd / item.count for item in found}
-    return len(each) == 1 and each.pop().is_integer() and len({item.accelerator_id for item in found}) > 1
+    each = {item.on_demand_usd / item.count for item in listings}
+    return len(each) == 1 and each.pop().is_integer() and len({item.accelerator_id for item in listings}) > 1
 
 
-def _is_policy(found: tuple[Listing, ...]) -> bool:
+def _is_policy(listings: tuple[Listing, ...]) -> bool:
     shares: dict[tuple[str, int], float] = {}
-    for item in found:
+    for item in listings:
         if item.spot_usd is not None:
             shares[item.accelerator_id, item.count] = item.spot_usd / item.on_demand_usd
     products = {accelerator_id for accelerator_id, _ in shares}
@@ -109,19 +109,19 @@ def _is_policy(found: tuple[Listing, ...]) -> bool:
 
 
 def _join_regions(
-    found: Iterable[Listing], known: FeedProvider, spot_kind: str, source_key: str, day: datetime.date
+    listings: Iterable[Listing], feed_provider: FeedProvider, spot_kind: str, source_key: str, day: datetime.date
 ) -> tuple[Offer, ...]:
     """One offer for all regions of an instance type with the same prices."""
     regions: dict[tuple[str, str, int, float, float | None], set[str]] = {}
-    for item in found:
+    for item in listings:
         key = (item.instance, item.accelerator_id, item.count, item.on_demand_usd, item.spot_usd)
         regions.setdefault(key, set()).add(clean(item.region))
     offers: list[Offer] = []
     for (instance, accelerator_id, count, usd, spot), names in regions.items():
         offers.append(
             Offer(
-                provider=known.provider,
-                region="" if known.regions == "open" else ";".join(sorted(names - {""})),
+                provider=feed_provider.provider,
+                region="" if feed_provider.regions == "open" else ";".join(sorted(names - {""})),
                 instance=clean(instance),
                 accelerator_id=accelerator_id,
                 count=count,
@@ -129,7 +129,7 @@ def _join_regions(
                 spot_usd_per_hour=None if spot is None else spot / count,
                 reserved_usd_per_hour=None,
                 as_of=day,
-                kind=known.kind,
+                kind=feed_provider.kind,
                 source_key=source_key,
                 spot_kind="" if spot is None else spot_kind,
             )
@@ -145,10 +145,10 @@ def clean(text: str) -> str:
 
 def by_offer(offers: Iterable[Offer]) -> Mapping[tuple[str, str, str, int], Offer]:
     """Offers by what they are for; of several regions the cheapest."""
-    found: dict[tuple[str, str, str, int], Offer] = {}
+    by_key: dict[tuple[str, str, str, int], Offer] = {}
     for offer in offers:
         key = (offer.provider, offer.instance, offer.accelerator_id, offer.count)
-        before = found.get(key)
+        before = by_key.get(key)
         if before is None or offer.on_demand_usd_per_hour < before.on_demand_usd_per_hour:
-            found[key] = offer
-    return found
+            by_key[key] = offer
+    return by_key

@@ -83,8 +83,8 @@ class UnclearName(Exception):
 def provider_of(feed: str, name: str) -> FeedProvider:
     """What is known of a feed's provider; one that is not listed keeps its name and has no spot price."""
     table = _providers()
-    found = table.get((feed, name.lower())) or table.get(("*", name.lower()))
-    return found or FeedProvider(name.lower(), "list", "", "card", "listed", None)
+    feed_provider = table.get((feed, name.lower())) or table.get(("*", name.lower()))
+    return feed_provider or FeedProvider(name.lower(), "list", "", "card", "listed", None)
 
 
 def instance_rule(provider: str, instance: str) -> InstanceRule | None:
@@ -115,7 +115,7 @@ def resolve(name: str, *, memory_bytes: Iterable[float] = (), hints: Iterable[st
         raise UnclearName("forms that contradict each other")
     if stated:
         candidates = [a for a in candidates if _has_form(a, next(iter(stated)))]
-    hbm = {found[0] for text in (name, *hints) for found in _HBM.finditer(text.lower())}
+    hbm = {match[0] for text in (name, *hints) for match in _HBM.finditer(text.lower())}
     if hbm:
         candidates = [a for a in candidates if a.memory_type.lower() in hbm] or candidates
     if memory_gb is not None:
@@ -148,8 +148,8 @@ def _parts(name: str) -> tuple[str, frozenset[str], float | None]:
 
 
 def _forms(text: str) -> frozenset[str]:
-    found = (match[1] or match[2] for match in _FORM.finditer(text.lower().replace("_", " ")))
-    return frozenset("pcie" if form == "pci" else form for form in found)
+    forms = (match[1] or match[2] for match in _FORM.finditer(text.lower().replace("_", " ")))
+    return frozenset("pcie" if form == "pci" else form for form in forms)
 
 
 def _has_form(accelerator: Accelerator, form: str) -> bool:
@@ -171,19 +171,19 @@ def _has_memory(accelerator: Accelerator, readings: Iterable[float]) -> bool:
 def _products() -> Mapping[str, list[Accelerator]]:
     """Devices by product: every way the catalogue or ``feed_gpu_names.csv`` writes one, without form and
     memory."""
-    found: dict[str, list[Accelerator]] = {}
+    by_product: dict[str, list[Accelerator]] = {}
     for accelerator in accelerators().values():
         for spelling in (accelerator.id, accelerator.name, *accelerator.aliases):
-            listed = found.setdefault(_parts(spelling)[0], [])
+            listed = by_product.setdefault(_parts(spelling)[0], [])
             if accelerator not in listed:
                 listed.append(accelerator)
     for record in table("feed_gpu_names.csv", NAME_SCHEMA):
         for accelerator_id in record.names("accelerators"):
-            listed = found.setdefault(_parts(record.text("name"))[0], [])
+            listed = by_product.setdefault(_parts(record.text("name"))[0], [])
             if accelerators()[catalogue_id(record, accelerator_id)] not in listed:
                 listed.append(accelerators()[accelerator_id])
-    found.pop("", None)
-    return MappingProxyType(found)
+    by_product.pop("", None)
+    return MappingProxyType(by_product)
 
 
 @cache
@@ -205,7 +205,7 @@ def _providers() -> Mapping[tuple[str, str], FeedProvider]:
 
 @cache
 def _rules() -> Mapping[str, tuple[InstanceRule, ...]]:
-    found: dict[str, list[InstanceRule]] = {}
+    by_provider: dict[str, list[InstanceRule]] = {}
     for r in table("instance_accelerators.csv", INSTANCE_SCHEMA):
         rule = InstanceRule(
             r.text("provider"),
@@ -214,8 +214,8 @@ def _rules() -> Mapping[str, tuple[InstanceRule, ...]]:
             r.maybe_integer("count"),
             r.text("feed_name"),
         )
-        found.setdefault(rule.provider, []).append(rule)
-    return MappingProxyType({provider: tuple(rules) for provider, rules in found.items()})
+        by_provider.setdefault(rule.provider, []).append(rule)
+    return MappingProxyType({provider: tuple(rules) for provider, rules in by_provider.items()})
 
 
 def table(name: str, schema: Mapping[str, Field]) -> list[Record]:

@@ -58,18 +58,18 @@ class RefreshResult:
 def sources_of(words: Sequence[str]) -> tuple[tuple[str, str], ...]:
     """(feed, provider) pairs that ``skypilot``, ``skypilot:aws`` or nothing (all feeds) mean; a provider is
     empty when all of a feed are meant. Raises UnknownNameError."""
-    known = [name for name, _ in FEEDS]
-    found: list[tuple[str, str]] = []
-    for word in words or known:
+    feed_names = [name for name, _ in FEEDS]
+    pairs: list[tuple[str, str]] = []
+    for word in words or feed_names:
         feed, _, provider = word.lower().partition(":")
-        if feed not in known:
-            raise UnknownNameError("price feed", word, known, hint="feeds are " + ", ".join(known))
+        if feed not in feed_names:
+            raise UnknownNameError("price feed", word, feed_names, hint="feeds are " + ", ".join(feed_names))
         if feed == skypilot.FEED and provider and provider not in skypilot.CLOUDS:
             raise UnknownNameError("cloud of skypilot", provider, skypilot.CLOUDS)
         if feed == gpuhunt.FEED and provider and provider not in gpuhunt.provider_names():
             raise UnknownNameError("provider of gpuhunt", provider, gpuhunt.provider_names())
-        found.append((feed, provider))
-    return tuple(dict.fromkeys(found))
+        pairs.append((feed, provider))
+    return tuple(dict.fromkeys(pairs))
 
 
 def refresh(
@@ -94,7 +94,7 @@ def refresh(
                 if isinstance(done.error, UnpredictableError) and done.error.reason == OUT_OF_REACH:
                     break
         else:
-            yield from _gpuhunt(provider, today, load_catalog, save, asked=bool(words))
+            yield from _gpuhunt(provider, today, load_catalog, save, by_name=bool(words))
 
 
 def _skypilot(cloud: str, today: datetime.date, base_url: str, seconds: float) -> ParsedFeed:
@@ -102,13 +102,13 @@ def _skypilot(cloud: str, today: datetime.date, base_url: str, seconds: float) -
 
 
 def _gpuhunt(
-    provider: str, today: datetime.date, load: Callable[[], gpuhunt.Catalog], save: bool, *, asked: bool
+    provider: str, today: datetime.date, load: Callable[[], gpuhunt.Catalog], save: bool, *, by_name: bool
 ) -> Iterator[RefreshResult]:
     try:
         names = [provider] if provider else list(gpuhunt.provider_names())
         catalog = load()
     except MissingExtraError as error:
-        if asked:
+        if by_name:
             raise
         yield RefreshResult(gpuhunt.FEED, error=error)
         return
@@ -123,16 +123,16 @@ def _gpuhunt(
 def _one(source: str, fetch: Callable[[], ParsedFeed], today: datetime.date, save: bool) -> RefreshResult:
     try:
         parsed = fetch()
-        kept, refused, marked = check_offers(parsed.offers, today)
+        accepted, refused, marked = check_offers(parsed.offers, today)
         skipped = merge_skipped([parsed.skipped, refused])
-        if not kept:
+        if not accepted:
             return RefreshResult(source, skipped=skipped)
         before = _last(source)
-        path = save_offers(kept, source, today) if save else None
+        path = save_offers(accepted, source, today) if save else None
     except GpuwiseError as error:
         return RefreshResult(source, error=error)
-    added, changed, gone = difference(before, kept)
-    return RefreshResult(source, kept, added, changed, gone, skipped, marked, path)
+    added, changed, gone = difference(before, accepted)
+    return RefreshResult(source, accepted, added, changed, gone, skipped, marked, path)
 
 
 def check_offers(
@@ -144,7 +144,7 @@ def check_offers(
         return (), (), ()
     provider = offers[0].provider
     others = tuple(o for o in shipped_offers() if o.provider != provider)
-    kept, findings = clean_offers((*others, *offers), today=today)
+    cleaned, findings = clean_offers((*others, *offers), today=today)
     tally = Tally()
     marked: list[str] = []
     for finding in findings:
@@ -156,7 +156,7 @@ def check_offers(
             tally.add(f"refused by rule {finding.rule}{what}", where)
         else:
             marked.append(finding.message)
-    return tuple(o for o in kept if o.provider == provider), tally.skipped(), tuple(dict.fromkeys(marked))
+    return tuple(o for o in cleaned if o.provider == provider), tally.skipped(), tuple(dict.fromkeys(marked))
 
 
 def difference(before: Sequence[Offer], now: Sequence[Offer]) -> tuple[tuple[Offer, ...], tuple[Change, ...], tuple[Offer, ...]]:

@@ -91,7 +91,7 @@ def urls(cloud: str, base: str = BASE_URL) -> tuple[str, ...]:
 def parse_skypilot(text: str, cloud: str, day: datetime.date) -> ParsedFeed:
     """The offers in a cloud's file as of ``day``. Raises FieldError when the text is no such file or is cut
     off; a row that cannot be read or meant is skipped and counted."""
-    known = provider_of(FEED, cloud)
+    feed_provider = provider_of(FEED, cloud)
     tally = Tally()
     rows = list(_rows(text, f"{cloud}/vms.csv", tally))
     priced = [row for row in rows if row.name and row.count not in ("", "0", "0.0")]
@@ -99,10 +99,10 @@ def parse_skypilot(text: str, cloud: str, day: datetime.date) -> ParsedFeed:
     hosts = _hosts(rows)
     for row in priced:
         try:
-            listed += _machines_of(row, known, hosts) if cloud == "gcp" else [_listing(row, known)]
+            listed += _machines_of(row, feed_provider, hosts) if cloud == "gcp" else [_listing(row, feed_provider)]
         except UnclearName as reason:
             tally.add(str(reason), f"{row.name} ({row.instance})" if row.instance else row.name)
-    return offers_of(_smallest_slices(listed), known, SOURCE_KEY, day, tally, len(priced))
+    return offers_of(_smallest_slices(listed), feed_provider, SOURCE_KEY, day, tally, len(priced))
 
 
 def _rows(text: str, file: str, tally: Tally) -> Iterator[_Row]:
@@ -148,33 +148,33 @@ def _rows(text: str, file: str, tally: Tally) -> Iterator[_Row]:
         raise FieldError(f"is not CSV: {error}", file=file, hint="try again") from error
 
 
-def _listing(row: _Row, known: FeedProvider) -> Listing:
+def _listing(row: _Row, feed_provider: FeedProvider) -> Listing:
     """A line with its instance, accelerator and price. Raises UnclearName."""
-    accelerator_id, count = _accelerator(row, known)
+    accelerator_id, count = _accelerator(row, feed_provider)
     return Listing(row.instance, row.region, accelerator_id, count, _usd(row.price), _maybe_usd(row.spot))
 
 
-def _accelerator(row: _Row, known: FeedProvider) -> tuple[str, int]:
+def _accelerator(row: _Row, feed_provider: FeedProvider) -> tuple[str, int]:
     count = _count(row.count)
-    rule = instance_rule(known.provider, row.instance)
+    rule = instance_rule(feed_provider.provider, row.instance)
     if rule is not None:
         if not may_be(row.name, rule.accelerator_id):
             raise UnclearName("name and instance type that contradict each other")
         return rule.accelerator_id, rule.count or count
     stated = _NAME.search(row.info)
     hints = [row.instance, *([stated[1]] if stated else [])]
-    vast = _VAST.fullmatch(row.instance) if known.provider == "vast" else None
+    vast = _VAST.fullmatch(row.instance) if feed_provider.provider == "vast" else None
     name = vast[1] if vast else row.name  # Vast's name column drops "SUPER" and "Ti"
-    return resolve(name, memory_bytes=_memory(row.info, count, known.memory), hints=hints).id, count
+    return resolve(name, memory_bytes=_memory(row.info, count, feed_provider.memory), hints=hints).id, count
 
 
 def _memory(info: str, count: int, meaning: str) -> tuple[float, ...]:
     """The memory of one card in bytes, as the feed's column has to be read; empty when it says nothing."""
-    found = _SIZE.search(info)
-    if found is None or meaning == "none":
+    match = _SIZE.search(info)
+    if match is None or meaning == "none":
         return ()
     try:
-        size = float(found[1])
+        size = float(match[1])
     except ValueError:
         return ()
     if meaning == "total":
@@ -187,24 +187,24 @@ def _hosts(rows: list[_Row]) -> Mapping[tuple[str, str], _Row]:
     return {(row.instance, row.zone): row for row in rows if row.instance and not row.name}
 
 
-def _machines_of(row: _Row, known: FeedProvider, hosts: Mapping[tuple[str, str], _Row]) -> list[Listing]:
+def _machines_of(row: _Row, feed_provider: FeedProvider, hosts: Mapping[tuple[str, str], _Row]) -> list[Listing]:
     """A line of GCP with accelerators: a TPU slice as it is, GPUs with the machine they come in. Raises
     UnclearName."""
     if row.name.startswith("tpu-"):
         accelerator_id, chips = chips_of(row.name)
         return [Listing(row.name, row.region, accelerator_id, chips, _usd(row.price), _maybe_usd(row.spot))]
     if row.instance:
-        return [_listing(row, known)]
+        return [_listing(row, feed_provider)]
     count = _count(row.count)
     for rule in rules_of("gcp"):
         host = hosts.get((rule.instance, row.zone))
         if rule.feed_name != row.name or rule.count != count or host is None:
             continue
         prices = (_usd(row.price), _usd(host.price))
-        if known.placeholder_usd in prices:
-            raise UnclearName(f"placeholder price of {known.placeholder_usd:g}")
+        if feed_provider.placeholder_usd in prices:
+            raise UnclearName(f"placeholder price of {feed_provider.placeholder_usd:g}")
         spots = (_maybe_usd(row.spot), _maybe_usd(host.spot))
-        spot = None if None in spots or known.placeholder_usd in spots else sum(s for s in spots if s)
+        spot = None if None in spots or feed_provider.placeholder_usd in spots else sum(s for s in spots if s)
         return [Listing(rule.instance, row.region, rule.accelerator_id, count, sum(prices), spot)]
     raise UnclearName("price of accelerators without their machine")
 

@@ -89,15 +89,15 @@ def check_attention(torch: Any, dtype: str, q: Any, k: Any, v: Any, out: Any, *,
             keys, values = (t[b, head // group].cpu().to(torch.float64) for t in (k, v))
             for row in picked_queries:
                 # one new token sees the whole cache; in a prompt of as many keys as queries a token sees those before it
-                seen = row + 1 if causal else keys.shape[0]
+                n_keys = row + 1 if causal else keys.shape[0]
                 query = q[b, head, row].cpu().to(torch.float64)
-                scores = keys[:seen] @ query / math.sqrt(width)
-                largest = float((keys[:seen].abs() @ query.abs()).max()) / math.sqrt(width)
+                scores = keys[:n_keys] @ query / math.sqrt(width)
+                largest = float((keys[:n_keys].abs() @ query.abs()).max()) / math.sqrt(width)
                 p = torch.softmax(scores, 0)
-                true, weighted = p @ values[:seen], p @ values[:seen].abs()
+                true, weighted = p @ values[:n_keys], p @ values[:n_keys].abs()
                 got = out[b, head, row].cpu().to(torch.float64)
-                relative = attention_bound(dtype, width, seen, largest, 1.0, 0.0)
-                output = attention_bound(dtype, width, seen, 0.0, 0.0, 1.0)
+                relative = attention_bound(dtype, width, n_keys, largest, 1.0, 0.0)
+                output = attention_bound(dtype, width, n_keys, 0.0, 0.0, 1.0)
                 bound = relative * weighted + output * true.abs()
                 worst = max(worst, float(((got - true).abs() / bound).max()))
                 compared += width

@@ -14,20 +14,20 @@ CHECKED = 2**22
 """Elements compared at a time: the whole in fp64 would not fit a card that the collective fits."""
 
 
-def main(asked: dict[str, Any]) -> dict[str, Any]:
+def main(request: dict[str, Any]) -> dict[str, Any]:
     """Seconds of every all-reduce on this rank, and the largest error of its result over the bound."""
     import torch
     import torch.distributed as distributed
 
-    backend, rank, ranks = asked["backend"], int(asked["rank"]), int(asked["ranks"])
+    backend, rank, ranks = request["backend"], int(request["rank"]), int(request["ranks"])
     device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
     if backend == "nccl":
         torch.cuda.set_device(device)
     distributed.init_process_group(
-        backend, init_method=f"file://{asked['meeting']}", rank=rank, world_size=ranks, timeout=datetime.timedelta(seconds=100)
+        backend, init_method=f"file://{request['meeting']}", rank=rank, world_size=ranks, timeout=datetime.timedelta(seconds=100)
     )
-    kind = torch.bfloat16 if asked["dtype"] == "bf16" else torch.float32
-    count = max(1, int(asked["bytes"]) // kind.itemsize)
+    kind = torch.bfloat16 if request["dtype"] == "bf16" else torch.float32
+    count = max(1, int(request["bytes"]) // kind.itemsize)
 
     # numbers up to 256 whose sum over 8 ranks is exact in fp32 and within a rounding in bf16
     pattern = torch.arange(251, device=device)
@@ -43,7 +43,7 @@ def main(asked: dict[str, Any]) -> dict[str, Any]:
     unit = 2.0**-8 if kind is torch.bfloat16 else 2.0**-24
     error = _largest_error(x, pattern.double() * ranks + ranks * (ranks - 1) / 2, ranks * unit)
     seconds: list[float] = []
-    for i in range(WARM + int(asked["samples"])):
+    for i in range(WARM + int(request["samples"])):
         distributed.barrier()
         wait()
         start = time.perf_counter()

@@ -48,14 +48,14 @@ def make_collective(case: BenchCase, subject: Subject) -> PreparedCase:
         raise NotHereError("measured once, over all GPUs")
     size = int(case.parameters["bytes"])
     seconds, error = run_ranks(backend, ranks, size, case.dtype)
-    left = iter(seconds)
+    remaining = iter(seconds)
     amount = 2.0 * (ranks - 1) / ranks * size
 
     def check() -> Check:
         return Check(error <= 1.0, error, f"every element on every one of {ranks} ranks")
 
     return PreparedCase(
-        lambda: next(left), amount, check, conditions={"timed by": "host clock", "ranks": ranks, "samples": len(seconds)}
+        lambda: next(remaining), amount, check, conditions={"timed by": "host clock", "ranks": ranks, "samples": len(seconds)}
     )
 
 
@@ -64,12 +64,12 @@ def run_ranks(backend: str, ranks: int, size: int, dtype: str, *, limit_s: float
     fails or hangs."""
     with tempfile.TemporaryDirectory(prefix="gpuwise-bench-") as folder:
         meeting = Path(folder) / "store"
-        asked = {"backend": backend, "ranks": ranks, "bytes": size, "dtype": dtype, "meeting": str(meeting), "samples": SAMPLES}
+        request = {"backend": backend, "ranks": ranks, "bytes": size, "dtype": dtype, "meeting": str(meeting), "samples": SAMPLES}
         environment = os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
         command = [sys.executable, "-m", "gpuwise.machine.bench.families.collective_rank"]
         started = [
             subprocess.Popen(
-                [*command, json.dumps(asked | {"rank": rank})],
+                [*command, json.dumps(request | {"rank": rank})],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,

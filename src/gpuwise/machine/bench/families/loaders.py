@@ -61,18 +61,18 @@ def make_loader(case: BenchCase, subject: Subject) -> PreparedCase:
     began = time.perf_counter()
     next(batches)
     count = 1 if time.perf_counter() - began > SLOW_BATCH_S else SAMPLE_BATCHES
-    seen: list[tuple[Any, Any]] = []
+    newest: list[tuple[Any, Any]] = []
 
     def sample() -> float:
         start = time.perf_counter()
         for _ in range(count):
             last = next(batches)
         seconds = (time.perf_counter() - start) / (count * BATCH)
-        seen[:] = [last]
+        newest[:] = [last]
         return seconds
 
     def check() -> Check:
-        images, numbers = seen[0]
+        images, numbers = newest[0]
         same = all(bool(torch.equal(images[i], data[int(numbers[i])][0])) for i in range(len(numbers)))
         return Check(same, 0.0 if same else float("inf"), f"{len(numbers)} images")
 

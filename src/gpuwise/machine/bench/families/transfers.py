@@ -41,9 +41,15 @@ def make_peer(case: BenchCase, subject: Subject) -> PreparedCase:
     size = int(case.parameters["bytes"])
     source = torch.arange(max(1, size // 4), dtype=torch.int32, device=subject.torch_name)
     target = torch.full_like(source, -1, device=f"cuda:{other}")
-    work = _between(torch, source, target, size, (subject.index, other), asynchronous=True)
+    prepared = _between(torch, source, target, size, (subject.index, other), asynchronous=True)
     direct = bool(torch.cuda.can_device_access_peer(subject.index, other))
-    return PreparedCase(work.sample, work.amount, work.check, work.close, {**work.conditions, "to": other, "peer access": direct})
+    return PreparedCase(
+        prepared.sample,
+        prepared.amount,
+        prepared.check,
+        prepared.close,
+        {**prepared.conditions, "to": other, "peer access": direct},
+    )
 
 
 def _between(torch: Any, source: Any, target: Any, size: int, devices: tuple[int, ...], *, asynchronous: bool) -> PreparedCase:

@@ -84,13 +84,15 @@ def local_cases() -> tuple[LocalCase, ...]:
 
 def choose(names: str | None, cases: tuple[LocalCase, ...] | None = None) -> tuple[LocalCase, ...]:
     """Cases whose key contains one of ``names`` (commas between them); all without names. Raises InputError."""
-    known = local_cases() if cases is None else cases
+    available = local_cases() if cases is None else cases
     if names is None:
-        return known
-    wanted = [n.strip() for n in names.split(",") if n.strip()]
-    chosen = tuple(c for c in known if any(w in c.key for w in wanted))
+        return available
+    chosen_names = [n.strip() for n in names.split(",") if n.strip()]
+    chosen = tuple(c for c in available if any(w in c.key for w in chosen_names))
     if not chosen:
-        raise InputError(f"no local case has {names!r} in its name", hint="one of " + ", ".join(sorted({c.model for c in known})))
+        raise InputError(
+            f"no local case has {names!r} in its name", hint="one of " + ", ".join(sorted({c.model for c in available}))
+        )
     return chosen
 
 

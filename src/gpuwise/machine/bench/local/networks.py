@@ -61,12 +61,12 @@ class _UNet(nn.Module):
         self.out = nn.Conv2d(widths[0], 3, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        kept = []
+        skips = []
         for i, block in enumerate(self.down):
             x = block(nn.functional.max_pool2d(x, 2) if i else x)
-            kept.append(x)
+            skips.append(x)
         for i in reversed(range(len(self.up))):
-            x = self.join[i](torch.cat([self.up[i](x), kept[i]], 1))
+            x = self.join[i](torch.cat([self.up[i](x), skips[i]], 1))
         return self.out(x)
 
 

@@ -18,17 +18,17 @@ def predict(case: LocalCase, machine: dict[str, Any]) -> dict[str, Any]:
     from gpuwise.workload.capture.api import capture
 
     if machine["device"] == "cpu":
-        taken = capture(lambda: make_step(case, "cpu"), device="cpu", n_steps=3, name=case.key)
-        return {"first_allocated_bytes": taken.peak_bytes(0), "allocated_bytes": taken.peak_bytes(-1)}
+        captured = capture(lambda: make_step(case, "cpu"), device="cpu", n_steps=3, name=case.key)
+        return {"first_allocated_bytes": captured.peak_bytes(0), "allocated_bytes": captured.peak_bytes(-1)}
     from gpuwise.facts.hardware.naming import find_accelerator
     from gpuwise.predict.memory.capture import captured_memory
     from gpuwise.predict.step.capture_time import captured_time
 
     accelerator = find_accelerator(machine["gpu"])
     major, minor = machine["capability"]
-    taken = capture(lambda: make_step(case), capability=(major, minor), n_steps=3, name=case.key)
-    memory = captured_memory(taken, accelerator)
-    timed = captured_time(taken, accelerator)
+    captured = capture(lambda: make_step(case), capability=(major, minor), n_steps=3, name=case.key)
+    memory = captured_memory(captured, accelerator)
+    timed = captured_time(captured, accelerator)
     return {
         "allocated_bytes": memory.allocated.expected,
         "reserved_bytes": memory.reserved.expected,

@@ -101,12 +101,12 @@ def run(
         raise InputError(f"minutes must be positive, got {minutes}", hint="leave it out to run every case")
     done = {r.case: r for r in read_record(record, machine) if r.whole}
     end = None if minutes is None else time.monotonic() + 60 * minutes
-    left = [c for c in cases if c.key not in done]
+    remaining = [c for c in cases if c.key not in done]
     _drop_torn_line(record)
     with record.open("a", encoding="utf-8") as out:
         if not record.stat().st_size:
             _append(out, {"machine": _as_dict(machine), "started": _now()})
-        for case, predicted in _predictions(left, machine):
+        for case, predicted in _predictions(remaining, machine):
             if end is not None and time.monotonic() > end:
                 progress(f"time is up: {len(cases) - len(done)} cases left")
                 break

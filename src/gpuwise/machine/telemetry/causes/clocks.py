@@ -178,15 +178,15 @@ def power_cap(card: Card, frame: Frame) -> Iterator[Cause]:
 
 
 def unknown_bits(card: Card, frame: Frame) -> Iterator[Cause]:
-    known = 0
+    named_bits = 0
     for reason in EventReason:
-        known |= int(reason)
-    left = (card.sample.event_reasons or 0) & ~known
-    if left:
+        named_bits |= int(reason)
+    unnamed_bits = (card.sample.event_reasons or 0) & ~named_bits
+    if unnamed_bits:
         yield Cause(
             "unknown-reason",
             card.number,
-            f"GPU {card.number} is held back for a reason this version does not know: {left:#x}.",
+            f"GPU {card.number} is held back for a reason this version does not know: {unnamed_bits:#x}.",
             (f"event reasons {card.sample.event_reasons:#x}",),
             clock_cost(card),
             Severity.NOTE,

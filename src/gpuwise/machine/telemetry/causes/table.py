@@ -39,8 +39,8 @@ ORDER = {severity: n for n, severity in enumerate(Severity)}
 
 def find_causes(frame: Frame) -> tuple[Cause, ...]:
     """Every cause in a frame: worst first, then by card."""
-    found = [cause for card in frame.cards for cause in card_causes(card, frame)] + list(causes_waiting.host_memory(frame.host))
-    return tuple(sorted(found, key=lambda c: (ORDER[c.severity], -1 if c.number is None else c.number)))
+    causes = [cause for card in frame.cards for cause in card_causes(card, frame)] + list(causes_waiting.host_memory(frame.host))
+    return tuple(sorted(causes, key=lambda c: (ORDER[c.severity], -1 if c.number is None else c.number)))
 
 
 def card_causes(card: Card, frame: Frame) -> Iterator[Cause]:

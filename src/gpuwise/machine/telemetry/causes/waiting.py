@@ -24,16 +24,16 @@ def waiting(card: Card, frame: Frame) -> Iterator[Cause]:
     rows = [r for r in card.processes or () if r.gpu.kind != "graphics"]
     if share is None or share >= BUSY or not rows:
         return
-    found = next((c for row in rows if (c := _reason(card, row, frame.host)) is not None), None)
-    if found is not None:
-        yield found
+    cause = next((c for row in rows if (c := _reason(card, row, frame.host)) is not None), None)
+    if cause is not None:
+        yield cause
     elif share < NOTHING_RUNS:
-        held = sum(r.gpu.memory_bytes or 0 for r in rows)
+        memory_bytes = sum(r.gpu.memory_bytes or 0 for r in rows)
         yield Cause(
             "unused",
             card.number,
             f"GPU {card.number} does nothing, though {_people(rows)} it.",
-            (_idle(card), *((f"{format_bytes(held)} held",) if held else ())),
+            (_idle(card), *((f"{format_bytes(memory_bytes)} held",) if memory_bytes else ())),
             None,
             Severity.NOTE,
             "the processes wait: for input, a network, another rank or a person",
@@ -135,12 +135,12 @@ def memory(card: Card, frame: Frame) -> Iterator[Cause]:
 
 def host_memory(host: Host) -> Iterator[Cause]:
     """The machine's memory is nearly full."""
-    total, left = host.memory_total_bytes, host.memory_available_bytes
-    if total and left is not None and left < LITTLE_LEFT * total:
+    total, available_bytes = host.memory_total_bytes, host.memory_available_bytes
+    if total and available_bytes is not None and available_bytes < LITTLE_LEFT * total:
         yield Cause(
             "host-memory-full",
             None,
-            f"The machine has {format_bytes(left)} of memory left.",
+            f"The machine has {format_bytes(available_bytes)} of memory left.",
             (f"of {format_bytes(total)}",),
             None,
             Severity.SLOWS,

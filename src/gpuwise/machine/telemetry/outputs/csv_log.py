@@ -71,12 +71,12 @@ def reason_names(bits: int | None) -> str | None:
     """``SW_POWER_CAP;0x1000``: names of the bits, and in hexadecimal those that have none."""
     if bits is None:
         return None
-    names, left = list[str](), bits
+    names, unnamed_bits = list[str](), bits
     for reason in EventReason:
         if bits & reason:
             names.append(str(reason.name))
-            left &= ~int(reason)
-    return ";".join([*names, *([f"{left:#x}"] if left else [])])
+            unnamed_bits &= ~int(reason)
+    return ";".join([*names, *([f"{unnamed_bits:#x}"] if unnamed_bits else [])])
 
 
 def header() -> bytes:
@@ -86,7 +86,7 @@ def header() -> bytes:
 
 def lines(frame: Frame, causes: tuple[Cause, ...]) -> bytes:
     """One line for each card of a frame."""
-    return b"".join(_line([read(frame, card, causes) for read in COLUMNS.values()]) for card in frame.cards)
+    return b"".join(_line([reader(frame, card, causes) for reader in COLUMNS.values()]) for card in frame.cards)
 
 
 def _line(values: list[object]) -> bytes:

@@ -70,9 +70,9 @@ def metrics() -> tuple[Metric, ...]:
 
 def read(card: Card, reading: str) -> float | None:
     """The value at a dotted path of a card; None where unknown."""
-    made = _MADE.get(reading)
-    if made is not None:
-        return made(card)
+    derived = _MADE.get(reading)
+    if derived is not None:
+        return derived(card)
     value: object = card
     for part in reading.split("."):
         value = getattr(value, part)
@@ -103,25 +103,25 @@ def exposition(frame: Frame, causes: tuple[Cause, ...], age_s: float = 0.0) -> s
 def _own_metrics(
     frame: Frame, causes: tuple[Cause, ...], age_s: float, labels: Mapping[int, dict[str, str]]
 ) -> dict[str, list[tuple[dict[str, str], float]]]:
-    made: dict[str, list[tuple[dict[str, str], float]]] = {name: [] for name in OWN}
+    by_metric: dict[str, list[tuple[dict[str, str], float]]] = {name: [] for name in OWN}
     for card in frame.cards:
-        own = labels[card.number]
+        card_labels = labels[card.number]
         held_back_s = card.health.held_back_s if card.health is not None else dict[str, float]()
         for reason, held_s in held_back_s.items():
-            made["gpuwise_gpu_clocks_held_seconds_total"].append((own | {"reason": reason.lower()}, held_s))
+            by_metric["gpuwise_gpu_clocks_held_seconds_total"].append((card_labels | {"reason": reason.lower()}, held_s))
         for row in card.processes or ():
             if row.gpu.memory_bytes is not None:
                 about = {"pid": str(row.pid), "process": row.host.name or "", "user": row.host.user or ""}
-                made["gpuwise_gpu_process_memory_bytes"].append((own | about, row.gpu.memory_bytes))
+                by_metric["gpuwise_gpu_process_memory_bytes"].append((card_labels | about, row.gpu.memory_bytes))
     for cause in causes:
         if cause.number is not None:
             about = {"cause": cause.id, "severity": cause.severity.value}
-            made["gpuwise_gpu_cause"].append((labels[cause.number] | about, 1.0))
+            by_metric["gpuwise_gpu_cause"].append((labels[cause.number] | about, 1.0))
     last = {number: xid.code for number, xid in frame.xids if number is not None}
-    made["DCGM_FI_DEV_XID_ERRORS"] = [(labels[n], float(last.get(n, 0))) for n in labels if frame.cards[n].ok or n in last]
-    made["gpuwise_cards"] = [({"Hostname": frame.host.name or ""}, float(len(frame.cards)))]
-    made["gpuwise_frame_age_seconds"] = [({"Hostname": frame.host.name or ""}, age_s)]
-    return made
+    by_metric["DCGM_FI_DEV_XID_ERRORS"] = [(labels[n], float(last.get(n, 0))) for n in labels if frame.cards[n].ok or n in last]
+    by_metric["gpuwise_cards"] = [({"Hostname": frame.host.name or ""}, float(len(frame.cards)))]
+    by_metric["gpuwise_frame_age_seconds"] = [({"Hostname": frame.host.name or ""}, age_s)]
+    return by_metric
 
 
 def _card_labels(card: Card, frame: Frame) -> dict[str, str]:

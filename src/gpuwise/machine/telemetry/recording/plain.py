@@ -81,8 +81,8 @@ def _reader(hint: Any) -> Read:
         return lambda v: v
     if origin in (Union, types.UnionType):
         (one,) = [a for a in inner if a is not type(None)]
-        read = _reader(one)
-        return lambda v: None if v is None else read(v)
+        reader = _reader(one)
+        return lambda v: None if v is None else reader(v)
     if origin is tuple:
         return _tuple(inner)
     if origin is not None and issubclass(origin, Mapping):
@@ -104,15 +104,15 @@ def _tuple(inner: tuple[Any, ...]) -> Read:
         item = _reader(inner[0])
         return lambda v: tuple(item(x) for x in _expect(v, (list, tuple)))
     items = [_reader(i) for i in inner]
-    return lambda v: tuple(read(x) for read, x in zip(items, _expect(v, (list, tuple)), strict=False))
+    return lambda v: tuple(reader(x) for reader, x in zip(items, _expect(v, (list, tuple)), strict=False))
 
 
 def _record(kind: type) -> Read:
     def read(plain: Any) -> Any:
         values = _expect(plain, Mapping)
-        known = {n: _reader(t)(values[n]) for n, t in field_types(kind).items() if n in values}
+        values_by_field = {n: _reader(t)(values[n]) for n, t in field_types(kind).items() if n in values}
         try:
-            return kind(**known)
+            return kind(**values_by_field)
         except TypeError as error:
             raise DataError(f"a {kind.__name__} lacks a field: {error}") from error
 

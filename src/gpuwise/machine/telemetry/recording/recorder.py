@@ -185,11 +185,13 @@ class Recorder:
         rows.append(
             _insert("sample", [*key, card.power_w, card.processes is not None, *self._values(sample_columns(), card.sample)])
         )
-        seen = (None if card.health is None else card.health.at_s, card.health_error)
-        if self._health_s.get(card.number) != seen:
-            self._health_s[card.number] = seen
-            known = self._values(health_columns(), card.health) if card.health is not None else [None] * len(health_columns())
-            rows.append(_insert("health", [*key, card.health_error, *known]))
+        health_state = (None if card.health is None else card.health.at_s, card.health_error)
+        if self._health_s.get(card.number) != health_state:
+            self._health_s[card.number] = health_state
+            health_values = (
+                self._values(health_columns(), card.health) if card.health is not None else [None] * len(health_columns())
+            )
+            rows.append(_insert("health", [*key, card.health_error, *health_values]))
         for row in card.processes or ():
             rows.append(
                 _insert(

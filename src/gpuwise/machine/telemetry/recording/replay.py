@@ -75,11 +75,11 @@ class Recording:
 
     def identities(self, sequence: int) -> tuple[Identity, ...]:
         """The identity of each card at a frame, by number."""
-        known: dict[int, Identity] = {}
+        by_number: dict[int, Identity] = {}
         for row in self._cards:
-            if row["sequence"] <= sequence or row["number"] not in known:
-                known[row["number"]] = from_plain(Identity, json.loads(row["identity"]))
-        return tuple(known[n] for n in sorted(known))
+            if row["sequence"] <= sequence or row["number"] not in by_number:
+                by_number[row["number"]] = from_plain(Identity, json.loads(row["identity"]))
+        return tuple(by_number[n] for n in sorted(by_number))
 
     def frame(self, sequence: int) -> Row:
         """The row of a frame."""
@@ -124,12 +124,12 @@ class Recording:
     def _processes_of(self, sequence: int) -> tuple[dict[int, list[GpuProcess]], dict[int, HostProcess]]:
         listed, hosts = dict[int, list[GpuProcess]](), dict[int, HostProcess]()
         for row in self._rows("SELECT * FROM process_sample WHERE sequence = ?", sequence):
-            known = self._processes.get(row["process"])
-            if known is None:
+            process = self._processes.get(row["process"])
+            if process is None:
                 raise DataError("the recording is damaged: a process is not listed in it")
-            pid = known["pid"]
+            pid = process["pid"]
             listed.setdefault(row["number"], []).append(self._value(GpuProcess, gpu_columns(), row, pid=pid))
-            hosts[pid] = self._value(HostProcess, host_columns(), row, "host_", pid=pid, **{n: known[n] for n in STILL})
+            hosts[pid] = self._value(HostProcess, host_columns(), row, "host_", pid=pid, **{n: process[n] for n in STILL})
         return listed, hosts
 
     def _value(self, kind: type[T], table: Columns, row: Any, before: str = "", **more: Any) -> T:
@@ -169,10 +169,10 @@ class _RecordedDevices:
         return tuple(replace(i, index=n) for n, i in enumerate(self.recording.identities(self.sequence)))
 
     def sample(self, index: int, *, processes: bool = True) -> Sample:
-        found = self.samples.get(index)
-        if found is None:
+        sample = self.samples.get(index)
+        if sample is None:
             return Sample(index, 0.0, State.UNREACHABLE, error="not in the recording")
-        return found if processes else replace(found, processes=None)
+        return sample if processes else replace(sample, processes=None)
 
     def health(self, index: int) -> Health:
         health, error = self.recording.health(index, self.sequence)
