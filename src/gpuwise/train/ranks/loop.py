@@ -194,6 +194,8 @@ class Training:
     def save(self) -> None:
         """Begin a checkpoint of this moment."""
         self._phase("save")
+        # of what every rank has its own form of, DCP writes any one's: the first one's goes on
+        self._equalise()
         about = {
             **self._identity(),
             "step": self.step,
