@@ -9,15 +9,15 @@ from gpuwise.calibrate.serving.rows import QUEUEING, model_of, read_rows
 
 COLUMNS = (
     "kind,engine,model,gpu,parallel,precision,notes,n_gpu,isl,osl,concurrency,output_tok_s,ttft_ms,itl_ms,"
-    "engine_version,tp,pp,load,qps"
+    "engine_version,tp,pp,load,qps,prefill_tok_s"
 )
 SWEEP = "online_saturated_maxseqs,vLLM"
 MEASURED = f"""{COLUMNS}
-single_stream,llama.cpp,Llama-3-8B,RTX 4090,,Q4_K_M,x,1,1024,1024,1,127.74,,,,,,,
-offline_max_throughput,TensorRT-LLM,Llama-3.1-70B,H100 SXM5 80GB,TP4,FP8,,4,128,2048,,10000,,,1.0,4,1,inf,
-{SWEEP},Qwen/Qwen3-32B,H100 SXM5 80GB,TP1,bfloat16,LM Arena chat; itl=median,1,,400,8,300,,26,,,,,
-{SWEEP},nvidia/Nemotron-Nano-9B,B200 SXM,TP1,bfloat16,LM Arena chat; itl=median,1,,400,8,300,,8,,,,,
-{SWEEP},Qwen/Qwen3-VL-8B-Instruct,B200 SXM,TP1,bfloat16,image chat; itl=median,1,,400,8,300,,8,,,,,
+single_stream,llama.cpp,Llama-3-8B,RTX 4090,,Q4_K_M,x,1,1024,1024,1,127.74,,,,,,,,
+offline_max_throughput,TensorRT-LLM,Llama-3.1-70B,H100 SXM5 80GB,TP4,FP8,,4,128,2048,,10000,,,1.0,4,1,inf,,
+{SWEEP},Qwen/Qwen3-32B,H100 SXM5 80GB,TP1,bfloat16,LM Arena chat; itl=median,1,,400,8,300,,26,,,,,,
+{SWEEP},nvidia/Nemotron-Nano-9B,B200 SXM,TP1,bfloat16,LM Arena chat; itl=median,1,,400,8,300,,8,,,,,,
+{SWEEP},Qwen/Qwen3-VL-8B-Instruct,B200 SXM,TP1,bfloat16,image chat; itl=median,1,,400,8,300,,8,,,,,,
 """
 HEADER = (
     "silicon_data_source,backend,backend_version,model_path,system,precision,mode,isl,osl,batch_size,"
