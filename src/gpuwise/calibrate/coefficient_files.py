@@ -16,10 +16,22 @@ def write(family: str, document: dict[str, Any], arrays: dict[str, Any] | None =
     """Write ``<family>.json`` (and ``.npz``), then refresh the manifest. ``document`` needs ``provenance``."""
     if "provenance" not in document:
         raise DataError(f"coefficients of {family} have no provenance")
-    coefficient_path(f"{family}.json").write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
+    coefficient_path(f"{family}.json").write_text(document_text(document))
     if arrays is not None:
         np.savez_compressed(coefficient_path(f"{family}.npz"), **arrays)
     refresh_manifest()
+
+
+def document_text(document: dict[str, Any]) -> str:
+    """``document`` as JSON, a line for each value down to its third level: small, and a refit shows as the lines it moved."""
+    return _lines(document, 3) + "\n"
+
+
+def _lines(value: Any, levels: int) -> str:
+    if not (levels and isinstance(value, dict) and value):
+        return json.dumps(value, sort_keys=True, separators=(",", ":"))
+    entries: dict[str, Any] = value
+    return "{\n" + ",\n".join(f"{json.dumps(k)}:{_lines(v, levels - 1)}" for k, v in sorted(entries.items())) + "}"
 
 
 def refresh_manifest() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gpuwise.calibrate.serving.load import DISTINCT_PROMPTS, load_check, predicted, read_load_runs
-from gpuwise.calibrate.serving.load_fit import score_load
+from gpuwise.calibrate.serving.load_score import score_load
 from gpuwise.calibrate.serving.pool import predicted_tokens, read_pool_rows
 from gpuwise.serve.simulate import Server
 

@@ -41,3 +41,16 @@ def test_packing_keeps_the_sum_within_its_steps() -> None:
     step = np.abs(trees.leaf).max(axis=1).sum() / 127.0
     assert np.abs(again.evaluate(features) - trees.evaluate(features)).max() <= step
     assert unpack("y", pack("x", trees)) is None
+
+
+def test_edges_at_which_no_tree_cuts_are_not_stored() -> None:
+    rng = np.random.default_rng(2)
+    trees = random_trees(rng)
+    few = Trees(trees.feature % 2, np.minimum(trees.cut, 1), trees.leaf, trees.edges)
+    again = unpack("x", pack("x", few))
+    assert again is not None
+    assert [len(e) for e in again.edges] == [2, 2, 0]
+    features = np.concatenate([rng.normal(size=(3, 200)), np.stack([e[:1] for e in trees.edges])], axis=1)
+    assert np.allclose(again.evaluate(features), plain(again, features), atol=1e-5)
+    stored = Trees(few.feature, few.cut, again.leaf, few.edges)
+    assert np.array_equal(again.evaluate(features), stored.evaluate(features))

@@ -1,23 +1,21 @@
 """Training kernels of attention from published figures: share of the rates by head size and overhead per
 thread block.
 
-The figures (attention_published.csv) are typed from papers, vendors' and authors' benchmark files and issue
-threads, each row with its source. A row takes part in the fit when its (family, implementation) lists its
-device in :data:`FITTED`; the others check it: other devices of the family, older versions of a library.
+The figures (:mod:`gpuwise.calibrate.attention.published`) take part in the fit where :data:`~.published.FITTED` lists their
+device; the others check it: other devices of the family, older versions of a library.
 FlashAttention-2 on A100 is fitted to the long calls of the measured prefill table, where the serving engine's
 extra passes no longer count.
 """
 
 from __future__ import annotations
 
-import csv
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuwise.calibrate.attention.published import FITTED, Published, read_published, takes_part
 from gpuwise.calibrate.attention.rows import Table, is_check_site
 from gpuwise.calibrate.validation import log_sigma_of
 from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
@@ -27,20 +25,6 @@ from gpuwise.predict.kernels.attention.training import Pass, pass_seconds
 
 F64 = NDArray[np.float64]
 
-TABLE = Path(__file__).with_name("attention_published.csv")
-FITTED: dict[str, dict[str, tuple[str, ...]]] = {
-    "Hopper": {
-        "fa3": ("h100-sxm-80gb",),
-        "fa2": ("h100-sxm-80gb",),
-        "triton": ("h100-sxm-80gb",),
-        "cudnn": ("h200-sxm-141gb",),
-    },
-    "Blackwell": {"cudnn": ("gb200",), "fa4": ("b200-sxm",), "fa2": ("b200-sxm",)},
-    "Ampere": {"fa2": ("rtx-a5000",)},
-}
-WARP_LEVEL = ("Ampere", "Ada", "Blackwell-RTX")
-"""Families whose units issue matrix instructions per warp at the same width: one set of shares, from a GA10x
-card."""
 DEFAULTS = {
     "Ampere-GA100": "fa2",
     "Ampere": "fa2",
@@ -75,53 +59,6 @@ _OVERHEADS = np.arange(0.0, 4.05, 0.1)
 _SIGMAS = {"family_forward": 0.1, "family_backward": 0.05, "relative": 0.25}
 """Added to a pass's own spread: another device of the family or another release of the library (what takes the intervals of
 the figures that are not fitted to 80 %: cuDNN's forward on B200, H100 and H20 is 10 to 20 % off by release), another family."""
-
-
-@dataclass(frozen=True, slots=True)
-class Published:
-    """One published figure."""
-
-    accelerator: Accelerator
-    implementation: str
-    dtype: str
-    shape: Shape
-    causal: bool
-    phase: str
-    seconds: float
-    source: str
-
-
-def read_published() -> list[Published]:
-    """Every row of the table that ships with the package."""
-    runs: list[Published] = []
-    with TABLE.open(newline="") as file:
-        for row in csv.DictReader(file):
-            shape = Shape(
-                *(
-                    np.array([float(row[c])])
-                    for c in ("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim", "v_head_dim", "window")
-                )
-            )
-            runs.append(
-                Published(
-                    accelerators()[row["accelerator"]],
-                    row["implementation"],
-                    row["dtype"],
-                    shape,
-                    row["causal"] == "1",
-                    row["phase"],
-                    float(row["time_ms"]) * 1e-3,
-                    row["source"],
-                )
-            )
-    return runs
-
-
-def takes_part(row: Published) -> bool:
-    """Whether the fit may see ``row``."""
-    here = FITTED["Ampere"] if row.accelerator.family in WARP_LEVEL else FITTED.get(row.accelerator.family, {})
-    covered = row.dtype == "bf16" or (row.dtype == "fp8" and row.phase == "backward")
-    return covered and row.accelerator.id in here.get(row.implementation, ())
 
 
 def fit_training(forward: Table) -> dict[str, Any]:

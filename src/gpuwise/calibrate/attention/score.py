@@ -74,7 +74,7 @@ def _score_table(table: Table, all_check: bool) -> tuple[NDArray[np.generic], ..
 def _score_published() -> tuple[NDArray[np.generic], ...]:
     """Published training figures, which ship with the package: their split is their own, whatever the
     folder's."""
-    from gpuwise.calibrate.attention.implementations import read_published, takes_part
+    from gpuwise.calibrate.attention.published import read_published, takes_part
     from gpuwise.predict.kernels.attention.training import training_time
 
     rows = read_published()

@@ -22,11 +22,10 @@ from gpuwise.calibrate.gemm.report import (
     check_report,
     device_only_widths,
     intervals,
-    predict_rows,
     provenance,
     transfer_report,
 )
-from gpuwise.calibrate.gemm.rows import CHECK, FIT, INTERVAL, GemmRows, accelerator_of, read_gemm, settled
+from gpuwise.calibrate.gemm.rows import CHECK, FIT, INTERVAL, GemmRows, accelerator_of, predict_rows, read_gemm, settled
 from gpuwise.calibrate.optimizers import least_squares
 from gpuwise.errors import DataError
 from gpuwise.facts.hardware.accelerators import Accelerator

@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.calibrate.gemm.rows import FIT, GemmRows, accelerator_of, settled
+from gpuwise.calibrate.gemm.rows import FIT, GemmRows, accelerator_of, predict_rows, settled
 from gpuwise.calibrate.validation import log_sigma_of
-from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.kernels.gemm.coefficients import DURATION_EDGES_S, build, duration_class
-from gpuwise.predict.kernels.gemm.product import evaluate_as_measured
 
 F64 = NDArray[np.float64]
 Document = dict[str, Any]
@@ -23,17 +21,6 @@ Refit = Callable[[GemmRows, Sequence[str]], tuple[Document, Arrays]]
 SIBLINGS = ("b200_sxm", "gb200")
 """Two devices of one family: each predicted from the other says how far a sibling is off."""
 LONG_S = 2e-5
-
-
-def predict_rows(accelerator: Accelerator, key: str, document: Document, arrays: Arrays, rows: GemmRows) -> F64:
-    """Seconds [R] that the timing loop of each row's kernel would have shown."""
-    out = np.empty(len(rows))
-    for kernel in rows.kernel.distinct():
-        index = np.flatnonzero(rows.kernel == kernel)
-        s = build(accelerator, key, document, arrays, kernel)
-        part = rows.take(index)
-        out[index] = evaluate_as_measured(s, part.m, part.n, part.k, np.ones(len(part)))
-    return out
 
 
 def errors_of(document: Document, arrays: Arrays, key: str, gpu: str, rows: GemmRows) -> dict[str, Any]:

@@ -4,14 +4,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.errors import DataError, require
 from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
+from gpuwise.predict.kernels.gemm.coefficients import build
+from gpuwise.predict.kernels.gemm.product import evaluate_as_measured
 from gpuwise.units import MILLI
 
 F64 = NDArray[np.float64]
@@ -182,3 +186,16 @@ def read_coded(path: Path, words: tuple[str, ...], numbers: tuple[str, ...]) -> 
     except (pa.ArrowInvalid, pa.ArrowKeyError, OSError, KeyError) as error:
         raise DataError(f"{path}: {error}", hint="is it laid out like the published measurement tables?") from None
     return coded, plain
+
+
+def predict_rows(
+    accelerator: Accelerator, key: str, document: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], rows: GemmRows
+) -> F64:
+    """Seconds [R] that the timing loop of each row's kernel would have shown."""
+    out = np.empty(len(rows))
+    for kernel in rows.kernel.distinct():
+        index = np.flatnonzero(rows.kernel == kernel)
+        s = build(accelerator, key, document, arrays, kernel)
+        part = rows.take(index)
+        out[index] = evaluate_as_measured(s, part.m, part.n, part.k, np.ones(len(part)))
+    return out

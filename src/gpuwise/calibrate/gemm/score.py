@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.calibrate.gemm.report import predict_rows
-from gpuwise.calibrate.gemm.rows import CHECK, GemmRows, accelerator_of, read_gemm
+from gpuwise.calibrate.gemm.rows import CHECK, GemmRows, accelerator_of, predict_rows, read_gemm
 from gpuwise.calibrate.validation import Scores, fitting
 from gpuwise.errors import UnknownNameError, UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator

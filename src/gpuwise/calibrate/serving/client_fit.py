@@ -21,8 +21,9 @@ from gpuwise.calibrate.coefficient_files import write
 from gpuwise.calibrate.optimizers import least_squares
 from gpuwise.calibrate.serving.engine_loads import engine_figure, read_engine_runs
 from gpuwise.calibrate.serving.load import Figure, LoadRun, load_check, predicted, read_load_runs
-from gpuwise.calibrate.serving.load_fit import SINCE, parts_of
+from gpuwise.calibrate.serving.load_fit import parts_of
 from gpuwise.calibrate.serving.load_replay import replay
+from gpuwise.calibrate.serving.load_score import SINCE
 from gpuwise.calibrate.validation import log_sigma_of
 from gpuwise.errors import GpuwiseError
 from gpuwise.predict.coefficients import load_json

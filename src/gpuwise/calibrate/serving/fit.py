@@ -3,7 +3,6 @@ stream."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ from gpuwise.calibrate.coefficient_files import write
 from gpuwise.calibrate.optimizers import least_squares
 from gpuwise.calibrate.serving.llama_batches import fit_prompts
 from gpuwise.calibrate.serving.predict import ServingGroup
-from gpuwise.calibrate.serving.rows import ServingRow
+from gpuwise.calibrate.serving.rows import ServingRow, is_check
 from gpuwise.calibrate.validation import log_sigma_of
 from gpuwise.serve.engine import EngineCosts, version_number
 from gpuwise.serve.llama_cpp import seconds
@@ -44,15 +43,6 @@ HIGH = {
     "sequence_s": 1e-4,
     "layer_s": 1e-4,
 }
-
-
-def is_check(row: ServingRow) -> bool:
-    """Whole models are kept from the engines' fit, whole GPUs from llama.cpp's (which ran two models): by
-    hash."""
-    if row.bits:
-        return hashlib.sha256(row.gpu.encode()).digest()[0] % 3 == 0
-    name = row.architecture.id if row.architecture is not None else row.model
-    return hashlib.sha256(name.encode()).digest()[0] % 3 == 0
 
 
 def fit_engines(rows: Sequence[ServingRow], groups: Sequence[ServingGroup]) -> dict[str, float]:

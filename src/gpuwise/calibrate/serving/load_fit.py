@@ -1,4 +1,4 @@
-"""Fits what an engine's steps and its front cost under load, and scores every figure of the runs replayed."""
+"""Fits what an engine's steps and its front cost under load."""
 
 from __future__ import annotations
 
@@ -15,15 +15,12 @@ from gpuwise.calibrate.coefficient_files import write
 from gpuwise.calibrate.optimizers import least_squares
 from gpuwise.calibrate.serving.load import DISTINCT_PROMPTS, Figure, LoadRun, load_check, predicted, read_load_runs
 from gpuwise.calibrate.serving.load_replay import replay
-from gpuwise.calibrate.validation import Scores, log_sigma_of
-from gpuwise.errors import GpuwiseError
-from gpuwise.predict.coefficients import load_json
-from gpuwise.serve.engine import EngineCosts, version_number
+from gpuwise.calibrate.serving.load_score import COLD, SINCE, metric_of, score_load, since_index
+from gpuwise.calibrate.validation import log_sigma_of
+from gpuwise.serve.engine import EngineCosts
 from gpuwise.serve.simulate.front import Front
 
 F64 = NDArray[np.float64]
-SINCE = ("0.8", "0.14")
-"""Versions of vLLM with costs of their own: scheduling beside the device came in between."""
 _SHARED = ("kernel_slowdown", "communication_slowdown", "layer_s", "attention_slowdown")
 _OWN = ("prefill_slowdown", "iteration_s", "sequence_s", "request_s")
 START = {
@@ -60,11 +57,6 @@ _FITTED = ("ttft_mean", "ttft_p50", "tpot_mean", "itl_mean", "e2e_mean", "req_s"
 _STAGE = 240
 """Requests of a stage that the fit replays."""
 _LARGE = 0.3
-_NEAR = 0.7
-SLOWER = 1.03
-"""Steps that much longer tell how much more than in proportion a figure moves: near saturation many times as much."""
-_COLD = 300
-"""Requests from an engine's start that some figures are of: graphs and kernels are loaded in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +71,6 @@ class Part:
 def _bounded(error: float) -> float:
     """An error of a queue that is there in one of two worlds says no more than a large one."""
     return _LARGE * math.tanh(error / _LARGE)
-
-
-def _entry(run: LoadRun) -> int:
-    """Which of ``SINCE`` a run's engine falls under."""
-    version = run.config.version if run.config is not None else None
-    return 0 if version is not None and version_number(version) < version_number(SINCE[1]) else 1
 
 
 def _fronts(x: F64) -> list[Front]:
@@ -116,7 +102,7 @@ def parts_of(runs: Sequence[LoadRun]) -> list[Part]:
             length = _STAGE
         part_figures: list[Figure] = []
         for f in run.figures:
-            cold = f.last == _COLD and len(run.requests) > _COLD
+            cold = f.last == COLD and len(run.requests) > COLD
             pooled = f.first == 0 and f.last == len(run.requests) and len(starts) > 1
             if f.metric not in _FITTED or cold or pooled:
                 continue
@@ -144,7 +130,7 @@ def fit_load(folder: Path) -> dict[str, float]:
         out: list[float] = []
         for part in parts:
             run = part.run
-            result = replay(run, fronts[_entry(run)])
+            result = replay(run, fronts[since_index(run)])
             out += [_bounded(math.log(predicted(result, f) / f.measured)) * part.weight for f in part.figures]
         return np.concatenate([np.array(out), 0.02 * (x - start)])
 
@@ -180,7 +166,7 @@ def _finish(folder: Path, document: dict, fronts: Sequence[Front]) -> dict[str, 
         for split in ("fit", "check"):
             mine = np.array(
                 [
-                    m.startswith("under load") and _metric_of(m) == metric and s == split and not r
+                    m.startswith("under load") and metric_of(m) == metric and s == split and not r
                     for m, s, r in zip(scores.source, scores.split, scores.reason, strict=True)
                 ]
             )
@@ -193,79 +179,3 @@ def _finish(folder: Path, document: dict, fronts: Sequence[Front]) -> dict[str, 
     document["provenance"]["errors"] = errors
     write("load", document)
     return errors
-
-
-def _metric_of(source: str) -> str:
-    """Which width a row has."""
-    if source.endswith("capacity"):
-        return "capacity"
-    name = source.split()[-2]
-    return "tpot" if name == "itl" else name
-
-
-def score_load(folder: Path, all_check: bool, fronts: Sequence[Front] | None = None) -> Scores | None:
-    """Every figure of the runs under load, by the shipped costs or ``fronts``; the baseline is BLIS's own prediction where it was
-    published."""
-    runs = read_load_runs(folder)
-    if not runs:
-        return None
-    source: list[str] = []
-    gpu: list[str] = []
-    split: list[str] = []
-    reason: list[str] = []
-    columns: list[tuple[float, float, float, float]] = []
-    spread: dict[str, float] = load_json("load")["spread"] if fronts is None else {}
-    for run in runs:
-        why, result, slower = run.reason, None, None
-        if not why:
-            try:
-                result = replay(run, None if fronts is None else fronts[_entry(run)])
-                slower = replay(run, None, SLOWER) if fronts is None else None
-            except GpuwiseError as error:
-                why = error.message.split("\n")[0][:80]
-        for f in run.figures:
-            name = _label(run, f)
-            source.append(name)
-            gpu.append(run.gpu)
-            split.append("check" if all_check or load_check(run) else "fit")
-            reason.append(why)
-            value = math.nan if result is None else predicted(result, f)
-            sigma = spread.get(_metric_of(name), math.nan)
-            if result is not None and slower is not None:
-                moved = abs(math.log(SLOWER * predicted(slower, f) / value) / math.log(SLOWER))
-                sigma = math.hypot(sigma, max(moved - 1.0, 0.0) * spread["tpot"])
-            columns.append(
-                (f.measured, value, math.nan if result is None else sigma, f.peers.get("blis-trained-physics", math.nan))
-            )
-    measured, value, sigma, baseline = (np.array(c) for c in zip(*columns, strict=True))
-    return Scores(source, gpu, split, measured, value, sigma, baseline, reason)
-
-
-def _label(run: LoadRun, f: Figure) -> str:
-    """``under load ttft mean`` and the like: rows of all tables together, by metric. Apart are figures of an engine's first
-    requests (``cold start``) and of loads that hold more than seven tenths of the sequences the engine takes (``near
-    saturation``): there a few percent of speed decide whether a queue grows."""
-    if f.metric == "req_s":
-        return "under load capacity"
-    metric, _, which = f.metric.partition("_")
-    kind = "under load"
-    if run.requests is not None:
-        cold = f.last == _COLD and len(run.requests) > _COLD
-        kind = "cold start" if cold else "near saturation" if _in_flight(run, f) > _NEAR else kind
-    return f"{kind} {metric} {which}"
-
-
-def _in_flight(run: LoadRun, f: Figure) -> float:
-    """Share of the engine's sequences that the requests of a figure held, by Little's law from the measured time of an answer; of
-    several stages the most."""
-    requests, limit = run.requests, run.settings.max_num_seqs
-    if requests is None or limit is None:
-        return 0.0
-    end = len(requests) if f.last is None else f.last
-    shares = [0.0]
-    for g in run.figures:
-        last = len(requests) if g.last is None else g.last
-        arrival = requests.arrival_s[g.first : last]
-        if g.metric == "e2e_mean" and f.first <= g.first and last <= end and len(arrival) > 1:
-            shares.append(g.measured * (len(arrival) - 1) / float(arrival[-1] - arrival[0]) / limit)
-    return max(shares)

@@ -18,17 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.calibrate.score_tables import joined
-from gpuwise.calibrate.serving.client_fit import fit_clients
-from gpuwise.calibrate.serving.diffusion import fit_diffusion, score_diffusion
-from gpuwise.calibrate.serving.engine_fit import fit_engine_runs
+from gpuwise.calibrate.serving.diffusion import score_diffusion
 from gpuwise.calibrate.serving.engine_loads import score_engine_runs
-from gpuwise.calibrate.serving.fit import fit_engines, fit_single_stream, is_check
-from gpuwise.calibrate.serving.load_fit import fit_load, score_load
-from gpuwise.calibrate.serving.pool import fit_pool, score_pool
+from gpuwise.calibrate.serving.load_score import score_load
+from gpuwise.calibrate.serving.pool import score_pool
 from gpuwise.calibrate.serving.predict import build_groups
-from gpuwise.calibrate.serving.rows import ServingRow, read_rows
+from gpuwise.calibrate.serving.rows import ServingRow, is_check, read_rows
 from gpuwise.calibrate.tables import read_columns
-from gpuwise.calibrate.validation import Scores
+from gpuwise.calibrate.validation import Scores, fitting
 from gpuwise.serve.engine import engine_costs
 from gpuwise.serve.formats import FORMATS, weight_bytes_read
 from gpuwise.serve.llama_cpp import token_time
@@ -149,11 +146,6 @@ def _score_mlperf(folder: Path) -> Scores | None:
     )
 
 
-def fit(folder: Path) -> dict[str, float]:
-    """Refit engines, single streams and diffusion from ``folder``; returns their errors."""
-    rows = read_rows(folder)
-    assert rows is not None
-    groups, _ = build_groups(rows)
-    engines = fit_engines(rows, groups)
-    load = {**fit_pool(folder), **fit_load(folder), **fit_engine_runs(folder), **fit_clients(folder)}
-    return {**engines, **fit_single_stream(rows), **fit_diffusion(folder), **load}
+def fit(folder: Path) -> None:
+    """Refit engines, single streams, starts, loads and diffusion from ``folder``."""
+    fitting("gpuwise.calibrate.serving.refit").fit_family(folder)

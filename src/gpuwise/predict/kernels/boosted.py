@@ -60,19 +60,31 @@ class Trees:
 
 
 def pack(name: str, trees: Trees) -> dict[str, NDArray[Any]]:
-    """Arrays of ``trees`` for a coefficient file, in one record: leaves as 8-bit multiples of one scale per tree."""
+    """Arrays of ``trees`` for a coefficient file, in one record: leaves as 8-bit multiples of one scale per tree, and of the
+    edges those at which a tree cuts."""
     scale = np.maximum(np.abs(trees.leaf).max(axis=1), 1e-9) / 127.0
+    cut, edges = _edges_cut_at(trees)
     parts = {
-        "question": np.stack([trees.feature, trees.cut]),
+        "question": np.stack([trees.feature, cut]),
         "leaf": np.rint(trees.leaf / scale[:, None]).astype(np.int8),
         "scale": scale.astype(np.float32),
-        "edges": np.concatenate(trees.edges).astype(np.float32),
-        "edge_counts": np.array([len(e) for e in trees.edges], dtype=np.int16),
+        "edges": np.concatenate(edges).astype(np.float32),
+        "edge_counts": np.array([len(e) for e in edges], dtype=np.int16),
     }
     record = np.zeros((), dtype=[(part, a.dtype, a.shape) for part, a in parts.items()])
     for part, array in parts.items():
         record[part] = array
     return {name: record}
+
+
+def _edges_cut_at(trees: Trees) -> tuple[NDArray[np.uint8], list[NDArray[np.float32]]]:
+    """``cut`` [T, depth] counted among the edges that some tree asks for, and those edges: every answer stays what it was."""
+    cut, edges = trees.cut.copy(), []
+    for i, edge in enumerate(trees.edges):
+        asks = trees.feature == i
+        indices, cut[asks] = np.unique(trees.cut[asks], return_inverse=True)
+        edges.append(edge[indices])
+    return cut, edges
 
 
 def unpack(name: str, arrays: Mapping[str, NDArray[Any]]) -> Trees | None:

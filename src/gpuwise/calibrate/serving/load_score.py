@@ -1,0 +1,107 @@
+"""Scores every figure of the runs under load, replayed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from gpuwise.calibrate.serving.load import Figure, LoadRun, load_check, predicted, read_load_runs
+from gpuwise.calibrate.serving.load_replay import replay
+from gpuwise.calibrate.validation import Scores
+from gpuwise.errors import GpuwiseError
+from gpuwise.predict.coefficients import load_json
+from gpuwise.serve.engine import version_number
+from gpuwise.serve.simulate.front import Front
+
+SINCE = ("0.8", "0.14")
+"""Versions of vLLM with costs of their own: scheduling beside the device came in between."""
+_NEAR = 0.7
+SLOWER = 1.03
+"""Steps that much longer tell how much more than in proportion a figure moves: near saturation many times as much."""
+COLD = 300
+"""Requests from an engine's start that some figures are of: graphs and kernels are loaded in them."""
+
+
+def since_index(run: LoadRun) -> int:
+    """Which of ``SINCE`` a run's engine falls under."""
+    version = run.config.version if run.config is not None else None
+    return 0 if version is not None and version_number(version) < version_number(SINCE[1]) else 1
+
+
+def metric_of(source: str) -> str:
+    """Which width a row has."""
+    if source.endswith("capacity"):
+        return "capacity"
+    name = source.split()[-2]
+    return "tpot" if name == "itl" else name
+
+
+def score_load(folder: Path, all_check: bool, fronts: Sequence[Front] | None = None) -> Scores | None:
+    """Every figure of the runs under load, by the shipped costs or ``fronts``; the baseline is BLIS's own prediction where it was
+    published."""
+    runs = read_load_runs(folder)
+    if not runs:
+        return None
+    source: list[str] = []
+    gpu: list[str] = []
+    split: list[str] = []
+    reason: list[str] = []
+    columns: list[tuple[float, float, float, float]] = []
+    spread: dict[str, float] = load_json("load")["spread"] if fronts is None else {}
+    for run in runs:
+        why, result, slower = run.reason, None, None
+        if not why:
+            try:
+                result = replay(run, None if fronts is None else fronts[since_index(run)])
+                slower = replay(run, None, SLOWER) if fronts is None else None
+            except GpuwiseError as error:
+                why = error.message.split("\n")[0][:80]
+        for f in run.figures:
+            name = _label(run, f)
+            source.append(name)
+            gpu.append(run.gpu)
+            split.append("check" if all_check or load_check(run) else "fit")
+            reason.append(why)
+            value = math.nan if result is None else predicted(result, f)
+            sigma = spread.get(metric_of(name), math.nan)
+            if result is not None and slower is not None:
+                moved = abs(math.log(SLOWER * predicted(slower, f) / value) / math.log(SLOWER))
+                sigma = math.hypot(sigma, max(moved - 1.0, 0.0) * spread["tpot"])
+            columns.append(
+                (f.measured, value, math.nan if result is None else sigma, f.peers.get("blis-trained-physics", math.nan))
+            )
+    measured, value, sigma, baseline = (np.array(c) for c in zip(*columns, strict=True))
+    return Scores(source, gpu, split, measured, value, sigma, baseline, reason)
+
+
+def _label(run: LoadRun, f: Figure) -> str:
+    """``under load ttft mean`` and the like: rows of all tables together, by metric. Apart are figures of an engine's first
+    requests (``cold start``) and of loads that hold more than seven tenths of the sequences the engine takes (``near
+    saturation``): there a few percent of speed decide whether a queue grows."""
+    if f.metric == "req_s":
+        return "under load capacity"
+    metric, _, which = f.metric.partition("_")
+    kind = "under load"
+    if run.requests is not None:
+        cold = f.last == COLD and len(run.requests) > COLD
+        kind = "cold start" if cold else "near saturation" if _in_flight(run, f) > _NEAR else kind
+    return f"{kind} {metric} {which}"
+
+
+def _in_flight(run: LoadRun, f: Figure) -> float:
+    """Share of the engine's sequences that the requests of a figure held, by Little's law from the measured time of an answer; of
+    several stages the most."""
+    requests, limit = run.requests, run.settings.max_num_seqs
+    if requests is None or limit is None:
+        return 0.0
+    end = len(requests) if f.last is None else f.last
+    shares = [0.0]
+    for g in run.figures:
+        last = len(requests) if g.last is None else g.last
+        arrival = requests.arrival_s[g.first : last]
+        if g.metric == "e2e_mean" and f.first <= g.first and last <= end and len(arrival) > 1:
+            shares.append(g.measured * (len(arrival) - 1) / float(arrival[-1] - arrival[0]) / limit)
+    return max(shares)

@@ -1,0 +1,24 @@
+"""Refits all that the serving tables tell: engines, single streams, starts, loads and diffusion."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gpuwise.calibrate.serving.client_fit import fit_clients
+from gpuwise.calibrate.serving.diffusion_fit import fit_diffusion
+from gpuwise.calibrate.serving.engine_fit import fit_engine_runs
+from gpuwise.calibrate.serving.fit import fit_engines, fit_single_stream
+from gpuwise.calibrate.serving.load_fit import fit_load
+from gpuwise.calibrate.serving.pool_fit import fit_pool
+from gpuwise.calibrate.serving.predict import build_groups
+from gpuwise.calibrate.serving.rows import read_rows
+
+
+def fit_family(folder: Path) -> dict[str, float]:
+    """Refit from ``folder`` and write the coefficient files of ``serving``; returns their errors."""
+    rows = read_rows(folder)
+    assert rows is not None
+    groups, _ = build_groups(rows)
+    engines = fit_engines(rows, groups)
+    load = {**fit_pool(folder), **fit_load(folder), **fit_engine_runs(folder), **fit_clients(folder)}
+    return {**engines, **fit_single_stream(rows), **fit_diffusion(folder), **load}
