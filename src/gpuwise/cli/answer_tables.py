@@ -119,7 +119,7 @@ def _key_number(value: float) -> str:
 
 TIGHT = "*"
 """Marks memory that fits only because torch gives cached blocks back."""
-TIGHT_WORDS = "fits only because torch gives cached blocks back: free is what is left then"
+TIGHT_WORDS = "fits only because torch gives cached blocks back"
 
 
 def remedies_table(remedies: Sequence[Remedy[Any]], *, verdict: bool = False, step: bool = False) -> FittedTable:
@@ -134,7 +134,7 @@ def remedies_table(remedies: Sequence[Remedy[Any]], *, verdict: bool = False, st
     )
     for r in remedies:
         e = r.estimate
-        barely = TIGHT if r.fits and e.memory_bytes.expected > e.device_bytes else ""
+        barely = TIGHT if r.tight else ""
         time = [] if not step else ["-" if e.step_time_s is None else format_duration(e.step_time_s.expected)]
         fits = [Text(chance(e.fit_probability), "green" if r.fits else "red")] if verdict else []
         table.add_row(

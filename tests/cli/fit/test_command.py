@@ -28,6 +28,16 @@ def test_yes_comes_with_what_still_fits(gpuwise: Callable[..., Any]) -> None:
     assert "micro-batches up to" in ran.out
 
 
+def test_a_way_that_barely_fits_is_said_once_with_its_chance(gpuwise: Callable[..., Any]) -> None:
+    asked = ("fit", "qwen3-32b", "--on", "4090", "--qlora")
+    ways = gpuwise(*asked, "--json").document["combinations"]
+    assert len({str(way["strategy"]) for way in ways}) == len(ways)
+    assert all(way["fit_probability"] < 0.9 for way in ways)
+    out = gpuwise(*asked).out
+    assert "What may make it fit" in out and "What makes it fit" not in out
+    assert "* fits only because" in out
+
+
 def test_json_has_the_verdict(gpuwise: Callable[..., Any]) -> None:
     document = gpuwise("fit", "gpt2", "--on", "4090", "--seq", "1024", "--json").document
     assert document["fits"] is True and document["headroom_bytes"] > 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpuwise.cli.answer_tables import chance, remedies_table, show_fitting
+from gpuwise.cli.answer_tables import TIGHT, TIGHT_WORDS, chance, remedies_table, show_fitting
 from gpuwise.cli.out import console, section, table_of
 from gpuwise.cli.words import plain, span
 from gpuwise.plan.answer import CapturedStep, Fit, OtherHardware
@@ -63,8 +63,9 @@ def training_words(fit: Fit[TrainingEstimate]) -> str:
 
 
 def _combinations(to: Console, fit: Fit[TrainingEstimate]) -> None:
-    body = remedies_table(fit.combinations) if fit.combinations else "nothing on these GPUs"
-    section(to, "What makes it fit, fastest of each kind", body)
+    body = remedies_table(fit.combinations, verdict=True) if fit.combinations else "nothing on these GPUs"
+    sure = any(r.estimate.fit_probability >= 1 - fit.goal.wishes.risk for r in fit.combinations)
+    section(to, f"What {'makes' if sure or not fit.combinations else 'may make'} it fit, fastest of each kind", body)
 
 
 def _remedies(to: Console, fit: Fit[TrainingEstimate]) -> None:
@@ -72,6 +73,8 @@ def _remedies(to: Console, fit: Fit[TrainingEstimate]) -> None:
     if shown:
         title = "To free more, one change at a time" if fit.fits else "One change at a time"
         section(to, title, remedies_table(shown, verdict=not fit.fits))
+    if any(r.tight for r in (*fit.combinations, *shown)):
+        to.print(f"  {TIGHT} {TIGHT_WORDS}", style="dim")
 
 
 def _bigger(to: Console, title: str, options: Sequence[OtherHardware[TrainingEstimate]]) -> None:

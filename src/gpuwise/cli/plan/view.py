@@ -234,7 +234,7 @@ def _alternatives(to: Console, plan: Plan[TrainingEstimate], best: Option[Traini
 def _legend(to: Console, options: Sequence[Option[TrainingEstimate]]) -> None:
     """What the mark beside free memory means, where there is one."""
     if any(not o.estimate.fits_at_ease for o in options):
-        to.print(f"  {TIGHT} {TIGHT_WORDS}", style="dim")
+        to.print(f"  {TIGHT} {TIGHT_WORDS}: free is what is left then", style="dim")
 
 
 def _options_table(options: Sequence[Option[TrainingEstimate]], best: Option[TrainingEstimate]) -> FittedTable:

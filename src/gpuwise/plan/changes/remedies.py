@@ -141,7 +141,8 @@ def strategy_label(changes: Iterable[Change], before: Strategy) -> str:
 
 
 def _combinations(goal: Goal, asked: TrainingEstimate) -> Iterator[Remedy[TrainingEstimate]]:
-    """The fastest fitting strategy of each kind, each kind allowed what the kinds before it are."""
+    """The fastest fitting strategy of each kind, each kind allowed what the kinds before it are; a strategy once."""
+    strategies: set[Strategy] = set()
     base = base_of(asked.strategy)
     losses = [base.with_(fused_loss=loss) for loss in (False, True)]
     lighter = [
@@ -164,7 +165,8 @@ def _combinations(goal: Goal, asked: TrainingEstimate) -> Iterator[Remedy[Traini
             continue
         bases = [b for b in bases if base.precision != "fp32" or b.gradient_dtype == "fp32"]
         found = find_in(replace(goal, bases=tuple(bases)), default_space)
-        if found is not None:
+        if found is not None and found.strategy not in strategies:
+            strategies.add(found.strategy)
             yield _remedy(changes_between(asked.strategy, found.strategy), asked, found)
 
 

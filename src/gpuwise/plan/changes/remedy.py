@@ -38,6 +38,11 @@ class Remedy(Generic[E]):
         return self.estimate.fits
 
     @property
+    def tight(self) -> bool:
+        """It fits, but not with the allocator's usual slack."""
+        return self.fits and self.estimate.memory_bytes.expected > self.estimate.device_bytes
+
+    @property
     def risk(self) -> str:
         """What to mind with the changes."""
         return "; ".join(dict.fromkeys(kind_of(c).risk for c in self.changes))
