@@ -78,7 +78,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--record", type=Path)
     parser.add_argument("--limit-s", type=float, default=240.0)
-    parser.add_argument("--reuse", action="store_true", help="the plain run of before, where the scratch folder has it")
+    parser.add_argument("--reuse", action="store_true", help="the plain run of before, where the scratch folder has one that ended well")
     parser.add_argument("--plain-only", action="store_true")
     parser.add_argument("--table", type=Path)
     return parser.parse_args(arguments)
@@ -91,7 +91,7 @@ def read_list(path: Path = LIST) -> list[dict[str, Any]]:
 
 def judged(script: Mapping[str, Any], options: argparse.Namespace) -> dict[str, Any]:
     """One script, run twice and compared."""
-    row: dict[str, Any] = {"name": script["name"]}
+    row: dict[str, Any] = {"name": script["name"], "load": round(os.getloadavg()[0])}
     source = (options.checkouts / script["repository"] / script["folder"]).resolve()
     if not source.is_dir():
         return {**row, "missing": script["repository"]}
@@ -103,7 +103,7 @@ def judged(script: Mapping[str, Any], options: argparse.Namespace) -> dict[str, 
     call = ["-m", script["module"]] if "module" in script else [script["path"]]
     endless = bool(script.get("endless"))
     limit_s = ENDLESS_S if endless else options.limit_s
-    plain = _kept(place) if options.reuse else None
+    plain = _kept(place, endless=endless) if options.reuse else None
     if plain is None:
         shutil.rmtree(place, ignore_errors=True)
         plain = _run(place / "plain", script, source, python, [python, *call, *script["arguments"]], limit_s)
@@ -141,10 +141,13 @@ def judged(script: Mapping[str, Any], options: argparse.Namespace) -> dict[str, 
     return row
 
 
-def _kept(place: Path) -> dict[str, Any] | None:
+def _kept(place: Path, *, endless: bool) -> dict[str, Any] | None:
+    """The plain run of before; None where there is none, or it failed."""
     try:
         kept = json.loads((place / "plain.json").read_text("utf-8"))
     except (OSError, ValueError):
+        return None
+    if kept["code"] and not (endless and kept["code"] == STOPPED):
         return None
     return {**kept, "files": set(kept["files"]), "folder": Path(kept["folder"])}
 
