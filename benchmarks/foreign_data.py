@@ -91,6 +91,28 @@ def masks(at: Path, n: int = 40, size: int = 256) -> None:
         Image.fromarray((np.asarray(picture)[..., 0] > 127).astype(np.uint8)).save(at / "masks" / f"{number:03d}.png")
 
 
+@maker
+def boxes(at: Path, n: int = 80, size: int = 96) -> None:
+    """Images with a bright box or two, in the folders that Ultralytics reads, under ``at/data.yaml``."""
+    from PIL import Image
+
+    rng = np.random.default_rng(SEED)
+    for split, count in (("train", n), ("val", max(n // 8, 4))):
+        for name in ("images", "labels"):
+            (at / name / split).mkdir(parents=True, exist_ok=True)
+        for number in range(count):
+            picture, lines = rng.integers(0, 60, (size, size, 3)).astype(np.uint8), list[str]()
+            for kind in range(int(rng.integers(1, 3))):
+                x, y = rng.integers(0, size // 2, 2).tolist()
+                w, h = rng.integers(size // 8, size // 2, 2).tolist()
+                picture[y : y + h, x : x + w, kind] = 230
+                lines.append(f"{kind} {(x + w / 2) / size:.4f} {(y + h / 2) / size:.4f} {w / size:.4f} {h / size:.4f}")
+            Image.fromarray(picture).save(at / "images" / split / f"{number:03d}.jpg")
+            (at / "labels" / split / f"{number:03d}.txt").write_text("\n".join(lines), "utf-8")
+    described = f"path: {at.resolve()}\ntrain: images/train\nval: images/val\nnames: {{0: red, 1: green}}\n"
+    (at / "data.yaml").write_text(described, "utf-8")
+
+
 # --- text ---
 
 
@@ -153,14 +175,14 @@ def pairs(at: Path, kind: str = "mrpc", n: int = 400) -> None:
             row: dict[str, object] = {"sentence1": one, "sentence2": two, "label": i % 2, "idx": i}
             if kind == "stsb":
                 row = {"sentence1": one, "sentence2": two, "score": rng.random()}
-            if kind == "text":
-                row = {"text": f"{one}. {two}."}
+            if kind in ("text", "imdb"):
+                row = {"text": f"{one}. {two}.", **({"label": i % 2} if kind == "imdb" else {})}
             if kind == "chat":
                 row = {"messages": [{"role": "user", "content": one}, {"role": "assistant", "content": two}]}
             lines.append(json.dumps(row))
         (at / f"{split}.jsonl").write_text("\n".join(lines), "utf-8")
         files.append(f"  - split: {split}\n    path: {split}.jsonl\n")
-    name = "default" if kind in ("stsb", "text", "chat") else kind
+    name = "default" if kind in ("stsb", "text", "imdb", "chat") else kind
     (at / "README.md").write_text(f"---\nconfigs:\n- config_name: {name}\n  data_files:\n{''.join(files)}---\n", "utf-8")
 
 

@@ -64,6 +64,14 @@ def test_what_is_no_pause(steps: list[Step]) -> None:
     assert find_pauses(steps) == Pauses()
 
 
+def test_what_is_left_of_a_crowd_is_no_pause() -> None:
+    """As ``examples_regression`` had it where other programs took 75 % of the time: few steps are longer, for no reason."""
+    long = _step(0.050)
+    assert find_pauses([*[USUAL] * 99, long] * 3).n == 3
+    assert find_pauses([*[USUAL] * 99, long] * 3, queue_s=0.030) == Pauses()
+    assert find_pauses([*[USUAL] * 9, long] * 3, queue_s=0.030).n == 3
+
+
 PLAYS = """
 import torch
 torch.set_num_threads(1)

@@ -21,6 +21,9 @@ LIKE_USUAL = 0.5
 LEAST_PAUSES, LEAST_PAUSE_S = 2, 5e-3
 """Alike, and of such a length where nothing else tells them from the others, from which they are the loop's own: the scheduler
 and the collector of garbage take a millisecond or two now and then. Rules of this project."""
+UNSURE = 0.1
+"""Of the time that other programs had, by which what is left of a step is not known: the processor's caches are theirs after it,
+and a virtual machine's own delays are in no statistics. Rule of this project."""
 _NAMES = tuple(f.name for f in fields(Step))
 
 
@@ -109,7 +112,7 @@ def run_facts(journal: Journal) -> RunFacts | None:
     n_late = max(late, default=early) - early
     alone = [s.alone for s in kept]
     # what is compiled late is no pause
-    pauses = Pauses() if n_late else find_pauses(alone)
+    pauses = Pauses() if n_late else find_pauses(alone, statistics.fmean(s.queue_s for s in kept))
     step, traced = median_step(kept), _traced_steps(journal)
     step, pauses = _as_alone(step, median_step(alone), pauses)
     return RunFacts(
@@ -143,10 +146,10 @@ def _as_alone(step: Step, alone: Step, pauses: Pauses) -> tuple[Step, Pauses]:
     return replace(step, **phases), replace(pauses, **seconds)
 
 
-def find_pauses(steps: Sequence[Step]) -> Pauses:
+def find_pauses(steps: Sequence[Step], queue_s: float = 0.0) -> Pauses:
     """The steps that are ``PAUSE`` times as long as the usual one and do something the usual one does not: passes of a model or
-    batches beyond the usual, or the same long time in none of the phases again and again. Delays by other programs are left
-    out."""
+    batches beyond the usual, or the same long time in none of the phases again and again, where it is more than can be left of
+    the ``queue_s`` that other programs had of a step (mean). Delays by other programs are left out."""
     usual = median_step(steps)
     walls = [s.undisturbed_s for s in steps]
     usual_s = statistics.median(walls)
@@ -157,6 +160,8 @@ def find_pauses(steps: Sequence[Step]) -> Pauses:
     more = [s for s in long if s.n_forward > usual.n_forward or s.n_batches > usual.n_batches]
     bare_s = max(PAUSE * usual_s, LEAST_PAUSE_S)
     bare = [s for s in long if s not in more and s.other_s - s.bare_queue_s > bare_s]
+    if sum(s.undisturbed_s - usual_s for s in bare) < UNSURE * queue_s * len(steps):
+        bare = []
     waits = [s for s in long if s not in more and s not in bare and s.data_s > PAUSE * usual_s]
     kept = [s for group in (more, bare, waits) if len(group) >= LEAST_PAUSES for s in group]
     if not kept:
