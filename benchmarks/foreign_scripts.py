@@ -78,7 +78,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--record", type=Path)
     parser.add_argument("--limit-s", type=float, default=240.0)
-    parser.add_argument("--reuse", action="store_true", help="the plain run of before, where the scratch folder has one that ended well")
+    parser.add_argument("--reuse", action="store_true", help="the plain run of before, where one ended well")
     parser.add_argument("--plain-only", action="store_true")
     parser.add_argument("--table", type=Path)
     return parser.parse_args(arguments)
