@@ -136,7 +136,7 @@ def product_work(arch: Architecture, config: EngineConfig, sequences: int, q_len
     return flop, moved
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=2048)
 def _forward_tables(arch: Architecture, tp: int, sequences: int, q_len: int) -> tuple[tuple[OpTable, float], ...]:
     """Forward rows of each distinct layer with its count, the embedding, and the head over each sequence's
     last token."""

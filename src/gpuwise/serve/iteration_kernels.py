@@ -34,6 +34,10 @@ LATENT_COMPUTE, LATENT_STREAM = 0.6, 0.8
 """Share of peak arithmetic and of bandwidth that latent-attention decode reaches (FlashMLA's published 660 of
 989 TFLOP/s compute-bound and 3000 of 3350 GB/s memory-bound on H800, less the tail of a step)."""
 
+EVEN_EXPERTS = 8
+"""Up to so many experts get about the same share of real text (Mixtral of Experts, arXiv 2401.04088, figure 7: each near an
+eighth in every layer and on every domain)."""
+
 
 class RowTimes(NamedTuple):
     """Seconds [R] per launch: of kernels and of collectives (each row has one of the two)."""
@@ -116,7 +120,7 @@ def product_format(device: Accelerator, weights: str) -> str:
 
 
 def _experts(device: Accelerator, arch: Architecture, config: EngineConfig, tokens: I64) -> KernelTime:
-    """Fused expert layers over ``tokens`` of all ranks, with the skewed routing of real text."""
+    """Fused expert layers over ``tokens`` of all ranks, with the skewed routing of real text where experts are many."""
     moe = arch.moe
     assert moe is not None
     name = expert_format(device, config.expert_weights or config.weights, config.engine)
@@ -131,7 +135,7 @@ def _experts(device: Accelerator, arch: Architecture, config: EngineConfig, toke
         config.moe_tp,
         config.moe_ep,
         gated=arch.gated_mlp,
-        distribution="power_law",
+        distribution="power_law" if moe.n_experts > EVEN_EXPERTS else "balanced",
         implementation=_expert_kernel(device, config.engine, name),
     )
 

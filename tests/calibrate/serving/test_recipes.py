@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwise.calibrate.serving.recipes import recipe
+from gpuwise.calibrate.serving.recipes import recipe, throughput_test
+from gpuwise.calibrate.serving.rows import model_of, system_of
 from gpuwise.serve.engine import EngineConfig
 from gpuwise.serve.simulate import Settings
 
@@ -26,3 +27,25 @@ def test_steps_of_two_prompts_since_april() -> None:
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
 def test_scripts_that_were_not_read_are_the_engines_defaults(engine: str) -> None:
     assert recipe("Qwen/Qwen3-8B", "h200_sxm", EngineConfig(engine), 8, 1024, 1024, "") == Settings()
+
+
+@pytest.mark.parametrize(
+    ("model", "weights", "version", "shape", "sequences", "tokens"),
+    [
+        # 1.07 M tokens of an 8-bit cache are 538 requests of 2,000 tokens
+        ("Llama-3.1-8B", "fp8", "1.0", (1000, 1000), 640, 2048),
+        ("Llama-3.1-8B", "fp8", "1.0", (20000, 2000), 64, 20064),
+        ("Llama-3.1-8B", "fp8", "0.17", (20000, 2000), 64, 2048),
+        ("openai/gpt-oss-20b", "mxfp4", "1.2", (1024, 1024), 2048, 8192),
+    ],
+)
+def test_a_throughput_test_takes_what_its_cache_holds(
+    model: str, weights: str, version: str, shape: tuple[int, int], sequences: int, tokens: int
+) -> None:
+    arch = model_of(model)
+    assert arch is not None
+    config = EngineConfig("trtllm", weights, kv_dtype="fp8", version=version)
+    options = throughput_test(arch, system_of("H100 SXM5 80GB", 1), config, *shape)
+    assert (options.max_num_seqs, options.max_num_batched_tokens) == (sequences, tokens)
+    assert options.chunked_prefill is (version == "0.17")
+    assert options.graph_sizes is None or options.graph_sizes[-1] == sequences

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from gpuwise.calibrate.serving.load import COLUMNS, Figure, LoadRun, load_check, poisson, predicted, records
 from gpuwise.calibrate.serving.load_replay import replay
-from gpuwise.calibrate.serving.recipes import recipe
+from gpuwise.calibrate.serving.recipes import PYTORCH, REQUESTS, USUAL_REQUESTS, recipe, throughput_test
 from gpuwise.calibrate.serving.rows import HYBRID, ServingRow, inferencex_rows, model_of, system_of
 from gpuwise.calibrate.validation import Scores
 from gpuwise.errors import GpuwiseError
 from gpuwise.predict.coefficients import load_json
-from gpuwise.serve.engine import EngineConfig
+from gpuwise.serve.engine import EngineConfig, version_number
 from gpuwise.serve.load.requests import ClosedLoop, Requests
 from gpuwise.serve.simulate import Run, Settings
 from gpuwise.serve.simulate.front import front_of
@@ -32,9 +32,6 @@ SHAREGPT_PROMPT, SHAREGPT_OUTPUT = 215.0, 194.0
 """Mean lengths (dstack's table of the same client; the offline rows of SGLang's)."""
 _SPREAD = 1.0
 """Of the logarithm of those lengths: half of them are below six tenths of the mean."""
-TRTLLM_REQUESTS = {(128, 2048): 3000, (128, 4096): 1500, (2048, 2048): 1500, (5000, 500): 1500, (20000, 2000): 1000}
-"""Requests of a throughput test by prompt and answer (TensorRT-LLM docs, perf-overview, "reproducing benchmarked results")."""
-USUAL_REQUESTS = 3000
 WAVES, PUBLISHED_WAVES = 4, 10
 """Requests of each user of a closed loop, here and in InferenceX: of the first, who all come at once, a figure has so much
 less."""
@@ -167,21 +164,36 @@ def _sweep(r: dict[str, Any]) -> LoadRun:
     run = LoadRun("trtllm throughput" if all_at_once else "trtllm", name, r["gpu"], figures)
     if r["pp"] > 1:
         return replace(run, reason="pipeline stages are not simulated")
-    n = TRTLLM_REQUESTS.get((int(r["isl"]), int(r["osl"])), USUAL_REQUESTS) if all_at_once else 500
+    shape = int(r["isl"]), int(r["osl"])
+    n = REQUESTS.get(shape, USUAL_REQUESTS) if all_at_once else 500
     arrival = np.zeros(n) if all_at_once else poisson(n, r["qps"], 0)
-    prompt, output = (np.full(n, int(r[c]), np.int64) for c in ("isl", "osl"))
+    prompt, output = (np.full(n, tokens, np.int64) for tokens in shape)
     # built for the shapes of the test: chunks allowed, no prefix that comes again
-    settings = Settings(chunked_prefill=True, prefix_caching=False, max_model_len=int(r["isl"] + r["osl"]))
-    weights = {"FP8": "fp8", "FP4": "nvfp4", "FP16": "fp16", "BF16": "bf16"}[r["precision"]]
+    settings = Settings(chunked_prefill=True, prefix_caching=False, max_model_len=sum(shape))
+    weights, experts = _formats(r["precision"], r["model"])
     version = r["engine_version"].lstrip("~")
     run = replace(run, settings=settings, requests=Requests(arrival, prompt, output))
     run = _filled(run, "trtllm", r["model"], n_gpu, weights, version)
-    if run.config is None:
+    if run.config is None or run.architecture is None or run.system is None:
         return run
-    config = replace(run.config, kv_dtype="bf16" if weights in ("fp16", "bf16") else "fp8")
-    if "DEP" in r["notes"]:
+    wide_cache = weights in ("fp16", "bf16") and (experts is None or run.system.accelerator.family == "Hopper")
+    config = replace(run.config, expert_weights=experts, kv_dtype="bf16" if wide_cache else "fp8")
+    apart = run.architecture.moe is not None and version_number(version) >= version_number(PYTORCH)
+    if apart:  # the PyTorch backend's tables of experts are with enable_attention_dp, whatever the column of a table calls it
         config = replace(config, tp=1, attention_dp=n_gpu, moe_tp=1, moe_ep=n_gpu)
-    return replace(run, config=config)
+    if offline:
+        settings = throughput_test(run.architecture, run.system, config, *shape)
+    return replace(run, config=config, settings=settings)
+
+
+def _formats(precision: str, model: str) -> tuple[str, str | None]:
+    """Of dense weights and of experts in the checkpoints NVIDIA publishes: gpt-oss has experts in MXFP4 alone, DeepSeek scales
+    blocks in 8 bits and has attention in 16 beside experts in 4."""
+    if "gpt-oss" in model.lower():
+        return "bf16", "mxfp4"
+    if "deepseek" in model.lower():
+        return ("bf16", "nvfp4") if precision == "FP4" else ("fp8_block", None)
+    return {"FP8": "fp8", "FP4": "nvfp4", "FP16": "fp16", "BF16": "bf16"}[precision], None
 
 
 # --- InferenceX

@@ -23,6 +23,8 @@ SLOWER = 1.03
 """Steps that much longer tell how much more than in proportion a figure moves: near saturation many times as much."""
 COLD = 300
 """Requests from an engine's start that some figures are of: graphs and kernels are loaded in them."""
+_IDLE = 0.3
+"""Share of the engine's sequences up to which a figure moves in proportion to its steps."""
 
 
 def since_index(run: LoadRun) -> int:
@@ -56,7 +58,8 @@ def score_load(folder: Path, all_check: bool, fronts: Sequence[Front] | None = N
         if not why:
             try:
                 result = replay(run, None if fronts is None else fronts[since_index(run)])
-                slower = replay(run, None, SLOWER) if fronts is None else None
+                busy = run.settings.max_num_seqs is None or max(_in_flight(run, f) for f in run.figures) > _IDLE
+                slower = replay(run, None, SLOWER) if fronts is None and busy else None
             except GpuwiseError as error:
                 why = error.message.split("\n")[0][:80]
         for f in run.figures:
@@ -78,16 +81,22 @@ def score_load(folder: Path, all_check: bool, fronts: Sequence[Front] | None = N
 
 
 def _label(run: LoadRun, f: Figure) -> str:
-    """``under load ttft mean`` and the like: rows of all tables together, by metric. Apart are figures of an engine's first
-    requests (``cold start``) and of loads that hold more than seven tenths of the sequences the engine takes (``near
-    saturation``): there a few percent of speed decide whether a queue grows."""
+    """``under load ttft mean`` and the like: rows of all tables together, by metric. Apart are loads that hold more than seven
+    tenths of the sequences the engine takes (``near saturation``), where a few percent of speed decide whether a queue grows, and
+    figures of an engine's first requests (``cold start``): windows of three hundred, and the worst hundredth of a window that
+    begins with an engine of experts, whose Triton kernels are compiled when a step first has so many rows."""
     if f.metric == "req_s":
         return "under load capacity"
     metric, _, which = f.metric.partition("_")
     kind = "under load"
     if run.requests is not None:
-        cold = f.last == COLD and len(run.requests) > COLD
-        kind = "cold start" if cold else "near saturation" if _in_flight(run, f) > _NEAR else kind
+        compiled = which == "p99" and f.first == 0 and run.architecture is not None and run.architecture.moe is not None
+        if f.last == COLD and len(run.requests) > COLD:
+            kind = "cold start"
+        elif _in_flight(run, f) > _NEAR:
+            kind = "near saturation"
+        elif compiled:
+            kind = "cold start"
     return f"{kind} {metric} {which}"
 
 

@@ -1,17 +1,25 @@
-"""How InferenceX starts its servers: the options of its launch scripts, where they are not the engine's defaults.
+"""How servers of published tests were started: options that are not the engine's defaults.
 
-Read in SemiAnalysisAI/InferenceX (Apache-2.0): ``benchmarks/70b_*``, ``dsr1_fp8_h200*``, ``gptoss_*`` at 29 October 2025
-(parent of 2582bce), ``benchmarks/single_node/*`` at 15 March and 25 April 2026. Rows measured by aiconfigurator's authors are of
-other scripts, which are not public.
+InferenceX: the launch scripts of SemiAnalysisAI/InferenceX (Apache-2.0), ``benchmarks/70b_*``, ``dsr1_fp8_h200*``, ``gptoss_*``
+at 29 October 2025 (parent of 2582bce), ``benchmarks/single_node/*`` at 15 March and 25 April 2026. Rows measured by
+aiconfigurator's authors are of other scripts, which are not public.
+
+TensorRT-LLM's throughput tables: ``trtllm-bench throughput`` on a data set of one shape (its perf-overview of 0.14, 0.17, 1.0 and
+1.2, "reproducing benchmarked results").
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from gpuwise.serve.engine import EngineConfig
+from gpuwise.facts.hardware.systems import System
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.predict.memory.device import usable_bytes
+from gpuwise.serve.engine import EngineConfig, version_number
+from gpuwise.serve.formats import weight_bytes
 from gpuwise.serve.simulate import Settings
 
 _LONG_STEPS = "2026-04"
@@ -78,3 +86,65 @@ _RECIPES: tuple[tuple[str, str, Callable[[str, EngineConfig, int, int, int, str]
     ("trtllm", "deepseek", _deepseek_trtllm),
     ("sglang", "deepseek", _deepseek_sglang),
 )
+
+
+# --- trtllm-bench
+# ----------------------------------------------------------------------------------------------
+
+REQUESTS = {
+    (128, 128): 30000,
+    (128, 4096): 1500,
+    (1000, 2000): 1500,
+    (2048, 2048): 1500,
+    (5000, 500): 1500,
+    (8192, 1024): 1500,
+    (1024, 8192): 1500,
+    (20000, 2000): 1000,
+    (32768, 1024): 1000,
+    (1024, 32768): 1000,
+}
+"""Of a throughput test by prompt and answer."""
+USUAL_REQUESTS = 3000
+PYTORCH = "0.19"
+"""Since then the tables are of the PyTorch backend."""
+_CACHE_SHARE = 0.95
+"""Of free memory: "in many cases", 0.9 where that ran out of memory."""
+_UNTUNED = ("mxfp4",)
+"""Formats of weights whose options are not worked out but the defaults (bench/build/build.py, ``TUNED_QUANTS``)."""
+_GRAPHS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 384, 512, 1024, 2048, 4096, 8192)
+"""``cuda_graph_config.batch_sizes`` of the tables since 1.0; the engine adds the most sequences it runs (model_engine.py,
+``_filter_cuda_graph_batch_sizes``)."""
+
+
+def throughput_test(arch: Architecture, system: System, config: EngineConfig, prompt: int, output: int) -> Settings:
+    """Options ``trtllm-bench throughput`` starts the engine with for prompts and answers of one length.
+
+    As many sequences as its own estimate of the cache holds, and steps of the tokens those bring (bench/build/tuning.py,
+    ``calc_engine_setting``, ``finetune_setting``: a latent cache counts as one of all heads); the PyTorch backend does not cut
+    prompts, and has room for one beside all sequences (bench/benchmark/utils/general.py, ``get_settings``)."""
+    ranks = config.ranks
+    chunked = version_number(config.version or PYTORCH) < version_number(PYTORCH)
+    if (config.expert_weights or config.weights) in _UNTUNED:
+        sequences, tokens = 2048, 8192
+    else:
+        element = 1.0 if config.kv_dtype == "fp8" else 2.0
+        heads, width = (arch.kv_heads, arch.head_dim) if arch.mla is None else (arch.heads, arch.hidden // arch.heads)
+        token = 2.0 * arch.n_layers * max(ranks, heads) * width * element
+        room = ranks * usable_bytes(system.accelerator) - weight_bytes(arch, config.weights, config.expert_weights)
+        most = min(max(room, 0.0) * _CACHE_SHARE / (token * (prompt + output)), 4096.0)
+        sequences = max(_up(most, 32 if most < 256 else 128 if most < 1024 else 256), 64)
+        wanted = min(most * (1.0 + prompt / output), 32768.0)
+        tokens = max(_up(wanted, 256 if wanted < 4096 else 512 if wanted < 8192 else 1024), 2048)
+    return Settings(
+        max_num_seqs=sequences,
+        max_num_batched_tokens=tokens if chunked else max(tokens, prompt + sequences),
+        memory_share=_CACHE_SHARE,
+        chunked_prefill=chunked,
+        prefix_caching=False,
+        max_model_len=prompt + output,
+        graph_sizes=None if chunked else (*(size for size in _GRAPHS if size < sequences), sequences),
+    )
+
+
+def _up(value: float, multiple: int) -> int:
+    return multiple * math.ceil(value / multiple)

@@ -165,6 +165,7 @@ class KernelSteps:
         most_sequences: int,
         *,
         graph_most: int = 512,
+        sizes: Sequence[int] | None = None,
         host_s: float = 0.0,
         host_sequence_s: float = 0.0,
         ahead: bool = True,
@@ -172,8 +173,8 @@ class KernelSteps:
     ) -> None:
         self.tables, self.costs, self.n_layers = tables, costs, n_layers
         n = np.arange(most_sequences + 1)
-        sizes = graph_sizes(graph_most)
-        padded = np.where(n <= graph_most, sizes[np.minimum(np.searchsorted(sizes, n), len(sizes) - 1)], n)
+        captured = graph_sizes(graph_most) if sizes is None else np.array(sizes, np.int64)
+        padded = np.where(n <= captured[-1], captured[np.minimum(np.searchsorted(captured, n), len(captured) - 1)], n)
         low, high = tables.lengths
         each = (tables.attention_s[:, 1] - tables.attention_s[:, 0]) / (high - low)
         each = np.maximum(each, 0.0)

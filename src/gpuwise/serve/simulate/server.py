@@ -95,7 +95,8 @@ class Server:
         most = min(limits.sequences, limits.n_blocks)
         if self.config.engine == LLAMA_CPP:
             return slot_steps(self.arch, self.system.accelerator, self.config, most, near)
-        tables = kernel_tables(self.arch, self.system, self.config, most, limits.tokens, near, only)
+        sizes = (1 << (size - 1).bit_length() for size in (most, limits.tokens))  # engines of like size share their tables
+        tables = kernel_tables(self.arch, self.system, self.config, *sizes, near, only)
         front = self.front
         return KernelSteps(
             tables,
@@ -103,6 +104,7 @@ class Server:
             self.arch.n_layers,
             most,
             graph_most=self.options.graph_most or 1,
+            sizes=self.options.graph_sizes,
             host_s=front.host_s,
             host_sequence_s=front.host_sequence_s,
             ahead=self.rules.ahead,

@@ -40,6 +40,8 @@ class Settings:
     """Blocks of the pool where they are known (``num_gpu_blocks_override``); None: from the device's memory."""
     graph_most: int | None = None
     """Largest batch with a captured graph."""
+    graph_sizes: tuple[int, ...] | None = None
+    """Batches with a graph, in order, where the engine was told which (``cuda_graph_config.batch_sizes``)."""
     scheduler: str | None = None
     """Of :data:`~gpuwise.serve.simulate.policies.POLICIES`: another policy of the engine than its usual one."""
     max_output: int | None = None
