@@ -23,6 +23,7 @@ LAYOUT = (
     "tp",
     "pp",
     "cp",
+    "ep",
     "sharding",
     "shard_group",
     "precision",
@@ -33,6 +34,9 @@ LAYOUT = (
     "optimizer",
     "offload_optimizer",
     "offload_activations",
+    "lora_rank",
+    "lora_targets",
+    "quantized_base",
 )
 """What of a strategy the ranks are told."""
 CHILD = ("-m", "gpuwise.train.ranks.child", "settings.json")
@@ -46,8 +50,8 @@ def strategy_gaps(s: Strategy) -> Iterator[str]:
         yield f"the schedule {s.schedule}"
     if s.cp > 1 and (s.pp > 1 or s.sharding == "hybrid"):
         yield f"context parallel {s.cp} with {'pipeline stages' if s.pp > 1 else 'hybrid sharding'}"
-    if s.ep > 1:
-        yield f"expert parallel {s.ep}"
+    if s.ep > 1 and (s.tp > 1 or s.pp > 1 or s.cp > 1 or s.sharding == "hybrid" or s.offload_optimizer or s.dp % s.ep):
+        yield f"expert parallel {s.ep} of {s.dp} data-parallel ranks together with other divisions of the model"
     if s.sharding == "zero1":
         yield "zero1"
     if s.tp > 1 and s.dp * s.cp > 1 and s.sharding == "none":
@@ -66,8 +70,10 @@ def strategy_gaps(s: Strategy) -> Iterator[str]:
         yield "an optimizer on the host without FSDP2"
     if s.offload_activations and s.recompute != "none":
         yield "activations that are both recomputed and offloaded"
-    if s.lora_rank or s.quantized_base:
-        yield "adapters"
+    if s.lora_rank and (s.tp > 1 or s.pp > 1 or s.cp > 1 or s.ep > 1):
+        yield "adapters of layers, rows or experts that are divided"
+    if s.quantized_base and s.sharding != "none":
+        yield "4-bit weights that are sharded"
 
 
 def gaps(job: Job) -> Iterator[str]:
@@ -79,6 +85,8 @@ def gaps(job: Job) -> Iterator[str]:
         yield "rows shared without fused attention over all of them"
     if s.pp > job.arch.n_layers:
         yield f"{s.pp} stages of {job.arch.n_layers} layers"
+    if s.ep > 1 and (job.arch.moe is None or job.arch.moe.n_experts % s.ep):
+        yield f"expert parallel {s.ep} of {job.arch.moe.n_experts if job.arch.moe else 'no'} experts"
     if s.tp > 1 and (not job.arch.gated_mlp or job.arch.moe is not None or job.arch.mla is not None):
         yield "tensor parallelism of layers that are not Llama's"
     yield from strategy_gaps(s)

@@ -25,7 +25,7 @@ from gpuwise.train.tune.facts import has_compiler
 
 HERE = Path(__file__).parent
 SCRIPT = HERE / "saving_script.py"
-WITHOUT_VALUES: dict[str, object] = {"micro_batches": 2, "batch": 4, "threads": 2}
+WITHOUT_VALUES: dict[str, object] = {"micro_batches": 2, "batch": 4, "threads": 2, "pruning": 0.5}
 """Levers whose values are made for the machine."""
 CASES = [(one.name, value) for one in LEVERS for value in (one.put_on.values or (WITHOUT_VALUES[one.name],))]
 FIRST = dict(reversed(CASES))

@@ -34,6 +34,7 @@ def server() -> Any:
             "torch.distributed.tensor.parallel",
             "gpuwise.train.ranks.loop",
             "gpuwise.train.ranks.script.run",
+            "preloaded",
         ]
     )
     return context

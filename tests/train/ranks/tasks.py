@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from pathlib import Path
 
@@ -12,6 +11,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import Dataset
+
+from gpuwise.workload.capture.packages import transformers
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
@@ -299,37 +300,73 @@ class LlamaLike(nn.Module):
         return self.lm_head(self.norm(x))
 
 
-def llama_like(heads: int = 4):
+def llama_like(heads: int = 4, n: int = 21, length: int = 0):
     model = LlamaLike(heads=heads)
-    return {**tokens(clip=0.5), "model": model, "optimizer": lambda m: written(torch.optim.AdamW(m.parameters(), lr=0.01), m)}
+    made = tokens(clip=0.5, n=n, length=length)
+    return {**made, "model": model, "optimizer": lambda m: written(torch.optim.AdamW(m.parameters(), lr=0.01), m)}
 
 
 def gpt2():
     """Transformers' own, with its positions, dropped values and tied embeddings."""
-    sys.modules["torchvision"] = None  # type: ignore[assignment]
+    transformers()
     from transformers import GPT2Config, GPT2LMHeadModel
 
     model = GPT2LMHeadModel(GPT2Config(vocab_size=32, n_embd=16, n_layer=3, n_head=2, n_positions=64, resid_pdrop=0.0,
                                        embd_pdrop=0.0, attn_pdrop=0.0))  # fmt: skip
-    return {
-        "model": model,
-        "data": Rows(),
-        "clip": 0.5,
-        "optimizer": lambda m: written(torch.optim.AdamW(m.parameters(), lr=0.01), m),
-    }
+    return of_transformers(model)
 
 
-def llama(length: int = 0):
+def llama(length: int = 0, n: int = 0):
     """Transformers' own, with fewer key heads than heads; it needs no step."""
-    sys.modules["torchvision"] = None  # type: ignore[assignment]  # whose binary may be of another release, and then nothing imports
+    transformers()
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(vocab_size=32, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
                          num_key_value_heads=2, max_position_embeddings=64, tie_word_embeddings=False)  # fmt: skip
-    model = LlamaForCausalLM(config)
+    return of_transformers(LlamaForCausalLM(config), length, n)
+
+
+def mixtral(experts: int = 4, length: int = 0):
+    """Transformers' own, whose experts are one tensor a layer."""
+    transformers()
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    config = MixtralConfig(vocab_size=32, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
+                           num_key_value_heads=2, max_position_embeddings=64, num_local_experts=experts,
+                           num_experts_per_tok=2)  # fmt: skip
+    return of_transformers(MixtralForCausalLM(config), length)
+
+
+def qwen3_moe(length: int = 0, n: int = 0):
+    """Transformers' own, with more and smaller experts."""
+    transformers()
+    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    config = Qwen3MoeConfig(vocab_size=32, hidden_size=16, intermediate_size=32, moe_intermediate_size=8, num_hidden_layers=2,
+                            num_attention_heads=4, num_key_value_heads=2, head_dim=8, max_position_embeddings=64, num_experts=8,
+                            num_experts_per_tok=2)  # fmt: skip
+    return of_transformers(Qwen3MoeForCausalLM(config), length, n)
+
+
+def of_transformers(model: nn.Module, length: int = 0, n: int = 0):
+    """It needs no step."""
     return {
         "model": model,
-        "data": Rows(24 if length else 21, length=length),
+        "data": Rows(n or (24 if length else 21), length=length),
         "clip": 0.5,
         "optimizer": lambda m: written(torch.optim.AdamW(m.parameters(), lr=0.01), m),
     }
+
+
+def teacher() -> nn.Module:
+    """Of the same classes, with opinions."""
+    torch.manual_seed(7)
+    model = Tiny()
+    with torch.no_grad():
+        model.head.weight.mul_(3.0)
+    return model
+
+
+def other_teacher() -> nn.Module:
+    """Of other classes."""
+    return Tiny(vocabulary=40)

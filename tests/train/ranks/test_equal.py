@@ -123,6 +123,40 @@ def test_shared_rows_train_as_one_process(name: str, ranks: Callable[..., Any]) 
     check_equal(result(ranks("llama", n, layout=layout, epochs=1)), alone)
 
 
+EXPERTS: dict[str, tuple[str, int, dict[str, Any]]] = {
+    "EP 2 of Mixtral": ("mixtral", 2, {"ep": 2, "micro_batch": 2}),
+    "EP 2 of Qwen3-MoE, recompute": ("qwen3_moe", 2, {"ep": 2, "recompute": "full"}),
+    "EP 2, two copies": ("mixtral", 4, {"ep": 2, "micro_batch": 1}),
+    "EP 4 x FSDP2 4": ("qwen3_moe", 4, {"ep": 4, "sharding": "zero3", "micro_batch": 1}),
+}
+
+
+@pytest.mark.parametrize("name", [n if n == "EP 2 of Mixtral" else pytest.param(n, marks=pytest.mark.slow) for n in EXPERTS])
+def test_divided_experts_train_as_one_process(name: str, ranks: Callable[..., Any]) -> None:
+    """Tokens go to the ranks that hold their experts, some of which get none; saved in the middle, one rank goes on."""
+    task, n, layout = EXPERTS[name]
+    alone = result(ranks(task, 1, out="alone", epochs=1))
+    run = ranks(task, n, layout=layout, epochs=1)
+    check_equal(result(run), alone)
+    first = ranks(task, n, out="again", layout=layout, steps=1)
+    assert set(first.codes()) == {0}, first.output
+    again = result(ranks(task, 1, out="again", epochs=1))
+    assert again["losses"] == pytest.approx(alone["losses"], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("task", "settings", "message"),
+    [
+        ("tokens", [], "no layer of Tiny holds experts as rows of one tensor"),
+        pytest.param("mixtral", ["experts=3"], "3 experts do not divide over 2 ranks", marks=pytest.mark.slow),
+    ],
+)
+def test_expert_parallel_is_refused_elsewhere(task: str, settings: list[str], message: str, ranks: Callable[..., Any]) -> None:
+    run = ranks(task, 2, layout={"ep": 2}, settings=settings)
+    assert set(run.codes()) == {2}, run.output
+    assert message in (run.out / "refused.json").read_text()
+
+
 @pytest.mark.slow
 def test_rows_of_other_steps_are_not_shared(ranks: Callable[..., Any]) -> None:
     run = ranks("tokens", 2, layout={"dp": 1, "cp": 2})

@@ -71,6 +71,16 @@ def test_what_shared_rows_exchange_is_predicted_exactly(more: dict[str, Any], ra
     assert all(c["predicted"] == c["measured"] for c in found.collectives.values()), found.collectives
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [{"sharding": "zero3", "micro_batch": 2, "recompute": "full"}, {}], ids=["FSDP2", "DDP"])
+def test_what_divided_experts_exchange_is_predicted_exactly(more: dict[str, Any], ranks: Callable[..., Any]) -> None:
+    """The tokens that go and come back do not depend on where they are sent."""
+    layout = {"ep": 2, "dp": 4, **more}
+    found = result(ranks("qwen3_moe", 4, layout=layout, steps=3, settings=["length=9"]))
+    counted = found.collectives
+    assert "all-to-all" in counted and all(c["predicted"] == c["measured"] for c in counted.values()), counted
+
+
 @pytest.mark.parametrize(
     ("task", "cause"), [("late_data", "data_s"), pytest.param("late_step", "rest_s", marks=pytest.mark.slow)]
 )

@@ -43,6 +43,8 @@ class OnRanks:
     """Pipeline parallel degree: stages of repeated layers (1F1B)."""
     cp: Whole | None = None
     """Context parallel degree: ranks that share rows of tokens (causal models of Transformers)."""
+    ep: Whole | None = None
+    """Expert parallel degree: data-parallel ranks that hold a part of the experts each (models of Transformers)."""
     precision: str | None = None
     """fp32 (usual), tf32 or bf16."""
     recompute: str | None = None
@@ -51,6 +53,18 @@ class OnRanks:
     """To the host's memory: optimizer (with the weights, by FSDP2), activations, or both: optimizer,activations."""
     compress: str | None = None
     """Gradients of DDP: fp16 (another precision) or powersgd (another training)."""
+    lora: Annotated[bool, Parameter(negative="")] = False
+    """Train adapters of a low rank beside frozen weights (PEFT)."""
+    lora_rank: Whole | None = None
+    """Of the adapters; 16 by default."""
+    lora_targets: str | None = None
+    """Linear layers with adapters: all-linear (usual), attention, mlp, or names: q_proj,v_proj."""
+    qlora: Annotated[bool, Parameter(negative="")] = False
+    """As --lora, the frozen weights in 4 bits (bitsandbytes)."""
+    prune: str | None = None
+    """Share of each layer's weights that become and stay zeros: 0.5, or 2:4 on GPUs that skip these (another training)."""
+    teacher: str | None = None
+    """FILE.py:function that returns a module, or hf:folder: the model is drawn to its logits too (another training)."""
     global_batch: Whole | None = None
     """Samples a step, over all ranks."""
     micro_batch: Whole | None = None
@@ -116,11 +130,14 @@ def run_on_ranks(
         _check_function(script, given)
     job = None if given.plan is None else _job(given.plan)
     layout = _layout(given, job)
-    if whole and layout.n_ranks > layout.dp:
+    if whole and (layout.n_ranks > layout.dp or layout.ep > 1):
         raise InputError(
-            "layers are divided (--tp, --pp) and rows (--cp) for a model that a function gives, not within a script",
+            "layers are divided (--tp, --pp, --ep) and rows (--cp) for a model that a function gives, not within a script",
             hint=f"name that function: {script}:make_step, or train by data parallel ranks alone",
         )
+    from gpuwise.train.ranks.methods import check_methods
+
+    check_methods(layout, given.prune, given.teacher)
     if given.on == HERE:
         _check_here(layout, job, given)
     steps = total_steps if total_steps is not None else None if job is None or epochs is not None or whole else job.n_steps
@@ -136,6 +153,8 @@ def run_on_ranks(
         given.save_every or (None if job is None else job.save_every),
         whole=whole,
         arguments=list(arguments),
+        prune=given.prune,
+        teacher=None if given.teacher is None else _absolute(given.teacher),
     )
     if given.on != HERE:
         from gpuwise.cli.run.submit import submit
@@ -202,6 +221,9 @@ def _check_script(script: str, given: OnRanks, *, epochs: float | None, total_st
         "--workers": given.workers,
         "--save-every": given.save_every,
         "--micro-batch": given.micro_batch,
+        "--lora": given.lora or given.qlora,
+        "--prune": given.prune,
+        "--teacher": given.teacher,
         "--epochs": epochs,
         "--total-steps": total_steps,
     }
@@ -257,8 +279,9 @@ def _layout(given: OnRanks, job: Job | None) -> Layout:
 
     if job is not None:
         layout = layout_of(job.strategy, shard_group(job))
-        for name in ("ranks", "sharding", "tp", "pp", "cp", "precision", "recompute", "offload", "compress", "shard_group"):
-            if getattr(given, name) is not None:
+        for name in ("ranks", "sharding", "tp", "pp", "cp", "ep", "precision", "recompute", "offload", "compress", "shard_group",
+                     "lora", "lora_rank", "lora_targets", "qlora"):  # fmt: skip
+            if getattr(given, name) not in (None, False):
                 raise InputError(f"--{name.replace('_', '-')} is in the plan already", hint="leave it out, or plan again with it")
         if given.global_batch is not None or given.micro_batch is not None:
             layout = msgspec.structs.replace(
@@ -282,17 +305,33 @@ def _layout(given: OnRanks, job: Job | None) -> Layout:
             tp,
             pp,
             cp,
-            given.sharding or "none",
-            given.shard_group or 0,
-            given.precision or "fp32",
-            given.recompute or "none",
+            sharding=given.sharding or "none",
+            shard_group=given.shard_group or 0,
+            precision=given.precision or "fp32",
+            recompute=given.recompute or "none",
+            ep=given.ep or 1,
             micro_batch=given.micro_batch or -(-batch // dp),
             global_batch=batch,
             offload_optimizer="optimizer" in offload,
             offload_activations="activations" in offload,
             compress=given.compress or "none",
+            **_adapters(given),
         )
     )
+
+
+def _adapters(given: OnRanks) -> dict[str, Any]:
+    from gpuwise.workload.adapters import split_targets
+    from gpuwise.workload.changes.strategy import LORA_RANK
+
+    if given.lora and given.qlora:
+        raise InputError("--lora and --qlora are two ways", hint="--qlora for 4-bit frozen weights, --lora for others")
+    if not (given.lora or given.qlora):
+        if given.lora_rank is not None or given.lora_targets is not None:
+            raise InputError("--lora-rank and --lora-targets are of adapters", hint="add --lora or --qlora")
+        return {}
+    targets = {} if given.lora_targets is None else {"lora_targets": split_targets(given.lora_targets)}
+    return {"lora_rank": given.lora_rank or LORA_RANK, "quantized_base": given.qlora, **targets}
 
 
 def _check_here(layout: Layout, job: Job | None, given: OnRanks) -> None:
@@ -364,6 +403,12 @@ def _summary(result: RanksResult, out: str, of_script: Layout | None, *, planned
     slow = result.straggler
     if slow is not None:
         lines.append(f"rank {slow.rank} is waited for {format_duration(slow.lost_s)} a step ({slow.share:.0%}): {slow.cause}")
+    model = next((e for e in reversed(result.journals[0].events) if e["event"] == "model"), None)
+    if model is not None and (model["trained"] < model["parameters"] or model["zeros"]):
+        zeros = f", {model['zeros']:,} of them zeros that stay" if model["zeros"] else ""
+        lines.append(
+            f"{model['trained']:,} of {model['parameters']:,} parameters trained, {format_bytes(model['weight_bytes'])}{zeros}"
+        )
     for kind, counts in result.collectives.items():
         told = [f"{n[0]} of {format_bytes(n[1])} in all" if n else "none" for n in (counts["predicted"], counts["measured"])]
         lines.append(f"{kind} a step: predicted {told[0]}, measured {told[1]}")
@@ -389,6 +434,7 @@ def document(result: RanksResult, script: str, layout: Layout, out: str) -> dict
         "hung": result.hung,
         "straggler": None if result.straggler is None else asdict(result.straggler),
         "collectives": result.collectives,
+        "model": next((e for e in reversed(result.journals[0].events) if e["event"] == "model"), None),
         "save_blocks": result.blocked,
         "losses": [asdict(x) for x in result.losses],
         "expected_loss_s": result.expected_loss_s,

@@ -22,6 +22,7 @@ from gpuwise.train.levers.loaders import Observed, change_arguments, change_batc
 from gpuwise.train.levers.micro import MicroBatches
 from gpuwise.train.levers.optimizers import Fused, Scaling, drop_gradients
 from gpuwise.train.levers.padding import Padding
+from gpuwise.train.levers.pruning import prune_model
 from gpuwise.train.levers.real_columns import RealColumns
 from gpuwise.train.levers.table import BY_NAME
 from gpuwise.train.levers.trim import Trim
@@ -220,6 +221,9 @@ class Applied:
     def fused_optimizer(self, _: object) -> None:
         self._fused = Fused(self._patches, self._tell)
 
+    def pruning(self, value: object) -> None:
+        self._prepare.append(lambda module: prune_model(module, value, self._tell))
+
     def set_to_none(self, _: object) -> None:
         drop_gradients(self._patches, self._tell)
 
@@ -253,5 +257,6 @@ PUT_ON: dict[str, Callable[[Applied, object], None]] = {
     "autocast": Applied.autocast,
     "fused_optimizer": Applied.fused_optimizer,
     "set_to_none": Applied.set_to_none,
+    "pruning": Applied.pruning,
 }
 """How each lever, and each of the tuner's own (``_observe``), is put on, in the order in which that happens."""

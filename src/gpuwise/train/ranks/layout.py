@@ -8,6 +8,7 @@ import msgspec
 
 from gpuwise.errors import LayoutError
 from gpuwise.export.ranks import LAYOUT, PRECISIONS, strategy_gaps
+from gpuwise.workload.adapters import DEFAULT_TARGETS
 from gpuwise.workload.strategy import Strategy
 
 SHARDINGS = {
@@ -34,6 +35,8 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pp: int = 1
     cp: int = 1
     """Ranks that share rows of tokens; they are data-parallel ranks otherwise."""
+    ep: int = 1
+    """Neighbours among the data-parallel ranks that have a part of the experts each."""
     sharding: str = "none"
     shard_group: int = 0
     """Ranks that hold one copy with ``hybrid``; the copies are replicas of each other."""
@@ -49,6 +52,11 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the layers keep for the backward pass waits in the host's memory."""
     compress: str = "none"
     """Gradients as DDP exchanges them: ``fp16``, or ``powersgd`` of rank one."""
+    lora_rank: int = 0
+    """Of the adapters that are trained in place of the weights; 0: none."""
+    lora_targets: tuple[str, ...] = DEFAULT_TARGETS
+    quantized_base: bool = False
+    """The weights under the adapters in 4 bits."""
 
     @property
     def n_ranks(self) -> int:
@@ -73,9 +81,12 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def words(self) -> str:
         """For headings: ``4 ranks, FSDP2, bf16``; the batch of a script is its own."""
         parts = [f"{self.n_ranks} rank{'s' if self.n_ranks > 1 else ''}"]
-        parts += [f"{name} {n}" for name, n in (("tensor", self.tp), ("pipeline", self.pp), ("context", self.cp)) if n > 1]
+        degrees = {"tensor": self.tp, "pipeline": self.pp, "context": self.cp, "expert": self.ep}
+        parts += [f"{name} {n}" for name, n in degrees.items() if n > 1]
         if self.n_replicas > 1:
             parts.append(SHARDINGS[self.sharding] + (f" {self.n_replicas}" if self.n_replicas < self.n_ranks else ""))
+        if self.lora_rank:
+            parts.append(f"{'QLoRA' if self.quantized_base else 'LoRA'} of rank {self.lora_rank}")
         return ", ".join([*parts, self.precision])
 
 
@@ -103,6 +114,13 @@ def checked(layout: Layout) -> Layout:
     if layout.cp > 1 and (layout.pp > 1 or layout.sharding == "hybrid"):
         what = "pipeline stages" if layout.pp > 1 else "hybrid sharding"
         raise LayoutError("context", f"rows are not divided together with {what} here", hint="take --sharding zero3 or none")
+    if layout.ep > 1 and (layout.n_ranks > layout.dp or layout.sharding == "hybrid" or layout.offload_optimizer):
+        others = "tensor, pipeline or context parallel ranks" if layout.n_ranks > layout.dp else "hybrid sharding or an offload"
+        raise LayoutError("experts", f"experts are not divided together with {others} here", hint="take --sharding zero3 or none")
+    if layout.dp % layout.ep:
+        raise LayoutError(
+            "experts", f"groups of {layout.ep} do not divide {layout.dp} ranks", hint="take an --ep that divides them"
+        )
     if layout.offload_optimizer and (layout.sharding not in ("zero2", "zero3", "hybrid") or layout.n_replicas == 1):
         raise LayoutError("offload", "weights and optimizer are put on the host by FSDP2", hint="add --sharding zero3")
     if layout.offload_activations and layout.recompute != "none":

@@ -30,7 +30,9 @@ from gpuwise.train.levers.items import seed as seed_generators
 from gpuwise.train.levers.modules import each_tensor
 from gpuwise.train.ranks.beat import Beat
 from gpuwise.train.ranks.meter import Meter
+from gpuwise.train.ranks.methods import put_on
 from gpuwise.train.ranks.parallel.context import Context
+from gpuwise.train.ranks.parallel.experts import Experts
 from gpuwise.train.ranks.parallel.pipeline import Pipeline, ends_inside
 from gpuwise.train.ranks.parallel.stages import Chain, Stage, chain_of
 from gpuwise.train.ranks.parallel.tensor import parallelize
@@ -93,10 +95,11 @@ class Training:
         beat: Beat | None = None,
     ) -> None:
         layout = settings.layout
-        self.settings, self.task, self.journal, self.layout = settings, task, journal, layout
         self.rank = dist.get_rank()
         self.meter = Meter()
         self.mesh = mesh_of(layout, device_type)
+        task, self.pruned, self.distilled = put_on(task, settings, device_of(self.mesh))
+        self.settings, self.task, self.journal, self.layout = settings, task, journal, layout
         replica = self.mesh.get_local_rank("replicate") * self.mesh["shard"].size() + self.mesh.get_local_rank("shard")
         self.dp_rank, self.cp_rank = divmod(replica, layout.cp)
         self.context = Context(self._sharing(), task) if layout.cp > 1 else None
@@ -104,17 +107,23 @@ class Training:
             replace_forward(find_module(task.model, name), recomputed)
         self.pp_rank = self.mesh.get_local_rank("pp")
         self.n_parameters = sum(p.numel() for p in task.model.parameters())
+        self._frozen = [p for p in task.model.parameters() if not p.requires_grad] if layout.lora_rank else []
+        self._frozen_sum = f"{math.fsum(float(p.detach().double().sum()) for p in self._frozen):.6g}"
+        self._tell_model()
         chain = self._chain() if layout.pp > 1 else None
         if layout.tp > 1:
             parallelize(task.model, self.mesh["tp"])
         stage = None if chain is None else self._cut(chain)
-        predicted = collectives(task.model, layout, clips=task.clip is not None, stage=stage, row=self._row(chain))
+        self.experts = Experts(task.model, layout, device_type, self.meter) if layout.ep > 1 else None
+        apart = {} if self.experts is None else self.experts.parameters
+        predicted = collectives(task.model, layout, clips=task.clip is not None, stage=stage, row=self._row(chain), apart=apart)
         journal.event("predicted", collectives=predicted)
-        self.wrapped: Wrapped = wrap(task.model, layout, self.mesh, self.meter, None if stage is None else stage.blocks)
+        blocks = None if stage is None else stage.blocks
+        self.wrapped: Wrapped = wrap(task.model, layout, self.mesh, self.meter, blocks, apart)
         self.device = device_of(self.mesh)
         self.pipeline = None if stage is None else Pipeline(stage, task.model, self.mesh, self.meter, self.device)
         self.optimizer = task.optimizer(task.model)
-        if layout.tp > 1:
+        if layout.tp > 1 or layout.ep > 1:
             for group in self.optimizer.param_groups:
                 # one call for all parameters wants all on one mesh
                 group.update(foreach=False, **({"fused": False} if "fused" in group else {}))
@@ -137,7 +146,7 @@ class Training:
             return
         folder, about = found
         for name, value in self._identity().items():
-            if about[name] != value:
+            if about.get(name, value) != value:
                 raise InputError(
                     f"the checkpoints in {self.saver.root} are of other {name}: {about[name]}, here {value}",
                     hint="give another folder with --out: nothing was changed here",
@@ -150,14 +159,24 @@ class Training:
         self.journal.event("resumed", folder=folder.name, step=self.step, changed=changed)
 
     def _identity(self) -> dict[str, Any]:
-        task = self.task
+        task, layout = self.task, self.layout
         return {
             "task": task.name,
             "settings": list(self.settings.settings),
             "seed": self.settings.seed,
             "samples": task.n_samples,
             "parameters": self.n_parameters,
+            "adapters": [layout.lora_rank, list(layout.lora_targets), layout.quantized_base],
+            "frozen weights": self._frozen_sum,
+            "pruning": self.settings.prune,
+            "teacher": self.settings.teacher,
         }
+
+    def _tell_model(self) -> None:
+        trained = sum(p.numel() for p in self.task.model.parameters() if p.requires_grad)
+        held = sum(p.numel() * p.element_size() for p in self.task.model.parameters())
+        zeros = 0 if self.pruned is None else self.pruned.zeros
+        self.journal.event("model", parameters=self.n_parameters, trained=trained, zeros=zeros, weight_bytes=held)
 
     def _sharing(self) -> Any:
         """The group of ranks that share this one's rows; every rank makes all of them."""
@@ -172,7 +191,7 @@ class Training:
         """Numbers that stages pass on of a sample, or tokens of one whose rows are shared."""
         if chain is not None:
             return chain.numel
-        return 0 if self.context is None else int(self._first()["input_ids"].shape[1])
+        return 0 if self.context is None and self.experts is None else tokens_of(self._first())
 
     def _first(self) -> Any:
         samples = Items(self.task.data, self.settings.seed).__getitems__([(0, 0)])
@@ -204,7 +223,9 @@ class Training:
             "layout": msgspec.to_builtins(self.layout),
             "torch": torch.__version__,
         }
-        state = state_of(self.task.model, self.optimizer, self.scheduler, stage=self.pp_rank)
+        state = state_of(
+            self.task.model, self.optimizer, self.scheduler, stage=self.pp_rank, trained_only=self.layout.lora_rank > 0
+        )
         self.saver.save(self.step, state, about)
         self._saved_s, self._requests.save = time.monotonic(), False
 
@@ -310,6 +331,8 @@ class Training:
             loss, number = loss * 0.0, 0.0
         loss.backward()
         self.meter.after_backward()
+        if self.distilled is not None:
+            self.distilled.check(number)
         totals[0] += float(loss.detach())
         totals[1] += number
 
@@ -341,6 +364,8 @@ class Training:
         loss = float(totals[0] / totals[1].clamp(min=1.0))
         if not math.isfinite(loss):
             raise LossError(f"the loss of step {self.step} is {loss}", hint="the last checkpoint is from before it")
+        if self.experts is not None:
+            self.experts.add_copies()
         model, clip = self.task.model, self.task.clip
         scale(model, self.wrapped.multiple / max(float(totals[1]), 1.0))
         if clip is not None:
@@ -349,6 +374,8 @@ class Training:
                 scale(model, clip / (length + 1e-6))
         self._phase("update", self.layout.n_micro)
         self.optimizer.step()
+        if self.pruned is not None:
+            self.pruned.keep()
         if self.scheduler is not None:
             self.scheduler.step()
         self.optimizer.zero_grad(set_to_none=True)
@@ -380,6 +407,13 @@ class Training:
             collectives=counts,
             memory_bytes=memory_bytes(self.device),
         )
+
+
+def tokens_of(batch: Any) -> int:
+    """Of a batch, as its first whole numbers have them; 0 where there are none."""
+    found: list[int] = []
+    each_tensor(batch, lambda t: found.append(t.numel()) if not t.is_floating_point() else None)
+    return found[0] if found else 0
 
 
 def memory_bytes(device: torch.device) -> int | None:

@@ -55,9 +55,23 @@ class Meter:
         seen[0] += 1
         seen[1] += tensor.numel() * tensor.element_size()
 
+    def all_to_all(
+        self,
+        output: torch.Tensor,
+        given: torch.Tensor,
+        got: list[int] | None,
+        sent: list[int] | None,
+        group: Any,
+        counted: torch.Tensor,
+    ) -> None:
+        """Parts of ``given`` to every rank of the group, theirs into ``output``; the bytes are those of ``counted``."""
+        self.count("all-to-all", counted)
+        self._timed(dist.all_to_all_single, output, given, got, sent, group=group)
+
     def bucket(self, group: Any, bucket: Any) -> Any:
         """DDP's hook: sums, and divides nothing."""
-        return self.exchanged(group, bucket.buffer()).then(lambda done: done.value()[0])
+        buffer = bucket.buffer()
+        return self.exchanged(group, buffer).then(lambda done: (done.value(), buffer)[1])
 
     def exchanged(self, group: Any, tensor: torch.Tensor) -> Any:
         """The future of a sum over the group, in place."""

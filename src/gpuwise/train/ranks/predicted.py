@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -20,6 +21,8 @@ FIRST_BUCKET, BUCKET = 1 << 20, 25 << 20
 """Bytes of DDP's first bucket and of the others (its defaults, PyTorch 2.7 to 2.13)."""
 TOTALS_BYTES, NORM_BYTES = 4 * 8, 8
 """What the loop exchanges once a step: loss, number and requests; and for clipping a norm."""
+COUNT_BYTES = 8
+"""Of a number of tokens, as it is exchanged."""
 Counts = dict[str, list[int]]
 
 
@@ -31,13 +34,14 @@ def collectives(
     totals_bytes: int = TOTALS_BYTES,
     stage: Stage | None = None,
     row: int = 0,
+    apart: Mapping[str, nn.Parameter] = MappingProxyType({}),
 ) -> Counts:
     """Number and bytes by kind on each rank, of a step whose micro-batches are all there (DDP: from the second step on, when it
     has its buckets). Bytes as :class:`gpuwise.train.ranks.meter.Meter` counts them; tensor parallel layers exchange inside of
     torch, and are not among them.
     ``totals_bytes``: of the numbers that are exchanged once a step. ``model`` as it is before it is given to DDP or FSDP2.
-    ``stage``: this rank's of a pipeline, and ``row`` what its layers pass on of one sample; with shared rows the tokens of one.
-    Both are exact where all samples are as long."""
+    ``stage``: this rank's of a pipeline, and ``row`` what its layers pass on of one sample; with shared rows or divided experts
+    the tokens of one. All are exact where all samples are as long. ``apart``: parameters of divided experts."""
     found: Counts = {}
     if layout.n_ranks > 1:
         found["all-reduce"] = [1 + clips, totals_bytes + clips * NORM_BYTES]
@@ -54,23 +58,28 @@ def collectives(
                 _add(found, "all-reduce", 1, own * math.prod(local_of(parameter).shape[1:]) * 4)
     if layout.cp > 1:
         _shared_rows(found, model, layout, row)
+    if apart:
+        _experts(found, model, layout, row, apart)
     if layout.n_replicas == 1:
         return found
-    trained = [p for p in model.parameters() if p.requires_grad]
+    divided = {id(p) for p in apart.values()}
+    trained = [p for p in model.parameters() if p.requires_grad and id(p) not in divided]
     if layout.sharding == "none":
         n_buckets = len(bucket_assignment(trained[::-1]))
         _add(found, "all-reduce", n_buckets, sum(p.numel() * p.element_size() for p in trained))
         return found
     width = layout.shard_group if layout.sharding == "hybrid" else layout.n_replicas
     n, held = layout.n_micro, 2 if layout.precision == "bf16" else 4
-    units = _units(model, width, None if stage is None else stage.blocks)
-    for at, elements in enumerate(units):
+    units = _units(model, width, None if stage is None else stage.blocks, divided)
+    for at, (elements, moved) in enumerate(units):
         again = at < len(units) - 1 and layout.sharding != "zero2"
         times = 2 * n if again else n if stage is None else kept_gathers(n, layout.pp - stage.index)
         _add(found, "all-gather", times, times * elements * held)
-        _add(found, "reduce-scatter", n, n * elements * 4)
+        if not moved:
+            continue
+        _add(found, "reduce-scatter", n, n * moved * 4)
         if layout.sharding == "hybrid":
-            _add(found, "all-reduce", n, n * elements * 4 // width)
+            _add(found, "all-reduce", n, n * moved * 4 // width)
     return found
 
 
@@ -81,11 +90,34 @@ def _shared_rows(found: Counts, model: nn.Module, layout: Layout, tokens: int) -
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     whole = math.ceil(tokens / layout.cp) * layout.cp
     held = 2 if layout.precision == "bf16" else 4
-    n_bytes = 2 * layout.micro_batch * (heads // layout.tp) * whole * width * held
+    n_bytes = 2 * rows_of(layout) * (heads // layout.tp) * whole * width * held
     times = config.num_hidden_layers * layout.n_micro
     again = len(range(0, config.num_hidden_layers, layout.recompute_every)) * layout.n_micro if layout.recompute == "full" else 0
     _add(found, "all-gather", times + again, (times + again) * n_bytes)
     _add(found, "reduce-scatter", times, times * n_bytes)
+
+
+def _experts(found: Counts, model: nn.Module, layout: Layout, tokens: int, apart: Mapping[str, nn.Parameter]) -> None:
+    """Of each layer with experts: how many tokens go to each, the tokens there and back, and the gradients of both."""
+    layers = {name.rpartition(".")[0]: p for name, p in apart.items()}
+    config: Any = model.config
+    n_each, width = config.num_experts_per_tok, config.hidden_size
+    held = 2 if layout.precision == "bf16" else 4
+    n_bytes = rows_of(layout) * tokens * n_each * width * held
+    every = repeated_blocks(model)[:: layout.recompute_every] if layout.recompute == "full" else []
+    inside = {id(p) for block in every for p in block.parameters()}
+    for parameter in layers.values():
+        times = layout.n_micro * (2 if id(parameter) in inside else 1)
+        _add(found, "all-to-all", times, times * parameter.shape[0] * COUNT_BYTES)
+        _add(found, "all-to-all", 2 * (times + layout.n_micro), 2 * (times + layout.n_micro) * n_bytes)
+    if layout.dp > layout.ep:
+        for parameter in apart.values():
+            _add(found, "all-reduce", 1, local_of(parameter).numel() * 4)
+
+
+def rows_of(layout: Layout) -> int:
+    """Samples in a micro-batch where all are as large."""
+    return min(layout.micro_batch, math.ceil(layout.global_batch / layout.dp))
 
 
 def bucket_assignment(parameters: Sequence[torch.Tensor]) -> list[list[int]]:
@@ -106,14 +138,19 @@ def kept_gathers(n_micro: int, ahead: int) -> int:
     return times
 
 
-def _units(model: nn.Module, width: int, blocks: list[nn.Module] | None = None) -> list[int]:
-    """Elements of what FSDP2 gathers together, each parameter's rows made a multiple of the ranks: blocks, then the rest."""
+def _units(model: nn.Module, width: int, blocks: list[nn.Module] | None, apart: Set[int]) -> list[tuple[int, int]]:
+    """Elements of what FSDP2 gathers together, each parameter's rows made a multiple of the ranks: blocks, then the rest; and of
+    what of it has gradients."""
     blocks = repeated_blocks(model) if blocks is None else blocks
-    inside = {id(p) for block in blocks for p in block.parameters()}
-    groups: list[Sequence[nn.Parameter]] = [list(block.parameters()) for block in blocks]
+    groups: list[Sequence[nn.Parameter]] = [[p for p in block.parameters() if id(p) not in apart] for block in blocks]
+    inside = {id(p) for block in blocks for p in block.parameters()} | apart
     groups.append([p for p in model.parameters() if id(p) not in inside])
-    shapes = [[local_of(p).shape for p in group] for group in groups if group]
-    return [sum(math.ceil(s[0] / width) * width * math.prod(s[1:]) for s in group) for group in shapes]
+
+    def elements(group: Sequence[nn.Parameter]) -> int:
+        shapes = [local_of(p).shape for p in group]
+        return sum(math.ceil(s[0] / width) * width * math.prod(s[1:]) for s in shapes)
+
+    return [(elements(group), elements([p for p in group if p.requires_grad])) for group in groups if group]
 
 
 def _add(found: Counts, kind: str, n: int, n_bytes: int) -> None:

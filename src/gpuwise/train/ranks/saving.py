@@ -137,8 +137,11 @@ def reason(error: BaseException) -> str:
 # --- what is saved ---
 
 
-def state_of(model: nn.Module, optimizer: Optimizer, scheduler: Any, *, stage: int = 0) -> dict[str, Any]:
-    """Weights, optimizer states by the names of their parameters, and of each pipeline stage what is no tensor, pickled."""
+def state_of(
+    model: nn.Module, optimizer: Optimizer, scheduler: Any, *, stage: int = 0, trained_only: bool = False
+) -> dict[str, Any]:
+    """Weights, optimizer states by the names of their parameters, and of each pipeline stage what is no tensor, pickled.
+    ``trained_only``: without frozen weights, which the task makes again."""
     names = {id(p): name for name, p in model.named_parameters()}
     states: dict[str, Any] = {}
     others: dict[str, Any] = {}
@@ -149,7 +152,12 @@ def state_of(model: nn.Module, optimizer: Optimizer, scheduler: Any, *, stage: i
     groups = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
     plain = {"groups": groups, "others": others, "scheduler": None if scheduler is None else scheduler.state_dict()}
     packed = torch.frombuffer(bytearray(pickle.dumps(plain)), dtype=torch.uint8)
-    state = {"model": dict(model.state_dict()), f"{PLAIN}.{stage}" if stage else PLAIN: packed}
+    weights = dict(model.state_dict())
+    frozen = [n for n, p in model.named_parameters() if not p.requires_grad] if trained_only else []
+    # quantised weights have their scales behind their own name
+    for name in [k for k in weights if any(k == f or k.startswith(f"{f}.") for f in frozen)]:
+        del weights[name]
+    state = {"model": weights, f"{PLAIN}.{stage}" if stage else PLAIN: packed}
     return {**state, "optimizer": states} if states else state
 
 
@@ -164,14 +172,17 @@ def load_state(folder: Path, model: nn.Module, optimizer: Optimizer, scheduler: 
             head = f"optimizer.{name}."
             if key.startswith(head) and "." not in key[len(head) :] and isinstance(told, TensorStorageMetadata):
                 states[key.removeprefix("optimizer.")] = _room(told, parameter)
-    state: dict[str, Any] = {"model": dict(model.state_dict())}
+    state: dict[str, Any] = {"model": {k: v for k, v in model.state_dict().items() if f"model.{k}" in stored}}
     for key, plain in stored.items():
         if key.partition(".")[0] == PLAIN and isinstance(plain, TensorStorageMetadata):
             state[key] = torch.empty(plain.size, dtype=torch.uint8)
     if states:
         state["optimizer"] = states
     load(state, storage_reader=reader, process_group=control_group())
-    model.load_state_dict(state["model"])
+    missing = model.load_state_dict(state["model"], strict=False).missing_keys
+    wrong = [k for k in missing if k in parameters and parameters[k].requires_grad]
+    if wrong:
+        raise InputError(f"{folder} has no {wrong[0]}", hint="give another folder with --out: nothing was changed here")
     told = pickle.loads(bytes(state[PLAIN].tolist()))
     for key, packed in state.items():
         if key.startswith(f"{PLAIN}."):

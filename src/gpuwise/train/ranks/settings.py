@@ -36,6 +36,10 @@ class RankSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether the target is a script that runs as a whole, and saves what it saves itself."""
     arguments: list[str] = []
     """Of the script."""
+    prune: str | None = None
+    """Share of the weights that become zeros, or ``2:4``."""
+    teacher: str | None = None
+    """``teacher.py:make_teacher`` or ``hf:folder``: whose logits the model is drawn to."""
 
 
 def write_settings(settings: RankSettings, path: Path) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from inspect import signature
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -60,9 +61,16 @@ def device_of(mesh: DeviceMesh) -> torch.device:
     return torch.device(mesh.device_type, torch.cuda.current_device()) if mesh.device_type == "cuda" else torch.device("cpu")
 
 
-def wrap(model: nn.Module, layout: Layout, mesh: DeviceMesh, meter: Meter, blocks: list[nn.Module] | None = None) -> Wrapped:
+def wrap(
+    model: nn.Module,
+    layout: Layout,
+    mesh: DeviceMesh,
+    meter: Meter,
+    blocks: list[nn.Module] | None = None,
+    apart: Mapping[str, nn.Parameter] = MappingProxyType({}),
+) -> Wrapped:
     """The model over the data-parallel ranks of the mesh, its parameters on the mesh's device. ``blocks``: the repeated layers
-    that this rank has, where others have the rest."""
+    that this rank has, where others have the rest. ``apart``: parameters, by name, that are divided already."""
     device = device_of(mesh)
     torch.set_float32_matmul_precision("high" if layout.precision == "tf32" else "highest")
     blocks = repeated_blocks(model) if blocks is None else blocks
@@ -79,14 +87,17 @@ def wrap(model: nn.Module, layout: Layout, mesh: DeviceMesh, meter: Meter, block
         if layout.n_replicas == 1 or layout.pp > 1:
             return Wrapped(model, model, mesh)
         group = mesh["shard"].get_group()
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, list(apart))
         # running statistics are made equal by the loop, whatever wraps the model
         ddp = DistributedDataParallel(model, process_group=group, gradient_as_bucket_view=True, **NO_BUFFERS)
         ddp.register_comm_hook(*compression(layout, group, meter))
         return Wrapped(ddp, model, mesh)
-    return _shard(model, blocks, layout, mesh, device)
+    return _shard(model, blocks, layout, mesh, device, {"ignored_params": set(apart.values())} if apart else {})
 
 
-def _shard(model: nn.Module, blocks: list[nn.Module], layout: Layout, mesh: DeviceMesh, device: torch.device) -> Wrapped:
+def _shard(
+    model: nn.Module, blocks: list[nn.Module], layout: Layout, mesh: DeviceMesh, device: torch.device, more: dict[str, Any]
+) -> Wrapped:
     half = layout.precision == "bf16"
     host: OffloadPolicy = CPUOffloadPolicy(pin_memory=device.type == "cuda") if layout.offload_optimizer else OffloadPolicy()
     policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if half else MixedPrecisionPolicy()
@@ -94,8 +105,8 @@ def _shard(model: nn.Module, blocks: list[nn.Module], layout: Layout, mesh: Devi
     inner = mesh["replicate", "shard"] if layout.sharding == "hybrid" else mesh["shard"]
     keep = layout.sharding == "zero2"
     for block in blocks:
-        fully_shard(block, mesh=inner, reshard_after_forward=not keep, mp_policy=policy, offload_policy=host)
-    fully_shard(model, mesh=inner, reshard_after_forward=False, mp_policy=outermost, offload_policy=host)
+        fully_shard(block, mesh=inner, reshard_after_forward=not keep, mp_policy=policy, offload_policy=host, **more)
+    fully_shard(model, mesh=inner, reshard_after_forward=False, mp_policy=outermost, offload_policy=host, **more)
     if layout.offload_optimizer:
         for module in model.modules():
             for name, buffer in module.named_buffers(recurse=False):

@@ -131,6 +131,10 @@ def _check(file: str, name: str, value: object) -> None:
     if value is False:
         return
     known = BY_NAME[name].put_on.values
+    if name == "pruning":
+        if value != "2:4" and not (isinstance(value, float) and 0 < value < 1):
+            raise FieldError(f"pruning = {value!r}", file=file, field=name, hint='for example pruning = 0.5, or "2:4"')
+        return
     numbers = not known or all(isinstance(v, int) and not isinstance(v, bool) for v in known)
     least, most = NUMBERS.get(name, (0, 4096))
     if numbers and not (isinstance(value, int) and not isinstance(value, bool) and least <= value <= most):

@@ -105,9 +105,11 @@ STACK = Why("the software stack decides it: --stack names one")
 OWN_LOOP = Why("a matter of one's own loop; the catalogue's holds no gradient or output longer than it must")
 BY_FIT = Why("`tune` keeps what measures faster; this frees memory at the cost of time, and `fit` tries it")
 KEEPS_LOSS = Why("`tune` keeps only what gives the same loss; this trains something else")
+NO_ZEROS = Why("products take as long with zeros as without them")
 RANKS = Why("it takes several processes: `gpuwise run` and `export` start them")
 ONE_RANK = Why("one's own step is cut only along the batch: modules say nothing of how to split their products")
 PLAN_WRITES = Why("`gpuwise export` writes it as launch flags")
+BY_RUN = Why("it acts before the optimizer is made: `gpuwise run FILE.py:function` does it on any number of ranks")
 NO_DIFF = Why("more than a diff of the script: `gpuwise run` does it")
 
 
@@ -337,14 +339,32 @@ CHANGES: tuple[ChangeKind, ...] = (
     ChangeKind(
         "lora", _adapters_label("LoRA, rank {}{}"), "adapters", "adapters",
         "the weights are frozen and two factors of a low rank beside each linear layer (or those named) are trained",
-        "may learn less than full training", on.LORA, "captured", KEEPS_LOSS, DIFF,
+        "may learn less than full training", on.LORA, "captured", BY_RUN, DIFF,
     ),
     ChangeKind(
         "qlora", _adapters_label("QLoRA, rank {} on 4-bit weights{}"), "adapters", "adapters",
         "as LoRA, the frozen weights held in 4 bits",
         "may learn less than full training; the weights are rounded", on.QLORA,
-        Why("4-bit weights need bitsandbytes' kernels, which no capture sees"), KEEPS_LOSS,
+        Why("4-bit weights need bitsandbytes' kernels, which no capture sees"), BY_RUN,
         Why("bitsandbytes converts the model as it is loaded"),
+    ),
+    ChangeKind(
+        "pruning", lambda share: "2:4 zeros" if share == "2:4" else f"{share} of the weights pruned", "states", "maths",
+        "the smallest weights of each linear and convolution layer become zeros and stay so (torch.nn.utils.prune)",
+        "learns less; kernels skip zeros only in the form 2:4, on GPUs that have it", NO_ZEROS, NO_ZEROS,
+        Lever((), ANY, 'prune.l1_unstructured(layer, "weight", amount={value})  # torch.nn.utils.prune'), NO_DIFF,
+    ),
+    ChangeKind(
+        "distillation", _title("distilled from {}"), "adapters", "maths",
+        "the loss is half that of the labels and half the distance to a teacher's probabilities at temperature 2",
+        "a forward pass of the teacher a step; what it is wrong in is learnt too",
+        Why("no model of the catalogue is another's teacher"), Why("a captured step has no second model"), BY_RUN, NO_DIFF,
+    ),
+    ChangeKind(
+        "compress", _title("gradients compressed by {}"), "parallel", "maths",
+        "DDP exchanges gradients in fp16 (another precision), or as products of two thin matrices (PowerSGD)",
+        "small gradients round away; PowerSGD is another training",
+        Why("strategies of the catalogue exchange gradients as they are"), ONE_RANK, RANKS, NO_DIFF,
     ),
     ChangeKind(
         "sharding", lambda kind: "no sharding" if kind == "none" else f"{kind} sharding", "parallel", "exact",

@@ -156,7 +156,7 @@ def _lora(watch: Watch, argument: int | tuple[int, tuple[str, ...]]) -> None:
         frozen = {id(p) for p in root.parameters()}
         for p in root.parameters():
             p.requires_grad_(False)
-        layers = _adapted_layers(root, targets)
+        layers = adapted_layers(root, targets)
         for layer in layers:
             down, up = _factors(layer, rank)
             added += [down, up]
@@ -188,7 +188,7 @@ HEADS = ("score", "classifier")
 """Classifiers over the classes, which are trained whole or not at all (PEFT ``SEQ_CLS_HEAD_NAMES``)."""
 
 
-def _adapted_layers(root: nn.Module, targets: Sequence[str]) -> list[nn.Module]:
+def adapted_layers(root: nn.Module, targets: Sequence[str]) -> list[nn.Module]:
     """The linear layers that ``targets`` name, as PEFT matches them: ``all-linear`` is every one but the output head; a name
     is the end of a path. ``attention`` and ``mlp`` are those of the same part of published models."""
     linear = {n: m for n, m in root.named_modules() if isinstance(m, nn.Linear) or type(m).__name__ == "Conv1D"}

@@ -1,0 +1,142 @@
+# pyright: basic
+"""Expert parallel: each rank of a group holds some experts of every layer, and tokens go to those that they were routed to.
+
+For models of Transformers whose experts are one tensor a layer (``gate_up_proj`` and the like, an expert a row), called with the
+tokens, their experts and the weights of these. The rows of tokens are sorted by expert, exchanged (``all_to_all_single``), go
+through the model's own experts, and come back. Everything else is data-parallel. The tensors are DTensors, which the norm,
+checkpoints and other layouts know as those of FSDP2.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+from gpuwise.errors import InputError, LayoutError
+from gpuwise.train.levers.forward import replace_forward
+from gpuwise.train.ranks.layout import Layout
+from gpuwise.train.ranks.meter import Meter
+from gpuwise.train.ranks.wrap import local_of
+
+FORWARD = ("hidden_states", "top_k_index", "top_k_weights")
+"""What experts are called with (Transformers from 5.0 on)."""
+HINT = "--sharding zero3 divides any model, experts too"
+
+
+def expert_layers(model: nn.Module) -> dict[str, nn.Module]:
+    """The experts of each layer, by path: an expert is a row of every one of their parameters."""
+    return {name: m for name, m in model.named_modules() if _is_experts(m)}
+
+
+def _is_experts(module: nn.Module) -> bool:
+    n, own = getattr(module, "num_experts", None), list(module.parameters(recurse=False))
+    if not own or any(p.dim() < 2 or p.shape[0] != n for p in own) or len(own) != len(list(module.parameters())):
+        return False
+    return tuple(inspect.signature(type(module).forward).parameters)[1:] == FORWARD
+
+
+class _Exchange(torch.autograd.Function):
+    """Rows to the ranks that need them, and their gradients back. ``owned``: whether the rows that go are this rank's own tokens,
+    rather than those that come; their bytes are counted, for they do not depend on the routing."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, rows: torch.Tensor, sent: list[int], got: list[int], owned: bool, group: Any, meter: Meter
+    ) -> torch.Tensor:
+        ctx.given = sent, got, owned, group, meter
+        return _exchanged(rows, sent, got, owned, group, meter)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
+        sent, got, owned, group, meter = ctx.given
+        return _exchanged(gradients[0], got, sent, not owned, group, meter), None, None, None, None, None
+
+
+def _exchanged(rows: torch.Tensor, sent: list[int], got: list[int], owned: bool, group: Any, meter: Meter) -> torch.Tensor:
+    arrived = rows.new_empty(sum(got), *rows.shape[1:])
+    # gloo sends what lies in memory, whatever the strides say (pytorch#24836)
+    meter.all_to_all(arrived, rows.contiguous(), got, sent, group, rows if owned else arrived)
+    return arrived
+
+
+class Experts:
+    """The experts of a model over groups of ``layout.ep`` neighbours among the data-parallel ranks, and copies of them over the
+    groups."""
+
+    def __init__(self, model: nn.Module, layout: Layout, device_type: str, meter: Meter) -> None:
+        self._meter = meter
+        layers = expert_layers(model)
+        if not layers:
+            raise InputError(
+                f"expert parallel: no layer of {type(model).__name__} holds experts as rows of one tensor", hint=HINT
+            )
+        self.mesh = init_device_mesh(device_type, (layout.dp // layout.ep, layout.ep), mesh_dim_names=("copy", "expert"))
+        self._group, self._copies = self.mesh["expert"].get_group(), self.mesh["copy"].get_group()
+        self.parameters: dict[str, nn.Parameter] = {}
+        """Of the experts, by name."""
+        for path, module in layers.items():
+            n = int(module.num_experts)
+            if n % layout.ep:
+                raise LayoutError(
+                    "experts", f"{n} experts do not divide over {layout.ep} ranks", hint="take an --ep that divides them"
+                )
+            for name, parameter in list(module.named_parameters(recurse=False)):
+                parts = distribute_tensor(parameter.detach(), self.mesh, (Replicate(), Shard(0)), src_data_rank=None)
+                module._parameters[name] = nn.Parameter(parts, requires_grad=parameter.requires_grad)
+                self.parameters[f"{path}.{name}"] = module._parameters[name]  # type: ignore[assignment]
+            module.num_experts = n // layout.ep  # type: ignore[assignment]
+            replace_forward(module, self._divided)
+
+    def add_copies(self) -> None:
+        """Gradients of experts as sums over the ranks that hold the same ones. An expert that no token came to has a gradient of
+        zeros, as it has where all experts are in one tensor."""
+        for parameter in self.parameters.values():
+            if not parameter.requires_grad:
+                continue
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            if self._copies.size() > 1:
+                dist.all_reduce(local_of(parameter.grad), group=self._copies)
+
+    def _divided(self, module: nn.Module, inner: Callable[..., Any]) -> Callable[..., Any]:
+        def run(hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor) -> torch.Tensor:
+            tokens, n_local = hidden_states.reshape(-1, hidden_states.shape[-1]), int(module.num_experts)  # type: ignore[arg-type]
+            n_each = top_k_index.shape[-1]
+            chosen = top_k_index.reshape(-1)
+            order = chosen.argsort(stable=True)
+            here = torch.bincount(chosen, minlength=n_local * self._group.size())
+            coming = torch.zeros_like(here)
+            self._meter.all_to_all(coming, here, None, None, self._group, here)
+            sent, got = (n.view(-1, n_local).sum(1).tolist() for n in (here, coming))
+            rows = _Exchange.apply(tokens[order // n_each], sent, got, True, self._group, self._meter)
+            experts = torch.arange(n_local, device=coming.device).repeat(self._group.size()).repeat_interleave(coming)
+            made = self._computed(module, inner, rows, experts)
+            back = _Exchange.apply(made, got, sent, False, self._group, self._meter)
+            weighted = back * top_k_weights.reshape(-1)[order, None]
+            return torch.zeros_like(tokens).index_add(0, order // n_each, weighted.to(tokens.dtype)).view_as(hidden_states)
+
+        return run
+
+    def _computed(self, module: nn.Module, inner: Callable[..., Any], rows: Any, experts: torch.Tensor) -> torch.Tensor:
+        """The model's own experts on the rows that came, with this rank's part of their tensors."""
+        if not len(rows):
+            # the others wait for this rank's part in the backward pass too
+            return rows * 1.0
+        held = dict(module._parameters)
+        module._parameters.clear()
+        for name, parameter in held.items():
+            # not by setattr: a part of a parameter says that it is one
+            vars(module)[name] = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+        try:
+            return inner(rows, experts[:, None], torch.ones_like(rows[:, :1]))
+        finally:
+            for name in held:
+                del vars(module)[name]
+            module._parameters.update(held)

@@ -1,0 +1,50 @@
+"""Collectives of 512 ranks, counted by one of them, are those that were predicted from shapes."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+pytest.importorskip("torch")
+
+from gpuwise.train.ranks.layout import Layout
+from gpuwise.train.ranks.settings import RankSettings
+
+HERE = Path(__file__).parent
+N = 512
+CASES: dict[str, tuple[str, dict[str, Any], int]] = {
+    "DDP 512": ("tokens", {"dp": N}, 2),
+    "FSDP2 512, micro-batches, recompute": ("tokens", {"dp": N, "sharding": "zero3", "micro_batch": 1, "recompute": "full"}, 1),
+    "FSDP2 512, weights kept, bf16": ("tokens", {"dp": N, "sharding": "zero2", "precision": "bf16"}, 1),
+    "hybrid 64 x 8": ("tokens", {"dp": N, "sharding": "hybrid", "shard_group": 8}, 1),
+    "FSDP2 128 x tensor 4": ("llama_like", {"dp": N // 4, "tp": 4, "sharding": "zero3"}, 1),
+    "rows over 8 x FSDP2 64": ("llama", {"dp": N // 8, "cp": 8, "sharding": "zero3"}, 1),
+    "experts over 8 x DDP 512": ("qwen3_moe", {"dp": N, "ep": 8}, 2),
+    "experts over 8 x FSDP2 512, recompute": ("qwen3_moe", {"dp": N, "ep": 8, "sharding": "zero3", "recompute": "full"}, 1),
+}
+QUICK = ("DDP 512", "FSDP2 512, micro-batches, recompute", "FSDP2 128 x tensor 4")
+
+
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CASES])
+def test_collectives_of_512_ranks(name: str, server: Any, tmp_path: Path) -> None:
+    """Rows of one length; number and bytes of every kind, on a rank in the middle. Stages tell each other
+    their shapes as objects before the first step, which nobody sends here: they are counted on two and four real ranks."""
+    task, layout, n_steps = CASES[name]
+    given = Layout(**{"global_batch": 2 * layout["dp"], "micro_batch": 2, **layout})
+    more = ["length=16", "n=2048", *(["layers=4"] if task == "tokens" else [])]
+    settings = RankSettings(f"{HERE / 'tasks.py'}:{task}", given, str(tmp_path), more, steps=n_steps)
+    place = tmp_path / "told.json"
+    process = server.Process(
+        target=runpy.run_path,
+        args=(str(HERE / "fake_process.py"), {"GIVEN": (msgspec.json.encode(settings), 200, n_steps, str(place))}),
+    )
+    process.start()
+    process.join(300)
+    told = json.loads(place.read_text())
+    assert "error" not in told, told["error"]
+    assert told["counted"] == told["predicted"] and told["counted"]
