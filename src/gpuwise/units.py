@@ -141,10 +141,11 @@ def ordinal(n: int) -> str:
 
 
 def format_usd(usd: float) -> str:
-    """``"$412"``, ``"$1,204"``, ``"$0.0042"``."""
-    if abs(usd) >= 100:
-        return f"${usd:,.0f}"
-    return f"${usd:.2f}" if abs(usd) >= 1 else f"${usd:.3g}"
+    """``"$412"``, ``"$1,204"``, ``"$0.0042"``, ``"-$412"``."""
+    sign, usd = "-" if usd < 0 else "", abs(usd)
+    if usd >= 100:
+        return f"{sign}${usd:,.0f}"
+    return f"{sign}${usd:.2f}" if usd >= 1 else f"{sign}${usd:.3g}"
 
 
 def format_number(x: float) -> str:

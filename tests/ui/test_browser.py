@@ -235,6 +235,37 @@ def test_axe_finds_nothing_on_the_longer_pages(visit: Callable[..., Any], scheme
     check_all(visit, LONG_PAGES, scheme, width)
 
 
+FOCUSABLE = """() => [...document.querySelectorAll('a[href],button,input,select,summary,[tabindex="0"]')]
+.filter(e => !e.disabled && e.checkVisibility() && !e.closest('details:not([open]) > :not(summary)'))"""
+STOP = f"""() => {{ const e = document.activeElement, s = getComputedStyle(e), b = e.getBoundingClientRect();
+return [({FOCUSABLE})().indexOf(e), e.tagName + ' ' + (e.id || e.textContent.trim().slice(0, 40)),
+s.outlineStyle !== 'none' && b.width > 0 && b.bottom > 0 && b.top < innerHeight] }}"""
+
+
+def check_the_keyboard(visit: Callable[..., Any], pages: dict[str, str]) -> None:
+    """Tab stops at everything that can be used, in the order in which it stands, each to be seen with its outline."""
+    for path, shown in pages.items():
+        page = visit(path)
+        page.locator(shown).first.wait_for()
+        count = page.evaluate(f"({FOCUSABLE})().length")
+        assert count > 8, path
+        for expected in range(count):
+            page.keyboard.press("Tab")
+            at, words, seen = page.evaluate(STOP)
+            assert (at, seen) == (expected, True), (path, words)
+        page.keyboard.press("Tab")
+        assert page.evaluate(STOP)[0] == -1, path  # out of the page again: no trap
+
+
+def test_the_keyboard_reaches_everything_in_order(visit: Callable[..., Any]) -> None:
+    check_the_keyboard(visit, PAGES)
+
+
+@pytest.mark.slow
+def test_the_keyboard_reaches_everything_in_order_on_the_longer_pages(visit: Callable[..., Any]) -> None:
+    check_the_keyboard(visit, {p: s for p, s in LONG_PAGES.items() if not p.startswith("/machine")})
+
+
 def test_axe_sees_a_field_without_a_name(visit: Callable[..., Any]) -> None:
     """The check can fail."""
     pytest.importorskip("axe_playwright_python")

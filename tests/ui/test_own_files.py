@@ -83,7 +83,11 @@ def test_what_was_run_can_be_kept_and_an_address_runs_nothing(own: Running, fold
     asked = {"file": "fits.py", "function": "make_step", "on": "4090"}
     before = own.get("/export/own.json", **asked)
     assert before.status == 422 and "was not run" in before.json["error"]
+    assert own.get("/api/own", **asked).json == {"run": False}
     document = own.post("/api/capture", asked).json["document"]
+    again = own.get("/api/own", **asked).json
+    assert again["document"] == document and "fits.py:make_step" in again["command"]
+    assert own.get("/api/own", **{**asked, "file": "../fits.py"}).status == 422
     assert own.get("/export/own.json", **asked).json == document
     assert "<svg" in own.get("/export/own.svg", **asked).text and "fits.py" in own.get("/export/own.html", **asked).text
     assert own.get("/export/own.json", **{**asked, "file": "../fits.py"}).status == 422

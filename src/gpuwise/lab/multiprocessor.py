@@ -26,6 +26,10 @@ BRANCH_CYCLES = 9.0
 """From a branch to the next instruction of its warp, fitted to one cell of V100's table (benchmarks/records/lab)."""
 L2_BYTES_PER_CYCLE = 64.0
 """Of one multiprocessor (NVIDIA A100 whitepaper: 5,120 bytes a clock over 80 of two partitions' slices; 64 each)."""
+Step = tuple[int, int, bool, float | list[float], float, str, str, Sequence[int]]
+"""An instruction: event, first slot of its unit, whether each scheduler has one, cycles the unit is taken (by warp for memory),
+cycles to the result, operation, what waiting for the result is called, the events it waits for."""
+ARITHMETIC = "arithmetic latency"
 REASONS = {
     "load": "memory latency",
     "shared_load": "shared memory",
@@ -77,11 +81,14 @@ class _Multiprocessor:
         self.events, self.c, self.blocks, self.width = events, c, blocks, warps_per_block
         warps = blocks * warps_per_block
         running = np.stack([e.warps[:warps] for e in events]) if events else np.zeros((0, warps), bool)
-        self.program = [np.flatnonzero(running[:, w]).tolist() for w in range(warps)]
         costs = [_unit_costs(e, warps, c) for e in events]
         units = {unit: at for at, unit in enumerate(dict.fromkeys(unit for unit, _, _ in costs))}
         self.memory_slot = units.get("memory", 0) * c.schedulers
-        self.costs = [(units[u] * c.schedulers, u in PER_SCHEDULER, interval, latency) for u, interval, latency in costs]
+        steps: list[Step] = []
+        for number, (e, (unit, interval, latency)) in enumerate(zip(events, costs, strict=True)):
+            slot, reason = units[unit] * c.schedulers, REASONS.get(e.op, ARITHMETIC)
+            steps.append((number, slot, unit in PER_SCHEDULER, interval, latency, e.op, reason, e.waits_for))
+        self.program = [[steps[n] for n in np.flatnonzero(running[:, w]).tolist()] for w in range(warps)]
         self.unit_free = [0.0] * (max(len(units), 1) * c.schedulers)
         self.sectors: list[list[list[int]] | None] = [None] * len(events)
         self.waiting_at: dict[tuple[int, int], list[int]] = {}
@@ -101,19 +108,16 @@ class _Multiprocessor:
         self.dram_free = self.l2_free = 0.0
 
     def run(self) -> Timing:
-        c, events, costs, width, program = self.c, self.events, self.costs, self.width, self.program
-        n, unit_free = c.schedulers, self.unit_free
+        c, width, program = self.c, self.width, self.program
+        n, unit_free, events = c.schedulers, self.unit_free, self.events
         scheduler_free = [0.0] * n
         done: list[dict[int, tuple[float, str]]] = [{} for _ in program]
         at, last, ends = [0] * len(program), [0.0] * len(program), [0.0] * len(program)
         lengths = [len(p) for p in program]
         left = [sum(1 for w in range(b * width, (b + 1) * width) if program[w]) for b in range(self.blocks)]
-        waits = [e.waits_for for e in events]
-        op_of = [e.op for e in events]
-        reason = [REASONS.get(e.op, "arithmetic latency") for e in events]
         heap: list[tuple[float, int, str, bool]] = []
         stalls, spans, push, pop, swap = self.out.stalls, self.out.spans, heapq.heappush, heapq.heappop, heapq.heappushpop
-        started = 0
+        started = issued = 0
 
         def start(when: float) -> None:
             """The next block that has anything to do."""
@@ -127,51 +131,41 @@ class _Multiprocessor:
                 if mine:
                     return
 
-        def next_of(w: int, when: float, why: str) -> tuple[float, int, str, bool]:
-            """The warp's next instruction, for when its operands are there."""
-            got = done[w]
-            for source in waits[program[w][at[w]]]:
-                result = got.get(source)
-                if result is not None and result[0] > when:
-                    when, why = result
-            return when, w, why, False
-
         for _ in range(min(c.resident_blocks, self.blocks)):
             start(0.0)
-        issued = 0
         item = pop(heap) if heap else None
         while item is not None:
             now, w, why, has_unit = item
-            number, s = program[w][at[w]], w % n
-            unit, per_scheduler, interval, latency = costs[number]
+            steps, i, s = program[w], at[w], w % n
+            number, unit, per_scheduler, interval, latency, op, cause, _ = steps[i]
             by_warp = type(interval) is list
             if not has_unit:  # units serve in the order in which operands are there
                 key = unit + s if per_scheduler else unit
-                free = unit_free[key]
-                begin = free if free > now else now
-                unit_free[key] = begin + (interval[w] if by_warp else interval)  # type: ignore[index, operator]
+                begin = unit_free[key]
                 if begin > now:
-                    if now > last[w] and why:
+                    unit_free[key] = begin + (interval[w] if by_warp else interval)  # type: ignore[index, operator]
+                    if why and now > last[w]:
                         stalls[why] += now - last[w]
                         last[w] = now
                     item = swap(heap, (begin, w, "load unit" if by_warp else "unit busy", True))
                     continue
+                unit_free[key] = now + (interval[w] if by_warp else interval)  # type: ignore[index, operator]
             begin = scheduler_free[s]
             if begin < now:
                 begin = now
             scheduler_free[s] = begin + 1
-            if now > last[w] and why:
+            if why and now > last[w]:
                 stalls[why] += now - last[w]
             if begin > now:
                 stalls["not selected"] += begin - now
             if issued < MOST_SPANS:
                 spans.append((w, s, begin, number, why if begin > last[w] else ""))
             issued += 1
-            op = op_of[number]
+            results = done[w]
             if by_warp:
                 finish, cause = self._memory(events[number], number, w, begin + interval[w] - 1, latency)  # type: ignore[index]
                 if op != "store":
-                    done[w][number] = (finish, cause)
+                    results[number] = (finish, cause)
                 else:
                     behind = finish - begin - 4 * c.timing.dram_cycles
                     finish = 0.0
@@ -179,16 +173,19 @@ class _Multiprocessor:
                         unit_free[self.memory_slot] = max(unit_free[self.memory_slot], begin + behind)
             else:
                 finish = begin + latency
-                done[w][number] = (finish, reason[number])
+                results[number] = (finish, cause)
             if finish > ends[w]:
                 ends[w] = finish
-            at[w] += 1
+            i += 1
+            at[w] = i
             last[w] = begin + 1
             if op != "barrier":
-                if at[w] < lengths[w]:
-                    item = swap(
-                        heap, next_of(w, begin + BRANCH_CYCLES, "branch") if op == "branch" else next_of(w, begin + 1, "")
-                    )
+                if i < lengths[w]:  # the warp's next instruction, for when its operands are there
+                    when, why = (begin + BRANCH_CYCLES, "branch") if op == "branch" else (begin + 1, "")
+                    for source in steps[i][7]:
+                        if source in results and results[source][0] > when:
+                            when, why = results[source]
+                    item = swap(heap, (when, w, why, False))
                     continue
                 ready = (w,)
             else:
@@ -198,7 +195,11 @@ class _Multiprocessor:
                 ready = waiting if len(waiting) == self.expected[block, number] else ()
             for other in ready:
                 if at[other] < lengths[other]:
-                    push(heap, next_of(other, begin + 1, "barrier"))
+                    when, why = begin + 1, "barrier"
+                    for source in program[other][at[other]][7]:
+                        if source in done[other] and done[other][source][0] > when:
+                            when, why = done[other][source]
+                    push(heap, (when, other, why, False))
                     continue
                 block = other // width
                 end = ends[other] or begin + 1

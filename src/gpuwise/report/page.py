@@ -27,6 +27,7 @@ h2{font-size:1.25rem;margin:2.2em 0 .6em;border-bottom:1px solid var(--line);pad
 .verdict ul,.notes{margin:0;padding-left:1.1rem}
 .verdict li{margin:.35em 0}
 .figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,25rem),1fr));gap:1.5rem 2rem;align-items:start}
+.figures{margin:1.5rem 0}
 figure{margin:0;min-width:0}
 figure svg{display:block;width:100%;height:auto;max-width:46rem}
 figcaption{font-size:.9rem;color:var(--muted)}
@@ -35,7 +36,7 @@ figcaption b{color:var(--ink);display:block;font-size:1rem}
 .scroll:focus-visible{outline:2px solid var(--link)}
 table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums;font-size:.94rem}
 th,td{padding:.35rem .6rem;border-bottom:1px solid var(--line);text-align:right;vertical-align:top}
-th[scope=row],th:first-child,td.words{text-align:left}
+th[scope=row],th:first-child,.words{text-align:left}
 th[scope=row]{font-weight:500;min-width:8.5rem}
 th[scope=rowgroup]{padding-top:1.1rem;font-size:1rem;text-align:left}
 thead th{border-bottom:2px solid var(--line);vertical-align:bottom}
@@ -44,15 +45,19 @@ td{min-width:6.8rem}
 .weak{color:var(--weak)}
 th[scope=row]{position:sticky;left:0;background:var(--paper)}
 small{display:block;color:var(--muted);font-weight:400;font-size:.8rem;line-height:1.35}
+td:not(.words) small{white-space:nowrap}
 a{color:var(--link)}
 sup a{text-decoration:none;padding:0 .1em}
 ol.sources{font-size:.88rem;color:var(--muted);padding-left:1.6rem}
 @media screen and (max-width:32rem){figure svg{width:calc(100% + 2rem);margin:0 -1rem}
 thead{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}
-table,tbody,tr,th[scope=row],td{display:block}tr{border-bottom:1px solid var(--line);padding:.4rem 0}
-th[scope=row],th[scope=rowgroup],td{border:0;padding:.1rem 0;min-width:0}th[scope=row]{position:static;font-weight:700}
-td::before{content:attr(data-label);float:left;color:var(--muted);padding-right:1rem}td:empty{display:none}
-td::after{content:"";display:block;clear:both}td.words::before{float:none}}
+table,tbody{display:block}
+tr{display:grid;grid-template-columns:1fr 1fr;gap:.35rem 1rem;border-bottom:1px solid var(--line);padding:.5rem 0}
+th[scope=row],th[scope=rowgroup],td{border:0;padding:0;min-width:0;text-align:left}
+th[scope=row],th[scope=rowgroup],td.words{grid-column:1/-1}th[scope=row]{position:static;font-weight:700}
+td::before{content:attr(data-label);display:block;color:var(--muted);font-weight:400;font-size:.8rem}td:empty{display:none}
+.pair th[scope=row]{grid-column:1;font-weight:500}.pair td{text-align:right}.pair td.words{grid-column:2}
+.pair td::before{display:none}.pair td small{white-space:normal}}
 @media print{body{max-width:none;padding:0;font-size:10pt}figure,tr,.verdict{break-inside:avoid}h2{break-after:avoid}
 .scroll{overflow:visible}a{color:inherit;text-decoration:none}}
 """
@@ -138,10 +143,13 @@ def figures(drawings: Sequence[Drawing]) -> str:
 def table(caption: str, head: Sequence[Text], rows: Sequence[TableRow]) -> str:
     """A table that scrolls sideways on its own where it is too wide; on a telephone each row is a block of its cells, named by
     their columns (the roles keep it a table to a screen reader)."""
-    columns = "".join(f'<th scope="col" role="columnheader">{text(h)}</th>' for h in head)
+    wordy = {i for r in rows for i, c in enumerate(r.cells, start=1) if "words" in c.mark}
+    marks = [' class="words"' if i in wordy else "" for i in range(len(head))]
+    columns = "".join(f'<th scope="col" role="columnheader"{m}>{text(h)}</th>' for m, h in zip(marks, head, strict=True))
+    pair = ' class="pair"' if len(head) == 2 else ""
     body = "".join(_row(r, head) for r in rows)
     return (
-        f'<div class="scroll" role="region" aria-label="{escape(caption)}" tabindex="0"><table role="table">'
+        f'<div class="scroll" role="region" aria-label="{escape(caption)}" tabindex="0"><table{pair} role="table">'
         f'<thead role="rowgroup"><tr role="row">{columns}</tr></thead><tbody role="rowgroup">{body}</tbody></table></div>\n'
     )
 

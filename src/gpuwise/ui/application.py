@@ -121,6 +121,11 @@ def application(workers: Workers, folder: Path) -> Starlette:
                 captured.popitem(last=False)
         return Response(status_code=LEFT) if answer is None else answered("own", answer, words)
 
+    async def run_before(request: Request) -> Response:
+        words = words_of_fields(query_of(request), folder)
+        answer = captured.get(tuple(words))
+        return JSONResponse({"run": False}) if answer is None else answered("own", answer, words)
+
     async def state(_: Request) -> Response:
         return JSONResponse({"running": workers.running})
 
@@ -133,6 +138,7 @@ def application(workers: Workers, folder: Path) -> Starlette:
         Route("/api/live", listen),
         Route("/api/files", listing),
         Route("/api/capture", capture, methods=["POST"]),
+        Route("/api/own", run_before),
         Route("/api/pages", pages),
         Route("/api/state", state),
         Route("/export/{name}.{kind}", keep),

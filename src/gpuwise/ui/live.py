@@ -76,5 +76,5 @@ def figures(document: dict[str, Any]) -> dict[str, Any]:
         "at": document["wall_s"],
         "names": [f"{card['number']} {card['identity']['name']}" for card in cards],
         "values": [None if b is None else 100 * b for b in busy],
-        "text": ("Demonstration, no real GPU. " if document["demo"] else "") + " ".join(said),
+        "text": ("Demonstration, no real GPU.\n" if document["demo"] else "") + "\n".join(said),
     }

@@ -46,6 +46,10 @@ class Question:
     """Words it is always given."""
     opens: bool = False
     """Asked as soon as it is looked at, with nothing filled in: the answer is what there is to ask."""
+    quick: tuple[str, str] | None = None
+    """A field and the value with which it is answered first, while the whole answer takes its time."""
+    wait: str = ""
+    """What the page says meanwhile."""
 
 
 def _choice(name: str, label: str, choices: str, *, more: bool = True) -> Field:
@@ -228,7 +232,14 @@ QUESTIONS: Mapping[str, Question] = {
     ),
     "runs": Question("validate", "Predicted and measured", (), ("--runs",)),
     "ranks": Question("validate", "Ranks", (Field("ranks", "Run in this folder", "folder"),)),
-    "doctor": Question("doctor", "Doctor", ()),
+    "doctor": Question(
+        "doctor",
+        "Doctor",
+        (Field("frameworks", "Ask PyTorch and its like what they see", "flag", more=True),),
+        opens=True,
+        quick=("frameworks", "no"),
+        wait="The machine is looked through. PyTorch and its like are being asked what they see: a minute where a disk is slow",
+    ),
     "history": Question("bench", "Records", (), ("--history",)),
 }
 """By the name of a page's question; each is a command and options that neither write nor read files."""
@@ -306,11 +317,15 @@ class Page:
     title: str
     lead: str
     asks: tuple[str, ...]
+    own: bool = False
+    """Whether a person's own code is asked about here too."""
 
 
 PAGES = (
     Page("plan", "Plan", "Which layout, how long, how much, to train this?", ("plan",)),
-    Page("fit", "Fit", "Will it fit, what fills the memory, and what is the cheapest change that makes it fit?", ("fit",)),
+    Page(
+        "fit", "Fit", "Will it fit, what fills the memory, and what is the cheapest change that makes it fit?", ("fit",), own=True
+    ),
     Page(
         "choose",
         "Choose",

@@ -32,7 +32,7 @@ VIEWS: Mapping[str, Callable[[Document], list[str]]] = {
     "exercise": lab.exercise,
     "doctor": machine.doctor,
     "history": machine.history,
-    "runs": machine.history,
+    "runs": machine.runs,
     "ranks": machine.ranks,
 }
 """By the name of the question."""

@@ -24,14 +24,15 @@ def pick(document: Mapping[str, Any]) -> list[str]:
         TableRow(
             f"{r['count'].text} x {r['name'].text}",
             [
-                TableCell(r["way"].text, r["provider"].text if r["provider"] else "", "words"),
+                TableCell(r["way"].text, _from(r), "words"),
                 *(cell(r[k]) for k in ("cost_usd", "time_s", "tokens_per_s", "memory_bytes")),
                 TableCell(r["layout"].text, "; ".join(sentences(r["changes"])), "words"),
             ],
         )
         for r in list(d["ranked"])[:SHOWN]
     ]
-    head = ["GPUs", "how", "cost", "time", "tokens/s", "memory", "layout"]
+    serving = d["job"]["purpose"].text == "infer"
+    head = ["GPUs", "how", "cost", "a token" if serving else "time", "tokens/s", "memory", "layout"]
     body = [f"<h2>{escape(d['job']['name'].text)}</h2>", verdict(sentences(d["verdict"])), table("Ranked", head, rows)]
     groups = [
         TableRow(g["heading"].text, [cell(g["accelerators"]), TableCell(_named(g["named"]), mark="words")])
@@ -39,6 +40,11 @@ def pick(document: Mapping[str, Any]) -> list[str]:
     ]
     body += [heading("Left out"), table("Left out", ["why", "GPUs", "for example"], groups)] if groups else []
     return [*body, heading("Assumed"), notes(sentences(d["assumed"]))]
+
+
+def _from(option: At) -> str:
+    """Who rents it out, or whether it is bought new or used."""
+    return (option["price"]["provider"] if option["way"].text == "rent" else option["condition"]).value or ""
 
 
 def _named(place: At) -> str:
@@ -86,7 +92,7 @@ def cost(document: Mapping[str, Any]) -> list[str]:
         f"<div><dt>{escape(t)}</dt><dd>{shown(p).html}</dd></div>"
         for t, p in (
             ("Owning comes out cheaper in", d["own_wins"]),
-            ("Owning less renting", d["own_minus_rent_usd"]),
+            ("Owning minus renting", d["own_minus_rent_usd"]),
             ("Even after, months", d["break_even"]["months"]),
             ("Even from, hours a month and GPU", d["break_even"]["hours_per_month_and_gpu"]),
         )
@@ -101,7 +107,9 @@ def cost(document: Mapping[str, Any]) -> list[str]:
     ]
     head = ["way", "total", "a GPU-hour", "cheapest in", "used"]
     drivers = [(r["label"].text, r["usd_at_low"], r["usd_at_high"]) for r in d["drivers"]]
-    tornado = ranges("drivers", "What moves owning less renting", drivers, d["own_minus_rent_usd"], format_usd) if drivers else ""
+    tornado = (
+        ranges("drivers", "What moves owning minus renting", drivers, d["own_minus_rent_usd"], format_usd) if drivers else ""
+    )
     body = [
         f"<h2>{escape(d['accelerator'].text)}: {escape(labels.get(best, best))}</h2>",
         f'<dl class="tiles">{figures}</dl>',

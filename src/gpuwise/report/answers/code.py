@@ -8,9 +8,11 @@ from urllib.parse import urlencode
 
 from gpuwise.report.answers.drawings import Grid, Part, bar, heat
 from gpuwise.report.answers.values import At, cell, shown
-from gpuwise.report.page import TableRow, heading, notes, table
+from gpuwise.report.page import TableCell, TableRow, heading, notes, table
 from gpuwise.text import escape
 
+LIMITS = (("warps", "warps"), ("blocks", "blocks"), ("regs", "registers"), ("smem", "shared memory"), ("barriers", "barriers"))
+"""Fields of what limits the blocks of a multiprocessor, and their names."""
 MOST = 12
 """Rows of a list that is as long as a person's model."""
 
@@ -52,7 +54,8 @@ def own(document: Mapping[str, Any]) -> list[str]:
 def occupancy(document: Mapping[str, Any]) -> list[str]:
     """How many blocks live on a multiprocessor, and what limits them."""
     d = At(document)
-    limits = [TableRow(name, [cell(d[f"limit_{name}"])]) for name in ("warps", "blocks", "regs", "smem", "barriers")]
+    allowed = [(words, d[f"limit_{name}"]) for name, words in LIMITS]
+    limits = [TableRow(words, [cell(p) if p.value is not None else TableCell("no limit")]) for words, p in allowed]
     changes = [TableRow(c["what"].text, [cell(c["active_blocks"]), cell(c["occupancy"])]) for c in d["changes"]]
     binding = ", ".join(str(b) for b in d["binding"].value or ())
     warps = [Part("active warps", d["active_warps"])]
@@ -69,6 +72,7 @@ def occupancy(document: Mapping[str, Any]) -> list[str]:
         f'<p class="layout">Limited by {escape(binding)}</p>',
         f'<div class="figures">{bar("warps", "Warps of a multiprocessor", warps, d["active_warps"], d["max_warps"])}',
         f"{_chart(d)}</div>",
+        heading("Blocks that each limit allows"),
         table("Blocks that each limit allows", ["limit", "blocks"], limits),
     ]
     if changes:

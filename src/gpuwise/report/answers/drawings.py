@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpuwise.report.answers.values import At, shown
 from gpuwise.report.figures import BAD, DARK, GOOD, GRID, INK, MUTED, SERIES
 from gpuwise.text import escape
+from gpuwise.units import (
+    DAY_S,
+    GIB,
+    GIGA,
+    HOUR_S,
+    KILO,
+    MEGA,
+    MIB,
+    MICRO,
+    MILLI,
+    MINUTE_S,
+    PETA,
+    TERA,
+    TIB,
+    format_bytes,
+    format_duration,
+    format_rate,
+)
 
 WIDTH, HEIGHT = 560.0, 260.0
 LEAST_PART = 1e-6
@@ -25,7 +43,8 @@ def style() -> str:
     dark = "".join(f".{name}{{fill:{DARK[c]}}}.l-{name}{{stroke:{DARK[c]}}}" for name, c in inks.items())
     return (
         f"svg text{{font:12px system-ui,sans-serif;fill:{MUTED}}}.grid{{stroke:{GRID};stroke-width:1}}.line{{stroke-width:2}}"
-        f"{light}@media (prefers-color-scheme:dark){{svg text{{fill:{DARK[MUTED]}}}.grid{{stroke:{DARK[GRID]}}}{dark}}}"
+        f".track{{fill:{GRID};fill-opacity:.5}}{light}@media (prefers-color-scheme:dark){{svg text{{fill:{DARK[MUTED]}}}"
+        f".grid{{stroke:{DARK[GRID]}}}.track{{fill:{DARK[GRID]}}}{dark}}}"
     )
 
 
@@ -57,7 +76,8 @@ def bar(key: str, title: str, parts: Sequence[Part], whole: At, limit: At | None
     total = sum(p.place.number for p in parts)
     visible = [p for p in parts if p.place.number > LEAST_PART * total]
     most = max(total, limit.number if limit is not None else 0.0) or 1.0
-    x, pieces, legend = 0.0, list[str](), list[str]()
+    x, legend = 0.0, list[str]()
+    pieces = [f'<rect class="track" x="0" y="4" width="{WIDTH:g}" height="34"/>'] if limit is not None and total < most else []
     for i, p in enumerate(visible):
         wide = p.place.number / most * WIDTH
         pieces.append(
@@ -89,44 +109,98 @@ def ticks(low: float, high: float, n: int = 5) -> list[float]:
     return [i * step for i in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
+def si(value: float) -> str:
+    """A number with the prefix of its size."""
+    return format_rate(value, "").strip()
+
+
+UNITS: Mapping[Callable[[float], str], Sequence[tuple[float, str]]] = {
+    si: ((1.0, ""), (KILO, "k"), (MEGA, "M"), (GIGA, "G"), (TERA, "T"), (PETA, "P")),
+    format_bytes: ((MIB, "MiB"), (GIB, "GiB"), (TIB, "TiB")),
+    format_duration: (
+        *((MICRO, "us"), (MILLI, "ms"), (1.0, "s")),
+        *((MINUTE_S, "min"), (HOUR_S, "h"), (DAY_S, "days"), (365.25 * DAY_S, "years")),
+    ),
+}
+"""Of an axis whose ticks are written so: they are round numbers of one of these."""
+
+
+def labels(low: float, high: float, text: Callable[[float], str], n: int = 5) -> list[tuple[float, str]]:
+    """Round ticks from ``low`` to ``high`` with their text, all in one unit."""
+    unit = _unit(high, text)
+    if unit is None:
+        return [(v, text(v)) for v in ticks(low, high, n)]
+    size, name = unit
+    return [(v * size, f"{v:,.6g} {name}") for v in ticks(low / size, high / size, n)]
+
+
+def _unit(value: float, text: Callable[[float], str]) -> tuple[float, str] | None:
+    """The largest in which ``value`` is at least 1 (a time: 2)."""
+    least = 2.0 if text is format_duration else 1.0
+    sizes = UNITS.get(text)
+    return sizes and next((s for s in reversed(sizes) if value >= least * s[0]), sizes[0])
+
+
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """``low`` to ``high``, named; ``text`` writes a tick."""
+    """``low`` to ``high``, named; ``text`` writes a value, and where the axis is ``logarithmic`` the power of ten of one."""
 
     title: str
     low: float
     high: float
     text: Callable[[float], str]
+    logarithmic: bool = False
+
+    def labels(self) -> list[tuple[float, str]]:
+        """Ticks with their text: round numbers, or powers of ten."""
+        if not self.logarithmic:
+            return labels(self.low, self.high, self.text)
+        found = ((e, 10.0**e, _unit(10.0**e, self.text)) for e in self._exponents())
+        return [(e, self.text(v) if unit is None else f"{v / unit[0]:,.3g} {unit[1]}") for e, v, unit in found]
+
+    def words(self, value: float) -> str:
+        """A value of the axis as text."""
+        return self.text(10.0**value if self.logarithmic else value)
+
+    def _exponents(self) -> list[float]:
+        """Whole ones where there are two, else those of 1, 2 and 5."""
+        whole = [float(e) for e in range(math.ceil(self.low), math.floor(self.high) + 1)]
+        if len(whole) > 1:
+            return whole[:: math.ceil(len(whole) / 6)]
+        finer = (e + math.log10(m) for e in range(math.floor(self.low), math.ceil(self.high)) for m in (1, 2, 5))
+        return [e for e in finer if self.low <= e <= self.high]
 
     def share(self, value: float) -> float:
         return (value - self.low) / ((self.high - self.low) or 1.0)
 
 
-def around(title: str, values: Sequence[float], text: Callable[[float], str], *, zero: bool = False) -> Axis:
+def around(
+    title: str, values: Sequence[float], text: Callable[[float], str], *, zero: bool = False, logarithmic: bool = False
+) -> Axis:
     """An axis that holds ``values`` with some room."""
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
     low = min(low, 0.0) if zero else low
     room = 0.06 * (high - low) or 0.06 * abs(high) or 1.0
-    return Axis(title, low if zero and low == 0.0 else low - room, high + room, text)
+    return Axis(title, low if zero and low == 0.0 else low - room, high + room, text, logarithmic)
 
 
 def axis_below(end: float, text: Callable[[float], str], y: float) -> str:
     """Ticks from nothing to ``end`` under what is drawn down to ``y``."""
     wide = WIDTH - LEFT - RIGHT
     return "".join(
-        f'<text x="{LEFT + v / end * wide:.1f}" y="{y + 16:g}" text-anchor="middle">{escape(text(v))}</text>'
-        for v in ticks(0.0, end)
+        f'<text x="{LEFT + v / end * wide:.1f}" y="{y + 16:g}" text-anchor="middle">{escape(words)}</text>'
+        for v, words in labels(0.0, end, text)
     )
 
 
 def _frame(x: Axis, y: Axis) -> str:
     out = list[str]()
-    for v in ticks(y.low, y.high):
+    for v, words in y.labels():
         at = _y(y, v)
         out.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>')
-        out.append(f'<text x="{LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{escape(y.text(v))}</text>')
-    for v in ticks(x.low, x.high):
-        out.append(f'<text x="{_x(x, v):.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{escape(x.text(v))}</text>')
+        out.append(f'<text x="{LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{escape(words)}</text>')
+    for v, words in x.labels():
+        out.append(f'<text x="{_x(x, v):.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{escape(words)}</text>')
     out.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2:g}" y="{HEIGHT - 6}" text-anchor="middle">{escape(x.title)}</text>')
     out.append(f'<text x="4" y="{TOP}">{escape(y.title)}</text>')
     return "".join(out)
@@ -202,7 +276,7 @@ def lines(
             at = f'cx="{_x(x, dot.x):.1f}" cy="{_y(y, dot.y):.1f}"'
             body += f'<circle class="f{i % len(SERIES)}" {at} r="6"><title>{escape(dot.words)}</title></circle>'
     described = f"{title}. " + "; ".join(d.words for d in dots if d is not None) + (". " if dots else "")
-    described += "; ".join(f"{s.name}: {y.text(s.points[0][1])} to {y.text(s.points[-1][1])}" for s in series if s.points)
+    described += "; ".join(f"{s.name}: {y.words(s.points[0][1])} to {y.words(s.points[-1][1])}" for s in series if s.points)
     return figure(key, title, body, described, HEIGHT, f'<ul class="legend">{"".join(legend)}</ul>')
 
 
@@ -242,8 +316,8 @@ def ranges(key: str, title: str, rows: Sequence[tuple[str, At, At]], base: At, t
     axis = around("", [0.0, base.number, *(v.number for r in rows for v in r[1:])], text)
     high = 30.0 * len(rows) + 34
     body = "".join(
-        f'<text x="{_x(axis, v):.1f}" y="{high - 8}" text-anchor="middle">{escape(text(v))}</text>'
-        for v in ticks(axis.low, axis.high, 4)
+        f'<text x="{_x(axis, v):.1f}" y="{high - 8}" text-anchor="middle">{escape(words)}</text>'
+        for v, words in labels(axis.low, axis.high, text, 4)
     )
     middle, zero = _x(axis, base.number), _x(axis, 0.0)
     for i, (name, low, top) in enumerate(rows):

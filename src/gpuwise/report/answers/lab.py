@@ -21,16 +21,21 @@ from gpuwise.report.answers.drawings import (
     figure,
     lines,
     mark,
+    si,
 )
-from gpuwise.report.answers.values import At, cell, sentences, shown
+from gpuwise.report.answers.values import At, button, cell, sentences, shown
 from gpuwise.report.page import TableCell, TableRow, heading, notes, table
 from gpuwise.text import escape
-from gpuwise.units import format_count, format_duration
+from gpuwise.units import format_duration, format_number
 
 WARPS = 16
 """Rows of the timeline: the first warps of one multiprocessor."""
 ROW, GAP = 9.0, 3.0
 ISSUING = "issuing"
+MOST_HINTS = 3
+"""Of each exercise."""
+EXAMPLE_GPU = "A100-80GB"
+"""What a task is shown on that was picked from the list."""
 _WIDE = WIDTH - LEFT - RIGHT
 
 
@@ -38,7 +43,13 @@ def simulation(document: Mapping[str, Any]) -> list[str]:
     """Where the warps' time went, warp by warp, beside the CPU; or the tasks there are."""
     d = At(document)
     if d["tasks"]:
-        rows = [TableRow(t["task"].text, [TableCell(t["text"].text, ""), cell(t["size"])]) for t in d["tasks"]]
+        rows = [
+            TableRow(
+                button(t["task"].text, {"task": t["task"].text, "on": EXAMPLE_GPU}),
+                [TableCell(t["text"].text, mark="words"), cell(t["size"])],
+            )
+            for t in d["tasks"]
+        ]
         return ["<h2>Choose a task</h2>", table("Tasks", ["task", "what it does", "usual size"], rows)]
     beside, counters = d["beside"], d["counters"]
     stalls = [Part(s["reason"].text, s["share"]) for s in d["stalls"]]
@@ -79,11 +90,6 @@ def simulation(document: Mapping[str, Any]) -> list[str]:
     return body
 
 
-def _powers(exponent: float) -> str:
-    """A tick of a logarithmic axis."""
-    return format_count(10**exponent) if exponent >= 0 else f"{10**exponent:.3g}"
-
-
 def _roofline(place: At) -> str:
     """Both devices' roofs over FLOP a byte, logarithmic, and what was reached under each."""
     if not place:
@@ -96,10 +102,11 @@ def _roofline(place: At) -> str:
     for v, ridge in zip(devices, ridges, strict=True):
         top = math.log10(v["peak_flop_per_s"].number)
         series.append(Line(v["device"].text, [(low, top + low - ridge), (ridge, top), (high, top)]))
-        words = f"{v['device'].text} reaches {v['flop_per_s'].text} FLOP/s of {v['roof_flop_per_s'].text} under its roof"
+        words = f"{v['device'].text} reaches {v['flop_per_s'].text} of {v['roof_flop_per_s'].text} under its roof"
         dots.append(Dot(here, math.log10(max(v["flop_per_s"].number, 1.0)), words))
-    x = around("FLOP a byte of memory", [low, high], _powers)
-    y = around("FLOP/s", [*(b for s in series for _, b in s.points), *(p.y for p in dots if p)], _powers)
+    rates = [*(b for s in series for _, b in s.points), *(p.y for p in dots if p)]
+    x = around("FLOP a byte of memory", [low, high], format_number, logarithmic=True)
+    y = around("FLOP/s", rates, si, logarithmic=True)
     return lines("roofline", "Rooflines", x, y, series, [(here, "this task")], dots)
 
 
@@ -120,8 +127,8 @@ def _crossover(place: At) -> str:
             [(log(s["size"].number), log(s["kernel_s"].number + s["launch_s"].number + s["copy_s"].number)) for s in sizes],
         ),
     ]
-    x = around("size", [a for a, _ in series[0].points], _powers)
-    y = around("time", [b for s in series for _, b in s.points], lambda v: format_duration(10**v))
+    x = around("size", [a for a, _ in series[0].points], "{:,.0f}".format, logarithmic=True)
+    y = around("time", [b for s in series for _, b in s.points], format_duration, logarithmic=True)
     marks = [(log(place["crossover"].number), "the GPU wins")] if place["crossover"].value else []
     return lines("crossover", "From which size on", x, y, series, marks)
 
@@ -131,7 +138,7 @@ def _timeline(d: At) -> str:
     by_warp: dict[int, list[At]] = {}
     for event in d["timeline"]:
         by_warp.setdefault(int(event["warp"].number), []).append(event)
-    end = d["cycles"].number
+    end = max((event["cycle"].number for event in d["timeline"]), default=0.0) + 1
     if not by_warp or end <= 0:
         return ""
     named = [s["reason"].text for s in d["stalls"] if s["share"].number > 0]  # in the colours of their bar
@@ -150,7 +157,9 @@ def _timeline(d: At) -> str:
     body += f'<rect class="veil" visibility="hidden" x="{LEFT:g}" y="0" width="{_WIDE:g}" height="{y:g}"/>'
     legend = "".join(f"<li>{mark(i)} {escape(name)}</li>" for i, name in enumerate(reasons))
     caption = f"Timeline of {min(len(by_warp), WARPS)} warps of one multiprocessor over {end:,.0f} cycles"
-    chart = figure("timeline", "Warp by warp, cycles", body, caption, y + 30, f'<ul class="legend">{legend}</ul>')
+    whole = d["cycles"].number
+    over = f"the first {end:,.0f} of {whole:,.0f} cycles" if whole > 1.1 * end else "cycles"
+    chart = figure("timeline", f"Warp by warp, {over}", body, caption, y + 30, f'<ul class="legend">{legend}</ul>')
     return chart.replace('<figure id="timeline">', '<figure id="timeline" data-play="Time of the simulation">', 1)
 
 
@@ -190,10 +199,18 @@ def exercise(document: Mapping[str, Any]) -> list[str]:
     """A question with the hints asked for, what is said of an answer, and the solution; or the list of all."""
     d = At(document)
     if d["exercises"]:
-        rows = [TableRow(f"{e['number'].text}. {e['title'].text}", [TableCell(e["question"].text, "")]) for e in d["exercises"]]
+        rows = [
+            TableRow(
+                button(f"{e['number'].text}. {e['title'].text}", {"number": e["number"].text}),
+                [TableCell(e["question"].text, mark="words")],
+            )
+            for e in d["exercises"]
+        ]
         return [table("Exercises", ["exercise", "question"], rows)]
     body = [f"<h2>{shown(d['number']).html}. {escape(d['title'].text)}</h2><p>{escape(d['question'].text)}</p>"]
     body += [notes([f"Hint {n}: {words}" for n, words in enumerate(sentences(d["hints"]), start=1)])] if d["hints"] else []
+    if d["hints"] and len(list(d["hints"])) < MOST_HINTS:
+        body.append(f"<p>{button('Another hint', {'hint': str(len(list(d['hints'])) + 1)}).html}</p>")
     if d["says"]:
         body.append(f'<p class="{"yes" if d["right"].value else "no"}">{escape(d["says"].text)}</p>')
     if d["solution"]:

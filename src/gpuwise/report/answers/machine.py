@@ -32,8 +32,16 @@ def doctor(document: Mapping[str, Any]) -> list[str]:
     return [*body, heading("The machine"), table("The machine", ["what", "value"], rows)]
 
 
-def history(document: Mapping[str, Any]) -> list[str]:
-    """Every list of the records as a table."""
+def runs(document: Mapping[str, Any]) -> list[str]:
+    """Trainings of this machine, predicted beside measured, or how to come by one."""
+    empty = "No training was run by gpuwise here yet. gpuwise run train.py predicts one, runs it and keeps both."
+    return history(document, empty)
+
+
+def history(
+    document: Mapping[str, Any], empty: str = "Nothing was measured here yet. gpuwise bench --quick takes a minute or two."
+) -> list[str]:
+    """Every list of the records as a table; ``empty`` where there is none."""
     body = list[str]()
     for name, place in At(document).items():
         rows = [r for r in place if isinstance(r.value, dict)] if isinstance(place.value, list) else []
@@ -41,7 +49,7 @@ def history(document: Mapping[str, Any]) -> list[str]:
             keys = [k for k, v in rows[0].items() if not isinstance(v.value, dict | list)][:7]
             table_rows = [TableRow(r[keys[0]].text, [cell(r[k]) for k in keys[1:]]) for r in rows]
             body += [heading(name), table(name, [k.replace("_", " ") for k in keys], table_rows)]
-    return body or ["<p>Nothing has been measured here yet.</p>"]
+    return body or [f"<p>{escape(empty)}</p>"]
 
 
 STATES = {

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from gpuwise.report.answers.drawings import Dot, Part, around, bar, points
-from gpuwise.report.answers.values import At, cell, sentences, shown, spread
+from gpuwise.report.answers.values import At, button, cell, sentences, shown, spread
 from gpuwise.report.page import Markup, TableCell, TableRow, heading, notes, table, text
 from gpuwise.text import escape
 from gpuwise.units import format_bytes, format_duration
@@ -141,15 +141,10 @@ def _front(d: At) -> str:
     return points("front", "Time against memory: choose a point", x, y, dots)
 
 
-def _pick(words: str, query: Mapping[str, str]) -> Markup:
-    """A button that asks with these options."""
-    return Markup(f'<button type="button" data-set="{escape(urlencode(query))}">{escape(words)}</button>')
-
-
 def _options(place: At) -> str:
     rows = [
         TableRow(
-            _pick(layout_words(o["strategy"]), option_query(o["strategy"])),
+            button(layout_words(o["strategy"]), option_query(o["strategy"])),
             [cell(o[n]) for n in ("step_time_s", "mfu", "memory_bytes", "cost_usd")],
         )
         for o in place
@@ -200,6 +195,7 @@ def _remedies(strategy: At, place: At, title: str) -> str:
         if sets:
             tick = f'<input type="checkbox" id="{title.lower()}-{i}" data-tick="{escape(urlencode(sets))}">'
             name = Markup(f'<label for="{title.lower()}-{i}">{tick} {escape(name)}</label>')
-        fits = TableCell("fits" if r["fits"].value else "does not", mark="best" if r["fits"].value else "weak")
+        odds = Markup(f"with {shown(r['fit_probability']).html}") if r["fit_probability"] else ""
+        fits = TableCell("fits" if r["fits"].value else "does not", odds, mark="best" if r["fits"].value else "weak")
         rows.append(TableRow(name, [fits, cell(r["saved_bytes"]), cell(r["memory_bytes"]), cell(r["slower"])]))
     return table(title, ["change", "then", "saves", "memory", "slower by"], rows)

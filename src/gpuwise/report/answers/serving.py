@@ -72,10 +72,6 @@ def _fleet(place: At) -> str:
     return table("The fleet", ["what", "value"], rows)
 
 
-def _ms(seconds: float) -> str:
-    return format_duration(max(seconds, 0.0))
-
-
 def _rate(value: float) -> str:
     return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
 
@@ -91,7 +87,7 @@ def _curve(served: At) -> str:
         return ""
     knee = served["knee_requests_per_s_of_a_copy"].number
     x = around("requests a second of one copy", [0.0, knee, *(a for s in series for a, _ in s.points)], _rate, zero=True)
-    y = around("latency", [b for s in series for _, b in s.points], _ms, zero=True)
+    y = around("latency", [b for s in series for _, b in s.points], format_duration, zero=True)
     return lines("latency", "Latency against load", x, y, series, [(knee, "queues grow")])
 
 

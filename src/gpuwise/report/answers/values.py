@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
+from urllib.parse import urlencode
 
 from gpuwise.report.page import Markup, TableCell, Text
 from gpuwise.text import escape
-from gpuwise.units import format_bytes, format_count, format_duration, format_usd
+from gpuwise.units import format_bytes, format_count, format_duration, format_rate, format_usd
 
 SHARES = (
     "occupancy",
@@ -107,6 +108,9 @@ def words(name: str, value: Any) -> str:
         return format_usd(value)
     if name.endswith("_s") and "_per_s" not in name:
         return format_duration(value)
+    for end, unit in (("flop_per_s", "FLOP/s"), ("bytes_per_s", "B/s")):
+        if name.endswith(end):
+            return format_rate(value, unit)
     if name.endswith("_w"):
         return f"{value:,.0f} W"
     if name in ("kwh", "energy_kwh"):
@@ -139,6 +143,11 @@ def spread(place: At) -> Text:
 def cell(place: At, *, small: Text | None = None, mark: str = "") -> TableCell:
     """The value here in a table, over its interval."""
     return TableCell(shown(place), spread(place) if small is None else small, mark)
+
+
+def button(words: str, query: Mapping[str, str]) -> Markup:
+    """What asks again with these options on a live page, and is text on others."""
+    return Markup(f'<button type="button" data-set="{escape(urlencode(query))}">{escape(words)}</button>')
 
 
 def sentences(place: At) -> list[str]:

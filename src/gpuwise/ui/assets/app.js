@@ -21,12 +21,14 @@ const here = () => {
   const all = Object.fromEntries(new URLSearchParams(location.search));
   delete all.token;
   const { ask, demo, ...fields } = all;
-  return { page: location.pathname.slice(1) || "plan", ask, fields };
+  return { page: location.pathname.slice(1) || "plan", ask, demo, fields };
 };
 
 function Input({ field, value, set }) {
   const id = `f-${field.name}`;
   const change = (e) => set(field.name, field.kind === "flag" ? (e.target.checked ? "yes" : "") : e.target.value);
+  if (field.kind === "folder" && !field.choices.length)
+    return html`<p>No run lies in this folder: start gpuwise ui --folder with the one that holds runs of gpuwise run.</p>`;
   if (field.kind === "flag")
     return html`<label class="flag" for=${id}><input id=${id} type="checkbox" checked=${value === "yes"} onChange=${change} /> ${field.label}</label>`;
   const control =
@@ -135,9 +137,13 @@ function Ask({ question, start, link }) {
   const search = (asked) => {
     control.current && control.current.abort();
     const mine = (control.current = new AbortController());
-    setBusy("searching");
-    return get(`/api/ask/${question.name}?${asQuery(asked)}`, mine.signal)
-      .then((body) => (show(body), setBusy("")))
+    const ask = (fields) => get(`/api/ask/${question.name}?${asQuery(fields)}`, mine.signal).then(show);
+    const [first, value] = question.quick || [];
+    const quick = first && !asked[first];
+    setBusy(quick ? "Looking" : "Searching");
+    return (quick ? ask({ ...asked, [first]: value }) : Promise.resolve())
+      .then(() => (quick && setBusy(question.wait), ask(asked)))
+      .then(() => setBusy(""))
       .catch(fail);
   };
   const keep = (next, push) => {
@@ -153,14 +159,14 @@ function Ask({ question, start, link }) {
   // a slider, a point: this layout at once, and the search with what is held behind it
   const move = (changes, whole) => {
     const next = { ...fields, ...changes };
-    keep(next);
+    keep(next, whole);
     clearTimeout(timer.current);
     control.current && control.current.abort();
     const mine = (control.current = new AbortController());
     const { accumulation, ...held } = shown.current ? shown.current.held : {};
     const asked = whole ? next : { ...next, ...held, ...changes };
     if (!question.moment) return search(next);
-    setBusy("at once");
+    setBusy("Asking");
     get(`/api/moment?${asQuery(asked)}`, mine.signal)
       .then((body) => (show(body), setBusy("")))
       .catch(fail)
@@ -185,20 +191,21 @@ function Ask({ question, start, link }) {
     return () => (clearTimeout(timer.current), control.current && control.current.abort());
   }, []);
   const set = (name, value) => setFields({ ...fields, [name]: value });
-  const first = question.fields.filter((f) => !f.more);
-  const more = question.fields.filter((f) => f.more);
+  const asked = question.fields.filter((f) => !question.quick || f.name !== question.quick[0]);
+  const first = asked.filter((f) => !f.more);
+  const more = asked.filter((f) => f.more);
   const held = more.filter((f) => fields[f.name]);
   return html`
-    ${question.fields.length > 0 &&
+    ${asked.length > 0 &&
     html`<form onSubmit=${submit}>
       <div class="fields">${first.map((f) => html`<${Input} field=${f} value=${fields[f.name] || ""} set=${set} />`)}</div>
       ${more.length > 0 &&
-      html`<details><summary>More to hold fast${held.length ? ` (${held.length} held)` : ""}</summary>
+      html`<details><summary>More options${held.length ? ` (${held.length} given)` : ""}</summary>
         <div class="fields">${more.map((f) => html`<${Input} field=${f} value=${fields[f.name] || ""} set=${set} />`)}</div></details>`}
       <button class="go">Answer</button>
       ${held.map((f) => html`<button type="button" class="held" onClick=${() => clear(f.name)}>${f.label}: ${fields[f.name]} <span aria-label="let go">×</span></button>`)}
     </form>`}
-    <p class="status" role="status" aria-live="polite">${busy ? (busy === "searching" ? "Searching" : "Asking") : ""}</p>
+    <p class="status" role="status" aria-live="polite">${busy && html`<span class="spin" aria-hidden="true"></span>${busy}`}</p>
     ${error && html`<div class="error" role="alert"><p>${error.message}</p><p>${error.hint}</p>${error.command && html`<${Copy} line=${error.command} />`}</div>`}
     ${answer &&
     html`<div class=${before ? "two" : ""}>
@@ -216,34 +223,49 @@ function Ask({ question, start, link }) {
     </div>`}`;
 }
 
-function File({ question }) {
+function File({ start, link }) {
   const [files, setFiles] = useState(null);
-  const [asked, setAsked] = useState({ on: "", function: "make_step" });
+  const [asked, setAsked] = useState({ on: "", function: "make_step", ...start });
   const [answer, setAnswer] = useState(null);
   const [error, setError] = useState(null);
-  const [busy, setBusy] = useState(false);
-  const list = () => get("/api/files").then((b) => (setFiles(b), setAsked({ ...asked, file: b.files[0] })), setError);
+  const [said, setSaid] = useState("");
+  useEffect(() => {
+    get("/api/files").then((b) => (setFiles(b), setAsked((was) => ({ ...was, file: was.file || b.files[0] || "" }))), setError);
+    if (start.file)
+      get(`/api/own?${asQuery(asked)}`).then(
+        (body) => (body.html ? setAnswer({ ...body, fields: asked }) : setSaid("This code has not been run here yet: a link runs nothing, the button does.")),
+        setError,
+      );
+  }, []);
   const go = (e) => {
     e.preventDefault();
-    setBusy(true);
+    setSaid("Running your code");
     setError(null);
     const fields = { ...asked };
-    send("/api/capture", fields).then((body) => setAnswer({ ...body, fields }), setError).finally(() => setBusy(false));
+    send("/api/capture", fields)
+      .then((body) => (setAnswer({ ...body, fields }), link(fields, true)), setError)
+      .finally(() => setSaid(""));
   };
   const set = (name) => (e) => setAsked({ ...asked, [name]: e.target.value });
-  return html`<details class="own" onToggle=${(e) => e.target.open && !files && list()}><summary>Your own code</summary>
-    ${files &&
-    html`<p>A file of ${files.folder} is run, without a GPU, when you say so.</p>
-      <form onSubmit=${go}><div class="fields">
-        <div class="field"><label for="o-file">File</label><select id="o-file" onChange=${set("file")}>${files.files.map((f) => html`<option>${f}</option>`)}</select></div>
+  return html`${files &&
+    html`<form onSubmit=${go}><p>A file of ${files.folder} is run, without a GPU, when you say so.</p>
+      ${files.files.length === 0 && html`<p class="no">There is no Python file in it: start gpuwise ui --folder with the one that has yours.</p>`}
+      <div class="fields">
+        <div class="field"><label for="o-file">File</label><select id="o-file" onChange=${set("file")}>${files.files.map((f) => html`<option selected=${f === asked.file}>${f}</option>`)}</select></div>
         <div class="field"><label for="o-fn">Function</label><input id="o-fn" value=${asked.function} onInput=${set("function")} /></div>
         <div class="field"><label for="o-on">GPUs</label><input id="o-on" value=${asked.on} placeholder="4090" list="gpus" onInput=${set("on")} /></div>
-      </div><button class="go" disabled=${busy || !asked.file}>Run and answer</button></form>`}
-    <p class="status" role="status">${busy ? "Running your code" : ""}</p>
+      </div><button class="go" disabled=${said === "Running your code" || !asked.file}>Run and answer</button></form>`}
+    <p class="status" role="status">${said}</p>
     ${error && html`<div class="error" role="alert"><p>${error.message}</p><p>${error.hint}</p></div>`}
-    ${answer && html`<${Answer} markup=${answer.html} onSet=${() => {}} onTick=${() => {}} /><${Copy} line=${answer.command} /><${Keep} name="own" fields=${answer.fields} />`}
-  </details>`;
+    ${answer && html`<section aria-label="Answer"><${Answer} markup=${answer.html} onSet=${() => {}} onTick=${() => {}} /><${Copy} line=${answer.command} /><${Keep} name="own" fields=${answer.fields} /></section>`}`;
 }
+
+// only the page with live lines draws them: its library is fetched there
+const uplot = () =>
+  (uplot.under_way ||= new Promise((done) => {
+    const look = Object.assign(document.createElement("link"), { rel: "stylesheet", href: "/assets/uplot.css" });
+    document.head.append(look, Object.assign(document.createElement("script"), { src: "/assets/uplot.js", onload: done }));
+  }));
 
 function Live() {
   const ref = useRef();
@@ -251,6 +273,9 @@ function Live() {
   useEffect(() => {
     const source = new EventSource("/api/live" + (new URLSearchParams(location.search).has("demo") ? "?demo=1" : ""));
     let plot, columns;
+    uplot();
+    const fit = () => plot && plot.setSize({ width: ref.current.clientWidth, height: 240 });
+    addEventListener("resize", fit);
     const dark = matchMedia("(prefers-color-scheme:dark)").matches;
     source.addEventListener("refused", (e) => (setSaid(JSON.parse(e.data).error), source.close()));
     source.onmessage = (e) => {
@@ -260,15 +285,15 @@ function Live() {
       [at, ...values].forEach((v, i) => (columns[i].push(v), columns[i].length > 300 && columns[i].shift()));
       const ink = dark ? "#a9b0bd" : "#5b6270";
       const axis = { stroke: ink, grid: { stroke: dark ? "#3a404c" : "#d5d9e0" } };
-      const colours = dark ? ["#6cb6ff", "#ff9a57", "#43cfa4", "#f08cc8"] : ["#0060a8", "#c14a00", "#007a5a", "#b0478a"];
+      const colours = dark ? ["#6cb6ff", "#ff9a57", "#43cfa4", "#f08cc8", "#e6c34a", "#5fd0f5", "#b8a1ff", "#b4bdc9"] : ["#0060a8", "#c14a00", "#007a5a", "#b0478a", "#8a6d00", "#0b7fae", "#6b4fbb", "#5c6670"];
       if (!plot && window.uPlot)
-        plot = new uPlot({ width: ref.current.clientWidth, height: 240, axes: [axis, axis], scales: { y: { range: [0, 100] } },
-          series: [{}, ...names.map((label, i) => ({ label, stroke: colours[i % 4], width: 2 }))] }, columns, ref.current);
+        plot = new uPlot({ width: ref.current.clientWidth, height: 240, legend: { live: false }, axes: [axis, axis], scales: { y: { range: [0, 100] } },
+          series: [{}, ...names.map((label, i) => ({ label, stroke: colours[i % 8], width: 2 }))] }, columns, ref.current);
       else if (plot) plot.setData(columns);
     };
-    return () => (source.close(), plot && plot.destroy());
+    return () => (removeEventListener("resize", fit), source.close(), plot && plot.destroy());
   }, []);
-  return html`<h2>GPUs now: busy, percent</h2><div class="live" ref=${ref} role="img" aria-label="Utilisation of each GPU over time"></div><p class="status" role="status">${said}</p>`;
+  return html`<h2>GPUs now: busy, percent</h2><div class="live" ref=${ref} role="img" aria-label="Utilisation of each GPU over time"></div><div class="status" role="status">${said.split("\n").map((words) => html`<p>${words}</p>`)}</div>`;
 }
 
 function Page({ site }) {
@@ -279,7 +304,9 @@ function Page({ site }) {
     return () => removeEventListener("popstate", back);
   }, []);
   const page = site.pages.find((p) => p.name === at.page) || site.pages[0];
-  const question = site.questions.find((q) => q.name === (page.asks.includes(at.ask) ? at.ask : page.asks[0]));
+  const asks = page.own ? [...page.asks, "own"] : page.asks;
+  const name = asks.includes(at.ask) ? at.ask : asks[0];
+  const question = site.questions.find((q) => q.name === name) || { name, title: "Your own code" };
   const go = (e, name, ask) => {
     if (e.ctrlKey || e.metaKey || e.shiftKey) return;
     e.preventDefault();
@@ -287,7 +314,7 @@ function Page({ site }) {
     setAt(here());
   };
   const link = (fields, push) => {
-    const query = asQuery({ ask: question && question.name !== page.asks[0] ? question.name : "", ...fields });
+    const query = asQuery({ ask: name !== asks[0] ? name : "", demo: at.demo, ...fields });
     history[push ? "pushState" : "replaceState"](null, "", `/${page.name}${query ? "?" + query : ""}`);
   };
   useEffect(() => {
@@ -297,11 +324,9 @@ function Page({ site }) {
     <a class="skip" href="#main">To the answer</a>
     <header><strong>gpuwise</strong><nav aria-label="Pages">${site.pages.map((p) => html`<a href=${"/" + p.name} aria-current=${p === page ? "page" : undefined} onClick=${(e) => go(e, p.name)}>${p.title}</a>`)}</nav></header>
     <main id="main" tabindex="-1"><h1>${page.title}</h1><p class="lead">${page.lead}</p>
-      ${page.asks.length > 1 && html`<nav class="asks" aria-label="Questions">${page.asks.map((name) => html`<a href=${`/${page.name}?ask=${name}`} aria-current=${name === question.name ? "true" : undefined} onClick=${(e) => go(e, page.name, name)}>${site.questions.find((q) => q.name === name).title}</a>`)}</nav>`}
+      ${asks.length > 1 && html`<nav class="asks" aria-label="Questions">${asks.map((n) => html`<a href=${`/${page.name}?ask=${n}`} aria-current=${n === name ? "true" : undefined} onClick=${(e) => go(e, page.name, n)}>${(site.questions.find((q) => q.name === n) || { title: "Your own code" }).title}</a>`)}</nav>`}
       ${page.name === "machine" && question.name === "doctor" && html`<${Live} />`}
-      ${page.html && html`<${Answer} markup=${page.html} onSet=${() => {}} onTick=${() => {}} />`}
-      ${question && html`<${Ask} key=${page.name + question.name + (at.ask || "") + JSON.stringify(at.fields)} question=${question} start=${at.fields} link=${link} />`}
-      ${page.name === "fit" && html`<${File} />`}
+      ${name === "own" ? html`<${File} key=${JSON.stringify(at.fields)} start=${at.fields} link=${link} />` : html`<${Ask} key=${page.name + question.name + (at.ask || "") + JSON.stringify(at.fields)} question=${question} start=${at.fields} link=${link} />`}
     </main>
     <datalist id="models">${site.models.map((m) => html`<option value=${m} />`)}</datalist>
     <datalist id="gpus">${site.gpus.map((g) => html`<option value=${g} />`)}</datalist>`;
