@@ -138,7 +138,7 @@ def _unit(value: float, text: Callable[[float], str]) -> tuple[float, str] | Non
     """The largest in which ``value`` is at least 1 (a time: 2)."""
     least = 2.0 if text is format_duration else 1.0
     sizes = UNITS.get(text)
-    return sizes and next((s for s in reversed(sizes) if value >= least * s[0]), sizes[0])
+    return None if sizes is None else next((s for s in reversed(sizes) if value >= least * s[0]), sizes[0])
 
 
 @dataclass(frozen=True, slots=True)
