@@ -42,7 +42,7 @@ def capacity_page(answer: Capacity, sentences: list[str]) -> str:
     if answer.changes:
         body += [heading("What one change would bring"), _change_table(answer)]
     if served is not None:
-        body += [heading("Start a copy"), _commands([served.start]), heading("Prove it"), _commands(list(served.tests))]
+        body += [heading("Start a copy"), _commands(list(served.starts)), heading("Prove it"), _commands(list(served.tests))]
     source = answer.load.source
     workload_source = [source.source] if isinstance(source, Workload) and source.source != "given" else []
     body += [

@@ -76,7 +76,7 @@ class Disaggregated:
         if self.prefill.arch != self.decode.arch or self.prefill.config.kv_dtype != self.decode.config.kv_dtype:
             raise InputError("caches of another model or format cannot be sent", hint="give both the same")
         for server in (self.prefill, self.decode):
-            if server.config.engine == LLAMA_CPP or server.rules.scheduler not in ("budget", "radix"):
+            if server.config.engine == LLAMA_CPP or server.staged or server.rules.scheduler not in ("budget", "radix"):
                 raise InputError(f"{server.config.engine} is not simulated with prompts read apart", hint="vllm or sglang")
 
     @property

@@ -19,6 +19,8 @@ from gpuwise.serve.formats import ENGINE_FORMATS, LLAMA_CPP_FORMATS
 
 LLAMA_CPP = "llama.cpp"
 ENGINES = ("vllm", "sglang", "trtllm", LLAMA_CPP)
+STAGED = ("vllm",)
+"""Engines whose pipeline stages are simulated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class EngineConfig:
     kv_dtype: str = "bf16"
     tp: int = 1
     pp: int = 1
-    """Stages that hold layers in turn: under llama.cpp its devices."""
+    """Pipeline stages that hold layers in turn: under llama.cpp its devices."""
     attention_dp: int = 1
     moe_tp: int = 1
     moe_ep: int = 1
@@ -56,8 +58,11 @@ class EngineConfig:
             formats = LLAMA_CPP_FORMATS if self.engine == LLAMA_CPP else ENGINE_FORMATS
             if name not in formats:
                 raise UnknownNameError("weight format", name, formats, hint="it is one of " + ", ".join(formats))
-        if self.engine != LLAMA_CPP and self.pp > 1:
-            raise InputError(f"pipeline stages of {self.engine} are not simulated", hint="split with tp, or take llama.cpp")
+        if self.pp > 1 and (self.engine not in (LLAMA_CPP, *STAGED) or self.attention_dp > 1):
+            raise InputError(
+                f"pipeline stages of {self.engine} are not simulated" + (" in groups" if self.engine in STAGED else ""),
+                hint="split with tp, or take vllm",
+            )
         if self.engine == LLAMA_CPP and self.tp * self.attention_dp > 1:
             raise InputError("llama.cpp's layers are on its devices in turn", hint="pp is the number of devices")
 
@@ -75,6 +80,8 @@ def tensor_parallel(arch: Architecture, weights: str, ranks: int, engine: str = 
 
 def check_split(arch: Architecture, config: EngineConfig) -> None:
     """Raises InputError for a split the model cannot have."""
+    if config.pp > arch.n_layers:
+        raise InputError(f"{arch.n_layers} layers do not fill {config.pp} stages", hint="give fewer stages")
     if arch.heads % config.tp:
         raise InputError(f"{arch.heads} heads do not divide over {config.tp} ranks", hint="choose a divisor")
     if arch.moe is not None and arch.moe.n_experts % config.moe_ep:

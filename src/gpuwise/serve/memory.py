@@ -17,8 +17,9 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.memory.context import context_bytes
 from gpuwise.predict.memory.device import usable_bytes
 from gpuwise.predict.memory.kv_cache import LLAMA_CPP, VLLM, CacheLayout, kv_cache_bytes
+from gpuwise.serve.engine import LLAMA_CPP as LLAMA_CPP_ENGINE
 from gpuwise.serve.engine import EngineConfig
-from gpuwise.serve.formats import FORMATS, find_format, weight_bytes
+from gpuwise.serve.formats import FORMATS, WIDE_BYTES, find_format, weight_bytes
 from gpuwise.workload.transformer.parameters import count_parameters
 
 LOCAL_BATCH_TOKENS = 512
@@ -59,11 +60,33 @@ def sequence_bytes(arch: Architecture, context: int, tp: int, kv_dtype: str) -> 
 
 @lru_cache(maxsize=1024)
 def rank_weights(arch: Architecture, config: EngineConfig) -> float:
-    """Dense weights over the tensor group, experts over all ranks."""
-    narrow = FORMATS[config.expert_weights or config.weights]
-    experts = count_parameters(arch).experts * narrow.bytes_per_weight
+    """Dense weights over the tensor group, experts over all ranks of a stage; of several pipeline stages the fullest's."""
+    count = count_parameters(arch)
+    experts = count.experts * FORMATS[config.expert_weights or config.weights].bytes_per_weight
     dense = weight_bytes(arch, config.weights, config.expert_weights) - experts
-    return dense / config.tp + experts / (config.moe_tp * config.moe_ep)
+    if config.pp == 1 or config.engine == LLAMA_CPP_ENGINE:
+        return dense / config.tp + experts / (config.moe_tp * config.moe_ep)
+    outside = (count.total - count.layers) * WIDE_BYTES
+    layers = (dense - outside) / config.tp + experts / (config.moe_tp * config.moe_ep)
+    ends = stage_ends(arch)
+    parts = layers_of_stages(arch.n_layers, config.pp)
+    held = [n / arch.n_layers * layers for n in parts]
+    held[0] += ends[0] * WIDE_BYTES / config.tp
+    held[-1] += ends[1] * WIDE_BYTES / config.tp
+    return max(held)
+
+
+def stage_ends(arch: Architecture) -> tuple[int, int]:
+    """Weights of the first stage's tables and of the last one's head, which is a copy where the model shares them."""
+    count = count_parameters(arch)
+    return count.embedding + count.stem, count.head + count.tied_head + count.final_norm
+
+
+def layers_of_stages(n_layers: int, stages: int) -> tuple[int, ...]:
+    """Layers of each stage: as many for all, the rest one each from the last but one backwards (vllm distributed/utils.py,
+    get_pp_indices)."""
+    each, rest = divmod(n_layers, stages)
+    return tuple(each + (stages - 1 - rest <= i < stages - 1) for i in range(stages))
 
 
 def llama_cpp_memory(

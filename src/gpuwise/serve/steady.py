@@ -11,7 +11,8 @@ new prompts a step, ``k`` of them with the chance of a Poisson count, and carrie
     rate(n) = r / E[step(n, S, k prompts)],    S = n (p + o / 2)
 
 The largest rate has the most sequences whose caches fit, whose prompts fit into the tokens of the steps, and whose tokens come
-in time. Equal to simulated runs within what ``tests/serve/test_steady.py`` states.
+in time. Over pipeline stages as many such batches are in flight, each of its share of the sequences. Equal to simulated runs
+within what ``tests/serve/test_steady.py`` states.
 """
 
 from __future__ import annotations
@@ -88,7 +89,8 @@ def largest(server: Server, prompt_tokens: int, output_tokens: int, token_s: flo
     held = prompt_tokens + output_tokens / 2
     blocks = -(-int(held) // limits.block_tokens)
     steps = server.steps(max(int(held), 1))
-    most = max(min(limits.sequences, int(FULL_SHARE * limits.n_blocks / blocks)), 1)
+    batches = server.config.pp if server.staged else 1  # in flight, each of its share of the sequences
+    most = max(min(limits.sequences, int(FULL_SHARE * limits.n_blocks / blocks)) // batches, 1)
     budget = FULL_SHARE * limits.tokens / (1.0 + prompt_tokens / max(output_tokens - 1, 1))
     most = max(min(most, int(budget)), 1)
     low, high = 1, most  # time between tokens rises with the sequences
@@ -102,7 +104,8 @@ def largest(server: Server, prompt_tokens: int, output_tokens: int, token_s: flo
     else:
         low = high
     seconds = _step(steps, limits.tokens, low, prompt_tokens, output_tokens)
-    return Steady(low / max(output_tokens - 1, 1) / seconds, low, _estimate(server, steps, seconds))
+    n = low * batches
+    return Steady(n / max(output_tokens - 1, 1) / seconds, n, _estimate(server, steps, seconds))
 
 
 def _step(steps: Steps, tokens: int, n: int, prompt_tokens: int, output_tokens: int) -> float:

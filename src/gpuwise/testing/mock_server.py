@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -43,6 +44,9 @@ class MockServer:
         self.model = model
         self.prompts: list[str] = []
         """Of all completions asked for, in order."""
+        self.asked_s: list[float] = []
+        """When each was asked for (``time.perf_counter``), and ``written_s`` when each of its tokens was written."""
+        self.written_s: list[list[float]] = []
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
 
@@ -105,6 +109,9 @@ class MockServer:
         prompt = str(asked["messages"][0]["content"] if chat else asked["prompt"])
         fault = self.answering.fault(len(self.prompts))
         self.prompts.append(prompt)
+        self.asked_s.append(time.perf_counter())
+        written: list[float] = []
+        self.written_s.append(written)
         if fault == "refuse":
             return _whole(writer, 429, {"error": {"message": "too many requests", "code": 429}})
         if fault == "error":
@@ -116,10 +123,12 @@ class MockServer:
         if fault == "garbage":
             return writer.write(b"hello, who is there?\r\n\r\n")
         async with self._slots:
-            await self._stream(writer, int(asked["max_tokens"]), len(prompt.split()), fault, chat=chat)
+            await self._stream(writer, int(asked["max_tokens"]), len(prompt.split()), fault, written, chat=chat)
         return None
 
-    async def _stream(self, writer: asyncio.StreamWriter, tokens: int, words: int, fault: str, *, chat: bool) -> None:
+    async def _stream(
+        self, writer: asyncio.StreamWriter, tokens: int, words: int, fault: str, written: list[float], *, chat: bool
+    ) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
         clock = self._loop.time
         due = clock() + self.answering.first_s
@@ -140,6 +149,7 @@ class MockServer:
             if n == 2 and fault == "error event":
                 _chunk(writer, _event({"error": {"message": "the engine died", "code": 500}}))
                 return
+            written.append(time.perf_counter())
             _chunk(writer, event)
             await writer.drain()
         counted = round(words * self.answering.tokens_per_word) + 1

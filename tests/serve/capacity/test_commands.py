@@ -8,10 +8,11 @@ import pytest
 
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
-from gpuwise.serve.capacity.commands import start_command
+from gpuwise.serve.capacity.commands import start_commands
 from gpuwise.serve.capacity.configurations import Configuration
 from gpuwise.serve.engine import EngineConfig
 from gpuwise.serve.simulate import Settings
+from gpuwise.serve.simulate.adapters import Adapters
 
 DENSE = Configuration(
     find_model("llama-3.1-8b"), find_cluster("1xH100-SXM5-80GB").system, EngineConfig("vllm"), Settings(max_model_len=8192)
@@ -25,7 +26,7 @@ EXPERTS = Configuration(
 
 
 def line(configuration, **changed):
-    return start_command(replace(configuration, config=replace(configuration.config, **changed)))
+    return start_commands(replace(configuration, config=replace(configuration.config, **changed)))[0]
 
 
 def test_sglang_by_its_own_flags():
@@ -68,3 +69,44 @@ def test_the_first_engine_of_vllm_reads_whole_prompts_without_a_cache():
     text = line(DENSE, version="0.6.6").line
     assert "--no-enable-chunked-prefill" in text
     assert "--max-num-batched-tokens 8192 --max-num-seqs 256" in text
+
+
+def test_stages_over_two_hosts_are_started_on_each():
+    system = find_cluster("16xH100-SXM5-80GB").system
+    two = Configuration(find_model("llama-3.1-405b"), system, EngineConfig("vllm", tp=8, pp=2), Settings(max_model_len=8192))
+    first, second = start_commands(two)
+    for command in (first, second):
+        assert "--tensor-parallel-size 8 --pipeline-parallel-size 2" in command.line
+        assert "--nnodes 2" in command.line and "--master-addr HEAD" in command.line
+    assert "--node-rank 0" in first.line and "--headless" not in first.line
+    assert "--node-rank 1" in second.line and "--headless" in second.line
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_prompts_read_apart_have_a_command_each_and_one_that_is_asked(engine):
+    apart = replace(DENSE, config=EngineConfig(engine, tp=2), apart=(2, 1))
+    *copies, router = start_commands(apart)
+    assert [c.line.split()[0] for c in copies] == [
+        "CUDA_VISIBLE_DEVICES=0,1",
+        "CUDA_VISIBLE_DEVICES=2,3",
+        "CUDA_VISIBLE_DEVICES=4,5",
+    ]
+    assert len({w for c in copies for w in c.line.split("--port ")[1].split()[:1]}) == 3
+    if engine == "vllm":
+        assert all("NixlConnector" in c.line for c in copies)
+        assert "--prefiller-ports 8100 8101" in router.line and "--decoder-ports 8200" in router.line
+    else:
+        modes = [c.line.split("--disaggregation-mode ")[1].split()[0] for c in copies]
+        assert modes == ["prefill", "prefill", "decode"]
+        assert "--prefill http://localhost:8100 8998 --prefill http://localhost:8101 8999" in router.line
+    assert "--port 8000" in router.line
+
+
+def test_adapters_by_each_engines_own_flags():
+    wanted = replace(DENSE, settings=Settings(max_model_len=8192, adapters=Adapters(50, 32, 8)))
+    assert "--enable-lora --max-loras 8 --max-cpu-loras 50 --max-lora-rank 32" in line(wanted).line
+    flags = "--enable-lora --lora-target-modules all --max-lora-rank 32 --max-loras-per-batch 8 --max-loaded-loras 50"
+    assert flags in line(wanted, engine="sglang").line
+    file = line(wanted, engine="trtllm").file
+    assert file is not None
+    assert "lora_config:" in file[1] and "max_lora_rank: 32\n  max_loras: 8\n  max_cpu_loras: 50" in file[1]

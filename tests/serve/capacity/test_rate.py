@@ -10,7 +10,7 @@ from gpuwise.errors import InputError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.serve.capacity.answer import capacity_on, usual_targets
-from gpuwise.serve.capacity.commands import load_tests, start_command
+from gpuwise.serve.capacity.commands import load_tests, start_commands
 from gpuwise.serve.capacity.configurations import Configuration, Wanted, layouts, refined
 from gpuwise.serve.capacity.document import capacity_document, timeline
 from gpuwise.serve.capacity.fleet import Demand, fleet_for
@@ -78,12 +78,38 @@ def test_the_interval_holds_the_rate_and_narrows_with_surer_steps() -> None:
 
 
 def test_layouts_split_what_divides_and_offer_wider_weights_first() -> None:
-    found = list(layouts(ARCH, CLUSTER.system, 2, Wanted()))
+    found = list(layouts(ARCH, CLUSTER.system, 2, Wanted(pp=1)))
     assert [(c.config.tp, c.config.weights) for c in found] == [(1, "bf16"), (2, "bf16"), (1, "fp8"), (2, "fp8")]
     experts = list(layouts(find_model("mixtral-8x7b"), find_cluster("8xh100-sxm").system, 8, Wanted(bits=(8,))))
     assert {c.config.weights for c in experts} == {"fp8", "fp8_block"}
     assert any(c.config.moe_ep == 8 for c in experts)
     assert all(c.config.tp == 4 for c in layouts(ARCH, find_cluster("8xh100-sxm").system, 8, Wanted(tp=4)))
+
+
+def test_stages_are_tried_where_links_are_slow_or_no_host_holds_the_model() -> None:
+    def splits(arch: str, on: str, wanted: Wanted) -> set[tuple[int, int]]:
+        cluster = find_cluster(on)
+        found = layouts(find_model(arch), cluster.system, cluster.n_accelerators, wanted)
+        return {(c.config.tp, c.config.pp) for c in found}
+
+    sixteen = Wanted(bits=(16,))
+    assert (2, 2) in splits("llama-3.2-1b", "4x4090", sixteen)
+    assert all(pp == 1 for _, pp in splits("llama-3.2-1b", "8xh100-sxm", sixteen))
+    assert (8, 2) in splits("llama-3.1-405b", "16xh100-sxm", sixteen)
+    assert all(pp == 1 for _, pp in splits("llama-3.1-405b", "16xh100-sxm", Wanted(bits=(4,))))
+    assert splits("llama-3.1-8b", "8xh100-sxm", Wanted(bits=(16,), pp=4)) == {(1, 4), (2, 4)}
+
+
+def test_prompts_read_apart_can_be_asked_for() -> None:
+    cluster = find_cluster("4xh100-sxm")
+    for apart, expected in (((2, 1), {(2, 1)}), ("auto", None)):
+        wanted = Wanted(bits=(16,), tp=1, apart=apart)
+        found = search(find_model("llama-3.1-8b"), cluster, SHORT, parse_targets("ttft_p95=1s"), wanted, n=200, refine=False)
+        ratios = {c.configuration.apart for c in found.considered}
+        assert None not in ratios
+        assert expected is None or ratios == expected
+        assert found.best is not None
+        assert found.best.configuration.ranks == sum(found.best.configuration.apart or ())
 
 
 def test_options_differ_by_one_and_stay_what_an_engine_takes() -> None:
@@ -150,7 +176,7 @@ def test_users_ask_as_often_as_they_think_and_read() -> None:
 
 def test_commands_say_what_was_chosen() -> None:
     one = configuration("fp8", 2, 1024, 64)
-    line = start_command(one).line
+    line = start_commands(one)[0].line
     assert "vllm serve meta-llama/Llama-3.2-1B" in line
     for words in ("--tensor-parallel-size 2", "--quantization fp8", "--max-num-batched-tokens 1024", "--max-num-seqs 64"):
         assert words in line

@@ -1,12 +1,21 @@
-"""A load against a real server: llama.cpp's, with a tiny random model made here. Skipped where there is no ``llama-server``."""
+"""A load against a real server: llama.cpp's own, with a tiny random model made here.
+
+The server is ``llama-server`` on the path (or ``GPUWISE_LLAMA_SERVER``), else that of the wheel xllamacpp, llama.cpp's own
+under Python. Skipped only where there is neither.
+"""
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
 import shutil
+import signal
 import socket
 import struct
 import subprocess
+import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -23,11 +32,24 @@ from gpuwise.serve.measure.prompts import WORDS
 from gpuwise.serve.measure.run import Bounds, measure
 
 SERVER = os.environ.get("GPUWISE_LLAMA_SERVER") or shutil.which("llama-server")
+WHEEL = importlib.util.find_spec("xllamacpp") is not None
+SLOTS, CONTEXT = 2, 4096
+IN_PYTHON = """
+import sys, threading, xllamacpp
+p = xllamacpp.CommonParams()
+p.model.path, p.port, p.n_parallel, p.n_ctx = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+p.cpuparams.n_threads, p.cpuparams_batch.n_threads, p.warmup = 1, 1, False
+server = xllamacpp.Server(p)
+threading.Event().wait()
+"""
 HIDDEN, FFN, HEADS, LAYERS = 64, 128, 4, 2
 UINT32, INT32, FLOAT32, STRING, ARRAY = 4, 5, 6, 8, 9
 NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6
 
-pytestmark = pytest.mark.skipif(SERVER is None, reason="no llama-server on PATH")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(SERVER is None and not WHEEL, reason="neither llama-server nor the wheel xllamacpp is installed"),
+]
 
 
 def string(text: str) -> bytes:
@@ -89,21 +111,21 @@ def tiny_model(path: Path) -> None:
     path.write_bytes(head + b"\0" * (-len(head) % 32) + bytes(data))
 
 
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server with two slots, ready to answer."""
-    folder = tmp_path_factory.mktemp("llama")
-    tiny_model(folder / "tiny.gguf")
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """Address and process of a server with two slots, ready to answer."""
+    model, log = tmp_path / "tiny.gguf", tmp_path / "log"
+    tiny_model(model)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    assert SERVER is not None
-    words = [SERVER, "-m", str(folder / "tiny.gguf"), "--port", str(port), "-np", "2", "-c", "4096", "-t", "1", "--no-warmup"]
-    with (folder / "log").open("wb") as log, subprocess.Popen(words, stdout=log, stderr=log) as process:
+    asked = ["-m", str(model), "--port", str(port), "-np", str(SLOTS), "-c", str(CONTEXT), "-t", "1", "--no-warmup"]
+    words = [SERVER, *asked] if SERVER else [sys.executable, "-c", IN_PYTHON, str(model), str(port), str(SLOTS), str(CONTEXT)]
+    with log.open("wb") as out, subprocess.Popen(words, stdout=out, stderr=out) as process:
         address = f"http://127.0.0.1:{port}"
         try:
-            _wait(address, process, folder / "log")
-            yield address
+            _wait(address, process, log)
+            yield address, process
         finally:
             process.kill()
 
@@ -119,10 +141,10 @@ def _wait(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
     raise AssertionError(log.read_text(errors="replace")[-2000:])
 
 
-def test_a_real_server_is_measured(url: str) -> None:
+def test_a_real_server_is_measured(server: tuple[str, subprocess.Popen[bytes]]) -> None:
     n = 12
     requests = Requests(np.arange(n, dtype=np.float64) * np.float64(0.05), np.full(n, 100, np.int64), np.full(n, 16, np.int64))
-    found = Measured(measure(parse_address(url), requests, bounds=Bounds(seconds=60, stall_s=30)))
+    found = Measured(measure(parse_address(server[0]), requests, bounds=Bounds(seconds=60, stall_s=30)))
     assert found.failures == {}
     assert [a.output_tokens for a in found.whole] == [16] * n
     assert np.mean([a.prompt_tokens or 0 for a in found.whole]) == pytest.approx(100, rel=0.1)  # its few words cut others up
@@ -133,9 +155,49 @@ def test_a_real_server_is_measured(url: str) -> None:
     assert found.value("tpot", 50) is not None
 
 
-def test_a_prompt_beyond_its_context_is_its_error_and_the_others_are_kept(url: str) -> None:
+def test_a_prompt_beyond_its_context_is_its_error_and_the_others_are_kept(server: tuple[str, subprocess.Popen[bytes]]) -> None:
     prompts = np.array([50, 5000, 50], np.int64)
     requests = Requests(np.array([0.0, 0.05, 0.1]), prompts, np.full(3, 4, np.int64))
-    found = Measured(measure(parse_address(url), requests, bounds=Bounds(seconds=60, stall_s=30)))
+    found = Measured(measure(parse_address(server[0]), requests, bounds=Bounds(seconds=60, stall_s=30)))
     assert found.failures == {"bad request": 1}
     assert len(found.whole) == 2
+
+
+def test_a_server_that_is_stopped_stalls_and_one_that_is_killed_is_gone(server: tuple[str, subprocess.Popen[bytes]]) -> None:
+    address, process = server
+    n = 400
+    requests = Requests(np.arange(n, dtype=np.float64) * np.float64(0.05), np.full(n, 60, np.int64), np.full(n, 8, np.int64))
+    stopped = threading.Event()
+
+    def at_work(words: str) -> None:
+        done = int(words.split()[0])
+        if done == 5 and not stopped.is_set():
+            stopped.set()
+            process.send_signal(signal.SIGSTOP)
+            threading.Timer(4.0, process.kill).start()
+
+    found = Measured(measure(parse_address(address), requests, bounds=Bounds(seconds=60, stall_s=1.5), progress=at_work))
+    assert found.failures.get("stalled", 0) >= 1
+    assert found.failures.get("connection", 0) >= 5
+    assert found.measurement.stopped == "the server is gone"
+    assert len(found.whole) >= 5
+    assert found.value("ttft", 50) is not None
+
+
+def test_the_command_measures_it(server: tuple[str, subprocess.Popen[bytes]], tmp_path: Path) -> None:
+    """``gpuwise capacity --measure``: the prediction is of another machine; what is measured stands beside it."""
+    words = ["capacity", "llama-3.2-1b", "--on", "1x4090", "--workload", "in=60,out=12", "--rate", "4/s", "--quick"]
+    sent = ["--measure", server[0], "--seconds", "5s", "--requests", "16", "--stall", "60s", "--json"]
+    ran = subprocess.run(
+        [sys.executable, "-m", "gpuwise", *words, *sent],
+        env={**os.environ, "GPUWISE_RECORDS": str(tmp_path / "records.db")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    document = json.loads(ran.stdout.splitlines()[-1])
+    assert document["answered"] == document["requests"] == 16, ran.stderr
+    assert document["failures"] == {}
+    rows = {row["latency"]: row for row in document["latency"]}
+    assert rows["ttft_p50"]["measured_s"] > 0
+    assert rows["ttft_p50"]["predicted_s"] > 0

@@ -37,13 +37,20 @@ def after_probes(fault: str, *rows: int) -> Callable[[int], str]:
 
 
 def test_planted_latencies_are_measured() -> None:
-    found = measured(Answering(first_s=0.10, token_s=0.02), load(12, output=11))
+    """By the server's own clock: on a busy machine neither it nor the client is on time, but they agree."""
+    requests = load(12, output=11)
+    with MockServer(Answering(first_s=0.10, token_s=0.02)) as server:
+        found = Measured(measure(parse_address(server.url), requests))
+        asked, written = np.array(server.asked_s[PROBES:]), np.array(server.written_s[PROBES:])
     assert found.failures == {}
     assert len(found.whole) == 12
-    assert found.value("ttft", 50) == pytest.approx(0.10, abs=0.04)
-    assert found.value("tpot", 50) == pytest.approx(0.02, abs=0.006)
-    assert found.value("itl", 50) == pytest.approx(0.02, abs=0.006)
-    assert found.value("e2e", None) == pytest.approx(0.30, abs=0.08)
+    own_tpot, own_e2e = (written[:, -1] - written[:, 0]) / 10, written[:, -1] - asked
+    assert found.value("ttft", 0) >= 0.10
+    assert found.value("tpot", 0) >= 0.5 * 0.02
+    assert np.median(found.ttft_s) >= 0.99 * np.median(written[:, 0] - asked)
+    assert found.value("tpot", 50) == pytest.approx(np.median(own_tpot), rel=0.2)
+    assert found.value("itl", None) == pytest.approx(own_tpot.mean(), rel=0.2)
+    assert found.value("e2e", None) == pytest.approx(own_e2e.mean(), rel=0.2)
     low, high = found.interval("ttft", 50) or (0, 0)
     assert low <= (found.value("ttft", 50) or 0) <= high
     assert found.measurement.model == "mock"
@@ -53,7 +60,8 @@ def test_planted_latencies_are_measured() -> None:
 def test_a_queue_on_the_server_is_part_of_the_first_token() -> None:
     found = measured(Answering(first_s=0.05, token_s=0.001, slots=1), load(6, every_s=0.0, output=2))
     times = np.sort(found.ttft_s)
-    assert np.diff(times) == pytest.approx(np.full(5, 0.051), abs=0.03)
+    assert (np.diff(times) >= 0.045).all()
+    assert times[-1] >= 6 * 0.05
 
 
 def test_prompts_have_the_tokens_the_server_counts() -> None:
@@ -128,8 +136,9 @@ def test_users_send_when_they_have_their_answer() -> None:
     found = measured(Answering(first_s=0.05), requests, closed=ClosedLoop(3, 0.1))
     assert len(found.whole) == 9
     sent = sorted(a.sent_s or 0.0 for a in found.measurement.answers)
-    assert sent[2] < 0.05
-    assert sent[3] == pytest.approx(0.15, abs=0.06)
+    ended = sorted(a.finish_s or 0.0 for a in found.measurement.answers)
+    assert sent[2] < ended[0]
+    assert all(later >= first + 0.1 for first, later in zip(ended, sent[3:], strict=False))
 
 
 def test_nobody_there() -> None:

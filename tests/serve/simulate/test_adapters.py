@@ -89,5 +89,19 @@ def test_adapters_nobody_has(numbers):
 def test_adapters_need_an_engine_started_with_them():
     with pytest.raises(InputError, match="the engine has none"):
         Server(ARCH, SYSTEM, CONFIG).run(load(adapters=2))
-    with pytest.raises(InputError, match="under vLLM"):
-        Server(ARCH, SYSTEM, EngineConfig("sglang"), Settings(adapters=Adapters(2))).run(load(adapters=2))
+    old = EngineConfig("vllm", version="0.6.6")
+    with pytest.raises(InputError, match="not simulated under"):
+        Server(ARCH, SYSTEM, old, Settings(adapters=Adapters(2), max_model_len=8192)).run(load(adapters=2))
+
+
+@pytest.mark.parametrize("engine", ["sglang", "trtllm"])
+def test_other_engines_pass_over_who_would_be_one_too_many(engine):
+    def served(resident):
+        server = Server(ARCH, SYSTEM, EngineConfig(engine), Settings(adapters=Adapters(16, 16, resident)))
+        return server.run(load(adapters=16))
+
+    one, all_of_them = served(1), served(16)
+    plain = Server(ARCH, SYSTEM, EngineConfig(engine)).run(load())
+    assert np.isfinite(one.e2e_s).all()
+    assert one.percentile("ttft", 95) > 2 * all_of_them.percentile("ttft", 95)
+    assert all_of_them.mean("tpot") > plain.mean("tpot")

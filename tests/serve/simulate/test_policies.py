@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwise.serve.simulate.core import Limits, Reserve
-from gpuwise.serve.simulate.policies import POLICIES
+from gpuwise.serve.simulate.server import POLICIES
 
 sys.path.insert(0, str(Path(__file__).parent))
 from reference_policies import PlainNoEvict, PlainPrefillFirst, PlainRadix, PlainSlots, PlainStatic

@@ -60,5 +60,5 @@ def test_what_llama_cpp_does_not_have(config):
 
 
 def test_stages_of_other_engines_are_refused():
-    with pytest.raises(InputError, match="pipeline stages of vllm"):
-        EngineConfig("vllm", pp=2)
+    with pytest.raises(InputError, match="pipeline stages of trtllm"):
+        EngineConfig("trtllm", pp=2)

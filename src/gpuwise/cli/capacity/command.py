@@ -77,6 +77,10 @@ class Held:
     """Format of the key-value cache: bf16 or fp8."""
     tp: Whole | None = None
     """Tensor parallel degree."""
+    pp: Whole | None = None
+    """Pipeline stages (vllm). Left out: tried where links are slow, and over hosts where none holds the model."""
+    disaggregate: str | None = None
+    """Prompts read by copies of their own: auto, or how many read and how many write, 3:1 (vllm, sglang)."""
     draft: str | None = None
     """Speculative decoding: guessed tokens a step and how many tokens a step keeps, 3:2.4; 3 alone keeps as on code (2.99)."""
     lora: str | None = None
@@ -430,7 +434,21 @@ def wanted_of(held: Held, load: Load) -> Wanted:
         None if held.context is None else load.context,
         None if held.draft is None else _draft(held.draft),
         None if held.lora is None else _adapters(held.lora),
+        pp=held.pp,
+        apart=None if held.disaggregate is None else _apart(held.disaggregate),
     )
+
+
+def _apart(text: str) -> tuple[int, int] | str:
+    """``auto`` or ``3:1``. Raises InputError."""
+    from gpuwise.serve.capacity.configurations import AUTO, MOST_APART
+
+    parts = text.split(":")
+    if text == AUTO:
+        return AUTO
+    if len(parts) != 2 or not all(p.isdecimal() and int(p) for p in parts) or sum(map(int, parts)) > MOST_APART:
+        raise InputError(f"--disaggregate {text!r} cannot be read", hint=f"auto, or 3:1, with at most {MOST_APART} copies")
+    return int(parts[0]), int(parts[1])
 
 
 def _draft(text: str) -> Drafts:

@@ -59,7 +59,7 @@ def show_capacity(answer: Capacity, budget_usd_per_hour: float | None = None) ->
     if answer.changes:
         section(to, "What one change would bring", _changes(answer))
     if served is not None:
-        _commands(to, "Start a copy", [served.start])
+        _commands(to, "Start a copy", served.starts)
         _commands(to, "Prove it", served.tests)
     _foot(to, answer)
 

@@ -15,7 +15,7 @@ from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.estimate import Estimate
 from gpuwise.serve.capacity.changes import Change, changes
-from gpuwise.serve.capacity.commands import Command, load_tests, start_command
+from gpuwise.serve.capacity.commands import Command, load_tests, start_commands
 from gpuwise.serve.capacity.configurations import Configuration, Wanted
 from gpuwise.serve.capacity.fleet import Demand, Fleet, fleet_for
 from gpuwise.serve.capacity.rate import FINAL_REQUESTS, Limit, Point, curve, knee_rate, largest_rate, operate, rate_estimate
@@ -51,7 +51,8 @@ class Served:
     saturation: Saturation
     curve: tuple[Point, ...]
     fleet: Fleet
-    start: Command
+    starts: tuple[Command, ...]
+    """Of one copy: a command on each host, or for each part of it."""
     tests: tuple[Command, ...]
 
     @property
@@ -178,7 +179,7 @@ def _served(
         saturation_of(limit),
         curve(configuration, load, targets, knee, n // 2, CURVE_POINTS),
         fleet,
-        start_command(configuration),
+        start_commands(configuration),
         load_tests(configuration, load, targets, share),
     )
 
@@ -189,7 +190,7 @@ def _with_users(
     """A copy with its users, at the rate they come to. Few of them wait for each other; many, whose pauses differ, ask
     like a rate."""
     rate = closed.users / (closed.think_s + e2e_s)
-    if closed.users < MANY_USERS:
+    if closed.users < MANY_USERS and configuration.apart is None:
         point = operate(configuration, load, rate, targets, max(n, ROUNDS * closed.users), closed=closed)
         return replace(point, rate_per_s=closed.users / (closed.think_s + point.run.mean("e2e")))
     point = operate(configuration, load, rate, targets, n)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.naming import find_cluster
-from gpuwise.serve.capacity.configurations import Configuration
+from gpuwise.serve.capacity.configurations import Configuration, copies_apart
 from gpuwise.serve.capacity.rate import SEARCH_REQUESTS, Limit, largest_rate
 from gpuwise.serve.engine import LLAMA_CPP
 from gpuwise.serve.formats import FORMATS
@@ -15,14 +15,13 @@ from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.targets import Target
 from gpuwise.serve.replica import most_ranks
 from gpuwise.serve.simulate.drafts import Drafts, kept_on_code
-from gpuwise.serve.steady import largest, prompt_time
 
 OTHERS = ("h100-sxm", "h200", "b200", "mi300x", "l40s", "a100-sxm-80gb")
 """Accelerators that engines are mostly served on: what another one would bring."""
 GUESSED = 3
 """Tokens of a draft that engines' examples guess (docs.vllm.ai, speculative decoding)."""
-MOST_APART = 4
-"""Copies of which some read and some write."""
+FEW_APART = 4
+"""Copies that a change reads and writes with."""
 SAME, MODEL = "same answers", "the model answers otherwise"
 
 
@@ -79,7 +78,7 @@ def _others(configuration: Configuration, load: Load, elsewhere: bool) -> Iterat
     if s.adapters is not None and s.adapters.at_once < s.adapters.count:
         more = replace(s.adapters, resident=min(2 * s.adapters.at_once, s.adapters.count))
         yield f"{more.at_once} adapters at once", SAME, replace(configuration, settings=replace(s, adapters=more))
-    if s.drafts is None and s.adapters is None:
+    if s.drafts is None and s.adapters is None and c.pp == 1:
         guesses = Drafts(GUESSED, kept_on_code(GUESSED))
         yield f"{GUESSED} guessed tokens, kept as on code", SAME, replace(configuration, settings=replace(s, drafts=guesses))
     tokens = options.max_num_batched_tokens or 0
@@ -87,28 +86,11 @@ def _others(configuration: Configuration, load: Load, elsewhere: bool) -> Iterat
         fewer = None if s.max_num_seqs is None else min(s.max_num_seqs, count)
         changed = replace(s, max_num_batched_tokens=count, max_num_seqs=fewer)
         yield f"{count:,} tokens a step", SAME, replace(configuration, settings=changed)
-    apart = _apart(configuration, load)
-    if apart is not None:
+    apart = copies_apart(configuration, load, min(configuration.system.count // configuration.ranks, FEW_APART))
+    if apart is not None and configuration.apart is None:
         yield f"prompts read apart, {apart[0]}:{apart[1]}", SAME, replace(configuration, apart=apart)
     if elsewhere:
         yield from _on_others(configuration)
-
-
-def _apart(configuration: Configuration, load: Load) -> tuple[int, int] | None:
-    """How many copies read and how many write so that neither waits for the other at their closed forms; None where no host
-    holds two copies, or the engine's rules with prompts read apart are not simulated."""
-    server, most = configuration.server, min(configuration.system.count // configuration.ranks, MOST_APART)
-    if most < 2 or server.rules.scheduler not in ("budget", "radix") or configuration.settings.adapters is not None:
-        return None
-    requests = load.at(1.0, 600)
-    prompt, output = (max(round(float(x.mean())), 1) for x in (requests.prompt_tokens, requests.output_tokens))
-    try:
-        reads = 1.0 / prompt_time(server, prompt).expected
-        writes = largest(server, 1, output).requests_per_s
-    except (InputError, UnpredictableError):
-        return None
-    ratios = [(p, d) for p in range(1, most) for d in range(1, most - p + 1)]
-    return max(ratios, key=lambda r: min(r[0] * reads, r[1] * writes) / sum(r))
 
 
 def _on_others(configuration: Configuration) -> Iterator[tuple[str, str, Configuration]]:

@@ -1,8 +1,10 @@
 """Commands to start what was chosen and to prove what was predicted: an engine's own command line, and load tests.
 
-Flags are those of ``vllm serve`` and ``vllm bench serve`` (docs.vllm.ai), ``sglang.launch_server`` (sglang 0.5.23,
-srt/arg_groups/fields), ``trtllm-serve`` (TensorRT-LLM tensorrt_llm/commands/serve.py), guidellm
-(github.com/vllm-project/guidellm) and inference-perf (github.com/kubernetes-sigs/inference-perf, docs/config.md).
+Flags are those of ``vllm serve`` and ``vllm bench serve`` (vllm 0.33.0 engine/arg_utils.py, benchmarks/serve.py),
+``sglang.launch_server`` (sglang 0.5.23 srt/arg_groups/fields), ``trtllm-serve`` (TensorRT-LLM tensorrt_llm/commands/serve.py,
+docs/source/features/lora.md), guidellm 0.8.1 (cli/run.py, schemas) and inference-perf (kubernetes-sigs/inference-perf@7de5ef2
+docs/config.md). Prompts read apart: vllm docs/features/nixl_connector_usage.md, sglang
+docs/advanced_features/pd_disaggregation.md.
 """
 
 from __future__ import annotations
@@ -29,14 +31,19 @@ from gpuwise.units import MILLI
 DRAFT = "DRAFT-OF-THE-MODEL"
 """In place of the checkpoint of a draft, which is the model's own."""
 LOCAL = "http://localhost:8000"
+HEAD = "HEAD"
+"""In place of the address of the first of several hosts."""
+PORT, PREFILL_PORT, DECODE_PORT, NIXL_PORT = 8000, 8100, 8200, 5600
+"""Of the server that is asked, of copies that read and that write, and of their first side channel."""
 SECONDS = 180.0
 """Of load that a test sends: long enough for a queue to grow."""
 TRTLLM_FILE = "trtllm.yml"
 _QUANTIZATION = {
-    "vllm": {"fp8": "fp8", "int8_wo": "bitsandbytes"},
-    "sglang": {"fp8": "fp8", "int4_wo": "int4wo"},
+    "vllm": {"fp8": "fp8", "int8_wo": "int8_per_channel_weight_only"},
+    "sglang": {"fp8": "fp8"},
 }
-"""Weight formats an engine makes itself while loading; others come as a checkpoint."""
+"""Weight formats an engine makes itself while loading (vllm 0.33.0 model_executor/layers/quantization/__init__.py, sglang 0.5.23
+srt/arg_groups/choices.py); others come as a checkpoint."""
 _CHECKPOINT = {"int4_wo": "AWQ or GPTQ", "nvfp4": "NVFP4", "mxfp4": "MXFP4", "int8_wo": "8-bit", "fp8": "FP8", "fp8_block": "FP8"}
 
 
@@ -55,13 +62,87 @@ def model_name(arch: Architecture) -> str:
     return next((name for name in arch.aliases if "/" in name), arch.id)
 
 
-def start_command(configuration: Configuration) -> Command:
-    """The engine started as ``configuration`` says: the options that decide the answer, and what is not the engine's default."""
-    writers = {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm, LLAMA_CPP: _llama_cpp}
-    words = writers[configuration.config.engine](configuration)
-    options = _trtllm_options(configuration) if configuration.config.engine == "trtllm" else ""
+def start_commands(configuration: Configuration) -> tuple[Command, ...]:
+    """What is started for one copy as ``configuration`` says, one command on each host or for each part of it: the options that
+    decide the answer, and what is not the engine's default."""
+    engine, hosts = configuration.config.engine, hosts_of(configuration)
+    if configuration.apart is not None:
+        return _apart(configuration, configuration.apart)
+    words, note = _words(configuration), _weights_note(configuration)
+    options = _trtllm_options(configuration) if engine == "trtllm" else ""
     file = (TRTLLM_FILE, options) if options else None
-    return Command(configuration.config.engine, shlex.join(words), _weights_note(configuration), file)
+    if hosts == 1:
+        return (Command(engine, shlex.join(words), note, file),)
+    if engine == "trtllm":
+        ranks = ["mpirun", "-n", str(configuration.ranks), "--hostfile", "HOSTS", "trtllm-llmapi-launch"]
+        return (Command(engine, shlex.join([*ranks, *words]), "HOSTS names the hosts and their ranks", file),)
+    where = f"{HEAD} is the address of the first host" + (f"; {note}" if note else "")
+    return tuple(
+        Command(f"{engine}, host {i + 1} of {hosts}", shlex.join(words + _host_words(engine, hosts, i)), "" if i else where)
+        for i in range(hosts)
+    )
+
+
+def hosts_of(configuration: Configuration) -> int:
+    """Hosts that one copy is spread over."""
+    return -(-configuration.config.ranks // max(configuration.system.count, 1))
+
+
+def _words(configuration: Configuration) -> list[str]:
+    writers = {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm, LLAMA_CPP: _llama_cpp}
+    return writers[configuration.config.engine](configuration)
+
+
+def _host_words(engine: str, hosts: int, host: int) -> list[str]:
+    """What the same command has besides on each of several hosts."""
+    words = ["--nnodes", str(hosts), "--node-rank", str(host)]
+    if engine == "sglang":
+        return [*words, "--dist-init-addr", f"{HEAD}:20000"]
+    return [*words, "--master-addr", HEAD] + (["--headless"] if host else [])
+
+
+def _apart(configuration: Configuration, apart: tuple[int, int]) -> tuple[Command, ...]:
+    """Copies that read and copies that write, each on its accelerators, and what sends requests to both."""
+    c, count = configuration.config, max(configuration.system.count, 1)
+    note = _weights_note(configuration)
+    found: list[Command] = []
+    urls: dict[str, list[tuple[str, int]]] = {"prefill": [], "decode": []}
+    for i in range(sum(apart)):
+        role = "prefill" if i < apart[0] else "decode"
+        host, gpus = divmod(i * c.ranks, count)
+        port = (PREFILL_PORT if role == "prefill" else DECODE_PORT) + len(urls[role])
+        address = "localhost" if sum(apart) * c.ranks <= count else f"HOST{host + 1}"
+        urls[role].append((address, port))
+        devices = ",".join(str(gpus + k) for k in range(c.ranks))
+        words = _words(configuration)
+        if c.engine == "sglang":
+            words[words.index("--port") + 1] = str(port)
+            words += ["--disaggregation-mode", role, "--disaggregation-transfer-backend", "nixl"]
+            words += ["--disaggregation-bootstrap-port", str(8998 + i)] if role == "prefill" else []
+            before = f"CUDA_VISIBLE_DEVICES={devices}"
+        else:
+            transfer = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
+            words += ["--port", str(port), "--kv-transfer-config", json.dumps(transfer)]
+            before = f"CUDA_VISIBLE_DEVICES={devices} VLLM_NIXL_SIDE_CHANNEL_PORT={NIXL_PORT + i}"
+            before += "" if address == "localhost" else f" VLLM_NIXL_SIDE_CHANNEL_HOST={address}"
+        does = "reads prompts" if role == "prefill" else "writes answers"
+        where = "" if address == "localhost" else f" on {address}"
+        found.append(Command(f"{c.engine}, {does}{where}", f"{before} {shlex.join(words)}", note if not i else ""))
+    if c.engine == "sglang":
+        words = ["python", "-m", "sglang_router.launch_router", "--pd-disaggregation"]
+        for i, (host, port) in enumerate(urls["prefill"]):
+            words += ["--prefill", f"http://{host}:{port}", str(8998 + i)]
+        for host, port in urls["decode"]:
+            words += ["--decode", f"http://{host}:{port}"]
+        found.append(
+            Command("router", shlex.join([*words, "--host", "0.0.0.0", "--port", str(PORT)]), "pip install sglang-router")
+        )
+        return tuple(found)
+    words = ["python", "tests/v1/kv_connector/nixl_integration/toy_proxy_server.py", "--port", str(PORT)]
+    for role, name in (("prefill", "prefiller"), ("decode", "decoder")):
+        words += [f"--{name}-hosts", *(h for h, _ in urls[role]), f"--{name}-ports", *(str(p) for _, p in urls[role])]
+    found.append(Command("proxy", shlex.join(words), "of vLLM's repository; its copies need pip install nixl"))
+    return tuple(found)
 
 
 def _weights_note(configuration: Configuration) -> str:
@@ -76,6 +157,8 @@ def _weights_note(configuration: Configuration) -> str:
 def _vllm(configuration: Configuration) -> list[str]:
     c, o = configuration.config, configuration.server.options
     words = ["vllm", "serve", model_name(configuration.arch), "--tensor-parallel-size", str(c.tp)]
+    if c.pp > 1:
+        words += ["--pipeline-parallel-size", str(c.pp)]
     if c.attention_dp > 1:
         words += ["--data-parallel-size", str(c.attention_dp)]
     if c.moe_ep > 1:
@@ -119,6 +202,10 @@ def _sglang(configuration: Configuration) -> list[str]:
         k = o.drafts.tokens
         words += ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", DRAFT, "--speculative-num-steps", str(k)]
         words += ["--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", str(k + 1)]
+    if o.adapters is not None:
+        a = o.adapters
+        words += ["--enable-lora", "--lora-target-modules", "all", "--max-lora-rank", str(a.rank)]
+        words += ["--max-loras-per-batch", str(a.at_once), "--max-loaded-loras", str(a.count)]
     return words
 
 
@@ -158,6 +245,11 @@ def _trtllm_options(configuration: Configuration) -> str:
     if o.drafts is not None:
         lines += ["speculative_config:", "  decoding_type: Eagle3", f"  max_draft_len: {o.drafts.tokens}"]
         lines += [f"  speculative_model: {DRAFT}"]
+    if o.adapters is not None:
+        a, dense = o.adapters, configuration.arch.moe is None
+        modules = ["attn_q", "attn_k", "attn_v", "attn_dense"] + (["mlp_h_to_4h", "mlp_gate", "mlp_4h_to_h"] if dense else [])
+        lines += ["lora_config:", f"  lora_target_modules: [{', '.join(modules)}]", f"  max_lora_rank: {a.rank}"]
+        lines += [f"  max_loras: {a.at_once}", f"  max_cpu_loras: {a.count}"]
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -208,7 +300,7 @@ def _vllm_bench(model: str, load: Load, requests: Requests, targets: Sequence[Ta
 
 def _guidellm(model: str, requests: Requests, rate_per_s: float) -> Command:
     prompt, spread, output, out_spread = _shape(requests)
-    data = {
+    figures = {
         "prompt_tokens": round(prompt),
         "prompt_tokens_stdev": round(spread),
         "prompt_tokens_min": max(int(requests.prompt_tokens.min()), 1),
@@ -218,8 +310,10 @@ def _guidellm(model: str, requests: Requests, rate_per_s: float) -> Command:
         "output_tokens_min": max(int(requests.output_tokens.min()), 1),
         "output_tokens_max": int(requests.output_tokens.max()),
     }
-    words = ["guidellm", "benchmark", "--target", LOCAL, "--model", model, "--profile", "poisson", "--rate", f"{rate_per_s:.3g}"]
-    return Command("guidellm", shlex.join([*words, "--max-seconds", f"{SECONDS:.0f}", "--data", json.dumps(data)]))
+    data = json.dumps({"kind": "synthetic_text"} | {k: v for k, v in figures.items() if v})
+    words = ["guidellm", "run", "--backend", json.dumps({"kind": "openai_http", "target": LOCAL, "model": model})]
+    words += ["--profile", f"kind=poisson,rate={rate_per_s:.3g}", "--constraint", f"kind=max_duration,seconds={SECONDS:.0f}"]
+    return Command("guidellm", shlex.join([*words, "--data", data]))
 
 
 def _inference_perf(model: str, requests: Requests, rate_per_s: float) -> Command:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from gpuwise.errors import InputError
-from gpuwise.facts.hardware.systems import System
+from gpuwise.errors import InputError, UnpredictableError
+from gpuwise.facts.hardware.systems import Cluster, System
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.serve.disaggregated import Disaggregated
-from gpuwise.serve.engine import LLAMA_CPP, EngineConfig, tensor_parallel
+from gpuwise.serve.engine import LLAMA_CPP, STAGED, EngineConfig, tensor_parallel
 from gpuwise.serve.formats import FORMAT_OF_BITS, FORMATS
 from gpuwise.serve.llama_cpp import MOST_DEVICES
+from gpuwise.serve.load.load import Load
 from gpuwise.serve.replica import PROGRAMS, most_ranks
 from gpuwise.serve.simulate import Server, Settings
 from gpuwise.serve.simulate.adapters import Adapters
 from gpuwise.serve.simulate.drafts import Drafts
+from gpuwise.serve.steady import largest, prompt_time
 
 SPLITS = (1, 2, 4, 8, 16)
 """Accelerators of one copy."""
@@ -24,8 +26,16 @@ STEP_TOKENS = (256, 512, 1024, 2048, 4096, 8192, 16384)
 """Tokens of a step worth trying: fewer shorten the gaps that a long prompt makes, more read prompts faster."""
 SEQUENCES = (16, 32, 64, 128, 256)
 """Sequences at once worth trying beside the engine's own limit: fewer answer each faster."""
+STAGES = (2, 4, 8)
+"""Pipeline stages of one copy."""
 SLOTS = (1, 2, 4, 8, 16, 32)
 """Of llama.cpp worth trying."""
+AUTO = "auto"
+"""In place of how many copies read and how many write."""
+MOST_APART = 8
+"""Copies of which some read and some write."""
+SLOW_LINKS = ("pcie", "single")
+"""Topologies of hosts whose all-reduces are slow enough for stages to be worth trying."""
 USUAL_BITS = (16, 8)
 """8-bit weights answer like 16-bit ones (Kurtic et al., arXiv 2411.02355); narrower ones are a change of the model."""
 
@@ -68,6 +78,8 @@ class Configuration:
         c, s = self.config, self.settings
         parts = [f"TP {c.tp}" if c.tp > 1 else "one GPU" if c.ranks == 1 else ""]
         parts = [f"layers on {c.pp} in turn"] if c.pp > 1 and c.engine == LLAMA_CPP else [p for p in parts if p]
+        if c.pp > 1 and c.engine != LLAMA_CPP:
+            parts.append(f"{c.pp} pipeline stages")
         if c.attention_dp > 1:
             parts.append(f"data-parallel attention {c.attention_dp}")
         if c.moe_ep > 1:
@@ -134,6 +146,10 @@ class Wanted:
     adapters: Adapters | None = None
     slowdown: float = 1.0
     """Of measured over predicted times, learnt from measured loads."""
+    pp: int | None = None
+    """Pipeline stages; None: those that are worth trying."""
+    apart: tuple[int, int] | str | None = None
+    """Copies that read prompts and copies that write answers; :data:`AUTO`: as many as keep each other busy."""
 
     def __post_init__(self) -> None:
         if self.engine not in PROGRAMS:
@@ -144,18 +160,17 @@ class Wanted:
 
 def layouts(arch: Architecture, system: System, most: int, wanted: Wanted) -> Iterator[Configuration]:
     """Every split over at most ``most`` accelerators in every format allowed, the engine's options as installed. Wider
-    weights come first."""
+    weights come first. Pipeline stages are tried where the links of a host are slow, and over several hosts where none holds the
+    model; asked for, everywhere."""
     settings = Settings(max_model_len=wanted.context, drafts=wanted.drafts, adapters=wanted.adapters)
-    if wanted.adapters is not None and wanted.engine != "vllm":
-        raise InputError("adapters are simulated under vLLM", hint="take --engine vllm")
     if wanted.engine == LLAMA_CPP:
-        yield from _in_turn(arch, system, most, wanted)
+        yield from _in_turn(arch, system, min(most, system.count), wanted)
         return
+    splits = [n for n in (SPLITS if wanted.tp is None else (wanted.tp,)) if n <= min(most, most_ranks(system))]
     for bits in sorted(wanted.bits, reverse=True):
         for weights in _formats(arch, bits):
-            for n in SPLITS if wanted.tp is None else (wanted.tp,):
-                if n > min(most, most_ranks(system)):
-                    continue
+            yield from _staged(arch, system, most, wanted, settings, weights, splits)
+            for n in splits if wanted.pp in (None, 1) else ():
                 plain = replace(
                     tensor_parallel(arch, weights, n, wanted.engine), version=wanted.version, kv_dtype=wanted.kv_dtype
                 )
@@ -170,6 +185,47 @@ def layouts(arch: Architecture, system: System, most: int, wanted: Wanted) -> It
                         yield Configuration(arch, system, apart, settings, wanted.slowdown)
 
 
+def _staged(
+    arch: Architecture, system: System, most: int, wanted: Wanted, settings: Settings, weights: str, splits: Sequence[int]
+) -> Iterator[Configuration]:
+    """Tensor groups in turn, each within a host, on as many hosts as it takes."""
+    if wanted.pp == 1 or wanted.engine not in STAGED:
+        if wanted.pp not in (None, 1):
+            raise InputError(f"pipeline stages are simulated under {', '.join(STAGED)}", hint="take --engine vllm")
+        return
+    if wanted.drafts is not None or wanted.adapters is not None:
+        if wanted.pp is not None:
+            raise InputError("guesses of a draft and adapters are not simulated over pipeline stages", hint="leave --pp out")
+        return
+
+    def made(tp: int, pp: int) -> Configuration:
+        plain = tensor_parallel(arch, weights, tp, wanted.engine)
+        config = replace(plain, pp=pp, version=wanted.version, kv_dtype=wanted.kv_dtype)
+        return Configuration(arch, system, config, settings, wanted.slowdown)
+
+    able = [n for n in splits if arch.heads % n == 0 and (n <= system.count or wanted.tp is not None)]
+    if wanted.pp is not None:
+        yield from (made(n, wanted.pp) for n in able if n * wanted.pp <= most)
+        return
+    inside = min(most, system.count)
+    if system.topology in SLOW_LINKS:
+        yield from (made(n, pp) for n in able for pp in STAGES if n * pp <= inside and pp <= arch.n_layers)
+    widest = max((n for n in able if n <= inside), default=0)
+    if widest and not _holds(made(widest, 1)):
+        for pp in (pp for pp in STAGES if inside < widest * pp <= most and pp <= arch.n_layers):
+            if _holds(made(widest, pp)):
+                yield made(widest, pp)
+                return
+
+
+def _holds(configuration: Configuration) -> bool:
+    """Whether its weights leave room for a cache."""
+    try:
+        return configuration.server.memory.tokens > 0
+    except InputError:
+        return False
+
+
 def _in_turn(arch: Architecture, system: System, most: int, wanted: Wanted) -> Iterator[Configuration]:
     """llama.cpp with its layers on as few devices as hold them, in every number of slots worth trying."""
     if wanted.drafts is not None or wanted.adapters is not None:
@@ -178,6 +234,8 @@ def _in_turn(arch: Architecture, system: System, most: int, wanted: Wanted) -> I
         raise InputError("llama.cpp's cache is simulated in 16 bits", hint="leave --kv-cache out")
     if wanted.tp not in (None, 1):
         raise InputError("llama.cpp splits layers, not tensors", hint="leave --tp out")
+    if wanted.pp not in (None, 1):
+        raise InputError("llama.cpp's layers are spread over as few devices as hold them", hint="leave --pp out")
     for bits in sorted(wanted.bits, reverse=True):
         weights = FORMATS[FORMAT_OF_BITS[bits]].llama_cpp
         for n in (n for n in SPLITS if n <= min(most, MOST_DEVICES)):
@@ -224,3 +282,43 @@ def check_tp(arch: Architecture, tp: int) -> None:
     """Raises InputError for a split the model cannot have."""
     if arch.heads % tp:
         raise InputError(f"{arch.heads} heads do not divide over {tp} accelerators", hint="choose a divisor of the heads")
+
+
+def copies_apart(configuration: Configuration, load: Load, most: int) -> tuple[int, int] | None:
+    """How many of ``most`` copies read prompts and how many write answers so that neither waits for the other at their closed
+    forms; None for fewer than two copies, or where the engine's rules with prompts read apart are not simulated."""
+    server = configuration.server
+    c, s = configuration.config, configuration.settings
+    if most < 2 or c.engine == LLAMA_CPP or server.rules.scheduler not in ("budget", "radix"):
+        return None
+    if s.adapters is not None or c.pp > 1:
+        return None
+    requests = load.at(1.0, 600)
+    prompt, output = (max(round(float(x.mean())), 1) for x in (requests.prompt_tokens, requests.output_tokens))
+    try:
+        reads = 1.0 / prompt_time(server, prompt).expected
+        writes = largest(server, 1, output).requests_per_s
+    except (InputError, UnpredictableError):
+        return None
+    ratios = [(p, d) for p in range(1, most) for d in range(1, most - p + 1)]
+    return max(ratios, key=lambda r: min(r[0] * reads, r[1] * writes) / sum(r))
+
+
+def read_apart(
+    every: Iterable[Configuration], load: Load, cluster: Cluster, apart: tuple[int, int] | str
+) -> Iterator[Configuration]:
+    """Each of ``every`` with so many copies that read and that write, as far as the cluster holds them. Raises InputError where
+    none does."""
+    made = 0
+    for configuration in every:
+        most = cluster.n_accelerators // configuration.ranks
+        ratio = copies_apart(configuration, load, min(most, MOST_APART)) if isinstance(apart, str) else apart
+        if ratio is None or sum(ratio) > most:
+            continue
+        made += 1
+        yield replace(configuration, apart=ratio)
+    if not made:
+        raise InputError(
+            f"no copies that read and others that write fit {cluster.label}",
+            hint="more GPUs, and vllm or sglang without adapters or pipeline stages",
+        )

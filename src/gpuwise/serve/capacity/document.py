@@ -91,7 +91,8 @@ def _served(served: Served) -> dict[str, object]:
         "fleet": fleet_document(served.fleet),
         "curve": [point_document(configuration, p) for p in served.curve],
         "timeline": timeline(served.point),
-        "start": _command(served.start),
+        "start": _command(served.starts[0]),
+        "start_all": [_command(c) for c in served.starts],
         "load_tests": [_command(c) for c in served.tests],
     }
 

@@ -19,6 +19,7 @@ WORDS = {
     "compute": "compute: prompts fill the steps",
     "memory": "memory bandwidth: a step reads weights and caches",
     "communication": "the links between accelerators",
+    "pipeline": "pipeline stages that wait for each other",
     "host": "the host: scheduling and launches",
 }
 """What gives out, by key."""

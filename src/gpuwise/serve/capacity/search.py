@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from gpuwise.errors import GpuwiseError, InputError, UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.serve.capacity.configurations import Configuration, Wanted, layouts, refined
+from gpuwise.serve.capacity.configurations import Configuration, Wanted, layouts, read_apart, refined
 from gpuwise.serve.capacity.rate import RESOLUTION, SEARCH_REQUESTS, Limit, Point, full_rate, keeps, largest_rate
 from gpuwise.serve.engine import LLAMA_CPP
 from gpuwise.serve.load.load import Load
@@ -71,8 +71,10 @@ def with_slots(load: Load, wanted: Wanted) -> tuple[Load, Wanted]:
 
 
 def copies_on(cluster: Cluster, ranks: int) -> int:
-    """Copies of a model on a cluster: none reaches over two systems."""
+    """Copies of a model on a cluster: within a system each, or over whole systems where none holds one."""
     each = min(cluster.system.count, cluster.n_accelerators)
+    if ranks > each:
+        return max(cluster.n_accelerators // each, 1) // -(-ranks // each)
     return max(cluster.n_accelerators // each, 1) * (each // ranks)
 
 
@@ -113,7 +115,9 @@ def search(
     def carried(limit: Limit) -> float:
         return limit.rate_per_s * copies_on(cluster, limit.configuration.ranks)
 
-    every = layouts(arch, cluster.system, min(cluster.n_accelerators, cluster.system.count), wanted)
+    every = layouts(arch, cluster.system, cluster.n_accelerators, wanted)
+    if wanted.apart is not None:
+        every = read_apart(every, load, cluster, wanted.apart)
     if refine:
         found = [x for c in every if (x := look(c, None)) is not None]
     else:

@@ -99,7 +99,8 @@ class BudgetEngine(Engine):
         limits, pool, waiting, running = self.limits, self.pool, self.waiting, self.running
         size = limits.block_tokens
         watermark = limits.watermark_blocks if running else 0
-        while waiting and budget > 0 and len(running) < limits.sequences:
+        seats = self._seats()
+        while waiting and budget > 0 and len(running) < seats:
             request = waiting[0]
             if self.arrived[request] > self.settled:
                 return True
@@ -126,12 +127,9 @@ class BudgetEngine(Engine):
             pool.computed(request, (done + new) // size)
         return False
 
-    def _one_too_many(self, request: int) -> bool:
-        """Whether a step with the adapter of a request would have more than the engine runs at once (v1/core/sched/scheduler.py,
-        ``max_loras``)."""
-        assert self.adapter is not None
-        active = {self.adapter[r] for r in self.running}
-        return self.adapter[request] not in active and len(active) >= (self.limits.adapters or 0)
+    def _seats(self) -> int:
+        """Sequences that may run in this batch."""
+        return self.limits.sequences
 
     def _note_written(self, request: int) -> None:
         """Answers that later prompts repeat can be found as far as they are written."""

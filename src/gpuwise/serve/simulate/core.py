@@ -98,9 +98,21 @@ class Trace:
     gap_tokens: list[int] = field(default_factory=list[int])
     stalled: list[int] = field(default_factory=list[int])
     """Sequences whose first gap in a stretch is in ``gap_s``."""
+    running: list[int] = field(default_factory=list[int])
+    """Sequences of all batches in flight; of one batch those that decode."""
 
     def stretch(
-        self, begin: float, steps: int, n: int, each: float, growth: float, prompt: int, cached: int, free: int, waiting: int
+        self,
+        begin: float,
+        steps: int,
+        n: int,
+        each: float,
+        growth: float,
+        prompt: int,
+        cached: int,
+        free: int,
+        waiting: int,
+        running: int | None = None,
     ) -> None:
         self.begin_s.append(begin)
         self.n_steps.append(steps)
@@ -112,6 +124,7 @@ class Trace:
         self.free_blocks.append(free)
         self.waiting.append(waiting)
         self.stalled.append(0)
+        self.running.append(n if running is None else running)
         self.steps += steps
 
     def gap(self, seconds: float, tokens: int = 1) -> None:
@@ -396,6 +409,15 @@ class Engine:
             room = (self.limits.n_blocks - 2) * self.limits.block_tokens - self.prompt[request]
             asked = max(asked, min(self.limits.asked, room))
         return asked
+
+    def _one_too_many(self, request: int) -> bool:
+        """Whether a batch with the adapter of a request would have more than the engine runs at once (vllm
+        v1/core/sched/scheduler.py, ``max_loras``; sglang managers/scheduler.py, ``can_schedule_lora_req``; TensorRT-LLM
+        batch_manager/capacityScheduler.cpp, ``availablePeftPages``)."""
+        if self.adapter is None or self.limits.adapters is None:
+            return False
+        active = {self.adapter[r] for r in self.running}
+        return self.adapter[request] not in active and len(active) >= self.limits.adapters
 
     def _preempt(self, request: int) -> None:
         """The request gives its blocks back and waits at the head, to be computed anew."""

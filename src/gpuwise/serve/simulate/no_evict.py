@@ -89,6 +89,9 @@ class NoEvictEngine(BudgetEngine):
             if self.arrived[request] > self.settled:
                 late = True
                 break
+            if self._one_too_many(request):
+                skipped.append(waiting.popleft())
+                continue
             wanted = self.prompt[request]
             found = pool.found_blocks(request, wanted, size)
             missing = self._first_missing(request, found)

@@ -102,7 +102,7 @@ def engine_parts(
     captured = len(graph_sizes(min(2 * options.max_num_seqs, options.graph_most or _USUAL_GRAPHS))) / len(
         graph_sizes(_USUAL_GRAPHS)
     )
-    graphs = (c["graph_base_bytes"] + c["graph_layer_bytes"] * arch.n_layers) * captured
+    graphs = (c["graph_base_bytes"] + c["graph_layer_bytes"] * arch.n_layers / config.pp) * captured
     if rules.pool == "static":  # what is beside weights and cache comes out of the rest of the device
         return EngineParts(requested, weights, 0.0, outside, graphs, False)
     parts = EngineParts(requested, weights, activations, outside, graphs, rules.graphs_in_budget)
@@ -124,7 +124,7 @@ def pool_memory(
         return PoolMemory(EngineParts(held.total, held.weights, held.workspace, 0.0, 0.0, False), tokens, tokens)
     parts = engine_parts(arch, accelerator, config, options, rules)
     pool = parts.pool
-    layout = replace(VLLM, tp=config.tp, dtype=config.kv_dtype, page_tokens=options.block_size)
+    layout = replace(VLLM, tp=config.tp, stages=config.pp, dtype=config.kv_dtype, page_tokens=options.block_size)
     if pool < kv_page_bytes(arch, layout):
         raise InputError(
             f"{arch.id} does not fit: {-pool / GIB + 0.01:.1f} GiB short on {accelerator.name} before any cache",

@@ -131,7 +131,15 @@ class RadixEngine(PrefillFirstEngine):
         return left * (1.0 if self.rule.fixed_whole and self.limits.asked is None else self.ratio)
 
     def _prompts(self, chunks: list[tuple[int, int]], readers: list[int], ended: list[int]) -> bool:
-        """A chunk of the prompt that was begun, then requests that wait, until tokens or room are spent."""
+        """A chunk of the prompt that was begun, then requests that wait, until tokens or room are spent. Those whose adapter
+        would be one too many are passed over, and keep their places."""
+        skipped: list[int] = []
+        late = self._read(chunks, readers, ended, skipped)
+        self.waiting.extendleft(reversed(skipped))
+        return late
+
+    def _read(self, chunks: list[tuple[int, int]], readers: list[int], ended: list[int], skipped: list[int]) -> bool:
+        """As ``_prompts``; who is passed over goes to ``skipped``."""
         limits, pool, waiting, rule = self.limits, self.pool, self.waiting, self.rule
         size, most = limits.block_tokens, self.rule.most_tokens
         kept, pages = self._reserved(), 0
@@ -160,6 +168,9 @@ class RadixEngine(PrefillFirstEngine):
             request = waiting[0]
             if self.arrived[request] > self.settled:
                 return True
+            if self._one_too_many(request):
+                skipped.append(waiting.popleft())
+                continue
             wanted = self.prompt[request] + self.written[request]
             found = pool.found_blocks(request, wanted, size)
             new = wanted - found * size

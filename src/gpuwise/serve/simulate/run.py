@@ -39,6 +39,8 @@ class Stretches:
     waiting: I64
     stalled: I64
     """Sequences whose first gap of the stretch is in ``Run.preemption_gaps_s``."""
+    running: I64
+    """Sequences of all batches in flight; of one batch those that decode."""
 
     @property
     def total_s(self) -> F64:
@@ -155,9 +157,9 @@ class Run:
 
     @property
     def queue(self) -> tuple[F64, I64, I64]:
-        """When, and how many requests decoded and waited then."""
+        """When, and how many requests decoded (were in flight) and waited then."""
         s = self.stretches
-        return s.begin_s, s.decoding, s.waiting
+        return s.begin_s, s.running, s.waiting
 
     @property
     def saturated(self) -> bool:
@@ -185,7 +187,7 @@ class Run:
         if waited.sum() < 0.1 * seconds.sum():
             return "none"
         full = s.decoding + s.prompt_tokens >= self.max_tokens
-        crowded = s.decoding >= self.max_sequences - 1
+        crowded = s.running >= self.max_sequences - 1
         parts = {
             "compute": waited[full].sum(),
             "sequences": waited[crowded & ~full].sum(),

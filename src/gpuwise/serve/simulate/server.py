@@ -14,24 +14,40 @@ from numpy.typing import NDArray
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.serve.engine import LLAMA_CPP, EngineConfig
+from gpuwise.serve.engine import LLAMA_CPP, STAGED, EngineConfig
 from gpuwise.serve.load.requests import ClosedLoop, Requests
 from gpuwise.serve.simulate.adapters import AdapterSteps
+from gpuwise.serve.simulate.budget import BudgetEngine
 from gpuwise.serve.simulate.core import Engine, Limits, Reserve, Trace
 from gpuwise.serve.simulate.drafts import DraftSteps
 from gpuwise.serve.simulate.front import Front, front_of
 from gpuwise.serve.simulate.kernel_steps import KernelSteps, kernel_tables
-from gpuwise.serve.simulate.policies import POLICIES
+from gpuwise.serve.simulate.no_evict import NoEvictEngine, StaticEngine
+from gpuwise.serve.simulate.pipeline import PipelineEngine, PipelineSteps, stages_of
 from gpuwise.serve.simulate.pool_memory import PoolMemory, pool_memory
+from gpuwise.serve.simulate.prefill_first import PrefillFirstEngine, RadixEngine
 from gpuwise.serve.simulate.run import Run, Stretches
 from gpuwise.serve.simulate.settings import EngineRules, Settings, engine_rules, resolved
 from gpuwise.serve.simulate.slot_steps import slot_steps
+from gpuwise.serve.simulate.slots import SlotsEngine
 from gpuwise.serve.simulate.step_time import Steps
 from gpuwise.serve.simulate.texts import runs_of
 
 F64 = NDArray[np.float64]
 SGLANG_RESERVE = Reserve(first=0.7, least=0.14, steps=600, retract_tokens=20, most_tokens=4096, fixed_whole=True)
 """sglang v0.5.23 environ.py:646-649, managers/schedule_policy.py CLIP_MAX_NEW_TOKENS."""
+POLICIES: dict[str, type[Engine]] = {
+    "budget": BudgetEngine,
+    "prefill_first": PrefillFirstEngine,
+    "radix": RadixEngine,
+    "no_evict": NoEvictEngine,
+    "max_utilisation": BudgetEngine,
+    "static": StaticEngine,
+    "slots": SlotsEngine,
+}
+"""Which scheduler runs an engine: one class a policy, by the names of ``engines.toml``."""
+WITH_ADAPTERS = ("budget", "radix", "no_evict")
+"""Schedulers whose rules with low-rank adapters are simulated."""
 ROUTINGS = ("round_robin", "least_load", "prefix_aware")
 
 
@@ -95,8 +111,9 @@ class Server:
         most = min(limits.sequences, limits.n_blocks)
         if self.config.engine == LLAMA_CPP:
             return slot_steps(self.arch, self.system.accelerator, self.config, most, near)
+        whole = replace(self.config, pp=1)  # stages share out the seconds of all layers
         sizes = (1 << (size - 1).bit_length() for size in (most, limits.tokens))  # engines of like size share their tables
-        tables = kernel_tables(self.arch, self.system, self.config, *sizes, near, only)
+        tables = kernel_tables(self.arch, self.system, whole, *sizes, near, only)
         front = self.front
         return KernelSteps(
             tables,
@@ -138,12 +155,21 @@ class Server:
         timed = self._timed(self.steps(max(int(context), 1)), requests)
         prompt, output = requests.prompt_tokens.tolist(), requests.output_tokens.tolist()
         runs = runs_of(requests if requests.adapter is None else requests.apart_by_adapter(), limits.block_tokens)
+        if self.staged:
+            stages = stages_of(self.arch, self.system, self.config, hides_host=self.rules.ahead_in_stages)
+            staged = [PipelineEngine(prompt, output, runs, limits, timed, stages) for _ in range(copies)]
+            return list[Engine](staged), PipelineSteps(timed)
         made = policy or POLICIES[self.options.scheduler or self.rules.scheduler]
         engines = [made(prompt, output, runs, limits, timed) for _ in range(copies)]
         if requests.adapter is not None:
             for engine in engines:
                 engine.adapter = requests.adapter.tolist()
         return engines, timed
+
+    @property
+    def staged(self) -> bool:
+        """Over pipeline stages with a batch in flight on each."""
+        return self.config.pp > 1 and self.config.engine in STAGED
 
     def _known(self, steps: Steps) -> bool:
         """Whether the engine's own spread has that of its kernels in it."""
@@ -160,8 +186,8 @@ class Server:
         timed = DraftSteps(steps, drafts, self.arch) if drafts is not None and isinstance(steps, KernelSteps) else steps
         if adapters is None:
             return timed
-        if (self.options.scheduler or self.rules.scheduler) != "budget":
-            raise InputError("adapters are simulated under vLLM from 0.8", hint="take --engine vllm")
+        if (self.options.scheduler or self.rules.scheduler) not in WITH_ADAPTERS:
+            raise InputError("adapters are not simulated under this engine's rules", hint="vllm from 0.8, sglang or trtllm")
         return AdapterSteps(timed, adapters, self.arch, self.system.accelerator, self.config.tp, self.limits.tokens)
 
     def check(self, requests: Requests, replicas: int, routing: str) -> None:
@@ -169,6 +195,11 @@ class Server:
         scheduler = self.options.scheduler or rules.scheduler
         if scheduler not in POLICIES:
             raise InputError(f"scheduler {scheduler!r} is not one of " + ", ".join(POLICIES))
+        if self.staged and (scheduler != "budget" or self.settings.drafts is not None or self.settings.adapters is not None):
+            raise InputError(
+                "pipeline stages are simulated under vLLM from 0.8, without guesses of a draft or adapters",
+                hint="leave the others out, or split with tensor parallelism alone",
+            )
         if replicas < 1:
             raise InputError(f"{replicas} replicas", hint="give at least one")
         if routing not in ROUTINGS:
@@ -250,6 +281,7 @@ def _stretches(traces: Sequence[Trace]) -> Stretches:
         counts("free_blocks"),
         counts("waiting"),
         counts("stalled"),
+        counts("running"),
     )
 
 

@@ -43,7 +43,7 @@ class Settings:
     graph_sizes: tuple[int, ...] | None = None
     """Batches with a graph, in order, where the engine was told which (``cuda_graph_config.batch_sizes``)."""
     scheduler: str | None = None
-    """Of :data:`~gpuwise.serve.simulate.policies.POLICIES`: another policy of the engine than its usual one."""
+    """Of :data:`~gpuwise.serve.simulate.server.POLICIES`: another policy of the engine than its usual one."""
     max_output: int | None = None
     """Tokens of an answer that requests allow (``max_tokens``): what engines that reserve ahead reserve; None: as many as
     come."""
@@ -94,6 +94,8 @@ class EngineRules:
     """Share of blocks that stays free when a request is admitted."""
     fixed_whole: bool = True
     """Answers of a fixed length are reserved whole."""
+    ahead_in_stages: bool = False
+    """A batch more than pipeline stages is scheduled ahead."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,336 @@
+"""Steps in flight on pipeline stages: vLLM's V1 scheduler over a batch queue (v1/engine/core.py, ``step_with_batch_queue``).
+
+As many batches are in flight as there are stages. Each time a place is free, everything that is in no batch is scheduled as
+one batch, under the rules of one token budget: the requests of the batch that came back last, and those that wait. Requests that
+decode so keep together; of a long prompt the next chunk is scheduled while the one before is on its way. Batches pass the stages
+in order,
+
+    start(i, k) = max(end(i - 1, k), end(i, k - 1)),    end(i, k) = start(i, k) + share(i) step(k)
+
+with the way of the activations between two stages as a stage of its own. Who comes in between waits for the next place. Rounds of
+batches that only decode, with nobody waiting, are summed: each takes what the slowest batch takes, or the busiest stage.
+
+A request that lacks a block takes it from those of its own batch admitted last; the engine would take it from the last of all.
+Scheduling time is hidden where the engine schedules one batch more than there are stages (vLLM's second model runner), else it
+follows each batch.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heappop
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.facts.hardware.systems import System
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.predict.comm.collectives import curve
+from gpuwise.serve.engine import EngineConfig
+from gpuwise.serve.memory import layers_of_stages, stage_ends
+from gpuwise.serve.simulate.budget import BudgetEngine
+from gpuwise.serve.simulate.core import PROMPT, Engine, Limits
+from gpuwise.serve.simulate.step_time import Steps, StepTime
+from gpuwise.serve.simulate.texts import Runs
+from gpuwise.workload.transformer.parameters import count_parameters
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+LEAST_ROUNDS = 3
+"""Of decoding alone that are summed."""
+HOP_TOKENS = (1, 32, 256, 2048, 16384)
+"""Of which the way between two stages is worked out; between them it is on lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """``decode_shares`` and ``prompt_shares`` of a step's seconds by stage; ``hops`` the seconds of ``hop_tokens`` tokens between
+    each two."""
+
+    decode_shares: tuple[float, ...]
+    prompt_shares: tuple[float, ...]
+    hop_tokens: tuple[int, ...] = (1,)
+    hops: tuple[tuple[float, ...], ...] = ()
+    hides_host: bool = True
+    """One batch more than stages is scheduled ahead."""
+
+    def seconds(self, step_s: float, tokens: int, prompts: bool) -> list[float]:
+        """Of each stage and each way between two, in order."""
+        shares = self.prompt_shares if prompts else self.decode_shares
+        found = [shares[0] * step_s]
+        at = self.hop_tokens
+        for share, hop in zip(shares[1:], self.hops, strict=True):
+            i = min(max(bisect_right(at, tokens) - 1, 0), max(len(at) - 2, 0))
+            way = hop[i]
+            if len(at) > 1:
+                way += (hop[i + 1] - hop[i]) * (tokens - at[i]) / (at[i + 1] - at[i])
+            found += [way, share * step_s]
+        return found
+
+
+class _Batch(BudgetEngine):
+    """Requests that are scheduled together, time after time."""
+
+    def __init__(
+        self, owner: PipelineEngine, prompt: Sequence[int], output: Sequence[int], runs: Runs, limits: Limits, time: StepTime
+    ) -> None:
+        super().__init__(prompt, output, runs, limits, time)
+        self.owner = owner
+        self.pool, self.waiting, self.trace, self.finished = owner.pool, owner.waiting, owner.trace, owner.finished
+        self.written, self.admitted, self.arrived = owner.written, owner.admitted, owner.arrived
+        self.preempted_at = owner.preempted_at
+        self.decoding = 0
+        """Sequences that decode in the batch in flight; ``chunks`` of prompts in it, and who has a next token after it."""
+        self.chunks: list[tuple[int, int]] = []
+        self.ended: list[int] = []
+        self.busy = False
+        self.step_s = self.end_s = self.before_s = 0.0
+        """Seconds of its step on all stages, when it comes back, when the one before came back."""
+
+    def schedule(self) -> bool:
+        """Whether there is something for a batch; takes its blocks."""
+        owner = self.owner
+        self.now, self.admissions = owner.now, owner.admissions
+        self._take_prompt()
+        self.busy = False
+        self.step(math.inf)
+        owner.admissions = self.admissions
+        return self.busy
+
+    def _take_prompt(self) -> None:
+        """The prompt that another batch begun goes on here."""
+        if self.partial >= 0:
+            return
+        for other in self.owner.batches:
+            if other.partial >= 0:
+                del other.running[other.partial]
+                self.running[other.partial] = PROMPT
+                self.partial, self.done, self.wanted = other.partial, other.done, other.wanted
+                other.partial = -1
+                return
+
+    def _mixed_step(self, n: int, chunks: list[tuple[int, int]], ended: list[int]) -> None:
+        self.busy, self.decoding, self.chunks, self.ended = True, n, chunks, ended
+        self.step_s = self.time.mixed(n, self.cache_tokens if n else 0, chunks)
+
+    def _decode_stretch(self, n: int, once: bool, arrival_s: float) -> None:
+        self.busy, self.decoding, self.chunks, self.ended = True, n, [], []
+        self.step_s = self.time.fixed[n] + self.time.slope[n] * self.cache_tokens
+
+    def come_back(self) -> None:
+        """The batch has left the last stage: its tokens are here."""
+        n, tokens = self.decoding, sum(new for new, _ in self.chunks)
+        cached = self.cache_tokens if n else 0
+        gap, free = self.end_s - self.before_s, self.pool.free
+        running = len(self.owner.running)
+        self.trace.stretch(self.before_s, 1, n, gap, 0.0, tokens, cached, free, len(self.waiting), running)
+        self.busy = False
+        self.now = self.before_s = self.end_s
+        if n:
+            self.decoded += 1
+            self.cache_tokens = cached + n
+            if self.finishing and self.finishing[0][0] <= self.decoded:
+                self._finish_decoded()
+        for request in self.ended:
+            self._first_token(request)
+
+    def rounds_left(self) -> int:
+        """Steps until the next request of it ends."""
+        while not self._finishes(*self.finishing[0]):
+            heappop(self.finishing)
+        return self.finishing[0][0] - self.decoded
+
+    def skip(self, rounds: int, first_s: float, growth_s: float, seconds: float) -> None:
+        """So many steps of the same sequences, their blocks taken."""
+        n = len(self.running)
+        blocks = self.blocks_for(rounds)
+        running = len(self.owner.running)
+        self.trace.stretch(self.before_s, rounds, n, first_s, growth_s, 0, self.cache_tokens, self.pool.free, 0, running)
+        self.pool.take(blocks)
+        self.decoded += rounds
+        self.cache_tokens += n * rounds
+        self.before_s += seconds
+        self.end_s += seconds
+
+    def blocks_for(self, rounds: int) -> int:
+        """Blocks that so many further steps take; those of the one in flight are taken."""
+        size = self.limits.block_tokens
+        whole, rest = divmod(rounds, size)
+        at = -(self.decoded + self.busy) % size
+        return whole * len(self.running) + sum(self.phases[(at - j) % size] for j in range(rest))
+
+    # --- requests
+
+    def _seats(self) -> int:
+        return self.limits.sequences - len(self.owner.running) + len(self.running)
+
+    def _begin(self, request: int, found: int, new: int, wanted: int, chunks: list[tuple[int, int]], ended: list[int]) -> None:
+        self.owner.running[request] = PROMPT
+        super()._begin(request, found, new, wanted, chunks, ended)
+
+    def _end(self, request: int, tokens: int) -> None:
+        self.owner.running.pop(request, None)
+        super()._end(request, tokens)
+
+    def _preempt(self, request: int) -> None:
+        self.owner.running.pop(request, None)
+        super()._preempt(request)
+
+
+class PipelineEngine(Engine):
+    """Batches in flight, one for each of ``stages``."""
+
+    def __init__(
+        self,
+        prompt: Sequence[int],
+        output: Sequence[int],
+        runs: Runs,
+        limits: Limits,
+        time: StepTime,
+        stages: Stages,
+        *,
+        sums_rounds: bool = True,
+    ) -> None:
+        super().__init__(prompt, output, runs, limits, time)
+        self.stages, self.sums_rounds = stages, sums_rounds
+        self.batches = [_Batch(self, prompt, output, runs, limits, time) for _ in stages.decode_shares]
+        self.in_flight: deque[_Batch] = deque()
+        self.free_s = [0.0] * (2 * len(stages.decode_shares) - 1)
+        """When each stage, and each way between two, is done with the last batch."""
+        self.scheduled_s = 0.0
+
+    @property
+    def idle(self) -> bool:
+        return not (self.waiting or self.in_flight or self.running)
+
+    def next_finish_s(self) -> float:
+        """Before which no request ends: the oldest batch is not back."""
+        return self.in_flight[0].end_s if self.in_flight else self.now
+
+    def run_until(self, arrival_s: float) -> None:
+        while self.now < arrival_s and not self.idle:
+            self.step(arrival_s)
+
+    def step(self, arrival_s: float) -> None:
+        """Schedules a batch where there is a place and something for it, else waits for the oldest, or until ``arrival_s``."""
+        if self.waiting or any(b.partial >= 0 for b in self.batches):
+            for batch in self.batches:
+                if batch not in self.in_flight and self._launch(batch):
+                    return
+        oldest = self.in_flight[0]
+        if oldest.end_s >= arrival_s > self.now:
+            self.now = arrival_s
+            return
+        self.in_flight.popleft()
+        self.now = max(self.now, oldest.end_s)
+        oldest.come_back()
+        if self.sums_rounds and not self.waiting:
+            self._skip(oldest, arrival_s)
+        if oldest.running or self.waiting:
+            self._launch(oldest)
+
+    def _launch(self, batch: _Batch) -> bool:
+        """The batch on its way, if there is something for it."""
+        if not batch.schedule():
+            return False
+        n, tokens = batch.decoding, sum(new for new, _ in batch.chunks)
+        host = self.time.host[min(n + len(batch.chunks), len(self.time.host) - 1)]
+        at = max(self.now, self.scheduled_s + host if self.stages.hides_host else self.now)
+        if not n:
+            batch.before_s = self.now
+        self.scheduled_s = at
+        for i, seconds in enumerate(self.stages.seconds(batch.step_s, n + tokens, bool(batch.chunks))):
+            at = self.free_s[i] = max(at, self.free_s[i]) + seconds
+        batch.end_s = at if self.stages.hides_host else at + host
+        self.in_flight.append(batch)
+        return True
+
+    def _skip(self, back: _Batch, arrival_s: float) -> None:
+        """Rounds of decoding alone until somebody ends, comes, or the blocks run out; ``back`` is in flight no more."""
+        active = [b for b in (back, *self.in_flight) if b.running]
+        if back not in active or any(b.chunks for b in self.in_flight) or any(b.partial >= 0 for b in active):
+            return
+        rounds = min(b.rounds_left() for b in active) - 2
+        n = sum(len(b.running) for b in active)
+        size = self.limits.block_tokens
+        rounds = min(rounds, (self.pool.free // n - 1) * size if n else 0)
+        if rounds < LEAST_ROUNDS:
+            return
+        first_s, growth_s = self._round(active)
+        if arrival_s < math.inf:
+            most = arrival_s - self.now
+            while rounds >= LEAST_ROUNDS and rounds * first_s + growth_s * (rounds * (rounds - 1) // 2) > most:
+                rounds = min(rounds - 1, int(most / first_s))
+        if rounds < LEAST_ROUNDS:
+            return
+        seconds = rounds * first_s + growth_s * (rounds * (rounds - 1) // 2)
+        for batch in active:
+            batch.skip(rounds, first_s, growth_s, seconds)
+        self.now += seconds
+        self.scheduled_s += seconds
+        self.free_s = [at + seconds for at in self.free_s]
+
+    def _round(self, active: Sequence[_Batch]) -> tuple[float, float]:
+        """Seconds of a round of these batches, and what each next one takes more."""
+        time, rows = self.time, []
+        for batch in active:
+            n = len(batch.running)
+            step = time.fixed[n] + time.slope[n] * batch.cache_tokens
+            growth = time.slope[n] * n
+            host = 0.0 if self.stages.hides_host else time.host[n]
+            more = [0.0] * len(self.free_s)
+            more[::2] = (growth * share for share in self.stages.decode_shares)
+            rows.append((self.stages.seconds(step, n, False), more, host))
+        ways = range(len(self.free_s))
+        rounds = [(sum(s) + host, sum(g)) for s, g, host in rows]
+        rounds += [(sum(s[i] for s, _, _ in rows), sum(g[i] for _, g, _ in rows)) for i in ways]
+        if self.stages.hides_host:
+            rounds.append((sum(time.host[len(b.running)] for b in active), 0.0))
+        return max(rounds)
+
+
+class PipelineSteps:
+    """:class:`~gpuwise.serve.simulate.step_time.StepTime` of whole steps; of their batches' rounds, what is no step of their own
+    goes to ``pipeline``."""
+
+    def __init__(self, plain: Steps) -> None:
+        self.plain, self.tables = plain, plain.tables
+        self.fixed, self.slope, self.host = plain.fixed, plain.slope, plain.host
+
+    def mixed(self, decoding: int, cached_tokens: int, chunks: Sequence[tuple[int, int]]) -> float:
+        """As of plain steps."""
+        return self.plain.mixed(decoding, cached_tokens, chunks)
+
+    def parts(self, decoding: I64, prompt_tokens: I64, cached_tokens: I64, n_steps: I64, total_s: F64) -> dict[str, float]:
+        """As of plain steps, and ``pipeline``: batches that wait for each other, and the ways between stages."""
+        fixed, slope = np.array(self.fixed, np.float64), np.array(self.slope, np.float64)
+        cached = cached_tokens + decoding * (n_steps - 1) / 2.0
+        own = n_steps * (fixed[decoding] + slope[decoding] * cached)
+        own = np.where(prompt_tokens > 0, total_s, np.minimum(own, total_s))
+        found = self.plain.parts(decoding, prompt_tokens, cached_tokens, n_steps, own)
+        return found | {"pipeline": float((total_s - own).sum())}
+
+
+def stages_of(arch: Architecture, system: System, config: EngineConfig, *, hides_host: bool) -> Stages:
+    """How a step is shared out: decoding by the weights a stage holds, prompts by its layers; between two stages go hidden states
+    and residuals of every token in 16 bits, a part from each rank of the tensor group, put together there
+    (vllm distributed/parallel_state.py, isend_tensor_dict)."""
+    layers = layers_of_stages(arch.n_layers, config.pp)
+    count = count_parameters(arch)
+    head = stage_ends(arch)[1] / count.active_embedding_free
+    held = [n / arch.n_layers * (1.0 - head) for n in layers]
+    held[-1] += head
+    payload = np.array(HOP_TOKENS, np.float64) * 2 * 2 * arch.hidden
+    each_host = max(system.count // config.tp, 1)
+    hops: list[tuple[float, ...]] = []
+    for i in range(config.pp - 1):
+        inside = (i + 1) % each_host != 0
+        way = curve(system, "send_recv", 2, 2 if inside else 1, concurrent=1 if inside else config.tp).time_s(payload / config.tp)
+        if config.tp > 1:
+            way = way + curve(system, "all_gather", config.tp, config.tp).time_s(payload)
+        hops.append(tuple(way.tolist()))
+    return Stages(tuple(held), tuple(n / arch.n_layers for n in layers), HOP_TOKENS, tuple(hops), hides_host)
