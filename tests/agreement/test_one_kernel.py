@@ -56,7 +56,7 @@ def table_seconds(
 ) -> float:
     """What a row of a model's op table takes in ``plan`` and ``fit``; ``said`` is what else the row says of its kernel."""
     table = OpTableBuilder()
-    table.add("asked", kind, Phase.FORWARD, "bf16", shape, flop=flop, read=read, written=written, **said)
+    table.add("asked", kind, Phase.FORWARD, "bf16", shape, flop=flop, read_bytes=read, written_bytes=written, **said)
     return float(kernel_times(table.build(), card(gpu)).time_s[0])
 
 

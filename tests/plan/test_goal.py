@@ -267,10 +267,10 @@ def test_clusters_of_published_runs_get_a_batch_they_divide(
 )
 def test_a_stack_that_has_what_was_asked_for(asked: dict[str, int | str | bool], stack: str) -> None:
     """The last one is in none: the usual stack stays, and its refusal says why."""
-    found, why = default_stack(ARCH, find_cluster("8xH100-SXM"), fine_tuning=False, asked=asked)
+    found, why = default_stack(ARCH, find_cluster("8xH100-SXM"), fine_tuning=False, options=asked)
     assert found == stack
     assert ("asked" in why) == (stack != "megatron-core")
 
 
 def test_adapters_with_sharded_optimizer_states_run_in_deepspeed() -> None:
-    assert default_stack(ARCH, find_cluster("8xH100-SXM"), fine_tuning=True, asked={"sharding": "zero1"})[0] == "deepspeed"
+    assert default_stack(ARCH, find_cluster("8xH100-SXM"), fine_tuning=True, options={"sharding": "zero1"})[0] == "deepspeed"

@@ -90,23 +90,23 @@ def show_memory(to: Console, parts: dict[str, float], whole: float, title: str) 
     from rich.text import Text
 
     total = sum(parts.values())
-    shown = {name: n for name, n in parts.items() if n > 0.0005 * whole}
+    large_parts = {name: n for name, n in parts.items() if n > 0.0005 * whole}
     free = whole - total
     verdict = f"{format_bytes(free)} free" if free >= 0 else f"{format_bytes(-free)} too much"
     to.print()
-    used = Text.assemble(
+    usage_text = Text.assemble(
         f"  {format_bytes(total)} of {format_bytes(whole)} usable, ", (verdict, "green" if free >= 0 else "bold red")
     )
-    head = Text.assemble((title, "bold"), used)
-    for line in (head,) if head.cell_len <= to.width else (Text(title, "bold"), used):
+    head = Text.assemble((title, "bold"), usage_text)
+    for line in (head,) if head.cell_len <= to.width else (Text(title, "bold"), usage_text):
         to.print(line)
     width = max(20, min(to.width - 4, 100))
-    bar, keys = stacked(shown, whole, width)
+    bar, keys = stacked(large_parts, whole, width)
     to.print(Text("  ").append_text(bar))
     per_row = max(1, min(len(keys), (to.width - 2) // 24))
     table = grid(per_row)
     unit = GIB if total >= GIB else MIB
-    cells = [Text.assemble("  ", key, f" {name} {_key_number(shown[name] / unit)}") for name, key in keys]
+    cells = [Text.assemble("  ", key, f" {name} {_key_number(large_parts[name] / unit)}") for name, key in keys]
     for i in range(0, len(cells), per_row):
         table.add_row(*cells[i : i + per_row])
     to.print(table)

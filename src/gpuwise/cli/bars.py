@@ -37,13 +37,13 @@ def stacked(parts: Mapping[str, float], whole: float, width: int) -> tuple[Text,
     total = sum(parts.values())
     cells = shares([*parts.values(), max(whole - total, 0.0)], width)
     keep = width if total <= whole else max(1, round(width * whole / total))
-    bar, drawn, keys = Text(), 0, list[tuple[str, Text]]()
+    bar, n_cells, keys = Text(), 0, list[tuple[str, Text]]()
     for i, (name, n) in enumerate(zip([*parts, ""], cells, strict=True)):
         glyph, colour = (GLYPHS[i % len(GLYPHS)], COLOURS[i % len(COLOURS)]) if name else (FREE, "dim")
-        inside = min(n, max(keep - drawn, 0))
+        inside = min(n, max(keep - n_cells, 0))
         bar.append(glyph * inside, colour)
         bar.append(OVER * (n - inside), "bold red")
-        drawn += n
+        n_cells += n
         if name:
             keys.append((name, Text(glyph, colour)))
     return bar, keys

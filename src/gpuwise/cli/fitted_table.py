@@ -94,8 +94,8 @@ class FittedTable:
     def _table(self, sizes: dict[int, int], gap: int, *, header: bool) -> Table:
         from rich.table import Table
 
-        shown = header and any(self.titles[i] for i in sizes)
-        table = Table(box=None, padding=(0, gap, 0, 0), header_style="dim", pad_edge=False, show_header=shown)
+        has_header = header and any(self.titles[i] for i in sizes)
+        table = Table(box=None, padding=(0, gap, 0, 0), header_style="dim", pad_edge=False, show_header=has_header)
         for i, size in sizes.items():
             justify = "left" if self._is_left(i) else "right"
             table.add_column(self.titles[i], justify=justify, width=size, overflow="fold")
@@ -104,18 +104,18 @@ class FittedTable:
     def _arrangement(self, width: int) -> tuple[dict[int, int], int, int | None]:
         """The width of each column that stays, the blanks between them, and the column that goes under its row: of the
         ways to lay the table out the first that fits, else the last."""
-        dropped = [i for title in self.gives_way for i in self._said() if self.titles[i] == title]
+        optional = [i for title in self.gives_way for i in self._said() if self.titles[i] == title]
         under = next((i for i in self._said() if self.titles[i] == self.under), None)
-        shown, gap, below = self._said(), GAP, None
-        for gone, gap, below in product(range(len(dropped) + 1), (GAP, 1), (None,) if under is None else (None, under)):
-            shown = [i for i in self._said() if i not in dropped[:gone] and i != below]
+        columns, gap, below = self._said(), GAP, None
+        for n_hidden, gap, below in product(range(len(optional) + 1), (GAP, 1), (None,) if under is None else (None, under)):
+            columns = [i for i in self._said() if i not in optional[:n_hidden] and i != below]
             least = LEAST if under is None or below is not None else ROOMY
-            if sum(self._least(i, least) + gap for i in shown) - gap <= width:
+            if sum(self._least(i, least) + gap for i in columns) - gap <= width:
                 break
-        sizes = {i: self._size(i) for i in shown}
+        sizes = {i: self._size(i) for i in columns}
         over = sum(sizes.values()) + gap * (len(sizes) - 1) - width
         for least in (None, SHORTEST):
-            for i in sorted(shown, key=lambda i: -sizes[i]):
+            for i in sorted(columns, key=lambda i: -sizes[i]):
                 floor = self._least(i) if least is None or not self._may_break(i) else least
                 cut = min(max(over, 0), max(sizes[i] - floor, 0))
                 sizes[i], over = sizes[i] - cut, over - cut

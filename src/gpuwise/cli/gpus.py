@@ -138,12 +138,12 @@ def _show(a: Accelerator) -> None:
             "\n".join(f"{s.name} ({s.count}x, {s.topology}, {s.network_kind})  {s.id}" for s in systems),
         )
     try:
-        listed = offers_for(a.id)
+        offers = offers_for(a.id)
     except DataError:  # damaged prices of one's own: `gpuwise prices` names the file
-        listed = ()
-    if listed:
+        offers = ()
+    if offers:
         prices = grid(4)
-        for o in listed[:8]:
+        for o in offers[:8]:
             prices.add_row(
                 o.provider,
                 f"${o.on_demand_usd_per_hour:.2f}/h",

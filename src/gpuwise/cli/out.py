@@ -38,8 +38,8 @@ def printing_console(**options: Any) -> Console:
         def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
             for segment in super().render(renderable, options):  # every level of a table passes here: most are as they must be
                 text, style, control = segment
-                shown = control or text == "\n" or text.isprintable()
-                yield segment if shown else Segment(printable(text), style, control)
+                is_printable = control or text == "\n" or text.isprintable()
+                yield segment if is_printable else Segment(printable(text), style, control)
 
         def print(self, *objects: Any, **how: Any) -> None:
             (only,) = objects if len(objects) == 1 else (None,)

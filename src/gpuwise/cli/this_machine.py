@@ -47,8 +47,8 @@ def this_cluster(text: str) -> Cluster:
             cards = [cards[int(match[2])]]
         names = list(dict.fromkeys(identity.name for _, identity in cards))
         if len(names) > 1:
-            listed = ", ".join(f"this:{i} is {identity.name}" for i, (_, identity) in enumerate(cards))
-            raise InputError("the GPUs of this machine differ", hint=listed)
+            device_list = ", ".join(f"this:{i} is {identity.name}" for i, (_, identity) in enumerate(cards))
+            raise InputError("the GPUs of this machine differ", hint=device_list)
         count = len(cards) if match[1] is None else int(match[1])
         if not 1 <= count <= len(cards):
             raise InputError(f"{text!r}: there are {len(cards)} GPUs here", hint=f"write --on {len(cards)}xthis, or --on this")
@@ -65,8 +65,8 @@ def accelerator_of(identity: Identity, vendor: str) -> Accelerator:
     from gpuwise.calibrate.machine.calibration import corrected_accelerator, load
     from gpuwise.machine.bench.subjects import accelerator_named
 
-    learned = {d.device: d for d in load()}
-    coefficients = learned.get(identity.uuid or "") or next((d for d in learned.values() if d.name == identity.name), None)
+    by_device = {d.device: d for d in load()}
+    coefficients = by_device.get(identity.uuid or "") or next((d for d in by_device.values() if d.name == identity.name), None)
     catalogued = accelerator_named(identity.name, identity.memory_bytes, identity.compute_capability)
     if catalogued is not None:
         return catalogued if coefficients is None else corrected_accelerator(catalogued, coefficients)
@@ -152,7 +152,7 @@ def _why_none() -> str:
     from gpuwise.machine.devices.find import find_devices
 
     try:
-        failed = find_devices().failed
+        failures = find_devices().failed
     except ImportError:
         return ""
-    return "".join(f" ({vendor}: {error.message})" for vendor, error in failed.items())
+    return "".join(f" ({vendor}: {error.message})" for vendor, error in failures.items())

@@ -28,7 +28,7 @@ def gaps(job: Job) -> Iterator[str]:
 def document(job: Job) -> dict[str, object]:
     """The whole file."""
     s = job.strategy
-    made: dict[str, object] = {
+    document: dict[str, object] = {
         "base_model": job.model,
         "datasets": [{"path": job.data, "type": "completion"}],
         "sequence_len": job.seq_len,
@@ -48,24 +48,24 @@ def document(job: Job) -> dict[str, object]:
         "auto_resume_from_checkpoints": True,
     }
     if job.n_steps is not None:
-        made["max_steps"] = job.n_steps
+        document["max_steps"] = job.n_steps
     if job.save_every is not None:
-        made["save_steps"] = job.save_every
+        document["save_steps"] = job.save_every
     if not s.master_weights and not s.lora_rank:
-        made["bfloat16" if s.precision == "bf16" else "float16"] = True
+        document["bfloat16" if s.precision == "bf16" else "float16"] = True
     if s.lora_rank:
         modules = hf.targets(s)
-        made |= {"adapter": "qlora" if s.quantized_base else "lora", "lora_r": s.lora_rank, "lora_alpha": 2 * s.lora_rank}
-        made |= {"lora_target_linear": True} if modules == "all-linear" else {"lora_target_modules": modules}
-        made |= {"load_in_4bit": True} if s.quantized_base else {}
+        document |= {"adapter": "qlora" if s.quantized_base else "lora", "lora_r": s.lora_rank, "lora_alpha": 2 * s.lora_rank}
+        document |= {"lora_target_linear": True} if modules == "all-linear" else {"lora_target_modules": modules}
+        document |= {"load_in_4bit": True} if s.quantized_base else {}
     if hf.by_deepspeed(s):
-        made["deepspeed"] = "deepspeed.json"
+        document["deepspeed"] = "deepspeed.json"
     if hf.by_fsdp(s):
         names = {"cpu_offload": "offload_params"}
-        made["fsdp_version"] = 2
-        made["fsdp_config"] = {names.get(k, k): v for k, v in hf.fsdp_config(s).items() if k != "version"}
-        made |= hf.mesh(job)
-    return made
+        document["fsdp_version"] = 2
+        document["fsdp_config"] = {names.get(k, k): v for k, v in hf.fsdp_config(s).items() if k != "version"}
+        document |= hf.mesh(job)
+    return document
 
 
 def write(job: Job) -> Written:

@@ -34,7 +34,7 @@ def config(job: Job) -> dict[str, object]:
         zero["stage3_gather_16bit_weights_on_model_save"] = True
     if s.offload_optimizer:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
-    made: dict[str, object] = {
+    settings: dict[str, object] = {
         "train_batch_size": s.global_batch,
         "train_micro_batch_size_per_gpu": s.micro_batch,
         "gradient_accumulation_steps": s.accumulation,
@@ -42,9 +42,9 @@ def config(job: Job) -> dict[str, object]:
         "zero_optimization": zero,
     }
     if s.precision == "bf16":
-        made["bf16"] = {"enabled": True}
+        settings["bf16"] = {"enabled": True}
     elif s.precision == "fp16":
-        made["fp16"] = {"enabled": True}
+        settings["fp16"] = {"enabled": True}
     if s.gradient_dtype == "fp32" and s.precision in ("bf16", "fp16"):
-        made["data_types"] = {"grad_accum_dtype": "fp32"}
-    return made
+        settings["data_types"] = {"grad_accum_dtype": "fp32"}
+    return settings

@@ -103,14 +103,14 @@ def arguments(job: Job, *, sharding: bool = True) -> list[str]:
 def fsdp_config(s: Strategy) -> dict[str, object]:
     """``fsdp_config`` of the Trainer: FSDP2, weights gathered again in the backward pass unless only states and gradients are
     sharded (ZeRO-2)."""
-    made: dict[str, object] = {
+    fsdp: dict[str, object] = {
         "version": 2,
         "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
         "reshard_after_forward": s.sharding != "zero2",
         "state_dict_type": "SHARDED_STATE_DICT",
         "activation_checkpointing": s.recompute == "full",
     }
-    return {**made, "cpu_offload": True} if s.offload_optimizer else made
+    return {**fsdp, "cpu_offload": True} if s.offload_optimizer else fsdp
 
 
 def mesh(job: Job) -> dict[str, int]:
@@ -137,10 +137,10 @@ def _words(job: Job, *, sharding: bool = True) -> list[str]:
 
 def notes(job: Job) -> tuple[str, ...]:
     """What stands for the person's own."""
-    found = [f"{job.data} stands for a data set of the Hugging Face hub, or a folder, with a column 'text'"]
+    lines = [f"{job.data} stands for a data set of the Hugging Face hub, or a folder, with a column 'text'"]
     if job.model == "MODEL":
-        found.append("MODEL stands for a checkpoint: a folder or a name on the Hugging Face hub")
-    return tuple(found)
+        lines.append("MODEL stands for a checkpoint: a folder or a name on the Hugging Face hub")
+    return tuple(lines)
 
 
 def write_trainer(job: Job) -> Written:
@@ -156,7 +156,7 @@ def accelerate_config(job: Job) -> dict[str, object]:
     """The document of ``accelerate launch --config_file``."""
     s = job.strategy
     kind = "FSDP" if by_fsdp(s) else "DEEPSPEED" if by_deepspeed(s) else "MULTI_GPU" if s.dp > 1 else "NO"
-    made: dict[str, object] = {
+    settings: dict[str, object] = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": kind,
         "mixed_precision": s.precision if s.precision in ("bf16", "fp16") else "no",
@@ -169,15 +169,15 @@ def accelerate_config(job: Job) -> dict[str, object]:
         "use_cpu": False,
     }
     if job.n_nodes > 1:
-        made |= {"main_process_ip": "HEAD_NODE", "main_process_port": PORT}
+        settings |= {"main_process_ip": "HEAD_NODE", "main_process_port": PORT}
     if kind == "FSDP":
         names = {"version": "fsdp_version", "cpu_offload": "fsdp_offload_params"}
-        made["fsdp_config"] = {names.get(k, f"fsdp_{k}"): v for k, v in fsdp_config(s).items()}
+        settings["fsdp_config"] = {names.get(k, f"fsdp_{k}"): v for k, v in fsdp_config(s).items()}
         if mesh(job):
-            made["parallelism_config"] = {f"parallelism_config_{k}": v for k, v in mesh(job).items()}
+            settings["parallelism_config"] = {f"parallelism_config_{k}": v for k, v in mesh(job).items()}
     if kind == "DEEPSPEED":
-        made["deepspeed_config"] = {"deepspeed_config_file": "deepspeed.json", "zero3_init_flag": s.sharding == "zero3"}
-    return made
+        settings["deepspeed_config"] = {"deepspeed_config_file": "deepspeed.json", "zero3_init_flag": s.sharding == "zero3"}
+    return settings
 
 
 def write_accelerate(job: Job) -> Written:
@@ -238,11 +238,17 @@ def script(job: Job) -> str:
             f"model = get_peft_model(model, LoraConfig(r={s.lora_rank}, lora_alpha={2 * s.lora_rank}, "
             f"target_modules={targets(s)!r}, task_type='CAUSAL_LM'))"
         )
-    joined = ",\n        ".join(loading)
+    arguments_text = ",\n        ".join(loading)
     more_imports = "".join(f"{line}\n" for line in sorted(imports))
     more = "".join(f"    {line}\n" for line in prepare)
     return _SCRIPT.format(
-        model=job.model, data=job.data, seq=job.seq_len, loading=joined, imports=more_imports, prepare=more, name=job.arch.name
+        model=job.model,
+        data=job.data,
+        seq=job.seq_len,
+        loading=arguments_text,
+        imports=more_imports,
+        prepare=more,
+        name=job.arch.name,
     )
 
 

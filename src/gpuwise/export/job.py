@@ -76,5 +76,5 @@ class Job:
     @property
     def name(self) -> str:
         """Letters, digits and dashes: what Kubernetes and Slurm take as a name."""
-        kept = "".join(c if c.isalnum() and c.isascii() else "-" for c in self.arch.id.lower())
-        return "-".join(part for part in kept.split("-") if part)[:40].strip("-") or "model"
+        slug = "".join(c if c.isalnum() and c.isascii() else "-" for c in self.arch.id.lower())
+        return "-".join(part for part in slug.split("-") if part)[:40].strip("-") or "model"

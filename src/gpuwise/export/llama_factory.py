@@ -32,7 +32,7 @@ def gaps(job: Job) -> Iterator[str]:
 def document(job: Job) -> dict[str, object]:
     """The whole file. It recomputes unless told otherwise."""
     s = job.strategy
-    made: dict[str, object] = {
+    document: dict[str, object] = {
         "model_name_or_path": job.model,
         "flash_attn": "sdpa" if s.fused_attention else "disabled",
         "disable_gradient_checkpointing": s.recompute == "none",
@@ -52,32 +52,32 @@ def document(job: Job) -> dict[str, object]:
         "torch_compile": s.stack in hf.COMPILED,
     }
     if s.precision in ("bf16", "fp16", "tf32"):
-        made[s.precision] = True
+        document[s.precision] = True
     if not s.master_weights and not s.lora_rank:
-        made["pure_bf16"] = True
+        document["pure_bf16"] = True
     if s.stack == "unsloth":
-        made["use_unsloth"] = True
+        document["use_unsloth"] = True
     if job.n_steps is not None:
-        made["max_steps"] = job.n_steps
+        document["max_steps"] = job.n_steps
     if job.save_every is not None:
-        made["save_steps"] = job.save_every
+        document["save_steps"] = job.save_every
     if s.lora_rank:
         modules = hf.targets(s)
-        made |= {"lora_rank": s.lora_rank, "lora_target": "all" if modules == "all-linear" else ",".join(modules)}
+        document |= {"lora_rank": s.lora_rank, "lora_target": "all" if modules == "all-linear" else ",".join(modules)}
     if s.quantized_base:
-        made |= {"quantization_bit": 4, "quantization_method": "bnb", "double_quantization": True}
+        document |= {"quantization_bit": 4, "quantization_method": "bnb", "double_quantization": True}
     if hf.by_deepspeed(s):
-        made["deepspeed"] = "deepspeed.json"
-    return made
+        document["deepspeed"] = "deepspeed.json"
+    return document
 
 
 def write(job: Job) -> Written:
     """torchrun with its file and the list of data sets that it reads."""
     command = [*torchrun(job), "-m", "llamafactory.launcher", "llamafactory.yaml"]
-    known = {"data": {"hf_hub_url": job.data, "columns": {"prompt": "text"}}}
+    data_sets = {"data": {"hf_hub_url": job.data, "columns": {"prompt": "text"}}}
     files = {
         "llamafactory.yaml": to_yaml(document(job), f"{VERSION}: {job.arch.name} on {job.cluster.label}"),  # type: ignore[arg-type]
-        "dataset_info.json": json.dumps(known, indent=2) + "\n",
+        "dataset_info.json": json.dumps(data_sets, indent=2) + "\n",
     }
     if hf.by_deepspeed(job.strategy):
         files["deepspeed.json"] = json.dumps(deepspeed_config(job), indent=2) + "\n"

@@ -15,11 +15,11 @@ VERSIONS = {"vllm": "vllm 0.33", "sglang": "sglang 0.5.23", "trtllm": "TensorRT-
 
 def served(document: Mapping[str, Any], wanted: str | None) -> tuple[str, Written]:
     """The engine's name and ``serve.sh`` for one copy. Raises InputError where nothing is served, or by another engine."""
-    found = document["served"]
-    if found is None:
+    service = document["served"]
+    if service is None:
         raise InputError("nothing that was looked at keeps the targets", hint="`gpuwise capacity` says what comes nearest")
     try:
-        start, copies = found["start"], int(found["copies"])
+        start, copies = service["start"], int(service["copies"])
         name, words = str(start["for"]), shlex.split(start["command"])
         text = f"{VERSIONS[name]}: {document['model']} on {document['on']}, one copy of {copies}."
     except (KeyError, TypeError, ValueError) as error:

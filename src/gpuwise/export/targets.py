@@ -182,12 +182,12 @@ def find_target(name: str | None, stack: str, *, adapters: bool = False) -> tupl
     nearest names, InputError where the stack has no tool and none is named."""
     first, _, second = (name or "").partition(":")
     engine = ENGINES.get(first)
-    wanted = second if engine else name
-    if wanted:
-        known = TOOLS if engine else {**TOOLS, **ENGINES}
-        if wanted not in TOOLS:
-            raise UnknownNameError("target", wanted, known)
-        return TOOLS[wanted], engine
+    target_name = second if engine else name
+    if target_name:
+        targets = TOOLS if engine else {**TOOLS, **ENGINES}
+        if target_name not in TOOLS:
+            raise UnknownNameError("target", target_name, targets)
+        return TOOLS[target_name], engine
     tool = tool_of(stack, adapters=adapters)
     if tool is None:
         raise InputError(f"there are no files for the stack {stack}", hint="name a tool with --to")
@@ -196,8 +196,8 @@ def find_target(name: str | None, stack: str, *, adapters: bool = False) -> tupl
 
 def gaps_of(job: Job, tool: Tool, engine: Engine | None = None) -> list[str]:
     """What of the job ``tool`` and ``engine`` cannot express, each once."""
-    found = [*tool.gaps(job), *(engine.gaps(job) if engine and engine.gaps else ())]
-    return list(dict.fromkeys(found))
+    gaps = [*tool.gaps(job), *(engine.gaps(job) if engine and engine.gaps else ())]
+    return list(dict.fromkeys(gaps))
 
 
 def write(job: Job, tool: Tool, engine: Engine | None = None) -> Written:

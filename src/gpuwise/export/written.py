@@ -51,26 +51,26 @@ def together(words: Sequence[str]) -> list[str]:
 
 def write_files(folder: Path, files: Mapping[str, str]) -> list[Path]:
     """Write all or nothing, and over nothing. Raises InputError where one of the names is taken."""
-    taken = [name for name in files if (folder / name).exists()]
-    if taken:
+    existing = [name for name in files if (folder / name).exists()]
+    if existing:
         raise InputError(
-            f"{folder / taken[0]} is there already" + (f", and {len(taken) - 1} more" if len(taken) > 1 else ""),
+            f"{folder / existing[0]} is there already" + (f", and {len(existing) - 1} more" if len(existing) > 1 else ""),
             hint="give another --out, or move the old files away: nothing is written over",
         )
-    made: list[Path] = []
+    paths: list[Path] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o755 if text.startswith("#!") else 0o644)
-            made.append(path)
+            paths.append(path)
             with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
                 file.write(text)
     except OSError as error:
-        for path in made:
+        for path in paths:
             path.unlink(missing_ok=True)
         raise InputError(
             f"cannot write {error.filename or folder}: {error.strerror}", hint="give another folder with --out"
         ) from None
-    return made
+    return paths

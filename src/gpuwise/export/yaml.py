@@ -25,9 +25,9 @@ def _lines(value: Value, depth: int) -> Iterator[str]:
     elif isinstance(value, Sequence) and not isinstance(value, str):
         for item in value:
             if isinstance(item, Mapping) and item:
-                first, *rest = _lines(item, depth + 1)
+                first, *more = _lines(item, depth + 1)
                 yield f"{pad}- {first.lstrip()}"
-                yield from rest
+                yield from more
             else:
                 yield f"{pad}- {_inline(item)}"
 

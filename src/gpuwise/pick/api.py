@@ -57,10 +57,18 @@ def pick(
     cannot be among them. Prices are as of ``today``. Raises InputError and UnknownNameError on limits that cannot be
     meant.
     """
-    wanted, money = limits or Limits(), terms or Terms()
-    check_limits(wanted)
-    made = known or Predictions()
-    done = rank(lambda way: tries_of(job, way, wanted, money, made), job.purpose, wanted, today, top)
+    pick_limits, money = limits or Limits(), terms or Terms()
+    check_limits(pick_limits)
+    predictions = known or Predictions()
+    ranking = rank(lambda way: tries_of(job, way, pick_limits, money, predictions), job.purpose, pick_limits, today, top)
     return Pick(
-        job, wanted, money, today, done, verdict(job, wanted, done), default_words(job, wanted), groups(done), job.assumed
+        job,
+        pick_limits,
+        money,
+        today,
+        ranking,
+        verdict(job, pick_limits, ranking),
+        default_words(job, pick_limits),
+        groups(ranking),
+        job.assumed,
     )

@@ -133,14 +133,14 @@ def ways(limits: Limits, today: datetime.date) -> Iterator[Acquisition]:
                 yield Acquisition(accelerator, "rent", rent=price)
         if "buy" in limits.ways:
             for condition in ("new", "used"):
-                for sold, purchase in _sold(accelerator, condition):
+                for product, purchase in _sold(accelerator, condition):
                     if _only_once(accelerator.id, condition, purchase, today):
                         continue
                     some = True
                     old = purchase.as_of is not None and (today - purchase.as_of).days > STALE_DAYS
                     stale = old and not (condition == "new" and _still_sold(accelerator.id))
                     yield Acquisition(
-                        sold, "buy", condition, purchase=aged(purchase, today), lowest_usd=purchase.low, stale=stale
+                        product, "buy", condition, purchase=aged(purchase, today), lowest_usd=purchase.low, stale=stale
                     )
         for plan in lent.get(accelerator.id, ()):
             some = True
@@ -216,7 +216,7 @@ def forms_of(accelerator_id: str) -> tuple[str, ...]:
     if accelerator_id.startswith("jetson"):
         return ("edge",)
     portable = {"MacBook" in one.product for one in purchases_for(accelerator_id)}
-    return tuple(form for form, wanted in (("laptop", True), ("mini", False)) if wanted in portable) or ("mini",)
+    return tuple(form for form, enabled in (("laptop", True), ("mini", False)) if enabled in portable) or ("mini",)
 
 
 @cache
@@ -234,7 +234,7 @@ def cluster_of(accelerator_id: str, n: int) -> Cluster | None:
 @cache
 def as_sold(accelerator: Accelerator, condition: str) -> Accelerator:
     """The smallest configuration of :func:`_sold`; the accelerator itself where no price is known."""
-    return next((sold for sold, _ in _sold(accelerator, condition)), accelerator)
+    return next((product for product, _ in _sold(accelerator, condition)), accelerator)
 
 
 @cache
@@ -265,8 +265,8 @@ def _with_memory(accelerator: Accelerator, gb: float) -> Accelerator:
 
 
 def _memory_gb(product: str) -> float | None:
-    found = re.search(r"(\d+)\s*GB", product)
-    return None if found is None else float(found[1])
+    match = re.search(r"(\d+)\s*GB", product)
+    return None if match is None else float(match[1])
 
 
 def placed(way: Acquisition, cluster: Cluster, have: Have | None) -> Cluster:
@@ -308,7 +308,7 @@ def not_in_limits(way: Acquisition, n: int, limits: Limits) -> tuple[str, str] |
 
 def _unobtainable(accelerator: Accelerator, limits: Limits) -> str:
     board = board_of(accelerator.id)
-    said = (
+    reason = (
         ""
         if board is None
         else {
@@ -320,7 +320,7 @@ def _unobtainable(accelerator: Accelerator, limits: Limits) -> str:
         }.get(board.obtainable, "")
     )
     missing = "no price" if set(limits.ways) != {"rent"} else "no rental price"
-    return said + f"; {missing} known" if said and "price" not in said else said or f"{missing} known"
+    return reason + f"; {missing} known" if reason and "price" not in reason else reason or f"{missing} known"
 
 
 def _still_sold(accelerator_id: str) -> bool:

@@ -98,7 +98,7 @@ class Fleet:
         if self.best is None:
             return ()
         paid: set[str] = set()
-        found: list[RoleRow] = []
+        role_rows: list[RoleRow] = []
         for r, i in enumerate(self.best.at):
             o, c = self.options[r][i], self.choices[r][i]
             fixed = 0.0 if c.name in paid else c.fixed_usd
@@ -106,10 +106,10 @@ class Fleet:
                 paid.add(c.name)
             cost = fixed + c.run_usd
             price = "shared" if c.fixed_usd and not fixed else ("rent" if o.way.rent is not None else o.way.label)
-            found.append(
+            role_rows.append(
                 RoleRow(ROLES[r], hardware(o), price, _does(r, o), cost, cost / self.best.cost_usd if self.best.cost_usd else 0)
             )
-        return tuple(found)
+        return tuple(role_rows)
 
 
 def best_splits(
@@ -134,14 +134,14 @@ def best_splits(
     hours = np.stack([_column(o, lambda c: c.hours)[g] for o, g in zip(options, grids, strict=True)])
     slots, watts, merit = np.zeros_like(cost), np.zeros_like(cost), np.zeros_like(cost)
     for r, o in enumerate(options):
-        mine = grids[r]
+        grid = grids[r]
         speed = _column(o, lambda c: c.speed)
-        score += w[r] * np.log(speed / speed.max())[mine]
-        merit += w[r] * np.log(speed / _column(o, lambda c: c.friction))[mine]
+        score += w[r] * np.log(speed / speed.max())[grid]
+        merit += w[r] * np.log(speed / _column(o, lambda c: c.friction))[grid]
         again = (owner[:r] == owner[r]).any(axis=0) & (fixed[r] > 0)
-        cost += _column(o, lambda c: c.run_usd)[mine] + np.where(again, 0.0, fixed[r])
-        slots += np.where(again, 0.0, _column(o, lambda c: c.slots)[mine])
-        watts += np.where(again, 0.0, _column(o, lambda c: c.power_w)[mine])
+        cost += _column(o, lambda c: c.run_usd)[grid] + np.where(again, 0.0, fixed[r])
+        slots += np.where(again, 0.0, _column(o, lambda c: c.slots)[grid])
+        watts += np.where(again, 0.0, _column(o, lambda c: c.power_w)[grid])
         together = np.where((owner == owner[r]) & (fixed > 0), hours, 0.0).sum(axis=0)
         ok &= (fixed[r] == 0) | (together <= YEAR_H)
     ok &= cost <= budget_usd
@@ -149,7 +149,7 @@ def best_splits(
         ok &= (slots <= have.slots) if have.slots is not None else True
         ok &= (watts + REST_OF_PC_W <= have.psu_w) | (watts == 0) if have.psu_w is not None else True
     order = np.lexsort((cost, -np.round(merit, 12)))
-    kept = order[ok[order]][:keep]
+    best_indices = order[ok[order]][:keep]
     return [
         Split(
             tuple(int(g) for g in grids[:, k]),
@@ -157,7 +157,7 @@ def best_splits(
             float(np.exp(score[k])),
             tuple(o[int(g)].name for o, g in zip(options, grids[:, k], strict=True)),
         )
-        for k in kept
+        for k in best_indices
     ]
 
 
@@ -175,23 +175,23 @@ def fleet(
 
     Raises InputError and UnknownNameError on limits that cannot be meant.
     """
-    money, known = terms or Terms(), Predictions()
+    money, predictions = terms or Terms(), Predictions()
     budget = limits.budget_usd or float("inf")
     train = training_job(arch, purpose="finetune", tokens=tokens, seq_len=seq_len)
     serve = serving_job(arch, users=users or SERVE_USERS)
-    asked = replace(limits, by="time")
-    trained = pick(train, asked, today=today, terms=money, known=known).ranked
-    cheap = pick(train, replace(limits, by="cost"), today=today, terms=money, known=known).ranked
-    served = pick(serve, asked, today=today, terms=money, known=known).ranked
-    served += pick(serve, replace(limits, by="cost"), today=today, terms=money, known=known).ranked
+    time_limits = replace(limits, by="time")
+    trained = pick(train, time_limits, today=today, terms=money, known=predictions).ranked
+    cheap = pick(train, replace(limits, by="cost"), today=today, terms=money, known=predictions).ranked
+    served = pick(serve, time_limits, today=today, terms=money, known=predictions).ranked
+    served += pick(serve, replace(limits, by="cost"), today=today, terms=money, known=predictions).ranked
     making = _unique([*trained, *cheap])
     options = (making, _unique(list(served)), making)
     choices = tuple(
         tuple(_choice(role, o, job, money) for o in of)
         for role, of, job in zip(ROLES, options, (train, serve, train), strict=True)
     )
-    found = best_splits(choices, budget, have=limits.have)
-    best = found[0] if found else None
+    splits = best_splits(choices, budget, have=limits.have)
+    best = splits[0] if splits else None
     name = f"A year of {arch.name} within {format_usd(budget)}: train, serve and develop"
     assumed = (
         f"{RUNS_A_YEAR} runs a year to {train.name}",
@@ -200,20 +200,20 @@ def fleet(
         *train.assumed[1:2],
         "each role counts the same",
     )
-    return Fleet(name, budget, options, choices, best, tuple(found[1:]), _verdict(best, options, choices, budget), assumed)
+    return Fleet(name, budget, options, choices, best, tuple(splits[1:]), _verdict(best, options, choices, budget), assumed)
 
 
 def _column(options: Sequence[Choice], of: Callable[[Choice], float]) -> F64:
     return np.array([of(c) for c in options], dtype=np.float64)
 
 
-def _unique(found: Sequence[Outcome]) -> tuple[Outcome, ...]:
+def _unique(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
     """Each way at each count once; notebooks are no part of a fleet."""
-    seen: dict[tuple[object, int], Outcome] = {}
-    for o in found:
+    by_key: dict[tuple[object, int], Outcome] = {}
+    for o in outcomes:
         if o.way.notebook is None:
-            seen.setdefault((o.way.key, o.n), o)
-    return tuple(seen.values())
+            by_key.setdefault((o.way.key, o.n), o)
+    return tuple(by_key.values())
 
 
 def _choice(role: str, o: Outcome, job: ModelJob, terms: Terms) -> Choice:
@@ -223,18 +223,18 @@ def _choice(role: str, o: Outcome, job: ModelJob, terms: Terms) -> Choice:
     else:
         hours = job.hours if role == "serve" else DEVELOP_HOURS
     seconds = Estimate(hours * HOUR_S, hours * HOUR_S, hours * HOUR_S, "specified")
-    paid = bill(o.way, o.cluster, seconds, terms, "serving" if role == "serve" else "training")
+    cost = bill(o.way, o.cluster, seconds, terms, "serving" if role == "serve" else "training")
     speed = o.tokens_per_s.expected * (CHANGE_PENALTY if o.tier else 1.0)
     harder = friction(o.way, o.split or o.n)
     if o.way.rent is not None:
-        return Choice(f"rent {hardware(o)}", speed, 0.0, paid.cost_usd.expected, hours, friction=harder)
+        return Choice(f"rent {hardware(o)}", speed, 0.0, cost.cost_usd.expected, hours, friction=harder)
     assert o.way.purchase is not None
-    fixed = o.way.purchase.median * o.n + paid.box_usd
+    fixed = o.way.purchase.median * o.n + cost.box_usd
     board = board_of(o.way.accelerator.id)
     slots = 0.0 if board is None or board.slots_taken is None else float(board.slots_taken * o.n)
     power = o.board_w or 0.0 if board is not None and board.installable else 0.0
     name = f"{o.way.condition} {hardware(o)}"
-    return Choice(name, speed, fixed, paid.power_usd, hours, slots, power, harder)
+    return Choice(name, speed, fixed, cost.power_usd, hours, slots, power, harder)
 
 
 def _does(role: int, o: Outcome) -> str:
@@ -251,23 +251,23 @@ def _verdict(
 ) -> tuple[str, ...]:
     if best is None:
         least = sum(min((c.fixed_usd + c.run_usd for c in of), default=float("nan")) for of in choices)
-        known = f"; the cheapest three cost {format_usd(least)}" if least == least else "; a role has no option at all"
-        return (f"No three options fit into {format_usd(budget)}{known}.",)
+        comparison = f"; the cheapest three cost {format_usd(least)}" if least == least else "; a role has no option at all"
+        return (f"No three options fit into {format_usd(budget)}{comparison}.",)
     words = [f"{ROLES[r]} on {choices[r][i].name}" for r, i in enumerate(best.at)]
-    said = [
+    sentences = [
         f"{words[0][:1].upper()}{words[0][1:]}, {words[1]}, {words[2]}: {format_usd(best.cost_usd)} a year, "
         f"{format_usd(budget - best.cost_usd)} left."
     ]
     slowest = min(range(len(best.at)), key=lambda r: _relative(choices[r], best.at[r]))
     fastest = hardware(options[slowest][_fastest(choices[slowest])])
-    left = _relative(choices[slowest], best.at[slowest])
-    gives_up = f"; {ROLES[slowest]} gives up most ({100 * left:.0f} % of {fastest})" if left < 0.995 else ""
-    said.append(f"Together {100 * best.relative:.0f} % of the speed of the fastest option of each role{gives_up}.")
+    shortfall = _relative(choices[slowest], best.at[slowest])
+    gives_up = f"; {ROLES[slowest]} gives up most ({100 * shortfall:.0f} % of {fastest})" if shortfall < 0.995 else ""
+    sentences.append(f"Together {100 * best.relative:.0f} % of the speed of the fastest option of each role{gives_up}.")
     if len({choices[r][i].name for r, i in enumerate(best.at) if choices[r][i].fixed_usd}) == 1 and all(
         choices[r][i].fixed_usd for r, i in enumerate(best.at)
     ):
-        said.append("One machine takes all three roles in turn: its hours suffice.")
-    return tuple(said)
+        sentences.append("One machine takes all three roles in turn: its hours suffice.")
+    return tuple(sentences)
 
 
 def _relative(choices: Sequence[Choice], at: int) -> float:
@@ -278,19 +278,19 @@ def _fastest(choices: Sequence[Choice]) -> int:
     return max(range(len(choices)), key=lambda i: choices[i].speed)
 
 
-def fleet_document(found: Fleet) -> dict[str, object]:
+def fleet_document(answer: Fleet) -> dict[str, object]:
     """The split as one JSON document."""
     return {
-        "name": found.name,
-        "budget_usd": found.budget_usd,
-        "verdict": list(found.verdict),
+        "name": answer.name,
+        "budget_usd": answer.budget_usd,
+        "verdict": list(answer.verdict),
         "roles": [
             {"role": r.role, "hardware": r.hardware, "price": r.price, "does": r.does, "cost_usd": r.cost_usd}
-            for r in found.rows()
+            for r in answer.rows()
         ],
-        "cost_usd": None if found.best is None else found.best.cost_usd,
-        "relative_speed": None if found.best is None else found.best.relative,
-        "others": [{"cost_usd": s.cost_usd, "relative_speed": s.relative, "names": list(s.names)} for s in found.others],
-        "options": [len(o) for o in found.options],
-        "assumed": list(found.assumed),
+        "cost_usd": None if answer.best is None else answer.best.cost_usd,
+        "relative_speed": None if answer.best is None else answer.best.relative,
+        "others": [{"cost_usd": s.cost_usd, "relative_speed": s.relative, "names": list(s.names)} for s in answer.others],
+        "options": [len(o) for o in answer.options],
+        "assumed": list(answer.assumed),
     }

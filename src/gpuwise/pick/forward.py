@@ -182,8 +182,8 @@ def least_item_s(job: ForwardJob, accelerator: Accelerator) -> float:
 def fitting(job: ForwardJob, accelerator: Accelerator) -> int | TooLargeToRun:
     """The first of the job's widths that fits, or what the last one lacks."""
     room = accelerator.memory_bytes * UNIFIED_SHARE if accelerator.unified_memory else usable_bytes(accelerator)
-    needed = [(bits, _bytes(job, bits)) for bits in job.bits]
-    return next((bits for bits, need in needed if need <= room), TooLargeToRun(needed[-1][1] - room))
+    bytes_by_format = [(bits, _bytes(job, bits)) for bits in job.bits]
+    return next((bits for bits, need in bytes_by_format if need <= room), TooLargeToRun(bytes_by_format[-1][1] - room))
 
 
 def _bytes(job: ForwardJob, bits: int) -> float:
@@ -230,8 +230,8 @@ def _encoder_rate(arch: Architecture, accelerator: Accelerator, seq_len: int, to
         raise UnpredictableError(f"vLLM is not known to run on {accelerator.name}")
     system = with_count(default_system(accelerator), 1)
     config = EngineConfig(weights=default_precision(accelerator)[0] if "bf16" in accelerator.peak_flop_per_s else "bf16")
-    found = ((iteration_time(arch, system, config, batch, seq_len, seq_len), batch) for batch in BATCHES[1:])
-    step, batch = max(found, key=lambda pair: pair[1] / pair[0].expected)
+    times = ((iteration_time(arch, system, config, batch, seq_len, seq_len), batch) for batch in BATCHES[1:])
+    step, batch = max(times, key=lambda pair: pair[1] / pair[0].expected)
     return step.inverse(batch * seq_len if tokens else batch), batch
 
 

@@ -173,15 +173,15 @@ def batch_times(arch: Architecture, cluster: Cluster, tokens: int, precision: st
     accelerator = cluster.accelerator
     room = accelerator.memory_bytes * UNIFIED_SHARE if accelerator.unified_memory else usable_bytes(accelerator)
     each = tokens * 2.0 * (4 * arch.hidden + 2 * arch.ffn)
-    left = room - weight_bytes(arch, "bf16")
-    sizes = tuple(b for b in BATCHES if b * each <= left)
+    free_bytes = room - weight_bytes(arch, "bf16")
+    sizes = tuple(b for b in BATCHES if b * each <= free_bytes)
     if not sizes:
         raise InputError(f"{arch.name} does not fit {accelerator.name}", hint="take one with more memory")
     system = with_count(cluster.system, 1)
     config = EngineConfig(weights=precision if precision in ("bf16", "fp16") else "bf16")
-    found = [iteration_time(arch, system, config, b, tokens, tokens) for b in sizes]
-    sigma = math.log(found[-1].high / found[-1].expected) / Z80
-    return BatchTimes(sizes, tuple(e.expected for e in found), sigma, found[-1].basis)
+    times = [iteration_time(arch, system, config, b, tokens, tokens) for b in sizes]
+    sigma = math.log(times[-1].high / times[-1].expected) / Z80
+    return BatchTimes(sizes, tuple(e.expected for e in times), sigma, times[-1].basis)
 
 
 def simulate(times: BatchTimes, rate_per_s: float, n: int | None = None, seed: int = 0) -> ForwardPoint:
@@ -258,22 +258,22 @@ def rank_forward(
     """Every accelerator that is rented and keeps the targets within the budget, by dollars for a million items. Raises InputError
     for a model of another kind."""
     _shape(arch, workload, tokens)
-    found: dict[str, ForwardCapacity] = {}
+    capacities: dict[str, ForwardCapacity] = {}
     for way in ways(Limits(), today):
         accelerator = way.accelerator
-        if way.rent is None or accelerator.id in found or not engine_runs(accelerator):
+        if way.rent is None or accelerator.id in capacities or not engine_runs(accelerator):
             continue
         cluster = Cluster(default_system(accelerator), 1)
         try:
-            found[accelerator.id] = capacity_forward(
+            capacities[accelerator.id] = capacity_forward(
                 arch, cluster, workload=workload, targets=targets, requests_per_s=requests_per_s, tokens=tokens, today=today
             )
         except (InputError, UnpredictableError):
             continue
-    kept = [a for a in found.values() if a.point is not None and a.usd_per_million is not None]
+    usable = [a for a in capacities.values() if a.point is not None and a.usd_per_million is not None]
     if budget_usd_per_hour is not None:
-        kept = [a for a in kept if a.usd_per_hour is not None and a.usd_per_hour <= budget_usd_per_hour]
-    return sorted(kept, key=_cost)
+        usable = [a for a in usable if a.usd_per_hour is not None and a.usd_per_hour <= budget_usd_per_hour]
+    return sorted(usable, key=_cost)
 
 
 def _cost(answer: ForwardCapacity) -> float:

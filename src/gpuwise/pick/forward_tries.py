@@ -43,9 +43,9 @@ def forward_tries(
     if job.serving and n > counts[-1]:
         yield left_out(way, "slow", f"the load takes at least {n} of them, {counts[-1]} can be had")
         return
-    broken = not_in_limits(way, n, limits)
-    if broken is not None:
-        yield left_out(way, *broken)
+    violation = not_in_limits(way, n, limits)
+    if violation is not None:
+        yield left_out(way, *violation)
         return
     busy_s = job.hours * HOUR_S if job.serving else job.items * item_s
     if not job.serving and busy_s > time_limit_s(limits):
@@ -87,8 +87,8 @@ def _run(
     n = max(copies(job, got) if job.serving else 1, counts[0] if way.purchase is not None else 1)
     if n > counts[-1]:
         return left_out(way, "slow", f"the load takes {n} of them, {counts[-1]} can be had")
-    broken = not_in_limits(way, n, limits)
-    return left_out(way, *broken) if broken is not None else _outcome(job, way, cluster, got, terms, n, notes(way, 1))
+    violation = not_in_limits(way, n, limits)
+    return left_out(way, *violation) if violation is not None else _outcome(job, way, cluster, got, terms, n, notes(way, 1))
 
 
 def _outcome(
@@ -97,16 +97,16 @@ def _outcome(
     whole = replace(cluster, n_accelerators=n)
     hours = job.hours * HOUR_S
     busy = Estimate(hours, hours, hours, "specified") if job.serving else got.items_per_s.inverse(job.items)
-    paid = bill(way, whole, busy, terms, "serving")
+    cost = bill(way, whole, busy, terms, "serving")
     rate = got.items_per_s
     changes = tuple(changes_of(job, got))
     return Outcome(
         way=way,
         cluster=whole,
-        time_s=rate.inverse() if job.serving else paid.calendar_s,
+        time_s=rate.inverse() if job.serving else cost.calendar_s,
         tokens_per_s=rate,
         capacity_tokens_per_s=rate.expected * n,
-        bill=paid,
+        bill=cost,
         flop=job.flop,
         flop_per_s=rate.expected * job.flop_per_item * n,
         memory_bytes=got.memory_bytes,

@@ -188,13 +188,13 @@ def serving_job(
 ) -> ModelJob:
     """Serving of ``arch`` to so many users at once, or to a load. Raises InputError."""
     assumed: list[str] = []
-    given = [
+    options = [
         n
         for n, v in (("--users", users), ("--requests-per-day", requests_per_day), ("--tokens-per-day", tokens_per_day))
         if v is not None
     ]
-    if len(given) > 1:
-        raise InputError(" and ".join(given) + " say the load twice", hint="give one of them")
+    if len(options) > 1:
+        raise InputError(" and ".join(options) + " say the load twice", hint="give one of them")
     if arch.kind != "decoder":
         raise InputError(
             f"{arch.name} is no decoder: serving is predicted for models that write text",

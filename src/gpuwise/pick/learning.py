@@ -144,34 +144,34 @@ def learn(
     known: Predictions | None = None,
 ) -> Learning:
     """Every way ranked by the exercises it does. Raises InputError and UnknownNameError on limits that cannot be meant."""
-    wanted, money, made = limits or Limits(), terms or Terms(), known or Predictions()
-    check_limits(wanted)
+    pick_limits, money, predictions = limits or Limits(), terms or Terms(), known or Predictions()
+    check_limits(pick_limits)
     tasks = exercises()
-    done = rank(lambda way: _tries(tasks, way, wanted, money, made), "learn", wanted, today, top)
+    ranking = rank(lambda way: _tries(tasks, way, pick_limits, money, predictions), "learn", pick_limits, today, top)
     words = {"time": "the fastest", "energy": "the most frugal", "balance": "the best time for its money"}
-    what = words.get(wanted.objective, "the cheapest")
+    what = words.get(pick_limits.objective, "the cheapest")
     return Learning(
         tasks,
-        done,
-        wanted,
-        _verdict(tasks, done),
+        ranking,
+        pick_limits,
+        _verdict(tasks, ranking),
         f"Order: most exercises done, then {what}. "
         "Convolution networks need PyTorch to be read, and are not among the exercises.",
-        groups(done),
+        groups(ranking),
     )
 
 
 def _tries(
-    tasks: tuple[Exercise, ...], way: Acquisition, limits: Limits, terms: Terms, known: Predictions
+    tasks: tuple[Exercise, ...], way: Acquisition, limits: Limits, terms: Terms, predictions: Predictions
 ) -> Iterator[Try[Learned] | LeftOut]:
     counts = counts_for(way, limits)
     n = counts[0] if counts else 1
     cluster = cluster_of(way.accelerator.id, n)
     if cluster is None or not counts:
         return
-    broken = not_in_limits(way, n, limits)
-    if broken is not None:
-        yield left_out(way, *broken)
+    violation = not_in_limits(way, n, limits)
+    if violation is not None:
+        yield left_out(way, *violation)
         return
     least_s, missing = _bounds(tasks, way, n)
     if missing == len(tasks):
@@ -185,7 +185,7 @@ def _tries(
     there = placed(way, cluster, limits.have)
 
     def run() -> Learned | LeftOut:
-        return _do(tasks, way, there, terms, known)
+        return _do(tasks, way, there, terms, predictions)
 
     yield Try(way, n, LEVELS * missing + level(0, way, n, "learn"), 1.0, least_s, usd, usd, 0.0, run)
 
@@ -209,14 +209,16 @@ def _bounds(tasks: tuple[Exercise, ...], way: Acquisition, n: int) -> tuple[floa
     return total, missing
 
 
-def _do(tasks: tuple[Exercise, ...], way: Acquisition, cluster: Cluster, terms: Terms, known: Predictions) -> Learned | LeftOut:
+def _do(
+    tasks: tuple[Exercise, ...], way: Acquisition, cluster: Cluster, terms: Terms, predictions: Predictions
+) -> Learned | LeftOut:
     seconds: list[tuple[str, Estimate]] = []
     narrowed = 0
     missing: list[tuple[str, str]] = []
     for task in tasks:
         try:
-            got = _seconds(task.job, cluster, known)
-            narrowed += _narrowed(task.job, cluster, known)
+            got = _seconds(task.job, cluster, predictions)
+            narrowed += _narrowed(task.job, cluster, predictions)
         except (InputError, UnpredictableError) as error:
             missing.append((task.name, error.message))
             continue
@@ -237,18 +239,18 @@ def _do(tasks: tuple[Exercise, ...], way: Acquisition, cluster: Cluster, terms: 
     return Learned(way, cluster, len(tasks), tuple(seconds), tuple(missing), bill(way, cluster, total, terms), narrowed)
 
 
-def _narrowed(job: ModelJob, cluster: Cluster, known: Predictions) -> bool:
+def _narrowed(job: ModelJob, cluster: Cluster, predictions: Predictions) -> bool:
     """Whether training takes a change that alters its result."""
-    got = None if job.serving else known.train(job, cluster)
+    got = None if job.serving else predictions.train(job, cluster)
     return got is not None and not isinstance(got, TooLarge) and got.fallback.tier == CHANGED
 
 
-def _seconds(job: ModelJob, cluster: Cluster, known: Predictions) -> Estimate | str:
+def _seconds(job: ModelJob, cluster: Cluster, predictions: Predictions) -> Estimate | str:
     """How long an exercise takes, or why it cannot be done."""
     if not job.serving:
-        got = known.train(job, cluster)
+        got = predictions.train(job, cluster)
         return "does not fit" if isinstance(got, TooLarge) else whole_time(job.arch, cluster, got.estimate, job.tokens)
-    served = known.serve(job, cluster, cluster.n_accelerators if cluster.n_accelerators <= 4 else 1)
+    served = predictions.serve(job, cluster, cluster.n_accelerators if cluster.n_accelerators <= 4 else 1)
     if isinstance(served, TooLargeToServe):
         return "does not fit"
     if served.tokens_per_s.expected < job.load.least_tokens_per_s:
@@ -260,7 +262,7 @@ def _seconds(job: ModelJob, cluster: Cluster, known: Predictions) -> Estimate | 
 def _verdict(tasks: tuple[Exercise, ...], ranking: Ranking[Learned]) -> tuple[str, ...]:
     if not ranking.ranked:
         return ("Nothing within these limits does any of the exercises.",)
-    said: list[str] = []
+    sentences: list[str] = []
     first = ranking.ranked[0]
     for how in (first.way.how, *(h for h in ("notebook", "rent", "buy") if h != first.way.how)):
         best = best_of(ranking.ranked, how)
@@ -272,16 +274,16 @@ def _verdict(tasks: tuple[Exercise, ...], ranking: Ranking[Learned]) -> tuple[st
                 f"{verb} {best.n}x {best.way.accelerator.name}{where}: {what} exercises in "
                 f"{format_duration(best.time_s.expected)} for {format_usd(best.cost_usd.expected)}."
             )
-            said.append(text[:1].upper() + text[1:] if not said else "Or " + text)
-    return tuple(said)
+            sentences.append(text[:1].upper() + text[1:] if not sentences else "Or " + text)
+    return tuple(sentences)
 
 
-def learning_document(found: Learning) -> dict[str, object]:
+def learning_document(learning: Learning) -> dict[str, object]:
     """The ranking as one JSON document."""
     document = {
-        "exercises": [{"name": e.name, "what": e.why} for e in found.exercises],
-        "verdict": found.verdict,
-        "objective": found.limits.objective,
+        "exercises": [{"name": e.name, "what": e.why} for e in learning.exercises],
+        "verdict": learning.verdict,
+        "objective": learning.limits.objective,
         "ranked": [
             {
                 "accelerator": r.way.accelerator.id,
@@ -295,10 +297,10 @@ def learning_document(found: Learning) -> dict[str, object]:
                 "outlay_usd": r.bill.outlay_usd,
                 "seconds": dict(r.seconds),
             }
-            for r in found.ranked
+            for r in learning.ranked
         ],
-        "left_out": found.ranking.left_out,
-        "considered": found.ranking.considered,
-        "predicted": found.ranking.predicted,
+        "left_out": learning.ranking.left_out,
+        "considered": learning.ranking.considered,
+        "predicted": learning.ranking.predicted,
     }
     return cast("dict[str, object]", to_document(document))

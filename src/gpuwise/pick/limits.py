@@ -43,9 +43,9 @@ class Have:
         if board.cooling == "passive":
             return "passive cooling: needs a server's airflow"
         n_boards = -(-n // max(board.devices, 1))
-        taken = board.slots_taken
-        if self.slots is not None and taken is not None and taken * n_boards > self.slots:
-            return f"fills {taken * n_boards} slots, {self.slots} are free"
+        slots = board.slots_taken
+        if self.slots is not None and slots is not None and slots * n_boards > self.slots:
+            return f"fills {slots * n_boards} slots, {self.slots} are free"
         if self.length_mm is not None and board.length_mm is not None and board.length_mm > self.length_mm:
             return f"{board.length_mm:.0f} mm long, {board.length_mm - self.length_mm:.0f} mm too much"
         return self._power(accelerator, board, n, n_boards)
@@ -55,13 +55,13 @@ class Have:
         if self.psu_w is not None:
             draw = accelerator.tdp_w
             if advised is not None and draw is not None:
-                needed = advised + (n - 1) * draw
+                supply_w = advised + (n - 1) * draw
             elif draw is not None:
-                needed = n * draw + REST_OF_PC_W
+                supply_w = n * draw + REST_OF_PC_W
             else:
-                needed = advised
-            if needed is not None and needed > self.psu_w:
-                return f"needs a {needed:,.0f} W power supply, {needed - self.psu_w:,.0f} W more"
+                supply_w = advised
+            if supply_w is not None and supply_w > self.psu_w:
+                return f"needs a {supply_w:,.0f} W power supply, {supply_w - self.psu_w:,.0f} W more"
         if self.connectors and board.power_connectors:
             owned = dict(self.connectors)
             for kind, count in _wanted(board.power_connectors):
@@ -140,13 +140,15 @@ def check_limits(limits: Limits) -> None:
 
 def known_vendors(names: tuple[str, ...]) -> tuple[str, ...]:
     """The catalogue's spelling of vendors' names. Raises UnknownNameError."""
-    known = {a.vendor.lower(): a.vendor for a in accelerators().values()}
-    found: list[str] = []
+    vendors_by_name = {a.vendor.lower(): a.vendor for a in accelerators().values()}
+    vendors: list[str] = []
     for name in names:
-        if name.strip().lower() not in known:
-            raise UnknownNameError("vendor", name, known.values(), hint="it is one of " + ", ".join(sorted(known.values())))
-        found.append(known[name.strip().lower()])
-    return tuple(found)
+        if name.strip().lower() not in vendors_by_name:
+            raise UnknownNameError(
+                "vendor", name, vendors_by_name.values(), hint="it is one of " + ", ".join(sorted(vendors_by_name.values()))
+            )
+        vendors.append(vendors_by_name[name.strip().lower()])
+    return tuple(vendors)
 
 
 _EXAMPLE = 'write it like "PSU 850W, 2 slots, 330mm, 64GB RAM, PCIe 4.0 x16, 1x 16-pin"'
@@ -276,9 +278,9 @@ def _int(value: object) -> int | None:
 
 def _wanted(connectors: tuple[str, ...]) -> list[tuple[str, int]]:
     """``("2x 8-pin", "1x 6-pin")`` as kinds with their counts; ``none`` wants nothing."""
-    found: list[tuple[str, int]] = []
+    counts: list[tuple[str, int]] = []
     for text in connectors:
         count, x, kind = text.partition("x ")
         if x and count.isdigit():
-            found.append((kind, int(count)))
-    return found
+            counts.append((kind, int(count)))
+    return counts

@@ -45,8 +45,8 @@ def level(tier: int, way: Acquisition, n: int, purpose: str) -> int:
 def small(way: Acquisition, purpose: str) -> bool:
     """Whether it is bought with no more memory of its own than :data:`SMALL_BYTES`, for a purpose that outgrows it."""
     device = way.accelerator
-    own = way.purchase is not None and not device.unified_memory
-    return own and purpose in OUTGROWN and device.memory_bytes <= SMALL_BYTES
+    is_owned = way.purchase is not None and not device.unified_memory
+    return is_owned and purpose in OUTGROWN and device.memory_bytes <= SMALL_BYTES
 
 
 SEVERAL_CARDS = 1.35
@@ -184,8 +184,8 @@ class Outcome:
     @property
     def tokens_per_joule(self) -> float | None:
         """Tokens worked on for a joule at the meter."""
-        used = self.bill.energy
-        return None if used is None else self.capacity_tokens_per_s / used.power_w
+        energy = self.bill.energy
+        return None if energy is None else self.capacity_tokens_per_s / energy.power_w
 
     @property
     def headroom_bytes(self) -> float:

@@ -73,13 +73,13 @@ class Bill:
 
 def bill(way: Acquisition, cluster: Cluster, busy_s: Estimate, terms: Terms, workload: str = "training") -> Bill:
     """What ``busy_s`` of work on ``cluster`` costs in this way. Raises UnpredictableError for a way without a price."""
-    used = energy(busy_s, cluster, workload=workload)
+    consumption = energy(busy_s, cluster, workload=workload)
     n = cluster.n_accelerators
     if way.rent is not None:
         cost = rent(busy_s, n, way.rent)
-        return Bill(cost, cost.expected, 0.0, n * way.rent.expected, busy_s, used)
+        return Bill(cost, cost.expected, 0.0, n * way.rent.expected, busy_s, consumption)
     if way.notebook is not None:
-        return _notebook(way.notebook, busy_s, used)
+        return _notebook(way.notebook, busy_s, consumption)
     if way.purchase is None:
         raise UnpredictableError("no price", f"no price is known for {way.accelerator.name}")
     low, middle, high = (n * p for p in way.purchase[:3])
@@ -87,8 +87,8 @@ def bill(way: Acquisition, cluster: Cluster, busy_s: Estimate, terms: Terms, wor
     box_low, box_high = _box_span(box)
     outlay = middle + box
     keep = 0.0 if terms.years is None else resale_share(way.accelerator, terms.years)
-    power = 0.0 if used is None else usd_per_kwh(way.accelerator, terms.country)
-    kwh = Estimate(0.0, 0.0, 0.0, "specified") if used is None else used.kwh
+    power = 0.0 if consumption is None else usd_per_kwh(way.accelerator, terms.country)
+    kwh = Estimate(0.0, 0.0, 0.0, "specified") if consumption is None else consumption.kwh
     cost = Estimate(
         (low + box_low) * (1 - keep) + kwh.low * power,
         outlay * (1 - keep) + kwh.expected * power,
@@ -96,9 +96,9 @@ def bill(way: Acquisition, cluster: Cluster, busy_s: Estimate, terms: Terms, wor
         weakest(busy_s.basis, "specified"),
     )
     hours = terms.lifetime_years * 365.25 * 24
-    running = 0.0 if used is None or busy_s.expected <= 0 else kwh.expected / (busy_s.expected / HOUR_S) * power
+    running = 0.0 if consumption is None or busy_s.expected <= 0 else kwh.expected / (busy_s.expected / HOUR_S) * power
     spread = outlay * (1 - resale_share(way.accelerator, terms.lifetime_years)) / hours
-    return Bill(cost, outlay, box, spread + running, busy_s, used, power_usd=kwh.expected * power)
+    return Bill(cost, outlay, box, spread + running, busy_s, consumption, power_usd=kwh.expected * power)
 
 
 def least_bill_usd(way: Acquisition, n: int, busy_s: float, terms: Terms) -> float:
@@ -155,7 +155,7 @@ def usd_per_kwh(accelerator: Accelerator, country: str) -> float:
     return economics()["usd_per_kwh"].expected if price is None else price.usd_per_kwh
 
 
-def _notebook(plan: Notebook, busy_s: Estimate, used: Energy | None) -> Bill:
+def _notebook(plan: Notebook, busy_s: Estimate, consumption: Energy | None) -> Bill:
     """A plan's fee for the months its hours take; work beyond what a week or a month allows waits for the next."""
     calendar = Estimate(
         _stretched(busy_s.low, plan), _stretched(busy_s.expected, plan), _stretched(busy_s.high, plan), busy_s.basis
@@ -164,7 +164,7 @@ def _notebook(plan: Notebook, busy_s: Estimate, used: Energy | None) -> Bill:
     cost = Estimate(fees[0], fees[1], fees[2], weakest(busy_s.basis, "specified"))
     hours = busy_s.expected / HOUR_S
     credits = hours * (plan.usd_per_hour or 0.0)
-    return Bill(cost, fees[1], 0.0, fees[1] / hours if hours > 0 else 0.0, calendar, used, credits_usd=credits)
+    return Bill(cost, fees[1], 0.0, fees[1] / hours if hours > 0 else 0.0, calendar, consumption, credits_usd=credits)
 
 
 def _stretched(seconds: float, plan: Notebook) -> float:

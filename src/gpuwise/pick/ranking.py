@@ -105,15 +105,15 @@ class _Search(Generic[T]):
 
     def fail(self, out: LeftOut) -> None:
         """Remember the reason that came furthest."""
-        known = self.failed.get(out.way.key)
-        if known is None or out.progress > known.progress:
+        failure = self.failed.get(out.way.key)
+        if failure is None or out.progress > failure.progress:
             self.failed[out.way.key] = out
 
     def beaten(self, t: Try[T]) -> bool:
         """Whether no outcome of ``t`` can enter the best ``keep`` of its kind, or the very best once enough are predicted."""
         keep = self.keep if self.predicted.get(t.way.how, 0) < MOST_TRIES[t.way.how] else 1
-        mine = self.best(t)
-        return len(mine) >= keep and t.key(self.limits) >= mine[keep - 1]
+        best_outcomes = self.best(t)
+        return len(best_outcomes) >= keep and t.key(self.limits) >= best_outcomes[keep - 1]
 
     def larger(self, purpose: str) -> bool:
         """Whether something that software serves fully was found that is not :func:`~gpuwise.pick.outcomes.small`."""
@@ -128,8 +128,8 @@ class _Search(Generic[T]):
 
     def capped(self, t: Try[T]) -> bool:
         """Whether ``t`` may still enter the best ``keep`` though it is not predicted."""
-        mine = self.best(t)
-        return len(mine) < self.keep or t.key(self.limits) < mine[self.keep - 1]
+        best_outcomes = self.best(t)
+        return len(best_outcomes) < self.keep or t.key(self.limits) < best_outcomes[self.keep - 1]
 
     def enough(self, t: Try[T]) -> bool:
         """Whether this way was tried enough."""
@@ -153,8 +153,8 @@ class _Search(Generic[T]):
             self.fail(out)
             return
         self.done[key] = self.done.get(key, 0) + 1
-        known = self.found.get(key)
-        if known is None or key_of(got, self.limits) < key_of(known, self.limits):
+        best = self.found.get(key)
+        if best is None or key_of(got, self.limits) < key_of(best, self.limits):
             self.found[key] = got
             self.keys.pop(t.way.how, None)
 
@@ -191,25 +191,25 @@ def rank(
             else:
                 tries.append(t)
     tries.sort(key=lambda t: (t.level, t.key(limits)[1] * t.crowding, t.n))
-    skipped: list[Try[T]] = []
+    queue: list[Try[T]] = []
     for t in tries:
         search.bounds.setdefault(t.way.key, t)
         if search.enough(t) or (small(t.way, purpose) and search.larger(purpose)):
             continue
         if search.beaten(t):
-            skipped.append(t)
+            queue.append(t)
         else:
             search.take(t)
-    capped = any(search.capped(t) for t in skipped if t.way.key not in search.found)
+    capped = any(search.capped(t) for t in queue if t.way.key not in search.found)
     ranked = sorted(search.found.values(), key=lambda o: (key_of(o, limits), o.cost_usd.expected, o.time_s.expected))
-    left = [_reason(way, search, purpose) for key, way in every.items() if key not in search.found]
+    reasons = [_reason(way, search, purpose) for key, way in every.items() if key not in search.found]
     if purpose in MEET_SOFTWARE and any(_served_fully(o) for o in ranked):
-        left += [_in_part(o, purpose) for o in ranked if not _served_fully(o)]
+        reasons += [_in_part(o, purpose) for o in ranked if not _served_fully(o)]
         ranked = [o for o in ranked if _served_fully(o)]
     if search.larger(purpose):
-        left += [_too_small(o.way, o.n, o.cost_usd.expected) for o in ranked if small(o.way, purpose)]
+        reasons += [_too_small(o.way, o.n, o.cost_usd.expected) for o in ranked if small(o.way, purpose)]
         ranked = [o for o in ranked if not small(o.way, purpose)]
-    return Ranking(tuple(ranked), tuple(left), len(every), sum(search.predicted.values()), capped)
+    return Ranking(tuple(ranked), tuple(reasons), len(every), sum(search.predicted.values()), capped)
 
 
 def _served_fully(o: Rankable) -> bool:
@@ -233,15 +233,15 @@ def _reason(way: Acquisition, search: _Search[T], purpose: str) -> LeftOut:
     if t is not None and small(way, purpose) and search.larger(purpose):
         return _too_small(way, t.n, t.least_usd)
     if t is not None and search.tries.get(way.key, 0) == 0:
-        least, shown = t.key(search.limits), search.best(t)[: search.keep]
-        if shown and least[0] > shown[-1][0]:
-            return left_out(way, "behind", f"{t.n}x: {_behind(t, shown[-1][0], purpose)}", least[1])
+        least, top = t.key(search.limits), search.best(t)[: search.keep]
+        if top and least[0] > top[-1][0]:
+            return left_out(way, "behind", f"{t.n}x: {_behind(t, top[-1][0], purpose)}", least[1])
         words = _least_words(t, search.limits.objective) if least[1] else "as cheap as those"
-        if shown and least >= shown[-1]:
+        if top and least >= top[-1]:
             return left_out(way, "beaten", f"{t.n}x: {words} even at its best", least[1])
         return left_out(way, "later", f"{t.n}x: {words}, others have the lower bound", least[1])
-    known = search.failed.get(way.key)
-    return known or left_out(way, "unpredicted", "no count of it can be formed within the limits")
+    failure = search.failed.get(way.key)
+    return failure or left_out(way, "unpredicted", "no count of it can be formed within the limits")
 
 
 def _least_words(t: Try[T], objective: str) -> str:
@@ -254,12 +254,12 @@ def _least_words(t: Try[T], objective: str) -> str:
     return words.get(objective, f"at least {format_usd(t.least_usd)}")
 
 
-def _behind(t: Try[T], shown: int, purpose: str) -> str:
+def _behind(t: Try[T], n_shown: int, purpose: str) -> str:
     """Which part of :func:`~gpuwise.pick.outcomes.level` puts ``t`` behind what is shown."""
-    if t.level // 8 > shown // 8:
+    if t.level // 8 > n_shown // 8:
         return "only with a change to the job"
     support = software_for(t.way.accelerator, purpose)
-    if t.level % 8 // 4 > shown % 8 // 4:
+    if t.level % 8 // 4 > n_shown % 8 // 4:
         return f"software in part: {support.reason}"
     if t.way.stale and t.way.purchase is not None and t.way.purchase.as_of is not None:
         return f"its price is of {t.way.purchase.as_of:%Y-%m}"
@@ -295,8 +295,8 @@ def least_budget(way: Acquisition, n: int, least_usd: float, limits: Limits) -> 
     over = least_usd - limits.budget_usd
     price = way.purchase
     low = way.lowest_usd
-    listed = f" (lowest price {format_usd(n * low)})" if price is not None and low is not None and low < price.median else ""
-    return left_out(way, "budget", f"{n}x costs {format_usd(least_usd)}{listed}, {format_usd(over)} too much", over)
+    price_note = f" (lowest price {format_usd(n * low)})" if price is not None and low is not None and low < price.median else ""
+    return left_out(way, "budget", f"{n}x costs {format_usd(least_usd)}{price_note}, {format_usd(over)} too much", over)
 
 
 def alike(first: Outcome, second: Outcome, objective: str) -> bool:

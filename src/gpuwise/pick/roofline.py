@@ -156,13 +156,13 @@ def _points(rows: OpTable, weight: F64, seconds: F64, whole: float) -> Iterable[
     names = np.array(rows.name, dtype=object)
     arithmetic = np.isin(rows.kind, (Kind.MATMUL, Kind.GROUPED, Kind.ATTENTION)) & (seconds > 0)
     for family, begins in FAMILIES.items():
-        mine = np.array([any(n == b or n.startswith(b + ".") for b in begins) for n in names], bool) & arithmetic
+        in_group = np.array([any(n == b or n.startswith(b + ".") for b in begins) for n in names], bool) & arithmetic
         for phase in (Phase.FORWARD, Phase.BACKWARD):
-            at = mine & (rows.phase == phase)
-            moved = float(((rows.bytes_read + rows.bytes_written) * weight)[at].sum())
+            at = in_group & (rows.phase == phase)
+            moved_bytes = float(((rows.bytes_read + rows.bytes_written) * weight)[at].sum())
             flop, time = float((rows.flop * weight)[at].sum()), float(seconds[at].sum())
-            if flop > 0 and moved > 0 and time > 0:
-                yield OpPoint(family, phase.name.lower(), flop / moved, flop / time, time / whole)
+            if flop > 0 and moved_bytes > 0 and time > 0:
+                yield OpPoint(family, phase.name.lower(), flop / moved_bytes, flop / time, time / whole)
 
 
 def decode_points(accelerator: Accelerator, arch: Architecture, context: int) -> tuple[OpPoint, ...]:
@@ -173,7 +173,7 @@ def decode_points(accelerator: Accelerator, arch: Architecture, context: int) ->
         times = one_iteration(arch, system, config, batch, 1, context)
         kernels = float(times.kernels_s[0])
         products = kernels - float(times.attention_s[0]) - float(times.memory_s[0])
-        flop, moved = product_work(arch, config, batch, 1)
+        flop, moved_bytes = product_work(arch, config, batch, 1)
         name = f"products, {batch} sequences" if batch > 1 else "products, 1 sequence"
-        points.append(OpPoint(name, "decode", flop / moved, flop / products, products / kernels))
+        points.append(OpPoint(name, "decode", flop / moved_bytes, flop / products, products / kernels))
     return tuple(points)

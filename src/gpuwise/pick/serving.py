@@ -105,8 +105,8 @@ def _memories(job: ModelJob, accelerator: Accelerator, bits: int, n: int) -> Ite
 def least_token_s(job: ModelJob, accelerator: Accelerator, n: int) -> float:
     """No step is shorter: the weights of one token, in the narrowest format allowed, read once at the specified bandwidth."""
     weights = FORMAT_OF_BITS[job.bits[-1]]
-    read = min(weight_bytes_read(job.arch, name) for name in (weights, FORMATS[weights].llama_cpp))
-    return read / (n * accelerator.memory_bandwidth_bytes_per_s)
+    weight_bytes = min(weight_bytes_read(job.arch, name) for name in (weights, FORMATS[weights].llama_cpp))
+    return weight_bytes / (n * accelerator.memory_bandwidth_bytes_per_s)
 
 
 def least_replicas(job: ModelJob, accelerator: Accelerator, ranks: int) -> int:
@@ -155,8 +155,8 @@ def serve_on(job: ModelJob, cluster: Cluster, ranks: int) -> Service | TooLargeT
     if isinstance(served, NoReplica):
         return _refused(job, cluster, ranks, served.error)
     bits = bits_of(served.replica)
-    written = load.users / served.step.expected
-    return Service(bits, served.replica, 1, load.users, served.tokens_per_s(), written, served.memory, tier_of(job, bits))
+    tokens_per_s = load.users / served.step.expected
+    return Service(bits, served.replica, 1, load.users, served.tokens_per_s(), tokens_per_s, served.memory, tier_of(job, bits))
 
 
 def bits_of(replica: Replica) -> int:

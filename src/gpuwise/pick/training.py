@@ -149,20 +149,20 @@ def fastest_with(
         wishes = replace(wishes, gradient_dtype="fp32")
     goal = make_goal(arch, cluster, wishes, fine_tuning=fine_tuning)
     # without 16-bit formats gradients and weights stay as they are
-    made = [c for c in changes if not (whole and c.name in ("gradient_dtype", "low_precision"))]
-    goal = replace(goal, bases=tuple(changed(b, made) for b in goal.bases))
-    found = find_fastest(goal, known=known)
-    if found is None:
+    step_changes = [c for c in changes if not (whole and c.name in ("gradient_dtype", "low_precision"))]
+    goal = replace(goal, bases=tuple(changed(b, step_changes) for b in goal.bases))
+    fastest = find_fastest(goal, known=known)
+    if fastest is None:
         raise no_layout(goal)
-    return found
+    return fastest
 
 
 def promised_with(
     changes: Sequence[Change], arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuning: bool | None = None
 ) -> Fastest:
     """:func:`fastest_with` at the level that ``plan`` promises."""
-    found = fastest_with(changes, arch, cluster, wishes, fine_tuning=fine_tuning)
-    return found if found.estimate is None else replace(found, estimate=promised(arch, cluster, found.estimate))
+    fastest = fastest_with(changes, arch, cluster, wishes, fine_tuning=fine_tuning)
+    return fastest if fastest.estimate is None else replace(fastest, estimate=promised(arch, cluster, fastest.estimate))
 
 
 def device_high(tuned: TrainingEstimate) -> float:
@@ -175,11 +175,11 @@ def train_on(job: ModelJob, cluster: Cluster) -> Trained | TooLarge:
     to where none does. Raises InputError and UnpredictableError."""
     smallest: TooLarge | None = None
     unlikely: Trained | None = None
-    known: KnownCosts = {}
+    costs: KnownCosts = {}
     for fallback in possible_fallbacks(job, cluster.accelerator, cluster.n_accelerators):
         tuning = job.purpose not in ("train", "vision")
-        found = fastest_with(fallback.changes, job.arch, cluster, fallback.wishes, fine_tuning=tuning, known=known)
-        tuned = found.estimate
+        fastest = fastest_with(fallback.changes, job.arch, cluster, fallback.wishes, fine_tuning=tuning, known=costs)
+        tuned = fastest.estimate
         if tuned is not None:
             best, worse = promised(job.arch, cluster, tuned), device_high(tuned)
             trained = Trained(best, fallback, tuple(_changes(fallback, best.strategy)), layout(best.strategy), worse)
@@ -187,9 +187,9 @@ def train_on(job: ModelJob, cluster: Cluster) -> Trained | TooLarge:
                 return trained
             unlikely = unlikely or trained
             continue
-        needed = found.smallest_bytes
-        if smallest is None or needed < smallest.needed_bytes:
-            smallest = TooLarge(max(needed - usable_bytes(cluster.accelerator), 0.0), needed)
+        least_bytes = fastest.smallest_bytes
+        if smallest is None or least_bytes < smallest.needed_bytes:
+            smallest = TooLarge(max(least_bytes - usable_bytes(cluster.accelerator), 0.0), least_bytes)
     return unlikely or smallest or least_short_bytes(job, cluster.accelerator, cluster.n_accelerators)
 
 
@@ -202,7 +202,7 @@ def _changes(fallback: Fallback, s: Strategy) -> Iterator[str]:
     """What it takes to fit, in words."""
     if fallback.changes:
         yield fallback.name
-    needed = ("checkpointing", "sharding", "offload_optimizer", "offload_activations")
+    names = ("checkpointing", "sharding", "offload_optimizer", "offload_activations")
     for change in changes_between(Strategy(), s):
-        if change.name in needed and change.argument not in ("zero1", "zero2"):
+        if change.name in names and change.argument not in ("zero1", "zero2"):
             yield label(change)

@@ -88,25 +88,25 @@ class Predictions:
 
 
 def tries_of(
-    job: ModelJob | ForwardJob, way: Acquisition, limits: Limits, terms: Terms, known: Predictions
+    job: ModelJob | ForwardJob, way: Acquisition, limits: Limits, terms: Terms, predictions: Predictions
 ) -> Iterator[Try[Outcome] | LeftOut]:
     """The counts worth predicting, and why others are not."""
     if isinstance(job, ForwardJob):
         return forward_tries(job, way, limits, terms, _notes)
-    return (_serving if job.serving else _training)(job, way, limits, terms, known)
+    return (_serving if job.serving else _training)(job, way, limits, terms, predictions)
 
 
 def _training(
-    job: ModelJob, way: Acquisition, limits: Limits, terms: Terms, known: Predictions
+    job: ModelJob, way: Acquisition, limits: Limits, terms: Terms, predictions: Predictions
 ) -> Iterator[Try[Outcome] | LeftOut]:
     accelerator, most_s = way.accelerator, time_limit_s(limits)
     for n in counts_for(way, limits):
         cluster = cluster_of(accelerator.id, n)
         if cluster is None:
             continue
-        broken = not_in_limits(way, n, limits)
-        if broken is not None:
-            yield left_out(way, *broken)
+        violation = not_in_limits(way, n, limits)
+        if violation is not None:
+            yield left_out(way, *violation)
             break
         try:
             least_s = least_time_s(job, accelerator, n)
@@ -140,7 +140,7 @@ def _training(
             usd,
             _least_pflop_usd(way, n, rate, terms),
             _least_kwh(cluster, least_s, limits),
-            _runner(job, way, there, terms, known),
+            _runner(job, way, there, terms, predictions),
             friction(way, n),
         )
 
@@ -156,10 +156,10 @@ def _few_do(job: ModelJob, way: Acquisition, n: int) -> bool:
 
 
 def _runner(
-    job: ModelJob, way: Acquisition, cluster: Cluster, terms: Terms, known: Predictions
+    job: ModelJob, way: Acquisition, cluster: Cluster, terms: Terms, predictions: Predictions
 ) -> Callable[[], Outcome | LeftOut]:
     def run() -> Outcome | LeftOut:
-        got = known.train(job, cluster)
+        got = predictions.train(job, cluster)
         if isinstance(got, TooLarge):
             return too_large(way, cluster.n_accelerators, got.short_bytes)
         return unpromised(way, whole_time(job.arch, cluster, got.estimate, job.tokens)) or trained_outcome(
@@ -191,15 +191,15 @@ def trained_outcome(job: ModelJob, way: Acquisition, cluster: Cluster, got: Trai
     """The job by this way, once its prediction is known."""
     e = got.estimate
     busy = whole_time(job.arch, cluster, e, job.tokens)
-    paid = bill(way, cluster, busy, terms)
+    cost = bill(way, cluster, busy, terms)
     rate = job.flop / busy.expected
     return Outcome(
         way=way,
         cluster=cluster,
-        time_s=paid.calendar_s,
+        time_s=cost.calendar_s,
         tokens_per_s=e.tokens_per_s,
         capacity_tokens_per_s=e.tokens_per_s.expected,
-        bill=paid,
+        bill=cost,
         flop=job.flop,
         flop_per_s=rate,
         memory_bytes=e.device_bytes - e.headroom_bytes,
@@ -217,14 +217,14 @@ def trained_outcome(job: ModelJob, way: Acquisition, cluster: Cluster, got: Trai
 
 
 def _serving(
-    job: ModelJob, way: Acquisition, limits: Limits, terms: Terms, known: Predictions
+    job: ModelJob, way: Acquisition, limits: Limits, terms: Terms, predictions: Predictions
 ) -> Iterator[Try[Outcome] | LeftOut]:
     accelerator = way.accelerator
     lent = way.notebook.hours_per_month if way.notebook is not None else None
-    wanted = job.hours / (12 * job.years)
-    if way.notebook is not None and (lent or 0.0) < wanted:
+    busy_share = job.hours / (12 * job.years)
+    if way.notebook is not None and (lent or 0.0) < busy_share:
         allowed = "no hours promised" if lent is None else f"lends {lent:.0f} hours a month"
-        yield left_out(way, "slow", f"{allowed} of the {wanted:.0f} wanted", wanted - (lent or 0.0))
+        yield left_out(way, "slow", f"{allowed} of the {busy_share:.0f} wanted", busy_share - (lent or 0.0))
         return
     if not can_serve(job, accelerator):
         yield left_out(way, "software", "vLLM is not known to run on it, and llama.cpp serves one user")
@@ -243,9 +243,9 @@ def _serving(
                 yield left_out(way, "memory", f"one model takes {ranks} of them, more than one machine has")
             continue
         least_n = max(ranks * least_replicas(job, accelerator, ranks), whole)
-        broken = not_in_limits(way, least_n, limits)
-        if broken is not None:
-            yield left_out(way, *broken)
+        violation = not_in_limits(way, least_n, limits)
+        if violation is not None:
+            yield left_out(way, *violation)
             continue
         token_s = least_token_s(job, accelerator, ranks)
         if 1 / token_s < job.load.least_tokens_per_s:
@@ -269,16 +269,16 @@ def _serving(
             usd,
             _least_pflop_usd(way, least_n, rate, terms),
             _least_kwh(cluster, job.hours * HOUR_S, limits) * least_n / ranks,
-            _server(job, way, there, ranks, limits, terms, known),
+            _server(job, way, there, ranks, limits, terms, predictions),
             WIDER_BONUS * friction(way, ranks),
         )
 
 
 def _server(
-    job: ModelJob, way: Acquisition, cluster: Cluster, ranks: int, limits: Limits, terms: Terms, known: Predictions
+    job: ModelJob, way: Acquisition, cluster: Cluster, ranks: int, limits: Limits, terms: Terms, predictions: Predictions
 ) -> Callable[[], Outcome | LeftOut]:
     def run() -> Outcome | LeftOut:
-        got = known.serve(job, cluster, ranks)
+        got = predictions.serve(job, cluster, ranks)
         if isinstance(got, TooLargeToServe):
             return too_large(way, ranks, got.short_bytes)
         n = got.ranks * got.replicas
@@ -288,9 +288,9 @@ def _server(
         counts = counts_for(way, limits)
         if counts and n > counts[-1]:
             return left_out(way, "slow", f"the load takes {n} of them, {counts[-1]} can be had")
-        broken = not_in_limits(way, n, limits)
-        if broken is not None:
-            return left_out(way, *broken)
+        violation = not_in_limits(way, n, limits)
+        if violation is not None:
+            return left_out(way, *violation)
         return served_outcome(job, way, cluster, got, terms, max(n, counts[0]) if way.purchase is not None else n)
 
     return run
@@ -305,7 +305,7 @@ def served_outcome(job: ModelJob, way: Acquisition, cluster: Cluster, got: Servi
     """The load by this way, once its prediction is known, on the ``n`` accelerators that have to be had for it."""
     hours = job.hours * HOUR_S
     whole = replace(cluster, n_accelerators=n)
-    paid = bill(way, whole, Estimate(hours, hours, hours, "specified"), terms, "serving")
+    cost = bill(way, whole, Estimate(hours, hours, hours, "specified"), terms, "serving")
     rate = got.tokens_per_s
     wait = rate.inverse()
     flop_per_s = got.capacity_tokens_per_s * job.flop_per_served_token
@@ -321,7 +321,7 @@ def served_outcome(job: ModelJob, way: Acquisition, cluster: Cluster, got: Servi
         time_s=wait,
         tokens_per_s=rate,
         capacity_tokens_per_s=got.capacity_tokens_per_s,
-        bill=paid,
+        bill=cost,
         flop=job.flop or flop_per_s * hours,
         flop_per_s=flop_per_s,
         memory_bytes=got.memory.total,
@@ -346,27 +346,27 @@ def _interrupted(way: Acquisition, busy_s: Estimate) -> bool:
 
 def _notes(way: Acquisition, n: int) -> tuple[str, ...]:
     """What to be careful about in how it is had."""
-    said: list[str] = []
+    notes: list[str] = []
     if way.rent is not None:
         if way.rent.stale:
-            said.append(f"the price is {way.rent.age_days} days old")
+            notes.append(f"the price is {way.rent.age_days} days old")
         if not on_offer(way, n):
-            said.append(f"no offer seen has {n} in one machine")
+            notes.append(f"no offer seen has {n} in one machine")
     if way.purchase is not None and way.purchase.as_of is None:
-        said.append(f"the price is the catalogue's ({way.purchase.kind}), undated")
+        notes.append(f"the price is the catalogue's ({way.purchase.kind}), undated")
     if way.notebook is not None and not way.notebook.guaranteed:
-        said.append("given out as available, not promised")
+        notes.append("given out as available, not promised")
     if way.notebook is not None and way.notebook.session_hours is not None:
-        said.append(f"sessions of {way.notebook.session_hours:g} h: resume from checkpoints")
-    return tuple(said)
+        notes.append(f"sessions of {way.notebook.session_hours:g} h: resume from checkpoints")
+    return tuple(notes)
 
 
 def _least_kwh(cluster: Cluster, seconds: float, limits: Limits) -> float:
     """Energy of the bound, when it is what is ranked by."""
     if limits.objective != "energy":
         return 0.0
-    used = energy(Estimate(seconds, seconds, seconds, "specified"), cluster)
-    return float("inf") if used is None else used.kwh.expected
+    consumption = energy(Estimate(seconds, seconds, seconds, "specified"), cluster)
+    return float("inf") if consumption is None else consumption.kwh.expected
 
 
 def _least_pflop_usd(way: Acquisition, n: int, flop_per_s: float, terms: Terms) -> float:

@@ -75,23 +75,23 @@ def verdict(job: ModelJob | ForwardJob, limits: Limits, ranking: Ranking[Outcome
     if not ranking.ranked:
         return (nothing(job, limits, ranking),)
     first = ranking.ranked[0]
-    said = [sentence(job, first)]
+    sentences = [sentence(job, first)]
     for how in ("rent", "buy", "notebook"):
         other = best_of(ranking.ranked, how)
         if other is not None and other.way.how != first.way.how:
             pays = _pays(first, other) or _pays(other, first)
             text = sentence(job, other)
-            said.append(f"Or {text[:1].lower()}{text[1:-1]}{pays}.")
+            sentences.append(f"Or {text[:1].lower()}{text[1:-1]}{pays}.")
     if first.tier == CHANGED:
-        said.append("Nothing within the limits does it as asked: " + ", ".join(first.changes) + " changes the result.")
-    others = _others(ranking.ranked, first)
-    if others:
-        seen = dict.fromkeys(f"{hardware(o)} ({_short(job, limits, o)})" for o in others[:3])
-        said.append("If it cannot be had: " + ", ".join(seen) + ".")
-    tied = [o for o in others[:9] if alike(first, o, limits.objective)]
+        sentences.append("Nothing within the limits does it as asked: " + ", ".join(first.changes) + " changes the result.")
+    alternatives = _others(ranking.ranked, first)
+    if alternatives:
+        hardware_texts = dict.fromkeys(f"{hardware(o)} ({_short(job, limits, o)})" for o in alternatives[:3])
+        sentences.append("If it cannot be had: " + ", ".join(hardware_texts) + ".")
+    tied = [o for o in alternatives[:9] if alike(first, o, limits.objective)]
     if tied:
-        said.append(f"Within the 80 % intervals {_count(tied)} cannot be told from it by {_what(limits)}.")
-    return tuple(said)
+        sentences.append(f"Within the 80 % intervals {_count(tied)} cannot be told from it by {_what(limits)}.")
+    return tuple(sentences)
 
 
 def sentence(job: ModelJob | ForwardJob, o: Outcome) -> str:
@@ -101,13 +101,13 @@ def sentence(job: ModelJob | ForwardJob, o: Outcome) -> str:
 
 def _others(ranked: Sequence[Outcome], first: Outcome) -> list[Outcome]:
     """What comes after the first in the same way of having it, each accelerator once."""
-    seen = {first.cluster.accelerator.id}
-    found: list[Outcome] = []
+    accelerator_ids = {first.cluster.accelerator.id}
+    outcomes: list[Outcome] = []
     for o in ranked:
-        if o.way.how == first.way.how and o.cluster.accelerator.id not in seen:
-            seen.add(o.cluster.accelerator.id)
-            found.append(o)
-    return found
+        if o.way.how == first.way.how and o.cluster.accelerator.id not in accelerator_ids:
+            accelerator_ids.add(o.cluster.accelerator.id)
+            outcomes.append(o)
+    return outcomes
 
 
 def _short(job: ModelJob | ForwardJob, limits: Limits, o: Outcome) -> str:
@@ -158,20 +158,22 @@ def groups(ranking: Ranking[T]) -> tuple[LeftOutGroup, ...]:
     furthest: dict[str, LeftOut] = {}
     for out in ranking.left_out:
         name = out.way.accelerator.id
-        known = furthest.get(name)
-        if name not in have and (known is None or (out.progress, -out.short) > (known.progress, -known.short)):
+        previous = furthest.get(name)
+        if name not in have and (previous is None or (out.progress, -out.short) > (previous.progress, -previous.short)):
             furthest[name] = out
-    found: list[LeftOutGroup] = []
+    group_list: list[LeftOutGroup] = []
     for code, (_, heading) in sorted(CODES.items(), key=lambda item: -item[1][0]):
-        mine = [o for o in furthest.values() if o.code == code]
-        if mine:
-            found.append(LeftOutGroup(code, heading, len(mine), tuple((o.way.accelerator.name, o.why) for o in _notable(mine))))
-    return tuple(found)
+        members = [o for o in furthest.values() if o.code == code]
+        if members:
+            group_list.append(
+                LeftOutGroup(code, heading, len(members), tuple((o.way.accelerator.name, o.why) for o in _notable(members)))
+            )
+    return tuple(group_list)
 
 
-def _notable(mine: Iterable[LeftOut]) -> Sequence[LeftOut]:
+def _notable(members: Iterable[LeftOut]) -> Sequence[LeftOut]:
     """Nearest misses first; where a miss has no size, the newest and largest devices."""
-    return sorted(mine, key=lambda o: (o.short, -o.way.accelerator.year, -o.way.accelerator.memory_bytes))[:NAMED]
+    return sorted(members, key=lambda o: (o.short, -o.way.accelerator.year, -o.way.accelerator.memory_bytes))[:NAMED]
 
 
 def _verb(o: Outcome) -> str:

@@ -33,21 +33,21 @@ def make_plan(
     provider's, or the median of all; its age is counted to ``today`` (now, by default). Raises InputError
     and its kinds (UnknownNameError, AmbiguousNameError, LayoutError), and UnpredictableError.
     """
-    wanted = wishes or Wishes()
-    if wanted.tokens is None and (wanted.deadline_s is not None or wanted.budget_usd is not None):
+    goal_wishes = wishes or Wishes()
+    if goal_wishes.tokens is None and (goal_wishes.deadline_s is not None or goal_wishes.budget_usd is not None):
         raise InputError("a deadline or a budget needs --tokens", hint="say how much to train, for example --tokens 15B")
     arch = find_model(model) if isinstance(model, str) else model
     pricing = Pricing(today or datetime.date.today(), usd_per_hour, provider)
     if on is not None:
-        return plan_on(arch, find_cluster(on) if isinstance(on, str) else on, wanted, pricing)
-    if wanted.tokens is None:
+        return plan_on(arch, find_cluster(on) if isinstance(on, str) else on, goal_wishes, pricing)
+    if goal_wishes.tokens is None:
         raise InputError(
             "neither --on nor --tokens is given",
             hint="name the GPUs (--on 8xH100-SXM), or the work (--tokens 15B)",
         )
     from gpuwise.plan.hardware import compare
 
-    return compare(arch, wanted, pricing)
+    return compare(arch, goal_wishes, pricing)
 
 
 def fit(model: str | Architecture, on: str | Cluster, wishes: Wishes | None = None) -> Fit[TrainingEstimate]:

@@ -159,7 +159,7 @@ def default_stack(
     cluster: Cluster,
     *,
     fine_tuning: bool,
-    asked: Mapping[str, int | str | bool] = MappingProxyType({}),
+    options: Mapping[str, int | str | bool] = MappingProxyType({}),
     year: int | None = None,
 ) -> tuple[str, str]:
     """Software stack and why: the usual one of ``year`` (today's where none is given), or where that lacks what was ``asked`` for
@@ -168,9 +168,9 @@ def default_stack(
     # XLA compiled for TPUs before PyTorch did for GPUs
     if year is not None and year < FUSED_SINCE and cluster.accelerator.vendor.lower() in ("nvidia", "amd"):
         return OLD_STACKS[stack]
-    if find_stack_rules(stack, adapters=fine_tuning).has(asked):
+    if find_stack_rules(stack, adapters=fine_tuning).has(options):
         return stack, why
-    other = next((name for name in STAND_INS[stack] if find_stack_rules(name, adapters=fine_tuning).has(asked)), None)
+    other = next((name for name in STAND_INS[stack] if find_stack_rules(name, adapters=fine_tuning).has(options)), None)
     if other is None:
         return stack, why
     return other, f"{stack}, the usual one, does not have what was asked for"

@@ -24,10 +24,10 @@ def answer_document(answer: Plan[Any] | Fit[Any]) -> Document:
     if isinstance(answer.subject, CapturedStep):
         from gpuwise.plan.step.document import step_fit, step_plan  # a model of the catalogue needs nothing of a capture
 
-        made = step_plan(answer) if isinstance(answer, Plan) else step_fit(answer)
+        document = step_plan(answer) if isinstance(answer, Plan) else step_fit(answer)
     else:
-        made = _plan(answer) if isinstance(answer, Plan) else _fit(answer)
-    return cast(Document, to_document(made))
+        document = _plan(answer) if isinstance(answer, Plan) else _fit(answer)
+    return cast(Document, to_document(document))
 
 
 def _plan(plan: Plan[TrainingEstimate]) -> Document:
@@ -99,7 +99,7 @@ def _option(option: Option[TrainingEstimate]) -> Document:
 
 def _levels(option: Option[TrainingEstimate]) -> Document:
     """What the tuned level would be, what the whole time holds, and what "assume 40 % MFU" says; seconds."""
-    e, tuned, run, done = option.estimate, option.tuned, option.run, option.operation
+    e, tuned, run, operation = option.estimate, option.tuned, option.run, option.operation
     if tuned is None or run is None:
         return {}
     faster = tuned.step_time_s.expected / e.step_time_s.expected
@@ -116,12 +116,12 @@ def _levels(option: Option[TrainingEstimate]) -> Document:
         },
         "slowdown_in_practice": 1.0 / faster,
         "goodput": None
-        if done is None
+        if operation is None
         else {
-            "share": done.goodput,
-            "items_s": {name: share.expected * run.time_s.expected for name, share in done.shares.items()},
-            "stops": done.stops.stops,
-            "checkpoint_interval_s": done.stops.interval_s,
+            "share": operation.goodput,
+            "items_s": {name: share.expected * run.time_s.expected for name, share in operation.shares.items()},
+            "stops": operation.stops.stops,
+            "checkpoint_interval_s": operation.stops.interval_s,
         },
         "rule_of_thumb": {"mfu": RULE_MFU, "training_s": rule_s(option)},
     }

@@ -32,19 +32,19 @@ SMALL = 0.005
 def reasons(best: TrainingEstimate, neighbours: Sequence[Neighbour], runner_up: TrainingEstimate | None) -> tuple[str, ...]:
     """Sentences, most important first."""
     name, share = best.bottleneck()
-    said = [f"Bottleneck: {name}, {percent(share)} of the step; {CURES[name]}."]
-    said += _blocked(best, neighbours)
-    said += _chosen(best, neighbours)
+    sentences = [f"Bottleneck: {name}, {percent(share)} of the step; {CURES[name]}."]
+    sentences += _blocked(best, neighbours)
+    sentences += _chosen(best, neighbours)
     if runner_up is not None:
         slower = runner_up.step_time_s.expected / best.step_time_s.expected - 1
-        said.append(f"The next-best layout ({layout(runner_up.strategy)}) is {percent(slower)} slower.")
-    return tuple(said)
+        sentences.append(f"The next-best layout ({layout(runner_up.strategy)}) is {percent(slower)} slower.")
+    return tuple(sentences)
 
 
 def _blocked(best: TrainingEstimate, neighbours: Sequence[Neighbour]) -> list[str]:
     """What would be faster if it fitted, or fitted as surely."""
     faster = sorted((n for n in neighbours if (n.slower or 0.0) < -SMALL), key=lambda n: n.slower or 0.0)
-    said: list[str] = []
+    sentences: list[str] = []
     for n in faster:
         e = n.estimate
         if e.needed_bytes.expected > best.device_bytes:
@@ -55,27 +55,27 @@ def _blocked(best: TrainingEstimate, neighbours: Sequence[Neighbour]) -> list[st
             why = f"fits with {probability(e.fit_probability)}"
         else:
             continue
-        said.append(f"{_capital(n.name)} would be {percent(-(n.slower or 0.0))} faster but {why}.")
-    return said[:2]
+        sentences.append(f"{_capital(n.name)} would be {percent(-(n.slower or 0.0))} faster but {why}.")
+    return sentences[:2]
 
 
 def _chosen(best: TrainingEstimate, neighbours: Sequence[Neighbour]) -> list[str]:
     """What the chosen value of each choice saves against its nearest alternative."""
-    said: list[str] = []
+    sentences: list[str] = []
     for change, current in _choices(best.strategy):
-        others = [n for n in neighbours if n.changes[0].name == change]
-        fitting = [n for n in others if n.fits and (n.slower or 0.0) > SMALL]
+        alternatives = [n for n in neighbours if n.changes[0].name == change]
+        fitting = [n for n in alternatives if n.fits and (n.slower or 0.0) > SMALL]
         if fitting:
             n = min(fitting, key=lambda n: n.slower or 0.0)
-            said.append(f"{_capital(current)}: {n.name} would be {percent(n.slower or 0.0)} slower.")
-        elif others and not any(n.fits for n in others):
-            n = min(others, key=lambda n: n.estimate.memory_bytes.expected)
-            said.append(
+            sentences.append(f"{_capital(current)}: {n.name} would be {percent(n.slower or 0.0)} slower.")
+        elif alternatives and not any(n.fits for n in alternatives):
+            n = min(alternatives, key=lambda n: n.estimate.memory_bytes.expected)
+            sentences.append(
                 f"{_capital(current)}: {n.name} does not fit "
                 f"({format_bytes(n.estimate.needed_bytes.expected)} "
                 f"of {format_bytes(best.device_bytes)})."
             )
-    return said
+    return sentences
 
 
 def _choices(s: Strategy) -> list[tuple[str, str]]:

@@ -125,8 +125,8 @@ def check_wishes(wishes: Wishes) -> None:
     for name in ("seq_len", "packed_document_len"):
         value = getattr(wishes, name)
         if value is not None and value > LONGEST_SEQUENCE:
-            said = name.replace("_", " ")
-            raise InputError(f"{said} must be at most {LONGEST_SEQUENCE:,}, not {value:,}", hint="for example 8192")
+            label = name.replace("_", " ")
+            raise InputError(f"{label} must be at most {LONGEST_SEQUENCE:,}, not {value:,}", hint="for example 8192")
     for name in ("seq_len", "global_batch", "packed_document_len"):
         value = getattr(wishes, name)
         if value is not None and value < 1:
@@ -233,7 +233,7 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuni
         assumed.append(f"global batch {global_batch:,} sequences ({why})")
     stack = wishes.stack
     if stack is None:
-        stack, why = default_stack(arch, cluster, fine_tuning=wishes.fine_tuning, asked=wishes.fixed, year=wishes.year)
+        stack, why = default_stack(arch, cluster, fine_tuning=wishes.fine_tuning, options=wishes.fixed, year=wishes.year)
         assumed.append(f"stack {stack} ({why})")
     precisions = wishes.precision
     if not precisions:
@@ -243,9 +243,9 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuni
             assumed.append(f"precision {usual} ({why})")
     if AUTO in precisions:
         usual = default_precision(cluster.accelerator)[0]
-        named = [p for p in precisions if p != AUTO]
+        formats = [p for p in precisions if p != AUTO]
         rates = cluster.accelerator.peak_flop_per_s
-        precisions = tuple(dict.fromkeys([*named, usual, *(p for p in FASTER if p in rates)]))
+        precisions = tuple(dict.fromkeys([*formats, usual, *(p for p in FASTER if p in rates)]))
         assumed.append(f"the fastest of {', '.join(precisions)}")
     for precision in precisions:
         cluster.accelerator.peak(precision)

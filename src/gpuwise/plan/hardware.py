@@ -105,22 +105,24 @@ def _assemble(plans: list[tuple[Key, Searched]], wishes: Wishes, limit_s: float)
     """The winner with the best of each accelerator beside it, and the winner's other counts."""
     plans.sort(key=lambda p: p[0])
     winner = plan_of(plans[0][1])
-    own = winner.goal.cluster.accelerator.id
-    kept: list[Option[TrainingEstimate]] = []
+    accelerator_id = winner.goal.cluster.accelerator.id
+    options: list[Option[TrainingEstimate]] = []
     for _, p in plans:
-        seen = [o.cluster.accelerator.id for o in kept]
+        accelerator_ids = [o.cluster.accelerator.id for o in options]
         name = p.goal.cluster.accelerator.id
-        if p.best is not None and (name not in seen or (name == own and seen.count(name) < COUNTS_TRIED)):
-            kept.append(p.best)
+        if p.best is not None and (
+            name not in accelerator_ids or (name == accelerator_id and accelerator_ids.count(name) < COUNTS_TRIED)
+        ):
+            options.append(p.best)
     stats = SearchStats(
         sum(p.stats.strategies for _, p in plans),
         sum(p.stats.fitting for _, p in plans),
         sum(p.stats.seconds for _, p in plans),
     )
-    notes = (*limit_notes(kept, wishes), *winner.warnings)
+    notes = (*limit_notes(options, wishes), *winner.warnings)
     if wishes.deadline_s is None and wishes.budget_usd is None:
         notes = (f"no deadline or budget given: the cheapest within {limit_s / DAY_S:.0f} days", *notes)
-    return replace(winner, hardware=tuple(kept), search=stats, warnings=notes)
+    return replace(winner, hardware=tuple(options), search=stats, warnings=notes)
 
 
 def late(option: Option[TrainingEstimate], wishes: Wishes) -> bool:
@@ -177,8 +179,8 @@ def _tries(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Iterator[_Tr
         accelerator = accelerators()[accelerator_id]
         if support_of(accelerator).works_for(purpose).level == "none":
             continue
-        wanted = wishes.precision or (default_precision(accelerator)[0],)
-        peaks = [accelerator.peak_flop_per_s.get(p) for p in wanted]
+        precisions = wishes.precision or (default_precision(accelerator)[0],)
+        peaks = [accelerator.peak_flop_per_s.get(p) for p in precisions]
         if None in peaks:
             continue
         peak = max(p for p in peaks if p is not None)
@@ -208,7 +210,7 @@ def _connected(cluster: Cluster) -> bool:
 
 def _check_provider(pricing: Pricing) -> None:
     """Raises UnknownNameError when nobody of that name rents anything out."""
-    known = {o.provider for o in book(pricing.today)}
-    if pricing.provider is not None and pricing.provider.lower() not in {p.lower() for p in known}:
-        hint = "it is one of " + ", ".join(sorted(known))
-        raise UnknownNameError("provider", pricing.provider, known, hint=hint)
+    providers = {o.provider for o in book(pricing.today)}
+    if pricing.provider is not None and pricing.provider.lower() not in {p.lower() for p in providers}:
+        hint = "it is one of " + ", ".join(sorted(providers))
+        raise UnknownNameError("provider", pricing.provider, providers, hint=hint)

@@ -46,7 +46,7 @@ def larger_hardware(
     """The same on as many of the cheapest rented accelerators with more memory on which it fits. ``estimate`` gives it on a
     cluster, and may raise InputError or UnpredictableError where nothing can be said."""
     least = cluster.accelerator.memory_bytes
-    found: list[tuple[Price, Cluster]] = []
+    candidates: list[tuple[Price, Cluster]] = []
     for name in sorted({o.accelerator_id for o in _offered(today)}):
         accelerator = accelerators()[name]
         if accelerator.memory_bytes <= least or not is_known(accelerator):
@@ -57,15 +57,15 @@ def larger_hardware(
             continue
         price = known_price(other, today)
         if price is not None:
-            found.append((price, other))
-    shown = 0
-    for price, other in sorted(found, key=lambda row: row[0].expected):
+            candidates.append((price, other))
+    count = 0
+    for price, other in sorted(candidates, key=lambda row: row[0].expected):
         try:
             on_other = estimate(other)
         except (InputError, UnpredictableError):
             continue
         if on_other.fits:
             yield OtherHardware(other, on_other, price)
-            shown += 1
-        if shown == BIGGER:
+            count += 1
+        if count == BIGGER:
             return

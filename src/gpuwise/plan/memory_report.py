@@ -55,7 +55,7 @@ class MemoryReport:
 
     def document(self) -> dict[str, object]:
         """As one JSON document."""
-        run, f, own = self.shown.run, self.fragmentation, self.own
+        run, f, replay = self.shown.run, self.fragmentation, self.own
         peaks = run.peaks()
         return {
             "device": self.snapshot.device,
@@ -66,14 +66,14 @@ class MemoryReport:
             "segments": run.n_segments,
             "segments_freed": run.n_segments_freed,
             "recorded": {
-                "peak_reserved_bytes": own.recorded_peak_reserved_bytes,
-                "end_reserved_bytes": own.recorded_end_reserved_bytes,
-                "end_allocated_bytes": own.recorded_end_allocated_bytes,
-                "allocations": own.n_blocks,
-                "same_address": own.n_same_place,
-                "out_of_memory": own.history.ooms,
-                "replay_exact": own.exact,
-                "lived_before_history": own.history.begun,
+                "peak_reserved_bytes": replay.recorded_peak_reserved_bytes,
+                "end_reserved_bytes": replay.recorded_end_reserved_bytes,
+                "end_allocated_bytes": replay.recorded_end_allocated_bytes,
+                "allocations": replay.n_blocks,
+                "same_address": replay.n_same_place,
+                "out_of_memory": replay.history.ooms,
+                "replay_exact": replay.exact,
+                "lived_before_history": replay.history.begun,
             },
             "at_peak": {
                 "reserved_bytes": f.reserved_bytes,

@@ -92,15 +92,15 @@ def faster_formats(goal: Goal, best: TrainingEstimate) -> Iterator[str]:
     if best.strategy.precision in ("fp32", "tf32") or best.strategy.quantized_base:
         return
     rates = goal.cluster.accelerator.peak_flop_per_s
-    asked = {b.precision for b in goal.bases}
-    said: list[str] = []
-    for form in (f for f in FASTER if f in rates and f not in asked):
+    precisions = {b.precision for b in goal.bases}
+    sentences: list[str] = []
+    for form in (f for f in FASTER if f in rates and f not in precisions):
         try:
             e = estimate_all(goal, [best.strategy.with_(precision=form)])[0]
         except UnpredictableError:
             continue
         less = 1 - e.step_time_s.expected / best.step_time_s.expected
         words = "no less" if less < 0.005 else f"{percent(less)} less"
-        said.append(f"{words} in {form}" + ("" if e.fits else " (which does not fit)"))
-    if said:
-        yield f"Fewer bits (--precision): time would be {', '.join(said)}; whether it converges as well must be tried."
+        sentences.append(f"{words} in {form}" + ("" if e.fits else " (which does not fit)"))
+    if sentences:
+        yield f"Fewer bits (--precision): time would be {', '.join(sentences)}; whether it converges as well must be tried."

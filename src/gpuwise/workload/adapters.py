@@ -68,14 +68,14 @@ def split_targets(text: str) -> tuple[str, ...]:
 
 def carries(targets: tuple[str, ...], product: str) -> bool:
     """Whether the product of that name carries an adapter; ``qkv`` is the three in one."""
-    found = adapted_products(targets)
-    return bool(found & set(_QKV)) if product == "qkv" else product in found
+    products = adapted_products(targets)
+    return bool(products & set(_QKV)) if product == "qkv" else product in products
 
 
 def module_names(targets: Sequence[str]) -> tuple[str, ...]:
     """``targets`` as names of modules that PEFT takes: ``attention`` and ``mlp`` are Llama's."""
-    named = {ATTENTION: ("q_proj", "k_proj", "v_proj", "o_proj"), MLP: ("gate_proj", "up_proj", "down_proj")}
-    return tuple(dict.fromkeys(name for target in targets for name in named.get(target, (target,))))
+    modules_by_target = {ATTENTION: ("q_proj", "k_proj", "v_proj", "o_proj"), MLP: ("gate_proj", "up_proj", "down_proj")}
+    return tuple(dict.fromkeys(name for target in targets for name in modules_by_target.get(target, (target,))))
 
 
 def targets_text(targets: Sequence[str]) -> str:

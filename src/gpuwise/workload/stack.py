@@ -117,17 +117,17 @@ class Stack:
 def stacks() -> dict[str, Stack]:
     """Every known stack by name. Raises DataError when the table is malformed."""
     document = tomllib.loads(Path(__file__).with_name("stacks.toml").read_text(encoding="utf-8"))
-    known = {f.name for f in fields(Stack)} - {"name", "like"}
-    found: dict[str, Stack] = {}
+    field_names = {f.name for f in fields(Stack)} - {"name", "like"}
+    by_name: dict[str, Stack] = {}
     for name, section in document.items():
         facts = dict(section)
         like = facts.pop("like", None)
-        if unknown := set(facts) - known:
+        if unknown := set(facts) - field_names:
             raise DataError(f"stacks.toml: [{name}] has unknown field(s) {', '.join(sorted(unknown))}")
-        if like is not None and like not in found:
+        if like is not None and like not in by_name:
             raise DataError(f"stacks.toml: [{name}] is like [{like}], which is not written before it")
-        found[name] = Stack(name=name, **facts) if like is None else replace(found[like], name=name, like=like, **facts)
-    return found
+        by_name[name] = Stack(name=name, **facts) if like is None else replace(by_name[like], name=name, like=like, **facts)
+    return by_name
 
 
 def find_stack(name: str) -> Stack:

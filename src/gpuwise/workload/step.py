@@ -261,8 +261,8 @@ class OpTableBuilder:
         *,
         count: float = 1.0,
         flop: float = 0.0,
-        read: float = 0.0,
-        written: float = 0.0,
+        read_bytes: float = 0.0,
+        written_bytes: float = 0.0,
         saved: float = 0.0,
         flag: int = 0,
         window: int = 0,
@@ -275,13 +275,13 @@ class OpTableBuilder:
         code = FAMILY_CODE[family] if family else _CODE_OF_KIND[kind]
         padded, beside = shape + _NO_SHAPE[len(shape)], detail + _NO_DETAIL[len(detail)]
         whole = (kind, phase, flag, window, code, KERNEL_CODE[kernel])
-        self._rows.append((name, dtype, padded, beside, whole, (count, flop, read, written, saved, n_kernels)))
+        self._rows.append((name, dtype, padded, beside, whole, (count, flop, read_bytes, written_bytes, saved, n_kernels)))
 
     def build(self) -> OpTable:
         columns: list[tuple[Any, ...]] = list(zip(*self._rows, strict=True)) if self._rows else [()] * 6
         names, dtypes, shapes, details, whole, real = columns
         kind, phase, flag, window, family, kernel = np.array(whole, dtype=np.int64).reshape(-1, 6).T.copy()
-        count, flop, read, written, saved, n_kernels = np.array(real, dtype=np.float64).reshape(-1, 6).T.copy()
+        count, flop, read_bytes, written_bytes, saved, n_kernels = np.array(real, dtype=np.float64).reshape(-1, 6).T.copy()
         return OpTable(
             name=names,
             kind=kind,
@@ -290,8 +290,8 @@ class OpTableBuilder:
             shape=np.array(shapes, dtype=np.int64).reshape(-1, N_SHAPE),
             count=count,
             flop=flop,
-            bytes_read=read,
-            bytes_written=written,
+            bytes_read=read_bytes,
+            bytes_written=written_bytes,
             saved_bytes=saved,
             flag=flag,
             window=window,
@@ -306,5 +306,5 @@ def concatenate(tables: Sequence[OpTable]) -> OpTable:
     """One table from several, in order."""
     names, dtypes = tuple(x for t in tables for x in t.name), tuple(x for t in tables for x in t.dtype)
     columns = [f.name for f in fields(OpTable) if f.name not in ("name", "dtype")]
-    joined: dict[str, Any] = {f: np.concatenate([getattr(t, f) for t in tables]) for f in columns}
-    return OpTable(name=names, dtype=dtypes, **joined)
+    arrays: dict[str, Any] = {f: np.concatenate([getattr(t, f) for t in tables]) for f in columns}
+    return OpTable(name=names, dtype=dtypes, **arrays)

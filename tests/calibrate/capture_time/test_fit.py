@@ -39,7 +39,17 @@ def convolutions(n: int, card: str, first: int) -> Part:
         shape = (64, width, width, 28, 28, 9, 1)
         flop = 2.0 * 64 * 28 * 28 * width * width * 9
         moved = 2.0 * 64 * 28 * 28 * width
-        rows.add("c", Kind.CONVOLUTION, Phase.FORWARD, "fp16", shape, flop=flop, read=moved, written=moved, family="convolution")
+        rows.add(
+            "c",
+            Kind.CONVOLUTION,
+            Phase.FORWARD,
+            "fp16",
+            shape,
+            flop=flop,
+            read_bytes=moved,
+            written_bytes=moved,
+            family="convolution",
+        )
     accelerator = find_accelerator({"sm_86": "RTX 3090", "sm_89": "RTX 4090"}[card])
     return Part(
         accelerator, Conditions(emulated=True), rows.build(), np.ones(n, bool), np.arange(first, first + n), np.full(n, 20.0)

@@ -27,25 +27,25 @@ def calibrate_all(
     if store is None:
         raise InputError("--calibrate learns from the records", hint="leave --no-save out")
     gpus = [s for s in subjects if s.kind == "cuda"]
-    chosen = gpus or subjects
-    pairs = [(case, s) for s in chosen for case in _cases(s)]
+    targets = gpus or subjects
+    pairs = [(case, s) for s in targets for case in _cases(s)]
     run = new_run(subjects, "gpuwise bench --calibrate", time.time())
     outcome = run_cases(pairs, run, store, Limits(each_s, target=0.02), progress=progress)
     progress("")
-    learned: list[DeviceCoefficients] = []
-    for subject in chosen:
+    coefficients: list[DeviceCoefficients] = []
+    for subject in targets:
         records = store.query(device=subject.device, machine_id=run.machine_id)
         if subject.kind == "cpu" or records:
-            learned.append(fit_device(records, subject.accelerator))
-    path = save(learned)
+            coefficients.append(fit_device(records, subject.accelerator))
+    path = save(coefficients)
     if json:
         from gpuwise.cli.out import print_json
 
         names = {"failed": [r.measurement for r in outcome.failed], "wrong": [r.measurement for r in outcome.wrong]}
-        shown = [_document(d) for d in learned]
-        print_json({"coefficients": str(path), "devices": shown, "interrupted": outcome.interrupted, **names})
+        documents = [_document(d) for d in coefficients]
+        print_json({"coefficients": str(path), "devices": documents, "interrupted": outcome.interrupted, **names})
     else:
-        _show(learned, str(path), outcome.interrupted)
+        _show(coefficients, str(path), outcome.interrupted)
     if outcome.interrupted:
         return 130
     return 1 if outcome.wrong else 0
@@ -82,7 +82,7 @@ def _document(d: DeviceCoefficients) -> dict[str, Any]:
     }
 
 
-def _show(learned: Sequence[DeviceCoefficients], path: str, interrupted: bool) -> None:
+def _show(coefficients: Sequence[DeviceCoefficients], path: str, interrupted: bool) -> None:
     from gpuwise.cli.out import console, section, table_of
     from gpuwise.units import format_rate
 
@@ -91,7 +91,7 @@ def _show(learned: Sequence[DeviceCoefficients], path: str, interrupted: bool) -
         "`--on this` uses these from now on" + ("; interrupted: learned from what was measured" if interrupted else ""),
         style="bold",
     )
-    for d in learned:
+    for d in coefficients:
         if d.families:
             table = table_of(
                 ("family", "shapes", "time against model", "error before", "after", ""),
@@ -100,8 +100,8 @@ def _show(learned: Sequence[DeviceCoefficients], path: str, interrupted: bool) -
                 under="",
             )
             for f in d.families.values():
-                used = "" if f.correction is not None else "left as it is: no better on shapes kept aside"
-                table.add_row(f.key, str(f.rows), f"{f.bias:+.1%}", _error(f.before), _error(f.after), used)
+                note = "" if f.correction is not None else "left as it is: no better on shapes kept aside"
+                table.add_row(f.key, str(f.rows), f"{f.bias:+.1%}", _error(f.before), _error(f.after), note)
             section(to, d.name, table)
         else:
             table = table_of(("rate", "measured"), left=("rate",))

@@ -20,9 +20,9 @@ def stress_all(
     from gpuwise.machine.bench.stress import record_of, stress_together
     from gpuwise.machine.bench.watch import summarise_samples
 
-    chosen = [s for s in subjects if s.kind == "cuda"] or subjects
-    progress(f"{', '.join(s.label for s in chosen)}: {duration_s:.0f} s of products, each compared with the first")
-    results = stress_together(chosen, duration_s, progress=progress)
+    targets = [s for s in subjects if s.kind == "cuda"] or subjects
+    progress(f"{', '.join(s.label for s in targets)}: {duration_s:.0f} s of products, each compared with the first")
+    results = stress_together(targets, duration_s, progress=progress)
     progress("")
     if store is not None:
         run = new_run(subjects, "gpuwise bench --stress", time.time())

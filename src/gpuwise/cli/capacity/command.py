@@ -348,9 +348,9 @@ def question(arch: Architecture, asked: Asked, held: Held) -> tuple[Load, tuple[
     check_model(arch)
     if asked.trace is not None and asked.workload is not None:
         raise InputError("--trace and --workload are two loads", hint="give one of them")
-    said = [name for name, value in (("--rate", asked.rate), ("--users", asked.users), ("--max", asked.max or None)) if value]
-    if len(said) > 1:
-        raise InputError(" and ".join(said) + " say the load twice", hint="give one of them")
+    options = [name for name, value in (("--rate", asked.rate), ("--users", asked.users), ("--max", asked.max or None)) if value]
+    if len(options) > 1:
+        raise InputError(" and ".join(options) + " say the load twice", hint="give one of them")
     if asked.think is not None and asked.users is None:
         raise InputError("--think without --users", hint="it is the pause of a user: add --users 500")
     context = held.context or arch.max_seq_len
@@ -455,10 +455,10 @@ def _draft(text: str) -> Drafts:
     """``3`` or ``3:2.4``. Raises InputError."""
     from gpuwise.serve.simulate.drafts import Drafts, kept_on_code
 
-    tokens, _, kept = text.partition(":")
+    tokens, _, acceptance = text.partition(":")
     if not tokens.isdecimal() or int(tokens) > MOST_GUESSES:
         raise InputError(f"--draft {text!r} cannot be read", hint="3 or 3:2.4, with at most 16 guesses")
-    return Drafts(int(tokens), positive_count(kept, "--draft") if kept else kept_on_code(int(tokens)))
+    return Drafts(int(tokens), positive_count(acceptance, "--draft") if acceptance else kept_on_code(int(tokens)))
 
 
 def _adapters(text: str) -> Adapters:

@@ -169,9 +169,11 @@ def _table(rows: tuple[Figure, ...]) -> FittedTable:
     )
     for r in rows:
         span = "" if r.low_s is None else f"{say(r.low_s)} to {say(r.high_s)}"
-        met = "" if r.limit_s is None else say(r.limit_s) + (" kept" if r.measured_s and r.measured_s <= r.limit_s else " missed")
+        limit_text = (
+            "" if r.limit_s is None else say(r.limit_s) + (" kept" if r.measured_s and r.measured_s <= r.limit_s else " missed")
+        )
         ratio = "-" if r.ratio is None else f"{r.ratio:.2f}"
-        table.add_row(r.key.replace("_", " "), say(r.measured_s), span, say(r.predicted_s), ratio, met)
+        table.add_row(r.key.replace("_", " "), say(r.measured_s), span, say(r.predicted_s), ratio, limit_text)
     return table
 
 

@@ -108,9 +108,9 @@ def show_ranked(found: Ranked) -> None:
     whys = [one for one in found.left_out if "allowed" in one.why or "budget" in one.why][:SHOWN_WHYS]
     if whys:
         section(to, "Not these", _whys(whys))
-    others = len(found.left_out) - len(whys)
+    n_other = len(found.left_out) - len(whys)
     to.print()
-    to.print(f"{found.simulated} accelerators simulated; {others} more do not hold the model or cost more.", style="dim")
+    to.print(f"{found.simulated} accelerators simulated; {n_other} more do not hold the model or cost more.", style="dim")
     to.print()
 
 
@@ -136,27 +136,27 @@ def verdict(answer: Capacity, budget_usd_per_hour: float | None = None) -> list[
     within = ", ".join(t.words for t in answer.targets)
     served, demand = answer.served, answer.demand
     if served is None:
-        said = [f"Nothing here keeps {within}."]
-        return said + ([answer.miss.why] if answer.miss is not None and answer.miss.why else [])
+        sentences = [f"Nothing here keeps {within}."]
+        return sentences + ([answer.miss.why] if answer.miss is not None and answer.miss.why else [])
     f, each = served.fleet, served.each
-    said = list[str]()
+    sentences = list[str]()
     if budget_usd_per_hour is not None and f.usd_per_hour is not None and f.usd_per_hour > budget_usd_per_hour:
-        said.append(f"Over the budget of {format_usd(budget_usd_per_hour)}/h: {format_usd(f.usd_per_hour)}/h for the peak.")
+        sentences.append(f"Over the budget of {format_usd(budget_usd_per_hour)}/h: {format_usd(f.usd_per_hour)}/h for the peak.")
     if demand.rate_per_s is None and demand.users is None:
-        said.append(
+        sentences.append(
             f"{requests(each.expected * served.copies)} within {within}: "
             f"{_copies(served.copies)} of {requests(each.expected)} (80 % interval {span(each, requests)})."
         )
     else:
         who = f"{demand.users:,} users ask {requests(f.rate_per_s)}" if demand.users else requests(f.rate_per_s).capitalize()
         gpus = f"{f.cluster.n_accelerators} {served.configuration.system.accelerator.name}"
-        said.append(f"{who}: {_copies(f.copies_peak)}, {gpus}, within {within}.")
-        said.append(f"A copy carries {requests(each.expected)} (80 % interval {span(each, requests)}).")
+        sentences.append(f"{who}: {_copies(f.copies_peak)}, {gpus}, within {within}.")
+        sentences.append(f"A copy carries {requests(each.expected)} (80 % interval {span(each, requests)}).")
         have = answer.cluster.n_accelerators
         if f.cluster.n_accelerators > have:
-            said.append(f"That is more than the {have} asked about: they carry {requests(each.expected * served.copies)}.")
-    said.append(f"Each copy: {served.configuration.words}.")
-    return said
+            sentences.append(f"That is more than the {have} asked about: they carry {requests(each.expected * served.copies)}.")
+    sentences.append(f"Each copy: {served.configuration.words}.")
+    return sentences
 
 
 def _copies(n: int) -> str:

@@ -194,17 +194,17 @@ def _hours(
         accelerator=cluster.accelerator.name,
         footprint=carbon,
     )
-    counted = None
+    cost_steps = None
     if steps and not simple:
         from gpuwise.money.rent_or_own.counting import count_up
 
-        counted = count_up(bare, (demand, ownership, renting), usage.years, seed=seed)
+        cost_steps = count_up(bare, (demand, ownership, renting), usage.years, seed=seed)
     _write(result, html, svg)
     if json:
         from gpuwise.cli.out import print_json
         from gpuwise.money.rent_or_own.document import comparison_document
 
-        document = comparison_document(result, counted)
+        document = comparison_document(result, cost_steps)
         if fleet is not None:
             from gpuwise.serve.capacity.document import capacity_document
 
@@ -218,7 +218,7 @@ def _hours(
             from gpuwise.cli.out import console
 
             console().print(fleet_words(fleet), style="bold")
-        show_rent_or_own(result, counted)
+        show_rent_or_own(result, cost_steps)
     return 0
 
 

@@ -357,13 +357,13 @@ def in_dollars(owned: Owned, rented: Rented, currency: str, usd_rate: float | No
         raise InputError(
             f"amounts in {currency.upper()} need a rate above zero", hint=f"US dollars for one {currency.upper()}: --usd-rate 1.1"
         )
-    changed: dict[str, Any] = {}
+    amounts: dict[str, Any] = {}
     for field in ("buy_price", "opex_per_month", "kwh_price", "colo", "staff"):
         value = getattr(owned, field)
         if value is not None:
-            changed[field] = (value[0] * usd_rate, value[1] * usd_rate) if isinstance(value, tuple) else value * usd_rate
+            amounts[field] = (value[0] * usd_rate, value[1] * usd_rate) if isinstance(value, tuple) else value * usd_rate
     price = rented.rent_price
-    return replace(owned, **changed), replace(rented, rent_price=None if price is None else price * usd_rate)
+    return replace(owned, **amounts), replace(rented, rent_price=None if price is None else price * usd_rate)
 
 
 _OPTION = {

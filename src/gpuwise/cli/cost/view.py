@@ -24,7 +24,7 @@ _PRICES = 4
 """Assumptions always shown: rental price, its future, GPU price, capital."""
 
 
-def show_rent_or_own(result: RentOrOwn, counted: CostSteps | None = None) -> None:
+def show_rent_or_own(result: RentOrOwn, cost_steps: CostSteps | None = None) -> None:
     """Print the whole answer."""
     to = console()
     _verdict(to, result)
@@ -32,8 +32,8 @@ def show_rent_or_own(result: RentOrOwn, counted: CostSteps | None = None) -> Non
     _break_even(to, result)
     _drivers(to, result)
     _energy(to, result)
-    if counted is not None:
-        _steps(to, counted)
+    if cost_steps is not None:
+        _steps(to, cost_steps)
     _assumed(to, result)
     if result.notes:
         table = grid(2, pad=1)
@@ -128,35 +128,35 @@ def _drivers(to: Console, r: RentOrOwn) -> None:
     table = table_of(columns, left=("", "own - rent", "10 % to 90 %"), wrap=("",), gives_way=("10 % to 90 %",))
     widest = r.bars[0].swing_usd
     for bar in r.bars[:_BARS]:
-        drawn = [single(bar.swing_usd / widest, _BAR_WIDTH), dollars(bar.swing_usd)] if wide else []
+        bar_cells = [single(bar.swing_usd / widest, _BAR_WIDTH), dollars(bar.swing_usd)] if wide else []
         ends = f"{dollars(bar.usd_at_low)} to {dollars(bar.usd_at_high)}"
         between = f"{_value(bar.low, bar)} to {_value(bar.high, bar)}"
-        table.add_row(bar.label, between, ends, *drawn, percent(bar.variance_share))
+        table.add_row(bar.label, between, ends, *bar_cells, percent(bar.variance_share))
     section(to, "What drives it (each alone from its 10th to its 90th percentile)", table)
 
 
 def _energy(to: Console, r: RentOrOwn) -> None:
-    shown = [o for o in r.options if o.kwh is not None]
-    if not shown:
+    with_energy = [o for o in r.options if o.kwh is not None]
+    if not with_energy:
         return
     table = table_of(["", "MWh", "80 %", "t CO2e running", "t CO2e making"], left=("", "80 %"), gives_way=("80 %",))
-    picked = [r.best] + [o for o in (r.option("own"), r.option(r.best_rent)) if o.name != r.best.name]
-    for o in picked:
+    rows = [r.best] + [o for o in (r.option("own"), r.option(r.best_rent)) if o.name != r.best.name]
+    for o in rows:
         if o.kwh is not None:
             row = [_tonnes(o.operational_kgco2e), _tonnes(o.embodied_kgco2e)]
             table.add_row(_short(o), f"{o.kwh.expected / KILO:,.0f}", _range(o.kwh.scaled(1 / KILO)), *row)
     section(to, "Electricity at the meter and carbon over the whole time", table)
-    if all(o.operational_kgco2e is None for o in picked):
+    if all(o.operational_kgco2e is None for o in rows):
         to.print("  Name the place for the carbon of the electricity: --country DE")
 
 
-def _steps(to: Console, counted: CostSteps) -> None:
+def _steps(to: Console, cost_steps: CostSteps) -> None:
     table = table_of(
         ["", "alone", "own - rent", "together", "own - rent", "own wins"], left=("",), wrap=("",), gives_way=("alone",)
     )
-    bare = counted.bare
+    bare = cost_steps.bare
     table.add_row(bare.label, _months(bare.break_even_months), dollars(bare.own_minus_rent_usd), "", "", "")
-    for one, all_so_far in zip(counted.alone, counted.together, strict=True):
+    for one, all_so_far in zip(cost_steps.alone, cost_steps.together, strict=True):
         table.add_row(
             f"+ {one.label}",
             _months(one.break_even_months),
@@ -171,15 +171,15 @@ def _steps(to: Console, counted: CostSteps) -> None:
 def _assumed(to: Console, r: RentOrOwn) -> None:
     """Prices, and whatever moves the answer most; the rest is in ``--json`` and ``--html``."""
     driving = {bar.label for bar in r.bars[:_BARS]}
-    shown = [a for i, a in enumerate(r.assumptions) if i < _PRICES or a.label in driving]
+    assumptions = [a for i, a in enumerate(r.assumptions) if i < _PRICES or a.label in driving]
     table = table_of(["what", "value", "source"], left=("what", "value"), wrap=("what", "value"), under="source")
     table.header = False
-    for a in shown:
+    for a in assumptions:
         table.add_row(a.label, _marked(a), a.source)
     section(to, "Assumed (80 % ranges; ~ an estimate nobody measured)", table)
-    rest = len(r.assumptions) - len(shown)
-    if rest > 0:
-        to.print(f"  and {rest} more, each with its source: --json or --html FILE")
+    n_more = len(r.assumptions) - len(assumptions)
+    if n_more > 0:
+        to.print(f"  and {n_more} more, each with its source: --json or --html FILE")
 
 
 def _marked(a: Assumption) -> str:

@@ -57,7 +57,7 @@ def doctor(
         One JSON document on the last line of stdout.
     """
     diagnosis = _look(gpus, python, limit, frameworks)
-    written = _write(diagnosis, fix_plan, dockerfile, compose)
+    paths = _write(diagnosis, fix_plan, dockerfile, compose)
     if json:
         from gpuwise.cli.out import print_json
         from gpuwise.machine.doctor.report import document
@@ -69,7 +69,7 @@ def doctor(
         from gpuwise.machine.doctor.share import share_text
 
         sys.stdout.write(share_text(diagnosis))
-    elif not written:
+    elif not paths:
         from gpuwise.cli.doctor.view import show_diagnosis
 
         show_diagnosis(diagnosis, notes=notes)

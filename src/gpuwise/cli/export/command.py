@@ -73,19 +73,19 @@ def export(
     if data is not None:
         job = replace(job, data=_one_line(data))
     tool, engine = find_target(to, job.strategy.stack, adapters=job.strategy.lora_rank > 0)
-    written = write(job, tool, engine)
+    files = write(job, tool, engine)
     name, version = (tool.name, tool.version) if engine is None else (f"{engine.name}:{tool.name}", engine.version)
     by = "" if engine is None else f", started by {engine.version}"
     title = f"{job.arch.name} on {job.cluster.label}, for {tool.version}{by}"
-    return _answer(title, {"target": name, "version": version}, written, out, json, started=engine is not None)
+    return _answer(title, {"target": name, "version": version}, files, out, json, started=engine is not None)
 
 
 def _serve(document: dict[str, Any], to: str | None, out: str | None, json: bool) -> int:
     from gpuwise.export.serving import VERSIONS, served
 
-    name, written = served(document, to)
+    name, files = served(document, to)
     title = f"{document.get('model')} on {document.get('on')}, for {VERSIONS[name]}"
-    return _answer(title, {"target": name, "version": VERSIONS[name]}, written, out, json, started=False)
+    return _answer(title, {"target": name, "version": VERSIONS[name]}, files, out, json, started=False)
 
 
 def _job(
@@ -147,38 +147,38 @@ def _one_line(data: str) -> str:
     return data
 
 
-def _document(written: Written) -> dict[str, Any]:
+def _document(files: Written) -> dict[str, Any]:
     return {
-        "command": list(written.command),
-        "environment": dict(written.environment),
-        "unset": list(written.unset),
-        "files": dict(written.files),
-        "notes": list(written.notes),
+        "command": list(files.command),
+        "environment": dict(files.environment),
+        "unset": list(files.unset),
+        "files": dict(files.files),
+        "notes": list(files.notes),
     }
 
 
-def _answer(title: str, named: dict[str, str], written: Written, out: str | None, json: bool, *, started: bool) -> int:
+def _answer(title: str, names: dict[str, str], files: Written, out: str | None, json: bool, *, started: bool) -> int:
     """Writes the files where ``out`` says so, and shows them. 0."""
     from gpuwise.cli.out import console, print_json
     from gpuwise.export.written import write_files
 
-    paths = None if out is None else write_files(Path(out), written.files)
+    paths = None if out is None else write_files(Path(out), files.files)
     if json:
-        print_json({**named, **_document(written)})
+        print_json({**names, **_document(files)})
         return 0
     to = console()
     to.print(title, style="bold")
     for path in paths or ():
         to.print(f"  {path}", soft_wrap=True, style="cyan")
     if paths is None:
-        for file, text in written.files.items():
+        for file, text in files.files.items():
             to.print()
             to.print(file, style="bold")
             for line in text.splitlines():
                 to.print(line, soft_wrap=True, markup=False, highlight=False)
     to.print()
     if started:
-        to.print(f"- start: {' '.join(written.command)}", soft_wrap=True, markup=False)
-    for note in written.notes:
+        to.print(f"- start: {' '.join(files.command)}", soft_wrap=True, markup=False)
+    for note in files.notes:
         to.print(f"- {note}")
     return 0

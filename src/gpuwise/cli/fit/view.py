@@ -69,11 +69,11 @@ def _combinations(to: Console, fit: Fit[TrainingEstimate]) -> None:
 
 
 def _remedies(to: Console, fit: Fit[TrainingEstimate]) -> None:
-    shown = [r for r in fit.remedies or () if r.fits or not fit.fits]
-    if shown:
+    remedies = [r for r in fit.remedies or () if r.fits or not fit.fits]
+    if remedies:
         title = "To free more, one change at a time" if fit.fits else "One change at a time"
-        section(to, title, remedies_table(shown, verdict=not fit.fits))
-    if any(r.tight for r in (*fit.combinations, *shown)):
+        section(to, title, remedies_table(remedies, verdict=not fit.fits))
+    if any(r.tight for r in (*fit.combinations, *remedies)):
         to.print(f"  {TIGHT} {TIGHT_WORDS}", style="dim")
 
 

@@ -174,9 +174,9 @@ def _check(answer: Occupancy, use: KernelUse | None) -> None:
     """Refuse what no launch on this capability accepts."""
     from gpuwise.lab.residency import refusal
 
-    refused = refusal(answer)
-    if refused:
-        raise InputError(refused[0], hint=refused[1])
+    reason = refusal(answer)
+    if reason:
+        raise InputError(reason[0], hint=reason[1])
     if use and use.most_threads and answer.block_threads > use.most_threads:
         raise InputError(
             f"a block of {answer.block_threads:,} threads: {use.name} was compiled for {use.most_threads:,} at most",

@@ -125,12 +125,12 @@ OPTIONS: dict[str, tuple[str, ...]] = {
 
 def _options(kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """The options that were given. Raises InputError for one that ``kind`` does not take."""
-    chosen = {name: value for name, value in values.items() if value is not None}
-    for name in chosen:
+    options = {name: value for name, value in values.items() if value is not None}
+    for name in options:
         if name not in OPTIONS[kind]:
             having = " and ".join(k for k, names in OPTIONS.items() if name in names)
             raise InputError(f"{kind} takes no --{name.replace('_', '-')}", hint=f"it belongs to {having}")
-    return chosen
+    return options
 
 
 def _of_kernel(kind: str, words: Sequence[str], on: list[Target], against: Cpu | None, options: dict[str, Any]) -> Answer:

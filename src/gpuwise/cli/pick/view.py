@@ -44,10 +44,10 @@ def show_pick(ranking: Pick, top: int) -> None:
     _verdict(to, ranking.job.name, ranking.verdict, ranking.best is not None)
     letters: set[str] = set()
     for how, title in TITLES.items():
-        mine = _each_once(ranking.ranked, how)[:top]
-        if mine:
-            section(to, title + _money_title(ranking.job, how), _table(ranking.job, mine))
-            letters.update(letter for o in mine for letter in marks(o))
+        rows = _each_once(ranking.ranked, how)[:top]
+        if rows:
+            section(to, title + _money_title(ranking.job, how), _table(ranking.job, rows))
+            letters.update(letter for o in rows for letter in marks(o))
     if letters:
         to.print("  " + "; ".join(f"{letter} {words}" for letter, words in MARKS.items() if letter in letters), style="dim")
     _changes(to, ranking.ranked, top)
@@ -202,14 +202,14 @@ def _why_not(to: Console, reasons: Sequence[LeftOutGroup]) -> None:
 
 
 def _foot(to: Console, ranking: Pick) -> None:
-    done = ranking.ranking
+    search = ranking.ranking
     to.print()
     if ranking.assumed:
         to.print("Assumed: " + "; ".join(ranking.assumed) + ".", style="dim")
     to.print(f"Order: {ranking.order}.", style="dim")
     to.print(
-        f"{done.considered} ways to have {_accelerators(ranking)} accelerators, {done.predicted} predicted exactly, the others "
-        f"ruled out by limits or bounds. $/EFLOP: useful work, busy all the time, a purchase spread over "
+        f"{search.considered} ways to have {_accelerators(ranking)} accelerators, {search.predicted} predicted exactly, "
+        f"the others ruled out by limits or bounds. $/EFLOP: useful work, busy all the time, a purchase spread over "
         f"{ranking.terms.lifetime_years:g} years.",
         style="dim",
     )
@@ -225,10 +225,10 @@ def show_learning(learning: Learning, top: int) -> None:
     to = console()
     _verdict(to, "learn: " + ", ".join(e.name for e in learning.exercises), learning.verdict, bool(learning.ranked))
     for how, title in TITLES.items():
-        mine = [r for r in learning.ranked if r.way.how == how][:top]
-        if mine:
+        rows = [r for r in learning.ranked if r.way.how == how][:top]
+        if rows:
             table = table_of(["GPU", "price", "does", "time", "cost", "missing"], left=("GPU",), under="missing")
-            for r in mine:
+            for r in rows:
                 table.add_row(
                     f"{r.n}x {short_name(r.way.accelerator.name)}",
                     price_words(r.way),

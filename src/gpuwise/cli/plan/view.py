@@ -101,7 +101,7 @@ def _headline(to: Console, plan: Plan[TrainingEstimate], best: Option[TrainingEs
 
 def _levels(to: Console, best: Option[TrainingEstimate]) -> None:
     """Expected of a team, tuned, by the rule of thumb; and what the whole time holds."""
-    tuned, run, done = best.tuned, best.run, best.operation
+    tuned, run, operation = best.tuned, best.run, best.operation
     if tuned is None or run is None:
         return
     training, step = run.time_s.expected, best.estimate.step_time_s.expected
@@ -111,11 +111,11 @@ def _levels(to: Console, best: Option[TrainingEstimate]) -> None:
     table.add_row("tuned, as the stack's authors reach", format_duration(fastest), percent(tuned.mfu.expected))
     table.add_row("by the rule of 40 % MFU", format_duration(rule_s(best)), percent(RULE_MFU))
     section(to, "Two levels, and the rule of thumb", table)
-    if done is None:
+    if operation is None:
         return
-    items = [(name, share.expected * training) for name, share in done.shares.items() if name != "training"]
+    items = [(name, share.expected * training) for name, share in operation.shares.items() if name != "training"]
     words = ", ".join(f"{name} {format_duration(s)}" for name, s in items if s >= 0.0005 * training)
-    line = f"  {percent(done.goodput)} of the whole time is training; the rest: {words}."
+    line = f"  {percent(operation.goodput)} of the whole time is training; the rest: {words}."
     to.print(line, style="dim")
 
 
@@ -135,10 +135,10 @@ def _layout_table(plan: Plan[TrainingEstimate], best: Option[TrainingEstimate]) 
 def _layout_rows(plan: Plan[TrainingEstimate], best: Option[TrainingEstimate]) -> Iterator[tuple[str, str]]:
     s, goal = best.estimate.strategy, plan.goal
     degrees = [("data", s.dp), ("tensor", s.tp), ("pipeline", s.pp), ("context", s.cp), ("expert", s.ep)]
-    used = [f"{name} {n}" for name, n in degrees if n > 1 or name == "data"]
+    degree_texts = [f"{name} {n}" for name, n in degrees if n > 1 or name == "data"]
     yield (
         "parallel",
-        " x ".join(used[: 4 + (s.ep == 1)]) if s.ep == 1 else " x ".join(used[:-1]) + f", {used[-1]}",
+        " x ".join(degree_texts[: 4 + (s.ep == 1)]) if s.ep == 1 else " x ".join(degree_texts[:-1]) + f", {degree_texts[-1]}",
     )
     if s.pp > 1:
         yield (

@@ -179,20 +179,20 @@ def _rent(query: str, offer_filter: OfferFilter, order: Order, *, every: bool, j
     from gpuwise.facts.offers.search import best_of_each, offers_named, select, sort_offers
 
     day = today()
-    listed = offers_named(query, book(day))
-    priced = sort_offers(select(listed, offer_filter), order, day)
+    offers = offers_named(query, book(day))
+    priced = sort_offers(select(offers, offer_filter), order, day)
     if not priced:
-        raise _nothing(query, offer_filter, bool(listed))
-    shown = priced if every or json else best_of_each(priced, by_provider=bool(query or offer_filter.provider))
+        raise _nothing(query, offer_filter, bool(offers))
+    rows = priced if every or json else best_of_each(priced, by_provider=bool(query or offer_filter.provider))
     if json:
         from gpuwise.cli.out import print_json
         from gpuwise.cli.prices.view import document
 
-        print_json({"as_of": day.isoformat(), "kind": offer_filter.kind, "offers": [document(row, day) for row in shown]})
+        print_json({"as_of": day.isoformat(), "kind": offer_filter.kind, "offers": [document(row, day) for row in rows]})
     else:
         from gpuwise.cli.prices.view import show_offers
 
-        show_offers(shown, day, order, more=len(priced) - len(shown))
+        show_offers(rows, day, order, more=len(priced) - len(rows))
     return 0
 
 

@@ -29,15 +29,15 @@ def show_history(query: str, day: datetime.date, *, json: bool) -> int:
     from gpuwise.facts.hardware.accelerators import accelerators
     from gpuwise.facts.offers.price_history import price_history
 
-    listed = list(price_history())
-    names = _meant(query, listed)
+    history = list(price_history())
+    names = _meant(query, history)
     by_name = {name: _series(name) for name in names}
     by_name = {name: series for name, series in by_name.items() if series}
     if not by_name:
         raise UnpredictableError(
             "no price history",
             f"no price history of {query!r} is known",
-            hint="there is one for " + ", ".join(listed[:6]) + (f" and {len(listed) - 6} more" if len(listed) > 6 else ""),
+            hint="there is one for " + ", ".join(history[:6]) + (f" and {len(history) - 6} more" if len(history) > 6 else ""),
         )
     if json:
         from gpuwise.cli.out import print_json
@@ -67,11 +67,11 @@ def _cited(name: str) -> list[str]:
     return [sources()[key].title for key in keys] or ["feeds fetched on this machine"]
 
 
-def _meant(query: str, listed: list[str]) -> tuple[str, ...]:
+def _meant(query: str, names: list[str]) -> tuple[str, ...]:
     from gpuwise.facts.offers.search import accelerators_of
 
     if not query.strip():
-        return tuple(listed)
+        return tuple(names)
     return accelerators_of(query)
 
 
@@ -82,8 +82,8 @@ def _series(name: str) -> dict[str, Points]:
     by_source: dict[str, Points] = {
         series: [(p.month, p.usd_per_hour) for p in history_of(name, series)] for series in series_of(name)
     }
-    stored = [(day, median) for day, median, _ in stored_history(name)]
-    return by_source | ({KEPT: stored} if stored else {})
+    medians = [(day, median) for day, median, _ in stored_history(name)]
+    return by_source | ({KEPT: medians} if medians else {})
 
 
 def _print(to: Console, label: str, points: Points, day: datetime.date) -> None:
@@ -120,8 +120,8 @@ def _words(move: Move) -> str:
     how = "rose" if move.share > 0 else "fell"
     yearly = move.share_a_year
     rate = "" if yearly is None else f" ({yearly:+.0%} a year)"
-    moved = f"{how} by {abs(move.share):.0%}{rate}" if abs(move.share) >= 0.005 else "stood still"
-    return f"{move.start_usd:.2f} to {move.end_usd:.2f}, {moved}"
+    change = f"{how} by {abs(move.share):.0%}{rate}" if abs(move.share) >= 0.005 else "stood still"
+    return f"{move.start_usd:.2f} to {move.end_usd:.2f}, {change}"
 
 
 def sparkline(points: Sequence[tuple[datetime.date, float]]) -> str:

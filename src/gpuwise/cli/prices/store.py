@@ -143,18 +143,18 @@ def refresh_store(words: Sequence[str], day: datetime.date, *, save: bool, json:
     """Fetch from the feeds that ``words`` name and tell what changed; 1 when nothing could be fetched."""
     from gpuwise.facts.offers.feeds.refresh import refresh
 
-    done: list[RefreshResult] = []
+    results: list[RefreshResult] = []
     for result in refresh(words, day, save=save):
-        done.append(result)
+        results.append(result)
         if not json:
             _progress(result)
-    fetched = any(result.offers for result in done)
+    fetched = any(result.offers for result in results)
     if json:
-        print_json({"as_of": day.isoformat(), "saved": save, "sources": [_refreshed_document(r) for r in done]})
+        print_json({"as_of": day.isoformat(), "saved": save, "sources": [_refreshed_document(r) for r in results]})
     else:
-        _show_refreshed(done, save)
+        _show_refreshed(results, save)
     if not fetched:
-        hint = next((r.error.hint for r in done if r.error is not None and r.error.hint), None)
+        hint = next((r.error.hint for r in results if r.error is not None and r.error.hint), None)
         sys.stderr.write("error: no prices could be fetched\n")
         sys.stderr.write(f"hint: {hint or 'the shipped prices and those fetched before still serve'}\n")
     return 0 if fetched else 1
@@ -165,11 +165,11 @@ def _progress(result: RefreshResult) -> None:
     sys.stderr.write(f"{result.source}: {what}\n")
 
 
-def _show_refreshed(done: Sequence[RefreshResult], save: bool) -> None:
+def _show_refreshed(results: Sequence[RefreshResult], save: bool) -> None:
     from gpuwise.cli.out import console, table_of
 
     to = console()
-    reports = [r for r in done if r.offers or r.skipped]
+    reports = [r for r in results if r.offers or r.skipped]
     if not reports:
         return
     table = table_of(["source", "offers", "new", "changed", "gone", "left out"], left=("source",))
@@ -177,7 +177,7 @@ def _show_refreshed(done: Sequence[RefreshResult], save: bool) -> None:
         counts = (len(r.offers), len(r.added), len(r.changed), len(r.gone), sum(s.count for s in r.skipped))
         table.add_row(r.source, *(str(n) if n else "-" for n in counts))
     to.print(table)
-    changes = sorted((c for r in done for c in r.changed), key=lambda c: -abs(c.share))
+    changes = sorted((c for r in results for c in r.changed), key=lambda c: -abs(c.share))
     _list(
         to,
         "Changed",
@@ -187,9 +187,9 @@ def _show_refreshed(done: Sequence[RefreshResult], save: bool) -> None:
             for c in changes
         ),
     )
-    _list(to, "Left out, and why", _reasons(done))
-    _list(to, "Kept with a remark", (text for r in done for text in r.marked))
-    if any(r.path for r in done):
+    _list(to, "Left out, and why", _reasons(results))
+    _list(to, "Kept with a remark", (text for r in results for text in r.marked))
+    if any(r.path for r in results):
         from gpuwise.facts.offers.store import store_dir
 
         to.print(f"\nkept in {store_dir()}", style="dim", soft_wrap=True)
@@ -197,10 +197,10 @@ def _show_refreshed(done: Sequence[RefreshResult], save: bool) -> None:
         to.print("\nnothing was kept (--dry-run)", style="dim")
 
 
-def _reasons(done: Sequence[RefreshResult]) -> list[str]:
+def _reasons(results: Sequence[RefreshResult]) -> list[str]:
     from gpuwise.facts.offers.feeds.tally import merge_skipped
 
-    every = merge_skipped([r.skipped for r in done])
+    every = merge_skipped([r.skipped for r in results])
     return [f"{s.count} x {s.reason}, for example {s.example}" for s in every]
 
 

@@ -19,13 +19,13 @@ GIVES_WAY = ("$/GB-h", "region", "$/PFLOP-h", "instance")
 _KIND = {"list": "list", "marketplace": "market", "contract": "contract"}
 
 
-def show_offers(shown: Sequence[PricedOffer], day: datetime.date, order: Order, *, more: int) -> None:
+def show_offers(rows: Sequence[PricedOffer], day: datetime.date, order: Order, *, more: int) -> None:
     """A table of offers with their age in words, and what the words mean."""
     from gpuwise.cli.out import console, table_of
 
     to = console()
     wide = to.width >= WIDE
-    kind = shown[0].kind
+    kind = rows[0].kind
     columns = ["accelerator", "provider", "GPUs", "$/h", "$/PFLOP-h", "$/GB-h", "age", "remarks"]
     if kind != "on-demand":
         columns.insert(4, "of list" if kind == "spot" else "3 years")
@@ -35,11 +35,11 @@ def show_offers(shown: Sequence[PricedOffer], day: datetime.date, order: Order, 
         columns.remove("$/GB-h")
     left = ("accelerator", "provider", "region", "instance", "remarks")
     table = table_of(columns, left=left, wrap=("accelerator", "region", "instance", "remarks"), gives_way=GIVES_WAY)
-    for row in shown:
+    for row in rows:
         cells = _cells(row, day)
         table.add_row(*(cells[name] for name in columns))
     to.print(table)
-    for line in _footer(shown, day, order, more):
+    for line in _footer(rows, day, order, more):
         to.print(line, style="dim")
 
 
@@ -90,16 +90,16 @@ def is_stale(offer: Offer, day: datetime.date) -> bool:
     return offer.kind != "contract" and offer.age_days(day) > STALE_DAYS
 
 
-def _footer(shown: Sequence[PricedOffer], day: datetime.date, order: Order, more: int) -> list[str]:
-    words = {word for row in shown for word in remarks(row.offer, row.kind, day)}
+def _footer(rows: Sequence[PricedOffer], day: datetime.date, order: Order, more: int) -> list[str]:
+    words = {word for row in rows for word in remarks(row.offer, row.kind, day)}
     by = {"price": "", "per-pflop": ", by $/PFLOP-h", "per-gb": ", by $/GB-h", "age": ", newest first"}[order]
     hidden = f"; {more} more with --all" if more else ""
-    counted = f"{len(shown)} price{'s' if len(shown) > 1 else ''}{by}{hidden}"
-    lines = [f"{counted}; US dollars an hour and accelerator, PFLOP at the dense bf16 peak"]
-    old = sum(is_stale(row.offer, day) for row in shown)
+    count_text = f"{len(rows)} price{'s' if len(rows) > 1 else ''}{by}{hidden}"
+    lines = [f"{count_text}; US dollars an hour and accelerator, PFLOP at the dense bf16 peak"]
+    old = sum(is_stale(row.offer, day) for row in rows)
     if old:
         fresh = "`gpuwise prices --refresh` fetches new ones"
-        lines.append(f"old: read more than {STALE_DAYS} days ago ({old} of {len(shown)}); {fresh}")
+        lines.append(f"old: read more than {STALE_DAYS} days ago ({old} of {len(rows)}); {fresh}")
     meanings = {
         "market": "market: what one host asked on a marketplace",
         "contract": "contract: your own, and what other commands reckon with",

@@ -35,10 +35,10 @@ def show_profile(profile: Profile, *, html: Path | None = None) -> None:
     _parts(to, profile)
     for number, finding in enumerate(profile.findings[:MOST_FINDINGS], 1):
         _finding(to, number, finding, profile.split.wall_s)
-    rest = profile.findings[MOST_FINDINGS:]
-    if rest:
+    more_findings = profile.findings[MOST_FINDINGS:]
+    if more_findings:
         to.print()
-        to.print(f"and {len(rest)} smaller: {', '.join(f.kind for f in rest)}", style="dim")
+        to.print(f"and {len(more_findings)} smaller: {', '.join(f.kind for f in more_findings)}", style="dim")
     _slower(to, profile)
     _ranks(to, profile)
     to.print()
@@ -67,8 +67,8 @@ def shown_parts(split: Split) -> dict[str, float]:
     every = {**{k: v for k, v in split.parts.items() if k != "compute"}, **split.families}
     ordered = sorted(((k, v) for k, v in every.items() if v > 0), key=lambda p: -p[1])
     largest = {k: v for k, v in ordered[:MOST_PARTS] if v >= LEAST * split.wall_s}
-    rest = sum(v for k, v in ordered if k not in largest)
-    return {**largest, **({"the rest": rest} if rest > 0 else {})}
+    remainder = sum(v for k, v in ordered if k not in largest)
+    return {**largest, **({"the rest": remainder} if remainder > 0 else {})}
 
 
 def _parts(to: Console, profile: Profile) -> None:

@@ -77,16 +77,16 @@ def run(
     check_script(script, module=module)
     path, tuned = find_config(script, config, module=module)
     plan = _plan(tuned.plan, epochs, total_steps, price, country, kwh)
-    with screen() as shown:
+    with screen() as terminal:
         result = run_tuned(
             script,
             arguments,
             tuned,
             module=module,
             plan=plan,
-            look=lambda now: shown.show(progress_words(now)),
-            every_s=EVERY_S if shown.is_live else QUIET_EVERY_S,
-            streams=shown.streams,
+            look=lambda now: terminal.show(progress_words(now)),
+            every_s=EVERY_S if terminal.is_live else QUIET_EVERY_S,
+            streams=terminal.streams,
             record=record,
         )
     if json:

@@ -397,9 +397,9 @@ def _summary(result: RanksResult, out: str, of_script: Layout | None, *, planned
     if result.blocked is not None:
         lines.append(f"checkpoints held steps up for {result.blocked:.2%} of the time between them")
     if result.losses:
-        lost = sum(x.lost_s for x in result.losses) / len(result.losses)
+        mean_loss_s = sum(x.lost_s for x in result.losses) / len(result.losses)
         told = "" if result.expected_loss_s is None else f", expected {format_duration(result.expected_loss_s)}"
-        lines.append(f"a death of a rank cost {format_duration(lost)}{told}")
+        lines.append(f"a death of a rank cost {format_duration(mean_loss_s)}{told}")
     slow = result.straggler
     if slow is not None:
         lines.append(f"rank {slow.rank} is waited for {format_duration(slow.lost_s)} a step ({slow.share:.0%}): {slow.cause}")

@@ -153,9 +153,9 @@ def screen() -> Generator[Screen, None, None]:
         yield display
 
 
-def last_line(written: bytes) -> bytes:
+def last_line(output: bytes) -> bytes:
     """What stands on the line of the cursor, as it was drawn last (bars begin anew with a carriage return)."""
-    line = written[written.rfind(b"\n") + 1 :]
+    line = output[output.rfind(b"\n") + 1 :]
     body = line.rstrip(b"\r")
     back = b"\r" if len(body) < len(line) else b""
     return body[body.rfind(b"\r") + 1 :] + back

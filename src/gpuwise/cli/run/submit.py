@@ -38,12 +38,12 @@ def submit(on: str, job: Job | None, settings: RankSettings, out: Path) -> int:
             f"{program} is not on this machine",
             hint=f"`gpuwise export plan.json --to {ENGINES[on]}:torchrun --out DIR` writes the files for a machine that has it",
         )
-    written = files(on, job, settings)
-    write_files(out, written.files)
-    sys.stderr.write(f"gpuwise: {out}: {' '.join(written.command)}\n")
-    for note in written.notes:
+    job_files = files(on, job, settings)
+    write_files(out, job_files.files)
+    sys.stderr.write(f"gpuwise: {out}: {' '.join(job_files.command)}\n")
+    for note in job_files.notes:
         sys.stderr.write(f"gpuwise: {note}\n")
-    return subprocess.run(written.command, cwd=out).returncode
+    return subprocess.run(job_files.command, cwd=out).returncode
 
 
 def files(on: str, job: Job, settings: RankSettings) -> Written:

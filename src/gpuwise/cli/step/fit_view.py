@@ -219,9 +219,9 @@ def _remedies(to: Console, fit: Fit[StepEstimate]) -> None:
             indented(to, f"{TIGHT} with all cached memory kept; torch gives some back as it runs, and then it fits", "dim")
     else:
         section(to, "What makes it fit", "nothing that was tried")
-    rest = [] if fit.fits else [r for r in singles if not r.fits]
-    if rest:
-        section(to, "Helps, but not enough alone", remedies_table(rest, step=True))
+    non_fitting = [] if fit.fits else [r for r in singles if not r.fits]
+    if non_fitting:
+        section(to, "Helps, but not enough alone", remedies_table(non_fitting, step=True))
     for remedy in good[:SHOWN_SNIPPETS]:
         show_snippet(to, remedy)
     reasons: dict[str, list[str]] = {}

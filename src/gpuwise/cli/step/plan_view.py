@@ -111,8 +111,8 @@ def _numbers(plan: Plan[StepEstimate], best: Option[StepEstimate], whole: Estima
     time, capture = best.estimate.time, plan.step.capture
     if time is not None:
         flop = capture.flop()
-        done = format_rate(flop / time.step_time_s.expected, "FLOP/s")
-        table.add_row("arithmetic", format_rate(flop, "FLOP"), f"a step on one GPU, {done}")
+        rate_text = format_rate(flop / time.step_time_s.expected, "FLOP/s")
+        table.add_row("arithmetic", format_rate(flop, "FLOP"), f"a step on one GPU, {rate_text}")
         share, dtype = mfu(capture, time, plan.cluster.accelerator)
         if share is not None:
             table.add_row("MFU", percent(share), f"of the dense {dtype} rate")

@@ -12,15 +12,15 @@ from gpuwise.text import printable
 @contextmanager
 def progress(doing: str = "capturing") -> Generator[Callable[[str], None], None, None]:
     """A function to say what is being done; silent unless stderr is a terminal."""
-    shown = sys.stderr.isatty()
+    is_terminal = sys.stderr.isatty()
 
     def tell(what: str) -> None:
-        if shown:
+        if is_terminal:
             sys.stderr.write(f"\r\x1b[K{doing}: {printable(what, keep='')}"[:110])
             sys.stderr.flush()
 
     try:
         yield tell
     finally:
-        if shown:
+        if is_terminal:
             sys.stderr.write("\r\x1b[K")

@@ -41,10 +41,10 @@ def place_words(place: Place, *, short: bool = False) -> str:
     return words + (f", {place.line}" if place.line else "")
 
 
-def maker_words(held: LiveStorage) -> str:
+def maker_words(storage: LiveStorage) -> str:
     """``"mm of head, train.py:36 in GPT.forward"``; states are the optimizer's, whatever of torch's fills them."""
-    place = held.made_by
-    if held.category is Category.OPTIMIZER and place.line:
+    place = storage.made_by
+    if storage.category is Category.OPTIMIZER and place.line:
         return f"the optimizer, {place.line}"
     return place_words(place, short=True)
 

@@ -88,8 +88,8 @@ def _cards(frame: Frame, width: int, paint: Paint) -> Iterator[str]:
     longest = min(max(len(card.identity.name) for card in frame.cards), LONGEST_NAME)
     while len(columns) > SHORTEST and width - sum(c.width + 1 for c in columns) + columns[1].width + 1 < longest:
         columns.pop()
-    rest = width - sum(c.width + 1 for c in columns) + columns[1].width + 1
-    columns[1] = _Column("name", max(10, rest), left=True)
+    width_left = width - sum(c.width + 1 for c in columns) + columns[1].width + 1
+    columns[1] = _Column("name", max(10, width_left), left=True)
     yield paint.dim(_row(columns, [c.title for c in columns], width))
     for card in frame.cards:
         if card.sample.state is not State.OK:
@@ -171,9 +171,9 @@ def _processes(frame: Frame, width: int, paint: Paint) -> Iterator[str]:
         _Column("CPU", 6),
     ]
     columns = [c for i, c in enumerate(columns) if sum(before.width + 1 for before in columns[: i + 1]) <= width + 1]
-    used = sum(c.width + 1 for c in columns)
-    beside = width - used >= LEAST_COMMAND
-    indent = used if beside else 4
+    columns_width = sum(c.width + 1 for c in columns)
+    beside = width - columns_width >= LEAST_COMMAND
+    indent = columns_width if beside else 4
     yield ""
     yield paint.dim(_row(columns, [c.title for c in columns], width) + (" command" if beside else ""))
     for row in rows[:N_PROCESSES]:
@@ -217,28 +217,28 @@ def _causes(frame: Frame, causes: tuple[Cause, ...], width: int, paint: Paint) -
     yield paint.bold("Why is it slow")
     for cause in causes:
         head = f"{cause.severity.value:<6}"
-        first, *rest = textwrap.wrap(cause.sentence, width - 7) or [""]
+        first, *more_lines = textwrap.wrap(cause.sentence, width - 7) or [""]
         yield f"{paint.of(cause.severity, head)} {first}"
         more = "; ".join([*((f"costs {cause.cost}",) if cause.cost else ()), *cause.evidence])
-        for line in [*rest, *textwrap.wrap(more, width - 7)]:
+        for line in [*more_lines, *textwrap.wrap(more, width - 7)]:
             yield f"       {line}"
         if cause.hint and cause.severity is not Severity.NOTE:
             for line in textwrap.wrap(f"do: {cause.hint}", width - 7):
                 yield paint.dim(f"       {line}")
 
 
-def spending_words(spent: Spending) -> str:
+def spending_words(spending: Spending) -> str:
     """``2.41 kW now, $0.72 an hour, 0.96 kg CO2 an hour; 0.4 kWh, $0.12 since the start``."""
-    now: list[str] = [] if spent.power_w is None else [f"{spent.power_w / KILO:.2f} kW now"]
-    if spent.usd_per_hour is not None:
-        now.append(f"{format_usd(spent.usd_per_hour)} an hour")
-    if spent.co2_g_per_hour is not None:
-        now.append(f"{spent.co2_g_per_hour / KILO:.3g} kg CO2 an hour")
-    since: list[str] = [] if not spent.energy_j else [f"{spent.energy_j / J_PER_KWH:.3g} kWh"]
-    if spent.usd:
-        since.append(format_usd(spent.usd))
-    if spent.co2_g:
-        since.append(f"{spent.co2_g / KILO:.3g} kg CO2")
+    now: list[str] = [] if spending.power_w is None else [f"{spending.power_w / KILO:.2f} kW now"]
+    if spending.usd_per_hour is not None:
+        now.append(f"{format_usd(spending.usd_per_hour)} an hour")
+    if spending.co2_g_per_hour is not None:
+        now.append(f"{spending.co2_g_per_hour / KILO:.3g} kg CO2 an hour")
+    since: list[str] = [] if not spending.energy_j else [f"{spending.energy_j / J_PER_KWH:.3g} kWh"]
+    if spending.usd:
+        since.append(format_usd(spending.usd))
+    if spending.co2_g:
+        since.append(f"{spending.co2_g / KILO:.3g} kg CO2")
     text = ", ".join(now) or "power unknown"
     return text + (f"; {', '.join(since)} since the start" if since else "")
 

@@ -82,11 +82,11 @@ def _by_hand(out: Console, result: Result, patch: Patch) -> None:
     from gpuwise.cli.out import section, table_of
     from gpuwise.train.levers.table import BY_NAME
 
-    rest = {k: v for k, v in result.levers.items() if k not in patch.covers}
-    if not rest:
+    other_levers = {k: v for k, v in result.levers.items() if k not in patch.covers}
+    if not other_levers:
         return
     table = table_of(("lever", "does", "by hand"), left=("lever", "does"), wrap=("does",), under="by hand")
-    for name, value in rest.items():
+    for name, value in other_levers.items():
         lever = BY_NAME[name]
         table.add_row(name, lever.what, lever.put_on.code.replace("{value}", str(value)))
     section(out, "Not in a diff: gpuwise run does it, or by hand", table)
@@ -98,11 +98,11 @@ def _before_after(result: Result, worth: Worth | None) -> FittedTable:
     from gpuwise.train.tune.document import useful_rates
 
     before, after = result.before, result.after
-    changed = after is not before
-    table = table_of(("", "before", "after") if changed else ("", "as it is"), left=("",), wrap=("",))
+    differs = after is not before
+    table = table_of(("", "before", "after") if differs else ("", "as it is"), left=("",), wrap=("",))
 
     def row(name: str, first: str, second: str) -> None:
-        table.add_row(name, first, *([second] if changed else []))
+        table.add_row(name, first, *([second] if differs else []))
 
     for name, first, second in (
         (f"{before.per} a second", before.rate, after.rate),

@@ -109,11 +109,11 @@ def _families(names: str | None) -> list[str]:
     from gpuwise.calibrate.validation import FAMILIES
     from gpuwise.errors import UnknownNameError
 
-    chosen = list(FAMILIES) if names is None else [n.strip() for n in names.split(",") if n.strip()]
-    for name in chosen:
+    families = list(FAMILIES) if names is None else [n.strip() for n in names.split(",") if n.strip()]
+    for name in families:
         if name not in FAMILIES:
             raise UnknownNameError("family", name, FAMILIES, hint="it is one of " + ", ".join(FAMILIES))
-    return [n for n in chosen if importlib.util.find_spec(FAMILIES[n]) is not None]
+    return [n for n in families if importlib.util.find_spec(FAMILIES[n]) is not None]
 
 
 WIDE = 112

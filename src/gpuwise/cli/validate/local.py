@@ -77,15 +77,15 @@ def _show(machine: Machine, path: Path, results: list[LocalResult]) -> None:
     to = console()
     driver = f", driver {machine.driver}" if machine.driver else ""
     to.print(f"{machine.gpu}, torch {machine.torch}{driver}", style="bold")
-    shown = [q for q in QUANTITIES if any(r.error(q) is not None for r in results)]
-    table = table_of(["case", *(NAMES[q] for q in shown)], left=("case",), wrap=("case",))
-    failed: list[str] = []
+    quantities = [q for q in QUANTITIES if any(r.error(q) is not None for r in results)]
+    table = table_of(["case", *(NAMES[q] for q in quantities)], left=("case",), wrap=("case",))
+    failures: list[str] = []
     for r in results:
-        if all(r.error(q) is None for q in shown):
+        if all(r.error(q) is None for q in quantities):
             side, reason = ("measuring", r.measured) if "failed" in r.measured else ("predicting", r.predicted)
-            failed.append(f"{r.case}: {side}: {reason.get('failed', 'nothing to compare')}")
+            failures.append(f"{r.case}: {side}: {reason.get('failed', 'nothing to compare')}")
             continue
-        table.add_row(r.case, *(_cell(r, q) for q in shown))
+        table.add_row(r.case, *(_cell(r, q) for q in quantities))
     to.print(table)
     errors = table_of(["", "cases", "median error", "MAPE", "90 % within", "bias"], left=("",), gives_way=("90 % within",))
     for s in summarise(results):
@@ -98,8 +98,8 @@ def _show(machine: Machine, path: Path, results: list[LocalResult]) -> None:
             f"{s.bias:+.1%}",
         )
     section(to, "Prediction against measurement", errors)
-    if failed:
-        section(to, "Not compared", "\n".join(failed))
+    if failures:
+        section(to, "Not compared", "\n".join(failures))
     show_runs(to)
     if machine.device == "cpu":
         to.print("\nNo GPU here: the bytes of live storages on the CPU were compared, not time.", style="dim")

@@ -40,12 +40,12 @@ def notes(job: Job) -> tuple[str, ...]:
     image = image_of(job)
     assert image is not None
     least = family_driver(image.cuda)
-    asked = (
+    driver_hint = (
         ""
         if least is None or job.driver is not None
         else f"; --driver with the number of yours chooses one for an older than {_text(least)}"
     )
-    return (f"{image.name} brings CUDA {_text(image.cuda)}{asked}",)
+    return (f"{image.name} brings CUDA {_text(image.cuda)}{driver_hint}",)
 
 
 def dockerfile(start: Start) -> str:

@@ -44,12 +44,12 @@ def _job(start: Start, head: str) -> dict[str, Any]:
     container |= {"resources": {"limits": {"nvidia.com/gpu": of.gpus_per_node}}, "volumeMounts": mounts}
     pod: dict[str, Any] = {"restartPolicy": "Never", "terminationGracePeriodSeconds": start.grace_s}
     pod |= {"containers": [container], "volumes": volumes}
-    moved = [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]
-    made = {"completions": of.n_nodes, "parallelism": of.n_nodes, "completionMode": "Indexed"}
+    failure_rules = [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]
+    job_spec = {"completions": of.n_nodes, "parallelism": of.n_nodes, "completionMode": "Indexed"}
     return {
-        **made,
+        **job_spec,
         "backoffLimit": MOST_RESTARTS * of.n_nodes,
-        "podFailurePolicy": {"rules": moved},
+        "podFailurePolicy": {"rules": failure_rules},
         "template": {"metadata": {"labels": {"app": of.name}}, "spec": pod},
     }
 
@@ -61,8 +61,8 @@ def job(start: Start) -> dict[str, str]:
     documents: list[dict[str, Any]] = []
     if of.n_nodes > 1:
         spec["template"]["spec"]["subdomain"] = of.name
-        found = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {"app": of.name}}
-        documents.append({"apiVersion": "v1", "kind": "Service", "metadata": {"name": of.name}, "spec": found})
+        service_spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {"app": of.name}}
+        documents.append({"apiVersion": "v1", "kind": "Service", "metadata": {"name": of.name}, "spec": service_spec})
     documents.append({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": of.name}, "spec": spec})
     text = "---\n".join([to_yaml(documents[0], start.title), *(to_yaml(d) for d in documents[1:])])
     return {"Dockerfile": containers.dockerfile(start), "job.yaml": text}
@@ -73,7 +73,7 @@ def jobset(start: Start) -> dict[str, str]:
     of = start.job
     spec = _job(start, f"{of.name}-node-0-0.{of.name}")
     spec["backoffLimit"] = 0
-    made = {
+    manifest = {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
         "metadata": {"name": of.name},
@@ -82,7 +82,7 @@ def jobset(start: Start) -> dict[str, str]:
             "replicatedJobs": [{"name": "node", "replicas": 1, "template": {"spec": spec}}],
         },
     }
-    return {"Dockerfile": containers.dockerfile(start), "jobset.yaml": to_yaml(made, start.title)}
+    return {"Dockerfile": containers.dockerfile(start), "jobset.yaml": to_yaml(manifest, start.title)}
 
 
 def trainjob(start: Start) -> dict[str, str]:
@@ -100,8 +100,8 @@ def trainjob(start: Start) -> dict[str, str]:
     inner = {"spec": {"replicatedJobs": [{"name": "node", "template": {"spec": {"template": {"spec": pod}}}}]}}
     spec = {"runtimeRef": {"name": "torch-distributed"}, "trainer": trainer}
     spec["runtimePatches"] = [{"manager": "gpuwise.dev/export", "trainingRuntimeSpec": {"template": inner}}]
-    made = {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "metadata": {"name": of.name}, "spec": spec}
-    return {"Dockerfile": containers.dockerfile(start), "trainjob.yaml": to_yaml(made, start.title)}
+    manifest = {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "metadata": {"name": of.name}, "spec": spec}
+    return {"Dockerfile": containers.dockerfile(start), "trainjob.yaml": to_yaml(manifest, start.title)}
 
 
 def notes(start: Start) -> tuple[str, ...]:

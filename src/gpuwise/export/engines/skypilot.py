@@ -54,18 +54,18 @@ def task(start: Start) -> dict[str, str]:
         "image_id": f"docker:{image.name}",
         "job_recovery": {"strategy": "EAGER_NEXT_REGION", "max_restarts_on_errors": MOST_RESTARTS},
     }
-    made: dict[str, Any] = {"name": of.name, "num_nodes": of.n_nodes, "resources": resources, "workdir": "."}
-    made["file_mounts"] = {STORAGE: {"source": "s3://BUCKET", "mode": "MOUNT_CACHED"}}
-    made["envs"] = {"HF_TOKEN": ""}
+    task_spec: dict[str, Any] = {"name": of.name, "num_nodes": of.n_nodes, "resources": resources, "workdir": "."}
+    task_spec["file_mounts"] = {STORAGE: {"source": "s3://BUCKET", "mode": "MOUNT_CACHED"}}
+    task_spec["envs"] = {"HF_TOKEN": ""}
     if start.tool.setup:
-        made["setup"] = start.tool.setup
-    made["run"] = (
+        task_spec["setup"] = start.tool.setup
+    task_spec["run"] = (
         'HEAD_NODE=$(echo "$SKYPILOT_NODE_IPS" | head -n 1)\n'
         "export HEAD_NODE\n"
         "export NODE_RANK=$SKYPILOT_NODE_RANK\n"
         "exec ./train.sh\n"
     )
-    return {"sky.yaml": to_yaml(made, start.title)}
+    return {"sky.yaml": to_yaml(task_spec, start.title)}
 
 
 def notes(start: Start) -> tuple[str, ...]:

@@ -41,7 +41,7 @@ exit "$ended"
 
 def notes(start: Start) -> tuple[str, ...]:
     """What a site decides."""
-    found = ["add --partition, --account and --time as your site has them; the folder is one that every node sees"]
+    lines = ["add --partition, --account and --time as your site has them; the folder is one that every node sees"]
     if start.job.gpus_per_node < start.job.cluster.system.count:
-        found.append("a part of a node: add --cpus-per-gpu and --mem-per-gpu")
-    return (f"{start.tool.version} has to be on the nodes: {start.tool.setup}", *found)
+        lines.append("a part of a node: add --cpus-per-gpu and --mem-per-gpu")
+    return (f"{start.tool.version} has to be on the nodes: {start.tool.setup}", *lines)

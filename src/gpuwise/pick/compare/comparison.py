@@ -38,10 +38,10 @@ class Comparison:
 
     def row(self, key: str) -> FigureRow:
         """The row called ``key``. Raises KeyError."""
-        found = find_row(self.rows, key)
-        if found is None:
+        row = find_row(self.rows, key)
+        if row is None:
             raise KeyError(key)
-        return found
+        return row
 
     @property
     def sections(self) -> tuple[str, ...]:
@@ -82,7 +82,7 @@ def compare_accelerators(
 def _work(
     model: str | Architecture | None, purpose: str | None, tokens: float | None, seq_len: int | None, precision: str | None
 ) -> ComparedWork | None:
-    given = [
+    options = [
         option
         for option, value in (("--for", purpose), ("--tokens", tokens), ("--seq", seq_len), ("--precision", precision))
         if value is not None
@@ -90,8 +90,8 @@ def _work(
     if purpose is not None and purpose not in PURPOSES:
         raise UnknownNameError("purpose", purpose, PURPOSES, hint="it is one of " + ", ".join(PURPOSES))
     if model is None:
-        if given:
-            raise InputError(f"{given[0]} without a model", hint="say which, for example --model llama-3.1-8b")
+        if options:
+            raise InputError(f"{options[0]} without a model", hint="say which, for example --model llama-3.1-8b")
         return None
     arch = find_model(model) if isinstance(model, str) else model
     purposes = (purpose,) if purpose else ("train", "infer") if arch.kind == "decoder" else ("train",)
@@ -107,10 +107,10 @@ def _check_precision(precision: str | None, purposes: Sequence[str]) -> None:
     """A precision that means something to at least one of the purposes."""
     if precision is None:
         return
-    known = [p for p in TRAINED if set(purposes) != {"infer"}]
-    known += [p for p in SERVED if "infer" in purposes and p not in known]
-    if precision not in known:
-        raise UnknownNameError("precision", precision, known, hint="it is one of " + ", ".join(known))
+    precisions = [p for p in TRAINED if set(purposes) != {"infer"}]
+    precisions += [p for p in SERVED if "infer" in purposes and p not in precisions]
+    if precision not in precisions:
+        raise UnknownNameError("precision", precision, precisions, hint="it is one of " + ", ".join(precisions))
 
 
 def _check_numbers(tokens: float | None, seq_len: int | None) -> None:

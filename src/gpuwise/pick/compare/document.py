@@ -36,11 +36,11 @@ def comparison_document(comparison: Comparison) -> dict[str, object]:
 
 def cited(comparison: Comparison) -> dict[str, dict[str, str]]:
     """The sources the cells cite, by key, in order of first use."""
-    known, found = sources(), dict[str, dict[str, str]]()
+    source_table, citations = sources(), dict[str, dict[str, str]]()
     for key in (c.source for r in comparison.rows for c in r.cells):
-        if key in known and key not in found:
-            found[key] = {"kind": known[key].kind, "title": known[key].title, "url": known[key].url}
-    return found
+        if key in source_table and key not in citations:
+            citations[key] = {"kind": source_table[key].kind, "title": source_table[key].title, "url": source_table[key].url}
+    return citations
 
 
 def _subject(s: Subject) -> dict[str, object]:

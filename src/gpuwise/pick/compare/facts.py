@@ -54,8 +54,8 @@ def reached(accelerator: Accelerator, dtype: str) -> Estimate | None:
 
 def streamed(accelerator: Accelerator) -> Estimate:
     """Bytes/s a long stream reaches, at most the specified bandwidth."""
-    seen = single.stream(accelerator, STREAM_BYTES, STREAM_BYTES)
-    rate = Estimate.from_log_sigma(2.0 * STREAM_BYTES / float(seen.time_s[0]), float(seen.log_sigma[0]), seen.basis)
+    transfer = single.stream(accelerator, STREAM_BYTES, STREAM_BYTES)
+    rate = Estimate.from_log_sigma(2.0 * STREAM_BYTES / float(transfer.time_s[0]), float(transfer.log_sigma[0]), transfer.basis)
     peak = accelerator.memory_bandwidth_bytes_per_s
     return Estimate(rate.low, min(rate.expected, peak), min(rate.high, peak), rate.basis)
 
@@ -137,8 +137,8 @@ def _memory(subjects: Sequence[Subject]) -> list[FigureRow]:
 
     def visible(s: Subject) -> Cell:
         a = s.accelerator
-        seen = a.memory_visible_bytes or a.memory_bytes
-        return _fact(a, ("visible_mib", "memory_mib", "memory_gb"), "memory_bytes", seen * s.count)
+        visible_bytes = a.memory_visible_bytes or a.memory_bytes
+        return _fact(a, ("visible_mib", "memory_mib", "memory_gb"), "memory_bytes", visible_bytes * s.count)
 
     return [
         _row("memory_label", "memory on the label", "Specification", "", "", subjects, label),
@@ -193,9 +193,9 @@ def _reached(subjects: Sequence[Subject]) -> list[FigureRow]:
         return Cell.of(found.scaled(s.count), f"a product of {SIDE} cubed in a long run", share)
 
     def stream(s: Subject) -> Cell:
-        found = streamed(s.accelerator)
-        share = f"{say('%', found.expected / s.accelerator.memory_bandwidth_bytes_per_s)} of peak"
-        return Cell.of(found.scaled(s.count), "a stream no cache holds", share)
+        transfer = streamed(s.accelerator)
+        share = f"{say('%', transfer.expected / s.accelerator.memory_bandwidth_bytes_per_s)} of peak"
+        return Cell.of(transfer.scaled(s.count), "a stream no cache holds", share)
 
     rows = [
         _row(
@@ -286,15 +286,23 @@ def _prices(subjects: Sequence[Subject], prices: Sequence[Price | None], today: 
 def _bought(s: Subject, condition: Condition, today: datetime.date) -> Cell:
     """The accelerators alone, at the typical price."""
     try:
-        seen = typical_purchase_usd(s.accelerator.id, condition)
+        price_usd = typical_purchase_usd(s.accelerator.id, condition)
     except UnpredictableError:
         return Cell()
     n = s.count
-    if seen.as_of is None:
-        return Cell(seen.median * n, f"{seen.kind} price", "offer", f"catalogue: {seen.kind} price", True)
-    stale = (today - seen.as_of).days > STALE_DAYS
-    words = f"since {month_or_year(seen.as_of)}"
-    return Cell(seen.median * n, words, "offer", f"purchases: {seen.observations} seen", stale, seen.low * n, seen.high * n)
+    if price_usd.as_of is None:
+        return Cell(price_usd.median * n, f"{price_usd.kind} price", "offer", f"catalogue: {price_usd.kind} price", True)
+    stale = (today - price_usd.as_of).days > STALE_DAYS
+    words = f"since {month_or_year(price_usd.as_of)}"
+    return Cell(
+        price_usd.median * n,
+        words,
+        "offer",
+        f"purchases: {price_usd.observations} seen",
+        stale,
+        price_usd.low * n,
+        price_usd.high * n,
+    )
 
 
 def _derived(subjects: Sequence[Subject], rows: Sequence[FigureRow]) -> list[FigureRow]:

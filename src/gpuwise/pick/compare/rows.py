@@ -77,12 +77,12 @@ class FigureRow:
     def best(self) -> tuple[int, ...]:
         """Columns that hold the best value, ties included; none when fewer than two are known or all are
         alike."""
-        known = [(i, c.value) for i, c in enumerate(self.cells) if c.value is not None]
-        if not self.better or len(known) < 2:
+        values = [(i, c.value) for i, c in enumerate(self.cells) if c.value is not None]
+        if not self.better or len(values) < 2:
             return ()
-        top = (max if self.better == "higher" else min)(v for _, v in known)
-        tied = tuple(i for i, v in known if abs(v - top) <= TIE * abs(top))
-        return () if len(tied) == len(known) else tied
+        top = (max if self.better == "higher" else min)(v for _, v in values)
+        tied = tuple(i for i, v in values if abs(v - top) <= TIE * abs(top))
+        return () if len(tied) == len(values) else tied
 
     @property
     def ratios(self) -> tuple[float | None, ...]:

@@ -72,17 +72,17 @@ def serve_alike(
     """Serve ``arch`` on each of ``clusters``, with weights of one width on all that can serve it: the widest that all hold
     where ``precision`` is None. Raises UnknownNameError for a precision nothing is served in."""
     widest = _formats(precision)
-    found = tuple(_serve(arch, cluster, context, widest) for cluster in clusters)
-    if len({d.words for d in found if d.weights is not None}) < 2:
-        return found
+    results = tuple(_serve(arch, cluster, context, widest) for cluster in clusters)
+    if len({d.words for d in results if d.weights is not None}) < 2:
+        return results
     for weights in widest:
         alike = tuple(
             d if d.weights is None else _serve(arch, cluster, context, (weights,))
-            for d, cluster in zip(found, clusters, strict=True)
+            for d, cluster in zip(results, clusters, strict=True)
         )
-        if all((a.weights is None) == (d.weights is None) for a, d in zip(alike, found, strict=True)):
+        if all((a.weights is None) == (d.weights is None) for a, d in zip(alike, results, strict=True)):
             return alike
-    return found
+    return results
 
 
 def _formats(precision: str | None) -> tuple[str, ...]:

@@ -18,12 +18,17 @@ BOUND = 0.5
 def verdict(subjects: Sequence[Subject], rows: Sequence[FigureRow], work: ComparedWork | None) -> tuple[str, ...]:
     """Three to six sentences."""
     names = names_of(subjects)
-    said = [_arithmetic(names, rows), _memory(names, rows)]
+    sentences = [_arithmetic(names, rows), _memory(names, rows)]
     if work is None:
-        said += [_ridge(names, rows), _efficiency(names, rows), _price(names, rows)]
+        sentences += [_ridge(names, rows), _efficiency(names, rows), _price(names, rows)]
     else:
-        said += [_training(names, rows, work), _serving(names, rows), _bound(names, subjects, rows, work), _money(names, rows)]
-    return tuple(s for s in said if s)
+        sentences += [
+            _training(names, rows, work),
+            _serving(names, rows),
+            _bound(names, subjects, rows, work),
+            _money(names, rows),
+        ]
+    return tuple(s for s in sentences if s)
 
 
 def names_of(subjects: Sequence[Subject]) -> tuple[str, ...]:
@@ -93,8 +98,8 @@ def _arithmetic(names: Sequence[str], rows: Sequence[FigureRow]) -> str:
 def _paper(names: Sequence[str], rows: Sequence[FigureRow], rate: str) -> str:
     """Where the order on paper is another."""
     peak, got = find_row(rows, f"peak_{rate}"), find_row(rows, f"reached_{rate}")
-    on_paper, found = ranking(peak), ranking(got)
-    if peak is None or on_paper == found or _lead(peak) is None:
+    on_paper, in_practice = ranking(peak), ranking(got)
+    if peak is None or on_paper == in_practice or _lead(peak) is None:
         return ""
     return f"; on paper the order is {', '.join(names[i] for i in on_paper)}"
 
@@ -123,10 +128,10 @@ def _memory(names: Sequence[str], rows: Sequence[FigureRow]) -> str:
 
 def _ridge(names: Sequence[str], rows: Sequence[FigureRow]) -> str:
     row = find_row(rows, "ridge_reached")
-    known = [] if row is None else [(c.value, i) for i, c in enumerate(row.cells) if c.value is not None]
-    if len(known) < 2:
+    ridges = [] if row is None else [(c.value, i) for i, c in enumerate(row.cells) if c.value is not None]
+    if len(ridges) < 2:
         return ""
-    (low, i), (high, j) = min(known), max(known)
+    (low, i), (high, j) = min(ridges), max(ridges)
     if high < low * (1 + TIE):
         return f"All of them wait for memory below {low:,.0f} FLOP per byte."
     return (
@@ -169,13 +174,13 @@ def _per(row: FigureRow) -> str:
 
 
 def _training(names: Sequence[str], rows: Sequence[FigureRow], work: ComparedWork) -> str:
-    shown = [r for way in WAYS if (r := find_row(rows, way.key)) is not None]
+    training_rows = [r for way in WAYS if (r := find_row(rows, way.key)) is not None]
     fits = find_row(rows, "train_fits")
     if fits is None:
         return ""
-    if not shown:
+    if not training_rows:
         return f"None of them can train {work.arch.name}, not even adapters on 4-bit weights."
-    first, last = shown[0], shown[-1]
+    first, last = training_rows[0], training_rows[-1]
     out = [i for i, c in enumerate(first.cells) if c.value is None]
     text = ""
     if out:
@@ -212,15 +217,15 @@ def _serving(names: Sequence[str], rows: Sequence[FigureRow]) -> str:
             parts.append(f"{names[lead[0]]} {doing} {fast} ({_spread(names, row)})")
     if not parts:
         return f"Only {names[order[0]]} can serve it." if len(order) == 1 else ""
-    held = {c.words for i, c in enumerate(weights.cells) if one.cells[i].value is not None}
+    texts = {c.words for i, c in enumerate(weights.cells) if one.cells[i].value is not None}
     text = ", and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
-    return text + ("." if len(held) == 1 else f", though {_unlike(held)}.")
+    return text + ("." if len(texts) == 1 else f", though {_unlike(texts)}.")
 
 
-def _unlike(held: set[str]) -> str:
+def _unlike(texts: set[str]) -> str:
     """What differs between ways to hold weights, each ``format (program)``; a format's name says its bits (fp8, Q8_0)."""
-    programs = {words.partition(" (")[2] for words in held}
-    bits = {tuple(re.findall(r"[0-9]+", words.partition(" (")[0])[:1]) for words in held}
+    programs = {words.partition(" (")[2] for words in texts}
+    bits = {tuple(re.findall(r"[0-9]+", words.partition(" (")[0])[:1]) for words in texts}
     unlike = ["with weights of the same width"] * (len(bits) > 1) + ["by the same program"] * (len(programs) > 1)
     return "not " + (" and ".join(unlike) or "in the same format")
 

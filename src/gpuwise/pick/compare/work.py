@@ -230,8 +230,12 @@ def _rented(s: Subject, time_s: Estimate, today: datetime.date) -> Cell:
 
 
 def _joules(s: Subject, time_s: Estimate) -> Cell:
-    used = energy(time_s, s.cluster)
-    return Cell() if used is None else Cell.of(used.kwh.scaled(J_PER_KWH), "time at the mean power of host and cooling")
+    consumption = energy(time_s, s.cluster)
+    return (
+        Cell()
+        if consumption is None
+        else Cell.of(consumption.kwh.scaled(J_PER_KWH), "time at the mean power of host and cooling")
+    )
 
 
 def check_work(work: ComparedWork) -> None:

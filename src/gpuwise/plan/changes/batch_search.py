@@ -95,10 +95,10 @@ class _Search(Generic[M]):
         return self.captures[batch]
 
     def real(self, batch: int) -> BatchPoint[M]:
-        found = self.known.get(batch)
-        if found is None or not found.captured:
-            found = self.known[batch] = BatchPoint(batch, self.measure(self.captured(batch)), captured=True)
-        return found
+        point = self.known.get(batch)
+        if point is None or not point.captured:
+            point = self.known[batch] = BatchPoint(batch, self.measure(self.captured(batch)), captured=True)
+        return point
 
     def made(self, sweep: Sweep, batch: int) -> BatchPoint[M]:
         if batch in self.captures:
@@ -124,10 +124,10 @@ def search_batches(
 ) -> BatchSearch[M]:
     """Search batches up to ``limit`` with at most ``most_captures`` runs of ``capture_at`` (at least 3); ``captures`` are
     those there already, by batch. What ``capture_at`` raises for its first batches is raised."""
-    held = dict(captures or {})
-    search = _Search(capture_at, measure, held, {}, given=len(held))
+    by_batch = dict(captures or {})
+    search = _Search(capture_at, measure, by_batch, {}, given=len(by_batch))
     for batch in FIRST_BATCHES:
-        if len(held) < 2:
+        if len(by_batch) < 2:
             search.captured(batch)
     try:
         return _by_sweep(search, most_captures, limit)
@@ -149,8 +149,8 @@ def _by_sweep(search: _Search[M], most_captures: int, limit: int) -> BatchSearch
             verified = False
             largest = max((b for b, p in search.known.items() if p.captured and p.estimate.fits_easily), default=0)
             break
-        made, real = sweep.at(largest), search.captured(largest)
-        if not differences(made, real):
+        interpolation, real = sweep.at(largest), search.captured(largest)
+        if not differences(interpolation, real):
             search.real(largest)
             verified = True
             break
@@ -204,8 +204,8 @@ def _proposed(search: _Search[M], low: int, high: int) -> int | None:
     large."""
     if high - low <= 1:
         return None
-    failed = any(not p.estimate.fits_easily for p in search.known.values())
-    return (low + high) // 2 if failed else min(low * 4, high - 1)
+    any_tight = any(not p.estimate.fits_easily for p in search.known.values())
+    return (low + high) // 2 if any_tight else min(low * 4, high - 1)
 
 
 def _result(search: _Search[M], largest: int, *, verified: bool, note: str = "") -> BatchSearch[M]:

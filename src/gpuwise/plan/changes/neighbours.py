@@ -31,12 +31,12 @@ def neighbours(goal: Goal, best: TrainingEstimate) -> tuple[Neighbour, ...]:
             continue
         legal.append((change, strategy))
     try:
-        done = estimate_all(goal, [s for _, s in legal])
+        estimates = estimate_all(goal, [s for _, s in legal])
     except UnpredictableError:
         return ()
     return tuple(
         remedy_of((change,), best, e, name=strategy_label((change,), best.strategy))
-        for (change, _), e in zip(legal, done, strict=True)
+        for (change, _), e in zip(legal, estimates, strict=True)
     )
 
 

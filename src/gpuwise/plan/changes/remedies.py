@@ -53,8 +53,8 @@ def _at_level(goal: Goal, tuned: Fit[TrainingEstimate]) -> Fit[TrainingEstimate]
     def at(remedies: Iterable[Remedy[TrainingEstimate]]) -> tuple[Remedy[TrainingEstimate], ...]:
         return tuple(replace(r, estimate=level.of(r.estimate)) for r in remedies)
 
-    def on(others: Iterable[OtherHardware[TrainingEstimate]]) -> tuple[OtherHardware[TrainingEstimate], ...]:
-        return tuple(replace(o, estimate=promised(goal.arch, o.cluster, o.estimate)) for o in others)
+    def on(alternatives: Iterable[OtherHardware[TrainingEstimate]]) -> tuple[OtherHardware[TrainingEstimate], ...]:
+        return tuple(replace(o, estimate=promised(goal.arch, o.cluster, o.estimate)) for o in alternatives)
 
     return replace(
         tuned,
@@ -74,17 +74,17 @@ def _tuned_fit(goal: Goal, today: datetime.date | None) -> Fit[TrainingEstimate]
         check_strategy(setting_of(goal, plain), plain)
     except LayoutError as error:
         raise _with_batch(goal, plain, error) from None
-    asked = estimate_all(goal, [plain])[0]
-    singles = _remedies(goal, asked)
-    if asked.fits:
-        return Fit(goal, cluster, asked, singles, micro_batch=_largest(goal, plain), seq_len=_longest(goal, plain))
+    baseline = estimate_all(goal, [plain])[0]
+    singles = _remedies(goal, baseline)
+    if baseline.fits:
+        return Fit(goal, cluster, baseline, singles, micro_batch=_largest(goal, plain), seq_len=_longest(goal, plain))
     day = today or datetime.date.today()
 
     def on(other: Cluster) -> TrainingEstimate:
         return estimates(goal.arch, other, [plain], goal.seq_len)[0]
 
     bigger, more = tuple(larger_hardware(cluster, day, on)), tuple(_more(goal, day))
-    return Fit(goal, cluster, asked, singles, tuple(_combinations(goal, asked)), bigger, more)
+    return Fit(goal, cluster, baseline, singles, tuple(_combinations(goal, baseline)), bigger, more)
 
 
 def _with_batch(goal: Goal, plain: Strategy, error: LayoutError) -> LayoutError:
@@ -96,23 +96,23 @@ def _with_batch(goal: Goal, plain: Strategy, error: LayoutError) -> LayoutError:
     return LayoutError(error.rule, error.message.split(" (rule")[0], hint=" or ".join(f"--global-batch {b}" for b in near))
 
 
-def _remedies(goal: Goal, asked: TrainingEstimate) -> tuple[Remedy[TrainingEstimate], ...]:
+def _remedies(goal: Goal, baseline: TrainingEstimate) -> tuple[Remedy[TrainingEstimate], ...]:
     legal: list[tuple[tuple[Change, ...], Strategy]] = []
-    for changes in lighter_changes(asked.strategy, default_precision(goal.cluster.accelerator)[0]):
-        strategy = changed(asked.strategy, changes)
+    for changes in lighter_changes(baseline.strategy, default_precision(goal.cluster.accelerator)[0]):
+        strategy = changed(baseline.strategy, changes)
         try:
             check_strategy(setting_of(goal, strategy), strategy)
         except LayoutError:
             continue
         legal.append((changes, strategy))
-    done = estimate_all(goal, [s for _, s in legal])
-    found = [_remedy(changes, asked, e) for (changes, _), e in zip(legal, done, strict=True)]
-    helpful = [r for r in found if r.saved_bytes > WORTH * asked.device_bytes]
+    estimates = estimate_all(goal, [s for _, s in legal])
+    remedies = [_remedy(changes, baseline, e) for (changes, _), e in zip(legal, estimates, strict=True)]
+    helpful = [r for r in remedies if r.saved_bytes > WORTH * baseline.device_bytes]
     return tuple(sorted(helpful, key=remedy_order))
 
 
-def _remedy(changes: tuple[Change, ...], asked: TrainingEstimate, e: TrainingEstimate) -> Remedy[TrainingEstimate]:
-    return remedy_of(changes, asked, e, name=strategy_label(changes, asked.strategy))
+def _remedy(changes: tuple[Change, ...], baseline: TrainingEstimate, e: TrainingEstimate) -> Remedy[TrainingEstimate]:
+    return remedy_of(changes, baseline, e, name=strategy_label(changes, baseline.strategy))
 
 
 def changed(s: Strategy, changes: Iterable[Change]) -> Strategy:
@@ -140,10 +140,10 @@ def strategy_label(changes: Iterable[Change], before: Strategy) -> str:
     return " + ".join(words) or "as asked"
 
 
-def _combinations(goal: Goal, asked: TrainingEstimate) -> Iterator[Remedy[TrainingEstimate]]:
+def _combinations(goal: Goal, baseline: TrainingEstimate) -> Iterator[Remedy[TrainingEstimate]]:
     """The fastest fitting strategy of each kind, each kind allowed what the kinds before it are; a strategy once."""
     strategies: set[Strategy] = set()
-    base = base_of(asked.strategy)
+    base = base_of(baseline.strategy)
     losses = [base.with_(fused_loss=loss) for loss in (False, True)]
     lighter = [
         b.with_(optimizer=optimizer, gradient_dtype="bf16", master_weights=master)
@@ -164,10 +164,10 @@ def _combinations(goal: Goal, asked: TrainingEstimate) -> Iterator[Remedy[Traini
         if base.lora_rank and kind == STATES:
             continue
         bases = [b for b in bases if base.precision != "fp32" or b.gradient_dtype == "fp32"]
-        found = find_in(replace(goal, bases=tuple(bases)), default_space)
-        if found is not None and found.strategy not in strategies:
-            strategies.add(found.strategy)
-            yield _remedy(changes_between(asked.strategy, found.strategy), asked, found)
+        fastest = find_in(replace(goal, bases=tuple(bases)), default_space)
+        if fastest is not None and fastest.strategy not in strategies:
+            strategies.add(fastest.strategy)
+            yield _remedy(changes_between(baseline.strategy, fastest.strategy), baseline, fastest)
 
 
 def _more(goal: Goal, today: datetime.date) -> Iterator[OtherHardware[TrainingEstimate]]:
@@ -177,11 +177,11 @@ def _more(goal: Goal, today: datetime.date) -> Iterator[OtherHardware[TrainingEs
         try:
             cluster = find_cluster(f"{n * times}x{goal.cluster.accelerator.id}")
             wider = replace(goal, cluster=cluster, wishes=replace(goal.wishes, fixed={}))
-            found = find_in(wider, default_space)
+            fastest = find_in(wider, default_space)
         except (InputError, UnpredictableError):
             continue
-        if found is not None:
-            yield OtherHardware(cluster, found, known_price(cluster, today))
+        if fastest is not None:
+            yield OtherHardware(cluster, fastest, known_price(cluster, today))
             return
 
 

@@ -53,12 +53,14 @@ class Remedy(Generic[E]):
         return next((str(c.argument) for c in self.changes if c.name == "allocator"), None)
 
 
-def remedy_of(changes: tuple[Change, ...], asked: E, changed: E, *, name: str = "", lines: tuple[str, ...] = ()) -> Remedy[E]:
+def remedy_of(
+    changes: tuple[Change, ...], baseline: E, alternative: E, *, name: str = "", lines: tuple[str, ...] = ()
+) -> Remedy[E]:
     """``changed`` against what was ``asked`` for; ``name`` where the changes' own labels do not say it."""
-    before, after = asked.step_time_s, changed.step_time_s
+    before, after = baseline.step_time_s, alternative.step_time_s
     slower = None if before is None or after is None else after.expected / before.expected - 1.0
-    saved = asked.memory_bytes.expected - changed.memory_bytes.expected
-    return Remedy(name or labels(changes), changes, changed, saved, slower, lines)
+    saved = baseline.memory_bytes.expected - alternative.memory_bytes.expected
+    return Remedy(name or labels(changes), changes, alternative, saved, slower, lines)
 
 
 def remedy_order(remedy: Remedy[TrainingEstimate] | Remedy[StepEstimate]) -> tuple[bool, float]:

@@ -64,34 +64,34 @@ def find_remedies(
 ) -> Remedies:
     """Every change that may save memory tried on the step; ``tell`` hears the name of each before it is captured."""
     trial = Trial(source, accelerator, capture, sites, base, batch, seq, conf, compiled, tell)
-    found: list[StepRemedy] = []
+    remedies: list[StepRemedy] = []
     for changes in memory_changes(capture, sites, accelerator, conf):
-        _keep(found, trial.tried(changes), accelerator)
+        _keep(remedies, trial.tried(changes), accelerator)
     for changes in _micro_batches(batch, base):
         remedy = trial.tried(changes)
-        _keep(found, remedy, accelerator)
+        _keep(remedies, remedy, accelerator)
         if remedy is not None and remedy.fits:
             break
     for changes in _fewest_checkpoints(trial):
         remedy = trial.tried(changes)
-        _keep(found, remedy, accelerator)
+        _keep(remedies, remedy, accelerator)
         if remedy is None or remedy.estimate.fits_easily:
             break
-    found = _last_of_each(found)
-    singles = sorted(found, key=remedy_order)
+    remedies = _last_of_each(remedies)
+    singles = sorted(remedies, key=remedy_order)
     enough = base.fits or any(r.fits and r.kind == SAME for r in singles)
-    combinations = () if enough else _stacked(trial, found)
+    combinations = () if enough else _stacked(trial, remedies)
     return Remedies(tuple(singles), combinations, trial.captures, tuple(trial.failed))
 
 
-def _keep(found: list[StepRemedy], remedy: StepRemedy | None, accelerator: Accelerator) -> None:
+def _keep(remedies: list[StepRemedy], remedy: StepRemedy | None, accelerator: Accelerator) -> None:
     if remedy is not None and remedy.saved_bytes > WORTH * accelerator.memory_bytes:
-        found.append(remedy)
+        remedies.append(remedy)
 
 
-def _last_of_each(found: Sequence[StepRemedy]) -> list[StepRemedy]:
+def _last_of_each(remedies: Sequence[StepRemedy]) -> list[StepRemedy]:
     """Of several tries at choosing modules only the one that fits, as every block saves more than one that does not."""
-    return [r for r in found if r.fits or not (r.changes[0].name == "checkpointing" and r.changes[0].argument)]
+    return [r for r in remedies if r.fits or not (r.changes[0].name == "checkpointing" and r.changes[0].argument)]
 
 
 def _fewest_checkpoints(trial: Trial) -> Iterator[Changes]:
@@ -168,11 +168,13 @@ def _alive_between(capture: Capture, *categories: Category) -> bool:
     if len(capture.steps) < 2:
         return False
     before, span = capture.steps[-2], capture.steady
-    seen = slice(0, span.first_event)
-    alive = np.bincount(capture.event_storage[seen], weights=capture.event_sign[seen], minlength=capture.storage_bytes.size) > 0
-    made = (capture.storage_op >= before.first_op) & (capture.storage_op < before.end_op)
-    kept = alive & made & np.isin(capture.storage_category, [int(c) for c in categories])
-    return bool(capture.storage_bytes[kept].sum() >= KEPT)
+    window = slice(0, span.first_event)
+    alive = (
+        np.bincount(capture.event_storage[window], weights=capture.event_sign[window], minlength=capture.storage_bytes.size) > 0
+    )
+    is_inside = (capture.storage_op >= before.first_op) & (capture.storage_op < before.end_op)
+    is_live = alive & is_inside & np.isin(capture.storage_category, [int(c) for c in categories])
+    return bool(capture.storage_bytes[is_live].sum() >= KEPT)
 
 
 def _micro_batches(batch: int | None, base: StepEstimate) -> Iterator[Changes]:
@@ -184,17 +186,17 @@ def _micro_batches(batch: int | None, base: StepEstimate) -> Iterator[Changes]:
         b for c, b in base.memory.by_category.items() if c.name in ("PARAMETER", "GRADIENT", "OPTIMIZER", "BUFFER")
     )
     room = base.memory.capacity_bytes - fixed
-    wanted = (base.memory_bytes.expected - fixed) / room if room > 0 else float(MOST_MICRO_BATCHES)
-    enough = [n for n in divisors if n >= wanted][:3] or divisors[-1:]
+    n_micro_batches = (base.memory_bytes.expected - fixed) / room if room > 0 else float(MOST_MICRO_BATCHES)
+    enough = [n for n in divisors if n >= n_micro_batches][:3] or divisors[-1:]
     for n in enough:
         yield (Change("micro_batches", n),)
 
 
-def _stacked(trial: Trial, found: Sequence[StepRemedy]) -> tuple[StepRemedy, ...]:
+def _stacked(trial: Trial, remedies: Sequence[StepRemedy]) -> tuple[StepRemedy, ...]:
     """For each kind, allowed what the kinds before it are: changes added by what a freed byte costs until it fits."""
-    made: list[StepRemedy] = []
+    combinations: list[StepRemedy] = []
     for rank, kind in enumerate(KINDS):
-        allowed = [r for r in found if KINDS.index(r.kind) <= rank]
+        allowed = [r for r in remedies if KINDS.index(r.kind) <= rank]
         if not any(r.kind == kind for r in allowed) or any(r.fits for r in allowed):
             continue
         stack: Changes = ()
@@ -205,8 +207,8 @@ def _stacked(trial: Trial, found: Sequence[StepRemedy]) -> tuple[StepRemedy, ...
             stack = (*stack, *single.changes)
             remedy = None if alone else trial.tried(stack)
             if remedy is not None and remedy.fits:
-                made.append(remedy)
+                combinations.append(remedy)
                 break
-        if made:
+        if combinations:
             break
-    return tuple(made)
+    return tuple(combinations)

@@ -67,16 +67,18 @@ class Trial:
         conf = next((str(c.argument) for c in by_effect.get("allocator", ())), self.conf)
         compiled = True if "timing" in by_effect else self.compiled
         parts = next((int(str(c.argument)) for c in changes if c.name == "micro_batches"), 1)
-        made, sizes = by_effect.get("captured", []), by_effect.get("batch", [])
-        if not made and not sizes:
+        captured_changes, sizes = by_effect.get("captured", []), by_effect.get("batch", [])
+        if not captured_changes and not sizes:
             estimate = measure(self.capture, self.accelerator, allocator_conf=conf, compiled=compiled)
             estimate = estimate if compiled != self.compiled else replace(estimate, time=self.base.time)
             return self._of_one_rank(self.capture, estimate, by_effect, conf)
         batch = int(str(sizes[0].argument)) if sizes else self.batch
         self.tell(self.name(changes))
         self.captures += 1
-        capture, sites = self.source.captured(self.accelerator, None if batch is None else batch // parts, self.seq, tuple(made))
-        if made and not sites.touched:
+        capture, sites = self.source.captured(
+            self.accelerator, None if batch is None else batch // parts, self.seq, tuple(captured_changes)
+        )
+        if captured_changes and not sites.touched:
             return None
         estimate = measure(capture, self.accelerator, allocator_conf=conf, compiled=compiled, micro_batches=parts)
         return self._of_one_rank(capture, estimate, by_effect, conf)

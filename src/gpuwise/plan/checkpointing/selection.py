@@ -79,10 +79,10 @@ class _Book:
         now = len(self.starts) - 1
         first = np.searchsorted(c.event_op, np.arange(one.backward_op, one.end_op + 1), side="left")
         for i, module in enumerate(c.op_module[one.backward_op : one.end_op].tolist()):
-            mine = pieces.get(module)
-            if mine is not None:
-                at = int(np.searchsorted(mine, now, side="right")) - 1
-                now = int(mine[at]) if at >= 0 else now
+            module_pieces = pieces.get(module)
+            if module_pieces is not None:
+                at = int(np.searchsorted(module_pieces, now, side="right")) - 1
+                now = int(module_pieces[at]) if at >= 0 else now
             a, b = int(first[i]), int(first[i + 1])
             most[now] = max(most[now], int(self.live[max(a - 1, 0) : max(b, a)].max(initial=0)))
         return most
@@ -115,11 +115,11 @@ def checkpoint_choices(capture: Capture, op_s: F64, depth: int = DEPTH) -> tuple
         )
     if not np.all(np.isfinite(op_s)) or np.any(op_s < 0):
         raise InputError("a time is negative or not a number", hint="seconds per operation, zero or more")
-    found = passes(capture)
-    if not found:
+    segments = passes(capture)
+    if not segments:
         raise UnpredictableError("no backward", "the captured step has no backward pass", hint="capture a training step")
-    book = _Book(capture, found[-1], op_s, depth)
-    items = _items(book, book.top, len(found))
+    book = _Book(capture, segments[-1], op_s, depth)
+    items = _items(book, book.top, len(segments))
     # the update and whatever else lies outside the pass needs what it needs
     span = capture.steady
     outside = max(book.most(span.first_op, book.one.first_op), book.most(book.one.end_op, span.end_op))
@@ -144,16 +144,18 @@ def _choice(book: _Book, segment: Segment, n_passes: int) -> Choice | None:
     back = backward_of(c, book.one, module_mask(c, book.tree, segment.path))
     if back is None:
         return None
-    held = book.lives.held(book.one, segment)
-    saved = int(c.storage_bytes[list(held.saved)].sum())
-    kept = sum(int(c.storage_bytes[s]) for s in held.inputs if book.lives.death_op[s] < back.first_op)
+    storages = book.lives.held(book.one, segment)
+    saved = int(c.storage_bytes[list(storages.saved)].sum())
+    saved_bytes = sum(int(c.storage_bytes[s]) for s in storages.inputs if book.lives.death_op[s] < back.first_op)
     forward = book.most(segment.first_op, segment.end_op)
     recompute = book.at(back.first_op) - saved + forward - book.at(segment.first_op)
-    need = max(max(recompute, book.backward_need(segment)) + kept, forward)
+    need = max(max(recompute, book.backward_need(segment)) + saved_bytes, forward)
     inside = book.inner.get((segment.path, segment.first_op), ())
     items = _items(book, inside, n_passes)
     time_s = float(book.op_s[segment.first_op : segment.end_op].sum()) * n_passes
-    return Choice(segment.path, items or (Position(max(forward, book.backward_need(segment))),), need, saved - kept, time_s)
+    return Choice(
+        segment.path, items or (Position(max(forward, book.backward_need(segment))),), need, saved - saved_bytes, time_s
+    )
 
 
 def select_checkpoints(capture: Capture, target_bytes: int, op_s: F64, depth: int = DEPTH) -> CheckpointSelection:
@@ -165,25 +167,25 @@ def select_checkpoints(capture: Capture, target_bytes: int, op_s: F64, depth: in
     if target_bytes <= 0:
         raise InputError(f"a target of {target_bytes} bytes", hint="give the bytes that tensors may take")
     items = checkpoint_choices(capture, op_s, depth)
-    found = solve(items, target_bytes)
-    if found is None:
+    solution = solve(items, target_bytes)
+    if solution is None:
         least = smallest_target(items)
         raise UnpredictableError(
             "checkpointing is not enough",
             f"checkpointing alone needs at least {least / 2**30:.2f} GiB of tensors, more than {target_bytes / 2**30:.2f} GiB",
             hint="a smaller micro-batch, sharded states or offload",
         )
-    return selection_of(capture, found, op_s)
+    return selection_of(capture, solution, op_s)
 
 
-def selection_of(capture: Capture, found: Solution, op_s: F64) -> CheckpointSelection:
+def selection_of(capture: Capture, solution: Solution, op_s: F64) -> CheckpointSelection:
     """What a selection does to the step, worked out in the captured step itself."""
     span = capture.steady
     step_s = float(op_s[span.first_op : span.end_op].sum())
     plain = capture.peak_bytes()
-    peak = recomputed(capture, found.paths).peak_bytes() if found.paths else plain
-    slowdown = 1.0 + found.time_s / step_s if step_s > 0 else 1.0
-    return CheckpointSelection(found.paths, peak, plain, found.time_s, slowdown, found.exact)
+    peak = recomputed(capture, solution.paths).peak_bytes() if solution.paths else plain
+    slowdown = 1.0 + solution.time_s / step_s if step_s > 0 else 1.0
+    return CheckpointSelection(solution.paths, peak, plain, solution.time_s, slowdown, solution.exact)
 
 
 def uniform_checkpoints(capture: Capture, every: int) -> tuple[str, ...]:
@@ -198,10 +200,10 @@ def uniform_checkpoints(capture: Capture, every: int) -> tuple[str, ...]:
 def recompute_s_of(capture: Capture, paths: Collection[str], op_s: F64) -> float:
     """Seconds a step that the modules ``paths`` take in the forward: what checkpointing them adds."""
     tree = ModuleTree.of(capture)
-    chosen = tuple(paths)
+    blocks = tuple(paths)
     total = 0.0
     for one in passes(capture):
-        for segment in runs(capture, tree, one.first_op, one.backward_op, chosen):
+        for segment in runs(capture, tree, one.first_op, one.backward_op, blocks):
             if segment.path:
                 total += float(op_s[segment.first_op : segment.end_op].sum())
     return total

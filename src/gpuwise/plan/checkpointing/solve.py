@@ -119,12 +119,12 @@ class _Walk:
     def paths(self, link: int) -> tuple[str, ...]:
         """The choices behind a state, in forward order."""
         firsts = np.array([first for first, _ in self.choices])
-        found = list[str]()
+        names = list[str]()
         while link >= 0:
             run = int(np.searchsorted(firsts, link, side="right")) - 1
-            found.append(self.choices[run][1])
+            names.append(self.choices[run][1])
             link = int(self.parents[run][link - int(firsts[run])])
-        return tuple(reversed(found))
+        return tuple(reversed(names))
 
 
 def _allowed(front: _Front, need: int, target: int) -> _Front:
@@ -178,7 +178,7 @@ def smallest_target(items: Sequence[Position | Choice]) -> int:
     return low
 
 
-def needs(items: Sequence[Position | Choice], chosen: Collection[str]) -> tuple[int, float]:
+def needs(items: Sequence[Position | Choice], paths: Collection[str]) -> tuple[int, float]:
     """Bytes and seconds of one selection: the definition that :func:`solve` optimises."""
     peak, time_s, saved = 0, 0.0, 0
 
@@ -187,7 +187,7 @@ def needs(items: Sequence[Position | Choice], chosen: Collection[str]) -> tuple[
         for item in parts:
             if isinstance(item, Position):
                 peak = max(peak, item.need_bytes - saved)
-            elif item.path in chosen:
+            elif item.path in paths:
                 peak = max(peak, item.need_bytes - saved)
                 saved += item.saved_bytes
                 time_s += item.time_s

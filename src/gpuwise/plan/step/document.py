@@ -47,7 +47,7 @@ def step_plan(plan: Plan[StepEstimate]) -> dict[str, object]:
     """The whole plan, estimates as they are; without samples asked for it has no time or cost of them."""
     step, best = plan.step, plan.best
     assert best is not None, "own code always has an option: the step on the cluster"
-    time, asked = best.estimate.time, plan.samples is not None
+    time, has_samples = best.estimate.time, plan.samples is not None
     return {
         **_head(step),
         "cluster": cluster_document(plan.cluster),
@@ -59,10 +59,10 @@ def step_plan(plan: Plan[StepEstimate]) -> dict[str, object]:
         "batches": None if step.batches is None else search_document(step.batches),
         "scaling": plan.scaling,
         "samples": plan.samples,
-        "run_time_s": best.time_s if asked else None,
-        "cost_usd": best.cost_usd if asked else None,
+        "run_time_s": best.time_s if has_samples else None,
+        "cost_usd": best.cost_usd if has_samples else None,
         "price": best.price,
-        "energy": best.energy if asked else None,
+        "energy": best.energy if has_samples else None,
         "cards": [card_document(c) for c in plan.hardware],
         "speedups": None if plan.changes is None else [remedy_document(r) for r in plan.changes],
         "captures": step.captures,

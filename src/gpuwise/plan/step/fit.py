@@ -46,16 +46,16 @@ def source_of(
         raise UnknownNameError("precision", precision, PRECISIONS, hint="it is one of " + ", ".join(PRECISIONS))
     changes = PRECISIONS[precision]
     if optimizer is not None:
-        known = ("adamw", "adam", "sgd", "momentum", "adafactor", "rmsprop", "adagrad", "adamw8bit")
-        if optimizer not in known:
-            raise UnknownNameError("optimizer", optimizer, known, hint="it is one of " + ", ".join(known))
+        optimizers = ("adamw", "adam", "sgd", "momentum", "adafactor", "rmsprop", "adagrad", "adamw8bit")
+        if optimizer not in optimizers:
+            raise UnknownNameError("optimizer", optimizer, optimizers, hint="it is one of " + ", ".join(optimizers))
         changes = (*changes, Change("optimizer", optimizer))
     if isinstance(subject, str):
         from gpuwise.workload.capture.target import find_target
 
         subject = find_target(subject)
-    said = name or getattr(subject, "text", None) or getattr(subject, "__name__", type(subject).__name__)
-    return Source(subject, str(said), changes, dict(options or {}))
+    label = name or getattr(subject, "text", None) or getattr(subject, "__name__", type(subject).__name__)
+    return Source(subject, str(label), changes, dict(options or {}))
 
 
 @frozen_heap()
@@ -91,7 +91,7 @@ def fit_step(
         return measure(capture, card, allocator_conf=allocator_conf, compiled=compiled)
 
     day = today or datetime.date.today()
-    found, at_bound = None, None
+    search_result, at_bound = None, None
     if isinstance(subject, Capture):
         _check_ready(batch, precision, optimizer)
         step, estimate = CapturedStep(subject.name, subject, subject.batch, seq, precision), judge(subject)
@@ -102,7 +102,7 @@ def fit_step(
         if at_bound is not None:
             step = replace(step, captures=step.captures + 1)
         if remedies or (remedies is None and not estimate.fits):
-            found = find_remedies(
+            search_result = find_remedies(
                 source,
                 card,
                 step.capture,
@@ -114,15 +114,24 @@ def fit_step(
                 compiled=compiled,
                 tell=tell or silent,
             )
-            step = replace(step, captures=step.captures + found.captures)
+            step = replace(step, captures=step.captures + search_result.captures)
 
     def on_other(other: Cluster) -> StepEstimate:
         return measure(step.capture, other.accelerator, allocator_conf=allocator_conf, compiled=compiled)
 
     bigger = () if estimate.fits else tuple(larger_hardware(cluster, day, on_other, is_known=is_known))
-    if found is None:
+    if search_result is None:
         return Fit(step, cluster, estimate, None, bigger=bigger, at_bound=at_bound)
-    return Fit(step, cluster, estimate, found.singles, found.combinations, bigger, failed=found.failed, at_bound=at_bound)
+    return Fit(
+        step,
+        cluster,
+        estimate,
+        search_result.singles,
+        search_result.combinations,
+        bigger,
+        failed=search_result.failed,
+        at_bound=at_bound,
+    )
 
 
 def estimate_at_bound(
@@ -174,21 +183,21 @@ def captured_at(
         capture, sites = source.captured(card, batch, seq)
         step = CapturedStep(source.name, capture, batch or capture.batch, seq, precision, sites, None, 1)
         return step, judge(capture)
-    seen: dict[int, tuple[Capture, Sites]] = {}
+    cache: dict[int, tuple[Capture, Sites]] = {}
 
     def capture_at(size: int) -> Capture:
         tell(f"{source.name} at batch {size}")
-        seen[size] = source.captured(card, size, seq)
-        return seen[size][0]
+        cache[size] = source.captured(card, size, seq)
+        return cache[size][0]
 
     search = search_batches(capture_at, judge)
-    sites = next(iter(seen.values()))[1]
-    wanted = search.largest
+    sites = next(iter(cache.values()))[1]
+    largest_batch = search.largest
     if fastest and search.knee is not None:
-        wanted = search.knee
-    if wanted == 0:
-        wanted = search.points[0].batch if search.points else min(seen)
-    n = search.captures + (wanted not in seen)
-    capture = seen[wanted][0] if wanted in seen else capture_at(wanted)
-    step = CapturedStep(source.name, capture, wanted, seq, precision, sites, search, n)
-    return step, search.point(wanted).estimate
+        largest_batch = search.knee
+    if largest_batch == 0:
+        largest_batch = search.points[0].batch if search.points else min(cache)
+    n = search.captures + (largest_batch not in cache)
+    capture = cache[largest_batch][0] if largest_batch in cache else capture_at(largest_batch)
+    step = CapturedStep(source.name, capture, largest_batch, seq, precision, sites, search, n)
+    return step, search.point(largest_batch).estimate

@@ -63,8 +63,8 @@ def plan_step(
     if on is None and batch == "auto":
         raise InputError("--batch auto needs a GPU", hint="name one with --on, or give the batch as a number")
     day = today or datetime.date.today()
-    named = on if on is not None else REFERENCE_CARD
-    cluster = find_cluster(named) if isinstance(named, str) else named
+    hardware = on if on is not None else REFERENCE_CARD
+    cluster = find_cluster(hardware) if isinstance(hardware, str) else hardware
     card = cluster.accelerator
 
     def judge(capture: Capture) -> StepEstimate:
@@ -105,8 +105,8 @@ def plan_step(
         step = replace(step, captures=step.captures + more)
     steps = 1.0 if samples is None or size is None else max(samples / (size * cluster.n_accelerators), 1.0)
     price = price_of(cluster, day, usd_per_hour=usd_per_hour, provider=provider)
-    chosen = option_of(cluster, estimate, whole.scaled(steps), price)
-    return Plan(step, cluster, chosen, speedups, hardware=cards, scaling=scaling, samples=samples)
+    option = option_of(cluster, estimate, whole.scaled(steps), price)
+    return Plan(step, cluster, option, speedups, hardware=cards, scaling=scaling, samples=samples)
 
 
 def option_of(cluster: Cluster, estimate: StepEstimate, time_s: Estimate, price: Price | None) -> Option[StepEstimate]:
@@ -134,7 +134,7 @@ def compare_cards(
 ) -> tuple[Option[StepEstimate], ...]:
     """The step on one of each rented accelerator whose kernels are chosen as in the capture, those that fit first, then by
     what a step costs."""
-    found: list[tuple[bool, float, Option[StepEstimate]]] = []
+    options: list[tuple[bool, float, Option[StepEstimate]]] = []
     for name in sorted({o.accelerator_id for o in book(today)}):
         card = accelerators()[name]
         if not is_known(card) or capability_of(card) < capture.settings.capability:
@@ -148,5 +148,5 @@ def compare_cards(
         time = estimate.step_time_s
         if price is not None and time is not None:
             usd = time.expected * price.expected
-            found.append((not estimate.fits, usd, option_of(cluster, estimate, time, price)))
-    return tuple(option for _, _, option in sorted(found, key=lambda row: row[:2])[:CARDS])
+            options.append((not estimate.fits, usd, option_of(cluster, estimate, time, price)))
+    return tuple(option for _, _, option in sorted(options, key=lambda row: row[:2])[:CARDS])

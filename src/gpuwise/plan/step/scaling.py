@@ -81,14 +81,14 @@ def fully_sharded(
     try:
         rank = sharded(capture, sharding)
         plain = sharded_step_time(sharded(capture, Sharding("none", 1)), cluster.system, *times)
-        made = sharded_step_time(rank, cluster.system, *times)
+        step_time = sharded_step_time(rank, cluster.system, *times)
     except GpuwiseError:
         return None
-    ratio = made.step_s / plain.step_s
+    ratio = step_time.step_s / plain.step_s
     time = Estimate(one.low * ratio, one.expected * ratio, one.high * ratio, "derived")
     memory = _memory(capture, estimate, rank)
     fits = memory <= estimate.memory.capacity_bytes
-    return Scaling(n, time, n * batch / time.expected, made.exposed_s, one.expected / time.expected, FSDP, memory, fits)
+    return Scaling(n, time, n * batch / time.expected, step_time.exposed_s, one.expected / time.expected, FSDP, memory, fits)
 
 
 def _memory(capture: Capture, estimate: StepEstimate, rank: ShardedCapture) -> float:

@@ -70,7 +70,13 @@ def stream(
     table = OpTableBuilder()
     for read_bytes, written_bytes in _rows(bytes_read, bytes_written):
         table.add(
-            "stream", Kind.MEMORY, Phase.FORWARD, "fp32", read=float(read_bytes), written=float(written_bytes), family=family
+            "stream",
+            Kind.MEMORY,
+            Phase.FORWARD,
+            "fp32",
+            read_bytes=float(read_bytes),
+            written_bytes=float(written_bytes),
+            family=family,
         )
     return _times(table, accelerator, conditions)
 

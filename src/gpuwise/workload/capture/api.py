@@ -59,12 +59,12 @@ def capture(
     from gpuwise.workload.capture.running import Machine, run_capture
 
     guesses = check_guess(guess)
-    wanted = Wanted(inputs, optimizer, loss, train, device, batch, seq)
+    request = Wanted(inputs, optimizer, loss, train, device, batch, seq)
     machine = Machine(capability, device_name, total_memory_bytes, max(1, min(8, world_size)), guesses, guess == "bound")
     try:
         return run_capture(
             step_or_module,
-            wanted,
+            request,
             machine,
             n_steps=n_steps,
             name=name,
@@ -77,9 +77,9 @@ def capture(
     except GpuwiseError:
         raise
     except Exception as error:
-        refused = without_rule(error)
-        if refused is not None:
-            raise refused.with_traceback(error.__traceback__) from error
+        rule_error = without_rule(error)
+        if rule_error is not None:
+            raise rule_error.with_traceback(error.__traceback__) from error
         raise without_our_frames(error) from error.__cause__
 
 

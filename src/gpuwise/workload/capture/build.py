@@ -48,44 +48,44 @@ class ItIsAStepError(Exception):
     """A function taken for a factory has run operations on the device and returned nothing to run: it is the step."""
 
 
-def build(subject: Any, wanted: Wanted, keywords: Mapping[str, Any] | None = None, count: Callable[[], int] = int) -> Program:
+def build(subject: Any, request: Wanted, keywords: Mapping[str, Any] | None = None, count: Callable[[], int] = int) -> Program:
     """Run inside the fake accelerator; ``count`` tells how many operations have run on the device so far.
 
     Raises InputError when ``subject`` is nothing that can be run.
     """
     if isinstance(subject, nn.Module):
-        return _of_module(placed(subject, wanted.device), wanted, type(subject).__name__)
+        return _of_module(placed(subject, request.device), request, type(subject).__name__)
     if _is_configuration(subject):
-        return _of_configuration(subject, wanted)
+        return _of_configuration(subject, request)
     if isinstance(subject, (tuple, list)):
-        return _of_parts(subject, wanted)
+        return _of_parts(subject, request)
     if not callable(subject):
         raise InputError(
             f"cannot capture a {type(subject).__name__}",
             hint="give an nn.Module, a function that builds one or that runs one step, or a transformers configuration",
         )
-    return _of_callable(subject, wanted, keywords or {}, count)
+    return _of_callable(subject, request, keywords or {}, count)
 
 
-def _of_callable(subject: Callable[..., Any], wanted: Wanted, keywords: Mapping[str, Any], count: Callable[[], int]) -> Program:
+def _of_callable(subject: Callable[..., Any], request: Wanted, keywords: Mapping[str, Any], count: Callable[[], int]) -> Program:
     name = getattr(subject, "__name__", type(subject).__name__)
     if isinstance(subject, type) and issubclass(subject, nn.Module):
-        with on_device(wanted.device):
-            return _of_module(subject(**keywords), wanted, name)
-    if wanted.is_step:
+        with on_device(request.device):
+            return _of_module(subject(**keywords), request, name)
+    if request.is_step:
         step = subject.prepare() if hasattr(subject, "prepare") else subject
-        return Program(lambda: step(**keywords), name, wanted.batch)
+        return Program(lambda: step(**keywords), name, request.batch)
     before = count()
-    with _models_noted() as seen:
-        made = subject(**keywords)
-    if isinstance(made, nn.Module):
-        return _of_module(placed(made, wanted.device), wanted, type(made).__name__)
-    if (isinstance(made, (tuple, list)) and made and isinstance(made[0], nn.Module)) or _is_configuration(made):
-        return build(made, wanted)
-    if callable(made):
-        return Program(lambda: made(), name, wanted.batch)
-    returned = "nothing" if made is None else f"{'an' if type(made).__name__[0] in 'aeiou' else 'a'} {type(made).__name__}"
-    if seen == {"built"}:
+    with _models_noted() as model_names:
+        result = subject(**keywords)
+    if isinstance(result, nn.Module):
+        return _of_module(placed(result, request.device), request, type(result).__name__)
+    if (isinstance(result, (tuple, list)) and result and isinstance(result[0], nn.Module)) or _is_configuration(result):
+        return build(result, request)
+    if callable(result):
+        return Program(lambda: result(), name, request.batch)
+    returned = "nothing" if result is None else f"{'an' if type(result).__name__[0] in 'aeiou' else 'a'} {type(result).__name__}"
+    if model_names == {"built"}:
         raise InputError(
             f"{name} builds a model, but does not run it and returned {returned}",
             hint="return the step (a function), the module, (module, inputs) or (module, inputs, optimizer)",
@@ -93,7 +93,7 @@ def _of_callable(subject: Callable[..., Any], wanted: Wanted, keywords: Mapping[
     if count() > before:
         raise ItIsAStepError
     raise InputError(
-        f"{name} returned {returned} and ran nothing on {wanted.device}",
+        f"{name} returned {returned} and ran nothing on {request.device}",
         hint="return the step (a function), the module, (module, inputs) or (module, inputs, optimizer); "
         "a step itself must work on tensors of the device",
     )
@@ -104,19 +104,19 @@ def _models_noted() -> Iterator[set[str]]:
     """What happens to modules meanwhile: ``built``, ``called``."""
     from torch.nn.modules import module as hooks
 
-    seen: set[str] = set()
+    model_names: set[str] = set()
     handles = [
-        hooks.register_module_parameter_registration_hook(lambda *_: seen.add("built")),
-        hooks.register_module_forward_pre_hook(lambda *_: seen.add("called")),
+        hooks.register_module_parameter_registration_hook(lambda *_: model_names.add("built")),
+        hooks.register_module_forward_pre_hook(lambda *_: model_names.add("called")),
     ]
     try:
-        yield seen
+        yield model_names
     finally:
         for handle in handles:
             handle.remove()
 
 
-def _of_parts(parts: Any, wanted: Wanted) -> Program:
+def _of_parts(parts: Any, request: Wanted) -> Program:
     """(module, inputs) or (module, inputs, optimizer) or (module, inputs, optimizer, loss)."""
     module = parts[0] if parts else None
     if not isinstance(module, nn.Module) or len(parts) > 4:
@@ -125,35 +125,35 @@ def _of_parts(parts: Any, wanted: Wanted) -> Program:
             hint="return the module first, then its inputs, then optionally the optimizer and the loss",
         )
     extra = dict(zip(("inputs", "optimizer", "loss"), parts[1:], strict=False))
-    given = {k: v for k, v in extra.items() if v is not None}
-    return _of_module(placed(module, wanted.device), _replaced(wanted, given), type(module).__name__)
+    overrides = {k: v for k, v in extra.items() if v is not None}
+    return _of_module(placed(module, request.device), _replaced(request, overrides), type(module).__name__)
 
 
-def _replaced(wanted: Wanted, given: Mapping[str, Any]) -> Wanted:
+def _replaced(request: Wanted, overrides: Mapping[str, Any]) -> Wanted:
     from dataclasses import replace
 
-    return replace(wanted, **given)
+    return replace(request, **overrides)
 
 
-def _of_module(module: nn.Module, wanted: Wanted, name: str) -> Program:
-    needed = [
+def _of_module(module: nn.Module, request: Wanted, name: str) -> Program:
+    required = [
         n
         for n, p in declared(module.forward).items()
         if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
     ]
-    if wanted.inputs is None and needed:
+    if request.inputs is None and required:
         raise InputError(
-            f"{name} takes {', '.join(needed)}, and nothing says of which shape",
+            f"{name} takes {', '.join(required)}, and nothing says of which shape",
             hint="give it, like --input 32x3x224x224 (in Python: inputs=), or name a function that returns the step",
         )
-    inputs = to_device(wanted.inputs, wanted.device)
-    if wanted.train:
+    inputs = to_device(request.inputs, request.device)
+    if request.train:
         trainable = [p for p in module.parameters() if p.requires_grad]
-        optimizer = make_optimizer(wanted.optimizer, trainable) if wanted.optimizer is not None else None
-        step = training_step(module, inputs, optimizer, wanted.loss)
+        optimizer = make_optimizer(request.optimizer, trainable) if request.optimizer is not None else None
+        step = training_step(module, inputs, optimizer, request.loss)
     else:
         step = inference_step(module, inputs)
-    return Program(step, name, wanted.batch if wanted.batch is not None else batch_of(inputs))
+    return Program(step, name, request.batch if request.batch is not None else batch_of(inputs))
 
 
 # --- transformers configurations ---
@@ -166,11 +166,11 @@ def _is_configuration(subject: Any) -> bool:
     )
 
 
-def _of_configuration(config: Any, wanted: Wanted) -> Program:
+def _of_configuration(config: Any, request: Wanted) -> Program:
     """The model that ``architectures`` names, or a causal language model; token inputs with labels by default."""
-    named = (getattr(config, "architectures", None) or [""])[0]
-    cls = getattr(transformers(), named, None)
-    with on_device(wanted.device):
+    class_name = (getattr(config, "architectures", None) or [""])[0]
+    cls = getattr(transformers(), class_name, None)
+    with on_device(request.device):
         dtype = weights_format(config)
         if isinstance(dtype, torch.dtype) and dtype != getattr(config, "dtype", None):
             config = copy.deepcopy(config)
@@ -178,8 +178,8 @@ def _of_configuration(config: Any, wanted: Wanted) -> Program:
         model = cls._from_config(config) if cls is not None else _auto(config)
         if isinstance(dtype, torch.dtype) and next(model.parameters()).dtype != dtype:
             model = model.to(dtype)
-        inputs = wanted.inputs if wanted.inputs is not None else default_tokens(config, wanted)
-    return _of_module(model, _replaced(wanted, {"inputs": inputs}), type(model).__name__)
+        inputs = request.inputs if request.inputs is not None else default_tokens(config, request)
+    return _of_module(model, _replaced(request, {"inputs": inputs}), type(model).__name__)
 
 
 def weights_format(config: Any) -> Any:
@@ -195,11 +195,11 @@ def _auto(config: Any) -> Any:
     raise InputError(f"transformers has no model for a {type(config).__name__}", hint="build the model yourself and give it")
 
 
-def default_tokens(config: Any, wanted: Wanted) -> dict[str, torch.Tensor]:
+def default_tokens(config: Any, request: Wanted) -> dict[str, torch.Tensor]:
     """``input_ids`` and ``labels`` of [batch, seq] on the device."""
     limit = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None) or 1024
-    batch, seq = wanted.batch or 1, wanted.seq or min(int(limit), 1024)
-    ids = torch.randint(0, int(getattr(config, "vocab_size", 2) or 2), (batch, seq), device=wanted.device)
+    batch, seq = request.batch or 1, request.seq or min(int(limit), 1024)
+    ids = torch.randint(0, int(getattr(config, "vocab_size", 2) or 2), (batch, seq), device=request.device)
     return {"input_ids": ids, "labels": ids}
 
 
@@ -218,8 +218,8 @@ def on_device(device: str | None) -> Any:
 
 def stand_in(tensor: torch.Tensor, device: Any) -> torch.Tensor:
     """A tensor like ``tensor`` on ``device`` without its data."""
-    made = torch.empty_strided(tuple(tensor.shape), tensor.stride(), dtype=tensor.dtype, device=device)
-    return made.requires_grad_(tensor.requires_grad) if tensor.requires_grad else made
+    empty = torch.empty_strided(tuple(tensor.shape), tensor.stride(), dtype=tensor.dtype, device=device)
+    return empty.requires_grad_(tensor.requires_grad) if tensor.requires_grad else empty
 
 
 def to_device(value: Any, device: str) -> Any:
@@ -256,10 +256,10 @@ def placed(module: nn.Module, device: str) -> nn.Module:
         return module
     memo: dict[int, Any] = {}
     for tensor in tensors:
-        made = stand_in(tensor.detach(), device)
+        replica = stand_in(tensor.detach(), device)
         if isinstance(tensor, nn.Parameter):
-            made = nn.Parameter(made, requires_grad=tensor.requires_grad)
-        memo[id(tensor)] = made
+            replica = nn.Parameter(replica, requires_grad=tensor.requires_grad)
+        memo[id(tensor)] = replica
     for child in module.modules():
         for name, value in vars(child).items():
             if isinstance(value, torch.Tensor) and id(value) not in memo and name not in ("_parameters", "_buffers"):

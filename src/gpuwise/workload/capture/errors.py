@@ -46,11 +46,11 @@ def _first_line(error: BaseException) -> str:
 
 def users_trace(error: BaseException) -> str:
     """The traceback of ``error`` and its causes without frames of gpuwise or of the import system."""
-    told = traceback.TracebackException.from_exception(error)
-    for one in _chain(told):
-        kept = [f for f in one.stack if not f.filename.startswith((_OURS, _IMPORTLIB)) and not _is_meta_kernel(f.filename)]
-        one.stack = traceback.StackSummary.from_list(kept)
-    return "".join(told.format()).rstrip("\n")
+    trace = traceback.TracebackException.from_exception(error)
+    for one in _chain(trace):
+        frames = [f for f in one.stack if not f.filename.startswith((_OURS, _IMPORTLIB)) and not _is_meta_kernel(f.filename)]
+        one.stack = traceback.StackSummary.from_list(frames)
+    return "".join(trace.format()).rstrip("\n")
 
 
 def _is_meta_kernel(filename: str) -> bool:
@@ -59,14 +59,14 @@ def _is_meta_kernel(filename: str) -> bool:
     return any(part in path for part in _META_KERNELS)
 
 
-def _chain(told: traceback.TracebackException | None) -> Iterator[traceback.TracebackException]:
-    seen: set[int] = set()
-    todo = [told]
+def _chain(trace: traceback.TracebackException | None) -> Iterator[traceback.TracebackException]:
+    error_ids: set[int] = set()
+    todo = [trace]
     while todo:
         one = todo.pop()
-        if one is None or id(one) in seen:
+        if one is None or id(one) in error_ids:
             continue
-        seen.add(id(one))
+        error_ids.add(id(one))
         yield one
         todo += [one.__cause__, one.__context__]
 
@@ -74,20 +74,20 @@ def _chain(told: traceback.TracebackException | None) -> Iterator[traceback.Trac
 def without_our_frames(error: BaseException) -> BaseException:
     """``error`` with its traceback cut to the frames outside gpuwise; the frames that raise it again come on top."""
     frames = [tb for tb in _links(error) if not tb.tb_frame.f_code.co_filename.startswith(_OURS)]
-    rest = None
+    tail = None
     for tb in reversed(frames):
-        tb.tb_next = rest
-        rest = tb
-    return error.with_traceback(rest)
+        tb.tb_next = tail
+        tail = tb
+    return error.with_traceback(tail)
 
 
 def _links(error: BaseException) -> list[TracebackType]:
-    found: list[TracebackType] = []
+    links: list[TracebackType] = []
     tb = error.__traceback__
     while tb is not None:
-        found.append(tb)
+        links.append(tb)
         tb = tb.tb_next
-    return found
+    return links
 
 
 def last_user_place(error: BaseException) -> str:
@@ -105,8 +105,8 @@ def last_user_place(error: BaseException) -> str:
 
 def without_rule(error: Exception) -> NoFakeRuleError | None:
     """Torch's own complaint about a custom operator without a fake rule, as ours; None for any other error."""
-    found = _NO_RULE.search(str(error))
-    return NoFakeRuleError(found[1]) if found is not None else None
+    match = _NO_RULE.search(str(error))
+    return NoFakeRuleError(match[1]) if match is not None else None
 
 
 def require_torch() -> None:

@@ -25,10 +25,10 @@ def read_configuration(path: Path) -> Any:
         raise InputError(f"{file} is not JSON: {error}", hint="it must be a model's config.json") from None
     if not isinstance(content, dict) or not isinstance(content.get("model_type"), str):
         raise InputError(f"{file} names no model_type", hint="it must be a model's config.json of transformers")
-    known = transformers().CONFIG_MAPPING
+    config_classes = transformers().CONFIG_MAPPING
     kind = content.pop("model_type")
-    if kind not in known:
+    if kind not in config_classes:
         raise InputError(
             f"this transformers has no model_type {kind!r}", hint="pip install --upgrade transformers, or name your own code"
         )
-    return known[kind].from_dict(content)
+    return config_classes[kind].from_dict(content)

@@ -45,11 +45,11 @@ def vision_operators(folder: Path) -> Iterator[None]:
 
 
 def _binary_loads(folder: Path) -> bool:
-    found = [p for p in folder.glob("_C*") if p.suffix in (".so", ".pyd", ".dylib")]
-    if not found:
+    binaries = [p for p in folder.glob("_C*") if p.suffix in (".so", ".pyd", ".dylib")]
+    if not binaries:
         return False
     try:
-        torch.ops.load_library(str(found[0]))
+        torch.ops.load_library(str(binaries[0]))
     except OSError:
         return False
     return True

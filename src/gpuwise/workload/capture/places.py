@@ -13,8 +13,8 @@ _PACKAGE = str(Path(__file__).resolve().parents[2]) + os.sep
 
 @cache
 def _libraries() -> tuple[str, ...]:
-    named = [sysconfig.get_path(n) for n in ("stdlib", "platstdlib", "purelib", "platlib", "scripts")]
-    places = {str(Path(p).resolve()) + os.sep for p in (*site.getsitepackages(), site.getusersitepackages(), *named)}
+    paths = [sysconfig.get_path(n) for n in ("stdlib", "platstdlib", "purelib", "platlib", "scripts")]
+    places = {str(Path(p).resolve()) + os.sep for p in (*site.getsitepackages(), site.getusersitepackages(), *paths)}
     return (_PACKAGE, *sorted(places))
 
 

@@ -27,11 +27,11 @@ def captured_with(subject: Any, changes: Sequence[Change] = (), **options: Any) 
             seen.append(sites)
             yield
 
-    given = {name: value for name, value in options.items() if value is not None}
-    if "inputs" in given:
-        given["inputs"] = tuple(_input(shape, form, given.get("batch")) for shape, form in given["inputs"])
+    overrides = {name: value for name, value in options.items() if value is not None}
+    if "inputs" in overrides:
+        overrides["inputs"] = tuple(_input(shape, form, overrides.get("batch")) for shape, form in overrides["inputs"])
     run = subject.capture if hasattr(subject, "capture") else lambda **more: capture(subject, **more)
-    return run(interventions=(intervention,), **given), seen[0]
+    return run(interventions=(intervention,), **overrides), seen[0]
 
 
 def _input(shape: tuple[int, ...], form: str, batch: int | None) -> torch.Tensor:

@@ -34,7 +34,7 @@ class Machine:
 
 def run_capture(
     subject: Any,
-    wanted: Wanted,
+    request: Wanted,
     machine: Machine,
     *,
     n_steps: int,
@@ -47,15 +47,15 @@ def run_capture(
 ) -> Capture:
     """Build ``subject`` on a pretended device, run its step ``n_steps`` times and give the record."""
     try:
-        return _run(subject, wanted, machine, n_steps, name, keywords, interventions, memo, world_size, rank)
+        return _run(subject, request, machine, n_steps, name, keywords, interventions, memo, world_size, rank)
     except ItIsAStepError:
-        again = replace(wanted, is_step=True)
+        again = replace(request, is_step=True)
         return _run(subject, again, machine, n_steps, name, keywords, interventions, memo, world_size, rank)
 
 
 def _run(
     subject: Any,
-    wanted: Wanted,
+    request: Wanted,
     machine: Machine,
     n_steps: int,
     name: str | None,
@@ -67,7 +67,7 @@ def _run(
 ) -> Capture:
     if world_size > 1:
         load_distributed()
-    recorder, device_type = Recorder(), wanted.device.partition(":")[0]
+    recorder, device_type = Recorder(), request.device.partition(":")[0]
     accelerator = FakeAccelerator(
         capability=machine.capability,
         device_count=machine.device_count,
@@ -83,19 +83,19 @@ def _run(
         stack.enter_context(accelerator)
         recorder.accelerator = accelerator
         stack.enter_context(recorder)
-        if wanted.device == "cpu":
+        if request.device == "cpu":
             from gpuwise.workload.capture.device.host_device import HostAsDevice
 
             stack.enter_context(HostAsDevice(accelerator))
-            wanted = replace(wanted, device="cuda")
+            request = replace(request, device="cuda")
         if world_size > 1:
             stack.enter_context(process_group(accelerator, world_size, rank))
         for intervention in interventions:
             stack.enter_context(intervention(accelerator))
-        program: Program | None = build(subject, wanted, keywords, lambda: len(recorder.op_signature))
+        program: Program | None = build(subject, request, keywords, lambda: len(recorder.op_signature))
         for _ in range(n_steps):
             recorder.begin_step()
-            _on_device(program, recorder, wanted.device)
+            _on_device(program, recorder, request.device)
             recorder.end_step()
         result = recorder.capture(
             name=name or program.name,

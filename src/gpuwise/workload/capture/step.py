@@ -15,21 +15,21 @@ from gpuwise.workload.capture.ops.nested import tensors_in
 OPTIMIZERS = ("adamw", "adam", "sgd", "momentum", "rmsprop", "adagrad", "adafactor", "adam8bit", "adamw8bit")
 
 
-def make_optimizer(wanted: Any, parameters: list[nn.Parameter]) -> Any:
+def make_optimizer(optimizer: Any, parameters: list[nn.Parameter]) -> Any:
     """An optimizer from a name, a class, a factory (called with the parameters), or one that is ready.
 
     Raises UnknownNameError for an unknown name, MissingExtraError if its library is not installed, InputError if there is
     nothing to train.
     """
-    if wanted is None or hasattr(wanted, "step"):
-        return wanted if not isinstance(wanted, type) else wanted(parameters)
+    if optimizer is None or hasattr(optimizer, "step"):
+        return optimizer if not isinstance(optimizer, type) else optimizer(parameters)
     if not parameters:
         raise InputError(
             "the module has no parameter that requires a gradient", hint="pass train=False to capture its forward only"
         )
-    if callable(wanted):
-        return wanted(parameters)
-    name = str(wanted).lower().replace("_", "").replace("-", "")
+    if callable(optimizer):
+        return optimizer(parameters)
+    name = str(optimizer).lower().replace("_", "").replace("-", "")
     simple: dict[str, Callable[..., Any]] = {
         "adamw": torch.optim.AdamW,
         "adam": torch.optim.Adam,
@@ -44,7 +44,7 @@ def make_optimizer(wanted: Any, parameters: list[nn.Parameter]) -> Any:
         return simple[name](parameters)
     if name in ("adam8bit", "adamw8bit"):
         return _eight_bit(parameters, name)
-    raise UnknownNameError("optimizer", str(wanted), OPTIMIZERS)
+    raise UnknownNameError("optimizer", str(optimizer), OPTIMIZERS)
 
 
 def _eight_bit(parameters: list[nn.Parameter], name: str) -> Any:
@@ -69,32 +69,32 @@ def loss_of(output: Any, inputs: Any, loss: Any) -> torch.Tensor:
     """A scalar: what ``loss`` makes of the output (and of the inputs if it takes two), ``output.loss``, or the mean of the
     first floating tensor. Raises InputError if there is none."""
     if loss is not None:
-        made = loss(output, inputs) if _takes_two(loss) else loss(output)
+        value = loss(output, inputs) if _takes_two(loss) else loss(output)
     else:
-        made = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
-    if isinstance(made, torch.Tensor):
-        return made if made.dim() == 0 else made.float().mean()
-    found = next((t for t in tensors_in(output) if t.is_floating_point() and t.requires_grad), None)
-    if found is None:
+        value = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    if isinstance(value, torch.Tensor):
+        return value if value.dim() == 0 else value.float().mean()
+    output_tensor = next((t for t in tensors_in(output) if t.is_floating_point() and t.requires_grad), None)
+    if output_tensor is None:
         raise InputError(
             "the module returned no floating-point tensor that requires a gradient, so there is nothing to go backward from",
             hint="pass loss=, or train=False to capture the forward only",
         )
-    return found.float().mean()
+    return output_tensor.float().mean()
 
 
 def _takes_two(loss: Callable[..., Any]) -> bool:
     import inspect
 
     try:
-        needed = [
+        required = [
             p
             for p in inspect.signature(loss).parameters.values()
             if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
         ]
     except (TypeError, ValueError):
         return False
-    return len(needed) >= 2
+    return len(required) >= 2
 
 
 def training_step(module: nn.Module, inputs: Any, optimizer: Any, loss: Any) -> Callable[[], Any]:

@@ -215,15 +215,15 @@ def attribute_of(module: Any, target: Target) -> Any:
     thing = module
     for part in target.attribute.split("."):
         if not hasattr(thing, part):
-            own = [n for n, v in vars(thing).items() if not n.startswith("_") and callable(v)]
-            near = nearest_names(part, own)
-            has = f"it has {', '.join(own[:6])}" if own else "it defines no function"
+            methods = [n for n, v in vars(thing).items() if not n.startswith("_") and callable(v)]
+            near = nearest_names(part, methods)
+            has = f"it has {', '.join(methods[:6])}" if methods else "it defines no function"
             hint = (
                 "did you mean " + " or ".join(repr(n) for n in near) + "?"
                 if near
                 else f"{has}; define make_step() that returns the step"
             )
-            raise UnknownNameError(f"name in {target.file.name if target.file else target.module}:", part, own, hint=hint)
+            raise UnknownNameError(f"name in {target.file.name if target.file else target.module}:", part, methods, hint=hint)
         thing = getattr(thing, part)
     return thing
 
@@ -235,7 +235,7 @@ def keywords_for(function: Any, target: Target, batch: int | None, seq: int | No
     except (TypeError, ValueError):
         return dict(target.settings)
     anything = any(p.kind is p.VAR_KEYWORD for p in declared.values())
-    passed: dict[str, Any] = {}
+    keywords: dict[str, Any] = {}
     for what, value, names in (("batch", batch, BATCH_NAMES), ("seq", seq, SEQ_NAMES)):
         name = next((n for n in names if n in declared), what if anything else None)
         if value is None or (name is None and what == "batch" and _is_module(function)):
@@ -245,27 +245,27 @@ def keywords_for(function: Any, target: Target, batch: int | None, seq: int | No
                 f"{target.text} takes no {what}",
                 hint=f"let it take one: def {target.attribute}({what}): ..., or leave --{what} out",
             )
-        passed[name] = value
+        keywords[name] = value
     if "device" in declared:
-        passed["device"] = device
+        keywords["device"] = device
     for name, value in target.settings.items():
         if name not in declared and not anything:
             near = nearest_names(name, declared)
             takes = f"it takes {', '.join(declared)}" if declared else "it takes none"
             hint = f"did you mean {' or '.join(repr(n) for n in near)}?" if near else takes
             raise UnknownNameError(f"argument of {target.attribute}:", name, declared, hint=hint)
-        passed[name] = value
+        keywords[name] = value
     missing = [
         n
         for n, p in declared.items()
-        if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and n not in passed
+        if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and n not in keywords
     ]
     if missing:
         raise InputError(
             f"{target.text} needs {', '.join(missing)}",
             hint=" ".join(_how_to_give(n) for n in missing),
         )
-    return passed
+    return keywords
 
 
 def _is_module(thing: Any) -> bool:

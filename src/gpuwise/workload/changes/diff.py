@@ -37,15 +37,15 @@ def diff_of(script: Path, changes: Mapping[str, object]) -> Patch:
     covers: list[str] = []
     for name, argument in changes.items():
         writer = WRITERS.get(name)
-        written = Written() if writer is None else writer(Code(script=parsed), argument)
-        if written.edits and written.is_complete:
-            edits += written.edits
+        result = Written() if writer is None else writer(Code(script=parsed), argument)
+        if result.edits and result.is_complete:
+            edits += result.edits
             covers.append(name)
-    changed = edited(parsed, edits)
-    if changed is None:
+    new_source = edited(parsed, edits)
+    if new_source is None:
         return Patch("", ())
     name = str(script)
-    text = "".join(difflib.unified_diff(parsed.rows, changed.splitlines(keepends=True), f"a/{name}", f"b/{name}"))
+    text = "".join(difflib.unified_diff(parsed.rows, new_source.splitlines(keepends=True), f"a/{name}", f"b/{name}"))
     return Patch(text, tuple(covers) if text else ())
 
 
@@ -53,10 +53,10 @@ def snippet(changes: Sequence[Change], sites: Sites) -> tuple[str, ...]:
     """Lines for all of ``changes`` where a capture saw the code; those of a diff begin with ``- `` or ``+ ``, a place with
     ``@ ``."""
     for code in (Code(sites), Code(sites, is_blind=True)):
-        written = [WRITERS[change.name](code, change.argument) for change in changes]
-        edits = [e for w in written for e in w.edits]
-        changed = {e.script: edited(e.script, edits) for e in edits}
-        if None not in changed.values():
+        results = [WRITERS[change.name](code, change.argument) for change in changes]
+        edits = [e for w in results for e in w.edits]
+        new_sources = {e.script: edited(e.script, edits) for e in edits}
+        if None not in new_sources.values():
             break
-    lines = [line for script, source in changed.items() for line in hunks(script, source or "")]
-    return (*lines, *(line for w in written for line in w.sketch))
+    lines = [line for script, source in new_sources.items() for line in hunks(script, source or "")]
+    return (*lines, *(line for w in results for line in w.sketch))

@@ -434,7 +434,7 @@ EXCLUSIVE: tuple[frozenset[str], ...] = (
 """Changes of one thing: a stack of changes holds one of each set."""
 
 
-def clash(changes: Sequence[Change], others: Sequence[Change]) -> bool:
+def clash(changes: Sequence[Change], other_changes: Sequence[Change]) -> bool:
     """Whether one of ``changes`` changes the same thing as one of ``others``."""
-    mine, theirs = {c.name for c in changes}, {c.name for c in others}
-    return any(mine & group and theirs & group for group in EXCLUSIVE)
+    names, other_names = {c.name for c in changes}, {c.name for c in other_changes}
+    return any(names & group and other_names & group for group in EXCLUSIVE)

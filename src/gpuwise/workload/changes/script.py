@@ -71,9 +71,9 @@ class Script:
 
     def calls(self, names: Iterable[str]) -> list[ast.Call]:
         """Calls of anything with one of ``names``, in order of their place."""
-        wanted = set(names)
+        callees = set(names)
         found = [n for n in ast.walk(self.tree) if isinstance(n, ast.Call)]
-        return [n for n in found if getattr(n.func, "attr", getattr(n.func, "id", None)) in wanted]
+        return [n for n in found if getattr(n.func, "attr", getattr(n.func, "id", None)) in callees]
 
     def bodies(self) -> Iterable[list[ast.stmt]]:
         """Every list of statements."""
@@ -127,11 +127,11 @@ def edited(script: Script, edits: Sequence[Edit | Arguments]) -> str | None:
     """The changed source; None where it would be no Python any more. Edits of one place stand in the order given."""
     source = script.source
     plain = list(dict.fromkeys(e for e in edits if isinstance(e, Edit) and e.script is script))
-    wanted: dict[ast.Call, dict[str, object]] = {}
+    arguments_of: dict[ast.Call, dict[str, object]] = {}
     for e in edits:
         if isinstance(e, Arguments) and e.script is script:
-            wanted.setdefault(e.call, {}).update(e.wanted)
-    plain += [e for call, names in wanted.items() for e in _arguments(script, call, names)]
+            arguments_of.setdefault(e.call, {}).update(e.wanted)
+    plain += [e for call, names in arguments_of.items() for e in _arguments(script, call, names)]
     plain.sort(key=lambda e: (e.begin, e.end))
     for edit in plain[::-1]:
         source = source[: edit.begin] + edit.text + source[edit.end :]
@@ -142,9 +142,9 @@ def edited(script: Script, edits: Sequence[Edit | Arguments]) -> str | None:
     return source
 
 
-def hunks(script: Script, changed: str) -> list[str]:
+def hunks(script: Script, new_source: str) -> list[str]:
     """Lines that go as ``- ``, lines that come as ``+ ``, each group under its place as ``@ train.py:31``."""
-    old, new = script.source.splitlines(), changed.splitlines()
+    old, new = script.source.splitlines(), new_source.splitlines()
     lines: list[str] = []
     for tag, i, j, a, b in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         if tag == "equal":
@@ -157,13 +157,13 @@ def hunks(script: Script, changed: str) -> list[str]:
     return lines
 
 
-def _arguments(script: Script, call: ast.Call, wanted: Mapping[str, object]) -> list[Edit]:
+def _arguments(script: Script, call: ast.Call, arguments: Mapping[str, object]) -> list[Edit]:
     edits: list[Edit] = []
-    given = {k.arg: k.value for k in call.keywords}
+    keywords = {k.arg: k.value for k in call.keywords}
     new: list[str] = []
-    for name, value in wanted.items():
-        if name in given:
-            node = given[name]
+    for name, value in arguments.items():
+        if name in keywords:
+            node = keywords[name]
             edits.append(Edit(script, script.start_of(node), script.end_of(node), repr(value)))
         else:
             new.append(f"{name}={value!r}")

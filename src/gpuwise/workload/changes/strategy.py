@@ -200,16 +200,16 @@ def _degree(field: str) -> Callable[[Strategy, int], Strategy]:
 
     def apply(s: Strategy, other: int) -> Strategy:
         ranks = s.dp * getattr(s, field)
-        left = ranks // max(other, 1)
+        data_parallel = ranks // max(other, 1)
         batch = s.micro_batch * s.accumulation * s.dp
-        if other < 1 or ranks % other or batch % (left * s.micro_batch):
+        if other < 1 or ranks % other or batch % (data_parallel * s.micro_batch):
             return s
-        changed = s.with_(**{field: other}, dp=left, accumulation=batch // (left * s.micro_batch))
+        candidate = s.with_(**{field: other}, dp=data_parallel, accumulation=batch // (data_parallel * s.micro_batch))
         if field == "pp" and other == 1:
-            changed = changed.with_(schedule="1f1b", virtual_stages=1)
-        if s.sharding != "none" and changed.dp * changed.cp == 1:
-            changed = changed.with_(sharding="none")
-        return changed
+            candidate = candidate.with_(schedule="1f1b", virtual_stages=1)
+        if s.sharding != "none" and candidate.dp * candidate.cp == 1:
+            candidate = candidate.with_(sharding="none")
+        return candidate
 
     return apply
 
@@ -255,34 +255,34 @@ VIRTUAL_STAGES = StrategyEffect(_stages, near=_near_stages)
 
 def changes_between(before: Strategy, after: Strategy) -> tuple[Change, ...]:
     """The changes that lead from one strategy to another, the most telling first; what no change names is left out."""
-    found: list[Change] = []
+    changes: list[Change] = []
     if after.quantized_base and not before.quantized_base:
-        found.append(Change("qlora", adapter_argument(after.lora_rank, after.lora_targets)))
+        changes.append(Change("qlora", adapter_argument(after.lora_rank, after.lora_targets)))
     elif after.lora_rank and not before.lora_rank:
-        found.append(Change("lora", adapter_argument(after.lora_rank, after.lora_targets)))
+        changes.append(Change("lora", adapter_argument(after.lora_rank, after.lora_targets)))
     for field, name in (("tp", "tensor_parallel"), ("pp", "pipeline_parallel"), ("cp", "context_parallel")):
         if getattr(after, field) != getattr(before, field):
-            found.append(Change(name, getattr(after, field)))
+            changes.append(Change(name, getattr(after, field)))
     if after.micro_batch != before.micro_batch:
-        found.append(Change("micro_batches", before.micro_batch / after.micro_batch))
+        changes.append(Change("micro_batches", before.micro_batch / after.micro_batch))
     if after.sharding != before.sharding:
-        found.append(Change("sharding", after.sharding))
+        changes.append(Change("sharding", after.sharding))
     if (after.recompute, after.recompute_every) != (before.recompute, before.recompute_every):
-        found.append(Change("checkpointing", _recompute_argument(after)))
+        changes.append(Change("checkpointing", _recompute_argument(after)))
     if after.optimizer != before.optimizer:
-        found.append(Change("optimizer", after.optimizer))
+        changes.append(Change("optimizer", after.optimizer))
     if before.master_weights and not after.master_weights:
-        found.append(Change("low_precision", after.precision))
+        changes.append(Change("low_precision", after.precision))
     elif after.gradient_dtype != before.gradient_dtype:
-        found.append(Change("gradient_dtype", after.gradient_dtype))
+        changes.append(Change("gradient_dtype", after.gradient_dtype))
     if after.fused_loss and not before.fused_loss:
-        found.append(Change("chunked_loss", 8))
-    found += [
+        changes.append(Change("chunked_loss", 8))
+    changes += [
         Change(name)
         for name in ("step_in_backward", "offload_optimizer", "offload_activations")
         if getattr(after, name) and not getattr(before, name)
     ]
-    return tuple(found)
+    return tuple(changes)
 
 
 def _recompute_argument(s: Strategy) -> Any:

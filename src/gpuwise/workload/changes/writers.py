@@ -39,21 +39,21 @@ def _sketch(site: Site | None, place: str, *lines: str) -> Written:
 # --- arguments of calls ---
 
 
-def _with_arguments(code: Code, site: Site | None, names: Sequence[str], place: str, wanted: dict[str, object]) -> Written:
+def _with_arguments(code: Code, site: Site | None, names: Sequence[str], place: str, arguments: dict[str, object]) -> Written:
     script, calls = code.calls(site, names)
     if script is None or not calls or any(is_unclear(call) for call in calls):
-        return _sketch(site, place, "+ " + ", ".join(f"{k}={v!r}" for k, v in wanted.items()))
-    return Written(tuple(Arguments(script, call, wanted) for call in calls))
+        return _sketch(site, place, "+ " + ", ".join(f"{k}={v!r}" for k, v in arguments.items()))
+    return Written(tuple(Arguments(script, call, arguments) for call in calls))
 
 
-def _loader(**wanted: str) -> Writer:
+def _loader(**argument_kinds: str) -> Writer:
     """``wanted``: argument names, whose value is the change's own or True."""
 
     def write(code: Code, value: Any) -> Written:
-        given: dict[str, object] = {
-            name: value if what == "value" else True for name, what in wanted.items() if value or what == "value"
+        arguments: dict[str, object] = {
+            name: value if what == "value" else True for name, what in argument_kinds.items() if value or what == "value"
         }
-        return _with_arguments(code, None, ("DataLoader",), "where the loader is made", given)
+        return _with_arguments(code, None, ("DataLoader",), "where the loader is made", arguments)
 
     return write
 
@@ -63,8 +63,8 @@ MAKER = "where the optimizer is made"
 
 def _fused_optimizer(code: Code, fused: Any) -> Written:
     site = code.sites.optimizer
-    wanted: dict[str, object] = {"foreach": False} if fused is False else {"fused": True}
-    return _with_arguments(code, site, (*FUSED_OPTIMIZERS, *code.sites.optimizers), MAKER, wanted)
+    arguments: dict[str, object] = {"foreach": False} if fused is False else {"fused": True}
+    return _with_arguments(code, site, (*FUSED_OPTIMIZERS, *code.sites.optimizers), MAKER, arguments)
 
 
 def _set_to_none(code: Code, _: Any) -> Written:
@@ -121,11 +121,11 @@ def _imports(script: Script, *lines: str) -> tuple[list[Edit], tuple[str, ...]]:
 def _model_lines(code: Code, lines: Sequence[str], place: str, imports: Sequence[str] = (), extra: Sequence[str] = ()) -> Written:
     """``lines`` (``{model}`` is its name) behind the optimizer that takes the model's parameters; ``extra`` is for the
     person in any case."""
-    found = code.learner()
-    if found is None or not found[0].imports_torch:
-        named = [line.format(model=code.sites.model) for line in lines]
-        return Written(sketch=(f"@ {place}", *(f"+ {line}" for line in (*imports, *named)), *extra))
-    script, node, model = found
+    learner = code.learner()
+    if learner is None or not learner[0].imports_torch:
+        code_lines = [line.format(model=code.sites.model) for line in lines]
+        return Written(sketch=(f"@ {place}", *(f"+ {line}" for line in (*imports, *code_lines)), *extra))
+    script, node, model = learner
     last = node.end_lineno or node.lineno
     indent = script.indent(node.lineno)
     text = "".join(f"{indent}{line.format(model=model)}\n" for line in lines)
@@ -134,13 +134,13 @@ def _model_lines(code: Code, lines: Sequence[str], place: str, imports: Sequence
 
 
 def _compile(code: Code, how: Any) -> Written:
-    built = "after the model is built"
+    place = "after the model is built"
     if how == "regional":
         if not code.sites.blocks:
-            return _sketch(None, built, "+ block.compile() for each of its blocks")
-        return _model_lines(code, (f"for block in {_blocks(code)}:", f"{STEP}block.compile()"), built)
+            return _sketch(None, place, "+ block.compile() for each of its blocks")
+        return _model_lines(code, (f"for block in {_blocks(code)}:", f"{STEP}block.compile()"), place)
     mode = f'mode="{how}"' if how == "reduce-overhead" else ""
-    return _model_lines(code, (f"{{model}}.compile({mode})",), built)
+    return _model_lines(code, (f"{{model}}.compile({mode})",), place)
 
 
 def _channels_last(code: Code, _: Any) -> Written:
@@ -161,9 +161,9 @@ def _checkpointing(code: Code, which: Any) -> Written:
                        "+ function(*inputs)")  # fmt: skip
     if isinstance(which, tuple):
         parts = _compressed(cast("tuple[str, ...]", which))
-        chosen = parts[0] if len(parts) == 1 else f"[{', '.join(f'*{p}' if p.startswith('[') else p for p in parts)}]"
-        chosen = f"[{chosen}]" if not chosen.startswith("[") else chosen
-        loop = [f"for name in {_escaped(chosen)}:", f"{STEP}block = {{model}}.get_submodule(name)"]
+        selection = parts[0] if len(parts) == 1 else f"[{', '.join(f'*{p}' if p.startswith('[') else p for p in parts)}]"
+        selection = f"[{selection}]" if not selection.startswith("[") else selection
+        loop = [f"for name in {_escaped(selection)}:", f"{STEP}block = {{model}}.get_submodule(name)"]
     else:
         every = f"[::{which}]" if isinstance(which, int) and not isinstance(which, bool) else ""
         loop = [f"for block in {_blocks(code)}{every}:"]
@@ -236,9 +236,9 @@ def _autocast(code: Code, form: Any) -> Written:
     part = _forward_part(script, code) if script is not None else None
     if script is None or part is None:
         body = site.source.strip() if site is not None else ""
-        gone = (f"- {body}",) if body else ()
+        removed_lines = (f"- {body}",) if body else ()
         place = "around the forward and the loss"
-        return _sketch(site, place, *gone, f"+ {header}", f"+ {STEP}{body or 'loss = ...'}  # and the loss", *scaler)
+        return _sketch(site, place, *removed_lines, f"+ {header}", f"+ {STEP}{body or 'loss = ...'}  # and the loss", *scaler)
     first, end, has_loss = part
     indent = script.indent(first)
     rows = [row.rstrip("\n") for row in script.rows[first - 1 : end - 1]]
@@ -272,10 +272,10 @@ def _forward_part(script: Script, code: Code) -> tuple[int, int, bool] | None:
 def _free_outputs(code: Code, _: Any) -> Written:
     site = code.sites.forward[0] if code.sites.forward else None
     match = re.match(r"\s*([\w.]+)\s*=[^=]", site.source) if site is not None else None
-    held = match[1] if match is not None else "output"
+    variable = match[1] if match is not None else "output"
     return _sketch(
         None, f"at the end of the step; {site.where if site is not None else 'the forward'} makes it",
-        f"+ del {held}  # and in lists keep loss.item() or {held}.detach().cpu()",
+        f"+ del {variable}  # and in lists keep loss.item() or {variable}.detach().cpu()",
     )  # fmt: skip
 
 
@@ -309,19 +309,19 @@ ADAM_ARGUMENTS = SHARED_ARGUMENTS | {"betas", "eps", "amsgrad"}
 
 def _optimizer(code: Code, name: Any) -> Written:
     """The optimizer's class on its own line replaced, its arguments kept where the other knows them."""
-    made = OPTIMIZER_CLASS.get(str(name), f"torch.optim.{name}")
+    class_path = OPTIMIZER_CLASS.get(str(name), f"torch.optim.{name}")
     more: dict[str, object] = {"momentum": 0.9} if name == "momentum" else {}
     imports = ("import bitsandbytes",) if name == "adamw8bit" else ()
     site = code.sites.optimizer
     script, calls = code.calls(site, (*EVERY_OPTIMIZER, *code.sites.optimizers)) if site is not None else (None, [])
-    known = ADAM_ARGUMENTS if name == "adamw8bit" else SHARED_ARGUMENTS
-    plain = len(calls) == 1 and not is_unclear(calls[0]) and {k.arg for k in calls[0].keywords} <= known
+    argument_names = ADAM_ARGUMENTS if name == "adamw8bit" else SHARED_ARGUMENTS
+    plain = len(calls) == 1 and not is_unclear(calls[0]) and {k.arg for k in calls[0].keywords} <= argument_names
     if script is None or not plain:
         options = "".join(f", {k}={v}" for k, v in more.items())
-        lines = (*imports, f"{made}({code.sites.model}.parameters(), lr=...{options})")
+        lines = (*imports, f"{class_path}({code.sites.model}.parameters(), lr=...{options})")
         return _sketch(None, MAKER, *(f"+ {line}" for line in lines))
     call = calls[0]
-    edits: list[Edit | Arguments] = [Edit(script, script.start_of(call.func), script.end_of(call.func), made)]
+    edits: list[Edit | Arguments] = [Edit(script, script.start_of(call.func), script.end_of(call.func), class_path)]
     edits += [Arguments(script, call, more)] if more else []
     first, sketch = _imports(script, *imports) if imports else ([], ())
     return Written((*first, *edits), sketch)
@@ -357,8 +357,8 @@ def _zero_after_step(code: Code, _: Any) -> Written:
             edits.append(Edit(script, after, after, f"{script.indent(node.lineno)}{name}.zero_grad()\n"))
     else:
         return Written(tuple(edits))
-    gone = (f"@ {zero.where}", f"- {zero.source.strip()}") if zero is not None and zero.source.strip() else ()
-    return Written(sketch=(*gone, f"@ {step.where if step is not None else 'after the step'}", f"+ {name}.zero_grad()"))
+    removed_lines = (f"@ {zero.where}", f"- {zero.source.strip()}") if zero is not None and zero.source.strip() else ()
+    return Written(sketch=(*removed_lines, f"@ {step.where if step is not None else 'after the step'}", f"+ {name}.zero_grad()"))
 
 
 def _statement(script: Script, site: Site) -> ast.stmt | None:
@@ -389,13 +389,13 @@ def _offload_optimizer(code: Code, _: Any) -> Written:
     script, calls = code.calls(site, (*EVERY_OPTIMIZER, *code.sites.optimizers)) if site is not None else (None, [])
     if script is None or len(calls) != 1 or is_unclear(calls[0]) or len(calls[0].args) != 1:
         kind = code.sites.optimizers[0] if code.sites.optimizers else "AdamW"
-        made = f"CPUOffloadOptimizer({code.sites.model}.parameters(), torch.optim.{kind}, lr=...)"
-        return _sketch(None, "where the optimizer is made (pip install torchao)", f"+ {line}", f"+ {made}")
+        constructor = f"CPUOffloadOptimizer({code.sites.model}.parameters(), torch.optim.{kind}, lr=...)"
+        return _sketch(None, "where the optimizer is made (pip install torchao)", f"+ {line}", f"+ {constructor}")
     call = calls[0]
-    made, end = ast.unparse(call.func), script.end_of(call.args[0])
+    constructor, end = ast.unparse(call.func), script.end_of(call.args[0])
     edits = (
         Edit(script, script.start_of(call.func), script.end_of(call.func), "CPUOffloadOptimizer"),
-        Edit(script, end, end, f", {made}"),
+        Edit(script, end, end, f", {constructor}"),
     )
     first, sketch = _imports(script, line)
     return Written((*first, *edits), sketch)

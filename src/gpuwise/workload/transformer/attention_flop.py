@@ -31,5 +31,5 @@ def _sum_of_min(first: F64, last: F64, limit: F64) -> F64:
     """Sum of min(v, limit) over the integers v from ``first`` to ``last``."""
     below = np.minimum(np.maximum(np.minimum(last, limit) - first + 1.0, 0.0), last - first + 1.0)
     small = below * first + below * (below - 1.0) / 2.0
-    rest = last - first + 1.0 - below
-    return small + np.where(rest > 0, rest * np.where(np.isfinite(limit), limit, 0.0), 0.0)
+    n_above = last - first + 1.0 - below
+    return small + np.where(n_above > 0, n_above * np.where(np.isfinite(limit), limit, 0.0), 0.0)

@@ -68,9 +68,9 @@ class Rows:
         e, w = p.element_bytes, FORMAT_BYTES[p.precision] + SCALE_BYTES_PER_ELEMENT.get(p.precision, 0.0)
         frozen = p.lora_rank > 0 or not trainable
         flop = 2.0 * tokens * k * n
-        held = 4.0 * tokens * k if p.quantized_base and p.stack.quantized_keeps_input else 0.0
-        kept = tokens if saved_tokens is None else saved_tokens
-        saved = kept * k * (w if p.precision in QUANTIZED else e) if saves_input and not frozen else 0.0
+        input_bytes = 4.0 * tokens * k if p.quantized_base and p.stack.quantized_keeps_input else 0.0
+        n_saved = tokens if saved_tokens is None else saved_tokens
+        saved = n_saved * k * (w if p.precision in QUANTIZED else e) if saves_input and not frozen else 0.0
         if p.autocast:
             # a compiler casts an input once for all that read it; the gradient of the input needs the cast of the weight
             saved = saved * (1 if p.stack.compiled else len(parts)) + k * n * e
@@ -84,9 +84,9 @@ class Rows:
             p.precision,
             (1, tokens, n, k),
             flop=flop,
-            read=tokens * k * w + k * n * w,
-            written=tokens * n * e,
-            saved=saved + held,
+            read_bytes=tokens * k * w + k * n * w,
+            written_bytes=tokens * n * e,
+            saved=saved + input_bytes,
         )
         if p.quantized_base:
             self._dequantize(name, k * n, BWD)
@@ -98,15 +98,15 @@ class Rows:
             p.precision,
             (1, tokens, k, n),
             flop=flop,
-            read=tokens * n * w + k * n * w,
-            written=tokens * k * e,
+            read_bytes=tokens * n * w + k * n * w,
+            written_bytes=tokens * k * e,
         )
         if not frozen:
             self._wgrad(name, tokens, k, n)
         if bias and not frozen:  # the forward adds it in the product's epilogue (cuBLASLt) or a fused kernel behind it
-            self.to.add(f"{name}.bias_grad", Kind.MEMORY, BWD, p.dtype, read=tokens * n * e, written=n * e)
+            self.to.add(f"{name}.bias_grad", Kind.MEMORY, BWD, p.dtype, read_bytes=tokens * n * e, written_bytes=n * e)
         if p.lora_rank:
-            self._adapters(name, tokens, k, parts, kept if saves_input else 0)
+            self._adapters(name, tokens, k, parts, n_saved if saves_input else 0)
 
     def _wgrad(self, name: str, tokens: int, k: int, n: int) -> None:
         p = self.point
@@ -119,8 +119,8 @@ class Rows:
             p.precision,
             (1, n, k, tokens),
             flop=2.0 * tokens * k * n,
-            read=tokens * (k + n) * w,
-            written=k * n * out,
+            read_bytes=tokens * (k + n) * w,
+            written_bytes=k * n * out,
         )
 
     def _adapters(self, name: str, tokens: int, k: int, parts: tuple[tuple[str, int], ...], kept: int) -> None:
@@ -148,8 +148,8 @@ class Rows:
                 p.dtype,
                 (1, tokens, rows_out, rows_in),
                 flop=flop,
-                read=(tokens + rows_out) * rows_in * e,
-                written=tokens * rows_out * e,
+                read_bytes=(tokens + rows_out) * rows_in * e,
+                written_bytes=tokens * rows_out * e,
                 saved=saved * rows_in * e,
             )
             self.to.add(
@@ -159,8 +159,8 @@ class Rows:
                 p.dtype,
                 (1, tokens, rows_in, rows_out),
                 flop=flop,
-                read=(tokens + rows_in) * rows_out * e,
-                written=tokens * rows_in * e,
+                read_bytes=(tokens + rows_in) * rows_out * e,
+                written_bytes=tokens * rows_in * e,
             )
             self.to.add(
                 f"{name}.{part}.wgrad",
@@ -169,17 +169,33 @@ class Rows:
                 p.dtype,
                 (1, rows_out, rows_in, tokens),
                 flop=flop,
-                read=tokens * (rows_in + rows_out) * e,
-                written=rows_in * rows_out * e,
+                read_bytes=tokens * (rows_in + rows_out) * e,
+                written_bytes=rows_in * rows_out * e,
             )
         # scaled, then added; a compiler does both at once. Backward: the scale, and the two gradients of the input added
         # up; the sum of adapter and base has none of its own
         passes = 1 if p.stack.compiled else 2
         elements = float(tokens * n)
-        read, written = (passes + 1) * elements, passes * elements
-        self.to.add(f"{name}.lora_add", Kind.MEMORY, FWD, p.dtype, read=read * e, written=written * e, n_kernels=passes)
-        read, written = elements + 2.0 * tokens * k, elements + tokens * k
-        self.to.add(f"{name}.lora_add.backward", Kind.MEMORY, BWD, p.dtype, read=read * e, written=written * e, n_kernels=2)
+        read_bytes, written_bytes = (passes + 1) * elements, passes * elements
+        self.to.add(
+            f"{name}.lora_add",
+            Kind.MEMORY,
+            FWD,
+            p.dtype,
+            read_bytes=read_bytes * e,
+            written_bytes=written_bytes * e,
+            n_kernels=passes,
+        )
+        read_bytes, written_bytes = elements + 2.0 * tokens * k, elements + tokens * k
+        self.to.add(
+            f"{name}.lora_add.backward",
+            Kind.MEMORY,
+            BWD,
+            p.dtype,
+            read_bytes=read_bytes * e,
+            written_bytes=written_bytes * e,
+            n_kernels=2,
+        )
 
     def _dequantize(self, name: str, parameters: float, phase: Phase = FWD) -> None:
         p = self.point
@@ -188,8 +204,8 @@ class Rows:
             Kind.MEMORY,
             phase,
             p.dtype,
-            read=parameters * NF4_BYTES_PER_PARAMETER,
-            written=parameters * p.element_bytes,
+            read_bytes=parameters * NF4_BYTES_PER_PARAMETER,
+            written_bytes=parameters * p.element_bytes,
         )
 
     def quantize(self, name: str, phase: Phase, tokens: int, k: int, n: int, frozen: bool) -> None:
@@ -205,13 +221,15 @@ class Rows:
         e, w = p.element_bytes, FORMAT_BYTES[p.precision] + SCALE_BYTES_PER_ELEMENT.get(p.precision, 0.0)
         elements = float(tokens * (k if phase is FWD else n))
         copies = 1 if frozen else 2  # the transposed one is the weight gradient's
-        read, written, kernels = elements * e, copies * elements * w, 1.0
+        read_bytes, written_bytes, kernels = elements * e, copies * elements * w, 1.0
         if p.row_scales:
             cast = elements + k * n + (elements + tokens * k if phase is BWD else 0.0)
-            read, written, kernels = 2 * cast * e, cast * w, 4.0
+            read_bytes, written_bytes, kernels = 2 * cast * e, cast * w, 4.0
         elif not p.stack.fused_cast:
-            read, kernels = elements * (2 * e + w), 3.0
-        self.to.add(f"{name}.quantize", Kind.MEMORY, phase, p.dtype, read=read, written=written, n_kernels=kernels)
+            read_bytes, kernels = elements * (2 * e + w), 3.0
+        self.to.add(
+            f"{name}.quantize", Kind.MEMORY, phase, p.dtype, read_bytes=read_bytes, written_bytes=written_bytes, n_kernels=kernels
+        )
 
     def memory(
         self,
@@ -234,20 +252,20 @@ class Rows:
             Kind.MEMORY,
             FWD,
             p.dtype,
-            read=passes * elements_read * e,
-            written=passes * elements_written * e,
+            read_bytes=passes * elements_read * e,
+            written_bytes=passes * elements_written * e,
             saved=saved * e,
             n_kernels=n_kernels,
         )
-        read = elements_read + elements_written if backward_read is None else backward_read
-        written = elements_read if backward_written is None else backward_written
+        read_elements = elements_read + elements_written if backward_read is None else backward_read
+        written_elements = elements_read if backward_written is None else backward_written
         self.to.add(
             f"{name}.backward",
             Kind.MEMORY,
             BWD,
             p.dtype,
-            read=passes * read * e,
-            written=passes * written * e,
+            read_bytes=passes * read_elements * e,
+            written_bytes=passes * written_elements * e,
             n_kernels=1.0 if n_kernels == 1.0 else 1.5 * n_kernels,
         )
 
@@ -369,8 +387,8 @@ class Rows:
                 p.dtype,
                 shape,
                 flop=times * flop,
-                read=times * (q + k) * e,
-                written=times * out * e,
+                read_bytes=times * (q + k) * e,
+                written_bytes=times * out * e,
                 saved=saved if phase is FWD else 0.0,
                 flag=flag,
                 window=window,

@@ -180,15 +180,17 @@ class Network:
         if self.autocast:
             x, w, b = (cast(t, one, "fp32") for one in (x, w, b))
         statistics = spec((*x.shape[:-1], 1), "fp32")
-        said = (("normalized_shape", (x.shape[-1],)),)
-        output, mean, rstd = t.run("native_layer_norm", [x, w, b], [x.spec, statistics, statistics], said=said)
+        attributes = (("normalized_shape", (x.shape[-1],)),)
+        output, mean, rstd = t.run("native_layer_norm", [x, w, b], [x.spec, statistics, statistics], attributes=attributes)
 
         def gradients(g: list[Value | None]) -> list[Value | None]:
             if g[0] is None:
                 return [None, None, None]
             operands = [g[0], x, mean, rstd, w, b]
             differentiated = [one for one in (x, w, b) if one.needs_grad]
-            back = iter(t.run("native_layer_norm_backward", operands, [one.spec for one in differentiated], said=said))
+            back = iter(
+                t.run("native_layer_norm_backward", operands, [one.spec for one in differentiated], attributes=attributes)
+            )
             return [next(back) if one.needs_grad else None for one in (x, w, b)]
 
         t.note([x, w, b], [output], gradients, "outputs")
@@ -253,9 +255,9 @@ class Network:
         if self.arch.kind != "decoder":
             return replace(self, mask=each(t, "mul", [t.leaf((b, 1, 1, s), self.held)]))
         column, row = t.leaf((1, 1, 1, s), "i64"), t.leaf((1, 1, s, 1), "i64")
-        seen = t.alias(each(t, "le", [column, row], "bool"), (b, 1, s, s), "expand", (0, s * s, s, 1))
+        mask = t.alias(each(t, "le", [column, row], "bool"), (b, 1, s, s), "expand", (0, s * s, s, 1))
         low = t.leaf((), self.held)
-        return replace(self, mask=t.run("where", [seen, low, low], [spec((b, 1, s, s), self.held)], overload="self")[0])
+        return replace(self, mask=t.run("where", [mask, low, low], [spec((b, 1, s, s), self.held)], overload="self")[0])
 
     def _written_out(self, q: Value, k: Value, v: Value) -> Value:
         """Attention without a fused kernel (``eager_attention_forward``): the scores of every pair of tokens, scaled and
@@ -314,7 +316,9 @@ class Network:
         else:
             output = t.run("clone", [spread], [spec(shape, x.dtype)])[0]
         t.note(
-            [x], [output], lambda g: [g[0] and t.run("sum", [g[0]], [x.spec], overload="dim_IntList", said=(("dim", (2,)),))[0]]
+            [x],
+            [output],
+            lambda g: [g[0] and t.run("sum", [g[0]], [x.spec], overload="dim_IntList", attributes=(("dim", (2,)),))[0]],
         )
         return output
 
@@ -348,13 +352,13 @@ class Network:
             flat = t.view(x, (_rows(x), h))
             tokens, routed = flat.shape[0], flat.shape[0] * n
             shared = t.bind(self._gated(flat, moe.shared_ffn)) if moe.shared_gate else None
-            shares, chosen = self._routed(flat, moe)
+            shares, expert_index = self._routed(flat, moe)
             with t.inside("experts"):
-                placed, order = self._sorted(t.view(t.bind(chosen), (routed,)))
-                taken = t.bind(gathered(t, flat, each(t, "floor_divide", [order], "i64"), (routed, h)))
+                sorted_experts, order = self._sorted(t.view(t.bind(expert_index), (routed,)))
+                routed_rows = t.bind(gathered(t, flat, each(t, "floor_divide", [order], "i64"), (routed, h)))
                 share = t.bind(gathered(t, t.view(t.bind(shares), (routed,)), order, (routed,)))
-                ends = self._ends(placed, moe.n_experts)
-                up = self._grouped(taken, ends, 2 * moe.expert_ffn)
+                ends = self._ends(sorted_experts, moe.n_experts)
+                up = self._grouped(routed_rows, ends, 2 * moe.expert_ffn)
                 with t.frame(up):
                     gate, value = split(t, up, 2, moe.expert_ffn)
                     inner = mul(t, unary(t, "silu", gate), value)
@@ -365,7 +369,9 @@ class Network:
                 with t.frame(weighed):
                     back = t.bind(gathered(t, weighed, inverse, (routed, h), unsorted=True))
                 parts = t.view(back, (tokens, n, h))
-                total = t.run("sum", [parts], [spec((tokens, h), parts.dtype)], overload="dim_IntList", said=(("dim", (1,)),))[0]
+                total = t.run(
+                    "sum", [parts], [spec((tokens, h), parts.dtype)], overload="dim_IntList", attributes=(("dim", (1,)),)
+                )[0]
                 t.note([parts], [total], lambda g: [g[0] and _spread(t, g[0], parts.shape)])
                 total = cast(t, total, self.computes)
             if shared is not None:
@@ -385,11 +391,11 @@ class Network:
         logits = t.bind(self.linear("router", flat, moe.n_experts))
         with t.inside("gate"):
             wide = spec((tokens, moe.n_experts), "fp32")
-            shares = t.bind(t.run("_softmax", [logits], [wide], said=(("dim", -1),))[0])
+            shares = t.bind(t.run("_softmax", [logits], [wide], attributes=(("dim", -1),))[0])
             t.note(
                 [logits],
                 [shares],
-                lambda g: [g[0] and t.run("_softmax_backward_data", [g[0], shares], [logits.spec], said=(("dim", -1),))[0]],
+                lambda g: [g[0] and t.run("_softmax_backward_data", [g[0], shares], [logits.spec], attributes=(("dim", -1),))[0]],
                 "outputs",
             )
             few = spec((tokens, moe.n_active), "fp32")
@@ -397,7 +403,7 @@ class Network:
             t.note([shares], [top[0]], lambda g: [g[0] and _scattered(t, g[0], top[1], shares)], "outputs")
             if self.arch.family in SHARES_AS_THEY_ARE:
                 return cast(t, top[0], self.computes), top[1]
-            whole = t.run("sum", [top[0]], [spec((tokens, 1), "fp32")], overload="dim_IntList", said=(("dim", (-1,)),))[0]
+            whole = t.run("sum", [top[0]], [spec((tokens, 1), "fp32")], overload="dim_IntList", attributes=(("dim", (-1,)),))[0]
             output = each(t, "div", [t.run("clone", [top[0]], [few])[0], whole])
 
             def gradients(g: list[Value | None]) -> list[Value | None]:
@@ -412,16 +418,18 @@ class Network:
             t.note([top[0]], [output], gradients, "inputs")
             return (cast(t, output, self.computes) if self.arch.qk_norm else output), top[1]
 
-    def _sorted(self, chosen: Value) -> tuple[Value, Value]:
+    def _sorted(self, expert_index: Value) -> tuple[Value, Value]:
         """The chosen experts in order, and the order of the tokens by expert."""
         t = self.t
-        placed, order = t.run("sort", [chosen], [chosen.spec, chosen.spec])
-        return t.bind(placed), t.bind(order)
+        sorted_experts, order = t.run("sort", [expert_index], [expert_index.spec, expert_index.spec])
+        return t.bind(sorted_experts), t.bind(order)
 
-    def _ends(self, placed: Value, n: int) -> Value:
+    def _ends(self, sorted_experts: Value, n: int) -> Value:
         """[n] where the rows of each of the sorted experts end."""
         t = self.t
-        small = t.bind(t.run("_to_copy", [placed], [spec(placed.shape, "i32")], said=(("dtype", "i32"),))[0])
+        small = t.bind(
+            t.run("_to_copy", [sorted_experts], [spec(sorted_experts.shape, "i32")], attributes=(("dtype", "i32"),))[0]
+        )
         counts = t.bind(t.run("histc", [small], [spec((n,), "i32")])[0])
         return t.bind(t.run("cumsum", [counts], [counts.spec])[0])
 
@@ -598,7 +606,7 @@ def scores(t: Tape, q: Value, k: Value, v: Value, *, causal: bool, masked: bool,
     out = TensorSpec(q.shape, (s * heads * d, d, heads * d, 1), q.dtype)
     sums = spec((b, heads, s), "fp32")
     call = {"query": q.spec, "key": k.spec, "value": v.spec, "is_causal": causal and not masked}
-    said = (("dropout_p", DROPOUT if drops else 0.0), ("is_causal", causal and not masked))
+    attributes = (("dropout_p", DROPOUT if drops else 0.0), ("is_causal", causal and not masked))
     name, more = "_scaled_dot_product_flash_attention", []
     if masked:
         name = "_scaled_dot_product_efficient_attention"
@@ -606,7 +614,7 @@ def scores(t: Tape, q: Value, k: Value, v: Value, *, causal: bool, masked: bool,
         bias = t.run("where", [visible], [spec((b, 1, s, s), q.dtype)], overload="self")[0]
         more = [t.alias(bias, (b, heads, s, s), "expand", (s * s, 0, s, 1))]
     seeds = [spec((), "i64")] * 2 if masked else [spec((2,), "u64"), spec((), "u64")]
-    output, lse, *state = t.run(name, [q, k, v, *more], [out, sums, *seeds], call=call, said=said)
+    output, lse, *state = t.run(name, [q, k, v, *more], [out, sums, *seeds], call=call, attributes=attributes)
     t.alias(output, output.shape, "detach", output.spec.stride)
 
     def gradients(g: list[Value | None]) -> list[Value | None]:
@@ -614,7 +622,7 @@ def scores(t: Tape, q: Value, k: Value, v: Value, *, causal: bool, masked: bool,
             return [None, None, None]
         t.alias(g[0], g[0].shape, "detach", g[0].spec.stride)
         operands = [g[0], q, k, v, *more, output, lse, *state]
-        return list(t.run(f"{name}_backward", operands, [q.spec, k.spec, v.spec], call=call, said=said))
+        return list(t.run(f"{name}_backward", operands, [q.spec, k.spec, v.spec], call=call, attributes=attributes))
 
     t.note([q, k, v], [output], gradients, "outputs")
     return output
@@ -644,13 +652,13 @@ def batched(t: Tape, x: Value, y: Value) -> Value:
 
 def softmax(t: Tape, x: Value, dtype: str) -> Value:
     """Over the last dimension, the result in ``dtype``: one kernel forward, one backward."""
-    output = t.run("_softmax", [x], [spec(x.shape, dtype)], said=(("dim", -1),))[0]
+    output = t.run("_softmax", [x], [spec(x.shape, dtype)], attributes=(("dim", -1),))[0]
     t.alias(output, output.shape, "detach", output.spec.stride)
     back = (("dim", -1), ("input_dtype", x.dtype))
     t.note(
         [x],
         [output],
-        lambda g: [g[0] and t.run("_softmax_backward_data", [g[0], output], [spec(x.shape, x.dtype)], said=back)[0]],
+        lambda g: [g[0] and t.run("_softmax_backward_data", [g[0], output], [spec(x.shape, x.dtype)], attributes=back)[0]],
         "outputs",
     )
     return output
@@ -658,8 +666,8 @@ def softmax(t: Tape, x: Value, dtype: str) -> Value:
 
 def dropout(t: Tape, x: Value) -> Value:
     """``native_dropout``: the backward multiplies by the mask, a byte for each element."""
-    said = (("p", DROPOUT), ("train", True))
-    output, mask = t.run("native_dropout", [x], [x.spec, TensorSpec(x.shape, x.spec.stride, "bool")], said=said)
+    attributes = (("p", DROPOUT), ("train", True))
+    output, mask = t.run("native_dropout", [x], [x.spec, TensorSpec(x.shape, x.spec.stride, "bool")], attributes=attributes)
     t.note([x], [output], lambda g: [g[0] and t.run("native_dropout_backward", [g[0], mask], [x.spec])[0]], "outputs")
     return output
 
@@ -707,7 +715,7 @@ def _scattered(t: Tape, g: Value, index: Value, like: Value) -> Value:
 
 
 def convolved(t: Tape, image: Value, w: Value, bias: Value, result: TensorSpec, stride: int) -> Value:
-    said = (
+    attributes = (
         ("stride", (stride, stride)),
         ("padding", (0, 0)),
         ("dilation", (1, 1)),
@@ -716,15 +724,17 @@ def convolved(t: Tape, image: Value, w: Value, bias: Value, result: TensorSpec, 
         ("groups", 1),
     )
     call = {"input": image.spec, "weight": w.spec, "bias": bias.spec}
-    output = t.run("convolution", [image, w, bias], [result], call=call, said=said)[0]
+    output = t.run("convolution", [image, w, bias], [result], call=call, attributes=attributes)[0]
 
     def gradients(g: list[Value | None]) -> list[Value | None]:
         if g[0] is None:
             return [None, None]
         mask = (False, True, True)
         more = {**call, "grad_output": g[0].spec, "output_mask": mask}
-        wanted = (*said, ("output_mask", mask))
-        return list(t.run("convolution_backward", [g[0], image, w], [w.spec, bias.spec], call=more, said=wanted))
+        backward_attributes = (*attributes, ("output_mask", mask))
+        return list(
+            t.run("convolution_backward", [g[0], image, w], [w.spec, bias.spec], call=more, attributes=backward_attributes)
+        )
 
     t.note([w, bias], [output], gradients, "inputs")
     return output
@@ -754,11 +764,11 @@ def cross_entropy(t: Tape, logits: Value) -> Value:
     """Over [T, V]: log-softmax and the negative log-likelihood, the latter in fp32."""
     rows = logits.shape[0]
     target = t.leaf((rows,), "i64")
-    chances = t.run("_log_softmax", [logits], [logits.spec], said=(("dim", 1),))[0]
+    chances = t.run("_log_softmax", [logits], [logits.spec], attributes=(("dim", 1),))[0]
     t.note(
         [logits],
         [chances],
-        lambda g: [g[0] and t.run("_log_softmax_backward_data", [g[0], chances], [logits.spec], said=(("dim", 1),))[0]],
+        lambda g: [g[0] and t.run("_log_softmax_backward_data", [g[0], chances], [logits.spec], attributes=(("dim", 1),))[0]],
         "outputs",
     )
     wide = cast(t, chances, "fp32")

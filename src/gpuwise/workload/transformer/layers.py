@@ -195,12 +195,12 @@ def _activation(rows: Rows, arch: Architecture, where: str, elements: float) -> 
     if arch.activation == "gelu_new" and not fused and not arch.gated_mlp:
         # x/2, x, tanh and 1 + tanh, each kept; the power is taken in fp32 under autocast, and what follows it
         p = rows.point
-        kept = 4.0 if not p.autocast else 1.0 + 3 * 4.0 / p.element_bytes
+        saved_width = 4.0 if not p.autocast else 1.0 + 3 * 4.0 / p.element_bytes
         rows.memory(
             f"{where}.activation",
             elements,
             elements,
-            saved=kept * elements,
+            saved=saved_width * elements,
             backward_read=2 * elements,
             backward_written=elements,
         )
@@ -245,8 +245,8 @@ def experts(rows: Rows, arch: Architecture, moe: Moe) -> None:
         "tf32" if p.precision != "fp32" else "fp32",
         (1, tokens, moe.n_experts, h),
         flop=2.0 * tokens * h * moe.n_experts,
-        read=tokens * h * 4.0,
-        written=tokens * moe.n_experts * 4.0,
+        read_bytes=tokens * h * 4.0,
+        written_bytes=tokens * moe.n_experts * 4.0,
         saved=0.0 if p.lora_rank else tokens * h * e,
     )
     rows.memory(
@@ -334,7 +334,7 @@ def _grouped(rows: Rows, name: str, local: int, routed: int, k: int, n: int) -> 
     flop, weights = 2.0 * routed * k * n, float(local * k * n)
     frozen = p.lora_rank > 0
     n_kernels, kernel = (float(local), "streams") if p.stack.expert_streams else (1.0, "")
-    kept = FORMAT_BYTES[p.precision] + SCALE_BYTES_PER_ELEMENT.get(p.precision, 0.0) if p.precision in QUANTIZED else e
+    saved_width = FORMAT_BYTES[p.precision] + SCALE_BYTES_PER_ELEMENT.get(p.precision, 0.0) if p.precision in QUANTIZED else e
     rows.quantize(name, FWD, routed, k, n, frozen)
     rows.to.add(
         name,
@@ -343,9 +343,9 @@ def _grouped(rows: Rows, name: str, local: int, routed: int, k: int, n: int) -> 
         p.precision,
         (local, routed, n, k),
         flop=flop,
-        read=(routed * k + weights) * e,
-        written=routed * n * e,
-        saved=0.0 if frozen else routed * k * kept,
+        read_bytes=(routed * k + weights) * e,
+        written_bytes=routed * n * e,
+        saved=0.0 if frozen else routed * k * saved_width,
         n_kernels=n_kernels,
         kernel=kernel,
     )
@@ -357,8 +357,8 @@ def _grouped(rows: Rows, name: str, local: int, routed: int, k: int, n: int) -> 
         p.precision,
         (local, routed, k, n),
         flop=flop,
-        read=(routed * n + weights) * e,
-        written=routed * k * e,
+        read_bytes=(routed * n + weights) * e,
+        written_bytes=routed * k * e,
         n_kernels=n_kernels,
         kernel=kernel,
     )
@@ -370,8 +370,8 @@ def _grouped(rows: Rows, name: str, local: int, routed: int, k: int, n: int) -> 
             p.precision,
             (local, routed, n, k),
             flop=flop,
-            read=routed * (k + n) * e,
-            written=weights * (8.0 if p.stack.fused_wgrad else e),
+            read_bytes=routed * (k + n) * e,
+            written_bytes=weights * (8.0 if p.stack.fused_wgrad else e),
             n_kernels=n_kernels,
             kernel=kernel,
         )
@@ -392,8 +392,8 @@ def embedding(rows: Rows, arch: Architecture) -> None:
             phase,
             p.dtype,
             (p.tokens, width),
-            read=p.tokens * width * e,
-            written=p.tokens * width * e,
+            read_bytes=p.tokens * width * e,
+            written_bytes=p.tokens * width * e,
             n_kernels=2.0,
         )
     if arch.position in ("learned", "sinusoidal"):
@@ -419,8 +419,8 @@ def _patch_embedding(rows: Rows, arch: Architecture, patches: Patches) -> None:
         p.dtype,
         (1, tokens, arch.hidden, area),
         flop=flop,
-        read=(tokens + arch.hidden) * area * e,
-        written=tokens * arch.hidden * e,
+        read_bytes=(tokens + arch.hidden) * area * e,
+        written_bytes=tokens * arch.hidden * e,
         # autocast casts the images, which stay as they came
         saved=tokens * area * (e + 4.0 if p.autocast else e),
     )
@@ -431,8 +431,8 @@ def _patch_embedding(rows: Rows, arch: Architecture, patches: Patches) -> None:
         p.dtype,
         (1, arch.hidden, area, tokens),
         flop=flop,
-        read=tokens * (arch.hidden + area) * e,
-        written=arch.hidden * area * e,
+        read_bytes=tokens * (arch.hidden + area) * e,
+        written_bytes=arch.hidden * area * e,
     )
     elements = float(tokens * arch.hidden)
     rows.memory("embedding.position", 2 * elements, elements)
@@ -494,25 +494,33 @@ def _loss(rows: Rows, logits: float) -> None:
             Kind.MEMORY,
             FWD,
             p.dtype,
-            read=2 * logits * e,
-            written=logits * e,
+            read_bytes=2 * logits * e,
+            written_bytes=logits * e,
             saved=0.0 if p.fused_loss else logits * e,
             n_kernels=3.0,
         )
-        rows.to.add("head.loss.backward", Kind.MEMORY, BWD, p.dtype, read=logits * e, written=logits * e, n_kernels=2.0)
+        rows.to.add(
+            "head.loss.backward", Kind.MEMORY, BWD, p.dtype, read_bytes=logits * e, written_bytes=logits * e, n_kernels=2.0
+        )
         return
     rows.to.add(
         "head.loss",
         Kind.MEMORY,
         FWD,
         p.dtype,
-        read=logits * (e + 4 + 4),
-        written=logits * (4 + 4),
+        read_bytes=logits * (e + 4 + 4),
+        written_bytes=logits * (4 + 4),
         saved=logits * 4.0,
         n_kernels=6.0,
     )
     rows.to.add(
-        "head.loss.backward", Kind.MEMORY, BWD, p.dtype, read=logits * (4 + 4 + 4), written=logits * (4 + e), n_kernels=4.0
+        "head.loss.backward",
+        Kind.MEMORY,
+        BWD,
+        p.dtype,
+        read_bytes=logits * (4 + 4 + 4),
+        written_bytes=logits * (4 + e),
+        n_kernels=4.0,
     )
 
 

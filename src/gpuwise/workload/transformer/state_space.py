@@ -33,8 +33,8 @@ def mixer(rows: Rows, arch: Architecture, mamba: Mamba) -> None:
     inner, conv = max(1, mamba.inner // p.tp), _split(mamba.conv_width, mamba, p.tp)
     heads, width = mamba.heads // p.tp, inner + conv + mamba.heads // p.tp
     tensor_parallel_enter(rows, "mamba", arch.hidden)
-    kept = p.shard_tokens if p.stack.regathers_input else p.tokens
-    rows.linear("mamba.in_proj", p.tokens, arch.hidden, width, bias=mamba.projection_bias, saved_tokens=kept)
+    saved_tokens = p.shard_tokens if p.stack.regathers_input else p.tokens
+    rows.linear("mamba.in_proj", p.tokens, arch.hidden, width, bias=mamba.projection_bias, saved_tokens=saved_tokens)
     if p.cp > 1:  # sequence for channels and back (Megatron-Core ssm/mamba_context_parallel.py)
         for phase, ending in ((FWD, ""), (BWD, ".backward")):
             rows.collective(f"cp.all_to_all.mamba{ending}", p.tokens * (width + inner) * p.element_bytes, phase)
@@ -46,8 +46,8 @@ def mixer(rows: Rows, arch: Architecture, mamba: Mamba) -> None:
         p.dtype,
         (p.tokens, conv, mamba.conv),
         flop=2.0 * elements * mamba.conv,
-        read=elements * p.element_bytes,
-        written=elements * p.element_bytes,
+        read_bytes=elements * p.element_bytes,
+        written_bytes=elements * p.element_bytes,
         saved=p.tokens * width * p.element_bytes,
         family="state_space",
         kernel="causal_conv",
@@ -59,8 +59,8 @@ def mixer(rows: Rows, arch: Architecture, mamba: Mamba) -> None:
         p.dtype,
         (p.tokens, conv, mamba.conv),
         flop=4.0 * elements * mamba.conv,
-        read=2.0 * elements * p.element_bytes,
-        written=elements * p.element_bytes,
+        read_bytes=2.0 * elements * p.element_bytes,
+        written_bytes=elements * p.element_bytes,
         n_kernels=2.0,  # and once more the forward
         family="state_space",
         kernel="causal_conv",
@@ -97,7 +97,7 @@ def _chunked(rows: Rows, mamba: Mamba, inner: int, heads: int, shared: int) -> N
         # scores and states again, then gradients of scores (twice), of inputs, of B and of C, and of the states between chunks
         (BWD, 3.0 * scores + 3.0 * inside + 6.0 * through, 3.0 * inputs + 6.0 * states, inputs + outputs + 6.0 * states),
     )
-    for (phase, flop, read, written), kernels in zip(sides, CHUNK_KERNELS, strict=True):
+    for (phase, flop, read_bytes, written_bytes), kernels in zip(sides, CHUNK_KERNELS, strict=True):
         rows.to.add(
             "mamba.scan" if phase is FWD else "mamba.scan.backward",
             Kind.MEMORY,
@@ -105,8 +105,8 @@ def _chunked(rows: Rows, mamba: Mamba, inner: int, heads: int, shared: int) -> N
             p.dtype,
             shape,
             flop=flop * p.tokens,
-            read=read * p.tokens,
-            written=written * p.tokens,
+            read_bytes=read_bytes * p.tokens,
+            written_bytes=written_bytes * p.tokens,
             saved=outputs * p.tokens if phase is FWD else 0.0,
             n_kernels=kernels if chunk > 1 else 1.0,
             family="state_space",
@@ -132,7 +132,7 @@ def _channels(rows: Rows, mamba: Mamba, inner: int) -> None:
     state = STATE_BYTES * p.micro_batch * inner * mamba.state
     shape = (p.tokens, inner, mamba.state, p.seq_len)
     work = SCAN_OPERATIONS * n * mamba.state
-    for name, phase, times, read, written in (
+    for name, phase, times, read_bytes, written_bytes in (
         ("mamba.scan", FWD, 1.0, 3 * n * e + state, n * e + state),
         ("mamba.scan.backward", BWD, 3.0, 5 * n * e, 3 * n * e),
     ):
@@ -143,8 +143,8 @@ def _channels(rows: Rows, mamba: Mamba, inner: int) -> None:
             p.dtype,
             shape,
             flop=times * work,
-            read=read,
-            written=written,
+            read_bytes=read_bytes,
+            written_bytes=written_bytes,
             # step and the scan's result before the gate
             saved=2 * n * e if phase is FWD else 0.0,
             family="state_space",

@@ -108,8 +108,8 @@ def recomputed_share(table: OpTable, selective_recompute: str) -> NDArray[np.flo
     if selective_recompute == "norms":
         norms = _flagged(table.name, lambda name: name.endswith("norm"))
         return np.where(forward & (selected_modules(table.name) | norms), 1.0, 0.0)
-    kept = np.isin(table.kind, [int(k) for k in (Kind.MATMUL, Kind.GROUPED, Kind.ATTENTION, Kind.COLLECTIVE)])
-    share = np.where(forward & ~kept, 1.0, 0.0)
+    is_saved = np.isin(table.kind, [int(k) for k in (Kind.MATMUL, Kind.GROUPED, Kind.ATTENTION, Kind.COLLECTIVE)])
+    share = np.where(forward & ~is_saved, 1.0, 0.0)
     down = {table.name[i]: int(table.shape[i, 3]) for i in np.flatnonzero(forward & (table.kind == Kind.MATMUL))}
     grouped = 1.0
     for i in np.flatnonzero(forward & (table.kind == Kind.ATTENTION)):
@@ -135,18 +135,18 @@ EXPERT_MODULES = ("moe.activation",)
 def selected_modules(names: tuple[str, ...]) -> NDArray[np.bool_]:
     """Rows that Megatron's selective recompute repeats: the attention core, or, in layers with latent attention or experts
     (whose recipes name modules), the up-projections and the experts' activation. Casts of an input belong to it."""
-    known = set(names)
-    modules = LATENT_MODULES if "attention.kv_up" in known else ()
-    modules += EXPERT_MODULES if "moe.activation" in known else ()
+    module_names = set(names)
+    modules = LATENT_MODULES if "attention.kv_up" in module_names else ()
+    modules += EXPERT_MODULES if "moe.activation" in module_names else ()
     if not modules:
         return _flagged(names, lambda name: name.endswith(".core"))
     return _flagged(names, lambda name: name.removesuffix(".quantize") in modules)
 
 
-def _flagged(names: Sequence[str], wanted: Callable[[str], bool]) -> NDArray[np.bool_]:
+def _flagged(names: Sequence[str], predicate: Callable[[str], bool]) -> NDArray[np.bool_]:
     """Which names are wanted; a table of many points repeats a few dozen names."""
-    known = {name: wanted(name) for name in dict.fromkeys(names)}
-    return np.array([known[name] for name in names], bool)
+    flags = {name: predicate(name) for name in dict.fromkeys(names)}
+    return np.array([flags[name] for name in names], bool)
 
 
 def saved_bytes(table: OpTable, policy: str, selective_recompute: str, input_bytes: float) -> float:
@@ -157,9 +157,9 @@ def saved_bytes(table: OpTable, policy: str, selective_recompute: str, input_byt
     """
     if policy == "full":
         return input_bytes
-    kept = table.saved_bytes * table.count
+    row_bytes = table.saved_bytes * table.count
     if policy == "none":
-        return float(kept.sum())
+        return float(row_bytes.sum())
     if selective_recompute == "norms":
         return _saved_without_norms(table)
     if selective_recompute == "core-attention" and not {"attention.kv_up", "moe.activation"}.isdisjoint(table.name):
@@ -169,22 +169,22 @@ def saved_bytes(table: OpTable, policy: str, selective_recompute: str, input_byt
         fused = core & ((table.flag & FUSED_ATTENTION) > 0)
         stays = np.where(core, table.bytes_read, 0.0) + np.where(fused, table.bytes_written, 0.0)
         # never more than is kept without recomputation (grouped keys may be kept as they are)
-        return float(np.minimum(np.where(core, stays * table.count, kept), kept).sum())
+        return float(np.minimum(np.where(core, stays * table.count, row_bytes), row_bytes).sum())
     last = 0.0 if selective_recompute == "per-op-compiled" else 1.0
-    return min(_every_second_output(table, last) + input_bytes, float(kept.sum()))
+    return min(_every_second_output(table, last) + input_bytes, float(row_bytes.sum()))
 
 
 def _saved_without_modules(table: OpTable) -> float:
     """Bytes kept where the modules of :func:`selected_modules` are repeated: latent attention keeps its latents and the
     core's output and statistics, experts the activation's input but not its output."""
-    kept = table.saved_bytes * table.count
+    row_bytes = table.saved_bytes * table.count
     latent = "attention.kv_up" in table.name
     for i, name in enumerate(table.name):
         if name == "attention.core" and latent and table.flag[i] & FUSED_ATTENTION:
-            kept[i] = max(kept[i] - table.bytes_read[i] * table.count[i], 0.0)
+            row_bytes[i] = max(row_bytes[i] - table.bytes_read[i] * table.count[i], 0.0)
         elif name == "moe.down":
-            kept[i] = 0.0
-    return float(kept.sum())
+            row_bytes[i] = 0.0
+    return float(row_bytes.sum())
 
 
 NORMALISED = ("attention.q_down", "attention.q_up", "attention.kv_up", "attention.qkv", "mlp.up", "moe.router", "moe.shared.up")
@@ -194,11 +194,11 @@ NORMALISED = ("attention.q_down", "attention.q_up", "attention.kv_up", "attentio
 def _saved_without_norms(table: OpTable) -> float:
     """Bytes kept where norms are repeated too and what the activation reads is kept in 8 bits (DeepSeek-V3, arXiv
     2412.19437, sections 3.2.3 and 3.3.3)."""
-    kept = table.saved_bytes * table.count
-    gone = np.isin(table.name, (*NORMALISED, "mlp.down", "moe.shared.down"))
+    row_bytes = table.saved_bytes * table.count
+    is_recomputed = np.isin(table.name, (*NORMALISED, "mlp.down", "moe.shared.down"))
     narrow = _flagged(table.name, lambda name: name.endswith(".activation")) & ("moe.up" in table.name)
     element = np.array([FORMAT_BYTES["bf16" if d in QUANTIZED else d] for d in table.dtype])
-    less = np.where(gone, kept, np.where(narrow, kept * (1.0 - 1.0 / element), 0.0))
+    less = np.where(is_recomputed, row_bytes, np.where(narrow, row_bytes * (1.0 - 1.0 / element), 0.0))
     return _saved_without_modules(table) - float(less.sum())
 
 

@@ -188,11 +188,11 @@ class Tape:
         *,
         overload: str = "default",
         call: dict[str, Any] | None = None,
-        said: tuple[tuple[str, object], ...] = (),
+        attributes: tuple[tuple[str, object], ...] = (),
     ) -> list[Value]:
-        """One kernel call. ``call`` holds the arguments whose names decide FLOP, bytes or kernels; ``said`` the attributes."""
+        """One kernel call. ``call`` holds the arguments whose names decide FLOP, bytes or kernels; ``attributes`` the rest."""
         specs = tuple(v.spec for v in inputs)
-        key = (name, overload, specs, tuple(outputs), said)
+        key = (name, overload, specs, tuple(outputs), attributes)
         at = self._signatures.get(key)
         if at is None:
             arguments = {"self": specs[0] if specs else None, **(call or {})}
@@ -206,7 +206,7 @@ class Tape:
                     _kind(name, kernels),
                     specs,
                     tuple(outputs),
-                    said,
+                    attributes,
                     flop,
                     read_bytes,
                     written_bytes,
@@ -222,32 +222,32 @@ class Tape:
 
     def view(self, x: Value, shape: Shape, name: str = "view", *, strides: Shape | None = None) -> Value:
         """The same storage in another shape: the host's work alone."""
-        made = self.alias(x, shape, name, strides)
+        result = self.alias(x, shape, name, strides)
         if x.needs_grad:
             back = "view" if name in ("view", "_unsafe_view") else name
-            self.note([x], [made], lambda g: [g[0] and self.alias(g[0], x.shape, back)])
-        return made
+            self.note([x], [result], lambda g: [g[0] and self.alias(g[0], x.shape, back)])
+        return result
 
     def alias(self, x: Value, shape: Shape, name: str = "view", strides: Shape | None = None) -> Value:
         """A view that nothing differentiates; where the layout does not allow it, a copy first (``reshape``)."""
         if name == "view" and strides is None and not _mergeable(x.spec, shape):
             x = self.run("clone", [x], [spec(x.shape, x.dtype)])[0]
-        laid = TensorSpec(shape, strides, x.dtype) if strides is not None else spec(shape, x.dtype)
-        key = (name, "view", (x.spec,), (laid,), ())
+        layout = TensorSpec(shape, strides, x.dtype) if strides is not None else spec(shape, x.dtype)
+        key = (name, "view", (x.spec,), (layout,), ())
         at = self._signatures.get(key)
         if at is None:
             at = self._signatures[key] = len(self._made)
-            self._made.append(Signature(f"aten.{name}.default", Kind.HOST, (x.spec,), (laid,), (), 0.0, 0.0, 0.0, 0))
-        made = Value(laid, x.storage)
-        self._write(at, [x], [made], int(OpFlag.MICRO))
-        return made
+            self._made.append(Signature(f"aten.{name}.default", Kind.HOST, (x.spec,), (layout,), (), 0.0, 0.0, 0.0, 0))
+        result = Value(layout, x.storage)
+        self._write(at, [x], [result], int(OpFlag.MICRO))
+        return result
 
     def transposed(self, x: Value, a: int, b: int, name: str = "transpose") -> Value:
         """Two dimensions exchanged."""
-        made = self.flipped(x, a, b, name)
+        result = self.flipped(x, a, b, name)
         if x.needs_grad:
-            self.note([x], [made], lambda g: [g[0] and self.flipped(g[0], a, b, name)])
-        return made
+            self.note([x], [result], lambda g: [g[0] and self.flipped(g[0], a, b, name)])
+        return result
 
     def flipped(self, x: Value, a: int, b: int, name: str) -> Value:
         """Two dimensions exchanged in a view that nothing differentiates."""
@@ -304,16 +304,16 @@ class Tape:
         """What a node's backward makes lives to the end of its formula, what it was given and what was saved to the end of
         the sums behind it; what was saved in a forward that ran again is let go with the formula."""
         last = len(self._ops) - 1
-        done = last if self._reduced is None else self._reduced - 1
-        made = {s for op in range(first, last) for s in self._flow[op][1]}
+        end = last if self._reduced is None else self._reduced - 1
+        storages = {s for op in range(first, last) for s in self._flow[op][1]}
         for op in range(first, last):
             for storage in self._flow[op][0]:
                 if storage in given:
                     self.held.append((storage, last, last))
-                elif op < done:
-                    self.held.append((storage, done if storage in made else last, done))
+                elif op < end:
+                    self.held.append((storage, end if storage in storages else last, end))
         if node.saves and last >= first:
-            self.unpacking.append((first, done))
+            self.unpacking.append((first, end))
 
     # --- the step ---
 
@@ -384,23 +384,23 @@ def cast(t: Tape, x: Value, dtype: str) -> Value:
     """``x`` in another format; itself where it has it."""
     if x.dtype == dtype:
         return x
-    made = _copied(t, x, dtype)
-    t.note([x], [made], lambda g: [g[0] and _copied(t, g[0], x.dtype)])
-    return made
+    result = _copied(t, x, dtype)
+    t.note([x], [result], lambda g: [g[0] and _copied(t, g[0], x.dtype)])
+    return result
 
 
 def _copied(t: Tape, x: Value, dtype: str) -> Value:
     """A copy keeps how the tensor lies; what is spread is made dense."""
     dense = 0 in x.spec.stride and math.prod(x.shape) > 1
-    laid = spec(x.shape, dtype) if dense else TensorSpec(x.shape, x.spec.stride, dtype)
-    return t.run("_to_copy", [x], [laid], said=(("dtype", dtype),))[0]
+    layout = spec(x.shape, dtype) if dense else TensorSpec(x.shape, x.spec.stride, dtype)
+    return t.run("_to_copy", [x], [layout], attributes=(("dtype", dtype),))[0]
 
 
 def each(t: Tape, name: str, inputs: Sequence[Value], dtype: str | None = None, overload: str = "Tensor") -> Value:
     """An elementwise operation whose backward is written by its caller."""
     shape = broadcast(*(v.shape for v in inputs))
-    laid = next((v.spec.stride for v in inputs if v.shape == shape and 0 not in v.spec.stride), strides_of(shape))
-    return t.run(name, inputs, [TensorSpec(shape, laid, dtype or promoted(*(v.dtype for v in inputs)))], overload=overload)[0]
+    layout = next((v.spec.stride for v in inputs if v.shape == shape and 0 not in v.spec.stride), strides_of(shape))
+    return t.run(name, inputs, [TensorSpec(shape, layout, dtype or promoted(*(v.dtype for v in inputs)))], overload=overload)[0]
 
 
 def summed_to(t: Tape, g: Value, like: Value) -> Value:
@@ -409,14 +409,14 @@ def summed_to(t: Tape, g: Value, like: Value) -> Value:
     dims = tuple(i for i, (a, b) in enumerate(zip(wide, shape, strict=True)) if b == 1 and a != 1)
     if dims:
         t.reduced()
-        g = t.run("sum", [g], [spec(shape, g.dtype)], overload="dim_IntList", said=(("dim", dims), ("keepdim", True)))[0]
+        g = t.run("sum", [g], [spec(shape, g.dtype)], overload="dim_IntList", attributes=(("dim", dims), ("keepdim", True)))[0]
     if g.shape != like.shape:
         g = t.alias(g, like.shape)
     return g if g.dtype == like.dtype else _copied(t, g, like.dtype)
 
 
 def mul(t: Tape, a: Value, b: Value) -> Value:
-    made = each(t, "mul", [a, b])
+    result = each(t, "mul", [a, b])
 
     def gradients(g: list[Value | None]) -> list[Value | None]:
         if g[0] is None:
@@ -424,45 +424,47 @@ def mul(t: Tape, a: Value, b: Value) -> Value:
         wide = [each(t, "mul", [g[0], y]) if x.needs_grad else None for x, y in ((a, b), (b, a))]
         return [one and summed_to(t, one, x) for one, x in zip(wide, (a, b), strict=True)]
 
-    t.note([a, b], [made], gradients, "inputs")
-    return made
+    t.note([a, b], [result], gradients, "inputs")
+    return result
 
 
 def scaled(t: Tape, a: Value) -> Value:
     """Times a number."""
-    made = each(t, "mul", [a])
-    t.note([a], [made], lambda g: [g[0] and each(t, "mul", [g[0]])])
-    return made
+    result = each(t, "mul", [a])
+    t.note([a], [result], lambda g: [g[0] and each(t, "mul", [g[0]])])
+    return result
 
 
 def add(t: Tape, a: Value, b: Value) -> Value:
-    made = each(t, "add", [a, b])
-    t.note([a, b], [made], lambda g: [g[0] and (summed_to(t, g[0], x) if x.needs_grad else None) for x in (a, b)])
-    return made
+    result = each(t, "add", [a, b])
+    t.note([a, b], [result], lambda g: [g[0] and (summed_to(t, g[0], x) if x.needs_grad else None) for x in (a, b)])
+    return result
 
 
 def shifted(t: Tape, a: Value) -> Value:
     """Plus a number."""
-    made = each(t, "add", [a])
-    t.note([a], [made], lambda g: [g[0]])
-    return made
+    result = each(t, "add", [a])
+    t.note([a], [result], lambda g: [g[0]])
+    return result
 
 
 def power(t: Tape, x: Value) -> Value:
     """``x ** 2`` (or 3), in fp32 under autocast."""
-    made = each(t, "pow", [x], overload="Tensor_Scalar")
+    result = each(t, "pow", [x], overload="Tensor_Scalar")
 
     def gradients(g: list[Value | None]) -> list[Value | None]:
         inner = each(t, "mul", [each(t, "pow", [x], overload="Tensor_Scalar")], overload="Scalar")
         return [g[0] and each(t, "mul", [g[0], inner])]
 
-    t.note([x], [made], gradients, "inputs")
-    return made
+    t.note([x], [result], gradients, "inputs")
+    return result
 
 
 def row_mean(t: Tape, x: Value) -> Value:
     """Over the last dimension, which stays as 1."""
-    made = t.run("mean", [x], [spec((*x.shape[:-1], 1), x.dtype)], overload="dim", said=(("dim", (-1,)), ("keepdim", True)))[0]
+    result = t.run(
+        "mean", [x], [spec((*x.shape[:-1], 1), x.dtype)], overload="dim", attributes=(("dim", (-1,)), ("keepdim", True))
+    )[0]
 
     def gradients(g: list[Value | None]) -> list[Value | None]:
         if g[0] is None:
@@ -470,43 +472,45 @@ def row_mean(t: Tape, x: Value) -> Value:
         spread = t.alias(g[0], x.shape, "expand", (*g[0].spec.stride[:-1], 0))
         return [t.run("div", [spread], [spec(x.shape, x.dtype)], overload="Scalar")[0]]
 
-    t.note([x], [made], gradients)
-    return made
+    t.note([x], [result], gradients)
+    return result
 
 
 def rsqrt(t: Tape, x: Value) -> Value:
-    made = each(t, "rsqrt", [x], overload="default")
-    t.alias(made, made.shape, "detach")
+    result = each(t, "rsqrt", [x], overload="default")
+    t.alias(result, result.shape, "detach")
 
     def gradients(g: list[Value | None]) -> list[Value | None]:
-        inner = each(t, "mul", [each(t, "pow", [made], overload="Tensor_Scalar")], overload="Scalar")
+        inner = each(t, "mul", [each(t, "pow", [result], overload="Tensor_Scalar")], overload="Scalar")
         return [g[0] and each(t, "mul", [g[0], inner])]
 
-    t.note([x], [made], gradients, "outputs")
-    return made
+    t.note([x], [result], gradients, "outputs")
+    return result
 
 
 def unary(t: Tape, name: str, x: Value) -> Value:
     """silu, gelu, relu, tanh, sigmoid: one kernel forward, one backward."""
-    made = each(t, name, [x], overload="default")
-    kept = made if name in ("tanh", "relu", "sigmoid") else x
+    result = each(t, name, [x], overload="default")
+    saved_value = result if name in ("tanh", "relu", "sigmoid") else x
     backward = "threshold_backward" if name == "relu" else f"{name}_backward"
-    saves = "outputs" if kept is made else "inputs"
-    t.note([x], [made], lambda g: [g[0] and each(t, backward, [g[0], kept], overload="default")], saves)
-    return made
+    saves = "outputs" if saved_value is result else "inputs"
+    t.note([x], [result], lambda g: [g[0] and each(t, backward, [g[0], saved_value], overload="default")], saves)
+    return result
 
 
 def negated(t: Tape, x: Value) -> Value:
-    made = each(t, "neg", [x], overload="default")
-    t.note([x], [made], lambda g: [g[0] and each(t, "neg", [g[0]], overload="default")])
-    return made
+    result = each(t, "neg", [x], overload="default")
+    t.note([x], [result], lambda g: [g[0] and each(t, "neg", [g[0]], overload="default")])
+    return result
 
 
 def part(t: Tape, x: Value, shape: Shape) -> Value:
     """A slice along one dimension; its backward writes zeros around the gradient."""
-    made = t.alias(x, shape, "slice", x.spec.stride)
-    t.note([x], [made], lambda g: [g[0] and t.run("slice_backward", [g[0]], [spec(x.shape, x.dtype)], said=(("dim", 3),))[0]])
-    return made
+    result = t.alias(x, shape, "slice", x.spec.stride)
+    t.note(
+        [x], [result], lambda g: [g[0] and t.run("slice_backward", [g[0]], [spec(x.shape, x.dtype)], attributes=(("dim", 3),))[0]]
+    )
+    return result
 
 
 def split(t: Tape, x: Value, n: int, at: int) -> list[Value]:
@@ -529,7 +533,7 @@ def joined(t: Tape, parts: Sequence[Value], shape: Shape, dtype: str) -> Value:
 def concatenated(t: Tape, parts: Sequence[Value], shape: Shape) -> Value:
     """``cat`` along one dimension; the backward takes slices."""
     dtype = promoted(*(p.dtype for p in parts))
-    made = joined(t, parts, shape, dtype)
+    result = joined(t, parts, shape, dtype)
 
     def gradients(g: list[Value | None]) -> list[Value | None]:
         if g[0] is None:
@@ -537,5 +541,5 @@ def concatenated(t: Tape, parts: Sequence[Value], shape: Shape) -> Value:
         slices = [t.alias(g[0], p.shape, "slice", g[0].spec.stride) for p in parts]
         return [summed_to(t, s, p) if p.needs_grad else None for s, p in zip(slices, parts, strict=True)]
 
-    t.note(parts, [made], gradients)
-    return made
+    t.note(parts, [result], gradients)
+    return result

@@ -63,13 +63,13 @@ class _Weighed(Tape):
         self.frozen: list[int] = []
 
     def leaf(self, shape: Shape, dtype: str, *, trained: bool = False, frozen: bool = False) -> Value:
-        made = super().leaf(shape, dtype, trained=trained, frozen=frozen)
+        result = super().leaf(shape, dtype, trained=trained, frozen=frozen)
         if trained:
             rank = self._rank.get(self.modules[self.module], 0)
-            self._trained.append((self.block, rank, made.storage))
+            self._trained.append((self.block, rank, result.storage))
         elif frozen:
-            self.frozen.append(made.storage)
-        return made
+            self.frozen.append(result.storage)
+        return result
 
     @property
     def trained(self) -> list[int]:
@@ -128,14 +128,14 @@ def whole_step(arch: Architecture, point: Point, *, recompute: str, optimizer: s
         loss = network.head(x, table)
     layers += [OUTSIDE] * (len(tape.modules) - len(layers))
     tape.backward(loss)
-    written = tape.capture(arch.name, Settings("2.13.0", (8, 0)))
+    capture = tape.capture(arch.name, Settings("2.13.0", (8, 0)))
     logits = int(point.tokens * arch.vocab * point.element_bytes) if arch.lm_head else -1
-    program = _program(written, tape, logits, np.array(layers, np.int64))
+    program = _program(capture, tape, logits, np.array(layers, np.int64))
     if recompute == "full":
         unpacking = np.array(tape.unpacking, np.int64).reshape(-1, 2)
-        program = _checkpointed(program, spans, np.array(layers, np.int64)[written.op_module], unpacking)
+        program = _checkpointed(program, spans, np.array(layers, np.int64)[capture.op_module], unpacking)
     item = 4 if point.autocast or point.lora_rank else int(point.element_bytes)
-    return _steps(written, program, optimizer, min(micro_batches, 2), item)
+    return _steps(capture, program, optimizer, min(micro_batches, 2), item)
 
 
 def _program(c: Capture, tape: _Weighed, logits: int, layers: I64) -> _Program:
@@ -145,8 +145,8 @@ def _program(c: Capture, tape: _Weighed, logits: int, layers: I64) -> _Program:
     sizes = np.zeros(len(c.storage_bytes), np.int64)
     for flat, side in ((c.op_inputs, "inputs"), (c.op_outputs, "outputs")):
         each = [np.array([_bytes(t) for t in getattr(s, side)], np.int64) for s in c.signatures]
-        used: list[int] = c.op_signature.tolist()
-        np.maximum.at(sizes, flat, np.concatenate([each[k] for k in used]))
+        signature_ids: list[int] = c.op_signature.tolist()
+        np.maximum.at(sizes, flat, np.concatenate([each[k] for k in signature_ids]))
     kernel = (c.op_flags & int(OpFlag.MICRO)) == 0
     made = np.zeros(len(sizes), bool)
     made[c.op_outputs[kernel[write_op]]] = True
@@ -157,8 +157,8 @@ def _program(c: Capture, tape: _Weighed, logits: int, layers: I64) -> _Program:
     of_parameter = np.zeros(n, bool)
     of_parameter[read_op[np.isin(c.op_inputs, parameters)]] = True
     casting = copies & of_parameter & (c.op_phase == int(Phase.FORWARD))
-    held = np.array(tape.held, np.int64).reshape(-1, 3)
-    held = held[np.argsort(held[:, 1], kind="stable")]
+    intervals = np.array(tape.held, np.int64).reshape(-1, 3)
+    intervals = intervals[np.argsort(intervals[:, 1], kind="stable")]
     is_parameter = np.isin(np.arange(len(sizes)), np.concatenate([parameters, frozen]))
     return _Program(
         c.op_signature,
@@ -175,7 +175,7 @@ def _program(c: Capture, tape: _Weighed, logits: int, layers: I64) -> _Program:
         np.array(list(dict.fromkeys(tape.gradients[s] for s in parameters.tolist() if s in tape.gradients)), np.int64),
         ends[sizes[ends] == logits],
         np.unique(c.op_outputs[casting[write_op]]),
-        *(held[:, k] for k in range(3)),
+        *(intervals[:, k] for k in range(3)),
     )
 
 
@@ -226,13 +226,13 @@ def _checkpointed(p: _Program, spans: list[tuple[int, int]], layer: I64, unpacki
     stop = np.array([*(until - 1 for _, until in spans), n], np.int64)[owner[p.names]]
     late = (p.name_op > stop) & (p.phase[p.name_op] == int(Phase.FORWARD))
     # and what a checkpoint was called with stays until its layer's last saved tensor is taken
-    given = [np.unique(p.reads[(again[p.read_op] == i) & (owner[p.reads] != i)]) for i in begins]
-    taken = [np.full(len(each), nodes[i][-1, 1]) for i, each in zip(begins, given, strict=True)]
+    inputs = [np.unique(p.reads[(again[p.read_op] == i) & (owner[p.reads] != i)]) for i in begins]
+    taken = [np.full(len(each), nodes[i][-1, 1]) for i, each in zip(begins, inputs, strict=True)]
     saved = (owner[p.names] >= 0) & (p.phase[p.name_op] == int(Phase.BACKWARD))
     name_op = np.where(saved, p.name_again, p.name_op)
-    held = np.concatenate([p.names, p.names[late], *given]), np.concatenate([name_op, stop[late], *taken])
-    order = np.argsort(held[1], kind="stable")
-    names, name_op = flows(held[0][order], held[1][order])
+    intervals = np.concatenate([p.names, p.names[late], *inputs]), np.concatenate([name_op, stop[late], *taken])
+    order = np.argsort(intervals[1], kind="stable")
+    names, name_op = flows(intervals[0][order], intervals[1][order])
     return replace(
         p,
         signature=p.signature[source],
@@ -301,7 +301,7 @@ def _states(optimizer: str, parameters: I64, item: int) -> I64:
 
 def _steps(c: Capture, p: _Program, optimizer: str, micro_batches: int, item: int) -> Capture:
     """The passes and updates of all steps, as a capture's columns; ``item`` bytes a number of the parameters."""
-    lives, added, n, width = _lives(p), _lives(p, adds=True), len(p.signature), len(p.sizes)
+    lives, additions, n, width = _lives(p), _lives(p, adds=True), len(p.signature), len(p.sizes)
     update = [Signature(f"aten.{name}.default", Kind.OPTIMIZER, (), (), (), 0.0, 0.0, 0.0, 1) for name in _UPDATE]
     first_call = len(c.signatures)
     fixed = np.zeros(width, bool)
@@ -352,7 +352,7 @@ def _steps(c: Capture, p: _Program, optimizer: str, micro_batches: int, item: in
             read_op.append(p.read_op + n_ops)
             writes.append(names[p.writes])
             write_op.append(p.write_op + n_ops)
-            here = added if part else lives
+            here = additions if part else lives
             happen(names[here.storage], here.sign, here.op + n_ops)
             n_ops += n
             if not part:

@@ -35,9 +35,9 @@ class PendingLogits(torch.Tensor):
         shape = (*rows.shape[:-1], head.out_features)
         # a pretended accelerator's tensors are meta tensors to the code below Python
         place = torch.device("meta") if rows.is_meta else rows.device
-        made = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=form, device=place, requires_grad=True)
-        made.rows, made.head, made.form, made.chunks, made.whole = rows, head, form, chunks, None
-        return made
+        pending = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=form, device=place, requires_grad=True)
+        pending.rows, pending.head, pending.form, pending.chunks, pending.whole = rows, head, form, chunks, None
+        return pending
 
     def __init__(self, *_: Any) -> None: ...
 
@@ -56,9 +56,9 @@ class PendingLogits(torch.Tensor):
         name = getattr(func, "__name__", "")
         self = args[0] if args and isinstance(args[0], PendingLogits) else None
         if self is not None and name in _HANDLED:
-            done = _HANDLED[name](self, *args[1:], **kwargs)
-            if done is not NotImplemented:
-                return done
+            result = _HANDLED[name](self, *args[1:], **kwargs)
+            if result is not NotImplemented:
+                return result
         with torch._C.DisableTorchFunctionSubclass():
             if name in ("__get__", "size", "dim", "numel", "is_floating_point", "ndimension", "__set__", "stride", "__len__"):
                 return func(*args, **kwargs)
@@ -76,18 +76,18 @@ def _plain(value: Any) -> Any:
 
 
 def _view(self: PendingLogits, *shape: Any) -> Any:
-    given = tuple(shape[0]) if shape and isinstance(shape[0], (tuple, list, torch.Size)) else shape
-    if not given or given[-1] not in (self.shape[-1], -1) or (given[-1] == -1 and -1 in given[:-1]):
+    sizes = tuple(shape[0]) if shape and isinstance(shape[0], (tuple, list, torch.Size)) else shape
+    if not sizes or sizes[-1] not in (self.shape[-1], -1) or (sizes[-1] == -1 and -1 in sizes[:-1]):
         return NotImplemented
     width = self.rows.shape[-1]
-    if given[-1] == -1:
+    if sizes[-1] == -1:
         count = self.rows.numel() // width
         before = 1
-        for n in given[:-1]:
+        for n in sizes[:-1]:
             before *= n
         if before != count:
             return NotImplemented
-    return self.moved(self.rows.reshape(*given[:-1], width))
+    return self.moved(self.rows.reshape(*sizes[:-1], width))
 
 
 def _item(self: PendingLogits, index: Any) -> Any:
@@ -106,8 +106,8 @@ def _flatten(self: PendingLogits, start: int = 0, end: int = -1) -> Any:
 
 
 def _to(self: PendingLogits, *args: Any, **kwargs: Any) -> Any:
-    given = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.dtype)]
-    return self.moved(self.rows, given[0]) if given else self
+    dtypes = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.dtype)]
+    return self.moved(self.rows, dtypes[0]) if dtypes else self
 
 
 def _cross_entropy(
@@ -126,10 +126,10 @@ def _cross_entropy(
 
     head, form = logits.head, logits.form
 
-    def part(rows: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    def part(rows: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         scores = functional.linear(rows, head.weight, head.bias).to(form)
         return functional.cross_entropy(
-            scores, wanted, ignore_index=ignore_index, reduction="sum", label_smoothing=label_smoothing
+            scores, target, ignore_index=ignore_index, reduction="sum", label_smoothing=label_smoothing
         )
 
     pieces = zip(logits.rows.chunk(logits.chunks), target.chunk(logits.chunks), strict=True)

@@ -53,9 +53,9 @@ def _unscale_first(optimizer: torch.optim.Optimizer) -> None:
     def unscale(self: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         grads = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
         if grads:
-            found = torch.zeros((), device=grads[0].device)
+            infinities = torch.zeros((), device=grads[0].device)
             inverse = torch.full((), 1.0 / LARGEST_SCALE, device=grads[0].device)
-            torch._amp_foreach_non_finite_check_and_unscale_(grads, found.reshape(1), inverse)  # type: ignore[attr-defined]
+            torch._amp_foreach_non_finite_check_and_unscale_(grads, infinities.reshape(1), inverse)  # type: ignore[attr-defined]
 
     optimizer.register_step_pre_hook(unscale)
 
@@ -101,11 +101,11 @@ def _tf32(watch: Watch, allow: bool | None) -> Iterator[None]:
 @contextmanager
 def _cudnn_benchmark(watch: Watch, on: bool | None) -> Iterator[None]:
     """cuDNN's search for the fastest convolution on (or, with ``False``, off)."""
-    before, wanted = torch.backends.cudnn.benchmark, on is not False
+    before, enabled = torch.backends.cudnn.benchmark, on is not False
 
     def switch(_: nn.Module) -> None:
-        watch.sites.touched += torch.backends.cudnn.benchmark != wanted
-        torch.backends.cudnn.benchmark = wanted
+        watch.sites.touched += torch.backends.cudnn.benchmark != enabled
+        torch.backends.cudnn.benchmark = enabled
 
     watch.on_call.append(switch)
     try:
@@ -126,8 +126,8 @@ def _checkpoint(watch: Watch, which: Sequence[str] | int | str | None) -> None:
 
     def wrap(root: nn.Module) -> None:
         blocks = dict(list(blocks_of(root).items())[::every])
-        chosen = blocks if names is None else {n: m for n, m in root.named_modules() if n in names}
-        for module in chosen.values():
+        selection = blocks if names is None else {n: m for n, m in root.named_modules() if n in names}
+        for module in selection.values():
             watch.sites.touched += 1
             module.forward = _recomputed(module, checkpoint)
 
@@ -152,19 +152,19 @@ def _lora(watch: Watch, argument: int | tuple[int, tuple[str, ...]]) -> None:
     rank, targets = rank_and_targets(argument)
 
     def adapt(root: nn.Module, groups: list[dict[str, Any]]) -> None:
-        added: list[nn.Parameter] = []
+        adapter_parameters: list[nn.Parameter] = []
         frozen = {id(p) for p in root.parameters()}
         for p in root.parameters():
             p.requires_grad_(False)
         layers = adapted_layers(root, targets)
         for layer in layers:
             down, up = _factors(layer, rank)
-            added += [down, up]
+            adapter_parameters += [down, up]
             layer.register_forward_hook(functools.partial(_add_adapter, down, up))
         watch.sites.touched += len(layers)
         first = True
         for group in groups:
-            group["params"] = [p for p in group["params"] if id(p) not in frozen] + (added if first else [])
+            group["params"] = [p for p in group["params"] if id(p) not in frozen] + (adapter_parameters if first else [])
             first = False
         groups[:] = [g for g in groups if g["params"]] or groups[:1]
         if _may_checkpoint(root):
@@ -195,10 +195,10 @@ def adapted_layers(root: nn.Module, targets: Sequence[str]) -> list[nn.Module]:
     if targets == (ALL_LINEAR,):
         head = cast(Any, root).get_output_embeddings() if hasattr(root, "get_output_embeddings") else None
         return [m for n, m in linear.items() if m is not head and n.rpartition(".")[2] not in HEADS]
-    chosen = [m for n, m in linear.items() if any(_named(n, target) for target in targets)]
-    if not chosen:
+    layers = [m for n, m in linear.items() if any(_named(n, target) for target in targets)]
+    if not layers:
         raise InputError(f"no linear layer is called {targets_text(targets)}", hint=f"there are {', '.join(_ends(linear))}")
-    return chosen
+    return layers
 
 
 def _named(path: str, target: str) -> bool:
@@ -225,8 +225,8 @@ def _factors(layer: nn.Module, rank: int) -> tuple[nn.Parameter, nn.Parameter]:
 
 
 def _add_adapter(down: nn.Parameter, up: nn.Parameter, layer: nn.Module, inputs: Any, output: torch.Tensor) -> torch.Tensor:
-    taken = inputs[0].to(down.dtype)
-    return (output + nn.functional.linear(nn.functional.linear(taken, down), up) * 2.0).to(output.dtype)
+    adapter_input = inputs[0].to(down.dtype)
+    return (output + nn.functional.linear(nn.functional.linear(adapter_input, down), up) * 2.0).to(output.dtype)
 
 
 @contextmanager
@@ -301,7 +301,7 @@ def _free_outputs(watch: Watch, _: Any) -> None:
     variable or list held it any longer."""
     from gpuwise.workload.capture.ops.nested import tensors_in
 
-    held: list[torch.Tensor] = []
+    outputs: list[torch.Tensor] = []
     first: list[nn.Module] = []
     updated = False
 
@@ -313,17 +313,17 @@ def _free_outputs(watch: Watch, _: Any) -> None:
         optimizer.register_step_post_hook(after)
 
     def keep(_: nn.Module, output: Any) -> None:
-        held.extend(t for t in tensors_in(output) if t.dim())
+        outputs.extend(t for t in tensors_in(output) if t.dim())
 
     def free(root: nn.Module) -> None:
         nonlocal updated
         if not first:
             first.append(root)
         if updated and root is first[0]:
-            for tensor in held:
+            for tensor in outputs:
                 watch.sites.touched += 1
                 tensor.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-            held.clear()
+            outputs.clear()
             updated = False
 
     watch.on_optimizer.append(note)

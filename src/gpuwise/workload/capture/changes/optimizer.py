@@ -46,9 +46,9 @@ def _become(watch: Watch, kind: type[torch.optim.Optimizer], defaults: dict[str,
         optimizer.__class__ = kind
         optimizer.defaults = {**defaults, **held}
         for group in optimizer.param_groups:
-            own = {k: group[k] for k in ("params", *keep) if k in group}
+            group_options = {k: group[k] for k in ("params", *keep) if k in group}
             group.clear()
-            group.update({**optimizer.defaults, **own})
+            group.update({**optimizer.defaults, **group_options})
         optimizer._patch_step_function()
         watch.sites.touched += 1
 

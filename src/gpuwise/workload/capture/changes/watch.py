@@ -60,12 +60,12 @@ class Watch:
 def patched(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
     """``owner.name`` replaced by ``make(original)`` for a while."""
     original = getattr(owner, name)
-    own = name in vars(owner)
+    in_class = name in vars(owner)
     setattr(owner, name, make(original))
     try:
         yield
     finally:
-        if own:
+        if in_class:
             setattr(owner, name, original)
         else:
             delattr(owner, name)
@@ -100,7 +100,7 @@ def _name_of(frame: FrameType, thing: Any) -> str:
 def blocks_of(root: nn.Module) -> dict[str, nn.Module]:
     """The repeated blocks by path: two or more entries of one class in a list or sequence, not counting what lies
     inside another block, nor layers without modules of their own."""
-    found: dict[str, nn.Module] = {}
+    blocks: dict[str, nn.Module] = {}
 
     def visit(module: nn.Module, path: str) -> None:
         children = [(n, m) for n, m in module._modules.items() if m is not None]
@@ -111,12 +111,12 @@ def blocks_of(root: nn.Module) -> dict[str, nn.Module]:
         for name, child in children:
             here = f"{path}.{name}" if path else name
             if type(child) in repeated:
-                found[here] = child
+                blocks[here] = child
             else:
                 visit(child, here)
 
     visit(root, "")
-    return found
+    return blocks
 
 
 # --- what is watched ---
@@ -199,9 +199,9 @@ def _watch_optimizers(watch: Watch) -> Iterator[None]:
             if watch.sites.optimizer is None:
                 watch.sites.optimizer = user_site(self)
             watch.sites.optimizers += (type(self).__name__,)
-            held = {id(p) for group in groups for p in group["params"]}
+            parameter_ids = {id(p) for group in groups for p in group["params"]}
             for root in watch.roots() if watch.on_parameters else ():
-                if any(id(p) in held for p in root.parameters()):
+                if any(id(p) in parameter_ids for p in root.parameters()):
                     for tell in watch.on_parameters:
                         tell(root, groups)
             original(self, groups, defaults)
@@ -239,16 +239,16 @@ def _groups(params: Any) -> list[dict[str, Any]]:
     """Parameter groups that can be edited, whatever way they were given in."""
     entries: list[Any] = [params] if isinstance(params, (torch.Tensor, dict)) else list(params)
     if entries and isinstance(entries[0], dict):
-        made: list[dict[str, Any]] = [dict(group) for group in entries]
-        for group in made:
-            given = group["params"]
-            group["params"] = [given] if isinstance(given, torch.Tensor) else list(given)
+        copies: list[dict[str, Any]] = [dict(group) for group in entries]
+        for group in copies:
+            parameters = group["params"]
+            group["params"] = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
     else:
-        made = [{"params": entries}]
-    for group in made:
+        copies = [{"params": entries}]
+    for group in copies:
         # names are allowed beside parameters: (name, parameter)
         group["params"] = [p[1] if isinstance(p, tuple) else p for p in group["params"]]
-    return made
+    return copies
 
 
 @contextmanager

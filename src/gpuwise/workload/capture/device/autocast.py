@@ -186,12 +186,12 @@ class Caster:
         )
         if not usable:
             return value.to(dtype)
-        held = self.cache.get(id(value))
-        if held is not None and held[0]() is value and held[1].dtype is dtype:
-            return held[1]
-        made = value.to(dtype)
-        self.cache[id(value)] = (weakref.ref(value), made)
-        return made
+        entry = self.cache.get(id(value))
+        if entry is not None and entry[0]() is value and entry[1].dtype is dtype:
+            return entry[1]
+        copy = value.to(dtype)
+        self.cache[id(value)] = (weakref.ref(value), copy)
+        return copy
 
 
 def install(acc: DeviceState, patches: Patches) -> Any:
@@ -331,14 +331,14 @@ def _rnn(caster: Caster) -> Any:
     """
     op = torch.ops.aten._cudnn_rnn.default
 
-    def kernel(input: Tensor, weight: Any, weight_stride0: int, weight_buf: Any, hx: Tensor, cx: Any, *rest: Any) -> Any:
+    def kernel(input: Tensor, weight: Any, weight_stride0: int, weight_buf: Any, hx: Tensor, cx: Any, *extra: Any) -> Any:
         with _without():
             dtype = torch.get_autocast_dtype("cuda")
             if any(caster.eligible(w) and w.dtype is not dtype for w in weight):
                 flat = torch.empty(sum(w.numel() for w in weight), dtype=dtype, device=input.device)
                 weight, weight_buf = _into(flat, weight, dtype), flat
             input, hx, cx = (caster.cast(t, dtype, False) for t in (input, hx, cx))
-            return op(input, weight, weight_stride0, weight_buf, hx, cx, *rest)
+            return op(input, weight, weight_stride0, weight_buf, hx, cx, *extra)
 
     return kernel
 

@@ -31,7 +31,7 @@ def install(patches: Patches) -> Any:
     if compiler_is_loaded():
         return lambda: None
     _install_without_symbols(patches)
-    told: list[Any] = []
+    messages: list[Any] = []
     decorate = torch._compile._disable_dynamo
     inner = next(c for c in decorate.__code__.co_consts if isinstance(c, types.CodeType) and c.co_name == "inner")
 
@@ -41,24 +41,24 @@ def install(patches: Patches) -> Any:
         wrapped = cells["fn"].cell_contents if "fn" in cells else None
         if wrapped is not None and not hasattr(wrapped, _MARK):
             setattr(wrapped, _MARK, wrapped)
-            told.append(wrapped)
+            messages.append(wrapped)
 
     for function in _functions_of(inner):
         tell(function)
 
     def disable(fn: Any = None, recursive: bool = True) -> Any:
-        made = decorate(fn, recursive)
+        wrapper = decorate(fn, recursive)
         if fn is None:
             return lambda f: disable(f, recursive)
-        tell(made)
-        return made
+        tell(wrapper)
+        return wrapper
 
     patches.set(torch._compile, "_disable_dynamo", disable)
     if getattr(torch, "_disable_dynamo", None) is decorate:
         patches.set(torch, "_disable_dynamo", disable)
 
     def undo() -> None:
-        for wrapped in told:
+        for wrapped in messages:
             wrapped.__dict__.pop(_MARK, None)
 
     return undo
@@ -70,13 +70,13 @@ def _install_without_symbols(patches: Patches) -> None:
         return
     symbols = types.SimpleNamespace(Basic=type("Basic", (), {}))
 
-    def import_(name: str, *rest: Any, **more: Any) -> Any:
-        return symbols if name == "sympy" else builtins.__import__(name, *rest, **more)
+    def import_(name: str, *extra: Any, **more: Any) -> Any:
+        return symbols if name == "sympy" else builtins.__import__(name, *extra, **more)
 
-    held: Any = torch._prims_common.elementwise_dtypes
-    names = {**held.__globals__, "__builtins__": {**vars(builtins), "__import__": import_}}
-    copy = types.FunctionType(held.__code__, names, held.__name__, held.__defaults__, held.__closure__)
-    copy.__kwdefaults__ = held.__kwdefaults__
+    original: Any = torch._prims_common.elementwise_dtypes
+    names = {**original.__globals__, "__builtins__": {**vars(builtins), "__import__": import_}}
+    copy = types.FunctionType(original.__code__, names, original.__name__, original.__defaults__, original.__closure__)
+    copy.__kwdefaults__ = original.__kwdefaults__
     patches.set(torch._prims_common, "elementwise_dtypes", copy)
     patches.set(torch._meta_registrations, "elementwise_dtypes", copy)
     patches.set(torch._prims_common, "_is_non_overlapping_and_dense_or_false", _is_dense)

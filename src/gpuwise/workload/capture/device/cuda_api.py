@@ -253,8 +253,8 @@ def _install_internals(acc: DeviceState, patches: Patches) -> None:
         """A random generator that may say it belongs to the device; its numbers are never used there."""
 
         def __new__(cls, device: Any = "cpu") -> Any:
-            made = super().__new__(cls, "cpu")
-            return made
+            generator = super().__new__(cls, "cpu")
+            return generator
 
         def __init__(self, device: Any = "cpu") -> None:
             self._where = acc.device_of(device)

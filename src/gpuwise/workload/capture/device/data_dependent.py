@@ -47,14 +47,14 @@ def scalar(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
         return info.func(tensor)
     acc = mode.acc
     value = acc.values.scalar(tensor) if acc.assumed is None else acc.assumed
-    known = value is not None and not acc.values.is_guessed(tensor)
+    is_known = value is not None and not acc.values.is_guessed(tensor)
     if value is None:
         value = _expected(acc.values.law(tensor).mean, tensor.dtype)
     if acc.is_device(tensor):
         acc.sync("a value is read from the device (.item(), bool(), float() or print())")
-        if not known:
-            chosen = "a balanced choice" if acc.values.is_guessed(tensor) else f"taken to be {value!r}"
-            acc.finding("guess", f"the value read from the device is {chosen}", "the step is captured as if it were so")
+        if not is_known:
+            phrase = "a balanced choice" if acc.values.is_guessed(tensor) else f"taken to be {value!r}"
+            acc.finding("guess", f"the value read from the device is {phrase}", "the step is captured as if it were so")
         acc.observer.operation(info.func, args, kwargs, value, _SYNC | acc.region_flags())
     return value
 
@@ -84,13 +84,13 @@ def count(mode: CaptureMode, x: Tensor) -> int:
     """How many elements of ``x`` are taken not to be zero: as many as there are where its values are known, the share that was
     given, all of them where bounds were asked for, else the balanced choice."""
     values, n = mode.acc.values, x.numel()
-    known = values.of(x) if x.is_meta else x
-    if known is not None and not (x.is_meta and values.is_guessed(x)):
-        return int(known.count_nonzero())
+    value = values.of(x) if x.is_meta else x
+    if value is not None and not (x.is_meta and values.is_guessed(x)):
+        return int(value.count_nonzero())
     if mode.acc.at_bound:
         return n
-    if known is not None:
-        return int(known.count_nonzero())
+    if value is not None:
+        return int(value.count_nonzero())
     share = values.law(x).share if values.share is None else values.share
     return round(n * (UNKNOWN_SHARE if share is None else share))
 
@@ -133,15 +133,15 @@ def nonzero(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
     if not x.is_meta:
         return info.func(x)
     values = mode.acc.values
-    known = values.of(x)
+    value = values.of(x)
     rows = count(mode, x)
     out = torch.empty_strided((rows, x.dim()), (1, max(rows, 1)), dtype=torch.int64, device=META)
-    made = _sized(mode, info, args, kwargs, out, mode.ledger.label(x), rows, x.numel())
-    if known is not None and rows * x.dim() <= KNOWN_WHOLE_LIMIT:
-        places = known.nonzero()
+    result = _sized(mode, info, args, kwargs, out, mode.ledger.label(x), rows, x.numel())
+    if value is not None and rows * x.dim() <= KNOWN_WHOLE_LIMIT:
+        places = value.nonzero()
         if len(places) == rows:
-            values.note(made, torch.empty_strided(out.shape, out.stride(), dtype=torch.int64).copy_(places), guessed=True)
-    return made
+            values.note(result, torch.empty_strided(out.shape, out.stride(), dtype=torch.int64).copy_(places), guessed=True)
+    return result
 
 
 @handles(*_overloads("masked_select", "default"))
@@ -166,9 +166,9 @@ def unique(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
     x = args[0]
     if not x.is_meta:
         return info.func(*args, **kwargs)
-    known = mode.acc.values.of(x)
-    if known is not None and not mode.acc.values.is_guessed(x):
-        return _computed(mode, info, known, args, kwargs)
+    value = mode.acc.values.of(x)
+    if value is not None and not mode.acc.values.is_guessed(x):
+        return _computed(mode, info, value, args, kwargs)
     name = info.func._schema.name
     bound = {a.name: a.default_value for a in info.func._schema.arguments}
     bound.update(zip([a.name for a in info.func._schema.arguments], args, strict=False))
@@ -187,24 +187,24 @@ def unique(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
     return _sized(mode, info, args, kwargs, result, mode.ledger.label(x), n, most)
 
 
-def _computed(mode: CaptureMode, info: OpInfo, known: Tensor, args: Any, kwargs: Any) -> Any:
+def _computed(mode: CaptureMode, info: OpInfo, value: Tensor, args: Any, kwargs: Any) -> Any:
     """What the operation gives of the values that its first argument is known to have; the sizes are the real ones."""
-    real = info.func(known, *args[1:], **kwargs)
-    made = [torch.empty_strided(r.shape, r.stride(), dtype=r.dtype, device=META) for r in real]
+    real = info.func(value, *args[1:], **kwargs)
+    outputs = [torch.empty_strided(r.shape, r.stride(), dtype=r.dtype, device=META) for r in real]
     acc, label = mode.acc, mode.ledger.label(args[0])
-    for tensor, values in zip(made, real, strict=True):
+    for tensor, values in zip(outputs, real, strict=True):
         acc.ledger.see(tensor, label)
         acc.values.note(tensor, values)
     if label.type == "cuda":
         acc.sync(f"{info.short} gives a size that depends on values: the host waits for it")
-        acc.observer.operation(info.func, args, kwargs, tuple(made), _SYNC | acc.region_flags())
-    return tuple(made)
+        acc.observer.operation(info.func, args, kwargs, tuple(outputs), _SYNC | acc.region_flags())
+    return tuple(outputs)
 
 
 def _distinct(mode: CaptureMode, x: Tensor, most: int, whole: bool) -> int:
-    given = mode.acc.guesses.get("unique")
-    if given is not None:
-        return max(1, round(given * most))
+    guess = mode.acc.guesses.get("unique")
+    if guess is not None:
+        return max(1, round(guess * most))
     limit = mode.acc.values.law(x).n_values if whole else 0
     if x.dtype is torch.bool and whole:
         limit = 2
@@ -216,8 +216,8 @@ def nms(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
     boxes = args[0]
     if not boxes.is_meta:
         return mode.run(info, args, kwargs)
-    given, most = mode.acc.guesses.get("nms"), boxes.shape[0]
-    n = most if given is None else round(given * most)
+    guess, most = mode.acc.guesses.get("nms"), boxes.shape[0]
+    n = most if guess is None else round(guess * most)
     return _sized(mode, info, args, kwargs, _empty((n,), torch.int64), mode.ledger.label(boxes), n, most)
 
 
@@ -232,9 +232,9 @@ def repeat_interleave(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -
         return info.func(*args, **kwargs)
     size = kwargs.get("output_size")
     if size is None:
-        known = mode.acc.values.of(repeats)
+        value = mode.acc.values.of(repeats)
         mean = mode.acc.values.law(repeats).mean
-        size = int(known.sum()) if known is not None else round(repeats.numel() * (1.0 if mean is None else mean))
+        size = int(value.sum()) if value is not None else round(repeats.numel() * (1.0 if mean is None else mean))
         label = mode.ledger.label(repeats)
         return _sized(mode, info, args, kwargs, _empty((size,), repeats.dtype), label, size, size)
     return mode.run(info, args, kwargs)
@@ -325,10 +325,10 @@ def to_copy(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
     acc = mode.acc
     on_device = acc.is_device(x)
     if x.numel() <= mode.host_limit:
-        known = acc.values.of(x)
+        value = acc.values.of(x)
         dtype = kwargs.get("dtype") or x.dtype
         law = acc.values.law(x)
-        result = torch.full(x.shape, _expected(law.mean, dtype), dtype=dtype) if known is None else known.to(dtype)
+        result = torch.full(x.shape, _expected(law.mean, dtype), dtype=dtype) if value is None else value.to(dtype)
         if on_device:
             acc.observer.operation(info.func, args, kwargs, result, _SYNC | acc.region_flags())
     else:
@@ -362,10 +362,10 @@ def copy(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
 def update_scale(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
     """A healthy step leaves the loss scale as it is."""
     values = mode.acc.values
-    known = values.of(args[0]) if args[0].is_meta else None
+    value = values.of(args[0]) if args[0].is_meta else None
     result = mode.run(info, args, kwargs)
-    if known is not None:
-        values.note(args[0], known, 1)
+    if value is not None:
+        values.note(args[0], value, 1)
     return result
 
 

@@ -202,14 +202,14 @@ def _compiled_later() -> Iterator[None]:
 
 def _later(function: Any, make: Any, region: Any) -> Any:
     """``function`` in a region of a running capture; elsewhere what ``make`` makes of it, once."""
-    made: list[Any] = []
+    instances: list[Any] = []
 
     @functools.wraps(function, updated=())
     def run(*args: Any, **kwargs: Any) -> Any:
         if _running:
             return region(_running[0][0].regions)(function, *args, **kwargs)
-        if not made:
-            made.append(make())
-        return made[0](*args, **kwargs)
+        if not instances:
+            instances.append(make())
+        return instances[0](*args, **kwargs)
 
     return run

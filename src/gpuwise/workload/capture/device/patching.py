@@ -19,9 +19,9 @@ class Patches:
 
     def set(self, owner: Any, name: str, value: Any) -> Any:
         """Replace ``owner.name``; returns what the attribute gave before (``None`` if there was none)."""
-        held = vars(owner).get(name, _ABSENT)
+        original = vars(owner).get(name, _ABSENT)
         before = getattr(owner, name, None)
-        self._done.append((owner, name, held))
+        self._done.append((owner, name, original))
         setattr(owner, name, value)
         return before
 
@@ -32,8 +32,8 @@ class Patches:
 
     def undo(self) -> None:
         while self._done:
-            owner, name, held = self._done.pop()
-            _restore(owner, name, held)
+            owner, name, original = self._done.pop()
+            _restore(owner, name, original)
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
@@ -43,8 +43,8 @@ class Patches:
             return
         self._suspended = True
         now = [(owner, name, vars(owner)[name]) for owner, name, _ in self._done]
-        for owner, name, held in reversed(self._done):
-            _restore(owner, name, held)
+        for owner, name, original in reversed(self._done):
+            _restore(owner, name, original)
         try:
             yield
         finally:
@@ -53,11 +53,11 @@ class Patches:
                 setattr(owner, name, value)
 
 
-def _restore(owner: Any, name: str, held: Any) -> None:
-    if held is _ABSENT:
+def _restore(owner: Any, name: str, original: Any) -> None:
+    if original is _ABSENT:
         delattr(owner, name)
     else:
-        setattr(owner, name, held)
+        setattr(owner, name, original)
 
 
 def register_kernel(library: Any, name: str, function: Any, key: str) -> None:

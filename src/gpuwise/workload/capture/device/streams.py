@@ -11,15 +11,15 @@ if TYPE_CHECKING:
 
 def make_streams(acc: DeviceState) -> dict[str, Any]:
     """``Stream``, ``Event`` and the functions of ``torch.cuda`` that use them."""
-    made = [0]
+    counter = [0]
 
     class Stream:
         """A queue of the pretended device; ``stream_id`` 0 is the default one."""
 
         def __init__(self, device: Any = None, priority: int = 0, stream_id: int | None = None, **_: Any) -> None:
             if stream_id is None:
-                made[0] += 1
-                stream_id = made[0]
+                counter[0] += 1
+                stream_id = counter[0]
             self.stream_id, self.priority, self.device_type = stream_id, priority, 1
             self.device = acc.device_of("cuda" if device is None else device)
             self.device_index = self.device.index

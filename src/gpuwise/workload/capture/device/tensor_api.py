@@ -56,10 +56,10 @@ def install(acc: DeviceState, patches: Patches) -> None:
 
 
 def _install_moves(acc: DeviceState, patches: Patches, device: Any) -> None:
-    def to(self: Tensor, *given: Any, **kwargs: Any) -> Tensor:
+    def to(self: Tensor, *arguments: Any, **kwargs: Any) -> Tensor:
         if inside[0]:
-            return _to(self, *given, **kwargs)
-        named, args = dict(kwargs), list(given)
+            return _to(self, *arguments, **kwargs)
+        keywords, args = dict(kwargs), list(arguments)
         target: Any = kwargs.pop("device", None)
         first = args[0] if args else kwargs.pop("other", None)
         if isinstance(first, Tensor):
@@ -71,7 +71,7 @@ def _install_moves(acc: DeviceState, patches: Patches, device: Any) -> None:
         elif args and first is None:
             args.pop(0)
         if target is None:
-            return _to(self, *given, **named)
+            return _to(self, *arguments, **keywords)
         target = acc.device_of(target)
         for name, value in zip(("dtype", "non_blocking", "copy", "memory_format"), _aligned(args), strict=False):
             if value is not None:
@@ -181,11 +181,11 @@ def _install_reads(acc: DeviceState, patches: Patches, device: Any) -> None:
 
 def _install_data(acc: DeviceState, patches: Patches) -> None:
     """``p.data = q`` and ``module.to()`` between real host tensors and pretended ones, keeping the Python object."""
-    held = torch._C.TensorBase.data
+    original = torch._C.TensorBase.data
 
     def set_data(self: Tensor, value: Tensor) -> None:
         if _is_meta(self) == _is_meta(value):
-            held.__set__(self, value)
+            original.__set__(self, value)
             return
         grad = self.grad if self.is_leaf else None
         fresh = value.detach()
@@ -199,7 +199,7 @@ def _install_data(acc: DeviceState, patches: Patches) -> None:
     def has_compatible(a: Tensor, b: Tensor) -> bool:
         return _is_meta(a) != _is_meta(b) or compatible(a, b)
 
-    patches.set(Tensor, "data", property(held.__get__, set_data))
+    patches.set(Tensor, "data", property(original.__get__, set_data))
     patches.set(torch, "_has_compatible_shallow_copy_type", has_compatible)
 
     pointer_of, storage_pointer_of = Tensor.data_ptr, torch.UntypedStorage.data_ptr
@@ -251,7 +251,7 @@ def _install_meta(acc: DeviceState, patches: Patches) -> None:
     """Tell a program's own ``device="meta"`` from torch's way of naming the pretended device."""
 
     def wrap(factory: Any) -> Any:
-        def made(*args: Any, **kwargs: Any) -> Any:
+        def construct(*args: Any, **kwargs: Any) -> Any:
             device = kwargs.get("device")
             if device is None:
                 return factory(*args, **kwargs)
@@ -264,7 +264,7 @@ def _install_meta(acc: DeviceState, patches: Patches) -> None:
             finally:
                 acc.meta_depth -= 1
 
-        return made
+        return construct
 
     from torch.utils._device import DeviceContext, _device_constructors
 

@@ -104,10 +104,10 @@ class Values:
 
     def of(self, tensor: Tensor) -> Tensor | None:
         """The values of ``tensor`` if they are known."""
-        known = self._known.get(tensor.untyped_storage()._cdata) if self._known else None
-        if known is None:
+        value = self._known.get(tensor.untyped_storage()._cdata) if self._known else None
+        if value is None:
             return None
-        version, host = known
+        version, host = value
         if version != _version(tensor):
             return None
         if host.dtype is tensor.dtype and host.shape == tensor.shape:
@@ -178,9 +178,9 @@ class Values:
                 self.note(result, info.func(*args, **{**kwargs, "device": torch.device("cpu")}))
             return
         if self._known and not info.mutable and _RANDOM not in info.func.tags and not info.view and not result._is_view():
-            known = [self.of(t) for t in tensors]
-            if all(k is not None for k in known):
-                real = dict(zip(map(id, tensors), known, strict=True))
+            input_values = [self.of(t) for t in tensors]
+            if all(k is not None for k in input_values):
+                real = dict(zip(map(id, tensors), input_values, strict=True))
                 host = {k: v for k, v in kwargs.items() if k != "device"}
                 try:
                     guessed = any(_key(t) in self._guessed for t in tensors)
@@ -193,15 +193,15 @@ class Values:
 
     def _follow_write(self, info: Any, args: Any, kwargs: Any, tensors: list[Tensor]) -> None:
         """An operation in place on tensors whose values are known: they are known afterwards. Its writes are counted later."""
-        written = args[0] if args else None
-        targets = written if isinstance(written, (list, tuple)) else [written]
-        known = [self.of(t) for t in tensors]
-        if not targets or any(k is None for k in known) or _RANDOM in info.func.tags or info.fresh:
+        target = args[0] if args else None
+        targets = target if isinstance(target, (list, tuple)) else [target]
+        input_values = [self.of(t) for t in tensors]
+        if not targets or any(k is None for k in input_values) or _RANDOM in info.func.tags or info.fresh:
             for t in targets:
                 if isinstance(t, Tensor) and t.is_inference():
                     self.forget(_key(t))
             return
-        real = {id(t): k.clone() for t, k in zip(tensors, known, strict=True) if k is not None}
+        real = {id(t): k.clone() for t, k in zip(tensors, input_values, strict=True) if k is not None}
         try:
             info.func(*_swap(args, real), **_swap(kwargs, real))
         except (RuntimeError, TypeError, AttributeError, NotImplementedError):

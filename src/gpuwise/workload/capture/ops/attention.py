@@ -149,8 +149,8 @@ def _order(capability: tuple[int, int]) -> list[int]:
     get = getattr(torch._C, "_get_sdp_priority_order", None)
     order = [int(b) for b in get()] if get is not None else [FLASH, EFFICIENT, MATH, CUDNN]
     default = order[:4] == [FLASH, EFFICIENT, MATH, CUDNN]
-    wanted = os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED") != "1"
-    if default and wanted and _VERSION >= _CUDNN_PREFERRED_SINCE and capability in ((9, 0), (10, 0), (10, 3)):
+    cudnn_first = os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED") != "1"
+    if default and cudnn_first and _VERSION >= _CUDNN_PREFERRED_SINCE and capability in ((9, 0), (10, 0), (10, 3)):
         return [CUDNN, FLASH, EFFICIENT, MATH]
     return order
 

@@ -54,8 +54,8 @@ def install(acc: DeviceState) -> Any:
 def overload(name: str) -> Any:
     """The aten overload called ``name`` (``softmax.int``), or None where the running torch has none."""
     packet, _, which = name.partition(".")
-    found = getattr(aten, packet, None)
-    return getattr(found, which or "default", None) if found is not None else None
+    op = getattr(aten, packet, None)
+    return getattr(op, which or "default", None) if op is not None else None
 
 
 def _istft(acc: DeviceState, op: Any) -> Any:

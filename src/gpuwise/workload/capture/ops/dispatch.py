@@ -226,20 +226,20 @@ class CaptureMode(PlainMode):
     def _label(self, info: OpInfo, scan: Scan) -> torch.device:
         """The device of a call's result: that of its tensors; several devices at once are an error as on hardware."""
         labels = self.ledger.labels
-        found: torch.device | None = None
+        device: torch.device | None = None
         mixed: torch.device | None = None
         for tensor in scan.meta:
             label = labels.get(tensor.untyped_storage()._cdata, CUDA0) if tensor.layout is torch.strided else CUDA0
-            if found is None:
-                found = label
-            elif label != found:
-                if label.type == "cuda" and found.type != "cuda":
-                    found, mixed = label, found
+            if device is None:
+                device = label
+            elif label != device:
+                if label.type == "cuda" and device.type != "cuda":
+                    device, mixed = label, device
                 else:
                     mixed = label
         if mixed is not None and info.func._schema.name not in _MIXING_ALLOWED:
-            self.acc.mixed(info.func, found, mixed)
-        return found or CUDA0
+            self.acc.mixed(info.func, device, mixed)
+        return device or CUDA0
 
     def _check_mix(self, info: OpInfo, scan: Scan) -> None:
         schema = info.func._schema

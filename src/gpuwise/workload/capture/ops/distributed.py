@@ -179,13 +179,13 @@ def _functional(mode: Any, info: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _handlers() -> dict[Any, Callable[..., Any]]:
-    found: dict[Any, Callable[..., Any]] = {}
+    handlers: dict[Any, Callable[..., Any]] = {}
     for library, handler in ((torch.ops.c10d, _c10d), (torch.ops._c10d_functional, _functional)):
         for name in PAYLOADS:
             packet = getattr(library, name, None)
             if packet is not None:
-                found.update({getattr(packet, o): handler for o in packet.overloads()})
-    return found
+                handlers.update({getattr(packet, o): handler for o in packet.overloads()})
+    return handlers
 
 
 def load_distributed() -> None:
@@ -227,7 +227,7 @@ def process_group(acc: DeviceState, world_size: int, rank: int = 0, ranks_per_no
 
 @contextmanager
 def _environment(world_size: int, rank: int, local: int) -> Iterator[None]:
-    held = {name: os.environ.get(name) for name in _ENVIRONMENT}
+    environment = {name: os.environ.get(name) for name in _ENVIRONMENT}
     os.environ.update(
         {
             "RANK": str(rank),
@@ -243,7 +243,7 @@ def _environment(world_size: int, rank: int, local: int) -> Iterator[None]:
     try:
         yield
     finally:
-        for name, value in held.items():
+        for name, value in environment.items():
             if value is None:
                 os.environ.pop(name, None)
             else:

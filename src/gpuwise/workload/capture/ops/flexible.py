@@ -40,12 +40,12 @@ def fused(acc: DeviceState, query: Tensor, key: Tensor, value: Tensor, block_mas
         )
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     visible = _visible(block_mask)
-    told = (
+    note = (
         "its block mask depends on values: all scores are counted"
         if visible is None
         else f"its block mask leaves out {1 - visible:.0%} of the scores"
     )
-    acc.finding("flex-attention", f"flex_attention is taken as one fused attention; {told}", "")
+    acc.finding("flex-attention", f"flex_attention is taken as one fused attention; {note}", "")
     acc.visible = visible if visible is not None and visible < 1 else None
     try:
         out = _kernel(query, key, value, scale)
@@ -70,11 +70,11 @@ def _visible(block_mask: Any) -> float | None:
         return 1.0
     if not block_mask.kv_num_blocks.is_meta:
         return 1 - float(block_mask.sparsity()) / 100
-    known = _SHARES.get(block_mask)
-    if known is None and block_mask not in _SHARES:
+    share = _SHARES.get(block_mask)
+    if share is None and block_mask not in _SHARES:
         with _disable_current_modes(), torch._C.DisableTorchFunction():
-            known = _SHARES[block_mask] = _share(block_mask)
-    return known
+            share = _SHARES[block_mask] = _share(block_mask)
+    return share
 
 
 def _share(block_mask: Any) -> float | None:
@@ -84,19 +84,19 @@ def _share(block_mask: Any) -> float | None:
     blocks = range(0, queries, max(q_block, -(-queries // max(1, _MOST // (2 * keys) * q_block)) * q_block))
     rows = torch.tensor([r for first in blocks for r in (first, min(first + q_block, queries) - 1)])
     columns = torch.arange(keys)
-    met: list[float] = []
+    shares: list[float] = []
     for i in range(min(batch, _ASKED)):
         for h in range(min(heads, _ASKED)):
             try:
-                seen = block_mask.mask_mod(torch.tensor(i), torch.tensor(h), rows[:, None], columns[None, :])
+                visible = block_mask.mask_mod(torch.tensor(i), torch.tensor(h), rows[:, None], columns[None, :])
             except Exception:  # noqa: BLE001 - a person's function, asked in another way than they wrote it for
                 return None
-            if not isinstance(seen, Tensor) or seen.is_meta or seen.dtype is not torch.bool:
+            if not isinstance(visible, Tensor) or visible.is_meta or visible.dtype is not torch.bool:
                 return None
-            seen = seen.expand(len(rows), keys)
-            padded = torch.nn.functional.pad(seen, (0, -keys % kv_block)).view(len(rows) // 2, 2, -1, kv_block)
-            met.append(float(padded.any(-1).any(1).float().mean()))
-    return sum(met) / len(met) if met else None
+            visible = visible.expand(len(rows), keys)
+            padded = torch.nn.functional.pad(visible, (0, -keys % kv_block)).view(len(rows) // 2, 2, -1, kv_block)
+            shares.append(float(padded.any(-1).any(1).float().mean()))
+    return sum(shares) / len(shares) if shares else None
 
 
 def _finish(found: Any, return_lse: bool, return_aux: Any, module: Any) -> Any:
@@ -134,13 +134,13 @@ def install(acc: DeviceState) -> Any:
     import torch.nn.attention.flex_attention as module
 
     function: Any = module.flex_attention
-    held = function.__code__, function.__defaults__, function.__kwdefaults__
+    original = function.__code__, function.__defaults__, function.__kwdefaults__
     _acc.append(acc)
     function.__code__, function.__defaults__ = _replacement.__code__, _replacement.__defaults__
     function.__kwdefaults__ = dict(_replacement.__kwdefaults__ or {})
 
     def undo() -> None:
         _acc.clear()
-        function.__code__, function.__defaults__, function.__kwdefaults__ = held
+        function.__code__, function.__defaults__, function.__kwdefaults__ = original
 
     return undo

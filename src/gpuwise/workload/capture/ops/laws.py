@@ -162,35 +162,35 @@ def _all(call: Call) -> Law | None:
     return Law(mean ** (call.args[0].numel() / max(1, call.result.numel()))) if mean is not None else None
 
 
-def _into(call: Call, elements: int, value: Any, *, added: bool) -> Law | None:
+def _into(call: Call, elements: int, value: Any, *, accumulate: bool) -> Law | None:
     """``elements`` of the first argument replaced by ``value``, or ``value`` added to them."""
-    before, written = call.first().mean, call.law(value).mean if isinstance(value, Tensor) else value
+    before, value_mean = call.first().mean, call.law(value).mean if isinstance(value, Tensor) else value
     size = call.args[0].numel()
-    if before is None or written is None or not size:
+    if before is None or value_mean is None or not size:
         return None
-    share = elements / size if added else min(1.0, elements / size)
-    return Law((before if added else before * (1 - share)) + float(written) * share)
+    share = elements / size if accumulate else min(1.0, elements / size)
+    return Law((before if accumulate else before * (1 - share)) + float(value_mean) * share)
 
 
 def _scatter(call: Call) -> Law | None:
     value = call.args[3] if len(call.args) > 3 else call.kwargs.get("src", call.kwargs.get("value"))
-    return None if value is None else _into(call, call.args[2].numel(), value, added=False)
+    return None if value is None else _into(call, call.args[2].numel(), value, accumulate=False)
 
 
 def _scatter_add(call: Call) -> Law | None:
-    return _into(call, call.args[2].numel(), call.args[3], added=True)
+    return _into(call, call.args[2].numel(), call.args[3], accumulate=True)
 
 
 def _index_put(call: Call) -> Law | None:
-    picked = [t for t in call.args[1] if t is not None]
-    if any(t.dtype in (torch.bool, torch.uint8) for t in picked):
-        share = call.law(picked[0]).share
+    indices = [t for t in call.args[1] if t is not None]
+    if any(t.dtype in (torch.bool, torch.uint8) for t in indices):
+        share = call.law(indices[0]).share
         elements = round(call.args[0].numel() * (UNKNOWN_SHARE if share is None else share))
     else:
-        rest = math.prod(call.args[0].shape[len(picked) :])
-        elements = math.prod(torch.broadcast_shapes(*(t.shape for t in picked))) * rest
+        row_elements = math.prod(call.args[0].shape[len(indices) :])
+        elements = math.prod(torch.broadcast_shapes(*(t.shape for t in indices))) * row_elements
     accumulate = call.args[3] if len(call.args) > 3 else call.kwargs.get("accumulate", False)
-    return _into(call, elements, call.args[2], added=bool(accumulate))
+    return _into(call, elements, call.args[2], accumulate=bool(accumulate))
 
 
 def _where(call: Call) -> Law | None:
@@ -205,8 +205,8 @@ def _masked_fill(call: Call) -> Law | None:
     a, share, value = call.first(), call.law(call.args[1]).mean, call.number(2)
     if a.mean is None or share is None or value is None:
         return None
-    kept = a.n_values if 0 <= value < a.n_values else 0
-    return Law(a.mean * (1 - share) + value * share, kept)
+    n_values = a.n_values if 0 <= value < a.n_values else 0
+    return Law(a.mean * (1 - share) + value * share, n_values)
 
 
 def _joined(call: Call) -> Law | None:

@@ -48,12 +48,12 @@ class CompiledModule(nn.Module):
             setattr(self._modules["_orig_mod"], name, value)
 
     def __len__(self) -> int:
-        held: Any = self._modules["_orig_mod"]
-        return len(held)
+        module: Any = self._modules["_orig_mod"]
+        return len(module)
 
     def __iter__(self) -> Any:
-        held: Any = self._modules["_orig_mod"]
-        return iter(held)
+        module: Any = self._modules["_orig_mod"]
+        return iter(module)
 
 
 def install(acc: DeviceState, patches: Patches) -> None:
@@ -115,10 +115,10 @@ def _install_checkpoint(regions: Regions, patches: Patches) -> None:
             return reentrant.apply(regions.checkpointed(function), preserve, *args)
 
     patches.set(checkpoint_module, "CheckpointFunction", Reentrant)
-    held = checkpoint_module._checkpoint_without_reentrant_generator
+    original = checkpoint_module._checkpoint_without_reentrant_generator
 
     def generator(fn: Any, *args: Any, **kwargs: Any) -> Any:
-        inner = held(regions.checkpointed(fn), *args, **kwargs)
+        inner = original(regions.checkpointed(fn), *args, **kwargs)
         next(inner)
         regions.checkpoint_depth += 1
         try:
@@ -131,5 +131,5 @@ def _install_checkpoint(regions: Regions, patches: Patches) -> None:
         next(inner, None)
 
     for name, module in list(sys.modules.items()):
-        if name.startswith("torch.") and vars(module).get("_checkpoint_without_reentrant_generator") is held:
+        if name.startswith("torch.") and vars(module).get("_checkpoint_without_reentrant_generator") is original:
             patches.set(module, "_checkpoint_without_reentrant_generator", generator)

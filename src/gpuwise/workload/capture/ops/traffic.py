@@ -135,19 +135,19 @@ def _nll(call: Call, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
 def _put(call: Call, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> tuple[float, float]:
     """index_put_: the values and indices are read and as many elements written (and read, to add to them)."""
     values = extent_bytes(call["values"])
-    written = max(values, _rows_of(call))
+    rows = max(values, _rows_of(call))
     indices = _total(t for t in call["indices"] if t is not None)
-    return values + indices + (written if call.get("accumulate") else 0.0), written
+    return values + indices + (rows if call.get("accumulate") else 0.0), rows
 
 
 def _rows_of(call: Call) -> float:
     """Bytes of the elements ``indices`` picks from ``self``."""
-    picked = [t for t in call["indices"] if t is not None]
-    if not picked or any(t.dtype in ("bool", "u8") for t in picked):
+    indices = [t for t in call["indices"] if t is not None]
+    if not indices or any(t.dtype in ("bool", "u8") for t in indices):
         return extent_bytes(call["values"])
-    dims = len(call["self"].shape) - len(picked)
-    rest = math.prod(call["self"].shape[-dims:]) if dims else 1
-    return math.prod(_broadcast([t.shape for t in picked])) * rest * float(TENSOR_BYTES[call["self"].dtype])
+    dims = len(call["self"].shape) - len(indices)
+    row_elements = math.prod(call["self"].shape[-dims:]) if dims else 1
+    return math.prod(_broadcast([t.shape for t in indices])) * row_elements * float(TENSOR_BYTES[call["self"].dtype])
 
 
 def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
@@ -159,11 +159,11 @@ def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
 def _scatter(call: Call, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> tuple[float, float]:
     """scatter, scatter_add, index_add, index_copy: a copy of self unless in place, then ``index`` many elements."""
     source = call.get("src") or call.get("source")
-    moved = (
+    moved_bytes = (
         extent_bytes(source) if source is not None else math.prod(call["index"].shape) * float(TENSOR_BYTES[call["self"].dtype])
     )
     copied = _total(outputs)
-    return copied + extent_bytes(call["index"]) + 2 * moved, copied + moved
+    return copied + extent_bytes(call["index"]) + 2 * moved_bytes, copied + moved_bytes
 
 
 def _into_zeros(call: Call, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> tuple[float, float]:
@@ -219,7 +219,7 @@ def bytes_of(
     call: Call,
     inputs: Sequence[TensorSpec],
     outputs: Sequence[TensorSpec],
-    written: Sequence[TensorSpec],
+    write_specs: Sequence[TensorSpec],
 ) -> tuple[float, float]:
     """(read, written). ``inputs`` are the distinct tensor arguments, ``outputs`` the new tensors, ``written`` the
     arguments changed in place."""
@@ -229,16 +229,16 @@ def bytes_of(
     if rule is not None:
         return rule(call, inputs, outputs)
     ignored = [call.get(a) for a in SHAPE_ONLY.get(name, ())]
-    read = 0.0
+    read_bytes = 0.0
     for spec in inputs:
         if any(spec is other for other in ignored):
             continue
-        if name in OVERWRITES and any(spec is other for other in written):
+        if name in OVERWRITES and any(spec is other for other in write_specs):
             continue
-        read += extent_bytes(spec)
+        read_bytes += extent_bytes(spec)
     if "mm" in name and call.get("beta", 1) == 0:
-        read -= extent_bytes(call["self"])
-    return read, _total(outputs) + _total(written)
+        read_bytes -= extent_bytes(call["self"])
+    return read_bytes, _total(outputs) + _total(write_specs)
 
 
 # --- kernels ---
@@ -259,14 +259,14 @@ def launches(sizes: Sequence[int], depth: int) -> int:
         if not size:
             continue
         tensors += 1
-        left = -(-size // CHUNK)
-        while left:
-            room = min(left, BLOCKS - blocks)
-            left -= room
+        chunks = -(-size // CHUNK)
+        while chunks:
+            room = min(chunks, BLOCKS - blocks)
+            chunks -= room
             blocks += room
-            if blocks == BLOCKS or (tensors == limit and not left):
+            if blocks == BLOCKS or (tensors == limit and not chunks):
                 count += 1
-                blocks, tensors = 0, (1 if left else 0)
+                blocks, tensors = 0, (1 if chunks else 0)
     return count + (1 if blocks else 0)
 
 

@@ -63,12 +63,12 @@ class ModuleTree:
         """``path`` and everything below it."""
         if path not in self.children:
             raise InputError(f"no module {path!r} in the capture", hint="a path such as layers.3.mlp")
-        found, stack = list[str](), [path]
+        paths, stack = list[str](), [path]
         while stack:
             top = stack.pop()
-            found.append(top)
+            paths.append(top)
             stack.extend(reversed(self.children[top]))
-        return tuple(found)
+        return tuple(paths)
 
     def numbered(self, path: str) -> tuple[str, ...]:
         """Children of ``path`` whose names are numbers."""
@@ -84,18 +84,18 @@ def module_mask(capture: Capture, tree: ModuleTree, path: str) -> NDArray[np.boo
 def blocks(capture: Capture, tree: ModuleTree | None = None) -> tuple[str, ...]:
     """The outermost numbered children of containers that have at least two of them: the network's repeated blocks."""
     tree = tree or ModuleTree.of(capture)
-    found, stack = list[str](), [""]
+    paths, stack = list[str](), [""]
     while stack:
         path = stack.pop()
         numbered = tree.numbered(path)
         if len(numbered) > 1:
-            found.extend(numbered)
+            paths.extend(numbered)
             stack.extend(reversed([c for c in tree.children[path] if c not in numbered]))
         else:
             stack.extend(reversed(tree.children[path]))
-    used: list[int] = np.unique(capture.op_module).tolist()
-    seen = {capture.modules[m] for m in used}
-    return tuple(b for b in found if any(p in seen for p in tree.under(b)))
+    module_ids: list[int] = np.unique(capture.op_module).tolist()
+    module_paths = {capture.modules[m] for m in module_ids}
+    return tuple(b for b in paths if any(p in module_paths for p in tree.under(b)))
 
 
 def units(capture: Capture, tree: ModuleTree | None = None) -> tuple[str, ...]:
@@ -103,14 +103,14 @@ def units(capture: Capture, tree: ModuleTree | None = None) -> tuple[str, ...]:
     tree = tree or ModuleTree.of(capture)
     inner = set(blocks(capture, tree))
     above = {a for b in inner for a in _ancestors(b)}
-    found, stack = list[str](), [""]
+    paths, stack = list[str](), [""]
     while stack:
         path = stack.pop()
         if path and (path in inner or path not in above):
-            found.append(path)
+            paths.append(path)
         else:
             stack.extend(reversed(tree.children[path]))
-    return tuple(found)
+    return tuple(paths)
 
 
 def _ancestors(path: str) -> Iterable[str]:
@@ -123,23 +123,23 @@ def passes(capture: Capture, span: StepSpan | None = None) -> tuple[Pass, ...]:
     """The passes of a step, in order: a forward operation after a backward one begins the next."""
     span = span or capture.steady
     phase = capture.op_phase[span.first_op : span.end_op]
-    found, start, backward = list[Pass](), None, None
+    segments, start, backward = list[Pass](), None, None
     for i, p in enumerate(phase.tolist(), span.first_op):
         if p == Phase.FORWARD:
             if backward is not None and start is not None:
-                found.append(Pass(start, backward, i))
+                segments.append(Pass(start, backward, i))
                 start, backward = i, None
             start = i if start is None else start
         elif p == Phase.OPTIMIZER:
             if start is not None and backward is not None:
-                found.append(Pass(start, backward, i))
+                segments.append(Pass(start, backward, i))
             if backward is not None or start is None:
                 start, backward = None, None
         elif backward is None and start is not None:
             backward = i
     if start is not None and backward is not None:
-        found.append(Pass(start, backward, span.end_op))
-    return tuple(found)
+        segments.append(Pass(start, backward, span.end_op))
+    return tuple(segments)
 
 
 def segments(capture: Capture, tree: ModuleTree, one: Pass, paths: Sequence[str]) -> tuple[Segment, ...]:

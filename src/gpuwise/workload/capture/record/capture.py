@@ -251,9 +251,9 @@ class Capture:
 
     def bytes_by_category(self, event: int) -> dict[Category, int]:
         """Live bytes of each category right after memory event ``event``."""
-        seen = slice(0, event + 1)
-        storage = self.event_storage[seen]
-        signed = self.event_sign[seen].astype(np.int64) * self.storage_bytes[storage]
+        window = slice(0, event + 1)
+        storage = self.event_storage[window]
+        signed = self.event_sign[window].astype(np.int64) * self.storage_bytes[storage]
         sums = np.bincount(self.storage_category[storage], weights=signed, minlength=len(Category))
         return {category: int(sums[category]) for category in Category if sums[category]}
 

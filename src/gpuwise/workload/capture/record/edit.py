@@ -99,23 +99,23 @@ class Editor:
         at = np.array([o[0] for o in self._ops], np.int64)
         order = np.argsort(at, kind="stable")
         where = at[order]
-        added = np.array([o[1:] for o in self._ops], np.int64).reshape(-1, 6)[order]
+        new_ops = np.array([o[1:] for o in self._ops], np.int64).reshape(-1, 6)[order]
 
         def ops(old: I64, new: I64) -> I64:
             return np.insert(old, where, new)
 
-        moved = np.searchsorted(where, np.arange(n + 1), side="right")
+        new_position = np.searchsorted(where, np.arange(n + 1), side="right")
         edge = np.searchsorted(where, np.arange(n + 1), side="left")
         edge[n] = len(where)
         index_of = np.empty(len(order), np.int64)
         index_of[order] = where + np.arange(len(order))
-        self.handle_ops, self.old_ops = index_of, np.arange(n + 1) + moved
-        self.source = np.insert(np.arange(n), where, added[:, 5])
+        self.handle_ops, self.old_ops = index_of, np.arange(n + 1) + new_position
+        self.source = np.insert(np.arange(n), where, new_ops[:, 5])
         event_storage, event_sign, event_op, cuts = self._build_events(self.old_ops, index_of)
-        made = np.array([s[:4] for s in self._storages], np.int64).reshape(-1, 4)
+        new_storages = np.array([s[:4] for s in self._storages], np.int64).reshape(-1, 4)
         made_op = np.array([s[5] for s in self._storages], np.int64)
-        old_op = np.where(c.storage_op >= 0, c.storage_op + moved[np.maximum(c.storage_op, 0)], -1)
-        new_op = np.where(made_op >= 0, np.maximum(made_op, 0) + moved[np.clip(made_op, 0, n)] - 1, -1)
+        old_op = np.where(c.storage_op >= 0, c.storage_op + new_position[np.maximum(c.storage_op, 0)], -1)
+        new_op = np.where(made_op >= 0, np.maximum(made_op, 0) + new_position[np.clip(made_op, 0, n)] - 1, -1)
         steps = tuple(
             StepSpan(s.first_op + int(edge[s.first_op]), s.end_op + int(edge[s.end_op]), cuts(s.first_event), cuts(s.end_event))
             for s in c.steps
@@ -123,16 +123,16 @@ class Editor:
         return replace(
             c,
             signatures=tuple(self._signatures),
-            op_signature=ops(c.op_signature, added[:, 0]),
-            op_phase=ops(c.op_phase, added[:, 1]),
-            op_module=ops(c.op_module, added[:, 2]),
-            op_stream=ops(c.op_stream, added[:, 3]),
-            op_flags=ops(c.op_flags, added[:, 4]),
+            op_signature=ops(c.op_signature, new_ops[:, 0]),
+            op_phase=ops(c.op_phase, new_ops[:, 1]),
+            op_module=ops(c.op_module, new_ops[:, 2]),
+            op_stream=ops(c.op_stream, new_ops[:, 3]),
+            op_flags=ops(c.op_flags, new_ops[:, 4]),
             op_line=ops(c.op_line, np.zeros(len(where), np.int64)),
-            storage_bytes=np.concatenate([self._bytes, made[:, 0]]),
-            storage_category=np.concatenate([c.storage_category, made[:, 1]]),
-            storage_module=np.concatenate([c.storage_module, made[:, 2]]),
-            storage_stream=np.concatenate([c.storage_stream, made[:, 3]]),
+            storage_bytes=np.concatenate([self._bytes, new_storages[:, 0]]),
+            storage_category=np.concatenate([c.storage_category, new_storages[:, 1]]),
+            storage_module=np.concatenate([c.storage_module, new_storages[:, 2]]),
+            storage_stream=np.concatenate([c.storage_stream, new_storages[:, 3]]),
             storage_op=np.concatenate([old_op, new_op]),
             storage_dtype=(*c.storage_dtype, *(s[4] for s in self._storages)),
             event_storage=event_storage,
@@ -150,18 +150,18 @@ class Editor:
         keep[list(self._dropped)] = False
         old = np.flatnonzero(keep)
         old_op = np.where(c.event_op >= 0, new_of_op[np.maximum(c.event_op, 0)], -1)
-        added = np.array(self._events, np.int64).reshape(-1, 5)
-        own = added[:, 4] >= 0
-        added_op = new_of_op[added[:, 1]] - 1
-        added_op[own] = new_of_handle[added[own, 4]]
-        early = (added[:, 4] == EARLY) & (added[:, 1] > 0)
-        added_op[early] = new_of_op[added[early, 1] - 1]
+        new_events = np.array(self._events, np.int64).reshape(-1, 5)
+        own = new_events[:, 4] >= 0
+        added_op = new_of_op[new_events[:, 1]] - 1
+        added_op[own] = new_of_handle[new_events[own, 4]]
+        early = (new_events[:, 4] == EARLY) & (new_events[:, 1] > 0)
+        added_op[early] = new_of_op[new_events[early, 1] - 1]
         # an added event comes before the old event of its position, and with the operation it belongs to
-        keys = np.concatenate([2 * old + 1, 2 * added[:, 0]])
+        keys = np.concatenate([2 * old + 1, 2 * new_events[:, 0]])
         op = np.concatenate([old_op[old], added_op])
         order = np.lexsort((op, keys))
-        storage = np.concatenate([c.event_storage[old], added[:, 2]])[order]
-        sign = np.concatenate([c.event_sign[old], added[:, 3].astype(np.int8)])[order]
+        storage = np.concatenate([c.event_storage[old], new_events[:, 2]])[order]
+        sign = np.concatenate([c.event_sign[old], new_events[:, 3].astype(np.int8)])[order]
         op = op[order]
         ordered = keys[order]
         last = len(c.event_op)

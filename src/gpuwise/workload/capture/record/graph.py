@@ -16,7 +16,7 @@ hooks_seen = [False]
 def saved_tensors(roots: Any) -> Iterator[torch.Tensor]:
     """Tensors saved by the nodes behind ``roots``. What a person's saved-tensor hooks hold (checkpoints, offload) is not
     asked for, because asking would run them."""
-    seen: set[Any] = set()
+    visited: set[Any] = set()
     todo = [
         r.grad_fn
         for r in (roots if isinstance(roots, (list, tuple)) else (roots,))
@@ -24,9 +24,9 @@ def saved_tensors(roots: Any) -> Iterator[torch.Tensor]:
     ]
     while todo:
         node = todo.pop()
-        if node in seen:
+        if node in visited:
             continue
-        seen.add(node)
+        visited.add(node)
         todo.extend(n for n, _ in node.next_functions if n is not None)
         yield from (t for t in _saved_by(node) if isinstance(t, torch.Tensor))
 

@@ -98,9 +98,9 @@ class Modules:
 
     def index(self, module: nn.Module) -> int:
         """The module's index, given at first sight."""
-        known = self._index.get(id(module))
-        if known is not None:
-            return known
+        position = self._index.get(id(module))
+        if position is not None:
+            return position
         if id(module) not in self._children and id(module) not in self._tops:
             self.add_root(module)
         index = self._index[id(module)] = len(self.types)
@@ -148,7 +148,7 @@ class Modules:
         """``id`` of every module in a copy that training keeps beside the model (an average of its weights): never called,
         none of its parameters among ``trained`` (``id`` of what an optimizer updates or has a gradient), and of the class and
         shapes of a module that is called."""
-        found: set[int] = set()
+        indices: set[int] = set()
         todo = [top for _, top in self.trees()]
         live: set[Any] | None = None
         while todo:
@@ -162,10 +162,10 @@ class Modules:
                 alive = [self._refs[i]() for i in self._called if i]
                 live = {_shapes(m) for m in alive if m is not None}
             if _shapes(module) in live and next(module.parameters(), None) is not None:
-                found.update(map(id, parts))
+                indices.update(map(id, parts))
             else:
                 todo.extend(module.children())
-        return found
+        return indices
 
     # --- names ---
 
@@ -174,15 +174,15 @@ class Modules:
         alive = [m for m in (ref() for ref in list(self._tops.values())) if m is not None]
         holding = [m for m in alive if next(m.parameters(), None) is not None]
         names: dict[str, int] = {}
-        found: list[tuple[str, nn.Module]] = []
+        roots: list[tuple[str, nn.Module]] = []
         for module in alive:
             if len(holding) == 1 and module is holding[0]:
-                found.insert(0, ("", module))
+                roots.insert(0, ("", module))
                 continue
             name = type(module).__name__
             names[name] = names.get(name, 0) + 1
-            found.append((name if names[name] == 1 else f"{name}{names[name]}", module))
-        return found
+            roots.append((name if names[name] == 1 else f"{name}{names[name]}", module))
+        return roots
 
     def walk(self) -> Iterator[tuple[str, nn.Module]]:
         """Every module with its path."""

@@ -29,8 +29,8 @@ from gpuwise.workload.step import Phase
 
 def outermost(paths: Collection[str]) -> tuple[str, ...]:
     """``paths`` without those inside another of them, sorted."""
-    chosen = sorted(set(paths))
-    return tuple(p for p in chosen if not any(p.startswith(q + ".") for q in chosen if q != p))
+    sorted_paths = sorted(set(paths))
+    return tuple(p for p in sorted_paths if not any(p.startswith(q + ".") for q in sorted_paths if q != p))
 
 
 def recomputed(capture: Capture, paths: Collection[str]) -> Capture:
@@ -43,15 +43,15 @@ def recomputed(capture: Capture, paths: Collection[str]) -> Capture:
 
 def recomputed_with_source(capture: Capture, paths: Collection[str]) -> tuple[Capture, I64]:
     """As :func:`recomputed`, and [new operations] which operation of ``capture`` each one is or repeats."""
-    chosen = outermost(paths)
-    if not chosen:
+    outer_paths = outermost(paths)
+    if not outer_paths:
         return capture, np.arange(len(capture.op_phase))
     tree, lives, edit = ModuleTree.of(capture), Lives(capture), Editor(capture)
-    masks = {path: module_mask(capture, tree, path) for path in chosen}
+    masks = {path: module_mask(capture, tree, path) for path in outer_paths}
     kept: dict[int, int] = {}
     for span in capture.steps:
         for one in passes(capture, span):
-            for segment in segments(capture, tree, one, chosen):
+            for segment in segments(capture, tree, one, outer_paths):
                 if segment.path:
                     back = backward_of(capture, one, masks[segment.path])
                     if back is not None:

@@ -120,8 +120,8 @@ class Recorder:
             return now
         if not self._visible_by_sums:
             return None
-        found = (self._visible_by_sums.get(self.storages.index_of(t)) for t in args if isinstance(t, torch.Tensor))
-        return next((share for share in found if share is not None), None)
+        visible = (self._visible_by_sums.get(self.storages.index_of(t)) for t in args if isinstance(t, torch.Tensor))
+        return next((share for share in visible if share is not None), None)
 
     def _note_flow(self, args: Any, kwargs: Any, result: Any) -> None:
         """Storages of the tensors that go in and come out."""
@@ -164,15 +164,15 @@ class Recorder:
 
     def _place(self, args: Any) -> tuple[int, int, int]:
         """(phase, module, line) of the operation that has just run."""
-        line, met = self.lines.find()
+        line, kind = self.lines.find()
         if _graph_task() == -1:
-            if self._optimizer_depth or met == OPTIMIZER or (self._after_backward and self._updates(args)):
+            if self._optimizer_depth or kind == OPTIMIZER or (self._after_backward and self._updates(args)):
                 return _OPTIMIZER, 0, line
-            if met == GRADIENT_ROOT:
+            if kind == GRADIENT_ROOT:
                 return _BACKWARD, 0, line
             self.lines.forward(line)
             return _FORWARD, self.modules.current, line
-        if self._optimizer_depth or met == OPTIMIZER:
+        if self._optimizer_depth or kind == OPTIMIZER:
             return _OPTIMIZER, 0, line
         if torch.is_grad_enabled() and not self._create_graph[-1]:
             if line:
@@ -185,7 +185,7 @@ class Recorder:
         if variable is not None:
             return _BACKWARD, self._owner_of.get(id(variable), 0), line
         sequence = node._sequence_nr()
-        return _BACKWARD, self.modules.of_node(sequence), line if met != ENGINE else self.lines.of_node(sequence)
+        return _BACKWARD, self.modules.of_node(sequence), line if kind != ENGINE else self.lines.of_node(sequence)
 
     def _module_now(self) -> int:
         """The module of a storage being born: that of the running node in a backward, else the running module."""
@@ -233,8 +233,8 @@ class Recorder:
             return None
         if len(self.modules.stack) == 2:
             self._after_backward = False
-            found = [t for t in tensors_in((args, kwargs)) if not t.requires_grad]
-            self.storages.mark(found, self.storages.inputs)
+            tensors = [t for t in tensors_in((args, kwargs)) if not t.requires_grad]
+            self.storages.mark(tensors, self.storages.inputs)
         return index, len(self.op_signature), self._indices((args, kwargs))
 
     def _left(self, token: Any, out: Any) -> None:
@@ -281,12 +281,12 @@ class Recorder:
         self._note_states(optimizer)
 
     def _note_states(self, optimizer: Any) -> None:
-        own = {id(p) for p in self._parameters.values()}
+        parameter_ids = {id(p) for p in self._parameters.values()}
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                if id(parameter) not in own and own:
+                if id(parameter) not in parameter_ids and parameter_ids:
                     self.storages.classify(parameter, Category.OPTIMIZER)
-                elif not own:
+                elif not parameter_ids:
                     self.storages.classify(parameter, Category.PARAMETER)
         for state in optimizer.state.values():
             for tensor in tensors_in(state):
@@ -296,15 +296,15 @@ class Recorder:
         """Parameters and buffers of every module that lives."""
         copies = self.modules.copies(self._trained()) if self.spans else set[int]()
         self._parameters = {}
-        seen: set[int] = set()
+        parameter_ids: set[int] = set()
         for path, module in self.modules.walk():
             if id(module) in copies:
                 self._note_copy(module)
                 continue
             for name, parameter in module._parameters.items():
-                if parameter is None or id(parameter) in seen:
+                if parameter is None or id(parameter) in parameter_ids:
                     continue
-                seen.add(id(parameter))
+                parameter_ids.add(id(parameter))
                 self._parameters[f"{path}.{name}" if path else name] = parameter
                 index = self.storages.classify(parameter, Category.PARAMETER)
                 owner = self.modules.index(module)
@@ -373,7 +373,7 @@ class Recorder:
             "trainable_count": sum(p.numel() for p in self._parameters.values() if p.requires_grad),
         }
 
-    def _settings(self, given: dict[str, Any]) -> Settings:
+    def _settings(self, options: dict[str, Any]) -> Settings:
         requests = self.accelerator.regions.requests if self.accelerator is not None else []
         modes = [str(r.get("mode") or "default") for r in requests]
         return settings_now(
@@ -383,7 +383,7 @@ class Recorder:
             grad_scaler=any("._amp_" in s.op for s in self.signatures.all),
             compiled=bool(requests),
             compile_mode=modes[0] if modes else "",
-            **given,
+            **options,
         )
 
     def capture(self, *, name: str = "", batch: int | None = None, **settings: Any) -> Capture:

@@ -108,8 +108,8 @@ def _add(table: OpTableBuilder, name: str, s: Signature, settings: Settings, pha
         row.shape or (row_shape(s)[1] if s.kind in _SIZED else ()),
         count=count,
         flop=s.flop,
-        read=s.bytes_read,
-        written=s.bytes_written,
+        read_bytes=s.bytes_read,
+        written_bytes=s.bytes_written,
         flag=row.flag,
         n_kernels=float(s.n_kernels),
         family=family,
@@ -141,8 +141,8 @@ def _grouped(s: Signature, family: str) -> KernelRow:
 
 def _attention(s: Signature, family: str) -> KernelRow:
     kind, shape, flag = row_shape(s)
-    known = kind is Kind.ATTENTION and len(shape) == 7 and min(shape) > 0
-    return KernelRow(shape if known else (), flag, attention_kernel(s), (_mask_bytes(s),))
+    has_shape = kind is Kind.ATTENTION and len(shape) == 7 and min(shape) > 0
+    return KernelRow(shape if has_shape else (), flag, attention_kernel(s), (_mask_bytes(s),))
 
 
 def attention_kernel(s: Signature) -> str:
@@ -193,7 +193,9 @@ def convolution_row(s: Signature, family: str = "convolution") -> KernelRow:
     if backward:
         mask = whole_numbers(s.attribute("output_mask", (True, True, False)))
         wants = mask if len(mask) == 3 else (1, 1, 0)
-        flag |= sum(bit for bit, wanted in zip((IMAGE_GRADIENT, FILTER_GRADIENT, BIAS_GRADIENT), wants, strict=True) if wanted)
+        flag |= sum(
+            bit for bit, is_output in zip((IMAGE_GRADIENT, FILTER_GRADIENT, BIAS_GRADIENT), wants, strict=True) if is_output
+        )
     shape = (image.shape[0], large.shape[1], small.shape[1], *_places(small.shape[2:]), math.prod(weight.shape[2:]), count)
     stride = max(1.0, math.sqrt(ratio)) if ratio > 1.5 else 1.0
     height, width = _places(large.shape[2:])
@@ -202,8 +204,8 @@ def convolution_row(s: Signature, family: str = "convolution") -> KernelRow:
 
 def _recurrent(s: Signature, family: str) -> KernelRow:
     matrices = [t.shape for t in s.inputs[1:] if len(t.shape) == 2]
-    given = s.inputs[0].shape
-    batch = given[0 if s.attribute("batch_first") else 1] if len(given) == 3 else 1
+    input_shape = s.inputs[0].shape
+    batch = input_shape[0 if s.attribute("batch_first") else 1] if len(input_shape) == 3 else 1
     hidden = int(s.attribute("hidden_size", 0) or 0) or min((m[-1] for m in matrices), default=1)  # type: ignore[call-overload]
     inner = [m for m in matrices if m[1] == hidden and m[0] % hidden == 0]
     layers = max(1, len(matrices) // 2)
@@ -213,8 +215,8 @@ def _recurrent(s: Signature, family: str) -> KernelRow:
 
 def steps_of(s: Signature) -> int:
     """Time steps of a recurrent signature: one captured call is a chain of so many."""
-    given = s.inputs[0].shape
-    return int(given[1] if s.attribute("batch_first") and len(given) == 3 else given[0]) if given else 1
+    input_shape = s.inputs[0].shape
+    return int(input_shape[1] if s.attribute("batch_first") and len(input_shape) == 3 else input_shape[0]) if input_shape else 1
 
 
 def _transfer(s: Signature, family: str) -> KernelRow:

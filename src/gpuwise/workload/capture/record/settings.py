@@ -30,7 +30,7 @@ def optimizer_name(optimizer: Any) -> str:
     return f"{name}/foreach" if foreach else f"{name}/for-loop"
 
 
-def settings_now(optimizers: tuple[str, ...], signatures: Sequence[Signature], **given: Any) -> Settings:
+def settings_now(optimizers: tuple[str, ...], signatures: Sequence[Signature], **options: Any) -> Settings:
     """Torch's switches as they are now; ``given`` fills what only the capture knows."""
     return Settings(
         torch_version=torch.__version__,
@@ -41,7 +41,7 @@ def settings_now(optimizers: tuple[str, ...], signatures: Sequence[Signature], *
         channels_last=_channels_last(signatures),
         optimizers=optimizers,
         allocator_conf=os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""),
-        **given,
+        **options,
     )
 
 

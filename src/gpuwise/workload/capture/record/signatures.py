@@ -146,13 +146,13 @@ class Signatures:
             key.append(result.shape)
         whole = tuple(key)
         try:
-            found = self._index.get(whole)
+            position = self._index.get(whole)
         except TypeError:  # an argument that cannot be hashed (a script object)
-            whole, found = tuple(map(repr, key)), None
-            found = self._index.get(whole)
-        if found is None:
-            found = self._index[whole] = self._make(func, args, kwargs, result, host_copy, visible)
-        return found
+            whole, position = tuple(map(repr, key)), None
+            position = self._index.get(whole)
+        if position is None:
+            position = self._index[whole] = self._make(func, args, kwargs, result, host_copy, visible)
+        return position
 
     def _list_key(self, values: Any) -> Any:
         if values and isinstance(values[0], Tensor):
@@ -168,10 +168,10 @@ class Signatures:
 
     def overload(self, func: Any) -> Overload:
         """The fixed facts of ``func``."""
-        found = self.overloads.get(func)
-        if found is None:
-            found = self.overloads[func] = Overload(func)
-        return found
+        entry = self.overloads.get(func)
+        if entry is None:
+            entry = self.overloads[func] = Overload(func)
+        return entry
 
     def _make(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, host_copy: str, visible: float | None
@@ -179,21 +179,21 @@ class Signatures:
         over = self.overload(func)
         if torch.is_autocast_enabled("cuda"):
             self.autocast[dtype_name(torch.get_autocast_dtype("cuda"))] = None
-        passed: dict[str, Any] = dict(zip(over.arguments, args, strict=False)) | kwargs
+        arguments: dict[str, Any] = dict(zip(over.arguments, args, strict=False)) | kwargs
         specs: dict[int, TensorSpec] = {}
-        call = {name: self._value(value, specs) for name, value in passed.items()}
+        call = {name: self._value(value, specs) for name, value in arguments.items()}
         inputs: list[TensorSpec] = []
         for name in over.arguments:
             _flatten(call.get(name), inputs)
         distinct = list(specs.values())
-        written: list[TensorSpec] = []
+        write_specs: list[TensorSpec] = []
         for name, is_written in zip(over.arguments, over.mutated, strict=True):
             if is_written:
-                _flatten(call.get(name), written)
+                _flatten(call.get(name), write_specs)
         returned: list[TensorSpec] = []
         outputs = [*_flatten(self._value(result, specs), returned)]
         fresh = [o for o in outputs if not any(o is i for i in distinct)]
-        read, write = (0.0, 0.0) if over.view else bytes_of(over.name, call, distinct, fresh, written)
+        read_bytes, write = (0.0, 0.0) if over.view else bytes_of(over.name, call, distinct, fresh, write_specs)
         kernels = kernels_of(over.name, call, inputs, outputs, over.view)
         signature = Signature(
             op=over.op,
@@ -202,22 +202,22 @@ class Signatures:
             outputs=tuple(outputs),
             attributes=(*_attributes(over, call, host_copy), *((("visible", visible),) if visible is not None else ())),
             flop=flop_of(over.name, call, outputs) * (1.0 if visible is None else visible),
-            bytes_read=read,
+            bytes_read=read_bytes,
             bytes_written=write,
             n_kernels=kernels,
         )
-        known = self._same.get(signature)
-        if known is None:
-            known = self._same[signature] = len(self.all)
+        position = self._same.get(signature)
+        if position is None:
+            position = self._same[signature] = len(self.all)
             self.all.append(signature)
-        return known
+        return position
 
     def _value(self, value: Any, specs: dict[int, TensorSpec]) -> Any:
         if isinstance(value, Tensor):
-            known = specs.get(id(value))
-            if known is None:
-                known = specs[id(value)] = spec_of(value)
-            return known
+            spec = specs.get(id(value))
+            if spec is None:
+                spec = specs[id(value)] = spec_of(value)
+            return spec
         if isinstance(value, (list, tuple)):
             return tuple(self._value(v, specs) for v in value)
         return value
@@ -233,7 +233,7 @@ def _flatten(value: Any, into: list[TensorSpec]) -> list[TensorSpec]:
 
 
 def _attributes(over: Overload, call: dict[str, Any], host_copy: str) -> list[tuple[str, object]]:
-    found: list[tuple[str, object]] = []
+    attributes: list[tuple[str, object]] = []
     for name in over.arguments:
         if name not in call or name in _IGNORED_ARGUMENTS:
             continue
@@ -243,18 +243,18 @@ def _attributes(over: Overload, call: dict[str, Any], host_copy: str) -> list[tu
         if isinstance(value, tuple) and len(value) > 16:
             continue
         if isinstance(value, torch.dtype):
-            found.append((name, dtype_name(value)))
+            attributes.append((name, dtype_name(value)))
         elif isinstance(value, _PLAIN):
             if value is not None:
-                found.append((name, value))
+                attributes.append((name, value))
         elif isinstance(value, tuple) and all(isinstance(v, _PLAIN) for v in value):
-            found.append((name, value))
+            attributes.append((name, value))
         elif isinstance(value, torch.memory_format):
-            found.append((name, str(value)))
+            attributes.append((name, str(value)))
     if host_copy:
-        found.append(("direction", host_copy))
-    found.extend((name, call[name]) for name in COLLECTIVE_ATTRIBUTES if name in call)
-    return found
+        attributes.append(("direction", host_copy))
+    attributes.extend((name, call[name]) for name in COLLECTIVE_ATTRIBUTES if name in call)
+    return attributes
 
 
 def _kind(over: Overload, kernels: int, host_copy: str) -> Kind:

@@ -157,9 +157,9 @@ class Storages:
             inside[begin:end] = True
         in_backward = ~lives & inside[died] & (padded[ops[died]] == Phase.BACKWARD)
         forward = (birth == Phase.FORWARD) | (birth == Phase.RECOMPUTE)
-        kept = forward & in_backward & (born_op >= first_step_op)
+        is_activation = forward & in_backward & (born_op >= first_step_op)
         chosen = np.full(count, int(Category.TEMPORARY), np.int64)
-        chosen[kept] = int(Category.ACTIVATION)
+        chosen[is_activation] = int(Category.ACTIVATION)
         chosen[lives & (birth == Phase.OPTIMIZER)] = int(Category.OPTIMIZER)
         chosen[lives & (born_op < first_step_op)] = int(Category.BUFFER)
         for indices, category in (
@@ -168,8 +168,8 @@ class Storages:
             (self.communication, Category.COMMUNICATION),
         ):
             chosen[list(indices)] = int(category)
-        said = np.array(self.category, np.int64)
-        chosen = np.where(said != _UNKNOWN, said, chosen)
+        labels = np.array(self.category, np.int64)
+        chosen = np.where(labels != _UNKNOWN, labels, chosen)
         resized = np.array(sorted(self.resized), np.int64)
         chosen[resized] = int(Category.COMMUNICATION)
         return chosen

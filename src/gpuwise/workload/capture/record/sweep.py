@@ -44,10 +44,10 @@ class Sweep:
         """
         if size in self.sizes:
             return self.captures[self.sizes.index(size)]
-        chosen = _around(self.sizes, size, self.degree + 1)
-        weights = _weights([self.sizes[i] for i in chosen], size)
-        nearest = min(range(len(chosen)), key=lambda i: abs(self.sizes[chosen[i]] - size))
-        return _interpolated([self.captures[i] for i in chosen], weights, nearest, size, self.axis)
+        neighbours = _around(self.sizes, size, self.degree + 1)
+        weights = _weights([self.sizes[i] for i in neighbours], size)
+        nearest = min(range(len(neighbours)), key=lambda i: abs(self.sizes[neighbours[i]] - size))
+        return _interpolated([self.captures[i] for i in neighbours], weights, nearest, size, self.axis)
 
     def with_capture(self, size: int, capture: Capture) -> Sweep:
         """The sweep with one more captured size."""
@@ -67,22 +67,22 @@ def sweep_of(captures: Mapping[int, Capture], axis: str = "batch", degree: int |
     return Sweep(axis, sizes, tuple(captures[size] for size in sizes), power)
 
 
-def differences(made: Capture, real: Capture) -> tuple[str, ...]:
+def differences(candidate: Capture, real: Capture) -> tuple[str, ...]:
     """How a made step differs from the captured one, most telling first; empty when they are the same step."""
-    if len(made.op_signature) != len(real.op_signature):
-        return (f"{len(made.op_signature):,} operations made, {len(real.op_signature):,} captured",)
-    said: list[str] = []
-    for i, j in _pairs([made, real]):
-        a, b = made.signatures[i], real.signatures[j]
+    if len(candidate.op_signature) != len(real.op_signature):
+        return (f"{len(candidate.op_signature):,} operations made, {len(real.op_signature):,} captured",)
+    lines: list[str] = []
+    for i, j in _pairs([candidate, real]):
+        a, b = candidate.signatures[i], real.signatures[j]
         if (a.op, a.inputs, a.outputs, a.flop, a.n_kernels) != (b.op, b.inputs, b.outputs, b.flop, b.n_kernels):
-            said.append(f"{a.op} of {_shapes(a)} made, {b.op} of {_shapes(b)} captured")
-    if len(made.storage_bytes) != len(real.storage_bytes):
-        said.append(f"{len(made.storage_bytes):,} storages made, {len(real.storage_bytes):,} captured")
-    elif not np.array_equal(made.storage_bytes, real.storage_bytes):
-        said.append(f"{int((made.storage_bytes != real.storage_bytes).sum()):,} storages differ in size")
-    if made.peak_bytes() != real.peak_bytes():
-        said.append(f"peak of {made.peak_bytes():,} bytes made, {real.peak_bytes():,} captured")
-    return tuple(said)
+            lines.append(f"{a.op} of {_shapes(a)} made, {b.op} of {_shapes(b)} captured")
+    if len(candidate.storage_bytes) != len(real.storage_bytes):
+        lines.append(f"{len(candidate.storage_bytes):,} storages made, {len(real.storage_bytes):,} captured")
+    elif not np.array_equal(candidate.storage_bytes, real.storage_bytes):
+        lines.append(f"{int((candidate.storage_bytes != real.storage_bytes).sum()):,} storages differ in size")
+    if candidate.peak_bytes() != real.peak_bytes():
+        lines.append(f"peak of {candidate.peak_bytes():,} bytes made, {real.peak_bytes():,} captured")
+    return tuple(lines)
 
 
 def _shapes(s: Signature) -> str:
@@ -111,7 +111,7 @@ def _interpolated(captures: Sequence[Capture], weights: Sequence[Fraction], near
     near = captures[nearest]
     _check_same_program(captures)
     pairs = _pairs(captures)
-    made = [_signature([c.signatures[i] for c, i in zip(captures, pair, strict=True)], weights, nearest) for pair in pairs]
+    signatures = [_signature([c.signatures[i] for c, i in zip(captures, pair, strict=True)], weights, nearest) for pair in pairs]
     lookup = {pair: i for i, pair in enumerate(pairs)}
     columns = np.stack([c.op_signature for c in captures])
     distinct, inverse = np.unique(columns, axis=1, return_inverse=True)
@@ -119,7 +119,7 @@ def _interpolated(captures: Sequence[Capture], weights: Sequence[Fraction], near
     host = _whole([c.host_bytes for c in captures], weights)
     return replace(
         near,
-        signatures=tuple(made),
+        signatures=tuple(signatures),
         op_signature=order[inverse.reshape(-1)],
         storage_bytes=_bytes([c.storage_bytes for c in captures], weights),
         host_bytes=max(host, 0),
@@ -161,19 +161,19 @@ def _pairs(captures: Sequence[Capture]) -> list[tuple[int, ...]]:
 
 def _bytes(columns: Sequence[I64], weights: Sequence[Fraction]) -> I64:
     """Each storage's bytes at the new size, exactly. Raises UnpredictableError where one is no whole number."""
-    made = columns[0].copy()
+    result = columns[0].copy()
     varies = np.flatnonzero(np.any(np.stack(columns) != columns[0], axis=0))
     scale = int(np.lcm.reduce([w.denominator for w in weights]))
     factors = [int(w * scale) for w in weights]
     rows = [column[varies].tolist() for column in columns]
     for at, values in zip(varies.tolist(), zip(*rows, strict=True), strict=True):
-        made[at] = _divided(sum(f * v for f, v in zip(factors, values, strict=True)), scale)
-    return made
+        result[at] = _divided(sum(f * v for f, v in zip(factors, values, strict=True)), scale)
+    return result
 
 
 def _divided(total: int, scale: int) -> int:
-    whole, rest = divmod(total, scale)
-    if rest or whole < 0:
+    whole, remainder = divmod(total, scale)
+    if remainder or whole < 0:
         raise UnpredictableError(REASON, f"a size of {total / scale:.1f} at this size is no whole number")
     return whole
 
@@ -182,10 +182,10 @@ def _whole(values: Sequence[int], weights: Sequence[Fraction]) -> int:
     """The interpolated integer. Raises UnpredictableError when it is none."""
     if all(v == values[0] for v in values):
         return values[0]
-    found = sum((w * v for w, v in zip(weights, values, strict=True)), Fraction(0))
-    if found.denominator != 1:
-        raise UnpredictableError(REASON, f"a size of {float(found):.1f} at this size is no whole number")
-    return found.numerator
+    total = sum((w * v for w, v in zip(weights, values, strict=True)), Fraction(0))
+    if total.denominator != 1:
+        raise UnpredictableError(REASON, f"a size of {float(total):.1f} at this size is no whole number")
+    return total.numerator
 
 
 def _signature(same: Sequence[Signature], weights: Sequence[Fraction], nearest: int) -> Signature:
@@ -199,7 +199,7 @@ def _signature(same: Sequence[Signature], weights: Sequence[Fraction], nearest: 
         raise UnpredictableError(REASON, f"{first.op} at one size is {same[-1].op} at another")
     near = same[nearest]
     attributes = tuple((name, _attribute([s.attribute(name) for s in same], weights, nearest)) for name, _ in near.attributes)
-    flop, read, written = (
+    flop, read_bytes, written_bytes = (
         float(sum(float(w) * v for w, v in zip(weights, column, strict=True)))
         for column in ([s.flop for s in same], [s.bytes_read for s in same], [s.bytes_written for s in same])
     )
@@ -209,24 +209,24 @@ def _signature(same: Sequence[Signature], weights: Sequence[Fraction], nearest: 
         outputs=_tensors([s.outputs for s in same], weights),
         attributes=attributes,
         flop=max(round(flop), 0.0),
-        bytes_read=max(round(read), 0.0),
-        bytes_written=max(round(written), 0.0),
+        bytes_read=max(round(read_bytes), 0.0),
+        bytes_written=max(round(written_bytes), 0.0),
     )
 
 
 def _tensors(columns: Sequence[tuple[TensorSpec, ...]], weights: Sequence[Fraction]) -> tuple[TensorSpec, ...]:
-    made: list[TensorSpec] = []
+    specs: list[TensorSpec] = []
     for same in zip(*columns, strict=True):
         first = same[0]
         if all(t == first for t in same):
-            made.append(first)
+            specs.append(first)
             continue
         if any(t.dtype != first.dtype or len(t.shape) != len(first.shape) for t in same):
             raise UnpredictableError(REASON, "a tensor has another format or rank at another size")
         shape = tuple(_whole(d, weights) for d in zip(*(t.shape for t in same), strict=True))
         stride = tuple(_whole(d, weights) for d in zip(*(t.stride for t in same), strict=True))
-        made.append(TensorSpec(shape, stride, first.dtype))
-    return tuple(made)
+        specs.append(TensorSpec(shape, stride, first.dtype))
+    return tuple(specs)
 
 
 def _attribute(values: Sequence[object], weights: Sequence[Fraction], nearest: int) -> object:

@@ -25,23 +25,23 @@ def short_name(op: str) -> str:
 
 def row_dtype(s: Signature) -> str:
     """The arithmetic format: that of the widest floating-point input (or output); an embedding's table or result."""
-    found = [t.dtype for t in (*s.inputs, *s.outputs) if t.dtype[0] in ("f", "b") and t.dtype != "bool"]
-    if s.kind is Kind.ATTENTION and found:
-        return found[0]  # later inputs are fp32 sums and the state of the random numbers
+    dtypes = [t.dtype for t in (*s.inputs, *s.outputs) if t.dtype[0] in ("f", "b") and t.dtype != "bool"]
+    if s.kind is Kind.ATTENTION and dtypes:
+        return dtypes[0]  # later inputs are fp32 sums and the state of the random numbers
     if s.kind in (Kind.MATMUL, Kind.CONVOLUTION, Kind.GROUPED) and len(s.inputs) > 1:
         products = [t for t in s.inputs if len(t.shape) >= 2 and t.dtype in TENSOR_BYTES and t.dtype[0] in ("f", "b", "i", "c")]
         if products:
             return products[-1].dtype
-    return found[0] if found else (s.outputs[0].dtype if s.outputs else "u8")
+    return dtypes[0] if dtypes else (s.outputs[0].dtype if s.outputs else "u8")
 
 
 def row_shape(s: Signature) -> tuple[Kind, tuple[int, ...], int]:
     """(kind, shape columns, flags) of a signature's row; what has no shape of its kind becomes ``memory``."""
     maker = _SHAPES.get(s.kind)
-    made = maker(s) if maker is not None else None
-    if made is None:
+    shape = maker(s) if maker is not None else None
+    if shape is None:
         return (s.kind if s.kind in (Kind.MEMORY, Kind.HOST) else Kind.MEMORY), (), 0
-    return s.kind, made, _flag(s)
+    return s.kind, shape, _flag(s)
 
 
 def _flag(s: Signature) -> int:
@@ -197,9 +197,9 @@ def bytes_made(capture: Capture, step: int = -1) -> dict[Category, int]:
     signed = capture.event_sign.astype(np.int64) * capture.storage_bytes[storage]
     category = capture.storage_category[storage]
     for one in Category:
-        mine = np.cumsum(np.where(category == one, signed, 0))
-        before = int(mine[span.first_event - 1]) if span.first_event else 0
-        inside = mine[span.first_event : span.end_event]
+        live_bytes = np.cumsum(np.where(category == one, signed, 0))
+        before = int(live_bytes[span.first_event - 1]) if span.first_event else 0
+        inside = live_bytes[span.first_event : span.end_event]
         most = max(before, int(inside.max()) if inside.size else 0)
         if most:
             live[one] = most
