@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwise.train.hook.ticks import Step
+from gpuwise.train.profile.findings.profile_data import ProfileData
 from gpuwise.train.profile.spans import difference, inside, intersection, length, spans, union
 from gpuwise.train.profile.split import PARTS, Split, split_step, stalls, undisturbed
 from gpuwise.train.profile.step_fit import fit_to, of_phases
@@ -209,6 +210,29 @@ def test_an_operation_that_calls_others_is_compared_whole(kineto: Any, tmp_path:
     trace, steps = _crowded(kineto, tmp_path, events, [0.008] * 3)
     stalled, left = stalls(trace, steps)
     assert not len(stalled) and left.waited_s.tolist() == [0.008] * 3
+
+
+def test_a_gap_that_one_step_has_is_other_programs(kineto: Any, tmp_path: Path) -> None:
+    """As ``minGPT`` had it where other programs took 86 % of the time: 5 ms between two operations in one step only. The 8 ms
+    that each step has are its own Python, and an operation that stood still does not take the delay of the gap."""
+    made = kineto(device={})
+    for n in range(3):
+        at, still, late = n * 40_000.0, 4500.0 * (n == 0), 5000.0 * (n == 1)
+        made.step(n, at, 40_000)
+        made.op("aten::mm", at, 4000 + still, [[64, 64], [64, 64]])
+        made.op("aten::add", at + still + 12_000, 1000, [[64, 64]])
+        made.op("aten::mul", at + still + late + 13_050, 26_950 - still - late, [[64, 64]])
+    trace = read_trace(made.write(tmp_path / "t.json"))
+    timed = [Step(0.04, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 8, 0, queue_s=s) for s in (0.0045, 0.005, 0.0)]
+    steps = with_delays(find_steps(trace), timed)
+    stalled, left = stalls(trace, steps)
+    own = undisturbed(split_step(trace, steps, stalled), left)
+    assert left.waited_s.tolist() == pytest.approx([0.0, 0.0, 0.0], abs=1e-9)
+    assert own.parts["other"] == pytest.approx(8e-3, rel=0.02)
+    data = ProfileData(own, own, trace, left, stalled=stalled)
+    products = np.flatnonzero(trace.named(lambda n: n == "aten::mm"))
+    assert data.own_s(products).tolist() == pytest.approx([4e-3] * 3)
+    assert data.seconds_within(data.spans_of(products)) == pytest.approx(4e-3)
 
 
 def test_parts_without_other_programs_add_up_to_the_steps_own_time(kineto: Any, tmp_path: Path) -> None:

@@ -115,6 +115,7 @@ def profile_run(
         facts,
         device,
         ranks,
+        stalled,
     )
     return _profile_of(name, device_name, data, target, [*notes, *_trace_notes(RankView(0, trace, steps))], before)
 

@@ -11,6 +11,7 @@ longer ones (``other``).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -214,12 +215,27 @@ def undisturbed_s(traced: Split, steps: Steps) -> list[float]:
 
 
 def stalls(trace: Trace, steps: Steps) -> tuple[Floats, Steps]:
-    """Stretches in which operations of a processor stood still as other programs had it: single calls far longer than the usual
-    one of their name and shapes, the longest first, for no longer than what was waited in their step. With the steps that have
-    what is left of it."""
+    """Stretches in which a processor's thread stood still as other programs had it: single operations far longer than the usual
+    one of their name and shapes, and gaps far longer than the same gap of another step, the longest first, for no longer than
+    what was waited in their step. With the steps that have what is left of it."""
     if trace.has_device or not steps.waited_s.any():
         return NO_SPANS, steps
     ops = operations(trace, steps.lane, float(steps.windows[0, 0]), float(steps.windows[-1, 1]))
+    stretches, beyond = (np.concatenate(both) for both in zip(_long_operations(trace, ops), _long_gaps(ops, steps), strict=True))
+    found: list[tuple[float, float]] = []
+    left = steps.waited_s.copy()
+    for at in beyond.argsort()[::-1][: int(np.count_nonzero(beyond))].tolist():
+        end = float(stretches[at, 1])
+        window = int(np.searchsorted(steps.windows[:, 0], end, side="left")) - 1
+        cut = min(float(beyond[at]), float(left[window])) if window >= 0 and end <= steps.windows[window, 1] else 0.0
+        if cut > 0:
+            found.append((end - cut, end))
+            left[window] -= cut
+    return spans(*np.array(sorted(found)).T) if found else NO_SPANS, replace(steps, waited_s=left)
+
+
+def _long_operations(trace: Trace, ops: Operations) -> tuple[Floats, Floats]:
+    """Stretches of operations ``[n, 2]``, and by how much each is longer than usual; 0 where it may be so of itself."""
     lengths = ops.segments[:, 1] - ops.segments[:, 0]
     # an operation is several stretches where others are called in it
     whole = np.bincount(ops.owner, lengths, len(ops.rows))
@@ -231,16 +247,37 @@ def stalls(trace: Trace, steps: Steps) -> tuple[Floats, Steps]:
     order = np.lexsort((lengths, ops.owner))
     longest = order[np.flatnonzero(np.diff(ops.owner[order], append=-1))]
     excess[longest] = np.minimum(beyond[ops.owner[longest]], lengths[longest])
-    found: list[tuple[float, float]] = []
-    left = steps.waited_s.copy()
-    for at in excess.argsort()[::-1][: int(np.count_nonzero(excess))].tolist():
-        end = float(ops.segments[at, 1])
-        window = int(np.searchsorted(steps.windows[:, 0], end, side="right")) - 1
-        cut = min(float(excess[at]), float(left[window])) if window >= 0 and end <= steps.windows[window, 1] else 0.0
-        if cut > 0:
-            found.append((end - cut, end))
-            left[window] -= cut
-    return spans(*np.array(sorted(found)).T) if found else NO_SPANS, replace(steps, waited_s=left)
+    return ops.segments, excess
+
+
+def _long_gaps(ops: Operations, steps: Steps) -> tuple[Floats, Floats]:
+    """Stretches ``[n, 2]`` between operations inside the steps, and by how much each is longer than usual: than the shortest
+    between the same two operations at the same turn of another step, or the shorter ones between such two where the steps
+    differ. The loop's own Python is there in every step, a program that takes the processor is not."""
+    names, stretches = ops.trace.name[ops.rows[ops.owner]], list[tuple[float, float]]()
+    places: dict[tuple[int, int, int], list[int]] = {}
+    kinds: dict[tuple[int, int], list[int]] = {}
+    for low, high in steps.windows.tolist():
+        here = np.flatnonzero((ops.segments[:, 1] > low) & (ops.segments[:, 0] < high))
+        around = [NONE, *names[here].tolist(), NONE]
+        ends = [low, *np.minimum(ops.segments[here, 1], high).tolist()]
+        starts = [*np.maximum(ops.segments[here, 0], low).tolist(), high]
+        turns: dict[tuple[int, int], int] = {}
+        for pair, start, end in zip(itertools.pairwise(around), ends, starts, strict=True):
+            if end > start:
+                turn = turns[pair] = turns.get(pair, 0) + 1
+                places.setdefault((*pair, turn), []).append(len(stretches))
+                kinds.setdefault(pair, []).append(len(stretches))
+                stretches.append((start, end))
+    found = np.array(stretches, np.float64).reshape(-1, 2)
+    lengths, beyond = found[:, 1] - found[:, 0], np.zeros(len(found))
+    for (one, other, _), at in places.items():
+        if lengths[at].max() > STALL_S:
+            same = steps.n > 1 and len(at) == steps.n
+            usual = lengths[at].min() if same else np.percentile(lengths[kinds[one, other]], 25)
+            beyond[at] = lengths[at] - usual
+    beyond[(beyond <= STALL_S) | (beyond * 2.0 <= lengths)] = 0.0
+    return found, beyond
 
 
 def _alike(trace: Trace, ops: Operations, long: Ints) -> list[Ints]:

@@ -148,7 +148,7 @@ def trace_ops_of(data: ProfileData) -> list[TraceOp]:
         return []
     known = trace.named(KNOWN_OPS.__contains__)
     rows = _outermost(trace, data.host_ops[known[data.host_ops]])
-    seconds = _kernel_seconds(data, trace, rows) if data.on_gpu else trace.duration_s[rows]
+    seconds = _kernel_seconds(data, trace, rows) if data.on_gpu else data.own_s(rows)
     made: dict[tuple[int, int], TraceOp | None] = {}
     for row, spent in zip(rows.tolist(), seconds.tolist(), strict=True):
         key = (int(trace.name[row]), int(trace.detail[row]))

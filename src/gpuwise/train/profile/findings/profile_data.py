@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -13,7 +13,7 @@ from gpuwise.train.profile.findings.finding import Evidence
 from gpuwise.train.profile.operations import OP_CATEGORIES, Lines, Operations, operations
 from gpuwise.train.profile.products import Product, key_of, product_of
 from gpuwise.train.profile.run_facts import RunFacts
-from gpuwise.train.profile.spans import difference, inside, intersection, length, spans
+from gpuwise.train.profile.spans import NO_SPANS, difference, inside, intersection, length, spans
 from gpuwise.train.profile.split import Split, closures, kernel_families, launched_s, launching_ops
 from gpuwise.train.profile.step_fit import RECORDED
 from gpuwise.train.profile.steps import Steps, clean_s
@@ -51,6 +51,8 @@ class ProfileData:
     facts: RunFacts | None = None
     device: DeviceFacts = DeviceFacts()
     ranks: Sequence[RankView] = ()
+    stalled: Floats = field(default_factory=lambda: NO_SPANS)
+    """Stretches ``[n, 2]`` of the trace in which other programs had the processor: no operation's own time."""
 
     @property
     def on_gpu(self) -> bool:
@@ -119,7 +121,17 @@ class ProfileData:
         if self.trace is None or self.steps is None or not len(rows):
             return 0.0
         own = spans(self.trace.start_s[rows], self.trace.end_s[rows])
-        return length(intersection(own, self.steps.windows)) / self.n_steps
+        return length(difference(intersection(own, self.steps.windows), self.stalled)) / self.n_steps
+
+    def own_s(self, rows: Ints) -> Floats:
+        """Seconds of each of these events, without those in which other programs had the processor."""
+        if self.trace is None or not len(self.stalled):
+            return np.zeros(0) if self.trace is None else self.trace.duration_s[rows]
+        edges = self.stalled.ravel()
+        passed = np.concatenate(([0.0], np.cumsum(self.stalled[:, 1] - self.stalled[:, 0])))
+        sums = np.stack((passed[:-1], passed[1:]), axis=1).ravel()
+        lost = np.interp(self.trace.end_s[rows], edges, sums) - np.interp(self.trace.start_s[rows], edges, sums)
+        return self.trace.duration_s[rows] - lost
 
     @cached_property
     def host_ops(self) -> Ints:
@@ -167,7 +179,7 @@ class ProfileData:
             return []
         trace, found = self.trace, dict[tuple[Any, ...], Product]()
         seconds, names = self._seconds_of_ops()
-        for row in self.host_ops.tolist():
+        for row, own_s in zip(self.host_ops.tolist(), self.own_s(self.host_ops).tolist(), strict=True):
             product = product_of(trace.text(row), trace.inputs(row))
             if product is None:
                 continue
@@ -175,7 +187,7 @@ class ProfileData:
             if kept.count == 0:
                 kept.first_s = float(trace.start_s[row])
             kept.count += 1
-            kept.seconds += seconds.get(row, 0.0 if self.on_gpu else float(trace.duration_s[row]))
+            kept.seconds += seconds.get(row, 0.0 if self.on_gpu else own_s)
             kept.kernels |= names.get(row, set())
         for product in found.values():
             product.seconds *= self.factor / self.n_steps
@@ -203,7 +215,8 @@ class ProfileData:
         they are without the profiler."""
         if self.on_gpu:
             return self.kernel_seconds(inside(self.kernel_launched_s, own))
-        return length(intersection(own, self.spans_of(self.host_ops))) / self.n_steps * self.factor
+        busy = difference(self.spans_of(self.host_ops), self.stalled)
+        return length(intersection(own, busy)) / self.n_steps * self.factor
 
     def where(self, moment_s: float) -> str:
         """The function of the script around a moment of the trace."""
