@@ -16,7 +16,7 @@ from gpuwise.train.profile.device_comparison import Slower, Target, against_devi
 from gpuwise.train.profile.findings.finding import Finding
 from gpuwise.train.profile.findings.profile_data import DeviceFacts, ProfileData, RankView
 from gpuwise.train.profile.findings.table import find_wastes
-from gpuwise.train.profile.run_facts import PAUSE, RunFacts, constant_batch_s
+from gpuwise.train.profile.run_facts import ALIKE, PAUSE, RunFacts, constant_batch_s
 from gpuwise.train.profile.split import Split, split_step, stalls, undisturbed
 from gpuwise.train.profile.step_fit import fit_to, of_phases
 from gpuwise.train.profile.steps import Steps, chosen, clean_s, find_steps, with_delays
@@ -28,8 +28,6 @@ from gpuwise.units import format_duration
 STALLED = 4.0
 """A traced step on a processor that takes so many times the shortest tells of the machine, not of the script. Rule of this
 project."""
-ALIKE = 0.2
-"""Of the step, by which two runs may differ. Rule of this project."""
 TORN = 0.1
 """Of the median of the traced steps: what is shorter is no step. Rule of this project."""
 CROWDED = 0.1
@@ -128,7 +126,10 @@ def _disagreements(facts: RunFacts) -> list[str]:
     if abs(found_s - expected_s) <= ALIKE * facts.step.wall_s:
         return []
     said = f"without its data a step should take {format_duration(expected_s)}, and took {format_duration(found_s)} when tried"
-    return [f"two runs disagree: {said}; the smaller saving is told. Run it again on an idle machine"]
+    counted = (
+        "the second, slower without its data than with it, is not counted" if facts.is_void else "the smaller saving is told"
+    )
+    return [f"two runs disagree: {said}; {counted}. Run it again on an idle machine"]
 
 
 def _fast_steps(steps: Steps) -> Steps:
@@ -172,6 +173,7 @@ def _profile_of(
             before,
             0.0 if known or data.facts is None else data.facts.step.queue_s,
             traced=data.trace is not None,
+            queue_share=0.0 if data.facts is None else data.facts.queue_share,
         ),
         against_device(data, target),
         utilisation(data.products, data.wall_s, peaks.get(main)),

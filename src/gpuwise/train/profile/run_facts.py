@@ -21,6 +21,8 @@ LIKE_USUAL = 0.5
 LEAST_PAUSES, LEAST_PAUSE_S = 2, 5e-3
 """Alike, and of such a length where nothing else tells them from the others, from which they are the loop's own: the scheduler
 and the collector of garbage take a millisecond or two now and then. Rules of this project."""
+ALIKE = 0.2
+"""Of the step, by which two runs may differ. Rule of this project."""
 UNSURE = 0.1
 """Of the time that other programs had, by which what is left of a step is not known: the processor's caches are theirs after it,
 and a virtual machine's own delays are in no statistics. Rule of this project."""
@@ -83,6 +85,11 @@ class RunFacts:
         """Of the time of all steps: other programs had the processors."""
         wall_s = sum(s.wall_s for s in self.steps)
         return sum(s.queue_s for s in self.steps) / wall_s if wall_s > 0 else 0.0
+
+    @property
+    def is_void(self) -> bool:
+        """Whether the run with one batch again and again proves nothing: it took longer than the one with all its data."""
+        return self.constant is not None and constant_batch_s(self.step, self.constant) > (1 + ALIKE) * self.step.wall_s
 
 
 def median_step(steps: Sequence[Step]) -> Step:

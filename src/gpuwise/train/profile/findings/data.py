@@ -30,7 +30,7 @@ def waiting(data: ProfileData) -> Finding | None:
     waited = data.part(DATA)
     facts = data.facts
     proof, confidence = "", "medium"
-    if facts is not None and facts.constant is not None:
+    if facts is not None and facts.constant is not None and not facts.is_void:
         # the run without data is hardly faster: what was waited for was in its way anyhow
         without_s = constant_batch_s(facts.step, facts.constant)
         waited = min(waited, max(facts.step.wall_s - without_s, 0.0))

@@ -10,7 +10,7 @@ from gpuwise.train.profile.findings.profile_data import ProfileData
 from gpuwise.train.profile.spans import inside
 from gpuwise.train.profile.split import CROWD, HOST_GAPS, OTHER, SAVE, SYNC, undisturbed_s
 from gpuwise.train.profile.trace import NONE, RUNTIME_CATEGORIES
-from gpuwise.train.profile.verdict import NAMED
+from gpuwise.train.profile.verdict import NAMED_IN_CROWD
 from gpuwise.units import format_duration
 
 LAUNCH_S = 10e-6
@@ -164,7 +164,7 @@ def own_python(data: ProfileData) -> Finding | None:
             for start, end in own[np.argsort(own[:, 0] - own[:, 1])][:200].tolist():
                 place = data.where((start + end) / 2)
                 where[place] = where.get(place, 0.0) + (end - start) / data.n_steps
-    if _crowded(data) and seconds < NAMED * data.wall_s:
+    if _crowded(data) and seconds < NAMED_IN_CROWD * data.wall_s:
         return None
     shrunk = seconds / max(data.traced.parts[OTHER], 1e-12)
     top = sorted(((s * shrunk, w) for w, s in where.items() if w), reverse=True)[:2]
