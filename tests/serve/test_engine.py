@@ -20,6 +20,7 @@ from gpuwise.serve.engine import (
     tensor_parallel,
     version_number,
 )
+from gpuwise.serve.simulate.front import front_of
 
 
 def test_names_are_refused() -> None:
@@ -77,3 +78,12 @@ def test_the_version_chooses_among_fits(monkeypatch: pytest.MonkeyPatch) -> None
 def test_where_vllm_runs() -> None:
     assert engine_runs(accelerators()["rtx-4090"]) and engine_runs(accelerators()["mi300x"])
     assert not engine_runs(accelerators()["k80"])
+
+
+def test_the_exchange_of_groups_that_attend_apart_has_a_cost_of_its_own() -> None:
+    together, apart = (engine_costs(EngineConfig("trtllm", tp=n, attention_dp=dp, moe_ep=4)) for n, dp in ((4, 1), (1, 4)))
+    assert apart.communication_slowdown > together.communication_slowdown
+    assert apart.iteration_s == together.iteration_s
+    assert front_of(EngineConfig("trtllm", attention_dp=4, moe_ep=4, version="1.0")).costs.communication_slowdown == (
+        apart.communication_slowdown
+    )

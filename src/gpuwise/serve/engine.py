@@ -6,7 +6,7 @@ whether the engine was started with the flags of a performance recipe or as inst
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -127,7 +127,16 @@ def engine_costs(config: EngineConfig) -> EngineCosts:
     wanted = None if config.version is None else version_number(config.version)
     old_enough = [e for e in by_age if wanted is None or _first_version(e) <= wanted]
     entry = old_enough[-1] if old_enough else by_age[0]
-    return EngineCosts(**entry["costs"], log_sigma=entry["log_sigma"])
+    return entry_costs(entry, config)
+
+
+def entry_costs(entry: dict[str, Any], config: EngineConfig) -> EngineCosts:
+    """Costs of an entry of the coefficient files. What crosses between groups that attend apart and their experts is not the
+    engine's own all-reduce: where it was fitted by itself, it is ``communication_slowdown`` of such a layout."""
+    costs = EngineCosts(**entry["costs"], log_sigma=entry["log_sigma"])
+    if config.attention_dp > 1 and "exchange_slowdown" in entry:
+        return replace(costs, communication_slowdown=entry["exchange_slowdown"])
+    return costs
 
 
 def _first_version(entry: dict[str, Any]) -> tuple[int, ...]:

@@ -9,10 +9,10 @@ devices hold layers in turn, so that their bandwidths do not add up; ``r`` is wh
 devices costs. Fitted on one public table (``coefficients/single_stream.json``).
 
 A batch of ``n`` sequences reads what its tokens touch once (of experts those that skewed routing sends them to), the caches of
-all, and pays for its rows; a prompt is arithmetic alone:
+all, and pays for its rows; a prompt is arithmetic, and reads the weights of its tokens once a batch of 512 (``n_ubatch``):
 
     t(n) = (((W(n) + n KV) / (e B))^p + (W(n) c / (u h))^p)^(1/p) + l n_layers + r (devices - 1) + m (n - 1) 2 N / R
-    prompt(q, c) = (2 N q + attention(q, c)) / R                      q tokens that see c before them
+    prompt(q, c) = (((2 N q + attention(q, c)) / R)^p + (u W(q / u) / (e B))^p)^(1/p)    q tokens in u batches, c before them
     R = k u h (peak / (1024 u h))^a
 
 ``k`` by vendor and width of the weights, ``a`` because tensor units that do more a clock are fed less well. ``k`` and ``a`` are
@@ -21,6 +21,7 @@ of the prompts of the same table, ``m`` of llama.cpp's own batches on a DGX Spar
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -31,6 +32,7 @@ from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis, Estimate
 from gpuwise.predict.memory.kv_cache import LLAMA_CPP, kv_cache_bytes
 from gpuwise.serve.formats import find_format, weight_bytes_read
+from gpuwise.serve.memory import LOCAL_BATCH_TOKENS
 from gpuwise.workload.transformer.parameters import count_parameters
 
 MOST_DEVICES = 8
@@ -115,10 +117,15 @@ def prompt_time(
     rate = arithmetic_rate(form, accelerator, weights)
     row, pair = row_flop(arch, head=False) / rate, 4.0 * arch.heads * arch.head_dim / rate
     whole, near, window = arch.n_global_layers, arch.n_attention_layers - arch.n_global_layers, arch.window or 0
+    vendor = form["vendors"].get(accelerator.vendor, form["vendors"]["NVIDIA"])
+    bandwidth, power = vendor["bandwidth_share"] * accelerator.memory_bandwidth_bytes_per_s, form["overlap"]
 
     def of(tokens: float, before: float) -> float:
         each = before + (tokens + 1) / 2
-        return tokens * (row + pair * (whole * each + near * min(each, window)))
+        arithmetic = tokens * (row + pair * (whole * each + near * min(each, window)))
+        batches = math.ceil(tokens / LOCAL_BATCH_TOKENS)
+        stream = batches * weight_bytes_read(arch, weights, tokens=max(math.ceil(tokens / batches), 1)) / bandwidth
+        return (arithmetic**power + stream**power) ** (1.0 / power)
 
     return of
 

@@ -2,9 +2,14 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from gpuwise.calibrate.serving.engine_fit import STEP, throughput
 from gpuwise.calibrate.serving.engine_loads import read_engine_runs, score_engine_runs
+from gpuwise.calibrate.serving.load_replay import replay
+from gpuwise.serve.engine import EngineCosts
+from gpuwise.serve.simulate.front import Front
 
 COLUMNS = (
     "source,engine,engine_version,model,gpu,dtype,arrival,chunked,saturated,spec_decode,notes,tp,request_rate,concurrency,n_requests,"
@@ -63,3 +68,13 @@ def test_scores_are_near_what_was_measured(folder: Path) -> None:
     assert scores.predicted[ok] == pytest.approx(scores.measured[ok], rel=0.6)
     assert "trtllm throughput" in scores.source and "vLLM V0 under load tpot mean" in scores.source
     assert score_engine_runs(folder / "nowhere", False) is None
+
+
+def test_throughput_without_a_rate_is_linear_in_the_costs(folder: Path) -> None:
+    """All come at once, and nothing is sent back: times do not move who is in which step."""
+    run = next(r for r in read_engine_runs(folder) if r.source == "trtllm throughput" and not r.reason)
+    assert run.settings.max_num_seqs == 640
+    assert run.requests is not None and len(run.requests) == 3000
+    costs = dict(zip(STEP, (1.1, 0.9, 1.0, 2e-3, 3e-6, 1e-5), strict=True))
+    expected = replay(run, Front(EngineCosts(**costs))).duration_s
+    assert float(throughput(run).parts @ np.array(list(costs.values()))) == pytest.approx(expected, rel=1e-6)

@@ -34,7 +34,7 @@ F64 = NDArray[np.float64]
 CLIENTS = (
     ("vllm", SINCE[1], ("request_s", "prompt_token_s")),
     ("sglang", "0.5", ("request_s", "prompt_token_s", "prefill_slowdown")),
-    ("trtllm", "1.0", ("request_s", "prompt_token_s", "prefill_slowdown")),
+    ("trtllm", "0.19", ("request_s", "prompt_token_s", "prefill_slowdown")),
 )
 """Engine, the first version, and what is fitted of it; the rest is as it was."""
 STARTS = (3e-3, 3e-2)
@@ -71,7 +71,7 @@ def fit_clients(folder: Path) -> dict[str, float]:
     document: dict[str, Any] = load_json("load")
     document["provenance"]["errors"] |= errors
     document["provenance"]["clients"] = (
-        "request_s, prompt_token_s (vLLM 0.14 on, SGLang 0.5, TensorRT-LLM 1.0) and the latter two's prefill_slowdown: "
+        "request_s, prompt_token_s (vLLM 0.14 on, SGLang 0.5, TensorRT-LLM 0.19) and the latter two's prefill_slowdown: "
         "closed loops of InferenceX (SemiAnalysis, Apache-2.0), started by its launch scripts, as aiconfigurator (NVIDIA, "
         "Apache-2.0) collected them"
     )

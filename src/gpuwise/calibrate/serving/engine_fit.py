@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ LOW = (1e-5, 1e-7, 1e-7, 0.7, 0.3, 1e-3)
 HIGH = (2e-2, 2e-4, 1e-4, 2.5, 4.0, 5e-2)
 ENGINES = (("vLLM V0", "vllm", "0.6"), ("trtllm", "trtllm", "0.10"))
 """Runs by their source, and the engine and the first version whose costs they give."""
-NEWER = (("trtllm", "1.0"),)
+NEWER = (("trtllm", "0.19"),)
 """Versions of these engines whose iterations were fitted by themselves (``inference.json``); a request's way is the older
 one's."""
 _FEW = 6
@@ -114,3 +116,89 @@ def _errors(runs: list[LoadRun], front: Front) -> dict[str, F64]:
             metric = "throughput" if "throughput" in label else label.split()[-2]
             by_metric[metric].append(engine_figure(run, result, f) / f.measured)
     return {metric: np.array(ratio) for metric, ratio in by_metric.items()}
+
+
+# --- throughput without a rate
+# ----------------------------------------------------------------------------------------------
+
+TENSORRT = "0.17"
+"""The last tables of compiled engines; what is in a step of the PyTorch backend is :data:`NEWER`'s."""
+STEP = ("kernel_slowdown", "prefill_slowdown", "communication_slowdown", "iteration_s", "sequence_s", "layer_s")
+STEP_START = (1.0, 1.0, 1.0, 1e-3, 1e-6, 1e-5)
+STEP_LOW = (0.8, 0.6, 0.3, 1e-5, 1e-8, 1e-7)
+STEP_HIGH = (1.4, 2.0, 2.5, 2e-2, 1e-4, 1e-4)
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """A run whose requests all come at once: which of them are in which step is settled by the scheduler alone, so that its
+    seconds are linear in an engine's costs. ``parts`` [6] in the order of :data:`STEP`, each at a cost of 1."""
+
+    run: LoadRun
+    parts: F64
+    measured_s: float
+
+
+def throughput(run: LoadRun) -> Throughput:
+    """The run under kernels alone, without prompts' and without collectives. Raises as ``replay``."""
+    assert run.architecture is not None and run.config is not None and run.requests is not None
+    whole = replay(run, Front(EngineCosts(1.0, 1.0, 1.0, 0.0, 0.0, 0.0)))
+    without = [replay(run, Front(EngineCosts(1.0, *one, 0.0, 0.0, 0.0))).duration_s for one in ((1e-9, 1.0), (1.0, 1e-9))]
+    prompts, between = (whole.duration_s - one for one in without)
+    groups = run.config.attention_dp
+    steps = float(whole.stretches.n_steps.sum()) / groups
+    sequences = float((whole.stretches.n_steps * whole.stretches.decoding).sum()) / groups
+    parts = (whole.duration_s - prompts - between, prompts, between, steps, sequences, steps * run.architecture.n_layers)
+    return Throughput(run, np.array(parts), run.figures[0].measured * float(run.requests.output_tokens.sum()))
+
+
+def fit_throughput(folder: Path) -> dict[str, float]:
+    """Adds the costs of compiled engines of 0.17, and how much longer the PyTorch backend's exchange between attention groups and
+    experts takes than its collectives by themselves, to the coefficient files; the errors of the check split."""
+    runs = [r for r in read_engine_runs(folder) if r.source == "trtllm throughput" and not r.reason and _runs(r)]
+    compiled = [throughput(r) for r in runs if r.config is not None and r.config.version == TENSORRT]
+    apart = [throughput(r) for r in runs if r.config is not None and r.config.attention_dp > 1]
+    document: dict[str, Any] = load_json("load")
+    inference: dict[str, Any] = load_json("inference")
+    older, newer = (next(e for e in document["engines"] if (e["engine"], e["since"]) == ("trtllm", v)) for v in ("0.10", "0.19"))
+    fitted = _solve([t for t in compiled if not load_check(t.run)], np.log(STEP_START), np.log(STEP_LOW), np.log(STEP_HIGH))
+    costs = {n: float(f"{v:.4g}") for n, v in zip(STEP, fitted, strict=True)}
+    pinned = np.log([newer["costs"][n] for n in STEP])
+    free = np.array([n == "communication_slowdown" for n in STEP])
+    room = np.where(free, 2.0, 1e-6)
+    exchange = _solve([t for t in apart if not load_check(t.run)], pinned, pinned - room, pinned + room)[2]
+    for e in (newer, *(e for e in inference["engines"] if e["engine"] == "trtllm")):
+        e["exchange_slowdown"] = float(f"{exchange:.4g}")
+    entry = {**older, "since": TENSORRT, "costs": costs, "log_sigma": _width(compiled, fitted)}
+    document["engines"] = [e for e in document["engines"] if (e["engine"], e["since"]) != ("trtllm", TENSORRT)] + [entry]
+    with_exchange = np.exp(np.where(free, math.log(exchange), pinned))
+    errors: dict[str, float] = {}
+    for name, part, solution in (("0.17", compiled, fitted), ("attention apart", apart, with_exchange)):
+        ratio = _throughput_ratio([t for t in part if load_check(t.run)], solution)
+        errors[f"trtllm throughput {name} check median ({len(ratio)} rows)"] = round(float(np.median(np.abs(ratio - 1.0))), 4)
+    document["provenance"]["errors"] |= errors
+    write("load", document)
+    write("inference", inference)
+    return errors
+
+
+def _throughput_ratio(part: Sequence[Throughput], costs: F64) -> F64:
+    return np.array([float(t.parts @ costs) / t.measured_s for t in part])
+
+
+def _width(part: Sequence[Throughput], costs: F64) -> float:
+    """Of the configurations in the fit."""
+    ratio = _throughput_ratio([t for t in part if not load_check(t.run)], costs)
+    return round(log_sigma_of(np.ones(len(ratio)), ratio), 3)
+
+
+def _solve(part: Sequence[Throughput], start: F64, low: F64, high: F64) -> F64:
+    """Costs in the order of :data:`STEP`; every configuration weighs alike."""
+    count = Counter(t.run.name for t in part)
+    weight = np.array([count[t.run.name] ** -0.5 for t in part])
+
+    def residual(x: F64) -> F64:
+        return np.concatenate([weight * np.log(_throughput_ratio(part, np.exp(x))), 0.02 * (x - start)])
+
+    best = least_squares(residual, np.clip(start, low, high), bounds=(low, high), loss="soft_l1", f_scale=0.05)
+    return np.asarray(np.exp(best.x), np.float64)

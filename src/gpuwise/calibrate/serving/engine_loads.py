@@ -266,11 +266,17 @@ def engine_labels(run: LoadRun) -> list[str]:
     return labels
 
 
-def _width(run: LoadRun, config: EngineConfig, figure: Figure) -> float:
-    """Log standard deviation of a figure: first tokens of closed loops have their own."""
+def _width(run: LoadRun, result: Run, figure: Figure) -> float:
+    """Log standard deviation of a figure: first tokens of closed loops and throughput without a rate have their own."""
+    assert run.config is not None
     spread: dict[str, float] = load_json("load")["spread"]
-    first = front_of(config).ttft_log_sigma
-    return first if figure.metric.startswith("ttft") and run.closed is not None and first is not None else spread["tpot"]
+    front = front_of(run.config)
+    if figure.metric == "token" and front.throughput_log_sigma is not None:
+        return math.hypot(front.throughput_log_sigma, math.sqrt(max(result.log_sigma**2 - front.costs.log_sigma**2, 0.0)))
+    first = figure.metric.startswith("ttft")
+    if first and run.closed is not None and front.ttft_log_sigma is not None:
+        return max(front.ttft_log_sigma, result.log_sigma)
+    return max(spread["ttft" if first else "tpot"], result.log_sigma)
 
 
 def score_engine_runs(folder: Path, all_check: bool) -> Scores | None:
@@ -296,7 +302,7 @@ def score_engine_runs(folder: Path, all_check: bool) -> Scores | None:
             split.append("check" if all_check or load_check(run) else "fit")
             reason.append(why)
             value = math.nan if result is None else engine_figure(run, result, figure)
-            sigma = math.nan if result is None or run.config is None else max(_width(run, run.config, figure), result.log_sigma)
+            sigma = math.nan if result is None else _width(run, result, figure)
             columns.append((figure.measured, value, sigma))
     measured, value, sigma = (np.array(c) for c in zip(*columns, strict=True))
     return Scores(source, gpu, split, measured, value, sigma, np.full(len(value), math.nan), reason)

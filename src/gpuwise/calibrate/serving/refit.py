@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gpuwise.calibrate.serving.client_fit import fit_clients
 from gpuwise.calibrate.serving.diffusion_fit import fit_diffusion
-from gpuwise.calibrate.serving.engine_fit import fit_engine_runs
+from gpuwise.calibrate.serving.engine_fit import fit_engine_runs, fit_throughput
 from gpuwise.calibrate.serving.fit import fit_engines, fit_single_stream
 from gpuwise.calibrate.serving.load_fit import fit_load
 from gpuwise.calibrate.serving.pool_fit import fit_pool
@@ -20,5 +20,5 @@ def fit_family(folder: Path) -> dict[str, float]:
     assert rows is not None
     groups, _ = build_groups(rows)
     engines = fit_engines(rows, groups)
-    load = {**fit_pool(folder), **fit_load(folder), **fit_engine_runs(folder), **fit_clients(folder)}
+    load = {**fit_pool(folder), **fit_load(folder), **fit_engine_runs(folder), **fit_clients(folder), **fit_throughput(folder)}
     return {**engines, **fit_single_stream(rows), **fit_diffusion(folder), **load}

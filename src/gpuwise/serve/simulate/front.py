@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuwise.predict.coefficients import load_json
-from gpuwise.serve.engine import LLAMA_CPP, EngineConfig, EngineCosts, engine_costs, version_number
+from gpuwise.serve.engine import LLAMA_CPP, EngineConfig, EngineCosts, engine_costs, entry_costs, version_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,8 @@ class Front:
     """Of decode attention in an engine's step over the kernel by itself, on top of all kernels'."""
     ttft_log_sigma: float | None = None
     """Of measured over predicted time to the first token of closed loops; None: as of loads at a rate."""
+    throughput_log_sigma: float | None = None
+    """Of measured over predicted throughput of requests that all come at once; None: as a step's."""
 
 
 def front_of(config: EngineConfig) -> Front:
@@ -43,5 +45,9 @@ def front_of(config: EngineConfig) -> Front:
     wanted = None if config.version is None else version_number(config.version)
     old_enough = [e for e in entries if wanted is None or version_number(e["since"]) <= wanted]
     entry = old_enough[-1] if old_enough else entries[0]
-    costs = EngineCosts(**entry["costs"], log_sigma=entry["log_sigma"])
-    return Front(costs, **entry["front"], ttft_log_sigma=entry.get("ttft_log_sigma"))
+    return Front(
+        entry_costs(entry, config),
+        **entry["front"],
+        ttft_log_sigma=entry.get("ttft_log_sigma"),
+        throughput_log_sigma=entry.get("throughput_log_sigma"),
+    )
