@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuwise.predict.parallel.pipeline import copies, in_flight, pipeline_time
+from gpuwise.predict.parallel.pipeline import copies, hiding_passes, in_flight, pipeline_time
 from gpuwise.workload.strategy import SCHEDULES
 
 GPIPE, ONE_F_ONE_B, INTERLEAVED, ZERO_BUBBLE, DUALPIPE, DUALPIPE_V = (np.array([SCHEDULES.index(s)]) for s in SCHEDULES)
@@ -79,3 +79,16 @@ def test_dualpipe_is_the_papers_table() -> None:
     # folded over half the ranks it is the same schedule without the copy: p ranks of 2p half stages
     half = pipeline_time(a(6.0), a(15 * 6.0), a(4.0), a(2.0), a(m), a(p // 2), a(1), DUALPIPE_V)[1].item()
     assert half == 14.0
+
+
+@given(st.integers(1, 64), st.integers(1, 16), st.integers(1, 8))
+def test_more_chunks_hide_more_of_the_reduction_and_one_chunk_a_micro_batch(m: int, p: int, v: int) -> None:
+    """Behind all but the first of ``v`` reductions stand the micro-batches of the chunks that are left."""
+
+    def a(x: int) -> np.ndarray:
+        return np.array([x])
+
+    interleaved = hiding_passes(a(m), a(p), a(v), INTERLEAVED).item()
+    assert 1.0 <= interleaved <= hiding_passes(a(m), a(p), a(v + 1), INTERLEAVED).item() <= 1.0 + min(m, p)
+    assert v > 1 or interleaved == 1.0
+    assert hiding_passes(a(m), a(p), a(v), ONE_F_ONE_B).item() == 1.0

@@ -139,3 +139,11 @@ def test_a_graph_of_the_whole_iteration_leaves_the_host_no_work() -> None:
     assert partial.step_overhead_s == costs.step_overhead_s > 0.0 and partial.launch_s > 0.0
     assert full.step_overhead_s == full.stall_s == full.launch_s == 0.0
     assert full.matmul_slowdown == partial.matmul_slowdown
+
+
+def test_tensor_transfers_hide_behind_products_over_a_device_link_only() -> None:
+    costs, a100 = find_stack_costs("megatron-core"), find_cluster("8xA100-80GB-SXM").system
+    cards = find_cluster("8xRTX-5070-Ti").system
+    assert a100.linked and not cards.linked
+    assert costs.under(Strategy(tp=2), a100.accelerator, linked=a100.linked).tp_overlap > 0
+    assert costs.under(Strategy(tp=2), cards.accelerator, linked=cards.linked).tp_overlap == 0

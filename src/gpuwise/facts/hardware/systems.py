@@ -52,6 +52,11 @@ class System:
     assumed: tuple[str, ...] = ()
     """Fields nobody published for it: what such a box usually has. Results that lean on one say so."""
 
+    @property
+    def linked(self) -> bool:
+        """Whether its accelerators have a link of their own, beside the host's PCIe."""
+        return not self.topology.startswith("pcie")
+
 
 @dataclass(frozen=True, slots=True)
 class Cluster:

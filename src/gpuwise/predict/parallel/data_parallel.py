@@ -164,8 +164,8 @@ class StepTraffic:
     hides_sharded_states: F64
 
     def exposed_s(self, forward_s: F64, backward_s: F64, sc: StackCosts) -> F64:
-        """``forward_s`` and ``backward_s`` are one micro-batch's passes on the worst stage, behind which gathers and
-        reductions hide; what is left over is exposed."""
+        """``forward_s`` and ``backward_s`` are the passes on the worst stage behind which gathers and reductions hide, one
+        micro-batch's or those of :func:`~gpuwise.predict.parallel.pipeline.hiding_passes`; what is left over is exposed."""
         replicated = exposed_once(self.reduce_s, np.zeros(1), forward_s, backward_s * self.hides_reduction, sc)
         hides = self.hides_sharded_states
         return replicated + exposed_once(self.scatter_s, self.gather_s, forward_s * hides, backward_s * hides, sc, self.scatters)

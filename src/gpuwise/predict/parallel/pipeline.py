@@ -44,6 +44,16 @@ def folded(schedule: I64, pp: I64) -> NDArray[np.bool_]:
     return ((schedule == DUALPIPE) | (schedule == DUALPIPE_V)) & (pp > 1)
 
 
+def hiding_passes(micro_batches: I64, pp: I64, virtual_stages: I64, schedule: I64) -> F64:
+    """[N] micro-batches whose passes on a stage run beside the gradients' reduction (and the parameters' gather).
+
+    One, the last (the first), where all layers of a stage are done at once. Interleaved, a rank does its ``v`` chunks one after
+    the other, ``p`` micro-batches each, and reduces a chunk when its last micro-batch is through (``grad_sync_func`` of
+    Megatron-Core, core/pipeline_parallel/schedules.py): beside those reductions run ``p (v - 1) / v`` more."""
+    more = np.minimum(micro_batches, pp) * (virtual_stages - 1) / np.maximum(virtual_stages, 1)
+    return 1.0 + np.where((schedule == INTERLEAVED) & (pp > 1), more, 0.0)
+
+
 def pipeline_time(
     slowest_s: F64,
     ramp_s: F64,

@@ -94,8 +94,9 @@ class StackCosts:
         """Spread of log(measured / predicted) of a run on so many systems."""
         return self.log_sigma_many if n_systems > 1 else self.log_sigma
 
-    def under(self, strategy: Strategy, accelerator: Accelerator) -> StackCosts:
-        """These costs for the strategy's release and precision, with the overlaps it switches off."""
+    def under(self, strategy: Strategy, accelerator: Accelerator, *, linked: bool = True) -> StackCosts:
+        """These costs for the strategy's release and precision, with the overlaps it switches off. Tensor-parallel transfers
+        hide behind products where the GPUs are ``linked``: Transformer Engine's userbuffers need NVLink between them."""
         release = self.last_release if strategy.release is None else strategy.release
         mature = accelerator.year + MATURE_YEARS
         years = min(self.last_release, mature) - min(max(release, self.first_release), mature)
@@ -113,7 +114,7 @@ class StackCosts:
             kernel_gap_s=self.kernel_gap_s * launches,
             layer_overhead_s=self.layer_overhead_s * launches,
             ep_overlap=self.ep_overlap if strategy.overlap_ep else 0.0,
-            tp_overlap=self.tp_overlap if strategy.overlap_tp else 0.0,
+            tp_overlap=self.tp_overlap if strategy.overlap_tp and linked else 0.0,
             dp_overlap=self.dp_overlap if strategy.overlap_dp else 0.0,
             matmul_slowdown=matmul * older,
             attention_slowdown=self.attention_slowdown * older,

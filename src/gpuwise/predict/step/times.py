@@ -21,7 +21,7 @@ from gpuwise.predict.kernels.memory_bound import memory_time
 from gpuwise.predict.kernels.transfer import transfer_time
 from gpuwise.predict.parallel.data_parallel import LayerTraffic, StepTraffic, layer_traffic, step_traffic
 from gpuwise.predict.parallel.overlap import beside, gathered_passes
-from gpuwise.predict.parallel.pipeline import copies, folded, pipeline_time
+from gpuwise.predict.parallel.pipeline import copies, folded, hiding_passes, pipeline_time
 from gpuwise.predict.parallel.shards import Stages, stages
 from gpuwise.predict.step.columns import Columns
 from gpuwise.predict.step.costs import PointCosts
@@ -127,7 +127,8 @@ def step_times(
     stack_costs: StackCosts | None = None,
 ) -> StepTimes:
     """Time of every strategy in ``c`` on ``system``; ``point_index`` is each strategy's point in ``costs``."""
-    sc = (stack_costs or find_stack_costs(c.base.stack, arch.moe is not None)).under(c.base, system.accelerator)
+    costs_of_stack = stack_costs or find_stack_costs(c.base.stack, arch.moe is not None)
+    sc = costs_of_stack.under(c.base, system.accelerator, linked=system.linked)
     sc = sc.as_timed() if costs.own_host else sc
     inputs = step_inputs(arch, system, costs, c, point_index)
     parts = composed(inputs, passes(costs, sc), sc)
@@ -154,7 +155,8 @@ def composed(inputs: StepInputs, per_point: Passes, sc: StackCosts) -> StepTimes
         c.schedule,
     )
     worst = np.maximum(layers[0], layers[1])
-    gradient_s = inputs.step_traffic.exposed_s(worst * layer.forward_s, worst * layer.backward_s, sc)
+    behind = worst * hiding_passes(c.accumulation, c.pp, c.virtual_stages, c.schedule)
+    gradient_s = inputs.step_traffic.exposed_s(behind * layer.forward_s, behind * layer.backward_s, sc)
     ends_s = (traffic.ends_s + sc.contention * traffic.head_s) * sc.network_slowdown
     gradient_s = gradient_s + c.accumulation * ends_s
     starved = c.accumulation * (layers[1] * layer.launch_s + per_point.ends_starved_s[at])

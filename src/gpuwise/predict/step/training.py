@@ -165,7 +165,7 @@ def _one(
     packed_document_len: int | None,
 ) -> TrainingEstimate:
     costs, at = done.costs, int(done.point_index[i])
-    sc = find_stack_costs(strategy.stack, arch.moe is not None).under(strategy, cluster.accelerator)
+    sc = find_stack_costs(strategy.stack, arch.moe is not None).under(strategy, cluster.accelerator, linked=cluster.system.linked)
     sc = sc.as_timed() if costs.own_host else sc
     sigma, basis = spread(sc, costs, at, cluster.n_systems)
     step = Estimate.from_log_sigma(float(done.times.step_s[i]), sigma, basis)
