@@ -41,7 +41,7 @@ def ask(command: str) -> dict[str, Any]:
 
 
 def rows_of(folder: Path) -> tuple[list[PracticeRow], list[PracticeRow], dict[str, str]]:
-    """Rows that were answered, as they are asked and with the software of their year, and why the others were not."""
+    """Rows that were answered, as they are asked and with the software that the runs had, and why the others were not."""
     runs = [r for r in published_runs(folder) if r.how in ("best", "layout")]
     answers = {r.id: ask(r.command) for r in runs}
     refused = {i: str(a.get("error") or "nothing fits") for i, a in answers.items() if not a.get("best")}
@@ -61,10 +61,10 @@ def class_line(name: tuple[str, str], rows: Sequence[PracticeRow]) -> str:
 
 
 def report(asked: Sequence[PracticeRow], rows: Sequence[PracticeRow], refused: dict[str, str]) -> list[str]:
-    """Markdown: classes as shipped, as asked and with the software of the year; classes cross-validated, every row, what is
+    """Markdown: classes as shipped, as asked and with the runs' software; classes cross-validated, every row, what is
     missed."""
     lines: list[str] = []
-    for title, of in (("as asked", asked), ("with the software of its year", rows)):
+    for title, of in (("as asked", asked), ("with its own software", rows)):
         groups: dict[tuple[str, str], list[PracticeRow]] = {}
         for r in of:
             groups.setdefault((r.run.scored, r.run.how), []).append(r)
@@ -91,6 +91,8 @@ def report(asked: Sequence[PracticeRow], rows: Sequence[PracticeRow], refused: d
     ]
     missed = sorted((r for r in rows if abs(r.total) > math.log(MISSED)), key=lambda r: -abs(r.total))
     lines += ["", f"Missed by {MISSED} times or more: " + ", ".join(f"{r.run.id} {math.exp(r.total):.2f}" for r in missed) + "."]
+    other = {r.run.id: r.run.other_work for r in rows if r.run.other_work}
+    lines += [f"Of other work, judged and not fitted: {i} ({why})." for i, why in other.items()]
     lines += [f"No answer: {i} ({why})." for i, why in refused.items()]
     return lines
 

@@ -71,7 +71,7 @@ def left_out(rows: Sequence[PracticeRow]) -> F64:
     out = np.full(len(rows), np.nan)
     for family in {r.run.family for r in rows}:
         in_family = np.array([r.run.family == family for r in rows])
-        p = solve([r for r, h in zip(rows, in_family, strict=True) if not h])
+        p = solve([r for r, h in zip(rows, in_family, strict=True) if not h and not r.run.other_work])
         part = [r for r, h in zip(rows, in_family, strict=True) if h]
         out[in_family] = np.array([r.slower for r in part]) - predicted(p, part)
     return out
@@ -101,13 +101,13 @@ def fit(rows: Sequence[PracticeRow], asked: Sequence[PracticeRow] = ()) -> dict[
 
     ``asked``: the same runs without the year of their software, judged on the same levels."""
     timed = [r for r in rows if r.run.metric != "mem"]
-    p, residuals, w = solve(timed), left_out(timed), weights(timed)
+    p, residuals, w = solve([r for r in timed if not r.run.other_work]), left_out(timed), weights(timed)
     sigma: dict[str, float] = {}
     classes: dict[str, Any] = {}
     for level in LEVELS:
         # of a plan's own layouts where there are such rows: one that is given holds a team's choices already, and spreads less
         of_level = np.array([r.level == level and r.run.how == "best" for r in timed])
-        mine = of_level if of_level.any() else np.array([r.level == level for r in timed])
+        mine = of_level if of_level.any() else np.array([r.level == level for r in timed])  # other work widens it too
         sigma[level] = round(sigma_of(residuals[mine], w[mine]), 3)
     today = {r.run.id: r.slower for r in asked}
     as_asked = residuals + np.array([today.get(r.run.id, r.slower) - r.slower for r in timed])
