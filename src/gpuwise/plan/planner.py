@@ -9,7 +9,7 @@ import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gpuwise.errors import UnpredictableError
+from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.money.cost import Price, price_of, rent, variant_price
@@ -114,8 +114,22 @@ def plan_of(searched: Searched) -> Plan[TrainingEstimate]:
         ),
         smallest=found.smallest,
         search=stats,
-        published=tuple(published(goal, best)),
+        published=tuple(published(goal, best, lambda year: of_year(searched, year))),
     )
+
+
+def of_year(searched: Searched, year: int) -> Option[TrainingEstimate] | None:
+    """The best plan with the software of ``year``; None where that has none for what was asked."""
+    goal = searched.goal
+    try:
+        older = make_goal(goal.arch, goal.cluster, replace(goal.wishes, year=year))
+        ranked = find_strategies(older).ranked
+    except (InputError, UnpredictableError):
+        return None
+    if not ranked:
+        return None
+    level = practice_of(goal.arch, ranked[0].strategy, goal.cluster)
+    return options(older, ranked[:1], level, searched.price, searched.provider)[0]
 
 
 def options(

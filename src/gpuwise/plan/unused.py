@@ -4,7 +4,7 @@ published, what a model's step leaves out. Nothing is dropped in silence."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from gpuwise.errors import UnpredictableError
 from gpuwise.facts.hardware.accelerators import accelerators, sources
@@ -45,18 +45,33 @@ def unused(goal: Goal, s: Strategy) -> Iterator[str]:
         yield "what moving pages of optimizer states costs where memory is short is not in the time"
 
 
-def published(goal: Goal, best: Option[TrainingEstimate]) -> Iterator[str]:
-    """Published runs of the same model, each with its GPU hours beside those of this plan, stops included in both."""
+def published(
+    goal: Goal, best: Option[TrainingEstimate], of_year: Callable[[int], Option[TrainingEstimate] | None]
+) -> Iterator[str]:
+    """Published runs of the same model, each with its GPU hours beside those of this plan, stops included in both; of a run
+    with older software also those of the plan ``of_year`` (None where that year's software has none)."""
     if goal.wishes.fine_tuning:
         return
-    mine = best.time_s.expected * 1e12 / tokens_of(goal.wishes) * goal.cluster.n_accelerators / HOUR_S
+
+    def hours(option: Option[TrainingEstimate]) -> float:
+        return option.time_s.expected * 1e12 / tokens_of(goal.wishes) * goal.cluster.n_accelerators / HOUR_S
+
+    mine = hours(best)
     for run in known_runs().get(goal.arch.id, ()):
         name = accelerators()[run.accelerator_id].name
         where = f"{name}" if run.gpus is None else f"{run.gpus:,} {name}"
         took = [] if run.wall_s is None else [f"in {format_duration(run.wall_s)}"]
         took += [] if run.gpu_hours is None else [f"{run.gpu_hours:,.0f} GPU hours"]
         each = run.gpu_hours_per_token * 1e12
+        took += [] if run.mwh is None else [f"{run.mwh:,.0f} MWh metered"]
         same = " here" if run.accelerator_id == goal.cluster.accelerator.id else f" on {goal.cluster.accelerator.name}"
+        alike = goal.cluster.accelerator.family == accelerators()[run.accelerator_id].family
+        older = of_year(run.year) if run.year is not None and goal.wishes.year is None and alike else None
+        if older is not None:
+            same += f", with the software of its time (--year {run.year}) {hours(older):,.0f}"
+            if run.mwh is not None and older.energy is not None:
+                kwh = older.energy.kwh.expected / tokens_of(goal.wishes) * run.tokens / older.energy.pue
+                same += f" and {kwh / 1e3:,.0f} MWh without cooling for as many tokens"
         yield (
             f"Published: {format_count(run.tokens)} tokens on {where} {', '.join(took)}"
             f"{f' ({run.notes})' if run.notes else ''}; {each:,.0f} GPU hours a trillion tokens, this plan {mine:,.0f}{same}. "
@@ -73,6 +88,8 @@ def left_out(goal: Goal) -> Iterator[str]:
         )
     if goal.arch.patches is not None:
         yield "images must be read and decoded as fast as they are used: the loader is not modelled"
+    if goal.arch.encoder is not None and goal.arch.encoder.n_mels:
+        yield "sound must be read and made into spectrograms as fast as it is used: the loader is not modelled"
 
 
 def batch_note(goal: Goal) -> Iterator[str]:

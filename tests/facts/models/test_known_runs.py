@@ -38,3 +38,12 @@ def test_a_known_run_stands_beside_the_plan() -> None:
     assert len(said) == 1 and "1,720,320 GPU hours" in said[0] and "860,160 GPU hours a trillion tokens" in said[0]
     assert make_plan("llama-2-70b", "8xA100-80GB-SXM", Wishes(lora_rank=8)).published == ()
     assert make_plan("olmo-2-1b", "8xA100-80GB-SXM", Wishes()).published == ()
+
+
+def test_beside_an_older_run_stands_the_plan_with_the_software_of_its_year() -> None:
+    (said,) = make_plan("bloom-176b", "48x8xA100-80GB-SXM", Wishes(tokens=366e9, seq_len=2048)).published
+    older = make_plan("bloom-176b", "48x8xA100-80GB-SXM", Wishes(tokens=366e9, seq_len=2048, year=2022))
+    assert older.best is not None
+    hours = older.best.time_s.expected / 366e9 * 1e12 * 384 / 3600
+    assert f"--year 2022) {hours:,.0f} and" in said and "690 MWh metered" in said and "MWh without cooling" in said
+    assert "--year" not in older.published[0]

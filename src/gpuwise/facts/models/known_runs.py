@@ -19,6 +19,8 @@ KNOWN_RUN_SCHEMA: dict[str, Field] = {
     "tokens": Field("number"),
     "gpu_hours": Field("number", required=False),
     "days": Field("number", required=False),
+    "year": Field("integer", required=False, minimum=2017),
+    "mwh": Field("number", required=False),
     "source": Field("text"),
     "notes": Field("text", required=False),
 }
@@ -37,6 +39,10 @@ class KnownRun:
     """Published, or the GPU hours over the GPUs."""
     source_key: str
     notes: str
+    year: int | None = None
+    """Of its software, where that had no fused attention yet."""
+    mwh: float | None = None
+    """What was metered: accelerators, hosts and idle nodes, no cooling."""
 
     @property
     def gpu_hours_per_token(self) -> float:
@@ -68,6 +74,8 @@ def known_runs() -> Mapping[str, tuple[KnownRun, ...]]:
                 wall_s,
                 r.text("source"),
                 r.text("notes"),
+                None if r.maybe("year") is None else int(r.number("year")),
+                r.maybe("mwh"),
             )
             by_model[run.model_id] = (*by_model.get(run.model_id, ()), run)
     except FieldError as error:
