@@ -98,3 +98,10 @@ def test_sizes_that_cannot_be_meant(size: float) -> None:
     for work in (one_op.stream, one_op.copy):
         with pytest.raises(InputError):
             work(size, target)
+
+
+def test_error_correction_in_the_memory_is_said_where_it_takes_bandwidth() -> None:
+    a40, l40, h100, rtx = (one_op.find_target(name) for name in ("a40", "l40", "h100-sxm", "rtx-4090"))
+    rows = one_op.stream(1e9, [a40, l40, h100, rtx]).rows
+    assert [any("(ECC)" in note for note in r.notes) for r in rows] == [True, True, False, False]
+    assert rows[0].share_of_peak < 0.8 and "88 % of peak" in rows[0].notes[0]

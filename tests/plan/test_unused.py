@@ -35,6 +35,7 @@ NODES = find_cluster("2x8xH100-SXM")
         (Wishes(precision=("fp32",), half_weights=True), "16-bit weights"),
         (Wishes(lora_rank=8, half_weights=True), "adapters"),
         (Wishes(risk=1.0), "risk"),
+        (Wishes(step_in_backward=True, fixed={"accumulation": 4}), "accumulates nothing, not 4"),
     ],
 )
 def test_contradictions_are_refused(wishes: Wishes, words: str) -> None:
@@ -167,3 +168,8 @@ def test_embedding_and_head_have_chunks_of_their_own_as_llama_3() -> None:
     one = s.with_(virtual_stages=1, schedule="1f1b")
     with pytest.raises(LayoutError, match="do not spread"):  # no stage without a layer
         check_strategy(Setting.of(replace(EIGHT, n_layers=14), NODES, one, 4096, 32), one)
+
+
+def test_the_loader_of_a_model_of_sound_is_said_to_be_left_out() -> None:
+    said = make_plan(find_model("whisper-tiny"), find_cluster("a100-80gb-sxm"), Wishes(tokens=1e8)).warnings
+    assert any("spectrograms" in w for w in said)

@@ -107,6 +107,8 @@ def show_memory(to: Console, parts: dict[str, float], whole: float, title: str) 
     table = grid(per_row)
     unit = GIB if total >= GIB else MIB
     cells = [Text.assemble("  ", key, f" {name} {_key_number(large_parts[name] / unit)}") for name, key in keys]
+    if cells:
+        cells[0].append(" GiB" if unit == GIB else " MiB")
     for i in range(0, len(cells), per_row):
         table.add_row(*cells[i : i + per_row])
     to.print(table)

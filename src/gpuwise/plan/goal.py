@@ -189,6 +189,11 @@ def _check_layout(wishes: Wishes) -> None:
         raise InputError("sequence parallelism splits over tensor ranks", hint="give --tp 2 or more")
     if fixed.get("sharding") == "none" and "shard_group" in fixed:
         raise InputError("a shard group without sharding", hint="give --sharding hybrid, zero1, zero2 or zero3")
+    if wishes.step_in_backward and int(fixed.get("accumulation", 1)) > 1:
+        raise InputError(
+            f"an update in the backward pass accumulates nothing, not {fixed['accumulation']} micro-batches",
+            hint="leave out --accumulation (and give a larger --micro-batch), or --step-in-backward",
+        )
     every = int(fixed.get("recompute_every", 1))
     if every > 1 and fixed.get("recompute", "full") != "full":
         raise InputError(f"recompute of one layer in {every} with {fixed['recompute']} recompute", hint="use --recompute full")

@@ -24,6 +24,7 @@ from gpuwise.predict.kernels import single
 from gpuwise.predict.kernels.attention.fused import attention_flop
 from gpuwise.predict.kernels.gemm.formats import ALIASES, IMPLEMENTATIONS, math_dtype
 from gpuwise.predict.kernels.kernel_time import KernelTime
+from gpuwise.predict.kernels.memory_bound import rate_without_ecc
 from gpuwise.predict.kernels.transfer import transfer_time
 from gpuwise.predict.step.stack_costs import find_stack_costs
 
@@ -277,6 +278,9 @@ def _gpu_row(work: OperationWork, a: Accelerator, time: Estimate, peak: float) -
         notes.append(f"the host needs about {launch * 1e6:.0f} us to issue it, unless a CUDA graph does")
     elif max(compute, memory) < _LATENCY_SHARE * time.expected:
         bound = "latency"
+    without = None if work.flop or bound != "memory" else rate_without_ecc(a)
+    if without is not None:
+        notes.append(f"with error correction (ECC) on, as it is delivered; without it about {100 * without / peak:.0f} % of peak")
     flop_rate = work.flop / time.expected if work.flop else None
     return OperationTime(a.name, a.id, "gpu", "", time, flop_rate, work.bytes / time.expected, peak, bound, tuple(notes))
 

@@ -147,3 +147,8 @@ def test_nonsense_is_refused(gpuwise: Callable[..., Any], words: str, message: s
 def test_a_format_the_gpu_lacks_names_those_it_has(gpuwise: Callable[..., Any]) -> None:
     ran = gpuwise("op", "matmul", "8", "8", "8", "--dtype", "bf16", "--on", "v100")
     assert ran.code == 2 and "it has fp64, fp32, fp16" in ran.err
+
+
+def test_several_gpus_with_commas_are_compared_and_share_a_note(gpuwise: Callable[..., Any]) -> None:
+    ran = gpuwise("op", "stream", "1GB", "--on", "a40,l40")
+    assert ran.code == 0 and "A40, L40: with error correction (ECC) on" in " ".join(ran.out.split())

@@ -41,6 +41,7 @@ def test_json_is_one_document_on_the_last_line(gpuwise: Callable[..., Any]) -> N
         (("--for", "infer"), "--model"),
         (("--for", "dance", "--model", "gpt2"), "one of"),
         (("--for", "train", "--model", "gpt2"), "--tokens"),
+        (("--for", "lora", "--method", "full", "--model", "gpt2"), "--for finetune"),
         (("--for", "learn", "--budget", "-5"), "2000"),
         (("--for", "learn", "--rent", "--own"), "leave both out"),
         (("--for", "learn", "--vendor", "acme"), "NVIDIA"),
@@ -103,3 +104,12 @@ def test_a_bare_model_is_told_where_it_goes(gpuwise: Callable[..., Any]) -> None
 @pytest.mark.parametrize(("purpose", "model"), [("embed", "bert-base"), ("image", "sdxl"), ("infer", "llama-3.1-8b")])
 def test_a_missing_model_is_asked_for_by_example(purpose: str, model: str, gpuwise: Callable[..., Any]) -> None:
     assert f"--model {model}" in gpuwise("pick", "--for", purpose).err
+
+
+def test_lora_is_fine_tuning_by_that_method(gpuwise: Callable[..., Any]) -> None:
+    limits = ("--model", "llama-3.2-1b", "--own", "--budget", "1000", "--vendor", "nvidia", "--json")
+    by_word, by_method = (
+        gpuwise("pick", "--for", "LoRA", *limits),
+        gpuwise("pick", "--for", "finetune", "--method", "lora", *limits),
+    )
+    assert by_word.code == 0 and by_word.document == by_method.document

@@ -113,3 +113,8 @@ def test_the_headline_says_of_which_peak(gpuwise: Callable[..., Any]) -> None:
     words = ("plan", "llama-3.1-8b", "--on", "8xH100-SXM", "--tokens", "1B")
     assert "of the bf16 peak (MFU)" in gpuwise(*words).out
     assert "of the fp8 peak (MFU)" in gpuwise(*words, "--precision", "fp8").out
+
+
+def test_a_model_of_images_is_counted_in_images(gpuwise: Callable[..., Any]) -> None:
+    ran = gpuwise("plan", "vit-b-16", "--on", "a100", "--samples", "1.28M")
+    assert "1.28M images (252M tokens) in" in ran.out

@@ -144,7 +144,7 @@ def _energy(to: Console, r: RentOrOwn) -> None:
     for o in rows:
         if o.kwh is not None:
             row = [_tonnes(o.operational_kgco2e), _tonnes(o.embodied_kgco2e)]
-            table.add_row(_short(o), f"{o.kwh.expected / KILO:,.0f}", _range(o.kwh.scaled(1 / KILO)), *row)
+            table.add_row(_short(o), _number(o.kwh.expected / KILO), _range(o.kwh.scaled(1 / KILO)), *row)
     section(to, "Electricity at the meter and carbon over the whole time", table)
     if all(o.operational_kgco2e is None for o in rows):
         to.print("  Name the place for the carbon of the electricity: --country DE")

@@ -54,7 +54,7 @@ def op(
     sizes
         Sizes of the operation: counts for matmul and attention, 1GB for the others, a model by name.
     on
-        A GPU or CPU, or this (this machine's, as measured); give it several times to compare. Several GPUs
+        A GPU or CPU, or this (this machine's, as measured); several with commas, or --on again, to compare. Several GPUs
         (8xH100-SXM) for allreduce, decode, train.
     against
         A CPU to compare with: EPYC 9654, i5-12400, Xeon 8480+.
@@ -179,6 +179,8 @@ def _words(kind: str, sizes: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _names(on: list[str]) -> list[str]:
-    if len(on) > 64:
-        raise InputError(f"{len(on)} devices at once", hint="up to 64")
-    return on
+    """``a40,l40`` is two names. Raises InputError for more than 64."""
+    names = [name.strip() for several in on for name in several.split(",") if name.strip()] or on
+    if len(names) > 64:
+        raise InputError(f"{len(names)} devices at once", hint="up to 64")
+    return names

@@ -109,8 +109,9 @@ def _show_model(to: Console, answer: ModelAnswer) -> None:
 
 def _footer(to: Console, rows: list[OperationTime] | list[ModelRow], answer: Answer | None) -> None:
     notes: dict[str, None] = {}
-    for r in rows:
-        notes |= dict.fromkeys(f"{r.device}: {note}" for note in r.notes)
+    for note in dict.fromkeys(note for r in rows for note in r.notes):
+        devices = dict.fromkeys(r.device for r in rows if note in r.notes)
+        notes[f"{', '.join(devices)}: {note}"] = None
     bases = {r.time_s.basis for r in rows if r.time_s is not None}
     to.print()
     for note in notes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -21,6 +21,8 @@ ALSO = {
     **dict.fromkeys(("learning",), "learn"),
 }
 """Other words for a purpose."""
+METHODS = ("lora", "qlora")
+"""Words for a purpose that are fine-tuning by that method."""
 EXAMPLE = "llama-3.1-8b"
 EXAMPLES = {"embed": "bert-base", "rerank": "xlm-roberta-large", "vision": "vit-b-16", "image": "sdxl"}
 """A model of each purpose; :data:`EXAMPLE` where there is none."""
@@ -138,7 +140,7 @@ def pick(
     today = datetime.date.today()
     if not 1 <= top <= 100:
         raise InputError(f"--top {top} is not between 1 and 100", hint="for example --top 10")
-    purpose = ALSO.get(purpose.lower(), purpose)
+    purpose, work = purpose_of(purpose, work)
     if purpose == "mixed":
         return _mixed(model, work, limits, terms, today, json)
     if purpose == "learn" and model is None:
@@ -162,7 +164,7 @@ def job_of(purpose: str, model: str | None, work: PickWork, within: Within) -> A
     from gpuwise.pick.jobs import serving_job, training_job, vision_job
     from gpuwise.workload.adapters import DEFAULT_TARGETS, split_targets
 
-    purpose = ALSO.get(purpose.lower(), purpose)
+    purpose, work = purpose_of(purpose, work)
     if purpose not in PURPOSES:
         raise UnknownNameError("purpose", purpose, PURPOSES, hint="it is one of " + ", ".join(PURPOSES))
     if model is None:
@@ -193,6 +195,17 @@ def job_of(purpose: str, model: str | None, work: PickWork, within: Within) -> A
         hours_per_day=work.hours_per_day,
         least_tokens_per_s=work.least_speed,
     )
+
+
+def purpose_of(text: str, work: PickWork) -> tuple[str, PickWork]:
+    """A purpose by any of its words; ``lora`` and ``qlora`` are ``finetune`` by that method. Raises InputError where another
+    method was given."""
+    word = text.strip().lower()
+    if word not in METHODS:
+        return ALSO.get(word, word), work
+    if work.method not in (None, word):
+        raise InputError(f"--for {word} with --method {work.method}", hint="write --for finetune, and the method you mean")
+    return "finetune", replace(work, method=word)
 
 
 def _image_job(model: str, work: PickWork, within: Within) -> Any:

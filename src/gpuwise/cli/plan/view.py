@@ -86,7 +86,7 @@ def _headline(to: Console, plan: Plan[TrainingEstimate], best: Option[TrainingEs
     size = format_count(count.total) + (f", {format_count(count.active)} active" if count.active != count.total else "")
     to.print(Text.assemble((f"{goal.arch.name}", "bold"), f" ({size} parameters) on ", (best.cluster.label, "bold")))
     took = Text("  ")
-    took.append(f"{format_count(plan.tokens)} tokens", "bold" if tokens else "dim")
+    took.append(_amount(plan), "bold" if tokens else "dim")
     took.append(" in ")
     took.append(format_duration(best.time_s.expected), "bold green")
     if best.cost_usd is not None:
@@ -97,6 +97,12 @@ def _headline(to: Console, plan: Plan[TrainingEstimate], best: Option[TrainingEs
     to.print(took)
     if not best.estimate.fits:
         to.print("  if it fitted: it does not", style="bold red")
+
+
+def _amount(plan: Plan[TrainingEstimate]) -> str:
+    """``15.0B tokens``; of a model of images ``1.28M images (252M tokens)``."""
+    words, patches = f"{format_count(plan.tokens)} tokens", plan.goal.arch.patches
+    return words if patches is None else f"{format_count(plan.tokens / patches.n_tokens)} images ({words})"
 
 
 def _levels(to: Console, best: Option[TrainingEstimate]) -> None:

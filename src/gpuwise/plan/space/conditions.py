@@ -214,7 +214,8 @@ def sharding_ranks(s: Setting, c: Columns) -> Mask:
 def hybrid(s: Setting, c: Columns) -> Mask:
     ranks = c.dp * c.cp
     group = np.where(c.shard_group > 0, c.shard_group, np.maximum(s.cluster.system.count // c.tp, 1))
-    return (c.sharding == HYBRID) & ((group <= 1) | (group >= ranks) | (ranks % np.maximum(group, 1) != 0))
+    fails = (group <= 1) | (group >= ranks) | (ranks % np.maximum(group, 1) != 0)
+    return (c.sharding == HYBRID) & (c.shard_group == 0) & fails
 
 
 def state_groups(s: Setting, c: Columns) -> Mask:
@@ -224,7 +225,8 @@ def state_groups(s: Setting, c: Columns) -> Mask:
 def shard_group(s: Setting, c: Columns) -> Mask:
     ranks = c.dp * c.cp
     group = np.maximum(c.shard_group, 1)
-    return (c.shard_group > 0) & ((c.sharding == 0) | (group == 1) | (group > ranks) | (ranks % group != 0))
+    whole = (c.sharding == HYBRID) & (group == ranks)
+    return (c.shard_group > 0) & ((c.sharding == 0) | (group == 1) | (group > ranks) | (ranks % group != 0) | whole)
 
 
 def step_in_backward(s: Setting, c: Columns) -> Mask:

@@ -117,6 +117,16 @@ def dram_rate(accelerator: Accelerator) -> float:
     return accelerator.memory_bandwidth_bytes_per_s * float(share)
 
 
+def rate_without_ecc(accelerator: Accelerator) -> float | None:
+    """Bytes/s a long stream reaches with the error correction of the GDDR memory switched off; None where :func:`dram_rate` has
+    none in it."""
+    model = load_json("memory_bound")
+    corrected_memory = accelerator.memory_type.startswith("GDDR") and _has_inline_ecc(accelerator, model)
+    if accelerator.family in model["family_efficiency"] or not corrected_memory:
+        return None
+    return accelerator.memory_bandwidth_bytes_per_s * float(model["memory_efficiency"][accelerator.memory_type])
+
+
 def cache_rate(accelerator: Accelerator) -> float | None:
     """Bytes/s the last-level cache delivers; None where its units or clock are unknown."""
     return _cache_rate(accelerator, load_json("memory_bound")) or None
