@@ -18,6 +18,8 @@ F64 = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
+    """How trees are grown: their count, depth, step and the limits on their leaves."""
+
     trees: int = 256
     depth: int = 7
     learning_rate: float = 0.28

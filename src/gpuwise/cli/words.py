@@ -24,6 +24,7 @@ def span(value: Estimate, say: Callable[[float], str]) -> str:
 
 
 def percent(share: float) -> str:
+    """``share`` as a percentage: no decimal from a tenth upwards, else one."""
     return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.1f} %"
 
 

@@ -18,7 +18,7 @@ _PLACE = "lightning.pytorch."
 
 
 def gaps(job: Job) -> Iterator[str]:
-    """Beyond the Trainer's."""
+    """Gaps beside those of the Trainer."""
     yield from hf.gaps(job)
     s = job.strategy
     if s.sharding == "hybrid" or s.shard_group:

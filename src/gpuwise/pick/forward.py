@@ -242,7 +242,7 @@ def copies(job: ForwardJob, rate: ForwardRate) -> int:
 
 
 def least_copies(job: ForwardJob, accelerator: Accelerator) -> int:
-    """No fewer carry it."""
+    """The fewest copies that carry the load."""
     assert job.items_per_s is not None
     return max(1, math.ceil(job.items_per_s * PEAK_OVER_MEAN * least_item_s(job, accelerator)))
 

@@ -113,7 +113,7 @@ class ForwardCapacity:
 
     @property
     def usd_per_hour(self) -> float | None:
-        """Of all accelerators."""
+        """US dollars an hour of all accelerators."""
         return None if self.price is None else self.price.expected * self.accelerators
 
 

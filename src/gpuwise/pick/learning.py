@@ -108,7 +108,7 @@ class Learning:
 
 
 def exercises() -> tuple[Exercise, ...]:
-    """The default set."""
+    """The default set of exercises."""
     chat = find_model("llama-3.1-8b")
     vision = find_model("vit-b-16")
     assert vision.patches is not None

@@ -151,6 +151,8 @@ class Fit(_Answer, Generic[E]):
 
 @dataclass(frozen=True, slots=True)
 class SearchStats:
+    """How many strategies a search looked at, how many of them fit, and its seconds."""
+
     strategies: int
     fitting: int
     seconds: float

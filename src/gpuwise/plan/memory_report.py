@@ -38,7 +38,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemoryReport:
-    """A snapshot, replayed."""
+    """A memory snapshot and its replay through the allocator."""
 
     snapshot: Snapshot
     own: Replay
@@ -54,7 +54,7 @@ class MemoryReport:
         return snapshot_timeline(self.shown, title=title, capacity_bytes=self.capacity_bytes)
 
     def document(self) -> dict[str, object]:
-        """As one JSON document."""
+        """The report as one JSON document."""
         run, f, replay = self.shown.run, self.fragmentation, self.own
         peaks = run.peaks()
         return {

@@ -86,6 +86,8 @@ class OperationTime:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
+    """Work and time of one operation on each target; ``against`` is the one the others are compared with."""
+
     work: OperationWork
     rows: tuple[OperationTime, ...]
     against: OperationTime | None

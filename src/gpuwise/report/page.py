@@ -116,6 +116,7 @@ def style() -> str:
 
 
 def heading(words: str) -> str:
+    """``words`` as a heading of the second level."""
     return f"<h2>{escape(words)}</h2>\n"
 
 
@@ -128,6 +129,7 @@ def verdict(sentences: Sequence[str]) -> str:
 
 
 def notes(sentences: Sequence[str]) -> str:
+    """``sentences`` as a list; nothing for none."""
     return "" if not sentences else f'<ul class="notes">{"".join(f"<li>{escape(s)}</li>" for s in sentences)}</ul>\n'
 
 

@@ -157,11 +157,13 @@ def replies(asked: Sequence[Given], today: datetime.date) -> list[Callable[[], b
 
 
 async def page(_: Request) -> Response:
+    """The one page, never stored by the browser."""
     kind, body = assets()["index.html"]
     return Response(body, media_type=kind, headers={"cache-control": "no-store"})
 
 
 async def asset(request: Request) -> Response:
+    """A script, style or licence by name; 404 for another name."""
     found = assets().get(request.path_params["name"])
     if found is None:
         return await nothing(request, None)
@@ -175,6 +177,7 @@ async def refused(_: Request, error: Any) -> Response:
 
 
 async def nothing(request: Request, _: Any) -> Response:
+    """404 with an error and a hint."""
     document = {"error": f"there is nothing at {request.url.path[:100]}", "hint": "start from the first page"}
     return JSONResponse(document, status_code=404)
 

@@ -32,7 +32,7 @@ class Gathered:
         self._kept: OrderedDict[tuple[Given, datetime.date], bytes] = OrderedDict()
 
     def warm(self, given: Given) -> None:
-        """Answer a question nobody asked: what it imports and reads is there for the first one that somebody asks."""
+        """Answer one question in advance: what it imports and reads is loaded before the first one is asked."""
         self._thread.submit(self._warm, given)
 
     async def ask(self, given: Given) -> bytes:

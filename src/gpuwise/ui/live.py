@@ -56,6 +56,7 @@ class Live:
 
 
 def end(process: asyncio.subprocess.Process) -> None:
+    """Kill ``process`` if it still runs."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGKILL)

@@ -58,6 +58,7 @@ def hosts_of(listening: socket.socket) -> list[str]:
 
 
 def is_loopback(listening: socket.socket) -> bool:
+    """Whether ``listening`` is bound to an address that only this machine reaches."""
     return ipaddress.ip_address(listening.getsockname()[0]).is_loopback
 
 

@@ -93,7 +93,7 @@ class Worker:
 
 @dataclass(slots=True)
 class Workers:
-    """A few processes, given to whoever asks, first come first served."""
+    """A few worker processes, lent to requests in the order they come."""
 
     _free: asyncio.Queue[Worker] = field(default_factory=asyncio.Queue[Worker])
     _all: list[Worker] = field(default_factory=list[Worker])

@@ -51,6 +51,8 @@ N_DETAIL = 4
 
 
 class Kind(IntEnum):
+    """What an operation of the step table is."""
+
     MATMUL = 0
     GROUPED = 1
     ATTENTION = 2
@@ -64,6 +66,8 @@ class Kind(IntEnum):
 
 
 class Phase(IntEnum):
+    """The pass of a step an operation belongs to."""
+
     FORWARD = 0
     RECOMPUTE = 1
     BACKWARD = 2

@@ -103,6 +103,7 @@ def groups(rows: MoeRows) -> list[tuple[str, str, str, MoeRows]]:
 
 
 def can_do(gpu: str, dtype: str) -> bool:
+    """Whether the catalogue has the device behind the table's name, with a rate for ``dtype``."""
     accelerator = accelerator_of(gpu)
     if accelerator is None or dtype not in FORMATS:
         return False

@@ -131,11 +131,13 @@ def intervals(errors: Mapping[str, Any], transfer: Mapping[str, Any]) -> dict[st
 
 
 def filled(widths: Sequence[float | None]) -> list[float]:
+    """``widths`` with the nearest measured class's where a class has none."""
     measured = [(i, w) for i, w in enumerate(widths) if w is not None]
     return [min(measured, key=lambda pair: abs(pair[0] - i))[1] for i in range(len(widths))]
 
 
 def provenance(rows: GemmRows, errors: Mapping[str, Any], transfer: Mapping[str, Any]) -> dict[str, Any]:
+    """The ``provenance`` block of gemm.json: sources, rows, date, split and the errors of the fit."""
     return {
         "sources": [
             "NVIDIA/ai-dynamo aiconfigurator, measured kernel tables (Apache-2.0): matmul by CUDA graph",

@@ -88,6 +88,7 @@ def _logs(s: object, rows: GemmRows) -> tuple[np.ndarray, float]:
 
 
 def main(arguments: Sequence[str]) -> int:
+    """Print the trial on the tables of the folder in ``arguments``; returns the exit code. Raises DataError without tables."""
     rows = read_gemm(Path(arguments[0]))
     if rows is None:
         raise DataError(f"{arguments[0]} has no ops/gemm.parquet", hint="give the folder of the tables")

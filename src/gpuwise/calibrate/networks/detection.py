@@ -28,6 +28,8 @@ OBJECTS = 7
 
 
 class SSD300(nn.Module):
+    """SSD with a ResNet-50 trunk on 300 x 300 images (MLPerf training's detection network)."""
+
     def __init__(self) -> None:
         super().__init__()
         trunk = torchvision().models.resnet50()

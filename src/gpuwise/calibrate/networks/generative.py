@@ -49,6 +49,7 @@ class VariationalAutoencoder(nn.Module):
 
 
 def vae(width: int = 32, latent: int = 64) -> Network:
+    """A variational autoencoder, its images and its loss."""
     with torch.device(DEVICE):
         module = VariationalAutoencoder(width, latent)
 
@@ -146,6 +147,7 @@ class RealNVP(nn.Module):
 
 
 def flow(width: int = 64, hidden: int = 256, layers: int = 8) -> Network:
+    """A normalising flow (RealNVP), its samples and its loss."""
     with torch.device(DEVICE):
         module = RealNVP(width, hidden, layers)
 
@@ -216,6 +218,7 @@ class DiffusionUNet(nn.Module):
 
 
 def diffusion(width: int = 32, side: int = 32) -> Network:
+    """A diffusion U-Net on square images of ``side`` pixels, its noised images and its loss."""
     with torch.device(DEVICE):
         module = DiffusionUNet(width)
 
@@ -249,6 +252,7 @@ class RadianceField(nn.Module):
 
 
 def nerf(width: int = 256, octaves: int = 10, samples: int = 64) -> Network:
+    """A radiance field with ``samples`` points a ray, its rays and its loss."""
     with torch.device(DEVICE):
         module = RadianceField(width, octaves)
 

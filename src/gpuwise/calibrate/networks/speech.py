@@ -146,6 +146,8 @@ class _DilatedLayers(nn.Module):
 
 
 class WaveGlow(nn.Module):
+    """WaveGlow: audio from mel spectrograms by ``flows`` steps of flow."""
+
     def __init__(self, flows: int = 12, group: int = 8, early_every: int = 4, early: int = 2, layers: int = 8, width: int = 512):
         super().__init__()
         self.upsample = nn.ConvTranspose1d(MEL, MEL, 4 * HOP, stride=HOP)

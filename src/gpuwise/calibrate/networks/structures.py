@@ -39,6 +39,7 @@ class Tagger(nn.Module):
 
 
 def tagger(cell: str = "LSTM", words: int = 5000, width: int = 128, layers: int = 2, length: int = 64) -> Network:
+    """A recurrent tagger of ``length`` words with 20 labels, its inputs and its loss."""
     with torch.device(DEVICE):
         module = Tagger(cell, words, width, layers, 20)
     return Network(module, lambda batch: (_ids(words, batch, length),), _entropy(20))
@@ -93,6 +94,7 @@ class PointNet(nn.Module):
 
 
 def points(widths: tuple[int, ...] = (64, 128, 512), count: int = 512) -> Network:
+    """A PointNet over ``count`` points, its inputs and its loss of 40 classes."""
     with torch.device(DEVICE):
         module = PointNet(widths)
     return Network(module, lambda batch: (torch.randn(batch, 3, count, device=DEVICE),), _entropy(40))
@@ -117,6 +119,7 @@ class Recommender(nn.Module):
 
 
 def recommender(rows: int = 2000, tables: int = 6, width: int = 32, bag: int = 4) -> Network:
+    """A recommender with ``tables`` embedding bags, its inputs and its loss."""
     with torch.device(DEVICE):
         module = Recommender(rows, tables, width)
 
@@ -158,6 +161,8 @@ class Experts(nn.Module):
 
 
 class ExpertLanguageModel(nn.Module):
+    """A language model whose layers are experts of which each token takes two."""
+
     def __init__(self, words: int, width: int, layers: int, experts: int) -> None:
         super().__init__()
         self.embedding, self.head = nn.Embedding(words, width), nn.Linear(width, words, bias=False)
@@ -171,6 +176,7 @@ class ExpertLanguageModel(nn.Module):
 
 
 def experts(words: int = 1000, width: int = 64, layers: int = 2, count: int = 4, length: int = 32) -> Network:
+    """A language model of ``count`` experts a layer, its tokens and its loss."""
     with torch.device(DEVICE):
         module = ExpertLanguageModel(words, width, layers, count)
     return Network(module, lambda batch: (_ids(words, batch, length),), _entropy(words))
@@ -216,6 +222,7 @@ class Transducer(nn.Module):
 
 
 def transducer(features: int = 80, width: int = 128, labels: int = 64, frames: int = 48, length: int = 12) -> Network:
+    """A recurrent transducer over ``frames`` of audio, its inputs and its loss."""
     with torch.device(DEVICE):
         module = Transducer(features, width, labels)
 
@@ -267,6 +274,7 @@ class Pair(nn.Module):
 
 
 def contrastive(words: int = 1000, width: int = 64, length: int = 16) -> Network:
+    """A pair of encoders for images and text, its inputs and its contrastive loss."""
     with torch.device(DEVICE):
         module = Pair(words, width)
 
@@ -297,6 +305,7 @@ class TemporalConvolutions(nn.Module):
 
 
 def temporal(channels: int = 8, width: int = 64, levels: int = 5, length: int = 128) -> Network:
+    """Dilated convolutions over ``length`` steps, its inputs and its loss of 10 classes."""
     with torch.device(DEVICE):
         module = TemporalConvolutions(channels, width, levels)
     return Network(module, lambda batch: (torch.randn(batch, channels, length, device=DEVICE),), _entropy(10))
@@ -351,6 +360,7 @@ class Segmenter(nn.Module):
 
 
 def segmentation(width: int = 16, levels: int = 4, dimensions: int = 2, side: int = 64) -> Network:
+    """A U-Net of two or three ``dimensions``, its inputs and its loss by pixel."""
     with torch.device(DEVICE):
         module = Segmenter(width, levels, dimensions)
 
@@ -364,6 +374,7 @@ def segmentation(width: int = 16, levels: int = 4, dimensions: int = 2, side: in
 
 
 def perceptron(widths: tuple[int, ...] = (64, 256, 256, 10)) -> Network:
+    """Linear layers of ``widths`` with tanh, its inputs and its loss."""
     with torch.device(DEVICE):
         layers = [nn.Sequential(nn.Linear(a, b), nn.Tanh()) for a, b in itertools.pairwise(widths)]
         module = nn.Sequential(*layers)

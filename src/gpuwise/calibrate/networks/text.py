@@ -39,6 +39,8 @@ class _Bahdanau(nn.Module):
 
 
 class GNMT(nn.Module):
+    """GNMT: a recurrent translator with attention (MLPerf training)."""
+
     def __init__(self, vocabulary: int = 32320, width: int = 1024, dropout: float = 0.2) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, width, padding_idx=0)
@@ -197,6 +199,8 @@ class _AdaptiveLoss(nn.Module):
 
 
 class TransformerXL(nn.Module):
+    """Transformer-XL: attention over a memory of the segments before."""
+
     def __init__(
         self,
         words: int,
@@ -259,6 +263,8 @@ def transformer_xl(
 
 
 class NeuMF(nn.Module):
+    """Neural collaborative filtering: factors of users and items beside a perceptron."""
+
     def __init__(self, users: int, items: int, factors: int, widths: tuple[int, ...]) -> None:
         super().__init__()
         self.user_factors, self.item_factors = nn.Embedding(users, factors), nn.Embedding(items, factors)
@@ -275,6 +281,7 @@ class NeuMF(nn.Module):
 
 
 def ncf(users: int, items: int, factors: int, widths: tuple[int, ...]) -> Network:
+    """Neural collaborative filtering over ``users`` and ``items``, its inputs and its loss."""
     with torch.device(DEVICE):
         module = NeuMF(users, items, factors, widths)
 

@@ -30,6 +30,8 @@ def _pair(inward: int, outward: int, stride: int = 1) -> nn.Sequential:
 
 
 class UNet3d(nn.Module):
+    """U-Net over volumes (MLPerf training's segmentation of kidneys)."""
+
     def __init__(self) -> None:
         super().__init__()
         self.first = _pair(1, WIDTHS[0])

@@ -95,6 +95,7 @@ def score_examples(folder: Path) -> Scores | None:
 
 
 def device_of(name: str) -> str:
+    """The other tables' name of the device that NVIDIA's examples call ``name``."""
     return {
         "A100-80GB": "A100-SXM4-80GB",
         "A100-40GB": "A100-SXM4-40GB",

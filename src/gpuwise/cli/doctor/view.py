@@ -18,7 +18,7 @@ _INDENT = 9
 
 
 def show_diagnosis(d: Diagnosis, *, notes: bool = False) -> None:
-    """Print it."""
+    """Print the diagnosis."""
     from rich.text import Text
 
     to = console()

@@ -31,7 +31,7 @@ EXAMPLES = {"embed": "bert-base", "rerank": "xlm-roberta-large", "vision": "vit-
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True)
 class PickWork:
-    """What is to be done."""
+    """Options that say which work is to be done."""
 
     tokens: Count | None = None
     """Tokens to train on: 15B, 300M. Fine-tuning takes 10M when nothing is said. Embedding: tokens to embed once."""

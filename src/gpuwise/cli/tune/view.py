@@ -29,7 +29,7 @@ METERS = {
 
 
 def show(result: Result, patch: Patch, script: str, config: Path | None, worth: Worth | None = None) -> None:
-    """On stdout."""
+    """Print the result on stdout."""
     from rich.padding import Padding
 
     from gpuwise.cli.out import console, section

@@ -62,7 +62,7 @@ class XidFact:
 
     @property
     def advice(self) -> str:
-        """``action`` in words."""
+        """What ``action`` asks of a person, as a sentence."""
         return XID_ACTIONS[self.action]
 
     @property

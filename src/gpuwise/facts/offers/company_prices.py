@@ -55,7 +55,7 @@ acme,l40s,1,0.92,,,,,,,contract,,
 
 @dataclass(frozen=True, slots=True)
 class PriceImport:
-    """What a file holds."""
+    """The prices of an imported file."""
 
     offers: tuple[Offer, ...]
     """All of them, those out of date too: they are kept as history."""

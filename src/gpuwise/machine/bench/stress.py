@@ -173,7 +173,7 @@ def stress_together(
 
 
 def record_of(result: StressResult, now_s: float, conditions: dict[str, Any]) -> Record:
-    """As it is kept."""
+    """The record of a stress run, as it is stored."""
     s, case = result.subject, result.case
     key = "stress" if case is None else f"stress-{case.key}"
     parameters: dict[str, Any] = {} if case is None else dict(case.parameters)

@@ -50,13 +50,13 @@ class Subject:
 
     @property
     def id(self) -> str | None:
-        """Of the catalogue."""
+        """Id in the catalogue."""
         entry = self.accelerator or self.processor
         return None if entry is None else entry.id
 
     @property
     def label(self) -> str:
-        """``cpu``, ``gpu0``."""
+        """Name in the output: ``cpu``, ``gpu0``."""
         return "cpu" if self.kind == "cpu" else f"gpu{self.index}"
 
     @property

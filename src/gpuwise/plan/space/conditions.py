@@ -68,10 +68,12 @@ def _divides(n: int, by: NDArray[np.int64]) -> Mask:
 
 
 def degrees(s: Setting, c: Columns) -> Mask:
+    """The degrees do not multiply to the accelerators there are."""
     return c.dp * c.tp * c.pp * c.cp != s.cluster.n_accelerators
 
 
 def heads(s: Setting, c: Columns) -> Mask:
+    """Attention's heads do not divide by tp."""
     return ~_divides(s.arch.heads, c.tp) & (s.arch.n_attention_layers > 0)
 
 
@@ -82,6 +84,7 @@ def mixer(s: Setting, c: Columns) -> Mask:
 
 
 def kv_heads(s: Setting, c: Columns) -> Mask:
+    """Heads of keys and values neither divide by tp nor divide it (latent attention has none)."""
     if s.arch.mla is not None:
         return np.zeros(1, bool)
     if not s.arch.n_attention_layers:
@@ -90,6 +93,7 @@ def kv_heads(s: Setting, c: Columns) -> Mask:
 
 
 def ffn(s: Setting, c: Columns) -> Mask:
+    """A width of the dense or shared feed-forward layers does not divide by tp."""
     widths = [s.arch.ffn] if s.arch.n_dense_layers else []
     if s.arch.moe is not None and s.arch.moe.shared_ffn:
         widths.append(s.arch.moe.shared_ffn)
@@ -100,32 +104,39 @@ def ffn(s: Setting, c: Columns) -> Mask:
 
 
 def tensor_domain(s: Setting, c: Columns) -> Mask:
+    """Tensor parallel ranks leave the fast links' domain or divide it unevenly."""
     return (c.tp > s.domain) | ~_divides(s.domain, c.tp)
 
 
 def network(s: Setting, c: Columns) -> Mask:
+    """More accelerators than a host or domain has, and no network between them."""
     system = s.cluster.system
     cut_off = s.cluster.n_accelerators > max(system.count, system.domain_size) and system.network_bytes_per_s <= 0
     return np.full(1, cut_off)
 
 
 def encoder_pipeline(s: Setting, c: Columns) -> Mask:
+    """Pipeline stages of a model with an encoder."""
     return (c.pp > 1) & (s.arch.encoder is not None)
 
 
 def experts(s: Setting, c: Columns) -> Mask:
+    """The experts do not divide by ep."""
     return ~_divides(s.n_experts, c.ep)
 
 
 def expert_ranks(s: Setting, c: Columns) -> Mask:
+    """dp x cp x tp ranks do not divide by ep."""
     return (c.dp * c.cp * c.tp) % np.maximum(c.ep, 1) != 0
 
 
 def expert_sequence(s: Setting, c: Columns) -> Mask:
+    """Experts under tensor parallelism without sequence parallelism."""
     return (c.tp > 1) & (c.sequence_parallel == 0) & (s.arch.moe is not None)
 
 
 def context(s: Setting, c: Columns) -> Mask:
+    """The sequence, or under Ulysses the heads, do not divide by what context parallelism cuts them into."""
     if s.context_parallel == "ulysses":
         heads = _divides(s.arch.heads, c.tp * c.cp) & _divides(s.arch.kv_heads, c.tp * c.cp)
         return (c.cp > 1) & ~(_divides(s.seq_len, c.cp) & heads)
@@ -133,14 +144,17 @@ def context(s: Setting, c: Columns) -> Mask:
 
 
 def sequence(s: Setting, c: Columns) -> Mask:
+    """Sequence parallelism whose sequence does not divide by cp x tp."""
     return (c.tp > 1) & (c.sequence_parallel > 0) & ~_divides(s.seq_len, c.cp * c.tp)
 
 
 def stack_sequence(s: Setting, c: Columns) -> Mask:
+    """Sequence parallelism in a stack without it."""
     return (c.tp > 1) & (c.sequence_parallel > 0) & (not s.stack.sequence_parallel)
 
 
 def layers(s: Setting, c: Columns) -> Mask:
+    """The layers cannot be shared over stages and virtual stages."""
     n, chunks = s.arch.n_layers, c.pp * c.virtual_stages
     # counted as a layer each, embedding and head may have a chunk of their own (Llama 3 405B, arXiv 2407.21783 section 3.3.2)
     even = (_divides(n, chunks) & (chunks <= n)) | (_divides(n + 2, chunks) & ((chunks <= n) | (c.virtual_stages > 1)))
@@ -152,6 +166,7 @@ def layers(s: Setting, c: Columns) -> Mask:
 
 
 def batch(s: Setting, c: Columns) -> Mask:
+    """micro-batch x accumulation x dp is not the global batch."""
     return c.micro_batch * c.accumulation * c.dp != s.global_batch
 
 
@@ -163,34 +178,42 @@ def dualpipe(s: Setting, c: Columns) -> Mask:
 
 
 def virtual(s: Setting, c: Columns) -> Mask:
+    """Virtual stages without the interleaved schedule, or it without them."""
     return (c.virtual_stages > 1) != (c.schedule == INTERLEAVED)
 
 
 def interleaved_pipeline(s: Setting, c: Columns) -> Mask:
+    """The interleaved schedule on one stage."""
     return (c.schedule == INTERLEAVED) & (c.pp == 1)
 
 
 def interleaved_batches(s: Setting, c: Columns) -> Mask:
+    """The interleaved schedule with micro-batches that do not divide by pp."""
     return (c.schedule == INTERLEAVED) & (c.accumulation % np.maximum(c.pp, 1) != 0)
 
 
 def stack_tensor(s: Setting, c: Columns) -> Mask:
+    """Tensor parallelism in a stack without it."""
     return (c.tp > 1) & (not s.stack.tensor)
 
 
 def stack_pipeline(s: Setting, c: Columns) -> Mask:
+    """Pipeline parallelism in a stack without it."""
     return (c.pp > 1) & (not s.stack.pipeline)
 
 
 def stack_context(s: Setting, c: Columns) -> Mask:
+    """A kind of context parallelism the stack lacks."""
     return (c.cp > 1) & (s.context_parallel not in s.stack.context)
 
 
 def stack_expert(s: Setting, c: Columns) -> Mask:
+    """Expert parallelism in a stack without it."""
     return (c.ep > 1) & (not s.stack.expert)
 
 
 def stack_schedule(s: Setting, c: Columns) -> Mask:
+    """A pipeline schedule the stack lacks."""
     allowed = [i for i, name in enumerate(SCHEDULES) if name in s.stack.schedules]
     return (c.pp > 1) & ~np.isin(c.schedule, allowed)
 
@@ -200,18 +223,22 @@ def _codes(names: frozenset[str]) -> list[int]:
 
 
 def stack_sharding(s: Setting, c: Columns) -> Mask:
+    """A sharding of states the stack lacks."""
     return ~np.isin(c.sharding, _codes(s.stack.shardings))
 
 
 def sharding_pipeline(s: Setting, c: Columns) -> Mask:
+    """A sharding that the stack does not combine with pipeline stages."""
     return (c.pp > 1) & ~np.isin(c.sharding, _codes(s.stack.shardings_with_pipeline))
 
 
 def sharding_ranks(s: Setting, c: Columns) -> Mask:
+    """States sharded over one rank."""
     return (c.sharding > 0) & (c.dp * c.cp == 1)
 
 
 def hybrid(s: Setting, c: Columns) -> Mask:
+    """Hybrid sharding whose group is one rank, all ranks, or does not divide them."""
     ranks = c.dp * c.cp
     group = np.where(c.shard_group > 0, c.shard_group, np.maximum(s.cluster.system.count // c.tp, 1))
     fails = (group <= 1) | (group >= ranks) | (ranks % np.maximum(group, 1) != 0)
@@ -219,10 +246,12 @@ def hybrid(s: Setting, c: Columns) -> Mask:
 
 
 def state_groups(s: Setting, c: Columns) -> Mask:
+    """A shard group of states in a stack that shards over all ranks."""
     return (c.shard_group > 0) & (c.sharding != HYBRID) & (c.sharding > 0) & (not s.stack.state_groups)
 
 
 def shard_group(s: Setting, c: Columns) -> Mask:
+    """A shard group without sharding, of one rank, or that does not divide dp x cp."""
     ranks = c.dp * c.cp
     group = np.maximum(c.shard_group, 1)
     whole = (c.sharding == HYBRID) & (group == ranks)
@@ -230,29 +259,35 @@ def shard_group(s: Setting, c: Columns) -> Mask:
 
 
 def step_in_backward(s: Setting, c: Columns) -> Mask:
+    """An optimizer step in the backward pass with accumulation, stages or an offloaded optimizer."""
     if not c.base.step_in_backward:
         return np.zeros(1, bool)
     return (c.accumulation > 1) | (c.pp > 1) | (c.offload_optimizer > 0)
 
 
 def stack_step_in_backward(s: Setting, c: Columns) -> Mask:
+    """An optimizer step in the backward pass in a stack without it."""
     return np.full(1, c.base.step_in_backward and not s.stack.step_in_backward)
 
 
 def stack_offload(s: Setting, c: Columns) -> Mask:
+    """An offloaded optimizer in a stack without it."""
     return (c.offload_optimizer > 0) & (not s.stack.offload_optimizer)
 
 
 def stack_offload_unsharded(s: Setting, c: Columns) -> Mask:
+    """An offloaded optimizer whose states are not sharded, where the stack wants them so."""
     return (c.offload_optimizer > 0) & (c.sharding == 0) & (c.dp * c.cp > 1) & (not s.stack.offload_unsharded)
 
 
 def stack_recompute(s: Setting, c: Columns) -> Mask:
+    """A kind of recomputation the stack lacks."""
     missing = [i for i, name in enumerate(RECOMPUTES) if name not in s.stack.recomputes]
     return np.isin(c.recompute, missing)
 
 
 def stack_recompute_every(s: Setting, c: Columns) -> Mask:
+    """Recomputation of every n-th layer in a stack without it."""
     return (c.recompute_every > 1) & (not s.stack.recompute_every)
 
 
@@ -266,33 +301,41 @@ def _no_host_link(s: Setting) -> bool:
 
 
 def host_link_optimizer(s: Setting, c: Columns) -> Mask:
+    """An offloaded optimizer where the host link's rate was not published."""
     return (c.offload_optimizer > 0) & _no_host_link(s)
 
 
 def host_link_activations(s: Setting, c: Columns) -> Mask:
+    """Offloaded activations where the host link's rate was not published."""
     return (c.offload_activations > 0) & _no_host_link(s)
 
 
 def unified_optimizer(s: Setting, c: Columns) -> Mask:
+    """An offloaded optimizer where host and accelerator share their memory."""
     return (c.offload_optimizer > 0) & s.cluster.accelerator.unified_memory
 
 
 def unified_activations(s: Setting, c: Columns) -> Mask:
+    """Offloaded activations where host and accelerator share their memory."""
     return (c.offload_activations > 0) & s.cluster.accelerator.unified_memory
 
 
 def stack_offload_activations(s: Setting, c: Columns) -> Mask:
+    """Offloaded activations in a stack without them."""
     return (c.offload_activations > 0) & (not s.stack.offload_activations)
 
 
 def offload_pipeline(s: Setting, c: Columns) -> Mask:
+    """Offloaded activations with pipeline stages."""
     return (c.offload_activations > 0) & (c.pp > 1)
 
 
 def offload_recompute(s: Setting, c: Columns) -> Mask:
+    """Offloaded activations with recomputation, where the stack does not combine them."""
     return (c.offload_activations > 0) & (c.recompute > 0) & (not s.stack.offload_with_recompute)
 
 
 def every(s: Setting, c: Columns) -> Mask:
+    """Recomputation of every n-th layer with n out of a stage's layers, or not of whole layers."""
     per_stage = np.maximum(s.arch.n_layers // np.maximum(c.pp, 1), 1)
     return (c.recompute_every < 1) | (c.recompute_every > per_stage) | ((c.recompute_every > 1) & (c.recompute != FULL))

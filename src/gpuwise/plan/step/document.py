@@ -144,7 +144,7 @@ def time_document(capture: Capture, time: CapturedTime, accelerator: Accelerator
 
 
 def search_document(search: BatchSearch[StepEstimate]) -> dict[str, object]:
-    """Batches tried."""
+    """The batches a search tried, as a JSON document."""
     return {
         "largest": search.largest,
         "fastest": search.fastest,

@@ -29,7 +29,7 @@ Tell = Callable[[str], None]
 
 
 def silent(_: str) -> None:
-    """Takes what is being done and tells no one."""
+    """A progress callback that shows nothing."""
 
 
 def source_of(

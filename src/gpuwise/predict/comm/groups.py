@@ -46,14 +46,17 @@ def neighbours(system: System, size: I64) -> RankGroup:
 
 
 def tensor_group(system: System, tp: I64) -> RankGroup:
+    """Ranks of tensor parallelism: next to one another."""
     return neighbours(system, tp)
 
 
 def context_group(system: System, tp: I64, cp: I64) -> RankGroup:
+    """Ranks of context parallelism: ``tp`` apart."""
     return _group(system.domain_size, cp, tp)
 
 
 def expert_group(system: System, ep: I64) -> RankGroup:
+    """Ranks of expert parallelism: next to one another."""
     return neighbours(system, ep)
 
 

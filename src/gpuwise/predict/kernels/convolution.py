@@ -40,7 +40,7 @@ F64 = NDArray[np.float64]
 
 
 class Convolutions(NamedTuple):
-    """Arrays [R]."""
+    """Convolutions as columns: arrays [R]."""
 
     batch: F64
     c_in: F64

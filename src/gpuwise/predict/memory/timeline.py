@@ -104,7 +104,7 @@ class MemoryTimeline:
 
     @property
     def total_bytes(self) -> I64:
-        """[R]"""
+        """Bytes in all [R]."""
         return self.bytes_by_category.sum(axis=0)
 
     @property

@@ -68,6 +68,7 @@ def colour(i: int) -> str:
 
 
 def mark(i: int) -> str:
+    """A square in the colour of part ``i``, for the list of names."""
     return f'<svg class="mark" viewBox="0 0 10 10" aria-hidden="true"><rect class="{colour(i)}" width="10" height="10"/></svg>'
 
 

@@ -64,7 +64,7 @@ class PoolMemory:
 
     @property
     def pool(self) -> float:
-        """Bytes of the cache."""
+        """Bytes of the KV cache."""
         return self.parts.pool
 
     @property

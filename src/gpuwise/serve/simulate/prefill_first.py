@@ -98,7 +98,7 @@ class PrefillFirstEngine(Engine):
 
 
 class RadixEngine(PrefillFirstEngine):
-    """SGLang."""
+    """SGLang's engine: prefill first, prefixes found in a radix tree."""
 
     def __init__(self, prompt: Sequence[int], output: Sequence[int], runs: Runs, limits: Limits, time: StepTime) -> None:
         super().__init__(prompt, output, runs, limits, time)

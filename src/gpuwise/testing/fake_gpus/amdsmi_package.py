@@ -27,22 +27,28 @@ if "import" in _play():
 
 
 class AmdSmiException(Exception):
-    pass
+    """The package's base error."""
 
 
 class AmdSmiLibraryException(AmdSmiException):
+    """An error code of the library."""
+
     def __init__(self, err_code: int) -> None:
         super().__init__(err_code)
         self.err_code = abs(err_code)
 
 
 class AmdSmiParameterException(AmdSmiException):
+    """An argument of another type than the package takes."""
+
     def __init__(self, received: object, expected: type) -> None:
         super().__init__(f"Invalid parameter: {type(received)}, expected {expected}")
         self.err_code = None
 
 
 class AmdSmiGpuBlock(IntEnum):
+    """Blocks whose memory errors are counted."""
+
     INVALID = 0
     UMC = 1
     SDMA = 2
@@ -50,12 +56,16 @@ class AmdSmiGpuBlock(IntEnum):
 
 
 class AmdSmiLinkType(IntEnum):
+    """Kinds of links between GPUs."""
+
     AMDSMI_LINK_TYPE_INTERNAL = 0
     AMDSMI_LINK_TYPE_PCIE = 1
     AMDSMI_LINK_TYPE_XGMI = 2
 
 
 class Handle:
+    """A GPU by number."""
+
     def __init__(self, number: int) -> None:
         self.number = number
 
@@ -81,6 +91,7 @@ def _library(function: str, *handles: Any) -> Any:
 
 
 def amdsmi_init(flag: int = 2) -> None:
+    """Start the library. Raises AmdSmiLibraryException where no driver is played."""
     global _started
     _started = True
     if "amdsmi_init" in _play().get("errors", {}):
@@ -89,30 +100,36 @@ def amdsmi_init(flag: int = 2) -> None:
 
 
 def amdsmi_shut_down() -> None:
+    """Stop the library."""
     global _started
     _library("amdsmi_shut_down")
     _started = False
 
 
 def amdsmi_get_processor_handles() -> list[Handle]:
+    """A handle of every GPU."""
     return [Handle(n) for n in range(_library("amdsmi_get_processor_handles"))]
 
 
 def amdsmi_get_gpu_ecc_count(handle: Handle, block: object) -> object:
+    """Memory errors of one block. Raises AmdSmiParameterException for anything but a block."""
     if not isinstance(block, AmdSmiGpuBlock):
         raise AmdSmiParameterException(block, AmdSmiGpuBlock)
     return _library("amdsmi_get_gpu_ecc_count", handle)
 
 
 def amdsmi_get_lib_version() -> object:
+    """The library's version."""
     return _library("amdsmi_get_lib_version")
 
 
 def amdsmi_topo_get_link_type(source: Handle, to: Handle) -> object:
+    """Kind and hops of the link between two GPUs."""
     return _library("amdsmi_topo_get_link_type", source, to)
 
 
 def amdsmi_is_P2P_accessible(source: Handle, to: Handle) -> object:
+    """Whether one GPU reads the other's memory."""
     return _library("amdsmi_is_P2P_accessible", source, to)
 
 

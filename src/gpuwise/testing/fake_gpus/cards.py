@@ -42,7 +42,7 @@ def write_files(root: Path, files: Mapping[str, str | bytes]) -> None:
 
 
 class FakeCard(ABC):
-    """One card; every change is seen by whoever reads it next."""
+    """One card; the next reading shows every change."""
 
     starts: ClassVar[Mapping[str, float]] = {}
 

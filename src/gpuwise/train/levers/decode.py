@@ -200,6 +200,6 @@ def forgetting(original: Callable[..., Any], at: int = 0) -> Callable[..., Any]:
 
 
 def size_bytes(image: Any) -> int:
-    """Of its pixels."""
+    """Bytes of the decoded pixels."""
     per_pixel = {"1": 1, "L": 1, "P": 1, "I;16": 2, "LA": 2, "RGB": 4, "RGBA": 4, "CMYK": 4, "YCbCr": 4, "I": 4, "F": 4}
     return image.size[0] * image.size[1] * per_pixel.get(image.mode, 4)

@@ -79,7 +79,7 @@ def without(value: Any) -> Any:
 
 
 def pickled_plain(patches: Patches) -> None:
-    """Modules are pickled and copied as the script made them, whoever asks."""
+    """Modules are pickled and copied as the script made them, without what a lever added."""
 
     def __reduce_ex__(module: nn.Module, protocol: Any) -> Any:
         reduced = object.__reduce_ex__(module, protocol)

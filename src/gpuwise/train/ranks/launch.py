@@ -81,7 +81,7 @@ class RankJournal:
     _first: int = 0
 
     def read(self) -> None:
-        """Take what is new."""
+        """Read what was written since the last call."""
         try:
             with self.path.open("rb") as file:
                 file.seek(self._offset)

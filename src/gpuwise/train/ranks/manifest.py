@@ -20,6 +20,7 @@ Entry = dict[str, Any]
 
 
 def folder_of(root: Path, step: int) -> Path:
+    """Where the checkpoint of ``step`` lies under ``root``."""
     return root / f"step-{step:09d}"
 
 

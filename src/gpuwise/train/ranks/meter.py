@@ -50,7 +50,7 @@ class Meter:
         self._patches.undo()
 
     def count(self, kind: str, tensor: torch.Tensor) -> None:
-        """One more."""
+        """Count one more."""
         seen = self.counts[kind]
         seen[0] += 1
         seen[1] += tensor.numel() * tensor.element_size()

@@ -673,6 +673,7 @@ def dropout(t: Tape, x: Value) -> Value:
 
 
 def looked_up(t: Tape, table: Value, ids: Value) -> Value:
+    """Rows of ``table`` by ``ids``, as ``nn.Embedding``."""
     result = spec((*ids.shape, table.shape[1]), table.dtype)
     output = t.run("embedding", [table, ids], [result], call={"indices": ids.spec})[0]
     call = {"indices": ids.spec}
@@ -715,6 +716,7 @@ def _scattered(t: Tape, g: Value, index: Value, like: Value) -> Value:
 
 
 def convolved(t: Tape, image: Value, w: Value, bias: Value, result: TensorSpec, stride: int) -> Value:
+    """``image`` convolved with ``w`` at ``stride``, without padding."""
     attributes = (
         ("stride", (stride, stride)),
         ("padding", (0, 0)),
@@ -741,6 +743,7 @@ def convolved(t: Tape, image: Value, w: Value, bias: Value, result: TensorSpec, 
 
 
 def first_token(t: Tape, x: Value) -> Value:
+    """The first token of ``x`` [B, S, H], as a view [B, H]."""
     b, s, h = x.shape
     output = t.alias(x, (b, h), "select", (s * h, 1))
     t.note([x], [output], lambda g: [g[0] and t.run("select_backward", [g[0]], [x.spec])[0]])
@@ -748,6 +751,7 @@ def first_token(t: Tape, x: Value) -> Value:
 
 
 def averaged(t: Tape, x: Value) -> Value:
+    """The mean of all elements of ``x``."""
     output = t.run("mean", [x], [spec((), x.dtype)])[0]
 
     def gradients(g: list[Value | None]) -> list[Value | None]:

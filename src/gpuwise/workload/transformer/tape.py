@@ -62,7 +62,7 @@ class Node:
 
 
 def strides_of(shape: Shape) -> Shape:
-    """Of a dense tensor."""
+    """Strides of a dense tensor of ``shape``."""
     strides, step = [1] * len(shape), 1
     for i in range(len(shape) - 1, -1, -1):
         strides[i] = step
@@ -72,7 +72,7 @@ def strides_of(shape: Shape) -> Shape:
 
 @lru_cache(maxsize=65536)
 def spec(shape: Shape, dtype: str) -> TensorSpec:
-    """A dense tensor's."""
+    """The spec of a dense tensor."""
     return TensorSpec(shape, strides_of(shape), dtype)
 
 
@@ -416,6 +416,7 @@ def summed_to(t: Tape, g: Value, like: Value) -> Value:
 
 
 def mul(t: Tape, a: Value, b: Value) -> Value:
+    """``a * b``, element by element."""
     result = each(t, "mul", [a, b])
 
     def gradients(g: list[Value | None]) -> list[Value | None]:
@@ -429,20 +430,21 @@ def mul(t: Tape, a: Value, b: Value) -> Value:
 
 
 def scaled(t: Tape, a: Value) -> Value:
-    """Times a number."""
+    """Every element times a number."""
     result = each(t, "mul", [a])
     t.note([a], [result], lambda g: [g[0] and each(t, "mul", [g[0]])])
     return result
 
 
 def add(t: Tape, a: Value, b: Value) -> Value:
+    """``a + b``, element by element."""
     result = each(t, "add", [a, b])
     t.note([a, b], [result], lambda g: [g[0] and (summed_to(t, g[0], x) if x.needs_grad else None) for x in (a, b)])
     return result
 
 
 def shifted(t: Tape, a: Value) -> Value:
-    """Plus a number."""
+    """Every element plus a number."""
     result = each(t, "add", [a])
     t.note([a], [result], lambda g: [g[0]])
     return result
@@ -477,6 +479,7 @@ def row_mean(t: Tape, x: Value) -> Value:
 
 
 def rsqrt(t: Tape, x: Value) -> Value:
+    """``1 / sqrt(x)``, element by element."""
     result = each(t, "rsqrt", [x], overload="default")
     t.alias(result, result.shape, "detach")
 
@@ -499,6 +502,7 @@ def unary(t: Tape, name: str, x: Value) -> Value:
 
 
 def negated(t: Tape, x: Value) -> Value:
+    """``-x``."""
     result = each(t, "neg", [x], overload="default")
     t.note([x], [result], lambda g: [g[0] and each(t, "neg", [g[0]], overload="default")])
     return result
@@ -527,6 +531,7 @@ def split(t: Tape, x: Value, n: int, at: int) -> list[Value]:
 
 
 def joined(t: Tape, parts: Sequence[Value], shape: Shape, dtype: str) -> Value:
+    """``cat`` of ``parts`` into ``shape``, without a gradient."""
     return t.run("cat", parts, [spec(shape, dtype)], call={"tensors": parts})[0]
 
 

@@ -63,6 +63,7 @@ def clock_cost(card: Card) -> str | None:
 
 
 def shares_of(card: Card, reason: str) -> Iterator[str]:
+    """Sentences of how long the driver held ``card`` back for ``reason``: by window, and since it was loaded."""
     for window in card.windows:
         share = window.shares.get(reason)
         if share and window.length_s >= SHORTEST_SPAN_S:

@@ -178,6 +178,7 @@ def power_cap(card: Card, frame: Frame) -> Iterator[Cause]:
 
 
 def unknown_bits(card: Card, frame: Frame) -> Iterator[Cause]:
+    """A cause where the driver lowers clocks for reasons that no name is known of."""
     named_bits = 0
     for reason in EventReason:
         named_bits |= int(reason)
@@ -194,6 +195,7 @@ def unknown_bits(card: Card, frame: Frame) -> Iterator[Cause]:
 
 
 def low_clock(card: Card, frame: Frame) -> Iterator[Cause]:
+    """A cause where a busy card's clock is low and the driver gives no reason."""
     top_hz, now_hz = card.identity.sm_clock_max_hz, card.sample.sm_clock_hz
     bits = (card.sample.event_reasons or 0) & ~int(EventReason.IDLE)
     if not top_hz or now_hz is None or bits or not is_busy(card) or now_hz >= LOW_CLOCK * top_hz:

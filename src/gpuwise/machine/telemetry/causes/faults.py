@@ -17,6 +17,7 @@ FASTEST_STATES = 2
 
 
 def away(card: Card, frame: Frame) -> Iterator[Cause]:
+    """The cause of a card that is lost or does not answer, with when it last did."""
     lost = card.sample.state is State.LOST
     evidence = [card.sample.error or "the driver gave no reason"]
     if card.last_seen_s is not None:
@@ -38,6 +39,7 @@ def away(card: Card, frame: Frame) -> Iterator[Cause]:
 
 
 def errors(card: Card, frame: Frame) -> Iterator[Cause]:
+    """Causes by the card's memory errors and the recovery its driver asks for."""
     h, n = card.health, card.number
     if h is None:
         return
@@ -122,6 +124,7 @@ def xids(card: Card, frame: Frame) -> Iterator[Cause]:
 
 
 def links(card: Card, frame: Frame) -> Iterator[Cause]:
+    """Causes by PCIe and NVLink: lanes, generation, replays, links that are down."""
     s, i, h, n = card.sample, card.identity, card.health, card.number
     if s.pcie_width is not None and i.pcie_width_max is not None and 0 < s.pcie_width < i.pcie_width_max:
         yield Cause(

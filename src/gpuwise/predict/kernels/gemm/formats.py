@@ -26,6 +26,8 @@ class Format:
 
 @dataclass(frozen=True, slots=True)
 class Implementation:
+    """How products of one format are multiplied: the rate, the bytes and the coefficients that apply."""
+
     math: tuple[str, ...]
     """Catalogue dtypes whose peak rate applies; the first one the accelerator has counts."""
     form: Format

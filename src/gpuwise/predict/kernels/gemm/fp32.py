@@ -124,6 +124,7 @@ def kernel_constants(accelerator: Accelerator, model: dict[str, Any]) -> dict[st
 
 
 def family_basis(accelerator: Accelerator, model: dict[str, Any]) -> Basis:
+    """Fitted where ``accelerator`` was measured, derived where its family was, else specified."""
     measured = accelerator.id in model["measured"]
     if measured:
         return "fitted"

@@ -63,7 +63,7 @@ class Space:
         return self.bottom
 
     def give(self, start: int, slots: int) -> None:
-        """A range freed."""
+        """Free a range of addresses."""
         insort(self.room, (start, slots))
         i = bisect_right(self.room, (start, slots)) - 1
         if i + 1 < len(self.room) and start + slots == self.room[i + 1][0]:

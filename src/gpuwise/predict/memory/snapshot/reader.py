@@ -89,12 +89,12 @@ class Snapshot:
 
     @property
     def reserved_bytes(self) -> int:
-        """Held at the end."""
+        """Bytes reserved at the end."""
         return sum(s.size_bytes for s in self.segments)
 
     @property
     def allocated_bytes(self) -> int:
-        """In blocks at the end."""
+        """Bytes in blocks at the end."""
         return sum(b.size_bytes for s in self.segments for b in s.blocks if b.state == "allocated")
 
 

@@ -169,7 +169,7 @@ class ProfileData:
         return np.zeros((0, 2)) if self.trace is None else spans(self.trace.start_s[rows], self.trace.end_s[rows])
 
     def count(self, categories: Sequence[str], matches: Callable[[str], object]) -> float:
-        """Events a step."""
+        """Events per step."""
         return len(self.rows(categories, matches)) / self.n_steps
 
     @cached_property

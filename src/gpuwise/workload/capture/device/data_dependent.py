@@ -42,6 +42,7 @@ def _overloads(name: str, *overloads: str) -> list[Any]:
 
 @handles(*_overloads("_local_scalar_dense", "default"))
 def scalar(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
+    """``item()`` of a tensor: its value, or what is expected of it, as a finding; a synchronisation."""
     tensor = args[0]
     if not tensor.is_meta:
         return info.func(tensor)
@@ -61,6 +62,7 @@ def scalar(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
 
 @handles(*_overloads("equal", "default"), *_overloads("allclose", "default"))
 def equal(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
+    """Whether two tensors are equal, read from the device; a synchronisation."""
     if not any(t.is_meta for t in args[:2]):
         return info.func(*args, **kwargs)
     mode.acc.sync(f"torch.{info.short} reads its answer from the device")
@@ -70,6 +72,7 @@ def equal(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
 
 @handles(*_overloads("_assert_async", "default", "msg"), *_overloads("_assert_tensor_metadata", "default"))
 def assertion(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
+    """An assertion on the device: nothing on tensors without values."""
     return None if args[0].is_meta else info.func(*args, **kwargs)
 
 
@@ -129,6 +132,7 @@ def _empty(shape: Any, dtype: torch.dtype) -> Tensor:
 
 @handles(*_overloads("nonzero", "default"))
 def nonzero(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
+    """``nonzero`` with as many rows as the values, or a guess, say."""
     x = args[0]
     if not x.is_meta:
         return info.func(x)
@@ -146,6 +150,7 @@ def nonzero(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
 
 @handles(*_overloads("masked_select", "default"))
 def masked_select(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
+    """``masked_select`` with as many elements as the mask's values, or a guess, say."""
     x, mask = args
     if not (x.is_meta or mask.is_meta):
         return info.func(x, mask)
@@ -163,6 +168,7 @@ def masked_select(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> An
     *_overloads("unique_dim_consecutive", "default"),
 )
 def unique(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
+    """``unique`` with as many elements as the values, or a guess, say."""
     x = args[0]
     if not x.is_meta:
         return info.func(*args, **kwargs)
@@ -227,6 +233,7 @@ BY_NAME: dict[str, Any] = {"torchvision::nms": nms}
 
 @handles(*_overloads("repeat_interleave", "Tensor"))
 def repeat_interleave(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
+    """``repeat_interleave`` of as many rows as ``output_size`` or the repeats' values say."""
     repeats = args[0]
     if not repeats.is_meta:
         return info.func(*args, **kwargs)
@@ -242,6 +249,7 @@ def repeat_interleave(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -
 
 @handles(*_overloads("bincount", "default"))
 def bincount(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
+    """``bincount`` with as many bins as the values say."""
     x = args[0]
     if not x.is_meta:
         return info.func(*args, **kwargs)
@@ -257,6 +265,7 @@ def bincount(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
 
 @handles(*_overloads("index", "Tensor"), *_overloads("_unsafe_index", "Tensor"))
 def index(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
+    """Indexing; by a mask as :func:`masked_select`."""
     x, indices = args
     if not x.is_meta:
         real = [i for i in indices if i is not None]
@@ -296,6 +305,7 @@ def _bound_masks(mode: CaptureMode, indices: Any) -> tuple[list[Any], tuple[int,
     *_overloads("index_put", "default"),
 )
 def index_put(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
+    """Writing by indices; a mask on the device is counted with the rows its values, or a guess, say."""
     x, indices = args[0], args[1]
     if not x.is_meta or not any(i is not None and i.dtype in (torch.bool, torch.uint8) and i.is_meta for i in indices):
         return mode.run(info, args, kwargs)
@@ -315,6 +325,7 @@ def index_put(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
 
 @handles(*_overloads("_to_copy", "default"))
 def to_copy(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
+    """``to``; a copy to the host takes the values along where they are known."""
     x = args[0]
     device = kwargs.get("device")
     if device is None or not x.is_meta or torch.device(device).type != "cpu":
@@ -344,6 +355,7 @@ def to_copy(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
 
 @handles(*_overloads("copy_", "default"))
 def copy(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
+    """``copy_``; between host and device the values go along where they are known."""
     dst, src = args[0], args[1]
     if dst.is_meta or not src.is_meta:
         result = mode.run(info, args, kwargs)

@@ -151,6 +151,7 @@ def thnn_fused_gru_cell(
 
 
 def thnn_fused_gru_cell_backward(grad_hy: Tensor, workspace: Tensor, has_bias: bool) -> Any:
+    """Gradients of a fused GRU cell: gates, state and biases."""
     batch, hidden = workspace.shape[0], workspace.shape[1] // 5
     gates, more = (_like(workspace, (batch, 3 * hidden)) for _ in range(2))
     bias = (_like(workspace, (3 * hidden,)), _like(workspace, (3 * hidden,))) if has_bias else (None, None)
@@ -158,10 +159,12 @@ def thnn_fused_gru_cell_backward(grad_hy: Tensor, workspace: Tensor, has_bias: b
 
 
 def cudnn_grid_sampler(self: Tensor, grid: Tensor) -> Tensor:
+    """cuDNN's grid sampling: the grid's height and width."""
     return _like(self, (self.shape[0], self.shape[1], grid.shape[1], grid.shape[2]))
 
 
 def cudnn_grid_sampler_backward(self: Tensor, grid: Tensor, grad_output: Tensor) -> Any:
+    """Gradients of input and grid."""
     return _like(self), _like(grid)
 
 
@@ -178,10 +181,12 @@ def use_cudnn_ctc_loss(log_probs: Tensor, targets: Tensor, input_lengths: Any, t
 
 
 def sample_dirichlet(self: Tensor, generator: Any = None) -> Tensor:
+    """Samples of the shape of the concentrations."""
     return _like(self)
 
 
 def binomial(count: Tensor, prob: Tensor, generator: Any = None) -> Tensor:
+    """Samples of the broadcast shape of counts and probabilities."""
     return _like(count, torch.broadcast_shapes(count.shape, prob.shape))
 
 
@@ -234,10 +239,12 @@ def ctc_loss(
 
 
 def weight_norm_interface_backward(grad_w: Tensor, saved_v: Tensor, saved_g: Tensor, saved_norms: Tensor, dim: int) -> Any:
+    """Gradients of direction and magnitude."""
     return _like(saved_v), _like(saved_g)
 
 
 def masked_softmax(self: Tensor, mask: Tensor, dim: Any = None, mask_type: Any = None) -> Tensor:
+    """A softmax of the input's shape."""
     return _like(self)
 
 

@@ -77,7 +77,7 @@ class Values:
         """Share of true elements of every mask whose values are not known, where one was given."""
 
     def forget(self, key: int) -> None:
-        """The storage is gone."""
+        """Drop the values of a storage that is gone."""
         self._known.pop(key, None)
         self._truth.pop(key, None)
         self._laws.pop(key, None)

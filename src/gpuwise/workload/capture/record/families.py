@@ -292,6 +292,7 @@ def whole_numbers(value: object) -> tuple[int, ...]:
 
 
 def elements(spec: TensorSpec) -> int:
+    """How many elements ``spec`` has."""
     return math.prod(spec.shape)
 
 

@@ -349,7 +349,7 @@ class Recorder:
         self._after_backward, self._in_step = False, True
 
     def end_step(self) -> None:
-        """The step is over."""
+        """End the step."""
         assert self._begun is not None
         self._note_gradients()
         for optimizer in list(self.optimizers.values()):
