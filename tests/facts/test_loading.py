@@ -11,7 +11,6 @@ from gpuwise.facts.loading import (
     Record,
     parse_csv,
     parse_toml,
-    parse_toml_table,
     read_user_text,
     shipped_text,
 )
@@ -67,7 +66,6 @@ def test_toml_values_and_lines():
     assert tables["x"].numbers("widths") == {"fp16": 1024.0, "int8": 2048.5}
     assert tables["x"].date("day") == datetime.date(2026, 1, 31)
     assert (tables["x"].line, tables["y"].line, tables["y"].name) == (2, 11, "y")
-    assert parse_toml_table('name = "n"\nrate = 1', SCHEMA, "f.toml").text("name") == "n"
 
 
 @pytest.mark.parametrize(

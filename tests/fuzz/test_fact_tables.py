@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gpuwise.errors import DataError
 from gpuwise.facts.hardware.accelerators import ACCELERATOR_SCHEMA, SOURCE_SCHEMA
-from gpuwise.facts.loading import Field, parse_csv, parse_toml, parse_toml_table, shipped_text
+from gpuwise.facts.loading import Field, parse_csv, parse_toml, shipped_text
 from gpuwise.facts.models.catalogue import CATALOGUE_FILES, read_catalogue
 from gpuwise.facts.offers.offer import OFFER_SCHEMA, parse_offers, read_offers
 
@@ -150,7 +150,6 @@ TOML_VALUES = st.recursive(
 @given(st.dictionaries(st.sampled_from((*ANY_SCHEMA, *ANY_SCHEMA, "numbr")), TOML_VALUES, max_size=3))
 def test_toml_values_of_every_type(lawful, table: dict[str, object]) -> None:
     text = "\n".join(f"{k} = {_toml(v)}" for k, v in table.items())
-    lawful(lambda: parse_toml_table(text, ANY_SCHEMA, "f.toml"), hint=True)
     lawful(lambda: parse_toml("[t]\n" + text, ANY_SCHEMA, "f.toml"), hint=True)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gpuwise import units
 from gpuwise.cli import options
 from gpuwise.facts.hardware.accelerators import accelerators
-from gpuwise.facts.hardware.naming import find_accelerator, find_cluster, find_system
+from gpuwise.facts.hardware.naming import find_accelerator, find_cluster
 from gpuwise.facts.hardware.systems import systems
 from gpuwise.facts.models.catalogue import find_model, models
 
@@ -63,11 +63,6 @@ def test_clusters(lawful, text: str) -> None:
     cluster = lawful(lambda: find_cluster(text))
     if cluster is not None:
         assert cluster.n_accelerators >= 1 and cluster.n_systems >= 1 and cluster.system.count >= 1
-
-
-@given(near(SYSTEM_NAMES))
-def test_systems(lawful, text: str) -> None:
-    lawful(lambda: find_system(text))
 
 
 @given(near(MODEL_NAMES) | st.sampled_from((".", "/", "~", "~nobody-at-all", "/dev/null", "./no.json", "a" * 5000)))

@@ -183,12 +183,6 @@ def parse_toml(text: str, schema: Schema, file: str) -> dict[str, Record]:
     return records
 
 
-def parse_toml_table(text: str, schema: Schema, file: str) -> Record:
-    """A TOML file without tables, read against ``schema``. Raises FieldError."""
-    document = _toml_document(text, file)
-    return _from_table(None, document, schema, file, _TomlLines(text))
-
-
 def _csv_rows(reader: Iterator[list[str]], file: str) -> Iterator[tuple[int, list[str]]]:
     """Non-empty, non-comment rows with the line they end on."""
     line = cast("int", 0)

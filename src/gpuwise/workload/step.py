@@ -122,8 +122,6 @@ FAMILIES = (
     "state_space",
 )
 """Families of kernels. ``host`` launches nothing; ``collective`` is timed with the cluster (``predict.comm``)."""
-LIBRARY_FAMILIES = ("matmul", "grouped", "attention", "convolution", "recurrent", "fourier")
-"""Families a compiler leaves to libraries."""
 KERNELS = (
     "",
     "flash",

@@ -7,12 +7,9 @@ import numpy as np
 import pytest
 
 import gpuwise.calibrate
-from gpuwise.calibrate.llm_training.rows import _release, _seq_len, least_that_fits, read_rows, source_family
+from gpuwise.calibrate.llm_training.rows import _release, _seq_len, read_rows, source_family
 from gpuwise.calibrate.llm_training.score import build_groups, is_check, score
 from gpuwise.calibrate.validation import summarise
-from gpuwise.facts.hardware.naming import find_cluster
-from gpuwise.facts.models.catalogue import find_model
-from gpuwise.workload.strategy import Strategy
 
 SHIPPED = Path(gpuwise.calibrate.__file__).parent / "data"
 
@@ -63,14 +60,6 @@ def test_groups_hold_every_predictable_row_once() -> None:
 )
 def test_releases_are_read_from_their_names(software: str, release: float | None) -> None:
     assert _release(software) == (pytest.approx(release) if release else None)
-
-
-def test_a_run_that_fits_keeps_its_strategy_and_one_that_does_not_recomputes() -> None:
-    llama, system = find_model("llama-3-8b"), find_cluster("8xH100-SXM").system
-    roomy = Strategy(dp=8, sharding="zero1", stack="megatron-core")
-    assert least_that_fits(llama, system, roomy.with_(tp=8, dp=1), 4096).recompute == "none"
-    tight = least_that_fits(llama, system, roomy.with_(tp=8, dp=1, micro_batch=8), 32768)
-    assert tight.recompute == "full"
 
 
 def test_no_table_no_score(tmp_path: Path) -> None:

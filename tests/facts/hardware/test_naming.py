@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from gpuwise.errors import AmbiguousNameError, GpuwiseError, InputError, UnknownNameError
 from gpuwise.facts.hardware.accelerators import accelerators
-from gpuwise.facts.hardware.naming import find_accelerator, find_cluster, find_system
+from gpuwise.facts.hardware.naming import find_accelerator, find_cluster
 
 TYPED = {
     "4090": "rtx-4090",
@@ -297,17 +297,9 @@ def test_impossible_counts_are_refused_with_a_hint(text, says):
     assert caught.value.hint
 
 
-def test_systems_by_name():
-    assert find_system("ND96isr_H100_v5").id == "dgx-h100"
-    assert find_system("dgx-a100/a100-sxm-40gb").accelerator.id == "a100-sxm-40gb"
-    with pytest.raises(UnknownNameError) as caught:
-        find_system("dgx-h10")
-    assert "dgx-h100" in caught.value.nearest
-
-
 @given(st.text(max_size=60) | st.text(alphabet="0123456789xX-. h100a4sxmrtgb(_)/", max_size=24))
 def test_any_text_gives_a_device_or_an_error_for_people(text):
-    for finder in (find_accelerator, find_cluster, find_system):
+    for finder in (find_accelerator, find_cluster):
         try:
             found = finder(text)
         except GpuwiseError as error:

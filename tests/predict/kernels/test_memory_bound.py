@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.hardware.naming import find_accelerator
-from gpuwise.predict.kernels.memory_bound import dram_rate, embedding_time, memory_time, optimizer_time
+from gpuwise.predict.kernels.memory_bound import dram_rate, embedding_time, memory_time
 
 CARDS = sorted(a.id for a in accelerators().values() if a.vendor in ("NVIDIA", "AMD"))
 PATTERNS = ("elementwise", "broadcast", "dropout", "reduction", "norm", "softmax", "transpose", "gather")
@@ -79,14 +79,6 @@ def test_inline_error_correction_is_read_from_the_memory_a_card_shows() -> None:
     """An A10 shows 22.5 of 24 GiB, an RTX 3090 all of them."""
     share = {c: dram_rate(find_accelerator(c)) / find_accelerator(c).memory_bandwidth_bytes_per_s for c in ("a10", "rtx-3090")}
     assert share["a10"] < 0.8 < 0.88 < share["rtx-3090"]
-
-
-def test_one_launch_for_many_tensors_beats_one_each() -> None:
-    accelerator = find_accelerator("h100-sxm-80gb")
-    fused, loop = (optimizer_time(accelerator, 12e6, 12e6, 400, fused).time_s[0] for fused in (True, False))
-    assert loop > 10 * fused
-    big = optimizer_time(accelerator, 16e9, 14e9, 400, True).time_s[0]
-    assert 30e9 / big / accelerator.memory_bandwidth_bytes_per_s == pytest.approx(0.89, abs=0.04)
 
 
 def test_scatter_moves_more_than_gather() -> None:

@@ -18,27 +18,12 @@ from gpuwise.calibrate.capture_time.rows import NETWORKS, SAMPLE, Key, Rows, cap
 from gpuwise.calibrate.capture_time.sources import roofline_s, score_sources
 from gpuwise.calibrate.score_tables import constant_efficiency, joined
 from gpuwise.calibrate.validation import Scores
-from gpuwise.errors import GpuwiseError, InputError
+from gpuwise.errors import GpuwiseError
 from gpuwise.facts.hardware.accelerators import Accelerator
-from gpuwise.predict.coefficients import load_json
-from gpuwise.predict.step.capture_time import Calibration, captured_time
+from gpuwise.predict.step.capture_time import captured_time
 from gpuwise.workload.capture.record.capture import Capture
 
 F64 = NDArray[np.float64]
-
-
-def calibrate_from_run(
-    capture: Capture, accelerator: Accelerator, measured_step_s: float, *, compiled: bool = False
-) -> Calibration:
-    """What one measured step of ``capture`` says of a card: its time over the predicted one.
-
-    Raises InputError for a time that is not positive and finite, UnpredictableError for a card without rates.
-    """
-    if not np.isfinite(measured_step_s) or measured_step_s <= 0:
-        raise InputError(f"a step of {measured_step_s} s was not measured", hint="give the seconds of one steady step")
-    predicted = captured_time(capture, accelerator, compiled=compiled).step_time.expected
-    factor = measured_step_s / predicted
-    return Calibration(device=factor, host=factor, log_sigma=float(load_json("card_factors")["log_sigma"]["calibrated"]))
 
 
 def score(folder: Path, all_check: bool) -> Scores | None:

@@ -439,28 +439,6 @@ def _step_time_s(r: dict[str, Any]) -> float:
     return r["step_time_s"]
 
 
-def least_that_fits(arch: Architecture, system: System, strategy: Strategy, seq_len: int) -> Strategy:
-    """The strategy with the least recompute and sharding under which a run that did run fits its device.
-
-    NVIDIA's tables print neither recompute settings nor Megatron's FSDP; both are decided by memory there.
-    Returns the strategy unchanged when nothing tried fits.
-    """
-    from gpuwise.predict.memory.saved import saved_of_points
-    from gpuwise.predict.memory.strategies import memory_columns
-    from gpuwise.predict.step.columns import Columns
-    from gpuwise.predict.step.evaluate import points_of
-
-    for sharding in (strategy.sharding, "zero3") if strategy.pp == 1 else (strategy.sharding,):
-        tries = [strategy.with_(sharding=sharding)]
-        tries += [tries[0].with_(recompute="full", recompute_every=n) for n in (16, 8, 4, 3, 2, 1)]
-        columns = Columns.from_strategies(tries)
-        points, index = points_of(columns, seq_len)
-        fits = memory_columns(arch, system, saved_of_points(arch, points), columns, index).fits()
-        if fits.any():
-            return tries[int(fits.argmax())]
-    return strategy
-
-
 def _degree(value: float) -> int:
     return 1 if math.isnan(value) else max(1, int(value))
 

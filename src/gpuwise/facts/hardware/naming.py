@@ -140,14 +140,6 @@ def named_with_count(text: str) -> tuple[str, ...]:
         return error.candidates
 
 
-def find_system(text: str) -> System:
-    """The system named ``text``: ``dgx-h100``, ``p5.48xlarge``, ``gb200-nvl72``. Raises UnknownNameError."""
-    system = _find_system(text)
-    if system is None:
-        raise UnknownNameError("system", text[:LONGEST_NAME], [*_systems_by_name(), *_systems_by_device()])
-    return system
-
-
 def _counts(text: str) -> tuple[list[int], str]:
     """The counts in ``text`` and the name beside them. Raises InputError on a count that cannot be, UnknownNameError where
     no reading leaves a known name."""

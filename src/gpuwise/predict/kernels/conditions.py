@@ -36,5 +36,3 @@ STEP = Conditions()
 SERVING = Conditions(sustained=False, alignment=False, implementation={"fp8": "fp8", "mxfp8": "mxfp8"})
 """A serving iteration: short bursts of kernels tuned for the sizes they were measured at, which turn their input into the
 narrow format themselves."""
-BURST = Conditions(cold=False, sustained=False, alignment=False)
-"""A timing loop over one kernel: what the tables of single kernels were measured under."""

@@ -88,23 +88,6 @@ def embedding_time(
     return memory_time(accelerator, moved * times, moved, pattern="gather", elements=elements)
 
 
-def optimizer_time(
-    accelerator: Accelerator,
-    bytes_read: ArrayLike,
-    bytes_written: ArrayLike,
-    n_tensors: ArrayLike,
-    fused: bool,
-) -> KernelTime:
-    """Optimizer update over ``n_tensors`` parameter tensors. ``fused`` runs many tensors in one launch;
-    unfused pays one kernel latency per tensor (bytes of the several passes are the caller's)."""
-    model = load_json("memory_bound")
-    moved = np.atleast_1d(np.asarray(bytes_read, np.float64) + np.asarray(bytes_written, np.float64))
-    per_launch = float(model["optimizer_tensors_per_launch"]) if fused else 1.0
-    launches = np.maximum(np.ceil(np.asarray(n_tensors, np.float64) / per_launch), 1.0)
-    time = model["latency_s"] * launches + moved * model["passes"]["optimizer"] / dram_rate(accelerator)
-    return _result(accelerator, time, "optimizer")
-
-
 def dram_rate(accelerator: Accelerator) -> float:
     """Bytes/s a long stream reaches."""
     model = load_json("memory_bound")

@@ -13,7 +13,6 @@ from gpuwise.errors import GpuwiseError
 from gpuwise.train.hook.launch import Limits, Outcome
 from gpuwise.train.hook.settings import Stop
 from gpuwise.train.hook.zygote import Zygote
-from gpuwise.train.levers.table import BY_NAME
 from gpuwise.train.tune.batch.capacity import Capacity, capacity_of, filled_bytes
 from gpuwise.train.tune.batch.fitting import Fitting, fit
 from gpuwise.train.tune.batch.probe import Prober
@@ -529,8 +528,3 @@ def memory_limit() -> int:
     import psutil
 
     return int(psutil.virtual_memory().available * 0.9)
-
-
-def changes_maths(tried: tuple[CandidateResult, ...]) -> tuple[CandidateResult, ...]:
-    """Levers that measured faster but change the training; they are only suggested."""
-    return tuple(t for t in tried if t.result == "refused" and t.gain is not None and t.name in BY_NAME)

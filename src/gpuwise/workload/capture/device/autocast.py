@@ -148,7 +148,6 @@ PROMOTE = [
 ]
 BANNED = ["binary_cross_entropy"]
 _KEYS = torch._C.DispatchKeySet(DispatchKey.AutocastCUDA)
-_WIDTH = {torch.float16: 0, torch.bfloat16: 0, torch.float32: 1}
 
 
 class Caster:
