@@ -48,7 +48,7 @@ def measure(
     """What a block of code costs: ``with measure() as m: ...``; then ``m.energy_j``, ``m.peak_memory_bytes``,
     ``m.held_back_s``, ``m.wall_s`` and each card in ``m.cards``.
 
-    Energy is the card's own counter where it has one, else the driver's power integrated over samples every ``interval_s``
+    Energy is the GPU's own counter where it has one, else the driver's power integrated over samples every ``interval_s``
     (0.1 s), and ``energy_basis`` says which. ``cards`` limits to these numbers. Everything the cards do is counted, not only what
     this process does. Without a card the readings are None and ``m.unknown`` says why; the block runs all the same.
     """

@@ -116,7 +116,7 @@ def test_a_card_nobody_knows_is_measured_without_a_verdict(gpuwise: Any, eight: 
     eight(1, name="ACME 9000")
     ran = gpuwise(*ONE, "--json")
     (result,) = ran.document["results"]
-    assert (result["verdict"], result["reason"], result["expected"]) == ("unknown", "unknown card", None)
+    assert (result["verdict"], result["reason"], result["expected"]) == ("unknown", "unknown GPU", None)
     assert gpuwise(*ONE, "--fail-below", "0.9").code == 0
 
 

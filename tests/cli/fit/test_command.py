@@ -14,7 +14,7 @@ def test_no_comes_with_remedies(gpuwise: Callable[..., Any]) -> None:
         "too much",
         "What makes it fit",
         "One change at a time",
-        "bigger card",
+        "bigger GPU",
         "LoRA",
         "slower",
     ):

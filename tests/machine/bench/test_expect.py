@@ -65,7 +65,7 @@ def test_slow_and_impossible_numbers_are_told_apart() -> None:
 def test_what_is_not_known_has_no_verdict_and_says_why() -> None:
     nobody = Subject("cuda", 0, "ACME 9000", "GPU-9")
     judged = judge(BIG, nobody, measured(BIG, 5e14, nobody))
-    assert (judged.verdict, judged.reason, judged.of_expected) == (Verdict.UNKNOWN, "unknown card", None)
+    assert (judged.verdict, judged.reason, judged.of_expected) == (Verdict.UNKNOWN, "unknown GPU", None)
     part = replace(card(), slice=True)
     assert judge(BIG, part, measured(BIG, 1e14, part)).verdict is Verdict.UNKNOWN
 

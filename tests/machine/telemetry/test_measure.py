@@ -95,7 +95,7 @@ def test_no_card_is_no_error() -> None:
     assert (m.energy_j, m.peak_memory_bytes, m.cards, m.unknown) == (None, None, (), {"down": "the driver is not loaded"})
     with machine.measure([NullDevices([])]) as m:
         pass
-    assert m.unknown == {"cards": "no card was found"} and m.wall_s >= 0 and dict(m.held_back_s) == {}
+    assert m.unknown == {"cards": "no GPU was found"} and m.wall_s >= 0 and dict(m.held_back_s) == {}
 
 
 def test_only_the_cards_asked_for_and_samples_by_themselves() -> None:

@@ -121,7 +121,7 @@ def _notes(rows: Sequence[Judgement]) -> list[str]:
     slow = [j for j in rows if j.slow_among]
     if slow:
         among = f"{len(slow)} of {len(rows)} measurements" if len(slow) > 1 else slow[0].case.key
-        notes.append(f"slower than its siblings, {slow[0].slow_among} cards of a kind, in {among}")
+        notes.append(f"slower than its siblings, {slow[0].slow_among} GPUs of a kind, in {among}")
     line = conditions_line([j.record for j in rows])
     if line:
         notes.append(line)

@@ -46,8 +46,8 @@ def _show(fit: Fit[TrainingEstimate]) -> None:
     else:
         _combinations(to, fit)
     _remedies(to, fit)
-    _bigger(to, "The same on a bigger card", fit.bigger)
-    _bigger(to, "More of the same card", fit.more)
+    _bigger(to, "The same on a bigger GPU", fit.bigger)
+    _bigger(to, "More of the same GPU", fit.more)
     to.print()
     to.print("Assumed: " + "; ".join(goal.assumed) if goal.assumed else "", style="dim")
 

@@ -261,12 +261,12 @@ def show_snippet(to: Console, remedy: StepRemedy) -> None:
 def _bigger(to: Console, fit: Fit[StepEstimate]) -> None:
     if not fit.bigger:
         return
-    section(to, "The same on a bigger card", cards_table(fit.bigger))
+    section(to, "The same on a bigger GPU", cards_table(fit.bigger))
 
 
 def cards_table(cards: Sequence[Option[StepEstimate] | OtherHardware[StepEstimate]]) -> FittedTable:
-    """Cards with their memory, time and price."""
-    table = table_of(["card", "memory", "free", "step", "price"], left=("card",), wrap=("card",), gives_way=("free",))
+    """GPUs with their memory, time and price."""
+    table = table_of(["GPU", "memory", "free", "step", "price"], left=("GPU",), wrap=("GPU",), gives_way=("free",))
     for card in cards:
         time, free = card.estimate.step_time_s, card.estimate.headroom_bytes
         table.add_row(

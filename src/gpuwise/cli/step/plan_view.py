@@ -63,7 +63,7 @@ def show_step_plan(plan: Plan[StepEstimate]) -> None:
     if len(plan.scaling) > 1:
         section(to, "On several GPUs, the same batch on each", _scaling(plan))
         if any(s.fits is False for s in plan.scaling):
-            to.print("  ! more than the card has", style="dim")
+            to.print("  ! more than the GPU has", style="dim")
     if plan.changes:
         section(to, "What makes it faster, one change at a time", speedups_table(plan.changes))
         for remedy in plan.changes[:SHOWN_SNIPPETS]:
@@ -71,7 +71,7 @@ def show_step_plan(plan: Plan[StepEstimate]) -> None:
     elif plan.changes is not None:
         section(to, "What makes it faster", "nothing that was tried")
     if plan.hardware:
-        section(to, "One of each card, cheapest for a step first", cards_table(plan.hardware))
+        section(to, "One of each GPU, cheapest for a step first", cards_table(plan.hardware))
     _foot(to, plan, whole)
 
 

@@ -106,7 +106,7 @@ def prices(price: str | None, co2: str | None) -> Prices:
         match = _PRICE.fullmatch(price.strip())
         if match is None:
             raise InputError(
-                f"--price: {price!r} is not a price", hint="write it like --price 0.30/kWh, or --price 2.50/h for a card"
+                f"--price: {price!r} is not a price", hint="write it like --price 0.30/kWh, or --price 2.50/h for a GPU"
             )
         value = _positive(match[1], "--price", price)
         if match[2].lower() == "kwh":
@@ -137,5 +137,5 @@ def demo_cards(words: Sequence[str] | None) -> int | None:
     if not words:
         return 8
     if len(words) > 1 or not words[0].isascii() or not words[0].isdigit() or not 1 <= int(words[0][:9]) <= MOST_DEMO_CARDS:
-        raise InputError(f"--demo: {' '.join(words)!r} is not a number of cards from 1 to {MOST_DEMO_CARDS}", hint="--demo 4")
+        raise InputError(f"--demo: {' '.join(words)!r} is not a number of GPUs from 1 to {MOST_DEMO_CARDS}", hint="--demo 4")
     return int(words[0])

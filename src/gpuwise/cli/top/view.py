@@ -53,7 +53,7 @@ def page(frame: Frame, causes: tuple[Cause, ...], *, width: int, paint: Paint, p
 
 def _banner(frame: Frame, paint: Paint, width: int) -> Iterator[str]:
     if frame.demo:
-        yield paint.bold(_clip("DEMO: these cards do not exist", width))
+        yield paint.bold(_clip("DEMO: these GPUs do not exist", width))
     for vendor, why in frame.failed.items():
         yield _clip(f"{vendor}: {why}", width)
 
@@ -212,7 +212,7 @@ def _causes(frame: Frame, causes: tuple[Cause, ...], width: int, paint: Paint) -
         return
     yield ""
     if not causes:
-        yield "Nothing holds the cards back."
+        yield "Nothing holds the GPUs back."
         return
     yield paint.bold("Why is it slow")
     for cause in causes:

@@ -22,7 +22,7 @@ WIDE = 100
 """Columns from which a lever's most possible gain is shown beside the measured one."""
 MOST_SHOWN = 100.0
 METERS = {
-    "energy counter": "the card's own counter",
+    "energy counter": "the GPU's own counter",
     "integrated power": "the driver's power over time",
     "RAPL": "the processor's own counters (RAPL)",
 }

@@ -85,11 +85,11 @@ class Judgement:
 def expectation(case: BenchCase, subject: Subject) -> tuple[Expectation | None, str]:
     """What ``subject`` should reach in ``case``; None and a reason where it is unknown."""
     if subject.slice:
-        return None, "a slice of a card: the catalogue knows whole ones"
+        return None, "a slice of a GPU: the catalogue knows whole ones"
     try:
         if subject.kind == "cuda":
             if subject.accelerator is None:
-                return None, "unknown card"
+                return None, "unknown GPU"
             return _of_gpu(case, subject.accelerator)
         if subject.processor is None:
             return None, "unknown processor"

@@ -247,7 +247,7 @@ class Measure:
                     card.before = card.read_health()
                 number += 1
         if not self._watched and not self.unknown:
-            self.unknown["cards"] = "no card was found"
+            self.unknown["cards"] = "no GPU was found"
 
     def _run(self) -> None:
         while not self._stop.wait(self._interval_s):

@@ -154,7 +154,7 @@ def captured_memory(
         capture = compiled_capture(capture, everything=bool(compiled))
     usable = usable_bytes(accelerator) if capacity_bytes is None else capacity_bytes
     if not math.isfinite(usable) or usable <= 0:
-        raise InputError(f"capacity_bytes is {usable:g}", hint="give the card's memory in bytes, for example 24e9")
+        raise InputError(f"capacity_bytes is {usable:g}", hint="give the GPU's memory in bytes, for example 24e9")
     version = torch_version or capture.settings.torch_version
     conf = capture.settings.allocator_conf if allocator_conf is None else allocator_conf
     settings = AllocatorSettings.parse(conf, torch_version=version)

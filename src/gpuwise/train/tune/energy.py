@@ -174,7 +174,7 @@ class Meter:
         if not self._cards:
             said = "; ".join(f"{who}: {why}" for who, why in self._unknown.items())
             return f"no driver answers for {device['name']}" + (f" ({said})" if said else "")
-        return f"the driver does not list {device['name']} (a part of a card?)"
+        return f"the driver does not list {device['name']} (a part of a GPU?)"
 
     # -- reading
 

@@ -28,13 +28,13 @@ def why_lines(frame: Frame, causes: Sequence[Cause], notices: Sequence[str], wid
     for vendor, reason in frame.failed.items():
         out += _plain(f"{vendor}: {reason}", width)
     for number, xid in frame.xids:
-        where = "unknown card" if number is None else f"GPU {number}"
+        where = "unknown GPU" if number is None else f"GPU {number}"
         out += _plain(f"the driver reported XID {xid.code} on {where}{': ' + xid.text if xid.text else ''}", width)
     for notice in notices:
         out += _plain(notice, width)
     if out and out[-1] == BLANK:
         out.pop()
-    return out or [line(run(" ● ", "ok"), run("nothing holds a card back" if frame.cards else "there is no GPU to judge"))]
+    return out or [line(run(" ● ", "ok"), run("nothing holds a GPU back" if frame.cards else "there is no GPU to judge"))]
 
 
 def _under(word: str, text: str, role: str, width: int, action: str) -> list[Line]:

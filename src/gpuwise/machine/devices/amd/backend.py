@@ -114,7 +114,7 @@ class AmdDevices(DrmDevices):
         node = self._nodes.get(card.bus_id or "")
         if energy_j is not None and not (node and (node.architecture or "").startswith(_ENERGY_FAMILY)):
             energy_j = None
-            files.missing("energy_j", "its unit on this card is not published")
+            files.missing("energy_j", "its unit on this GPU is not published")
         made = Sample(
             index,
             time.monotonic(),

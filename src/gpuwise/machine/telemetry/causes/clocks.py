@@ -61,10 +61,10 @@ _HOLDS = (
     _Hold(
         EventReason.SYNC_BOOST,
         "sync-boost",
-        "waits for slower cards: sync boost keeps a group at one clock",
-        "waited for slower cards: sync boost keeps a group at one clock",
+        "waits for slower GPUs: sync boost keeps a group at one clock",
+        "waited for slower GPUs: sync boost keeps a group at one clock",
         Severity.SLOWS,
-        "find the slowest card of the group, or take the cards out of it",
+        "find the slowest GPU of the group, or take the GPUs out of it",
         only_busy=True,
     ),
     _Hold(
@@ -173,7 +173,7 @@ def power_cap(card: Card, frame: Frame) -> Iterator[Cause]:
         )
     else:
         yield Cause(
-            "sw-power-cap", n, f"GPU {n} runs at its power limit, as cards at full load do.", tuple(evidence), cost, Severity.NOTE
+            "sw-power-cap", n, f"GPU {n} runs at its power limit, as GPUs at full load do.", tuple(evidence), cost, Severity.NOTE
         )
 
 

@@ -27,7 +27,7 @@ def away(card: Card, frame: Frame) -> Iterator[Cause]:
         card.number,
         f"GPU {card.number} is lost: it fell off the bus or has to be reset." if lost else f"GPU {card.number} does not answer.",
         tuple(evidence),
-        "the whole card",
+        "the whole GPU",
         Severity.FAULT,
         "stop what uses it, then `nvidia-smi --gpu-reset` or reboot; if it comes again, reseat the card and check its power"
         if lost
@@ -65,7 +65,7 @@ def errors(card: Card, frame: Frame) -> Iterator[Cause]:
             tuple(evidence),
             None,
             Severity.FAULT,
-            "results computed since may be wrong; reset the card, and have it replaced if they come again",
+            "results computed since may be wrong; reset the GPU, and have it replaced if they come again",
         )
     if h.remap_failed:
         yield Cause(
@@ -85,7 +85,7 @@ def errors(card: Card, frame: Frame) -> Iterator[Cause]:
             _remapping_evidence(card),
             None,
             Severity.FAULT,
-            "reset the card when nothing runs on it",
+            "reset the GPU when nothing runs on it",
         )
 
 

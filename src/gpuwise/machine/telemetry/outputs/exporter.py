@@ -49,11 +49,11 @@ _MADE: Mapping[str, Callable[[Card], float | None]] = {
 
 OWN: Mapping[str, tuple[str, str]] = {
     "gpuwise_gpu_clocks_held_seconds_total": ("counter", "Time the clocks were held since the driver was loaded, by reason."),
-    "gpuwise_gpu_cause": ("gauge", "1 for each thing that holds the card back now."),
-    "gpuwise_gpu_process_memory_bytes": ("gauge", "Memory of a process on the card."),
+    "gpuwise_gpu_cause": ("gauge", "1 for each thing that holds the GPU back now."),
+    "gpuwise_gpu_process_memory_bytes": ("gauge", "Memory of a process on the GPU."),
     "DCGM_FI_DEV_XID_ERRORS": ("gauge", "Value of the last XID error encountered."),
-    "gpuwise_cards": ("gauge", "Cards that are watched."),
-    "gpuwise_frame_age_seconds": ("gauge", "Since the cards were last asked."),
+    "gpuwise_cards": ("gauge", "GPUs that are watched."),
+    "gpuwise_frame_age_seconds": ("gauge", "Since the GPUs were last asked."),
 }
 """Metrics with labels of their own: kind and help."""
 
