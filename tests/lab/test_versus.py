@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from gpuwise.facts.hardware.cpus import find_cpu
 from gpuwise.facts.hardware.naming import find_accelerator
 from gpuwise.lab.versus import compare_product, measure_product
 from gpuwise.predict.kernels import single
 
 
 def test_the_predicted_rows_say_what_op_says() -> None:
-    here, cpu, *cards = compare_product(128, ["4090", "h100-sxm"], "EPYC 9654")[-4:]
+    here, cpu, *cards = compare_product(128, ["4090", "h100-sxm"], find_cpu("EPYC 9654"))[-4:]
     assert here.basis == "measured" and here.time_s > 0 and "EPYC 9654" in cpu.device
     for row, name in zip(cards, ("4090", "h100-sxm"), strict=True):
         assert row.time_s == float(single.matmul(find_accelerator(name), "fp32", 128, 128, 128).time_s[0])

@@ -116,6 +116,13 @@ def this_target(text: str) -> Cluster | Cpu:
     return this_processor_measured()
 
 
+def processor_of(text: str) -> Cpu:
+    """A processor by name, or with ``this`` the one of this machine as it was measured. Raises UnknownNameError, InputError."""
+    from gpuwise.plan.one_op import find_processor
+
+    return this_processor_measured() if text.strip().lower() == "this" else find_processor(text)
+
+
 def this_processor_measured() -> Cpu:
     """Raises DataError where it was not measured."""
     from gpuwise.calibrate.machine.calibration import best_rates, fit_device, load, newest

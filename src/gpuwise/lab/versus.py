@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.facts.hardware.cpus import Cpu
 from gpuwise.facts.hardware.naming import find_accelerator
-from gpuwise.plan.one_op import USUAL, OperationTime, find_processor, matmul
+from gpuwise.plan.one_op import USUAL, OperationTime, matmul
 from gpuwise.predict.kernels.transfer import transfer_time
 from gpuwise.predict.step.stack_costs import find_stack_costs
 
@@ -43,16 +44,15 @@ class Versus:
         return {**asdict(self), "with_copies_s": self.with_copies_s}
 
 
-def compare_product(n: int, gpus: Sequence[str], cpu: str | None = None) -> list[Versus]:
+def compare_product(n: int, gpus: Sequence[str], cpu: Cpu | None = None) -> list[Versus]:
     """This CPU first (measured), then this machine's GPU if PyTorch reaches one (measured), then the predicted ones.
 
     Raises UnknownNameError, AmbiguousNameError for a name, UnpredictableError for a GPU without an fp32 rate.
     """
     cards = [find_accelerator(name, prefer=USUAL) for name in gpus]
-    processor = None if cpu is None else find_processor(cpu)
     rows = [_here(n), *_gpu_here(n)]
-    if processor is not None:
-        predicted = matmul(n, n, n, "fp32", [processor]).rows[0]
+    if cpu is not None:
+        predicted = matmul(n, n, n, "fp32", [cpu]).rows[0]
         rows.append(Versus(predicted.device, predicted.time_s.basis, predicted.time_s.expected, 0.0, None, _why(predicted, n)))
     return rows + [_predicted(card, n) for card in cards]
 

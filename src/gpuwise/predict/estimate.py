@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import date
 from enum import Enum
+from functools import cache
 from statistics import NormalDist
 from typing import Any, Literal, cast
 
@@ -71,10 +72,23 @@ class Estimate:
         return {"low": self.low, "expected": self.expected, "high": self.high, "basis": self.basis}
 
 
+_PLAIN = frozenset({type(None), str, bool, int, float})
+
+
+@cache
+def _field_names(kind: type) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(kind))
+
+
 def to_document(value: object) -> object:
     """``value`` as JSON: an estimate as ``{low, expected, high, basis}``, what knows its own document by ``as_dict``, another
     dataclass by its fields, an enumeration by its name in lower case, a date as ISO 8601, arrays and tuples as lists."""
-    if value is None or (isinstance(value, str | bool | int | float) and not isinstance(value, Enum)):
+    kind = type(value)
+    if kind in _PLAIN:  # nearly all of a document
+        return value
+    if kind is Estimate:
+        return cast(Estimate, value).as_dict()
+    if isinstance(value, str | bool | int | float) and not isinstance(value, Enum):
         return value
     if isinstance(value, Enum):
         return value.name.lower()
@@ -83,7 +97,7 @@ def to_document(value: object) -> object:
     if hasattr(value, "as_dict"):
         return to_document(cast(Any, value).as_dict())
     if is_dataclass(value):
-        return {f.name: to_document(getattr(value, f.name)) for f in fields(value)}
+        return {name: to_document(getattr(value, name)) for name in _field_names(kind)}
     if isinstance(value, date):
         return value.isoformat()
     if hasattr(value, "tolist"):

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from gpuwise.calibrate.machine.calibration import DeviceCoefficients
+from gpuwise.calibrate.machine.devices import processor_from
 from gpuwise.lab import kernel
 
 OWN = """import math
@@ -67,3 +69,18 @@ def test_cpu_vs_gpu(gpuwise: Callable[..., Any]) -> None:
     assert first["basis"] == "measured" and last["device"] == "RTX 4090"
     refused = gpuwise("lab", "cpu-vs-gpu", "100k")
     assert refused.code == 2 and "minutes" in refused.err
+
+
+def test_the_processor_of_this_machine_stands_beside_as_it_was_measured(
+    gpuwise: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUWISE_HOME", str(tmp_path))
+    monkeypatch.delenv("GPUWISE_RECORDS", raising=False)
+    line = ("lab", "cpu-vs-gpu", "64", "--on", "4090", "--against", "this", "--json")
+    refused = gpuwise(*line)
+    assert refused.code == 2 and "gpuwise bench" in refused.out + refused.err
+    rates = {"fp32": 60e9, "memory": 20e9}
+    measured = processor_from(DeviceCoefficients("cpu", "this one", None, 0.0, rates, {}), None, 2)
+    monkeypatch.setattr("gpuwise.cli.this_machine.this_processor_measured", lambda: measured)
+    predicted = gpuwise(*line).document["rows"][-2]
+    assert predicted["device"] == "this one" and predicted["time_s"] > 2 * 64**3 / rates["fp32"]

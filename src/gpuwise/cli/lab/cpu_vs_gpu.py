@@ -32,7 +32,7 @@ def cpu_vs_gpu(
     on
         A GPU to predict; several times for several (4090, A100-80GB, H100-SXM).
     against
-        A CPU to predict beside the measured one: EPYC 9654.
+        A CPU to predict beside the measured one: EPYC 9654; with this, the one here as gpuwise bench measured it.
     json
         One JSON document on the last line of stdout.
     """
@@ -40,9 +40,11 @@ def cpu_vs_gpu(
         raise InputError(
             f"a product of {size:,} would take minutes here", hint=f"up to {LARGEST:,}; gpuwise op matmul predicts more"
         )
+    from gpuwise.cli.this_machine import processor_of
     from gpuwise.lab.versus import compare_product
 
-    rows = compare_product(size, on or ["4090", "A100-80GB", "H100-SXM"], against)
+    processor = None if against is None else processor_of(against)
+    rows = compare_product(size, on or ["4090", "A100-80GB", "H100-SXM"], processor)
     if json:
         from gpuwise.cli.out import print_json
 

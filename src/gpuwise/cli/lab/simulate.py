@@ -46,7 +46,7 @@ def simulate(
     on
         The GPU (A100-80GB).
     against
-        The CPU (EPYC 9654).
+        The CPU (EPYC 9654); with this, the one here as gpuwise bench measured it.
     size
         Elements, or the side of a matrix.
     crossover
@@ -65,7 +65,7 @@ def simulate(
     json
         One JSON document on the last line of stdout.
     """
-    from gpuwise.facts.hardware.cpus import find_cpu
+    from gpuwise.cli.this_machine import processor_of
     from gpuwise.facts.hardware.naming import find_accelerator
 
     if task is None:
@@ -86,7 +86,7 @@ def simulate(
     from gpuwise.lab.simulation import simulate_task
     from gpuwise.lab.tasks import find_task, launch_of
 
-    lab_task, cpu = find_task(task), find_cpu(against)
+    lab_task, cpu = find_task(task), processor_of(against)
     n = lab_task.usual if size is None else size
     launch = launch_of(lab_task, n)
     simulation = simulate_task(lab_task, launch, accelerator)

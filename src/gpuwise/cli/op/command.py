@@ -57,7 +57,7 @@ def op(
         A GPU or CPU, or this (this machine's, as measured); several with commas, or --on again, to compare. Several GPUs
         (8xH100-SXM) for allreduce, decode, train.
     against
-        A CPU to compare with: EPYC 9654, i5-12400, Xeon 8480+.
+        A CPU to compare with: EPYC 9654, i5-12400, Xeon 8480+, or this (as measured).
     dtype
         Format of matmul and attention: fp64, fp32, tf32, fp16, bf16 (usual), fp8, mxfp8, nvfp4, int8.
     batch
@@ -89,11 +89,11 @@ def op(
         "precision": precision,
     }
     options = _options(kind, values)
-    from gpuwise.cli.this_machine import is_this, this_target
-    from gpuwise.plan.one_op import find_processor, find_target
+    from gpuwise.cli.this_machine import is_this, processor_of, this_target
+    from gpuwise.plan.one_op import find_target
 
     targets = [this_target(name) if is_this(name) else find_target(name) for name in _names(on)]
-    base = None if against is None else find_processor(against)
+    base = None if against is None else processor_of(against)
     answer: Answer | ModelAnswer
     if kind in ("decode", "train"):
         answer = _of_model(kind, words, targets, base, options)

@@ -47,7 +47,7 @@ class At:
         elif isinstance(value, list) and isinstance(key, int):
             items = cast("list[Any]", value)
             inner = items[key] if key < len(items) else None
-        return At(inner, f"{self.pointer}/{str(key).replace('~', '~0').replace('/', '~1')}")
+        return At(inner, f"{self.pointer}/{_step(key)}")
 
     def __bool__(self) -> bool:
         return self.value is not None and self.value != [] and self.value != {}
@@ -82,6 +82,12 @@ class At:
         """The value here as a person reads it."""
         place = self.expected
         return words(place.name, place.value)
+
+
+@lru_cache(8192)
+def _step(key: str | int) -> str:
+    """A step of a pointer."""
+    return str(key).replace("~", "~0").replace("/", "~1")
 
 
 @lru_cache(8192)
