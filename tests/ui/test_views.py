@@ -208,6 +208,8 @@ def test_an_exercise_shows_no_more_than_was_asked_for(gpuwise: Any) -> None:
 
     assert "Power and cooling" in page() and "131,072" not in page("number=11")
     assert "Hint 2" in page("number=11", "hint=2") and "Hint 3" not in page("number=11", "hint=2")
+    assert 'data-set="hint=3"' in page("number=11", "hint=2") and 'data-set="hint=1"' in page("number=11")
+    assert "data-set" not in page("number=2", "hint=2")  # the last
     wrong = page("number=11", "answer=128")
     assert '<p class="no">too high, by a factor of 4</p>' in wrong and "131,072" not in wrong
     assert '<p class="yes">right: 32 GiB</p>' in page("number=11", "answer=32")

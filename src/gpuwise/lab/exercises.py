@@ -87,6 +87,7 @@ class Exercise:
             "unit": self.unit,
             "tolerance": self.tolerance,
             "hints": list(self.hints),
+            "hint_count": len(self.hints),
         }
 
 

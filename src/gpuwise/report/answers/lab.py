@@ -32,8 +32,6 @@ WARPS = 16
 """Rows of the timeline: the first warps of one multiprocessor."""
 ROW, GAP = 9.0, 3.0
 ISSUING = "issuing"
-MOST_HINTS = 3
-"""Of each exercise."""
 EXAMPLE_GPU = "A100-80GB"
 """What a task is shown on that was picked from the list."""
 _WIDE = WIDTH - LEFT - RIGHT
@@ -209,8 +207,9 @@ def exercise(document: Mapping[str, Any]) -> list[str]:
         return [table("Exercises", ["exercise", "question"], rows)]
     body = [f"<h2>{shown(d['number']).html}. {escape(d['title'].text)}</h2><p>{escape(d['question'].text)}</p>"]
     body += [notes([f"Hint {n}: {words}" for n, words in enumerate(sentences(d["hints"]), start=1)])] if d["hints"] else []
-    if d["hints"] and len(list(d["hints"])) < MOST_HINTS:
-        body.append(f"<p>{button('Another hint', {'hint': str(len(list(d['hints'])) + 1)}).html}</p>")
+    given = len(list(d["hints"]))
+    if given < d["hint_count"].number:
+        body.append(f"<p>{button('Another hint' if given else 'A hint', {'hint': str(given + 1)}).html}</p>")
     if d["says"]:
         body.append(f'<p class="{"yes" if d["right"].value else "no"}">{escape(d["says"].text)}</p>')
     if d["solution"]:
