@@ -47,19 +47,19 @@ def sentences() -> Iterator[str]:
 
 
 @maker
-def mnist(at: Path, n: int = 2000, test: int = 500) -> None:
-    """As torchvision keeps it unpacked, under ``at/MNIST/raw``."""
-    raw = at / "MNIST" / "raw"
+def mnist(at: Path, n: int = 2000, test: int = 500, name: str = "MNIST") -> None:
+    """As torchvision keeps it unpacked, under ``at/MNIST/raw``: ``name`` is the class that reads it."""
+    raw = at / name / "raw"
     raw.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(SEED)
-    for name, count in (("train", n), ("t10k", test)):
+    for part, count in (("train", n), ("t10k", test)):
         labels = rng.integers(0, 10, count).astype(np.uint8)
         # a bright patch says the class, so that something can be learnt
         images = rng.integers(0, 60, (count, 28, 28)).astype(np.uint8)
         for image, label in zip(images, labels, strict=True):
             image[2 * label : 2 * label + 6, 4:24] = 220
-        (raw / f"{name}-images-idx3-ubyte").write_bytes(struct.pack(">IIII", 0x803, count, 28, 28) + images.tobytes())
-        (raw / f"{name}-labels-idx1-ubyte").write_bytes(struct.pack(">II", 0x801, count) + labels.tobytes())
+        (raw / f"{part}-images-idx3-ubyte").write_bytes(struct.pack(">IIII", 0x803, count, 28, 28) + images.tobytes())
+        (raw / f"{part}-labels-idx1-ubyte").write_bytes(struct.pack(">II", 0x801, count) + labels.tobytes())
 
 
 @maker

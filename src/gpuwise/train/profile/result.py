@@ -17,7 +17,7 @@ from gpuwise.train.profile.findings.finding import Finding
 from gpuwise.train.profile.findings.profile_data import DeviceFacts, ProfileData, RankView
 from gpuwise.train.profile.findings.table import find_wastes
 from gpuwise.train.profile.run_facts import ALIKE, PAUSE, RunFacts, constant_batch_s
-from gpuwise.train.profile.split import Split, split_step, stalls, undisturbed
+from gpuwise.train.profile.split import Split, event_cost_s, split_step, stalls, undisturbed
 from gpuwise.train.profile.step_fit import fit_to, of_phases
 from gpuwise.train.profile.steps import Steps, chosen, clean_s, find_steps, with_delays
 from gpuwise.train.profile.trace import Trace
@@ -102,9 +102,9 @@ def profile_run(
     elif facts.pauses.n:
         steps = _without_pauses(steps)
     stalled, steps = stalls(trace, steps)
-    traced = undisturbed(split_step(trace, steps, stalled), steps)
-    device, target, device_name = _device_of(trace, target)
     compared_s = facts.step.wall_s if trace.has_device else clean_s(steps, facts.step)
+    traced = undisturbed(split_step(trace, steps, stalled, event_cost_s(trace, steps, stalled, compared_s)), steps)
+    device, target, device_name = _device_of(trace, target)
     data = ProfileData(
         fit_to(traced, trace, facts.step, facts.compiling_s, facts.pauses.seconds, clean_s=compared_s),
         traced,

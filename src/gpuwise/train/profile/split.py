@@ -29,8 +29,10 @@ DATA, COPIES, OPTIMIZER, HOST_GAPS, SYNC = "data wait", "copies", "optimizer", "
 SAVE, ALLOCATOR, OTHER, PAUSES = "save and log", "allocator", "other", "between updates"
 PARTS = (DATA, COPIES, "compute", COMMUNICATION, OPTIMIZER, HOST_GAPS, SYNC, SAVE, ALLOCATOR, OTHER, PAUSES)
 SHORT_GAP_S = 200e-6
-"""Between two operations on a processor: what PyTorch's dispatch and the interpreter take, under the profiler. Rule of this
-project."""
+"""Between two operations on a processor: what PyTorch's dispatch and the interpreter take, beside what the profiler takes to
+record them where that is known. Rule of this project."""
+RECORDED = ("cpu_op", "python_function", "user_annotation")
+"""Events of the host that the profiler takes time for."""
 
 
 CROWD = 0.3
@@ -68,8 +70,9 @@ class Split:
         return self.parts[part] / self.wall_s if self.wall_s > 0 else 0.0
 
 
-def split_step(trace: Trace, steps: Steps, without: Floats = NO_SPANS) -> Split:
-    """The parts of the steps of a trace; stretches ``without`` are not in them."""
+def split_step(trace: Trace, steps: Steps, without: Floats = NO_SPANS, event_s: float = 0.0) -> Split:
+    """The parts of the steps of a trace; stretches ``without`` are not in them. ``event_s`` is what the profiler takes to record
+    an event of the host."""
     layers = _gpu_layers(trace, steps) if trace.has_device else _cpu_layers(trace, steps)
     windows = difference(union([steps.windows]), without)
     taken, found = NO_SPANS, list[tuple[str, str, Floats]]()
@@ -82,7 +85,9 @@ def split_step(trace: Trace, steps: Steps, without: Floats = NO_SPANS) -> Split:
     if trace.has_device:
         found.append((OTHER, "", rest))
     else:
-        short = (rest[:, 1] - rest[:, 0]) <= SHORT_GAP_S
+        recorded = np.sort(trace.start_s[trace.in_categories(RECORDED)])
+        n_events = np.searchsorted(recorded, rest[:, 1]) - np.searchsorted(recorded, rest[:, 0])
+        short = (rest[:, 1] - rest[:, 0]) - event_s * n_events <= SHORT_GAP_S
         found += [(HOST_GAPS, "", rest[short]), (OTHER, "", rest[~short])]
     return _added_up("gpu" if trace.has_device else "cpu", steps, windows, found, _busy(trace, windows))
 
@@ -217,21 +222,34 @@ def undisturbed_s(traced: Split, steps: Steps) -> list[float]:
 def stalls(trace: Trace, steps: Steps) -> tuple[Floats, Steps]:
     """Stretches in which a processor's thread stood still as other programs had it: single operations far longer than the usual
     one of their name and shapes, and gaps far longer than the same gap of another step, the longest first, for no longer than
-    what was waited in their step. With the steps that have what is left of it."""
+    what was waited in their step; but where that is ``CROWD`` of it, all of them, as such a machine has delays that are counted
+    nowhere (pages read anew, another machine's turns). With the steps that have what is left of it."""
     if trace.has_device or not steps.waited_s.any():
         return NO_SPANS, steps
     ops = operations(trace, steps.lane, float(steps.windows[0, 0]), float(steps.windows[-1, 1]))
     stretches, beyond = (np.concatenate(both) for both in zip(_long_operations(trace, ops), _long_gaps(ops, steps), strict=True))
+    crowded = steps.waited_s > CROWD * (steps.windows[:, 1] - steps.windows[:, 0])
     found: list[tuple[float, float]] = []
     left = steps.waited_s.copy()
     for at in beyond.argsort()[::-1][: int(np.count_nonzero(beyond))].tolist():
         end = float(stretches[at, 1])
         window = int(np.searchsorted(steps.windows[:, 0], end, side="left")) - 1
-        cut = min(float(beyond[at]), float(left[window])) if window >= 0 and end <= steps.windows[window, 1] else 0.0
+        if window < 0 or end > steps.windows[window, 1]:
+            continue
+        cut = float(beyond[at]) if crowded[window] else min(float(beyond[at]), float(left[window]))
         if cut > 0:
             found.append((end - cut, end))
-            left[window] -= cut
+            left[window] = max(left[window] - cut, 0.0)
     return spans(*np.array(sorted(found)).T) if found else NO_SPANS, replace(steps, waited_s=left)
+
+
+def event_cost_s(trace: Trace, steps: Steps, without: Floats, clean_s: float) -> float:
+    """Seconds that the profiler takes to record one event of the host, where a step without it takes ``clean_s``: what the traced
+    steps have beyond it and beside the delays by other programs; 0 on a GPU."""
+    recorded = trace.start_s[trace.in_categories(RECORDED)]
+    n = int(np.count_nonzero(inside(recorded, steps.windows)))
+    own_s = length(difference(union([steps.windows]), without)) - float(steps.waited_s.sum())
+    return max(own_s - clean_s * steps.n, 0.0) / n if n and not trace.has_device else 0.0
 
 
 def _long_operations(trace: Trace, ops: Operations) -> tuple[Floats, Floats]:

@@ -13,11 +13,9 @@ import numpy as np
 from gpuwise.train.hook.ticks import Step
 from gpuwise.train.profile.families import COMMUNICATION
 from gpuwise.train.profile.spans import inside
-from gpuwise.train.profile.split import COPIES, DATA, HOST_GAPS, OPTIMIZER, OTHER, PARTS, PAUSES, SAVE, Split
+from gpuwise.train.profile.split import COPIES, DATA, HOST_GAPS, OPTIMIZER, OTHER, PARTS, PAUSES, RECORDED, SAVE, Split
 from gpuwise.train.profile.trace import Trace
 
-RECORDED = ("cpu_op", "python_function", "user_annotation")
-"""Events of the host that the profiler takes time for."""
 LEAST_LEFT = 0.1
 """Of a part, whatever the number of events in it: the cost of an event differs. Rule of this project."""
 

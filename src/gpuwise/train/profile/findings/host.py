@@ -8,7 +8,7 @@ from gpuwise.train.profile.findings.data import CHEAP_OP_S, dispatch_s
 from gpuwise.train.profile.findings.finding import Evidence, Finding
 from gpuwise.train.profile.findings.profile_data import ProfileData
 from gpuwise.train.profile.spans import inside
-from gpuwise.train.profile.split import CROWD, HOST_GAPS, OTHER, SAVE, SYNC, undisturbed_s
+from gpuwise.train.profile.split import HOST_GAPS, OTHER, SAVE, SYNC, undisturbed_s
 from gpuwise.train.profile.trace import NONE, RUNTIME_CATEGORIES
 from gpuwise.train.profile.verdict import NAMED_IN_CROWD
 from gpuwise.units import format_duration
@@ -164,7 +164,7 @@ def own_python(data: ProfileData) -> Finding | None:
             for start, end in own[np.argsort(own[:, 0] - own[:, 1])][:200].tolist():
                 place = data.where((start + end) / 2)
                 where[place] = where.get(place, 0.0) + (end - start) / data.n_steps
-    if _crowded(data) and seconds < NAMED_IN_CROWD * data.wall_s:
+    if data.crowded and seconds < NAMED_IN_CROWD * data.wall_s:
         return None
     shrunk = seconds / max(data.traced.parts[OTHER], 1e-12)
     top = sorted(((s * shrunk, w) for w, s in where.items() if w), reverse=True)[:2]
@@ -180,12 +180,6 @@ def own_python(data: ProfileData) -> Finding | None:
         said,
         ("# move it out of the loop, do it every 100 steps, or write it as tensor operations",),
     )
-
-
-def _crowded(data: ProfileData) -> bool:
-    """Whether other programs had so much of the traced steps that a short gap may be theirs, however it is reckoned."""
-    timed = data.facts.traced if data.facts is not None else ()
-    return sum(s.queue_s for s in timed) > CROWD * sum(s.wall_s for s in timed) if timed else False
 
 
 def recompiles(data: ProfileData) -> Finding | None:

@@ -14,8 +14,7 @@ from gpuwise.train.profile.operations import OP_CATEGORIES, Lines, Operations, o
 from gpuwise.train.profile.products import Product, key_of, product_of
 from gpuwise.train.profile.run_facts import RunFacts
 from gpuwise.train.profile.spans import NO_SPANS, difference, inside, intersection, length, spans
-from gpuwise.train.profile.split import Split, closures, kernel_families, launched_s, launching_ops
-from gpuwise.train.profile.step_fit import RECORDED
+from gpuwise.train.profile.split import CROWD, RECORDED, Split, closures, kernel_families, launched_s, launching_ops
 from gpuwise.train.profile.steps import Steps, clean_s
 from gpuwise.train.profile.trace import NONE, Flags, Floats, Ints, Trace
 
@@ -75,6 +74,21 @@ class ProfileData:
         if self.on_gpu or self.traced is None or self.traced.parts["compute"] <= 0:
             return 1.0
         return self.split.parts["compute"] / self.traced.parts["compute"]
+
+    @property
+    def crowded(self) -> bool:
+        """Whether other programs had so much of the traced steps that a short gap may be theirs, however it is reckoned."""
+        timed = self.facts.traced if self.facts is not None else ()
+        return sum(s.queue_s for s in timed) > CROWD * sum(s.wall_s for s in timed) if timed else False
+
+    @property
+    def lengthening(self) -> float:
+        """Length of the step with the time of other programs, which the parts share, over that without; 1 where the traced steps
+        have it too."""
+        if self.steps is None or self.facts is None:
+            return 1.0
+        clean = clean_s(self.steps, self.facts.step)
+        return self.facts.step.wall_s / clean if clean > 0 else 1.0
 
     @cached_property
     def event_s(self) -> float:
