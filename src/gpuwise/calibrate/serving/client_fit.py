@@ -164,7 +164,7 @@ def _ratios(runs: list[LoadRun], front: Front) -> dict[str, F64]:
 
 
 def _write(engine: str, since: str, base: Front, front: Front, widths: dict[str, float]) -> None:
-    """``widths`` of the fit rows: an engine's steps have that of its gaps or of its throughput, whichever is more."""
+    """``widths`` of the fit rows, of which throughput without a rate has its own."""
     document: dict[str, Any] = load_json("load")
     entries: list[dict[str, Any]] = document["engines"]
     mine = next((e for e in entries if (e["engine"], e["since"]) == (engine, since)), None)
@@ -175,6 +175,8 @@ def _write(engine: str, since: str, base: Front, front: Front, widths: dict[str,
     mine["costs"] = _costs(front)
     mine["front"] |= {"request_s": front.request_s, "prompt_token_s": front.prompt_token_s}
     mine["ttft_log_sigma"] = widths.pop("ttft")
+    if "token" in widths:
+        mine["throughput_log_sigma"] = widths.pop("token")
     mine["log_sigma"] = max(mine["log_sigma"], *widths.values())
     write("load", document)
 

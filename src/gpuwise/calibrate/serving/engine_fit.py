@@ -156,7 +156,9 @@ def fit_throughput(folder: Path) -> dict[str, float]:
     """Adds the costs of compiled engines of 0.17, and how much longer the PyTorch backend's exchange between attention groups and
     experts takes than its collectives by themselves, to the coefficient files; the errors of the check split."""
     runs = [r for r in read_engine_runs(folder) if r.source == "trtllm throughput" and not r.reason and _runs(r)]
-    compiled = [throughput(r) for r in runs if r.config is not None and r.config.version == TENSORRT]
+    first, compiled = (
+        [throughput(r) for r in runs if r.config is not None and r.config.version == v] for v in ("0.14", TENSORRT)
+    )
     apart = [throughput(r) for r in runs if r.config is not None and r.config.attention_dp > 1]
     document: dict[str, Any] = load_json("load")
     inference: dict[str, Any] = load_json("inference")
@@ -169,7 +171,9 @@ def fit_throughput(folder: Path) -> dict[str, float]:
     exchange = _solve([t for t in apart if not load_check(t.run)], pinned, pinned - room, pinned + room)[2]
     for e in (newer, *(e for e in inference["engines"] if e["engine"] == "trtllm")):
         e["exchange_slowdown"] = float(f"{exchange:.4g}")
-    entry = {**older, "since": TENSORRT, "costs": costs, "log_sigma": _width(compiled, fitted)}
+    older["throughput_log_sigma"] = _width(first, np.array([older["costs"][n] for n in STEP]))
+    width = _width(compiled, fitted)
+    entry = {**older, "since": TENSORRT, "costs": costs, "log_sigma": width, "throughput_log_sigma": width}
     document["engines"] = [e for e in document["engines"] if (e["engine"], e["since"]) != ("trtllm", TENSORRT)] + [entry]
     with_exchange = np.exp(np.where(free, math.log(exchange), pinned))
     errors: dict[str, float] = {}
