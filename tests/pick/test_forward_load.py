@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 
 import numpy as np
 import pytest
@@ -10,8 +11,9 @@ import pytest
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
+from gpuwise.facts.models.denoisers import find_denoiser
 from gpuwise.pick import forward_load
-from gpuwise.pick.forward_load import BatchTimes, batch_times, capacity_forward, largest, rank_forward, simulate
+from gpuwise.pick.forward_load import AT_ONCE, Batcher, BatchTimes, batch_times, capacity_forward, largest, rank_forward, simulate
 from gpuwise.serve.load.targets import parse_targets
 
 TODAY = datetime.date(2026, 11, 23)
@@ -84,3 +86,38 @@ def test_what_cannot_be_meant_is_refused(model: str, workload: str, slo: str) ->
     with pytest.raises(InputError) as caught:
         capacity_forward(find_model(model), find_cluster("l40s"), workload=workload, targets=parse_targets(slo), today=TODAY)
     assert caught.value.hint
+
+
+def test_a_batch_held_back_is_larger_and_later() -> None:
+    at_once, held, static = (simulate(FLAT, 150.0, batcher=b) for b in (AT_ONCE, Batcher(8, 0.02), Batcher(8, math.inf)))
+    assert at_once.mean_batch < held.mean_batch < static.mean_batch
+    assert static.mean_batch > 7.9
+    assert float(held.latency_s.max()) <= 0.02 + 2 * 0.01 + 1e-9
+    assert at_once.latency_s.mean() < held.latency_s.mean() < static.latency_s.mean()
+
+
+def test_a_static_batch_has_a_rate_below_which_it_waits_too_long() -> None:
+    found = largest(FLAT, parse_targets("e2e_p99=60ms"), Batcher(8, math.inf))
+    assert found is not None and found.keeps(parse_targets("e2e_p99=60ms"))
+    assert largest(FLAT, parse_targets("e2e_p99=11ms"), Batcher(8, math.inf)) is None
+
+
+def test_batches_are_no_larger_than_asked() -> None:
+    assert FLAT.up_to(3).sizes == (1, 3)
+    assert FLAT.up_to(64) is FLAT
+    with pytest.raises(InputError, match="batches of 0"):
+        Batcher(0)
+
+
+def test_images_are_made_one_after_the_other() -> None:
+    sdxl, l40s = find_denoiser("sdxl"), find_cluster("2xl40s")
+    answer = capacity_forward(sdxl, l40s, workload="image", targets=parse_targets("e2e_p95=10s"), today=TODAY, requests_per_s=1.0)
+    assert answer.point is not None and answer.each is not None
+    assert answer.point.mean_batch == 1.0
+    rho = answer.each.expected * answer.alone_s
+    assert answer.point.latency_s.mean() == pytest.approx(answer.alone_s * (1 + rho / (2 * (1 - rho))), rel=0.1)  # M/D/1
+    assert answer.accelerators == math.ceil(1.0 / answer.each.expected)
+    with pytest.raises(InputError, match="workload image with"):
+        capacity_forward(BERT, l40s, workload="image", today=TODAY)
+    with pytest.raises(InputError, match="workload embed with"):
+        capacity_forward(sdxl, l40s, workload="embed", today=TODAY)

@@ -1,10 +1,14 @@
-"""Forward passes served: encoders and vision transformers in batches that form while the one before runs.
+"""Forward passes served: encoders, vision transformers and makers of images, in batches.
 
 A request waits until the device is free; then all that wait, at most ``most``, run as one batch of ``t(B)`` seconds
 (:mod:`gpuwise.serve.iteration`, the same kernels as a prompt's), and are answered together:
 
     latency = wait + t(B) + overhead of a request
     full rate = max over B of B / t(B)
+
+A batcher may hold a batch back until it is full or its oldest request has waited ``delay`` (dynamic batching with a queue delay,
+as Triton's ``max_queue_delay_microseconds``), or until it is full whatever it takes (static). Images are made one after the other
+(:mod:`gpuwise.pick.forward`): a batch of them takes as many times longer.
 
 The largest rate keeps the targets under Poisson arrivals; a request has no tokens, so that its time to the first one is its whole
 time. Checked against published images a second in ``tests/pick/test_forward_load.py``.
@@ -15,7 +19,7 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +27,11 @@ from numpy.typing import NDArray
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster, default_system, with_count
 from gpuwise.facts.models.architecture import Architecture
+from gpuwise.facts.models.denoisers import Denoiser
 from gpuwise.money.cost import Price, price_of
 from gpuwise.money.power import cluster_power
 from gpuwise.pick.candidates import ways
+from gpuwise.pick.forward import TooLargeToRun, forward_on, image_job
 from gpuwise.pick.limits import Limits
 from gpuwise.plan.defaults import default_precision
 from gpuwise.predict.estimate import Z80, Basis, Estimate
@@ -36,7 +42,7 @@ from gpuwise.serve.iteration import iteration_time
 from gpuwise.serve.load.arrivals import unit_arrivals
 from gpuwise.serve.load.targets import Target
 from gpuwise.serve.memory import UNIFIED_SHARE
-from gpuwise.units import HOUR_S, MEGA
+from gpuwise.units import GIB, HOUR_S, MEGA
 
 F64 = NDArray[np.float64]
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -47,8 +53,29 @@ TEXT_TOKENS = 512
 """Of a passage, and of a query with its passage: what encoders are cut to."""
 USUAL_TARGET = Target("e2e", 95.0, 0.1)
 """Where none is given: what one takes for at once is a tenth of a second (Miller 1968, doi 10.1145/1476589.1476628)."""
+IMAGE_TARGET = Target("e2e", 95.0, 10.0)
+"""Of an image where none is given: longer than ten seconds nobody keeps their mind on it (Nielsen, Usability Engineering, 1993,
+section 5.5)."""
 GROWS = 0.5
 """A queue grows where the second half of the requests waits longer than the first by this share and more than one batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batcher:
+    """How batches form: of at most ``most`` items (None: what the device holds), begun when full or when the oldest has waited
+    ``delay_s``; ``math.inf`` waits for a full one."""
+
+    most: int | None = None
+    delay_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.most is not None and self.most < 1:
+            raise InputError(f"batches of {self.most}", hint="at least 1")
+        if self.delay_s < 0:
+            raise InputError(f"a batch is held back {self.delay_s:g} s", hint="0 begins as soon as the device is free")
+
+
+AT_ONCE = Batcher()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +89,13 @@ class BatchTimes:
 
     def of(self, items: int) -> float:
         return float(np.interp(items, self.sizes, self.seconds))
+
+    def up_to(self, most: int) -> BatchTimes:
+        """Of batches of at most ``most``; no more than there are."""
+        if most >= self.sizes[-1]:
+            return self
+        sizes = (*(b for b in self.sizes if b < most), most)
+        return replace(self, sizes=sizes, seconds=tuple(self.of(b) for b in sizes))
 
     @property
     def full_per_s(self) -> float:
@@ -94,11 +128,12 @@ class ForwardPoint:
 class ForwardCapacity:
     """``point`` is at the largest rate of one accelerator, None where not even one request alone keeps the targets."""
 
-    arch: Architecture
+    arch: Architecture | Denoiser
     cluster: Cluster
     items: str
     """``passages``, ``pairs`` or ``images``."""
     tokens: int
+    """Of an item; 0 of an image that is made."""
     precision: str
     targets: tuple[Target, ...]
     times: BatchTimes
@@ -110,6 +145,7 @@ class ForwardCapacity:
     price: Price | None
     usd_per_million: float | None
     wh_per_million: float | None
+    batcher: Batcher = AT_ONCE
 
     @property
     def usd_per_hour(self) -> float | None:
@@ -118,33 +154,49 @@ class ForwardCapacity:
 
 
 def capacity_forward(
-    arch: Architecture,
+    arch: Architecture | Denoiser,
     cluster: Cluster,
     *,
     workload: str,
     targets: Sequence[Target] = (USUAL_TARGET,),
     requests_per_s: float | None = None,
     tokens: int | None = None,
+    batcher: Batcher = AT_ONCE,
     today: datetime.date,
     usd_per_hour: float | None = None,
     provider: str | None = None,
 ) -> ForwardCapacity:
-    """Items a second of ``workload`` (embed, rerank, vision) with ``arch`` within ``targets``, on how many accelerators like
-    ``cluster``'s. Raises InputError for a model of another kind or one that does not fit, UnpredictableError without rates."""
+    """Items a second of ``workload`` (embed, rerank, vision, image) with ``arch`` within ``targets``, on how many accelerators
+    like ``cluster``'s. Raises InputError for a model of another kind or one that does not fit, UnpredictableError without a
+    rate."""
     items, length = _shape(arch, workload, tokens)
     check_targets(targets)
     precision = default_precision(cluster.accelerator)[0]
-    times = batch_times(arch, cluster, length, precision)
+    times = image_times(arch, cluster) if isinstance(arch, Denoiser) else batch_times(arch, cluster, length, precision)
+    if batcher.most is not None:
+        times = times.up_to(batcher.most)
     alone = times.of(1)
-    point = largest(times, targets)
+    point = largest(times, targets, batcher)
     each = None if point is None else Estimate.from_log_sigma(point.rate_per_s, times.log_sigma, times.basis)
     have = cluster.n_accelerators
     rate = requests_per_s if requests_per_s is not None else 0.0 if each is None else each.expected * have
     count = 0 if each is None else have if requests_per_s is None else max(math.ceil(rate / each.expected - 1e-9), 1)
     price, usd, wh = _money(cluster, count, rate, today, usd_per_hour, provider)
     return ForwardCapacity(
-        arch, cluster, items, length, precision, tuple(targets), times, alone, point, each, rate, count, price, usd, wh
+        arch, cluster, items, length, precision, tuple(targets), times, alone, point, each, rate, count, price, usd, wh, batcher
     )
+
+
+def image_times(denoiser: Denoiser, cluster: Cluster) -> BatchTimes:
+    """Seconds of one image. Raises InputError where it does not fit, UnpredictableError without a rate."""
+    found = forward_on(image_job(denoiser), cluster)
+    if isinstance(found, TooLargeToRun):
+        raise InputError(
+            f"{denoiser.name} does not fit {cluster.accelerator.name}: {found.short_bytes / GIB:.1f} GiB short",
+            hint="take one with more memory",
+        )
+    rate = found.items_per_s
+    return BatchTimes((1,), (1.0 / rate.expected,), math.log(rate.high / rate.expected) / Z80, rate.basis)
 
 
 def check_targets(targets: Sequence[Target]) -> None:
@@ -154,8 +206,14 @@ def check_targets(targets: Sequence[Target]) -> None:
             raise InputError(f"{target.key} is of tokens, and nothing is written", hint="for example --slo e2e_p95=100ms")
 
 
-def _shape(arch: Architecture, workload: str, tokens: int | None) -> tuple[str, int]:
+def _shape(arch: Architecture | Denoiser, workload: str, tokens: int | None) -> tuple[str, int]:
     """What an item is called, and its tokens."""
+    if isinstance(arch, Denoiser) or workload == "image":
+        if isinstance(arch, Denoiser) and workload == "image":
+            return "images", 0
+        raise InputError(
+            f"--workload {workload} with {arch.name}", hint="--workload image is of makers of images: sdxl, flux-dev"
+        )
     if workload == "vision":
         if arch.patches is None:
             raise InputError(f"{arch.name} is no vision transformer", hint="for example vit-b-16 or vit-l-16")
@@ -184,7 +242,9 @@ def batch_times(arch: Architecture, cluster: Cluster, tokens: int, precision: st
     return BatchTimes(sizes, tuple(e.expected for e in times), sigma, times[-1].basis)
 
 
-def simulate(times: BatchTimes, rate_per_s: float, n: int | None = None, seed: int = 0) -> ForwardPoint:
+def simulate(
+    times: BatchTimes, rate_per_s: float, n: int | None = None, seed: int = 0, batcher: Batcher = AT_ONCE
+) -> ForwardPoint:
     """``n`` Poisson requests (None: as many as usual) at a rate, in batches of all that wait."""
     n = REQUESTS if n is None else n
     arrival = (unit_arrivals(n, 1.0, np.random.default_rng(seed)) / rate_per_s).tolist()
@@ -195,6 +255,8 @@ def simulate(times: BatchTimes, rate_per_s: float, n: int | None = None, seed: i
     at = batches = 0
     while at < n:
         now = max(now, arrival[at])
+        if batcher.delay_s:  # full, or the oldest has waited, or nobody comes any more
+            now = max(now, min(arrival[min(at + most, n) - 1], arrival[at] + batcher.delay_s))
         upto = at + 1
         while upto < n and upto - at < most and arrival[upto] <= now:
             upto += 1
@@ -209,15 +271,18 @@ def simulate(times: BatchTimes, rate_per_s: float, n: int | None = None, seed: i
     return ForwardPoint(rate_per_s, latency, n / batches, busy / now, bool(grows))
 
 
-def largest(times: BatchTimes, targets: Sequence[Target]) -> ForwardPoint | None:
-    """The largest rate within the targets; None where a request alone misses one."""
-    best = simulate(times, 1e-3 * times.full_per_s, 200)
+def largest(times: BatchTimes, targets: Sequence[Target], batcher: Batcher = AT_ONCE) -> ForwardPoint | None:
+    """The largest rate within the targets; None where a request alone misses one. A batch that must be full is never alone: the
+    search then begins where one fills half the time that is allowed."""
+    if math.isinf(batcher.delay_s):
+        return _largest_static(times, targets, batcher)
+    best = simulate(times, 1e-3 * times.full_per_s, 200, batcher=batcher)
     if not best.keeps(targets):
         return None
     rate, missed = times.full_per_s, math.inf
-    best = simulate(times, 1e-3 * times.full_per_s)
+    best = simulate(times, 1e-3 * times.full_per_s, batcher=batcher)
     while missed / best.rate_per_s > RESOLUTION:
-        point = simulate(times, rate)
+        point = simulate(times, rate, batcher=batcher)
         if point.keeps(targets):
             best = point
             if rate >= times.full_per_s:
@@ -226,6 +291,17 @@ def largest(times: BatchTimes, targets: Sequence[Target]) -> ForwardPoint | None
             missed = rate
         rate = math.sqrt(best.rate_per_s * missed) if best.rate_per_s > 0.01 * missed else 0.7 * missed
     return best
+
+
+def _largest_static(times: BatchTimes, targets: Sequence[Target], batcher: Batcher) -> ForwardPoint | None:
+    """Too few requests wait for a batch to fill, too many for the device: the largest rate of those between that is kept."""
+    rate = times.sizes[-1] / times.seconds[-1]
+    while rate > 1e-3 * times.full_per_s:
+        point = simulate(times, rate, batcher=batcher)
+        if point.keeps(targets):
+            return point
+        rate /= RESOLUTION
+    return None
 
 
 def _money(
@@ -246,7 +322,7 @@ def _money(
 
 
 def rank_forward(
-    arch: Architecture,
+    arch: Architecture | Denoiser,
     workload: str,
     targets: Sequence[Target],
     requests_per_s: float | None,
@@ -254,6 +330,7 @@ def rank_forward(
     *,
     today: datetime.date,
     budget_usd_per_hour: float | None = None,
+    batcher: Batcher = AT_ONCE,
 ) -> list[ForwardCapacity]:
     """Every accelerator that is rented and keeps the targets within the budget, by dollars for a million items. Raises InputError
     for a model of another kind."""
@@ -261,12 +338,20 @@ def rank_forward(
     capacities: dict[str, ForwardCapacity] = {}
     for way in ways(Limits(), today):
         accelerator = way.accelerator
-        if way.rent is None or accelerator.id in capacities or not engine_runs(accelerator):
+        runs = isinstance(arch, Denoiser) or engine_runs(accelerator)
+        if way.rent is None or accelerator.id in capacities or not runs:
             continue
         cluster = Cluster(default_system(accelerator), 1)
         try:
             capacities[accelerator.id] = capacity_forward(
-                arch, cluster, workload=workload, targets=targets, requests_per_s=requests_per_s, tokens=tokens, today=today
+                arch,
+                cluster,
+                workload=workload,
+                targets=targets,
+                requests_per_s=requests_per_s,
+                tokens=tokens,
+                batcher=batcher,
+                today=today,
             )
         except (InputError, UnpredictableError):
             continue

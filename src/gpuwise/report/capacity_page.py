@@ -12,7 +12,7 @@ from gpuwise.report.files import PAGE_SUFFIXES, check_target, write_text
 from gpuwise.report.page import Markup, TableCell, TableRow, figures, heading, notes, page, table, verdict
 from gpuwise.serve.capacity.answer import Capacity, Served
 from gpuwise.serve.capacity.changes import MODEL
-from gpuwise.serve.capacity.commands import Command
+from gpuwise.serve.capacity.commands import Command, shell_lines
 from gpuwise.serve.capacity.document import timeline
 from gpuwise.serve.capacity.saturation import kv_fill
 from gpuwise.serve.capacity.search import throughput
@@ -23,6 +23,14 @@ from gpuwise.units import MILLI, format_duration, format_usd
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+NEAR = 0.12
+"""Of the axis of rates: closer than this the names of two lines would lie on each other."""
+LEAST_FILL = 5.0
+"""Per cent of the cache that its axis has at the least."""
+COMMAND_WIDTH = 96
+"""Characters of a command's line."""
 
 
 def write_capacity_page(answer: Capacity, sentences: list[str], path: Path) -> None:
@@ -76,13 +84,17 @@ def _latency(answer: Capacity, served: Served) -> Drawing:
         axes.axvline(served.each.expected, color=INK, linewidth=1.0)
         axes.axvline(served.knee_per_s, color=BAD, linewidth=1.0, linestyle=DASHES[1])
         place = axes.get_xaxis_transform()
-        axes.text(served.each.expected, 1.02, "targets ", transform=place, ha="right", fontsize=SMALL)
-        axes.text(served.knee_per_s, 1.02, " knee", transform=place, fontsize=SMALL, color=BAD)
+        most = max(served.knee_per_s, rates[-1] if rates else 0.0) * 1.12
+        if served.knee_per_s - served.each.expected < NEAR * most:
+            axes.text(served.knee_per_s, 1.02, "targets and knee", transform=place, ha="right", fontsize=SMALL, color=BAD)
+        else:
+            axes.text(served.each.expected, 1.02, "targets ", transform=place, ha="right", fontsize=SMALL)
+            axes.text(served.knee_per_s, 1.02, " knee", transform=place, fontsize=SMALL, color=BAD)
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
         axes.set_xlabel("requests a second of one copy")
         axes.set_ylabel("milliseconds")
-        axes.set_xlim(0, max(served.knee_per_s, rates[-1] if rates else 0.0) * 1.12)
+        axes.set_xlim(0, most)
         margins(figure, bottom=0.5 + legend_below(figure, axes))
 
     words = "; ".join(
@@ -98,6 +110,8 @@ def _latency(answer: Capacity, served: Served) -> Drawing:
 def _minute(served: Served) -> Drawing:
     moments = timeline(served.point)
     at = [m["s"] for m in moments]
+    most = max((int(m["running"]) for m in moments), default=0)
+    full = max((m["kv_fill"] for m in moments), default=0.0)
 
     def paint(figure: Figure) -> None:
         above, below = figure.subplots(2, sharex=True)
@@ -114,13 +128,11 @@ def _minute(served: Served) -> Drawing:
         above.set_ylabel("requests")
         above.set_ylim(0)
         below.fill_between(at, [100 * m["kv_fill"] for m in moments], step="post", color=colour(2), alpha=0.5)
-        below.set_ylim(0, 100)
+        below.set_ylim(0, min(100.0, max(LEAST_FILL, 130 * full)))
         below.set_ylabel("cache, %")
         below.set_xlabel("seconds")
         margins(figure, bottom=0.5 + legend_below(figure, above), gap=0.2)
 
-    most = max((int(m["running"]) for m in moments), default=0)
-    full = max((m["kv_fill"] for m in moments), default=0.0)
     rate = f"{served.point.rate_per_s:.3g} requests a second"
     caption = f"One copy at {rate}: at most {most} decode, the cache is {full:.0%} full at most."
     return draw("minute", "A simulated minute", caption, 3.6, paint)
@@ -189,9 +201,14 @@ def _change_table(answer: Capacity) -> str:
 
 
 def _commands(commands: list[Command]) -> str:
+    """Each as a shell reads it over several lines."""
+    style = "overflow-x:auto;background:var(--card);padding:.7em .9em;border-radius:4px"
     parts: list[Markup] = []
     for c in commands:
         file = "" if c.file is None else f"\n# {c.file[0]}\n{c.file[1]}"
         note = f": {c.note}" if c.note else ""
-        parts.append(Markup(f"<pre>{escape(f'# {c.name}{note}')}\n{escape(c.line)}{escape(file)}</pre>"))
-    return "".join(p.html for p in parts).replace("<pre>", '<pre style="white-space:pre-wrap">') + "\n"
+        lines = "\n".join(shell_lines(c.line, COMMAND_WIDTH))
+        parts.append(
+            Markup(f'<pre tabindex="0" style="{style}">{escape(f"# {c.name}{note}")}\n{escape(lines)}{escape(file)}</pre>')
+        )
+    return "".join(p.html for p in parts) + "\n"

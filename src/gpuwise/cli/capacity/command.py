@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from gpuwise.serve.simulate.drafts import Drafts
 
 ARRIVALS = ("poisson", "gamma", "diurnal")
-FORWARD = ("embed", "rerank", "vision")
+FORWARD = ("embed", "rerank", "vision", "image")
 """Workloads of one forward pass a request: nothing is written."""
-OF_PASSES, HELD_OF_PASSES = ("workload", "slo", "rate", "max"), ("price", "provider", "context", "budget")
+OF_PASSES, HELD_OF_PASSES = ("workload", "slo", "rate", "max", "batching"), ("price", "provider", "context", "budget")
 """Options that mean something there."""
 LEAST_REQUESTS = 50
 """Of a trace that is replayed."""
@@ -44,7 +44,7 @@ class Asked:
 
     workload: str | None = None
     """chat (usual), code, rag, agent, summarise, reasoning, or in=2000,out=300 with cv=, in_cv=, out_cv=, prefix=, peak=; of
-    encoders embed and rerank (passages of --context tokens), of vision transformers vision."""
+    encoders embed and rerank (passages of --context tokens), of vision transformers vision, of makers of images image."""
     trace: Path | None = None
     """Replay a recording: CSV (arrival_s,input_tokens,output_tokens or Azure's), Mooncake's JSON lines, ShareGPT's JSON."""
     drop_long: Annotated[bool, Parameter(negative="")] = False
@@ -62,6 +62,8 @@ class Asked:
     """Time between an answer and a user's next request (45s)."""
     max: Annotated[bool, Parameter(negative="")] = False
     """As much as the accelerators carry (usual)."""
+    batching: str | None = None
+    """Of embed, rerank and vision: dynamic:32, dynamic:32:5ms (held back so long until full) or static:32."""
 
 
 @Parameter(name="*")
@@ -163,14 +165,17 @@ def capacity(
         One JSON document on the last line of stdout.
     """
     from gpuwise.facts.models.catalogue import find_model
+    from gpuwise.facts.models.denoisers import Denoiser, find_denoiser
 
     if html is not None:
         from gpuwise.report.files import PAGE_SUFFIXES, check_target
 
         check_target(html, PAGE_SUFFIXES)
-    arch = find_model(model)
+    arch = find_denoiser(model) if asked.workload == "image" else find_model(model)
     _check_sent(sent)
-    if asked.workload in FORWARD:
+    if asked.batching is not None and asked.workload not in FORWARD:
+        raise InputError("--batching is of forward passes", hint="with --workload embed, rerank or vision")
+    if asked.workload in FORWARD or isinstance(arch, Denoiser):
         if sent.measure is not None or calibrated or html is not None:
             raise InputError(
                 f"--workload {asked.workload} is not measured or drawn", hint="leave --measure, --calibrated and --html out"
@@ -248,7 +253,7 @@ def _passes(asked: Asked, held: Held) -> Passes:
                 raise InputError(f"{name} is of models that write: {asked.workload} writes nothing", hint="leave it out")
     assert asked.workload is not None
     rate = None if asked.rate is None else rate_per_s(asked.rate)
-    return Passes(asked.workload, asked.slo, rate, held.context, held.budget, held.price, held.provider)
+    return Passes(asked.workload, asked.slo, rate, held.context, held.budget, held.price, held.provider, asked.batching)
 
 
 def _ranked(

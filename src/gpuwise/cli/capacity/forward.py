@@ -1,4 +1,4 @@
-"""``gpuwise capacity --workload embed``, ``rerank`` or ``vision``: forward passes in batches, asked and shown."""
+"""``gpuwise capacity --workload embed``, ``rerank``, ``vision`` or ``image``: forward passes in batches, asked and shown."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpuwise.facts.models.architecture import Architecture
-    from gpuwise.pick.forward_load import ForwardCapacity
+    from gpuwise.facts.models.denoisers import Denoiser
+    from gpuwise.pick.forward_load import Batcher, ForwardCapacity
 
 ROWS = 12
 """Accelerators shown."""
@@ -25,17 +26,39 @@ class Passes:
     budget: float | None
     price: float | None
     provider: str | None
+    batching: str | None = None
 
 
-def capacity_forward_command(arch: Architecture, on: str | None, passes: Passes, *, json: bool) -> int:
+def batcher_of(text: str | None) -> Batcher:
+    """``dynamic``, ``dynamic:32``, ``dynamic:32:5ms`` or ``static:32``. Raises InputError."""
+    from gpuwise.cli.options import positive_duration
+    from gpuwise.errors import InputError
+    from gpuwise.pick.forward_load import AT_ONCE, Batcher
+
+    if text is None:
+        return AT_ONCE
+    kind, *rest = text.split(":")
+    most = int(rest[0]) if rest and rest[0].isdecimal() else None
+    if kind == "static" and most is not None and len(rest) == 1:
+        return Batcher(most, float("inf"))
+    if kind != "dynamic" or len(rest) > 2 or (rest and most is None):
+        raise InputError(
+            f"--batching {text!r} cannot be read", hint="dynamic:32, dynamic:32:5ms (held back so long), or static:32"
+        )
+    return Batcher(most, positive_duration(rest[1], "--batching") if len(rest) == 2 else 0.0)
+
+
+def capacity_forward_command(arch: Architecture | Denoiser, on: str | None, passes: Passes, *, json: bool) -> int:
     """Answers the question; exit code 1 where nothing keeps the targets. Raises InputError for targets of written text."""
     import datetime
 
     from gpuwise.facts.hardware.naming import find_cluster
-    from gpuwise.pick.forward_load import USUAL_TARGET, capacity_forward, check_targets, rank_forward
+    from gpuwise.pick.forward_load import IMAGE_TARGET, USUAL_TARGET, capacity_forward, check_targets, rank_forward
     from gpuwise.serve.load.targets import parse_targets
 
-    targets = (USUAL_TARGET,) if passes.slo is None else parse_targets(passes.slo)
+    usual = IMAGE_TARGET if passes.workload == "image" else USUAL_TARGET
+    targets = (usual,) if passes.slo is None else parse_targets(passes.slo)
+    batcher = batcher_of(passes.batching)
     check_targets(targets)
     today = datetime.date.today()
     if on is not None:
@@ -47,6 +70,7 @@ def capacity_forward_command(arch: Architecture, on: str | None, passes: Passes,
                 targets=targets,
                 requests_per_s=passes.rate_per_s,
                 tokens=passes.tokens,
+                batcher=batcher,
                 today=today,
                 usd_per_hour=passes.price,
                 provider=passes.provider,
@@ -54,7 +78,14 @@ def capacity_forward_command(arch: Architecture, on: str | None, passes: Passes,
         ]
     else:
         answers = rank_forward(
-            arch, passes.workload, targets, passes.rate_per_s, passes.tokens, today=today, budget_usd_per_hour=passes.budget
+            arch,
+            passes.workload,
+            targets,
+            passes.rate_per_s,
+            passes.tokens,
+            today=today,
+            budget_usd_per_hour=passes.budget,
+            batcher=batcher,
         )
     if json:
         from gpuwise.cli.out import print_json
@@ -132,14 +163,23 @@ def _show(answers: list[ForwardCapacity], workload: str) -> None:
         to.print()
         to.print(f"A request that meets nobody takes {format_duration(first.alone_s)}: no number of GPUs mends that.")
     to.print()
-    to.print(
-        f"Batches of up to {first.times.sizes[-1]} form while the one before runs; kernels alone, without the network and "
-        "the reading of files.",
-        style="dim",
-    )
-    if workload != "vision":
+    to.print(_batches(first) + "; kernels alone, without the network and the reading of files.", style="dim")
+    if workload in ("embed", "rerank"):
         to.print("`gpuwise pick --for embed` or `--for rerank` compares renting with buying.", style="dim")
     sys.stdout.flush()
+
+
+def _batches(answer: ForwardCapacity) -> str:
+    """How batches form, in words."""
+    from gpuwise.units import format_duration
+
+    most, delay = answer.times.sizes[-1], answer.batcher.delay_s
+    if answer.tokens == 0:
+        return "Images are made one after the other"
+    if delay == float("inf"):
+        return f"Batches of {most} wait until they are full"
+    held = f", held back {format_duration(delay)} at most until they are full" if delay else ""
+    return f"Batches of up to {most} form while the one before runs{held}"
 
 
 def _time(seconds: float | None) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -13,6 +11,7 @@ from gpuwise.cli.out import console, grid, section, table_of
 from gpuwise.cli.words import percent, span
 from gpuwise.serve.capacity.answer import Capacity, Served
 from gpuwise.serve.capacity.changes import MODEL
+from gpuwise.serve.capacity.commands import shell_lines
 from gpuwise.serve.capacity.rate import METRICS, Point
 from gpuwise.serve.capacity.saturation import kv_fill
 from gpuwise.serve.capacity.search import throughput
@@ -288,24 +287,6 @@ def _commands(to: Console, title: str, commands: Sequence[Command]) -> None:
             to.print(Text(f"  # {command.file[0]}", "dim"))
             for line in command.file[1].splitlines():
                 to.print(Text("  " + line), soft_wrap=True)
-
-
-def shell_lines(line: str, width: int) -> list[str]:
-    """``line`` as a shell reads it over several lines of ``width``: broken between words, and in JSON, where blanks say nothing,
-    after its commas."""
-    lines, now = list[str](), ""
-    for word in (shlex.quote(w) for w in shlex.split(line)):
-        if now and len(now) + len(word) + 3 > width:
-            lines.append(now + " \\")
-            now = "  "
-        elif now:
-            now += " "
-        if word.startswith("'{"):
-            *before, word = textwrap.wrap(word, width - 4, break_long_words=False, break_on_hyphens=False)
-            lines += [(now if k == 0 else "    ") + part for k, part in enumerate(before)]
-            now = "    " if before else now
-        now += word
-    return [*lines, now]
 
 
 def _foot(to: Console, answer: Capacity) -> None:

@@ -45,8 +45,16 @@ def capacity(document: Mapping[str, Any]) -> list[str]:
     ]
     body += [heading("One change"), _changes(d["changes"])] if d["changes"] else []
     body += [heading("Mind"), notes(sentences(d["notes"]))] if d["notes"] else []
-    commands = "".join(f"<pre>{escape(c['command'].text)}</pre>" for c in (served["start"], *served["load_tests"]) if c)
+    commands = "".join(_command(c) for c in (*served["start_all"], *served["load_tests"]))
     return [*body, heading("Start it, measure it"), commands]
+
+
+def _command(place: At) -> str:
+    """A command under what it is for, with the file it reads."""
+    note, file = place["note"], place["file"]
+    words = f"# {place['for'].text}" + (f": {note.text}" if note else "")
+    text = f"{words}\n{place['command'].text}" + (f"\n# {file['name'].text}\n{file['text'].text}" if file else "")
+    return f"<pre>{escape(text)}</pre>"
 
 
 FLEET = (

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import shlex
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -271,8 +272,20 @@ def _gpuwise(configuration: Configuration, load: Load, targets: Sequence[Target]
     asked = ["--workload", source.name] if isinstance(source, Workload) else ["--trace", source.name]
     slo = ",".join(f"{t.key}={t.limit_s / MILLI:g}ms" for t in targets)
     words = ["gpuwise", "capacity", configuration.arch.id, "--on", f"{configuration.ranks}x{configuration.system.accelerator.id}"]
-    words += [*asked, "--slo", slo, "--rate", f"{rate_per_s:.3g}/s", "--measure", LOCAL]
+    words += [*asked, "--slo", slo, "--rate", f"{rate_per_s:.3g}/s", *_held(configuration), "--measure", LOCAL]
     return Command("gpuwise", shlex.join(words), "measures and compares with what was predicted")
+
+
+def _held(configuration: Configuration) -> list[str]:
+    """The options that make the same split, engine and extras the one that is compared with."""
+    c, s = configuration.config, configuration.settings
+    words = ["--engine", c.engine + (f"@{c.version}" if c.version else "")] if c.engine != "vllm" or c.version else []
+    words += ["--tp", str(c.tp)] if c.tp > 1 else []
+    words += ["--pp", str(c.pp)] if c.pp > 1 and c.engine != LLAMA_CPP else []
+    words += ["--kv-cache", c.kv_dtype] if c.kv_dtype != "bf16" else []
+    words += ["--draft", f"{s.drafts.tokens}:{s.drafts.kept:g}"] if s.drafts is not None else []
+    words += ["--lora", f"{s.adapters.count}:{s.adapters.rank}:{s.adapters.at_once}"] if s.adapters is not None else []
+    return words + (["--disaggregate", "{}:{}".format(*configuration.apart)] if configuration.apart is not None else [])
 
 
 def _shape(requests: Requests) -> tuple[float, float, float, float]:
@@ -333,3 +346,21 @@ def _inference_perf(model: str, requests: Requests, rate_per_s: float) -> Comman
 def _count(rate_per_s: float) -> int:
     """Requests of a test."""
     return max(round(rate_per_s * SECONDS), 50)
+
+
+def shell_lines(line: str, width: int) -> list[str]:
+    """``line`` as a shell reads it over several lines of ``width``: broken between words, and in JSON, where blanks say nothing,
+    after its commas."""
+    lines, now = list[str](), ""
+    for word in (shlex.quote(w) for w in shlex.split(line)):
+        if now and len(now) + len(word) + 3 > width:
+            lines.append(now + " \\")
+            now = "  "
+        elif now:
+            now += " "
+        if word.startswith("'{"):
+            *before, word = textwrap.wrap(word, width - 4, break_long_words=False, break_on_hyphens=False)
+            lines += [(now if k == 0 else "    ") + part for k, part in enumerate(before)]
+            now = "    " if before else now
+        now += word
+    return [*lines, now]

@@ -276,20 +276,21 @@ class PipelineEngine(Engine):
 
     def _round(self, active: Sequence[_Batch]) -> tuple[float, float]:
         """Seconds of a round of these batches, and what each next one takes more."""
-        time, rows = self.time, []
+        time = self.time
+        rows: list[tuple[list[float], list[float], float]] = []
         for batch in active:
             n = len(batch.running)
             step = time.fixed[n] + time.slope[n] * batch.cache_tokens
             growth = time.slope[n] * n
             host = 0.0 if self.stages.hides_host else time.host[n]
             more = [0.0] * len(self.free_s)
-            more[::2] = (growth * share for share in self.stages.decode_shares)
+            more[::2] = [growth * share for share in self.stages.decode_shares]
             rows.append((self.stages.seconds(step, n, False), more, host))
         ways = range(len(self.free_s))
-        rounds = [(sum(s) + host, sum(g)) for s, g, host in rows]
-        rounds += [(sum(s[i] for s, _, _ in rows), sum(g[i] for _, g, _ in rows)) for i in ways]
+        rounds: list[tuple[float, float]] = [(sum(s, host), sum(g, 0.0)) for s, g, host in rows]
+        rounds += [(sum((s[i] for s, _, _ in rows), 0.0), sum((g[i] for _, g, _ in rows), 0.0)) for i in ways]
         if self.stages.hides_host:
-            rounds.append((sum(time.host[len(b.running)] for b in active), 0.0))
+            rounds.append((sum((time.host[len(b.running)] for b in active), 0.0), 0.0))
         return max(rounds)
 
 
