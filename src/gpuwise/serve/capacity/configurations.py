@@ -209,7 +209,7 @@ def _staged(
         return
     inside = min(most, system.count)
     if system.topology in SLOW_LINKS:
-        yield from (made(n, pp) for n in able for pp in STAGES if n * pp <= inside and pp <= arch.n_layers)
+        yield from (made(n, pp) for n in able for pp in STAGES[:2] if n * pp <= inside and pp <= arch.n_layers)
     widest = max((n for n in able if n <= inside), default=0)
     if widest and not _holds(made(widest, 1)):
         for pp in (pp for pp in STAGES if inside < widest * pp <= most and pp <= arch.n_layers):
