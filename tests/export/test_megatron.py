@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from types import SimpleNamespace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from gpuwise.export import megatron, torchtitan
+from gpuwise.export import megatron, megatron_bridge, torchtitan
 from gpuwise.export.job import Job
-from gpuwise.export.targets import TOOLS, gaps_of
+from gpuwise.export.targets import TOOLS, gaps_of, write
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.workload.strategy import Strategy
@@ -104,6 +108,92 @@ def test_megatron_reads_its_command_back(jobs: Jobs, monkeypatch: pytest.MonkeyP
         if read == 200:
             break
     assert read == 200 and os.environ["RANK"] == "0"
+
+
+# --- Megatron-Bridge: its classes' fields, read from its source (it asks for Python 3.12 and a GPU's libraries) ---
+
+BRIDGE = json.loads(Path(__file__).with_name("megatron_bridge.json").read_text())
+
+
+def _class(name: str) -> Any:
+    """A class of Megatron-Bridge 0.6.0 as its source has it: a field that it has not, or a value that is none of its
+    literals, is refused."""
+
+    class Made:
+        def __init__(self, **values: Any) -> None:
+            for field, value in values.items():
+                setattr(self, field, value)
+
+        def __setattr__(self, field: str, value: Any) -> None:
+            known = BRIDGE[name]
+            assert field in known, f"{name} has no {field}"
+            literals = re.findall(r"Literal\[(.*?)\]", known[field])
+            assert not literals or value is None or value in ast.literal_eval(f"[{literals[0]}]"), (name, field, value)
+            kinds = {"int": int, "bool": bool, "float": (int, float), "str": str}
+            plain = re.sub(r"Optional\[(.*)\]|(\w+) \| None", r"\1\2", known[field])
+            assert value is None or plain not in kinds or isinstance(value, kinds[plain]), (name, field, value)
+            object.__setattr__(self, field, value)
+
+    return Made
+
+
+def _recipe(text: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What the written file gives to ``pretrain``, run beside stand-ins for the modules that it imports."""
+    given: list[Any] = []
+
+    def precision(name: str) -> SimpleNamespace:
+        assert name in BRIDGE["mixed_precision"]
+        return SimpleNamespace(name=name, grad_reduce_in_fp32=True)
+
+    provider = _class("GPTModelProvider")()
+    bridge = SimpleNamespace(from_hf_pretrained=lambda _: SimpleNamespace(to_megatron_provider=lambda load_weights: provider))
+    config = {name: _class(name) for name in BRIDGE if name[0].isupper()}
+    modules: dict[str, dict[str, Any]] = {
+        "megatron": {},
+        "megatron.bridge": {"AutoBridge": bridge},
+        "megatron.bridge.training": {},
+        "megatron.bridge.training.config": config,
+        "megatron.bridge.training.gpt_step": {"forward_step": None},
+        "megatron.bridge.training.mixed_precision": {"get_mixed_precision_config": precision},
+        "megatron.bridge.training.pretrain": {"pretrain": lambda recipe, _: given.append(recipe)},
+        "torch": {"float32": "fp32"},
+    }
+    for name, values in modules.items():
+        module = ModuleType(name)
+        vars(module).update(values)
+        monkeypatch.setitem(sys.modules, name, module)
+    exec(compile(text, "train.py", "exec"), {"__name__": "__main__"})
+    monkeypatch.undo()
+    return given[0]
+
+
+def test_megatron_bridge_reads_its_recipe_back(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool, read = TOOLS["megatron-bridge"], 0
+    for job in jobs("megatron-core", 400):
+        if gaps_of(job, tool):
+            continue
+        made, s = write(job, tool), job.strategy
+        assert made.command[-1] == "train.py"
+        c = _recipe(made.files["train.py"], monkeypatch)
+        m = c.model
+        assert (m.tensor_model_parallel_size, m.pipeline_model_parallel_size) == (s.tp, s.pp)
+        assert getattr(m, "context_parallel_size", 1) == s.cp and getattr(m, "expert_model_parallel_size", 1) == s.ep
+        assert getattr(m, "virtual_pipeline_model_parallel_size", 1) == s.virtual_stages
+        assert (c.train.micro_batch_size, c.train.global_batch_size) == (s.micro_batch, s.global_batch)
+        assert m.seq_length == c.dataset.seq_length == job.seq_len
+        assert getattr(m, "recompute_granularity", "none") == s.recompute
+        assert (c.mixed_precision is None) == (s.precision in ("fp32", "tf32"))
+        assert c.mixed_precision is None or c.mixed_precision.name == megatron_bridge.PRECISIONS[s.precision]
+        assert c.mixed_precision is None or c.mixed_precision.grad_reduce_in_fp32 == (s.gradient_dtype == "fp32")
+        sharded = getattr(c.ddp, "use_megatron_fsdp", False)
+        assert sharded == (s.sharding in megatron.FSDP) and sharded == (getattr(c, "dist", None) is not None)
+        assert getattr(c.ddp, "use_distributed_optimizer", False) == (s.sharding != "none")
+        assert getattr(c.checkpoint, "ckpt_format", "torch_dist") == ("fsdp_dtensor" if sharded else "torch_dist")
+        assert getattr(c.optimizer, "optimizer_cpu_offload", False) == s.offload_optimizer
+        read += 1
+        if read == 200:
+            break
+    assert read == 200
 
 
 @pytest.mark.slow

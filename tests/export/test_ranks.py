@@ -70,7 +70,8 @@ def test_the_ranks_read_their_settings_back(jobs: Jobs, tmp_path: Path) -> None:
         ({"ep": 2}, "expert parallel 2"),
         ({"sharding": "zero1"}, "zero1"),
         ({"precision": "fp8"}, "fp8"),
-        ({"lora_rank": 8}, "adapters"),
+        ({"lora_rank": 8, "tp": 2, "dp": 4, "sharding": "zero3"}, "adapters of layers"),
+        ({"lora_rank": 8, "quantized_base": True, "sharding": "zero3"}, "4-bit weights that are sharded"),
     ],
 )
 def test_what_ranks_have_not_is_named(changes: dict[str, object], word: str) -> None:

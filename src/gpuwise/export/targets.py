@@ -6,7 +6,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from gpuwise.errors import InputError, UnknownNameError
-from gpuwise.export import axolotl, deepspeed, hugging_face, lightning, llama_factory, megatron, ranks, torchtitan
+from gpuwise.export import (
+    axolotl,
+    deepspeed,
+    hugging_face,
+    lightning,
+    llama_factory,
+    megatron,
+    megatron_bridge,
+    ranks,
+    torchtitan,
+)
 from gpuwise.export.engines import containers, kubernetes, ray, skypilot, slurm
 from gpuwise.export.engines.start import STORAGE, Start
 from gpuwise.export.job import Job
@@ -55,6 +65,14 @@ TOOLS = {
             megatron.SETUP,
         ),
         Tool(
+            "megatron-bridge",
+            megatron_bridge.VERSION,
+            megatron_bridge.gaps,
+            megatron_bridge.write,
+            lambda _: ["train.py"],
+            _pip("megatron-bridge==0.6.0"),
+        ),
+        Tool(
             "torchtitan",
             torchtitan.VERSION,
             torchtitan.gaps,
@@ -95,7 +113,7 @@ TOOLS = {
             ranks.gaps,
             ranks.write,
             lambda _: list(ranks.CHILD),
-            _pip("gpuwise", "transformers==5.23.*", "datasets==4.*"),
+            _pip("gpuwise", "transformers==5.23.*", "datasets==4.*", "peft==0.21.*"),
         ),
     )
 }

@@ -45,7 +45,7 @@ class Ranks:
 
     def __init__(self, context: Any, settings: RankSettings, n_ranks: int, store: Path, environment: dict[str, str]) -> None:
         Path(settings.out).mkdir(parents=True, exist_ok=True)
-        self.out = Path(settings.out)
+        self.out, self.settings = Path(settings.out), settings
         self.processes: list[BaseProcess] = [
             context.Process(
                 target=runpy.run_path,

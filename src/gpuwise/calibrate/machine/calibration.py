@@ -97,7 +97,8 @@ def newest(records: Sequence[Record]) -> list[Record]:
 
 
 def by_family(records: Sequence[Record], l2_bytes: float = 0.0) -> dict[str, list[Record]]:
-    """By key of a correction: ``matmul/bf16``, ``memory``, ``copy/h2d-pinned``. Kernels as short as a launch are left out, and
+    """By key of a correction: ``matmul/bf16``, ``memory``, ``copy/h2d-pinned``, ``collective/all_reduce/8``.
+    Kernels as short as a launch are left out, and
     streams that are no larger than a few caches."""
     groups: dict[str, list[Record]] = {}
     for r in records:
@@ -109,6 +110,8 @@ def by_family(records: Sequence[Record], l2_bytes: float = 0.0) -> dict[str, lis
             key = "memory"
         elif r.family == "copy" and float(r.parameters.get("bytes") or 0) >= 2**24:
             key = f"copy/{r.parameters.get('variant')}"
+        elif r.family == "collective" and r.parameters.get("op") and r.device != "cpu":
+            key = f"collective/{r.parameters['op']}/{r.parameters.get('ranks')}"
         else:
             continue
         if (r.time_s or 0.0) >= SHORTEST_S:
@@ -157,6 +160,14 @@ def _predictions(key: str, rows: Sequence[Record], accelerator: Accelerator) -> 
         time = single.matmul(accelerator, rows[0].dtype, m, n, k)
         return time.time_s, time.log_sigma, np.stack([m, n, k], axis=1), list(zip(n.tolist(), k.tolist(), strict=True))
     size = column("bytes")
+    if family == "collective":
+        from gpuwise.facts.hardware.naming import find_cluster
+        from gpuwise.predict.comm.collectives import curve
+
+        op, _, n = kind.partition("/")
+        system = replace(find_cluster(f"{n}x{accelerator.id}").system, accelerator=accelerator)
+        plain = curve(system, op, int(n), int(n))
+        return plain.time_s(size), plain.log_sigma(size), size[:, None], size.tolist()
     if family == "memory":
         triad = np.array([r.parameters.get("variant") == "triad" for r in rows])
         passes = np.where(triad, 3.0, 2.0)

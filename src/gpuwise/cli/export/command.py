@@ -40,9 +40,9 @@ def export(
         What `gpuwise plan --json` printed, as a file (- is stdin), or a model, which is planned first with the same
         options as there; or what `gpuwise capacity --json` printed: then the server that it chose.
     to
-        A tool that trains: torchrun (the ranks of `gpuwise run`), megatron, torchtitan, trainer (Hugging Face),
-        accelerate, deepspeed, lightning, axolotl or llama-factory (left out: that of the plan's stack). Or what starts
-        one: slurm, docker, compose, kubernetes, jobset, trainjob (Kubeflow), skypilot or ray, alone or with the tool:
+        A tool that trains: torchrun (the ranks of `gpuwise run`), megatron, megatron-bridge (NeMo), torchtitan, trainer
+        (Hugging Face), accelerate, deepspeed, lightning, axolotl or llama-factory (left out: that of the plan's stack). Or what
+        starts one: slurm, docker, compose, kubernetes, jobset, trainjob (Kubeflow), skypilot or ray, alone or with the tool:
         slurm:torchtitan.
     on
         The GPUs, where a model is given: 8xH100-SXM, 2x8xH200.

@@ -69,7 +69,7 @@ def run(
     """
     if ranks.asked or is_function(script) or script.endswith(".json"):
         _refuse_tuned(module=module, config=config, price=price, country=country, kwh=kwh)
-        return run_on_ranks(script, arguments, ranks, epochs=epochs, total_steps=total_steps, json=json)
+        return run_on_ranks(script, arguments, ranks, epochs=epochs, total_steps=total_steps, json=json, record=record)
     from gpuwise.cli.run.screen import screen
     from gpuwise.cli.run.view import document, progress_words, summary
     from gpuwise.train.run.run import find_config, run_tuned

@@ -108,7 +108,14 @@ def is_function(script: str) -> bool:
 
 
 def run_on_ranks(
-    script: str, arguments: Sequence[str], given: OnRanks, *, epochs: float | None, total_steps: int | None, json: bool
+    script: str,
+    arguments: Sequence[str],
+    given: OnRanks,
+    *,
+    epochs: float | None,
+    total_steps: int | None,
+    json: bool,
+    record: bool = True,
 ) -> int:
     """The command. Raises InputError before anything is started where it cannot work."""
     from gpuwise.cli.run.screen import screen
@@ -153,6 +160,7 @@ def run_on_ranks(
         given.save_every or (None if job is None else job.save_every),
         whole=whole,
         arguments=list(arguments),
+        time_exchanges=not whole,
         prune=given.prune,
         teacher=None if given.teacher is None else _absolute(given.teacher),
     )
@@ -160,6 +168,10 @@ def run_on_ranks(
         from gpuwise.cli.run.submit import submit
 
         return submit(given.on, job, settings, given.out or Path(OUT))
+    from gpuwise.train.ranks.report import RunRecords
+
+    records = RunRecords(settings, None if job is None or given.rehearse else job.step_time_s)
+    settings = records.settings
     with screen() as shown, _metrics(given, settings.out) as told:
         batch = "" if whole else f", {layout.global_batch} samples a step"
         shown.show(f"gpuwise: {script} on {layout.words}{batch}")
@@ -178,6 +190,10 @@ def run_on_ranks(
             restarts=0 if whole else MOST_RESTARTS,
             hang_s=given.hang_after,
         )
+    if record and result.ended == "done":
+        records.keep(result)
+    if records.failed is not None:
+        sys.stderr.write(f"gpuwise: no record: {records.failed}\n")
     if json:
         from gpuwise.cli.out import print_json
 
@@ -403,6 +419,14 @@ def _summary(result: RanksResult, out: str, of_script: Layout | None, *, planned
     slow = result.straggler
     if slow is not None:
         lines.append(f"rank {slow.rank} is waited for {format_duration(slow.lost_s)} a step ({slow.share:.0%}): {slow.cause}")
+    planned_s = next((s["predicted_s"] for s in result.journals[0].steps[-1:] if s.get("predicted_s")), None)
+    if planned_s is not None and result.step_s is not None:
+        lines.append(f"a step: predicted {format_duration(planned_s)}, measured {format_duration(result.step_s)}")
+    for kind, told in result.exchange_times.items():
+        took = "not seen by the process" if told["measured_s"] is None else format_duration(told["measured_s"])
+        lines.append(
+            f"{kind}: by its times on two payloads {format_duration(told['predicted_s'] or 0.0)} a step, measured {took}"
+        )
     model = next((e for e in reversed(result.journals[0].events) if e["event"] == "model"), None)
     if model is not None and (model["trained"] < model["parameters"] or model["zeros"]):
         zeros = f", {model['zeros']:,} of them zeros that stay" if model["zeros"] else ""
@@ -435,6 +459,10 @@ def document(result: RanksResult, script: str, layout: Layout, out: str) -> dict
         "straggler": None if result.straggler is None else asdict(result.straggler),
         "collectives": result.collectives,
         "model": next((e for e in reversed(result.journals[0].events) if e["event"] == "model"), None),
+        "exchange_times": result.exchange_times,
+        "step_s": result.step_s,
+        "predicted_step_s": next((s.get("predicted_s") for s in result.journals[0].steps[-1:]), None),
+        "energy_j": result.energy_j,
         "save_blocks": result.blocked,
         "losses": [asdict(x) for x in result.losses],
         "expected_loss_s": result.expected_loss_s,

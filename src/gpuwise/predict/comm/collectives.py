@@ -37,6 +37,7 @@ from gpuwise.predict.comm.fabric import (
 )
 from gpuwise.predict.comm.network import Local, scale_out_time
 from gpuwise.predict.estimate import Basis, weakest
+from gpuwise.predict.kernels.corrections import corrected
 from gpuwise.predict.kernels.kernel_time import F64, KernelTime
 
 OPS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "send_recv")
@@ -110,7 +111,18 @@ def curve(
     group = CollectiveShape(op, group_size, ranks_per_system, concurrent)
     if op != "all_reduce" or ranks_per_system < group_size:
         library = "nccl"
-    return _cached(fabric, group, library, graph or library == "nccl", 1 if element_bytes == 1 else 2)
+    made = _cached(fabric, group, library, graph or library == "nccl", 1 if element_bytes == 1 else 2)
+    key = f"collective/{op}/{group_size}"
+    return _as_measured(system.accelerator, key, made) if key in system.accelerator.corrections else made
+
+
+def _as_measured(accelerator: Accelerator, key: str, made: CollectiveCurve) -> CollectiveCurve:
+    """The curve as this machine's own collectives of the group were measured; never falling with the payload."""
+    knots = KernelTime(made.seconds, made.log_sigmas, made.basis)
+    time = corrected(accelerator, key, knots, np.maximum(made.bytes, 1.0))
+    return CollectiveCurve(
+        made.bytes, np.maximum.accumulate(time.time_s), np.broadcast_to(time.log_sigma, made.bytes.shape), time.basis
+    )
 
 
 class CollectiveShape(NamedTuple):

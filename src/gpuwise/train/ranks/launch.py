@@ -162,6 +162,34 @@ class RanksResult:
         return {k: {"predicted": told.get(k), "measured": counted.get(k)} for k in sorted({*told, *counted})}
 
     @property
+    def step_s(self) -> float | None:
+        """Median of the first rank's newest steps, the first of all left out."""
+        steps = self.journals[0].steps[1:] or self.journals[0].steps
+        return statistics.median(s["step_s"] for s in steps) if steps else None
+
+    @property
+    def exchange_times(self) -> dict[str, dict[str, float | None]]:
+        """Seconds a step of the first rank in each kind of collective: as its line through two payloads says, as measured (None
+        on GPUs, where the process does not see it), and how far the line was off on a third payload."""
+        told = next((e for e in reversed(self.journals[0].events) if e["event"] == "exchanges"), None)
+        steps = self.journals[0].steps[1:] or self.journals[0].steps
+        waits = [s.get("waits_s") or {} for s in steps]
+        return {
+            kind: {
+                "predicted_s": seconds,
+                "measured_s": statistics.median(w[kind] for w in waits) if waits and all(kind in w for w in waits) else None,
+                "line_off": told["off"].get(kind),
+            }
+            for kind, seconds in (told["step_s"].items() if told else ())
+        }
+
+    @property
+    def energy_j(self) -> float | None:
+        """Of the newest steps of all ranks; None where no rank has a counter."""
+        known = [s["energy_j"] for j in self.journals for s in j.steps if s.get("energy_j") is not None]
+        return sum(known) if known else None
+
+    @property
     def blocked(self) -> float | None:
         """Of the time between two checkpoints, the share that steps waited for one; None with fewer than two."""
         saved = [e for e in self.journals[0].events if e["event"] == "saved"]

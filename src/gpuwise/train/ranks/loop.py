@@ -29,6 +29,7 @@ from gpuwise.train.levers.forward import replace_forward
 from gpuwise.train.levers.items import seed as seed_generators
 from gpuwise.train.levers.modules import each_tensor
 from gpuwise.train.ranks.beat import Beat
+from gpuwise.train.ranks.exchange import RankEnergy, check, lines_of, measure, seconds_of
 from gpuwise.train.ranks.meter import Meter
 from gpuwise.train.ranks.methods import put_on
 from gpuwise.train.ranks.parallel.context import Context
@@ -133,8 +134,22 @@ class Training:
         self.saver = Saver(Path(settings.out) / "checkpoints", keep=settings.keep, tell=journal.event)
         self._requests, self._beat = requests or Requests(), beat
         self._saved_s = time.monotonic()
-        self._queue = RunQueue()
+        self._queue, self._energy = RunQueue(), RankEnergy(self.device)
+        if settings.time_exchanges:
+            self._time_exchanges(predicted)
         task.model.train()
+
+    def _time_exchanges(self, predicted: dict[str, list[int]]) -> None:
+        """Tell what each kind of collective takes here, and what those of a step should."""
+        groups = dict.fromkeys(("all-reduce", "all-gather", "reduce-scatter"), self.mesh["shard"].get_group())
+        if self.experts is not None:
+            groups["all-to-all"] = self.experts.group
+        kinds = [k for k in groups if k in predicted and groups[k].size() > 1]
+        measured = measure(kinds, groups, self.device)
+        self.meter.take()
+        lines = lines_of(measured)
+        told = {"measured": measured, "lines": lines, "off": check(measured, lines), "step_s": seconds_of(predicted, lines)}
+        self.journal.event("exchanges", **told)
 
     # -- from one run to the next
 
@@ -391,14 +406,17 @@ class Training:
         return batch if self.device.type == "cpu" else each_tensor(batch, lambda t: t.to(self.device, non_blocking=True))
 
     def _write(self, began: float, data_s: float, queued: float, loss: float, n: int) -> None:
-        counts, wait_s = self.meter.take()
+        counts, waits = self.meter.take()
         self.journal.event(
             "step",
             step=self.step,
             at_s=time.time(),
             step_s=time.perf_counter() - began,
             data_s=data_s,
-            wait_s=wait_s if self.device.type == "cpu" else None,
+            wait_s=sum(waits.values()) if self.device.type == "cpu" else None,
+            waits_s=waits if self.device.type == "cpu" else None,
+            predicted_s=self.settings.predicted_step_s,
+            energy_j=self._energy.take(),
             queue_s=self._queue.waited_s() - queued,
             loss=loss,
             samples=n,

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -24,7 +25,9 @@ class Meter:
 
     def __init__(self) -> None:
         self.counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-        self.wait_s = 0.0
+        self.waits: dict[str, float] = defaultdict(float)
+        """Seconds in collectives, by kind."""
+        self._kinds: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
         self._bucket_s: float | None = None
         self._inside = False
         self._patches = Patches()
@@ -35,16 +38,16 @@ class Meter:
         wait = dist.Work.wait
 
         def waited(work: Any, *args: Any, **kwargs: Any) -> Any:
-            return self._timed(wait, work, *args, **kwargs)
+            return self._timed(self._kinds.get(work, "other"), wait, work, *args, **kwargs)
 
         self._patches.set(dist.Work, "wait", waited)
 
-    def take(self) -> tuple[dict[str, list[int]], float]:
-        """Counts and bytes by kind, and seconds, since the last time."""
-        counts, wait_s = dict(self.counts), self.wait_s
+    def take(self) -> tuple[dict[str, list[int]], dict[str, float]]:
+        """Counts and bytes, and seconds, since the last time; by kind."""
+        taken = dict(self.counts), dict(self.waits)
         self.counts.clear()
-        self.wait_s = 0.0
-        return counts, wait_s
+        self.waits.clear()
+        return taken
 
     def close(self) -> None:
         self._patches.undo()
@@ -66,7 +69,7 @@ class Meter:
     ) -> None:
         """Parts of ``given`` to every rank of the group, theirs into ``output``; the bytes are those of ``counted``."""
         self.count("all-to-all", counted)
-        self._timed(dist.all_to_all_single, output, given, got, sent, group=group)
+        self._timed("all-to-all", dist.all_to_all_single, output, given, got, sent, group=group)
 
     def bucket(self, group: Any, bucket: Any) -> Any:
         """DDP's hook: sums, and divides nothing."""
@@ -85,7 +88,7 @@ class Meter:
     def after_backward(self) -> None:
         """All that follows DDP's last bucket is waiting for it."""
         if self._bucket_s is not None:
-            self.wait_s += time.perf_counter() - self._bucket_s
+            self.waits["all-reduce"] += time.perf_counter() - self._bucket_s
             self._bucket_s = None
 
     def _wrap(self, name: str, kind: str, at: int) -> None:
@@ -98,11 +101,14 @@ class Meter:
             tensor = kwargs.get(("output_tensor", "input_tensor")[at]) if tensor is None else tensor
             if isinstance(tensor, torch.Tensor):
                 self.count(kind, tensor)
-            return self._timed(original, *args, **kwargs)
+            made = self._timed(kind, original, *args, **kwargs)
+            if isinstance(made, dist.Work):
+                self._kinds[made] = kind
+            return made
 
         self._patches.set(dist, name, counted)
 
-    def _timed(self, call: Any, *args: Any, **kwargs: Any) -> Any:
+    def _timed(self, kind: str, call: Any, *args: Any, **kwargs: Any) -> Any:
         if self._inside:
             return call(*args, **kwargs)
         self._inside, began = True, time.perf_counter()
@@ -110,4 +116,4 @@ class Meter:
             return call(*args, **kwargs)
         finally:
             self._inside = False
-            self.wait_s += time.perf_counter() - began
+            self.waits[kind] += time.perf_counter() - began

@@ -10,9 +10,11 @@ from typing import Any
 
 import msgspec
 
-from gpuwise.errors import DataError, InputError
+from gpuwise.errors import DataError, GpuwiseError, InputError
 from gpuwise.train.ranks.launch import RankJournal, RanksResult
 from gpuwise.train.ranks.settings import RankSettings, read_settings
+from gpuwise.train.tune.peak import Device
+from gpuwise.train.tune.record import RAN, RateMeasurement, expected_from, keep, script_of
 
 SETTINGS = "settings.json"
 MOST_POINTS = 120
@@ -145,3 +147,64 @@ def _curve(journals: Sequence[RankJournal]) -> list[dict[str, Any]]:
         }
         for n in common[::every]
     ]
+
+
+class RunRecords:
+    """A run beside the records: what earlier ones of the same task and layout on such a device promise of its step, and its own
+    measurements for the next. ``failed``: why there are none."""
+
+    def __init__(self, settings: RankSettings, planned_s: float | None) -> None:
+        self.failed: str | None = None
+        place = settings.target.rpartition(":")[0] if not settings.whole else settings.target
+        layout = msgspec.json.encode(settings.layout).decode()
+        words = [settings.target.rpartition(":")[2], layout, *settings.settings, *settings.arguments]
+        self._script = script_of(place, [*words, str(settings.prune), str(settings.teacher)])
+        self._device = _device(settings.layout.n_ranks)
+        step_s = planned_s
+        if step_s is None:
+            try:
+                expected = expected_from(self._script, self._device, {}, None)
+                step_s = None if expected is None else expected.step_s
+            except GpuwiseError as error:
+                self.failed = error.message
+        self.settings = msgspec.structs.replace(settings, predicted_step_s=step_s)
+
+    def keep(self, result: RanksResult) -> None:
+        """Into the user's records: the step, and each payload of a collective that was timed."""
+        from gpuwise.train.ranks.exchange import records_of
+
+        steps = [j.steps[1:] or j.steps for j in result.journals]
+        if not all(steps) or result.step_s is None:
+            return
+        samples = sum(statistics.fmean(s["samples"] for s in each) for each in steps)
+        told = next((e["measured"] for e in reversed(result.journals[0].events) if e["event"] == "exchanges"), ())
+        memory = max((j.last.get("memory_bytes") or 0) for j in result.journals) or None
+        before = self.settings.predicted_step_s
+        one = RateMeasurement(
+            RAN,
+            samples / result.step_s,
+            "samples",
+            result.step_s,
+            {},
+            None if not before else samples / before,
+            None if not before else "the plan or earlier runs",
+            memory,
+            n_steps=len(steps[0]),
+        )
+        try:
+            keep(self._script, self._device, None, [one], records_of(told, self._device))
+        except GpuwiseError as error:
+            self.failed = error.message
+
+
+def _device(n_ranks: int) -> Device:
+    """What ranks of this machine run on."""
+    from gpuwise.machine.bench.subjects import find_subjects, this_processor
+    from gpuwise.train.ranks.launch import gpus_here
+
+    if gpus_here():
+        card = find_subjects()[0]
+        accelerator = None if card.accelerator is None else card.accelerator.id
+        return Device("cuda", card.name, card.device, n_ranks, accelerator, card.memory_bytes)
+    cpu = this_processor()
+    return Device("cpu", cpu.name, "cpu", 1, None if cpu.processor is None else cpu.processor.id, cpu.memory_bytes)

@@ -36,6 +36,10 @@ class RankSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether the target is a script that runs as a whole, and saves what it saves itself."""
     arguments: list[str] = []
     """Of the script."""
+    predicted_step_s: float | None = None
+    """Of a step, by the plan or by earlier runs; written beside what each took."""
+    time_exchanges: bool = False
+    """Whether collectives are timed on two payloads before the first step."""
     prune: str | None = None
     """Share of the weights that become zeros, or ``2:4``."""
     teacher: str | None = None

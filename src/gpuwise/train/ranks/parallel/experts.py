@@ -78,7 +78,7 @@ class Experts:
                 f"expert parallel: no layer of {type(model).__name__} holds experts as rows of one tensor", hint=HINT
             )
         self.mesh = init_device_mesh(device_type, (layout.dp // layout.ep, layout.ep), mesh_dim_names=("copy", "expert"))
-        self._group, self._copies = self.mesh["expert"].get_group(), self.mesh["copy"].get_group()
+        self.group, self._copies = self.mesh["expert"].get_group(), self.mesh["copy"].get_group()
         self.parameters: dict[str, nn.Parameter] = {}
         """Of the experts, by name."""
         for path, module in layers.items():
@@ -111,14 +111,14 @@ class Experts:
             n_each = top_k_index.shape[-1]
             chosen = top_k_index.reshape(-1)
             order = chosen.argsort(stable=True)
-            here = torch.bincount(chosen, minlength=n_local * self._group.size())
+            here = torch.bincount(chosen, minlength=n_local * self.group.size())
             coming = torch.zeros_like(here)
-            self._meter.all_to_all(coming, here, None, None, self._group, here)
+            self._meter.all_to_all(coming, here, None, None, self.group, here)
             sent, got = (n.view(-1, n_local).sum(1).tolist() for n in (here, coming))
-            rows = _Exchange.apply(tokens[order // n_each], sent, got, True, self._group, self._meter)
-            experts = torch.arange(n_local, device=coming.device).repeat(self._group.size()).repeat_interleave(coming)
+            rows = _Exchange.apply(tokens[order // n_each], sent, got, True, self.group, self._meter)
+            experts = torch.arange(n_local, device=coming.device).repeat(self.group.size()).repeat_interleave(coming)
             made = self._computed(module, inner, rows, experts)
-            back = _Exchange.apply(made, got, sent, False, self._group, self._meter)
+            back = _Exchange.apply(made, got, sent, False, self.group, self._meter)
             weighted = back * top_k_weights.reshape(-1)[order, None]
             return torch.zeros_like(tokens).index_add(0, order // n_each, weighted.to(tokens.dtype)).view_as(hidden_states)
 

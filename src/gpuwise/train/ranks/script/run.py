@@ -20,6 +20,7 @@ from gpuwise.train.hook.script import run_script
 from gpuwise.train.hook.script_run import seed_all
 from gpuwise.train.levers.saving import saves_plain
 from gpuwise.train.ranks.beat import Beat
+from gpuwise.train.ranks.exchange import RankEnergy
 from gpuwise.train.ranks.launch import LOST
 from gpuwise.train.ranks.loop import check_agreement, memory_bytes
 from gpuwise.train.ranks.meter import Meter
@@ -28,7 +29,7 @@ from gpuwise.train.ranks.script.files import Aside, print_aside, save_once
 from gpuwise.train.ranks.script.losses import Losses
 from gpuwise.train.ranks.script.optimizers import Optimizers
 from gpuwise.train.ranks.settings import RankSettings
-from gpuwise.train.ranks.wrap import control_group, equalise_statistics, mesh_of
+from gpuwise.train.ranks.wrap import control_group, device_of, equalise_statistics, mesh_of
 from gpuwise.workload.capture.device.patching import Patches
 
 DIVIDE_THEMSELVES = {
@@ -64,6 +65,7 @@ class OnRank:
         self._store: Any = dist.distributed_c10d._get_default_store()
         self._has_begun = False
         self._patches, self._handles, self._meter, self._queue = Patches(), [], Meter(), RunQueue()
+        self._energy = RankEnergy(device_of(mesh_of(layout, device_type)))
         self._n, self._began, self._queued = 0, time.perf_counter(), 0.0
         self._loss: Any = None
         self._told, self._told_s = 0.0, float("-inf")
@@ -167,7 +169,7 @@ class OnRank:
         self._samples += samples
         self._n += 1
         now, queued = time.perf_counter(), self._queue.waited_s()
-        counts, wait_s = self._meter.take()
+        counts, waits = self._meter.take()
         passes = self._batches.n_backward() - self._passes_before
         self._passes_before += passes
         if passes != self._passes and self._n == PASSES_KNOWN_AT:
@@ -183,7 +185,10 @@ class OnRank:
             at_s=time.time(),
             step_s=now - self._began,
             data_s=self._batches.data_s,
-            wait_s=wait_s if on_cpu else None,
+            wait_s=sum(waits.values()) if on_cpu else None,
+            waits_s=waits if on_cpu else None,
+            predicted_s=self._settings.predicted_step_s,
+            energy_j=self._energy.take(),
             queue_s=queued - self._queued,
             loss=self._told,
             samples=samples,

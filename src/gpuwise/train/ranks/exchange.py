@@ -1,0 +1,170 @@
+# pyright: basic
+"""Times of collectives between ranks: measured on a small and a large payload before the first step, predicted from these two,
+and put into the user's records, from which ``gpuwise bench --calibrate`` learns; and the joules of a rank's steps."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+    from gpuwise.records.record import Record
+    from gpuwise.train.tune.peak import Device
+
+SIZES = (1 << 14, 1 << 20)
+BETWEEN = 1 << 17
+"""Bytes: the payloads that a line is drawn through, and one that it is checked on."""
+REPEATS = 5
+OPS = {"all-reduce": "all_reduce", "all-gather": "all_gather", "reduce-scatter": "reduce_scatter", "all-to-all": "all_to_all"}
+"""Kinds of the meter, and operations of :mod:`gpuwise.predict.comm.collectives`."""
+LEAST_S = 0.1
+"""Drivers renew their counters of energy about this often."""
+Line = tuple[float, float]
+"""Seconds of any payload, and more a byte."""
+
+
+def measure(kinds: Sequence[str], groups: Mapping[str, Any], device: torch.device) -> list[dict[str, Any]]:
+    """Least seconds of each kind and payload over its group, on the slowest rank: whatever else the machine does only adds.
+    Every rank of all groups calls it."""
+    found: list[dict[str, Any]] = []
+    for kind in kinds:
+        group = groups[kind]
+        for n_bytes in (*SIZES, BETWEEN):
+            call = _call(kind, n_bytes, group, device)
+            times = [_timed(call, group, device) for _ in range(REPEATS + 1)][1:]
+            found.append({"kind": kind, "bytes": n_bytes, "ranks": group.size(), "seconds": _slowest(min(times))})
+    return found
+
+
+def _call(kind: str, n_bytes: int, group: Any, device: torch.device) -> Callable[[], Any]:
+    import torch
+    import torch.distributed as dist
+
+    n = group.size()
+    whole = torch.zeros(max(n_bytes // 4 // n, 1) * n, device=device)
+    part = torch.zeros(len(whole) // n, device=device)
+    if kind == "all-reduce":
+        return lambda: dist.all_reduce(whole, group=group)
+    if kind == "all-gather":
+        return lambda: dist.all_gather_into_tensor(whole, part, group=group)
+    if kind == "reduce-scatter":
+        return lambda: dist.reduce_scatter_tensor(part, whole, group=group)
+    other = torch.zeros_like(whole)
+    return lambda: dist.all_to_all_single(other, whole, group=group)
+
+
+def _timed(call: Callable[[], Any], group: Any, device: torch.device) -> float:
+    import torch
+    import torch.distributed as dist
+
+    dist.barrier(group=group)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    began = time.perf_counter()
+    call()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - began
+
+
+def _slowest(seconds: float) -> float:
+    import torch
+    import torch.distributed as dist
+
+    from gpuwise.train.ranks.wrap import control_group
+
+    told = torch.tensor([seconds], dtype=torch.float64)
+    dist.all_reduce(told, op=dist.ReduceOp.MAX, group=control_group())
+    return float(told)
+
+
+def lines_of(measured: Sequence[Mapping[str, Any]]) -> dict[str, Line]:
+    """By kind, through the smallest and the largest payload; a larger one never takes less."""
+    lines: dict[str, Line] = {}
+    for kind in dict.fromkeys(m["kind"] for m in measured):
+        (small, a), (large, b) = ((m["bytes"], m["seconds"]) for m in measured if m["kind"] == kind and m["bytes"] in SIZES)
+        slope = max(b - a, 0.0) / (large - small)
+        lines[kind] = (max(a - slope * small, 0.0), slope)
+    return lines
+
+
+def seconds_of(counts: Mapping[str, Sequence[int]], lines: Mapping[str, Line]) -> dict[str, float]:
+    """Of the collectives of a step, by kind; kinds without a line are left out."""
+    return {k: n * lines[k][0] + size * lines[k][1] for k, (n, size) in counts.items() if k in lines}
+
+
+def check(measured: Sequence[Mapping[str, Any]], lines: Mapping[str, Line]) -> dict[str, float]:
+    """By kind: predicted over measured, minus 1, on the payload that no line was drawn through."""
+    return {m["kind"]: seconds_of({m["kind"]: (1, m["bytes"])}, lines)[m["kind"]] / m["seconds"] - 1.0
+            for m in measured if m["bytes"] == BETWEEN and m["seconds"] > 0}  # fmt: skip
+
+
+def records_of(measured: Sequence[Mapping[str, Any]], device: Device) -> list[Record]:
+    """The measurements as records of the device; ``bytes`` as :mod:`gpuwise.predict.comm.collectives` counts a payload."""
+    from gpuwise.records.record import Record
+
+    backend, now_s = "nccl" if device.kind == "cuda" else "gloo", time.time()
+    return [
+        Record(
+            now_s + n * 1e-3,
+            f"{backend}-{m['kind']}-{m['ranks']}-ranks-{m['bytes']}",
+            "collective",
+            device.id,
+            device.name,
+            device.accelerator,
+            "fp32",
+            {"variant": f"{backend}-{m['kind']}", "op": OPS[m["kind"]], "ranks": m["ranks"], "bytes": m["bytes"]},
+            "B/s",
+            m["bytes"] / m["seconds"],
+            samples=REPEATS,
+            time_s=m["seconds"],
+        )
+        for n, m in enumerate(measured)
+        if m["seconds"] > 0
+    ]
+
+
+class RankEnergy:
+    """Joules that this rank's GPU used since the last time, by its driver; on processors those of the whole machine (RAPL), which
+    its first rank tells for all. None where there is no counter, or where it was read just before."""
+
+    def __init__(self, device: torch.device) -> None:
+        from gpuwise.train.tune.energy import Rapl
+
+        self._card: Any = None
+        self._rapl = Rapl() if device.type == "cpu" and os.environ.get("LOCAL_RANK", "0") == "0" else None
+        if device.type == "cuda":
+            self._open(device)
+        self._used_j, self._read_s = self._read(), time.monotonic()
+
+    def take(self) -> float | None:
+        """Since the last answer that was a number."""
+        if time.monotonic() - self._read_s < LEAST_S:
+            return None
+        before, self._used_j, self._read_s = self._used_j, self._read(), time.monotonic()
+        return None if before is None or self._used_j is None else self._used_j - before
+
+    def _open(self, device: torch.device) -> None:
+        import torch
+
+        from gpuwise.machine.telemetry.monitor import find_all
+        from gpuwise.machine.telemetry.rates import EnergyMeter
+
+        own = str(torch.cuda.get_device_properties(device).uuid).lower()
+        for backend in find_all()[0]:
+            for card in backend.identities():
+                if (card.uuid or "").lower().removeprefix("gpu-") == own.removeprefix("gpu-"):
+                    self._card = (backend, card.index, EnergyMeter())
+
+    def _read(self) -> float | None:
+        if self._rapl is not None:
+            return self._rapl.read()
+        if self._card is None:
+            return None
+        backend, index, meter = self._card
+        meter.add(backend.sample(index))
+        return meter.energy_j if meter.energy_j is not None else 0.0
