@@ -69,3 +69,42 @@ def test_what_cannot_be_handed_over_is_refused(
     told = capsys.readouterr().err
     assert message in told and hint in told.split("hint:")[1]
     assert not (plan.parent / "gpuwise-run").exists()
+
+
+def test_a_job_of_slurm_is_followed_by_its_journals(
+    plan: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Stand-ins for Slurm's commands: the job writes what ranks write, and is in the queue until it has."""
+    import sys
+
+    folder = plan.parent / "bin"
+    folder.mkdir()
+    step = '{"event": "step", "step": %d, "at_s": 1.0, "step_s": 0.5, "data_s": 0.0, "wait_s": 0.0, "queue_s": 0.0, "loss": 2.5, '
+    step += '"samples": 8, "epoch": 0, "position": 0, "collectives": {}, "memory_bytes": 1}'
+    job = f"""
+import pathlib, time
+folder = pathlib.Path("out"); folder.mkdir()
+files = [(folder / f"rank-{{r}}.jsonl").open("w") for r in range(16)]
+for n in (1, 2, 3):
+    for file in files:
+        print({step!r} % n, file=file, flush=True)
+    time.sleep(0.3)
+for file in files:
+    print('{{"event": "end", "reason": "done", "step": 3, "code": 0}}', file=file, flush=True)
+pathlib.Path("gone").touch()
+"""
+    (folder / "job.py").write_text(job)
+    (folder / "sbatch").write_text(
+        f"#!/bin/sh\n{sys.executable} {folder}/job.py >/dev/null 2>&1 &\necho Submitted batch job 42\n"
+    )
+    (folder / "squeue").write_text(f"#!/bin/sh\n[ -e {plan.parent}/job/gone ] && exit 1\necho RUNNING\n")
+    for program in folder.iterdir():
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    monkeypatch.setattr("gpuwise.cli.run.submit.POLL_S", 0.05)
+    assert run(["run", str(plan), TASK, "--on", "slurm", "--follow", "--out", "job"]) == 0
+    told = capfd.readouterr()
+    assert "Submitted batch job 42" in told.out
+    assert "step 3" in told.err and "loss 2.5" in told.err and "job 42 ended, step 3" in told.err
+    assert run(["run", str(plan), TASK, "--on", "ray", "--follow", "--out", "other"]) == 2
+    assert "says nothing of its jobs" in capfd.readouterr().err

@@ -87,6 +87,8 @@ class OnRanks:
     """Folder of journals and checkpoints (of a script: journals and later ranks' prints); gpuwise-run by default."""
     on: str = "here"
     """What starts the ranks: here (torchrun), or slurm, ray, k8s or sky, which are handed the plan's files from --out."""
+    follow: Annotated[bool, Parameter(negative="")] = False
+    """With --on slurm: show the steps of the job until it is gone from the queue (--out is a folder that the nodes see)."""
     rehearse: Annotated[bool, Parameter(negative="")] = False
     """Run a plan for GPUs that are not here on processes of this machine."""
 
@@ -167,7 +169,7 @@ def run_on_ranks(
     if given.on != HERE:
         from gpuwise.cli.run.submit import submit
 
-        return submit(given.on, job, settings, given.out or Path(OUT))
+        return submit(given.on, job, settings, given.out or Path(OUT), follow=given.follow)
     from gpuwise.train.ranks.report import RunRecords
 
     records = RunRecords(settings, None if job is None or given.rehearse else job.step_time_s)
@@ -179,7 +181,7 @@ def run_on_ranks(
 
         def look(now: tuple[RankJournal, ...]) -> None:
             told(now)
-            shown.show(_progress(now, settings.steps))
+            shown.show(progress(now, settings.steps))
 
         result = run_ranks(
             settings,
@@ -382,7 +384,7 @@ def _is(find: Any, name: str, planned: str) -> bool:
         return True
 
 
-def _progress(journals: tuple[RankJournal, ...], steps: int | None) -> str:
+def progress(journals: tuple[RankJournal, ...], steps: int | None) -> str:
     last = journals[0].last
     if not last:
         return "gpuwise: waiting for the first step"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -20,14 +21,21 @@ ENGINES = {"slurm": "slurm", "ray": "ray", "k8s": "kubernetes", "sky": "skypilot
 """By the name of an export target."""
 
 
-def submit(on: str, job: Job | None, settings: RankSettings, out: Path) -> int:
-    """Write the files into ``out``, where nothing may lie, and hand them over. Returns the exit code of the engine's own command.
+POLL_S = 5.0
+"""Between looks at the queue and the journals."""
+
+
+def submit(on: str, job: Job | None, settings: RankSettings, out: Path, *, follow: bool = False) -> int:
+    """Write the files into ``out``, where nothing may lie, and hand them over. Returns the exit code of the engine's own command,
+    or with ``follow`` that of the training, whose journals are watched where ``out`` is a folder that the nodes see.
     Raises InputError where the engine is not known or not on this machine, or where there is no plan."""
     from gpuwise.export.targets import ENGINES as KNOWN
     from gpuwise.export.written import write_files
 
     if on not in ENGINES:
         raise InputError(f"--on {on}: there is no such engine", hint=f"--on here, {', '.join(ENGINES)}")
+    if follow and on != "slurm":
+        raise InputError(f"--follow: {on} says nothing of its jobs here", hint="leave it out, or --on slurm")
     if job is None:
         raise InputError(
             f"--on {on} needs a plan, which says for which machines", hint="gpuwise plan MODEL --on GPUS --json > plan.json"
@@ -43,7 +51,47 @@ def submit(on: str, job: Job | None, settings: RankSettings, out: Path) -> int:
     sys.stderr.write(f"gpuwise: {out}: {' '.join(job_files.command)}\n")
     for note in job_files.notes:
         sys.stderr.write(f"gpuwise: {note}\n")
-    return subprocess.run(job_files.command, cwd=out).returncode
+    if not follow:
+        return subprocess.run(job_files.command, cwd=out).returncode
+    done = subprocess.run(job_files.command, cwd=out, stdout=subprocess.PIPE, text=True)
+    sys.stdout.write(done.stdout)
+    number = re.search(r"Submitted batch job (\d+)", done.stdout)
+    if done.returncode or number is None:
+        return done.returncode or 1
+    return _followed(number[1], out / job.output, settings.layout.n_ranks, settings.steps)
+
+
+def _followed(number: str, folder: Path, n_ranks: int, steps: int | None) -> int:
+    """Show the steps of a job of Slurm until it is gone from the queue. Returns 0 where every rank came to its end."""
+    import time
+
+    from gpuwise.cli.run.ranks import progress
+    from gpuwise.cli.run.screen import screen
+    from gpuwise.train.ranks.launch import RankJournal
+
+    journals = tuple(RankJournal(folder / f"rank-{r}.jsonl") for r in range(n_ranks))
+    before = ""
+    with screen() as shown:
+        while True:
+            state = _state(number)
+            for journal in journals:
+                journal.read()
+            now = progress(journals, steps) if journals[0].last else f"gpuwise: job {number} {(state or 'is gone').lower()}"
+            if now != before:
+                shown.show(now)
+            before = now
+            if state is None:
+                break
+            time.sleep(POLL_S)
+    ends = [next((e["reason"] for e in reversed(j.events) if e["event"] == "end"), None) for j in journals]
+    sys.stderr.write(f"gpuwise: job {number} ended, step {int(journals[0].last.get('step', 0)):,}; journals in {folder}\n")
+    return 0 if set(ends) <= {"done", "asked"} else 1
+
+
+def _state(number: str) -> str | None:
+    """As ``squeue`` has it; None where the job is gone."""
+    told = subprocess.run(["squeue", "-h", "-j", number, "-o", "%T"], capture_output=True, text=True)
+    return told.stdout.strip() or None
 
 
 def files(on: str, job: Job, settings: RankSettings) -> Written:
