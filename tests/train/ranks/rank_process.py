@@ -39,6 +39,8 @@ try:
 finally:
     sys.stdout.flush()
     sys.stderr.flush()
-    with contextlib.suppress(Exception):
-        dist.destroy_process_group()
+    if code == 0:
+        # with a rank that is gone this waits for what was to be exchanged with it
+        with contextlib.suppress(Exception):
+            dist.destroy_process_group()
     os._exit(code)

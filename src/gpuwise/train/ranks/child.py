@@ -32,10 +32,14 @@ def main(arguments: list[str]) -> int:
         own_device_only()
     device_type = open_device()
     dist.init_process_group("cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo")
-    try:
-        return train(settings, rank, device_type)
-    finally:
-        dist.destroy_process_group()
+    code = train(settings, rank, device_type)
+    if code and not settings.whole:
+        # the group would wait for exchanges with a rank that may be gone, and torchrun for this one before it starts all again
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    dist.destroy_process_group()
+    return code
 
 
 def open_device() -> str:
