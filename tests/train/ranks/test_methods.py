@@ -34,8 +34,8 @@ def weights(run: Any) -> dict[str, Any]:
 @PEFT
 @pytest.mark.parametrize("sharding", ["none", pytest.param("zero3", marks=pytest.mark.slow)])
 def test_adapters_are_trained_alone_and_as_in_one_process(sharding: str, ranks: Callable[..., Any]) -> None:
-    """Rank 2 beside the seven products of two layers of 32 (keys and values of 16, an inner width of 64): 3,200 numbers of
-    20,000. They begin as nothing, so the first loss is that of full training, bit for bit."""
+    """Rank 2 beside the seven products of two layers of 32 (keys and values of 16, an inner width of 64): 2,048 numbers of
+    22,688. They begin as nothing, so the first loss is that of full training, bit for bit."""
     adapters = {"lora_rank": 2}
     whole = losses(ranks("llama", 1, out="whole", epochs=1))
     run = ranks("llama", 1, out="alone", layout=adapters, epochs=4)
