@@ -169,7 +169,7 @@ def run_on_ranks(
     if given.on != HERE:
         from gpuwise.cli.run.submit import submit
 
-        return submit(given.on, job, settings, given.out or Path(OUT), follow=given.follow)
+        return submit(given.on, job, settings, given.out or Path(OUT), follow=progress if given.follow else None)
     from gpuwise.train.ranks.report import RunRecords
 
     records = RunRecords(settings, None if job is None or given.rehearse else job.step_time_s)

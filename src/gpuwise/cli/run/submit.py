@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,17 +16,20 @@ from gpuwise.errors import InputError
 if TYPE_CHECKING:
     from gpuwise.export.job import Job
     from gpuwise.export.written import Written
+    from gpuwise.train.ranks.launch import RankJournal
     from gpuwise.train.ranks.settings import RankSettings
 
 ENGINES = {"slurm": "slurm", "ray": "ray", "k8s": "kubernetes", "sky": "skypilot"}
 """By the name of an export target."""
 
 
+Words = Callable[["tuple[RankJournal, ...]", "int | None"], str]
+"""Of journals and the steps asked for: a line."""
 POLL_S = 5.0
 """Between looks at the queue and the journals."""
 
 
-def submit(on: str, job: Job | None, settings: RankSettings, out: Path, *, follow: bool = False) -> int:
+def submit(on: str, job: Job | None, settings: RankSettings, out: Path, *, follow: Words | None = None) -> int:
     """Write the files into ``out``, where nothing may lie, and hand them over. Returns the exit code of the engine's own command,
     or with ``follow`` that of the training, whose journals are watched where ``out`` is a folder that the nodes see.
     Raises InputError where the engine is not known or not on this machine, or where there is no plan."""
@@ -34,7 +38,7 @@ def submit(on: str, job: Job | None, settings: RankSettings, out: Path, *, follo
 
     if on not in ENGINES:
         raise InputError(f"--on {on}: there is no such engine", hint=f"--on here, {', '.join(ENGINES)}")
-    if follow and on != "slurm":
+    if follow is not None and on != "slurm":
         raise InputError(f"--follow: {on} says nothing of its jobs here", hint="leave it out, or --on slurm")
     if job is None:
         raise InputError(
@@ -51,32 +55,31 @@ def submit(on: str, job: Job | None, settings: RankSettings, out: Path, *, follo
     sys.stderr.write(f"gpuwise: {out}: {' '.join(job_files.command)}\n")
     for note in job_files.notes:
         sys.stderr.write(f"gpuwise: {note}\n")
-    if not follow:
+    if follow is None:
         return subprocess.run(job_files.command, cwd=out).returncode
     done = subprocess.run(job_files.command, cwd=out, stdout=subprocess.PIPE, text=True)
     sys.stdout.write(done.stdout)
     number = re.search(r"Submitted batch job (\d+)", done.stdout)
     if done.returncode or number is None:
         return done.returncode or 1
-    return _followed(number[1], out / job.output, settings.layout.n_ranks, settings.steps)
+    return _followed(number[1], out / job.output, settings, follow)
 
 
-def _followed(number: str, folder: Path, n_ranks: int, steps: int | None) -> int:
+def _followed(number: str, folder: Path, settings: RankSettings, words: Words) -> int:
     """Show the steps of a job of Slurm until it is gone from the queue. Returns 0 where every rank came to its end."""
     import time
 
-    from gpuwise.cli.run.ranks import progress
     from gpuwise.cli.run.screen import screen
     from gpuwise.train.ranks.launch import RankJournal
 
-    journals = tuple(RankJournal(folder / f"rank-{r}.jsonl") for r in range(n_ranks))
+    journals = tuple(RankJournal(folder / f"rank-{r}.jsonl") for r in range(settings.layout.n_ranks))
     before = ""
     with screen() as shown:
         while True:
             state = _state(number)
             for journal in journals:
                 journal.read()
-            now = progress(journals, steps) if journals[0].last else f"gpuwise: job {number} {(state or 'is gone').lower()}"
+            now = words(journals, settings.steps) if journals[0].last else f"gpuwise: job {number} {(state or 'is gone').lower()}"
             if now != before:
                 shown.show(now)
             before = now
