@@ -116,5 +116,5 @@ def test_the_headline_says_of_which_peak(gpuwise: Callable[..., Any]) -> None:
 
 
 def test_a_model_of_images_is_counted_in_images(gpuwise: Callable[..., Any]) -> None:
-    ran = gpuwise("plan", "vit-b-16", "--on", "a100", "--samples", "1.28M")
+    ran = gpuwise("plan", "vit-b-16", "--on", "a100-sxm-80gb", "--samples", "1.28M")
     assert "1.28M images (252M tokens) in" in ran.out
