@@ -128,14 +128,9 @@ def test_a_pc_at_home_is_no_server(gpuwise) -> None:
     text = gpuwise("cost", "--on", "4090", "--hours", "100/month", "--scenarios", "2000").out
     assert "upkeep" not in text
     meter = text.split("Electricity at the meter")[1]
-    # 3,600 hours at 450 W, the PC around the card and its losses: 2 MWh, not those of a server that never sleeps
-    assert next(line for line in meter.splitlines() if line.strip().startswith("own")).split()[1] in (
-        "1.8",
-        "1.9",
-        "2",
-        "2.1",
-        "2.2",
-    )
+    # 3,600 hours at 450 W, the PC around the card and its losses: 1.7 MWh, not those of a server that never sleeps
+    own = next(line for line in meter.splitlines() if line.strip().startswith("own"))
+    assert 1.5 <= float(own.split()[1]) <= 2.2
 
 
 def test_one_gpu_pays_for_itself(gpuwise) -> None:
