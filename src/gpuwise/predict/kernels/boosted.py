@@ -79,7 +79,8 @@ def pack(name: str, trees: Trees) -> dict[str, NDArray[Any]]:
 
 def _edges_cut_at(trees: Trees) -> tuple[NDArray[np.uint8], list[NDArray[np.float32]]]:
     """``cut`` [T, depth] counted among the edges that some tree asks for, and those edges: every answer stays what it was."""
-    cut, edges = trees.cut.copy(), []
+    cut = trees.cut.copy()
+    edges: list[NDArray[np.float32]] = []
     for i, edge in enumerate(trees.edges):
         asks = trees.feature == i
         indices, cut[asks] = np.unique(trees.cut[asks], return_inverse=True)

@@ -155,7 +155,7 @@ class Engine:
         """Tokens of the answer of a request when it was preempted last."""
         self.admitted = [0] * n
         self.admissions = 0
-        self.decoded = 0
+        self.decoded: int = 0
         self.cache_tokens = 0
         self.finishing: list[tuple[int, int]] = []
         self.phases = [0] * limits.block_tokens

@@ -65,7 +65,7 @@ class Pruned:
 
     def __init__(self, model: nn.Module, value: object) -> None:
         share = share_of(value)
-        self.masks: list[tuple[nn.Parameter, torch.Tensor]] = []
+        self.masks: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._hooks: list[Any] = []
         layers = [m for m in model.modules() if isinstance(m, KINDS)]
         shared = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}

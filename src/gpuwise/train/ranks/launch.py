@@ -172,15 +172,17 @@ class RanksResult:
         """Seconds a step of the first rank in each kind of collective: as its line through two payloads says, as measured (None
         on GPUs, where the process does not see it), and how far the line was off on a third payload."""
         told = next((e for e in reversed(self.journals[0].events) if e["event"] == "exchanges"), None)
+        if told is None:
+            return {}
         steps = self.journals[0].steps[1:] or self.journals[0].steps
-        waits = [s.get("waits_s") or {} for s in steps]
+        waits: list[dict[str, float]] = [s.get("waits_s") or {} for s in steps]
         return {
             kind: {
                 "predicted_s": seconds,
                 "measured_s": statistics.median(w[kind] for w in waits) if waits and all(kind in w for w in waits) else None,
                 "line_off": told["off"].get(kind),
             }
-            for kind, seconds in (told["step_s"].items() if told else ())
+            for kind, seconds in told["step_s"].items()
         }
 
     @property

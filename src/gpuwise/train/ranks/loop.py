@@ -141,7 +141,7 @@ class Training:
 
     def _time_exchanges(self, predicted: dict[str, list[int]]) -> None:
         """Tell what each kind of collective takes here, and what those of a step should."""
-        groups = dict.fromkeys(("all-reduce", "all-gather", "reduce-scatter"), self.mesh["shard"].get_group())
+        groups: dict[str, Any] = dict.fromkeys(("all-reduce", "all-gather", "reduce-scatter"), self.mesh["shard"].get_group())
         if self.experts is not None:
             groups["all-to-all"] = self.experts.group
         kinds = [k for k in groups if k in predicted and groups[k].size() > 1]

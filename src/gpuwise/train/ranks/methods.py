@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -95,8 +96,7 @@ def add_adapters(
 
 
 def _quantize(model: nn.Module, names: list[str], device: torch.device) -> None:
-    import bitsandbytes as bnb  # pyright: ignore[reportMissingImports]
-
+    bnb: Any = import_module("bitsandbytes")
     for name in names:
         parent, _, last = name.rpartition(".")
         linear = model.get_submodule(name)

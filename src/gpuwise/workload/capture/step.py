@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -49,8 +50,7 @@ def make_optimizer(optimizer: Any, parameters: list[nn.Parameter]) -> Any:
 
 def _eight_bit(parameters: list[nn.Parameter], name: str) -> Any:
     require("bitsandbytes", f"the optimizer {name!r}")
-    import bitsandbytes  # type: ignore[import-not-found]
-
+    bitsandbytes: Any = import_module("bitsandbytes")
     return (bitsandbytes.optim.AdamW8bit if name == "adamw8bit" else bitsandbytes.optim.Adam8bit)(parameters)
 
 

@@ -82,7 +82,8 @@ class Experts:
         self.parameters: dict[str, nn.Parameter] = {}
         """Of the experts, by name."""
         for path, module in layers.items():
-            n = int(module.num_experts)
+            n_experts: Any = module.num_experts
+            n = int(n_experts)
             if n % layout.ep:
                 raise LayoutError(
                     "experts", f"{n} experts do not divide over {layout.ep} ranks", hint="take an --ep that divides them"
