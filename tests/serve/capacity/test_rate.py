@@ -184,7 +184,7 @@ def test_commands_say_what_was_chosen() -> None:
     tests = {c.name: c for c in load_tests(one, SHORT, parse_targets("ttft_p95=1s,itl_p99=50ms"), 5.0)}
     assert "--request-rate 5 --num-prompts 900" in tests["vllm bench"].line
     assert "--goodput ttft:1000" in tests["vllm bench"].line
-    assert "--rate 5/s --measure" in tests["gpuwise"].line
+    assert "--rate 5/s --tp 2 --measure" in tests["gpuwise"].line
     file = tests["inference-perf"].file
     assert file is not None
     assert "- rate: 5\n    duration: 180" in file[1]

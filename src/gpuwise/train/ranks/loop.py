@@ -169,7 +169,7 @@ class Training:
         load_state(folder, self.task.model, self.optimizer, self.scheduler)
         self.step, self.cursor = int(about["step"]), Cursor(int(about["epoch"]), int(about["position"]))
         self.saver.loaded(self.step)
-        now = msgspec.to_builtins(self.layout)
+        now = msgspec.json.decode(msgspec.json.encode(self.layout))
         changed = {k: [v, now[k]] for k, v in about["layout"].items() if now.get(k) != v}
         self.journal.event("resumed", folder=folder.name, step=self.step, changed=changed)
 
