@@ -54,9 +54,9 @@ class Adapters:
         """Adapters in one step at most."""
         return self.resident or min(self.count, USUAL_RESIDENT)
 
-    def distinct(self, sequences: int) -> float:
-        """Adapters that so many sequences have on average."""
-        return min(self.count * (1.0 - (1.0 - 1.0 / self.count) ** sequences), self.at_once)
+    def distinct(self, sequences: I64) -> F64:
+        """[N] adapters that so many sequences [N] have on average."""
+        return np.minimum(self.count * (1.0 - (1.0 - 1.0 / self.count) ** sequences), self.at_once)
 
 
 def targets(arch: Architecture, tp: int) -> list[tuple[float, float]]:
@@ -90,28 +90,25 @@ class AdapterSteps:
         none, one = (_seconds(arch, accelerator, adapters.rank, tp, self._tokens, distinct) for distinct in (0.0, 1.0))
         self._cost: tuple[F64, F64] = (none, one)
         n = np.arange(len(plain.fixed))
-        added = np.array([self._more(int(s), int(s)) for s in n])
-        self.fixed: Sequence[float] = (np.array(plain.fixed) + added).tolist()
+        self.fixed: Sequence[float] = (np.array(plain.fixed) + self._more(n, n)).tolist()
         self.slope: Sequence[float] = plain.slope
         self.host: Sequence[float] = plain.host
 
-    def _more(self, tokens: int, sequences: int) -> float:
-        """Seconds of the adapters of so many tokens of so many sequences."""
-        if not tokens:
-            return 0.0
-        none, one = (float(np.interp(tokens, self._tokens, row)) for row in self._cost)
-        return none + (one - none) * self._adapters.distinct(sequences)
+    def _more(self, tokens: I64, sequences: I64) -> F64:
+        """[N] seconds of the adapters of so many tokens [N] of so many sequences [N]."""
+        none, one = (np.interp(tokens, self._tokens, row) for row in self._cost)
+        return np.where(tokens > 0, none + (one - none) * self._adapters.distinct(sequences), 0.0)
 
     def mixed(self, decoding: int, cached_tokens: int, chunks: Sequence[tuple[int, int]]) -> float:
         """Seconds of a step with the prompt chunks ``(new tokens, tokens before them)``."""
         tokens = decoding + sum(new for new, _ in chunks)
-        return self.plain.mixed(decoding, cached_tokens, chunks) + self._more(tokens, decoding + len(chunks))
+        added = self._more(np.array([tokens]), np.array([decoding + len(chunks)]))
+        return self.plain.mixed(decoding, cached_tokens, chunks) + float(added[0])
 
     def parts(self, decoding: I64, prompt_tokens: I64, cached_tokens: I64, n_steps: I64, total_s: F64) -> dict[str, float]:
         """As of plain steps; what the adapters add is memory."""
         tokens, sequences = decoding + prompt_tokens, decoding + (prompt_tokens > 0)
-        each = np.array([self._more(t, s) for t, s in zip(tokens.tolist(), sequences.tolist(), strict=True)])
-        added = np.minimum(each * n_steps, total_s)
+        added = np.minimum(self._more(tokens, sequences) * n_steps, total_s)
         found = self.plain.parts(decoding, prompt_tokens, cached_tokens, n_steps, total_s - added)
         return found | {"memory": found["memory"] + float(added.sum())}
 

@@ -87,15 +87,14 @@ class BudgetEngine(Engine):
 
     def _admit(self, budget: int, chunks: list[tuple[int, int]], ended: list[int]) -> bool:
         """Requests that wait, as many as fit; whether the next one only came too late for this step."""
-        if self.adapter is None or self.limits.adapters is None:
-            return self._admit_next(budget, chunks, ended, None)
         skipped: list[int] = []
         late = self._admit_next(budget, chunks, ended, skipped)
         self.waiting.extendleft(reversed(skipped))
         return late
 
-    def _admit_next(self, budget: int, chunks: list[tuple[int, int]], ended: list[int], skipped: list[int] | None) -> bool:
-        """Those whose adapter would be one too many are ``skipped``; None: no adapter is."""
+    def _admit_next(self, budget: int, chunks: list[tuple[int, int]], ended: list[int], skipped: list[int]) -> bool:
+        """Those whose adapter would be one too many are ``skipped``."""
+        active = self._active_adapters()
         limits, pool, waiting, running = self.limits, self.pool, self.waiting, self.running
         size = limits.block_tokens
         watermark = limits.watermark_blocks if running else 0
@@ -104,7 +103,7 @@ class BudgetEngine(Engine):
             request = waiting[0]
             if self.arrived[request] > self.settled:
                 return True
-            if skipped is not None and self._one_too_many(request):
+            if active is not None and self._one_too_many(request, active):
                 skipped.append(waiting.popleft())
                 continue
             wanted = self.prompt[request] + self.written[request]
@@ -124,6 +123,8 @@ class BudgetEngine(Engine):
                 return False
             budget -= new
             self._begin(request, found, new, wanted, chunks, ended)
+            if active is not None and self.adapter is not None:
+                active.add(self.adapter[request])
             pool.computed(request, (done + new) // size)
         return False
 

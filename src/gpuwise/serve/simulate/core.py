@@ -410,14 +410,18 @@ class Engine:
             asked = max(asked, min(self.limits.asked, room))
         return asked
 
-    def _one_too_many(self, request: int) -> bool:
+    def _active_adapters(self) -> set[int] | None:
+        """Those of the requests that run; None where no number of them is one too many."""
+        if self.adapter is None or self.limits.adapters is None:
+            return None
+        return {self.adapter[r] for r in self.running}
+
+    def _one_too_many(self, request: int, active: set[int]) -> bool:
         """Whether a batch with the adapter of a request would have more than the engine runs at once (vllm
         v1/core/sched/scheduler.py, ``max_loras``; sglang managers/scheduler.py, ``can_schedule_lora_req``; TensorRT-LLM
         batch_manager/capacityScheduler.cpp, ``availablePeftPages``)."""
-        if self.adapter is None or self.limits.adapters is None:
-            return False
-        active = {self.adapter[r] for r in self.running}
-        return self.adapter[request] not in active and len(active) >= self.limits.adapters
+        most, adapter = self.limits.adapters, self.adapter
+        return most is not None and adapter is not None and adapter[request] not in active and len(active) >= most
 
     def _preempt(self, request: int) -> None:
         """The request gives its blocks back and waits at the head, to be computed anew."""

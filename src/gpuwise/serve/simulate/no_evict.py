@@ -83,13 +83,13 @@ class NoEvictEngine(BudgetEngine):
         reading: set[tuple[int, int]] = set()
         if chunks and (first := self._first_missing(self._reader(ended), chunks[0][1] // size)) is not None:
             reading.add(first)
-        late = False
+        late, active = False, self._active_adapters()
         while waiting and budget > 0 and len(self.running) < limits.sequences:
             request = waiting[0]
             if self.arrived[request] > self.settled:
                 late = True
                 break
-            if self._one_too_many(request):
+            if active is not None and self._one_too_many(request, active):
                 skipped.append(waiting.popleft())
                 continue
             wanted = self.prompt[request]
@@ -107,6 +107,8 @@ class NoEvictEngine(BudgetEngine):
             if missing is not None:
                 reading.add(missing)
             self._begin(request, found, new, wanted, chunks, ended)
+            if active is not None and self.adapter is not None:
+                active.add(self.adapter[request])
             self.readers.append((request, (found * size + new) // size))
             self.promised += self.whole[request]
             free -= self.whole[request]
