@@ -100,12 +100,11 @@ class BudgetEngine(Engine):
         watermark = limits.watermark_blocks if running else 0
         seats = self._seats()
         while waiting and budget > 0 and len(running) < seats:
+            if not self._pass_over(active, skipped):
+                return self.arrived[waiting[-1]] > self.settled
             request = waiting[0]
             if self.arrived[request] > self.settled:
                 return True
-            if active is not None and self._one_too_many(request, active):
-                skipped.append(waiting.popleft())
-                continue
             wanted = self.prompt[request] + self.written[request]
             found = 0
             if limits.prefix_cache:

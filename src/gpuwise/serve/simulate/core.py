@@ -416,12 +416,19 @@ class Engine:
             return None
         return {self.adapter[r] for r in self.running}
 
-    def _one_too_many(self, request: int, active: set[int]) -> bool:
-        """Whether a batch with the adapter of a request would have more than the engine runs at once (vllm
-        v1/core/sched/scheduler.py, ``max_loras``; sglang managers/scheduler.py, ``can_schedule_lora_req``; TensorRT-LLM
-        batch_manager/capacityScheduler.cpp, ``availablePeftPages``)."""
-        most, adapter = self.limits.adapters, self.adapter
-        return most is not None and adapter is not None and adapter[request] not in active and len(active) >= most
+    def _pass_over(self, active: set[int] | None, skipped: list[int]) -> bool:
+        """Move the requests at the head of those that wait to ``skipped`` whose adapter beside the ``active`` ones would be
+        more than the engine runs at once (vllm v1/core/sched/scheduler.py, ``max_loras``; sglang managers/scheduler.py,
+        ``can_schedule_lora_req``; TensorRT-LLM batch_manager/capacityScheduler.cpp, ``availablePeftPages``). False, and nothing
+        is moved, where that is so of all."""
+        waiting, adapter, most = self.waiting, self.adapter, self.limits.adapters
+        if active is None or adapter is None or most is None or len(active) < most:
+            return True
+        n = next((i for i, r in enumerate(waiting) if adapter[r] in active), None)
+        if n is None:
+            return False
+        skipped.extend([waiting.popleft() for _ in range(n)])
+        return True
 
     def _preempt(self, request: int) -> None:
         """The request gives its blocks back and waits at the head, to be computed anew."""

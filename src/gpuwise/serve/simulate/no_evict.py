@@ -85,13 +85,13 @@ class NoEvictEngine(BudgetEngine):
             reading.add(first)
         late, active = False, self._active_adapters()
         while waiting and budget > 0 and len(self.running) < limits.sequences:
+            if not self._pass_over(active, skipped):
+                late = self.arrived[waiting[-1]] > self.settled
+                break
             request = waiting[0]
             if self.arrived[request] > self.settled:
                 late = True
                 break
-            if active is not None and self._one_too_many(request, active):
-                skipped.append(waiting.popleft())
-                continue
             wanted = self.prompt[request]
             found = pool.found_blocks(request, wanted, size)
             missing = self._first_missing(request, found)

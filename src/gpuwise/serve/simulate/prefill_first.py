@@ -166,12 +166,11 @@ class RadixEngine(PrefillFirstEngine):
             if len(self.running) >= limits.sequences:
                 self.full = True
                 break
+            if not self._pass_over(active, skipped):
+                return self.arrived[waiting[-1]] > self.settled
             request = waiting[0]
             if self.arrived[request] > self.settled:
                 return True
-            if active is not None and self._one_too_many(request, active):
-                skipped.append(waiting.popleft())
-                continue
             wanted = self.prompt[request] + self.written[request]
             found = pool.found_blocks(request, wanted, size)
             new = wanted - found * size
