@@ -36,7 +36,7 @@ a request's way through a server."""
 class DecodeEngine(BudgetEngine):
     """Requests come with the cache of their prompt."""
 
-    def _admit_next(self, budget: int, chunks: list[tuple[int, int]], ended: list[int], skipped: list[int] | None) -> bool:
+    def _admit_next(self, budget: int, chunks: list[tuple[int, int]], ended: list[int], skipped: list[int]) -> bool:
         limits, pool, waiting = self.limits, self.pool, self.waiting
         while waiting and budget > 0 and len(self.running) < limits.sequences:
             request = waiting[0]
