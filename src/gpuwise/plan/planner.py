@@ -21,7 +21,7 @@ from gpuwise.plan.changes.neighbours import neighbours
 from gpuwise.plan.explain import layout, percent, probability, reasons
 from gpuwise.plan.goal import Goal, Wishes, make_goal
 from gpuwise.plan.promise import run_of
-from gpuwise.plan.space.search import Found, find_strategies
+from gpuwise.plan.space.search import Found, find_fastest, find_strategies
 from gpuwise.plan.space.sweep import TIGHT
 from gpuwise.plan.unused import batch_note, faster_formats, left_out, published, unused
 from gpuwise.predict.estimate import Estimate
@@ -123,13 +123,13 @@ def of_year(searched: Searched, year: int) -> Option[TrainingEstimate] | None:
     goal = searched.goal
     try:
         older = make_goal(goal.arch, goal.cluster, replace(goal.wishes, year=year))
-        ranked = find_strategies(older).ranked
+        fastest = find_fastest(older)
     except (InputError, UnpredictableError):
         return None
-    if not ranked:
+    if fastest is None or fastest.estimate is None:
         return None
-    level = practice_of(goal.arch, ranked[0].strategy, goal.cluster)
-    return options(older, ranked[:1], level, searched.price, searched.provider)[0]
+    level = practice_of(goal.arch, fastest.estimate.strategy, goal.cluster)
+    return options(older, [fastest.estimate], level, searched.price, searched.provider)[0]
 
 
 def options(

@@ -429,7 +429,7 @@ def _summary(result: RanksResult, out: str, of_script: Layout | None, *, planned
         lines.append(
             f"{kind}: by its times on two payloads {format_duration(told['predicted_s'] or 0.0)} a step, measured {took}"
         )
-    model = next((e for e in reversed(result.journals[0].events) if e["event"] == "model"), None)
+    model = result.journals[0].newest("model")
     if model is not None and (model["trained"] < model["parameters"] or model["zeros"]):
         zeros = f", {model['zeros']:,} of them zeros that stay" if model["zeros"] else ""
         lines.append(
@@ -460,7 +460,7 @@ def document(result: RanksResult, script: str, layout: Layout, out: str) -> dict
         "hung": result.hung,
         "straggler": None if result.straggler is None else asdict(result.straggler),
         "collectives": result.collectives,
-        "model": next((e for e in reversed(result.journals[0].events) if e["event"] == "model"), None),
+        "model": result.journals[0].newest("model"),
         "exchange_times": result.exchange_times,
         "step_s": result.step_s,
         "predicted_step_s": next((s.get("predicted_s") for s in result.journals[0].steps[-1:]), None),

@@ -215,7 +215,7 @@ def _remedies(to: Console, fit: Fit[StepEstimate]) -> None:
         good = list(singles)
     elif good:
         section(to, "What makes it fit, least slowdown first", remedies_table(good, step=True))
-        if any(r.estimate.headroom_bytes < 0 for r in good):
+        if any(r.tight for r in good):
             indented(to, f"{TIGHT} with all cached memory kept; torch gives some back as it runs, and then it fits", "dim")
     else:
         section(to, "What makes it fit", "nothing that was tried")

@@ -18,7 +18,7 @@ from gpuwise.facts.hardware.naming import find_accelerator
 from gpuwise.machine.devices import cpu
 from gpuwise.machine.devices.backend import Devices
 from gpuwise.machine.devices.memory import total_bytes
-from gpuwise.machine.devices.readings import Identity
+from gpuwise.machine.devices.readings import Identity, plain_uuid
 
 MEMORY_SLACK = 0.06
 """Devices of one product name are told apart by their memory; what a process is shown is less than the total by up to
@@ -122,8 +122,8 @@ def _identities(backend: Devices) -> tuple[Identity, ...]:
 
 
 def _gpu(index: int, properties: Any, identities: list[tuple[Devices, Identity]]) -> Subject:
-    uuid = str(getattr(properties, "uuid", "") or "").removeprefix("GPU-").lower()
-    match = next((k for k in identities if uuid and (k[1].uuid or "").lower().removeprefix("gpu-") == uuid), None)
+    uuid = plain_uuid(getattr(properties, "uuid", None))
+    match = next((k for k in identities if uuid and plain_uuid(k[1].uuid) == uuid), None)
     if match is None and len(identities) == 1:
         match = identities[0]
     backend, identity = match or (None, None)

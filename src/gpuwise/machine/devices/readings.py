@@ -55,6 +55,11 @@ class Driver:
     unknown: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
+def plain_uuid(uuid: object) -> str:
+    """A device's unique name as frameworks and drivers both have it: in small letters, without ``GPU-``; empty for none."""
+    return str(uuid or "").lower().removeprefix("gpu-")
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """Properties of a device that do not change."""

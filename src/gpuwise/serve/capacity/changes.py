@@ -86,9 +86,10 @@ def _others(configuration: Configuration, load: Load, elsewhere: bool) -> Iterat
         fewer = None if s.max_num_seqs is None else min(s.max_num_seqs, count)
         changed = replace(s, max_num_batched_tokens=count, max_num_seqs=fewer)
         yield f"{count:,} tokens a step", SAME, replace(configuration, settings=changed)
-    apart = copies_apart(configuration, load, min(configuration.system.count // configuration.ranks, FEW_APART))
-    if apart is not None and configuration.apart is None:
-        yield f"prompts read apart, {apart[0]}:{apart[1]}", SAME, replace(configuration, apart=apart)
+    if configuration.apart is None:
+        apart = copies_apart(configuration, load, min(configuration.system.count // configuration.ranks, FEW_APART))
+        if apart is not None:
+            yield f"prompts read apart, {apart[0]}:{apart[1]}", SAME, replace(configuration, apart=apart)
     if elsewhere:
         yield from _on_others(configuration)
 

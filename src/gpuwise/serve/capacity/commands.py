@@ -34,8 +34,10 @@ DRAFT = "DRAFT-OF-THE-MODEL"
 LOCAL = "http://localhost:8000"
 HEAD = "HEAD"
 """In place of the address of the first of several hosts."""
-PORT, PREFILL_PORT, DECODE_PORT, NIXL_PORT = 8000, 8100, 8200, 5600
-"""Of the server that is asked, of copies that read and that write, and of their first side channel."""
+PORT, PREFILL_PORT, DECODE_PORT = 8000, 8100, 8200
+"""Of the server that is asked, and of copies that read and that write."""
+NIXL_PORT, BOOTSTRAP_PORT = 5600, 8998
+"""First side channels between them, of vLLM and of SGLang."""
 SECONDS = 180.0
 """Of load that a test sends: long enough for a queue to grow."""
 TRTLLM_FILE = "trtllm.yml"
@@ -119,7 +121,7 @@ def _apart(configuration: Configuration, apart: tuple[int, int]) -> tuple[Comman
         if c.engine == "sglang":
             words[words.index("--port") + 1] = str(port)
             words += ["--disaggregation-mode", role, "--disaggregation-transfer-backend", "nixl"]
-            words += ["--disaggregation-bootstrap-port", str(8998 + i)] if role == "prefill" else []
+            words += ["--disaggregation-bootstrap-port", str(BOOTSTRAP_PORT + i)] if role == "prefill" else []
             before = f"CUDA_VISIBLE_DEVICES={devices}"
         else:
             transfer = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
@@ -132,7 +134,7 @@ def _apart(configuration: Configuration, apart: tuple[int, int]) -> tuple[Comman
     if c.engine == "sglang":
         words = ["python", "-m", "sglang_router.launch_router", "--pd-disaggregation"]
         for i, (host, port) in enumerate(urls["prefill"]):
-            words += ["--prefill", f"http://{host}:{port}", str(8998 + i)]
+            words += ["--prefill", f"http://{host}:{port}", str(BOOTSTRAP_PORT + i)]
         for host, port in urls["decode"]:
             words += ["--decode", f"http://{host}:{port}"]
         found.append(

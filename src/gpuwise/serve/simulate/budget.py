@@ -94,13 +94,13 @@ class BudgetEngine(Engine):
 
     def _admit_next(self, budget: int, chunks: list[tuple[int, int]], ended: list[int], skipped: list[int]) -> bool:
         """Those whose adapter would be one too many are ``skipped``."""
-        active = self._active_adapters()
+        self._count_adapters()
         limits, pool, waiting, running = self.limits, self.pool, self.waiting, self.running
         size = limits.block_tokens
         watermark = limits.watermark_blocks if running else 0
         seats = self._seats()
         while waiting and budget > 0 and len(running) < seats:
-            if not self._pass_over(active, skipped):
+            if not self._pass_over(skipped):
                 return self.arrived[waiting[-1]] > self.settled
             request = waiting[0]
             if self.arrived[request] > self.settled:
@@ -122,8 +122,6 @@ class BudgetEngine(Engine):
                 return False
             budget -= new
             self._begin(request, found, new, wanted, chunks, ended)
-            if active is not None and self.adapter is not None:
-                active.add(self.adapter[request])
             pool.computed(request, (done + new) // size)
         return False
 

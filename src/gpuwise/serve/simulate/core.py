@@ -163,6 +163,8 @@ class Engine:
         self.writers: dict[int, set[int]] = {}
         self.adapter: list[int] | None = None
         """[N] of each request; None: none has one."""
+        self.active: set[int] | None = None
+        """Adapters of the next step while requests are admitted; None where no number of them is one too many."""
         self.finished: list[int] = []
         self.arrived = [0.0] * n
         self.settled = math.inf
@@ -319,6 +321,8 @@ class Engine:
         self.running[request] = PROMPT
         self.admissions += 1
         self.admitted[request] = self.admissions
+        if self.active is not None and self.adapter is not None:
+            self.active.add(self.adapter[request])
         self.pool.admit(request, found)
         self.pool.take(-(-(done + new) // size) - found)
         if self.trace.cached_tokens[request] < 0:
@@ -410,18 +414,17 @@ class Engine:
             asked = max(asked, min(self.limits.asked, room))
         return asked
 
-    def _active_adapters(self) -> set[int] | None:
-        """Those of the requests that run; None where no number of them is one too many."""
-        if self.adapter is None or self.limits.adapters is None:
-            return None
-        return {self.adapter[r] for r in self.running}
+    def _count_adapters(self) -> None:
+        """Note those of the requests that run, before others are admitted."""
+        if self.adapter is not None and self.limits.adapters is not None:
+            self.active = {self.adapter[r] for r in self.running}
 
-    def _pass_over(self, active: set[int] | None, skipped: list[int]) -> bool:
-        """Move the requests at the head of those that wait to ``skipped`` whose adapter beside the ``active`` ones would be
+    def _pass_over(self, skipped: list[int]) -> bool:
+        """Move the requests at the head of those that wait to ``skipped`` whose adapter beside the active ones would be
         more than the engine runs at once (vllm v1/core/sched/scheduler.py, ``max_loras``; sglang managers/scheduler.py,
         ``can_schedule_lora_req``; TensorRT-LLM batch_manager/capacityScheduler.cpp, ``availablePeftPages``). False, and nothing
         is moved, where that is so of all."""
-        waiting, adapter, most = self.waiting, self.adapter, self.limits.adapters
+        waiting, adapter, most, active = self.waiting, self.adapter, self.limits.adapters, self.active
         if active is None or adapter is None or most is None or len(active) < most:
             return True
         n = next((i for i, r in enumerate(waiting) if adapter[r] in active), None)

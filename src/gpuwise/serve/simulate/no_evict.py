@@ -83,9 +83,10 @@ class NoEvictEngine(BudgetEngine):
         reading: set[tuple[int, int]] = set()
         if chunks and (first := self._first_missing(self._reader(ended), chunks[0][1] // size)) is not None:
             reading.add(first)
-        late, active = False, self._active_adapters()
+        late = False
+        self._count_adapters()
         while waiting and budget > 0 and len(self.running) < limits.sequences:
-            if not self._pass_over(active, skipped):
+            if not self._pass_over(skipped):
                 late = self.arrived[waiting[-1]] > self.settled
                 break
             request = waiting[0]
@@ -107,8 +108,6 @@ class NoEvictEngine(BudgetEngine):
             if missing is not None:
                 reading.add(missing)
             self._begin(request, found, new, wanted, chunks, ended)
-            if active is not None and self.adapter is not None:
-                active.add(self.adapter[request])
             self.readers.append((request, (found * size + new) // size))
             self.promised += self.whole[request]
             free -= self.whole[request]

@@ -141,7 +141,7 @@ class RadixEngine(PrefillFirstEngine):
     def _read(self, chunks: list[tuple[int, int]], readers: list[int], ended: list[int], skipped: list[int]) -> bool:
         """As ``_prompts``; who is passed over goes to ``skipped``."""
         limits, pool, waiting, rule = self.limits, self.pool, self.waiting, self.rule
-        active = self._active_adapters()
+        self._count_adapters()
         size, most = limits.block_tokens, self.rule.most_tokens
         kept, pages = self._reserved(), 0
         left = limits.tokens if limits.chunked else 1 << 60
@@ -166,7 +166,7 @@ class RadixEngine(PrefillFirstEngine):
             if len(self.running) >= limits.sequences:
                 self.full = True
                 break
-            if not self._pass_over(active, skipped):
+            if not self._pass_over(skipped):
                 return self.arrived[waiting[-1]] > self.settled
             request = waiting[0]
             if self.arrived[request] > self.settled:
@@ -188,8 +188,6 @@ class RadixEngine(PrefillFirstEngine):
             whole = found * size + new == wanted
             self._begin(request, found, new, wanted, chunks, ended)
             readers.append(request)
-            if active is not None and self.adapter is not None:
-                active.add(self.adapter[request])
             kept += size + (min(self.asked_tokens[request], rule.most_tokens) if whole else 0)
             pages += size
             left -= -(-new // size) * size

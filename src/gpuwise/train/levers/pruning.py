@@ -21,6 +21,7 @@ from gpuwise.errors import InputError
 SEMI_STRUCTURED = "2:4"
 SEMI_STRUCTURED_FROM = (8, 0)
 HINT = f"a share between 0 and 1 like 0.5, or {SEMI_STRUCTURED} on a GPU that skips these zeros"
+NOTHING = "no linear or convolution layer has weights of its own that are trained"
 KINDS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 Tell = Callable[..., None]
 Undo = Callable[[], None]
@@ -104,7 +105,7 @@ def prune_model(module: nn.Module, value: object, tell: Tell) -> Undo:
     why = why_not_semi_structured(device) if share_of(value) is None else None
     made = None if why is not None else Pruned(module, value)
     if made is not None and not made.masks:
-        why = "no linear or convolution layer has weights of its own that are trained"
+        why = NOTHING
     if made is None or why is not None:
         tell("lever", name="pruning", applied=False, why=why)
         return lambda: None

@@ -9,6 +9,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gpuwise.machine.devices.readings import plain_uuid
+from gpuwise.train.tune.energy import EVERY_S, Rapl
+
 if TYPE_CHECKING:
     import torch
 
@@ -21,8 +24,6 @@ BETWEEN = 1 << 17
 REPEATS = 5
 OPS = {"all-reduce": "all_reduce", "all-gather": "all_gather", "reduce-scatter": "reduce_scatter", "all-to-all": "all_to_all"}
 """Kinds of the meter, and operations of :mod:`gpuwise.predict.comm.collectives`."""
-LEAST_S = 0.1
-"""Drivers renew their counters of energy about this often."""
 Line = tuple[float, float]
 """Seconds of any payload, and more a byte."""
 
@@ -133,8 +134,6 @@ class RankEnergy:
     its first rank tells for all. None where there is no counter, or where it was read just before."""
 
     def __init__(self, device: torch.device) -> None:
-        from gpuwise.train.tune.energy import Rapl
-
         self._card: Any = None
         self._rapl = Rapl() if device.type == "cpu" and os.environ.get("LOCAL_RANK", "0") == "0" else None
         if device.type == "cuda":
@@ -143,7 +142,7 @@ class RankEnergy:
 
     def take(self) -> float | None:
         """Since the last answer that was a number."""
-        if time.monotonic() - self._read_s < LEAST_S:
+        if time.monotonic() - self._read_s < EVERY_S:
             return None
         before, self._used_j, self._read_s = self._used_j, self._read(), time.monotonic()
         return None if before is None or self._used_j is None else self._used_j - before
@@ -154,10 +153,10 @@ class RankEnergy:
         from gpuwise.machine.telemetry.monitor import find_all
         from gpuwise.machine.telemetry.rates import EnergyMeter
 
-        own = str(torch.cuda.get_device_properties(device).uuid).lower()
+        own = plain_uuid(torch.cuda.get_device_properties(device).uuid)
         for backend in find_all()[0]:
             for card in backend.identities():
-                if (card.uuid or "").lower().removeprefix("gpu-") == own.removeprefix("gpu-"):
+                if plain_uuid(card.uuid) == own:
                     self._card = (backend, card.index, EnergyMeter())
 
     def _read(self) -> float | None:

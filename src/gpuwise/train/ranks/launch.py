@@ -80,6 +80,15 @@ class RankJournal:
     _down_s: float = 0.0
     _first: int = 0
 
+    @property
+    def steady(self) -> list[Event]:
+        """The newest steps but the first, in which things are made."""
+        return self.steps[1:] or self.steps
+
+    def newest(self, name: str) -> Event | None:
+        """The last event ``name``; None where there was none."""
+        return next((e for e in reversed(self.events) if e["event"] == name), None)
+
     def read(self) -> None:
         """Read what was written since the last call."""
         try:
@@ -154,28 +163,25 @@ class RanksResult:
     @property
     def collectives(self) -> dict[str, dict[str, list[int] | None]]:
         """Number and bytes a step of the first rank, by kind: predicted, and as counted."""
-        none: dict[str, list[int]] = {}
-        told: dict[str, list[int]] = next(
-            (e["collectives"] for e in reversed(self.journals[0].events) if e["event"] == "predicted"), none
-        )
+        event = self.journals[0].newest("predicted")
+        told: dict[str, list[int]] = {} if event is None else event["collectives"]
         counted = usual_counts(self.journals[0].steps)
         return {k: {"predicted": told.get(k), "measured": counted.get(k)} for k in sorted({*told, *counted})}
 
     @property
     def step_s(self) -> float | None:
         """Median of the first rank's newest steps, the first of all left out."""
-        steps = self.journals[0].steps[1:] or self.journals[0].steps
+        steps = self.journals[0].steady
         return statistics.median(s["step_s"] for s in steps) if steps else None
 
     @property
     def exchange_times(self) -> dict[str, dict[str, float | None]]:
         """Seconds a step of the first rank in each kind of collective: as its line through two payloads says, as measured (None
         on GPUs, where the process does not see it), and how far the line was off on a third payload."""
-        told = next((e for e in reversed(self.journals[0].events) if e["event"] == "exchanges"), None)
+        told = self.journals[0].newest("exchanges")
         if told is None:
             return {}
-        steps = self.journals[0].steps[1:] or self.journals[0].steps
-        waits: list[dict[str, float]] = [s.get("waits_s") or {} for s in steps]
+        waits: list[dict[str, float]] = [s.get("waits_s") or {} for s in self.journals[0].steady]
         return {
             kind: {
                 "predicted_s": seconds,

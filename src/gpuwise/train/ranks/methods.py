@@ -18,7 +18,7 @@ from torch import nn
 
 from gpuwise.errors import InputError, LayoutError, require
 from gpuwise.train.levers.forward import replace_forward
-from gpuwise.train.levers.pruning import Pruned, share_of, why_not_semi_structured
+from gpuwise.train.levers.pruning import NOTHING, Pruned, share_of, why_not_semi_structured
 from gpuwise.train.ranks.hugging_face import PREFIX
 from gpuwise.train.ranks.layout import Layout
 from gpuwise.train.ranks.settings import RankSettings
@@ -65,7 +65,7 @@ def put_on(task: Task, settings: RankSettings, device: torch.device) -> tuple[Ta
             raise InputError(f"--prune {settings.prune}: {why}", hint="--prune 0.5 leaves that share of the weights out anywhere")
         pruned = Pruned(model, settings.prune)
         if not pruned.masks:
-            raise InputError("--prune: no linear or convolution layer has weights of its own that are trained")
+            raise InputError(f"--prune: {NOTHING}")
     if settings.teacher is not None:
         distilled = Distillation(task, load_teacher(settings.teacher, device), settings.teacher)
     return task, pruned, distilled

@@ -95,14 +95,9 @@ def _end(journal: RankJournal) -> str | None:
     return str(last[-1]["reason"]) if last and last[-1]["event"] == "end" else None
 
 
-def _steady(journal: RankJournal) -> list[Mapping[str, Any]]:
-    """The newest steps but the first, in which things are made."""
-    return [*(journal.steps[1:] or journal.steps)]
-
-
 def _rank(rank: int, journal: RankJournal) -> dict[str, Any]:
     """Means of a rank's newest steps; what it does not measure (waiting, on a GPU) is None, and in ``compute_s``."""
-    steps = _steady(journal)
+    steps = journal.steady
     made: dict[str, Any] = {
         "rank": rank,
         "pid": journal.pid,
@@ -121,7 +116,7 @@ def _rank(rank: int, journal: RankJournal) -> dict[str, Any]:
 
 def _rate(journals: Sequence[RankJournal]) -> float | None:
     """Samples a second of all ranks."""
-    each = [_steady(j) for j in journals]
+    each = [j.steady for j in journals]
     if not all(each):
         return None
     seconds = statistics.fmean(statistics.fmean(s["step_s"] for s in steps) for steps in each)
@@ -173,11 +168,11 @@ class RunRecords:
         """Into the user's records: the step, and each payload of a collective that was timed."""
         from gpuwise.train.ranks.exchange import records_of
 
-        steps = [j.steps[1:] or j.steps for j in result.journals]
+        steps = [j.steady for j in result.journals]
         if not all(steps) or result.step_s is None:
             return
         samples = sum(statistics.fmean(s["samples"] for s in each) for each in steps)
-        told = next((e["measured"] for e in reversed(result.journals[0].events) if e["event"] == "exchanges"), ())
+        told = (result.journals[0].newest("exchanges") or {}).get("measured", ())
         memory = max((j.last.get("memory_bytes") or 0) for j in result.journals) or None
         before = self.settings.predicted_step_s
         one = RateMeasurement(

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from gpuwise.errors import DeviceError
+from gpuwise.machine.devices.readings import plain_uuid
 from gpuwise.train.hook.journal import Journal
 
 if TYPE_CHECKING:
@@ -162,9 +163,9 @@ class Meter:
         return Energy(total, bases.pop() if len(bases) == 1 else "integrated power")
 
     def _card_of(self, device: Mapping[str, Any]) -> _Card | None:
-        uuid = _plain(device.get("uuid"))
+        uuid = plain_uuid(device.get("uuid"))
         for card in self._cards:
-            if uuid and _plain(card.uuid) == uuid:
+            if uuid and plain_uuid(card.uuid) == uuid:
                 return card
         # a driver that gives no unique names: the only card of that name is it
         named = [c for c in self._cards if c.name == device["name"] and not (uuid and c.uuid)]
@@ -223,10 +224,6 @@ def _between(track: _Track, start: float, end: float) -> float | None:
         return None
     a, b = track.at(max(start, track.at_s[0]) if track.at_s and start < track.at_s[0] < start + EVERY_S else start), track.at(end)
     return b - a if a is not None and b is not None and b > a else None
-
-
-def _plain(uuid: object) -> str:
-    return str(uuid or "").lower().removeprefix("gpu-")
 
 
 class Rapl:
