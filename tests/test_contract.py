@@ -112,6 +112,10 @@ def test_help_loads_nothing_heavy(arguments: str) -> None:
 # --- the package as a command and in Python ---
 
 
+def test_the_version_is_that_of_the_distribution() -> None:
+    assert tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"] == gpuwise.__version__
+
+
 def test_the_package_runs_as_a_module(tmp_path: Path) -> None:
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "gpuwise", *words]

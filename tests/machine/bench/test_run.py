@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from doubles import RIGHT, card, case_of, flop_of, timed
 
+from gpuwise import __version__
 from gpuwise.errors import DeviceLostError
 from gpuwise.machine.bench.cases import CASES, BenchCase
 from gpuwise.machine.bench.prepared_case import Check, NotHereError, PreparedCase
@@ -200,9 +201,23 @@ def test_what_names_a_run_does_not_name_the_host() -> None:
     import platform
 
     run = new_run([this_processor()], "test", 1.0)
-    assert run.software["gpuwise"]
+    assert run.software["gpuwise"] == __version__
     text = repr(run)
     assert len(platform.node()) < 4 or platform.node() not in text
+
+
+def test_a_source_tree_without_the_metadata_of_an_installation_names_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    from importlib import metadata
+
+    found = metadata.distribution
+
+    def installed(name: str) -> metadata.Distribution:
+        if name == "gpuwise":
+            raise metadata.PackageNotFoundError(name)
+        return found(name)
+
+    monkeypatch.setattr(metadata, "distribution", installed)
+    assert new_run([this_processor()], "test", 1.0).software["gpuwise"] == __version__
 
 
 def test_reasons_are_one_short_line() -> None:

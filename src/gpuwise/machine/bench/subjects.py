@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from gpuwise import __version__
 from gpuwise.errors import AmbiguousNameError, GpuwiseError, InputError, UnknownNameError
 from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
 from gpuwise.facts.hardware.cpus import Cpu, find_cpu
@@ -209,9 +210,8 @@ def describe(subjects: list[Subject]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _software(gpus: list[Subject]) -> dict[str, Any]:
     import sys
-    from importlib.metadata import version
 
-    software: dict[str, Any] = {"gpuwise": version("gpuwise"), "python": platform.python_version()}
+    software: dict[str, Any] = {"gpuwise": __version__, "python": platform.python_version()}
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "mm"):
         software |= {"torch": torch.__version__, "cuda": torch.version.cuda, "hip": torch.version.hip}
