@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpuwise.version import VERSION
+
 if TYPE_CHECKING:
     from gpuwise.calibrate.validation import validate
     from gpuwise.facts.hardware.accelerators import Accelerator
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from gpuwise.workload.capture.api import capture
     from gpuwise.workload.strategy import Strategy
 
-__version__ = "0.1.0"
+__version__ = VERSION
 __all__ = [
     "Accelerator",
     "Architecture",

@@ -11,7 +11,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gpuwise import __version__
 from gpuwise.errors import AmbiguousNameError, GpuwiseError, InputError, UnknownNameError
 from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
 from gpuwise.facts.hardware.cpus import Cpu, find_cpu
@@ -20,6 +19,7 @@ from gpuwise.machine.devices import cpu
 from gpuwise.machine.devices.backend import Devices
 from gpuwise.machine.devices.memory import total_bytes
 from gpuwise.machine.devices.readings import Identity, plain_uuid
+from gpuwise.version import VERSION
 
 MEMORY_SLACK = 0.06
 """Devices of one product name are told apart by their memory; what a process is shown is less than the total by up to
@@ -211,7 +211,7 @@ def describe(subjects: list[Subject]) -> tuple[dict[str, Any], dict[str, Any]]:
 def _software(gpus: list[Subject]) -> dict[str, Any]:
     import sys
 
-    software: dict[str, Any] = {"gpuwise": __version__, "python": platform.python_version()}
+    software: dict[str, Any] = {"gpuwise": VERSION, "python": platform.python_version()}
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "mm"):
         software |= {"torch": torch.__version__, "cuda": torch.version.cuda, "hip": torch.version.hip}
