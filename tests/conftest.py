@@ -33,12 +33,15 @@ def _searches(config: pytest.Config) -> bool:
 
 
 def _keep_byte_code(config: pytest.Config) -> None:
-    """Where Python may leave no byte code beside its sources, it goes into a folder of the run: hundreds of tests start a
-    Python, and every worker would rewrite the tests' assertions again."""
+    """Where Python may leave no byte code beside its sources, it goes into pytest's own cache, and is there for the next run:
+    hundreds of tests start a Python, and every worker would compile what it imports and rewrite the tests' assertions again."""
     if not sys.dont_write_bytecode or hasattr(config, "workerinput"):
         return
-    folder = tempfile.mkdtemp(prefix="gpuwise-byte-code-")
-    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    try:
+        folder = str(config.cache.mkdir("byte-code"))
+    except (AttributeError, OSError):  # without a cache, or where none can be written
+        folder = tempfile.mkdtemp(prefix="gpuwise-byte-code-")
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = folder
     sys.dont_write_bytecode = False
