@@ -258,3 +258,19 @@ def test_impossible_shapes_are_refused(bad: dict[str, int]) -> None:
 def test_heads_must_be_a_multiple_of_key_value_heads() -> None:
     with pytest.raises(InputError, match="multiple"):
         attention_forward_time(gpu("h100-sxm-80gb"), "bf16", 1, 8, 8, 6, 4, 64)
+
+
+def test_a_window_costs_a_related_card_what_it_cost_the_measured_one() -> None:
+    """gemma-4-12B AWQ on one RTX 3090 (vLLM 0.23, 64 users of 512 + 256 tokens, LottoLottoLotto/4x3090-llm-benchmarks@bd22281)
+    writes a token in 56.7 ms at 220 W, of which 40 windowed layers cannot be more than the half."""
+    shape = (64, 640, 16, 8, 256)
+    related, measured = gpu("rtx-3090"), gpu("l40s")
+    whole, windowed = (
+        {
+            a.id: float(attention_decode_time(a, "bf16", *shape, window=w, kernel="vllm:vllm_flash_attn_fa2").time_s[0])
+            for a in (related, measured)
+        }
+        for w in (0, 1024)
+    )
+    assert windowed[related.id] / whole[related.id] == pytest.approx(windowed[measured.id] / whole[measured.id])
+    assert 40 * windowed[related.id] < 0.5 * 56.7e-3

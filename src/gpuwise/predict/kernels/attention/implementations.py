@@ -54,14 +54,7 @@ def device_for(accelerator: Accelerator, dtype: str) -> Device | None:
     if accelerator.compute_units is None or accelerator.boost_hz is None:
         return None
     clock_share = float(sustained_fraction(accelerator, 1.0, "fp8" if dtype in _FP8 else dtype))
-    return Device(
-        float(accelerator.compute_units),
-        accelerator.boost_hz,
-        rate * clock_share,
-        exp_per_clock(accelerator.compute_capability),
-        accelerator.memory_bandwidth_bytes_per_s,
-        accelerator.l2_bytes or 0.0,
-    )
+    return _at_boost(accelerator, rate * clock_share)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +73,8 @@ class Kernel:
     basis: Basis
     q_bytes: float
     kv_bytes: float
+    measured_device: Device
+    """The device it was measured on: ``device`` itself, or what stands in for it."""
 
 
 def dtype_bytes(dtype: str) -> float:
@@ -118,20 +113,30 @@ def resolve(accelerator: Accelerator, phase: str, dtype: str, kv_dtype: str | No
     runs_in = name.split("|")[3]
     rate = accelerator.peak("bf16") if runs_in == "bf16" and dtype in _FP8 else nominal_rate
     donor, gpu = _donor(document, family, accelerator)
-    device = Device(
-        float(accelerator.compute_units),
-        accelerator.boost_hz,
-        rate,
-        exp_per_clock(accelerator.compute_capability),
-        accelerator.memory_bandwidth_bytes_per_s,
-        accelerator.l2_bytes or 0.0,
-    )
+    device = _at_boost(accelerator, rate)
     if accelerator.id == donor:
         provenance = "device"
     else:
         device = device.at_matrix_rate(_relative_clock(accelerator, donor, dtype))
     basis: Basis = "fitted" if provenance == "device" else "derived"
-    return Kernel(phase, name, device, gpu, provenance, basis, q_bytes, kv_bytes)
+    measured_device = (
+        device if provenance == "device" else _at_boost(_catalogue_entry(donor), _catalogue_entry(donor).peak(runs_in))
+    )
+    return Kernel(phase, name, device, gpu, provenance, basis, q_bytes, kv_bytes, measured_device)
+
+
+def _at_boost(accelerator: Accelerator, matrix_flop_per_s: float) -> Device:
+    """The device at its specified clock; units and clock are known."""
+    assert accelerator.compute_units is not None
+    assert accelerator.boost_hz is not None
+    return Device(
+        float(accelerator.compute_units),
+        accelerator.boost_hz,
+        matrix_flop_per_s,
+        exp_per_clock(accelerator.compute_capability),
+        accelerator.memory_bandwidth_bytes_per_s,
+        accelerator.l2_bytes or 0.0,
+    )
 
 
 def _family(document: dict[str, Any], accelerator: Accelerator) -> tuple[str | None, str]:
