@@ -10,14 +10,15 @@ that resident warps have under way, time goes to latency (Little's law), else to
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpuwise.facts.hardware.sm_timing import SmTiming
-from gpuwise.lab.access import SECTOR
+from gpuwise.lab.access import SECTOR, Ints
 from gpuwise.lab.kernel import Event
 
 MOST_SPANS = 4000
@@ -26,17 +27,42 @@ BRANCH_CYCLES = 9.0
 """From a branch to the next instruction of its warp, fitted to one cell of V100's table (benchmarks/records/lab)."""
 L2_BYTES_PER_CYCLE = 64.0
 """Of one multiprocessor (NVIDIA A100 whitepaper: 5,120 bytes a clock over 80 of two partitions' slices; 64 each)."""
-Step = tuple[int, int, bool, float | list[float], float, str, str, Sequence[int]]
-"""An instruction: event, first slot of its unit, whether each scheduler has one, cycles the unit is taken (by warp for memory),
-cycles to the result, operation, what waiting for the result is called, the events it waits for."""
-ARITHMETIC = "arithmetic latency"
-REASONS = {
-    "load": "memory latency",
-    "shared_load": "shared memory",
-    "shuffle": "shared memory",
-    "atomic": "memory latency",
-    "branch": "branch",
+Step = tuple[int, Sequence[int], Any, Any, float, int, int, bool, bool, float, int, tuple[int, ...], Any]
+"""An instruction of a warp: kind, place of its unit in the list of what is free when (by scheduler), cycles that it takes (by
+warp for memory), set of sectors by warp, cycles to the result, what waiting for that is called, event, whether anything waits for
+it, whether it may be the warp's last, cycles to the warp's next instruction, what they are called, the events that one waits for,
+and that one's step."""
+ARITHMETIC, BARRIER, SHARED, LOAD, STORE, ATOMIC = range(6)
+"""Kinds of step; those of memory from SHARED on, those of sectors from LOAD on."""
+MEMORY_KINDS = {"shared_load": SHARED, "shared_store": SHARED, "load": LOAD, "store": STORE, "atomic": ATOMIC}
+REASONS = (
+    "",
+    "arithmetic latency",
+    "memory latency",
+    "memory bandwidth",
+    "shared memory",
+    "branch",
+    "barrier",
+    "not selected",
+    "unit busy",
+    "load unit",
+)
+"""What a warp waits for. The last two stand with a warp whose unit is its own from then on."""
+NONE, ARITHMETIC_LATENCY, MEMORY_LATENCY, BANDWIDTH, SHARED_MEMORY, BRANCH, AT_BARRIER, NOT_SELECTED, UNIT_BUSY, LOAD_UNIT = (
+    range(10)
+)
+CAUSES = {
+    "load": MEMORY_LATENCY,
+    "atomic": MEMORY_LATENCY,
+    "shared_load": SHARED_MEMORY,
+    "shuffle": SHARED_MEMORY,
+    "branch": BRANCH,
+    "shared_store": SHARED_MEMORY,
 }
+"""What waiting for the result of an operation is called, where it is not its arithmetic."""
+SECTOR_OPS = frozenset({"load", "store", "atomic"})
+MOST_AT_ONCE = 2**20
+"""Lanes whose sectors are looked at at once."""
 
 
 @dataclass(slots=True)
@@ -77,30 +103,39 @@ def run_multiprocessor(events: Sequence[Event], blocks: int, warps_per_block: in
 
 
 class _Multiprocessor:
+    """Warps that run the same instructions share one list of them (:func:`_linked`), in which a wait that is over by then is left
+    out; the event loop goes from step to step and looks nothing up."""
+
     def __init__(self, events: Sequence[Event], blocks: int, warps_per_block: int, c: Conditions) -> None:
         self.events, self.c, self.blocks, self.width = events, c, blocks, warps_per_block
         warps = blocks * warps_per_block
         running = np.stack([e.warps[:warps] for e in events]) if events else np.zeros((0, warps), bool)
-        costs = [_unit_costs(e, warps, c) for e in events]
-        units = {unit: at for at, unit in enumerate(dict.fromkeys(unit for unit, _, _ in costs))}
-        self.memory_slot = units.get("memory", 0) * c.schedulers
-        steps: list[Step] = []
-        for number, (e, (unit, interval, latency)) in enumerate(zip(events, costs, strict=True)):
-            slot, reason = units[unit] * c.schedulers, REASONS.get(e.op, ARITHMETIC)
-            steps.append((number, slot, unit in PER_SCHEDULER, interval, latency, e.op, reason, e.waits_for))
-        self.program = [[steps[n] for n in np.flatnonzero(running[:, w]).tolist()] for w in range(warps)]
-        self.unit_free = [0.0] * (max(len(units), 1) * c.schedulers)
-        self.sectors: list[list[list[int]] | None] = [None] * len(events)
-        self.waiting_at: dict[tuple[int, int], list[int]] = {}
-        self.expected: dict[tuple[int, int], int] = {}
+        costs = _unit_costs(events, warps, c)
+        units = {unit: at for at, unit in enumerate(dict.fromkeys(cost.unit for cost in costs), start=1)}
+        self.free = [0.0] * ((len(units) + 1) * c.schedulers)
+        """Of the schedulers themselves, then of their units, when each is free."""
+        self.memory_key = units.get("memory", 0) * c.schedulers
+        spread = {unit: range(c.schedulers) if unit in PER_SCHEDULER else [0] * c.schedulers for unit in units}
+        keys = {unit: [at * c.schedulers + s for s in spread[unit]] for unit, at in units.items()}
+        self.expected: dict[int, list[int]] = {}
+        """Barrier to how many warps of each block come to it."""
         for number, e in enumerate(events):
             if e.op == "barrier":
-                for b in range(blocks):
-                    self.expected[b, number] = int(running[number, b * warps_per_block : (b + 1) * warps_per_block].sum())
-            if e.op in ("load", "store", "atomic") and e.access is not None:
-                self.sectors[number] = [[s for s in row if s >= 0] for row in e.access.sector_ids[:warps].tolist()]
-        self.out = Timing(0.0, 0, defaultdict(float), 0.0, 0.0, 0, 0, [0.0] * blocks)
-        self.l1: dict[int, None] = {}
+                self.expected[number] = running[number].reshape(blocks, warps_per_block).sum(1).tolist()
+        self.sectors = _sector_sets(events, warps)
+        self.first: list[Step | None] = [None] * warps
+        alike: dict[bytes, list[int]] = {}
+        for w, key in enumerate(np.ascontiguousarray(np.packbits(running, axis=0).T)):
+            alike.setdefault(key.tobytes(), []).append(w)
+        for same in alike.values():
+            numbers = np.flatnonzero(running[:, same[0]]).tolist()
+            linked = _linked(events, costs, self.sectors.of, numbers, keys)
+            for w in same:
+                self.first[w] = linked
+        self.out = Timing(0.0, 0, {}, 0.0, 0.0, 0, 0, [0.0] * blocks)
+        self.l1: OrderedDict[int, int] = OrderedDict()
+        """Set to how many of its sectors are there, the one not used for longest first; a sector of several sets is one."""
+        self.l1_used = 0
         self.seen: set[int] = set()
         self.share = {name: 1.0 / max(of, 1.0) for name, of in c.shared_by.items()}
         self.credit: dict[str, float] = {}
@@ -108,26 +143,28 @@ class _Multiprocessor:
         self.dram_free = self.l2_free = 0.0
 
     def run(self) -> Timing:
-        c, width, program = self.c, self.width, self.program
-        n, unit_free, events = c.schedulers, self.unit_free, self.events
-        scheduler_free = [0.0] * n
-        done: list[dict[int, tuple[float, str]]] = [{} for _ in program]
-        at, last, ends = [0] * len(program), [0.0] * len(program), [0.0] * len(program)
-        lengths = [len(p) for p in program]
-        left = [sum(1 for w in range(b * width, (b + 1) * width) if program[w]) for b in range(self.blocks)]
-        heap: list[tuple[float, int, str, bool]] = []
-        stalls, spans, push, pop, swap = self.out.stalls, self.out.spans, heapq.heappush, heapq.heappop, heapq.heappushpop
-        started = issued = 0
+        c, width, first, free, events, out = self.c, self.width, self.first, self.free, self.events, self.out
+        warps = len(first)
+        scheduler = [w % c.schedulers for w in range(warps)]
+        done: list[dict[int, tuple[float, int]]] = [{} for _ in first]
+        last, ends = [0.0] * warps, [0.0] * warps
+        left = [sum(1 for w in range(b * width, (b + 1) * width) if first[w]) for b in range(self.blocks)]
+        heap: list[tuple[float, int, int, Step]] = []
+        arrived: dict[tuple[int, int], list[tuple[int, Step]]] = {}
+        stalls, spans, push, pop, swap = [0.0] * len(REASONS), out.spans, heapq.heappush, heapq.heappop, heapq.heappushpop
+        l1, touch, sizes = self.l1, self.l1.move_to_end, self.sectors.sizes
+        started, issued = 0, 0
+        hits = 0
 
         def start(when: float) -> None:
             """The next block that has anything to do."""
             nonlocal started
             while started < self.blocks:
                 block, started = started, started + 1
-                mine = [w for w in range(block * width, (block + 1) * width) if program[w]]
+                mine = [w for w in range(block * width, (block + 1) * width) if first[w]]
                 for w in mine:
                     last[w] = when
-                    push(heap, (when, w, "", False))
+                    push(heap, (when, w, NONE, first[w]))  # type: ignore[arg-type]
                 if mine:
                     return
 
@@ -135,156 +172,336 @@ class _Multiprocessor:
             start(0.0)
         item = pop(heap) if heap else None
         while item is not None:
-            now, w, why, has_unit = item
-            steps, i, s = program[w], at[w], w % n
-            number, unit, per_scheduler, interval, latency, op, cause, _ = steps[i]
-            by_warp = type(interval) is list
-            if not has_unit:  # units serve in the order in which operands are there
-                key = unit + s if per_scheduler else unit
-                begin = unit_free[key]
+            now, w, why, step = item
+            kind, keys, interval, rows, latency, cause, number, waited, is_last, gap, gap_reason, waits, following = step
+            s = scheduler[w]
+            if kind >= SHARED:
+                interval = interval[w]
+            if why < UNIT_BUSY:  # units serve in the order in which operands are there
+                key = keys[s]
+                begin = free[key]
                 if begin > now:
-                    unit_free[key] = begin + (interval[w] if by_warp else interval)  # type: ignore[index, operator]
+                    free[key] = begin + interval
                     if why and now > last[w]:
                         stalls[why] += now - last[w]
                         last[w] = now
-                    item = swap(heap, (begin, w, "load unit" if by_warp else "unit busy", True))
+                    item = swap(heap, (begin, w, LOAD_UNIT if kind >= SHARED else UNIT_BUSY, step))
                     continue
-                unit_free[key] = now + (interval[w] if by_warp else interval)  # type: ignore[index, operator]
-            begin = scheduler_free[s]
-            if begin < now:
-                begin = now
-            scheduler_free[s] = begin + 1
-            if why and now > last[w]:
-                stalls[why] += now - last[w]
+                free[key] = now + interval
+            before, begin = last[w], free[s]
             if begin > now:
-                stalls["not selected"] += begin - now
+                stalls[NOT_SELECTED] += begin - now
+            else:
+                begin = now
+            free[s] = begin + 1
+            if why and now > before:
+                stalls[why] += now - before
             if issued < MOST_SPANS:
-                spans.append((w, s, begin, number, why if begin > last[w] else ""))
+                spans.append((w, s, begin, number, REASONS[why] if begin > before else ""))
             issued += 1
-            results = done[w]
-            if by_warp:
-                finish, cause = self._memory(events[number], number, w, begin + interval[w] - 1, latency)  # type: ignore[index]
-                if op != "store":
-                    results[number] = (finish, cause)
+            last[w] = begin + 1
+            if kind >= SHARED:
+                finish = begin + interval - 1
+                if kind == SHARED:
+                    finish += latency
+                elif kind == LOAD and l1.get(row := rows[w]) == sizes[row]:  # every sector is in the L1
+                    touch(row)
+                    hits += l1[row]
+                    finish += latency
                 else:
-                    behind = finish - begin - 4 * c.timing.dram_cycles
-                    finish = 0.0
-                    if behind > 0:  # stores pile up in front of the memory
-                        unit_free[self.memory_slot] = max(unit_free[self.memory_slot], begin + behind)
+                    finish, cause = self._memory(events[number].array, kind, rows[w], finish)
+                    if kind == STORE:
+                        behind = finish - begin - 4 * c.timing.dram_cycles
+                        finish = 0.0
+                        if behind > 0:  # stores pile up in front of the memory
+                            free[self.memory_key] = max(free[self.memory_key], begin + behind)
             else:
                 finish = begin + latency
-                results[number] = (finish, cause)
-            if finish > ends[w]:
+            if waited:
+                done[w][number] = (finish, cause)
+            if is_last and finish > ends[w]:
                 ends[w] = finish
-            i += 1
-            at[w] = i
-            last[w] = begin + 1
-            if op != "barrier":
-                if i < lengths[w]:  # the warp's next instruction, for when its operands are there
-                    when, why = (begin + BRANCH_CYCLES, "branch") if op == "branch" else (begin + 1, "")
-                    for source in steps[i][7]:
-                        if source in results and results[source][0] > when:
-                            when, why = results[source]
-                    item = swap(heap, (when, w, why, False))
+            if kind != BARRIER:
+                if following is not None:  # the warp's next instruction, for when its operands are there
+                    when, why = begin + gap, gap_reason
+                    if waits:
+                        results = done[w]
+                        for source in waits:
+                            result = results[source]
+                            if result[0] > when:
+                                when, why = result
+                    item = swap(heap, (when, w, why, following))
                     continue
-                ready = (w,)
+                ready = [(w, step)]
             else:
                 block = w // width
-                waiting = self.waiting_at.setdefault((block, number), [])
-                waiting.append(w)
-                ready = waiting if len(waiting) == self.expected[block, number] else ()
-            for other in ready:
-                if at[other] < lengths[other]:
-                    when, why = begin + 1, "barrier"
-                    for source in program[other][at[other]][7]:
-                        if source in done[other] and done[other][source][0] > when:
-                            when, why = done[other][source]
-                    push(heap, (when, other, why, False))
+                ready = arrived.setdefault((block, number), [])
+                ready.append((w, step))
+                if len(ready) < self.expected[number][block]:
+                    ready = []
+            for other, (*_, waits, following) in ready:
+                if following is not None:
+                    when, why = begin + 1, AT_BARRIER
+                    for source in waits:
+                        result = done[other][source]
+                        if result[0] > when:
+                            when, why = result
+                    push(heap, (when, other, why, following))
                     continue
                 block = other // width
                 end = ends[other] or begin + 1
                 done[other] = {}
                 left[block] -= 1
-                self.out.block_ends[block] = max(self.out.block_ends[block], end)
+                out.block_ends[block] = max(out.block_ends[block], end)
                 if left[block] == 0:
                     start(begin + 1)
             item = pop(heap) if heap else None
-        self.out.issued = issued
-        self.out.cycles = max([*self.out.block_ends, self.dram_free])
-        return self.out
+        out.issued, out.l1_hits, out.l1_sectors = issued, out.l1_hits + hits, out.l1_sectors + hits
+        out.stalls = {reason: cycles for reason, cycles in zip(REASONS, stalls, strict=True) if cycles}
+        out.cycles = max([*out.block_ends, self.dram_free])
+        return out
 
-    def _memory(self, e: Event, number: int, w: int, begin: float, latency: float) -> tuple[float, str]:
-        """When the data is there, and what most of the wait was. Sectors are of addresses that no two arrays share."""
-        if e.op.startswith("shared"):
-            return begin + latency, "shared memory"
-        rows, out, c = self.sectors[number], self.out, self.c
-        assert rows is not None
-        row, l1, seen, missing, memory = rows[w], self.l1, self.seen, 0, 0
-        if e.op == "load":
-            out.l1_sectors += len(row)
-            for sector in row:
-                if sector in l1:
-                    del l1[sector]
-                    l1[sector] = None
-                    continue
-                missing += 1
-                if sector not in seen:
-                    memory += self._first(e.array, sector)
-                l1[sector] = None
-                if len(l1) > self.l1_capacity:
-                    del l1[next(iter(l1))]
-            out.l1_hits += len(row) - missing
+    def _memory(self, array: str, kind: int, row: int, begin: float) -> tuple[float, int]:
+        """When the data of a set of sectors is there, and what most of the wait was; no two arrays share a sector."""
+        out, c, seen = self.out, self.c, self.seen
+        size, parts = self.sectors.sizes[row], self.sectors.parts[row]
+        if kind == LOAD:
+            out.l1_sectors += size
+            if parts is None:
+                missed = size if self._fetch(row, size) else 0
+            else:
+                l1, touch = self.l1, self.l1.move_to_end
+                missing: list[int] = []
+                for part in parts:
+                    if part in l1:
+                        touch(part)
+                    else:
+                        self._fetch(part, 1)
+                        missing.append(part)
+                parts, missed = missing, len(missing)
+            out.l1_hits += size - missed
+            size = missed
+        if not size:
+            return begin + c.timing.l1_cycles, MEMORY_LATENCY
+        out.l2_bytes += size * SECTOR
+        self.l2_free = (self.l2_free if self.l2_free > begin else begin) + size * SECTOR / L2_BYTES_PER_CYCLE
+        if parts is not None:
+            known = len(seen)
+            seen.update(parts)
+            size = len(seen) - known
+        elif row in seen:
+            size = 0
         else:
-            missing = len(row)
-            for sector in row:
-                if sector not in seen:
-                    memory += self._first(e.array, sector)
-        if not missing:
-            return begin + c.timing.l1_cycles, "memory latency"
-        out.l2_bytes += missing * SECTOR
-        self.l2_free = max(self.l2_free, begin) + missing * SECTOR / L2_BYTES_PER_CYCLE
-        finish, cause = self.l2_free + c.timing.l2_cycles, "memory latency"
-        if memory:
-            size = memory * SECTOR
-            out.dram_bytes += size
-            queued = max(self.dram_free - begin, 0.0)
-            self.dram_free = max(self.dram_free, begin) + size / c.dram_bytes_per_cycle
-            finish = self.dram_free + c.timing.dram_cycles
-            cause = "memory bandwidth" if queued > c.timing.dram_cycles else "memory latency"
-        return finish, cause
+            seen.add(row)
+        size = self._first(array, size) * SECTOR
+        if not size:
+            return self.l2_free + c.timing.l2_cycles, MEMORY_LATENCY
+        out.dram_bytes += size
+        queued = self.dram_free - begin
+        self.dram_free = (self.dram_free if queued > 0 else begin) + size / c.dram_bytes_per_cycle
+        return self.dram_free + c.timing.dram_cycles, BANDWIDTH if queued > c.timing.dram_cycles else MEMORY_LATENCY
 
-    def _first(self, array: str, sector: int) -> int:
-        """1 where a sector that was not asked for before comes from memory: one in so many of those of its array."""
-        self.seen.add(sector)
+    def _fetch(self, part: int, size: int) -> bool:
+        """Use sectors of the L1 that are always used together; whether they were not there.
+
+        Of a set that is there in part the rest is the oldest of all, so that each sector that comes back puts one of the rest
+        out: none is found.
+        """
+        l1 = self.l1
+        there = l1.get(part, 0)
+        if there == size:
+            l1.move_to_end(part)
+            return False
+        if there:
+            del l1[part]
+        l1[part] = size
+        self.l1_used += size - there
+        while self.l1_used > self.l1_capacity:
+            oldest, held = next(iter(l1.items()))
+            if held > (over := self.l1_used - self.l1_capacity):
+                l1[oldest] = held - over
+                self.l1_used -= over
+            else:
+                del l1[oldest]
+                self.l1_used -= held
+        return True
+
+    def _first(self, array: str, sectors: int) -> int:
+        """How many of the ``sectors`` that were not asked for before come from memory: one in so many of those of their array."""
         share = self.share.get(array, 1.0)
-        held = self.credit.get(array, 1.0 - share) + share
-        hit = held >= 1.0 - 1e-9
-        self.credit[array] = held - 1.0 if hit else held
-        return int(hit)
+        if share == 1.0:
+            return sectors
+        held, hits = self.credit.get(array, 1.0 - share), 0
+        for _ in range(sectors):
+            held += share
+            if held >= 1.0 - 1e-9:
+                held, hits = held - 1.0, hits + 1
+        self.credit[array] = held
+        return hits
 
 
 PER_SCHEDULER = frozenset({"int", "fp32", "fp64", "sfu", "branch", "barrier"})
 
 
-def _unit_costs(e: Event, warps: int, c: Conditions) -> tuple[str, float | list[float], float]:
-    """Unit, cycles it is taken (an array by warp for memory), cycles to the result."""
+class Cost(NamedTuple):
+    """Of an instruction: unit, cycles that takes (by warp for memory), the most of them, cycles to the result, kind of step."""
+
+    unit: str
+    interval: float | list[float]
+    most: float
+    latency: float
+    kind: int
+
+
+def _unit_costs(events: Sequence[Event], warps: int, c: Conditions) -> list[Cost]:
     t, lanes = c.timing, 32.0 * c.schedulers
-    if e.access is not None:
-        size = 8 if (e.access.wavefronts[:warps].max(initial=0) > 1 and e.access.sectors[:warps].max(initial=0) > 4) else 4
-        if e.op.startswith("shared"):
-            return "memory", np.maximum(e.access.wavefronts[:warps], 1).tolist(), t.shared_cycles
-        floor = t.load_floor if size == 4 else min(t.load_floor_64, 2.0)
-        return "memory", np.maximum(np.maximum(e.access.wavefronts, e.access.tags)[:warps], floor).tolist(), t.l1_cycles
-    match e.op:
-        case "fp32":
-            return "fp32", lanes / c.fp32_lanes / t.fma_share, t.fp32_cycles
-        case "fp64":
-            return "fp64", lanes / c.fp64_lanes / t.fma_share, t.fp64_cycles
-        case "sfu":
-            return "sfu", 8.0, t.sfu_cycles
-        case "shuffle":
-            return "shuffle", 2.0, t.shared_cycles
-        case "int":
-            return "int", lanes / min(c.fp32_lanes, 64.0), t.fp32_cycles
-        case _:
-            return e.op, 1.0, 1.0
+    fixed = {
+        "fp32": Cost("fp32", lanes / c.fp32_lanes / t.fma_share, 0.0, t.fp32_cycles, ARITHMETIC),
+        "fp64": Cost("fp64", lanes / c.fp64_lanes / t.fma_share, 0.0, t.fp64_cycles, ARITHMETIC),
+        "sfu": Cost("sfu", 8.0, 0.0, t.sfu_cycles, ARITHMETIC),
+        "shuffle": Cost("shuffle", 2.0, 0.0, t.shared_cycles, ARITHMETIC),
+        "int": Cost("int", lanes / min(c.fp32_lanes, 64.0), 0.0, t.fp32_cycles, ARITHMETIC),
+        "barrier": Cost("barrier", 1.0, 0.0, 1.0, BARRIER),
+    }
+    costs = [fixed.get(e.op) or Cost(e.op, 1.0, 0.0, 1.0, ARITHMETIC) for e in events]
+    asked = [(n, e.op, e.access) for n, e in enumerate(events) if e.access is not None]
+    if not asked:
+        return costs
+    wavefronts = np.concatenate([a.wavefronts[:warps] for _, _, a in asked]).reshape(-1, warps)
+    tags = np.concatenate([a.tags[:warps] for _, _, a in asked]).reshape(-1, warps)
+    sectors = np.concatenate([a.sectors[:warps] for _, _, a in asked]).reshape(-1, warps)
+    shared = np.array([op.startswith("shared") for _, op, _ in asked])
+    wide = (wavefronts.max(1, initial=0) > 1) & (sectors.max(1, initial=0) > 4)
+    floor = np.where(wide, min(t.load_floor_64, 2.0), t.load_floor)
+    taken = np.where(shared[:, None], np.maximum(wavefronts, 1.0), np.maximum(np.maximum(wavefronts, tags), floor[:, None]))
+    most = taken.max(1, initial=0.0).tolist()
+    for (number, op, _), interval, longest in zip(asked, taken.tolist(), most, strict=True):
+        latency = t.shared_cycles if op.startswith("shared") else t.l1_cycles
+        costs[number] = Cost("memory", interval, longest, latency, MEMORY_KINDS[op])
+    return costs
+
+
+class SectorSets(NamedTuple):
+    """The sets of sectors that warps ask for."""
+
+    of: dict[int, list[int]]
+    """Access to the number of the set of each warp."""
+    sizes: list[int]
+    parts: list[list[int] | None]
+    """Of a set that shares sectors with another one: those sectors, by numbers that no set has; None where it shares none."""
+
+
+def _sector_sets(events: Sequence[Event], warps: int) -> SectorSets:
+    """Sets are told apart by their size, their first sector and a sum of 64 bits that their sectors are mixed to."""
+    asked = [(n, e.access.sector_ids[:warps]) for n, e in enumerate(events) if e.op in SECTOR_OPS and e.access is not None]
+    if not asked:
+        return SectorSets({}, [], [])
+    flat, counts = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for width in {ids.shape[1] for _, ids in asked}:
+        together = [ids for _, ids in asked if ids.shape[1] == width]
+        each = max(MOST_AT_ONCE // max(warps * width, 1), 1)
+        for begin in range(0, len(together), each):
+            ids = np.concatenate(together[begin : begin + each])
+            there = ids >= 0
+            flat.append(ids[there])
+            counts.append(there.sum(1))
+    numbers = [n for width in {ids.shape[1] for _, ids in asked} for n, ids in asked if ids.shape[1] == width]
+    sectors, sizes = np.concatenate(flat), np.concatenate(counts)
+    starts = np.cumsum(sizes) - sizes
+    key = np.zeros((len(sizes), 2), np.uint64)
+    some = sizes > 0
+    if some.any():
+        mixed = sectors.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
+        key[some, 0] = np.add.reduceat(mixed ^ (mixed >> np.uint64(32)), starts[some])
+        key[some, 1] = sectors[starts[some]].astype(np.uint64) * np.uint64(128) + sizes[some].astype(np.uint64)
+    order = np.lexsort((key[:, 0], key[:, 1]))
+    new = np.ones(len(order), bool)
+    new[1:] = (key[order[1:]] != key[order[:-1]]).any(1)
+    of = np.empty(len(order), np.int64)
+    of[order] = np.cumsum(new) - 1
+    first = order[new]
+    lengths = sizes[first]
+    stops = np.cumsum(lengths)
+    members: Ints = np.arange(int(stops[-1])) + np.repeat(starts[first] - stops + lengths, lengths)
+    _, which, times = np.unique(sectors[members], return_inverse=True, return_counts=True)
+    shared = lengths == 0
+    shared[lengths > 0] = np.maximum.reduceat(times[which], (stops - lengths)[lengths > 0]) > 1 if len(members) else False
+    which, stops = which + len(first), stops.tolist()
+    parts: list[list[int] | None] = [None] * len(first)
+    for at in np.flatnonzero(shared).tolist():
+        parts[at] = which[stops[at] - lengths[at] : stops[at]].tolist()
+    rows = of.reshape(len(numbers), warps).tolist()
+    return SectorSets(dict(zip(numbers, rows, strict=True)), lengths.tolist(), parts)
+
+
+def _needs(
+    events: Sequence[Event], costs: Sequence[Cost], numbers: Sequence[int]
+) -> tuple[list[tuple[int, ...]], set[int], set[int]]:
+    """Of a warp that runs the events ``numbers``: which results each has to wait for, which are waited for, and which may be the
+    last to come.
+
+    Left out is what makes no difference: a result that an instruction before waited for, or one whose latency is less than the
+    cycles that the instructions between take at least; stores give none.
+    """
+    waits: list[tuple[int, ...]] = []
+    clock: dict[int, float] = {}
+    over: set[int] = set()
+    dynamic: set[int] = set()
+    now = 0.0
+    for number in numbers:
+        mine: list[int] = []
+        for source in events[number].waits_for:
+            if source not in clock or source in over or costs[source].kind == STORE:
+                continue
+            over.add(source)
+            if costs[source].kind > SHARED or now - clock[source] < _longest(costs[source]) + HALF:
+                mine.append(source)
+        if costs[number].kind != STORE:
+            dynamic.update(mine)
+        waits.append(tuple(mine))
+        clock[number] = now
+        now += BRANCH_CYCLES if events[number].op == "branch" else 1.0
+    last: set[int] = set()
+    latest = -1.0
+    for number in reversed(numbers):
+        cost = costs[number]
+        if cost.kind == STORE:
+            continue
+        if cost.kind > SHARED:
+            if number not in dynamic:
+                last.add(number)
+            continue
+        if clock[number] + _longest(cost) > latest - HALF:
+            last.add(number)
+        latest = max(latest, clock[number] + cost.latency)
+    return waits, {source for mine in waits for source in mine}, last
+
+
+HALF = 0.5
+"""Cycles by which a result must be early to be left out: more than what sums of cycles are rounded by."""
+
+
+def _longest(cost: Cost) -> float:
+    return cost.latency + max(cost.most - 1.0, 0.0)
+
+
+def _linked(
+    events: Sequence[Event],
+    costs: Sequence[Cost],
+    sectors: Mapping[int, list[int]],
+    numbers: Sequence[int],
+    keys: Mapping[str, Sequence[int]],
+) -> Step | None:
+    """The first step of warps that run the events ``numbers``."""
+    waits, waited, last = _needs(events, costs, numbers)
+    step: Step | None = None
+    following: tuple[int, ...] = ()
+    for at in range(len(numbers) - 1, -1, -1):
+        number = numbers[at]
+        op, (unit, interval, _, latency, kind) = events[number].op, costs[number]
+        gap, gap_reason = (BRANCH_CYCLES, BRANCH) if op == "branch" else (1.0, NONE)
+        of_result = (CAUSES.get(op, ARITHMETIC_LATENCY), number, number in waited, number in last)
+        step = (kind, keys[unit], interval, sectors.get(number), latency, *of_result, gap, gap_reason, following, step)
+        following = waits[at]
+    return step
