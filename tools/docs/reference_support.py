@@ -9,6 +9,7 @@ from gpuwise.facts.hardware.sm_limits import SM_LIMIT_SCHEMA
 from gpuwise.facts.hardware.sm_timing import SM_TIMING_SCHEMA
 from gpuwise.facts.hardware.xids import XID_SCHEMA
 from gpuwise.facts.loading import Field
+from gpuwise.facts.models.convnets import CONVNET_SCHEMA
 from gpuwise.facts.models.denoisers import DENOISER_SCHEMA
 from gpuwise.facts.models.known_runs import KNOWN_RUN_SCHEMA
 from gpuwise.facts.offers.notebooks import NOTEBOOK_SCHEMA
@@ -60,6 +61,11 @@ def support_formats() -> Iterable[tuple[str, str, Mapping[str, Field]]]:
         "One table is a network that makes images of noise: what one evaluation computes, how many an image takes, what stays on "
         "the device beside the weights.",
         DENOISER_SCHEMA,
+    )
+    yield (
+        "convnets.toml",
+        "One table is a residual network of convolutions: its blocks, and what `capacity --workload vision` serves it at.",
+        CONVNET_SCHEMA,
     )
     yield (
         "known_runs.csv",

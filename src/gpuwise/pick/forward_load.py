@@ -1,4 +1,4 @@
-"""Forward passes served: encoders, vision transformers and makers of images, in batches.
+"""Forward passes served: encoders, vision transformers, convolutional networks and makers of images, in batches.
 
 A request waits until the device is free; then all that wait, at most ``most``, run as one batch of ``t(B)`` seconds
 (:mod:`gpuwise.serve.iteration`, the same kernels as a prompt's), and are answered together:
@@ -8,7 +8,8 @@ A request waits until the device is free; then all that wait, at most ``most``, 
 
 A batcher may hold a batch back until it is full or its oldest request has waited ``delay`` (dynamic batching with a queue delay,
 as Triton's ``max_queue_delay_microseconds``), or until it is full whatever it takes (static). Images are made one after the other
-(:mod:`gpuwise.pick.forward`): a batch of them takes as many times longer.
+(:mod:`gpuwise.pick.forward`): a batch of them takes as many times longer. Networks of convolutions run as a compiler for
+inference leaves them (:mod:`gpuwise.workload.convnet`), their kernels back to back.
 
 The largest rate keeps the targets under Poisson arrivals; a request has no tokens, so that its time to the first one is its whole
 time. Checked against published images a second in ``tests/pick/test_forward_load.py``.
@@ -27,6 +28,7 @@ from numpy.typing import NDArray
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster, default_system, with_count
 from gpuwise.facts.models.architecture import Architecture
+from gpuwise.facts.models.convnets import ConvNet
 from gpuwise.facts.models.denoisers import Denoiser
 from gpuwise.money.cost import Price, price_of
 from gpuwise.money.power import cluster_power
@@ -35,6 +37,7 @@ from gpuwise.pick.forward import TooLargeToRun, forward_on, image_job
 from gpuwise.pick.limits import Limits
 from gpuwise.plan.defaults import default_precision
 from gpuwise.predict.estimate import Z80, Basis, Estimate
+from gpuwise.predict.kernels.registry import kernel_times
 from gpuwise.predict.memory.device import usable_bytes
 from gpuwise.serve.engine import EngineConfig, engine_runs
 from gpuwise.serve.formats import weight_bytes
@@ -43,6 +46,7 @@ from gpuwise.serve.load.arrivals import unit_arrivals
 from gpuwise.serve.load.targets import Target
 from gpuwise.serve.memory import UNIFIED_SHARE
 from gpuwise.units import GIB, HOUR_S, MEGA
+from gpuwise.workload.convnet import forward_table, parameter_count
 
 F64 = NDArray[np.float64]
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -56,6 +60,8 @@ USUAL_TARGET = Target("e2e", 95.0, 0.1)
 IMAGE_TARGET = Target("e2e", 95.0, 10.0)
 """Of an image where none is given: longer than ten seconds nobody keeps their mind on it (Nielsen, Usability Engineering, 1993,
 section 5.5)."""
+PHONE_VENDORS = ("Apple", "Google", "Qualcomm")
+"""Their compilers place layers on units of which no kernel and no network was measured here."""
 GROWS = 0.5
 """A queue grows where the second half of the requests waits longer than the first by this share and more than one batch."""
 
@@ -128,12 +134,12 @@ class ForwardPoint:
 class ForwardCapacity:
     """``point`` is at the largest rate of one accelerator, None where not even one request alone keeps the targets."""
 
-    arch: Architecture | Denoiser
+    arch: Architecture | ConvNet | Denoiser
     cluster: Cluster
     items: str
     """``passages``, ``pairs`` or ``images``."""
     tokens: int
-    """Of an item; 0 of an image that is made."""
+    """Of an item; 0 of images that are made or that convolutions read."""
     precision: str
     targets: tuple[Target, ...]
     times: BatchTimes
@@ -154,7 +160,7 @@ class ForwardCapacity:
 
 
 def capacity_forward(
-    arch: Architecture | Denoiser,
+    arch: Architecture | ConvNet | Denoiser,
     cluster: Cluster,
     *,
     workload: str,
@@ -172,7 +178,12 @@ def capacity_forward(
     items, length = _shape(arch, workload, tokens)
     check_targets(targets)
     precision = default_precision(cluster.accelerator)[0]
-    times = image_times(arch, cluster) if isinstance(arch, Denoiser) else batch_times(arch, cluster, length, precision)
+    if isinstance(arch, Denoiser):
+        times = image_times(arch, cluster)
+    elif isinstance(arch, ConvNet):
+        times = convnet_times(arch, cluster, precision)
+    else:
+        times = batch_times(arch, cluster, length, precision)
     if batcher.most is not None:
         times = times.up_to(batcher.most)
     alone = times.of(1)
@@ -206,7 +217,7 @@ def check_targets(targets: Sequence[Target]) -> None:
             raise InputError(f"{target.key} is of tokens, and nothing is written", hint="for example --slo e2e_p95=100ms")
 
 
-def _shape(arch: Architecture | Denoiser, workload: str, tokens: int | None) -> tuple[str, int]:
+def _shape(arch: Architecture | ConvNet | Denoiser, workload: str, tokens: int | None) -> tuple[str, int]:
     """What an item is called, and its tokens."""
     if isinstance(arch, Denoiser) or workload == "image":
         if isinstance(arch, Denoiser) and workload == "image":
@@ -214,9 +225,13 @@ def _shape(arch: Architecture | Denoiser, workload: str, tokens: int | None) -> 
         raise InputError(
             f"--workload {workload} with {arch.name}", hint="--workload image is of makers of images: sdxl, flux-dev"
         )
+    if isinstance(arch, ConvNet):
+        if workload == "vision":
+            return "images", 0
+        raise InputError(f"{arch.name} reads images, not texts", hint="--workload vision")
     if workload == "vision":
         if arch.patches is None:
-            raise InputError(f"{arch.name} is no vision transformer", hint="for example vit-b-16 or vit-l-16")
+            raise InputError(f"{arch.name} is no vision transformer", hint="for example vit-b-16, vit-l-16 or resnet-50")
         return "images", arch.patches.n_tokens
     if arch.kind == "decoder":
         raise InputError(f"{arch.name} writes text: --workload {workload} is of encoders", hint="for example bert-base")
@@ -228,18 +243,44 @@ def _shape(arch: Architecture | Denoiser, workload: str, tokens: int | None) -> 
 
 def batch_times(arch: Architecture, cluster: Cluster, tokens: int, precision: str) -> BatchTimes:
     """Seconds of every batch that fits. Raises InputError where none does, UnpredictableError without a rate."""
-    accelerator = cluster.accelerator
-    room = accelerator.memory_bytes * UNIFIED_SHARE if accelerator.unified_memory else usable_bytes(accelerator)
     each = tokens * 2.0 * (4 * arch.hidden + 2 * arch.ffn)
-    free_bytes = room - weight_bytes(arch, "bf16")
-    sizes = tuple(b for b in BATCHES if b * each <= free_bytes)
-    if not sizes:
-        raise InputError(f"{arch.name} does not fit {accelerator.name}", hint="take one with more memory")
+    sizes = _batches_that_fit(arch.name, cluster, weight_bytes(arch, "bf16"), each)
     system = with_count(cluster.system, 1)
     config = EngineConfig(weights=precision if precision in ("bf16", "fp16") else "bf16")
     times = [iteration_time(arch, system, config, b, tokens, tokens) for b in sizes]
     sigma = math.log(times[-1].high / times[-1].expected) / Z80
     return BatchTimes(sizes, tuple(e.expected for e in times), sigma, times[-1].basis)
+
+
+def convnet_times(net: ConvNet, cluster: Cluster, precision: str) -> BatchTimes:
+    """Seconds of every batch that fits: the kernels of the forward pass in 16 bits, one after the other. Raises as
+    batch_times."""
+    accelerator = cluster.accelerator
+    if accelerator.vendor in PHONE_VENDORS:
+        raise UnpredictableError(
+            f"no published latency of such a network was checked on {accelerator.name}",
+            hint="a Jetson Xavier was: jetson-agx-xavier-32gb",
+        )
+    dtype = precision if precision in ("bf16", "fp16") else "bf16"
+    one = forward_table(net, 1, dtype)
+    each = float((one.bytes_read + one.bytes_written).max())
+    sizes = _batches_that_fit(net.name, cluster, 2.0 * parameter_count(net), each)
+    tables = [forward_table(net, batch, dtype) for batch in sizes]
+    timed = [kernel_times(rows, accelerator) for rows in tables]
+    seconds = [float((t.time_s * rows.count).sum()) for t, rows in zip(timed, tables, strict=True)]
+    last = timed[-1]
+    longest = float(last.log_sigma[int(np.argmax(last.time_s))])
+    return BatchTimes(sizes, tuple(np.maximum.accumulate(seconds).tolist()), longest, last.basis)
+
+
+def _batches_that_fit(name: str, cluster: Cluster, weights_bytes: float, item_bytes: float) -> tuple[int, ...]:
+    """Of :data:`BATCHES`. Raises InputError where none fits."""
+    accelerator = cluster.accelerator
+    room = accelerator.memory_bytes * UNIFIED_SHARE if accelerator.unified_memory else usable_bytes(accelerator)
+    sizes = tuple(b for b in BATCHES if b * item_bytes <= room - weights_bytes)
+    if not sizes:
+        raise InputError(f"{name} does not fit {accelerator.name}", hint="take one with more memory")
+    return sizes
 
 
 def simulate(
@@ -322,7 +363,7 @@ def _money(
 
 
 def rank_forward(
-    arch: Architecture | Denoiser,
+    arch: Architecture | ConvNet | Denoiser,
     workload: str,
     targets: Sequence[Target],
     requests_per_s: float | None,
@@ -338,7 +379,7 @@ def rank_forward(
     capacities: dict[str, ForwardCapacity] = {}
     for way in ways(Limits(), today):
         accelerator = way.accelerator
-        runs = isinstance(arch, Denoiser) or engine_runs(accelerator)
+        runs = not isinstance(arch, Architecture) or engine_runs(accelerator)
         if way.rent is None or accelerator.id in capacities or not runs:
             continue
         cluster = Cluster(default_system(accelerator), 1)

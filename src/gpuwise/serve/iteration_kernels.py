@@ -104,14 +104,22 @@ def _on_card(device: Accelerator, rows: OpTable, plain: KernelTime) -> KernelTim
 def _products(device: Accelerator, config: EngineConfig, rows: OpTable) -> KernelTime:
     """Matrix products: the layers' by weights in their format, head and router in 16 bits."""
     narrow = product_format(device, config.weights)
-    dtype = tuple("bf16" if n.startswith(("head.", "moe.router")) else narrow for n in rows.name)
+    half = half_format(device)
+    dtype = tuple(half if n.startswith(("head.", "moe.router")) else narrow for n in rows.name)
     times = kernel_times(replace(rows, dtype=dtype), device, SERVING)
     return KernelTime(times.time_s, times.log_sigma, times.basis)
+
+
+def half_format(device: Accelerator) -> str:
+    """The 16-bit format an engine runs in: bf16, or fp16 on devices older than it (vLLM's ``--dtype half``)."""
+    return "fp16" if "bf16" not in device.peak_flop_per_s and "fp16" in device.peak_flop_per_s else "bf16"
 
 
 def product_format(device: Accelerator, weights: str) -> str:
     """The kernel that multiplies by weights held as ``weights``: where the device has no such rate, the
     weights are widened to 16 bits on the way (Marlin)."""
+    if weights == "bf16":
+        return half_format(device)
     if weights in ("fp8", "fp8_block") and "fp8" not in device.peak_flop_per_s:
         return "int8_wo"
     if weights in ("nvfp4", "mxfp4"):
@@ -209,7 +217,7 @@ def _attention(
     if not decode:
         return attention_forward_time(
             device,
-            "bf16",
+            half_format(device),
             b,
             q,
             np.maximum(kv_len, q),
@@ -225,7 +233,7 @@ def _attention(
         return _latent_decode(device, arch, config, b, kv_len, heads)
     return attention_decode_time(
         device,
-        "bf16",
+        half_format(device),
         b,
         kv_len,
         heads,
@@ -243,8 +251,8 @@ def _absorbed(device: Accelerator, arch: Architecture, config: EngineConfig, tok
     each of A/t heads, in bf16."""
     assert arch.mla is not None
     m, heads = arch.mla, arch.heads // config.tp
-    into = matmul(device, "bf16", tokens, m.kv_lora_rank, m.qk_nope_head_dim, heads, SERVING)
-    out = matmul(device, "bf16", tokens, m.v_head_dim, m.kv_lora_rank, heads, SERVING)
+    into = matmul(device, half_format(device), tokens, m.kv_lora_rank, m.qk_nope_head_dim, heads, SERVING)
+    out = matmul(device, half_format(device), tokens, m.v_head_dim, m.kv_lora_rank, heads, SERVING)
     return KernelTime(into.time_s + out.time_s, np.maximum(into.log_sigma, out.log_sigma), into.basis)
 
 
@@ -259,7 +267,7 @@ def _latent_decode(
     cached_tokens = batch.astype(np.float64) * kv_len
     element = 1.0 if config.kv_dtype == "fp8" else 2.0
     stream = cached_tokens * (rank + rope) * element / (LATENT_STREAM * dram_rate(device))
-    arithmetic = 2.0 * cached_tokens * heads * (2 * rank + rope) / (LATENT_COMPUTE * device.peak("bf16"))
+    arithmetic = 2.0 * cached_tokens * heads * (2 * rank + rope) / (LATENT_COMPUTE * device.peak(half_format(device)))
     launch = memory_time(device, 0.0, 1.0).time_s[0]
     return KernelTime(np.maximum(stream, arithmetic) + 2 * launch, np.full(cached_tokens.shape, 0.25), "specified")
 

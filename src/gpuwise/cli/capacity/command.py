@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from gpuwise.cli.capacity.forward import Passes
     from gpuwise.facts.hardware.systems import Cluster
     from gpuwise.facts.models.architecture import Architecture
+    from gpuwise.facts.models.convnets import ConvNet
+    from gpuwise.facts.models.denoisers import Denoiser
     from gpuwise.pick.capacity import Ranked
     from gpuwise.pick.limits import Limits
     from gpuwise.serve.capacity.answer import Capacity
@@ -44,7 +46,8 @@ class Asked:
 
     workload: str | None = None
     """chat (usual), code, rag, agent, summarise, reasoning, or in=2000,out=300 with cv=, in_cv=, out_cv=, prefix=, peak=; of
-    encoders embed and rerank (passages of --context tokens), of vision transformers vision, of makers of images image."""
+    encoders embed and rerank (passages of --context tokens), of vision transformers and networks of convolutions (resnet-50)
+    vision, of makers of images image."""
     trace: Path | None = None
     """Replay a recording: CSV (arrival_s,input_tokens,output_tokens or Azure's), Mooncake's JSON lines, ShareGPT's JSON."""
     drop_long: Annotated[bool, Parameter(negative="")] = False
@@ -164,18 +167,19 @@ def capacity(
     json
         One JSON document on the last line of stdout.
     """
-    from gpuwise.facts.models.catalogue import find_model
-    from gpuwise.facts.models.denoisers import Denoiser, find_denoiser
+    from gpuwise.facts.models.architecture import Architecture
 
     if html is not None:
         from gpuwise.report.files import PAGE_SUFFIXES, check_target
 
         check_target(html, PAGE_SUFFIXES)
-    arch = find_denoiser(model) if asked.workload == "image" else find_model(model)
+    arch = _served(model, asked.workload)
+    if asked.workload is None and (not isinstance(arch, Architecture) or arch.kind == "vision"):
+        asked = replace(asked, workload="vision")
     _check_sent(sent)
     if asked.batching is not None and asked.workload not in FORWARD:
         raise InputError("--batching is of forward passes", hint="with --workload embed, rerank or vision")
-    if asked.workload in FORWARD or isinstance(arch, Denoiser):
+    if asked.workload in FORWARD or not isinstance(arch, Architecture):
         if sent.measure is not None or calibrated or html is not None:
             raise InputError(
                 f"--workload {asked.workload} is not measured or drawn", hint="leave --measure, --calibrated and --html out"
@@ -197,8 +201,6 @@ def capacity(
         best = ranked.options[0]
         cluster, c = best.cluster, best.limit.configuration.config
         if c.engine != wanted.engine:
-            from dataclasses import replace
-
             wanted = replace(wanted, engine=c.engine, tp=None)
         usd = best.usd_per_accelerator_hour if best.how != "rent" else usd
     else:
@@ -206,8 +208,6 @@ def capacity(
 
         cluster = find_cluster(on)
     if calibrated:
-        from dataclasses import replace
-
         from gpuwise.cli.capacity.measure import learnt
 
         wanted = replace(wanted, slowdown=learnt(arch.id, wanted.engine, cluster.accelerator.id))
@@ -240,6 +240,17 @@ def capacity(
             show_ranked(ranked)
         show_capacity(answer, held.budget)
     return 0 if kept(answer, held.budget) else 1
+
+
+def _served(model: str, workload: str | None) -> Architecture | ConvNet | Denoiser:
+    """What is served. Raises UnknownNameError."""
+    from gpuwise.facts.models.catalogue import find_model
+    from gpuwise.facts.models.convnets import known_convnet
+    from gpuwise.facts.models.denoisers import find_denoiser
+
+    if workload == "image":
+        return find_denoiser(model)
+    return known_convnet(model) or find_model(model)
 
 
 def _passes(asked: Asked, held: Held) -> Passes:
@@ -373,7 +384,6 @@ def question(arch: Architecture, asked: Asked, held: Held) -> tuple[Load, tuple[
 
 def _source(asked: Asked, context: int) -> tuple[Any, float]:
     """What is drawn from or replayed, and how much higher its peak is than its mean."""
-    from dataclasses import replace
 
     from gpuwise.serve.load.arrivals import day_shape, unit_arrivals
     from gpuwise.serve.load.traces import read_trace, refuse_beyond

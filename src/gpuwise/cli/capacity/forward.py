@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpuwise.facts.models.architecture import Architecture
+    from gpuwise.facts.models.convnets import ConvNet
     from gpuwise.facts.models.denoisers import Denoiser
     from gpuwise.pick.forward_load import Batcher, ForwardCapacity
 
@@ -48,7 +49,7 @@ def batcher_of(text: str | None) -> Batcher:
     return Batcher(most, positive_duration(rest[1], "--batching") if len(rest) == 2 else 0.0)
 
 
-def capacity_forward_command(arch: Architecture | Denoiser, on: str | None, passes: Passes, *, json: bool) -> int:
+def capacity_forward_command(arch: Architecture | ConvNet | Denoiser, on: str | None, passes: Passes, *, json: bool) -> int:
     """Answers the question; exit code 1 where nothing keeps the targets. Raises InputError for targets of written text."""
     import datetime
 
@@ -174,7 +175,7 @@ def _batches(answer: ForwardCapacity) -> str:
     from gpuwise.units import format_duration
 
     most, delay = answer.times.sizes[-1], answer.batcher.delay_s
-    if answer.tokens == 0:
+    if answer.times.sizes == (1,):
         return "Images are made one after the other"
     if delay == float("inf"):
         return f"Batches of {most} wait until they are full"

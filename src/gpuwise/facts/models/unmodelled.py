@@ -20,7 +20,7 @@ _REFUSALS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"dino|dinov\d|swin|convnext|resnet|resnext|efficientnet|mobilenet|vgg|unet|yolo|maskrcnn|retinanet|segformer|sam|detr|mae",
-        "only plain vision transformers are described by their dimensions (vit-b-16, vit-l-16, vit-h-14)",
+        "only plain vision transformers (vit-b-16, vit-l-16) are described by their dimensions, ResNets for `gpuwise capacity`",
         _OWN,
     ),
     (

@@ -1,0 +1,86 @@
+"""Residual networks of convolutions: the dimensions that describe them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+
+from gpuwise.errors import DataError, UnknownNameError
+from gpuwise.facts.hardware.accelerators import sources
+from gpuwise.facts.loading import Field, parse_toml, shipped_text
+
+BLOCKS = ("basic", "bottleneck")
+
+
+@dataclass(frozen=True, slots=True)
+class ConvNet:
+    """One network of ``data/models/convnets.toml``."""
+
+    id: str
+    name: str
+    aliases: tuple[str, ...]
+    block: str
+    """One of :data:`BLOCKS`."""
+    depths: tuple[int, ...]
+    """Blocks of each stage."""
+    groups: int
+    group_width: int
+    """Channels of a group of the 3 x 3 convolution in the first stage; 64 in one group is the plain network."""
+    pixels: int
+    """Side of the square images it reads."""
+    n_classes: int
+    published_parameters: int
+    source_key: str
+
+
+CONVNET_SCHEMA: dict[str, Field] = {
+    "name": Field("text"),
+    "aliases": Field("names", required=False),
+    "block": Field("text", choices=BLOCKS),
+    "depths": Field("names"),
+    "groups": Field("integer", maximum=1024),
+    "group_width": Field("integer", maximum=1024),
+    "pixels": Field("integer", maximum=8192),
+    "n_classes": Field("integer"),
+    "published_parameters": Field("integer"),
+    "source": Field("text"),
+}
+
+
+@cache
+def convnets() -> Mapping[str, ConvNet]:
+    """Every network by its id. Raises DataError when the shipped file is broken."""
+    by_id: dict[str, ConvNet] = {}
+    for key, r in parse_toml(shipped_text("convnets.toml"), CONVNET_SCHEMA, "convnets.toml").items():
+        if r.text("source") not in sources():
+            raise DataError(f"convnets.toml cites {r.text('source')}, not in sources.csv")
+        by_id[key] = ConvNet(
+            id=key,
+            name=r.text("name"),
+            aliases=r.names("aliases"),
+            block=r.text("block"),
+            depths=tuple(int(d) for d in r.names("depths")),
+            groups=r.integer("groups"),
+            group_width=r.integer("group_width"),
+            pixels=r.integer("pixels"),
+            n_classes=r.integer("n_classes"),
+            published_parameters=r.integer("published_parameters"),
+            source_key=r.text("source"),
+        )
+    return MappingProxyType(by_id)
+
+
+def known_convnet(text: str) -> ConvNet | None:
+    """The network a person means, by id, name or alias in any case; None where it is none of these."""
+    spelling = text.strip().lower()
+    return next((n for n in convnets().values() if spelling in (n.id, n.name.lower(), *n.aliases)), None)
+
+
+def find_convnet(text: str) -> ConvNet:
+    """:func:`known_convnet`. Raises UnknownNameError."""
+    net = known_convnet(text)
+    if net is None:
+        raise UnknownNameError("convolutional network", text, convnets(), hint="it is one of " + ", ".join(convnets()))
+    return net
