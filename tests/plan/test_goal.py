@@ -44,7 +44,7 @@ def test_adapters_change_the_habits() -> None:
     goal = make_goal(ARCH, find_cluster("4090"), Wishes(quantized_base=True))
     assert goal.bases[0].lora_rank == 16
     assert (goal.seq_len, goal.global_batch) == (4096, 128)
-    assert goal.bases[0].stack == "compiled-fsdp"
+    assert goal.bases[0].stack == "trainer" and any("TRL" in line for line in goal.assumed)
 
 
 @pytest.mark.parametrize("field", ["tokens", "deadline_s", "budget_usd"])
@@ -270,6 +270,31 @@ def test_a_stack_that_has_what_was_asked_for(asked: dict[str, int | str | bool],
     found, why = default_stack(ARCH, find_cluster("8xH100-SXM"), fine_tuning=False, options=asked)
     assert found == stack
     assert ("asked" in why) == (stack != "megatron-core")
+
+
+@pytest.mark.parametrize(
+    ("name", "cluster", "wishes", "stack"),
+    [
+        ("llama-3.1-70b", "8xA100-80GB-SXM", Wishes(quantized_base=True), "trainer"),
+        ("llama-3.1-70b", "8xA100-80GB-SXM", Wishes(lora_rank=16), "hf-fsdp"),
+        ("llama-3.1-8b", "8xA100-80GB-SXM", Wishes(lora_rank=16), "trainer"),
+        ("llama-3.1-8b", "4090", Wishes(lora_rank=16, fused_loss=True), "torchtune"),
+        ("llama-3.1-8b", "4xTPU-v5e", Wishes(lora_rank=16), "compiled-fsdp"),
+        ("llama-3.1-8b", "4090", Wishes(), "compiled-fsdp"),
+    ],
+)
+def test_adapters_are_trained_by_the_trainer(name: str, cluster: str, wishes: Wishes, stack: str) -> None:
+    """Replicas where the frozen weights leave room, FSDP where they do not; chunks of the loss are torchtune's own."""
+    assert make_goal(find_model(name), find_cluster(cluster), wishes).bases[0].stack == stack
+
+
+def test_a_loss_in_chunks_is_taken_where_whole_logits_do_not_fit() -> None:
+    """8B under LoRA at 4,096 tokens on 24 GB: fp32 logits of 128,256 words are 2 GiB each, and there are three."""
+    wishes = Wishes(lora_rank=16, tokens=1e7)
+    found = find_strategies(make_goal(ARCH, find_cluster("4090"), wishes))
+    assert found.ranked[0].fits and found.ranked[0].strategy.fused_loss and "use_liger_kernel" in found.notes[-1]
+    small = find_strategies(make_goal(ARCH, find_cluster("4090"), replace(wishes, seq_len=512)))
+    assert small.ranked[0].fits and not small.ranked[0].strategy.fused_loss
 
 
 def test_adapters_with_sharded_optimizer_states_run_in_deepspeed() -> None:

@@ -150,6 +150,9 @@ def test_stages_that_differ_by_a_layer() -> None:
 def test_four_bit_weights_of_33_billion_are_tuned_on_24_gib_as_published() -> None:
     """arXiv 2305.14314: 33B on one 24 GB card, whose adapters' states are paged; at one's wish they stay where they are."""
     card, wishes = find_cluster("4090"), Wishes(seq_len=512, global_batch=16, quantized_base=True, lora_rank=64)
+    published = make_plan(find_model("llama-30b"), card, wishes)
+    assert published.best is not None and published.best.estimate.fits
+    wishes = replace(wishes, seq_len=2048)
     plan = make_plan(find_model("llama-30b"), card, wishes)
     assert plan.best is not None and plan.best.estimate.fits
     best = plan.best.estimate

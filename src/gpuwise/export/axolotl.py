@@ -53,6 +53,8 @@ def document(job: Job) -> dict[str, object]:
         document["save_steps"] = job.save_every
     if not s.master_weights and not s.lora_rank:
         document["bfloat16" if s.precision == "bf16" else "float16"] = True
+    if s.fused_loss:
+        document |= {"plugins": ["axolotl.integrations.liger.LigerPlugin"], "liger_fused_linear_cross_entropy": True}
     if s.lora_rank:
         modules = hf.targets(s)
         document |= {"adapter": "qlora" if s.quantized_base else "lora", "lora_r": s.lora_rank, "lora_alpha": 2 * s.lora_rank}

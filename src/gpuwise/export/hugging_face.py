@@ -12,7 +12,6 @@ from gpuwise.export.job import Job
 from gpuwise.export.torchrun import PORT, started, torchrun
 from gpuwise.export.written import Written
 from gpuwise.export.yaml import to_yaml
-from gpuwise.workload.stack import find_stack
 from gpuwise.workload.strategy import Strategy
 
 TRAINER = "transformers 5.23"
@@ -91,6 +90,8 @@ def arguments(job: Job, *, sharding: bool = True) -> list[str]:
         out += ["--tf32", "True"]
     if s.stack in COMPILED:
         out += ["--torch_compile"]
+    if s.fused_loss:
+        out += ["--use_liger_kernel"]
     if sharding and by_fsdp(s):
         out += ["--fsdp", "--fsdp_config", "fsdp.json"]
     elif s.recompute == "full" and not by_fsdp(s):
@@ -140,6 +141,8 @@ def notes(job: Job) -> tuple[str, ...]:
     lines = [f"{job.data} stands for a data set of the Hugging Face hub, or a folder, with a column 'text'"]
     if job.model == "MODEL":
         lines.append("MODEL stands for a checkpoint: a folder or a name on the Hugging Face hub")
+    if job.strategy.fused_loss:
+        lines.append("the loss in chunks is Liger's: pip install liger-kernel")
     return tuple(lines)
 
 
@@ -224,14 +227,8 @@ def script(job: Job) -> str:
     else:
         loading.append("dtype=torch.float32")
     if s.lora_rank:
-        cast = s.quantized_base and find_stack(s.stack).prepares_quantized
-        words = ", prepare_model_for_kbit_training" if cast else ""
-        imports.append(f"from peft import LoraConfig, get_peft_model{words}")
-        if cast:
-            prepare.append(
-                "model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=arguments.gradient_checkpointing)"
-            )
-        elif s.recompute == "full":
+        imports.append("from peft import LoraConfig, get_peft_model")
+        if s.recompute == "full":
             # what prepare_model_for_kbit_training does for checkpointing, without its copies of embedding and head in 32 bits
             prepare.append("model.enable_input_require_grads()")
         prepare.append(

@@ -21,6 +21,8 @@ def gaps(job: Job) -> Iterator[str]:
     """Gaps beside those of the Trainer."""
     yield from hf.gaps(job)
     s = job.strategy
+    if s.fused_loss:
+        yield "a loss in chunks"
     if s.sharding == "hybrid" or s.shard_group:
         yield "hybrid sharding by FSDP2"
     if s.lora_rank or s.quantized_base:

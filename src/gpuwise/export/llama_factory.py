@@ -55,6 +55,8 @@ def document(job: Job) -> dict[str, object]:
         document[s.precision] = True
     if not s.master_weights and not s.lora_rank:
         document["pure_bf16"] = True
+    if s.fused_loss:
+        document["enable_liger_kernel"] = True
     if s.stack == "unsloth":
         document["use_unsloth"] = True
     if job.n_steps is not None:

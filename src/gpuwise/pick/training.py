@@ -19,7 +19,7 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.pick.jobs import ModelJob
 from gpuwise.pick.outcomes import CHANGED, SAME
 from gpuwise.plan.changes.remedies import changed
-from gpuwise.plan.defaults import default_precision
+from gpuwise.plan.defaults import FROZEN_BYTES, QUANTIZED_BYTES, default_precision
 from gpuwise.plan.explain import layout
 from gpuwise.plan.goal import Wishes, make_goal
 from gpuwise.plan.hardware import BEST_MFU
@@ -33,9 +33,6 @@ from gpuwise.workload.changes.registry import label
 from gpuwise.workload.changes.strategy import LORA_RANK, adapter_argument, changes_between
 from gpuwise.workload.strategy import Strategy
 from gpuwise.workload.transformer.parameters import count_parameters
-
-QUANTIZED_BYTES = 0.516
-"""Of a weight held in 4 bits (``Strategy.quantized_base``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +87,17 @@ def fallbacks(job: ModelJob) -> tuple[Fallback, ...]:
     if job.method == "full":
         light = (Fallback(changes, CHANGED, plain, LIGHT_BYTES) for changes in LIGHTER)
         return (Fallback((), SAME, plain, FULL_BYTES), *light)
-    lora = Fallback((), SAME, replace(plain, lora_rank=LORA_RANK), 2.0)
+    lora = Fallback((), SAME, replace(plain, lora_rank=LORA_RANK), FROZEN_BYTES)
     if job.method == "lora":
         quantized = (Change("qlora", adapter_argument(LORA_RANK, job.lora_targets)),)
-        return (lora,) if job.method_fixed else (lora, Fallback(quantized, CHANGED, lora.wishes, QUANTIZED_BYTES))
+        return (
+            (lora,)
+            if job.method_fixed
+            else (
+                lora,
+                Fallback(quantized, CHANGED, replace(lora.wishes, quantized_base=True), QUANTIZED_BYTES),
+            )
+        )
     return (Fallback((), SAME, replace(plain, lora_rank=LORA_RANK, quantized_base=True), QUANTIZED_BYTES),)
 
 
@@ -117,7 +121,7 @@ def least_time_s(job: ModelJob, accelerator: Accelerator, n: int) -> float:
     return job.flop / (n * peak * BEST_MFU)
 
 
-STATE_BYTES = {"full": 16.0, "lora": 2.0, "qlora": QUANTIZED_BYTES}
+STATE_BYTES = {"full": 16.0, "lora": FROZEN_BYTES, "qlora": QUANTIZED_BYTES}
 """Of a parameter in plain mixed precision with AdamW: 2 weight, 2 gradient or 4, 4 copy, 8 moments (ZeRO, arXiv 1910.02054,
 section 3.1); frozen weights have none of it."""
 

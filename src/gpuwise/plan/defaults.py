@@ -44,9 +44,19 @@ REPLICA_BYTES = 18.0
 REPLICA_SHARE = 0.5
 """A model whose states take at most this share of one GPU's memory is replicated on one host: the rest is activations."""
 
+FROZEN_SHARE = 0.75
+"""A base model under adapters that takes at most this share of one GPU's memory is replicated: samples are short, and their
+activations are computed again."""
+FROZEN_BYTES, QUANTIZED_BYTES = 2.0, 0.516
+"""Of a frozen parameter in 16 bits, and in NF4 with double quantisation: 4 bits and 0.127 (arXiv 2305.14314 section 3)."""
+TRAINER_WHY = "Hugging Face's Trainer and PEFT, which TRL, LLaMA-Factory and Axolotl run for adapters"
+"""Their READMEs: github.com/huggingface/trl, hiyouga/LLaMA-Factory, axolotl-ai-cloud/axolotl."""
+
 STAND_INS = {
     "megatron-core": ("compiled-fsdp", "hai-llm", "megatron-legacy"),
     "compiled-fsdp": ("deepspeed", "torchtune", "megatron-core"),
+    "trainer": ("hf-fsdp", "torchtune", "deepspeed", "compiled-fsdp", "megatron-core"),
+    "hf-fsdp": ("torchtune", "deepspeed", "compiled-fsdp", "megatron-core"),
 }
 """Stacks that are taken, the first that can, where the usual one does not have what was asked for."""
 
@@ -159,31 +169,41 @@ def default_stack(
     cluster: Cluster,
     *,
     fine_tuning: bool,
+    frozen_bytes: float = FROZEN_BYTES,
     options: Mapping[str, int | str | bool] = MappingProxyType({}),
     year: int | None = None,
 ) -> tuple[str, str]:
-    """Software stack and why: the usual one of ``year`` (today's where none is given), or where that lacks what was ``asked`` for
-    (fields of a strategy by name) another that has it."""
-    stack, why = _usual_stack(arch, cluster, fine_tuning=fine_tuning)
+    """Software stack and why: the usual one of ``year`` (today's where none is given), or where that lacks what was asked for
+    (``options``, fields of a strategy by name) another that has it.
+
+    ``fine_tuning``: with adapters, whose frozen weights take ``frozen_bytes`` each."""
+    stack, why = _usual_stack(arch, cluster, fine_tuning=fine_tuning, frozen_bytes=frozen_bytes)
     # XLA compiled for TPUs before PyTorch did for GPUs
     if year is not None and year < FUSED_SINCE and cluster.accelerator.vendor.lower() in ("nvidia", "amd"):
         return OLD_STACKS[stack]
-    if find_stack_rules(stack, adapters=fine_tuning).has(options):
+    if _has(stack, options, adapters=fine_tuning):
         return stack, why
-    other = next((name for name in STAND_INS[stack] if find_stack_rules(name, adapters=fine_tuning).has(options)), None)
+    other = next((name for name in STAND_INS[stack] if _has(name, options, adapters=fine_tuning)), None)
     if other is None:
         return stack, why
     return other, f"{stack}, the usual one, does not have what was asked for"
 
 
-def _usual_stack(arch: Architecture, cluster: Cluster, *, fine_tuning: bool) -> tuple[str, str]:
-    if fine_tuning:
-        return (
-            "compiled-fsdp",
-            "adapters run in PyTorch with FSDP; Megatron's kernels do not apply to frozen weights",
-        )
+def _has(stack: str, options: Mapping[str, int | str | bool], *, adapters: bool) -> bool:
+    """Whether ``stack`` lays out ``options``, and its loss is without whole logits where ``fused_loss`` is among them."""
+    fused = find_stack(stack).fused_loss or not options.get("fused_loss", False)
+    return fused and find_stack_rules(stack, adapters=adapters).has(options)
+
+
+def _usual_stack(arch: Architecture, cluster: Cluster, *, fine_tuning: bool, frozen_bytes: float) -> tuple[str, str]:
     if cluster.accelerator.vendor.lower() not in ("nvidia", "amd"):
         return "compiled-fsdp", "PyTorch with a compiler is what runs on this vendor's devices"
+    if fine_tuning:
+        if cluster.n_accelerators == 1:
+            return "trainer", TRAINER_WHY
+        if frozen_bytes * count_parameters(arch).total <= FROZEN_SHARE * cluster.accelerator.memory_bytes:
+            return "trainer", f"{TRAINER_WHY}; every GPU holds the whole model: DDP"
+        return "hf-fsdp", f"{TRAINER_WHY}; the model fills a GPU: FSDP"
     if cluster.n_accelerators == 1:
         return "compiled-fsdp", "one device needs no model parallelism: plain PyTorch with torch.compile"
     replica = REPLICA_BYTES * count_parameters(arch).total

@@ -11,6 +11,8 @@ from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.plan.defaults import (
     FIRST_YEAR,
+    FROZEN_BYTES,
+    QUANTIZED_BYTES,
     batch_for_devices,
     default_global_batch,
     default_precision,
@@ -95,6 +97,11 @@ class Wishes:
     @property
     def fine_tuning(self) -> bool:
         return self.lora_rank > 0 or self.quantized_base
+
+    @property
+    def frozen_bytes(self) -> float:
+        """What a frozen parameter takes under adapters."""
+        return QUANTIZED_BYTES if self.quantized_base else FROZEN_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +245,10 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuni
         assumed.append(f"global batch {global_batch:,} sequences ({why})")
     stack = wishes.stack
     if stack is None:
-        stack, why = default_stack(arch, cluster, fine_tuning=wishes.fine_tuning, options=wishes.fixed, year=wishes.year)
+        options = {**wishes.fixed, "fused_loss": bool(wishes.fused_loss)}
+        stack, why = default_stack(
+            arch, cluster, fine_tuning=wishes.fine_tuning, frozen_bytes=wishes.frozen_bytes, options=options, year=wishes.year
+        )
         assumed.append(f"stack {stack} ({why})")
     precisions = wishes.precision
     if not precisions:

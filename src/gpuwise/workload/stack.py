@@ -63,9 +63,9 @@ class Stack:
     """The compiler's partitioner computes norms and activations again in the backward rather than keep them."""
     quantized_keeps_input: bool = False
     """A frozen 4-bit linear keeps its input in fp32."""
-    prepares_quantized: bool = False
-    """What is not held in 4 bits beside what is (embedding, norms, head) is cast to fp32, and layers are recomputed unless
-    somebody says otherwise (PEFT ``prepare_model_for_kbit_training``)."""
+    checkpoints_quantized: bool = False
+    """Layers over frozen 4-bit weights are recomputed unless somebody says otherwise (PEFT
+    ``prepare_model_for_kbit_training``)."""
     masks_padding: bool = False
     """An encoder's scores get the mask of padded tokens added."""
     masks_windows: bool = False

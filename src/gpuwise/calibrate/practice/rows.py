@@ -38,9 +38,6 @@ ARXIV = re.compile(r"arXiv (\d\d)\d\d\.\d{4,5}")
 """A paper's number, which begins with its year."""
 UNFUSED = "before FlashAttention"
 """What the source of a run says whose attention was not fused."""
-TOOLS = {"LLaMA-Factory": "trainer"}
-"""Sources whose figures are of another stack than the usual one: LLaMA-Factory trains with Hugging Face's Trainer and PEFT
-(github.com/hiyouga/LLaMA-Factory, README)."""
 OTHER_WORK = {
     "llama3.2-1b": "pruned from Llama 3.1 8B and distilled from 8B and 70B: the hours are of all stages (llama3_2/MODEL_CARD.md)",
     "llama3.2-3b": "pruned from Llama 3.1 8B and distilled from 8B and 70B: the hours are of all stages (llama3_2/MODEL_CARD.md)",
@@ -79,14 +76,12 @@ class PublishedRun:
         return match.group(1) if match else name.split("-")[0]
 
     def dated(self, runs: Sequence[PublishedRun]) -> str:
-        """The command with the software that the run had: the stack of its tool, or the year of the oldest paper on its family
-        among ``runs`` where that is older than fused attention. As it is where the command names the software."""
+        """The command with the software that the run had: the year of the oldest paper on its family among ``runs`` where that
+        is older than fused attention. As it is where the command names the software."""
         years = [2000 + int(found[1]) for r in runs if r.family == self.family and (found := ARXIV.search(r.source))]
         years += [FUSED_SINCE - 1] * (UNFUSED in self.source)
         if "--stack" in self.command:
             return self.command
-        if tool := next((stack for source, stack in TOOLS.items() if source in self.source), None):
-            return f"{self.command} --stack {tool}"
         return self.command if not years or min(years) >= FUSED_SINCE else f"{self.command} --year {min(years)}"
 
     @property

@@ -3,7 +3,7 @@ nothing is left."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -42,18 +42,16 @@ class Found:
 
 
 def find_strategies(goal: Goal, n: int = 6) -> Found:
-    """Search the goal's space on its cluster; with paged optimizer states where nothing fits on the device without, under
-    QLoRA, which was published with them (arXiv 2305.14314). Raises LayoutError naming the rule when no layout is possible."""
+    """Search the goal's space on its cluster; where nothing fits on the device, with each of :func:`_lighter` until something
+    does. Raises LayoutError naming the rule when no layout is possible."""
     found = _found(goal, n)
-    paged = _paged(goal)
-    if paged is None or _on_device(found.ranked[:1]):
-        return found
-    again = _found(paged, n)
-    if not _on_device(again.ranked[:1]):
-        return found
-    note = f"nothing fits with the optimizer's states on the device, so they are paged: {paged.bases[0].optimizer}"
-    n_strategies, seconds = found.n_strategies + again.n_strategies, found.seconds + again.seconds
-    return replace(again, n_strategies=n_strategies, seconds=seconds, notes=(*again.notes, note))
+    n_strategies, seconds = found.n_strategies, found.seconds
+    for lighter, note in () if _on_device(found.ranked[:1]) else _lighter(goal):
+        again = _found(lighter, n)
+        n_strategies, seconds = n_strategies + again.n_strategies, seconds + again.seconds
+        if _on_device(again.ranked[:1]):
+            return replace(again, n_strategies=n_strategies, seconds=seconds, notes=(*again.notes, note))
+    return found
 
 
 def _on_device(ranked: Sequence[TrainingEstimate]) -> bool:
@@ -61,11 +59,21 @@ def _on_device(ranked: Sequence[TrainingEstimate]) -> bool:
     return any(e.fits and not (e.strategy.offload_optimizer or e.strategy.offload_activations) for e in ranked)
 
 
-def _paged(goal: Goal) -> Goal | None:
-    """``goal`` with its optimizer's states in unified memory; None where 16-bit weights are trained or an optimizer was named."""
-    if goal.wishes.optimizer is not None or not goal.wishes.quantized_base:
-        return None
-    return replace(goal, bases=tuple(b.with_(optimizer=PAGED_FORM[b.optimizer]) for b in goal.bases))
+def _lighter(goal: Goal) -> Iterator[tuple[Goal, str]]:
+    """What a person who trains adapters turns on when nothing fits, each beside those before it, and a note that says so: the
+    loss in chunks (the Trainer's ``use_liger_kernel``), then under QLoRA the optimizer's states in unified memory, with which it
+    was published (arXiv 2305.14314). Nothing of it where weights are trained, and not what was asked for."""
+    wishes = goal.wishes
+    if wishes.fused_loss is None and wishes.fine_tuning and goal.arch.lm_head and goal.bases[0].stack in CHUNKS_BY_LIGER:
+        goal = replace(goal, bases=tuple(b.with_(fused_loss=True) for b in goal.bases))
+        yield goal, "nothing fits with whole logits, so the loss is in chunks (use_liger_kernel)"
+    if wishes.optimizer is None and wishes.quantized_base:
+        goal = replace(goal, bases=tuple(b.with_(optimizer=PAGED_FORM[b.optimizer]) for b in goal.bases))
+        yield goal, f"nothing fits with the optimizer's states on the device, so they are paged: {goal.bases[0].optimizer}"
+
+
+CHUNKS_BY_LIGER = ("trainer", "hf-fsdp")
+"""Stacks whose loss is in chunks by one option (transformers ``TrainingArguments.use_liger_kernel``)."""
 
 
 def _found(goal: Goal, n: int) -> Found:
@@ -108,11 +116,13 @@ def find_fastest(
     when nothing fits without. None when no layout is possible. ``known`` as of :func:`~gpuwise.plan.space.sweep.sweep`."""
     known = {} if known is None else known
     found = _fastest(goal, space_of, known)
-    paged = _paged(goal)
-    if found is None or paged is None or _on_device([found.estimate] if found.estimate else []):
+    if found is None or (found.estimate is not None and _on_device([found.estimate])):
         return found
-    again = _fastest(paged, space_of, known)
-    return again if again is not None and again.estimate is not None and _on_device([again.estimate]) else found
+    for lighter, _ in _lighter(goal):
+        again = _fastest(lighter, space_of, known)
+        if again is not None and again.estimate is not None and _on_device([again.estimate]):
+            return again
+    return found
 
 
 def _fastest(goal: Goal, space_of: Callable[[Setting], Space], known: KnownCosts) -> Fastest | None:
@@ -294,7 +304,7 @@ def completed(goal: Goal, base: Strategy) -> Strategy:
     fixed.setdefault("accumulation", max(goal.global_batch // (int(fixed["dp"]) * int(fixed["micro_batch"])), 1))
     if int(fixed.get("virtual_stages", 1)) > 1:
         fixed.setdefault("schedule", "interleaved")
-    if int(fixed.get("recompute_every", 1)) > 1 or (base.quantized_base and find_stack(base.stack).prepares_quantized):
+    if int(fixed.get("recompute_every", 1)) > 1 or (base.quantized_base and find_stack(base.stack).checkpoints_quantized):
         fixed.setdefault("recompute", "full")
     fixed.setdefault("sequence_parallel", find_stack_rules(base.stack).sequence_parallel)
     return base.with_(**fixed)

@@ -215,8 +215,7 @@ def _adapted(
     trained = share * (matrices + expert)
     frozen = frozen_bytes(base)
     sharded = (c.sharding == ZERO3) | (c.sharding == HYBRID)
-    widened = base.quantized_base and find_stack(base.stack).prepares_quantized
-    end = 4.0 if autocasts(base) or widened else b.weight
+    end = 4.0 if autocasts(base) else b.weight
     weights = (matrices * frozen + ends * end + trained * b.weight) / dw + expert * frozen / ew
     zero = np.zeros_like(weights)
     optimizer = np.where(c.offload_optimizer > 0, 0.0, trained * (b.master + b.state) / do)

@@ -84,8 +84,7 @@ class Network:
 
     @property
     def held(self) -> str:
-        widened = self.point.quantized_base and self.point.stack.prepares_quantized
-        return "fp32" if self.point.autocast or widened else self.computes
+        return "fp32" if self.point.autocast else self.computes
 
     @property
     def autocast(self) -> bool:
