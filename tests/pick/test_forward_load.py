@@ -74,6 +74,18 @@ def test_images_through_convolutions_gain_by_batches() -> None:
         capacity_forward(find_convnet("resnet50"), find_cluster("apple-a18-pro-gpu"), workload="vision", today=TODAY)
 
 
+def test_speech_is_served_in_windows() -> None:
+    whisper, one = find_model("whisper-large-v3"), find_cluster("t4")
+    answer = capacity_forward(whisper, one, workload="speech", targets=parse_targets("e2e_p95=5s"), today=TODAY)
+    assert (answer.items, answer.tokens) == ("windows", 100) and answer.each is not None
+    longer = capacity_forward(whisper, one, workload="speech", targets=parse_targets("e2e_p95=5s"), tokens=200, today=TODAY)
+    assert longer.each is not None and longer.each.expected < answer.each.expected
+    with pytest.raises(InputError, match="reads sound"):
+        capacity_forward(whisper, one, workload="embed", today=TODAY)
+    with pytest.raises(InputError, match="no sound"):
+        capacity_forward(BERT, one, workload="speech", today=TODAY)
+
+
 def test_a_device_that_takes_one_at_a_time_waits_as_queueing_theory_says() -> None:
     """M/D/1: mean wait = rho s / (2 (1 - rho))."""
     one = BatchTimes((1,), (0.01,), 0.1, "fitted")

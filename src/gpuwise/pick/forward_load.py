@@ -1,4 +1,4 @@
-"""Forward passes served: encoders, vision transformers, convolutional networks and makers of images, in batches.
+"""Passes served in batches: encoders, vision transformers, convolutional networks, makers of images, writers of speech.
 
 A request waits until the device is free; then all that wait, at most ``most``, run as one batch of ``t(B)`` seconds
 (:mod:`gpuwise.serve.iteration`, the same kernels as a prompt's), and are answered together:
@@ -9,7 +9,8 @@ A request waits until the device is free; then all that wait, at most ``most``, 
 A batcher may hold a batch back until it is full or its oldest request has waited ``delay`` (dynamic batching with a queue delay,
 as Triton's ``max_queue_delay_microseconds``), or until it is full whatever it takes (static). Images are made one after the other
 (:mod:`gpuwise.pick.forward`): a batch of them takes as many times longer. Networks of convolutions run as a compiler for
-inference leaves them (:mod:`gpuwise.workload.convnet`), their kernels back to back.
+inference leaves them (:mod:`gpuwise.workload.convnet`), their kernels back to back. A batch of speech is written down
+together (:mod:`gpuwise.serve.speech`).
 
 The largest rate keeps the targets under Poisson arrivals; a request has no tokens, so that its time to the first one is its whole
 time. Checked against published images a second in ``tests/pick/test_forward_load.py``.
@@ -45,6 +46,7 @@ from gpuwise.serve.iteration import iteration_time
 from gpuwise.serve.load.arrivals import unit_arrivals
 from gpuwise.serve.load.targets import Target
 from gpuwise.serve.memory import UNIFIED_SHARE
+from gpuwise.serve.speech import PROMPT_TOKENS, TOKENS_PER_WINDOW, reads_sound, speech_time
 from gpuwise.units import GIB, HOUR_S, MEGA
 from gpuwise.workload.convnet import forward_table, parameter_count
 
@@ -57,6 +59,8 @@ TEXT_TOKENS = 512
 """Of a passage, and of a query with its passage: what encoders are cut to."""
 USUAL_TARGET = Target("e2e", 95.0, 0.1)
 """Where none is given: what one takes for at once is a tenth of a second (Miller 1968, doi 10.1145/1476589.1476628)."""
+SPEECH_TARGET = Target("e2e", 95.0, 1.0)
+"""Of a window of speech where none is given: a second does not break the flow of thought (Nielsen, section 5.5)."""
 IMAGE_TARGET = Target("e2e", 95.0, 10.0)
 """Of an image where none is given: longer than ten seconds nobody keeps their mind on it (Nielsen, Usability Engineering, 1993,
 section 5.5)."""
@@ -137,9 +141,9 @@ class ForwardCapacity:
     arch: Architecture | ConvNet | Denoiser
     cluster: Cluster
     items: str
-    """``passages``, ``pairs`` or ``images``."""
+    """``passages``, ``pairs``, ``images`` or ``windows`` of sound."""
     tokens: int
-    """Of an item; 0 of images that are made or that convolutions read."""
+    """Of an item, of a window those that are written; 0 of images that are made or that convolutions read."""
     precision: str
     targets: tuple[Target, ...]
     times: BatchTimes
@@ -172,9 +176,9 @@ def capacity_forward(
     usd_per_hour: float | None = None,
     provider: str | None = None,
 ) -> ForwardCapacity:
-    """Items a second of ``workload`` (embed, rerank, vision, image) with ``arch`` within ``targets``, on how many accelerators
-    like ``cluster``'s. Raises InputError for a model of another kind or one that does not fit, UnpredictableError without a
-    rate."""
+    """Items a second of ``workload`` (embed, rerank, vision, speech, image) with ``arch`` within ``targets``, on how many
+    accelerators like ``cluster``'s. Raises InputError for a model of another kind or one that does not fit, UnpredictableError
+    without a rate."""
     items, length = _shape(arch, workload, tokens)
     check_targets(targets)
     precision = default_precision(cluster.accelerator)[0]
@@ -182,6 +186,8 @@ def capacity_forward(
         times = image_times(arch, cluster)
     elif isinstance(arch, ConvNet):
         times = convnet_times(arch, cluster, precision)
+    elif workload == "speech":
+        times = speech_times(arch, cluster, length)
     else:
         times = batch_times(arch, cluster, length, precision)
     if batcher.most is not None:
@@ -229,6 +235,12 @@ def _shape(arch: Architecture | ConvNet | Denoiser, workload: str, tokens: int |
         if workload == "vision":
             return "images", 0
         raise InputError(f"{arch.name} reads images, not texts", hint="--workload vision")
+    if workload == "speech":
+        if not reads_sound(arch):
+            raise InputError(f"{arch.name} reads no sound", hint="for example whisper-large-v3")
+        return "windows", min(tokens or TOKENS_PER_WINDOW, arch.max_seq_len - PROMPT_TOKENS)
+    if reads_sound(arch):
+        raise InputError(f"{arch.name} reads sound, not texts or images", hint="--workload speech")
     if workload == "vision":
         if arch.patches is None:
             raise InputError(f"{arch.name} is no vision transformer", hint="for example vit-b-16, vit-l-16 or resnet-50")
@@ -248,6 +260,18 @@ def batch_times(arch: Architecture, cluster: Cluster, tokens: int, precision: st
     system = with_count(cluster.system, 1)
     config = EngineConfig(weights=precision if precision in ("bf16", "fp16") else "bf16")
     times = [iteration_time(arch, system, config, b, tokens, tokens) for b in sizes]
+    sigma = math.log(times[-1].high / times[-1].expected) / Z80
+    return BatchTimes(sizes, tuple(e.expected for e in times), sigma, times[-1].basis)
+
+
+def speech_times(arch: Architecture, cluster: Cluster, tokens: int) -> BatchTimes:
+    """Seconds of every batch of windows that fits with its keys and values. Raises as batch_times."""
+    assert arch.encoder is not None
+    keys = arch.n_layers * 2 * arch.heads * arch.head_dim * (arch.encoder.seq_len + arch.max_seq_len)
+    encoded = arch.encoder.seq_len * (4 * arch.encoder.hidden + 2 * arch.encoder.ffn)
+    sizes = _batches_that_fit(arch.name, cluster, weight_bytes(arch, "bf16"), 2.0 * (keys + encoded))
+    system = with_count(cluster.system, 1)
+    times = [speech_time(arch, system, EngineConfig(), b, tokens) for b in sizes]
     sigma = math.log(times[-1].high / times[-1].expected) / Z80
     return BatchTimes(sizes, tuple(e.expected for e in times), sigma, times[-1].basis)
 

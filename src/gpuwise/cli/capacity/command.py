@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gpuwise.serve.simulate.drafts import Drafts
 
 ARRIVALS = ("poisson", "gamma", "diurnal")
-FORWARD = ("embed", "rerank", "vision", "image")
+FORWARD = ("embed", "rerank", "vision", "speech", "image")
 """Workloads of one forward pass a request: nothing is written."""
 OF_PASSES, HELD_OF_PASSES = ("workload", "slo", "rate", "max", "batching"), ("price", "provider", "context", "budget")
 """Options that mean something there."""
@@ -47,7 +47,7 @@ class Asked:
     workload: str | None = None
     """chat (usual), code, rag, agent, summarise, reasoning, or in=2000,out=300 with cv=, in_cv=, out_cv=, prefix=, peak=; of
     encoders embed and rerank (passages of --context tokens), of vision transformers and networks of convolutions (resnet-50)
-    vision, of makers of images image."""
+    vision, of Whisper speech (windows of 30 s, of each of which --context tokens are written), of makers of images image."""
     trace: Path | None = None
     """Replay a recording: CSV (arrival_s,input_tokens,output_tokens or Azure's), Mooncake's JSON lines, ShareGPT's JSON."""
     drop_long: Annotated[bool, Parameter(negative="")] = False
@@ -66,7 +66,7 @@ class Asked:
     max: Annotated[bool, Parameter(negative="")] = False
     """As much as the accelerators carry (usual)."""
     batching: str | None = None
-    """Of embed, rerank and vision: dynamic:32, dynamic:32:5ms (held back so long until full) or static:32."""
+    """Of embed, rerank, vision and speech: dynamic:32, dynamic:32:5ms (held back so long until full) or static:32."""
 
 
 @Parameter(name="*")
@@ -168,6 +168,7 @@ def capacity(
         One JSON document on the last line of stdout.
     """
     from gpuwise.facts.models.architecture import Architecture
+    from gpuwise.serve.speech import reads_sound
 
     if html is not None:
         from gpuwise.report.files import PAGE_SUFFIXES, check_target
@@ -176,6 +177,8 @@ def capacity(
     arch = _served(model, asked.workload)
     if asked.workload is None and (not isinstance(arch, Architecture) or arch.kind == "vision"):
         asked = replace(asked, workload="vision")
+    if asked.workload is None and isinstance(arch, Architecture) and reads_sound(arch):
+        asked = replace(asked, workload="speech")
     _check_sent(sent)
     if asked.batching is not None and asked.workload not in FORWARD:
         raise InputError("--batching is of forward passes", hint="with --workload embed, rerank or vision")

@@ -1,4 +1,4 @@
-"""``gpuwise capacity --workload embed``, ``rerank``, ``vision`` or ``image``: forward passes in batches, asked and shown."""
+"""``gpuwise capacity --workload embed``, ``rerank``, ``vision``, ``speech`` or ``image``: passes in batches, asked and shown."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ def capacity_forward_command(arch: Architecture | ConvNet | Denoiser, on: str | 
     import datetime
 
     from gpuwise.facts.hardware.naming import find_cluster
-    from gpuwise.pick.forward_load import IMAGE_TARGET, USUAL_TARGET, capacity_forward, check_targets, rank_forward
+    from gpuwise.pick.forward_load import IMAGE_TARGET, SPEECH_TARGET, USUAL_TARGET, capacity_forward, check_targets, rank_forward
     from gpuwise.serve.load.targets import parse_targets
 
-    usual = IMAGE_TARGET if passes.workload == "image" else USUAL_TARGET
+    usual = {"image": IMAGE_TARGET, "speech": SPEECH_TARGET}.get(passes.workload, USUAL_TARGET)
     targets = (usual,) if passes.slo is None else parse_targets(passes.slo)
     batcher = batcher_of(passes.batching)
     check_targets(targets)
@@ -131,6 +131,7 @@ def _show(answers: list[ForwardCapacity], workload: str) -> None:
     from rich.text import Text
 
     from gpuwise.cli.out import console, table_of
+    from gpuwise.serve.speech import WINDOW_S
     from gpuwise.units import format_duration, format_usd
 
     to = console()
@@ -139,6 +140,8 @@ def _show(answers: list[ForwardCapacity], workload: str) -> None:
         return
     first = answers[0]
     of = "" if first.items == "images" else f" of {first.tokens:,} tokens"
+    if first.items == "windows":
+        of = f" of {WINDOW_S:g} s of speech, {first.tokens:,} tokens written of each"
     to.print(Text(f"{first.arch.name}: {first.items}{of}, " + ", ".join(t.words for t in first.targets), "bold"))
     to.print()
     table = table_of(

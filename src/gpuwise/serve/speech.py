@@ -1,0 +1,93 @@
+"""Speech written down in batches: an encoder over each window of sound, then a decoder that reads it at every token.
+
+For B windows of S encoded tokens (1,500 for 30 s), n tokens written of each, L_d decoder layers of hidden size H and A heads of
+size D, with the costs of the engine (:class:`gpuwise.serve.engine.EngineCosts`) once an iteration:
+
+    t(B) = encoder(B x S) + L_d kv(B x S) + sum over the n steps of (decoder(B, keys so far) + L_d cross(B))
+    kv     [B S, H] x [H, 2 A D]: what the decoder sees of the sound, computed once
+    cross  [B, H] x [H, A D], attention of one query over S keys, [B, A D] x [A D, H]
+
+A batch is answered together. Left out: the two convolutions of the stem (0.5 % of the encoder's FLOP) and the spectrogram, which
+the host computes.
+
+Checked: Whisper large v3 under vLLM 0.10.1 on a T4, 30 windows in flight, writes 478 tokens a second (vllm-project/vllm issue
+25172), 498 here. A stream alone is that of an engine with CUDA graphs: vLLM 0.10.1 logged 60 to 70 tokens a second of large v3
+and 135 of turbo on an RTX A5000 (issue 24946), where 175 and 807 come out here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+
+from gpuwise.errors import InputError
+from gpuwise.facts.hardware.systems import System
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.predict.estimate import Z80, Estimate, weakest
+from gpuwise.predict.kernels.attention.fused import attention_decode_time
+from gpuwise.predict.kernels.attention.implementations import serving_kernel
+from gpuwise.predict.kernels.conditions import SERVING
+from gpuwise.predict.kernels.single import matmul
+from gpuwise.serve.engine import EngineConfig, engine_costs
+from gpuwise.serve.iteration import iteration_time
+from gpuwise.serve.iteration_kernels import half_format
+
+WINDOW_S = 30.0
+"""Of sound in a window of Whisper's (Radford et al. 2022, arXiv 2212.04356, section 2.2); shorter ones are padded."""
+TOKENS_PER_WINDOW = 100
+"""English is spoken at about 150 words a minute (National Center for Voice and Speech, ncvs.org), and a word is 4/3 of a token
+(OpenAI, What are tokens and how to count them)."""
+PROMPT_TOKENS = 4
+"""Start, language, task, no timestamps (arXiv 2212.04356, figure 1)."""
+
+
+def reads_sound(arch: Architecture) -> bool:
+    """Whether its encoder takes a spectrogram."""
+    return arch.encoder is not None and arch.encoder.n_mels > 0
+
+
+@lru_cache(maxsize=512)
+def speech_time(arch: Architecture, system: System, config: EngineConfig, batch: int, tokens: int) -> Estimate:
+    """Seconds in which ``batch`` windows are written down with ``tokens`` tokens each. Raises InputError for a model that reads
+    no sound, UnpredictableError without a rate."""
+    encoder = arch.encoder
+    if encoder is None or not encoder.n_mels:
+        raise InputError(f"{arch.name} reads no sound", hint="for example whisper-large-v3")
+    heard = replace(
+        arch,
+        kind="encoder",
+        encoder=None,
+        n_layers=encoder.n_layers,
+        hidden=encoder.hidden,
+        ffn=encoder.ffn,
+        heads=encoder.heads,
+        kv_heads=encoder.heads,
+        head_dim=encoder.head_dim,
+        max_seq_len=encoder.seq_len,
+        lm_head=False,
+    )
+    written = replace(arch, kind="decoder", encoder=None)
+    first = iteration_time(heard, system, config, batch, encoder.seq_len, encoder.seq_len)
+    half_way = PROMPT_TOKENS + max(tokens // 2, 1)
+    step = iteration_time(written, system, config, batch, 1, half_way)  # linear in the keys, so that the middle is the mean
+    device, half = system.accelerator, half_format(system.accelerator)
+    width, slowdown = arch.heads * arch.head_dim, engine_costs(config).kernel_slowdown
+    shown = matmul(device, half, batch * encoder.seq_len, 2 * width, encoder.hidden, conditions=SERVING)
+    asked = matmul(device, half, batch, width, arch.hidden, conditions=SERVING)
+    out = matmul(device, half, batch, arch.hidden, width, conditions=SERVING)
+    seen = attention_decode_time(
+        device,
+        half,
+        batch,
+        encoder.seq_len,
+        arch.heads,
+        arch.heads,
+        arch.head_dim,
+        kernel=serving_kernel(device, config.engine, "decode"),
+    )
+    cross_s = slowdown * arch.n_layers * float((asked.time_s + out.time_s + seen.time_s)[0])
+    seconds = first.expected + slowdown * arch.n_layers * float(shown.time_s[0]) + tokens * (step.expected + cross_s)
+    sigma = max(float(np.log(e.high / e.expected)) for e in (first, step)) / Z80
+    return Estimate.from_log_sigma(seconds, sigma, weakest(first.basis, step.basis, seen.basis))
