@@ -35,7 +35,7 @@ def _searches(config: pytest.Config) -> bool:
 def _keep_byte_code(config: pytest.Config) -> None:
     """Where Python may leave no byte code beside its sources, it goes into pytest's own cache, and is there for the next run:
     hundreds of tests start a Python, and every worker would compile what it imports and rewrite the tests' assertions again."""
-    if not sys.dont_write_bytecode or hasattr(config, "workerinput"):
+    if not sys.dont_write_bytecode:
         return
     try:
         folder = str(config.cache.mkdir("byte-code"))
@@ -47,9 +47,17 @@ def _keep_byte_code(config: pytest.Config) -> None:
     sys.dont_write_bytecode = False
 
 
+def _one_thread_each() -> None:
+    """A worker already for every processor: libraries that start a thread for each as well wait for one another, turning."""
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Load the profile before the tests are imported: a test keeps the one that is loaded where it is decorated."""
-    _keep_byte_code(config)
+    if not hasattr(config, "workerinput"):
+        _keep_byte_code(config)
+        _one_thread_each()
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("search" if _searches(config) else "repeat"))
     keep_signatures()
 
