@@ -7,7 +7,8 @@ pass), the tokens spread over the devices by sequence parallelism, then one deco
     t = max(steps s kernels, h layers) + exchanges + v pixels / peak + o
 
 ``s`` (products, attention and unfused elementwise chains each have theirs), ``h`` (the host issues a layer),
-``v`` and ``o`` are fitted on two thirds of the models.
+``v`` (one of images; one of video, whose decoder convolves over frames too, in tiles that overlap) and ``o`` are fitted on two
+thirds of the models.
 """
 
 from __future__ import annotations
@@ -108,9 +109,10 @@ class Generation:
     """Layers run, all steps together (a batch counts once)."""
     pixels: float
     peak: float
+    video: bool
 
     def seconds(self, c: dict[str, Any]) -> float:
-        decoded = c["decode_flop_per_pixel"] * self.pixels / self.peak
+        decoded = c["video_decode_flop_per_pixel" if self.video else "decode_flop_per_pixel"] * self.pixels / self.peak
         kernels = self.matmul_s * c["matmul_slowdown"] + self.attention_s * c["attention_slowdown"]
         kernels += self.memory_s * c["memory_slowdown"]
         between = self.exchange_s + self.exchanges * c["exchange_call_s"]
@@ -233,6 +235,7 @@ def _group(c: dict[str, NDArray[Any]], at: Sequence[int]) -> list[Generation]:
                 layers=layers,
                 pixels=pixels,
                 peak=system.accelerator.peak("bf16"),
+                video=frames > 1.0,
             )
         )
     return result
