@@ -48,7 +48,7 @@ def _blocked(best: TrainingEstimate, neighbours: Sequence[Neighbour]) -> list[st
     for n in faster:
         e = n.estimate
         if e.needed_bytes.expected > best.device_bytes:
-            why = f"needs {format_bytes(e.needed_bytes.expected)} of {format_bytes(best.device_bytes)}"
+            why = f"takes {format_bytes(e.memory_bytes.expected)} of {format_bytes(best.device_bytes)}"
         elif not e.fits:
             why = f"needs {format_bytes(e.host_bytes)} of the {format_bytes(e.host_limit_bytes)} a host can give"
         elif e.fit_probability < best.fit_probability - SMALL:
@@ -72,7 +72,7 @@ def _chosen(best: TrainingEstimate, neighbours: Sequence[Neighbour]) -> list[str
             n = min(alternatives, key=lambda n: n.estimate.memory_bytes.expected)
             sentences.append(
                 f"{_capital(current)}: {n.name} does not fit "
-                f"({format_bytes(n.estimate.needed_bytes.expected)} "
+                f"({format_bytes(n.estimate.memory_bytes.expected)} "
                 f"of {format_bytes(best.device_bytes)})."
             )
     return sentences
