@@ -15,8 +15,8 @@ import numpy as np
 
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.cpus import Cpu
-from gpuwise.facts.hardware.naming import find_accelerator
-from gpuwise.plan.one_op import USUAL, OperationTime, matmul
+from gpuwise.facts.hardware.naming import USUAL, find_accelerator
+from gpuwise.plan.one_op import OperationTime, matmul
 from gpuwise.predict.kernels.transfer import transfer_time
 from gpuwise.predict.step.stack_costs import find_stack_costs
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from gpuwise.errors import AmbiguousNameError, InputError, UnknownNameError, nearest_names
 from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
 from gpuwise.facts.hardware.cpus import Cpu, cpus, find_cpu
-from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.facts.hardware.naming import USUAL, find_cluster
 from gpuwise.facts.hardware.systems import Cluster, default_system
 from gpuwise.predict import cpu as processor
 from gpuwise.predict.comm.collectives import collective_time
@@ -34,9 +34,6 @@ DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "int8
 ATTENTION_DTYPES = ("fp16", "bf16", "fp8")
 LARGEST = 1e15
 """Elements or bytes: beyond it a size is a slip of the keyboard."""
-USUAL = ("sxm", "80gb", "32gb")
-"""What settles a name that fits several parts (``a100``, ``v100``), one word after the other: the part most data sets
-mean."""
 _LATENCY_SHARE = 0.35
 """Judgement: a kernel that takes three times what arithmetic and traffic need is waiting."""
 

@@ -58,6 +58,10 @@ _PLURAL = re.compile(r"(?<=[0-9a-z])s$", re.IGNORECASE)
 _FULL_HOST = 8
 """Devices of one host from which a bare name means the part that is soldered eight to a board."""
 
+USUAL = ("sxm", "80gb", "32gb")
+"""What settles a name that fits several parts (``a100``, ``v100``), one word after the other: the part most data sets
+mean."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Entry:

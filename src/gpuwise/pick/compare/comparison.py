@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpuwise.errors import InputError, UnknownNameError
-from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.facts.hardware.naming import USUAL, find_cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.pick.compare.facts import fact_rows
@@ -70,7 +70,7 @@ def compare_accelerators(
             f"{len(names)} to compare: it takes {FEWEST} to {MOST}",
             hint='name them, for example gpuwise compare "RTX 4090" L40S "A100 80GB"',
         )
-    subjects = tuple(Subject(name, find_cluster(name)) for name in names)
+    subjects = tuple(Subject(name, find_cluster(name, prefer=USUAL)) for name in names)
     work = _work(model, purpose, tokens, seq_len, precision)
     rows = fact_rows(subjects, today)
     if work is not None:
