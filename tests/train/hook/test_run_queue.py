@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from gpuwise.train.hook.run_queue import RunQueue
+from gpuwise.train.hook.run_queue import RunQueue, WorkerQueue
 from gpuwise.train.hook.ticks import Step, Tick, steps_of
 from gpuwise.train.hook.watch import Watch
 
@@ -101,3 +101,63 @@ def test_the_delay_belongs_to_where_the_loop_was(forward_s: float, python_s: flo
     own_s = sum(s.alone.forward_s for s in steps)
     assert own_s == pytest.approx(len(steps) * forward_s, rel=0.25, abs=0.02)
     assert all(s.alone.wall_s == pytest.approx(s.undisturbed_s) for s in steps)
+
+
+# --- workers of a loader ---
+
+
+class _Slow(torch.utils.data.Dataset[torch.Tensor]):
+    """Two rows a batch of a known length of work."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        _work(self.seconds)
+        return torch.ones(4)
+
+
+def _fed_steps(item_s: float, forward_s: float) -> list[Step]:
+    ticks: list[Tick] = []
+    model = _Busy(4, 4)
+    model.seconds = forward_s
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with _shared_processor(), Watch(on_tick=ticks.append):
+        for rows in torch.utils.data.DataLoader(_Slow(item_s), batch_size=2, num_workers=1, prefetch_factor=1):
+            model(rows).sum().backward()
+            optimizer.step()
+    return steps_of(ticks)[2:]
+
+
+def test_a_worker_that_has_no_processor_is_no_wait_for_data() -> None:
+    steps = _fed_steps(0.04, 0.01)
+    n, waited_s = len(steps), sum(s.data_s for s in steps)
+    # one processor for this process, its worker and another program: the worker has about half of it
+    assert waited_s > 1.4 * 0.08 * n
+    assert sum(s.worker_queue_s for s in steps) > 0.2 * waited_s
+    own_s = sum(s.alone.data_s for s in steps)
+    assert own_s < 0.85 * waited_s
+    # and what the worker computes is one
+    assert own_s > 0.5 * 0.08 * n
+    assert all(s.data_queue_s >= s.worker_queue_s and s.queue_s >= s.data_queue_s - 1e-9 for s in steps)
+
+
+def test_workers_that_are_in_each_others_way_are_the_loops_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    iterator = iter(torch.utils.data.DataLoader(_Slow(0.02), batch_size=2, num_workers=2, prefetch_factor=1))
+    delays = iter([1.0, 1.5])
+    monkeypatch.setattr(WorkerQueue, "_waited_s", lambda _: next(delays, 1.5))
+    monkeypatch.setattr("gpuwise.train.hook.run_queue.usable_cores", lambda: 1)
+    queue = WorkerQueue(iterator)
+    start = time.perf_counter()
+    next(iterator)
+    taken_s, wall_s = queue.taken_s(), time.perf_counter() - start
+    # half of the time is what two workers take of one processor from each other
+    assert 0.0 < taken_s <= 0.5 * wall_s + 0.01
+
+
+def test_a_loader_without_workers_waits_for_none() -> None:
+    assert WorkerQueue(iter(torch.utils.data.DataLoader(_Slow(0.0)))).taken_s() == 0.0
+    assert WorkerQueue(iter([])).taken_s() == 0.0

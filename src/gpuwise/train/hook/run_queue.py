@@ -1,9 +1,15 @@
-"""How long this thread could have run and had no processor: the other programs of a busy machine."""
+"""How long this thread, or a loader's worker that it waits for, could have run and had no processor: the other programs of a
+busy machine."""
 
 from __future__ import annotations
 
 import os
+import time
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from gpuwise.machine.devices.cpu import usable_cores
 
 _FILE = "/proc/thread-self/schedstat"
 
@@ -31,3 +37,40 @@ class RunQueue:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+
+class WorkerQueue:
+    """The delay of the worker whose batch a loader gives next, from now on. A worker that waits for a processor keeps the loop
+    waiting, and the loop's own delay does not show it."""
+
+    def __init__(self, iterator: Any) -> None:
+        """``iterator`` is a loader's; one without workers, or whose batch is there already, has no delay."""
+        self._pid, self._n_workers = _awaited(iterator)
+        self._began_s, self._before_s = time.perf_counter(), self._waited_s()
+
+    def _waited_s(self) -> float | None:
+        if self._pid is None:
+            return None
+        try:
+            return int(Path(f"/proc/{self._pid}/schedstat").read_text("ascii").split()[1]) * 1e-9
+        except (OSError, IndexError, ValueError):
+            return None
+
+    def taken_s(self) -> float:
+        """Seconds that other programs took of the worker, at most what this thread has waited: without the delay that the
+        workers are to each other where they are more than the processors. 0 where the worker has ended."""
+        after_s = self._waited_s()
+        if after_s is None or self._before_s is None:
+            return 0.0
+        wall_s = time.perf_counter() - self._began_s
+        by_siblings_s = wall_s * max(1.0 - usable_cores() / self._n_workers, 0.0) if self._n_workers > 1 else 0.0
+        return max(min(after_s - self._before_s, wall_s) - by_siblings_s, 0.0)
+
+
+def _awaited(iterator: Any) -> tuple[int | None, int]:
+    """Process of the worker that makes the next batch, where there is one to wait for, and the number of workers."""
+    workers: list[Any] = list(getattr(iterator, "_workers", ()))
+    task: tuple[Any, ...] = getattr(iterator, "_task_info", {}).get(getattr(iterator, "_rcvd_idx", None), ())
+    if len(task) != 1 or not 0 <= task[0] < len(workers):
+        return None, len(workers)
+    return workers[task[0]].pid, len(workers)

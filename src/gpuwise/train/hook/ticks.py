@@ -63,6 +63,8 @@ class Tick:
     backward_queue_s: float = 0.0
     optimizer_queue_s: float = 0.0
     save_queue_s: float = 0.0
+    worker_queue_s: float = 0.0
+    """Of ``data_queue_s``: a loader's worker was ready to run, and this thread waited for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,7 @@ class Step:
     backward_queue_s: float = 0.0
     optimizer_queue_s: float = 0.0
     save_queue_s: float = 0.0
+    worker_queue_s: float = 0.0
 
     @property
     def undisturbed_s(self) -> float:
@@ -109,7 +112,7 @@ class Step:
         own["copy"] = self.copy_s
         sum_s = sum(own.values()) + max(self.other_s - self.bare_queue_s, 0.0)
         shrunk = min(self.undisturbed_s / sum_s, 1.0) if sum_s > 0 else 1.0
-        none = dict.fromkeys(("queue_s", "bare_queue_s", *(f"{name}_queue_s" for name in QUEUED)), 0.0)
+        none = dict.fromkeys(("queue_s", "bare_queue_s", "worker_queue_s", *(f"{name}_queue_s" for name in QUEUED)), 0.0)
         return replace(self, wall_s=self.undisturbed_s, **{f"{n}_s": s * shrunk for n, s in own.items()}, **none)
 
 

@@ -22,7 +22,7 @@ from torch.utils.data import dataloader as torch_dataloader
 
 from gpuwise.train.hook.describe import describe_loader, describe_model, describe_optimizer, size_of
 from gpuwise.train.hook.newest_loss import NewestLoss
-from gpuwise.train.hook.run_queue import RunQueue
+from gpuwise.train.hook.run_queue import RunQueue, WorkerQueue
 from gpuwise.train.hook.ticks import BY_BACKWARD, CLOSURE, QUEUED, Tick
 from gpuwise.workload.capture.device.patching import Patches
 
@@ -73,7 +73,7 @@ class Watch:
         self._began_s = 0.0
         self._crowded = False
         self._ticked = (0.0, 0.0)
-        self._ended_queue_s, self._bare_queue_s = 0.0, 0.0
+        self._ended_queue_s, self._bare_queue_s, self._worker_queue_s = 0.0, 0.0, 0.0
         self._delays: dict[str, float] = dict.fromkeys(QUEUED, 0.0)
         self._is_read = False
         self._phases = {name: _Span(self, name) for name in self._spans}
@@ -216,8 +216,17 @@ class Watch:
         return iterator
 
     def _next(self, original: Callable[..., Any], iterator: Any) -> Any:
-        with self._span("data"):
-            batch = original(iterator)
+        worker, own_s = None, self._delays["data"]
+        if self._crowded and self._open is None:
+            worker, began_s = WorkerQueue(iterator), time.perf_counter()
+        try:
+            with self._span("data"):
+                batch = original(iterator)
+        finally:
+            if worker is not None:
+                # while this thread waits for the processor itself, the worker's delay is in its way no more
+                left_s = time.perf_counter() - began_s - (self._delays["data"] - own_s)
+                self._worker_queue_s += max(min(worker.taken_s(), left_s), 0.0)
         self._took(batch)
         return batch
 
@@ -419,9 +428,10 @@ class Watch:
                 n_optimizer=counts["optimizer"],
                 samples=counts["samples"],
                 tokens=counts["tokens"],
-                queue_s=queue_s,
+                queue_s=queue_s + self._worker_queue_s,
                 bare_queue_s=self._bare_queue_s,
-                **{f"{n}_queue_s": s for n, s in self._delays.items()},
+                worker_queue_s=self._worker_queue_s,
+                **{f"{n}_queue_s": s + self._worker_queue_s * (n == "data") for n, s in self._delays.items()},
             )
         )
 

@@ -52,11 +52,11 @@ def chosen(steps: Steps, at: Sequence[int]) -> Steps:
 
 
 def with_delays(steps: Steps, timed: Sequence[Step]) -> Steps:
-    """With the delays that the watch timed in the same steps; without, where those are not as many. The first range that was
-    written into a trace began after the tick before it, and is left out where all the others were timed."""
+    """With this thread's delays that the watch timed in the same steps; without, where those are not as many. The first range
+    that was written into a trace began after the tick before it, and is left out where all the others were timed."""
     if steps.by == PROFILER_STEPS and timed and steps.n == len(timed) + 1:
         steps = chosen(steps, range(1, steps.n))
-    return replace(steps, waited_s=np.array([s.queue_s for s in timed])) if len(timed) == steps.n else steps
+    return replace(steps, waited_s=np.array([s.queue_s - s.worker_queue_s for s in timed])) if len(timed) == steps.n else steps
 
 
 def find_steps(trace: Trace) -> Steps:
