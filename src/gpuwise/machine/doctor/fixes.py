@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from gpuwise.errors import InputError
 from gpuwise.facts.software.compatibility import (
@@ -32,17 +32,17 @@ def os_family(machine: Machine) -> OsCommands | None:
 
 def generations_here(machine: Machine) -> tuple[Generation, ...]:
     """The generations of NVIDIA's cards here, from what the driver says or from the names of the chips on the bus."""
-    found = [generation_of(c.identity.compute_capability) for c in machine.nvidia_cards if c.identity.compute_capability]
-    found += [generation_of_chip(c.name) for c in machine.pci_of(NVIDIA) if c.name]
-    return tuple(dict.fromkeys(g for g in found if g))
+    candidates = [generation_of(c.identity.compute_capability) for c in machine.nvidia_cards if c.identity.compute_capability]
+    candidates += [generation_of_chip(c.name) for c in machine.pci_of(NVIDIA) if c.name]
+    return tuple(dict.fromkeys(g for g in candidates if g))
 
 
 def branch_for(machine: Machine) -> int:
     """The driver branch to install: the oldest of those the cards here want, so that every card keeps running."""
     from gpuwise.facts.software.compatibility import generations
 
-    wanted = [g.install_driver for g in generations_here(machine)]
-    return min(wanted, default=max(g.install_driver for g in generations().values()))
+    branches = [g.install_driver for g in generations_here(machine)]
+    return min(branches, default=max(g.install_driver for g in generations().values()))
 
 
 def needs_closed_modules(machine: Machine) -> bool:
@@ -148,8 +148,8 @@ def windows_numbers(machine: Machine) -> bool:
 
 def capabilities_here(machine: Machine) -> tuple[Capability, ...]:
     """Compute capabilities of NVIDIA's devices that answer, each once."""
-    found = (c.identity.compute_capability for c in machine.nvidia_cards)
-    return tuple(dict.fromkeys(c for c in found if c is not None))
+    capabilities = (c.identity.compute_capability for c in machine.nvidia_cards)
+    return tuple(dict.fromkeys(c for c in capabilities if c is not None))
 
 
 def best_wheel(machine: Machine, cards: Sequence[Capability], *, driver: bool = True) -> Wheel | None:
@@ -164,8 +164,8 @@ def best_wheel(machine: Machine, cards: Sequence[Capability], *, driver: bool = 
         same = wheels_for(cards, limit, python=python, windows=windows, series=series)
         if same and not same[0].experimental:
             return same[0]
-    found = wheels_for(cards, limit, python=python, windows=windows)
-    return found[0] if found else None
+    wheels = wheels_for(cards, limit, python=python, windows=windows)
+    return wheels[0] if wheels else None
 
 
 def install_torch(machine: Machine, wheel: Wheel) -> tuple[str, ...]:
@@ -225,6 +225,12 @@ def check_torch(machine: Machine) -> str:
     """A command that shows that PyTorch runs a product on the first GPU."""
     python = shlex.quote(machine.python.path) if machine.python else "python"
     return f"{python} -c \"import torch; x = torch.ones(64, 64, device='cuda'); print((x @ x).sum())\"  # tensor(262144., ...)"
+
+
+def without_library_folders(machine: Machine, is_wrong: Callable[[str], bool]) -> str:
+    """The command that takes the folders ``is_wrong`` names out of LD_LIBRARY_PATH, or unsets it where none is left."""
+    folders = [f for f in machine.environment.get("LD_LIBRARY_PATH", "").split(":") if f and not is_wrong(f)]
+    return f"export LD_LIBRARY_PATH={shell_quote(':'.join(folders))}" if folders else "unset LD_LIBRARY_PATH"
 
 
 def shell_quote(text: str) -> str:

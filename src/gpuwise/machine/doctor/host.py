@@ -253,8 +253,8 @@ class ScriptedHost:
 
     def names(self, path: str) -> tuple[str, ...]:
         top = PurePosixPath(path)
-        found = {p.relative_to(top).parts[0] for p in self._all() if p != top and p.is_relative_to(top)}
-        return tuple(sorted(found))
+        entries = {p.relative_to(top).parts[0] for p in self._all() if p != top and p.is_relative_to(top)}
+        return tuple(sorted(entries))
 
     def exists(self, path: str) -> bool:
         top = PurePosixPath(path)

@@ -51,10 +51,12 @@ def _nvidia(m: Machine) -> str:
     if ngc is not None:
         head += [f"# NVIDIA's own build of PyTorch, CUDA {fixes.version_text(ngc.cuda)}, also runs here: FROM {ngc.name}"]
     if base is None or wheel is None:
-        shown = ", ".join(fixes.version_text(c) for c in fixes.capabilities_here(m))
+        capabilities = ", ".join(fixes.version_text(c) for c in fixes.capabilities_here(m))
         return _lines(
             *head,
-            single_line(f"# No image and wheel of the tables run on compute capability {shown} with driver {m.driver_version}."),
+            single_line(
+                f"# No image and wheel of the tables run on compute capability {capabilities} with driver {m.driver_version}."
+            ),
         )
     install = f"pip install --no-cache-dir {fixes.package('torch', wheel.release)}"
     if not wheel.pypi_default or m.system.machine not in ("x86_64", ""):
@@ -81,9 +83,9 @@ def choose_base(m: Machine) -> tuple[Image | None, Wheel | None]:
     for image in images():
         if image.kind != "cuda" or newest is None or image.cuda > newest:
             continue
-        found = wheels_for(cards, driver, python=image.python)
-        if found:
-            return image, found[0]
+        wheels = wheels_for(cards, driver, python=image.python)
+        if wheels:
+            return image, wheels[0]
     return None, None
 
 
@@ -98,9 +100,9 @@ def choose_ngc(m: Machine) -> Image | None:
 
 def _driver_cuda(m: Machine) -> Version | None:
     """The newest CUDA the driver says it runs, else by its number."""
-    found = m.vendor("nvidia")
-    if found and found.driver and found.driver.cuda_version:
-        return found.driver.cuda_version
+    vendor = m.vendor("nvidia")
+    if vendor and vendor.driver and vendor.driver.cuda_version:
+        return vendor.driver.cuda_version
     driver = fixes.driver_number(m)
     return newest_cuda(driver) if driver else None
 

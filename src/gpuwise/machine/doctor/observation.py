@@ -319,8 +319,8 @@ class Machine:
     @property
     def nvidia_cards(self) -> tuple[Card, ...]:
         """NVIDIA's devices that answered."""
-        found = self.vendor("nvidia")
-        return found.cards if found else ()
+        vendor = self.vendor("nvidia")
+        return vendor.cards if vendor else ()
 
     @property
     def cards(self) -> tuple[Card, ...]:
@@ -330,8 +330,8 @@ class Machine:
     @property
     def driver_version(self) -> str | None:
         """Of NVIDIA's loaded driver, from the library or the kernel."""
-        found = self.vendor("nvidia")
-        return (found.driver.version if found and found.driver else None) or self.modules.version
+        vendor = self.vendor("nvidia")
+        return (vendor.driver.version if vendor and vendor.driver else None) or self.modules.version
 
     @property
     def means_nvidia(self) -> bool:

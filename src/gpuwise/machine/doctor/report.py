@@ -27,6 +27,7 @@ class Diagnosis:
 
     @property
     def verdict(self) -> Verdict:
+        """The verdict that the findings lead to."""
         return verdict_of(self.findings)
 
     @property
@@ -36,10 +37,12 @@ class Diagnosis:
 
     @property
     def faults(self) -> tuple[Finding, ...]:
+        """The findings that limit or stop work."""
         return tuple(f for f in self.findings if f.severity is not Severity.NOTE)
 
     @property
     def notes(self) -> tuple[Finding, ...]:
+        """The findings that are no fault."""
         return tuple(f for f in self.findings if f.severity is Severity.NOTE)
 
 
@@ -51,19 +54,19 @@ def diagnose(machine: Machine) -> Diagnosis:
 def summary(m: Machine) -> str:
     """The machine in a line: cards, driver, Python, frameworks."""
     cards = [c.identity.name for c in m.cards]
-    counted = [f"{cards.count(n)} x {n}" if cards.count(n) > 1 else n for n in dict.fromkeys(cards)]
-    parts = [", ".join(counted) or "no GPU that answers"]
+    counts = [f"{cards.count(n)} x {n}" if cards.count(n) > 1 else n for n in dict.fromkeys(cards)]
+    parts = [", ".join(counts) or "no GPU that answers"]
     if m.driver_version:
-        found = m.vendor("nvidia")
-        newest = found.driver.cuda_version if found and found.driver else None
+        vendor = m.vendor("nvidia")
+        newest = vendor.driver.cuda_version if vendor and vendor.driver else None
         parts.append(f"driver {m.driver_version}" + (f" (CUDA up to {newest[0]}.{newest[1]})" if newest else ""))
     if m.python and m.python.version:
         parts.append("Python " + ".".join(map(str, m.python.version)))
     for f in m.frameworks:
-        built = f.cuda or f.answer.get("hip")
+        build = f.cuda or f.answer.get("hip")
         name = _NAMES.get(f.name, f.name)
         parts.append(
-            f"{name} {f.answer.get('version') or ''}".strip() + (f" ({'CUDA' if f.cuda else 'ROCm'} {built})" if built else "")
+            f"{name} {f.answer.get('version') or ''}".strip() + (f" ({'CUDA' if f.cuda else 'ROCm'} {build})" if build else "")
         )
     return "; ".join(parts)
 
@@ -97,6 +100,7 @@ def details(m: Machine) -> tuple[tuple[str, str], ...]:
 
 
 def _card_line(card: object) -> str:
+    """A GPU's name, capability and readings in one line."""
     from gpuwise.machine.doctor.observation import Card
 
     assert isinstance(card, Card)
@@ -118,9 +122,10 @@ def _card_line(card: object) -> str:
 
 
 def _answer_text(answer: Mapping[str, object], outcome: str) -> str:
+    """The outcome of a framework's question and what it answered, in one line."""
     keys = ("cuda", "hip", "cudnn", "nccl", "available", "count", "error")
-    known = [f"{k} {answer[k]}" for k in keys if answer.get(k) is not None]
-    return ", ".join([outcome, *known])
+    values = [f"{k} {answer[k]}" for k in keys if answer.get(k) is not None]
+    return ", ".join([outcome, *values])
 
 
 def document(d: Diagnosis) -> dict[str, object]:

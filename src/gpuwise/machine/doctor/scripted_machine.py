@@ -63,9 +63,9 @@ class ScriptedMachine:
 
     def without(self, *beginnings: str) -> ScriptedMachine:
         """The same machine without the files and links that begin so."""
-        kept = {k: v for k, v in self.host.files.items() if not k.startswith(beginnings)}
+        files = {k: v for k, v in self.host.files.items() if not k.startswith(beginnings)}
         links = {k: v for k, v in self.host.links.items() if not k.startswith(beginnings)}
-        return replace(self, host=replace(self.host, files=kept, links=links))
+        return replace(self, host=replace(self.host, files=files, links=links))
 
 
 def scripted_machine(
@@ -85,24 +85,24 @@ def scripted_machine(
     ``driver`` None: none is installed, and the cards are on the bus only. ``failed``: the library refuses with it. ``answers``:
     what frameworks say. ``options`` go to :func:`gpuwise.machine.doctor.probes.machine.probe`.
     """
-    made = [_card(c, i, vendor) for i, c in enumerate(cards)]
-    works = driver is not None and failed is None and bool(made)
-    backends = (ScriptedDevices(made, Driver(vendor, driver, driver, cuda), peers),) if works else ()
-    files = _base_files() | _bus(made, vendor, driver)
+    null_cards = [_card(c, i, vendor) for i, c in enumerate(cards)]
+    works = driver is not None and failed is None and bool(null_cards)
+    backends = (ScriptedDevices(null_cards, Driver(vendor, driver, driver, cuda), peers),) if works else ()
+    files = _base_files() | _bus(null_cards, vendor, driver)
     links = {
         f"/sys/bus/pci/devices/0000:{i + 1:02x}:00.0/driver": "../../../bus/pci/drivers/nvidia"
-        for i in range(len(made))
+        for i in range(len(null_cards))
         if driver
     }
-    if driver and made and vendor == "nvidia":
-        files |= _driver_files(len(made), driver)
+    if driver and null_cards and vendor == "nvidia":
+        files |= _driver_files(len(null_cards), driver)
     for answer in answers:
         files |= answer.files
     for name, version in (packages or {}).items():
         files[f"{SITE}/{name.replace('-', '_')}-{version}.dist-info/METADATA"] = ""
-    said = [PYTHON, [3, 12, 4], "cpython-312", "x86_64", ["", SITE]]
+    python_facts = [PYTHON, [3, 12, 4], "cpython-312", "x86_64", ["", SITE]]
     commands = {
-        f"{PYTHON} -c import json,platform*": CommandResult(0, json.dumps(said)),
+        f"{PYTHON} -c import json,platform*": CommandResult(0, json.dumps(python_facts)),
         "dmesg": CommandResult(0, "[    0.000000] Linux version\n[    1.0] nvidia: loading out-of-tree module taints kernel.\n"),
     }
     host = ScriptedHost(
@@ -115,8 +115,8 @@ def scripted_machine(
         facts={"user": "1000", "kernel": KERNEL, "machine": "x86_64", "cpus": "32"},
         paths={"dmesg": "/usr/bin/dmesg", "nvidia-smi": "/usr/bin/nvidia-smi"},
     )
-    found = DeviceSearch(backends, {vendor: failed} if failed else {})
-    return ScriptedMachine(_with_answers(host, commands, answers), found, options)
+    search = DeviceSearch(backends, {vendor: failed} if failed else {})
+    return ScriptedMachine(_with_answers(host, commands, answers), search, options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,17 +153,17 @@ def torch(
 ) -> Answer:
     """What PyTorch says: ``devices`` are the capabilities it sees (None: not available), ``ran`` whether a product ran on each
     (True for all), or the error it raised."""
-    shown = [{"index": i, "name": "card", "capability": list(c), "uuid": ""} for i, c in enumerate(devices or ())]
-    results = [True] * len(shown) if ran is None else list(ran)
-    tried = [
+    devices_seen = [{"index": i, "name": "card", "capability": list(c), "uuid": ""} for i, c in enumerate(devices or ())]
+    results = [True] * len(devices_seen) if ran is None else list(ran)
+    trials = [
         {"index": i, "ran": r if isinstance(r, bool) else False, "error": r if isinstance(r, str) else None}
         for i, r in enumerate(results)
     ]
     build = {"stage": "build", "version": version, "cuda": cuda, "hip": hip, "architectures": architectures.split()}
     if cuda is None and hip is None:
         return answer("torch", version, [build, {"stage": "done", "available": False, "count": 0}], metadata=metadata)
-    seen = {"stage": "run", "available": bool(shown), "count": len(shown), "error": error, "devices": shown}
-    return answer("torch", version, [build, {"stage": "devices"}, seen, {"stage": "done", "ran": tried}], metadata=metadata)
+    run = {"stage": "run", "available": bool(devices_seen), "count": len(devices_seen), "error": error, "devices": devices_seen}
+    return answer("torch", version, [build, {"stage": "devices"}, run, {"stage": "done", "ran": trials}], metadata=metadata)
 
 
 def broken_framework(name: str, version: str, ran: CommandResult) -> Answer:
@@ -174,12 +174,12 @@ def broken_framework(name: str, version: str, ran: CommandResult) -> Answer:
 def _with_answers(host: ScriptedHost, commands: Mapping[str, CommandResult], answers: Sequence[Answer]) -> ScriptedHost:
     from gpuwise.machine.doctor.probes.frameworks import question
 
-    asked = {f"{PYTHON} -c {question()} {a.name}": a.ran for a in answers}
-    return replace(host, commands={**commands, **asked})
+    outputs = {f"{PYTHON} -c {question()} {a.name}": a.ran for a in answers}
+    return replace(host, commands={**commands, **outputs})
 
 
 def _card(card: str | NullCard, index: int, vendor: str) -> NullCard:
-    made = NullCard(card) if isinstance(card, str) else card
+    null_card = NullCard(card) if isinstance(card, str) else card
     usual = {
         "vendor": vendor,
         "uuid": f"GPU-{index:08x}-1111-2222-3333-444444444444",
@@ -188,7 +188,7 @@ def _card(card: str | NullCard, index: int, vendor: str) -> NullCard:
         "pcie_width_max": 16,
         "pcie_generation_max": 4,
     }
-    return replace(made, identity={**usual, **made.identity})
+    return replace(null_card, identity={**usual, **null_card.identity})
 
 
 def _base_files() -> dict[str, str]:

@@ -47,10 +47,10 @@ def local_names() -> dict[str, str]:
     """This machine's and this user's names."""
     import os
 
-    found = {socket.gethostname(): "<host>", os.environ.get("HOSTNAME", ""): "<host>"}
+    names = {socket.gethostname(): "<host>", os.environ.get("HOSTNAME", ""): "<host>"}
     for variable in ("USER", "LOGNAME", "USERNAME", "SUDO_USER"):
-        found[os.environ.get(variable, "")] = "<user>"
-    return found
+        names[os.environ.get(variable, "")] = "<user>"
+    return names
 
 
 def redact(text: str, machine: Machine, names: Mapping[str, str]) -> str:
@@ -59,8 +59,8 @@ def redact(text: str, machine: Machine, names: Mapping[str, str]) -> str:
     Four numbers with dots are an address unless they stand where versions do (cuDNN's have four).
     """
     versions = {p.version for p in (machine.python.packages if machine.python else ())}
-    held = {v: f"\x00{i}\x00" for i, v in enumerate(sorted(versions, key=len, reverse=True)) if v.count(".") >= 3}
-    for version, mark in held.items():
+    marks = {v: f"\x00{i}\x00" for i, v in enumerate(sorted(versions, key=len, reverse=True)) if v.count(".") >= 3}
+    for version, mark in marks.items():
         text = text.replace(version, mark)
     exact = {i.serial: "<serial>" for c in machine.cards if (i := c.identity).serial}
     exact |= {i.uuid: "<uuid>" for c in machine.cards if (i := c.identity).uuid}
@@ -72,7 +72,7 @@ def redact(text: str, machine: Machine, names: Mapping[str, str]) -> str:
             text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(word)}(?![A-Za-z0-9])", stands, text)
     for pattern, stands in _PATTERNS:
         text = re.sub(pattern, stands, text)
-    for version, mark in held.items():
+    for version, mark in marks.items():
         text = text.replace(mark, version)
     return text
 

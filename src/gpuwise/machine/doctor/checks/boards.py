@@ -25,6 +25,7 @@ def _own_memory(card: Card) -> bool:
 
 
 def _amd(m: Machine) -> list[Card]:
+    """AMD's GPUs that have memory of their own."""
     return [c for c in m.cards if c.identity.vendor == "amd" and _own_memory(c)]
 
 
@@ -80,10 +81,14 @@ def amd_node(m: Machine) -> Iterator[Finding]:
 def amd_architecture(m: Machine) -> Iterator[Finding]:
     """AMD's cards that the wheel holds no code for."""
     torch = m.framework("torch")
-    built = {a.partition(":")[0] for a in torch.architectures} if torch and torch.answer.get("hip") else set[str]()
-    if torch is None or not built or "HSA_OVERRIDE_GFX_VERSION" in m.environment:
+    wheel_architectures = {a.partition(":")[0] for a in torch.architectures} if torch and torch.answer.get("hip") else set[str]()
+    if torch is None or not wheel_architectures or "HSA_OVERRIDE_GFX_VERSION" in m.environment:
         return
-    out = [c for c in _amd(m) if (c.identity.architecture or "").startswith("gfx") and c.identity.architecture not in built]
+    out = [
+        c
+        for c in _amd(m)
+        if (c.identity.architecture or "").startswith("gfx") and c.identity.architecture not in wheel_architectures
+    ]
     ran = {r.get("index") for r in torch.answer.get("ran") or () if r.get("ran")}
     out = [c for c in out if c.identity.index not in ran]
     if not out:
@@ -100,7 +105,7 @@ def amd_architecture(m: Machine) -> Iterator[Finding]:
         "torch-lacks-card",
         Severity.BLOCKER,
         f"The installed PyTorch holds no code for {names}",
-        (f"torch {torch.answer.get('version')}: {' '.join(sorted(built))}",),
+        (f"torch {torch.answer.get('version')}: {' '.join(sorted(wheel_architectures))}",),
         "The first kernel fails with `invalid device function`.",
         (fix,),
         fixes.check_torch(m),

@@ -50,15 +50,17 @@ def silent_devices(m: Machine) -> Iterator[Finding]:
 def lost_devices(m: Machine) -> Iterator[Finding]:
     """Devices that fell off the bus, by their state or by the kernel's log."""
     fallen = [x for x in m.xids if x.code == FALLEN_OFF]
-    gone = [
+    unreachable = [
         c
         for c in m.nvidia_cards
         if (c.sample and c.sample.state is State.LOST) or any(same_bus(x.pci_bus_id, c.identity.pci_bus_id) for x in fallen)
     ]
-    others = [c for c in m.cards if c not in gone]
-    if not gone and not (fallen and not m.nvidia_cards):
+    others = [c for c in m.cards if c not in unreachable]
+    if not unreachable and not (fallen and not m.nvidia_cards):
         return
-    names = tuple(f"GPU {c.identity.index} {c.identity.name}: {(c.sample.error if c.sample else None) or 'lost'}" for c in gone)
+    names = tuple(
+        f"GPU {c.identity.index} {c.identity.name}: {(c.sample.error if c.sample else None) or 'lost'}" for c in unreachable
+    )
     yield Finding(
         "gpu-lost",
         Severity.LIMIT if others else Severity.BLOCKER,
@@ -78,7 +80,7 @@ def lost_devices(m: Machine) -> Iterator[Finding]:
             ),
         ),
         SMI,
-        tuple(c.identity.index for c in gone),
+        tuple(c.identity.index for c in unreachable),
         hides=(SEES_NONE, "gpus-missing", "gpu-not-in-driver", "gpu-recovery", "gpu-unreachable"),
     )
 
@@ -255,6 +257,7 @@ def clock_limits(m: Machine) -> Iterator[Finding]:
 
 
 def _capped(c: Card) -> Iterator[Finding]:
+    """A finding where the power limit in watts is well below its default."""
     default, i = c.identity.power_limit_default_w, c.identity.index
     now = c.sample.power_limit_w if c.sample else None
     if default and now and now < _BELOW_DEFAULT * default:
@@ -360,10 +363,12 @@ def missing_devices(m: Machine) -> Iterator[Finding]:
 
 
 def _xid_lines(m: Machine, code: int) -> tuple[str, ...]:
+    """The last two events of the kernel log with XID ``code``, each cut at 200 characters."""
     return tuple(f"XID {x.code} at {x.pci_bus_id}: {x.text}"[:200] for x in m.xids if x.code == code)[-2:]
 
 
 def _clock(c: Card) -> str:
+    """The SM clock and its maximum in MHz; empty where the clock is unknown."""
     s = c.sample
     if s is None or s.sm_clock_hz is None:
         return ""

@@ -27,14 +27,14 @@ def companions(m: Machine) -> Iterator[Finding]:
         return
     numbers = package.version.partition("+")[0]
     for name in OF_TORCH:
-        other, tried = m.python.find(name), m.import_of(name)
-        if other is None or (tried is not None and tried.error is None):
+        other, imported = m.python.find(name), m.import_of(name)
+        if other is None or (imported is not None and imported.error is None):
             continue
         wants = other.pins.get("torch", "").partition("+")[0]
         tags = {p.version.partition("+")[2] for p in (package, other)}
         mixed = "cpu" in tags and len(tags) == 2 and "" not in tags
         apart = other.place != "conda" and (bool(wants and wants != numbers) or mixed)
-        raised = tried.error if tried else None
+        raised = imported.error if imported else None
         if not apart and raised is None:
             continue
         broken = raised is None or apart or _OTHER_BUILD.search(raised)
@@ -58,6 +58,7 @@ def companions(m: Machine) -> Iterator[Finding]:
 
 
 def _companion_fix(m: Machine, package: Package, name: str) -> tuple[Fix, ...]:
+    """The fixes that install the release of ``name`` made for the installed torch."""
     torch = m.framework("torch")
     version = package.version
     tag = version.partition("+")[2]
@@ -74,37 +75,38 @@ def other_imports(m: Machine) -> Iterator[Finding]:
     """Other libraries of training that do not import."""
     if m.python is None or _torch(m) is None:
         return
-    for tried in m.imports:
-        if tried.error is None or tried.name in OF_TORCH:
+    for imported in m.imports:
+        if imported.error is None or imported.name in OF_TORCH:
             continue
-        name = _distribution(tried.name)
+        name = _distribution(imported.name)
         package = m.python.find(name)
         version = package.version if package else ""
         yield Finding(
             f"{name}-import-fails",
             Severity.LIMIT,
             f"{name} is installed and does not import",
-            (f"{name} {version}".strip(), tried.error),
+            (f"{name} {version}".strip(), imported.error),
             "It was compiled for another PyTorch, CUDA or Python: a program that imports it does not start."
-            if _OTHER_BUILD.search(tried.error)
+            if _OTHER_BUILD.search(imported.error)
             else "A program that imports it does not start.",
-            _again(m, tried, name),
-            _import(m, tried.name),
+            _again(m, imported, name),
+            _import(m, imported.name),
         )
 
 
-def _again(m: Machine, tried: LibraryImport, name: str) -> tuple[Fix, ...]:
-    missing = re.search(r"No module named '([A-Za-z0-9_]+)", tried.error or "")
+def _again(m: Machine, imported: LibraryImport, name: str) -> tuple[Fix, ...]:
+    """The fixes for a library whose import raised: what it misses, the release torch pins, or its newest one."""
+    missing = re.search(r"No module named '([A-Za-z0-9_]+)", imported.error or "")
     if missing:
         return (Fix("Install what it misses", (fixes.pip_install(m, missing[1].replace("_", "-")),)),)
-    if tried.name == "flash_attn":
+    if imported.name == "flash_attn":
         # it is compiled against the torch that is there
         words = ("--no-build-isolation", "--no-cache-dir", "flash-attn")
         return (Fix("Build it for the torch that is here", (fixes.pip_uninstall(m, name), fixes.pip_install(m, *words))),)
-    if tried.name == "triton":
+    if imported.name == "triton":
         package = _torch(m)
-        wanted = package.pins.get("triton") if package else None
-        words = (fixes.package("triton", wanted),) if wanted else ("triton",)
+        triton_version = package.pins.get("triton") if package else None
+        words = (fixes.package("triton", triton_version),) if triton_version else ("triton",)
         return (Fix("Install that of this PyTorch", (fixes.pip_install(m, "--force-reinstall", "--no-deps", *words),)),)
     words = ("--upgrade", "--force-reinstall", "--no-deps", name)
     return (Fix("Install its newest release again", (fixes.pip_install(m, *words),)),)
@@ -129,25 +131,29 @@ def numpy(m: Machine) -> Iterator[Finding]:
 
 
 def _torch(m: Machine) -> Package | None:
+    """The installed torch package; None where there is none."""
     return m.python.find("torch") if m.python else None
 
 
 def _distribution(module: str) -> str:
+    """The name on the package index of an importable module."""
     return _DISTRIBUTIONS.get(module, module)
 
 
 def _import(m: Machine, module: str) -> str:
+    """A shell command that imports torch, then ``module``."""
     python = fixes.shell_quote(m.python.path) if m.python else "python"
     return f'{python} -c "import torch, {module}"'
 
 
 def _pins(m: Machine, package: Package) -> Iterator[Finding]:
+    """A finding where installed CUDA libraries or Triton differ from the versions torch pins."""
     wrong: list[str] = []
     right: list[str] = []
     for name, version in package.pins.items():
-        found = m.python.find(name) if m.python else None
-        if found and name.startswith(("nvidia-", "triton")) and found.version != version:
-            wrong.append(f"{name} {found.version}, torch {package.version} wants {version}")
+        installed = m.python.find(name) if m.python else None
+        if installed and name.startswith(("nvidia-", "triton")) and installed.version != version:
+            wrong.append(f"{name} {installed.version}, torch {package.version} wants {version}")
             right.append(fixes.package(name, version))
     if wrong:
         yield Finding(

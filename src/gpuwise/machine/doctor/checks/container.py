@@ -22,7 +22,7 @@ def no_gpu(m: Machine) -> Iterator[Finding]:
     if not kind or m.system.wsl or m.nvidia_cards or any(n.path.startswith("/dev/nvidia") for n in m.nodes):
         return
     visible = m.environment.get("NVIDIA_VISIBLE_DEVICES")
-    meant = (
+    needs_gpu = (
         (visible not in (None, *_NONE)) or "CUDA_VERSION" in m.environment or m.wanted_gpus or any(f.cuda for f in m.frameworks)
     )
     if not m.pci_of(NVIDIA) and visible in (None, *_NONE):
@@ -33,8 +33,8 @@ def no_gpu(m: Machine) -> Iterator[Finding]:
         evidence.append(f"NVIDIA_VISIBLE_DEVICES={visible}")
     yield Finding(
         "container-no-gpu",
-        Severity.BLOCKER if meant else Severity.NOTE,
-        "This container was given no GPU" + ("" if meant else "; the machine it runs on has one"),
+        Severity.BLOCKER if needs_gpu else Severity.NOTE,
+        "This container was given no GPU" + ("" if needs_gpu else "; the machine it runs on has one"),
         tuple(evidence),
         "A container sees a GPU only when it is started with one and NVIDIA's container toolkit is on the machine.",
         _start_with_gpu(m, kind),
@@ -45,6 +45,7 @@ def no_gpu(m: Machine) -> Iterator[Finding]:
 
 
 def _start_with_gpu(m: Machine, kind: str) -> tuple[Fix, ...]:
+    """The fixes that give a container of ``kind`` its GPU."""
     family = fixes.os_family(m)
     toolkit = family.toolkit if family else ("# install nvidia-container-toolkit from your distribution",)
     configure = ("sudo nvidia-ctk runtime configure --runtime=docker", "sudo systemctl restart docker")
@@ -106,8 +107,8 @@ def lost_gpu(m: Machine) -> Iterator[Finding]:
 
 def capabilities(m: Machine) -> Iterator[Finding]:
     """A container whose image asks for the driver without its compute part."""
-    asked = m.environment.get("NVIDIA_DRIVER_CAPABILITIES")
-    if not m.system.container or not asked or not {"compute", "all"}.isdisjoint(re.split(r"[,\s]+", asked)):
+    capability_list = m.environment.get("NVIDIA_DRIVER_CAPABILITIES")
+    if not m.system.container or not capability_list or not {"compute", "all"}.isdisjoint(re.split(r"[,\s]+", capability_list)):
         return
     if not any(n.path.startswith("/dev/nvidia") for n in m.nodes):
         return
@@ -115,7 +116,7 @@ def capabilities(m: Machine) -> Iterator[Finding]:
         "container-capabilities",
         Severity.BLOCKER,
         "The container was started without the compute part of the driver",
-        (f"NVIDIA_DRIVER_CAPABILITIES={asked}",),
+        (f"NVIDIA_DRIVER_CAPABILITIES={capability_list}",),
         "libcuda is handed in only with the capability `compute`.",
         (Fix("Ask for it", ("docker run --rm --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility IMAGE",), "host"),),
         fixes.check_torch(m),
@@ -186,9 +187,9 @@ def visible_devices(m: Machine) -> Iterator[Finding]:
     value = m.environment.get("CUDA_VISIBLE_DEVICES")
     if value is None or not m.nvidia_cards:
         return
-    asked = [t.strip() for t in value.split(",")]
+    device_names = [t.strip() for t in value.split(",")]
     check = fixes.check_torch(m)
-    if asked[0] in _NONE or asked[0].startswith("-"):
+    if device_names[0] in _NONE or device_names[0].startswith("-"):
         yield Finding(
             "cuda-visible-devices-empty",
             Severity.BLOCKER,
@@ -205,14 +206,14 @@ def visible_devices(m: Machine) -> Iterator[Finding]:
             hides=(SEES_NONE, "uvm-*"),
         )
         return
-    wrong = _first_wrong(m, asked)
+    wrong = _first_wrong(m, device_names)
     if wrong is None:
         return
     names = ", ".join(str(c.identity.index) for c in m.nvidia_cards)
     yield Finding(
         "cuda-visible-devices-invalid",
         Severity.BLOCKER if wrong == 0 else Severity.LIMIT,
-        f"CUDA_VISIBLE_DEVICES names a GPU that is not here: {asked[wrong]}",
+        f"CUDA_VISIBLE_DEVICES names a GPU that is not here: {device_names[wrong]}",
         (f"CUDA_VISIBLE_DEVICES={value!r}", f"devices here: {names}"),
         "CUDA stops reading at the first name it does not know: that one and all after it are hidden.",
         (Fix("Name devices that are here", (f"export CUDA_VISIBLE_DEVICES={names.replace(' ', '')}",)),),
@@ -221,17 +222,17 @@ def visible_devices(m: Machine) -> Iterator[Finding]:
     )
 
 
-def _first_wrong(m: Machine, asked: list[str]) -> int | None:
+def _first_wrong(m: Machine, device_names: list[str]) -> int | None:
     """Place of the first name that is no device here, or stands twice."""
     uuids = [c.identity.uuid or "" for c in m.nvidia_cards]
-    for at, name in enumerate(asked):
+    for at, name in enumerate(device_names):
         if name.startswith("MIG-"):
             continue
         if name.isdecimal():
-            known = len(name) < 10 and int(name) < len(m.nvidia_cards)
+            is_device = len(name) < 10 and int(name) < len(m.nvidia_cards)
         else:
-            known = name.startswith("GPU-") and any(u.startswith(name) for u in uuids)
-        if not known or name in asked[:at]:
+            is_device = name.startswith("GPU-") and any(u.startswith(name) for u in uuids)
+        if not is_device or name in device_names[:at]:
             return at
     return None
 
@@ -340,6 +341,5 @@ def wrong_libcuda(m: Machine) -> Iterator[Finding]:
 
 
 def _without(m: Machine, word: str) -> str:
-    """LD_LIBRARY_PATH without the folders that end in ``word``."""
-    kept = [f for f in m.environment.get("LD_LIBRARY_PATH", "").split(":") if f and not f.rstrip("/").endswith(f"/{word}")]
-    return f"export LD_LIBRARY_PATH={fixes.shell_quote(':'.join(kept))}" if kept else "unset LD_LIBRARY_PATH"
+    """The shell command that takes the folders ending in ``word`` out of LD_LIBRARY_PATH."""
+    return fixes.without_library_folders(m, lambda folder: folder.rstrip("/").endswith(f"/{word}"))

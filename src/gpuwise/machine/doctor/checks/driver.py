@@ -119,15 +119,15 @@ def not_loaded(m: Machine) -> Iterator[Finding]:
         return
     installed = bool(m.modules.libraries or m.modules.built_for)
     hides = (SEES_NONE, "driver-*", "gpus-missing")
-    seen = tuple(_card_name(c) for c in cards)
+    bus_names = tuple(_card_name(c) for c in cards)
     if any(c.kernel_driver == "nouveau" for c in cards):
-        yield _nouveau(m, seen, installed)
+        yield _nouveau(m, bus_names, installed)
     elif not installed:
         yield Finding(
             "driver-not-installed",
             Severity.BLOCKER,
             "An NVIDIA GPU is here, and no driver for it",
-            (*seen, "no NVIDIA module and no libcuda on disk"),
+            (*bus_names, "no NVIDIA module and no libcuda on disk"),
             "Without the driver no framework can use the GPU.",
             fixes.install_driver(m),
             SMI,
@@ -135,7 +135,7 @@ def not_loaded(m: Machine) -> Iterator[Finding]:
             sources=("nvidia-driver-guide",),
         )
     elif m.system.kernel and m.modules.libraries and m.system.kernel not in m.modules.built_for:
-        yield _not_built(m, seen, hides)
+        yield _not_built(m, bus_names, hides)
     elif rejected := _secure_boot_evidence(m):
         yield _secure_boot(m, rejected, hides)
     else:
@@ -143,7 +143,7 @@ def not_loaded(m: Machine) -> Iterator[Finding]:
             "driver-not-loaded",
             Severity.BLOCKER,
             "NVIDIA's driver is installed and not loaded",
-            (*seen, *m.kernel_log[-3:]),
+            (*bus_names, *m.kernel_log[-3:]),
             "The kernel has no module for the card, so no framework can use it.",
             (
                 Fix(
@@ -156,7 +156,8 @@ def not_loaded(m: Machine) -> Iterator[Finding]:
         )
 
 
-def _nouveau(m: Machine, seen: tuple[str, ...], installed: bool) -> Finding:
+def _nouveau(m: Machine, bus_names: tuple[str, ...], installed: bool) -> Finding:
+    """The finding that nouveau holds the GPUs; ``installed``: NVIDIA's driver is on disk."""
     block = "printf 'blacklist nouveau\\noptions nouveau modeset=0\\n' | sudo tee /etc/modprobe.d/blacklist-nouveau.conf"
     family = fixes.os_family(m)
     again = family.initramfs if family else ("sudo update-initramfs -u || sudo dracut --force",)
@@ -170,7 +171,7 @@ def _nouveau(m: Machine, seen: tuple[str, ...], installed: bool) -> Finding:
         "nouveau-loaded",
         Severity.BLOCKER,
         "The open nouveau driver holds the GPU, which cannot run CUDA",
-        (*seen, "bound to nouveau" + ("" if installed else ", NVIDIA's driver is not installed")),
+        (*bus_names, "bound to nouveau" + ("" if installed else ", NVIDIA's driver is not installed")),
         "Only one driver can have the card, and CUDA needs NVIDIA's.",
         (Fix(what, commands, reboot=True),),
         "lspci -k -d 10de:  # Kernel driver in use: nvidia",
@@ -179,7 +180,8 @@ def _nouveau(m: Machine, seen: tuple[str, ...], installed: bool) -> Finding:
     )
 
 
-def _not_built(m: Machine, seen: tuple[str, ...], hides: tuple[str, ...]) -> Finding:
+def _not_built(m: Machine, bus_names: tuple[str, ...], hides: tuple[str, ...]) -> Finding:
+    """The finding that no NVIDIA module is built for the running kernel."""
     family = fixes.os_family(m)
     rebuild = family.rebuild if family else ("sudo dkms autoinstall",)
     have = ", ".join(m.modules.built_for) or "no kernel"
@@ -187,7 +189,7 @@ def _not_built(m: Machine, seen: tuple[str, ...], hides: tuple[str, ...]) -> Fin
         "module-missing-for-kernel",
         Severity.BLOCKER,
         "NVIDIA's module was not built for the running kernel",
-        (*seen, f"running kernel {m.system.kernel}; modules on disk for {have}"),
+        (*bus_names, f"running kernel {m.system.kernel}; modules on disk for {have}"),
         "A kernel update came without its headers, so the module was not rebuilt.",
         (Fix("Build it for this kernel and load it", (*rebuild, "sudo modprobe nvidia")),),
         SMI,
@@ -208,6 +210,7 @@ def _secure_boot_evidence(m: Machine) -> tuple[str, ...]:
 
 
 def _secure_boot(m: Machine, evidence: tuple[str, ...], hides: tuple[str, ...]) -> Finding:
+    """The finding that Secure Boot refuses the unsigned module."""
     family = fixes.os_family(m)
     key = family.key if family else "/var/lib/dkms/mok.pub"
     enrol = (f"sudo mokutil --import {key}", "sudo reboot")
@@ -295,8 +298,10 @@ def card_not_served(m: Machine) -> Iterator[Finding]:
     runs = "nvidia" in m.modules.loaded or bool(m.modules.version) or bool(m.nvidia_cards)
     if m.system.container or m.system.wsl or not runs or (m.refusal("nvidia") and not m.pci_of(NVIDIA)):
         return
-    known = [c.identity.pci_bus_id for c in m.nvidia_cards]
-    cards = [c for c in m.pci_of(NVIDIA) if c.kernel_driver != "vfio-pci" and not any(same_bus(c.address, k) for k in known)]
+    served_bus_ids = [c.identity.pci_bus_id for c in m.nvidia_cards]
+    cards = [
+        c for c in m.pci_of(NVIDIA) if c.kernel_driver != "vfio-pci" and not any(same_bus(c.address, k) for k in served_bus_ids)
+    ]
     if not cards or len(m.pci_of(NVIDIA)) <= len(m.nvidia_cards) or _kept_from_this_user(m):
         return
     if m.refusal("nvidia") and m.refusal("nvidia").kind != "NoDriverError":  # type: ignore[union-attr]
@@ -373,13 +378,13 @@ _LOGGED: tuple[tuple[str, str, str, Fix], ...] = (
 def _not_listed(m: Machine, cards: list[PciCard], severity: Severity) -> Finding:
     """Cards that the driver has and does not list, by what its log says of them."""
     names = tuple(_card_name(c) for c in cards)
-    shown = (*names[:4], *((f"and {len(names) - 4} more",) if len(names) > 4 else ()))
+    evidence = (*names[:4], *((f"and {len(names) - 4} more",) if len(names) > 4 else ()))
     hides = (SEES_NONE, "gpus-missing", "driver-unanswered")
     for pattern, key, what, fix in _LOGGED:
         logged = [line for line in m.kernel_log if re.search(pattern, line)]
         if logged:
             why = "The card is on the bus and the driver gives it up: no program can use it."
-            return Finding(key, severity, what, (*shown, *logged[-2:]), why, (fix,), SMI, hides=hides)
+            return Finding(key, severity, what, (*evidence, *logged[-2:]), why, (fix,), SMI, hides=hides)
     listed = len(m.nvidia_cards)
     what = (
         f"The driver lists {listed} of the {listed + len(cards)} NVIDIA GPUs on the bus"
@@ -400,7 +405,7 @@ def _not_listed(m: Machine, cards: list[PciCard], severity: Severity) -> Finding
         "gpu-not-in-driver",
         severity,
         what,
-        (*shown, f"driver {m.driver_version}", *m.kernel_log[-2:]),
+        (*evidence, f"driver {m.driver_version}", *m.kernel_log[-2:]),
         "The kernel's log says why." if m.kernel_log_read else "The kernel's log, which root may read, says why.",
         (bind if unbound and listed else look, *((restart,) if listed else ())),
         SMI,
@@ -409,6 +414,7 @@ def _not_listed(m: Machine, cards: list[PciCard], severity: Severity) -> Finding
 
 
 def _outside(generation: Generation, driver: tuple[int, ...]) -> str | None:
+    """Why ``driver`` does not serve ``generation``; None where it does."""
     if generation.first_driver and not at_least(driver, (generation.first_driver,)):
         return f"{generation.name} needs branch {generation.first_driver} or newer"
     if generation.last_driver and driver[0] > generation.last_driver:
@@ -416,12 +422,13 @@ def _outside(generation: Generation, driver: tuple[int, ...]) -> str | None:
     return None
 
 
-def _flavour(m: Machine, card: PciCard, logged: list[str], severity: Severity, wanted: str) -> Finding:
+def _flavour(m: Machine, card: PciCard, logged: list[str], severity: Severity, module_kind: str) -> Finding:
+    """The finding that a GPU needs the other kernel modules; ``module_kind`` is ``open`` or ``closed``."""
     words = {
         "open": ("open-modules-needed", "This card needs the open kernel modules", "Blackwell runs with no others."),
         "closed": ("closed-modules-needed", "This card needs NVIDIA's own kernel modules", "The open ones begin with Turing."),
     }
-    key, what, why = words[wanted]
+    key, what, why = words[module_kind]
     return Finding(
         key,
         severity,
@@ -437,13 +444,13 @@ def _flavour(m: Machine, card: PciCard, logged: list[str], severity: Severity, w
 
 def reserved_cards(m: Machine) -> Iterator[Finding]:
     """GPUs bound to the driver for virtual machines."""
-    held = [c for c in m.pci_of(NVIDIA) if c.kernel_driver == "vfio-pci"]
-    if held and not m.nvidia_cards and len(held) == len(m.pci_of(NVIDIA)) and not m.system.container:
+    vfio_devices = [c for c in m.pci_of(NVIDIA) if c.kernel_driver == "vfio-pci"]
+    if vfio_devices and not m.nvidia_cards and len(vfio_devices) == len(m.pci_of(NVIDIA)) and not m.system.container:
         yield Finding(
             "card-reserved-for-vms",
             Severity.BLOCKER,
             "The GPU is set aside for virtual machines",
-            tuple(f"{_card_name(c)} bound to vfio-pci" for c in held),
+            tuple(f"{_card_name(c)} bound to vfio-pci" for c in vfio_devices),
             "vfio-pci holds it, so this system cannot use it.",
             (
                 Fix(
@@ -451,7 +458,7 @@ def reserved_cards(m: Machine) -> Iterator[Finding]:
                     tuple(
                         f"echo {c.address} | sudo tee /sys/bus/pci/drivers/vfio-pci/unbind && sudo modprobe nvidia && "
                         f"echo {c.address} | sudo tee /sys/bus/pci/drivers/nvidia/bind"
-                        for c in held
+                        for c in vfio_devices
                     ),
                 ),
             ),
@@ -461,4 +468,5 @@ def reserved_cards(m: Machine) -> Iterator[Finding]:
 
 
 def _card_name(card: PciCard) -> str:
+    """The bus address and the name of a GPU, its device number where it has no name."""
     return f"{card.address} {card.name or 'NVIDIA ' + card.device}"

@@ -73,7 +73,7 @@ def sees_none(m: Machine) -> Iterator[Finding]:
         if f.outcome != "ok" or f.available is not False or not m.nvidia_cards or not (f.cuda or f.name == "cupy"):
             continue
         error = cuda_error_in(f.error)
-        named = (f"CUDA error {error.code}: {error.name}",) if error else ()
+        error_text = (f"CUDA error {error.code}: {error.name}",) if error else ()
         fix = Fix(
             "Restart the machine, then look again; the kernel's log may say more", ("sudo reboot", "gpuwise doctor"), reboot=True
         )
@@ -87,7 +87,7 @@ def sees_none(m: Machine) -> Iterator[Finding]:
             f"{f.name}-sees-no-gpu",
             _severity(m, f),
             f"{NAMES[f.name]} is built for CUDA and sees no GPU",
-            (f.error or "it gives no reason", *named, f"{len(m.nvidia_cards)} GPUs answer the driver"),
+            (f.error or "it gives no reason", *error_text, f"{len(m.nvidia_cards)} GPUs answer the driver"),
             "It computes on the processor, or not at all.",
             (fix,),
             _import(m, f),
@@ -228,10 +228,10 @@ def cupy(m: Machine) -> Iterator[Finding]:
 
 def toolkit(m: Machine) -> Iterator[Finding]:
     """A toolkit of a CUDA family the driver does not run, found by the shell: only what one compiles oneself is concerned."""
-    found = m.vendor("nvidia")
-    newest = found.driver.cuda_version if found and found.driver else None
-    used = next((t for t in m.toolkits if t.on_path), None)
-    if not newest or used is None or used.version[0] <= newest[0]:
+    vendor = m.vendor("nvidia")
+    newest = vendor.driver.cuda_version if vendor and vendor.driver else None
+    on_path = next((t for t in m.toolkits if t.on_path), None)
+    if not newest or on_path is None or on_path.version[0] <= newest[0]:
         return
     older = next((t for t in m.toolkits if t.version[0] <= newest[0]), None)
     ways = (
@@ -247,9 +247,9 @@ def toolkit(m: Machine) -> Iterator[Finding]:
     yield Finding(
         "toolkit-newer-than-driver",
         Severity.LIMIT,
-        f"The CUDA toolkit {fixes.version_text(used.version[:2])} is of a newer family than the driver runs",
+        f"The CUDA toolkit {fixes.version_text(on_path.version[:2])} is of a newer family than the driver runs",
         (
-            f"nvcc of {used.path}: CUDA {fixes.version_text(used.version[:2])}",
+            f"nvcc of {on_path.path}: CUDA {fixes.version_text(on_path.version[:2])}",
             f"driver {m.driver_version}: CUDA {fixes.version_text(newest)}",
         ),
         "What is compiled with this nvcc does not start here. Wheels bring their own CUDA and do not mind.",

@@ -60,8 +60,12 @@ def _shadows(m: Machine, folders: list[str]) -> bool:
     if refusal is None:
         # it was found first and could not be loaded
         return True
-    own = bool(m.modules.version and m.modules.version in m.modules.libraries)
-    return own and refusal.kind in ("DriverMismatchError", "DeviceError", "NoDriverError") and "nvidia" in m.modules.loaded
+    is_driver_complete = bool(m.modules.version and m.modules.version in m.modules.libraries)
+    return (
+        is_driver_complete
+        and refusal.kind in ("DriverMismatchError", "DeviceError", "NoDriverError")
+        and "nvidia" in m.modules.loaded
+    )
 
 
 def path_is_foreign(m: Machine, folder: str) -> bool:
@@ -70,11 +74,11 @@ def path_is_foreign(m: Machine, folder: str) -> bool:
 
 
 def _hidden(m: Machine, paths: list[str]) -> Finding:
+    """The finding that the libraries at ``paths`` come before the driver's libnvidia-ml."""
     refusal = m.refusal("nvidia")
     kinds = [f"{p} is for {k}, this machine is {m.system.machine}" for p, k in m.foreign_libraries.items() if p in paths]
     wrong = {p.rpartition("/")[0] for p in paths}
-    kept = [f for f in m.environment.get("LD_LIBRARY_PATH", "").split(":") if f and f not in wrong]
-    command = f"export LD_LIBRARY_PATH={fixes.shell_quote(':'.join(kept))}" if kept else "unset LD_LIBRARY_PATH"
+    command = fixes.without_library_folders(m, wrong.__contains__)
     return Finding(
         "nvml-shadowed",
         _severity(m),
@@ -115,6 +119,7 @@ def _severity(m: Machine) -> Severity:
 
 
 def _module(m: Machine) -> str:
+    """The loaded kernel module and the number of NVIDIA GPUs on the bus, as evidence."""
     cards = len(m.pci_of(NVIDIA))
     return f"kernel module {m.modules.version or 'nvidia'}" + (f", {cards} NVIDIA cards on the bus" if cards else "")
 

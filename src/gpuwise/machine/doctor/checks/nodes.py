@@ -16,13 +16,13 @@ def nodes(m: Machine) -> Iterator[Finding]:
     refusal = m.refusal("nvidia")
     refused = refusal is not None and refusal.kind == "DevicePermissionError"
     shut = [n.path for n in m.nodes if n.problem == "permission" and "nvidia" in n.path]
-    kept = [n.path for n in m.nodes if n.problem == "refused" and "nvidia" in n.path]
+    refused_paths = [n.path for n in m.nodes if n.problem == "refused" and "nvidia" in n.path]
     if m.system.container:
         if refused and not m.nvidia_cards:
-            yield _in_container(m, (*shut, *kept))
+            yield _in_container(m, (*shut, *refused_paths))
         return
-    if kept and not m.nvidia_cards:
-        yield _in_job(m, kept)
+    if refused_paths and not m.nvidia_cards:
+        yield _in_job(m, refused_paths)
     elif shut or refused:
         group = m.modules.node_group
         groups = group or "video,render"

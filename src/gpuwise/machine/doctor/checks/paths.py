@@ -101,7 +101,7 @@ def _pairs(m: Machine) -> list[tuple[str, str, tuple[str, ...]]]:
 
     Below different ports of the processor copies go up in any case, so that redirection there changes nothing.
     """
-    found: list[tuple[str, str, tuple[str, ...]]] = []
+    pairs: list[tuple[str, str, tuple[str, ...]]] = []
     for vendor in m.vendors:
         slots = {card.identity.index: _slot(m, card.identity.pci_bus_id) for card in vendor.cards}
         for peer in vendor.peers:
@@ -110,9 +110,10 @@ def _pairs(m: Machine) -> list[tuple[str, str, tuple[str, ...]]]:
                 continue
             shared = sum(1 for x, y in zip(a.bridges, b.bridges, strict=False) if x == y)
             if shared and a.bridges[:shared] == b.bridges[:shared]:
-                found.append((a.address, b.address, (*a.bridges[shared:], *b.bridges[shared:])))
-    return found
+                pairs.append((a.address, b.address, (*a.bridges[shared:], *b.bridges[shared:])))
+    return pairs
 
 
 def _slot(m: Machine, bus_id: str | None) -> PciCard | None:
+    """The device on the bus at ``bus_id``; None where there is none."""
     return next((c for c in m.pci if same_bus(c.address, bus_id)), None)

@@ -89,15 +89,18 @@ _ORDER = (Severity.BLOCKER, Severity.LIMIT, Severity.NOTE)
 
 def examine(machine: Machine, checks: Iterable[Check] = CHECKS) -> tuple[Finding, ...]:
     """The findings, gravest first and causes before others; consequences of a finding are left out."""
-    found = [finding for check in checks for finding in check(machine)]
+    findings = [finding for check in checks for finding in check(machine)]
     # of two that would hide each other the first stays
-    kept = [
-        f for at, f in enumerate(found) if not any(_hides(g, f) and not (_hides(f, g) and at < by) for by, g in enumerate(found))
+    causes = [
+        f
+        for at, f in enumerate(findings)
+        if not any(_hides(g, f) and not (_hides(f, g) and at < by) for by, g in enumerate(findings))
     ]
-    return tuple(sorted(kept, key=lambda f: _ORDER.index(f.severity)))
+    return tuple(sorted(causes, key=lambda f: _ORDER.index(f.severity)))
 
 
 def _hides(cause: Finding, other: Finding) -> bool:
+    """Whether ``cause`` lists ``other`` as its consequence; ``*`` at either end of a word matches anything."""
     return any(
         other.id.startswith(word[:-1])
         if word.endswith("*")

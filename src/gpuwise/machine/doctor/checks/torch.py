@@ -34,7 +34,7 @@ def wheel_kind(m: Machine) -> Iterator[Finding]:
     if package is None:
         return
     kind = build_of(torch, package)
-    seen = f"torch {(torch.answer.get('version') if torch else None) or package.version}"
+    torch_version = f"torch {(torch.answer.get('version') if torch else None) or package.version}"
     cards = fixes.capabilities_here(m)
     amd = [c for c in m.cards if c.identity.vendor == "amd" and _discrete(c)]
     if kind == "cpu" and m.nvidia_cards:
@@ -42,7 +42,7 @@ def wheel_kind(m: Machine) -> Iterator[Finding]:
             "torch-cpu-wheel",
             Severity.BLOCKER,
             "The installed PyTorch is built without CUDA",
-            (seen, *_card_evidence(m.nvidia_cards)),
+            (torch_version, *_card_evidence(m.nvidia_cards)),
             "Whatever the driver, this build computes on the processor only.",
             fixes.torch_fix(m, cards),
             fixes.check_torch(m),
@@ -54,7 +54,7 @@ def wheel_kind(m: Machine) -> Iterator[Finding]:
             "torch-rocm-wheel",
             Severity.BLOCKER,
             "The installed PyTorch is built for AMD, and the GPU is NVIDIA's",
-            (seen, *_card_evidence(m.nvidia_cards)),
+            (torch_version, *_card_evidence(m.nvidia_cards)),
             "A ROCm build does not look for CUDA.",
             fixes.torch_fix(m, cards),
             fixes.check_torch(m),
@@ -62,12 +62,12 @@ def wheel_kind(m: Machine) -> Iterator[Finding]:
             sources=("pytorch-wheels",),
         )
     elif kind in ("cpu", "cuda") and amd and not m.nvidia_cards and not m.means_nvidia:
-        made = "for NVIDIA" if kind == "cuda" else "without ROCm"
+        build = "for NVIDIA" if kind == "cuda" else "without ROCm"
         yield Finding(
             "torch-cuda-wheel-on-amd" if kind == "cuda" else "torch-cpu-wheel",
             Severity.BLOCKER,
-            f"The installed PyTorch is built {made}, and the GPU is AMD's",
-            (seen, *_card_evidence(tuple(amd))),
+            f"The installed PyTorch is built {build}, and the GPU is AMD's",
+            (torch_version, *_card_evidence(tuple(amd))),
             "Only a ROCm build uses AMD's GPUs.",
             (fixes.rocm_fix(m),),
             fixes.check_torch(m),
@@ -82,14 +82,14 @@ def driver_age(m: Machine) -> Iterator[Finding]:
     driver, cuda = fixes.driver_number(m), _cuda_of(torch, package)
     if package is None or driver is None or not cuda or not m.nvidia_cards or (torch and torch.available):
         return
-    built = fixes.numbers(cuda)
-    least = built and family_driver(built, windows=fixes.windows_numbers(m))
+    wheel_cuda = fixes.numbers(cuda)
+    least = wheel_cuda and family_driver(wheel_cuda, windows=fixes.windows_numbers(m))
     if least is None or at_least(driver, least):
         return
-    found = m.vendor("nvidia")
+    vendor = m.vendor("nvidia")
     newest = (
-        f", which runs CUDA up to {fixes.version_text(found.driver.cuda_version)}"
-        if found and found.driver and found.driver.cuda_version
+        f", which runs CUDA up to {fixes.version_text(vendor.driver.cuda_version)}"
+        if vendor and vendor.driver and vendor.driver.cuda_version
         else ""
     )
     cards = fixes.capabilities_here(m)
@@ -121,7 +121,7 @@ def card_served(m: Machine) -> Iterator[Finding]:
     cuda = _cuda_of(torch, package)
     if package is None or not cuda or not m.nvidia_cards:
         return
-    built = architectures_of(torch, package)
+    wheel_architectures = architectures_of(torch, package)
     failed = _no_kernel_image(torch)
     out: list[Card] = []
     served: list[Card] = []
@@ -130,9 +130,11 @@ def card_served(m: Machine) -> Iterator[Finding]:
         if capability is None:
             continue
         ran = _ran(torch, card)
-        if ran or (ran is None and (not built or runs_on(built, capability)) and capability not in failed):
+        if ran or (
+            ran is None and (not wheel_architectures or runs_on(wheel_architectures, capability)) and capability not in failed
+        ):
             served.append(card)
-        elif capability in failed or (built and not runs_on(built, capability)):
+        elif capability in failed or (wheel_architectures and not runs_on(wheel_architectures, capability)):
             out.append(card)
     if not out:
         return
@@ -143,7 +145,7 @@ def card_served(m: Machine) -> Iterator[Finding]:
         Severity.LIMIT if served else Severity.BLOCKER,
         f"The installed PyTorch holds no code for {names}",
         (
-            f"torch {package.version}: {' '.join(built) or 'architectures not known'}",
+            f"torch {package.version}: {' '.join(wheel_architectures) or 'architectures not known'}",
             *(f"GPU {c.identity.index}: {c.identity.name}, {_sm(c)}" for c in out),
             *(f"GPU {c.identity.index}: {c.identity.name}, {_sm(c)}: runs" for c in served),
         ),
@@ -244,12 +246,12 @@ def shadowed_torch(m: Machine) -> Iterator[Finding]:
     for name, folder in m.shadowing.items():
         stem, _, version = name.partition(".so.")
         begin = _SONAMES.get(stem)
-        own = next((p for p in m.python.packages if begin and p.name.startswith(begin)), None)
-        brought, wanted = fixes.numbers(version) or (), fixes.numbers(own.version) if own else None
-        if own is None or wanted is None or len(brought) < 2 or wanted[0] != brought[0]:
+        wheel = next((p for p in m.python.packages if begin and p.name.startswith(begin)), None)
+        brought, wheel_version = fixes.numbers(version) or (), fixes.numbers(wheel.version) if wheel else None
+        if wheel is None or wheel_version is None or len(brought) < 2 or wheel_version[0] != brought[0]:
             continue
-        if brought < wanted[: len(brought)]:
-            older[f"{folder}/{name}"] = f"{own.name} {own.version}"
+        if brought < wheel_version[: len(brought)]:
+            older[f"{folder}/{name}"] = f"{wheel.name} {wheel.version}"
     if not older:
         return
     torch = m.framework("torch")
@@ -258,7 +260,7 @@ def shadowed_torch(m: Machine) -> Iterator[Finding]:
         "ld-library-path-shadows",
         Severity.BLOCKER if broken else Severity.LIMIT,
         "LD_LIBRARY_PATH puts older CUDA libraries before PyTorch's own",
-        (*(f"{path} before {own}" for path, own in list(older.items())[:3]), *((torch.detail,) if torch and broken else ())),
+        (*(f"{path} before {wheel}" for path, wheel in list(older.items())[:3]), *((torch.detail,) if torch and broken else ())),
         "The loader looks there first, and this build was compiled against newer ones: undefined symbols, or errors of "
         "cuDNN and cuBLAS.",
         (Fix("Start without it; a wheel needs no LD_LIBRARY_PATH", ("unset LD_LIBRARY_PATH",)),),
@@ -291,6 +293,7 @@ def architectures_of(torch: Framework | None, package: Package) -> tuple[str, ..
 
 
 def _cuda_of(torch: Framework | None, package: Package | None) -> str | None:
+    """The CUDA version of the installed PyTorch; None where it is unknown."""
     if torch and "version" in torch.answer:
         return torch.cuda
     if package is None:
@@ -303,9 +306,9 @@ def _no_kernel_image(torch: Framework | None) -> set[Capability]:
     """Capabilities of the cards on which a run failed for want of code."""
     if torch is None:
         return set()
-    shown = {d.get("index"): tuple(d.get("capability") or ()) for d in torch.answer.get("devices") or ()}
+    capability_by_index = {d.get("index"): tuple(d.get("capability") or ()) for d in torch.answer.get("devices") or ()}
     bad = (r for r in torch.answer.get("ran") or () if "no kernel image" in str(r.get("error") or "").lower())
-    return {c for r in bad if len(c := shown.get(r.get("index"), ())) == 2}  # type: ignore[misc]
+    return {c for r in bad if len(c := capability_by_index.get(r.get("index"), ())) == 2}  # type: ignore[misc]
 
 
 def _ran(torch: Framework | None, card: Card) -> bool | None:
@@ -323,11 +326,13 @@ def _ran(torch: Framework | None, card: Card) -> bool | None:
 
 
 def _works(m: Machine) -> bool:
+    """Whether PyTorch answered without a failure."""
     torch = m.framework("torch")
     return torch is not None and torch.outcome == "ok"
 
 
 def _package(m: Machine) -> Package | None:
+    """The installed torch package; None where there is none."""
     return m.python.find("torch") if m.python else None
 
 
@@ -337,10 +342,12 @@ def _discrete(card: Card) -> bool:
 
 
 def _card_evidence(cards: tuple[Card, ...]) -> tuple[str, ...]:
+    """One line for each distinct name among the GPUs that answer the driver."""
     here = (c for c in cards if c.sample is None or c.sample.state is State.OK)
     return tuple(dict.fromkeys(f"{c.identity.name} answers the driver" for c in here))
 
 
 def _sm(card: Card) -> str:
+    """The architecture as PyTorch writes it, such as ``sm_89``."""
     major, minor = card.identity.compute_capability or (0, 0)
     return f"sm_{major}{minor}"

@@ -58,4 +58,5 @@ def _fixes(m: Machine, fact: XidFact | None, index: int | None) -> tuple[Fix, ..
 
 
 def _index(m: Machine, event: Xid) -> int | None:
+    """The index of the NVIDIA GPU that an event names; None where it is not listed."""
     return next((c.identity.index for c in m.nvidia_cards if same_bus(c.identity.pci_bus_id, event.pci_bus_id)), None)

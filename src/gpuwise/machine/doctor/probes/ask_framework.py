@@ -48,7 +48,7 @@ def words(error: BaseException) -> str:
 
 def try_on(devices: Iterable[tuple[int, Any]], run: Callable[[Any], bool]) -> list[dict[str, Any]]:
     """Runs a product on each device: [{"index", "ran", "error"}]."""
-    found: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     for index, device in devices:
         entry: dict[str, Any] = {"index": index, "ran": None, "error": None}
         try:
@@ -57,8 +57,8 @@ def try_on(devices: Iterable[tuple[int, Any]], run: Callable[[Any], bool]) -> li
             entry["error"] = words(error)
             if "out of memory" not in entry["error"].lower():
                 entry["ran"] = False
-        found.append(entry)
-    return found
+        entries.append(entry)
+    return entries
 
 
 def ask_torch() -> None:
@@ -130,15 +130,15 @@ def ask_tensorflow() -> None:
         architectures=list(build.get("cuda_compute_capabilities") or ()),
     )
     say(stage="devices")
-    found = tf.config.list_physical_devices("GPU")
-    say(stage="run", available=bool(found), count=len(found))
+    gpus = tf.config.list_physical_devices("GPU")
+    say(stage="run", available=bool(gpus), count=len(gpus))
 
     def product(device: Any) -> bool:
         with tf.device(device):
             x = tf.ones((64, 64))
             return float(tf.reduce_sum(tf.matmul(x, x))) == 64.0**3
 
-    say(stage="done", ran=try_on([(i, f"/GPU:{i}") for i in range(len(found))], product))
+    say(stage="done", ran=try_on([(i, f"/GPU:{i}") for i in range(len(gpus))], product))
 
 
 def ask_jax() -> None:
@@ -148,11 +148,11 @@ def ask_jax() -> None:
     say(stage="build", version=jax.__version__, file=jax.__file__)
     say(stage="devices")
     try:
-        found = jax.devices()
+        devices = jax.devices()
     except Exception as error:  # noqa: BLE001
         say(stage="done", available=False, count=0, error=words(error))
         return
-    gpus = [d for d in found if d.platform in ("gpu", "cuda", "rocm")]
+    gpus = [d for d in devices if d.platform in ("gpu", "cuda", "rocm")]
     say(stage="run", available=bool(gpus), count=len(gpus), backend=jax.default_backend(), cuda=None)
 
     def product(device: Any) -> bool:

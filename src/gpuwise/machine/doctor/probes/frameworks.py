@@ -39,11 +39,11 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
 
 def ask_frameworks(host: Host, python: str, names: Iterable[str], limit_s: float = LIMIT_S) -> tuple[Framework, ...]:
     """The report of each of ``names``, in the same order."""
-    wanted = tuple(names)
-    if not wanted:
+    framework_names = tuple(names)
+    if not framework_names:
         return ()
-    with ThreadPoolExecutor(max_workers=len(wanted)) as pool:
-        return tuple(pool.map(partial(ask, host, python, limit_s=limit_s), wanted))
+    with ThreadPoolExecutor(max_workers=len(framework_names)) as pool:
+        return tuple(pool.map(partial(ask, host, python, limit_s=limit_s), framework_names))
 
 
 def ask(host: Host, python: str, name: str, limit_s: float) -> Framework:
@@ -63,11 +63,11 @@ def understand(name: str, ran: CommandResult) -> Framework:
     answer: dict[str, Any] = {}
     for line in ran.out.splitlines():
         try:
-            said = json.loads(line)
+            message = json.loads(line)
         except ValueError:
             continue
-        if isinstance(said, dict):
-            answer |= _valid_fields(cast("dict[str, Any]", said))
+        if isinstance(message, dict):
+            answer |= _valid_fields(cast("dict[str, Any]", message))
     stage = str(answer.pop("stage", "start"))
     failed = str(answer.pop("failed", ""))
     last = " ".join(ran.err.split())[-_LAST_WORDS:]
@@ -85,22 +85,22 @@ def understand(name: str, ran: CommandResult) -> Framework:
     return Framework(name, "ok", stage, "", ran.seconds, answer)
 
 
-def _valid_fields(said: dict[str, Any]) -> dict[str, Any]:
+def _valid_fields(message: dict[str, Any]) -> dict[str, Any]:
     """What has a name and a type that the question gives; a library may print objects of its own between."""
-    kept = {k: v for k, v in said.items() if k in _KINDS and isinstance(v, _KINDS[k])}
-    if "architectures" in kept:
-        kept["architectures"] = [str(a) for a in kept["architectures"]]
+    valid = {k: v for k, v in message.items() if k in _KINDS and isinstance(v, _KINDS[k])}
+    if "architectures" in valid:
+        valid["architectures"] = [str(a) for a in valid["architectures"]]
     for name in ("devices", "ran"):
-        rows = said.get(name)
+        rows = message.get(name)
         if isinstance(rows, list):
             entries = [cast("dict[str, Any]", r) for r in cast("list[object]", rows) if isinstance(r, dict)]
-            kept[name] = [entry for entry in entries if isinstance(entry.get("index"), int)]
-    for device in kept.get("devices", ()):
+            valid[name] = [entry for entry in entries if isinstance(entry.get("index"), int)]
+    for device in valid.get("devices", ()):
         pair = device.get("capability")
         numbers = cast("list[object]", pair) if isinstance(pair, list) else []
         if len(numbers) != 2 or not all(isinstance(n, int) for n in numbers):
             device["capability"] = None
-    return kept
+    return valid
 
 
 def signal_name(number: int) -> str:

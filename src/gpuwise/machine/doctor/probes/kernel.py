@@ -42,7 +42,7 @@ _COMMAND_S = 3.0
 
 def read_pci(host: Host) -> tuple[PciCard, ...]:
     """Display and compute devices of GPU makers; their names only where pci.ids is installed."""
-    found: list[PciCard] = []
+    devices: list[PciCard] = []
     for address in host.names(_PCI):
         place = f"{_PCI}/{address}"
         kind = (host.read(f"{place}/class") or "").strip().removeprefix("0x")
@@ -53,7 +53,7 @@ def read_pci(host: Host) -> tuple[PciCard, ...]:
             continue
         driver = host.link(f"{place}/driver")
         iommu = host.read(f"{place}/iommu_group/type")
-        found.append(
+        devices.append(
             PciCard(
                 address=address,
                 vendor=vendor,
@@ -63,7 +63,7 @@ def read_pci(host: Host) -> tuple[PciCard, ...]:
                 bridges=path_of(host, address),
             )
         )
-    return tuple(found)
+    return tuple(devices)
 
 
 def name_cards(host: Host, cards: Sequence[PciCard]) -> tuple[PciCard, ...]:
@@ -71,12 +71,12 @@ def name_cards(host: Host, cards: Sequence[PciCard]) -> tuple[PciCard, ...]:
     from dataclasses import replace
 
     text = next((t for p in _PCI_IDS if (t := host.read(p))), "")
-    named: list[PciCard] = []
+    with_names: list[PciCard] = []
     for card in cards:
         block = re.search(rf"^{card.vendor}\s.*\n((?:[\t#].*\n)*)", text, re.MULTILINE)
         line = re.search(rf"^\t{card.device}\s+(.+)$", block[1], re.MULTILINE) if block and card.device else None
-        named.append(replace(card, name=line[1].strip()) if line else card)
-    return tuple(named)
+        with_names.append(replace(card, name=line[1].strip()) if line else card)
+    return tuple(with_names)
 
 
 def count_nvswitches(host: Host) -> int:
@@ -104,8 +104,8 @@ def read_modules(host: Host, kernels: bool) -> Modules:
         # a kernel without loadable modules: what is built in shows its parameters all the same
         listed = {name for name in _MODULES if host.exists(f"/sys/module/{name}")}
     version = (host.read("/sys/module/nvidia/version") or "").strip() or None
-    said = host.read("/proc/driver/nvidia/version") or ""
-    if version is None and (match := re.search(r"Kernel Module.*?\s(\d{3,4}\.\d+(?:\.\d+)?)\s", said)):
+    version_text = host.read("/proc/driver/nvidia/version") or ""
+    if version is None and (match := re.search(r"Kernel Module.*?\s(\d{3,4}\.\d+(?:\.\d+)?)\s", version_text)):
         version = match[1]
     libraries: dict[str, str] = {}
     for folder in LIBRARY_FOLDERS:
@@ -115,7 +115,7 @@ def read_modules(host: Host, kernels: bool) -> Modules:
     return Modules(
         loaded=tuple(m for m in _MODULES if m in listed),
         version=version,
-        open="Open Kernel Module" in said if said else None,
+        open="Open Kernel Module" in version_text if version_text else None,
         built_for=tuple(k for k in host.names("/lib/modules") if _has_module(host, f"/lib/modules/{k}")) if kernels else (),
         libraries=tuple(libraries),
         library_paths=tuple(libraries.values()),
@@ -137,12 +137,12 @@ def _library(host: Host, begin: str) -> str | None:
 
 def _node_group(host: Host) -> str | None:
     """The group of /dev/nvidia* by the driver's parameters, where not everybody may open them."""
-    told = dict(re.findall(r"^(DeviceFile\w+): (\d{1,10})$", host.read("/proc/driver/nvidia/params") or "", re.MULTILINE))
-    mode, group = int(told.get("DeviceFileMode", 0o666)), told.get("DeviceFileGID", "0")
+    parameters = dict(re.findall(r"^(DeviceFile\w+): (\d{1,10})$", host.read("/proc/driver/nvidia/params") or "", re.MULTILINE))
+    mode, group = int(parameters.get("DeviceFileMode", 0o666)), parameters.get("DeviceFileGID", "0")
     if mode & 0o006 == 0o006 or group == "0":
         return None
-    named = re.search(rf"^([^:\n]+):[^:\n]*:{group}:", host.read("/etc/group") or "", re.MULTILINE)
-    return named[1] if named else group
+    group_entry = re.search(rf"^([^:\n]+):[^:\n]*:{group}:", host.read("/etc/group") or "", re.MULTILINE)
+    return group_entry[1] if group_entry else group
 
 
 _ELF_KINDS = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 21: "ppc64le", 243: "riscv64"}
@@ -151,19 +151,20 @@ _ELF_KINDS = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 21: "ppc64le",
 
 def foreign_libraries(host: Host, paths: Iterable[str], machine: str) -> Mapping[str, str]:
     """Libraries compiled for other processors than ``machine``: path -> kind."""
-    own = {"AMD64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
-    found: dict[str, str] = {}
+    architecture = {"AMD64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
+    foreign: dict[str, str] = {}
     for path in paths:
         head = host.read_bytes(path) or b""
-        if head[:4] != b"\x7fELF" or len(head) < 20 or own not in _ELF_KINDS.values():
+        if head[:4] != b"\x7fELF" or len(head) < 20 or architecture not in _ELF_KINDS.values():
             continue
         kind = _ELF_KINDS.get(int.from_bytes(head[18:20], "little"), "another kind")
-        if kind != own:
-            found[path] = kind
-    return found
+        if kind != architecture:
+            foreign[path] = kind
+    return foreign
 
 
 def _has_module(host: Host, place: str) -> bool:
+    """Whether a folder of kernel modules holds NVIDIA's."""
     folders = [f"{place}/{f}" for f in _MODULE_FOLDERS]
     folders += [f"{place}/kernel/{n}" for n in host.names(f"{place}/kernel") if n.startswith("nvidia-")]
     return any(n.startswith("nvidia.ko") for f in folders for n in host.names(f))
@@ -182,11 +183,11 @@ def read_kernel_log(host: Host) -> tuple[tuple[str, ...], bool]:
 
 def xids_in(lines: Sequence[str]) -> tuple[Xid, ...]:
     """The driver's errors in lines of the kernel's log."""
-    found: list[Xid] = []
+    xids: list[Xid] = []
     for line in lines:
         if match := _XID.search(line):
-            found.append(Xid(int(match[2]), None, match[1], match[3].strip()))
-    return tuple(found)
+            xids.append(Xid(int(match[2]), None, match[1], match[3].strip()))
+    return tuple(xids)
 
 
 def count_mig_instances(host: Host, bus_id: str | None) -> int | None:

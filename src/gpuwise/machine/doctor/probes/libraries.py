@@ -15,33 +15,34 @@ from gpuwise.machine.doctor.probes.frameworks import question, signal_name
 def try_imports(host: Host, python: str, modules: Sequence[str], limit_s: float) -> tuple[LibraryImport, ...]:
     """How the import of each went, in their order. One that ends the process or the time is named, and the others are tried
     without it while time is left; what was not tried is left out, and so is everything where torch itself does not import."""
-    found: dict[str, LibraryImport] = {}
-    left, end_s = list(modules), time.monotonic() + limit_s
-    while left and (rest_s := end_s - time.monotonic()) > 0:
-        ran = host.run((python, "-c", question(), "libraries", *left), limit_s=rest_s)
+    outcomes: dict[str, LibraryImport] = {}
+    remaining, end_s = list(modules), time.monotonic() + limit_s
+    while remaining and (rest_s := end_s - time.monotonic()) > 0:
+        ran = host.run((python, "-c", question(), "libraries", *remaining), limit_s=rest_s)
         begun = ""
-        for said in _objects(ran.out):
-            begun = str(said.get("library") or begun)
-            if "imported" in said:
-                error = said.get("error")
-                found[str(said["imported"])] = LibraryImport(str(said["imported"]), str(error) if error else None)
-        if begun not in left or begun in found:
+        for message in _objects(ran.out):
+            begun = str(message.get("library") or begun)
+            if "imported" in message:
+                error = message.get("error")
+                outcomes[str(message["imported"])] = LibraryImport(str(message["imported"]), str(error) if error else None)
+        if begun not in remaining or begun in outcomes:
             break
         # it began and did not end
         ended = f"no end after {ran.seconds:.0f} s" if ran.timed_out else f"ended by {signal_name(-(ran.status or 0))}"
         last = " ".join(ran.err.split())[-200:]
-        found[begun] = LibraryImport(begun, f"{ended}: {last}" if last else ended)
-        left = [m for m in left if m not in found]
-    return tuple(found[m] for m in modules if m in found)
+        outcomes[begun] = LibraryImport(begun, f"{ended}: {last}" if last else ended)
+        remaining = [m for m in remaining if m not in outcomes]
+    return tuple(outcomes[m] for m in modules if m in outcomes)
 
 
 def _objects(text: str) -> list[dict[str, Any]]:
-    made: list[dict[str, Any]] = []
+    """The JSON objects among the lines of ``text``."""
+    objects: list[dict[str, Any]] = []
     for line in text.splitlines():
         try:
-            said = json.loads(line)
+            value = json.loads(line)
         except ValueError:
             continue
-        if isinstance(said, dict):
-            made.append(cast("dict[str, Any]", said))
-    return made
+        if isinstance(value, dict):
+            objects.append(cast("dict[str, Any]", value))
+    return objects

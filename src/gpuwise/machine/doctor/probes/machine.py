@@ -48,10 +48,10 @@ def probe(
     host = host or LocalHost()
     system = probe_system.read_system(host)
     with ThreadPoolExecutor(max_workers=2) as pool:
-        asked = pool.submit(_python_side, host, python, frameworks, limit_s)
+        python_side = pool.submit(_python_side, host, python, frameworks, limit_s)
         logged = pool.submit(probe_kernel.read_kernel_log, host) if system.platform == "linux" else None
         vendors, refusals = _device_side(devices)
-        found, answers, imports = asked.result()
+        interpreter, answers, imports = python_side.result()
         lines, read = logged.result() if logged else ((), False)
     machine = Machine(
         system=system,
@@ -61,7 +61,7 @@ def probe(
         kernel_log_read=read,
         xids=probe_kernel.xids_in(lines),
         environment={k: v for k, v in host.environment.items() if _VARIABLE.fullmatch(k) and not _SECRET.search(k)},
-        python=found,
+        python=interpreter,
         frameworks=answers,
         imports=imports,
         uv=host.which("uv") is not None,
@@ -73,9 +73,10 @@ def probe(
 
 
 def _python_side(
-    host: Host, wanted: str | None, ask: bool, limit_s: float
+    host: Host, python_path: str | None, ask: bool, limit_s: float
 ) -> tuple[Python, tuple[Framework, ...], tuple[LibraryImport, ...]]:
-    python = read_python(host, choose_python(host, wanted))
+    """The interpreter, and unless ``ask`` is False the answers of its frameworks and imports of its libraries."""
+    python = read_python(host, choose_python(host, python_path))
     if not ask:
         return python, (), ()
     libraries = installed_libraries(python)
@@ -86,10 +87,11 @@ def _python_side(
 
 
 def _device_side(devices: Callable[[], DeviceSearch]) -> tuple[tuple[Vendor, ...], tuple[Refusal, ...]]:
-    found = devices()
+    """The vendors that answer, and the refusals of those that do not."""
+    search = devices()
     vendors: list[Vendor] = []
-    refusals = [_refusal(name, error) for name, error in found.failed.items()]
-    for backend in found.backends:
+    refusals = [_refusal(name, error) for name, error in search.failed.items()]
+    for backend in search.backends:
         try:
             vendors.append(_vendor(backend))
         except DeviceError as error:
@@ -100,10 +102,12 @@ def _device_side(devices: Callable[[], DeviceSearch]) -> tuple[tuple[Vendor, ...
 
 
 def _refusal(vendor: str, error: DeviceError) -> Refusal:
+    """The observation of a device error."""
     return Refusal(vendor, type(error).__name__, error.message, error.code)
 
 
 def _vendor(backend: Devices) -> Vendor:
+    """The driver, GPUs and links that a backend reads."""
     cards: list[Card] = []
     for identity in backend.identities():
         sample = backend.sample(identity.index, processes=False)
@@ -122,8 +126,8 @@ def _vendor(backend: Devices) -> Vendor:
         peers = backend.peers() if len(cards) > 1 else ()
     except DeviceError:
         peers = ()
-    named = cards[0].identity.vendor if cards else backend.vendor
-    return Vendor(named if named != "null" else backend.vendor, driver, tuple(cards), peers)
+    vendor_name = cards[0].identity.vendor if cards else backend.vendor
+    return Vendor(vendor_name if vendor_name != "null" else backend.vendor, driver, tuple(cards), peers)
 
 
 def _linux_side(host: Host, machine: Machine) -> Machine:
@@ -160,12 +164,12 @@ def _linux_side(host: Host, machine: Machine) -> Machine:
 
 def _shadowing(host: Host) -> Mapping[str, str]:
     """CUDA libraries in the folders of LD_LIBRARY_PATH, the first of each name."""
-    found: dict[str, str] = {}
+    folder_of: dict[str, str] = {}
     for folder in filter(None, host.environment.get("LD_LIBRARY_PATH", "").split(":")):
         for name in host.names(folder):
             if _BUNDLED.fullmatch(name):
-                found.setdefault(name, folder)
-    return found
+                folder_of.setdefault(name, folder)
+    return folder_of
 
 
 def _wsl_linux_driver(host: Host, system: System) -> tuple[str, ...]:
@@ -174,5 +178,5 @@ def _wsl_linux_driver(host: Host, system: System) -> tuple[str, ...]:
         return ()
     begin = ("libnvidia-compute-", "nvidia-driver-", "nvidia-dkms-", "nvidia-utils-", "cuda-drivers")
     packages = (n.removesuffix(".list").partition(":")[0] for n in host.names("/var/lib/dpkg/info") if n.endswith(".list"))
-    named = tuple(dict.fromkeys(p for p in packages if p.startswith(begin)))
-    return named or probe_kernel.read_modules(host, kernels=False).library_paths
+    driver_packages = tuple(dict.fromkeys(p for p in packages if p.startswith(begin)))
+    return driver_packages or probe_kernel.read_modules(host, kernels=False).library_paths

@@ -33,11 +33,12 @@ def path_of(host: Host, address: str) -> tuple[str, ...]:
 
 def read_bridges(host: Host, cards: Iterable[PciCard]) -> tuple[Bridge, ...]:
     """Every bridge on the way to ``cards``."""
-    wanted = dict.fromkeys(place for card in cards for place in card.bridges)
-    return tuple(_bridge(host, place) for place in wanted)
+    addresses = dict.fromkeys(place for card in cards for place in card.bridges)
+    return tuple(_bridge(host, place) for place in addresses)
 
 
 def _bridge(host: Host, place: str) -> Bridge:
+    """A bridge and whether it redirects peer traffic; None with the reason where the space cannot be read."""
     space = host.read_bytes(f"{_PCI}/{place}/config")
     if space is None or len(space) <= _EXTENDED_FROM:
         return Bridge(place, None, "the extended configuration space is shown to root only")
@@ -55,9 +56,9 @@ def acs_control(space: bytes) -> int | None:
 
 def extended_capabilities(space: bytes) -> Iterator[tuple[int, int]]:
     """(id, offset) of each, in the order of their list; a list that runs in a circle or out of the space ends there."""
-    at, seen = _EXTENDED_FROM, set[int]()
-    while _EXTENDED_FROM <= at <= min(len(space), _SPACE) - 4 and at not in seen:
-        seen.add(at)
+    at, offsets = _EXTENDED_FROM, set[int]()
+    while _EXTENDED_FROM <= at <= min(len(space), _SPACE) - 4 and at not in offsets:
+        offsets.add(at)
         (header,) = struct.unpack_from("<I", space, at)
         if header in (0, 0xFFFFFFFF):
             # an empty list, or a device that does not answer

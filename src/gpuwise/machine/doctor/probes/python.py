@@ -48,10 +48,10 @@ _ASK = (
 _START_S = 20.0
 
 
-def choose_python(host: Host, wanted: str | None) -> str:
-    """The interpreter to look at: the one asked for, else the active environment's, else the one that runs this."""
-    if wanted:
-        return wanted
+def choose_python(host: Host, requested: str | None) -> str:
+    """Path of the interpreter to examine: ``requested``, else the active environment's, else the one that runs this."""
+    if requested:
+        return requested
     environment = host.environment
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         place = environment.get(variable)
@@ -84,6 +84,7 @@ def read_python(host: Host, path: str) -> Python:
 
 
 def _packages(host: Host, places: Iterable[str], machine: str) -> Iterable[Package]:
+    """The packages installed in the site folders among ``places``."""
     for place in dict.fromkeys(p for p in places if p.endswith(("site-packages", "dist-packages"))):
         for name in host.names(place):
             if not name.endswith((".dist-info", ".egg-info")):
@@ -95,21 +96,21 @@ def _packages(host: Host, places: Iterable[str], machine: str) -> Iterable[Packa
             pins = _pins(host.read(f"{place}/{name}/METADATA") or "", machine) if project in _PINNED else dict[str, str]()
             tags: tuple[str, ...] = ()
             if project == "torch":
-                built = (re.match(r"_C\.(cpython-\d+)", n) for n in host.names(f"{place}/torch"))
-                tags = tuple(sorted({m[1] for m in built if m}))
+                tag_matches = (re.match(r"_C\.(cpython-\d+)", n) for n in host.names(f"{place}/torch"))
+                tags = tuple(sorted({m[1] for m in tag_matches if m}))
             yield Package(project, version.split("-py")[0], place, pins, tags)
 
 
 def _pins(metadata: str, machine: str) -> Mapping[str, str]:
     """What is required in one version for this machine, extras left out."""
-    found: dict[str, str] = {}
+    pins: dict[str, str] = {}
     for name, version, marker in _REQUIRES.findall(metadata.partition("\n\n")[0]):
         other = re.search(r"platform_machine\s*==\s*['\"](\w+)['\"]", marker)
         system = re.search(r"(?:platform_system|sys_platform)\s*==\s*['\"](\w+)['\"]", marker)
         if "extra" in marker or (other and other[1] != machine) or (system and system[1].lower() != "linux"):
             continue
-        found[re.sub(r"[-_.]+", "-", name).lower()] = version
-    return found
+        pins[re.sub(r"[-_.]+", "-", name).lower()] = version
+    return pins
 
 
 def _conda_packages(host: Host, path: str) -> Iterable[Package]:

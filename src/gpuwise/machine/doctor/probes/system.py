@@ -50,6 +50,7 @@ def _jetson(host: Host) -> str | None:
 
 
 def _wsl(host: Host) -> int | None:
+    """The version of WSL, 1 or 2; None outside of it."""
     kernel = (host.read("/proc/version") or "").lower()
     if "microsoft" not in kernel:
         return None
@@ -57,6 +58,7 @@ def _wsl(host: Host) -> int | None:
 
 
 def _container(host: Host) -> str | None:
+    """The engine of the container this runs in; None outside of one."""
     environment = host.environment
     if "KUBERNETES_SERVICE_HOST" in environment:
         return "kubernetes"
@@ -68,8 +70,8 @@ def _container(host: Host) -> str | None:
         return "apptainer"
     engines = engines_of(host.read("/proc/1/cgroup") or "")
     # what runs the pod matters more than the engine below it
-    found = "kubernetes" if "kubernetes" in engines else next(iter(engines), None)
-    return found or environment.get("container") or None
+    engine = "kubernetes" if "kubernetes" in engines else next(iter(engines), None)
+    return engine or environment.get("container") or None
 
 
 def read_resources(host: Host) -> Resources:
@@ -81,7 +83,7 @@ def read_resources(host: Host) -> Resources:
         "temp": host.environment.get("TMPDIR") or "/tmp",
         "cache": host.environment.get("HF_HOME") or (f"{home}/.cache" if home else ""),
     }
-    disks = {name: found for name, place in places.items() if place and (found := host.free(place))}
+    disks = {name: free_bytes for name, place in places.items() if place and (free_bytes := host.free(place))}
     cpus, limits = host.fact("cpus"), read_limits(host.read)
     huge = re.search(r"\[(\w+)\]", host.read("/sys/kernel/mm/transparent_hugepage/enabled") or "")
     return Resources(
@@ -128,27 +130,28 @@ def read_docker(host: Host) -> Docker:
 
 def read_toolkits(host: Host, *, ask_nvcc: bool) -> tuple[Toolkit, ...]:
     """CUDA toolkits under /usr/local, and the one the shell finds (``ask_nvcc``: by what it says of itself)."""
-    found: dict[str, tuple[int, ...]] = {}
+    versions: dict[str, tuple[int, ...]] = {}
     for name in host.names("/usr/local"):
         place = f"/usr/local/{name}"
         if not name.startswith("cuda-") or not host.exists(f"{place}/bin/nvcc"):
             continue
         version = _toolkit_version(host, place) or _numbers(name.removeprefix("cuda-"))
         if version:
-            found[place] = version
+            versions[place] = version
     nvcc = host.which("nvcc")
     current: tuple[int, ...] | None = None
     if nvcc and ask_nvcc:
-        said = re.search(r"release (\d{1,4})\.(\d{1,4})", host.run((nvcc, "--version"), limit_s=_COMMAND_S).out)
-        current = (int(said[1]), int(said[2])) if said else None
+        release = re.search(r"release (\d{1,4})\.(\d{1,4})", host.run((nvcc, "--version"), limit_s=_COMMAND_S).out)
+        current = (int(release[1]), int(release[2])) if release else None
     home = host.environment.get("CUDA_HOME") or host.environment.get("CUDA_PATH") or ""
-    listed = [Toolkit(place, version, on_path=version[:2] == current or place == home) for place, version in found.items()]
+    listed = [Toolkit(place, version, on_path=version[:2] == current or place == home) for place, version in versions.items()]
     if nvcc and current and not any(t.on_path for t in listed):
         listed.append(Toolkit(nvcc.removesuffix("/bin/nvcc"), current, on_path=True))
     return tuple(listed)
 
 
 def _toolkit_version(host: Host, place: str) -> tuple[int, ...]:
+    """The version in a toolkit's version.json; empty where it cannot be read."""
     try:
         loaded = json.loads(host.read(f"{place}/version.json") or "{}")
         return _numbers(str(loaded["cuda"]["version"]))
@@ -157,6 +160,7 @@ def _toolkit_version(host: Host, place: str) -> tuple[int, ...]:
 
 
 def _numbers(text: str) -> tuple[int, ...]:
+    """The numbers that ``text`` begins with; empty where it begins with none."""
     match = re.match(r"\d{1,6}(\.\d{1,6})*", text)
     return tuple(int(p) for p in match[0].split(".")) if match else ()
 
@@ -167,6 +171,7 @@ def _whole(text: str) -> int | None:
 
 
 def _line(host: Host, path: str) -> str | None:
+    """The content of a small file without the white space around it; None where it is empty or missing."""
     text = host.read(path)
     return text.strip() if text else None
 
