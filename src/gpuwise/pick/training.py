@@ -206,7 +206,7 @@ def _changes(fallback: Fallback, s: Strategy) -> Iterator[str]:
     """What it takes to fit, in words."""
     if fallback.changes:
         yield fallback.name
-    names = ("checkpointing", "sharding", "offload_optimizer", "offload_activations")
+    names = ("checkpointing", "chunked_loss", "sharding", "offload_optimizer", "offload_activations")
     for change in changes_between(Strategy(), s):
         if change.name in names and change.argument not in ("zero1", "zero2"):
             yield label(change)
