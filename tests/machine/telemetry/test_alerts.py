@@ -182,7 +182,7 @@ def test_a_command_that_fails_is_told(made: Any) -> None:
 
 
 def _wait(done: Callable[[], object]) -> None:
-    for _ in range(2000):
+    for _ in range(12_000):
         if done():
             return
         time.sleep(0.01)
