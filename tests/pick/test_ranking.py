@@ -62,7 +62,7 @@ def test_what_is_no_longer_made_has_no_new_price() -> None:
 def test_a_chip_is_sold_with_several_memories() -> None:
     sold = [w for w in ways(OWN, TODAY) if w.accelerator.id == "apple-m2-ultra" and w.purchase is not None]
     assert len({w.key for w in sold}) == len(sold)
-    for name in ("apple-m3-ultra-80c", "gb10", "ryzen-ai-max-395"):
+    for name in ("apple-m3-ultra-60c", "gb10", "ryzen-ai-max-395"):
         sizes = {p.product for p in purchases_for(name)}
         assert sizes and all("GB" in product for product in sizes)
 
