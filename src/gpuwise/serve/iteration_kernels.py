@@ -112,7 +112,8 @@ def _products(device: Accelerator, config: EngineConfig, rows: OpTable) -> Kerne
 
 def half_format(device: Accelerator) -> str:
     """The 16-bit format an engine runs in: bf16, or fp16 on devices older than it (vLLM's ``--dtype half``)."""
-    return "fp16" if "bf16" not in device.peak_flop_per_s and "fp16" in device.peak_flop_per_s else "bf16"
+    older = device.vendor.lower() == "nvidia" and "bf16" not in device.peak_flop_per_s and "fp16" in device.peak_flop_per_s
+    return "fp16" if older else "bf16"
 
 
 def product_format(device: Accelerator, weights: str) -> str:
