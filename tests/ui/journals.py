@@ -20,6 +20,7 @@ def write_run(out: Path, *, target: str = "train.py:make_step", steps: int = 9, 
     for rank, (data_s, wait_s) in enumerate(((0.01, 0.21), (0.21, 0.01))):
         lines = [
             {"event": "begin", "rank": rank, "pid": 100 + rank, "attempt": 0, "device": "cpu"},
+            {"event": "model", "parameters": 22_688, "trained": 2_048, "zeros": 0, "weight_bytes": 90_752},
             {"event": "predicted", "collectives": {"all-reduce": SIZES}},
         ]
         lines += [

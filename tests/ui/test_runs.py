@@ -28,6 +28,7 @@ def test_each_ranks_time_and_who_is_waited_for(tmp_path: Path) -> None:
     assert "loader" in made["straggler"]["cause"]
     for rank in made["ranks"]:
         assert sum(rank[n] for n in ("compute_s", "data_s", "wait_s", "queue_s")) == pytest.approx(rank["step_s"])
+    assert made["model"] == {"parameters": 22_688, "trained": 2_048, "zeros": 0, "weight_bytes": 90_752}
     (counts,) = made["collectives"]
     assert counts["predicted_bytes"] == counts["measured_bytes"] == 795_172 and counts["measured_count"] == 2
     assert [p["step"] for p in made["curve"]] == list(range(1, 10))
@@ -60,6 +61,7 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
 def test_the_command_shows_it_and_ends_by_how_the_run_ended(tmp_path: Path, gpuwise: Callable[..., Any]) -> None:
     ran = gpuwise("validate", "--ranks", str(write_run(tmp_path / "a")))
     assert ran.code == 0 and "rank 1 is waited for 200 ms" in ran.out and "all-reduce" in ran.out
+    assert "2,048 of 22,688 parameters trained, 88.6 KiB" in ran.out
     assert gpuwise("validate", "--ranks", str(write_run(tmp_path / "b", ended="error"))).code == 1
     refused = gpuwise("validate", "--ranks", str(tmp_path))
     assert refused.code == 2 and "hint:" in refused.err
@@ -71,6 +73,7 @@ def test_every_number_of_the_page_is_the_documents_and_names_are_text(tmp_path: 
     reader = read(body)
     assert not reader.active and "<img" not in body and len(reader.ids) == len(set(reader.ids))
     assert len(reader.numbers) > 20 and all(float(v) == at(made, p) for p, v in reader.numbers.items())
+    assert "Zeros that stay" in body and {22_688.0, 2_048.0} <= {float(v) for v in reader.numbers.values()}
     assert "Rank <data" in body and "its loader gives batches late" in body
     import xml.etree.ElementTree as tree
 

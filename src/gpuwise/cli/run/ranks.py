@@ -400,6 +400,7 @@ def progress(journals: tuple[RankJournal, ...], steps: int | None) -> str:
 
 
 def _summary(result: RanksResult, out: str, of_script: Layout | None, *, planned: bool) -> None:
+    from gpuwise.train.ranks.report import model_words
     from gpuwise.units import format_bytes, format_duration
 
     words = {"done": "trained", "asked": "stopped when asked", "failed": "a rank failed"}[result.ended]
@@ -431,10 +432,7 @@ def _summary(result: RanksResult, out: str, of_script: Layout | None, *, planned
         )
     model = result.journals[0].newest("model")
     if model is not None and (model["trained"] < model["parameters"] or model["zeros"]):
-        zeros = f", {model['zeros']:,} of them zeros that stay" if model["zeros"] else ""
-        lines.append(
-            f"{model['trained']:,} of {model['parameters']:,} parameters trained, {format_bytes(model['weight_bytes'])}{zeros}"
-        )
+        lines.append(model_words(model))
     for kind, counts in result.collectives.items():
         told = [f"{n[0]} of {format_bytes(n[1])} in all" if n else "none" for n in (counts["predicted"], counts["measured"])]
         lines.append(f"{kind} a step: predicted {told[0]}, measured {told[1]}")

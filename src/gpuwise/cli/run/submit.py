@@ -86,7 +86,7 @@ def _followed(number: str, folder: Path, settings: RankSettings, words: Words) -
             if state is None:
                 break
             time.sleep(POLL_S)
-    ends = [(j.newest("end") or {}).get("reason") for j in journals]
+    ends = [j.end for j in journals]
     sys.stderr.write(f"gpuwise: job {number} ended, step {int(journals[0].last.get('step', 0)):,}; journals in {folder}\n")
     return 0 if set(ends) <= {"done", "asked"} else 1
 

@@ -32,6 +32,7 @@ def _show(d: dict[str, Any]) -> None:
     from rich.text import Text
 
     from gpuwise.cli.out import console, section, table_of
+    from gpuwise.train.ranks.report import model_words
     from gpuwise.units import format_bytes, format_duration
 
     def seconds(value: float | None) -> str:
@@ -49,6 +50,8 @@ def _show(d: dict[str, Any]) -> None:
     if d["straggler"] is not None:
         s = d["straggler"]
         to.print(f"rank {s['rank']} is waited for {format_duration(s['lost_s'])} a step ({s['share']:.0%}): {s['cause']}")
+    if d["model"] is not None:
+        to.print(model_words(d["model"]))
     table = table_of(("rank", "step", "computing", "data", "other ranks", "processor", "memory"), gives_way=("processor",))
     for r in d["ranks"]:
         times = (seconds(r[n]) for n in ("step_s", "compute_s", "data_s", "wait_s", "queue_s"))

@@ -66,6 +66,12 @@ PARTS = (
     ("waiting for a processor", "queue_s"),
 )
 """Of a rank's step."""
+MODEL = (
+    ("Parameters", "parameters"),
+    ("Trained", "trained"),
+    ("Zeros that stay", "zeros"),
+    ("Weights of rank 0", "weight_bytes"),
+)
 
 
 def ranks(document: Mapping[str, Any]) -> list[str]:
@@ -83,6 +89,7 @@ def ranks(document: Mapping[str, Any]) -> list[str]:
                 ("Samples a second", d["samples_per_s"]),
                 ("Loss", d["loss"]),
                 ("Restarts", d["restarts"]),
+                *((name, d["model"][key]) for name, key in MODEL if d["model"]),
             )
         ),
         notes(sentences(d["errors"])),

@@ -89,6 +89,12 @@ class RankJournal:
         """The last event ``name``; None where there was none."""
         return next((e for e in reversed(self.events) if e["event"] == name), None)
 
+    @property
+    def end(self) -> str | None:
+        """The reason of the last attempt's end; None where it goes on or none began."""
+        last = [e for e in self.events if e["event"] in ("begin", "end")]
+        return str(last[-1]["reason"]) if last and last[-1]["event"] == "end" else None
+
     def read(self) -> None:
         """Read what was written since the last call."""
         try:
@@ -350,7 +356,7 @@ def _deaf_to_saves() -> None:
 
 
 def _result(code: int | None, journals: tuple[RankJournal, ...], asked: list[str], wall_s: float) -> RanksResult:
-    reasons = {e["reason"] for j in journals for e in j.events[-1:] if e["event"] == "end"}
+    reasons = {j.end for j in journals}
     restarts = max(j.attempt for j in journals)
     if code == 0 and reasons == {"asked"}:
         return RanksResult("asked", STOPPED.get(asked[0] if asked else "SIGTERM", 0), journals, wall_s, restarts)

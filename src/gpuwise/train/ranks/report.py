@@ -15,12 +15,15 @@ from gpuwise.train.ranks.launch import RankJournal, RanksResult
 from gpuwise.train.ranks.settings import RankSettings, read_settings
 from gpuwise.train.tune.peak import Device
 from gpuwise.train.tune.record import RAN, RateMeasurement, expected_from, keep, script_of
+from gpuwise.units import format_bytes
 
 SETTINGS = "settings.json"
 MOST_POINTS = 120
 """Of a curve; the newest steps are kept, thinned evenly."""
 PARTS = ("data_s", "wait_s", "queue_s")
 """What a rank measures of a step beside its own work."""
+MODEL = ("parameters", "trained", "zeros", "weight_bytes")
+"""What a rank tells of its model."""
 LONG = 300.0
 """Seconds without a line until a run that has not ended is taken for gone; what ``gpuwise run`` calls a hang."""
 
@@ -56,6 +59,7 @@ def ranks_document(folder: Path, now_s: float) -> dict[str, Any]:
         "step_s": statistics.fmean(r["step_s"] for r in ranks) if all(r["step_s"] is not None for r in ranks) else None,
         "samples_per_s": _rate(journals),
         "straggler": None if found is None else asdict(found),
+        "model": _model(journals[0]),
         "collectives": [
             {"kind": kind, **_counts("predicted", c["predicted"]), **_counts("measured", c["measured"])}
             for kind, c in result.collectives.items()
@@ -81,7 +85,7 @@ def _layout(settings: RankSettings) -> dict[str, Any]:
 
 def _state(journals: Sequence[RankJournal], now_s: float) -> str:
     """``done``, ``asked``, ``failed``, ``running``, or ``silent`` where nothing was written for :data:`LONG`."""
-    ends = [_end(j) for j in journals]
+    ends = [j.end for j in journals]
     if None not in ends:
         reasons = {str(e) for e in ends}
         return reasons.pop() if reasons in ({"done"}, {"asked"}) else "failed"
@@ -89,10 +93,16 @@ def _state(journals: Sequence[RankJournal], now_s: float) -> str:
     return "running" if now_s - newest < LONG else "silent"
 
 
-def _end(journal: RankJournal) -> str | None:
-    """The reason of the last attempt's end; None where it goes on."""
-    last = [e for e in journal.events if e["event"] in ("begin", "end")]
-    return str(last[-1]["reason"]) if last and last[-1]["event"] == "end" else None
+def _model(journal: RankJournal) -> dict[str, int] | None:
+    """Parameters, those trained, zeros that stay and bytes of weights, as the rank counted them; None where it has not yet."""
+    told = journal.newest("model")
+    return None if told is None else {name: int(told[name]) for name in MODEL}
+
+
+def model_words(model: Mapping[str, int]) -> str:
+    """A line of :func:`ranks_document`'s ``model``."""
+    zeros = f", {model['zeros']:,} of them zeros that stay" if model["zeros"] else ""
+    return f"{model['trained']:,} of {model['parameters']:,} parameters trained, {format_bytes(model['weight_bytes'])}{zeros}"
 
 
 def _rank(rank: int, journal: RankJournal) -> dict[str, Any]:
