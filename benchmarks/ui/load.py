@@ -19,6 +19,8 @@ import sys
 import time
 from urllib.parse import urlencode, urlsplit
 
+import psutil
+
 MODELS = ("llama-3.1-8b", "qwen2.5-7b", "gpt2", "mistral-7b")
 CONNECTIONS = 32
 
@@ -92,6 +94,12 @@ async def load(port: int, cookie: str, rate: float, seconds: float) -> dict[str,
     }
 
 
+def processor_seconds(pid: int) -> float:
+    """Of a process and its children so far."""
+    mine = psutil.Process(pid)
+    return sum(t.user + t.system for t in (p.cpu_times() for p in (mine, *mine.children(recursive=True))))
+
+
 def percentiles(took: list[float]) -> dict[str, float]:
     """Milliseconds."""
     took = sorted(took)
@@ -115,7 +123,10 @@ def main() -> None:
             first = Client(said["port"], cookie)
             await first.open()
             await first.ask(urlencode({"model": "gpt2", "on": "4090", "dp": "1", "micro_batch": "1"}))  # it is up
-            return await load(said["port"], cookie, given.rate, given.seconds)
+            spent = processor_seconds(server.pid)
+            answer = await load(said["port"], cookie, given.rate, given.seconds)
+            used = processor_seconds(server.pid) - spent
+            return answer | {"server_processor_ms_a_request": round(1e3 * used / (given.rate * given.seconds), 2)}
 
         print(json.dumps(asyncio.run(run())))
     finally:
