@@ -66,7 +66,6 @@ def test_what_has_no_option_is_named() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("default")
 def test_megatron_reads_its_command_back(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
     """Needs the wheel of megatron-core with ``megatron.training`` (Python 3.12, or unpacked on the path)."""
     torch: Any = pytest.importorskip("torch")
@@ -104,8 +103,7 @@ def test_megatron_reads_its_command_back(jobs: Jobs, monkeypatch: pytest.MonkeyP
         assert bool(args.bf16) == (s.precision in ("bf16", "fp8", "mxfp8")) and bool(args.fp16) == (s.precision == "fp16")
         assert bool(args.fp8) == (s.precision in ("fp8", "mxfp8"))
         assert bool(args.use_megatron_fsdp) == (s.sharding in megatron.FSDP)
-        # muon and lion are divided by whole layers
-        assert (args.use_distributed_optimizer or args.use_layer_wise_distributed_optimizer) == (s.sharding != "none")
+        assert bool(args.use_distributed_optimizer) == (s.sharding != "none")
         read += 1
         if read == 200:
             break
@@ -199,7 +197,6 @@ def test_megatron_bridge_reads_its_recipe_back(jobs: Jobs, monkeypatch: pytest.M
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("default")
 def test_torchtitan_reads_its_command_back(jobs: Jobs, transformers_loads: None) -> None:
     """Needs torchtitan 0.3 and triton."""
     pytest.importorskip("torchtitan.models.llama3.config_registry")
@@ -224,7 +221,6 @@ def test_torchtitan_reads_its_command_back(jobs: Jobs, transformers_loads: None)
         )
         assert name == s.recompute
         assert made.training.enable_cpu_offload == s.offload_optimizer
-        assert made.compile.enable and made.compile.components == ["model", "loss"]
         read += 1
         if read == 200:
             break

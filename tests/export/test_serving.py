@@ -66,7 +66,6 @@ def _commands(engine: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("default")
 def test_vllm_reads_its_command(capsys: pytest.CaptureFixture[str], tmp_path: Path, transformers_loads: None) -> None:
     arguments: Any = pytest.importorskip("vllm.entrypoints.common.cli_args")
     parsing: Any = pytest.importorskip("vllm.utils.argparse_utils")
@@ -79,7 +78,6 @@ def test_vllm_reads_its_command(capsys: pytest.CaptureFixture[str], tmp_path: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("default")
 def test_sglang_reads_its_command(capsys: pytest.CaptureFixture[str], tmp_path: Path, transformers_loads: None) -> None:
     import argparse
 

@@ -24,9 +24,6 @@ FSDP = {"zero2": "optim_grads", "zero3": "optim_grads_params", "hybrid": "optim_
 """``--data-parallel-sharding-strategy`` of Megatron-FSDP."""
 SAVE_EVERY = 1000
 """Steps between checkpoints where the plan knows no better: with ``--save`` the parser wants a number. Rule of this project."""
-SPLIT = "969,30,1"
-"""Of the data, in thousandths, for training, validation and test: what ``validate_args`` takes where it is not told, with a
-warning."""
 FULL_GRAPH = ["--cuda-graph-impl", "full_iteration", "--no-check-for-nan-in-loss-and-grad"]
 _PRECISIONS = {
     "bf16": ["--bf16"],
@@ -256,7 +253,7 @@ def words(job: Job) -> list[str]:
     out += ["--lr", f"{job.learning_rate:g}"]
     if job.n_steps is not None:
         out += ["--train-iters", str(job.n_steps)]
-    out += ["--data-path", job.data, "--split", SPLIT, "--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", job.model]
+    out += ["--data-path", job.data, "--tokenizer-type", "HuggingFaceTokenizer", "--tokenizer-model", job.model]
     out += ["--save", job.output, "--load", job.output, "--exit-signal-handler"]
     return [*out, "--save-interval", str(job.save_every or SAVE_EVERY)]
 

@@ -101,9 +101,7 @@ def arguments(job: Job) -> list[str]:
     out += _parallelism(job)
     if s.overlap_tp and s.tp > 1:
         out += ["--compile.enable_async_tensor_parallel"]
-    # some of the registry's functions (deepseek_v3_671b) compile the loss alone
-    out += ["--compile.enable", "--compile.components", "model", "loss"]
-    out += ["--checkpoint.enable", "--checkpoint.folder", job.output]
+    out += ["--compile.enable", "--checkpoint.enable", "--checkpoint.folder", job.output]
     if job.save_every is not None:
         out += ["--checkpoint.interval", str(job.save_every)]
     return [*out, f"activation-checkpoint:{CHECKPOINTING[s.recompute]}"]
