@@ -13,6 +13,7 @@ import heapq
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -396,16 +397,16 @@ def _sector_sets(events: Sequence[Event], warps: int) -> SectorSets:
     asked = [(n, e.access.sector_ids[:warps]) for n, e in enumerate(events) if e.op in SECTOR_OPS and e.access is not None]
     if not asked:
         return SectorSets({}, [], [])
+    asked.sort(key=lambda one: one[1].shape[1])
     flat, counts = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    for width in {ids.shape[1] for _, ids in asked}:
-        together = [ids for _, ids in asked if ids.shape[1] == width]
+    for width, alike in groupby(asked, key=lambda one: one[1].shape[1]):
+        together = [ids for _, ids in alike]
         each = max(MOST_AT_ONCE // max(warps * width, 1), 1)
         for begin in range(0, len(together), each):
             ids = np.concatenate(together[begin : begin + each])
             there = ids >= 0
             flat.append(ids[there])
             counts.append(there.sum(1))
-    numbers = [n for width in {ids.shape[1] for _, ids in asked} for n, ids in asked if ids.shape[1] == width]
     sectors, sizes = np.concatenate(flat), np.concatenate(counts)
     starts = np.cumsum(sizes) - sizes
     key = np.zeros((len(sizes), 2), np.uint64)
@@ -431,8 +432,8 @@ def _sector_sets(events: Sequence[Event], warps: int) -> SectorSets:
     parts: list[list[int] | None] = [None] * len(first)
     for at in np.flatnonzero(shared).tolist():
         parts[at] = which[stops[at] - lengths[at] : stops[at]].tolist()
-    rows = of.reshape(len(numbers), warps).tolist()
-    return SectorSets(dict(zip(numbers, rows, strict=True)), lengths.tolist(), parts)
+    rows = of.reshape(len(asked), warps).tolist()
+    return SectorSets({number: row for (number, _), row in zip(asked, rows, strict=True)}, lengths.tolist(), parts)
 
 
 def _needs(

@@ -259,9 +259,7 @@ def batch_times(arch: Architecture, cluster: Cluster, tokens: int, precision: st
     sizes = _batches_that_fit(arch.name, cluster, weight_bytes(arch, "bf16"), each)
     system = with_count(cluster.system, 1)
     config = EngineConfig(weights=precision if precision in ("bf16", "fp16") else "bf16")
-    times = [iteration_time(arch, system, config, b, tokens, tokens) for b in sizes]
-    sigma = math.log(times[-1].high / times[-1].expected) / Z80
-    return BatchTimes(sizes, tuple(e.expected for e in times), sigma, times[-1].basis)
+    return _of_estimates(sizes, [iteration_time(arch, system, config, b, tokens, tokens) for b in sizes])
 
 
 def speech_times(arch: Architecture, cluster: Cluster, tokens: int) -> BatchTimes:
@@ -271,9 +269,7 @@ def speech_times(arch: Architecture, cluster: Cluster, tokens: int) -> BatchTime
     encoded = arch.encoder.seq_len * (4 * arch.encoder.hidden + 2 * arch.encoder.ffn)
     sizes = _batches_that_fit(arch.name, cluster, weight_bytes(arch, "bf16"), 2.0 * (keys + encoded))
     system = with_count(cluster.system, 1)
-    times = [speech_time(arch, system, EngineConfig(), b, tokens) for b in sizes]
-    sigma = math.log(times[-1].high / times[-1].expected) / Z80
-    return BatchTimes(sizes, tuple(e.expected for e in times), sigma, times[-1].basis)
+    return _of_estimates(sizes, [speech_time(arch, system, EngineConfig(), b, tokens) for b in sizes])
 
 
 def convnet_times(net: ConvNet, cluster: Cluster, precision: str) -> BatchTimes:
@@ -295,6 +291,12 @@ def convnet_times(net: ConvNet, cluster: Cluster, precision: str) -> BatchTimes:
     last = timed[-1]
     longest = float(last.log_sigma[int(np.argmax(last.time_s))])
     return BatchTimes(sizes, tuple(np.maximum.accumulate(seconds).tolist()), longest, last.basis)
+
+
+def _of_estimates(sizes: tuple[int, ...], times: Sequence[Estimate]) -> BatchTimes:
+    """As uncertain as the largest batch."""
+    sigma = math.log(times[-1].high / times[-1].expected) / Z80
+    return BatchTimes(sizes, tuple(e.expected for e in times), sigma, times[-1].basis)
 
 
 def _batches_that_fit(name: str, cluster: Cluster, weights_bytes: float, item_bytes: float) -> tuple[int, ...]:

@@ -19,7 +19,7 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.pick.jobs import ModelJob
 from gpuwise.pick.outcomes import CHANGED, SAME
 from gpuwise.plan.changes.remedies import changed
-from gpuwise.plan.defaults import FROZEN_BYTES, QUANTIZED_BYTES, default_precision
+from gpuwise.plan.defaults import FROZEN_BYTES, default_precision
 from gpuwise.plan.explain import layout
 from gpuwise.plan.goal import Wishes, make_goal
 from gpuwise.plan.hardware import BEST_MFU
@@ -33,6 +33,7 @@ from gpuwise.workload.changes.registry import label
 from gpuwise.workload.changes.strategy import LORA_RANK, adapter_argument, changes_between
 from gpuwise.workload.strategy import Strategy
 from gpuwise.workload.transformer.parameters import count_parameters
+from gpuwise.workload.transformer.point import NF4_BYTES_PER_PARAMETER
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +90,11 @@ def fallbacks(job: ModelJob) -> tuple[Fallback, ...]:
         return (Fallback((), SAME, plain, FULL_BYTES), *light)
     lora = Fallback((), SAME, replace(plain, lora_rank=LORA_RANK), FROZEN_BYTES)
     if job.method == "lora":
-        quantized = (Change("qlora", adapter_argument(LORA_RANK, job.lora_targets)),)
-        return (
-            (lora,)
-            if job.method_fixed
-            else (
-                lora,
-                Fallback(quantized, CHANGED, replace(lora.wishes, quantized_base=True), QUANTIZED_BYTES),
-            )
-        )
-    return (Fallback((), SAME, replace(plain, lora_rank=LORA_RANK, quantized_base=True), QUANTIZED_BYTES),)
+        if job.method_fixed:
+            return (lora,)
+        changes = (Change("qlora", adapter_argument(LORA_RANK, job.lora_targets)),)
+        return lora, Fallback(changes, CHANGED, replace(lora.wishes, quantized_base=True), NF4_BYTES_PER_PARAMETER)
+    return (Fallback((), SAME, replace(plain, lora_rank=LORA_RANK, quantized_base=True), NF4_BYTES_PER_PARAMETER),)
 
 
 def possible_fallbacks(job: ModelJob, accelerator: Accelerator, n: int) -> tuple[Fallback, ...]:
@@ -121,7 +117,7 @@ def least_time_s(job: ModelJob, accelerator: Accelerator, n: int) -> float:
     return job.flop / (n * peak * BEST_MFU)
 
 
-STATE_BYTES = {"full": 16.0, "lora": FROZEN_BYTES, "qlora": QUANTIZED_BYTES}
+STATE_BYTES = {"full": 16.0, "lora": FROZEN_BYTES, "qlora": NF4_BYTES_PER_PARAMETER}
 """Of a parameter in plain mixed precision with AdamW: 2 weight, 2 gradient or 4, 4 copy, 8 moments (ZeRO, arXiv 1910.02054,
 section 3.1); frozen weights have none of it."""
 

@@ -47,8 +47,8 @@ REPLICA_SHARE = 0.5
 FROZEN_SHARE = 0.75
 """A base model under adapters that takes at most this share of one GPU's memory is replicated: samples are short, and their
 activations are computed again."""
-FROZEN_BYTES, QUANTIZED_BYTES = 2.0, 0.516
-"""Of a frozen parameter in 16 bits, and in NF4 with double quantisation: 4 bits and 0.127 (arXiv 2305.14314 section 3)."""
+FROZEN_BYTES = 2.0
+"""Of a frozen parameter in 16 bits."""
 TRAINER_WHY = "Hugging Face's Trainer and PEFT, which TRL, LLaMA-Factory and Axolotl run for adapters"
 """Their READMEs: github.com/huggingface/trl, hiyouga/LLaMA-Factory, axolotl-ai-cloud/axolotl."""
 

@@ -12,7 +12,6 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.plan.defaults import (
     FIRST_YEAR,
     FROZEN_BYTES,
-    QUANTIZED_BYTES,
     batch_for_devices,
     default_global_batch,
     default_precision,
@@ -36,6 +35,7 @@ from gpuwise.workload.strategy import (
     STACKS,
     Strategy,
 )
+from gpuwise.workload.transformer.point import NF4_BYTES_PER_PARAMETER
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "precision": PRECISIONS,
@@ -101,7 +101,7 @@ class Wishes:
     @property
     def frozen_bytes(self) -> float:
         """What a frozen parameter takes under adapters."""
-        return QUANTIZED_BYTES if self.quantized_base else FROZEN_BYTES
+        return NF4_BYTES_PER_PARAMETER if self.quantized_base else FROZEN_BYTES
 
 
 @dataclass(frozen=True, slots=True)

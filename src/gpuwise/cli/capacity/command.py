@@ -168,17 +168,14 @@ def capacity(
         One JSON document on the last line of stdout.
     """
     from gpuwise.facts.models.architecture import Architecture
-    from gpuwise.serve.speech import reads_sound
 
     if html is not None:
         from gpuwise.report.files import PAGE_SUFFIXES, check_target
 
         check_target(html, PAGE_SUFFIXES)
     arch = _served(model, asked.workload)
-    if asked.workload is None and (not isinstance(arch, Architecture) or arch.kind == "vision"):
-        asked = replace(asked, workload="vision")
-    if asked.workload is None and isinstance(arch, Architecture) and reads_sound(arch):
-        asked = replace(asked, workload="speech")
+    if asked.workload is None:
+        asked = replace(asked, workload=_usual_workload(arch))
     _check_sent(sent)
     if asked.batching is not None and asked.workload not in FORWARD:
         raise InputError("--batching is of forward passes", hint="with --workload embed, rerank or vision")
@@ -254,6 +251,16 @@ def _served(model: str, workload: str | None) -> Architecture | ConvNet | Denois
     if workload == "image":
         return find_denoiser(model)
     return known_convnet(model) or find_model(model)
+
+
+def _usual_workload(arch: Architecture | ConvNet | Denoiser) -> str | None:
+    """Of a model that reads images or sound; None of one that reads text."""
+    from gpuwise.facts.models.architecture import Architecture
+    from gpuwise.serve.speech import reads_sound
+
+    if not isinstance(arch, Architecture) or arch.kind == "vision":
+        return "vision"
+    return "speech" if reads_sound(arch) else None
 
 
 def _passes(asked: Asked, held: Held) -> Passes:
@@ -387,7 +394,6 @@ def question(arch: Architecture, asked: Asked, held: Held) -> tuple[Load, tuple[
 
 def _source(asked: Asked, context: int) -> tuple[Any, float]:
     """What is drawn from or replayed, and how much higher its peak is than its mean."""
-
     from gpuwise.serve.load.arrivals import day_shape, unit_arrivals
     from gpuwise.serve.load.traces import read_trace, refuse_beyond
     from gpuwise.serve.load.workloads import find_workload

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
-from gpuwise.errors import DataError, UnknownNameError
-from gpuwise.facts.hardware.accelerators import sources
-from gpuwise.facts.loading import Field, parse_toml, shipped_text
+from gpuwise.errors import UnknownNameError
+from gpuwise.facts.loading import Field
+from gpuwise.facts.models.named import cited_entries, find_named
 
 BLOCKS = ("basic", "bottleneck")
 
@@ -53,9 +53,7 @@ CONVNET_SCHEMA: dict[str, Field] = {
 def convnets() -> Mapping[str, ConvNet]:
     """Every network by its id. Raises DataError when the shipped file is broken."""
     by_id: dict[str, ConvNet] = {}
-    for key, r in parse_toml(shipped_text("convnets.toml"), CONVNET_SCHEMA, "convnets.toml").items():
-        if r.text("source") not in sources():
-            raise DataError(f"convnets.toml cites {r.text('source')}, not in sources.csv")
+    for key, r in cited_entries("convnets.toml", CONVNET_SCHEMA):
         by_id[key] = ConvNet(
             id=key,
             name=r.text("name"),
@@ -74,8 +72,7 @@ def convnets() -> Mapping[str, ConvNet]:
 
 def known_convnet(text: str) -> ConvNet | None:
     """The network a person means, by id, name or alias in any case; None where it is none of these."""
-    spelling = text.strip().lower()
-    return next((n for n in convnets().values() if spelling in (n.id, n.name.lower(), *n.aliases)), None)
+    return find_named(convnets().values(), text)
 
 
 def find_convnet(text: str) -> ConvNet:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
-from gpuwise.errors import DataError, UnknownNameError
-from gpuwise.facts.hardware.accelerators import sources
-from gpuwise.facts.loading import Field, parse_toml, shipped_text
+from gpuwise.errors import UnknownNameError
+from gpuwise.facts.loading import Field
+from gpuwise.facts.models.named import cited_entries, find_named
 
 KINDS = ("unet", "transformer")
 
@@ -61,9 +61,7 @@ DENOISER_SCHEMA: dict[str, Field] = {
 def denoisers() -> Mapping[str, Denoiser]:
     """Every denoiser by its id. Raises DataError when the shipped file is broken."""
     by_id: dict[str, Denoiser] = {}
-    for key, r in parse_toml(shipped_text("denoisers.toml"), DENOISER_SCHEMA, "denoisers.toml").items():
-        if r.text("source") not in sources():
-            raise DataError(f"denoisers.toml cites {r.text('source')}, not in sources.csv")
+    for key, r in cited_entries("denoisers.toml", DENOISER_SCHEMA):
         by_id[key] = Denoiser(
             id=key,
             name=r.text("name"),
@@ -83,8 +81,7 @@ def denoisers() -> Mapping[str, Denoiser]:
 
 def find_denoiser(text: str) -> Denoiser:
     """The denoiser a person means, by id, name or alias in any case. Raises UnknownNameError."""
-    spelling = text.strip().lower()
-    for one in denoisers().values():
-        if spelling in (one.id, one.name.lower(), *one.aliases):
-            return one
-    raise UnknownNameError("image model", text, denoisers(), hint="it is one of " + ", ".join(denoisers()))
+    denoiser = find_named(denoisers().values(), text)
+    if denoiser is None:
+        raise UnknownNameError("image model", text, denoisers(), hint="it is one of " + ", ".join(denoisers()))
+    return denoiser

@@ -158,7 +158,7 @@ def best_wheel(machine: Machine, cards: Sequence[Capability], *, driver: bool = 
     python = machine.python.version[:2] if machine.python and machine.python.version else None
     limit = driver_number(machine) if driver else None
     windows = windows_numbers(machine)
-    installed = machine.python.find("torch") if machine.python else None
+    installed = machine.torch_package
     series = (numbers(installed.version) or ())[:2] if installed else ()
     if len(series) == 2:
         same = wheels_for(cards, limit, python=python, windows=windows, series=series)

@@ -304,6 +304,11 @@ class Machine:
         """The error of a vendor's library; None where there is none."""
         return next((r for r in self.refusals if r.vendor == name), None)
 
+    @property
+    def torch_package(self) -> Package | None:
+        """The installed torch; None where there is none."""
+        return self.python.find("torch") if self.python else None
+
     def framework(self, name: str) -> Framework | None:
         """The report of a framework; None where it is not installed."""
         return next((f for f in self.frameworks if f.name == name), None)

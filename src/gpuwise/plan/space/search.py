@@ -41,6 +41,10 @@ class Found:
     notes: tuple[str, ...]
 
 
+CHUNKS_BY_LIGER = ("trainer", "hf-fsdp")
+"""Stacks whose loss is in chunks by one option (transformers ``TrainingArguments.use_liger_kernel``)."""
+
+
 def find_strategies(goal: Goal, n: int = 6) -> Found:
     """Search the goal's space on its cluster; where nothing fits on the device, with each of :func:`_lighter` until something
     does. Raises LayoutError naming the rule when no layout is possible."""
@@ -70,10 +74,6 @@ def _lighter(goal: Goal) -> Iterator[tuple[Goal, str]]:
     if wishes.optimizer is None and wishes.quantized_base:
         goal = replace(goal, bases=tuple(b.with_(optimizer=PAGED_FORM[b.optimizer]) for b in goal.bases))
         yield goal, f"nothing fits with the optimizer's states on the device, so they are paged: {goal.bases[0].optimizer}"
-
-
-CHUNKS_BY_LIGER = ("trainer", "hf-fsdp")
-"""Stacks whose loss is in chunks by one option (transformers ``TrainingArguments.use_liger_kernel``)."""
 
 
 def _found(goal: Goal, n: int) -> Found:

@@ -14,6 +14,11 @@ from gpuwise.machine.devices.cpu import usable_cores
 _FILE = "/proc/thread-self/schedstat"
 
 
+def _delay_s(schedstat: bytes) -> float:
+    """Seconds waited on a run queue. Raises IndexError or ValueError for what is no line of these statistics."""
+    return int(schedstat.split()[1]) * 1e-9
+
+
 class RunQueue:
     """The delay of the thread that makes it, from Linux's scheduler statistics (Documentation/scheduler/sched-stats.rst: the
     second number, nanoseconds spent waiting on a runqueue). Always 0 where the kernel does not keep them."""
@@ -28,7 +33,7 @@ class RunQueue:
         """Seconds since the thread began; what it was at last once the thread has ended."""
         if self._file is not None:
             try:
-                self._waited_s = int(os.pread(self._file, 100, 0).split()[1]) * 1e-9
+                self._waited_s = _delay_s(os.pread(self._file, 100, 0))
             except (OSError, IndexError, ValueError):
                 self.close()
         return self._waited_s
@@ -52,7 +57,7 @@ class WorkerQueue:
         if self._pid is None:
             return None
         try:
-            return int(Path(f"/proc/{self._pid}/schedstat").read_text("ascii").split()[1]) * 1e-9
+            return _delay_s(Path(f"/proc/{self._pid}/schedstat").read_bytes())
         except (OSError, IndexError, ValueError):
             return None
 

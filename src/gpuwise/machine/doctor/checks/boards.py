@@ -116,7 +116,7 @@ def amd_architecture(m: Machine) -> Iterator[Finding]:
 
 def intel(m: Machine) -> Iterator[Finding]:
     """A wheel that is not for Intel's cards, on one."""
-    package, torch = (m.python.find("torch") if m.python else None), m.framework("torch")
+    package, torch = m.torch_package, m.framework("torch")
     cards = [c for c in m.cards if c.identity.vendor == "intel" and _own_memory(c)]
     if package is None or not cards or m.means_nvidia or _amd(m) or build_of(torch, package) == "xpu":
         return
@@ -136,7 +136,7 @@ def intel(m: Machine) -> Iterator[Finding]:
 
 def jetson(m: Machine) -> Iterator[Finding]:
     """A wheel on a Jetson that is not NVIDIA's for it."""
-    package, torch = (m.python.find("torch") if m.python else None), m.framework("torch")
+    package, torch = m.torch_package, m.framework("torch")
     if not m.system.jetson or package is None or torch is None or torch.outcome != "ok" or torch.available is not False:
         return
     remove = [n for n in ("torch", "torchvision", "torchaudio") if m.python and m.python.find(n)]

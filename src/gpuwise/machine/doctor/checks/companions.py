@@ -22,7 +22,7 @@ _DISTRIBUTIONS = {"flash_attn": "flash-attn", "pytorch_lightning": "pytorch-ligh
 
 def companions(m: Machine) -> Iterator[Finding]:
     """torchvision and torchaudio of another torch, by what they require and by what their import raises."""
-    package = _torch(m)
+    package = m.torch_package
     if package is None or m.python is None:
         return
     numbers = package.version.partition("+")[0]
@@ -73,7 +73,7 @@ def _companion_fix(m: Machine, package: Package, name: str) -> tuple[Fix, ...]:
 
 def other_imports(m: Machine) -> Iterator[Finding]:
     """Other libraries of training that do not import."""
-    if m.python is None or _torch(m) is None:
+    if m.python is None or m.torch_package is None:
         return
     for imported in m.imports:
         if imported.error is None or imported.name in OF_TORCH:
@@ -104,7 +104,7 @@ def _again(m: Machine, imported: LibraryImport, name: str) -> tuple[Fix, ...]:
         words = ("--no-build-isolation", "--no-cache-dir", "flash-attn")
         return (Fix("Build it for the torch that is here", (fixes.pip_uninstall(m, name), fixes.pip_install(m, *words))),)
     if imported.name == "triton":
-        package = _torch(m)
+        package = m.torch_package
         triton_version = package.pins.get("triton") if package else None
         words = (fixes.package("triton", triton_version),) if triton_version else ("triton",)
         return (Fix("Install that of this PyTorch", (fixes.pip_install(m, "--force-reinstall", "--no-deps", *words),)),)
@@ -128,11 +128,6 @@ def numpy(m: Machine) -> Iterator[Finding]:
         (Fix("Install the last NumPy it was compiled for", (fixes.pip_install(m, "'numpy<2'"),)),),
         f'{fixes.shell_quote(m.python.path if m.python else "python")} -c "import torch; torch.zeros(1).numpy()"',
     )
-
-
-def _torch(m: Machine) -> Package | None:
-    """The installed torch package; None where there is none."""
-    return m.python.find("torch") if m.python else None
 
 
 def _distribution(module: str) -> str:

@@ -190,7 +190,7 @@ def notes(m: Machine) -> Iterator[Finding]:
                 (Fix(f"PyTorch {wheel.release} with CUDA {fixes.version_text(wheel.cuda)}", fixes.install_torch(m, wheel)),),
                 fixes.check_torch(m),
             )
-    package = m.python.find("torch") if m.python else None
+    package = m.torch_package
     torch, driver = m.framework("torch"), fixes.driver_number(m)
     if package and torch and torch.available and driver:
         row = find_wheel(package.version, package.version.partition("+")[2] or None)

@@ -30,7 +30,7 @@ REINSTALLED = ("torchvision-*", "torchaudio-*", "cuda-libraries-not-as-pinned")
 
 def wheel_kind(m: Machine) -> Iterator[Finding]:
     """A wheel for other hardware than what is here."""
-    torch, package = m.framework("torch"), _package(m)
+    torch, package = m.framework("torch"), m.torch_package
     if package is None:
         return
     kind = build_of(torch, package)
@@ -78,7 +78,7 @@ def wheel_kind(m: Machine) -> Iterator[Finding]:
 
 def driver_age(m: Machine) -> Iterator[Finding]:
     """A wheel of a CUDA family that the driver does not run."""
-    torch, package = m.framework("torch"), _package(m)
+    torch, package = m.framework("torch"), m.torch_package
     driver, cuda = fixes.driver_number(m), _cuda_of(torch, package)
     if package is None or driver is None or not cuda or not m.nvidia_cards or (torch and torch.available):
         return
@@ -117,7 +117,7 @@ def driver_age(m: Machine) -> Iterator[Finding]:
 
 def card_served(m: Machine) -> Iterator[Finding]:
     """Every card against what the wheel was compiled for."""
-    torch, package = m.framework("torch"), _package(m)
+    torch, package = m.framework("torch"), m.torch_package
     cuda = _cuda_of(torch, package)
     if package is None or not cuda or not m.nvidia_cards:
         return
@@ -240,7 +240,7 @@ def duplicate_torch(m: Machine) -> Iterator[Finding]:
 
 def shadowed_torch(m: Machine) -> Iterator[Finding]:
     """Older CUDA libraries that LD_LIBRARY_PATH puts before the wheel's own."""
-    if m.python is None or _package(m) is None:
+    if m.python is None or m.torch_package is None:
         return
     older: dict[str, str] = {}
     for name, folder in m.shadowing.items():
@@ -329,11 +329,6 @@ def _works(m: Machine) -> bool:
     """Whether PyTorch answered without a failure."""
     torch = m.framework("torch")
     return torch is not None and torch.outcome == "ok"
-
-
-def _package(m: Machine) -> Package | None:
-    """The installed torch package; None where there is none."""
-    return m.python.find("torch") if m.python else None
 
 
 def _discrete(card: Card) -> bool:

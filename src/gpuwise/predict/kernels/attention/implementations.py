@@ -114,15 +114,15 @@ def resolve(accelerator: Accelerator, phase: str, dtype: str, kv_dtype: str | No
     rate = accelerator.peak("bf16") if runs_in == "bf16" and dtype in _FP8 else nominal_rate
     donor, gpu = _donor(document, family, accelerator)
     device = _at_boost(accelerator, rate)
+    measured = device
+    basis: Basis = "fitted"
     if accelerator.id == donor:
         provenance = "device"
     else:
         device = device.at_matrix_rate(_relative_clock(accelerator, donor, dtype))
-    basis: Basis = "fitted" if provenance == "device" else "derived"
-    measured_device = (
-        device if provenance == "device" else _at_boost(_catalogue_entry(donor), _catalogue_entry(donor).peak(runs_in))
-    )
-    return Kernel(phase, name, device, gpu, provenance, basis, q_bytes, kv_bytes, measured_device)
+        stands_in = _catalogue_entry(donor)
+        measured, basis = _at_boost(stands_in, stands_in.peak(runs_in)), "derived"
+    return Kernel(phase, name, device, gpu, provenance, basis, q_bytes, kv_bytes, measured)
 
 
 def _at_boost(accelerator: Accelerator, matrix_flop_per_s: float) -> Device:
