@@ -178,7 +178,7 @@ def capacity(
         asked = replace(asked, workload=_usual_workload(arch))
     _check_sent(sent)
     if asked.batching is not None and asked.workload not in FORWARD:
-        raise InputError("--batching is of forward passes", hint="with --workload embed, rerank or vision")
+        raise InputError("--batching is of forward passes", hint="with --workload embed, rerank, vision or speech")
     if asked.workload in FORWARD or not isinstance(arch, Architecture):
         if sent.measure is not None or calibrated or html is not None:
             raise InputError(

@@ -141,7 +141,7 @@ def check_model(arch: Architecture) -> None:
     if arch.kind != "decoder":
         raise InputError(
             f"{arch.name} is no decoder: engines that write text are simulated",
-            hint="of encoders ask --workload embed or rerank, of vision transformers --workload vision",
+            hint="of encoders ask --workload embed or rerank, of vision transformers vision, of Whisper speech",
         )
 
 
