@@ -10,7 +10,7 @@ import pytest
 
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
-from gpuwise.pick.compare.serving import subject_serving
+from gpuwise.pick.compare.serving import serve_alike
 from gpuwise.pick.jobs import serving_job
 from gpuwise.pick.serving import Service, serve_on
 from gpuwise.plan.one_model import decode
@@ -56,7 +56,7 @@ def test_a_request_alone_is_the_same_in_capacity_op_and_compare(model: str, on: 
     assert asked.time_s is not None and asked.time_s.expected == pytest.approx(token, rel=1e-3)
     prompt = decode(arch, FORMAT_OF_BITS[bits], [cluster], context=PROMPT).rows[0].first_token_s
     assert prompt is not None and prompt.expected == pytest.approx(first, rel=1e-3)
-    cell = subject_serving(arch, cluster, halfway, PRECISION[bits])
+    cell = serve_alike(arch, [cluster], halfway, PRECISION[bits])[0]
     if ranks == 1 or cell.single_words == f"tensor parallel {ranks}":
         assert cell.single == asked.tokens_per_s and cell.first_token == asked.first_token_s
 

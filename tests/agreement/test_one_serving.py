@@ -9,7 +9,7 @@ import pytest
 
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
-from gpuwise.pick.compare.serving import SubjectServing, subject_serving
+from gpuwise.pick.compare.serving import SubjectServing, serve_alike
 from gpuwise.pick.jobs import serving_job
 from gpuwise.pick.serving import Service, serve_on
 from gpuwise.plan.one_model import ModelRow, decode
@@ -27,7 +27,7 @@ def asked(model: str, on: str, weights: str, *, batch: int = 1) -> ModelRow:
 
 
 def compared(model: str, on: str, bits: int) -> SubjectServing:
-    return subject_serving(find_model(model), find_cluster(on), CONTEXT, PRECISION_OF_BITS[bits])
+    return serve_alike(find_model(model), [find_cluster(on)], CONTEXT, PRECISION_OF_BITS[bits])[0]
 
 
 def picked(model: str, on: str, bits: int, *, users: int = 1, ranks: int = 1) -> object:

@@ -11,7 +11,7 @@ import pytest
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.naming import find_accelerator
 from gpuwise.facts.hardware.sm_timing import sm_timings
-from gpuwise.lab.access import tag_wavefronts, warp_access
+from gpuwise.lab.access import warp_access
 from gpuwise.lab.beside_cpu import crossover, side
 from gpuwise.lab.simulation import Simulation, simulate_kernel, simulate_task
 from gpuwise.lab.tasks import TASKS, launch_of
@@ -56,9 +56,11 @@ def test_sectors_and_lines() -> None:
 
 
 def test_tags_serve_four_lines_a_cycle_at_most() -> None:
-    assert 8 <= tag_wavefronts(lanes(64, 4)).mean() < 9  # measured: 8.0
-    assert (tag_wavefronts(lanes(1, 4)) == 1).all()
-    assert abs(float(tag_wavefronts(lanes(32, 4)).mean()) / 8.3 - 1) < 0.06
+    every = np.ones((64, 32), bool)
+    tags = {stride: warp_access(lanes(stride, 4), every, 4).tags for stride in (1, 32, 64)}
+    assert 8 <= tags[64].mean() < 9  # measured: 8.0
+    assert (tags[1] == 1).all()
+    assert abs(float(tags[32].mean()) / 8.3 - 1) < 0.06
 
 
 def dfma(warps: int) -> Simulation:

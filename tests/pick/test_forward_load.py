@@ -11,7 +11,7 @@ import pytest
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
-from gpuwise.facts.models.convnets import find_convnet
+from gpuwise.facts.models.convnets import convnets, known_convnet
 from gpuwise.facts.models.denoisers import find_denoiser
 from gpuwise.pick import forward_load
 from gpuwise.pick.forward_load import (
@@ -57,21 +57,23 @@ XAVIER_MS = {"resnet18": 1.64, "resnet34": 2.79, "resnet50": 3.48, "resnet101": 
 def test_an_image_on_a_jetson_takes_what_was_published(model: str, published_ms: float) -> None:
     """TensorRT in fp16, batch 1, on Jetson Xavier (NVIDIA-AI-IOT/torch2trt@4680129 benchmarks/JETSON_XAVIER.md): 16, 27, 20, 20
     and 26 % too slow, within the 80 % interval."""
-    times = convnet_times(find_convnet(model), find_cluster("jetson-agx-xavier-32gb"), "fp16")
+    net = known_convnet(model)
+    assert net is not None
+    times = convnet_times(net, find_cluster("jetson-agx-xavier-32gb"), "fp16")
     assert abs(math.log(times.of(1) * 1e3 / published_ms)) < 1.2816 * times.log_sigma
     assert times.of(1) * 1e3 == pytest.approx(published_ms, rel=0.3)
 
 
 def test_images_through_convolutions_gain_by_batches() -> None:
     answer = capacity_forward(
-        find_convnet("resnet50"), find_cluster("t4"), workload="vision", targets=parse_targets("e2e_p95=20ms"), today=TODAY
+        convnets()["resnet-50"], find_cluster("t4"), workload="vision", targets=parse_targets("e2e_p95=20ms"), today=TODAY
     )
     assert answer.items == "images" and answer.each is not None and answer.point is not None
     assert 1 / answer.alone_s < answer.each.expected < answer.times.full_per_s
     with pytest.raises(InputError, match="reads images"):
-        capacity_forward(find_convnet("resnet50"), find_cluster("t4"), workload="embed", today=TODAY)
+        capacity_forward(convnets()["resnet-50"], find_cluster("t4"), workload="embed", today=TODAY)
     with pytest.raises(UnpredictableError, match="was checked"):
-        capacity_forward(find_convnet("resnet50"), find_cluster("apple-a18-pro-gpu"), workload="vision", today=TODAY)
+        capacity_forward(convnets()["resnet-50"], find_cluster("apple-a18-pro-gpu"), workload="vision", today=TODAY)
 
 
 def test_speech_is_served_in_windows() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,8 +14,8 @@ from gpuwise.facts.offers.notebooks import notebooks
 from gpuwise.facts.offers.purchases import typical_purchase_usd
 from gpuwise.money.cost import user_price
 from gpuwise.money.rent_or_own.uncertain_inputs import economics
-from gpuwise.pick.candidates import Acquisition, as_sold, placed
-from gpuwise.pick.limits import parse_have
+from gpuwise.pick.candidates import Acquisition, placed, ways
+from gpuwise.pick.limits import Limits, parse_have
 from gpuwise.pick.owning import Terms, bill, box_usd, least_bill_usd, resale_share
 from gpuwise.predict.estimate import Estimate
 
@@ -85,13 +87,14 @@ def test_a_notebooks_calendar_is_never_shorter_than_its_work(seconds: float, fac
 
 
 def test_a_chip_is_bought_with_the_memory_it_is_sold_with() -> None:
-    chip = accelerators()["apple-m2-ultra"]
-    sold = as_sold(chip, "new")
+    chip, today = accelerators()["apple-m2-ultra"], datetime.date(2026, 11, 21)
+    bought = [w for w in ways(Limits(ways=("buy",)), today) if w.accelerator.id in (chip.id, CARD.id)]
+    sold = min((w.accelerator for w in bought if w.accelerator.id == chip.id), key=lambda a: a.memory_bytes)
     assert sold.memory_bytes < chip.memory_bytes and "GB" in sold.name and sold.id == chip.id
     way = Acquisition(sold, "buy", "new", purchase=typical_purchase_usd("apple-m2-ultra"))
     there = placed(way, find_cluster("apple-m2-ultra"), None)
     assert there.accelerator.memory_bytes == sold.memory_bytes
-    assert as_sold(CARD, "used") == CARD
+    assert [w.accelerator for w in bought if w.accelerator.id == CARD.id and w.condition == "used"] == [CARD]
 
 
 def test_the_machine_one_has_sets_memory_and_pcie() -> None:

@@ -177,7 +177,6 @@ def test_pause_and_interval() -> None:
 def test_help_and_every_key_named_there_is_bound() -> None:
     from gpuwise.tui.app import TopApp
     from gpuwise.tui.lines.help import help_lines
-    from gpuwise.tui.lines.text_runs import text_of
 
     async def act(screen) -> None:
         text = await screen.press("question_mark")
@@ -190,7 +189,7 @@ def test_help_and_every_key_named_there_is_bound() -> None:
 
     watch_demo(1, act)
     keys = {k.strip() for b in TopApp.BINDINGS for k in b.key.split(",")}
-    told = text_of(help_lines(90))
+    told = "\n".join("".join(text for text, _, _ in line.runs) for line in help_lines(90))
     for key, word in (("k", "SIGKILL"), ("T", "themes"), ("slash", "filter"), ("t", "tree"), ("z", "zoom"), ("o", "only those")):
         assert key in keys and word in told
 

@@ -55,12 +55,6 @@ def bank_wavefronts(addresses: Ints, size: int) -> Ints:
     return np.stack([_passes(part, size) for part in parts]).sum(0)
 
 
-def tag_wavefronts(addresses: Ints) -> Ints:
-    """Cycles of the tag stage for lanes (warps, 32) at ``addresses``."""
-    lines = _words(addresses, WORD) // (LINE // WORD)
-    return _tags(lines, _first(lines))
-
-
 def _passes(addresses: Ints, size: int) -> Ints:
     words = _words(addresses, size)
     rows, columns = np.nonzero(_first(words))

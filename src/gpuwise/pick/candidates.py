@@ -232,12 +232,6 @@ def cluster_of(accelerator_id: str, n: int) -> Cluster | None:
 
 
 @cache
-def as_sold(accelerator: Accelerator, condition: str) -> Accelerator:
-    """The smallest configuration of :func:`_sold`; the accelerator itself where no price is known."""
-    return next((product for product, _ in _sold(accelerator, condition)), accelerator)
-
-
-@cache
 def _sold(accelerator: Accelerator, condition: str) -> tuple[tuple[Accelerator, PurchaseRange], ...]:
     """The configurations the purchase prices are for, least memory first: a chip that shares its memory with the host is sold
     with several sizes of it. Where a price does not say, it is that of the smallest configuration known of the chip."""

@@ -264,11 +264,6 @@ def serving_job(
     )
 
 
-def renamed(job: ModelJob, name: str) -> ModelJob:
-    """``job`` under another name."""
-    return replace(job, name=name)
-
-
 def _positive(name: str, value: float) -> None:
     if not (math.isfinite(value) and 0 < value <= _MOST):
         raise InputError(f"{name} must be a positive number, not {value}", hint="for example 15B, 4096 or 8")

@@ -190,11 +190,6 @@ def most_ranks(system: System) -> int:
     return max(system.domain_size, system.count)
 
 
-def mean_context(arch: Architecture, prompt_tokens: int, output_tokens: int) -> int:
-    """Tokens in the cache halfway through an answer."""
-    return max(min(prompt_tokens + output_tokens // 2, arch.max_seq_len), 1)
-
-
 def replicas(arch: Architecture, system: System, weights: str, ranks: int, *, sequences: int = 1) -> Iterator[Replica]:
     """The ways to hold ``arch`` in ``weights`` on ``ranks`` accelerators, the preferred one first: a format of llama.cpp is
     llama.cpp's alone. Raises UnknownNameError for a format of neither."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.facts.offers.stored import stored_offers
 
 from gpuwise.errors import DataError, InputError, UnknownNameError
 from gpuwise.facts.offers import store as offer_store
@@ -23,7 +24,7 @@ from gpuwise.facts.offers.offer import (
     stored_history,
     typical_price_usd_per_hour,
 )
-from gpuwise.facts.offers.store import current_files, remove, save_offers, store_dir, stored_files, stored_offers
+from gpuwise.facts.offers.store import current_files, remove, save_offers, store_dir, stored_files
 from gpuwise.facts.offers.table import Offer, format_offers, parse_offers
 
 DAY = datetime.date(2026, 11, 21)

@@ -120,11 +120,11 @@ def test_no_card_at_first_is_looked_for_again(clock: Any) -> None:
 
     with Monitor(clock=clock, find=find, background=False) as monitor:
         frame = monitor.refresh()
-        assert frame.cards == () and frame.failed == {"nvidia": "the driver is not loaded"} and not monitor.has_devices
+        assert frame.cards == () and frame.failed == {"nvidia": "the driver is not loaded"}
         for _ in range(25):
             clock.go(1)
             frame = monitor.refresh()
-        assert monitor.has_devices and frame.cards[0].identity.name == "Shaky 1" and frame.failed == {}
+        assert frame.cards[0].identity.name == "Shaky 1" and frame.failed == {}
         assert len(asked) == 3 and all(b - a >= LOOK_AGAIN_S for a, b in pairwise(asked))
     assert devices.closed == 1
 

@@ -18,7 +18,7 @@ from gpuwise.money.footprint import footprint_of
 from gpuwise.money.rent_or_own.comparison import RentOrOwn
 from gpuwise.money.rent_or_own.demand import HOURS_PER_MONTH, Demand
 from gpuwise.money.rent_or_own.engine import Batch, Mix, draw, draw_prices, uncertain_inputs_of
-from gpuwise.money.rent_or_own.ownership import Ownership, capital_recovery_factor, catalogue_ownership, closed_form_usd_per_hour
+from gpuwise.money.rent_or_own.ownership import Ownership, catalogue_ownership
 from gpuwise.money.rent_or_own.price_process import still
 from gpuwise.money.rent_or_own.renting import Renting, rent_of
 from gpuwise.money.rent_or_own.scenarios import rent_or_own
@@ -51,8 +51,31 @@ def _batch(demand: Demand, own: Ownership, rent: Renting, months: int = 36, n: i
     return Batch(demand, own, rent, x, *draw_prices(rent, rng, months, n), n=n)
 
 
+def _at_median(uncertain: UncertainInput) -> UncertainInput:
+    return replace(uncertain, low=uncertain.expected, high=uncertain.expected)
+
+
+def _capital_recovery_factor(rate: float, periods: float) -> float:
+    """``CRF = r (1+r)^n / ((1+r)^n - 1)``."""
+    growth = (1 + rate) ** periods
+    return rate * growth / (growth - 1)
+
+
+def _closed_form_usd_per_hour(own: Ownership, gpus: int, hours_per_month: float, months: int) -> float:
+    """``[C0 - R (1+i)^-M] CRF(i, M) / h + (monthly costs) / h`` with the monthly rate ``i`` and ``h`` delivered GPU-hours a
+    month, every input at its median and rental prices held still."""
+    x = {d.name: np.asarray(d.expected) for d in own.uncertain_inputs()}
+    rate = (1 + own.capital_per_year) ** (1 / 12) - 1
+    discounts = (1 + rate) ** -np.arange(1.0, months + 1)
+    capital = own.hardware_usd(gpus, x) - own.resale_usd(gpus, x, months, np.ones(1)) * (1 + rate) ** -months
+    fixed = sum(float(part) for part in own.fixed_usd(gpus, x, discounts).values()) / float(discounts.sum())
+    idle = max(gpus * HOURS_PER_MONTH - hours_per_month, 0.0) * own.kw_per_gpu(x, "idle_share")
+    power = x["usd_per_kwh"] * (hours_per_month * own.kw_per_gpu(x) + idle)
+    return float((capital * _capital_recovery_factor(rate, months) + fixed + power).item() / hours_per_month)
+
+
 def _certain(own: Ownership) -> Ownership:
-    fixed = {f.name: getattr(own, f.name).at_median() for f in fields(own) if isinstance(getattr(own, f.name), UncertainInput)}
+    fixed = {f.name: _at_median(getattr(own, f.name)) for f in fields(own) if isinstance(getattr(own, f.name), UncertainInput)}
     return replace(own, **fixed)
 
 
@@ -108,21 +131,21 @@ def test_without_spread_the_scenarios_are_the_closed_form(months: int, hours: fl
     usable = own.availability.expected * own.fill.expected
     assert hours <= 16 * HOURS_PER_MONTH * usable * 1.1
     if hours <= 16 * HOURS_PER_MONTH * usable:
-        assert found.usd_per_gpu_hour.expected == pytest.approx(closed_form_usd_per_hour(own, 16, hours, months), rel=1e-5)
+        assert found.usd_per_gpu_hour.expected == pytest.approx(_closed_form_usd_per_hour(own, 16, hours, months), rel=1e-5)
         assert found.usd_per_gpu_hour.low == pytest.approx(found.usd_per_gpu_hour.high)
 
 
-def test_the_closed_form_is_the_annual_one_people_know() -> None:
+def test_without_running_costs_the_scenarios_are_the_annual_form_people_know() -> None:
     """With nothing but hardware, capital cost and resale: [C0 - R (1+r)^-T] CRF / (8760 u N), payments by the month."""
     zero = {f: number(f, 0.0, "", f) for f in ("colocation", "staff", "support_share", "failures", "host_w", "usd_per_kwh")}
-    own = replace(_certain(_own()), tdp_w=None, capital_per_year=0.08, **zero)
+    own = replace(_certain(_own()), tdp_w=None, capital_per_year=0.08, owned_gpus=8, **zero)
     x = {d.name: np.asarray(d.expected) for d in own.uncertain_inputs()}
     cost, resale = float(own.hardware_usd(8, x)), float(own.resale_usd(8, x, 36, np.ones(1))[0])
-    monthly = 1.08 ** (1 / 12) - 1
-    by_hand = (cost - resale * 1.08**-3) * capital_recovery_factor(monthly, 36) / 4000
-    assert closed_form_usd_per_hour(own, 8, 4000.0, 36) == pytest.approx(by_hand)
-    assert capital_recovery_factor(0.0, 4) == 0.25
-    assert capital_recovery_factor(1e-9, 4) == pytest.approx(0.25, rel=1e-6)
+    by_hand = (cost - resale * 1.08**-3) * _capital_recovery_factor(1.08 ** (1 / 12) - 1, 36) / 4000
+    demand, rent = Demand(4000.0, spread=SURE), replace(_rent(), process=still(), reservations=(), spot=None)
+    assert 8 * HOURS_PER_MONTH * own.availability.expected * own.fill.expected >= 4000
+    found = rent_or_own(demand, own, rent, 36, n_scenarios=100).option("own")
+    assert found.usd_per_gpu_hour.expected == pytest.approx(by_hand, rel=1e-5)
 
 
 def test_renting_without_spread_is_price_times_hours() -> None:
@@ -148,8 +171,15 @@ def test_a_higher_rent_never_favours_renting(price: float, factor: float, peak: 
 @settings(max_examples=20, deadline=None)
 @given(st.floats(100, 10_000), st.floats(1.0, 2.0))
 def test_more_use_never_raises_the_cost_of_an_owned_hour(hours: float, factor: float) -> None:
-    own = _certain(_own())
-    assert closed_form_usd_per_hour(own, 16, hours * factor, 36) <= closed_form_usd_per_hour(own, 16, hours, 36) * (1 + 1e-12)
+    own = replace(_certain(_own()), owned_gpus=16)
+    most = 16 * HOURS_PER_MONTH * own.availability.expected * own.fill.expected
+    rent = replace(_rent(), process=still(), reservations=(), spot=None)
+
+    def usd_per_hour(each: float) -> float:
+        found = rent_or_own(Demand(min(each, most), spread=SURE), own, rent, 36, n_scenarios=100)
+        return found.option("own").usd_per_gpu_hour.expected
+
+    assert usd_per_hour(hours * factor) <= usd_per_hour(hours) * (1 + 1e-9)
 
 
 def test_the_best_option_is_no_dearer_than_any() -> None:

@@ -19,7 +19,6 @@ from gpuwise.money.run.checkpointing import (
     optimal_checkpoint,
     overhead,
     write_bytes_per_s,
-    young_interval_s,
 )
 from gpuwise.workload.strategy import Strategy
 
@@ -50,7 +49,7 @@ def test_losses_grow_with_stops_and_with_what_they_take(save: float, restart: fl
 @given(save=st.floats(0.1, 100), mtbf=st.floats(1e6, 1e9))
 def test_young_where_saving_is_short(save: float, mtbf: float) -> None:
     best = optimal_checkpoint(save, 0.0, mtbf)
-    assert best.interval_s == pytest.approx(young_interval_s(save, mtbf), rel=2 * math.sqrt(save / mtbf) + 1e-6)
+    assert best.interval_s == pytest.approx(math.sqrt(2 * save * mtbf), rel=2 * math.sqrt(save / mtbf) + 1e-6)
     assert best.overhead == pytest.approx(math.sqrt(2 * save / mtbf), rel=0.03)
 
 

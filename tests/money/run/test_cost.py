@@ -163,9 +163,9 @@ def test_ones_own_machine_pays_for_electricity() -> None:
     own = replace(RUN, cluster=find_cluster("m2-ultra"), price=None, grid=find_grid("SE"), state_bytes=1e9, weight_bytes=1e8)
     cost = run_cost(own)
     lines = {x.name: x.usd.expected for x in cost.lines}
-    sweden = find_grid("SE").household_usd_per_kwh
+    sweden = find_grid("SE").household
     assert cost.kwh is not None and sweden is not None
-    assert lines["electricity"] == pytest.approx(cost.kwh.expected * sweden) and lines["training"] == 0
+    assert lines["electricity"] == pytest.approx(cost.kwh.expected * sweden.usd_per_kwh) and lines["training"] == 0
     assert sum(lines.values()) == pytest.approx(cost.total_usd.expected)
     with pytest.raises(UnpredictableError) as caught:
         run_cost(replace(own, grid=None))

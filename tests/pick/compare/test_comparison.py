@@ -16,7 +16,7 @@ from gpuwise.facts.offers.purchases import typical_purchase_usd
 from gpuwise.pick.compare.comparison import Comparison, compare_accelerators
 from gpuwise.pick.compare.document import comparison_document
 from gpuwise.pick.compare.rows import TIE, Cell, FigureRow, say, say_span
-from gpuwise.pick.compare.serving import subject_serving
+from gpuwise.pick.compare.serving import serve_alike
 from gpuwise.pick.compare.words import than
 from gpuwise.plan.api import make_plan
 from gpuwise.plan.goal import Wishes
@@ -218,23 +218,23 @@ def test_weights_get_narrower_only_where_they_must() -> None:
     from gpuwise.facts.models.catalogue import find_model
 
     arch = find_model("llama-3.1-70b")
-    assert subject_serving(arch, find_cluster("8xh100-sxm"), 4096, None).weights == "bf16"
-    assert subject_serving(arch, find_cluster("h100-sxm"), 4096, None).weights == "fp8"
-    assert subject_serving(arch, find_cluster("l40s"), 4096, None).weights == "int4_wo"
-    none = subject_serving(arch, find_cluster("rtx-4090"), 4096, None)
+    assert serve_alike(arch, [find_cluster("8xh100-sxm")], 4096, None)[0].weights == "bf16"
+    assert serve_alike(arch, [find_cluster("h100-sxm")], 4096, None)[0].weights == "fp8"
+    assert serve_alike(arch, [find_cluster("l40s")], 4096, None)[0].weights == "int4_wo"
+    none = serve_alike(arch, [find_cluster("rtx-4090")], 4096, None)[0]
     assert none.weights is None and none.why_not.startswith("needs")
 
 
 def test_a_wider_format_is_not_served_where_it_does_not_fit() -> None:
     from gpuwise.facts.models.catalogue import find_model
 
-    assert subject_serving(find_model("llama-3.1-70b"), find_cluster("h100-sxm"), 4096, "bf16").weights is None
+    assert serve_alike(find_model("llama-3.1-70b"), [find_cluster("h100-sxm")], 4096, "bf16")[0].weights is None
 
 
 def test_experts_are_split_with_the_rest() -> None:
     from gpuwise.facts.models.catalogue import find_model
 
-    one, two = (subject_serving(find_model("mixtral-8x7b"), find_cluster(n), 2048, None) for n in ("2xh100-sxm", "8xh100-sxm"))
+    one, two = (serve_alike(find_model("mixtral-8x7b"), [find_cluster(n)], 2048, None)[0] for n in ("2xh100-sxm", "8xh100-sxm"))
     assert one.single is not None and two.single is not None and two.single.expected > one.single.expected
     assert one.batched is not None and two.batched is not None and two.batched.expected > 2 * one.batched.expected
 
@@ -242,7 +242,7 @@ def test_experts_are_split_with_the_rest() -> None:
 def test_where_no_engine_runs_one_sequence_is_still_predicted() -> None:
     from gpuwise.facts.models.catalogue import find_model
 
-    done = subject_serving(find_model("llama-3.1-8b"), find_cluster("m4-max"), 2048, None)
+    done = serve_alike(find_model("llama-3.1-8b"), [find_cluster("m4-max")], 2048, None)[0]
     assert done.weights and "llama.cpp" in done.words and done.batched is None
     assert done.single is not None and 5 < done.single.expected < 200
 

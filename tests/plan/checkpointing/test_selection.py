@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import combinations
 
 import numpy as np
@@ -13,10 +14,9 @@ from tests.workload.layer_captures import Layer, layer_capture, seconds_of
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.plan.checkpointing.selection import (
     checkpoint_choices,
-    recompute_s_of,
     select_checkpoints,
-    uniform_checkpoints,
 )
+from gpuwise.workload.capture.record.blocks import ModuleTree, blocks, passes, runs
 from gpuwise.workload.capture.record.capture import Capture
 from gpuwise.workload.capture.record.recompute import recomputed
 
@@ -31,11 +31,18 @@ def _u_net(widths: tuple[int, ...] = (8, 4, 2, 1, 2, 4, 8)) -> Capture:
     )
 
 
+def _recompute_s(capture: Capture, paths: Collection[str], op_s: np.ndarray) -> float:
+    """Seconds that the modules ``paths`` take in the forward of a step."""
+    tree = ModuleTree.of(capture)
+    segments = [s for one in passes(capture) for s in runs(capture, tree, one.first_op, one.backward_op, tuple(paths)) if s.path]
+    return sum(float(op_s[s.first_op : s.end_op].sum()) for s in segments)
+
+
 def _best_uniform(capture: Capture, op_s: np.ndarray, target: int) -> float:
     fitting = [
-        recompute_s_of(capture, paths, op_s)
+        _recompute_s(capture, paths, op_s)
         for every in range(1, 8)
-        if recomputed(capture, paths := uniform_checkpoints(capture, every)).peak_bytes() <= target
+        if recomputed(capture, paths := blocks(capture)[::every]).peak_bytes() <= target
     ]
     return min(fitting, default=np.inf)
 
@@ -48,7 +55,7 @@ def test_no_selection_is_cheaper(sizes: list[tuple[int, int, int, int]], share: 
     op_s = seconds_of(capture)
     paths = [layer.path for layer in layers]
     every = [
-        (recomputed(capture, chosen).peak_bytes(), recompute_s_of(capture, chosen, op_s))
+        (recomputed(capture, chosen).peak_bytes(), _recompute_s(capture, chosen, op_s))
         for n in range(len(paths) + 1)
         for chosen in combinations(paths, n)
     ]
@@ -86,7 +93,7 @@ def test_every_pass_of_an_accumulated_step_recomputes() -> None:
     layers = [Layer(f"layers.{i}", 50, 5, 1, ((2,),)) for i in range(4)]
     once, thrice = layer_capture(layers), layer_capture(layers, n_passes=3)
     chosen = ("layers.1", "layers.2")
-    assert recompute_s_of(thrice, chosen, seconds_of(thrice)) == pytest.approx(3 * recompute_s_of(once, chosen, seconds_of(once)))
+    assert _recompute_s(thrice, chosen, seconds_of(thrice)) == pytest.approx(3 * _recompute_s(once, chosen, seconds_of(once)))
     assert recomputed(thrice, chosen).peak_bytes() < thrice.peak_bytes()
 
 
@@ -99,7 +106,5 @@ def test_refusals() -> None:
         checkpoint_choices(capture, np.where(np.arange(op_s.size) == 3, np.nan, op_s))
     with pytest.raises(InputError, match="target"):
         select_checkpoints(capture, 0, op_s)
-    with pytest.raises(InputError, match="one block in 0"):
-        uniform_checkpoints(capture, 0)
     with pytest.raises(InputError, match="no module"):
         recomputed(capture, ["blocks.99"])

@@ -11,7 +11,10 @@ from gpuwise.predict.memory.context import communicator_bytes, context_bytes
 from gpuwise.predict.memory.device import METRICS, stack_memory, usable_bytes
 from gpuwise.predict.memory.library_workspaces import library_workspace_bytes
 from gpuwise.predict.memory.memory_rules import MemoryRules, find_memory_rules, memory_rules
-from gpuwise.predict.memory.strategies import memory_estimate
+from gpuwise.predict.memory.saved import saved_of_points
+from gpuwise.predict.memory.strategies import memory_columns
+from gpuwise.predict.step.columns import Columns
+from gpuwise.predict.step.evaluate import points_of
 from gpuwise.units import GIB, MIB
 from gpuwise.workload.strategy import STACKS, Strategy
 
@@ -50,7 +53,9 @@ def test_a_communicator_for_each_kind_of_group() -> None:
     system, arch = find_cluster("8xA100-SXM4-80GB").system, find_model("gpt2")
 
     def outside(**degrees: int) -> float:
-        return memory_estimate(arch, system, Strategy(**degrees), 512)["context"].expected
+        columns = Columns.from_strategies([Strategy(**degrees)])
+        points, index = points_of(columns, 512)
+        return memory_columns(arch, system, saved_of_points(arch, points), columns, index).parts(0)["context"].expected
 
     bare = outside()
     assert outside(dp=8) - bare == pytest.approx(float(communicator_bytes(8)))

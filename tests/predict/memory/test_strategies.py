@@ -11,9 +11,10 @@ from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture, Mla, Moe
 from gpuwise.facts.models.catalogue import find_model
+from gpuwise.predict.memory.device import METRICS
 from gpuwise.predict.memory.memory_rules import find_memory_rules
 from gpuwise.predict.memory.saved import saved_of_points
-from gpuwise.predict.memory.strategies import PARTS, STAGES, MemoryColumns, memory_columns, memory_estimate
+from gpuwise.predict.memory.strategies import PARTS, STAGES, MemoryColumns, memory_columns
 from gpuwise.predict.step.columns import Columns
 from gpuwise.predict.step.evaluate import points_of
 from gpuwise.units import GIB, GIGA
@@ -257,8 +258,9 @@ def test_the_probability_of_fitting_is_the_tail_of_the_spread() -> None:
 
 
 def test_one_strategy_as_estimates() -> None:
-    found = memory_estimate(SMALL, system("8xH100-SXM"), MEGATRON.with_(dp=8), 2048)
-    assert set(found) == {*PARTS, "allocated", "reserved", "device"}
+    columns = memory(SMALL, system("8xH100-SXM"), 2048, MEGATRON.with_(dp=8))
+    assert set(columns.parts(0)) == set(PARTS)
+    found = columns.parts(0) | {m: columns.estimate(0, m) for m in METRICS}
     assert all(e.low <= e.expected <= e.high for e in found.values())
     assert sum(found[p].expected for p in PARTS) == pytest.approx(found["device"].expected)
     assert found["allocated"].expected < found["reserved"].expected < found["device"].expected
@@ -362,12 +364,12 @@ def test_deepspeed_zero3_with_the_update_on_the_host(seq_len: int, reserved_gib:
         fused_loss=True,
         stack="deepspeed",
     )
-    memory = memory_estimate(find_model("llama-3.1-8b"), find_cluster("8xH200-SXM").system, strategy, seq_len)
-    assert memory["reserved"].expected / GIB == pytest.approx(reserved_gib, rel=0.06)
+    found = memory(find_model("llama-3.1-8b"), find_cluster("8xH200-SXM").system, seq_len, strategy)
+    assert found.estimate(0, "reserved").expected / GIB == pytest.approx(reserved_gib, rel=0.06)
 
 
 def test_a_model_larger_than_the_device_is_sharded_as_it_is_made() -> None:
     arch, strategy = find_model("llama-3-70b"), Strategy(dp=8, sharding="zero3", recompute="full", stack="deepspeed")
-    memory = memory_estimate(arch, find_cluster("8xH200-SXM").system, strategy, 4096)
-    assert memory["reserved"].expected < 2.0 * 70e9 * (1 + 1 / 8) + 60 * GIB
-    assert memory["reserve"].expected < 0.2 * memory["allocated"].expected
+    found = memory(arch, find_cluster("8xH200-SXM").system, 4096, strategy)
+    assert found.estimate(0, "reserved").expected < 2.0 * 70e9 * (1 + 1 / 8) + 60 * GIB
+    assert found.parts(0)["reserve"].expected < 0.2 * found.estimate(0, "allocated").expected

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from gpuwise.errors import InputError
-from gpuwise.serve.load.arrivals import day_shape, over_a_day, unit_arrivals
-from gpuwise.units import DAY_S
+from gpuwise.serve.load.arrivals import day_shape, unit_arrivals
 
 
 @pytest.mark.parametrize("cv", [0.0, 0.5, 1.0, 3.0])
@@ -30,12 +29,8 @@ def test_a_day_peaks_where_it_should_and_keeps_its_mean(peak: float) -> None:
     shape = day_shape(peak, 288)
     assert shape.mean() == pytest.approx(1.0)
     assert shape.max() == pytest.approx(peak, rel=0.01)
-    n = 24_000
-    times = over_a_day(np.arange(n, dtype=float), n / DAY_S, peak)
-    per_hour = np.histogram(times, np.linspace(0, DAY_S, 25))[0]
-    assert per_hour.sum() == n
-    assert (np.diff(times) > 0).all()
-    assert per_hour.max() / per_hour.mean() == pytest.approx(day_shape(peak, 24 * 60).reshape(24, 60).mean(1).max(), rel=0.02)
+    assert (shape > 0).all() and (np.diff(shape[:144]) >= 0).all()  # it rises until the middle of the day
+    assert shape == pytest.approx(shape[::-1])
 
 
 @pytest.mark.parametrize("cv", [-1.0, 50.0, float("nan")])

@@ -15,7 +15,7 @@ from gpuwise.calibrate.collectives.score import OTHER_MACHINES, SIZE_EDGES, pred
 from gpuwise.calibrate.collectives.systems import system_of
 from gpuwise.calibrate.validation import F64, log_sigma_of, weighted_quantile
 from gpuwise.errors import InputError
-from gpuwise.predict.comm.fabric import Coefficients, shipped
+from gpuwise.predict.comm.fabric import Coefficients
 from gpuwise.predict.estimate import Z80
 from gpuwise.units import MIB
 
@@ -218,13 +218,3 @@ def _errors(rows: Rows, fit_rows: Rows, c: Coefficients) -> dict[str, Any]:
     mape["B200 and GB200 without themselves, nccl"] = float(np.mean(np.abs(np.exp(-ratio[lib == "nccl"]) - 1)))
     mape["B200 and GB200 without themselves, engine"] = float(np.mean(np.abs(np.exp(-ratio[lib != "nccl"]) - 1)))
     return mape
-
-
-def refit_widths(folder: Path) -> None:
-    """Write the intervals anew from the rows of ``folder``; every other coefficient stays."""
-    rows = read_rows(folder)
-    if rows is None:
-        raise InputError(f"no collective tables in {folder}", hint="give the folder with ops/collectives.parquet")
-    c = shipped()
-    c.constants["log_sigma"] = fits.rounded(_sigmas(rows, rows.where(~rows.is_check), c), 3)
-    coefficient_files.write("collectives", c.constants, dict(c.tables))

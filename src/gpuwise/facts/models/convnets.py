@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
-from gpuwise.errors import UnknownNameError
 from gpuwise.facts.loading import Field
 from gpuwise.facts.models.named import cited_entries, find_named
 
@@ -73,11 +72,3 @@ def convnets() -> Mapping[str, ConvNet]:
 def known_convnet(text: str) -> ConvNet | None:
     """The network a person means, by id, name or alias in any case; None where it is none of these."""
     return find_named(convnets().values(), text)
-
-
-def find_convnet(text: str) -> ConvNet:
-    """:func:`known_convnet`. Raises UnknownNameError."""
-    net = known_convnet(text)
-    if net is None:
-        raise UnknownNameError("convolutional network", text, convnets(), hint="it is one of " + ", ".join(convnets()))
-    return net

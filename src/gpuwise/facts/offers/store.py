@@ -79,15 +79,6 @@ def current_files() -> tuple[StoredFile, ...]:
     return tuple(f for f in files if f.own or newest[f.source] is f)
 
 
-def stored_offers(accelerator_id: str | None = None) -> tuple[Offer, ...]:
-    """The offers in :func:`current_files`, of one accelerator or of all.
-
-    Raises DataError that names the file when one is corrupt; with an id given, rows of other accelerators
-    in a feed's file are not looked at.
-    """
-    return tuple(o for file in current_files() for o in offers_in(file, accelerator_id))
-
-
 def offers_in(file: StoredFile, accelerator_id: str | None = None) -> tuple[Offer, ...]:
     """The offers of one stored file, of one accelerator or of all. Raises DataError."""
     listed = _read(str(file.path), file.stamp, None if file.own else accelerator_id, file.source)

@@ -136,11 +136,6 @@ class Monitor:
         """Empty: problems are in the frames."""
         return ()
 
-    @property
-    def has_devices(self) -> bool:
-        """Whether there is any card."""
-        return bool(self._cards)
-
     def refresh(self) -> Frame:
         """Read every device now. Never raises for a device error: a lost device is a card of the frame."""
         now_s = self._clock()

@@ -11,8 +11,8 @@ Owning ``N`` GPUs in ``n`` servers for ``T`` months at capital cost ``r`` costs,
     kw_busy = (tdp power_share + host_w) pue / 1000,    kw_idle = (tdp idle_share + host_w) pue / 1000, none of a PC at home
     d_m = (1+r)^-(m/12)
 
-``p_T / p_0`` is how far rental prices moved: hardware that rents for more sells for more. Tax is left out. The
-annual form people know, ``[C0 - R (1+r)^-T] CRF(r,T) / (8760 u a) + ...``, is :func:`closed_form_usd_per_hour`.
+``p_T / p_0`` is how far rental prices moved: hardware that rents for more sells for more. Tax is left out. Without
+spread this is the annual form people know, ``[C0 - R (1+r)^-T] CRF(r,T) / (8760 u a) + ...``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from gpuwise.facts.offers.purchases import (
 )
 from gpuwise.facts.operations import find_site, power_share
 from gpuwise.money.power import host_power_w, is_personal
-from gpuwise.money.rent_or_own.demand import HOURS_PER_MONTH, MONTHS_PER_YEAR
+from gpuwise.money.rent_or_own.demand import MONTHS_PER_YEAR
 from gpuwise.money.rent_or_own.uncertain_inputs import Array, UncertainInput, economics, from_quantity, number
 
 Values = Mapping[str, Array]
@@ -263,30 +263,6 @@ def simple_ownership(gpu_usd: float, gpus: int, running_usd_per_month: float, pr
         price_words=price_words,
         counts_power=False,
     )
-
-
-def capital_recovery_factor(rate: float, periods: float) -> float:
-    """``CRF = r (1+r)^n / ((1+r)^n - 1)``; ``1/n`` when capital is free."""
-    if rate == 0:
-        return 1.0 / periods
-    growth = (1 + rate) ** periods
-    return rate * growth / (growth - 1)
-
-
-def closed_form_usd_per_hour(ownership: Ownership, gpus: int, hours_per_month: float, months: int) -> float:
-    """US dollars a delivered GPU-hour with every input at its median and rental prices held still.
-
-    ``[C0 - R (1+i)^-M] CRF(i, M) / h + (monthly costs) / h`` with the monthly rate ``i = (1+r)^(1/12) - 1`` and
-    ``h`` delivered GPU-hours a month. It is what the scenarios give when nothing is uncertain.
-    """
-    x: Values = {d.name: np.asarray(d.expected) for d in ownership.uncertain_inputs()}
-    rate = (1 + ownership.capital_per_year) ** (1 / MONTHS_PER_YEAR) - 1
-    discounts = (1 + rate) ** -np.arange(1.0, months + 1)
-    capital = ownership.hardware_usd(gpus, x) - ownership.resale_usd(gpus, x, months, np.ones(1)) * (1 + rate) ** -months
-    fixed = sum(float(part) for part in ownership.fixed_usd(gpus, x, discounts).values()) / float(discounts.sum())
-    idle = max(gpus * HOURS_PER_MONTH - hours_per_month, 0.0) * ownership.kw_per_gpu(x, "idle_share")
-    power = x["usd_per_kwh"] * (hours_per_month * ownership.kw_per_gpu(x) + idle)
-    return float((capital * capital_recovery_factor(rate, months) + fixed + power).item() / hours_per_month)
 
 
 def _price(cluster: Cluster, condition: Condition) -> tuple[float, UncertainInput, str, bool]:

@@ -91,11 +91,6 @@ class UncertainInput:
         middle = low if top == low else (math.sqrt(low * top) if low > 0 else (low + top) / 2)
         return UncertainInput(self.name, low, middle, top, self.unit, self.label, "given", self.most, "")
 
-    def at_median(self) -> UncertainInput:
-        """The same input without spread, at its median."""
-        middle = self.expected
-        return UncertainInput(self.name, middle, middle, middle, self.unit, self.label, self.source, self.most, self.note)
-
     def as_dict(self) -> dict[str, object]:
         return {
             "low": self.low,

@@ -107,11 +107,6 @@ def optimal_checkpoint(save_s: ArrayLike, restart_s: ArrayLike, mtbf_s: ArrayLik
     return Checkpointing(float(interval), float(lost))
 
 
-def young_interval_s(save_s: float, mtbf_s: float) -> float:
-    """Young's first-order optimum sqrt(2 delta M)."""
-    return math.sqrt(2.0 * save_s * mtbf_s)
-
-
 def losses(work_s: float, interval_s: float, save_s: float, restart_s: float, mtbf_s: float) -> Losses:
     """Where the expected time beyond ``work_s`` goes. With x = (tau + delta) / M, a stretch of work and its
     checkpoint is stopped exp(x) - 1 times, which takes M (exp(x) - 1) - tau - delta of work that is lost and

@@ -89,12 +89,6 @@ def _formats(precision: str | None) -> tuple[str, ...]:
     return tuple(FORMAT_OF_BITS.values()) if precision is None else (format_of_precision(precision).name,)
 
 
-def subject_serving(arch: Architecture, cluster: Cluster, context: int, precision: str | None) -> SubjectServing:
-    """Serve ``arch`` on ``cluster`` with sequences of ``context`` tokens; ``precision`` None takes the widest weights
-    that fit. Raises UnknownNameError for a precision nothing is served in."""
-    return _serve(arch, cluster, context, _formats(precision))
-
-
 def _serve(arch: Architecture, cluster: Cluster, context: int, formats: tuple[str, ...]) -> SubjectServing:
     if arch.kind != "decoder":
         return SubjectServing(None, why_not=f"{arch.name} writes no text")

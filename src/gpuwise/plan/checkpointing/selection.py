@@ -8,7 +8,7 @@ answer is worked out once more by putting the recomputation into the captured st
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -186,24 +186,3 @@ def selection_of(capture: Capture, solution: Solution, op_s: F64) -> CheckpointS
     peak = recomputed(capture, solution.paths).peak_bytes() if solution.paths else plain
     slowdown = 1.0 + solution.time_s / step_s if step_s > 0 else 1.0
     return CheckpointSelection(solution.paths, peak, plain, solution.time_s, slowdown, solution.exact)
-
-
-def uniform_checkpoints(capture: Capture, every: int) -> tuple[str, ...]:
-    """What recipes do: one block in ``every``, from the first."""
-    if every < 1:
-        raise InputError(f"one block in {every}", hint="at least 1")
-    from gpuwise.workload.capture.record.blocks import blocks
-
-    return blocks(capture)[::every]
-
-
-def recompute_s_of(capture: Capture, paths: Collection[str], op_s: F64) -> float:
-    """Seconds a step that the modules ``paths`` take in the forward: what checkpointing them adds."""
-    tree = ModuleTree.of(capture)
-    blocks = tuple(paths)
-    total = 0.0
-    for one in passes(capture):
-        for segment in runs(capture, tree, one.first_op, one.backward_op, blocks):
-            if segment.path:
-                total += float(op_s[segment.first_op : segment.end_op].sum())
-    return total

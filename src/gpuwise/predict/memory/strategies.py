@@ -35,16 +35,16 @@ from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.estimate import Estimate, fit_probability
 from gpuwise.predict.memory.context import Loading, communicator_bytes, context_bytes
-from gpuwise.predict.memory.device import METRICS, StackMemory, stack_memory, usable_bytes
+from gpuwise.predict.memory.device import StackMemory, stack_memory, usable_bytes
 from gpuwise.predict.memory.library_workspaces import library_workspace_bytes
 from gpuwise.predict.memory.memory_rules import MemoryRules, find_memory_rules
-from gpuwise.predict.memory.saved import SavedBytes, saved_of_points
+from gpuwise.predict.memory.saved import SavedBytes
 from gpuwise.predict.memory.states import StageStates, stage_states
 from gpuwise.predict.parallel.pipeline import folded, in_flight
 from gpuwise.predict.parallel.shards import Stages, stages
 from gpuwise.predict.step.columns import Columns
 from gpuwise.workload.optimizer import PAGED, parameter_bytes
-from gpuwise.workload.strategy import RECOMPUTES, SHARDINGS, Strategy
+from gpuwise.workload.strategy import RECOMPUTES, SHARDINGS
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -214,17 +214,6 @@ class MemoryColumns:
     def _parts(self) -> dict[str, F64]:
         """Every part for all strategies at once: plans read the parts of many of them."""
         return {p: np.broadcast_to(getattr(self, p), self.device_total.shape) for p in PARTS}
-
-
-def memory_estimate(arch: Architecture, system: System, strategy: Strategy, seq_len: int) -> dict[str, Estimate]:
-    """One strategy: every part of :data:`PARTS`, and the totals ``allocated``, ``reserved`` and ``device``,
-    each with its 80 % interval."""
-    from gpuwise.predict.step.evaluate import points_of  # not at import: the kernel models are not needed here
-
-    columns = Columns.from_strategies([strategy])
-    points, index = points_of(columns, seq_len)
-    memory = memory_columns(arch, system, saved_of_points(arch, points), columns, index)
-    return memory.parts(0) | {m: memory.estimate(0, m) for m in METRICS}
 
 
 def memory_columns(

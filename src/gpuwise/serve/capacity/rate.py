@@ -103,10 +103,6 @@ class Limit:
     def rate_per_s(self) -> float:
         return 0.0 if self.best is None else self.best.rate_per_s
 
-    @property
-    def per_accelerator(self) -> float:
-        return self.rate_per_s / self.configuration.ranks
-
 
 def operate(
     configuration: Configuration,

@@ -14,13 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.errors import InputError
-from gpuwise.units import DAY_S
 
 F64 = NDArray[np.float64]
 MOST_CV = 20.0
 """Above the largest published variation of gaps (13, an hour of code completion)."""
 MOST_PEAK = 20.0
-_STEPS = 4096
 
 
 def unit_arrivals(n: int, cv: float, rng: np.random.Generator) -> F64:
@@ -37,28 +35,12 @@ def unit_arrivals(n: int, cv: float, rng: np.random.Generator) -> F64:
     return np.concatenate([[0.0], np.cumsum(gaps)])
 
 
-def over_a_day(unit: F64, rate_per_s: float, peak_over_mean: float, period_s: float = DAY_S) -> F64:
-    """``unit`` arrivals at a mean of ``rate_per_s`` that rises to ``peak_over_mean`` times that in the middle of the period.
-    Raises InputError."""
-    levels, elapsed = _day(peak_over_mean)
-    days, rest = np.divmod(unit / (rate_per_s * period_s), 1.0)
-    return (days + np.interp(rest, levels, elapsed)) * period_s
-
-
 def day_shape(peak_over_mean: float, steps: int) -> F64:
     """[steps] rate over mean in the middle of equal parts of a day, lowest first and last. Raises InputError."""
     k = _concentration(peak_over_mean)
     turn = 2 * math.pi * (np.arange(steps) + 0.5) / steps
     shape = np.exp(-k * np.cos(turn))
     return shape / shape.mean()
-
-
-@lru_cache(maxsize=64)
-def _day(peak_over_mean: float) -> tuple[F64, F64]:
-    """Share of the day's requests by share of the day."""
-    shape = day_shape(peak_over_mean, _STEPS)
-    share = np.concatenate([[0.0], np.cumsum(shape) / _STEPS])
-    return share, np.linspace(0.0, 1.0, _STEPS + 1)
 
 
 @lru_cache(maxsize=64)

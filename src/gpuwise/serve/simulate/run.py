@@ -98,10 +98,6 @@ class Run:
         return float(self.output_tokens.sum()) / self.duration_s
 
     @property
-    def total_tokens_per_s(self) -> float:
-        return float((self.output_tokens + self.prompt_tokens).sum()) / self.duration_s
-
-    @property
     def prefix_hit_share(self) -> float:
         """Of all prompt tokens, those found in the prefix cache."""
         return float(self.cached_tokens.sum() / self.prompt_tokens.sum())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -220,8 +220,3 @@ def clock_words(seconds: float | None) -> str:
     hours, rest = divmod(s, int(HOUR_S))
     minutes, s = divmod(rest, int(MINUTE_S))
     return f"{hours}:{minutes:02d}:{s:02d}" if hours else f"{minutes}:{s:02d}"
-
-
-def text_of(lines: Iterable[Line]) -> str:
-    """The plain text of lines."""
-    return "\n".join("".join(t for t, _, _ in of.runs).rstrip() for of in lines)

@@ -142,12 +142,6 @@ class ParameterCount:
         return self.total - self._sum("experts") + self._sum("active_experts")
 
     @property
-    def non_embedding(self) -> int:
-        """Without input tables and output head, as scaling laws count (Kaplan et al., arXiv 2001.08361,
-        section 2.1)."""
-        return self.total - self.embedding - self.head
-
-    @property
     def embedding_free(self) -> int:
         """Parameters that multiply: without look-up tables, with the output head even when tied. ``2 x``
         this is a dense model's forward FLOP per token apart from attention scores."""

@@ -8,13 +8,14 @@ import socket
 from pathlib import Path
 
 import pytest
+from tests.facts.offers.stored import stored_offers
 
 from gpuwise.errors import FieldError, UnknownNameError, UnpredictableError
 from gpuwise.facts.offers.feeds import skypilot
 from gpuwise.facts.offers.feeds.download import MOST_BYTES, OUT_OF_REACH, fetch_text
 from gpuwise.facts.offers.feeds.refresh import RefreshResult, difference, refresh, sources_of
 from gpuwise.facts.offers.offer import offers, offers_for
-from gpuwise.facts.offers.store import stored_files, stored_offers
+from gpuwise.facts.offers.store import stored_files
 
 from .conftest import (
     AWS,

@@ -133,7 +133,8 @@ def test_laws(trace, text, capacity_mib):
         assert inside == live.tolist(), "every block lies in one segment"
         parts = run.fragmentation(event)
         assert parts.reserved_bytes == reserved[event] and parts.allocated_bytes == allocated[event]
-        assert parts.wasted_bytes + parts.cached_bytes == parts.reserved_bytes - parts.requested_bytes
+        wasted = parts.rounding_bytes + parts.unsplit_bytes + parts.small_pool_bytes + parts.split_bytes
+        assert wasted + parts.cached_bytes == parts.reserved_bytes - parts.requested_bytes
     live_at_end = set(storage) - {s for s, way in zip(storage, sign, strict=True) if way < 0}
     if run.oom is None:
         tail = simulate(

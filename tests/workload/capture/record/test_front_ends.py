@@ -6,15 +6,15 @@ import importlib.util
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from gpuwise.facts.models.configs import architecture_from_config  # noqa: E402
-from gpuwise.workload.capture.record.capture import Capture, Category  # noqa: E402
-from gpuwise.workload.capture.record.rows import op_table  # noqa: E402
-from gpuwise.workload.capture.record.table import bytes_made, flop_by_phase, saved_bytes  # noqa: E402
+from gpuwise.predict.memory.timeline import memory_timeline  # noqa: E402
+from gpuwise.workload.capture.record.capture import Capture  # noqa: E402
 from gpuwise.workload.stack import find_stack  # noqa: E402
 from gpuwise.workload.step import Phase  # noqa: E402
 from gpuwise.workload.transformer.parameters import count_parameters  # noqa: E402
@@ -107,19 +107,25 @@ def test_flop_are_equal_and_bytes_agree(kind: str, precision: str, changes: dict
     config = _config(kind, torch.bfloat16 if precision == "bf16" else torch.float32, **changes)
     captured = _capture(config)
     arch, tables = _analytic(config, precision, BATCH, SEQ)
-    mine = flop_by_phase(captured)
+    span = captured.steady
+    steady = slice(span.first_op, span.end_op)
+    flop = np.array([s.flop for s in captured.signatures])[captured.op_signature[steady]]
+    mine = {phase: float(flop[captured.op_phase[steady] == phase].sum()) for phase in Phase}
     for phase in (Phase.FORWARD, Phase.BACKWARD):
         assert mine[phase] == _flop(tables, phase)
-    assert op_table(captured).total_flop() == captured.flop() == sum(mine.values())
+    assert captured.flop() == sum(mine.values())
     width = 2 if precision == "bf16" else 4
     parameters = count_parameters(arch).total
-    most = bytes_made(captured)
+    timeline = memory_timeline(captured)
+    most = dict(zip(timeline.categories, timeline.bytes_by_category.max(axis=1).tolist(), strict=True))
     assert captured.parameter_count == parameters
-    assert most[Category.PARAMETER] == most[Category.GRADIENT] == width * parameters
-    assert most[Category.OPTIMIZER] == 2 * width * parameters
+    assert most["parameters"] == most["gradients"] == width * parameters
+    assert most["optimizer states"] == 2 * width * parameters
     kept = sum(float((t.saved_bytes * t.count).sum()) * tables.layer_counts[k] for k, t in tables.layers.items())
     kept += sum(float((t.saved_bytes * t.count).sum()) for t in (tables.embedding, tables.head))
-    assert saved_bytes(captured) == pytest.approx(kept, rel=0.01)
+    backward = next(phase for phase in timeline.phases if phase.name == "backward")
+    activations = timeline.bytes_by_category[timeline.categories.index("activations")]
+    assert activations[backward.first - 1] == pytest.approx(kept, rel=0.01)
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,8 @@ from torch.nn import functional as F  # noqa: E402
 import gpuwise  # noqa: E402
 from gpuwise.errors import InputError, UnknownNameError  # noqa: E402
 from gpuwise.workload.capture.record.capture import Capture, Category, OpFlag  # noqa: E402
-from gpuwise.workload.capture.record.rows import op_table  # noqa: E402
-from gpuwise.workload.capture.record.table import n_syncs, saved_bytes  # noqa: E402
-from gpuwise.workload.step import Kind, Phase  # noqa: E402
+from gpuwise.workload.capture.record.rows import rows_of  # noqa: E402
+from gpuwise.workload.step import Kind, OpTable, Phase  # noqa: E402
 
 BATCH, WIDTH, HIDDEN = 32, 24, 40
 
@@ -52,6 +51,24 @@ def ops(captured: Capture, name: str, step: int = -1) -> list[int]:
     ]
 
 
+def steady(captured: Capture, phase: Phase) -> list[int]:
+    """Positions of the operations of ``phase`` in the steady step."""
+    return [i for i in range(captured.steady.first_op, captured.steady.end_op) if captured.op_phase[i] == phase]
+
+
+def saved_bytes(captured: Capture) -> int:
+    """Activations alive before the first backward operation of the steady step."""
+    before = np.flatnonzero(captured.event_op[: captured.steady.end_event] < steady(captured, Phase.BACKWARD)[0])
+    return captured.bytes_by_category(int(before[-1]))[Category.ACTIVATION]
+
+
+def rows(captured: Capture, phase: Phase, kind: Kind) -> OpTable:
+    """Distinct operations of a kind in a phase of the steady step, as rows of the step table."""
+    distinct = dict.fromkeys(int(captured.op_signature[i]) for i in steady(captured, phase))
+    signatures = [captured.signatures[k] for k in distinct]
+    return rows_of([s for s in signatures if s.kind is kind], captured.settings)
+
+
 @pytest.fixture(scope="module")
 def plain() -> Capture:
     return gpuwise.capture(Net(), torch.randn(BATCH, WIDTH))
@@ -72,7 +89,7 @@ def test_flop_are_those_of_the_products(plain: Capture) -> None:
     """Forward: each linear 2 B K N; backward: twice that, less the input gradient of the first linear."""
     forward = 2.0 * BATCH * (2 * 2 * WIDTH * HIDDEN + 3 * WIDTH)
     assert plain.flop() == 3 * forward - 2.0 * BATCH * WIDTH * HIDDEN
-    assert op_table(plain).total_flop(Phase.FORWARD) == forward
+    assert sum(plain.signatures[plain.op_signature[i]].flop for i in steady(plain, Phase.FORWARD)) == forward
 
 
 def test_operations_of_both_directions_belong_to_the_module_of_the_forward(plain: Capture) -> None:
@@ -111,7 +128,7 @@ def test_storages_are_told_apart(plain: Capture) -> None:
     assert gradients.sum() == 2 * parameters  # of two steps
     # a block keeps: up's output and gelu's (4 B H each), down's output for the product with scale, and x for up
     kept = 4 * BATCH * (2 * (2 * HIDDEN + WIDTH) + WIDTH) + 4 * BATCH * WIDTH * 1
-    assert saved_bytes(plain) <= kept and saved_bytes(plain) >= 4 * BATCH * 2 * 2 * HIDDEN
+    assert 4 * BATCH * 2 * 2 * HIDDEN <= saved_bytes(plain) <= kept
 
 
 def test_a_storage_is_born_once_and_freed_at_most_once(plain: Capture) -> None:
@@ -157,8 +174,11 @@ def test_checkpointing_is_recomputation(reentrant: bool) -> None:
         return step
 
     captured = gpuwise.capture(make)
-    table = op_table(captured, by_module=True)
-    again = [n for n, p, k in zip(table.name, table.phase, table.kind, strict=True) if p == Phase.RECOMPUTE and k == Kind.MATMUL]
+    again = [
+        f"{captured.modules[captured.op_module[i]]}.{captured.signatures[captured.op_signature[i]].op.split('.')[1]}"
+        for i in steady(captured, Phase.RECOMPUTE)
+        if captured.signatures[captured.op_signature[i]].kind is Kind.MATMUL
+    ]
     # the last product of a block is not needed again where torch stops early
     assert [n for n in again if n.endswith("up.addmm")] == [f"blocks.{i}.up.addmm" for i in (2, 1, 0)]
     block = captured.modules.index("blocks.1.up")
@@ -192,11 +212,9 @@ def test_phases_of_clipping_scaling_and_scheduling() -> None:
     assert captured.settings.optimizers == ("SGD/foreach",)
     for name in ("_amp_foreach_non_finite_check_and_unscale_", "_foreach_norm", "_amp_update_scale_"):
         assert [Phase(captured.op_phase[i]) for i in ops(captured, name)] == [Phase.OPTIMIZER], name
-    table = op_table(captured)
-    copies = [s for s in table.rows() if s["kind"] == "copy"]
-    assert [s["shape"][0] for s in copies if s["phase"] == "forward"] == [4 * BATCH * WIDTH]  # type: ignore[index]
-    halves = {s["dtype"] for s in table.rows() if s["kind"] == "matmul"}
-    assert halves == {"fp16"}
+    assert rows(captured, Phase.FORWARD, Kind.COPY).shape[:, 0].tolist() == [4 * BATCH * WIDTH]
+    products = [*rows(captured, Phase.FORWARD, Kind.MATMUL).dtype, *rows(captured, Phase.BACKWARD, Kind.MATMUL).dtype]
+    assert products and set(products) == {"fp16"}
     assert (np.diff(captured.op_phase[span.first_op : span.end_op]) >= -3).all()
 
 
@@ -213,7 +231,8 @@ def test_a_sync_is_flagged_and_found() -> None:
         return step
 
     captured = gpuwise.capture(make)
-    assert n_syncs(captured) == 1
+    span = captured.steady
+    assert sum(bool(flags & OpFlag.SYNC) for flags in captured.op_flags[span.first_op : span.end_op]) == 1
     found = [f for f in captured.findings if f.kind == "sync"]
     assert len(found) == 1 and found[0].where.startswith("test_recorder.py:") and found[0].count == 1
     assert all(captured.op_flags[i] & OpFlag.MICRO for i in ops(captured, "t"))

@@ -55,7 +55,7 @@ class Recorder:
         self._causes: dict[tuple[int | None, str], int] = {}
         self._committed_s: float | None = None
         self._failure: str | None = None
-        self._dropped, self._closed, self._written = 0, False, 0
+        self._dropped, self._closed = 0, False
         try:
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             self._db.execute("PRAGMA journal_mode = WAL")
@@ -72,11 +72,6 @@ class Recorder:
             return (f"{self._dropped} frames are not in {self._name}",) if self._dropped else ()
         lost = f", {self._dropped} are lost" if self._dropped else ""
         return (f"{self._name} is not written ({self._failure}): {len(self._frames)} frames wait{lost}",)
-
-    @property
-    def n_written(self) -> int:
-        """Number of frames on disk."""
-        return self._written
 
     def write(self, frame: Frame, causes: tuple[Cause, ...]) -> None:
         """Take a frame; commit when a second has passed since the last commit."""
@@ -116,7 +111,6 @@ class Recorder:
                 return False
             for _ in batch:
                 self._frames.popleft()
-            self._written += len(batch)
         return True
 
     def _commit(self, batch: list[list[Statement]]) -> bool:

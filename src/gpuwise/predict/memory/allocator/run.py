@@ -65,11 +65,6 @@ class Fragmentation:
     pinned: tuple[Segment, ...]
     """Partly used segments, most free bytes first: the storages in them keep those bytes from being given back."""
 
-    @property
-    def wasted_bytes(self) -> int:
-        """Reserved but neither asked for nor able to be given back."""
-        return self.rounding_bytes + self.unsplit_bytes + self.small_pool_bytes + self.split_bytes
-
 
 @dataclass(frozen=True, slots=True)
 class OutOfMemory:

@@ -11,10 +11,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from gpuwise.dtypes import TENSOR_BYTES
-from gpuwise.workload.capture.record.capture import Capture, Settings, Signature
+from gpuwise.workload.capture.record.capture import Settings, Signature
 from gpuwise.workload.capture.record.families import (
     broadcasts,
     changes_layout,
@@ -66,29 +64,6 @@ def rows_of(signatures: Sequence[Signature], settings: Settings) -> OpTable:
     table = OpTableBuilder()
     for s in signatures:
         _add(table, short_name(s.op), s, settings, Phase.BACKWARD if "backward" in s.op else Phase.FORWARD)
-    return table.build()
-
-
-def op_table(capture: Capture, step: int = -1, *, by_module: bool = False) -> OpTable:
-    """One step as an op table: a row for each signature and phase (and module, if asked), in order of first appearance.
-
-    Host-only operations (views) are left out: they launch nothing. ``name`` is the operation without its namespace and
-    overload, after the module's path where rows are by module.
-    """
-    span = capture.steps[step]
-    part = slice(span.first_op, span.end_op)
-    module = capture.op_module[part] if by_module else np.zeros(span.end_op - span.first_op, np.int64)
-    keys = np.stack([capture.op_signature[part], capture.op_phase[part], module], axis=1)
-    table = OpTableBuilder()
-    if not len(keys):
-        return table.build()
-    distinct, first, counts = np.unique(keys, axis=0, return_index=True, return_counts=True)
-    for i in np.argsort(first).tolist():
-        s = capture.signatures[int(distinct[i, 0])]
-        if not s.n_kernels and s.kind not in (Kind.COPY, Kind.COLLECTIVE):
-            continue
-        path = capture.modules[int(distinct[i, 2])] + "." if by_module and distinct[i, 2] else ""
-        _add(table, path + short_name(s.op), s, capture.settings, Phase(int(distinct[i, 1])), float(counts[i]))
     return table.build()
 
 

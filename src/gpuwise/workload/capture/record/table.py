@@ -1,4 +1,4 @@
-"""The sizes and the format of a captured operation as the step table has them, and sums over a step. No torch here.
+"""The sizes and the format of a captured operation as the step table has them. No torch here.
 
 Shapes follow :mod:`gpuwise.workload.step`; a batched product [B, M, K] x [B, K, N] is ``matmul`` (B, M, N, K), an attention is
 read from its query, key and value whatever kernel ran it.
@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
-
-import numpy as np
 
 from gpuwise.dtypes import TENSOR_BYTES
-from gpuwise.workload.capture.record.capture import Capture, Category, OpFlag, Signature, TensorSpec
-from gpuwise.workload.step import CAUSAL, DROPOUT, FUSED_ATTENTION, Kind, Phase
+from gpuwise.workload.capture.record.capture import Signature, TensorSpec
+from gpuwise.workload.step import CAUSAL, DROPOUT, FUSED_ATTENTION, Kind
 
 
 def short_name(op: str) -> str:
@@ -152,68 +149,3 @@ _SHAPES: dict[Kind, Callable[[Signature], tuple[int, ...] | None]] = {
     Kind.COPY: _copy,
     Kind.OPTIMIZER: _optimizer,
 }
-
-
-# --- sums ---
-
-
-def _steps_signatures(capture: Capture, step: int) -> tuple[slice, np.ndarray[Any, np.dtype[np.int64]]]:
-    span = capture.steps[step]
-    ops = slice(span.first_op, span.end_op)
-    return ops, capture.op_signature[ops]
-
-
-def flop_by_phase(capture: Capture, step: int = -1) -> dict[Phase, float]:
-    """FLOP of one step by phase; phases without FLOP are left out."""
-    ops, signature = _steps_signatures(capture, step)
-    flop = np.array([s.flop for s in capture.signatures])[signature]
-    sums = np.bincount(capture.op_phase[ops], weights=flop, minlength=len(Phase))
-    return {p: float(sums[p]) for p in Phase if sums[p]}
-
-
-def traffic_bytes(capture: Capture, step: int = -1) -> float:
-    """Bytes read and written by the operations of one step."""
-    _, signature = _steps_signatures(capture, step)
-    return float(np.array([s.bytes_read + s.bytes_written for s in capture.signatures])[signature].sum())
-
-
-def n_kernels(capture: Capture, step: int = -1) -> int:
-    """Device kernels that one eager step launches."""
-    _, signature = _steps_signatures(capture, step)
-    return int(np.array([s.n_kernels for s in capture.signatures])[signature].sum())
-
-
-def n_syncs(capture: Capture, step: int = -1) -> int:
-    """How often the host waits for the device within one step."""
-    span = capture.steps[step]
-    return int(((capture.op_flags[span.first_op : span.end_op] & OpFlag.SYNC) > 0).sum())
-
-
-def bytes_made(capture: Capture, step: int = -1) -> dict[Category, int]:
-    """Most live bytes of each category within one step, each at its own worst moment."""
-    span = capture.steps[step]
-    live: dict[Category, int] = {}
-    storage = capture.event_storage
-    signed = capture.event_sign.astype(np.int64) * capture.storage_bytes[storage]
-    category = capture.storage_category[storage]
-    for one in Category:
-        live_bytes = np.cumsum(np.where(category == one, signed, 0))
-        before = int(live_bytes[span.first_event - 1]) if span.first_event else 0
-        inside = live_bytes[span.first_event : span.end_event]
-        most = max(before, int(inside.max()) if inside.size else 0)
-        if most:
-            live[one] = most
-    return live
-
-
-def saved_bytes(capture: Capture, step: int = -1) -> int:
-    """Bytes kept for the backward when the forward of a step has ended, before its first backward operation."""
-    span = capture.steps[step]
-    backward = np.flatnonzero(capture.op_phase[span.first_op : span.end_op] == Phase.BACKWARD)
-    if not backward.size:
-        return 0
-    first = span.first_op + int(backward[0])
-    before = np.flatnonzero(capture.event_op[: span.end_event] < first)
-    if not before.size:
-        return 0
-    return capture.bytes_by_category(int(before[-1])).get(Category.ACTIVATION, 0)
