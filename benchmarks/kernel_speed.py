@@ -12,8 +12,9 @@ from time import process_time
 import numpy as np
 
 from gpuwise import find_accelerator
-from gpuwise.facts.hardware.accelerators import accelerators, architectures, sources
+from gpuwise.facts.hardware.accelerators import accelerators, architectures
 from gpuwise.facts.models.catalogue import models
+from gpuwise.facts.sources import sources
 from gpuwise.predict import coefficients
 from gpuwise.predict.kernels.attention.fused import attention_forward_time
 from gpuwise.predict.kernels.gemm.product import gemm_time

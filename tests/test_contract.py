@@ -380,10 +380,11 @@ def test_a_bad_price_gives_no_number(cell: str) -> None:
 
 
 def test_every_fact_has_a_source() -> None:
-    from gpuwise.facts.hardware.accelerators import accelerators, architectures, sources
+    from gpuwise.facts.hardware.accelerators import accelerators, architectures
     from gpuwise.facts.hardware.systems import link_generations, networks, systems
     from gpuwise.facts.models.catalogue import models
     from gpuwise.facts.offers.offer import offers
+    from gpuwise.facts.sources import sources
     from gpuwise.predict.memory.memory_rules import find_memory_rules
     from gpuwise.workload.optimizer import RULES
     from gpuwise.workload.stack import stacks

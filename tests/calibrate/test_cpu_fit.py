@@ -6,8 +6,8 @@ import math
 from collections import defaultdict
 
 from gpuwise.calibrate.cpu_fit import LEAST_SIGMA, MATRIX_UNITS, fit, peak_of, predicted, rows
-from gpuwise.facts.hardware.accelerators import sources
 from gpuwise.facts.hardware.cpus import find_cpu
+from gpuwise.facts.sources import sources
 from gpuwise.predict.estimate import Z80
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from gpuwise.errors import AmbiguousNameError, FieldError, GpuwiseError, InputError, UnknownNameError
 from gpuwise.facts.grid import find_grid, grids, parse_grids
-from gpuwise.facts.hardware.accelerators import sources
 from gpuwise.facts.loading import shipped_text
+from gpuwise.facts.sources import sources
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_the_catalogue_is_as_large_as_promised() -> None:
     countries = [g for g in found if g.scope == "country"]
     assert len(countries) > 200
     assert sum(g.usd_per_kwh is not None for g in countries) >= 60
-    assert sum(g.household_usd_per_kwh is not None for g in countries) >= 40
+    assert sum(g.household is not None for g in countries) >= 40
     assert sum(g.scope == "region" for g in found) >= 100
     for key in ("USA", "DEU", "FRA", "GBR", "CHN", "CAN", "IRL", "SWE", "FIN", "NLD"):
         assert grids()[key].usd_per_kwh is not None
@@ -103,8 +103,8 @@ def test_figures_of_the_sources() -> None:
 def test_the_sectors_differ() -> None:
     germany = find_grid("DE")
     assert germany.price("household") == germany.household and germany.price("industrial") == germany.industrial
-    assert germany.household_usd_per_kwh is not None and germany.usd_per_kwh is not None
-    assert germany.household_usd_per_kwh > germany.usd_per_kwh
+    assert germany.household is not None and germany.usd_per_kwh is not None
+    assert germany.household.usd_per_kwh > germany.usd_per_kwh
     assert germany.industrial is not None and germany.industrial.age_days(datetime.date(2026, 11, 21)) == 690
 
 

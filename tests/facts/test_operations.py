@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from gpuwise.errors import UnknownNameError
-from gpuwise.facts.hardware.accelerators import accelerators, sources
+from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.offers.storage import storage_price, storage_prices
 from gpuwise.facts.operations import (
     WORKLOADS,
@@ -15,6 +15,7 @@ from gpuwise.facts.operations import (
     site_of_provider,
     sites,
 )
+from gpuwise.facts.sources import sources
 
 
 def test_every_figure_is_ordered_and_cited() -> None:

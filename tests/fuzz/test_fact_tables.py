@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwise.errors import DataError
-from gpuwise.facts.hardware.accelerators import ACCELERATOR_SCHEMA, SOURCE_SCHEMA
+from gpuwise.facts.hardware.accelerators import ACCELERATOR_SCHEMA
 from gpuwise.facts.loading import Field, parse_csv, parse_toml, shipped_text
 from gpuwise.facts.models.catalogue import CATALOGUE_FILES, read_catalogue
 from gpuwise.facts.offers.offer import OFFER_SCHEMA, parse_offers, read_offers
+from gpuwise.facts.sources import SOURCE_SCHEMA
 
 NASTY = (
     "",

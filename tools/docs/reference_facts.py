@@ -7,19 +7,14 @@ from collections.abc import Iterable, Mapping
 from importlib.resources import files
 
 from gpuwise.facts.hardware import systems as systems_room
-from gpuwise.facts.hardware.accelerators import (
-    ACCELERATOR_SCHEMA,
-    ARCHITECTURE_SCHEMA,
-    SOURCE_SCHEMA,
-    accelerators,
-    sources,
-)
+from gpuwise.facts.hardware.accelerators import ACCELERATOR_SCHEMA, ARCHITECTURE_SCHEMA, accelerators
 from gpuwise.facts.hardware.cpus import CPU_SCHEMA
 from gpuwise.facts.loading import DATA, Field
 from gpuwise.facts.models.architecture import Architecture, Encoder, Mla, Moe, Patches
 from gpuwise.facts.models.catalogue import CATALOGUE_FILES, models
 from gpuwise.facts.models.checks import LIMITS
 from gpuwise.facts.offers.offer import OFFER_SCHEMA, offers
+from gpuwise.facts.sources import SOURCE_SCHEMA, sources
 from gpuwise.units import GIB, TERA, format_count
 from tools.docs.reference_prices import price_formats
 from tools.docs.reference_python import cell, field_meanings

@@ -114,9 +114,9 @@ def _show(a: Accelerator) -> None:
 
     from gpuwise.cli.out import console, grid, section, table_of
     from gpuwise.errors import DataError
-    from gpuwise.facts.hardware.accelerators import sources
     from gpuwise.facts.hardware.systems import systems_of
     from gpuwise.facts.offers.offer import offers_for
+    from gpuwise.facts.sources import sources
 
     to = console()
     to.print(Text.assemble((a.name, "bold"), f"  {a.vendor} {a.family}, {a.year}, {a.form}, id {a.id}"))

@@ -14,8 +14,8 @@ from functools import cache
 from types import MappingProxyType
 
 from gpuwise.errors import AmbiguousNameError, DataError, FieldError, InputError, UnknownNameError
-from gpuwise.facts.hardware.accelerators import sources
 from gpuwise.facts.loading import Field, Record, parse_csv, shipped_text
+from gpuwise.facts.sources import check_source
 from gpuwise.units import KILO
 
 PROVIDERS = ("aws", "azure", "gcp")
@@ -89,10 +89,6 @@ class Grid:
         """What a business pays; None when unknown."""
         return None if self.industrial is None else self.industrial.usd_per_kwh
 
-    @property
-    def household_usd_per_kwh(self) -> float | None:
-        return None if self.household is None else self.household.usd_per_kwh
-
     def price(self, sector: str) -> PowerPrice | None:
         """The price of ``industrial`` or ``household`` electricity; None when unknown."""
         return self.household if sector == "household" else self.industrial
@@ -135,7 +131,7 @@ def parse_grids(grid_csv: str, electricity_csv: str) -> dict[str, Grid]:
     for record in parse_csv(grid_csv, GRID_SCHEMA, "grid.csv"):
         if record.text("key") in records:
             raise record.error(f"{record.text('key')} appears twice", field="key", hint="remove one")
-        _check_source(record)
+        check_source(record)
         records[record.text("key")] = record
     prices = _prices(electricity_csv, records)
     return {key: _grid(record, records, prices) for key, record in records.items()}
@@ -151,17 +147,12 @@ def _prices(text: str, records: Mapping[str, Record]) -> dict[tuple[str, str], P
             raise record.error("a US dollar is one US dollar", field="usd_per_unit", hint="write 1")
         if key[0] not in records:
             raise record.error(f"{key[0]!r} is not a key of grid.csv", field="key")
-        _check_source(record)
+        check_source(record)
         usd = record.number("amount") * record.number("usd_per_unit")
         if not LEAST_USD_PER_KWH <= usd <= MOST_USD_PER_KWH:
             raise record.error(f"{usd:g} USD a kilowatt-hour is not credible", field="amount", hint="check the unit")
         prices[key] = PowerPrice(usd, record.date("as_of"), record.text("source"))
     return prices
-
-
-def _check_source(record: Record) -> None:
-    if record.text("source") not in sources():
-        raise record.error(f"source {record.text('source')!r} is not in sources.csv", field="source")
 
 
 def _grid(record: Record, records: Mapping[str, Record], prices: Mapping[tuple[str, str], PowerPrice]) -> Grid:

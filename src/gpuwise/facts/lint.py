@@ -22,14 +22,13 @@ from gpuwise.facts.hardware.accelerators import (
     accelerators,
     architecture_key,
     architectures,
-    cell_sources,
     rate_factors,
-    sources,
 )
 from gpuwise.facts.hardware.naming import find_accelerator
 from gpuwise.facts.hardware.systems import LinkGeneration, System, default_system, link_generations, systems
 from gpuwise.facts.loading import Record, parse_csv, shipped_text
 from gpuwise.facts.offers.offer import Offer, offers
+from gpuwise.facts.sources import cell_sources, sources
 from gpuwise.units import GIGA
 
 RATE_TOLERANCE = 0.03
@@ -250,7 +249,7 @@ def _power(record: Record) -> list[Problem]:
 
 def _provenance(record: Record, units: Mapping[str, Architecture]) -> list[Problem]:
     problems: list[Problem] = []
-    for column in cell_sources(record):
+    for column in cell_sources(record, ACCELERATOR_SCHEMA):
         if column not in record.values:
             problems.append(("source", f"cell_sources names {column}, which is empty"))
     for column in record.names("weak"):

@@ -13,8 +13,9 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from gpuwise.errors import DataError, FieldError, UnknownNameError
-from gpuwise.facts.hardware.accelerators import Accelerator, sources
+from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.loading import Field, Record, Schema, parse_csv, parse_toml, shipped_text
+from gpuwise.facts.sources import check_source
 from gpuwise.units import DAY_S
 
 WORKLOADS = ("training", "serving", "diffusion", "idle")
@@ -218,16 +219,14 @@ def _quantity(record: Record, unit: str) -> Quantity:
     low, expected, high = (record.number(n) for n in ("low", "expected", "high"))
     if not low <= expected <= high:
         raise record.error(f"{low:g}, {expected:g}, {high:g} are not in order", field="expected")
-    if record.text("source") not in sources():
-        raise record.error(f"source {record.text('source')!r} is not in sources.csv", field="source")
+    check_source(record)
     return Quantity(low, expected, high, unit, record.text("source"), record.text("note"))
 
 
 def _rows(name: str, schema: Schema) -> list[Record]:
     rows = parse_csv(shipped_text(name), schema, name)
     for row in rows:
-        if row.text("source") not in sources():
-            raise row.error(f"source {row.text('source')!r} is not in sources.csv", field="source")
+        check_source(row)
     return rows
 
 

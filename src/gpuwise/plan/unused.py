@@ -7,8 +7,9 @@ import math
 from collections.abc import Callable, Iterator
 
 from gpuwise.errors import UnpredictableError
-from gpuwise.facts.hardware.accelerators import accelerators, sources
+from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.models.known_runs import known_runs
+from gpuwise.facts.sources import sources
 from gpuwise.plan.answer import Option, tokens_of
 from gpuwise.plan.defaults import batch_for_devices
 from gpuwise.plan.explain import percent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpuwise.facts.hardware.accelerators import sources
+from gpuwise.facts.sources import sources
 from gpuwise.pick.compare.comparison import Comparison
 from gpuwise.pick.compare.rows import Cell, FigureRow, say, say_span
 from gpuwise.pick.compare.words import names_of

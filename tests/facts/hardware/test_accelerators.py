@@ -5,15 +5,9 @@ import math
 import pytest
 
 from gpuwise.errors import FieldError, UnpredictableError
-from gpuwise.facts.hardware.accelerators import (
-    ACCELERATOR_SCHEMA,
-    DTYPES,
-    accelerator_from_record,
-    accelerators,
-    architectures,
-    sources,
-)
+from gpuwise.facts.hardware.accelerators import ACCELERATOR_SCHEMA, DTYPES, accelerator_from_record, accelerators, architectures
 from gpuwise.facts.loading import parse_csv, shipped_text
+from gpuwise.facts.sources import sources
 from gpuwise.units import GIB, MIB
 
 CATALOGUE = accelerators()
@@ -148,4 +142,4 @@ def test_a_row_with_an_uncited_source_is_refused():
     text = shipped_text("accelerators.csv").replace(",nvidia-t4-datasheet,", ",nobody,")
     record = next(r for r in parse_csv(text, ACCELERATOR_SCHEMA, "x.csv") if r.text("id") == "t4")
     with pytest.raises(FieldError, match=r"not in sources\.csv"):
-        accelerator_from_record(record, architectures(), sources())
+        accelerator_from_record(record, architectures())

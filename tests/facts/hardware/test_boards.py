@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwise.errors import FieldError
-from gpuwise.facts.hardware.accelerators import accelerators, sources
+from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.hardware.boards import BOARD_SCHEMA, OBTAINABLE, board_of, boards, parse_boards
 from gpuwise.facts.loading import shipped_text
+from gpuwise.facts.sources import sources
 
 HEADER = ",".join(BOARD_SCHEMA) + "\n"
 ROW = "l4,card,1,169,69,none,,passive,1,server airflow,retail,2026-01-31,nvidia-l4-datasheet,nvidia-l4-datasheet,,\n"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from gpuwise.errors import AmbiguousNameError, FieldError, UnknownNameError, UnpredictableError
-from gpuwise.facts.hardware.accelerators import sources
 from gpuwise.facts.hardware.cpus import CPU_DTYPES, cpus, find_cpu, parse_cpus
 from gpuwise.facts.loading import shipped_text
 
@@ -116,14 +115,14 @@ def test_a_row_that_contradicts_itself_is_refused(column: str, cell: str, field:
     cells[head.split(",").index(column)] = cell
     quoted = ",".join(f'"{c}"' if "," in c else c for c in cells)
     with pytest.raises(FieldError) as caught:
-        parse_cpus("\n".join([head, quoted]), "cpus.csv", sources())
+        parse_cpus("\n".join([head, quoted]), "cpus.csv")
     assert caught.value.field == field and caught.value.line == 2 and caught.value.hint
 
 
 def test_an_id_twice_is_refused() -> None:
     head, *rows = _rows()
     with pytest.raises(FieldError, match="appears twice"):
-        parse_cpus("\n".join([head, rows[0], rows[0]]), "cpus.csv", sources())
+        parse_cpus("\n".join([head, rows[0], rows[0]]), "cpus.csv")
 
 
 def _split(row: str) -> list[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwise.facts.hardware.accelerators import sources
 from gpuwise.facts.hardware.xids import XID_ACTIONS, xid, xids
+from gpuwise.facts.sources import sources
 
 
 def test_every_row_is_whole() -> None:

@@ -3,10 +3,11 @@ import datetime
 import pytest
 
 from gpuwise.errors import DataError, FieldError, UnpredictableError
-from gpuwise.facts.hardware.accelerators import accelerators, sources
+from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.loading import shipped_text
 from gpuwise.facts.offers import price_history as module
 from gpuwise.facts.offers.price_history import MEDIAN, history_of, parse_price_history, price_history, series_of
+from gpuwise.facts.sources import sources
 
 HEADER = "month,accelerator,series,usd_h,kind,source\n"
 ROW = "2026-01-01,l4,aws,0.8,list,bill\n"

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwise.errors import DataError, FieldError, UnpredictableError
-from gpuwise.facts.hardware.accelerators import accelerators, sources
+from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.hardware.systems import systems
 from gpuwise.facts.loading import shipped_text
 from gpuwise.facts.offers import purchases as module
@@ -18,6 +18,7 @@ from gpuwise.facts.offers.purchases import (
     system_purchases,
     typical_purchase_usd,
 )
+from gpuwise.facts.sources import sources
 
 HEADER = "accelerator,system,product,condition,low_usd,usd,high_usd,count,region,as_of,kind,source\n"
 ROW = "rtx-4090,,,used,1500,1700,2000,1,US,2026-01-31,street,shop\n"

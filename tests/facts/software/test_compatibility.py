@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwise.errors import DataError, FieldError, InputError
-from gpuwise.facts.hardware.accelerators import accelerators, sources
+from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.loading import shipped_text
 from gpuwise.facts.software import compatibility
 from gpuwise.facts.software.compatibility import (
@@ -33,6 +33,7 @@ from gpuwise.facts.software.compatibility import (
     wheels_for,
 )
 from gpuwise.facts.software.os_commands import os_commands, os_commands_for
+from gpuwise.facts.sources import sources
 
 CAPABILITIES = [
     (3, 5),

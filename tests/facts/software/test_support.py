@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwise.errors import FieldError, UnknownNameError
-from gpuwise.facts.hardware.accelerators import DTYPES, accelerators, sources
+from gpuwise.facts.hardware.accelerators import DTYPES, accelerators
 from gpuwise.facts.loading import shipped_text
 from gpuwise.facts.software.support import (
     DTYPE_LEVELS,
@@ -18,6 +18,7 @@ from gpuwise.facts.software.support import (
     target_of,
     targets,
 )
+from gpuwise.facts.sources import sources
 
 DEVICES = list(accelerators().values())
 FACT = """

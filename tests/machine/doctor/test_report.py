@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuwise.facts.hardware.accelerators import sources
+from gpuwise.facts.sources import sources
 from gpuwise.machine.doctor.checks.table import CHECKS, examine, verdict_of
 from gpuwise.machine.doctor.finding import Finding, Fix, Severity, Verdict
 from gpuwise.machine.doctor.images import compose, dockerfile

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwise.errors import InputError
-from gpuwise.facts.hardware.accelerators import sources
+from gpuwise.facts.sources import sources
 from gpuwise.money.rent_or_own.uncertain_inputs import UncertainInput, economics, number
 from gpuwise.predict.estimate import Z80
 

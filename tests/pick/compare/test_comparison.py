@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwise.errors import AmbiguousNameError, InputError, UnknownNameError
-from gpuwise.facts.hardware.accelerators import accelerators, sources
+from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.offers.purchases import typical_purchase_usd
+from gpuwise.facts.sources import sources
 from gpuwise.pick.compare.comparison import Comparison, compare_accelerators
 from gpuwise.pick.compare.document import comparison_document
 from gpuwise.pick.compare.rows import TIE, Cell, FigureRow, say, say_span

@@ -13,7 +13,7 @@ import pynvml
 import pytest
 
 from gpuwise.errors import InputError, UnknownNameError
-from gpuwise.facts.hardware.accelerators import sources
+from gpuwise.facts.sources import sources
 from gpuwise.testing.fake_nvml import (
     Card,
     fake_nvml,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpuwise.cli.out import console, section, table_of
 from gpuwise.cli.words import BASIS
-from gpuwise.facts.hardware.accelerators import sources
+from gpuwise.facts.sources import sources
 from gpuwise.pick.compare.comparison import Comparison
 from gpuwise.pick.compare.rows import Cell, FigureRow, say
 from gpuwise.pick.compare.words import names_of

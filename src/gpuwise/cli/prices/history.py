@@ -60,8 +60,8 @@ def show_history(query: str, day: datetime.date, *, json: bool) -> int:
 
 
 def _cited(name: str) -> list[str]:
-    from gpuwise.facts.hardware.accelerators import sources
     from gpuwise.facts.offers.price_history import price_history
+    from gpuwise.facts.sources import sources
 
     keys = dict.fromkeys(p.source_key for p in price_history().get(name, ()))
     return [sources()[key].title for key in keys] or ["feeds fetched on this machine"]

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from gpuwise.errors import DataError, FieldError, UnsupportedFormatError
 from gpuwise.facts.hardware.corrections import Correction
 from gpuwise.facts.loading import Field, Record, parse_csv, parse_toml, shipped_text
+from gpuwise.facts.sources import cell_sources, check_source, sources
 from gpuwise.units import GIGA, KIB, MEGA, MIB, TERA
 
 DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "mxfp4", "nvfp4", "int8", "int4")
@@ -136,17 +137,6 @@ class Architecture:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Where facts come from. ``kind``: vendor, measured (read off the device), rule (arithmetic on vendor
-    figures), third-party, estimate."""
-
-    key: str
-    kind: str
-    title: str
-    url: str
-
-
 PCIE_BYTES_PER_S = {
     "3.0 x16": 15.754e9,
     "4.0 x4": 7.877e9,
@@ -216,12 +206,6 @@ ARCHITECTURE_SCHEMA: dict[str, Field] = {
     "registers": Field("integer", required=False),
     "max_warps": Field("integer", required=False),
 }
-SOURCE_SCHEMA: dict[str, Field] = {
-    "key": _text,
-    "title": _text,
-    "url": _optional_text,
-    "kind": Field("text", choices=("vendor", "measured", "rule", "third-party", "estimate")),
-}
 
 
 @cache
@@ -230,7 +214,7 @@ def accelerators() -> Mapping[str, Accelerator]:
     try:
         units = architectures()
         rows = parse_csv(shipped_text("accelerators.csv"), ACCELERATOR_SCHEMA, "accelerators.csv")
-        return MappingProxyType(_by_id(rows, units, sources()))
+        return MappingProxyType(_by_id(rows, units))
     except FieldError as error:
         raise DataError(error.message, hint=error.hint) from error
 
@@ -245,32 +229,20 @@ def architectures() -> Mapping[str, Architecture]:
     return MappingProxyType({name: _architecture(name, table) for name, table in tables.items()})
 
 
-@cache
-def sources() -> Mapping[str, Source]:
-    """The sources the fact files cite, by key. Raises DataError."""
-    try:
-        rows = parse_csv(shipped_text("sources.csv"), SOURCE_SCHEMA, "sources.csv")
-    except FieldError as error:
-        raise DataError(error.message, hint=error.hint) from error
-    return MappingProxyType({r.text("key"): Source(r.text("key"), r.text("kind"), r.text("title"), r.text("url")) for r in rows})
-
-
 def architecture_key(compute_capability: str | None, family: str) -> str:
     """The key into :func:`architectures`: ``sm_80`` for an NVIDIA device, else the family."""
     return f"sm_{compute_capability.replace('.', '')}" if compute_capability else family
 
 
-def accelerator_from_record(record: Record, units: Mapping[str, Architecture], cited: Mapping[str, Source]) -> Accelerator:
+def accelerator_from_record(record: Record, units: Mapping[str, Architecture]) -> Accelerator:
     """One row of ``accelerators.csv`` in SI units. Raises FieldError on a source that is not in
     ``sources.csv``."""
     unit = units.get(architecture_key(record.text("compute_capability") or None, record.text("family")))
-    cells = cell_sources(record)
-    for key in {record.text("source"), *cells.values()}:
-        if key not in cited:
-            raise record.error(f"source {key!r} is not in sources.csv", field="source", hint="add a line to sources.csv")
+    check_source(record)
+    cells = cell_sources(record, ACCELERATOR_SCHEMA)
     nominal = record.number("memory_gb")
     memory_mib = record.maybe("memory_mib")
-    origin = cited[record.text("source")]
+    origin = sources()[record.text("source")]
     return Accelerator(
         id=record.text("id"),
         name=record.text("name"),
@@ -298,7 +270,7 @@ def accelerator_from_record(record: Record, units: Mapping[str, Architecture], c
         link_bytes_per_s=_scaled(record, "link_gb_s", GIGA),
         list_price_usd=record.maybe("list_price_usd"),
         source=f"{origin.title} <{origin.url}>" if origin.url else origin.title,
-        weak=_weak(record, cells, cited),
+        weak=_weak(record, cells),
         base_hz=_scaled(record, "base_mhz", MEGA),
         tensor_hz=_scaled(record, "tensor_mhz", MEGA),
         fp16_accumulate_flop_per_s=_scaled(record, "fp16_fp16acc_tflops", TERA),
@@ -336,10 +308,10 @@ def rate_factors(record: Record) -> dict[str, float]:
     return factors
 
 
-def _by_id(rows: list[Record], units: Mapping[str, Architecture], cited: Mapping[str, Source]) -> dict[str, Accelerator]:
+def _by_id(rows: list[Record], units: Mapping[str, Architecture]) -> dict[str, Accelerator]:
     by_id: dict[str, Accelerator] = {}
     for row in rows:
-        accelerator = accelerator_from_record(row, units, cited)
+        accelerator = accelerator_from_record(row, units)
         if accelerator.id in by_id:
             raise row.error(f"id {accelerator.id!r} appears twice", field="id", hint="remove one line")
         by_id[accelerator.id] = accelerator
@@ -364,32 +336,16 @@ def _scaled(record: Record, field: str, unit: float) -> float | None:
     return None if value is None else value * unit
 
 
-def cell_sources(record: Record) -> dict[str, str]:
-    """``"l2_mib,base_mhz=techpowerup;memory_mib=nvidia-smi"`` as column to source key. Raises FieldError."""
-    cells: dict[str, str] = {}
-    for part in filter(None, record.text("cell_sources").split(";")):
-        columns, equals, key = part.partition("=")
-        for column in columns.split(","):
-            if not equals or column not in ACCELERATOR_SCHEMA:
-                raise record.error(
-                    f"cell_sources holds {part!r}",
-                    field="cell_sources",
-                    hint="write column,column=source-key",
-                )
-            cells[column] = key
-    return cells
-
-
-def _weak(record: Record, cell_sources: Mapping[str, str], cited: Mapping[str, Source]) -> tuple[str, ...]:
+def _weak(record: Record, key_by_column: Mapping[str, str]) -> tuple[str, ...]:
     """Fields named weak in the row, and those whose source is neither the vendor, a reading nor
     arithmetic."""
     named = record.names("weak")
-    doubtful = {"third-party", "estimate"}
-    if named == ("*",) or cited[record.text("source")].kind in doubtful:
+    doubtful = {column for column, key in key_by_column.items() if sources()[key].doubtful}
+    if named == ("*",) or sources()[record.text("source")].doubtful:
         columns = [c for c in record.values if c in _FIELD_OF_COLUMN or c == "compute_units" or c == "tdp_w"]
-        columns = [c for c in columns if c not in cell_sources or cited[cell_sources[c]].kind in doubtful or named == ("*",)]
+        columns = [c for c in columns if c not in key_by_column or c in doubtful or named == ("*",)]
         columns += [c for c in named if c != "*"]
     else:
-        columns = [*named, *(c for c, key in cell_sources.items() if cited[key].kind in doubtful)]
+        columns = [*named, *(c for c in key_by_column if c in doubtful)]
     fields = (_FIELD_OF_COLUMN.get(column, column) for column in columns)
     return tuple(dict.fromkeys(fields))

@@ -14,8 +14,9 @@ from functools import cache
 from types import MappingProxyType
 
 from gpuwise.errors import DataError, FieldError
-from gpuwise.facts.hardware.accelerators import accelerators, sources
+from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.loading import Field, Record, parse_csv, shipped_text
+from gpuwise.facts.sources import check_source, sources
 
 CATEGORIES = ("card", "module", "superchip", "soc", "laptop", "phone", "cloud")
 COOLING = ("active", "passive", "liquid", "soc", "laptop", "module", "cloud")
@@ -114,10 +115,7 @@ def _board(record: Record) -> Board:
     if accelerator_id not in accelerators():
         raise record.error(f"accelerator {accelerator_id!r} is not in accelerators.csv", field="accelerator")
     for column in ("source", "obtainable_source"):
-        if record.text(column) not in sources():
-            raise record.error(
-                f"source {record.text(column)!r} is not in sources.csv", field=column, hint="add a line to sources.csv"
-            )
+        check_source(record, field=column)
     for column in record.names("weak"):
         if column not in BOARD_SCHEMA:
             raise record.error(f"weak names {column!r}, which is no column", field="weak")
@@ -144,11 +142,10 @@ def _board(record: Record) -> Board:
 
 
 def _weak(record: Record) -> tuple[str, ...]:
-    doubtful = ("third-party", "estimate")
     shape = ("slots", "length_mm", "height_mm", "power_connectors", "recommended_psu_w")
     fields = list(record.names("weak"))
-    if sources()[record.text("source")].kind in doubtful:
+    if sources()[record.text("source")].doubtful:
         fields += [name for name in shape if name in record.values]
-    if sources()[record.text("obtainable_source")].kind in doubtful:
+    if sources()[record.text("obtainable_source")].doubtful:
         fields.append("obtainable")
     return tuple(dict.fromkeys(fields))

@@ -15,8 +15,8 @@ from functools import cache
 from types import MappingProxyType
 
 from gpuwise.errors import AmbiguousNameError, DataError, FieldError, UnknownNameError, UnpredictableError
-from gpuwise.facts.hardware.accelerators import Source, sources
 from gpuwise.facts.loading import Field, Record, parse_csv, shipped_text
+from gpuwise.facts.sources import cell_sources, check_source, sources
 from gpuwise.units import GIGA, MEGA
 
 CPU_DTYPES = ("fp32", "bf16", "int8")
@@ -116,16 +116,16 @@ CPU_SCHEMA: dict[str, Field] = {
 def cpus() -> Mapping[str, Cpu]:
     """The catalogue by id, in the order of the file. Raises DataError when the shipped file is corrupt."""
     try:
-        return parse_cpus(shipped_text("cpus.csv"), "cpus.csv", sources())
+        return parse_cpus(shipped_text("cpus.csv"), "cpus.csv")
     except FieldError as error:
         raise DataError(error.message, hint=error.hint) from error
 
 
-def parse_cpus(text: str, file: str, cited: Mapping[str, Source]) -> Mapping[str, Cpu]:
+def parse_cpus(text: str, file: str) -> Mapping[str, Cpu]:
     """Processors from CSV text. Raises FieldError on a row that contradicts itself or cites no source."""
     by_id: dict[str, Cpu] = {}
     for record in parse_csv(text, CPU_SCHEMA, file):
-        cpu = _cpu(record, cited)
+        cpu = _cpu(record)
         if cpu.id in by_id:
             raise record.error(f"id {cpu.id!r} appears twice", field="id", hint="give each row its own id")
         by_id[cpu.id] = cpu
@@ -168,14 +168,12 @@ def _spellings(cpu: Cpu) -> tuple[tuple[str, ...], ...]:
     return _spellings_of((cpu.id, cpu.name, *cpu.aliases))
 
 
-def _cpu(r: Record, cited: Mapping[str, Source]) -> Cpu:
+def _cpu(r: Record) -> Cpu:
     """One row in SI units. Raises FieldError where its figures contradict each other."""
     _check(r)
-    cells = _cell_sources(r)
-    for key in {r.text("source"), *cells.values()}:
-        if key not in cited:
-            raise r.error(f"source {key!r} is not in sources.csv", field="source", hint="add a line to sources.csv")
-    origin = cited[r.text("source")]
+    check_source(r)
+    cells = cell_sources(r, CPU_SCHEMA)
+    origin = sources()[r.text("source")]
     return Cpu(
         id=r.text("id"),
         name=r.text("name"),
@@ -195,7 +193,7 @@ def _cpu(r: Record, cited: Mapping[str, Source]) -> Cpu:
         list_price_usd=r.maybe("list_price_usd"),
         rental=_rental(r),
         source=f"{origin.title} <{origin.url}>" if origin.url else origin.title,
-        weak=tuple(c for c, key in cells.items() if cited[key].kind in ("third-party", "estimate")),
+        weak=tuple(c for c, key in cells.items() if sources()[key].doubtful),
         aliases=r.names("aliases"),
         notes=r.text("notes"),
     )
@@ -242,15 +240,3 @@ def _check(r: Record) -> None:
         if present and len(present) < len(group):
             missing = next(name for name in group if name not in present)
             raise r.error(f"{missing} is empty", field=missing, hint="these go together: " + ", ".join(group))
-
-
-def _cell_sources(r: Record) -> dict[str, str]:
-    """``a,b=key;c=key`` as column to key. Raises FieldError."""
-    cells: dict[str, str] = {}
-    for part in filter(None, r.text("cell_sources").split(";")):
-        columns, equals, key = part.partition("=")
-        for column in columns.split(","):
-            if not equals or column not in CPU_SCHEMA:
-                raise r.error(f"cell_sources holds {part!r}", field="cell_sources", hint="write column,column=source-key")
-            cells[column] = key
-    return cells

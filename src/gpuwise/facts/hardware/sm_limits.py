@@ -9,8 +9,8 @@ from functools import cache
 from types import MappingProxyType
 
 from gpuwise.errors import DataError, FieldError, InputError, UnknownNameError
-from gpuwise.facts.hardware.accelerators import sources
 from gpuwise.facts.loading import Field, parse_csv, shipped_text
+from gpuwise.facts.sources import check_source
 from gpuwise.units import KIB
 
 WARP_THREADS = 32
@@ -64,8 +64,7 @@ def sm_limits() -> Mapping[str, SmLimits]:
     by_capability: dict[str, SmLimits] = {}
     try:
         for r in parse_csv(shipped_text("sm_limits.csv"), SM_LIMIT_SCHEMA, "sm_limits.csv"):
-            if r.text("source") not in sources():
-                raise r.error(f"source {r.text('source')!r} is not in sources.csv", field="source")
+            check_source(r)
             counts = (r.integer(name) for name in _COUNTS)
             carveouts = tuple(int(size) * int(KIB) for size in r.names("carveouts_kib"))
             barriers = r.maybe_integer("barriers_per_sm")

@@ -8,8 +8,8 @@ from functools import cache
 from types import MappingProxyType
 
 from gpuwise.errors import DataError, FieldError, UnpredictableError
-from gpuwise.facts.hardware.accelerators import sources
 from gpuwise.facts.loading import Field, parse_csv, shipped_text
+from gpuwise.facts.sources import check_source
 
 _cycles = Field("number")
 SM_TIMING_SCHEMA: dict[str, Field] = {
@@ -48,8 +48,7 @@ def sm_timings() -> Mapping[str, SmTiming]:
     by_capability: dict[str, SmTiming] = {}
     try:
         for r in parse_csv(shipped_text("sm_timing.csv"), SM_TIMING_SCHEMA, "sm_timing.csv"):
-            if not set(r.names("source")) <= set(sources()):
-                raise r.error("a source is not in sources.csv", field="source")
+            check_source(r, *r.names("source"))
             name, numbers = r.text("compute_capability"), (r.number(n) for n in _NUMBERS)
             by_capability[name] = SmTiming(name, *numbers, source=r.names("source"))
     except FieldError as error:

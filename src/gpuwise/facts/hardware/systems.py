@@ -13,8 +13,9 @@ from functools import cache
 from types import MappingProxyType
 
 from gpuwise.errors import DataError, FieldError
-from gpuwise.facts.hardware.accelerators import Accelerator, Source, accelerators, sources
+from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
 from gpuwise.facts.loading import Field, Record, parse_toml, shipped_text
+from gpuwise.facts.sources import check_source, sources
 from gpuwise.units import GIB, GIGA
 
 
@@ -270,16 +271,15 @@ def _system_records() -> Mapping[str, Record]:
     records = _shipped_table("systems.toml", _SYSTEM_SCHEMA)
     try:
         for record in records.values():
-            _check(record, sources())
+            _check(record)
     except FieldError as error:
         raise DataError(error.message, hint=error.hint) from error
     return MappingProxyType(records)
 
 
-def _check(record: Record, cited: Mapping[str, Source]) -> None:
+def _check(record: Record) -> None:
     """Names that must exist elsewhere, and sizes that must agree. Raises FieldError."""
-    if record.text("source") not in cited:
-        raise record.error(f"source {record.text('source')!r} is not in sources.csv", field="source")
+    check_source(record)
     if record.text("network") not in networks():
         raise record.error(f"network {record.text('network')!r} is not in networks.toml", field="network")
     for name in record.names("accelerators"):

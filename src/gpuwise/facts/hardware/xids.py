@@ -12,8 +12,8 @@ from functools import cache
 from types import MappingProxyType
 
 from gpuwise.errors import DataError, FieldError
-from gpuwise.facts.hardware.accelerators import sources
 from gpuwise.facts.loading import Field, parse_csv, shipped_text
+from gpuwise.facts.sources import check_source
 
 XID_ACTIONS: Mapping[str, str] = MappingProxyType(
     {
@@ -78,8 +78,9 @@ def xids() -> Mapping[int, XidFact]:
         by_code: dict[int, XidFact] = {}
         for r in parse_csv(shipped_text("xids.csv"), XID_SCHEMA, "xids.csv"):
             code = r.integer("code")
-            if r.text("source") not in sources() or code in by_code:
-                raise r.error(f"{code}: its source is unknown or it appears twice", field="source")
+            check_source(r)
+            if code in by_code:
+                raise r.error(f"{code} appears twice", field="code")
             by_code[code] = XidFact(
                 code, r.text("mnemonic"), r.text("meaning"), r.text("action"), r.text("then") or None, r.text("source")
             )

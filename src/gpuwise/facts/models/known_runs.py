@@ -8,8 +8,9 @@ from functools import cache
 from types import MappingProxyType
 
 from gpuwise.errors import DataError, FieldError
-from gpuwise.facts.hardware.accelerators import accelerators, sources
+from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.loading import Field, parse_csv, shipped_text
+from gpuwise.facts.sources import check_source
 from gpuwise.units import DAY_S, HOUR_S
 
 KNOWN_RUN_SCHEMA: dict[str, Field] = {
@@ -62,8 +63,9 @@ def known_runs() -> Mapping[str, tuple[KnownRun, ...]]:
             gpus, hours, days = r.maybe("gpus"), r.maybe("gpu_hours"), r.maybe("days")
             if hours is None and (gpus is None or days is None):
                 raise r.error("neither GPU hours nor GPUs with days", field="gpu_hours")
-            if r.text("source") not in sources() or r.text("accelerator") not in accelerators():
-                raise r.error("its source or its accelerator is unknown", field="source")
+            check_source(r)
+            if r.text("accelerator") not in accelerators():
+                raise r.error(f"accelerator {r.text('accelerator')!r} is not in accelerators.csv", field="accelerator")
             wall_s = days * DAY_S if days is not None else hours * HOUR_S / gpus if hours is not None and gpus else None
             run = KnownRun(
                 r.text("model"),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol, TypeVar
 
-from gpuwise.errors import DataError
-from gpuwise.facts.hardware.accelerators import sources
+from gpuwise.errors import DataError, FieldError
 from gpuwise.facts.loading import Field, Record, parse_toml, shipped_text
+from gpuwise.facts.sources import check_source
 
 
 class Named(Protocol):
@@ -26,10 +26,12 @@ Entry = TypeVar("Entry", bound=Named)
 
 def cited_entries(file: str, schema: Mapping[str, Field]) -> Iterator[tuple[str, Record]]:
     """(key, record) of every entry of ``file``. Raises DataError for a broken file or a source that sources.csv lacks."""
-    for key, record in parse_toml(shipped_text(file), schema, file).items():
-        if record.text("source") not in sources():
-            raise DataError(f"{file} cites {record.text('source')}, not in sources.csv")
-        yield key, record
+    try:
+        for key, record in parse_toml(shipped_text(file), schema, file).items():
+            check_source(record)
+            yield key, record
+    except FieldError as error:
+        raise DataError(error.message, hint=error.hint) from error
 
 
 def find_named(entries: Iterable[Entry], text: str) -> Entry | None:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from functools import cache
 
 from gpuwise.errors import DataError, FieldError
-from gpuwise.facts.hardware.accelerators import accelerators, sources
+from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.loading import Field, Record, parse_csv, shipped_text
+from gpuwise.facts.sources import check_source, sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +103,6 @@ def notebooks() -> tuple[Notebook, ...]:
         raise DataError(error.message, hint=error.hint) from error
 
 
-def notebooks_for(accelerator_id: str, today: datetime.date) -> tuple[Notebook, ...]:
-    """The plans on offer with one accelerator, cheapest fee first; empty when no notebook has it."""
-    plans = [plan for plan in notebooks() if plan.accelerator_id == accelerator_id and plan.offered_on(today)]
-    return tuple(sorted(plans, key=lambda plan: plan.usd_per_month))
-
-
 def parse_notebooks(text: str, file: str) -> tuple[Notebook, ...]:
     """Plans from CSV text. Raises FieldError."""
     plans: dict[tuple[str, str, str, int], Notebook] = {}
@@ -126,8 +121,7 @@ def _notebook(record: Record) -> Notebook:
         raise record.error(
             f"accelerator {accelerator_id!r} is not an id of the catalogue", field="accelerator", hint="use an id such as t4"
         )
-    if key not in sources():
-        raise record.error(f"source {key!r} is not in sources.csv", field="source", hint="add a line to sources.csv")
+    check_source(record)
     return Notebook(
         provider=record.text("provider"),
         plan=record.text("plan"),
@@ -144,6 +138,6 @@ def _notebook(record: Record) -> Notebook:
         until=record.date("until") if "until" in record.values else None,
         as_of=record.date("as_of"),
         source_key=key,
-        weak=sources()[key].kind in ("third-party", "estimate"),
+        weak=sources()[key].doubtful,
         notes=record.text("notes"),
     )

@@ -14,11 +14,11 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from gpuwise.errors import DataError, FieldError, UnpredictableError
-from gpuwise.facts.hardware.accelerators import sources
 from gpuwise.facts.loading import shipped_text
 from gpuwise.facts.offers.seal import check_seal
 from gpuwise.facts.offers.store import StoredFile, current_files, offers_in, stored_files
 from gpuwise.facts.offers.table import OFFER_SCHEMA, Offer, parse_offers, read_offers
+from gpuwise.facts.sources import check_shipped_sources
 
 __all__ = [
     "OFFER_SCHEMA",
@@ -52,9 +52,7 @@ def offers() -> tuple[Offer, ...]:
         parsed = parse_offers(check_seal(shipped_text("offers.csv"), "offers.csv"), "offers.csv")
     except FieldError as error:
         raise DataError(error.message, hint=error.hint) from error
-    missing = {offer.source_key for offer in parsed} - set(sources())
-    if missing:
-        raise DataError(f"offers.csv cites {', '.join(sorted(missing))}, not in sources.csv")
+    check_shipped_sources("offers.csv", (offer.source_key for offer in parsed))
     return parsed
 
 

@@ -14,9 +14,10 @@ from functools import cache
 from types import MappingProxyType
 
 from gpuwise.errors import DataError, FieldError, UnpredictableError
-from gpuwise.facts.hardware.accelerators import accelerators, sources
+from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.loading import Field, Record, parse_csv, shipped_text
 from gpuwise.facts.offers.seal import check_seal
+from gpuwise.facts.sources import check_shipped_sources
 
 MEDIAN = "median"
 """The series over providers, the one to fit a market price on."""
@@ -57,9 +58,7 @@ def price_history() -> Mapping[str, tuple[PricePoint, ...]]:
         by_accelerator = parse_price_history(text, "price_history.csv")
     except FieldError as error:
         raise DataError(error.message, hint=error.hint) from error
-    missing = {point.source_key for points in by_accelerator.values() for point in points} - set(sources())
-    if missing:
-        raise DataError(f"price_history.csv cites {', '.join(sorted(missing))}, not in sources.csv")
+    check_shipped_sources("price_history.csv", (point.source_key for points in by_accelerator.values() for point in points))
     return by_accelerator
 
 

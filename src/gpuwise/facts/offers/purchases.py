@@ -17,10 +17,11 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from gpuwise.errors import DataError, FieldError, UnpredictableError
-from gpuwise.facts.hardware.accelerators import Accelerator, accelerators, sources
+from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
 from gpuwise.facts.hardware.systems import systems
 from gpuwise.facts.loading import Field, Record, parse_csv, shipped_text
 from gpuwise.facts.offers.seal import check_seal
+from gpuwise.facts.sources import check_shipped_sources
 
 Condition = Literal["new", "used"]
 
@@ -116,9 +117,7 @@ def purchases() -> tuple[Purchase, ...]:
         parsed = parse_purchases(check_seal(shipped_text("purchases.csv"), "purchases.csv"), "purchases.csv")
     except FieldError as error:
         raise DataError(error.message, hint=error.hint) from error
-    missing = {one.source_key for one in parsed} - set(sources())
-    if missing:
-        raise DataError(f"purchases.csv cites {', '.join(sorted(missing))}, not in sources.csv")
+    check_shipped_sources("purchases.csv", (one.source_key for one in parsed))
     return parsed
 
 

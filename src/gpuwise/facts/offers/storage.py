@@ -10,8 +10,8 @@ from statistics import median
 from types import MappingProxyType
 
 from gpuwise.errors import DataError, FieldError
-from gpuwise.facts.hardware.accelerators import sources
 from gpuwise.facts.loading import Field, parse_csv, shipped_text
+from gpuwise.facts.sources import check_source
 
 STORAGE_SCHEMA: dict[str, Field] = {
     "provider": Field("text"),
@@ -43,8 +43,9 @@ def storage_prices() -> Mapping[str, StoragePrice]:
     try:
         by_provider: dict[str, StoragePrice] = {}
         for r in parse_csv(shipped_text("storage.csv"), STORAGE_SCHEMA, "storage.csv"):
-            if r.text("source") not in sources() or r.text("provider") in by_provider:
-                raise r.error(f"{r.text('provider')}: its source is unknown or it appears twice", field="source")
+            check_source(r)
+            if r.text("provider") in by_provider:
+                raise r.error(f"{r.text('provider')} appears twice", field="provider")
             by_provider[r.text("provider")] = StoragePrice(
                 r.text("provider"),
                 r.number("usd_per_gb_month"),

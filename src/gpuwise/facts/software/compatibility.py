@@ -14,9 +14,9 @@ from functools import cache
 from types import MappingProxyType
 
 from gpuwise.errors import DataError, FieldError, InputError
-from gpuwise.facts.hardware.accelerators import sources
 from gpuwise.facts.loading import Field, Record, parse_csv, shipped_text
 from gpuwise.facts.offers.seal import check_seal
+from gpuwise.facts.sources import check_source
 
 Version = tuple[int, ...]
 Capability = tuple[int, int]
@@ -355,7 +355,7 @@ def parse_wheels(text: str, file: str) -> tuple[Wheel, ...]:
 
 
 def _wheel(record: Record) -> Wheel:
-    _check_source(record)
+    check_source(record)
     for name in record.names("architectures"):
         if _ARCHITECTURE.fullmatch(name) is None:
             raise record.error(f"architecture {name!r} is not one", field="architectures", hint="write it like sm_90")
@@ -397,7 +397,7 @@ def _rows(name: str, schema: Mapping[str, Field]) -> list[Record]:
     try:
         records = parse_csv(shipped_text(name), schema, name)
         for record in records:
-            _check_source(record)
+            check_source(record)
     except FieldError as error:
         raise DataError(error.message, hint=error.hint) from error
     return records
@@ -412,10 +412,3 @@ def _version(record: Record, field: str) -> Version:
 
 def _maybe_version(record: Record, field: str) -> Version | None:
     return _version(record, field) if record.text(field) else None
-
-
-def _check_source(record: Record) -> None:
-    if record.text("source") not in sources():
-        raise record.error(
-            f"source {record.text('source')!r} is not in sources.csv", field="source", hint="add a line to sources.csv"
-        )

@@ -11,8 +11,8 @@ from functools import cache
 from types import MappingProxyType
 
 from gpuwise.errors import DataError, FieldError
-from gpuwise.facts.hardware.accelerators import sources
 from gpuwise.facts.loading import Field, parse_toml, shipped_text
+from gpuwise.facts.sources import check_source
 
 OS_COMMAND_SCHEMA: dict[str, Field] = {
     "ids": Field("names"),
@@ -58,8 +58,7 @@ def os_commands() -> Mapping[str, OsCommands]:
     try:
         records = parse_toml(shipped_text("os_commands.toml"), OS_COMMAND_SCHEMA, "os_commands.toml")
         for record in records.values():
-            if record.text("source") not in sources():
-                raise record.error(f"source {record.text('source')!r} is not in sources.csv", field="source")
+            check_source(record)
     except FieldError as error:
         raise DataError(error.message, hint=error.hint) from error
     return MappingProxyType(

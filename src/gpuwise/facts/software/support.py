@@ -16,8 +16,9 @@ from functools import cache
 from types import MappingProxyType
 
 from gpuwise.errors import DataError, FieldError, UnknownNameError
-from gpuwise.facts.hardware.accelerators import DTYPES, Accelerator, sources
+from gpuwise.facts.hardware.accelerators import DTYPES, Accelerator
 from gpuwise.facts.loading import Field, Record, parse_csv, parse_toml, shipped_text
+from gpuwise.facts.sources import check_source, sources
 
 TOPICS = ("version", "dtype", "compile", "attention", "framework", "job")
 LEVELS = ("none", "unknown", "partial", "full")
@@ -222,7 +223,7 @@ def targets() -> Mapping[str, Target]:
     try:
         rows = parse_csv(shipped_text("software_targets.csv"), TARGET_SCHEMA, "software_targets.csv")
         for row in rows:
-            _check_source(row)
+            check_source(row)
     except FieldError as error:
         raise DataError(error.message, hint=error.hint) from error
     return MappingProxyType(
@@ -246,7 +247,7 @@ def parse_facts(text: str, file: str, targets: Iterable[str]) -> list[_Fact]:
     facts: list[_Fact] = []
     claimed: dict[tuple[str, str], set[str]] = {}
     for record in parse_toml(text, FACT_SCHEMA, file).values():
-        _check_source(record)
+        check_source(record)
         topic, subject, level = record.text("topic"), record.text("subject"), record.text("level")
         if level not in (DTYPE_LEVELS if topic == "dtype" else LEVELS):
             raise record.error(f"level {level!r} does not belong to topic {topic!r}", field="level")
@@ -263,7 +264,7 @@ def parse_facts(text: str, file: str, targets: Iterable[str]) -> list[_Fact]:
             source_key=record.text("source"),
             as_of=record.date("as_of"),
             subject=subject,
-            weak=sources()[record.text("source")].kind in ("third-party", "estimate"),
+            weak=sources()[record.text("source")].doubtful,
         )
         facts.append(_Fact(topic, subject, covered, support))
     return facts
@@ -282,7 +283,7 @@ def _jobs() -> Mapping[str, _Job]:
     try:
         records = parse_toml(shipped_text("software_jobs.toml"), JOB_SCHEMA, "software_jobs.toml")
         for record in records.values():
-            _check_source(record)
+            check_source(record)
     except FieldError as error:
         raise DataError(error.message, hint=error.hint) from error
     return MappingProxyType(
@@ -338,10 +339,3 @@ def _expand(record: Record, order: tuple[str, ...]) -> frozenset[str]:
             raise record.error(f"targets {part!r} runs backwards", field="targets", hint=f"write {last}..{first}")
         covered.update(order[start : stop + 1])
     return frozenset(covered)
-
-
-def _check_source(record: Record) -> None:
-    if record.text("source") not in sources():
-        raise record.error(
-            f"source {record.text('source')!r} is not in sources.csv", field="source", hint="add a line to sources.csv"
-        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from gpuwise.facts.hardware.accelerators import sources
+from gpuwise.facts.sources import sources
 from gpuwise.money.cost import STALE_DAYS
 from gpuwise.money.rent_or_own.comparison import Assumption
 from gpuwise.money.rent_or_own.demand import HOURS_PER_MONTH, Demand

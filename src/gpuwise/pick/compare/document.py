@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from gpuwise.facts.hardware.accelerators import sources
+from gpuwise.facts.sources import sources
 from gpuwise.pick.compare.comparison import Comparison
 from gpuwise.pick.compare.rows import Cell, FigureRow, Subject
 from gpuwise.predict.estimate import to_document

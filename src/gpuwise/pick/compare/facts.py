@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from functools import cache
 
 from gpuwise.errors import UnpredictableError
-from gpuwise.facts.hardware.accelerators import Accelerator, sources
+from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.offers.purchases import Condition, month_or_year, typical_purchase_usd
+from gpuwise.facts.sources import sources
 from gpuwise.money.cost import STALE_DAYS, Price, price_of
 from gpuwise.pick.compare.rows import Better, Cell, FigureRow, Subject, find_row, say
 from gpuwise.predict.estimate import Estimate

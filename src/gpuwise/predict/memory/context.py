@@ -23,8 +23,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpuwise.errors import InputError, UnpredictableError
-from gpuwise.facts.hardware.accelerators import Accelerator, accelerators, sources
+from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
 from gpuwise.facts.loading import Field, parse_csv, shipped_text
+from gpuwise.facts.sources import check_source
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Z80, Estimate
 from gpuwise.units import MIB
@@ -63,14 +64,13 @@ class ContextRow:
 @cache
 def context_rows() -> tuple[ContextRow, ...]:
     """The measured contexts. Raises FieldError on an unknown accelerator or source."""
-    devices, cited = accelerators(), sources()
+    devices = accelerators()
     rows: list[ContextRow] = []
     for record in parse_csv(shipped_text("contexts.csv"), CONTEXT_SCHEMA, "contexts.csv"):
         device = devices.get(record.text("accelerator"))
         if device is None:
             raise record.error(f"accelerator {record.text('accelerator')!r} is not in accelerators.csv", field="accelerator")
-        if record.text("source") not in cited:
-            raise record.error(f"source {record.text('source')!r} is not in sources.csv", field="source")
+        check_source(record)
         rows.append(
             ContextRow(
                 device,
@@ -159,11 +159,9 @@ def context_estimate(accelerator: Accelerator, loading: Loading = "lazy", *, cud
 @cache
 def _communicator_sizes() -> tuple[tuple[int, float], ...]:
     """Ranks and bytes of one communicator that has run no all-to-all."""
-    cited = sources()
     sizes: list[tuple[int, float]] = []
     for record in parse_csv(shipped_text("communicators.csv"), COMMUNICATOR_SCHEMA, "communicators.csv"):
-        if record.text("source") not in cited:
-            raise record.error(f"source {record.text('source')!r} is not in sources.csv", field="source")
+        check_source(record)
         if "after" not in record.text("what"):
             sizes.append((record.integer("ranks"), record.number("mib") * MIB))
     return tuple(sorted(sizes))

@@ -121,7 +121,7 @@ def test_a_scrape_gives_the_latest_frame(demo_frames: Callable[..., Any]) -> Non
 
 
 def test_every_metric_is_a_reading_with_a_source() -> None:
-    from gpuwise.facts.hardware.accelerators import sources
+    from gpuwise.facts.sources import sources
     from gpuwise.machine.telemetry.demo import DemoDevices
     from gpuwise.machine.telemetry.monitor import Monitor
 

@@ -17,8 +17,9 @@ from functools import cache
 from types import MappingProxyType
 
 from gpuwise.errors import DataError, FieldError
-from gpuwise.facts.hardware.accelerators import Accelerator, accelerators, sources
+from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
 from gpuwise.facts.loading import Field, Record, parse_csv, shipped_text
+from gpuwise.facts.sources import check_source
 from gpuwise.units import GIB
 
 MEMORY_TOLERANCE = 0.08
@@ -222,12 +223,11 @@ def table(name: str, schema: Mapping[str, Field]) -> list[Record]:
     """The rows of a shipped table whose sources are all known. Raises DataError."""
     try:
         records = parse_csv(shipped_text(name), schema, name)
+        for record in records:
+            check_source(record)
+        return records
     except FieldError as error:
         raise DataError(error.message, hint=error.hint) from error
-    missing = {r.text("source") for r in records} - set(sources())
-    if missing:
-        raise DataError(f"{name} cites {', '.join(sorted(missing))}, not in sources.csv")
-    return records
 
 
 def catalogue_id(record: Record, accelerator_id: str) -> str:

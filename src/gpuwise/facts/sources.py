@@ -1,0 +1,81 @@
+"""Where facts come from: ``data/sources.csv``, and the check that the rows of the other files cite it."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+
+from gpuwise.errors import DataError, FieldError
+from gpuwise.facts.loading import Field, Record, parse_csv, shipped_text
+
+DOUBTFUL_KINDS = ("third-party", "estimate")
+"""Kinds of sources whose figures are weak: neither the vendor, nor a reading, nor arithmetic on those."""
+SOURCE_SCHEMA: dict[str, Field] = {
+    "key": Field("text"),
+    "title": Field("text"),
+    "url": Field("text", required=False),
+    "kind": Field("text", choices=("vendor", "measured", "rule", *DOUBTFUL_KINDS)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where facts come from. ``kind``: vendor, measured (read off the device), rule (arithmetic on vendor
+    figures), third-party, estimate."""
+
+    key: str
+    kind: str
+    title: str
+    url: str
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether what it alone says is weak: its kind is one of :data:`DOUBTFUL_KINDS`."""
+        return self.kind in DOUBTFUL_KINDS
+
+
+@cache
+def sources() -> Mapping[str, Source]:
+    """The sources the fact files cite, by key. Raises DataError."""
+    try:
+        rows = parse_csv(shipped_text("sources.csv"), SOURCE_SCHEMA, "sources.csv")
+    except FieldError as error:
+        raise DataError(error.message, hint=error.hint) from error
+    return MappingProxyType({r.text("key"): Source(r.text("key"), r.text("kind"), r.text("title"), r.text("url")) for r in rows})
+
+
+def check_source(record: Record, *keys: str, field: str = "source") -> None:
+    """Refuse a row that cites what ``sources.csv`` lacks: any of ``keys``, or the text of ``field`` where none is given.
+
+    Raises FieldError that points at ``field``.
+    """
+    for key in keys or (record.text(field),):
+        if key not in sources():
+            raise record.error(f"source {key!r} is not in sources.csv", field=field, hint="add a line to sources.csv")
+
+
+def check_shipped_sources(file: str, keys: Iterable[str]) -> None:
+    """:func:`check_source` for a shipped file whose format a person's file shares, which may cite anything: ``keys`` are those
+    of its parsed rows. Raises DataError that names what is missing."""
+    missing = set(keys) - sources().keys()
+    if missing:
+        raise DataError(f"{file} cites {', '.join(sorted(missing))}, not in sources.csv")
+
+
+def cell_sources(record: Record, columns: Container[str]) -> dict[str, str]:
+    """Source key by column of the cells that do not have the row's: ``"l2_mib,base_mhz=techpowerup;tdp_w=nvidia-smi"``.
+
+    Raises FieldError on a column that is not of ``columns`` and on a key that ``sources.csv`` lacks.
+    """
+    cells: dict[str, str] = {}
+    for part in filter(None, record.text("cell_sources").split(";")):
+        names, equals, key = part.partition("=")
+        for column in names.split(","):
+            if not equals or column not in columns:
+                raise record.error(f"cell_sources holds {part!r}", field="cell_sources", hint="write column,column=source-key")
+            cells[column] = key
+    if cells:
+        check_source(record, *cells.values())
+    return cells
