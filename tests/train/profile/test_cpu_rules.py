@@ -218,6 +218,24 @@ def test_what_the_profiler_takes_is_no_dispatch(kineto: type[Any], tmp_path: Pat
     assert ("small operations" in _kinds(_profile(trace, tmp_path, step))) is found
 
 
+def test_recording_between_operations_is_not_taken_from_their_dispatch(kineto: type[Any], tmp_path: Path) -> None:
+    """300 operations of 3 us among 600 functions of Python: what the step has longer in the trace lies between them."""
+    trace = kineto(device={})
+    for number in range(5):
+        at = 4500 * number
+        trace.step(number, at, 4500)
+        for i in range(300):
+            trace.op("aten::add", at + 10 * i + 7, 3, [[4], [4]])
+            for j in (1, 4):
+                trace.host("train.py(9): step", at + 10 * i + j, 2, cat="python_function")
+        trace.op("aten::mm", at + 3000, 1500, [[512, 512], [512, 512]])
+    step = Step(2700e-6, 0.0, 0.0, 1300e-6, 1300e-6, 0.0, 0.0, 1, 1, 1, 1, 8, 0)
+    finding = _kinds(_profile(trace, tmp_path, step))["small operations"]
+    # 900 us of the operations, and 300 us between them; the product and what recording took are neither
+    assert finding.evidence[1].seconds == pytest.approx(900e-6, rel=0.1)
+    assert finding.saved_s == pytest.approx(1200e-6, rel=0.1)
+
+
 def test_an_operation_that_stood_still_is_no_work(kineto: type[Any], tmp_path: Path) -> None:
     """Other programs had the processor for 40 of 50 ms of each step, in the middle of one short operation."""
     trace = kineto(device={})

@@ -16,6 +16,8 @@ from gpuwise.train.profile.spans import inside
 from gpuwise.train.profile.split import COPIES, DATA, HOST_GAPS, OPTIMIZER, OTHER, PARTS, PAUSES, RECORDED, SAVE, Split
 from gpuwise.train.profile.trace import Trace
 
+JUST_BEFORE_S = 1e-9
+"""The resolution of a trace."""
 LEAST_LEFT = 0.1
 """Of a part, whatever the number of events in it: the cost of an event differs. Rule of this project."""
 
@@ -79,9 +81,10 @@ def of_phases(step: Step, device: str = "cpu", pauses_s: float = 0.0) -> Split:
 
 
 def _recording_s(split: Split, trace: Trace, excess_s: float) -> dict[str, float]:
-    """Of ``excess_s``, what the profiler took in each part of the host, by the events that it recorded there."""
+    """Of ``excess_s``, what the profiler took in each part of the host, by the events that it recorded there: before an event
+    begins, in what is around it."""
     recorded = trace.in_categories(RECORDED)
-    starts = trace.start_s[recorded]
+    starts = trace.start_s[recorded] - JUST_BEFORE_S
     host = (HOST_GAPS, OTHER, "sync points", "allocator", DATA, SAVE)
     counted: dict[str, int] = {}
     for name, own in split.layers:

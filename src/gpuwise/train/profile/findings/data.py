@@ -14,7 +14,6 @@ from gpuwise.train.profile.operations import Operations
 from gpuwise.train.profile.run_facts import constant_batch_s
 from gpuwise.train.profile.spans import difference, inside, intersection, length, spans, union
 from gpuwise.train.profile.split import COPIES, DATA, HOST_GAPS, OPTIMIZER
-from gpuwise.train.profile.step_fit import LEAST_LEFT
 from gpuwise.train.profile.steps import clean_s
 from gpuwise.train.profile.trace import NONE
 
@@ -155,23 +154,33 @@ def padding(data: ProfileData) -> Finding | None:
 
 
 def dispatch_s(data: ProfileData, ops: Operations) -> tuple[float, float]:
-    """Seconds a step in operations that are hardly more than their dispatch, and their number, without those of loaders and
-    optimizers: by the quicker quarter of each name's calls, as other processes slow single calls down, less what the profiler
-    takes to record one; in a crowd, where it takes many times as long, at most the same share of the step without it."""
+    """Seconds a step in operations that are hardly more than their dispatch, with as much for each longer one, and the number of
+    the former, without those of loaders and optimizers: by the quicker quarter of each name's calls, as other processes slow
+    single calls down, and in a crowd, where recording takes many times as long, at most the same share of the step without it.
+
+    The profiler records an operation before its beginning and after its end, so that what this takes is in the operation or the
+    gap around it: nothing is subtracted, but the whole is at most what longer operations and gaps leave of the step without it.
+    """
     if data.trace is None or data.traced is None or data.steps is None:
         return 0.0, 0.0
     apart = union([own for name, own in data.traced.layers if name in (DATA, OPTIMIZER)])
     starts = data.trace.start_s[ops.rows]
     counted = inside(starts, data.steps.windows) & ~inside(starts, apart)
-    shrunk = clean_s(data.steps, data.facts.step) / data.traced.wall_s if data.facts is not None and data.crowded else 1.0
-    names, total, n = np.where(counted, data.trace.name[ops.rows], NONE), 0.0, 0
+    clean = clean_s(data.steps, data.facts.step) if data.facts is not None else data.traced.wall_s
+    shrunk = clean / data.traced.wall_s if data.crowded else 1.0
+    names, total, n, longer_s, n_longer = np.where(counted, data.trace.name[ops.rows], NONE), 0.0, 0, 0.0, 0
     for name in np.unique(names[counted]):
         own = ops.self_s[names == name]
-        traced_s = float(np.percentile(own, 25))
-        usual = min(max(traced_s - data.event_s, LEAST_LEFT * traced_s), shrunk * traced_s)
+        usual = shrunk * float(np.percentile(own, 25))
         if usual < CHEAP_OP_S:
             total += usual * len(own)
             n += len(own)
+        else:
+            longer_s += usual * len(own)
+            n_longer += len(own)
+    each_s = total / n if n else 0.0
+    left = (clean - data.part(HOST_GAPS) / data.lengthening) * data.n_steps - (longer_s - each_s * n_longer)
+    total = min(total + each_s * n_longer, max(left, 0.0))
     return min(total / data.n_steps * data.lengthening, data.part("compute")), n / data.n_steps
 
 
