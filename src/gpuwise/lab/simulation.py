@@ -39,9 +39,9 @@ CHECKED_LANES = 200_000
 LONG_STREAM_BYTES = 1e9
 """A copy so long that only the bandwidth counts."""
 ONE_WAY_GAIN = {"GDDR6": 0.11}
-"""By how much reading alone, or writing alone, is faster than a copy, whose bus turns around, by type of memory. gpu-benches: an A40
-without error correction reads and writes 680 of 696 GB/s, where copies reach 88 % (the kernel model). The rooflines of A100 and GH200,
-which only read, are as fast as their copies: HBM gains nothing."""
+"""By how much reading alone, or writing alone, is faster than a copy, whose bus turns around, by type of memory. gpu-benches: an
+A40 without error correction reads and writes 680 of 696 GB/s, where copies reach 88 % (the kernel model). The rooflines of A100
+and GH200, which only read, are as fast as their copies: HBM gains nothing."""
 
 
 @dataclass(frozen=True, slots=True)
