@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gpuwise.cli.app import run
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.pick.compare.serving import serve_alike
@@ -105,3 +106,14 @@ def test_a_day_of_requests_takes_as_many_copies_in_pick_as_in_capacity() -> None
     )
     assert isinstance(service, Service) and answer.served is not None
     assert abs(service.replicas - answer.served.fleet.copies_peak) <= 1
+
+
+def test_the_table_and_the_document_say_the_same_tokens_of_a_rate(ask: Ask, capsys: pytest.CaptureFixture[str]) -> None:
+    question = ("capacity", "llama-3.1-8b", "--on", "2xl40s", "--workload", "in=400,out=60", "--quick", "--tp", "2")
+    curve = ask(*question)["served"]["curve"]
+    run(question)
+    table = capsys.readouterr().out.split("As the rate of one copy rises")[1].split("\n\n")[0]
+    printed = [line.split()[-3].replace(",", "") for line in table.splitlines()[2:] if "/s" in line]
+    assert printed == [f"{2 * p['output_tokens_per_s_per_accelerator']:.0f}" for p in curve]
+    rates = [p["output_tokens_per_s_per_accelerator"] for p in curve if p["saturated"]]
+    assert rates and max(rates) < 1.2 * min(rates)

@@ -1,4 +1,4 @@
-"""Prompts read apart: nothing is lost, and it helps where prompts disturb answers."""
+"""Disaggregated prefill and decode: nothing is lost, and it helps where prompts disturb answers."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_over_a_network_the_transfer_is_slower():
 def test_what_cannot_be_read_apart_is_refused():
     with pytest.raises(InputError, match="another model or format"):
         Disaggregated(ONE, replace(ONE, config=EngineConfig("vllm", kv_dtype="fp8")))
-    with pytest.raises(InputError, match="read apart"):
+    with pytest.raises(InputError, match="disaggregated"):
         Disaggregated(*[replace(ONE, config=EngineConfig("trtllm"))] * 2)
     with pytest.raises(InputError, match="who wait"):
         PAIR.run(load(10, 1.0, 100, 10), closed=ClosedLoop(2, 1.0))

@@ -163,7 +163,7 @@ def _curve_table(served: Served) -> str:
     for p in served.curve:
         latencies = [p.latency(m, q) for m, q in (("ttft", 50.0), ("ttft", 95.0), ("itl", 50.0), ("itl", 99.0), ("e2e", 95.0))]
         cells = [TableCell("-" if v is None else format_duration(v)) for v in latencies]
-        cells += [TableCell(f"{p.run.output_tokens_per_s:,.0f}"), TableCell(f"{kv_fill(p):.0%}")]
+        cells += [TableCell(f"{p.output_tokens_per_s:,.0f}"), TableCell(f"{kv_fill(p):.0%}")]
         rows.append(TableRow(f"{p.rate_per_s:.3g}/s" + (", queues grow" if p.saturated else ""), cells))
     head = ["rate", "first token p50", "first token p95", "gap p50", "gap p99", "answer p95", "tokens/s", "cache"]
     return table("As the rate of one copy rises", head, rows)

@@ -77,7 +77,9 @@ class Disaggregated:
             raise InputError("caches of another model or format cannot be sent", hint="give both the same")
         for server in (self.prefill, self.decode):
             if server.config.engine == LLAMA_CPP or server.staged or server.rules.scheduler not in ("budget", "radix"):
-                raise InputError(f"{server.config.engine} is not simulated with prompts read apart", hint="vllm or sglang")
+                raise InputError(
+                    f"{server.config.engine} is not simulated with prefill and decode disaggregated", hint="vllm or sglang"
+                )
 
     @property
     def ranks(self) -> int:
@@ -100,7 +102,7 @@ class Disaggregated:
     def run(self, requests: Requests, *, closed: ClosedLoop | None = None) -> Run:
         """Serves ``requests``. Raises InputError for users who wait, and as Server.run."""
         if closed is not None:
-            raise InputError("users who wait are not simulated with prompts read apart", hint="give a rate")
+            raise InputError("users who wait are not simulated with prefill and decode disaggregated", hint="give a rate")
         self.decode.check(requests, self.decode_copies, "round_robin")
         read = self.prefill.run(
             replace(requests, output_tokens=np.ones_like(requests.output_tokens)), replicas=self.prefill_copies

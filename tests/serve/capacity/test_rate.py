@@ -241,3 +241,12 @@ def test_users_are_served_at_the_rate_they_come_to() -> None:
         assert point.rate_per_s == pytest.approx(users / copies / (45.0 + e2e), rel=0.03)
         assert answer.served.fleet.rate_per_s == pytest.approx(users / (45.0 + e2e), rel=0.03)
         assert answer.label == f"{answer.served.fleet.cluster.n_accelerators}x L40S"
+
+
+def test_tokens_a_second_are_what_is_asked_and_past_saturation_what_gets_done() -> None:
+    one = configuration()
+    easy, flooded = (operate(one, SHORT, rate, (), N) for rate in (1.0, 1000.0))
+    assert not easy.saturated and flooded.saturated
+    assert easy.output_tokens_per_s == pytest.approx(easy.run.output_tokens.mean())
+    assert flooded.output_tokens_per_s == flooded.run.output_tokens_per_s < 1000.0 * flooded.run.output_tokens.mean()
+    assert throughput(one, flooded) == flooded.output_tokens_per_s

@@ -16,6 +16,7 @@ from gpuwise.serve.capacity.rate import METRICS, Point
 from gpuwise.serve.capacity.saturation import kv_fill
 from gpuwise.serve.capacity.search import throughput
 from gpuwise.serve.load.targets import METRICS as METRIC_NAMES
+from gpuwise.serve.load.targets import statistic_words
 from gpuwise.units import format_bytes, format_duration, format_usd
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ def _curve(served: Served) -> RenderableType:
         latencies = [point.latency(m, q) for m, q in (("ttft", 50.0), ("ttft", 95.0), ("itl", 50.0), ("itl", 99.0))]
         cells = ["-" if v is None else format_duration(v) for v in latencies]
         rate = f"{point.rate_per_s:.3g}/s" + (" *" if point.saturated else "")
-        table.add_row(rate, *cells, f"{point.run.output_tokens_per_s:,.0f}", percent(kv_fill(point)))
+        table.add_row(rate, *cells, f"{point.output_tokens_per_s:,.0f}", percent(kv_fill(point)))
     if any(p.saturated for p in served.curve):
         return _noted(table, "* queues grow: a latency depends on how long one waits")
     return table
@@ -199,7 +200,7 @@ def _noted(table: RenderableType, words: str) -> RenderableType:
 def _saturation(served: Served) -> RenderableType:
     s, memory = served.saturation, served.configuration.server.memory
     table = grid(2)
-    table.add_row("first", s.words + (f"; {s.target} breaks" if s.target else "; queues grow"))
+    table.add_row("first", s.words + (f"; {statistic_words(s.target)} breaks" if s.target else "; queues grow"))
     table.add_row("knee", f"{requests(served.knee_per_s)} a copy: from there queues grow whatever the latency")
     busy = ", ".join(
         f"{name} {percent(share)}" for name, share in sorted(s.busy.items(), key=lambda kv: -kv[1]) if share >= 0.005

@@ -80,7 +80,8 @@ def _others(configuration: Configuration, load: Load, elsewhere: bool) -> Iterat
         yield f"{more.at_once} adapters at once", SAME, replace(configuration, settings=replace(s, adapters=more))
     if s.drafts is None and s.adapters is None and c.pp == 1:
         guesses = Drafts(GUESSED, kept_on_code(GUESSED))
-        yield f"{GUESSED} guessed tokens, kept as on code", SAME, replace(configuration, settings=replace(s, drafts=guesses))
+        words = f"speculative decoding of {GUESSED} tokens, kept as on code"
+        yield words, SAME, replace(configuration, settings=replace(s, drafts=guesses))
     tokens = options.max_num_batched_tokens or 0
     for count in (tokens // 2, tokens * 2):
         fewer = None if s.max_num_seqs is None else min(s.max_num_seqs, count)
@@ -89,7 +90,7 @@ def _others(configuration: Configuration, load: Load, elsewhere: bool) -> Iterat
     if configuration.apart is None:
         apart = copies_apart(configuration, load, min(configuration.system.count // configuration.ranks, FEW_APART))
         if apart is not None:
-            yield f"prompts read apart, {apart[0]}:{apart[1]}", SAME, replace(configuration, apart=apart)
+            yield f"disaggregated, {apart[0]} prefill to {apart[1]} decode", SAME, replace(configuration, apart=apart)
     if elsewhere:
         yield from _on_others(configuration)
 

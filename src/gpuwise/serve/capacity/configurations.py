@@ -96,11 +96,11 @@ class Configuration:
         if s.prefix_caching is False:
             parts.append("no prefix cache")
         if s.drafts is not None:
-            parts.append(f"{s.drafts.tokens} guessed tokens a step")
+            parts.append(f"speculative decoding of {s.drafts.tokens} tokens")
         if s.adapters is not None:
             parts.append(f"{s.adapters.at_once} of {s.adapters.count:,} adapters at once")
         if self.apart is not None:
-            parts.append(f"prompts read apart, {self.apart[0]}:{self.apart[1]}")
+            parts.append(f"disaggregated, {self.apart[0]} prefill to {self.apart[1]} decode")
         return ", ".join(parts)
 
     def document(self) -> dict[str, object]:

@@ -68,6 +68,12 @@ class Point:
         return max(known, key=lambda a: a.ratio or 0.0, default=None)
 
     @property
+    def output_tokens_per_s(self) -> float:
+        """Written a second by one copy: as many as its requests ask for, and past saturation what it gets done."""
+        asked = self.rate_per_s * float(self.run.output_tokens.mean())
+        return min(asked, self.run.output_tokens_per_s) if self.saturated else asked
+
+    @property
     def tokens_per_s_of_user(self) -> float:
         """Written a second in one answer: what the median one sees."""
         tpot = self.run.percentile("tpot", 50)

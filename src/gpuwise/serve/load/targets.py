@@ -40,8 +40,13 @@ class Target:
     @property
     def words(self) -> str:
         """``p95 time to first token within 1 s``."""
-        statistic = MEAN if self.percentile is None else f"p{self.percentile:g}"
-        return f"{statistic} {METRICS[self.metric]} within {format_duration(self.limit_s)}"
+        return f"{statistic_words(self.key)} within {format_duration(self.limit_s)}"
+
+
+def statistic_words(key: str) -> str:
+    """``p95 time to first token`` of a target's key, ``ttft_p95``."""
+    metric, _, statistic = key.rpartition("_")
+    return f"{statistic} {METRICS[metric]}"
 
 
 @dataclass(frozen=True, slots=True)
