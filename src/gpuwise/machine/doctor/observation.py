@@ -98,6 +98,14 @@ class Modules:
     """Where libnvidia-ml.so is, of those folders that the driver installs to."""
     cuda_library: str | None = None
     """Where libcuda.so is."""
+    kept_out_by: tuple[tuple[str, str], ...] = ()
+    """(file, line) of modprobe's configuration or of the kernel's command line that keeps NVIDIA's module from loading."""
+    uvm_hmm_off: bool = False
+    """nvidia_uvm was loaded with its use of the kernel's memory management (HMM) switched off."""
+    imex_major: int | None = None
+    """Device number of the channels between machines of one NVLink domain (IMEX); None where the driver has none."""
+    imex_channels: int = 0
+    """Nodes that were made for them."""
     node_group: str | None = None
     """Group that the driver gives its device nodes to, where only that may open them."""
 

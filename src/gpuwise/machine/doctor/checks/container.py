@@ -65,6 +65,31 @@ def _start_with_gpu(m: Machine, kind: str) -> tuple[Fix, ...]:
     return (Fix("Start it with the GPUs", ("docker run --rm --gpus all --shm-size=8g IMAGE nvidia-smi",), "host"), install)
 
 
+def toolkit_of_wsl(m: Machine) -> Iterator[Finding]:
+    """A container in WSL whose toolkit is older than the driver of Windows."""
+    found = [f for f in m.frameworks if (e := cuda_error_in(f.error)) is not None and e.code == 500]
+    if not found or m.system.wsl != 2 or not m.system.container:
+        return
+    yield Finding(
+        "container-toolkit-outdated",
+        Severity.BLOCKER,
+        "The container toolkit is too old for the driver of Windows",
+        (found[0].error, f"driver {m.driver_version or 'not known'}, in a container in WSL"),
+        "Since branch 555 the driver has a library (libnvdxgdmal) that toolkits before 1.14.4 do not hand to a container.",
+        (
+            Fix("Update Docker Desktop to 4.31 or newer, in Windows", ("winget upgrade Docker.DockerDesktop",), "windows"),
+            Fix(
+                "Where Docker runs in WSL itself: update the toolkit there",
+                ("sudo apt-get install -y --only-upgrade nvidia-container-toolkit", "sudo systemctl restart docker"),
+                "host",
+            ),
+        ),
+        fixes.check_torch(m),
+        hides=(SEES_NONE, "uvm-*"),
+        sources=("nvidia-container-toolkit-520",),
+    )
+
+
 def lost_gpu(m: Machine) -> Iterator[Finding]:
     """A running container that lost access to its GPU."""
     if not m.system.container or m.nvidia_cards:

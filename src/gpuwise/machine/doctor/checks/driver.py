@@ -120,8 +120,9 @@ def not_loaded(m: Machine) -> Iterator[Finding]:
     installed = bool(m.modules.libraries or m.modules.built_for)
     hides = (SEES_NONE, "driver-*", "gpus-missing")
     bus_names = tuple(_card_name(c) for c in cards)
-    if any(c.kernel_driver == "nouveau" for c in cards):
-        yield _nouveau(m, bus_names, installed)
+    holder = next((c.kernel_driver for c in cards if c.kernel_driver in _OPEN_DRIVERS), None)
+    if holder is not None:
+        yield _held_by_open_driver(m, holder, bus_names, installed)
     elif not installed:
         yield Finding(
             "driver-not-installed",
@@ -134,10 +135,12 @@ def not_loaded(m: Machine) -> Iterator[Finding]:
             hides=hides,
             sources=("nvidia-driver-guide",),
         )
-    elif m.system.kernel and m.modules.libraries and m.system.kernel not in m.modules.built_for:
+    elif m.system.kernel and m.modules.libraries and (m.system.kernel not in m.modules.built_for or _built_for_another(m)):
         yield _not_built(m, bus_names, hides)
     elif rejected := _secure_boot_evidence(m):
         yield _secure_boot(m, rejected, hides)
+    elif m.modules.kept_out_by:
+        yield _kept_out(m, bus_names, hides)
     else:
         yield Finding(
             "driver-not-loaded",
@@ -156,27 +159,68 @@ def not_loaded(m: Machine) -> Iterator[Finding]:
         )
 
 
-def _nouveau(m: Machine, bus_names: tuple[str, ...], installed: bool) -> Finding:
-    """The finding that nouveau holds the GPUs; ``installed``: NVIDIA's driver is on disk."""
-    block = "printf 'blacklist nouveau\\noptions nouveau modeset=0\\n' | sudo tee /etc/modprobe.d/blacklist-nouveau.conf"
+_OPEN_DRIVERS = {
+    "nouveau": ("nouveau", "blacklist nouveau\\noptions nouveau modeset=0\\n"),
+    **dict.fromkeys(("NovaCore", "nova_core", "nova"), ("nova", "blacklist nova\\nblacklist nova_core\\nblacklist nova_drm\\n")),
+}
+"""The kernel's own drivers of NVIDIA's cards: name at the card -> how it is called, and what keeps it away. Nova claims cards of
+Turing to Ada and newer since Linux 6.15 and computes nothing yet (beclab/Olares, pull request 3963)."""
+
+
+def _held_by_open_driver(m: Machine, driver: str, bus_names: tuple[str, ...], installed: bool) -> Finding:
+    """The finding that ``driver``, of the kernel's own, holds the GPUs; ``installed``: NVIDIA's driver is on disk."""
+    name, lines = _OPEN_DRIVERS[driver]
+    block = f"printf '{lines}' | sudo tee /etc/modprobe.d/blacklist-{name}.conf"
     family = fixes.os_family(m)
     again = family.initramfs if family else ("sudo update-initramfs -u || sudo dracut --force",)
     commands: tuple[str, ...] = (block, *again, "sudo reboot")
-    what = "Keep nouveau away and restart"
+    what = f"Keep {name} away and restart"
     if not installed:
         install = fixes.install_driver(m)[0]
         commands = (*(c for c in install.commands if c != "sudo reboot"), *commands)
-        what = f"{install.what}, keep nouveau away and restart"
+        what = f"{install.what}, keep {name} away and restart"
     return Finding(
-        "nouveau-loaded",
+        f"{name}-loaded",
         Severity.BLOCKER,
-        "The open nouveau driver holds the GPU, which cannot run CUDA",
-        (*bus_names, "bound to nouveau" + ("" if installed else ", NVIDIA's driver is not installed")),
+        f"The open {name} driver holds the GPU, which cannot run CUDA",
+        (*bus_names, f"bound to {driver}" + ("" if installed else ", NVIDIA's driver is not installed")),
         "Only one driver can have the card, and CUDA needs NVIDIA's.",
         (Fix(what, commands, reboot=True),),
         "lspci -k -d 10de:  # Kernel driver in use: nvidia",
         hides=(SEES_NONE, "driver-*", "gpus-missing"),
         sources=("nvidia-driver-guide",),
+    )
+
+
+def _built_for_another(m: Machine) -> bool:
+    """Whether the kernel refused a module that lies in its folder, as it was built for another one."""
+    words = ("version magic", "disagrees about version of symbol", "Unknown symbol")
+    return any("nvidia" in line and any(w in line for w in words) for line in m.kernel_log)
+
+
+def _kept_out(m: Machine, bus_names: tuple[str, ...], hides: tuple[str, ...]) -> Finding:
+    """The finding that a configuration keeps NVIDIA's module from loading."""
+    files = dict.fromkeys(file for file, _ in m.modules.kept_out_by if file != "/proc/cmdline")
+    family = fixes.os_family(m)
+    again = family.initramfs if family else ("sudo update-initramfs -u || sudo dracut --force",)
+    commands = [f"sudo sed -i -E 's/^ *(blacklist|alias|install) +nvidia/# &/' {fixes.shell_quote(file)}" for file in files]
+    if len(files) < len(m.modules.kept_out_by):
+        commands += [
+            "sudo sed -i -E 's/(modprobe\\.|module_|rd\\.driver\\.)blacklist=[^ \"]*nvidia[^ \"]*//' /etc/default/grub",
+            "sudo update-grub || sudo grub2-mkconfig -o /boot/grub2/grub.cfg",
+        ]
+    return Finding(
+        "driver-kept-out",
+        Severity.BLOCKER,
+        "A configuration keeps NVIDIA's module from loading",
+        (*bus_names, *(f"{file}: {line}" for file, line in m.modules.kept_out_by[:3])),
+        "`prime-select intel`, Bumblebee and guides for virtual machines write such lines and leave them behind.",
+        (
+            Fix("Take the lines away and restart", (*commands, *again, "sudo reboot"), reboot=True),
+            Fix("Or, on a laptop set to its other GPU", ("sudo prime-select nvidia", "sudo reboot"), reboot=True),
+        ),
+        SMI,
+        hides=hides,
     )
 
 
@@ -189,8 +233,12 @@ def _not_built(m: Machine, bus_names: tuple[str, ...], hides: tuple[str, ...]) -
         "module-missing-for-kernel",
         Severity.BLOCKER,
         "NVIDIA's module was not built for the running kernel",
-        (*bus_names, f"running kernel {m.system.kernel}; modules on disk for {have}"),
-        "A kernel update came without its headers, so the module was not rebuilt.",
+        (
+            *bus_names,
+            f"running kernel {m.system.kernel}; modules on disk for {have}",
+            *(line for line in m.kernel_log[-2:] if _built_for_another(m) and "nvidia" in line),
+        ),
+        "A kernel update came without its headers, so the module was not rebuilt, or one of another kernel was copied here.",
         (Fix("Build it for this kernel and load it", (*rebuild, "sudo modprobe nvidia")),),
         SMI,
         hides=hides,
@@ -362,11 +410,27 @@ _LOGGED: tuple[tuple[str, str, str, Fix], ...] = (
         ),
     ),
     (
+        r"firmware load for nvidia/.*gsp\w*\.bin failed|loading .*/nvidia/.*gsp\w*\.bin failed",
+        "gsp-firmware-missing",
+        "The firmware that the driver loads into a GPU is not on disk, or of another version",
+        Fix(
+            "Install the driver's firmware again, of the module's own version; it has to be in the initial ramdisk too",
+            (
+                "ls /lib/firmware/nvidia/",
+                "sudo apt-get install -y --reinstall 'nvidia-firmware-*' || sudo dnf reinstall -y 'nvidia*firmware*'",
+                "sudo update-initramfs -u || sudo dracut --force",
+                "sudo reboot",
+            ),
+            reboot=True,
+        ),
+    ),
+    (
         "RmInitAdapter failed",
         "gpu-init-failed",
         "The driver could not start a GPU",
         Fix(
-            "Switch the machine off and on; if it comes again, try the card in another slot, then another driver branch",
+            "Switch the machine off and on; if it comes again, switch Above 4G Decoding and Resizable BAR on in the firmware, "
+            "try the card in another slot, then another driver branch",
             ("sudo dmesg | grep -iE 'nvrm|nvidia' | tail -20", "sudo poweroff"),
             reboot=True,
         ),

@@ -10,6 +10,8 @@ from gpuwise.machine.doctor import fixes
 from gpuwise.machine.doctor.finding import Finding, Fix, Severity
 from gpuwise.machine.doctor.observation import Framework, Machine
 
+LAST_FOR_GLIBC_2_17 = "2.5.1"
+"""PyTorch's wheels since 2.6 are manylinux_2_28 (pytorch/pytorch, issue 123649)."""
 NAMES = {"torch": "PyTorch", "tensorflow": "TensorFlow", "jax": "JAX", "cupy": "CuPy"}
 
 
@@ -54,6 +56,8 @@ def broken_frameworks(m: Machine) -> Iterator[Finding]:
                 _import(m, f),
                 hides=(f"{f.name}-sees-no-gpu",),
             )
+        elif (glibc := re.search(r"version `GLIBC_(\d+\.\d+)' not found", f.detail)) and f.name == "torch":
+            yield _older_system(m, f, glibc[1])
         else:
             yield Finding(
                 f"{f.name}-import-fails",
@@ -65,6 +69,28 @@ def broken_frameworks(m: Machine) -> Iterator[Finding]:
                 _import(m, f),
                 hides=(f"{f.name}-sees-no-gpu",),
             )
+
+
+def _older_system(m: Machine, f: Framework, glibc: str) -> Finding:
+    """The finding that PyTorch wants a newer C library than the system has."""
+    return Finding(
+        "torch-needs-newer-system",
+        _severity(m, f),
+        f"The installed PyTorch needs a newer system: its C library is older than glibc {glibc}",
+        (f.detail, *((m.system.name,) if m.system.name else ())),
+        "Wheels since PyTorch 2.6 are built for glibc 2.28, those before for 2.17; the C library comes with the system and is "
+        "not replaced by itself.",
+        (
+            Fix("Run in a container, which brings its own", ("docker run --rm --gpus all pytorch/pytorch python -V",)),
+            Fix(
+                "Or install the last release for older systems",
+                (fixes.pip_uninstall(m, "torch"), fixes.pip_install(m, fixes.package("torch", LAST_FOR_GLIBC_2_17))),
+            ),
+        ),
+        "ldd --version",
+        hides=("torch-sees-no-gpu",),
+        sources=("pytorch-manylinux",),
+    )
 
 
 def sees_none(m: Machine) -> Iterator[Finding]:

@@ -129,7 +129,10 @@ def uvm(m: Machine) -> Iterator[Finding]:
     loaded = "nvidia_uvm" in m.modules.loaded or not m.modules.listed
     unknown = any((e := cuda_error_in(f.error)) is not None and e.code == 999 for f in failing)
     where = "host" if m.system.container else "here"
-    if node is None or (not loaded and not m.system.container):
+    uninitialized = any((e := cuda_error_in(f.error)) is not None and e.code == 3 for f in failing)
+    if node is None and m.system.container and "nvidia_uvm" in m.modules.loaded:
+        yield _uvm_not_handed_in(m)
+    elif node is None or (not loaded and not m.system.container):
         yield Finding(
             "uvm-missing",
             Severity.BLOCKER,
@@ -143,6 +146,8 @@ def uvm(m: Machine) -> Iterator[Finding]:
             fixes.check_torch(m),
             hides=(SEES_NONE, "uvm-stale"),
         )
+    elif uninitialized and m.modules.open and not m.modules.uvm_hmm_off and not m.system.container:
+        yield _hmm(m, next(f.error for f in failing if f.error))
     elif unknown:
         slept = ("the machine slept since it was started",) if m.suspended else ()
         yield Finding(
@@ -160,10 +165,103 @@ def uvm(m: Machine) -> Iterator[Finding]:
         )
 
 
+def _uvm_not_handed_in(m: Machine) -> Finding:
+    """The finding that a container has the nodes of the cards and not that of nvidia_uvm."""
+    return Finding(
+        "container-no-uvm",
+        Severity.BLOCKER,
+        "This container was given the GPU without /dev/nvidia-uvm",
+        ("/dev/nvidia-uvm: missing", "nvidia_uvm: loaded on the machine"),
+        "CUDA shares memory between processor and GPU through it; nvidia-smi works without it.",
+        (
+            Fix("Start it with all that belongs to a GPU", ("docker run --rm --gpus all IMAGE nvidia-smi",), "host"),
+            Fix(
+                "Or name the node beside the others",
+                ("docker run --device /dev/nvidia0 --device /dev/nvidiactl --device /dev/nvidia-uvm IMAGE",),
+                "host",
+            ),
+        ),
+        fixes.check_torch(m),
+        hides=(SEES_NONE, "uvm-*"),
+        sources=("nvidia-container-toolkit",),
+    )
+
+
+def _hmm(m: Machine, failing: str) -> Finding:
+    """The finding that nvidia_uvm cannot use the kernel's memory management."""
+    keep = "echo 'options nvidia_uvm uvm_disable_hmm=1' | sudo tee /etc/modprobe.d/nvidia-uvm.conf"
+    return Finding(
+        "uvm-hmm",
+        Severity.BLOCKER,
+        "CUDA does not start although the driver works: the module nvidia_uvm fails with this kernel",
+        (failing, "NVML answers, nvidia_uvm is loaded, its use of HMM is on"),
+        "With some kernels the open modules cannot register memory with the kernel's heterogeneous memory management (HMM), and "
+        "cuInit gives error 3.",
+        (
+            Fix(
+                "Switch that use off and load the module again, with no CUDA program running",
+                (keep, "sudo rmmod nvidia_uvm", "sudo modprobe nvidia_uvm"),
+            ),
+        ),
+        fixes.check_torch(m),
+        hides=(SEES_NONE, "uvm-stale"),
+        sources=("nvidia-open-modules-901",),
+    )
+
+
+def imex(m: Machine) -> Iterator[Finding]:
+    """Boards of a rack that is one NVLink domain want a channel node for memory that machines share."""
+    racks = [c for c in m.nvidia_cards if c.identity.name and any(n in c.identity.name for n in ("GB200", "GB300"))]
+    major = m.modules.imex_major
+    if not racks or major is None or m.modules.imex_channels or m.environment.get("NCCL_MNNVL_ENABLE") == "0":
+        return
+    folder = "/dev/nvidia-caps-imex-channels"
+    make = (f"sudo mkdir -p {folder}", f"sudo mknod -m 666 {folder}/channel0 c {major} 0")
+    give = Fix("Start the container with it", (f"docker run --gpus all --device {folder}/channel0 IMAGE",), "host")
+    yield Finding(
+        "imex-channel-missing",
+        Severity.LIMIT,
+        "The GPUs of this rack cannot share memory with other machines: there is no IMEX channel",
+        (f"{racks[0].identity.name}", f"/proc/devices: {major} nvidia-caps-imex-channels", f"{folder}: empty"),
+        "Without a channel's node CUDA refuses memory that machines share (error 800, not permitted), and NCCL has no NVLink "
+        "between them. Nodes are gone after a restart.",
+        (
+            Fix(
+                "Make the node and start the service",
+                (*make, "sudo systemctl enable --now nvidia-imex"),
+                "host" if m.system.container else "here",
+            ),
+            *((give,) if m.system.container else ()),
+        ),
+        f"ls -l {folder}; nvidia-imex-ctl -N  # every node READY",
+        sources=("nvidia-imex-guide",),
+    )
+
+
 def fabric(m: Machine) -> Iterator[Finding]:
-    """Machines with NVSwitches need the fabric manager."""
+    """Machines with NVSwitches need the fabric manager, confidential GPUs to be declared ready."""
     waiting = [f for f in m.frameworks if (e := cuda_error_in(f.error)) is not None and e.code == 802]
     if not waiting:
+        return
+    names = [c.identity.name or "" for c in m.nvidia_cards]
+    if not m.nvswitches and len(names) == 1 and ("PCIe" in names[0] or "NVL" in names[0]):
+        yield Finding(
+            "confidential-gpu-not-ready",
+            Severity.BLOCKER,
+            "The GPU waits to be declared ready, as it does in confidential mode",
+            (waiting[0].error, f"{names[0]}, without NVSwitches"),
+            "In a confidential virtual machine a GPU takes no work until somebody has checked it and says so.",
+            (
+                Fix(
+                    "Look, check it, and declare it ready",
+                    ("nvidia-smi conf-compute -grs", "sudo nvidia-smi conf-compute -srs 1"),
+                ),
+                Fix("Where the mode is not meant: switch it off on the host, and restart", where="person"),
+            ),
+            "nvidia-smi conf-compute -grs  # ready",
+            hides=(SEES_NONE,),
+            sources=("nvtrust-56",),
+        )
         return
     branch = (m.driver_version or "").split(".")[0] or str(fixes.branch_for(m))
     family = fixes.os_family(m)

@@ -27,6 +27,7 @@ CHECKS: tuple[Check, ...] = (
     check_container.no_gpu,
     check_container.lost_gpu,
     check_container.capabilities,
+    check_container.toolkit_of_wsl,
     check_libraries.nvml,
     check_driver.mismatch,
     check_driver.not_loaded,
@@ -40,6 +41,7 @@ CHECKS: tuple[Check, ...] = (
     check_cards.silent_devices,
     check_cards.missing_devices,
     check_nodes.fabric,
+    check_nodes.imex,
     check_cards.instances,
     # the way from a program to the driver
     check_container.visible_devices,

@@ -35,6 +35,8 @@ _LOG_WORDS = re.compile(
     re.IGNORECASE,
 )
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]+)\): (\d{1,6}),?\s*(.*)")
+_KEPT_OUT = re.compile(r"^\s*(?:blacklist\s+nvidia|alias\s+nvidia\s+off|install\s+nvidia\s+\S*/(?:false|true))\s*$", re.MULTILINE)
+_CONFIGURATION = ("/etc/modprobe.d", "/run/modprobe.d", "/usr/lib/modprobe.d", "/lib/modprobe.d")
 _MODULES = ("nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nouveau", "amdgpu", "i915", "xe", "vfio_pci")
 _BUS_ID = re.compile(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.[0-7])?")
 _COMMAND_S = 3.0
@@ -122,8 +124,32 @@ def read_modules(host: Host, kernels: bool) -> Modules:
         listed=text is not None,
         nvml_library=_library(host, "libnvidia-ml.so"),
         cuda_library=_library(host, "libcuda.so"),
+        kept_out_by=_kept_out_by(host) if kernels else (),
+        uvm_hmm_off=(host.read("/sys/module/nvidia_uvm/parameters/uvm_disable_hmm") or "").strip() in ("Y", "1"),
+        imex_major=_imex_major(host),
+        imex_channels=len(host.names("/dev/nvidia-caps-imex-channels")),
         node_group=_node_group(host),
     )
+
+
+def _kept_out_by(host: Host) -> tuple[tuple[str, str], ...]:
+    """Lines of modprobe's configuration, and words of the kernel's command line, that keep the module nvidia out."""
+    found = [
+        (f"{folder}/{name}", match[0].strip())
+        for folder in _CONFIGURATION
+        for name in host.names(folder)
+        if name.endswith(".conf")
+        for match in _KEPT_OUT.finditer(host.read(f"{folder}/{name}") or "")
+    ]
+    words = (host.read("/proc/cmdline") or "").split()
+    lists = [w for w in words if w.startswith(("modprobe.blacklist=", "module_blacklist=", "rd.driver.blacklist="))]
+    found += [("/proc/cmdline", w) for w in lists if "nvidia" in w.partition("=")[2].split(",")]
+    return tuple(found)
+
+
+def _imex_major(host: Host) -> int | None:
+    match = re.search(r"^\s*(\d{1,6}) nvidia-caps-imex-channels$", host.read("/proc/devices") or "", re.MULTILINE)
+    return int(match[1]) if match else None
 
 
 def _library(host: Host, begin: str) -> str | None:
