@@ -4,11 +4,12 @@ transformers.
 A generation is ``steps`` passes over the latent tokens (twice the batch where guidance needs an unconditional
 pass), the tokens spread over the devices by sequence parallelism, then one decode of the latents to pixels:
 
-    t = max(steps s kernels, h layers) + exchanges + v pixels / peak + o
+    t = max(steps s kernels, h launches) + exchanges + decoder + o
 
-``s`` (products, attention and unfused elementwise chains each have theirs), ``h`` (the host issues a layer),
-``v`` (one of images; one of video, whose decoder convolves over frames too, in tiles that overlap) and ``o`` are fitted on two
-thirds of the models.
+Products, attention, elementwise chains and decoders of images are the kernels that diffusers launches
+(``diffusion_networks``). ``s`` (products, attention and chains each have theirs), ``h`` (the host issues a kernel), ``v`` (a
+video's decoder is ``v pixels / peak``: it convolves over frames too, in tiles that overlap), what the host does to a picture and
+``o`` are fitted on two thirds of the models.
 """
 
 from __future__ import annotations
@@ -22,77 +23,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuwise.calibrate.serving.diffusion_networks import MODELS, Diffuser, decoder_table, spread_table, step_table
 from gpuwise.calibrate.tables import read_columns
 from gpuwise.calibrate.validation import Scores
 from gpuwise.errors import GpuwiseError
+from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.systems import System
-from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.comm.collectives import curve
+from gpuwise.predict.kernels.attention.fused import attention_forward_time
+from gpuwise.predict.kernels.registry import kernel_times
 from gpuwise.serve.engine import EngineConfig
 from gpuwise.serve.iteration import Iterations, device_times
+from gpuwise.workload.step import Kind, OpTable
 
 F64 = NDArray[np.float64]
 TABLE = "serving/diffusion.csv"
 
 
-@dataclass(frozen=True, slots=True)
-class Diffuser:
-    """Dimensions of a diffusion transformer. ``width`` of the MLP, with the hidden size added where each
-    layer attends to the prompt besides (its query and output projections); ``text`` tokens beside the
-    latents; ``shrink`` pixels in a token's side; ``frames`` of video in a latent frame; ``passes`` 2 with
-    classifier-free guidance."""
-
-    layers: int
-    hidden: int
-    width: int
-    heads: int
-    text: int = 0
-    shrink: int = 16
-    frames: int = 4
-    passes: int = 2
-    linear_attention: bool = False
-
-    def architecture(self) -> Architecture:
-        return Architecture(
-            id="diffuser",
-            name="diffusion transformer",
-            kind="encoder",
-            n_layers=self.layers,
-            hidden=self.hidden,
-            ffn=self.width,
-            heads=self.heads,
-            kv_heads=self.heads,
-            head_dim=self.hidden // self.heads,
-            vocab=64,
-            max_seq_len=1,
-            gated_mlp=False,
-            activation="gelu",
-            norm="layer",
-            position="none",
-        )
-
-    def tokens(self, height: float, width: float, n_frames: float) -> int:
-        frames = 1 if not n_frames > 0 else 1 + (int(n_frames) - 1) // self.frames
-        return int(height // self.shrink) * int(width // self.shrink) * frames + self.text
-
-
 KERNEL = "fa2"
 """What PyTorch's scaled_dot_product_attention and xDiT's ring and Ulysses attention run by default."""
-MODELS = {
-    "PixArt-alpha/PixArt-Sigma-XL-2-1024-MS": Diffuser(28, 1152, 4608 + 1152, 16),
-    "Tencent-Hunyuan/HunyuanDiT-v1.2-Diffusers": Diffuser(40, 1408, 6144 + 1408 + 704, 16),
-    "black-forest-labs/FLUX.1-dev": Diffuser(57, 3072, 12288, 24, text=512, passes=1),
-    "stabilityai/stable-diffusion-3.5-large": Diffuser(38, 2432, 9728, 38, text=333),
-    "Efficient-Large-Model/SANA1.5_1.6B_1024px_diffusers": Diffuser(
-        20, 2240, 3 * 5600 // 2 + 2240, 20, shrink=32, linear_attention=True
-    ),
-    "Wan-AI/Wan2.1-T2V-1.3B-Diffusers": Diffuser(30, 1536, 8960 + 1536, 12),
-    "Wan-AI/Wan2.1-T2V-14B-Diffusers": Diffuser(40, 5120, 13824 + 5120, 40),
-    "tencent/HunyuanVideo": Diffuser(60, 3072, 12288, 24, text=256, passes=1),
-}
-"""From each model's transformer/config.json on Hugging Face (layers, hidden, heads, MLP width, patch and VAE
-factors). FLUX and HunyuanVideo are distilled to one pass. SANA's attention is linear and its MLP gated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,18 +55,21 @@ class Generation:
     exchange_s: float
     exchanges: float
     """Calls between devices, all steps together."""
-    layers: float
-    """Layers run, all steps together (a batch counts once)."""
-    pixels: float
-    peak: float
-    video: bool
+    launches: float
+    """Kernels launched, all steps together (a batch counts once)."""
+    decode_s: float
+    """Of an image's decoder; 0 for video."""
+    video_pixels_s: float
+    """Pixels of video over the peak rate, in pixel seconds a FLOP; 0 for images."""
+    images: int
+    """Pictures handed to the host as such; 0 for video."""
 
     def seconds(self, c: dict[str, Any]) -> float:
-        decoded = c["video_decode_flop_per_pixel" if self.video else "decode_flop_per_pixel"] * self.pixels / self.peak
+        decoded = c["video_decode_flop_per_pixel"] * self.video_pixels_s + c["memory_slowdown"] * self.decode_s
         kernels = self.matmul_s * c["matmul_slowdown"] + self.attention_s * c["attention_slowdown"]
         kernels += self.memory_s * c["memory_slowdown"]
         between = self.exchange_s + self.exchanges * c["exchange_call_s"]
-        return max(kernels, self.layers * c["layer_s"]) + between + decoded + c["call_s"]
+        return max(kernels, self.launches * c["launch_s"]) + between + decoded + c["image_s"] * self.images + c["call_s"]
 
 
 def score_diffusion(folder: Path, all_check: bool) -> Scores | None:
@@ -211,40 +164,71 @@ def _group(c: dict[str, NDArray[Any]], at: Sequence[int]) -> list[Generation]:
     model, n = MODELS[c["model_id"][i]], int(c["num_gpus"][i])
     names = {"H100": "H100-SXM5-80GB", "B200": "B200-SXM"}
     system = find_cluster(f"{n}x{names.get(c['gpu_model'][i], c['gpu_model'][i])}").system
-    tokens = model.tokens(c["height"][i], c["width"][i], c["num_frames"][i])
+    device = system.accelerator
+    size = float(c["height"][i]), float(c["width"][i])
+    latents = model.latents(*size, c["num_frames"][i])
+    tokens = latents + model.text
+    prompt = model.text if model.text % n else model.text // n  # one that does not divide is on every device
     batch = np.array([int(c["batch_size"][j]) * model.passes for j in at], np.int64)
-    mine = np.full(len(at), max(1, tokens // n))
-    kv_tokens = np.full(len(at), mine[0] if model.linear_attention else tokens)
-    times = device_times(model.architecture(), system, EngineConfig(attention=KERNEL), Iterations(batch, mine, kv_tokens))
+    mine = np.full(len(at), max(1, latents // n + prompt))
+    seen = np.full(len(at), model.cross if model.linear else tokens)
+    times = device_times(model.architecture(), system, EngineConfig(attention=KERNEL), Iterations(batch, mine, seen))
+    attention_s = times.attention_s + (0.0 if model.linear or not model.cross else _cross_attention(model, device, batch, mine))
     degrees = int(c["ulysses_degree"][i]), int(c["ring_degree"][i])
     result: list[Generation] = []
     for k, j in enumerate(at):
         steps = float(c["inference_steps"][j])
-        exchange, calls = _exchange(system, *degrees, float(batch[k]) * float(mine[k]) * model.hidden * 2.0)
         frames = max(1.0, float(np.nan_to_num(c["num_frames"][j])))
-        pixels = float(c["height"][j] * c["width"][j]) * frames * float(c["batch_size"][j])
-        attention, memory = float(times.attention_s[k]), float(times.memory_s[k])
+        images = int(c["batch_size"][j])
+        decode_s = 0.0
+        if model.decoder is not None:
+            decode_s = float(_seconds(decoder_table(model.decoder, images, *(int(s) for s in size)), device).sum())
+        table = step_table(model, int(batch[k]), max(1, latents // n) if model.filters else int(mine[k]))
+        beside = _seconds(table, device)
+        moving = table.kind == Kind.MEMORY
         layers = model.layers * steps
+        moved = float(batch[k]) * float(mine[k]) * model.hidden * 2.0
+        exchange, calls = _exchange(system, *degrees, moved, float(attention_s[k]) / model.layers)
+        around = _seconds(spread_table(model, int(batch[k]), int(mine[k]), *degrees), device).sum()
+        products = times.kernels_s[k] - times.attention_s[k] - times.memory_s[k]
         result.append(
             Generation(
-                matmul_s=steps * (float(times.kernels_s[k]) - attention - memory),
-                attention_s=steps * attention,
-                memory_s=steps * memory,
+                matmul_s=steps * float(products + beside[~moving].sum()),
+                attention_s=steps * float(attention_s[k]),
+                memory_s=steps * float(beside[moving].sum() + around),
                 exchange_s=exchange * layers,
                 exchanges=calls * layers,
-                layers=layers,
-                pixels=pixels,
-                peak=system.accelerator.peak("bf16"),
-                video=frames > 1.0,
+                launches=model.kernels * layers,
+                decode_s=decode_s,
+                video_pixels_s=0.0 if model.decoder else size[0] * size[1] * frames * images / device.peak("bf16"),
+                images=images if model.decoder else 0,
             )
         )
     return result
 
 
-def _exchange(system: System, ulysses: int, ring: int, payload: float) -> tuple[float, float]:
-    """Seconds and calls of a layer: queries, keys, values and outputs swapped between tokens and heads
-    (Ulysses); keys and values passed round the ring, which its attention hides but for the calls."""
+def _seconds(table: OpTable, device: Accelerator) -> F64:
+    """[R] seconds of each row, its launches together."""
+    return kernel_times(table, device).time_s * table.count
+
+
+def _cross_attention(model: Diffuser, device: Accelerator, batch: NDArray[np.int64], mine: NDArray[np.int64]) -> F64:
+    """[R] seconds in which every layer of one pass attends to the prompt."""
+    width = model.hidden // model.heads
+    one = attention_forward_time(
+        device, "bf16", batch, mine, model.cross, model.heads, model.heads, width, causal=False, kernel=KERNEL
+    )
+    return model.layers * one.time_s
+
+
+def _exchange(system: System, ulysses: int, ring: int, payload: float, attention_s: float) -> tuple[float, float]:
+    """Seconds and calls of a layer whose attention takes ``attention_s``: queries, keys, values and outputs swapped between
+    tokens and heads (Ulysses); keys and values passed round the ring, while the attention over those before runs."""
     calls = (4.0 if ulysses > 1 else 0.0) + 2.0 * (ring - 1)
-    if ulysses == 1:
-        return 0.0, calls
-    return 4.0 * float(curve(system, "all_to_all", ulysses, ulysses).time_s(np.array([payload]))[0]), calls
+    seconds = 0.0
+    if ulysses > 1:
+        seconds += 4.0 * float(curve(system, "all_to_all", ulysses, ulysses).time_s(np.array([payload]))[0])
+    if ring > 1:
+        passed = float(curve(system, "send_recv", 2, 2).time_s(np.array([2.0 * payload]))[0])
+        seconds += (ring - 1) * max(0.0, passed - attention_s / ring)
+    return seconds, calls

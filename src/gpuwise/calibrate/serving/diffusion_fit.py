@@ -26,15 +26,15 @@ def fit_diffusion(folder: Path) -> dict[str, float]:
         "matmul_slowdown",
         "attention_slowdown",
         "memory_slowdown",
-        "layer_s",
-        "decode_flop_per_pixel",
+        "launch_s",
+        "image_s",
         "call_s",
         "exchange_call_s",
         "video_decode_flop_per_pixel",
     )
-    start = np.log([1.1, 1.1, 12.0, 3e-4, 2e7, 0.05, 1e-4, 1e8])
-    low = np.log([1.0, 0.8, 1.0, 1e-6, 5e6, 1e-3, 1e-6, 5e6])
-    high = np.log([1.5, 2.0, 60.0, 6e-4, 5e7, 0.3, 2e-3, 2e9])
+    start = np.log([1.1, 1.1, 1.1, 1e-5, 0.02, 0.05, 1e-4, 1e8])
+    low = np.log([1.0, 0.8, 0.8, 2e-6, 5e-3, 1e-3, 1e-6, 5e6])
+    high = np.log([1.5, 1.5, 2.0, 3e-5, 0.1, 0.3, 2e-3, 2e9])
     measured = c["batch_latency_s"]
     learn = [i for i, g in enumerate(parts) if g is not None and not is_check(c["model_id"][i])]
 

@@ -83,3 +83,16 @@ def test_every_published_row_has_a_source_and_every_share_is_sane() -> None:
         for row in family["by_name"].values():
             for part in ("forward", "backward"):
                 assert all(0.1 < s < 1.15 for s in row[part]["share"]) and row[part]["widths"] == sorted(row[part]["widths"])
+
+
+@pytest.mark.parametrize("gpu", ["h100-sxm5-80gb", "a100-sxm4-80gb"])
+def test_flash_attention_runs_heads_in_its_next_wider_size(gpu: str) -> None:
+    """flash-attention is compiled for heads of 32, 64, 96, 128, 192 and 256: 72 (PixArt) and 88 (Hunyuan-DiT) run as 96."""
+    accelerator = accelerators()[gpu]
+
+    def seconds(head_dim: int) -> float:
+        shape = shape_of(32, 4096, 4096, 16, 16, head_dim, None, 0)
+        return float(training_time(accelerator, "bf16", shape, causal=False, kernel="fa2", backward=False).time_s[0])
+
+    assert seconds(72) == pytest.approx(seconds(96), rel=0.01) == pytest.approx(seconds(88), rel=0.01)
+    assert seconds(64) < 0.85 * seconds(72)

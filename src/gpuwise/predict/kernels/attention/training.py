@@ -120,13 +120,28 @@ def moved_bytes(shape: Shape, width: float, *, backward: bool) -> F64:
     return forward + extra + keys * shape.heads * both * width
 
 
-def pass_seconds(device: Device, shape: Shape, chosen: Pass, width: float, *, causal: bool, backward: bool) -> F64:
-    """[R] seconds of one pass."""
+_HEAD_SIZES = np.array([32.0, 64.0, 96.0, 128.0, 192.0, 256.0])
+"""Head sizes that FlashAttention's kernels are compiled for; others run in the next wider one, their missing columns zero
+(flash-attention csrc/flash_attn/src/static_switch.h, HEADDIM_SWITCH)."""
+_FLASH = ("fa2", "fa3", "fa4")
+
+
+def _compiled(head_dim: F64) -> F64:
+    """[R] head size of the kernel that runs ``head_dim``."""
+    at = np.searchsorted(_HEAD_SIZES, head_dim)
+    return np.where(at < len(_HEAD_SIZES), _HEAD_SIZES[np.minimum(at, len(_HEAD_SIZES) - 1)], head_dim)
+
+
+def pass_seconds(
+    device: Device, shape: Shape, chosen: Pass, width: float, *, causal: bool, backward: bool, flash: bool = False
+) -> F64:
+    """[R] seconds of one pass; ``flash``: of a kernel that computes heads of its own sizes."""
     products, vector = (BACKWARD_PRODUCTS, BACKWARD_VECTOR) if backward else (1.0, 1.0)
-    per = element_seconds(device, shape.head_dim, shape.v_head_dim, products=products, vector=vector)
+    head, v_head = (_compiled(d) if flash else d for d in (shape.head_dim, shape.v_head_dim))
+    per = element_seconds(device, head, v_head, products=products, vector=vector)
     n, m, longest = tiles(shape, causal=causal)
     beside = vector * chosen.cycles / (device.units * device.clock_hz)
-    tile = (per / chosen.share_at(shape.head_dim) + beside) * BLOCK * BLOCK * device.units
+    tile = (per / chosen.share_at(head) + beside) * BLOCK * BLOCK * device.units
     heads = shape.batch * shape.heads
     busy = heads * (n + chosen.overhead * m) * tile / device.units
     tail = 0.5 * (n / m + chosen.overhead) * tile
@@ -150,7 +165,7 @@ def training_time(
     part = chosen.forward
     if backward:
         part = chosen.backward_fp8 if kernels.arithmetic(dtype) == "fp8" else chosen.backward
-    seconds = pass_seconds(device, shape, part, width, causal=causal, backward=backward)
+    seconds = pass_seconds(device, shape, part, width, causal=causal, backward=backward, flash=chosen.name in _FLASH)
     table: dict[str, float] = kernels.coefficients()["training"]["log_sigma"]
     nearness = table["family_backward" if backward else "family_forward"] if chosen.measured else table["relative"]
     beyond = _OCTAVES_SIGMA * np.log2(np.maximum(np.maximum(shape.q_len, shape.kv_len) / _LONGEST, 1.0))
