@@ -46,12 +46,12 @@ def sources() -> Mapping[str, Source]:
     return MappingProxyType({r.text("key"): Source(r.text("key"), r.text("kind"), r.text("title"), r.text("url")) for r in rows})
 
 
-def check_source(record: Record, *keys: str, field: str = "source") -> None:
-    """Refuse a row that cites what ``sources.csv`` lacks: any of ``keys``, or the text of ``field`` where none is given.
+def check_source(record: Record, keys: Iterable[str] | None = None, *, field: str = "source") -> None:
+    """Refuse a row that cites what ``sources.csv`` lacks: any of ``keys``, or the text of ``field`` where they are None.
 
     Raises FieldError that points at ``field``.
     """
-    for key in keys or (record.text(field),):
+    for key in (record.text(field),) if keys is None else keys:
         if key not in sources():
             raise record.error(f"source {key!r} is not in sources.csv", field=field, hint="add a line to sources.csv")
 
@@ -76,6 +76,5 @@ def cell_sources(record: Record, columns: Container[str]) -> dict[str, str]:
             if not equals or column not in columns:
                 raise record.error(f"cell_sources holds {part!r}", field="cell_sources", hint="write column,column=source-key")
             cells[column] = key
-    if cells:
-        check_source(record, *cells.values())
+    check_source(record, cells.values())
     return cells

@@ -112,15 +112,8 @@ def with_points(line: Roofline, accelerator: Accelerator, arch: Architecture, *,
     point = Point(
         micro_batch=micro_batch,
         seq_len=seq_len,
-        tp=1,
-        cp=1,
-        ep=1,
-        sequence_parallel=False,
-        context_parallel="ring",
         precision=precision,
         stack=find_stack("compiled-fsdp"),
-        fused_attention=True,
-        fused_loss=False,
     )
     try:
         points = op_points(accelerator, arch, point)

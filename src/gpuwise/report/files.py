@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from gpuwise.errors import InputError, require
+from gpuwise.files import write_whole
 
 PAGE_SUFFIXES = (".html", ".htm")
 FIGURE_SUFFIXES = (".svg",)
@@ -33,16 +32,4 @@ def check_target(path: Path | None, suffixes: Sequence[str]) -> None:
 def write_text(path: Path, text: str, suffixes: Sequence[str]) -> None:
     """Write ``text`` to ``path`` in one step: a reader sees the old file or the new one. Raises InputError."""
     check_target(path, suffixes)
-    try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-        temporary = Path(name)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-                file.write(text)
-            temporary.chmod(0o644)
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}", hint="choose another place") from None
+    write_whole(path, text)

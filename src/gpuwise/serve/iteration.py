@@ -144,13 +144,8 @@ def _forward_tables(arch: Architecture, tp: int, sequences: int, q_len: int) -> 
         micro_batch=sequences,
         seq_len=q_len,
         tp=tp,
-        cp=1,
-        ep=1,
-        sequence_parallel=False,
-        context_parallel="ring",
         precision="bf16",
         stack=find_stack("megatron-core"),
-        fused_attention=True,
         fused_loss=True,
     )
     whole = transformer_tables(arch, point)

@@ -67,7 +67,7 @@ def test_the_tighter_limit_counts(weekly, rate, credit):
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        (",t4,", ",t5,", "not an id"),
+        (",t4,", ",t5,", "not in accelerators.csv"),
         (",30,", ",169,", "hours_per_week"),
         (",30,", ",0,", "hours_per_week"),
         (",0,,,", ",-1,,,", "usd_per_month"),

@@ -10,9 +10,10 @@ from gpuwise.facts.models.catalogue import find_model
 from gpuwise.plan.changes.neighbours import neighbours
 from gpuwise.plan.goal import Goal, Wishes, make_goal
 from gpuwise.plan.space.rules import check_strategy
-from gpuwise.plan.space.search import base_of, completed, find_in, find_strategies, setting_of
+from gpuwise.plan.space.search import completed, find_in, find_strategies, setting_of
 from gpuwise.plan.space.strategies import default_space
 from gpuwise.plan.space.sweep import SQUEEZED, TIGHT
+from gpuwise.predict.step.columns import base_of
 from gpuwise.workload.strategy import Strategy
 
 ARCH, NODE = find_model("llama-3.1-8b"), find_cluster("8xH100-SXM")

@@ -23,11 +23,6 @@ def point(micro_batch: int = 2, seq_len: int = 256, **changes: object) -> Point:
     base = Point(
         micro_batch=micro_batch,
         seq_len=seq_len,
-        tp=1,
-        cp=1,
-        ep=1,
-        sequence_parallel=False,
-        context_parallel="ring",
         precision="bf16",
         stack=find_stack("eager"),
         fused_attention=True,

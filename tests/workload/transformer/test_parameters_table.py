@@ -58,15 +58,8 @@ def test_forward_matmuls_use_each_active_parameter_once(name: str) -> None:
     point = Point(
         micro_batch=1,
         seq_len=256,
-        tp=1,
-        cp=1,
-        ep=1,
-        sequence_parallel=False,
-        context_parallel="ring",
         precision="bf16",
         stack=find_stack("megatron-core"),
-        fused_attention=True,
-        fused_loss=False,
     )
     tables = transformer_tables(arch, point)
     flop = sum(_matmul_flop(table) * tables.layer_counts[kind] for kind, table in tables.layers.items())

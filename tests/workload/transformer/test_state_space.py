@@ -35,15 +35,8 @@ def point(**changes: object) -> Point:
     plain = Point(
         micro_batch=1,
         seq_len=4096,
-        tp=1,
-        cp=1,
-        ep=1,
-        sequence_parallel=False,
-        context_parallel="ring",
         precision="bf16",
         stack=find_stack("megatron-core"),
-        fused_attention=True,
-        fused_loss=False,
     )
     return replace(plain, **changes)  # type: ignore[arg-type]
 

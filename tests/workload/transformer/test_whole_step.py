@@ -28,11 +28,6 @@ def point(*, autocast: bool = True, batch: int = BATCH) -> Point:
     return Point(
         micro_batch=batch,
         seq_len=SEQ,
-        tp=1,
-        cp=1,
-        ep=1,
-        sequence_parallel=False,
-        context_parallel="ring",
         precision="bf16",
         stack=find_stack("eager"),
         fused_attention=True,

@@ -20,37 +20,15 @@ from gpuwise.calibrate.validation import Scores
 from gpuwise.errors import GpuwiseError
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.predict.step.columns import Columns
+from gpuwise.predict.step.columns import Columns, base_of
 from gpuwise.predict.step.costs import PointCosts, point_costs
 from gpuwise.predict.step.evaluate import points_of
 from gpuwise.predict.step.stack_costs import StackCosts, find_stack_costs
 from gpuwise.predict.step.times import step_times
 from gpuwise.predict.step.training import spread
-from gpuwise.workload.strategy import Strategy
 from gpuwise.workload.transformer.tables import model_flop_per_token
 
 F64 = NDArray[np.float64]
-_COLUMN_FIELDS = (
-    "micro_batch",
-    "accumulation",
-    "dp",
-    "tp",
-    "pp",
-    "virtual_stages",
-    "cp",
-    "ep",
-    "sequence_parallel",
-    "schedule",
-    "sharding",
-    "shard_group",
-    "recompute",
-    "recompute_every",
-    "offload_optimizer",
-    "offload_activations",
-)
-_NEUTRAL = Strategy()
-
-
 CHECK_MODELS: dict[str, tuple[str, ...]] = {
     "nanotron-ultrascale": ("llama-8.86B",),
     "torchtitan": ("llama3-70b", "llama2-70b"),
@@ -100,7 +78,7 @@ def build_groups(rows: Sequence[LlmRow]) -> tuple[list[RunGroup], dict[int, str]
         elif not math.isfinite(row.step_time_s):
             reasons[i] = "out of memory (no step time)" if row.out_of_memory else "step time not measured"
         else:
-            base = row.strategy.with_(**{f: getattr(_NEUTRAL, f) for f in _COLUMN_FIELDS})
+            base = base_of(row.strategy)
             key = (row.architecture, row.system, base, row.seq_len, row.packed_document_len)
             together.setdefault(key, []).append(i)
     groups: list[RunGroup] = []

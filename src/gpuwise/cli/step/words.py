@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 from gpuwise.predict.memory.capture import LiveStorage, Place
+from gpuwise.predict.memory.timeline import CATEGORY_WORDS
 from gpuwise.workload.capture.record.capture import Capture, Category
-
-_CATEGORIES = {
-    Category.PARAMETER: "parameters",
-    Category.GRADIENT: "gradients",
-    Category.OPTIMIZER: "optimizer states",
-    Category.BUFFER: "buffers",
-    Category.INPUT: "inputs",
-    Category.ACTIVATION: "activations",
-    Category.TEMPORARY: "temporaries",
-    Category.COMMUNICATION: "communication",
-    Category.WORKSPACE: "workspaces",
-}
 
 
 def category_words(category: Category) -> str:
     """``"optimizer states"``."""
-    return _CATEGORIES[category]
+    return CATEGORY_WORDS[category]
 
 
 def short_op(name: str) -> str:

@@ -7,7 +7,7 @@ The catalogue is ``data/accelerators.csv`` (one device, one line), what a unit d
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType
@@ -227,6 +227,16 @@ def architectures() -> Mapping[str, Architecture]:
     except FieldError as error:
         raise DataError(error.message, hint=error.hint) from error
     return MappingProxyType({name: _architecture(name, table) for name, table in tables.items()})
+
+
+def check_accelerator(record: Record, accelerator_ids: Iterable[str] | None = None, *, field: str = "accelerator") -> None:
+    """Refuse a row of another file that names no device of the catalogue: any of ``accelerator_ids``, or the text of ``field``
+    where they are None. Raises FieldError that points at ``field``."""
+    for accelerator_id in (record.text(field),) if accelerator_ids is None else accelerator_ids:
+        if accelerator_id not in accelerators():
+            raise record.error(
+                f"accelerator {accelerator_id!r} is not in accelerators.csv", field=field, hint="use an id such as h100-sxm-80gb"
+            )
 
 
 def architecture_key(compute_capability: str | None, family: str) -> str:

@@ -14,7 +14,7 @@ from functools import cache
 from types import MappingProxyType
 
 from gpuwise.errors import DataError, FieldError
-from gpuwise.facts.hardware.accelerators import accelerators
+from gpuwise.facts.hardware.accelerators import check_accelerator
 from gpuwise.facts.loading import Field, Record, parse_csv, shipped_text
 from gpuwise.facts.sources import check_source, sources
 
@@ -112,8 +112,7 @@ def parse_boards(text: str, file: str) -> dict[str, Board]:
 
 def _board(record: Record) -> Board:
     accelerator_id = record.text("accelerator")
-    if accelerator_id not in accelerators():
-        raise record.error(f"accelerator {accelerator_id!r} is not in accelerators.csv", field="accelerator")
+    check_accelerator(record)
     for column in ("source", "obtainable_source"):
         check_source(record, field=column)
     for column in record.names("weak"):

@@ -48,7 +48,7 @@ def sm_timings() -> Mapping[str, SmTiming]:
     by_capability: dict[str, SmTiming] = {}
     try:
         for r in parse_csv(shipped_text("sm_timing.csv"), SM_TIMING_SCHEMA, "sm_timing.csv"):
-            check_source(r, *r.names("source"))
+            check_source(r, r.names("source"))
             name, numbers = r.text("compute_capability"), (r.number(n) for n in _NUMBERS)
             by_capability[name] = SmTiming(name, *numbers, source=r.names("source"))
     except FieldError as error:

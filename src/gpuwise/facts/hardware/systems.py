@@ -13,7 +13,7 @@ from functools import cache
 from types import MappingProxyType
 
 from gpuwise.errors import DataError, FieldError
-from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
+from gpuwise.facts.hardware.accelerators import Accelerator, accelerators, check_accelerator
 from gpuwise.facts.loading import Field, Record, parse_toml, shipped_text
 from gpuwise.facts.sources import check_source, sources
 from gpuwise.units import GIB, GIGA
@@ -282,9 +282,7 @@ def _check(record: Record) -> None:
     check_source(record)
     if record.text("network") not in networks():
         raise record.error(f"network {record.text('network')!r} is not in networks.toml", field="network")
-    for name in record.names("accelerators"):
-        if name not in accelerators():
-            raise record.error(f"accelerator {name!r} is not in accelerators.csv", field="accelerators")
+    check_accelerator(record, record.names("accelerators"), field="accelerators")
     for name in record.names("assumed"):
         if name not in _SYSTEM_SCHEMA:
             raise record.error(f"assumed names {name!r}, which is no field", field="assumed")

@@ -8,7 +8,7 @@ from functools import cache
 from types import MappingProxyType
 
 from gpuwise.errors import DataError, FieldError
-from gpuwise.facts.hardware.accelerators import accelerators
+from gpuwise.facts.hardware.accelerators import check_accelerator
 from gpuwise.facts.loading import Field, parse_csv, shipped_text
 from gpuwise.facts.sources import check_source
 from gpuwise.units import DAY_S, HOUR_S
@@ -64,8 +64,7 @@ def known_runs() -> Mapping[str, tuple[KnownRun, ...]]:
             if hours is None and (gpus is None or days is None):
                 raise r.error("neither GPU hours nor GPUs with days", field="gpu_hours")
             check_source(r)
-            if r.text("accelerator") not in accelerators():
-                raise r.error(f"accelerator {r.text('accelerator')!r} is not in accelerators.csv", field="accelerator")
+            check_accelerator(r)
             wall_s = days * DAY_S if days is not None else hours * HOUR_S / gpus if hours is not None and gpus else None
             run = KnownRun(
                 r.text("model"),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from gpuwise.errors import DataError, FieldError
-from gpuwise.facts.hardware.accelerators import accelerators
+from gpuwise.facts.hardware.accelerators import check_accelerator
 from gpuwise.facts.loading import Field, Record, parse_csv, shipped_text
 from gpuwise.facts.sources import check_source, sources
 
@@ -117,10 +117,7 @@ def parse_notebooks(text: str, file: str) -> tuple[Notebook, ...]:
 
 def _notebook(record: Record) -> Notebook:
     accelerator_id, key = record.text("accelerator"), record.text("source")
-    if accelerator_id not in accelerators():
-        raise record.error(
-            f"accelerator {accelerator_id!r} is not an id of the catalogue", field="accelerator", hint="use an id such as t4"
-        )
+    check_accelerator(record)
     check_source(record)
     return Notebook(
         provider=record.text("provider"),

@@ -14,7 +14,7 @@ from functools import cache
 from types import MappingProxyType
 
 from gpuwise.errors import DataError, FieldError, UnpredictableError
-from gpuwise.facts.hardware.accelerators import accelerators
+from gpuwise.facts.hardware.accelerators import check_accelerator
 from gpuwise.facts.loading import Field, Record, parse_csv, shipped_text
 from gpuwise.facts.offers.seal import check_seal
 from gpuwise.facts.sources import check_shipped_sources
@@ -113,12 +113,7 @@ def history_of(accelerator_id: str, series: str | None = None) -> tuple[PricePoi
 
 def _point(record: Record) -> PricePoint:
     accelerator_id, month = record.text("accelerator"), record.date("month")
-    if accelerator_id not in accelerators():
-        raise record.error(
-            f"accelerator {accelerator_id!r} is not an id of the catalogue",
-            field="accelerator",
-            hint="use an id such as h100-sxm-80gb",
-        )
+    check_accelerator(record)
     if month.day != 1:
         raise record.error(f"month {month} is not the first of a month", field="month", hint=f"write {month:%Y-%m}-01")
     return PricePoint(

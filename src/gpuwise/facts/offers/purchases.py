@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from gpuwise.errors import DataError, FieldError, UnpredictableError
-from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
+from gpuwise.facts.hardware.accelerators import Accelerator, accelerators, check_accelerator
 from gpuwise.facts.hardware.systems import systems
 from gpuwise.facts.loading import Field, Record, parse_csv, shipped_text
 from gpuwise.facts.offers.seal import check_seal
@@ -211,12 +211,7 @@ def _by_accelerator() -> Mapping[str, tuple[Purchase, ...]]:
 
 def _purchase(record: Record) -> Purchase:
     accelerator_id, system_id = record.text("accelerator"), record.text("system")
-    if accelerator_id not in accelerators():
-        raise record.error(
-            f"accelerator {accelerator_id!r} is not an id of the catalogue",
-            field="accelerator",
-            hint="use an id such as h100-sxm-80gb",
-        )
+    check_accelerator(record)
     if system_id and system_id not in systems():
         raise record.error(
             f"system {system_id!r} is not an id of the catalogue",

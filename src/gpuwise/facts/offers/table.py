@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuwise.facts.hardware.accelerators import accelerators
+from gpuwise.facts.hardware.accelerators import check_accelerator
 from gpuwise.facts.loading import Field, Record, parse_csv, read_user_text
 
 MOST_USD_PER_HOUR = 1000.0
@@ -133,12 +133,7 @@ def offer_from_record(record: Record) -> Offer:
     """One checked row as an offer. Raises FieldError on an unknown accelerator and on prices that
     contradict each other."""
     accelerator_id = record.text("accelerator")
-    if accelerator_id not in accelerators():
-        raise record.error(
-            f"accelerator {accelerator_id!r} is not an id of the catalogue",
-            field="accelerator",
-            hint="use an id such as h100-sxm-80gb",
-        )
+    check_accelerator(record)
     on_demand = record.number("on_demand_usd_h")
     for column in ("spot_usd_h", "reserved_usd_h", "reserved_3y_usd_h"):
         other = record.maybe(column)

@@ -16,6 +16,7 @@ from gpuwise.plan.space.rules import check_strategy
 from gpuwise.plan.space.stack_rules import find_stack_rules
 from gpuwise.plan.space.strategies import Block, Space, advised, blocks, default_space, fixed_space, full_space
 from gpuwise.plan.space.sweep import Candidates, KnownCosts, Sweep, sweep
+from gpuwise.predict.step.columns import base_of
 from gpuwise.predict.step.training import TrainingEstimate, estimates
 from gpuwise.workload.optimizer import PAGED_FORM
 from gpuwise.workload.stack import find_stack
@@ -266,31 +267,6 @@ def estimate_all(goal: Goal, strategies: Sequence[Strategy]) -> tuple[TrainingEs
         )
         out.update(zip(members, results, strict=True))
     return tuple(out[i] for i in range(len(strategies)))
-
-
-_COLUMN_DEFAULTS = {
-    "micro_batch": 1,
-    "accumulation": 1,
-    "dp": 1,
-    "tp": 1,
-    "pp": 1,
-    "virtual_stages": 1,
-    "cp": 1,
-    "ep": 1,
-    "sequence_parallel": True,
-    "schedule": "1f1b",
-    "sharding": "none",
-    "shard_group": 0,
-    "recompute": "none",
-    "recompute_every": 1,
-    "offload_optimizer": False,
-    "offload_activations": False,
-}
-
-
-def base_of(strategy: Strategy) -> Strategy:
-    """``strategy`` with every field that columns hold at its default: what a set of columns must share."""
-    return strategy.with_(**_COLUMN_DEFAULTS)
 
 
 def completed(goal: Goal, base: Strategy) -> Strategy:

@@ -22,7 +22,7 @@ from gpuwise.plan.space.rules import (
     STATE_RULES,
     allowed,
 )
-from gpuwise.predict.step.columns import Columns
+from gpuwise.predict.step.columns import COLUMN_FIELDS, Columns
 from gpuwise.workload.strategy import RECOMPUTES, SCHEDULES, SHARDINGS, Strategy
 
 I64 = NDArray[np.int64]
@@ -43,24 +43,8 @@ MICRO_BATCH_TOKENS = 131072
 ODD_MICRO_BATCHES = (3, 5, 7)
 """Micro-batches of so many times a power of two are tried where they divide the global batch: 576 sequences over 192 ranks are
 three a rank, run at once (SmolLM3)."""
-_NEUTRAL = {
-    "micro_batch": 1,
-    "accumulation": 1,
-    "dp": 1,
-    "tp": 1,
-    "pp": 1,
-    "virtual_stages": 1,
-    "cp": 1,
-    "ep": 1,
-    "sequence_parallel": 1,
-    "schedule": SCHEDULES.index("1f1b"),
-    "sharding": 0,
-    "shard_group": 0,
-    "recompute": 0,
-    "recompute_every": 1,
-    "offload_optimizer": 0,
-    "offload_activations": 0,
-}
+_NEUTRAL = {f: int(getattr(Columns.from_strategies([Strategy()]), f)[0]) for f in COLUMN_FIELDS}
+"""Codes of a plain strategy: what rows and choices have where a dimension is not theirs."""
 
 
 @dataclass(frozen=True, slots=True)

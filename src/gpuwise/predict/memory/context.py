@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpuwise.errors import InputError, UnpredictableError
-from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
+from gpuwise.facts.hardware.accelerators import Accelerator, accelerators, check_accelerator
 from gpuwise.facts.loading import Field, parse_csv, shipped_text
 from gpuwise.facts.sources import check_source
 from gpuwise.predict.coefficients import load_json
@@ -64,16 +64,13 @@ class ContextRow:
 @cache
 def context_rows() -> tuple[ContextRow, ...]:
     """The measured contexts. Raises FieldError on an unknown accelerator or source."""
-    devices = accelerators()
     rows: list[ContextRow] = []
     for record in parse_csv(shipped_text("contexts.csv"), CONTEXT_SCHEMA, "contexts.csv"):
-        device = devices.get(record.text("accelerator"))
-        if device is None:
-            raise record.error(f"accelerator {record.text('accelerator')!r} is not in accelerators.csv", field="accelerator")
+        check_accelerator(record)
         check_source(record)
         rows.append(
             ContextRow(
-                device,
+                accelerators()[record.text("accelerator")],
                 record.text("loading"),
                 record.text("state") == "running",
                 record.number("mib") * MIB,

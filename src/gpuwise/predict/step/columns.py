@@ -98,3 +98,13 @@ class Columns:
                 values = [codes[f.name].index(v) for v in values]
             arrays.append(np.array(values, dtype=np.int64))
         return cls(base, *arrays)
+
+
+COLUMN_FIELDS = tuple(f.name for f in fields(Columns)[1:])
+"""Fields of a strategy that columns hold; the others are those of their ``base``."""
+_PLAIN = Strategy()
+
+
+def base_of(strategy: Strategy) -> Strategy:
+    """``strategy`` with every field that columns hold at its default: what a set of columns must share."""
+    return strategy.with_(**{f: getattr(_PLAIN, f) for f in COLUMN_FIELDS})

@@ -15,7 +15,7 @@ NF4_BYTES_PER_PARAMETER = 0.5 + 1 / 64 + 4 / (64 * 256)
 """4-bit weight, an 8-bit scale per 64, an fp32 scale per 256 scales (QLoRA, arXiv 2305.14314, section 3)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
     """``tokens`` T = micro_batch * seq_len / cp are the tokens of one micro-batch on this rank's context shard.
 
@@ -24,15 +24,15 @@ class Point:
 
     micro_batch: int
     seq_len: int
-    tp: int
-    cp: int
-    ep: int
-    sequence_parallel: bool
-    context_parallel: str
+    tp: int = 1
+    cp: int = 1
+    ep: int = 1
+    sequence_parallel: bool = False
+    context_parallel: str = "ring"
     precision: str
     stack: Stack
-    fused_attention: bool
-    fused_loss: bool
+    fused_attention: bool = True
+    fused_loss: bool = False
     expert_dispatch: str = "deepep"
     lora_rank: int = 0
     lora_targets: tuple[str, ...] = DEFAULT_TARGETS

@@ -69,15 +69,8 @@ def _analytic(config: Any, precision: str, batch: int, seq: int) -> tuple[Any, A
     point = Point(
         micro_batch=batch,
         seq_len=seq,
-        tp=1,
-        cp=1,
-        ep=1,
-        sequence_parallel=False,
-        context_parallel="ring",
         precision=precision,
         stack=stack,
-        fused_attention=True,
-        fused_loss=False,
     )
     return arch, transformer_tables(arch, point)
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import re
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from gpuwise.errors import InputError
+from gpuwise.files import write_whole
 from gpuwise.predict.memory.allocator.address_space import UNIT
 from gpuwise.predict.memory.allocator.run import AllocatorRun, to_address
 from gpuwise.predict.memory.allocator.settings import AllocatorSettings
@@ -82,19 +81,7 @@ def write_snapshot(
     if path.suffix.lower() not in SUFFIXES:
         raise InputError(f"{path} does not end in {' or '.join(SUFFIXES)}", hint=f"name it {path.with_suffix('.pickle').name}")
     data = pickle.dumps(snapshot_document(run, frames=frames, time_us=time_us), protocol=4)
-    try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-        temporary = Path(name)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-            temporary.chmod(0o644)
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}", hint="choose another place") from None
+    write_whole(path, data)
 
 
 def _settings(settings: AllocatorSettings) -> dict[str, Any]:
