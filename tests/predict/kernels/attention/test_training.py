@@ -85,7 +85,7 @@ def test_every_published_row_has_a_source_and_every_share_is_sane() -> None:
                 assert all(0.1 < s < 1.15 for s in row[part]["share"]) and row[part]["widths"] == sorted(row[part]["widths"])
 
 
-@pytest.mark.parametrize("gpu", ["h100-sxm5-80gb", "a100-sxm4-80gb"])
+@pytest.mark.parametrize("gpu", ["h100-sxm-80gb", "a100-sxm-80gb"])
 def test_flash_attention_runs_heads_in_its_next_wider_size(gpu: str) -> None:
     """flash-attention is compiled for heads of 32, 64, 96, 128, 192 and 256: 72 (PixArt) and 88 (Hunyuan-DiT) run as 96."""
     accelerator = accelerators()[gpu]
