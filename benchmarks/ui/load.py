@@ -3,8 +3,9 @@ the moment each was due.
 
     python benchmarks/ui/load.py --rate 200 --seconds 20
 
-The layouts are those of a few people who move three sliders (micro-batch, recompute, sharding) of their own model, at random and
-so again and again; every layout is asked for the first time during the run, none before.
+Beside each ``BESIDE``-th of them one is asked that costs nothing (/api/state): what the machine, the client and the server's loop
+take of any answer. The layouts are those of a few people who move three sliders (micro-batch, recompute, sharding) of their own
+model, at random and so again and again; every layout is asked for the first time during the run, none before.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import psutil
 
 MODELS = ("llama-3.1-8b", "qwen2.5-7b", "gpt2", "mistral-7b")
 CONNECTIONS = 32
+BESIDE = 10
 
 
 def queries(seed: int) -> list[str]:
@@ -47,8 +49,8 @@ class Client:
     async def open(self) -> None:
         self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
 
-    async def ask(self, query: str) -> int:
-        head = f"GET /api/moment?{query} HTTP/1.1\r\nHost: 127.0.0.1:{self._port}\r\nCookie: {self._cookie}\r\n\r\n"
+    async def ask(self, query: str, path: str = "/api/moment") -> int:
+        head = f"GET {path}?{query} HTTP/1.1\r\nHost: 127.0.0.1:{self._port}\r\nCookie: {self._cookie}\r\n\r\n"
         self._writer.write(head.encode())
         status = int((await self._reader.readline()).split()[1])
         length = 0
@@ -68,6 +70,7 @@ async def load(port: int, cookie: str, rate: float, seconds: float) -> dict[str,
     pool, chosen = queries(0), random.Random(1)
     took: list[float] = []
     late: list[float] = []
+    beside: list[float] = []
     statuses: dict[int, int] = {}
     start = time.perf_counter() + 0.1
 
@@ -82,13 +85,24 @@ async def load(port: int, cookie: str, rate: float, seconds: float) -> dict[str,
             late.append(took[-1])
         statuses[status] = statuses.get(status, 0) + 1
 
-    await asyncio.gather(*(one(i) for i in range(int(rate * seconds))))
+    async def nothing(i: int) -> None:
+        due = start + i / rate
+        await asyncio.sleep(due - time.perf_counter())
+        await empty[i // BESIDE % len(empty)].ask("", "/api/state")
+        beside.append(time.perf_counter() - due)
+
+    count = int(rate * seconds)
+    empty = [Client(port, cookie) for _ in range(CONNECTIONS // 2)]
+    for client in empty:
+        await client.open()
+    await asyncio.gather(*(one(i) for i in range(count)), *(nothing(i) for i in range(0, count, BESIDE)))
     whole = time.perf_counter() - start
     return {
         "asked_per_s": rate,
         "answered_per_s": round(len(took) / whole, 1),
         "whole": percentiles(took),
         "second_half": percentiles(late),
+        "nothing_beside": percentiles(beside),
         "statuses": statuses,
         "layouts": len(pool),
     }

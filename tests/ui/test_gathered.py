@@ -33,11 +33,13 @@ class Maker:
         return str(10 // (n - 7)).encode() if n == 7 else str(n).encode()
 
 
-def asked_while_busy(numbers: Sequence[int], leaving: Sequence[int] = ()) -> tuple[Maker, list[bytes | BaseException]]:
+def asked_while_busy(
+    numbers: Sequence[int], leaving: Sequence[int] = (), alike: Callable[[Given], int] = lambda _: 0
+) -> tuple[Maker, list[bytes | BaseException]]:
     maker = Maker()
 
     async def ask() -> list[bytes | BaseException]:
-        gathered = Gathered(maker)
+        gathered = Gathered(maker, alike)
         first = asyncio.create_task(gathered.ask(given(0)))
         await asyncio.to_thread(maker.began.wait, 30)
         tasks = [asyncio.create_task(gathered.ask(given(n))) for n in numbers]
@@ -56,6 +58,11 @@ def asked_while_busy(numbers: Sequence[int], leaving: Sequence[int] = ()) -> tup
 def test_what_waits_is_asked_in_one_pass_and_each_once() -> None:
     maker, said = asked_while_busy([1, 2, 1, 3])
     assert maker.passes == [[0], [1, 2, 3]] and said == [b"0", b"1", b"2", b"1", b"3"]
+
+
+def test_a_pass_holds_only_what_shares_work_with_who_waits_longest() -> None:
+    maker, said = asked_while_busy([1, 2, 3, 4, 1], alike=lambda one: int(one[0][1]) % 2)
+    assert maker.passes == [[0], [1, 3], [2, 4]] and said == [b"0", b"1", b"2", b"3", b"4", b"1"]
 
 
 def test_who_leaves_is_not_answered() -> None:

@@ -58,7 +58,7 @@ def assets() -> Mapping[str, tuple[str, bytes]]:
 def application(workers: Workers, folder: Path) -> Starlette:
     """The application, with ``workers`` started and stopped with it; files of one's own code are those in ``folder``."""
     live = Live()
-    layouts = Gathered(replies)
+    layouts = Gathered(replies, subject)
     captured: OrderedDict[tuple[str, ...], Answer] = OrderedDict()
 
     @contextlib.asynccontextmanager
@@ -86,7 +86,7 @@ def application(workers: Workers, folder: Path) -> Starlette:
 
     async def at_once(request: Request) -> Response:
         given = tuple(sorted(query_of(request).items()))
-        body = await unless_gone(request, layouts.ask(given))
+        body = layouts.kept(given) or await unless_gone(request, layouts.ask(given))
         if body is None:
             return Response(status_code=LEFT)
         return Response(body, media_type="application/json", headers={"cache-control": "no-store"})
@@ -144,6 +144,11 @@ def application(workers: Workers, folder: Path) -> Starlette:
         Route("/export/{name}.{kind}", keep),
     ]
     return Starlette(routes=routes, lifespan=lifespan, exception_handlers={GpuwiseError: refused, 404: nothing, 405: nothing})
+
+
+def subject(given: Given) -> Given:
+    """What layouts have in common that are estimated in one pass: model, accelerators and sequence."""
+    return tuple((name, value) for name, value in given if name in ("model", "on", "seq", "packed"))
 
 
 def replies(asked: Sequence[Given], today: datetime.date) -> list[Callable[[], bytes] | GpuwiseError]:

@@ -6,7 +6,7 @@ import asyncio
 import datetime
 import gc
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from gpuwise.errors import GpuwiseError
@@ -22,10 +22,11 @@ TOGETHER = 64
 
 
 class Gathered:
-    """One thread that answers, in passes of all that waits. Who leaves before a pass begins is left out of it."""
+    """One thread that answers, in passes of what waits and shares work (``alike``) with the one that has waited longest: nobody
+    waits for work that is of no use to him. Who leaves before a pass begins is left out of it."""
 
-    def __init__(self, made: Made) -> None:
-        self._made = made
+    def __init__(self, made: Made, alike: Callable[[Given], Hashable] = lambda _: None) -> None:
+        self._made, self._alike = made, alike
         self._thread = ThreadPoolExecutor(1)
         self._waiting: list[tuple[Given, asyncio.Future[bytes]]] = []
         self._pass: asyncio.Task[None] | None = None
@@ -35,12 +36,19 @@ class Gathered:
         """Answer one question in advance: what it imports and reads is loaded before the first one is asked."""
         self._thread.submit(self._warm, given)
 
+    def kept(self, given: Given) -> bytes | None:
+        """The answer of today, where it was given before."""
+        key = (given, datetime.date.today())
+        found = self._kept.get(key)
+        if found is not None:
+            self._kept.move_to_end(key)
+        return found
+
     async def ask(self, given: Given) -> bytes:
         """The answer as it is sent. Raises GpuwiseError."""
-        kept = self._kept.get((given, datetime.date.today()))
-        if kept is not None:
-            self._kept.move_to_end((given, datetime.date.today()))
-            return kept
+        found = self.kept(given)
+        if found is not None:
+            return found
         answer = asyncio.get_running_loop().create_future()
         self._waiting.append((given, answer))
         if self._pass is None or self._pass.done():
@@ -62,11 +70,18 @@ class Gathered:
     async def _passes(self) -> None:
         loop = asyncio.get_running_loop()
         while self._waiting:
+            self._waiting = [(given, answer) for given, answer in self._waiting if not answer.done()]
+            if not self._waiting:
+                break
             answers: dict[Given, list[asyncio.Future[bytes]]] = {}
-            while self._waiting and len(answers) < TOGETHER:
-                given, answer = self._waiting.pop(0)
-                if not answer.done():
+            later: list[tuple[Given, asyncio.Future[bytes]]] = []
+            first = self._alike(self._waiting[0][0])
+            for given, answer in self._waiting:
+                if given in answers or (len(answers) < TOGETHER and self._alike(given) == first):
                     answers.setdefault(given, []).append(answer)
+                else:
+                    later.append((given, answer))
+            self._waiting = later
             today = datetime.date.today()
 
             def tell(

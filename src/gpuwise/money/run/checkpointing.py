@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from statistics import fmean, stdev
 from typing import overload
 
@@ -73,7 +74,7 @@ def overhead(interval_s: ArrayLike, save_s: ArrayLike, restart_s: ArrayLike, mtb
     work. Arrays broadcast. Raises InputError."""
     tau, delta, restart, mtbf = _check_arguments(interval_s, save_s, restart_s, mtbf_s)
     if not bool(np.all(tau > 0)):
-        raise InputError("the time between checkpoints must be positive", hint="for example 3600 seconds")
+        raise _no_seconds("the time between checkpoints", positive=True)
     return _overhead(tau, delta, restart, mtbf)
 
 
@@ -113,14 +114,23 @@ def losses(work_s: float, interval_s: float, save_s: float, restart_s: float, mt
     M (exp(R / M) - 1) each time until work goes on. Stops are counted over the whole expected time. Raises
     InputError.
     """
-    share = float(overhead(interval_s, save_s, restart_s, mtbf_s))
+    for name, value in (("the time between checkpoints", interval_s), ("saving", save_s), ("mean time between stops", mtbf_s)):
+        if not 0 < value < math.inf:
+            raise _no_seconds(name, positive=True)
+    if not 0 <= restart_s < math.inf:
+        raise _no_seconds("restarting", positive=False)
+    try:
+        stopped, again = math.expm1((interval_s + save_s) / mtbf_s), math.expm1(restart_s / mtbf_s)
+    except OverflowError:
+        stopped = again = math.inf
+    share = (1.0 + again) * stopped * (mtbf_s / interval_s) - 1.0
     stretches = work_s / interval_s
-    stopped = math.expm1((interval_s + save_s) / mtbf_s) if math.isfinite(share) else math.inf
     rework = stretches * max(mtbf_s * stopped - interval_s - save_s, 0.0)
-    restarting = stretches * stopped * mtbf_s * (math.expm1(restart_s / mtbf_s) if math.isfinite(share) else math.inf)
+    restarting = stretches * stopped * mtbf_s * again
     return Losses(work_s * (1.0 + share) / mtbf_s, stretches, stretches * save_s, rework, restarting)
 
 
+@cache
 def accelerator_mtbf_s(family: str | None = None) -> Estimate:
     """Seconds of one accelerator between interruptions of the job it works in: geometric mean of the
     published records of its family, or of all when none is of the family. The interval is the spread of all
@@ -177,6 +187,13 @@ def _overhead(tau: F64, delta: F64, restart: F64, mtbf: F64) -> F64:
         return np.exp(restart / mtbf) * np.expm1((tau + delta) / mtbf) * (mtbf / tau) - 1.0
 
 
+def _no_seconds(name: str, *, positive: bool) -> InputError:
+    return InputError(
+        f"{name} must be a {'positive' if positive else 'non-negative'} finite number of seconds",
+        hint="for example 60, 300 and 36000 seconds",
+    )
+
+
 def _check_arguments(
     interval_s: ArrayLike, save_s: ArrayLike, restart_s: ArrayLike, mtbf_s: ArrayLike
 ) -> tuple[F64, F64, F64, F64]:
@@ -186,8 +203,5 @@ def _check_arguments(
     )
     for name, values, least in (("saving", delta, True), ("restarting", restart, False), ("mean time between stops", mtbf, True)):
         if not bool(np.all(np.isfinite(values) & ((values > 0) if least else (values >= 0)))):
-            raise InputError(
-                f"{name} must be a {'positive' if least else 'non-negative'} finite number of seconds",
-                hint="for example 60, 300 and 36000 seconds",
-            )
+            raise _no_seconds(name, positive=least)
     return tau, delta, restart, mtbf
