@@ -49,6 +49,11 @@ def message_line(text: str, most: int = MOST_MESSAGE) -> str:
     return line if len(line) <= most else line[: most - 3] + "..."
 
 
+def capital(text: str) -> str:
+    """``text`` with its first letter as a capital one; the rest as it is."""
+    return text[:1].upper() + text[1:]
+
+
 def escape(text: str) -> str:
     """``text`` for a page: printable, markup as characters."""
     return html.escape(printable(text))

@@ -152,6 +152,20 @@ def test_it_fits_a_telephone_and_a_screen_and_reads_in_both(visit: Callable[...,
         assert contrast(page, one) >= 4.5, one
 
 
+@pytest.mark.parametrize(
+    "path", ["/plan?" + urlencode(PLAN), "/choose?" + urlencode({"ask": "cost", "on": "8xH100-SXM", "hours": "5000/month"})]
+)
+def test_no_word_of_a_chart_is_cut_on_a_telephone(visit: Callable[..., Any], path: str) -> None:
+    page = visit(path, 375)
+    page.wait_for_selector(".answer .tiles")
+    page.wait_for_selector("figure svg text")
+    cut = page.evaluate(
+        """() => [...document.querySelectorAll('figure svg text')].filter(t => { const r = t.getBoundingClientRect();
+        return r.left < 0 || r.right > innerWidth }).map(t => t.textContent)"""
+    )
+    assert cut == []
+
+
 def contrast(page: Any, selector: str) -> float:
     """WCAG 2.2 contrast of an element's text on what is behind it."""
     ink, paper = page.evaluate(

@@ -14,7 +14,7 @@ import pytest
 from tests.ui.documents import ASKED, document
 
 from gpuwise.errors import GpuwiseError
-from gpuwise.report.answers.values import At
+from gpuwise.report.answers.values import At, words
 from gpuwise.ui.moment import moments
 from gpuwise.ui.questions import QUESTIONS, words_of
 from gpuwise.ui.views import VIEWS, export, shown
@@ -265,3 +265,19 @@ def test_a_picture_kept_names_its_colours() -> None:
     made = document("fit")
     picture = export("fit", "svg", made, "")
     assert ">gradients " in picture and ">optimizer " in picture and picture.count('width="9"') >= 8
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("slower", -0.142, "17 % faster"),
+        ("slower", 0.2, "20 % slower"),
+        ("slower", 0.001, "same"),
+        ("fit_probability", 0.9999, ">99 %"),
+        ("fit_probability", 0.001, "<1 %"),
+        ("headroom_bytes", -(2.0**31), "2 GiB too much"),
+        ("headroom_bytes", 2.0**31, "2 GiB free"),
+    ],
+)
+def test_a_page_says_a_change_as_the_terminal_does(name: str, value: float, text: str) -> None:
+    assert words(name, value) == text

@@ -10,8 +10,7 @@ from gpuwise.cli.out import grid, table_of
 from gpuwise.cli.words import between, span
 from gpuwise.plan.answer import Option
 from gpuwise.plan.changes.remedy import Remedy
-from gpuwise.plan.explain import percent as change
-from gpuwise.plan.explain import probability
+from gpuwise.plan.explain import chance, probability, speed_words
 from gpuwise.predict.estimate import Estimate
 from gpuwise.units import GIB, MIB, format_bytes, format_duration, format_usd
 from gpuwise.workload.changes.registry import SAME
@@ -80,11 +79,6 @@ def show_fitting(to: Console, e: TrainingEstimate, title: str) -> None:
     to.print(Padding(Text(words, style="dim"), (0, 0, 0, 2), expand=False))
 
 
-def chance(p: float) -> str:
-    """``97 %`` in a column; ``>99 %`` at the end."""
-    return probability(p).replace("more than ", ">").replace("less than ", "<")
-
-
 def show_memory(to: Console, parts: dict[str, float], whole: float, title: str) -> None:
     """A bar of the device's memory with a key."""
     from rich.text import Text
@@ -149,12 +143,3 @@ def remedies_table(remedies: Sequence[Remedy[Any]], *, verdict: bool = False, st
             Text("" if r.kind == SAME else r.kind, "dim"),
         )
     return table
-
-
-def speed_words(slower: float | None) -> str:
-    """``"12 % slower"``, ``"same"``, ``"30 % faster"``; a dash where no time is known."""
-    if slower is None:
-        return "-"
-    if abs(slower) < 0.005:
-        return "same"
-    return f"{change(slower)} slower" if slower > 0 else f"{change(1 / (1 + slower) - 1)} faster"

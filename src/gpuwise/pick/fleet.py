@@ -26,6 +26,7 @@ from gpuwise.pick.owning import Terms, bill
 from gpuwise.pick.tries import Predictions
 from gpuwise.pick.words import hardware
 from gpuwise.predict.estimate import Estimate
+from gpuwise.text import capital
 from gpuwise.units import HOUR_S, format_duration, format_number, format_usd
 
 F64 = NDArray[np.float64]
@@ -255,7 +256,7 @@ def _verdict(
         return (f"No three options fit into {format_usd(budget)}{comparison}.",)
     words = [f"{ROLES[r]} on {choices[r][i].name}" for r, i in enumerate(best.at)]
     sentences = [
-        f"{words[0][:1].upper()}{words[0][1:]}, {words[1]}, {words[2]}: {format_usd(best.cost_usd)} a year, "
+        f"{capital(words[0])}, {words[1]}, {words[2]}: {format_usd(best.cost_usd)} a year, "
         f"{format_usd(budget - best.cost_usd)} left."
     ]
     slowest = min(range(len(best.at)), key=lambda r: _relative(choices[r], best.at[r]))

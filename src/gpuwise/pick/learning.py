@@ -26,6 +26,7 @@ from gpuwise.pick.tries import Predictions
 from gpuwise.pick.words import LeftOutGroup, groups
 from gpuwise.plan.promise import whole_time
 from gpuwise.predict.estimate import Basis, Estimate, to_document, weakest
+from gpuwise.text import capital
 from gpuwise.units import HOUR_S, format_duration, format_usd
 
 CHAT_HOURS = 10.0
@@ -274,7 +275,7 @@ def _verdict(tasks: tuple[Exercise, ...], ranking: Ranking[Learned]) -> tuple[st
                 f"{verb} {best.n}x {best.way.accelerator.name}{where}: {what} exercises in "
                 f"{format_duration(best.time_s.expected)} for {format_usd(best.cost_usd.expected)}."
             )
-            sentences.append(text[:1].upper() + text[1:] if not sentences else "Or " + text)
+            sentences.append(capital(text) if not sentences else "Or " + text)
     return tuple(sentences)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from gpuwise.plan.changes.neighbours import Neighbour
 from gpuwise.predict.step.training import TrainingEstimate
+from gpuwise.text import capital
 from gpuwise.units import format_bytes
 from gpuwise.workload.strategy import Strategy
 
@@ -55,7 +56,7 @@ def _blocked(best: TrainingEstimate, neighbours: Sequence[Neighbour]) -> list[st
             why = f"fits with {probability(e.fit_probability)}"
         else:
             continue
-        sentences.append(f"{_capital(n.name)} would be {percent(-(n.slower or 0.0))} faster but {why}.")
+        sentences.append(f"{capital(n.name)} would be {speed_words(n.slower)} but {why}.")
     return sentences[:2]
 
 
@@ -67,11 +68,11 @@ def _chosen(best: TrainingEstimate, neighbours: Sequence[Neighbour]) -> list[str
         fitting = [n for n in alternatives if n.fits and (n.slower or 0.0) > SMALL]
         if fitting:
             n = min(fitting, key=lambda n: n.slower or 0.0)
-            sentences.append(f"{_capital(current)}: {n.name} would be {percent(n.slower or 0.0)} slower.")
+            sentences.append(f"{capital(current)}: {n.name} would be {speed_words(n.slower)}.")
         elif alternatives and not any(n.fits for n in alternatives):
             n = min(alternatives, key=lambda n: n.estimate.memory_bytes.expected)
             sentences.append(
-                f"{_capital(current)}: {n.name} does not fit "
+                f"{capital(current)}: {n.name} does not fit "
                 f"({format_bytes(n.estimate.memory_bytes.expected)} "
                 f"of {format_bytes(best.device_bytes)})."
             )
@@ -121,5 +122,16 @@ def probability(p: float) -> str:
     return "less than 1 %" if p < 0.01 else f"{math.floor(100 * p + 1e-9)} %"
 
 
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
+def chance(p: float) -> str:
+    """``97 %`` in a column; ``>99 %`` at the end."""
+    return probability(p).replace("more than ", ">").replace("less than ", "<")
+
+
+def speed_words(slower: float | None) -> str:
+    """``12 % slower``, ``same``, ``30 % faster`` of a time over another less one: slower by time, faster by speed; a dash
+    where no time is known."""
+    if slower is None:
+        return "-"
+    if abs(slower) < SMALL:
+        return "same"
+    return f"{percent(slower)} slower" if slower > 0 else f"{percent(1 / (1 + slower) - 1)} faster"

@@ -42,6 +42,9 @@ class Live:
             assert process.stdout is not None
             async for line in process.stdout:
                 document: dict[str, Any] = json.loads(line)
+                if "error" not in document and not document["cards"]:
+                    yield event({"error": "No GPU answers here; the doctor below looks for the reason."}, "refused")
+                    break
                 yield event(document, "refused") if "error" in document else event(figures(document))
         finally:
             self._running.discard(process)

@@ -229,7 +229,7 @@ QUESTIONS: Mapping[str, Question] = {
             replace(_choice("number", "Exercise", "1 2 3 4 5 6 7 8 9 10 11 12", more=False), bare=True),
             Field("answer", "Your answer", example="25", bare=True),
             _choice("hint", "Hints", "1 2 3", more=False),
-            Field("solution", "Tell me", "flag"),
+            Field("solution", "Show the solution", "flag"),
         ),
         ("exercise",),
         opens=True,

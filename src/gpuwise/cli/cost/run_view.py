@@ -15,6 +15,7 @@ from gpuwise.money.run.cost import RunCost
 from gpuwise.plan.answer import Plan
 from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.step.training import TrainingEstimate
+from gpuwise.text import capital
 from gpuwise.units import GIGA, HOUR_S, KILO, MEGA, format_count, format_duration, format_usd
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ def _notes(to: Console, plan: Plan[TrainingEstimate], cost: RunCost) -> None:
     elif cost.electricity is None:
         sentences.append(f"No electricity price is known for {run.grid.name}.")
     priced = ("the price is", "no rental price")
-    sentences += [w[:1].upper() + w[1:] + "." for w in plan.warnings if not w.startswith(priced)]
+    sentences += [capital(w) + "." for w in plan.warnings if not w.startswith(priced)]
     if plan.goal.assumed:
         sentences.append("Assumed: " + "; ".join(plan.goal.assumed) + ".")
     table = grid(2, pad=1)

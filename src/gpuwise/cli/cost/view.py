@@ -11,6 +11,7 @@ from gpuwise.money.rent_or_own.comparison import LONGEST_MONTHS, Assumption, Bar
 from gpuwise.money.rent_or_own.counting import CostSteps
 from gpuwise.money.rent_or_own.rules import RuleCheck
 from gpuwise.predict.estimate import Estimate
+from gpuwise.text import capital
 from gpuwise.units import GIGA, KILO, MEGA, format_usd
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def show_rent_or_own(result: RentOrOwn, cost_steps: CostSteps | None = None) -> 
     if result.notes:
         table = grid(2, pad=1)
         for note in result.notes:
-            table.add_row("-", note[:1].upper() + note[1:])
+            table.add_row("-", capital(note))
         section(to, "Mind", table)
 
 
@@ -56,7 +57,7 @@ def verdict(result: RentOrOwn) -> str:
     best = result.best
     renting = not best.owned_gpus
     against = result.option("own") if renting else result.option(result.best_rent)
-    answer = best.label[:1].upper() + best.label[1:] if best.name == "own" else f"{'Rent' if renting else 'Mix'}: {best.label}"
+    answer = capital(best.label) if best.name == "own" else f"{'Rent' if renting else 'Mix'}: {best.label}"
     saved = against.total_usd.expected - best.total_usd.expected
     less = saved / against.total_usd.expected if against.total_usd.expected > 0 else 0.0
     sure = result.beats.get(against.name, 0.0)

@@ -14,6 +14,7 @@ from gpuwise.pick.outcomes import Outcome
 from gpuwise.pick.owning import MONTH_H
 from gpuwise.pick.words import LeftOutGroup
 from gpuwise.plan.explain import probability
+from gpuwise.text import capital
 from gpuwise.units import format_bytes, format_duration, format_number, format_usd
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def _each_once(ranked: Sequence[Outcome], how: str) -> list[Outcome]:
 def _verdict(to: Console, name: str, sentences: Sequence[str], good: bool) -> None:
     from rich.text import Text
 
-    to.print(Text(name[:1].upper() + name[1:], "bold"))
+    to.print(Text(capital(name), "bold"))
     for i, text in enumerate(sentences):
         style = ("bold green" if good else "bold red") if i == 0 else ""
         to.print(f"  {text}", style=style)

@@ -19,6 +19,7 @@ from gpuwise.plan.job import job_of
 from gpuwise.plan.promise import rule_s
 from gpuwise.predict.practice import RULE_MFU
 from gpuwise.predict.step.training import TrainingEstimate
+from gpuwise.text import capital
 from gpuwise.units import format_bytes, format_count, format_duration, format_usd
 from gpuwise.workload.adapters import DEFAULT_TARGETS, targets_text
 from gpuwise.workload.transformer.parameters import count_parameters
@@ -285,7 +286,7 @@ def _bullets(to: Console, title: str, lines: Sequence[str], style: str = "") -> 
         return
     table = grid(2, pad=1)
     for line in lines:
-        table.add_row("-", line[:1].upper() + line[1:], style=style)
+        table.add_row("-", capital(line), style=style)
     section(to, title, table)
 
 

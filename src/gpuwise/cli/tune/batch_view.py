@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from gpuwise.text import capital
 from gpuwise.units import format_bytes
 
 if TYPE_CHECKING:
@@ -57,10 +58,10 @@ def show_sizes(out: Console, sizes: Sizes, *, taken: bool) -> None:
         return
     section(out, "Batches (changes the maths)", _table(sizes.runs, sizes.own, sizes.largest, sizes.chosen))
     if sizes.why is None:
-        out.print(f"Largest that fits: {sizes.largest} ({sizes.ends}). Memory: {sizes.capacity}. {_capital(sizes.longest)}.")
+        out.print(f"Largest that fits: {sizes.largest} ({sizes.ends}). Memory: {sizes.capacity}. {capital(sizes.longest)}.")
         out.print(_chosen(sizes, taken=taken))
     if sizes.blocks is not None:
-        out.print(f"{_capital(sizes.blocks)}.")
+        out.print(f"{capital(sizes.blocks)}.")
     if sizes.words:
         out.print(sizes.words)
     if sizes.merged is not None:
@@ -101,7 +102,3 @@ def _table(
         memory = "unknown" if run.memory_bytes is None else format_bytes(run.memory_bytes)
         table.add_row(str(run.batch), memory, "" if run.rate is None or not run.fits else f"{run.rate:.4g}", ", ".join(marks))
     return table
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

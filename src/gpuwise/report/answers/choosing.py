@@ -9,7 +9,7 @@ from gpuwise.pick.compare.rows import say
 from gpuwise.report.answers.drawings import Line, around, lines, ranges
 from gpuwise.report.answers.values import At, cell, sentences, shown
 from gpuwise.report.page import Markup, TableCell, TableRow, heading, notes, table, verdict
-from gpuwise.text import escape
+from gpuwise.text import capital, escape
 from gpuwise.units import format_usd
 
 OPTION = ("total_usd", "usd_per_gpu_hour", "cheapest_share", "utilisation")
@@ -33,13 +33,13 @@ def pick(document: Mapping[str, Any]) -> list[str]:
     ]
     serving = d["job"]["purpose"].text == "infer"
     head = ["GPUs", "how", "cost", "a token" if serving else "time", "tokens/s", "memory", "layout"]
-    body = [f"<h2>{escape(d['job']['name'].text)}</h2>", verdict(sentences(d["verdict"])), table("Ranked", head, rows)]
+    body = [f"<h2>{escape(capital(d['job']['name'].text))}</h2>", verdict(sentences(d["verdict"])), table("Ranked", head, rows)]
     groups = [
         TableRow(g["heading"].text, [cell(g["accelerators"]), TableCell(_named(g["named"]), mark="words")])
         for g in d["left_out_groups"]
     ]
     body += [heading("Left out"), table("Left out", ["why", "GPUs", "for example"], groups)] if groups else []
-    return [*body, heading("Assumed"), notes(sentences(d["assumed"]))]
+    return [*body, heading("Assumed"), notes([capital(s) for s in sentences(d["assumed"])])]
 
 
 def _from(option: At) -> str:
@@ -93,8 +93,8 @@ def cost(document: Mapping[str, Any]) -> list[str]:
         for t, p in (
             ("Owning comes out cheaper in", d["own_wins"]),
             ("Owning minus renting", d["own_minus_rent_usd"]),
-            ("Even after, months", d["break_even"]["months"]),
-            ("Even from, hours a month and GPU", d["break_even"]["hours_per_month_and_gpu"]),
+            ("Owning breaks even after, months", d["break_even"]["months"]),
+            ("Owning breaks even from, hours a month and GPU", d["break_even"]["hours_per_month_and_gpu"]),
         )
         if p
     )
@@ -105,7 +105,7 @@ def cost(document: Mapping[str, Any]) -> list[str]:
         )
         for o in d["options"]
     ]
-    head = ["way", "total", "a GPU-hour", "cheapest in", "used"]
+    head = ["option", "total", "a GPU-hour", "cheapest in", "used"]
     drivers = [(r["label"].text, r["usd_at_low"], r["usd_at_high"]) for r in d["drivers"]]
     tornado = (
         ranges("drivers", "What moves owning minus renting", drivers, d["own_minus_rent_usd"], format_usd) if drivers else ""
@@ -113,7 +113,7 @@ def cost(document: Mapping[str, Any]) -> list[str]:
     body = [
         f"<h2>{escape(d['accelerator'].text)}: {escape(labels.get(best, best))}</h2>",
         f'<dl class="tiles">{figures}</dl>',
-        table("Ways", head, rows),
+        table("Options", head, rows),
         f'<div class="figures">{_over_time(d)}{tornado}</div>',
     ]
     assumed = [TableRow(a["label"].text, [TableCell(a["value"].text, a["source"].text, "words")]) for a in d["assumptions"]]

@@ -36,7 +36,7 @@ def own(document: Mapping[str, Any]) -> list[str]:
         tiles(
             (
                 ("The process", memory["process_bytes"]),
-                ("Left", d["headroom_bytes"]),
+                ("Room", d["headroom_bytes"]),
                 ("Fits with", d["fit_probability"]),
                 ("Parameters", d["parameters"]),
                 ("Batch", d["batch"]),

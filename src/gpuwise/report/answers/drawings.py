@@ -332,7 +332,7 @@ def ranges(key: str, title: str, rows: Sequence[tuple[str, At, At]], base: At, t
     body += f'<line class="l-ink" x1="{middle:.1f}" x2="{middle:.1f}" y1="0" y2="{high - 24}"/>'
     body += f'<line class="grid" stroke-dasharray="4 3" x1="{zero:.1f}" x2="{zero:.1f}" y1="0" y2="{high - 24}"/>'
     described = f"{title}, {base.text} expected. " + "; ".join(f"{n}: {a.text} to {b.text}" for n, a, b in rows)
-    named = f"<li>{mark(0)} at its low end</li><li>{mark(1)} at its high end</li><li>upright: as expected, dashed: nothing</li>"
+    named = f"<li>{mark(0)} at its low end</li><li>{mark(1)} at its high end</li><li>solid line: as expected, dashed: zero</li>"
     return figure(key, f"{title}: {base.text} expected", body, described, high, f'<ul class="legend">{named}</ul>')
 
 

@@ -37,6 +37,20 @@ EXAMPLE_GPU = "A100-80GB"
 _WIDE = WIDTH - LEFT - RIGHT
 
 
+COUNTERS = {
+    "int": "integer instructions",
+    "active_lanes": "lanes at work",
+    "issue_share": "cycles in which schedulers issue",
+    "sectors": "sectors of 32 bytes",
+    "useful_share": "useful bytes of what is fetched",
+    "bank_conflicts": "extra passes by bank conflicts",
+    "dram_bytes": "from memory",
+    "l2_bytes": "from the L2",
+    "l1_hit_share": "found in the L1",
+}
+"""Names of counters; of the others, kinds of instructions, their own."""
+
+
 def simulation(document: Mapping[str, Any]) -> list[str]:
     """Where the warps' time went, warp by warp, beside the CPU; or the tasks there are."""
     d = At(document)
@@ -78,7 +92,11 @@ def simulation(document: Mapping[str, Any]) -> list[str]:
         _crossover(beside["crossover"]) if beside else "",
         "</div>",
         heading("Counters"),
-        table("Counters", ["counter", "value"], [TableRow(n.replace("_", " "), [cell(p)]) for n, p in counters.items()]),
+        table(
+            "Counters",
+            ["counter", "value"],
+            [TableRow(COUNTERS.get(n, n.replace("_", " ")), [cell(p)]) for n, p in counters.items()],
+        ),
     ]
     by_line = [
         TableRow(r["line"].text, [cell(r["instructions"]), cell(r["sectors"]), cell(r["bank_conflicts"])]) for r in d["lines"]

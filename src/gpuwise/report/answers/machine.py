@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,24 +10,38 @@ from gpuwise.report.answers.code import tiles
 from gpuwise.report.answers.drawings import Line, Part, around, lines, stacks
 from gpuwise.report.answers.values import At, cell, sentences, shown
 from gpuwise.report.page import TableCell, TableRow, heading, notes, table
-from gpuwise.text import escape
+from gpuwise.text import capital, escape
 from gpuwise.units import format_duration
+
+RESOURCES = (
+    ("cpus", "processors"),
+    ("memory_bytes", "memory"),
+    ("shm_bytes", "shared memory, /dev/shm"),
+    ("nofile", "open files at most"),
+)
+"""Of a process on the machine."""
+_CODE = re.compile("`([^`]+)`")
+
+
+def _coded(words: str) -> str:
+    """HTML of a sentence with commands between backticks."""
+    return _CODE.sub(r"<code>\1</code>", escape(words))
 
 
 def doctor(document: Mapping[str, Any]) -> list[str]:
     """Findings, worst first, each with what mends it."""
     d = At(document)
     good = not d["findings"]
-    body = [f'<h2>{escape(d["verdict"].text)}</h2><p class="{"yes" if good else "no"}">{escape(d["summary"].text)}</p>']
+    body = [f'<h2>{escape(capital(d["verdict"].text))}</h2><p class="{"yes" if good else "no"}">{escape(d["summary"].text)}</p>']
     for finding in (*d["findings"], *d["notes"]):
         body.append(
-            f"<h3>{escape(finding['what'].text)}</h3><p>{escape(finding['why'].text)}</p>{notes(sentences(finding['evidence']))}"
+            f"<h3>{_coded(finding['what'].text)}</h3><p>{_coded(finding['why'].text)}</p>{notes(sentences(finding['evidence']))}"
         )
         for mend in finding["mends"]:
             lines = "\n".join(sentences(mend["commands"]))
-            body.append(f"<p>{escape(mend['what'].text)}</p>" + (f"<pre>{escape(lines)}</pre>" if lines else ""))
+            body.append(f"<p>{_coded(mend['what'].text)}</p>" + (f"<pre>{escape(lines)}</pre>" if lines else ""))
     resources = d["machine"]["resources"]
-    rows = [TableRow(name.replace("_", " "), [cell(resources[name])]) for name in ("cpus", "memory_bytes", "shm_bytes", "nofile")]
+    rows = [TableRow(words, [cell(resources[name])]) for name, words in RESOURCES]
     system = d["machine"]["system"]
     rows = [TableRow("system", [TableCell(system["name"].text, system["kernel"].text)]), *rows]
     return [*body, heading("The machine"), table("The machine", ["what", "value"], rows)]

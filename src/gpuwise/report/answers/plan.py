@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from gpuwise.report.answers.drawings import Dot, Part, around, bar, points
 from gpuwise.report.answers.values import At, button, cell, sentences, shown, spread
 from gpuwise.report.page import Markup, TableCell, TableRow, heading, notes, table, text
-from gpuwise.text import escape
+from gpuwise.text import capital, escape
 from gpuwise.units import format_bytes, format_duration
 
 SAME = (
@@ -98,14 +98,14 @@ def plan(document: Mapping[str, Any]) -> list[str]:
         body = [f'<h2>{escape(head)}</h2><p class="no">Nothing fits.</p>']
         if smallest:
             body += [tiles(smallest), f"<p>{escape(layout_words(smallest['strategy']))}, the least that is needed</p>"]
-            body.append(f'<div class="figures">{bars(smallest, d["cluster"]["device_bytes"])}</div>')
+            body.append(f'<div class="figures">{bars(smallest, d["cluster"]["usable_bytes"])}</div>')
         return [*body, notes(sentences(d["warnings"]))]
     fits = "" if best["fits"].value else '<p class="no">It does not fit.</p>'
     body = [
         f"<h2>{escape(head)}</h2>{fits}",
         tiles(best),
         f'<p class="layout">{escape(layout_words(best["strategy"]))}</p>',
-        f'<div class="figures">{bars(best, d["cluster"]["device_bytes"])}{_front(d)}</div>\n',
+        f'<div class="figures">{bars(best, d["cluster"]["usable_bytes"])}{_front(d)}</div>\n',
     ]
     body += [heading("Where"), _hardware(d["hardware"])] if d["hardware"] else []
     body += [heading("Other layouts"), _options(d["alternatives"])] if d["alternatives"] else []
@@ -116,7 +116,7 @@ def plan(document: Mapping[str, Any]) -> list[str]:
         ("Others", d["published"]),
         ("Assumed", d["goal"]["assumed"]),
     ):
-        body += [heading(title), notes(sentences(place))] if place else []
+        body += [heading(title), notes([capital(s) for s in sentences(place)])] if place else []
     return [*body, heading("Run it"), f"<pre>{escape(' '.join(str(f.value) for f in best['flags']))}</pre>\n"]
 
 
@@ -162,7 +162,7 @@ def _changes(place: At) -> str:
         TableRow(n["change"].text, [cell(n[k]) for k in ("slower", "step_time_s", "memory_bytes", "fit_probability")])
         for n in place
     ]
-    return table("One change", ["change", "slower by", "a step", "memory", "fits with"], rows)
+    return table("One change", ["change", "speed", "a step", "memory", "fits with"], rows)
 
 
 def fit(document: Mapping[str, Any]) -> list[str]:
@@ -171,7 +171,7 @@ def fit(document: Mapping[str, Any]) -> list[str]:
     body = [
         f"<h2>{escape(d['model']['name'].text)} on {escape(d['cluster']['label'].text)}</h2>",
         '<p class="yes">It fits.</p>' if d["fits"].value else '<p class="no">It does not fit.</p>',
-        tiles(d, (*TILES[2:], ("headroom_bytes", "Left"))),
+        tiles(d, (*TILES[2:], ("headroom_bytes", "Room"))),
         f'<p class="layout">{escape(layout_words(d["strategy"]))}</p>',
         f'<div class="figures">{bars(d, d["device_bytes"])}</div>\n',
     ]
@@ -184,7 +184,7 @@ def fit(document: Mapping[str, Any]) -> list[str]:
                 for o in d[name]
             ]
             body += [heading(title), table(title, ["GPUs", "a GPU-hour", "a step", "memory"], rows)]
-    return [*body, heading("Assumed"), notes(sentences(d["assumed"]))]
+    return [*body, heading("Assumed"), notes([capital(s) for s in sentences(d["assumed"])])]
 
 
 def _remedies(strategy: At, place: At, title: str) -> str:
@@ -198,4 +198,4 @@ def _remedies(strategy: At, place: At, title: str) -> str:
         odds = Markup(f"with {shown(r['fit_probability']).html}") if r["fit_probability"] else ""
         fits = TableCell("fits" if r["fits"].value else "does not", odds, mark="best" if r["fits"].value else "weak")
         rows.append(TableRow(name, [fits, cell(r["saved_bytes"]), cell(r["memory_bytes"]), cell(r["slower"])]))
-    return table(title, ["change", "then", "saves", "memory", "slower by"], rows)
+    return table(title, ["change", "then", "saves", "memory", "speed"], rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from gpuwise.facts.models.catalogue import models
 from gpuwise.report.answers.drawings import Dot, Line, around, lines, points
 from gpuwise.report.answers.values import At, cell, sentences, shown
 from gpuwise.report.page import TableCell, TableRow, heading, notes, table
@@ -14,11 +15,17 @@ from gpuwise.units import format_duration
 MEASURES = (("ttft", "p95", "first token, 95th"), ("itl", "p99", "between tokens, 99th"), ("e2e", "p95", "whole answer, 95th"))
 
 
+def _named(model: str) -> str:
+    """What the catalogue calls a model by its id; the id where it does not stand there."""
+    arch = models().get(model)
+    return model if arch is None else arch.name
+
+
 def capacity(document: Mapping[str, Any]) -> list[str]:
     """A capacity as the body of a page."""
     d = At(document)
     served = d["served"]
-    body = [f"<h2>{escape(d['model'].text)} on {escape(d['on'].text)}</h2>"]
+    body = [f"<h2>{escape(_named(d['model'].text))} on {escape(d['on'].text)}</h2>"]
     if d["ranked"]:
         body += [heading("By price"), _ranked(d["ranked"])]
     if not served:

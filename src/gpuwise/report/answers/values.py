@@ -8,18 +8,18 @@ from functools import lru_cache
 from typing import Any, cast
 from urllib.parse import urlencode
 
+from gpuwise.plan.explain import chance, speed_words
 from gpuwise.report.page import Markup, TableCell, Text
 from gpuwise.text import escape
 from gpuwise.units import format_bytes, format_count, format_duration, format_rate, format_usd
 
 SHARES = (
     "occupancy",
+    "active_lanes",
     "own_wins",
     "mfu",
     "hfu",
     "share",
-    "slower",
-    "fit_probability",
     "goodput",
     "gain",
     "kv_fill",
@@ -106,6 +106,12 @@ def words(name: str, value: Any) -> str:
         return value
     if not isinstance(value, int | float):
         return "..."
+    if name == "slower":
+        return speed_words(value)
+    if name == "fit_probability":
+        return chance(value)
+    if name == "headroom_bytes":
+        return f"{format_bytes(abs(value))} {'free' if value >= 0 else 'too much'}"
     if name in SHARES or name.endswith("_share"):
         return f"{100 * value:.3g} %" if abs(value) >= LEAST_SHARE or not value else f"under {100 * LEAST_SHARE:g} %"
     if name.endswith("_bytes"):

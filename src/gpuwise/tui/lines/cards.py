@@ -10,6 +10,7 @@ from gpuwise.machine.devices.readings import State
 from gpuwise.machine.telemetry.causes.cause import Cause, Severity
 from gpuwise.machine.telemetry.frames import Card, Frame
 from gpuwise.machine.telemetry.history import History
+from gpuwise.text import capital
 from gpuwise.tui.lines.braille import plot
 from gpuwise.tui.lines.text_runs import (
     UNKNOWN,
@@ -413,4 +414,4 @@ def cause_lines(cause: Cause, width: int, n: int) -> list[Line]:
 def cause_words(cause: Cause) -> str:
     """The sentence with its cost and its evidence."""
     more = "; ".join([*([cause.cost] if cause.cost else []), *cause.evidence])
-    return f"{cause.sentence} {more[:1].upper() + more[1:]}" if more else cause.sentence
+    return f"{cause.sentence} {capital(more)}" if more else cause.sentence

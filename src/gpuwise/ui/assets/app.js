@@ -112,7 +112,7 @@ function Copy({ line }) {
 }
 
 function Keep({ name, fields }) {
-  return html`<p class="files">Keep it: ${["html", "svg", "json", "csv"].map((kind) => html`<a href=${`/export/${name}.${kind}?${asQuery(fields)}`} download=${`${name}.${kind}`}>${kind.toUpperCase()}</a> `)}</p>`;
+  return html`<p class="files">Export: ${["html", "svg", "json", "csv"].map((kind) => html`<a href=${`/export/${name}.${kind}?${asQuery(fields)}`} download=${`${name}.${kind}`}>${kind.toUpperCase()}</a> `)}</p>`;
 }
 
 function Ask({ question, start, link }) {
@@ -284,10 +284,11 @@ function Live() {
       if (!columns) columns = [[], ...names.map(() => [])];
       [at, ...values].forEach((v, i) => (columns[i].push(v), columns[i].length > 300 && columns[i].shift()));
       const ink = dark ? "#a9b0bd" : "#5b6270";
-      const axis = { stroke: ink, grid: { stroke: dark ? "#3a404c" : "#d5d9e0" } };
+      const axis = { stroke: ink, grid: { stroke: dark ? "#3a404c" : "#d5d9e0", width: 1 } };
+      const clock = { ...axis, values: (_, ticks) => ticks.map((s) => new Date(1000 * s).toTimeString().slice(0, 8)) };
       const colours = dark ? ["#6cb6ff", "#ff9a57", "#43cfa4", "#f08cc8", "#e6c34a", "#5fd0f5", "#b8a1ff", "#b4bdc9"] : ["#0060a8", "#c14a00", "#007a5a", "#b0478a", "#8a6d00", "#0b7fae", "#6b4fbb", "#5c6670"];
       if (!plot && window.uPlot)
-        plot = new uPlot({ width: ref.current.clientWidth, height: 240, legend: { live: false }, axes: [axis, axis], scales: { y: { range: [0, 100] } },
+        plot = new uPlot({ width: ref.current.clientWidth, height: 240, legend: { live: false }, axes: [clock, axis], scales: { y: { range: [0, 100] } },
           series: [{}, ...names.map((label, i) => ({ label, stroke: colours[i % 8], width: 2 }))] }, columns, ref.current);
       else if (plot) plot.setData(columns);
     };

@@ -11,6 +11,7 @@ from gpuwise.machine.doctor.checks.cards import FALLEN_OFF
 from gpuwise.machine.doctor.finding import Finding, Fix, Severity
 from gpuwise.machine.doctor.observation import Machine
 from gpuwise.machine.doctor.probes.kernel import same_bus
+from gpuwise.text import capital
 
 
 def xid_log(m: Machine) -> Iterator[Finding]:
@@ -42,7 +43,7 @@ def _fixes(m: Machine, fact: XidFact | None, index: int | None) -> tuple[Fix, ..
     if fact is None:
         return (Fix("Look the code up: https://docs.nvidia.com/deploy/xid-errors/", where="person"),)
     one = "" if index is None else f" -i {index}"
-    words = fact.advice[:1].upper() + fact.advice[1:]
+    words = capital(fact.advice)
     if fact.action == "restart-host":
         return (Fix(words, ("sudo reboot",), reboot=True),)
     if fact.action == "update-software":
