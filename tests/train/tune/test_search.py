@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -16,13 +18,16 @@ from gpuwise.cli.tune.view import show
 from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.train.hook.zygote import Zygote
 from gpuwise.train.run.config import read
+from gpuwise.train.tune.batch.capacity import Capacity
 from gpuwise.train.tune.document import document, write_config
+from gpuwise.train.tune.facts import Facts
 from gpuwise.train.tune.search import Options, Result, Search
 from gpuwise.train.tune.state import FILE, State
 from gpuwise.train.tune.trial import Trial, TrialJob
 from gpuwise.workload.changes.diff import Patch, diff_of
 
 HERE = Path(__file__).parent
+FACTS = Facts("cpu", 1, 2, None, None, shares={"optimizer": 0.5}, optimizers=("Adam",))
 SLOW_ITEMS, SLOW_COLUMNS = ("0.006", "0"), ("0", "2e-5")
 
 
@@ -90,6 +95,35 @@ def test_a_tuning_that_was_killed_goes_on_where_it_was(zygote: Zygote, tmp_path:
     assert result.levers == {"length_groups": 8}
     assert result.gain is not None and result.gain.ratio > 2.0
     assert result.parity is not None and result.parity.passed and result.parity.changes == "exact"
+
+
+@pytest.mark.parametrize(("ratio", "kept"), [(1.5, True), (1.0, False)], ids=["a gain", "none"])
+def test_the_minutes_held_back_settle_a_lever_where_none_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ratio: float, kept: bool
+) -> None:
+    """On a machine so slow that the minutes of one lever hold two pairs of runs, which differ by a tenth."""
+    clock = [0.0]
+    noise = itertools.cycle((1.05, 0.95, 1.02, 0.98, 0.97, 1.03))
+
+    class Slow(Search):
+        def _look(self) -> tuple[Facts, Trial, Capacity]:
+            self._reference_wall_s = 30.0
+            return FACTS, Trial("enough", True, rate=100.0, undisturbed_rate=100.0), Capacity(1 << 30, False, "memory")
+
+        def _measure(self, levers: Mapping[str, object], skip: int) -> Trial:
+            clock[0] += 30.0
+            rate = 100.0 * next(noise) * (ratio if levers else 1.0)
+            return Trial("enough", True, 10, rate=rate, undisturbed_rate=rate, applied=list(levers))
+
+    monkeypatch.setattr("gpuwise.train.tune.search.time.monotonic", lambda: clock[0])
+    options = Options(minutes=4.0, only=("fused_optimizer",), parity=False)
+    search = Slow(TrialJob("train.py"), State(tmp_path, {}, resume=False), tmp_path, None, options)
+    result = search.run()
+    assert (result.levers == {"fused_optimizer": True}) is kept
+    # at most one pair more than fits, so that it has the four that a whole is judged by
+    assert clock[0] <= 4 * 60.0 + 60.0
+    if kept:
+        assert result.gain is not None and result.gain.n_pairs >= 4 and result.gain.low > 1.03
 
 
 UNSTEADY = """

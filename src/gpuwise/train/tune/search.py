@@ -156,6 +156,7 @@ class Search:
         """Of both sides of every pair: without them the script does not run."""
         self._best: Levers = {}
         self._fitting: Fitting | None = None
+        self._candidates: list[Candidate] = []
         self._n_runs = 0
         self._reference_wall_s = 0.0
         self._has_workers = True
@@ -171,11 +172,14 @@ class Search:
         candidates = candidates_of(facts, self._options.only)
         if before.rate and before.undisturbed_rate and before.rate < (1.0 - CROWD) * before.undisturbed_rate:
             candidates.sort(key=lambda c: c.lever.name in CROWDING)
+        self._candidates = candidates
         self._plan(candidates, facts, before)
         for candidate in candidates:
             tried.append(self._try(candidate, facts, before, gate))
             if candidate.hopeless is None:
                 self._say(tried[-1].words)
+        if self._best == self._base:
+            self._settle(candidates, tried, facts, before, gate)
         gain, verdict, before, after = self._together(facts, before, gate, tried)
         sizes = self._sizes(facts, before, capacity) if self._options.find_batch else None
         if sizes is not None and sizes.trial is not None and self._options.accept_batch:
@@ -369,6 +373,28 @@ class Search:
         self._best[name] = candidate.value
         return tried("kept", f"{gain.ratio:.2f}x", gain=gain, parity=verdict, extra_s=extra_s)
 
+    def _settle(self, candidates: list[Candidate], tried: list[CandidateResult], facts: Facts, before: Trial, gate: Gate) -> None:
+        """More pairs of those nearest to being kept, where none is: in the minutes held back for all levers together."""
+        self._tries_until_s = self._ends_s
+        near = [at for at, t in enumerate(tried) if t.result == "undecided" and t.gain and t.gain.ratio > LEAST_GAIN]
+        for at in sorted(near, key=lambda at: -getattr(tried[at].gain, "ratio", 0.0)):
+            if self._no_more_tries:
+                return
+            tried[at] = self._try(candidates[at], facts, before, gate)
+            self._say(tried[at].words)
+            if self._best != self._base:
+                return
+
+    def _own_pairs(self, other: Levers) -> list[tuple[Trial, Trial]]:
+        """Pairs that were measured of the one lever that is kept, where ``other`` is the script without it."""
+        added = {k: v for k, v in self._best.items() if k not in other}
+        if len(added) != 1 or other != self._base:
+            return []
+        label = next((c.label for c in self._candidates if added == {c.lever.name: c.value}), "")
+        keys = [f"{_named(other)}|{label}|{at}" for at in range(MOST_PAIRS)]
+        found = [self._state.measured(key, dict) for key in keys if self._state.has(key)]
+        return [(Trial.read(kept["a"]), Trial.read(kept["b"])) for kept in found]
+
     def _epoch(self, name: str, facts: Facts, before: Trial) -> int | str:
         """Steps of an epoch that a cache needs first; a reason where that takes too long."""
         if name not in CACHES and not set(CACHES) & set(self._best):
@@ -406,8 +432,7 @@ class Search:
         return Trial.read(kept["a"]), Trial.read(kept["b"])
 
     def _key(self, candidate: Candidate, at: int) -> str:
-        base = ",".join(f"{k}={v}" for k, v in self._best.items())
-        return f"{base}|{candidate.label}|{at}"
+        return f"{_named(self._best)}|{candidate.label}|{at}"
 
     def _measure(self, levers: Mapping[str, object], skip: int) -> Trial:
         options = self._options
@@ -456,9 +481,12 @@ class Search:
         """Interleaved runs under ``other`` and under what is kept."""
         skip = self._epoch("cache_decode", facts, before) if set(CACHES) & set(self._best) else 0
         steps = skip if isinstance(skip, int) else 0
-        untouched: list[Trial] = []
-        changed: list[Trial] = []
-        for at in range(MOST_FINAL_PAIRS):
+        # where the minutes hold no other runs, what a single lever was kept for is all that is known of it
+        is_short = time.monotonic() + 2.0 * FINAL_PAIRS * self._reference_wall_s > self._ends_s
+        own = self._own_pairs(other) if is_short else []
+        untouched: list[Trial] = [a for a, _ in own]
+        changed: list[Trial] = [b for _, b in own]
+        for at in range(len(own), MOST_FINAL_PAIRS):
             if at >= FINAL_PAIRS and (self._is_late or self._gain(untouched, changed).within(FINAL_SPREAD)):
                 break
             key = f"together|{sorted(other.items())}|{sorted(self._best.items())}|{at}"
@@ -516,6 +544,10 @@ class Search:
         if self._has_workers or {*CROWDING} & {*levers} or not a.undisturbed_rate or not b.undisturbed_rate:
             return a.rate or 0.0, b.rate or 0.0
         return a.undisturbed_rate, b.undisturbed_rate
+
+
+def _named(levers: Mapping[str, object]) -> str:
+    return ",".join(f"{k}={v}" for k, v in levers.items())
 
 
 def median_trial(trials: list[Trial]) -> Trial:
