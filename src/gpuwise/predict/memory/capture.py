@@ -13,7 +13,7 @@ Left out: other processes on the card, extensions that allocate past torch (apex
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -134,6 +134,7 @@ def captured_memory(
     loading: Loading = "lazy",
     group_sizes: Sequence[int] | None = None,
     compiled: bool | None = None,
+    earlier: Iterable[CapturedMemory] = (),
 ) -> CapturedMemory:
     """Memory of ``capture`` on ``accelerator``.
 
@@ -141,7 +142,8 @@ def captured_memory(
     ``capacity_bytes`` is what a process can have of the card (default: its published visible total). ``step`` chooses
     which peak is reported: the worst of set-up and all steps, the first step, or the steady one. ``group_sizes`` are
     the ranks of each communicator; by default those of the captured collectives. ``compiled``: hold what torch.compile
-    would of it (default: of the regions the step compiles itself).
+    would of it (default: of the regions the step compiles itself). ``earlier``: answers for other accelerators; one whose
+    events are the same (kernels with equal workspaces) is not replayed again.
 
     Raises InputError for a capture without steps or a capacity that is not positive, FieldError for a bad
     ``allocator_conf``.
@@ -163,7 +165,8 @@ def captured_memory(
     communicators = communicators_estimate(sizes)
     room = int(usable - outside.expected - communicators.expected)
     events = with_workspaces(capture, accelerator, version, room_bytes=max(room, 0))
-    run = replay(events, settings)
+    run = next((e.run for e in earlier if e.run.settings == settings and e.events.replays_as(events)), None)
+    run = replay(events, settings) if run is None else run
     first, steady = (_step_peak(run, events, capture, s) for s in (0, -1))
     begin, end = _span(events, capture, step)
     peaks = run.peaks(begin, end)

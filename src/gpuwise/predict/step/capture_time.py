@@ -190,25 +190,39 @@ def signature_times(
     compiled: bool = False,
     calibration: Calibration | None = None,
     system: System | None = None,
+    rows: OpTable | None = None,
 ) -> SignatureTimes:
-    """Device time of every signature the step uses, each family in one call."""
-    span = capture.steps[step]
-    used = np.unique(capture.op_signature[span.first_op : span.end_op])
+    """Device time of every signature the step uses, each family in one call. ``rows``: those of :func:`step_rows`, where
+    they are there already."""
+    used, signatures = _used(capture, step)
     n = len(capture.signatures)
     part = times_of(
-        [capture.signatures[int(i)] for i in used.tolist()],
+        signatures,
         capture.settings,
         accelerator,
         channels_last=channels_last,
         compiled=compiled,
         calibration=calibration,
         system=system,
+        rows=rows,
     )
     time, sigma, whole = np.zeros(n), np.zeros(n), np.zeros(n, dtype=bool)
     family, bound = np.full(n, FAMILY_CODE["host"]), np.zeros(n, dtype=np.int64)
     time[used], sigma[used], whole[used] = part.time_s, part.log_sigma, part.whole
     family[used], bound[used] = part.family, part.bound
     return SignatureTimes(time, sigma, family, bound, part.basis, whole)
+
+
+def step_rows(capture: Capture, step: int = -1) -> OpTable:
+    """[U] one row of every signature the step uses: the same on every accelerator."""
+    return rows_of(_used(capture, step)[1], capture.settings)
+
+
+def _used(capture: Capture, step: int) -> tuple[I64, list[Signature]]:
+    """Signatures the step uses: their positions, and they themselves."""
+    span = capture.steps[step]
+    used = np.unique(capture.op_signature[span.first_op : span.end_op])
+    return used, [capture.signatures[int(i)] for i in used.tolist()]
 
 
 def times_of(
@@ -220,9 +234,11 @@ def times_of(
     compiled: bool = False,
     calibration: Calibration | None = None,
     system: System | None = None,
+    rows: OpTable | None = None,
 ) -> SignatureTimes:
-    """Device time of these signatures [S], each family in one call. Raises InputError for sizes that give no time."""
-    rows = rows_of(signatures, settings)
+    """Device time of these signatures [S], each family in one call; ``rows``: theirs, where they are there already. Raises
+    InputError for sizes that give no time."""
+    rows = rows_of(signatures, settings) if rows is None else rows
     old = settings.torch_version.startswith("1.")
     conditions = Conditions(emulated=True, compiled=compiled, before_torch_2=old, channels_last=channels_last)
     times = kernel_times(rows, accelerator, conditions)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -18,13 +19,13 @@ from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis
-from gpuwise.predict.step.capture_time import signature_times, times_of
+from gpuwise.predict.step.capture_time import signature_times, step_rows, times_of
 from gpuwise.predict.step.compiled import compile_step
 from gpuwise.predict.step.host_time import host_seconds
 from gpuwise.workload.capture.record.capture import Settings, Signature, TensorSpec
 from gpuwise.workload.optimizer import update_traffic_bytes
 from gpuwise.workload.stack import find_stack
-from gpuwise.workload.step import Kind, Phase
+from gpuwise.workload.step import Kind, OpTable, Phase
 from gpuwise.workload.strategy import Strategy
 from gpuwise.workload.transformer.eager_step import EMBEDDING, FIRST_KIND, HEAD, EagerStep, eager_step
 from gpuwise.workload.transformer.point import Point
@@ -74,10 +75,10 @@ def point_sums(arch: Architecture, point: Point, accelerator: Accelerator, n_lea
     step = eager_step(arch, point)
     capture = step.capture
     whole = point.stack.compiled
-    times = signature_times(capture, accelerator, channels_last=True if whole else None, compiled=whole)
+    rows, host = _on_any_device(arch, point)
+    times = signature_times(capture, accelerator, channels_last=True if whole else None, compiled=whole, rows=rows)
     signature = capture.op_signature
     device: F64 = times.time_s[signature]
-    host: F64 = host_seconds(capture) * float(load_json("captured_time")["calibration"]["host"])
     kernels: F64 = np.array([s.n_kernels for s in capture.signatures], np.float64)[signature]
     flop: F64 = np.array([s.flop for s in capture.signatures], np.float64)[signature]
     kind: I64 = np.array([int(s.kind) for s in capture.signatures], np.int64)[signature]
@@ -101,6 +102,13 @@ def point_sums(arch: Architecture, point: Point, accelerator: Accelerator, n_lea
         times.basis,
         _update_host_seconds(step.weights, point),
     )
+
+
+@lru_cache(maxsize=256)
+def _on_any_device(arch: Architecture, point: Point) -> tuple[OpTable, F64]:
+    """Rows of the step's signatures and [N] host seconds of its operations: a search over devices asks for the same."""
+    capture = eager_step(arch, point).capture
+    return step_rows(capture), host_seconds(capture) * float(load_json("captured_time")["calibration"]["host"])
 
 
 def _update_host_seconds(tensors: int, point: Point) -> float:
