@@ -7,12 +7,15 @@ import datetime
 import pytest
 
 from gpuwise.errors import InputError
+from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
-from gpuwise.pick.capacity import rank_accelerators, ranked_document
+from gpuwise.pick import capacity
+from gpuwise.pick.capacity import REQUESTS, RESOLUTION, rank_accelerators, ranked_document
 from gpuwise.pick.limits import Limits
 from gpuwise.serve.capacity import configurations
 from gpuwise.serve.capacity.configurations import Wanted
 from gpuwise.serve.capacity.fleet import Demand
+from gpuwise.serve.capacity.search import contends, search
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.targets import parse_targets
 from gpuwise.serve.load.workloads import find_workload
@@ -79,3 +82,25 @@ def test_more_load_than_the_watts_carry_has_no_option(monkeypatch: pytest.Monkey
     found = rank_accelerators(ARCH, LOAD, SLOW, Demand(rate_per_s=50.0), Wanted(bits=(4,)), today=TODAY, limits=EDGE)
     assert not found.options
     assert any("W allowed" in one.why for one in found.left_out)
+
+
+def test_only_what_keeps_the_targets_at_a_rate_contends() -> None:
+    """A search finds a rate: its accelerators contend just below it, and not where no closed form reaches."""
+    cluster, targets = find_cluster("8xh100-sxm"), parse_targets("ttft_p95=1s")
+    found = search(ARCH, cluster, LOAD, targets, Wanted(), n=REQUESTS, refine=False, resolution=RESOLUTION)
+    assert found.best is not None
+    each = max(limit.rate_per_s / limit.configuration.ranks for limit in found.limits)
+    assert contends(ARCH, cluster, LOAD, targets, Wanted(), 0.95 * each, n=REQUESTS)
+    assert not contends(ARCH, cluster, LOAD, targets, Wanted(), 4.0 * each, n=REQUESTS)
+    assert not contends(ARCH, cluster, LOAD, parse_targets("ttft_p95=5ms"), Wanted(), 0.1 * each, n=REQUESTS)
+
+
+def test_what_is_passed_over_would_not_have_been_among_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    targets, demand = parse_targets("ttft_p95=1s"), Demand(rate_per_s=20.0)
+    some = Limits(ways=("rent",), vendors=("AMD", "Intel"))
+    monkeypatch.setattr(capacity, "TOP", 2)
+    quick = rank_accelerators(ARCH, LOAD, targets, demand, today=TODAY, limits=some)
+    monkeypatch.setattr(capacity, "contends", lambda *_, **__: True)
+    every = rank_accelerators(ARCH, LOAD, targets, demand, today=TODAY, limits=some)
+    assert [o.name for o in quick.options[:2]] == [o.name for o in every.options[:2]]
+    assert quick.simulated <= every.simulated

@@ -8,6 +8,8 @@ No fleet costs less than its arithmetic at the specified peak and the caches its
 
 Accelerators are looked at in the order of that bound. None is simulated whose prompts alone take longer at its peak than the
 first token may, whose bound lies above the best answers found, or which would have to come nearer to its bound than any before.
+Once there are enough answers, one is searched only if a layout of it keeps the targets at the rate that it needs to be among the
+best: no layout whose closed form lies below that rate is simulated at all, and the others once.
 """
 
 from __future__ import annotations
@@ -30,12 +32,12 @@ from gpuwise.pick.limits import Limits
 from gpuwise.pick.owning import Terms, bill
 from gpuwise.predict.estimate import Estimate, to_document
 from gpuwise.serve.capacity.answer import check_model
-from gpuwise.serve.capacity.configurations import Wanted
+from gpuwise.serve.capacity.configurations import SLOW_LINKS, Wanted
 from gpuwise.serve.capacity.document import fleet_document
 from gpuwise.serve.capacity.fleet import Demand, Fleet, fleet_for
 from gpuwise.serve.capacity.mixed import Kind, Mixed, mixed_fleet
 from gpuwise.serve.capacity.rate import Limit
-from gpuwise.serve.capacity.search import search, with_slots
+from gpuwise.serve.capacity.search import contends, search, with_slots
 from gpuwise.serve.engine import LLAMA_CPP, engine_runs
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.targets import Target
@@ -118,6 +120,9 @@ class _Candidate:
     """Of a million tokens written, at the least."""
     least_ttft_s: float
     """Of a prompt at the target's percentile, over a whole host."""
+    split_slowly: bool
+    """The model has to be split, over links that are far from the arithmetic: such answers are rarely the cheapest, and the
+    simulations of their stages the longest."""
 
     @property
     def name(self) -> str:
@@ -146,10 +151,12 @@ def rank_accelerators(
     bounds: list[float] = []
     left_out: list[LeftOut] = []
     missed: list[Limit] = []
-    simulated = 0
+    simulated = passed_over = 0
     nearest_to_bound = 1.0
     allowed = min((t.limit_s for t in targets if t.metric == "ttft"), default=math.inf)
-    for candidate in sorted(_candidates(arch, load, targets, asked, bounds_of, today), key=lambda c: c.bound_usd):
+    for candidate in sorted(
+        _candidates(arch, load, targets, asked, bounds_of, today), key=lambda c: (c.split_slowly, c.bound_usd)
+    ):
         name = candidate.name
         why = _too_many_watts(candidate.cluster.accelerator, 1, bounds_of)
         if why:
@@ -164,11 +171,21 @@ def rank_accelerators(
             words = f"reading a prompt takes {least} at its peak, {format_duration(allowed)} allowed"
             left_out.append(LeftOut(name, words))
             continue
-        if simulated >= MOST_SIMULATED:
+        if simulated + passed_over >= MOST_SIMULATED:
             left_out.append(LeftOut(name, f"not simulated: {MOST_SIMULATED} with a lower bound came first"))
             continue
         progress(name)
         slotted, chosen = with_slots(load, candidate.wanted)
+        written = float(load.at(1.0, REQUESTS).output_tokens.mean())
+        # of one accelerator, so that its rent for a million tokens is that of the last of the best
+        needed = candidate.usd_per_hour / HOUR_S * demand.peak_over_mean / (worst * written / MEGA * RESOLUTION)
+        if needed and not contends(arch, candidate.cluster, slotted, targets, chosen, needed, n=REQUESTS):
+            left_out.append(
+                LeftOut(name, f"no layout carries {needed:.2g} requests/s an accelerator, where it would be cheap enough")
+            )
+            nearest_to_bound = max(min(nearest_to_bound, worst / candidate.bound_usd), 1.0)
+            passed_over += 1
+            continue
         found = search(arch, candidate.cluster, slotted, targets, chosen, n=REQUESTS, refine=False, resolution=RESOLUTION)
         simulated += found.error is None
         if found.best is None:
@@ -235,6 +252,7 @@ def _candidates(
     ttft = next((t for t in targets if t.metric == "ttft"), None)
     share = 50.0 if ttft is None or ttft.percentile is None else ttft.percentile
     prompt = float(np.percentile(requests.prompt_tokens, share)) * (fresh if requests.reused_share else 1.0)
+    smallest = count_parameters(arch).total * min(wanted.bits) / 8
     for way in ways(limits, today):
         accelerator = way.accelerator
         run_by = _engine_on(accelerator, wanted, way)
@@ -247,7 +265,8 @@ def _candidates(
             continue
         seconds = flop / peak + read / accelerator.memory_bandwidth_bytes_per_s
         least = prompt * each / (peak * min(cluster.n_accelerators, cluster.system.count))
-        yield _Candidate(cluster, usd, way.label, run_by, usd / HOUR_S * seconds / written * MEGA, least)
+        split = accelerator.memory_bytes < smallest and cluster.system.topology in SLOW_LINKS
+        yield _Candidate(cluster, usd, way.label, run_by, usd / HOUR_S * seconds / written * MEGA, least, split)
 
 
 def _asked_for(way: Acquisition, limits: Limits) -> bool:

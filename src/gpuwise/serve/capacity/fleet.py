@@ -92,8 +92,9 @@ def fleet_for(
         rate = copies * each.expected / demand.peak_over_mean
         now, peak = max(math.ceil(copies / demand.peak_over_mean - 1e-9), 1), copies
     else:
-        now, peak = _copies(rate, each.expected), _copies(rate * demand.peak_over_mean, each.expected)
+        peak = _copies(rate * demand.peak_over_mean, each.expected)
         rate = rate if e2e_s is None else demand.rate_for(e2e_s) or rate
+        now = min(_copies(rate, each.expected), peak)
     whole = Cluster(limit.configuration.system, peak * ranks)
     price = _price(whole, today, usd_per_hour, provider)
     per_hour = None if price is None else price.expected * whole.n_accelerators

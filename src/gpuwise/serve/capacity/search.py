@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from gpuwise.errors import GpuwiseError, InputError, UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
@@ -18,6 +20,7 @@ from gpuwise.serve.capacity.rate import RESOLUTION, SEARCH_REQUESTS, Limit, Poin
 from gpuwise.serve.engine import LLAMA_CPP
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.targets import Target
+from gpuwise.serve.steady import first_token_time
 
 BETTER = 1.02
 """Of its rate: what a change must bring to be worth a flag."""
@@ -133,6 +136,46 @@ def search(
                 best = best if limit is None or carried(limit) <= carried(best) * BETTER else limit
     copies = 0 if best is None else copies_on(cluster, best.configuration.ranks)
     return Search(tuple(considered), best, copies, errors[0] if errors and not found else None)
+
+
+def contends(
+    arch: Architecture,
+    cluster: Cluster,
+    load: Load,
+    targets: Sequence[Target],
+    wanted: Wanted,
+    rate_per_s: float,
+    *,
+    n: int = SEARCH_REQUESTS,
+) -> bool:
+    """Whether some layout that an unrefined search looks at keeps ``targets`` at ``rate_per_s`` an accelerator: the widest bounds
+    first, each simulated at that rate alone, unless its first token comes too late even for a request that meets nobody. True
+    where nothing can be said: the search then says why."""
+    prompts = load.at(1.0, n).prompt_tokens
+    first = [(int(np.percentile(prompts, t.percentile)), t.limit_s) for t in targets if t.metric == "ttft" and t.percentile]
+    reused = load.at(1.0, n).reused_share > 0
+    every = layouts(arch, cluster.system, cluster.n_accelerators, wanted)
+    if wanted.apart is not None:
+        every = read_apart(every, load, cluster, wanted.apart)
+    bounds: list[tuple[float, Configuration]] = []
+    for configuration in _narrow(list(every)):
+        try:
+            bounds.append((SLACK * full_rate(configuration, load, n) / configuration.ranks, configuration))
+        except (InputError, UnpredictableError):
+            continue
+    if not bounds:
+        return True
+    for bound, configuration in sorted(bounds, key=lambda b: -b[0]):
+        if bound < rate_per_s:
+            return False
+        if not reused and any(
+            first_token_time(configuration.server, prompt).expected * configuration.slowdown > SLACK * limit
+            for prompt, limit in first
+        ):
+            continue
+        if keeps(configuration, load, rate_per_s * configuration.ranks, targets, n) is not None:
+            return True
+    return False
 
 
 def _narrow(every: Sequence[Configuration]) -> list[Configuration]:
