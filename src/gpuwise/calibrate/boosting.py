@@ -60,22 +60,22 @@ def fit(features: F64, target: F64, weight: F64 | None = None, settings: Setting
         edges,
     )
     binned = trees.binned(features)
-    rows = features.shape[1]
-    weight = np.ones(rows) if weight is None else weight
+    rows = int(features.shape[1])
+    weights: F64 = np.ones(rows) if weight is None else weight
     usable = np.array([i for i, e in enumerate(edges) if len(e)])
     sum_so_far = np.zeros(rows)
     for t in range(s.trees):
-        residual = np.clip(target - sum_so_far, -s.clip, s.clip)
+        residual: F64 = np.clip(target - sum_so_far, -s.clip, s.clip)
         picked = np.flatnonzero(rng.random(rows) < s.row_share)
         candidates = usable[rng.random(len(usable)) < s.feature_share]
         candidates = candidates if len(candidates) else usable
         leaf = np.zeros(len(picked), np.int64)
         for level in range(s.depth):
-            feature, cut = _best_split(binned, residual, weight, picked, leaf, 2**level, candidates, edges, s.leaf_penalty)
+            feature, cut = _best_split(binned, residual, weights, picked, leaf, 2**level, candidates, edges, s.leaf_penalty)
             trees.feature[t, level], trees.cut[t, level] = feature, cut
             leaf += (binned[feature, picked] > cut).astype(np.int64) << level
-        total = np.bincount(leaf, weight[picked] * residual[picked], 2**s.depth)
-        count = np.bincount(leaf, weight[picked], 2**s.depth)
+        total = np.bincount(leaf, weights[picked] * residual[picked], 2**s.depth)
+        count = np.bincount(leaf, weights[picked], 2**s.depth)
         trees.leaf[t] = s.learning_rate * total / (count + s.leaf_penalty)
         index = np.zeros(rows, np.int64)
         for level in range(s.depth):
@@ -98,7 +98,7 @@ def _best_split(
     w = weight[picked]
     wr = w * residual[picked]
     best, answer = -np.inf, (int(candidates[0]), 0)
-    for feature in candidates:
+    for feature in map(int, candidates):
         bins = len(edges[feature]) + 1
         key = leaf * bins + binned[feature, picked]
         total = np.cumsum(np.bincount(key, wr, leaves * bins).reshape(leaves, bins), axis=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -30,7 +30,7 @@ def document_text(document: dict[str, Any]) -> str:
 def _lines(value: Any, levels: int) -> str:
     if not (levels and isinstance(value, dict) and value):
         return json.dumps(value, sort_keys=True, separators=(",", ":"))
-    entries: dict[str, Any] = value
+    entries = cast("dict[str, Any]", value)
     return "{\n" + ",\n".join(f"{json.dumps(k)}:{_lines(v, levels - 1)}" for k, v in sorted(entries.items())) + "}"
 
 

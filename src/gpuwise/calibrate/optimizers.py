@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ def least_squares(residual: Callable[[F64], F64], start: F64 | Sequence[float], 
     require("scipy", "fitting")
     from scipy import optimize
 
-    result: Any = optimize.least_squares(residual, np.asarray(start, np.float64), **options)
+    result: Any = cast(Any, optimize).least_squares(residual, np.asarray(start, np.float64), **options)
     return Solution(np.asarray(result.x, np.float64), float(result.cost))
 
 
@@ -38,5 +38,5 @@ def minimize(loss: Callable[[F64], float], start: F64 | Sequence[float], **optio
     require("scipy", "fitting")
     from scipy import optimize
 
-    result: Any = optimize.minimize(loss, np.asarray(start, np.float64), **options)
+    result: Any = cast(Any, optimize).minimize(loss, np.asarray(start, np.float64), **options)
     return Solution(np.asarray(result.x, np.float64), float(result.fun))

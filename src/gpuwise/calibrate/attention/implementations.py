@@ -9,6 +9,7 @@ extra passes no longer count.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -113,7 +114,9 @@ def _fill_backward(families: dict[str, Any]) -> None:
 
 
 def _at(width: float, row: dict[str, Any]) -> float:
-    return float(np.exp(np.interp(np.log2(width), np.log2(row["widths"]), np.log(row["share"]))))
+    widths, share = np.asarray(row["widths"], np.float64), np.asarray(row["share"], np.float64)
+    log_share: Any = np.interp(math.log2(width), np.log2(widths), np.log(share))
+    return math.exp(log_share)
 
 
 def _fit_pass(rows: list[Published], phase: str, cycles: float) -> dict[str, Any] | None:

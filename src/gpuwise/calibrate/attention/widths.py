@@ -144,7 +144,7 @@ def _best_shares(matrix: F64, memory: F64, seconds: F64) -> dict[str, float]:
         for b in np.geomspace(0.1, 1.0, 10):
             roof = np.maximum(matrix / a, memory / b)
             for c in (2e-6, 4e-6, 6e-6, 9e-6, 13e-6, 18e-6, 25e-6, 50e-6):
-                loss = float(np.mean(np.abs((roof + c) / seconds - 1)))
+                loss = float(np.abs((roof + c) / seconds - 1).mean())
                 if loss < best[0]:
                     best = (loss, a, b, c)
     return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -174,11 +174,13 @@ def fit_mesh(rows: Rows, tables: dict[str, F64]) -> dict[str, Any]:
     512 MiB up."""
     v100 = rows.where((rows.source == "vtrain V100") & (rows.payload_bytes >= 512 * MIB))
     groups = sorted(set(v100.group_size.tolist()))
-    per_byte = tables["nvlink3.nccl.all_reduce"][:, -1] / MEASURED_SIZES[-1]
+    per_byte: F64 = tables["nvlink3.nccl.all_reduce"][:, -1] / MEASURED_SIZES[-1]
     share: list[float] = []
     for n in groups:
         slow = float(np.median(v100.seconds[v100.group_size == n] / v100.payload_bytes[v100.group_size == n]))
-        share.append(float(np.interp(math.log2(n), np.log2(GROUPS), per_byte)) / slow * CLASSES["nvlink3"][1] / V100_LINK)
+        group_sizes = np.asarray(GROUPS, np.float64)
+        fast = np.interp(math.log2(n), np.log2(group_sizes), per_byte)
+        share.append(float(fast) / slow * CLASSES["nvlink3"][1] / V100_LINK)
     document = {"nvlink_groups": groups, "nvlink_fraction": share, "xgmi_fraction": published.XGMI_FRACTION}
     return document | {"bridge_send": _bridge_send(rows, tables)}
 
@@ -188,7 +190,8 @@ def _bridge_send(rows: Rows, tables: dict[str, F64]) -> float:
     pair = rows.where((rows.box == "a100_pairwise_nvlink") & (rows.op == "send_recv") & (rows.ranks_per_system == 2))
     if not len(pair):
         return 1.0
-    switched = np.interp(pair.payload_bytes, MEASURED_SIZES, tables["nvlink3.nccl.send_recv"][0])
+    curve: F64 = tables["nvlink3.nccl.send_recv"][0]
+    switched = np.interp(pair.payload_bytes, np.asarray(MEASURED_SIZES, np.float64), curve)
     return float(np.exp(np.median(np.log(pair.seconds / switched))))
 
 
@@ -271,5 +274,5 @@ def rounded(value: Any, digits: int = 5) -> Any:
     if isinstance(value, float):
         return float(f"{value:.{digits}g}")
     if isinstance(value, dict):
-        return {k: rounded(v, digits) for k, v in value.items()}
-    return [rounded(v, digits) for v in value] if isinstance(value, list | tuple) else value
+        return {k: rounded(v, digits) for k, v in cast("dict[str, Any]", value).items()}
+    return [rounded(v, digits) for v in cast("list[Any]", value)] if isinstance(value, list | tuple) else value

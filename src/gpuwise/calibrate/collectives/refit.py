@@ -150,7 +150,9 @@ def _sigmas(rows: Rows, fit_rows: Rows, c: Coefficients) -> dict[str, Any]:
 
 def _across_generations(check: Rows, c: Coefficients) -> list[float]:
     """Log sigma of an NVLink generation's NCCL rows by a neighbour's curves, scaled to the link."""
-    sizes, ratios, machines = [], [], []
+    sizes: list[F64] = []
+    ratios: list[F64] = []
+    machines: list[Any] = []
     neighbours = {"nvlink4": ("nvlink3", "nvlink5"), "nvlink5": ("nvlink4",), "nvlink3": ("nvlink4",)}
     for borrower, lender in ((b, one) for b, some in neighbours.items() for one in some):
         lent = {
@@ -197,7 +199,7 @@ def _class_of(box: str) -> str:
 def _left_out(rows: Rows, fit_rows: Rows, c: Coefficients) -> tuple[F64, F64, Any, Any, Any]:
     """Residuals of B200 predicted without B200 and of GB200 without GB200: a new accelerator on a known
     link."""
-    parts = []
+    parts: list[tuple[F64, F64, Any, Any, Any]] = []
     for box in ("b200_sxm", "gb200"):
         without = c._replace(tables={**c.tables, **fits.fit_tables(fit_rows, without=box)})
         parts.append(_residuals(rows.where((rows.box == box) & (rows.group_size < 8)), without))

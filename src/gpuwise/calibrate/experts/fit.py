@@ -30,8 +30,9 @@ from gpuwise.predict.kernels.experts.coefficients import (
     features,
     format_on,
 )
-from gpuwise.predict.kernels.experts.loads import Distribution
-from gpuwise.predict.kernels.experts.physics import FIELDS, PhysicalCoefficients, layer_physical_time
+from gpuwise.predict.kernels.experts.loads import Distribution, Loads
+from gpuwise.predict.kernels.experts.physics import FIELDS, Format, PhysicalCoefficients, layer_physical_time
+from gpuwise.predict.kernels.gemm.physics import Device
 
 F64 = NDArray[np.float64]
 Document = dict[str, Any]
@@ -146,7 +147,8 @@ def fit_rows(rows: MoeRows) -> tuple[Document, Arrays]:
 def _fit_trees(dtype: str, kernel: str, family: str, part: MoeRows, document: Document, arrays: Arrays) -> None:
     picked = np.random.default_rng(2).permutation(len(part))[:ROWS_FOR_TREES]
     sample = part.take(picked)
-    tree_features, log_ratios = [], []
+    tree_features: list[F64] = []
+    log_ratios: list[F64] = []
     for gpu, distribution, r in by_device(sample):
         s = build(accelerator_named(gpu), dtype, kernel, document, {})
         tree_features.append(
@@ -201,7 +203,7 @@ def roofline(dtype: str, rows: MoeRows) -> F64:
 def fit_physics(dtype: str, rows: MoeRows) -> dict[str, float]:
     """Coefficients of one kernel and format on one family."""
     picked = np.random.default_rng(1).permutation(len(rows))[:ROWS_FOR_PHYSICS]
-    parts = []
+    parts: list[tuple[Device, Format, Loads, MoeRows]] = []
     for gpu, distribution, r in by_device(rows.take(picked)):
         device, form = format_on(accelerator_named(gpu), dtype)
         parts.append((device, form, loads_of_rows(distribution, r), r))
@@ -258,7 +260,7 @@ def errors_of(document: Document, arrays: Arrays, dtype: str, kernel: str, gpu: 
         predicted[index] = predict_rows(s, cast(Distribution, distribution), rows.take(index))
     relative = predicted / rows.time_s - 1
     classes = duration_class(predicted)
-    widths = []
+    widths: list[float | None] = []
     for c in range(len(DURATION_EDGES_S) + 1):
         part = classes == c
         widths.append(_r(log_sigma_of(rows.time_s[part], predicted[part])) if part.sum() >= 50 else None)
@@ -328,6 +330,7 @@ def _pooled(errors: dict[str, Any]) -> list[float]:
     out: list[float] = []
     for c in range(len(DURATION_EDGES_S) + 1):
         pairs = sorted((e["log_sigma"][c], e["rows"]) for e in errors.values() if e["log_sigma"][c] is not None)
-        below = np.cumsum([rows for _, rows in pairs])
-        out.append(pairs[int(np.searchsorted(below, below[-1] / 2))][0] if pairs else 0.2)
+        below = np.cumsum(np.array([rows for _, rows in pairs], np.int64))
+        half = float(below[-1]) / 2 if pairs else 0.0
+        out.append(pairs[int(np.searchsorted(below, half))][0] if pairs else 0.2)
     return out

@@ -183,7 +183,8 @@ def _fit_family(
     units = float(_accelerator(members[0]).compute_units or 1)
     document["reference_units"].setdefault(family, units)
     document["physics"][key][family] = fit_physics(key, family, data, document)
-    tree_features, log_ratios = [], []
+    tree_features: list[F64] = []
+    log_ratios: list[F64] = []
     for gpu in members:
         s = build(_accelerator(gpu), key, document, {})
         r = data[gpu]

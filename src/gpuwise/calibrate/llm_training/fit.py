@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -230,9 +230,11 @@ def fit(folder: Path, stacks: Sequence[str] | None = None) -> dict[str, dict[str
     rows = read_rows(folder)
     assert rows is not None
     groups, _ = build_groups(rows)
-    document = {k: dict(v) if isinstance(v, dict) else v for k, v in load_json("stacks").items()}
+    document: dict[str, Any] = {
+        k: dict(cast("dict[str, Any]", v)) if isinstance(v, dict) else v for k, v in load_json("stacks").items()
+    }
     reports: dict[str, dict[str, float]] = {}
-    in_force = document.get("matmul_slowdown_by_accelerator", {})
+    in_force: dict[str, float] = document.get("matmul_slowdown_by_accelerator", {})
     document["matmul_slowdown_by_accelerator"] = dict(in_force)
     fitted: dict[str, StackCosts] = {}
     for stack in stacks or sorted({profile_of(g) for g in groups}):
@@ -270,7 +272,10 @@ def refit_spreads(folder: Path) -> None:
 def with_spreads(document: dict[str, Any], rows: Sequence[LlmRow], groups: Sequence[RunGroup]) -> dict[str, Any]:
     """``document`` with the spreads of its stacks; those without a run of their own have their relative's, or more."""
     stacks = {name: dict(costs) for name, costs in document["stacks"].items()}
-    log_ratio, kernel, cell, model = [], [], [], []
+    log_ratio: list[float] = []
+    kernel: list[float] = []
+    cell: list[tuple[str, bool]] = []
+    model: list[tuple[str, str, str]] = []
     for stack in sorted({profile_of(g) for g in groups} & stacks.keys()):
         mine = [g for g in groups if profile_of(g) == stack]
         log_ratio += list(-unseen(StackCosts(**stacks[stack]), mine, rows))

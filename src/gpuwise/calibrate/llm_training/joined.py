@@ -6,16 +6,16 @@ changes about the costs is an array over them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.parallel.data_parallel import LayerTraffic, StepTraffic
-from gpuwise.predict.step.columns import Columns
+from gpuwise.predict.step.columns import COLUMN_FIELDS, Columns
 from gpuwise.predict.step.costs import PartCosts, PointCosts
 from gpuwise.predict.step.passes import passes
 from gpuwise.predict.step.stack_costs import StackCosts
@@ -52,18 +52,23 @@ def joined(parts: Sequence[StepInputs], accelerators: Sequence[Accelerator]) -> 
     def rows(values: Sequence[Any]) -> Any:
         return np.concatenate([np.broadcast_to(v, (int(n),)) for v, n in zip(values, runs, strict=True)])
 
-    def every(get: Any) -> Any:
+    def every(get: Callable[[StepInputs], Any]) -> Any:
         return rows([get(p) for p in parts])
 
-    names = [f.name for f in fields(Columns)[1:]]
+    def column(name: str) -> Any:
+        return rows([getattr(p.c, name) for p in parts])
+
+    def traffic(kind: str, name: str) -> Any:
+        return rows([getattr(getattr(p, kind), name) for p in parts])
+
     first = parts[0]
     inputs = StepInputs(
         costs=_costs([p.costs for p in parts], points),
-        c=Columns(first.c.base, **{n: every(lambda p, n=n: getattr(p.c, n)) for n in names}),
+        c=Columns(first.c.base, **{n: column(n) for n in COLUMN_FIELDS}),
         at=rows([p.at + s for p, s in zip(parts, start, strict=True)]),
         layers=(every(lambda p: p.layers[0]), every(lambda p: p.layers[1]), every(lambda p: p.layers[2])),
-        layer_traffic=LayerTraffic(*(every(lambda p, f=f: getattr(p.layer_traffic, f.name)) for f in fields(LayerTraffic))),
-        step_traffic=StepTraffic(*(every(lambda p, f=f: getattr(p.step_traffic, f.name)) for f in fields(StepTraffic))),
+        layer_traffic=LayerTraffic(*(traffic("layer_traffic", f.name) for f in fields(LayerTraffic))),
+        step_traffic=StepTraffic(*(traffic("step_traffic", f.name) for f in fields(StepTraffic))),
         copies=None,
         recomputed=every(lambda p: p.recomputed),
         hop_s=every(lambda p: p.hop_s),
@@ -89,7 +94,8 @@ def _part(parts: Sequence[PartCosts]) -> PartCosts:
     for f in fields(PartCosts):
         values = [getattr(p, f.name) for p in parts]
         if isinstance(values[0], dict):
-            columns[f.name] = {key: np.concatenate([v[key] for v in values]) for key in values[0]}
+            names = list(cast("dict[str, F64]", values[0]))
+            columns[f.name] = {name: np.concatenate([v[name] for v in values]) for name in names}
         else:
             columns[f.name] = np.concatenate(values)
     return PartCosts(**columns)

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from gpuwise.errors import DataError, GpuwiseError
 from gpuwise.facts.hardware.accelerators import Accelerator
@@ -216,10 +216,11 @@ def load(path: Path | None = None) -> list[DeviceCoefficients]:
         raise DataError(f"{path} cannot be read: {error.strerror}", hint="check its rights") from None
     except ValueError:
         raise DataError(f"{path} is corrupt", hint=f"remove it; {_HINT}") from None
-    if isinstance(document, dict) and isinstance(document.get("schema"), int) and document["schema"] > SCHEMA:
+    newer = isinstance(document, dict) and cast("dict[str, Any]", document).get("schema")
+    if isinstance(newer, int) and newer > SCHEMA:
         raise DataError(f"{path} was written by a newer gpuwise", hint="pip install -U gpuwise")
     try:
-        return [_device(d) for d in document["devices"]]
+        return [_device(d) for d in cast("dict[str, Any]", document)["devices"]]
     except (KeyError, TypeError, ValueError, AttributeError):
         raise DataError(f"{path} is corrupt", hint=f"remove it; {_HINT}") from None
 

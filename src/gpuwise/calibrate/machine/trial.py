@@ -20,7 +20,7 @@ from gpuwise.calibrate.machine.fit import fit_family
 from gpuwise.errors import DataError
 from gpuwise.predict.coefficients import load_arrays, load_json
 from gpuwise.predict.kernels.corrections import evaluate as evaluate_correction
-from gpuwise.predict.kernels.gemm.coefficients import build, duration_class
+from gpuwise.predict.kernels.gemm.coefficients import Coefficients, build, duration_class
 from gpuwise.predict.kernels.gemm.product import evaluate
 
 CARDS = (("a100_sxm", "bf16"), ("h100_sxm", "bf16"), ("h100_sxm", "fp8"), ("b200_sxm", "bf16"), ("l40s", "bf16"), ("l40s", "fp8"))
@@ -80,10 +80,10 @@ def _points(rows: GemmRows) -> np.ndarray:
     return np.log2(np.stack([rows.m, rows.n, rows.k], axis=1))
 
 
-def _logs(s: object, rows: GemmRows) -> tuple[np.ndarray, float]:
+def _logs(s: Coefficients, rows: GemmRows) -> tuple[np.ndarray, float]:
     """log(measured / predicted) of bursts, as the table has them, and the model's own spread."""
-    predicted = evaluate(s, rows.m, rows.n, rows.k, np.ones(len(rows)))  # type: ignore[arg-type]
-    sigma = s.sigma[duration_class(predicted)]  # type: ignore[attr-defined]
+    predicted = evaluate(s, rows.m, rows.n, rows.k, np.ones(len(rows)))
+    sigma = s.sigma[duration_class(predicted)]
     return np.log(rows.time_s / predicted), float(np.median(sigma))
 
 

@@ -28,7 +28,7 @@ from gpuwise.calibrate.memory import score as memory
 from gpuwise.calibrate.memory.llm_score import Target, predict, settings, system_of, targets, value_of
 from gpuwise.calibrate.validation import log_sigma_of
 from gpuwise.errors import DataError, GpuwiseError
-from gpuwise.predict.coefficients import _manifest, load_json
+from gpuwise.predict.coefficients import forget_files, load_json
 from gpuwise.predict.memory.context import context_bytes
 from gpuwise.predict.memory.device import METRICS, StackMemory, stack_memory
 from gpuwise.predict.memory.strategies import MemoryColumns
@@ -135,12 +135,14 @@ def fit_eager(folder: Path) -> tuple[float, float]:
         points.append((row.measured, allocated + outside, reserve / probe.slack))
     if not points:
         return PRIOR.slack, PRIOR.reserve_bytes
-    measured, fixed, churned = np.array(points).T
-    errors = {
-        (round(float(slack), 2), float(extra)): float(np.mean(np.abs(np.log(measured / (fixed + slack * churned + extra)))))
-        for slack in SLACKS
-        for extra in np.arange(0, 513, 16) * MIB
-    }
+    measured, fixed, churned = (np.array(values, np.float64) for values in zip(*points, strict=True))
+
+    def error(slack: float, extra_bytes: float) -> float:
+        ratios: F64 = measured / (fixed + slack * churned + extra_bytes)
+        return float(np.abs(np.log(ratios)).mean())
+
+    extras = (np.arange(0, 513, 16) * MIB).tolist()
+    errors = {(round(float(slack), 2), float(extra)): error(float(slack), float(extra)) for slack in SLACKS for extra in extras}
     return min(errors, key=lambda k: errors[k])
 
 
@@ -243,8 +245,8 @@ def fit(folder: Path) -> None:
         "communicator_bytes": {"eager": communicator},
     }
     write("memory", document)
-    for cached in (load_json, stack_memory, _manifest):
-        cached.cache_clear()
+    forget_files()
+    stack_memory.cache_clear()
     write("memory", {**document, "jobs": job_spreads(folder)})
 
 

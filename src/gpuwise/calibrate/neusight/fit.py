@@ -22,8 +22,7 @@ from gpuwise.calibrate.optimizers import least_squares
 from gpuwise.errors import DataError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.naming import find_accelerator
-from gpuwise.predict import coefficients
-from gpuwise.predict.coefficients import load_json
+from gpuwise.predict.coefficients import forget_files, load_json
 from gpuwise.predict.kernels import clock, convolution
 from gpuwise.predict.kernels.gemm import fp32
 
@@ -74,8 +73,7 @@ def _write(family: str, document: dict[str, Any]) -> None:
     """Store a family rounded to four digits and forget what was loaded."""
     _round(document)
     coefficient_files.write(family, document)
-    coefficients.load_json.cache_clear()
-    coefficients._manifest.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    forget_files()
 
 
 def _round(node: dict[str, Any]) -> None:

@@ -13,8 +13,7 @@ from gpuwise.calibrate.neusight.score import collect
 from gpuwise.calibrate.neusight.tables import read_ops
 from gpuwise.calibrate.validation import log_sigma_of
 from gpuwise.errors import DataError
-from gpuwise.predict import coefficients
-from gpuwise.predict.coefficients import load_json
+from gpuwise.predict.coefficients import forget_files, load_json
 
 
 def fit(folder: Path) -> None:
@@ -42,5 +41,4 @@ def fit_widths(folder: Path) -> None:
         if mask.any():
             document["log_sigma"][name] = log_sigma_of(measured[mask], predicted[mask])
     coefficient_files.write("neusight", document)
-    coefficients.load_json.cache_clear()
-    coefficients._manifest.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    forget_files()

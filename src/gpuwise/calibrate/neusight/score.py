@@ -28,8 +28,10 @@ from gpuwise.predict.kernels.memory_bound import Pattern, memory_time
 
 F64 = NDArray[np.float64]
 FP32 = 4.0
-KINDS = {"linear": "linear", "bmm": "bmm", "conv": "conv", "ln": "ln", "softmax": "softmax"}
-KINDS |= dict.fromkeys(BINARY + UNARY, "elementwise")
+KINDS = {
+    **{name: name for name in ("linear", "bmm", "conv", "ln", "softmax")},
+    **dict.fromkeys(BINARY + UNARY, "elementwise"),
+}
 
 
 class Scored(NamedTuple):

@@ -93,7 +93,7 @@ def arithmetic_format(device: Accelerator, stated: str) -> str:
     """What ran, for what a table calls ``fp32`` or ``amp``: from Ampere on, frameworks' fp32 is TF32 (NVIDIA
     containers turn it on); half precision without matrix units is computed in fp32."""
     if stated in ("fp32", "tf32"):
-        return "tf32" if "tf32" in device.peak_flop_per_s and stated != "fp64" else "fp32"
+        return "tf32" if "tf32" in device.peak_flop_per_s else "fp32"
     half = device.peak_flop_per_s.get("fp16", 0.0)
     if half <= 1.5 * device.peak_flop_per_s.get("fp32", np.inf):
         return "fp32"

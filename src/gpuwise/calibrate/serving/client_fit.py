@@ -28,6 +28,7 @@ from gpuwise.calibrate.validation import log_sigma_of
 from gpuwise.errors import GpuwiseError
 from gpuwise.predict.coefficients import load_json
 from gpuwise.serve.engine import EngineConfig, EngineCosts, engine_costs, version_number
+from gpuwise.serve.simulate import Run
 from gpuwise.serve.simulate.front import Front, front_of
 
 F64 = NDArray[np.float64]
@@ -121,7 +122,10 @@ def _fit(closed: list[tuple[LoadRun, float]], loads: list[LoadRun], base: Front,
         front = _with(base, dict(zip(names, (float(v) for v in np.exp(x)), strict=True)))
         out: list[float] = []
 
-        def add(run: LoadRun, figures: tuple[Figure, ...], weight: float, value: Callable[..., float]) -> None:
+        def of_part(_: LoadRun, result: Run, figure: Figure) -> float:
+            return predicted(result, figure)
+
+        def add(run: LoadRun, figures: tuple[Figure, ...], weight: float, value: Callable[[LoadRun, Run, Figure], float]) -> None:
             if figures:
                 result = replay(run, front)
                 out.extend(weight * _LARGE * math.tanh(math.log(value(run, result, f) / f.measured) / _LARGE) for f in figures)
@@ -129,7 +133,7 @@ def _fit(closed: list[tuple[LoadRun, float]], loads: list[LoadRun], base: Front,
         for run, weight in closed:
             add(run, run.figures, weight, engine_figure)
         for part, figures in parts:
-            add(part.run, figures, scale * part.weight, lambda _, result, f: predicted(result, f))
+            add(part.run, figures, scale * part.weight, of_part)
         return np.array(out)
 
     solutions = [
@@ -167,13 +171,15 @@ def _write(engine: str, since: str, base: Front, front: Front, widths: dict[str,
     """``widths`` of the fit rows, of which throughput without a rate has its own."""
     document: dict[str, Any] = load_json("load")
     entries: list[dict[str, Any]] = document["engines"]
-    mine = next((e for e in entries if (e["engine"], e["since"]) == (engine, since)), None)
+    mine: dict[str, Any] | None = next((e for e in entries if (e["engine"], e["since"]) == (engine, since)), None)
     if mine is None:
-        older = {"engine": engine, "since": "0.3", "costs": _costs(base), "front": {"request_s": 0.0, "attention_slowdown": 1.0}}
-        mine = {"engine": engine, "since": since, "log_sigma": base.costs.log_sigma, "front": dict(older["front"])}
+        plain = {"request_s": 0.0, "attention_slowdown": 1.0}
+        older: dict[str, Any] = {"engine": engine, "since": "0.3", "costs": _costs(base), "front": plain}
+        mine = {"engine": engine, "since": since, "log_sigma": base.costs.log_sigma, "front": dict(plain)}
         entries += [{**older, "log_sigma": base.costs.log_sigma}, mine]
     mine["costs"] = _costs(front)
-    mine["front"] |= {"request_s": front.request_s, "prompt_token_s": front.prompt_token_s}
+    front_entry: dict[str, float] = mine["front"]
+    front_entry |= {"request_s": front.request_s, "prompt_token_s": front.prompt_token_s}
     mine["ttft_log_sigma"] = widths.pop("ttft")
     if "token" in widths:
         mine["throughput_log_sigma"] = widths.pop("token")

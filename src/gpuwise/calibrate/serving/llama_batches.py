@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,7 +106,7 @@ def _prompt(x: F64) -> dict[str, Any]:
 
 def _rounded(prompt: dict[str, Any]) -> dict[str, Any]:
     """To three digits."""
-    return {k: _rounded(v) if isinstance(v, dict) else float(f"{v:.3g}") for k, v in prompt.items()}
+    return {k: _rounded(cast("dict[str, Any]", v)) if isinstance(v, dict) else float(f"{v:.3g}") for k, v in prompt.items()}
 
 
 def _ratio(form: dict[str, Any], row: ServingRow) -> float:

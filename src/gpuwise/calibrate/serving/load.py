@@ -177,6 +177,8 @@ def _experiment(name: str, rows: list[dict[str, Any]], loads: list[dict[str, Any
         figures.append(Figure(r["metric_ms"], r["actual"] * MILLI, begin, min(end, n), peers))
     r, x = rows[0], stages[0]
     prompt, output = int(x["input_len_measured_hint"]), int(x["output_len"])
+    prompts: Any = np.full(n, prompt, np.int64)
+    outputs: Any = np.full(n, output, np.int64)
     blocks = x["total_kv_blocks"]
     run = LoadRun(
         "vllm load",
@@ -189,7 +191,7 @@ def _experiment(name: str, rows: list[dict[str, Any]], loads: list[dict[str, Any
             memory_share=r["gpu_mem_util"] if r["gpu_mem_util"] > 0 else None,
             kv_blocks=int(blocks) if blocks > 0 else None,
         ),
-        requests=Requests(np.concatenate(arrivals), np.full(n, prompt, np.int64), np.full(n, output, np.int64), _in_turn(n)),
+        requests=Requests(np.concatenate(arrivals), prompts, outputs, _in_turn(n)),
         reason="rate not sure" if x["confidence"].startswith("low") else "",
     )
     return run if run.reason else _filled(run, r["model"], r["gpu"], int(r["tp"]), _weights(r["precision"]), "0.15.1")

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -138,14 +139,12 @@ def fit_load(folder: Path) -> dict[str, float]:
     inside = (np.ones_like(low), high - low + 1.0)
     best = least_squares(residual, start - low + 1.0, bounds=inside, loss="soft_l1", f_scale=0.05, diff_step=0.015, max_nfev=12)
     fronts = _fronts(best.x + low - 1.0)
-    document = {"engines": [], "spread": {}, "provenance": {}}
+    document: dict[str, Any] = {"engines": [], "spread": {}, "provenance": {}}
     for since, front in zip(SINCE, fronts, strict=True):
         c = front.costs
         costs = {n: float(f"{getattr(c, n):.4g}") for n in EngineCosts.__dataclass_fields__ if n != "log_sigma"}
         rest = {n: float(f"{getattr(front, n):.4g}") for n in ("request_s", "attention_slowdown")}
-        document["engines"].append(  # type: ignore[attr-defined]
-            {"engine": "vllm", "since": since, "costs": costs, "front": rest, "log_sigma": 0.1}
-        )
+        document["engines"].append({"engine": "vllm", "since": since, "costs": costs, "front": rest, "log_sigma": 0.1})
     document["provenance"] = {
         "source": "vLLM 0.11 to 0.23 under load: inference-perf kubecon (Apache-2.0), LLMServingSim bench (MIT); "
         "BLIS training, validation and residency runs (as figures only)",
@@ -156,7 +155,7 @@ def fit_load(folder: Path) -> dict[str, float]:
     return _finish(folder, document, fronts)
 
 
-def _finish(folder: Path, document: dict, fronts: Sequence[Front]) -> dict[str, float]:  # type: ignore[type-arg]
+def _finish(folder: Path, document: dict[str, Any], fronts: Sequence[Front]) -> dict[str, float]:
     """Widths from the check rows, and the errors, written."""
     scores = score_load(folder, False, fronts)
     assert scores is not None

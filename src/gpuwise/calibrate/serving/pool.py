@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -65,7 +66,7 @@ def read_pool_rows(folder: Path) -> list[PoolRow] | None:
     return [_row(dict(zip(names, values, strict=True))) for values in zip(*columns.values(), strict=True)]
 
 
-def _row(r: dict) -> PoolRow:  # type: ignore[type-arg]
+def _row(r: dict[str, Any]) -> PoolRow:
     base = (
         r["model"],
         "H100-SXM5-80GB",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +33,7 @@ def fit_pool(folder: Path, sequences: int = 1024) -> dict[str, float]:
     layers = np.array([a.n_layers for a in archs], np.float64)
     graphs = np.array([r.graph_bytes for r in learn])
     g, *_ = np.linalg.lstsq(np.stack([layers, np.ones_like(layers)], axis=1) * weight[:, None], graphs * weight, rcond=None)
-    document = {
+    document: dict[str, Any] = {
         "logit_bytes": round(float(a[0]), 2),
         "activation_base_bytes": round(float(a[1])),
         "expert_bytes": round(float(np.median((active - logits * a[0] - a[1])[moe]))) if moe.any() else 0,
@@ -50,13 +51,13 @@ def fit_pool(folder: Path, sequences: int = 1024) -> dict[str, float]:
         },
     }
     write("pool", document)
-    errors = {}
+    errors: dict[str, float] = {}
     for part in ("fit", "check"):
         mine = [r for r in usable if pool_check(r) == (part == "check")]
         off = [abs(predicted_tokens(r) / r.kv_tokens - 1) for r in mine]
         errors[f"kv tokens {part} mape ({len(off)} starts)"] = round(float(np.mean(off)), 4)
-    document["provenance"]["errors"] = errors  # type: ignore[index]
+    document["provenance"]["errors"] = errors
     ratio = np.array([predicted_tokens(r) / r.kv_tokens for r in usable if pool_check(r)])
-    document["provenance"]["log_sigma"] = round(log_sigma_of(np.ones_like(ratio), ratio), 4)  # type: ignore[index]
+    document["provenance"]["log_sigma"] = round(log_sigma_of(np.ones_like(ratio), ratio), 4)
     write("pool", document)
     return errors

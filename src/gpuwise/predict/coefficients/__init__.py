@@ -98,3 +98,9 @@ class Arrays(Mapping[str, NDArray[Any]]):
 def load_arrays(family: str) -> Arrays:
     """The arrays of ``family``'s npz. Raises DataError on a corrupt file."""
     return Arrays(read_verified(f"{family}.npz"))
+
+
+def forget_files() -> None:
+    """Read the documents and the manifest anew when they are asked for next: a fit has written some."""
+    load_json.cache_clear()
+    _manifest.cache_clear()
