@@ -104,8 +104,8 @@ def run_multiprocessor(events: Sequence[Event], blocks: int, warps_per_block: in
 
 
 class _Multiprocessor:
-    """Warps that run the same instructions share one list of them (:func:`_linked`), in which a wait that is over by then is left
-    out; the event loop goes from step to step and looks nothing up."""
+    """Warps that run the same instructions share one list of them (:class:`_Program`), in which a wait that is over by then is
+    left out; the event loop goes from step to step and looks nothing up."""
 
     def __init__(self, events: Sequence[Event], blocks: int, warps_per_block: int, c: Conditions) -> None:
         self.events, self.c, self.blocks, self.width = events, c, blocks, warps_per_block
@@ -125,12 +125,13 @@ class _Multiprocessor:
                 self.expected[number] = running[number].reshape(blocks, warps_per_block).sum(1).tolist()
         self.sectors = _sector_sets(events, warps)
         self.first: list[Step | None] = [None] * warps
+        program = _Program(events, costs, self.sectors.of, keys)
         alike: dict[bytes, list[int]] = {}
         for w, key in enumerate(np.ascontiguousarray(np.packbits(running, axis=0).T)):
             alike.setdefault(key.tobytes(), []).append(w)
         for same in alike.values():
             numbers = np.flatnonzero(running[:, same[0]]).tolist()
-            linked = _linked(events, costs, self.sectors.of, numbers, keys)
+            linked = program.linked(numbers)
             for w in same:
                 self.first[w] = linked
         self.out = Timing(0.0, 0, {}, 0.0, 0.0, 0, 0, [0.0] * blocks)
@@ -364,7 +365,9 @@ def _unit_costs(events: Sequence[Event], warps: int, c: Conditions) -> list[Cost
         "int": Cost("int", lanes / min(c.fp32_lanes, 64.0), 0.0, t.fp32_cycles, ARITHMETIC),
         "barrier": Cost("barrier", 1.0, 0.0, 1.0, BARRIER),
     }
-    costs = [fixed.get(e.op) or Cost(e.op, 1.0, 0.0, 1.0, ARITHMETIC) for e in events]
+    for op in {e.op for e in events} - set(fixed):
+        fixed[op] = Cost(op, 1.0, 0.0, 1.0, ARITHMETIC)
+    costs = [fixed[e.op] for e in events]
     asked = [(n, e.op, e.access) for n, e in enumerate(events) if e.access is not None]
     if not asked:
         return costs
@@ -436,73 +439,97 @@ def _sector_sets(events: Sequence[Event], warps: int) -> SectorSets:
     return SectorSets({number: row for (number, _), row in zip(asked, rows, strict=True)}, lengths.tolist(), parts)
 
 
-def _needs(
-    events: Sequence[Event], costs: Sequence[Cost], numbers: Sequence[int]
-) -> tuple[list[tuple[int, ...]], set[int], set[int]]:
-    """Of a warp that runs the events ``numbers``: which results each has to wait for, which are waited for, and which may be the
-    last to come.
-
-    Left out is what makes no difference: a result that an instruction before waited for, or one whose latency is less than the
-    cycles that the instructions between take at least; stores give none.
-    """
-    waits: list[tuple[int, ...]] = []
-    clock: dict[int, float] = {}
-    over: set[int] = set()
-    dynamic: set[int] = set()
-    now = 0.0
-    for number in numbers:
-        mine: list[int] = []
-        for source in events[number].waits_for:
-            if source not in clock or source in over or costs[source].kind == STORE:
-                continue
-            over.add(source)
-            if costs[source].kind > SHARED or now - clock[source] < _longest(costs[source]) + HALF:
-                mine.append(source)
-        if costs[number].kind != STORE:
-            dynamic.update(mine)
-        waits.append(tuple(mine))
-        clock[number] = now
-        now += BRANCH_CYCLES if events[number].op == "branch" else 1.0
-    last: set[int] = set()
-    latest = -1.0
-    for number in reversed(numbers):
-        cost = costs[number]
-        if cost.kind == STORE:
-            continue
-        if cost.kind > SHARED:
-            if number not in dynamic:
-                last.add(number)
-            continue
-        if clock[number] + _longest(cost) > latest - HALF:
-            last.add(number)
-        latest = max(latest, clock[number] + cost.latency)
-    return waits, {source for mine in waits for source in mine}, last
-
-
 HALF = 0.5
 """Cycles by which a result must be early to be left out: more than what sums of cycles are rounded by."""
 
 
-def _longest(cost: Cost) -> float:
-    return cost.latency + max(cost.most - 1.0, 0.0)
+class _Program:
+    """The instructions of all warps, field by field, from which the steps of those that run the same ones are made."""
 
+    def __init__(
+        self, events: Sequence[Event], costs: Sequence[Cost], sectors: Mapping[int, list[int]], keys: Mapping[str, Sequence[int]]
+    ) -> None:
+        self.sources = [e.waits_for for e in events]
+        self.branches = [e.op == "branch" for e in events]
+        self.causes = [CAUSES.get(e.op, ARITHMETIC_LATENCY) for e in events]
+        self.keys = [keys[unit] for unit, *_ in costs]
+        self.intervals = [interval for _, interval, *_ in costs]
+        self.latencies = [latency for *_, latency, _ in costs]
+        self.longest = [latency + most - 1.0 if most > 1.0 else latency for _, _, most, latency, _ in costs]
+        self.kinds = [kind for *_, kind in costs]
+        self.sectors = [sectors.get(number) for number in range(len(events))]
 
-def _linked(
-    events: Sequence[Event],
-    costs: Sequence[Cost],
-    sectors: Mapping[int, list[int]],
-    numbers: Sequence[int],
-    keys: Mapping[str, Sequence[int]],
-) -> Step | None:
-    """The first step of warps that run the events ``numbers``."""
-    waits, waited, last = _needs(events, costs, numbers)
-    step: Step | None = None
-    following: tuple[int, ...] = ()
-    for at in range(len(numbers) - 1, -1, -1):
-        number = numbers[at]
-        op, (unit, interval, _, latency, kind) = events[number].op, costs[number]
-        gap, gap_reason = (BRANCH_CYCLES, BRANCH) if op == "branch" else (1.0, NONE)
-        of_result = (CAUSES.get(op, ARITHMETIC_LATENCY), number, number in waited, number in last)
-        step = (kind, keys[unit], interval, sectors.get(number), latency, *of_result, gap, gap_reason, following, step)
-        following = waits[at]
-    return step
+    def needs(self, numbers: Sequence[int]) -> tuple[list[tuple[int, ...]], set[int], set[int]]:
+        """Of a warp that runs the events ``numbers``: which results each has to wait for, which are waited for, and which may be
+        the last to come.
+
+        Left out is what makes no difference: a result that an instruction before waited for, or one whose latency is less than
+        the cycles that the instructions between take at least; stores give none.
+        """
+        sources, kinds, longest, latencies, branches = self.sources, self.kinds, self.longest, self.latencies, self.branches
+        waits: list[tuple[int, ...]] = []
+        clock: list[float | None] = [None] * len(sources)
+        over: set[int] = set()
+        waited: set[int] = set()
+        dynamic: set[int] = set()
+        now = 0.0
+        for number in numbers:
+            mine: tuple[int, ...] = ()
+            for source in sources[number]:
+                then = clock[source]
+                if then is None or source in over or kinds[source] == STORE:
+                    continue
+                over.add(source)
+                if kinds[source] > SHARED or now - then < longest[source] + HALF:
+                    mine += (source,)
+            if mine:
+                waited.update(mine)
+                if kinds[number] != STORE:
+                    dynamic.update(mine)
+            waits.append(mine)
+            clock[number] = now
+            now += BRANCH_CYCLES if branches[number] else 1.0
+        last: set[int] = set()
+        latest = -1.0
+        for number in reversed(numbers):
+            kind = kinds[number]
+            if kind == STORE:
+                continue
+            if kind > SHARED:
+                if number not in dynamic:
+                    last.add(number)
+                continue
+            then = clock[number] or 0.0
+            if then + longest[number] > latest - HALF:
+                last.add(number)
+            end = then + latencies[number]
+            if end > latest:
+                latest = end
+        return waits, waited, last
+
+    def linked(self, numbers: Sequence[int]) -> Step | None:
+        """The first step of warps that run the events ``numbers``."""
+        kinds, keys, intervals, latencies, sectors = self.kinds, self.keys, self.intervals, self.latencies, self.sectors
+        causes, branches = self.causes, self.branches
+        waits, waited, last = self.needs(numbers)
+        step: Step | None = None
+        following: tuple[int, ...] = ()
+        for number, mine in zip(reversed(numbers), reversed(waits), strict=True):
+            gap, reason = (BRANCH_CYCLES, BRANCH) if branches[number] else (1.0, NONE)
+            step = (
+                kinds[number],
+                keys[number],
+                intervals[number],
+                sectors[number],
+                latencies[number],
+                causes[number],
+                number,
+                number in waited,
+                number in last,
+                gap,
+                reason,
+                following,
+                step,
+            )
+            following = mine
+        return step
