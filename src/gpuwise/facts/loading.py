@@ -67,6 +67,7 @@ class Record:
     """The table's own name in a TOML file."""
 
     def text(self, field: str, default: str = "") -> str:
+        """The text of ``field``; ``default`` where it was not given."""
         return cast(str, self.values.get(field, default))
 
     def number(self, field: str) -> float:
@@ -79,24 +80,31 @@ class Record:
         return None if value is None else float(cast(float, value))
 
     def integer(self, field: str) -> int:
+        """A required whole number. Raises KeyError for a field that the schema does not require and the row leaves empty."""
         return cast(int, self.values[field])
 
     def maybe_integer(self, field: str) -> int | None:
+        """An optional whole number: None when it was not given."""
         return cast("int | None", self.values.get(field))
 
     def maybe_flag(self, field: str) -> bool | None:
+        """An optional ``true`` or ``false``: None when it was not given."""
         return cast("bool | None", self.values.get(field))
 
     def date(self, field: str) -> datetime.date:
+        """A required day."""
         return cast(datetime.date, self.values[field])
 
     def maybe_date(self, field: str) -> datetime.date | None:
+        """An optional day: None when it was not given."""
         return cast("datetime.date | None", self.values.get(field))
 
     def names(self, field: str) -> tuple[str, ...]:
+        """The words of a list, in its order; empty when it was not given."""
         return cast("tuple[str, ...]", self.values.get(field, ()))
 
     def numbers(self, field: str) -> dict[str, float]:
+        """Numbers by name; empty when they were not given."""
         return cast("dict[str, float]", self.values.get(field, {}))
 
     def error(self, message: str, *, field: str | None = None, hint: str | None = None) -> FieldError:

@@ -37,6 +37,7 @@ class Carbon:
         return None if self.operational_kg is None else sum_independent([self.operational_kg, self.embodied_kg])
 
     def as_dict(self) -> dict[str, object]:
+        """The masses in kg of CO2 equivalent as a document has them; None where the grid is not known."""
         total = self.total_kg
         return {
             "operational_kg": None if self.operational_kg is None else self.operational_kg.as_dict(),

@@ -65,6 +65,7 @@ class Acquisition:
 
     @property
     def key(self) -> tuple[str, str, str]:
+        """What tells ways apart: accelerator, how it is had, and the plan or the condition with the memory sold."""
         detail = f"{self.notebook.provider} {self.notebook.plan}" if self.notebook is not None else self.condition
         memory = f" {self.accelerator.memory_bytes / GIB:.0f}" if self.purchase and self.accelerator.unified_memory else ""
         return self.accelerator.id, self.how, detail + memory
@@ -83,6 +84,7 @@ class LeftOut:
     """By how much, in the unit of its code: the nearest misses are named first."""
 
     def as_dict(self) -> dict[str, object]:
+        """As a document has it; ``reason`` is the stable code."""
         return {
             "accelerator": self.way.accelerator.id,
             "name": self.way.accelerator.name,

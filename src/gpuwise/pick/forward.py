@@ -69,6 +69,7 @@ class ForwardJob:
 
     @property
     def model_id(self) -> str:
+        """Id of the denoiser or of the architecture; empty for a table of operations."""
         return self.denoiser.id if self.denoiser is not None else self.arch.id if self.arch is not None else ""
 
     @property

@@ -98,6 +98,7 @@ class BatchTimes:
     basis: Basis
 
     def of(self, items: int) -> float:
+        """Seconds of a batch of ``items``, between measured sizes in a straight line."""
         return float(np.interp(items, self.sizes, self.seconds))
 
     def up_to(self, most: int) -> BatchTimes:
@@ -130,6 +131,7 @@ class ForwardPoint:
         return float(self.latency_s.mean() if percentile is None else np.percentile(self.latency_s, percentile))
 
     def keeps(self, targets: Sequence[Target]) -> bool:
+        """Whether every target's percentile is within its limit, and the queue does not grow without end."""
         values = [(self.latency(t.percentile), t.limit_s) for t in targets]
         return not self.saturated and all(v is not None and v <= limit for v, limit in values)
 

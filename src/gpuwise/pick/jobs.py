@@ -102,6 +102,7 @@ class ModelJob:
 
     @property
     def flop_per_served_token(self) -> float:
+        """FLOP of the forward pass of one token at the request's full length: a third of what training it takes."""
         length = min(self.load.prompt_tokens + self.load.output_tokens, self.arch.max_seq_len)
         return _flop_per_token(self.arch, length, 0, DEFAULT_TARGETS) / 3.0
 

@@ -64,10 +64,12 @@ class Learned:
 
     @property
     def done(self) -> int:
+        """Exercises of the course that run on it."""
         return self.n_exercises - len(self.missing)
 
     @property
     def level(self) -> int:
+        """Rank before price: missing exercises first, then how well software and memory serve the rest. Less is better."""
         return LEVELS * len(self.missing) + level(0, self.way, self.n, "learn")
 
     @property

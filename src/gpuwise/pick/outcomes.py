@@ -173,6 +173,7 @@ class Outcome:
 
     @property
     def kwh(self) -> float | None:
+        """Electricity of the whole job; None where its power is not known."""
         return None if self.bill.energy is None else self.bill.energy.kwh.expected
 
     @property
@@ -189,6 +190,7 @@ class Outcome:
 
     @property
     def headroom_bytes(self) -> float:
+        """What is left of the fullest device; below zero: what it lacks."""
         return self.device_bytes - self.memory_bytes
 
     @property

@@ -49,6 +49,7 @@ class Terms:
 
     @property
     def lifetime_years(self) -> float:
+        """Years that a purchase is in use: those it is kept, or the usual ones."""
         return self.years or LIFETIME_YEARS
 
 

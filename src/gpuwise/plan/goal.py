@@ -96,6 +96,7 @@ class Wishes:
 
     @property
     def fine_tuning(self) -> bool:
+        """Whether adapters are trained and the weights are frozen."""
         return self.lora_rank > 0 or self.quantized_base
 
     @property

@@ -78,6 +78,7 @@ class OperationTime:
 
     @property
     def share_of_peak(self) -> float:
+        """Rate over the specified peak of what bounds it: FLOP/s where the operation has a rate in FLOP, else bytes/s."""
         return (self.flop_per_s if self.flop_per_s is not None else self.bytes_per_s or 0.0) / self.peak
 
 

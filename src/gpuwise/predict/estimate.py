@@ -57,6 +57,7 @@ class Estimate:
         return math.log(self.high / self.low) / (2.0 * Z80)
 
     def scaled(self, factor: float) -> Estimate:
+        """The estimate times ``factor``; a negative one swaps the ends of the interval."""
         low, high = sorted((self.low * factor, self.high * factor))
         return Estimate(low, self.expected * factor, high, self.basis)
 
@@ -69,6 +70,7 @@ class Estimate:
         return f"{self.expected:.4g} <small>{self.low:.4g} to {self.high:.4g}, {self.basis}</small>"
 
     def as_dict(self) -> dict[str, float | str]:
+        """The 80 % interval, its middle and the basis as a document has them."""
         return {"low": self.low, "expected": self.expected, "high": self.high, "basis": self.basis}
 
 

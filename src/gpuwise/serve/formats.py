@@ -33,6 +33,7 @@ class WeightFormat:
 
     @property
     def of_llama_cpp(self) -> bool:
+        """Whether only llama.cpp runs it: a GGUF type under its own name."""
         return self.name == self.llama_cpp
 
 

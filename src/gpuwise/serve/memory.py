@@ -40,6 +40,7 @@ class ServingMemory:
 
     @property
     def total(self) -> float:
+        """Bytes of the fullest rank."""
         return self.weights + self.cache + self.workspace
 
     @property

@@ -280,6 +280,7 @@ class OpTableBuilder:
         self._rows.append((name, dtype, padded, beside, whole, (count, flop, read_bytes, written_bytes, saved, n_kernels)))
 
     def build(self) -> OpTable:
+        """The table of the rows so far, in the order in which they were added."""
         columns: list[tuple[Any, ...]] = list(zip(*self._rows, strict=True)) if self._rows else [()] * 6
         names, dtypes, shapes, details, whole, real = columns
         kind, phase, flag, window, family, kernel = np.array(whole, dtype=np.int64).reshape(-1, 6).T.copy()

@@ -105,6 +105,7 @@ class Strategy:
 
     @property
     def n_accelerators(self) -> int:
+        """dp x tp x pp x cp: expert parallelism borrows data-parallel ranks."""
         return self.dp * self.tp * self.pp * self.cp
 
     @property
@@ -113,4 +114,5 @@ class Strategy:
         return self.micro_batch * self.accumulation * self.dp
 
     def with_(self, **changes: object) -> Strategy:
+        """A copy with ``changes`` of its fields. Raises TypeError for a field that it does not have."""
         return replace(self, **changes)  # type: ignore[arg-type]

@@ -72,6 +72,7 @@ class Cluster:
 
     @property
     def n_systems(self) -> int:
+        """Hosts that the accelerators fill, the last one perhaps in part."""
         return -(-self.n_accelerators // self.system.count)
 
     @property

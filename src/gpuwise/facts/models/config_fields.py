@@ -17,6 +17,7 @@ class Config:
     file: str
 
     def error(self, message: str, *, field: str, hint: str) -> FieldError:
+        """A FieldError that points at ``field`` of this file."""
         return FieldError(message, file=self.file, field=field, hint=hint)
 
     def has(self, *keys: str) -> bool:
@@ -61,6 +62,7 @@ class Config:
         return value
 
     def word(self, key: str, default: str) -> str:
+        """The text under ``key``; ``default`` where it is absent or null. Raises FieldError for anything else."""
         value = self.values.get(key)
         if value is None:
             return default

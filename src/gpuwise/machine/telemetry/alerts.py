@@ -255,6 +255,7 @@ class Alerts:
 
     @property
     def notices(self) -> tuple[str, ...]:
+        """Rules that are broken now, and why an alert's command did not run."""
         standing = tuple(f"alert: {rule.text} on GPU {number}" for rule, number in self._watch.standing())
         return (*standing, *((self._trouble,) if self._trouble else ()))
 

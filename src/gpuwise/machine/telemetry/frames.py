@@ -117,6 +117,7 @@ class Card:
 
     @property
     def ok(self) -> bool:
+        """Whether the device answered this time."""
         return self.sample.state is State.OK
 
 

@@ -42,6 +42,7 @@ class Ring:
         return len(self._values)
 
     def append(self, value: float) -> None:
+        """Add a value; the oldest goes where the ring is full."""
         if len(self._values) < self._size:
             self._values.append(value)
         else:

@@ -103,6 +103,7 @@ class InThread:
 
     @property
     def notices(self) -> tuple[str, ...]:
+        """Those of the output, and frames it was too slow for."""
         dropped = (f"{self._dropped} frames were not taken: writing is too slow",) if self._dropped else ()
         return (*self._sink.notices, *dropped)
 

@@ -178,6 +178,7 @@ class RentOrOwn:
 
     @property
     def best(self) -> Option:
+        """The option with the least expected cost over the horizon."""
         return self.options[0]
 
     def option(self, name: str) -> Option:

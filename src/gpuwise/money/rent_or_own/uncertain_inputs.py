@@ -92,6 +92,7 @@ class UncertainInput:
         return UncertainInput(self.name, low, middle, top, self.unit, self.label, "given", self.most, "")
 
     def as_dict(self) -> dict[str, object]:
+        """The 80 % range, its middle, unit and source as a document has them."""
         return {
             "low": self.low,
             "expected": self.expected,

@@ -62,6 +62,7 @@ class RunCost:
 
     @property
     def accelerator_hours(self) -> float:
+        """Hours of wall time times accelerators, interruptions included."""
         return self.wall_s.expected / HOUR_S * self.run.cluster.n_accelerators
 
     @property

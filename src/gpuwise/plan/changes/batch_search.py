@@ -73,6 +73,7 @@ class BatchSearch(Generic[M]):
     note: str = ""
 
     def point(self, batch: int) -> BatchPoint[M]:
+        """The size that was tried. Raises StopIteration for another."""
         return next(p for p in self.points if p.batch == batch)
 
 

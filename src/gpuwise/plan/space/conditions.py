@@ -38,6 +38,8 @@ class Setting:
 
     @classmethod
     def of(cls, arch: Architecture, cluster: Cluster, base: Strategy, seq_len: int, global_batch: int) -> Setting:
+        """The setting in which strategies with ``base``'s stack and adapters are judged. Raises UnknownNameError for a
+        stack."""
         rules = find_stack_rules(base.stack, adapters=base.lora_rank > 0)
         return cls(arch, cluster, seq_len, global_batch, rules, base.stack, base.context_parallel)
 
@@ -48,18 +50,22 @@ class Setting:
 
     @property
     def n_experts(self) -> int:
+        """Experts of a layer; 1 for a dense model, which expert parallelism cannot split."""
         return 1 if self.arch.moe is None else self.arch.moe.n_experts
 
     @property
     def schedules(self) -> str:
+        """Pipeline schedules of the stack, for a message."""
         return ", ".join(sorted(self.stack.schedules))
 
     @property
     def shardings(self) -> str:
+        """Shardings of the stack, for a message."""
         return ", ".join(sorted(self.stack.shardings))
 
     @property
     def recomputes(self) -> str:
+        """Recompute policies of the stack, for a message."""
         return ", ".join(sorted(self.stack.recomputes))
 
 

@@ -81,10 +81,12 @@ class Block:
 
     @property
     def n_rows(self) -> int:
+        """Layouts in the block: A of [A, S, R]."""
         return len(self.columns.tp)
 
     @property
     def n_choices(self) -> int:
+        """Combinations of states and activations that each row meets: S times R."""
         return len(self.columns) // self.n_rows
 
     def rows(self, start: int, stop: int) -> Columns:

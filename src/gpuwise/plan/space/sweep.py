@@ -64,6 +64,7 @@ class Candidates:
         return len(self.block)
 
     def take(self, index: NDArray[np.intp]) -> Candidates:
+        """Those at ``index`` (positions or a mask), in its order."""
         return Candidates(self.block[index], self.flat[index], self.rank_s[index], self.memory_bytes[index])
 
     def strategy(self, blocks: Sequence[Block], i: int) -> Strategy:

@@ -40,6 +40,7 @@ class StepEstimate:
 
     @property
     def memory_bytes(self) -> Estimate:
+        """What nvidia-smi shows of the process at the worst moment of the step."""
         return self.memory.process
 
     @property

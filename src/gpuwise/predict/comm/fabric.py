@@ -61,6 +61,7 @@ class Fabric(NamedTuple):
 
     @classmethod
     def of(cls, system: System) -> Fabric:
+        """The links and network of ``system``. Slingshot counts as RoCE: both are Ethernet with remote memory access."""
         a = system.accelerator
         # Slingshot is Ethernet with a network card that moves the bytes itself.
         kind = "roce" if system.network_id.startswith("slingshot") else system.network_kind

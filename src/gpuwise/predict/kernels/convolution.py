@@ -53,10 +53,12 @@ class Convolutions(NamedTuple):
 
     @property
     def positions(self) -> F64:
+        """[R] places of the output over the batch."""
         return self.batch * self.h_out * self.w_out
 
     @property
     def flop(self) -> F64:
+        """[R] 2 B H W C_out (C_in / groups) x filter area."""
         return 2.0 * self.positions * self.c_out * self.c_in / self.groups * self.area
 
     def bytes(self, element: float) -> F64:

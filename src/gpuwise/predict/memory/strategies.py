@@ -80,6 +80,7 @@ class Moment(NamedTuple):
 
     @property
     def total(self) -> F64:
+        """Bytes of the moment on top of what is there throughout."""
         return self.gradients + self.activations + self.logits + self.temporaries
 
     @property

@@ -109,6 +109,7 @@ class MemoryTimeline:
 
     @property
     def n_rows(self) -> int:
+        """Memory events of the step, and the state before them."""
         return int(self.bytes_by_category.shape[1])
 
 

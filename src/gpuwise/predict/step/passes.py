@@ -26,6 +26,7 @@ class Pass:
 
     @property
     def time_s(self) -> F64:
+        """Seconds of one layer's pass: the device with its exposed transfers, or the host where it launches more slowly."""
         return np.maximum(self.device_s + self.communication_s, self.host_s)
 
     @property

@@ -100,6 +100,7 @@ class TrainingEstimate:
 
     @property
     def tokens_per_step(self) -> int:
+        """Tokens of all ranks in one optimizer step."""
         return self.strategy.global_batch * self.seq_len
 
     def seconds_for(self, tokens: float) -> Estimate:

@@ -68,6 +68,7 @@ class Fleet:
 
     @property
     def accelerators_now(self) -> int:
+        """Accelerators of the copies that the load of now needs, as ``copies_now`` counts them."""
         return self.copies_now * self.cluster.n_accelerators // max(self.copies_peak, 1)
 
 

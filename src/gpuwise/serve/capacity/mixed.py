@@ -42,14 +42,17 @@ class Mixed:
 
     @property
     def usd_per_hour(self) -> float:
+        """Rent of all copies."""
         return sum(n * k.usd_per_hour for n, k in zip(self.copies, self.kinds, strict=True))
 
     @property
     def shares(self) -> tuple[float, ...]:
+        """Share of the requests that each kind carries, in proportion to its rate."""
         carried = [n * k.rate_per_s for n, k in zip(self.copies, self.kinds, strict=True)]
         return tuple(c / sum(carried) for c in carried)
 
     def as_dict(self) -> dict[str, object]:
+        """As a document has it."""
         return {
             "kinds": [
                 {"name": k.name, "copies": n, "accelerators": n * k.accelerators, "share_of_requests": s}

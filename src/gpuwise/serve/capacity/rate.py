@@ -55,10 +55,12 @@ class Point:
 
     @property
     def saturated(self) -> bool:
+        """Whether the queue grew without end: an open load above what the server does."""
         return not self.closed and self.run.saturated
 
     @property
     def met(self) -> bool:
+        """Whether every target was kept and the queue did not grow."""
         return not self.saturated and all(a.met for a in self.attained)
 
     @property
@@ -107,6 +109,7 @@ class Limit:
 
     @property
     def rate_per_s(self) -> float:
+        """Requests a second of one copy within the targets; 0 where even a request alone misses them."""
         return 0.0 if self.best is None else self.best.rate_per_s
 
 

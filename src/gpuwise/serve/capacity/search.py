@@ -53,6 +53,7 @@ class Search:
 
     @property
     def limits(self) -> tuple[Limit, ...]:
+        """Of the configurations that were simulated."""
         return tuple(c.limit for c in self.considered if c.limit is not None)
 
     @property

@@ -29,10 +29,12 @@ class Load:
 
     @property
     def title(self) -> str:
+        """What is sent, for people: the workload's title, or the trace's name and format."""
         return self.source.title if isinstance(self.source, Workload) else f"{self.source.name} ({self.source.format} trace)"
 
     @property
     def peak_over_mean(self) -> float:
+        """Rate of the busiest time over the mean: an hour of a workload's day, a minute of a trace."""
         return self.source.peak_over_mean
 
     @property

@@ -58,6 +58,7 @@ class Attainment:
 
     @property
     def met(self) -> bool:
+        """Whether there is a value and it is within the limit."""
         return self.value_s is not None and self.value_s <= self.target.limit_s
 
     @property

@@ -41,6 +41,7 @@ class Figure:
 
     @property
     def key(self) -> str:
+        """``ttft_p95``, ``e2e_mean``: the name under which both sides have it."""
         return f"{self.metric}_mean" if self.percentile is None else f"{self.metric}_p{self.percentile:g}"
 
     @property

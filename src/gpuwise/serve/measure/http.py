@@ -35,6 +35,7 @@ class Address:
 
     @property
     def url(self) -> str:
+        """The address with scheme and port; IPv6 in brackets."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'https' if self.tls else 'http'}://{host}:{self.port}{self.base}"
 

@@ -41,6 +41,7 @@ class Measured:
 
     @property
     def sent(self) -> int:
+        """Requests that left this machine, answered or not."""
         return sum(a.failure != NOT_SENT for a in self.measurement.answers)
 
     @cached_property
@@ -50,6 +51,7 @@ class Measured:
 
     @cached_property
     def e2e_s(self) -> F64:
+        """[N] seconds from when a request was due to its last token, of those answered whole."""
         return np.array([a.token_s[-1] - a.due_s for a in self.whole])
 
     @cached_property
@@ -80,6 +82,7 @@ class Measured:
 
     @property
     def output_tokens_per_s(self) -> float | None:
+        """Mean answer times the rate of whole answers; None where no rate can be told."""
         rate = self.requests_per_s
         return None if rate is None else rate * float(np.mean([a.output_tokens or len(a.token_s) for a in self.whole]))
 

@@ -114,6 +114,8 @@ class Trace:
         waiting: int,
         running: int | None = None,
     ) -> None:
+        """Add ``steps`` iterations alike from second ``begin``: the first takes ``each`` seconds, each next one
+        ``growth`` more."""
         self.begin_s.append(begin)
         self.n_steps.append(steps)
         self.decoding.append(n)
@@ -185,6 +187,7 @@ class Engine:
 
     @property
     def idle(self) -> bool:
+        """Whether nothing waits and nothing runs."""
         return not (self.waiting or self.running)
 
     def next_finish_s(self) -> float:

@@ -212,6 +212,7 @@ class PipelineEngine(Engine):
         return self.in_flight[0].end_s if self.in_flight else self.now
 
     def run_until(self, arrival_s: float) -> None:
+        """Step until the clock reaches ``arrival_s`` or nothing is left to do."""
         while self.now < arrival_s and not self.idle:
             self.step(arrival_s)
 

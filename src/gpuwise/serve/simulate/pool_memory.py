@@ -50,6 +50,7 @@ class EngineParts:
 
     @property
     def pool(self) -> float:
+        """Bytes left for the cache of what the engine may take: its share less weights and what else is allocated."""
         return self.requested - self.weights - self.other
 
 

@@ -82,6 +82,7 @@ class Run:
 
     @property
     def finish_s(self) -> F64:
+        """[N] seconds from the start of the load to each request's last token."""
         return self.arrival_s + self.e2e_s
 
     @property
@@ -91,10 +92,12 @@ class Run:
 
     @property
     def requests_per_s(self) -> float:
+        """Finished requests over the time from the first arrival to the last token."""
         return len(self) / self.duration_s
 
     @property
     def output_tokens_per_s(self) -> float:
+        """Tokens written over the time from the first arrival to the last token."""
         return float(self.output_tokens.sum()) / self.duration_s
 
     @property

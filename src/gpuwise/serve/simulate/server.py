@@ -191,6 +191,7 @@ class Server:
         return AdapterSteps(timed, adapters, self.arch, self.system.accelerator, self.config.tp, self.limits.tokens)
 
     def check(self, requests: Requests, replicas: int, routing: str) -> None:
+        """Refuse what this server cannot run: a policy, requests longer than its limits, a routing. Raises InputError."""
         limits, rules = self.limits, self.rules
         scheduler = self.options.scheduler or rules.scheduler
         if scheduler not in POLICIES:

@@ -39,6 +39,7 @@ class RunQueue:
         return self._waited_s
 
     def close(self) -> None:
+        """Give the turn to whoever waits; nothing where it is not held."""
         if self._file is not None:
             os.close(self._file)
             self._file = None

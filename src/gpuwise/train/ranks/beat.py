@@ -26,10 +26,12 @@ class Beat:
             faulthandler.register(signal.SIGUSR2, file=self._stack, all_threads=False)
 
     def at(self, step: int, part: int, phase: str) -> None:
+        """Say where this rank is, with the time: a launcher that hears nothing new takes it for stuck."""
         text = f"{step} {part} {phase} {time.time():.3f}"
         os.pwrite(self._file, text.ljust(_ROOM).encode(), 0)
 
     def close(self) -> None:
+        """Stop listening for the signal that asks for the stack."""
         if hasattr(signal, "SIGUSR2"):
             faulthandler.unregister(signal.SIGUSR2)
         self._stack.close()

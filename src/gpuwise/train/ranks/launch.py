@@ -212,6 +212,7 @@ class RanksResult:
 
     @property
     def losses(self) -> list[Loss]:
+        """Losses that rank 0 wrote, by step."""
         return self.journals[0].losses
 
     @property
@@ -227,6 +228,7 @@ class RanksResult:
 
     @property
     def loss(self) -> float | None:
+        """The last loss that rank 0 wrote; None where there was none."""
         return self.journals[0].last.get("loss")
 
 

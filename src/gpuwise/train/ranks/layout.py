@@ -60,6 +60,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def n_ranks(self) -> int:
+        """dp x tp x pp x cp."""
         return self.dp * self.tp * self.pp * self.cp
 
     @property

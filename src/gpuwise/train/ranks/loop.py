@@ -270,6 +270,7 @@ class Training:
         return ended
 
     def close(self) -> None:
+        """Stop measuring, and give the turn on the device to whoever waits."""
         self.meter.close()
         if self.context is not None:
             self.context.close()

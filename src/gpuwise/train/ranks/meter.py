@@ -50,6 +50,7 @@ class Meter:
         return taken
 
     def close(self) -> None:
+        """Take the measuring wrappers off torch again."""
         self._patches.undo()
 
     def count(self, kind: str, tensor: torch.Tensor) -> None:

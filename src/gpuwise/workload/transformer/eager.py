@@ -80,10 +80,12 @@ class Network:
 
     @property
     def computes(self) -> str:
+        """Format of the products and of what travels between them."""
         return self.point.dtype
 
     @property
     def held(self) -> str:
+        """Format in which the weights are held: fp32 under autocast, which casts them in each forward."""
         return "fp32" if self.point.autocast else self.computes
 
     @property
@@ -92,6 +94,7 @@ class Network:
         return self.point.autocast or (self.point.lora_rank > 0 and self.computes in ("bf16", "fp16"))
 
     def weight(self, *shape: int) -> Value:
+        """A weight of ``shape``, frozen where adapters are trained in its place."""
         frozen = self.point.lora_rank > 0
         return self.t.leaf(shape, self.held, trained=not frozen, frozen=frozen)
 
@@ -170,6 +173,7 @@ class Network:
     # --- norms ---
 
     def norm(self, name: str, x: Value) -> Value:
+        """The architecture's normalisation of ``x``, as the module ``name``."""
         with self.t.inside(name, x):
             return self._layer_norm(x) if self.arch.norm == "layer" else self._rms_norm(x)
 
@@ -324,6 +328,7 @@ class Network:
     # --- feed-forward ---
 
     def mlp(self, x: Value) -> Value:
+        """The feed-forward block of a dense layer on ``x``."""
         a, t = self.arch, self.t
         with t.inside("mlp", x):
             if a.family in TURNED:

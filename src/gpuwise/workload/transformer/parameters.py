@@ -32,6 +32,7 @@ class LayerParameters:
 
     @property
     def total(self) -> int:
+        """Parameters of one layer, every expert counted."""
         dense = self.attention + self.norm + self.cross_attention + self.mlp
         return dense + self.router + self.experts + self.shared_experts + self.latent + self.mamba
 
@@ -96,10 +97,12 @@ class ParameterCount:
 
     @property
     def mlp(self) -> int:
+        """Dense feed-forward blocks of all layers."""
         return self._sum("mlp")
 
     @property
     def router(self) -> int:
+        """Routers of all layers."""
         return self._sum("router")
 
     @property
@@ -119,6 +122,7 @@ class ParameterCount:
 
     @property
     def shared_experts(self) -> int:
+        """Shared experts of all layers."""
         return self._sum("shared_experts")
 
     @property
@@ -133,6 +137,7 @@ class ParameterCount:
 
     @property
     def total(self) -> int:
+        """Every parameter, a tied head counted once."""
         outside = self.embedding + self.stem + self.stack_tables + self.final_norm + self.head + self.extra
         return self.layers + outside
 

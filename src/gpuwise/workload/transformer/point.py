@@ -46,16 +46,19 @@ class Point:
 
     @property
     def tokens(self) -> int:
+        """T: tokens of one micro-batch on this rank's context shard."""
         return self.micro_batch * self.seq_len // self.cp
 
     @property
     def dtype(self) -> str:
+        """What activations travel in: bf16 under 8- and 4-bit products, fp32 under TF32."""
         if self.precision in QUANTIZED:
             return "bf16"
         return "fp32" if self.precision == "tf32" else self.precision
 
     @property
     def element_bytes(self) -> float:
+        """Bytes of an activation element."""
         return FORMAT_BYTES[self.dtype]
 
     def gathered_bytes(self, gradient: bool = False) -> float:

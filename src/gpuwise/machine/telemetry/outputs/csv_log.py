@@ -117,6 +117,7 @@ class CsvLog:
 
     @property
     def notices(self) -> tuple[str, ...]:
+        """An error of the disk with the frames that wait, or how many were lost."""
         if self._failure:
             return (f"{self._name} is not written ({self._failure}): {len(self._waiting)} frames wait",)
         return (f"{self._dropped} frames are not in {self._name}",) if self._dropped else ()

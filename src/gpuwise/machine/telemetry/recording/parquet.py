@@ -58,6 +58,7 @@ class ParquetRecorder:
 
     @property
     def notices(self) -> tuple[str, ...]:
+        """Those of the recording beneath, and why it could not be turned into Parquet."""
         return (*self._recorder.notices, *((self._failure,) if self._failure else ()))
 
     def write(self, frame: Frame, causes: tuple[Cause, ...]) -> None:

@@ -44,10 +44,12 @@ class Shapes(NamedTuple):
 
     @property
     def flop(self) -> F64:
+        """[R] 2 B M N K."""
         return 2.0 * self.b * self.m * self.n * self.k
 
     @property
     def bytes(self) -> F64:
+        """[R] bytes of both operands and the result, each once."""
         return FP32_BYTES * self.b * (self.m * self.k + self.k * self.n + self.m * self.n)
 
 

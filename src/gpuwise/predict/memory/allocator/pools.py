@@ -189,12 +189,14 @@ class Pools:
         return size << SHIFT | start
 
     def changed(self, event: int, kind: str, start: int, units: int, pool: int) -> None:
+        """Note that the driver gave (``alloc``, ``map``) or took ``units`` at ``start``, at memory event ``event``."""
         self.reserved += units if kind in ("alloc", "map") else -units
         self.changes.append(Change(event, kind, start, units, pool))
 
     # expandable segments
 
     def page(self, pool: int) -> int:
+        """Units of one page of an expandable segment: 2 MiB in the small pool, the large segment's size in the other."""
         return SLOT_UNITS if self.keys[pool].small else self.settings.large_segment_bytes // UNIT
 
     def _expand(self, event: int, pool: int, units: int) -> int:

@@ -44,12 +44,14 @@ class History:
         return len(self.preset.block_addresses)
 
     def add(self, storage: int, sign: int, reserved: int, time_us: int) -> None:
+        """One event: ``storage`` is made (``sign`` 1) or freed (-1), with what is reserved then."""
         self.storage.append(storage)
         self.sign.append(sign)
         self.reserved.append(reserved)
         self.time_us.append(time_us)
 
     def new(self, size: int, stream: int, address: int, private: int, where: str) -> int:
+        """The index of a new storage of ``size`` bytes."""
         self.sizes.append(size)
         self.streams.append(stream)
         self.addresses.append(address)

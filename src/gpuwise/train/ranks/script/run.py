@@ -105,6 +105,7 @@ class OnRank:
                 self._store.set(FIRST, "1")
 
     def close(self) -> None:
+        """Take hooks and wrappers off the script's model and torch again."""
         for handle in self._handles:
             handle.remove()
         self._patches.undo()
