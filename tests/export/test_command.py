@@ -69,3 +69,19 @@ def test_another_document_is_not_a_plan(tmp_path: Path, capsys: pytest.CaptureFi
         (tmp_path / "plan.json").write_text(text)
         assert run(["export", str(tmp_path / "plan.json")]) == 2
         assert "plan" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("on", ["m4-max-40c", "trainium2", "8xtpu-v5p", "8xgaudi3"])
+def test_nothing_is_written_for_what_its_launcher_does_not_start(on: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", "gpt2", "--on", on, "--tokens", "1B"]) == 0
+    shown = capsys.readouterr().out
+    assert "gpuwise has no files for" in shown and "torchrun" not in shown
+    assert run(["plan", "gpt2", "--on", on, "--tokens", "1B", "--json"]) == 0
+    assert _document(capsys)["best"]["flags"] == []  # type: ignore[index]
+    assert run(["export", "gpt2", "--on", on]) == 2
+    assert "does not start on" in capsys.readouterr().err
+
+
+def test_a_gpu_of_intel_is_started(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", "gpt2", "--on", "arc-b580", "--tokens", "1B"]) == 0
+    assert "torchrun" in capsys.readouterr().out

@@ -145,6 +145,10 @@ def _hint(error: GpuwiseError) -> str:
     return "see `gpuwise --help`" if command is None else f"`gpuwise {command}` lists those that are known"
 
 
+WORD_MODEL = {"op": "op decode llama-3.1-8b --on 4090"}
+"""Commands whose model has no option, with an example."""
+
+
 def _parsing(error: CycloptsError, words: Sequence[str]) -> tuple[str, str]:
     """A parser error in our words: first line lower case, and where to look."""
     from gpuwise.units import is_negative
@@ -156,6 +160,10 @@ def _parsing(error: CycloptsError, words: Sequence[str]) -> tuple[str, str]:
     unused: list[str] | None = getattr(error, "unused_tokens", None)
     if unused and words[0] == "pick":
         hint = f"a model is given by --model: gpuwise pick --model {unused[0]} --for infer"
+    if "parameter --on requires" in text:
+        hint = f"GPUs are given by --on: gpuwise {' '.join(chain)} --on {_cluster_in(words) or '8xH100-SXM'}"
+    if "option: --model." in text and chain and chain[0] in WORD_MODEL:
+        hint = f"the model is a word without an option: gpuwise {WORD_MODEL[chain[0]]}"
     for name, value in itertools.pairwise(words):
         if name == option and is_negative(value):  # read as an option of its own: -5B
             hint = f"{value!r} is negative; leave the minus out: {name} {value.lstrip('-')}"
@@ -163,6 +171,18 @@ def _parsing(error: CycloptsError, words: Sequence[str]) -> tuple[str, str]:
         if is_negative(word) and f"option: {word}." in text:  # a size: op stream -1GB
             hint = f"{word!r} is negative; leave the minus out: {word.lstrip('-')}"
     return text[:1].lower() + text[1:].rstrip("."), hint
+
+
+def _cluster_in(words: Sequence[str]) -> str | None:
+    """The first word outside an option that names GPUs."""
+    from gpuwise.facts.hardware.naming import find_cluster
+
+    for before, word in itertools.pairwise(words):
+        if not word.startswith("-") and not before.startswith("-"):
+            with contextlib.suppress(InputError):
+                find_cluster(word)
+                return word
+    return None
 
 
 def _refuse(words: Sequence[str], message: str, hint: str, code: int) -> int:

@@ -185,7 +185,7 @@ def command(job: Job) -> list[str]:
     """The launcher with the layout's options, an option and its values an item; what has to be set or unset comes first. Empty
     for a stack that none of the tools is."""
     tool = tool_of(job.strategy.stack, adapters=job.strategy.lora_rank > 0)
-    if tool is None:
+    if tool is None or device_gaps(job):
         return []
     variables, unset = megatron.environment(job) if tool.name == "megatron" else ({}, ())
     before = [f"env -u {name}" for name in unset] + [f"{name}={value}" for name, value in variables.items()]
@@ -212,14 +212,30 @@ def find_target(name: str | None, stack: str, *, adapters: bool = False) -> tupl
     return tool, engine
 
 
+STARTED = {"nvidia": "", "amd": "", "intel": "Xe"}
+"""Vendors whose devices PyTorch's launcher starts (CUDA, ROCm, XPU), and what the family's name begins with."""
+
+
+def device_gaps(job: Job) -> tuple[str, ...]:
+    """The device of ``job`` where no tool here starts on it: a TPU, a Gaudi, a Trainium, an Apple chip."""
+    a = job.cluster.accelerator
+    family = STARTED.get(a.vendor.lower())
+    return () if family is not None and a.family.startswith(family) else (a.name,)
+
+
 def gaps_of(job: Job, tool: Tool, engine: Engine | None = None) -> list[str]:
     """What of the job ``tool`` and ``engine`` cannot express, each once."""
-    gaps = [*tool.gaps(job), *(engine.gaps(job) if engine and engine.gaps else ())]
+    gaps = [*device_gaps(job), *tool.gaps(job), *(engine.gaps(job) if engine and engine.gaps else ())]
     return list(dict.fromkeys(gaps))
 
 
 def write(job: Job, tool: Tool, engine: Engine | None = None) -> Written:
     """The job for ``tool``, started by ``engine``. Raises InputError where they cannot express a part, and says which."""
+    if device_gaps(job):
+        raise InputError(
+            f"{tool.version} as written here does not start on {'; '.join(device_gaps(job))}",
+            hint="files are written for PyTorch on GPUs of NVIDIA, AMD and Intel; the plan itself is of any",
+        )
     missing = list(dict.fromkeys(tool.gaps(job)))
     if missing:
         able = [t.name for t in TOOLS.values() if t is not tool and not any(t.gaps(job))]

@@ -19,6 +19,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from gpuwise.errors import InputError
+from gpuwise.units import format_rate
 
 if TYPE_CHECKING:
     from gpuwise.predict.step.training import TrainingEstimate
@@ -128,7 +129,7 @@ def _why() -> Solution:
     return Solution(
         cpu.time_s.expected / gpu.time_s.expected,
         (
-            f"the work is 2 x {n:,}^3 = {answer.work.flop:.3g} FLOP on both",
+            f"the work is 2 x {n:,}^3 = {format_rate(answer.work.flop, 'FLOP')} on both",
             f"the H100 reaches {gpu.share_of_peak:.0%} of its {gpu.peak / 1e12:,.0f} TFLOP/s: {1e6 * gpu.time_s.expected:.0f} us",
             f"the EPYC reaches {cpu.share_of_peak:.0%} of its {cpu.peak / 1e12:.1f} TFLOP/s: {1e3 * cpu.time_s.expected:.1f} ms",
         ),

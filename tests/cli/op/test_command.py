@@ -135,6 +135,18 @@ REFUSED = {
 }
 
 
+@pytest.mark.parametrize("words", ["gemm 512 256 128", "matmul 512x256x128", "MM 512*256*128", "gemm 512,256,128"])
+def test_a_product_under_other_names_and_in_one_word(gpuwise: Callable[..., Any], words: str) -> None:
+    made = gpuwise("op", *words.split(), "--on", "4090")
+    assert made.code == 0 and made.out == gpuwise("op", "matmul", "512", "256", "128", "--on", "4090").out
+    assert "33.6 MFLOP, 459 kB to move, 73.1 FLOP per byte" in made.out
+
+
+def test_the_model_of_an_operation_is_a_word(gpuwise: Callable[..., Any]) -> None:
+    made = gpuwise("op", "decode", "--model", "llama-3.1-8b", "--on", "4090")
+    assert made.code == 2 and "hint: the model is a word without an option: gpuwise op decode llama-3.1-8b" in made.err
+
+
 @pytest.mark.parametrize(("words", "message"), REFUSED.items())
 def test_nonsense_is_refused(gpuwise: Callable[..., Any], words: str, message: str) -> None:
     import shlex

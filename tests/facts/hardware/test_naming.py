@@ -142,6 +142,22 @@ def test_an_unknown_name_suggests_the_nearest(text, near):
     assert near in caught.value.nearest and near in (caught.value.hint or "")
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("A100 MIG 3g.20gb", "slices of a GPU"),
+        ("1g.10gb", "slices of a GPU"),
+        ("4xH100 1g.10gb", "slices of a GPU"),
+        ("cpu", "that is a CPU"),
+        ("2xXeon 8480", "that is a CPU"),
+    ],
+)
+def test_what_is_not_planned_for_is_said_so(text, says):
+    with pytest.raises(UnknownNameError) as caught:
+        find_cluster(text)
+    assert says in (caught.value.hint or "") and not caught.value.nearest
+
+
 @pytest.mark.parametrize("text", ["", "?", "80gb", "sxm", "nvidia", "MI300X and MI325X", "x" * 10_000, "i9_10940x"])
 def test_what_names_no_device_is_unknown(text):
     with pytest.raises(UnknownNameError):

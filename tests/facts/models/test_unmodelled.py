@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwise.errors import UnknownNameError
+from gpuwise.errors import AmbiguousNameError, UnknownNameError
 from gpuwise.facts.models.catalogue import find_model, models
 from gpuwise.facts.models.unmodelled import refuse_unmodelled
 from gpuwise.workload.transformer.parameters import count_parameters
@@ -50,3 +50,27 @@ def test_encoders_by_name_are_what_they_are(name: str, kind: str, parameters: fl
     arch = find_model(name)
     assert arch.kind == kind
     assert count_parameters(arch).total == pytest.approx(parameters, rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("Llama-3.1-8B-Q4_K_M.gguf", "llama-3.1-8b"),
+        ("Meta-Llama-3.1-8B-Instruct-IQ4_XS.gguf", "llama-3.1-8b"),
+        ("bartowski/Qwen2.5-7B-Instruct-GGUF", "qwen2.5-7b"),
+        ("gemma-3-27b-it-UD-Q4_K_XL.gguf", "gemma-3-27b"),
+        ("llama3.1:8b-instruct-q8_0", "llama-3.1-8b"),
+        ("qwen3-30b-a3b.Q5_0.gguf", "qwen3-30b-a3b"),
+    ],
+)
+def test_a_file_of_llama_cpp_is_the_model_it_holds(name: str, model: str) -> None:
+    assert find_model(name).id == model
+
+
+def test_of_several_models_the_usual_and_smaller_come_first() -> None:
+    with pytest.raises(AmbiguousNameError) as caught:
+        find_model("bert")
+    assert caught.value.candidates[0] == "bert-base" and caught.value.candidates[-1] == "bert-100b"
+    with pytest.raises(AmbiguousNameError) as caught:
+        find_model("llama3")
+    assert caught.value.candidates[0] == "llama-3-8b"

@@ -231,7 +231,10 @@ def demand_of(usage: Wanted) -> Demand:
     hours = [h for h in (usage.hours, usage.hours_per_month, yearly) if h is not None]
     if len(hours) != 1:
         what = "the GPU-hours are missing" if not hours else "the GPU-hours are given more than once"
-        raise InputError(what, hint="for example --hours 10000/month")
+        raise InputError(
+            what,
+            hint="for example --hours 10000/month; for what one run costs, --model llama-3.1-8b --tokens 15B",
+        )
     shape = usage.shape or ("steady" if usage.peak in (None, 1.0) else "bursts")
     if shape not in ("steady", "bursts"):
         raise InputError(f"--shape: {shape!r} is not a shape", hint="steady or bursts")

@@ -62,7 +62,8 @@ def _show(size: int, rows: Any) -> None:
 
     to = console()
     flop = 2.0 * size**3
-    to.print(Text.assemble((f"fp32 product of {size:,} x {size:,}", "bold"), f": {flop:.3g} FLOP, {12 * size * size:,} bytes"))
+    work = f"{format_rate(flop, 'FLOP')}, {format_rate(12 * size * size, 'B')} to move"
+    to.print(Text.assemble((f"fp32 product of {size:,} x {size:,}", "bold"), f": {work}"))
     table = table_of(
         ("device", "how", "time", "rate", "with copies", "faster"), left=("device", "how"), wrap=("device",), gives_way=("how",)
     )

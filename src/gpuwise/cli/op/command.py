@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,6 +26,16 @@ SHAPES: dict[str, tuple[tuple[str, ...], str]] = {
     "train": (("MODEL", "TOKENS"), "gpuwise op train bert-base 1.2M --on t4 --against i5-12400"),
 }
 """Operation: what follows it, and an example."""
+ALIASES = {
+    **dict.fromkeys(("gemm", "mm", "bmm"), "matmul"),
+    **dict.fromkeys(("sdpa", "flash-attention"), "attention"),
+    **dict.fromkeys(("all-reduce", "all_reduce"), "allreduce"),
+    **dict.fromkeys(("generate", "infer"), "decode"),
+}
+"""Other names of operations."""
+_TIMES = re.compile("[x×*,]", re.IGNORECASE)
+_JOINED = re.compile(r"\d+(?:[x×*,]\d+)+", re.IGNORECASE)
+"""Counts in one word: 4096x4096x4096."""
 
 
 def op(
@@ -77,6 +88,7 @@ def op(
     json
         One JSON document on the last line of stdout.
     """
+    kind = ALIASES.get(kind.lower(), kind)
     words = _words(kind, sizes)
     values = {
         "dtype": dtype,
@@ -173,8 +185,11 @@ def _words(kind: str, sizes: tuple[str, ...]) -> tuple[str, ...]:
     if kind not in SHAPES:
         raise UnknownNameError("operation", kind, SHAPES, hint="it is one of " + ", ".join(SHAPES))
     names, example = SHAPES[kind]
+    if len(sizes) == 1 < len(names) and _JOINED.fullmatch(sizes[0]):
+        sizes = tuple(_TIMES.split(sizes[0]))
     if len(sizes) != len(names):
-        raise InputError(f"{kind} takes {' '.join(names)}, not {len(sizes)} words", hint=f"write `{example}`")
+        given = f"{len(sizes)} word{'s' * (len(sizes) != 1)}"
+        raise InputError(f"{kind} takes {' '.join(names)}, not {given}", hint=f"write `{example}`")
     return sizes
 
 

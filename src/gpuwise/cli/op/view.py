@@ -9,7 +9,7 @@ from gpuwise.cli.out import console, table_of
 from gpuwise.plan.one_model import ModelAnswer, ModelRow
 from gpuwise.plan.one_op import Answer, OperationTime
 from gpuwise.predict.estimate import to_document
-from gpuwise.units import format_bytes, format_duration, format_rate, format_usd
+from gpuwise.units import format_bytes, format_duration, format_number, format_rate, format_usd
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,8 +44,8 @@ def _show_kernel(to: Console, answer: Answer) -> None:
     head = f"{w.kind} {w.text}" if w.flop else f"{w.kind} of {_size(w.bytes / (2 if w.kind == 'stream' else 1))}"
     to.print(Text.assemble((head, "bold"), f", {w.dtype}" if w.flop else ""))
     if w.flop:
-        intensity = "" if w.intensity is None else f", {w.intensity:.3g} FLOP per byte"
-        to.print(f"  {_number(w.flop)} {_unit(w.dtype)}, {_size(w.bytes)} to move{intensity}")
+        intensity = "" if w.intensity is None else f", {format_number(w.intensity)} FLOP per byte"
+        to.print(f"  {format_rate(w.flop, _unit(w.dtype))}, {_size(w.bytes)} to move{intensity}")
     rows = [*answer.rows, *([answer.against] if answer.against else [])]
     paths, faster = any(r.path for r in rows), any(r.speedup for r in rows)
     wide = to.width >= WIDE
@@ -85,7 +85,7 @@ def _show_model(to: Console, answer: ModelAnswer) -> None:
     to.print(Text.assemble((f"{answer.model.name}, {what}", "bold"), f": {answer.text}"))
     cache = "" if answer.cache_bytes is None else f", {_size(answer.cache_bytes)} of cache"
     weights = "" if answer.kind == "train" else f", {_size(answer.weight_bytes)} of weights{cache}"
-    to.print(f"  {_number(answer.flop)} FLOP{weights}")
+    to.print(f"  {format_rate(answer.flop, 'FLOP')}{weights}")
     rows = [*answer.rows, *([answer.against] if answer.against else [])]
     wide, faster = to.width >= WIDE, any(r.speedup for r in rows)
     cost = any(r.cost_usd for r in rows)
@@ -129,10 +129,6 @@ def _footer(to: Console, rows: list[OperationTime] | list[ModelRow], answer: Ans
 
 def _unit(dtype: str) -> str:
     return "OP" if dtype.startswith("int") else "FLOP"
-
-
-def _number(count: float) -> str:
-    return f"{count:.3g}"
 
 
 def _size(n: float) -> str:

@@ -10,7 +10,7 @@ from gpuwise.cli.answer_tables import TIGHT, TIGHT_WORDS, Figure, chance, figure
 from gpuwise.cli.bars import single
 from gpuwise.cli.out import console, grid, section, table_of
 from gpuwise.cli.words import BASIS, between, percent, plain
-from gpuwise.export.targets import command, gaps_of, tool_of
+from gpuwise.export.targets import command, device_gaps, gaps_of, tool_of
 from gpuwise.plan.answer import CapturedStep, Option, Plan
 from gpuwise.plan.explain import layout
 from gpuwise.plan.explain import percent as slower
@@ -297,6 +297,12 @@ def _run(to: Console, plan: Plan[TrainingEstimate], best: Option[TrainingEstimat
     tool, words = tool_of(job.strategy.stack, adapters=job.strategy.lora_rank > 0), command(job)
     if tool is None:
         to.print(f"  gpuwise has no files for {job.strategy.stack}: `gpuwise export --help` lists what it has", style="dim")
+        return
+    if device_gaps(job):
+        to.print(
+            f"  gpuwise has no files for {'; '.join(device_gaps(job))}: they are for PyTorch on GPUs of NVIDIA, AMD and Intel",
+            style="dim",
+        )
         return
     line = "  "
     lines: list[str] = []

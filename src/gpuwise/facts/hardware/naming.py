@@ -63,6 +63,19 @@ USUAL = ("sxm", "80gb", "32gb")
 mean."""
 
 
+_NOT_PLANNED = (
+    (
+        re.compile(r"\bmig\b|\b[1-7]g\.[0-9]+gb|\b[1-7]c\.[1-7]g", re.IGNORECASE),
+        "slices of a GPU (MIG) are not predicted, name the whole GPU; `gpuwise top` shows those of this machine",
+    ),
+    (
+        re.compile(r"^\s*(?:cpu|processor|xeon|epyc|threadripper|i[3579]-?[0-9]{4,5}|core i[3579])\b", re.IGNORECASE),
+        "that is a CPU: `gpuwise op` and `gpuwise lab` compare one with a GPU (--against 'EPYC 9654')",
+    ),
+)
+"""What people ask for beside GPUs, and what to do instead."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Entry:
     """The words of one device."""
@@ -92,7 +105,7 @@ def find_accelerator(text: str, prefer: Iterable[str] = ()) -> Accelerator:
             candidates = _candidates(_words(attempt))
             if candidates:
                 return _settle(text, candidates, prefer)
-    raise UnknownNameError("accelerator", text[:LONGEST_NAME], _all_names())
+    raise _unknown(text[:LONGEST_NAME], [text[:LONGEST_NAME]])
 
 
 def find_cluster(text: str, prefer: Iterable[str] = ()) -> Cluster:
@@ -170,6 +183,9 @@ def _is_known(name: str) -> bool:
 
 def _unknown(text: str, names: Sequence[str]) -> UnknownNameError:
     """The error for ``text``, with the nearest to whichever of the ``names`` in it comes closest to a known one."""
+    for pattern, hint in _NOT_PLANNED:
+        if any(pattern.search(name) for name in (text, *names)):
+            return UnknownNameError("accelerator", text.strip(), (), hint=hint)
     all_names = _all_names()
     errors = [UnknownNameError("accelerator", name, all_names) for name in dict.fromkeys(names)]
 

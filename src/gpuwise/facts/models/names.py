@@ -17,8 +17,11 @@ _TOKEN = re.compile(r"\d+x\d+[a-z]?|\d+(?:\.\d+)*[a-z](?:\d+)?(?![a-z])|\d+(?:\.
 _SIZE = re.compile(r"\d+(?:\.\d+)?[mbt]\d*|\d+x\d+b")
 _DOTTED = re.compile(r"(?<=\d)_(?=\d)")
 """``phi-1_5`` and ``stablelm-2-1_6b`` write a point as an underscore; ``llama3_8b`` does not."""
-_FORMAT = re.compile(r"[\s_-](?:fp8|fp16|bf16|nvfp4|mxfp4|int[48]|[48]bit|awq|gptq|gguf|bnb)(?=[\s_-]|$)")
-"""Stored formats of the same weights."""
+_FORMAT = re.compile(
+    r"[\s_.:-](?:fp8|fp16|f16|bf16|nvfp4|mxfp4|int[48]|[48]bit|awq|gptq|gguf|bnb|(?:ud-)?i?q[1-8]_(?:k(?:_(?:xl|[sml]))?|[01]|x?xs|nl|[sm]))"
+    r"(?=[\s_.-]|$)"
+)
+"""Stored formats of the same weights, llama.cpp's in a file's name (Q4_K_M.gguf) too."""
 _SPELLINGS = (("codellama", "code llama"), ("tinyllama", "tiny llama"), ("command-r+", "command r plus"))
 _DECORATION = frozenset(
     {
@@ -140,8 +143,14 @@ def resolve_model_name(name: str, table: NameTable) -> str:
     raise error if error.nearest else UnknownNameError("model", name[:80], (), hint=_HINT)
 
 
+def _by_size(model: str) -> list[tuple[bool, float, str]]:
+    """Sorts ids part by part, words (base) before sizes and sizes as numbers: 8b before 70b."""
+    parts = [(re.match(r"\d+(?:\.\d+)?", part), part) for part in model.split("-")]
+    return [(number is not None, float(number[0]) if number else 0.0, part) for number, part in parts]
+
+
 def _only(name: str, ids: Iterable[str]) -> str:
-    candidates = sorted(ids)
+    candidates = sorted(ids, key=_by_size)
     if len(candidates) == 1:
         return candidates[0]
     shown = candidates[:_MOST_CANDIDATES]

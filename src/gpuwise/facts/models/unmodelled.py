@@ -6,7 +6,7 @@ import re
 
 from gpuwise.errors import UnknownNameError
 
-_OWN = "its own code is run without a GPU from its Hugging Face config, hf:path/to/config.json, or from train.py:make_step"
+_OWN = "give its code instead, which is run without a GPU: hf:path/to/config.json (Hugging Face) or train.py:make_step"
 _REFUSALS: tuple[tuple[str, str, str], ...] = (
     (
         r"(?:open|mobile|meta|eva)?-?clip|siglip\d?|align|coca|blip-?\d?",
@@ -20,12 +20,12 @@ _REFUSALS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"dino|dinov\d|swin|convnext|resnet|resnext|efficientnet|mobilenet|vgg|unet|yolo|maskrcnn|retinanet|segformer|sam|detr|mae",
-        "only plain vision transformers (vit-b-16, vit-l-16) are described by their dimensions, ResNets for `gpuwise capacity`",
+        "the catalogue has plain vision transformers (vit-b-16, vit-l-16), and ResNets for `gpuwise capacity` alone",
         _OWN,
     ),
     (
         r"stable-?diffusion|sdxl|sd|flux|dit|pixart|imagen|dall-?e|sora|wan|hunyuanvideo|cogvideox",
-        "image and video generation runs several networks over many denoising steps, which no one table holds",
+        "image and video generation runs several networks over many denoising steps, which one table of layers cannot hold",
         f"`gpuwise pick --for image` ranks GPUs for making images; {_OWN}",
     ),
     (

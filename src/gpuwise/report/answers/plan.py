@@ -117,7 +117,9 @@ def plan(document: Mapping[str, Any]) -> list[str]:
         ("Assumed", d["goal"]["assumed"]),
     ):
         body += [heading(title), notes([capital(s) for s in sentences(place)])] if place else []
-    return [*body, heading("Run it"), f"<pre>{escape(' '.join(str(f.value) for f in best['flags']))}</pre>\n"]
+    words = " ".join(str(f.value) for f in best["flags"])
+    run = f"<pre>{escape(words)}</pre>\n" if words else "<p>gpuwise has no files for this stack or device.</p>\n"
+    return [*body, heading("Run it"), run]
 
 
 def _front(d: At) -> str:
