@@ -42,6 +42,7 @@ from gpuwise.predict.kernels.registry import kernel_times
 from gpuwise.predict.memory.device import usable_bytes
 from gpuwise.serve.engine import EngineConfig, engine_runs
 from gpuwise.serve.formats import weight_bytes
+from gpuwise.serve.images import server_adds_s
 from gpuwise.serve.iteration import iteration_time
 from gpuwise.serve.load.arrivals import unit_arrivals
 from gpuwise.serve.load.targets import Target
@@ -160,6 +161,20 @@ class ForwardCapacity:
     batcher: Batcher = AT_ONCE
 
     @property
+    def pixels(self) -> int | None:
+        """A side of the images that are read; None where none are."""
+        if self.items != "images" or isinstance(self.arch, Denoiser):
+            return None
+        if isinstance(self.arch, ConvNet):
+            return self.arch.pixels
+        return None if self.arch.patches is None else self.arch.patches.image_size
+
+    @property
+    def alone_over_http_s(self) -> float | None:
+        """Seconds of one image that meets nobody and is sent as a tensor to a server; None where none is read."""
+        return None if self.pixels is None else self.alone_s + server_adds_s(self.cluster.accelerator, self.pixels, 1)
+
+    @property
     def usd_per_hour(self) -> float | None:
         """US dollars an hour of all accelerators."""
         return None if self.price is None else self.price.expected * self.accelerators
@@ -177,10 +192,11 @@ def capacity_forward(
     today: datetime.date,
     usd_per_hour: float | None = None,
     provider: str | None = None,
+    version: str | None = None,
 ) -> ForwardCapacity:
     """Items a second of ``workload`` (embed, rerank, vision, speech, image) with ``arch`` within ``targets``, on how many
-    accelerators like ``cluster``'s. Raises InputError for a model of another kind or one that does not fit, UnpredictableError
-    without a rate."""
+    accelerators like ``cluster``'s; speech under vLLM's ``version`` (None: the newest). Raises InputError for a model of another
+    kind or one that does not fit, UnpredictableError without a rate."""
     items, length = _shape(arch, workload, tokens)
     check_targets(targets)
     precision = default_precision(cluster.accelerator)[0]
@@ -189,7 +205,7 @@ def capacity_forward(
     elif isinstance(arch, ConvNet):
         times = convnet_times(arch, cluster, precision)
     elif workload == "speech":
-        times = speech_times(arch, cluster, length)
+        times = speech_times(arch, cluster, length, version)
     else:
         times = batch_times(arch, cluster, length, precision)
     if batcher.most is not None:
@@ -264,14 +280,15 @@ def batch_times(arch: Architecture, cluster: Cluster, tokens: int, precision: st
     return _of_estimates(sizes, [iteration_time(arch, system, config, b, tokens, tokens) for b in sizes])
 
 
-def speech_times(arch: Architecture, cluster: Cluster, tokens: int) -> BatchTimes:
-    """Seconds of every batch of windows that fits with its keys and values. Raises as batch_times."""
+def speech_times(arch: Architecture, cluster: Cluster, tokens: int, version: str | None = None) -> BatchTimes:
+    """Seconds of every batch of windows that fits with its keys and values, under vLLM's ``version``. Raises as batch_times."""
     assert arch.encoder is not None
     keys = arch.n_layers * 2 * arch.heads * arch.head_dim * (arch.encoder.seq_len + arch.max_seq_len)
     encoded = arch.encoder.seq_len * (4 * arch.encoder.hidden + 2 * arch.encoder.ffn)
     sizes = _batches_that_fit(arch.name, cluster, weight_bytes(arch, "bf16"), 2.0 * (keys + encoded))
     system = with_count(cluster.system, 1)
-    return _of_estimates(sizes, [speech_time(arch, system, EngineConfig(), b, tokens) for b in sizes])
+    config = EngineConfig(version=version)
+    return _of_estimates(sizes, [speech_time(arch, system, config, b, tokens) for b in sizes])
 
 
 def convnet_times(net: ConvNet, cluster: Cluster, precision: str) -> BatchTimes:
@@ -400,6 +417,7 @@ def rank_forward(
     today: datetime.date,
     budget_usd_per_hour: float | None = None,
     batcher: Batcher = AT_ONCE,
+    version: str | None = None,
 ) -> list[ForwardCapacity]:
     """Every accelerator that is rented and keeps the targets within the budget, by dollars for a million items. Raises InputError
     for a model of another kind."""
@@ -421,6 +439,7 @@ def rank_forward(
                 tokens=tokens,
                 batcher=batcher,
                 today=today,
+                version=version,
             )
         except (InputError, UnpredictableError):
             continue

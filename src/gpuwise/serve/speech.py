@@ -10,9 +10,16 @@ size D, with the costs of the engine (:class:`gpuwise.serve.engine.EngineCosts`)
 A batch is answered together. Left out: the two convolutions of the stem (0.5 % of the encoder's FLOP) and the spectrogram, which
 the host computes.
 
-Checked: Whisper large v3 under vLLM 0.10.1 on a T4, 30 windows in flight, writes 478 tokens a second (vllm-project/vllm issue
-25172), 498 here. A stream alone is that of an engine with CUDA graphs: vLLM 0.10.1 logged 60 to 70 tokens a second of large v3
-and 135 of turbo on an RTX A5000 (issue 24946), where 175 and 807 come out here.
+vLLM captures no graph of such a model before version 0.13 (vllm-project/vllm pull request 30072); there a step of the decoder
+takes at least what the host needs to launch it,
+
+    step >= iteration + L_d eager
+
+with ``eager`` the mean of three published pairs of runs with and without graphs (:data:`EAGER_LAYER_S`).
+
+Checked under vLLM 0.10.1: Whisper large v3 on a T4, 30 windows in flight, writes 478 tokens a second (vllm-project/vllm issue
+25172), 498 here. One stream on an RTX A5000 (issue 24946) was logged at 60 to 70 tokens a second of large v3 and 135 of turbo: 43
+and 307 here, 175 and 807 by an engine with graphs. What the host does to the sound is not modelled.
 """
 
 from __future__ import annotations
@@ -30,15 +37,23 @@ from gpuwise.predict.kernels.attention.fused import attention_decode_time
 from gpuwise.predict.kernels.attention.implementations import serving_kernel
 from gpuwise.predict.kernels.conditions import SERVING
 from gpuwise.predict.kernels.single import matmul
-from gpuwise.serve.engine import EngineConfig, engine_costs
+from gpuwise.serve.engine import EngineConfig, engine_costs, version_number
 from gpuwise.serve.iteration import iteration_time
 from gpuwise.serve.iteration_kernels import half_format
+from gpuwise.units import MILLI
 
 WINDOW_S = 30.0
 """Of sound in a window of Whisper's (Radford et al. 2022, arXiv 2212.04356, section 2.2); shorter ones are padded."""
 TOKENS_PER_WINDOW = 100
 """English is spoken at about 150 words a minute (National Center for Voice and Speech, ncvs.org), and a word is 4/3 of a token
 (OpenAI, What are tokens and how to count them)."""
+GRAPHS_SINCE = (0, 13)
+"""Version of vLLM from which decoders that read an encoder run in graphs."""
+EAGER_LAYER_S = 0.72 * MILLI
+"""Host time of one layer of a decoder that vLLM launches kernel by kernel: of Qwen2.5-Omni-7B on A800 22 ms a token in 28 layers
+and 19.5 ms in 24 (vllm-project/vllm-omni issue 7960), of Voxtral-Mini-4B on H200 16.5 ms in 26 (vllm-project/vllm pull request
+51167), less the iteration's own time; they lie between 0.61 and 0.79. The operations of such a layer by themselves cost a quarter
+of it (``predict.step.host_time``): most is the engine's Python around them."""
 PROMPT_TOKENS = 4
 """Start, language, task, no timestamps (arXiv 2212.04356, figure 1)."""
 
@@ -88,6 +103,9 @@ def speech_time(arch: Architecture, system: System, config: EngineConfig, batch:
         kernel=serving_kernel(device, config.engine, "decode"),
     )
     cross_s = slowdown * arch.n_layers * float((asked.time_s + out.time_s + seen.time_s)[0])
-    seconds = first.expected + slowdown * arch.n_layers * float(shown.time_s[0]) + tokens * (step.expected + cross_s)
+    each = step.expected + cross_s
+    if config.engine == "vllm" and config.version is not None and version_number(config.version) < GRAPHS_SINCE:
+        each = max(each, engine_costs(config).iteration_s + EAGER_LAYER_S * arch.n_layers)
+    seconds = first.expected + slowdown * arch.n_layers * float(shown.time_s[0]) + tokens * each
     sigma = max(float(np.log(e.high / e.expected)) for e in (first, step)) / Z80
     return Estimate.from_log_sigma(seconds, sigma, weakest(first.basis, step.basis, seen.basis))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 ARRIVALS = ("poisson", "gamma", "diurnal")
 FORWARD = ("embed", "rerank", "vision", "speech", "image")
 """Workloads of one forward pass a request: nothing is written."""
-OF_PASSES, HELD_OF_PASSES = ("workload", "slo", "rate", "max", "batching"), ("price", "provider", "context", "budget")
+OF_PASSES, HELD_OF_PASSES = ("workload", "slo", "rate", "max", "batching"), ("price", "provider", "context", "budget", "engine")
 """Options that mean something there."""
 LEAST_REQUESTS = 50
 """Of a trace that is replayed."""
@@ -274,7 +274,9 @@ def _passes(asked: Asked, held: Held) -> Passes:
                 raise InputError(f"{name} is of models that write: {asked.workload} writes nothing", hint="leave it out")
     assert asked.workload is not None
     rate = None if asked.rate is None else rate_per_s(asked.rate)
-    return Passes(asked.workload, asked.slo, rate, held.context, held.budget, held.price, held.provider, asked.batching)
+    return Passes(
+        asked.workload, asked.slo, rate, held.context, held.budget, held.price, held.provider, asked.batching, held.engine
+    )
 
 
 def _ranked(

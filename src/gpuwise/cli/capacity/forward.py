@@ -28,6 +28,19 @@ class Passes:
     price: float | None
     provider: str | None
     batching: str | None = None
+    engine: str = "vllm"
+
+
+def version_of(engine: str, workload: str) -> str | None:
+    """Of vLLM, None for the newest. Raises InputError for another engine, or a version where it changes nothing."""
+    from gpuwise.errors import InputError
+
+    name, _, version = engine.partition("@")
+    if name != "vllm":
+        raise InputError(f"{workload} is not simulated under {name}", hint="leave --engine out")
+    if version and workload != "speech":
+        raise InputError(f"--engine {engine} changes nothing of {workload}", hint="leave it out")
+    return version or None
 
 
 def batcher_of(text: str | None) -> Batcher:
@@ -60,6 +73,7 @@ def capacity_forward_command(arch: Architecture | ConvNet | Denoiser, on: str | 
     usual = {"image": IMAGE_TARGET, "speech": SPEECH_TARGET}.get(passes.workload, USUAL_TARGET)
     targets = (usual,) if passes.slo is None else parse_targets(passes.slo)
     batcher = batcher_of(passes.batching)
+    version = version_of(passes.engine, passes.workload)
     check_targets(targets)
     today = datetime.date.today()
     if on is not None:
@@ -75,6 +89,7 @@ def capacity_forward_command(arch: Architecture | ConvNet | Denoiser, on: str | 
                 today=today,
                 usd_per_hour=passes.price,
                 provider=passes.provider,
+                version=version,
             )
         ]
     else:
@@ -87,6 +102,7 @@ def capacity_forward_command(arch: Architecture | ConvNet | Denoiser, on: str | 
             today=today,
             budget_usd_per_hour=passes.budget,
             batcher=batcher,
+            version=version,
         )
     if json:
         from gpuwise.cli.out import print_json
@@ -112,6 +128,7 @@ def _document(a: ForwardCapacity) -> dict[str, object]:
         "tokens_each": a.tokens,
         "targets": [{"target": t.key, "limit_s": t.limit_s} for t in a.targets],
         "alone_s": a.alone_s,
+        "alone_over_http_s": a.alone_over_http_s,
         "items_per_s_of_each": None if a.each is None else a.each.expected,
         "low": None if a.each is None else a.each.low,
         "high": None if a.each is None else a.each.high,
@@ -131,8 +148,9 @@ def _show(answers: list[ForwardCapacity], workload: str) -> None:
     from rich.text import Text
 
     from gpuwise.cli.out import console, table_of
+    from gpuwise.serve.images import tensor_bytes
     from gpuwise.serve.speech import WINDOW_S
-    from gpuwise.units import format_duration, format_usd
+    from gpuwise.units import KILO, format_duration, format_usd
 
     to = console()
     if not answers:
@@ -168,6 +186,13 @@ def _show(answers: list[ForwardCapacity], workload: str) -> None:
         to.print(f"A request that meets nobody takes {format_duration(first.alone_s)}: no number of GPUs mends that.")
     to.print()
     to.print(_batches(first) + "; kernels alone, without the network and the reading of files.", style="dim")
+    if first.pixels is not None and first.alone_over_http_s is not None:
+        kilobytes = tensor_bytes(first.pixels) / KILO
+        added = format_duration(first.alone_over_http_s - first.alone_s)
+        to.print(
+            f"A server adds {added} to an image that it is sent as a tensor of {kilobytes:,.0f} kB over HTTP, on its own host.",
+            style="dim",
+        )
     if workload in ("embed", "rerank"):
         to.print("`gpuwise pick --for embed` or `--for rerank` compares renting with buying.", style="dim")
     sys.stdout.flush()
