@@ -9,6 +9,7 @@ that resident warps have under way, time goes to latency (Little's law), else to
 
 from __future__ import annotations
 
+import gc
 import heapq
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -99,8 +100,17 @@ class Conditions:
 
 
 def run_multiprocessor(events: Sequence[Event], blocks: int, warps_per_block: int, c: Conditions) -> Timing:
-    """Time ``blocks`` blocks (the first of the run), ``resident_blocks`` at once, the next when one ends."""
-    return _Multiprocessor(events, blocks, warps_per_block, c).run()
+    """Time ``blocks`` blocks (the first of the run), ``resident_blocks`` at once, the next when one ends.
+
+    No garbage is looked for meanwhile: there is none, and looking through the steps takes a fifth of the time.
+    """
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return _Multiprocessor(events, blocks, warps_per_block, c).run()
+    finally:
+        if collecting:
+            gc.enable()
 
 
 class _Multiprocessor:
