@@ -158,7 +158,8 @@ class Training:
     megatron-legacy, nanotron, deepspeed, torchtune, hf-fsdp, trainer, litgpt, nanogpt, unsloth, hai-llm,
     vtrain."""
     year: Whole | None = None
-    """The year whose software trains (usual: today's): before 2023 attention was not fused, nor sequence parallel."""
+    """The year whose software trains (usual: today's, or of the published run that this is): before 2023 attention was not
+    fused, nor sequence parallel."""
     lora: Annotated[bool, Parameter(negative="")] = False
     """Train low-rank adapters (rank 16) on frozen weights."""
     lora_rank: Whole | None = None

@@ -9,9 +9,10 @@ import math
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
+from gpuwise.facts.models.known_runs import known_runs
 from gpuwise.plan.space.stack_rules import find_stack_rules
 from gpuwise.units import format_count
 from gpuwise.workload.stack import FUSED_SINCE, find_stack
@@ -137,6 +138,24 @@ OLD_STACKS = {
     "compiled-fsdp": ("eager-fsdp", "PyTorch before torch.compile"),
 }
 """What stood for today's usual stacks before :data:`FUSED_SINCE`."""
+SAME_RUN_RATIO = 2.0
+"""A cluster of as many accelerators as a published run had, or of up to so many times more or less, is for that run."""
+
+
+def published_year(
+    arch: Architecture, cluster: Cluster, options: Mapping[str, int | str | bool] = MappingProxyType({})
+) -> int | None:
+    """Year of the software of the published run that pre-training ``arch`` on ``cluster`` is: the same model on about as many
+    accelerators of that family. None where there is none, where it had today's software, and where its software does not have
+    what was asked for (``options``)."""
+    n, family = cluster.n_accelerators, cluster.accelerator.family
+    for run in known_runs().get(arch.id, ()):
+        alike = run.gpus is not None and 1 / SAME_RUN_RATIO <= n / run.gpus <= SAME_RUN_RATIO
+        if run.year is None or not alike or accelerators()[run.accelerator_id].family != family:
+            continue
+        stack, _ = default_stack(arch, cluster, fine_tuning=False, year=run.year)
+        return run.year if _has(stack, options, adapters=False) else None
+    return None
 
 
 def unfused_attention(stack: str, accelerator: Accelerator, year: int | None = None) -> str:

@@ -17,12 +17,13 @@ from gpuwise.plan.defaults import (
     default_precision,
     default_seq_len,
     default_stack,
+    published_year,
     unfused_attention,
 )
 from gpuwise.units import LARGEST_COUNT, LONGEST_SEQUENCE
 from gpuwise.workload.adapters import DEFAULT_TARGETS, adapted_products
 from gpuwise.workload.changes.strategy import LORA_RANK, LOW_PRECISION
-from gpuwise.workload.stack import find_stack
+from gpuwise.workload.stack import FUSED_SINCE, find_stack
 from gpuwise.workload.strategy import (
     CONTEXT_PARALLELS,
     CUDA_GRAPHS,
@@ -77,7 +78,7 @@ class Wishes:
     step_in_backward: bool = False
     stack: str | None = None
     year: int | None = None
-    """Year of the software; ``None``: today's."""
+    """Year of the software; ``None``: that of the published run that the goal is, else today's."""
     lora_rank: int = 0
     lora_targets: tuple[str, ...] = DEFAULT_TARGETS
     quantized_base: bool = False
@@ -117,6 +118,8 @@ class Goal:
     bases: tuple[Strategy, ...]
     wishes: Wishes
     assumed: tuple[str, ...]
+    year: int | None = None
+    """Year of the software; ``None``: today's."""
 
 
 def check_wishes(wishes: Wishes) -> None:
@@ -244,11 +247,15 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuni
             global_batch = cluster.n_accelerators * int(wishes.fixed.get("micro_batch", 1))
             why = "one micro-batch on each accelerator: an update in the backward pass accumulates nothing"
         assumed.append(f"global batch {global_batch:,} sequences ({why})")
-    stack = wishes.stack
+    stack, year = wishes.stack, wishes.year
     if stack is None:
         options = {**wishes.fixed, "fused_loss": bool(wishes.fused_loss)}
+        if year is None and not tuning:
+            year = published_year(arch, cluster, options)
+            if year is not None:
+                assumed.append(f"software of {year}, as in the published run of this model (--year {FUSED_SINCE}: today's)")
         stack, why = default_stack(
-            arch, cluster, fine_tuning=wishes.fine_tuning, frozen_bytes=wishes.frozen_bytes, options=options, year=wishes.year
+            arch, cluster, fine_tuning=wishes.fine_tuning, frozen_bytes=wishes.frozen_bytes, options=options, year=year
         )
         assumed.append(f"stack {stack} ({why})")
     precisions = wishes.precision
@@ -272,7 +279,7 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuni
             "they adapt",
             hint="usual ranks are 8 to 256: --lora-rank 16",
         )
-    unfused = unfused_attention(stack, cluster.accelerator, wishes.year)
+    unfused = unfused_attention(stack, cluster.accelerator, year)
     if unfused:
         assumed.append(f"attention without a fused kernel ({unfused})")
     # frozen weights stay in the format of their checkpoint, with nothing to cast
@@ -293,7 +300,7 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuni
     )
     formed = [replace(base, precision=p, gradient_dtype=_gradients(wishes, stack, p)) for p in precisions]
     bases = tuple(_halved(one) if wishes.half_weights else one for one in formed)
-    return Goal(arch, cluster, seq_len, global_batch, bases, wishes, tuple(assumed))
+    return Goal(arch, cluster, seq_len, global_batch, bases, wishes, tuple(assumed), year)
 
 
 def _gradients(wishes: Wishes, stack: str, precision: str) -> str:

@@ -18,6 +18,7 @@ from gpuwise.plan.space.search import estimate_all
 from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.units import HOUR_S, format_count, format_duration
 from gpuwise.workload.optimizer import PAGED
+from gpuwise.workload.stack import FUSED_SINCE
 from gpuwise.workload.strategy import Strategy
 
 
@@ -50,7 +51,8 @@ def published(
     goal: Goal, best: Option[TrainingEstimate], of_year: Callable[[int], Option[TrainingEstimate] | None]
 ) -> Iterator[str]:
     """Published runs of the same model, each with its GPU hours beside those of this plan, stops included in both; of a run
-    with older software also those of the plan ``of_year`` (None where that year's software has none)."""
+    with older software also those of the plan ``of_year`` with that software (None where it has none), or with today's where this
+    plan has that software unasked, and its energy."""
     if goal.wishes.fine_tuning:
         return
 
@@ -67,12 +69,16 @@ def published(
         took += [] if run.mwh is None else [f"{run.mwh:,.0f} MWh metered"]
         same = " here" if run.accelerator_id == goal.cluster.accelerator.id else f" on {goal.cluster.accelerator.name}"
         alike = goal.cluster.accelerator.family == accelerators()[run.accelerator_id].family
-        older = of_year(run.year) if run.year is not None and goal.wishes.year is None and alike else None
-        if older is not None:
-            same += f", with the software of its time (--year {run.year}) {hours(older):,.0f}"
-            if run.mwh is not None and older.energy is not None:
-                kwh = older.energy.kwh.expected / tokens_of(goal.wishes) * run.tokens / older.energy.pue
-                same += f" and {kwh / 1e3:,.0f} MWh without cooling for as many tokens"
+        dated = run.year is not None and alike and goal.wishes.year is None
+        other = None if not dated or run.year is None else of_year(run.year if goal.year is None else FUSED_SINCE)
+        if other is not None:
+            words = f"the software of its time (--year {run.year})" if goal.year is None else f"today's (--year {FUSED_SINCE})"
+            same += f", with {words} {hours(other):,.0f}"
+        older = other if goal.year is None else best
+        if dated and run.mwh is not None and older is not None and older.energy is not None:
+            kwh = older.energy.kwh.expected / tokens_of(goal.wishes) * run.tokens / older.energy.pue
+            same += f" and {kwh / 1e3:,.0f} MWh" if goal.year is None else f"; {kwh / 1e3:,.0f} MWh here"
+            same += " without cooling for as many tokens"
         yield (
             f"Published: {format_count(run.tokens)} tokens on {where} {', '.join(took)}"
             f"{f' ({run.notes})' if run.notes else ''}; {each:,.0f} GPU hours a trillion tokens, this plan {mine:,.0f}{same}. "

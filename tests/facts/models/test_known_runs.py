@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gpuwise.facts.hardware.naming import find_cluster
@@ -41,9 +43,14 @@ def test_a_known_run_stands_beside_the_plan() -> None:
 
 
 def test_beside_an_older_run_stands_the_plan_with_the_software_of_its_year() -> None:
-    (said,) = make_plan("bloom-176b", "48x8xA100-80GB-SXM", Wishes(tokens=366e9, seq_len=2048)).published
-    older = make_plan("bloom-176b", "48x8xA100-80GB-SXM", Wishes(tokens=366e9, seq_len=2048, year=2022))
-    assert older.best is not None
-    hours = older.best.time_s.expected / 366e9 * 1e12 * 384 / 3600
-    assert f"--year 2022) {hours:,.0f} and" in said and "690 MWh metered" in said and "MWh without cooling" in said
-    assert "--year" not in older.published[0]
+    wishes = Wishes(tokens=366e9, seq_len=2048)
+    then = make_plan("bloom-176b", "48x8xA100-80GB-SXM", wishes)
+    today = make_plan("bloom-176b", "48x8xA100-80GB-SXM", replace(wishes, year=2023))
+    assert then.best is not None and today.best is not None and then.best.energy is not None
+    hours = today.best.time_s.expected / 366e9 * 1e12 * 384 / 3600
+    assert f"(--year 2023) {hours:,.0f}; " in then.published[0] and "690 MWh metered" in then.published[0]
+    assert "--year" not in today.published[0]
+    metered = then.best.energy.kwh.expected / then.best.energy.pue / 1e3
+    assert metered == pytest.approx(690, rel=0.20) and f"{metered:,.0f} MWh here without cooling" in then.published[0]
+    elsewhere = make_plan("bloom-176b", "16x8xA100-80GB-SXM", wishes).published[0]
+    assert "the software of its time (--year 2022)" in elsewhere and "MWh without cooling" in elsewhere
