@@ -51,6 +51,8 @@ class Stack:
     ``fa2`` (torch SDPA and flash-attn 2, on every family)."""
     weight_cast_per_micro_batch: bool
     """Weights are cast from fp32 in every forward (autocast without a half-precision copy)."""
+    chunked_loss_option: str = ""
+    """The option of the stack's tool by which its loss is without whole logits, where it is not so already (``fused_loss``)."""
     fuses_attention: bool = True
     """It has a fused attention kernel; otherwise scores are written out, scaled, masked and normalised (``fused_softmax``)."""
     half_gradients: bool = False
@@ -107,6 +109,11 @@ class Stack:
     """The stack whose facts it takes where it has none of its own."""
     hides_sharded_states: bool = True
     """The same with sharded optimizer states, whose parameters are also gathered while the next forward runs."""
+
+    @property
+    def chunks_loss(self) -> bool:
+        """Whether its loss can be without whole logits, as it comes or by an option."""
+        return self.fused_loss or bool(self.chunked_loss_option)
 
     def loops(self, precision: str) -> bool:
         """Whether the update of a step in ``precision`` is a Python loop over the parameters."""

@@ -79,6 +79,20 @@ def test_a_checkpoint_stops_at_the_last_tensor_that_is_saved() -> None:
         assert again
 
 
+def test_a_loss_in_chunks_has_both_gradients_in_the_forward_and_no_whole_logits() -> None:
+    """Liger's: three products a chunk in the forward, none of the head in the backward, the same FLOP; the logits of a chunk are
+    as large as its input."""
+    arch = find_model("llama-3.2-1b")
+    whole, chunks = (eager_step(arch, point(seq_len=1024, fused_loss=fused)) for fused in (False, True))
+    assert total_flop(chunks) == pytest.approx(total_flop(whole), rel=1e-12)
+    forward = names(chunks, HEAD, Phase.FORWARD)
+    tokens = 1024 * point().micro_batch
+    assert forward["mm"] == 3 * -(-tokens // (1 << (-(-tokens // -(-arch.vocab // arch.hidden)) - 1).bit_length()))
+    assert "mm" not in names(chunks, HEAD, Phase.BACKWARD)
+    logits = [one.outputs[0].shape for one in chunks.capture.signatures if one.op == "aten._log_softmax.default"]
+    assert logits and all(rows * vocab <= 2 * tokens * arch.hidden for rows, vocab in logits)
+
+
 def test_more_sequences_are_more_work_and_never_less() -> None:
     arch = find_model("gpt2")
     small, large = (eager_step(arch, point(micro_batch=b)) for b in (2, 4))

@@ -77,11 +77,14 @@ class PublishedRun:
 
     def dated(self, runs: Sequence[PublishedRun]) -> str:
         """The command with the software that the run had: the year of the oldest paper on its family among ``runs`` where that
-        is older than fused attention. As it is where the command names the software."""
+        is older than fused attention, and torchtune's where the figure is its own. As it is where the command names the
+        software."""
         years = [2000 + int(found[1]) for r in runs if r.family == self.family and (found := ARXIV.search(r.source))]
         years += [FUSED_SINCE - 1] * (UNFUSED in self.source)
         if "--stack" in self.command:
             return self.command
+        if self.source.startswith(ALLOCATED):
+            return f"{self.command} --stack torchtune"
         return self.command if not years or min(years) >= FUSED_SINCE else f"{self.command} --year {min(years)}"
 
     @property

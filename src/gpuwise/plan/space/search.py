@@ -42,10 +42,6 @@ class Found:
     notes: tuple[str, ...]
 
 
-CHUNKS_BY_LIGER = ("trainer", "hf-fsdp")
-"""Stacks whose loss is in chunks by one option (transformers ``TrainingArguments.use_liger_kernel``)."""
-
-
 def find_strategies(goal: Goal, n: int = 6) -> Found:
     """Search the goal's space on its cluster; where nothing fits on the device, with each of :func:`_lighter` until something
     does. Raises LayoutError naming the rule when no layout is possible."""
@@ -66,12 +62,12 @@ def _on_device(ranked: Sequence[TrainingEstimate]) -> bool:
 
 def _lighter(goal: Goal) -> Iterator[tuple[Goal, str]]:
     """What a person who trains adapters turns on when nothing fits, each beside those before it, and a note that says so: the
-    loss in chunks (the Trainer's ``use_liger_kernel``), then under QLoRA the optimizer's states in unified memory, with which it
-    was published (arXiv 2305.14314). Nothing of it where weights are trained, and not what was asked for."""
-    wishes = goal.wishes
-    if wishes.fused_loss is None and wishes.fine_tuning and goal.arch.lm_head and goal.bases[0].stack in CHUNKS_BY_LIGER:
+    loss in chunks by the stack's option, then under QLoRA the optimizer's states in unified memory, with which it was published
+    (arXiv 2305.14314). Nothing of it where weights are trained, and not what was asked for."""
+    wishes, option = goal.wishes, find_stack(goal.bases[0].stack).chunked_loss_option
+    if wishes.fused_loss is None and wishes.fine_tuning and goal.arch.lm_head and option:
         goal = replace(goal, bases=tuple(b.with_(fused_loss=True) for b in goal.bases))
-        yield goal, "nothing fits with whole logits, so the loss is in chunks (use_liger_kernel)"
+        yield goal, f"nothing fits with whole logits, so the loss is in chunks ({option})"
     if wishes.optimizer is None and wishes.quantized_base:
         goal = replace(goal, bases=tuple(b.with_(optimizer=PAGED_FORM[b.optimizer]) for b in goal.bases))
         yield goal, f"nothing fits with the optimizer's states on the device, so they are paged: {goal.bases[0].optimizer}"

@@ -60,7 +60,7 @@ def describes(arch: Architecture, point: Point) -> bool:
     if point.quantized_base:  # experts held as one tensor are no linear layers that bitsandbytes converts
         described &= arch.moe is None and point.lora_rank > 0 and point.precision in ("bf16", "fp16")
     described &= not arch.pattern
-    return described and whole and plain and not point.fused_loss
+    return described and whole and plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -545,6 +545,11 @@ class Network:
         a, t = self.arch, self.t
         if a.final_norm:
             x = t.bind(self.norm("norm", x))
+        if a.lm_head and self.point.fused_loss:
+            table = table if table is not None and a.tied_embeddings else self.weight(a.vocab, a.hidden)
+            with t.inside("head", x):
+                x, weight = cast(t, x, self.computes), cast(t, table, self.computes)
+                return chunked_cross_entropy(t, t.view(x, (_rows(x), a.hidden)), weight)
         if a.lm_head:
             logits = self.linear("head", x, a.vocab, weight=table if a.tied_embeddings else None, bias=a.head_bias)
             with t.frame():
@@ -766,6 +771,33 @@ def averaged(t: Tape, x: Value) -> Value:
 
     t.note([x], [output], gradients)
     return output
+
+
+def chunked_cross_entropy(t: Tape, x: Value, w: Value) -> Value:
+    """Over [T, H] x [V, H]' in chunks of so many rows that their logits are about as large as x: the loss, and in the same pass
+    both gradients, which the backward scales (Liger-Kernel ``fused_linear_cross_entropy.py``)."""
+    (rows, hidden), vocab = x.shape, w.shape[0]
+    chunk = 1 << (-(-rows // -(-vocab // hidden)) - 1).bit_length()
+    turned = t.flipped(w, 0, 1, "t")
+    x_gradient = t.run("zeros_like", [x], [x.spec])[0]
+    w_gradient = t.run("zeros_like", [w], [w.spec])[0] if w.needs_grad else None
+    losses = t.run("zeros_like", [t.leaf((rows,), "fp32")], [spec((rows,), "fp32")])[0]
+    for start in range(0, rows, chunk):
+        piece = t.alias(x, (min(chunk, rows - start), hidden), "slice", (hidden, 1))
+        logits = t.run("mm", [piece, turned], [spec((piece.shape[0], vocab), x.dtype)])[0]
+        slopes = t.run("_log_softmax", [logits], [logits.spec], attributes=(("dim", 1),))[0]
+        t.run("copy_", [x_gradient, t.run("mm", [slopes, w], [piece.spec])[0]], [piece.spec])
+        if w_gradient is not None:
+            each(t, "add_", [w_gradient, t.run("mm", [t.flipped(slopes, 0, 1, "t"), piece], [w.spec])[0]])
+    loss = t.run("sum", [losses], [spec((), "fp32")])[0]
+
+    def gradients(g: list[Value | None]) -> list[Value | None]:
+        by = g[0]
+        made = (x_gradient, w_gradient)
+        return [by and one and t.run("mul", [one, by], [one.spec], overload="Tensor")[0] for one in made]
+
+    t.note([x, w], [loss], gradients, "outputs")
+    return loss
 
 
 def cross_entropy(t: Tape, logits: Value) -> Value:
