@@ -299,14 +299,34 @@ def test_a_stack_that_has_what_was_asked_for(asked: dict[str, int | str | bool],
         ("llama-3.1-70b", "8xA100-80GB-SXM", Wishes(quantized_base=True), "trainer"),
         ("llama-3.1-70b", "8xA100-80GB-SXM", Wishes(lora_rank=16), "hf-fsdp"),
         ("llama-3.1-8b", "8xA100-80GB-SXM", Wishes(lora_rank=16), "trainer"),
-        ("llama-3.1-8b", "4090", Wishes(lora_rank=16, fused_loss=True), "torchtune"),
+        ("llama-3.1-8b", "4090", Wishes(lora_rank=16, fused_loss=True), "trainer"),
+        ("llama-3.1-70b", "8xA100-80GB-SXM", Wishes(lora_rank=16, fused_loss=True), "hf-fsdp"),
         ("llama-3.1-8b", "4xTPU-v5e", Wishes(lora_rank=16), "compiled-fsdp"),
         ("llama-3.1-8b", "4090", Wishes(), "compiled-fsdp"),
     ],
 )
 def test_adapters_are_trained_by_the_trainer(name: str, cluster: str, wishes: Wishes, stack: str) -> None:
-    """Replicas where the frozen weights leave room, FSDP where they do not; chunks of the loss are torchtune's own."""
+    """Replicas where the frozen weights leave room, FSDP where they do not; chunks of the loss are an option of both."""
     assert make_goal(find_model(name), find_cluster(cluster), wishes).bases[0].stack == stack
+
+
+@pytest.mark.parametrize(
+    ("name", "cluster", "fixed", "stack"),
+    [
+        ("llama-3.1-8b", "8xA100-80GB-SXM", {}, "deepspeed"),
+        ("llama-3.1-8b", "A100-80GB-SXM", {}, "deepspeed"),
+        ("llama-3.2-1b", "8xA100-80GB-SXM", {}, "trainer"),
+        ("llama-3.1-8b", "8xA100-80GB-SXM", {"tp": 2}, "compiled-fsdp"),
+        ("llama-3.1-8b", "4xTPU-v5e", {}, "compiled-fsdp"),
+    ],
+)
+def test_all_weights_are_fine_tuned_by_the_trainer(
+    name: str, cluster: str, fixed: dict[str, int | str | bool], stack: str
+) -> None:
+    """Under DeepSpeed where a replica leaves no room for activations; pre-training of the same model is another stack's."""
+    wishes = Wishes(fixed=fixed)
+    assert make_goal(find_model(name), find_cluster(cluster), wishes, fine_tuning=True).bases[0].stack == stack
+    assert make_goal(find_model(name), find_cluster(cluster), wishes).bases[0].stack in ("megatron-core", "compiled-fsdp")
 
 
 def test_a_loss_in_chunks_is_taken_where_whole_logits_do_not_fit() -> None:

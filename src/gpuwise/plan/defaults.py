@@ -52,12 +52,17 @@ FROZEN_BYTES = 2.0
 """Of a frozen parameter in 16 bits."""
 TRAINER_WHY = "Hugging Face's Trainer and PEFT, which TRL, LLaMA-Factory and Axolotl run for adapters"
 """Their READMEs: github.com/huggingface/trl, hiyouga/LLaMA-Factory, axolotl-ai-cloud/axolotl."""
+FULL_WHY = "Hugging Face's Trainer, which TRL, LLaMA-Factory and Axolotl run to fine-tune every weight"
+"""Under DeepSpeed: alignment-handbook scripts/README.md (full fine-tuning of 7B on 8 A100 with ZeRO-3), LLaMA-Factory
+examples/train_full/*.yaml (ds_z3_config.json), TRL examples/accelerate_configs/deepspeed_zero3.yaml; on one GPU its optimizer
+can be in host memory. torchtune has not been developed since July 2025 (github.com/meta-pytorch/torchtune/issues/2883)."""
 
 STAND_INS = {
     "megatron-core": ("compiled-fsdp", "hai-llm", "megatron-legacy"),
     "compiled-fsdp": ("deepspeed", "torchtune", "megatron-core"),
     "trainer": ("hf-fsdp", "torchtune", "deepspeed", "compiled-fsdp", "megatron-core"),
     "hf-fsdp": ("torchtune", "deepspeed", "compiled-fsdp", "megatron-core"),
+    "deepspeed": ("hf-fsdp", "torchtune", "compiled-fsdp", "megatron-core"),
 }
 """Stacks that are taken, the first that can, where the usual one does not have what was asked for."""
 
@@ -188,6 +193,7 @@ def default_stack(
     cluster: Cluster,
     *,
     fine_tuning: bool,
+    full: bool = False,
     frozen_bytes: float = FROZEN_BYTES,
     options: Mapping[str, int | str | bool] = MappingProxyType({}),
     year: int | None = None,
@@ -195,11 +201,12 @@ def default_stack(
     """Software stack and why: the usual one of ``year`` (today's where none is given), or where that lacks what was asked for
     (``options``, fields of a strategy by name) another that has it.
 
-    ``fine_tuning``: with adapters, whose frozen weights take ``frozen_bytes`` each."""
-    stack, why = _usual_stack(arch, cluster, fine_tuning=fine_tuning, frozen_bytes=frozen_bytes)
+    ``fine_tuning``: with adapters, whose frozen weights take ``frozen_bytes`` each. ``full``: every weight of a checkpoint is
+    fine-tuned."""
+    stack, why = _usual_stack(arch, cluster, fine_tuning=fine_tuning, full=full, frozen_bytes=frozen_bytes)
     # XLA compiled for TPUs before PyTorch did for GPUs
     if year is not None and year < FUSED_SINCE and cluster.accelerator.vendor.lower() in ("nvidia", "amd"):
-        return OLD_STACKS[stack]
+        return OLD_STACKS.get(stack, OLD_STACKS["compiled-fsdp"])
     if _has(stack, options, adapters=fine_tuning):
         return stack, why
     other = next((name for name in STAND_INS[stack] if _has(name, options, adapters=fine_tuning)), None)
@@ -209,12 +216,12 @@ def default_stack(
 
 
 def _has(stack: str, options: Mapping[str, int | str | bool], *, adapters: bool) -> bool:
-    """Whether ``stack`` lays out ``options``, and its loss is without whole logits where ``fused_loss`` is among them."""
-    fused = find_stack(stack).fused_loss or not options.get("fused_loss", False)
+    """Whether ``stack`` lays out ``options``, and its loss can be without whole logits where ``fused_loss`` is among them."""
+    fused = find_stack(stack).chunks_loss or not options.get("fused_loss", False)
     return fused and find_stack_rules(stack, adapters=adapters).has(options)
 
 
-def _usual_stack(arch: Architecture, cluster: Cluster, *, fine_tuning: bool, frozen_bytes: float) -> tuple[str, str]:
+def _usual_stack(arch: Architecture, cluster: Cluster, *, fine_tuning: bool, full: bool, frozen_bytes: float) -> tuple[str, str]:
     if cluster.accelerator.vendor.lower() not in ("nvidia", "amd"):
         return "compiled-fsdp", "PyTorch with a compiler is what runs on this vendor's devices"
     if fine_tuning:
@@ -223,10 +230,15 @@ def _usual_stack(arch: Architecture, cluster: Cluster, *, fine_tuning: bool, fro
         if frozen_bytes * count_parameters(arch).total <= FROZEN_SHARE * cluster.accelerator.memory_bytes:
             return "trainer", f"{TRAINER_WHY}; every GPU holds the whole model: DDP"
         return "hf-fsdp", f"{TRAINER_WHY}; the model fills a GPU: FSDP"
+    replica = REPLICA_BYTES * count_parameters(arch).total
+    replicated = replica <= REPLICA_SHARE * cluster.accelerator.memory_bytes
+    if full and replicated:
+        return "trainer", FULL_WHY
+    if full:
+        return "deepspeed", f"{FULL_WHY}, under DeepSpeed ZeRO where states fill a GPU"
     if cluster.n_accelerators == 1:
         return "compiled-fsdp", "one device needs no model parallelism: plain PyTorch with torch.compile"
-    replica = REPLICA_BYTES * count_parameters(arch).total
-    if cluster.n_systems == 1 and replica <= REPLICA_SHARE * cluster.accelerator.memory_bytes:
+    if cluster.n_systems == 1 and replicated:
         return "compiled-fsdp", "every GPU of one host holds the whole model: plain PyTorch with torch.compile and DDP"
     return (
         "megatron-core",

@@ -255,7 +255,13 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuni
             if year is not None:
                 assumed.append(f"software of {year}, as in the published run of this model (--year {FUSED_SINCE}: today's)")
         stack, why = default_stack(
-            arch, cluster, fine_tuning=wishes.fine_tuning, frozen_bytes=wishes.frozen_bytes, options=options, year=year
+            arch,
+            cluster,
+            fine_tuning=wishes.fine_tuning,
+            full=tuning and not wishes.fine_tuning,
+            frozen_bytes=wishes.frozen_bytes,
+            options=options,
+            year=year,
         )
         assumed.append(f"stack {stack} ({why})")
     precisions = wishes.precision

@@ -15,7 +15,8 @@ from gpuwise.workload.changes.registry import ADAPTERS, SAME, STATES
 
 @pytest.fixture(scope="module")
 def too_big() -> Fit[TrainingEstimate]:
-    return fit("llama-3.1-8b", "4090")
+    """With a stack whose checkpoints free what fills the card, and whose loss has whole logits."""
+    return fit("llama-3.1-8b", "4090", Wishes(stack="compiled-fsdp"))
 
 
 def test_full_training_of_eight_billion_does_not_fit_24_gib(too_big: Fit[TrainingEstimate]) -> None:
