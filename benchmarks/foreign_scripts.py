@@ -132,7 +132,12 @@ def judged(script: Mapping[str, Any], options: argparse.Namespace) -> dict[str, 
     # without a second step there is no profile, which is an error of the command, not of the script
     told = options.under == "profile" and watched["code"] == 1 and "error: " in watched["tail"]
     row["unmodified"] = (watched["code"] == plain["code"] or told) and not others
-    row["unloadable"] = unloadable(python, watched["folder"], watched["files"], Path(script["path"]).parent)
+    own = Path(script["path"]).parent
+    row["unloadable"] = unloadable(python, watched["folder"], watched["files"], own)
+    if row["unloadable"] and plain["files"] is not None:
+        # a pickle of a class of ``__main__`` loads nowhere else, whoever wrote it
+        already = {words.partition(":")[0] for words in unloadable(python, Path(plain["folder"]), plain["files"], own)}
+        row["unloadable"] = [words for words in row["unloadable"] if words.partition(":")[0] not in already]
     if options.under == "profile":
         row |= _verdict(script, watched)
     else:
