@@ -50,13 +50,16 @@ class UnknownNameError(InputError):
 
 
 class AmbiguousNameError(InputError):
-    """A name that means several catalogue entries; ``candidates`` lists them."""
+    """A name that means several catalogue entries; ``candidates`` lists them, the one that most people mean first where
+    ``usual``."""
 
-    def __init__(self, kind: str, name: str, candidates: Iterable[str]) -> None:
-        self.kind, self.name, self.candidates = kind, name, tuple(candidates)
+    def __init__(self, kind: str, name: str, candidates: Iterable[str], *, usual: bool = False) -> None:
+        self.kind, self.name, self.candidates, self.usual = kind, name, tuple(candidates), usual
         super().__init__(
             f"{kind} {name!r} is ambiguous: " + ", ".join(self.candidates),
-            hint=f"say which, for example {self.candidates[0]!r}",
+            hint=f"say which; most people mean {self.candidates[0]!r}"
+            if usual
+            else f"say which, for example {self.candidates[0]!r}",
         )
 
 

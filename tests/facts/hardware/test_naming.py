@@ -126,6 +126,16 @@ def test_an_ambiguous_name_lists_its_candidates(text, among):
         assert find_accelerator(candidate).id == candidate
 
 
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [("h100", "h100-sxm-80gb"), ("a100", "a100-sxm-80gb"), ("v100", "v100-sxm-32gb"), ("8xA100", "8xa100-sxm-80gb")],
+)
+def test_an_ambiguous_name_says_which_most_people_mean(text, first):
+    with pytest.raises(AmbiguousNameError, match="most people mean '" + first) as caught:
+        find_cluster(text)
+    assert caught.value.candidates[0] == first
+
+
 def test_a_preference_settles_an_ambiguity_and_nothing_else():
     assert find_accelerator("A100", prefer=("sxm", "80gb")).id == "a100-sxm-80gb"
     assert find_accelerator("NVIDIA A100 PCIe", prefer=("sxm", "80gb")).id == "a100-pcie-80gb"

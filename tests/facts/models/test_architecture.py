@@ -281,3 +281,10 @@ def test_checks_name_the_field() -> None:
         assert caught.value.field == field
     with pytest.raises(FieldError):
         check_architecture(replace(t5, encoder=replace(t5.encoder, hidden=256)))
+
+
+@pytest.mark.parametrize(("typed", "gpu"), [("h100", "h100-sxm-80gb"), ("8xH100", "h100-sxm-80gb"), ("rtx 4090", "rtx-4090")])
+def test_a_gpu_in_the_place_of_a_model_is_said_to_be_one(typed: str, gpu: str) -> None:
+    with pytest.raises(InputError, match="is a GPU, and a model is expected") as caught:
+        find_model(typed)
+    assert caught.value.hint is not None and caught.value.hint.endswith(f"--on {gpu}")

@@ -99,7 +99,7 @@ def _class(errors: F64, sigma: F64) -> dict[str, Any]:
 def fit(rows: Sequence[PracticeRow], asked: Sequence[PracticeRow] = ()) -> dict[str, Any]:
     """Fit ``rows`` (times and rates; memory is left out), write the coefficients, return the document.
 
-    ``asked``: the same runs without the year of their software, judged on the same levels."""
+    ``asked``: the same runs as the table asks them, judged on the same levels."""
     timed = [r for r in rows if r.run.metric != "mem"]
     p, residuals, w = solve([r for r in timed if not r.run.other_work]), left_out(timed), weights(timed)
     sigma: dict[str, float] = {}
@@ -111,7 +111,7 @@ def fit(rows: Sequence[PracticeRow], asked: Sequence[PracticeRow] = ()) -> dict[
         sigma[level] = round(sigma_of(residuals[mine], w[mine]), 3)
     today = {r.run.id: r.slower for r in asked}
     as_asked = residuals + np.array([today.get(r.run.id, r.slower) - r.slower for r in timed])
-    for label, errors in (("", residuals), (" (today's software)", as_asked)):
+    for label, errors in (("", residuals), (" (as asked)", as_asked)):
         for kind, how in sorted({(r.run.scored, r.run.how) for r in timed}):
             mine = np.array([(r.run.scored, r.run.how) == (kind, how) for r in timed])
             if not label or np.any(errors[mine] != residuals[mine]):

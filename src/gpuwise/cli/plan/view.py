@@ -349,14 +349,15 @@ def _nothing_fits(to: Console, plan: Plan[TrainingEstimate]) -> None:
             (plan.goal.cluster.label, "bold"),
         )
     )
+    tried = (
+        f"{plain(search.strategies)} ways to lay it out were tried" if search.strategies > 1 else "The layout asked for was tried"
+    )
+    to.print(f"  {tried}. The one that takes least memory: {layout(e.strategy)}.")
     if e.needed_bytes.expected > e.device_bytes:
-        to.print(f"  The smallest of {plain(search.strategies)} strategies needs {between(e.needed_bytes, format_bytes)}")
-        to.print(f"  of {format_bytes(e.device_bytes)}: {layout(e.strategy)}")
+        to.print(f"  It needs {between(e.needed_bytes, format_bytes)} on a GPU that has {format_bytes(e.device_bytes)}.")
     else:
-        to.print(f"  The smallest of {plain(search.strategies)} strategies has room on the GPU, but needs")
-        to.print(
-            f"  {format_bytes(e.host_bytes)} of the {format_bytes(e.host_limit_bytes)} a host can give: {layout(e.strategy)}"
-        )
+        to.print("  It has room on the GPU, but not in the host's memory:")
+        to.print(f"  it needs {format_bytes(e.host_bytes)} there, and a host can give {format_bytes(e.host_limit_bytes)}.")
     show_fitting(to, e, "What fills it")
     _bullets(to, "Assumed", plan.goal.assumed, "dim")
     _bullets(to, "Try", ("`gpuwise fit` lists what would make it fit, and at what cost in speed",))

@@ -129,7 +129,7 @@ def find_cluster(text: str, prefer: Iterable[str] = ()) -> Cluster:
         usual = _usual_of_full_hosts(error.candidates, counts)
         if usual is None:
             before = "".join(f"{count}x" for count in counts)
-            raise AmbiguousNameError("accelerator", text, [before + c for c in error.candidates]) from None
+            raise AmbiguousNameError("accelerator", text, [before + c for c in error.candidates], usual=error.usual) from None
         accelerator = accelerators()[usual]
     if len(counts) == 2:
         return Cluster(_host_of(accelerator, counts[1], text), counts[0] * counts[1])
@@ -285,7 +285,12 @@ def _settle(text: str, candidates: list[_Entry], prefer: Iterable[str]) -> Accel
     if len(candidates) == 1:
         return candidates[0].accelerator
     candidates.sort(key=lambda c: c.accelerator.form != "SXM")  # stable: the part most people rent comes first
-    raise AmbiguousNameError("accelerator", text, [c.accelerator.id for c in candidates])
+    usual = candidates
+    for wish in USUAL:
+        usual = [c for c in usual if _words(wish) <= c.words | c.implied] or usual
+    first = usual if len(usual) == 1 else []
+    ids = [c.accelerator.id for c in (*first, *(c for c in candidates if c not in first))]
+    raise AmbiguousNameError("accelerator", text, ids, usual=bool(first))
 
 
 def _candidates(words: frozenset[str]) -> list[_Entry]:

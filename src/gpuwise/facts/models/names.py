@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from gpuwise.errors import AmbiguousNameError, InputError, UnknownNameError
+from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.unmodelled import refuse_unmodelled
 
 _TOKEN = re.compile(r"\d+x\d+[a-z]?|\d+(?:\.\d+)*[a-z](?:\d+)?(?![a-z])|\d+(?:\.\d+)*|[a-z]+")
@@ -139,8 +140,23 @@ def resolve_model_name(name: str, table: NameTable) -> str:
     )
     if candidates:
         return _only(name, candidates)
+    _refuse_hardware(name)
     error = UnknownNameError("model", name[:80], table.ids)
     raise error if error.nearest else UnknownNameError("model", name[:80], (), hint=_HINT)
+
+
+def _refuse_hardware(name: str) -> None:
+    """Raises InputError where a GPU or a system stands in the place of a model."""
+    try:
+        gpu = find_cluster(name).accelerator.id
+    except AmbiguousNameError as error:
+        gpu = error.candidates[0]
+    except InputError:
+        return
+    raise InputError(
+        f"{name[:80]!r} is a GPU, and a model is expected here",
+        hint=f"name the model first, for example: llama-3.1-8b --on {gpu}",
+    )
 
 
 def _by_size(model: str) -> list[tuple[bool, float, str]]:
