@@ -14,7 +14,11 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
+from importlib.util import spec_from_file_location
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -47,6 +51,23 @@ def _keep_byte_code(config: pytest.Config) -> None:
     sys.dont_write_bytecode = False
 
 
+def _rewrite_a_share(config: pytest.Config) -> None:
+    """Where no byte code is there yet, every worker would rewrite the assertions of every test file, all in the same order; so
+    each rewrites its share first, and finds the others' done."""
+    worker: dict[str, Any] = config.workerinput  # pyright: ignore[reportAttributeAccessIssue]
+    hook: Any = config.pluginmanager.rewrite_hook
+    if sys.dont_write_bytecode or not hasattr(hook, "exec_module"):  # asserts are plain
+        return
+    asked = [Path(config.invocation_params.dir, argument.partition("::")[0]) for argument in config.args]
+    files = [file for file in sorted(HERE.rglob("test_*.py")) if any(file.is_relative_to(path) for path in asked)]
+    for file in files[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
+        module = ModuleType(file.stem)
+        module.__spec__ = spec_from_file_location(file.stem, file, loader=hook)
+        vars(module)["__builtins__"] = {}
+        with suppress(ImportError):  # without builtins its first import ends it: it is written, and not run
+            hook.exec_module(module)
+
+
 def _one_thread_each() -> None:
     """A worker already for every processor: libraries that start a thread for each as well wait for one another, turning."""
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -58,6 +79,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         _keep_byte_code(config)
         _one_thread_each()
+    else:
+        _rewrite_a_share(config)
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("search" if _searches(config) else "repeat"))
     keep_signatures()
 
@@ -81,6 +104,20 @@ SAMPLED = {
 all of them run in the slow group."""
 
 
+THOROUGH = {
+    "docs/test_pages.py": 2,
+    "cli/test_widths.py": 3,
+    "cli/pick/test_command.py": 2,
+    "cli/capacity/test_command.py": 3,
+    "agreement/test_two_front_ends.py": 3,
+    "agreement/test_one_promise.py": 3,
+    "agreement/test_one_serving.py": 4,
+    "train/ranks/test_scripts.py": 3,
+}
+"""Files with sweeps, and how many of a test's cases (those that :data:`SAMPLED` leaves) stand for one in the default run; the
+gate runs the others behind it (``pytest -m thorough``)."""
+
+
 def pytest_xdist_auto_num_workers() -> int:
     """One worker more than processors: a quarter of the tests' time is spent waiting for other processes."""
     return (os.cpu_count() or 1) + 1
@@ -88,16 +125,20 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Sample the cases of the files in :data:`SAMPLED`, and put the property tests into the slow group where it runs."""
-    seen: Counter[str] = Counter()
+    """Sample the cases of the files in :data:`SAMPLED` and :data:`THOROUGH`, and put the property tests into the slow group
+    where it runs."""
     for item in items:
         if _searches(config) and getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker("slow")
-        every = SAMPLED.get(item.path.relative_to(HERE).as_posix()) if item.path.is_relative_to(HERE) else None
-        if every is not None and item.get_closest_marker("slow") is None:
+    for group, stands_for in (("slow", SAMPLED), ("thorough", THOROUGH)):
+        seen: Counter[str] = Counter()
+        for item in items:
+            every = stands_for.get(item.path.relative_to(HERE).as_posix()) if item.path.is_relative_to(HERE) else None
+            if every is None or any(item.get_closest_marker(mark) for mark in ("slow", "thorough")):
+                continue
             name = item.nodeid.partition("[")[0]
             if seen[name] % every:
-                item.add_marker("slow")
+                item.add_marker(group)
             seen[name] += 1
 
 

@@ -133,7 +133,7 @@ def test_a_server_that_dies_ends_the_run_with_what_was_measured() -> None:
 
 
 def test_time_and_requests_in_flight_are_bounded() -> None:
-    """Forty are due within the time, the others never; of eight at once two are in flight, so each pair waits for those before."""
+    """Forty are due within the time, the others never; of eight at once two are in flight: each pair waits for those before."""
     due = np.concatenate([np.arange(40) * 0.01, np.full(460, 1e6)])
     late = Requests(due, np.full(500, 40, np.int64), np.full(500, 6, np.int64))
     found = measured(Answering(first_s=0.01), late, bounds=Bounds(seconds=2, stall_s=2))
