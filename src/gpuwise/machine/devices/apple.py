@@ -55,7 +55,7 @@ class AppleDevices:
         )
 
     def identities(self) -> tuple[Identity, ...]:
-        made: list[Identity] = []
+        identities: list[Identity] = []
         for i, gpu in enumerate(self._gpus):
             cores = str(gpu.get("sppci_cores", ""))
             identity = Identity(
@@ -66,8 +66,8 @@ class AppleDevices:
                 unified_memory=True,
                 n_cores=int(cores) if cores.isdigit() else None,
             )
-            made.append(with_reasons(identity, {}))
-        return tuple(made)
+            identities.append(with_reasons(identity, {}))
+        return tuple(identities)
 
     def sample(self, index: int, *, processes: bool = True) -> Sample:
         self._check(index)
@@ -75,17 +75,17 @@ class AppleDevices:
         now_s = time.monotonic()
         if index >= len(entries):
             return Sample(index, now_s, state=State.UNREACHABLE, error="the registry has no accelerator")
-        told = cast("Mapping[str, Any]", entries[index].get("PerformanceStatistics") or {})
-        busy = told.get("Device Utilization %")
-        held = told.get("In use system memory")
-        made = Sample(
+        statistics = cast("Mapping[str, Any]", entries[index].get("PerformanceStatistics") or {})
+        busy = statistics.get("Device Utilization %")
+        used_bytes = statistics.get("In use system memory")
+        sample = Sample(
             index,
             now_s,
             utilization=busy / PERCENT if isinstance(busy, int) else None,
-            memory_used_bytes=held if isinstance(held, int) else None,
+            memory_used_bytes=used_bytes if isinstance(used_bytes, int) else None,
             memory_total_bytes=self._memory_bytes,
         )
-        return with_reasons(made, dict.fromkeys(_SILENT, _ROOT_ONLY), () if processes else ("processes",))
+        return with_reasons(sample, dict.fromkeys(_SILENT, _ROOT_ONLY), () if processes else ("processes",))
 
     def health(self, index: int) -> Health:
         self._check(index)
@@ -125,15 +125,15 @@ def _json(raw: bytes) -> Mapping[str, Any]:
     import json
 
     try:
-        told = json.loads(raw)
+        document = json.loads(raw)
     except ValueError:
         return {}
-    return cast("Mapping[str, Any]", told) if isinstance(told, dict) else {}
+    return cast("Mapping[str, Any]", document) if isinstance(document, dict) else {}
 
 
-def _gpus(told: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _gpus(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Entries of Apple's own GPUs: those of AMD and Intel in older Macs are left out."""
-    listed = _mappings(told.get("SPDisplaysDataType"))
+    listed = _mappings(document.get("SPDisplaysDataType"))
     return [g for g in listed if "apple" in f"{g.get('spdisplays_vendor', '')} {g.get('sppci_model', '')}".lower()]
 
 

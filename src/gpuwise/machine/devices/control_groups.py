@@ -63,8 +63,8 @@ def _tightest(read: Read, limits: list[tuple[int, str]]) -> tuple[int | None, in
     """The least limit, and the use that its file tells."""
     if not limits:
         return None, None
-    limit, used = min(limits)
-    return limit, _number(read(used))
+    limit, use_file = min(limits)
+    return limit, _number(read(use_file))
 
 
 def _up(base: str, path: str) -> list[str]:
@@ -120,5 +120,5 @@ def find_container(cgroup: str) -> str | None:
 
 def _containers(cgroup: str) -> list[tuple[tuple[str, ...], str]]:
     paths = [_DAEMON.sub("", line.rpartition(":")[2]) for line in cgroup.splitlines()]
-    named = [(tuple(dict.fromkeys(engine for mark, engine in _ENGINES if mark in path)), path) for path in paths]
-    return [(engines, path) for engines, path in named if engines]
+    engines_by_path = [(tuple(dict.fromkeys(engine for mark, engine in _ENGINES if mark in path)), path) for path in paths]
+    return [(engines, path) for engines, path in engines_by_path if engines]

@@ -115,8 +115,8 @@ def usable_cores(root: Path = Path("/"), *, affinity: int | None = None) -> int:
 
 def processor_name(root: Path = Path("/")) -> str | None:
     """The processor's name as the system reports it; None where it does not."""
-    named = _model(_cpuinfo(root))
-    return " ".join(named.split()) if named else None
+    model_name = _model(_cpuinfo(root))
+    return " ".join(model_name.split()) if model_name else None
 
 
 def _reader(root: Path) -> Read:
@@ -149,10 +149,10 @@ def _count(ranges: str | None) -> int | None:
         return None
     total = 0
     for part in ranges.split(","):
-        found = _RANGE.fullmatch(part.strip())
-        if not found:
+        match = _RANGE.fullmatch(part.strip())
+        if not match:
             return None
-        total += int(found[2] or found[1]) - int(found[1]) + 1
+        total += int(match[2] or match[1]) - int(match[1]) + 1
     return total
 
 

@@ -21,7 +21,7 @@ class DrmDevices:
 
     def __init__(self, cards: Sequence[DrmCard]) -> None:
         self._cards = tuple(cards)
-        self._known: dict[int, Identity] = {}
+        self._identities: dict[int, Identity] = {}
         """Of every card that was read; a lost one keeps its name."""
 
     def identities(self) -> tuple[Identity, ...]:
@@ -48,10 +48,10 @@ class DrmDevices:
 
     def _lost(self, index: int) -> Identity | None:
         """Of a card that is gone: its place and the name it had; None for one that is here."""
-        card, known = self._cards[index], self._known.get(index)
+        card, identity = self._cards[index], self._identities.get(index)
         if card.device.exists():
             return None
-        name = known.name if known else "lost"
+        name = identity.name if identity else "lost"
         return Identity(self.vendor, index, name, pci_bus_id=card.bus_id, unknown={"device": GONE})
 
     def _identity(self, index: int) -> Identity:

@@ -83,7 +83,7 @@ class IntelDevices(DrmDevices):
         files.missing("processes", "not told by this driver")
         energy_j = _micro(sensors.number("energy1_input", "energy_j"))
         mhz = files.number(_FILES[card.driver]["clock"], "sm_clock_hz")
-        made = Sample(
+        sample = Sample(
             index,
             now_s,
             memory_total_bytes=files.number("lmem_total_bytes", "memory_total_bytes"),
@@ -98,7 +98,7 @@ class IntelDevices(DrmDevices):
             pcie_width=device.number("current_link_width", "pcie_width") or None,
         )
         reasons = {**sensors.reasons, **device.reasons, **files.reasons}
-        return with_reasons(made, reasons, () if processes else ("processes",))
+        return with_reasons(sample, reasons, () if processes else ("processes",))
 
     def health(self, index: int) -> Health:
         self._card_here(index)
@@ -114,7 +114,7 @@ class IntelDevices(DrmDevices):
         fastest = files.number(_FILES[card.driver]["fastest"], "sm_clock_max_hz")
         numa = device.number("numa_node", "numa_node")
         integrated = card.bus_id == INTEGRATED
-        made = Identity(
+        identity = Identity(
             VENDOR,
             index,
             pci_name(self._root, VENDOR_ID, card.device_id) or f"Intel GPU {card.device_id or 0:#06x}",
@@ -131,8 +131,8 @@ class IntelDevices(DrmDevices):
             pcie_width_max=None if integrated else device.number("max_link_width", "pcie_width_max"),
             numa_node=None if numa is None or numa < 0 else numa,
         )
-        self._known[index] = made = with_reasons(made, {**device.reasons, **files.reasons})
-        return made
+        self._identities[index] = identity = with_reasons(identity, {**device.reasons, **files.reasons})
+        return identity
 
     def _power_w(self, index: int, now_s: float, energy_j: float | None, files: Files) -> float | None:
         if energy_j is None:
@@ -173,8 +173,8 @@ def _event_reasons(files: Files, card: DrmCard) -> int | None:
     status = files.number(names["status"], "event_reasons")
     if status is None:
         return None
-    made = 0
+    reasons = 0
     for name, reason in _REASONS.items():
         if files.number(names["reason"].format(name)):
-            made |= reason
-    return made if made or not status else 1 << 63
+            reasons |= reason
+    return reasons if reasons or not status else 1 << 63

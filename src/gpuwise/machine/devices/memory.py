@@ -57,11 +57,11 @@ def total_bytes(root: Path = Path("/")) -> int | None:
 
 def memory_of(meminfo: bytes) -> HostMemory:
     """From the text of ``/proc/meminfo``; what it does not say is None."""
-    found: dict[str, int] = {}
+    bytes_by_field: dict[str, int] = {}
     for line in meminfo.splitlines():
         name, _, rest = line.partition(b":")
         field = _LINES.get(name.strip())
         parts = rest.split()
         if field and parts and parts[0].isdigit() and len(parts[0]) <= _MOST_DIGITS:
-            found[field] = int(parts[0]) * (int(KIB) if parts[-1] == b"kB" else 1)
-    return HostMemory(**found)
+            bytes_by_field[field] = int(parts[0]) * (int(KIB) if parts[-1] == b"kB" else 1)
+    return HostMemory(**bytes_by_field)

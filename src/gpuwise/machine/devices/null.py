@@ -61,7 +61,7 @@ class NullDevices:
 
     def sample(self, index: int, *, processes: bool = True) -> Sample:
         card, identity = self._card(index), self._identity(index)
-        made = Sample(
+        sample = Sample(
             index,
             self._clock(),
             utilization=0.0,
@@ -79,7 +79,7 @@ class NullDevices:
             pcie_width=identity.pcie_width_max,
             processes=card.processes if processes else None,
         )
-        return replace(made, **(_fields_of(Sample, card.sample) | _fields_of(Sample, self._simulated(card))))
+        return replace(sample, **(_fields_of(Sample, card.sample) | _fields_of(Sample, self._simulated(card))))
 
     def health(self, index: int) -> Health:
         card = self._card(index)
@@ -110,7 +110,7 @@ class NullDevices:
 
     def _identity(self, index: int) -> Identity:
         card, accelerator = self._card(index), self._accelerators[index]
-        made = Identity(
+        identity = Identity(
             "null",
             index,
             accelerator.name,
@@ -120,7 +120,7 @@ class NullDevices:
             unified_memory=accelerator.unified_memory,
             power_limit_default_w=accelerator.tdp_w,
         )
-        return replace(made, **card.identity)
+        return replace(identity, **card.identity)
 
 
 def _fields_of(of: type[Sample | Health], changes: Mapping[str, Any]) -> dict[str, Any]:

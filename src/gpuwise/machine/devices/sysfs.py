@@ -42,7 +42,7 @@ class DrmCard:
 
 def drm_cards(root: Path, vendor_id: int, drivers: Sequence[str]) -> list[DrmCard]:
     """The cards of a vendor that one of ``drivers`` runs, by their place on the bus."""
-    found: list[DrmCard] = []
+    cards: list[DrmCard] = []
     try:
         entries = sorted((root / "sys/class/drm").iterdir())
     except OSError:
@@ -53,14 +53,14 @@ def drm_cards(root: Path, vendor_id: int, drivers: Sequence[str]) -> list[DrmCar
             continue
         driver = _driver(device)
         if driver in drivers:
-            found.append(DrmCard(device, card, driver, _bus_id(device), Files(device).number("device")))
-    return sorted(found, key=lambda c: (c.bus_id or "", c.card.name))
+            cards.append(DrmCard(device, card, driver, _bus_id(device), Files(device).number("device")))
+    return sorted(cards, key=lambda c: (c.bus_id or "", c.card.name))
 
 
 def _driver(device: Path) -> str:
-    named = Files(device).lines("uevent").get("DRIVER")
-    if named:
-        return named
+    driver = Files(device).lines("uevent").get("DRIVER")
+    if driver:
+        return driver
     try:
         return (device / "driver").resolve().name
     except OSError:
@@ -77,8 +77,8 @@ def _bus_id(device: Path) -> str | None:
 
 def bus_id_of(slot: str) -> str | None:
     """``0000:C1:00.0`` -> ``00000000:c1:00.0``; None for text that is no place on the bus."""
-    found = _SLOT.fullmatch(slot)
-    return None if found is None else f"{int(found[1], 16):08x}:{found[2].lower()}:{found[3].lower()}.{found[4]}"
+    match = _SLOT.fullmatch(slot)
+    return None if match is None else f"{int(match[1], 16):08x}:{match[2].lower()}:{match[3].lower()}.{match[4]}"
 
 
 def pci_name(root: Path, vendor_id: int, device_id: int | None) -> str | None:
@@ -110,10 +110,10 @@ def pcie_generation(speed: str | None) -> int | None:
         return None
 
 
-def with_reasons(made: _Told, reasons: Mapping[str, str], not_asked: Sequence[str] = ()) -> _Told:
+def with_reasons(reading: _Told, reasons: Mapping[str, str], not_asked: Sequence[str] = ()) -> _Told:
     """Every reading that is None gets its reason; that of a file where one was kept."""
-    empty = {f.name for f in fields(made) if getattr(made, f.name) is None} - {"error", *not_asked}
-    return replace(made, unknown={name: reasons.get(name, "not supported") for name in sorted(empty)})
+    empty = {f.name for f in fields(reading) if getattr(reading, f.name) is None} - {"error", *not_asked}
+    return replace(reading, unknown={name: reasons.get(name, "not supported") for name in sorted(empty)})
 
 
 class Files:

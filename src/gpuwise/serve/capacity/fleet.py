@@ -68,7 +68,7 @@ class Fleet:
 
     @property
     def accelerators_now(self) -> int:
-        """Accelerators of the copies that the load of now needs, as ``copies_now`` counts them."""
+        """Accelerators of the copies that the mean rate needs."""
         return self.copies_now * self.cluster.n_accelerators // max(self.copies_peak, 1)
 
 

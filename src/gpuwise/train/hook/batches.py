@@ -48,19 +48,19 @@ class ConstantBatch:
 
     def __init__(self) -> None:
         self._first: dict[str, Any] = {}
-        self._given: dict[int, int] = {}
+        self._n_batches: dict[int, int] = {}
 
     def __call__(self, iterator: Any, following: Next) -> Any:
         key, turn = loader_key(iterator), id(iterator)
         if key not in self._first:
             self._first[key] = following()
-        self._given[turn] = self._given.get(turn, 0) + 1
+        self._n_batches[turn] = self._n_batches.get(turn, 0) + 1
         try:
             most = len(iterator)
         except TypeError:
             most = None
-        if most is not None and self._given[turn] > most:
-            del self._given[turn]
+        if most is not None and self._n_batches[turn] > most:
+            del self._n_batches[turn]
             raise StopIteration
         return self._first[key]
 

@@ -64,7 +64,7 @@ def tell_made(journal: Writer, root: Path, ours: Path) -> None:
     """An event ``made`` for every file and folder below ``root`` that this process makes from here on, except below ``ours``. Not
     told is what was there before, also where the script takes it away and makes it anew, and what Python compiles."""
     below, except_below, process = f"{root}{os.sep}", f"{ours}{os.sep}", os.getpid()
-    made, before = set[str](), set[str]()
+    new_paths, before = set[str](), set[str]()
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event not in _ON_PATHS or os.getpid() != process:
@@ -75,10 +75,10 @@ def tell_made(journal: Writer, root: Path, ours: Path) -> None:
             return
         path = paths[0]
         if event in ("os.remove", "os.rmdir", "shutil.rmtree"):
-            before.update({path} - made)
+            before.update({path} - new_paths)
             return
         if event in ("os.rename", "os.symlink") and len(paths) == 2:
-            if event == "os.rename" and path not in made:
+            if event == "os.rename" and path not in new_paths:
                 # the person's own, moved
                 before.update((path, paths[1]))
                 return
@@ -86,7 +86,7 @@ def tell_made(journal: Writer, root: Path, ours: Path) -> None:
         if not path.startswith(below) or path.startswith(except_below) or "__pycache__" in path or os.path.lexists(path):
             return
         if not any(path == b or path.startswith(f"{b}{os.sep}") for b in before):
-            made.add(path)
+            new_paths.add(path)
             journal.event("made", path=path)
 
     sys.addaudithook(hook)

@@ -45,8 +45,8 @@ def member_settings(settings: Settings, number: int) -> Settings:
     stop = settings.stop
     if stop.steps is not None:
         stop = Stop(most_steps=profiling.skip + profiling.note_steps + profiling.steps + STEPS_AFTER)
-    own = msgspec.structs.replace(profiling, trace=str(folder / f"{number}.json.gz"))
-    return msgspec.structs.replace(settings, journal=str(folder / f"{number}.jsonl"), profiling=own, stop=stop)
+    child_profiling = msgspec.structs.replace(profiling, trace=str(folder / f"{number}.json.gz"))
+    return msgspec.structs.replace(settings, journal=str(folder / f"{number}.jsonl"), profiling=child_profiling, stop=stop)
 
 
 class Member:
@@ -95,8 +95,8 @@ def launcher_arguments(settings: Settings) -> list[str]:
     parsed = get_args_parser().parse_args(arguments)
     if parsed.no_python:
         return arguments
-    own = len(parsed.training_script_args) + 1
-    head = [a for a in arguments[:-own] if a not in ("-m", "--module")]
+    n_script_arguments = len(parsed.training_script_args) + 1
+    head = [a for a in arguments[:-n_script_arguments] if a not in ("-m", "--module")]
     folder = members_folder(settings)
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "settings.json"

@@ -59,7 +59,7 @@ class Counting:
         self._stance: Any = None
         self._from = self._first = 0
         self._tries = 0
-        self._done = False
+        self._is_closed = False
 
     @property
     def is_busy(self) -> bool:
@@ -71,7 +71,7 @@ class Counting:
 
     def on_tick(self, tick: Tick) -> None:
         """Start or end counting at the tick that closes a turn."""
-        if self._done:
+        if self._is_closed:
             return
         self._ticks.append(tick)
         steps = steps_of(self._ticks[: (self._first or len(self._ticks) - 1) + 1])
@@ -92,7 +92,7 @@ class Counting:
             else:
                 self._give_up("no turn of the loop was like the one before it")
         else:
-            self._done = True
+            self._is_closed = True
             self._tell(
                 "flop",
                 from_tick=self._first,
@@ -131,7 +131,7 @@ class Counting:
         return counter
 
     def _give_up(self, why: str) -> None:
-        self._done = True
+        self._is_closed = True
         self._tell("flop", from_tick=self._first or None, to_tick=len(self._ticks) - 1, why=why)
 
 
@@ -192,8 +192,8 @@ class _Counter(PlainMode):
             return
         flop, dtype = _flop(overload, args, kwargs, result)
         if flop and dtype is not None:
-            kept = self.recomputed if _is_recomputed() else self.flop
-            kept[dtype] = kept.get(dtype, 0.0) + flop
+            flop_by_module = self.recomputed if _is_recomputed() else self.flop
+            flop_by_module[dtype] = flop_by_module.get(dtype, 0.0) + flop
 
 
 def _flop(overload: Overload, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> tuple[float, str | None]:

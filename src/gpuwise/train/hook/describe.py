@@ -74,13 +74,13 @@ def describe_devices() -> list[dict[str, Any]]:
     """The accelerators on which this process holds tensors, as their driver names them; empty for one on the processor."""
     if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
         return []
-    found: list[dict[str, Any]] = []
+    loaders: list[dict[str, Any]] = []
     for index in range(torch.cuda.device_count()):
         if not torch.cuda.max_memory_allocated(index):
             continue
         properties = torch.cuda.get_device_properties(index)
         uuid = getattr(properties, "uuid", None)
-        found.append(
+        loaders.append(
             {
                 "index": index,
                 "name": properties.name,
@@ -89,7 +89,7 @@ def describe_devices() -> list[dict[str, Any]]:
                 "capability": [properties.major, properties.minor],
             }
         )
-    return found
+    return loaders
 
 
 def size_of(batch: Any) -> tuple[int, int]:

@@ -109,8 +109,8 @@ class Journal:
     def refused(self) -> dict[str, str]:
         """Levers that could not be applied, with the reason."""
         events = self.of("lever")
-        held = {str(e["name"]) for e in events if e["applied"]}
-        return {str(e["name"]): str(e.get("why")) for e in events if not e["applied"] and str(e["name"]) not in held}
+        applied_names = {str(e["name"]) for e in events if e["applied"]}
+        return {str(e["name"]): str(e.get("why")) for e in events if not e["applied"] and str(e["name"]) not in applied_names}
 
     @property
     def applied(self) -> list[str]:
@@ -119,8 +119,8 @@ class Journal:
 
     def last(self, kind: str) -> Mapping[str, Any]:
         """The last event of one kind; empty where there was none."""
-        found = self.of(kind)
-        return found[-1] if found else {}
+        events = self.of(kind)
+        return events[-1] if events else {}
 
 
 def read_journal(path: Path) -> Journal:

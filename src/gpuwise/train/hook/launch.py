@@ -124,8 +124,8 @@ def launch(
 def take_away(journal: Journal, since_s: float) -> None:
     """Files and folders that a run made are removed; of a folder nothing is, where it holds something older than ``since_s``
     (seconds of the clock)."""
-    for made in reversed(journal.of("made")):
-        path = Path(str(made["path"]))
+    for event in reversed(journal.of("made")):
+        path = Path(str(event["path"]))
         with suppress(OSError):
             if not path.is_dir() or path.is_symlink():
                 path.unlink()
@@ -148,11 +148,11 @@ def _passed_on(process: Process) -> Generator[None, None, None]:
             os.killpg(process.pid, signal.SIGKILL if n >= PATIENCE else number)
 
     numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    held = {number: signal.signal(number, pass_on) for number in numbers}
+    handlers = {number: signal.signal(number, pass_on) for number in numbers}
     try:
         yield
     finally:
-        for number, handler in held.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
 
 
@@ -185,16 +185,16 @@ class _Guard:
     def look(self) -> str | None:
         """The limit that is broken, if any."""
         limits, spent = self._limits, time.monotonic() - self._began
-        used = None
+        process_bytes = None
         if spent >= self._look_at_s:
-            used = resident_bytes(self._process.pid)
+            process_bytes = resident_bytes(self._process.pid)
             self._look_at_s = spent + MEMORY_LOOK_S
-        if used is not None:
-            self.peak_bytes = max(self.peak_bytes or 0, used)
-            self.used_bytes = used
+        if process_bytes is not None:
+            self.peak_bytes = max(self.peak_bytes or 0, process_bytes)
+            self.used_bytes = process_bytes
         if limits.wall_s is not None and spent > limits.wall_s:
             self.broken = "time"
-        elif limits.memory_bytes is not None and used is not None and used > limits.memory_bytes:
+        elif limits.memory_bytes is not None and process_bytes is not None and process_bytes > limits.memory_bytes:
             self.broken = "memory"
         elif limits.first_step_s is not None and spent > limits.first_step_s and not self.journal.read().ticks:
             self.broken = "no step"

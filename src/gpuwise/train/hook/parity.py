@@ -25,7 +25,7 @@ class ParityKeeper:
 
     def __init__(self, settings: Parity, seed: int, watch: Watch, *, folder: Path, tell: Callable[..., None]) -> None:
         self._settings, self._seed, self._watch, self._tell, self._folder = settings, seed, watch, tell, folder
-        self._seen: set[int] = set()
+        self._seen_parameters: set[int] = set()
         self._n = 0
         self._states: list[dict[str, float]] = []
 
@@ -41,11 +41,11 @@ class ParityKeeper:
         """Write the gradients of the first step, and the norms of every step."""
         scale = getattr(optimizer, "grad_scale", None)
         factor = 1.0 if scale is None else 1.0 / float(scale)
-        named = names_of(self._watch.roots)
+        names = names_of(self._watch.roots)
         gradients: dict[str, torch.Tensor] = {}
         parameters: dict[str, torch.Tensor] = {}
         total = 0.0
-        first = id(optimizer) not in self._seen
+        first = id(optimizer) not in self._seen_parameters
         for at, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"]):
             if parameter.grad is None:
                 continue
@@ -53,12 +53,12 @@ class ParityKeeper:
             gradient = (gradient.to_dense() if gradient.is_sparse else gradient).to(torch.float32) * factor
             total += float(torch.linalg.vector_norm(gradient, dtype=torch.float64)) ** 2
             if first:
-                name = named.get(id(parameter), f"parameter {at}")
+                name = names.get(id(parameter), f"parameter {at}")
                 gradients[name] = gradient.cpu()
                 parameters[name] = parameter.detach().to("cpu", torch.float32)
         if first:
-            number = len(self._seen)
-            self._seen.add(id(optimizer))
+            number = len(self._seen_parameters)
+            self._seen_parameters.add(id(optimizer))
             file = self._folder / f"gradients_{number}.pt"
             _save({"gradients": gradients, "parameters": parameters}, file)
             self._tell("gradients", optimizer=number, file=str(file), n=len(gradients))
@@ -73,14 +73,14 @@ class ParityKeeper:
 
 def names_of(roots: list[torch.nn.Module]) -> dict[int, str]:
     """Names of parameters by identity, without the prefixes of torch.compile and data parallelism."""
-    named: dict[int, str] = {}
+    names: dict[int, str] = {}
     for at, root in enumerate(roots):
         for name, parameter in root.named_parameters():
             plain = ".".join(
                 part for part in name.split(".") if part not in ("_orig_mod", "module", "_checkpoint_wrapped_module")
             )
-            named.setdefault(id(parameter), plain if at == 0 else f"{at}:{plain}")
-    return named
+            names.setdefault(id(parameter), plain if at == 0 else f"{at}:{plain}")
+    return names
 
 
 def reseed(seed: int, step: int) -> None:

@@ -23,40 +23,40 @@ class Profiler:
 
     def __init__(self, settings: Profiling, *, tell: Callable[..., None]) -> None:
         self._settings, self._tell = settings, tell
-        self._seen = 0
+        self._n_steps = 0
         self._first_s = 0.0
         self._noting: Any = None
         self._noted_at = self._n_graphs = 0
         self._mark: Any = None
         self._profile: Any = None
-        self._done = False
+        self._is_closed = False
         self._began: dict[str, Any] = {}
 
     @property
     def is_busy(self) -> bool:
         """Whether more steps are needed."""
-        return not self._done
+        return not self._is_closed
 
     def before_optimizer(self, optimizer: Any) -> None:
         """Does nothing; part of the observer interface."""
 
     def on_tick(self, tick: Tick) -> None:
         """Count steps; start and end notes and trace."""
-        self._seen += 1
-        if self._seen == 1:
+        self._n_steps += 1
+        if self._n_steps == 1:
             self._first_s = tick.at_s
         self._count_graphs()
-        if self._done:
+        if self._is_closed:
             return
         if self._profile is not None:
             self._profile.step()
-            if self._seen >= self._began["at_tick"] + self._settings.steps:
+            if self._n_steps >= self._began["at_tick"] + self._settings.steps:
                 # no range is begun that the end of the trace would cut short
                 self._finish()
             else:
                 self._marked(tick)
         elif self._noting is not None:
-            if self._seen >= self._noted_at + self._settings.note_steps:
+            if self._n_steps >= self._noted_at + self._settings.note_steps:
                 self._end_notes()
                 self._begin(tick)
         elif self._is_time(tick):
@@ -71,22 +71,22 @@ class Profiler:
         n = compiler.counters["stats"].get("unique_graphs", 0) if compiler is not None else 0
         if n != self._n_graphs:
             self._n_graphs = n
-            self._tell("graphs", at_tick=self._seen, n=n)
+            self._tell("graphs", at_tick=self._n_steps, n=n)
 
     def _is_time(self, tick: Tick) -> bool:
         settings = self._settings
-        if settings.after_s is not None and self._seen >= settings.least and tick.at_s - self._first_s >= settings.after_s:
+        if settings.after_s is not None and self._n_steps >= settings.least and tick.at_s - self._first_s >= settings.after_s:
             return True
-        return self._seen >= settings.skip
+        return self._n_steps >= settings.skip
 
     def _begin_notes(self) -> None:
         from gpuwise.train.hook.syncs import SyncRecorder
 
-        self._noting, self._noted_at = SyncRecorder(tell=self._tell), self._seen
+        self._noting, self._noted_at = SyncRecorder(tell=self._tell), self._n_steps
         self._noting.open()
 
     def _end_notes(self) -> None:
-        self._noting.close(at_tick=self._noted_at, n_ticks=self._seen - self._noted_at)
+        self._noting.close(at_tick=self._noted_at, n_ticks=self._n_steps - self._noted_at)
 
     def _marked(self, tick: Tick) -> None:
         """A loop without an optimizer has no ranges in the trace that tell its steps: they are written here."""
@@ -94,14 +94,14 @@ class Profiler:
             self._mark.__exit__(None, None, None)
             self._mark = None
         if tick.optimizer == BY_BACKWARD:
-            self._mark = torch.profiler.record_function(f"ProfilerStep#{self._seen}")
+            self._mark = torch.profiler.record_function(f"ProfilerStep#{self._n_steps}")
             self._mark.__enter__()
 
     def close(self) -> None:
         """Write the trace so far, where the script ended first."""
         if self._noting is not None and self._noting.is_open:
             self._end_notes()
-        if self._profile is not None and not self._done:
+        if self._profile is not None and not self._is_closed:
             self._finish()
 
     def _begin(self, tick: Tick) -> None:
@@ -117,15 +117,15 @@ class Profiler:
         began = time.perf_counter()
         self._profile.start()
         self._marked(tick)
-        self._began = {"at_tick": self._seen, "start_s": time.perf_counter() - began, "at_s": time.time()}
+        self._began = {"at_tick": self._n_steps, "start_s": time.perf_counter() - began, "at_s": time.time()}
 
     def _finish(self) -> None:
-        self._done = True
+        self._is_closed = True
         if self._mark is not None:
             self._mark.__exit__(None, None, None)
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         self._profile.stop()
         self._profile.export_chrome_trace(self._settings.trace)
-        self._tell("trace", file=self._settings.trace, n_ticks=self._seen - self._began["at_tick"], **self._began)
+        self._tell("trace", file=self._settings.trace, n_ticks=self._n_steps - self._began["at_tick"], **self._began)
         self._profile = None

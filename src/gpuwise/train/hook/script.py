@@ -138,8 +138,8 @@ def _exit_code(leaving: SystemExit) -> int:
 
 def _failure(error: BaseException) -> ScriptEnd:
     trace, where = error.__traceback__, None
-    own = trace.tb_next if trace is not None else None
-    frame = own
+    script_trace = trace.tb_next if trace is not None else None
+    frame = script_trace
     while frame is not None:
         file = frame.tb_frame.f_code.co_filename
         if "site-packages" not in file and f"{_LIBRARY}" not in file and not file.startswith("<"):
@@ -147,7 +147,7 @@ def _failure(error: BaseException) -> ScriptEnd:
         frame = frame.tb_next
     if not isinstance(error, StandardInputError):
         # whoever started it says that in words
-        sys.excepthook(type(error), error.with_traceback(own), own)
+        sys.excepthook(type(error), error.with_traceback(script_trace), script_trace)
     name = type(error).__name__
     try:
         whole = str(error)

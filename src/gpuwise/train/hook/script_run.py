@@ -52,7 +52,7 @@ class ScriptRun:
         self._settings, self._journal = settings, journal
         self._ticks: list[Tick] = []
         self._n_ticks = 0
-        self._counted: Any = None
+        self._counting: Any = None
         self._told_s = 0.0
         self._began_s: float | None = None
         self._extras: list[Any] = []
@@ -89,8 +89,8 @@ class ScriptRun:
         if settings.count_flop:
             from gpuwise.train.hook.counting import Counting
 
-            self._counted = Counting(self._journal.event)
-            self._extras.append(self._counted)
+            self._counting = Counting(self._journal.event)
+            self._extras.append(self._counting)
         if settings.parity is not None:
             from gpuwise.train.hook.parity import ParityKeeper
 
@@ -159,7 +159,7 @@ class ScriptRun:
 
     @property
     def _is_counting(self) -> bool:
-        return self._counted is not None and self._counted.is_busy
+        return self._counting is not None and self._counting.is_busy
 
     def _describe(self) -> None:
         """Which devices are used, and how long the loop means to go on."""
@@ -206,12 +206,12 @@ def is_enough(stop: Stop, ticks: list[Tick], began_s: float) -> bool:
         return True
     if stop.steps is None or len(steps) < stop.skip + stop.steps:
         return False
-    kept = steady(steps[stop.skip :])
-    if len(kept) < stop.steps:
+    steady_steps = steady(steps[stop.skip :])
+    if len(steady_steps) < stop.steps:
         return False
     # seconds in which other programs had the processors show nothing of the loop
-    seen_s = sum(s.undisturbed_s for s in kept)
-    return seen_s >= stop.at_least_s or sum(s.wall_s for s in kept) >= PATIENCE * stop.at_least_s
+    seen_s = sum(s.undisturbed_s for s in steady_steps)
+    return seen_s >= stop.at_least_s or sum(s.wall_s for s in steady_steps) >= PATIENCE * stop.at_least_s
 
 
 def device_memory() -> dict[str, Any]:

@@ -52,10 +52,10 @@ class SyncRecorder:
         self._replace(logging.Logger, "handle", "log", "logging")
         self._replace(os, "fsync", "log", "os.fsync")
         for module, owner, names in _LOGGERS:
-            found = getattr(sys.modules.get(module), owner, None) if owner else sys.modules.get(module)
-            for name in names if found is not None else ():
-                if hasattr(found, name):
-                    self._replace(found, name, "log", f"{owner or module}.{name}")
+            holder = getattr(sys.modules.get(module), owner, None) if owner else sys.modules.get(module)
+            for name in names if holder is not None else ():
+                if hasattr(holder, name):
+                    self._replace(holder, name, "log", f"{owner or module}.{name}")
         following = torch_dataloader._BaseDataLoaderIter.__next__
 
         def looked(iterator: Any) -> Any:
@@ -107,9 +107,9 @@ class SyncRecorder:
         if not where:
             # a library's own (an optimizer that reads its step count on the processor): no line of the person's to change
             return
-        kept = self._calls.setdefault((kind, what, where, device), [0, 0.0])
-        kept[0] += 1
-        kept[1] += seconds
+        total = self._calls.setdefault((kind, what, where, device), [0, 0.0])
+        total[0] += 1
+        total[1] += seconds
 
 
 _LOGGERS = (
@@ -161,8 +161,8 @@ class PaddingCounter:
         if hasattr(batch, "get"):
             mask = next((m for m in (batch.get("attention_mask"), batch.get("mask")) if isinstance(m, torch.Tensor)), None)
         if mask is not None and mask.dim() == 2:
-            kept = int((mask != 0).sum())
-            self._count(mask.numel(), mask.numel() - kept, mask.shape[1], "the attention mask")
+            n_tokens = int((mask != 0).sum())
+            self._count(mask.numel(), mask.numel() - n_tokens, mask.shape[1], "the attention mask")
             return
         for tensor in tensors_in(batch):
             if tensor.dim() == 2 and not tensor.is_floating_point() and tensor.dtype != torch.bool and tensor.shape[1] >= 8:

@@ -108,12 +108,12 @@ class Step:
     def alone(self) -> Step:
         """The same without what other programs took, phase by phase; what is known of the whole step only is taken from all its
         phases alike."""
-        own = {name: max(getattr(self, f"{name}_s") - getattr(self, f"{name}_queue_s"), 0.0) for name in QUEUED}
-        own["copy"] = self.copy_s
-        sum_s = sum(own.values()) + max(self.other_s - self.bare_queue_s, 0.0)
+        own_s = {name: max(getattr(self, f"{name}_s") - getattr(self, f"{name}_queue_s"), 0.0) for name in QUEUED}
+        own_s["copy"] = self.copy_s
+        sum_s = sum(own_s.values()) + max(self.other_s - self.bare_queue_s, 0.0)
         shrunk = min(self.undisturbed_s / sum_s, 1.0) if sum_s > 0 else 1.0
         none = dict.fromkeys(("queue_s", "bare_queue_s", "worker_queue_s", *(f"{name}_queue_s" for name in QUEUED)), 0.0)
-        return replace(self, wall_s=self.undisturbed_s, **{f"{n}_s": s * shrunk for n, s in own.items()}, **none)
+        return replace(self, wall_s=self.undisturbed_s, **{f"{n}_s": s * shrunk for n, s in own_s.items()}, **none)
 
 
 _COUNTERS = tuple(f.name for f in fields(Tick) if f.name not in ("at_s", "optimizer"))
@@ -122,8 +122,8 @@ _COUNTERS = tuple(f.name for f in fields(Tick) if f.name not in ("at_s", "optimi
 def boundary(ticks: Sequence[Tick]) -> int | None:
     """The optimizer whose steps close a turn of the loop: of those that stepped at least twice the one that steps least
     often, and of equals the one that steps last in the turn. None before any has stepped twice."""
-    seen = Counter(t.optimizer for t in ticks)
-    often = {o: n for o, n in seen.items() if n >= 2}
+    n_by_optimizer = Counter(t.optimizer for t in ticks)
+    often = {o: n for o, n in n_by_optimizer.items() if n >= 2}
     if not often:
         return None
     least = min(often.values())
@@ -135,10 +135,10 @@ def boundary(ticks: Sequence[Tick]) -> int | None:
 
 def _first_turn(ticks: Sequence[Tick]) -> int:
     """Ticks until every optimizer has stepped once."""
-    wanted = {t.optimizer for t in ticks}
+    optimizers = {t.optimizer for t in ticks}
     for at, tick in enumerate(ticks):
-        wanted.discard(tick.optimizer)
-        if not wanted:
+        optimizers.discard(tick.optimizer)
+        if not optimizers:
             return at + 1
     return len(ticks)
 

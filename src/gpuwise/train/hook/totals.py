@@ -24,9 +24,9 @@ def find_total(frame: FrameType | None) -> dict[str, Any] | None:
         module = type(owner).__module__.partition(".")[0]
         if owner is not None and module in ("transformers", "lightning", "pytorch_lightning"):
             with suppress(Exception):
-                found = _transformers(owner) if module == "transformers" else _lightning(owner)
-                if found is not None and found > 0:
-                    return {"steps": found, "by": module}
+                total = _transformers(owner) if module == "transformers" else _lightning(owner)
+                if total is not None and total > 0:
+                    return {"steps": total, "by": module}
         frame = frame.f_back
     return None
 
@@ -82,7 +82,7 @@ def _loops_around(frame: FrameType) -> list[ast.For | ast.While]:
         tree: ast.AST = ast.parse(source)
     except (SyntaxError, ValueError):
         return []
-    line, found = frame.f_lineno, list[ast.For | ast.While]()
+    line, loops = frame.f_lineno, list[ast.For | ast.While]()
     node: ast.AST | None = tree
     while node is not None:
         inner = None
@@ -90,12 +90,12 @@ def _loops_around(frame: FrameType) -> list[ast.For | ast.While]:
             if isinstance(child, ast.stmt) and child.lineno <= line <= (child.end_lineno or child.lineno):
                 inner = child
         if isinstance(inner, ast.For | ast.While):
-            found.append(inner)
+            loops.append(inner)
         if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             # loops outside of the function are not around its call
-            found.clear()
+            loops.clear()
         node = inner
-    return found[::-1]
+    return loops[::-1]
 
 
 def _range_of(node: ast.For | ast.While, frame: FrameType) -> int | None:
@@ -134,9 +134,9 @@ def _value_of(node: ast.expr, frame: FrameType) -> Any:
         owner, key = _value_of(node.value, frame), _value_of(node.slice, frame)
         return cast("dict[Any, Any]", owner).get(key) if type(owner) is dict and isinstance(key, str | int) else None
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub | ast.Mult):
-        left, right = _value_of(node.left, frame), _value_of(node.right, frame)
-        if isinstance(left, int) and isinstance(right, int):
-            signs = {ast.Add: left + right, ast.Sub: left - right, ast.Mult: left * right}
+        left_value, right = _value_of(node.left, frame), _value_of(node.right, frame)
+        if isinstance(left_value, int) and isinstance(right, int):
+            signs = {ast.Add: left_value + right, ast.Sub: left_value - right, ast.Mult: left_value * right}
             return signs[type(node.op)]
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "int" and len(node.args) == 1:
         inner = _value_of(node.args[0], frame)

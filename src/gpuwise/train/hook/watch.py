@@ -81,7 +81,7 @@ class Watch:
         self._loaders: dict[int, Any] = {}
         self._roots: dict[int, Any] = {}
         self._learning: dict[int, bool] = {}
-        self._held: list[tuple[int, Any]] = []
+        self._unread_losses: list[tuple[int, Any]] = []
         self._unscaled: tuple[int, Any] | None = None
         self._n_ticks = 0
         self._has_optimizer = self._has_stepped = False
@@ -153,10 +153,10 @@ class Watch:
 
     def read_losses(self) -> None:
         """Read the losses that are still on the device."""
-        held, self._held = self._held, []
-        if held and self._losses is not None:
-            values = torch.stack([v.to(torch.float32).cpu() for _, v in held]).tolist()
-            self._losses([(n, value) for (n, _), value in zip(held, values, strict=True)])
+        unread, self._unread_losses = self._unread_losses, []
+        if unread and self._losses is not None:
+            values = torch.stack([v.to(torch.float32).cpu() for _, v in unread]).tolist()
+            self._losses([(n, value) for (n, _), value in zip(unread, values, strict=True)])
 
     # -- wrappers
 
@@ -261,11 +261,11 @@ class Watch:
         if isinstance(root, torch.Tensor) and root.numel() == 1 and root.device.type != "meta":
             # a copy: a captured graph writes the next step's loss into the same place
             loss = root.detach().clone()
-            self._held.append((self._counts["backward"], loss.reshape(()) if loss.dim() else loss))
-            newest = self._newest.take(*self._held[-1]) if self._newest is not None else None
+            self._unread_losses.append((self._counts["backward"], loss.reshape(()) if loss.dim() else loss))
+            newest = self._newest.take(*self._unread_losses[-1]) if self._newest is not None else None
             if newest is not None:
                 self._losses([newest])
-        if len(self._held) >= MOST_HELD_LOSSES:
+        if len(self._unread_losses) >= MOST_HELD_LOSSES:
             self.read_losses()
 
     def _saves(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -346,10 +346,10 @@ class Watch:
 
     def _learns(self, module: Any) -> bool:
         """Whether it has parameters, asked once."""
-        found = self._learning.get(id(module))
-        if found is None:
-            found = self._learning[id(module)] = any(True for _ in module.parameters())
-        return found
+        is_learning = self._learning.get(id(module))
+        if is_learning is None:
+            is_learning = self._learning[id(module)] = any(True for _ in module.parameters())
+        return is_learning
 
     # -- optimizers
 
@@ -399,11 +399,11 @@ class Watch:
         return original(optimizer, *args, **kwargs)
 
     def _number_of(self, optimizer: Any) -> int:
-        found = self._optimizers.get(id(optimizer))
-        if found is None:
-            found = self._optimizers[id(optimizer)] = (len(self._optimizers), optimizer)
-            self._tell("optimizer", **describe_optimizer(optimizer), index=found[0])
-        return found[0]
+        entry = self._optimizers.get(id(optimizer))
+        if entry is None:
+            entry = self._optimizers[id(optimizer)] = (len(self._optimizers), optimizer)
+            self._tell("optimizer", **describe_optimizer(optimizer), index=entry[0])
+        return entry[0]
 
     def _tick(self, optimizer: int) -> None:
         self._n_ticks += 1

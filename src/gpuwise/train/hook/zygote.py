@@ -54,7 +54,7 @@ class Zygote:
         self._asking = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._started: list[int] = []
-        self._gone = False
+        self._is_gone = False
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -92,7 +92,7 @@ class Zygote:
             except OSError:
                 raise _end_error() from None
             with self._changed:
-                self._changed.wait_for(lambda: self._started or self._gone)
+                self._changed.wait_for(lambda: self._started or self._is_gone)
                 if not self._started:
                     raise _end_error()
                 return Run(self, self._started.pop())
@@ -100,22 +100,22 @@ class Zygote:
     def wait(self, pid: int, timeout_s: float | None) -> int | None:
         """Exit code, or None where it has not ended by then (or the importing process is gone: -9)."""
         with self._changed:
-            self._changed.wait_for(lambda: pid in self._codes or self._gone, timeout_s)
-            return self._codes.get(pid, -signal.SIGKILL if self._gone else None)
+            self._changed.wait_for(lambda: pid in self._codes or self._is_gone, timeout_s)
+            return self._codes.get(pid, -signal.SIGKILL if self._is_gone else None)
 
     def _read(self) -> None:
         if self._process.stdout is None:
             return
         for line in self._process.stdout:
-            said = json.loads(line)
+            answer = json.loads(line)
             with self._changed:
-                if "code" in said:
-                    self._codes[said["pid"]] = said["code"]
+                if "code" in answer:
+                    self._codes[answer["pid"]] = answer["code"]
                 else:
-                    self._started.append(said["pid"])
+                    self._started.append(answer["pid"])
                 self._changed.notify_all()
         with self._changed:
-            self._gone = True
+            self._is_gone = True
             self._changed.notify_all()
 
 

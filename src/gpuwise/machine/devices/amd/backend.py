@@ -90,11 +90,11 @@ class AmdDevices(DrmDevices):
         if version is None:
             kernel = Files(self._root / "proc/sys/kernel").text("osrelease")
             version = None if kernel is None else f"amdgpu of Linux {kernel}"
-        own, library = self._smi.versions() if self._smi is not None else (None, None)
-        unknown = {} if own or version else {"version": "the driver does not tell"}
+        module_version, library = self._smi.versions() if self._smi is not None else (None, None)
+        unknown = {} if module_version or version else {"version": "the driver does not tell"}
         if library is None:
             unknown["library_version"] = self._no_smi or "the library does not tell"
-        return Driver(VENDOR, own or version, library, unknown=unknown)
+        return Driver(VENDOR, module_version or version, library, unknown=unknown)
 
     def sample(self, index: int, *, processes: bool = True) -> Sample:
         card = self._card(index)
@@ -115,7 +115,7 @@ class AmdDevices(DrmDevices):
         if energy_j is not None and not (node and (node.architecture or "").startswith(_ENERGY_FAMILY)):
             energy_j = None
             files.missing("energy_j", "its unit on this GPU is not published")
-        made = Sample(
+        sample = Sample(
             index,
             time.monotonic(),
             utilization=None if busy is None else busy / PERCENT,
@@ -135,46 +135,46 @@ class AmdDevices(DrmDevices):
             pcie_width=files.number("current_link_width", "pcie_width"),
             processes=self._processes(card) if processes else None,
         )
-        made = with_reasons(made, {**sensors.reasons, **files.reasons}, () if processes else ("processes",))
-        return self._completed(made, card, AmdSmi.sample)
+        sample = with_reasons(sample, {**sensors.reasons, **files.reasons}, () if processes else ("processes",))
+        return self._completed(sample, card, AmdSmi.sample)
 
     def health(self, index: int) -> Health:
         card = self._card_here(index)
         files = Files(card.device)
         errors = _memory_errors(files)
-        made = Health(
+        health = Health(
             index,
             time.monotonic(),
             ecc_corrected=errors.get("ce"),
             ecc_uncorrected=errors.get("ue"),
             pcie_replays=files.number("pcie_replay_count", "pcie_replays"),
         )
-        return self._completed(with_reasons(made, files.reasons), card, AmdSmi.health, "held_back_s")
+        return self._completed(with_reasons(health, files.reasons), card, AmdSmi.health, "held_back_s")
 
-    def _completed(self, made: Reading, card: DrmCard, ask: Asker, *also: str) -> Reading:
+    def _completed(self, reading: Reading, card: DrmCard, ask: Asker, *also: str) -> Reading:
         """With what AMD's library tells of the readings that are unknown, and of ``also``."""
         if self._smi is None or card.bus_id is None:
-            return made
-        extra = ask(self._smi, card.bus_id, (*made.unknown, *also))
-        better = {k: v for k, v in extra.reasons.items() if made.unknown.get(k) == "not supported"}
-        unknown = {k: v for k, v in {**made.unknown, **better}.items() if k not in extra.values}
-        return replace(made, **extra.values, unknown=unknown)
+            return reading
+        extra = ask(self._smi, card.bus_id, (*reading.unknown, *also))
+        better = {k: v for k, v in extra.reasons.items() if reading.unknown.get(k) == "not supported"}
+        unknown = {k: v for k, v in {**reading.unknown, **better}.items() if k not in extra.values}
+        return replace(reading, **extra.values, unknown=unknown)
 
     def peers(self) -> tuple[Peer, ...]:
         """By KFD's links: XGMI or PCIe; whether they read each other, by AMD's library."""
         n = len(self._cards)
         nodes = [self._nodes.get(card.bus_id or "") for card in self._cards]
-        made: list[Peer] = []
+        peers: list[Peer] = []
         for a in range(n):
             for b in range(a + 1, n):
                 first, second = nodes[a], nodes[b]
                 kind = None if first is None or second is None else first.links.get(second.number)
                 link = {2: "pcie host bridge", 11: "xgmi"}.get(kind or 0)
-                asked = (None, None)
+                library_link = (None, None)
                 if self._smi is not None:
-                    asked = self._smi.link(self._cards[a].bus_id or "", self._cards[b].bus_id or "")
-                made.append(Peer(a, b, link or asked[0] or "unknown", can_read=asked[1]))
-        return tuple(made)
+                    library_link = self._smi.link(self._cards[a].bus_id or "", self._cards[b].bus_id or "")
+                peers.append(Peer(a, b, link or library_link[0] or "unknown", can_read=library_link[1]))
+        return tuple(peers)
 
     def _identity(self, index: int) -> Identity:
         card = self._cards[index]
@@ -187,7 +187,7 @@ class AmdDevices(DrmDevices):
         unique = files.text("unique_id", "uuid")
         hottest = _sensor(sensors, "junction", "edge")
         slow, stop = (_milli(sensors.number(f"temp{hottest}_{end}")) for end in ("crit", "emergency"))
-        made = Identity(
+        identity = Identity(
             VENDOR,
             index,
             name or "",
@@ -211,28 +211,28 @@ class AmdDevices(DrmDevices):
             numa_node=None if numa is None or numa < 0 else numa,
             vbios=files.text("vbios_version", "vbios"),
         )
-        made = self._completed(with_reasons(made, files.reasons), card, AmdSmi.identity, *(() if name else ("name",)))
-        if not made.name:
+        identity = self._completed(with_reasons(identity, files.reasons), card, AmdSmi.identity, *(() if name else ("name",)))
+        if not identity.name:
             listed = pci_name(self._root, VENDOR_ID, card.device_id)
-            made = replace(made, name=listed or f"AMD GPU {card.device_id or 0:#06x}")
-        self._known[index] = made
-        return made
+            identity = replace(identity, name=listed or f"AMD GPU {card.device_id or 0:#06x}")
+        self._identities[index] = identity
+        return identity
 
     def _processes(self, card: DrmCard) -> tuple[GpuProcess, ...] | None:
         """Compute processes with their memory on this card; graphics processes are not told."""
         node = self._nodes.get(card.bus_id or "")
         if node is None:
             return None
-        found: list[GpuProcess] = []
+        processes: list[GpuProcess] = []
         try:
             entries = sorted((self._root / "sys/class/kfd/kfd/proc").iterdir(), key=lambda p: p.name)
         except OSError:
             return None
         for entry in entries:
-            held = Files(entry).number(f"vram_{node.gpu_id}")
-            if entry.name.isdigit() and held is not None:
-                found.append(GpuProcess(int(entry.name), "compute", held))
-        return tuple(sorted(found, key=lambda p: p.pid))
+            memory_bytes = Files(entry).number(f"vram_{node.gpu_id}")
+            if entry.name.isdigit() and memory_bytes is not None:
+                processes.append(GpuProcess(int(entry.name), "compute", memory_bytes))
+        return tuple(sorted(processes, key=lambda p: p.pid))
 
 
 # --- reading ---
@@ -252,12 +252,12 @@ def _milli(value: int | None) -> float | None:
 
 def _temperatures(sensors: Files) -> dict[str, float]:
     """Degrees by the sensor's label: edge, junction, mem."""
-    made: dict[str, float] = {}
+    temperatures: dict[str, float] = {}
     for n in (1, 2, 3):
         milli = sensors.number(f"temp{n}_input")
         if milli is not None:
-            made[sensors.text(f"temp{n}_label") or ("edge", "junction", "mem")[n - 1]] = milli * MILLI
-    return made
+            temperatures[sensors.text(f"temp{n}_label") or ("edge", "junction", "mem")[n - 1]] = milli * MILLI
+    return temperatures
 
 
 def _sensor(sensors: Files, *labels: str) -> int:
@@ -281,9 +281,9 @@ def _clock_hz(files: Files, sensors: Files, name: str, reading: str) -> float | 
         return float(hertz)
     table = files.text(f"pp_dpm_{name}", reading)
     for line in (table or "").splitlines():
-        found = _CLOCK.search(line)
-        if found and line.rstrip().endswith("*"):
-            return int(found[1]) * MEGA
+        match = _CLOCK.search(line)
+        if match and line.rstrip().endswith("*"):
+            return int(match[1]) * MEGA
     if table is not None:
         files.missing(reading, "the driver marks no clock")
     return None
@@ -318,7 +318,7 @@ def _metrics(files: Files) -> tuple[int | None, float | None]:
 
 def event_reasons(bits: int) -> int:
     """AMD's throttle bits in the words of NVML; bits that nobody knows become one."""
-    made = 0
+    reasons = 0
     for numbers, reason in (
         (_POWER_BITS, EventReason.SW_POWER_CAP),
         (_HEAT_BITS, EventReason.SW_THERMAL),
@@ -328,9 +328,9 @@ def event_reasons(bits: int) -> int:
     ):
         mask = sum(1 << n for n in numbers)
         if bits & mask:
-            made |= reason
+            reasons |= reason
         bits &= ~mask
-    return made | UNKNOWN_REASON if bits else made
+    return reasons | UNKNOWN_REASON if bits else reasons
 
 
 def _memory_errors(files: Files) -> dict[str, int]:

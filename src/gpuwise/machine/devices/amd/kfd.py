@@ -28,11 +28,11 @@ class KfdNode:
 
 def kfd_nodes(root: Path) -> dict[str, KfdNode]:
     """Bus id -> node; empty where KFD is not loaded."""
-    found: dict[str, KfdNode] = {}
+    nodes: dict[str, KfdNode] = {}
     try:
         entries = sorted((root / "sys/class/kfd/kfd/topology/nodes").iterdir(), key=lambda p: p.name)
     except OSError:
-        return found
+        return nodes
     for entry in entries:
         gpu_id = Files(entry).number("gpu_id")
         if not gpu_id or not entry.name.isdigit():
@@ -41,7 +41,7 @@ def kfd_nodes(root: Path) -> dict[str, KfdNode]:
         location = properties.get("location_id", 0)
         bus_id = f"{properties.get('domain', 0):08x}:{location >> 8 & 0xFF:02x}:{location >> 3 & 0x1F:02x}.{location & 7}"
         simds, per_unit = properties.get("simd_count", 0), properties.get("simd_per_cu", 0)
-        found[bus_id] = KfdNode(
+        nodes[bus_id] = KfdNode(
             int(entry.name),
             gpu_id,
             _architecture(properties.get("gfx_target_version", 0)),
@@ -51,17 +51,17 @@ def kfd_nodes(root: Path) -> dict[str, KfdNode]:
             else properties.get("cpu_cores_count", 0) > 0,
             _links(entry / "io_links"),
         )
-    return found
+    return nodes
 
 
 def _properties(path: Path) -> dict[str, int]:
     text = Files(path.parent).text(path.name) or ""
-    made: dict[str, int] = {}
+    properties: dict[str, int] = {}
     for line in text.splitlines():
         name, _, value = line.partition(" ")
         if value.strip().isdigit():
-            made[name] = int(value)
-    return made
+            properties[name] = int(value)
+    return properties
 
 
 def _architecture(version: int) -> str | None:
@@ -70,13 +70,13 @@ def _architecture(version: int) -> str | None:
 
 
 def _links(folder: Path) -> dict[int, int]:
-    made: dict[int, int] = {}
+    kinds: dict[int, int] = {}
     try:
         entries = sorted(folder.iterdir())
     except OSError:
-        return made
+        return kinds
     for entry in entries:
         properties = _properties(entry / "properties")
         if "node_to" in properties and "type" in properties:
-            made[properties["node_to"]] = properties["type"]
-    return made
+            kinds[properties["node_to"]] = properties["type"]
+    return kinds

@@ -72,7 +72,7 @@ class AmdSmi:
         """Raises DeviceError where the library does not start."""
         self._smi, self._clock = module, clock
         self._handles: dict[str, Any] = {}
-        self._counted: dict[tuple[str, str], tuple[float, dict[str, int]]] = {}
+        self._counters: dict[tuple[str, str], tuple[float, dict[str, int]]] = {}
         """(who asks, device) -> moment and counters of the last look."""
         self._held_s: dict[str, dict[str, float]] = {}
         self._start()
@@ -115,21 +115,21 @@ class AmdSmi:
 
     # --- readings: only those that are wanted are asked for ---
 
-    def identity(self, bus_id: str, wanted: Iterable[str]) -> SmiReadings:
+    def identity(self, bus_id: str, readings: Iterable[str]) -> SmiReadings:
         """Of :class:`Identity`."""
-        return self._ask_all(IDENTITY, bus_id, frozenset(wanted))
+        return self._ask_all(IDENTITY, bus_id, frozenset(readings))
 
-    def sample(self, bus_id: str, wanted: Iterable[str]) -> SmiReadings:
+    def sample(self, bus_id: str, readings: Iterable[str]) -> SmiReadings:
         """Of :class:`Sample`; the list of processes may take the library longer than the rest."""
-        names = frozenset(wanted)
+        names = frozenset(readings)
         answer = self._ask_all(SAMPLE, bus_id, names)
         if "event_reasons" in names:
             self._ask(answer, bus_id, Question(_METRICS, ("event_reasons",), lambda m: self._reasons_now(bus_id, m)))
         return answer
 
-    def health(self, bus_id: str, wanted: Iterable[str]) -> SmiReadings:
+    def health(self, bus_id: str, readings: Iterable[str]) -> SmiReadings:
         """Of :class:`Health`; what held the clocks is counted from the first look on."""
-        names = frozenset(wanted)
+        names = frozenset(readings)
         answer = self._ask_all(HEALTH, bus_id, names)
         if "held_back_s" in names:
             self._ask(answer, bus_id, Question(_METRICS, ("held_back_s",), lambda m: self._held_back(bus_id, m)))
@@ -152,14 +152,14 @@ class AmdSmi:
         """Numbers of link kinds: two lists were in use, with XGMI and PCIe the other way round."""
         old = getattr(self._smi, "AmdSmiIoLinkType", None)
         if old is not None:
-            named = {getattr(old, "PCIEXPRESS", None): "pcie host bridge", getattr(old, "XGMI", None): "xgmi"}
+            words = {getattr(old, "PCIEXPRESS", None): "pcie host bridge", getattr(old, "XGMI", None): "xgmi"}
         else:
             new = getattr(self._smi, "AmdSmiLinkType", None)
-            named = {
+            words = {
                 getattr(new, "AMDSMI_LINK_TYPE_PCIE", None): "pcie host bridge",
                 getattr(new, "AMDSMI_LINK_TYPE_XGMI", None): "xgmi",
             }
-        return {int(number): word for number, word in named.items() if number is not None}
+        return {int(number): word for number, word in words.items() if number is not None}
 
     # --- counters of what holds the clocks ---
 
@@ -169,8 +169,8 @@ class AmdSmi:
         if len(now) < 2 or _COUNTER not in now:
             raise Refused("not supported")
         now_s = self._clock()
-        before = self._counted.get((who, bus_id))
-        self._counted[who, bus_id] = now_s, now
+        before = self._counters.get((who, bus_id))
+        self._counters[who, bus_id] = now_s, now
         if before is None or any(count < before[1].get(name, 0) for name, count in now.items()):
             raise Refused(FROM_THE_SECOND)
         return now_s - before[0], {name: count - before[1].get(name, count) for name, count in now.items()}
@@ -182,24 +182,24 @@ class AmdSmi:
 
     def _held_back(self, bus_id: str, metrics: Mapping[str, Any]) -> Mapping[str, Any]:
         """Seconds by reason since the first look: the share of the counter that each took, of the time that passed."""
-        held = self._held_s.setdefault(bus_id, {reason.name or "": 0.0 for reason in _HELD.values()})
+        seconds = self._held_s.setdefault(bus_id, {reason.name or "": 0.0 for reason in _HELD.values()})
         span_s, grown = self._growth("health", bus_id, metrics)
         of = grown[_COUNTER]
         for reason in set(_HELD.values()):
             # one after the other or at once: the longest of one reason's counters is sure
             longest = max(grown.get(name, 0) for name, r in _HELD.items() if r is reason)
             if of > 0:
-                held[reason.name or ""] += span_s * min(1.0, longest / of)
-        return {"held_back_s": dict(held)}
+                seconds[reason.name or ""] += span_s * min(1.0, longest / of)
+        return {"held_back_s": dict(seconds)}
 
     # --- asking ---
 
-    def _ask_all(self, questions: Iterable[Question], bus_id: str, wanted: frozenset[str]) -> SmiReadings:
+    def _ask_all(self, questions: Iterable[Question], bus_id: str, readings: frozenset[str]) -> SmiReadings:
         answer = SmiReadings()
         for question in questions:
-            if not wanted.isdisjoint(set(question.readings) - answer.values.keys()):
+            if not readings.isdisjoint(set(question.readings) - answer.values.keys()):
                 self._ask(answer, bus_id, question)
-        return SmiReadings({k: v for k, v in answer.values.items() if k in wanted}, answer.reasons)
+        return SmiReadings({k: v for k, v in answer.values.items() if k in readings}, answer.reasons)
 
     def _ask(self, readings: SmiReadings, bus_id: str, question: Question) -> None:
         """Put the answer to one question; why there is none, or why it cannot be read, becomes the reason."""

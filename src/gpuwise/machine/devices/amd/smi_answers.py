@@ -86,8 +86,8 @@ def whole(value: object) -> int | None:
 
 def text(value: object) -> str | None:
     """A name; an empty one, ``N/A`` and a bare number of the PCI lists are none."""
-    said = value.strip() if isinstance(value, str) else ""
-    return None if said in ("", "N/A") or said.lower().startswith("0x") else said
+    word = value.strip() if isinstance(value, str) else ""
+    return None if word in ("", "N/A") or word.lower().startswith("0x") else word
 
 
 def _scaled(value: object, unit: float) -> float | None:
@@ -159,11 +159,13 @@ def _moved(answer: Any) -> Mapping[str, Any]:
 
 
 def _processes(answer: Any) -> Mapping[str, Any]:
-    made: list[GpuProcess] = []
+    processes: list[GpuProcess] = []
     for entry in answer:
-        held = whole(entry["memory_usage"]["vram_mem"])
-        made.append(GpuProcess(int(entry["pid"]), "compute", held if held is not None else whole(entry["mem"])))
-    return {"processes": tuple(sorted(made, key=lambda p: p.pid))}
+        memory_bytes = whole(entry["memory_usage"]["vram_mem"])
+        processes.append(
+            GpuProcess(int(entry["pid"]), "compute", memory_bytes if memory_bytes is not None else whole(entry["mem"]))
+        )
+    return {"processes": tuple(sorted(processes, key=lambda p: p.pid))}
 
 
 BOARD = Question(

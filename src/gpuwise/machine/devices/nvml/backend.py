@@ -52,7 +52,7 @@ class NvmlDevices:
         self._library = Library()
         self._lock = threading.RLock()
         self._cards: list[NvmlCard] = []
-        self._gone: int | None = None
+        self._away_code: int | None = None
         """Why the library has to be started again."""
         self._tried_s = clock()
         self._xids = XidWatch(self._library)
@@ -84,7 +84,7 @@ class NvmlDevices:
     def identities(self) -> tuple[Identity, ...]:
         with self._lock:
             self._return()
-            if self._gone is None:
+            if self._away_code is None:
                 self._look_for_more()
             return tuple(self._identity(card) for card in self._cards)
 
@@ -92,8 +92,8 @@ class NvmlDevices:
         with self._lock:
             card = self._card(index)
             self._return()
-            if self._gone is not None:
-                return self._away(card, State.UNREACHABLE, self._gone)
+            if self._away_code is not None:
+                return self._away(card, State.UNREACHABLE, self._away_code)
             try:
                 handle = self._handle(card)
                 return take_sample(Reader(self._library, card, handle, "sample"), card, processes=processes)
@@ -104,8 +104,8 @@ class NvmlDevices:
         with self._lock:
             card = self._card(index)
             self._return()
-            if self._gone is not None:
-                raise device_error(self._gone, index, "health")
+            if self._away_code is not None:
+                raise device_error(self._away_code, index, "health")
             try:
                 handle = self._handle(card)
                 return read_health(Reader(self._library, card, handle, "health"), card)
@@ -129,20 +129,20 @@ class NvmlDevices:
         while True:
             with self._lock:
                 self._return()
-                gone = self._gone
-                cards = [] if gone is not None else [(c.handle, c.bus_id) for c in self._cards if c.handle is not None]
-            if gone is not None:
-                raise ReadingError("XIDs", reason_of(gone), vendor=self.vendor, code=gone)
-            found = self._xids.wait(cards, min(XidWatch.SLICE_S, max(0.0, end_s - self._clock())))
-            if found is not None or self._clock() >= end_s:
-                return found
+                away_code = self._away_code
+                cards = [] if away_code is not None else [(c.handle, c.bus_id) for c in self._cards if c.handle is not None]
+            if away_code is not None:
+                raise ReadingError("XIDs", reason_of(away_code), vendor=self.vendor, code=away_code)
+            event = self._xids.wait(cards, min(XidWatch.SLICE_S, max(0.0, end_s - self._clock())))
+            if event is not None or self._clock() >= end_s:
+                return event
 
     def close(self) -> None:
         with self._lock, self._xids.paused():
             self._library.stop()
             for card in self._cards:
                 card.forget()
-            self._gone = self._gone or 1
+            self._away_code = self._away_code or 1
 
     # --- cards ---
 
@@ -167,7 +167,7 @@ class NvmlDevices:
             count = self._library.unsigned("nvmlDeviceGetCount_v2")
         except Refused as refused:
             if refused.code in _RESTART_CODES:
-                self._gone = refused.code
+                self._away_code = refused.code
             return
         for index in range(len(self._cards), count):
             self._cards.append(NvmlCard(index))
@@ -185,7 +185,7 @@ class NvmlDevices:
         return card.handle
 
     def _identity(self, card: NvmlCard) -> Identity:
-        code = self._gone
+        code = self._away_code
         if code is None:
             try:
                 card.lasting.pop("identity", None)
@@ -206,8 +206,8 @@ class NvmlDevices:
     def _refused(self, card: NvmlCard, code: int) -> Sample:
         """The device did not answer as a whole."""
         card.forget()
-        if code in _RESTART_CODES and self._gone is None:
-            self._gone = code
+        if code in _RESTART_CODES and self._away_code is None:
+            self._away_code = code
             # when the driver is already there again, the next sample has it
             self._tried_s = self._clock() - RESTART_AFTER_S
         return self._away(card, State.LOST if code in LOST_CODES else State.UNREACHABLE, code)
@@ -217,7 +217,7 @@ class NvmlDevices:
 
     def _return(self) -> None:
         """Start the library again if the driver went away, now and then."""
-        if self._gone is None or self._clock() - self._tried_s < RESTART_AFTER_S:
+        if self._away_code is None or self._clock() - self._tried_s < RESTART_AFTER_S:
             return
         self._tried_s = self._clock()
         with self._xids.paused():
@@ -226,6 +226,6 @@ class NvmlDevices:
             self._library.stop()
             try:
                 self._library.start()
-                self._gone = None
+                self._away_code = None
             except Refused as refused:
-                self._gone = refused.code
+                self._away_code = refused.code

@@ -57,8 +57,8 @@ class XidWatch:
         from gpuwise.facts.hardware.xids import xid
 
         code = int(event.data)
-        known = xid(code)
-        return Xid(code, time.time(), self._watched.get(event.device or 0), known.meaning if known else "")
+        fact = xid(code)
+        return Xid(code, time.time(), self._watched.get(event.device or 0), fact.meaning if fact else "")
 
     def _free(self) -> None:
         if self._events is not None:

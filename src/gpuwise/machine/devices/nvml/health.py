@@ -49,7 +49,7 @@ SWITCH = 2
 def read_health(read: Reader, card: NvmlCard) -> Health:
     """The slow readings of one device, about 50 ms. Raises Refused when the device or the driver is away."""
     library, device = read.library, read.handle
-    held, recovery = _fields(read)
+    held_back_s, recovery = _fields(read)
     ecc = {
         name: read(name, library.long, "nvmlDeviceGetTotalEccErrors", device, kind, since) for name, kind, since in ECC_COUNTERS
     }
@@ -57,13 +57,13 @@ def read_health(read: Reader, card: NvmlCard) -> Health:
     if rows is None:
         read.same("remapped_rows_corrected", "remapped_rows_uncorrected", "remap_pending", "remap_failed")
     retired = read("retired_pages_pending", library.unsigned, "nvmlDeviceGetRetiredPagesPendingStatus", device)
-    active, sent, received, errors = _links(read)
+    active, sent_bytes, received, errors = _links(read)
     pcie_sent = read("pcie_sent_bytes_per_s", library.unsigned, "nvmlDeviceGetPcieThroughput", device, SENT)
     pcie_received = read("pcie_received_bytes_per_s", library.unsigned, "nvmlDeviceGetPcieThroughput", device, RECEIVED)
     return Health(
         card.index,
         time.monotonic(),
-        held_back_s=held,
+        held_back_s=held_back_s,
         **ecc,
         remapped_rows_corrected=None if rows is None else rows[0],
         remapped_rows_uncorrected=None if rows is None else rows[1],
@@ -75,7 +75,7 @@ def read_health(read: Reader, card: NvmlCard) -> Health:
         pcie_sent_bytes_per_s=None if pcie_sent is None else pcie_sent * KILO,
         pcie_received_bytes_per_s=None if pcie_received is None else pcie_received * KILO,
         nvlinks_active=active,
-        nvlink_sent_bytes=sent,
+        nvlink_sent_bytes=sent_bytes,
         nvlink_received_bytes=received,
         nvlink_errors=errors,
         unknown=read.reasons,
@@ -90,17 +90,17 @@ def _fields(read: Reader) -> tuple[dict[str, float], str | None]:
         read.refused("held_back_s", "recovery_action", code=refused.code)
         return {}, None
     *counters, action = answers
-    held: dict[str, float] = {}
+    seconds: dict[str, float] = {}
     for name, answer in zip(HELD_BACK, counters, strict=True):
         if isinstance(answer, Refused):
             read.refused(f"held_back_s.{name}", code=answer.code)
         else:
-            held[name] = answer / GIGA
+            seconds[name] = answer / GIGA
             read.n_read += 1
     if isinstance(action, Refused):
         read.refused("recovery_action", code=action.code)
-        return held, None
-    return held, RECOVERY.get(int(action), f"action {int(action)}")
+        return seconds, None
+    return seconds, RECOVERY.get(int(action), f"action {int(action)}")
 
 
 def _links(read: Reader) -> tuple[int | None, int | None, int | None, int | None]:
@@ -112,34 +112,34 @@ def _links(read: Reader) -> tuple[int | None, int | None, int | None, int | None
         return None, None, None, None
     questions = [(SENT_DATA, ALL_LINKS), (RECEIVED_DATA, ALL_LINKS), *((number, 0) for number in LINK_ERRORS)]
     try:
-        sent, received, *errors = read.library.fields(read.handle, questions)
+        sent_kib, received, *errors = read.library.fields(read.handle, questions)
     except Refused as refused:
         read.refused("nvlink_sent_bytes", "nvlink_received_bytes", "nvlink_errors", code=refused.code)
         return len(active), None, None, None
     amounts: list[int | None] = []
-    for reading, answer in (("nvlink_sent_bytes", sent), ("nvlink_received_bytes", received)):
+    for reading, answer in (("nvlink_sent_bytes", sent_kib), ("nvlink_received_bytes", received)):
         if isinstance(answer, Refused):
             read.refused(reading, code=answer.code)
             amounts.append(None)
         else:
             amounts.append(int(answer * KIB))
-    told = [int(e) for e in errors if not isinstance(e, Refused)]
-    return len(active), amounts[0], amounts[1], sum(told) if told else _link_errors(read, active)
+    error_counts = [int(e) for e in errors if not isinstance(e, Refused)]
+    return len(active), amounts[0], amounts[1], sum(error_counts) if error_counts else _link_errors(read, active)
 
 
 def _link_errors(read: Reader, active: list[int]) -> int | None:
     """One link and counter at a time, where no totals are told."""
-    total, told = 0, False
+    total, any_answer = 0, False
     for link in active:
         for counter in LINK_COUNTERS:
             try:
                 total += read.library.long("nvmlDeviceGetNvLinkErrorCounter", read.handle, link, counter)
-                told = True
+                any_answer = True
             except Refused as refused:
                 read.refused(code=refused.code)
-    if not told and active:
+    if not any_answer and active:
         read.unknown("nvlink_errors", "not supported")
-    return total if told or not active else None
+    return total if any_answer or not active else None
 
 
 def active_links(library: Library, device: Handle) -> list[int] | None:
@@ -157,11 +157,11 @@ def active_links(library: Library, device: Handle) -> list[int] | None:
 def read_peers(library: Library, cards: list[NvmlCard]) -> tuple[Peer, ...]:
     """Every pair, ``a < b``; one with a device that is away is ``unknown``."""
     ends = {card.index: _link_ends(library, card) for card in cards}
-    made: list[Peer] = []
+    peers: list[Peer] = []
     for i, a in enumerate(cards):
         for b in cards[i + 1 :]:
-            made.append(_peer(library, a, b, ends))
-    return tuple(made)
+            peers.append(_peer(library, a, b, ends))
+    return tuple(peers)
 
 
 def _peer(library: Library, a: NvmlCard, b: NvmlCard, ends: dict[int, tuple[int, list[str]]]) -> Peer:

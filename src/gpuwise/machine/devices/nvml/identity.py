@@ -154,7 +154,7 @@ def _numa_node(read: Reader, card: NvmlCard, root: Path) -> int | None:
 def _mig_uuids(read: Reader) -> tuple[str, ...]:
     """The parts a card is divided into, in their order; those that may be asked for."""
     library, device = read.library, read.handle
-    found: list[str] = []
+    uuids: list[str] = []
     try:
         for i in range(library.unsigned("nvmlDeviceGetMaxMigDeviceCount", device)):
             try:
@@ -163,8 +163,8 @@ def _mig_uuids(read: Reader) -> tuple[str, ...]:
                 if refused.code == NOT_FOUND:
                     continue
                 raise
-            found.append(library.text("nvmlDeviceGetUUID", part))
+            uuids.append(library.text("nvmlDeviceGetUUID", part))
     except Refused as refused:
         read.unknown("mig_uuids", reason_of(refused.code))
-        return tuple(found)
-    return tuple(found)
+        return tuple(uuids)
+    return tuple(uuids)

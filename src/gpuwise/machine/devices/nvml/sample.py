@@ -45,10 +45,10 @@ def take_sample(read: Reader, card: NvmlCard, *, processes: bool) -> Sample:
     library, device = read.library, read.handle
     # the reading that every card has is asked first: a device that is away is found with one call
     temperature_c = read("temperature_c", library.unsigned, "nvmlDeviceGetTemperature", device, SENSOR_GPU)
-    used = read("utilization", library.utilization, device)
-    if used is None and not read.known_missing("memory_utilization"):
+    utilization = read("utilization", library.utilization, device)
+    if utilization is None and not read.known_missing("memory_utilization"):
         _why_no_utilization(read)
-    total, held, reserved = _memory(read, card)
+    total, used_bytes, reserved = _memory(read, card)
     readings = _field_readings(read)
     fan = read("fan", library.unsigned, "nvmlDeviceGetFanSpeed", device)
     sm_clock = read("sm_clock_hz", library.unsigned, "nvmlDeviceGetClockInfo", device, CLOCK_SM)
@@ -59,12 +59,12 @@ def take_sample(read: Reader, card: NvmlCard, *, processes: bool) -> Sample:
         read.unknown("performance_state", "the driver does not know it")
     encoder = read("encoder_utilization", library.pair, "nvmlDeviceGetEncoderUtilization", device)
     decoder = read("decoder_utilization", library.pair, "nvmlDeviceGetDecoderUtilization", device)
-    made = Sample(
+    sample = Sample(
         card.index,
         time.monotonic(),
-        utilization=None if used is None else used[0] / PERCENT,
-        memory_utilization=None if used is None else used[1] / PERCENT,
-        memory_used_bytes=held,
+        utilization=None if utilization is None else utilization[0] / PERCENT,
+        memory_utilization=None if utilization is None else utilization[1] / PERCENT,
+        memory_used_bytes=used_bytes,
         memory_reserved_bytes=reserved,
         memory_total_bytes=total,
         power_w=readings.get("power_w"),
@@ -87,7 +87,7 @@ def take_sample(read: Reader, card: NvmlCard, *, processes: bool) -> Sample:
     if not read.n_read:
         # nothing at all was told: the driver does not answer
         raise Refused(read.last_code)
-    return made
+    return sample
 
 
 def _why_no_utilization(read: Reader) -> None:
@@ -170,13 +170,13 @@ def _shared_memory(read: Reader) -> tuple[int | None, int | None, int | None]:
 def _field_readings(read: Reader) -> dict[str, float]:
     """Readings that one call gives."""
     readings: dict[str, float] = {}
-    left = [row for row in _FIELDS if not read.is_skipped(f"field {row[1]}")]
-    if left:
+    rows = [row for row in _FIELDS if not read.is_skipped(f"field {row[1]}")]
+    if rows:
         try:
-            answers = read.library.fields(read.handle, [(number, 0) for _, number, _ in left])
+            answers = read.library.fields(read.handle, [(number, 0) for _, number, _ in rows])
         except Refused as refused:
-            answers = [refused] * len(left)
-        for (reading, number, scale), answer in zip(left, answers, strict=True):
+            answers = [refused] * len(rows)
+        for (reading, number, scale), answer in zip(rows, answers, strict=True):
             if not isinstance(answer, Refused):
                 readings[reading] = answer / scale
                 read.n_read += 1
@@ -212,21 +212,25 @@ def _processes(read: Reader, card: NvmlCard) -> tuple[GpuProcess, ...] | None:
     if not lists:
         read.unknown("processes", reason_of(read.last_code))
         return None
-    found: dict[int, tuple[str, int | None]] = {}
+    kind_and_bytes: dict[int, tuple[str, int | None]] = {}
     for kind, processes in lists:
         for process in processes:
-            held = None if process.memory == NOT_AVAILABLE else int(process.memory)
-            before = found.get(process.pid)
+            memory_bytes = None if process.memory == NOT_AVAILABLE else int(process.memory)
+            before = kind_and_bytes.get(process.pid)
             if before is None:
-                found[process.pid] = (kind, held)
+                kind_and_bytes[process.pid] = (kind, memory_bytes)
             elif before[0] == kind:
                 # a process in several instances of a divided card
-                found[process.pid] = (kind, None if held is None or before[1] is None else before[1] + held)
+                kind_and_bytes[process.pid] = (
+                    kind,
+                    None if memory_bytes is None or before[1] is None else before[1] + memory_bytes,
+                )
             else:
-                found[process.pid] = ("both", before[1] if held is None else max(held, before[1] or 0))
-    uses = _uses(read, card) if found else {}
+                kind_and_bytes[process.pid] = ("both", before[1] if memory_bytes is None else max(memory_bytes, before[1] or 0))
+    uses = _uses(read, card) if kind_and_bytes else {}
     return tuple(
-        GpuProcess(pid, kind, held, *(uses.get(pid) or (None, None, None, None))) for pid, (kind, held) in sorted(found.items())
+        GpuProcess(pid, kind, memory_bytes, *(uses.get(pid) or (None, None, None, None)))
+        for pid, (kind, memory_bytes) in sorted(kind_and_bytes.items())
     )
 
 
@@ -236,7 +240,7 @@ def _process_list(read: Reader, card: NvmlCard, name: str) -> list[ProcessInfo] 
         if read.is_skipped(name + version):
             continue
         try:
-            got = read.library.processes(name + version, read.handle, card.room)
+            processes = read.library.processes(name + version, read.handle, card.room)
         except Refused as refused:
             read.refused(code=refused.code)
             if refused.code in LASTING_CODES:
@@ -244,7 +248,7 @@ def _process_list(read: Reader, card: NvmlCard, name: str) -> list[ProcessInfo] 
                 continue
             return None
         read.n_read += 1
-        return got
+        return processes
     return None
 
 

@@ -133,7 +133,7 @@ def _cross_entropy(
         )
 
     pieces = zip(logits.rows.chunk(logits.chunks), target.chunk(logits.chunks), strict=True)
-    total: Any = sum(checkpoint(part, rows, wanted, use_reentrant=False) for rows, wanted in pieces)  # type: ignore[misc]
+    total: Any = sum(checkpoint(part, rows, labels, use_reentrant=False) for rows, labels in pieces)  # type: ignore[misc]
     return total / (target != ignore_index).sum() if reduction == "mean" else total
 
 

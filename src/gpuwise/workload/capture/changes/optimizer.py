@@ -42,9 +42,9 @@ def _fused(watch: Watch, fused: bool | None) -> None:
 
 def _become(watch: Watch, kind: type[torch.optim.Optimizer], defaults: dict[str, Any], keep: tuple[str, ...]) -> None:
     def swap(optimizer: torch.optim.Optimizer) -> None:
-        held = {k: optimizer.defaults[k] for k in keep if k in optimizer.defaults}
+        settings = {k: optimizer.defaults[k] for k in keep if k in optimizer.defaults}
         optimizer.__class__ = kind
-        optimizer.defaults = {**defaults, **held}
+        optimizer.defaults = {**defaults, **settings}
         for group in optimizer.param_groups:
             group_options = {k: group[k] for k in ("params", *keep) if k in group}
             group.clear()

@@ -98,13 +98,13 @@ def count(mode: CaptureMode, x: Tensor) -> int:
     return round(n * (UNKNOWN_SHARE if share is None else share))
 
 
-def _said(mode: CaptureMode, what: str, taken: int, most: int) -> None:
+def _said(mode: CaptureMode, what: str, size: int, most: int) -> None:
     """Tell how a size was chosen."""
     acc = mode.acc
     if acc.at_bound:
         how = "its upper bound is used"
     else:
-        how = f"{taken / most:.3g} of the most it can be is taken" if taken < most else "the most it can be is taken"
+        how = f"{size / most:.3g} of the most it can be is taken" if size < most else "the most it can be is taken"
     acc.finding(
         "data-dependent",
         f"{what} depends on values; {how}",
@@ -112,7 +112,7 @@ def _said(mode: CaptureMode, what: str, taken: int, most: int) -> None:
     )
 
 
-def _sized(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any, result: Any, label: Any, taken: int, most: int) -> Any:
+def _sized(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any, result: Any, label: Any, size: int, most: int) -> Any:
     """Note births, tell the observer, and say how the size was chosen."""
     acc = mode.acc
     for item in result if isinstance(result, (tuple, list)) else (result,):
@@ -121,7 +121,7 @@ def _sized(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any, result: Any,
     if label.type == "cuda":
         name = info.func._schema.name.partition("::")[2]
         acc.sync(f"{name} gives a size that depends on values: the host waits for it")
-        _said(mode, f"the size of {name}'s result", taken, most)
+        _said(mode, f"the size of {name}'s result", size, most)
         acc.observer.operation(info.func, args, kwargs, result, _SYNC | acc.region_flags())
     return result
 

@@ -59,12 +59,12 @@ def cudnn_rnn(
         output = _like(input, (a, b, out * directions))
     hy = _like(hx, (num_layers * directions, batch, out))
     cy = _like(hx, (0,)) if cx is None else _like(cx, (num_layers * directions, batch, hidden_size))
-    kept = 0
+    reserve_bytes = 0
     if train:
-        kept = _RNN_RESERVE[mode] * hidden_size * steps * directions * num_layers * input.element_size()
+        reserve_bytes = _RNN_RESERVE[mode] * hidden_size * steps * directions * num_layers * input.element_size()
         if dropout:
-            kept += steps * out * directions * (num_layers - 1)
-    reserve = _like(input, (kept,), torch.uint8)
+            reserve_bytes += steps * out * directions * (num_layers - 1)
+    reserve = _like(input, (reserve_bytes,), torch.uint8)
     if weight_buf is None:
         weight_buf = _like(input, (sum(w.numel() for w in weight),))
     return output, hy, cy, reserve, weight_buf

@@ -14,14 +14,14 @@ class Patches:
     """A stack of replaced attributes; :meth:`undo` restores them in reverse order, also what was not there before."""
 
     def __init__(self) -> None:
-        self._done: list[tuple[Any, str, Any]] = []
+        self._originals: list[tuple[Any, str, Any]] = []
         self._suspended = False
 
     def set(self, owner: Any, name: str, value: Any) -> Any:
         """Replace ``owner.name``; returns what the attribute gave before (``None`` if there was none)."""
         original = vars(owner).get(name, _ABSENT)
         before = getattr(owner, name, None)
-        self._done.append((owner, name, original))
+        self._originals.append((owner, name, original))
         setattr(owner, name, value)
         return before
 
@@ -31,8 +31,8 @@ class Patches:
         return self._suspended
 
     def undo(self) -> None:
-        while self._done:
-            owner, name, original = self._done.pop()
+        while self._originals:
+            owner, name, original = self._originals.pop()
             _restore(owner, name, original)
 
     @contextmanager
@@ -42,8 +42,8 @@ class Patches:
             yield
             return
         self._suspended = True
-        now = [(owner, name, vars(owner)[name]) for owner, name, _ in self._done]
-        for owner, name, original in reversed(self._done):
+        now = [(owner, name, vars(owner)[name]) for owner, name, _ in self._originals]
+        for owner, name, original in reversed(self._originals):
             _restore(owner, name, original)
         try:
             yield

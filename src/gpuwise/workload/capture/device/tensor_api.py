@@ -148,9 +148,9 @@ def _install_reads(acc: DeviceState, patches: Patches, device: Any) -> None:
             return tolist_of(self)
         if device(self).type == "cuda":
             acc.sync("a tensor is read to the host (.tolist())")
-        known = acc.values.of(self)
-        if known is not None:
-            return known.tolist()
+        contents = acc.values.of(self)
+        if contents is not None:
+            return contents.tolist()
         mean = acc.values.law(self).mean
         value: Any = guess(self.dtype) if mean is None or self.dtype is torch.bool else mean
         if not self.dtype.is_floating_point and not isinstance(value, bool):

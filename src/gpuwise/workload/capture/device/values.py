@@ -69,7 +69,7 @@ class Values:
     """Known values and guessed truths by storage key, as long as nothing wrote to the storage."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[int, Tensor]] = {}
+        self._contents: dict[int, tuple[int, Tensor]] = {}
         self._truth: dict[int, bool] = {}
         self._laws: dict[int, tuple[int, Law]] = {}
         self._guessed: set[int] = set()
@@ -78,13 +78,13 @@ class Values:
 
     def forget(self, key: int) -> None:
         """Drop the values of a storage that is gone."""
-        self._known.pop(key, None)
+        self._contents.pop(key, None)
         self._truth.pop(key, None)
         self._laws.pop(key, None)
         self._guessed.discard(key)
 
     def clear(self) -> None:
-        self._known.clear()
+        self._contents.clear()
         self._truth.clear()
         self._laws.clear()
         self._guessed.clear()
@@ -96,7 +96,7 @@ class Values:
             return
         copy = host.detach().to(device_tensor.dtype, copy=True)
         key = device_tensor.untyped_storage()._cdata
-        self._known[key] = (_version(device_tensor) + writes, copy)
+        self._contents[key] = (_version(device_tensor) + writes, copy)
         if guessed:
             self._guessed.add(key)
         else:
@@ -104,7 +104,7 @@ class Values:
 
     def of(self, tensor: Tensor) -> Tensor | None:
         """The values of ``tensor`` if they are known."""
-        value = self._known.get(tensor.untyped_storage()._cdata) if self._known else None
+        value = self._contents.get(tensor.untyped_storage()._cdata) if self._contents else None
         if value is None:
             return None
         version, host = value
@@ -128,20 +128,20 @@ class Values:
         if not isinstance(value, Tensor):
             return Law(float(value)) if isinstance(value, (int, float)) else Law()
         if not value.is_meta or value.layout is not torch.strided:
-            known = value if not value.is_meta and value.layout is torch.strided else None
+            contents = value if not value.is_meta and value.layout is torch.strided else None
         else:
             version, law = self._laws.get(_key(value), (0, None))
-            known = self.of(value)
-            if value.dtype is torch.bool and known is None and self.share is not None:
+            contents = self.of(value)
+            if value.dtype is torch.bool and contents is None and self.share is not None:
                 return Law(self.share)
             if law is not None and version == _version(value):
                 return law
-            if value.dtype is torch.bool and known is None:
+            if value.dtype is torch.bool and contents is None:
                 truth = self._truth.get(_key(value))
                 return Law(UNKNOWN_SHARE if truth is None else float(truth))
-        if known is None or not known.numel() or known.is_complex() or known.numel() > KNOWN_WHOLE_LIMIT:
+        if contents is None or not contents.numel() or contents.is_complex() or contents.numel() > KNOWN_WHOLE_LIMIT:
             return Law()
-        return Law(float(known.double().mean()))
+        return Law(float(contents.double().mean()))
 
     def _follow_law(self, info: Any, args: Any, kwargs: Any, result: Any) -> None:
         writes = 0
@@ -165,7 +165,7 @@ class Values:
     def follow(self, info: Any, args: Any, kwargs: Any, result: Any, tensors: list[Tensor]) -> None:
         """Keep what is known of ``result``, given what is known of the arguments. ``tensors`` are the device's."""
         name = info.short
-        if info.mutable and (self._known or self._laws):
+        if info.mutable and (self._contents or self._laws):
             self._follow_write(info, args, kwargs, tensors)
         if name in RULES or name in INDICES:
             self._follow_law(info, args, kwargs, result)
@@ -177,7 +177,7 @@ class Values:
             if name in _FACTORIES and result.numel() <= _limit(result):
                 self.note(result, info.func(*args, **{**kwargs, "device": torch.device("cpu")}))
             return
-        if self._known and not info.mutable and _RANDOM not in info.func.tags and not info.view and not result._is_view():
+        if self._contents and not info.mutable and _RANDOM not in info.func.tags and not info.view and not result._is_view():
             input_values = [self.of(t) for t in tensors]
             if all(k is not None for k in input_values):
                 real = dict(zip(map(id, tensors), input_values, strict=True))

@@ -214,9 +214,9 @@ def process_group(acc: DeviceState, world_size: int, rank: int = 0, ranks_per_no
         stack.enter_context(_environment(world_size, rank, local))
         stack.callback(patches.undo)
         handlers = _handlers()
-        known = {k: HANDLERS[k] for k in handlers if k in HANDLERS}
+        replaced = {k: HANDLERS[k] for k in handlers if k in HANDLERS}
         HANDLERS.update(handlers)
-        stack.callback(lambda: [HANDLERS.pop(k, None) for k in handlers] and HANDLERS.update(known))
+        stack.callback(lambda: [HANDLERS.pop(k, None) for k in handlers] and HANDLERS.update(replaced))
         _install(acc, patches, world_size, rank)
         try:
             yield

@@ -29,7 +29,7 @@ class Editor:
     capture: Capture
     _bytes: I64 = field(init=False)
     _signatures: list[Signature] = field(init=False)
-    _known: dict[Signature, int] = field(init=False)
+    _index_by_signature: dict[Signature, int] = field(init=False)
     _ops: list[tuple[int, int, int, int, int, int, int]] = field(default_factory=list[tuple[int, int, int, int, int, int, int]])
     source: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
     """After :meth:`build`: [new operations] which old operation each is (a copy of), -1 for what was put in."""
@@ -44,7 +44,7 @@ class Editor:
     def __post_init__(self) -> None:
         self._bytes = self.capture.storage_bytes.copy()
         self._signatures = list(self.capture.signatures)
-        self._known = {s: i for i, s in enumerate(self._signatures)}
+        self._index_by_signature = {s: i for i, s in enumerate(self._signatures)}
 
     def resize(self, storages: I64, new_bytes: I64) -> None:
         """Storages that hold fewer or more bytes from their birth on."""
@@ -54,7 +54,7 @@ class Editor:
 
     def op(self, before: int, signature: Signature, phase: int, *, module: int = 0, stream: int = 0, flags: int = 0) -> int:
         """An operation that runs right before operation ``before``, after those already put there; its handle."""
-        at = self._known.setdefault(signature, len(self._signatures))
+        at = self._index_by_signature.setdefault(signature, len(self._signatures))
         if at == len(self._signatures):
             self._signatures.append(signature)
         self._ops.append((before, at, phase, module, stream, flags, -1))
@@ -151,9 +151,9 @@ class Editor:
         old = np.flatnonzero(keep)
         old_op = np.where(c.event_op >= 0, new_of_op[np.maximum(c.event_op, 0)], -1)
         new_events = np.array(self._events, np.int64).reshape(-1, 5)
-        own = new_events[:, 4] >= 0
+        has_handle = new_events[:, 4] >= 0
         added_op = new_of_op[new_events[:, 1]] - 1
-        added_op[own] = new_of_handle[new_events[own, 4]]
+        added_op[has_handle] = new_of_handle[new_events[has_handle, 4]]
         early = (new_events[:, 4] == EARLY) & (new_events[:, 1] > 0)
         added_op[early] = new_of_op[new_events[early, 1] - 1]
         # an added event comes before the old event of its position, and with the operation it belongs to

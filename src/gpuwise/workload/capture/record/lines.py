@@ -52,7 +52,7 @@ class Lines:
     def find(self) -> tuple[int, int]:
         """(line index, what was met on the way: LIBRARY, ENGINE, OPTIMIZER or GRADIENT_ROOT)."""
         frame: Any = sys._getframe(2)
-        kinds, met = self.kinds, LIBRARY
+        kinds, library_kind = self.kinds, LIBRARY
         while frame is not None:
             code = frame.f_code
             kind = kinds.get(code)
@@ -62,13 +62,13 @@ class Lines:
                 if kind == USER:
                     key = (code, frame.f_lineno)
                     index = self._index.get(key)
-                    return (self._new(key) if index is None else index), met
-                if met == LIBRARY:
-                    met = kind
+                    return (self._new(key) if index is None else index), library_kind
+                if library_kind == LIBRARY:
+                    library_kind = kind
                 if kind == ENGINE:
-                    return 0, met
+                    return 0, library_kind
             frame = frame.f_back
-        return 0, met
+        return 0, library_kind
 
     def _new(self, key: tuple[Any, int]) -> int:
         code, line = key

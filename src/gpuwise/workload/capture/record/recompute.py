@@ -48,15 +48,15 @@ def recomputed_with_source(capture: Capture, paths: Collection[str]) -> tuple[Ca
         return capture, np.arange(len(capture.op_phase))
     tree, lives, edit = ModuleTree.of(capture), Lives(capture), Editor(capture)
     masks = {path: module_mask(capture, tree, path) for path in outer_paths}
-    kept: dict[int, int] = {}
+    until_by_storage: dict[int, int] = {}
     for span in capture.steps:
         for one in passes(capture, span):
             for segment in segments(capture, tree, one, outer_paths):
                 if segment.path:
                     back = backward_of(capture, one, masks[segment.path])
                     if back is not None:
-                        _checkpoint(edit, lives, one, segment, back, kept)
-    for storage, until in kept.items():
+                        _checkpoint(edit, lives, one, segment, back, until_by_storage)
+    for storage, until in until_by_storage.items():
         if lives.death_op[storage] < until:
             edit.drop_event(int(lives.death[storage]))
             edit.freed(storage, until)
@@ -65,8 +65,8 @@ def recomputed_with_source(capture: Capture, paths: Collection[str]) -> tuple[Ca
 
 def _checkpoint(edit: Editor, lives: Lives, one: Pass, segment: Segment, back: Backward, kept: dict[int, int]) -> None:
     c = edit.capture
-    held = lives.held(one, segment)
-    saved = set(held.saved)
+    storages = lives.held(one, segment)
+    saved = set(storages.saved)
     at = back.first_op
     handle = edit.copy_ops(segment.first_op, segment.end_op, at, Phase.RECOMPUTE, OpFlag.CHECKPOINTED)
     copies: dict[int, int] = {}
@@ -90,7 +90,7 @@ def _checkpoint(edit: Editor, lives: Lives, one: Pass, segment: Segment, back: B
             _move(edit, lives, s, copy, segment)
         else:
             edit.freed(copy, at, last)
-    for s in held.inputs:
+    for s in storages.inputs:
         kept[s] = max(kept.get(s, 0), back.end_op)
 
 

@@ -158,18 +158,18 @@ class Storages:
         in_backward = ~lives & inside[died] & (padded[ops[died]] == Phase.BACKWARD)
         forward = (birth == Phase.FORWARD) | (birth == Phase.RECOMPUTE)
         is_activation = forward & in_backward & (born_op >= first_step_op)
-        chosen = np.full(count, int(Category.TEMPORARY), np.int64)
-        chosen[is_activation] = int(Category.ACTIVATION)
-        chosen[lives & (birth == Phase.OPTIMIZER)] = int(Category.OPTIMIZER)
-        chosen[lives & (born_op < first_step_op)] = int(Category.BUFFER)
+        categories = np.full(count, int(Category.TEMPORARY), np.int64)
+        categories[is_activation] = int(Category.ACTIVATION)
+        categories[lives & (birth == Phase.OPTIMIZER)] = int(Category.OPTIMIZER)
+        categories[lives & (born_op < first_step_op)] = int(Category.BUFFER)
         for indices, category in (
             (self.saved, Category.ACTIVATION),
             (self.inputs, Category.INPUT),
             (self.communication, Category.COMMUNICATION),
         ):
-            chosen[list(indices)] = int(category)
+            categories[list(indices)] = int(category)
         labels = np.array(self.category, np.int64)
-        chosen = np.where(labels != _UNKNOWN, labels, chosen)
+        categories = np.where(labels != _UNKNOWN, labels, categories)
         resized = np.array(sorted(self.resized), np.int64)
-        chosen[resized] = int(Category.COMMUNICATION)
-        return chosen
+        categories[resized] = int(Category.COMMUNICATION)
+        return categories
