@@ -15,6 +15,7 @@ from gpuwise.facts.models.catalogue import find_model
 from gpuwise.plan.space.conditions import Setting
 from gpuwise.plan.space.rules import check_strategy
 from gpuwise.plan.space.stack_rules import find_stack_rules
+from gpuwise.workload.adapters import DEFAULT_TARGETS
 from gpuwise.workload.strategy import CUDA_GRAPHS, EXPERT_DISPATCHES, OPTIMIZERS, PRECISIONS, RECOMPUTES, Strategy
 
 MODELS = (
@@ -62,6 +63,8 @@ def _draw(stack: str) -> Iterator[Job]:
             continue
         dp = cluster.n_accelerators // (tp * pp * cp)
         schedule = draw.choice(sorted(rules.schedules)) if pp > 1 else "1f1b"
+        sharding = draw.choice(sorted(rules.shardings))
+        lora_rank, half = draw.choice((0, 0, 0, 16)), draw.random() < 0.2
         strategy = Strategy(
             precision=draw.choice(PRECISIONS),
             micro_batch=draw.choice((1, 1, 2, 3, 4, 8)),
@@ -74,18 +77,25 @@ def _draw(stack: str) -> Iterator[Job]:
             virtual_stages=draw.choice((2, 4)) if schedule == "interleaved" else 1,
             sequence_parallel=draw.random() < 0.8,
             schedule=schedule,
-            sharding=draw.choice(sorted(rules.shardings)),
+            context_parallel=draw.choice(sorted(rules.context) or ["ring"]),
+            sharding=sharding,
+            shard_group=draw.choice((0, 0, 0, 0, 2, 4, 8)) if sharding != "none" else 0,
             recompute=draw.choice(RECOMPUTES),
-            recompute_every=1,
+            recompute_every=draw.choice((1, 1, 1, 1, 1, 2)),
             optimizer=draw.choice((*OPTIMIZERS, "adamw", "adamw", "adamw", "adamw")),
-            master_weights=draw.random() < 0.8,
-            gradient_dtype=draw.choice(("fp32", "bf16")),
+            master_weights=not half,
+            gradient_dtype="bf16" if half or draw.random() < 0.1 else "fp32",
+            step_in_backward=draw.random() < 0.02,
             offload_optimizer=draw.random() < 0.1,
             offload_activations=draw.random() < 0.05,
             expert_dispatch=draw.choice(EXPERT_DISPATCHES),
             overlap_ep=draw.random() < 0.5,
             cuda_graphs=draw.choice(CUDA_GRAPHS),
-            lora_rank=draw.choice((0, 0, 0, 16)),
+            fused_attention=draw.random() < 0.95,
+            fused_loss=draw.random() < 0.1,
+            lora_rank=lora_rank,
+            lora_targets=draw.choice((DEFAULT_TARGETS, ("attention",), ("mlp",), ("q_proj", "v_proj"))),
+            quantized_base=bool(lora_rank) and draw.random() < 0.3,
             stack=stack,
         )
         seq_len = min(draw.choice((1024, 4096, 8192)), arch.max_seq_len)

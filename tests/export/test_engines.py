@@ -44,7 +44,7 @@ def planned(jobs: Jobs) -> list[tuple[Job, Tool]]:
     for stack in STACKS:
         tool = tool_of(stack)
         assert tool is not None
-        able = (job for job in jobs(stack, 400) if not gaps_of(job, tool))
+        able = (job for job in jobs(stack, 800) if not gaps_of(job, tool))
         found += [(job, tool) for job in itertools.islice(able, N // len(STACKS))]
     assert len(found) == N
     return found

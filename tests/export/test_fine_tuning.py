@@ -34,6 +34,7 @@ def _plainer(job: Job, i: int) -> Job:
     recompute = "full" if s.recompute == "selective" else s.recompute
     precision = ("bf16", "fp16", "fp32", "tf32")[i % 4]
     s = replace(s, precision=precision, recompute=recompute, optimizer=("adamw", "sgd")[i % 2], offload_activations=False)
+    s = replace(s, gradient_dtype="fp32" if s.master_weights else s.gradient_dtype, step_in_backward=False, recompute_every=1)
     return replace(job, strategy=replace(s, lora_rank=0, offload_optimizer=s.offload_optimizer and s.sharding != "none"))
 
 
@@ -42,7 +43,7 @@ def _able(jobs: Jobs, tool: str) -> Iterator[tuple[Job, Written, Any]]:
     yaml: Any = pytest.importorskip("yaml")
     found: list[Job] = []
     for stack in STACKS:
-        drawn = (_plainer(job, i) for i, job in enumerate(jobs(stack, 250)))
+        drawn = (_plainer(job, i) for i, job in enumerate(jobs(stack, 400)))
         found += itertools.islice((job for job in drawn if not gaps_of(job, TOOLS[tool])), N // len(STACKS))
     assert len(found) == N
     for job in found:
@@ -93,6 +94,11 @@ def test_axolotl_reads_its_file_back(jobs: Jobs, transformers_loads: None) -> No
         assert set(document) <= known and set(document.get("fsdp_config", {})) <= set(fsdp.FSDPConfig.model_fields)
         read = config.AxolotlInputConfig(**document)
         assert read.micro_batch_size * read.gradient_accumulation_steps * s.dp == s.global_batch
+        assert bool(read.liger_fused_linear_cross_entropy) == s.fused_loss and bool(read.load_in_4bit) == s.quantized_base
+        assert not s.lora_rank or (read.lora_target_modules or "all-linear") == hf.targets(s)
+        assert (read.attn_implementation == "sdpa") == s.fused_attention and bool(read.bfloat16 or read.float16) == (
+            not s.master_weights and not s.lora_rank
+        )
         assert read.sequence_len == job.seq_len and (read.max_steps or None) == job.n_steps
         assert (bool(read.bf16), bool(read.fp16), read.tf32) == tuple(s.precision == p for p in ("bf16", "fp16", "tf32"))
         assert read.optimizer == hf.OPTIMIZERS[s.optimizer]
@@ -130,6 +136,9 @@ def test_llama_factory_reads_its_file_back(
         assert finetuning.pure_bf16 == (not s.master_weights and not s.lora_rank)
         assert (finetuning.finetuning_type == "lora") == bool(s.lora_rank)
         assert not s.lora_rank or finetuning.lora_rank == s.lora_rank
+        targets = hf.targets(s)
+        assert not s.lora_rank or finetuning.lora_target == (["all"] if targets == "all-linear" else targets)
+        assert (model.quantization_bit == 4) == s.quantized_base and model.enable_liger_kernel == s.fused_loss
         assert data.dataset in (["data"], "data") and training.optim == hf.OPTIMIZERS[s.optimizer]
 
 

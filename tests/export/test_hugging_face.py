@@ -29,7 +29,7 @@ STACKS = ("eager", "compiled", "trainer", "hf-fsdp", "deepspeed", "eager-fsdp", 
 def _expressible(jobs: Jobs, tool: str) -> list[Job]:
     found: list[Job] = []
     for stack in STACKS:
-        able = (job for job in jobs(stack, 150) if not gaps_of(job, TOOLS[tool]))
+        able = (job for job in jobs(stack, 300) if not gaps_of(job, TOOLS[tool]))
         found += itertools.islice(able, -(-N // len(STACKS)))
     return found
 
@@ -72,8 +72,17 @@ def test_the_trainer_reads_its_arguments_back(
             assert args.gradient_checkpointing == (s.recompute == "full")
         if hf.by_deepspeed(s):
             assert args.deepspeed == "deepspeed.json"
-            assert json.loads((tmp_path / "deepspeed.json").read_text())["zero_optimization"]["stage"] == int(s.sharding[-1])
+            assert json.loads((tmp_path / "deepspeed.json").read_text())["zero_optimization"]["stage"] == (
+                2 if s.sharding == "none" else int(s.sharding[-1])
+            )
         assert args.max_steps == (job.n_steps or -1)
+        assert args.use_liger_kernel == s.fused_loss and args.torch_compile == (s.stack in hf.COMPILED)
+        text = (tmp_path / "train.py").read_text()
+        assert ("'eager'" in text) != s.fused_attention and ("load_in_4bit=True" in text) == s.quantized_base
+        assert (f"r={s.lora_rank}, " in text and f"target_modules={hf.targets(s)!r}" in text) == (s.lora_rank > 0)
+        assert s.lora_rank or ("torch.float32" in text) == s.master_weights
+        group = hf.mesh(job).get("dp_shard_size", s.dp)
+        assert not s.shard_group or group == s.shard_group
 
 
 def test_accelerate_reads_its_file_back(jobs: Jobs, transformers_loads: None, tmp_path: Path) -> None:

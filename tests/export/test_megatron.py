@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gpuwise.export import megatron, megatron_bridge, torchtitan
@@ -20,6 +21,8 @@ from gpuwise.export.job import Job
 from gpuwise.export.targets import TOOLS, gaps_of, write
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
+from gpuwise.predict.parallel import shards
+from gpuwise.predict.step.columns import Columns
 from gpuwise.workload.strategy import Strategy
 
 Jobs = Callable[..., Iterator[Job]]
@@ -46,9 +49,10 @@ def test_tensor_parallelism_wants_one_connection_before_blackwell() -> None:
 
 
 def test_torchtitan_has_what_is_recomputed_last_and_no_graphs_in_a_pipeline() -> None:
-    one = torchtitan.arguments(_job(dp=8, sharding="zero3", recompute="full", stack="compiled-fsdp"))
+    one = torchtitan.arguments(_job(dp=8, sharding="zero3", recompute="full", stack="compiled-fsdp", cuda_graphs="full"))
     assert one[:4] == ["--module", "llama3", "--config", "llama3_8b"] and one[-1] == "activation-checkpoint:full"
     assert "--training.disable_cuda_graphs" not in one
+    assert "--training.disable_cuda_graphs" in torchtitan.arguments(_job(dp=8, sharding="zero3", stack="compiled-fsdp"))
     piped = torchtitan.arguments(_job(dp=4, pp=2, micro_batch=2, accumulation=8, stack="compiled-fsdp"))
     assert "--training.disable_cuda_graphs" in piped
     at = piped.index("--training.local_batch_size")
@@ -66,13 +70,14 @@ def test_what_has_no_option_is_named() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("default")
 def test_megatron_reads_its_command_back(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
     """Needs the wheel of megatron-core with ``megatron.training`` (Python 3.12, or unpacked on the path)."""
     torch: Any = pytest.importorskip("torch")
     arguments: Any = pytest.importorskip("megatron.training.arguments")
     monkeypatch.setenv("RANK", "0")
     read = 0
-    for job in jobs("megatron-core", 400):
+    for job in jobs("megatron-core", 900):
         if gaps_of(job, TOOLS["megatron"]) or job.strategy.precision == "nvfp4":
             continue
         s = job.strategy
@@ -103,7 +108,24 @@ def test_megatron_reads_its_command_back(jobs: Jobs, monkeypatch: pytest.MonkeyP
         assert bool(args.bf16) == (s.precision in ("bf16", "fp8", "mxfp8")) and bool(args.fp16) == (s.precision == "fp16")
         assert bool(args.fp8) == (s.precision in ("fp8", "mxfp8"))
         assert bool(args.use_megatron_fsdp) == (s.sharding in megatron.FSDP)
-        assert bool(args.use_distributed_optimizer) == (s.sharding != "none")
+        # muon and lion are divided by whole layers
+        assert (args.use_distributed_optimizer or args.use_layer_wise_distributed_optimizer) == (s.sharding != "none")
+        group = s.shard_group or (max(job.gpus_per_node // s.tp, 1) if s.sharding == "hybrid" else s.dp * s.cp)
+        assert args.num_distributed_optimizer_instances == s.dp * s.cp // group
+        assert args.optimizer_cpu_offload == s.offload_optimizer and args.cpu_offloading_num_layers == (
+            job.arch.n_layers - 1 if s.offload_activations else 0
+        )
+        assert args.attention_backend.name == ("auto" if s.fused_attention else "unfused")
+        assert args.cp_comm_type == (["a2a"] if s.cp > 1 and s.context_parallel == "ulysses" else ["p2p"])
+        assert args.sequence_parallel == (s.sequence_parallel and s.tp > 1)
+        assert args.tp_comm_overlap == (args.sequence_parallel and job.arch.moe is None and job.cluster.system.linked)
+        assert args.accumulate_allreduce_grads_in_fp32 == (
+            s.gradient_dtype == "fp32" and s.precision not in ("fp32", "tf32", "fp16")
+        )
+        if s.recompute == "full":
+            layers = -(-job.arch.n_layers // (s.pp * s.virtual_stages))
+            again = layers if args.recompute_method == "uniform" else args.recompute_num_layers
+            assert again == -(-layers // s.recompute_every)
         read += 1
         if read == 200:
             break
@@ -169,7 +191,7 @@ def _recipe(text: str, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_megatron_bridge_reads_its_recipe_back(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
     tool, read = TOOLS["megatron-bridge"], 0
-    for job in jobs("megatron-core", 400):
+    for job in jobs("megatron-core", 900):
         if gaps_of(job, tool):
             continue
         made, s = write(job, tool), job.strategy
@@ -189,6 +211,9 @@ def test_megatron_bridge_reads_its_recipe_back(jobs: Jobs, monkeypatch: pytest.M
         assert sharded == (s.sharding in megatron.FSDP) and sharded == (getattr(c, "dist", None) is not None)
         assert getattr(c.ddp, "use_distributed_optimizer", False) == (s.sharding != "none")
         assert getattr(c.checkpoint, "ckpt_format", "torch_dist") == ("fsdp_dtensor" if sharded else "torch_dist")
+        assert getattr(m, "tp_comm_overlap", False) == (getattr(m, "sequence_parallel", False) and job.arch.moe is None
+                                                        and job.cluster.system.linked)  # fmt: skip
+        assert getattr(m, "cp_comm_type", "p2p") == ("a2a" if s.cp > 1 and s.context_parallel == "ulysses" else "p2p")
         assert getattr(c.optimizer, "optimizer_cpu_offload", False) == s.offload_optimizer
         read += 1
         if read == 200:
@@ -196,14 +221,24 @@ def test_megatron_bridge_reads_its_recipe_back(jobs: Jobs, monkeypatch: pytest.M
     assert read == 200
 
 
+def _fullest(job: Job) -> int:
+    """Layers of the fullest stage as the plan counts them."""
+    layers = shards.stages(job.arch, Columns.from_strategies([job.strategy]), float(job.arch.n_layers)).layers
+    return int(max(float(np.broadcast_to(x, (1,))[0]) for x in layers) / job.strategy.virtual_stages)
+
+
 @pytest.mark.slow
+@pytest.mark.filterwarnings("default")
 def test_torchtitan_reads_its_command_back(jobs: Jobs, transformers_loads: None) -> None:
     """Needs torchtitan 0.3 and triton."""
     pytest.importorskip("torchtitan.models.llama3.config_registry")
     config: Any = pytest.importorskip("torchtitan.config")
+    dims: Any = pytest.importorskip("torchtitan.distributed.parallel_dims")
+    stages: Any = pytest.importorskip("torchtitan.distributed.pipeline_parallel")
     read = 0
     for job in jobs("compiled-fsdp", 3000):
-        job = Job(job.arch, job.cluster, replace(job.strategy, precision="bf16", optimizer="adamw", lora_rank=0), job.seq_len)
+        plain = replace(job.strategy, precision=("bf16", "tf32")[read % 2], optimizer="adamw", lora_rank=0, quantized_base=False)
+        job = Job(job.arch, job.cluster, replace(plain, fused_attention=True, offload_activations=False), job.seq_len)
         if gaps_of(job, TOOLS["torchtitan"]):
             continue
         s = job.strategy
@@ -212,7 +247,7 @@ def test_torchtitan_reads_its_command_back(jobs: Jobs, transformers_loads: None)
         assert (p.tensor_parallel_degree, p.pipeline_parallel_degree, p.context_parallel_degree) == (s.tp, s.pp, s.cp)
         assert p.expert_parallel_degree == s.ep
         assert p.data_parallel_replicate_degree * p.data_parallel_shard_degree == s.dp
-        assert (p.data_parallel_shard_degree > 1) == (s.sharding != "none" and s.dp > 1)
+        assert (p.data_parallel_shard_degree * s.cp > 1) == ((s.sharding != "none" and s.dp > 1) or s.cp > 1)
         assert made.training.global_batch_size == s.global_batch and made.training.seq_len == job.seq_len
         name = (
             type(made.activation_checkpoint).__qualname__.removesuffix("AC.Config").lower()
@@ -221,6 +256,28 @@ def test_torchtitan_reads_its_command_back(jobs: Jobs, transformers_loads: None)
         )
         assert name == s.recompute
         assert made.training.enable_cpu_offload == s.offload_optimizer
+        assert made.compile.enable and made.compile.components == ["model", "loss"]
+        assert made.compile.enable_async_tensor_parallel == (s.tp > 1) and p.enable_sequence_parallel == (
+            s.sequence_parallel or s.tp == 1
+        )
+        assert made.training.disable_cuda_graphs == (s.cuda_graphs != "full")
+        assert (made.training.dtype == "float32") == s.master_weights
+        assert s.precision == "tf32" or s.master_weights == (s.gradient_dtype == "fp32")
+        assert (made.training.mixed_precision_param == "float32") == (s.precision == "tf32")
+        reshards = {"none": "default", "zero2": "never"}.get(s.sharding, "always")
+        assert p.fsdp_reshard_after_forward == reshards
+        group = s.shard_group or max(job.gpus_per_node // s.tp, 1)
+        whole = s.dp * s.cp if s.sharding != "none" else s.cp
+        assert p.data_parallel_shard_degree * s.cp == (min(group, s.dp * s.cp) if s.sharding == "hybrid" else whole)
+        dims.ParallelDims.from_config(p, job.cluster.n_accelerators)
+        assert (p.data_parallel_shard_degree * s.cp * s.tp) % s.ep == 0
+        if s.pp > 1:
+            own = SimpleNamespace(layers=[None] * job.arch.n_layers)
+            n_stages, *weights = stages._get_pipeline_metadata(SimpleNamespace(pp=s.pp), p, own)
+            cut = stages._generate_llm_fqn_per_model_part(n_stages, *weights)
+            fullest = max(sum(name.startswith("layers.") for name in stage) for stage in cut)
+            assert s.schedule in ("zero-bubble", "dualpipe-v") or n_stages == s.pp * s.virtual_stages
+            assert n_stages > s.pp * s.virtual_stages or fullest == _fullest(job)
         read += 1
         if read == 200:
             break

@@ -67,6 +67,11 @@ def gaps(job: Job) -> Iterator[str]:
         yield "offloaded activations"
     if s.step_in_backward:
         yield "an optimizer step inside the backward pass"
+    half = s.precision in ("bf16", "fp16")
+    if half and not s.lora_rank and not by_deepspeed(s) and (s.gradient_dtype == "fp32") != s.master_weights:
+        yield f"gradients in {s.gradient_dtype} of weights in {'fp32' if s.master_weights else s.precision}"
+    if s.cuda_graphs == "full":
+        yield "a graph of the whole step"
     if s.offload_optimizer and s.sharding == "none" and s.dp > 1:
         yield "an offloaded optimizer without sharding"
     if s.shard_group and (s.dp % s.shard_group or by_deepspeed(s)):

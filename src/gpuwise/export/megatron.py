@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from gpuwise.export.job import Job
-from gpuwise.export.torchrun import started, torchrun
+from gpuwise.export.torchrun import TF32, started, torchrun
 from gpuwise.export.written import Written
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.parallel.shards import stages
@@ -67,8 +67,14 @@ def gaps(job: Job) -> Iterator[str]:
         yield "adapters"
     if s.offload_activations and (s.pp > 1 or s.recompute != "none"):
         yield "offloaded activations with a pipeline or recomputing"
-    if s.shard_group and s.sharding in ("zero1", "zero2", "zero3") and (s.dp * s.cp) % s.shard_group:
-        yield f"groups of {s.shard_group} in {s.dp * s.cp} data-parallel ranks"
+    if s.sharding != "none" and (s.dp * s.cp) % (_group(job) or 1):
+        yield f"groups of {_group(job)} in {s.dp * s.cp} data-parallel ranks"
+    if not s.master_weights:
+        yield "weights without a copy in fp32"
+    if s.fused_loss:
+        yield "a loss in chunks"
+    if s.row_scales and s.precision == "fp8":
+        yield "8-bit products with a scale a row"
     if s.step_in_backward:
         yield "an optimizer step inside the backward pass"
     if s.recompute == "full" and s.recompute_every > 1 and arch.n_layers % (s.pp * s.virtual_stages):
@@ -96,7 +102,11 @@ def arguments(job: Job) -> list[str]:
         out += FULL_GRAPH
     if s.tp > 1 and s.sequence_parallel:
         out += ["--sequence-parallel"]
-    out += [*_sharding(s), *_recompute(arch, s), *_offload(arch, s), *_PRECISIONS[s.precision], *_optimizer(s)]
+        if s.overlap_tp and arch.moe is None and job.cluster.system.linked:
+            out += ["--tp-comm-overlap"]  # Transformer Engine's userbuffers, which the plan's time has
+    if not s.fused_attention:
+        out += ["--attention-backend", "unfused"]
+    out += [*_sharding(job), *_recompute(arch, s), *_offload(arch, s), *_PRECISIONS[s.precision], *_optimizer(s)]
     return out
 
 
@@ -138,15 +148,22 @@ def _uneven_stages(arch: Architecture, s: Strategy) -> list[str]:
     return out if first == middle else ["--decoder-first-pipeline-num-layers", str(first), *out]
 
 
-def _sharding(s: Strategy) -> list[str]:
-    out = ["--overlap-grad-reduce"]
+def _group(job: Job) -> int:
+    """Ranks that hold one copy of what is sharded, as planned or (hybrid) those of a system; 0: all of them."""
+    s = job.strategy
+    return s.shard_group or (max(job.gpus_per_node // s.tp, 1) if s.sharding == "hybrid" else 0)
+
+
+def _sharding(job: Job) -> list[str]:
+    s = job.strategy
+    out = ["--overlap-grad-reduce"] if s.overlap_dp else []
     if s.sharding == "none":
         return out
-    out += ["--use-distributed-optimizer", "--overlap-param-gather"]
+    out += ["--use-distributed-optimizer", *(["--overlap-param-gather"] if s.overlap_dp else [])]
     if s.sharding in FSDP:
         out += ["--use-megatron-fsdp", "--data-parallel-sharding-strategy", FSDP[s.sharding], "--ckpt-format", "fsdp_dtensor"]
-    if s.shard_group:
-        out += ["--num-distributed-optimizer-instances", str(s.dp * s.cp // s.shard_group)]
+    if 0 < _group(job) < s.dp * s.cp:
+        out += ["--num-distributed-optimizer-instances", str(s.dp * s.cp // _group(job))]
     return out
 
 
@@ -238,13 +255,14 @@ def _expert_arguments(arch: Architecture) -> list[str]:
 
 def environment(job: Job) -> tuple[dict[str, str], tuple[str, ...]]:
     """Variables to set and to leave unset: ``validate_args`` asks for one connection with tensor or context parallelism before
-    Blackwell, and refuses it with its fully sharded data parallelism."""
+    Blackwell, and refuses it with its fully sharded data parallelism. It has no option for TF32."""
     s, capability = job.strategy, job.cluster.accelerator.compute_capability
+    variables = dict(TF32) if s.precision == "tf32" else {}
     if s.sharding in FSDP:
-        return {}, ("CUDA_DEVICE_MAX_CONNECTIONS",)
+        return variables, ("CUDA_DEVICE_MAX_CONNECTIONS",)
     if (s.tp > 1 or s.cp > 1) and (capability is None or float(capability) < 10.0):
-        return {"CUDA_DEVICE_MAX_CONNECTIONS": "32" if _hides_experts(s) else "1"}, ()
-    return {}, ()
+        variables["CUDA_DEVICE_MAX_CONNECTIONS"] = "32" if _hides_experts(s) else "1"
+    return variables, ()
 
 
 def words(job: Job) -> list[str]:

@@ -29,6 +29,7 @@ _MODEL = (
     "cuda_graph_impl",
     "cuda_graph_modules",
     "sequence_parallel",
+    "tp_comm_overlap",
     "recompute_granularity",
     "recompute_method",
     "recompute_num_layers",
@@ -69,6 +70,8 @@ PRECISIONS = {
 def gaps(job: Job) -> Iterator[str]:
     """What of the plan it has no field for: Megatron-LM's own gaps."""
     yield from megatron.gaps(job)
+    if not job.strategy.fused_attention:
+        yield "attention without a fused kernel"
 
 
 def options(words: list[str]) -> dict[str, Any]:

@@ -17,6 +17,9 @@ MOST_RESTARTS = 3
 SAVE_S = 240
 """For the last checkpoint after a warning that the machines are taken away. Rule of this project."""
 
+TF32 = {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}
+"""What lets fp32 products be TF32 in a tool without an option for it (PyTorch, aten/src/ATen/Context.cpp)."""
+
 
 def torchrun(job: Job) -> list[str]:
     """torchrun with its options, up to the script."""

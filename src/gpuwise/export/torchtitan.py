@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuwise.export.job import Job
-from gpuwise.export.torchrun import started, torchrun
+from gpuwise.export.torchrun import TF32, started, torchrun
 from gpuwise.export.written import Written
 
 VERSION = "torchtitan 0.3.0"
@@ -64,8 +64,20 @@ def gaps(job: Job) -> Iterator[str]:
         yield "offloaded activations"
     if s.step_in_backward:
         yield "an optimizer step inside the backward pass"
-    if s.shard_group and s.dp % s.shard_group:
-        yield f"groups of {s.shard_group} in {s.dp} data-parallel ranks"
+    if not s.fused_attention:
+        yield "attention without a fused kernel"
+    if s.fused_loss and (_function(job) or ("",))[0] == BACKEND:
+        yield f"a loss in chunks in its {BACKEND}"
+    if s.precision not in ("fp32", "tf32") and (s.gradient_dtype == "fp32") != s.master_weights:
+        yield f"gradients in {s.gradient_dtype} of weights in {'fp32' if s.master_weights else s.precision}"
+    if s.cuda_graphs == "full" and (s.pp > 1 or s.ep > 1):
+        yield "a graph of the whole step with stages or divided experts"
+    if s.ep > 1 and (_shards(job)[0] * s.cp * s.tp) % s.ep:
+        yield f"expert parallelism of {s.ep} over {_shards(job)[0]} sharding ranks"
+    if s.pp > 1 and s.virtual_stages > 1 and _layers_per_stage(job) is None:
+        yield f"{job.arch.n_layers} layers over {s.pp} x {s.virtual_stages} stages"
+    if s.sharding == "hybrid" and (_group(job) % s.cp or s.dp % _shards(job)[0]):
+        yield f"groups of {_group(job)} in {s.dp} data-parallel ranks" + (f" that {s.cp} share rows" if s.cp > 1 else "")
 
 
 def _function(job: Job) -> tuple[str, str] | None:
@@ -96,34 +108,61 @@ def arguments(job: Job) -> list[str]:
         out += ["--training.mixed_precision_param", "float32"]
     if s.offload_optimizer:
         out += ["--training.enable_cpu_offload"]
-    if s.pp > 1 or s.ep > 1:
-        out += ["--training.disable_cuda_graphs"]
+    if s.cuda_graphs != "full":
+        out += ["--training.disable_cuda_graphs"]  # its default is a graph of the whole step
     out += _parallelism(job)
     if s.overlap_tp and s.tp > 1:
         out += ["--compile.enable_async_tensor_parallel"]
-    out += ["--compile.enable", "--checkpoint.enable", "--checkpoint.folder", job.output]
+    # some functions of the registry (deepseek_v3_671b) compile the loss alone; tyro takes a list as one word with a comma
+    out += ["--compile.enable", "--compile.components", "model,loss"]
+    out += ["--checkpoint.enable", "--checkpoint.folder", job.output]
     if job.save_every is not None:
         out += ["--checkpoint.interval", str(job.save_every)]
     return [*out, f"activation-checkpoint:{CHECKPOINTING[s.recompute]}"]
 
 
+def _group(job: Job) -> int:
+    """Ranks of data and context that hold one copy with hybrid sharding: as planned, or those of a system."""
+    return job.strategy.shard_group or max(job.gpus_per_node // job.strategy.tp, 1)
+
+
+def _shards(job: Job) -> tuple[int, int]:
+    """Data-parallel ranks that shard, and their replicas."""
+    s = job.strategy
+    if s.sharding == "none":
+        return 1, s.dp
+    if s.sharding == "hybrid":
+        shard = min(max(_group(job) // s.cp, 1), s.dp)
+        return shard, max(s.dp // shard, 1)
+    return s.dp, 1
+
+
+def _fewer_at_ends(job: Job) -> int:
+    """Layers that the first and the last stage have fewer: none, or one each where the layers divide with both ends counted."""
+    n, stages = job.arch.n_layers, job.strategy.pp * job.strategy.virtual_stages
+    return int(n % stages != 0 and (n + 2) % stages == 0)
+
+
+def _layers_per_stage(job: Job) -> int | None:
+    """What makes it cut as many stages as planned; None where no number does."""
+    n, stages = job.arch.n_layers + 2 * _fewer_at_ends(job), job.strategy.pp * job.strategy.virtual_stages
+    layers = -(-n // stages)
+    return layers if -(-n // layers) == stages else None
+
+
 def _parallelism(job: Job) -> list[str]:
     s = job.strategy
-    shard, replicate = s.dp, 1
-    if s.sharding == "none":
-        shard, replicate = 1, s.dp
-    if s.sharding == "hybrid":
-        shard = s.shard_group or min(max(job.gpus_per_node // (s.tp * s.cp), 1), s.dp)
-        replicate = max(s.dp // shard, 1)
+    shard, replicate = _shards(job)
     out = ["--parallelism.data_parallel_shard_degree", str(shard), "--parallelism.data_parallel_replicate_degree", str(replicate)]
     for name, degree in (("tensor", s.tp), ("pipeline", s.pp), ("context", s.cp), ("expert", s.ep)):
         out += [f"--parallelism.{name}_parallel_degree", str(degree)]  # the registry's functions have degrees of their own
     if s.pp > 1:
         out += ["--parallelism.pipeline_parallel_schedule", SCHEDULES.get(s.schedule, "1F1B")]
         out += ["--parallelism.pipeline_parallel_microbatch_size", str(s.micro_batch)]
+        for end in ("first", "last"):
+            out += [f"--parallelism.pipeline_parallel_{end}_stage_less_layers", str(_fewer_at_ends(job))]
         if s.virtual_stages > 1:
-            layers = -(-(job.arch.n_layers + 2) // (s.pp * s.virtual_stages))
-            out += ["--parallelism.pipeline_parallel_layers_per_stage", str(layers)]
+            out += ["--parallelism.pipeline_parallel_layers_per_stage", str(_layers_per_stage(job))]
     if s.tp > 1 and not s.sequence_parallel:
         out += ["--parallelism.no-enable_sequence_parallel"]
     if s.sharding in ("zero2", "zero3", "hybrid"):
@@ -133,8 +172,15 @@ def _parallelism(job: Job) -> list[str]:
 
 def write(job: Job) -> Written:
     """A script for every node."""
+    s = job.strategy
     command = [*torchrun(job), "-m", "torchtitan.train", *arguments(job)]
     notes = [f"--dataloader.dataset takes the place of the registry's own data: put yours there ({job.data})"]
+    if s.ep > 1 and (s.expert_dispatch != "all-to-all" or s.overlap_ep):
+        notes.append("tokens go to experts as the registry's function says, by a plain all-to-all: --overrides takes another")
+    if s.pp > 1 and s.schedule == "zero-bubble":
+        notes.append("InterleavedZeroBubble has two stages a rank; the plan counted one")
+    if s.pp > 1 and job.arch.n_layers % (s.pp * s.virtual_stages) and not _fewer_at_ends(job):
+        notes.append("stages differ by one layer, and the earlier ones have more")
     if (_function(job) or ("",))[0] == BACKEND:
         notes.append(f"{BACKEND} loads the model from transformers: its own layers are only for the models of its registry")
-    return started(job, VERSION, command, {}, notes)
+    return started(job, VERSION, command, {}, notes, TF32 if s.precision == "tf32" else {})
