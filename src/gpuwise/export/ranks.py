@@ -50,8 +50,8 @@ def strategy_gaps(s: Strategy) -> Iterator[str]:
         yield f"the schedule {s.schedule}"
     if s.cp > 1 and (s.pp > 1 or s.sharding == "hybrid"):
         yield f"context parallel {s.cp} with {'pipeline stages' if s.pp > 1 else 'hybrid sharding'}"
-    if s.ep > 1 and (s.tp > 1 or s.pp > 1 or s.cp > 1 or s.sharding == "hybrid" or s.offload_optimizer or s.dp % s.ep):
-        yield f"expert parallel {s.ep} of {s.dp} data-parallel ranks together with other divisions of the model"
+    if s.ep > 1 and ((s.dp * s.cp * s.tp) % s.ep or s.offload_optimizer):
+        yield f"expert parallel {s.ep} of {s.dp * s.cp * s.tp} ranks" + (" with an offload" if s.offload_optimizer else "")
     if s.sharding == "zero1":
         yield "zero1"
     if s.tp > 1 and s.dp * s.cp > 1 and s.sharding == "none":
@@ -66,6 +66,10 @@ def strategy_gaps(s: Strategy) -> Iterator[str]:
         yield "weights or gradients without fp32"
     if s.step_in_backward:
         yield "steps in the backward pass"
+    if s.fused_loss:
+        yield "a loss in chunks"
+    if s.cuda_graphs == "full":
+        yield "a graph of the whole step"
     if s.offload_optimizer and (s.sharding not in ("zero2", "zero3", "hybrid") or s.dp * s.cp == 1):
         yield "an optimizer on the host without FSDP2"
     if s.offload_activations and s.recompute != "none":
@@ -87,7 +91,7 @@ def gaps(job: Job) -> Iterator[str]:
         yield f"{s.pp} stages of {job.arch.n_layers} layers"
     if s.ep > 1 and (job.arch.moe is None or job.arch.moe.n_experts % s.ep):
         yield f"expert parallel {s.ep} of {job.arch.moe.n_experts if job.arch.moe else 'no'} experts"
-    if s.tp > 1 and (not job.arch.gated_mlp or job.arch.moe is not None or job.arch.mla is not None):
+    if s.tp > 1 and (not job.arch.gated_mlp or job.arch.mla is not None):
         yield "tensor parallelism of layers that are not Llama's"
     yield from strategy_gaps(s)
     if s.sharding == "hybrid" and s.dp % (shard_group(job) or 1):

@@ -337,14 +337,24 @@ def mixtral(experts: int = 4, length: int = 0):
     return of_transformers(MixtralForCausalLM(config), length)
 
 
-def qwen3_moe(length: int = 0, n: int = 0):
+def qwen3():
+    """Transformers' own, whose queries and keys are normed head by head."""
+    transformers()
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    config = Qwen3Config(vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
+                         num_key_value_heads=2, head_dim=8, max_position_embeddings=64, tie_word_embeddings=False)  # fmt: skip
+    return of_transformers(Qwen3ForCausalLM(config))
+
+
+def qwen3_moe(length: int = 0, n: int = 0, key_heads: int = 2):
     """Transformers' own, with more and smaller experts."""
     transformers()
     from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
     config = Qwen3MoeConfig(vocab_size=32, hidden_size=16, intermediate_size=32, moe_intermediate_size=8, num_hidden_layers=2,
-                            num_attention_heads=4, num_key_value_heads=2, head_dim=8, max_position_embeddings=64, num_experts=8,
-                            num_experts_per_tok=2)  # fmt: skip
+                            num_attention_heads=4, num_key_value_heads=key_heads, head_dim=8, max_position_embeddings=64,
+                            num_experts=8, num_experts_per_tok=2)  # fmt: skip
     return of_transformers(Qwen3MoeForCausalLM(config), length, n)
 
 

@@ -26,6 +26,12 @@ CASES: dict[str, tuple[str, dict[str, Any], int]] = {
     "rows over 8 x FSDP2 64": ("llama", {"dp": N // 8, "cp": 8, "sharding": "zero3"}, 1),
     "experts over 8 x DDP 512": ("qwen3_moe", {"dp": N, "ep": 8}, 2),
     "experts over 8 x FSDP2 512, recompute": ("qwen3_moe", {"dp": N, "ep": 8, "sharding": "zero3", "recompute": "full"}, 1),
+    "experts over 8 x tensor 4 x FSDP2 128, recompute": (
+        "qwen3_moe",
+        {"dp": N // 4, "tp": 4, "ep": 8, "sharding": "zero3", "recompute": "full"},
+        1,
+    ),
+    "experts over 8 x rows over 4 x DDP 128": ("qwen3_moe", {"dp": N // 4, "cp": 4, "ep": 8}, 2),
 }
 QUICK = ("DDP 512", "FSDP2 512, micro-batches, recompute", "FSDP2 128 x tensor 4")
 
@@ -37,6 +43,7 @@ def test_collectives_of_512_ranks(name: str, server: Any, tmp_path: Path) -> Non
     task, layout, n_steps = CASES[name]
     given = Layout(**{"global_batch": 2 * layout["dp"], "micro_batch": 2, **layout})
     more = ["length=16", "n=2048", *(["layers=4"] if task == "tokens" else [])]
+    more += ["key_heads=4"] if task == "qwen3_moe" else []
     settings = RankSettings(f"{HERE / 'tasks.py'}:{task}", given, str(tmp_path), more, steps=n_steps)
     place = tmp_path / "told.json"
     process = server.Process(

@@ -36,7 +36,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cp: int = 1
     """Ranks that share rows of tokens; they are data-parallel ranks otherwise."""
     ep: int = 1
-    """Neighbours among the data-parallel ranks that have a part of the experts each."""
+    """Neighbours among the ranks of a stage that have a part of the experts each."""
     sharding: str = "none"
     shard_group: int = 0
     """Ranks that hold one copy with ``hybrid``; the copies are replicas of each other."""
@@ -115,13 +115,11 @@ def checked(layout: Layout) -> Layout:
     if layout.cp > 1 and (layout.pp > 1 or layout.sharding == "hybrid"):
         what = "pipeline stages" if layout.pp > 1 else "hybrid sharding"
         raise LayoutError("context", f"rows are not divided together with {what} here", hint="take --sharding zero3 or none")
-    if layout.ep > 1 and (layout.n_ranks > layout.dp or layout.sharding == "hybrid" or layout.offload_optimizer):
-        others = "tensor, pipeline or context parallel ranks" if layout.n_ranks > layout.dp else "hybrid sharding or an offload"
-        raise LayoutError("experts", f"experts are not divided together with {others} here", hint="take --sharding zero3 or none")
-    if layout.dp % layout.ep:
-        raise LayoutError(
-            "experts", f"groups of {layout.ep} do not divide {layout.dp} ranks", hint="take an --ep that divides them"
-        )
+    if layout.ep > 1 and layout.offload_optimizer:
+        raise LayoutError("experts", "experts are not divided together with an offload here", hint="leave --offload out")
+    if (layout.n_replicas * layout.tp) % layout.ep:
+        ranks = f"{layout.n_replicas * layout.tp} ranks" + (" of a stage" if layout.pp > 1 else "")
+        raise LayoutError("experts", f"groups of {layout.ep} do not divide {ranks}", hint="take an --ep that divides them")
     if layout.offload_optimizer and (layout.sharding not in ("zero2", "zero3", "hybrid") or layout.n_replicas == 1):
         raise LayoutError("offload", "weights and optimizer are put on the host by FSDP2", hint="add --sharding zero3")
     if layout.offload_activations and layout.recompute != "none":

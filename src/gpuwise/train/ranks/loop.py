@@ -33,7 +33,7 @@ from gpuwise.train.ranks.exchange import RankEnergy, check, lines_of, measure, s
 from gpuwise.train.ranks.meter import Meter
 from gpuwise.train.ranks.methods import put_on
 from gpuwise.train.ranks.parallel.context import Context
-from gpuwise.train.ranks.parallel.experts import Experts
+from gpuwise.train.ranks.parallel.experts import Experts, check_experts
 from gpuwise.train.ranks.parallel.pipeline import Pipeline, ends_inside
 from gpuwise.train.ranks.parallel.stages import Chain, Stage, chain_of
 from gpuwise.train.ranks.parallel.tensor import parallelize
@@ -111,13 +111,17 @@ class Training:
         self._frozen = [p for p in task.model.parameters() if not p.requires_grad] if layout.lora_rank else []
         self._frozen_sum = f"{math.fsum(float(p.detach().double().sum()) for p in self._frozen):.6g}"
         self._tell_model()
+        check_experts(task.model, layout)
+        tokens = 0 if self.context is None and layout.ep == 1 else tokens_of(self._first())
         chain = self._chain() if layout.pp > 1 else None
         if layout.tp > 1:
             parallelize(task.model, self.mesh["tp"])
         stage = None if chain is None else self._cut(chain)
-        self.experts = Experts(task.model, layout, device_type, self.meter) if layout.ep > 1 else None
+        tensor = self.mesh["tp"].get_group() if layout.tp > 1 else None
+        self.experts = Experts(task.model, layout, device_type, self.meter, tensor) if layout.ep > 1 else None
         apart = {} if self.experts is None else self.experts.parameters
-        predicted = collectives(task.model, layout, clips=task.clip is not None, stage=stage, row=self._row(chain), apart=apart)
+        row = 0 if chain is None else chain.numel
+        predicted = collectives(task.model, layout, clips=task.clip is not None, stage=stage, row=row, tokens=tokens, apart=apart)
         journal.event("predicted", collectives=predicted)
         blocks = None if stage is None else stage.blocks
         self.wrapped: Wrapped = wrap(task.model, layout, self.mesh, self.meter, blocks, apart)
@@ -201,12 +205,6 @@ class Training:
                 members = column[at : at + self.layout.cp]
                 groups[tuple(members)] = dist.new_group(members)
         return next(group for members, group in groups.items() if self.rank in members)
-
-    def _row(self, chain: Chain | None) -> int:
-        """Numbers that stages pass on of a sample, or tokens of one whose rows are shared."""
-        if chain is not None:
-            return chain.numel
-        return 0 if self.context is None and self.experts is None else tokens_of(self._first())
 
     def _first(self) -> Any:
         samples = Items(self.task.data, self.settings.seed).__getitems__([(0, 0)])
@@ -368,7 +366,7 @@ class Training:
         pipeline.run(batches, loss_at)
         self._phase("exchange", len(parts))
         if self.layout.dp > 1 and self.layout.sharding == "none":
-            pipeline.add_replicas(self.mesh["shard"].get_group())
+            pipeline.add_replicas(self.mesh["shard"].get_group(), {} if self.experts is None else self.experts.parameters)
         pipeline.add_shared()
 
     def _update(self, totals: torch.Tensor) -> float:

@@ -34,14 +34,15 @@ def collectives(
     totals_bytes: int = TOTALS_BYTES,
     stage: Stage | None = None,
     row: int = 0,
+    tokens: int = 0,
     apart: Mapping[str, nn.Parameter] = MappingProxyType({}),
 ) -> Counts:
     """Number and bytes by kind on each rank, of a step whose micro-batches are all there (DDP: from the second step on, when it
     has its buckets). Bytes as :class:`gpuwise.train.ranks.meter.Meter` counts them; tensor parallel layers exchange inside of
     torch, and are not among them.
     ``totals_bytes``: of the numbers that are exchanged once a step. ``model`` as it is before it is given to DDP or FSDP2.
-    ``stage``: this rank's of a pipeline, and ``row`` what its layers pass on of one sample; with shared rows or divided experts
-    the tokens of one. All are exact where all samples are as long. ``apart``: parameters of divided experts."""
+    ``stage``: this rank's of a pipeline, and ``row`` what its layers pass on of one sample; ``tokens`` of one, with shared rows
+    or divided experts. All are exact where all samples are as long. ``apart``: parameters of divided experts."""
     found: Counts = {}
     if layout.n_ranks > 1:
         found["all-reduce"] = [1 + clips, totals_bytes + clips * NORM_BYTES]
@@ -57,9 +58,9 @@ def collectives(
                 )
                 _add(found, "all-reduce", 1, own * math.prod(local_of(parameter).shape[1:]) * 4)
     if layout.cp > 1:
-        _shared_rows(found, model, layout, row)
+        _shared_rows(found, model, layout, tokens)
     if apart:
-        _experts(found, model, layout, row, apart)
+        _experts(found, model, layout, tokens, apart, repeated_blocks(model) if stage is None else stage.blocks)
     if layout.n_replicas == 1:
         return found
     divided = {id(p) for p in apart.values()}
@@ -97,20 +98,35 @@ def _shared_rows(found: Counts, model: nn.Module, layout: Layout, tokens: int) -
     _add(found, "reduce-scatter", times, times * n_bytes)
 
 
-def _experts(found: Counts, model: nn.Module, layout: Layout, tokens: int, apart: Mapping[str, nn.Parameter]) -> None:
-    """Of each layer with experts: how many tokens go to each, the tokens there and back, and the gradients of both."""
+def _experts(
+    found: Counts,
+    model: nn.Module,
+    layout: Layout,
+    tokens: int,
+    apart: Mapping[str, nn.Parameter],
+    blocks: Sequence[nn.Module],
+) -> None:
+    """Of each layer with experts: how many tokens go to each, the tokens there and back, and the gradients of both. Tensor ranks
+    gather what became of their shares, and the gradients of these."""
     layers = {name.rpartition(".")[0]: p for name, p in apart.items()}
     config: Any = model.config
     n_each, width = config.num_experts_per_tok, config.hidden_size
     held = 2 if layout.precision == "bf16" else 4
-    n_bytes = rows_of(layout) * tokens * n_each * width * held
-    every = repeated_blocks(model)[:: layout.recompute_every] if layout.recompute == "full" else []
+    n_rows = rows_of(layout) * math.ceil(tokens / layout.cp)
+    most = math.ceil(n_rows / layout.tp)
+    own = min(max(n_rows - most * (dist.get_rank() % layout.tp), 0), most)
+    every = blocks[:: layout.recompute_every] if layout.recompute == "full" else []
     inside = {id(p) for block in every for p in block.parameters()}
     for parameter in layers.values():
         times = layout.n_micro * (2 if id(parameter) in inside else 1)
         _add(found, "all-to-all", times, times * parameter.shape[0] * COUNT_BYTES)
-        _add(found, "all-to-all", 2 * (times + layout.n_micro), 2 * (times + layout.n_micro) * n_bytes)
-    if layout.dp > layout.ep:
+        exchanges = 2 * (times + layout.n_micro)
+        _add(found, "all-to-all", exchanges, exchanges * own * n_each * width * held)
+        if layout.tp > 1:
+            gathers = times + 2 * layout.n_micro
+            elements = (times + layout.n_micro) * width + layout.n_micro * n_each
+            _add(found, "all-gather", gathers, elements * most * layout.tp * held)
+    if layout.n_replicas * layout.tp > layout.ep:
         for parameter in apart.values():
             _add(found, "all-reduce", 1, local_of(parameter).numel() * 4)
 

@@ -32,10 +32,16 @@ HINT = "--sharding zero3 divides any model, experts too"
 
 def expert_layers(model: nn.Module) -> dict[str, nn.Module]:
     """The experts of each layer, by path: an expert is a row of every one of their parameters."""
-    return {name: m for name, m in model.named_modules() if _is_experts(m)}
+    return {name: m for name, m in model.named_modules() if is_experts(m)}
 
 
-def _is_experts(module: nn.Module) -> bool:
+def check_experts(model: nn.Module, layout: Layout) -> None:
+    """Raises InputError where the whole model has no experts that ranks can divide."""
+    if layout.ep > 1 and not expert_layers(model):
+        raise InputError(f"expert parallel: no layer of {type(model).__name__} holds experts as rows of one tensor", hint=HINT)
+
+
+def is_experts(module: nn.Module) -> bool:
     n, own = getattr(module, "num_experts", None), list(module.parameters(recurse=False))
     if not own or any(p.dim() < 2 or p.shape[0] != n for p in own) or len(own) != len(list(module.parameters())):
         return False
@@ -66,18 +72,57 @@ def _exchanged(rows: torch.Tensor, sent: list[int], got: list[int], owned: bool,
     return arrived
 
 
-class Experts:
-    """The experts of a model over groups of ``layout.ep`` neighbours among the data-parallel ranks, and copies of them over the
-    groups."""
+class _Share(torch.autograd.Function):
+    """This rank's share of rows that all ranks of the group have; the gradients of all shares."""
 
-    def __init__(self, model: nn.Module, layout: Layout, device_type: str, meter: Meter) -> None:
-        self._meter = meter
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, group: Any) -> torch.Tensor:
+        ctx.given = len(rows), group
+        return rows[share(len(rows), group)]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gathered(gradients[0], *ctx.given), None
+
+
+class _Whole(torch.autograd.Function):
+    """The rows of all ranks of the group, which all go on with them; the gradient of this rank's."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, n: int, group: Any) -> torch.Tensor:
+        ctx.own = share(n, group)
+        return gathered(rows, n, group)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        return gradients[0][ctx.own], None, None
+
+
+def share(n: int, group: Any) -> slice:
+    """Which of ``n`` rows are this rank's: as many as on every other rank, the last ones fewer or none."""
+    width = -(-n // group.size())
+    return slice(min(group.rank() * width, n), min((group.rank() + 1) * width, n))
+
+
+def gathered(rows: torch.Tensor, n: int, group: Any) -> torch.Tensor:
+    """All ``n`` rows, of which each rank gives its share."""
+    width = -(-n // group.size())
+    made = rows.new_empty(width * group.size(), *rows.shape[1:])
+    padded = nn.functional.pad(rows.reshape(len(rows), -1), (0, 0, 0, width - len(rows))).view(width, *rows.shape[1:])
+    dist.all_gather_into_tensor(made, padded.contiguous(), group=group)
+    return made[:n]
+
+
+class Experts:
+    """The experts of a model over groups of ``layout.ep`` neighbours among the ranks of a stage, and copies of them over the
+    groups. ``tensor``: the group of tensor ranks, if any."""
+
+    def __init__(self, model: nn.Module, layout: Layout, device_type: str, meter: Meter, tensor: Any = None) -> None:
+        self._meter, self._tensor = meter, tensor
         layers = expert_layers(model)
-        if not layers:
-            raise InputError(
-                f"expert parallel: no layer of {type(model).__name__} holds experts as rows of one tensor", hint=HINT
-            )
-        self.mesh = init_device_mesh(device_type, (layout.dp // layout.ep, layout.ep), mesh_dim_names=("copy", "expert"))
+        shape = (layout.pp, layout.dp * layout.cp * layout.tp // layout.ep, layout.ep)
+        mesh = init_device_mesh(device_type, shape, mesh_dim_names=("stage", "copy", "expert"))
+        self.mesh = mesh["copy", "expert"]
         self.group, self._copies = self.mesh["expert"].get_group(), self.mesh["copy"].get_group()
         self.parameters: dict[str, nn.Parameter] = {}
         """Of the experts, by name."""
@@ -108,8 +153,18 @@ class Experts:
 
     def _divided(self, module: nn.Module, inner: Callable[..., Any]) -> Callable[..., Any]:
         def run(hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor) -> torch.Tensor:
-            tokens, n_local = hidden_states.reshape(-1, hidden_states.shape[-1]), int(module.num_experts)  # type: ignore[arg-type]
+            tokens = hidden_states.reshape(-1, hidden_states.shape[-1])
             n_each = top_k_index.shape[-1]
+            if self._tensor is None:
+                return exchanged(tokens, top_k_index, top_k_weights).view_as(hidden_states)
+            n, chosen = len(tokens), top_k_index.reshape(-1, n_each)
+            own = _Share.apply(tokens, self._tensor)
+            weights = _Share.apply(top_k_weights.reshape(-1, n_each), self._tensor)
+            made = exchanged(own, chosen[share(n, self._tensor)], weights)
+            return _Whole.apply(made, n, self._tensor).view_as(hidden_states)  # type: ignore[union-attr]
+
+        def exchanged(tokens: Any, top_k_index: torch.Tensor, top_k_weights: Any) -> torch.Tensor:
+            n_local, n_each = int(module.num_experts), top_k_index.shape[-1]  # type: ignore[arg-type]
             chosen = top_k_index.reshape(-1)
             order = chosen.argsort(stable=True)
             here = torch.bincount(chosen, minlength=n_local * self.group.size())
@@ -121,7 +176,7 @@ class Experts:
             made = self._computed(module, inner, rows, experts)
             back = _Exchange.apply(made, got, sent, False, self.group, self._meter)
             weighted = back * top_k_weights.reshape(-1)[order, None]
-            return torch.zeros_like(tokens).index_add(0, order // n_each, weighted.to(tokens.dtype)).view_as(hidden_states)
+            return torch.zeros_like(tokens).index_add(0, order // n_each, weighted.to(tokens.dtype))
 
         return run
 

@@ -8,7 +8,7 @@ numbers, as long as the longest micro-batch of the step needs, so that rows of u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -150,9 +150,10 @@ class Pipeline:
                 parameter.grad = torch.zeros_like(parameter)
             dist.all_reduce(local_of(parameter.grad), group=group)
 
-    def add_replicas(self, group: Any) -> None:
-        """Gradients as sums over data-parallel ranks that hold the same, in buckets as DDP makes them."""
-        found = [(p, g) for p, g in gradients(self._model)][::-1]
+    def add_replicas(self, group: Any, apart: Mapping[str, nn.Parameter]) -> None:
+        """Gradients as sums over data-parallel ranks that hold the same, in buckets as DDP makes them; not of those ``apart``."""
+        divided = {id(p) for p in apart.values()}
+        found = [(p, g) for p, g in gradients(self._model) if id(p) not in divided][::-1]
         for numbers in bucket_assignment([local_of(p) for p, _ in found]):
             parts = [found[i][1] for i in numbers]
             flat = torch.cat([p.reshape(-1) for p in parts])

@@ -9,40 +9,54 @@ from typing import Any
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 
 from gpuwise.errors import InputError, LayoutError
 from gpuwise.train.levers.modules import repeated_blocks
+from gpuwise.train.ranks.parallel.experts import is_experts
 
 COLUMNS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj")
 ROWS = ("self_attn.o_proj", "mlp.down_proj")
 """Names in a layer, as Transformers has them for Llama and those built like it."""
+NORMS = ("self_attn.q_norm", "self_attn.k_norm")
+"""Of queries and keys, head by head (Qwen3): every rank has the weights, and a part of the heads that their gradient is of."""
 
 
 def parallelize(model: nn.Module, mesh: DeviceMesh) -> None:
     """Divide the layers of ``model`` over the ranks of ``mesh``. Raises InputError for a model of another shape, LayoutError
     where heads or widths do not divide."""
     n, blocks = mesh.size(), repeated_blocks(model)
-    names = [{name for name, m in block.named_modules() if isinstance(m, nn.Linear)} for block in blocks]
-    if not blocks or any(set(COLUMNS + ROWS) - found for found in names):
-        kind = type(blocks[0]).__name__ if blocks else type(model).__name__
-        missing = sorted(set(COLUMNS + ROWS) - names[0])[0] if blocks else "repeated layers"
-        raise InputError(
-            f"tensor parallel: {kind} has no {missing}",
-            hint="it divides layers named as in Transformers' Llama; --sharding zero3 divides any model",
-        )
+    if not blocks:
+        raise _unlike(type(model).__name__, "repeated layers")
     for block in blocks:
-        _check_heads(block, n)
-        plan: dict[str, Any] = {name: ColwiseParallel() for name in COLUMNS} | {name: RowwiseParallel() for name in ROWS}
+        parts = dict(block.named_modules())
+        # experts stay whole on tensor ranks, or are divided by themselves
+        names = [x for x in COLUMNS + ROWS if x.startswith("self_attn") or not any(is_experts(m) for m in parts.values())]
+        missing = sorted(x for x in names if not isinstance(parts.get(x), nn.Linear))
+        others = {x for x, m in parts.items() if x.startswith("self_attn.") and list(m.parameters(recurse=False))}
+        if missing:
+            raise _unlike(type(block).__name__, missing[0])
+        if unknown := sorted(others - {*names, *NORMS}):
+            raise _unlike(type(block).__name__, unknown[0], has=True)
+        _check_heads(block, names, n)
+        plan: dict[str, Any] = {name: ColwiseParallel() if name in COLUMNS else RowwiseParallel() for name in names}
+        plan |= {name: SequenceParallel(sequence_dim=2, use_local_output=True) for name in NORMS if name in parts}
         parallelize_module(block, mesh, plan)
     head = getattr(model, "lm_head", None)
     if isinstance(head, nn.Linear) and not any(head.weight is m.weight for m in model.modules() if isinstance(m, nn.Embedding)):
         parallelize_module(model, mesh, {"lm_head": ColwiseParallel(output_layouts=Replicate())})
 
 
-def _check_heads(block: nn.Module, n: int) -> None:
+def _unlike(kind: str, name: str, *, has: bool = False) -> InputError:
+    return InputError(
+        f"tensor parallel: {kind} has {'a' if has else 'no'} {name}",
+        hint="it divides layers named as in Transformers' Llama; --sharding zero3 divides any model",
+    )
+
+
+def _check_heads(block: nn.Module, names: list[str], n: int) -> None:
     width = getattr(block.get_submodule("self_attn"), "head_dim", 1)
-    for name in COLUMNS:
+    for name in (x for x in names if x in COLUMNS):
         rows = block.get_parameter(f"{name}.weight").shape[0]
         unit = width if name.startswith("self_attn") else 1
         if rows // unit % n:
