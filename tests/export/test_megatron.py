@@ -51,7 +51,10 @@ def test_tensor_parallelism_wants_one_connection_before_blackwell() -> None:
 def test_torchtitan_has_what_is_recomputed_last_and_no_graphs_in_a_pipeline() -> None:
     one = torchtitan.arguments(_job(dp=8, sharding="zero3", recompute="full", stack="compiled-fsdp", cuda_graphs="full"))
     assert one[:4] == ["--module", "llama3", "--config", "llama3_8b"] and one[-1] == "activation-checkpoint:full"
-    assert "--training.disable_cuda_graphs" not in one
+    assert "--training.no-disable_cuda_graphs" in one
+    large = Job(find_model("llama-3.1-405b"), find_cluster("16x8xH200"), Strategy(dp=128, stack="compiled-fsdp"), 4096)
+    # the registry's own function of this model computes in 8 bits
+    assert "llama3_405b" not in torchtitan.arguments(large)
     assert "--training.disable_cuda_graphs" in torchtitan.arguments(_job(dp=8, sharding="zero3", stack="compiled-fsdp"))
     piped = torchtitan.arguments(_job(dp=4, pp=2, micro_batch=2, accumulation=8, stack="compiled-fsdp"))
     assert "--training.disable_cuda_graphs" in piped
@@ -257,6 +260,7 @@ def test_torchtitan_reads_its_command_back(jobs: Jobs, transformers_loads: None)
         assert name == s.recompute
         assert made.training.enable_cpu_offload == s.offload_optimizer
         assert made.compile.enable and made.compile.components == ["model", "loss"]
+        assert "Float8" not in repr(made.model_spec)
         assert made.compile.enable_async_tensor_parallel == (s.tp > 1) and p.enable_sequence_parallel == (
             s.sequence_parallel or s.tp == 1
         )

@@ -15,7 +15,6 @@ REGISTRY = {
     "meta-llama/Meta-Llama-3-8B": ("llama3", "llama3_8b"),
     "meta-llama/Llama-3.1-70B": ("llama3", "llama3_70b"),
     "meta-llama/Meta-Llama-3-70B": ("llama3", "llama3_70b"),
-    "meta-llama/Llama-3.1-405B": ("llama3", "llama3_405b"),
     "deepseek-ai/DeepSeek-V3": ("deepseek_v3", "deepseek_v3_671b"),
     "deepseek-ai/DeepSeek-V3-Base": ("deepseek_v3", "deepseek_v3_671b"),
     "openai/gpt-oss-20b": ("gpt_oss", "gpt_oss_20b"),
@@ -26,7 +25,8 @@ REGISTRY = {
     "Qwen/Qwen3-32B": ("qwen3", "qwen3_32b"),
     "Qwen/Qwen3-30B-A3B": ("qwen3", "qwen3_30b_a3b"),
 }
-"""``torchtitan/models/*/config_registry.py``. Other checkpoints go through its ``transformers_modeling_backend``."""
+"""``torchtitan/models/*/config_registry.py``, without what computes in 8 bits (llama3_405b). Other checkpoints go through its
+``transformers_modeling_backend``."""
 BACKEND = "transformers_modeling_backend"
 SCHEDULES = {
     "1f1b": "1F1B",
@@ -108,8 +108,8 @@ def arguments(job: Job) -> list[str]:
         out += ["--training.mixed_precision_param", "float32"]
     if s.offload_optimizer:
         out += ["--training.enable_cpu_offload"]
-    if s.cuda_graphs != "full":
-        out += ["--training.disable_cuda_graphs"]  # its default is a graph of the whole step
+    # its default is a graph of the whole step, that of some functions of the registry none
+    out += ["--training.no-disable_cuda_graphs" if s.cuda_graphs == "full" else "--training.disable_cuda_graphs"]
     out += _parallelism(job)
     if s.overlap_tp and s.tp > 1:
         out += ["--compile.enable_async_tensor_parallel"]
