@@ -123,9 +123,9 @@ def _experts(
         exchanges = 2 * (times + layout.n_micro)
         _add(found, "all-to-all", exchanges, exchanges * own * n_each * width * held)
         if layout.tp > 1:
-            gathers = times + 2 * layout.n_micro
-            elements = (times + layout.n_micro) * width + layout.n_micro * n_each
-            _add(found, "all-gather", gathers, elements * most * layout.tp * held)
+            # the gather at a layer's end is not made again with it: nothing of it is kept for the backward pass
+            elements = layout.n_micro * (2 * width + n_each)
+            _add(found, "all-gather", 3 * layout.n_micro, elements * most * layout.tp * held)
     if layout.n_replicas * layout.tp > layout.ep:
         for parameter in apart.values():
             _add(found, "all-reduce", 1, local_of(parameter).numel() * 4)
