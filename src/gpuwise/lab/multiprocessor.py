@@ -18,6 +18,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpuwise.facts.hardware.sm_timing import SmTiming
 from gpuwise.lab.access import SECTOR, Ints
@@ -120,7 +121,7 @@ class _Multiprocessor:
     def __init__(self, events: Sequence[Event], blocks: int, warps_per_block: int, c: Conditions) -> None:
         self.events, self.c, self.blocks, self.width = events, c, blocks, warps_per_block
         warps = blocks * warps_per_block
-        running = np.stack([e.warps[:warps] for e in events]) if events else np.zeros((0, warps), bool)
+        running = _first_warps([e.warps for e in events], warps, np.dtype(bool))
         costs = _unit_costs(events, warps, c)
         units = {unit: at for at, unit in enumerate(dict.fromkeys(cost.unit for cost in costs), start=1)}
         self.free = [0.0] * ((len(units) + 1) * c.schedulers)
@@ -381,9 +382,10 @@ def _unit_costs(events: Sequence[Event], warps: int, c: Conditions) -> list[Cost
     asked = [(n, e.op, e.access) for n, e in enumerate(events) if e.access is not None]
     if not asked:
         return costs
-    wavefronts = np.concatenate([a.wavefronts[:warps] for _, _, a in asked]).reshape(-1, warps)
-    tags = np.concatenate([a.tags[:warps] for _, _, a in asked]).reshape(-1, warps)
-    sectors = np.concatenate([a.sectors[:warps] for _, _, a in asked]).reshape(-1, warps)
+    wavefronts, tags, sectors = (
+        _first_warps([getattr(a, name) for _, _, a in asked], warps, np.dtype(np.int64))
+        for name in ("wavefronts", "tags", "sectors")
+    )
     shared = np.array([op.startswith("shared") for _, op, _ in asked])
     wide = (wavefronts.max(1, initial=0) > 1) & (sectors.max(1, initial=0) > 4)
     floor = np.where(wide, min(t.load_floor_64, 2.0), t.load_floor)
@@ -393,6 +395,15 @@ def _unit_costs(events: Sequence[Event], warps: int, c: Conditions) -> list[Cost
         latency = t.shared_cycles if op.startswith("shared") else t.l1_cycles
         costs[number] = Cost("memory", interval, longest, latency, MEMORY_KINDS[op])
     return costs
+
+
+def _first_warps(rows: Sequence[NDArray[Any]], warps: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """[R, ``warps``] of rows of at least so many."""
+    if not rows:
+        return np.zeros((0, warps), dtype)
+    if len(rows[0]) != warps:
+        rows = [row[:warps] for row in rows]
+    return np.concatenate(rows).reshape(-1, warps)
 
 
 class SectorSets(NamedTuple):
@@ -460,13 +471,12 @@ class _Program:
         self, events: Sequence[Event], costs: Sequence[Cost], sectors: Mapping[int, list[int]], keys: Mapping[str, Sequence[int]]
     ) -> None:
         self.sources = [e.waits_for for e in events]
-        self.branches = [e.op == "branch" for e in events]
-        self.causes = [CAUSES.get(e.op, ARITHMETIC_LATENCY) for e in events]
-        self.keys = [keys[unit] for unit, *_ in costs]
-        self.intervals = [interval for _, interval, *_ in costs]
-        self.latencies = [latency for *_, latency, _ in costs]
-        self.longest = [latency + most - 1.0 if most > 1.0 else latency for _, _, most, latency, _ in costs]
-        self.kinds = [kind for *_, kind in costs]
+        ops = [e.op for e in events]
+        self.branches = [op == "branch" for op in ops]
+        self.causes = [CAUSES.get(op, ARITHMETIC_LATENCY) for op in ops]
+        units, self.intervals, most, self.latencies, self.kinds = zip(*costs, strict=True) if costs else ((),) * 5
+        self.keys = [keys[unit] for unit in units]
+        self.longest = [m - 1.0 + latency if m > 1.0 else latency for m, latency in zip(most, self.latencies, strict=True)]
         self.sectors = [sectors.get(number) for number in range(len(events))]
 
     def needs(self, numbers: Sequence[int]) -> tuple[list[tuple[int, ...]], set[int], set[int]]:
