@@ -13,9 +13,9 @@ from gpuwise.facts.models.catalogue import find_model
 from gpuwise.facts.offers.purchases import aged, purchases_for, typical_purchase_usd
 from gpuwise.money.cost import user_price
 from gpuwise.pick.candidates import Acquisition, counts_for, ways
-from gpuwise.pick.jobs import serving_job
+from gpuwise.pick.jobs import serving_job, training_job
 from gpuwise.pick.limits import Limits, balance, parse_have
-from gpuwise.pick.outcomes import UNMEASURED, friction, level, on_offer
+from gpuwise.pick.outcomes import CLUSTER_LEAST_S, UNMEASURED, friction, level, on_offer
 from gpuwise.pick.ranking import key_of
 
 OWN = Limits(ways=("buy",))
@@ -122,3 +122,11 @@ def test_over_budget_names_the_lowest_listing() -> None:
 def test_a_machine_that_takes_cards_takes_no_mac() -> None:
     p = picked(chat_70b(), Limits(ways=("buy",), have=parse_have("2 slots"), max_watts=300))
     assert p.ranked and all(o.way.accelerator.form == "PCIe" for o in p.ranked)
+
+
+def test_nobody_rents_a_cluster_for_an_hour() -> None:
+    """A job that one system does is not sent to 64 of them for minutes, however well that does on paper."""
+    job = training_job(find_model("llama-3.1-8b"), tokens=15e9)
+    best = picked(job, Limits(ways=("rent",), budget_usd=5000.0)).ranked
+    assert not best[0].brief and [o.brief for o in best] == sorted(o.brief for o in best)
+    assert best[0].cluster.n_systems == 1 or best[0].time_s.expected >= CLUSTER_LEAST_S

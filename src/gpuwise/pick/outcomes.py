@@ -13,7 +13,7 @@ from gpuwise.pick.candidates import Acquisition, software_for
 from gpuwise.pick.owning import Bill
 from gpuwise.plan.goal import RISK
 from gpuwise.predict.estimate import Estimate
-from gpuwise.units import GIB, GIGA, HOUR_S, PETA
+from gpuwise.units import DAY_S, GIB, GIGA, HOUR_S, PETA
 
 UNMEASURED = ("specified", "extrapolated")
 """Bases of a prediction for which neither the device nor its family was measured: taken at its worse end."""
@@ -93,6 +93,16 @@ def on_offer(way: Acquisition, n: int) -> bool:
     return n <= most
 
 
+CLUSTER_LEAST_S = DAY_S
+"""Several systems with a network between them are rented by the day: EC2 Capacity Blocks for ML take one day at the least
+(github.com/dstackai/dstack/issues/1155)."""
+
+
+def too_brief(way: Acquisition, cluster: Cluster, time_s: float) -> bool:
+    """Whether ``cluster`` would be rented for less than :data:`CLUSTER_LEAST_S`."""
+    return way.rent is not None and cluster.n_systems > 1 and time_s < CLUSTER_LEAST_S
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """One way, at its best count, doing the job. ``time_s`` is the calendar time of the whole job (of a load: the seconds
@@ -133,11 +143,16 @@ class Outcome:
 
     @property
     def level(self) -> int:
-        """What comes first whatever the objective: done as asked, on software that serves it, at a count seen on offer, in memory
-        that suffices with the probability a plan is chosen for."""
+        """What comes first whatever the objective: done as asked, on software that serves it, at a count and for a time seen on
+        offer, in memory that suffices with the probability a plan is chosen for."""
         plain = level(self.tier, self.way, self.split or self.n, self.purpose)
         unsure = self.interrupted or (self.fit_probability is not None and self.fit_probability < 1 - RISK)
-        return plain + (unsure and plain % 2 == 0)
+        return plain + ((unsure or self.brief) and plain % 2 == 0)
+
+    @property
+    def brief(self) -> bool:
+        """Whether several systems would be rented together for less than anybody rents them out."""
+        return self.fit_probability is not None and too_brief(self.way, self.cluster, self.time_s.expected)
 
     @property
     def n(self) -> int:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.money.energy import energy
+from gpuwise.money.run.cost import run_cost
 from gpuwise.pick.candidates import (
     Acquisition,
     LeftOut,
@@ -22,8 +23,8 @@ from gpuwise.pick.forward import ForwardJob
 from gpuwise.pick.forward_tries import forward_tries
 from gpuwise.pick.jobs import ModelJob
 from gpuwise.pick.limits import Limits
-from gpuwise.pick.outcomes import TIGHT_SHARE, UNMEASURED, WIDER_BONUS, Outcome, friction, level, on_offer
-from gpuwise.pick.owning import Terms, bill, least_bill_usd, resale_share
+from gpuwise.pick.outcomes import TIGHT_SHARE, UNMEASURED, WIDER_BONUS, Outcome, friction, level, on_offer, too_brief
+from gpuwise.pick.owning import Bill, Terms, bill, least_bill_usd, resale_share
 from gpuwise.pick.ranking import Try, least_budget, time_limit_s, too_large
 from gpuwise.pick.serving import (
     Service,
@@ -41,8 +42,9 @@ from gpuwise.pick.serving import (
 )
 from gpuwise.pick.training import TooLarge, Trained, crowding, least_short_bytes, least_time_s, possible_fallbacks, train_on
 from gpuwise.plan.hardware import SHORTEST_S, surely_short
-from gpuwise.plan.promise import whole_time
+from gpuwise.plan.promise import run_of, whole_time
 from gpuwise.predict.estimate import Estimate
+from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.units import HOUR_S, PETA, format_duration
 
 LEAST_WEEK_H = 7.0
@@ -134,7 +136,7 @@ def _training(
         yield Try(
             way,
             n,
-            level(possible[0].tier, way, n, job.purpose),
+            _level_of(possible[0].tier, way, cluster, job.purpose, least_s),
             crowding(job, accelerator, n),
             least_s,
             usd,
@@ -143,6 +145,13 @@ def _training(
             _runner(job, way, there, terms, predictions),
             friction(way, n),
         )
+
+
+def _level_of(tier: int, way: Acquisition, cluster: Cluster, purpose: str, least_s: float) -> int:
+    """The level of a try, lower for systems together that would be needed for less than anybody rents them out even where the
+    work takes twice its bound."""
+    plain = level(tier, way, cluster.n_accelerators, purpose)
+    return plain + (too_brief(way, cluster, 2 * least_s) and plain % 2 == 0)
 
 
 def _few_do(job: ModelJob, way: Acquisition, n: int) -> bool:
@@ -187,11 +196,22 @@ def unpromised(way: Acquisition, busy_s: Estimate) -> LeftOut | None:
     )
 
 
+def _with_storage(cost: Bill, job: ModelJob, way: Acquisition, cluster: Cluster, e: TrainingEstimate) -> Bill:
+    """The bill of rented hardware with what ``plan`` counts beside the hours: checkpoints, data, weights taken away."""
+    if way.rent is None:
+        return cost
+    try:
+        total = run_cost(run_of(job.arch, cluster, e, job.tokens, way.rent)).total_usd
+    except UnpredictableError:
+        return cost
+    return replace(cost, cost_usd=total, outlay_usd=total.expected)
+
+
 def trained_outcome(job: ModelJob, way: Acquisition, cluster: Cluster, got: Trained, terms: Terms) -> Outcome:
     """The job by this way, once its prediction is known."""
     e = got.estimate
     busy = whole_time(job.arch, cluster, e, job.tokens)
-    cost = bill(way, cluster, busy, terms)
+    cost = _with_storage(bill(way, cluster, busy, terms), job, way, cluster, e)
     rate = job.flop / busy.expected
     return Outcome(
         way=way,
