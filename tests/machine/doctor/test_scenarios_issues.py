@@ -142,6 +142,12 @@ FAULTY: dict[str, Scenario] = {
         "confidential-gpu-not-ready",
         ("conf-compute -srs 1",),
     ),
+    # SchedMD's Slurm sets this where a job asked for none (its guide of generic resources)
+    "a job of Slurm's without a GPU": (
+        lambda: fails("No CUDA GPUs are available").but(environment={"CUDA_VISIBLE_DEVICES": "NoDevFiles"}),
+        "cuda-visible-devices-empty",
+        ("srun --gres=gpu:1",),
+    ),
     # ollama/ollama, issue 12136
     "a fabric manager of another version": (
         lambda: fails("Error 802: system not yet initialized", cards=["H100 SXM"] * 8).but(

@@ -22,6 +22,9 @@ from gpuwise.units import KIB
 
 POLL_S = 0.1
 MEMORY_LOOK_S = 0.5
+MEMORY_LOOK_SHARE = 0.005
+"""Of the time, at most, that looking at memory takes where it is for nobody's limit: the kernel adds up every page of the
+process. Rule of this project."""
 GRACE_S = 5.0
 """Between asking a process to end and ending it."""
 PATIENCE = 3
@@ -188,7 +191,9 @@ class _Guard:
         process_bytes = None
         if spent >= self._look_at_s:
             process_bytes = resident_bytes(self._process.pid)
-            self._look_at_s = spent + MEMORY_LOOK_S
+            took_s = time.monotonic() - self._began - spent
+            rest_s = MEMORY_LOOK_S if limits.memory_bytes is not None else max(MEMORY_LOOK_S, took_s / MEMORY_LOOK_SHARE)
+            self._look_at_s = spent + rest_s
         if process_bytes is not None:
             self.peak_bytes = max(self.peak_bytes or 0, process_bytes)
             self.used_bytes = process_bytes

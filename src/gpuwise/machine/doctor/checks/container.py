@@ -222,7 +222,10 @@ def visible_devices(m: Machine) -> Iterator[Finding]:
             (f"CUDA_VISIBLE_DEVICES={value!r}", f"{len(m.nvidia_cards)} GPUs answer the driver"),
             "CUDA programs see only the devices it names; nvidia-smi does not heed it.",
             (
-                Fix(
+                # what Slurm sets in a job that was given none
+                Fix("Ask for a GPU when the job is started", ("srun --gres=gpu:1 --pty bash",))
+                if device_names[0] == "NoDevFiles"
+                else Fix(
                     "Take it away; look in ~/.bashrc, the job script and the notebook's kernel for where it is set",
                     ("unset CUDA_VISIBLE_DEVICES",),
                 ),
