@@ -93,12 +93,12 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
         ("memory", "{tmp}/run.pickle", "--conf", "expandable_segments:True", "--capacity", "64MiB"),
     ],
     "pick": [
-        ("pick", "--for", "infer", "--model", "llama-3.1-8b", "--users", "4", "--budget", "3000"),
-        ("pick", "--for", "infer", "--model", "llama-3.1-8b", "--requests-per-day", "1M"),
+        ("pick", "--for", "infer", "--model", "llama-3.2-1b", "--users", "4", "--budget", "3000"),
+        ("pick", "--for", "infer", "--model", "llama-3.2-1b", "--requests-per-day", "1M"),
         ("pick", "--for", "train", "--model", "gpt2", "--tokens", "1B", "--budget", "500"),
-        ("pick", "--for", "finetune", "--model", "llama-3.1-8b", "--have", "PSU 850W, 2 slots, 330mm"),
-        ("pick", "--for", "learn", "--budget", "1000"),
-        ("pick", "--for", "mixed", "--model", "llama-3.1-8b", "--budget", "2000"),
+        ("pick", "--for", "finetune", "--model", "gpt2", "--have", "PSU 850W, 2 slots, 330mm", "--own"),
+        ("pick", "--for", "learn", "--budget", "1000", "--vendor", "amd"),
+        ("pick", "--for", "mixed", "--model", "gpt2", "--budget", "2000", "--vendor", "amd"),
     ],
     "compare": [
         ("compare", "4090", "l40s"),

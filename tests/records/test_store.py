@@ -104,7 +104,7 @@ def test_two_processes_write_at_once_and_lose_nothing(tmp_path: Path) -> None:
     path = tmp_path / "r.db"
     both = [writer(me, 25, path) for me in "xy"]
     for process in both:
-        process.communicate(timeout=60)
+        process.communicate(timeout=300)
         assert process.returncode == 0
     with Records(path) as records:
         names = {r.measurement for r in records.query()}
@@ -141,7 +141,7 @@ def test_kill_9_loses_nothing_that_was_measured(tmp_path: Path) -> None:
     said = [int(process.stdout.readline()) for _ in range(8)]
     os.kill(process.pid, signal.SIGKILL)
     said += [int(line) for line in process.stdout.read().split()]
-    process.wait(timeout=30)
+    process.wait(timeout=300)
     process.stdout.close()
     with Records(path) as records:
         kept = {r.measurement for r in records.query()}

@@ -25,7 +25,7 @@ from gpuwise.tui.app import TopApp
 from gpuwise.tui.terminal import TerminalOutput
 from gpuwise.tui.top import find_driver
 
-LONG_S = 60.0
+LONG_S = 300.0
 
 
 def painted(screen: list[list[str]], written: str) -> None:

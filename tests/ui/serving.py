@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-START_S = 60
+START_S = 300
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Running:
     ) -> Reply:
         """One request on a connection of its own; a header of None is left out."""
         given: dict[str, str | None] = {"Host": self.host, "Cookie": self.cookie if cookie else None, **(headers or {})}
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
         try:
             connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
             for name, value in given.items():

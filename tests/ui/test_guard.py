@@ -30,7 +30,7 @@ def test_this_machine_by_its_usual_names(server: Running, name: str) -> None:
 
 def test_a_host_given_twice_or_not_at_all_is_refused(server: Running) -> None:
     for lines in (f"Host: {server.host}\r\nHost: {server.host}\r\n", ""):
-        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as raw:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=300) as raw:
             raw.sendall(f"GET / HTTP/1.1\r\n{lines}Cookie: {server.cookie}\r\nConnection: close\r\n\r\n".encode())
             assert raw.recv(65536).split()[1] in (b"400", b"403")
 

@@ -94,7 +94,7 @@ def test_what_was_run_can_be_kept_and_an_address_runs_nothing(own: Running, fold
 
 
 def test_figures_of_the_gpus_come_as_a_stream_that_ends_with_its_listener(own: Running) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", own.port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", own.port, timeout=300)
     connection.request("GET", "/api/live?demo=1", headers={"Host": own.host, "Cookie": own.cookie})
     reply = connection.getresponse()
     assert reply.getheader("content-type", "").startswith("text/event-stream")

@@ -144,7 +144,7 @@ def test_metrics_are_served_while_it_watches() -> None:
         assert process.stderr is not None
         line = process.stderr.readline()
         try:
-            with urllib.request.urlopen(line.split()[-1], timeout=30) as answer:
+            with urllib.request.urlopen(line.split()[-1], timeout=300) as answer:
                 text = answer.read().decode()
             process.send_signal(signal.SIGTERM)
             assert process.wait(30) == 0
@@ -162,7 +162,7 @@ def test_a_signal_ends_it_with_everything_written(tmp_path: Path, number: int) -
         for _ in range(3):
             process.stdout.readline()
         process.send_signal(number)
-        rest, err = process.communicate(timeout=60)
+        rest, err = process.communicate(timeout=300)
     assert (process.returncode, err) == (0, "")
     from gpuwise.machine.telemetry.recording.replay import Replay
 

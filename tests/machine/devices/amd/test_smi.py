@@ -353,7 +353,7 @@ def test_it_is_imported_where_it_is_installed_and_its_failure_leaves_the_files(
         [sys.executable, "-W", "error", "-c", LOOK, str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         env=environment,
         check=True,
     )
