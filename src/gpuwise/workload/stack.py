@@ -115,6 +115,13 @@ class Stack:
         """Whether its loss can be without whole logits, as it comes or by an option."""
         return self.fused_loss or bool(self.chunked_loss_option)
 
+    def with_chunked_loss(self) -> Stack:
+        """The stack under its option for a loss in chunks, Liger's, which fuses norms, rotary embeddings and activations as well
+        (transformers ``use_liger_kernel``); itself where it has no such option, or is described operation by operation."""
+        if not self.chunked_loss_option or self.per_op:
+            return self
+        return replace(self, fused_norm=True, fused_rope=True, fused_activation=True)
+
     def loops(self, precision: str) -> bool:
         """Whether the update of a step in ``precision`` is a Python loop over the parameters."""
         return self.loops_over_parameters and precision in ("fp32", "tf32")

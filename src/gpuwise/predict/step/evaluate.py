@@ -39,6 +39,7 @@ def points_of(c: Columns, seq_len: int, packed_document_len: int | None = None) 
     flat = keys @ np.array([1 << 49, 1 << 37, 1 << 25, 1 << 2, 1 << 1, 1], dtype=np.int64)
     _, first, inverse = np.unique(flat, return_index=True, return_inverse=True)
     base, stack = c.base, find_stack(c.base.stack)
+    stack = stack.with_chunked_loss() if base.fused_loss else stack
     points = [
         Point(
             micro_batch=int(mb),
