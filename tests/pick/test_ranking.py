@@ -130,3 +130,12 @@ def test_nobody_rents_a_cluster_for_an_hour() -> None:
     best = picked(job, Limits(ways=("rent",), budget_usd=5000.0)).ranked
     assert not best[0].brief and [o.brief for o in best] == sorted(o.brief for o in best)
     assert best[0].cluster.n_systems == 1 or best[0].time_s.expected >= CLUSTER_LEAST_S
+
+
+def test_a_notebook_served_from_all_year_is_paid_every_month() -> None:
+    """Its hours of a month suffice, so that all its hours would fit into fewer months; nobody uses it so."""
+    rows = picked(serving_job(find_model("llama-3.1-8b")), Limits(ways=("notebook",)), 100).ranked
+    paid = [(o, o.way.notebook) for o in rows if o.way.notebook is not None and o.way.notebook.usd_per_month > 0]
+    assert paid
+    for o, plan in paid:
+        assert o.cost_usd.expected == o.bill.outlay_usd == pytest.approx(12 * plan.usd_per_month)

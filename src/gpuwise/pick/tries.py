@@ -321,11 +321,21 @@ def surely(speed: Estimate) -> float:
     return speed.low if speed.basis in UNMEASURED else speed.expected
 
 
+def _for_the_years(cost: Bill, way: Acquisition, job: ModelJob) -> Bill:
+    """The bill of a notebook that is used through all of the period: its fee is due every month, however few its hours."""
+    if way.notebook is None or cost.cost_usd.expected <= 0:
+        return cost
+    fee = max(cost.cost_usd.expected, 12 * job.years * way.notebook.usd_per_month)
+    return replace(
+        cost, cost_usd=replace(cost.cost_usd, low=fee, expected=fee, high=fee), outlay_usd=fee, usd_per_hour=fee / job.hours
+    )
+
+
 def served_outcome(job: ModelJob, way: Acquisition, cluster: Cluster, got: Service, terms: Terms, n: int) -> Outcome:
     """The load by this way, once its prediction is known, on the ``n`` accelerators that have to be had for it."""
     hours = job.hours * HOUR_S
     whole = replace(cluster, n_accelerators=n)
-    cost = bill(way, whole, Estimate(hours, hours, hours, "specified"), terms, "serving")
+    cost = _for_the_years(bill(way, whole, Estimate(hours, hours, hours, "specified"), terms, "serving"), way, job)
     rate = got.tokens_per_s
     wait = rate.inverse()
     flop_per_s = got.capacity_tokens_per_s * job.flop_per_served_token

@@ -99,7 +99,7 @@ def _table(job: ModelJob | ForwardJob, rows: Sequence[Outcome]) -> FittedTable:
 def _cells(job: ModelJob | ForwardJob, o: Outcome) -> dict[str, str]:
     """What is known of a row, by column."""
     months = MONTH_H if o.way.rent is not None else 1.0
-    return {
+    cells = {
         "GPUs": f"{o.n}x {short_name(o.cluster.accelerator.name)}",
         "price": price_words(o.way),
         job.rate_title if job.serving else "time": _speed(job, o),
@@ -112,6 +112,8 @@ def _cells(job: ModelJob | ForwardJob, o: Outcome) -> dict[str, str]:
         "tok/J": "-" if o.tokens_per_joule is None else f"{o.tokens_per_joule:.2g}",
         "notes": "".join(marks(o)),
     }
+    # a fee is paid for the whole notebook, not for its memory
+    return {k: v for k, v in cells.items() if o.way.notebook is None or "GB" not in k}
 
 
 def _speed(job: ModelJob | ForwardJob, o: Outcome) -> str:

@@ -27,6 +27,7 @@ from gpuwise.units import J_PER_KWH, MEGA, format_bytes, format_count
 from gpuwise.workload.changes.change import Change
 from gpuwise.workload.changes.registry import label
 from gpuwise.workload.changes.strategy import LORA_RANK
+from gpuwise.workload.strategy import Strategy
 
 PURPOSES = ("train", "finetune", "infer")
 
@@ -105,7 +106,7 @@ def _training(subjects: Sequence[Subject], work: ComparedWork, today: datetime.d
         results = [train(s, work, way) for s in subjects]
         for i, d in enumerate(results):
             if d.estimate is not None and fits[i] == "no":
-                fits[i] = "yes" if way is ways[0] else f"with {way.title}"
+                fits[i] = _holding(way, ways[0], d.estimate.strategy)
         if any(d.estimate is not None for d in results):
             rows.append(FigureRow(way.key, way.title, section, "tokens/s", "higher", tuple(_speed(d) for d in results)))
             shown = results
@@ -117,6 +118,13 @@ def _training(subjects: Sequence[Subject], work: ComparedWork, today: datetime.d
         head_rows = _training_money(subjects, work, shown, today, rows[-1].title)
         return [*head, *rows, *head_rows]
     return head
+
+
+def _holding(way: TrainingMethod, whole: TrainingMethod, s: Strategy) -> str:
+    """How the states of a training are held: all on the device, some in host memory, or by a lighter way."""
+    if way is not whole:
+        return f"with {way.title}"
+    return "with the optimizer in host memory" if s.offload_optimizer else "yes"
 
 
 def _speed(d: Trained) -> Cell:
