@@ -93,17 +93,17 @@ class LongestFirst:
         return getattr(self.__dict__["_inner"], name)
 
 
-def set_size(given: dict[str, Any], size: int) -> str | None:
+def set_size(arguments: dict[str, Any], size: int) -> str | None:
     """In a loader's arguments; why not, where it cannot be."""
-    own = given.get("batch_sampler")
-    if own is not None:
-        if type(own) is not BatchSampler:
-            return f"{type(own).__name__} makes its own batches"
-        given["batch_sampler"] = BatchSampler(own.sampler, size, own.drop_last)
+    sampler = arguments.get("batch_sampler")
+    if sampler is not None:
+        if type(sampler) is not BatchSampler:
+            return f"{type(sampler).__name__} makes its own batches"
+        arguments["batch_sampler"] = BatchSampler(sampler.sampler, size, sampler.drop_last)
         return None
-    if "batch_size" in given and given["batch_size"] is None:
+    if "batch_size" in arguments and arguments["batch_size"] is None:
         return "the dataset makes its own batches"
-    given["batch_size"] = size
+    arguments["batch_size"] = size
     return None
 
 

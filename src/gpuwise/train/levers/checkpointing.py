@@ -132,10 +132,10 @@ def under_checkpoint(module: nn.Module, inner: Callable[..., Any], *args: Any, *
 def statistics_kept(module: nn.Module) -> Iterator[None]:
     """Running means and variances are put back at the end: the second run of a batch must not move them again."""
     norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._NormBase) and m.track_running_stats]
-    held = [(buffer, buffer.detach().clone()) for m in norms for buffer in m.buffers(recurse=False)]
+    buffers = [(buffer, buffer.detach().clone()) for m in norms for buffer in m.buffers(recurse=False)]
     try:
         yield
     finally:
-        for buffer, before in held:
+        for buffer, before in buffers:
             # .data: what autograd has saved of it counts as unchanged
             buffer.data.copy_(before)

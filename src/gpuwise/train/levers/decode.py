@@ -51,12 +51,12 @@ class Kept:
         self.hits = self.misses = 0
 
     def get(self, key: Any) -> Any:
-        found = self._values.get(key)
-        if found is None:
+        entry = self._values.get(key)
+        if entry is None:
             self.misses += 1
         else:
             self.hits += 1
-        return found
+        return entry
 
     def put(self, key: Any, value: Any, n_bytes: int) -> bool:
         """Whether there was room."""
@@ -95,7 +95,7 @@ class DecodedImages:
 
     def __init__(self, patches: Patches, value: object, tell: Tell) -> None:
         self._tell = tell
-        self._kept = Kept(memory_bound(None if value is True else int(str(value))))
+        self._store = Kept(memory_bound(None if value is True else int(str(value))))
         self._checked = self._checked_steps = 0
         self._told = False
         self._pid = os.getpid()
@@ -123,27 +123,27 @@ class DecodedImages:
         patches.set(PIL.ImageDraw.ImageDraw, "__init__", forgetting(PIL.ImageDraw.ImageDraw.__init__, at=1))
 
     def _take(self, key: Any, make: Callable[[], Any]) -> Any:
-        kept = self._kept.get(key)
-        if kept is not None:
+        stored = self._store.get(key)
+        if stored is not None:
             if self._checked < CHECKED_HITS:
                 self._checked += 1
-                self._check(kept, make())
-            return self._copy(kept, key)
+                self._check(stored, make())
+            return self._copy(stored, key)
         image = make()
         if getattr(image, "n_frames", 1) != 1:
             return image
         image.load()
-        kept = image.copy()
-        kept.format = image.format
-        kept.filename = getattr(image, "filename", "")
-        if self._kept.put(key, kept, size_bytes(kept)):
+        stored = image.copy()
+        stored.format = image.format
+        stored.filename = getattr(image, "filename", "")
+        if self._store.put(key, stored, size_bytes(stored)):
             self._say()
             image._gpuwise_key = key
         return image
 
-    def _copy(self, kept: Any, key: Any) -> Any:
-        image = kept.copy()
-        image.format, image.filename = kept.format, kept.filename
+    def _copy(self, stored: Any, key: Any) -> Any:
+        image = stored.copy()
+        image.format, image.filename = stored.format, stored.filename
         image._gpuwise_key = key
         return image
 
@@ -162,23 +162,23 @@ class DecodedImages:
         return step
 
     def _take_step(self, key: Any, make: Callable[[], Any]) -> Any:
-        kept = self._kept.get(key)
-        if kept is not None:
+        stored = self._store.get(key)
+        if stored is not None:
             if self._checked_steps < CHECKED_HITS:
                 self._checked_steps += 1
-                self._check(kept, make())
-            image = kept.copy()
+                self._check(stored, make())
+            image = stored.copy()
         else:
             image = make()
-            kept = image.copy()
-            if not self._kept.put(key, kept, size_bytes(kept)):
+            stored = image.copy()
+            if not self._store.put(key, stored, size_bytes(stored)):
                 return image
         image._gpuwise_key = key
         return image
 
-    def _check(self, kept: Any, fresh: Any) -> None:
+    def _check(self, stored: Any, fresh: Any) -> None:
         fresh.load()
-        if kept.mode != fresh.mode or kept.size != fresh.size or kept.tobytes() != fresh.tobytes():
+        if stored.mode != fresh.mode or stored.size != fresh.size or stored.tobytes() != fresh.tobytes():
             raise GpuwiseError("an image came out otherwise when it was decoded again", hint="leave cache_decode out")
 
     def _say(self) -> None:

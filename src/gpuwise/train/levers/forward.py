@@ -22,7 +22,7 @@ class Roots:
 
     def __init__(self, prepare: Prepare) -> None:
         self._prepare = prepare
-        self._seen: dict[int, nn.Module] = {}
+        self._modules_by_id: dict[int, nn.Module] = {}
         self._torch_call = nn.Module.__call__
         self._patches = Patches()
         call, torch_call = self._called, self._torch_call
@@ -33,13 +33,13 @@ class Roots:
         called.__wrapped__ = torch_call  # type: ignore[attr-defined]
         self._wrapper = called
         self._patches.set(nn.Module, "__call__", called)
-        self._done = False
+        self._is_over = False
 
     def _called(self, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if id(module) not in self._seen:
+        if id(module) not in self._modules_by_id:
             # a checkpoint runs inner modules again in the backward pass, where nothing is around them
-            inside = any(module is inner for root in self._seen.values() for inner in root.modules())
-            self._seen[id(module)] = module
+            inside = any(module is inner for root in self._modules_by_id.values() for inner in root.modules())
+            self._modules_by_id[id(module)] = module
             if not inside and any(True for _ in module.parameters()):
                 self._prepare(module)
         # neither inner modules nor a compiler may meet the wrapper
@@ -47,18 +47,18 @@ class Roots:
         try:
             return self._torch_call(module, *args, **kwargs)
         finally:
-            if not self._done:
+            if not self._is_over:
                 nn.Module.__call__ = self._wrapper  # type: ignore[method-assign]
 
     def end_discovery(self) -> None:
         """No new outermost modules come any more."""
-        if not self._done:
-            self._done = True
+        if not self._is_over:
+            self._is_over = True
             if vars(nn.Module).get("__call__") is self._wrapper:
                 nn.Module.__call__ = self._torch_call  # type: ignore[method-assign]
 
     def close(self) -> None:
-        self._done = True
+        self._is_over = True
         self._patches.undo()
 
 

@@ -44,8 +44,8 @@ def chosen_layers(module: nn.Module) -> dict[str, nn.Linear]:
 
     inside = {id(m) for block in repeated_blocks(module) for m in block.modules()}
     layers = {name: m for name, m in module.named_modules() if type(m) is nn.Linear}
-    found = {n: m for n, m in layers.items() if id(m) in inside} if inside else dict(list(layers.items())[1:-1])
-    return {n: m for n, m in found.items() if n and not m.in_features % MULTIPLE and not m.out_features % MULTIPLE}
+    chosen_layers = {n: m for n, m in layers.items() if id(m) in inside} if inside else dict(list(layers.items())[1:-1])
+    return {n: m for n, m in chosen_layers.items() if n and not m.in_features % MULTIPLE and not m.out_features % MULTIPLE}
 
 
 def convert(module: nn.Module, recipe: str, tell: Tell, *, emulate: bool = False) -> Undo:

@@ -104,8 +104,8 @@ class LengthGroups:
         longest = lengths.numpy()
         parts = split_rows(longest, self._most, n_columns)
         sized = [(torch.from_numpy(rows).to(ids.device), rounded(int(longest[rows].max()), n_columns)) for rows in parts]
-        held = sum(len(rows) * length for rows, length in sized)
-        if held > (1.0 - LEAST_SAVED) * n_rows * n_columns:
+        n_tokens = sum(len(rows) * length for rows, length in sized)
+        if n_tokens > (1.0 - LEAST_SAVED) * n_rows * n_columns:
             return None
         if self._known.is_tried:
             self._say(True, None)
@@ -142,10 +142,10 @@ def weighted(
     """A part's output, and over how many labels the loss in it is a mean: as the loss itself counted, else as given."""
     known.counting()
     output = inner(*args, **kwargs)
-    counted = known.counted()
-    if counted is None and kwargs.get("num_items_in_batch") is None:
-        counted = n_labels(module, args, kwargs, known.ignored)
-    return output, counted
+    real_tokens = known.counted()
+    if real_tokens is None and kwargs.get("num_items_in_batch") is None:
+        real_tokens = n_labels(module, args, kwargs, known.ignored)
+    return output, real_tokens
 
 
 def why_coupled(module: nn.Module) -> str | None:
@@ -176,8 +176,8 @@ def n_labels(module: nn.Module, args: Any, kwargs: Mapping[str, Any], ignored: i
     """
     labels = kwargs.get("labels", kwargs.get("targets"))
     if labels is None:
-        given = [t for _, t in named_rows((args, dict(kwargs)))]
-        labels = given[1] if len(given) > 1 else None
+        tensors = [t for _, t in named_rows((args, dict(kwargs)))]
+        labels = tensors[1] if len(tensors) > 1 else None
     if not isinstance(labels, torch.Tensor):
         return None
     name = type(module).__name__

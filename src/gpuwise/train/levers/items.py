@@ -29,14 +29,14 @@ class Items:
     def __init__(self, patches: Patches, value: object, tell: Tell) -> None:
         self._tell, self._pid = tell, os.getpid()
         self._most = memory_bound(None if value is True else int(str(value)))
-        self._kept: dict[int, Kept | None] = {}
+        self._stores: dict[int, Kept | None] = {}
         original = fetch._MapDatasetFetcher.fetch
 
         def fetching(fetcher: Any, indices: Any) -> Any:
-            kept = self._of(fetcher)
-            if kept is None:
+            store = self._of(fetcher)
+            if store is None:
                 return original(fetcher, indices)
-            return fetcher.collate_fn([self._item(fetcher.dataset, kept, index) for index in indices])
+            return fetcher.collate_fn([self._item(fetcher.dataset, store, index) for index in indices])
 
         patches.set(fetch._MapDatasetFetcher, "fetch", fetching)
 
@@ -44,20 +44,20 @@ class Items:
         dataset = fetcher.dataset
         if not fetcher.auto_collation:
             return None
-        if id(dataset) not in self._kept:
+        if id(dataset) not in self._stores:
             why = why_not_kept(dataset)
-            self._kept[id(dataset)] = Kept(self._most) if why is None else None
+            self._stores[id(dataset)] = Kept(self._most) if why is None else None
             if os.getpid() == self._pid:
                 self._tell("lever", name="cache_items", applied=why is None, why=why, dataset=type(dataset).__name__)
-        return self._kept[id(dataset)]
+        return self._stores[id(dataset)]
 
-    def _item(self, dataset: Any, kept: Kept, index: Any) -> Any:
-        found = kept.get(index)
-        if found is None:
-            found = dataset[index]
-            kept.put(index, copied(found), n_bytes(found))
-            return found
-        return copied(found)
+    def _item(self, dataset: Any, store: Kept, index: Any) -> Any:
+        item = store.get(index)
+        if item is None:
+            item = dataset[index]
+            store.put(index, copied(item), n_bytes(item))
+            return item
+        return copied(item)
 
 
 def why_not_kept(dataset: Any) -> str | None:

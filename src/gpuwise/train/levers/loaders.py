@@ -32,19 +32,19 @@ def change_arguments(patches: Patches, levers: Mapping[str, object], tell: Tell,
     @functools.wraps(original)
     def made(loader: Any, *args: Any, **kwargs: Any) -> None:
         bound = signature.bind(loader, *args, **kwargs)
-        given = bound.arguments
-        own[loader] = own_attributes(given)
+        arguments = bound.arguments
+        own[loader] = own_attributes(arguments)
         for name, value in levers.items():
             why = None
             if name == "workers":
-                why = _set_workers(given, int(str(value)))
-            elif name == "prefetch" and not given.get("num_workers"):
+                why = _set_workers(arguments, int(str(value)))
+            elif name == "prefetch" and not arguments.get("num_workers"):
                 why = "the loader has no workers"
             else:
-                given[ARGUMENTS[name]] = value
+                arguments[ARGUMENTS[name]] = value
             tell("lever", name=name, applied=why is None, why=why)
-        if keep_workers and given.get("num_workers"):
-            given["persistent_workers"] = True
+        if keep_workers and arguments.get("num_workers"):
+            arguments["persistent_workers"] = True
         original(*bound.args, **bound.kwargs)
 
     def __reduce_ex__(loader: Any, protocol: Any) -> Any:
@@ -59,28 +59,28 @@ def change_arguments(patches: Patches, levers: Mapping[str, object], tell: Tell,
     patches.set(DataLoader, "__reduce_ex__", __reduce_ex__)
 
 
-def own_attributes(given: Mapping[str, Any]) -> dict[str, Any]:
+def own_attributes(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """What a loader made with these arguments holds of those that levers change: a pickle of it has the script's own."""
-    n_workers = given.get("num_workers", 0)
-    ahead = given.get("prefetch_factor")
+    n_workers = arguments.get("num_workers", 0)
+    ahead = arguments.get("prefetch_factor")
     return {
         "num_workers": n_workers,
         "prefetch_factor": DEFAULT_AHEAD if ahead is None and n_workers else ahead,
-        "pin_memory": given.get("pin_memory", False),
-        "persistent_workers": given.get("persistent_workers", False),
+        "pin_memory": arguments.get("pin_memory", False),
+        "persistent_workers": arguments.get("persistent_workers", False),
     }
 
 
-def _set_workers(given: dict[str, Any], value: int) -> str | None:
-    if isinstance(given.get("dataset"), IterableDataset):
+def _set_workers(arguments: dict[str, Any], value: int) -> str | None:
+    if isinstance(arguments.get("dataset"), IterableDataset):
         return "each worker would read all of an iterable dataset"
-    given["num_workers"] = value
+    arguments["num_workers"] = value
     if value == 0:
-        given.pop("prefetch_factor", None)
-        given.pop("persistent_workers", None)
-        given.pop("multiprocessing_context", None)
+        arguments.pop("prefetch_factor", None)
+        arguments.pop("persistent_workers", None)
+        arguments.pop("multiprocessing_context", None)
     else:
-        given["persistent_workers"] = True
+        arguments["persistent_workers"] = True
     return None
 
 

@@ -85,7 +85,7 @@ def compile_model(module: nn.Module, how: str, tell: Tell) -> Undo:
 
 def repeated_blocks(module: nn.Module) -> list[nn.Module]:
     """The largest modules of one class that stand beside each other in a list or sequence, and have modules of their own."""
-    found: list[tuple[int, list[nn.Module]]] = []
+    groups: list[tuple[int, list[nn.Module]]] = []
     for parent in module.modules():
         kinds: dict[type, list[nn.Module]] = {}
         for child in parent.children():
@@ -93,10 +93,10 @@ def repeated_blocks(module: nn.Module) -> list[nn.Module]:
                 kinds.setdefault(type(child), []).append(child)
         for kind, same in kinds.items():
             if len(same) >= BLOCKS_AT_LEAST and kind not in (nn.Sequential, nn.ModuleList, nn.ModuleDict):
-                found.append((sum(p.numel() for m in same for p in m.parameters()), same))
-    if not found:
+                groups.append((sum(p.numel() for m in same for p in m.parameters()), same))
+    if not groups:
         return []
-    best = max(found, key=lambda f: f[0])[1]
+    best = max(groups, key=lambda f: f[0])[1]
     kind = type(best[0])
     # the same class elsewhere too (stages of a network), but no block inside another
     every = [m for m in module.modules() if type(m) is kind]
@@ -142,13 +142,13 @@ def without_dropout(patches: Patches) -> Callable[[nn.Module], Undo]:
     patches.set(functional, "scaled_dot_product_attention", attend)
 
     def prepare(module: nn.Module) -> Undo:
-        held = [(m, m.p) for m in module.modules() if isinstance(m, nn.modules.dropout._DropoutNd)]
-        held += [(m, m.dropout) for m in module.modules() if isinstance(m, (nn.MultiheadAttention, nn.RNNBase))]
-        for m, _ in held:
+        dropouts = [(m, m.p) for m in module.modules() if isinstance(m, nn.modules.dropout._DropoutNd)]
+        dropouts += [(m, m.dropout) for m in module.modules() if isinstance(m, (nn.MultiheadAttention, nn.RNNBase))]
+        for m, _ in dropouts:
             setattr(m, "p" if hasattr(m, "p") else "dropout", 0.0)
 
         def undo() -> None:
-            for m, before in held:
+            for m, before in dropouts:
                 setattr(m, "p" if hasattr(m, "p") else "dropout", before)
 
         return undo

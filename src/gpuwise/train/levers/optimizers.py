@@ -55,19 +55,19 @@ class Fused:
         patches.set(optimizer, "load_state_dict", load_state_dict)
 
     def _plain(self, optimizer: Any, state: dict[str, Any]) -> dict[str, Any]:
-        own = self._own.get(optimizer)
-        if own is None:
+        own_groups = self._own.get(optimizer)
+        if own_groups is None:
             return state
-        *options, defaults = own
+        *options, defaults = own_groups
         plain = dict(state)
         if "defaults" in plain:
             plain["defaults"] = {**plain["defaults"], **defaults}
         # groups that were added since take the last one's options
         groups = zip(plain["param_groups"], [*options, *[options[-1]] * len(plain["param_groups"])], strict=False)
         plain["param_groups"] = [{**group, **option} for group, option in groups]
-        held = plain["state"]
-        plain["state"] = copy.copy(held)
-        for key, values in held.items():
+        states = plain["state"]
+        plain["state"] = copy.copy(states)
+        for key, values in states.items():
             if isinstance(values.get("step"), torch.Tensor):
                 plain["state"][key] = {**values, "step": values["step"].to("cpu", torch.get_default_dtype())}
         return plain
@@ -191,9 +191,9 @@ class Scaling:
     def _clipping(self, clip: Callable[..., Any]) -> Callable[..., Any]:
         def clipped(parameters: Any, *args: Any, **kwargs: Any) -> Any:
             parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-            given = {id(p) for p in parameters}
+            parameter_ids = {id(p) for p in parameters}
             for optimizer in self._optimizers:
-                if any(id(p) in given for g in optimizer.param_groups for p in g["params"]):
+                if any(id(p) in parameter_ids for g in optimizer.param_groups for p in g["params"]):
                     self._unscale(optimizer)
             return clip(parameters, *args, **kwargs)
 

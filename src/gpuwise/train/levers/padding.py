@@ -37,8 +37,8 @@ def row_lengths(batch: Any) -> torch.Tensor | None:
         if len(tensor) > 1 and bool((tensor == tensor[:1]).all()) and not bool((tensor == tensor[:1, -1:]).all()):
             # positions: the same in all rows, no word on where they end
             continue
-        own = ends(tensor)
-        lengths = own if lengths is None else torch.maximum(lengths, own)
+        real_ends = ends(tensor)
+        lengths = real_ends if lengths is None else torch.maximum(lengths, real_ends)
     return lengths
 
 
@@ -69,19 +69,19 @@ def tensors_of_ids(batch: Any) -> list[torch.Tensor]:
 def trimmed(batch: Any, lengths: torch.Tensor) -> Any:
     """The batch without the columns that no row needs."""
     n_rows, n_columns = tensors_of_ids(batch)[0].shape
-    needed = rounded(int(lengths.max()), n_columns)
-    if needed == n_columns:
+    columns = rounded(int(lengths.max()), n_columns)
+    if columns == n_columns:
         return batch
-    return rebuilt(batch, lambda t: cut(t, n_rows, n_columns, needed))
+    return rebuilt(batch, lambda t: cut(t, n_rows, n_columns, columns))
 
 
-def cut(tensor: torch.Tensor, n_rows: int, n_columns: int, needed: int) -> torch.Tensor:
+def cut(tensor: torch.Tensor, n_rows: int, n_columns: int, columns: int) -> torch.Tensor:
     """``tensor`` [B, T, ...] with T cut to ``needed``, a mask [B, 1, T, T] in both; any other as it is."""
     if tensor.dim() == 4 and tensor.shape[0] == n_rows and tensor.shape[2:] == (n_columns, n_columns):
-        return tensor[:, :, :needed, :needed].contiguous()
+        return tensor[:, :, :columns, :columns].contiguous()
     if tensor.dim() >= 2 and tensor.shape[0] == n_rows and tensor.shape[1] == n_columns:
         # contiguous, for loops that call view on it
-        return tensor[:, :needed].contiguous()
+        return tensor[:, :columns].contiguous()
     return tensor
 
 

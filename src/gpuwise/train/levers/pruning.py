@@ -103,17 +103,17 @@ def prune_model(module: nn.Module, value: object, tell: Tell) -> Undo:
     """As a lever: from the model's first call on."""
     device = next(p.device for p in module.parameters())
     why = why_not_semi_structured(device) if share_of(value) is None else None
-    made = None if why is not None else Pruned(module, value)
-    if made is not None and not made.masks:
+    pruned = None if why is not None else Pruned(module, value)
+    if pruned is not None and not pruned.masks:
         why = NOTHING
-    if made is None or why is not None:
+    if pruned is None or why is not None:
         tell("lever", name="pruning", applied=False, why=why)
         return lambda: None
-    handle = torch.optim.optimizer.register_optimizer_step_post_hook(made.keep)
-    tell("lever", name="pruning", applied=True, zeros=made.zeros, weights=made.n)
+    handle = torch.optim.optimizer.register_optimizer_step_post_hook(pruned.keep)
+    tell("lever", name="pruning", applied=True, zeros=pruned.zeros, weights=pruned.n)
 
     def undo() -> None:
         handle.remove()
-        made.undo()
+        pruned.undo()
 
     return undo

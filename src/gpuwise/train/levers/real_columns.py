@@ -121,46 +121,46 @@ class RealColumns:
     def of_call(self, args: Any, kwargs: Mapping[str, Any], ids: torch.Tensor) -> torch.Tensor | None:
         """[B] columns of each row that are real, on the host; None where nothing says so. Other fields of the loader's batch
         that the ids came in (its labels) count with the call's own arguments."""
-        given = [(n, t) for n, t in named_rows((args, dict(kwargs))) if t.shape == ids.shape]
+        tensors = [(n, t) for n, t in named_rows((args, dict(kwargs))) if t.shape == ids.shape]
         host = ids.cpu()
         for batch in self._ahead:
             if any(t.shape == host.shape and t.dtype == host.dtype and torch.equal(t.cpu(), host) for _, t in batch):
-                given += [(n, t.to(ids.device)) for n, t in batch if t.shape == ids.shape]
-        return self.of_rows(given, ids)
+                tensors += [(n, t.to(ids.device)) for n, t in batch if t.shape == ids.shape]
+        return self.of_rows(tensors, ids)
 
     @staticmethod
     def ids_of(args: Any, kwargs: Mapping[str, Any]) -> torch.Tensor | None:
         """The first rows of ids among a call's arguments."""
-        given = list(named_rows((args, dict(kwargs))))
-        named = (t for n, t in given if not _has(n, LABELS + MASKS + PLACES))
-        return next(named, given[0][1] if given else None)
+        tensors = list(named_rows((args, dict(kwargs))))
+        named = (t for n, t in tensors if not _has(n, LABELS + MASKS + PLACES))
+        return next(named, tensors[0][1] if tensors else None)
 
     def of_batch(self, batch: Any) -> torch.Tensor | None:
         """The same of a loader's batch."""
-        given = list(named_rows(batch))
-        if not given:
+        tensors = list(named_rows(batch))
+        if not tensors:
             return None
-        ids = next((t for n, t in given if not _has(n, LABELS + MASKS + PLACES)), given[0][1])
-        return self.of_rows([(n, t) for n, t in given if t.shape == ids.shape], ids)
+        ids = next((t for n, t in tensors if not _has(n, LABELS + MASKS + PLACES)), tensors[0][1])
+        return self.of_rows([(n, t) for n, t in tensors if t.shape == ids.shape], ids)
 
-    def of_rows(self, given: list[Named], ids: torch.Tensor) -> torch.Tensor | None:
+    def of_rows(self, tensors: list[Named], ids: torch.Tensor) -> torch.Tensor | None:
         """By the mask where there is one, else by where the ids' own run ends; never shorter than the labels that count."""
         masks, labels, others = [], [], []
-        for name, tensor in given:
+        for name, tensor in tensors:
             kind = self._kind(name, tensor, ids)
             {"mask": masks, "labels": labels, "other": others, "places": []}[kind].append(tensor)
-        counted = [last_of(t != self.ignored) for t in labels]
+        label_ends = [last_of(t != self.ignored) for t in labels]
         if masks:
-            needed = [last_of(t != 0) for t in masks]
+            mask_ends = [last_of(t != 0) for t in masks]
         else:
-            needed = [ends(t.cpu()) for t in others]
+            mask_ends = [ends(t.cpu()) for t in others]
             padding = ids[:, -1].cpu().mode().values.item()
             if not labels and not (self._pads and padding in self._pads):
                 return None
             if labels and not any(bool((t[:, -1] == self.ignored).any()) for t in labels):
                 # every last label counts
                 return torch.full((len(ids),), ids.shape[1])
-        return functools.reduce(torch.maximum, [t.cpu() for t in (*needed, *counted)])
+        return functools.reduce(torch.maximum, [t.cpu() for t in (*mask_ends, *label_ends)])
 
     def _kind(self, name: str, tensor: torch.Tensor, ids: torch.Tensor) -> str:
         if _has(name, LABELS):
@@ -193,24 +193,24 @@ class RealColumns:
 
         @functools.wraps(original)
         def loss(*args: Any, **kwargs: Any) -> Any:
-            given = signature.bind(*args, **kwargs).arguments
-            self._look(given)
-            held, self._counts = self._counts, None
+            arguments = signature.bind(*args, **kwargs).arguments
+            self._look(arguments)
+            counts, self._counts = self._counts, None
             try:
                 return original(*args, **kwargs)
             finally:
                 # nll_loss inside cross_entropy is not another
-                self._counts = held
+                self._counts = counts
 
         return loss
 
-    def _look(self, given: Mapping[str, Any]) -> None:
-        target, ignored = given["target"], int(given.get("ignore_index", IGNORED))
+    def _look(self, arguments: Mapping[str, Any]) -> None:
+        target, ignored = arguments["target"], int(arguments.get("ignore_index", IGNORED))
         if not isinstance(target, torch.Tensor) or target.is_floating_point():
             return
-        if self._counts is not None and given.get("reduction", "mean") == "mean" and not given.get("reduce", False):
-            weight, kept = given.get("weight"), target != ignored
-            count = kept.sum() if weight is None else weight[target.clamp(min=0)].mul(kept).sum()
+        if self._counts is not None and arguments.get("reduction", "mean") == "mean" and not arguments.get("reduce", False):
+            weight, is_real = arguments.get("weight"), target != ignored
+            count = is_real.sum() if weight is None else weight[target.clamp(min=0)].mul(is_real).sum()
             self._counts.append(count)
         if self._to_cut is None or not self._looks:
             return

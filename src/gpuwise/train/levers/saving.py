@@ -58,8 +58,8 @@ def plain_entries(attributes: Mapping[str, Any]) -> dict[str, Any]:
         ours = [n for n, hook in hooks.items() if _is_ours(hook)] if hooks else []
         if ours:
             for each in (name, *others):
-                held = attributes[each]
-                plain[each] = type(held)((n, v) for n, v in held.items() if n not in ours)
+                entry = attributes[each]
+                plain[each] = type(entry)((n, v) for n, v in entry.items() if n not in ours)
     return plain
 
 
@@ -108,8 +108,8 @@ def _lifting(original: Callable[..., Any], *, at: int = 0, by_frames: bool = Fal
         if by_frames:
             # names in what is compiled are looked up in the caller's frame
             kwargs["_frames_up"] = kwargs.get("_frames_up", 0) + 1
-        given = args[at] if len(args) > at else next(iter(kwargs.values()), None)
-        module = getattr(given, "__self__", given)
+        argument = args[at] if len(args) > at else next(iter(kwargs.values()), None)
+        module = getattr(argument, "__self__", argument)
         if not isinstance(module, nn.Module):
             return original(*args, **kwargs)
         with lifted(module):
@@ -125,11 +125,11 @@ def lifted(module: nn.Module) -> Iterator[None]:
     plain_call = call
     while hasattr(plain_call, "__wrapped__"):
         plain_call = plain_call.__wrapped__
-    held: list[tuple[dict[str, Any], str, Any, Any]] = []
+    replaced: list[tuple[dict[str, Any], str, Any, Any]] = []
     for each in module.modules():
         attributes = vars(each)
         for name, plain in plain_entries(attributes).items():
-            held.append((attributes, name, attributes[name], plain))
+            replaced.append((attributes, name, attributes[name], plain))
             _put(attributes, name, plain)
     flags = [(owner, name, getattr(owner, name)) for owner, name, _ in FLAGS]
     for owner, name, before in FLAGS:
@@ -142,7 +142,7 @@ def lifted(module: nn.Module) -> Iterator[None]:
             setattr(owner, name, now)
         if vars(nn.Module)["__call__"] is plain_call:
             nn.Module.__call__ = call  # type: ignore[method-assign]
-        for attributes, name, ours, plain in reversed(held):
+        for attributes, name, ours, plain in reversed(replaced):
             if attributes.get(name, ABSENT) is plain:
                 attributes[name] = ours
 
