@@ -85,3 +85,8 @@ def test_nothing_is_written_for_what_its_launcher_does_not_start(on: str, capsys
 def test_a_gpu_of_intel_is_started(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plan", "gpt2", "--on", "arc-b580", "--tokens", "1B"]) == 0
     assert "torchrun" in capsys.readouterr().out
+
+
+def test_an_unknown_target_names_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["export", "gpt2", "--on", "4090", "--to", "xyzzy"]) == 2
+    assert "hint: it is one of megatron, " in capsys.readouterr().err

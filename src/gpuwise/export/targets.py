@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from gpuwise.errors import InputError, UnknownNameError
+from gpuwise.errors import InputError, UnknownNameError, nearest_names
 from gpuwise.export import (
     axolotl,
     deepspeed,
@@ -204,7 +204,8 @@ def find_target(name: str | None, stack: str, *, adapters: bool = False) -> tupl
     if target_name:
         targets = TOOLS if engine else {**TOOLS, **ENGINES}
         if target_name not in TOOLS:
-            raise UnknownNameError("target", target_name, targets)
+            hint = None if nearest_names(target_name, targets) else f"it is one of {', '.join(targets)}"
+            raise UnknownNameError("target", target_name, targets, hint=hint)
         return TOOLS[target_name], engine
     tool = tool_of(stack, adapters=adapters)
     if tool is None:

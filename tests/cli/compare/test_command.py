@@ -96,3 +96,9 @@ def test_matplotlib_is_loaded_for_drawing_alone() -> None:
         "assert not any(m.split('.')[0] == 'matplotlib' for m in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=120)
+
+
+def test_a_long_sentence_stays_behind_its_dash(gpuwise: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    verdict = gpuwise("compare", "h100-sxm", "4090").out.split("\n\n")[0].splitlines()
+    assert len(verdict) > 5 and all(line.startswith(("- ", "  ")) and len(line) <= 60 for line in verdict)

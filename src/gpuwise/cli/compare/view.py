@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from gpuwise.cli.out import console, section, table_of
+from gpuwise.cli.out import console, grid, section, table_of
 from gpuwise.cli.words import BASIS
 from gpuwise.facts.sources import sources
 from gpuwise.pick.compare.comparison import Comparison
@@ -25,8 +25,10 @@ BEST, WEAK = "*", "~"
 def show_comparison(comparison: Comparison, *, every_source: bool = False) -> None:
     """Print the whole comparison."""
     to = console()
+    verdict = grid(2, pad=1)
     for sentence in comparison.verdict:
-        to.print(f"- {sentence}")
+        verdict.add_row("-", sentence)
+    to.print(verdict)
     names = names_of(comparison.subjects)
     for columns in _blocks(len(names), to.width):
         for title in comparison.sections:

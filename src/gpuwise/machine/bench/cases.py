@@ -226,5 +226,5 @@ def _hint(word: str) -> str:
 
     names = [*FAMILIES, *sorted({w for c in CASES for w in _words_of(c)} - set(FAMILIES)), *(c.key for c in CASES)]
     close = get_close_matches(word, names, 1, 0.75)
-    meant = f"did you mean {close[0]}? " if close else ""
-    return f"{meant}It is one of {', '.join(FAMILIES)}, a format, or a key of --list"
+    meant = f"did you mean {close[0]}? It" if close else "it"
+    return f"{meant} is one of {', '.join(FAMILIES)}, a format, or a key of --list"
