@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import runpy
 import subprocess
@@ -11,6 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from gpuwise.errors import InputError
+from gpuwise.train.ranks.layout import Layout
+from gpuwise.train.ranks.script.levers import check_levers
 
 torch = pytest.importorskip("torch")
 
@@ -87,6 +92,80 @@ def test_it_trains_evaluates_and_saves_as_one_process(
     assert [sum(s[i]["samples"] for s in steps) for i in range(7)] == [8] * 6 + [5]
     assert [s["loss"] for s in steps[0]] == pytest.approx(logs[0], rel=1e-4)
     assert steps[0][3]["collectives"] == run.lines(0, "predicted")[-1]["collectives"]
+
+
+PEFT = pytest.mark.skipif(importlib.util.find_spec("peft") is None, reason="needs peft")
+
+
+@PEFT
+@pytest.mark.parametrize("layout", [{}, {"sharding": "zero3"}], ids=["DDP", "FSDP2"])
+def test_adapters_on_a_script_are_those_of_one_process(layout: dict[str, Any], ranks: Callable[..., Any], tmp_path: Path) -> None:
+    """Only they are trained, and what is saved are the script's own weights with them added: a plain script loads it."""
+    both = {}
+    for n in (1, 2):
+        run = start(ranks, "classify", n, str(tmp_path / f"of-{n}"), out=f"out-{n}", layout={"lora_rank": 2, **layout})
+        assert run.codes() == [0] * n, run.output
+        both[n] = torch.load(tmp_path / f"of-{n}.pt")
+        assert not run.lines(0, "predicted") or n == 1 or run.lines(0)[3]["collectives"]
+    same(both[1]["model"], both[2]["model"])
+    model = both[2]["model"]
+    assert list(model) == ["0.0.inner.weight", "0.0.inner.bias", "0.1.inner.weight", "0.1.inner.bias", "1.weight", "1.bias"]
+    states = both[2]["optimizer"]["state"]
+    assert sorted(tuple(s["exp_avg"].shape) for s in states.values()) == [(2, 8)] * 3 + [(3, 2)] + [(8, 2)] * 2
+    first = start(ranks, "classify", 1, str(tmp_path / "plain"), out="plain", layout={})
+    assert first.codes() == [0]
+    whole = torch.load(tmp_path / "plain.pt")["model"]
+    assert (
+        torch.linalg.matrix_rank(model["0.0.inner.weight"] - whole["0.0.inner.weight"], atol=1e-5) > 2
+    )  # the plain run moves all
+    on = start(
+        ranks, "classify", 2, str(tmp_path / "on"), "0", str(tmp_path / "of-2.pt"), out="on", layout={"lora_rank": 2, **layout}
+    )
+    assert on.codes() == [0, 0], on.output
+    assert on.lines(0)[0]["loss"] < run.lines(0)[0]["loss"]
+
+
+@pytest.mark.parametrize(
+    ("levers", "layout"),
+    [
+        ({"fused_optimizer": True, "checkpointing": "blocks", "threads": 1}, {}),
+        ({"fused_optimizer": True, "checkpointing": "blocks"}, {"sharding": "zero3"}),
+        pytest.param({"pruning": 0.5}, {}, marks=pytest.mark.slow),
+        pytest.param({"compile": "regional"}, {}, marks=pytest.mark.slow),
+        pytest.param({"compile": "regional", "fused_optimizer": True}, {"sharding": "zero3"}, marks=pytest.mark.slow),
+    ],
+)
+def test_levers_of_a_rank_train_as_one_process(
+    levers: dict[str, Any], layout: dict[str, Any], ranks: Callable[..., Any], tmp_path: Path
+) -> None:
+    """What the levers leave exact stays so on ranks, and the saved files are the script's own."""
+    for n in (1, 2):
+        run = start(
+            ranks, "classify", n, str(tmp_path / f"of-{n}"), out=f"out-{n}", layout=layout, levers=levers if n == 2 else {}
+        )
+        if n == 1 and "pruning" in levers:
+            run = start(ranks, "classify", 1, str(tmp_path / "of-1"), out="out-1", layout=layout, levers=levers)
+        assert run.codes() == [0] * n, run.output
+    applied = {e["name"] for e in run.lines(0, "lever") if e["applied"]}
+    assert applied == set(levers)
+    same(torch.load(tmp_path / "of-1.pt"), torch.load(tmp_path / "of-2.pt"))
+
+
+@pytest.mark.parametrize(
+    ("levers", "sharding", "said"),
+    [
+        ({"batch": 64}, "none", "what all ranks take together"),
+        ({"cache_items": True}, "none", "the whole data set"),
+        ({"autocast": "fp16"}, "none", "scaled by what one process"),
+        ({"length_groups": 4}, "zero3", "other numbers of times"),
+        ({"nothing": 1}, "none", "no lever 'nothing'"),
+    ],
+)
+def test_other_levers_are_refused_with_the_reason(levers: dict[str, Any], sharding: str, said: str) -> None:
+    with pytest.raises(InputError, match=said) as error:
+        check_levers(levers, Layout(dp=2, sharding=sharding, global_batch=2))
+    assert error.value.hint
+    check_levers({"fused_optimizer": True, "compile": "regional", "length_groups": 4}, Layout(dp=2, global_batch=2))
 
 
 def test_a_checkpoint_is_gone_on_from_whole(ranks: Callable[..., Any], alone: Callable[..., Path], tmp_path: Path) -> None:

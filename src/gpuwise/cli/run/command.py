@@ -50,7 +50,7 @@ def run(
     module
         SCRIPT is a module's name, as for python -m.
     config
-        The file of levers; gpuwise.toml beside the script, or here, by default.
+        The file of levers; gpuwise.toml beside the script, or here, by default. On ranks none unless it is named.
     epochs
         Passes over the data that the script makes, for the time left; Transformers' and Lightning's trainers say it
         themselves.
@@ -68,8 +68,10 @@ def run(
         One JSON document on the last line of stdout, after the script's own output.
     """
     if ranks.asked or is_function(script) or script.endswith(".json"):
-        _refuse_tuned(module=module, config=config, price=price, country=country, kwh=kwh)
-        return run_on_ranks(script, arguments, ranks, epochs=epochs, total_steps=total_steps, json=json, record=record)
+        _refuse_tuned(module=module, price=price, country=country, kwh=kwh)
+        return run_on_ranks(
+            script, arguments, ranks, epochs=epochs, total_steps=total_steps, json=json, record=record, config=config
+        )
     from gpuwise.cli.run.screen import screen
     from gpuwise.cli.run.view import document, progress_words, summary
     from gpuwise.train.run.run import find_config, run_tuned

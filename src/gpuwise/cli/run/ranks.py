@@ -118,8 +118,9 @@ def run_on_ranks(
     total_steps: int | None,
     json: bool,
     record: bool = True,
+    config: Path | None = None,
 ) -> int:
-    """The command. Raises InputError before anything is started where it cannot work."""
+    """The command. ``config``: a file of levers for a script. Raises InputError before anything is started."""
     from gpuwise.cli.run.screen import screen
     from gpuwise.errors import require
     from gpuwise.train.ranks.launch import MOST_RESTARTS, run_ranks
@@ -139,6 +140,7 @@ def run_on_ranks(
         _check_function(script, given)
     job = None if given.plan is None else _job(given.plan)
     layout = _layout(given, job)
+    levers = _levers(script, config, layout, whole=whole)
     if whole and (layout.n_ranks > layout.dp or layout.ep > 1):
         raise InputError(
             "layers are divided (--tp, --pp, --ep) and rows (--cp) for a model that a function gives, not within a script",
@@ -164,6 +166,7 @@ def run_on_ranks(
         arguments=list(arguments),
         time_exchanges=not whole,
         prune=given.prune,
+        levers=levers,
         teacher=None if given.teacher is None else _absolute(given.teacher),
     )
     if given.on != HERE:
@@ -239,7 +242,6 @@ def _check_script(script: str, given: OnRanks, *, epochs: float | None, total_st
         "--workers": given.workers,
         "--save-every": given.save_every,
         "--micro-batch": given.micro_batch,
-        "--lora": given.lora or given.qlora,
         "--prune": given.prune,
         "--teacher": given.teacher,
         "--epochs": epochs,
@@ -251,6 +253,22 @@ def _check_script(script: str, given: OnRanks, *, epochs: float | None, total_st
                 f"{name} is for a function that gives model and data; {script} decides it itself",
                 hint=f"give it its own arguments after --: -- {name} .., or name a function: {script}:make_step",
             )
+
+
+def _levers(script: str, config: Path | None, layout: Layout, *, whole: bool) -> dict[str, Any]:
+    """Of the file, where one is named. Raises InputError for those that ranks do not put on, with the reason."""
+    if config is None:
+        return {}
+    if not whole:
+        raise InputError(
+            "--config is of a script", hint="the function itself says how it trains; --precision and others change it"
+        )
+    from gpuwise.train.ranks.script.levers import check_levers
+    from gpuwise.train.run.run import find_config
+
+    levers = dict(find_config(script, config, module=False)[1].levers)
+    check_levers(levers, layout)
+    return levers
 
 
 def _check_function(script: str, given: OnRanks) -> None:

@@ -84,9 +84,13 @@ class Applied:
             self._fused.before_optimizer(optimizer)
 
     def on_tick(self, tick: Tick) -> None:
-        self._n_ticks += 1
         if self._calls is not None:
             self._calls.on_tick(tick)
+        self.stepped()
+
+    def stepped(self) -> None:
+        """A turn of the loop: after the first ones no model is looked for any more."""
+        self._n_ticks += 1
         if self._n_ticks == DISCOVERY_TICKS and self._roots is not None:
             self._roots.end_discovery()
 

@@ -6,6 +6,7 @@ Each is another training than the file's own. It is put on before the optimizer 
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -83,16 +84,20 @@ def add_adapters(
     Raises MissingExtraError, InputError."""
     require("peft", "training of adapters")
     chosen = {id(m) for m in adapted_layers(model, targets)}
-    names = [n for n, m in model.named_modules() if id(m) in chosen]
+    names = [n for n, m in model.named_modules() if id(m) in chosen and n]
+    if not names:
+        raise InputError(f"{type(model).__name__} has no linear layer but its head", hint="leave --lora and --qlora out")
     for name in names if half else ():
         linear: Any = model.get_submodule(name)
         linear.weight.data = linear.weight.data.bfloat16()
     if quantized:
         require("bitsandbytes", "4-bit weights")
         _quantize(model, names, device)
+    transformers()  # which PEFT imports, also beside a torchvision of another torch
     from peft import LoraConfig, inject_adapter_in_model  # pyright: ignore[reportMissingImports]
 
-    inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=names), model)
+    # as one expression: of a list PEFT takes the ends of paths too
+    inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="|".join(map(re.escape, names))), model)
 
 
 def _quantize(model: nn.Module, names: list[str], device: torch.device) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -42,6 +43,8 @@ class RankSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether collectives are timed on two payloads before the first step."""
     prune: str | None = None
     """Share of the weights that become zeros, or ``2:4``."""
+    levers: dict[str, Any] = {}
+    """Of a script, put on by each rank."""
     teacher: str | None = None
     """``teacher.py:make_teacher`` or ``hf:folder``: whose logits the model is drawn to."""
 

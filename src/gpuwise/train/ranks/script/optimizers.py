@@ -21,6 +21,7 @@ from gpuwise.train.levers.modules import autocast, repeated_blocks
 from gpuwise.train.ranks.layout import Layout
 from gpuwise.train.ranks.meter import Meter
 from gpuwise.train.ranks.predicted import collectives
+from gpuwise.train.ranks.script.adapters import adapt
 from gpuwise.train.ranks.script.reducer import Reducer
 from gpuwise.train.ranks.wrap import wrap
 from gpuwise.workload.capture.device.patching import Patches
@@ -94,17 +95,24 @@ class Optimizers:
         model = owner_of(given)
         if model is None:
             self._models += map(ref, owners_of(given))
-            if self._is_sharded or self._layout.precision == "bf16" or self._layout.recompute == "full":
+            changed = self._layout.precision == "bf16" or self._layout.recompute == "full" or self._layout.lora_rank
+            if self._is_sharded or changed:
                 raise InputError(
                     "the script's optimizer has parameters that belong to no one model",
-                    hint="only DDP in fp32 goes without: leave --sharding, --precision and --recompute out",
+                    hint="only DDP in fp32 goes without: leave --sharding, --precision, --recompute and --lora out",
                 )
             return params
         self._models.append(ref(model))
+        layout = self._layout
         if model in self._laid_out:
+            if layout.lora_rank:
+                raise InputError(
+                    "two optimizers of the script have one model, and adapters are of one", hint="leave --lora and --qlora out"
+                )
             return params
         self._laid_out.add(model)
-        layout = self._layout
+        if layout.lora_rank:
+            params = adapt(model, params, layout, self._first)
         if not self._is_sharded:
             self._change(model)
             self._predicted(collectives(model, layout, clips=False, totals_bytes=LOSS_BYTES))

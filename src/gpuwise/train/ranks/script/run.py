@@ -18,6 +18,7 @@ from gpuwise.train.hook.journal import Writer
 from gpuwise.train.hook.run_queue import RunQueue
 from gpuwise.train.hook.script import run_script
 from gpuwise.train.hook.script_run import seed_all
+from gpuwise.train.levers.apply import apply_levers
 from gpuwise.train.levers.saving import saves_plain
 from gpuwise.train.ranks.beat import Beat
 from gpuwise.train.ranks.exchange import RankEnergy
@@ -72,6 +73,7 @@ class OnRank:
         self._samples, self._passes, self._passes_before = 0, 1, 0
         self._predicted: dict[str, list[int]] = {}
         patches = self._patches
+        self._levers = apply_levers(settings.levers, tell=journal.event) if settings.levers else None
         self.optimizers = Optimizers(
             patches,
             layout,
@@ -86,7 +88,7 @@ class OnRank:
         save_once(patches, self._equalise)
         patches.set(dist, "init_process_group", _divides_itself)
         self._handles += [
-            register_optimizer_step_pre_hook(lambda *_: self._moved("update")),
+            register_optimizer_step_pre_hook(self._steps),
             register_optimizer_step_post_hook(self._stepped),
         ]
         if self.rank:
@@ -109,6 +111,8 @@ class OnRank:
         for handle in self._handles:
             handle.remove()
         self._patches.undo()
+        if self._levers is not None:
+            self._levers.close()
         self._meter.close()
         self._queue.close()
 
@@ -116,6 +120,11 @@ class OnRank:
 
     def _moved(self, phase: str) -> None:
         self._beat.at(self._n, 0, phase)
+
+    def _steps(self, optimizer: Any, *_: Any) -> None:
+        self._moved("update")
+        if self._levers is not None:
+            self._levers.before_optimizer(optimizer)
 
     def _is_training(self) -> bool:
         if not self.optimizers.is_training:
@@ -169,6 +178,8 @@ class OnRank:
             return
         self._samples += samples
         self._n += 1
+        if self._levers is not None:
+            self._levers.stepped()
         now, queued = time.perf_counter(), self._queue.waited_s()
         counts, waits = self._meter.take()
         passes = self._batches.n_backward() - self._passes_before
