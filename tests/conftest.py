@@ -112,7 +112,12 @@ THOROUGH = {
     "agreement/test_two_front_ends.py": 3,
     "agreement/test_one_promise.py": 3,
     "agreement/test_one_serving.py": 4,
+    "agreement/test_one_change.py": 2,
+    "facts/test_lint.py": 3,
+    "lab/test_multiprocessor.py": 3,
     "train/ranks/test_scripts.py": 3,
+    "ui/test_views.py": 2,
+    "workload/capture/test_probes.py": 3,
 }
 """Files with sweeps, and how many of a test's cases (those that :data:`SAMPLED` leaves) stand for one in the default run; the
 gate runs the others behind it (``pytest -m thorough``)."""
