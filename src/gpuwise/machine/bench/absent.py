@@ -28,8 +28,8 @@ def no_gpu_reason(backends: Iterable[Devices]) -> str:
         return "no driver knows of one"
     import torch
 
-    built = torch.version.cuda or torch.version.hip
-    why = "reaches none of it" if built else "is a build for the processor only"
+    runtime = torch.version.cuda or torch.version.hip
+    why = "reaches none of it" if runtime else "is a build for the processor only"
     return f"the driver has {_count_text(names)}, PyTorch {torch.__version__} {why}: {DOCTOR}"
 
 

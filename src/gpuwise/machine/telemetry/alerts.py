@@ -180,8 +180,8 @@ def _percent(share: float | None) -> float | None:
 
 
 def _memory_percent(card: Card) -> float | None:
-    used, total = card.sample.memory_used_bytes, card.sample.memory_total_bytes
-    return None if used is None or not total else (used + (card.sample.memory_reserved_bytes or 0)) / total * 100
+    used_bytes, total = card.sample.memory_used_bytes, card.sample.memory_total_bytes
+    return None if used_bytes is None or not total else (used_bytes + (card.sample.memory_reserved_bytes or 0)) / total * 100
 
 
 def _sum(a: float | None, b: float | None) -> float | None:

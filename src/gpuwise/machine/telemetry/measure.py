@@ -152,7 +152,7 @@ class Measure:
         interval_s: float = INTERVAL_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._given, self._wanted, self._interval_s, self._clock = devices, cards, interval_s, clock
+        self._devices_or_none, self._card_numbers, self._interval_s, self._clock = devices, cards, interval_s, clock
         self._owned: Sequence[Devices] = ()
         self._watched: dict[int, _DeviceTrack] = {}
         self._stop = threading.Event()
@@ -228,12 +228,12 @@ class Measure:
 
     def _open(self) -> None:
         backends: Sequence[Devices]
-        if self._given is None:
+        if self._devices_or_none is None:
             backends, failed = find_all()
             self._owned = backends
             self.unknown |= failed
         else:
-            backends = self._given
+            backends = self._devices_or_none
         number = 0
         for devices in backends:
             try:
@@ -242,7 +242,7 @@ class Measure:
                 self.unknown[devices.vendor] = error.message
                 continue
             for identity in identities:
-                if self._wanted is None or number in self._wanted:
+                if self._card_numbers is None or number in self._card_numbers:
                     card = self._watched[number] = _DeviceTrack(devices, identity.index, identity.name)
                     card.before = card.read_health()
                 number += 1

@@ -101,7 +101,7 @@ class Monitor:
         self._host = HostMeter()
         self._find = find or find_all
         self._owned: list[Devices] = []
-        self._given = devices is not None
+        self._devices_are_callers = devices is not None
         self._backends: tuple[Devices, ...] = tuple(devices or ())
         self._failed: Mapping[str, str] = {}
         self._cards: list[_DeviceState] = []
@@ -192,7 +192,7 @@ class Monitor:
     def _look(self) -> None:
         """Open the backends where there are none yet, and list their cards."""
         self._looked_s = self._clock()
-        if not self._given:
+        if not self._devices_are_callers:
             for devices in self._owned:
                 devices.close()
             backends, self._failed = self._find()

@@ -57,13 +57,13 @@ class EnergyMeter:
     def _integrate(self, before: Sample | None, now: Sample) -> None:
         if before is None or now.at_s <= before.at_s:
             return
-        used, basis = None, None
+        energy_j, basis = None, None
         if before.energy_j is not None and now.energy_j is not None and now.energy_j >= before.energy_j:
-            used, basis = now.energy_j - before.energy_j, "energy counter"
+            energy_j, basis = now.energy_j - before.energy_j, "energy counter"
         elif before.power_w is not None and now.power_w is not None:
-            used, basis = (before.power_w + now.power_w) / 2 * (now.at_s - before.at_s), "integrated power"
-        if used is not None:
-            self.energy_j = (self.energy_j or 0.0) + used
+            energy_j, basis = (before.power_w + now.power_w) / 2 * (now.at_s - before.at_s), "integrated power"
+        if energy_j is not None:
+            self.energy_j = (self.energy_j or 0.0) + energy_j
             # once any stretch was integrated the sum is no longer the counter's
             self.basis = basis if self.basis in (None, basis) else "integrated power"
 

@@ -187,25 +187,25 @@ class _Graphs:
     def _made_of(self, storage: int, dropped: set[int]) -> set[int] | None:
         """Results of library calls that would have to be kept to make ``storage`` again; None if it cannot be."""
         needed: set[int] = set()
-        seen: set[int] = set()
-        wanted, length = [storage], 0
-        while wanted:
-            s = wanted.pop()
-            if s in seen:
+        visited: set[int] = set()
+        pending, length = [storage], 0
+        while pending:
+            s = pending.pop()
+            if s in visited:
                 continue
-            seen.add(s)
+            visited.add(s)
             for op in self.writers.get(s, []):
                 length += 1
                 if length > LONGEST_CHAIN or not self.inside.get(op, False):
                     return None
                 for u in self.flow.reads(op):
-                    if u == s or u in seen or u in self.saved or not self._is_result(u):
+                    if u == s or u in visited or u in self.saved or not self._is_result(u):
                         continue
                     writers = self.writers.get(u, [])
                     if not writers:
                         return None
                     if all(self.inside.get(w, False) for w in writers):
-                        wanted.append(u)
+                        pending.append(u)
                     elif any(self._is_backward(r) for r in self.readers.get(u, [])):
                         continue  # the backward holds it anyway
                     else:

@@ -234,8 +234,8 @@ def memory_columns(
     n_layers = float(arch.n_layers + (arch.encoder.n_layers if arch.encoder else 0))
     shape = stages(arch, c, n_layers)
     states = stage_states(arch, system, c, shape, rules)
-    made = _Making(arch, c, saved, point_index, rules, n_layers, constants.slack)
-    memory = tuple(made.stage(i, states[i], shape.layers[i]) for i in range(3))
+    writer = _Making(arch, c, saved, point_index, rules, n_layers, constants.slack)
+    memory = tuple(writer.stage(i, states[i], shape.layers[i]) for i in range(3))
     workspace = library_workspace_bytes(system.accelerator) + constants.workspace_bytes
     full = np.broadcast_shapes(c.shape, *(_fixed(s).shape for s in memory))
     worst = moment = np.zeros(full, np.int64)
@@ -253,15 +253,15 @@ def memory_columns(
     allocated = best - loose + workspace
     loose = loose + constants.reserve_bytes
     bare = allocated + context
-    needed = bare + np.minimum(loose, constants.least_slack * churned)
+    needed_bytes = bare + np.minimum(loose, constants.least_slack * churned)
     if c.base.optimizer in PAGED:
-        needed = needed - paged
+        needed_bytes = needed_bytes - paged
     usable = usable_bytes(system.accelerator)
     if rules.loads_whole:
         before = _before_sharding(c, shape)
         loose = np.where(before + context <= usable, np.maximum(loose, before - allocated), loose)
     return MemoryColumns(
-        worst, bare + loose, needed, allocated - paged, paged, context, moment, memory, constants, workspace, usable
+        worst, bare + loose, needed_bytes, allocated - paged, paged, context, moment, memory, constants, workspace, usable
     )
 
 
@@ -381,8 +381,8 @@ class _Making:
     def _matrix(self) -> F64 | float:
         """A weight gradient before it is accumulated, or a 4-bit weight written out for its product."""
         transient = self.rules.weight_gradient == "transient" and not self.c.base.lora_rank
-        needed = transient or self.c.base.quantized_base
-        return self.saved.matrix[self.at] * self._element() if needed else 0.0
+        has_copy = transient or self.c.base.quantized_base
+        return self.saved.matrix[self.at] * self._element() if has_copy else 0.0
 
     def _gradients(self, states: StageStates) -> tuple[F64, F64]:
         """(gradients there throughout, gradients that appear during the backward of a step's only

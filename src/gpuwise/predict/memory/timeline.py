@@ -153,12 +153,12 @@ def memory_timeline(
         ends = np.cumsum(np.asarray(op_time_s, dtype=np.float64)[span.first_op : span.end_op])
         index = np.clip(ops - span.first_op, 0, max(ends.size - 1, 0))
         time_s = np.concatenate(([0.0], ends[index])) if ends.size else np.zeros(values.shape[1])
-    used = [i for i in range(len(ORDER)) if values[i].any()]
+    present = [i for i in range(len(ORDER)) if values[i].any()]
     oom = run.oom.event - span.first_event + 1 if run.oom is not None else None
     return MemoryTimeline(
         title=capture.name or "captured step",
-        categories=tuple(CATEGORY_WORDS[ORDER[i]] for i in used),
-        bytes_by_category=values[used],
+        categories=tuple(CATEGORY_WORDS[ORDER[i]] for i in present),
+        bytes_by_category=values[present],
         reserved_bytes=reserved,
         time_s=time_s,
         phases=_phases(capture, ops, span.end_op),

@@ -185,15 +185,15 @@ def _hidden(capture: Capture, environment: KernelEnvironment) -> tuple[I64, I64]
 def _searches(capture: Capture, environment: KernelEnvironment) -> tuple[I64, I64]:
     """In benchmark mode, the first call of each kind of convolution: cuDNN tries its algorithms with the largest
     workspace among them, then torch empties its cache (cudnn/Conv_v7.cpp, Conv_v8.cpp)."""
-    tried = (
+    sizes = (
         [workspaces_convolution.search_bytes(s, environment) for s in capture.signatures] if environment.cudnn_benchmark else []
     )
-    searched = [i for i, size in enumerate(tried) if size is not None]
+    searched = [i for i, size in enumerate(sizes) if size is not None]
     if not searched:
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     kinds, first = np.unique(capture.op_signature, return_index=True)
     at = dict(zip(kinds.tolist(), first.tolist(), strict=True))
-    pairs = sorted((at[i], tried[i] or 0) for i in searched if i in at)
+    pairs = sorted((at[i], sizes[i] or 0) for i in searched if i in at)
     return np.array([op for op, _ in pairs], dtype=np.int64), np.array([size for _, size in pairs], dtype=np.int64)
 
 

@@ -95,10 +95,10 @@ def check_attention(torch: Any, dtype: str, q: Any, k: Any, v: Any, out: Any, *,
                 largest = float((keys[:n_keys].abs() @ query.abs()).max()) / math.sqrt(width)
                 p = torch.softmax(scores, 0)
                 true, weighted = p @ values[:n_keys], p @ values[:n_keys].abs()
-                got = out[b, head, row].cpu().to(torch.float64)
+                computed = out[b, head, row].cpu().to(torch.float64)
                 relative = attention_bound(dtype, width, n_keys, largest, 1.0, 0.0)
                 output = attention_bound(dtype, width, n_keys, 0.0, 0.0, 1.0)
                 bound = relative * weighted + output * true.abs()
-                worst = max(worst, float(((got - true).abs() / bound).max()))
+                worst = max(worst, float(((computed - true).abs() / bound).max()))
                 compared += width
     return Check(worst <= 1.0, worst, f"{compared:,} elements")

@@ -52,15 +52,15 @@ class _File:
     def _write(self, blocks: int, limit_s: float = float("inf")) -> tuple[float, int]:
         """Seconds, and how many blocks were written until the limit."""
         os.lseek(self._handle, 0, os.SEEK_SET)
-        start, done = time.perf_counter(), 0
-        for done in range(1, blocks + 1):
+        start, n_blocks = time.perf_counter(), 0
+        for n_blocks in range(1, blocks + 1):
             _write_all(self._handle, self._pattern)
-            if done % 8 == 0:
+            if n_blocks % 8 == 0:
                 os.fsync(self._handle)
                 if time.perf_counter() - start > limit_s:
                     break
         os.fsync(self._handle)
-        return time.perf_counter() - start, done
+        return time.perf_counter() - start, n_blocks
 
     def write(self) -> float:
         """Seconds to write it all and have it on the disk."""

@@ -146,13 +146,13 @@ def check_product(torch: Any, dtype: str, a: Any, b: Any, c: Any) -> Check:
     # on the host: not every device has fp64, and the one that is checked should not check itself
     left, right = a[rows].cpu().to(torch.float64), b[:, columns].cpu().to(torch.float64)
     true, size, root = left @ right, left.abs() @ right.abs(), (left.square() @ right.square()).sqrt()
-    got = c[rows][:, columns].cpu().to(torch.float64)
+    computed = c[rows][:, columns].cpu().to(torch.float64)
     bound = torch.minimum(product_bound(dtype, k, 1.0, 0.0) * size, random_growth(dtype, k) * root)
     bound = bound + product_bound(dtype, k, 0.0, 1.0) * true.abs()
-    worst = _worst(dtype, (got - true).abs(), bound)
+    worst = _worst(dtype, (computed - true).abs(), bound)
     sums, columns_summed = _column_sums(torch, dtype, a, b, c)
     worst = max(worst, sums)
-    return Check(worst <= 1.0, worst, f"{got.numel():,} elements and the sums of {columns_summed:,} columns")
+    return Check(worst <= 1.0, worst, f"{computed.numel():,} elements and the sums of {columns_summed:,} columns")
 
 
 def _worst(dtype: str, wrong: Any, bound: Any) -> float:
@@ -177,20 +177,20 @@ def _column_sums(torch: Any, dtype: str, a: Any, b: Any, c: Any) -> tuple[float,
     step = max(1, CHUNK // max(k, m))
     width = n if on_gpu else max(1, min(n, CHEAP // max(k, m)))
     stride = n // width
-    worst, done = 0.0, 0
+    worst, n_checked = 0.0, 0
     for start in range(0, n, step * stride):
         part = b[:, start : start + step * stride : stride].to(torch.float64)
         every = c[:, start : start + step * stride : stride].to(torch.float64)
-        true, got, magnitude = row @ part, every.sum(0), size @ part.abs()
+        true, computed, magnitude = row @ part, every.sum(0), size @ part.abs()
         certain = unit * magnitude + output * every.abs().sum(0) * (1.0 + output)
         # the root of the sum of (e + v c)^2 is at most the root of 2 (e^2 + v^2 c^2)
         likely = together * (2.0 * (growth**2 * (squares @ part.square()) + output**2 * every.square().sum(0))).sqrt()
         # the last term: the fp64 sums themselves
         bound = torch.minimum(certain, likely) + (m + k) * 2.0**-52 * magnitude
-        wrong = (got - true).abs()
-        done += wrong.numel()
+        wrong = (computed - true).abs()
+        n_checked += wrong.numel()
         worst = max(worst, _worst(dtype, wrong, bound))
-    return worst, done
+    return worst, n_checked
 
 
 def _sum_rows(torch: Any, a: Any, of: Callable[[Any], Any]) -> Any:

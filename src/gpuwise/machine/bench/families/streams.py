@@ -33,7 +33,7 @@ def make_stream(case: BenchCase, subject: Subject) -> PreparedCase:
             same = bool(torch.equal(*arrays[0]))
             return Check(same, 0.0 if same else float("inf"), f"{size:,} bytes")
 
-        moved = 2.0 * size
+        traffic_bytes = 2.0 * size
     else:
         sets = copies_needed(subject, 3.0 * size)
         count = max(1, size // 4)
@@ -53,7 +53,7 @@ def make_stream(case: BenchCase, subject: Subject) -> PreparedCase:
             error = float(((a[:n].cpu().double() - true).abs() / (2.0**-23 * (true.abs() + SCALE))).max())
             return Check(error <= 1.0, error, f"{n:,} elements")
 
-        moved = 3.0 * 4 * count
+        traffic_bytes = 3.0 * 4 * count
     sample, how = sampler(subject, launch, sets)
 
     def close() -> None:
@@ -61,7 +61,7 @@ def make_stream(case: BenchCase, subject: Subject) -> PreparedCase:
         if subject.kind == "cuda":
             torch.cuda.empty_cache()
 
-    return PreparedCase(sample, moved, check, close, how)
+    return PreparedCase(sample, traffic_bytes, check, close, how)
 
 
 def _bytes(torch: Any, size: int, subject: Subject) -> tuple[Any, Any]:
@@ -93,6 +93,6 @@ def _numpy_stream(variant: str, size: int) -> PreparedCase:
         return Check(same, 0.0 if same else float("inf"), f"{count:,} elements")
 
     # numpy writes and reads the product in between: five passes where one loop makes three
-    moved = (2.0 if variant == "copy" else 5.0) * 4 * count
+    traffic_bytes = (2.0 if variant == "copy" else 5.0) * 4 * count
     how = {"timed by": "host clock", "library": "numpy", "threads": 1}
-    return PreparedCase(_host_sampler(launch, 1), moved, check, conditions=how)
+    return PreparedCase(_host_sampler(launch, 1), traffic_bytes, check, conditions=how)

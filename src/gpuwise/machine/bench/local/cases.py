@@ -88,12 +88,12 @@ def choose(names: str | None, cases: tuple[LocalCase, ...] | None = None) -> tup
     if names is None:
         return available
     chosen_names = [n.strip() for n in names.split(",") if n.strip()]
-    chosen = tuple(c for c in available if any(w in c.key for w in chosen_names))
-    if not chosen:
+    selection = tuple(c for c in available if any(w in c.key for w in chosen_names))
+    if not selection:
         raise InputError(
             f"no local case has {names!r} in its name", hint="one of " + ", ".join(sorted({c.model for c in available}))
         )
-    return chosen
+    return selection
 
 
 CPU_BATCH = 2
@@ -108,18 +108,18 @@ def for_cpu(cases: tuple[LocalCase, ...]) -> tuple[LocalCase, ...]:
 
     Raises InputError when none of ``cases`` is small enough.
     """
-    chosen: dict[str, LocalCase] = {}
+    selection: dict[str, LocalCase] = {}
     for case in cases:
-        if not case.small or case.model in chosen:
+        if not case.small or case.model in selection:
             continue
         fixed = case.model in ("vit_b_16", "inception_v3") or case.builder.startswith("timm:")  # bound to their image size
         pixels = case.input[-1] if fixed else min(CPU_PIXELS, case.input[-1])
         shape = (min(CPU_TOKENS, case.input[0]),) if case.tokens else (case.input[0], pixels, pixels)
         extras = tuple(e for e in case.extras if e in ("sgd", "clip", "checkpoint"))
-        chosen[case.model] = replace(case, batch=CPU_BATCH, precision="fp32", extras=extras, input=shape)
-    if not chosen:
+        selection[case.model] = replace(case, batch=CPU_BATCH, precision="fp32", extras=extras, input=shape)
+    if not selection:
         raise InputError(
             "none of these cases is small enough for a processor",
             hint="on this machine choose among " + ", ".join(sorted({c.model for c in local_cases() if c.small})),
         )
-    return tuple(chosen.values())
+    return tuple(selection.values())

@@ -127,13 +127,13 @@ def _on_cpu(case: LocalCase) -> dict[str, Any]:
 
     from gpuwise.machine.bench.local.models import make_step
 
-    with ledger() as counted:
+    with ledger() as calls:
         step = make_step(case, "cpu")
         peaks: list[int] = []
         for _ in range(3):
-            counted.peak = counted.live
+            calls.peak = calls.live
             step()
-            peaks.append(counted.peak)
+            peaks.append(calls.peak)
     return {"first_allocated_bytes": peaks[0], "allocated_bytes": peaks[-1], "torch": torch.__version__}
 
 

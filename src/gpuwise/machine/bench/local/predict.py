@@ -28,12 +28,12 @@ def predict(case: LocalCase, machine: dict[str, Any]) -> dict[str, Any]:
     major, minor = machine["capability"]
     captured = capture(lambda: make_step(case), capability=(major, minor), n_steps=3, name=case.key)
     memory = captured_memory(captured, accelerator)
-    timed = captured_time(captured, accelerator)
+    times = captured_time(captured, accelerator)
     return {
         "allocated_bytes": memory.allocated.expected,
         "reserved_bytes": memory.reserved.expected,
         "process_bytes": memory.process.expected,
-        "step_time_s": timed.step_time.expected,
+        "step_time_s": times.step_time.expected,
     }
 
 

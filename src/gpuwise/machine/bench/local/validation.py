@@ -99,22 +99,22 @@ def run(
     """
     if minutes is not None and not minutes > 0:
         raise InputError(f"minutes must be positive, got {minutes}", hint="leave it out to run every case")
-    done = {r.case: r for r in read_record(record, machine) if r.whole}
+    results = {r.case: r for r in read_record(record, machine) if r.whole}
     end = None if minutes is None else time.monotonic() + 60 * minutes
-    remaining = [c for c in cases if c.key not in done]
+    remaining = [c for c in cases if c.key not in results]
     _drop_torn_line(record)
     with record.open("a", encoding="utf-8") as out:
         if not record.stat().st_size:
             _append(out, {"machine": _as_dict(machine), "started": _now()})
         for case, predicted in _predictions(remaining, machine):
             if end is not None and time.monotonic() > end:
-                progress(f"time is up: {len(cases) - len(done)} cases left")
+                progress(f"time is up: {len(cases) - len(results)} cases left")
                 break
             progress(case.key)
             result = LocalResult(case.key, predicted, _in_a_process("measure", case, machine))
             _append(out, {"case": case.key, "predicted": result.predicted, "measured": result.measured, "at": _now()})
-            done[case.key] = result
-    return [done[c.key] for c in cases if c.key in done]
+            results[case.key] = result
+    return [results[c.key] for c in cases if c.key in results]
 
 
 def _drop_torn_line(record: Path) -> None:

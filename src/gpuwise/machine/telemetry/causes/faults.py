@@ -18,19 +18,21 @@ FASTEST_STATES = 2
 
 def away(card: Card, frame: Frame) -> Iterator[Cause]:
     """The cause of a card that is lost or does not answer, with when it last did."""
-    lost = card.sample.state is State.LOST
+    is_lost = card.sample.state is State.LOST
     evidence = [card.sample.error or "the driver gave no reason"]
     if card.last_seen_s is not None:
         evidence.append(f"it last answered {span_words(max(0.0, frame.at_s - card.last_seen_s))} ago")
     yield Cause(
-        "lost" if lost else "unreachable",
+        "lost" if is_lost else "unreachable",
         card.number,
-        f"GPU {card.number} is lost: it fell off the bus or has to be reset." if lost else f"GPU {card.number} does not answer.",
+        f"GPU {card.number} is lost: it fell off the bus or has to be reset."
+        if is_lost
+        else f"GPU {card.number} does not answer.",
         tuple(evidence),
         "the whole GPU",
         Severity.FAULT,
         "stop what uses it, then `nvidia-smi --gpu-reset` or reboot; if it comes again, reseat the card and check its power"
-        if lost
+        if is_lost
         else "`gpuwise doctor` looks for the reason",
     )
 

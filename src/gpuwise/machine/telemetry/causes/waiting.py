@@ -117,16 +117,16 @@ def _people(rows: list[ProcessRow]) -> str:
 
 def memory(card: Card, frame: Frame) -> Iterator[Cause]:
     """The card's memory is nearly full."""
-    total, used = card.sample.memory_total_bytes, card.sample.memory_used_bytes
-    if not total or used is None:
+    total, used_bytes = card.sample.memory_total_bytes, card.sample.memory_used_bytes
+    if not total or used_bytes is None:
         return
-    free = total - used - (card.sample.memory_reserved_bytes or 0)
+    free = total - used_bytes - (card.sample.memory_reserved_bytes or 0)
     if free < LITTLE_LEFT * total:
         yield Cause(
             "memory-full",
             card.number,
             f"GPU {card.number} has {format_bytes(max(0, free))} of memory left.",
-            (f"{format_bytes(used)} of {format_bytes(total)} used",),
+            (f"{format_bytes(used_bytes)} of {format_bytes(total)} used",),
             None,
             Severity.NOTE,
             "fine where a server took it all on purpose; in training an allocator that asks again and again costs time",

@@ -152,9 +152,9 @@ class CsvLog:
 
     def _put(self, file: BinaryIO, data: bytes) -> bool:
         try:
-            done = 0
-            while done < len(data):
-                done += file.write(data[done:])
+            n_written = 0
+            while n_written < len(data):
+                n_written += file.write(data[n_written:])
         except OSError as error:
             self._failure = error.strerror or type(error).__name__
             if self._whole_bytes is not None:

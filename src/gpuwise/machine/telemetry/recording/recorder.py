@@ -70,8 +70,8 @@ class Recorder:
         """An error of the disk, and what was lost."""
         if self._failure is None:
             return (f"{self._dropped} frames are not in {self._name}",) if self._dropped else ()
-        lost = f", {self._dropped} are lost" if self._dropped else ""
-        return (f"{self._name} is not written ({self._failure}): {len(self._frames)} frames wait{lost}",)
+        loss_words = f", {self._dropped} are lost" if self._dropped else ""
+        return (f"{self._name} is not written ({self._failure}): {len(self._frames)} frames wait{loss_words}",)
 
     def write(self, frame: Frame, causes: tuple[Cause, ...]) -> None:
         """Take a frame; commit when a second has passed since the last commit."""

@@ -80,19 +80,19 @@ def run_lean(pools: Pools, events: Events, span: range, block: list[int]) -> Non
     for units, storage, pool in zip(*_folded(pools, events, span), strict=True):
         keys = frees[pool]
         if units > 0:
-            wanted = units << shift
-            i = bisect(keys, wanted)
+            request = units << shift
+            i = bisect(keys, request)
             try:
                 key = keys[i]
             except IndexError:
                 key = grow(int(birth[storage]), pool, units)
                 start, have = key & mask, key >> shift
-                left = have - units
-                if left > keep[pool]:
-                    rest = left << shift | start + units
+                remainder = have - units
+                if remainder > keep[pool]:
+                    rest = remainder << shift | start + units
                     insort(keys, rest)
                     starts[start + units] = ends[start + have] = rest
-                    key = wanted | start
+                    key = request | start
                 block[storage] = key
                 continue
             if expandable and (key & mask) + (key >> shift) in tails:
@@ -104,16 +104,16 @@ def run_lean(pools: Pools, events: Events, span: range, block: list[int]) -> Non
                 del keys[i], ends[start + have]
                 block[storage] = key
                 continue
-            left = have - units
-            if left > keep[pool]:
-                rest = left << shift | start + units
+            remainder = have - units
+            if remainder > keep[pool]:
+                rest = remainder << shift | start + units
                 if i and keys[i - 1] > rest:
                     del keys[i]
                     insort(keys, rest, 0, i)
                 else:
                     keys[i] = rest
                 starts[start + units] = ends[start + have] = rest
-                block[storage] = wanted | start
+                block[storage] = request | start
             else:
                 del keys[i], ends[start + have]
                 block[storage] = key
@@ -137,8 +137,8 @@ def run_lean(pools: Pools, events: Events, span: range, block: list[int]) -> Non
             starts[start] = ends[end] = key
             continue
         # made and freed at once: whatever is split off is merged again
-        wanted = -units << shift
-        i = bisect(keys, wanted)
+        request = -units << shift
+        i = bisect(keys, request)
         try:
             key = keys[i]
         except IndexError:
@@ -149,7 +149,7 @@ def run_lean(pools: Pools, events: Events, span: range, block: list[int]) -> Non
         else:
             if expandable and (key & mask) + (key >> shift) in tails:
                 key = keys[pools.prefer_fixed(pool, i)]
-        block[storage] = wanted | key & mask if (key >> shift) + units > keep[pool] else key
+        block[storage] = request | key & mask if (key >> shift) + units > keep[pool] else key
 
 
 def run_plain(pools: Pools, events: Events, span: range, block: list[int]) -> None:
@@ -161,19 +161,19 @@ def run_plain(pools: Pools, events: Events, span: range, block: list[int]) -> No
     for e, units, storage, pool in zip(span, requests, storages, pool_of, strict=True):
         if not units:
             start, length = block[storage] & MASK, block[storage] >> SHIFT
-            done = events.done.get(e, e)
-            if done > e:
-                pools.pending.append((done, start, length, pool))
+            completion = events.done.get(e, e)
+            if completion > e:
+                pools.pending.append((completion, start, length, pool))
             else:
                 pools.add(pool, start, length)
             continue
         pools.settle(e)
         key = pools.find(pool, units) or pools.grow(e, pool, units)
         start, have = key & MASK, key >> SHIFT
-        left = have - units
+        remainder = have - units
         unsplittable = units >= pools.max_split and pools.keep[pool]
-        if left > pools.keep[pool] and not unsplittable:
-            pools.insert(pool, start + units, left)
+        if remainder > pools.keep[pool] and not unsplittable:
+            pools.insert(pool, start + units, remainder)
             have = units
         block[storage] = have << SHIFT | start
 
@@ -213,17 +213,17 @@ def _run_repeats(pools: Pools, events: Events, repeat: Repeat, block: list[int])
     with those of the step before.
     """
     period, changes, end = repeat.period, -1, repeat.first
-    seen: list[list[list[int]]] = []
+    states: list[list[list[int]]] = []
     for first in range(repeat.first, repeat.end - period + 1, period):
         if len(pools.changes) != changes:
-            seen, changes = [], len(pools.changes)
+            states, changes = [], len(pools.changes)
         now = [keys.copy() for keys in pools.free]
-        for n, before in enumerate(reversed(seen), 1):
+        for n, before in enumerate(reversed(states), 1):
             if now == before and _crossing_alike(events, first, n * period, block):
                 whole = (repeat.end - first) // (n * period)
                 _copy(events, first, n * period, whole, block)
                 return first + whole * n * period
-        seen = [*seen[1 - LONGEST_CYCLE :], now]
+        states = [*states[1 - LONGEST_CYCLE :], now]
         end = first + period
         _run_span(pools, events, range(first, end), block)
     return end
@@ -243,9 +243,9 @@ def _crossing_alike(events: Events, first: int, period: int, block: list[int]) -
 def _copy(events: Events, first: int, period: int, whole: int, block: list[int]) -> None:
     """Blocks of ``whole`` repetitions from ``first`` on, those of the one before."""
     end = first + whole * period
-    made = np.flatnonzero(events.units[first - period : first] > 0) + first - period
-    source = events.storage[made]
-    target = events.storage[(made + period * np.arange(1, whole + 1)[:, None]).ravel()]
+    births = np.flatnonzero(events.units[first - period : first] > 0) + first - period
+    source = events.storage[births]
+    target = events.storage[(births + period * np.arange(1, whole + 1)[:, None]).ravel()]
     events.copies.append((target, np.tile(source, whole)))
     later = events.storage[end:][events.units[end:] == 0]
     freed = np.zeros(events.birth.size, dtype=bool)

@@ -216,11 +216,11 @@ class AllocatorRun:
             begin, size = self.block_units[inside], self.block_bytes[inside] // UNIT
             edges = np.concatenate(([start], begin + size))
             gaps = np.concatenate((begin, [start + units])) - edges
-            key, used = self.pools[pool], int(size.sum()) * UNIT
+            key, used_bytes = self.pools[pool], int(size.sum()) * UNIT
             base = max((o for o in self.origins if o <= start), default=start)
             address = int(to_address(np.int64(base))) + (start - base) * UNIT
             lives, expandable = tuple(inside.tolist()), self.settings.expandable_segments
-            sizes = (units * UNIT, used, units * UNIT - used, int(gaps.max()) * UNIT)
+            sizes = (units * UNIT, used_bytes, units * UNIT - used_bytes, int(gaps.max()) * UNIT)
             out.append(Segment(address, key.stream, key.small, key.private, expandable, lives, *sizes))
         return tuple(out)
 

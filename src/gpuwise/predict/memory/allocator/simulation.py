@@ -198,9 +198,9 @@ def _seed(state: Pools, preset: Preset, kinds: I64, signs: I64, units: I64, pool
         raise InputError("events do not begin with the births of the preset's storages", hint="number them 0, 1, 2 ... first")
     owners = pool.tolist()
     apply_preset(state, preset, units.tolist(), owners, block)
-    lost = [s for s in range(count) if not block[s]]
-    if lost:
-        raise InputError(f"block {lost[0]} of the preset lies in no segment", hint="give every block's segment")
+    unplaced = [s for s in range(count) if not block[s]]
+    if unplaced:
+        raise InputError(f"block {unplaced[0]} of the preset lies in no segment", hint="give every block's segment")
     pool[:] = owners
     return count
 

@@ -170,21 +170,21 @@ class _Reader:
             self.fail("there are no segments: it is not a memory snapshot")
         rows = [self.mapping(r, f"segment {i}") for i, r in enumerate(self.items(top["segments"], "segments"))]
         traces = [self.items(t, f"trace {i}") for i, t in enumerate(self.items(top.get("device_traces", []), "device_traces"))]
-        chosen = self.device(rows, traces, device)
-        segments = [self.segment(r, i) for i, r in enumerate(rows) if self.whole(r, "device", f"segment {i}", 0) == chosen]
-        trace = traces[chosen] if chosen < len(traces) else []
+        number = self.device(rows, traces, device)
+        segments = [self.segment(r, i) for i, r in enumerate(rows) if self.whole(r, "device", f"segment {i}", 0) == number]
+        trace = traces[number] if number < len(traces) else []
         entries = [self.entry(self.mapping(e, f"event {i}"), i) for i, e in enumerate(trace)]
         settings = self.settings(top.get("allocator_settings") or {}, segments)
         ordered = tuple(sorted(segments, key=lambda s: s.address))
         self.check(ordered)
-        return Snapshot(chosen, ordered, tuple(entries), settings, tuple(self.notes))
+        return Snapshot(number, ordered, tuple(entries), settings, tuple(self.notes))
 
     def device(self, rows: list[Mapping[str, Any]], traces: list[list[Any]], device: int | None) -> int:
         weight: dict[int, tuple[int, int]] = {i: (len(t), 0) for i, t in enumerate(traces) if t}
         for i, row in enumerate(rows):
             number = self.whole(row, "device", f"segment {i}", 0)
-            events, held = weight.get(number, (0, 0))
-            weight[number] = (events, held + self.whole(row, "total_size", f"segment {i}"))
+            events, n_bytes = weight.get(number, (0, 0))
+            weight[number] = (events, n_bytes + self.whole(row, "total_size", f"segment {i}"))
         if device is not None and device not in weight:
             devices = ", ".join(map(str, sorted(weight))) or "none"
             raise InputError(f"{self.name} holds nothing of device {device}", hint=f"devices in it: {devices}")

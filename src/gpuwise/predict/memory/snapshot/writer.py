@@ -113,14 +113,14 @@ def _segments(run: AllocatorRun, frames: Sequence[list[Frame]]) -> list[dict[str
         end = segment.address + segment.size_bytes
         if end > at:
             blocks.append(_block(at, end - at, 0, "inactive", []))
-        used = sum(b["size"] for b in blocks if b["state"] == "active_allocated")
+        active_bytes = sum(b["size"] for b in blocks if b["state"] == "active_allocated")
         out.append(
             {
                 "device": 0,
                 "address": segment.address,
                 "total_size": segment.size_bytes,
-                "allocated_size": used,
-                "active_size": used,
+                "allocated_size": active_bytes,
+                "active_size": active_bytes,
                 "requested_size": sum(b["requested_size"] for b in blocks),
                 "stream": segment.stream,
                 "segment_type": "small" if segment.small else "large",
@@ -181,11 +181,11 @@ def _trace(run: AllocatorRun, frames: Sequence[list[Frame]], clock: Sequence[int
     cause: list[Frame] = frames[run.oom.storage] if run.oom is not None else []
     take_changes(1 << 62, last, cause)
     if run.oom is not None:
-        left = run.oom.capacity_bytes - run.oom.reserved_bytes
+        free_bytes = run.oom.capacity_bytes - run.oom.reserved_bytes
         out.append(
             {
                 "action": "oom",
-                "device_free": max(left, 0),
+                "device_free": max(free_bytes, 0),
                 "size": run.oom.requested_bytes,
                 "stream": streams[run.oom.storage],
                 "time_us": last,
