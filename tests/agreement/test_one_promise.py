@@ -59,7 +59,8 @@ def test_levels_and_the_rule_stand_beside_the_headline(capsys: pytest.CaptureFix
 
 
 def test_fit_says_the_step_of_a_plan_with_the_same_strategy(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = "gpt2 --on 4090 --seq 1024 --micro-batch 8 --global-batch 8 --recompute none"
+    # the same stack: a fit is of fine-tuning, a plan of pre-training
+    asked = "gpt2 --on 4090 --seq 1024 --micro-batch 8 --global-batch 8 --recompute none --stack compiled-fsdp"
     assert answer(f"fit {asked}", capsys)["step_time_s"] == answer(f"plan {asked} --sharding none", capsys)["best"]["step_time_s"]
 
 
