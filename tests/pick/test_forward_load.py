@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 
+from gpuwise.calibrate.serving.diffusion import generations
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
@@ -25,6 +26,7 @@ from gpuwise.pick.forward_load import (
     rank_forward,
     simulate,
 )
+from gpuwise.predict.coefficients import load_json
 from gpuwise.serve.load.targets import parse_targets
 
 TODAY = datetime.date(2026, 11, 23)
@@ -156,6 +158,38 @@ def test_batches_are_no_larger_than_asked() -> None:
     assert FLAT.up_to(64) is FLAT
     with pytest.raises(InputError, match="batches of 0"):
         Batcher(0)
+
+
+def test_images_take_what_validate_says() -> None:
+    """One voice: the seconds that ``capacity`` has of an image are those that ``validate`` scores against ML.ENERGY's rows."""
+    costs = load_json("diffusion")["costs"]
+    for name, gpu, cluster in (("flux-dev", "H100", "1xh100-sxm-80gb"), ("sd-3.5-large", "B200", "1xb200-sxm")):
+        denoiser = find_denoiser(name)
+        row = {
+            "model_id": denoiser.network,
+            "gpu_model": gpu,
+            "batch_size": 1.0,
+            "inference_steps": 28.0,
+            "num_gpus": 1.0,
+            "ulysses_degree": 1.0,
+            "ring_degree": 1.0,
+            "height": 1024.0,
+            "width": 1024.0,
+            "num_frames": np.nan,
+        }
+        (scored,), _ = generations({k: np.array([v]) for k, v in row.items()})
+        assert scored is not None
+        answer = capacity_forward(
+            denoiser, find_cluster(cluster), workload="image", targets=parse_targets("e2e_p95=60s"), today=TODAY
+        )
+        assert answer.alone_s == pytest.approx(scored.seconds(costs), rel=1e-9)
+
+
+def test_an_image_takes_the_shares_of_a_product_where_no_kernel_is_known() -> None:
+    """A V100 has no bf16, an SDXL no counted network: neither is refused."""
+    for name, gpu in (("flux-dev", "v100-sxm-32gb"), ("sdxl", "rtx-4090")):
+        answer = capacity_forward(find_denoiser(name), find_cluster(gpu), workload="image", today=TODAY)
+        assert answer.alone_s > 1.0
 
 
 def test_images_are_made_one_after_the_other() -> None:

@@ -1,7 +1,8 @@
 """Jobs of forward passes: embedding, reranking, making images. How many items a second one accelerator does.
 
     encoder  t = iteration of B sequences of L tokens (:mod:`gpuwise.serve.iteration`, as an engine runs it)
-    image    t = evaluations x FLOP / (rate of long products x share), the share by the kind of network
+    image    t = steps of the counted kernels and the decoder (:mod:`gpuwise.serve.diffusion`); of a network whose kernels were
+             not counted evaluations x FLOP / (rate of long products x share), the share by the kind of network
 
 Items do not wait for each other, so that a load takes as many accelerators as its peak needs, each with a copy.
 """
@@ -23,6 +24,8 @@ from gpuwise.pick.outcomes import CHANGED, SAME
 from gpuwise.plan.defaults import default_precision
 from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.memory.device import usable_bytes
+from gpuwise.serve.diffusion.generation import image_time
+from gpuwise.serve.diffusion.networks import MODELS
 from gpuwise.serve.engine import EngineConfig, engine_runs
 from gpuwise.serve.formats import weight_bytes
 from gpuwise.serve.iteration import iteration_time
@@ -31,7 +34,8 @@ from gpuwise.units import HOUR_S, format_count
 from gpuwise.workload.transformer.parameters import count_parameters
 
 PRODUCT_SHARE = {"transformer": 0.47, "unet": 0.45}
-"""Of the rate of long products that a denoiser reaches: FLUX.1-dev on H100 338 of 721 TFLOP/s and SD 3.5 Large 283 (ML.ENERGY
+"""Of the rate of long products that a denoiser reaches whose kernels were not counted, and on a device for which they have no
+rate: FLUX.1-dev on H100 338 of 721 TFLOP/s and SD 3.5 Large 283 (ML.ENERGY
 leaderboard, bf16, batch 8); SDXL on A100 109 to 142 of 254 (PyTorch, "Accelerating generative AI part III")."""
 SHARE_LOG_SIGMA = 0.25
 """Of that share between GPUs: 0.26 to 0.47 on the two of the leaderboard, about 0.6 on cards with slower products."""
@@ -203,7 +207,7 @@ def forward_on(job: ForwardJob, cluster: Cluster) -> ForwardRate | TooLargeToRun
         return bits
     tier = SAME if bits == job.bits[0] else CHANGED
     if job.denoiser is not None:
-        rate = _images_per_s(job.denoiser, accelerator)
+        rate = _images_per_s(job.denoiser, cluster)
         layout = f"one image at a time, {job.denoiser.evaluations} evaluations"
     else:
         assert job.arch is not None
@@ -213,9 +217,17 @@ def forward_on(job: ForwardJob, cluster: Cluster) -> ForwardRate | TooLargeToRun
     return ForwardRate(rate, tier, bits, _bytes(job, bits), room, layout)
 
 
-def _images_per_s(denoiser: Denoiser, accelerator: Accelerator) -> Estimate:
+def _images_per_s(denoiser: Denoiser, cluster: Cluster) -> Estimate:
+    """One after the other on one accelerator."""
     from gpuwise.pick.compare.facts import reached  # here: other jobs need none of the comparison
 
+    if denoiser.network:
+        steps = denoiser.evaluations // MODELS[denoiser.network].passes
+        try:
+            return image_time(denoiser.network, with_count(cluster.system, 1), steps=steps, pixels=denoiser.pixels).inverse(1.0)
+        except UnpredictableError:
+            pass  # a device without a kernel of the network
+    accelerator = cluster.accelerator
     product = reached(accelerator, default_precision(accelerator)[0])
     if product is None:
         raise UnpredictableError(f"no rate of 16-bit products is known of {accelerator.name}")

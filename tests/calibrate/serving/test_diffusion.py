@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpuwise.calibrate.serving.diffusion import Generation, generations
-from gpuwise.calibrate.serving.diffusion_networks import MODELS, decoder_table, spread_table, step_table
+from gpuwise.calibrate.serving.diffusion import generations
+from gpuwise.serve.diffusion.generation import Generation
+from gpuwise.serve.diffusion.networks import MODELS, decoder_table, spread_table, step_table
 from gpuwise.workload.step import Kind
 
 FLUX, PIXART, SANA = (

@@ -35,6 +35,8 @@ class Denoiser:
     other_bytes: float
     """On the device beside the weights."""
     source_key: str
+    network: str = ""
+    """Its key in ``serve/diffusion/networks.py`` where its kernels were counted."""
     notes: str = ""
 
     def device_bytes(self, bits: int) -> float:
@@ -53,6 +55,7 @@ DENOISER_SCHEMA: dict[str, Field] = {
     "bits": Field("names"),
     "other_bytes": Field("number"),
     "source": Field("text"),
+    "network": Field("text", required=False),
     "notes": Field("text", required=False),
 }
 
@@ -74,6 +77,7 @@ def denoisers() -> Mapping[str, Denoiser]:
             bits=tuple(int(b) for b in r.names("bits")),
             other_bytes=r.number("other_bytes"),
             source_key=r.text("source"),
+            network=r.text("network"),
             notes=r.text("notes"),
         )
     return MappingProxyType(by_id)

@@ -9,7 +9,7 @@ and channel of a layer, and they are 30 to 65 % of a step, which is why one fact
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from gpuwise.facts.models.architecture import Architecture
@@ -252,7 +252,7 @@ _WAN = (
     Chain("copy", "", 14.3, 32.2, 34.21, 11.07),
     Chain("copy", "broadcast", 4, 4, 4, 2),
 )
-MODELS = {
+MODELS: dict[str, Diffuser] = {
     "PixArt-alpha/PixArt-Sigma-XL-2-1024-MS": Diffuser(
         28,
         1152,
@@ -384,3 +384,4 @@ MODELS = {
     ),
 }
 """FLUX and HunyuanVideo are distilled to one pass. SANA's attention over its tokens is linear, its MLP convolves."""
+MODELS["black-forest-labs/FLUX.1-schnell"] = replace(MODELS["black-forest-labs/FLUX.1-dev"], text=256)

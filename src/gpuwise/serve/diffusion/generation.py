@@ -1,0 +1,157 @@
+"""Seconds of making images or video with a diffusion transformer, as diffusers and xDiT run it without a compiler.
+
+A generation is ``steps`` passes over the latent tokens (twice the batch where guidance needs an unconditional
+pass), the tokens spread over the devices by sequence parallelism, then one decode of the latents to pixels:
+
+    t = max(steps s kernels, h launches) + exchanges + decoder + o
+
+Products, attention, elementwise chains and decoders of images are the kernels that diffusers launches
+(:mod:`gpuwise.serve.diffusion.networks`). ``s`` (products, attention and chains each have theirs), ``h`` (the host issues a
+kernel), ``v`` (a video's decoder is ``v pixels / peak``: it convolves over frames too, in tiles that overlap), what the host does
+to a picture and ``o`` are fitted on two thirds of the models of ML.ENERGY's leaderboard
+(``coefficients/serving/diffusion.json``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.facts.hardware.systems import System
+from gpuwise.predict.coefficients import load_json
+from gpuwise.predict.comm.collectives import curve
+from gpuwise.predict.estimate import Basis, Estimate, weakest
+from gpuwise.predict.kernels.attention.fused import attention_forward_time
+from gpuwise.predict.kernels.registry import kernel_times
+from gpuwise.serve.diffusion.networks import MODELS, Diffuser, decoder_table, spread_table, step_table
+from gpuwise.serve.engine import EngineConfig
+from gpuwise.serve.iteration import Iterations, device_times
+from gpuwise.workload.step import Kind, OpTable
+
+F64 = NDArray[np.float64]
+KERNEL = "fa2"
+"""What PyTorch's scaled_dot_product_attention and xDiT's ring and Ulysses attention run by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """Seconds of the parts of one generation before the fitted costs."""
+
+    matmul_s: float
+    attention_s: float
+    memory_s: float
+    exchange_s: float
+    exchanges: float
+    """Calls between devices, all steps together."""
+    launches: float
+    """Kernels launched, all steps together (a batch counts once)."""
+    decode_s: float
+    """Of an image's decoder; 0 for video."""
+    video_pixels_s: float
+    """Pixels of video over the peak rate, in pixel seconds a FLOP; 0 for images."""
+    images: int
+    """Pictures handed to the host as such; 0 for video."""
+    log_sigma: float
+    basis: Basis
+    """Of the kernels of a step."""
+
+    def seconds(self, c: dict[str, Any]) -> float:
+        decoded = c["video_decode_flop_per_pixel"] * self.video_pixels_s + c["memory_slowdown"] * self.decode_s
+        kernels = self.matmul_s * c["matmul_slowdown"] + self.attention_s * c["attention_slowdown"]
+        kernels += self.memory_s * c["memory_slowdown"]
+        between = self.exchange_s + self.exchanges * c["exchange_call_s"]
+        return max(kernels, self.launches * c["launch_s"]) + between + decoded + c["image_s"] * self.images + c["call_s"]
+
+
+def image_time(network: str, system: System, *, steps: int, pixels: int, images: int = 1) -> Estimate:
+    """Seconds in which one device of ``system`` makes ``images`` square pictures together with the network of :data:`MODELS`,
+    their prompt read already. Raises UnpredictableError where its kernels have no rate."""
+    made = generations_on(MODELS[network], system, [images], [float(steps)], (float(pixels), float(pixels)))[0]
+    document = load_json("diffusion")
+    sigma = max(document["log_sigma"], made.log_sigma)
+    return Estimate.from_log_sigma(made.seconds(document["costs"]), sigma, weakest(made.basis, "fitted"))
+
+
+def generations_on(
+    model: Diffuser,
+    system: System,
+    pictures: Sequence[int],
+    steps: Sequence[float],
+    size: tuple[float, float],
+    frames: float = 0.0,
+    degrees: tuple[int, int] = (1, 1),
+) -> list[Generation]:
+    """[R] generations of so many pictures (or films of ``frames``) each, of ``size`` height and width, on devices of ``system``.
+
+    Their tokens are spread over the product of ``degrees``, of Ulysses and ring. Raises UnpredictableError where a kernel has
+    no rate."""
+    device, n = system.accelerator, degrees[0] * degrees[1]
+    latents = model.latents(*size, frames)
+    tokens = latents + model.text
+    prompt = model.text if model.text % n else model.text // n  # one that does not divide is on every device
+    batch = np.array([b * model.passes for b in pictures], np.int64)
+    mine = np.full(len(batch), max(1, latents // n + prompt))
+    seen = np.full(len(batch), model.cross if model.linear else tokens)
+    times = device_times(model.architecture(), system, EngineConfig(attention=KERNEL), Iterations(batch, mine, seen))
+    attention_s = times.attention_s + (0.0 if model.linear or not model.cross else _cross_attention(model, device, batch, mine))
+    result: list[Generation] = []
+    for k, images in enumerate(pictures):
+        decode_s = 0.0
+        if model.decoder is not None:
+            decode_s = float(_seconds(decoder_table(model.decoder, images, *(int(s) for s in size)), device).sum())
+        table = step_table(model, int(batch[k]), max(1, latents // n) if model.filters else int(mine[k]))
+        beside = _seconds(table, device)
+        moving = table.kind == Kind.MEMORY
+        layers = model.layers * steps[k]
+        moved = float(batch[k]) * float(mine[k]) * model.hidden * 2.0
+        exchange, calls = _exchange(system, *degrees, moved, float(attention_s[k]) / model.layers)
+        around = _seconds(spread_table(model, int(batch[k]), int(mine[k]), *degrees), device).sum()
+        products = times.kernels_s[k] - times.attention_s[k] - times.memory_s[k]
+        result.append(
+            Generation(
+                matmul_s=steps[k] * float(products + beside[~moving].sum()),
+                attention_s=steps[k] * float(attention_s[k]),
+                memory_s=steps[k] * float(beside[moving].sum() + around),
+                exchange_s=exchange * layers,
+                exchanges=calls * layers,
+                launches=model.kernels * layers,
+                decode_s=decode_s,
+                video_pixels_s=0.0 if model.decoder else size[0] * size[1] * max(1.0, frames) * images / device.peak("bf16"),
+                images=images if model.decoder else 0,
+                log_sigma=float(times.log_sigma[k]),
+                basis=times.basis,
+            )
+        )
+    return result
+
+
+def _seconds(table: OpTable, device: Accelerator) -> F64:
+    """[R] seconds of each row, its launches together."""
+    return kernel_times(table, device).time_s * table.count
+
+
+def _cross_attention(model: Diffuser, device: Accelerator, batch: NDArray[np.int64], mine: NDArray[np.int64]) -> F64:
+    """[R] seconds in which every layer of one pass attends to the prompt."""
+    width = model.hidden // model.heads
+    one = attention_forward_time(
+        device, "bf16", batch, mine, model.cross, model.heads, model.heads, width, causal=False, kernel=KERNEL
+    )
+    return model.layers * one.time_s
+
+
+def _exchange(system: System, ulysses: int, ring: int, payload: float, attention_s: float) -> tuple[float, float]:
+    """Seconds and calls of a layer whose attention takes ``attention_s``: queries, keys, values and outputs swapped between
+    tokens and heads (Ulysses); keys and values passed round the ring, while the attention over those before runs."""
+    calls = (4.0 if ulysses > 1 else 0.0) + 2.0 * (ring - 1)
+    seconds = 0.0
+    if ulysses > 1:
+        seconds += 4.0 * float(curve(system, "all_to_all", ulysses, ulysses).time_s(np.array([payload]))[0])
+    if ring > 1:
+        passed = float(curve(system, "send_recv", 2, 2).time_s(np.array([2.0 * payload]))[0])
+        seconds += (ring - 1) * max(0.0, passed - attention_s / ring)
+    return seconds, calls
