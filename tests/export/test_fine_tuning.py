@@ -74,7 +74,11 @@ def test_lightning_reads_its_file_back(jobs: Jobs, transformers_loads: None) -> 
         name = trainer.strategy if isinstance(trainer.strategy, str) else trainer.strategy.class_path.rsplit(".", 1)[-1]
         assert (name == "DeepSpeedStrategy") == hf.by_deepspeed(s) and (name == "ModelParallelStrategy") == hf.by_fsdp(s)
         if name == "DeepSpeedStrategy":
-            assert trainer.strategy.init_args.stage == int(s.sharding[-1])
+            config = trainer.strategy.init_args.config
+            assert config["zero_optimization"]["stage"] == int(s.sharding[-1])
+            assert config["train_micro_batch_size_per_gpu"] == s.micro_batch
+            summed = config.get("data_types", {}).get("grad_accum_dtype") == "fp32"
+            assert summed == (s.gradient_dtype == "fp32" and s.precision in ("bf16", "fp16"))
         if name == "ModelParallelStrategy":
             assert trainer.strategy.init_args.data_parallel_size == s.dp and model.shard
             assert (model.reshard, model.offload) == (s.sharding == "zero3", s.offload_optimizer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpuwise.export import deepspeed
 from gpuwise.export import hugging_face as hf
 from gpuwise.export.job import Job
 from gpuwise.export.torchrun import started, torchrun
@@ -15,6 +16,8 @@ VERSION = "lightning 2.6"
 OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD", "momentum": "SGD"}
 """Of ``torch.optim``."""
 _PLACE = "lightning.pytorch."
+_TRAINERS = ("train_batch_size", "gradient_accumulation_steps", "gradient_clipping", "bf16", "fp16")
+"""Of DeepSpeed's settings: by the Trainer's own arguments."""
 
 
 def gaps(job: Job) -> Iterator[str]:
@@ -81,10 +84,16 @@ def _strategy(job: Job) -> str | dict[str, object]:
     if s.sharding == "none":
         return "ddp" if s.dp > 1 else "auto"
     if hf.by_deepspeed(s):
-        arguments = {"stage": int(s.sharding[-1]), "overlap_comm": s.overlap_dp}
-        return {"class_path": f"{_PLACE}strategies.DeepSpeedStrategy", "init_args": arguments}
+        return {"class_path": f"{_PLACE}strategies.DeepSpeedStrategy", "init_args": {"config": _deepspeed(job)}}
     sizes = {"data_parallel_size": s.dp, "tensor_parallel_size": 1}
     return {"class_path": f"{_PLACE}strategies.ModelParallelStrategy", "init_args": sizes}
+
+
+def _deepspeed(job: Job) -> dict[str, object]:
+    """DeepSpeed's own settings, the dtype of gradients among them, without those that Lightning makes of its Trainer's arguments
+    (``_format_batch_size_and_grad_accum_config`` and ``_format_precision_config`` of lightning 2.6's strategy)."""
+    made = {k: v for k, v in deepspeed.config(job).items() if k not in _TRAINERS}
+    return {**made, "zero_allow_untested_optimizer": True}
 
 
 def write(job: Job) -> Written:
