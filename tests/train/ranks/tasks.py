@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -13,6 +14,12 @@ from torch.nn import functional
 from torch.utils.data import Dataset
 
 from gpuwise.workload.capture.packages import transformers
+
+sys.path.append(str(Path(__file__).parent))
+if "ORDERS" in os.environ:
+    from orders import record
+
+    record(Path(os.environ["ORDERS"]) / f"orders-{dist.get_rank()}.jsonl")
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
@@ -112,6 +119,26 @@ def tied(layers: int = 4):
     model = Tiny(layers=layers)
     model.head.weight = model.tokens.weight
     return {**tokens(clip=0.5), "model": model, "optimizer": lambda m: written(torch.optim.AdamW(m.parameters(), lr=0.01), m)}
+
+
+def choosing(layers: int = 4):
+    """A layer of the first block is for one token alone, which few micro-batches have."""
+
+    class Choosing(Block):
+        def __init__(self, width: int) -> None:
+            super().__init__(width)
+            self.other = nn.Linear(width, width)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            chosen = x[..., :1] > 4.0
+            return super().forward(x + self.other(x) * chosen if chosen.any() else x)
+
+    made = tokens(optimizer="SGD", layers=layers)
+    for at in range(layers):
+        made["model"].blocks[at] = Choosing(10)
+    with torch.no_grad():
+        made["model"].tokens.weight[5, 0] = 6.0
+    return made
 
 
 def between():
@@ -335,6 +362,16 @@ def mixtral(experts: int = 4, length: int = 0):
                            num_key_value_heads=2, max_position_embeddings=64, num_local_experts=experts,
                            num_experts_per_tok=2)  # fmt: skip
     return of_transformers(MixtralForCausalLM(config), length)
+
+
+def experts_only():
+    """Mixtral whose experts and head alone are trained, and whose tokens all go to the same two experts."""
+    made = mixtral()
+    for name, parameter in made["model"].named_parameters():
+        parameter.requires_grad_(".experts." in name or name.startswith("lm_head"))
+        if name.endswith("gate.weight"):
+            nn.init.zeros_(parameter)
+    return made
 
 
 def qwen3():

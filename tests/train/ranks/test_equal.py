@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.train.ranks import orders
 
 torch = pytest.importorskip("torch")
 
@@ -72,6 +73,7 @@ PIPELINES: dict[str, tuple[str, int, dict[str, Any]]] = {
     "PP 4, more stages than micro-batches": ("tokens", 4, {"dp": 1, "pp": 4, "micro_batch": 4}),
     "PP 2 x DDP 2, micro-batches": ("tokens", 4, {"dp": 2, "pp": 2, "micro_batch": 1}),
     "PP 2 x FSDP2 2, recompute": ("tokens", 4, {"dp": 2, "pp": 2, "micro_batch": 2, "sharding": "zero3", "recompute": "full"}),
+    "PP 2 x DDP 2, a layer that one of two uses": ("choosing", 4, {"dp": 2, "pp": 2, "micro_batch": 1}),
     "PP 2, tied embeddings": ("tied", 2, {"dp": 1, "pp": 2, "micro_batch": 2}),
     "PP 2 x TP 2": ("llama_like", 4, {"dp": 1, "pp": 2, "tp": 2, "micro_batch": 2}),
     "PP 2 x FSDP2 2 of Transformers' Llama": ("llama", 4, {"dp": 2, "pp": 2, "micro_batch": 2, "sharding": "zero3"}),
@@ -80,13 +82,14 @@ PIPELINES: dict[str, tuple[str, int, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", [n if n == "PP 2" else pytest.param(n, marks=pytest.mark.slow) for n in PIPELINES])
-def test_pipeline_stages_train_as_one_process(name: str, ranks: Callable[..., Any]) -> None:
+def test_pipeline_stages_train_as_one_process(name: str, ranks: Callable[..., Any], tmp_path: Path) -> None:
     """Rows of unequal length; each stage holds and writes its own layers, all of which are compared."""
     task, n, layout = PIPELINES[name]
-    more = {"epochs": 2, "settings": ["layers=4"] if task in ("tokens", "tied") else []}
+    more = {"epochs": 2, "settings": ["layers=4"] if task in ("tokens", "tied", "choosing") else []}
     alone = result(ranks(task, 1, out="alone", **more))
-    run = ranks(task, n, layout=layout, **more)
+    run = ranks(task, n, layout=layout, environment={"ORDERS": str(tmp_path / "out")}, **more)
     found = result(run)
+    check_order(run.out, n)
     parts = [torch.load(p) for p in sorted(run.out.glob("written-*.pt"))]
     for part in parts:
         found["weights"] |= part["weights"]
@@ -129,6 +132,24 @@ def test_shared_rows_train_as_one_process(name: str, ranks: Callable[..., Any]) 
     check_equal(result(ranks("llama", n, layout=layout, epochs=1)), alone)
 
 
+def check_order(folder: Path, n: int) -> None:
+    """Whichever rank is late, none waits for one that waits for it."""
+    calls = orders.read(folder)
+    assert len(calls) == n and all(len(of) > 20 for of in calls.values())
+    assert orders.stuck(calls) == {}
+
+
+def test_orders_that_do_not_meet_are_found() -> None:
+    both = [["all", "all_reduce 4", "a", [0, 1]], ["all", "all_reduce 4", "b", [0, 1]]]
+    assert orders.stuck({0: both, 1: both}) == {}
+    assert orders.stuck({0: both, 1: both[::-1]}) == {0: both[0], 1: both[1]}
+    assert orders.stuck({0: both[:1], 1: [["all", "all_reduce 5", "a", [0, 1]]]}) != {}
+    message = [[0, 1, 0]]
+    late = ["post", message], ["wait", message]
+    assert orders.stuck({0: [*late, both[0]], 1: [*late, both[0]]}) == {}
+    assert set(orders.stuck({0: [*late, both[0]], 1: [both[0], *late]})) == {0, 1}
+
+
 EXPERTS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "EP 2 of Mixtral": ("mixtral", 2, {"ep": 2, "micro_batch": 2}),
     "EP 2 of Qwen3-MoE, recompute": ("qwen3_moe", 2, {"ep": 2, "recompute": "full"}),
@@ -146,17 +167,19 @@ EXPERTS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "EP 2 x PP 2 over TP 2": ("mixtral", 4, {"ep": 2, "dp": 1, "tp": 2, "pp": 2, "micro_batch": 2}),
     "EP 4 x CP 2 x DDP 2": ("mixtral", 4, {"ep": 4, "dp": 2, "cp": 2, "micro_batch": 2}),
     "EP 2 x hybrid 2 x 2": ("mixtral", 4, {"ep": 2, "sharding": "hybrid", "shard_group": 2}),
+    "EP 4, nothing else trained before them": ("experts_only", 4, {"ep": 4, "micro_batch": 1}),
     "TP 2 with whole experts": ("mixtral", 2, {"dp": 1, "tp": 2}),
 }
 
 
 @pytest.mark.parametrize("name", [n if n == "EP 2 of Mixtral" else pytest.param(n, marks=pytest.mark.slow) for n in EXPERTS])
-def test_divided_experts_train_as_one_process(name: str, ranks: Callable[..., Any]) -> None:
+def test_divided_experts_train_as_one_process(name: str, ranks: Callable[..., Any], tmp_path: Path) -> None:
     """Tokens go to the ranks that hold their experts, some of which get none; saved in the middle, one rank goes on."""
     task, n, layout = EXPERTS[name]
     alone = result(ranks(task, 1, out="alone", epochs=1))
-    run = ranks(task, n, layout=layout, epochs=1)
+    run = ranks(task, n, layout=layout, epochs=1, environment={"ORDERS": str(tmp_path / "out")})
     found = result(run)
+    check_order(run.out, n)
     for part in sorted(run.out.glob("written-*.pt")) if layout.get("pp", 1) > 1 else ():
         held = torch.load(part)
         found["weights"] |= held["weights"]

@@ -183,8 +183,8 @@ class Experts:
     def _computed(self, module: nn.Module, inner: Callable[..., Any], rows: Any, experts: torch.Tensor) -> torch.Tensor:
         """The model's own experts on the rows that came, with this rank's part of their tensors."""
         if not len(rows):
-            # the others wait for this rank's part in the backward pass too
-            return rows * 1.0
+            # the others wait for this rank's part in the backward pass too, where only their experts are trained as well
+            return rows * 1.0 + sum(local_of(p).flatten()[0] * 0.0 for p in module._parameters.values() if p is not None)
         held = dict(module._parameters)
         module._parameters.clear()
         for name, parameter in held.items():

@@ -151,8 +151,12 @@ class Pipeline:
             dist.all_reduce(local_of(parameter.grad), group=group)
 
     def add_replicas(self, group: Any, apart: Mapping[str, nn.Parameter]) -> None:
-        """Gradients as sums over data-parallel ranks that hold the same, in buckets as DDP makes them; not of those ``apart``."""
+        """Gradients as sums over data-parallel ranks that hold the same, in buckets as DDP makes them; not of those ``apart``.
+        One that only other ranks' rows came to has a gradient of zeros here: buckets are the same on all."""
         divided = {id(p) for p in apart.values()}
+        for parameter in self._model.parameters():
+            if parameter.requires_grad and parameter.grad is None and id(parameter) not in divided:
+                parameter.grad = torch.zeros_like(parameter)
         found = [(p, g) for p, g in gradients(self._model) if id(p) not in divided][::-1]
         for numbers in bucket_assignment([local_of(p) for p, _ in found]):
             parts = [found[i][1] for i in numbers]
