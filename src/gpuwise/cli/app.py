@@ -175,12 +175,12 @@ def _parsing(error: CycloptsError, words: Sequence[str]) -> tuple[str, str]:
 
 def _cluster_in(words: Sequence[str]) -> str | None:
     """The first word outside an option that names GPUs."""
-    from gpuwise.facts.hardware.naming import find_cluster
+    from gpuwise.facts.hardware.naming import USUAL, find_cluster
 
     for before, word in itertools.pairwise(words):
         if not word.startswith("-") and not before.startswith("-"):
             with contextlib.suppress(InputError):
-                find_cluster(word)
+                find_cluster(word, prefer=USUAL)
                 return word
     return None
 

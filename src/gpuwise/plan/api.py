@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpuwise.errors import InputError
-from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.facts.hardware.naming import USUAL, find_cluster, is_counted
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.catalogue import find_model
@@ -29,6 +30,8 @@ def make_plan(
 ) -> Plan[TrainingEstimate]:
     """The best strategy to train ``model`` with ``wishes`` on ``on``, with what it takes and why.
 
+    A name that means several GPUs is the one most people mean, and one without a number means one GPU or, where the training
+    does not fit on one, the fewest that hold it; ``plan.goal.assumed`` says so.
     Without ``on``, rented clusters are compared, which needs ``wishes.tokens``. A price is the one given, a
     provider's, or the median of all; its age is counted to ``today`` (now, by default). Raises InputError
     and its kinds (UnknownNameError, AmbiguousNameError, LayoutError), and UnpredictableError.
@@ -39,7 +42,8 @@ def make_plan(
     arch = find_model(model) if isinstance(model, str) else model
     pricing = Pricing(today or datetime.date.today(), usd_per_hour, provider)
     if on is not None:
-        return plan_on(arch, find_cluster(on) if isinstance(on, str) else on, goal_wishes, pricing)
+        plan = plan_on(arch, find_cluster(on, prefer=USUAL) if isinstance(on, str) else on, goal_wishes, pricing)
+        return _on_enough(plan, pricing) if plan.best is None and isinstance(on, str) and not is_counted(on) else plan
     if goal_wishes.tokens is None:
         raise InputError(
             "neither --on nor --tokens is given",
@@ -48,6 +52,20 @@ def make_plan(
     from gpuwise.plan.hardware import compare
 
     return compare(arch, goal_wishes, pricing)
+
+
+def _on_enough(plan: Plan[TrainingEstimate], pricing: Pricing) -> Plan[TrainingEstimate]:
+    """The plan for the fewest accelerators that hold the training, of twice, four times ... those of ``plan``; ``plan`` itself
+    where none of them do."""
+    from gpuwise.plan.changes.remedies import fewest_accelerators
+
+    goal = plan.goal
+    more = next(fewest_accelerators(goal, pricing.today), None)
+    if more is None:
+        return plan
+    enough = f"{more.cluster.n_accelerators} GPUs, the fewest of 2, 4, 8 ... that hold it (no number was given)"
+    cluster = replace(more.cluster, assumption="; ".join(filter(None, (goal.cluster.assumption, enough))))
+    return plan_on(goal.arch, cluster, goal.wishes, pricing)
 
 
 def fit(model: str | Architecture, on: str | Cluster, wishes: Wishes | None = None) -> Fit[TrainingEstimate]:
@@ -59,4 +77,4 @@ def fit(model: str | Architecture, on: str | Cluster, wishes: Wishes | None = No
     from gpuwise.plan.changes.remedies import check_fit
 
     arch = find_model(model) if isinstance(model, str) else model
-    return check_fit(arch, find_cluster(on) if isinstance(on, str) else on, wishes or Wishes())
+    return check_fit(arch, find_cluster(on, prefer=USUAL) if isinstance(on, str) else on, wishes or Wishes())

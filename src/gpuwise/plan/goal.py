@@ -230,7 +230,7 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuni
     """
     check_wishes(wishes)
     tuning = wishes.fine_tuning if fine_tuning is None else fine_tuning
-    assumed: list[str] = []
+    assumed = [cluster.assumption] if cluster.assumption else []
     seq_len = wishes.seq_len
     if seq_len is None:
         seq_len, why = default_seq_len(arch, fine_tuning=tuning)

@@ -160,7 +160,7 @@ def _gpu_decode(target: Cluster, arch: Architecture, form: str, context: int, ba
             raise served.error or UnpredictableError(f"{form} weights are not predicted on {a.name} with a batch of {batch:,}")
         needs, has = n * served.memory.total, n * served.memory.most
         short = f"needs {format_bytes(needs)}, has {format_bytes(has)}"
-        return ModelRow(target.label, a.id, "gpu", None, None, "does not fit", needs, has, notes=(short,))
+        return ModelRow(target.label, a.id, "gpu", None, None, "does not fit", needs, has, notes=(*_assumed(target), short))
     replica, needs, has = served.replica, n * served.memory.total, n * served.memory.most
     together = 1 if replica.program == LLAMA_CPP else n
     cache_read = float(kv_cache_bytes(arch, context, cache_layout(replica.weights).unpadded))
@@ -169,9 +169,14 @@ def _gpu_decode(target: Cluster, arch: Architecture, form: str, context: int, ba
     bound = "memory" if reading > 0.5 * served.step.expected else "software" if batch == 1 else "mixed"
     first = replica.first_token(context) if isinstance(replica, EngineReplica) else None
     said = () if first is None else (f"first token of a prompt of {context:,} tokens after {format_duration(first.expected)}",)
-    notes = (*_how(replica, form), *replica.notes, *said)
+    notes = (*_assumed(target), *_how(replica, form), *replica.notes, *said)
     rate = served.tokens_per_s(batch)
     return ModelRow(target.label, a.id, "gpu", served.step, rate, bound, needs, has, notes=notes, first_token_s=first)
+
+
+def _assumed(target: Cluster) -> tuple[str, ...]:
+    """Which part was taken for a name that means several."""
+    return (target.assumption,) if target.assumption else ()
 
 
 def _how(replica: Replica, form: str) -> tuple[str, ...]:
@@ -197,10 +202,15 @@ def _gpu_train(target: Cluster, arch: Architecture, wishes: Wishes, today: datet
     if plan.best is None:
         assert plan.smallest is not None
         needs = plan.smallest.needed_bytes.expected
-        return ModelRow(target.label, a.id, "gpu", None, None, "does not fit", needs, plan.smallest.device_bytes)
+        return ModelRow(
+            target.label, a.id, "gpu", None, None, "does not fit", needs, plan.smallest.device_bytes, notes=_assumed(target)
+        )
     best = plan.best
     part, share = best.estimate.bottleneck()
-    notes = (f"{best.estimate.strategy.precision}, MFU {100 * best.estimate.mfu.expected:.0f} %",)
+    notes = (
+        *_assumed(target),
+        f"{best.estimate.strategy.precision}, MFU {100 * best.estimate.mfu.expected:.0f} %",
+    )
     return ModelRow(
         target.label,
         a.id,

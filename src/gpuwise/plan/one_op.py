@@ -235,8 +235,9 @@ def allreduce(size: float, on: Sequence[Target]) -> Answer:
             hosts = target.n_systems
             crossed = system.network_bytes_per_s * local * ((n - 1) / n) / ((hosts - 1) / hosts)
             peak, path = min(peak, crossed), f"{system.network_kind}, {hosts} hosts"
+        said = (target.assumption,) if target.assumption else ()
         bound = "latency" if bus < _LATENCY_SHARE * peak else "link"
-        rows.append(OperationTime(target.label, target.accelerator.id, "gpu", path, estimate, None, bus, peak, bound))
+        rows.append(OperationTime(target.label, target.accelerator.id, "gpu", path, estimate, None, bus, peak, bound, said))
     return Answer(OperationWork("allreduce", "all-reduce", "bytes", 0.0, size), tuple(rows), None)
 
 
@@ -263,6 +264,7 @@ def _answer(
         else:
             time, peak = gpu(target.accelerator)
             row = _gpu_row(work, target.accelerator, _estimate(time), peak)
+            row = replace(row, notes=(target.assumption, *row.notes)) if target.assumption else row
         rows.append(row if base is None else replace(row, speedup=ratio(base.time_s, row.time_s)))
     return Answer(work, tuple(rows), base)
 

@@ -109,9 +109,9 @@ def _read(query: Query) -> dict[str, Any]:
 
 @lru_cache(64)
 def _cluster(name: str) -> Cluster:
-    from gpuwise.facts.hardware.naming import find_cluster
+    from gpuwise.facts.hardware.naming import USUAL, find_cluster
 
-    return find_cluster(name)
+    return find_cluster(name, prefer=USUAL)
 
 
 def _value(name: str, text: str) -> Any:

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from gpuwise.errors import AmbiguousNameError, GpuwiseError, InputError, UnknownNameError
 from gpuwise.facts.hardware.accelerators import accelerators
-from gpuwise.facts.hardware.naming import find_accelerator, find_cluster
+from gpuwise.facts.hardware.naming import USUAL, find_accelerator, find_cluster, is_counted
 
 TYPED = {
     "4090": "rtx-4090",
@@ -134,6 +134,29 @@ def test_an_ambiguous_name_says_which_most_people_mean(text, first):
     with pytest.raises(AmbiguousNameError, match="most people mean '" + first) as caught:
         find_cluster(text)
     assert caught.value.candidates[0] == first
+
+
+@pytest.mark.parametrize(
+    ("text", "device", "total", "others"),
+    [
+        ("H100", "h100-sxm-80gb", 1, ("h100-sxm-94gb", "h100-pcie-80gb", "h100-nvl-94gb")),
+        ("8xA100", "a100-sxm-80gb", 8, ("a100-sxm-40gb", "a100-pcie-40gb", "a100-pcie-80gb")),
+        ("8xH100", "h100-sxm-80gb", 8, ("h100-sxm-94gb", "h100-pcie-80gb", "h100-nvl-94gb")),
+    ],
+)
+def test_the_usual_part_is_taken_and_said(text, device, total, others):
+    cluster = find_cluster(text, prefer=USUAL)
+    assert (cluster.accelerator.id, cluster.n_accelerators) == (device, total)
+    assert cluster.accelerator.name in cluster.assumption
+    assert all(other in cluster.assumption for other in others)
+    assert cluster == find_cluster(f"{total}x{device}") and not find_cluster(f"{total}x{device}", prefer=USUAL).assumption
+
+
+@pytest.mark.parametrize(
+    ("text", "counted"), [("H100", False), ("RTX 4090", False), ("1xH100", True), ("H100 x2", True), ("dgx-h100", True)]
+)
+def test_whether_a_name_says_how_many(text, counted):
+    assert is_counted(text) is counted
 
 
 def test_a_preference_settles_an_ambiguity_and_nothing_else():

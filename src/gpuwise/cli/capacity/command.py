@@ -204,9 +204,9 @@ def capacity(
             wanted = replace(wanted, engine=c.engine, tp=None)
         usd = best.usd_per_accelerator_hour if best.how != "rent" else usd
     else:
-        from gpuwise.facts.hardware.naming import find_cluster
+        from gpuwise.facts.hardware.naming import USUAL, find_cluster
 
-        cluster = find_cluster(on)
+        cluster = find_cluster(on, prefer=USUAL)
     if calibrated:
         from gpuwise.cli.capacity.measure import learnt
 

@@ -66,7 +66,7 @@ def capacity_forward_command(arch: Architecture | ConvNet | Denoiser, on: str | 
     """Answers the question; exit code 1 where nothing keeps the targets. Raises InputError for targets of written text."""
     import datetime
 
-    from gpuwise.facts.hardware.naming import find_cluster
+    from gpuwise.facts.hardware.naming import USUAL, find_cluster
     from gpuwise.pick.forward_load import IMAGE_TARGET, SPEECH_TARGET, USUAL_TARGET, capacity_forward, check_targets, rank_forward
     from gpuwise.serve.load.targets import parse_targets
 
@@ -80,7 +80,7 @@ def capacity_forward_command(arch: Architecture | ConvNet | Denoiser, on: str | 
         answers = [
             capacity_forward(
                 arch,
-                find_cluster(on),
+                find_cluster(on, prefer=USUAL),
                 workload=passes.workload,
                 targets=targets,
                 requests_per_s=passes.rate_per_s,
@@ -195,6 +195,8 @@ def _show(answers: list[ForwardCapacity], workload: str) -> None:
         )
     if workload in ("embed", "rerank"):
         to.print("`gpuwise pick --for embed` or `--for rerank` compares renting with buying.", style="dim")
+    if first.cluster.assumption:
+        to.print(f"Assumed: {first.cluster.assumption}.", style="dim")
     sys.stdout.flush()
 
 

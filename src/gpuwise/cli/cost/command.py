@@ -169,14 +169,15 @@ def _hours(
     json: bool,
 ) -> int:
     import datetime
+    from dataclasses import replace
 
     from gpuwise.cli.cost.input import demand_of, footprint, in_dollars, ownership_of, renting_of, simple_question
-    from gpuwise.facts.hardware.naming import find_cluster
+    from gpuwise.facts.hardware.naming import USUAL, find_cluster
     from gpuwise.money.rent_or_own.scenarios import rent_or_own
 
     _check_targets(html, svg)
     owned, rented = in_dollars(owned, rented, *money)
-    cluster, demand = find_cluster(on, prefer=("sxm", "80gb")), demand_of(usage)
+    cluster, demand = find_cluster(on, prefer=USUAL), demand_of(usage)
     carbon, power = footprint(cluster, country)
     renting = renting_of(cluster, rented, datetime.date.today())
     bare = simple_question(demand, cluster, owned, renting)
@@ -194,6 +195,8 @@ def _hours(
         accelerator=cluster.accelerator.name,
         footprint=carbon,
     )
+    if cluster.assumption:
+        result = replace(result, notes=(cluster.assumption, *result.notes))
     cost_steps = None
     if steps and not simple:
         from gpuwise.money.rent_or_own.counting import count_up
@@ -228,13 +231,13 @@ def _rules(
     import datetime
 
     from gpuwise.cli.cost.input import footprint, in_dollars, ownership_of, renting_of
-    from gpuwise.facts.hardware.naming import find_cluster
+    from gpuwise.facts.hardware.naming import USUAL, find_cluster
     from gpuwise.money.rent_or_own.rules import check_rule
 
     owned, rented = in_dollars(owned, rented, *money)
     checks: list[RuleCheck] = []
     for name in on.split(","):
-        cluster = find_cluster(name.strip(), prefer=("sxm", "80gb"))
+        cluster = find_cluster(name.strip(), prefer=USUAL)
         _, power = footprint(cluster, country)
         ownership = ownership_of(cluster, owned, years, power)
         checks += check_rule(

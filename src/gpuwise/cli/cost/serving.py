@@ -18,7 +18,7 @@ def served_fleet(model: str, on: str, served: Served, today: datetime.date) -> C
     """What carries the load on ``on``. Raises InputError where nothing keeps the targets."""
     from gpuwise.cli.capacity.command import Asked, Held, question
     from gpuwise.cli.step.progress import progress
-    from gpuwise.facts.hardware.naming import find_cluster
+    from gpuwise.facts.hardware.naming import USUAL, find_cluster
     from gpuwise.facts.models.catalogue import find_model
     from gpuwise.serve.capacity.answer import capacity_on
 
@@ -26,7 +26,9 @@ def served_fleet(model: str, on: str, served: Served, today: datetime.date) -> C
     request = Asked(workload=served.workload, slo=served.slo, rate=served.rate, users=served.users)
     load, targets, demand = question(arch, request, Held())
     with progress("simulating") as say:
-        answer = capacity_on(arch, find_cluster(on), load, targets, demand, today=today, explain=False, progress=say)
+        answer = capacity_on(
+            arch, find_cluster(on, prefer=USUAL), load, targets, demand, today=today, explain=False, progress=say
+        )
     if answer.served is None:
         raise InputError(
             f"nothing on {on} keeps " + ", ".join(t.words for t in targets),

@@ -112,7 +112,7 @@ def _capability(on: str | None, use: KernelUse | None) -> tuple[str, str]:
     """The compute capability, and how to call what was meant."""
     from gpuwise.errors import AmbiguousNameError, UnknownNameError
     from gpuwise.facts.hardware.accelerators import accelerators
-    from gpuwise.facts.hardware.naming import find_accelerator
+    from gpuwise.facts.hardware.naming import USUAL, find_accelerator
     from gpuwise.facts.hardware.sm_limits import find_sm_limits
 
     if on is None:
@@ -120,7 +120,7 @@ def _capability(on: str | None, use: KernelUse | None) -> tuple[str, str]:
             raise InputError("on which GPU?", hint="--on V100, or a compute capability: --on 7.0")
         return use.compute_capability, f"compute capability {use.compute_capability}"
     try:
-        candidates = [find_accelerator(on, prefer=("sxm", "80gb", "32gb"))]
+        candidates = [find_accelerator(on, prefer=USUAL)]
     except AmbiguousNameError as error:
         candidates = [accelerators()[c] for c in error.candidates]
         if len({a.compute_capability for a in candidates}) > 1:

@@ -66,11 +66,11 @@ def simulate(
         One JSON document on the last line of stdout.
     """
     from gpuwise.cli.this_machine import processor_of
-    from gpuwise.facts.hardware.naming import find_accelerator
+    from gpuwise.facts.hardware.naming import USUAL, find_accelerator
 
     if task is None:
         return _tasks(json)
-    accelerator = find_accelerator(on, prefer=("sxm", "80gb", "32gb"))
+    accelerator = find_accelerator(on, prefer=USUAL)
     if ".py" in task:
         if size is not None or crossover:
             raise InputError("one's own kernel has no --size and no --crossover", hint="its arrays are given by --arg")

@@ -10,7 +10,7 @@ from gpuwise.cli.step.progress import progress
 def fit_own(text: str, on: str, training: Training, fixed: Fixed, code: OwnCode, *, json: bool) -> int:
     """Capture, measure, show. Raises what :func:`gpuwise.plan.step.fit.fit_step` raises."""
     from gpuwise.cli.this_machine import is_this, this_cluster
-    from gpuwise.facts.hardware.naming import find_cluster
+    from gpuwise.facts.hardware.naming import USUAL, find_cluster
     from gpuwise.plan.step.fit import fit_step
 
     refuse_layout(training, fixed)
@@ -18,7 +18,7 @@ def fit_own(text: str, on: str, training: Training, fixed: Fixed, code: OwnCode,
         from gpuwise.cli.step.files import check_files
 
         check_files(code)
-    cluster, batch = this_cluster(on) if is_this(on) else find_cluster(on), batch_of(code.batch)
+    cluster, batch = this_cluster(on) if is_this(on) else find_cluster(on, prefer=USUAL), batch_of(code.batch)
     subject, options = subject_of(text, code)
     with progress() as tell:
         answer = fit_step(

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from gpuwise.cli.fitted_table import FittedTable
+    from gpuwise.facts.hardware.systems import Cluster
 
 SHOWN_FINDINGS, SHOWN_STORAGES, SHOWN_SNIPPETS = 8, 6, 4
 SKETCH_HEIGHT = 8
@@ -289,3 +290,10 @@ def _foot(to: Console, fit: Fit[StepEstimate]) -> None:
     if fit.step.batch is not None and fit.step.batches is None:
         words.append("--batch auto finds the largest batch")
     to.print("; ".join(words) + ".", style="dim")
+    show_assumption(to, fit.cluster)
+
+
+def show_assumption(to: Console, cluster: Cluster) -> None:
+    """Which GPU was taken for a name that means several; nothing where the name says which."""
+    if cluster.assumption:
+        indented(to, f"Assumed: {cluster.assumption}.", "dim")

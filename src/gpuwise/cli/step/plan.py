@@ -21,7 +21,7 @@ def plan_own(
 ) -> int:
     """Capture, predict, show. Raises what :func:`gpuwise.plan.step.plan.plan_step` raises."""
     from gpuwise.cli.this_machine import is_this, this_cluster
-    from gpuwise.facts.hardware.naming import find_cluster
+    from gpuwise.facts.hardware.naming import USUAL, find_cluster
     from gpuwise.plan.step.plan import plan_step
 
     refuse_layout(training, fixed)
@@ -29,7 +29,10 @@ def plan_own(
         from gpuwise.cli.step.files import check_files
 
         check_files(code)
-    cluster, batch = None if on is None else this_cluster(on) if is_this(on) else find_cluster(on), batch_of(code.batch)
+    cluster, batch = (
+        None if on is None else this_cluster(on) if is_this(on) else find_cluster(on, prefer=USUAL),
+        batch_of(code.batch),
+    )
     subject, options = subject_of(text, code)
     with progress() as tell:
         answer = plan_step(

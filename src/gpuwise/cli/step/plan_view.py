@@ -13,6 +13,7 @@ from gpuwise.cli.step.fit_view import (
     cards_table,
     indented,
     search_table,
+    show_assumption,
     show_findings,
     show_snippet,
     speedups_table,
@@ -207,3 +208,4 @@ def _foot(to: Console, plan: Plan[StepEstimate], whole: Estimate) -> None:
         f"Loading of data, evaluation and checkpoints are not counted.",
         "dim",
     )
+    show_assumption(to, plan.cluster)

@@ -114,7 +114,8 @@ def find_cluster(text: str, prefer: Iterable[str] = ()) -> Cluster:
 
     One count before a device counts devices, which fill the system it is usually in; two count systems and the devices in
     each; a count before a system counts systems. A bare name that fits several parts means the SXM part where eight stand in
-    one host (``8xH800``). Raises UnknownNameError, AmbiguousNameError, and InputError for a count that is zero, absurd or
+    one host (``8xH800``), and else what ``prefer`` settles; ``assumption`` of the cluster says so.
+    Raises UnknownNameError, AmbiguousNameError, and InputError for a count that is zero, absurd or
     does not divide into equal systems.
     """
     counts, name = _counts(text)
@@ -123,23 +124,39 @@ def find_cluster(text: str, prefer: Iterable[str] = ()) -> Cluster:
         if len(counts) > 1:
             raise InputError(f"{text!r} counts {name!r} twice", hint=f"write {counts[0]}x{name}")
         return Cluster(system, (counts or [1])[0] * system.count)
-    try:
-        accelerator = find_accelerator(name, prefer)
-    except AmbiguousNameError as error:
-        usual = _usual_of_full_hosts(error.candidates, counts)
-        if usual is None:
-            before = "".join(f"{count}x" for count in counts)
-            raise AmbiguousNameError("accelerator", text, [before + c for c in error.candidates], usual=error.usual) from None
-        accelerator = accelerators()[usual]
+    accelerator, assumption = _part_of(name, counts, text, prefer)
     if len(counts) == 2:
-        return Cluster(_host_of(accelerator, counts[1], text), counts[0] * counts[1])
+        return Cluster(_host_of(accelerator, counts[1], text), counts[0] * counts[1], assumption)
     if len(counts) > 2:
         raise InputError(f"{text!r} has {len(counts)} counts", hint="write systems x devices x name, like 2x8xH200")
     total = (counts or [1])[0]
     system = default_system(accelerator)
     if system.id == "consumer-box" and total > system.count:
         system = box("pcie-server", accelerator)  # eight GeForce cards stand in one server, not in two PCs
-    return Cluster(_fill_hosts(system, total, text), total)
+    return Cluster(_fill_hosts(system, total, text), total, assumption)
+
+
+def _part_of(name: str, counts: Sequence[int], text: str, prefer: Iterable[str]) -> tuple[Accelerator, str]:
+    """The part that ``name`` means, and in words what was assumed where it means several. Raises UnknownNameError,
+    AmbiguousNameError with names that can be typed."""
+    try:
+        return find_accelerator(name), ""
+    except AmbiguousNameError as error:
+        several, is_usual = error.candidates, error.usual
+    usual = _usual_of_full_hosts(several, counts)
+    try:
+        part = find_accelerator(name, prefer) if usual is None else accelerators()[usual]
+    except AmbiguousNameError:
+        before = "".join(f"{count}x" for count in counts)
+        raise AmbiguousNameError("accelerator", text, [before + c for c in several], usual=is_usual) from None
+    others = [c for c in several if c != part.id]
+    return part, f"{name} is read as {part.name}, which most people mean (not {', '.join(others)})"
+
+
+def is_counted(text: str) -> bool:
+    """Whether ``text`` says how many devices it means, by a count or by the name of a system. Raises InputError."""
+    counts, name = _counts(text)
+    return bool(counts) or _find_system(name) is not None
 
 
 def named_with_count(text: str) -> tuple[str, ...]:

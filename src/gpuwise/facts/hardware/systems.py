@@ -8,7 +8,7 @@ devices inside it).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from types import MappingProxyType
 
@@ -65,6 +65,8 @@ class Cluster:
 
     system: System
     n_accelerators: int
+    assumption: str = field(default="", compare=False)
+    """What was taken for a name that means several parts, in words; empty where the name says which."""
 
     @property
     def accelerator(self) -> Accelerator:

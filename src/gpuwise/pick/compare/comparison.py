@@ -126,7 +126,7 @@ def _says_something(row: FigureRow) -> bool:
 
 
 def _notes(subjects: Sequence[Subject], rows: Sequence[FigureRow]) -> tuple[str, ...]:
-    notes: list[str] = []
+    notes = [s.cluster.assumption for s in subjects if s.cluster.assumption]
     if any(s.count > 1 for s in subjects):
         notes.append("memory, bandwidth, rates, power and prices are of all accelerators of a column; caches and links of one")
     for s in subjects:

@@ -84,7 +84,7 @@ def _tuned_fit(goal: Goal, today: datetime.date | None) -> Fit[TrainingEstimate]
     def on(other: Cluster) -> TrainingEstimate:
         return estimates(goal.arch, other, [plain], goal.seq_len)[0]
 
-    bigger, more = tuple(larger_hardware(cluster, day, on)), tuple(_more(goal, day))
+    bigger, more = tuple(larger_hardware(cluster, day, on)), tuple(fewest_accelerators(goal, day))
     return Fit(goal, cluster, baseline, singles, tuple(_combinations(goal, baseline)), bigger, more)
 
 
@@ -171,7 +171,7 @@ def _combinations(goal: Goal, baseline: TrainingEstimate) -> Iterator[Remedy[Tra
             yield _remedy(changes_between(baseline.strategy, fastest.strategy), baseline, fastest)
 
 
-def _more(goal: Goal, today: datetime.date) -> Iterator[OtherHardware[TrainingEstimate]]:
+def fewest_accelerators(goal: Goal, today: datetime.date) -> Iterator[OtherHardware[TrainingEstimate]]:
     """The fewest accelerators of the same kind on which some strategy of the same training fits."""
     n = goal.cluster.n_accelerators
     for times in (2, 4, 8, 16, 32, 64):

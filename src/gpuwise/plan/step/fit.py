@@ -12,7 +12,7 @@ from typing import Literal
 
 from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.facts.hardware.accelerators import Accelerator
-from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.facts.hardware.naming import USUAL, find_cluster
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.plan.answer import CapturedStep, Fit
 from gpuwise.plan.changes.batch_search import search_batches
@@ -83,7 +83,7 @@ def fit_step(
 
     Raises InputError for bad input, the user's own error where their code raises, UnpredictableError where no batch fits.
     """
-    cluster = find_cluster(on) if isinstance(on, str) else on
+    cluster = find_cluster(on, prefer=USUAL) if isinstance(on, str) else on
     card = cluster.accelerator
     check_batch(batch)
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.facts.hardware.accelerators import accelerators
-from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.facts.hardware.naming import USUAL, find_cluster
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.offers.offer import book
 from gpuwise.money.cost import Price, price_of, rent
@@ -64,7 +64,7 @@ def plan_step(
         raise InputError("--batch auto needs a GPU", hint="name one with --on, or give the batch as a number")
     day = today or datetime.date.today()
     hardware = on if on is not None else REFERENCE_CARD
-    cluster = find_cluster(hardware) if isinstance(hardware, str) else hardware
+    cluster = find_cluster(hardware, prefer=USUAL) if isinstance(hardware, str) else hardware
     card = cluster.accelerator
 
     def judge(capture: Capture) -> StepEstimate:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.errors import InputError
-from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.facts.hardware.naming import USUAL, find_cluster
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.catalogue import find_model
@@ -128,7 +128,7 @@ def estimate(
     AmbiguousNameError, and UnpredictableError when the accelerator lacks a needed rate.
     """
     arch = find_model(model) if isinstance(model, str) else model
-    cluster = find_cluster(on) if isinstance(on, str) else on
+    cluster = find_cluster(on, prefer=USUAL) if isinstance(on, str) else on
     if strategy.n_accelerators != cluster.n_accelerators:
         raise InputError(
             f"the strategy is for {strategy.n_accelerators} accelerators, the cluster has {cluster.n_accelerators}",

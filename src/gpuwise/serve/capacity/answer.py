@@ -132,7 +132,7 @@ def capacity_on(
     progress("what changes would bring")
     single = changes(final.configuration, load, targets, found.best.rate_per_s) if explain and found.best else ()
     points = frontier(found.limits, [(final.configuration, p) for p in served.curve])
-    notes = _notes(load, demand, served)
+    notes = _notes(cluster, load, demand, served)
     return Capacity(arch, cluster, load, tuple(targets), demand, today, served, None, found.considered, points, single, notes)
 
 
@@ -235,12 +235,12 @@ def _missed(
         found.considered,
         points,
         single,
-        _notes(load, demand, None),
+        _notes(cluster, load, demand, None),
     )
 
 
-def _notes(load: Load, demand: Demand, served: Served | None) -> tuple[str, ...]:
-    said: list[str] = []
+def _notes(cluster: Cluster, load: Load, demand: Demand, served: Served | None) -> tuple[str, ...]:
+    said = [cluster.assumption] if cluster.assumption else []
     if isinstance(load.source, Workload):
         said += [load.source.note] if load.source.note else []
         cut = load.cut_share()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from pathlib import Path
 
-from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.facts.hardware.naming import USUAL, find_cluster
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.serve.capacity.answer import Capacity, capacity_on, check_model, usual_targets
 from gpuwise.serve.capacity.configurations import USUAL_BITS, Wanted
@@ -46,7 +46,7 @@ def capacity(
     rate = load.recorded_rate_per_s if requests_per_s is None and users is None else requests_per_s
     return capacity_on(
         arch,
-        find_cluster(on),
+        find_cluster(on, prefer=USUAL),
         load,
         usual_targets(load) if slo is None else parse_targets(slo),
         Demand(rate, users, think_s, load.peak_over_mean),
