@@ -92,7 +92,7 @@ def test_old_prices_say_so() -> None:
 
 
 def test_nothing_fits_is_an_answer() -> None:
-    answer = make_plan("llama-3.1-70b", "4090", Wishes(tokens=1e9), today=TODAY)
+    answer = make_plan("llama-3.1-70b", "1x4090", Wishes(tokens=1e9), today=TODAY)
     assert answer.best is None and answer.search.fitting == 0
     document = answer_document(answer)
     assert document["best"] is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwise.errors import UnknownNameError
+from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.serve.formats import (
     ENGINE_FORMATS,
@@ -13,6 +13,8 @@ from gpuwise.serve.formats import (
     LLAMA_CPP_FORMATS,
     find_format,
     format_of_precision,
+    gguf_bits,
+    gguf_format,
     weight_bytes,
     weight_bytes_read,
 )
@@ -64,3 +66,25 @@ def test_a_token_reads_the_experts_it_is_sent_to() -> None:
     with pytest.raises(UnknownNameError):
         weight_bytes_read(LLAMA, "Q7")
     assert weight_bytes_read(LLAMA, "F16") == pytest.approx(2 * (8.03e9 - 128256 * 4096), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        ("llama-3.1-8b-Q4_K_M.gguf", "Q4_K_M"),
+        ("Meta-Llama-3.1-8B-Instruct-q8_0.gguf", "Q8_0"),
+        ("llama-3.1-8b.F16.gguf", "F16"),
+        ("llama-3.1-8b.gguf", None),
+        ("llama-3.1-8b", None),
+    ],
+)
+def test_the_format_in_a_gguf_files_name(name: str, form: str | None) -> None:
+    assert gguf_format(name) == form
+
+
+def test_a_gguf_format_of_unknown_size_or_without_a_simulated_width_is_refused() -> None:
+    with pytest.raises(UnknownNameError, match="IQ2_XS"):
+        gguf_format("llama-3.1-8b-IQ2_XS.gguf")
+    assert [gguf_bits(form) for form in ("F16", "Q8_0", "Q4_K_M")] == [16, 8, 4]
+    with pytest.raises(InputError, match="Q6_K weights is not simulated"):
+        gguf_bits("Q6_K")

@@ -281,3 +281,17 @@ def test_a_picture_kept_names_its_colours() -> None:
 )
 def test_a_page_says_a_change_as_the_terminal_does(name: str, value: float, text: str) -> None:
     assert words(name, value) == text
+
+
+def test_every_remedy_of_a_fit_that_an_option_gives_has_a_tickbox() -> None:
+    from gpuwise.plan.api import fit
+    from gpuwise.plan.document import answer_document
+    from gpuwise.report.answers.plan import At, differences
+    from gpuwise.ui.questions import QUESTIONS
+
+    document = At(answer_document(fit("llama-3.1-8b", "4090")))
+    changes = {r["name"].text: differences(document["strategy"], r["strategy"]) for r in document["remedies"]}
+    assert changes["bf16 weights without fp32 copies"] == {"half_weights": "yes"}
+    assert changes["bf16 gradients"] == {"gradient_dtype": "bf16"}
+    asked = {field.name for field in QUESTIONS["fit"].fields}
+    assert all(change and set(change) <= asked for change in changes.values())

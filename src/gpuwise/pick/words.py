@@ -11,7 +11,7 @@ from gpuwise.pick.candidates import CODES, LeftOut
 from gpuwise.pick.forward import ForwardJob
 from gpuwise.pick.jobs import ModelJob
 from gpuwise.pick.limits import Limits
-from gpuwise.pick.outcomes import CHANGED, Outcome
+from gpuwise.pick.outcomes import CHANGED, WIDER_BONUS, Outcome
 from gpuwise.pick.ranking import Ranking, T, alike, best_of
 from gpuwise.units import format_duration, format_number, format_usd, ordinal
 
@@ -136,6 +136,8 @@ def default_words(job: ModelJob | ForwardJob, limits: Limits) -> str:
         "fifth faster; compared at the worse end of the "
         "80 % interval, so a surer prediction wins over an equal guess"
     )
+    if isinstance(job, ModelJob) and job.purpose == "infer":
+        first += f", and {100 * (1 - WIDER_BONUS):.0f} % off where weights of twice the width would fit too"
     what = OBJECTIVE_WORDS[limits.objective]
     if limits.by is not None:
         return f"{what} first, as asked; {first}"

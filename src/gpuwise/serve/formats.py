@@ -6,16 +6,18 @@ bits; a file of llama.cpp is narrowed as a whole.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
-from gpuwise.errors import UnknownNameError
+from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.kernels.experts.loads import power_law
 from gpuwise.workload.transformer.parameters import count_parameters
 
+_GGUF = re.compile(r"[-._]((?:i?q[1-8]_(?:k(?:_(?:xl|[sml]))?|[01]|x?xs|xxs|nl|[sm]))|b?f16)\.gguf$", re.IGNORECASE)
 WIDE_BYTES = 2.0
 """A weight an engine does not narrow."""
 
@@ -86,6 +88,28 @@ def find_format(text: str) -> WeightFormat:
             return FORMATS[name]
     names = (*LLAMA_CPP_FORMATS, *ENGINE_FORMATS)
     raise UnknownNameError("weight format", text, names, hint="it is one of " + ", ".join(names))
+
+
+def gguf_format(model: str) -> str | None:
+    """The format of llama.cpp that a file's name ends with (``llama-3.1-8b-Q4_K_M.gguf``); None where it names none. Raises
+    UnknownNameError for a format whose size is not known."""
+    found = _GGUF.search(model)
+    if found is None:
+        return None
+    name = {f.lower(): f for f in LLAMA_CPP_FORMATS}.get(found[1].lower())
+    if name is None:
+        hint = "known are " + ", ".join(LLAMA_CPP_FORMATS)
+        raise UnknownNameError("GGUF format", found[1], LLAMA_CPP_FORMATS, hint=hint)
+    return name
+
+
+def gguf_bits(form: str) -> int:
+    """The width that stands for ``form`` among :data:`FORMAT_OF_BITS`. Raises InputError where none does."""
+    for bits, name in FORMAT_OF_BITS.items():
+        if FORMATS[name].llama_cpp == form:
+            return bits
+    simulated = ", ".join(FORMATS[name].llama_cpp for name in FORMAT_OF_BITS.values())
+    raise InputError(f"a load on {form} weights is not simulated", hint=f"name a file in one of {simulated}")
 
 
 def format_of_precision(precision: str) -> WeightFormat:

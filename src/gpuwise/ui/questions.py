@@ -97,6 +97,7 @@ LAYOUT = (
     Field("offload_optimizer", "Optimizer in host memory", "flag", more=True),
     Field("offload_activations", "Activations in host memory", "flag", more=True),
     Field("chunked_loss", "Loss in chunks", "flag", more=True),
+    _choice("gradient_dtype", "Gradients", "fp32 bf16 fp16"),
 )
 MONEY = (Field("price", "Dollars a GPU-hour", example="2.5", more=True), Field("provider", "Provider", more=True))
 QUESTIONS: Mapping[str, Question] = {
@@ -176,7 +177,7 @@ QUESTIONS: Mapping[str, Question] = {
             _choice("kv_cache", "Key-value cache", "bf16 fp8"),
             Field("tp", "Tensor parallel", more=True),
             Field("pp", "Pipeline stages", more=True),
-            Field("disaggregate", "Prefill to decode copies", example="auto", more=True),
+            Field("disaggregate", "Prefill to decode replicas", example="auto", more=True),
             Field("lora", "Adapters", example="50:32:8", more=True),
             Field("draft", "Speculative tokens", example="3:2.4", more=True),
             Field("context", "Longest request", more=True),

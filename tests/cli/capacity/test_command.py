@@ -142,3 +142,14 @@ def test_what_cannot_be_meant_is_an_error_with_a_hint(gpuwise: Callable[..., Any
     assert words in ran.err
     assert "hint:" in ran.err
     assert not ran.out
+
+
+def test_a_gguf_files_name_says_the_engine_and_the_weights(gpuwise: Callable[..., Any]) -> None:
+    ran = gpuwise("capacity", "llama-3.2-1b-Q4_K_M.gguf", "--on", "4090", "--users", "2", "--quick", "--json")
+    options = ran.document["served"]["configuration"]
+    assert (options["engine"], options["weights"]) == ("llama.cpp", "Q4_K_M")
+    for asked, words in ((["--engine", "sglang"], "say two things"), (["--weights", "8"], "say two things")):
+        refused = gpuwise("capacity", "llama-3.2-1b-Q4_K_M.gguf", "--on", "4090", *asked)
+        assert refused.code == 2 and words in refused.err and "hint:" in refused.err
+    unknown = gpuwise("capacity", "llama-3.2-1b-Q6_K.gguf", "--on", "4090")
+    assert unknown.code == 2 and "Q4_K_M" in unknown.err

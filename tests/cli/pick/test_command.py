@@ -113,3 +113,12 @@ def test_lora_is_fine_tuning_by_that_method(gpuwise: Callable[..., Any]) -> None
         gpuwise("pick", "--for", "finetune", "--method", "lora", *limits),
     )
     assert by_word.code == 0 and by_word.document == by_method.document
+
+
+def test_rows_say_what_they_are_ranked_by(gpuwise: Callable[..., Any]) -> None:
+    ran = gpuwise("pick", "--for", "infer", "--model", "llama-3.1-8b", "--rent", "--top", "3")
+    text = " ".join(ran.out.split())
+    assert "Rows by cost at the worse end of its interval" in text
+    assert "15 % off where weights of twice the width would fit too" in text
+    faster = gpuwise("pick", "--for", "infer", "--model", "llama-3.1-8b", "--rent", "--top", "3", "--by", "time")
+    assert "Rows by time at the worse end" in " ".join(faster.out.split())

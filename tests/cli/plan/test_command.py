@@ -98,7 +98,7 @@ def test_several_formats_are_compared(gpuwise: Callable[..., Any]) -> None:
 
 
 def test_a_plan_that_cannot_be_is_code_1_with_the_distance(gpuwise: Callable[..., Any]) -> None:
-    ran = gpuwise("plan", "llama-3.1-70b", "--on", "4090", "--tokens", "1B")
+    ran = gpuwise("plan", "llama-3.1-70b", "--on", "1x4090", "--tokens", "1B")
     assert ran.code == 1
     assert "does not fit" in ran.out and "too much" in ran.out
 

@@ -187,6 +187,7 @@ def capacity(
         from gpuwise.cli.capacity.forward import capacity_forward_command
 
         return capacity_forward_command(arch, on, _passes(asked, held), json=json)
+    held = _as_named(model, held)
     load, targets, demand = question(arch, asked, held)
     wanted = wanted_of(held, load)
     ranked, within, usd = None, _limits(held), held.price
@@ -251,6 +252,23 @@ def _served(model: str, workload: str | None) -> Architecture | ConvNet | Denois
     if workload == "image":
         return find_denoiser(model)
     return known_convnet(model) or find_model(model)
+
+
+def _as_named(model: str, held: Held) -> Held:
+    """``held`` under llama.cpp with the weights that a GGUF file's name says. Raises InputError where options say otherwise, or
+    for a format that is not simulated."""
+    from gpuwise.serve.formats import gguf_bits, gguf_format
+
+    form = gguf_format(model)
+    if form is None:
+        return held
+    engine = held.engine if held.engine != FREE.engine else "llama.cpp"
+    if held.weights is not None or engine.partition("@")[0] not in ("llama.cpp", "llama-cpp", "llamacpp"):
+        raise InputError(
+            f"{form} in the model's name and --weights or --engine say two things",
+            hint=f"leave the format out of the name for other weights or engines; a file in {form} runs under llama.cpp",
+        )
+    return replace(held, engine=engine, weights=str(gguf_bits(form)))
 
 
 def _usual_workload(arch: Architecture | ConvNet | Denoiser) -> str | None:

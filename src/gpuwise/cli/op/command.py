@@ -170,10 +170,11 @@ def _of_model(kind: str, words: Sequence[str], on: list[Target], against: Cpu | 
 
     from gpuwise.facts.models.catalogue import find_model
     from gpuwise.plan import one_model
+    from gpuwise.serve.formats import gguf_format
 
     arch = find_model(words[0])
     if kind == "decode":
-        return one_model.decode(arch, options.pop("weights", "Q4_K_M"), on, against, **options)
+        return one_model.decode(arch, options.pop("weights", None) or gguf_format(words[0]) or "Q4_K_M", on, against, **options)
     tokens = positive_count(words[1], "TOKENS")
     today = datetime.date.today()
     seq, precision = options.get("seq"), options.get("precision")

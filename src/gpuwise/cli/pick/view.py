@@ -26,6 +26,14 @@ if TYPE_CHECKING:
 
 WIDE = 110
 TITLES = {"rent": "To rent", "buy": "To buy", "notebook": "As a notebook"}
+ORDERS = {
+    "cost": "cost",
+    "time": "time",
+    "balance": "time x root of money",
+    "value": "dollars for useful work",
+    "energy": "electricity",
+}
+"""What each objective ranks by, in a line below the tables."""
 MARKS = {
     "4": "done with a change (4-bit weights, lighter states)",
     "p": "software partial or unknown",
@@ -49,6 +57,10 @@ def show_pick(ranking: Pick, top: int) -> None:
         if rows:
             section(to, title + _money_title(ranking.job, how), _table(ranking.job, rows))
             letters.update(letter for o in rows for letter in marks(o))
+    if ranking.ranked:
+        to.print(
+            f"  Rows by {ORDERS[ranking.limits.objective]} at the worse end of its interval, among more: see Order.", style="dim"
+        )
     if letters:
         to.print("  " + "; ".join(f"{letter} {words}" for letter, words in MARKS.items() if letter in letters), style="dim")
     _changes(to, ranking.ranked, top)

@@ -36,6 +36,9 @@ def option_query(strategy: At) -> dict[str, str]:
         query["shard_group"] = strategy["shard_group"].value
     if (strategy["tp"].value or 1) > 1:
         query["sequence_parallel"] = strategy["sequence_parallel"].value
+    if strategy["gradient_dtype"].value not in (None, "fp32"):
+        half = strategy["master_weights"].value is False and not strategy["lora_rank"].value
+        query["half_weights" if half else "gradient_dtype"] = True if half else strategy["gradient_dtype"].value
     if not strategy["fused_loss"].value:
         del query["chunked_loss"]
     if strategy["lora_rank"].value:
@@ -47,7 +50,9 @@ def differences(strategy: At, other: At) -> dict[str, str] | None:
     """The options that lead from one strategy to the other; None where something differs that no option gives."""
     before: dict[str, Any] = strategy.value or {}
     after: dict[str, Any] = other.value or {}
-    handled = {*HELD, "shard_group", "lora_rank", "quantized_base", "global_batch", "master_weights", "sequence_parallel"}
+    handled = {*HELD, "shard_group", "lora_rank", "quantized_base", "global_batch", "master_weights", "sequence_parallel"} | {
+        "gradient_dtype"
+    }
     if any(before.get(k) != after.get(k) for k in {*before, *after} - handled):
         return None
     was, now = option_query(strategy), option_query(other)
