@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from gpuwise.errors import UnknownNameError
-from gpuwise.facts.models.architecture import Architecture
+
+if TYPE_CHECKING:
+    from gpuwise.facts.models.architecture import Architecture
 
 ALL_LINEAR, ATTENTION, MLP = "all-linear", "attention", "mlp"
 DEFAULT_TARGETS = (ALL_LINEAR,)

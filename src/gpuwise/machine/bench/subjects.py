@@ -9,17 +9,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuwise.errors import AmbiguousNameError, GpuwiseError, InputError, UnknownNameError
-from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
-from gpuwise.facts.hardware.cpus import Cpu, find_cpu
-from gpuwise.facts.hardware.naming import find_accelerator
 from gpuwise.machine.devices import cpu
-from gpuwise.machine.devices.backend import Devices
 from gpuwise.machine.devices.memory import total_bytes
 from gpuwise.machine.devices.readings import Identity, plain_uuid
 from gpuwise.version import VERSION
+
+if TYPE_CHECKING:
+    from gpuwise.facts.hardware.accelerators import Accelerator
+    from gpuwise.facts.hardware.cpus import Cpu
+    from gpuwise.machine.devices.backend import Devices
 
 MEMORY_SLACK = 0.06
 """Devices of one product name are told apart by their memory; what a process is shown is less than the total by up to
@@ -151,6 +152,9 @@ def _gpu(index: int, properties: Any, identities: list[tuple[Devices, Identity]]
 def accelerator_named(name: str, memory_bytes: float | None, capability: tuple[int, int] | None = None) -> Accelerator | None:
     """The catalogue's entry for a driver's name, by memory and compute capability where the name fits several; None when
     it has none that agrees."""
+    from gpuwise.facts.hardware.accelerators import accelerators
+    from gpuwise.facts.hardware.naming import find_accelerator
+
     try:
         candidates = [find_accelerator(name)]
     except AmbiguousNameError as error:
@@ -168,6 +172,8 @@ def accelerator_named(name: str, memory_bytes: float | None, capability: tuple[i
 
 def this_processor() -> Subject:
     """The processor, with the cores this process may use."""
+    from gpuwise.facts.hardware.cpus import find_cpu
+
     name = processor_name()
     try:
         processor = find_cpu(name)

@@ -12,7 +12,6 @@ import torch
 from torch.utils.data import dataloader as torch_dataloader
 
 from gpuwise.errors import InputError
-from gpuwise.train.hook.parity import reseed
 from gpuwise.train.hook.settings import Settings
 from gpuwise.workload.capture.device.patching import Patches
 
@@ -98,6 +97,8 @@ class BatchReplayer:
         if self._n >= len(self._files):
             raise InputError(f"the loop asks for more than the {len(self._files)} batches that were kept in {self._folder}")
         if self._n == 0 and self._seed is not None:
+            from gpuwise.train.hook.parity import reseed
+
             reseed(self._seed, 0)
         file, self._n = self._files[self._n], self._n + 1
         if file.suffix == ".stop":

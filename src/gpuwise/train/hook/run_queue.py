@@ -9,8 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gpuwise.machine.devices.cpu import usable_cores
-
 _FILE = "/proc/thread-self/schedstat"
 
 
@@ -68,6 +66,8 @@ class WorkerQueue:
         after_s = self._waited_s()
         if after_s is None or self._before_s is None:
             return 0.0
+        from gpuwise.machine.devices.cpu import usable_cores
+
         wall_s = time.perf_counter() - self._began_s
         by_siblings_s = wall_s * max(1.0 - usable_cores() / self._n_workers, 0.0) if self._n_workers > 1 else 0.0
         return max(min(after_s - self._before_s, wall_s) - by_siblings_s, 0.0)

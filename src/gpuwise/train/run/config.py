@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from gpuwise.errors import FieldError, InputError
-from gpuwise.train.levers.table import BY_NAME
 
 FILE = "gpuwise.toml"
 VERSION = 1
@@ -126,6 +125,8 @@ def read(path: Path) -> TunedConfig:
 
 
 def _check(file: str, name: str, value: object) -> None:
+    from gpuwise.train.levers.table import BY_NAME
+
     if name not in BY_NAME:
         raise FieldError(f"there is no lever {name!r}", file=file, field=name, hint="there are " + ", ".join(BY_NAME))
     if value is False:

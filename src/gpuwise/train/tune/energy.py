@@ -17,7 +17,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from gpuwise.errors import DeviceError
-from gpuwise.machine.devices.readings import plain_uuid
 from gpuwise.train.hook.journal import Journal
 
 if TYPE_CHECKING:
@@ -163,6 +162,8 @@ class Meter:
         return Energy(total, bases.pop() if len(bases) == 1 else "integrated power")
 
     def _card_of(self, device: Mapping[str, Any]) -> _Card | None:
+        from gpuwise.machine.devices.readings import plain_uuid
+
         uuid = plain_uuid(device.get("uuid"))
         for card in self._cards:
             if uuid and plain_uuid(card.uuid) == uuid:
@@ -180,19 +181,21 @@ class Meter:
     # -- reading
 
     def _open(self) -> None:
-        from gpuwise.machine.telemetry.monitor import find_all
-        from gpuwise.machine.telemetry.rates import EnergyMeter
+        from gpuwise.machine.devices.find import find_devices
 
         devices: Sequence[Devices] = ()
         if self._given is not None:
             devices = self._given
         else:
             try:
-                devices, self._unknown = find_all()
-                self._owned = devices
+                search = find_devices()
+                devices = self._owned = search.backends
+                self._unknown = {vendor: error.message for vendor, error in search.failed.items()}
             except ImportError as error:
                 self._unknown = {"client": str(error)}
         for backend in devices:
+            from gpuwise.machine.telemetry.rates import EnergyMeter
+
             try:
                 self._cards += [_Card(backend, i.index, i.name, i.uuid, EnergyMeter()) for i in backend.identities()]
             except DeviceError as error:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 from gpuwise.train.hook.journal import Journal
 from gpuwise.train.hook.ticks import Step
-from gpuwise.train.levers.table import BY_NAME
 from gpuwise.train.tune.peak import Peaks
 
 LEAST_SHARE = 0.001
@@ -73,4 +72,6 @@ def utilisation(flop: Flop, rate: float | None, peaks: Peaks) -> tuple[float | N
 
 def changes_flop(levers: Mapping[str, object]) -> dict[str, object]:
     """Of the levers those under which other products are computed, or in another format."""
+    from gpuwise.train.levers.table import BY_NAME
+
     return {name: value for name, value in levers.items() if BY_NAME[name].group in ("padding", "precision")}

@@ -15,7 +15,6 @@ from gpuwise.train.hook.launch import Limits, Outcome, launch
 from gpuwise.train.hook.settings import Parity, Settings, Stop
 from gpuwise.train.hook.ticks import Step, Tick, boundary, steady, steps_of
 from gpuwise.train.hook.zygote import Zygote
-from gpuwise.train.levers.table import BY_NAME
 from gpuwise.train.tune.energy import Energy, Meter
 from gpuwise.train.tune.flop import Flop, flop_of
 from gpuwise.train.tune.peak import Device, device_of
@@ -136,6 +135,8 @@ def run(
 
 def trial_of(outcome: Outcome, *, skip_steps: int = 0) -> Trial:
     """What a run's journal tells; ``skip_steps``: an epoch in which a cache fills."""
+    from gpuwise.train.levers.table import BY_NAME
+
     journal = outcome.journal
     ticks, early = journal.ticks, list[Step]()
     event = journal.last("flop")
