@@ -257,7 +257,7 @@ def _waiting(process: Process) -> Generator[Callable[[float], bool], None, None]
         ends.register(descriptor, select.POLLIN)
 
         def told(rest_s: float) -> bool:
-            return process.poll() is not None or (bool(ends.poll(rest_s * 1000)) and asked(GRACE_S))
+            return bool(ends.poll(rest_s * 1000)) and asked(GRACE_S)
 
         yield told
 
