@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.utils import prune
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from gpuwise.errors import InputError
 
@@ -109,7 +110,7 @@ def prune_model(module: nn.Module, value: object, tell: Tell) -> Undo:
     if pruned is None or why is not None:
         tell("lever", name="pruning", applied=False, why=why)
         return lambda: None
-    handle = torch.optim.optimizer.register_optimizer_step_post_hook(pruned.keep)
+    handle = register_optimizer_step_post_hook(pruned.keep)
     tell("lever", name="pruning", applied=True, zeros=pruned.zeros, weights=pruned.n)
 
     def undo() -> None:
