@@ -94,6 +94,15 @@ def test_a_start_and_a_run_import_nothing_that_they_do_not_use(tmp_path: Path) -
     assert not (heavy - {"torch", "numpy"}) & watched
 
 
+def test_a_short_run_has_the_memory_that_it_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setattr(launch, "resident_bytes", lambda pid: 1 << 20)
+    script = tmp_path / "train.py"
+    script.write_text("block = bytearray(150 << 20)\nblock[::4096] = b'x' * len(block[::4096])\n")
+    outcome = launch.launch(Settings(str(script), [], str(tmp_path / "journal.jsonl"), live=True), tmp_path / "place")
+    assert outcome.peak_memory_bytes is not None and outcome.peak_memory_bytes > 150 << 20
+
+
 def _guard(process: Any, journal: Path, limits: Limits) -> Any:
     return launch._Guard(process, journal, limits, 0.0)
 

@@ -61,7 +61,7 @@ class Outcome:
     journal: Journal = field(repr=False)
     wall_s: float
     peak_memory_bytes: int | None
-    """Resident, with children, as sampled."""
+    """Resident, with children, as sampled; of a run without limits no less than its own peak by the kernel."""
     error: str | None = None
     where: str | None = None
     out_of_memory: bool = False
@@ -282,12 +282,16 @@ def _outcome(process: Process, guard: _Guard, journal: Journal, wall_s: float) -
         memory, error = True, "ended by the system (SIGKILL), most likely for want of memory"
     elif ended == "killed":
         error = f"ended by signal {-code}" if code < 0 else f"ended with exit code {code} before its end was seen"
+    peak_bytes, own_bytes = guard.peak_bytes, journal.last("memory").get("peak_host_bytes")
+    if own_bytes is not None and not guard.is_limited and isinstance(process, subprocess.Popen):
+        # few looks were taken, of a short run perhaps none after its imports
+        peak_bytes = max(peak_bytes or 0, int(own_bytes))
     return Outcome(
         ended,
         128 - code if code < 0 else code,
         journal,
         wall_s,
-        guard.peak_bytes,
+        peak_bytes,
         error,
         end.get("where"),
         memory,
