@@ -112,7 +112,7 @@ def test_the_table_and_the_document_say_the_same_tokens_of_a_rate(ask: Ask, caps
     question = ("capacity", "llama-3.1-8b", "--on", "2xl40s", "--workload", "in=400,out=60", "--quick", "--tp", "2")
     curve = ask(*question)["served"]["curve"]
     run(question)
-    table = capsys.readouterr().out.split("As the rate of one copy rises")[1].split("\n\n")[0]
+    table = capsys.readouterr().out.split("As the rate of one replica rises")[1].split("\n\n")[0]
     printed = [line.split()[-3].replace(",", "") for line in table.splitlines()[2:] if "/s" in line]
     assert printed == [f"{2 * p['output_tokens_per_s_per_accelerator']:.0f}" for p in curve]
     rates = [p["output_tokens_per_s_per_accelerator"] for p in curve if p["saturated"]]

@@ -114,7 +114,7 @@ def _outcome(
         changes=changes,
         tier=got.tier,
         purpose=job.purpose,
-        layout=f"{got.layout}, {n} copies" if n > 1 else got.layout,
+        layout=f"{got.layout}, {n} replicas" if n > 1 else got.layout,
         support=software_for(way.accelerator, job.purpose),
         notes=notes,
         split=1,

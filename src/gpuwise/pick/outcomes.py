@@ -139,7 +139,7 @@ class Outcome:
     tight: bool = False
     """What its users keep fills the device beyond :data:`TIGHT_SHARE`."""
     split: int = 0
-    """Accelerators that one copy of a served model is split over; 0: the job is one on all of them."""
+    """Accelerators that one replica of a served model is split over; 0: the job is one on all of them."""
 
     @property
     def level(self) -> int:

@@ -1,6 +1,6 @@
 """Serving on one cluster: in which weight format it fits, how fast a user reads, how much a replica carries.
 
-What one copy of the model does is :mod:`gpuwise.serve`'s; here it meets a job: users who talk at once, or
+What one replica of the model does is :mod:`gpuwise.serve`'s; here it meets a job: users who talk at once, or
 requests that arrive.
 
     replicas     = ceil(peak rate / largest rate of a replica whose tokens come fast enough)
@@ -27,7 +27,7 @@ from gpuwise.serve.memory import ServingMemory, llama_cpp_memory
 from gpuwise.serve.replica import EngineReplica, NoReplica, Replica, serve
 
 SPLITS = (1, 2, 3, 4, 6, 8, 16)
-"""Devices one copy is spread over. llama.cpp takes any number of layers on each; an engine needs heads that divide."""
+"""Devices one replica is spread over. llama.cpp takes any number of layers on each; an engine needs heads that divide."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ from gpuwise.units import HOUR_S, PETA, format_duration
 LEAST_WEEK_H = 7.0
 """A plan without sessions that lends less than an hour a day answers calls; it runs no training."""
 MOST_SPLITS = 4
-"""Splits of a copy looked at for one way, the smallest that hold it."""
+"""Splits of a replica looked at for one way, the smallest that hold it."""
 Predict = Callable[[ModelJob, Cluster], Trained | TooLarge]
 Serve = Callable[[ModelJob, Cluster, int], Service | TooLargeToServe]
 

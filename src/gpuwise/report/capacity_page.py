@@ -46,11 +46,11 @@ def capacity_page(answer: Capacity, sentences: list[str]) -> str:
     drawings = capacity_drawings(answer)
     body = [verdict(sentences), figures(drawings)]
     if served is not None:
-        body += [heading("As the rate of one copy rises"), _curve_table(served), heading("Fleet"), _fleet_table(served)]
+        body += [heading("As the rate of one replica rises"), _curve_table(served), heading("Fleet"), _fleet_table(served)]
     if answer.changes:
         body += [heading("What one change would bring"), _change_table(answer)]
     if served is not None:
-        body += [heading("Start a copy"), _commands(list(served.starts)), heading("Prove it"), _commands(list(served.tests))]
+        body += [heading("Start a replica"), _commands(list(served.starts)), heading("Prove it"), _commands(list(served.tests))]
     source = answer.load.source
     workload_source = [source.source] if isinstance(source, Workload) and source.source != "given" else []
     body += [
@@ -65,7 +65,7 @@ def capacity_page(answer: Capacity, sentences: list[str]) -> str:
 
 
 def capacity_drawings(answer: Capacity) -> list[Drawing]:
-    """Latency against load and a minute of a copy, where something keeps the targets; the frontier in any case."""
+    """Latency against load and a minute of a replica, where something keeps the targets; the frontier in any case."""
     drawings = [] if answer.served is None else [_latency(answer, answer.served), _minute(answer.served)]
     return [*drawings, _frontier(answer)] if len(answer.pareto) > 1 else drawings
 
@@ -92,7 +92,7 @@ def _latency(answer: Capacity, served: Served) -> Drawing:
             axes.text(served.knee_per_s, 1.02, " knee", transform=place, fontsize=SMALL, color=BAD)
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
-        axes.set_xlabel("requests a second of one copy")
+        axes.set_xlabel("requests a second of one replica")
         axes.set_ylabel("milliseconds")
         axes.set_xlim(0, most)
         margins(figure, bottom=0.5 + legend_below(figure, axes))
@@ -134,7 +134,7 @@ def _minute(served: Served) -> Drawing:
         margins(figure, bottom=0.5 + legend_below(figure, above), gap=0.2)
 
     rate = f"{served.point.rate_per_s:.3g} requests a second"
-    caption = f"One copy at {rate}: at most {most} decode, the cache is {full:.0%} full at most."
+    caption = f"One replica at {rate}: at most {most} decode, the cache is {full:.0%} full at most."
     return draw("minute", "A simulated minute", caption, 3.6, paint)
 
 
@@ -166,7 +166,7 @@ def _curve_table(served: Served) -> str:
         cells += [TableCell(f"{p.output_tokens_per_s:,.0f}"), TableCell(f"{kv_fill(p):.0%}")]
         rows.append(TableRow(f"{p.rate_per_s:.3g}/s" + (", queues grow" if p.saturated else ""), cells))
     head = ["rate", "first token p50", "first token p95", "gap p50", "gap p99", "answer p95", "tokens/s", "cache"]
-    return table("As the rate of one copy rises", head, rows)
+    return table("As the rate of one replica rises", head, rows)
 
 
 def _fleet_table(served: Served) -> str:
@@ -175,7 +175,7 @@ def _fleet_table(served: Served) -> str:
     rows = [
         TableRow("load", [TableCell(f"{f.rate_per_s:.3g} requests/s on average, {f.peak_per_s:.3g} at the peak")]),
         TableRow("copies", [TableCell(f"{f.copies_now} now, {f.copies_peak} at the peak: {f.cluster.n_accelerators} {name}")]),
-        TableRow("each copy", [TableCell(served.configuration.words)]),
+        TableRow("each replica", [TableCell(served.configuration.words)]),
         TableRow("gives out first", [TableCell(served.saturation.words)]),
     ]
     if f.usd_per_hour is not None and f.usd_per_million is not None:
@@ -197,7 +197,7 @@ def _change_table(answer: Capacity) -> str:
         )
         for c in answer.changes
     ]
-    return table("What one change would bring", ["change", "a copy carries", ""], rows)
+    return table("What one change would bring", ["change", "a replica carries", ""], rows)
 
 
 def _commands(commands: list[Command]) -> str:

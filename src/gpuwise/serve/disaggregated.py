@@ -1,13 +1,13 @@
-"""Prompts read on copies of their own, answers written on others, the cache of each prompt sent between them.
+"""Prompts read on replicas of their own, answers written on others, the cache of each prompt sent between them.
 
-A request is read by a prefill copy as if it asked for one token. Its cache then goes to a decode copy,
+A request is read by a prefill replica as if it asked for one token. Its cache then goes to a decode replica,
 
     transfer = latency + bytes(prompt) / (ranks x bandwidth),
 
-over the links of a host where both copies are in one, else over its network, one prompt after the other on the links of
-each prefill copy. There it is admitted as soon as its blocks are free; the last token of the prompt is computed anew (vllm
+over the links of a host where both replicas are in one, else over its network, one prompt after the other on the links of
+each prefill replica. There it is admitted as soon as its blocks are free; the last token of the prompt is computed anew (vllm
 v1/core/sched/scheduler.py, ``_update_waiting_for_remote_kv``), which gives the first token. A request that is sent back is
-computed there whole. Blocks are taken when the cache has come, not when it is sent for; nothing is kept at the decode copies
+computed there whole. Blocks are taken when the cache has come, not when it is sent for; nothing is kept at the decode replicas
 between requests.
 """
 
@@ -72,7 +72,7 @@ class Disaggregated:
 
     def __post_init__(self) -> None:
         if min(self.prefill_copies, self.decode_copies) < 1:
-            raise InputError("no copy to read prompts or to write answers", hint="give at least one of each")
+            raise InputError("no replica to read prompts or to write answers", hint="give at least one of each")
         if self.prefill.arch != self.decode.arch or self.prefill.config.kv_dtype != self.decode.config.kv_dtype:
             raise InputError("caches of another model or format cannot be sent", hint="give both the same")
         for server in (self.prefill, self.decode):
@@ -83,12 +83,12 @@ class Disaggregated:
 
     @property
     def ranks(self) -> int:
-        """Accelerators of all copies."""
+        """Accelerators of all replicas."""
         return self.prefill_copies * self.prefill.config.ranks + self.decode_copies * self.decode.config.ranks
 
     @property
     def bandwidth_bytes_per_s(self) -> float:
-        """Of one rank's way from a prefill to a decode copy."""
+        """Of one rank's way from a prefill to a decode replica."""
         system = self.prefill.system
         inside = self.ranks <= system.count and system.id == self.decode.system.id
         return system.link_bytes_per_s if inside else min(system.network_bytes_per_s, self.decode.system.network_bytes_per_s)
@@ -115,7 +115,7 @@ class Disaggregated:
         return replace(run, cached_tokens=read.cached_tokens, preemptions=run.preemptions + read.preemptions)
 
     def _sent(self, ready: F64, requests: Requests) -> F64:
-        """[N] when each cache has come: copies take requests in turn, and send one after the other."""
+        """[N] when each cache has come: replicas take requests in turn, and send one after the other."""
         order = np.argsort(requests.arrival_s, kind="stable")
         came, free = np.empty(len(ready)), [0.0] * self.prefill_copies
         copy = np.empty(len(ready), np.int64)

@@ -68,7 +68,7 @@ class EngineConfig:
 
     @property
     def ranks(self) -> int:
-        """Accelerators of one copy."""
+        """Accelerators of one replica."""
         return self.tp * self.pp * self.attention_dp
 
 

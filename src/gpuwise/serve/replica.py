@@ -1,6 +1,6 @@
-"""One copy of a model as a program serves it, and which program and split serves it best.
+"""One replica of a model as a program serves it, and which program and split serves it best.
 
-A serving engine holds the copy in a tensor group and decodes a batch; llama.cpp holds layers in turn on its devices and
+A serving engine holds the replica in a tensor group and decodes a batch; llama.cpp holds layers in turn on its devices and
 decodes one sequence. The same question has the same answer in every command: vLLM in the split that is fastest where its
 support tables list the accelerator, it holds the model and its kernels can be predicted, llama.cpp with weights of the
 same width for one sequence elsewhere. Nothing queues here.
@@ -186,7 +186,7 @@ class NoReplica:
 
 
 def most_ranks(system: System) -> int:
-    """Accelerators that one copy may be split over: a host's, or as many as share its fast links."""
+    """Accelerators that one replica may be split over: a host's, or as many as share its fast links."""
     return max(system.domain_size, system.count)
 
 

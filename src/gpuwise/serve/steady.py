@@ -35,7 +35,7 @@ FULL_SHARE = 0.97
 
 @dataclass(frozen=True, slots=True)
 class Steady:
-    """The largest rate of one copy. ``sequences`` decode at once, ``token_s`` between two tokens of an answer."""
+    """The largest rate of one replica. ``sequences`` decode at once, ``token_s`` between two tokens of an answer."""
 
     requests_per_s: float
     sequences: int

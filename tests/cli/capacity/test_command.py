@@ -25,7 +25,7 @@ def test_the_verdict_comes_first_and_everything_stands_within_the_width(
     ran = gpuwise(*SMALL, "--rate", "30/s", "--slo", "ttft_p95=1s")
     assert ran.code == 0, ran.err
     assert ran.out.startswith("Llama 3.2 1B for 400 tokens in, 60 out on 1x L40S")
-    for part in ("30 requests/s:", "Latency of one copy", "What gives out first", "Fleet", "Start a copy", "Prove it"):
+    for part in ("30 requests/s:", "Latency of one replica", "What gives out first", "Fleet", "Start a replica", "Prove it"):
         assert part in ran.out
     assert not [line for line in ran.out.splitlines() if len(line) > columns]
 
@@ -128,7 +128,7 @@ def test_a_page_stands_alone(gpuwise: Callable[..., Any], tmp_path: Path) -> Non
         (("--on", "2xh100-sxm", "--pp", "2", "--lora", "5"), "not simulated over pipeline stages"),
         (("--on", "h100-sxm", "--disaggregate", "3"), "'3' cannot be read"),
         (("--on", "h100-sxm", "--disaggregate", "9:1"), "'9:1' cannot be read"),
-        (("--on", "h100-sxm", "--disaggregate", "1:1"), "no copies that read and others that write fit"),
+        (("--on", "h100-sxm", "--disaggregate", "1:1"), "no replicas that read and others that write fit"),
         (("--on", "h100-sxm", "--draft", "3:9"), "9 tokens kept a step of 3 guesses"),
         (("--on", "h100-sxm", "--draft", "0"), "0 guessed tokens"),
         (("--on", "gb10", "--engine", "llama.cpp", "--draft", "3"), "not simulated under llama.cpp"),

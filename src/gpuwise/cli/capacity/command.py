@@ -85,7 +85,7 @@ class Held:
     pp: Whole | None = None
     """Pipeline stages (vllm). Left out: tried where links are slow, and over hosts where none holds the model."""
     disaggregate: str | None = None
-    """Prompts read by copies of their own: auto, or how many read and how many write, 3:1 (vllm, sglang)."""
+    """Prompts read by replicas of their own: auto, or how many read and how many write, 3:1 (vllm, sglang)."""
     draft: str | None = None
     """Speculative decoding: guessed tokens a step and how many tokens a step keeps, 3:2.4; 3 alone keeps as on code (2.99)."""
     lora: str | None = None
@@ -491,7 +491,7 @@ def _apart(text: str) -> tuple[int, int] | str:
     if text == AUTO:
         return AUTO
     if len(parts) != 2 or not all(p.isdecimal() and int(p) for p in parts) or sum(map(int, parts)) > MOST_APART:
-        raise InputError(f"--disaggregate {text!r} cannot be read", hint=f"auto, or 3:1, with at most {MOST_APART} copies")
+        raise InputError(f"--disaggregate {text!r} cannot be read", hint=f"auto, or 3:1, with at most {MOST_APART} replicas")
     return int(parts[0]), int(parts[1])
 
 

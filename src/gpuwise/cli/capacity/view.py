@@ -48,8 +48,8 @@ def show_capacity(answer: Capacity, budget_usd_per_hour: float | None = None) ->
     _verdict(to, answer, budget_usd_per_hour)
     served = answer.served
     if served is not None:
-        section(to, "Latency of one copy", _latency(served))
-        section(to, "As the rate of one copy rises", _curve(served))
+        section(to, "Latency of one replica", _latency(served))
+        section(to, "As the rate of one replica rises", _curve(served))
         section(to, "What gives out first", _saturation(served))
         section(to, "Fleet", _fleet(answer, served))
     elif answer.miss is not None:
@@ -59,7 +59,7 @@ def show_capacity(answer: Capacity, budget_usd_per_hour: float | None = None) ->
     if answer.changes:
         section(to, "What one change would bring", _changes(answer))
     if served is not None:
-        _commands(to, "Start a copy", served.starts)
+        _commands(to, "Start a replica", served.starts)
         _commands(to, "Prove it", served.tests)
     _foot(to, answer)
 
@@ -82,10 +82,10 @@ def show_ranked(found: Ranked) -> None:
         to.print("Nothing that can be had keeps the targets within the limits.", style="bold red")
     else:
         table = table_of(
-            ["GPU", "copies", "GPUs", "$/h", "$/M tokens", "Wh/M tokens", "each copy"],
-            left=("GPU", "each copy"),
-            gives_way=("Wh/M tokens", "copies"),
-            under="each copy",
+            ["GPU", "replicas", "GPUs", "$/h", "$/M tokens", "Wh/M tokens", "each replica"],
+            left=("GPU", "each replica"),
+            gives_way=("Wh/M tokens", "replicas"),
+            under="each replica",
         )
         for o in found.options[:SHOWN_OPTIONS]:
             f = o.fleet
@@ -117,7 +117,7 @@ def show_ranked(found: Ranked) -> None:
 def mixed_words(mixed: Mixed) -> str:
     """The fleet of two kinds in a sentence."""
     kinds = " and ".join(
-        f"{n} {'copy' if n == 1 else 'copies'} on {n * k.accelerators} {k.name} ({share:.0%} of the requests)"
+        f"{n} {'replica' if n == 1 else 'replicas'} on {n * k.accelerators} {k.name} ({share:.0%} of the requests)"
         for k, n, share in zip(mixed.kinds, mixed.copies, mixed.shares, strict=True)
     )
     saved = 1.0 - mixed.usd_per_hour / mixed.alone_usd_per_hour
@@ -151,16 +151,16 @@ def verdict(answer: Capacity, budget_usd_per_hour: float | None = None) -> list[
         who = f"{demand.users:,} users ask {requests(f.rate_per_s)}" if demand.users else requests(f.rate_per_s).capitalize()
         gpus = f"{f.cluster.n_accelerators} {served.configuration.system.accelerator.name}"
         sentences.append(f"{who}: {_copies(f.copies_peak)}, {gpus}, within {within}.")
-        sentences.append(f"A copy carries {requests(each.expected)} (80 % interval {span(each, requests)}).")
+        sentences.append(f"A replica carries {requests(each.expected)} (80 % interval {span(each, requests)}).")
         have = answer.cluster.n_accelerators
         if f.cluster.n_accelerators > have:
             sentences.append(f"That is more than the {have} asked about: they carry {requests(each.expected * served.copies)}.")
-    sentences.append(f"Each copy: {served.configuration.words}.")
+    sentences.append(f"Each replica: {served.configuration.words}.")
     return sentences
 
 
 def _copies(n: int) -> str:
-    return "one copy" if n == 1 else f"{n} copies"
+    return "one replica" if n == 1 else f"{n} replicas"
 
 
 def _latency(served: Served) -> RenderableType:
@@ -169,7 +169,7 @@ def _latency(served: Served) -> RenderableType:
         cells = [served.point.latency(metric, q) for q in (50.0, 90.0, 95.0, 99.0, None)]
         table.add_row(METRIC_NAMES[metric], *("-" if c is None else format_duration(c) for c in cells))
     return _noted(
-        table, f"at {requests(served.point.rate_per_s)} a copy" + (", where queues grow" if served.point.saturated else "")
+        table, f"at {requests(served.point.rate_per_s)} a replica" + (", where queues grow" if served.point.saturated else "")
     )
 
 
@@ -201,7 +201,7 @@ def _saturation(served: Served) -> RenderableType:
     s, memory = served.saturation, served.configuration.server.memory
     table = grid(2)
     table.add_row("first", s.words + (f"; {statistic_words(s.target)} breaks" if s.target else "; queues grow"))
-    table.add_row("knee", f"{requests(served.knee_per_s)} a copy: from there queues grow whatever the latency")
+    table.add_row("knee", f"{requests(served.knee_per_s)} a replica: from there queues grow whatever the latency")
     busy = ", ".join(
         f"{name} {percent(share)}" for name, share in sorted(s.busy.items(), key=lambda kv: -kv[1]) if share >= 0.005
     )
@@ -219,7 +219,7 @@ def _fleet(answer: Capacity, served: Served) -> RenderableType:
     table.add_row(
         "load", f"{requests(f.rate_per_s)} on average" + (f", {requests(f.peak_per_s)} at the peak" if peak > 1 else "")
     )
-    table.add_row("copies", f"{f.copies_now} now, {f.copies_peak} at the peak: {f.cluster.n_accelerators} {name}")
+    table.add_row("replicas", f"{f.copies_now} now, {f.copies_peak} at the peak: {f.cluster.n_accelerators} {name}")
     if f.price is not None and f.usd_per_hour is not None and f.usd_per_million is not None:
         table.add_row("rent", f"{format_usd(f.usd_per_hour)}/h, {format_usd(f.price.expected)} a GPU ({f.price.provider})")
         table.add_row(
@@ -229,7 +229,7 @@ def _fleet(answer: Capacity, served: Served) -> RenderableType:
         )
         if f.usd_per_million_following is not None and peak > 1 and f.copies_peak > 1:
             table.add_row(
-                "following the load", f"{format_usd(f.usd_per_million_following)} written, where copies come and go by the hour"
+                "following the load", f"{format_usd(f.usd_per_million_following)} written, where replicas come and go by the hour"
             )
     else:
         table.add_row("rent", "nobody is known to rent it")
@@ -263,7 +263,7 @@ def _changes(answer: Capacity) -> RenderableType:
     able = [c for c in answer.changes if c.rate_per_s is not None]
     rows = [c for c in able if c.gain is None or abs(c.gain) >= WEAK_GAIN][:SHOWN_CHANGES]
     missed = answer.served is None
-    table = table_of(["change", "a copy carries", "", *(["TTFT alone"] if missed else [])], left=("change",), wrap=("change",))
+    table = table_of(["change", "a replica carries", "", *(["TTFT alone"] if missed else [])], left=("change",), wrap=("change",))
     for c in rows:
         gain = "" if c.gain is None else f"{100 * c.gain:+.0f} %"
         alone = ["-" if c.ttft_s is None else format_duration(c.ttft_s)] if missed else []

@@ -62,7 +62,7 @@ def fleet_words(answer: Capacity) -> str:
     assert answer.served is not None
     s, f = answer.served, answer.served.fleet
     who = f"{answer.demand.users:,} users" if answer.demand.users else f"{f.rate_per_s:.3g} requests/s"
-    copies = "one copy" if f.copies_peak == 1 else f"{f.copies_peak} copies"
+    copies = "one replica" if f.copies_peak == 1 else f"{f.copies_peak} replicas"
     return (
         f"{answer.arch.name} for {answer.load.title}, {who}: {copies} at the peak ({s.configuration.words}), "
         f"{f.cluster.n_accelerators} {f.cluster.accelerator.name}, {f.mean_accelerators:.3g} over the day."

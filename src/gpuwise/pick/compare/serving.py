@@ -42,7 +42,7 @@ class SubjectServing:
     """Of the full batch."""
 
     def at_batch(self, sequences: int, context: int) -> Estimate | None:
-        """Tokens a second with ``sequences`` at once, evenly over the copies; None where batches are not predicted."""
+        """Tokens a second with ``sequences`` at once, evenly over the replicas; None where batches are not predicted."""
         rates = [
             g.replica.step(-(-sequences // g.copies), context).inverse(sequences)
             for g in self.groups
@@ -63,7 +63,7 @@ class _Group:
     @property
     def words(self) -> str:
         split = f", tensor parallel {self.replica.ranks}" if self.replica.ranks > 1 else ""
-        return split + (f", {self.copies} copies" if self.copies > 1 else "")
+        return split + (f", {self.copies} replicas" if self.copies > 1 else "")
 
 
 def serve_alike(

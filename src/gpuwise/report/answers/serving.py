@@ -35,19 +35,19 @@ def capacity(document: Mapping[str, Any]) -> list[str]:
         ("GPUs at the peak", fleet["accelerators_peak"]),
         ("Dollars an hour", fleet["usd_per_hour"]),
         ("A million tokens written", fleet["usd_per_million_output_tokens"]),
-        ("Requests a second of a copy", served["requests_per_s_of_a_copy"]),
+        ("Requests a second of a replica", served["requests_per_s_of_a_copy"]),
         ("Queues grow from", served["knee_requests_per_s_of_a_copy"]),
         ("Average requests a second", fleet["requests_per_s"]),
     )
     items = "".join(f"<div><dt>{escape(t)}</dt><dd>{shown(p).html}</dd></div>" for t, p in figures if p.value is not None)
     body += [
         f'<dl class="tiles">{items}</dl>',
-        f'<p class="layout">Each copy: {escape(served["words"].text)}; first gives out: '
+        f'<p class="layout">Each replica: {escape(served["words"].text)}; first gives out: '
         f"{escape(served['saturates_first']['words'].text)}</p>",
         f'<div class="figures">{_curve(served)}{_minute(served["timeline"])}{_front(d["pareto"])}</div>',
         heading("The fleet"),
         _fleet(fleet),
-        heading("As the rate of one copy rises"),
+        heading("As the rate of one replica rises"),
         _rates(served["curve"]),
     ]
     body += [heading("One change"), _changes(d["changes"])] if d["changes"] else []
@@ -67,8 +67,8 @@ def _command(place: At) -> str:
 FLEET = (
     ("requests a second, on average", "requests_per_s"),
     ("requests a second, at the peak", "peak_requests_per_s"),
-    ("copies, now", "copies_now"),
-    ("copies, at the peak", "copies_peak"),
+    ("replicas, now", "copies_now"),
+    ("replicas, at the peak", "copies_peak"),
     ("GPUs, at the peak", "accelerators_peak"),
     ("systems, at the peak", "systems_peak"),
     ("GPUs, following the day", "mean_accelerators"),
@@ -101,7 +101,7 @@ def _curve(served: At) -> str:
     if not series:
         return ""
     knee = served["knee_requests_per_s_of_a_copy"].number
-    x = around("requests a second of one copy", [0.0, knee, *(a for s in series for a, _ in s.points)], _rate, zero=True)
+    x = around("requests a second of one replica", [0.0, knee, *(a for s in series for a, _ in s.points)], _rate, zero=True)
     y = around("latency", [b for s in series for _, b in s.points], format_duration, zero=True)
     return lines("latency", "Latency against load", x, y, series, [(knee, "queues grow")])
 
@@ -146,7 +146,7 @@ def _rates(place: At) -> str:
         for p in place
     ]
     head = ["requests a second", *(name for _, _, name in MEASURES), "tokens/s of a GPU", "cache"]
-    return table("As the rate of one copy rises", head, rows)
+    return table("As the rate of one replica rises", head, rows)
 
 
 def _changes(place: At) -> str:
@@ -157,7 +157,7 @@ def _changes(place: At) -> str:
         )
         for c in place
     ]
-    return table("One change", ["change", "a copy carries", "gain"], rows)
+    return table("One change", ["change", "a replica carries", "gain"], rows)
 
 
 def _ranked(place: At) -> str:

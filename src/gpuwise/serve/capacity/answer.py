@@ -32,15 +32,15 @@ CURVE_POINTS = 9
 ROUNDS, SETTLED = 6, 0.01
 """Requests of each of few users that are simulated, and the most runs until the rate of many changes by no more than this."""
 MANY_USERS = 30
-"""Of one copy, from which they ask independently of each other."""
+"""Of one replica, from which they ask independently of each other."""
 CUT_SHARE = 0.001
 """Share of a workload's requests that the context cuts, from which it is said."""
 
 
 @dataclass(frozen=True)
 class Served:
-    """What keeps the targets. ``point`` is one copy at its share of the load, ``knee_per_s`` the rate of a copy from which queues
-    grow whatever the latency."""
+    """What keeps the targets. ``point`` is one replica at its share of the load, ``knee_per_s`` the rate of a replica from
+    which queues grow whatever the latency."""
 
     limit: Limit
     each: Estimate
@@ -52,7 +52,7 @@ class Served:
     curve: tuple[Point, ...]
     fleet: Fleet
     starts: tuple[Command, ...]
-    """Of one copy: a command on each host, or for each part of it."""
+    """Of one replica: a command on each host, or for each part of it."""
     tests: tuple[Command, ...]
 
     @property
@@ -187,7 +187,7 @@ def _served(
 def _with_users(
     configuration: Configuration, load: Load, closed: ClosedLoop, e2e_s: float, targets: Sequence[Target], n: int
 ) -> Point:
-    """A copy with its users, at the rate they come to. Few of them wait for each other; many, whose pauses differ, ask
+    """A replica with its users, at the rate they come to. Few of them wait for each other; many, whose pauses differ, ask
     like a rate."""
     rate = closed.users / (closed.think_s + e2e_s)
     if closed.users < MANY_USERS and configuration.apart is None:
@@ -203,7 +203,7 @@ def _with_users(
 
 
 def _closed(demand: Demand, fleet: Fleet) -> ClosedLoop | None:
-    """The users of one copy; None for a rate."""
+    """The users of one replica; None for a rate."""
     if demand.users is None:
         return None
     return ClosedLoop(max(round(demand.users * demand.peak_over_mean / fleet.copies_peak), 1), demand.think_s)
@@ -251,7 +251,7 @@ def _notes(cluster: Cluster, load: Load, demand: Demand, served: Served | None) 
     if demand.users is not None:
         said.append(f"a user sends the next request {demand.think_s:g} s after the answer")
     if served is not None and served.fleet.copies_peak > 1:
-        said.append("requests go to the copies in turn, those of one session or document to the same one")
+        said.append("requests go to the replicas in turn, those of one session or document to the same one")
     if served is not None and served.fleet.price is not None and served.fleet.price.stale:
         said.append(f"the price is {served.fleet.price.age_days} days old")
     return tuple(said)

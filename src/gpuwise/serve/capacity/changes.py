@@ -21,7 +21,7 @@ OTHERS = ("h100-sxm", "h200", "b200", "mi300x", "l40s", "a100-sxm-80gb")
 GUESSED = 3
 """Tokens of a draft that engines' examples guess (docs.vllm.ai, speculative decoding)."""
 FEW_APART = 4
-"""Copies that a change reads and writes with."""
+"""Replicas that a change reads and writes with."""
 SAME, MODEL = "same answers", "the model answers otherwise"
 
 

@@ -35,7 +35,7 @@ LOCAL = "http://localhost:8000"
 HEAD = "HEAD"
 """In place of the address of the first of several hosts."""
 PORT, PREFILL_PORT, DECODE_PORT = 8000, 8100, 8200
-"""Of the server that is asked, and of copies that read and that write."""
+"""Of the server that is asked, and of replicas that read and that write."""
 NIXL_PORT, BOOTSTRAP_PORT = 5600, 8998
 """First side channels between them, of vLLM and of SGLang."""
 SECONDS = 180.0
@@ -66,8 +66,8 @@ def model_name(arch: Architecture) -> str:
 
 
 def start_commands(configuration: Configuration) -> tuple[Command, ...]:
-    """What is started for one copy as ``configuration`` says, one command on each host or for each part of it: the options that
-    decide the answer, and what is not the engine's default."""
+    """What is started for one replica as ``configuration`` says, one command on each host or for each part of it: the options
+    that decide the answer, and what is not the engine's default."""
     engine, hosts = configuration.config.engine, hosts_of(configuration)
     if configuration.apart is not None:
         return _apart(configuration, configuration.apart)
@@ -87,7 +87,7 @@ def start_commands(configuration: Configuration) -> tuple[Command, ...]:
 
 
 def hosts_of(configuration: Configuration) -> int:
-    """Hosts that one copy is spread over."""
+    """Hosts that one replica is spread over."""
     return -(-configuration.config.ranks // max(configuration.system.count, 1))
 
 
@@ -105,7 +105,7 @@ def _host_words(engine: str, hosts: int, host: int) -> list[str]:
 
 
 def _apart(configuration: Configuration, apart: tuple[int, int]) -> tuple[Command, ...]:
-    """Copies that read and copies that write, each on its accelerators, and what sends requests to both."""
+    """Replicas that read and replicas that write, each on its accelerators, and what sends requests to both."""
     c, count = configuration.config, max(configuration.system.count, 1)
     note = _weights_note(configuration)
     found: list[Command] = []
@@ -144,7 +144,7 @@ def _apart(configuration: Configuration, apart: tuple[int, int]) -> tuple[Comman
     words = ["python", "tests/v1/kv_connector/nixl_integration/toy_proxy_server.py", "--port", str(PORT)]
     for role, name in (("prefill", "prefiller"), ("decode", "decoder")):
         words += [f"--{name}-hosts", *(h for h, _ in urls[role]), f"--{name}-ports", *(str(p) for _, p in urls[role])]
-    found.append(Command("proxy", shlex.join(words), "of vLLM's repository; its copies need pip install nixl"))
+    found.append(Command("proxy", shlex.join(words), "of vLLM's repository; its replicas need pip install nixl"))
     return tuple(found)
 
 
@@ -257,7 +257,7 @@ def _trtllm_options(configuration: Configuration) -> str:
 
 
 def load_tests(configuration: Configuration, load: Load, targets: Sequence[Target], rate_per_s: float) -> tuple[Command, ...]:
-    """Load tests of one copy at ``rate_per_s``, each with the lengths, the burstiness and the shared beginnings of the load as
+    """Load tests of one replica at ``rate_per_s``, each with the lengths, the burstiness and the shared beginnings of the load as
     far as it can express them."""
     model = model_name(configuration.arch)
     requests = load.at(rate_per_s, 2000)

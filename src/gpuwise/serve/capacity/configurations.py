@@ -1,4 +1,4 @@
-"""Ways to run one copy of a model on a system: split, formats and an engine's own options."""
+"""Ways to run one replica of a model on a system: split, formats and an engine's own options."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from gpuwise.serve.simulate.drafts import Drafts
 from gpuwise.serve.steady import largest, prompt_time
 
 SPLITS = (1, 2, 4, 8, 16)
-"""Accelerators of one copy."""
+"""Accelerators of one replica."""
 STEP_TOKENS = (256, 512, 1024, 2048, 4096, 8192, 16384)
 """Tokens of a step worth trying: fewer shorten the gaps that a long prompt makes, more read prompts faster."""
 SEQUENCES = (16, 32, 64, 128, 256)
 """Sequences at once worth trying beside the engine's own limit: fewer answer each faster."""
 STAGES = (2, 4, 8)
-"""Pipeline stages of one copy."""
+"""Pipeline stages of one replica."""
 SLOTS = (1, 2, 4, 8, 16, 32)
 """Of llama.cpp worth trying."""
 AUTO = "auto"
-"""In place of how many copies read and how many write."""
+"""In place of how many replicas read and how many write."""
 MOST_APART = 8
-"""Copies of which some read and some write."""
+"""Replicas of which some read and some write."""
 SLOW_LINKS = ("pcie", "single")
 """Topologies of hosts whose all-reduces are slow enough for stages to be worth trying."""
 USUAL_BITS = (16, 8)
@@ -42,7 +42,8 @@ USUAL_BITS = (16, 8)
 
 @dataclass(frozen=True)
 class Configuration:
-    """One copy: ``config`` splits and holds the model, ``settings`` are the engine's options where they are not its defaults."""
+    """One replica: ``config`` splits and holds the model, ``settings`` are the engine's options where they are not its
+    defaults."""
 
     arch: Architecture
     system: System
@@ -51,11 +52,11 @@ class Configuration:
     slowdown: float = 1.0
     """All times are so much longer than predicted: learnt from measured loads."""
     apart: tuple[int, int] | None = None
-    """Copies that read prompts and copies that write answers; None: each does both."""
+    """Replicas that read prompts and replicas that write answers; None: each does both."""
 
     @property
     def ranks(self) -> int:
-        """Accelerators of a copy; of all copies that belong together where prompts are read apart."""
+        """Accelerators of a replica; of all replicas that belong together where prompts are read apart."""
         return self.config.ranks * (1 if self.apart is None else sum(self.apart))
 
     @cached_property
@@ -149,7 +150,7 @@ class Wanted:
     pp: int | None = None
     """Pipeline stages; None: those that are worth trying."""
     apart: tuple[int, int] | str | None = None
-    """Copies that read prompts and copies that write answers; :data:`AUTO`: as many as keep each other busy."""
+    """Replicas that read prompts and replicas that write answers; :data:`AUTO`: as many as keep each other busy."""
 
     def __post_init__(self) -> None:
         if self.engine not in PROGRAMS:
@@ -285,8 +286,8 @@ def check_tp(arch: Architecture, tp: int) -> None:
 
 
 def copies_apart(configuration: Configuration, load: Load, most: int) -> tuple[int, int] | None:
-    """How many of ``most`` copies read prompts and how many write answers so that neither waits for the other at their closed
-    forms; None for fewer than two copies, or where the engine's rules with prompts read apart are not simulated."""
+    """How many of ``most`` replicas read prompts and how many write answers so that neither waits for the other at their closed
+    forms; None for fewer than two replicas, or where the engine's rules with prompts read apart are not simulated."""
     server = configuration.server
     c, s = configuration.config, configuration.settings
     if most < 2 or c.engine == LLAMA_CPP or server.rules.scheduler not in ("budget", "radix"):
@@ -307,7 +308,7 @@ def copies_apart(configuration: Configuration, load: Load, most: int) -> tuple[i
 def read_apart(
     every: Iterable[Configuration], load: Load, cluster: Cluster, apart: tuple[int, int] | str
 ) -> Iterator[Configuration]:
-    """Each of ``every`` with so many copies that read and that write, as far as the cluster holds them. Raises InputError where
+    """Each of ``every`` with so many replicas that read and that write, as far as the cluster holds them. Raises InputError where
     none does."""
     made = 0
     for configuration in every:
@@ -319,6 +320,6 @@ def read_apart(
         yield replace(configuration, apart=ratio)
     if not made:
         raise InputError(
-            f"no copies that read and others that write fit {cluster.label}",
+            f"no replicas that read and others that write fit {cluster.label}",
             hint="more GPUs, and vllm or sglang without adapters or pipeline stages",
         )

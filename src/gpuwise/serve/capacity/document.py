@@ -102,7 +102,7 @@ def _times(value: Estimate, count: int) -> Estimate:
 
 
 def fleet_document(fleet: Fleet) -> dict[str, object]:
-    """Copies, accelerators, money and energy."""
+    """Replicas, accelerators, money and energy."""
     return {
         "requests_per_s": fleet.rate_per_s,
         "peak_requests_per_s": fleet.peak_per_s,
@@ -150,7 +150,7 @@ def _finite(value: float) -> float | None:
 
 
 def timeline(point: Point) -> list[dict[str, float]]:
-    """A minute of a copy, in its middle: sequences that decode, requests that wait, share of blocks in use."""
+    """A minute of a replica, in its middle: sequences that decode, requests that wait, share of blocks in use."""
     import numpy as np
 
     at, fill = point.run.kv_fill

@@ -1,6 +1,6 @@
-"""A fleet that carries a load: copies now and at the peak, what it costs and what it draws.
+"""A fleet that carries a load: replicas now and at the peak, what it costs and what it draws.
 
-    copies      = ceil(rate / largest rate of a copy)
+    replicas    = ceil(rate / largest rate of a replica)
     $/M tokens  = accelerators x $/h / (tokens/s x 3600) x 10^6
     Wh/M tokens = watts / (tokens/s x 3600) x 10^6
 
@@ -44,12 +44,12 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """``rate_per_s`` is what is asked for, or the most ``cluster`` carries; ``cluster`` holds the copies for the peak."""
+    """``rate_per_s`` is what is asked for, or the most ``cluster`` carries; ``cluster`` holds the replicas for the peak."""
 
     rate_per_s: float
     peak_per_s: float
     each: Estimate
-    """Requests a second of a copy."""
+    """Requests a second of a replica."""
     copies_now: int
     copies_peak: int
     cluster: Cluster
@@ -68,7 +68,7 @@ class Fleet:
 
     @property
     def accelerators_now(self) -> int:
-        """Accelerators of the copies that the mean rate needs."""
+        """Accelerators of the replicas that the mean rate needs."""
         return self.copies_now * self.cluster.n_accelerators // max(self.copies_peak, 1)
 
 
@@ -83,7 +83,8 @@ def fleet_for(
     provider: str | None = None,
     e2e_s: float | None = None,
 ) -> Fleet:
-    """Copies of ``limit``'s configuration for ``demand``; where it asks for nothing, what ``cluster`` carries. Users ask as often
+    """Replicas of ``limit``'s configuration for ``demand``; where it asks for nothing, what ``cluster`` carries. Users ask as
+    often
     as answers take ``e2e_s``; None: as long as at the limit. Raises UnknownNameError for a provider that does not rent it."""
     assert limit.best is not None
     run, ranks = limit.best.run, limit.configuration.ranks
@@ -127,12 +128,12 @@ def _copies(rate_per_s: float, each_per_s: float) -> int:
 
 
 def _following(rate_per_s: float, each_per_s: float, demand: Demand) -> float:
-    """Mean copies of a fleet that has every hour what that hour needs."""
+    """Mean replicas of a fleet that has every hour what that hour needs."""
     return sum(_copies(rate_per_s * float(share), each_per_s) for share in day_shape(demand.peak_over_mean, HOURS)) / HOURS
 
 
 def _scaled(value: float, each: Estimate) -> Estimate:
-    """Money per token goes against the rate of a copy."""
+    """Money per token goes against the rate of a replica."""
     most = value * each.expected / each.low if each.low > 0 else math.inf
     return Estimate(value * each.expected / each.high, value, min(most, 1e3 * value), each.basis)
 

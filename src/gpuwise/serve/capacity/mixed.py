@@ -2,9 +2,10 @@
 
     minimise  sum n_i c_i    with  sum n_i C_i >= rate,   n_i whole, at most two kinds
 
-``C_i`` is what a copy of kind ``i`` carries within the targets by itself and ``c_i`` what it costs an hour. Requests are sent to
-each kind in proportion to what it carries, each at random, so that no copy sees more than its own largest rate and arrivals stay
-as bursty as simulated. Every pair is tried whole, so that the answer is exact.
+``C_i`` is what a replica of kind ``i`` carries within the targets by itself and ``c_i`` what it costs an hour. Requests are
+sent to
+each kind in proportion to what it carries, each at random, so that no replica sees more than its own largest rate and arrivals
+stay as bursty as simulated. Every pair is tried whole, so that the answer is exact.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ CHEAPER = 0.98
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A copy of one kind: ``name`` for people, requests a second it carries, dollars an hour it costs, accelerators it has."""
+    """A replica of one kind: ``name`` for people, requests a second it carries, dollars an hour it costs, accelerators it has."""
 
     name: str
     rate_per_s: float
@@ -42,7 +43,7 @@ class Mixed:
 
     @property
     def usd_per_hour(self) -> float:
-        """Rent of all copies."""
+        """Rent of all replicas."""
         return sum(n * k.usd_per_hour for n, k in zip(self.copies, self.kinds, strict=True))
 
     @property
@@ -64,7 +65,7 @@ class Mixed:
 
 
 def copies_alone(kind: Kind, rate_per_s: float) -> int:
-    """Copies of one kind that carry a rate."""
+    """Replicas of one kind that carry a rate."""
     return max(math.ceil(rate_per_s / kind.rate_per_s - 1e-9), 1)
 
 

@@ -71,7 +71,7 @@ class Point:
 
     @property
     def output_tokens_per_s(self) -> float:
-        """Written a second by one copy: as many as its requests ask for, and past saturation what it gets done."""
+        """Written a second by one replica: as many as its requests ask for, and past saturation what it gets done."""
         asked = self.rate_per_s * float(self.run.output_tokens.mean())
         return min(asked, self.run.output_tokens_per_s) if self.saturated else asked
 
@@ -109,7 +109,7 @@ class Limit:
 
     @property
     def rate_per_s(self) -> float:
-        """Requests a second of one copy within the targets; 0 where even a request alone misses them."""
+        """Requests a second of one replica within the targets; 0 where even a request alone misses them."""
         return 0.0 if self.best is None else self.best.rate_per_s
 
 

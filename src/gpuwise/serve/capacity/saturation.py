@@ -78,9 +78,9 @@ def why_missed(alone: Point) -> str:
     name, value = METRICS[worst.target.metric], format_duration(worst.value_s)
     limit = format_duration(worst.target.limit_s)
     if worst.target.metric == "ttft":
-        because = "reading its prompt takes that long by itself: no number of copies mends it"
+        because = "reading its prompt takes that long by itself: no number of replicas mends it"
     elif worst.target.metric in ("tpot", "itl"):
-        because = "a token reads all weights by itself: no number of copies mends it"
+        because = "a token reads all weights by itself: no number of replicas mends it"
     else:
-        because = "an answer of that length takes that long by itself: no number of copies mends it"
+        because = "an answer of that length takes that long by itself: no number of replicas mends it"
     return f"A request that meets nobody has a {name} of {value} where {limit} is allowed ({worst.target.key}): {because}."

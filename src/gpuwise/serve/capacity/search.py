@@ -75,7 +75,7 @@ def with_slots(load: Load, wanted: Wanted) -> tuple[Load, Wanted]:
 
 
 def copies_on(cluster: Cluster, ranks: int) -> int:
-    """Copies of a model on a cluster: within a system each, or over whole systems where none holds one."""
+    """Replicas of a model on a cluster: within a system each, or over whole systems where none holds one."""
     each = min(cluster.system.count, cluster.n_accelerators)
     if ranks > each:
         return max(cluster.n_accelerators // each, 1) // -(-ranks // each)

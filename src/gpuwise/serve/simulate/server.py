@@ -53,7 +53,7 @@ ROUTINGS = ("round_robin", "least_load", "prefix_aware")
 
 @dataclass(frozen=True)
 class Server:
-    """One or more copies of ``arch`` under an engine on ``system``."""
+    """One or more replicas of ``arch`` under an engine on ``system``."""
 
     arch: Architecture
     system: System
