@@ -142,8 +142,9 @@ def test_deepspeed_reads_its_file_back(jobs: Jobs, monkeypatch: pytest.MonkeyPat
         assert config.train_batch_size == s.global_batch
         assert config.train_micro_batch_size_per_gpu == s.micro_batch
         assert config.gradient_accumulation_steps == s.accumulation
-        # one rank shards nothing; it offloads by the second stage
-        assert int(config.zero_config.stage) == (2 if s.dp == 1 and s.offload_optimizer else zero.STAGES[s.sharding])
+        # one rank shards nothing; it offloads by the second stage, and widens gradients by the first
+        alone = 2 if s.offload_optimizer else int(s.gradient_dtype == "fp32" and s.precision in ("bf16", "fp16"))
+        assert int(config.zero_config.stage) == (alone if s.dp == 1 and s.sharding == "none" else zero.STAGES[s.sharding])
         assert (config.zero_config.offload_optimizer is not None) == s.offload_optimizer
         assert config.bfloat16_config.enabled == (s.precision == "bf16")
         assert config.float16_config.enabled == (s.precision == "fp16")
@@ -170,3 +171,5 @@ def test_offload_on_one_gpu_is_written() -> None:
     assert hf.by_fsdp(Strategy(offload_optimizer=True, stack="hf-fsdp"))
     two = Job(arch, find_cluster("2xrtx-4090"), Strategy(dp=2, offload_optimizer=True, stack="deepspeed"), 2048)
     assert gaps_of(two, TOOLS["deepspeed"]) == ["an offloaded optimizer without sharding"]
+    kept = Job(arch, find_cluster("2xrtx-4090"), Strategy(dp=2, stack="deepspeed"), 2048)
+    assert gaps_of(kept, TOOLS["deepspeed"]) == ["gradients in fp32 of 16-bit weights without sharding"]

@@ -315,6 +315,9 @@ def test_adapters_are_trained_by_the_trainer(name: str, cluster: str, wishes: Wi
     [
         ("llama-3.1-8b", "8xA100-80GB-SXM", {}, "deepspeed"),
         ("llama-3.1-8b", "A100-80GB-SXM", {}, "deepspeed"),
+        ("llama-3.2-3b", "H100-SXM", {}, "trainer"),
+        ("llama-3.1-8b", "B200", {}, "trainer"),
+        ("llama-3.2-3b", "H100-SXM", {"offload_optimizer": True}, "deepspeed"),
         ("llama-3.2-1b", "8xA100-80GB-SXM", {}, "trainer"),
         ("llama-3.1-8b", "8xA100-80GB-SXM", {"tp": 2}, "compiled-fsdp"),
         ("llama-3.1-8b", "4xTPU-v5e", {}, "compiled-fsdp"),

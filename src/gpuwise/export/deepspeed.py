@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuwise.export.job import Job
+from gpuwise.workload.strategy import Strategy
 
 VERSION = "deepspeed 0.19"
 STAGES = {"none": 0, "zero1": 1, "zero2": 2, "zero3": 3}
@@ -19,14 +20,27 @@ def gaps(job: Job) -> Iterator[str]:
         yield f"groups of {s.shard_group} ranks"
     if s.offload_optimizer and s.sharding == "none" and s.dp > 1:
         yield "an offloaded optimizer without sharding"
+    elif s.sharding == "none" and s.dp > 1 and _widens(s):
+        yield "gradients in fp32 of 16-bit weights without sharding"
+
+
+def _stage(s: Strategy) -> int:
+    """A single rank shards nothing: it offloads as the stage that reduces gradients to where their states are, and adds 16-bit
+    gradients up in fp32 as stage 1 (runtime/engine.py _do_optimizer_sanity_check: without ZeRO the formats must be one)."""
+    if s.sharding != "none" or s.dp > 1:
+        return STAGES.get(s.sharding, 0)
+    return 2 if s.offload_optimizer else int(_widens(s))
+
+
+def _widens(s: Strategy) -> bool:
+    return s.gradient_dtype == "fp32" and s.precision in ("bf16", "fp16")
 
 
 def config(job: Job) -> dict[str, object]:
     """Batch, precision, ZeRO stage and offload; what the Trainer fills in by itself ("auto") is written out."""
     s = job.strategy
     zero: dict[str, object] = {
-        # a single rank shards nothing, and offloads as the stage that reduces gradients to where their states are
-        "stage": 2 if s.offload_optimizer and s.sharding == "none" else STAGES.get(s.sharding, 0),
+        "stage": _stage(s),
         "overlap_comm": s.overlap_dp,
         "contiguous_gradients": True,
     }
@@ -45,6 +59,6 @@ def config(job: Job) -> dict[str, object]:
         settings["bf16"] = {"enabled": True}
     elif s.precision == "fp16":
         settings["fp16"] = {"enabled": True}
-    if s.gradient_dtype == "fp32" and s.precision in ("bf16", "fp16"):
+    if _widens(s):
         settings["data_types"] = {"grad_accum_dtype": "fp32"}
     return settings

@@ -44,6 +44,9 @@ REPLICA_BYTES = 18.0
 """Bytes a parameter of a replica trained in 16 bits: weights 2, gradients 4, fp32 copy and Adam's moments 12."""
 REPLICA_SHARE = 0.5
 """A model whose states take at most this share of one GPU's memory is replicated on one host: the rest is activations."""
+ONE_GPU_SHARE = 0.8
+"""The same of a GPU alone, which has nothing to shard: with activations computed again, the Trainer fits up to here (18 bytes
+over the memory: 3B on 80 GB 0.68, 8B on 192 GB 0.76 fit; 1B on 24 GB 0.88, 8B on 141 GB 0.96 do not)."""
 
 FROZEN_SHARE = 0.75
 """A base model under adapters that takes at most this share of one GPU's memory is replicated: samples are short, and their
@@ -203,7 +206,8 @@ def default_stack(
 
     ``fine_tuning``: with adapters, whose frozen weights take ``frozen_bytes`` each. ``full``: every weight of a checkpoint is
     fine-tuned."""
-    stack, why = _usual_stack(arch, cluster, fine_tuning=fine_tuning, full=full, frozen_bytes=frozen_bytes)
+    offloads = bool(options.get("offload_optimizer", False))
+    stack, why = _usual_stack(arch, cluster, fine_tuning=fine_tuning, full=full, frozen_bytes=frozen_bytes, offloads=offloads)
     # XLA compiled for TPUs before PyTorch did for GPUs
     if year is not None and year < FUSED_SINCE and cluster.accelerator.vendor.lower() in ("nvidia", "amd"):
         return OLD_STACKS.get(stack, OLD_STACKS["compiled-fsdp"])
@@ -221,7 +225,9 @@ def _has(stack: str, options: Mapping[str, int | str | bool], *, adapters: bool)
     return fused and find_stack_rules(stack, adapters=adapters).has(options)
 
 
-def _usual_stack(arch: Architecture, cluster: Cluster, *, fine_tuning: bool, full: bool, frozen_bytes: float) -> tuple[str, str]:
+def _usual_stack(
+    arch: Architecture, cluster: Cluster, *, fine_tuning: bool, full: bool, frozen_bytes: float, offloads: bool
+) -> tuple[str, str]:
     if cluster.accelerator.vendor.lower() not in ("nvidia", "amd"):
         return "compiled-fsdp", "PyTorch with a compiler is what runs on this vendor's devices"
     if fine_tuning:
@@ -232,7 +238,8 @@ def _usual_stack(arch: Architecture, cluster: Cluster, *, fine_tuning: bool, ful
         return "hf-fsdp", f"{TRAINER_WHY}; the model fills a GPU: FSDP"
     replica = REPLICA_BYTES * count_parameters(arch).total
     replicated = replica <= REPLICA_SHARE * cluster.accelerator.memory_bytes
-    if full and replicated:
+    alone = cluster.n_accelerators == 1 and replica <= ONE_GPU_SHARE * cluster.accelerator.memory_bytes
+    if full and (replicated or alone) and not offloads:
         return "trainer", FULL_WHY
     if full:
         return "deepspeed", f"{FULL_WHY}, under DeepSpeed ZeRO where states fill a GPU"

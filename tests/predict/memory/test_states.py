@@ -119,3 +119,10 @@ def test_four_bit_weights() -> None:
     matrices = (float(lora.weights.flat[0]) - ends) / 2
     # 4 bits, an 8-bit scale per 64 and an fp32 one per 256 of those, instead of 16
     assert saved == pytest.approx(matrices * (2 - 0.5 - 1 / 64 - 4 / 64 / 256), rel=0.02)
+
+
+@pytest.mark.parametrize("stack", ["trainer", "hf-fsdp", "deepspeed"])
+def test_a_fused_update_makes_no_temporaries(stack: str) -> None:
+    """The Trainer's AdamW is one kernel from PyTorch 2.8, DeepSpeed's always; PyTorch's own default goes pass by pass."""
+    assert not any(np.any(stage.updated) for stage in states(SMALL, Strategy(stack=stack)))
+    assert any(np.any(stage.updated) for stage in states(SMALL, Strategy(stack="eager")))
