@@ -131,6 +131,11 @@ def test_adapters_on_a_script_are_those_of_one_process(layout: dict[str, Any], r
         ({"fused_optimizer": True, "checkpointing": "blocks", "threads": 1}, {}),
         ({"fused_optimizer": True, "checkpointing": "blocks"}, {"sharding": "zero3"}),
         pytest.param({"pruning": 0.5}, {}, marks=pytest.mark.slow),
+        pytest.param({"micro_batches": 2}, {}, marks=pytest.mark.slow),
+        pytest.param({"autocast": "bf16"}, {}, marks=pytest.mark.slow),
+        pytest.param({"autocast": "bf16"}, {"sharding": "zero3"}, marks=pytest.mark.slow),
+        pytest.param({"compile": "whole"}, {}, marks=pytest.mark.slow),
+        pytest.param({"compile": "reduce-overhead"}, {}, marks=pytest.mark.slow),
         pytest.param({"compile": "regional"}, {}, marks=pytest.mark.slow),
         pytest.param({"compile": "regional", "fused_optimizer": True}, {"sharding": "zero3"}, marks=pytest.mark.slow),
     ],
@@ -139,15 +144,18 @@ def test_levers_of_a_rank_train_as_one_process(
     levers: dict[str, Any], layout: dict[str, Any], ranks: Callable[..., Any], tmp_path: Path
 ) -> None:
     """What the levers leave exact stays so on ranks, and the saved files are the script's own."""
+    trains_otherwise = not {"pruning", "autocast"}.isdisjoint(levers)
     for n in (1, 2):
-        run = start(
-            ranks, "classify", n, str(tmp_path / f"of-{n}"), out=f"out-{n}", layout=layout, levers=levers if n == 2 else {}
-        )
-        if n == 1 and "pruning" in levers:
-            run = start(ranks, "classify", 1, str(tmp_path / "of-1"), out="out-1", layout=layout, levers=levers)
+        given = levers if n == 2 or trains_otherwise else {}
+        run = start(ranks, "classify", n, str(tmp_path / f"of-{n}"), out=f"out-{n}", layout=layout, levers=given)
         assert run.codes() == [0] * n, run.output
     applied = {e["name"] for e in run.lines(0, "lever") if e["applied"]}
     assert applied == set(levers)
+    if "autocast" in levers:
+        # sums of gradients are rounded on each rank
+        losses = [[float(line) for line in (tmp_path / f"of-{n}.log").read_text().split()] for n in (1, 2)]
+        assert losses[1] == pytest.approx(losses[0], rel=0.01)
+        return
     same(torch.load(tmp_path / "of-1.pt"), torch.load(tmp_path / "of-2.pt"))
 
 

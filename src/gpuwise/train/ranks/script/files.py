@@ -26,6 +26,8 @@ from gpuwise.workload.capture.device.patching import Patches
 WRITES = frozenset("wax+")
 CACHES = ("torchinductor", "triton", "__pycache__")
 """In paths of files that other programs read: compilers' own."""
+COMPILERS = ("torch._inductor", "torch._dynamo", "triton")
+"""Modules that write such files in folders for a moment too (a header for the C++ compiler)."""
 
 
 def save_once(patches: Patches, before: Any) -> None:
@@ -83,7 +85,8 @@ class Aside:
 
     def _opening(self, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         if isinstance(file, str | os.PathLike):
-            file = self._aside(file, mode) if WRITES & set(mode) else self.path_of(file) or file
+            writes = WRITES & set(mode) and not _caller().startswith(COMPILERS)
+            file = self._aside(file, mode) if writes else self.path_of(file) or file
         return self._open(file, mode, *args, **kwargs)
 
     def _aside(self, file: Any, mode: str) -> Any:
@@ -130,8 +133,13 @@ class Aside:
 
 def _is_temporary() -> bool:
     """Whether a library asks for a file of its own for a moment."""
-    frame = sys._getframe(2)
-    while frame is not None and frame.f_globals.get("__name__", "") in ("os", "pathlib"):
+    return _caller().partition(".")[0] in ("tempfile", "multiprocessing", "torch", "weakref", "gpuwise")
+
+
+def _caller() -> str:
+    """The module that called what stands here for a function of the system."""
+    own = ("os", "pathlib", __name__)
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "") in own:
         frame = frame.f_back  # type: ignore[assignment]
-    name = "" if frame is None else frame.f_globals.get("__name__", "")
-    return name.partition(".")[0] in ("tempfile", "multiprocessing", "torch", "weakref", "gpuwise")
+    return "" if frame is None else frame.f_globals.get("__name__", "")
