@@ -159,6 +159,15 @@ def test_levers_of_a_rank_train_as_one_process(
     same(torch.load(tmp_path / "of-1.pt"), torch.load(tmp_path / "of-2.pt"))
 
 
+@pytest.mark.parametrize("lever", [{"trim_padding": True}, pytest.param({"length_groups": 4}, marks=pytest.mark.slow)])
+def test_ranks_cut_other_padding_and_train_alike(lever: dict[str, Any], ranks: Callable[..., Any], tmp_path: Path) -> None:
+    for n in (1, 2):
+        run = start(ranks, "padded", n, str(tmp_path / f"of-{n}"), out=f"out-{n}", levers=lever if n == 2 else {})
+        assert run.codes() == [0] * n, run.output
+    assert [e["applied"] for r in (0, 1) for e in run.lines(r, "lever")] == [True, True], run.lines(0, "lever")
+    same(torch.load(tmp_path / "of-1.pt"), torch.load(tmp_path / "of-2.pt"))
+
+
 @pytest.mark.parametrize(
     ("levers", "sharding", "said"),
     [
