@@ -38,6 +38,10 @@ CLIENTS = (
     ("trtllm", "0.19", ("request_s", "prompt_token_s", "prefill_slowdown")),
 )
 """Engine, the first version, and what is fitted of it; the rest is as it was."""
+EAGER = {"eager_layer_s": False, "eager_experts_layer_s": True}
+"""Of vLLM's first of these versions: what the host takes to launch a layer, of networks without and with experts."""
+EAGER_S = tuple(round(1e-4 * i, 5) for i in range(4, 21))
+"""Seconds of a layer that are tried."""
 STARTS = (3e-3, 3e-2)
 """Of ``request_s``: whether time is a request's or its tokens' has more than one valley."""
 START = {"prompt_token_s": 5e-6, "prefill_slowdown": 1.1}
@@ -47,6 +51,7 @@ _COSTS = tuple(n for n in EngineCosts.__dataclass_fields__ if n != "log_sigma")
 _FEW = 10
 """Runs of a configuration that the fit replays."""
 _LARGE = 0.3
+_SMALL = 0.1
 _LOADS_TTFT = ("ttft_mean", "ttft_p50")
 
 
@@ -60,6 +65,8 @@ def fit_clients(folder: Path) -> dict[str, float]:
         if engine == "sglang":
             base = replace(base, costs=engine_costs(EngineConfig(engine)))
         front = _fit(_few([r for r in runs if not load_check(r)]), [r for r in loads if not load_check(r)], base, names)
+        if engine == "vllm":
+            front = _eager(runs, front)
         for label, one in (("before", base), ("after", front)):
             ratio = _ratios([r for r in runs if load_check(r)], one)
             for metric, values in ratio.items():
@@ -78,6 +85,22 @@ def fit_clients(folder: Path) -> dict[str, float]:
     )
     write("load", document)
     return errors
+
+
+def _eager(runs: list[LoadRun], front: Front) -> Front:
+    """``front`` with the host's time of a layer that describes the fit rows best, the rest as it was: most steps do not feel it, so
+    that no slope leads there."""
+    for name, experts in EAGER.items():
+        fit = [
+            r for r in runs if not load_check(r) and r.architecture is not None and (r.architecture.moe is not None) is experts
+        ]
+
+        def cost(seconds: float, name: str = name, fit: list[LoadRun] = fit) -> float:
+            errors = np.log(_ratios(fit, _with(front, {name: seconds}))["ttft"]) / _SMALL
+            return float(np.mean(np.sqrt(1.0 + errors**2)))
+
+        front = _with(front, {name: min(EAGER_S, key=cost)})
+    return front
 
 
 def _of(run: LoadRun, since: str) -> bool:
@@ -180,6 +203,7 @@ def _write(engine: str, since: str, base: Front, front: Front, widths: dict[str,
     mine["costs"] = _costs(front)
     front_entry: dict[str, float] = mine["front"]
     front_entry |= {"request_s": front.request_s, "prompt_token_s": front.prompt_token_s}
+    front_entry |= {name: value for name in EAGER if (value := getattr(front, name))}
     mine["ttft_log_sigma"] = widths.pop("ttft")
     if "token" in widths:
         mine["throughput_log_sigma"] = widths.pop("token")

@@ -25,6 +25,10 @@ from gpuwise.serve.simulate import Settings
 _LONG_STEPS = "2026-04"
 """Since then MiniMax and Kimi in 4 bits take steps of two prompts (25 April 2026; on 15 March the default)."""
 
+_LARGE_GRAPHS = 2048
+"""Tokens of the largest graph (``--max-cudagraph-capture-size``) of gpt-oss's scripts, and of MiniMax's and Kimi's in 4 bits since
+then."""
+
 
 def recipe(model: str, gpu: str, config: EngineConfig, users: int, prompt: int, output: int, measured: str) -> Settings:
     """Options of the server that ``users`` asked at once with prompts and answers of nominal lengths, at the date ``measured``;
@@ -40,21 +44,22 @@ def _llama_vllm(gpu: str, config: EngineConfig, users: int, prompt: int, output:
 
 
 def _gpt_oss_vllm(gpu: str, config: EngineConfig, users: int, prompt: int, output: int, measured: str) -> Settings:
-    return Settings(memory_share=0.9, max_num_batched_tokens=8192, max_num_seqs=users)
+    return Settings(memory_share=0.9, max_num_batched_tokens=8192, max_num_seqs=users, graph_most=_LARGE_GRAPHS)
 
 
 def _minimax_vllm(gpu: str, config: EngineConfig, users: int, prompt: int, output: int, measured: str) -> Settings:
     block = 32 if config.weights == "fp8_block" else None
     if measured < _LONG_STEPS:
         return Settings(memory_share=0.95, block_size=block)
-    return Settings(memory_share=0.9, block_size=block, max_num_batched_tokens=2 * prompt)
+    return Settings(memory_share=0.9, block_size=block, max_num_batched_tokens=2 * prompt, graph_most=_LARGE_GRAPHS)
 
 
 def _kimi_vllm(gpu: str, config: EngineConfig, users: int, prompt: int, output: int, measured: str) -> Settings:
     if config.expert_weights == "int4_wo":
         return Settings(memory_share=0.95, max_num_seqs=users)
-    steps = 2 * prompt if measured >= _LONG_STEPS else None
-    return Settings(memory_share=0.9, max_num_seqs=users, max_num_batched_tokens=steps)
+    if measured < _LONG_STEPS:
+        return Settings(memory_share=0.9, max_num_seqs=users)
+    return Settings(memory_share=0.9, max_num_seqs=users, max_num_batched_tokens=2 * prompt, graph_most=_LARGE_GRAPHS)
 
 
 def _llama_trtllm(gpu: str, config: EngineConfig, users: int, prompt: int, output: int, measured: str) -> Settings:

@@ -27,6 +27,10 @@ class Front:
     answer_token_s: float = 0.0
     attention_slowdown: float = 1.0
     """Of decode attention in an engine's step over the kernel by itself, on top of all kernels'."""
+    eager_layer_s: float = 0.0
+    """Host time of a layer in a step of more tokens than the largest graph, which the host launches; 0: not known."""
+    eager_experts_layer_s: float = 0.0
+    """The same of a network of experts."""
     ttft_log_sigma: float | None = None
     """Of measured over predicted time to the first token of closed loops; None: as of loads at a rate."""
     throughput_log_sigma: float | None = None

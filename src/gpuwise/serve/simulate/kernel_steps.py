@@ -137,7 +137,8 @@ def _steps(low: int, high: int, least: int = 128) -> I64:
 
 class KernelSteps:
     """:class:`~gpuwise.serve.simulate.step_time.StepTime` of a layout under an engine's costs. ``host_s`` of a step and
-    ``host_sequence_s`` of each sequence in it are the scheduler's: beside the device where ``ahead``, else after it."""
+    ``host_sequence_s`` of each sequence in it are the scheduler's: beside the device where ``ahead``, else after it. A step of
+    more tokens than the largest graph is launched by the host, in ``eager_s`` at least."""
 
     __slots__ = (
         "_alone",
@@ -145,6 +146,8 @@ class KernelSteps:
         "_c",
         "_chunk_floor",
         "_chunks",
+        "_eager_s",
+        "_graph_tokens",
         "_line_alone",
         "_q",
         "_tokens",
@@ -170,10 +173,12 @@ class KernelSteps:
         host_sequence_s: float = 0.0,
         ahead: bool = True,
         attention_slowdown: float = 1.0,
+        eager_s: float = 0.0,
     ) -> None:
         self.tables, self.costs, self.n_layers = tables, costs, n_layers
         n = np.arange(most_sequences + 1)
         captured = graph_sizes(graph_most) if sizes is None else np.array(sizes, np.int64)
+        self._eager_s, self._graph_tokens = eager_s, int(captured[-1])
         padded = np.where(n <= captured[-1], captured[np.minimum(np.searchsorted(captured, n), len(captured) - 1)], n)
         low, high = tables.lengths
         each = (tables.attention_s[:, 1] - tables.attention_s[:, 0]) / (high - low)
@@ -224,7 +229,7 @@ class KernelSteps:
             tokens += new
             attention += self._chunk(new, before)
         floor = self._chunk_floor  # one launch a layer, whatever is in it
-        return (
+        device = (
             self._alone[decoding]
             + _line(self._tokens, self._work, tokens)
             - self._line_alone[decoding]
@@ -233,6 +238,7 @@ class KernelSteps:
             + max(attention - len(chunks) * floor, 0.0)
             + (0.0 if decoding else floor)
         )
+        return device if tokens <= self._graph_tokens else max(device, self._eager_s)
 
     def parts(self, decoding: I64, prompt_tokens: I64, cached_tokens: I64, n_steps: I64, total_s: F64) -> dict[str, float]:
         """Seconds of steps by what they went to: the weights' and caches' way from memory (``memory``), the arithmetic that comes

@@ -126,6 +126,7 @@ class Server:
             host_sequence_s=front.host_sequence_s,
             ahead=self.rules.ahead,
             attention_slowdown=front.attention_slowdown,
+            eager_s=self.arch.n_layers * (front.eager_layer_s if self.arch.moe is None else front.eager_experts_layer_s),
         )
 
     def run(
