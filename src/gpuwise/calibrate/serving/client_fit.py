@@ -87,20 +87,21 @@ def fit_clients(folder: Path) -> dict[str, float]:
     return errors
 
 
-def _eager(runs: list[LoadRun], front: Front) -> Front:
-    """``front`` with the host's time of a layer that describes the fit rows best, the rest as it was: most steps do not feel it, so
-    that no slope leads there."""
+def _eager(runs: list[LoadRun], base: Front) -> Front:
+    """``base`` with the host's time of a layer that describes the fit rows best, the rest as it was: most steps do not feel it,
+    so that no slope leads there."""
+    best: dict[str, float] = {}
     for name, experts in EAGER.items():
         fit = [
-            r for r in runs if not load_check(r) and r.architecture is not None and (r.architecture.moe is not None) is experts
+            r for r in runs if not load_check(r) and (r.architecture is not None and r.architecture.moe is not None) is experts
         ]
 
         def cost(seconds: float, name: str = name, fit: list[LoadRun] = fit) -> float:
-            errors = np.log(_ratios(fit, _with(front, {name: seconds}))["ttft"]) / _SMALL
+            errors = np.log(_ratios(fit, _with(base, {name: seconds}))["ttft"]) / _SMALL
             return float(np.mean(np.sqrt(1.0 + errors**2)))
 
-        front = _with(front, {name: min(EAGER_S, key=cost)})
-    return front
+        best[name] = min(EAGER_S, key=cost)
+    return _with(base, best)
 
 
 def _of(run: LoadRun, since: str) -> bool:

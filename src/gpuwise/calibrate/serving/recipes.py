@@ -26,8 +26,8 @@ _LONG_STEPS = "2026-04"
 """Since then MiniMax and Kimi in 4 bits take steps of two prompts (25 April 2026; on 15 March the default)."""
 
 _LARGE_GRAPHS = 2048
-"""Tokens of the largest graph (``--max-cudagraph-capture-size``) of gpt-oss's scripts, and of MiniMax's and Kimi's in 4 bits since
-then."""
+"""Tokens of the largest graph (``--max-cudagraph-capture-size``) of gpt-oss's scripts, and of MiniMax's and Kimi's in 4 bits
+since then."""
 
 
 def recipe(model: str, gpu: str, config: EngineConfig, users: int, prompt: int, output: int, measured: str) -> Settings:
