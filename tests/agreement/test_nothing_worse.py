@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
-FOLDER = Path(__file__).parents[2] / "benchmarks" / "records"
+FOLDER = Path(__file__).parents[2] / "benchmarks" / "records" / "validate"
 RECORDS = [
     FOLDER / "validate_before_2026-11-22.json",
     FOLDER / "validate_after_2026-11-22.json",
     FOLDER / "validate_after_2026-11-23.json",
+    FOLDER / "validate_after_2026-11-26.json",
 ]
 SERVED_ELSEWHERE = {"timm": "captured_time"}
 """Families of older records whose rows another family has now."""

@@ -14,7 +14,7 @@ from typing import Any
 
 BEGIN, END = "<!-- accuracy: python -m tools.docs.accuracy docs/index.md -->", "<!-- end of accuracy -->"
 HEAD = "| what is predicted | measurements kept out of every fit | median error | mean error | inside the 80 % interval |"
-RECORDS = Path(__file__).parent.parent.parent / "benchmarks" / "records"
+RECORDS = Path(__file__).parent.parent.parent / "benchmarks" / "records" / "validate"
 FAMILIES = {
     "gemm": "a matrix product",
     "attention": "an attention kernel",
@@ -44,7 +44,7 @@ def table(record: dict[str, Any], name: str) -> str:
             lines.append(f"| {words} | {check['predicted']:,} | {check['median']:.1f} % | {check['mape']:.1f} % | {inside} |")
     lines += [
         "",
-        f"Of {record['date']}, commit {record['commit']}; every family and source: `benchmarks/records/{name}`.",
+        f"Of {record['date']}, commit {record['commit']}; every family and source: `benchmarks/records/validate/{name}`.",
         "",
         END,
     ]

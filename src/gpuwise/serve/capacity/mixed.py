@@ -3,9 +3,8 @@
     minimise  sum n_i c_i    with  sum n_i C_i >= rate,   n_i whole, at most two kinds
 
 ``C_i`` is what a replica of kind ``i`` carries within the targets by itself and ``c_i`` what it costs an hour. Requests are
-sent to
-each kind in proportion to what it carries, each at random, so that no replica sees more than its own largest rate and arrivals
-stay as bursty as simulated. Every pair is tried whole, so that the answer is exact.
+sent to each kind in proportion to what it carries, each at random, so that no replica sees more than its own largest rate and
+arrivals stay as bursty as simulated. Every pair is tried whole, so that the answer is exact.
 """
 
 from __future__ import annotations
