@@ -20,7 +20,7 @@ def gaps(job: Job) -> Iterator[str]:
         yield f"groups of {s.shard_group} ranks"
     if s.offload_optimizer and s.sharding == "none" and s.dp > 1:
         yield "an offloaded optimizer without sharding"
-    elif s.sharding == "none" and s.dp > 1 and _widens(s):
+    elif s.sharding == "none" and s.dp > 1 and s.widens_gradients:
         yield "gradients in fp32 of 16-bit weights without sharding"
 
 
@@ -29,11 +29,7 @@ def _stage(s: Strategy) -> int:
     gradients up in fp32 as stage 1 (runtime/engine.py _do_optimizer_sanity_check: without ZeRO the formats must be one)."""
     if s.sharding != "none" or s.dp > 1:
         return STAGES.get(s.sharding, 0)
-    return 2 if s.offload_optimizer else int(_widens(s))
-
-
-def _widens(s: Strategy) -> bool:
-    return s.gradient_dtype == "fp32" and s.precision in ("bf16", "fp16")
+    return 2 if s.offload_optimizer else int(s.widens_gradients)
 
 
 def config(job: Job) -> dict[str, object]:
@@ -59,6 +55,6 @@ def config(job: Job) -> dict[str, object]:
         settings["bf16"] = {"enabled": True}
     elif s.precision == "fp16":
         settings["fp16"] = {"enabled": True}
-    if _widens(s):
+    if s.widens_gradients:
         settings["data_types"] = {"grad_accum_dtype": "fp32"}
     return settings

@@ -109,6 +109,11 @@ class Strategy:
         return self.dp * self.tp * self.pp * self.cp
 
     @property
+    def widens_gradients(self) -> bool:
+        """Gradients of 16-bit weights are added up in fp32."""
+        return self.gradient_dtype == "fp32" and self.precision in ("bf16", "fp16")
+
+    @property
     def global_batch(self) -> int:
         """Sequences per optimizer step."""
         return self.micro_batch * self.accumulation * self.dp

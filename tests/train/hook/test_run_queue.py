@@ -149,7 +149,7 @@ def test_workers_that_are_in_each_others_way_are_the_loops_own(monkeypatch: pyte
     iterator = iter(torch.utils.data.DataLoader(_Slow(0.02), batch_size=2, num_workers=2, prefetch_factor=1))
     delays = iter([1.0, 1.5])
     monkeypatch.setattr(WorkerQueue, "_waited_s", lambda _: next(delays, 1.5))
-    monkeypatch.setattr("gpuwise.train.hook.run_queue.usable_cores", lambda: 1)
+    monkeypatch.setattr("gpuwise.machine.devices.cpu.usable_cores", lambda: 1)
     queue = WorkerQueue(iterator)
     start = time.perf_counter()
     next(iterator)

@@ -35,13 +35,14 @@ class Setting:
     stack: StackRules
     stack_name: str
     context_parallel: str = "ring"
+    widens_gradients: bool = False
 
     @classmethod
     def of(cls, arch: Architecture, cluster: Cluster, base: Strategy, seq_len: int, global_batch: int) -> Setting:
         """The setting in which strategies with ``base``'s stack and adapters are judged. Raises UnknownNameError for a
         stack."""
         rules = find_stack_rules(base.stack, adapters=base.lora_rank > 0)
-        return cls(arch, cluster, seq_len, global_batch, rules, base.stack, base.context_parallel)
+        return cls(arch, cluster, seq_len, global_batch, rules, base.stack, base.context_parallel, base.widens_gradients)
 
     @property
     def domain(self) -> int:

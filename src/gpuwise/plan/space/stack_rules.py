@@ -44,6 +44,9 @@ class StackRules:
     """One layer in several may be recomputed, not only all of them."""
     offload_unsharded: bool = True
     """An optimizer may be in host memory on several data-parallel ranks that shard nothing."""
+    widens_unsharded: bool = True
+    """Gradients of 16-bit weights may be added up in fp32 on several ranks that shard nothing; else that is laid out only where
+    no sharding is asked for by name."""
     asked_only: frozenset[str] = frozenset()
     """Of ``recompute_every``, ``offload_activations``, ``offload_optimizer`` and ``selective``, what PyTorch has and the stack's
     own tool no option for: laid out only where it is asked for."""
@@ -187,7 +190,10 @@ STACK_RULES: dict[str, StackRules] = {
     "eager-fsdp": _TRAINER_FSDP,
     "composer": replace(_FSDP, source="mosaicml/llm-foundry fsdp_config: full, gradient, hybrid", offload_optimizer=False),
     "deepspeed": replace(
-        _ACCELERATE, source="microsoft/DeepSpeed: ZeRO-1/2/3 with optimizer offload behind Hugging Face's Trainer"
+        _ACCELERATE,
+        source="microsoft/DeepSpeed: ZeRO-1/2/3 with optimizer offload behind Hugging Face's Trainer; runtime/engine.py "
+        "_do_optimizer_sanity_check: without ZeRO gradients have the weights' format",
+        widens_unsharded=False,
     ),
     "torchtune": replace(
         _FSDP,

@@ -210,6 +210,9 @@ def fixed_space(space: Space, fixed: Mapping[str, int | str | bool]) -> Space:
 
 def advised(space: Space, setting: Setting, fixed: Mapping[str, int | str | bool]) -> Space:
     """``space`` without what the stack's own tool has no option for and ``fixed`` does not ask for."""
+    widens = setting.widens_gradients and not setting.stack.widens_unsharded and setting.cluster.n_accelerators > 1
+    if widens and "sharding" not in fixed:
+        space = replace(space, states=tuple((kind, offload) for kind, offload in space.states if kind != "none"))
     left = setting.stack.asked_only - {name for name in fixed if fixed[name]} - {str(fixed.get("recompute"))}
     if not left:
         return space
