@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpuwise.facts.software.compatibility import CudaError, cuda_error_in
 from gpuwise.machine.devices.readings import Driver, Health, Identity, Peer, Sample, Xid
 
 NVIDIA, AMD, INTEL = "10de", "1002", "8086"
@@ -208,6 +209,15 @@ class Framework:
     def error(self) -> str:
         """What it printed or raised while it looked for GPUs."""
         return str(self.answer.get("error") or "") or self.detail
+
+    @property
+    def cuda_error(self) -> CudaError | None:
+        """The CUDA error that :attr:`error` speaks of."""
+        return cuda_error_in(self.error)
+
+    def raised(self, code: int) -> bool:
+        """Whether the CUDA error of this number stopped it."""
+        return (error := self.cuda_error) is not None and error.code == code
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ class StackRules:
     """An optimizer may be in host memory on several data-parallel ranks that shard nothing."""
     widens_unsharded: bool = True
     """Gradients of 16-bit weights may be added up in fp32 on several ranks that shard nothing; else that is laid out only where
-    no sharding is asked for by name."""
+    ``--sharding none`` asks for it."""
     asked_only: frozenset[str] = frozenset()
     """Of ``recompute_every``, ``offload_activations``, ``offload_optimizer`` and ``selective``, what PyTorch has and the stack's
     own tool no option for: laid out only where it is asked for."""

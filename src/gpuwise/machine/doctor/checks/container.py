@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from gpuwise.facts.software.compatibility import cuda_error_in
 from gpuwise.machine.doctor import fixes
 from gpuwise.machine.doctor.checks.driver import SEES_NONE
 from gpuwise.machine.doctor.finding import Finding, Fix, Severity
@@ -67,7 +66,7 @@ def _start_with_gpu(m: Machine, kind: str) -> tuple[Fix, ...]:
 
 def toolkit_of_wsl(m: Machine) -> Iterator[Finding]:
     """A container in WSL whose toolkit is older than the driver of Windows."""
-    found = [f for f in m.frameworks if (e := cuda_error_in(f.error)) is not None and e.code == 500]
+    found = [f for f in m.frameworks if f.raised(500)]
     if not found or m.system.wsl != 2 or not m.system.container:
         return
     yield Finding(
@@ -321,7 +320,7 @@ def left_over_settings(m: Machine) -> Iterator[Finding]:
 
 def wrong_libcuda(m: Machine) -> Iterator[Finding]:
     """A libcuda that is not the driver's: a stub to link with, or forward compatibility on a card that has none."""
-    errors = [(f, e) for f in m.frameworks if (e := cuda_error_in(f.error)) is not None]
+    errors = [(f, e) for f in m.frameworks if (e := f.cuda_error) is not None]
     folders = {folder for name, folder in m.shadowing.items() if name.startswith("libcuda.so")}
     if any(e.code == 34 for _, e in errors) or any(f.endswith("/stubs") for f in folders):
         yield Finding(

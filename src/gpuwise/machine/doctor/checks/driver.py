@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from gpuwise.facts.software.compatibility import Generation, at_least, cuda_error_in, generation_of, generation_of_chip
+from gpuwise.facts.software.compatibility import Generation, at_least, generation_of, generation_of_chip
 from gpuwise.machine.doctor import fixes
 from gpuwise.machine.doctor.finding import Finding, Fix, Severity
 from gpuwise.machine.doctor.observation import NVIDIA, Machine, PciCard
@@ -80,7 +80,7 @@ def mismatch(m: Machine) -> Iterator[Finding]:
     apart = bool(
         m.modules.version and m.modules.libraries and m.modules.version not in m.modules.libraries and not m.nvidia_cards
     )
-    raised = any((e := cuda_error_in(f.error)) is not None and e.code == 803 for f in m.frameworks)
+    raised = any(f.raised(803) for f in m.frameworks)
     logged = [line for line in m.kernel_log if "API mismatch" in line][-1:]
     if not (refused or (apart and not m.system.container) or raised):
         return

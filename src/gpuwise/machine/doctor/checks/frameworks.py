@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from gpuwise.facts.software.compatibility import at_least, cuda_error_in, family_driver
+from gpuwise.facts.software.compatibility import at_least, family_driver
 from gpuwise.machine.doctor import fixes
 from gpuwise.machine.doctor.finding import Finding, Fix, Severity
 from gpuwise.machine.doctor.observation import Framework, Machine
@@ -98,7 +98,7 @@ def sees_none(m: Machine) -> Iterator[Finding]:
     for f in m.frameworks:
         if f.outcome != "ok" or f.available is not False or not m.nvidia_cards or not (f.cuda or f.name == "cupy"):
             continue
-        error = cuda_error_in(f.error)
+        error = f.cuda_error
         error_text = (f"CUDA error {error.code}: {error.name}",) if error else ()
         fix = Fix(
             "Restart the machine, then look again; the kernel's log may say more", ("sudo reboot", "gpuwise doctor"), reboot=True

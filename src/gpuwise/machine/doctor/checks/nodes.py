@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpuwise.facts.software.compatibility import cuda_error_in
 from gpuwise.machine.doctor import fixes
 from gpuwise.machine.doctor.checks.driver import SEES_NONE
 from gpuwise.machine.doctor.finding import Finding, Fix, Severity
@@ -127,9 +126,9 @@ def uvm(m: Machine) -> Iterator[Finding]:
         return
     node = next((n for n in m.nodes if n.path == "/dev/nvidia-uvm"), None)
     loaded = "nvidia_uvm" in m.modules.loaded or not m.modules.listed
-    unknown = any((e := cuda_error_in(f.error)) is not None and e.code == 999 for f in failing)
+    unknown = any(f.raised(999) for f in failing)
     where = "host" if m.system.container else "here"
-    uninitialized = any((e := cuda_error_in(f.error)) is not None and e.code == 3 for f in failing)
+    uninitialized = any(f.raised(3) for f in failing)
     if node is None and m.system.container and "nvidia_uvm" in m.modules.loaded:
         yield _uvm_not_handed_in(m)
     elif node is None or (not loaded and not m.system.container):
@@ -240,7 +239,7 @@ def imex(m: Machine) -> Iterator[Finding]:
 
 def fabric(m: Machine) -> Iterator[Finding]:
     """Machines with NVSwitches need the fabric manager, confidential GPUs to be declared ready."""
-    waiting = [f for f in m.frameworks if (e := cuda_error_in(f.error)) is not None and e.code == 802]
+    waiting = [f for f in m.frameworks if f.raised(802)]
     if not waiting:
         return
     names = [c.identity.name or "" for c in m.nvidia_cards]
