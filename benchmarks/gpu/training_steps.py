@@ -425,7 +425,7 @@ ITEMS: tuple[Item, ...] = (
     Item("resnet50-amp-nchw", resnet(autocast=True), "images", 128),
     Item("vit-b16", vit, "images", 64, asks("vit-b-16", 197, 64)),
     Item("bert-base", bert, "sequences", 64, asks("bert-base", 128, 64)),
-    Item("gpt2-compiled", gpt2(compiled=True), "tokens", 8192, asks("gpt2", 1024, 8, stack="compiled"), limit_s=75.0),
+    Item("gpt2-compiled", gpt2(compiled=True), "tokens", 8192, asks("gpt2", 1024, 8, stack="compiled"), limit_s=60.0),
     Item(
         "llama8b-lora-ckpt",
         language(LLAMA_8B, batch=1, dtype="bfloat16", lora=True, checkpoint=True),
@@ -463,7 +463,7 @@ ITEMS: tuple[Item, ...] = (
     Item("resnet50-tf32", resnet(tf32=True), "images", 128, energy_s=1.5),
     Item("resnet50-fp32", resnet(tf32=False), "images", 128, energy_s=1.5),
     Item("llama8b-generate", generate(LLAMA_8B, length=2048, new=32), "tokens", 32, energy_s=0.0, steps=2),
-    Item("resnet50-amp-nhwc-compiled", resnet(channels_last=True, autocast=True, compiled=True), "images", 128, limit_s=75.0),
+    Item("resnet50-amp-nhwc-compiled", resnet(channels_last=True, autocast=True, compiled=True), "images", 128, limit_s=60.0),
 )
 KERNELS: tuple[str, ...] = (
     "gpt2",
