@@ -143,7 +143,7 @@ def _fast_steps(steps: Steps) -> Steps:
 
 
 def _without_pauses(steps: Steps) -> Steps:
-    lengths = steps.windows[:, 1] - steps.windows[:, 0]
+    lengths = steps.work[:, 1] - steps.work[:, 0]
     return chosen(steps, np.flatnonzero(lengths <= PAUSE * np.median(lengths)).tolist())
 
 

@@ -23,7 +23,7 @@ from gpuwise.train.profile.families import COMMUNICATION, COPIES_ON_DEVICE, OTHE
 from gpuwise.train.profile.operations import OP_CATEGORIES, Operations, operations
 from gpuwise.train.profile.spans import NO_SPANS, difference, inside, intersection, length, spans, union
 from gpuwise.train.profile.steps import Steps
-from gpuwise.train.profile.trace import NONE, RUNTIME_CATEGORIES, Flags, Floats, Ints, Trace
+from gpuwise.train.profile.trace import NONE, RUNTIME_CATEGORIES, Flags, Floats, Ints, Trace, launched_s, rows_of
 
 DATA, COPIES, OPTIMIZER, HOST_GAPS, SYNC = "data wait", "copies", "optimizer", "host gaps", "sync points"
 SAVE, ALLOCATOR, OTHER, PAUSES = "save and log", "allocator", "other", "between updates"
@@ -74,7 +74,7 @@ def split_step(trace: Trace, steps: Steps, without: Floats = NO_SPANS, event_s: 
     """The parts of the steps of a trace; stretches ``without`` are not in them. ``event_s`` is what the profiler takes to record
     an event of the host."""
     layers = _gpu_layers(trace, steps) if trace.has_device else _cpu_layers(trace, steps)
-    windows = difference(union([steps.windows]), without)
+    windows = difference(union([steps.work]), without)
     taken, found = NO_SPANS, list[tuple[str, str, Floats]]()
     for part, name, raw in layers:
         own = difference(intersection(raw, windows), taken)
@@ -338,23 +338,4 @@ def kernel_families(trace: Trace, kernels: Ints) -> list[str]:
 
 def launching_ops(trace: Trace, kernels: Ints) -> Ints:
     """Row of the operation of the host that launched each kernel; -1 where the trace does not say."""
-    return _rows_of(trace.in_categories(OP_CATEGORIES), trace.external, trace.external[kernels])
-
-
-def launched_s(trace: Trace, kernels: Ints) -> Floats:
-    """When the host launched each kernel; its own start where the trace does not say."""
-    calls = _rows_of(trace.in_categories(RUNTIME_CATEGORIES), trace.correlation, trace.correlation[kernels])
-    return np.where(calls == NONE, trace.start_s[kernels], trace.start_s[calls])
-
-
-def _rows_of(among: Flags, numbers: Ints, wanted: Ints) -> Ints:
-    """Row among those marked that bears each wanted number; ``NONE`` where there is none."""
-    rows = np.flatnonzero(among & (numbers != NONE))
-    out = np.full(len(wanted), NONE, np.int64)
-    if not len(rows):
-        return out
-    rows = rows[np.argsort(numbers[rows], kind="stable")]
-    at = np.minimum(np.searchsorted(numbers[rows], wanted), len(rows) - 1)
-    hit = (numbers[rows[at]] == wanted) & (wanted != NONE)
-    out[hit] = rows[at[hit]]
-    return out
+    return rows_of(trace.in_categories(OP_CATEGORIES), trace.external, trace.external[kernels])

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from gpuwise.train.hook.ticks import Step, Tick, boundary
-from gpuwise.train.profile.trace import Floats, Trace
+from gpuwise.train.profile.trace import Floats, Trace, launched_s
 
 _PROFILER = re.compile(r"ProfilerStep#\d+")
 _OPTIMIZER = "Optimizer.step#"
@@ -27,6 +27,9 @@ class Steps:
     """The thread that trains."""
     waited_s: Floats = field(default_factory=lambda: np.zeros(0), repr=False)
     """Of each window: other programs had the processors. Empty where that is not known."""
+    device: Floats = field(default_factory=lambda: np.zeros((0, 2)), repr=False)
+    """The same steps as a device does them, [n, 2]: each ends with the last work that was issued before the window's end. A host
+    that waits for nothing is ahead of it by as much as its queue holds. Empty without a device."""
 
     @property
     def n(self) -> int:
@@ -34,9 +37,14 @@ class Steps:
         return len(self.windows)
 
     @property
+    def work(self) -> Floats:
+        """When the steps were done, [n, 2]: by the device where there is one."""
+        return self.device if len(self.device) else self.windows
+
+    @property
     def wall_s(self) -> float:
         """Mean length of a step."""
-        return float((self.windows[:, 1] - self.windows[:, 0]).mean())
+        return float((self.work[:, 1] - self.work[:, 0]).mean())
 
 
 def clean_s(steps: Steps, step: Step) -> float:
@@ -48,7 +56,8 @@ def chosen(steps: Steps, at: Sequence[int]) -> Steps:
     """Some of the windows, by their numbers."""
     rows = list(at)
     waited_s = steps.waited_s[rows] if len(steps.waited_s) else steps.waited_s
-    return replace(steps, windows=steps.windows[rows], waited_s=waited_s)
+    device = steps.device[rows] if len(steps.device) else steps.device
+    return replace(steps, windows=steps.windows[rows], waited_s=waited_s, device=device)
 
 
 def with_delays(steps: Steps, timed: Sequence[Step]) -> Steps:
@@ -64,6 +73,20 @@ def find_steps(trace: Trace) -> Steps:
 
     The first window of optimizer steps is left out, as the trace begins somewhere inside it.
     """
+    steps = _marked(trace)
+    return replace(steps, device=_on_device(trace, steps.windows)) if trace.has_device else steps
+
+
+def _on_device(trace: Trace, windows: Floats) -> Floats:
+    """The windows [n, 2] as the device has them: each moment of the host put off to the end of all that was issued before."""
+    rows = np.flatnonzero(trace.on_device)
+    issued = launched_s(trace, rows)
+    order = issued.argsort(kind="stable")
+    done = np.concatenate(([-np.inf], np.maximum.accumulate(trace.end_s[rows[order]])))
+    return np.maximum(windows, done[np.searchsorted(issued[order], windows, side="right")])
+
+
+def _marked(trace: Trace) -> Steps:
     host = ~trace.on_device & ~trace.in_categories(("gpu_user_annotation",))
     rows = np.flatnonzero(trace.named(lambda n: _PROFILER.fullmatch(n)) & host)
     if rows.size:

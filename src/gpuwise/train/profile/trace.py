@@ -147,3 +147,22 @@ class Trace:
     def inputs(self, row: int) -> Detail:
         """What was recorded of one event's inputs."""
         return self.details[int(self.detail[row])]
+
+
+def launched_s(trace: Trace, kernels: Ints) -> Floats:
+    """When the host launched each kernel; its own start where the trace does not say."""
+    calls = rows_of(trace.in_categories(RUNTIME_CATEGORIES), trace.correlation, trace.correlation[kernels])
+    return np.where(calls == NONE, trace.start_s[kernels], trace.start_s[calls])
+
+
+def rows_of(among: Flags, numbers: Ints, wanted: Ints) -> Ints:
+    """Row among those marked that bears each wanted number; ``NONE`` where there is none."""
+    rows = np.flatnonzero(among & (numbers != NONE))
+    out = np.full(len(wanted), NONE, np.int64)
+    if not len(rows):
+        return out
+    rows = rows[np.argsort(numbers[rows], kind="stable")]
+    at = np.minimum(np.searchsorted(numbers[rows], wanted), len(rows) - 1)
+    hit = (numbers[rows[at]] == wanted) & (wanted != NONE)
+    out[hit] = rows[at[hit]]
+    return out

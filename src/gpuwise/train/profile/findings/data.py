@@ -118,7 +118,7 @@ def _copies(data: ProfileData, matches: Callable[[str], object], kind: str, titl
         return None
     trace = data.trace
     work = np.flatnonzero(trace.in_categories(("kernel",)))
-    own = intersection(spans(trace.start_s[rows], trace.end_s[rows]), data.steps.windows)
+    own = intersection(spans(trace.start_s[rows], trace.end_s[rows]), data.steps.work)
     alone = length(difference(own, spans(trace.start_s[work], trace.end_s[work]))) / data.n_steps
     moved = trace.n_bytes[rows]
     rate = float(moved[moved != NONE].sum()) / max(float(trace.duration_s[rows].sum()), 1e-12)

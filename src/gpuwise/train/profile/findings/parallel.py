@@ -107,7 +107,7 @@ def unoverlapped(data: ProfileData) -> Finding | None:
     if not len(sent):
         return None
     trace = data.trace
-    both = intersection(spans(trace.start_s[sent], trace.end_s[sent]), data.steps.windows)
+    both = intersection(spans(trace.start_s[sent], trace.end_s[sent]), data.steps.work)
     bare = length(difference(both, spans(trace.start_s[work], trace.end_s[work]))) / data.n_steps
     whole = length(both) / data.n_steps
     if ddp_every_micro_batch(data) is not None or fsdp_every_micro_batch(data) is not None:
@@ -145,7 +145,7 @@ def straggler(data: ProfileData) -> Finding | None:
             trace.in_categories(("kernel", "gpu_memcpy")) if trace.has_device else trace.in_categories(OP_CATEGORIES)
         )
         sent = rows[trace.named(lambda n: "nccl" in n.lower() or n.startswith("gloo:"))[rows]]
-        own = intersection(spans(trace.start_s[sent], trace.end_s[sent]), view.steps.windows)
+        own = intersection(spans(trace.start_s[sent], trace.end_s[sent]), view.steps.work)
         waits[view.rank] = length(own) / view.steps.n
     # who comes last waits least: the others' collectives last longer by as much
     late = min(waits, key=lambda r: waits[r])

@@ -14,9 +14,9 @@ from gpuwise.train.profile.operations import OP_CATEGORIES, Lines, Operations, o
 from gpuwise.train.profile.products import Product, key_of, product_of
 from gpuwise.train.profile.run_facts import RunFacts
 from gpuwise.train.profile.spans import NO_SPANS, difference, inside, intersection, length, spans
-from gpuwise.train.profile.split import CROWD, RECORDED, Split, closures, kernel_families, launched_s, launching_ops
+from gpuwise.train.profile.split import CROWD, RECORDED, Split, closures, kernel_families, launching_ops
 from gpuwise.train.profile.steps import Steps, clean_s
-from gpuwise.train.profile.trace import NONE, Flags, Floats, Ints, Trace
+from gpuwise.train.profile.trace import NONE, Flags, Floats, Ints, Trace, launched_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,19 +123,21 @@ class ProfileData:
         return None if self.trace is None or self.steps is None else Lines(self.trace, self.steps.lane)
 
     def rows(self, categories: Sequence[str], matches: Callable[[str], object] = lambda n: True) -> Ints:
-        """Events that begin inside the steps, by category and name."""
+        """Events that begin inside the steps, by category and name; what a device does, inside the steps as it does them."""
         if self.trace is None or self.steps is None:
             return np.zeros(0, np.int64)
         found = self.trace.in_categories(categories) & self.trace.named(matches)
         rows = np.flatnonzero(found)
-        return rows[inside(self.trace.start_s[rows], self.steps.windows)]
+        began, works = self.trace.start_s[rows], self.trace.on_device[rows]
+        return rows[np.where(works, inside(began, self.steps.work), inside(began, self.steps.windows))]
 
     def seconds(self, rows: Ints) -> float:
         """Length of the union of these events, seconds a step."""
         if self.trace is None or self.steps is None or not len(rows):
             return 0.0
         own = spans(self.trace.start_s[rows], self.trace.end_s[rows])
-        return length(difference(intersection(own, self.steps.windows), self.stalled)) / self.n_steps
+        windows = self.steps.work if self.trace.on_device[rows].all() else self.steps.windows
+        return length(difference(intersection(own, windows), self.stalled)) / self.n_steps
 
     def own_s(self, rows: Ints) -> Floats:
         """Seconds of each of these events, without those in which other programs had the processor."""
