@@ -248,6 +248,13 @@ def _occupancy_of(kernel: Any, threads: int, dynamic: int) -> int:
     return blocks.value
 
 
+def _blocks_or_reason(kernel: Any, threads: int) -> int | str:
+    try:
+        return _occupancy_of(kernel, threads, 0)
+    except (OSError, RuntimeError) as error:
+        return str(error)
+
+
 def run_task(card: Card, task: str, n: int) -> dict[str, Any]:
     """Measured seconds of one task, its attributes and whether its values are right."""
     import math
@@ -276,7 +283,7 @@ def run_task(card: Card, task: str, n: int) -> dict[str, Any]:
         "regs": kernel.num_regs,
         "shared_bytes": kernel.shared_size_bytes,
         "local_bytes": kernel.local_size_bytes,
-        "blocks": _occupancy_of(kernel, threads, 0),
+        "blocks": _blocks_or_reason(kernel, threads),
     }
 
 
