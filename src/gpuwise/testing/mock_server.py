@@ -21,6 +21,9 @@ FAULTS = ("", "refuse", "error", "stall", "stall inside", "half event", "cut", "
 an event; closed between events; closed before an answer; an end without ``[DONE]``; an error as an event; no HTTP at all; the
 whole server gone."""
 
+TRANSFORMERS_FIELDS = {"model", "prompt", "messages", "max_tokens", "temperature", "stream", "stream_options"}
+"""Of those that a load test posts, what ``transformers serve`` takes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Answering:
@@ -32,6 +35,9 @@ class Answering:
     fault: Callable[[int], str] = field(default=lambda request: "")
     """The fault of the n-th completion asked for, counted from 0, those that probe the server included."""
     chat_only: bool = False
+    transformers: bool = False
+    """Speaks as ``transformers serve`` 5.17 pinned to one model does: no list of models, unknown fields refused with 422, another
+    model's name with 400, the reason of the finish and the usage in one last event, and no ``[DONE]``."""
     tokens_per_word: float = 1.0
     """How the server counts a prompt of words."""
 
@@ -94,7 +100,9 @@ class MockServer:
         method, path, _ = head[0].split(" ")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])}
         body = await reader.readexactly(int(headers.get("content-length", "0")))
-        if method == "GET" and path == "/v1/models":
+        if method == "GET" and path == "/v1/models" and self.answering.transformers:
+            _whole(writer, 500, {"error": {"message": "Internal Server Error"}})
+        elif method == "GET" and path == "/v1/models":
             _whole(writer, 200, {"object": "list", "data": [{"id": self.model, "object": "model"}]})
         elif method == "POST" and path in self._paths():
             await self._complete(writer, json.loads(body), chat="chat" in path)
@@ -106,6 +114,14 @@ class MockServer:
         return ("/v1/chat/completions",) if self.answering.chat_only else ("/v1/completions", "/v1/chat/completions")
 
     async def _complete(self, writer: asyncio.StreamWriter, asked: dict[str, Any], *, chat: bool) -> None:
+        if self.answering.transformers:
+            unknown = set(asked) - TRANSFORMERS_FIELDS
+            if unknown:
+                return _whole(writer, 422, {"detail": f"Unexpected fields in the request: {unknown}"})
+            if asked["model"] != self.model:
+                return _whole(writer, 400, {"detail": f"Server is pinned to '{self.model}'; requested '{asked['model']}'."})
+        if asked["model"] != self.model:
+            return _whole(writer, 404, {"error": {"message": f"The model `{asked['model']}` does not exist.", "code": 404}})
         prompt = str(asked["messages"][0]["content"] if chat else asked["prompt"])
         fault = self.answering.fault(len(self.prompts))
         self.prompts.append(prompt)
@@ -153,8 +169,13 @@ class MockServer:
             _chunk(writer, event)
             await writer.drain()
         counted = round(words * self.answering.tokens_per_word) + 1
-        _chunk(writer, _event({"choices": [], "usage": {"prompt_tokens": counted, "completion_tokens": tokens}}))
-        if fault != "no end":
+        usage = {"prompt_tokens": counted, "completion_tokens": tokens}
+        if self.answering.transformers:
+            text = {"delta": {}} if chat else {"text": ""}
+            _chunk(writer, _event({"choices": [{"finish_reason": "length", "index": 0, **text}], "usage": usage}))
+        else:
+            _chunk(writer, _event({"choices": [], "usage": usage}))
+        if fault != "no end" and not self.answering.transformers:
             _chunk(writer, b"data: [DONE]\n\n")
         writer.write(b"0\r\n\r\n")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -81,6 +82,25 @@ def test_prompts_have_the_tokens_the_server_counts() -> None:
 
 def test_a_server_that_only_chats_is_measured_too() -> None:
     assert len(measured(Answering(chat_only=True), load(3)).whole) == 3
+
+
+@pytest.mark.parametrize("chat_only", [False, True])
+def test_transformers_serve_is_measured_by_the_name_of_its_model(chat_only: bool) -> None:
+    """It lists no model, refuses ignore_eos, and ends without [DONE]; cut off before its last event an answer is not whole."""
+    answering = Answering(transformers=True, chat_only=chat_only)
+    with MockServer(answering, model="/models/tiny") as server:
+        found = Measured(measure(parse_address(server.url), load(4), model="/models/tiny"))
+        assert found.failures == {} and len(found.whole) == 4
+        assert [a.output_tokens for a in found.whole] == [6] * 4
+        assert found.measurement.tokens_per_word == pytest.approx(1.0)
+        with pytest.raises(ServerError, match="pinned to '/models/tiny'"):
+            measure(parse_address(server.url), load(1), model="other")
+        with pytest.raises(ServerError, match="500"):
+            measure(parse_address(server.url), load(1))
+    cut = replace(answering, fault=lambda n: "cut" if n == PROBES else "")
+    with MockServer(cut, model="tiny") as server:
+        found = Measured(measure(parse_address(server.url), load(2), model="tiny"))
+    assert found.failures == {CUT: 1} and len(found.whole) == 1
 
 
 @pytest.mark.parametrize(

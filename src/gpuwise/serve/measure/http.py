@@ -81,12 +81,13 @@ async def get_json(address: Address, path: str, headers: Mapping[str, str]) -> A
 async def stream_events(
     address: Address, path: str, headers: Mapping[str, str], document: Mapping[str, Any]
 ) -> AsyncGenerator[dict[str, Any] | None, None]:
-    """The events of a streamed answer as they come, None for the last one (``[DONE]``). Raises HttpError on a status that is no
-    success, BrokenStreamError where the stream ends inside an event or without its end, OSError where the connection fails."""
+    """The events of a streamed answer as they come, None for the last one: ``[DONE]``, or the end of a body whose last events
+    name the reason of the finish (``transformers serve``). Raises HttpError on a status that is no success, BrokenStreamError
+    where the stream ends inside an event or without its end, OSError where the connection fails."""
     async with Connection(address) as connection:
         body = json.dumps(document).encode()
         await connection.send("POST", address.base + path, {"Content-Type": "application/json", **headers}, body)
-        data = list[str]()
+        data, finished = list[str](), False
         async for line in connection.lines():
             if line.startswith("data:"):
                 data.append(line[5:].lstrip(" "))
@@ -95,9 +96,14 @@ async def stream_events(
                 if words.strip() == "[DONE]":
                     yield None
                     return
-                yield _event(words)
+                event = _event(words)
+                finished = finished or _names_finish(event)
+                yield event
         if data:
             raise BrokenStreamError("the stream ended inside an event")
+        if finished:
+            yield None
+            return
         raise BrokenStreamError("the stream ended without [DONE]")
 
 
@@ -117,6 +123,11 @@ def _event(words: str) -> dict[str, Any]:
     return event
 
 
+def _names_finish(event: Mapping[str, Any]) -> bool:
+    choices = event.get("choices")
+    return isinstance(choices, list) and any(as_object(c).get("finish_reason") for c in cast("list[Any]", choices))
+
+
 def _document(body: bytes) -> Any:
     try:
         return json.loads(body)
@@ -128,7 +139,7 @@ def _said(body: bytes) -> str:
     """What an error says of itself, in one short line."""
     try:
         found: Any = json.loads(body)
-        error = as_object(found).get("error", found)
+        error = as_object(found).get("error", as_object(found).get("detail", found))
         words = as_object(error).get("message", error)
     except ValueError:
         words = body.decode("utf-8", "replace")

@@ -27,6 +27,13 @@ PROBE_WORDS = (64, 192)
 PROBE_S = 60.0
 RETRY_S = 0.5
 BUSY = (429, 503)
+BAD_FIELDS = (400, 422)
+"""Statuses of a server that refuses a request for a field it does not know."""
+NO_MODEL = (400, 404)
+"""Statuses of a server that lacks a model."""
+EXTRAS: dict[str, Any] = {"stream_options": {"include_usage": True}, "ignore_eos": True}
+"""Asked for where a server takes them: its own counts of tokens, and answers as long as the load says (vLLM, SGLang,
+llama.cpp)."""
 """Statuses of a server that has no room for now."""
 REFUSED, SERVER_ERROR, CLIENT_ERROR = "refused", "server error", "bad request"
 STALLED, CUT, CONNECTION, UNFINISHED, NOT_SENT = "stalled", "cut", "connection", "unfinished", "not sent"
@@ -105,6 +112,8 @@ class Endpoint:
     headers: Mapping[str, str]
     tokens_per_word: float
     extra_tokens: float
+    extras: Mapping[str, Any]
+    """Of :data:`EXTRAS`, what the server takes."""
 
 
 def measure(
@@ -133,8 +142,13 @@ async def _endpoint(address: Address, model: str | None, headers: Mapping[str, s
     """Ask for the model, find the path, and measure tokens a word: two prompts of different lengths."""
     try:
         async with asyncio.timeout(PROBE_S):
-            name = await _model(address, model, headers)
-            return await _probed(address, name, headers)
+            name, others = await _model(address, model, headers)
+            try:
+                return await _probed(address, name, headers)
+            except HttpError as error:
+                if name in others or not others or error.status not in NO_MODEL:
+                    raise
+                raise InputError(f"the server has no model {name!r}", hint="it has " + ", ".join(others[:8])) from None
     except TimeoutError:
         raise ServerError(f"{address.url} did not answer within {PROBE_S:.0f} s", hint="is it still loading the model?") from None
     except OSError as error:
@@ -153,56 +167,67 @@ def _status_hint(status: int) -> str:
     return "try again when it is ready" if status in BUSY else "does the server have /v1/completions?"
 
 
-async def _model(address: Address, wanted: str | None, headers: Mapping[str, str]) -> str:
+async def _model(address: Address, wanted: str | None, headers: Mapping[str, str]) -> tuple[str, list[str]]:
+    """The model to ask for, and those that the server lists. A list that cannot be had or lacks the one named is no refusal:
+    ``transformers serve`` lists what is in a folder of its own, not what it serves."""
     try:
         listed = await get_json(address, "/models", headers)
     except HttpError as error:
-        if wanted is not None and error.status == 404:
-            return wanted
+        if wanted is not None and (error.status == 404 or error.status >= 500) and error.status not in BUSY:
+            return wanted, []
         raise
     names = [str(row["id"]) for row in map(as_object, _rows(as_object(listed).get("data"))) if row.get("id")]
-    if wanted is not None and wanted not in names and names:
-        raise InputError(f"the server has no model {wanted!r}", hint="it has " + ", ".join(names[:8]))
     if wanted is None and not names:
         raise ServerError(f"{address.url}/models lists no model", hint="name it with --served-model")
-    return wanted or names[0]
+    return wanted or names[0], names
 
 
 async def _probed(address: Address, model: str, headers: Mapping[str, str]) -> Endpoint:
     for path in ("/completions", "/chat/completions"):
         counts: list[int] = []
+        extras = dict(EXTRAS)
         try:
             for words in PROBE_WORDS:
                 requests = Requests(np.zeros(1), np.array([words], np.int64), np.ones(1, np.int64))
                 prompt = Prompts(requests, 1.0, seed=words).prompt(0)
-                async for event in stream_events(address, path, headers, _body(model, path, prompt, 1)):
-                    counted = _count(as_object((event or {}).get("usage")).get("prompt_tokens"))
-                    if counted is not None:
-                        counts.append(counted)
-                        break
+                counted = await _counted(address, path, headers, _body(model, path, prompt, 1), extras)
+                if counted is not None:
+                    counts.append(counted)
         except HttpError as error:
             if error.status in (404, 405) and path == "/completions":
                 continue
             raise
         if len(counts) < len(PROBE_WORDS) or counts[1] <= counts[0]:
-            return Endpoint(address, model, path, headers, 1.0, 0.0)
+            return Endpoint(address, model, path, headers, 1.0, 0.0, extras)
         each = (counts[1] - counts[0]) / (PROBE_WORDS[1] - PROBE_WORDS[0])
-        return Endpoint(address, model, path, headers, each, max(counts[0] - each * PROBE_WORDS[0], 0.0))
+        return Endpoint(address, model, path, headers, each, max(counts[0] - each * PROBE_WORDS[0], 0.0), extras)
     raise HttpError(404, "neither /completions nor /chat/completions")
 
 
+async def _counted(
+    address: Address, path: str, headers: Mapping[str, str], body: Mapping[str, Any], extras: dict[str, Any]
+) -> int | None:
+    """Tokens of a prompt as the server counts them, None where it does not say. A field of ``extras`` that the server's refusal
+    names is left out of them."""
+    while True:
+        try:
+            async for event in stream_events(address, path, headers, {**body, **extras}):
+                counted = _count(as_object((event or {}).get("usage")).get("prompt_tokens"))
+                if counted is not None:
+                    return counted
+            return None
+        except HttpError as error:
+            unknown = [name for name in extras if name in error.said]
+            if error.status not in BAD_FIELDS or not unknown:
+                raise
+            for name in unknown:
+                del extras[name]
+
+
 def _body(model: str, path: str, prompt: str, tokens: int) -> dict[str, Any]:
-    """What is posted; ``ignore_eos`` makes the answer as long as the load says (vLLM, SGLang, llama.cpp)."""
+    """What is posted, without :data:`EXTRAS`."""
     asked: dict[str, Any] = {"messages": [{"role": "user", "content": prompt}]} if "chat" in path else {"prompt": prompt}
-    return {
-        "model": model,
-        **asked,
-        "max_tokens": tokens,
-        "temperature": 0.0,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-        "ignore_eos": True,
-    }
+    return {"model": model, **asked, "max_tokens": tokens, "temperature": 0.0, "stream": True}
 
 
 class _Run:
@@ -285,7 +310,7 @@ class _Run:
     async def _one(self, i: int, room: asyncio.Semaphore | None) -> None:
         answer = self.answers[i]
         e = self.endpoint
-        body = _body(e.model, e.path, self.prompts.prompt(i), int(self.requests.output_tokens[i]))
+        body = {**_body(e.model, e.path, self.prompts.prompt(i), int(self.requests.output_tokens[i])), **e.extras}
         answer.sent_s, answer.failure = self.now(), UNFINISHED
         try:
             await self._asked(answer, body)
