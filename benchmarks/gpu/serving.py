@@ -1,0 +1,800 @@
+"""Serving on a real GPU beside what is predicted: decode steps and prompts of a decoder in CUDA graphs, batches of encoders, and
+``transformers serve`` with continuous batching under ``gpuwise capacity --measure``.
+
+python benchmarks/gpu/serving.py --predict benchmarks/records/gpu/serving_predictions_2026-11-26.json     (anywhere, beforehand)
+python benchmarks/gpu/serving.py --out serving.jsonl --budget 110 --only static,encoders,server            (on the GPU)
+
+Weights are random, of the shapes of the catalogue. Each line of the output is one item, written as soon as it is measured, with
+the prediction that was written down beforehand; an item that fails is a line with its traceback. ``--tiny`` shrinks every shape
+and runs on the CPU: a rehearsal, whose times say nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import gc
+import json
+import math
+import os
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+ON = "H100-SXM"
+PREDICTIONS = "serving_predictions_*.json"
+DECODERS = ("llama-3.2-1b", "llama-3.1-8b")
+CONTEXT = 1024
+DECODE_BATCHES = (1, 8, 32, 64)
+STOCK_BATCHES = (1, 32)
+"""Batches that are also decoded with the attention of ``transformers`` as it is (sdpa under a mask, repeated key-value heads)."""
+PROMPT = 2048
+PROMPT_BATCHES = (1, 4)
+ENCODERS = {"bert-base": 128, "vit-b-16": None, "resnet-50": None, "whisper-small": 100}
+"""Tokens of a passage, and those written of a window of speech."""
+ENCODER_BATCHES = (1, 8, 32)
+SERVED = "llama-3.2-1b"
+LENGTHS = "in=256,out=64"
+SERVED_CONTEXT = 2048
+LOADS = ((4.0, 12.0), (16.0, 6.0), (100.0, 4.0))
+"""Requests a second and for how many seconds: the first is learnt from, the last is more than the server carries."""
+MOST_REQUESTS = 400
+ITEM_S = {"static": 45.0, "encoders": 25.0, "server": 105.0}
+"""Longest time of an item."""
+TINY = {"hidden": 64, "ffn": 128, "n_layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 16, "vocab": 512}
+
+FLASH = '''"""FlashAttention-2 as torch carries it, under the name and signature that transformers imports (flash_attn 2.8)."""
+import torch
+
+flash_attn_func = flash_attn_with_kvcache = None
+
+
+def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p=0.0, softmax_scale=None,
+                           causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None, deterministic=False,
+                           return_attn_probs=False, block_table=None):
+    if REPEAT:
+        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+    return torch.ops.aten._flash_attention_forward(
+        q, k, v, cu_seqlens_q, cu_seqlens_k, int(max_seqlen_q), int(max_seqlen_k), dropout_p, causal, False,
+        scale=softmax_scale, window_size_left=window_size[0], window_size_right=window_size[1])[0]
+'''
+PADDING = "from transformers.modeling_flash_attention_utils import _pad_input as pad_input, _unpad_input as unpad_input\n"
+
+
+class OverTimeError(Exception):
+    """An item lasted too long."""
+
+
+class Rows:
+    """The lines of the output, each with its prediction and the state of the GPU."""
+
+    def __init__(self, out: Path, predicted: dict[str, Any], tiny: bool) -> None:
+        self.out, self.predicted, self.tiny = out, predicted, tiny
+        out.parent.mkdir(parents=True, exist_ok=True)
+
+    def add(self, item: str, measured: dict[str, Any], **more: Any) -> None:
+        """Append one line and print it shortly."""
+        row = {"item": item, "tiny": self.tiny, "measured": measured, "predicted": self.predicted.get(item), **more}
+        row["at"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        with contextlib.suppress(Exception):
+            row["gpu"] = gpu_state()
+        with self.out.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+        print(item, json.dumps(measured)[:300], flush=True)
+
+
+def gpu_state() -> dict[str, Any]:
+    """Clocks, power, temperature and reasons of lower clocks, as NVML says."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
+    return {
+        "name": str(pynvml.nvmlDeviceGetName(gpu)),
+        "sm_mhz": pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM),
+        "memory_mhz": pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_MEM),
+        "power_w": pynvml.nvmlDeviceGetPowerUsage(gpu) / 1000.0,
+        "temperature_c": pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU),
+        "reasons": hex(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)),
+    }
+
+
+# --- what is predicted -------------------------------------------------------------------------------------------------------
+
+
+def predict() -> dict[str, Any]:
+    """Every item's prediction by its name, from the functions that the commands print."""
+    from gpuwise.facts.hardware.naming import USUAL, find_cluster
+    from gpuwise.facts.models.catalogue import find_model
+    from gpuwise.facts.models.convnets import known_convnet
+    from gpuwise.pick.forward_load import batch_times, convnet_times, speech_times
+    from gpuwise.serve.engine import EngineConfig
+    from gpuwise.serve.iteration import iteration_time, one_iteration
+
+    cluster = find_cluster(ON, prefer=USUAL)
+    system, config = cluster.system, EngineConfig()
+    found: dict[str, Any] = {}
+
+    def step(name: str, model: str, batch: int, q_len: int, kv_len: int) -> None:
+        arch = find_model(model)
+        device = one_iteration(arch, system, config, batch, q_len, kv_len)
+        whole = iteration_time(arch, system, config, batch, q_len, kv_len)
+        found[name] = {
+            "kernels_s": float(device.kernels_s[0]),
+            "attention_s": float(device.attention_s[0]),
+            "engine_s": {"low": whole.low, "expected": whole.expected, "high": whole.high},
+        }
+
+    for model in DECODERS:
+        for batch in DECODE_BATCHES:
+            step(decode_name(model, batch), model, batch, 1, CONTEXT)
+            if batch in STOCK_BATCHES:
+                found[decode_name(model, batch, "sdpa")] = found[decode_name(model, batch)]
+            command = ["op", "decode", model, "--on", ON, "--weights", "bf16", "--batch", str(batch), "--context", str(CONTEXT)]
+            document = gpuwise([*command, "--json"])
+            found[decode_name(model, batch)]["op_decode_s"] = document["rows"][0]["time_s"]
+        for batch in PROMPT_BATCHES:
+            step(prompt_name(model, batch), model, batch, PROMPT, PROMPT)
+    for model, tokens in ENCODERS.items():
+        net = known_convnet(model)
+        arch = None if net is not None else find_model(model)
+        for batch in ENCODER_BATCHES:
+            name = encoder_name(model, batch)
+            if net is not None:
+                found[name] = {"batch_s": convnet_times(net, cluster, "bf16").of(batch)}
+            elif arch is not None and arch.encoder is not None:
+                found[name] = {"batch_s": speech_times(arch, cluster, tokens or 0).of(batch)}
+            elif arch is not None:
+                length = tokens or (arch.patches.n_tokens if arch.patches else 0)
+                kernels = one_iteration(arch, system, config, batch, length, length)
+                times = batch_times(arch, cluster, length, "bf16")
+                found[name] = {"batch_s": times.of(batch), "kernels_s": float(kernels.kernels_s[0])}
+    for rate, seconds in LOADS:
+        found[load_name("flash", rate)] = found[load_name("sdpa", rate)] = predicted_load(rate, seconds, 1.0)
+    return found
+
+
+def predicted_load(rate: float, seconds: float, slowdown: float) -> dict[str, Any]:
+    """What ``gpuwise capacity`` predicts of vLLM under the load that is sent, where all its times are ``slowdown`` longer."""
+    from dataclasses import replace
+
+    from gpuwise.cli.capacity.command import Asked, Held, question, wanted_of
+    from gpuwise.facts.hardware.naming import USUAL, find_cluster
+    from gpuwise.facts.models.catalogue import find_model
+    from gpuwise.serve.capacity.answer import capacity_on
+    from gpuwise.serve.capacity.rate import full_rate, operate, value_of
+    from gpuwise.serve.measure.comparison import USUAL as FIGURES
+
+    arch, held = find_model(SERVED), Held(weights="16", context=SERVED_CONTEXT)
+    load, targets, demand = question(arch, Asked(workload=LENGTHS, rate=f"{rate:g}/s"), held)
+    wanted = replace(wanted_of(held, load), slowdown=slowdown)
+    today = datetime.datetime.now(datetime.UTC).date()
+    answer = capacity_on(arch, find_cluster(ON, prefer=USUAL), load, targets, demand, wanted, today=today, explain=False)
+    limit = answer.served.limit if answer.served is not None else answer.miss.limit if answer.miss is not None else None
+    assert limit is not None
+    n = sent_requests(rate, seconds)
+    point = operate(limit.configuration, load, rate, targets, n)
+    run = point.run
+    return {
+        "slowdown": slowdown,
+        "saturated": point.saturated,
+        "answered_per_s": n / float((run.arrival_s + run.e2e_s).max() - run.arrival_s.min()),
+        "full_per_s": full_rate(limit.configuration, load, n),
+        "latency_s": {f"{m}_p{p:g}": value_of(run, m, p) for m, p in FIGURES},
+    }
+
+
+def sent_requests(rate: float, seconds: float) -> int:
+    return max(min(MOST_REQUESTS, round(rate * seconds)), 1)
+
+
+def decode_name(model: str, batch: int, attention: str = "flash") -> str:
+    return f"decode {model} batch {batch} context {CONTEXT}" + ("" if attention == "flash" else f" {attention}")
+
+
+def prompt_name(model: str, batch: int) -> str:
+    return f"prefill {model} {batch} x {PROMPT}"
+
+
+def encoder_name(model: str, batch: int) -> str:
+    return f"{model} batch {batch}"
+
+
+def load_name(attention: str, rate: float) -> str:
+    return f"serve {SERVED} {attention} {rate:g}/s"
+
+
+def gpuwise(words: list[str], timeout: float = 60.0, home: Path | None = None) -> dict[str, Any]:
+    """The JSON document of a command, whatever its exit code; one that says an error raises."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])}
+    if home is not None:
+        env["GPUWISE_HOME"] = str(home)
+    run = subprocess.run(
+        [sys.executable, "-m", "gpuwise", *words], env=env, capture_output=True, text=True, timeout=timeout, check=False
+    )
+    lines = run.stdout.strip().splitlines()
+    if not lines:
+        raise RuntimeError(f"gpuwise {' '.join(words)}: exit code {run.returncode}: {run.stderr[-2000:]}")
+    document: dict[str, Any] = json.loads(lines[-1])
+    if "error" in document:
+        raise RuntimeError(f"gpuwise {' '.join(words)}: {document}")
+    return document
+
+
+# --- timing -------------------------------------------------------------------------------------------------------------------
+
+
+def device() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def synchronise() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def captured(run: Callable[[], Any]) -> Callable[[], Any]:
+    """``run`` as a CUDA graph's replay; itself where there is no CUDA."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return run
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            run()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    replay: Callable[[], Any] = graph.replay
+    return replay
+
+
+def wall_s(run: Callable[[], Any], most: int = 20, seconds: float = 1.0) -> float:
+    """Median seconds of ``run`` with a synchronisation after each, as a server waits for its tokens."""
+    least = 5 if device() == "cuda" else 1
+    for _ in range(3 if device() == "cuda" else 0):
+        run()
+    synchronise()
+    found: list[float] = []
+    over = time.perf_counter() + seconds
+    while len(found) < least or (len(found) < most and time.perf_counter() < over):
+        begin = time.perf_counter()
+        run()
+        synchronise()
+        found.append(time.perf_counter() - begin)
+    return statistics.median(found)
+
+
+def queued_s(run: Callable[[], Any], each: int = 10, samples: int = 7) -> float:
+    """Median seconds of ``run`` on the device, ``each`` of them queued one after the other."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return wall_s(run, 1, 0.0)
+    for _ in range(3):
+        run()
+    found: list[float] = []
+    for _ in range(samples):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        for _ in range(each):
+            run()
+        end.record()
+        end.synchronize()
+        found.append(begin.elapsed_time(end) / 1e3 / each)
+    return statistics.median(found)
+
+
+def both(run: Callable[[], Any], each: int = 10) -> dict[str, float]:
+    """Of a run as a graph, queued and awaited one by one, and launched kernel by kernel."""
+    graph = captured(run)
+    times = {"graph_s": queued_s(graph, each), "graph_awaited_s": wall_s(graph, most=20 if device() == "cuda" else 1)}
+    del graph
+    return times | {"eager_s": wall_s(run, most=10 if device() == "cuda" else 1)}
+
+
+# --- decoders -----------------------------------------------------------------------------------------------------------------
+
+
+def unmasked_attention(
+    module: Any, query: Any, key: Any, value: Any, attention_mask: Any, scaling: float | None = None, **_: Any
+) -> tuple[Any, None]:
+    """Attention without a mask: a query sees the whole cache, a prompt what is before it; key-value heads are not repeated."""
+    from torch.nn.functional import scaled_dot_product_attention
+
+    grouped = key.shape[1] != query.shape[1]
+    found = scaled_dot_product_attention(query, key, value, scale=scaling, is_causal=query.shape[2] > 1, enable_gqa=grouped)
+    return found.transpose(1, 2).contiguous(), None
+
+
+def decoder(model: str, tiny: bool, attention: str) -> Any:
+    """A causal model of the catalogue's shape with random weights in bf16 on the device, its configuration's eos left out."""
+    import torch
+    from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM
+
+    from gpuwise.facts.models.catalogue import find_model
+
+    AttentionInterface.register("unmasked", unmasked_attention)
+    arch = find_model(model)
+    size = {name: TINY[name] if tiny else getattr(arch, name) for name in TINY}
+    config = LlamaConfig(
+        vocab_size=size["vocab"],
+        hidden_size=size["hidden"],
+        intermediate_size=size["ffn"],
+        num_hidden_layers=size["n_layers"],
+        num_attention_heads=size["heads"],
+        num_key_value_heads=size["kv_heads"],
+        head_dim=size["head_dim"],
+        max_position_embeddings=131072,
+        rope_parameters={"rope_type": "default", "rope_theta": 500000.0},
+        tie_word_embeddings=arch.tied_embeddings,
+        bos_token_id=1,
+        eos_token_id=None,
+        pad_token_id=None,
+    )
+    config._attn_implementation = attention
+    torch.manual_seed(0)
+    was = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with torch.device(device()):
+            return LlamaForCausalLM(config).eval()
+    finally:
+        torch.set_default_dtype(was)
+
+
+def step_of(model: Any, batch: int, q_len: int, kv_len: int) -> Callable[[], Any]:
+    """One forward pass of ``q_len`` new tokens of each of ``batch`` sequences, the last of ``kv_len``, and the next tokens."""
+    import torch
+    from transformers import StaticCache
+
+    where = device()
+    cache = StaticCache(config=model.config, max_cache_len=kv_len)
+    ids = torch.randint(3, model.config.vocab_size, (batch, q_len), device=where)
+    positions = torch.arange(kv_len - q_len, kv_len, device=where).unsqueeze(0)
+
+    def run() -> Any:
+        with torch.inference_mode():  # of the counter too: on a GPU it was made inside
+            for layer in cache.layers:
+                if layer.is_initialized:
+                    layer.cumulative_length.fill_(kv_len - q_len)
+            logits = model(input_ids=ids, position_ids=positions, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
+            return logits.argmax(-1)
+
+    # The first run allocates the cache at its beginning; later ones write its end.
+    run()
+    for layer in cache.layers:
+        with torch.inference_mode():
+            layer.keys.normal_()
+            layer.values.normal_()
+    run()
+    return run
+
+
+def measure_decoder(rows: Rows, name: str) -> None:
+    """Decode steps and prompts of one decoder."""
+    tiny = rows.tiny
+    model = decoder(name, tiny, "unmasked")
+    rows.add(f"{name} built", {"parameters": sum(p.numel() for p in model.parameters())})
+    context, prompt = (64, 32) if tiny else (CONTEXT, PROMPT)
+    with torch_memory():
+        for batch in DECODE_BATCHES:
+            attempt(rows, decode_name(name, batch), lambda batch=batch: both(step_of(model, batch, 1, context)))
+        for batch in PROMPT_BATCHES:
+            attempt(rows, prompt_name(name, batch), lambda batch=batch: both(step_of(model, batch, prompt, prompt), each=3))
+        model.set_attn_implementation("sdpa")
+        for batch in STOCK_BATCHES:
+            attempt(rows, decode_name(name, batch, "sdpa"), lambda batch=batch: both(step_of(model, batch, 1, context)))
+
+
+def attempt(rows: Rows, item: str, measure: Callable[[], dict[str, Any]]) -> None:
+    """One line of the output, whatever comes of it; time that is over goes on."""
+    try:
+        rows.add(item, measure())
+    except OverTimeError:
+        raise
+    except Exception:  # noqa: BLE001 - a failure is a line of the record
+        rows.add(item, {}, error=traceback.format_exc()[-3000:])
+    free_memory()
+
+
+@contextlib.contextmanager
+def torch_memory() -> Iterator[None]:
+    """Gives the device's memory back afterwards."""
+    try:
+        yield
+    finally:
+        free_memory()
+
+
+def free_memory() -> None:
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+# --- encoders -----------------------------------------------------------------------------------------------------------------
+
+
+def encoder_run(name: str, batch: int, tiny: bool, models: dict[str, Any]) -> Callable[[], Any]:
+    """A forward pass of a batch, in bf16."""
+    import torch
+
+    where = device()
+    if name not in models:
+        models[name] = build_encoder(name, tiny).to(where, torch.bfloat16).eval()
+    model = models[name]
+    if name == "bert-base":
+        ids = torch.randint(3, model.config.vocab_size, (batch, 16 if tiny else ENCODERS[name]), device=where)
+        run = lambda: model(input_ids=ids).last_hidden_state  # noqa: E731
+    else:
+        size = 32 if tiny else 224
+        pixels = torch.randn(batch, 3, size, size, device=where, dtype=torch.bfloat16)
+        if name == "resnet-50":
+            model.to(memory_format=torch.channels_last)
+            pixels = pixels.contiguous(memory_format=torch.channels_last)
+            run = lambda: model(pixels)  # noqa: E731
+        else:
+            run = lambda: model(pixel_values=pixels).last_hidden_state  # noqa: E731
+
+    def quiet() -> Any:
+        with torch.inference_mode():
+            return run()
+
+    return quiet
+
+
+def build_encoder(name: str, tiny: bool) -> Any:
+    import torch
+    from transformers import BertConfig, BertModel, ViTConfig, ViTModel
+
+    torch.manual_seed(0)
+    small: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+    if name == "bert-base":
+        return BertModel(BertConfig(**(small if tiny else {})))
+    if name == "vit-b-16":
+        return ViTModel(ViTConfig(**(small | {"image_size": 32} if tiny else {})), add_pooling_layer=False)
+    import torchvision
+
+    return torchvision.models.resnet18() if tiny else torchvision.models.resnet50()
+
+
+def measure_encoder(rows: Rows, name: str) -> None:
+    models: dict[str, Any] = {}
+
+    def one(batch: int) -> dict[str, Any]:
+        times = both(encoder_run(name, batch, rows.tiny, models))
+        return times | {"items_per_s": batch / times["graph_awaited_s"]}
+
+    for batch in ENCODER_BATCHES:
+        attempt(rows, encoder_name(name, batch), lambda batch=batch: one(batch))
+
+
+def measure_speech(rows: Rows, name: str) -> None:
+    """The encoder over each window, and one step of the decoder half way; a batch is the encoder and all its steps."""
+    import torch
+    from transformers import EncoderDecoderCache, StaticCache, WhisperConfig, WhisperForConditionalGeneration
+    from transformers.modeling_outputs import BaseModelOutput
+
+    from gpuwise.facts.models.catalogue import find_model
+    from gpuwise.serve.speech import PROMPT_TOKENS
+
+    where, arch, tokens = device(), find_model(name), ENCODERS[name] or 0
+    layers, width, heads, ffn = (2, 64, 4, 128) if rows.tiny else (arch.n_layers, arch.hidden, arch.heads, arch.ffn)
+    heard = 50 if rows.tiny else 1500
+    torch.manual_seed(0)
+    config = WhisperConfig(
+        vocab_size=arch.vocab,
+        d_model=width,
+        encoder_layers=layers,
+        decoder_layers=layers,
+        encoder_attention_heads=heads,
+        decoder_attention_heads=heads,
+        encoder_ffn_dim=ffn,
+        decoder_ffn_dim=ffn,
+        max_source_positions=heard,
+    )
+    config._attn_implementation = "sdpa"
+    model = WhisperForConditionalGeneration(config).to(where, torch.bfloat16).eval()
+    held = PROMPT_TOKENS + tokens
+    half_way = PROMPT_TOKENS + tokens // 2
+
+    def one(batch: int) -> dict[str, Any]:
+        sound = torch.randn(batch, config.num_mel_bins, 2 * heard, device=where, dtype=torch.bfloat16)
+
+        def listen() -> Any:
+            with torch.inference_mode():
+                return model.model.encoder(sound).last_hidden_state
+
+        encoded = BaseModelOutput(last_hidden_state=listen())
+        own, cross = StaticCache(config=config, max_cache_len=held), StaticCache(config=config, max_cache_len=heard)
+        cache = EncoderDecoderCache(own, cross)
+        ids = torch.randint(3, arch.vocab, (batch, 1), device=where)
+        positions = torch.full((1, 1), half_way, device=where)
+
+        def write() -> Any:
+            with torch.inference_mode():
+                for layer in own.layers:
+                    if layer.is_initialized:
+                        layer.cumulative_length.fill_(half_way)
+                found = model(
+                    encoder_outputs=encoded,
+                    decoder_input_ids=ids,
+                    decoder_position_ids=positions,
+                    past_key_values=cache,
+                    use_cache=True,
+                )
+                return found.logits.argmax(-1)
+
+        write()
+        write()
+        first, step = both(listen), both(write)
+        total = first["graph_awaited_s"] + tokens * step["graph_awaited_s"]
+        return {"encoder": first, "step": step, "graph_s": total, "items_per_s": batch / total}
+
+    for batch in ENCODER_BATCHES:
+        attempt(rows, encoder_name(name, batch), lambda batch=batch: one(batch))
+
+
+# --- a server -----------------------------------------------------------------------------------------------------------------
+
+
+def save_served(folder: Path, tiny: bool) -> None:
+    """A model folder: random weights, and a tokenizer that holds each word of a load test as one token."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    from gpuwise.serve.measure.prompts import WORDS
+
+    model = decoder(SERVED, tiny, "sdpa")
+    vocabulary = {word: i for i, word in enumerate(("<unk>", "<s>", "</s>", *WORDS))}
+    for i in range(len(vocabulary), model.config.vocab_size):
+        vocabulary[f"word{i}"] = i
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", bos_token="<s>").save_pretrained(folder)
+    model.save_pretrained(folder)
+
+
+def save_flash(folder: Path) -> None:
+    """The package ``flash_attn`` as :data:`FLASH`; key-value heads are repeated where torch's kernel wants as many as queries."""
+    package, about = folder / "flash_attn", folder / "flash_attn-2.8.3.dist-info"
+    package.mkdir(parents=True)
+    about.mkdir()
+    (package / "__init__.py").write_text(FLASH.replace("if REPEAT:", f"if {not grouped_heads()}:"))
+    (package / "bert_padding.py").write_text(PADDING)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: flash-attn\nVersion: 2.8.3\n")
+    (about / "top_level.txt").write_text("flash_attn\n")
+
+
+def grouped_heads() -> bool:
+    """Whether torch's FlashAttention takes fewer key-value heads than query heads."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return True
+    query, key = (torch.randn(8, heads, 64, device="cuda", dtype=torch.bfloat16) for heads in (8, 2))
+    ends = torch.tensor([0, 8], device="cuda", dtype=torch.int32)
+    try:
+        torch.ops.aten._flash_attention_forward(query, key, key, ends, ends, 8, 8, 0.0, True, False, scale=0.125)
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return False
+    return True
+
+
+def start_server(folder: Path, work: Path, attention: str, tiny: bool) -> tuple[subprocess.Popen[bytes], str]:
+    """``transformers serve`` of ``folder`` with continuous batching, and its address."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    flags = ["--cb-num-blocks", "64", "--cb-max-batch-tokens", "512"] if tiny else []
+    flags = flags or ["--cb-num-blocks", "1024", "--cb-max-batch-tokens", "2048"]
+    if not tiny and attention == "flash":
+        flags += ["--attn-implementation", "flash_attention_2"]
+    paths = [str(work / "flash")] if attention == "flash" else []
+    env = {
+        **os.environ,
+        "HF_HUB_OFFLINE": "1",
+        "HF_HOME": str(work / "hub"),
+        "PYTHONPATH": os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")]),
+        "PYTHONUNBUFFERED": "1",
+    }
+    words = ["serve", str(folder), "--continuous-batching", "--device", "cpu" if tiny else "cuda", "--port", str(port)]
+    log = (work / f"{attention}.log").open("wb")
+    code = "from transformers.cli.transformers import main; main()"
+    command = [sys.executable, "-c", code, *words, "--host", "127.0.0.1", *flags]
+    process = subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+    return process, f"http://127.0.0.1:{port}"
+
+
+def await_server(process: subprocess.Popen[bytes], url: str, seconds: float = 60.0) -> None:
+    """Until it answers. Raises RuntimeError when it ended or does not."""
+    over = time.perf_counter() + seconds
+    while time.perf_counter() < over:
+        if process.poll() is not None:
+            raise RuntimeError(f"the server ended with {process.returncode}")
+        try:
+            with urllib.request.urlopen(url + "/health", timeout=2) as answer:
+                if answer.status == 200:
+                    return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.2)
+    raise RuntimeError(f"no answer within {seconds:.0f} s")
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """End the process group that :func:`start_server` began."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def send_load(url: str, model: str, rate: float, seconds: float, home: Path, *, keep: bool) -> dict[str, Any]:
+    """``gpuwise capacity --measure`` as a person runs it."""
+    words = ["capacity", SERVED, "--on", ON, "--weights", "16", "--workload", LENGTHS, "--context", str(SERVED_CONTEXT)]
+    words += ["--rate", f"{rate:g}/s", "--measure", url, "--served-model", model, "--seconds", f"{seconds:g}s", "--stall", "20s"]
+    words += ["--requests", str(MOST_REQUESTS), "--json"] + ([] if keep else ["--no-save"])
+    return gpuwise(words, timeout=seconds + 45.0, home=home)
+
+
+def learnt_slowdown(home: Path, rate: float) -> float:
+    """What the predictor learns from the loads at ``rate``."""
+    from gpuwise.facts.hardware.naming import USUAL, find_cluster
+    from gpuwise.records.store import Records
+    from gpuwise.serve.measure.comparison import FAMILY, slowdown
+
+    with Records(home / "records.db", create=False) as store:
+        found = [r for r in store.query(family=FAMILY) if r.parameters.get("requests_per_s") == rate]
+    return slowdown(found, SERVED, "vllm", find_cluster(ON, prefer=USUAL).accelerator.id)[0]
+
+
+def measure_server(rows: Rows) -> None:
+    """Both servers start together; each is loaded alone, after a warm-up in which it captures its graphs."""
+    work = Path(tempfile.mkdtemp(prefix="serving-"))
+    loads = ((1.0, 4.0), (2.0, 3.0), (4.0, 3.0)) if rows.tiny else LOADS
+    servers: dict[str, tuple[subprocess.Popen[bytes], str]] = {}
+    try:
+        save_served(work / "model", rows.tiny)
+        free_memory()
+        save_flash(work / "flash")
+        for attention in ("flash", "sdpa"):
+            servers[attention] = start_server(work / "model", work, attention, rows.tiny)
+        for attention, (process, url) in servers.items():
+            try:
+                await_server(process, url)
+                one_server(rows, attention, url, str(work / "model"), work / f"home-{attention}", loads)
+            except OverTimeError:
+                raise
+            except Exception:  # noqa: BLE001 - a failure is a line of the record
+                log = (work / f"{attention}.log").read_text(errors="replace")[-3000:]
+                rows.add(f"serve {SERVED} {attention}", {}, error=traceback.format_exc()[-3000:], log=log)
+            finally:
+                stop(process)
+    finally:
+        for process, _ in servers.values():
+            stop(process)
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def one_server(rows: Rows, attention: str, url: str, model: str, home: Path, loads: tuple[tuple[float, float], ...]) -> None:
+    """A warm-up, the loads, and from the first of them the factor that is learnt with what it predicts of the others."""
+    warm = send_load(url, model, loads[-1][0], 2.0, home, keep=False)
+    rows.add(f"serve {SERVED} {attention} warm-up", short(warm))
+    factor = None
+    for i, (rate, seconds) in enumerate(loads):
+        document = send_load(url, model, rate, seconds, home, keep=i == 0)
+        if i == 0:
+            factor = learnt_slowdown(home, rate)
+        learnt = None if factor is None else predicted_load(rate, seconds, factor)
+        rows.add(load_name(attention, rate), short(document), learnt=learnt, latency=document["latency"])
+
+
+def short(document: dict[str, Any]) -> dict[str, Any]:
+    """What a measured load says, without its latencies' intervals."""
+    names = ("requests_per_s", "requests", "answered", "failures", "stopped", "seconds", "late_share", "answered_per_s")
+    return {
+        **{name: document[name] for name in (*names, "output_tokens_per_s", "predicted_saturated")},
+        "latency_s": {r["latency"]: r["measured_s"] for r in document["latency"]},
+    }
+
+
+# --- all of it ----------------------------------------------------------------------------------------------------------------
+
+
+def items(only: set[str]) -> list[tuple[str, str, Callable[[Rows], None]]]:
+    """Name, group and function of what is measured, in order of worth."""
+    found: list[tuple[str, str, Callable[[Rows], None]]] = []
+    for model in DECODERS:
+        found.append((model, "static", lambda rows, model=model: measure_decoder(rows, model)))
+    for model in ENCODERS:
+        measure = measure_speech if model.startswith("whisper") else measure_encoder
+        found.append((model, "encoders", lambda rows, model=model, measure=measure: measure(rows, model)))
+    found.append((SERVED, "server", measure_server))
+    return [item for item in found if item[1] in only or item[0] in only]
+
+
+def over_time(_: int, __: FrameType | None) -> None:
+    raise OverTimeError
+
+
+def measure_all(rows: Rows, only: set[str], budget_s: float) -> None:
+    """Each item within its time and all within the budget."""
+    import torch
+
+    if rows.tiny:
+        torch.set_num_threads(1)
+    end = time.perf_counter() + budget_s
+    about: dict[str, Any] = {"torch": torch.__version__, "cuda": torch.version.cuda, "python": sys.version.split()[0]}
+    with contextlib.suppress(Exception):
+        import transformers
+
+        about["transformers"] = transformers.__version__
+    rows.add("machine", about)
+    signal.signal(signal.SIGALRM, over_time)
+    for name, group, measure in items(only):
+        left = min(ITEM_S[group] * (5 if rows.tiny else 1), end - time.perf_counter())
+        if left < 3.0:
+            rows.add(f"{group} {name}", {}, error="the budget is over")
+            continue
+        begin = time.perf_counter()
+        signal.setitimer(signal.ITIMER_REAL, left)
+        try:
+            measure(rows)
+        except OverTimeError:
+            rows.add(f"{group} {name}", {}, error=f"over its {left:.0f} s")
+        except Exception:  # noqa: BLE001 - a failure is a line of the record
+            rows.add(f"{group} {name}", {}, error=traceback.format_exc()[-3000:])
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            free_memory()
+        rows.add(f"{group} {name} done", {"seconds": time.perf_counter() - begin})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--predict", type=Path, help="write the predictions to this file and end")
+    parser.add_argument("--out", type=Path, default=Path("serving.jsonl"))
+    parser.add_argument("--budget", type=float, default=110.0, help="seconds")
+    parser.add_argument("--only", default="static,encoders,server", help="static, encoders, server, or models by name")
+    parser.add_argument("--tiny", action="store_true", help="small shapes, on the CPU")
+    parsed = parser.parse_args()
+    sys.path.insert(0, str(ROOT / "src"))
+    if parsed.predict is not None:
+        today = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        document = {"predicted_at": today, "on": ON, "items": predict()}
+        parsed.predict.write_text(json.dumps(document, indent=1) + "\n")
+        return
+    files = sorted((ROOT / "benchmarks/records/gpu").glob(PREDICTIONS))
+    predicted = json.loads(files[-1].read_text())["items"] if files else {}
+    budget = parsed.budget if math.isfinite(parsed.budget) else 110.0
+    measure_all(Rows(parsed.out, predicted, parsed.tiny), set(parsed.only.split(",")), budget)
+
+
+if __name__ == "__main__":
+    main()
