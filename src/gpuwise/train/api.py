@@ -49,6 +49,7 @@ class profile:
         require("torch", "profile()")
         import torch
 
+        from gpuwise.train.hook.cuda_events import DevicePace
         from gpuwise.train.hook.journal import Writer
         from gpuwise.train.hook.profiling import Profiler
         from gpuwise.train.hook.settings import Profiling
@@ -77,6 +78,7 @@ class profile:
             after_s=CLEAN_S,
         )
         self._profiler = Profiler(settings, tell=self._journal.event)
+        self._pace = DevicePace()
         self._watch = Watch(on_tick=self._on_tick, tell=self._journal.event)
         self._saving = saves_plain()
         self._saving.__enter__()
@@ -86,6 +88,8 @@ class profile:
     def _on_tick(self, tick: Any) -> None:
         self._journal.tick(tick)
         self._profiler.on_tick(tick)
+        if self._profiler.is_busy and not self._profiler.is_tracing:
+            self._pace.on_tick(tick)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._watch.close()

@@ -37,6 +37,11 @@ class Profiler:
         """Whether more steps are needed."""
         return not self._is_closed
 
+    @property
+    def is_tracing(self) -> bool:
+        """Whether every event is recorded now."""
+        return self._profile is not None
+
     def before_optimizer(self, optimizer: Any) -> None:
         """Does nothing; part of the observer interface."""
 

@@ -53,6 +53,8 @@ class ScriptRun:
         self._ticks: list[Tick] = []
         self._n_ticks = 0
         self._counting: Any = None
+        self._pace: Any = None
+        self._profiler: Any = None
         self._told_s = 0.0
         self._began_s: float | None = None
         self._extras: list[Any] = []
@@ -85,7 +87,12 @@ class ScriptRun:
         if settings.profiling is not None:
             from gpuwise.train.hook.profiling import Profiler
 
-            self._extras.append(Profiler(settings.profiling, tell=self._journal.event))
+            self._profiler = Profiler(settings.profiling, tell=self._journal.event)
+            self._extras.append(self._profiler)
+        if self._is_measured:
+            from gpuwise.train.hook.cuda_events import DevicePace
+
+            self._pace = DevicePace()
         if settings.count_flop:
             from gpuwise.train.hook.counting import Counting
 
@@ -150,12 +157,21 @@ class ScriptRun:
         counting = self._is_counting
         for extra in self._extras:
             extra.on_tick(tick)
+        # a wait of ours would stand in the trace, whose steps are the device's own
+        if self._pace is not None and self._is_measured and not (self._profiler is not None and self._profiler.is_tracing):
+            self._pace.on_tick(tick)
         if counting or self._is_counting:
             # steps from here on count once the turn that is counted has ended
             self._ticks = [tick]
         # asked last: it looks at all steps, in the script's own time, and in a trace as if it were the script's
         if not any(e.is_busy for e in self._extras) and is_enough(self._settings.stop, self._ticks, self._began_s):
             raise EnoughError
+
+    @property
+    def _is_measured(self) -> bool:
+        """Whether its steps are timed, to be compared with others."""
+        stop = self._settings.stop
+        return stop.steps is not None or stop.most_steps is not None or (self._profiler is not None and self._profiler.is_busy)
 
     @property
     def _is_counting(self) -> bool:

@@ -20,8 +20,8 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import dataloader as torch_dataloader
 
+from gpuwise.train.hook.cuda_events import NewestLoss
 from gpuwise.train.hook.describe import describe_loader, describe_model, describe_optimizer, size_of
-from gpuwise.train.hook.newest_loss import NewestLoss
 from gpuwise.train.hook.run_queue import RunQueue, WorkerQueue
 from gpuwise.train.hook.ticks import BY_BACKWARD, CLOSURE, QUEUED, Tick
 from gpuwise.workload.capture.device.patching import Patches
