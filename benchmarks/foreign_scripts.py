@@ -37,6 +37,8 @@ NOT_WRITTEN = ("__pycache__", ".git", "events.out.tfevents", "gpuwise.toml", ".g
 """Files that differ between any two runs, or are ours."""
 SURROUNDINGS = {"PYTHONDONTWRITEBYTECODE": "1", "MPLBACKEND": "agg", "OMP_NUM_THREADS": "1"}
 """One thread for each: the machine has few, and other programs."""
+READY = "ready"
+"""A file in a copy that no run has used."""
 STOPPED, ENDLESS_S = 124, 20.0
 """The code of a run that was stopped, as the shell's timeout has it; seconds after which an endless script is."""
 LOADS = """
@@ -55,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
         rows = [json.loads(line) for line in options.table.read_text("utf-8").splitlines() if line.strip()]
         print(table(list({r["name"]: r for r in rows}.values())))
         return 0
-    for script in read_list():
+    for script in on_gpu(read_list()) if options.gpu else read_list():
         if options.only and script["name"] not in options.only:
             continue
         row = json.dumps(judged(script, options))
@@ -80,6 +82,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--limit-s", type=float, default=240.0)
     parser.add_argument("--reuse", action="store_true", help="the plain run of before, where one ended well")
     parser.add_argument("--plain-only", action="store_true")
+    parser.add_argument("--gpu", action="store_true", help="the scripts that have a table for a GPU, by that")
     parser.add_argument("--table", type=Path)
     return parser.parse_args(arguments)
 
@@ -87,6 +90,11 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
 def read_list(path: Path = LIST) -> list[dict[str, Any]]:
     """The scripts, as the file has them."""
     return tomllib.loads(path.read_text("utf-8"))["script"]
+
+
+def on_gpu(scripts: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Those that the list has for a GPU too: what their tables ``gpu`` say in place of what is said for a processor."""
+    return [{**s, "also": [], **s["gpu"]} for s in scripts if "gpu" in s]
 
 
 def judged(script: Mapping[str, Any], options: argparse.Namespace) -> dict[str, Any]:
@@ -113,16 +121,18 @@ def judged(script: Mapping[str, Any], options: argparse.Namespace) -> dict[str, 
         plain |= {"code": 0, "files": None}
     row |= {"plain_s": round(plain["wall_s"], 1), "code": plain["code"]}
     if plain["code"] or options.plain_only:
-        return {**row, "tail": plain["tail"][-1500:]} if plain["code"] else row
+        if plain["code"]:
+            return {**row, "tail": plain["tail"][-1500:]}
+        prepare(place / options.under, script, source, python)
+        return row
     command = [python, "-m", "gpuwise", options.under]
     if options.under == "profile":
         command += ["--json", *([] if endless else ["--whole"])]
     else:
         config = place / "gpuwise.toml"
-        config.write_text("\n".join(["version = 1", f'script = "{script["path"]}"', "[levers]", *options.levers, ""]), "utf-8")
+        config.write_text(config_text(script["path"], options.levers), "utf-8")
         command += ["--no-record", f"--config={config}"]
     target = ["-m", script["module"]] if "module" in script else [script["path"]]
-    shutil.rmtree(place / options.under, ignore_errors=True)
     watched = _run(
         place / options.under, script, source, python, [*command, *target, "--", *script["arguments"]], 3 * options.limit_s
     )
@@ -157,30 +167,47 @@ def _kept(place: Path, *, endless: bool) -> dict[str, Any] | None:
     return {**kept, "files": set(kept["files"]), "folder": Path(kept["folder"])}
 
 
+def config_text(script: str, levers: Iterable[str]) -> str:
+    """``gpuwise.toml`` with these levers, each ``NAME = VALUE``."""
+    return "\n".join(["version = 1", f'script = "{script}"', "[levers]", *levers, ""])
+
+
 def _missing(python: str, needs: Iterable[str]) -> str:
     asked = "import importlib.util, sys; print(*(n for n in sys.argv[1:] if importlib.util.find_spec(n) is None))"
     return subprocess.run([python, "-c", asked, *needs], capture_output=True, text=True, check=False).stdout.strip()
 
 
-def _run(
-    root: Path, script: Mapping[str, Any], source: Path, python: str, command: Sequence[str], limit_s: float
-) -> dict[str, Any]:
-    """A run in a copy of the script's folder, with its data beside it and a home of its own."""
-    home = root / "home"
-    home.mkdir(parents=True)
+def prepare(root: Path, script: Mapping[str, Any], source: Path, python: str) -> tuple[Path, dict[str, str]]:
+    """A copy of the script's folder below ``root`` with its data beside it and a home of its own. Returns the folder and the
+    environment."""
+    home, ready = root / "home", root / READY
     folder = root / script["repository"].split("/")[1] / script["folder"]
-    shutil.copytree(source, folder, ignore=shutil.ignore_patterns(".git"))
     own = dict(script.get("env", {}))
     if "PYTHONPATH" in own:
         # beside the one that decides which gpuwise it is
         own["PYTHONPATH"] = os.pathsep.join(filter(None, (own["PYTHONPATH"], os.environ.get("PYTHONPATH"))))
     environment = {**os.environ, **SURROUNDINGS, "HOME": str(home), **own}
+    if ready.exists():
+        return folder, environment
+    shutil.rmtree(root, ignore_errors=True)
+    home.mkdir(parents=True)
+    shutil.copytree(source, folder, ignore=shutil.ignore_patterns(".git"))
     for words in script.get("data", ()):
         name, at, *values = words.split()
         place = Path(at.replace("~", str(home))) if at.startswith("~") else folder / at
         place.parent.mkdir(parents=True, exist_ok=True)
         made = [python, str(HERE / "foreign_data.py"), name, str(place.resolve()), *values]
         subprocess.run(made, env=environment, check=True, capture_output=True)
+    ready.touch()
+    return folder, environment
+
+
+def _run(
+    root: Path, script: Mapping[str, Any], source: Path, python: str, command: Sequence[str], limit_s: float
+) -> dict[str, Any]:
+    """A run in such a copy, which no other run has used."""
+    folder, environment = prepare(root, script, source, python)
+    (root / READY).unlink()
     before = _files(folder)
     output, began = root / "output", time.monotonic()
     with output.open("wb") as stdout, (root / "errors").open("wb") as stderr:
@@ -192,14 +219,15 @@ def _run(
         except subprocess.TimeoutExpired:
             code = STOPPED
         finally:
-            _end(process)
+            end(process)
     said = output.read_text("utf-8", "replace")
     wall_s = time.monotonic() - began
     tail = (root / "errors").read_text("utf-8", "replace")
     return {"code": code, "files": _files(folder) - before, "folder": folder, "wall_s": wall_s, "said": said, "tail": tail}
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Kill it and what is in its session."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -39,23 +41,37 @@ LAYOUTS: dict[str, tuple[list[str], list[str]]] = {
 }
 
 
-def train(words: list[str], out: Path, steps: int, kill_at: int | None) -> dict[str, Any]:
-    """One training; a rank is killed once it has made so many steps, and torchrun starts all again."""
-    ends = ["--total-steps", str(steps), "--save-every", "8", "--out", str(out), "--json"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "gpuwise", "run", *words, *ends], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
+def train(
+    words: list[str], out: Path, steps: int, kill_at: int | None, *, save_every: int = 8, limit_s: float | None = None
+) -> dict[str, Any]:
+    """One training; a rank is killed once it has made so many steps, and torchrun starts all again. Raises SystemExit with its
+    last words where it fails, and TimeoutExpired after ``limit_s``."""
+    ends = ["--total-steps", str(steps), "--save-every", str(save_every), "--out", str(out), "--json"]
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen([sys.executable, "-m", "gpuwise", "run", *words, *ends], stdout=subprocess.PIPE, stderr=errors)
+        until_s = math.inf if limit_s is None else time.monotonic() + limit_s
+        _kill_at(process, words, out, kill_at, until_s)
+        try:
+            left_s = None if limit_s is None else max(until_s - time.monotonic(), 0.1)
+            told = process.communicate(timeout=left_s)[0].decode().splitlines()
+        except subprocess.TimeoutExpired:
+            # torchrun ends its ranks on it
+            process.terminate()
+            raise
+        if process.returncode:
+            errors.seek(0)
+            raise SystemExit(f"{words}: exit code {process.returncode}\n{errors.read().decode('utf-8', 'replace')[-1500:]}")
+    return json.loads(told[-1])
+
+
+def _kill_at(process: subprocess.Popen[bytes], words: list[str], out: Path, kill_at: int | None, until_s: float) -> None:
     victim = out / f"rank-{min(int(words[words.index('--ranks') + 1]) - 1, 1)}.jsonl"
-    while kill_at is not None and process.poll() is None:
+    while kill_at is not None and process.poll() is None and time.monotonic() < until_s:
         events = [json.loads(line) for line in victim.read_text().splitlines()] if victim.exists() else []
         if any(e["event"] == "step" and e["step"] >= kill_at for e in events):
             os.kill(events[0]["pid"], signal.SIGKILL)
             break
         time.sleep(0.05)
-    told = process.communicate()[0].decode().splitlines()
-    if process.returncode:
-        raise SystemExit(f"{words}: exit code {process.returncode}")
-    return json.loads(told[-1])
 
 
 def weights(out: Path, steps: int) -> dict[str, Any]:

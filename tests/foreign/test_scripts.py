@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import runpy
 import tomllib
@@ -10,8 +11,17 @@ from typing import Any
 
 import pytest
 
+from gpuwise.train.profile import findings
+from gpuwise.train.profile.verdict import HEALTHY, SPREAD
+
 LIST = tomllib.loads(Path(__file__).with_name("scripts.toml").read_text("utf-8"))["script"]
 MAKERS = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "foreign_data.py"), run_name="makers")["MAKERS"]
+
+FINDINGS = Path(findings.__file__).parent.glob("*.py")
+KINDS = {HEALTHY, SPREAD, "told"} | {
+    n.value for file in FINDINGS for n in ast.walk(ast.parse(file.read_text("utf-8"))) if isinstance(n, ast.Constant)
+}
+"""Every word in the source of the findings: a kind that is not among them nobody gives."""
 
 
 def test_there_are_sixty_of_many_repositories() -> None:
@@ -27,3 +37,17 @@ def test_a_script_says_what_it_needs_and_what_is_expected(script: dict[str, Any]
     assert script["verdict"] and script["why"]
     assert not set(script["verdict"]) & set(script.get("also", ()))
     assert {words.split()[0] for words in script.get("data", ())} <= set(MAKERS)
+
+
+@pytest.mark.parametrize("script", [s for s in LIST if "gpu" in s], ids=lambda s: s["name"])
+def test_a_table_for_a_gpu_says_what_is_expected_there(script: dict[str, Any]) -> None:
+    table = script["gpu"]
+    assert set(table) <= {"arguments", "data", "env", "needs", "verdict", "also", "why"}
+    assert table["verdict"] and table["why"] and set(table["verdict"]) | set(table["also"]) <= KINDS
+    assert not set(table["verdict"]) & set(table["also"])
+    assert {words.split()[0] for words in table.get("data", ())} <= set(MAKERS)
+
+
+def test_the_kinds_are_those_that_the_profiler_gives() -> None:
+    wrong = {(s["name"], k) for s in LIST for k in (*s["verdict"], *s.get("also", ())) if k not in KINDS}
+    assert not wrong

@@ -1,0 +1,156 @@
+"""A small training that levers are put on: it warms up, waits for its turn on the card, and times its steps.
+
+    python lever_job.py KIND READY GO OUT [--steps 30] [--tiny]
+
+``KIND`` is ``conv`` (a residual network on images), ``gpt`` (blocks of attention) or ``loader`` (a small network on images that
+the loop's own process makes). After the warm-up the file READY is written, and steps go on when GO is there. OUT gets the median
+seconds a step and the losses; beside it with the suffix ``.pt`` are weights and optimizer, as scripts save them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+WARM_UP = 8
+PATIENCE_S = 200.0
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, t, d = x.shape
+        q, k, v = (h.view(b, t, self.heads, -1).transpose(1, 2) for h in self.qkv(self.norm1(x)).split(d, dim=2))
+        x = x + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(b, t, d))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+
+class GPT(nn.Module):
+    def __init__(self, words: int, width: int, layers: int) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(words, width)
+        self.blocks = nn.ModuleList(Block(width, max(width // 64, 1)) for _ in range(layers))
+        self.head = nn.Linear(width, words)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.tokens(ids)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+class Unit(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.path = nn.Sequential(
+            nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
+            nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width),
+        )  # fmt: skip
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.relu(x + self.path(x))
+
+
+def network(width: int, units: int) -> nn.Module:
+    head = [nn.Conv2d(3, width, 7, 4, 3, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
+    return nn.Sequential(*head, *(Unit(width) for _ in range(units)), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 10))
+
+
+class Noise(Dataset[tuple[torch.Tensor, int]]):
+    """Images that are made one by one, always the same."""
+
+    def __init__(self, n: int, size: int) -> None:
+        self.n, self.size = n, size
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        generator = torch.Generator().manual_seed(index)
+        image = torch.rand(3, self.size // 8, self.size // 8, generator=generator)
+        return F.interpolate(image[None], size=self.size, mode="bicubic")[0] - 0.5, index % 10
+
+
+def parts(kind: str, tiny: bool) -> tuple[nn.Module, DataLoader]:
+    """The model, and batches of one shape."""
+    torch.manual_seed(7)
+    if kind == "gpt":
+        words, width, layers, batch, length = (512, 64, 2, 2, 32) if tiny else (8192, 768, 6, 8, 512)
+        ids = torch.randint(words, (8 * batch, length + 1))
+        return GPT(words, width, layers), DataLoader(ids, batch_size=batch)
+    if kind == "conv":
+        width, units, batch, size = (16, 1, 4, 32) if tiny else (192, 6, 32, 224)
+        images = [(torch.randn(3, size, size), i % 10) for i in range(2 * batch)]
+        return network(width, units), DataLoader(images, batch_size=batch, pin_memory=DEVICE == "cuda")
+    n, size, batch = (256, 64, 8) if tiny else (20_000, 224, 64)
+    return network(32, 1), DataLoader(Noise(n, size), batch_size=batch)
+
+
+def loss_of(kind: str, model: nn.Module, batch: object) -> torch.Tensor:
+    if kind == "gpt":
+        ids = batch.to(DEVICE)  # type: ignore[attr-defined]
+        return F.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
+    images, labels = batch  # type: ignore[misc]
+    images, labels = images.to(DEVICE, non_blocking=True), labels.to(DEVICE, non_blocking=True)
+    return F.cross_entropy(model(images), labels)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kind", choices=("conv", "gpt", "loader"))
+    parser.add_argument("ready", type=Path)
+    parser.add_argument("go", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--tiny", action="store_true")
+    options = parser.parse_args()
+    model, loader = parts(options.kind, options.tiny)
+    model = model.to(DEVICE)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=False)
+    losses: list[torch.Tensor] = []
+    seconds: list[float] = []
+    began = 0.0
+    while len(losses) < WARM_UP + options.steps:
+        for batch in loader:
+            loss = loss_of(options.kind, model, batch)
+            optimizer.zero_grad(set_to_none=False)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach())
+            if DEVICE == "cuda":
+                torch.cuda.synchronize()
+            now = time.perf_counter()
+            if len(losses) > WARM_UP + 1:
+                seconds.append(now - began)
+            if len(losses) == WARM_UP:
+                options.ready.touch()
+                until = time.monotonic() + PATIENCE_S
+                while not options.go.exists() and time.monotonic() < until:
+                    time.sleep(0.005)
+                now = time.perf_counter()
+            began = now
+            if len(losses) >= WARM_UP + options.steps:
+                break
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, options.out.with_suffix(".pt"))
+    peak = torch.cuda.max_memory_allocated() if DEVICE == "cuda" else 0
+    told = {"step_s": statistics.median(seconds), "mean_s": statistics.mean(seconds), "peak_bytes": peak}
+    options.out.write_text(json.dumps({**told, "losses": [float(x) for x in losses]}), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

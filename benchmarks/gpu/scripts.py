@@ -1,0 +1,481 @@
+"""Foreign scripts, levers, ranks and tunings on a GPU: what was said of them before, and what is there.
+
+    PYTHONPATH=src python3 benchmarks/gpu/scripts.py --out FILE --budget 230 [--tiny] [--only SECTION ...]
+
+A JSON line for each item as soon as it is done, the most telling first; ``section`` says which:
+
+``script``  one of ``tests/foreign/scripts.toml`` with a table ``gpu``, as ``foreign_scripts.py`` has it: plain, then alone on the
+            card under ``gpuwise profile --whole``. ``right`` where the verdict is one that the table expects.
+``ranks``   ``gpuwise run --ranks 1`` beside a plain loop: the largest difference of a loss over all steps, and of a weight
+            after a rank was killed (with the difference between two untouched runs beside it, which is the card's own).
+``lever``   a small training under ``gpuwise run`` with levers: seconds a step without over those with them, beside the factor
+            that :data:`LEVERS` expects; losses beside those without; whether its files load where there is no gpuwise.
+``tune``    ``gpuwise tune`` of a script, and whole processes timed before and after outside of it, as ``tune_truth.py`` has it.
+
+Scripts are run plain, and ranks trained, many at once: only what is timed is alone on the card. ``.gpu/checkouts`` holds
+``OWNER/NAME``, ``.gpu/wheels`` libraries that the machine lacks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path[:0] = [str(ROOT / "src"), str(HERE.parent), str(HERE.parent / "ranks")]
+
+import foreign_scripts  # noqa: E402
+import jobs  # noqa: E402
+import tune_truth  # noqa: E402
+
+FIRST = (
+    *("nanogpt", "accelerate_nlp", "timm_vit", "mingpt_chargpt", "cleanrl_ppo", "timm_train"),
+    *("examples_mnist", "nanogpt_decay", "geometric_gcn", "makemore_transformer"),
+)
+"""The most telling scripts: each expects another verdict. The others come last."""
+N_FIRST = 8
+AT_ONCE = 12
+"""Plain scripts and rank trainings at the same time on 16 cores."""
+SCRIPT_LIMIT_S, JOB_LIMIT_S = 60.0, 80.0
+SEED, STEPS, SAVE_EVERY, GLOBAL_BATCH = 7, 24, 8, 8
+
+LEVERS: tuple[tuple[str, str, tuple[str, ...], float], ...] = (
+    ("gpt", "plain", (), 1.0),
+    ("gpt", "none", (), 1.0),
+    ("gpt", "tf32", ("tf32 = true",), 2.2),
+    ("gpt", "autocast", ('autocast = "bf16"',), 2.4),
+    ("gpt", "fused_optimizer", ("fused_optimizer = true",), 1.1),
+    ("gpt", "set_to_none", ("set_to_none = true",), 1.03),
+    ("gpt", "compile", ('compile = "regional"',), 1.1),
+    ("conv", "plain", (), 1.0),
+    ("conv", "none", (), 1.0),
+    ("conv", "channels_last", ("channels_last = true",), 1.2),
+    ("conv", "autocast", ('autocast = "bf16"',), 1.5),
+    ("conv", "autocast, channels_last", ('autocast = "bf16"', "channels_last = true"), 2.2),
+    ("conv", "cudnn_benchmark", ("cudnn_benchmark = true",), 1.2),
+    ("loader", "none", (), 1.0),
+    ("loader", "workers", ("workers = 8",), 5.0),
+    ("loader", "pin_memory", ("pin_memory = true",), 1.03),
+    ("loader", "workers, pin_memory", ("workers = 8", "pin_memory = true"), 5.0),
+)
+"""Training, name, levers as gpuwise.toml has them, and how many times faster they were expected to be on an H100, written before
+any was tried there. ``plain`` is without gpuwise."""
+EXACT, PRECISION = 2e-3, 3e-2
+"""Relative difference of the first ten losses that is taken for the same training: sums in another order, a shorter format."""
+
+RANKS: tuple[tuple[str, str, tuple[str, ...], int], ...] = (
+    ("llama", "none", (), 2),
+    ("llama", "none, killed", (), -1),
+    ("llama", "zero3", ("--sharding", "zero3"), 2),
+    ("llama", "zero3, killed", ("--sharding", "zero3"), -1),
+    ("images", "none", (), 2),
+    ("images", "none, killed", (), -1),
+    ("images", "zero3", ("--sharding", "zero3"), 1),
+    ("llama", "recompute full", ("--recompute", "full"), 1),
+    ("llama", "offload activations", ("--offload", "activations"), 1),
+    ("llama", "lora", ("--lora",), 1),
+)
+"""Training, name, options, and how often it is run; -1: once, with its rank killed at a step drawn by the seed."""
+SAME_LOSS, FIRST_LOSS = 1e-4, 1e-4
+"""Relative, expected of all losses of one training; with adapters of the first loss alone."""
+
+TUNES: tuple[tuple[str, tuple[str, ...], str], ...] = (
+    ("accelerate_nlp", ("autocast", "tf32"), "autocast is kept, 1.2 to 2 times: fp32 products are most of the step"),
+    ("timm_vit", ("workers",), "workers are kept, 3 times and more: one decodes for a card that could take ten times as many"),
+    ("nanogpt_decay", ("autocast", "fused_optimizer"), "autocast is kept, 1.2 to 1.6 times; its optimizer is fused already"),
+    ("fabric_image_torch", ("workers", "cache_items"), "one of the two is kept, 2 times and more"),
+)
+"""Script, the levers that are tried, and what was expected before."""
+TUNE_PAIRS, LEAST_TUNE_S = 2, 75.0
+
+
+class Rows:
+    """Appends rows to a file, and says how long there is still."""
+
+    def __init__(self, path: Path, budget_s: float) -> None:
+        self.path, self.end_s = path, time.monotonic() + budget_s
+
+    def left_s(self) -> float:
+        return self.end_s - time.monotonic()
+
+    def write(self, section: str, item: str, **values: Any) -> None:
+        row = {"section": section, "item": item, "left_s": round(self.left_s(), 1), **values}
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row, default=str) + "\n")
+        sys.stderr.write(f"{section} {item}: {json.dumps(values, default=str)[:160]}\n")
+
+    def attempt(self, section: str, item: str, work: Callable[[], Mapping[str, Any]]) -> None:
+        """A row of what ``work`` gives, or of why it gave nothing."""
+        began = time.monotonic()
+        try:
+            values = work()
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a failed item is a row
+            values = {"error": f"{type(error).__name__}: {error}"[:600], "traceback": traceback.format_exc()[-1500:]}
+        self.write(section, item, **values, took_s=round(time.monotonic() - began, 1))
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--budget", type=float, default=230.0, help="seconds")
+    parser.add_argument("--tiny", action="store_true", help="small, for a machine without a GPU")
+    parser.add_argument("--only", nargs="*", default=["script", "ranks", "lever", "tune", "rest"])
+    parser.add_argument("--scripts", nargs="*", default=[], help="only these")
+    parser.add_argument("--checkouts", type=Path, default=ROOT / ".gpu" / "checkouts")
+    parser.add_argument("--wheels", type=Path, default=ROOT / ".gpu" / "wheels")
+    options = parser.parse_args(arguments)
+    rows = Rows(options.out, options.budget)
+    scratch = Path(tempfile.mkdtemp(prefix="gpuwise-scripts-"))
+    unpack(options.wheels, scratch / "site")
+    paths = [str(ROOT / "src"), os.environ.get("PYTHONPATH", ""), str(scratch / "site")]
+    os.environ |= {"PYTHONPATH": os.pathsep.join(p for p in paths if p), "NO_COLOR": "1", "HOME": str(scratch / "home")}
+    (scratch / "home").mkdir()
+    rows.attempt("machine", "before", machine)
+    try:
+        measure(rows, options, scratch)
+    finally:
+        rows.attempt("machine", "after", machine)
+        shutil.rmtree(scratch, ignore_errors=True)
+    return 0
+
+
+def measure(rows: Rows, options: argparse.Namespace, scratch: Path) -> None:
+    """All sections, the most telling first."""
+    scripts = {s["name"]: s for s in foreign_scripts.on_gpu(foreign_scripts.read_list())}
+    if options.tiny:
+        scripts = {name: shrunk(s) for name, s in scripts.items()}
+    order = [n for n in (*FIRST, *(n for n in scripts if n not in FIRST)) if not options.scripts or n in options.scripts]
+    given = argparse.Namespace(
+        checkouts=options.checkouts, python=sys.executable, scratch=scratch / "scripts", under="profile", levers=[],
+        limit_s=SCRIPT_LIMIT_S, reuse=False, plain_only=True,
+    )  # fmt: skip
+    at_once = 2 if options.tiny else AT_ONCE
+    plains: dict[str, Future[dict[str, Any]]] = {}
+    with ThreadPoolExecutor(at_once) as pool:
+        if {"script", "rest", "tune"} & set(options.only):
+            plains = {name: pool.submit(foreign_scripts.judged, scripts[name], given) for name in order}
+        trained: dict[str, Future[dict[str, Any]]] = {}
+        if "ranks" in options.only:
+            rows.attempt("ranks", "begun", lambda: {"n": len(start_ranks(pool, scratch / "ranks", options.tiny, trained))})
+        # nothing is timed before all of these are over
+    if trained:
+        tell_ranks(rows, scratch / "ranks", trained)
+    if "script" in options.only:
+        for name in order[:N_FIRST]:
+            watch(rows, scripts[name], plains[name], given)
+    if "lever" in options.only and rows.left_s() > 40:
+        levers(rows, scratch / "levers", options.tiny)
+    if "tune" in options.only:
+        for name, tried, expected in TUNES:
+            if name in plains and rows.left_s() > LEAST_TUNE_S:
+                rows.attempt("tune", name, lambda n=name, t=tried, e=expected: tuned(scripts[n], t, e, given, rows, options.tiny))
+    if "rest" in options.only:
+        for name in order[N_FIRST:]:
+            watch(rows, scripts[name], plains[name], given)
+
+
+# --- the machine ---
+
+
+def unpack(wheels: Path, site: Path) -> None:
+    """Libraries that are there as wheels, into a folder of their own."""
+    site.mkdir(parents=True)
+    for wheel in sorted(wheels.glob("*.whl")):
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(site)
+
+
+def machine() -> dict[str, Any]:
+    """The card with its clocks, and the versions."""
+    import torch
+
+    told: dict[str, Any] = {"cores": os.cpu_count(), "load": os.getloadavg()[0], "torch": torch.__version__}
+    for name in ("transformers", "peft", "timm", "torchvision", "datasets"):
+        asked = [sys.executable, "-c", f"import importlib.metadata as m; print(m.version({name!r}))"]
+        told[name] = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip() or None
+    fields = "name,driver_version,clocks.sm,clocks.mem,power.draw,temperature.gpu,memory.used,clocks_event_reasons.active"
+    try:
+        asked = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
+        told["card"] = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=10).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        told["card"] = None
+    return told
+
+
+# --- foreign scripts ---
+
+
+def watch(rows: Rows, script: Mapping[str, Any], plain: Future[dict[str, Any]], given: argparse.Namespace) -> None:
+    """One script under ``profile``, alone."""
+    if rows.left_s() < 20:
+        rows.write("script", script["name"], skipped="no time left")
+        return
+    expected = {"expected": script["verdict"], "also": script["also"], "why": script["why"]}
+
+    def judged() -> dict[str, Any]:
+        before = plain.result()
+        if before.get("code") or "missing" in before:
+            return {**expected, **before}
+        limits = {**vars(given), "reuse": True, "plain_only": False, "limit_s": min(SCRIPT_LIMIT_S, rows.left_s()) / 3}
+        return {**expected, **foreign_scripts.judged(script, argparse.Namespace(**limits))}
+
+    rows.attempt("script", script["name"], judged)
+
+
+def shrunk(script: Mapping[str, Any]) -> dict[str, Any]:
+    """The script without a GPU: fewer data and steps."""
+    less = {
+        "n=32000": "n=3000",
+        "n=50000": "n=6000",
+        "n=20000": "n=3000",
+        "n=12000": "n=4000",
+        "n=2880": "n=90",
+        "n=1440": "n=90",
+    }
+    less |= {"n=700000": "n=60000", "size=160": "size=64", "width=768": "width=64", "layers=6": "layers=2", "n=480": "n=224"}
+    words = {
+        "--device=cuda": "--device=cpu",
+        "cuda": "cpu",
+        "--max_iters=100": "--max_iters=60",
+        "--batch_size=128": "--batch_size=4",
+    }
+    words |= {
+        "--batch_size=64": "--batch_size=4",
+        "resnet152": "resnet18",
+        "vit_small_patch16_224": "vit_tiny_patch16_224",
+        "64": "2",
+    }
+    words |= {"32": "2", "12": "1", "--max_iters=70": "--max_iters=45", "--trainer.max_iters=200": "--trainer.max_iters=40"}
+    made = [words.get(a, a) for a in script["arguments"]]
+    if script["name"] == "accelerate_nlp":
+        made.append("--cpu")
+    if script["name"].startswith("timm"):
+        made += ["--device", "cpu"]
+    data = [" ".join(less.get(w, w) for w in words_.split()) for words_ in script.get("data", ())]
+    return {**script, "arguments": made, "data": data}
+
+
+# --- ranks ---
+
+
+def start_ranks(
+    pool: ThreadPoolExecutor, root: Path, tiny: bool, started: dict[str, Future[dict[str, Any]]]
+) -> dict[str, Future[dict[str, Any]]]:
+    """All trainings of :data:`RANKS` and the plain ones, begun and put into ``started``."""
+    targets = make_targets(root, tiny)
+    steps = 12 if tiny else STEPS
+    drawn = random.Random(SEED)
+    for kind in targets:
+        started[f"{kind}, plain"] = pool.submit(plain_losses, root, kind, targets[kind], steps)
+    for kind, name, more, runs in RANKS:
+        words = [*as_options(targets[kind]), "--ranks", "1", "--global-batch", str(GLOBAL_BATCH), "--seed", str(SEED), *more]
+        for number in range(max(runs, 1)):
+            killed_at = drawn.randint(steps // 3, steps - 3) if runs < 0 else None
+            title = f"{kind}, {name}" + (f" {number + 1}" if number else "")
+            started[title] = pool.submit(train, root / title.replace(", ", "-").replace(" ", "_"), words, steps, killed_at)
+    return started
+
+
+def make_targets(root: Path, tiny: bool) -> dict[str, list[str]]:
+    """The target and its keywords, of each training."""
+    import foreign_data
+
+    root.mkdir(parents=True)
+    width, layers = (64, 2) if tiny else (512, 4)
+    shape = {
+        "hidden_size": width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": width // 32,
+        "intermediate_size": 3 * width,
+    }
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 512, "max_position_embeddings": 512}
+    (root / "llama").mkdir()
+    (root / "llama" / "config.json").write_text(json.dumps({**config, **shape, "tie_word_embeddings": False}), "utf-8")
+    # bytes: the folder has no tokenizer
+    foreign_data.text(root / "corpus.txt", 60_000)
+    images = str(ROOT / "examples" / "jobs" / "images.py")
+    n = 64 if tiny else 256
+    made = f"import runpy; runpy.run_path({images!r})['folder_of']('digits', {n})"
+    subprocess.run([sys.executable, "-c", made], check=True, capture_output=True)
+    return {
+        "llama": [f"hf:{root / 'llama' / 'config.json'}", f"data={root / 'corpus.txt'}", "seq_len=64"],
+        "images": [f"{images}:make_step", f"images={n}", "source=digits"],
+    }
+
+
+def as_options(target: Sequence[str]) -> list[str]:
+    return [target[0], *(word for setting in target[1:] for word in ("--set", setting))]
+
+
+def plain_losses(root: Path, kind: str, target: Sequence[str], steps: int) -> dict[str, Any]:
+    out = root / f"{kind}-plain.json"
+    words = [sys.executable, str(HERE / "plain_task.py"), target[0], str(out), str(steps), str(GLOBAL_BATCH), str(SEED)]
+    done = subprocess.run([*words, *target[1:]], capture_output=True, text=True, check=False, timeout=JOB_LIMIT_S)
+    if done.returncode:
+        raise RuntimeError(done.stderr[-800:])
+    return json.loads(out.read_text("utf-8"))
+
+
+def train(out: Path, words: list[str], steps: int, killed_at: int | None) -> dict[str, Any]:
+    """One training, with what its journal says of the losses."""
+    told = jobs.train(words, out, steps, killed_at, save_every=SAVE_EVERY, limit_s=JOB_LIMIT_S)
+    events = [json.loads(line) for line in (out / "rank-0.jsonl").read_text("utf-8").splitlines()]
+    losses = {e["step"]: e["loss"] for e in events if e["event"] == "step"}
+    device = next(e["device"] for e in events if e["event"] == "begin")
+    kept = {key: told.get(key) for key in ("restarts", "resumed", "step_s", "loss", "model", "losses")}
+    return {"steps": steps, "killed_at": killed_at, "device": device, "curve": [losses[s] for s in sorted(losses)], "told": kept}
+
+
+def tell_ranks(rows: Rows, root: Path, trained: Mapping[str, Future[dict[str, Any]]]) -> None:
+    for kind, name, _, runs in RANKS:
+        title = f"{kind}, {name}"
+        rows.attempt("ranks", title, lambda k=kind, n=name, t=title, r=runs: compared(root, trained, k, n, t, r))
+
+
+def compared(
+    root: Path, trained: Mapping[str, Future[dict[str, Any]]], kind: str, name: str, title: str, runs: int
+) -> dict[str, Any]:
+    """A training beside the plain one, and beside itself."""
+    found, plain = trained[title].result(), trained[f"{kind}, plain"].result()["losses"]
+    losses = found.pop("curve")
+    number = 1 if name == "lora" else len(plain)
+    worst = most(losses[:number], plain[:number])
+    row = {**found, "n_losses": len(losses), "first": losses[0], "last": losses[-1], "plain_last": plain[-1], "loss_off": worst}
+    # a killed run tells the losses of some steps twice: the later ones count
+    row["losses_equal"] = len(losses) == len(plain) and worst <= (FIRST_LOSS if name == "lora" else SAME_LOSS)
+
+    def folder(of: str) -> Path:
+        return root / of.replace(", ", "-").replace(" ", "_")
+
+    if runs == 2:
+        row["twice_off"] = apart(folder(title), folder(f"{title} 2"), found["steps"])
+    if runs < 0:
+        untouched = folder(title.removesuffix(", killed"))
+        row["killed_off"] = apart(untouched, folder(title), found["steps"])
+        row["bit_equal"] = row["killed_off"] == 0.0
+    return row
+
+
+def most(losses: Sequence[float], others: Sequence[float]) -> float:
+    """Largest relative difference."""
+    return max(abs(a - b) / max(abs(b), 1e-9) for a, b in zip(losses, others, strict=False))
+
+
+def apart(one: Path, other: Path, steps: int) -> float:
+    """Largest difference of a weight after the last step; infinite where the names differ."""
+    a, b = jobs.weights(one, steps), jobs.weights(other, steps)
+    if a.keys() != b.keys():
+        return float("inf")
+    return max((float((a[k].double() - b[k].double()).abs().max()) for k in a if a[k].numel()), default=0.0)
+
+
+# --- levers ---
+
+
+def levers(rows: Rows, root: Path, tiny: bool) -> None:
+    """All start at once and warm up; then each has the card to itself."""
+    root.mkdir(parents=True)
+    started = {
+        f"{kind}, {name}": start_job(root / f"{at:02d}", kind, name, lines, tiny)
+        for at, (kind, name, lines, _) in enumerate(LEVERS)
+        if not tiny or at % 3 < 2
+    }
+    until = time.monotonic() + min(70.0, rows.left_s() / 2)
+    waited = {t: (root_, p) for t, (root_, p) in started.items()}
+    while time.monotonic() < until and any(p.poll() is None and not (r / "ready").exists() for r, p in waited.values()):
+        time.sleep(0.1)
+    results: dict[str, dict[str, Any]] = {}
+    for title, (place, process) in started.items():
+        (place / "go").touch()
+        try:
+            code = process.wait(max(min(40.0, rows.left_s()), 1.0))
+        except subprocess.TimeoutExpired:
+            foreign_scripts.end(process)
+            code = foreign_scripts.STOPPED
+        told = place / "out.json"
+        if code or not told.exists():
+            results[title] = {"code": code, "error": (place / "errors").read_text("utf-8", "replace")[-800:]}
+        else:
+            results[title] = {"code": code, **json.loads(told.read_text("utf-8"))}
+    with ThreadPoolExecutor(2 if tiny else AT_ONCE) as pool:
+        bad = {t: pool.submit(foreign_scripts.unloadable, sys.executable, p, ["out.pt"], Path()) for t, (p, _) in started.items()}
+    for kind, name, lines, expected in LEVERS:
+        title = f"{kind}, {name}"
+        if title in results:
+            place = started[title][0]
+            base = started.get(f"{kind}, none")
+            values = beside(results[title], results.get(f"{kind}, none", {}), name)
+            values |= {"levers": lines, "expected": expected, "unloadable": bad[title].result()}
+            if base is not None:
+                values["otherwise"] = foreign_scripts.pickled_otherwise(base[0], place, ["out.pt"])
+            values["said"] = [w for w in (place / "errors").read_text("utf-8", "replace").splitlines() if "gpuwise" in w][-8:]
+            rows.write("lever", title, **values)
+
+
+def start_job(place: Path, kind: str, name: str, lines: Sequence[str], tiny: bool) -> tuple[Path, subprocess.Popen[bytes]]:
+    place.mkdir()
+    words = [
+        kind,
+        str(place / "ready"),
+        str(place / "go"),
+        str(place / "out.json"),
+        *(["--tiny", "--steps", "8"] if tiny else []),
+    ]
+    script = str(HERE / "lever_job.py")
+    command = [sys.executable, script, *words]
+    if name != "plain":
+        config = place / "gpuwise.toml"
+        config.write_text(foreign_scripts.config_text(script, lines), "utf-8")
+        command = [sys.executable, "-m", "gpuwise", "run", "--no-record", f"--config={config}", script, "--", *words]
+    environment = {**os.environ, **foreign_scripts.SURROUNDINGS, "HOME": str(place)}
+    with (place / "errors").open("wb") as errors:
+        return place, subprocess.Popen(
+            command, cwd=place, env=environment, stdout=errors, stderr=errors, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+
+
+def beside(found: Mapping[str, Any], base: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Seconds a step and losses of a run with levers, and of the one without."""
+    if "losses" not in found or "losses" not in base:
+        return dict(found)
+    worst = most(found["losses"][:10], base["losses"][:10])
+    limit = PRECISION if "autocast" in name or "tf32" in name else EXACT
+    return {
+        "step_s": found["step_s"], "mean_s": found["mean_s"], "peak_bytes": found["peak_bytes"],
+        "times": base["step_s"] / found["step_s"], "loss_off": worst, "losses_equal": worst <= limit,
+        "first_losses": found["losses"][:3],
+    }  # fmt: skip
+
+
+# --- tunings ---
+
+
+def tuned(
+    script: Mapping[str, Any], tried: Sequence[str], expected: str, given: argparse.Namespace, rows: Rows, tiny: bool
+) -> dict[str, Any]:
+    """As many minutes of tuning as leave time for the whole processes after it."""
+    plain_s = float(json.loads((given.scratch / script["name"] / "plain.json").read_text("utf-8"))["wall_s"])
+    minutes = 0.5 if tiny else max((rows.left_s() - 2 * TUNE_PAIRS * (plain_s + 2) - 15) / 60 / 2, 0.5)
+    options = argparse.Namespace(
+        checkouts=given.checkouts, python=given.python, scratch=given.scratch.parent / "tune", minutes=min(minutes, 1.5),
+        pairs=TUNE_PAIRS, times=1, levers=list(tried),
+    )  # fmt: skip
+    return {"expected": expected, "tried": list(tried), "minutes": options.minutes, **tune_truth.truth_of(script, options)}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
