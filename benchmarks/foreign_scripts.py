@@ -44,9 +44,15 @@ STOPPED, ENDLESS_S = 124, 20.0
 LOADS = """
 import sys
 sys.modules["gpuwise"] = None
-sys.path[0:0] = [sys.argv[2], sys.argv[3]]
+folder, own, *names = sys.argv[1:]
+sys.path[0:0] = [folder, own]
 import torch
-torch.load(sys.argv[1], map_location="cpu", weights_only=False)
+for name in names:
+    try:
+        torch.load(f"{folder}/{name}", map_location="cpu", weights_only=False)
+    except Exception as error:
+        words = str(error).strip().splitlines() or [""]
+        print(f"{name}: {type(error).__name__}: {words[-1][:200]}")
 """
 SAVED = (".pt", ".pth", ".ckpt", ".bin", ".tar")
 
@@ -251,15 +257,14 @@ def _timeless(name: str) -> str:
 
 def unloadable(python: str, folder: Path, files: Iterable[str], own: Path) -> list[str]:
     """Files of weights that do not load in a process that has no gpuwise."""
-    found: list[str] = []
-    for name in sorted(f for f in files if f.endswith(SAVED)):
-        path = folder / name
-        if path.exists():
-            call = [python, "-c", LOADS, str(path), str(folder), str(folder / own)]
-            ran = subprocess.run(call, cwd=folder, capture_output=True, text=True, check=False)
-            if ran.returncode:
-                found.append(f"{name}: {ran.stderr.strip().splitlines()[-1][:200]}")
-    return found
+    names = sorted(f for f in files if f.endswith(SAVED) and (folder / f).exists())
+    if not names:
+        return []
+    call = [python, "-c", LOADS, str(folder), str(folder / own), *names]
+    ran = subprocess.run(call, cwd=folder, capture_output=True, text=True, check=False)
+    if ran.returncode:
+        return [f"{name}: {ran.stderr.strip().splitlines()[-1][:200]}" for name in names]
+    return [line for line in ran.stdout.splitlines() if line.partition(":")[0] in names]
 
 
 def pickled_otherwise(plain: Path, levered: Path, files: Iterable[str]) -> list[str]:

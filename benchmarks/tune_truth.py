@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from foreign_scripts import SURROUNDINGS, _missing, _run, read_list
+from foreign_scripts import STOPPED, SURROUNDINGS, _missing, _run, end, read_list
 
 from gpuwise.train.tune.stats import Gain, gain_of
 
@@ -45,6 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--pairs", type=int, default=4)
     parser.add_argument("--times", type=int, default=1)
     parser.add_argument("--levers", nargs="*", default=[], help="those to try; all where none is named")
+    parser.add_argument("--limit-s", type=float, help="after which a tuning is stopped")
     parser.add_argument("--scratch", type=Path, default=Path("/tmp/gpuwise-tune-truth"))
     parser.add_argument("--record", type=Path)
     options = parser.parse_args(arguments)
@@ -78,18 +79,24 @@ def truth_of(script: Mapping[str, Any], options: argparse.Namespace) -> dict[str
     tune = [python, "-m", "gpuwise", "tune", "--json", "--no-record", f"--minutes={options.minutes}", f"--config={config}"]
     tune += [f"--only={lever}" for lever in options.levers]
     began = time.monotonic()
-    done = subprocess.run(
+    process = subprocess.Popen(
         [*tune, f"--out={place / 'out'}", *target, *arguments],
         cwd=folder,
         env=environment,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
+        start_new_session=True,
     )
-    row |= {"tune_s": round(time.monotonic() - began), "tune_code": done.returncode}
-    if done.returncode:
-        return {**row, "tail": done.stderr[-500:]}
-    told = json.loads(done.stdout.splitlines()[-1])
+    try:
+        out, errors = process.communicate(timeout=options.limit_s)
+    except subprocess.TimeoutExpired:
+        end(process)
+        return {**row, "tune_s": round(time.monotonic() - began), "tune_code": STOPPED}
+    row |= {"tune_s": round(time.monotonic() - began), "tune_code": process.returncode}
+    if process.returncode:
+        return {**row, "tail": errors[-500:]}
+    told = json.loads(out.splitlines()[-1])
     row |= {"levers": told["levers"], "claimed": told["gain"], "could_not_tell": told["could_not_tell"], "spread": told["spread"]}
     if not told["levers"]:
         return row

@@ -89,14 +89,16 @@ class Noise(Dataset[tuple[torch.Tensor, int]]):
 def parts(kind: str, tiny: bool) -> tuple[nn.Module, DataLoader]:
     """The model, and batches of one shape."""
     torch.manual_seed(7)
+    # batches that are on the device already: the step is the model's
     if kind == "gpt":
         words, width, layers, batch, length = (512, 64, 2, 2, 32) if tiny else (8192, 768, 6, 8, 512)
-        ids = torch.randint(words, (8 * batch, length + 1))
-        return GPT(words, width, layers), DataLoader(ids, batch_size=batch)
+        ids = [torch.randint(words, (batch, length + 1)).to(DEVICE) for _ in range(8)]
+        return GPT(words, width, layers), DataLoader(ids, batch_size=None)
     if kind == "conv":
         width, units, batch, size = (16, 1, 4, 32) if tiny else (192, 6, 32, 224)
-        images = [(torch.randn(3, size, size), i % 10) for i in range(2 * batch)]
-        return network(width, units), DataLoader(images, batch_size=batch, pin_memory=DEVICE == "cuda")
+        images = [torch.randn(batch, 3, size, size).to(DEVICE) for _ in range(4)]
+        labels = (torch.arange(batch) % 10).to(DEVICE)
+        return network(width, units), DataLoader([(x, labels) for x in images], batch_size=None)
     n, size, batch = (256, 64, 8) if tiny else (20_000, 224, 64)
     return network(32, 1), DataLoader(Noise(n, size), batch_size=batch)
 
@@ -149,7 +151,9 @@ def main() -> None:
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, options.out.with_suffix(".pt"))
     peak = torch.cuda.max_memory_allocated() if DEVICE == "cuda" else 0
     told = {"step_s": statistics.median(seconds), "mean_s": statistics.mean(seconds), "peak_bytes": peak}
-    options.out.write_text(json.dumps({**told, "losses": [float(x) for x in losses]}), "utf-8")
+    partial = options.out.with_suffix(".partial")
+    partial.write_text(json.dumps({**told, "losses": [float(x) for x in losses]}), "utf-8")
+    partial.rename(options.out)
 
 
 if __name__ == "__main__":

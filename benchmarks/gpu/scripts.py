@@ -31,6 +31,9 @@ import traceback
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -54,15 +57,15 @@ SCRIPT_LIMIT_S, JOB_LIMIT_S = 60.0, 80.0
 SEED, STEPS, SAVE_EVERY, GLOBAL_BATCH = 7, 24, 8, 8
 
 LEVERS: tuple[tuple[str, str, tuple[str, ...], float], ...] = (
-    ("gpt", "plain", (), 1.0),
     ("gpt", "none", (), 1.0),
+    ("gpt", "plain", (), 1.0),
     ("gpt", "tf32", ("tf32 = true",), 2.2),
     ("gpt", "autocast", ('autocast = "bf16"',), 2.4),
     ("gpt", "fused_optimizer", ("fused_optimizer = true",), 1.1),
     ("gpt", "set_to_none", ("set_to_none = true",), 1.03),
     ("gpt", "compile", ('compile = "regional"',), 1.1),
-    ("conv", "plain", (), 1.0),
     ("conv", "none", (), 1.0),
+    ("conv", "plain", (), 1.0),
     ("conv", "channels_last", ("channels_last = true",), 1.2),
     ("conv", "autocast", ('autocast = "bf16"',), 1.5),
     ("conv", "autocast, channels_last", ('autocast = "bf16"', "channels_last = true"), 2.2),
@@ -73,7 +76,7 @@ LEVERS: tuple[tuple[str, str, tuple[str, ...], float], ...] = (
     ("loader", "workers, pin_memory", ("workers = 8", "pin_memory = true"), 5.0),
 )
 """Training, name, levers as gpuwise.toml has them, and how many times faster they were expected to be on an H100, written before
-any was tried there. ``plain`` is without gpuwise."""
+any was tried there. The first of each is what the others are beside; ``plain`` is without gpuwise."""
 EXACT, PRECISION = 2e-3, 3e-2
 """Relative difference of the first ten losses that is taken for the same training: sums in another order, a shorter format."""
 
@@ -123,7 +126,9 @@ class Rows:
         began = time.monotonic()
         try:
             values = work()
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - a failed item is a row
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - a failed item is a row, and errors of DCP are no Exception
             values = {"error": f"{type(error).__name__}: {error}"[:600], "traceback": traceback.format_exc()[-1500:]}
         self.write(section, item, **values, took_s=round(time.monotonic() - began, 1))
 
@@ -134,7 +139,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--budget", type=float, default=230.0, help="seconds")
     parser.add_argument("--tiny", action="store_true", help="small, for a machine without a GPU")
     parser.add_argument("--only", nargs="*", default=["script", "ranks", "lever", "tune", "rest"])
-    parser.add_argument("--scripts", nargs="*", default=[], help="only these")
+    parser.add_argument("--items", nargs="*", default=[], help="only these scripts and trainings on ranks")
     parser.add_argument("--checkouts", type=Path, default=ROOT / ".gpu" / "checkouts")
     parser.add_argument("--wheels", type=Path, default=ROOT / ".gpu" / "wheels")
     options = parser.parse_args(arguments)
@@ -158,7 +163,7 @@ def measure(rows: Rows, options: argparse.Namespace, scratch: Path) -> None:
     scripts = {s["name"]: s for s in foreign_scripts.on_gpu(foreign_scripts.read_list())}
     if options.tiny:
         scripts = {name: shrunk(s) for name, s in scripts.items()}
-    order = [n for n in (*FIRST, *(n for n in scripts if n not in FIRST)) if not options.scripts or n in options.scripts]
+    order = [n for n in (*FIRST, *(n for n in scripts if n not in FIRST)) if not options.items or n in options.items]
     given = argparse.Namespace(
         checkouts=options.checkouts, python=sys.executable, scratch=scratch / "scripts", under="profile", levers=[],
         limit_s=SCRIPT_LIMIT_S, reuse=False, plain_only=True,
@@ -170,7 +175,7 @@ def measure(rows: Rows, options: argparse.Namespace, scratch: Path) -> None:
             plains = {name: pool.submit(foreign_scripts.judged, scripts[name], given) for name in order}
         trained: dict[str, Future[dict[str, Any]]] = {}
         if "ranks" in options.only:
-            rows.attempt("ranks", "begun", lambda: {"n": len(start_ranks(pool, scratch / "ranks", options.tiny, trained))})
+            rows.attempt("ranks", "begun", lambda: {"n": len(start_ranks(pool, scratch / "ranks", options, trained))})
         # nothing is timed before all of these are over
     if trained:
         tell_ranks(rows, scratch / "ranks", trained)
@@ -201,12 +206,10 @@ def unpack(wheels: Path, site: Path) -> None:
 
 def machine() -> dict[str, Any]:
     """The card with its clocks, and the versions."""
-    import torch
-
-    told: dict[str, Any] = {"cores": os.cpu_count(), "load": os.getloadavg()[0], "torch": torch.__version__}
-    for name in ("transformers", "peft", "timm", "torchvision", "datasets"):
-        asked = [sys.executable, "-c", f"import importlib.metadata as m; print(m.version({name!r}))"]
-        told[name] = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip() or None
+    told: dict[str, Any] = {"cores": os.cpu_count(), "load": os.getloadavg()[0], "python": sys.version.split()[0]}
+    for name in ("torch", "transformers", "accelerate", "peft", "timm", "torchvision", "torch-geometric", "lightning"):
+        with suppress(metadata.PackageNotFoundError):
+            told[name] = metadata.version(name)
     fields = "name,driver_version,clocks.sm,clocks.mem,power.draw,temperature.gpu,memory.used,clocks_event_reasons.active"
     try:
         asked = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
@@ -273,11 +276,11 @@ def shrunk(script: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def start_ranks(
-    pool: ThreadPoolExecutor, root: Path, tiny: bool, started: dict[str, Future[dict[str, Any]]]
+    pool: ThreadPoolExecutor, root: Path, options: argparse.Namespace, started: dict[str, Future[dict[str, Any]]]
 ) -> dict[str, Future[dict[str, Any]]]:
     """All trainings of :data:`RANKS` and the plain ones, begun and put into ``started``."""
-    targets = make_targets(root, tiny)
-    steps = 12 if tiny else STEPS
+    targets = make_targets(root, options.tiny)
+    steps = 12 if options.tiny else STEPS
     drawn = random.Random(SEED)
     for kind in targets:
         started[f"{kind}, plain"] = pool.submit(plain_losses, root, kind, targets[kind], steps)
@@ -286,6 +289,8 @@ def start_ranks(
         for number in range(max(runs, 1)):
             killed_at = drawn.randint(steps // 3, steps - 3) if runs < 0 else None
             title = f"{kind}, {name}" + (f" {number + 1}" if number else "")
+            if options.items and title not in options.items:
+                continue
             started[title] = pool.submit(train, root / title.replace(", ", "-").replace(" ", "_"), words, steps, killed_at)
     return started
 
@@ -343,6 +348,8 @@ def train(out: Path, words: list[str], steps: int, killed_at: int | None) -> dic
 def tell_ranks(rows: Rows, root: Path, trained: Mapping[str, Future[dict[str, Any]]]) -> None:
     for kind, name, _, runs in RANKS:
         title = f"{kind}, {name}"
+        if title not in trained:
+            continue
         rows.attempt("ranks", title, lambda k=kind, n=name, t=title, r=runs: compared(root, trained, k, n, t, r))
 
 
@@ -398,32 +405,43 @@ def levers(rows: Rows, root: Path, tiny: bool) -> None:
     waited = {t: (root_, p) for t, (root_, p) in started.items()}
     while time.monotonic() < until and any(p.poll() is None and not (r / "ready").exists() for r, p in waited.values()):
         time.sleep(0.1)
-    results: dict[str, dict[str, Any]] = {}
-    for title, (place, process) in started.items():
-        (place / "go").touch()
-        try:
-            code = process.wait(max(min(40.0, rows.left_s()), 1.0))
-        except subprocess.TimeoutExpired:
+    bases: dict[str, dict[str, Any]] = {}
+    try:
+        for kind, name, lines, expected in LEVERS:
+            title = f"{kind}, {name}"
+            if title in started:
+                found = timed(*started[title], rows)
+                bases.setdefault(kind, found)
+                rows.write("lever", title, levers=lines, expected=expected, **beside(found, bases[kind], name))
+        with ThreadPoolExecutor(2 if tiny else AT_ONCE) as pool:
+            for title, (_, process) in started.items():
+                work = partial(lambda t, p: {"code": p.wait(20), **files_of(started, t)}, title, process)
+                pool.submit(rows.attempt, "lever files", title, work)
+    finally:
+        for _, process in started.values():
             foreign_scripts.end(process)
-            code = foreign_scripts.STOPPED
-        told = place / "out.json"
-        if code or not told.exists():
-            results[title] = {"code": code, "error": (place / "errors").read_text("utf-8", "replace")[-800:]}
-        else:
-            results[title] = {"code": code, **json.loads(told.read_text("utf-8"))}
-    with ThreadPoolExecutor(2 if tiny else AT_ONCE) as pool:
-        bad = {t: pool.submit(foreign_scripts.unloadable, sys.executable, p, ["out.pt"], Path()) for t, (p, _) in started.items()}
-    for kind, name, lines, expected in LEVERS:
-        title = f"{kind}, {name}"
-        if title in results:
-            place = started[title][0]
-            base = started.get(f"{kind}, none")
-            values = beside(results[title], results.get(f"{kind}, none", {}), name)
-            values |= {"levers": lines, "expected": expected, "unloadable": bad[title].result()}
-            if base is not None:
-                values["otherwise"] = foreign_scripts.pickled_otherwise(base[0], place, ["out.pt"])
-            values["said"] = [w for w in (place / "errors").read_text("utf-8", "replace").splitlines() if "gpuwise" in w][-8:]
-            rows.write("lever", title, **values)
+
+
+def timed(place: Path, process: subprocess.Popen[bytes], rows: Rows) -> dict[str, Any]:
+    """The card is its own until it has told its times."""
+    (place / "go").touch()
+    told, until = place / "out.json", time.monotonic() + max(min(40.0, rows.left_s()), 1.0)
+    while process.poll() is None and not told.exists() and time.monotonic() < until:
+        time.sleep(0.02)
+    if not told.exists():
+        return {"code": process.poll(), "error": (place / "errors").read_text("utf-8", "replace")[-800:]}
+    return json.loads(told.read_text("utf-8"))
+
+
+def files_of(started: Mapping[str, tuple[Path, subprocess.Popen[bytes]]], title: str) -> dict[str, Any]:
+    """Whether the files load without gpuwise and name nothing else than those of the same training without levers."""
+    place, base = started[title][0], started[f"{title.partition(',')[0]}, none"][0]
+    said = (place / "errors").read_text("utf-8", "replace").splitlines()[-10:]
+    return {
+        "unloadable": foreign_scripts.unloadable(sys.executable, place, ["out.pt"], Path()),
+        "otherwise": foreign_scripts.pickled_otherwise(base, place, ["out.pt"]),
+        "said": said,
+    }
 
 
 def start_job(place: Path, kind: str, name: str, lines: Sequence[str], tiny: bool) -> tuple[Path, subprocess.Popen[bytes]]:
@@ -472,7 +490,7 @@ def tuned(
     minutes = 0.5 if tiny else max((rows.left_s() - 2 * TUNE_PAIRS * (plain_s + 2) - 15) / 60 / 2, 0.5)
     options = argparse.Namespace(
         checkouts=given.checkouts, python=given.python, scratch=given.scratch.parent / "tune", minutes=min(minutes, 1.5),
-        pairs=TUNE_PAIRS, times=1, levers=list(tried),
+        pairs=TUNE_PAIRS, times=1, levers=list(tried), limit_s=max(rows.left_s() - 5, 10.0),
     )  # fmt: skip
     return {"expected": expected, "tried": list(tried), "minutes": options.minutes, **tune_truth.truth_of(script, options)}
 
