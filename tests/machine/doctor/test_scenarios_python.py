@@ -219,7 +219,7 @@ FAULTY: dict[str, tuple[Callable[[], ScriptedMachine], str, tuple[str, ...]]] = 
     "a wrong product": (
         lambda: scripted_machine(answers=[torch("2.13.0+cu130", "13.0", CU130, devices=[(8, 9)], ran=[False])]),
         "gpu-wrong-result",
-        ("--stress 10m",),
+        ("gpuwise bench --device gpu0 --stress 10m",),
     ),
     "the first product raises": (
         lambda: scripted_machine(

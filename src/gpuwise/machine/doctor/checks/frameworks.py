@@ -134,7 +134,8 @@ def runs(m: Machine) -> Iterator[Finding]:
                 "A card that computes wrongly spoils every result without a word.",
                 (
                     Fix(
-                        "Take the card out of use, then test it alone", (f"gpuwise bench --gpu {wrong[0]['index']} --stress 10m",)
+                        "Take the card out of use, then test it alone",
+                        (f"gpuwise bench --device gpu{wrong[0]['index']} --stress 10m",),
                     ),
                 ),
                 fixes.check_torch(m),
