@@ -219,7 +219,7 @@ def _settings(m: Machine) -> Iterator[Finding]:
             (f"persistence mode off: {len(off)} of {len(m.nvidia_cards)}",),
             "Where no screen holds it, the driver lets a card go when its last program ends: the next one waits for it to start, "
             "and power limits and clocks that were set are lost.",
-            (Fix("Keep it started", ("sudo systemctl enable --now nvidia-persistenced",)),),
+            (Fix("Keep it started", ("sudo systemctl enable --now nvidia-persistenced || sudo nvidia-smi -pm 1",)),),
             "nvidia-smi --query-gpu=persistence_mode --format=csv",
             tuple(off),
             sources=("nvidia-driver-persistence",),
