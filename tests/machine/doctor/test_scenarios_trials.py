@@ -22,6 +22,7 @@ from gpuwise.machine.doctor.scripted_machine import (
     KERNEL,
     PYTHON,
     SITE,
+    Answer,
     ScriptedDevices,
     ScriptedMachine,
     answer,
@@ -41,6 +42,7 @@ PCI_IDS = {
 }
 FINE = torch("2.13.0+cu130", "13.0", CU130, devices=[(8, 9)])
 SEES_NONE = torch("2.13.0+cu130", "13.0", CU130, error="No CUDA GPUs are available")
+ON_H100 = torch("2.13.0+cu130", "13.0", CU130, devices=[(9, 0)])
 NO_DRIVER = torch("2.13.0+cu130", "13.0", CU130, error="Found no NVIDIA driver on your system")
 NMS = "RuntimeError: operator torchvision::nms does not exist"
 
@@ -88,6 +90,13 @@ def monolithic(machine: ScriptedMachine) -> ScriptedMachine:
     """A kernel with its drivers built in and no loadable modules."""
     built_in = {f"/sys/module/{n}/parameters/x": "" for n in ("nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm")}
     return machine.but(files={"/proc/modules": None, f"/lib/modules/{KERNEL}/updates/dkms/nvidia.ko.zst": None, **built_in})
+
+
+def handed_in(answer: Answer = NO_DRIVER) -> ScriptedMachine:
+    """A virtual machine whose driver is a folder, /usr/local/nvidia, and whose kernel shows nothing of it."""
+    machine = scripted_machine(cards=("H100 SXM",), answers=[answer])
+    machine = machine.without(LIBRARIES, "/proc/driver/nvidia", "/sys/module/nvidia", "/lib/modules", "/sys/bus/pci")
+    return machine.but(files={f"/usr/local/nvidia/lib64/lib{n}.so.580.95.05": "" for n in ("cuda", "nvidia-ml")}, paths={})
 
 
 def library_gone(*names: str, failed: DeviceError | None = None, answers: tuple = (NO_DRIVER,)) -> ScriptedMachine:
@@ -279,6 +288,11 @@ FAULTY: dict[str, Scenario] = {
         "libcuda-missing",
         ("apt-get install -y libnvidia-compute-580",),
     ),
+    "the driver handed in as a folder that the loader does not know": (
+        lambda: handed_in(),
+        "libcuda-not-found-by-loader",
+        ("export LD_LIBRARY_PATH=/usr/local/nvidia/lib64", "/etc/ld.so.conf.d/nvidia.conf", "sudo ldconfig"),
+    ),
     "a container with the devices and none of the libraries": (
         lambda: library_gone("libnvidia-ml", "libcuda").but(files={"/.dockerenv": ""}),
         "nvml-missing",
@@ -451,6 +465,10 @@ HEALTHY: dict[str, Callable[[], ScriptedMachine]] = {
         cards=(NullCard("A40", identity={"power_limit_default_w": None, "pcie_width_max": None, "serial": None}),),
         answers=[torch("2.13.0+cu130", "13.0", CU130, devices=[(8, 6)])],
     ),
+    "a virtual machine whose driver is a folder": lambda: handed_in(ON_H100),
+    "the same, told by LD_LIBRARY_PATH": lambda: handed_in(ON_H100).but(
+        environment={"LD_LIBRARY_PATH": "/usr/local/nvidia/lib:/usr/local/nvidia/lib64"}
+    ),
     "a Jetson with NVIDIA's wheel": lambda: jetson([torch("2.8.0", "12.6", "sm_87", devices=[(8, 7)])]),
     "a laptop without a GPU": lambda: scripted_machine(cards=(), driver=None, answers=[torch("2.13.0+cpu", None)]),
     "AMD with its wheel": lambda: amd_card([rocm([(11, 0)])], files={"/dev/kfd": ""}),
@@ -495,6 +513,18 @@ def test_the_first_finding_is_the_cause_and_its_mend_mends_it(name: str) -> None
     assert [word for word in words if word not in commands] == [], commands
     assert fault.fixes and fault.evidence and fault.why and fault.check
     assert found.exit_code in (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("configured", "environment"),
+    [
+        ({}, {"LD_LIBRARY_PATH": "/opt/own:/usr/local/nvidia/lib64/"}),
+        ({"/etc/ld.so.conf.d/nvidia.conf": "# the driver\n/usr/local/nvidia/lib64\n"}, {}),
+    ],
+)
+def test_a_listed_folder_is_not_blamed(configured: dict[str, str], environment: dict[str, str]) -> None:
+    found = diagnose(handed_in().but(files=configured, environment=environment).look())
+    assert [f.id for f in found.faults] == ["torch-sees-no-gpu"]
 
 
 @pytest.mark.parametrize("name", HEALTHY)

@@ -99,6 +99,8 @@ class Modules:
     """Where libnvidia-ml.so is, of those folders that the driver installs to."""
     cuda_library: str | None = None
     """Where libcuda.so is."""
+    cuda_folder_listed: bool = True
+    """The loader looks in its folder: a usual one, one of its configuration or of LD_LIBRARY_PATH."""
     kept_out_by: tuple[tuple[str, str], ...] = ()
     """(file, line) of modprobe's configuration or of the kernel's command line that keeps NVIDIA's module from loading."""
     uvm_hmm_off: bool = False

@@ -41,8 +41,13 @@ ATTEMPTS = 4
 """At a list that grows while it is read."""
 MOST_PROCESSES = 65536
 """A longer list is not believed."""
-ELSEWHERE = ("/usr/lib/wsl/lib/libnvidia-ml.so.1", "/run/opengl-driver/lib/libnvidia-ml.so.1")
-"""Where the library is on WSL and NixOS, which the loader does not always search."""
+ELSEWHERE = (
+    "/usr/lib/wsl/lib/libnvidia-ml.so.1",
+    "/run/opengl-driver/lib/libnvidia-ml.so.1",
+    "/usr/local/nvidia/lib64/libnvidia-ml.so.1",
+)
+"""Where the library is on WSL, on NixOS and where the driver is handed in as a folder (Kubernetes nodes, virtual machines), which
+the loader does not always search."""
 
 
 class Utilization(Structure):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gpuwise.machine.doctor import fixes
 from gpuwise.machine.doctor.checks.driver import SEES_NONE, SMI
 from gpuwise.machine.doctor.finding import Finding, Fix, Severity
-from gpuwise.machine.doctor.observation import NVIDIA, Machine
+from gpuwise.machine.doctor.observation import NVIDIA, Framework, Machine
 
 _NVML = "libnvidia-ml.so"
 
@@ -91,11 +91,43 @@ def _hidden(m: Machine, paths: list[str]) -> Finding:
     )
 
 
+_NO_DRIVER = 35
+"""What CUDA's run time gives where it finds no libcuda (cudaErrorInsufficientDriver)."""
+
+
+def _unlisted(m: Machine, library: str, failing: Framework) -> Finding:
+    """The finding that libcuda is in a folder where the loader does not look."""
+    folder = fixes.shell_quote(library.rpartition("/")[0])
+    now = Fix(
+        "Name its folder to the programs of this shell",
+        (f"export LD_LIBRARY_PATH={folder}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}",),
+    )
+    lasting = Fix(
+        "Or have the loader list it, for all programs",
+        (f"echo {folder} | sudo tee /etc/ld.so.conf.d/nvidia.conf", "sudo ldconfig"),
+    )
+    return Finding(
+        "libcuda-not-found-by-loader",
+        Severity.BLOCKER,
+        "The driver runs, and programs do not find its library libcuda.so.1",
+        (f"it is {library}", failing.error),
+        "The loader looks in the folders of its list and of LD_LIBRARY_PATH, and this one is in neither: every framework says "
+        "that there is no driver.",
+        (now, lasting),
+        fixes.check_torch(m),
+        hides=(SEES_NONE, "uvm-*", "torch-driver-too-old"),
+    )
+
+
 def cuda(m: Machine) -> Iterator[Finding]:
-    """A driver without libcuda: NVML answers and no framework sees a GPU."""
+    """A driver without libcuda, or with one that is not found: NVML answers and no framework sees a GPU."""
     failing = [f for f in m.frameworks if f.cuda and f.available is False]
     hidden = any(name.startswith("libcuda.so") for name in m.shadowing)
-    if not failing or not m.nvidia_cards or m.modules.cuda_library or hidden or m.system.wsl or m.system.platform != "linux":
+    if not failing or not m.nvidia_cards or hidden or m.system.wsl or m.system.platform != "linux":
+        return
+    if m.modules.cuda_library:
+        if not m.modules.cuda_folder_listed and all(f.cuda_error is None or f.raised(_NO_DRIVER) for f in failing):
+            yield _unlisted(m, m.modules.cuda_library, failing[0])
         return
     if not m.modules.nvml_library and not m.modules.libraries:
         # the driver's folders are not known here at all

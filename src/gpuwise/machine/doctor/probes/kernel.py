@@ -12,13 +12,9 @@ from gpuwise.machine.doctor.probes.paths import path_of
 
 _PCI = "/sys/bus/pci/devices"
 _PCI_IDS = ("/usr/share/misc/pci.ids", "/usr/share/hwdata/pci.ids")
-LIBRARY_FOLDERS = (
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib64",
-    "/usr/lib/aarch64-linux-gnu",
-    "/usr/lib",
-    "/usr/local/nvidia/lib64",
-)
+_USUAL_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib/aarch64-linux-gnu", "/usr/lib")
+"""The loader looks in these without being told."""
+LIBRARY_FOLDERS = (*_USUAL_FOLDERS, "/usr/local/nvidia/lib64")
 _OTHER_FOLDERS = (
     "/usr/lib/wsl/lib",
     "/run/opengl-driver/lib",
@@ -114,6 +110,7 @@ def read_modules(host: Host, kernels: bool) -> Modules:
         for name in host.names(folder):
             if match := _LIBRARY.fullmatch(name):
                 libraries.setdefault(match[1], f"{folder}/{name}")
+    cuda_library = _library(host, "libcuda.so")
     return Modules(
         loaded=tuple(m for m in _MODULES if m in listed),
         version=version,
@@ -123,7 +120,8 @@ def read_modules(host: Host, kernels: bool) -> Modules:
         library_paths=tuple(libraries.values()),
         listed=text is not None,
         nvml_library=_library(host, "libnvidia-ml.so"),
-        cuda_library=_library(host, "libcuda.so"),
+        cuda_library=cuda_library,
+        cuda_folder_listed=cuda_library is None or _is_listed(host, cuda_library.rpartition("/")[0]),
         kept_out_by=_kept_out_by(host) if kernels else (),
         uvm_hmm_off=(host.read("/sys/module/nvidia_uvm/parameters/uvm_disable_hmm") or "").strip() in ("Y", "1"),
         imex_major=_imex_major(host),
@@ -159,6 +157,16 @@ def _library(host: Host, begin: str) -> str | None:
             if name.startswith(f"{begin}."):
                 return f"{folder}/{name}"
     return None
+
+
+def _is_listed(host: Host, folder: str) -> bool:
+    """Whether the loader looks in this folder: ld.so's usual ones, its configuration, LD_LIBRARY_PATH."""
+    if folder in _USUAL_FOLDERS:
+        return True
+    configured = ["/etc/ld.so.conf", *(f"/etc/ld.so.conf.d/{n}" for n in host.names("/etc/ld.so.conf.d") if n.endswith(".conf"))]
+    lines = [line.split("#")[0].strip() for file in configured for line in (host.read(file) or "").splitlines()]
+    searched = [*host.environment.get("LD_LIBRARY_PATH", "").split(":"), *lines]
+    return folder in {f.rstrip("/") for f in searched if f}
 
 
 def _node_group(host: Host) -> str | None:
