@@ -9,7 +9,9 @@ catalogue is asked too. ``--out`` runs the same function on the GPU and adds one
 an item that fails or hangs is a line with its error, and costs no other.
 
 Energy and power are of the GPU alone, from NVML's counter. A line of kind ``kernels`` is a second run of an item under the
-profiler: seconds and launches of each kernel in one step. ``--tiny`` shrinks every model to try the script on a CPU.
+profiler: seconds and launches of each kernel in one step; of kind ``capture``, the prediction made again on the machine with the
+GPU, which must be that of a machine without one; of kind ``profile``, what ``gpuwise profile`` says of the step. ``--tiny``
+shrinks every model to try the script on a CPU.
 """
 
 from __future__ import annotations
@@ -39,6 +41,8 @@ from training_steps import ITEMS, KERNELS, Item, Step, make_step
 ON = "H100-SXM"
 GRACE_S, STARTS_S = 8.0, 90.0
 """A worker that does not end an item by itself is killed so long after the item's limit; what a start may take."""
+CAPTURES, PROFILES = ("gpt2", "resnet50-amp-nhwc"), ("moe-1-layer", "gpt2")
+"""Items that are captured beside the GPU, and that ``gpuwise profile`` looks at: one whose host runs far ahead, one usual."""
 LAST = ("llama8b-generate", "resnet50-amp-nhwc-compiled")
 """Items that come after the kernels of the first."""
 
@@ -460,7 +464,7 @@ def work(jobs: Sequence[tuple[str, Item]], options: argparse.Namespace) -> None:
         began = time.perf_counter()
         signal.setitimer(signal.ITIMER_REAL, limit)
         try:
-            row = measured(item, options.tiny, device, nvml, before) if kind == "step" else kernels_of(item, options.tiny, device)
+            row = done(kind, item, options.tiny, device, nvml, before)
         except (Exception, ItemTimeout) as error:  # noqa: BLE001 - one item costs no other
             row = {"item": item.name, "kind": kind, "error": f"{type(error).__name__}: {str(error)[:300]}"}
             row["traceback"] = traceback.format_exc()[-2500:]
@@ -472,6 +476,32 @@ def work(jobs: Sequence[tuple[str, Item]], options: argparse.Namespace) -> None:
         row |= {"item_s": round(time.perf_counter() - began, 2), "at": round(time.time(), 1)}
         add(options.out, row)
         print(f"end {kind} {item.name}", flush=True)
+
+
+def done(kind: str, item: Item, tiny: bool, device: str, nvml: Nvml, before: int | None) -> dict[str, Any]:
+    """The line of one job."""
+    if kind == "step":
+        return measured(item, tiny, device, nvml, before)
+    if kind == "kernels":
+        return kernels_of(item, tiny, device)
+    Gpu(device).clean()
+    idle_bytes = nvml.used_bytes()
+    row = own_code(item, ON, tiny) if kind == "capture" else profiled(item, tiny)
+    used = nvml.used_bytes()
+    taken = None if used is None or idle_bytes is None else used - idle_bytes
+    return {"item": item.name, "kind": kind, "taken_bytes": taken, **row}
+
+
+def profiled(item: Item, tiny: bool) -> dict[str, Any]:
+    """What ``gpuwise profile`` says of the step as a script."""
+    script = str(Path(__file__).resolve().parent / "training_steps.py")
+    command = [sys.executable, "-m", "gpuwise", "profile", "--json", script, "--", item.name, "400", *(["tiny"] if tiny else [])]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=item.limit_s, check=False)
+    lines = run.stdout.strip().splitlines()
+    try:
+        return {"code": run.returncode, "profile": json.loads(lines[-1])}
+    except (IndexError, ValueError):
+        return {"code": run.returncode, "error": run.stderr.strip()[-1500:]}
 
 
 def machine(device: str, nvml: Nvml, before: int | None) -> dict[str, Any]:
@@ -531,7 +561,9 @@ def jobs_of(names: Sequence[str]) -> list[str]:
     """Kinds and items in order of worth: the kernels of the first items before the last items."""
     steps, kernels = [f"step:{n}" for n in names], [f"kernels:{n}" for n in KERNELS if n in names]
     early = [s for s in steps if s.partition(":")[2] not in LAST]
-    return [*early, *kernels[:8], *(s for s in steps if s not in early), *kernels[8:]]
+    captures = [f"capture:{n}" for n in CAPTURES if n in names]
+    profiles = [f"profile:{n}" for n in PROFILES if n in names]
+    return [*early, *kernels[:8], *captures, *profiles[:1], *(s for s in steps if s not in early), *kernels[8:], *profiles[1:]]
 
 
 def supervise(names: Sequence[str], options: argparse.Namespace) -> None:

@@ -3,11 +3,13 @@
     gpuwise fit benchmarks/gpu/training_steps.py:make_step --set item=gpt2 --on H100-SXM
 
 Weights and inputs are random, so nothing is read from the network; torch, transformers, peft, timm and torchvision are needed.
-``tiny`` shrinks a model so far that a CPU runs it.
+``tiny`` shrinks a model so far that a CPU runs it. ``python training_steps.py ITEM STEPS [tiny]`` trains, for
+``gpuwise profile``.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -491,3 +493,16 @@ def make_step(item: str = "gpt2", tiny: bool = False, device: str = "cuda") -> S
     # as torch comes: convolutions in TF32, products in fp32
     torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = True, False
     return {i.name: i for i in ITEMS}[item].make(tiny, device)
+
+
+def main() -> None:
+    import torch
+
+    item, steps, *more = sys.argv[1:]
+    step = make_step(item, bool(more), "cuda" if torch.cuda.is_available() else "cpu")
+    for _ in range(int(steps)):
+        step()
+
+
+if __name__ == "__main__":
+    main()
