@@ -22,6 +22,8 @@ from torch.utils.data import DataLoader, Dataset
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 WARM_UP = 8
+SETTLE = {"loader": 24}
+"""Steps after the turn that are not timed: workers have made batches while they waited for it."""
 PATIENCE_S = 200.0
 
 
@@ -127,7 +129,8 @@ def main() -> None:
     losses: list[torch.Tensor] = []
     seconds: list[float] = []
     began = 0.0
-    while len(losses) < WARM_UP + options.steps:
+    before = WARM_UP + SETTLE.get(options.kind, 0)
+    while len(losses) < before + options.steps:
         for batch in loader:
             loss = loss_of(options.kind, model, batch)
             optimizer.zero_grad(set_to_none=False)
@@ -137,7 +140,7 @@ def main() -> None:
             if DEVICE == "cuda":
                 torch.cuda.synchronize()
             now = time.perf_counter()
-            if len(losses) > WARM_UP + 1:
+            if len(losses) > before:
                 seconds.append(now - began)
             if len(losses) == WARM_UP:
                 options.ready.touch()
@@ -146,7 +149,7 @@ def main() -> None:
                     time.sleep(0.005)
                 now = time.perf_counter()
             began = now
-            if len(losses) >= WARM_UP + options.steps:
+            if len(losses) >= before + options.steps:
                 break
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, options.out.with_suffix(".pt"))
     peak = torch.cuda.max_memory_allocated() if DEVICE == "cuda" else 0

@@ -100,7 +100,11 @@ TUNES: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("accelerate_nlp", ("autocast", "tf32"), "autocast is kept, 1.2 to 2 times: fp32 products are most of the step"),
     ("timm_vit", ("workers",), "workers are kept, 3 times and more: one decodes for a card that could take ten times as many"),
     ("nanogpt_decay", ("autocast", "fused_optimizer"), "autocast is kept, 1.2 to 1.6 times; its optimizer is fused already"),
-    ("fabric_image_torch", ("workers", "cache_items"), "one of the two is kept, 2 times and more"),
+    (
+        "examples_mnist",
+        ("workers", "cache_items"),
+        "items are kept from the second epoch on: of one epoch nothing, or workers, 2 times",
+    ),
 )
 """Script, the levers that are tried, and what was expected before."""
 TUNE_PAIRS, LEAST_TUNE_S = 2, 75.0
@@ -166,30 +170,34 @@ def measure(rows: Rows, options: argparse.Namespace, scratch: Path) -> None:
     order = [n for n in (*FIRST, *(n for n in scripts if n not in FIRST)) if not options.items or n in options.items]
     given = argparse.Namespace(
         checkouts=options.checkouts, python=sys.executable, scratch=scratch / "scripts", under="profile", levers=[],
-        limit_s=SCRIPT_LIMIT_S, reuse=False, plain_only=True,
+        limit_s=SCRIPT_LIMIT_S * (4 if options.tiny else 1), reuse=False, plain_only=True,
     )  # fmt: skip
     at_once = 2 if options.tiny else AT_ONCE
+    first, rest = order[:N_FIRST], order[N_FIRST:]
     plains: dict[str, Future[dict[str, Any]]] = {}
+    trained: dict[str, Future[dict[str, Any]]] = {}
     with ThreadPoolExecutor(at_once) as pool:
-        if {"script", "rest", "tune"} & set(options.only):
-            plains = {name: pool.submit(foreign_scripts.judged, scripts[name], given) for name in order}
-        trained: dict[str, Future[dict[str, Any]]] = {}
+        if {"script", "tune"} & set(options.only):
+            plains = {name: pool.submit(foreign_scripts.judged, scripts[name], given) for name in first}
         if "ranks" in options.only:
             rows.attempt("ranks", "begun", lambda: {"n": len(start_ranks(pool, scratch / "ranks", options, trained))})
         # nothing is timed before all of these are over
     if trained:
         tell_ranks(rows, scratch / "ranks", trained)
     if "script" in options.only:
-        for name in order[:N_FIRST]:
+        for name in first:
             watch(rows, scripts[name], plains[name], given)
     if "lever" in options.only and rows.left_s() > 40:
         levers(rows, scratch / "levers", options.tiny)
     if "tune" in options.only:
         for name, tried, expected in TUNES:
             if name in plains and rows.left_s() > LEAST_TUNE_S:
-                rows.attempt("tune", name, lambda n=name, t=tried, e=expected: tuned(scripts[n], t, e, given, rows, options.tiny))
-    if "rest" in options.only:
-        for name in order[N_FIRST:]:
+                work = partial(tuned, scripts[name], tried, expected, given, rows, options.tiny)
+                rows.attempt("tune", name, work)
+    if "rest" in options.only and rows.left_s() > 30:
+        with ThreadPoolExecutor(at_once) as pool:
+            plains = {name: pool.submit(foreign_scripts.judged, scripts[name], given) for name in rest}
+        for name in rest:
             watch(rows, scripts[name], plains[name], given)
 
 
@@ -233,7 +241,7 @@ def watch(rows: Rows, script: Mapping[str, Any], plain: Future[dict[str, Any]], 
         before = plain.result()
         if before.get("code") or "missing" in before:
             return {**expected, **before}
-        limits = {**vars(given), "reuse": True, "plain_only": False, "limit_s": min(SCRIPT_LIMIT_S, rows.left_s()) / 3}
+        limits = {**vars(given), "reuse": True, "plain_only": False, "limit_s": min(given.limit_s, rows.left_s()) / 3}
         return {**expected, **foreign_scripts.judged(script, argparse.Namespace(**limits))}
 
     rows.attempt("script", script["name"], judged)
@@ -281,9 +289,9 @@ def start_ranks(
     """All trainings of :data:`RANKS` and the plain ones, begun and put into ``started``."""
     targets = make_targets(root, options.tiny)
     steps = 12 if options.tiny else STEPS
-    drawn = random.Random(SEED)
+    drawn, limit_s = random.Random(SEED), JOB_LIMIT_S * (4 if options.tiny else 1)
     for kind in targets:
-        started[f"{kind}, plain"] = pool.submit(plain_losses, root, kind, targets[kind], steps)
+        started[f"{kind}, plain"] = pool.submit(plain_losses, root, kind, targets[kind], steps, limit_s)
     for kind, name, more, runs in RANKS:
         words = [*as_options(targets[kind]), "--ranks", "1", "--global-batch", str(GLOBAL_BATCH), "--seed", str(SEED), *more]
         for number in range(max(runs, 1)):
@@ -291,7 +299,9 @@ def start_ranks(
             title = f"{kind}, {name}" + (f" {number + 1}" if number else "")
             if options.items and title not in options.items:
                 continue
-            started[title] = pool.submit(train, root / title.replace(", ", "-").replace(" ", "_"), words, steps, killed_at)
+            started[title] = pool.submit(
+                train, root / title.replace(", ", "-").replace(" ", "_"), words, steps, killed_at, limit_s
+            )
     return started
 
 
@@ -326,18 +336,18 @@ def as_options(target: Sequence[str]) -> list[str]:
     return [target[0], *(word for setting in target[1:] for word in ("--set", setting))]
 
 
-def plain_losses(root: Path, kind: str, target: Sequence[str], steps: int) -> dict[str, Any]:
+def plain_losses(root: Path, kind: str, target: Sequence[str], steps: int, limit_s: float) -> dict[str, Any]:
     out = root / f"{kind}-plain.json"
     words = [sys.executable, str(HERE / "plain_task.py"), target[0], str(out), str(steps), str(GLOBAL_BATCH), str(SEED)]
-    done = subprocess.run([*words, *target[1:]], capture_output=True, text=True, check=False, timeout=JOB_LIMIT_S)
+    done = subprocess.run([*words, *target[1:]], capture_output=True, text=True, check=False, timeout=limit_s)
     if done.returncode:
         raise RuntimeError(done.stderr[-800:])
     return json.loads(out.read_text("utf-8"))
 
 
-def train(out: Path, words: list[str], steps: int, killed_at: int | None) -> dict[str, Any]:
+def train(out: Path, words: list[str], steps: int, killed_at: int | None, limit_s: float) -> dict[str, Any]:
     """One training, with what its journal says of the losses."""
-    told = jobs.train(words, out, steps, killed_at, save_every=SAVE_EVERY, limit_s=JOB_LIMIT_S)
+    told = jobs.train(words, out, steps, killed_at, save_every=SAVE_EVERY, limit_s=limit_s)
     events = [json.loads(line) for line in (out / "rank-0.jsonl").read_text("utf-8").splitlines()]
     losses = {e["step"]: e["loss"] for e in events if e["event"] == "step"}
     device = next(e["device"] for e in events if e["event"] == "begin")
