@@ -10,6 +10,7 @@ A JSON line for each item as soon as it is done, the most telling first; ``secti
             after a rank was killed (with the difference between two untouched runs beside it, which is the card's own).
 ``lever``   a small training under ``gpuwise run`` with levers: seconds a step without over those with them, beside the factor
             that :data:`LEVERS` expects; losses beside those without; whether its files load where there is no gpuwise.
+``limit``   CUDA started under ``ulimit -v``, in GiB: what PyTorch says, and the address space that the process has taken.
 ``tune``    ``gpuwise tune`` of a script, and whole processes timed before and after outside of it, as ``tune_truth.py`` has it.
 
 Scripts are run plain, and ranks trained, many at once: only what is timed is alone on the card. ``.gpu/checkouts`` holds
@@ -109,6 +110,23 @@ TUNES: tuple[tuple[str, tuple[str, ...], str], ...] = (
 """Script, the levers that are tried, and what was expected before."""
 TUNE_PAIRS, LEAST_TUNE_S = 2, 75.0
 
+ADDRESS_SPACE: tuple[tuple[int | None, str], ...] = (
+    (None, "starts; far more address space is taken than the card and the machine have memory"),
+    (400, "starts: more than twice the card's memory, and the machine's"),
+    (120, "out of memory: less than twice the card's memory, of which nothing is used"),
+    (40, "out of memory"),
+    (12, "out of memory, or the import of PyTorch fails"),
+)
+"""GiB, and what was expected before (NVIDIA/cuda-python, pull request 2458, saw twice the card's memory reserved for a pool)."""
+STARTS = """
+import torch
+try:
+    x = torch.ones(8, device="cuda" if torch.version.cuda and torch.cuda.device_count() else "cpu")
+    print("started on", x.device.type)
+finally:
+    print(*(w for w in open("/proc/self/status").read().splitlines() if w.startswith(("VmPeak", "VmHWM"))))
+"""
+
 
 class Rows:
     """Appends rows to a file, and says how long there is still."""
@@ -142,7 +160,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--budget", type=float, default=230.0, help="seconds")
     parser.add_argument("--tiny", action="store_true", help="small, for a machine without a GPU")
-    parser.add_argument("--only", nargs="*", default=["script", "ranks", "lever", "tune", "rest"])
+    parser.add_argument("--only", nargs="*", default=["limit", "script", "ranks", "lever", "tune", "rest"])
     parser.add_argument("--items", nargs="*", default=[], help="only these scripts and trainings on ranks")
     parser.add_argument("--checkouts", type=Path, default=ROOT / ".gpu" / "checkouts")
     parser.add_argument("--wheels", type=Path, default=ROOT / ".gpu" / "wheels")
@@ -177,6 +195,8 @@ def measure(rows: Rows, options: argparse.Namespace, scratch: Path) -> None:
     plains: dict[str, Future[dict[str, Any]]] = {}
     trained: dict[str, Future[dict[str, Any]]] = {}
     with ThreadPoolExecutor(at_once) as pool:
+        for gib, expected in ADDRESS_SPACE if "limit" in options.only else ():
+            pool.submit(rows.attempt, "limit", f"ulimit -v, {gib} GiB", partial(limited, gib, expected))
         if {"script", "tune"} & set(options.only):
             plains = {name: pool.submit(foreign_scripts.judged, scripts[name], given) for name in first}
         if "ranks" in options.only:
@@ -225,6 +245,14 @@ def machine() -> dict[str, Any]:
     except (OSError, subprocess.TimeoutExpired):
         told["card"] = None
     return told
+
+
+def limited(gib: int | None, expected: str) -> dict[str, Any]:
+    """PyTorch with so much address space at the most."""
+    setting = "" if gib is None else f"ulimit -v {gib << 20}; "
+    words = ["bash", "-c", f'{setting}exec "$0" -c "$1"', sys.executable, STARTS]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    return {"expected": expected, "code": done.returncode, "said": done.stdout[-300:], "error": done.stderr[-400:]}
 
 
 # --- foreign scripts ---
