@@ -3,6 +3,7 @@
 
 python benchmarks/gpu/serving.py --predict benchmarks/records/gpu/serving_predictions_2026-11-26.json     (anywhere, beforehand)
 python benchmarks/gpu/serving.py --out serving.jsonl --budget 110 --only static,encoders,server            (on the GPU)
+python benchmarks/gpu/serving.py --learn serving.jsonl                                                     (anywhere, afterwards)
 
 Weights are random, of the shapes of the catalogue. Each line of the output is one item, written as soon as it is measured, with
 the prediction that was written down beforehand; an item that fails is a line with its traceback. ``--tiny`` shrinks every shape
@@ -20,19 +21,18 @@ import math
 import os
 import shutil
 import signal
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import traceback
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+from transformers_server import await_server, save_flash, start_server, stop
 
 ROOT = Path(__file__).parents[2]
 ON = "H100-SXM"
@@ -50,29 +50,15 @@ ENCODER_BATCHES = (1, 8, 32)
 SERVED = "llama-3.2-1b"
 LENGTHS = "in=256,out=64"
 SERVED_CONTEXT = 2048
-LOADS = ((4.0, 12.0), (16.0, 6.0), (100.0, 4.0))
+LOADS = ((4.0, 10.0), (16.0, 5.0), (100.0, 4.0))
 """Requests a second and for how many seconds: the first is learnt from, the last is more than the server carries."""
+STOCK_LOADS = (LOADS[0], LOADS[-1])
+"""Of the server with the attention of ``transformers`` as it is."""
+WARM_UP = (40.0, 2.5)
 MOST_REQUESTS = 400
 ITEM_S = {"static": 45.0, "encoders": 25.0, "server": 105.0}
 """Longest time of an item."""
 TINY = {"hidden": 64, "ffn": 128, "n_layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 16, "vocab": 512}
-
-FLASH = '''"""FlashAttention-2 as torch carries it, under the name and signature that transformers imports (flash_attn 2.8)."""
-import torch
-
-flash_attn_func = flash_attn_with_kvcache = None
-
-
-def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p=0.0, softmax_scale=None,
-                           causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None, deterministic=False,
-                           return_attn_probs=False, block_table=None):
-    if REPEAT:
-        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
-    return torch.ops.aten._flash_attention_forward(
-        q, k, v, cu_seqlens_q, cu_seqlens_k, int(max_seqlen_q), int(max_seqlen_k), dropout_p, causal, False,
-        scale=softmax_scale, window_size_left=window_size[0], window_size_right=window_size[1])[0]
-'''
-PADDING = "from transformers.modeling_flash_attention_utils import _pad_input as pad_input, _unpad_input as unpad_input\n"
 
 
 class OverTimeError(Exception):
@@ -110,7 +96,7 @@ def gpu_state() -> dict[str, Any]:
         "memory_mhz": pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_MEM),
         "power_w": pynvml.nvmlDeviceGetPowerUsage(gpu) / 1000.0,
         "temperature_c": pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU),
-        "reasons": hex(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)),
+        "reasons": hex(pynvml.nvmlDeviceGetCurrentClocksEventReasons(gpu)),
     }
 
 
@@ -322,11 +308,12 @@ def both(run: Callable[[], Any], each: int = 10) -> dict[str, float]:
 def unmasked_attention(
     module: Any, query: Any, key: Any, value: Any, attention_mask: Any, scaling: float | None = None, **_: Any
 ) -> tuple[Any, None]:
-    """Attention without a mask: a query sees the whole cache, a prompt what is before it; key-value heads are not repeated."""
+    """Attention without a mask: one query sees the whole cache, a token of a prompt what is before it, one of an encoder all;
+    key-value heads are not repeated."""
     from torch.nn.functional import scaled_dot_product_attention
 
-    grouped = key.shape[1] != query.shape[1]
-    found = scaled_dot_product_attention(query, key, value, scale=scaling, is_causal=query.shape[2] > 1, enable_gqa=grouped)
+    grouped, causal = key.shape[1] != query.shape[1], query.shape[2] > 1 and bool(module.is_causal)
+    found = scaled_dot_product_attention(query, key, value, scale=scaling, is_causal=causal, enable_gqa=grouped)
     return found.transpose(1, 2).contiguous(), None
 
 
@@ -471,12 +458,15 @@ def encoder_run(name: str, batch: int, tiny: bool, models: dict[str, Any]) -> Ca
 
 def build_encoder(name: str, tiny: bool) -> Any:
     import torch
-    from transformers import BertConfig, BertModel, ViTConfig, ViTModel
+    from transformers import AttentionInterface, BertConfig, BertModel, ViTConfig, ViTModel
 
     torch.manual_seed(0)
     small: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
     if name == "bert-base":
-        return BertModel(BertConfig(**(small if tiny else {})))
+        AttentionInterface.register("unmasked", unmasked_attention)
+        config = BertConfig(**(small if tiny else {}))
+        config._attn_implementation = "unmasked"  # while a graph is captured transformers makes a mask of ones
+        return BertModel(config)
     if name == "vit-b-16":
         return ViTModel(ViTConfig(**(small | {"image_size": 32} if tiny else {})), add_pooling_layer=False)
     import torchvision
@@ -581,80 +571,6 @@ def save_served(folder: Path, tiny: bool) -> None:
     model.save_pretrained(folder)
 
 
-def save_flash(folder: Path) -> None:
-    """The package ``flash_attn`` as :data:`FLASH`; key-value heads are repeated where torch's kernel wants as many as queries."""
-    package, about = folder / "flash_attn", folder / "flash_attn-2.8.3.dist-info"
-    package.mkdir(parents=True)
-    about.mkdir()
-    (package / "__init__.py").write_text(FLASH.replace("if REPEAT:", f"if {not grouped_heads()}:"))
-    (package / "bert_padding.py").write_text(PADDING)
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: flash-attn\nVersion: 2.8.3\n")
-    (about / "top_level.txt").write_text("flash_attn\n")
-
-
-def grouped_heads() -> bool:
-    """Whether torch's FlashAttention takes fewer key-value heads than query heads."""
-    import torch
-
-    if not torch.cuda.is_available():
-        return True
-    query, key = (torch.randn(8, heads, 64, device="cuda", dtype=torch.bfloat16) for heads in (8, 2))
-    ends = torch.tensor([0, 8], device="cuda", dtype=torch.int32)
-    try:
-        torch.ops.aten._flash_attention_forward(query, key, key, ends, ends, 8, 8, 0.0, True, False, scale=0.125)
-        torch.cuda.synchronize()
-    except RuntimeError:
-        return False
-    return True
-
-
-def start_server(folder: Path, work: Path, attention: str, tiny: bool) -> tuple[subprocess.Popen[bytes], str]:
-    """``transformers serve`` of ``folder`` with continuous batching, and its address."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    flags = ["--cb-num-blocks", "64", "--cb-max-batch-tokens", "512"] if tiny else []
-    flags = flags or ["--cb-num-blocks", "1024", "--cb-max-batch-tokens", "2048"]
-    if not tiny and attention == "flash":
-        flags += ["--attn-implementation", "flash_attention_2"]
-    paths = [str(work / "flash")] if attention == "flash" else []
-    env = {
-        **os.environ,
-        "HF_HUB_OFFLINE": "1",
-        "HF_HOME": str(work / "hub"),
-        "PYTHONPATH": os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")]),
-        "PYTHONUNBUFFERED": "1",
-    }
-    words = ["serve", str(folder), "--continuous-batching", "--device", "cpu" if tiny else "cuda", "--port", str(port)]
-    log = (work / f"{attention}.log").open("wb")
-    code = "from transformers.cli.transformers import main; main()"
-    command = [sys.executable, "-c", code, *words, "--host", "127.0.0.1", *flags]
-    process = subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
-    return process, f"http://127.0.0.1:{port}"
-
-
-def await_server(process: subprocess.Popen[bytes], url: str, seconds: float = 60.0) -> None:
-    """Until it answers. Raises RuntimeError when it ended or does not."""
-    over = time.perf_counter() + seconds
-    while time.perf_counter() < over:
-        if process.poll() is not None:
-            raise RuntimeError(f"the server ended with {process.returncode}")
-        try:
-            with urllib.request.urlopen(url + "/health", timeout=2) as answer:
-                if answer.status == 200:
-                    return
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.2)
-    raise RuntimeError(f"no answer within {seconds:.0f} s")
-
-
-def stop(process: subprocess.Popen[bytes]) -> None:
-    """End the process group that :func:`start_server` began."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
 def send_load(url: str, model: str, rate: float, seconds: float, home: Path, *, keep: bool) -> dict[str, Any]:
     """``gpuwise capacity --measure`` as a person runs it."""
     words = ["capacity", SERVED, "--on", ON, "--weights", "16", "--workload", LENGTHS, "--context", str(SERVED_CONTEXT)]
@@ -663,21 +579,42 @@ def send_load(url: str, model: str, rate: float, seconds: float, home: Path, *, 
     return gpuwise(words, timeout=seconds + 45.0, home=home)
 
 
-def learnt_slowdown(home: Path, rate: float) -> float:
-    """What the predictor learns from the loads at ``rate``."""
-    from gpuwise.facts.hardware.naming import USUAL, find_cluster
+def kept_records(home: Path) -> list[dict[str, Any]]:
+    """The records that a measured load left for ``--calibrated``."""
+    import dataclasses
+
     from gpuwise.records.store import Records
-    from gpuwise.serve.measure.comparison import FAMILY, slowdown
+    from gpuwise.serve.measure.comparison import FAMILY
 
     with Records(home / "records.db", create=False) as store:
-        found = [r for r in store.query(family=FAMILY) if r.parameters.get("requests_per_s") == rate]
-    return slowdown(found, SERVED, "vllm", find_cluster(ON, prefer=USUAL).accelerator.id)[0]
+        return [dataclasses.asdict(dataclasses.replace(record, run=None)) for record in store.query(family=FAMILY)]
+
+
+def learn(out: Path) -> None:
+    """What the predictor learns of the first load of each server, and what it predicts of all with and without it, beside what
+    was measured: a line each."""
+    from gpuwise.facts.hardware.naming import USUAL, find_cluster
+    from gpuwise.records.record import Record
+    from gpuwise.serve.measure.comparison import slowdown
+
+    rows = {row["item"]: row for row in map(json.loads, out.read_text().splitlines())}
+    accelerator = find_cluster(ON, prefer=USUAL).accelerator.id
+    for attention, loads in (("flash", LOADS), ("sdpa", STOCK_LOADS)):
+        first = rows.get(load_name(attention, loads[0][0]), {})
+        if not first.get("records"):
+            continue
+        factor, requests = slowdown([Record(**record) for record in first["records"]], SERVED, "vllm", accelerator)
+        for rate, seconds in loads:
+            item = load_name(attention, rate)
+            if item in rows:
+                line = {"item": item, "learnt_of": requests, "measured": rows[item]["measured"]}
+                both = {"plain": predicted_load(rate, seconds, 1.0), "learnt": predicted_load(rate, seconds, factor)}
+                print(json.dumps(line | both))
 
 
 def measure_server(rows: Rows) -> None:
     """Both servers start together; each is loaded alone, after a warm-up in which it captures its graphs."""
     work = Path(tempfile.mkdtemp(prefix="serving-"))
-    loads = ((1.0, 4.0), (2.0, 3.0), (4.0, 3.0)) if rows.tiny else LOADS
     servers: dict[str, tuple[subprocess.Popen[bytes], str]] = {}
     try:
         save_served(work / "model", rows.tiny)
@@ -686,33 +623,33 @@ def measure_server(rows: Rows) -> None:
         for attention in ("flash", "sdpa"):
             servers[attention] = start_server(work / "model", work, attention, rows.tiny)
         for attention, (process, url) in servers.items():
+            loads = LOADS if attention == "flash" else STOCK_LOADS
             try:
                 await_server(process, url)
-                one_server(rows, attention, url, str(work / "model"), work / f"home-{attention}", loads)
+                one_server(rows, attention, url, work, loads)
             except OverTimeError:
                 raise
             except Exception:  # noqa: BLE001 - a failure is a line of the record
-                log = (work / f"{attention}.log").read_text(errors="replace")[-3000:]
-                rows.add(f"serve {SERVED} {attention}", {}, error=traceback.format_exc()[-3000:], log=log)
+                rows.add(f"serve {SERVED} {attention}", {}, error=traceback.format_exc()[-3000:])
             finally:
                 stop(process)
+                log = (work / f"{attention}.log").read_text(errors="replace")
+                rows.add(f"serve {SERVED} {attention} log", {}, begin=log[:3000], end=log[-3000:])
     finally:
         for process, _ in servers.values():
             stop(process)
         shutil.rmtree(work, ignore_errors=True)
 
 
-def one_server(rows: Rows, attention: str, url: str, model: str, home: Path, loads: tuple[tuple[float, float], ...]) -> None:
-    """A warm-up, the loads, and from the first of them the factor that is learnt with what it predicts of the others."""
-    warm = send_load(url, model, loads[-1][0], 2.0, home, keep=False)
-    rows.add(f"serve {SERVED} {attention} warm-up", short(warm))
-    factor = None
+def one_server(rows: Rows, attention: str, url: str, work: Path, loads: tuple[tuple[float, float], ...]) -> None:
+    """A warm-up, then the loads; of the first the records are kept from which the predictor learns."""
+    home, model, shrink = work / f"home-{attention}", str(work / "model"), 20.0 if rows.tiny else 1.0
+    rate, seconds = WARM_UP
+    rows.add(f"serve {SERVED} {attention} warm-up", short(send_load(url, model, rate / shrink, seconds, home, keep=False)))
     for i, (rate, seconds) in enumerate(loads):
-        document = send_load(url, model, rate, seconds, home, keep=i == 0)
-        if i == 0:
-            factor = learnt_slowdown(home, rate)
-        learnt = None if factor is None else predicted_load(rate, seconds, factor)
-        rows.add(load_name(attention, rate), short(document), learnt=learnt, latency=document["latency"])
+        document = send_load(url, model, rate / shrink, seconds, home, keep=i == 0)
+        kept = kept_records(home) if i == 0 else None
+        rows.add(load_name(attention, rate), short(document), latency=document["latency"], records=kept)
 
 
 def short(document: dict[str, Any]) -> dict[str, Any]:
@@ -779,12 +716,16 @@ def measure_all(rows: Rows, only: set[str], budget_s: float) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--predict", type=Path, help="write the predictions to this file and end")
+    parser.add_argument("--learn", type=Path, help="read these lines and say what the predictor learns of them")
     parser.add_argument("--out", type=Path, default=Path("serving.jsonl"))
     parser.add_argument("--budget", type=float, default=110.0, help="seconds")
     parser.add_argument("--only", default="static,encoders,server", help="static, encoders, server, or models by name")
     parser.add_argument("--tiny", action="store_true", help="small shapes, on the CPU")
     parsed = parser.parse_args()
     sys.path.insert(0, str(ROOT / "src"))
+    if parsed.learn is not None:
+        learn(parsed.learn)
+        return
     if parsed.predict is not None:
         today = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         document = {"predicted_at": today, "on": ON, "items": predict()}
