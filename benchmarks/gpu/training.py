@@ -17,6 +17,7 @@ shrinks every model to try the script on a CPU.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import gc
 import json
@@ -43,6 +44,7 @@ GRACE_S, STARTS_S = 8.0, 90.0
 """A worker that does not end an item by itself is killed so long after the item's limit; what a start may take."""
 CAPTURES, PROFILES = ("gpt2", "resnet50-amp-nhwc"), ("moe-1-layer", "gpt2")
 """Items that are captured beside the GPU, and that ``gpuwise profile`` looks at: one whose host runs far ahead, one usual."""
+PROFILE_S = 60.0
 LAST = ("llama8b-generate", "resnet50-amp-nhwc-compiled")
 """Items that come after the kernels of the first."""
 
@@ -108,7 +110,6 @@ def own_code(item: Item, on: str, tiny: bool) -> dict[str, Any]:
 
 def by_name(item: Item, on: str) -> dict[str, Any]:
     """What the catalogue says of the item's model: as teams reach, and as the stack's authors tuned it."""
-    import contextlib
     import io
     import shlex
 
@@ -459,7 +460,7 @@ def work(jobs: Sequence[tuple[str, Item]], options: argparse.Namespace) -> None:
         if left < 5.0:
             add(options.out, {"item": item.name, "kind": kind, "error": "the budget is over"})
             continue
-        limit = min(item.limit_s, left)
+        limit = min(PROFILE_S if kind == "profile" else item.limit_s, left)
         print(f"begin {kind} {item.name} {limit}", flush=True)
         began = time.perf_counter()
         signal.setitimer(signal.ITIMER_REAL, limit)
@@ -496,12 +497,19 @@ def profiled(item: Item, tiny: bool) -> dict[str, Any]:
     """What ``gpuwise profile`` says of the step as a script."""
     script = str(Path(__file__).resolve().parent / "training_steps.py")
     command = [sys.executable, "-m", "gpuwise", "profile", "--json", script, "--", item.name, "400", *(["tiny"] if tiny else [])]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=item.limit_s, check=False)
-    lines = run.stdout.strip().splitlines()
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
-        return {"code": run.returncode, "profile": json.loads(lines[-1])}
+        out, errors = run.communicate()
+        return {"code": run.returncode, "profile": json.loads(out.strip().splitlines()[-1])}
     except (IndexError, ValueError):
-        return {"code": run.returncode, "error": run.stderr.strip()[-1500:]}
+        return {"code": run.returncode, "error": errors.strip()[-1500:]}
+    finally:
+        # the command ends the script under it, which would go on with the GPU
+        run.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            run.wait(5.0)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(run.pid, signal.SIGKILL)
 
 
 def machine(device: str, nvml: Nvml, before: int | None) -> dict[str, Any]:

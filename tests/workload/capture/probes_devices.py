@@ -176,3 +176,28 @@ def user_meta_device():
     m.to_empty(device="cuda")
     assert m.weight.is_cuda and torch.cuda.memory_allocated() == 4 * (1000 * 1000 + 1000)
     assert torch.empty(5, device="meta").device.type == "meta"
+
+
+@probe
+def what_programs_print_of_the_device():
+    made = torch.cuda.get_device_properties(0)
+    assert made.max_threads_per_block == 1024 and made.clock_rate > 0 and made.memory_bus_width > 0 and made.memory_clock_rate > 0
+    assert (made.pci_domain_id, made.pci_bus_id, made.pci_device_id) == (0, 0, 0)
+    if hasattr(torch.cuda, "device_memory_used"):
+        before = torch.cuda.device_memory_used()
+        kept = torch.zeros(1024, device="cuda")
+        assert torch.cuda.device_memory_used() - before == kept.nbytes
+
+
+@probe
+def an_accelerator_by_its_number():
+    if hasattr(torch.accelerator, "device_index"):
+        with torch.accelerator.device_index(0):
+            assert torch.zeros(3, device="cuda").get_device() == 0
+
+
+@probe
+def a_pool_of_its_own():
+    if hasattr(torch.cuda, "use_mem_pool"):
+        with torch.cuda.use_mem_pool(torch.cuda.MemPool()):
+            assert torch.zeros(3, device="cuda").is_cuda

@@ -53,6 +53,12 @@ class Tally:
     def finding(self, kind, message, hint):
         self.findings.append((kind, message, hint))
 
+    def position(self):
+        return self.operations
+
+    def replayed(self, first, end):
+        self.operations += end - first
+
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", sorted(probes.PROBES))
@@ -86,7 +92,7 @@ def state_of_torch():
         ),
         torch.cuda: tuple(n for n in dir(torch.cuda) if not n.startswith("__")),
         torch.accelerator: tuple(n for n in dir(torch.accelerator) if not n.startswith("__")),
-        torch._C: ("_group_tensors_by_device_and_dtype",),
+        torch._C: ("_group_tensors_by_device_and_dtype", "_accelerator_exchangeDevice", "_accelerator_maybeExchangeDevice"),
         torch.UntypedStorage: ("resize_",),
     }
     things = {(owner.__name__, n): getattr(owner, n, None) for owner, all_names in names.items() for n in all_names}

@@ -98,8 +98,9 @@ def compile_step(
         fused[group.ops], device[group.ops], kernels[group.ops] = True, 0.0, 0
         device[group.ops[-1]] = seconds
         kernels[group.ops[-1]] = 1 + (group.moments > 0)
-    host = np.where(inside, 0.0, host_s)
-    launched = inside & (kernels > 0)
+    issued = inside & ((flags & OpFlag.REPLAYED) == 0)
+    host = np.where(issued, 0.0, host_s)
+    launched = issued & (kernels > 0)
     model: dict[str, Any] = load_json("host_time")["compiled"]
     if capture.settings.compile_mode.startswith(GRAPH_MODES):
         each, entry = 0.0, float(model["graph_entry_s"])
@@ -108,7 +109,7 @@ def compile_step(
     scale = float(load_json("captured_time")["calibration"]["host"])
     host = np.where(launched, np.maximum(each * np.minimum(kernels, 4), 0.0) * scale, host)
     for one in (Phase.FORWARD, Phase.BACKWARD):
-        first = np.flatnonzero(inside & (phase == one))
+        first = np.flatnonzero(issued & (phase == one))
         if first.size:
             host[first[0]] += entry * scale
     return Compiled(device, host, kernels, fused, len(groups))

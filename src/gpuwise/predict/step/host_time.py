@@ -5,7 +5,8 @@
 ``python`` is the interpreter between two operations of a module's forward, ``dispatch`` PyTorch's dispatcher and tensor
 bookkeeping, ``autograd`` what recording a forward operation adds or running a node of the backward costs, ``launch`` the
 driver's part of each kernel, ``library`` what a product or a convolution spends choosing its kernel, ``tensors`` each tensor
-of a foreach list, ``module`` each entry into a module. Classes were measured on one processor with tiny tensors;
+of a foreach list, ``module`` each entry into a module. What a CUDA graph replays costs its entry alone. Classes were measured
+on one processor with tiny tensors;
 ``HostSpeed.factor`` scales all of them to another processor. Numbers: ``host_time.json``.
 """
 
@@ -58,6 +59,9 @@ def host_seconds(capture: Capture, step: int = -1, host: HostSpeed | None = None
     module = capture.op_module[part]
     entered[1:] = (module[1:] != module[:-1]) & forward[1:]
     total = fixed + np.where(micro & (phase == Phase.BACKWARD), 0.5 * extra, extra) + np.where(entered, model["module_s"], 0.0)
+    flags = capture.op_flags[part]
+    graph = np.where((flags & OpFlag.REPLAY) != 0, model["compiled"]["graph_entry_s"], 0.0)
+    total = np.where((flags & OpFlag.REPLAYED) != 0, graph, total)
     total[0] += model["step_s"]
     return total / (host or HostSpeed()).factor
 

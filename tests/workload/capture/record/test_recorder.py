@@ -348,3 +348,45 @@ def test_averages_kept_beside_the_model_are_buffers_and_not_its_parameters() -> 
     held = captured.bytes_by_category(len(captured.event_sign) - 1)
     assert held[Category.PARAMETER] == 72 * 4
     assert held[Category.BUFFER] >= 72 * 4
+
+
+@pytest.mark.parametrize("graphed", [False, True])
+def test_a_replayed_graph_is_its_operations_again_and_one_call_of_the_host(graphed: bool) -> None:
+    """PyTorch's recipe for a whole step in a CUDA graph (torch.cuda.CUDAGraph)."""
+
+    def make() -> Any:
+        model = Net().cuda()
+        optimizer = torch.optim.AdamW(model.parameters(), capturable=True)
+        x = torch.randn(BATCH, WIDTH, device="cuda")
+
+        def whole() -> None:
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+
+        if not graphed:
+            return whole
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            whole()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            whole()
+
+        def step() -> Any:
+            graph.replay()
+            return model
+
+        return step
+
+    captured = gpuwise.capture(make)
+    assert bool((captured.op_flags[captured.steady.first_op :] & OpFlag.REPLAYED).any()) is graphed
+    assert captured.flop() == 6 * BATCH * (4 * WIDTH * HIDDEN + 3 * WIDTH) - 2 * BATCH * WIDTH * HIDDEN
+    phases = {Phase(int(p)) for p in captured.op_phase[captured.steady.first_op : captured.steady.end_op]}
+    assert phases == {Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER}
+    time = gpuwise.fit_step(captured, "H100-SXM").estimate.time
+    assert time is not None
+    if graphed:
+        assert time.host_total_s < 3e-4 and captured.parameter_count == sum(p.numel() for p in Net().parameters())
+    else:
+        assert time.host_total_s > 5e-4

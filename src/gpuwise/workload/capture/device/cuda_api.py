@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import types
 from typing import TYPE_CHECKING, Any
@@ -61,6 +62,13 @@ def _identity(acc: DeviceState) -> dict[str, Any]:
         shared_memory_per_block=49152,
         shared_memory_per_block_optin=232448,
         shared_memory_per_multiprocessor=233472,
+        max_threads_per_block=1024,
+        clock_rate=1_980_000,
+        memory_clock_rate=2_619_000,
+        memory_bus_width=5120,
+        pci_bus_id=0,
+        pci_device_id=0,
+        pci_domain_id=0,
         gcnArchName=acc.name,
         uuid="0",
     )
@@ -120,6 +128,20 @@ def _index(acc: DeviceState, device: Any) -> int:
     return acc.current_device if device.index is None else device.index
 
 
+class MemPool:
+    """A pool of its own, which is taken as part of the usual one."""
+
+    id = (0, 0)
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def use_count(self) -> int:
+        return 1
+
+    def snapshot(self) -> list[Any]:
+        return []
+
+
 def _memory(acc: DeviceState) -> dict[str, Any]:
     ledger = acc.ledger
 
@@ -171,6 +193,9 @@ def _memory(acc: DeviceState) -> dict[str, Any]:
         "_snapshot": lambda *a, **k: {},
         "_set_allocator_settings": nothing,
         "memory_usage": lambda device=None: 0,
+        "device_memory_used": now,
+        "MemPool": MemPool,
+        "use_mem_pool": contextlib.nullcontext,
         "list_gpu_processes": lambda device=None: "",
         "host_memory_stats": dict,
         "reset_peak_host_memory_stats": nothing,
@@ -243,8 +268,16 @@ def _install_internals(acc: DeviceState, patches: Patches) -> None:
         return out
 
     patches.set(torch._C, "_group_tensors_by_device_and_dtype", grouped)
-    for name, answer in (("_cuda_getDevice", lambda: acc.current_device), ("_cuda_setDevice", lambda d: None)):
-        patches.set(torch._C, name, answer)
+    exchange = _identity(acc)["_exchange_device"]
+    answers = {
+        "_cuda_getDevice": lambda: acc.current_device,
+        "_cuda_setDevice": lambda d: None,
+        "_accelerator_exchangeDevice": exchange,
+        "_accelerator_maybeExchangeDevice": exchange,
+    }
+    for name, answer in answers.items():
+        if hasattr(torch._C, name) or name.startswith("_cuda"):
+            patches.set(torch._C, name, answer)
     _install_backends(acc, patches)
     _install_parallel(patches)
     base: Any = torch.Generator

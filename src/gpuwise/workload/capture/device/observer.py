@@ -24,6 +24,13 @@ class Observer(Protocol):
     def resized(self, key: int, old: int, new: int) -> None:
         """A living storage now holds ``new`` bytes instead of ``old`` (FSDP frees by resizing to zero)."""
 
+    def position(self) -> int:
+        """Operations so far."""
+        ...
+
+    def replayed(self, first: int, end: int) -> None:
+        """The operations from ``first`` up to ``end`` run again, out of a CUDA graph."""
+
     def finding(self, kind: str, message: str, hint: str) -> None:
         """Something a person should know about the step."""
 
@@ -38,5 +45,10 @@ class NullObserver:
     def freed(self, key: int, nbytes: int, host: bool) -> None: ...
 
     def resized(self, key: int, old: int, new: int) -> None: ...
+
+    def position(self) -> int:
+        return 0
+
+    def replayed(self, first: int, end: int) -> None: ...
 
     def finding(self, kind: str, message: str, hint: str) -> None: ...

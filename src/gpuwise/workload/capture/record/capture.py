@@ -51,6 +51,10 @@ class OpFlag(IntEnum):
     """Inside an activation-checkpointed region (its forward is run again in the backward pass)."""
     MICRO = 8
     """Host-only: no kernel is launched (views, metadata)."""
+    REPLAYED = 16
+    """Out of a CUDA graph: the host issues it with all others of the graph."""
+    REPLAY = 32
+    """The first of a replay."""
 
 
 @dataclass(frozen=True, slots=True)

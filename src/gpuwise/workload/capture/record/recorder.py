@@ -23,7 +23,7 @@ from gpuwise.workload.step import Phase
 _graph_task = torch._C._current_graph_task_id
 _node = torch._C._current_autograd_node
 _FORWARD, _RECOMPUTE, _BACKWARD, _OPTIMIZER = (int(p) for p in (Phase.FORWARD, Phase.RECOMPUTE, Phase.BACKWARD, Phase.OPTIMIZER))
-_MICRO = int(OpFlag.MICRO)
+_MICRO, _REPLAYED, _REPLAY = int(OpFlag.MICRO), int(OpFlag.REPLAYED), int(OpFlag.REPLAY)
 _COLLECTIVES = ("c10d", "_c10d_functional", "c10d_functional", "symm_mem")
 
 
@@ -150,6 +150,23 @@ class Recorder:
     def freed(self, key: int, nbytes: int, host: bool) -> None:
         """A storage died after the last operation."""
         self.storages.freed(key, len(self.op_signature) - 1)
+
+    def position(self) -> int:
+        """Operations so far."""
+        return len(self.op_signature)
+
+    def replayed(self, first: int, end: int) -> None:
+        """The operations again. Their storages are those of the graph's own pool: none is born and none dies."""
+        columns = (self.op_signature, self.op_phase, self.op_module, self.op_line, self.op_stream)
+        begins = _REPLAY
+        for i in range(first, end):
+            for column in columns:
+                column.append(column[i])
+            self.op_flags.append(self.op_flags[i] | _REPLAYED | begins)
+            begins = 0
+            for stores, ends in ((self.op_inputs, self.op_input_end), (self.op_outputs, self.op_output_end)):
+                stores.extend(stores[ends[i - 1] if i else 0 : ends[i]])
+                ends.append(len(stores))
 
     def resized(self, key: int, old: int, new: int) -> None:
         """A storage holds ``new`` bytes now."""
