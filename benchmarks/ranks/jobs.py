@@ -71,7 +71,7 @@ def _kill_at(process: subprocess.Popen[bytes], words: list[str], out: Path, kill
         if any(e["event"] == "step" and e["step"] >= kill_at for e in events):
             os.kill(events[0]["pid"], signal.SIGKILL)
             break
-        time.sleep(0.05)
+        time.sleep(0.01)
 
 
 def weights(out: Path, steps: int) -> dict[str, Any]:
