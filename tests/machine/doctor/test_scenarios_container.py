@@ -90,6 +90,13 @@ FAULTY: dict[str, tuple[Callable[[], ScriptedMachine], str, tuple[str, ...]]] = 
         "container-no-gpu",
         ("--gpus all",),
     ),
+    "a CUDA build, kept from GPUs that the machine does not show": (
+        lambda: container(scripted_machine(cards=(), driver=None, answers=[NONE_SEEN])).but(
+            environment={"NVIDIA_VISIBLE_DEVICES": "void"}
+        ),
+        "container-no-gpu",
+        ("--gpus all",),
+    ),
     "the GPU went after systemctl daemon-reload": (
         lost_gpu,
         "container-lost-gpu",
@@ -199,6 +206,9 @@ HEALTHY: dict[str, Callable[[], ScriptedMachine]] = {
     "A100 in a container": lambda: container(
         scripted_machine(cards=("A100 SXM4 80GB",), answers=[torch("2.13.0+cu130", "13.0", CU130, devices=[(8, 0)])])
     ).without("/lib/modules"),
+    "a CUDA build in a container of a machine without a GPU": lambda: container(
+        scripted_machine(cards=(), driver=None, answers=[NONE_SEEN])
+    ),
     "WSL": lambda: wsl(answers=[FINE]),
     "a container of Kubernetes with one card of eight": lambda: container(scripted_machine(answers=[FINE])).but(
         files={

@@ -148,6 +148,12 @@ FAULTY: dict[str, Scenario] = {
         "cuda-visible-devices-empty",
         ("srun --gres=gpu:1",),
     ),
+    # nicolasprevot/GpuShareSat, issue 6
+    "a shell with a limit of address space": (
+        lambda: fails("CUDA error: out of memory").but(limits={"address_space": 46_000_000 << 10}),
+        "address-space-limited",
+        ("ulimit -v unlimited",),
+    ),
     # ollama/ollama, issue 12136
     "a fabric manager of another version": (
         lambda: fails("Error 802: system not yet initialized", cards=["H100 SXM"] * 8).but(
@@ -186,6 +192,7 @@ HEALTHY = {
     "a board of a rack with its channel": lambda: rack().but(files={"/dev/nvidia-caps-imex-channels/channel0": ""}),
     "a board of a rack that is told to do without": lambda: rack(environment={"NCCL_MNNVL_ENABLE": "0"}),
     "channels that an H100 does not want": lambda: scripted_machine(cards=("H100 SXM",), answers=[FINE]).but(files=IMEX_DEVICES),
+    "address space for many times the card": lambda: scripted_machine(answers=[FINE]).but(limits={"address_space": 1 << 40}),
     "the open modules and a CUDA that starts": lambda: scripted_machine(answers=[FINE]).but(files=OPEN),
 }
 

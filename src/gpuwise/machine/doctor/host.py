@@ -77,7 +77,7 @@ class Host(Protocol):
         ...
 
     def limit(self, name: str) -> int | None:
-        """A soft limit of this process (``nofile``, ``memlock``), -1 for none; None where it cannot be asked."""
+        """A soft limit of this process (``nofile``, ``memlock``, ``address_space``), -1 for none; None where nothing says it."""
         ...
 
     def fact(self, name: str) -> str | None:
@@ -157,7 +157,9 @@ class LocalHost:
             import resource
         except ImportError:
             return None
-        which = {"nofile": "RLIMIT_NOFILE", "memlock": "RLIMIT_MEMLOCK"}[name]
+        which = {"nofile": "RLIMIT_NOFILE", "memlock": "RLIMIT_MEMLOCK", "address_space": "RLIMIT_AS"}[name]
+        if not hasattr(resource, which):
+            return None
         soft = resource.getrlimit(getattr(resource, which))[0]
         return -1 if soft == resource.RLIM_INFINITY else soft
 

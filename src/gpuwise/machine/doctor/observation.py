@@ -269,6 +269,8 @@ class Resources:
     """``home``, ``temp``, ``cache`` -> bytes free and in all."""
     nofile: int | None = None
     memlock: int | None = None
+    address_space: int | None = None
+    """Bytes that a process may reserve (``ulimit -v``); -1: no limit. Of this process, which starts the others."""
     infiniband: bool = False
     governor: str | None = None
     scaling_driver: str | None = None

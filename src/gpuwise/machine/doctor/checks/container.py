@@ -12,6 +12,8 @@ from gpuwise.machine.doctor.observation import NVIDIA, Machine
 
 DOCKER_SHM_BYTES = 64 << 20
 """What a container gets without --shm-size (Docker's reference of ``docker run``)."""
+_KEPT_OUT = ("none", "void")
+"""Values of NVIDIA_VISIBLE_DEVICES that somebody sets to keep a container from the GPUs (user guide of the container toolkit)."""
 _NONE = ("", "-1", "none", "void", "NoDevFiles")
 
 
@@ -21,10 +23,10 @@ def no_gpu(m: Machine) -> Iterator[Finding]:
     if not kind or m.system.wsl or m.nvidia_cards or any(n.path.startswith("/dev/nvidia") for n in m.nodes):
         return
     visible = m.environment.get("NVIDIA_VISIBLE_DEVICES")
-    needs_gpu = (
-        (visible not in (None, *_NONE)) or "CUDA_VERSION" in m.environment or m.wanted_gpus or any(f.cuda for f in m.frameworks)
-    )
-    if not m.pci_of(NVIDIA) and visible in (None, *_NONE):
+    holds_cuda = "CUDA_VERSION" in m.environment or any(f.cuda for f in m.frameworks)
+    needs_gpu = visible not in (None, *_NONE) or holds_cuda or m.wanted_gpus
+    kept_out = visible in _KEPT_OUT and holds_cuda
+    if not m.pci_of(NVIDIA) and visible in (None, *_NONE) and not kept_out:
         return
     evidence = [f"{kind} container", "no /dev/nvidia* in it"]
     evidence += [f"the machine has {c.address} {c.name or 'of NVIDIA'}" for c in m.pci_of(NVIDIA)[:4]]

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from gpuwise.facts.software.compatibility import at_least, find_wheel
 from gpuwise.machine.doctor import fixes
+from gpuwise.machine.doctor.checks.driver import SEES_NONE
 from gpuwise.machine.doctor.finding import Finding, Fix, Severity
 from gpuwise.machine.doctor.observation import Machine
 from gpuwise.units import GIB, format_bytes
@@ -16,6 +17,9 @@ LEAST_FILES = 1024
 """The soft limit every distribution starts with; below it a handful of data loaders runs out of files."""
 LOCKED_BYTES = 64 << 20
 """Below this an InfiniBand program cannot lock its buffers (the kernel's default is 8 MiB, older ones' 64 KiB)."""
+
+RESERVED = 2.0
+"""Times the memory of the cards: the address space that CUDA reserves for a pool (NVIDIA/cuda-python, pull request 2458)."""
 
 
 def disks(m: Machine) -> Iterator[Finding]:
@@ -81,7 +85,35 @@ def limits(m: Machine) -> Iterator[Finding]:
             ),
             "ulimit -l  # unlimited",
         )
+    yield from _address_space(m)
     yield from _processors(m)
+
+
+def _address_space(m: Machine) -> Iterator[Finding]:
+    """A limit of address space below what CUDA reserves, of which it uses little."""
+    limit = m.resources.address_space
+    of_cards = sum(c.identity.memory_bytes or 0 for c in m.nvidia_cards)
+    if limit is None or limit < 0 or limit >= RESERVED * of_cards:
+        return
+    yield Finding(
+        "address-space-limited",
+        Severity.BLOCKER,
+        f"Programs may reserve only {format_bytes(limit)} of address space",
+        (f"ulimit -v: {limit >> 10} KiB", f"the GPUs have {format_bytes(of_cards)}"),
+        "CUDA reserves address space for the memory of every GPU and of the machine before it uses any: it ends with "
+        "`out of memory` while the GPU is free.",
+        (
+            Fix("Take the limit away where this shell sets it", ("ulimit -v unlimited",)),
+            Fix(
+                "Where a batch system sets it, ask for more: Grid Engine's h_vmem, Slurm's VSizeFactor; control groups "
+                "limit memory itself",
+                where="person",
+            ),
+        ),
+        "ulimit -v  # unlimited",
+        hides=(SEES_NONE, "uvm-*"),
+        sources=("cuda-python-2458",),
+    )
 
 
 def _processors(m: Machine) -> Iterator[Finding]:

@@ -96,6 +96,7 @@ def read_resources(host: Host) -> Resources:
         disks=disks,
         nofile=host.limit("nofile"),
         memlock=host.limit("memlock"),
+        address_space=host.limit("address_space"),
         infiniband=bool(host.names("/sys/class/infiniband")),
         governor=_line(host, _CPU0 + "scaling_governor"),
         scaling_driver=_line(host, _CPU0 + "scaling_driver"),
