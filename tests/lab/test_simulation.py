@@ -195,3 +195,16 @@ def test_every_timed_capability_is_of_the_table_of_limits() -> None:
     from gpuwise.facts.hardware.sm_limits import sm_limits
 
     assert set(sm_timings()) <= set(sm_limits())
+
+
+def test_a_line_of_the_document_has_its_text() -> None:
+    """Of a function too, whose comments count as lines."""
+
+    def double(x: Any) -> None:
+        # two of them
+        i = cuda.grid(1)  # type: ignore[name-defined]  # noqa: F821
+
+        x[i] = x[i] * 2.0
+
+    made = simulate_kernel(double, {"x": np.ones(64)}, grid=(1,), block=(64,), accelerator=V100).to_document()
+    assert "x[i] = x[i] * 2.0" in [line["text"] for line in made["lines"]]

@@ -142,14 +142,8 @@ class Run:
 
 def read_kernel(source: str | Callable[..., Any], name: str | None = None) -> ast.FunctionDef:
     """The function ``name`` (or the only one) of a text, or of a Python function. Raises FieldError, InputError."""
-    if callable(source):
-        function = getattr(source, "py_func", source)  # numba keeps the Python function there
-        try:
-            source = textwrap.dedent(inspect.getsource(function))
-        except (OSError, TypeError) as error:
-            raise InputError("the kernel's source is not there", hint="give its text, or a function of a file") from error
     try:
-        tree = ast.parse(source)
+        tree = ast.parse(kernel_text(source))
     except (SyntaxError, ValueError, RecursionError) as error:
         raise FieldError(f"is not Python: {error}", file="kernel", line=getattr(error, "lineno", None)) from error
     found = [n for n in tree.body if isinstance(n, ast.FunctionDef) and name in (None, n.name)]
@@ -159,6 +153,17 @@ def read_kernel(source: str | Callable[..., Any], name: str | None = None) -> as
             f"the text has {len(names)} functions", hint="say which: " + ", ".join(names[:8]) if names else "def kernel(...)"
         )
     return found[0]
+
+
+def kernel_text(source: str | Callable[..., Any]) -> str:
+    """The text whose lines a kernel's instructions name: ``source``, or a Python function's. Raises InputError."""
+    if isinstance(source, str):
+        return source
+    function = getattr(source, "py_func", source)  # numba keeps the Python function there
+    try:
+        return textwrap.dedent(inspect.getsource(function))
+    except (OSError, TypeError) as error:
+        raise InputError("the kernel's source is not there", hint="give its text, or a function of a file") from error
 
 
 def kernel_source(text: str, name: str | None = None) -> str:

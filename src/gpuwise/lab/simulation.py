@@ -8,7 +8,6 @@ it in the L2: of a sector that so many multiprocessors ask for, the first read c
 
 from __future__ import annotations
 
-import ast
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -23,7 +22,7 @@ from gpuwise.facts.hardware.accelerators import Accelerator, architectures
 from gpuwise.facts.hardware.sm_limits import find_sm_limits
 from gpuwise.facts.hardware.sm_timing import SmTiming, find_sm_timing
 from gpuwise.lab.access import SECTOR
-from gpuwise.lab.kernel import Event, Finding, Run, read_kernel, run_kernel
+from gpuwise.lab.kernel import Event, Finding, Run, kernel_text, read_kernel, run_kernel
 from gpuwise.lab.multiprocessor import Conditions, Timing, run_multiprocessor
 from gpuwise.lab.residency import Occupancy, occupancy, refusal
 from gpuwise.lab.tasks import Launch, Task
@@ -89,7 +88,7 @@ class Simulation:
 
     def to_document(self) -> dict[str, Any]:
         """Plain values in SI units, with a timeline of warps (``timeline``: warp, scheduler, cycle, line, what it waited for)."""
-        events = self.events
+        events, text = self.events, self.source.splitlines()
         return {
             "task": self.task,
             "device": self.device,
@@ -113,7 +112,7 @@ class Simulation:
             },
             "stalls": [{"reason": reason, "share": share} for reason, share in self.stalls.items()],
             "counters": dict(self.counters),
-            "lines": [dict(line) for line in self.lines],
+            "lines": [{**line, "text": text[int(line["line"]) - 1].strip()} for line in self.lines],
             "timeline": [
                 {"warp": w, "scheduler": s, "cycle": at, "op": events[n].op, "line": events[n].line, "after": why}
                 for w, s, at, n, why in self.timing.spans
@@ -207,7 +206,7 @@ def simulate_kernel(
         measured,
         _counters(run, measured, timed * run.warps_per_block),
         _lines(run, timed * run.warps_per_block),
-        ast.unparse(kernel) if callable(source) else source,
+        kernel_text(source),
         tuple(run.events),
         timing,
     )
