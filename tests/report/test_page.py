@@ -87,3 +87,16 @@ def test_numbers_in_words_are_numbers(page: str, read: Any) -> None:
 @pytest.mark.parametrize("mode", ["prefers-color-scheme:dark", "@media print", "max-width"])
 def test_dark_paper_and_telephones_are_thought_of(page: str, mode: str) -> None:
     assert mode in page
+
+
+def test_a_number_at_the_head_of_a_row_says_what_it_is() -> None:
+    """On a telephone the columns' names are gone."""
+    made = table(
+        "t", ["requests a second", "first token"], [TableRow("6.36", [TableCell("1")]), TableRow("all", [TableCell("2")])]
+    )
+    assert made.count('data-label="requests a second"') == 1
+
+
+def test_a_sentence_in_a_cell_is_broken_and_an_interval_is_not() -> None:
+    rows = [TableRow("r", [TableCell("1", "64.3 GiB to 72.4 GiB"), TableCell("2", "bf16, one device, micro-batch 1")])]
+    assert table("t", ["a", "b", "c"], rows).count('<small class="long">') == 1

@@ -166,6 +166,16 @@ def test_no_word_of_a_chart_is_cut_on_a_telephone(visit: Callable[..., Any], pat
     assert cut == []
 
 
+@pytest.mark.parametrize("width", [375, 1280])
+def test_every_column_of_a_comparison_is_on_the_screen(visit: Callable[..., Any], width: int) -> None:
+    page = visit("/choose?" + urlencode({"ask": "compare", "names": "H100-SXM,4090,L40S", "model": "llama-3.1-8b"}), width)
+    page.wait_for_selector(".verdict")
+    wide = page.evaluate("[...document.querySelectorAll('.scroll')].map(e => e.scrollWidth - e.clientWidth)")
+    assert wide and max(wide) <= 0
+    over = page.evaluate("[...document.querySelectorAll('td small')].filter(e => e.scrollWidth > e.clientWidth + 1).length")
+    assert over == 0
+
+
 def contrast(page: Any, selector: str) -> float:
     """WCAG 2.2 contrast of an element's text on what is behind it."""
     ink, paper = page.evaluate(

@@ -32,6 +32,13 @@ def test_an_answer_shows_itself(answer: object) -> None:
     reader = read(made)
     assert reader.active == ["style"] and "<script" not in made
     assert len(reader.numbers) > 5
+    for word in ("<button", "<input", "data-set=", "data-tick=", "choose a point"):  # nothing that would do nothing here
+        assert word not in made
+
+
+def test_a_capability_is_said_once() -> None:
+    made = lab.occupancy("7.0", block_threads=320, regs_per_thread=37)._repr_html_()
+    assert made.lower().count("compute capability") == 1
 
 
 def test_an_estimate_shows_its_interval() -> None:

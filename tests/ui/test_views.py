@@ -295,3 +295,9 @@ def test_every_remedy_of_a_fit_that_an_option_gives_has_a_tickbox() -> None:
     assert changes["bf16 gradients"] == {"gradient_dtype": "bf16"}
     asked = {field.name for field in QUESTIONS["fit"].fields}
     assert all(change and set(change) <= asked for change in changes.values())
+
+
+def test_parts_of_a_sum_have_the_unit_of_the_sum() -> None:
+    memory = At({"peak_bytes_by_category": {"input": 1 << 20}, "largest": [{"bytes": 1 << 24}]})
+    assert memory["peak_bytes_by_category"]["input"].text == "1 MiB"
+    assert next(iter(memory["largest"]))["bytes"].text == "16.0 MiB"

@@ -35,7 +35,7 @@ figcaption b{color:var(--ink);display:block;font-size:1rem}
 .scroll{overflow-x:auto;max-width:100%}
 .scroll:focus-visible{outline:2px solid var(--link)}
 table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums;font-size:.94rem}
-th,td{padding:.35rem .6rem;border-bottom:1px solid var(--line);text-align:right;vertical-align:top}
+th,td{padding:.35rem .6rem;border-bottom:1px solid var(--line);text-align:right;vertical-align:baseline}
 th[scope=row],th:first-child,.words{text-align:left}
 th[scope=row]{font-weight:500;min-width:8.5rem}
 th[scope=rowgroup]{padding-top:1.1rem;font-size:1rem;text-align:left}
@@ -45,7 +45,8 @@ td{min-width:6.8rem}
 .weak{color:var(--weak)}
 th[scope=row]{position:sticky;left:0;background:var(--paper)}
 small{display:block;color:var(--muted);font-weight:400;font-size:.8rem;line-height:1.35}
-td:not(.words) small{white-space:nowrap}
+td:not(.words) small{white-space:nowrap}td small.long{white-space:normal!important}
+.scroll+.notes{margin-top:1rem}
 a{color:var(--link)}
 sup a{text-decoration:none;padding:0 .1em}
 ol.sources{font-size:.88rem;color:var(--muted);padding-left:1.6rem}
@@ -55,14 +56,18 @@ table,tbody{display:block}
 tr{display:grid;grid-template-columns:1fr 1fr;gap:.35rem 1rem;border-bottom:1px solid var(--line);padding:.5rem 0}
 th[scope=row],th[scope=rowgroup],td{border:0;padding:0;min-width:0;text-align:left}
 th[scope=row],th[scope=rowgroup],td.words{grid-column:1/-1}th[scope=row]{position:static;font-weight:700}
+td small{white-space:normal!important}
+th[data-label]::before{content:attr(data-label) " ";font-weight:400}
 td::before{content:attr(data-label);display:block;color:var(--muted);font-weight:400;font-size:.8rem}td:empty{display:none}
 .pair th[scope=row]{grid-column:1;font-weight:500}.pair td{text-align:right}.pair td.words{grid-column:2}
-.pair td::before{display:none}.pair td small{white-space:normal}}
+.pair td::before{display:none}}
 @media print{body{max-width:none;padding:0;font-size:10pt}figure,tr,.verdict{break-inside:avoid}h2{break-after:avoid}
 .scroll{overflow:visible}a{color:inherit;text-decoration:none}}
 """
 
 
+LONGEST_INTERVAL = 24
+"""Letters of a second line that is not broken: an interval with its units is shorter, a sentence is not."""
 _TAG = re.compile(r"<[^>]*>")
 
 
@@ -160,14 +165,23 @@ def _row(row: TableRow, head: Sequence[Text]) -> str:
     if row.group:
         return f'<tr role="row"><th scope="rowgroup" colspan="{len(head)}" role="rowheader">{text(row.title)}</th></tr>\n'
     cells = "".join(_cell(c, h) for c, h in zip(row.cells, [*head[1:], *[""] * len(row.cells)], strict=False))
-    return f'<tr role="row"><th scope="row" role="rowheader">{text(row.title)}</th>{cells}</tr>\n'
+    title = text(row.title)
+    bare = not any(c.isalpha() for c in _TAG.sub("", title))  # a number says nothing without its column's name
+    label = f' data-label="{_words(head[0])}"' if bare else ""
+    return f'<tr role="row"><th scope="row" role="rowheader"{label}>{title}</th>{cells}</tr>\n'
 
 
 def _cell(cell: TableCell, column: Text) -> str:
-    label = escape(_TAG.sub("", html.unescape(column.html))) if isinstance(column, Markup) else escape(column)
+    label = _words(column)
     mark = f' class="{escape(cell.mark)}"' if cell.mark else ""
-    small = f"<small>{text(cell.small)}</small>" if cell.small else ""
+    long = ' class="long"' if len(_TAG.sub("", text(cell.small))) > LONGEST_INTERVAL else ""
+    small = f"<small{long}>{text(cell.small)}</small>" if cell.small else ""
     return f'<td role="cell" data-label="{label}"{mark}>{text(cell.value)}{small}</td>'
+
+
+def _words(column: Text) -> str:
+    """A column's name as an attribute."""
+    return escape(_TAG.sub("", html.unescape(column.html))) if isinstance(column, Markup) else escape(column)
 
 
 def source_list(items: Sequence[tuple[str, str]]) -> str:

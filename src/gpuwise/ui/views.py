@@ -15,7 +15,7 @@ from gpuwise.report.answers import plan as plans
 from gpuwise.report.answers.drawings import WIDTH
 from gpuwise.report.answers.drawings import style as drawings_style
 from gpuwise.report.answers.look import style
-from gpuwise.report.answers.values import At
+from gpuwise.report.answers.values import At, inert
 from gpuwise.report.page import page
 
 Document = Mapping[str, Any]
@@ -105,16 +105,8 @@ def export(name: str, kind: str, document: Document, command: str) -> str:
         return _table(document)
     body = "".join(VIEWS[name](document))
     if kind == "html":
-        return page(f"gpuwise {name}", command, [f"<style>{style()}</style>", _inert(body)])
+        return page(f"gpuwise {name}", command, [f"<style>{style()}</style>", inert(body)])
     return _pictures(body)
-
-
-def _inert(body: str) -> str:
-    """Without what only the live page can do."""
-    body = re.sub(r'<button[^>]*data-set="[^"]*"[^>]*>(.*?)</button>', r"\1", body)
-    body = re.sub(r'<input[^>]*data-tick="[^"]*"[^>]*>', "", body)
-    body = re.sub(r' data-set="[^"]*" tabindex="0" role="button"', ' role="img"', body)
-    return re.sub(r' data-set="[^"]*"', "", body)
 
 
 def _table(document: Document) -> str:
@@ -142,7 +134,7 @@ def _table(document: Document) -> str:
 def _pictures(body: str) -> str:
     """The figures below one another as one SVG file, each with the names of its colours."""
     parts, y = list[str](), 0.0
-    for figure in _FIGURE.findall(_inert(body)):
+    for figure in _FIGURE.findall(inert(body)):
         for svg in _SVG.findall(figure):
             box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
             label = re.search(r'aria-label="([^"]*)"', svg)

@@ -30,14 +30,19 @@ def own(document: Mapping[str, Any]) -> list[str]:
     peak = [Part(n, p) for n, p in memory["peak_bytes_by_category"].items()]
     rows = [TableRow(name, [cell(place)]) for name, place in d["parameter_bytes_by_module"].items()[:MOST]]
     where = memory["peak"]
+    largest = [
+        TableRow(f"{t['category'].text} {t['dtype'].text}", [cell(t["bytes"]), _maker(t["made_by"])])
+        for t in list(memory["largest"])[:MOST]
+    ]
     return [
         f"<h2>{escape(d['target'].text)} on {escape(d['cluster']['label'].text)}</h2>",
         '<p class="yes">It fits.</p>' if d["fits"].value else '<p class="no">It does not fit.</p>',
         tiles(
             (
+                ("A step", d["step_time_s"]),
                 ("The process", memory["process_bytes"]),
                 ("Room", d["headroom_bytes"]),
-                ("Fits with", d["fit_probability"]),
+                ("Chance to fit", d["fit_probability"]),
                 ("Parameters", d["parameters"]),
                 ("Batch", d["batch"]),
             )
@@ -46,9 +51,16 @@ def own(document: Mapping[str, Any]) -> list[str]:
         f"{escape(where['operation'].text)}</p>",
         f'<div class="figures">{bar("memory", "At the fullest moment", peak, memory["steady_step"]["allocated_bytes"])}</div>',
         notes([f["what"].text for f in d["findings"] if f["what"]]),
+        heading("Largest tensors at that moment"),
+        table("Largest tensors", ["held as", "size", "made by"], largest),
         heading("Parameters"),
         table("Parameters", ["module", "size"], rows),
     ]
+
+
+def _maker(place: At) -> TableCell:
+    """The operation that made a tensor, and where in the code."""
+    return TableCell(place["operation"].text, place["line"].text, mark="words")
 
 
 def occupancy(document: Mapping[str, Any]) -> list[str]:
@@ -97,4 +109,4 @@ def _chart(d: At) -> str:
         lambda regs, block: urlencode({"regs": regs, "block": block}),
         (nearest(registers, d["regs_per_thread"].number), nearest(blocks, d["block_threads"].number)),
     )
-    return heat("chart", "Occupancy, percent, by registers of a thread", "threads of a block", grid)
+    return heat("chart", "Occupancy, percent: registers of a thread down, threads of a block across", "threads of a block", grid)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpuwise.report.answers.values import At, shown
+from gpuwise.report.answers.values import CHOOSE, At, shown
 from gpuwise.report.figures import BAD, DARK, GOOD, GRID, INK, MUTED, SERIES
 from gpuwise.text import escape
 from gpuwise.units import (
@@ -32,7 +32,7 @@ WIDTH, HEIGHT = 560.0, 260.0
 LEAST_PART = 1e-6
 """Of a bar: what is less is rounding of a sum."""
 _XMLNS = 'xmlns="http://www.w3.org/2000/svg"'
-LEFT, RIGHT, TOP, BOTTOM = 64.0, 16.0, 12.0, 40.0
+LEFT, RIGHT, TOP, BOTTOM = 64.0, 16.0, 14.0, 44.0
 """Room around what is drawn, for the axes' text."""
 
 
@@ -64,7 +64,7 @@ def figure(key: str, title: str, body: str, description: str, height: float, cap
 
 def colour(i: int) -> str:
     """Class of the i-th part: the series' colours, then greys."""
-    return f"f{i}" if i < len(SERIES) else ("muted", "ink")[i % 2]
+    return f"f{i}" if i < len(SERIES) else ("ink", "muted")[i % 2]
 
 
 def mark(i: int) -> str:
@@ -188,9 +188,12 @@ def around(
 def axis_below(end: float, text: Callable[[float], str], y: float) -> str:
     """Ticks from nothing to ``end`` under what is drawn down to ``y``."""
     wide = WIDTH - LEFT - RIGHT
+    placed = ((LEFT + v / end * wide, words) for v, words in labels(0.0, end, text))
     return "".join(
-        f'<text x="{LEFT + v / end * wide:.1f}" y="{y + 16:g}" text-anchor="middle">{escape(words)}</text>'
-        for v, words in labels(0.0, end, text)
+        f'<text x="{x:.1f}" y="{y + 16:g}" text-anchor="middle">{escape(words)}</text>'
+        if x <= WIDTH - 2 * RIGHT
+        else f'<text x="{WIDTH:g}" y="{y + 16:g}" text-anchor="end">{escape(words)}</text>'
+        for x, words in placed
     )
 
 
@@ -202,7 +205,7 @@ def _frame(x: Axis, y: Axis) -> str:
         out.append(f'<text x="{LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{escape(words)}</text>')
     for v, words in x.labels():
         out.append(f'<text x="{_x(x, v):.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{escape(words)}</text>')
-    out.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2:g}" y="{HEIGHT - 6}" text-anchor="middle">{escape(x.title)}</text>')
+    out.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2:g}" y="{HEIGHT - 5}" text-anchor="middle">{escape(x.title)}</text>')
     out.append(f'<text x="4" y="{TOP}">{escape(y.title)}</text>')
     return "".join(out)
 
@@ -212,7 +215,7 @@ def _x(axis: Axis, value: float) -> float:
 
 
 def _y(axis: Axis, value: float) -> float:
-    return HEIGHT - BOTTOM - axis.share(value) * (HEIGHT - TOP - BOTTOM - 8)
+    return HEIGHT - BOTTOM - axis.share(value) * (HEIGHT - TOP - BOTTOM - 14)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +241,7 @@ def points(key: str, title: str, x: Axis, y: Axis, dots: Sequence[Dot]) -> str:
         )
         body += f"<title>{escape(d.words)}</title></g>"
     described = f"{title}. " + "; ".join(d.words for d in dots)
-    drawn = figure(key, title, body, described, HEIGHT)
+    drawn = figure(key, title + (CHOOSE if any(d.sets for d in dots) else ""), body, described, HEIGHT)
     return drawn.replace('role="img"', 'role="group"', 1)  # what can be chosen in it is not part of a picture
 
 
@@ -315,24 +318,25 @@ def ranges(key: str, title: str, rows: Sequence[tuple[str, At, At]], base: At, t
     widest first, beside the expected outcome."""
     rows = sorted(rows, key=lambda r: -abs(r[2].number - r[1].number))[:10]
     axis = around("", [0.0, base.number, *(v.number for r in rows for v in r[1:])], text)
-    high = 30.0 * len(rows) + 34
+    high = 34.0 * len(rows) + 34
     body = "".join(
         f'<text x="{_x(axis, v):.1f}" y="{high - 8}" text-anchor="middle">{escape(words)}</text>'
         for v, words in labels(axis.low, axis.high, text, 4)
     )
     middle, zero = _x(axis, base.number), _x(axis, 0.0)
     for i, (name, low, top) in enumerate(rows):
-        y = 30.0 * i + 4
+        y = 34.0 * i + 6
         half = _x(axis, (low.number + top.number) / 2)
         for j, end in enumerate((low, top)):
             at = _x(axis, end.number)
-            box = f'x="{min(at, half):.1f}" y="{y + 13}" width="{abs(at - half):.1f}" height="12"'
+            box = f'x="{min(at, half):.1f}" y="{y + 14}" width="{abs(at - half):.1f}" height="12"'
             body += f'<rect class="f{j}" {box}><title>{escape(name)}: {escape(end.text)}</title></rect>'
         body += f'<text x="4" y="{y + 9}">{escape(name)}</text>'
     body += f'<line class="l-ink" x1="{middle:.1f}" x2="{middle:.1f}" y1="0" y2="{high - 24}"/>'
     body += f'<line class="grid" stroke-dasharray="4 3" x1="{zero:.1f}" x2="{zero:.1f}" y1="0" y2="{high - 24}"/>'
     described = f"{title}, {base.text} expected. " + "; ".join(f"{n}: {a.text} to {b.text}" for n, a, b in rows)
-    named = f"<li>{mark(0)} at its low end</li><li>{mark(1)} at its high end</li><li>solid line: as expected, dashed: zero</li>"
+    named = f"<li>{mark(0)} at its low end</li><li>{mark(1)} at its high end</li>"
+    named += "<li>each alone, the others at their middle; solid line: mean of all scenarios, dashed: zero</li>"
     return figure(key, f"{title}: {base.text} expected", body, described, high, f'<ul class="legend">{named}</ul>')
 
 

@@ -24,7 +24,7 @@ from gpuwise.report.answers.drawings import (
     si,
 )
 from gpuwise.report.answers.values import At, button, cell, sentences, shown
-from gpuwise.report.page import TableCell, TableRow, heading, notes, table
+from gpuwise.report.page import Markup, TableCell, TableRow, heading, notes, table
 from gpuwise.text import escape
 from gpuwise.units import format_duration, format_number
 
@@ -99,7 +99,11 @@ def simulation(document: Mapping[str, Any]) -> list[str]:
         ),
     ]
     by_line = [
-        TableRow(r["line"].text, [cell(r["instructions"]), cell(r["sectors"]), cell(r["bank_conflicts"])]) for r in d["lines"]
+        TableRow(
+            Markup(f"{r['line'].text} <code>{escape(r['text'].text)}</code>"),
+            [cell(r["instructions"]), cell(r["sectors"]), cell(r["bank_conflicts"])],
+        )
+        for r in d["lines"]
     ]
     if by_line:
         body += [heading("By line"), table("By line", ["line", "instructions", "sectors", "bank conflicts"], by_line)]

@@ -1,4 +1,4 @@
-"""Answers as a notebook shows them: the same HTML as the pages, with its look held to itself."""
+"""Answers as a notebook shows them: the HTML of the pages without what asks again, with its look held to itself."""
 
 from __future__ import annotations
 
@@ -11,23 +11,27 @@ from gpuwise.plan.answer import CapturedStep, Fit, Plan
 from gpuwise.plan.document import answer_document
 from gpuwise.report.answers import code, lab, plan, serving
 from gpuwise.report.answers.look import style
-from gpuwise.report.answers.values import At, cell
+from gpuwise.report.answers.values import At, cell, inert
 from gpuwise.report.page import TableRow, table
 from gpuwise.serve.capacity.answer import Capacity
 from gpuwise.serve.capacity.document import capacity_document
 
+_OWN = """
+&{background:var(--paper);color:var(--ink);padding:1rem;font:1rem/1.5 system-ui,sans-serif}&>style+h2{margin-top:0}
+"""
+"""Paper and ink are both of the answer: a notebook's theme follows no media query."""
 Shown = Plan[Any] | Fit[Any] | Capacity | Occupancy | Simulation
 
 
 def markup(value: Shown) -> str:
     """``value`` as HTML that leaves the rest of the notebook alone (CSS nesting, as browsers have it since 2023)."""
-    body = "".join(_body(value)).replace("<!--front-->", "")
-    return f'<div class="gpuwise"><style>.gpuwise{{{style().replace(":root", "&")}}}</style>{body}</div>'
+    body = inert("".join(_body(value)))
+    return f'<div class="gpuwise"><style>.gpuwise{{{style().replace(":root", "&")}{_OWN}}}</style>{body}</div>'
 
 
 def _body(value: Shown) -> list[str]:
     if isinstance(value, Occupancy):
-        return code.occupancy(occupancy_document(value, f"Compute capability {value.compute_capability}", chart=True))
+        return code.occupancy(occupancy_document(value, "Any GPU", chart=True))
     if isinstance(value, Simulation):
         return lab.simulation(value.to_document())
     if isinstance(value, Capacity):

@@ -25,7 +25,7 @@ TILES = (
     ("tokens_per_s", "Tokens a second"),
     ("mfu", "MFU"),
     ("memory_bytes", "Memory"),
-    ("fit_probability", "Fits with"),
+    ("fit_probability", "Chance to fit"),
 )
 
 
@@ -145,7 +145,7 @@ def _front(d: At) -> str:
         )
         for p in front
     ]
-    return points("front", "Time against memory: choose a point", x, y, dots)
+    return points("front", "Time against memory", x, y, dots)
 
 
 def _options(place: At) -> str:
@@ -169,7 +169,7 @@ def _changes(place: At) -> str:
         TableRow(n["change"].text, [cell(n[k]) for k in ("slower", "step_time_s", "memory_bytes", "fit_probability")])
         for n in place
     ]
-    return table("One change", ["change", "speed", "a step", "memory", "fits with"], rows)
+    return table("One change", ["change", "speed", "a step", "memory", "chance to fit"], rows)
 
 
 def fit(document: Mapping[str, Any]) -> list[str]:
@@ -202,7 +202,7 @@ def _remedies(strategy: At, place: At, title: str) -> str:
         if sets:
             tick = f'<input type="checkbox" id="{title.lower()}-{i}" data-tick="{escape(urlencode(sets))}">'
             name = Markup(f'<label for="{title.lower()}-{i}">{tick} {escape(name)}</label>')
-        odds = Markup(f"with {shown(r['fit_probability']).html}") if r["fit_probability"] else ""
-        fits = TableCell("fits" if r["fits"].value else "does not", odds, mark="best" if r["fits"].value else "weak")
+        odds = Markup(f"chance {shown(r['fit_probability']).html}") if r["fit_probability"] else ""
+        fits = TableCell("fits" if r["fits"].value else "does not fit", odds, mark="best" if r["fits"].value else "weak")
         rows.append(TableRow(name, [fits, cell(r["saved_bytes"]), cell(r["memory_bytes"]), cell(r["slower"])]))
     return table(title, ["change", "then", "saves", "memory", "speed"], rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -92,7 +93,7 @@ def _step(key: str | int) -> str:
 
 @lru_cache(8192)
 def _name(pointer: str) -> str:
-    names = [n for n in pointer.split("/") if n not in ("expected", "low", "high") and not n.isdigit()]
+    names = [n.partition("_by_")[0] for n in pointer.split("/") if n not in ("expected", "low", "high") and not n.isdigit()]
     return next((n for n in reversed(names) if n.endswith(("_s", "_bytes", "_usd"))), names[-1]) if names else ""
 
 
@@ -114,7 +115,7 @@ def words(name: str, value: Any) -> str:
         return f"{format_bytes(abs(value))} {'free' if value >= 0 else 'too much'}"
     if name in SHARES or name.endswith("_share"):
         return f"{100 * value:.3g} %" if abs(value) >= LEAST_SHARE or not value else f"under {100 * LEAST_SHARE:g} %"
-    if name.endswith("_bytes"):
+    if name == "bytes" or name.endswith("_bytes"):
         return format_bytes(value)
     if name.endswith("_usd") or name.startswith(("usd", "cost_")):
         return format_usd(value)
@@ -160,6 +161,18 @@ def cell(place: At, *, small: Text | None = None, mark: str = "") -> TableCell:
 def button(words: str, query: Mapping[str, str]) -> Markup:
     """What asks again with these options on a live page, and is text on others."""
     return Markup(f'<button type="button" data-set="{escape(urlencode(query))}">{escape(words)}</button>')
+
+
+CHOOSE = ": choose a point"
+"""What the title of points says where they can be chosen."""
+
+
+def inert(body: str) -> str:
+    """An answer without what only the live page can do: buttons and tick boxes are text, points are pictures."""
+    body = re.sub(r'<button[^>]*data-set="[^"]*"[^>]*>(.*?)</button>', r"\1", body)
+    body = re.sub(r'<label for="[^"]*"><input[^>]*data-tick="[^"]*"[^>]*> *(.*?)</label>', r"\1", body)
+    body = re.sub(r' data-set="[^"]*" tabindex="0" role="button"', ' role="img"', body)
+    return re.sub(r' data-set="[^"]*"', "", body).replace(CHOOSE, "")
 
 
 def sentences(place: At) -> list[str]:

@@ -111,8 +111,8 @@ function Copy({ line }) {
     <button type="button" onClick=${copy("link", location.href)}>${done === "link" ? "Link copied" : "Copy the link"}</button></div>`;
 }
 
-function Keep({ name, fields }) {
-  return html`<p class="files">Export: ${["html", "svg", "json", "csv"].map((kind) => html`<a href=${`/export/${name}.${kind}?${asQuery(fields)}`} download=${`${name}.${kind}`}>${kind.toUpperCase()}</a> `)}</p>`;
+function Keep({ name, fields, drawn }) {
+  return html`<p class="files">Export: ${["html", ...(drawn ? ["svg"] : []), "json", "csv"].map((kind) => html`<a href=${`/export/${name}.${kind}?${asQuery(fields)}`} download=${`${name}.${kind}`}>${kind.toUpperCase()}</a> `)}</p>`;
 }
 
 function Ask({ question, start, link }) {
@@ -217,7 +217,7 @@ function Ask({ question, start, link }) {
         </div>`}
         <${Answer} markup=${answer.html.replace("<!--front-->", answer.front || front)} onSet=${(q) => move(q, true)} onTick=${tick} />
         <${Copy} line=${answer.command} />
-        <${Keep} name=${question.name} fields=${fields} />
+        <${Keep} name=${question.name} fields=${fields} drawn=${answer.html.includes("<figure")} />
       </section>
       ${before && html`<section class="before" aria-label="Last answer"><h2>Last answer</h2><${Answer} markup=${before.brief} onSet=${() => {}} onTick=${() => {}} /></section>`}
     </div>`}`;
@@ -257,7 +257,7 @@ function File({ start, link }) {
       </div><button class="go" disabled=${said === "Running your code" || !asked.file}>Run and answer</button></form>`}
     <p class="status" role="status">${said}</p>
     ${error && html`<div class="error" role="alert"><p>${error.message}</p><p>${error.hint}</p></div>`}
-    ${answer && html`<section aria-label="Answer"><${Answer} markup=${answer.html} onSet=${() => {}} onTick=${() => {}} /><${Copy} line=${answer.command} /><${Keep} name="own" fields=${answer.fields} /></section>`}`;
+    ${answer && html`<section aria-label="Answer"><${Answer} markup=${answer.html} onSet=${() => {}} onTick=${() => {}} /><${Copy} line=${answer.command} /><${Keep} name="own" fields=${answer.fields} drawn=${true} /></section>`}`;
 }
 
 // only the page with live lines draws them: its library is fetched there
