@@ -60,6 +60,28 @@ def test_a_loop_over_parameters_takes_the_parameters(
     assert ("loop over parameters" in _kinds(_profile(_trace(kineto, work=work), tmp_path))) is found
 
 
+def test_what_a_fused_form_would_still_take_is_of_all_optimizers(kineto: type[Any], tmp_path: Path) -> None:
+    """Two networks with an optimizer each, as GANs have, and one for every parameter."""
+
+    def work(trace: Any, at: float) -> None:
+        for half in range(2):
+            begun = at + half * 2 * MS
+            trace.host("Optimizer.step#Adam.step", begun, 1900, cat="user_annotation")
+            for i in range(36):
+                trace.op(("aten::mul_", "aten::addcdiv_", "aten::lerp_")[i % 3], begun + 50 * i, 45, [[512], [512]])
+
+    def saved_s(*sizes: tuple[int, int]) -> float:
+        optimizers = tuple({**PARAMETERS, "name": "Adam", "n_tensors": t, "n_parameters": n} for t, n in sizes)
+        facts = RunFacts((step,) * 20, step, optimizers, has_trace=True)
+        made = profile_run("train.py", facts, _trace(kineto, work=work).write(tmp_path / "trace.json"))
+        return _kinds(made)["unfused optimizer"].saved_s
+
+    step = replace(STEP, optimizer_s=0.004)
+    assert saved_s((3, 60_000), (3, 60_000)) == pytest.approx(saved_s((6, 120_000)))
+    assert saved_s(*[(1, 20_000)] * 6) == pytest.approx(saved_s((6, 120_000)))
+    assert saved_s((3, 60_000), (3, 60_000)) < saved_s((3, 60_000))
+
+
 def test_the_torn_end_of_a_step_hides_no_real_ones(kineto: type[Any], tmp_path: Path) -> None:
     trace = _trace(kineto)
     trace.step(5, 50 * MS, 22)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -50,11 +51,11 @@ def unfused_optimizer(data: ProfileData) -> Finding | None:
         return None
     foreach = sum("_foreach_" in n for n in names)
     updates = [n for n in names if family("op", n) == ELEMENTWISE]
-    optimizer = data.facts.optimizers[0] if data.facts is not None and data.facts.optimizers else dict[str, Any]()
-    kind = str(optimizer.get("name") or _kind(data))
-    tensors = float(optimizer.get("n_tensors") or 0) or None
+    told = [{**o, "name": o.get("name") or _kind(data)} for o in (data.facts.optimizers if data.facts is not None else ())]
+    described: list[Mapping[str, Any]] = [o for o in told or [{"name": _kind(data)}] if o["name"] in FUSED]
+    tensors = sum(float(o.get("n_tensors") or 0) for o in described) or None
     a_step = len(updates) / data.n_steps
-    if kind not in FUSED or foreach or a_step < OPS_A_TENSOR * (tensors or 3.0):
+    if not described or foreach or a_step < OPS_A_TENSOR * (tensors or 3.0):
         return None
     spent = data.part(OPTIMIZER)
     if data.on_gpu:
@@ -62,8 +63,9 @@ def unfused_optimizer(data: ProfileData) -> Finding | None:
         spent = max(spent, length(within) / data.n_steps if data.split.busy_share < BUSY_ENOUGH else 0.0)
         least = spent / OPS_A_TENSOR
     else:
-        moved = 4.0 * PASSES[kind] * float(optimizer.get("n_parameters") or 0.0)
+        moved = sum(4.0 * PASSES[o["name"]] * float(o.get("n_parameters") or 0.0) for o in described)
         least = moved / SLOW_STREAM_BYTES_PER_S + CALL_S * (tensors or 0.0)
+    kind = described[0]["name"]
     said = Evidence(f"{kind}.step: {a_step:.0f} operations" + (f" for {tensors:.0f} tensors" if tensors else ""), seconds=spent)
     return Finding(
         "unfused optimizer",
