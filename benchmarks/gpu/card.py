@@ -14,6 +14,7 @@ One JSON line a row, written when it is done: ``section``, ``item``, then
   values were ``right``; ``lab/strided/N``; ``lab/occupancy``: ``different`` of ``asked``; ``lab/numba/*``: the lab's own source.
 - ``watch/once/N``: every field of ``gpuwise top`` beside ``nvidia-smi`` (``equal`` null: neither has it); ``watch/doctor``;
   ``watch/costs``; ``watch/period/*``; ``watch/energy/*``; ``watch/block``; ``watch/smi/*`` as text.
+- ``shapes``: as kernels, of shapes that were chosen after those were measured; ``doctor/*``: the doctor with nothing beside it.
 - ``bench/DEVICE/KEY``: one result of ``gpuwise bench`` with what it expected.
 
 A failed item has ``error`` and ``traceback``; one there was no time for has ``skipped``. The card's settings are never changed.
@@ -34,12 +35,23 @@ from typing import Any
 import card_bench
 import card_kernels
 import card_lab
+import card_operations
 import card_watch
 from card_rows import ROOT, Rows, environment, read_predictions, read_rows
 
-PREDICTIONS = ROOT / "benchmarks" / "records" / "gpu" / "card_predictions_2026-11-26.jsonl"
-SECTIONS: dict[str, float] = {"kernels": 32.0, "lab": 18.0, "watch": 28.0, "bench": 60.0}
-"""Seconds a section may take at most, in order of worth; the last has what is left."""
+RECORDS = ROOT / "benchmarks" / "records" / "gpu"
+PREDICTIONS = (RECORDS / "card_predictions_2026-11-26.jsonl", RECORDS / "card_predictions_2026-11-26b.jsonl")
+SECTIONS: dict[str, float] = {
+    "kernels": 32.0,
+    "lab": 22.0,
+    "watch": 28.0,
+    "bench": 45.0,
+    "shapes": 36.0,
+    "doctor": 75.0,
+    "versus": 30.0,
+}
+"""Seconds a section may take at most."""
+USUAL = "kernels,lab,watch,bench"
 TINY_SHRINK = 64
 
 
@@ -52,14 +64,15 @@ def main(arguments: Sequence[str]) -> int:
     if options.predict is not None:
         predict(options.predict)
         return 0
-    predictions = read_predictions(options.predictions)
+    predictions = {item: row for path in PREDICTIONS for item, row in read_predictions(path).items()}
     if options.section:
         _section(options, predictions)
         return 0
     end_s = time.monotonic() + options.budget
     rows = Rows(options.out, "card", end_s)
     rows.write("card/start", budget_s=options.budget, predictions=len(predictions), commit=_commit(), card=rows.readings())
-    for name, limit_s in SECTIONS.items():
+    for name in options.sections.split(","):
+        limit_s = SECTIONS[name]
         left_s = min(limit_s, end_s - time.monotonic() - 1.0)
         if left_s < 4.0:
             rows.write(f"card/{name}", skipped="no time left")
@@ -72,7 +85,7 @@ def main(arguments: Sequence[str]) -> int:
 def _run_section(options: argparse.Namespace, rows: Rows, name: str, left_s: float) -> None:
     """In a process of its own, so that what breaks the card's context breaks one section only."""
     words = [sys.executable, __file__, "--section", name, "--out", str(options.out), "--budget", f"{left_s:.1f}"]
-    words += ["--predictions", str(options.predictions), *(["--tiny"] if options.tiny else [])]
+    words += ["--tiny"] if options.tiny else []
     began = time.monotonic()
     process = subprocess.Popen(
         words, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
@@ -89,14 +102,20 @@ def _run_section(options: argparse.Namespace, rows: Rows, name: str, left_s: flo
 def _section(options: argparse.Namespace, predictions: dict[str, Any]) -> None:
     rows = Rows(options.out, options.section, time.monotonic() + options.budget)
     if options.tiny:
-        card_kernels.DEVICE, card_kernels.SHRINK, card_kernels.REPEATS = "cpu", TINY_SHRINK, 3
+        card_operations.DEVICE, card_operations.SHRINK, card_kernels.REPEATS = "cpu", TINY_SHRINK, 3
     try:
         if options.section == "kernels":
             card_kernels.main(rows, predictions)
         elif options.section == "lab":
             card_lab.main(rows, predictions)
+        elif options.section == "shapes":
+            card_kernels.main(rows, predictions, further=True)
         elif options.section == "watch":
             card_watch.main(rows, tiny=options.tiny)
+        elif options.section == "doctor":
+            card_watch.doctor(rows)
+        elif options.section == "versus":
+            card_bench.versus_rows(rows, tiny=options.tiny)
         else:
             card_bench.main(rows, tiny=options.tiny)
     except Exception as error:  # noqa: BLE001 - the rows that are written stand
@@ -104,14 +123,18 @@ def _section(options: argparse.Namespace, predictions: dict[str, Any]) -> None:
 
 
 def predict(path: Path) -> None:
-    """Write what gpuwise says of every kernel and task, one row each."""
+    """Write what gpuwise says of every kernel and task that no earlier file has, one row each."""
     rows = Rows(path, "predictions", time.monotonic() + 3600.0)
     path.unlink(missing_ok=True)
     rows.write("card/start", commit=_commit())
-    for name in card_kernels.OPERATIONS:
+    earlier = {item for known in PREDICTIONS if known != path for item in read_predictions(known)}
+    for name in card_kernels.ALL:
+        if f"kernels/{name}" in earlier:
+            continue
         rows.run(f"kernels/{name}", lambda name=name: card_kernels.predict(name), 60.0)
     for task, n in [*card_lab.items(), *(("strided", s) for s in card_lab.STRIDES)]:
-        rows.run(f"lab/{task}/{n}", lambda task=task, n=n: card_lab.predict(task, n), 120.0)
+        if f"lab/{task}/{n}" not in earlier:
+            rows.run(f"lab/{task}/{n}", lambda task=task, n=n: card_lab.predict(task, n), 120.0)
 
 
 def _commit() -> str:
@@ -149,9 +172,9 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("card.jsonl"), help="rows are appended to this file")
     parser.add_argument("--budget", type=float, default=100.0, help="seconds in all")
-    parser.add_argument("--predictions", type=Path, default=PREDICTIONS, help="what --predict wrote")
     parser.add_argument("--predict", type=Path, help="write predictions to this file, and do nothing else")
     parser.add_argument("--table", type=Path, help="show a file of rows, and do nothing else")
+    parser.add_argument("--sections", default=USUAL, help=f"which, with commas between, in this order: {', '.join(SECTIONS)}")
     parser.add_argument("--section", choices=tuple(SECTIONS), help="only this one, in this process")
     parser.add_argument("--tiny", action="store_true", help="small sizes on the processor: a test of the script")
     return parser.parse_args(arguments)

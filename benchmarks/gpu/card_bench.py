@@ -1,4 +1,4 @@
-"""``gpuwise bench`` on the card: its expectation beside what it measures; then ``gpuwise lab cpu-vs-gpu``."""
+"""``gpuwise bench`` on the card: its expectation beside what it measures; and ``gpuwise lab cpu-vs-gpu``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from card_rows import GPU, Rows, environment, gpuwise
 
 FAMILIES = ("matmul", "attention", "memory", "launch", "copy")
 LOADERS = ("loader-images-0", "loader-images-2", "loader-images-4")
-EACH, SPARE_S, VERSUS_S = "200ms", 3.0, 9.0
+EACH, SPARE_S = "200ms", 3.0
 
 
 def keys(*, tiny: bool) -> list[str]:
@@ -74,11 +74,11 @@ def versus(limit_s: float, *, tiny: bool) -> dict[str, Any]:
 
 
 def main(rows: Rows, *, tiny: bool = False) -> None:
-    """The bench with all the time but that of the comparison; a row for each of its results."""
+    """The bench; a row for each of its results."""
     made: list[dict[str, Any]] = []
 
     def bench() -> dict[str, Any]:
-        limit_s = max(rows.left_s() - SPARE_S - VERSUS_S, 5.0)
+        limit_s = max(rows.left_s() - SPARE_S, 5.0)
         made.append(run_bench(limit_s, tiny=tiny))
         document = made[0]["document"]
         return {**made[0], "document": {k: v for k, v in document.items() if k != "results"}}
@@ -86,4 +86,8 @@ def main(rows: Rows, *, tiny: bool = False) -> None:
     rows.run("bench/run", bench, 90.0)
     for result in made[0]["document"].get("results", []) if made else []:
         rows.write(f"bench/{result.get('device')}/{result.get('measurement')}", **result)
-    rows.run("lab/cpu-vs-gpu", lambda: versus(max(rows.left_s() - 0.5, 2.0), tiny=tiny), VERSUS_S + 2)
+
+
+def versus_rows(rows: Rows, *, tiny: bool = False) -> None:
+    """The comparison of the lab, which measures this processor and this GPU."""
+    rows.run("lab/cpu-vs-gpu", lambda: versus(max(rows.left_s() - 0.5, 2.0), tiny=tiny), 30.0)

@@ -199,6 +199,13 @@ def predict(task: str, n: int) -> dict[str, Any]:
     }
 
 
+def parameters(source: str) -> list[str]:
+    """Names of a kernel's parameters, in their order."""
+    from gpuwise.lab.kernel import read_kernel
+
+    return [a.arg for a in read_kernel(source).args.args]
+
+
 class Card:
     """cupy's side: kernels, arrays, time between events."""
 
@@ -229,10 +236,12 @@ class Card:
         hot = [self.seconds(launch, IN_A_ROW, cold=False) for _ in range(3)]
         return {"cold": spread(cold), "hot": spread(hot)}
 
-    def arguments(self, given: dict[str, Any]) -> dict[str, Any]:
+    def arguments(self, source: str, given: dict[str, Any]) -> dict[str, Any]:
+        """On the card, in the order of the kernel's parameters."""
         import numpy as np
 
-        return {k: self.cupy.asarray(v) if isinstance(v, np.ndarray) else np.int32(v) for k, v in given.items()}
+        named = {name: given[name] for name in parameters(source)}
+        return {k: self.cupy.asarray(v) if isinstance(v, np.ndarray) else np.int32(v) for k, v in named.items()}
 
 
 def _occupancy_of(kernel: Any, threads: int, dynamic: int) -> int:
@@ -263,8 +272,9 @@ def run_task(card: Card, task: str, n: int) -> dict[str, Any]:
 
     from gpuwise.lab.tasks import find_task, launch_of
 
-    made = launch_of(find_task(task), n)
-    given = card.arguments(made.arguments)
+    found_task = find_task(task)
+    made = launch_of(found_task, n)
+    given = card.arguments(found_task.source, made.arguments)
     kernel = card.module.get_function(task.replace("-", "_"))
 
     def launch() -> None:
@@ -315,7 +325,8 @@ def run_numba(card: Card, task: str, n: int) -> dict[str, Any]:
         exec(compile(file.read_text("utf-8"), str(file), "exec"), names)
         function = next(v for k, v in names.items() if k == task.replace("-", "_"))
         made = launch_of(found, n)
-        arguments = [cuda.to_device(v) if hasattr(v, "dtype") else v for v in made.arguments.values()]
+        ordered = [made.arguments[name] for name in parameters(found.source)]
+        arguments = [cuda.to_device(v) if hasattr(v, "dtype") else v for v in ordered]
         dispatcher = cuda.jit(function)
         kernel = dispatcher[made.grid, made.block]
         kernel(*arguments)
@@ -362,7 +373,7 @@ def run_occupancy(card: Card, count: int = 48) -> dict[str, Any]:
 
 
 def main(rows: Rows, predictions: dict[str, Any]) -> None:
-    """Tasks by size (the usual ones first), strides, occupancy, then the lab's own source."""
+    """Occupancy, strides, tasks by size (the usual ones first), then the lab's own source."""
     made: list[Card] = []
 
     def start() -> dict[str, Any]:
@@ -385,16 +396,15 @@ def main(rows: Rows, predictions: dict[str, Any]) -> None:
             found["over_measured"] = predicted["predicted_s"] / float(found["cold"]["median_s"])
         return {**predicted, **found}
 
+    rows.run("lab/occupancy", lambda: run_occupancy(card), 10.0)
+    for stride in STRIDES:
+        key = f"lab/strided/{stride}"
+        rows.run(key, lambda key=key, s=stride: joined(key, lambda: run_strided(card, s)), 4.0)
     for turn in (1, 2, 0):
         for task, sizes in SIZES.items():
             if turn < len(sizes):
                 key, n = f"lab/{task}/{sizes[turn]}", sizes[turn]
                 rows.run(key, lambda key=key, task=task, n=n: joined(key, lambda: run_task(card, task, n)), 6.0)
-        if turn == 1:
-            for stride in STRIDES:
-                key = f"lab/strided/{stride}"
-                rows.run(key, lambda key=key, s=stride: joined(key, lambda: run_strided(card, s)), 4.0)
-            rows.run("lab/occupancy", lambda: run_occupancy(card), 8.0)
     for task, sizes in SIZES.items():
         n = sizes[min(1, len(sizes) - 1)]
         rows.run(f"lab/numba/{task}/{n}", lambda task=task, n=n: run_numba(card, task, n), 8.0)

@@ -13,7 +13,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -326,7 +325,7 @@ def held_back(doctor: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def main(rows: Rows, *, tiny: bool = False) -> None:
-    """The doctor while the load starts, then top beside nvidia-smi three times, then costs and energy."""
+    """Top beside nvidia-smi three times under load, then costs and energy."""
     folder = Path(tempfile.mkdtemp(prefix="card-watch-"))
     load = subprocess.Popen(
         [sys.executable, "-c", TINY_LOAD if tiny else LOAD, str(LOAD_S)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
@@ -334,7 +333,6 @@ def main(rows: Rows, *, tiny: bool = False) -> None:
     watchers: Watchers | None = None
     try:
         rows.run("watch/idle", lambda: {"smi": query_smi()}, 8.0)
-        doctor = ThreadPoolExecutor(1).submit(_doctor)  # while the load starts, which takes as long
         ready = _wait_for(load, 20.0)
         rows.write("watch/load", ready=ready, pid=load.pid)
         watchers = Watchers(folder)
@@ -354,7 +352,6 @@ def main(rows: Rows, *, tiny: bool = False) -> None:
             rows.run(f"watch/energy/{name}", lambda f=frames: energy_of(f[2:]), 5.0)
             rows.run(f"watch/last/{name}", lambda f=frames: {"frame": f[-1]}, 5.0)
         rows.run("watch/recording", lambda: _recording(folder / "r.sqlite"), 8.0)
-        rows.run("watch/doctor", lambda: doctor.result(20.0), 21.0)
         for item, words in RAW_LISTS.items():
             rows.run(f"watch/smi/{item}", lambda w=words: {"text": smi(*w)[:RAW]}, 6.0)
     finally:
@@ -384,10 +381,16 @@ def _wait_for(load: subprocess.Popen[bytes], limit_s: float) -> bool:
     return bool(said and said[0].strip() == b"ready")
 
 
-def _doctor() -> dict[str, Any]:
+def doctor(rows: Rows) -> None:
+    """The doctor with nothing beside it: without the frameworks, then with them, which each start on the card."""
+    rows.run("doctor/files", lambda: _doctor("--no-frameworks"), 20.0)
+    rows.run("doctor/whole", lambda: _doctor(), 70.0)
+
+
+def _doctor(*words: str) -> dict[str, Any]:
     began = time.monotonic()
     made = subprocess.run(
-        gpuwise("doctor", "--json", "--notes"), capture_output=True, text=True, env=environment(), timeout=20, check=False
+        gpuwise("doctor", "--json", "--notes", *words), capture_output=True, text=True, env=environment(), timeout=68, check=False
     )
     document = last_json(made.stdout)
     machine = document.get("machine", {})
