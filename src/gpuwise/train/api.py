@@ -50,6 +50,7 @@ class profile:
         import torch
 
         from gpuwise.train.hook.cuda_events import DevicePace
+        from gpuwise.train.hook.describe import has_cuda
         from gpuwise.train.hook.journal import Writer
         from gpuwise.train.hook.profiling import Profiler
         from gpuwise.train.hook.settings import Profiling
@@ -66,7 +67,7 @@ class profile:
             pid=os.getpid(),
             torch=torch.__version__,
             script=sys.argv[0],
-            cuda=torch.cuda.is_available(),
+            cuda=has_cuda(),
             threads=torch.get_num_threads(),
         )
         settings = Profiling(

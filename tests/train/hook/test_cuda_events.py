@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
+import types
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gpuwise.train.hook.cuda_events import TURNS_AHEAD, DevicePace  # noqa: E402
-from gpuwise.train.hook.journal import Writer  # noqa: E402
-from gpuwise.train.hook.script_run import ScriptRun  # noqa: E402
+from gpuwise.train.hook.journal import Writer, read_journal  # noqa: E402
+from gpuwise.train.hook.script_run import ScriptRun, write_beginning  # noqa: E402
 from gpuwise.train.hook.settings import Settings, Stop  # noqa: E402
 from gpuwise.train.hook.ticks import Tick  # noqa: E402
 
@@ -48,7 +49,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(torch.cuda, "Event", made.event)
@@ -104,3 +105,36 @@ def test_only_a_run_that_is_timed_is_held(clock: Clock, tmp_path: Path, stop: St
     finally:
         run.close()
     assert clock.waits == held
+
+
+def test_the_driver_is_not_started_before_the_script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A script that writes CUDA_VISIBLE_DEVICES in its first lines, or forks, does so before the driver starts."""
+
+    def starts() -> int:
+        raise AssertionError("cudaGetDeviceCount starts the driver")
+
+    monkeypatch.setattr(torch.cuda, "_is_compiled", lambda: True)
+    monkeypatch.setattr(torch.cuda, "_device_count_nvml", lambda: 2)
+    monkeypatch.setattr(torch._C, "_cuda_getDeviceCount", starts, raising=False)
+    monkeypatch.setattr(torch.cuda.memory, "_set_allocator_settings", lambda conf: None)
+    monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", lambda conf: None, raising=False)
+    journal = Writer(tmp_path / "journal.jsonl")
+    levers: dict[str, object] = {"allocator": "expandable_segments:True", "autocast": "bf16", "fused_optimizer": True}
+    settings = Settings(
+        "train.py", [], str(tmp_path / "journal.jsonl"), stop=Stop(steps=4), levers=levers, device_memory_bytes=40 << 30
+    )
+    later: list[Any] = []
+    limits: dict[int, float] = {}
+    monkeypatch.setattr(torch.cuda, "_lazy_call", lambda call, **_: later.append(call))
+    write_beginning(journal, settings)
+    run = ScriptRun(settings, journal)
+    run.prepare()
+    run.close()
+    journal.close()
+    assert read_journal(tmp_path / "journal.jsonl").begin["cuda"] is True
+    # what torch calls when the script starts the driver
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: types.SimpleNamespace(total_memory=80 << 30))
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda share, index: limits.update({index: share}))
+    for call in later:
+        call()
+    assert limits == {0: 0.5, 1: 0.5}

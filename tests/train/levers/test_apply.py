@@ -291,3 +291,17 @@ def test_workers_are_not_given_an_iterable_dataset(pull: Callable[..., Any]) -> 
     loader = DataLoader(range(8), batch_size=2)  # type: ignore[arg-type]
     assert (loader.num_workers, loader.persistent_workers) == (2, True)
     assert [t["applied"] for t in told] == [False, True]
+
+
+@pytest.mark.parametrize("newer", [True, False])
+def test_allocator_settings_reach_torch_without_a_warning(monkeypatch: pytest.MonkeyPatch, newer: bool) -> None:
+    reached: list[tuple[str, str]] = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda.memory, "_set_allocator_settings", lambda conf: reached.append(("older", conf)))
+    if newer:
+        call = lambda conf: reached.append(("newer", conf))  # noqa: E731
+        monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", call, raising=False)
+    else:
+        monkeypatch.delattr(torch._C, "_accelerator_setAllocatorSettings", raising=False)
+    apply_levers({"allocator": "expandable_segments:True"}, tell=lambda kind, **values: None).close()
+    assert reached == [("newer" if newer else "older", "expandable_segments:True")]

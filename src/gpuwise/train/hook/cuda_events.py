@@ -68,7 +68,7 @@ class DevicePace:
             self._turn.add(tick.optimizer)
             return
         self._turn = {tick.optimizer}
-        if not (torch.cuda.is_available() and torch.cuda.is_initialized()) or torch.cuda.is_current_stream_capturing():
+        if not torch.cuda.is_initialized() or torch.cuda.is_current_stream_capturing():
             return
         end = torch.cuda.Event()
         end.record()

@@ -31,6 +31,8 @@ def write_beginning(journal: Writer, settings: Settings) -> None:
     """The first event of a journal: which process this is, and its torch."""
     import torch
 
+    from gpuwise.train.hook.describe import has_cuda
+
     journal.event(
         "begin",
         at_s=time.time(),
@@ -38,7 +40,7 @@ def write_beginning(journal: Writer, settings: Settings) -> None:
         pid=os.getpid(),
         torch=torch.__version__,
         script=settings.script,
-        cuda=torch.cuda.is_available(),
+        cuda=has_cuda(),
         threads=torch.get_num_threads(),
     )
 
@@ -113,7 +115,7 @@ class ScriptRun:
         import torch
 
         memory: dict[str, Any] = {}
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
+        if torch.cuda.is_initialized():
             statistics = torch.cuda.memory_stats()
             memory = {
                 "peak_allocated_bytes": statistics.get("allocated_bytes.all.peak"),
@@ -234,7 +236,7 @@ def device_memory() -> dict[str, Any]:
     """Bytes that the caching allocator of the current device has allocated; empty without a device."""
     import torch
 
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():
         return {"allocated_bytes": torch.cuda.memory_allocated()}
     return {}
 
@@ -254,10 +256,15 @@ def seed_all(seed: int) -> None:
 
 
 def limit_device_memory(limit_bytes: int) -> None:
-    """Limit the caching allocator of every device to ``n_bytes``."""
+    """Limit the caching allocator of every device to ``limit_bytes``, as soon as the script starts the driver."""
     import torch
 
-    if torch.cuda.is_available():
+    from gpuwise.train.hook.describe import has_cuda
+
+    def limit() -> None:
         for index in range(torch.cuda.device_count()):
             total = torch.cuda.get_device_properties(index).total_memory
             torch.cuda.set_per_process_memory_fraction(min(1.0, limit_bytes / total), index)
+
+    if has_cuda():
+        torch.cuda._lazy_call(limit)

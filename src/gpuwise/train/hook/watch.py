@@ -21,7 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.data import dataloader as torch_dataloader
 
 from gpuwise.train.hook.cuda_events import NewestLoss
-from gpuwise.train.hook.describe import describe_loader, describe_model, describe_optimizer, size_of
+from gpuwise.train.hook.describe import describe_loader, describe_model, describe_optimizer, has_cuda, size_of
 from gpuwise.train.hook.run_queue import RunQueue, WorkerQueue
 from gpuwise.train.hook.ticks import BY_BACKWARD, CLOSURE, QUEUED, Tick
 from gpuwise.workload.capture.device.patching import Patches
@@ -110,7 +110,7 @@ class Watch:
         self._wrap(torch, "save", self._saves)
         self._wrap(torch, "compile", self._compiles)
         self._wrap(nn.Module, "__call__", self._first_calls)
-        if torch.cuda.is_available():
+        if has_cuda():
             self._wrap(torch.Tensor, "to", self._copies)
             self._wrap(torch.Tensor, "cuda", self._copies)
 

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from gpuwise.errors import InputError
+from gpuwise.train.hook.describe import has_cuda
 from gpuwise.train.hook.ticks import Tick
 from gpuwise.train.hook.watch import DISCOVERY_TICKS
 from gpuwise.train.levers import checkpointing, modules, saving
@@ -146,8 +147,10 @@ class Applied:
         self._tell("lever", name="attention", applied=True)
 
     def allocator(self, conf: object) -> None:
-        if torch.cuda.is_available():
-            torch.cuda.memory._set_allocator_settings(str(conf))
+        if has_cuda():
+            # torch from 2.10 warns at the older name
+            newer = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
+            (newer or torch.cuda.memory._set_allocator_settings)(str(conf))
             self._tell("lever", name="allocator", applied=True)
 
     def observe(self, _: object) -> None:
@@ -219,7 +222,7 @@ class Applied:
 
     def autocast(self, form: object) -> None:
         if form == "fp16":
-            Scaling(self._patches, "cuda" if torch.cuda.is_available() else "cpu", self._tell)
+            Scaling(self._patches, "cuda" if has_cuda() else "cpu", self._tell)
         self._prepare.append(lambda module: modules.autocast(module, str(form), self._tell))
 
     def fused_optimizer(self, _: object) -> None:
