@@ -1,4 +1,4 @@
-"""``transformers serve`` with continuous batching, with and without FlashAttention, whose kernel torch carries by another name."""
+"""``transformers serve`` with continuous batching, with and without FlashAttention: torch has the kernel by another name."""
 
 from __future__ import annotations
 
