@@ -41,7 +41,7 @@ def test_the_predictor_learns_from_what_was_measured(gpuwise: Callable[..., Any]
     ratio = next(r["ratio"] for r in predicted["latency"] if r["latency"] == "tpot_p50")
     factor = float(ran.err.split("times are ")[1].split()[0])
     assert 1 < factor < ratio
-    assert factor == pytest.approx(ratio ** (30 / 50), rel=0.02)
+    assert factor == pytest.approx(ratio ** (30 / 31), rel=0.02)
     after = ran.document["served"]["requests_per_s_of_a_copy"]["expected"]
     assert after < before / (0.9 * factor)
 
