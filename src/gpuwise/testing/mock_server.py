@@ -38,6 +38,8 @@ class Answering:
     transformers: bool = False
     """Speaks as ``transformers serve`` 5.17 pinned to one model does: no list of models, unknown fields refused with 422, another
     model's name with 400, the reason of the finish and the usage in one last event, and no ``[DONE]``."""
+    most_tokens: int | None = None
+    """The model ends its answers after so many, however many are asked for."""
     tokens_per_word: float = 1.0
     """How the server counts a prompt of words."""
 
@@ -139,7 +141,8 @@ class MockServer:
         if fault == "garbage":
             return writer.write(b"hello, who is there?\r\n\r\n")
         async with self._slots:
-            await self._stream(writer, int(asked["max_tokens"]), len(prompt.split()), fault, written, chat=chat)
+            most = self.answering.most_tokens or int(asked["max_tokens"])
+            await self._stream(writer, min(int(asked["max_tokens"]), most), len(prompt.split()), fault, written, chat=chat)
         return None
 
     async def _stream(

@@ -46,6 +46,14 @@ def test_the_predictor_learns_from_what_was_measured(gpuwise: Callable[..., Any]
     assert after < before / (0.9 * factor)
 
 
+def test_answers_shorter_than_asked_for_are_said(gpuwise: Callable[..., Any]) -> None:
+    with MockServer(Answering(first_s=0.01, token_s=0.001, most_tokens=4)) as server:
+        ran = gpuwise(*ASK, *SEND, "--measure", server.url, "--no-save")
+    assert "as long as asked for" in ran.out
+    with MockServer(Answering(first_s=0.01, token_s=0.001)) as server:
+        assert "as long as asked for" not in gpuwise(*ASK, *SEND, "--measure", server.url, "--no-save").out
+
+
 def test_failures_are_counted_and_what_was_measured_is_shown(gpuwise: Callable[..., Any]) -> None:
     faults = ("", "", "refuse", "error", "half event", "stall")
     with MockServer(Answering(first_s=0.01, fault=lambda n: faults[n] if n < len(faults) else "")) as server:

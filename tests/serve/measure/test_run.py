@@ -84,6 +84,11 @@ def test_a_server_that_only_chats_is_measured_too() -> None:
     assert len(measured(Answering(chat_only=True), load(3)).whole) == 3
 
 
+def test_answers_that_end_early_are_told_from_whole_ones() -> None:
+    assert measured(Answering(), load(3, output=6)).written_share == 1.0
+    assert measured(Answering(most_tokens=3), load(3, output=6)).written_share == 0.5
+
+
 @pytest.mark.parametrize("chat_only", [False, True])
 def test_transformers_serve_is_measured_by_the_name_of_its_model(chat_only: bool) -> None:
     """It lists no model, refuses ignore_eos, and ends without [DONE]; cut off before its last event an answer is not whole."""
@@ -95,8 +100,9 @@ def test_transformers_serve_is_measured_by_the_name_of_its_model(chat_only: bool
         assert found.measurement.tokens_per_word == pytest.approx(1.0)
         with pytest.raises(ServerError, match="pinned to '/models/tiny'"):
             measure(parse_address(server.url), load(1), model="other")
-        with pytest.raises(ServerError, match="500"):
+        with pytest.raises(ServerError, match="500") as refused:
             measure(parse_address(server.url), load(1))
+        assert refused.value.hint == "name the model with --served-model"
     cut = replace(answering, fault=lambda n: "cut" if n == PROBES else "")
     with MockServer(cut, model="tiny") as server:
         found = Measured(measure(parse_address(server.url), load(2), model="tiny"))

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 KEY_VARIABLE = "GPUWISE_API_KEY"
 SHARE_OF_LIMIT = 0.8
 """Of the largest rate: what is sent where none was asked for."""
+SHORT = 0.95
+"""Tokens written over tokens asked for under which it is said: less moves a latency no more than one run differs from the next."""
 LATE = 0.02
 """Share of requests sent late from which the client is named as a cause."""
 
@@ -109,6 +111,7 @@ def measure_document(configuration: Configuration, point: Point, measured: Measu
         "late_share": measured.late_share,
         "answered_per_s": measured.requests_per_s,
         "output_tokens_per_s": measured.output_tokens_per_s,
+        "written_share": measured.written_share,
         "latency": [
             {
                 "latency": r.key,
@@ -147,6 +150,12 @@ def _show(configuration: Configuration, point: Point, measured: Measured, rows: 
     if measured.late_share > LATE:
         to.print(
             f"  {100 * measured.late_share:.0f} % of the requests left this client late: it may be the limit", style="yellow"
+        )
+    share = measured.written_share
+    if share is not None and share < SHORT:
+        to.print(
+            f"  answers were {100 * share:.0f} % as long as asked for: the server ends them itself, and the prediction does not",
+            style="yellow",
         )
     section(to, "Measured beside predicted", _table(rows))
     to.print()

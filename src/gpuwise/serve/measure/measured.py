@@ -86,6 +86,14 @@ class Measured:
         rate = self.requests_per_s
         return None if rate is None else rate * float(np.mean([a.output_tokens or len(a.token_s) for a in self.whole]))
 
+    @property
+    def written_share(self) -> float | None:
+        """Tokens written over tokens asked for, of whole answers whose tokens the server counted: less than 1 where it ended them
+        earlier. None where it counted none."""
+        rows = zip(self.measurement.answers, self.measurement.requests.output_tokens.tolist(), strict=True)
+        counted = [(a.output_tokens, asked) for a, asked in rows if a.failure is None and a.output_tokens is not None]
+        return sum(written for written, _ in counted) / sum(asked for _, asked in counted) if counted else None
+
     def of(self, metric: str) -> F64:
         """All values of ``ttft``, ``itl``, ``tpot`` or ``e2e``."""
         return {"ttft": self.ttft_s, "itl": self.itl_s, "tpot": self.tpot_s, "e2e": self.e2e_s}[metric]

@@ -175,6 +175,10 @@ async def _model(address: Address, wanted: str | None, headers: Mapping[str, str
     except HttpError as error:
         if wanted is not None and (error.status == 404 or error.status >= 500) and error.status not in BUSY:
             return wanted, []
+        if error.status >= 500 and error.status not in BUSY:
+            raise ServerError(
+                f"{address.url}/models answered {error.status}: {error.said}", hint="name the model with --served-model"
+            ) from None
         raise
     names = [str(row["id"]) for row in map(as_object, _rows(as_object(listed).get("data"))) if row.get("id")]
     if wanted is None and not names:
