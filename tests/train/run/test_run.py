@@ -6,10 +6,10 @@ import pytest
 
 from gpuwise.errors import FieldError, InputError
 from gpuwise.train.hook.journal import DENSE_TICKS, Follower, Journal, Writer
-from gpuwise.train.hook.ticks import Tick
+from gpuwise.train.hook.ticks import Tick, steps_of
 from gpuwise.train.run.comparison import comparison_of
 from gpuwise.train.run.config import Expected, Plan, TunedConfig, read, write
-from gpuwise.train.run.progress import Progress, loop_of, progress_of
+from gpuwise.train.run.progress import LoopReader, Progress, loop_of, progress_of
 from gpuwise.train.run.run import find_config, run_tuned
 from gpuwise.train.tune.energy import Energy
 
@@ -145,6 +145,32 @@ def test_a_run_of_days_is_read_from_few_ticks() -> None:
     comparison = comparison_of(journal, None, None)
     assert comparison is not None and comparison.rate == 16.0 and comparison.step_s == 0.25
     assert (comparison.n_steps, comparison.train_s, comparison.samples) == (1020, 260.0, 4080.0)
+
+
+def test_a_loop_read_as_it_grows_is_the_whole_one() -> None:
+    """Two optimizers, of which the second turns out to close a turn; the ticks are thinned out at the end."""
+    whole = [Tick(0.1 * k, 0 if k < 4 else k % 2, samples=k, n_batches=k // 2, n_optimizer=k) for k in range(61)]
+    journal, reader = Journal(), LoopReader()
+    for n in range(40):
+        journal.ticks.append(whole[n])
+        assert reader.read(journal) == loop_of(journal), n
+    journal.events.append({"event": "sparse", "from_tick": 40})
+    for tick in whole[44::4]:
+        journal.ticks.append(tick)
+        assert reader.read(journal) == loop_of(journal)
+    assert len(reader.read(journal).points) > 20 and reader.read(journal).turns > 24
+
+
+def test_a_tick_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    import gpuwise.train.run.progress as module
+
+    journal, reader, seen = Journal(ticks=ticks(500)), LoopReader(), list[int]()
+    monkeypatch.setattr(module, "steps_of", lambda t, closing: (seen.append(len(t)), steps_of(t, closing))[1])
+    for _ in range(3):
+        reader.read(journal)
+    journal.ticks += ticks(505)[500:]
+    reader.read(journal)
+    assert seen == [500, 6]
 
 
 def test_predicted_beside_measured() -> None:

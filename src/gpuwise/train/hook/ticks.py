@@ -143,9 +143,10 @@ def _first_turn(ticks: Sequence[Tick]) -> int:
     return len(ticks)
 
 
-def steps_of(ticks: Sequence[Tick]) -> list[Step]:
-    """The turns of the loop, first to last; empty where fewer than two ticks close one."""
-    closing = boundary(ticks)
+def steps_of(ticks: Sequence[Tick], closing: int | None = None) -> list[Step]:
+    """The turns of the loop, first to last; empty where fewer than two ticks close one. ``closing``: the optimizer whose steps
+    close them, by default the :func:`boundary` of the ticks."""
+    closing = boundary(ticks) if closing is None else closing
     ends = [t for t in ticks if t.optimizer == closing]
     return [
         Step(b.at_s - a.at_s, *(getattr(b, name) - getattr(a, name) for name in _COUNTERS)) for a, b in itertools.pairwise(ends)

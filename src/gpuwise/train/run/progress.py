@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpuwise.train.hook.journal import Journal
@@ -84,20 +85,46 @@ class Loop:
         return (to_s - from_s) / (turns_b - turns) if turns_b > turns else None
 
 
+class LoopReader:
+    """The loop of one journal as it grows: each :meth:`read` takes only the ticks that came since the last."""
+
+    def __init__(self) -> None:
+        self._closing: int | None = None
+        self._dense = self._thin = 0
+        """Ticks that were read, of those that are all kept and of those that are thinned out."""
+        self._ends: list[Tick] = []
+        self._steps: list[Step] = []
+        self._thinned: list[tuple[float, float, int]] = []
+
+    def read(self, journal: Journal) -> Loop:
+        """The loop as far as it is written; the same journal every time."""
+        sparse, ticks = journal.last("sparse"), journal.ticks
+        n_dense = int(sparse["from_tick"]) if sparse else len(ticks)
+        if n_dense != self._dense:
+            self._take(ticks[:n_dense])
+        if self._steps:
+            per_turn = statistics.median(s.n_optimizer for s in self._steps) or 1
+            last, turns = self._ends[-1], float(len(self._ends) - 1)
+            self._thinned += [
+                (t.at_s, turns + (t.n_optimizer - last.n_optimizer) / per_turn, t.samples) for t in ticks[n_dense + self._thin :]
+            ]
+            self._thin = len(ticks) - n_dense
+        points = [(t.at_s, float(n), t.samples) for n, t in enumerate(self._ends)]
+        return Loop(tuple(self._steps), (*points, *self._thinned), warm_up([s.wall_s for s in self._steps]))
+
+    def _take(self, dense: Sequence[Tick]) -> None:
+        closing = boundary(dense)
+        if closing != self._closing or len(dense) < self._dense:  # other ticks end a turn than it seemed
+            self._closing, self._dense, self._ends, self._steps = closing, 0, [], []
+        new = [t for t in dense[self._dense :] if t.optimizer == closing]
+        self._steps += steps_of([*self._ends[-1:], *new], closing)
+        self._ends += new
+        self._dense = len(dense)
+
+
 def loop_of(journal: Journal) -> Loop:
     """The loop of a journal, as far as it is written."""
-    sparse = journal.last("sparse")
-    n_dense = int(sparse["from_tick"]) if sparse else len(journal.ticks)
-    dense, thin = journal.ticks[:n_dense], journal.ticks[n_dense:]
-    steps = steps_of(dense)
-    closing = boundary(dense)
-    ends: list[Tick] = [t for t in dense if t.optimizer == closing]
-    points = [(t.at_s, float(n), t.samples) for n, t in enumerate(ends)]
-    if steps and thin:
-        per_turn = statistics.median(s.n_optimizer for s in steps) or 1
-        last, turns = ends[-1], float(len(ends) - 1)
-        points += [(t.at_s, turns + (t.n_optimizer - last.n_optimizer) / per_turn, t.samples) for t in thin]
-    return Loop(tuple(steps), tuple(points), warm_up([s.wall_s for s in steps]))
+    return LoopReader().read(journal)
 
 
 def batches_an_epoch(journal: Journal) -> tuple[int | None, int | None]:
@@ -136,12 +163,14 @@ def progress_of(
     journal: Journal,
     plan: Plan = NO_PLAN,
     *,
+    loop: Loop | None = None,
     expected: Expected | None = None,
     meter: Meter | None = None,
     elapsed_s: float | None = None,
 ) -> Progress:
-    """The progress of a journal; ``elapsed_s`` since the process began is what is paid for."""
-    loop = loop_of(journal)
+    """The progress of a journal, whose ``loop`` may have been read already; ``elapsed_s`` since the process began is what is paid
+    for."""
+    loop = loop_of(journal) if loop is None else loop
     energy = meter.of(journal) if meter is not None else NO_ENERGY
     memory = journal.last("now").get("allocated_bytes") or journal.used_bytes
     an_epoch, total = steps_an_epoch(journal, loop), total_of(journal, loop, plan)

@@ -15,7 +15,7 @@ from gpuwise.train.hook.launch import Outcome, Streams, launch
 from gpuwise.train.hook.settings import Settings
 from gpuwise.train.run.comparison import RunComparison, comparison_of
 from gpuwise.train.run.config import FILE, Expected, Plan, TunedConfig, read
-from gpuwise.train.run.progress import Progress, cost_usd, loop_of, progress_of
+from gpuwise.train.run.progress import LoopReader, Progress, cost_usd, loop_of, progress_of
 from gpuwise.train.tune.energy import NO_ENERGY, Energy, Meter
 from gpuwise.train.tune.peak import Device, device_of
 from gpuwise.train.tune.record import RAN, RateMeasurement, Script, expected_from, keep, script_of
@@ -113,11 +113,13 @@ def run_tuned(
             script, list(arguments), str(place / "journal.jsonl"), module=module, levers=dict(tuned.levers), live=True
         )
         began = time.monotonic()
+        reader = LoopReader()
 
         def show(journal: Journal) -> None:
             if look is not None:
                 elapsed_s = time.monotonic() - began
-                look(progress_of(journal, plan, expected=prediction.of(journal), meter=meter, elapsed_s=elapsed_s))
+                loop = reader.read(journal)
+                look(progress_of(journal, plan, loop=loop, expected=prediction.of(journal), meter=meter, elapsed_s=elapsed_s))
 
         outcome = launch(
             settings,
