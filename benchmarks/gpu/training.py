@@ -1,7 +1,7 @@
 """Training and inference steps of usual models on one GPU: predicted blind, then measured, then set side by side.
 
     python benchmarks/gpu/training.py --predict PREDICTED.json [--on H100-SXM] [--only ITEM ...]
-    python benchmarks/gpu/training.py --out MEASURED.jsonl --budget 160 [--only ITEM ...]
+    python benchmarks/gpu/training.py --out MEASURED.jsonl --budget 160 [--only ITEM ...] [--after EARLIER.jsonl]
     python benchmarks/gpu/training.py --table PREDICTED.json MEASURED.jsonl
 
 ``--predict`` needs no GPU: ``make_step`` of ``training_steps.py`` is captured as it is, and where the model has a name the
@@ -535,6 +535,11 @@ def machine(device: str, nvml: Nvml, before: int | None) -> dict[str, Any]:
     return row
 
 
+def lines_of(path: Path | None) -> list[dict[str, Any]]:
+    """The rows of a file; none without one."""
+    return [] if path is None else [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.strip()]
+
+
 def add(path: Path, row: dict[str, Any]) -> None:
     """One line, at once."""
     with path.open("a", encoding="utf-8") as file:
@@ -566,17 +571,19 @@ class Worker:
 
 
 def jobs_of(names: Sequence[str]) -> list[str]:
-    """Kinds and items in order of worth: the kernels of the first items before the last items."""
+    """Kinds and items in order of worth: the steps of the first, their kernels, the steps of the others, the rest."""
     steps, kernels = [f"step:{n}" for n in names], [f"kernels:{n}" for n in KERNELS if n in names]
     early = [s for s in steps if s.partition(":")[2] not in LAST]
     captures = [f"capture:{n}" for n in CAPTURES if n in names]
     profiles = [f"profile:{n}" for n in PROFILES if n in names]
-    return [*early, *kernels[:8], *captures, *profiles[:1], *(s for s in steps if s not in early), *kernels[8:], *profiles[1:]]
+    rest = [s for s in steps if s not in early]
+    return [*early[:15], *kernels[:8], *captures, *early[15:], *profiles[:1], *kernels[8:], *rest, *profiles[1:]]
 
 
 def supervise(names: Sequence[str], options: argparse.Namespace) -> None:
     """Workers do the jobs one after the other; one that hangs or dies is replaced, from the next job on."""
-    jobs = jobs_of(names)
+    had = {f"{r['kind']}:{r['item']}" for r in lines_of(options.after) if "item" in r and "error" not in r}
+    jobs = [j for j in jobs_of(names) if j not in had]
     while jobs and time.time() < options.deadline:
         command = [sys.executable, str(Path(__file__).resolve()), "--worker", *jobs, "--out", str(options.out)]
         command += ["--deadline", str(options.deadline), *(["--tiny"] if options.tiny else [])]
@@ -616,7 +623,7 @@ COLUMNS: tuple[tuple[str, str, float, str], ...] = (
 def table(predicted: Path, found: Path) -> str:
     """Markdown: each figure predicted and measured, its ratio and whether the 80 % interval holds it; then the medians."""
     told = json.loads(predicted.read_text("utf-8"))
-    rows = [json.loads(line) for line in found.read_text("utf-8").splitlines() if line.strip()]
+    rows = lines_of(found)
     steps = {r["item"]: r for r in rows if r.get("kind") == "step"}
     lines: list[str] = []
     ends: list[str] = []
@@ -676,6 +683,7 @@ def main() -> int:
     parser.add_argument("--predict", type=Path)
     parser.add_argument("--on", default=ON)
     parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--after", type=Path, help="what is measured in that file is not measured again")
     parser.add_argument("--table", nargs=2, type=Path)
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--worker", nargs="*", help=argparse.SUPPRESS)
