@@ -93,7 +93,10 @@ class profile:
             self._pace.on_tick(tick)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        from gpuwise.train.hook.describe import describe_devices
+
         self._watch.close()
+        self._journal.event("devices", devices=describe_devices())
         self._saving.__exit__(None, None, None)
         self._profiler.close()
         self._journal.event("end", reason="end" if error is None else "error", code=0)
@@ -111,7 +114,7 @@ class profile:
     def _conclude(self, folder: Path) -> None:
         from gpuwise.train.hook.journal import read_journal
         from gpuwise.train.profile.result import profile_run
-        from gpuwise.train.profile.run_facts import run_facts
+        from gpuwise.train.profile.run_facts import ran_on_gpu, run_facts
 
         journal = read_journal(folder / "journal.jsonl")
         facts = run_facts(journal)
@@ -120,7 +123,7 @@ class profile:
             return
         trace = folder / "trace.json.gz"
         found = trace if facts.has_trace and trace.exists() else None
-        self._found = profile_run(Path(sys.argv[0]).name or "python", facts, found, on_gpu=bool(journal.begin.get("cuda")))
+        self._found = profile_run(Path(sys.argv[0]).name or "python", facts, found, on_gpu=ran_on_gpu(journal))
 
 
 def watch(loader: Iterable[T]) -> Iterator[T]:

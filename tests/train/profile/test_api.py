@@ -69,3 +69,11 @@ def test_outside_of_a_profile_batches_pass_through() -> None:
     assert list(gpuwise.watch([1, 2, 3])) == [1, 2, 3]
     given = iter([4, 5])
     assert list(gpuwise.watch(given)) == [4, 5]
+
+
+def test_a_loop_on_the_processor_of_a_machine_with_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too short for a trace, which would tell: its tensors are on no GPU."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with gpuwise.profile() as p:
+        _train(_batches(4))
+    assert p.found.split.device == "cpu" and p.found.device == "processor"

@@ -101,6 +101,12 @@ def median_step(steps: Sequence[Step]) -> Step:
     return Step(**{**values, **{n: round(values[n]) for n in _NAMES if n.startswith("n_") or n in ("samples", "tokens")}})
 
 
+def ran_on_gpu(journal: Journal) -> bool:
+    """By the devices that held its tensors; where that was not told, whether the machine has any."""
+    told = journal.last("devices")
+    return bool(told["devices"]) if told else bool(journal.begin.get("cuda"))
+
+
 def run_facts(journal: Journal) -> RunFacts | None:
     """None where fewer than two undisturbed steps were seen."""
     notes, trace = journal.last("notes"), journal.last("trace")

@@ -20,7 +20,7 @@ from gpuwise.train.hook.zygote import Zygote
 from gpuwise.train.profile.device_comparison import Target
 from gpuwise.train.profile.findings.profile_data import RankView
 from gpuwise.train.profile.result import Profile, profile_run
-from gpuwise.train.profile.run_facts import RunFacts, add_constant_batch, add_trace, run_facts
+from gpuwise.train.profile.run_facts import RunFacts, add_constant_batch, add_trace, ran_on_gpu, run_facts
 from gpuwise.train.profile.split import Split
 from gpuwise.train.profile.steps import find_steps
 from gpuwise.train.profile.trace_reader import read_trace
@@ -129,7 +129,7 @@ def profile_script(
         notes += said
     if request.check_data and facts.step.data_s > WAITS * facts.step.wall_s and outcome.ok:
         facts = _constant(facts, request, folder, zygote, python)
-    on_gpu = bool(outcome.journal.begin.get("cuda"))
+    on_gpu = ran_on_gpu(outcome.journal)
     profile = profile_run(name, facts, found, target=target, before=before, notes=notes, on_gpu=on_gpu)
     return Session(profile, outcome, found)
 
@@ -142,7 +142,7 @@ def _members(settings: Settings) -> list[tuple[int, RunFacts, Path | None, bool]
         facts, trace = run_facts(journal), file.with_name(f"{file.stem}.json.gz")
         if facts is not None:
             kept = trace if facts.has_trace and trace.exists() else None
-            found.append((int(file.stem), facts, kept, bool(journal.begin.get("cuda"))))
+            found.append((int(file.stem), facts, kept, ran_on_gpu(journal)))
     return sorted(found, key=lambda m: m[0])
 
 
