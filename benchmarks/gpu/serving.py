@@ -2,7 +2,7 @@
 ``transformers serve`` with continuous batching under ``gpuwise capacity --measure``.
 
 python benchmarks/gpu/serving.py --predict benchmarks/records/gpu/serving_predictions_2026-11-26.json     (anywhere, beforehand)
-python benchmarks/gpu/serving.py --out serving.jsonl --budget 110 --only static,encoders,server            (on the GPU)
+python benchmarks/gpu/serving.py --out serving.jsonl --budget 110 --only fused,encoders,server             (on the GPU)
 python benchmarks/gpu/serving.py --learn serving.jsonl                                                     (anywhere, afterwards)
 
 Weights are random, of the shapes of the catalogue. Each line of the output is one item, written as soon as it is measured, with
@@ -56,8 +56,10 @@ STOCK_LOADS = (LOADS[0], LOADS[-1])
 """Of the server with the attention of ``transformers`` as it is."""
 WARM_UP = (40.0, 2.5)
 MOST_REQUESTS = 400
-ITEM_S = {"static": 45.0, "encoders": 25.0, "server": 105.0}
+ITEM_S = {"fused": 25.0, "static": 45.0, "encoders": 25.0, "server": 105.0}
 """Longest time of an item."""
+QUEUED_S = 1.5
+"""Of timing queued runs, three samples at the least."""
 TINY = {"hidden": 64, "ffn": 128, "n_layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 16, "vocab": 512}
 
 
@@ -72,9 +74,9 @@ class Rows:
         self.out, self.predicted, self.tiny = out, predicted, tiny
         out.parent.mkdir(parents=True, exist_ok=True)
 
-    def add(self, item: str, measured: dict[str, Any], **more: Any) -> None:
+    def add(self, item: str, measured: dict[str, Any], predicted: str | None = None, **more: Any) -> None:
         """Append one line and print it shortly."""
-        row = {"item": item, "tiny": self.tiny, "measured": measured, "predicted": self.predicted.get(item), **more}
+        row = {"item": item, "tiny": self.tiny, "measured": measured, "predicted": self.predicted.get(predicted or item), **more}
         row["at"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         with contextlib.suppress(Exception):
             row["gpu"] = gpu_state()
@@ -282,8 +284,12 @@ def queued_s(run: Callable[[], Any], each: int = 10, samples: int = 7) -> float:
         return wall_s(run, 1, 0.0)
     for _ in range(3):
         run()
+    torch.cuda.synchronize()
     found: list[float] = []
+    over = time.perf_counter() + QUEUED_S
     for _ in range(samples):
+        if len(found) > 2 and time.perf_counter() > over:
+            break
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         begin.record()
         for _ in range(each):
@@ -397,10 +403,34 @@ def measure_decoder(rows: Rows, name: str) -> None:
             attempt(rows, decode_name(name, batch, "sdpa"), lambda batch=batch: both(step_of(model, batch, 1, context)))
 
 
-def attempt(rows: Rows, item: str, measure: Callable[[], dict[str, Any]]) -> None:
-    """One line of the output, whatever comes of it; time that is over goes on."""
+def measure_fused(rows: Rows, name: str) -> None:
+    """Decode steps and prompts of one decoder as an engine runs them, in CUDA graphs: what is predicted of its kernels."""
+    from fused_decoder import FusedDecoder
+
+    from gpuwise.facts.models.catalogue import find_model
+
+    arch = find_model(name)
+    size = {part: TINY[part] if rows.tiny else int(getattr(arch, part)) for part in TINY}
+    model = FusedDecoder(size, arch.tied_embeddings, device())
+    context, prompt = (64, 32) if rows.tiny else (CONTEXT, PROMPT)
+
+    def one(batch: int, q_len: int, kv_len: int) -> dict[str, float]:
+        graph = captured(model.step(batch, q_len, kv_len))
+        return {"graph_s": queued_s(graph, 3 if q_len > 1 else 10), "graph_awaited_s": wall_s(graph)}
+
+    for batch in DECODE_BATCHES:
+        attempt(rows, decode_name(name, batch) + " fused", lambda batch=batch: one(batch, 1, context), decode_name(name, batch))
+    for batch in PROMPT_BATCHES:
+        attempt(
+            rows, prompt_name(name, batch) + " fused", lambda batch=batch: one(batch, prompt, prompt), prompt_name(name, batch)
+        )
+
+
+def attempt(rows: Rows, item: str, measure: Callable[[], dict[str, Any]], predicted: str | None = None) -> None:
+    """One line of the output, whatever comes of it, with the prediction of ``predicted`` (None: of its own name); time that is
+    over goes on."""
     try:
-        rows.add(item, measure())
+        rows.add(item, measure(), predicted or item)
     except OverTimeError:
         raise
     except Exception:  # noqa: BLE001 - a failure is a line of the record
@@ -668,6 +698,8 @@ def items(only: set[str]) -> list[tuple[str, str, Callable[[Rows], None]]]:
     """Name, group and function of what is measured, in order of worth."""
     found: list[tuple[str, str, Callable[[Rows], None]]] = []
     for model in DECODERS:
+        found.append((model, "fused", lambda rows, model=model: measure_fused(rows, model)))
+    for model in DECODERS:
         found.append((model, "static", lambda rows, model=model: measure_decoder(rows, model)))
     for model in ENCODERS:
         measure = measure_speech if model.startswith("whisper") else measure_encoder
@@ -719,7 +751,9 @@ def main() -> None:
     parser.add_argument("--learn", type=Path, help="read these lines and say what the predictor learns of them")
     parser.add_argument("--out", type=Path, default=Path("serving.jsonl"))
     parser.add_argument("--budget", type=float, default=110.0, help="seconds")
-    parser.add_argument("--only", default="static,encoders,server", help="static, encoders, server, or models by name")
+    parser.add_argument(
+        "--only", default="fused,static,encoders,server", help="fused, static, encoders, server, or models by name"
+    )
     parser.add_argument("--tiny", action="store_true", help="small shapes, on the CPU")
     parsed = parser.parse_args()
     sys.path.insert(0, str(ROOT / "src"))
