@@ -6,6 +6,7 @@ Ways that print a rate are turned back into seconds, which leaves the rounding o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from gpuwise.plan.one_op import matmul
 from gpuwise.predict.kernels.registry import kernel_times
 from gpuwise.predict.step.capture_time import times_of
 from gpuwise.workload.capture.record.capture import Settings, Signature, TensorSpec
-from gpuwise.workload.step import CAUSAL, FUSED_ATTENTION, Kind, OpTableBuilder, Phase
+from gpuwise.workload.step import CAUSAL, CUDNN_ATTENTION_ON, FUSED_ATTENTION, Kind, OpTableBuilder, Phase
 from gpuwise.workload.transformer.attention_flop import attention_pairs
 
 GPUS = ("RTX 4090", "RTX 3090", "H100-SXM", "A100-SXM-80GB")
@@ -173,7 +174,9 @@ def attention_in_a_plan(gpu: str) -> float:
 
 
 def attention_in_own_code(gpu: str) -> float:
-    return captured_seconds(gpu, ATTENTION)
+    """Torch takes cuDNN's kernel on some devices, and a capture says so."""
+    op = "cudnn" if card(gpu).compute_capability in CUDNN_ATTENTION_ON else "flash"
+    return captured_seconds(gpu, replace(ATTENTION, op=f"aten._scaled_dot_product_{op}_attention.default"))
 
 
 def attention_in_bench(gpu: str) -> float:
@@ -189,6 +192,17 @@ def test_attention(way: str, gpu: str, ask: Ask) -> None:
     words = [str(n) for n in (BATCH, HEADS, SEQ, HEAD_DIM)]
     asked = ask("op", "attention", *words, "--on", gpu)["rows"][0]["time_s"]["expected"]
     assert ATTENTIONS[way](gpu) == pytest.approx(asked, rel=ROUNDING)
+
+
+@pytest.mark.parametrize(
+    ("words", "measured_s"),
+    [("4 32 4096 128 --kv-heads 8", 921.4e-6), ("1 32 8192 128 --no-causal", 1620.9e-6), ("16 12 1024 64", 86.3e-6)],
+)
+def test_attention_of_torch_on_an_h100(words: str, measured_s: float, ask: Ask) -> None:
+    """benchmarks/records/gpu/card_2026-11-26.md: PyTorch 2.11 took cuDNN's kernel for all of them."""
+    asked = ask("op", "attention", *words.split(), "--on", "h100-sxm")["rows"][0]["time_s"]
+    assert asked["low"] < measured_s < asked["high"]
+    assert asked["expected"] == pytest.approx(measured_s, rel=0.1)
 
 
 # --- a norm, a stream ---

@@ -145,6 +145,8 @@ attention flash (the family's best), FlashAttention-2, memory-efficient or cuDNN
 kernels that wait for memory a change of layout, index arithmetic of a broadcast, moments over a batch, one fused kernel of a
 compiler; of grouped products one product of the library for each expert, on streams side by side; of a state-space mixer its
 convolution, Mamba-2's recurrence in chunks, Mamba's recurrence channel by channel."""
+CUDNN_ATTENTION_ON = ("9.0", "10.0", "10.3")
+"""Compute capabilities on which torch takes cuDNN's attention before FlashAttention-2 (ATen ``check_prefer_cudnn_attention``)."""
 FAMILY_CODE = {name: code for code, name in enumerate(FAMILIES)}
 KERNEL_CODE = {name: code for code, name in enumerate(KERNELS)}
 FAMILY_OF_KIND = {

@@ -33,6 +33,6 @@ class Conditions:
 
 STEP = Conditions()
 """A training step: what ``plan``, ``fit``, ``op``, ``pick``, ``compare``, ``profile`` and ``bench`` ask for."""
-SERVING = Conditions(sustained=False, alignment=False, implementation={"fp8": "fp8", "mxfp8": "mxfp8"})
+SERVING = Conditions(sustained=False, alignment=False, implementation={"fp8": "fp8", "mxfp8": "mxfp8", "attention": "fa2"})
 """A serving iteration: short bursts of kernels tuned for the sizes they were measured at, which turn their input into the
 narrow format themselves."""

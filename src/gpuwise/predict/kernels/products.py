@@ -30,13 +30,24 @@ from gpuwise.predict.kernels.gemm.product import gemm_time
 from gpuwise.predict.kernels.kernel_time import KernelTime
 from gpuwise.predict.kernels.memory_bound import cache_rate, dram_rate, memory_time
 from gpuwise.predict.kernels.run_formats import HALF, MATRIX, arithmetic, matrix_units, run_format
-from gpuwise.workload.step import CAUSAL, DROPOUT, FUSED_ATTENTION, KERNEL_CODE, KERNELS, OpTable, Phase
+from gpuwise.workload.step import (
+    CAUSAL,
+    CUDNN_ATTENTION_ON,
+    DROPOUT,
+    FUSED_ATTENTION,
+    KERNEL_CODE,
+    KERNELS,
+    OpTable,
+    Phase,
+)
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 _SPECIFIED_SHARE = 0.5
 """Judgement, not fit: share of the peak that products reach in a format no kernel of which was measured."""
 _SPECIFIED_SIGMA = 0.4
+_CUDNN_HEAD_DIM = 128
+"""The widest head torch gives to cuDNN's attention."""
 LARGEST_SHARE = 0.93
 """Of the published peak, on cards whose products stand on whole networks: 0.869, the most measured on an NVIDIA card (A100 SXM,
 bf16, ml-engineering's MAMF table, CC BY-SA, one figure), times 1.07 for the boost that GeForce cards hold above the published one
@@ -235,7 +246,7 @@ def _fused(
     k = np.where(np.fmod(a, np.maximum(kv_heads, 1.0)) == 0, kv_heads, a)
     causal = bool(rows.flag[0] & CAUSAL)
     if dtype in (*HALF, "fp8", "mxfp8", "nvfp4", "int8") and (matrix_units(accelerator) or not conditions.emulated):
-        name = kernel or conditions.implementation.get("attention", "fa2")
+        name = kernel or conditions.implementation.get("attention") or _torch_attention(accelerator, dtype, d)
         evaluate = attention_backward_time if backward else attention_forward_time
         fused = evaluate(
             accelerator,
@@ -262,6 +273,13 @@ def _fused(
     share = float(load_json("captured_time")["fp32_attention_share"])
     time_s = np.maximum(flop / (share * rate), moved / dram_rate(accelerator)) + load_json("memory_bound")["latency_s"]
     return KernelTime(time_s, np.full(time_s.shape, _SPECIFIED_SIGMA), "specified")
+
+
+def _torch_attention(accelerator: Accelerator, dtype: str, head_dim: F64) -> str:
+    """The fused kernel that torch takes where nobody says which (``workload.capture.ops.attention`` has its whole choice)."""
+    here = accelerator.compute_capability
+    prefers_cudnn = here in CUDNN_ATTENTION_ON and dtype in HALF and head_dim.max(initial=0.0) <= _CUDNN_HEAD_DIM
+    return "cudnn" if prefers_cudnn else "fa2"
 
 
 def recurrent_time(accelerator: Accelerator, rows: OpTable, conditions: Conditions) -> KernelTime:

@@ -18,6 +18,8 @@ import torch
 from torch import Tensor
 from torch._C import DispatchKey
 
+from gpuwise.workload.step import CUDNN_ATTENTION_ON
+
 if TYPE_CHECKING:
     from gpuwise.workload.capture.device.state import DeviceState
 
@@ -150,7 +152,12 @@ def _order(capability: tuple[int, int]) -> list[int]:
     order = [int(b) for b in get()] if get is not None else [FLASH, EFFICIENT, MATH, CUDNN]
     default = order[:4] == [FLASH, EFFICIENT, MATH, CUDNN]
     cudnn_first = os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED") != "1"
-    if default and cudnn_first and _VERSION >= _CUDNN_PREFERRED_SINCE and capability in ((9, 0), (10, 0), (10, 3)):
+    if (
+        default
+        and cudnn_first
+        and _VERSION >= _CUDNN_PREFERRED_SINCE
+        and f"{capability[0]}.{capability[1]}" in CUDNN_ATTENTION_ON
+    ):
         return [CUDNN, FLASH, EFFICIENT, MATH]
     return order
 
