@@ -357,11 +357,11 @@ TASKS: Mapping[str, Task] = {
             _SCORES,
             64,
             64,
-            512,
+            320,
             _attention_scores,
             40,
         ),
-        Task("attention-fused", "the same, scores kept in registers (online softmax)", _FUSED, 64, 64, 1024, _attention, 96),
+        Task("attention-fused", "the same, scores kept in registers (online softmax)", _FUSED, 64, 64, 576, _attention, 96),
         Task("convolution", "3 x 3 over an image, zeros around", _CONVOLUTION, 1024, 70, _WIDE, _convolution, 32),
     )
 }
