@@ -168,11 +168,83 @@ def test_a_preference_settles_an_ambiguity_and_nothing_else():
         find_accelerator("A100", prefer=("sxm",))
 
 
-@pytest.mark.parametrize(("text", "near"), [("h10o-sxm-80gb", "h100-sxm-80gb"), ("mi300", "MI300X"), ("rtx 4091", "RTX 4090")])
+@pytest.mark.parametrize(("text", "near"), [("h10o-sxm-80gb", "h100-sxm-80gb"), ("mi3000x", "MI300X"), ("rtx 4091", "RTX 4090")])
 def test_an_unknown_name_suggests_the_nearest(text, near):
     with pytest.raises(UnknownNameError) as caught:
         find_accelerator(text)
     assert near in caught.value.nearest and near in (caught.value.hint or "")
+
+
+FORUM_NAMES = {
+    "rtx pro 6000": "rtx-pro-6000-blackwell-workstation",
+    "RTX 6000 Blackwell": "rtx-pro-6000-blackwell-workstation",
+    "6000 pro": "rtx-pro-6000-blackwell-workstation",
+    "PRO 6000 96GB": "rtx-pro-6000-blackwell-workstation",
+    "rtx pro 6000 max-q": "rtx-pro-6000-blackwell-max-q",
+    "rtx pro 5000": "rtx-pro-5000-blackwell-48gb",
+    "rtx 6000 ada": "rtx-6000-ada",
+    "6000 ada": "rtx-6000-ada",
+    "A6000": "rtx-a6000",
+    "a100 80gb pcie": "a100-pcie-80gb",
+    "a100-80": "a100-sxm-80gb",
+    "A100 40g": "a100-sxm-40gb",
+    "h20": "h20-96gb",
+    "gh200": "gh200-96gb",
+    "mi300": "mi300x",
+    "MI50 32GB": "mi50-32gb",
+    "m3 ultra": "apple-m3-ultra-80c",
+    "M3 Ultra 512GB": "apple-m3-ultra-80c",
+    "mac studio m3 ultra": "apple-m3-ultra-80c",
+    "macbook pro m4 max": "apple-m4-max-40c",
+    "MacBook Pro M4 Pro": "apple-m4-pro",
+    "Mac mini M4": "apple-m4",
+    "dgx spark": "gb10",
+    "asus ascent gx10": "gb10",
+    "strix halo": "ryzen-ai-max-395",
+    "framework desktop": "ryzen-ai-max-395",
+    "ai max 395": "ryzen-ai-max-395",
+    "5090 laptop": "rtx-5090-laptop",
+    "4090m": "rtx-4090-laptop",
+    "rtx 5090 mobile": "rtx-5090-laptop",
+    "4090D": "rtx-4090-d",
+    "L4 24GB": "l4",
+    "Tesla P40 24GB": "p40",
+    "3060 12gb": "rtx-3060-12gb",
+    "4060 Ti 16GB": "rtx-4060-ti-16gb",
+    "ASUS Dual RTX 4070 Super": "rtx-4070-super",
+    "EVGA 3090 Ti": "rtx-3090-ti",
+    "7900 XTX": "rx-7900-xtx",
+    "r9700": "radeon-ai-pro-r9700",
+    "arc b580": "arc-b580",
+    "gaudi 3": "gaudi3",
+}
+
+
+@pytest.mark.parametrize(("text", "device"), FORUM_NAMES.items())
+def test_names_as_forums_write_them(text, device):
+    """As threads of r/LocalLLaMA, Level1Techs and vendors' shops write them."""
+    assert find_cluster(text, prefer=USUAL).accelerator.id == device
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("4090 48GB", "RTX 4090 has 24 GB in the catalogue"),
+        ("2x2080 Ti 22GB", "RTX 2080 Ti has 11 GB"),
+        ("mac studio", "name the chip"),
+        ("g5.xlarge", "instance type"),
+        ("Standard_NC24ads_A100_v4", "instance type"),
+    ],
+)
+def test_what_is_nearly_a_name_is_told_what_is_missing(text, says):
+    with pytest.raises(UnknownNameError) as caught:
+        find_cluster(text, prefer=USUAL)
+    assert says in (caught.value.hint or "")
+
+
+def test_parts_of_several_families_stay_ambiguous():
+    with pytest.raises(AmbiguousNameError):
+        find_cluster("RTX 6000", prefer=USUAL)
 
 
 @pytest.mark.parametrize(
@@ -211,6 +283,9 @@ def test_what_names_no_device_is_unknown(text):
         ("4x4xA100-80GB", "a100-sxm-80gb", 16, 4, 4, "hgx-a100-4gpu"),
         ("12xH100-SXM", "h100-sxm-80gb", 12, 2, 6, "dgx-h100"),
         ("72xGB200", "gb200", 72, 18, 4, "gb200-nvl72"),
+        ("GB200 NVL72", "gb200", 72, 18, 4, "gb200-nvl72"),
+        ("2xgb300-nvl72", "gb300", 144, 36, 4, "gb300-nvl72"),
+        ("2xp6e-gb200", "gb200", 8, 2, 4, "gb200-nvl72"),
         ("dgx-h100", "h100-sxm-80gb", 8, 1, 8, "dgx-h100"),
         ("2xDGX H100", "h100-sxm-80gb", 16, 2, 8, "dgx-h100"),
         ("2xp5.48xlarge", "h100-sxm-80gb", 16, 2, 8, "p5"),
@@ -252,6 +327,11 @@ def test_an_ambiguous_cluster_offers_names_that_can_be_typed():
         ("8xH800", "h800-sxm-80gb", 8),
         ("16x8xH800", "h800-sxm-80gb", 128),
         ("two 4090", "rtx-4090", 2),
+        ("dual 3090", "rtx-3090", 2),
+        ("pair of 3090s", "rtx-3090", 2),
+        ("quad RTX 3090", "rtx-3090", 4),
+        ("single 4090", "rtx-4090", 1),
+        ("a100-80 x8", "a100-sxm-80gb", 8),
         ("4090 x 2", "rtx-4090", 2),
         ("4090x100", "rtx-4090", 100),
         ("RTX 4090", "rtx-4090", 1),

@@ -1,4 +1,5 @@
-"""How many devices a text names, and what: ``8xH100``, ``2x8xH200``, ``8 H100``, ``H100x8``, ``h100:8``, ``eight H100``."""
+"""How many devices a text names, and what: ``8xH100``, ``2x8xH200``, ``8 H100``, ``H100x8``, ``h100:8``, ``eight H100``,
+``dual H100``."""
 
 from __future__ import annotations
 
@@ -24,9 +25,14 @@ _NO_COUNT = re.compile(
 )
 _SPELLED_COUNTS = {
     "one": 1,
+    "single": 1,
     "two": 2,
+    "dual": 2,
+    "pair": 2,
     "three": 3,
+    "triple": 3,
     "four": 4,
+    "quad": 4,
     "five": 5,
     "six": 6,
     "seven": 7,

@@ -35,6 +35,7 @@ _NOISE_WORDS = """
     gpus graphics card accelerator accelerators ai tm r chip one of two four gcds per the with
     design generation edition workstation blackwell hopper ampere lovelace ultra grace superchip cts
     dlc virtualized aarch64 dual turbo ms maxsun oc device class npu tensor core data center nvlink ac lc
+    asus msi gigabyte zotac evga pny palit gainward sapphire xfx powercolor asrock founders fe vram
 """
 NOISE = frozenset(_NOISE_WORDS.split())
 """Words that may be there or not; they break ties but never rule a device out."""
@@ -44,8 +45,14 @@ _BRAND = frozenset({"rtx", "gtx", "rx", "geforce", "radeon", "tesla", "instinct"
     {"apple", "arc", "google", "tpu"}
 )
 _FORMS = frozenset({"sxm", "pcie", "oam", "nvl", "soc", "cloud", "superchip"})
+_PART_WORDS = frozenset({"laptop", "maxq", "ti", "super", "xt", "xtx"})
+"""What sets parts of one product apart, and names none alone."""
 _SPELLINGS = (
     (re.compile(r"\((?:r|tm)\)"), " "),
+    (re.compile(r"\bmac\s?book(?:\s(?:pro|air))?\b|\bmac[\s-]?(?:studio|mini)\b|\bimac\b"), "apple"),
+    (re.compile(r"\b([ahv][18]00)[\s-]+(16|32|40|80|94|96)\b(?!\s*g)"), r"\1 \2gb"),
+    (re.compile(r"\b([1-9]0[5-9]0)m\b"), r"\1 laptop"),
+    (re.compile(r"\b([1-9]0[5-9]0)d\b"), r"\1 d"),
     (re.compile(r"\bmax[\s_-]*q\b|maxq"), " maxq "),
     (re.compile(r"(?<=\d)\s*gi?b?\b(?!\d)"), "gb"),
     (re.compile(r"\bmobile\b"), "laptop"),
@@ -58,9 +65,9 @@ _PLURAL = re.compile(r"(?<=[0-9a-z])s$", re.IGNORECASE)
 _FULL_HOST = 8
 """Devices of one host from which a bare name means the part that is soldered eight to a board."""
 
-USUAL = ("sxm", "80gb", "32gb")
-"""What settles a name that fits several parts (``a100``, ``v100``), one word after the other: the part most data sets
-mean."""
+USUAL = ("sxm", "oam", "80gb", "32gb", "workstation", "96gb", "48gb")
+"""What settles a name that fits several parts of one family (``a100``, ``v100``, ``mi300``, ``rtx pro 6000``), one word after the
+other: the part most data sets mean, and the first that was sold."""
 
 
 _NOT_PLANNED = (
@@ -71,6 +78,14 @@ _NOT_PLANNED = (
     (
         re.compile(r"^\s*(?:cpu|processor|xeon|epyc|threadripper|i[3579]-?[0-9]{4,5}|core i[3579])\b", re.IGNORECASE),
         "that is a CPU: `gpuwise op` and `gpuwise lab` compare one with a GPU (--against 'EPYC 9654')",
+    ),
+    (
+        re.compile(r"^\s*(?:apple\s+)?(?:mac\s?book|mac[\s-]?studio|mac[\s-]?mini|imac|mac)\b", re.IGNORECASE),
+        "a Mac comes with several chips: name the chip, like 'M3 Ultra' or 'M4 Max'",
+    ),
+    (
+        re.compile(r"^\s*(?:standard_\S+|[a-z]+[0-9]+[a-z-]*\.(?:[0-9]*x?large|metal)|[a-z][0-9]-\w+-\w+)\s*$", re.IGNORECASE),
+        "that looks like a cloud's instance type: name its GPUs, like 4xA10G",
     ),
 )
 """What people ask for beside GPUs, and what to do instead."""
@@ -113,8 +128,8 @@ def find_cluster(text: str, prefer: Iterable[str] = ()) -> Cluster:
     ``2x8xH200``, ``dgx-h100``, ``2xdgx-h100``; also ``8 H100``, ``H100x8``, ``h100:8``, ``eight H100``.
 
     One count before a device counts devices, which fill the system it is usually in; two count systems and the devices in
-    each; a count before a system counts systems. A bare name that fits several parts means the SXM part where eight stand in
-    one host (``8xH800``), and else what ``prefer`` settles; ``assumption`` of the cluster says so.
+    each; a count before a system counts systems, of a rack (``GB200 NVL72``) racks. A bare name that fits several parts means the
+    SXM part where eight stand in one host (``8xH800``), and else what ``prefer`` settles; ``assumption`` of the cluster says so.
     Raises UnknownNameError, AmbiguousNameError, and InputError for a count that is zero, absurd or
     does not divide into equal systems.
     """
@@ -123,7 +138,7 @@ def find_cluster(text: str, prefer: Iterable[str] = ()) -> Cluster:
     if system is not None:
         if len(counts) > 1:
             raise InputError(f"{text!r} counts {name!r} twice", hint=f"write {counts[0]}x{name}")
-        return Cluster(system, (counts or [1])[0] * system.count)
+        return Cluster(system, (counts or [1])[0] * _counted_by(system, name))
     accelerator, assumption = _part_of(name, counts, text, prefer)
     if len(counts) == 2:
         return Cluster(_host_of(accelerator, counts[1], text), counts[0] * counts[1], assumption)
@@ -203,6 +218,9 @@ def _unknown(text: str, names: Sequence[str]) -> UnknownNameError:
     for pattern, hint in _NOT_PLANNED:
         if any(pattern.search(name) for name in (text, *names)):
             return UnknownNameError("accelerator", text.strip(), (), hint=hint)
+    for name in (text, *names):
+        if other := _other_memory(name):
+            return UnknownNameError("accelerator", text.strip(), (), hint=other)
     all_names = _all_names()
     errors = [UnknownNameError("accelerator", name, all_names) for name in dict.fromkeys(names)]
 
@@ -211,6 +229,16 @@ def _unknown(text: str, names: Sequence[str]) -> UnknownNameError:
         return difflib.SequenceMatcher(None, error.name.lower(), near[0].lower()).ratio() if near else 0.0
 
     return max(errors, key=likeness, default=UnknownNameError("accelerator", text.strip(), all_names))
+
+
+def _other_memory(text: str) -> str:
+    """The hint where ``text`` names a device with memory that it does not come with; else empty."""
+    words = _words(text)
+    sized = _candidates(frozenset(w for w in words if not _MEMORY.fullmatch(w)))
+    if not sized or not any(_MEMORY.fullmatch(w) for w in words):
+        return ""
+    sizes = ", ".join(dict.fromkeys(f"{e.accelerator.name} has {e.accelerator.memory_nominal_gb:g} GB" for e in sized))
+    return f"{sizes} in the catalogue, which has no part with that memory"
 
 
 def _usual_of_full_hosts(candidates: Iterable[str], counts: Sequence[int]) -> str | None:
@@ -233,6 +261,12 @@ def _find_system(text: str) -> System | None:
     return (_systems_by_name() if "/" not in key else _systems_by_device()).get(key)
 
 
+def _counted_by(system: System, name: str) -> int:
+    """Accelerators that ``name`` of ``system`` stands for: those of the rack, or of one host where it names that."""
+    hosts = {_system_key(alias) for alias in system.host_aliases}
+    return system.count if not system.rack or _system_key(name) in hosts else system.rack
+
+
 def _system_key(text: str) -> str:
     return re.sub(r"[\s_-]+", "-", text.strip().lower())
 
@@ -243,7 +277,7 @@ def _systems_by_name() -> Mapping[str, System]:
     table: dict[str, System] = {}
     for system_id, system in systems().items():
         table[_system_key(system_id)] = system
-        table |= {_system_key(alias): system for alias in system.aliases}
+        table |= {_system_key(alias): system for alias in (*system.aliases, *system.host_aliases)}
     return MappingProxyType(table)
 
 
@@ -295,19 +329,24 @@ def _fill_hosts(system: System, total: int, text: str) -> System:
 
 def _settle(text: str, candidates: list[_Entry], prefer: Iterable[str]) -> Accelerator:
     """The one candidate left after ``prefer``. Raises AmbiguousNameError."""
-    for wish in prefer:
-        words = _words(wish)
-        matches = [c for c in candidates if words <= c.words | c.implied]
-        candidates = matches or candidates
-    if len(candidates) == 1:
-        return candidates[0].accelerator
-    candidates.sort(key=lambda c: c.accelerator.form != "SXM")  # stable: the part most people rent comes first
-    usual = candidates
-    for wish in USUAL:
-        usual = [c for c in usual if _words(wish) <= c.words | c.implied] or usual
+    settled = _preferred(candidates, prefer)
+    if len(settled) == 1:
+        return settled[0].accelerator
+    candidates = sorted(settled, key=lambda c: c.accelerator.form != "SXM")  # stable: the part most people rent comes first
+    usual = _preferred(candidates, USUAL)
     first = usual if len(usual) == 1 else []
     ids = [c.accelerator.id for c in (*first, *(c for c in candidates if c not in first))]
     raise AmbiguousNameError("accelerator", text, ids, usual=bool(first))
+
+
+def _preferred(candidates: list[_Entry], wishes: Iterable[str]) -> list[_Entry]:
+    """Which of ``candidates``, where they are parts of one family, have what is wished for, as far as any of them has it."""
+    if len({c.accelerator.family for c in candidates}) > 1:
+        return candidates
+    for wish in wishes:
+        words = _words(wish)
+        candidates = [c for c in candidates if words <= c.words | c.implied] or candidates
+    return candidates
 
 
 def _candidates(words: frozenset[str]) -> list[_Entry]:
@@ -337,7 +376,7 @@ def _is_decoration(words: frozenset[str]) -> bool:
 
 
 def _names_a_product(word: str) -> bool:
-    return not (word in _BRAND or word in _FORMS or _MEMORY.fullmatch(word)) or word == "tpu"
+    return not (word in _BRAND or word in _FORMS or word in _PART_WORDS or _MEMORY.fullmatch(word)) or word == "tpu"
 
 
 def _raw_words(text: str) -> list[str]:

@@ -46,6 +46,10 @@ class System:
     """Of one host; the very same bytes as its accelerators' when they have ``unified_memory``."""
     source: str
     aliases: tuple[str, ...] = ()
+    host_aliases: tuple[str, ...] = ()
+    """Names of one host of a rack (a cloud's instance type); the others mean the ``rack``."""
+    rack: int = 0
+    """Accelerators that the name stands for, where it is that of a rack of hosts: 72 of a GB200 NVL72."""
     network_id: str = ""
     """The row of ``data/networks.toml``."""
     max_power_w: float | None = None
@@ -120,6 +124,8 @@ _SYSTEM_SCHEMA = {
     "accelerators": Field("names"),
     "default": Field("flag", required=False),
     "aliases": Field("names", required=False),
+    "host_aliases": Field("names", required=False),
+    "rack": Field("integer", required=False, maximum=1024),
     "count": Field("integer", maximum=64),
     "topology": Field("text", choices=("switch", "mesh", "torus", "pcie", "single")),
     "link_kind": Field("text", required=False),
@@ -323,6 +329,8 @@ def _system(record: Record, accelerator: Accelerator) -> System:
         else record.number("host_memory_gib") * GIB,
         source=f"{source.title} <{source.url}>" if source.url else source.title,
         aliases=record.names("aliases"),
+        host_aliases=record.names("host_aliases"),
+        rack=int(record.maybe("rack") or 0),
         network_id=network.id,
         max_power_w=record.maybe("max_power_w"),
         assumed=record.names("assumed"),
