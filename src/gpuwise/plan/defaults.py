@@ -12,7 +12,7 @@ from types import MappingProxyType
 from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.facts.models.known_runs import known_runs
+from gpuwise.facts.models.known_runs import KnownRun, known_runs
 from gpuwise.plan.space.stack_rules import find_stack_rules
 from gpuwise.units import format_count
 from gpuwise.workload.stack import FUSED_SINCE, find_stack
@@ -150,10 +150,10 @@ SAME_RUN_RATIO = 2.0
 """A cluster of as many accelerators as a published run had, or of up to so many times more or less, is for that run."""
 
 
-def published_year(
+def published_run(
     arch: Architecture, cluster: Cluster, options: Mapping[str, int | str | bool] = MappingProxyType({})
-) -> int | None:
-    """Year of the software of the published run that pre-training ``arch`` on ``cluster`` is: the same model on about as many
+) -> KnownRun | None:
+    """The published run with older software that pre-training ``arch`` on ``cluster`` is: the same model on about as many
     accelerators of that family. None where there is none, where it had today's software, and where its software does not have
     what was asked for (``options``)."""
     n, family = cluster.n_accelerators, cluster.accelerator.family
@@ -162,7 +162,7 @@ def published_year(
         if run.year is None or not alike or accelerators()[run.accelerator_id].family != family:
             continue
         stack, _ = default_stack(arch, cluster, fine_tuning=False, year=run.year)
-        return run.year if _has(stack, options, adapters=False) else None
+        return run if _has(stack, options, adapters=False) else None
     return None
 
 

@@ -17,7 +17,7 @@ from gpuwise.plan.defaults import (
     default_precision,
     default_seq_len,
     default_stack,
-    published_year,
+    published_run,
     unfused_attention,
 )
 from gpuwise.units import LARGEST_COUNT, LONGEST_SEQUENCE
@@ -247,13 +247,13 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuni
             global_batch = cluster.n_accelerators * int(wishes.fixed.get("micro_batch", 1))
             why = "one micro-batch on each accelerator: an update in the backward pass accumulates nothing"
         assumed.append(f"global batch {global_batch:,} sequences ({why})")
-    stack, year = wishes.stack, wishes.year
+    stack, year, run = wishes.stack, wishes.year, None
     if stack is None:
         options = {**wishes.fixed, "fused_loss": bool(wishes.fused_loss)}
-        if year is None and not tuning:
-            year = published_year(arch, cluster, options)
-            if year is not None:
-                assumed.append(f"software of {year}, as in the published run of this model (--year {FUSED_SINCE}: today's)")
+        run = None if tuning else published_run(arch, cluster, options)
+        if year is None and run is not None:
+            year = run.year
+            assumed.append(f"software of {year}, as in the published run of this model (--year {FUSED_SINCE}: today's)")
         stack, why = default_stack(
             arch,
             cluster,
@@ -267,6 +267,8 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuni
     precisions = wishes.precision
     if not precisions:
         usual, why = default_precision(cluster.accelerator)
+        if run is not None and run.year == year and run.precision in cluster.accelerator.peak_flop_per_s:
+            usual, why = run.precision, "that of the published run"
         precisions = (usual,)
         if usual != "bf16":
             assumed.append(f"precision {usual} ({why})")

@@ -54,3 +54,17 @@ def test_beside_an_older_run_stands_the_plan_with_the_software_of_its_year() -> 
     assert metered == pytest.approx(690, rel=0.20) and f"{metered:,.0f} MWh here without cooling" in then.published[0]
     elsewhere = make_plan("bloom-176b", "16x8xA100-80GB-SXM", wishes).published[0]
     assert "the software of its time (--year 2022)" in elsewhere and "MWh without cooling" in elsewhere
+
+
+def test_a_published_run_is_planned_in_its_own_format() -> None:
+    """OPT and GPT-NeoX kept weights and gradients in fp16 (arXiv 2205.01068, section 2.4; gpt-neox configs/20B.yml)."""
+    wishes = Wishes(tokens=300e9, seq_len=2048, global_batch=992)
+    (run,) = known_runs()["opt-175b"]
+    then = make_plan("opt-175b", "124x8xA100-80GB-SXM", wishes)
+    assert then.best is not None and then.best.estimate.strategy.precision == run.precision == "fp16"
+    hours = then.best.time_s.expected * 992 / 3600
+    assert run.gpu_hours == pytest.approx(hours, rel=0.15)
+    wide = make_plan("opt-175b", "124x8xA100-80GB-SXM", replace(wishes, precision=("bf16",)))
+    assert wide.best is not None and wide.best.estimate.strategy.precision == "bf16"
+    today = make_plan("opt-175b", "124x8xA100-80GB-SXM", replace(wishes, year=2023))
+    assert today.best is not None and today.best.estimate.strategy.precision == "bf16"

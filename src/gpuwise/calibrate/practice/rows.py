@@ -38,6 +38,9 @@ ARXIV = re.compile(r"arXiv (\d\d)\d\d\.\d{4,5}")
 """A paper's number, which begins with its year."""
 UNFUSED = "before FlashAttention"
 """What the source of a run says whose attention was not fused."""
+EARLIER = {"nanogpt-bench-compile": 2022}
+"""Runs of families with newer software whose figure is older than fused attention: nanoGPT's README has 135 ms since 30 December
+2022, its model.py scaled_dot_product_attention since 30 January 2023."""
 OTHER_WORK = {
     "llama3.2-1b": "pruned from Llama 3.1 8B and distilled from 8B and 70B: the hours are of all stages (llama3_2/MODEL_CARD.md)",
     "llama3.2-3b": "pruned from Llama 3.1 8B and distilled from 8B and 70B: the hours are of all stages (llama3_2/MODEL_CARD.md)",
@@ -81,6 +84,7 @@ class PublishedRun:
         software."""
         years = [2000 + int(found[1]) for r in runs if r.family == self.family and (found := ARXIV.search(r.source))]
         years += [FUSED_SINCE - 1] * (UNFUSED in self.source)
+        years += [EARLIER[name] for name in (self.id.split("/")[0],) if name in EARLIER]
         if "--stack" in self.command:
             return self.command
         if self.source.startswith(ALLOCATED):

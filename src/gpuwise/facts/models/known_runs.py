@@ -21,6 +21,7 @@ KNOWN_RUN_SCHEMA: dict[str, Field] = {
     "gpu_hours": Field("number", required=False),
     "days": Field("number", required=False),
     "year": Field("integer", required=False, minimum=2017),
+    "precision": Field("text", required=False, choices=("fp16", "bf16")),
     "mwh": Field("number", required=False),
     "source": Field("text"),
     "notes": Field("text", required=False),
@@ -42,6 +43,8 @@ class KnownRun:
     notes: str
     year: int | None = None
     """Of its software, where that had no fused attention yet."""
+    precision: str = ""
+    """Of its matrix products, where its year's usual format was another."""
     mwh: float | None = None
     """What was metered: accelerators, hosts and idle nodes, no cooling."""
 
@@ -76,6 +79,7 @@ def known_runs() -> Mapping[str, tuple[KnownRun, ...]]:
                 r.text("source"),
                 r.text("notes"),
                 None if r.maybe("year") is None else int(r.number("year")),
+                r.text("precision"),
                 r.maybe("mwh"),
             )
             by_model[run.model_id] = (*by_model.get(run.model_id, ()), run)
