@@ -332,6 +332,21 @@ def test_all_weights_are_fine_tuned_by_the_trainer(
     assert make_goal(find_model(name), find_cluster(cluster), wishes).bases[0].stack in ("megatron-core", "compiled-fsdp")
 
 
+@pytest.mark.parametrize(
+    ("wishes", "stack"),
+    [
+        (Wishes(), "deepspeed"),
+        (Wishes(half_weights=True), "trainer"),
+        (Wishes(optimizer="adamw8bit"), "deepspeed"),
+        (Wishes(optimizer="adamw8bit", half_weights=True), "trainer"),
+    ],
+)
+def test_one_gpu_takes_the_trainer_where_the_states_asked_for_fit(wishes: Wishes, stack: str) -> None:
+    """8B on 80 GB: 145 GB of AdamW's states, 64 of weights in 16 bits, 97 of 8-bit states."""
+    goal = make_goal(find_model("llama-3.1-8b"), find_cluster("H100-SXM"), wishes, fine_tuning=True)
+    assert goal.bases[0].stack == stack
+
+
 def test_a_loss_in_chunks_is_taken_where_whole_logits_do_not_fit() -> None:
     """8B under LoRA at 4,096 tokens on 24 GB: fp32 logits of 128,256 words are 2 GiB each, and there are three."""
     wishes = Wishes(lora_rank=16, tokens=1e7)

@@ -46,7 +46,8 @@ REPLICA_SHARE = 0.5
 """A model whose states take at most this share of one GPU's memory is replicated on one host: the rest is activations."""
 ONE_GPU_SHARE = 0.8
 """The same of a GPU alone, which has nothing to shard: with activations computed again, the Trainer fits up to here (18 bytes
-over the memory: 3B on 80 GB 0.68, 8B on 192 GB 0.76 fit; 1B on 24 GB 0.88, 8B on 141 GB 0.96 do not)."""
+over the memory: 3B on 80 GB 0.68, 8B on 192 GB 0.76 fit; 1B on 24 GB 0.88, 8B on 141 GB 0.96 do not). States of other sizes
+(weights in 16 bits, an 8-bit optimizer) are measured by the same share."""
 
 FROZEN_SHARE = 0.75
 """A base model under adapters that takes at most this share of one GPU's memory is replicated: samples are short, and their
@@ -198,6 +199,7 @@ def default_stack(
     fine_tuning: bool,
     full: bool = False,
     frozen_bytes: float = FROZEN_BYTES,
+    replica_bytes: float = REPLICA_BYTES,
     options: Mapping[str, int | str | bool] = MappingProxyType({}),
     year: int | None = None,
 ) -> tuple[str, str]:
@@ -205,9 +207,11 @@ def default_stack(
     (``options``, fields of a strategy by name) another that has it.
 
     ``fine_tuning``: with adapters, whose frozen weights take ``frozen_bytes`` each. ``full``: every weight of a checkpoint is
-    fine-tuned."""
+    fine-tuned. ``replica_bytes``: of a trained parameter with its gradient and states."""
     offloads = bool(options.get("offload_optimizer", False))
-    stack, why = _usual_stack(arch, cluster, fine_tuning=fine_tuning, full=full, frozen_bytes=frozen_bytes, offloads=offloads)
+    parameters = count_parameters(arch).total
+    sizes = (frozen_bytes * parameters, replica_bytes * parameters)
+    stack, why = _usual_stack(cluster, *sizes, fine_tuning=fine_tuning, full=full, offloads=offloads)
     # XLA compiled for TPUs before PyTorch did for GPUs
     if year is not None and year < FUSED_SINCE and cluster.accelerator.vendor.lower() in ("nvidia", "amd"):
         return OLD_STACKS.get(stack, OLD_STACKS["compiled-fsdp"])
@@ -226,17 +230,17 @@ def _has(stack: str, options: Mapping[str, int | str | bool], *, adapters: bool)
 
 
 def _usual_stack(
-    arch: Architecture, cluster: Cluster, *, fine_tuning: bool, full: bool, frozen_bytes: float, offloads: bool
+    cluster: Cluster, frozen: float, replica: float, *, fine_tuning: bool, full: bool, offloads: bool
 ) -> tuple[str, str]:
+    """As :func:`default_stack`; ``frozen`` and ``replica`` are the bytes of a base model's weights and of a model in training."""
     if cluster.accelerator.vendor.lower() not in ("nvidia", "amd"):
         return "compiled-fsdp", "PyTorch with a compiler is what runs on this vendor's devices"
     if fine_tuning:
         if cluster.n_accelerators == 1:
             return "trainer", TRAINER_WHY
-        if frozen_bytes * count_parameters(arch).total <= FROZEN_SHARE * cluster.accelerator.memory_bytes:
+        if frozen <= FROZEN_SHARE * cluster.accelerator.memory_bytes:
             return "trainer", f"{TRAINER_WHY}; every GPU holds the whole model: DDP"
         return "hf-fsdp", f"{TRAINER_WHY}; the model fills a GPU: FSDP"
-    replica = REPLICA_BYTES * count_parameters(arch).total
     replicated = replica <= REPLICA_SHARE * cluster.accelerator.memory_bytes
     alone = cluster.n_accelerators == 1 and replica <= ONE_GPU_SHARE * cluster.accelerator.memory_bytes
     if full and (replicated or alone) and not offloads:

@@ -23,6 +23,7 @@ from gpuwise.plan.defaults import (
 from gpuwise.units import LARGEST_COUNT, LONGEST_SEQUENCE
 from gpuwise.workload.adapters import DEFAULT_TARGETS, adapted_products
 from gpuwise.workload.changes.strategy import LORA_RANK, LOW_PRECISION
+from gpuwise.workload.optimizer import parameter_bytes
 from gpuwise.workload.stack import FUSED_SINCE, find_stack
 from gpuwise.workload.strategy import (
     CONTEXT_PARALLELS,
@@ -260,6 +261,7 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuni
             fine_tuning=wishes.fine_tuning,
             full=tuning and not wishes.fine_tuning,
             frozen_bytes=wishes.frozen_bytes,
+            replica_bytes=_replica_bytes(wishes, cluster),
             options=options,
             year=year,
         )
@@ -309,6 +311,14 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuni
     formed = [replace(base, precision=p, gradient_dtype=_gradients(wishes, stack, p)) for p in precisions]
     bases = tuple(_halved(one) if wishes.half_weights else one for one in formed)
     return Goal(arch, cluster, seq_len, global_batch, bases, wishes, tuple(assumed), year)
+
+
+def _replica_bytes(wishes: Wishes, cluster: Cluster) -> float:
+    """Bytes of a parameter in training as it is asked for: weight, fp32 copy, gradient and the optimizer's states."""
+    precision = next((p for p in wishes.precision if p != AUTO), default_precision(cluster.accelerator)[0])
+    base = Strategy(precision=precision, optimizer=wishes.optimizer or "adamw", gradient_dtype=wishes.gradient_dtype or "fp32")
+    b = parameter_bytes(_halved(base) if wishes.half_weights else base)
+    return b.weight + b.master + b.gradient + b.state
 
 
 def _gradients(wishes: Wishes, stack: str, precision: str) -> str:

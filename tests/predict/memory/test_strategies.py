@@ -368,6 +368,24 @@ def test_deepspeed_zero3_with_the_update_on_the_host(seq_len: int, reserved_gib:
     assert found.estimate(0, "reserved").expected / GIB == pytest.approx(reserved_gib, rel=0.06)
 
 
+def test_deepspeed_on_one_gpu_holds_its_buckets_and_no_gradients_with_the_update_on_the_host() -> None:
+    """runtime/zero/stage_1_and_2.py: two reduce buckets of 5e8 elements where the reduction overlaps, a gradient of the largest
+    parameter, no other; gradients that are wider than their weights need stage 1, whose buckets are there too."""
+    arch = find_model("llama-3.1-8b")
+    one = Strategy(stack="deepspeed", recompute="full")
+    host, wide, half, trainer = (
+        memory(arch, system("H200-SXM"), 4096, s)
+        for s in (one.with_(offload_optimizer=True), one, one.with_(gradient_dtype="bf16"), one.with_(stack="trainer"))
+    )
+    largest = arch.vocab * arch.hidden * 2
+    assert host.communication.item() == pytest.approx(2 * 5e8 * 2 + largest, rel=0.01)
+    assert host.gradients.item() == host.optimizer.item() == 0
+    assert wide.communication.item() == pytest.approx(2 * 5e8 * 2, rel=0.01)
+    assert half.communication.item() == trainer.communication.item() == 0
+    once = memory(arch, system("H200-SXM"), 4096, one.with_(overlap_dp=False))
+    assert once.communication.item() == pytest.approx(5e8 * 2, rel=0.01)
+
+
 def test_a_model_larger_than_the_device_is_sharded_as_it_is_made() -> None:
     arch, strategy = find_model("llama-3-70b"), Strategy(dp=8, sharding="zero3", recompute="full", stack="deepspeed")
     found = memory(arch, find_cluster("8xH200-SXM").system, 4096, strategy)

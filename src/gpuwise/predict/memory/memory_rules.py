@@ -28,7 +28,10 @@ class MemoryRules:
     live_elements: float = 0.0
     """Parameters that stay gathered under full sharding, where more than two layers are; 0: two layers."""
     bucket_elements: float = 0.0
-    """Gradients that wait in one buffer to be reduced, under full sharding."""
+    """Elements of each buffer that gradients wait in to be reduced; it is made whole, however small the model."""
+    buckets_replicas: bool = False
+    """ZeRO-1 and 2 have such buffers too, two where the reduction overlaps, and run on one rank where its optimizer is on the
+    host or its gradients are wider than its weights."""
     offloads_gradients: bool = False
     """Sharded gradients are on the host with the optimizer's states."""
     loads_whole: bool = False

@@ -125,7 +125,7 @@ def _stage(
     (dw, dg, do), (ew, eg, eo) = shards.dense, shards.expert
     sharded = (c.sharding == ZERO3) | (c.sharding == HYBRID)
     if base.lora_rank:
-        return _adapted(arch, count, c, shape, i, shards, head)
+        return _adapted(arch, count, c, shape, i, shards, rules, head)
     weight, master = b.weight, b.master
     if rules.master_is_weight and master:
         # a sharded parameter is its fp32 master; a replicated one has the cast copies besides (autocast)
@@ -166,10 +166,9 @@ def _stage(
         gradients, half, on_device = gradients * share, half * share, on_device * share
     foreach = 0.0 if find_stack(base.stack).fused_optimizer else b.master or b.weight
     if rules.offloads_gradients:
-        gradients = np.where((c.offload_optimizer > 0) & (c.sharding != NONE), 0.0, gradients)
+        gradients = np.where((c.offload_optimizer > 0) & ((c.sharding != NONE) | (c.dp * c.cp == 1)), 0.0, gradients)
     ahead = np.maximum(2.0 * per_layer, np.minimum(rules.live_elements, dense + expert))
-    waiting = np.minimum(rules.bucket_elements, dense + expert) * b.weight
-    buckets = buckets + np.where(sharded & ~once, waiting, 0.0)
+    buckets = buckets + np.where(once, 0.0, _reduce_buffers(count, c, rules))
     return StageStates(
         weights,
         gradients,
@@ -184,6 +183,22 @@ def _stage(
         contiguous=np.where(c.sharding == NONE, 2.0 * rules.update_fp32 * on_device, 0.0),
         paged=optimizer * (base.optimizer in PAGED),
     )
+
+
+def _reduce_buffers(count: ParameterCount, c: Columns, rules: MemoryRules) -> F64:
+    """Buffers that gradients wait in; with the optimizer on the host also the one that the largest parameter's gradient comes
+    back to (DeepSpeed's temp_grad_buffer_for_gpu_offload)."""
+    weight = parameter_bytes(c.base).weight
+    bucket = rules.bucket_elements * weight
+    sharded = (c.sharding == ZERO3) | (c.sharding == HYBRID)
+    buffers = np.where(sharded, bucket, 0.0)
+    if not rules.buckets_replicas:
+        return buffers
+    on_host = c.offload_optimizer > 0
+    one_rank = (c.dp * c.cp == 1) & (on_host | (c.base.widens_gradients and not c.base.lora_rank))
+    staged = ~sharded & ((c.sharding != NONE) | one_rank)
+    largest = 0.0 if c.base.lora_rank else max(count.embedding, count.head) * weight
+    return buffers + np.where(staged, bucket * (2.0 if c.base.overlap_dp else 1.0) + largest * on_host, 0.0)
 
 
 def _ends(count: ParameterCount, c: Columns, i: int) -> F64:
@@ -203,7 +218,7 @@ def frozen_bytes(base: Strategy) -> float:
 
 
 def _adapted(
-    arch: Architecture, count: ParameterCount, c: Columns, shape: Stages, i: int, shards: _Shards, head: F64
+    arch: Architecture, count: ParameterCount, c: Columns, shape: Stages, i: int, shards: _Shards, rules: MemoryRules, head: F64
 ) -> StageStates:
     """Frozen weights (4-bit under QLoRA, the ends in the compute format) with trained adapters."""
     base = c.base
@@ -218,6 +233,7 @@ def _adapted(
     end = 4.0 if autocasts(base) else b.weight
     weights = (matrices * frozen + ends * end + trained * b.weight) / dw + expert * frozen / ew
     zero = np.zeros_like(weights)
+    buckets = np.where(sharded & (c.pp > 1), 0.0, _reduce_buffers(count, c, rules))
     optimizer = np.where(c.offload_optimizer > 0, 0.0, trained * (b.master + b.state) / do)
     return StageStates(
         weights,
@@ -227,7 +243,7 @@ def _adapted(
         gathered=np.where(sharded, np.where(c.pp > 1, 1.0, 2.0 / layers) * (matrices + expert) * frozen, 0.0),
         gathered_head=np.where(sharded, head * b.weight, 0.0),
         scattered=zero,
-        buckets=zero,
+        buckets=buckets,
         updated=zero,
         contiguous=zero,
         paged=optimizer * (base.optimizer in PAGED),
