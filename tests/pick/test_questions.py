@@ -1,4 +1,5 @@
-"""Sixty questions whose answers experts have published: how many of ours they would nod at."""
+"""Questions whose answers experts have published: how many of ours they would nod at. Sixty that picks were mended on, and ten
+written blind on 26 November, of which five agreed."""
 
 from __future__ import annotations
 
@@ -7,12 +8,12 @@ from tests.pick.judge import answer, judged, questions
 
 from gpuwise.facts.hardware.accelerators import accelerators
 
-LEAST_AGREED = 50
+ASKED, LEAST_AGREED = 70, 55
 
 
 def test_every_question_has_a_source_a_reason_and_names_of_the_catalogue() -> None:
     asked = questions()
-    assert len(asked) == 60 and len({q["id"] for q in asked}) == 60
+    assert len(asked) == ASKED and len({q["id"] for q in asked}) == ASKED
     known = accelerators()
     for q in asked:
         assert q["source"].startswith("https://") and q["why"] and q["ask"] and q["expert"]
@@ -23,7 +24,7 @@ def test_every_question_has_a_source_a_reason_and_names_of_the_catalogue() -> No
 
 @pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_experts_agree_with_most_picks(every: int) -> None:
-    """By default with most of a quarter of them; all sixty take 20 s."""
+    """By default with most of a quarter of them; all take 25 s."""
     asked = questions()[::every]
     refused = {q["id"]: result for q in asked if (result := judged(q)).objection}
     said = "\n".join(f"{name}: {', '.join(r.first)}: {r.objection}" for name, r in refused.items())
