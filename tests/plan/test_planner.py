@@ -54,7 +54,10 @@ def test_the_numbers_of_a_plan_agree_with_each_other(plan: Plan[TrainingEstimate
 
 
 def test_the_plan_explains_itself(plan: Plan[TrainingEstimate]) -> None:
-    assert plan.reasons[0].startswith("Bottleneck: ")
+    e = plan.best.estimate
+    name, part = max(((n, s) for n, s in e.breakdown_s.items() if n != IN_PRACTICE), key=lambda p: p[1])
+    # the share that the bar of the step shows, not that of a step in which nothing is lost
+    assert plan.reasons[0].startswith(f"Bottleneck: {name}, {percent(part / e.step_time_s.expected)} of the step")
     assert any("slower" in r for r in plan.reasons)
     assert len(plan.front) <= 8
     headroom = [o.headroom_bytes for o in plan.front]

@@ -30,9 +30,14 @@ SMALL = 0.005
 """Below half a percent a change makes no difference worth a sentence."""
 
 
-def reasons(best: TrainingEstimate, neighbours: Sequence[Neighbour], runner_up: TrainingEstimate | None) -> tuple[str, ...]:
-    """Sentences, most important first."""
-    name, share = best.bottleneck()
+def reasons(
+    best: TrainingEstimate,
+    neighbours: Sequence[Neighbour],
+    runner_up: TrainingEstimate | None,
+    bottleneck: tuple[str, float],
+) -> tuple[str, ...]:
+    """Sentences, most important first; ``bottleneck`` is the largest part of the step that the plan shows, and its share."""
+    name, share = bottleneck
     sentences = [f"Bottleneck: {name}, {percent(share)} of the step; {CURES[name]}."]
     sentences += _blocked(best, neighbours)
     sentences += _chosen(best, neighbours)

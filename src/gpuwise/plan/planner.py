@@ -103,7 +103,7 @@ def plan_of(searched: Searched) -> Plan[TrainingEstimate]:
         tuple(replace(n, estimate=level.of(n.estimate)) for n in near),
         alternatives=tuple(options(goal, found.ranked[1:], level, price, provider)),
         front=tuple(options(goal, found.front, level, price, provider)),
-        reasons=(*reasons(best.level, near, runner_up), *faster_formats(goal, best.level)),
+        reasons=(*reasons(best.level, near, runner_up, best.estimate.bottleneck()), *faster_formats(goal, best.level)),
         warnings=(
             *found.notes,
             *unused(goal, best.estimate.strategy),
