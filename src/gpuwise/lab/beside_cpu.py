@@ -1,6 +1,7 @@
 """A task on a processor beside its simulation on a GPU, and the size from which the GPU is faster, launch and copies included.
 
-The processor is ``predict.cpu``: cores x SIMD at their clock, caches and memory in what published measurements reach. A gather
+The processor is ``predict.cpu``: cores x SIMD at their clock, caches and memory in what published measurements reach. Both
+sides begin with empty caches: an array that has just been used, and that a cache holds, is read 2 to 8 times as fast. A gather
 reads a cache line of 64 bytes for every element, a transposition takes four times a copy. Launches and copies are those of
 ``gpuwise op``.
 """
@@ -26,7 +27,8 @@ LINE_BYTES = 64
 """Of a processor's cache."""
 TRANSPOSE_SHARE = 0.25
 """Of a copy's rate that a transposition in tiles reaches: a tile reads short pieces of many pages, which nothing fetches ahead.
-PyTorch on one core of a Xeon (Emerald Rapids): 3.0 to 3.3 of 12.3 GB/s at 2,048 to 8,192, 7.8 of 28.8 in the cache."""
+PyTorch on one core of a Xeon (Emerald Rapids): 3.0 to 3.3 of 12.3 GB/s at 2,048 to 8,192. Check, an EPYC (Zen 4) with cold
+caches: 6.5 of 22 to 27 GB/s at 1,024 and 4,096."""
 CROSSOVER_ISSUES = 15_000
 CROSSOVER_SIZES = 4
 
