@@ -207,7 +207,9 @@ def encoder(tiny: bool, device: str) -> Step:
     model = built(make, device).train()
     x, y = torch.randn(batch, length, width, device=device), torch.randint(1000, (batch * length,), device=device)
     loss = nn.CrossEntropyLoss()
-    return trains(model, lambda: loss(model(x).flatten(0, 1), y), torch.optim.Adam(model.parameters()), autocast=False, device=device)
+    return trains(
+        model, lambda: loss(model(x).flatten(0, 1), y), torch.optim.Adam(model.parameters()), autocast=False, device=device
+    )
 
 
 LLAMA_400M = {
@@ -257,7 +259,9 @@ STEPS |= {
         word_embed_proj_dim=1024,
         use_cache=False,
     ),
-    "t5-base": transformers_step("T5", "ForConditionalGeneration", 16, 256, d_model=768, d_ff=3072, num_layers=12, num_heads=12, decoder_start_token_id=0),
+    "t5-base": transformers_step(
+        "T5", "ForConditionalGeneration", 16, 256, d_model=768, d_ff=3072, num_layers=12, num_heads=12, decoder_start_token_id=0
+    ),
     "distilbert-fp32": transformers_step("DistilBert", "ForSequenceClassification", 32, 256, autocast=False, foreach=True),
     "roberta-large": transformers_step(
         "Roberta",

@@ -28,7 +28,17 @@ from typing import Any
 import trace_models
 import training_steps
 
-KEPT = {"cpu_op", "kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime", "cuda_driver", "user_annotation", "python_function", "ac2g"}
+KEPT = {
+    "cpu_op",
+    "kernel",
+    "gpu_memcpy",
+    "gpu_memset",
+    "cuda_runtime",
+    "cuda_driver",
+    "user_annotation",
+    "python_function",
+    "ac2g",
+}
 ARGUMENTS = {
     "Input Dims",
     "Input type",
@@ -226,7 +236,9 @@ def sweep_calls(tiny: bool) -> Iterator[tuple[dict[str, Any], Callable[[], Calla
 
                 m, n, k = (max(side // cut, 2) for side in (m, n, k)) if tiny else (m, n, k)
 
-                def product(m: int = m, n: int = n, k: int = k, dtype: str = dtype, tf32: bool = tf32, layout: str = layout) -> Any:
+                def product(
+                    m: int = m, n: int = n, k: int = k, dtype: str = dtype, tf32: bool = tf32, layout: str = layout
+                ) -> Any:
                     torch.backends.cuda.matmul.allow_tf32 = tf32
                     a = randn(m, k, dtype=dtype) if layout[0] == "n" else randn(k, m, dtype=dtype).T
                     b = randn(n, k, dtype=dtype).T if layout[1] == "t" else randn(k, n, dtype=dtype)
@@ -309,20 +321,52 @@ def sweep_calls(tiny: bool) -> Iterator[tuple[dict[str, Any], Callable[[], Calla
                     return row_call(name, max(rows // cut, 4), width, dtype, randn)
 
                 yield {"op": name, "dtype": dtype, "rows": rows, "width": width}, rowwise
-        for entries, width, count in ((50257, 768, 8192), (128256, 2048, 4096), (30522, 768, 8192), (10000, 512, 16384), (200000, 64, 32768)):
+        for entries, width, count in (
+            (50257, 768, 8192),
+            (128256, 2048, 4096),
+            (30522, 768, 8192),
+            (10000, 512, 16384),
+            (200000, 64, 32768),
+        ):
             for name in ("embedding", "embedding_backward", "index_select", "gather_rows", "index_add"):
 
-                def looked(name: str = name, entries: int = entries, width: int = width, count: int = count, dtype: str = dtype) -> Any:
+                def looked(
+                    name: str = name, entries: int = entries, width: int = width, count: int = count, dtype: str = dtype
+                ) -> Any:
                     return lookup_call(name, entries, width, count, dtype, randn, device)
 
                 yield {"op": name, "dtype": dtype, "entries": entries, "width": width, "count": count}, looked
     # images
     for dtype in ("bf16", "fp32"):
         for layout in ("nchw", "nhwc"):
-            for batch, channels, side in ((128, 64, 112), (128, 64, 56), (128, 256, 56), (128, 512, 28), (128, 1024, 14), (128, 2048, 7), (8, 320, 64), (32, 32, 32)):
-                for name in ("batch_norm", "batch_norm_backward", "batch_norm_eval", "group_norm", "group_norm_backward", "max_pool", "max_pool_backward", "avg_pool", "upsample", "add", "relu_backward", "mean_spatial"):
+            for batch, channels, side in (
+                (128, 64, 112),
+                (128, 64, 56),
+                (128, 256, 56),
+                (128, 512, 28),
+                (128, 1024, 14),
+                (128, 2048, 7),
+                (8, 320, 64),
+                (32, 32, 32),
+            ):
+                for name in (
+                    "batch_norm",
+                    "batch_norm_backward",
+                    "batch_norm_eval",
+                    "group_norm",
+                    "group_norm_backward",
+                    "max_pool",
+                    "max_pool_backward",
+                    "avg_pool",
+                    "upsample",
+                    "add",
+                    "relu_backward",
+                    "mean_spatial",
+                ):
 
-                    def image(name: str = name, dtype: str = dtype, layout: str = layout, shape: Any = (batch, channels, side, side)) -> Any:
+                    def image(
+                        name: str = name, dtype: str = dtype, layout: str = layout, shape: Any = (batch, channels, side, side)
+                    ) -> Any:
                         return image_call(name, randn(max(shape[0] // cut, 1), *shape[1:], dtype=dtype), layout)
 
                     yield {"op": name, "dtype": dtype, "layout": layout, "shape": [batch, channels, side, side]}, image
@@ -352,10 +396,21 @@ def sweep_calls(tiny: bool) -> Iterator[tuple[dict[str, Any], Callable[[], Calla
             ):
                 for name in ("conv", "conv_backward", "conv_input", "conv_weight"):
 
-                    def convolve(name: str = name, dtype: str = dtype, layout: str = layout, sizes: Any = (given, out, kernel, stride, side, groups, max(batch // cut, 1))) -> Any:
+                    def convolve(
+                        name: str = name,
+                        dtype: str = dtype,
+                        layout: str = layout,
+                        sizes: Any = (given, out, kernel, stride, side, groups, max(batch // cut, 1)),
+                    ) -> Any:
                         return conv_call(name, dtype, layout, sizes, randn)
 
-                    row = {"op": name, "dtype": "tf32" if dtype == "fp32" else dtype, "layout": layout, "batch": batch, "given": given}
+                    row = {
+                        "op": name,
+                        "dtype": "tf32" if dtype == "fp32" else dtype,
+                        "layout": layout,
+                        "batch": batch,
+                        "given": given,
+                    }
                     yield {**row, "out": out, "kernel": kernel, "stride": stride, "side": side, "groups": groups}, convolve
     # attention as PyTorch picks it
     for batch, heads, kv_heads, queries, keys, width, causal in (
@@ -381,7 +436,9 @@ def sweep_calls(tiny: bool) -> Iterator[tuple[dict[str, Any], Callable[[], Calla
             if queries == 1 and name == "attention_backward":
                 continue
 
-            def attend(name: str = name, sizes: Any = (max(batch // cut, 1), heads, kv_heads, queries, keys, width, causal)) -> Any:
+            def attend(
+                name: str = name, sizes: Any = (max(batch // cut, 1), heads, kv_heads, queries, keys, width, causal)
+            ) -> Any:
                 return attention_call(name, sizes, randn, device)
 
             shape = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "queries": queries, "keys": keys, "width": width}
@@ -503,7 +560,9 @@ def conv_call(name: str, dtype: str, layout: str, sizes: Any, randn: Any) -> Cal
         return forward
     up = torch.randn_like(forward())
     mask = {"conv_backward": [True, True, False], "conv_input": [True, False, False], "conv_weight": [False, True, False]}[name]
-    return lambda: torch.ops.aten.convolution_backward(up, x, w, None, [stride] * 2, [pad] * 2, [1, 1], False, [0, 0], groups, mask)
+    return lambda: torch.ops.aten.convolution_backward(
+        up, x, w, None, [stride] * 2, [pad] * 2, [1, 1], False, [0, 0], groups, mask
+    )
 
 
 def attention_call(name: str, sizes: Any, randn: Any, device: str) -> Callable[[], object]:
@@ -605,12 +664,16 @@ def main() -> None:
             add(log, {"item": name, "error": "the budget is over"})
             continue
         began = time.perf_counter()
-        limit_s = left if options.tiny else options.sweep_s + 5 if name == "sweep" else COMPILED_S if "compiled" in name else ITEM_S
+        limit_s = (
+            left if options.tiny else options.sweep_s + 5 if name == "sweep" else COMPILED_S if "compiled" in name else ITEM_S
+        )
         signal.setitimer(signal.ITIMER_REAL, min(limit_s, left))
         row: dict[str, Any] = {"item": name, "kind": "trace"}
         try:
             if name == "sweep":
-                row |= sweep(log, options.tiny, device, time.time() + (left - 3 if options.tiny else min(options.sweep_s, left - 3)))
+                row |= sweep(
+                    log, options.tiny, device, time.time() + (left - 3 if options.tiny else min(options.sweep_s, left - 3))
+                )
             else:
                 step = make(options.tiny, device)
                 row |= step_row(step, device)
