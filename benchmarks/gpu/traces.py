@@ -151,7 +151,6 @@ def step_row(step: Callable[[], object], device: str) -> dict[str, Any]:
 
 def traced(step: Callable[[], object], device: str, path: Path) -> dict[str, Any]:
     """The trace of one step, less what no reader needs."""
-    import torch
     from torch.profiler import ProfilerActivity, profile
 
     kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device == "cuda" else [])]
@@ -394,13 +393,14 @@ def sweep_calls(tiny: bool) -> Iterator[tuple[dict[str, Any], Callable[[], Calla
                 (32, 32, 3, 1, 32, 1, 32),
                 (512, 256, 4, 2, 16, 1, 128),
             ):
+                images = max(batch // cut, 1)
                 for name in ("conv", "conv_backward", "conv_input", "conv_weight"):
 
                     def convolve(
                         name: str = name,
                         dtype: str = dtype,
                         layout: str = layout,
-                        sizes: Any = (given, out, kernel, stride, side, groups, max(batch // cut, 1)),
+                        sizes: Any = (given, out, kernel, stride, side, groups, images),
                     ) -> Any:
                         return conv_call(name, dtype, layout, sizes, randn)
 
@@ -432,13 +432,12 @@ def sweep_calls(tiny: bool) -> Iterator[tuple[dict[str, Any], Callable[[], Calla
         (64, 32, 8, 1, 4096, 128, False),
         (2, 8, 4, 2048, 2048, 256, True),
     ):
+        rows = max(batch // cut, 1)
         for name in ("attention", "attention_backward", "attention_masked", "attention_repeated"):
             if queries == 1 and name == "attention_backward":
                 continue
 
-            def attend(
-                name: str = name, sizes: Any = (max(batch // cut, 1), heads, kv_heads, queries, keys, width, causal)
-            ) -> Any:
+            def attend(name: str = name, sizes: Any = (rows, heads, kv_heads, queries, keys, width, causal)) -> Any:
                 return attention_call(name, sizes, randn, device)
 
             shape = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "queries": queries, "keys": keys, "width": width}
