@@ -192,6 +192,10 @@ HEALTHY = {
     "a board of a rack with its channel": lambda: rack().but(files={"/dev/nvidia-caps-imex-channels/channel0": ""}),
     "a board of a rack that is told to do without": lambda: rack(environment={"NCCL_MNNVL_ENABLE": "0"}),
     "channels that an H100 does not want": lambda: scripted_machine(cards=("H100 SXM",), answers=[FINE]).but(files=IMEX_DEVICES),
+    # as an H100 of 80 GB started under 40 GiB
+    "a limit of address space under which CUDA starts": lambda: scripted_machine(cards=("H100 SXM",), answers=[FINE]).but(
+        limits={"address_space": 40 << 30}
+    ),
     "address space for many times the card": lambda: scripted_machine(answers=[FINE]).but(limits={"address_space": 1 << 40}),
     "the open modules and a CUDA that starts": lambda: scripted_machine(answers=[FINE]).but(files=OPEN),
 }

@@ -19,7 +19,8 @@ LOCKED_BYTES = 64 << 20
 """Below this an InfiniBand program cannot lock its buffers (the kernel's default is 8 MiB, older ones' 64 KiB)."""
 
 RESERVED = 2.0
-"""Times the memory of the cards: the address space that CUDA reserves for a pool (NVIDIA/cuda-python, pull request 2458)."""
+"""Times the memory of the cards: the most address space that CUDA was seen to reserve (NVIDIA/cuda-python, pull request 2458).
+Drivers differ: PyTorch took 18 GB of it on an H100 of 80 GB (benchmarks/records/gpu/ranks_2026-11-26.md)."""
 
 
 def disks(m: Machine) -> Iterator[Finding]:
@@ -90,18 +91,19 @@ def limits(m: Machine) -> Iterator[Finding]:
 
 
 def _address_space(m: Machine) -> Iterator[Finding]:
-    """A limit of address space below what CUDA reserves, of which it uses little."""
+    """A limit of address space below what CUDA may reserve, of which it uses little: none where a framework sees the GPUs."""
     limit = m.resources.address_space
     of_cards = sum(c.identity.memory_bytes or 0 for c in m.nvidia_cards)
-    if limit is None or limit < 0 or limit >= RESERVED * of_cards:
+    if limit is None or limit < 0 or limit >= RESERVED * of_cards or any(f.available for f in m.frameworks):
         return
+    stopped = any(f.outcome != "skipped" for f in m.frameworks)
     yield Finding(
         "address-space-limited",
-        Severity.BLOCKER,
+        Severity.BLOCKER if stopped else Severity.LIMIT,
         f"Programs may reserve only {format_bytes(limit)} of address space",
         (f"ulimit -v: {limit >> 10} KiB", f"the GPUs have {format_bytes(of_cards)}"),
-        "CUDA reserves address space for the memory of every GPU and of the machine before it uses any: it ends with "
-        "`out of memory` while the GPU is free.",
+        "CUDA reserves address space before it uses any, with some drivers for the memory of every GPU and of the machine: "
+        "under the limit it ends with `out of memory` while the GPU is free.",
         (
             Fix("Take the limit away where this shell sets it", ("ulimit -v unlimited",)),
             Fix(
