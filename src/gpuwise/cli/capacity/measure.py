@@ -23,7 +23,7 @@ KEY_VARIABLE = "GPUWISE_API_KEY"
 SHARE_OF_LIMIT = 0.8
 """Of the largest rate: what is sent where none was asked for."""
 SHORT = 0.95
-"""Tokens written over tokens asked for under which it is said: less moves a latency no more than one run differs from the next."""
+"""Tokens written over those asked for under which it is said: less moves a latency no more than a run differs from the next."""
 LATE = 0.02
 """Share of requests sent late from which the client is named as a cause."""
 
