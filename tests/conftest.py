@@ -24,6 +24,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from tests.parser_memo import keep_signatures
 
+from gpuwise.cli import YOUNG_OBJECTS
 from gpuwise.workload.capture import heap
 
 HERE = Path(__file__).parent
@@ -137,8 +138,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("slow")
     for group, stands_for in (("slow", SAMPLED), ("thorough", THOROUGH)):
         seen: Counter[str] = Counter()
+        files = {HERE / name: every for name, every in stands_for.items()}
         for item in items:
-            every = stands_for.get(item.path.relative_to(HERE).as_posix()) if item.path.is_relative_to(HERE) else None
+            every = files.get(item.path)
             if every is None or any(item.get_closest_marker(mark) for mark in ("slow", "thorough")):
                 continue
             name = item.nodeid.partition("[")[0]
@@ -148,9 +150,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Leave what the imports made out of every later garbage collection; each capture asks for one."""
+    """Leave what the imports made out of every later garbage collection, each capture asks for one; and look for cycles as
+    seldom as the ``gpuwise`` command does: with Python's own threshold a search or a plan spends a fifth of its time on it."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS)
     heap.frozen_by_program = True
 
 

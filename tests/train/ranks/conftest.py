@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import runpy
 from collections.abc import Callable, Iterator
+from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,10 @@ def server() -> Any:
             "preloaded",
         ]
     )
+    with pytest.MonkeyPatch.context() as patch:
+        # what is on this process's path is not on the server's (CPython 3.11)
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent))
+        forkserver.ensure_running()
     return context
 
 
