@@ -18,7 +18,7 @@ from gpuwise.plan.document import answer_document
 from gpuwise.plan.explain import CURES, layout, percent
 from gpuwise.plan.goal import Wishes
 from gpuwise.plan.planner import Pricing, plan_on, safer
-from gpuwise.plan.space.search import Found
+from gpuwise.plan.space.search import SearchResult
 from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.step.training import IN_PRACTICE, TIME_PARTS, TrainingEstimate
 from gpuwise.workload.strategy import STACKS, Strategy
@@ -143,7 +143,7 @@ def test_a_tight_plan_is_shown_a_roomier_one(plan: Plan[TrainingEstimate]) -> No
         step_time_s=e.step_time_s.scaled(1.02),
         strategy=e.strategy.with_(recompute="selective"),
     )
-    found = Found((full, roomy), (), e, 2, 2, 0.0, ())
+    found = SearchResult((full, roomy), (), e, 2, 2, 0.0, ())
     tight = replace(plan.best, estimate=full, tuned=full)
     (said,) = safer(tight, found)
     assert said.startswith("for 2.0 % more time, ") and "selective recompute leaves" in said

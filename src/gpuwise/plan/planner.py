@@ -21,7 +21,7 @@ from gpuwise.plan.changes.neighbours import neighbours
 from gpuwise.plan.explain import layout, percent, probability, reasons
 from gpuwise.plan.goal import Goal, Wishes, make_goal
 from gpuwise.plan.promise import run_of
-from gpuwise.plan.space.search import Found, find_fastest, find_strategies
+from gpuwise.plan.space.search import SearchResult, find_fastest, find_strategies
 from gpuwise.plan.space.sweep import TIGHT
 from gpuwise.plan.unused import batch_note, faster_formats, left_out, published, unused
 from gpuwise.predict.estimate import Estimate
@@ -59,7 +59,7 @@ class Searched:
     """What the search found on one cluster, with the best of it priced; the rest of the plan is made of it."""
 
     goal: Goal
-    found: Found
+    found: SearchResult
     price: Price | None
     provider: str | None
     level: Practice | None = None
@@ -197,7 +197,7 @@ def warnings(goal: Goal, best: Option[TrainingEstimate]) -> list[str]:
     return said
 
 
-def safer(best: Option[TrainingEstimate], found: Found) -> list[str]:
+def safer(best: Option[TrainingEstimate], found: SearchResult) -> list[str]:
     """Where memory is tight: the fastest strategy that leaves room, and what it costs in time."""
     if best.estimate.fits_at_ease and best.headroom_bytes >= TIGHT * best.estimate.device_bytes:
         return []

@@ -45,6 +45,7 @@ class ServingMemory:
 
     @property
     def fits(self) -> bool:
+        """Whether the total is within what the device lends."""
         return self.total <= self.most
 
 

@@ -66,7 +66,7 @@ def test_a_stretch_of_a_run_by_its_own_clock(clock: Clock) -> None:
 def test_the_meter_reads_by_itself_while_it_is_open() -> None:
     devices = NullDevices([NullCard("rtx-4090", script=lambda t: {"power_w": 200.0})])
     with Meter([devices], powercap=Path("/nowhere"), every_s=0.001) as meter:
-        track = meter._cards[0].track
+        track = meter._gpus[0].track
         while len(track.at_s) < 5:
             time.sleep(0.001)
     n, whole_s = len(track.at_s), track.at_s[-1] - track.at_s[0]

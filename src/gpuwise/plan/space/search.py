@@ -27,7 +27,7 @@ OFFLOADS = ("offload_optimizer", "offload_activations")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """What a search returns, fastest first. ``smallest`` is the strategy that needs least memory, fitting
     or not."""
 
@@ -42,7 +42,7 @@ class Found:
     notes: tuple[str, ...]
 
 
-def find_strategies(goal: Goal, n: int = 6) -> Found:
+def find_strategies(goal: Goal, n: int = 6) -> SearchResult:
     """Search the goal's space on its cluster; where nothing fits on the device, with each of :func:`_lighter` until something
     does. Raises LayoutError naming the rule when no layout is possible."""
     found = _found(goal, n)
@@ -73,7 +73,7 @@ def _lighter(goal: Goal) -> Iterator[tuple[Goal, str]]:
         yield goal, f"nothing fits with the optimizer's states on the device, so they are paged: {goal.bases[0].optimizer}"
 
 
-def _found(goal: Goal, n: int) -> Found:
+def _found(goal: Goal, n: int) -> SearchResult:
     """Search the goal's space as it is.
 
     The default space offloads to the host only when nothing fits without (or not with the probability asked for), since what
@@ -94,7 +94,7 @@ def _found(goal: Goal, n: int) -> Found:
     ranked = _fitting_first(goal, done, _estimated(goal, done, done.rows, list(_distinct(done, n))))
     front = _estimated(goal, done, done.front, thinned(done.front))
     smallest = _estimated(goal, done, done.smallest, [0])[0]
-    return Found(ranked, front, smallest, done.n_strategies, done.n_fit, done.seconds, notes)
+    return SearchResult(ranked, front, smallest, done.n_strategies, done.n_fit, done.seconds, notes)
 
 
 @dataclass(frozen=True, slots=True)

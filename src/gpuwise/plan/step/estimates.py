@@ -31,6 +31,7 @@ class StepEstimate:
 
     @property
     def fits(self) -> bool:
+        """Whether the step fits, cached memory given back where it has to be."""
         return self.memory.fits
 
     @property

@@ -57,6 +57,7 @@ class Served:
 
     @property
     def configuration(self) -> Configuration:
+        """What was found to serve the most within the targets."""
         return self.limit.configuration
 
 

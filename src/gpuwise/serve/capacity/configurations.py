@@ -66,6 +66,7 @@ class Configuration:
 
     @cached_property
     def server(self) -> Server:
+        """The simulated engine of this configuration."""
         return Server(self.arch, self.system, self.config, self.settings)
 
     @property

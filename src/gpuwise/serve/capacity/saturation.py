@@ -38,6 +38,7 @@ class Saturation:
 
     @property
     def words(self) -> str:
+        """What gives out first, in words."""
         return WORDS[self.first]
 
 

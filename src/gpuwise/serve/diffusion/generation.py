@@ -61,6 +61,7 @@ class Generation:
     """Of the kernels of a step."""
 
     def seconds(self, c: dict[str, Any]) -> float:
+        """Seconds of the whole call with the coefficients ``c`` of its program."""
         decoded = c["video_decode_flop_per_pixel"] * self.video_pixels_s + c["memory_slowdown"] * self.decode_s
         kernels = self.matmul_s * c["matmul_slowdown"] + self.attention_s * c["attention_slowdown"]
         kernels += self.memory_s * c["memory_slowdown"]

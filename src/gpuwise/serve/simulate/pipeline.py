@@ -205,6 +205,7 @@ class PipelineEngine(Engine):
 
     @property
     def idle(self) -> bool:
+        """Whether no request waits, runs or is between stages."""
         return not (self.waiting or self.in_flight or self.running)
 
     def next_finish_s(self) -> float:

@@ -75,6 +75,7 @@ class PoolMemory:
 
     @property
     def weights(self) -> float:
+        """Bytes of a rank's weights."""
         return self.parts.weights
 
     @property

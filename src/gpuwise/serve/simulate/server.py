@@ -69,6 +69,7 @@ class Server:
 
     @cached_property
     def rules(self) -> EngineRules:
+        """What the engine does by itself: its defaults and policies."""
         return engine_rules(self.config)
 
     @cached_property

@@ -45,12 +45,15 @@ class NoInput(io.TextIOBase):
     """Replaces standard input; raises StandardInputError when read."""
 
     def readable(self) -> bool:
+        """True: it is the read that is refused."""
         return True
 
     def read(self, size: int | None = -1, /) -> str:
+        """Raises StandardInputError."""
         raise StandardInputError("the script reads standard input")
 
     def readline(self, size: int | None = -1, /) -> str:  # type: ignore[override]
+        """Raises StandardInputError."""
         raise StandardInputError("the script reads standard input")
 
     def fileno(self) -> int:

@@ -78,13 +78,16 @@ class Applied:
 
     @property
     def is_busy(self) -> bool:
+        """False: levers measure nothing."""
         return False
 
     def before_optimizer(self, optimizer: Any) -> None:
+        """See :meth:`Fused.before_optimizer`."""
         if self._fused is not None:
             self._fused.before_optimizer(optimizer)
 
     def on_tick(self, tick: Tick) -> None:
+        """Count a step."""
         if self._calls is not None:
             self._calls.on_tick(tick)
         self.stepped()
@@ -115,6 +118,7 @@ class Applied:
     # -- the levers, by name in PUT_ON
 
     def tf32(self, _: object) -> None:
+        """Products of fp32 in TF32."""
         before = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision("high")
         self._undo.append(lambda: torch.set_float32_matmul_precision(before))
@@ -122,6 +126,7 @@ class Applied:
         self._tell("lever", name="tf32", applied=True)
 
     def cudnn_benchmark(self, _: object) -> None:
+        """cuDNN measures its algorithms."""
         self._flag(torch.backends.cudnn, "benchmark")
         self._tell("lever", name="cudnn_benchmark", applied=True)
 
@@ -132,12 +137,14 @@ class Applied:
         self._undo.append(lambda: setattr(owner, name, before))
 
     def threads(self, n: object) -> None:
+        """``n`` threads of an operation."""
         before = torch.get_num_threads()
         torch.set_num_threads(int(str(n)))
         self._tell("lever", name="threads", applied=True)
         self._undo.append(lambda: torch.set_num_threads(before))
 
     def attention(self, kernel: object) -> None:
+        """``kernel`` first for scaled dot-product attention."""
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
         first = getattr(SDPBackend, ATTENTION[str(kernel)])
@@ -147,6 +154,7 @@ class Applied:
         self._tell("lever", name="attention", applied=True)
 
     def allocator(self, conf: object) -> None:
+        """``conf`` as ``PYTORCH_CUDA_ALLOC_CONF``."""
         if has_cuda():
             # torch from 2.10 warns at the older name
             newer = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
@@ -154,15 +162,18 @@ class Applied:
             self._tell("lever", name="allocator", applied=True)
 
     def observe(self, _: object) -> None:
+        """Report what a tuning reads: devices, loaders, calls, padding."""
         Observed(self._patches, self._tell)
         probe_loaders(self._patches, self._tell)
         self._calls = checkpointing.CountedCalls(self._patches, self._tell)
         self._batch_changes.append(Padding(self._tell))
 
     def batch(self, size: object) -> None:
+        """Loaders give batches of ``size``."""
         Batches(self._patches, int(str(size)), int(str(self._levers.get(LONGEST, 0))), self._tell)
 
     def longest(self, rows: object) -> None:
+        """Loaders give ``rows`` of the longest samples first."""
         if "batch" not in self._levers:
             Batches(self._patches, None, int(str(rows)), self._tell)
 
@@ -175,63 +186,78 @@ class Applied:
             change_arguments(self._patches, arguments, self._tell, keep_workers=caches)
 
     def cache_decode(self, most_bytes: object) -> None:
+        """Keep decoded images, ``most_bytes`` of them."""
         from gpuwise.train.levers.decode import DecodedImages
 
         self.loader_argument(None)
         DecodedImages(self._patches, most_bytes, self._tell)
 
     def cache_items(self, most_bytes: object) -> None:
+        """Keep a data set's items, ``most_bytes`` of them."""
         from gpuwise.train.levers.items import Items
 
         self.loader_argument(None)
         Items(self._patches, most_bytes, self._tell)
 
     def trim_padding(self, _: object) -> None:
+        """Cut columns that are padding in every row."""
         self._batch_changes.append(Trim(self._columns, self._tell))
         self._prepare.append(self._columns.try_whole)
 
     def length_groups(self, n: object) -> None:
+        """Run a batch as ``n`` groups of rows of like length."""
         self._prepare.append(LengthGroups(int(str(n)), self._columns, self._tell))
 
     def no_dropout(self, _: object) -> None:
+        """Dropout passes its input on."""
         self._prepare.append(modules.without_dropout(self._patches))
 
     def rounding(self, unit: object) -> None:
+        """Move what modules give by a random share of up to ``unit``, as rounding does."""
         self._prepare.append(modules.Rounding(float(str(unit))))
 
     def fp8(self, recipe: object) -> None:
+        """Linear layers in fp8 by ``recipe``."""
         from gpuwise.train.levers import fp8
 
         self._prepare.append(lambda module: fp8.convert(module, str(recipe), self._tell))
 
     def channels_last(self, _: object) -> None:
+        """Channels last in memory."""
         self._prepare.append(lambda module: modules.channels_last(module, self._tell))
 
     def checkpointing(self, which: object) -> None:
+        """Compute the model's blocks again in the backward pass (``blocks``); keep what the script recomputes (``off``)."""
         if which == "off":
             checkpointing.plain_calls(self._patches, self._tell)
         if which == "blocks":
             self._prepare.insert(0, lambda module: checkpointing.recompute_blocks(module, self._tell))
 
     def micro_batches(self, n: object) -> None:
+        """Run a batch in ``n`` parts, gradients added."""
         # inside groups of like length, outside of what is compiled
         self._prepare.insert(0, MicroBatches(int(str(n)), self._columns, self._tell))
 
     def compile(self, how: object) -> None:
+        """``torch.compile`` in the mode ``how``."""
         self._prepare.insert(0, lambda module: modules.compile_model(module, str(how), self._tell))
 
     def autocast(self, form: object) -> None:
+        """Products in ``form`` under autocast, with a scaled loss for fp16."""
         if form == "fp16":
             Scaling(self._patches, "cuda" if has_cuda() else "cpu", self._tell)
         self._prepare.append(lambda module: modules.autocast(module, str(form), self._tell))
 
     def fused_optimizer(self, _: object) -> None:
+        """Update with the optimizer's fused kernels."""
         self._fused = Fused(self._patches, self._tell)
 
     def pruning(self, value: object) -> None:
+        """Mask weights as ``value`` says: a share of them, or two of four."""
         self._prepare.append(lambda module: prune_model(module, value, self._tell))
 
     def set_to_none(self, _: object) -> None:
+        """Drop gradients instead of writing zeros."""
         drop_gradients(self._patches, self._tell)
 
     def _ready(self, module: nn.Module) -> None:

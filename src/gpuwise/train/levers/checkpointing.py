@@ -77,6 +77,7 @@ class CountedCalls:
         replace_everywhere(patches, make)
 
     def on_tick(self, tick: Tick) -> None:
+        """After certain numbers of steps, say how often parts were computed again."""
         self._n_ticks += 1
         if self._n_ticks in TOLD_AT:
             self._tell("checkpoints", calls=self._calls, ticks=self._n_ticks)

@@ -51,6 +51,7 @@ class Kept:
         self.hits = self.misses = 0
 
     def get(self, key: Any) -> Any:
+        """The value of ``key``, None where it is not kept; counts hits and misses."""
         entry = self._values.get(key)
         if entry is None:
             self.misses += 1

@@ -58,6 +58,7 @@ class Roots:
                 nn.Module.__call__ = self._torch_call  # type: ignore[method-assign]
 
     def close(self) -> None:
+        """Undo the replacements; nothing is looked for any more."""
         self._is_over = True
         self._patches.undo()
 

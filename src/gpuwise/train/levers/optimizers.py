@@ -73,6 +73,7 @@ class Fused:
         return plain
 
     def before_optimizer(self, optimizer: Any) -> None:
+        """Fuse ``optimizer`` before its first step, or say why it cannot be."""
         if id(optimizer) in self._seen:
             return
         self._seen.add(id(optimizer))

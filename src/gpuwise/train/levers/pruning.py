@@ -82,10 +82,12 @@ class Pruned:
 
     @property
     def n(self) -> int:
+        """Weights under a mask."""
         return sum(mask.numel() for _, mask in self.masks)
 
     @property
     def zeros(self) -> int:
+        """Weights that masks set to zero."""
         return sum(int(mask.numel() - mask.count_nonzero()) for _, mask in self.masks)
 
     def keep(self, *_: object) -> None:

@@ -43,7 +43,7 @@ from gpuwise.train.ranks.saving import Saver, load_state, newest, reason, state_
 from gpuwise.train.ranks.settings import RankSettings
 from gpuwise.train.ranks.task import Task, loss_of
 from gpuwise.train.ranks.wrap import (
-    Wrapped,
+    ParallelModel,
     control_group,
     device_of,
     equalise_statistics,
@@ -124,7 +124,7 @@ class Training:
         predicted = collectives(task.model, layout, clips=task.clip is not None, stage=stage, row=row, tokens=tokens, apart=apart)
         journal.event("predicted", collectives=predicted)
         blocks = None if stage is None else stage.blocks
-        self.wrapped: Wrapped = wrap(task.model, layout, self.mesh, self.meter, blocks, apart)
+        self.wrapped: ParallelModel = wrap(task.model, layout, self.mesh, self.meter, blocks, apart)
         self.device = device_of(self.mesh)
         self.pipeline = None if stage is None else Pipeline(stage, task.model, self.mesh, self.meter, self.device)
         self.optimizer = task.optimizer(task.model)

@@ -32,7 +32,7 @@ NO_BUFFERS: dict[str, Any] = {next(n for n in _NAMES if n in signature(Distribut
 
 
 @dataclass(frozen=True, slots=True)
-class Wrapped:
+class ParallelModel:
     """A model on this rank. ``call`` is what a step is given; ``model`` has the names that the file gave its parameters."""
 
     call: nn.Module
@@ -68,7 +68,7 @@ def wrap(
     meter: Meter,
     blocks: list[nn.Module] | None = None,
     apart: Mapping[str, nn.Parameter] = MappingProxyType({}),
-) -> Wrapped:
+) -> ParallelModel:
     """The model over the data-parallel ranks of the mesh, its parameters on the mesh's device. ``blocks``: the repeated layers
     that this rank has, where others have the rest. ``apart``: parameters, by name, that are divided already."""
     device = device_of(mesh)
@@ -85,19 +85,19 @@ def wrap(
         if layout.precision == "bf16":
             autocast(model, "bf16", lambda *_, **__: None)
         if layout.n_replicas == 1 or layout.pp > 1:
-            return Wrapped(model, model, mesh)
+            return ParallelModel(model, model, mesh)
         group = mesh["shard"].get_group()
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, list(apart))
         # running statistics are made equal by the loop, whatever wraps the model
         ddp = DistributedDataParallel(model, process_group=group, gradient_as_bucket_view=True, **NO_BUFFERS)
         ddp.register_comm_hook(*compression(layout, group, meter))
-        return Wrapped(ddp, model, mesh)
+        return ParallelModel(ddp, model, mesh)
     return _shard(model, blocks, layout, mesh, device, {"ignored_params": set(apart.values())} if apart else {})
 
 
 def _shard(
     model: nn.Module, blocks: list[nn.Module], layout: Layout, mesh: DeviceMesh, device: torch.device, more: dict[str, Any]
-) -> Wrapped:
+) -> ParallelModel:
     half = layout.precision == "bf16"
     host: OffloadPolicy = CPUOffloadPolicy(pin_memory=device.type == "cuda") if layout.offload_optimizer else OffloadPolicy()
     policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if half else MixedPrecisionPolicy()
@@ -119,7 +119,7 @@ def _shard(
         for module in (model, *blocks):
             module.set_gradient_divide_factor(1.0)  # type: ignore[operator]
             module.set_force_sum_reduction_for_comms(True)  # type: ignore[operator]
-    return Wrapped(model, model, mesh, 1.0 if sums else float(layout.n_replicas))
+    return ParallelModel(model, model, mesh, 1.0 if sums else float(layout.n_replicas))
 
 
 def kept_on_host(module: nn.Module, inner: Callable[..., Any]) -> Callable[..., Any]:

@@ -69,8 +69,8 @@ class _Track:
 
 
 @dataclass(slots=True)
-class _Card:
-    """One card under the meter."""
+class _GpuEnergy:
+    """One GPU under the meter."""
 
     devices: Devices
     index: int
@@ -100,7 +100,7 @@ class Meter:
         self._given, self._every_s = devices, every_s
         self._rapl = Rapl(powercap)
         self._owned: Sequence[Devices] = ()
-        self._cards: list[_Card] = []
+        self._gpus: list[_GpuEnergy] = []
         self._processor = _Track()
         self._unknown: Mapping[str, str] = {}
         self._stop = threading.Event()
@@ -136,7 +136,7 @@ class Meter:
         used = event["devices"]
         if not used:
             return self._of_processor(start, end)
-        return self._of_cards(used, start, end)
+        return self._of_gpus(used, start, end)
 
     def _of_processor(self, start: float, end: float) -> Energy:
         if not self._rapl.readable:
@@ -144,36 +144,36 @@ class Meter:
         energy_j = _between(self._processor, start, end)
         return Energy(energy_j, "RAPL") if energy_j is not None else Energy(why=TOO_SHORT)
 
-    def _of_cards(self, used: Sequence[Mapping[str, Any]], start: float, end: float) -> Energy:
+    def _of_gpus(self, used: Sequence[Mapping[str, Any]], start: float, end: float) -> Energy:
         total, bases = 0.0, set[str]()
         for device in used:
-            card = self._card_of(device)
-            if card is None:
-                return Energy(why=self._why_no_card(device))
-            if card.lost is not None:
-                return Energy(why=f"{device['name']} did not answer all the time: {card.lost}")
-            if card.meter.basis is None:
+            gpu = self._gpu_of(device)
+            if gpu is None:
+                return Energy(why=self._why_no_gpu(device))
+            if gpu.lost is not None:
+                return Energy(why=f"{device['name']} did not answer all the time: {gpu.lost}")
+            if gpu.meter.basis is None:
                 return Energy(why=f"{device['name']} does not say what power it takes")
-            energy_j = _between(card.track, start, end)
+            energy_j = _between(gpu.track, start, end)
             if energy_j is None:
                 return Energy(why=TOO_SHORT)
             total += energy_j
-            bases.add(card.meter.basis)
+            bases.add(gpu.meter.basis)
         return Energy(total, bases.pop() if len(bases) == 1 else "integrated power")
 
-    def _card_of(self, device: Mapping[str, Any]) -> _Card | None:
+    def _gpu_of(self, device: Mapping[str, Any]) -> _GpuEnergy | None:
         from gpuwise.machine.devices.readings import plain_uuid
 
         uuid = plain_uuid(device.get("uuid"))
-        for card in self._cards:
-            if uuid and plain_uuid(card.uuid) == uuid:
-                return card
+        for gpu in self._gpus:
+            if uuid and plain_uuid(gpu.uuid) == uuid:
+                return gpu
         # a driver that gives no unique names: the only card of that name is it
-        named = [c for c in self._cards if c.name == device["name"] and not (uuid and c.uuid)]
+        named = [c for c in self._gpus if c.name == device["name"] and not (uuid and c.uuid)]
         return named[0] if len(named) == 1 else None
 
-    def _why_no_card(self, device: Mapping[str, Any]) -> str:
-        if not self._cards:
+    def _why_no_gpu(self, device: Mapping[str, Any]) -> str:
+        if not self._gpus:
             said = "; ".join(f"{who}: {why}" for who, why in self._unknown.items())
             return f"no driver answers for {device['name']}" + (f" ({said})" if said else "")
         return f"the driver does not list {device['name']} (a part of a GPU?)"
@@ -197,25 +197,25 @@ class Meter:
             from gpuwise.machine.telemetry.rates import EnergyMeter
 
             try:
-                self._cards += [_Card(backend, i.index, i.name, i.uuid, EnergyMeter()) for i in backend.identities()]
+                self._gpus += [_GpuEnergy(backend, i.index, i.name, i.uuid, EnergyMeter()) for i in backend.identities()]
             except DeviceError as error:
                 self._unknown = {**self._unknown, backend.vendor: error.message}
 
     def _run(self) -> None:
-        if not self._cards and not self._rapl.readable:
+        if not self._gpus and not self._rapl.readable:
             return
         while not self._stop.wait(self._every_s):
             self._read()
 
     def _read(self) -> None:
-        for card in self._cards:
-            card.read()
+        for gpu in self._gpus:
+            gpu.read()
         used_j = self._rapl.read()
         if used_j is not None:
             self._processor.add(time.time(), used_j)
 
     def _last_s(self) -> float:
-        tracks = [self._processor, *(c.track for c in self._cards)]
+        tracks = [self._processor, *(c.track for c in self._gpus)]
         return min((t.at_s[-1] for t in tracks if t.at_s), default=0.0)
 
 

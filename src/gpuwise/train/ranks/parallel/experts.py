@@ -42,6 +42,7 @@ def check_experts(model: nn.Module, layout: Layout) -> None:
 
 
 def is_experts(module: nn.Module) -> bool:
+    """Whether all parameters of ``module`` are its own, one row an expert, and its forward takes what :data:`FORWARD` names."""
     n, own = getattr(module, "num_experts", None), list(module.parameters(recurse=False))
     if not own or any(p.dim() < 2 or p.shape[0] != n for p in own) or len(own) != len(list(module.parameters())):
         return False

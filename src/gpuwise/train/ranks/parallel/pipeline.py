@@ -22,7 +22,7 @@ from gpuwise.train.levers.forward import replace_forward
 from gpuwise.train.levers.items import random_numbers_kept
 from gpuwise.train.levers.modules import each_tensor
 from gpuwise.train.ranks.meter import Meter
-from gpuwise.train.ranks.parallel.stages import Reached, Stage
+from gpuwise.train.ranks.parallel.stages import Stage, StageEnd
 from gpuwise.train.ranks.predicted import bucket_assignment
 from gpuwise.train.ranks.wrap import gradients, local_of
 
@@ -39,12 +39,12 @@ class Part(nn.Module):
         self._stage = stage
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """As the model's; raises Reached with the hidden state where this is not the last stage."""
+        """As the model's; raises StageEnd with the hidden state where this is not the last stage."""
         if self._stage.measuring:
-            raise Reached(self.inner.forward(*args, **kwargs))
+            raise StageEnd(self.inner.forward(*args, **kwargs))
         made = self.inner(*args, **kwargs)
         if not self._stage.is_last:
-            raise Reached(made)
+            raise StageEnd(made)
         return made
 
     def __getattr__(self, name: str) -> Any:
@@ -61,8 +61,8 @@ def ends_inside(model: nn.Module) -> None:
         def run(*args: Any, **kwargs: Any) -> Any:
             try:
                 return inner(*args, **kwargs)
-            except Reached as reached:
-                return reached.hidden
+            except StageEnd as end:
+                return end.hidden
 
         return run
 
@@ -83,8 +83,8 @@ class _Row(nn.Module):
         at, self._at = self._at, self._at + 1
         try:
             return self._loss(self.part, at)
-        except Reached as reached:
-            flat = reached.hidden.float().flatten()
+        except StageEnd as end:
+            flat = end.hidden.float().flatten()
             return nn.functional.pad(flat, (0, self._size - flat.numel()))
 
 
@@ -175,8 +175,8 @@ class Pipeline:
                 # what a run that was interrupted measures once more may draw no other numbers after it
                 with torch.no_grad(), random_numbers_kept(), statistics_kept(self._model), self.stage.measured():
                     loss(self.part, at)
-            except Reached as reached:
-                self._sizes[key] = reached.hidden.numel()
+            except StageEnd as end:
+                self._sizes[key] = end.hidden.numel()
         return self._sizes[key]
 
     def _holding_groups(self, mesh: DeviceMesh) -> dict[str, Any]:

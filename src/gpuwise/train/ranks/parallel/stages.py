@@ -41,7 +41,7 @@ class Chain:
     """Numbers in what a layer passes on, of the sample that was tried."""
 
 
-class _Tried:
+class _ChainTrial:
     """What was seen of each layer."""
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class _Tried:
 def chain_of(model: nn.Module, loss: Callable[[nn.Module], torch.Tensor], n_stages: int) -> Chain:
     """Run ``loss(model)`` once and look. Raises InputError for a model whose layers are no chain, LayoutError where it has fewer
     than stages."""
-    blocks, tried = repeated_blocks(model), _Tried()
+    blocks, tried = repeated_blocks(model), _ChainTrial()
     if len(blocks) < n_stages:
         raise LayoutError("pipeline", f"{len(blocks)} repeated layers do not make {n_stages} stages", hint="take a smaller --pp")
     undo = [replace_forward(block, tried.wrap) for block in blocks]
@@ -137,7 +137,7 @@ def bounds(n_blocks: int, n_stages: int) -> list[tuple[int, int]]:
     return list(pairwise(edges))
 
 
-class Reached(Exception):
+class StageEnd(Exception):
     """The hidden state that the next stage goes on from."""
 
     def __init__(self, hidden: torch.Tensor) -> None:
@@ -172,6 +172,7 @@ class Stage:
 
     @property
     def is_last(self) -> bool:
+        """Whether the loss is computed here."""
         return self.index == self.n_stages - 1
 
     def wrapped(self) -> None:
@@ -208,22 +209,22 @@ class Stage:
     def _pass(self, *args: Any, **kwargs: Any) -> Any:
         hidden = _given(args, kwargs)
         if self.measuring:
-            raise Reached(hidden)
+            raise StageEnd(hidden)
         return self._form(hidden)
 
     def _begin(self, *args: Any, **kwargs: Any) -> Any:
         hidden = _given(args, kwargs)
         if self.measuring:
-            raise Reached(hidden)
+            raise StageEnd(hidden)
         assert self.received is not None
         return self._form(self.received[: hidden.numel()].view(hidden.shape))
 
     def _end(self, *args: Any, **kwargs: Any) -> Any:
-        raise Reached(_given(args, kwargs))
+        raise StageEnd(_given(args, kwargs))
 
     def _measure(self, _: nn.Module, args: Any, kwargs: Any) -> None:
         if self.measuring:
-            raise Reached(_given(args, kwargs))
+            raise StageEnd(_given(args, kwargs))
 
 
 def _zeros(parameter: torch.Tensor, device: torch.device) -> torch.Tensor:

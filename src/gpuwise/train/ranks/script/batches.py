@@ -83,7 +83,7 @@ class Batches:
                 owner._base_seed = (owner._base_seed + derived(self.rank)) % 2**63 if self.rank else owner._base_seed
 
         def fetching(fetcher: Any, indices: Any) -> Any:
-            if not isinstance(indices, Drawn):
+            if not isinstance(indices, SeededRows):
                 return fetched(fetcher, indices)
             with random_numbers_kept():
                 seed_generators(indices.seed)
@@ -133,7 +133,7 @@ def _trains_nothing(share: Share) -> InputError:
     )
 
 
-class Drawn(list[Any]):
+class SeededRows(list[Any]):
     """Rows of a batch that the loading process makes with random numbers of their own."""
 
     seed = 0
@@ -181,7 +181,7 @@ class Share(Iterator[Any]):
         rows = own or batch[:1]
         if self._loader.num_workers:
             return rows
-        drawn = Drawn(rows)
+        drawn = SeededRows(rows)
         drawn.seed = derived(batches.epoch, self._n, r)
         return drawn
 

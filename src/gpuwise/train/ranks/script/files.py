@@ -60,7 +60,7 @@ def print_aside(path: Path) -> None:
     os.close(file)
 
 
-class Aside:
+class OwnFiles:
     """Files that this process opens for writing, in a folder of its own."""
 
     def __init__(self, patches: Patches, folder: Path) -> None:

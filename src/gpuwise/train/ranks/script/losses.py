@@ -29,7 +29,7 @@ MOST = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ScriptLoss:
     """A loss that the script computed."""
 
     how: str
@@ -46,7 +46,7 @@ class Losses:
 
     def __init__(self, patches: Patches, batches: Batches, multiple: Callable[[], float], after: Callable[[Any], None]) -> None:
         self._batches, self._multiple, self._after = batches, multiple, after
-        self._seen: deque[Seen] = deque(maxlen=MOST)
+        self._seen: deque[ScriptLoss] = deque(maxlen=MOST)
         self._inside = False
         self._unscaled: tuple[Any, Any] | None = None
         for name, function in vars(functional).items():
@@ -73,7 +73,9 @@ class Losses:
                 given = signature.bind(*args, **kwargs)
                 given.apply_defaults()
                 values = given.arguments
-                self._seen.append(Seen(str(values["reduction"]), _terms(values) if name in TERMS else None, weakref.ref(made)))
+                self._seen.append(
+                    ScriptLoss(str(values["reduction"]), _terms(values) if name in TERMS else None, weakref.ref(made))
+                )
             return made
 
         return noting

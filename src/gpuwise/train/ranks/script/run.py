@@ -26,7 +26,7 @@ from gpuwise.train.ranks.launch import LOST
 from gpuwise.train.ranks.loop import check_agreement, memory_bytes
 from gpuwise.train.ranks.meter import Meter
 from gpuwise.train.ranks.script.batches import Batches, refuse_iterable
-from gpuwise.train.ranks.script.files import Aside, print_aside, save_once
+from gpuwise.train.ranks.script.files import OwnFiles, print_aside, save_once
 from gpuwise.train.ranks.script.losses import Losses
 from gpuwise.train.ranks.script.optimizers import Optimizers
 from gpuwise.train.ranks.settings import RankSettings
@@ -56,7 +56,7 @@ def own_device_only() -> None:
     os.environ["LOCAL_RANK"] = "0"
 
 
-class OnRank:
+class ScriptRank:
     """One rank of a script. :meth:`close` undoes every replacement."""
 
     def __init__(self, settings: RankSettings, journal: Writer, beat: Beat, device_type: str) -> None:
@@ -92,7 +92,7 @@ class OnRank:
             register_optimizer_step_post_hook(self._stepped),
         ]
         if self.rank:
-            Aside(patches, Path(settings.out) / f"rank-{self.rank}")
+            OwnFiles(patches, Path(settings.out) / f"rank-{self.rank}")
 
     def wait_for_first(self) -> None:
         """Ranks after the first begin where it first waits for them: what it downloads or makes is then there."""
@@ -228,7 +228,7 @@ def train_script(settings: RankSettings, journal: Writer, beat: Beat, device_typ
     rank = dist.get_rank()
     if rank:
         print_aside(Path(settings.out) / f"rank-{rank}.txt")
-    running = OnRank(settings, journal, beat, device_type)
+    running = ScriptRank(settings, journal, beat, device_type)
     try:
         with saves_plain():
             running.wait_for_first()
