@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import pytest
 from tests.ui.documents import document
-from tests.ui.serving import Running
+from tests.ui.serving import Running, start, stop
 
 CHROMIUM = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
@@ -174,6 +174,23 @@ def test_every_column_of_a_comparison_is_on_the_screen(visit: Callable[..., Any]
     assert wide and max(wide) <= 0
     over = page.evaluate("[...document.querySelectorAll('td small')].filter(e => e.scrollWidth > e.clientWidth + 1).length")
     assert over == 0
+
+
+def test_another_file_of_the_folder_can_be_chosen(browser: Any, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.py").write_text("def make_step():\n    raise SystemExit(3)\n")
+    own = start(cwd=tmp_path)
+    try:
+        page = browser.new_page()
+        page.goto(f"http://{own.host}/fit?ask=own&token={own.token}")
+        page.wait_for_selector("#o-file")
+        page.select_option("#o-file", "b.py")
+        page.fill("#o-on", "4090")
+        page.wait_for_timeout(200)
+        assert page.locator("button.go").is_enabled() and page.locator("#o-file").input_value() == "b.py"
+        page.close()
+    finally:
+        assert stop(own) == 0
 
 
 def contrast(page: Any, selector: str) -> float:

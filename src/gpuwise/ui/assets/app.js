@@ -190,7 +190,7 @@ function Ask({ question, start, link }) {
     if (question.opens || !question.fields.length || Object.values(start).some(Boolean)) search(start);
     return () => (clearTimeout(timer.current), control.current && control.current.abort());
   }, []);
-  const set = (name, value) => setFields({ ...fields, [name]: value });
+  const set = (name, value) => setFields((was) => ({ ...was, [name]: value }));
   const asked = question.fields.filter((f) => !question.quick || f.name !== question.quick[0]);
   const first = asked.filter((f) => !f.more);
   const more = asked.filter((f) => f.more);
@@ -246,12 +246,12 @@ function File({ start, link }) {
       .then((body) => (setAnswer({ ...body, fields }), link(fields, true)), setError)
       .finally(() => setSaid(""));
   };
-  const set = (name) => (e) => setAsked({ ...asked, [name]: e.target.value });
+  const set = (name) => (e) => setAsked((was) => ({ ...was, [name]: e.target.value }));
   return html`${files &&
     html`<form onSubmit=${go}><p>A file of ${files.folder} is run, without a GPU, when you say so.</p>
       ${files.files.length === 0 && html`<p class="no">There is no Python file in it: start gpuwise ui --folder with the one that has yours.</p>`}
       <div class="fields">
-        <div class="field"><label for="o-file">File</label><select id="o-file" onChange=${set("file")}>${files.files.map((f) => html`<option selected=${f === asked.file}>${f}</option>`)}</select></div>
+        <div class="field"><label for="o-file">File</label><select id="o-file" onChange=${set("file")}>${files.files.map((f) => html`<option value=${f} selected=${f === asked.file}>${f}</option>`)}</select></div>
         <div class="field"><label for="o-fn">Function</label><input id="o-fn" value=${asked.function} onInput=${set("function")} /></div>
         <div class="field"><label for="o-on">GPUs</label><input id="o-on" value=${asked.on} placeholder="4090" list="gpus" onInput=${set("on")} /></div>
       </div><button class="go" disabled=${said === "Running your code" || !asked.file}>Run and answer</button></form>`}
