@@ -301,3 +301,21 @@ def test_parts_of_a_sum_have_the_unit_of_the_sum() -> None:
     memory = At({"peak_bytes_by_category": {"input": 1 << 20}, "largest": [{"bytes": 1 << 24}]})
     assert memory["peak_bytes_by_category"]["input"].text == "1 MiB"
     assert next(iter(memory["largest"]))["bytes"].text == "16.0 MiB"
+
+
+def test_layers_stand_on_each_other_from_moment_to_moment() -> None:
+    from gpuwise.report.answers.drawings import Axis, Layer, layers
+
+    x, y = Axis("event", 0.0, 4.0, "{:g}".format), Axis("", 0.0, 8.0, "{:g}".format)
+    drawn = layers("t", "T", x, y, [0, 1, 3], [Layer("a", [1, 2, 1]), Layer("b", [3, 0, 5])], Layer("held", [6, 6, 7]))
+    corners = [
+        [tuple(map(float, p.split(","))) for p in points.split(" ")]
+        for points in re.findall(r'<poly(?:gon|line)[^>]*points="([^"]*)"', drawn)
+    ]
+    low, high, held = corners
+    assert len(low) == len(high) == 12 and len(held) == 6
+    assert high[6:] == low[:6][::-1]  # the second stands on the first
+    unit = (low[11][1] - high[0][1]) / 4  # 1 + 3 above nothing
+    assert [round((low[11][1] - y) / unit) for _, y in high[:6:2]] == [4, 2, 6]
+    assert [round((low[11][1] - y) / unit) for _, y in held[::2]] == [6, 6, 7]
+    assert "held up to 7" in drawn and "b up to 5" in drawn

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuwise.predict.memory.timeline import MemoryTimeline
+from gpuwise.predict.memory.timeline import MemoryTimeline, thin
 from gpuwise.report.figures import BAD, GRID, INK, MUTED, SMALL, Drawing, colour, draw, margins, stand_alone
 from gpuwise.report.files import FIGURE_SUFFIXES, PAGE_SUFFIXES, check_target, write_text
 from gpuwise.report.page import TableCell, TableRow, figures, heading, notes, page, table, verdict
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MAX_POINTS = 400
-"""More rows are drawn as the highest of each stretch: as fine as a screen shows."""
 SUFFIXES = (*FIGURE_SUFFIXES, *PAGE_SUFFIXES)
 
 
@@ -149,16 +147,3 @@ def _limits(ax: Axes, timeline: MemoryTimeline, x: Any, top: Any, reserved: Any,
     ax.set_ylabel(unit)
     ax.set_xlabel("seconds" if timeline.time_s is not None else "allocations and frees, in order")
     ax.grid(visible=False, axis="x")
-
-
-def thin(timeline: MemoryTimeline, points: int = MAX_POINTS) -> tuple[Any, Any, Any]:
-    """(rows, [C, P] bytes, [P] reserved): of each stretch of rows, the one with most in use; the first, last and peak stay."""
-    count = timeline.n_rows
-    if count <= points:
-        return np.arange(count), timeline.bytes_by_category, timeline.reserved_bytes
-    edges = np.linspace(0, count, points + 1).astype(np.int64)
-    total = timeline.total_bytes
-    best = [int(a + total[a:b].argmax()) for a, b in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True) if b > a]
-    rows = np.unique(np.array([0, *best, timeline.peak.row, count - 1]))
-    reserved = timeline.reserved_bytes
-    return rows, timeline.bytes_by_category[:, rows], None if reserved is None else reserved[rows]

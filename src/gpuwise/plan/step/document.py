@@ -10,10 +10,13 @@ from gpuwise.plan.cluster_document import cluster_document
 from gpuwise.plan.step.estimates import StepEstimate
 from gpuwise.plan.step.time_parts import by_module, is_host_bound, mfu
 from gpuwise.predict.memory.capture import CapturedMemory, Place, place_of
+from gpuwise.predict.memory.timeline import CATEGORY_WORDS, MemoryTimeline, memory_timeline, thin
 from gpuwise.predict.step.capture_time import CapturedTime
 from gpuwise.workload.capture.record.capture import Capture
 
 MOST_MODULES = 50
+TIMELINE_POINTS = 120
+"""Of the timeline in a document: each is the fullest moment of a stretch of the step."""
 
 
 def step_fit(fit: Fit[StepEstimate]) -> dict[str, object]:
@@ -109,6 +112,7 @@ def memory_document(m: CapturedMemory) -> dict[str, object]:
             {"bytes": h.size_bytes, "category": h.category.name.lower(), "dtype": h.dtype, "made_by": _place(h.made_by)}
             for h in m.largest
         ],
+        "timeline": timeline_document(memory_timeline(m.capture)),
         "out_of_memory": None
         if m.oom is None
         else {
@@ -119,6 +123,20 @@ def memory_document(m: CapturedMemory) -> dict[str, object]:
             "reserved_bytes": m.oom.reserved_bytes,
             "reason": m.oom.reason,
         },
+    }
+
+
+def timeline_document(timeline: MemoryTimeline) -> dict[str, object]:
+    """Memory over the steady step by what fills it, from below, at events that are counted from its beginning."""
+    events, values, reserved = thin(timeline, TIMELINE_POINTS)
+    fields = {words: category.name.lower() for category, words in CATEGORY_WORDS.items()}
+    return {
+        "events": timeline.n_rows - 1,
+        "event": events.tolist(),
+        "bytes_by_category": dict(zip((fields[c] for c in timeline.categories), values.tolist(), strict=True)),
+        "reserved_bytes": None if reserved is None else reserved.tolist(),
+        "phases": [{"name": p.name, "first_event": p.first} for p in timeline.phases],
+        "peak_event": timeline.peak.row,
     }
 
 

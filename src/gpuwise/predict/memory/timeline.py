@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +40,8 @@ ORDER = (
     Category.WORKSPACE,
 )
 """From what stays to what comes and goes: the order of the stack, from below."""
+MAX_POINTS = 400
+"""More rows are drawn as the highest of each stretch: as fine as a screen shows."""
 PHASE_WORDS = {
     Phase.FORWARD: "forward",
     Phase.RECOMPUTE: "recompute",
@@ -166,6 +169,19 @@ def memory_timeline(
         capacity_bytes=capacity_bytes if capacity_bytes is not None else run.capacity_bytes,
         oom_row=max(oom, 0) if oom is not None and oom < values.shape[1] else None,
     )
+
+
+def thin(timeline: MemoryTimeline, points: int = MAX_POINTS) -> tuple[Any, Any, Any]:
+    """(rows, [C, P] bytes, [P] reserved): of each stretch of rows, the one with most in use; the first, last and peak stay."""
+    count = timeline.n_rows
+    if count <= points:
+        return np.arange(count), timeline.bytes_by_category, timeline.reserved_bytes
+    edges = np.linspace(0, count, points + 1).astype(np.int64)
+    total = timeline.total_bytes
+    best = [int(a + total[a:b].argmax()) for a, b in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True) if b > a]
+    rows = np.unique(np.array([0, *best, timeline.peak.row, count - 1]))
+    reserved = timeline.reserved_bytes
+    return rows, timeline.bytes_by_category[:, rows], None if reserved is None else reserved[rows]
 
 
 def snapshot_timeline(replay: Replay, *, title: str = "recorded memory", capacity_bytes: int | None = None) -> MemoryTimeline:

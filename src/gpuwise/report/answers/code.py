@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
-from gpuwise.report.answers.drawings import Grid, Part, bar, heat
+from gpuwise.predict.memory.timeline import CATEGORY_WORDS
+from gpuwise.report.answers.drawings import Axis, Grid, Layer, Part, around, bar, heat, layers
 from gpuwise.report.answers.values import At, cell, shown
 from gpuwise.report.page import TableCell, TableRow, heading, notes, table
 from gpuwise.text import escape
+from gpuwise.units import format_bytes
+from gpuwise.workload.capture.record.capture import Category
 
 LIMITS = (("warps", "warps"), ("blocks", "blocks"), ("regs", "registers"), ("smem", "shared memory"), ("barriers", "barriers"))
 """Fields of what limits the blocks of a multiprocessor, and their names."""
@@ -27,13 +30,10 @@ def own(document: Mapping[str, Any]) -> list[str]:
     """The fit of one's own code: what fills the memory, and where in the code."""
     d = At(document)
     memory = d["memory"]
-    peak = [Part(n, p) for n, p in memory["peak_bytes_by_category"].items()]
+    peak = [Part(_category(n), p) for n, p in memory["peak_bytes_by_category"].items()]
+    names = [_category(name) for name, _ in memory["timeline"]["bytes_by_category"].items()]
     rows = [TableRow(name, [cell(place)]) for name, place in d["parameter_bytes_by_module"].items()[:MOST]]
     where = memory["peak"]
-    largest = [
-        TableRow(f"{t['category'].text} {t['dtype'].text}", [cell(t["bytes"]), _maker(t["made_by"])])
-        for t in list(memory["largest"])[:MOST]
-    ]
     return [
         f"<h2>{escape(d['target'].text)} on {escape(d['cluster']['label'].text)}</h2>",
         '<p class="yes">It fits.</p>' if d["fits"].value else '<p class="no">It does not fit.</p>',
@@ -49,18 +49,49 @@ def own(document: Mapping[str, Any]) -> list[str]:
         ),
         f'<p class="layout">Fullest in {escape(where["phase"].text)} at {escape(where["line"].text)}: '
         f"{escape(where['operation'].text)}</p>",
-        f'<div class="figures">{bar("memory", "At the fullest moment", peak, memory["steady_step"]["allocated_bytes"])}</div>',
+        '<div class="figures">',
+        bar("memory", "At the fullest moment", peak, memory["steady_step"]["allocated_bytes"], colours=names),
+        _over_the_step(memory["timeline"]),
+        "</div>",
         notes([f["what"].text for f in d["findings"] if f["what"]]),
         heading("Largest tensors at that moment"),
-        table("Largest tensors", ["held as", "size", "made by"], largest),
+        table("Largest tensors", ["held as", "how many", "size", "made by"], _largest(memory["largest"])),
         heading("Parameters"),
         table("Parameters", ["module", "size"], rows),
     ]
 
 
-def _maker(place: At) -> TableCell:
-    """The operation that made a tensor, and where in the code."""
-    return TableCell(place["operation"].text, place["line"].text, mark="words")
+def _over_the_step(timeline: At) -> str:
+    """What is in use and what is reserved, from event to event."""
+    at = [float(e.number) for e in timeline["event"]]
+    stack = [Layer(_category(name), [v.number for v in row]) for name, row in timeline["bytes_by_category"].items()]
+    if len(at) < 2 or not stack:
+        return ""
+    reserved = Layer("reserved", [v.number for v in timeline["reserved_bytes"]]) if timeline["reserved_bytes"] else None
+    most = max(map(sum, zip(*(s.heights for s in stack), strict=True)))
+    x = Axis("allocations and frees, in order", 0.0, timeline["events"].number, "{:,.0f}".format)
+    y = around("", [0.0, most, *(reserved.heights if reserved else ())], format_bytes, zero=True)
+    phases = [(p["first_event"].number, p["name"].text) for p in timeline["phases"]]
+    return layers("timeline", "Memory over the step", x, y, at, stack, reserved, phases)
+
+
+def _category(field: str) -> str:
+    """A category of memory in words."""
+    return CATEGORY_WORDS[Category[field.upper()]]
+
+
+def _largest(tensors: At) -> list[TableRow]:
+    """Those that are alike in a row, with how many there are."""
+    alike: dict[tuple[str, ...], list[At]] = {}
+    for t in tensors:
+        maker = t["made_by"]
+        key = (t["category"].text, t["dtype"].text, t["bytes"].text, maker["operation"].text, maker["line"].text)
+        alike.setdefault(key, []).append(t)
+    rows = list[TableRow]()
+    for (category, dtype, _, operation, line), same in list(alike.items())[:MOST]:
+        cells = [TableCell(str(len(same))), cell(same[0]["bytes"]), TableCell(operation, line, mark="words")]
+        rows.append(TableRow(f"{_category(category)} {dtype}", cells))
+    return rows
 
 
 def occupancy(document: Mapping[str, Any]) -> list[str]:

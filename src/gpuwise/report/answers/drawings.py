@@ -72,15 +72,17 @@ def mark(i: int) -> str:
     return f'<svg class="mark" viewBox="0 0 10 10" aria-hidden="true"><rect class="{colour(i)}" width="10" height="10"/></svg>'
 
 
-def bar(key: str, title: str, parts: Sequence[Part], whole: At, limit: At | None = None) -> str:
-    """One bar of parts, on a scale to ``limit`` (a line) or to the whole, whichever is more; every part by name below."""
+def bar(key: str, title: str, parts: Sequence[Part], whole: At, limit: At | None = None, colours: Sequence[str] = ()) -> str:
+    """One bar of parts, on a scale to ``limit`` (a line) or to the whole, whichever is more; every part by name below. The names
+    of ``colours`` have the first colours, in their order."""
     total = sum(p.place.number for p in parts)
     visible = [p for p in parts if p.place.number > LEAST_PART * total]
+    names = list(dict.fromkeys([*colours, *(p.name for p in visible)]))
     most = max(total, limit.number if limit is not None else 0.0) or 1.0
     x, legend = 0.0, list[str]()
     pieces = [f'<rect class="track" x="0" y="4" width="{WIDTH:g}" height="34"/>'] if limit is not None and total < most else []
-    for i, p in enumerate(visible):
-        wide = p.place.number / most * WIDTH
+    for p in visible:
+        i, wide = names.index(p.name), p.place.number / most * WIDTH
         pieces.append(
             f'<rect class="{colour(i)}" x="{x:.2f}" y="4" width="{max(wide - 1, 0.5):.2f}" height="34">'
             f"<title>{escape(p.name)}: {escape(p.place.text)}</title></rect>"
@@ -282,6 +284,56 @@ def lines(
     described = f"{title}. " + "; ".join(d.words for d in dots if d is not None) + (". " if dots else "")
     described += "; ".join(f"{s.name}: {y.words(s.points[0][1])} to {y.words(s.points[-1][1])}" for s in series if s.points)
     return figure(key, title, body, described, HEIGHT, f'<ul class="legend">{"".join(legend)}</ul>')
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A part of a sum as it changes, by name."""
+
+    name: str
+    heights: Sequence[float]
+
+
+def layers(
+    key: str,
+    title: str,
+    x: Axis,
+    y: Axis,
+    at: Sequence[float],
+    stack: Sequence[Layer],
+    over: Layer | None = None,
+    marks: Sequence[tuple[float, str]] = (),
+) -> str:
+    """Parts on top of each other from below, each from its moment to the next; a line ``over`` them; marks with their words
+    along the top."""
+    body = _frame(x, y)
+
+    def stairs(heights: Sequence[float]) -> list[tuple[float, float]]:
+        """Corners, left to right."""
+        ends = [*at[1:], x.high]
+        return [p for a, b, h in zip(at, ends, heights, strict=True) for p in ((_x(x, a), _y(y, h)), (_x(x, b), _y(y, h)))]
+
+    below = [0.0] * len(at)
+    legend = list[str]()
+    for i, layer in enumerate(stack):
+        top = [a + b for a, b in zip(below, layer.heights, strict=True)]
+        corners = " ".join(f"{a:.1f},{b:.1f}" for a, b in [*stairs(top), *reversed(stairs(below))])
+        body += f'<polygon class="{colour(i)}" points="{corners}"><title>{escape(layer.name)}</title></polygon>'
+        legend.append(f"<li>{mark(i)} {escape(layer.name)}</li>")
+        below = top
+    if over is not None:
+        corners = " ".join(f"{a:.1f},{b:.1f}" for a, b in stairs(over.heights))
+        body += f'<polyline class="l-ink line" points="{corners}"/>'
+        legend.append(f"<li>line: {escape(over.name)}</li>")
+    for place, word in marks:
+        across = _x(x, place)
+        body += (
+            f'<line class="l-ink" stroke-dasharray="4 3" x1="{across:.1f}" x2="{across:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
+        )
+        away, anchor = (-4, "end") if across > WIDTH - 100 else (4, "start")
+        body += f'<text x="{across + away:.1f}" y="{TOP}" text-anchor="{anchor}">{escape(word)}</text>'
+    said = "; ".join(f"{s.name} up to {y.words(max(s.heights))}" for s in [*stack, *([over] if over else [])] if s.heights)
+    return figure(key, title, body, f"{title}. {said}", HEIGHT, f'<ul class="legend">{"".join(legend)}</ul>')
 
 
 ROW, ROW_GAP = 20.0, 8.0
