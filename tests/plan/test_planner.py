@@ -53,6 +53,20 @@ def test_the_numbers_of_a_plan_agree_with_each_other(plan: Plan[TrainingEstimate
     assert 0.4 < best.energy.kwh.expected * 3.6e6 / (best.time_s.expected * 8 * 700) < 2.0
 
 
+@pytest.mark.parametrize(("model", "on"), [("llama-3.1-70b", "64xH100-SXM"), ("llama-3.1-8b", "8xH100-SXM")])
+def test_no_alternative_is_named_twice(model: str, on: str) -> None:
+    """What would be faster but does not fit is not said again as what the choice is better than."""
+    said = plan_on(find_model(model), find_cluster(on), Wishes(tokens=1e9), Pricing(TODAY)).reasons
+    blocked = [r.partition(" would be ")[0].lower() for r in said if " faster but " in r]
+    assert blocked and not any(f": {name} " in r for name in blocked for r in said)
+
+
+@pytest.mark.parametrize(("on", "leans"), [("4090", False), ("2x4090", False), ("16x4090", True)])
+def test_only_what_the_plan_leans_on_is_named_as_assumed(on: str, leans: bool) -> None:
+    said = plan_on(find_model("gpt2"), find_cluster(on), Wishes(tokens=1e9), Pricing(TODAY)).warnings
+    assert any("not published for" in line and "network" in line for line in said) is leans
+
+
 def test_the_plan_explains_itself(plan: Plan[TrainingEstimate]) -> None:
     e = plan.best.estimate
     name, part = max(((n, s) for n, s in e.breakdown_s.items() if n != IN_PRACTICE), key=lambda p: p[1])

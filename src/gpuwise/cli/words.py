@@ -8,8 +8,8 @@ from gpuwise.predict.estimate import Estimate
 
 
 def between(value: Estimate, say: Callable[[float], str]) -> str:
-    """``"1.13 days  (0.95 days to 1.35 days)"``."""
-    return f"{say(value.expected)}  ({span(value, say)})"
+    """``"1.13 days (0.95 to 1.35 days)"``."""
+    return f"{say(value.expected)} ({span(value, say)})"
 
 
 def span(value: Estimate, say: Callable[[float], str]) -> str:

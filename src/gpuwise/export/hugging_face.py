@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from gpuwise.export.deepspeed import VERSION as DEEPSPEED
 from gpuwise.export.deepspeed import config as deepspeed_config
-from gpuwise.export.job import Job
+from gpuwise.export.job import Job, writes_model
 from gpuwise.export.torchrun import PORT, started, torchrun
 from gpuwise.export.written import Written
 from gpuwise.export.yaml import to_yaml
@@ -50,7 +50,7 @@ def _wrapped(s: Strategy) -> bool:
 def gaps(job: Job) -> Iterator[str]:
     """What of the plan the Trainer has no argument for."""
     s = job.strategy
-    if job.arch.kind != "decoder" or job.arch.patches is not None:
+    if not writes_model(job.arch):
         yield f"{job.arch.name} is not a decoder of text: the script trains no other"
     for name, degree in (("tensor", s.tp), ("pipeline", s.pp), ("context", s.cp), ("expert", s.ep)):
         if degree > 1:

@@ -14,6 +14,11 @@ DATA = "DATA"
 """Stands in every file where a person puts their data set."""
 
 
+def writes_model(arch: Architecture) -> bool:
+    """Whether the tools' scripts train ``arch``: a decoder of text."""
+    return arch.kind == "decoder" and arch.encoder is None and arch.patches is None
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """A run as planned. ``tokens``: how many to train on, None for as many steps as the tool does by itself."""

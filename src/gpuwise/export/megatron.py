@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gpuwise.export.job import Job
+from gpuwise.export.job import Job, writes_model
 from gpuwise.export.torchrun import TF32, started, torchrun
 from gpuwise.export.written import Written
 from gpuwise.facts.models.architecture import Architecture
@@ -41,7 +41,7 @@ _POSITIONS = {"rope": "rope", "learned": "learned_absolute", "none": "none"}
 def gaps(job: Job) -> Iterator[str]:
     """What of the plan Megatron-LM has no option for."""
     arch, s = job.arch, job.strategy
-    if arch.kind != "decoder" or arch.encoder is not None or arch.patches is not None:
+    if not writes_model(arch):
         yield f"{arch.name} is not a decoder of text: pretrain_gpt.py trains no other"
     if arch.mamba is not None or arch.pattern:
         yield "layers of different kinds (state space and attention)"

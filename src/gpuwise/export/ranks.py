@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 
 from gpuwise.export import hugging_face as hf
-from gpuwise.export.job import Job
+from gpuwise.export.job import Job, writes_model
 from gpuwise.export.torchrun import started, torchrun
 from gpuwise.export.written import Written
 from gpuwise.workload.strategy import Strategy
@@ -83,7 +83,7 @@ def strategy_gaps(s: Strategy) -> Iterator[str]:
 def gaps(job: Job) -> Iterator[str]:
     """Of the strategy, and of a script that trains decoders of text."""
     s = job.strategy
-    if job.arch.kind != "decoder" or job.arch.patches is not None:
+    if not writes_model(job.arch):
         yield f"{job.arch.name} is not a decoder of text: the script trains no other"
     if s.cp > 1 and (not s.fused_attention or job.arch.window):
         yield "rows shared without fused attention over all of them"

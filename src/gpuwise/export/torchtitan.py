@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpuwise.export.job import Job
+from gpuwise.export.job import Job, writes_model
 from gpuwise.export.torchrun import TF32, started, torchrun
 from gpuwise.export.written import Written
 
@@ -42,7 +42,7 @@ _PLAIN = ("bf16", "fp32", "tf32")
 def gaps(job: Job) -> Iterator[str]:
     """What of the plan torchtitan's command line has no option for."""
     s = job.strategy
-    if job.arch.kind != "decoder" or job.arch.patches is not None:
+    if not writes_model(job.arch):
         yield f"{job.arch.name} is not a decoder of text"
     if _function(job) is None:
         yield f"{job.arch.name}: it is neither in its registry nor is its name on the Hugging Face hub known"

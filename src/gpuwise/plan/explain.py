@@ -39,18 +39,19 @@ def reasons(
     """Sentences, most important first; ``bottleneck`` is the largest part of the step that the plan shows, and its share."""
     name, share = bottleneck
     sentences = [f"Bottleneck: {name}, {percent(share)} of the step; {CURES[name]}."]
-    sentences += _blocked(best, neighbours)
-    sentences += _chosen(best, neighbours)
+    blocked = _blocked(best, neighbours)
+    sentences += [f"{capital(n.name)} would be {speed_words(n.slower)} but {why}." for n, why in blocked]
+    sentences += _chosen(best, [n for n in neighbours if n not in [b for b, _ in blocked]])
     if runner_up is not None:
         slower = runner_up.step_time_s.expected / best.step_time_s.expected - 1
         sentences.append(f"The next-best layout ({layout(runner_up.strategy)}) is {percent(slower)} slower.")
     return tuple(sentences)
 
 
-def _blocked(best: TrainingEstimate, neighbours: Sequence[Neighbour]) -> list[str]:
-    """What would be faster if it fitted, or fitted as surely."""
+def _blocked(best: TrainingEstimate, neighbours: Sequence[Neighbour]) -> list[tuple[Neighbour, str]]:
+    """What would be faster if it fitted, or fitted as surely, and why it is not taken."""
     faster = sorted((n for n in neighbours if (n.slower or 0.0) < -SMALL), key=lambda n: n.slower or 0.0)
-    sentences: list[str] = []
+    found: list[tuple[Neighbour, str]] = []
     for n in faster:
         e = n.estimate
         if e.needed_bytes.expected > best.device_bytes:
@@ -61,8 +62,8 @@ def _blocked(best: TrainingEstimate, neighbours: Sequence[Neighbour]) -> list[st
             why = f"fits with {probability(e.fit_probability)}"
         else:
             continue
-        sentences.append(f"{capital(n.name)} would be {speed_words(n.slower)} but {why}.")
-    return sentences[:2]
+        found.append((n, why))
+    return found[:2]
 
 
 def _chosen(best: TrainingEstimate, neighbours: Sequence[Neighbour]) -> list[str]:

@@ -191,10 +191,22 @@ def warnings(goal: Goal, best: Option[TrainingEstimate]) -> list[str]:
     elif best.price.stale:
         said.append(f"the price is {best.price.age_days} days old")
     system = goal.cluster.system
-    if system.assumed:
-        words = ", ".join(FACT_WORDS.get(name, name) for name in system.assumed)
+    leant_on = [name for name in system.assumed if _leans_on(name, best)]
+    if leant_on:
+        words = ", ".join(FACT_WORDS.get(name, name) for name in leant_on)
         said.append(f"not published for {system.name}, assumed: {words}")
     return said
+
+
+def _leans_on(name: str, best: Option[TrainingEstimate]) -> bool:
+    """Whether a plan's figures depend on the field ``name`` of its system: one system has no network and holds what was asked
+    for, one GPU has no links, and the host's memory holds what is offloaded."""
+    s, cluster = best.estimate.strategy, best.cluster
+    if name == "host_memory_gib":
+        return s.offload_optimizer or s.offload_activations
+    if name in ("count", "network", "ports"):
+        return cluster.n_systems > 1
+    return name not in ("domain_size", "link_gb_s") or cluster.n_accelerators > 1
 
 
 def safer(best: Option[TrainingEstimate], found: SearchResult) -> list[str]:

@@ -64,7 +64,7 @@ def published(
         name = accelerators()[run.accelerator_id].name
         where = f"{name}" if run.gpus is None else f"{run.gpus:,} {name}"
         took = [] if run.wall_s is None else [f"in {format_duration(run.wall_s)}"]
-        took += [] if run.gpu_hours is None else [f"{run.gpu_hours:,.0f} GPU hours"]
+        took += [] if run.gpu_hours is None else [("" if took else "in ") + f"{run.gpu_hours:,.0f} GPU hours"]
         each = run.gpu_hours_per_token * 1e12
         took += [] if run.mwh is None else [f"{run.mwh:,.0f} MWh metered"]
         same = " here" if run.accelerator_id == goal.cluster.accelerator.id else f" on {goal.cluster.accelerator.name}"

@@ -32,6 +32,12 @@ def test_the_main_job_is_a_plan_one_can_act_on(gpuwise: Callable[..., Any]) -> N
         assert part in ran.out
 
 
+def test_a_model_of_images_is_planned_in_images(gpuwise: Callable[..., Any]) -> None:
+    out = gpuwise("plan", "vit-l-16", "--on", "4x4090", "--samples", "100M").out
+    assert "images/s" in out and "time, 100M images" in out
+    assert "training script of its own" in " ".join(out.split()) and "torchrun" not in out
+
+
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_nothing_is_wider_than_the_screen(width: int, gpuwise: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(width))

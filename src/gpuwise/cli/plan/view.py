@@ -10,7 +10,8 @@ from gpuwise.cli.answer_tables import TIGHT, TIGHT_WORDS, Figure, chance, figure
 from gpuwise.cli.bars import single
 from gpuwise.cli.out import console, grid, section, table_of
 from gpuwise.cli.words import BASIS, between, percent, plain
-from gpuwise.export.targets import command, device_gaps, gaps_of, tool_of
+from gpuwise.export.job import writes_model
+from gpuwise.export.targets import TOOLS, command, device_gaps, gaps_of, tool_of
 from gpuwise.plan.answer import CapturedStep, Option, Plan
 from gpuwise.plan.explain import layout
 from gpuwise.plan.explain import percent as slower
@@ -106,6 +107,12 @@ def _amount(plan: Plan[TrainingEstimate]) -> str:
     return words if patches is None else f"{format_count(plan.tokens / patches.n_tokens)} images ({words})"
 
 
+def _amount_unit(plan: Plan[TrainingEstimate]) -> str:
+    """What the time and the cost are for: ``15.0B`` tokens, ``1.28M images``."""
+    patches = plan.goal.arch.patches
+    return format_count(plan.tokens) if patches is None else f"{format_count(plan.tokens / patches.n_tokens)} images"
+
+
 def _levels(to: Console, best: Option[TrainingEstimate]) -> None:
     """Expected of a team, tuned, by the rule of thumb; and what the whole time holds."""
     tuned, run, operation = best.tuned, best.run, best.operation
@@ -196,15 +203,16 @@ def _layout_rows(plan: Plan[TrainingEstimate], best: Option[TrainingEstimate]) -
 
 
 def _numbers_table(plan: Plan[TrainingEstimate], best: Option[TrainingEstimate]) -> Table:
-    e = best.estimate
+    e, patches = best.estimate, plan.goal.arch.patches
     figures: list[Figure] = [
         ("step time", e.step_time_s, format_duration),
+        *([] if patches is None else [("images/s", e.tokens_per_s.scaled(1 / patches.n_tokens), plain)]),
         ("tokens/s", e.tokens_per_s, plain),
         ("tokens/s a GPU", e.tokens_per_s_per_gpu, plain),
         ("MFU", e.mfu, percent),
         *([("HFU", e.hfu, percent)] if e.hfu.expected > e.mfu.expected else []),
         ("memory", e.memory_bytes, format_bytes),
-        *work_figures(best, format_count(plan.tokens)),
+        *work_figures(best, _amount_unit(plan)),
     ]
     table = figures_table(figures)
     if best.price is not None:
@@ -304,6 +312,15 @@ def _run(to: Console, plan: Plan[TrainingEstimate], best: Option[TrainingEstimat
             style="dim",
         )
         return
+    missing = gaps_of(job, tool)
+    able = [t.name for t in TOOLS.values() if t is not tool and not gaps_of(job, t)] if missing else []
+    if missing and not writes_model(job.arch):
+        to.print(
+            f"  gpuwise writes files for decoders of text only. {plan.goal.arch.name} takes a training script of its own; layout "
+            "and times are those of its step",
+            style="dim",
+        )
+        return
     line = "  "
     lines: list[str] = []
     for word in words:
@@ -313,9 +330,9 @@ def _run(to: Console, plan: Plan[TrainingEstimate], best: Option[TrainingEstimat
         line += word + " "
     for text in [*lines, line.rstrip()]:
         to.print(text, style="cyan", soft_wrap=True)
-    missing = gaps_of(job, tool)
     if missing:
-        to.print(f"  {tool.version} has no option for: {'; '.join(missing)}", style="yellow")
+        other = f"; `gpuwise export --to {able[0]}` has" if able else ""
+        to.print(f"  {tool.version} has no option for: {'; '.join(missing)}{other}", style="yellow")
     else:
         to.print(
             f"  gpuwise export writes the whole of it: model, data and checkpoints, for {tool.version} and others", style="dim"
