@@ -373,3 +373,13 @@ def test_the_option_for_a_loss_in_chunks_fuses_norms_and_activations() -> None:
     assert (before.strategy.stack, after.strategy.stack) == ("hf-fsdp", "hf-fsdp")
     assert after.step_time_s.expected < before.step_time_s.expected
     assert after.needed_bytes.expected < before.needed_bytes.expected
+
+
+def test_torchtunes_recipes_hold_all_states_in_16_bits() -> None:
+    arch, node = find_model("llama-3.1-70b"), find_cluster("8xA100-80GB-SXM")
+    full = make_goal(arch, node, Wishes(stack="torchtune")).bases[0]
+    adapters = make_goal(arch, node, Wishes(stack="torchtune", lora_rank=16)).bases[0]
+    assert not full.master_weights and full.gradient_dtype == "bf16"
+    assert make_goal(arch, node, Wishes(stack="compiled-fsdp")).bases[0].master_weights
+    assert adapters == make_goal(arch, node, Wishes(stack="torchtune", lora_rank=16, half_weights=False)).bases[0]
+    assert make_goal(arch, node, Wishes(stack="torchtune", precision=("fp32",))).bases[0].master_weights

@@ -309,7 +309,10 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuni
         fused_attention=not unfused,
     )
     formed = [replace(base, precision=p, gradient_dtype=_gradients(wishes, stack, p)) for p in precisions]
-    bases = tuple(_halved(one) if wishes.half_weights else one for one in formed)
+    recipe = find_stack(stack).half_weights and not lora_rank
+    bases = tuple(
+        _halved(one) if wishes.half_weights or (recipe and one.precision in ("fp16", "bf16")) else one for one in formed
+    )
     return Goal(arch, cluster, seq_len, global_batch, bases, wishes, tuple(assumed), year)
 
 

@@ -83,10 +83,15 @@ def parameter_bytes(strategy: Strategy) -> ParameterBytes:
     weight = 2.0 if half else 4.0
     master = 4.0 if half and strategy.master_weights else 0.0
     gradient = FORMAT_BYTES[strategy.gradient_dtype] if half else 4.0
-    state = RULES[strategy.optimizer].state_bytes
-    if half and not master and strategy.optimizer in FOLLOWS_PARAMETER:
-        state *= 0.5
+    state = RULES[strategy.optimizer].state_bytes * _state_share(strategy)
     return ParameterBytes(weight, master, gradient, state)
+
+
+def _state_share(strategy: Strategy) -> float:
+    """Bytes of the optimizer's states over those of fp32: half where they follow weights in 16 bits without a copy."""
+    half = strategy.precision not in ("fp32", "tf32")
+    follows = half and not strategy.master_weights and strategy.optimizer in FOLLOWS_PARAMETER
+    return 0.5 if follows else 1.0
 
 
 def update_traffic_bytes(strategy: Strategy, fused: bool) -> float:
@@ -95,7 +100,7 @@ def update_traffic_bytes(strategy: Strategy, fused: bool) -> float:
     b = parameter_bytes(strategy)
     rule = RULES[strategy.optimizer]
     wide = b.master or b.weight
-    traffic = b.gradient + 2 * wide + (b.weight if b.master else 0.0) + rule.traffic_bytes + b.gradient
+    traffic = b.gradient + 2 * wide + (b.weight if b.master else 0.0) + rule.traffic_bytes * _state_share(strategy) + b.gradient
     # bitsandbytes updates with one kernel a tensor, whatever the framework does with others
     one_kernel = fused or strategy.optimizer in ("adamw8bit", *PAGED)
     return traffic if one_kernel else traffic + rule.foreach_passes * 8.0

@@ -55,6 +55,8 @@ class Stack:
     """The option of the stack's tool by which its loss is without whole logits, where it is not so already (``fused_loss``)."""
     fuses_attention: bool = True
     """It has a fused attention kernel; otherwise scores are written out, scaled, masked and normalised (``fused_softmax``)."""
+    half_weights: bool = False
+    """Full fine-tuning holds weights, gradients and states in the compute format, without fp32 copies."""
     half_gradients: bool = False
     """With fp16 weights gradients are accumulated in fp16 (DeepSpeed's runtime/fp16), unless somebody says otherwise."""
     native_gqa: bool = True

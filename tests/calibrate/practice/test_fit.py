@@ -65,7 +65,9 @@ def test_runs_older_than_fused_attention_are_asked_with_their_year() -> None:
         run("nanogpt", "README (before FlashAttention)"),
     ]
     asked = [r.dated(runs).removeprefix(r.command) for r in runs]
-    assert asked == [" --year 2022", " --year 2022", "", "", " --year 2022"]
+    assert asked == [" --year 2022", " --year 2022", " --year 2022", "", " --year 2022"]
+    recipe = run("tt", "torchtune README table", "gpuwise plan x --stack compiled-fsdp --seq 2048")
+    assert recipe.dated([recipe]) == "gpuwise plan x --seq 2048 --stack torchtune"
 
 
 @pytest.mark.parametrize(

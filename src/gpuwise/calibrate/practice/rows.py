@@ -36,6 +36,7 @@ ALLOCATED = ("torchtune",)
 """Sources whose peak is torch's ``max_memory_allocated`` (torchtune ``log_memory_stats``); others say what the GPU needs."""
 ARXIV = re.compile(r"arXiv (\d\d)\d\d\.\d{4,5}")
 """A paper's number, which begins with its year."""
+STACK = re.compile(r" --stack \S+")
 UNFUSED = "before FlashAttention"
 """What the source of a run says whose attention was not fused."""
 EARLIER = {"nanogpt-bench-compile": 2022}
@@ -80,15 +81,12 @@ class PublishedRun:
 
     def dated(self, runs: Sequence[PublishedRun]) -> str:
         """The command with the software that the run had: the year of the oldest paper on its family among ``runs`` where that
-        is older than fused attention, and torchtune's where the figure is its own. As it is where the command names the
-        software."""
+        is older than fused attention, and torchtune where the figure is its own, in place of the stack that stands for it."""
         years = [2000 + int(found[1]) for r in runs if r.family == self.family and (found := ARXIV.search(r.source))]
         years += [FUSED_SINCE - 1] * (UNFUSED in self.source)
         years += [EARLIER[name] for name in (self.id.split("/")[0],) if name in EARLIER]
-        if "--stack" in self.command:
-            return self.command
         if self.source.startswith(ALLOCATED):
-            return f"{self.command} --stack torchtune"
+            return f"{STACK.sub('', self.command)} --stack torchtune"
         return self.command if not years or min(years) >= FUSED_SINCE else f"{self.command} --year {min(years)}"
 
     @property
