@@ -46,6 +46,26 @@ def test_the_largest_rate_keeps_the_targets_and_one_above_it_does_not() -> None:
     assert limit.best.run.percentile("ttft", 95) <= 0.3
 
 
+@pytest.mark.parametrize("share", [0.3, 0.97, 1.0, 1.03, 3.0])
+def test_a_guess_changes_nothing_but_the_work(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    targets = parse_targets("ttft_p95=300ms,tpot_p95=30ms")
+    simulated: list[float] = []
+
+    def counted(*args: object, **options: object) -> object:
+        simulated.append(args[2])  # type: ignore[arg-type]
+        return operate(*args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("gpuwise.serve.capacity.rate.operate", counted)
+    plain = largest_rate(configuration(), SHORT, targets, n=N)
+    without = len(simulated)
+    guessed = largest_rate(configuration(), SHORT, targets, n=N, guess_per_s=share * plain.rate_per_s)
+    assert guessed.rate_per_s == plain.rate_per_s
+    assert guessed.missed is not None
+    assert plain.missed is not None
+    assert guessed.missed.rate_per_s == plain.missed.rate_per_s
+    assert len(simulated) - without <= (3 if share == 1.0 else without + 2)
+
+
 def test_a_stricter_target_never_carries_more() -> None:
     rates = [largest_rate(configuration(), SHORT, parse_targets(f"tpot_p95={ms}ms"), n=N).rate_per_s for ms in (1000, 20, 12, 8)]
     assert rates == sorted(rates, reverse=True)

@@ -126,7 +126,9 @@ def capacity_on(
     if found.error is not None:
         raise found.error
     progress("the best of them")
-    final = None if found.best is None else largest_rate(found.best.configuration, load, targets, n=n)
+    final = None
+    if found.best is not None:
+        final = largest_rate(found.best.configuration, load, targets, n=n, guess_per_s=found.best.rate_per_s)
     if final is None or final.best is None:
         return _missed(arch, cluster, load, targets, demand, found, today, explain)
     served = _served(final, found, cluster, load, targets, demand, today, usd_per_hour, provider, n)

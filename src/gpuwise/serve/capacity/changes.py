@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.serve.capacity.configurations import Configuration, copies_apart
-from gpuwise.serve.capacity.rate import SEARCH_REQUESTS, Limit, largest_rate
+from gpuwise.serve.capacity.rate import SEARCH_REQUESTS, Limit, full_rate, largest_rate
 from gpuwise.serve.engine import LLAMA_CPP
 from gpuwise.serve.formats import FORMATS
 from gpuwise.serve.load.load import Load
@@ -50,8 +50,9 @@ def changes(
     elsewhere: bool = True,
 ) -> tuple[Change, ...]:
     """Each change by itself, the best first; ``rate_per_s`` is the configuration's own."""
+    share_of_full = rate_per_s / full_rate(configuration, load, n)  # of others about the same
     found = [
-        _change(name, kind, other, configuration.ranks, load, targets, rate_per_s, n)
+        _change(name, kind, other, configuration.ranks, load, targets, rate_per_s, share_of_full, n)
         for name, kind, other in _others(configuration, load, elsewhere)
     ]
     return tuple(sorted(found, key=lambda c: (-(c.rate_per_s or 0.0), c.ttft_s or float("inf"), c.name)))
@@ -124,10 +125,13 @@ def _change(
     load: Load,
     targets: Sequence[Target],
     rate_per_s: float,
+    share_of_full: float,
     n: int,
 ) -> Change:
     try:
-        limit: Limit = largest_rate(other, load, targets, n=n)
+        full = full_rate(other, load, n)
+        guess = share_of_full * full if share_of_full else None
+        limit: Limit = largest_rate(other, load, targets, n=n, full_per_s=full, guess_per_s=guess)
     except (InputError, UnpredictableError) as error:
         return Change(name, kind, None, None, None, error.message)
     rate = limit.rate_per_s * ranks / other.ranks

@@ -14,7 +14,7 @@ draws of the requests widen it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -176,26 +176,52 @@ def largest_rate(
     seed: int = 0,
     full_per_s: float | None = None,
     resolution: float = RESOLUTION,
+    guess_per_s: float | None = None,
 ) -> Limit:
-    """The largest rate within ``targets``, within ``resolution``. Raises as :func:`operate`."""
+    """The largest rate within ``targets``, within ``resolution``. A ``guess_per_s`` that is near changes nothing but how many
+    rates are simulated: those of the search's path that lie beyond a rate that was missed, or below one that was kept, are
+    settled by it. Raises as :func:`operate`."""
     full = full_per_s or full_rate(configuration, load, n)
     alone = operate(configuration, load, ALONE * full, targets, n, seed=seed)
     if not alone.met:
         return Limit(configuration, None, alone, None, full)
+    seen: dict[float, Point] = {alone.rate_per_s: alone}
+
+    def at(rate: float) -> Point:
+        if rate not in seen:
+            seen[rate] = operate(configuration, load, rate, targets, n, seed=seed)
+        return seen[rate]
+
+    def met(rate: float) -> bool:
+        if rate in seen:
+            return seen[rate].met
+        kept = max(r for r, p in seen.items() if p.met)
+        missed = min((r for r, p in seen.items() if not p.met), default=math.inf)
+        return rate < kept or (rate < missed and at(rate).met)
+
+    if guess_per_s is not None:
+        for rate in _path(alone.rate_per_s, full, lambda rate: rate <= guess_per_s, resolution):
+            if rate is not None:
+                at(rate)
+    best, missed = _path(alone.rate_per_s, full, met, resolution)
+    return Limit(configuration, at(best), alone, None if missed is None else at(missed), full)
+
+
+def _path(alone: float, full: float, met: Callable[[float], bool], resolution: float) -> tuple[float, float | None]:
+    """The last rate that is ``met`` on the way from near the full rate up or down, then halved, and the first that is not."""
     best, missed = alone, None
     rate = NEAR_FULL * full
     for _ in range(MOST_STEPS):
-        point = operate(configuration, load, rate, targets, n, seed=seed)
-        best, missed = (point, missed) if point.met else (best, point)
+        best, missed = (rate, missed) if met(rate) else (best, rate)
         if missed is None:
-            rate = best.rate_per_s * UP
-        elif best is alone and missed.rate_per_s > LEAST_DOWN * full:
-            rate = missed.rate_per_s * DOWN
-        elif missed.rate_per_s / best.rate_per_s <= resolution:
+            rate = best * UP
+        elif best == alone and missed > LEAST_DOWN * full:
+            rate = missed * DOWN
+        elif missed / best <= resolution:
             break
         else:
-            rate = math.sqrt(missed.rate_per_s * best.rate_per_s)
-    return Limit(configuration, best, alone, missed, full)
+            rate = math.sqrt(missed * best)
+    return best, missed
 
 
 def rate_estimate(limit: Limit, load: Load, targets: Sequence[Target], n: int) -> Estimate:
@@ -205,12 +231,11 @@ def rate_estimate(limit: Limit, load: Load, targets: Sequence[Target], n: int) -
     ends: list[float] = []
     for factor in (math.exp(Z80 * sigma), math.exp(-Z80 * sigma)):
         scaled = [replace(t, limit_s=t.limit_s / factor) for t in targets]
-        found = largest_rate(limit.configuration, load, scaled, n=n, full_per_s=limit.full_per_s)
+        found = largest_rate(limit.configuration, load, scaled, n=n, full_per_s=limit.full_per_s, guess_per_s=limit.rate_per_s)
         ends.append(found.rate_per_s / factor)
-    drawn = [
-        largest_rate(limit.configuration, load, targets, n=n, seed=seed, full_per_s=limit.full_per_s).rate_per_s for seed in SEEDS
-    ]
     expected = limit.rate_per_s
+    known: Any = {"n": n, "full_per_s": limit.full_per_s, "guess_per_s": expected}
+    drawn = [largest_rate(limit.configuration, load, targets, seed=seed, **known).rate_per_s for seed in SEEDS]
     chance = Z80 * float(np.std([math.log(max(r, 1e-9 * expected) / expected) for r in (expected, *drawn)], ddof=1))
     low = expected * math.exp(-math.hypot(math.log(expected / ends[0]), chance)) if ends[0] > 0 else 0.0
     high = expected * math.exp(math.hypot(math.log(max(ends[1], expected) / expected), chance))

@@ -108,7 +108,8 @@ def search(
                 if keeps(configuration, load, each, targets, n) is None:
                     considered.append(Considered(configuration, None, f"does not keep the targets at {each:.3g} requests/s"))
                     return None
-            limit = largest_rate(configuration, load, targets, n=n, resolution=resolution)
+            guess = None if to_beat is None else to_beat / copies_on(cluster, configuration.ranks)
+            limit = largest_rate(configuration, load, targets, n=n, resolution=resolution, guess_per_s=guess)
         except (InputError, UnpredictableError) as error:
             considered.append(Considered(configuration, None, error.message))
             errors.append(error)
