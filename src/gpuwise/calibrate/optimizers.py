@@ -40,3 +40,12 @@ def minimize(loss: Callable[[F64], float], start: F64 | Sequence[float], **optio
 
     result: Any = cast(Any, optimize).minimize(loss, np.asarray(start, np.float64), **options)
     return Solution(np.asarray(result.x, np.float64), float(result.fun))
+
+
+def minimize_scalar(loss: Callable[[float], float], bounds: tuple[float, float], within: float) -> float:
+    """Where the one valley of ``loss`` between ``bounds`` is lowest, to ``within``. Raises MissingExtraError."""
+    require("scipy", "fitting")
+    from scipy import optimize
+
+    result: Any = cast(Any, optimize).minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": within})
+    return float(result.x)

@@ -112,8 +112,14 @@ class EngineCosts:
     """Bookkeeping of one sequence."""
     layer_s: float
     """Gaps between the kernels of a layer."""
+    experts_layer_s: float = 0.0
+    """What a layer of experts takes besides: the kernels that choose, sort and join beside their products."""
     log_sigma: float = 0.0
     """Of measured over predicted time on models kept from the fit."""
+
+    def layers_s(self, arch: Architecture) -> float:
+        """Seconds of an iteration between the kernels of all layers."""
+        return arch.n_layers * (self.layer_s + (0.0 if arch.moe is None else self.experts_layer_s))
 
 
 def engine_costs(config: EngineConfig) -> EngineCosts:

@@ -1,5 +1,5 @@
-"""Fits what a client sees beside an engine's steps: the way of a request, the reading of its prompt, and of engines whose own
-loads say little of prompts how much longer those take than their kernels.
+"""Fits what a client sees beside an engine's steps: the way of a request, the reading of its prompt, and how much longer
+prompts take than their kernels.
 
 Closed loops of InferenceX, their times to the first token and between tokens together; of vLLM its loads at a rate besides.
 Groups that attend apart are left out: their ranks wait for each other, which is not simulated.
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.calibrate.coefficient_files import write
-from gpuwise.calibrate.optimizers import least_squares
+from gpuwise.calibrate.optimizers import least_squares, minimize_scalar
 from gpuwise.calibrate.serving.engine_loads import engine_figure, read_engine_runs
 from gpuwise.calibrate.serving.load import Figure, LoadRun, load_check, predicted, read_load_runs
 from gpuwise.calibrate.serving.load_fit import parts_of
@@ -33,15 +33,15 @@ from gpuwise.serve.simulate.front import Front, front_of
 
 F64 = NDArray[np.float64]
 CLIENTS = (
-    ("vllm", SINCE[1], ("request_s", "prompt_token_s")),
+    ("vllm", SINCE[1], ("request_s", "prompt_token_s", "prefill_slowdown")),
     ("sglang", "0.5", ("request_s", "prompt_token_s", "prefill_slowdown")),
     ("trtllm", "0.19", ("request_s", "prompt_token_s", "prefill_slowdown")),
 )
 """Engine, the first version, and what is fitted of it; the rest is as it was."""
 EAGER = {"eager_layer_s": False, "eager_experts_layer_s": True}
 """Of vLLM's first of these versions: what the host takes to launch a layer, of networks without and with experts."""
-EAGER_S = tuple(round(1e-4 * i, 5) for i in range(4, 21))
-"""Seconds of a layer that are tried."""
+EAGER_S, EAGER_WITHIN_S = (4e-4, 2e-3), 1e-4
+"""Seconds of a layer that are tried, and how near."""
 STARTS = (3e-3, 3e-2)
 """Of ``request_s``: whether time is a request's or its tokens' has more than one valley."""
 START = {"prompt_token_s": 5e-6, "prefill_slowdown": 1.1}
@@ -79,9 +79,9 @@ def fit_clients(folder: Path) -> dict[str, float]:
     document: dict[str, Any] = load_json("load")
     document["provenance"]["errors"] |= errors
     document["provenance"]["clients"] = (
-        "request_s, prompt_token_s (vLLM 0.14 on, SGLang 0.5, TensorRT-LLM 0.19) and the latter two's prefill_slowdown: "
-        "closed loops of InferenceX (SemiAnalysis, Apache-2.0), started by its launch scripts, as aiconfigurator (NVIDIA, "
-        "Apache-2.0) collected them"
+        "request_s, prompt_token_s and prefill_slowdown (vLLM 0.14 on, SGLang 0.5, TensorRT-LLM 0.19): closed loops of "
+        "InferenceX (SemiAnalysis, Apache-2.0), started by its launch scripts, as aiconfigurator (NVIDIA, Apache-2.0) collected "
+        "them"
     )
     write("load", document)
     return errors
@@ -100,7 +100,8 @@ def _eager(runs: list[LoadRun], base: Front) -> Front:
             errors = np.log(_ratios(fit, _with(base, {name: seconds}))["ttft"]) / _SMALL
             return float(np.mean(np.sqrt(1.0 + errors**2)))
 
-        best[name] = min(EAGER_S, key=cost)
+        found = minimize_scalar(cost, EAGER_S, EAGER_WITHIN_S)
+        best[name] = float(f"{found:.2g}")
     return _with(base, best)
 
 

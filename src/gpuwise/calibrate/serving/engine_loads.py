@@ -26,6 +26,7 @@ from gpuwise.serve.engine import EngineConfig, version_number
 from gpuwise.serve.load.requests import ClosedLoop, Requests
 from gpuwise.serve.simulate import Run, Settings
 from gpuwise.serve.simulate.front import front_of
+from gpuwise.serve.simulate.settings import GREEDY
 from gpuwise.units import MILLI
 
 SHAREGPT_PROMPT, SHAREGPT_OUTPUT = 215.0, 194.0
@@ -220,6 +221,7 @@ def _first_token(row: ServingRow, ttft_s: float) -> LoadRun:
     settings = recipe(row.model, row.gpu, config, users, int(row.prompt), int(row.output), row.date)
     settings = replace(
         settings,
+        sampling=GREEDY,  # its client sends a temperature of 0 (bench_serving/backend_request_func.py)
         prefix_caching=False,
         max_model_len=int(row.prompt + row.output) + 256,
         chunked_prefill=settings.chunked_prefill is not False,
@@ -240,17 +242,18 @@ def _between(most: float, n: int, seed: int) -> NDArray[np.int64]:
     return np.random.default_rng(seed).integers(max(int(SHORTEST * most), 1), int(most) + 1, n)
 
 
-def _waves_mean(run: LoadRun, ttft_s: NDArray[np.float64]) -> float:
-    """Mean over ``PUBLISHED_WAVES`` waves, those after the first alike."""
+def _waves_mean(run: LoadRun, seconds: NDArray[np.float64]) -> float:
+    """Mean over ``PUBLISHED_WAVES`` waves, those after the first alike: its prompts wait for one another, its answers for no
+    prompt of others."""
     assert run.closed is not None
-    first, later = ttft_s[: run.closed.users], ttft_s[run.closed.users :]
+    first, later = seconds[: run.closed.users], seconds[run.closed.users :]
     return float(first.mean() + (PUBLISHED_WAVES - 1) * later.mean()) / PUBLISHED_WAVES
 
 
 def engine_figure(run: LoadRun, result: Run, figure: Figure) -> float:
     """The figure of a simulated run, in seconds."""
-    if run.closed is not None and figure.metric == "ttft_mean":
-        return _waves_mean(run, result.ttft_s)
+    if run.closed is not None and figure.metric in ("ttft_mean", "tpot_mean"):
+        return _waves_mean(run, result.ttft_s if figure.metric == "ttft_mean" else result.tpot_s)
     return predicted(result, figure)
 
 

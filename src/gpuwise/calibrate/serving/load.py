@@ -25,6 +25,7 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.serve.engine import EngineConfig
 from gpuwise.serve.load.requests import ClosedLoop, Requests
 from gpuwise.serve.simulate import Run, Settings
+from gpuwise.serve.simulate.settings import DRAWN, FILTERED
 from gpuwise.units import MILLI
 
 F64 = NDArray[np.float64]
@@ -97,6 +98,16 @@ def records(path: Path, text: Sequence[str], numbers: Sequence[str]) -> list[dic
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
+FILTERED_BY_DEFAULT = ("llama", "qwen")
+"""Families whose ``generation_config.json`` sets ``top_p`` or ``top_k``, which vLLM takes where a request says nothing."""
+
+
+def sampling_of(model: str) -> str:
+    """How vLLM chooses tokens for a client that says nothing of it."""
+    name = model.lower().rsplit("/", 1)[-1]
+    return FILTERED if name.startswith(FILTERED_BY_DEFAULT) else DRAWN
+
+
 def _filled(run: LoadRun, model: str, gpu: str, tp: int, weights: str, version: str) -> LoadRun:
     """The run with what its names mean, or why it cannot be replayed."""
     try:
@@ -108,7 +119,9 @@ def _filled(run: LoadRun, model: str, gpu: str, tp: int, weights: str, version: 
         config = EngineConfig("vllm", weights, tp=tp, moe_tp=experts, version=version)
     except GpuwiseError as error:
         return replace(run, reason=error.message.split("\n")[0][:80])
-    return replace(run, architecture=arch, system=system, config=config)
+    return replace(
+        run, architecture=arch, system=system, config=config, settings=replace(run.settings, sampling=sampling_of(model))
+    )
 
 
 def poisson(n: int, rate: float, seed: int) -> F64:

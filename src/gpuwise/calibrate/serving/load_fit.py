@@ -14,47 +14,20 @@ from numpy.typing import NDArray
 
 from gpuwise.calibrate.coefficient_files import write
 from gpuwise.calibrate.optimizers import least_squares
+from gpuwise.calibrate.serving.engine_loads import read_engine_runs
 from gpuwise.calibrate.serving.load import DISTINCT_PROMPTS, Figure, LoadRun, load_check, predicted, read_load_runs
 from gpuwise.calibrate.serving.load_replay import replay
 from gpuwise.calibrate.serving.load_score import COLD, SINCE, metric_of, score_load, since_index
+from gpuwise.calibrate.serving.step_fit import fit_steps
 from gpuwise.calibrate.validation import log_sigma_of
+from gpuwise.predict.coefficients import load_json
 from gpuwise.serve.engine import EngineCosts
 from gpuwise.serve.simulate.front import Front
 
 F64 = NDArray[np.float64]
-_SHARED = ("kernel_slowdown", "communication_slowdown", "layer_s", "attention_slowdown")
-_OWN = ("prefill_slowdown", "iteration_s", "sequence_s", "request_s")
-START = {
-    "kernel_slowdown": 1.0,
-    "prefill_slowdown": 1.1,
-    "communication_slowdown": 1.0,
-    "layer_s": 1e-5,
-    "attention_slowdown": 1.0,
-    "iteration_s": 5e-4,
-    "sequence_s": 1e-5,
-    "request_s": 8e-3,
-}
-LOW = {
-    "kernel_slowdown": 0.8,
-    "prefill_slowdown": 0.7,
-    "communication_slowdown": 0.3,
-    "layer_s": 1e-7,
-    "attention_slowdown": 0.6,
-    "iteration_s": 1e-6,
-    "sequence_s": 1e-7,
-    "request_s": 1e-3,
-}
-HIGH = {
-    "kernel_slowdown": 1.5,
-    "prefill_slowdown": 2.5,
-    "communication_slowdown": 3.0,
-    "layer_s": 1e-4,
-    "attention_slowdown": 1.6,
-    "iteration_s": 1e-2,
-    "sequence_s": 2e-4,
-    "request_s": 5e-2,
-}
-_FITTED = ("ttft_mean", "ttft_p50", "tpot_mean", "itl_mean", "e2e_mean", "req_s")
+REQUEST_S = (1e-3, 5e-2)
+"""Bounds of what stands before an engine."""
+_FITTED = ("ttft_mean", "ttft_p50")
 _STAGE = 240
 """Requests of a stage that the fit replays."""
 _LARGE = 0.3
@@ -72,19 +45,6 @@ class Part:
 def _bounded(error: float) -> float:
     """An error of a queue that is there in one of two worlds says no more than a large one."""
     return _LARGE * math.tanh(error / _LARGE)
-
-
-def _fronts(x: F64) -> list[Front]:
-    values = [float(v) for v in np.exp(x)]
-    shared = dict(zip(_SHARED, values[: len(_SHARED)], strict=True))
-    attention = shared.pop("attention_slowdown")
-    fronts: list[Front] = []
-    for i in range(len(SINCE)):
-        at = len(_SHARED) + i * len(_OWN)
-        engine_costs = dict(zip(_OWN, values[at : at + len(_OWN)], strict=True))
-        request_s = engine_costs.pop("request_s")
-        fronts.append(Front(EngineCosts(**shared, **engine_costs), request_s=request_s, attention_slowdown=attention))
-    return fronts
 
 
 def parts_of(runs: Sequence[LoadRun]) -> list[Part]:
@@ -118,50 +78,63 @@ def parts_of(runs: Sequence[LoadRun]) -> list[Part]:
     return [replace(p, weight=max(count[p.run.name], 1) ** -0.5) for p in parts]
 
 
-def fit_load(folder: Path) -> dict[str, float]:
-    """Fit vLLM's costs on the runs of the fit split, write ``coefficients/serving/load.json``, return the errors."""
-    runs = [r for r in read_load_runs(folder) if not r.reason]
-    parts = parts_of([r for r in runs if not load_check(r)])
-    names = [*_SHARED, *(_OWN * len(SINCE))]
-    start, low, high = (np.log([table[n] for n in names]) for table in (START, LOW, HIGH))
-
-    def residual(y: F64) -> F64:
-        x = y + low - 1.0
-        fronts = _fronts(x)
-        out: list[float] = []
-        for part in parts:
-            run = part.run
-            result = replay(run, fronts[since_index(run)])
-            out += [_bounded(math.log(predicted(result, f) / f.measured)) * part.weight for f in part.figures]
-        return np.concatenate([np.array(out), 0.02 * (x - start)])
-
-    # from 1 upwards, so that a step in proportion is a step of a percent or more: schedules are not smooth in the costs
-    inside = (np.ones_like(low), high - low + 1.0)
-    best = least_squares(residual, start - low + 1.0, bounds=inside, loss="soft_l1", f_scale=0.05, diff_step=0.015, max_nfev=12)
-    fronts = _fronts(best.x + low - 1.0)
-    document: dict[str, Any] = {"engines": [], "spread": {}, "provenance": {}}
-    for since, front in zip(SINCE, fronts, strict=True):
-        c = front.costs
-        costs = {n: float(f"{getattr(c, n):.4g}") for n in EngineCosts.__dataclass_fields__ if n != "log_sigma"}
-        rest = {n: float(f"{getattr(front, n):.4g}") for n in ("request_s", "attention_slowdown")}
-        document["engines"].append({"engine": "vllm", "since": since, "costs": costs, "front": rest, "log_sigma": 0.1})
-    document["provenance"] = {
-        "source": "vLLM 0.11 to 0.23 under load: inference-perf kubecon (Apache-2.0), LLMServingSim bench (MIT); "
-        "BLIS training, validation and residency runs (as figures only)",
+def fit_load(folder: Path) -> None:
+    """Fit vLLM's costs on the runs of the fit split and write ``coefficients/serving/load.json``; :func:`fit_widths` tells the
+    errors."""
+    runs = [r for r in read_load_runs(folder) if not r.reason and not load_check(r)]
+    closed = [r for r in read_engine_runs(folder) if r.source == "InferenceX vllm" and not r.reason and not load_check(r)]
+    together = [r for r in closed if r.config is not None and r.config.attention_dp == 1]  # ranks apart wait for each other
+    fronts = fit_steps([r for r in runs if r.behind_http], together)
+    parts = parts_of(runs)
+    document: dict[str, Any] = load_json("load")
+    for i, since in enumerate(SINCE):
+        fronts[i] = _with_request(fronts[i], [p for p in parts if since_index(p.run) == i])
+        known: dict[str, Any] | None = next(
+            (e for e in document["engines"] if (e["engine"], e["since"]) == ("vllm", since)), None
+        )
+        entry = known or {"engine": "vllm", "since": since, "front": {}, "log_sigma": 0.1}
+        costs = fronts[i].costs
+        entry["costs"] = {n: float(f"{getattr(costs, n):.4g}") for n in EngineCosts.__dataclass_fields__ if n != "log_sigma"}
+        entry["front"] |= {"request_s": float(f"{fronts[i].request_s:.4g}"), "attention_slowdown": 1.0}
+        document["engines"] += [] if known else [entry]
+    document["provenance"] |= {
+        "source": "vLLM 0.11 to 0.23 under load: inference-perf kubecon (Apache-2.0); BLIS training and validation runs (as "
+        "figures only); closed loops of InferenceX (Apache-2.0); vLLM 0.6: APEX+ (MIT), dstack (Apache-2.0); TensorRT-LLM 0.14: "
+        "its performance overview (Apache-2.0)",
         "split": "a third of the configurations (model, device, split) kept for checking, by hash",
-        "date": "2026-11-23",
-        "errors": {},
+        "date": "2026-11-26",
     }
-    return _finish(folder, document, fronts)
+    write("load", document)
 
 
-def _finish(folder: Path, document: dict[str, Any], fronts: Sequence[Front]) -> dict[str, float]:
-    """Widths from the check rows, and the errors, written."""
-    scores = score_load(folder, False, fronts)
+def _with_request(front: Front, parts: Sequence[Part]) -> Front:
+    """``front`` with the seconds before an engine that the runs' times to the first token tell."""
+
+    def residual(x: F64) -> F64:
+        one = replace(front, request_s=float(np.exp(x[0])))
+        errors = [
+            _bounded(math.log(predicted(result, f) / f.measured)) * part.weight
+            for part in parts
+            for result in [replay(part.run, one)]
+            for f in part.figures
+        ]
+        return np.array(errors)
+
+    low, high = (np.array([math.log(s)]) for s in REQUEST_S)
+    best = least_squares(residual, (low + high) / 2, bounds=(low, high), loss="soft_l1", f_scale=0.05, diff_step=0.02, max_nfev=8)
+    return replace(front, request_s=float(np.exp(best.x[0])))
+
+
+def fit_widths(folder: Path) -> dict[str, float]:
+    """Widths of figures under load, and the errors, written when all costs are fitted: the wider of the two splits, whose
+    configurations are few."""
+    document: dict[str, Any] = load_json("load")
+    scores = score_load(folder, False)
     assert scores is not None
     errors: dict[str, float] = {}
     ratio = scores.predicted / scores.measured
     for metric in ("ttft", "tpot", "e2e", "capacity"):
+        widths: list[float] = []
         for split in ("fit", "check"):
             mine = np.array(
                 [
@@ -171,10 +144,13 @@ def _finish(folder: Path, document: dict[str, Any], fronts: Sequence[Front]) -> 
             )
             if mine.any():
                 errors[f"{metric} {split} mape ({int(mine.sum())} rows)"] = round(float(np.mean(np.abs(ratio[mine] - 1))), 4)
-                if split == "check" or metric not in document["spread"]:
-                    document["spread"][metric] = round(log_sigma_of(np.ones(int(mine.sum())), ratio[mine]), 3)
+                widths.append(log_sigma_of(np.ones(int(mine.sum())), ratio[mine]))
+        document["spread"][metric] = round(max(widths), 3)
     for entry in document["engines"]:
-        entry["log_sigma"] = document["spread"]["tpot"]
-    document["provenance"]["errors"] = errors
+        if (entry["engine"], entry["since"]) == ("vllm", SINCE[0]):  # the later one is wider: closed loops of other devices
+            entry["log_sigma"] = document["spread"]["tpot"]
+    stale = tuple(f"{metric} {split} mape" for metric in ("ttft", "tpot", "e2e", "capacity") for split in ("fit", "check"))
+    known: dict[str, float] = document["provenance"].get("errors", {})
+    document["provenance"]["errors"] = {k: v for k, v in known.items() if not k.startswith(stale)} | errors
     write("load", document)
     return errors

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,6 @@ from gpuwise.calibrate.validation import Scores
 from gpuwise.errors import GpuwiseError
 from gpuwise.predict.coefficients import load_json
 from gpuwise.serve.engine import version_number
-from gpuwise.serve.simulate.front import Front
 
 SINCE = ("0.8", "0.14")
 """Versions of vLLM with costs of their own: scheduling beside the device came in between."""
@@ -41,9 +39,8 @@ def metric_of(source: str) -> str:
     return "tpot" if name == "itl" else name
 
 
-def score_load(folder: Path, all_check: bool, fronts: Sequence[Front] | None = None) -> Scores | None:
-    """Every figure of the runs under load, by the shipped costs or ``fronts``; the baseline is BLIS's own prediction where it was
-    published."""
+def score_load(folder: Path, all_check: bool) -> Scores | None:
+    """Every figure of the runs under load, by the shipped costs; the baseline is BLIS's own prediction where it was published."""
     runs = read_load_runs(folder)
     if not runs:
         return None
@@ -52,14 +49,14 @@ def score_load(folder: Path, all_check: bool, fronts: Sequence[Front] | None = N
     split: list[str] = []
     reason: list[str] = []
     columns: list[tuple[float, float, float, float]] = []
-    spread: dict[str, float] = load_json("load")["spread"] if fronts is None else {}
+    spread: dict[str, float] = load_json("load")["spread"]
     for run in runs:
         why, result, slower = run.reason, None, None
         if not why:
             try:
-                result = replay(run, None if fronts is None else fronts[since_index(run)])
+                result = replay(run, None)
                 busy = run.settings.max_num_seqs is None or max(_in_flight(run, f) for f in run.figures) > _IDLE
-                slower = replay(run, None, SLOWER) if fronts is None and busy else None
+                slower = replay(run, None, SLOWER) if busy else None
             except GpuwiseError as error:
                 why = error.message.split("\n")[0][:80]
         for f in run.figures:

@@ -8,7 +8,7 @@ from gpuwise.calibrate.serving.client_fit import fit_clients
 from gpuwise.calibrate.serving.diffusion_fit import fit_diffusion
 from gpuwise.calibrate.serving.engine_fit import fit_engine_runs, fit_throughput
 from gpuwise.calibrate.serving.fit import fit_engines, fit_single_stream
-from gpuwise.calibrate.serving.load_fit import fit_load
+from gpuwise.calibrate.serving.load_fit import fit_load, fit_widths
 from gpuwise.calibrate.serving.pool_fit import fit_pool
 from gpuwise.calibrate.serving.predict import build_groups
 from gpuwise.calibrate.serving.rows import read_rows
@@ -20,5 +20,7 @@ def fit_family(folder: Path) -> dict[str, float]:
     assert rows is not None
     groups, _ = build_groups(rows)
     engines = fit_engines(rows, groups)
-    load = {**fit_pool(folder), **fit_load(folder), **fit_engine_runs(folder), **fit_clients(folder), **fit_throughput(folder)}
+    pool = fit_pool(folder)
+    fit_load(folder)
+    load = {**pool, **fit_engine_runs(folder), **fit_clients(folder), **fit_throughput(folder), **fit_widths(folder)}
     return {**engines, **fit_single_stream(rows), **fit_diffusion(folder), **load}

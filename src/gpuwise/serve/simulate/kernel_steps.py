@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.predict.estimate import Basis, weakest
+from gpuwise.predict.estimate import Basis
 from gpuwise.serve.engine import EngineConfig, EngineCosts
-from gpuwise.serve.iteration import DeviceTimes, Iterations, device_times
+from gpuwise.serve.iteration import Iterations, device_times
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -86,30 +86,30 @@ def kernel_tables(
         sequences, prompts = only
         rows, tokens, q = _around(rows, sequences), _around(tokens, (*sequences, *prompts)), _around(q, prompts)
     groups = config.attention_dp
-
-    def times(sequences: I64, q_len: I64, kv_len: I64) -> DeviceTimes:
-        return device_times(arch, system, config, Iterations(*np.broadcast_arrays(sequences, q_len, kv_len)))
-
-    one = np.array([1], np.int64)
-    short, long = (times(rows * groups, one, one * n) for n in lengths)
-    work = times(one * groups, tokens, tokens)
     qs, cs = (x.reshape(-1) for x in np.meshgrid(q, c, indexing="ij"))
-    prompts = times(one * groups, np.maximum(qs, 2), np.maximum(qs, 2) + cs)
-    sigma = float(np.median(work.log_sigma))
+    qs = np.maximum(qs, 2)
+    one = np.ones(1, np.int64)
+    parts = [(rows * groups, one, one * n) for n in lengths]
+    parts += [(one * groups, tokens, tokens), (one * groups, qs, qs + cs)]
+    whole = [np.broadcast_arrays(*part) for part in parts]
+    timed = device_times(arch, system, config, Iterations(*(np.concatenate(column) for column in zip(*whole, strict=True))))
+    ends = np.cumsum([len(part[0]) for part in whole])
+    short, long, work, prompts = (slice(end - len(part[0]), end) for part, end in zip(whole, ends, strict=True))
+    rest, attention = timed.kernels_s - timed.attention_s, timed.attention_s
     return KernelTables(
         rows,
-        short.kernels_s - short.attention_s,
-        short.communication_s,
+        rest[short],
+        timed.communication_s[short],
         tokens,
-        work.kernels_s - work.attention_s,
-        work.communication_s,
-        np.stack([short.attention_s, long.attention_s], axis=1),
+        rest[work],
+        timed.communication_s[work],
+        np.stack([attention[short], attention[long]], axis=1),
         lengths,
-        prompts.attention_s.reshape(len(q), len(c)),
+        attention[prompts].reshape(len(q), len(c)),
         tuple(q.tolist()),
         tuple(c.tolist()),
-        sigma,
-        weakest(short.basis, work.basis),
+        float(np.median(timed.log_sigma[work])),
+        timed.basis,
     )
 
 
@@ -136,9 +136,11 @@ def _steps(low: int, high: int, least: int = 128) -> I64:
 
 
 class KernelSteps:
-    """:class:`~gpuwise.serve.simulate.step_time.StepTime` of a layout under an engine's costs. ``host_s`` of a step and
+    """:class:`~gpuwise.serve.simulate.step_time.StepTime` of a layout under an engine's costs, ``layers_s`` those of its layers
+    together. ``host_s`` of a step and
     ``host_sequence_s`` of each sequence in it are the scheduler's: beside the device where ``ahead``, else after it. A step of
-    more tokens than the largest graph is launched by the host, in ``eager_s`` at least."""
+    more tokens than the largest graph is launched by the host, in ``eager_s`` at least. ``sampling_s`` [0..most] of choosing the
+    tokens of so many sequences."""
 
     __slots__ = (
         "_alone",
@@ -155,7 +157,7 @@ class KernelSteps:
         "costs",
         "fixed",
         "host",
-        "n_layers",
+        "layers_s",
         "slope",
         "tables",
     )
@@ -164,7 +166,7 @@ class KernelSteps:
         self,
         tables: KernelTables,
         costs: EngineCosts,
-        n_layers: int,
+        layers_s: float,
         most_sequences: int,
         *,
         graph_most: int = 512,
@@ -174,8 +176,9 @@ class KernelSteps:
         ahead: bool = True,
         attention_slowdown: float = 1.0,
         eager_s: float = 0.0,
+        sampling_s: F64 | None = None,
     ) -> None:
-        self.tables, self.costs, self.n_layers = tables, costs, n_layers
+        self.tables, self.costs, self.layers_s = tables, costs, layers_s
         n = np.arange(most_sequences + 1)
         captured = graph_sizes(graph_most) if sizes is None else np.array(sizes, np.int64)
         self._eager_s, self._graph_tokens = eager_s, int(captured[-1])
@@ -188,7 +191,9 @@ class KernelSteps:
         at_low = np.interp(n, rows, tables.attention_s[:, 0])
         seen = costs.kernel_slowdown * attention_slowdown
         attention = seen * np.maximum(at_low - slope * low * n, 0.0)
-        gaps = costs.iteration_s + costs.sequence_s * n + costs.layer_s * n_layers
+        gaps = costs.iteration_s + costs.sequence_s * n + layers_s
+        if sampling_s is not None:
+            gaps = gaps + sampling_s
         host = host_s + host_sequence_s * n
         after = 0.0 if ahead else host
         products = costs.kernel_slowdown * np.interp(padded, rows, tables.decode_s)
@@ -254,7 +259,7 @@ class KernelSteps:
         slope: F64 = np.array(self.slope, np.float64)
         fixed: F64 = np.array(self._attention, np.float64)
         caches: F64 = fixed[decoding] + slope[decoding] * mean_cached
-        host = np.maximum(costs.iteration_s + costs.sequence_s * decoding + costs.layer_s * self.n_layers, 0.0)
+        host = np.maximum(costs.iteration_s + costs.sequence_s * decoding + self.layers_s, 0.0)
         each: F64 = total_s / n_steps
         comm = costs.communication_slowdown * comm
         memory = weights + np.maximum(caches - host, 0.0)

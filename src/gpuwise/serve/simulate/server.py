@@ -116,10 +116,11 @@ class Server:
         sizes = (1 << (size - 1).bit_length() for size in (most, limits.tokens))  # engines of like size share their tables
         tables = kernel_tables(self.arch, self.system, whole, *sizes, near, only)
         front = self.front
+        logits = np.arange(most + 1, dtype=np.float64) * self.arch.vocab
         return KernelSteps(
             tables,
             front.costs,
-            self.arch.n_layers,
+            front.costs.layers_s(self.arch),
             most,
             graph_most=self.options.graph_most or 1,
             sizes=self.options.graph_sizes,
@@ -127,6 +128,7 @@ class Server:
             host_sequence_s=front.host_sequence_s,
             ahead=self.rules.ahead,
             attention_slowdown=front.attention_slowdown,
+            sampling_s=self.rules.sampling_s(self.options.sampling, logits, self.system.accelerator.memory_bandwidth_bytes_per_s),
             eager_s=self.arch.n_layers * (front.eager_layer_s if self.arch.moe is None else front.eager_experts_layer_s),
         )
 

@@ -8,6 +8,9 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.serve.engine import EngineConfig, version_number
@@ -15,11 +18,18 @@ from gpuwise.serve.simulate.adapters import Adapters
 from gpuwise.serve.simulate.drafts import Drafts
 from gpuwise.units import GIB, MIB
 
+F64 = NDArray[np.float64]
+
 NEWEST = {"vllm": "0.33.0", "sglang": "0.5.23", "trtllm": "1.2.0", "llama.cpp": "6918"}
 """The release whose files were read last."""
 GROUP = 4
 """Ranks from which SGLang captures graphs of more sequences."""
 _NOT_LARGE = ("a100", "gb10")
+GREEDY, DRAWN, FILTERED = "greedy", "drawn", "filtered"
+SAMPLING = (GREEDY, DRAWN, FILTERED)
+"""The most probable token, one by its probability, or one of the most probable (``top_p``, ``top_k``)."""
+SAMPLED_ON = 3.35e12
+"""Bytes a second of the memory beside which samplers were timed: H100 SXM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +65,17 @@ class Settings:
     """Speculative decoding; None: none."""
     adapters: Adapters | None = None
     """Low-rank adapters served beside the model; None: none."""
+    sampling: str = FILTERED
+    """How tokens are chosen: of :data:`SAMPLING`. Engines take what the model's ``generation_config.json`` says where a request
+    says nothing, and that is ``top_p`` or ``top_k`` for most models that people talk to."""
 
     def __post_init__(self) -> None:
         for name in ("max_num_batched_tokens", "max_num_seqs", "block_size", "max_model_len", "kv_blocks", "max_output"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"{name} is {value}", hint="it is at least 1")
+        if self.sampling not in SAMPLING:
+            raise InputError(f"sampling {self.sampling!r} is not one of " + ", ".join(SAMPLING))
         if self.memory_share is not None and not 0.0 < self.memory_share <= 1.0:
             raise InputError(f"memory_share is {self.memory_share:g}", hint="it is a share between 0 and 1")
 
@@ -96,6 +111,17 @@ class EngineRules:
     """Answers of a fixed length are reserved whole."""
     ahead_in_stages: bool = False
     """A batch more than pipeline stages is scheduled ahead."""
+    drawn: tuple[float, float] = (0.0, 0.0)
+    """Seconds of a step that draws its tokens by their probability, and of each logit in it, over a step that takes the most
+    probable, on an H100; 0: within what a sequence costs."""
+    filtered: tuple[float, float] = (0.0, 0.0)
+    """The same of a step that draws from the most probable."""
+
+    def sampling_s(self, sampling: str, logits: F64, memory_bytes_per_s: float) -> F64:
+        """[N] seconds that choosing a token of each sequence takes in steps of so many ``logits`` [N], over taking the most
+        probable: passes over memory."""
+        fixed, each = {GREEDY: (0.0, 0.0), DRAWN: self.drawn, FILTERED: self.filtered}[sampling]
+        return np.where(logits > 0, fixed + each * logits * (SAMPLED_ON / memory_bytes_per_s), 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +147,8 @@ def _tables() -> dict[str, tuple[EngineRules, ...]]:
 
 def _rules(row: dict[str, Any]) -> EngineRules:
     tiers: list[list[Any]] = row.pop("tiers")
-    return EngineRules(tiers=tuple(Tier(*t) for t in tiers), **row)
+    samplers = {name: tuple(row.pop(name)) for name in ("drawn", "filtered") if name in row}
+    return EngineRules(tiers=tuple(Tier(*t) for t in tiers), **samplers, **row)
 
 
 def engine_rules(config: EngineConfig) -> EngineRules:
