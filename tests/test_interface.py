@@ -97,7 +97,7 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
         ("pick", "--for", "infer", "--model", "llama-3.2-1b", "--requests-per-day", "1M"),
         ("pick", "--for", "train", "--model", "gpt2", "--tokens", "1B", "--budget", "500"),
         ("pick", "--for", "finetune", "--model", "gpt2", "--have", "PSU 850W, 2 slots, 330mm", "--own"),
-        ("pick", "--for", "learn", "--budget", "1000", "--vendor", "amd"),
+        ("pick", "--for", "learn", "--budget", "1000", "--vendor", "apple"),
         ("pick", "--for", "mixed", "--model", "gpt2", "--budget", "2000", "--vendor", "amd"),
     ],
     "compare": [

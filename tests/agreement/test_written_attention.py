@@ -15,6 +15,7 @@ import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
+pytest.importorskip("torchvision")
 
 from tests.agreement.models import BY_ID, GPUS, Model
 from tests.agreement.test_two_front_ends import MEMORY, TIME, off

@@ -11,7 +11,7 @@ import pytest
 from gpuwise.calibrate.capture_time.rows import NETWORKS, SAMPLE, family_of_network, named_networks
 from gpuwise.calibrate.capture_time.score import score
 
-pytestmark = pytest.mark.skipif(find_spec("timm") is None, reason="needs timm")
+pytestmark = pytest.mark.skipif(not (find_spec("timm") and find_spec("torchvision")), reason="needs timm and torchvision")
 HEADER = "gpu,precision,layout,compile,pt,cuda,mode,model,samples_per_sec,step_time_ms,batch_size,img_size,gmacs,macts,params_m\n"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 pytest.importorskip("torch")
+pytest.importorskip("torchvision")
 
 from gpuwise.calibrate.networks.zoo import build
 from gpuwise.workload.capture.api import capture
