@@ -39,7 +39,7 @@ class Stack:
     fused_optimizer: bool
     """One multi-tensor kernel; otherwise ``foreach`` passes with temporaries."""
     dropout: bool
-    """Hidden and attention dropout are on (Megatron's and GPT-2's default 0.1)."""
+    """Hidden and attention dropout are on (Megatron's and GPT-2's default 0.1), whatever the model's configuration says."""
     layout_copies: int
     """Extra copies of the attention's q, k, v or output tensors made by transposes, per layer forward."""
     selective_recompute: str
@@ -51,6 +51,11 @@ class Stack:
     ``fa2`` (torch SDPA and flash-attn 2, on every family)."""
     weight_cast_per_micro_batch: bool
     """Weights are cast from fp32 in every forward (autocast without a half-precision copy)."""
+    dropout_of_model: bool = False
+    """Dropout is on where the model's configuration has it (:attr:`Architecture.dropout`)."""
+    keeps_output: bool = True
+    """The training loop holds the model's output, its logits, until the backward ends (``outputs = model(..)``); otherwise
+    they are gone when the forward is."""
     chunked_loss_option: str = ""
     """The option of the stack's tool by which its loss is without whole logits, where it is not so already (``fused_loss``)."""
     fuses_attention: bool = True

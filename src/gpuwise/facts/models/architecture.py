@@ -137,6 +137,10 @@ class Architecture:
     """SwiGLU/GeGLU: three F x H matrices instead of two."""
     activation: str = "silu"
     """``silu``, ``gelu``, ``relu``, ``relu2``, or ``gelu_new``: GPT-2's tanh form, a chain of kernels in eager torch."""
+    dropout: float = 0.0
+    """Of hidden states in training, by its checkpoint's configuration (``resid_pdrop``, ``hidden_dropout_prob``)."""
+    attention_dropout: float = 0.0
+    """The same of attention's probabilities."""
     norm: str = "rms"
     """``rms`` (weight) or ``layer`` (weight and bias) or ``layer-no-bias`` or ``none`` (non-parametric)."""
     norms_per_layer: int = 2

@@ -55,6 +55,8 @@ def _gpt2(c: Config) -> Architecture:
         max_seq_len=c.count("n_positions", "n_ctx"),
         tied_embeddings=c.flag("tie_word_embeddings", True),
         kv_heads=1 if c.flag("multi_query", False) else heads,
+        dropout=c.share("resid_pdrop", 0.1),
+        attention_dropout=c.share("attn_pdrop", 0.1),
     )
 
 
@@ -146,6 +148,8 @@ def _opt(c: Config) -> Architecture:
         attention_out_bias=bias,
         mlp_bias=bias,
         activation=_activation(c.word("activation_function", "relu")),
+        dropout=c.share("dropout", 0.1),
+        attention_dropout=c.share("attention_dropout", 0.0),
         final_norm=before and not c.flag("_remove_final_layer_norm", False),
         norm="layer" if c.flag("layer_norm_elementwise_affine", True) else "none",
         tied_embeddings=c.flag("tie_word_embeddings", True),
@@ -255,6 +259,8 @@ def _bert(c: Config, *, reserved_rows: int = 0, pooler: bool = True, **fixed: An
         "max_seq_len": max(1, rows - reserved_rows),
         "n_token_types": c.count("type_vocab_size", default=2, zero=True),
         "embedding_norm": True,
+        "dropout": c.share("hidden_dropout_prob", 0.1),
+        "attention_dropout": c.share("attention_probs_dropout_prob", 0.1),
         "final_norm": False,
         "tied_embeddings": True,
         "lm_head": False,
@@ -291,6 +297,8 @@ def _distilbert(c: Config) -> Architecture:
         max_seq_len=c.count("max_position_embeddings"),
         position="learned",
         embedding_norm=True,
+        dropout=c.share("dropout", 0.1),
+        attention_dropout=c.share("attention_dropout", 0.1),
         final_norm=False,
         tied_embeddings=True,
         lm_head=False,

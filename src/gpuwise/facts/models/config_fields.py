@@ -61,6 +61,15 @@ class Config:
             raise self.error(f"{key} is {str(value)[:40]!r}, not true or false", field=key, hint="check the file")
         return value
 
+    def share(self, key: str, default: float) -> float:
+        """A number from 0 to 1; null and absent mean ``default``. Raises FieldError for anything else."""
+        value = self.values.get(key)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+            raise self.error(f"{key} is {str(value)[:40]!r}, not a number from 0 to 1", field=key, hint="check the file")
+        return float(value)
+
     def word(self, key: str, default: str) -> str:
         """The text under ``key``; ``default`` where it is absent or null. Raises FieldError for anything else."""
         value = self.values.get(key)

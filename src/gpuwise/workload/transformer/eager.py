@@ -48,7 +48,9 @@ POSITION_KERNELS = 9
 """Small kernels that make positions and look for packed sequences (transformers ``masking_utils``)."""
 
 DROPOUT = 0.1
-"""Of BERT and GPT-2 (``hidden_dropout_prob``, ``resid_pdrop``)."""
+"""Of a stack that always has it on (BERT's ``hidden_dropout_prob``)."""
+UNDROPPED_EMBEDDINGS = ("opt",)
+"""Families whose embedding has no dropout behind it, though their layers have (transformers ``modeling_opt``)."""
 
 
 def describes(arch: Architecture, point: Point) -> bool:
@@ -75,9 +77,16 @@ class Network:
     """What is added to attention scores that are written out: [B, 1, S, S] of a decoder, [B, 1, 1, S] of padded tokens."""
 
     @property
-    def drops(self) -> bool:
-        """Whether dropout is on."""
-        return self.point.stack.dropout
+    def hidden_dropout(self) -> float:
+        """Share of the hidden states that is dropped: the model's own under the stacks that train it so."""
+        stack = self.point.stack
+        return DROPOUT if stack.dropout else self.arch.dropout * stack.dropout_of_model
+
+    @property
+    def attention_dropout(self) -> float:
+        """The same of attention's probabilities."""
+        stack = self.point.stack
+        return DROPOUT if stack.dropout else self.arch.attention_dropout * stack.dropout_of_model
 
     @property
     def computes(self) -> str:
@@ -248,7 +257,7 @@ class Network:
         if masked and a.heads != a.kv_heads:
             k, v = self._repeated(k), self._repeated(v)
         q, k, v = (cast(t, one, self.computes) for one in (q, k, v))
-        output = scores(t, q, k, v, causal=a.kind == "decoder", masked=masked, drops=self.drops)
+        output = scores(t, q, k, v, causal=a.kind == "decoder", masked=masked, dropout_p=self.attention_dropout)
         return t.view(t.transposed(output, 1, 2), (b, s, a.heads * width))
 
     def masked(self) -> Network:
@@ -279,13 +288,15 @@ class Network:
             chances = softmax(t, logits, "fp32" if wide else logits.dtype)
             if not self.autocast or a.family in TURNED:
                 chances = cast(t, chances, self.computes)
-            chances = t.bind(cast(t, self.dropped(chances), self.computes))
+            if self.attention_dropout:
+                chances = dropout(t, chances)
+            chances = t.bind(cast(t, chances, self.computes))
             output = batched(t, chances, cast(t, v, self.computes))
             return t.view(t.transposed(output, 1, 2), (b, s, a.heads * a.head_dim))
 
     def dropped(self, x: Value) -> Value:
-        """``x`` behind its dropout, where the stack has it on."""
-        return dropout(self.t, x) if self.drops else x
+        """``x`` behind its dropout, where that is on."""
+        return dropout(self.t, x) if self.hidden_dropout else x
 
     def _by_head(self, x: Value, heads: int) -> Value:
         b, s, wide = x.shape
@@ -337,7 +348,7 @@ class Network:
             if a.gated_mlp:
                 return self._gated(x, a.ffn)
             inner = self._activated(self.linear("up", x, a.ffn, bias=a.mlp_bias))
-            return self.linear("down", inner, a.hidden, bias=a.mlp_bias)
+            return self.dropped(self.linear("down", inner, a.hidden, bias=a.mlp_bias))
 
     def _activated(self, x: Value) -> Value:
         """GPT-2's gelu is written out (``NewGELUActivation``); the others are one kernel."""
@@ -483,8 +494,9 @@ class Network:
         inner = self.attention(normed, window, around)
         if a.norms_per_layer == 4:
             inner = self.norm("post_attention_norm", inner)
+        inner = self.dropped(inner)
         if a.family in TURNED:
-            inner = t.bind(self.dropped(inner))
+            inner = t.bind(inner)
         with t.frame(*((normed,) if a.family in TURNED else ())):
             x = add(t, inner, x) if first else add(t, x, inner)
         inner = self.norm("mlp_norm", t.bind(x))
@@ -514,7 +526,8 @@ class Network:
         else:
             around = self._rotary(x.dtype)
         x = self.norm("norm", x) if a.embedding_norm else x
-        return (self.dropped(x) if a.position == "learned" else x), around
+        drops = a.position == "learned" and a.family not in UNDROPPED_EMBEDDINGS
+        return (self.dropped(x) if drops else x), around
 
     def _rotary(self, form: str) -> tuple[Value, Value]:
         t, wide = self.t, (1, self.point.seq_len, self.arch.head_dim)
@@ -610,13 +623,13 @@ def copied(t: Tape, x: Value) -> Value:
     return output
 
 
-def scores(t: Tape, q: Value, k: Value, v: Value, *, causal: bool, masked: bool, drops: bool = False) -> Value:
+def scores(t: Tape, q: Value, k: Value, v: Value, *, causal: bool, masked: bool, dropout_p: float = 0.0) -> Value:
     """softmax(q k') v on [B, A, S, D]: the flash kernel, or the memory-efficient one where a mask is given."""
     b, heads, s, d = q.shape
     out = TensorSpec(q.shape, (s * heads * d, d, heads * d, 1), q.dtype)
     sums = spec((b, heads, s), "fp32")
     call = {"query": q.spec, "key": k.spec, "value": v.spec, "is_causal": causal and not masked}
-    attributes = (("dropout_p", DROPOUT if drops else 0.0), ("is_causal", causal and not masked))
+    attributes = (("dropout_p", dropout_p), ("is_causal", causal and not masked))
     name, more = "_scaled_dot_product_flash_attention", []
     if masked:
         name = "_scaled_dot_product_efficient_attention"

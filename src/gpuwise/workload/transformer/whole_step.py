@@ -1,9 +1,10 @@
 """A whole training step of a transformer in eager PyTorch with its storages, from the dimensions alone.
 
 Every operation of every layer is on a :class:`~gpuwise.workload.transformer.tape.Tape`; a storage is born with the operation
-that writes it first and dies after the last that reads it, as autograd holds it. The logits live until the backward ends
-(the model's output holds them), parameters and optimizer states for ever. There are two steps: the states appear in the
-first. A checkpointed layer keeps its input; before its backward its forward runs again, up to the last tensor it saved.
+that writes it first and dies after the last that reads it, as autograd holds it. The logits live as long as the model's
+output: until the backward ends where the loop holds it, else until the forward does; parameters and optimizer states for ever.
+There are two steps: the states appear in the first. A checkpointed layer keeps its input; before its backward its forward runs
+again, up to the last tensor it saved.
 """
 
 from __future__ import annotations
@@ -97,8 +98,9 @@ class _Program:
     gradients: I64
     held: I64
     """Storages that live until the backward ends."""
-    casts: I64
-    """Weights in the products' format, which autocast's cache holds until the forward ends."""
+    forward_held: I64
+    """Those that live until the forward ends: weights in the products' format, which autocast's cache holds, and an output
+    that the loop does not keep."""
     names: I64
     """Storages that variables hold, each until :attr:`name_op` has run."""
     name_op: I64
@@ -116,13 +118,15 @@ def whole_step(arch: Architecture, point: Point, *, recompute: str, optimizer: s
     table = None if arch.patches is not None else network.weight(arch.vocab, arch.hidden)
     network = network.masked()
     x, around = network.embedding(table)
-    for i, kind in enumerate(layer_kinds(arch)):
-        layers += [OUTSIDE] * (len(tape.modules) - len(layers))
-        first, tape.block = len(tape), i + 1
-        with tape.inside(f"layers.{i}", x):
-            x = network.layer(x, kind, around)
-        layers += [i] * (len(tape.modules) - len(layers))
-        spans.append((first, tape.saved_until(first, len(tape))))
+    # a variable of BertModel.forward holds the embedding's output until the layers are through
+    with tape.frame(*((x,) if arch.kind == "encoder" else ())):
+        for i, kind in enumerate(layer_kinds(arch)):
+            layers += [OUTSIDE] * (len(tape.modules) - len(layers))
+            first, tape.block = len(tape), i + 1
+            with tape.inside(f"layers.{i}", x):
+                x = network.layer(x, kind, around)
+            layers += [i] * (len(tape.modules) - len(layers))
+            spans.append((first, tape.saved_until(first, len(tape))))
     tape.block += 1
     with tape.inside("head"):
         loss = network.head(x, table)
@@ -130,15 +134,16 @@ def whole_step(arch: Architecture, point: Point, *, recompute: str, optimizer: s
     tape.backward(loss)
     capture = tape.capture(arch.name, Settings("2.13.0", (8, 0)))
     logits = int(point.tokens * arch.vocab * point.element_bytes) if arch.lm_head else -1
-    program = _program(capture, tape, logits, np.array(layers, np.int64))
+    program = _program(capture, tape, logits, np.array(layers, np.int64), keeps_output=point.stack.keeps_output)
     if recompute == "full":
         unpacking = np.array(tape.unpacking, np.int64).reshape(-1, 2)
         program = _checkpointed(program, spans, np.array(layers, np.int64)[capture.op_module], unpacking)
     item = 4 if point.autocast or point.lora_rank else int(point.element_bytes)
-    return _steps(capture, program, optimizer, min(micro_batches, 2), item)
+    lists = optimizer in TEMPORARIES and not point.stack.fused_optimizer
+    return _steps(capture, program, optimizer, min(micro_batches, 2), item, lists=lists)
 
 
-def _program(c: Capture, tape: _Weighed, logits: int, layers: I64) -> _Program:
+def _program(c: Capture, tape: _Weighed, logits: int, layers: I64, *, keeps_output: bool) -> _Program:
     n = len(c.op_signature)
     counts = [np.diff(end, prepend=0) for end in (c.op_input_end, c.op_output_end)]
     read_op, write_op = (np.repeat(np.arange(n), count) for count in counts)
@@ -159,6 +164,7 @@ def _program(c: Capture, tape: _Weighed, logits: int, layers: I64) -> _Program:
     casting = copies & of_parameter & (c.op_phase == int(Phase.FORWARD))
     intervals = np.array(tape.held, np.int64).reshape(-1, 3)
     intervals = intervals[np.argsort(intervals[:, 1], kind="stable")]
+    output, casts = ends[sizes[ends] == logits], np.unique(c.op_outputs[casting[write_op]])
     is_parameter = np.isin(np.arange(len(sizes)), np.concatenate([parameters, frozen]))
     return _Program(
         c.op_signature,
@@ -173,8 +179,8 @@ def _program(c: Capture, tape: _Weighed, logits: int, layers: I64) -> _Program:
         frozen,
         np.flatnonzero(~made & ~is_parameter & (sizes > 0)),
         np.array(list(dict.fromkeys(tape.gradients[s] for s in parameters.tolist() if s in tape.gradients)), np.int64),
-        ends[sizes[ends] == logits],
-        np.unique(c.op_outputs[casting[write_op]]),
+        output if keeps_output else output[:0],
+        casts if keeps_output else np.concatenate([casts, output]),
         *(intervals[:, k] for k in range(3)),
     )
 
@@ -271,7 +277,7 @@ def _lives(p: _Program, *, adds: bool = False) -> _Lives:
     np.maximum.at(last, p.writes, p.write_op)
     np.maximum.at(last, p.names, p.name_op)
     forward_end = int(np.flatnonzero(p.phase == int(Phase.FORWARD))[-1])
-    last[p.casts] = np.maximum(last[p.casts], forward_end)
+    last[p.forward_held] = np.maximum(last[p.forward_held], forward_end)
     last[p.held] = n - 1
     comes = ~fixed & (birth < n) & (p.sizes > 0)
     lasting = np.zeros(len(p.sizes), bool)
@@ -299,8 +305,9 @@ def _states(optimizer: str, parameters: I64, item: int) -> I64:
     return np.array(sizes, np.int64)
 
 
-def _steps(c: Capture, p: _Program, optimizer: str, micro_batches: int, item: int) -> Capture:
-    """The passes and updates of all steps, as a capture's columns; ``item`` bytes a number of the parameters."""
+def _steps(c: Capture, p: _Program, optimizer: str, micro_batches: int, item: int, *, lists: bool) -> Capture:
+    """The passes and updates of all steps, as a capture's columns; ``item`` bytes a number of the parameters; ``lists``: the
+    update makes a list of their size."""
     lives, additions, n, width = _lives(p), _lives(p, adds=True), len(p.signature), len(p.sizes)
     update = [Signature(f"aten.{name}.default", Kind.OPTIMIZER, (), (), (), 0.0, 0.0, 0.0, 1) for name in _UPDATE]
     first_call = len(c.signatures)
@@ -360,7 +367,7 @@ def _steps(c: Capture, p: _Program, optimizer: str, micro_batches: int, item: in
         if step == 0:
             happen(made(_states(optimizer, trained, item), Category.OPTIMIZER), 1, call(0))
         temporaries = np.zeros(0, np.int64)
-        if optimizer in TEMPORARIES:
+        if lists:
             temporaries = made(trained, Category.TEMPORARY)
             happen(temporaries, 1, call(1))
         happen(np.concatenate([temporaries[::-1], left]), -1, call(2))
