@@ -77,10 +77,14 @@ def doctor(
 
 
 def _look(gpus: int | None, python: str | None, limit_s: float | None, frameworks: bool) -> Diagnosis:
+    import sys
+
     from gpuwise.machine.doctor.probes.frameworks import LIMIT_S
     from gpuwise.machine.doctor.probes.machine import probe
     from gpuwise.machine.doctor.report import diagnose
 
+    if frameworks and sys.stderr.isatty():
+        sys.stderr.write("asking the installed frameworks and importing their libraries (--no-frameworks does not) ...\n")
     return diagnose(probe(python=python, frameworks=frameworks, limit_s=limit_s or LIMIT_S, wanted_gpus=gpus))
 
 

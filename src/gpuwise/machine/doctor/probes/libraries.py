@@ -1,20 +1,36 @@
-"""Imports what training would import beside torch, all in one process of its own with a time limit."""
+"""Imports what training would import beside torch, in processes of their own with a time limit."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, cast
 
 from gpuwise.machine.doctor.host import Host
 from gpuwise.machine.doctor.observation import LibraryImport
 from gpuwise.machine.doctor.probes.frameworks import question, signal_name
 
+CPUS_EACH, MOST_PROCESSES = 4, 4
+"""Processors for each process, which imports torch first (half a GB), and the most of them: on an H100's 16 cores eight libraries
+one after another took 15 s, where torch itself took 4 (benchmarks/records/gpu)."""
 
-def try_imports(host: Host, python: str, modules: Sequence[str], limit_s: float) -> tuple[LibraryImport, ...]:
-    """How the import of each went, in their order. One that ends the process or the time is named, and the others are tried
-    without it while time is left; what was not tried is left out, and so is everything where torch itself does not import."""
+
+def try_imports(host: Host, python: str, modules: Sequence[str], limit_s: float, *, cpus: int = 1) -> tuple[LibraryImport, ...]:
+    """How the import of each went, in their order, in as many processes as ``cpus`` allow. What was not tried is left out, and so
+    is everything where torch itself does not import."""
+    processes = max(min(cpus // CPUS_EACH, MOST_PROCESSES, len(modules)), 1)
+    parts = [modules[first::processes] for first in range(processes)]
+    with ThreadPoolExecutor(max_workers=processes) as pool:
+        done = {one.name: one for part in pool.map(partial(_imported, host, python, limit_s=limit_s), parts) for one in part}
+    return tuple(done[m] for m in modules if m in done)
+
+
+def _imported(host: Host, python: str, modules: Sequence[str], *, limit_s: float) -> tuple[LibraryImport, ...]:
+    """``modules`` one after another in one process. One that ends the process or the time is named, and the others are tried
+    without it while time is left."""
     outcomes: dict[str, LibraryImport] = {}
     remaining, end_s = list(modules), time.monotonic() + limit_s
     while remaining and (rest_s := end_s - time.monotonic()) > 0:

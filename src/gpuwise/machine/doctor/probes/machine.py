@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -81,7 +82,9 @@ def _python_side(
         return python, (), ()
     libraries = installed_libraries(python)
     with ThreadPoolExecutor(max_workers=1) as pool:
-        imported = pool.submit(try_imports, host, python.path, libraries, limit_s)
+        resources = probe_system.read_resources(host)
+        cpus = int(min(resources.cpus or 1, resources.cpu_quota or math.inf))
+        imported = pool.submit(try_imports, host, python.path, libraries, limit_s, cpus=cpus)
         answers = ask_frameworks(host, python.path, installed_frameworks(python), limit_s)
         return python, answers, imported.result()
 
