@@ -150,6 +150,36 @@ def test_a_gather_uses_little_of_what_it_fetches() -> None:
     assert task("gather", 50_000).counters["useful_share"] < 0.45
 
 
+@pytest.mark.parametrize(("n", "measured_us"), [(1 << 20, 4.5), (1 << 22, 15.2)])
+def test_additions_to_one_address_wait_for_each_other(n: int, measured_us: float) -> None:
+    """Measured on an H100, launch and events taken off (benchmarks/records/gpu/card_2026-11-26.md)."""
+    task = next(t for t in TASKS.values() if t.name == "reduction")
+    made = simulate_task(task, launch_of(task, n), find_accelerator("H100-SXM"))
+    assert made.time_s * 1e6 == pytest.approx(measured_us, rel=0.25)
+    assert made.bound == "atomics to one address"
+
+
+STRIDED = """
+def strided(x, out, n, stride):
+    i = cuda.grid(1)
+    if i < n:
+        out[i] = x[i * stride]
+"""
+
+
+@pytest.mark.parametrize(("gpu", "pieces"), [("H100-SXM", 2), ("A100-SXM-80GB", 1)])
+def test_memory_comes_in_pieces_of_64_bytes_on_an_h100(gpu: str, pieces: int) -> None:
+    """Its loads 64 bytes apart take 1.9 times those 32 bytes apart (benchmarks/records/gpu/card_2026-11-26.md)."""
+    n = 1 << 18
+
+    def bytes_read(stride: int) -> float:
+        arguments = {"x": np.ones(n * stride, np.float32), "out": np.zeros(n, np.float32), "n": n, "stride": stride}
+        made = simulate_kernel(STRIDED, arguments, grid=(n // 256,), block=(256,), accelerator=find_accelerator(gpu))
+        return made.counters["dram_bytes"] - made.blocks_timed * 256 * 4
+
+    assert bytes_read(16) == pytest.approx(pieces * bytes_read(8), rel=0.02)
+
+
 def test_the_document_is_plain_and_holds_a_timeline() -> None:
     made = task("softmax", 40)
     document = json.loads(json.dumps(made.to_document(), allow_nan=False))

@@ -97,7 +97,8 @@ class Conditions:
     l1_bytes: float
     dram_bytes_per_cycle: float
     shared_by: Mapping[str, float]
-    """Array to how many multiprocessors ask for the same sector: the first finds it in memory, the others in the L2."""
+    """Array to how many multiprocessors ask for the same sector: the first finds it in memory, the others in the L2. Below 1:
+    more than the sectors that are asked for come from memory."""
 
 
 def run_multiprocessor(events: Sequence[Event], blocks: int, warps_per_block: int, c: Conditions) -> Timing:
@@ -150,7 +151,7 @@ class _Multiprocessor:
         """Set to how many of its sectors are there, the one not used for longest first; a sector of several sets is one."""
         self.l1_used = 0
         self.seen: set[int] = set()
-        self.share = {name: 1.0 / max(of, 1.0) for name, of in c.shared_by.items()}
+        self.share = {name: 1.0 / of for name, of in c.shared_by.items()}
         self.credit: dict[str, float] = {}
         self.l1_capacity = int(c.l1_bytes // SECTOR)
         self.dram_free = self.l2_free = 0.0
@@ -344,11 +345,11 @@ class _Multiprocessor:
         share = self.share.get(array, 1.0)
         if share == 1.0:
             return sectors
-        held, hits = self.credit.get(array, 1.0 - share), 0
+        held, hits = self.credit.get(array, max(1.0 - share, 0.0)), 0
         for _ in range(sectors):
             held += share
-            if held >= 1.0 - 1e-9:
-                held, hits = held - 1.0, hits + 1
+            whole = int(held + 1e-9)
+            held, hits = held - whole, hits + whole
         self.credit[array] = held
         return hits
 

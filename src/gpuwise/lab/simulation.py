@@ -43,6 +43,14 @@ A40 without error correction reads and writes 680 of 696 GB/s, where copies reac
 and GH200, which only read, are as fast as their copies: HBM gains nothing."""
 
 
+FETCHED_TOGETHER, FETCHES_SINCE = 2, (9, 0)
+"""Sectors that a read from memory brings into the L2: loads of one sector in two or four take 1.9 and 2.2 times as long as of the
+same sectors side by side on an H100 (benchmarks/records/gpu, strides of 64 and 128 bytes). Older ones are not measured."""
+ATOMIC_S = 1.77e-9
+"""From one atomic addition to the next one to the same address, wherever it comes from: of 24,576 more blocks of the lab's
+reduction on an H100 (benchmarks/records/gpu)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Simulation:
     """What a kernel did on one GPU. Cycles are of the multiprocessor's clock."""
@@ -81,7 +89,10 @@ class Simulation:
 
     @property
     def bound(self) -> str:
-        """What holds it up: the largest stall, or issuing where the schedulers are busy more than half of the time."""
+        """What holds it up: the largest stall, or issuing where the schedulers are busy more than half of the time, or additions
+        to one address, which take their turn."""
+        if self.counters["atomic_cycles"] >= self.cycles:
+            return "atomics to one address"
         if self.counters["issue_share"] > 0.5:
             return "issue"
         return next(iter(self.stalls), "issue")
@@ -188,6 +199,8 @@ def simulate_kernel(
     conditions = _conditions(accelerator, timing, resident, run, timed, total)
     measured = run_multiprocessor(run.events, timed, run.warps_per_block, conditions)
     cycles = _extrapolated(measured, timed, at_once, len(own))
+    in_turn = _most_atomics(run, timed) * total / timed * ATOMIC_S * accelerator.boost_hz
+    cycles = max(cycles, in_turn)
     return Simulation(
         name,
         accelerator.name,
@@ -204,7 +217,7 @@ def simulate_kernel(
         worst,
         tuple(run.findings),
         measured,
-        _counters(run, measured, timed * run.warps_per_block),
+        _counters(run, measured, timed * run.warps_per_block) | {"atomic_cycles": in_turn},
         _lines(run, timed * run.warps_per_block),
         kernel_text(source),
         tuple(run.events),
@@ -248,7 +261,7 @@ def _conditions(a: Accelerator, timing: SmTiming, resident: Occupancy, run: Run,
         resident.active_blocks,
         max(l1 - carveout, 8.0 * 1024),
         bandwidth / busy / clock,
-        _shared_by(run, timed, total),
+        _shared_by(run, timed, total, _fetched(a.compute_capability or "")),
     )
 
 
@@ -262,19 +275,41 @@ def _one_way(a: Accelerator, run: Run, timed: int) -> float:
     return 1.0 + ONE_WAY_GAIN.get(a.memory_type, 0.0) * (1.0 - 4.0 * written * (1.0 - written))
 
 
-def _shared_by(run: Run, timed: int, total: int) -> dict[str, float]:
-    """Array to how many times the blocks of all multiprocessors first ask for what is in it, once a sector."""
+def _fetched(capability: str) -> int:
+    """Sectors that a read from memory brings."""
+    known = tuple(int(n) for n in capability.split(".") if n.isdecimal())
+    return FETCHED_TOGETHER if known >= FETCHES_SINCE else 1
+
+
+def _shared_by(run: Run, timed: int, total: int, fetched: int) -> dict[str, float]:
+    """Array to how many times the blocks of all multiprocessors first ask for what is in it, once a sector; what is only read
+    comes ``fetched`` sectors at a time, asked for or not."""
     warps = timed * run.warps_per_block
     touched: dict[str, list[NDArray[np.int64]]] = {}
+    written: set[str] = set()
     for e in run.events:
         if e.op in ("load", "store", "atomic") and e.access is not None:
             ids = e.access.sector_ids[:warps]
             touched.setdefault(e.array, []).append(np.unique(ids[ids >= 0]))
+            if e.op != "load":
+                written.add(e.array)
     shares: dict[str, float] = {}
     for name, parts in touched.items():
-        mine, there = len(np.unique(np.concatenate(parts))), run.arrays[name].nbytes / SECTOR
-        shares[name] = max(1.0, mine * total / timed / max(there, 1.0))
+        each = 1 if name in written else fetched
+        sectors = np.unique(np.concatenate(parts))
+        if not len(sectors):
+            continue
+        mine, there = len(np.unique(sectors // each)) * each, run.arrays[name].nbytes / SECTOR
+        shares[name] = max(1.0, mine * total / timed / max(there, 1.0)) * len(sectors) / mine
     return shares
+
+
+def _most_atomics(run: Run, timed: int) -> int:
+    """Most atomic accesses of the timed blocks' warps to one sector."""
+    warps = timed * run.warps_per_block
+    ids = [e.access.sector_ids[:warps].ravel() for e in run.events if e.op == "atomic" and e.access is not None]
+    there = np.concatenate(ids) if ids else np.zeros(0, np.int64)
+    return int(np.unique(there[there >= 0], return_counts=True)[1].max(initial=0))
 
 
 def _extrapolated(measured: Timing, timed: int, at_once: int, of_one: int) -> float:
