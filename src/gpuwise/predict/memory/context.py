@@ -2,8 +2,11 @@
 
 A context keeps a stack for every thread that can be resident, so its size goes with the number of streaming
 multiprocessors: ``context = base + per_unit * units``. Both are fitted by least squares on ``facts/data/hardware/contexts.csv``
-(a lazy-loading table: 20 to 170 units, 82 to 595 MiB), over the devices other than the one asked for; a device of the
-table answers with the mean of its own rows, one with the same die and units with those of that. Before CUDA 11.7 every
+(a lazy-loading table: 20 to 170 units, 82 to 771 MiB), over the devices other than the one asked for; a device of the
+table answers with the mean of its own rows, of those on CUDA 13 where it has any, one with the same die and units with
+those of that. On an H100 with CUDA 13 the first kernel leaves 621 MiB, the modules of cuBLAS and attention that a step
+loads 150 more, fourteen further models together 10. The line is that of CUDA 11.7 to 12: nobody measured how far other
+devices grew. Before CUDA 11.7 every
 kernel of every library was loaded at the start: that surplus is a constant of the CUDA version, fitted on measured jobs
 (``coefficients/captured_memory.json``).
 
@@ -14,6 +17,7 @@ on what nvidia-smi showed of published runs (``coefficients/memory.json``).
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -46,6 +50,7 @@ COMMUNICATOR_SCHEMA = {
     "mib": Field("number"),
     "source": Field("text"),
 }
+CUDA_OF_LARGER_CONTEXTS = 13
 FOREIGN_VENDORS = ("AMD", "Intel", "Apple", "Google", "AWS")
 """Their runtimes hold memory outside torch too; nobody's figures were found."""
 
@@ -58,6 +63,8 @@ class ContextRow:
     loading: str
     running: bool
     size_bytes: float
+    cuda: int
+    """Major version of CUDA that the row names; 0 where it names none."""
     source: str
 
 
@@ -74,15 +81,27 @@ def context_rows() -> tuple[ContextRow, ...]:
                 record.text("loading"),
                 record.text("state") == "running",
                 record.number("mib") * MIB,
+                _cuda_version(record.text("software")),
                 record.text("source"),
             )
         )
     return tuple(rows)
 
 
+def _cuda_version(software: str) -> int:
+    named = re.search(r"CUDA (\d+)", software)
+    return int(named[1]) if named else 0
+
+
 def _running() -> list[ContextRow]:
     """Contexts of running jobs under lazy loading."""
     return [r for r in context_rows() if r.loading == "lazy" and r.running]
+
+
+def _newest(rows: Iterable[ContextRow]) -> list[float]:
+    """Sizes of the rows on CUDA 13, of all where there is none."""
+    each = list(rows)
+    return [r.size_bytes for r in each if r.cuda >= CUDA_OF_LARGER_CONTEXTS] or [r.size_bytes for r in each]
 
 
 def _same_chip(one: Accelerator, other: Accelerator) -> bool:
@@ -93,7 +112,7 @@ def _same_chip(one: Accelerator, other: Accelerator) -> bool:
 @cache
 def _line(leave_out: str) -> tuple[float, float, float]:
     """Base bytes, bytes per unit and the residuals' standard deviation, without device ``leave_out``."""
-    rows = [r for r in _running() if r.accelerator.id != leave_out]
+    rows = [r for r in _running() if r.accelerator.id != leave_out and r.cuda < CUDA_OF_LARGER_CONTEXTS]
     units = np.array([r.accelerator.compute_units or 0 for r in rows], dtype=np.float64)
     size = np.array([r.size_bytes for r in rows])
     design = np.column_stack([np.ones_like(units), units])
@@ -132,9 +151,9 @@ def context_estimate(accelerator: Accelerator, loading: Loading = "lazy", *, cud
             f"no measurement of what a process holds outside torch on {accelerator.name}",
             hint="allocated and reserved are predicted; add your own figure for the runtime",
         )
-    measured_bytes = [r.size_bytes for r in _running() if r.accelerator.id == accelerator.id]
+    measured_bytes = _newest(r for r in _running() if r.accelerator.id == accelerator.id)
     base, per_unit, sigma = _line(accelerator.id)
-    same_chip = [r.size_bytes for r in _running() if _same_chip(r.accelerator, accelerator)]
+    same_chip = _newest(r for r in _running() if _same_chip(r.accelerator, accelerator))
     if measured_bytes:
         expected, basis = float(np.mean(measured_bytes)), "measured"
         sigma = max(sigma / math.sqrt(len(measured_bytes)), 0.01 * 2**30 / math.sqrt(len(measured_bytes)))
