@@ -28,6 +28,7 @@ from gpuwise.predict.cpu import matmul_time
 from gpuwise.predict.kernels.corrections import LARGEST_LOG_FACTOR, evaluate
 from gpuwise.predict.kernels.gemm.product import gemm_time
 from gpuwise.predict.kernels.memory_bound import memory_time
+from gpuwise.predict.step.host_time import host_scale, launch_time
 from gpuwise.records.record import Record
 
 RNG = np.random.default_rng(4)
@@ -179,6 +180,22 @@ def test_streams_and_copies_have_coefficients_of_their_own() -> None:
 
 
 # --- the file ---
+
+
+def test_the_host_is_learned_from_launches() -> None:
+    """launch-eager of a GPU, and not that of the processor alone or of a graph."""
+
+    def launch(device: str, variant: str, seconds: float) -> Record:
+        sizes = {"operations": 1, "variant": variant}
+        name = f"launch-{variant}-1"
+        return Record(1.0, name, "launch", device, "L40S", L40S.id, "", sizes, "s", seconds, time_s=seconds, correct=True)
+
+    fits = fit_device([launch("GPU-1", "eager", 4e-6), launch("GPU-1", "graph", 1.2e-6)], L40S).families
+    assert list(fits) == ["launch/eager"]
+    desktop = corrected_accelerator(L40S, fit_device([launch("GPU-1", "eager", 4e-6)], L40S))
+    assert float(launch_time(desktop).time_s[0]) == pytest.approx(4e-6, rel=0.05)
+    assert host_scale(desktop) < 0.55 * host_scale(L40S)
+    assert not fit_device([launch("cpu", "eager", 2.5e-6)], L40S).families
 
 
 def test_what_was_learned_is_read_back(home: Path) -> None:

@@ -10,12 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.predict.captures import capture, convolution, matmul, op, pointwise, spec
 
+from gpuwise.calibrate.machine.fit import fit_constant
 from gpuwise.errors import InputError
+from gpuwise.facts.hardware.corrections import LAUNCH_KEY
 from gpuwise.facts.hardware.naming import find_accelerator
 from gpuwise.plan.step.time_parts import waiting_phase
 from gpuwise.predict.step.bounds import Bound
 from gpuwise.predict.step.capture_time import Calibration, captured_time
-from gpuwise.predict.step.host_time import HostSpeed
+from gpuwise.predict.step.host_time import HostSpeed, host_log_sigma, host_scale
 from gpuwise.predict.step.timeline import BLOCKING, SYNC, WAIT, timeline
 from gpuwise.workload.capture.record.capture import OpFlag, Settings
 from gpuwise.workload.capture.record.families import family_of
@@ -230,6 +232,26 @@ def test_a_faster_host_shortens_what_waits_for_it():
     assert fast.step_time_s.expected < 0.7 * slow.step_time_s.expected
     with pytest.raises(InputError):
         HostSpeed(0.0)
+
+
+def test_a_host_that_was_measured_is_predicted_so():
+    """launch-eager of `gpuwise bench` on an H100's host: 12.2 us, where a usual server takes 8.1."""
+    taken = capture([(pointwise(64), F)] * 100)
+    correction = fit_constant(LAUNCH_KEY, float(np.log(12.2e-6 / 8.1e-6))).correction
+    slow = replace(A100, corrections={LAUNCH_KEY: correction})
+    assert host_scale(slow) == pytest.approx(host_scale(A100) * 12.2 / 8.1, rel=0.02)
+    usual, measured = captured_time(taken, A100), captured_time(taken, slow)
+    assert measured.host_total_s == pytest.approx(usual.host_total_s * 12.2 / 8.1, rel=0.02)
+    assert 0.15 <= host_log_sigma(slow) < 0.5 * host_log_sigma(A100)
+    assert measured.step_time_s.log_sigma < usual.step_time_s.log_sigma
+
+
+def test_compiled_launches_slow_down_with_the_host():
+    taken = capture([(matmul(64, 64, 64), F), (pointwise(64), F)] * 50)
+    correction = fit_constant(LAUNCH_KEY, float(np.log(1.5))).correction
+    slow = replace(A100, corrections={LAUNCH_KEY: correction})
+    usual, measured = captured_time(taken, A100, compiled=True), captured_time(taken, slow, compiled=True)
+    assert measured.host_total_s == pytest.approx(1.5 * usual.host_total_s, rel=0.03)
 
 
 def test_a_sync_makes_the_host_wait():

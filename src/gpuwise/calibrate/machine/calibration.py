@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from gpuwise.errors import DataError, GpuwiseError
 from gpuwise.facts.hardware.accelerators import Accelerator
-from gpuwise.facts.hardware.corrections import Correction
+from gpuwise.facts.hardware.corrections import LAUNCH_KEY, Correction
 from gpuwise.records.record import Record
 from gpuwise.records.store import records_path
 
@@ -97,7 +97,7 @@ def newest(records: Sequence[Record]) -> list[Record]:
 
 
 def by_family(records: Sequence[Record], l2_bytes: float = 0.0) -> dict[str, list[Record]]:
-    """By key of a correction: ``matmul/bf16``, ``memory``, ``copy/h2d-pinned``, ``collective/all_reduce/8``.
+    """By key of a correction: ``matmul/bf16``, ``memory``, ``copy/h2d-pinned``, ``collective/all_reduce/8``, ``launch/eager``.
     Kernels as short as a launch are left out, and
     streams that are no larger than a few caches."""
     groups: dict[str, list[Record]] = {}
@@ -110,6 +110,9 @@ def by_family(records: Sequence[Record], l2_bytes: float = 0.0) -> dict[str, lis
             key = "memory"
         elif r.family == "copy" and float(r.parameters.get("bytes") or 0) >= 2**24:
             key = f"copy/{r.parameters.get('variant')}"
+        elif r.family == "launch" and r.parameters.get("variant") == "eager" and r.device != "cpu":
+            groups.setdefault(LAUNCH_KEY, []).append(r)  # the host's seconds
+            continue
         elif r.family == "collective" and r.parameters.get("op") and r.device != "cpu":
             key = f"collective/{r.parameters['op']}/{r.parameters.get('ranks')}"
         else:
@@ -133,13 +136,15 @@ def _fit(key: str, rows: Sequence[Record], accelerator: Accelerator) -> FamilyFi
     """None where the model has no prediction for it."""
     import numpy as np
 
-    from gpuwise.calibrate.machine.fit import fit_family
+    from gpuwise.calibrate.machine.fit import fit_constant, fit_family
 
     try:
         predicted, sigma, points, groups = _predictions(key, rows, accelerator)
     except GpuwiseError:
         return None
     y = np.log(np.array([r.time_s for r in rows], dtype=float) / predicted)
+    if key == LAUNCH_KEY:
+        return fit_constant(key, float(y[-1]))
     return fit_family(key, np.log2(points), y, groups, float(np.median(sigma)))
 
 
@@ -149,12 +154,16 @@ def _predictions(key: str, rows: Sequence[Record], accelerator: Accelerator) -> 
 
     from gpuwise.predict.kernels import single
     from gpuwise.predict.kernels.transfer import transfer_time
+    from gpuwise.predict.step.host_time import launch_time
 
     family, _, kind = key.partition("/")
 
     def column(name: str) -> Any:
         return np.array([float(r.parameters[name]) for r in rows])  # type: ignore[arg-type]
 
+    if key == LAUNCH_KEY:
+        time, n = launch_time(accelerator), len(rows)
+        return np.full(n, time.time_s[0]), np.full(n, time.log_sigma[0]), np.ones((n, 1)), list(range(n))
     if family == "matmul":
         m, n, k = column("m"), column("n"), column("k")
         time = single.matmul(accelerator, rows[0].dtype, m, n, k)

@@ -74,6 +74,12 @@ def fit_family(key: str, points: F64, y: F64, groups: Sequence[object], kind_sig
     return FamilyFit(key, len(y), len(codes), before, after, bias, correction)
 
 
+def fit_constant(key: str, y: float, log_sigma: float = 0.0) -> FamilyFit:
+    """One number, the median of many samples and without a size: log(measured / predicted) as it is, within the largest."""
+    y = min(max(y, -LARGEST_LOG_FACTOR), LARGEST_LOG_FACTOR)
+    return FamilyFit(key, 1, 1, abs(math.expm1(-y)), None, math.expm1(y), Correction(((0.0,),), (y,), 1.0, 0.0, 1.0, log_sigma))
+
+
 def _is_better(residual: F64, plain: F64, group: NDArray[np.int64]) -> bool:
     """Whether the error on kept shapes fell by more than chance: by over ``LEAST_STEPS`` standard errors over the groups."""
     gain = np.abs(np.expm1(plain)) - np.abs(np.expm1(residual))

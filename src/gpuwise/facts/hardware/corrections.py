@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+LAUNCH_KEY = "launch/eager"
+"""The correction that says how fast the host of a device issues operations."""
+
 
 @dataclass(frozen=True, slots=True)
 class Correction:

@@ -29,7 +29,7 @@ from gpuwise.predict.kernels.memory_bound import dram_rate
 from gpuwise.predict.kernels.registry import kernel_times
 from gpuwise.predict.kernels.run_formats import run_format
 from gpuwise.predict.step.bounds import Bound, CostlyOp, costly_ops
-from gpuwise.predict.step.host_time import HostSpeed, host_seconds
+from gpuwise.predict.step.host_time import HostSpeed, host_log_sigma, host_scale, host_seconds
 from gpuwise.predict.step.timeline import BLOCKING, SYNC, WAIT, timeline
 from gpuwise.workload.capture.record.capture import Capture, OpFlag, Settings, Signature
 from gpuwise.workload.capture.record.families import short_name
@@ -141,7 +141,7 @@ def captured_time(
     times = signature_times(capture, accelerator, step, channels_last=last, compiled=compiles, calibration=factors, system=system)
     signature = capture.op_signature[part]
     device_s, bound, family = times.time_s[signature], times.bound[signature], times.family[signature]
-    host_s = host_seconds(capture, step, host) * factors.host * float(load_json("captured_time")["calibration"]["host"])
+    host_s = host_seconds(capture, step, host) * factors.host * host_scale(accelerator)
     kernels = np.array([s.n_kernels for s in capture.signatures])[signature]
     if compiles:
         from gpuwise.predict.step.compiled import compile_step
@@ -153,7 +153,10 @@ def captured_time(
     bound = np.where((line.waited_s > device_s) & (device_s > 0), int(Bound.HOST), bound)
     whole = step_log_sigma(accelerator, compiled=compiled is True)
     single = ~times.whole[signature] if whole is not None else np.ones(len(signature), dtype=bool)
-    sigma = _step_sigma(device_s, times.log_sigma[signature], family, single, line.step_s, times.basis, factors, whole or 0.0)
+    late = host_log_sigma(accelerator)
+    sigma = _step_sigma(
+        device_s, times.log_sigma[signature], family, single, line.step_s, times.basis, factors, whole or 0.0, late
+    )
     total = float(device_s.sum())
     waited = float(line.waited_s.sum())
     return CapturedTime(
@@ -324,11 +327,12 @@ def _step_sigma(
     basis: Basis,
     calibration: Calibration,
     whole: float,
+    host: float,
 ) -> float:
     """Spread of log(measured / predicted) of the step.
 
     Kernels that are timed one by one (``single`` [N]) miss together within a family, families and the host apart; what is
-    timed as in whole networks has the spread ``whole`` that such networks had.
+    timed as in whole networks has the spread ``whole`` that such networks had, what the device waits for that of the ``host``.
     """
     if calibration.log_sigma is not None:
         return calibration.log_sigma
@@ -339,5 +343,5 @@ def _step_sigma(
     parts = float(np.sqrt(np.sum(by_family**2))) / step_s
     total = float(device_s.sum())
     alone = float(device_s[single].sum()) / total if total else 1.0
-    late = max(0.0, 1.0 - total / step_s) * float(load_json("host_time")["log_sigma"])
+    late = max(0.0, 1.0 - total / step_s) * host
     return math.sqrt(((1.0 - alone) * whole + alone * float(model[basis])) ** 2 + 0.25 * parts**2 + late**2)

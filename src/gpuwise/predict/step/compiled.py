@@ -24,6 +24,7 @@ from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.kernels.conditions import Conditions
 from gpuwise.predict.kernels.registry import kernel_times
+from gpuwise.predict.step.host_time import host_scale
 from gpuwise.workload.capture.record.capture import Capture, OpFlag, Signature, TensorSpec
 from gpuwise.workload.capture.record.families import elements, largest, normalised_row, short_name, whole_numbers
 from gpuwise.workload.step import FAMILIES, Kind, OpTableBuilder, Phase
@@ -106,7 +107,7 @@ def compile_step(
         each, entry = 0.0, float(model["graph_entry_s"])
     else:
         each, entry = float(model["kernel_s"]), float(model["entry_s"])
-    scale = float(load_json("captured_time")["calibration"]["host"])
+    scale = host_scale(accelerator)
     host = np.where(launched, np.maximum(each * np.minimum(kernels, 4), 0.0) * scale, host)
     for one in (Phase.FORWARD, Phase.BACKWARD):
         first = np.flatnonzero(issued & (phase == one))

@@ -6,8 +6,11 @@
 bookkeeping, ``autograd`` what recording a forward operation adds or running a node of the backward costs, ``launch`` the
 driver's part of each kernel, ``library`` what a product or a convolution spends choosing its kernel, ``tensors`` each tensor
 of a foreach list, ``module`` each entry into a module. What a CUDA graph replays costs its entry alone. Classes were measured
-on one processor with tiny tensors;
-``HostSpeed.factor`` scales all of them to another processor. Numbers: ``host_time.json``.
+on one processor with tiny tensors in a tight loop; :func:`host_scale` makes of them what a step of a model takes on the host of
+an accelerator, and ``HostSpeed.factor`` scales all of them to another processor. Numbers: ``host_time.json``.
+
+Hosts differ by more than two: the same addition of one number took 2.6 us on one server and 5.7 on the host of an H100,
+whose steps took 2.0 times as long as the classes of the first one say, all kinds of steps alike. The default lies in between.
 """
 
 from __future__ import annotations
@@ -19,7 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.errors import InputError
+from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.facts.hardware.corrections import LAUNCH_KEY
 from gpuwise.predict.coefficients import load_json
+from gpuwise.predict.kernels.corrections import corrected
+from gpuwise.predict.kernels.kernel_time import KernelTime
 from gpuwise.workload.capture.record.capture import Capture, OpFlag, Signature
 from gpuwise.workload.capture.record.families import family_of, short_name
 from gpuwise.workload.step import Kind, Phase
@@ -36,6 +43,25 @@ class HostSpeed:
     def __post_init__(self) -> None:
         if not 0.01 <= self.factor <= 100.0:
             raise InputError(f"host speed {self.factor!r}", hint="1 is the reference processor; between 0.01 and 100")
+
+
+def host_scale(accelerator: Accelerator) -> float:
+    """Seconds on the host of ``accelerator`` over the classes' of :func:`host_seconds`: that of a usual server, or of this
+    machine where ``gpuwise bench --calibrate`` measured what launching an operation takes."""
+    scale = float(load_json("captured_time")["calibration"]["host"])
+    return scale * float(launch_time(accelerator).time_s[0]) / float(load_json("host_time")["bench_launch_s"])
+
+
+def host_log_sigma(accelerator: Accelerator) -> float:
+    """Spread of log(measured / predicted) host seconds: between hosts, or between steps on a host that was measured."""
+    return max(float(launch_time(accelerator).log_sigma[0]), float(load_json("host_time")["step_log_sigma"]))
+
+
+def launch_time(accelerator: Accelerator) -> KernelTime:
+    """[1] what ``gpuwise bench`` calls launch-eager: seconds of the host to issue one addition in a loop."""
+    model = load_json("host_time")
+    usual = KernelTime(np.array([model["bench_launch_s"]]), np.array([model["log_sigma"]]), "derived")
+    return corrected(accelerator, LAUNCH_KEY, usual, 1.0) if accelerator.corrections else usual
 
 
 def host_seconds(capture: Capture, step: int = -1, host: HostSpeed | None = None) -> F64:

@@ -21,7 +21,7 @@ from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis
 from gpuwise.predict.step.capture_time import signature_times, step_rows, times_of
 from gpuwise.predict.step.compiled import compile_step
-from gpuwise.predict.step.host_time import host_seconds
+from gpuwise.predict.step.host_time import host_scale, host_seconds
 from gpuwise.workload.capture.record.capture import Settings, Signature, TensorSpec
 from gpuwise.workload.optimizer import update_traffic_bytes
 from gpuwise.workload.stack import find_stack
@@ -75,7 +75,9 @@ def point_sums(arch: Architecture, point: Point, accelerator: Accelerator, n_lea
     step = eager_step(arch, point)
     capture = step.capture
     whole = point.stack.compiled
-    rows, host = _on_any_device(arch, point)
+    rows, classes_s = _on_any_device(arch, point)
+    scale = host_scale(accelerator)
+    host = classes_s * scale
     times = signature_times(capture, accelerator, channels_last=True if whole else None, compiled=whole, rows=rows)
     signature = capture.op_signature
     device: F64 = times.time_s[signature]
@@ -94,28 +96,28 @@ def point_sums(arch: Architecture, point: Point, accelerator: Accelerator, n_lea
         weights[LEAD if lead else LAYER][FIRST_KIND + i] = count / (n_lead if lead else n_layers - n_lead)
     sigma = times.log_sigma[signature]
     return PointSums(
-        _part(step, columns, weights[LAYER]),
-        _part(step, columns, weights[LEAD]),
-        _part(step, columns, {EMBEDDING: 1.0}),
-        _part(step, columns, {HEAD: 1.0}),
+        _part(step, columns, weights[LAYER], scale),
+        _part(step, columns, weights[LEAD], scale),
+        _part(step, columns, {EMBEDDING: 1.0}, scale),
+        _part(step, columns, {HEAD: 1.0}, scale),
         float((device * sigma).sum() / max(float(device.sum()), 1e-300)),
         times.basis,
-        _update_host_seconds(step.weights, point),
+        _update_host_seconds(step.weights, point, scale),
     )
 
 
 @lru_cache(maxsize=256)
 def _on_any_device(arch: Architecture, point: Point) -> tuple[OpTable, F64]:
-    """Rows of the step's signatures and [N] host seconds of its operations: a search over devices asks for the same."""
+    """Rows of the step's signatures and [N] host seconds of its operations without :func:`host_scale`: a search over devices
+    asks for the same."""
     capture = eager_step(arch, point).capture
-    return step_rows(capture), host_seconds(capture) * float(load_json("captured_time")["calibration"]["host"])
+    return step_rows(capture), host_seconds(capture)
 
 
-def _update_host_seconds(tensors: int, point: Point) -> float:
+def _update_host_seconds(tensors: int, point: Point, scale: float) -> float:
     """Of ``foreach`` AdamW: each list of tensors is looked at by every pass. Of a fused one: one list of all operands. Of a
     Python loop: every operation on every tensor is a call and a launch."""
     model = load_json("host_time")
-    scale = float(load_json("captured_time")["calibration"]["host"])
     call = float(model["dispatch_s"]) + float(model["python_s"])
     if point.stack.loops(point.precision):
         return scale * tensors * len(LOOP) * (call + float(model["launch_s"]))
@@ -136,7 +138,7 @@ class _Columns(NamedTuple):
     phase: I64
 
 
-def _part(step: EagerStep, columns: _Columns, weights: dict[int, float]) -> PartSums:
+def _part(step: EagerStep, columns: _Columns, weights: dict[int, float], scale: float) -> PartSums:
     device, host, kernels, flop, family, phase = columns
     weight = np.zeros(len(device))
     for part, share in weights.items():
@@ -155,7 +157,7 @@ def _part(step: EagerStep, columns: _Columns, weights: dict[int, float]) -> Part
 
     full = sums(forward & step.again)
     saved_tensors = 0.0 if step.capture.settings.compiled else sum(n * step.saved.get(part, 0) for part, n in weights.items())
-    saving_s = _handing_out_s(saved_tensors)
+    saving_s = _handing_out_s(saved_tensors, scale)
     return PartSums(sums(forward), sums(forward & (family == 2)), full._replace(host_s=full.host_s + saving_s), sums(backward))
 
 
@@ -164,10 +166,9 @@ DETACHES = 1.5
 (captured; ``torch.utils.checkpoint`` without reentrant autograd)."""
 
 
-def _handing_out_s(saved: float) -> float:
+def _handing_out_s(saved: float, scale: float) -> float:
     """Host seconds of a checkpoint's backward beside the operations it runs again."""
     model = load_json("host_time")
-    scale = float(load_json("captured_time")["calibration"]["host"])
     return scale * DETACHES * saved * (float(model["view_s"]) + 0.5 * float(model["node_s"]))
 
 
