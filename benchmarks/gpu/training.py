@@ -57,14 +57,14 @@ def estimate_of(value: Any) -> dict[str, float] | None:
     return None if value is None else {"low": value.low, "expected": value.expected, "high": value.high}
 
 
-def times_power(step_s: dict[str, float] | None, on: str) -> dict[str, float] | None:
-    """Joules of the GPU alone over a step, as plans have its power in training."""
+def times_power(step_s: dict[str, float] | None, on: str, power_w: Any = None) -> dict[str, float] | None:
+    """Joules of the GPU alone over a step at ``power_w``, or as plans have its power in training."""
     from gpuwise.facts.hardware.naming import find_accelerator
     from gpuwise.money.combine import product
     from gpuwise.money.power import accelerator_power_w
     from gpuwise.predict.estimate import Estimate
 
-    power = accelerator_power_w(find_accelerator(on))
+    power = power_w or accelerator_power_w(find_accelerator(on))
     if power is None or step_s is None:
         return None
     return estimate_of(product([Estimate(**step_s, basis="derived"), power]))
@@ -96,7 +96,7 @@ def own_code(item: Item, on: str, tiny: bool) -> dict[str, Any]:
     return {
         **row,
         "step_s": step_s,
-        "energy_j": times_power(step_s, on),
+        "energy_j": times_power(step_s, on, at.power_w),
         "host_s": at.host_total_s,
         "device_s": at.device_total_s,
         "launch_bound_share": at.launch_bound_share,

@@ -34,9 +34,17 @@ class Energy:
         }
 
 
-def energy(time_s: Estimate, cluster: Cluster, *, workload: str = "training", site: Site | None = None) -> Energy | None:
-    """Energy of ``time_s`` on ``cluster``; None when the accelerator's design power is not published."""
-    budget = cluster_power(cluster, workload=workload, site=site)
+def energy(
+    time_s: Estimate,
+    cluster: Cluster,
+    *,
+    workload: str = "training",
+    site: Site | None = None,
+    accelerator_w: Estimate | None = None,
+) -> Energy | None:
+    """Energy of ``time_s`` on ``cluster``, whose accelerators draw ``accelerator_w`` each where that is known of the work; None
+    when the accelerator's design power is not published."""
+    budget = cluster_power(cluster, workload=workload, site=site, accelerator_w=accelerator_w)
     return None if budget is None else energy_of(time_s, budget)
 
 

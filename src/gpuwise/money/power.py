@@ -82,15 +82,21 @@ class PowerBudget:
 
 
 def cluster_power(
-    cluster: Cluster, *, workload: str = "training", site: Site | None = None, pue: float | None = None
+    cluster: Cluster,
+    *,
+    workload: str = "training",
+    site: Site | None = None,
+    pue: float | None = None,
+    accelerator_w: Estimate | None = None,
 ) -> PowerBudget | None:
     """Mean power of ``cluster`` at ``workload`` (training, serving, diffusion or idle), standing at ``site``
-    (by default a data centre, or at home for personal machines) or at a ``pue`` of the person's own.
+    (by default a data centre, or at home for personal machines) or at a ``pue`` of the person's own. ``accelerator_w``: what
+    one accelerator draws, where the work is known; otherwise what such workloads do.
 
     None when the accelerator's design power is not published. Raises InputError on a ``pue`` below 1 and
     UnknownNameError on a workload.
     """
-    each = accelerator_power_w(cluster.accelerator, workload)
+    each = accelerator_w or accelerator_power_w(cluster.accelerator, workload)
     if each is None or cluster.accelerator.tdp_w is None:
         return None
     place = site or default_site(cluster)

@@ -24,6 +24,7 @@ from gpuwise.workload.capture.record.families import family_of
 from gpuwise.workload.step import FAMILIES, Kind, Phase
 
 F, B, U = Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER
+H100 = find_accelerator("H100-SXM")
 A100, T4, P100 = (find_accelerator(n) for n in ("A100 SXM 80GB", "T4", "p100-pcie-16gb"))
 
 
@@ -252,6 +253,25 @@ def test_compiled_launches_slow_down_with_the_host():
     slow = replace(A100, corrections={LAUNCH_KEY: correction})
     usual, measured = captured_time(taken, A100, compiled=True), captured_time(taken, slow, compiled=True)
     assert measured.host_total_s == pytest.approx(1.5 * usual.host_total_s, rel=0.03)
+
+
+# --- power ---
+
+
+def test_power_follows_what_the_step_does():
+    """Large products and streams reach the limit of an H100, a step that waits for its host draws little more than nothing."""
+    products = captured_time(capture([(matmul(8192, 8192, 8192, dtype="bf16"), F)] * 20), H100).power_w
+    streams = captured_time(capture([(pointwise(2**28), F)] * 20), H100).power_w
+    waits = captured_time(capture([(pointwise(64), F)] * 200), H100).power_w
+    assert products.expected > 0.9 * H100.tdp_w
+    assert streams.expected > 0.8 * H100.tdp_w
+    assert waits.expected < 0.2 * H100.tdp_w
+    for power in (products, streams, waits):
+        assert 0 < power.low < power.expected <= power.high <= H100.tdp_w
+
+
+def test_a_device_nobody_metered_has_no_power_of_its_own():
+    assert captured_time(capture([(pointwise(64), F)]), A100).power_w is None
 
 
 def test_a_sync_makes_the_host_wait():

@@ -150,6 +150,7 @@ def time_document(capture: Capture, time: CapturedTime, accelerator: Accelerator
         "modules_s": by_module(time, MOST_MODULES),
         "device_s": time.device_total_s,
         "host_s": time.host_total_s,
+        "power_w": time.power_w,
         "gpu_busy_share": time.gpu_busy_share,
         "launch_bound_share": time.launch_bound_share,
         "host_bound": is_host_bound(time),

@@ -112,7 +112,8 @@ def plan_step(
 def option_of(cluster: Cluster, estimate: StepEstimate, time_s: Estimate, price: Price | None) -> Option[StepEstimate]:
     """The step on ``cluster`` with what ``time_s`` of it costs."""
     cost = None if price is None else rent(time_s, cluster.n_accelerators, price)
-    return Option(cluster, estimate, time_s, price, cost, energy(time_s, cluster))
+    power_w = None if estimate.time is None else estimate.time.power_w
+    return Option(cluster, estimate, time_s, price, cost, energy(time_s, cluster, accelerator_w=power_w))
 
 
 def _check_samples(samples: float | None, batch: int | None) -> None:

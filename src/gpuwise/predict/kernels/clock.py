@@ -6,10 +6,14 @@ the largest ``x`` with ``P <= TDP``. Voltage falls linearly with clock down to a
 1 - s (1 - x))``; memory, leakage and board losses are ``P0 = a + b TDP``. Joules per FLOP are fitted per
 micro-architecture and arithmetic unit (vector or matrix) from cards seen to be held back; a family nobody
 measured takes the nearest in time of its vendor.
+
+Below the limit the same balance says what a step draws: ``P = min(TDP, P0 + (J per FLOP) FLOP/s + (J per byte) bytes/s)`` of
+its mean rates. Joules per byte of memory traffic are those of families where steps were metered.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_json
+from gpuwise.predict.estimate import Z80, Estimate
 
 F64 = NDArray[np.float64]
 VECTOR_DTYPES = ("fp32", "fp64")
@@ -48,6 +53,41 @@ def power_budget_w(accelerator: Accelerator) -> float | None:
     return max(accelerator.tdp_w * (1.0 - model["static_per_tdp"]) - model["static_w"], 0.1 * accelerator.tdp_w)
 
 
+def work_energy_j(
+    accelerator: Accelerator, formats: Sequence[str], flop: ArrayLike, moved_bytes: ArrayLike, time_s: ArrayLike
+) -> F64 | None:
+    """[S] joules that pieces of work add to what the device draws anyway; None where nobody metered the family.
+
+    ``formats`` [S] of the arithmetic, ``flop`` and ``moved_bytes`` [S] of each piece, ``time_s`` [S] its kernels: no more bytes
+    come from memory in it than the memory gives.
+    """
+    per_byte: Mapping[str, float] = load_json("clock")["memory_pj_per_byte"]
+    if accelerator.family not in per_byte or accelerator.tdp_w is None:
+        return None
+    each = {f: _joules_of(accelerator, f) for f in dict.fromkeys(formats)}
+    from_memory = np.minimum(moved_bytes, np.asarray(time_s, np.float64) * accelerator.memory_bandwidth_bytes_per_s)
+    arithmetic = np.array([each[f] for f in formats], np.float64) * np.asarray(flop, np.float64)
+    return arithmetic + per_byte[accelerator.family] * 1e-12 * from_memory
+
+
+def mean_power_w(accelerator: Accelerator, work_j: float, time_s: float) -> Estimate | None:
+    """Mean watts of the device over ``time_s`` in which work adds ``work_j`` (:func:`work_energy_j`): never above the design
+    power. None where that is not published or there is no time."""
+    budget_w = power_budget_w(accelerator)
+    if budget_w is None or accelerator.tdp_w is None or time_s <= 0:
+        return None
+    plain = accelerator.tdp_w - budget_w + work_j / time_s
+    spread = float(np.exp(Z80 * float(load_json("clock")["power_log_sigma"])))
+    low, expected, high = (min(accelerator.tdp_w, w) for w in (plain / spread, plain, plain * spread))
+    return Estimate(min(low, expected / spread), expected, high, "fitted")
+
+
+def _joules_of(accelerator: Accelerator, dtype: str) -> float:
+    """Joules of one FLOP in ``dtype`` at boost."""
+    unit = "vector" if dtype in VECTOR_DTYPES else "matrix"
+    return joules_per_flop(accelerator, unit) * float(load_json("clock")["energy_of_format"].get(dtype, 1.0))
+
+
 def arithmetic_power_w(accelerator: Accelerator, dtype: str) -> float | None:
     """Watts that peak-rate arithmetic in ``dtype`` would add at boost; None when its rate is unknown."""
     rate = accelerator.peak_flop_per_s.get(dtype)
@@ -55,9 +95,7 @@ def arithmetic_power_w(accelerator: Accelerator, dtype: str) -> float | None:
         rate = accelerator.fp32_matrix_flop_per_s
     if rate is None:
         return None
-    unit = "vector" if dtype in VECTOR_DTYPES else "matrix"
-    scale = load_json("clock")["energy_of_format"].get(dtype, 1.0)
-    return joules_per_flop(accelerator, unit) * scale * rate
+    return _joules_of(accelerator, dtype) * rate
 
 
 def joules_per_flop(accelerator: Accelerator, unit: str) -> float:

@@ -24,6 +24,7 @@ from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.comm.capture import collective_seconds
 from gpuwise.predict.estimate import Basis, Estimate, weakest
 from gpuwise.predict.kernels.accelerator_factors import UNMEASURED, factor_key, step_log_sigma
+from gpuwise.predict.kernels.clock import mean_power_w, work_energy_j
 from gpuwise.predict.kernels.conditions import Conditions
 from gpuwise.predict.kernels.memory_bound import dram_rate
 from gpuwise.predict.kernels.registry import kernel_times
@@ -73,6 +74,9 @@ class SignatureTimes:
     basis: Basis
     whole: NDArray[np.bool_]
     """[S] whether the time is scaled by a factor of whole measured networks (``predict.kernels.accelerator_factors``)."""
+    work_j: F64 | None = None
+    """[S] joules the kernels add to what the device draws anyway (``predict.kernels.clock``); None where nobody metered such
+    a device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +109,8 @@ class CapturedTime:
     kernels: int
     """Launched in the step."""
     basis: Basis
+    power_w: Estimate | None = None
+    """Mean watts of the device over the step; None where nobody metered such a device."""
 
     @property
     def step_time(self) -> Estimate:
@@ -143,11 +149,15 @@ def captured_time(
     device_s, bound, family = times.time_s[signature], times.bound[signature], times.family[signature]
     host_s = host_seconds(capture, step, host) * factors.host * host_scale(accelerator)
     kernels = np.array([s.n_kernels for s in capture.signatures])[signature]
+    work_j = None if times.work_j is None else times.work_j[signature]
     if compiles:
         from gpuwise.predict.step.compiled import compile_step
 
         fused = compile_step(capture, accelerator, step, device_s, host_s, family, everything=compiled is True)
         device_s, host_s, kernels = fused.device_s, fused.host_s, fused.kernels
+        streams = work_energy_j(accelerator, ["fp32"] * len(device_s), np.zeros_like(device_s), np.inf, device_s)
+        if work_j is not None and streams is not None:  # a fused kernel is traffic
+            work_j = np.asarray(np.where(fused.fused, streams, work_j), np.float64)
         bound = np.where(device_s > 0, np.where(fused.fused, int(Bound.BANDWIDTH), bound), int(Bound.NOTHING))
     line = timeline(device_s, host_s, _waits(capture, part, family), family == FAMILY_CODE["collective"])
     bound = np.where((line.waited_s > device_s) & (device_s > 0), int(Bound.HOST), bound)
@@ -181,6 +191,7 @@ def captured_time(
         compiled=bool(compiles),
         kernels=int(kernels.sum()),
         basis=times.basis,
+        power_w=None if work_j is None else mean_power_w(accelerator, float(work_j.sum()), line.step_s),
     )
 
 
@@ -213,7 +224,11 @@ def signature_times(
     family, bound = np.full(n, FAMILY_CODE["host"]), np.zeros(n, dtype=np.int64)
     time[used], sigma[used], whole[used] = part.time_s, part.log_sigma, part.whole
     family[used], bound[used] = part.family, part.bound
-    return SignatureTimes(time, sigma, family, bound, part.basis, whole)
+    work_j = None
+    if part.work_j is not None:
+        work_j = np.zeros(n)
+        work_j[used] = part.work_j
+    return SignatureTimes(time, sigma, family, bound, part.basis, whole, work_j)
 
 
 def step_rows(capture: Capture, step: int = -1) -> OpTable:
@@ -264,6 +279,7 @@ def times_of(
         _bounds(rows, kernel_s, formats, accelerator),
         basis,
         _whole(rows, formats, accelerator),
+        work_energy_j(accelerator, formats, rows.flop, rows.bytes_read + rows.bytes_written, kernel_s),
     )
 
 
