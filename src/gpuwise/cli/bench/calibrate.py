@@ -1,4 +1,4 @@
-"""``gpuwise bench --calibrate``: about 200 products and streams of every size, and what the model learns from them."""
+"""``gpuwise bench --calibrate``: about 200 products, streams, the launch of one operation, and what is learned from them."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def calibrate_all(
 
 
 def _cases(subject: Subject) -> Sequence[BenchCase]:
-    from gpuwise.machine.bench.cases import calibration_cases
+    from gpuwise.machine.bench.cases import LAUNCH_CASE, calibration_cases
 
     if subject.kind == "cpu":
         return calibration_cases("fp32", "cpu", 40)
     half = tuple(f for f in ("bf16", "fp16") if subject.capability is None or subject.capability >= (8, 0) or f == "fp16")[:1]
-    cases = [c for f in half for c in calibration_cases(f, "cuda")]
+    cases = [LAUNCH_CASE, *(c for f in half for c in calibration_cases(f, "cuda"))]
     cases += [c for c in calibration_cases("fp32", "cuda", 50) if c.family == "matmul"]
     return cases
 

@@ -100,6 +100,8 @@ def _bytes_case(family: str, variant: str, dtype: str, size: float, on: frozense
     return BenchCase(family, variant, dtype, {"bytes": int(size)}, on, quick)
 
 
+LAUNCH_CASE = BenchCase("launch", "eager", "", {"operations": 1}, BOTH, quick=True)
+"""How fast the host issues operations."""
 CASES: tuple[BenchCase, ...] = (
     # products: large ones show what the unit delivers, the others what models ask for (a layer of an 8B model)
     product_case("bf16", 8192, 8192, 8192, GPU, quick=True),
@@ -139,7 +141,7 @@ CASES: tuple[BenchCase, ...] = (
     _bytes_case("memory", "copy", "", 128 * MIB, CPU, quick=True),
     _bytes_case("memory", "triad", "fp32", 128 * MIB, CPU, quick=True),
     # the host
-    BenchCase("launch", "eager", "", {"operations": 1}, BOTH, quick=True),
+    LAUNCH_CASE,
     BenchCase("launch", "graph", "", {"operations": 1}, GPU, quick=True),
     _bytes_case("copy", "h2d-pinned", "", 256 * MIB, GPU, quick=True),
     _bytes_case("copy", "d2h-pinned", "", 256 * MIB, GPU, quick=True),
