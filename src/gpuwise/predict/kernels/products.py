@@ -84,10 +84,10 @@ def matmul_time(accelerator: Accelerator, rows: OpTable, conditions: Conditions)
     total = _Sum(rows)
     for dtype, part in by_format(accelerator, rows, conditions):
         shape = np.maximum(rows.shape[part, :4].astype(np.float64), 1.0)
-        if dtype != "fp32":
-            total.put(part, product_time(accelerator, dtype, shape, conditions))
-            continue
         layouts = rows.kernel[part]
+        if dtype != "fp32":
+            total.put(part, product_time(accelerator, dtype, shape, conditions, _LAYOUTS[layouts]))
+            continue
         for code in np.unique(layouts).tolist():
             one = layouts == code
             layout = cast("Layout", KERNELS[code] or "tn")
@@ -100,14 +100,21 @@ def matmul_time(accelerator: Accelerator, rows: OpTable, conditions: Conditions)
     return whole._replace(time_s=np.where(rows.flop == 0, load_json("memory_bound")["latency_s"], time))
 
 
-def product_time(accelerator: Accelerator, dtype: str, shape: F64, conditions: Conditions, layout: Layout = "tn") -> KernelTime:
-    """[R] seconds of products (batch, m, n, k) [R, 4] in a format the device runs, with the card's factor.
+_LAYOUTS = np.array([k if k in ("tn", "nn", "nt") else "" for k in KERNELS])
+"""How the operands of a product lie, by the code of its kernel; nothing where the row does not say."""
+
+
+def product_time(
+    accelerator: Accelerator, dtype: str, shape: F64, conditions: Conditions, layout: Layout | NDArray[np.str_] = "tn"
+) -> KernelTime:
+    """[R] seconds of products (batch, m, n, k) [R, 4] in a format the device runs, with the card's factor. ``layout``: how the
+    operands lie, of each or of all; fp32 takes one for all.
 
     Raises UnpredictableError for a format it has no rate for, unless the conditions let another stand for it.
     """
     b, m, n, k = shape.T
     if dtype == "fp32":
-        return linear_time(accelerator, m, n, k, b, layout=layout)
+        return linear_time(accelerator, m, n, k, b, layout=cast("Layout", str(layout)))
     try:
         burst = gemm_time(
             accelerator,
@@ -124,7 +131,9 @@ def product_time(accelerator: Accelerator, dtype: str, shape: F64, conditions: C
         if not conditions.emulated:
             raise
         return _specified(accelerator, dtype, 2.0 * b * m * n * k, b * (m * k + n * k + m * n) * TENSOR_BYTES.get(dtype, 1))
-    seconds = misaligned_time(accelerator, dtype, burst.time_s, m, n, k, b) if conditions.alignment else burst.time_s
+    seconds = burst.time_s
+    if conditions.alignment:
+        seconds = misaligned_time(accelerator, dtype, seconds, m, n, k, b, layout, compiled=conditions.compiled)
     unit = arithmetic(accelerator, dtype)
     factor = family_factor(accelerator, "matmul") if unit in MATRIX else 1.0
     if factor != 1.0:  # no factor takes a product beyond what large ones reach

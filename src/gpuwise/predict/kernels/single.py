@@ -32,7 +32,7 @@ def matmul(
     table = OpTableBuilder()
     for one in _rows(batch, m, n, k):
         b, m_, n_, k_ = (int(x) for x in one)
-        table.add("product", Kind.MATMUL, Phase.FORWARD, dtype, (b, m_, n_, k_), flop=2.0 * b * m_ * n_ * k_)
+        table.add("product", Kind.MATMUL, Phase.FORWARD, dtype, (b, m_, n_, k_), flop=2.0 * b * m_ * n_ * k_, kernel="tn")
     return _times(table, accelerator, conditions)
 
 
