@@ -88,6 +88,23 @@ def test_attention_prefers_cudnn_where_torch_does():
     assert kernel_of(heard((8, 0), program)) == "flash"
 
 
+def test_attention_by_cudnn_takes_what_its_release_does():
+    """Torch 2.11 on an H100 gave cuDNN heads of 160 and a dropout of 0.1 (kernels_2026-11-26.csv.gz: unet, gpt2)."""
+    from gpuwise.workload.capture.ops import attention
+
+    def program(size, dropout):
+        def run():
+            q = torch.randn(2, 4, 16, size, device="cuda", dtype=BF16, requires_grad=True)
+            F.scaled_dot_product_attention(q, q, q, dropout_p=dropout).sum().backward()
+
+        return run
+
+    older = attention._CUDNN_PREFERRED_SINCE <= attention._VERSION < attention._CUDNN_WIDE_HEADS_BEFORE
+    for size, dropout in ((160, 0.0), (256, 0.0), (64, 0.1)):
+        assert kernel_of(heard((9, 0), program(size, dropout))) == ("cudnn" if older else "flash")
+        assert kernel_of(heard((8, 0), program(size, dropout))) == "flash"
+
+
 def test_attention_obeys_the_program():
     from torch.nn.attention import SDPBackend, sdpa_kernel
 

@@ -272,16 +272,31 @@ def _fused(
             kernel="fa2" if name == "efficient" else name,
         )
         slow = float(load_json("captured_time")["efficient_attention_slowdown"]) if name == "efficient" else 1.0
-        return fused._replace(time_s=fused.time_s * slow * family_factor(accelerator, "attention"))
+        seconds = fused.time_s * slow + _dropout_seconds(accelerator, rows, backward)
+        return fused._replace(time_s=seconds * family_factor(accelerator, "attention"))
     causal_pairs = np.minimum(q, kv) * (np.minimum(q, kv) + 1.0) / 2.0 + np.maximum(q - kv, 0) * kv
     flop = 2.0 * b * a * (causal_pairs if causal else q * kv) * (d + dv) * (2.5 if backward else 1.0)
     rate = accelerator.peak("fp32")
     if "tf32" in accelerator.peak_flop_per_s:  # three TF32 products stand for one of fp32
         rate = max(rate, accelerator.peak("tf32") / 3.0)
     moved = 4.0 * b * (q * a * (d + dv) + kv * k * (d + dv)) * (3.0 if backward else 1.0)
-    share = float(load_json("captured_time")["fp32_attention_share"])
-    time_s = np.maximum(flop / (share * rate), moved / dram_rate(accelerator)) + load_json("memory_bound")["latency_s"]
+    model = load_json("captured_time")
+    rate *= float(model["fp32_attention_share"])
+    if accelerator.compute_units and accelerator.boost_hz:  # what is around its products sets the pace, clock by clock
+        rate = min(rate, accelerator.compute_units * accelerator.boost_hz * float(model["fp32_attention_flop_per_clock"]))
+    time_s = np.maximum(flop / rate, moved / dram_rate(accelerator)) + load_json("memory_bound")["latency_s"]
     return KernelTime(time_s, np.full(time_s.shape, _SPECIFIED_SIGMA), "specified")
+
+
+def _dropout_seconds(accelerator: Accelerator, rows: OpTable, backward: bool) -> F64:
+    """[R] what dropout adds to a fused kernel: random numbers for each score (Philox, ten rounds for four), which the backward
+    draws again."""
+    if not accelerator.compute_units or not accelerator.boost_hz or not rows.flag[0] & DROPOUT:
+        return np.zeros(len(rows))
+    b, q, kv, a = (rows.shape[:, i].astype(np.float64) for i in range(4))
+    scores = b * a * q * kv * (0.5 if rows.flag[0] & CAUSAL else 1.0)
+    per_clock = load_json("captured_time")["attention_dropout_per_clock"]["backward" if backward else "forward"]
+    return scores / (accelerator.compute_units * accelerator.boost_hz * float(per_clock))
 
 
 def _torch_attention(accelerator: Accelerator, dtype: str, head_dim: F64) -> str:

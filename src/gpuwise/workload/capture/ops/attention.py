@@ -32,6 +32,11 @@ _HALF = (torch.float16, torch.bfloat16)
 _VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2] if part.isdigit())
 _CUDNN_PREFERRED_SINCE = (2, 10)
 """First release whose default wheels carry the cuDNN (above 9.15) that torch prefers on 9.x and 10.x."""
+_CUDNN_DROPOUT_STEPS_SINCE = (2, 12)
+"""First release that keeps cuDNN to dropouts of its resolution: 2.11 has no such check, and ran a dropout of 0.1 there (H100)."""
+_CUDNN_WIDE_HEADS_BEFORE = (2, 12)
+"""Releases up to 2.11 gave heads of up to 256 to cuDNN where it is preferred (160 wide, trained on an H100); later ones wait for
+a cuDNN above 9.22."""
 _EFFICIENT_GQA_SINCE = (2, 14)
 """First release whose memory-efficient kernel takes fewer key heads than query heads."""
 
@@ -133,9 +138,10 @@ def why_not_cudnn(c: Call) -> str:
         return "it is not deterministic"
     if not (8, 0) <= cap <= (12, 1) or c.query.dtype not in _HALF:
         return "it takes fp16 and bf16 on compute capability 8.0 to 12.1"
-    if c.dropout * 16 != math.floor(c.dropout * 16):
+    if _VERSION >= _CUDNN_DROPOUT_STEPS_SINCE and c.dropout * 16 != math.floor(c.dropout * 16):
         return "its dropout is a multiple of 1/16"
-    limit = 192 if (e, v) == (192, 128) and cap in ((9, 0), (10, 0), (10, 3)) else 128
+    preferred = f"{cap[0]}.{cap[1]}" in CUDNN_ATTENTION_ON
+    limit = 192 if (e, v) == (192, 128) and preferred else 256 if preferred and _VERSION < _CUDNN_WIDE_HEADS_BEFORE else 128
     if e > limit or v > limit or e % 8 or v % 8:
         return f"head sizes must be multiples of 8 of at most {limit}"
     if c.key.shape[-2] == 1 or (c.dropout and c.query.shape[-2] == 1):
