@@ -213,6 +213,40 @@ def test_recurrent_gates_move_their_bytes_behind_each_product():
     assert one(lstm) > flop / A100.peak("fp16") + moved / A100.memory_bandwidth_bytes_per_s
 
 
+def test_recurrent_layers_take_as_long_as_their_chain_of_kernels():
+    """Two layers of 1024, 64 sequences of 256, TF32, on an H100 (traced 2026-11-26): 8.2 ms from first kernel to last."""
+    weights = [spec(4096, 512), spec(4096, 1024), spec(4096, 1024), spec(4096, 1024)]
+    flop = 2.0 * 256 * 64 * 4096 * (512 + 3 * 1024)
+    tokens, states = spec(256, 64, 512), spec(256, 64, 1024)
+    lstm = op("_cudnn_rnn", [tokens, *weights], [states], kind=Kind.MATMUL, flop=flop, hidden_size=1024, batch_first=False)
+    assert one(lstm, find_accelerator("h100-sxm-80gb")) == pytest.approx(8.2e-3, rel=0.35)
+
+
+# --- fused attention ---
+
+
+def _attention(name: str, shape: tuple[int, int, int, int], dtype: str, **attributes: object):
+    q = spec(*shape, dtype=dtype)
+    flop = 4.0 * shape[0] * shape[1] * shape[2] ** 2 * shape[3]
+    return op(f"_scaled_dot_product_{name}_attention", [q, q, q], [q], kind=Kind.ATTENTION, flop=flop, **attributes)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "dtype", "dropout", "causal", "microseconds"),
+    [
+        ("efficient", (2, 16, 1024, 64), "fp32", 0.0, True, 216),
+        ("efficient", (64, 6, 197, 64), "fp32", 0.0, False, 212),
+        ("efficient", (32, 12, 256, 64), "fp32", 0.1, False, 273),
+        ("cudnn", (16, 16, 256, 64), "bf16", 0.1, False, 34.6),
+        ("cudnn", (4, 16, 1024, 64), "bf16", 0.0, True, 35),
+    ],
+)
+def test_attention_on_an_h100(name, shape, dtype, dropout, causal, microseconds):
+    """Forward kernels of steps traced 2026-11-26 (kernels_2026-11-26.csv.gz)."""
+    made = _attention(name, shape, dtype, dropout_p=dropout, is_causal=causal)
+    assert one(made, find_accelerator("h100-sxm-80gb")) * 1e6 == pytest.approx(microseconds, rel=0.25)
+
+
 # --- host and timeline ---
 
 

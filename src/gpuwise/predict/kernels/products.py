@@ -310,11 +310,12 @@ def recurrent_time(accelerator: Accelerator, rows: OpTable, conditions: Conditio
     """[R] device seconds of recurrent layers.
 
     The input's products of all time steps are one product a layer. The state's are a chain of T products [B, H] x [H, G H]:
-    a step takes the longer of its product and the weights' way from the cache (or memory, if they do not fit), and never
-    less than ``step_s``, kernel to kernel. Behind each product the gates are computed: they and the states are read, the
-    states written, and what the backward needs of both (cuDNN's reserve). Layers run staggered, each one step behind the one
-    below (cuDNN, Appleyard et al., arXiv 1604.01946), so that L layers of T steps need T + L - 1 shortest steps. The backward
-    adds the same chain and the weights' gradients as one product.
+    a step is three kernels that wait for one another (the product, the clearing of what it sums up, the cells), ``step_s`` from
+    each to the next, and the longer of its product and the weights' way from the cache (or memory, if they do not fit). Behind
+    each product the gates are computed: they and the states are read, the states written, and what the backward needs of both
+    (cuDNN's reserve). Layers run staggered, each one step behind the one below (cuDNN, Appleyard et al., arXiv 1604.01946), so
+    that L layers of T steps need T + L - 1 shortest steps. The backward adds the same chain and the weights' gradients as one
+    product.
     """
     model: dict[str, Any] = load_json("captured_time")["recurrent"]
     time, bases = np.zeros(len(rows)), list[Basis]()
@@ -339,7 +340,7 @@ def _one_recurrent(
     weights = float(gates) * hidden * TENSOR_BYTES.get(dtype, 4)
     near = cache_rate(accelerator) if weights * layers <= 0.7 * (accelerator.l2_bytes or 0.0) else None
     gating = 2.0 * batch * (gates + 2.0 * hidden) * TENSOR_BYTES.get(dtype, 4) / dram_rate(accelerator)
-    chain = max(float(one.time_s[1]), weights / (near or dram_rate(accelerator)), float(model["step_s"])) + gating
+    chain = max(float(one.time_s[1]), weights / (near or dram_rate(accelerator))) + gating + 3.0 * float(model["step_s"])
     shortest = (steps + layers / directions - 1.0) * chain
     rate = accelerator.peak_flop_per_s.get(dtype) or accelerator.peak("fp32")
     throughput_s = steps * layers * (2.0 * batch * gates * hidden / rate + gating)
