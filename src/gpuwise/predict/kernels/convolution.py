@@ -102,16 +102,19 @@ def vector_time(accelerator: Accelerator, conv: Convolutions, model: dict[str, A
     """Seconds in fp32: the fastest of the implicit product and the two Winograd forms.
 
     Kernels shorter than ``burst_s`` run at boost, as the launches of a benchmark do where the governor is slow to react.
-    Raises UnpredictableError where the catalogue has no rate or unit count.
+    ``forward_rate`` is the share of all this that the library reaches on an architecture it has no fp32 kernels of its own for:
+    on Hopper ``implicit_convolve_sgemm`` and transforms of Maxwell's days. Raises UnpredictableError where the catalogue has no
+    rate or unit count.
     """
-    implicit = _implicit_time(accelerator, conv, model, burst_s)
+    slower = 1.0 / float(model["forward_rate"].get(f"sm_{(accelerator.compute_capability or '').replace('.', '')}", 1.0))
+    implicit = slower * _implicit_time(accelerator, conv, model, burst_s)
     allowed = _winograd_allowed(conv)
     if not allowed.any():
         return implicit
     tiles = _winograd_tiles(conv)
     apart = _winograd_time(accelerator, tiles, conv.c_out, conv.c_in, conv, model, burst_s)
     fused = _fused_winograd_time(accelerator, conv, model, burst_s)
-    return np.where(allowed, np.minimum(np.minimum(apart, fused), implicit), implicit)
+    return np.where(allowed, np.minimum(slower * np.minimum(apart, fused), implicit), implicit)
 
 
 def winograd_filter_time(accelerator: Accelerator, conv: Convolutions, model: dict[str, Any]) -> F64:

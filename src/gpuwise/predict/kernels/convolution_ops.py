@@ -25,6 +25,7 @@ from gpuwise.predict.kernels import measured_networks
 from gpuwise.predict.kernels.clock import sustained_fraction
 from gpuwise.predict.kernels.conditions import Conditions
 from gpuwise.predict.kernels.convolution import Convolutions, convolution_time, winograd_filter_time
+from gpuwise.predict.kernels.depthwise import depthwise_seconds, is_depthwise
 from gpuwise.predict.kernels.gemm.fp32 import Shapes, product_time
 from gpuwise.predict.kernels.kernel_time import KernelTime
 from gpuwise.predict.kernels.memory_bound import dram_rate, memory_time
@@ -64,6 +65,10 @@ def convolution_rows_time(accelerator: Accelerator, rows: OpTable, conditions: C
         if dtype in _ON_MATRIX_UNITS and matrix_units(accelerator):
             measured = measured_networks.convolution_seconds(accelerator, few, dtype, conditions)
             seconds = np.where(few.flag & TRANSPOSED, seconds, measured)
+        depthwise = np.flatnonzero(is_depthwise(accelerator, few)) if dtype != "fp64" else np.zeros(0, np.intp)
+        if depthwise.size:
+            some = few.take(depthwise)
+            seconds[depthwise] = depthwise_seconds(accelerator, dtype, some, lies_last(some, conditions))
         time[part], sigma[part] = seconds, one.log_sigma
         bases.append(one.basis)
     return KernelTime(time, sigma, weakest(*bases) if bases else "derived")

@@ -20,7 +20,7 @@ Constants: ``coefficients/captured_kernels.json``.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -136,7 +136,10 @@ def _layout_share(model: Mapping[str, float], accelerator: Accelerator, rows: Op
     """How much of a convolution's tensors is read and written once more to change their layout: more where the places of an
     image are no multiple of a vector."""
     if factor_key(accelerator) is None:
-        return np.full(len(rows), model["other_tf32" if dtype == "tf32" else "other"])
+        # of one place a step: a plain product of [C_out, C_in] and [C_in, places] as the images lie, where rows are vectors
+        product = (rows.shape[:, 5] == 1) & (rows.shape[:, 6] <= 1) & (rows.detail[:, 2] <= 1.0)
+        aligned = rows.shape[:, 3] * rows.shape[:, 4] % ALIGNED_ELEMENTS == 0
+        return np.where(product & aligned, 0.0, model["other_tf32" if dtype == "tf32" else "other"])
     odd = rows.shape[:, 3] * rows.shape[:, 4] % ALIGNED_ELEMENTS != 0
     return np.where(backward, model["backward"], model["forward"]) + np.where(odd, model["odd"], 0.0)
 
@@ -182,7 +185,25 @@ def _wide_seconds(
     share = share * c_out / (c_out + half) * depth / (depth + model["half_rate_at"]["depth"])
     clock_share = np.asarray(sustained_fraction(accelerator, np.minimum(share, 1.0), "fp16"))
     rate = _rate(accelerator, dtype) * _of_accelerator(model["architecture"]["rate"], accelerator)
-    return np.where(kind == DEPTHWISE, 0.0, rows.flop * _padded(c_in) * _padded(c_out) / (rate * share * clock_share))
+    padded = rows.flop * _padded(c_in) * _padded(c_out)
+    time = padded / (rate * share * clock_share)
+    if factor_key(accelerator) is None and accelerator.compute_units and accelerator.boost_hz:
+        wants = [(rows.flag & bit) != 0 for bit in (IMAGE_GRADIENT, FILTER_GRADIENT)]
+        slow = _stem_seconds(accelerator, model["stem_flop_per_clock"], padded, wants, 4.0 if dtype == "tf32" else 2.0)
+        time = np.where(kind == STEM, np.maximum(time, slow), time)
+    return np.where(kind == DEPTHWISE, 0.0, time)
+
+
+def _stem_seconds(
+    accelerator: Accelerator, per_clock: Mapping[str, float], flop: F64, wants: Sequence[Mask], element: float
+) -> F64:
+    """[R] seconds of convolutions of images of few channels: what a unit gathers in a clock sets the pace, not what it could
+    multiply (``sm80_xmma_fprop_implicit_gemm_.._first_layer``); each gradient has its own share of the FLOP."""
+    speed = (accelerator.compute_units or 1) * (accelerator.boost_hz or 1.0) * 2.0 / element
+    image, filters = wants
+    each = flop / np.maximum(image.astype(np.float64) + filters, 1.0) / speed
+    backward = each * (image / per_clock["image"] + filters / per_clock["filter"])
+    return np.where(image | filters, backward, each / per_clock["forward"])
 
 
 def _rate(accelerator: Accelerator, dtype: str) -> float:
