@@ -29,6 +29,9 @@ convolution    x0 H_in, x1 W_in, x2 mean stride; ``flag`` says how it lies and w
 state_space    shape: d0 tokens, d1 channels, d2 numbers of state a channel (of a convolution: its width)
 recurrent      shape: d0 steps, d1 batch, d2 gates x hidden, d3 hidden, d4 layers, d5 layers of one direction
 transfer       ``flag`` bit TO_HOST
+norm           shape of PyTorch's own batch norm: d0 images, d1 channels, d2 places, d3 bytes of an element; of a norm over
+               rows: d0 elements that are copied first as their rows do not lie together, d1 bytes of one
+reduction      shape of a sum over columns: d0 rows, d1 results, d2 bytes of an element
 all others     wait for memory: x0 passes over what is read (0: one), x1 elements visited (0: bytes / 4), x2 bytes of a
                normalised row, x3 steps that one block takes alone
 =============  ================================================================================================
@@ -139,12 +142,18 @@ KERNELS = (
     "causal_conv",
     "chunk_scan",
     "channel_scan",
+    "own_batch_norm",
+    "cast",
+    "mixed",
+    "join",
+    "columns",
 )
 """Implementations of a family, by position. 0 leaves the choice to the conditions (``predict.kernels.conditions``): of fused
 attention flash (the family's best), FlashAttention-2, memory-efficient or cuDNN; of fp32 products how the operands lie; of
-kernels that wait for memory a change of layout, index arithmetic of a broadcast, moments over a batch, one fused kernel of a
-compiler; of grouped products one product of the library for each expert, on streams side by side; of a state-space mixer its
-convolution, Mamba-2's recurrence in chunks, Mamba's recurrence channel by channel."""
+kernels that wait for memory a change of layout, index arithmetic of a broadcast, moments over a batch (cuDNN's, or PyTorch's
+own), one fused kernel of a compiler, elements that change format one by one (of one input, of several), pieces joined by their
+strides, sums over columns; of grouped products one product of the library for each expert, on streams side by side; of a
+state-space mixer its convolution, Mamba-2's recurrence in chunks, Mamba's recurrence channel by channel."""
 CUDNN_ATTENTION_ON = ("9.0", "10.0", "10.3")
 """Compute capabilities on which torch takes cuDNN's attention before FlashAttention-2 (ATen ``check_prefer_cudnn_attention``)."""
 FAMILY_CODE = {name: code for code, name in enumerate(FAMILIES)}

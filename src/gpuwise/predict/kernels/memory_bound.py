@@ -27,7 +27,21 @@ from gpuwise.predict.kernels.kernel_time import KernelTime
 from gpuwise.units import GIB
 
 F64 = NDArray[np.float64]
-Pattern = Literal["elementwise", "broadcast", "dropout", "reduction", "norm", "softmax", "transpose", "gather"]
+Pattern = Literal[
+    "elementwise",
+    "broadcast",
+    "broadcast_half",
+    "cast",
+    "mixed",
+    "join",
+    "pooling",
+    "dropout",
+    "reduction",
+    "norm",
+    "softmax",
+    "transpose",
+    "gather",
+]
 WARP_SOFTMAX_ROW = 1024
 """Rows up to this length stay in registers in PyTorch's softmax (softmax_warp_forward); longer ones are read
 again."""
@@ -42,13 +56,14 @@ def memory_time(
     elements: ArrayLike | None = None,
     row_bytes: ArrayLike | None = None,
     blocks: ArrayLike | None = None,
+    again_bytes: ArrayLike | None = None,
 ) -> KernelTime:
     """Device time of memory-bound kernels that read and write so many bytes each ([R] or scalar).
 
-    ``elements`` [R] (default: bytes written / 4, or read / 4 where nothing is written) matters to the
-    patterns that spend instructions per element; ``row_bytes`` [R] is the length of a normalised row of
-    ``norm`` and ``softmax`` (default: short enough to be read once), ``blocks`` [R] how many rows a block of threads each
-    normalises (default: not so).
+    ``elements`` [R] (default: bytes written / 4, or read / 4 where nothing is written) matters to the patterns that spend
+    instructions per element; ``row_bytes`` [R] is the length of a normalised row of ``norm`` and ``softmax`` (default: short
+    enough to be read once), ``blocks`` [R] how many rows a block of threads each normalises (default: not so),
+    ``again_bytes`` [R] what of its input a kernel reads again (default: all).
     """
     model = load_json("memory_bound")
     input_bytes, output_bytes = np.broadcast_arrays(np.asarray(bytes_read, np.float64), np.asarray(bytes_written, np.float64))
@@ -56,8 +71,9 @@ def memory_time(
     passes = np.full_like(moved, model["passes"][pattern])
     if row_bytes is not None and pattern in ("norm", "softmax"):
         row = np.broadcast_to(np.asarray(row_bytes, np.float64), moved.shape)
-        passes = passes + _extra_passes(accelerator, pattern, row, model) * np.atleast_1d(input_bytes) / np.maximum(moved, 1.0)
-    time = _stream_time(accelerator, moved, passes)
+        again = np.atleast_1d(input_bytes if again_bytes is None else np.asarray(again_bytes, np.float64))
+        passes = passes + _extra_passes(accelerator, pattern, row, model) * again / np.maximum(moved, 1.0)
+    time = stream_time(accelerator, moved, passes)
     per_clock = model["elements_per_clock_per_unit"].get(pattern)
     if per_clock is not None and accelerator.compute_units and accelerator.boost_hz:
         visited = (
@@ -65,8 +81,9 @@ def memory_time(
         )
         time = np.maximum(time, visited / (per_clock * accelerator.compute_units * accelerator.boost_hz))
     if blocks is not None and accelerator.compute_units and accelerator.boost_hz:
-        turn_s = model["row_cycles"] / (accelerator.compute_units * accelerator.boost_hz)
-        time = np.maximum(time, np.asarray(blocks, np.float64) * turn_s)
+        count, width = np.asarray(blocks, np.float64), np.asarray(0.0 if row_bytes is None else row_bytes, np.float64)
+        clocks = model["row_cycles"] + width / model["row_bytes_per_clock"]
+        time = np.maximum(time, count * clocks / (accelerator.compute_units * accelerator.boost_hz))
     result = _result(accelerator, time + model["latency_s"], pattern)
     return corrected(accelerator, "memory", result, moved) if accelerator.corrections else result
 
@@ -122,8 +139,8 @@ def _has_inline_ecc(accelerator: Accelerator, model: dict[str, Any]) -> bool:
     return label is not None and accelerator.memory_bytes < model["inline_ecc_below"] * label * GIB
 
 
-def _stream_time(accelerator: Accelerator, moved: F64, passes: F64) -> F64:
-    """Seconds to move ``moved`` bytes ``passes`` times, cache hits included."""
+def stream_time(accelerator: Accelerator, moved: F64, passes: F64 | float) -> F64:
+    """[R] seconds to move ``moved`` bytes ``passes`` times, cache hits included."""
     model = load_json("memory_bound")
     slow = dram_rate(accelerator)
     hit = np.minimum(1.0, model["l2_share"] * (accelerator.l2_bytes or 0.0) / np.maximum(moved, 1.0))

@@ -48,8 +48,14 @@ def _memory_bound(family: str) -> Evaluate:
 
 
 def _norm(accelerator: Accelerator, rows: OpTable, conditions: Conditions) -> KernelTime:
-    """Row norms by their bytes; batch norm on devices with matrix units as measured networks have it."""
+    """Row norms by their bytes; batch norm as measured networks have it on devices with matrix units, and PyTorch's own by how
+    its blocks share the images."""
     times = _memory_bound("norm")(accelerator, rows, conditions)
+    own = rows.kernel == KERNEL_CODE["own_batch_norm"]
+    if own.any() and accelerator.compute_units and accelerator.boost_hz:
+        from gpuwise.predict.kernels.batch_norm import own_batch_norm_seconds
+
+        times = times._replace(time_s=np.where(own, own_batch_norm_seconds(accelerator, rows, conditions), times.time_s))
     batch = rows.kernel == KERNEL_CODE["batch_norm"]
     if not batch.any() or not matrix_units(accelerator):
         return times

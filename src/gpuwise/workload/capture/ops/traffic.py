@@ -290,6 +290,8 @@ def _fast(row: Sequence[TensorSpec]) -> bool:
 
 KERNELS = {
     # kernel launches of one eager CUDA call; aten/src/ATen/native/cuda of each operation
+    "_softmax_backward_data": 2,
+    "_safe_softmax": 5,
     "native_layer_norm_backward": 3,
     "native_group_norm": 2,
     "native_group_norm_backward": 4,

@@ -334,6 +334,104 @@ def changes_layout(s: Signature) -> bool:
     return len({dense_order(t) for t in same}) > 1
 
 
+def turns(s: Signature) -> bool:
+    """Of tensors that lie in different orders: neighbours of one are no neighbours of another, so that each element read is a
+    sector of memory of its own. Where the fastest dimension of the result is short, a block finds them again in its cache."""
+    whole = largest(s)
+    if whole is None:
+        return False
+    same = [t for t in (*s.outputs, *s.inputs) if t.shape == whole.shape and 0 not in t.stride]
+    orders = [dense_order(t) for t in same]
+    fastest = {order[-1] for order in orders if order}
+    if len(fastest) < 2:
+        return False
+    result = orders[0]
+    run = max((_common_run(result, order, whole.shape) for order in orders[1:] if order and order[-1] != result[-1]), default=1)
+    return run * SECTOR_BYTES > BLOCK_ELEMENTS * TENSOR_BYTES.get(whole.dtype, 4)
+
+
+def _common_run(result: tuple[int, ...], other: tuple[int, ...], shape: tuple[int, ...]) -> int:
+    """Elements of the fastest dimensions of ``result`` that follow one another in ``other`` as well."""
+    run, place = shape[result[-1]], other.index(result[-1])
+    for back in range(2, len(result) + 1):
+        place -= 1
+        if place < 0 or other[place] != result[-back]:
+            break
+        run *= shape[result[-back]]
+    return run
+
+
+SECTOR_BYTES = 32
+"""What a GPU's memory moves at least (CUDA C++ Best Practices Guide, coalesced access)."""
+BLOCK_ELEMENTS = 512
+"""Elements of a block of PyTorch's elementwise kernels (128 threads, 4 each: native/cuda/CUDALoops.cuh)."""
+VECTOR_BYTES = 16
+"""What a thread loads at once; ``cat`` copies so where every piece begins on such a boundary (native/cuda/Shape.cu)."""
+
+
+def _floats(s: Signature) -> list[TensorSpec]:
+    """The larger floating-point inputs."""
+    whole = largest(s)
+    least = 0 if whole is None else elements(whole) // 2
+    return [t for t in s.inputs if t.dtype[0] in ("f", "b") and t.dtype != "bool" and elements(t) > max(1, least)]
+
+
+def mixes(s: Signature) -> bool:
+    """Large inputs of several floating-point formats."""
+    return len({t.dtype for t in _floats(s)}) > 1
+
+
+def converts(s: Signature) -> str:
+    """``mixed`` or ``cast`` where elements change format one by one, as kernels with types known at run time do
+    (``unrolled_elementwise_kernel``): not from fp32 to 16 bits, which has vectors (native/cuda/Copy.cu)."""
+    if mixes(s):
+        return "mixed"
+    copies = short_name(s.op) in ("_to_copy", "copy_") and s.inputs
+    if not copies:
+        return ""
+    source = s.inputs[-1]
+    into = s.inputs[0] if short_name(s.op) == "copy_" else s.outputs[0] if s.outputs else source
+    if source.dtype == into.dtype or (source.dtype == "fp32" and into.dtype in ("fp16", "bf16")):
+        return ""
+    return "cast"
+
+
+def joins(s: Signature) -> str:
+    """How ``cat`` and ``stack`` copy: whole vectors of dense pieces, element by element, or by the strides of each piece."""
+    pieces = [t for t in s.inputs if elements(t)]
+    if not pieces or not s.outputs:
+        return ""
+    order = dense_order(s.outputs[0]) if len(s.outputs[0].shape) == len(pieces[0].shape) else None
+    for t in pieces:
+        span = 1 + sum((n - 1) * st for n, st in zip(t.shape, t.stride, strict=True))
+        if span != elements(t) or (order is not None and dense_order(t) != tuple(d for d in order if t.shape[d] > 1)):
+            return "join"
+    if len({t.dtype for t in pieces}) > 1:
+        return "mixed"
+    dim = s.attribute("dim", 0)
+    at = dim if isinstance(dim, int) else 0
+    at = at + len(s.outputs[0].shape) if at < 0 else at
+    stacked = len(s.outputs[0].shape) > len(pieces[0].shape)
+    for t in pieces:
+        run = math.prod(t.shape[at:]) if stacked else t.shape[at] * max(t.stride[at], 1)
+        if run * TENSOR_BYTES.get(t.dtype, 4) % VECTOR_BYTES:
+            return "broadcast"
+    return ""
+
+
+def sums_columns(s: Signature) -> bool:
+    """A sum over the slow dimensions of a dense tensor: neighbours belong to different results."""
+    if short_name(s.op) not in ("sum", "mean") or not s.inputs or not s.outputs:
+        return False
+    whole, results = s.inputs[0], elements(s.outputs[0])
+    dims = {d % len(whole.shape) for d in whole_numbers(s.attribute("dim"))} if whole.shape else set()
+    order = dense_order(whole)
+    if not dims or not order or results < 2 or 0 in whole.stride:
+        return False
+    slow = [d for d in order if d in dims]
+    return bool(slow) and order[: len(slow)] == tuple(slow)
+
+
 def broadcasts(s: Signature) -> bool:
     """An elementwise kernel that needs index arithmetic: inputs of other shapes, or gaps between elements."""
     whole = largest(s)

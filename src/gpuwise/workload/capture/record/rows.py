@@ -17,11 +17,17 @@ from gpuwise.workload.capture.record.families import (
     broadcasts,
     changes_layout,
     channels_last,
+    converts,
+    dense_order,
     elements,
     family_of,
+    joins,
     largest,
+    mixes,
     normalised_row,
     short_name,
+    sums_columns,
+    turns,
     whole_numbers,
 )
 from gpuwise.workload.capture.record.table import row_dtype, row_shape
@@ -203,9 +209,34 @@ def _nothing(s: Signature, family: str) -> KernelRow:
 
 
 def _memory_bound(s: Signature, family: str) -> KernelRow:
-    return KernelRow(
-        (), 0, memory_kernel(s, family), (passes(s, family), visits(s, family), normalised_row(s), _serial(s, family))
-    )
+    kernel = memory_kernel(s, family)
+    sizes = _SIZES.get("rows" if "layer_norm" in s.op or "rms_norm" in s.op else kernel)
+    shape, flag = sizes(s) if sizes is not None else ((), 0)
+    return KernelRow(shape, flag, kernel, (passes(s, family), visits(s, family), normalised_row(s), _serial(s, family)))
+
+
+def _image_sizes(s: Signature) -> tuple[tuple[int, ...], int]:
+    """Images, channels, places and the bytes of an element of what a batch norm reads, and how it lies."""
+    image = s.inputs[1 if "backward" in s.op else 0]
+    flag = CHANNELS_LAST if channels_last(image) or len(image.shape) == 2 else 0
+    return (image.shape[0], image.shape[1], math.prod(image.shape[2:]), int(TENSOR_BYTES.get(image.dtype, 4))), flag
+
+
+def _column_sizes(s: Signature) -> tuple[tuple[int, ...], int]:
+    """Rows that are added up, results, and the bytes of an element."""
+    results = max(1, elements(s.outputs[0]))
+    return (elements(s.inputs[0]) // results, results, int(TENSOR_BYTES.get(s.inputs[0].dtype, 4))), 0
+
+
+def _turned_sizes(s: Signature) -> tuple[tuple[int, ...], int]:
+    """Elements that a norm over rows copies first, as their rows do not lie together, and the bytes of one."""
+    inputs = s.inputs[: 2 if "backward" in s.op else 1]
+    apart = [t for t in inputs if dense_order(t) != tuple(sorted(dense_order(t)))]
+    return (sum(map(elements, apart)), int(TENSOR_BYTES.get(s.inputs[0].dtype, 4))) if apart else (), 0
+
+
+_SIZES = {"own_batch_norm": _image_sizes, "columns": _column_sizes, "rows": _turned_sizes}
+"""Kernels whose time follows from how blocks share their tensor."""
 
 
 _ROWS = {
@@ -226,13 +257,32 @@ _SIZED = (Kind.COPY, Kind.COLLECTIVE, Kind.EMBEDDING, Kind.OPTIMIZER)
 
 def memory_kernel(s: Signature, family: str) -> str:
     """How a signature's kernel goes through memory, where its family alone does not say."""
+    name = short_name(s.op)
     if family == "norm":
-        return "batch_norm" if "batch_norm" in s.op else ""
+        return "" if "batch_norm" not in name else "own_batch_norm" if _own_batch_norm(name, s) else "batch_norm"
+    if family == "reduction":
+        return "columns" if sums_columns(s) else ""
     if family not in ("elementwise", "copy"):
         return ""
+    if name in ("cat", "stack"):
+        return joins(s)
+    if name in ("roll", "flip"):
+        return "join"
     if changes_layout(s):
-        return "transpose"
-    return "broadcast" if broadcasts(s) and short_name(s.op) not in _PLAIN_BROADCAST else ""
+        return "transpose" if turns(s) else "broadcast"
+    if broadcasts(s) and name not in _PLAIN_BROADCAST and not mixes(s):
+        return "broadcast"
+    return converts(s)
+
+
+_OWN_BATCH_NORM = ("native_batch_norm", "native_batch_norm_backward", "_native_batch_norm_legit")
+"""PyTorch's kernels, which it takes where cuDNN's do not serve (``_select_batch_norm_backend``)."""
+
+
+def _own_batch_norm(name: str, s: Signature) -> bool:
+    """Moments of a batch of images, or their gradients, by PyTorch's own kernels."""
+    trains = s.attribute("training", s.attribute("train")) is not False
+    return name in _OWN_BATCH_NORM and trains and len(s.inputs[0].shape) >= 2 and elements(s.inputs[0]) > 0
 
 
 def passes(s: Signature, family: str) -> float:
@@ -240,6 +290,8 @@ def passes(s: Signature, family: str) -> float:
     name = short_name(s.op)
     if family == "norm":
         return _norm_passes(name, s)
+    if family == "softmax":
+        return _softmax_passes(name, s)
     if family == "sort":
         return _sort_passes(name, s)
     if family == "scan":
@@ -257,16 +309,29 @@ def passes(s: Signature, family: str) -> float:
 ROW_NORM_PASSES = {"forward": 1.0, "backward": 7.0 / 3.0}
 """LayerNorm and RMSNorm keep their row forward; the backward reads it twice, and again for the weights
 (native/cuda/layer_norm_kernel.cu)."""
+FROZEN_NORM_PASSES = 5.0 / 3.0
+"""Of a backward that wants no gradients of the weights."""
 
 
 def _norm_passes(name: str, s: Signature) -> float:
     """Moments, then values: 3 passes over the tensor instead of 2 forward, 5 instead of 3 backward."""
     if "layer_norm" in name or "rms_norm" in name:
+        if "backward" in name and not any(whole_numbers(s.attribute("output_mask", (True, True)))[1:]):
+            return FROZEN_NORM_PASSES
         return ROW_NORM_PASSES["backward" if "backward" in name else "forward"]
     if "backward" in name:
         return 5.0 / 3.0
     evaluates = s.attribute("training") is False or name in ("_native_batch_norm_legit_no_training", "batch_norm_elemt")
     return 1.0 if evaluates or name == "batch_norm_stats" else 1.5
+
+
+def _softmax_passes(name: str, s: Signature) -> float:
+    """The gradient of a softmax is first multiplied by its result (3 tensors, as the kernel behind it); a safe softmax looks for
+    rows of nothing but minus infinity and zeroes them (SoftMax.cu, transformers/attention.cpp)."""
+    if name == "_softmax_backward_data":
+        return 2.0
+    width = TENSOR_BYTES.get(s.inputs[0].dtype, 4) if s.inputs else 4
+    return (4.0 * width + width + 3.0) / (2.0 * width) if name == "_safe_softmax" else 1.0
 
 
 def _sort_passes(name: str, s: Signature) -> float:
@@ -279,16 +344,28 @@ def _sort_passes(name: str, s: Signature) -> float:
     return 1.5 if row <= 4096 else 2.0 * width * 8.0 / RADIX_BITS / 2.0
 
 
+_MEANS = {"avg_pool2d": (0.6, 1.25), "avg_pool2d_backward": (0.6, 0.95)}
+"""Elements visited for each place of a window of means, by whether channels come last (single operations on an H100)."""
+_NEAREST = (0.33, 0.62)
+"""Elements visited for each place of an image enlarged by the nearest, by whether channels come last (the same)."""
+
+
 def visits(s: Signature, family: str) -> float:
     """Elements a kernel computes an index for; a pooling window counts each of its places."""
     out = max((elements(t) for t in s.outputs), default=0) or max((elements(t) for t in s.inputs), default=0)
     if family == "pooling":
         window = math.prod(whole_numbers(s.attribute("kernel_size")))
         last = bool(s.inputs) and channels_last(s.inputs[0])
+        if short_name(s.op) in _MEANS:
+            return float(out) * window * _MEANS[short_name(s.op)][last]
         return float(out) * (max(1.0, window / 4.0) if not last else max(1.0, window / 8.0))
     if family == "resampling":
         corners = 16.0 if "bicubic" in s.op else 8.0 if "3d" in s.op else 4.0 if "linear" in s.op or "sampler" in s.op else 1.0
+        if "nearest2d" in s.op and "backward" not in s.op and s.inputs:
+            return float(out) * _NEAREST[channels_last(s.inputs[0])]
         return float(out) * max(1.0, corners / 2.0)
+    if family == "scatter" and s.inputs:
+        return min(float(out), s.bytes_written / TENSOR_BYTES.get(s.inputs[0].dtype, 4))
     if family == "embedding":
         return float(out if "backward" not in s.op else elements(s.inputs[0]))
     return float(out)
