@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from gpuwise.errors import GpuwiseError
+from gpuwise.errors import AmbiguousNameError, GpuwiseError
 from gpuwise.facts.hardware.accelerators import (
     ACCELERATOR_SCHEMA,
     EXTRA_RATE_COLUMNS,
@@ -272,6 +272,8 @@ def lint_names(records: Iterable[Record]) -> list[Finding]:
     for record in records:
         row_id = record.text("id")
         for text in dict.fromkeys((row_id, record.text("name"), *record.names("aliases"))):
+            if _is_shared(text, row_id):
+                continue
             other = claimed.setdefault(text.lower(), row_id)
             if other != row_id:
                 findings.append(Finding("name", row_id, f"{text!r} is also {other}"))
@@ -284,6 +286,17 @@ def lint_names(records: Iterable[Record]) -> list[Finding]:
                 if accelerator_id != row_id:
                     findings.append(Finding("name", row_id, f"{text!r} leads to {accelerator_id}"))
     return findings
+
+
+def _is_shared(text: str, row_id: str) -> bool:
+    """Whether a name is kept for several devices, this one among them, of which one is usually meant (``MI300``)."""
+    try:
+        find_accelerator(text)
+    except AmbiguousNameError as error:
+        return error.usual and row_id in error.candidates
+    except GpuwiseError:
+        return False
+    return False
 
 
 def lint_systems(built: Iterable[System], links: Mapping[str, LinkGeneration]) -> list[Finding]:
