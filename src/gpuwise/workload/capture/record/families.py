@@ -424,7 +424,7 @@ def sums_columns(s: Signature) -> bool:
     if short_name(s.op) not in ("sum", "mean") or not s.inputs or not s.outputs:
         return False
     whole, results = s.inputs[0], elements(s.outputs[0])
-    dims = {d % len(whole.shape) for d in whole_numbers(s.attribute("dim"))} if whole.shape else set()
+    dims = {d % max(1, len(whole.shape)) for d in whole_numbers(s.attribute("dim"))}
     order = dense_order(whole)
     if not dims or not order or results < 2 or 0 in whole.stride:
         return False
