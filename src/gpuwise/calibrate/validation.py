@@ -90,7 +90,8 @@ def validate(folder: Path, families: Iterable[str] | None = None, *, all_check: 
 
 
 def fitting(module: str) -> ModuleType:
-    """``module``, which refits a family: a checkout has it, an installation has not. Raises InputError there."""
+    """``module``, which refits a family or writes a network of a benchmark: a checkout has it, an installation has not. Raises
+    InputError there."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

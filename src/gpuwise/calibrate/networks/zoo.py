@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 
 from gpuwise.errors import InputError, UnknownNameError, require
@@ -262,11 +263,18 @@ def _import(name: str, source: str) -> None:
         getattr(zoo_support.transformers(), TEXT[name].head)
     elif source == "torchvision" or OWN[name].module == "detection":
         zoo_support.torchvision()
+    if source not in ("timm", "transformers", "torchvision"):
+        _definitions(name)
+
+
+def _definitions(name: str) -> ModuleType:
+    """The module that writes a network of :data:`OWN`. Raises InputError in an installation, which has none of them."""
+    from gpuwise.calibrate.validation import fitting
+
+    return fitting(f"gpuwise.calibrate.networks.{OWN[name].module}")
 
 
 def _network(name: str, source: str, training: bool, image_size: int | None, seq_len: int | None, options: dict[str, Any]) -> Any:
-    import importlib
-
     from gpuwise.calibrate.networks import support as zoo_support
 
     if source == "timm":
@@ -287,5 +295,4 @@ def _network(name: str, source: str, training: bool, image_size: int | None, seq
             one_expert=t.one_expert,
         )
     entry = OWN[name]
-    module = importlib.import_module(f"gpuwise.calibrate.networks.{entry.module}")
-    return getattr(module, entry.builder)(**{**entry.options, **options})
+    return getattr(_definitions(name), entry.builder)(**{**entry.options, **options})
