@@ -45,6 +45,8 @@ NARROW_GROUP = 32.0
 """Channels of a group up to which channels-last gradients of grouped convolutions have kernels of their own."""
 ALIGNED_ELEMENTS = 8.0
 """16 bytes of half precision: tensor-core kernels load whole vectors (cuBLAS, cuDNN alignment rules)."""
+NEW_CAPABILITY = 9.0
+"""Hopper's, the first whose convolutions were timed one by one."""
 MOST_HIT = 0.9
 """A cache never saves everything: results are written back."""
 
@@ -126,6 +128,13 @@ def _of_accelerator(table: Mapping[str, float], accelerator: Accelerator) -> flo
     return table.get(factor_key(accelerator) or "other", table["other"])
 
 
+def _has_new_kernels(accelerator: Accelerator) -> bool:
+    """A data-centre card from Hopper on, whose convolutions were timed under cuDNN 9; what is known of older ones are published
+    steps under cuDNN 7 and 8."""
+    capability = accelerator.compute_capability
+    return factor_key(accelerator) is None and capability is not None and float(capability) >= NEW_CAPABILITY
+
+
 def _bandwidth(accelerator: Accelerator, model: Mapping[str, Any]) -> float:
     if not accelerator.memory_bandwidth_bytes_per_s:
         raise UnpredictableError("no bandwidth for accelerator", f"the catalogue has no bandwidth for {accelerator.name}")
@@ -135,6 +144,8 @@ def _bandwidth(accelerator: Accelerator, model: Mapping[str, Any]) -> float:
 def _layout_share(model: Mapping[str, float], accelerator: Accelerator, rows: OpTable, backward: Mask, dtype: str) -> F64:
     """How much of a convolution's tensors is read and written once more to change their layout: more where the places of an
     image are no multiple of a vector."""
+    if factor_key(accelerator) is None and not _has_new_kernels(accelerator):
+        return np.full(len(rows), model["older_tf32" if dtype == "tf32" else "other"])
     if factor_key(accelerator) is None:
         # of one place a step: a plain product of [C_out, C_in] and [C_in, places] as the images lie, where rows are vectors
         product = (rows.shape[:, 5] == 1) & (rows.shape[:, 6] <= 1) & (rows.detail[:, 2] <= 1.0)
@@ -184,10 +195,12 @@ def _wide_seconds(
     half = _either(grouped, model["half_rate_at"]["grouped"], model["half_rate_at"]["channels"])
     share = share * c_out / (c_out + half) * depth / (depth + model["half_rate_at"]["depth"])
     clock_share = np.asarray(sustained_fraction(accelerator, np.minimum(share, 1.0), "fp16"))
-    rate = _rate(accelerator, dtype) * _of_accelerator(model["architecture"]["rate"], accelerator)
+    shares = model["architecture"]["rate"]
+    older = factor_key(accelerator) is None and not _has_new_kernels(accelerator)
+    rate = _rate(accelerator, dtype) * (shares["older"] if older else _of_accelerator(shares, accelerator))
     padded = rows.flop * _padded(c_in) * _padded(c_out)
     time = padded / (rate * share * clock_share)
-    if factor_key(accelerator) is None and accelerator.compute_units and accelerator.boost_hz:
+    if _has_new_kernels(accelerator) and accelerator.compute_units and accelerator.boost_hz:
         wants = [(rows.flag & bit) != 0 for bit in (IMAGE_GRADIENT, FILTER_GRADIENT)]
         slow = _stem_seconds(accelerator, model["stem_flop_per_clock"], padded, wants, 4.0 if dtype == "tf32" else 2.0)
         time = np.where(kind == STEM, np.maximum(time, slow), time)
