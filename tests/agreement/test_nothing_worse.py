@@ -20,6 +20,7 @@ RECORDS = [
     FOLDER / "validate_after_2026-11-22.json",
     FOLDER / "validate_after_2026-11-23.json",
     FOLDER / "validate_after_2026-11-26.json",
+    FOLDER / "validate_after_2026-11-26b.json",
 ]
 SERVED_ELSEWHERE = {"timm": "captured_time"}
 """Families of older records whose rows another family has now."""
