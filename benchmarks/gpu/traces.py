@@ -591,6 +591,8 @@ def sweep(path: Path, tiny: bool, device: str, until: float) -> dict[str, Any]:
     """Time each call of the grids: median of launches in a row behind a spin kernel, so that the host is ahead."""
     import torch
 
+    # as torch comes, whatever a step before has set
+    torch.backends.cudnn.allow_tf32 = True
     done = failed = 0
     flush = torch.empty((256 << 20) // (64 if tiny else 1), dtype=torch.int8, device=device)
     seen: set[tuple[Any, ...]] = set()
