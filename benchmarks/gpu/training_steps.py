@@ -182,7 +182,9 @@ def language(
         config, construct = causal(shape, tiny, family)
         model = built(construct, device, dtype).train()
         if checkpoint:
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            # transformers 5.2x has another name for it
+            enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+            enable({"use_reentrant": False})
         if lora:
             from peft import LoraConfig, get_peft_model
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
-pytest.importorskip("torchvision")
+if find_spec("torchvision") is None:
+    pytest.skip("torchvision is not installed", allow_module_level=True)
 
 from tests.agreement.models import BY_ID, GPUS, Model
 from tests.agreement.test_two_front_ends import MEMORY, TIME, off
@@ -31,6 +33,11 @@ from gpuwise.workload.strategy import Strategy
 LAYERS = 2
 SEQUENCE = 384
 """Of BERT, as it is tuned to answer questions: at 128 tokens its scores are smaller than the blocks they lie in."""
+
+ALLOCATED = 0.03
+SLACK = {("bert-base", "none"): 0.09}
+"""Where what is allocated agrees, and the caching allocator places one storage otherwise: its slack is 170 MB in one order of
+the same sizes and 374 in the other."""
 
 
 def length(model: Model) -> int:
@@ -93,13 +100,16 @@ def analytic_step(case: str, gpu: str, recompute: str) -> TrainingEstimate:
 )
 def test_written_attention(case: str, recompute: str) -> None:
     capture = captured_step(case, recompute)
-    memory, time = {}, {}
+    memory, time, allocated = {}, {}, {}
     for gpu in GPUS:
         card, one = find_cluster(gpu).accelerator, analytic_step(case, gpu, recompute)
         step = measure(capture, card)
         assert step.step_time_s is not None
         memory[gpu] = one.memory_bytes.expected / step.memory_bytes.expected
+        peaks = step.memory.steady.allocated_bytes, step.memory.first.allocated_bytes
+        allocated[gpu] = one.allocated_bytes.expected / max(peaks)
         time[gpu] = one.step_time_s.expected / step.step_time_s.expected
         assert one.hfu.expected * one.step_time_s.expected * card.peak("bf16") == pytest.approx(capture.flop(), rel=1e-9)
-    assert off(memory, MEMORY) == {}
+    assert off(allocated, ALLOCATED) == {}
+    assert off(memory, SLACK.get((case, recompute), MEMORY)) == {}
     assert off(time, TIME) == {}

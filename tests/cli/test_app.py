@@ -65,7 +65,7 @@ def test_every_command_has_help(name: str, gpuwise: Callable[..., Any]) -> None:
         (["plan", "llama-3.1-8b", "--onn", "4090"], "--on"),
         (["plan", "llama-9b", "--on", "4090"], "did you mean"),
         (["plan", "llama-3.1-8b", "--on", "rtx 4091"], "4090"),
-        (["plan", "llama-3.1-8b", "--on", "rtx pro 6000"], "ambiguous"),
+        (["plan", "llama-3.1-8b", "--on", "rtx 6000"], "ambiguous"),
         (["plan", "llama-3.1-8b", "--on", "0x4090"], "hint"),
         (["plan", "llama-3.1-8b", "--on", "8xH100-SXM", "--tp", "3"], "rule: heads"),
         (["plan", "llama-3.1-8b", "--on", "8xH100-SXM", "--tp", "nan"], "whole number"),

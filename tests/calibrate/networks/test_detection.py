@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
 
 pytest.importorskip("torch")
-pytest.importorskip("torchvision")
+if find_spec("torchvision") is None:
+    pytest.skip("torchvision is not installed", allow_module_level=True)
 
 from gpuwise.calibrate.networks.zoo import build
 from gpuwise.workload.capture.api import capture

@@ -68,7 +68,7 @@ def test_a_page_and_figures_are_written(gpuwise: Callable[..., Any], tmp_path: P
     [
         (),
         ("l40s",),
-        ("rtx pro 6000", "l40s"),
+        ("rtx 6000", "l40s"),
         ("l40s", "nonsense"),
         ("l40s", "4090", "--model", "no-such-model"),
         ("l40s", "4090", "--for", "train"),
