@@ -13,7 +13,6 @@ import argparse
 import gc
 import gzip
 import json
-import os
 import signal
 import sys
 import tempfile
@@ -27,6 +26,7 @@ from typing import Any
 
 import trace_models
 import training_steps
+from training import ItemTimeout, add
 
 KEPT = {
     "cpu_op",
@@ -76,17 +76,6 @@ FIRST = (
     "resnet50-fp32",
 )
 """Items of ``training_steps.py`` to be traced before those of ``trace_models.py``; the rest comes last."""
-
-
-class ItemTimeout(BaseException):
-    """An item took longer than it may; no library takes it for an error of its own."""
-
-
-def add(path: Path, row: dict[str, Any]) -> None:
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(row) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def jobs(only: list[str]) -> Iterator[tuple[str, Callable[[bool, str], Callable[[], object]]]]:

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_json
-from gpuwise.predict.kernels.conditions import Conditions
+from gpuwise.predict.kernels.conditions import Conditions, lies_last
 from gpuwise.predict.kernels.memory_bound import stream_time
-from gpuwise.workload.step import CHANNELS_LAST, OpTable, Phase
+from gpuwise.workload.step import OpTable, Phase
 
 F64 = NDArray[np.float64]
 BLOCK, WARP = 512.0, 32.0
@@ -45,9 +45,7 @@ def own_batch_norm_seconds(accelerator: Accelerator, rows: OpTable, conditions: 
     The units and the clock of the accelerator must be known. A row's shape: images, channels, places, bytes of an element.
     """
     images, channels, places, width = (np.maximum(rows.shape[:, i], 1).astype(np.float64) for i in range(4))
-    last = (rows.flag & CHANNELS_LAST) != 0
-    if conditions.channels_last is not None:
-        last = np.full(len(rows), conditions.channels_last)
+    last = lies_last(rows, conditions)
     grids = {
         "channel": _block_of_a_channel(images, channels, places),
         "image": _block_of_an_image(images, channels, places),

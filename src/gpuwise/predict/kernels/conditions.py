@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.workload.step import CHANNELS_LAST, OpTable
+
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
@@ -36,3 +41,10 @@ STEP = Conditions()
 SERVING = Conditions(sustained=False, alignment=False, implementation={"fp8": "fp8", "mxfp8": "mxfp8", "attention": "fa2"})
 """A serving iteration: short bursts of kernels tuned for the sizes they were measured at, which turn their input into the
 narrow format themselves."""
+
+
+def lies_last(rows: OpTable, conditions: Conditions) -> NDArray[np.bool_]:
+    """[R] whether the images lie channels last: as the conditions say, else as the row does."""
+    if conditions.channels_last is not None:
+        return np.full(len(rows), conditions.channels_last)
+    return (rows.flag & CHANNELS_LAST) != 0

@@ -23,7 +23,7 @@ from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis, weakest
 from gpuwise.predict.kernels import measured_networks
 from gpuwise.predict.kernels.clock import sustained_fraction
-from gpuwise.predict.kernels.conditions import Conditions
+from gpuwise.predict.kernels.conditions import Conditions, lies_last
 from gpuwise.predict.kernels.convolution import Convolutions, convolution_time, winograd_filter_time
 from gpuwise.predict.kernels.depthwise import depthwise_seconds, is_depthwise
 from gpuwise.predict.kernels.gemm.fp32 import Shapes, product_time
@@ -34,7 +34,6 @@ from gpuwise.predict.kernels.products import by_format
 from gpuwise.predict.kernels.run_formats import HALF, matrix_units
 from gpuwise.workload.step import (
     BIAS_GRADIENT,
-    CHANNELS_LAST,
     FILTER_GRADIENT,
     IMAGE_GRADIENT,
     TRANSPOSED,
@@ -72,13 +71,6 @@ def convolution_rows_time(accelerator: Accelerator, rows: OpTable, conditions: C
         time[part], sigma[part] = seconds, one.log_sigma
         bases.append(one.basis)
     return KernelTime(time, sigma, weakest(*bases) if bases else "derived")
-
-
-def lies_last(rows: OpTable, conditions: Conditions) -> NDArray[np.bool_]:
-    """[R] whether the images lie channels last: as the conditions say, else as the row does."""
-    if conditions.channels_last is not None:
-        return np.full(len(rows), conditions.channels_last)
-    return (rows.flag & CHANNELS_LAST) != 0
 
 
 def captured_convolution_time(accelerator: Accelerator, dtype: str, rows: OpTable, *, last: NDArray[np.bool_]) -> KernelTime:

@@ -32,8 +32,8 @@ from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.kernels.accelerator_factors import factor_key
 from gpuwise.predict.kernels.clock import sustained_fraction
-from gpuwise.predict.kernels.conditions import Conditions
-from gpuwise.workload.step import BIAS_GRADIENT, CHANNELS_LAST, FILTER_GRADIENT, IMAGE_GRADIENT, OpTable, Phase
+from gpuwise.predict.kernels.conditions import Conditions, lies_last
+from gpuwise.workload.step import BIAS_GRADIENT, FILTER_GRADIENT, IMAGE_GRADIENT, OpTable, Phase
 
 F64 = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -64,7 +64,7 @@ def convolution_seconds(
     """
     constants: Mapping[str, Any] = load_json("captured_kernels") if model is None else model
     conditions = _measured_conditions(accelerator, conditions)
-    compiled, last = conditions.compiled, _lies_last(rows, conditions) | conditions.compiled
+    compiled, last = conditions.compiled, lies_last(rows, conditions) | conditions.compiled
     backward = (rows.flag & (IMAGE_GRADIENT | FILTER_GRADIENT | BIAS_GRADIENT)) != 0
     kind, c_in, c_out = _kinds(rows)
     wide = _wide_seconds(accelerator, constants, conditions, (kind, c_in, c_out), rows, backward, last, dtype)
@@ -113,19 +113,15 @@ def _kinds(rows: OpTable) -> tuple[NDArray[np.int64], F64, F64]:
     return np.where(groups > 1, np.where(c_in <= 1, DEPTHWISE, GROUPED), kind), c_in, c_out
 
 
-def _lies_last(rows: OpTable, conditions: Conditions) -> Mask:
-    if conditions.channels_last is not None:
-        return np.full(len(rows), conditions.channels_last)
-    return (rows.flag & CHANNELS_LAST) != 0
-
-
 def _padded(n: F64) -> F64:
     return np.ceil(n / ALIGNED_ELEMENTS) * ALIGNED_ELEMENTS / np.maximum(n, 1.0)
 
 
 def _of_accelerator(table: Mapping[str, float], accelerator: Accelerator) -> float:
-    """The entry of ``table`` for the key of the accelerator's factors, else ``other``."""
-    return table.get(factor_key(accelerator) or "other", table["other"])
+    """The entry of ``table`` for the key of the accelerator's factors; without one ``older`` before Hopper where the table has
+    it, else ``other``."""
+    key = factor_key(accelerator) or ("other" if _has_new_kernels(accelerator) else "older")
+    return table.get(key, table["other"])
 
 
 def _has_new_kernels(accelerator: Accelerator) -> bool:
@@ -146,7 +142,7 @@ def _layout_share(model: Mapping[str, float], accelerator: Accelerator, rows: Op
     image are no multiple of a vector."""
     if factor_key(accelerator) is None and not _has_new_kernels(accelerator):
         return np.full(len(rows), model["older_tf32" if dtype == "tf32" else "other"])
-    if factor_key(accelerator) is None:
+    if _has_new_kernels(accelerator):
         # of one place a step: a plain product of [C_out, C_in] and [C_in, places] as the images lie, where rows are vectors
         product = (rows.shape[:, 5] == 1) & (rows.shape[:, 6] <= 1) & (rows.detail[:, 2] <= 1.0)
         aligned = rows.shape[:, 3] * rows.shape[:, 4] % ALIGNED_ELEMENTS == 0
@@ -195,9 +191,7 @@ def _wide_seconds(
     half = _either(grouped, model["half_rate_at"]["grouped"], model["half_rate_at"]["channels"])
     share = share * c_out / (c_out + half) * depth / (depth + model["half_rate_at"]["depth"])
     clock_share = np.asarray(sustained_fraction(accelerator, np.minimum(share, 1.0), "fp16"))
-    shares = model["architecture"]["rate"]
-    older = factor_key(accelerator) is None and not _has_new_kernels(accelerator)
-    rate = _rate(accelerator, dtype) * (shares["older"] if older else _of_accelerator(shares, accelerator))
+    rate = _rate(accelerator, dtype) * _of_accelerator(model["architecture"]["rate"], accelerator)
     padded = rows.flop * _padded(c_in) * _padded(c_out)
     time = padded / (rate * share * clock_share)
     if _has_new_kernels(accelerator) and accelerator.compute_units and accelerator.boost_hz:
