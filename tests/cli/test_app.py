@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpuwise import __version__
-from gpuwise.cli.app import COMMANDS
+from gpuwise.cli.app import COMMANDS, GROUPS
 
 HEAVY = ("numpy", "pandas", "scipy", "pydantic", "fastapi", "textual", "torch", "pynvml", "pyarrow")
 
@@ -48,6 +48,14 @@ def test_help_names_every_command_with_its_question(gpuwise: Callable[..., Any])
     for name, _, question in COMMANDS:
         assert name in text
         assert question.split()[0] in text
+    assert sorted(name for names in GROUPS.values() for name in names) == sorted(name for name, *_ in COMMANDS)
+
+
+def test_a_line_end_of_a_docstring_is_none_in_the_help(gpuwise: Callable[..., Any]) -> None:
+    lines = [line.strip("│ ") for line in gpuwise("fit", "--help").out.splitlines() if line.startswith("│")]
+    texts = " ".join(line for line in lines if line)
+    assert "several with commas" in " ".join(texts.split())
+    assert not any(line.startswith("│" + " " * 36) for line in gpuwise("fit", "--help").out.splitlines())
 
 
 @pytest.mark.parametrize("name", [c[0] for c in COMMANDS])

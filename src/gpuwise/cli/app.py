@@ -13,12 +13,18 @@ import itertools
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError, Group, Parameter
 
 from gpuwise import __version__
 from gpuwise.cli.streams import discard_output, prepare_streams
 from gpuwise.errors import GpuwiseError, InputError
+
+if TYPE_CHECKING:
+    from cyclopts.help import HelpPanel
+    from cyclopts.help.protocols import HelpFormatter
+    from rich.console import Console, ConsoleOptions
 
 COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("top", "gpuwise.cli.top.command:top", "What do the GPUs do now, who uses them, and why are they slow?"),
@@ -72,6 +78,12 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ),
 )
 """Name, where it lives, what it answers; a command's module is imported only when it runs."""
+GROUPS: dict[str, tuple[str, ...]] = {
+    "Before you rent or buy": ("pick", "plan", "fit", "capacity", "compare", "cost", "prices", "op"),
+    "On the machine": ("doctor", "bench", "top", "profile", "memory", "tune", "run", "export"),
+    "Look up, learn and check": ("gpus", "models", "lab", "ui", "validate"),
+}
+"""The commands as the help shows them, in the order of the work."""
 
 
 def build() -> App:
@@ -81,12 +93,42 @@ def build() -> App:
         help="For any AI workload and any accelerator: does it fit, how fast is it, what does it cost, what should change.",
         version=__version__,
         help_format="plaintext",
+        help_formatter=_Help(),
         result_action="return_value",
         default_parameter=Parameter(show_default=False, negative_iterable=()),
     )
-    for name, target, question in COMMANDS:
-        app.command(target, name=name, help=question)
+    targets = {name: (target, question) for name, target, question in COMMANDS}
+    flags = Group("Options", sort_key=len(GROUPS))
+    for flag in ("--help", "--version"):
+        app[flag].group = (flags,)
+    for i, (title, names) in enumerate(GROUPS.items()):
+        group = Group(title, sort_key=i)
+        for j, name in enumerate(names):
+            target, question = targets[name]
+            app.command(target, name=name, help=question, group=group, sort_key=j)
     return app
+
+
+class _Help:
+    """cyclopts' own help page, each text a paragraph: a line end in a docstring is none on the page."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._own(), name)
+
+    def __call__(self, console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:
+        from rich.text import Text
+
+        for entry in panel.entries:
+            text = getattr(entry.description, "primary_renderable", None)
+            if isinstance(text, Text):
+                text.plain = "\n\n".join(" ".join(part.split()) for part in text.plain.split("\n\n"))
+        self._own()(console, options, panel)
+
+    @staticmethod
+    def _own() -> HelpFormatter:
+        from cyclopts.help.formatters import DefaultFormatter  # with rich, for a help page only
+
+        return DefaultFormatter()
 
 
 def every_command(app: App) -> Iterator[tuple[str, App]]:
