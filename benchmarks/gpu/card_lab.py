@@ -201,9 +201,9 @@ def predict(task: str, n: int) -> dict[str, Any]:
 
 def parameters(source: str) -> list[str]:
     """Names of a kernel's parameters, in their order."""
-    from gpuwise.lab.kernel import read_kernel
+    from gpuwise.lab.source import read_kernel
 
-    return [a.arg for a in read_kernel(source).args.args]
+    return read_kernel(source).parameters
 
 
 class Card:

@@ -16,7 +16,8 @@ import numpy as np
 
 from gpuwise.facts.hardware.naming import find_accelerator
 from gpuwise.lab import simulation
-from gpuwise.lab.kernel import read_kernel, run_kernel
+from gpuwise.lab.kernel import run_kernel
+from gpuwise.lab.source import read_kernel
 from gpuwise.lab.tasks import TASKS, launch_of
 
 STEPS = 300_000

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpuwise.lab.access import SECTOR
-from gpuwise.lab.kernel import Event
 from gpuwise.lab.multiprocessor import BRANCH_CYCLES, L2_BYTES_PER_CYCLE, MOST_SPANS, PER_SCHEDULER, Conditions, Timing
+from gpuwise.lab.stream import Event
 
 Step = tuple[int, int, bool, float | list[float], float, str, str, Sequence[int]]
 """An instruction: event, first slot of its unit, whether each scheduler has one, cycles the unit is taken (by warp for memory),

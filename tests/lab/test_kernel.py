@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from gpuwise.errors import FieldError, InputError
-from gpuwise.lab import kernel
-from gpuwise.lab.kernel import Run, kernel_source, read_kernel, run_kernel
+from gpuwise.lab import stream
+from gpuwise.lab.kernel import run_kernel
+from gpuwise.lab.source import kernel_source, read_kernel
+from gpuwise.lab.stream import Run
 from gpuwise.lab.tasks import TASKS, find_task, launch_of
 
 HEAD = "def k(x, out, n):\n    i = cuda.grid(1)\n"
@@ -78,7 +80,7 @@ def test_a_warp_on_both_sides_of_a_branch_runs_both() -> None:
         ("out[i] = x[i + 1]", "out of bounds", "x[64]"),
         ("out[i] = x[i - 1]", "out of bounds", "x[-1]"),
         ("out[0] = x[i]", "race", "out[0]"),
-        ("s = cuda.shared.array(32, float32)\ns[cuda.threadIdx.x] = x[i]\nout[i] = s[31 - cuda.threadIdx.x]", "race", "shared"),
+        ("s = cuda.shared.array(32, float32)\ns[cuda.threadIdx.x] = x[i]\nout[i] = s[31 - cuda.threadIdx.x]", "race", "s[31]"),
         ("if cuda.threadIdx.x < 7:\n    cuda.syncthreads()", "divergent barrier", "do not reach"),
     ],
 )
@@ -97,7 +99,7 @@ def test_a_barrier_orders_what_threads_of_a_block_do() -> None:
 
 
 def test_kernels_that_never_end_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel, "MOST_EVENTS", 2000)
+    monkeypatch.setattr(stream, "MOST_EVENTS", 2000)
     for body in (
         "while 1 < 2:\n    out[i] = 1.0",
         "j = i\nwhile j >= 0:\n    j += 1",

@@ -12,8 +12,8 @@ from gpuwise.facts.hardware.naming import find_accelerator
 from gpuwise.facts.hardware.sm_timing import find_sm_timing
 from gpuwise.lab import simulation
 from gpuwise.lab.access import warp_access
-from gpuwise.lab.kernel import Event
 from gpuwise.lab.multiprocessor import Conditions, Timing, run_multiprocessor
+from gpuwise.lab.stream import Event
 from gpuwise.lab.tasks import TASKS, launch_of
 
 ARITHMETIC = ("int", "fp32", "fp64", "sfu", "shuffle", "branch", "barrier")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gpuwise.errors import InputError
-from gpuwise.lab.kernel import MOST_EVENTS, read_kernel, run_kernel
+from gpuwise.lab.kernel import run_kernel
+from gpuwise.lab.source import read_kernel
+from gpuwise.lab.stream import MOST_EVENTS
 from gpuwise.lab.tasks import find_task, launch_of
 
 STEP = 32

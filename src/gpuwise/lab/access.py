@@ -39,25 +39,27 @@ class WarpAccess:
         return WarpAccess(self.sectors[w], self.lines[w], self.wavefronts[w], self.tags[w], self.sector_ids[w])
 
 
-def warp_access(addresses: Ints, active: NDArray[np.bool_], size: int) -> WarpAccess:
-    """Cost of lanes (warps, 32) that touch ``size`` bytes each at ``addresses``."""
+def warp_access(addresses: Ints, active: NDArray[np.bool_], size: int, *, one_by_one: bool = False) -> WarpAccess:
+    """Cost of lanes (warps, 32) that touch ``size`` bytes each at ``addresses``; ``one_by_one`` where the same word is no
+    broadcast, as for atomic operations on shared memory."""
     where = np.where(active, addresses, NOTHING)
     words = _words(where, size)
     sectors, lines = words // (SECTOR // WORD), words // (LINE // WORD)
     first, first_line = _first(sectors), _first(lines)
     ids = np.where(first, sectors, NOTHING)
-    return WarpAccess(first.sum(1), first_line.sum(1), bank_wavefronts(where, size), _tags(lines, first_line), ids)
+    passes = bank_wavefronts(where, size, one_by_one=one_by_one)
+    return WarpAccess(first.sum(1), first_line.sum(1), passes, _tags(lines, first_line), ids)
 
 
-def bank_wavefronts(addresses: Ints, size: int) -> Ints:
+def bank_wavefronts(addresses: Ints, size: int, *, one_by_one: bool = False) -> Ints:
     """Passes over the banks for lanes (warps, 32) at ``addresses``, :data:`NOTHING` where one takes no part."""
     parts = np.split(addresses, size // WORD, axis=1) if size > WORD else (addresses,)
-    return np.stack([_passes(part, size) for part in parts]).sum(0)
+    return np.stack([_passes(part, size, one_by_one=one_by_one) for part in parts]).sum(0)
 
 
-def _passes(addresses: Ints, size: int) -> Ints:
+def _passes(addresses: Ints, size: int, *, one_by_one: bool) -> Ints:
     words = _words(addresses, size)
-    rows, columns = np.nonzero(_first(words))
+    rows, columns = np.nonzero(words >= 0 if one_by_one else _first(words))
     counts = np.bincount(rows * BANKS + words[rows, columns] % BANKS, minlength=len(words) * BANKS)
     return counts.reshape(len(words), BANKS).max(1)
 

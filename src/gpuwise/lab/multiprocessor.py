@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from gpuwise.facts.hardware.sm_timing import SmTiming
 from gpuwise.lab.access import SECTOR, Ints
-from gpuwise.lab.kernel import Event
+from gpuwise.lab.stream import Event
 
 MOST_SPANS = 4000
 """Issues that a timeline holds."""
@@ -37,7 +37,14 @@ it, whether it may be the warp's last, cycles to the warp's next instruction, wh
 and that one's step."""
 ARITHMETIC, BARRIER, SHARED, LOAD, STORE, ATOMIC = range(6)
 """Kinds of step; those of memory from SHARED on, those of sectors from LOAD on."""
-MEMORY_KINDS = {"shared_load": SHARED, "shared_store": SHARED, "load": LOAD, "store": STORE, "atomic": ATOMIC}
+MEMORY_KINDS = {
+    "shared_load": SHARED,
+    "shared_store": SHARED,
+    "shared_atomic": SHARED,
+    "load": LOAD,
+    "store": STORE,
+    "atomic": ATOMIC,
+}
 REASONS = (
     "",
     "arithmetic latency",
@@ -61,6 +68,7 @@ CAUSES = {
     "shuffle": SHARED_MEMORY,
     "branch": BRANCH,
     "shared_store": SHARED_MEMORY,
+    "shared_atomic": SHARED_MEMORY,
 }
 """What waiting for the result of an operation is called, where it is not its arithmetic."""
 SECTOR_OPS = frozenset({"load", "store", "atomic"})

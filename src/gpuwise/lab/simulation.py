@@ -22,9 +22,11 @@ from gpuwise.facts.hardware.accelerators import Accelerator, architectures
 from gpuwise.facts.hardware.sm_limits import find_sm_limits
 from gpuwise.facts.hardware.sm_timing import SmTiming, find_sm_timing
 from gpuwise.lab.access import SECTOR
-from gpuwise.lab.kernel import Event, Finding, Run, kernel_text, read_kernel, run_kernel
+from gpuwise.lab.kernel import run_kernel
 from gpuwise.lab.multiprocessor import Conditions, Timing, run_multiprocessor
 from gpuwise.lab.residency import Occupancy, occupancy, refusal
+from gpuwise.lab.source import kernel_text, read_kernel
+from gpuwise.lab.stream import Event, Finding, Run
 from gpuwise.lab.tasks import Launch, Task
 from gpuwise.predict.kernels import single
 
@@ -72,6 +74,8 @@ class Simulation:
     """Whether the values equal numpy's; None where nothing says what they must be."""
     worst_error: float
     findings: tuple[Finding, ...]
+    notes: tuple[Finding, ...]
+    """What is right and slow, by line: arithmetic in float64 that nobody asked for."""
     timing: Timing
     counters: Mapping[str, float]
     lines: tuple[Mapping[str, Any], ...]
@@ -115,6 +119,7 @@ class Simulation:
             "checked": self.checked,
             "worst_error": self.worst_error,
             "findings": [asdict(f) for f in self.findings],
+            "notes": [asdict(n) for n in self.notes],
             "occupancy": {
                 "active_blocks": self.occupancy.active_blocks,
                 "active_warps": self.occupancy.active_warps,
@@ -216,6 +221,7 @@ def simulate_kernel(
         checked,
         worst,
         tuple(run.findings),
+        tuple(run.notes),
         measured,
         _counters(run, measured, timed * run.warps_per_block) | {"atomic_cycles": in_turn},
         _lines(run, timed * run.warps_per_block),

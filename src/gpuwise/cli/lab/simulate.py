@@ -122,7 +122,7 @@ def _own(
     task: str, accelerator: Accelerator, grid: str | None, block: str | None, words: list[str], regs: int | None
 ) -> Simulation:
     from gpuwise.facts.loading import read_user_text
-    from gpuwise.lab.kernel import kernel_source
+    from gpuwise.lab.source import kernel_source
     from gpuwise.lab.simulation import simulate_kernel
 
     file, _, name = task.partition(":")

@@ -1,0 +1,190 @@
+"""Arrays of a run, and who touched which element since when: races, and shared memory that nothing was written to."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+MOST_WATCHED = 1 << 21
+"""Elements of an array up to which races on it are looked for."""
+ALWAYS = np.int32(2**31 - 1)
+"""A stamp that no barrier is after: no barrier orders two blocks."""
+READ, WRITE, ATOMIC = "reads", "writes", "adds to"
+Mask = NDArray[np.bool_]
+
+
+@dataclass(slots=True)
+class Touch:
+    """Who touched each element last, when, and in which line."""
+
+    who: NDArray[np.int64]
+    stamp: NDArray[np.int32]
+    line: NDArray[np.int32]
+    used: bool = False
+
+    def mark(self, at: NDArray[np.int64], who: NDArray[np.int64], stamp: int, line: int) -> None:
+        self.who[at], self.stamp[at], self.line[at], self.used = who, stamp, line, True
+
+
+def _touch(elements: int) -> Touch:
+    return Touch(np.full(elements, -1, np.int64), np.zeros(elements, np.int32), np.zeros(elements, np.int32))
+
+
+@dataclass(slots=True)
+class Array:
+    """An array in global or shared memory, flat."""
+
+    name: str
+    data: NDArray[Any]
+    shape: tuple[int, ...]
+    base: int
+    shared: bool
+    watched: bool
+    writes: Touch
+    reads: Touch
+    atomics: Touch
+    readers: NDArray[np.int32]
+    """When two threads last read an element with no barrier between, 0 for never."""
+    reader_warp: NDArray[np.int64]
+    """The warp of those two, -1 where they are of two."""
+
+    def element(self, place: int) -> str:
+        """``tile[3, 4]`` of a stored element."""
+        index = np.unravel_index(place % math.prod(self.shape), self.shape)
+        return f"{self.name}[{', '.join(str(int(i)) for i in index)}]"
+
+
+def make_array(name: str, data: NDArray[Any], shape: tuple[int, ...], base: int, *, shared: bool, watched: bool) -> Array:
+    watched = watched and data.size <= MOST_WATCHED
+    size = data.size if watched else 0
+    touches = (_touch(size), _touch(size), _touch(size))
+    return Array(name, data, shape, base, shared, watched, *touches, np.zeros(size, np.int32), np.full(size, -1, np.int64))
+
+
+@dataclass(slots=True)
+class Order:
+    """What barriers have ordered: a clock that each of them moves on, when the last of a block was, and of each warp."""
+
+    threads: int
+    """Of a block."""
+    warps: NDArray[np.int32]
+    """By warp of the run, when it last met ``syncwarp``."""
+    clock: int = 1
+    barrier: int = 1
+    """When the last barrier was."""
+
+    def pass_barrier(self) -> None:
+        self.clock += 1
+        self.barrier = self.clock
+
+    def pass_warps(self, warps: Mask) -> None:
+        self.clock += 1
+        self.warps[warps] = self.clock
+
+
+@dataclass(slots=True)
+class Conflict:
+    """Two accesses that nothing orders: where among the lanes, what the first of them did, by whom and in which line."""
+
+    lane: int
+    did: str
+    other: int
+    """Thread of the launch, -1 for the same statement."""
+    line: int
+
+
+@dataclass(slots=True)
+class Accesses:
+    """One access of many lanes to an array."""
+
+    array: Array
+    lanes: NDArray[np.int64]
+    """Which lanes of the run."""
+    at: NDArray[np.int64]
+    who: NDArray[np.int64]
+    """Threads of the launch."""
+    line: int
+
+    def unordered(self, touch: Touch, order: Order) -> Mask:
+        if not touch.used:
+            return np.zeros(len(self.at), bool)
+        other = touch.who[self.at]
+        there = (other >= 0) & (other != self.who)
+        if not there.any():
+            return there
+        stamps = touch.stamp[self.at]
+        apart = other // order.threads != self.who // order.threads
+        mine, theirs = self.who % order.threads // 32, other % order.threads // 32
+        fresh = (stamps >= order.barrier) & ~((mine == theirs) & (stamps < order.warps[self.lanes // 32]))
+        return there & (apart | fresh)
+
+    def met(self, touch: Touch, did: str, bad: Mask) -> Conflict | None:
+        if not bad.any():
+            return None
+        first = int(np.flatnonzero(bad)[0])
+        place = self.at[first]
+        return Conflict(first, did, int(touch.who[place]), int(touch.line[place]))
+
+
+def read(a: Accesses, order: Order) -> Conflict | None:
+    """Note a load; the first access that it races with."""
+    array = a.array
+    found = a.met(array.writes, WRITE, a.unordered(array.writes, order))
+    found = found or a.met(array.atomics, ATOMIC, a.unordered(array.atomics, order))
+    several = a.unordered(array.reads, order)
+    previous = array.reads.who[a.at]
+    array.reads.mark(a.at, a.who, order.clock, a.line)
+    last = array.reads.who[a.at]
+    several_now = last != a.who
+    for which, other in ((several, previous), (several_now, last)):
+        at, who, other = a.at[which], a.who[which], other[which]
+        if at.size:
+            apart = other // order.threads != who // order.threads
+            mine, theirs = who % order.threads // 32, other % order.threads // 32
+            array.readers[at] = np.where(apart | (array.readers[at] == ALWAYS), ALWAYS, order.clock)
+            array.reader_warp[at] = np.where(mine == theirs, mine, -1)
+    return found
+
+
+def write(a: Accesses, order: Order) -> Conflict | None:
+    """Note a store; the first access that it races with."""
+    array = a.array
+    found = a.met(array.writes, WRITE, a.unordered(array.writes, order))
+    found = found or a.met(array.atomics, ATOMIC, a.unordered(array.atomics, order))
+    found = found or _met_readers(a, order)
+    array.writes.mark(a.at, a.who, order.clock, a.line)
+    twice = array.writes.who[a.at] != a.who
+    if found is None and twice.any():  # two lanes of this very store
+        first = int(np.flatnonzero(twice)[0])
+        found = Conflict(first, WRITE, int(array.writes.who[a.at[first]]), a.line)
+    return found
+
+
+def add(a: Accesses, order: Order) -> Conflict | None:
+    """Note an atomic operation; the first plain access that it races with."""
+    array = a.array
+    found = a.met(array.writes, WRITE, a.unordered(array.writes, order)) or _met_readers(a, order)
+    array.atomics.mark(a.at, a.who, order.clock, a.line)
+    return found
+
+
+def _met_readers(a: Accesses, order: Order) -> Conflict | None:
+    array = a.array
+    bad = a.unordered(array.reads, order)
+    stamps, warp = array.readers[a.at], array.reader_warp[a.at]
+    fresh = (stamps >= order.barrier) & ~((warp == a.who % order.threads // 32) & (stamps < order.warps[a.lanes // 32]))
+    bad |= (stamps > 0) & fresh
+    return a.met(array.reads, READ, bad)
+
+
+def unwritten(a: Accesses) -> int | None:
+    """The first lane that reads shared memory which nothing wrote to."""
+    array = a.array
+    if not array.shared:
+        return None
+    bad = (array.writes.who[a.at] < 0) & (array.atomics.who[a.at] < 0)
+    return int(np.flatnonzero(bad)[0]) if bad.any() else None

@@ -1,0 +1,253 @@
+"""A kernel as it is written: the function, the constants of its module and the device functions it calls.
+
+The module around a kernel is read, never executed: constants are numbers, dtypes, tuples and arithmetic on them.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import math
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from gpuwise.errors import FieldError, InputError
+
+DTYPES: Mapping[str, np.dtype[Any]] = {
+    **{
+        name: np.dtype(name)
+        for name in (
+            *("float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+            *("complex64", "complex128"),
+        )
+    },
+    **{name: np.dtype(bool) for name in ("bool_", "boolean", "b1")},
+    **{name: np.dtype(of) for name, of in {"f4": "float32", "f8": "float64", "i4": "int32", "i8": "int64"}.items()},
+}
+"""Names of types, as numba and numpy spell them."""
+_ROOTS = ("numba.cuda", "numba.types", "numba", "numpy", "math", "operator")
+_ALIASES = {"cuda": "numba.cuda", "nb": "numba", "np": "numpy", "numpy": "numpy", "numba": "numba", "math": "math"}
+_ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: lambda a, b: a + b,
+    ast.Sub: lambda a, b: a - b,
+    ast.Mult: lambda a, b: a * b,
+    ast.Div: lambda a, b: a / b,
+    ast.FloorDiv: lambda a, b: a // b,
+    ast.Mod: lambda a, b: a % b,
+    ast.LShift: lambda a, b: a << min(b, 64),
+    ast.RShift: lambda a, b: a >> b,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A kernel and what stands around it."""
+
+    function: ast.FunctionDef
+    functions: Mapping[str, ast.FunctionDef]
+    """Others of the module, by name: those it may call."""
+    constants: Mapping[str, Any]
+    aliases: Mapping[str, str]
+    """What a name of the text was imported as."""
+
+    @property
+    def name(self) -> str:
+        return self.function.name
+
+    @property
+    def parameters(self) -> list[str]:
+        return [a.arg for a in self.function.args.args]
+
+    def dotted(self, e: ast.expr) -> str:
+        """``threadIdx.x`` of ``cuda.threadIdx.x``, ``sqrt`` of ``math.sqrt`` or of an imported ``sqrt``."""
+        root, dot, rest = ast.unparse(e).partition(".")
+        text = self.aliases.get(root, root) + dot + rest
+        for known in _ROOTS:
+            if text.startswith(known + "."):
+                return text[len(known) + 1 :]
+        return text
+
+    def only_read(self) -> frozenset[str]:
+        """Parameters that are nothing but read, element by element."""
+        read = {id(n.value) for n in ast.walk(self.function) if _reads_part(n)}
+        used = {n.id for n in ast.walk(self.function) if isinstance(n, ast.Name) and id(n) not in read}
+        return frozenset(self.parameters) - used
+
+    def reassigned(self) -> frozenset[str]:
+        """Names that are given a value more than once, or in a loop."""
+        every = [self.function, *self.functions.values()]
+        names = [name for f in every for name in _assigned(f.body, 1)]
+        return frozenset(name for name in names if names.count(name) > 1)
+
+
+def _reads_part(node: ast.AST) -> bool:
+    return (isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load)) or isinstance(node, ast.Attribute)
+
+
+def _assigned(body: list[ast.stmt], times: int) -> Iterator[str]:
+    for s in body:
+        match s:
+            case ast.Assign(targets=targets):
+                yield from (n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name) for _ in range(times))
+            case ast.AugAssign(target=ast.Name(id=name)):
+                yield from (name, name)
+            case ast.For(target=ast.Name(id=name)):
+                yield from (name, name)
+            case _:
+                pass
+        for part in ("body", "orelse"):
+            yield from _assigned(getattr(s, part, []), times)
+
+
+def read_kernel(source: str | Callable[..., Any], name: str | None = None) -> Kernel:
+    """The kernel ``name`` of a text, or of a Python function; without a name the one that is decorated as a kernel, or that no
+    other function calls. Raises FieldError, InputError."""
+    tree = _parsed(source)
+    functions = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
+    constants = _constants(tree)
+    if not isinstance(source, str):
+        around = _around(source, functions)
+        constants = {**around, **constants}
+    if name is None:
+        name = _only(functions)
+    elif name not in functions:
+        raise InputError(f"the text has no function {name[:100]}", hint="it has " + ", ".join(list(functions)[:8]))
+    others = {n: f for n, f in functions.items() if n != name}
+    return Kernel(functions[name], others, constants, _ALIASES | _imports(tree))
+
+
+def _only(functions: Mapping[str, ast.FunctionDef]) -> str:
+    """Raises InputError where several, or none, could be meant."""
+    decorated = {n: f for n, f in functions.items() if any("jit" in ast.unparse(d) for d in f.decorator_list)}
+    kernels = [n for n, f in decorated.items() if not any("device" in ast.unparse(d) for d in f.decorator_list)]
+    among = {n: functions[n] for n in kernels} or functions
+    called = {n.func.id for f in among.values() for n in ast.walk(f) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
+    found = [n for n in among if n not in called]
+    if len(found) != 1:
+        hint = "say which: " + ", ".join(list(among)[:8]) if among else "def kernel(...)"
+        raise InputError(f"the text has {len(among)} {'kernels' if kernels else 'functions'}", hint=hint)
+    return found[0]
+
+
+def _parsed(source: str | Callable[..., Any]) -> ast.Module:
+    try:
+        return ast.parse(kernel_text(source))
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise FieldError(f"is not Python: {error}", file="kernel", line=getattr(error, "lineno", None)) from error
+
+
+def kernel_text(source: str | Callable[..., Any]) -> str:
+    """The text whose lines a kernel's instructions name: ``source``, or a Python function's. Raises InputError."""
+    if isinstance(source, str):
+        return source
+    function = getattr(source, "py_func", source)  # numba keeps the Python function there
+    try:
+        return textwrap.dedent(inspect.getsource(function))
+    except (OSError, TypeError) as error:
+        raise InputError("the kernel's source is not there", hint="give its text, or a function of a file") from error
+
+
+def kernel_source(text: str, name: str | None = None) -> str:
+    """The source of the kernel ``name`` (or the only one) of a text, with its module's constants and the functions it calls,
+    each line where it stands; the rest is left blank. Raises FieldError, InputError."""
+    kernel = read_kernel(text, name)
+    called = {kernel.name}
+    queue = [kernel.function]
+    while queue:
+        for n in ast.walk(queue.pop()):
+            if isinstance(n, ast.Name) and n.id in kernel.functions and n.id not in called:
+                called.add(n.id)
+                queue.append(kernel.functions[n.id])
+    lines = text.splitlines()
+    kept = [""] * len(lines)
+    for n in ast.parse(text).body:
+        if isinstance(n, ast.FunctionDef):
+            wanted = n.name in called
+        else:
+            constant = isinstance(n, ast.Assign) and _is_constant(n, kernel.constants)
+            wanted = constant or isinstance(n, ast.Import | ast.ImportFrom)
+        if wanted:
+            first, last = n.lineno, n.end_lineno or n.lineno
+            kept[first - 1 : last] = lines[first - 1 : last]
+    return "\n".join(kept) + "\n"
+
+
+def _is_constant(n: ast.Assign, constants: Mapping[str, Any]) -> bool:
+    return all(isinstance(t, ast.Name) and t.id in constants for t in n.targets)
+
+
+def _imports(tree: ast.Module) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for n in ast.walk(tree):
+        if isinstance(n, ast.Import):
+            found |= {a.asname: a.name for a in n.names if a.asname}
+        elif isinstance(n, ast.ImportFrom) and n.module:
+            found |= {a.asname or a.name: f"{n.module}.{a.name}" for a in n.names}
+    return found
+
+
+def _constants(tree: ast.Module) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for n in tree.body:
+        if isinstance(n, ast.Assign) and len(n.targets) == 1:
+            target, value = n.targets[0], _constant(n.value, found)
+            if isinstance(target, ast.Name) and value is not None:
+                found[target.id] = value
+            elif isinstance(target, ast.Tuple) and isinstance(value, tuple):
+                parts = cast("tuple[Any, ...]", value)
+                found |= {t.id: v for t, v in zip(target.elts, parts, strict=False) if isinstance(t, ast.Name)}
+    return found
+
+
+def _constant(e: ast.expr, names: Mapping[str, Any]) -> Any:
+    """The value of a constant expression; None for what is none."""
+    match e:
+        case ast.Constant(value=bool() | int() | float() as value):
+            return value
+        case ast.Name(id=name):
+            return names.get(name, DTYPES.get(name))
+        case ast.Attribute(attr=attr):
+            return {"pi": math.pi, "e": math.e, "inf": math.inf}.get(attr, DTYPES.get(attr))
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            value = _constant(operand, names)
+            return None if value is None else -value
+        case ast.BinOp(left=left, op=op, right=right):
+            a, b, act = _constant(left, names), _constant(right, names), _ARITHMETIC.get(type(op))
+            if act is None or not isinstance(a, int | float | np.generic) or not isinstance(b, int | float | np.generic):
+                return None
+            return act(a, b) if b or not isinstance(op, ast.Div | ast.FloorDiv | ast.Mod) else None
+        case ast.Tuple(elts=parts):
+            values = tuple(_constant(p, names) for p in parts)
+            return None if None in values else values
+        case ast.Call(func=func, args=[only]):
+            value, dtype = _constant(only, names), _constant(func, names)
+            known = isinstance(dtype, np.dtype) and isinstance(value, int | float)
+            return cast("np.dtype[Any]", dtype).type(value) if known else None
+        case _:
+            return None
+
+
+def _around(function: Any, functions: dict[str, ast.FunctionDef]) -> dict[str, Any]:
+    """Numbers of the module and the closure of a Python function; device functions among them are added to ``functions``."""
+    plain = getattr(function, "py_func", function)
+    found: dict[str, Any] = {}
+    try:
+        variables = inspect.getclosurevars(plain)
+    except (TypeError, ValueError):
+        return found
+    for name, value in {**variables.globals, **variables.nonlocals}.items():
+        if isinstance(value, bool | int | float | np.generic | np.dtype) or (isinstance(value, tuple) and value):
+            found[name] = value
+        elif isinstance(value, type) and issubclass(value, np.generic):
+            found[name] = np.dtype(value)
+        elif inspect.isfunction(plain := getattr(value, "py_func", value)) and not plain.__module__.startswith("numba"):
+            tree = _parsed(plain)
+            inner = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
+            if name in inner and name not in functions:
+                functions[name] = inner[name]
+                found |= _around(plain, functions)
+    return found

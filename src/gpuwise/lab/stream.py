@@ -1,0 +1,217 @@
+"""What a run of a kernel leaves: the stream of instructions, who touched which element, and what was found wrong."""
+
+# pyright: basic
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.errors import FieldError, InputError
+from gpuwise.lab import arrays
+from gpuwise.lab.access import WARP, WarpAccess, warp_access
+from gpuwise.lab.arrays import Accesses, Array, Conflict, Order
+from gpuwise.lab.numbers import NARROW, Lanes, data_of, source_of
+
+Mask = NDArray[np.bool_]
+MOST_EVENTS = 100_000
+"""Instructions of one warp: a kernel that goes on is stopped."""
+MOST_LANE_EVENTS = 2_000_000_000
+"""Lanes times instructions, some ten seconds of numpy."""
+ACCESS_LANES = 1 << 18
+"""Lanes whose accesses are looked at together, some tens of MB of numpy."""
+
+
+@dataclass(slots=True)
+class Event:
+    """One instruction of the stream that all warps share; ``warps`` says which of them run it."""
+
+    op: str
+    """``int``, ``fp32``, ``fp64``, ``sfu``, ``load``, ``store``, ``atomic``, ``shared_load``, ``shared_store``,
+    ``shared_atomic``, ``barrier``, ``shuffle`` or ``branch``."""
+    line: int
+    waits_for: tuple[int, ...]
+    warps: Mask
+    access: WarpAccess | None = None
+    lanes: int = 0
+    """Lanes that take part, over all warps."""
+    array: str = ""
+    """Of a memory access: the name of its array."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something wrong that the run met."""
+
+    kind: str
+    """``out of bounds``, ``race``, ``unwritten``, ``divergent barrier`` or ``shuffle``."""
+    line: int
+    text: str
+
+
+@dataclass(slots=True)
+class Local:
+    """An array of each thread, in registers: it is indexed by numbers that all lanes share."""
+
+    name: str
+    size: int
+    dtype: np.dtype[Any]
+
+
+@dataclass(slots=True)
+class Run:
+    """What came of a run: the stream, what went wrong, and the shared memory of a block."""
+
+    events: list[Event]
+    findings: list[Finding]
+    blocks: NDArray[np.int64]
+    warps_per_block: int
+    shared_bytes: int
+    notes: list[Finding] = field(default_factory=list[Finding])
+    """What is right and slow: arithmetic in float64 that nobody asked for."""
+    arrays: dict[str, NDArray[Any]] = field(default_factory=dict[str, NDArray[Any]])
+
+    @property
+    def warp_instructions(self) -> int:
+        return sum(int(event.warps.sum()) for event in self.events)
+
+
+class Stream:
+    """The instructions of a run as they come, and the state that belongs to them."""
+
+    name: str
+    """Of the kernel."""
+    line: int
+    whole: Mask
+    """Lanes that are threads; the rest fills the last warp of a block."""
+    lane: NDArray[np.int64]
+    block_of: NDArray[np.int64]
+    thread: NDArray[np.int64]
+    order: Order
+    timed: int
+    """Warps whose accesses are looked at."""
+    out: Run
+
+    def __init__(self) -> None:
+        self.accesses: dict[tuple[int, bool], list[tuple[Event, NDArray[np.int64], Mask]]] = {}
+        self.access_lanes = 0
+
+    @property
+    def exited(self) -> Mask:
+        """Lanes whose kernel has ended."""
+        raise NotImplementedError
+
+    def places(self, array: Array, index: Lanes) -> NDArray[np.int64]:
+        """Into the stored elements: shared memory has its own for every block."""
+        if not array.shared:
+            return index.data
+        return index.data + self.block_of * math.prod(array.shape)
+
+    def touch(self, op: str, array: Array, index: Lanes, mask: Mask, source: tuple[int, ...]) -> tuple[Mask, tuple[int, ...]]:
+        real = mask & (index.data >= 0)
+        size = array.data.dtype.itemsize
+        lanes = self.timed * WARP
+        addresses = (array.base + index.data[:lanes] * size).reshape(-1, WARP)
+        made = self.emit(op, real, (*index.source, *source), array.name)
+        active = real[:lanes].reshape(-1, WARP)
+        self.accesses.setdefault((size, op == "shared_atomic"), []).append((self.out.events[-1], addresses, active))
+        self.access_lanes += lanes
+        if self.access_lanes > ACCESS_LANES:
+            self.look_at_accesses()
+        return real, made
+
+    def look_at_accesses(self) -> None:
+        """What the accesses since the last look cost: all warps of all of them at once."""
+        for (size, one_by_one), asked in self.accesses.items():
+            addresses, active = np.concatenate([a for _, a, _ in asked]), np.concatenate([m for _, _, m in asked])
+            found = warp_access(addresses, active, size, one_by_one=one_by_one)
+            first = 0
+            for event, addresses, _ in asked:
+                event.access = found.part(first, first + len(addresses))
+                first += len(addresses)
+        self.accesses.clear()
+        self.access_lanes = 0
+
+    def load(self, array: Array, index: Lanes, mask: Mask) -> Lanes:
+        real, source = self.touch("shared_load" if array.shared else "load", array, index, mask, ())
+        places = np.where(real, self.places(array, index), 0)
+        if array.watched and (asked := self.asked_of(array, places, real)) is not None:
+            self.report(asked, arrays.read(asked, self.order), "reads")
+            first = arrays.unwritten(asked)
+            if first is not None:
+                what = f"{self.who(int(asked.lanes[first]))} reads {array.element(int(asked.at[first]))}"
+                self.find("unwritten", f"{what}, which nothing was written to: shared memory begins with anything")
+        return Lanes(np.where(real, array.data[places], array.data.dtype.type(0)), source)
+
+    def store(self, array: Array, index: Lanes, value: Any, mask: Mask) -> None:
+        if isinstance(value, Array | Local | tuple | np.dtype) or value is None:
+            self.refuse(f"{noun(value)} is no number: an element of {array.name} takes one")
+        if isinstance(value, Lanes) and value.data.dtype == np.float64 and array.data.dtype in NARROW:
+            value = Lanes(value.data, self.emit("fp64", mask, value.source))
+        real, _ = self.touch("shared_store" if array.shared else "store", array, index, mask, source_of(value))
+        places = self.places(array, index)
+        if array.watched and (asked := self.asked_of(array, places, real)) is not None:
+            self.report(asked, arrays.write(asked, self.order), "writes")
+        array.data[places[real]] = np.broadcast_to(data_of(value), real.shape)[real]
+
+    def asked_of(self, array: Array, places: NDArray[np.int64], real: Mask) -> Accesses | None:
+        lanes = np.flatnonzero(real)
+        return Accesses(array, lanes, places[lanes], self.thread[lanes], self.line) if len(lanes) else None
+
+    def report(self, asked: Accesses, found: Conflict | None, does: str) -> None:
+        if found is None:
+            return
+        lane, element = int(asked.lanes[found.lane]), asked.array.element(int(asked.at[found.lane]))
+        own, threads = int(self.thread[lane]), self.order.threads
+        other = "another thread" if found.other == own else f"thread {found.other % threads}"
+        apart = found.other // threads != own // threads
+        if apart:
+            other += f" of block {found.other // threads}"
+        where = "in the same line" if found.line == self.line else f"in line {found.line}"
+        between = "and no barrier orders blocks" if apart else "with no cuda.syncthreads() between"
+        self.find("race", f"{self.who(lane)} {does} {element}, which {other} {found.did} {where}, {between}")
+
+    def pass_barrier(self, mask: Mask) -> None:
+        alive = self.whole & ~self.exited
+        waiting = np.bincount(self.block_of[mask], minlength=len(self.out.blocks))
+        there = np.bincount(self.block_of[alive], minlength=len(self.out.blocks))
+        if ((waiting > 0) & (waiting < there)).any():
+            self.find("divergent barrier", "some threads of a block wait at a barrier that others do not reach")
+        self.emit("barrier", mask, ())
+        self.order.pass_barrier()
+
+    def emit(self, op: str, mask: Mask, waits: Sequence[int], array: str = "") -> tuple[int, ...]:
+        events = self.out.events
+        if len(events) >= MOST_EVENTS or len(events) * len(mask) > MOST_LANE_EVENTS:
+            raise InputError(
+                f"{self.name} has not ended after {len(events):,} instructions of a warp (line {self.line})",
+                hint="check its loops, or give it a smaller problem",
+            )
+        by_warp = mask.reshape(-1, WARP)
+        events.append(Event(op, self.line, tuple(dict.fromkeys(waits)), np.asarray(by_warp.any(1)), None, int(mask.sum()), array))
+        return (len(events) - 1,)
+
+    def find(self, kind: str, text: str) -> None:
+        if not any(f.kind == kind and f.line == self.line for f in self.out.findings):
+            self.out.findings.append(Finding(kind, self.line, text))
+
+    def note(self, text: str) -> None:
+        if not any(n.line == self.line for n in self.out.notes):
+            self.out.notes.append(Finding("float64", self.line, text))
+
+    def who(self, lane: int) -> str:
+        return f"thread {int(self.lane[lane])} of block {int(self.out.blocks[self.block_of[lane]])}"
+
+    def refuse(self, text: str) -> NoReturn:
+        raise FieldError(text, file=self.name, line=self.line, hint="see docs/learn/simulation.md for what a kernel may hold")
+
+
+def noun(value: Any) -> str:
+    if isinstance(value, Array):
+        return f"the array {value.name}"
+    names = {Local: "a local array", tuple: "a tuple", np.dtype: "a type"}
+    return next((name for kind, name in names.items() if isinstance(value, kind)), "nothing" if value is None else "this")
