@@ -1,5 +1,6 @@
 """What kernels may call: functions of numbers, and atomic operations with the values that each lane gets back."""
 
+# pyright: basic
 from __future__ import annotations
 
 import math
@@ -52,7 +53,10 @@ FUNCTIONS: Mapping[str, Function] = {
     "rint": Function(np.rint, ""),
     "isnan": Function(np.isnan, "int"),
     "isinf": Function(np.isinf, "int"),
+    "isfinite": Function(np.isfinite, "int"),
     "popc": Function(_bits, "int"),
+    "clz": Function(lambda x: 32 - np.ceil(np.log2(np.maximum(x, 0) + 1.0)).astype(np.int64), "int"),
+    "ffs": Function(lambda x: _bits(x ^ (x - 1)) * (x != 0), "int"),
 }
 """By numba's name. Those of the special function unit are counted as one of its instructions, as ``expf`` is nearly."""
 WHOLE = frozenset({"floor", "ceil", "trunc", "round", "rint"})

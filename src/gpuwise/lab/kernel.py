@@ -45,12 +45,15 @@ from gpuwise.lab.numbers import (
     unit_of,
 )
 from gpuwise.lab.source import DTYPES, Kernel
-from gpuwise.lab.stream import Local, Mask, Run, Stream, noun
+from gpuwise.lab.stream import Local, Mask, Part, Run, Stream, noun
 
 UNROLLED, UNROLL = 64, 4
 """Turns up to which a loop is taken for unrolled whole; by how much others are (what nvcc does unasked)."""
 GLOBAL_ALIGNMENT = 256
 """cudaMalloc aligns to this."""
+RETURNED, VALUE = "\0returned", "\0value"
+"""Beside the names of a function: the lanes that have left it, and what it gives."""
+MOST_LOCAL = 1 << 14
 MOST_CALLS = 16
 """Device functions inside each other: none calls itself on a GPU without a stack."""
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -182,7 +185,7 @@ class _Machine(Stream):
                 self._assign(target, self._value(value, mask), mask)
             case ast.If(test=test, body=body, orelse=orelse):
                 return self._if(test, body, orelse, mask)
-            case ast.For(target=ast.Name(id=name), iter=ast.Tuple(elts=parts), body=body, orelse=[]):
+            case ast.For(target=ast.Name(id=name), iter=ast.Tuple(elts=parts) | ast.List(elts=parts), body=body, orelse=[]):
                 self._for_each(name, parts, body, mask)
                 return mask & ~self.returned
             case ast.For(target=ast.Name(id=name), iter=ast.Call(func=called, args=bounds), body=body, orelse=[]) if (
@@ -195,7 +198,7 @@ class _Machine(Stream):
                 return mask & ~self.returned
             case ast.Return(value=value):
                 if self.calls and value is not None:
-                    self._keep("\0value", self._value(value, mask), mask)
+                    self._keep(VALUE, self._value(value, mask), mask)
                 elif value is not None and not isinstance(value, ast.Constant):
                     self.refuse("a kernel returns nothing: it writes to its arrays")
                 self.returned = self.returned | mask
@@ -210,6 +213,8 @@ class _Machine(Stream):
                 pass
             case ast.Expr(value=ast.Call(func=ast.Name(id="print"))):
                 pass
+            case ast.Expr(value=ast.Attribute() as named):
+                self.refuse(f"{ast.unparse(named)} without () does nothing: call it")
             case ast.Expr(value=ast.Call() as call):
                 self._call(call, mask, used=False)
             case _:
@@ -218,16 +223,16 @@ class _Machine(Stream):
 
     @property
     def returned(self) -> Mask:
-        return cast(Mask, self.names.get("\0returned", np.zeros(len(self.whole), bool)))
+        return cast(Mask, self.names.get(RETURNED, np.zeros(len(self.whole), bool)))
 
     @returned.setter
     def returned(self, mask: Mask) -> None:
-        self.names["\0returned"] = mask
+        self.names[RETURNED] = mask
 
     @property
     def exited(self) -> Mask:
         """Lanes whose kernel has ended."""
-        return cast(Mask, self.main.get("\0returned", np.zeros(len(self.whole), bool)))
+        return cast(Mask, self.main.get(RETURNED, np.zeros(len(self.whole), bool)))
 
     def _if(self, test: ast.expr, body: list[ast.stmt], orelse: list[ast.stmt], mask: Mask) -> Mask:
         chosen = self._value(test, mask)
@@ -311,9 +316,12 @@ class _Machine(Stream):
                 value.name = target.id
             self._keep(target.id, value, mask)
         elif isinstance(target, ast.Subscript) and isinstance(local := self._value(target.value, mask), Local):
-            self._keep(self._register(local, target.slice, mask), value, mask)
+            self._keep_local(local, target.slice, value, mask)
         elif isinstance(target, ast.Subscript):
-            array, index = self._place(target, mask)
+            made = self._place(target, mask)
+            if isinstance(made, Part):
+                self.refuse(f"{made.array.name} has {len(made.array.shape)} dimensions, not {len(made.index)}")
+            array, index = made
             self.store(array, index, value, mask)
         elif isinstance(target, ast.Tuple | ast.List) and isinstance(value, tuple):
             if len(target.elts) != len(cast("tuple[Any, ...]", value)):
@@ -323,25 +331,78 @@ class _Machine(Stream):
         else:
             self.refuse("only names and elements of arrays can be assigned")
 
-    def _register(self, local: Local, index: ast.expr, mask: Mask) -> str:
-        at = self._value(index, mask)
-        if not isinstance(at, int) or not 0 <= at < local.size:
-            what = f"{local.name} has elements 0 to {local.size - 1}, in registers: an index is a number that all lanes share"
-            self.refuse(what)
-        return f"{local.name}[{at}]"
+    def _of_tuple(self, parts: tuple[Any, ...], at: Any) -> Any:
+        if not isinstance(at, int) or not -len(parts) <= at < len(parts):
+            self.refuse(f"an index into {len(parts)} values is a number from 0 to {len(parts) - 1} that all lanes share")
+        return parts[at]
 
-    def _keep(self, name: str, value: Any, mask: Mask) -> None:
+    def _element(self, local: Local, index: ast.expr, mask: Mask) -> tuple[Lanes | tuple[int, ...], NDArray[np.int64]]:
+        """An element of an array of each thread: its indices, or those of every lane; and the flat index of every lane."""
+        value = self._value(index, mask)
+        parts = cast("tuple[Any, ...]", value) if isinstance(value, tuple) else (value,)
+        if len(parts) != len(local.shape):
+            self.refuse(f"{local.name} has {len(local.shape)} dimensions, not {len(parts)}")
+        flat = np.zeros(len(mask), np.int64)
+        for part, size in zip(parts, local.shape, strict=True):
+            data = np.broadcast_to(data_of(part), mask.shape)
+            if data.dtype.kind not in "iu":
+                self.refuse("an index is a whole number")
+            bad = mask & ((data < 0) | (data >= size))
+            if bad.any():
+                first = int(np.flatnonzero(bad)[0])
+                what = f"{self.who(first)} touches element {int(data[first])} of {local.name}, the last is {size - 1}"
+                self.find("out of bounds", what)
+            flat = flat * size + np.clip(data, 0, size - 1)
+        local.in_memory |= any(isinstance(p, Lanes) for p in parts)
+        if local.in_memory:
+            return Lanes(flat, tuple(n for p in parts for n in source_of(p))), flat
+        return tuple(int(p) for p in parts), flat
+
+    def _local_value(self, local: Local, index: ast.expr, mask: Mask) -> Any:
+        at, flat = self._element(local, index, mask)
+        nothing = local.dtype.type(0)
+        if not isinstance(at, Lanes):
+            return local.elements.get(int(flat[0]), nothing)
+        source = self._touch_local("load", local, flat, mask, at.source)
+        data = np.zeros(len(mask), local.dtype)
+        for element in np.unique(flat[mask]).tolist():
+            held = np.broadcast_to(data_of(local.elements.get(element, nothing)), data.shape)
+            data = np.where(flat == element, held, data)
+        return Lanes(data, source)
+
+    def _keep_local(self, local: Local, index: ast.expr, value: Any, mask: Mask) -> None:
+        at, flat = self._element(local, index, mask)
+        value = cast_to(local.dtype, value) if isinstance(value, Lanes | int | float | np.generic) else self.refuse("no number")
+        if not isinstance(at, Lanes):
+            self._keep(int(flat[0]), value, mask, local.elements)
+            return
+        self._touch_local("store", local, flat, mask, (*at.source, *source_of(value)))
+        for element in np.unique(flat[mask]).tolist():
+            local.elements.setdefault(element, local.dtype.type(0))
+            self._keep(element, value, mask & (flat == element), local.elements)
+
+    def _touch_local(self, op: str, local: Local, flat: NDArray[np.int64], mask: Mask, waits: tuple[int, ...]) -> tuple[int, ...]:
+        """Local memory: the same element of the lanes of a warp side by side."""
+        size = local.dtype.itemsize
+        lanes = len(mask)
+        where = local.base + (flat * lanes + np.arange(lanes)) * size
+        return self.touch_memory(op, where, size, mask, waits, "local memory")
+
+    def _keep(self, name: Any, value: Any, mask: Mask, names: dict[Any, Any] | None = None) -> None:
         """Give ``name`` a value in the lanes of ``mask``."""
-        old = self.names.get(name)
+        names = self.names if names is None else names
+        old = names.get(name)
         if isinstance(value, int | float) and not isinstance(value, bool) and name in self.reassigned:
             value = float(value) if isinstance(value, float) else int(value)
-        everywhere = bool((mask | ~self.base | self.returned).all())
-        if isinstance(value, Array | Local | tuple) or everywhere or old is None or isinstance(old, Array | Local | tuple):
-            self.names[name] = self._like(old, value, mask) if isinstance(old, Lanes) and everywhere else value
+        gone = np.zeros_like(mask) if name == VALUE else self.returned
+        everywhere = bool((mask | ~self.base | gone).all())
+        no_number = Array | Local | Part | tuple | np.dtype | None
+        if everywhere or isinstance(value, no_number) or isinstance(old, no_number):
+            names[name] = self._like(old, value, mask) if isinstance(old, Lanes) and everywhere else value
             return
         kind = common(value, old)
         new = np.where(mask, data_of(value).astype(kind, copy=False), data_of(old).astype(kind, copy=False))
-        self.names[name] = Lanes(new, (*source_of(value), *source_of(old))[:4])
+        names[name] = Lanes(new, (*source_of(value), *source_of(old))[:4])
 
     def _like(self, old: Lanes, value: Any, mask: Mask) -> Any:
         """A variable of float64 stays one."""
@@ -367,13 +428,13 @@ class _Machine(Stream):
             case ast.Attribute():
                 return self._attribute(e, mask)
             case ast.Subscript():
-                held = None if isinstance(e.value, ast.Subscript) else self._value(e.value, mask)
+                held = self._value(e.value, mask)
                 if isinstance(held, Local):
-                    return self.names.get(self._register(held, e.slice, mask), held.dtype.type(0))
+                    return self._local_value(held, e.slice, mask)
                 if isinstance(held, tuple):
-                    return cast("tuple[Any, ...]", held)[int(self._value(e.slice, mask))]
-                array, index = self._place(e, mask)
-                return self.load(array, index, mask)
+                    return self._of_tuple(cast("tuple[Any, ...]", held), self._value(e.slice, mask))
+                made = self._place(e, mask)
+                return made if isinstance(made, Part) else self.load(*made, mask)
             case ast.BinOp(left=left, op=op, right=right):
                 return self._binary(op, left, right, mask)
             case ast.UnaryOp(op=op, operand=operand):
@@ -414,7 +475,7 @@ class _Machine(Stream):
                 return Lanes(np.where(chosen.data.astype(bool), a, b), source)
             case ast.Call():
                 return self._call(e, mask)
-            case ast.Tuple(elts=parts):
+            case ast.Tuple(elts=parts) | ast.List(elts=parts):
                 return tuple(self._value(p, mask) for p in parts)
             case _:
                 self.refuse(f"{type(e).__name__} is not of this form")
@@ -423,8 +484,12 @@ class _Machine(Stream):
         words = self.kernel.dotted(e)
         if words in self.special:
             return self.special[words]
-        if isinstance(e.value, ast.Name) and e.value.id in self.names:
+        if not isinstance(e.value, ast.Attribute) and (not isinstance(e.value, ast.Name) or e.value.id in self.names):
             held = self._value(e.value, mask)
+            if isinstance(held, Local) and e.attr == "shape":
+                return held.shape
+            if isinstance(held, Part) and e.attr == "shape":
+                return held.array.shape[len(held.index) :]
             if isinstance(held, Array) and e.attr in ("shape", "size", "ndim", "dtype"):
                 whole = {"size": math.prod(held.shape), "ndim": len(held.shape), "dtype": held.data.dtype}
                 return held.shape if e.attr == "shape" else whole[e.attr]
@@ -539,7 +604,7 @@ class _Machine(Stream):
         if name == "syncthreads":
             return self.pass_barrier(mask)
         if name == "syncwarp":
-            self.order.pass_warps(mask.reshape(-1, WARP).any(1))
+            self.order.pass_warps(np.asarray(mask.reshape(-1, WARP).any(1)))
             return self.emit("branch", mask, ()) and None
         if name.startswith("threadfence"):
             return self.emit("branch", mask, ()) and None
@@ -574,10 +639,12 @@ class _Machine(Stream):
             times = self._compute(np.multiply, given[0], given[1], mask)
             return self._compute(np.add, times, given[2], mask)
         if name == "complex" and len(given) == 2:
-            real, imaginary = self._pair(*given, mask)
+            real, imaginary = self._pair(given[0], given[1], mask)
             return Lanes(real + 1j * imaginary, (*source_of(given[0]), *source_of(given[1])))
-        if name == "len" and len(given) == 1 and isinstance(given[0], Array):
-            return given[0].shape[0]
+        if name == "len" and len(given) == 1:
+            held = given[0]
+            sizes = held.array.shape[len(held.index) :] if isinstance(held, Part) else getattr(held, "shape", held)
+            return sizes[0] if isinstance(held, Array | Part | Local) else len(sizes)
         if name == "bool":
             return self._compute(np.not_equal, given[0], literal(0), mask)
         if len(given) == 1 and (name in DTYPES or name in ("int", "float")):
@@ -592,10 +659,11 @@ class _Machine(Stream):
         if function is None or not 1 <= len(given) <= 2:
             self.refuse(f"{name} is not of this form")
         if not any(isinstance(v, Lanes) for v in given):
-            made = function.of(*given)
-            return int(made) if name in WHOLE else made.item()
+            made = np.asarray(function.of(*given))[()]
+            return int(made) if name in WHOLE else made if made.dtype == np.float32 else made.item()
         values = [v if common(v, v).kind in "fc" or name == "popc" else cast_to(np.dtype("float64"), v) for v in given]
-        data = function.of(*(self._pair(*values, mask) if len(values) == 2 else (data_of(values[0]),)))
+        operands = self._pair(values[0], values[1], mask) if len(values) == 2 else (data_of(values[0]),)
+        data = function.of(*operands)
         waits = tuple(n for v in values for n in source_of(v))
         made = Lanes(data, self.emit(function.unit or unit_of(data), mask, waits))
         return Lanes(made.data.astype(np.int64), made.source) if name in WHOLE else made
@@ -605,6 +673,9 @@ class _Machine(Stream):
         names = [a.arg for a in function.args.args]
         given = dict(zip(names, (self._value(a, mask) for a in e.args), strict=False))
         given |= {k.arg: self._value(k.value, mask) for k in e.keywords if k.arg}
+        usual = function.args.defaults
+        for name, value in zip(names[len(names) - len(usual) :], usual, strict=True):
+            given.setdefault(name, self._value(value, mask))
         if sorted(given) != sorted(names) or self.calls >= MOST_CALLS:
             what = f"{function.name} takes {', '.join(names)}" if self.calls < MOST_CALLS else f"{function.name} calls itself"
             self.refuse(what)
@@ -612,7 +683,7 @@ class _Machine(Stream):
         self.names, self.base, self.broken, self.continued = given, mask, [], []
         self.calls += 1
         self._block(function.body, mask)
-        value = self.names.get("\0value")
+        value = self.names.get(VALUE)
         self.names, self.base, self.line, self.broken, self.continued = outer
         self.calls -= 1
         return value
@@ -706,13 +777,14 @@ class _Machine(Stream):
         return shape, dtype
 
     def _local(self, e: ast.Call, mask: Mask) -> Local:
-        size, dtype = self._shape_and_type(e, mask)
-        if isinstance(size, tuple) and len(cast("tuple[Any, ...]", size)) == 1:
-            size = cast("tuple[Any, ...]", size)[0]
-        if not isinstance(size, int) or not 1 <= size <= 255:
-            self.refuse("a local array is kept in registers: 1 to 255 elements")
+        shape, dtype = self._shape_and_type(e, mask)
+        sizes = tuple(int(s) for s in (shape if isinstance(shape, tuple) else (shape,)))
+        if not 1 <= math.prod(sizes) <= MOST_LOCAL or min(sizes) < 1:
+            self.refuse(f"a local array has 1 to {MOST_LOCAL:,} elements")
         self.locals += 1
-        return Local(f"local {self.locals}", size, dtype)
+        base, self.next_base = self.next_base, self.next_base + math.prod(sizes) * dtype.itemsize * len(self.whole)
+        self.next_base = -(-self.next_base // GLOBAL_ALIGNMENT) * GLOBAL_ALIGNMENT
+        return Local(f"local array {self.locals}", sizes, dtype, base)
 
     def _array(self, e: ast.expr, mask: Mask) -> Array:
         array = self._value(e, mask)
@@ -720,19 +792,25 @@ class _Machine(Stream):
             self.refuse(f"{ast.unparse(e)} is no array")
         return array
 
-    def _place(self, e: ast.Subscript, mask: Mask) -> tuple[Array, Lanes]:
-        """``a[i, j]``, or ``a[i][j]``."""
-        if isinstance(e.value, ast.Subscript):
-            parts = [*_parts(e.value.slice), *_parts(e.slice)]
-            whole = ast.Subscript(e.value.value, ast.Tuple(parts, ast.Load()), e.ctx)
-            return self._place(ast.copy_location(whole, e), mask)
-        array = self._array(e.value, mask)
-        return array, self._flat(array, e.slice, mask)
+    def _place(self, e: ast.Subscript, mask: Mask) -> tuple[Array, Lanes] | Part:
+        """``a[i, j]``, ``a[i][j]``, or the part ``a[i]`` of an array of more dimensions."""
+        held = self._value(e.value, mask)
+        before: tuple[Any, ...] = ()
+        if isinstance(held, Part):
+            held, before = held.array, held.index
+        if not isinstance(held, Array):
+            self.refuse(f"{ast.unparse(e.value)} is no array")
+        parts = (*before, *self._indices(e.slice, mask))
+        return Part(held, parts) if len(parts) < len(held.shape) else (held, self._flat(held, parts, mask))
 
-    def _flat(self, array: Array, index: ast.expr, mask: Mask) -> Lanes:
+    def _indices(self, index: ast.expr, mask: Mask) -> tuple[Any, ...]:
+        if any(isinstance(n, ast.Slice) for n in ast.walk(index)):
+            self.refuse("a slice is not of this form")
+        value = self._value(index, mask)
+        return cast("tuple[Any, ...]", value) if isinstance(value, tuple) else (value,)
+
+    def _flat(self, array: Array, parts: tuple[Any, ...], mask: Mask) -> Lanes:
         """The flat index of every lane, -1 where it is outside (each dimension by itself)."""
-        value = self._value(index, mask) if not isinstance(index, ast.Slice) else self.refuse("a slice is not of this form")
-        parts = cast("tuple[Any, ...]", value) if isinstance(value, tuple) else (value,)
         if len(parts) != len(array.shape):
             self.refuse(f"{array.name} has {len(array.shape)} dimensions, not {len(parts)}")
         flat, inside = np.zeros(len(mask), np.int64), np.ones(len(mask), bool)
@@ -762,12 +840,15 @@ class _Machine(Stream):
     def _atomic(self, name: str, given: list[ast.expr], mask: Mask, *, used: bool) -> Lanes:
         if name not in (*ATOMICS, "cas", "compare_and_swap") or not 3 <= len(given) <= 4:
             self.refuse(f"atomic.{name} is not of this form")
-        array = self._array(given[0], mask)
-        if name == "compare_and_swap":  # of element 0
-            index = Lanes(np.zeros(len(mask), np.int64))
+        if name == "compare_and_swap":  # of element 0, or of the first of array[i:]
+            sliced = isinstance(given[0], ast.Subscript) and isinstance(given[0].slice, ast.Slice)
+            first = given[0].slice.lower if sliced else None  # type: ignore[union-attr]
+            array = self._array(given[0].value if sliced else given[0], mask)  # type: ignore[union-attr]
+            index = self._flat(array, (self._value(first or ast.Constant(0), mask),), mask)
             values = [self._value(v, mask) for v in given[1:]]
         else:
-            index = self._flat(array, given[1], mask)
+            array = self._array(given[0], mask)
+            index = self._flat(array, self._indices(given[1], mask), mask)
             values = [self._value(v, mask) for v in given[2:]]
         waits = tuple(n for v in values for n in source_of(v))
         real, source = self.touch("shared_atomic" if array.shared else "atomic", array, index, mask, waits)

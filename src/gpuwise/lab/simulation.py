@@ -303,7 +303,8 @@ def _shared_by(run: Run, timed: int, total: int, fetched: int) -> dict[str, floa
     for name, parts in touched.items():
         each = 1 if name in written else fetched
         sectors = np.unique(np.concatenate(parts))
-        if not len(sectors):
+        if not len(sectors) or name not in run.arrays:
+            shares[name] = math.inf  # local memory is written before it is read: it lives in the caches
             continue
         mine, there = len(np.unique(sectors // each)) * each, run.arrays[name].nbytes / SECTOR
         shares[name] = max(1.0, mine * total / timed / max(there, 1.0)) * len(sectors) / mine
@@ -365,7 +366,7 @@ def _counters(run: Run, measured: Timing, warps: int) -> dict[str, float]:
         else:
             sectors += int(e.access.sectors[:warps].sum())
             lanes = e.lanes * warps / max(int(e.warps.sum()), 1) * (e.warps[:warps].mean() if warps else 0)
-            useful += lanes * run.arrays[e.array].dtype.itemsize * int(e.warps.sum()) / len(e.warps)
+            useful += lanes * e.size * int(e.warps.sum()) / len(e.warps)
     lanes_of = sum(e.lanes for e in run.events)
     return made | {
         "active_lanes": lanes_of / max(32 * run.warp_instructions, 1),

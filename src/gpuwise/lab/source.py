@@ -3,6 +3,7 @@
 The module around a kernel is read, never executed: constants are numbers, dtypes, tuples and arithmetic on them.
 """
 
+# pyright: basic
 from __future__ import annotations
 
 import ast
@@ -26,7 +27,10 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
         )
     },
     **{name: np.dtype(bool) for name in ("bool_", "boolean", "b1")},
-    **{name: np.dtype(of) for name, of in {"f4": "float32", "f8": "float64", "i4": "int32", "i8": "int64"}.items()},
+    **{name: np.dtype("float32") for name in ("f4", "single")},
+    **{name: np.dtype("float64") for name in ("f8", "double")},
+    "i4": np.dtype("int32"),
+    "i8": np.dtype("int64"),
 }
 """Names of types, as numba and numpy spell them."""
 _ROOTS = ("numba.cuda", "numba.types", "numba", "numpy", "math", "operator")
@@ -73,7 +77,7 @@ class Kernel:
 
     def only_read(self) -> frozenset[str]:
         """Parameters that are nothing but read, element by element."""
-        read = {id(n.value) for n in ast.walk(self.function) if _reads_part(n)}
+        read = {id(part) for n in ast.walk(self.function) if (part := _part_read(n)) is not None}
         used = {n.id for n in ast.walk(self.function) if isinstance(n, ast.Name) and id(n) not in read}
         return frozenset(self.parameters) - used
 
@@ -84,8 +88,11 @@ class Kernel:
         return frozenset(name for name in names if names.count(name) > 1)
 
 
-def _reads_part(node: ast.AST) -> bool:
-    return (isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load)) or isinstance(node, ast.Attribute)
+def _part_read(node: ast.AST) -> ast.expr | None:
+    """What an expression reads an element or an attribute of."""
+    if isinstance(node, ast.Subscript):
+        return node.value if isinstance(node.ctx, ast.Load) else None
+    return node.value if isinstance(node, ast.Attribute) else None
 
 
 def _assigned(body: list[ast.stmt], times: int) -> Iterator[str]:
@@ -159,19 +166,23 @@ def kernel_source(text: str, name: str | None = None) -> str:
     queue = [kernel.function]
     while queue:
         for n in ast.walk(queue.pop()):
-            if isinstance(n, ast.Name) and n.id in kernel.functions and n.id not in called:
-                called.add(n.id)
-                queue.append(kernel.functions[n.id])
+            if isinstance(n, ast.Call) and isinstance(n.func, ast.Name):
+                callee = n.func.id
+                if callee in kernel.functions and callee not in called:
+                    called.add(callee)
+                    queue.append(kernel.functions[callee])
     lines = text.splitlines()
     kept = [""] * len(lines)
     for n in ast.parse(text).body:
+        first = n.lineno
         if isinstance(n, ast.FunctionDef):
             wanted = n.name in called
+            first = min([first, *(d.lineno for d in n.decorator_list)])
         else:
             constant = isinstance(n, ast.Assign) and _is_constant(n, kernel.constants)
             wanted = constant or isinstance(n, ast.Import | ast.ImportFrom)
         if wanted:
-            first, last = n.lineno, n.end_lineno or n.lineno
+            last = n.end_lineno or n.lineno
             kept[first - 1 : last] = lines[first - 1 : last]
     return "\n".join(kept) + "\n"
 

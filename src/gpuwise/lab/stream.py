@@ -40,7 +40,9 @@ class Event:
     lanes: int = 0
     """Lanes that take part, over all warps."""
     array: str = ""
-    """Of a memory access: the name of its array."""
+    """Of a memory access: the name of its array, ``local memory`` for arrays of a thread."""
+    size: int = 0
+    """Of a memory access: bytes of a lane."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +57,23 @@ class Finding:
 
 @dataclass(slots=True)
 class Local:
-    """An array of each thread, in registers: it is indexed by numbers that all lanes share."""
+    """An array of each thread: in registers where it is indexed by numbers that all lanes share, else in memory."""
 
     name: str
-    size: int
+    shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    base: int
+    elements: dict[Any, Any] = field(default_factory=dict[Any, Any])
+    in_memory: bool = False
+    """Whether an index that differs between lanes has asked for it: it is no longer in registers then."""
+
+
+@dataclass(slots=True)
+class Part:
+    """``a[i]`` of an array of more dimensions: the array and the indices so far."""
+
+    array: Array
+    index: tuple[Any, ...]
 
 
 @dataclass(slots=True)
@@ -114,15 +128,21 @@ class Stream:
     def touch(self, op: str, array: Array, index: Lanes, mask: Mask, source: tuple[int, ...]) -> tuple[Mask, tuple[int, ...]]:
         real = mask & (index.data >= 0)
         size = array.data.dtype.itemsize
+        return real, self.touch_memory(op, array.base + index.data * size, size, real, (*index.source, *source), array.name)
+
+    def touch_memory(
+        self, op: str, addresses: NDArray[np.int64], size: int, real: Mask, waits: tuple[int, ...], array: str
+    ) -> tuple[int, ...]:
+        """An access of ``size`` bytes a lane, whose cost is looked at later."""
+        made = self.emit(op, real, waits, array)
+        self.out.events[-1].size = size
         lanes = self.timed * WARP
-        addresses = (array.base + index.data[:lanes] * size).reshape(-1, WARP)
-        made = self.emit(op, real, (*index.source, *source), array.name)
-        active = real[:lanes].reshape(-1, WARP)
-        self.accesses.setdefault((size, op == "shared_atomic"), []).append((self.out.events[-1], addresses, active))
+        where, active = addresses[:lanes].reshape(-1, WARP), real[:lanes].reshape(-1, WARP)
+        self.accesses.setdefault((size, op == "shared_atomic"), []).append((self.out.events[-1], where, active))
         self.access_lanes += lanes
         if self.access_lanes > ACCESS_LANES:
             self.look_at_accesses()
-        return real, made
+        return made
 
     def look_at_accesses(self) -> None:
         """What the accesses since the last look cost: all warps of all of them at once."""
@@ -148,7 +168,7 @@ class Stream:
         return Lanes(np.where(real, array.data[places], array.data.dtype.type(0)), source)
 
     def store(self, array: Array, index: Lanes, value: Any, mask: Mask) -> None:
-        if isinstance(value, Array | Local | tuple | np.dtype) or value is None:
+        if isinstance(value, Array | Local | Part | tuple | np.dtype) or value is None:
             self.refuse(f"{noun(value)} is no number: an element of {array.name} takes one")
         if isinstance(value, Lanes) and value.data.dtype == np.float64 and array.data.dtype in NARROW:
             value = Lanes(value.data, self.emit("fp64", mask, value.source))
@@ -213,5 +233,5 @@ class Stream:
 def noun(value: Any) -> str:
     if isinstance(value, Array):
         return f"the array {value.name}"
-    names = {Local: "a local array", tuple: "a tuple", np.dtype: "a type"}
+    names = {Local: "a local array", Part: "a part of an array", tuple: "a tuple", np.dtype: "a type"}
     return next((name for kind, name in names.items() if isinstance(value, kind)), "nothing" if value is None else "this")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from cyclopts import Parameter
 
@@ -11,12 +11,16 @@ from gpuwise.cli.options import Whole, whole_number
 from gpuwise.errors import InputError
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from gpuwise.facts.hardware.accelerators import Accelerator
     from gpuwise.facts.hardware.cpus import Cpu
     from gpuwise.lab.simulation import Simulation
 
 USUAL_CPU = "EPYC 9654"
 SHOWN_WARPS, SHOWN_COLUMNS = 16, 60
+LARGEST_ARRAY = 2**26
+"""Elements of an argument."""
 
 
 def simulate(
@@ -58,8 +62,9 @@ def simulate(
     block
         Threads of a block of one's own kernel: 256, 16x16.
     arg
-        An argument of one's own kernel: NAME=SHAPE (an fp32 array of random numbers: x=4096, a=64x64), NAME=zeros:SHAPE,
-        NAME=int:SHAPE (0, 1, 2 ...), or NAME=NUMBER with a dot (a=2.5) or as n=#1000.
+        An argument of one's own kernel: NAME=SHAPE (an fp32 array of random numbers around 0: x=4096, a=64x64), NAME=KIND:SHAPE
+        with KIND zeros, ones, uniform (0 to 1), int (0, 1, 2 ...), below-N (whole numbers from 0 to N - 1), zeros-int or
+        ones-int, NAME=@FILE.npy, NAME=NUMBER with a dot (a=2.5, or a=2.5f in fp32) or as n=#1000.
     regs
         Registers a thread, for the occupancy.
     json
@@ -122,8 +127,8 @@ def _own(
     task: str, accelerator: Accelerator, grid: str | None, block: str | None, words: list[str], regs: int | None
 ) -> Simulation:
     from gpuwise.facts.loading import read_user_text
-    from gpuwise.lab.source import kernel_source
     from gpuwise.lab.simulation import simulate_kernel
+    from gpuwise.lab.source import kernel_source
 
     file, _, name = task.partition(":")
     if grid is None or block is None:
@@ -144,8 +149,11 @@ def _shape(text: str, name: str) -> tuple[int, ...]:
     return tuple(whole_number(part, name) for part in text.lower().split("x"))
 
 
+KINDS = "zeros, ones, uniform, int, below-N, zeros-int, ones-int"
+
+
 def _argument(word: str) -> tuple[str, Any]:
-    """``x=64x64``, ``n=#1000``, ``a=2.5``. Raises InputError."""
+    """``x=64x64``, ``hist=zeros-int:64``, ``x=@x.npy``, ``n=#1000``, ``a=2.5``. Raises InputError, FieldError."""
     import math
 
     import numpy as np
@@ -155,19 +163,42 @@ def _argument(word: str) -> tuple[str, Any]:
         raise InputError(f"--arg {word!r} is no argument", hint="write it like --arg x=4096, --arg n=#4096 or --arg a=2.5")
     if text.startswith("#"):
         return name, whole_number(text[1:], name)
+    if text.startswith("@"):
+        return name, _stored(text[1:])
     if "." in text:
         try:
-            return name, float(text)
+            return name, np.float32(text[:-1]) if text.endswith("f") else float(text)
         except ValueError:
             raise InputError(f"--arg {word!r}: {text!r} is no number", hint="write it like --arg a=2.5") from None
     kind, _, shape = text.rpartition(":")
-    sizes = _shape(shape, name)
-    if kind not in ("", "zeros", "int") or math.prod(sizes) > 2**26:
-        raise InputError(f"--arg {word!r} is no array of at most {2**26:,} elements", hint="x=4096, x=zeros:64x64, x=int:4096")
-    if kind == "int":
+    what, _, below = kind.partition("-")
+    known = kind in ("", "zeros", "ones", "uniform", "int", "zeros-int", "ones-int") or (what == "below" and below.isdecimal())
+    sizes = _shape(shape, name) if known else (0,)
+    if not known or math.prod(sizes) > LARGEST_ARRAY:
+        hint = f"x=4096, or KIND:SHAPE as in x=zeros:64x64, KIND one of {KINDS}"
+        raise InputError(f"--arg {word!r} is no array of at most {LARGEST_ARRAY:,} elements", hint=hint)
+    random = np.random.default_rng(1)
+    if what == "below":
+        return name, random.integers(0, max(int(below), 1), sizes, dtype=np.int32)
+    if what == "int":
         return name, np.arange(math.prod(sizes), dtype=np.int32).reshape(sizes)
-    zeros = np.zeros(sizes, np.float32)
-    return name, zeros if kind else np.random.default_rng(1).standard_normal(sizes, dtype=np.float32)
+    if what in ("zeros", "ones"):
+        return name, np.full(sizes, what == "ones", np.int32 if below else np.float32)
+    draw = random.random if what else random.standard_normal
+    return name, draw(sizes, dtype=np.float32)
+
+
+def _stored(path: str) -> Any:
+    """An array of a file that numpy saved. Raises InputError."""
+    import numpy as np
+
+    try:
+        made: Any = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(f"{path} is no array of numpy: {error}", hint="write it with np.save") from None
+    if not isinstance(made, np.ndarray) or made.size > LARGEST_ARRAY or made.dtype.kind not in "biufc" or not made.size:
+        raise InputError(f"{path} holds no array of 1 to {LARGEST_ARRAY:,} numbers", hint="write one array with np.save")
+    return cast("NDArray[Any]", np.ascontiguousarray(made))
 
 
 def _print(
@@ -212,6 +243,8 @@ def _show(
     to.print(f"  {simulation.blocks:,} blocks of {simulation.threads:,} threads; {right[simulation.checked]}; {per}", style="dim")
     for finding in simulation.findings:
         to.print(f"  {finding.kind}, line {finding.line}: {finding.text}", style="bold red")
+    for note in simulation.notes:
+        to.print(f"  line {note.line}: {note.text}", style="yellow")
     table = table_of(("where the warps' time went", "share"), left=("where the warps' time went",))
     stalls = simulation.stalls
     for reason, share in [*list(stalls.items())[:6], ("issuing, or at its end", max(0.0, 1 - sum(stalls.values())))]:

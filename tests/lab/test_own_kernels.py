@@ -1,0 +1,237 @@
+"""Kernels as people write them for numba, with their module around them: values, what is found wrong, what is slow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpuwise.errors import FieldError, InputError
+from gpuwise.lab.kernel import run_kernel
+from gpuwise.lab.source import kernel_source, read_kernel
+from gpuwise.lab.stream import Run
+
+F32 = np.float32
+HEAD = "import math\nimport numpy as np\nimport numba as nb\nfrom numba import cuda, float32, int32\n"
+
+
+def launch(text: str, arguments: dict[str, Any], grid: tuple[int, ...], block: tuple[int, ...], name: str | None = None) -> Run:
+    return run_kernel(read_kernel(kernel_source(HEAD + text, name)), arguments, grid=grid, block=block)
+
+
+HISTOGRAM = """
+BINS = 16
+
+@cuda.jit
+def histogram(data, hist):
+    local = cuda.shared.array(shape=BINS, dtype=int32)
+    tid = cuda.threadIdx.x
+    if tid < BINS:
+        local[tid] = 0
+    {first}
+    for i in range(cuda.grid(1), data.shape[0], cuda.gridsize(1)):
+        cuda.atomic.add(local, int(data[i] * BINS), 1)
+    {second}
+    if tid < BINS:
+        cuda.atomic.add(hist, tid, local[tid])
+"""
+
+
+@pytest.mark.parametrize("missing", [None, "first", "second"])
+def test_a_histogram_in_shared_memory_and_its_two_barriers(missing: str | None) -> None:
+    data = np.random.default_rng(1).random(1000, dtype=F32)
+    hist = np.zeros(16, np.int32)
+    lines = {n: "pass" if n == missing else "cuda.syncthreads()" for n in ("first", "second")}
+    made = launch(HISTOGRAM.format(**lines), {"data": data, "hist": hist}, (2,), (64,))
+    np.testing.assert_array_equal(hist, np.bincount((data * 16).astype(int), minlength=16))
+    assert [f.kind for f in made.findings] == ([] if missing is None else ["race"])
+    assert any(e.op == "shared_atomic" for e in made.events)
+    if missing is not None:
+        assert "local[" in made.findings[0].text and "cuda.syncthreads()" in made.findings[0].text
+
+
+MANDEL = """
+@cuda.jit(device=True)
+def escape(x, y, most=20):
+    c = complex(x, y)
+    z = 0.0j
+    for i in range(most):
+        z = z * z + c
+        if z.real * z.real + z.imag * z.imag >= 4:
+            return i
+    return most
+
+@cuda.jit
+def picture(image):
+    row, column = cuda.grid(2)
+    height, width = image.shape
+    if row < height and column < width:
+        image[row][column] = escape(-2.0 + column * 0.1, -1.0 + row * 0.1)
+"""
+
+
+def test_device_functions_end_lane_by_lane() -> None:
+    image = np.zeros((20, 30), np.int32)
+    made = launch(MANDEL, {"image": image}, (3, 4), (8, 8))
+
+    def plain(row: int, column: int) -> int:
+        z, c = 0j, complex(-2.0 + column * 0.1, -1.0 + row * 0.1)
+        for i in range(20):
+            z = z * z + c
+            if abs(z) ** 2 >= 4:
+                return i
+        return 20
+
+    np.testing.assert_array_equal(image, [[plain(r, c) for c in range(30)] for r in range(20)])
+    assert made.findings == []
+
+
+def test_conditions_are_settled_from_left_to_right() -> None:
+    x, out = np.arange(40, dtype=F32), np.zeros(40, F32)
+    text = "def k(x, out):\n    i = cuda.grid(1)\n    if i < x.size and x[i] > 3.0 or i == 0:\n        out[i] = 1\n"
+    assert launch(text, {"x": x, "out": out}, (2,), (32,)).findings == []
+    np.testing.assert_array_equal(out, (x > 3) | (x == 0))
+
+
+def test_each_lane_gets_its_own_place_from_an_atomic() -> None:
+    x, out, count = np.arange(64, dtype=F32), np.zeros(64, F32), np.zeros(1, np.int32)
+    text = """
+def k(x, out, count):
+    i = cuda.grid(1)
+    if x[i] % 2.0 == 0.0:
+        out[cuda.atomic.add(count, 0, 1)] = x[i]
+        cuda.atomic.max(count, 0, 3)
+"""
+    made = launch(text, {"x": x, "out": out, "count": count}, (2,), (32,))
+    assert made.findings == [] and count[0] == 32
+    assert sorted(out[:32].tolist()) == list(range(0, 64, 2))
+
+
+@pytest.mark.parametrize(("body", "wide"), [("x[i] * 0.5", False), ("x[i] * 0.1", True), ("x[i] * n", True), ("x[i] * a", True)])
+def test_float64_comes_in_where_numba_has_it(body: str, wide: bool) -> None:
+    x, out = np.ones(32, F32), np.zeros(32, F32)
+    text = f"def k(x, out, n, a):\n    i = cuda.grid(1)\n    out[i] = {body}\n"
+    made = launch(text, {"x": x, "out": out, "n": 3, "a": 0.5}, (1,), (32,))
+    assert any(e.op == "fp64" for e in made.events) is wide
+    assert [n.line for n in made.notes] == ([7] if wide else [])
+
+
+@pytest.mark.parametrize(("first", "wide"), [("0.0", True), ("0", True), ("float32(0)", False), ("nb.float32(0.0)", False)])
+def test_a_sum_has_the_type_it_begins_with(first: str, wide: bool) -> None:
+    x, out = np.ones((32, 4), F32), np.zeros(32, F32)
+    text = (
+        f"def k(x, out):\n    i = cuda.grid(1)\n    s = {first}\n    for j in range(4):\n        s += x[i, j]\n    out[i] = s\n"
+    )
+    made = launch(text, {"x": x, "out": out}, (1,), (32,))
+    assert any(e.op == "fp64" for e in made.events) is wide and out.tolist() == [4.0] * 32
+
+
+def test_local_arrays_leave_the_registers_when_lanes_index_apart() -> None:
+    x, out = np.arange(32, dtype=np.int32), np.zeros((32, 3), np.int32)
+    text = """
+def k(x, out):
+    i = cuda.grid(1)
+    counts = cuda.local.array(3, nb.int32)
+    for j in range(3):
+        counts[j] = 0
+    for j in [1, 2, 5]:
+        counts[(x[i] + j) % 3] += j
+    row = out[i]
+    for j in range(3):
+        row[j] = counts[j]
+"""
+    with pytest.raises(FieldError, match="2 dimensions, not 1"):
+        launch("def k(out):\n    out[0] = 1\n", {"out": out}, (1,), (32,))
+    made = launch(text, {"x": x, "out": out}, (1,), (32,))
+    right = np.zeros((32, 3), int)
+    for j in (1, 2, 5):
+        right[np.arange(32), (x + j) % 3] += j
+    np.testing.assert_array_equal(out, right)
+    assert made.findings == [] and {e.array for e in made.events if e.op == "load"} == {"x", "local memory"}
+
+
+WARPWISE = """
+def k(x, out):
+    s = cuda.shared.array(64, float32)
+    t = cuda.threadIdx.x
+    s[t] = x[t]
+    {sync}
+    out[t] = s[t ^ 1]
+"""
+
+
+@pytest.mark.parametrize(("sync", "kinds"), [("cuda.syncwarp()", []), ("cuda.syncthreads()", []), ("pass", ["race"])])
+def test_a_barrier_of_the_warp_orders_its_lanes(sync: str, kinds: list[str]) -> None:
+    x, out = np.arange(64, dtype=F32), np.zeros(64, F32)
+    made = launch(WARPWISE.format(sync=sync), {"x": x, "out": out}, (1,), (64,))
+    assert [f.kind for f in made.findings] == kinds
+    apart = WARPWISE.format(sync="cuda.syncwarp()").replace("t ^ 1", "63 - t")
+    assert [f.kind for f in launch(apart, {"x": x, "out": out}, (1,), (64,)).findings] == ["race"]
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "words"),
+    [
+        ("out[i] = s[i]", "unwritten", "s[0], which nothing was written to"),
+        ("s[i] = x[i]\n    cuda.syncthreads()\n    s[0] = s[1] + s[31 - i]", "race", "s[0]"),
+        ("s[i] = x[i]\n    cuda.syncthreads()\n    y = s[0]\n    s[0] = y", "race", "writes s[0]"),
+        ("if i < 8:\n        out[i] = cuda.shfl_down_sync(0xffffffff, x[i], 1)", "shuffle", "thread 8 of block 0"),
+        ("cuda.atomic.add(out, 0, x[i])\n    out[0] = 1.0", "race", "adds to"),
+    ],
+)
+def test_what_learners_get_wrong_is_found(body: str, kind: str, words: str) -> None:
+    x, out = np.arange(32, dtype=F32), np.zeros(32, F32)
+    text = f"def k(x, out):\n    i = cuda.grid(1)\n    s = cuda.shared.array(32, float32)\n    {body}\n"
+    made = launch(text, {"x": x, "out": out}, (1,), (32,))
+    assert kind in [f.kind for f in made.findings] and any(words in f.text for f in made.findings), made.findings
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("cuda.syncthreads", "without \\(\\) does nothing"),
+        ("out[i] = helper(x[i])", "helper"),
+        ("return x[i]", "returns nothing"),
+        ("s = cuda.shared.array(i, float32)", "known beforehand"),
+        ("s = cuda.shared.array(32)", "a shape and a type"),
+        ("out[i] = x", "no number"),
+        ("a, b = 1, 2, 3", "2 names for 3 values"),
+        ("y = out[1:3]", "slice"),
+        ("out[i] = again(i)", "calls itself"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_line(body: str, words: str) -> None:
+    x, out = np.arange(32, dtype=F32), np.zeros(32, F32)
+    again = "@cuda.jit(device=True)\ndef again(i):\n    return again(i)\n"
+    text = f"{again}@cuda.jit\ndef k(x, out):\n    i = cuda.grid(1)\n    {body}\n"
+    with pytest.raises(FieldError, match=words) as caught:
+        launch(text, {"x": x, "out": out}, (1,), (32,))
+    assert caught.value.line is not None
+
+
+def test_which_kernel_of_a_text_is_meant() -> None:
+    text = (
+        HEAD
+        + "@cuda.jit(device=True)\ndef f(x):\n    return x\n\n@cuda.jit\ndef k(x):\n    x[0] = f(x[0])\n\ndef main():\n    pass\n"
+    )
+    assert read_kernel(text).name == "k" and read_kernel(text, "main").name == "main"
+    kept = kernel_source(text)
+    assert "def f" in kept and "main" not in kept and kept.splitlines().index("def k(x):") == text.splitlines().index("def k(x):")
+    with pytest.raises(InputError, match="2 kernels"):
+        read_kernel(text + "@cuda.jit\ndef other(x):\n    pass\n")
+    with pytest.raises(InputError, match="no function"):
+        read_kernel(text, "nothing")
+
+
+SCALE = 3
+
+
+def test_a_python_function_brings_the_numbers_of_its_module() -> None:
+    def scaled(x, out):  # type: ignore[no-untyped-def]
+        i = cuda.grid(1)  # type: ignore[name-defined]  # noqa: F821
+        out[i] = x[i] * SCALE
+
+    x, out = np.ones(32, F32), np.zeros(32, F32)
+    run_kernel(read_kernel(scaled), {"x": x, "out": out}, grid=(1,), block=(32,))
+    assert out.tolist() == [3.0] * 32
