@@ -10,7 +10,7 @@ import pytest
 
 from gpuwise.calibrate.machine.calibration import DeviceCoefficients
 from gpuwise.calibrate.machine.devices import processor_from
-from gpuwise.lab import kernel
+from gpuwise.lab import stream
 
 OWN = """import math
 
@@ -31,7 +31,7 @@ def test_a_task_beside_a_cpu(gpuwise: Callable[..., Any]) -> None:
 
 
 def test_ones_own_kernel(gpuwise: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel, "MOST_EVENTS", 2000)
+    monkeypatch.setattr(stream, "MOST_EVENTS", 2000)
     file = tmp_path / "k.py"
     launch = ("--grid", "4", "--block", "64", "--arg", "x=256", "--arg", "out=zeros:256", "--arg", "a=2.5")
     file.write_text(OWN.replace("{shift}", ""))

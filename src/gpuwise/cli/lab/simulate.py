@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -11,7 +11,6 @@ from gpuwise.cli.options import Whole, whole_number
 from gpuwise.errors import InputError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
     from gpuwise.facts.hardware.accelerators import Accelerator
     from gpuwise.facts.hardware.cpus import Cpu
@@ -196,9 +195,9 @@ def _stored(path: str) -> Any:
         made: Any = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise InputError(f"{path} is no array of numpy: {error}", hint="write it with np.save") from None
-    if not isinstance(made, np.ndarray) or made.size > LARGEST_ARRAY or made.dtype.kind not in "biufc" or not made.size:
+    if not hasattr(made, "dtype") or made.dtype.kind not in "biufc" or not 0 < made.size <= LARGEST_ARRAY:
         raise InputError(f"{path} holds no array of 1 to {LARGEST_ARRAY:,} numbers", hint="write one array with np.save")
-    return cast("NDArray[Any]", np.ascontiguousarray(made))
+    return np.ascontiguousarray(made)
 
 
 def _print(
