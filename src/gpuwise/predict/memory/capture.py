@@ -115,12 +115,16 @@ class CapturedMemory:
     ``fails`` where there is memory but a kernel cannot take the sizes."""
     failures: tuple[KernelFailure, ...]
     """Kernels that cannot take the sizes they are given, whatever memory there is."""
-    fragmentation: Fragmentation
     run: AllocatorRun = field(repr=False)
     """The replay without a limit."""
     events: Events = field(repr=False)
     capture: Capture = field(repr=False)
     """What was replayed: the step as compiled, where it is."""
+
+    @property
+    def fragmentation(self) -> Fragmentation:
+        """Where the unused bytes are when most is reserved."""
+        return self.run.fragmentation()
 
 
 def captured_memory(
@@ -202,7 +206,6 @@ def captured_memory(
         retries=retries,
         verdict=_verdict(oom, retries, failures, in_pieces=least <= room),
         failures=failures,
-        fragmentation=run.fragmentation(),
         run=run,
         events=events,
         capture=capture,

@@ -22,6 +22,7 @@ from gpuwise.workload.transformer.tape import (
     cast,
     concatenated,
     each,
+    laid,
     mul,
     negated,
     part,
@@ -327,7 +328,7 @@ class Network:
         spread = t.alias(t.alias(x, (b, kv, 1, s, d), "unsqueeze"), wide, "expand", (kv * s * d, s * d, 0, d, 1))
         shape = (b, kv * n, s, d)
         if kv == 1:
-            output = Value(TensorSpec(shape, (s * d, 0, d, 1), x.dtype), x.storage)
+            output = Value(laid(shape, (s * d, 0, d, 1), x.dtype), x.storage)
         else:
             output = t.run("clone", [spread], [spec(shape, x.dtype)])[0]
         t.note(
@@ -626,7 +627,7 @@ def copied(t: Tape, x: Value) -> Value:
 def scores(t: Tape, q: Value, k: Value, v: Value, *, causal: bool, masked: bool, dropout_p: float = 0.0) -> Value:
     """softmax(q k') v on [B, A, S, D]: the flash kernel, or the memory-efficient one where a mask is given."""
     b, heads, s, d = q.shape
-    out = TensorSpec(q.shape, (s * heads * d, d, heads * d, 1), q.dtype)
+    out = laid(q.shape, (s * heads * d, d, heads * d, 1), q.dtype)
     sums = spec((b, heads, s), "fp32")
     call = {"query": q.spec, "key": k.spec, "value": v.spec, "is_causal": causal and not masked}
     attributes = (("dropout_p", dropout_p), ("is_causal", causal and not masked))
@@ -690,7 +691,7 @@ def softmax(t: Tape, x: Value, dtype: str) -> Value:
 def dropout(t: Tape, x: Value) -> Value:
     """``native_dropout``: the backward multiplies by the mask, a byte for each element."""
     attributes = (("p", DROPOUT), ("train", True))
-    output, mask = t.run("native_dropout", [x], [x.spec, TensorSpec(x.shape, x.spec.stride, "bool")], attributes=attributes)
+    output, mask = t.run("native_dropout", [x], [x.spec, laid(x.shape, x.spec.stride, "bool")], attributes=attributes)
     t.note([x], [output], lambda g: [g[0] and t.run("native_dropout_backward", [g[0], mask], [x.spec])[0]], "outputs")
     return output
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -73,7 +73,13 @@ def strides_of(shape: Shape) -> Shape:
 @lru_cache(maxsize=65536)
 def spec(shape: Shape, dtype: str) -> TensorSpec:
     """The spec of a dense tensor."""
-    return TensorSpec(shape, strides_of(shape), dtype)
+    return laid(shape, strides_of(shape), dtype)
+
+
+@lru_cache(maxsize=65536)
+def laid(shape: Shape, strides: Shape, dtype: str) -> TensorSpec:
+    """The spec of a tensor with ``strides``; equal ones are one object, so that a tape knows an operation by them at once."""
+    return TensorSpec(shape, strides, dtype)
 
 
 def _mergeable(one: TensorSpec, shape: Shape) -> bool:
@@ -110,6 +116,15 @@ def _kind(name: str, kernels: int) -> Kind:
     return Kind.EMBEDDING if name.startswith("embedding") else Kind.MEMORY
 
 
+class Mark(NamedTuple):
+    """How much is on a tape at one moment."""
+
+    ops: int
+    storages: int
+    held: int
+    unpacking: int
+
+
 class Tape:
     """Operations in program order. ``phase`` is that of what is written next; ``module`` where it is written."""
 
@@ -122,6 +137,9 @@ class Tape:
         self.module = 0
         self.nodes: list[Node] = []
         self._signatures: dict[tuple[Any, ...], int] = {}
+        self._known: dict[tuple[Any, ...], int] = {}
+        """The same by the identity of the specs, which :attr:`_alive` keeps from being another's."""
+        self._alive: list[TensorSpec] = []
         self._made: list[Signature] = []
         self._ops: list[tuple[int, int, int, int]] = []
         self._flow: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
@@ -141,6 +159,25 @@ class Tape:
 
     def __len__(self) -> int:
         return len(self._ops)
+
+    @property
+    def operations(self) -> Sequence[tuple[int, int, int, int]]:
+        """Signature, phase, module and flag of each."""
+        return self._ops
+
+    @property
+    def flow(self) -> Sequence[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """Storages that each operation reads, and those it writes."""
+        return self._flow
+
+    @property
+    def signatures(self) -> tuple[Signature, ...]:
+        """Those that :attr:`operations` name."""
+        return tuple(self._made)
+
+    def mark(self) -> Mark:
+        """What is written so far."""
+        return Mark(len(self._ops), self._storages, len(self.held), len(self.unpacking))
 
     # --- tensors and operations ---
 
@@ -191,11 +228,33 @@ class Tape:
         attributes: tuple[tuple[str, object], ...] = (),
     ) -> list[Value]:
         """One kernel call. ``call`` holds the arguments whose names decide FLOP, bytes or kernels; ``attributes`` the rest."""
-        specs = tuple(v.spec for v in inputs)
+        objects = (name, overload, attributes, *[id(v.spec) for v in inputs], 0, *[id(s) for s in outputs])
+        at = self._known.get(objects)
+        if at is None:
+            at = self._known[objects] = self._signature(name, overload, [v.spec for v in inputs], outputs, call or {}, attributes)
+        results: list[Value] = []
+        for one in outputs:
+            results.append(Value(one, self._storages))
+            self._storages += 1
+        self._write(at, inputs, results)
+        return results
+
+    def _signature(
+        self,
+        name: str,
+        overload: str,
+        inputs: Sequence[TensorSpec],
+        outputs: Sequence[TensorSpec],
+        call: dict[str, Any],
+        attributes: tuple[tuple[str, object], ...],
+    ) -> int:
+        """Which of the signatures a call has, by what its tensors are rather than which."""
+        specs = tuple(inputs)
+        self._alive += [*specs, *outputs]
         key = (name, overload, specs, tuple(outputs), attributes)
         at = self._signatures.get(key)
         if at is None:
-            arguments = {"self": specs[0] if specs else None, **(call or {})}
+            arguments = {"self": specs[0] if specs else None, **call}
             read_bytes, written_bytes = bytes_of(name, arguments, specs, outputs, ())
             kernels = kernels_of(name, arguments, specs, outputs, False)
             flop = flop_of(name, arguments, outputs)
@@ -213,12 +272,7 @@ class Tape:
                     kernels,
                 )
             )
-        results: list[Value] = []
-        for one in outputs:
-            results.append(Value(one, self._storages))
-            self._storages += 1
-        self._write(at, inputs, results)
-        return results
+        return at
 
     def view(self, x: Value, shape: Shape, name: str = "view", *, strides: Shape | None = None) -> Value:
         """The same storage in another shape: the host's work alone."""
@@ -232,12 +286,17 @@ class Tape:
         """A view that nothing differentiates; where the layout does not allow it, a copy first (``reshape``)."""
         if name == "view" and strides is None and not _mergeable(x.spec, shape):
             x = self.run("clone", [x], [spec(x.shape, x.dtype)])[0]
-        layout = TensorSpec(shape, strides, x.dtype) if strides is not None else spec(shape, x.dtype)
-        key = (name, "view", (x.spec,), (layout,), ())
-        at = self._signatures.get(key)
+        layout = laid(shape, strides, x.dtype) if strides is not None else spec(shape, x.dtype)
+        objects = (name, "view", id(x.spec), id(layout))
+        at = self._known.get(objects)
         if at is None:
-            at = self._signatures[key] = len(self._made)
-            self._made.append(Signature(f"aten.{name}.default", Kind.HOST, (x.spec,), (layout,), (), 0.0, 0.0, 0.0, 0))
+            self._alive += [x.spec, layout]
+            key = (name, "view", (x.spec,), (layout,), ())
+            at = self._signatures.get(key)
+            if at is None:
+                at = self._signatures[key] = len(self._made)
+                self._made.append(Signature(f"aten.{name}.default", Kind.HOST, (x.spec,), (layout,), (), 0.0, 0.0, 0.0, 0))
+            self._known[objects] = at
         result = Value(layout, x.storage)
         self._write(at, [x], [result], int(OpFlag.MICRO))
         return result
@@ -257,26 +316,30 @@ class Tape:
 
     def _write(self, at: int, inputs: Sequence[Value], outputs: Sequence[Value], flag: int = 0) -> None:
         self._ops.append((at, int(self.phase), self.module, flag))
-        self._flow.append((tuple(v.storage for v in inputs), tuple(v.storage for v in outputs)))
+        self._flow.append((tuple([v.storage for v in inputs]), tuple([v.storage for v in outputs])))
 
     # --- differentiation ---
 
     def note(self, inputs: Sequence[Value], outputs: Sequence[Value], gradients: Gradients, saves: str = "") -> None:
         """A node for the operation just written, where an input needs a gradient."""
-        if self.phase != Phase.FORWARD or not any(v.needs_grad for v in inputs):
+        if self.phase != Phase.FORWARD or True not in [v.needs_grad for v in inputs]:
             return
         node = Node(tuple(inputs), gradients, self.module, len(self._ops) - 1, saves, list(outputs))
         for one in outputs:
             one.needs_grad, one.node = True, node
         self.nodes.append(node)
 
-    def backward(self, loss: Value) -> None:
-        """Write the backward of everything ``loss`` depends on."""
+    def backward(self, loss: Value, borders: Sequence[int] = ()) -> list[Mark]:
+        """Write the backward of everything ``loss`` depends on. For each of ``borders``, operations of the forward from the
+        last to the first: what is on the tape when the backward comes to an operation before it."""
         self.phase = Phase.BACKWARD
+        marks: list[Mark] = []
         gradient_of: dict[int, Value] = {id(loss): self.run("ones_like", [loss], [loss.spec])[0]}
         for node in reversed(self.nodes):
+            while len(marks) < len(borders) and node.op < borders[len(marks)]:
+                marks.append(self.mark())
             output_gradients = [gradient_of.pop(id(v), None) for v in node.outputs]
-            if all(g is None for g in output_gradients):
+            if not any(output_gradients):
                 continue
             self.module = node.module
             first, self._reduced = len(self._ops), None
@@ -294,6 +357,7 @@ class Tape:
                     self.gradients[value.storage] = gradient.storage
                     self.alias(gradient, gradient.shape, "detach", gradient.spec.stride)
         self.module = 0
+        return marks + [self.mark()] * (len(borders) - len(marks))
 
     def reduced(self) -> None:
         """From here on a gradient is summed to its input's shape: what the node's formula took is let go."""
@@ -370,11 +434,13 @@ class Tape:
 
 def promoted(*dtypes: str) -> str:
     """The widest floating-point format."""
-    return min(dtypes, key=WIDEST.index)
+    return dtypes[0] if len(dtypes) == 1 else min(dtypes, key=WIDEST.index)
 
 
 def broadcast(*shapes: Shape) -> Shape:
     """The shape that all of them spread to."""
+    if len(shapes) == 1:
+        return shapes[0]
     width = max(len(s) for s in shapes)
     columns = zip(*((1,) * (width - len(s)) + s for s in shapes), strict=True)
     return tuple(max(c) for c in columns)
@@ -392,7 +458,7 @@ def cast(t: Tape, x: Value, dtype: str) -> Value:
 def _copied(t: Tape, x: Value, dtype: str) -> Value:
     """A copy keeps how the tensor lies; what is spread is made dense."""
     dense = 0 in x.spec.stride and math.prod(x.shape) > 1
-    layout = spec(x.shape, dtype) if dense else TensorSpec(x.shape, x.spec.stride, dtype)
+    layout = spec(x.shape, dtype) if dense else laid(x.shape, x.spec.stride, dtype)
     return t.run("_to_copy", [x], [layout], attributes=(("dtype", dtype),))[0]
 
 
@@ -400,7 +466,7 @@ def each(t: Tape, name: str, inputs: Sequence[Value], dtype: str | None = None, 
     """An elementwise operation whose backward is written by its caller."""
     shape = broadcast(*(v.shape for v in inputs))
     layout = next((v.spec.stride for v in inputs if v.shape == shape and 0 not in v.spec.stride), strides_of(shape))
-    return t.run(name, inputs, [TensorSpec(shape, layout, dtype or promoted(*(v.dtype for v in inputs)))], overload=overload)[0]
+    return t.run(name, inputs, [laid(shape, layout, dtype or promoted(*[v.dtype for v in inputs]))], overload=overload)[0]
 
 
 def summed_to(t: Tape, g: Value, like: Value) -> Value:
@@ -520,7 +586,7 @@ def part(t: Tape, x: Value, shape: Shape) -> Value:
 def split(t: Tape, x: Value, n: int, at: int) -> list[Value]:
     """``n`` equal parts along the last dimension of [.., n width]; the backward puts them together."""
     shape = (*x.shape[:-1], at)
-    parts = [Value(TensorSpec(shape, x.spec.stride, x.dtype), x.storage) for _ in range(n)]
+    parts = [Value(laid(shape, x.spec.stride, x.dtype), x.storage) for _ in range(n)]
     t.alias(x, shape, "split", x.spec.stride)
 
     def gradients(g: list[Value | None]) -> list[Value | None]:

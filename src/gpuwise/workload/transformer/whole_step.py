@@ -10,6 +10,7 @@ again, up to the last tensor it saved.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,8 +22,9 @@ from gpuwise.workload.capture.record.capture import I64, Capture, Category, OpFl
 from gpuwise.workload.step import Kind, Phase
 from gpuwise.workload.transformer.eager import Network
 from gpuwise.workload.transformer.point import Point
+from gpuwise.workload.transformer.repetition import Borders, Columns, columns_of, period_of, repeated, repeated_spans
 from gpuwise.workload.transformer.tables import layer_kinds
-from gpuwise.workload.transformer.tape import Shape, Tape, Value
+from gpuwise.workload.transformer.tape import Mark, Shape, Tape, Value
 
 N_STEPS = 2
 ON_HOST = "on the host"
@@ -60,22 +62,18 @@ class _Weighed(Tape):
         self._rank = {name: i + 1 for i, names in enumerate(behind) for name in names}
         if arch.moe is not None and arch.family not in EXPERTS_FIRST:
             self._rank["router"] = self._rank.get("experts", 0)
-        self._trained: list[tuple[int, int, int]] = []
+        self.trained: list[tuple[int, int, int]] = []
+        """Block, rank within it and storage of each."""
         self.frozen: list[int] = []
 
     def leaf(self, shape: Shape, dtype: str, *, trained: bool = False, frozen: bool = False) -> Value:
         result = super().leaf(shape, dtype, trained=trained, frozen=frozen)
         if trained:
             rank = self._rank.get(self.modules[self.module], 0)
-            self._trained.append((self.block, rank, result.storage))
+            self.trained.append((self.block, rank, result.storage))
         elif frozen:
             self.frozen.append(result.storage)
         return result
-
-    @property
-    def trained(self) -> list[int]:
-        """Storages of the parameters as the optimizer walks them."""
-        return [storage for _, _, storage in sorted(self._trained)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,74 +109,98 @@ class _Program:
 def whole_step(arch: Architecture, point: Point, *, recompute: str, optimizer: str, micro_batches: int = 1) -> Capture:
     """Two steps of ``arch`` at ``point``; ``recompute`` is ``none`` or ``full``, ``optimizer`` one of :data:`STATES`.
     Gradients are freed after the update; of several ``micro_batches`` two stand for all."""
-    tape = _Weighed(arch)
+    tape, kinds = _Weighed(arch), layer_kinds(arch)
     network = Network(tape, arch, point)
-    spans: list[tuple[int, int]] = []
     layers = [OUTSIDE]
     table = None if arch.patches is not None else network.weight(arch.vocab, arch.hidden)
     network = network.masked()
     x, around = network.embedding(table)
+    period, starts, inputs = period_of(kinds), dict[int, Mark](), dict[int, tuple[TensorSpec, bool]]()
+    spans: dict[int, tuple[int, int]] = {}
+    i = 0
     # a variable of BertModel.forward holds the embedding's output until the layers are through
     with tape.frame(*((x,) if arch.kind == "encoder" else ())):
-        for i, kind in enumerate(layer_kinds(arch)):
+        while i < len(kinds):
+            starts[i], inputs[i] = tape.mark(), (x.spec, x.needs_grad)
+            if period is not None and i == period.first + period.length:
+                period = period if inputs[i] == inputs[period.first] else None
+                i += period.length * period.times if period is not None else 0
             layers += [OUTSIDE] * (len(tape.modules) - len(layers))
             first, tape.block = len(tape), i + 1
-            with tape.inside(f"layers.{i}", x):
-                x = network.layer(x, kind, around)
+            with tape.inside("layer", x):
+                x = network.layer(x, kinds[i], around)
             layers += [i] * (len(tape.modules) - len(layers))
-            spans.append((first, tape.saved_until(first, len(tape))))
+            spans[i] = first, tape.saved_until(first, len(tape))
+            i += 1
     tape.block += 1
+    behind = tape.mark()
     with tape.inside("head"):
         loss = network.head(x, table)
     layers += [OUTSIDE] * (len(tape.modules) - len(layers))
-    tape.backward(loss)
-    capture = tape.capture(arch.name, Settings("2.13.0", (8, 0)))
+    if period is None:
+        tape.backward(loss)
+        columns = columns_of(tape, layers, tape.trained, tape.frozen)
+    else:
+        end = period.first + period.length
+        last = end + period.length * period.times
+        marks = [starts[period.first - 1], starts[period.first], starts[end]]
+        borders = [starts.get(last + 1, behind).ops, starts[end].ops, starts[period.first].ops]
+        at = Borders(*marks, *tape.backward(loss, borders))
+        columns = repeated(columns_of(tape, layers, tape.trained, tape.frozen), period, at)
+        spans = repeated_spans(spans, period, at)
     logits = int(point.tokens * arch.vocab * point.element_bytes) if arch.lm_head else -1
-    program = _program(capture, tape, logits, np.array(layers, np.int64), keeps_output=point.stack.keeps_output)
+    program = _program(columns, tape.signatures, logits, keeps_output=point.stack.keeps_output)
     if recompute == "full":
-        unpacking = np.array(tape.unpacking, np.int64).reshape(-1, 2)
-        program = _checkpointed(program, spans, np.array(layers, np.int64)[capture.op_module], unpacking)
+        program = _checkpointed(program, [spans[i] for i in range(len(kinds))], columns.layer, columns.unpacking)
     item = 4 if point.autocast or point.lora_rank else int(point.element_bytes)
     lists = optimizer in TEMPORARIES and not point.stack.fused_optimizer
+    capture = tape.capture(arch.name, Settings("2.13.0", (8, 0)))
     return _steps(capture, program, optimizer, min(micro_batches, 2), item, lists=lists)
 
 
-def _program(c: Capture, tape: _Weighed, logits: int, layers: I64, *, keeps_output: bool) -> _Program:
-    n = len(c.op_signature)
-    counts = [np.diff(end, prepend=0) for end in (c.op_input_end, c.op_output_end)]
-    read_op, write_op = (np.repeat(np.arange(n), count) for count in counts)
-    sizes = np.zeros(len(c.storage_bytes), np.int64)
-    for flat, side in ((c.op_inputs, "inputs"), (c.op_outputs, "outputs")):
-        each = [np.array([_bytes(t) for t in getattr(s, side)], np.int64) for s in c.signatures]
-        signature_ids: list[int] = c.op_signature.tolist()
-        np.maximum.at(sizes, flat, np.concatenate([each[k] for k in signature_ids]))
-    kernel = (c.op_flags & int(OpFlag.MICRO)) == 0
+def _program(c: Columns, signatures: Sequence[Signature], logits: int, *, keeps_output: bool) -> _Program:
+    n = len(c.signature)
+    sizes = np.zeros(c.n_storages, np.int64)
+    for flat, op, side in ((c.reads, c.read_op, "inputs"), (c.writes, c.write_op, "outputs")):
+        each = [[_bytes(t) for t in getattr(s, side)] for s in signatures]
+        first = np.cumsum([0, *(len(e) for e in each)])[c.signature]
+        within = np.arange(len(op)) - np.searchsorted(op, np.arange(n))[op]
+        np.maximum.at(sizes, flat, np.array([b for e in each for b in e], np.int64)[first[op] + within])
+    kernel = (c.flag & int(OpFlag.MICRO)) == 0
     made = np.zeros(len(sizes), bool)
-    made[c.op_outputs[kernel[write_op]]] = True
-    outside = (layers[c.op_module] == OUTSIDE) & (c.op_phase == int(Phase.FORWARD)) & kernel
-    ends = np.unique(c.op_outputs[outside[write_op]])
-    parameters, frozen = (np.array([s for s in group if sizes[s]], np.int64) for group in (tape.trained, tape.frozen))
-    copies = np.array([s.op.startswith("aten._to_copy") for s in c.signatures])[c.op_signature]
+    made[c.writes[kernel[c.write_op]]] = True
+    outside = (c.layer == OUTSIDE) & (c.phase == int(Phase.FORWARD)) & kernel
+    ends = np.unique(c.writes[outside[c.write_op]])
+    # in the order in which the optimizer walks them
+    trained = c.trained[np.lexsort(c.trained.T[::-1]), 2]
+    parameters, frozen = trained[sizes[trained] > 0], c.frozen[sizes[c.frozen] > 0]
+    copies = np.array([s.op.startswith("aten._to_copy") for s in signatures])[c.signature]
+    is_trained = np.zeros(len(sizes), bool)
+    is_trained[parameters] = True
     of_parameter = np.zeros(n, bool)
-    of_parameter[read_op[np.isin(c.op_inputs, parameters)]] = True
-    casting = copies & of_parameter & (c.op_phase == int(Phase.FORWARD))
-    intervals = np.array(tape.held, np.int64).reshape(-1, 3)
-    intervals = intervals[np.argsort(intervals[:, 1], kind="stable")]
-    output, casts = ends[sizes[ends] == logits], np.unique(c.op_outputs[casting[write_op]])
-    is_parameter = np.isin(np.arange(len(sizes)), np.concatenate([parameters, frozen]))
+    of_parameter[c.read_op[is_trained[c.reads]]] = True
+    casting = copies & of_parameter & (c.phase == int(Phase.FORWARD))
+    intervals = c.held[np.argsort(c.held[:, 1], kind="stable")]
+    output, casts = ends[sizes[ends] == logits], np.unique(c.writes[casting[c.write_op]])
+    is_parameter = is_trained.copy()
+    is_parameter[frozen] = True
+    gradient = np.full(len(sizes), -1)
+    gradient[c.gradients[:, 0]] = c.gradients[:, 1]
+    own = gradient[parameters]
+    own, first = np.unique(own[own >= 0], return_index=True)
     return _Program(
-        c.op_signature,
-        c.op_phase,
-        c.op_flags,
-        c.op_inputs,
-        read_op,
-        c.op_outputs,
-        write_op,
+        c.signature,
+        c.phase,
+        c.flag,
+        c.reads,
+        c.read_op,
+        c.writes,
+        c.write_op,
         sizes,
         parameters,
         frozen,
         np.flatnonzero(~made & ~is_parameter & (sizes > 0)),
-        np.array(list(dict.fromkeys(tape.gradients[s] for s in parameters.tolist() if s in tape.gradients)), np.int64),
+        own[np.argsort(first)],
         output if keeps_output else output[:0],
         casts if keeps_output else np.concatenate([casts, output]),
         *(intervals[:, k] for k in range(3)),
