@@ -204,10 +204,8 @@ def signature_times(
     compiled: bool = False,
     calibration: Calibration | None = None,
     system: System | None = None,
-    rows: OpTable | None = None,
 ) -> SignatureTimes:
-    """Device time of every signature the step uses, each family in one call. ``rows``: those of :func:`step_rows`, where
-    they are there already."""
+    """Device time of every signature the step uses, each family in one call."""
     used, signatures = _used(capture, step)
     n = len(capture.signatures)
     part = times_of(
@@ -218,7 +216,6 @@ def signature_times(
         compiled=compiled,
         calibration=calibration,
         system=system,
-        rows=rows,
     )
     time, sigma, whole = np.zeros(n), np.zeros(n), np.zeros(n, dtype=bool)
     family, bound = np.full(n, FAMILY_CODE["host"]), np.zeros(n, dtype=np.int64)

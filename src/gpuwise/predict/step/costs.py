@@ -169,7 +169,7 @@ def _per_op_costs(arch: Architecture, points: Sequence[Point], system: System) -
     from gpuwise.predict.step.per_op import point_sums
 
     n_lead = leading_layers(arch)
-    point_parts = [point_sums(arch, point, system.accelerator, n_lead) for point in points]
+    point_parts = point_sums(arch, points, system.accelerator, n_lead)
     bases: list[Basis] = [m.basis for m in point_parts]
     return PointCosts(
         points=tuple(points),

@@ -19,13 +19,13 @@ from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis
-from gpuwise.predict.step.capture_time import signature_times, step_rows, times_of
+from gpuwise.predict.step.capture_time import step_rows, times_of
 from gpuwise.predict.step.compiled import compile_step
 from gpuwise.predict.step.host_time import host_scale, host_seconds
 from gpuwise.workload.capture.record.capture import Settings, Signature, TensorSpec
 from gpuwise.workload.optimizer import update_traffic_bytes
 from gpuwise.workload.stack import find_stack
-from gpuwise.workload.step import Kind, OpTable, Phase
+from gpuwise.workload.step import Kind, OpTable, Phase, concatenate
 from gpuwise.workload.strategy import Strategy
 from gpuwise.workload.transformer.eager_step import EMBEDDING, FIRST_KIND, HEAD, EagerStep, eager_step
 from gpuwise.workload.transformer.point import Point
@@ -70,38 +70,63 @@ class PointSums:
     """Host seconds of the optimizer's calls."""
 
 
-def point_sums(arch: Architecture, point: Point, accelerator: Accelerator, n_lead: int) -> PointSums:
-    """Seconds of one micro-batch of ``point``. Raises UnpredictableError when the accelerator lacks a needed rate."""
-    step = eager_step(arch, point)
-    capture = step.capture
-    whole = point.stack.compiled
-    rows, classes_s = _on_any_device(arch, point)
+def point_sums(arch: Architecture, points: Sequence[Point], accelerator: Accelerator, n_lead: int) -> list[PointSums]:
+    """Seconds of one micro-batch of each of ``points``, whose kernels are timed together. Raises UnpredictableError when the
+    accelerator lacks a needed rate."""
+    out: dict[int, PointSums] = {}
     scale = host_scale(accelerator)
-    host = classes_s * scale
-    times = signature_times(capture, accelerator, channels_last=True if whole else None, compiled=whole, rows=rows)
+    for whole in sorted({p.stack.compiled for p in points}):
+        part = [i for i, p in enumerate(points) if p.stack.compiled == whole]
+        steps = [eager_step(arch, points[i]) for i in part]
+        on_any = [_on_any_device(arch, points[i]) for i in part]
+        times = times_of(
+            [s for step in steps for s in step.capture.signatures],
+            steps[0].capture.settings,
+            accelerator,
+            channels_last=True if whole else None,
+            compiled=whole,
+            rows=concatenate([rows for rows, _ in on_any]),
+        )
+        ends = np.cumsum([len(rows) for rows, _ in on_any]).tolist()
+        for i, step, (rows, classes_s), end in zip(part, steps, on_any, ends, strict=True):
+            own = slice(end - len(rows), end)
+            signature = step.capture.op_signature
+            columns = _columns(step, accelerator, times.time_s[own], times.family[own], classes_s * scale)
+            out[i] = _point_sums(step, points[i], columns, times.log_sigma[own][signature], times.basis, n_lead, scale)
+    return [out[i] for i in range(len(points))]
+
+
+def _columns(step: EagerStep, accelerator: Accelerator, time_s: F64, families: I64, host: F64) -> _Columns:
+    """Of each operation of ``step``; ``time_s`` and ``families`` are those of its signatures, ``host`` [N] its host seconds."""
+    capture = step.capture
     signature = capture.op_signature
-    device: F64 = times.time_s[signature]
+    device: F64 = time_s[signature]
     kernels: F64 = np.array([s.n_kernels for s in capture.signatures], np.float64)[signature]
     flop: F64 = np.array([s.flop for s in capture.signatures], np.float64)[signature]
     kind: I64 = np.array([int(s.kind) for s in capture.signatures], np.int64)[signature]
-    if whole:
-        fused = compile_step(capture, accelerator, -1, device, host, times.family[signature], everything=True)
+    if capture.settings.compiled:
+        fused = compile_step(capture, accelerator, -1, device, host, families[signature], everything=True)
         device, host, kernels = fused.device_s, fused.host_s, fused.kernels.astype(np.float64)
     family = np.where(np.isin(kind, [int(k) for k in _PRODUCTS]), 0, np.where(kind == Kind.ATTENTION, 1, 2))
-    columns = _Columns(device, host, kernels, flop, np.asarray(family, np.int64), capture.op_phase)
+    return _Columns(device, host, kernels, flop, np.asarray(family, np.int64), capture.op_phase)
+
+
+def _point_sums(
+    step: EagerStep, point: Point, columns: _Columns, sigma: F64, basis: Basis, n_lead: int, scale: float
+) -> PointSums:
     weights: dict[str, dict[int, float]] = {LAYER: {}, LEAD: {}}
     n_layers = sum(step.counts.values())
     for i, (name, count) in enumerate(step.counts.items()):
         lead = n_lead > 0 and name == "dense"
         weights[LEAD if lead else LAYER][FIRST_KIND + i] = count / (n_lead if lead else n_layers - n_lead)
-    sigma = times.log_sigma[signature]
+    device = columns.device_s
     return PointSums(
         _part(step, columns, weights[LAYER], scale),
         _part(step, columns, weights[LEAD], scale),
         _part(step, columns, {EMBEDDING: 1.0}, scale),
         _part(step, columns, {HEAD: 1.0}, scale),
         float((device * sigma).sum() / max(float(device.sum()), 1e-300)),
-        times.basis,
+        basis,
         _update_host_seconds(step.weights, point, scale),
     )
 
