@@ -4,7 +4,8 @@ A watched run takes its time from the script, not from two to twenty seconds of 
 runs. The importing process never touches a device and starts no thread, so a fork of it is as good as a new process.
 
 It speaks lines of JSON: ``{"settings": FILE, "output": FILE or null, "environment": {…}}`` is answered by ``{"pid": N}`` at once
-and ``{"pid": N, "code": N}`` at the end of the run (negative: ended by that signal).
+and ``{"pid": N, "code": N}`` at the end of the run (negative: ended by that signal). No run outlives it: those that are left when
+its standard input ends, because whoever asked for them is gone, are ended with it.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Zygote:
         self.close()
 
     def close(self) -> None:
-        """End the importing process; running scripts continue, but their exit codes are lost."""
+        """End the importing process, and with it the runs that are left."""
         with contextlib.suppress(OSError):
             if self._process.stdin is not None:
                 self._process.stdin.close()
@@ -150,13 +151,13 @@ def serve() -> int:
     with contextlib.suppress(ImportError):
         for name in PRELOADED:
             importlib.import_module(name)
-    lock = threading.Lock()
+    lock, own, left = threading.Lock(), os.getpid(), set[int]()
 
     def answer(value: Mapping[str, Any]) -> None:
         with lock:
             os.write(answers, json.dumps(value).encode() + b"\n")
 
-    signal.signal(signal.SIGCHLD, lambda _number, _frame: _reap(answer))
+    signal.signal(signal.SIGCHLD, lambda _number, _frame: _reap(answer, left))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for line in requests:
         request = json.loads(line)
@@ -166,13 +167,28 @@ def serve() -> int:
         if pid == 0:
             os.close(answers)
             requests.close()
-            _be(request)
+            _be(request, own)
+        left.add(pid)
         answer({"pid": pid})
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    for pid in left:
+        for end in (os.killpg, os.kill):  # a run has its group as soon as it has begun
+            with contextlib.suppress(ProcessLookupError):
+                end(pid, signal.SIGKILL)
     return 0
 
 
-def _reap(answer: Any) -> None:
+def _end_with_parent(parent: int) -> None:
+    """From here on the end of ``parent``, whose child this is, ends this process too (``PR_SET_PDEATHSIG`` of prctl(2))."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(1, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _reap(answer: Any, left: set[int]) -> None:
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -180,14 +196,16 @@ def _reap(answer: Any) -> None:
             return
         if pid == 0:
             return
+        left.discard(pid)
         answer({"pid": pid, "code": os.waitstatus_to_exitcode(status)})
 
 
-def _be(request: Mapping[str, Any]) -> None:
-    """This fork becomes the run."""
+def _be(request: Mapping[str, Any], parent: int) -> None:
+    """This fork of ``parent`` becomes the run."""
     code = 1
     try:
         os.setsid()
+        _end_with_parent(parent)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
