@@ -10,12 +10,15 @@ from typing import Any
 
 COLLECTIVES = ("all_reduce", "all_to_all_single", "all_gather_into_tensor", "all_gather_single", "reduce_scatter_tensor",
                "reduce_scatter_single", "broadcast", "all_gather_object", "broadcast_object_list", "new_group")  # fmt: skip
+FUNCTIONAL = ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all_single")
+"""Operators that DTensors call, tensor parallel layers among them; their last argument is the group."""
 Call = list[Any]
 """``["all", kind, group, ranks]``, ``["post", [[from, to, number], ..]]`` or ``["wait", [..]]``, in the order of the process."""
 
 
 def record(path: Path) -> None:
     """From now on the collectives of this process's first thread and the messages of its pipeline go to a file."""
+    import torch
     import torch.distributed as dist
     from torch.distributed.pipelining import schedules
 
@@ -45,9 +48,20 @@ def record(path: Path) -> None:
     def is_group(value: Any) -> bool:
         return isinstance(value, dist.ProcessGroup)
 
+    def operator(name: str, call: Any) -> Any:
+        def noted(tensor: Any, *args: Any) -> Any:
+            group = args[-1] if is_group(args[-1]) else dist.distributed_c10d._resolve_process_group(args[-1])
+            note("all", f"{name} {tensor.numel()}", group.group_name, dist.get_process_group_ranks(group))
+            return call(tensor, *args)
+
+        noted.default = call.default  # type: ignore[attr-defined]
+        return noted
+
     for name in COLLECTIVES:
         if hasattr(dist, name):
             setattr(dist, name, wrap(name, getattr(dist, name)))
+    for name in FUNCTIONAL:
+        setattr(torch.ops._c10d_functional, name, operator(name, getattr(torch.ops._c10d_functional, name)))
     post, wait = schedules._batch_p2p, schedules._wait_batch_p2p
 
     def posted(ops: list[Any], *args: Any, **kwargs: Any) -> list[Any]:
