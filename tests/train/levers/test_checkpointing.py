@@ -154,6 +154,33 @@ def test_a_model_without_repeated_blocks(pull: Callable[..., Any]) -> None:
     assert told == [{"event": "lever", "name": "checkpointing", "applied": False, "why": "the model has no repeated blocks"}]
 
 
+@pytest.mark.parametrize("kind", ["gpt2", "t5"])
+def test_what_is_kept_for_the_next_token_is_left_out(kind: str, pull: Callable[..., Any]) -> None:
+    """Transformers keeps keys and values in training too: a layer that runs again would find those of its first run before its
+    own, which a mask of the padding does not fit."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    if kind == "gpt2":
+        model = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=16, n_embd=8, n_layer=2, n_head=2, n_positions=8,
+                                             resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0))  # fmt: skip
+    else:
+        model = transformers.T5ForConditionalGeneration(transformers.T5Config(
+            vocab_size=16, d_model=8, d_kv=4, d_ff=16, num_layers=2, num_heads=2, dropout_rate=0.0,
+            decoder_start_token_id=0))  # fmt: skip
+    model.train()
+    ids = torch.randint(1, 16, (2, 6))
+    mask = torch.tensor([[1] * 6, [1] * 4 + [0] * 2])
+
+    def gradients_of(one: nn.Module) -> dict[str, torch.Tensor]:
+        one(input_ids=ids, attention_mask=mask, labels=ids).loss.backward()
+        return {name: p.grad for name, p in one.named_parameters() if p.grad is not None}
+
+    expected = gradients_of(copy.deepcopy(model))
+    told = pull(checkpointing="blocks")
+    same(expected, gradients_of(model))
+    assert told[0]["n_blocks"] == {"gpt2": 2, "t5": 4}[kind]
+
+
 # -- batches in parts
 
 

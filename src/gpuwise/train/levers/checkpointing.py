@@ -18,6 +18,7 @@ from gpuwise.train.hook.ticks import Tick
 from gpuwise.train.levers.forward import replace_compiled_call, replace_forward
 from gpuwise.train.levers.modules import repeated_blocks
 from gpuwise.workload.capture.device.patching import Patches
+from gpuwise.workload.capture.packages import without_caches
 
 Tell = Callable[..., None]
 Undo = Callable[[], None]
@@ -120,6 +121,7 @@ def recomputed(module: nn.Module, inner: Callable[..., Any]) -> Callable[..., An
 
 def under_checkpoint(module: nn.Module, inner: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """One call that is run again in the backward pass; running statistics of normalisation see it once."""
+    args, kwargs = without_caches(args, kwargs)
     return CHECKPOINT(
         lambda *a: inner(*a, **kwargs),
         *args,

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -84,8 +85,10 @@ def compile_model(module: nn.Module, how: str, tell: Tell) -> Undo:
 
 
 def repeated_blocks(module: nn.Module) -> list[nn.Module]:
-    """The largest modules of one class that stand beside each other in a list or sequence, and have modules of their own."""
+    """The largest modules of one class that stand beside each other in a list or sequence, and have modules of their own; such as
+    share no parameter with anything else, where there are any: an encoder and a decoder with one embedding are no blocks."""
     groups: list[tuple[int, list[nn.Module]]] = []
+    shared = shared_parameters(module)
     for parent in module.modules():
         kinds: dict[type, list[nn.Module]] = {}
         for child in parent.children():
@@ -96,12 +99,25 @@ def repeated_blocks(module: nn.Module) -> list[nn.Module]:
                 groups.append((sum(p.numel() for m in same for p in m.parameters()), same))
     if not groups:
         return []
-    best = max(groups, key=lambda f: f[0])[1]
+    apart = [g for g in groups if not any(holds(m, shared) for m in g[1])]
+    best = max(apart or groups, key=lambda f: f[0])[1]
     kind = type(best[0])
     # the same class elsewhere too (stages of a network), but no block inside another
     every = [m for m in module.modules() if type(m) is kind]
     inside = {id(inner) for m in every for inner in m.modules() if inner is not m}
     return [m for m in every if id(m) not in inside]
+
+
+def shared_parameters(module: nn.Module) -> dict[int, int]:
+    """How often each parameter that has several places has one, by identity."""
+    places = Counter(id(p) for _, p in module.named_parameters(remove_duplicate=False))
+    return {p: n for p, n in places.items() if n > 1}
+
+
+def holds(block: nn.Module, shared: Mapping[int, int]) -> bool:
+    """Whether a parameter in ``block`` has a place outside of it too: ``shared`` are those of the whole."""
+    inside = Counter(id(p) for _, p in block.named_parameters(remove_duplicate=False))
+    return any(shared.get(p, n) > n for p, n in inside.items())
 
 
 def channels_last(module: nn.Module, tell: Tell) -> Undo:

@@ -69,3 +69,16 @@ def transformers() -> Any:
     if importlib.util.find_spec("torchvision") is not None:  # its image processors import torchvision where it is installed
         torchvision()
     return importlib.import_module("transformers")
+
+
+def without_caches(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments of a layer that will run twice, without the keys and values that Transformers keeps for the next token, in
+    training too: the second run would add its own to those of the first. Its own checkpointing leaves them out as well."""
+    cache = getattr(sys.modules.get("transformers.cache_utils"), "Cache", None)
+    if cache is None:
+        return args, kwargs
+
+    def dropped(value: Any) -> Any:
+        return None if isinstance(value, cache) else value
+
+    return tuple(map(dropped, args)), {name: dropped(value) for name, value in kwargs.items()}

@@ -15,6 +15,7 @@ from gpuwise.errors import InputError
 from gpuwise.workload.adapters import ALL_LINEAR, ATTENTION, MLP, MODULE_NAMES, targets_text
 from gpuwise.workload.capture import build
 from gpuwise.workload.capture.changes.watch import Watch, blocks_of, patched
+from gpuwise.workload.capture.packages import without_caches
 from gpuwise.workload.changes.strategy import rank_and_targets
 
 FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -141,6 +142,7 @@ def _recomputed(module: nn.Module, checkpoint: Any) -> Callable[..., Any]:
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return forward(*args, **kwargs)
+        args, kwargs = without_caches(args, kwargs)
         return checkpoint(forward, *args, use_reentrant=False, **kwargs)
 
     return wrapped
