@@ -33,12 +33,15 @@ class Written:
         self.model, self.steps = model, []
 
     def note(self, *_: object) -> None:
+        if "GRADIENTS" not in os.environ:
+            # they are gathered from all ranks, which are counted
+            return
         self.steps.append({n: whole(p.grad) for n, p in self.model.named_parameters() if p.grad is not None})
 
     def after(self, *_: object) -> None:
-        weights = {n: whole(p) for n, p in self.model.named_parameters()}
         if "GRADIENTS" not in os.environ:
             return
+        weights = {n: whole(p) for n, p in self.model.named_parameters()}
         name = "written.pt" if dist.get_rank() == 0 else f"written-{dist.get_rank()}.pt"
         torch.save({"gradients": self.steps, "weights": weights}, Path(os.environ["GRADIENTS"]) / name)
 
@@ -343,13 +346,13 @@ def gpt2():
     return of_transformers(model)
 
 
-def llama(length: int = 0, n: int = 0):
+def llama(length: int = 0, n: int = 0, key_heads: int = 2):
     """Transformers' own, with fewer key heads than heads; it needs no step."""
     transformers()
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(vocab_size=32, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-                         num_key_value_heads=2, max_position_embeddings=64, tie_word_embeddings=False)  # fmt: skip
+                         num_key_value_heads=key_heads, max_position_embeddings=64, tie_word_embeddings=False)  # fmt: skip
     return of_transformers(LlamaForCausalLM(config), length, n)
 
 
@@ -393,6 +396,34 @@ def qwen3_moe(length: int = 0, n: int = 0, key_heads: int = 2):
                             num_attention_heads=4, num_key_value_heads=key_heads, head_dim=8, max_position_embeddings=64,
                             num_experts=8, num_experts_per_tok=2)  # fmt: skip
     return of_transformers(Qwen3MoeForCausalLM(config), length, n)
+
+
+def t5():
+    """Transformers' own: an encoder and a decoder of one class, with one embedding."""
+    transformers()
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    config = T5Config(vocab_size=32, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2, dropout_rate=0.0,
+                      decoder_start_token_id=0)  # fmt: skip
+    made = of_transformers(T5ForConditionalGeneration(config))
+
+    def step(model: nn.Module, rows: torch.Tensor) -> tuple[torch.Tensor, int]:
+        targets = torch.where(rows < 0, -100, rows)
+        logits = model(input_ids=rows.clamp(min=0), attention_mask=(rows >= 0).long(), labels=targets).logits
+        loss = functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+        return loss, int((targets >= 0).sum())
+
+    return {**made, "step": step, "collate": pad}
+
+
+def olmo2(length: int = 0, n: int = 0):
+    """Transformers' own, whose norms of queries and keys are of all heads together."""
+    transformers()
+    from transformers import Olmo2Config, Olmo2ForCausalLM
+
+    config = Olmo2Config(vocab_size=32, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+                         num_key_value_heads=4, max_position_embeddings=64, pad_token_id=0)  # fmt: skip
+    return of_transformers(Olmo2ForCausalLM(config), length, n)
 
 
 def of_transformers(model: nn.Module, length: int = 0, n: int = 0):

@@ -46,6 +46,17 @@ def test_ranks_train_as_one_process(name: str, ranks: Callable[..., Any], alone:
     check_equal(found, alone)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", [{"sharding": "zero3"}, {"sharding": "zero3", "recompute": "full"}])
+def test_encoder_and_decoder_with_one_embedding(layout: dict[str, Any], ranks: Callable[..., Any]) -> None:
+    """FSDP2 takes their layers, and what both hold with the rest."""
+    alone = result(ranks("t5", 1, out="alone", epochs=1))
+    run = ranks("t5", 2, layout=layout, epochs=1)
+    check_equal(result(run), alone)
+    # four layers and the rest, forward and backward
+    assert run.lines(0, "predicted")[0]["collectives"]["all-gather"][0] == 9
+
+
 def check_equal(found: dict[str, Any], alone: dict[str, Any]) -> None:
     assert found["losses"] == pytest.approx(alone["losses"], rel=1e-6)
     for step, gradients in enumerate(alone["gradients"]):
@@ -99,10 +110,11 @@ def test_pipeline_stages_train_as_one_process(name: str, ranks: Callable[..., An
     assert set().union(*stages) == set(alone["weights"]) and all(s < set(alone["weights"]) for s in stages)
 
 
-def test_norms_of_divided_heads_have_their_whole_gradient(ranks: Callable[..., Any]) -> None:
-    """Queries and keys of Qwen3 are normed head by head, with one weight for all heads."""
-    alone = result(ranks("qwen3", 1, out="alone", epochs=1))
-    check_equal(result(ranks("qwen3", 2, layout={"dp": 1, "tp": 2}, epochs=1)), alone)
+@pytest.mark.parametrize("task", ["qwen3", pytest.param("olmo2", marks=pytest.mark.slow)])
+def test_norms_of_divided_heads_have_their_whole_gradient(task: str, ranks: Callable[..., Any]) -> None:
+    """Queries and keys of Qwen3 are normed head by head, with one weight for all heads; those of OLMo 2 all heads together."""
+    alone = result(ranks(task, 1, out="alone", epochs=1))
+    check_equal(result(ranks(task, 2, layout={"dp": 1, "tp": 2}, epochs=1)), alone)
 
 
 @pytest.mark.parametrize(

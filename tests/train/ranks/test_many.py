@@ -23,6 +23,14 @@ CASES: dict[str, tuple[str, dict[str, Any], int]] = {
     "FSDP2 512, weights kept, bf16": ("tokens", {"dp": N, "sharding": "zero2", "precision": "bf16"}, 1),
     "hybrid 64 x 8": ("tokens", {"dp": N, "sharding": "hybrid", "shard_group": 8}, 1),
     "FSDP2 128 x tensor 4": ("llama_like", {"dp": N // 4, "tp": 4, "sharding": "zero3"}, 1),
+    "FSDP2 128 x tensor 4 of Transformers, recompute": (
+        "llama",
+        {"dp": N // 4, "tp": 4, "sharding": "zero3", "micro_batch": 1, "recompute": "full"},
+        1,
+    ),
+    "FSDP2 128 x tensor 4, bf16": ("llama", {"dp": N // 4, "tp": 4, "sharding": "zero3", "precision": "bf16"}, 1),
+    "FSDP2 128 x tensor 4 of OLMo 2, recompute": ("olmo2", {"dp": N // 4, "tp": 4, "sharding": "zero3", "recompute": "full"}, 1),
+    "rows over 4 x tensor 2 x FSDP2 64": ("llama", {"dp": N // 8, "cp": 4, "tp": 2, "sharding": "zero3"}, 1),
     "rows over 8 x FSDP2 64": ("llama", {"dp": N // 8, "cp": 8, "sharding": "zero3"}, 1),
     "experts over 8 x DDP 512": ("qwen3_moe", {"dp": N, "ep": 8}, 2),
     "experts over 8 x FSDP2 512, recompute": ("qwen3_moe", {"dp": N, "ep": 8, "sharding": "zero3", "recompute": "full"}, 1),
@@ -43,7 +51,7 @@ def test_collectives_of_512_ranks(name: str, server: Any, tmp_path: Path) -> Non
     task, layout, n_steps = CASES[name]
     given = Layout(**{"global_batch": 2 * layout["dp"], "micro_batch": 2, **layout})
     more = ["length=16", "n=2048", *(["layers=4"] if task == "tokens" else [])]
-    more += ["key_heads=4"] if task == "qwen3_moe" else []
+    more += ["key_heads=4"] if task == "qwen3_moe" or (layout.get("tp") == 4 and task == "llama") else []
     settings = RankSettings(f"{HERE / 'tasks.py'}:{task}", given, str(tmp_path), more, steps=n_steps)
     place = tmp_path / "told.json"
     process = server.Process(

@@ -26,6 +26,7 @@ from gpuwise.train.hook.journal import Writer
 from gpuwise.train.hook.run_queue import RunQueue
 from gpuwise.train.levers.checkpointing import recomputed
 from gpuwise.train.levers.forward import replace_forward
+from gpuwise.train.levers.items import random_numbers_kept
 from gpuwise.train.levers.items import seed as seed_generators
 from gpuwise.train.levers.modules import each_tensor
 from gpuwise.train.ranks.beat import Beat
@@ -35,7 +36,7 @@ from gpuwise.train.ranks.methods import put_on
 from gpuwise.train.ranks.parallel.context import Context
 from gpuwise.train.ranks.parallel.experts import Experts, check_experts
 from gpuwise.train.ranks.parallel.pipeline import Pipeline, ends_inside
-from gpuwise.train.ranks.parallel.stages import Chain, Stage, chain_of
+from gpuwise.train.ranks.parallel.stages import Chain, Stage, chain_of, numbers_passed_on
 from gpuwise.train.ranks.parallel.tensor import parallelize
 from gpuwise.train.ranks.predicted import collectives
 from gpuwise.train.ranks.samples import Cursor, Items, Key, Order, derived, loader, shares
@@ -114,13 +115,14 @@ class Training:
         check_experts(task.model, layout)
         tokens = 0 if self.context is None and layout.ep == 1 else tokens_of(self._first())
         chain = self._chain() if layout.pp > 1 else None
+        row = chain.numel if chain is not None else self._passed_on() if layout.tp > 1 else 0
         if layout.tp > 1:
             parallelize(task.model, self.mesh["tp"])
+            self.meter.within(self.mesh["tp"].get_group())
         stage = None if chain is None else self._cut(chain)
         tensor = self.mesh["tp"].get_group() if layout.tp > 1 else None
         self.experts = Experts(task.model, layout, device_type, self.meter, tensor) if layout.ep > 1 else None
         apart = {} if self.experts is None else self.experts.parameters
-        row = 0 if chain is None else chain.numel
         predicted = collectives(task.model, layout, clips=task.clip is not None, stage=stage, row=row, tokens=tokens, apart=apart)
         journal.event("predicted", collectives=predicted)
         blocks = None if stage is None else stage.blocks
@@ -209,6 +211,12 @@ class Training:
     def _first(self) -> Any:
         samples = Items(self.task.data, self.settings.seed).__getitems__([(0, 0)])
         return (self.task.collate or default_collate)(samples)
+
+    def _passed_on(self) -> int:
+        """Numbers in what layers pass on of one sample; 0 for a model without repeated layers."""
+        batch = self._first()
+        with random_numbers_kept():
+            return numbers_passed_on(self.task.model, lambda model: loss_of(self.task, model, batch, 1))
 
     # -- pipeline stages
 

@@ -16,6 +16,8 @@ from gpuwise.workload.capture.device.patching import Patches
 GATHERS = ("all_gather_single", "all_gather_into_tensor")
 SCATTERS = ("reduce_scatter_single", "reduce_scatter_tensor")
 """Names under which FSDP2 calls them, from PyTorch 2.7 to 2.13."""
+FUNCTIONAL = {"all_reduce": "all-reduce", "all_gather_into_tensor": "all-gather", "reduce_scatter_tensor": "reduce-scatter"}
+"""Operators that DTensors call; the last argument is their group."""
 
 
 class Meter:
@@ -28,6 +30,8 @@ class Meter:
         self.waits: dict[str, float] = defaultdict(float)
         """Seconds in collectives, by kind."""
         self._kinds: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+        self._operators = "other"
+        """Kind of the operator that is waited for."""
         self._bucket_s: float | None = None
         self._inside = False
         self._patches = Patches()
@@ -41,6 +45,30 @@ class Meter:
             return self._timed(self._kinds.get(work, "other"), wait, work, *args, **kwargs)
 
         self._patches.set(dist.Work, "wait", waited)
+
+    def within(self, group: Any) -> None:
+        """Count what DTensors exchange over ``group`` too, as tensor parallel layers do."""
+        namespace: Any = torch.ops._c10d_functional
+        for name, kind in FUNCTIONAL.items():
+            self._patches.set(namespace, name, self._operator(getattr(namespace, name), kind, group))
+        self._patches.set(namespace, "wait_tensor", self._operator(namespace.wait_tensor, None, group))
+
+    def _operator(self, call: Any, kind: str | None, group: Any) -> Any:
+        """``kind`` None: the wait for the one before."""
+
+        def counted(tensor: Any, *args: Any) -> Any:
+            if kind is None:
+                return self._timed(self._operators, call, tensor)
+            if args[-1] not in (group.group_name, group):
+                self._operators = "other"
+                return call(tensor, *args)
+            self._operators = kind
+            made = self._timed(kind, call, tensor, *args)
+            self.count(kind, tensor if kind == "reduce-scatter" else made)
+            return made
+
+        counted.default = call.default  # type: ignore[attr-defined]
+        return counted
 
     def take(self) -> tuple[dict[str, list[int]], dict[str, float]]:
         """Counts and bytes, and seconds, since the last time; by kind."""

@@ -11,10 +11,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import DTensor
 
-from gpuwise.train.levers.modules import repeated_blocks
+from gpuwise.train.levers.modules import holds, repeated_blocks, shared_parameters
 from gpuwise.train.ranks.layout import Layout
 from gpuwise.train.ranks.parallel.stages import Stage
+from gpuwise.train.ranks.parallel.tensor import NORMS, ROWS
 from gpuwise.train.ranks.wrap import local_of
 
 FIRST_BUCKET, BUCKET = 1 << 20, 25 << 20
@@ -38,10 +40,9 @@ def collectives(
     apart: Mapping[str, nn.Parameter] = MappingProxyType({}),
 ) -> Counts:
     """Number and bytes by kind on each rank, of a step whose micro-batches are all there (DDP: from the second step on, when it
-    has its buckets). Bytes as :class:`gpuwise.train.ranks.meter.Meter` counts them; tensor parallel layers exchange inside of
-    torch, and are not among them.
+    has its buckets). Bytes as :class:`gpuwise.train.ranks.meter.Meter` counts them.
     ``totals_bytes``: of the numbers that are exchanged once a step. ``model`` as it is before it is given to DDP or FSDP2.
-    ``stage``: this rank's of a pipeline, and ``row`` what its layers pass on of one sample; ``tokens`` of one, with shared rows
+    ``stage``: this rank's of a pipeline, and ``row`` what layers pass on of one sample; ``tokens`` of one, with shared rows
     or divided experts. All are exact where all samples are as long. ``apart``: parameters of divided experts."""
     found: Counts = {}
     if layout.n_ranks > 1:
@@ -59,6 +60,8 @@ def collectives(
                 _add(found, "all-reduce", 1, own * math.prod(local_of(parameter).shape[1:]) * 4)
     if layout.cp > 1:
         _shared_rows(found, model, layout, tokens)
+    if layout.tp > 1:
+        _tensor(found, model, layout, row, stage)
     if apart:
         _experts(found, model, layout, tokens, apart, repeated_blocks(model) if stage is None else stage.blocks)
     if layout.n_replicas == 1:
@@ -96,6 +99,42 @@ def _shared_rows(found: Counts, model: nn.Module, layout: Layout, tokens: int) -
     again = len(range(0, config.num_hidden_layers, layout.recompute_every)) * layout.n_micro if layout.recompute == "full" else 0
     _add(found, "all-gather", times + again, (times + again) * n_bytes)
     _add(found, "reduce-scatter", times, times * n_bytes)
+
+
+def _tensor(found: Counts, model: nn.Module, layout: Layout, row: int, stage: Stage | None) -> None:
+    """Of each half of a layer whose weights are divided: its sum, and that of its input's gradients. The head's columns are put
+    together."""
+    blocks = repeated_blocks(model) if stage is None else stage.blocks
+    every = blocks[:: layout.recompute_every] if layout.recompute == "full" else []
+    n, width, held = layout.n_micro, 0, 2 if layout.precision == "bf16" else 4
+    for block in blocks:
+        sums = [m for name, m in block.named_modules() if name in ROWS and isinstance(m.weight, DTensor)]
+        width = sums[0].weight.shape[0]  # type: ignore[union-attr,index]
+        # what a layer ends with is not made again: nothing of it is kept for the backward pass
+        again = n * any(b is block for b in every)
+        times = 2 * n * len(sums) + again
+        _add(found, "all-reduce", times, times * _hidden_bytes(layout, row, width))
+        for name in (n for n, _ in block.named_modules() if n in NORMS):
+            elements = block.get_parameter(f"{name}.weight").numel()
+            if elements < block.get_parameter(f"{name.removesuffix('norm')}proj.weight").shape[0]:
+                _add(found, "all-reduce", n, n * elements * held)
+                continue
+            # of all heads together: its mean, the gradient of that, and of the weights, each computed in fp32 of a part
+            tokens = n * _hidden_bytes(layout, row, width) // width // held
+            _add(found, "all-reduce", n + again, (tokens + tokens * again // n) * 4)
+            _add(found, "reduce-scatter", n, tokens * elements * 4)
+            _add(found, "all-gather", n, n * elements * held)
+    head = getattr(model, "lm_head", None)
+    if isinstance(head, nn.Linear) and isinstance(head.weight, DTensor) and (stage is None or stage.is_last):
+        n_bytes = _hidden_bytes(layout, row, width)
+        _add(found, "all-gather", n, n * n_bytes // width * head.weight.shape[0])
+        _add(found, "all-reduce", n, n * n_bytes)
+
+
+def _hidden_bytes(layout: Layout, row: int, width: int) -> int:
+    """Of what layers pass on of a micro-batch."""
+    held = 2 if layout.precision == "bf16" else 4
+    return rows_of(layout) * math.ceil(row // width / layout.cp) * width * held
 
 
 def _experts(
@@ -157,7 +196,8 @@ def kept_gathers(n_micro: int, ahead: int) -> int:
 def _units(model: nn.Module, width: int, blocks: list[nn.Module] | None, apart: Set[int]) -> list[tuple[int, int]]:
     """Elements of what FSDP2 gathers together, each parameter's rows made a multiple of the ranks: blocks, then the rest; and of
     what of it has gradients."""
-    blocks = repeated_blocks(model) if blocks is None else blocks
+    shared = shared_parameters(model)
+    blocks = [b for b in (repeated_blocks(model) if blocks is None else blocks) if not holds(b, shared)]
     groups: list[Sequence[nn.Parameter]] = [[p for p in block.parameters() if id(p) not in apart] for block in blocks]
     inside = {id(p) for block in blocks for p in block.parameters()} | apart
     groups.append([p for p in model.parameters() if id(p) not in inside])

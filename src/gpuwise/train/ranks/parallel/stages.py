@@ -10,7 +10,7 @@ embeddings) are held by both, their gradients added.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -101,6 +101,29 @@ def chain_of(model: nn.Module, loss: Callable[[nn.Module], torch.Tensor], n_stag
         raise InputError(f"pipeline parallel: {kind}s give different numbers of results", hint=HINT)
     assert tried.first is not None
     return Chain(tried.order, tried.outputs.pop(), reachable(tried.first), reachable(value), tried.numel)
+
+
+class _Seen(Exception):
+    """Ends a step at the first layer."""
+
+
+def numbers_passed_on(model: nn.Module, step: Callable[[nn.Module], Any]) -> int:
+    """Of what the first repeated layer is given in ``step(model)``, which ends there; 0 where none is run."""
+    seen: list[int] = []
+
+    def look(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        given = _first_tensor(args, kwargs)[0]
+        seen.append(0 if given is None else given.numel())
+        raise _Seen
+
+    handles = [b.register_forward_pre_hook(look, with_kwargs=True) for b in repeated_blocks(model)]
+    try:
+        with torch.no_grad(), statistics_kept(model), suppress(_Seen):
+            step(model)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return seen[0] if seen else 0
 
 
 def reachable(tensor: torch.Tensor) -> set[int]:

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Replicate
+from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 
 from gpuwise.errors import InputError, LayoutError
@@ -18,6 +19,8 @@ from gpuwise.train.ranks.parallel.experts import is_experts
 COLUMNS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj")
 ROWS = ("self_attn.o_proj", "mlp.down_proj")
 """Names in a layer, as Transformers has them for Llama and those built like it."""
+HIDDEN = "hidden_states"
+"""What Transformers names the input of a layer's halves."""
 NORMS = ("self_attn.q_norm", "self_attn.k_norm")
 """Of queries and keys, head by head (Qwen3): every rank has the weights, and a part of the heads that their gradient is of."""
 
@@ -42,9 +45,28 @@ def parallelize(model: nn.Module, mesh: DeviceMesh) -> None:
         plan: dict[str, Any] = {name: ColwiseParallel() if name in COLUMNS else RowwiseParallel() for name in names}
         plan |= {name: SequenceParallel(sequence_dim=2, use_local_output=True) for name in NORMS if name in parts}
         parallelize_module(block, mesh, plan)
+        for name in {x.partition(".")[0] for x in names}:
+            parts[name].register_forward_pre_hook(_Shared(mesh), with_kwargs=True)
     head = getattr(model, "lm_head", None)
     if isinstance(head, nn.Linear) and not any(head.weight is m.weight for m in model.modules() if isinstance(m, nn.Embedding)):
         parallelize_module(model, mesh, {"lm_head": ColwiseParallel(output_layouts=Replicate())})
+
+
+class _Shared:
+    """What goes into all columns of a layer's half as one DTensor: its gradients are added here before they are exchanged."""
+
+    def __init__(self, mesh: DeviceMesh) -> None:
+        self._mesh = mesh
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        if args and isinstance(args[0], torch.Tensor):
+            return (self._shared(args[0]), *args[1:]), kwargs
+        if not args and isinstance(kwargs.get(HIDDEN), torch.Tensor):
+            return args, {**kwargs, HIDDEN: self._shared(kwargs[HIDDEN])}
+        return args, kwargs
+
+    def _shared(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if isinstance(tensor, DTensor) else DTensor.from_local(tensor, self._mesh, (Replicate(),), run_check=False)
 
 
 def _unlike(kind: str, name: str, *, has: bool = False) -> InputError:
