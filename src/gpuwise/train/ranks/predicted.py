@@ -109,7 +109,8 @@ def _tensor(found: Counts, model: nn.Module, layout: Layout, row: int, stage: St
     n, width, held = layout.n_micro, 0, 2 if layout.precision == "bf16" else 4
     for block in blocks:
         sums = [m for name, m in block.named_modules() if name in ROWS and isinstance(m.weight, DTensor)]
-        width = sums[0].weight.shape[0]  # type: ignore[union-attr,index]
+        weight: Any = sums[0].weight
+        width = int(weight.shape[0])
         # what a layer ends with is not made again: nothing of it is kept for the backward pass
         again = n * any(b is block for b in every)
         times = 2 * n * len(sums) + again
