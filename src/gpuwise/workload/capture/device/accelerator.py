@@ -19,7 +19,7 @@ from gpuwise.workload.capture.device import cuda_api as device_api
 from gpuwise.workload.capture.device.ledger import inside
 from gpuwise.workload.capture.device.patching import Patches
 from gpuwise.workload.capture.device.state import DeviceState
-from gpuwise.workload.capture.ops import composites, flexible, regions
+from gpuwise.workload.capture.ops import composites, flexible, regions, tensor_types
 from gpuwise.workload.capture.ops.dispatch import CaptureMode
 
 _active: list[FakeAccelerator] = []
@@ -57,6 +57,7 @@ class FakeAccelerator(DeviceState):
         self._exits.append(imports.install(self, self._patches))
         device_api.install(self, self._patches)
         tensor_api.install(self, self._patches)
+        tensor_types.install(self._patches)
         regions.install(self, self._patches)
         self._exits.append(composites.install(self))
         self._exits.append(flexible.install(self))

@@ -243,6 +243,11 @@ def weight_norm_interface_backward(grad_w: Tensor, saved_v: Tensor, saved_g: Ten
     return _like(saved_v), _like(saved_g)
 
 
+def softmax(self: Tensor, dim: int, half_to_float: bool) -> Tensor:
+    """A softmax or its logarithm, in fp32 where it converts (torch's own rule takes fp16 alone; the kernel bf16 too)."""
+    return _like(self, dtype=torch.float32 if half_to_float else None)
+
+
 def masked_softmax(self: Tensor, mask: Tensor, dim: Any = None, mask_type: Any = None) -> Tensor:
     """A softmax of the input's shape."""
     return _like(self)
@@ -294,6 +299,8 @@ KERNELS: dict[str, Any] = {
     "_ctc_loss_backward": like(1),
     "_ctc_loss_backward.Tensor": like(1),
     "_weight_norm_interface_backward": weight_norm_interface_backward,
+    "_softmax": softmax,
+    "_log_softmax": softmax,
     "_masked_softmax": masked_softmax,
     "_masked_softmax_backward": like(0),
     "convolution": convolution,
