@@ -27,6 +27,7 @@ from gpuwise.cli import options
 from gpuwise.cli.app import build, every_command, run
 
 STAMP = "<!-- Written by `python -m tools.docs.reference docs/reference`. Do not edit. -->"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 WIDTH = 110
 """Columns of the examples' output."""
 _VALUES = {
@@ -135,14 +136,16 @@ def examples(text: str) -> Iterator[tuple[str, str]]:
 
 
 def refresh_page(text: str) -> str:
-    """``text`` with the output of its examples as they are today; one without an answer keeps what it has."""
+    """``text`` with the output of its examples as they are today; one without an answer, or refused where it was not before,
+    keeps what it has."""
 
     def again(match: re.Match[str]) -> str:
         command = match["shown"] or match["said"]
         code, output = outcome(command)
-        if code == 1:
+        keep = code == 1 or (code == 2 and not match["body"].startswith("error:") and match["body"].strip() != "")
+        if keep:
             sys.stderr.write(f"{command}\n{output}")
-        return match["head"] + (match["body"] if code == 1 else output) + match["tail"]
+        return match["head"] + (match["body"] if keep else output) + match["tail"]
 
     return _EXAMPLE.sub(again, text)
 
@@ -159,6 +162,7 @@ def outcome(command: str) -> tuple[int, str]:
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(out),
         ):
+            Path("examples").symlink_to(EXAMPLES, target_is_directory=True)
             # prices of one's own are nobody's example, and what an example writes is nobody's file
             os.environ.update(COLUMNS=str(WIDTH), NO_COLOR="1", GPUWISE_HOME=empty)
             code = run(shlex.split(command)[1:])
