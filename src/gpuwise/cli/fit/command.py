@@ -7,12 +7,12 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from gpuwise.cli.options import LEFT_OPEN, NOTHING_FIXED, Fixed, Training, wishes_of
-from gpuwise.cli.step.options import NO_CODE, OwnCode, is_own_code, refuse_own
+from gpuwise.cli.step.options import NO_CODE, OwnCode, is_own_code, refuse_arguments, refuse_own
 
 
 def fit(
     model: str,
-    *,
+    *arguments: str,
     on: str,
     training: Training = LEFT_OPEN,
     fixed: Fixed = NOTHING_FIXED,
@@ -22,14 +22,17 @@ def fit(
     """Will it fit? What fills the memory? What is the cheapest change that makes it fit?
 
     Takes the plain way of training (micro-batch 1, nothing sharded, recomputed or offloaded) unless told
-    otherwise. One's own code (train.py:make_step) is run without a GPU as it is: see the guide "Your own
-    training step".
+    otherwise. One's own code (train.py, train.py:make_step) is run without a GPU as it is: see the guide "Your own
+    training script".
 
     Parameters
     ----------
     model
         A model by name (llama-3.1-8b), a Hugging Face config.json, dimensions (layers=32,hidden=4096,...), or your
-        own code: train.py:make_step, package.module:function, hf:path/to/config.json.
+        own code: train.py (the whole script; its own arguments come after --), train.py:make_step,
+        package.module:function, hf:path/to/config.json.
+    arguments
+        The script's own arguments, after --.
     on
         The GPUs: 4090, 8xH100-SXM, 2x8xH200, dgx-a100, or this (those of this machine, as measured here).
     json
@@ -38,8 +41,9 @@ def fit(
     if is_own_code(model):
         from gpuwise.cli.step.fit import fit_own
 
-        return fit_own(model, on, training, fixed, code, json=json)
+        return fit_own(model, on, training, fixed, code, arguments, json=json)
     refuse_own(code)
+    refuse_arguments(arguments)
     from gpuwise.cli.this_machine import cluster_or_text
     from gpuwise.plan.api import fit as check
 

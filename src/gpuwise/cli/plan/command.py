@@ -16,13 +16,13 @@ from gpuwise.cli.options import (
     Training,
     wishes_of,
 )
-from gpuwise.cli.step.options import NO_CODE, OwnCode, is_own_code, refuse_own
+from gpuwise.cli.step.options import NO_CODE, OwnCode, is_own_code, refuse_arguments, refuse_own
 from gpuwise.errors import InputError
 
 
 def plan(
     model: str,
-    *,
+    *arguments: str,
     on: str | None = None,
     tokens: Count | None = None,
     samples: Count | None = None,
@@ -39,14 +39,17 @@ def plan(
     """Which GPUs, which layout, how long, how much, to train this?
 
     Searches precision, micro-batch, accumulation, sharding, tensor, pipeline, context and expert
-    parallelism, recompute and offload, and explains the winner. One's own code (train.py:make_step) is run
+    parallelism, recompute and offload, and explains the winner. One's own code (train.py, train.py:make_step) is run
     without a GPU as it is, and its step's time, bottlenecks and costs are told.
 
     Parameters
     ----------
     model
         A model by name (llama-3.1-8b), a Hugging Face config.json, dimensions (layers=32,hidden=4096,...), or your
-        own code: train.py:make_step, package.module:function, hf:path/to/config.json.
+        own code: train.py (the whole script; its own arguments come after --), train.py:make_step,
+        package.module:function, hf:path/to/config.json.
+    arguments
+        The script's own arguments, after --.
     on
         The GPUs: 8xH100-SXM, 2x8xH200, dgx-a100, or this (those of this machine, as measured here). Left out,
         rented systems are compared.
@@ -75,8 +78,9 @@ def plan(
                 "--tokens, --deadline, --budget and --exhaustive are for models of the catalogue",
                 hint="with your own code give --samples",
             )
-        return plan_own(model, on, training, fixed, code, samples=samples, price=price, provider=provider, json=json)
+        return plan_own(model, on, training, fixed, code, arguments, samples=samples, price=price, provider=provider, json=json)
     refuse_own(code)
+    refuse_arguments(arguments)
     from gpuwise.plan.api import make_plan
 
     if samples is not None:

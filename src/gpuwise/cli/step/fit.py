@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gpuwise.cli.options import Fixed, Training
 from gpuwise.cli.step.options import OwnCode, batch_of, refuse_layout, subject_of
 from gpuwise.cli.step.progress import progress
 
 
-def fit_own(text: str, on: str, training: Training, fixed: Fixed, code: OwnCode, *, json: bool) -> int:
+def fit_own(
+    text: str, on: str, training: Training, fixed: Fixed, code: OwnCode, arguments: Sequence[str] = (), *, json: bool
+) -> int:
     """Capture, measure, show. Raises what :func:`gpuwise.plan.step.fit.fit_step` raises."""
     from gpuwise.cli.this_machine import is_this, this_cluster
     from gpuwise.facts.hardware.naming import USUAL, find_cluster
@@ -19,7 +23,7 @@ def fit_own(text: str, on: str, training: Training, fixed: Fixed, code: OwnCode,
 
         check_files(code)
     cluster, batch = this_cluster(on) if is_this(on) else find_cluster(on, prefer=USUAL), batch_of(code.batch)
-    subject, options = subject_of(text, code)
+    subject, options = subject_of(text, code, arguments)
     with progress() as tell:
         answer = fit_step(
             subject,

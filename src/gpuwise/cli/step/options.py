@@ -70,6 +70,15 @@ def refuse_own(code: OwnCode) -> None:
             )
 
 
+def refuse_arguments(arguments: Sequence[str]) -> None:
+    """Raises InputError for words after the name of what is no script."""
+    if arguments:
+        raise InputError(
+            f"unexpected: {' '.join(arguments)}",
+            hint="only a whole script has arguments of its own: gpuwise fit train.py -- --lr 0.1",
+        )
+
+
 def refuse_layout(training: Training, fixed: Fixed) -> None:
     """Raises InputError when an option for models of the catalogue is given with one's own code."""
     names = [f for f in FIXED_FIELDS if getattr(fixed, f) is not None]
@@ -93,8 +102,9 @@ def batch_of(text: str | None) -> Any:
     return whole_number(text, "--batch")
 
 
-def subject_of(text: str, code: OwnCode) -> tuple[Any, Mapping[str, Any]]:
-    """What a person named, and the options of its capture. Raises InputError and its kinds, MissingExtraError."""
+def subject_of(text: str, code: OwnCode, arguments: Sequence[str] = ()) -> tuple[Any, Mapping[str, Any]]:
+    """What a person named, with a script's ``arguments``, and the options of its capture. Raises InputError and its kinds,
+    MissingExtraError."""
     from gpuwise.workload.capture.errors import require_torch
     from gpuwise.workload.capture.target import find_target
 
@@ -106,11 +116,12 @@ def subject_of(text: str, code: OwnCode) -> tuple[Any, Mapping[str, Any]]:
     if text.startswith(HUGGING_FACE):
         if code.set:
             raise InputError("--set is for functions", hint="change the configuration file itself")
+        refuse_arguments(arguments)
         require_torch()
         from gpuwise.workload.capture.hugging_face import read_configuration
 
         return read_configuration(Path(text.removeprefix(HUGGING_FACE))), {**options, "name": text}
-    target = find_target(text, code.set)
+    target = find_target(text, code.set, arguments=arguments, whole=True)
     require_torch()
     return target, options
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gpuwise.cli.options import Fixed, Training
 from gpuwise.cli.step.options import OwnCode, batch_of, refuse_layout, subject_of
 from gpuwise.cli.step.progress import progress
@@ -13,6 +15,7 @@ def plan_own(
     training: Training,
     fixed: Fixed,
     code: OwnCode,
+    arguments: Sequence[str] = (),
     *,
     samples: float | None,
     price: float | None,
@@ -33,7 +36,7 @@ def plan_own(
         None if on is None else this_cluster(on) if is_this(on) else find_cluster(on, prefer=USUAL),
         batch_of(code.batch),
     )
-    subject, options = subject_of(text, code)
+    subject, options = subject_of(text, code, arguments)
     with progress() as tell:
         answer = plan_step(
             subject,

@@ -53,7 +53,7 @@ def source_of(
     if isinstance(subject, str):
         from gpuwise.workload.capture.target import find_target
 
-        subject = find_target(subject)
+        subject = find_target(subject, whole=True)
     label = name or getattr(subject, "text", None) or getattr(subject, "__name__", type(subject).__name__)
     return Source(subject, str(label), changes, dict(options or {}))
 

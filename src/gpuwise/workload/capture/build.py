@@ -42,6 +42,8 @@ class Wanted:
     seq: int | None = None
     is_step: bool = False
     """The callable is the step itself, not a function that builds one."""
+    is_loop: bool = False
+    """The callable is a whole training loop, or the script that holds it."""
 
 
 class ItIsAStepError(Exception):
@@ -72,7 +74,7 @@ def _of_callable(subject: Callable[..., Any], request: Wanted, keywords: Mapping
     if isinstance(subject, type) and issubclass(subject, nn.Module):
         with on_device(request.device):
             return _of_module(subject(**keywords), request, name)
-    if request.is_step:
+    if request.is_step or request.is_loop:
         step = subject.prepare() if hasattr(subject, "prepare") else subject
         return Program(lambda: step(**keywords), name, request.batch)
     before = count()

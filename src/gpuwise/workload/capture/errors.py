@@ -14,7 +14,7 @@ from gpuwise.errors import InputError, MissingExtraError, NoFakeRuleError, requi
 OLDEST_TORCH = (2, 7)
 _OURS = str(Path(__file__).resolve().parents[2])
 _NO_RULE = re.compile(r"no fake impl registered for <CustomOpDef\(([\w:.]+)\)>")
-_IMPORTLIB = "<frozen importlib"
+_PYTHONS = ("<frozen importlib", "<frozen runpy>")
 _META_KERNELS = (
     "/torch/_ops.py",
     "/torch/_prims_common/",
@@ -48,7 +48,7 @@ def users_trace(error: BaseException) -> str:
     """The traceback of ``error`` and its causes without frames of gpuwise or of the import system."""
     trace = traceback.TracebackException.from_exception(error)
     for one in _chain(trace):
-        frames = [f for f in one.stack if not f.filename.startswith((_OURS, _IMPORTLIB)) and not _is_meta_kernel(f.filename)]
+        frames = [f for f in one.stack if not f.filename.startswith((_OURS, *_PYTHONS)) and not _is_meta_kernel(f.filename)]
         one.stack = traceback.StackSummary.from_list(frames)
     return "".join(trace.format()).rstrip("\n")
 

@@ -4,17 +4,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from gpuwise.errors import InputError
 from gpuwise.workload.capture.build import ItIsAStepError, Program, Wanted, build
 from gpuwise.workload.capture.device.accelerator import FakeAccelerator
 from gpuwise.workload.capture.heap import frozen_heap
+from gpuwise.workload.capture.loop import Loop, LoopFoundError, steps_not_trained
 from gpuwise.workload.capture.ops.distributed import load_distributed, process_group
 from gpuwise.workload.capture.record.capture import Capture
 from gpuwise.workload.capture.record.recorder import Recorder
+from gpuwise.workload.capture.surroundings import harmless
+from gpuwise.workload.capture.target import WholeScript
 
 Intervention = Callable[[FakeAccelerator], AbstractContextManager[Any]]
 
@@ -50,7 +54,9 @@ def run_capture(
         return _run(subject, request, machine, n_steps, name, keywords, interventions, memo, world_size, rank)
     except ItIsAStepError:
         again = replace(request, is_step=True)
-        return _run(subject, again, machine, n_steps, name, keywords, interventions, memo, world_size, rank)
+    except LoopFoundError:
+        again = replace(request, is_loop=True)
+    return _run(subject, again, machine, n_steps, name, keywords, interventions, memo, world_size, rank)
 
 
 def _run(
@@ -80,6 +86,7 @@ def _run(
     )
     with ExitStack() as stack:
         stack.enter_context(frozen_heap())
+        stack.enter_context(harmless())
         stack.enter_context(accelerator)
         recorder.accelerator = accelerator
         stack.enter_context(recorder)
@@ -92,14 +99,22 @@ def _run(
             stack.enter_context(process_group(accelerator, world_size, rank))
         for intervention in interventions:
             stack.enter_context(intervention(accelerator))
-        program: Program | None = build(subject, request, keywords, lambda: len(recorder.op_signature))
-        for _ in range(n_steps):
-            recorder.begin_step()
-            _on_device(program, recorder, request.device)
-            recorder.end_step()
+        request = replace(request, is_loop=request.is_loop or isinstance(subject, WholeScript))
+        with nullcontext() if request.is_step or request.is_loop else steps_not_trained():
+            program: Program | None = build(subject, request, keywords, lambda: len(recorder.op_signature))
+        batch = program.batch
+        if request.is_loop:
+            loop = Loop(recorder, n_steps)
+            loop.run(partial(_on_device, program, recorder, request.device))
+            batch = loop.batch
+        else:
+            for _ in range(n_steps):
+                recorder.begin_step()
+                _on_device(program, recorder, request.device)
+                recorder.end_step()
         result = recorder.capture(
             name=name or program.name,
-            batch=program.batch,
+            batch=batch,
             capability=machine.capability,
             device_type=device_type,
             world_size=world_size,

@@ -1,5 +1,6 @@
 # pyright: basic
-"""What a command line names: ``train.py:make_step`` or ``package.module:make_step``. Torch is imported when it is captured."""
+"""What a command line names: ``train.py:make_step``, ``package.module:make_step`` or a whole script, ``train.py``. Torch is
+imported when it is captured."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import importlib
 import importlib.util
 import inspect
 import os
+import runpy
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +31,7 @@ SEQ_NAMES = ("seq", "seq_len", "sequence_length", "seq_length", "seqlen", "max_l
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A function, class or module in a person's file or package, and the settings it is called with."""
+    """A function, class or module in a person's file or package, and the settings it is called with; or a whole script."""
 
     text: str
     """As given: ``train.py:make_step``."""
@@ -38,13 +40,22 @@ class Target:
     module: str
     """Name of the module."""
     attribute: str
+    """Empty for a whole script."""
     settings: Mapping[str, object] = field(default_factory=dict[str, object])
     """Other keyword arguments (``--set key=value``)."""
+    arguments: tuple[str, ...] = ()
+    """The script's own command line."""
+
+    @property
+    def is_script(self) -> bool:
+        """Whether the file is run as ``python train.py`` would, up to its first updates."""
+        return not self.attribute
 
     @property
     def name(self) -> str:
-        """For headings: ``train.py:make_step``."""
-        return f"{self.file.name if self.file is not None else self.module}:{self.attribute}"
+        """For headings: ``train.py:make_step``, or ``train.py``."""
+        place = self.file.name if self.file is not None else self.module
+        return place if self.is_script else f"{place}:{self.attribute}"
 
     def capture(
         self,
@@ -64,11 +75,13 @@ class Target:
         require_torch()
         from gpuwise.workload.capture.api import capture
 
-        with contextlib.redirect_stdout(sys.stderr), _path(self.file):
+        if self.is_script:
+            _refuse_sizes(batch, seq)
+        with contextlib.redirect_stdout(sys.stderr), _path(self.file, self.arguments):
             return _told(
                 self.name,
                 lambda: capture(
-                    _Made(self, batch, seq, device),
+                    WholeScript(self.file) if self.is_script and self.file else _Made(self, batch, seq, device),
                     device=device,
                     capability=capability,
                     batch=batch,
@@ -108,6 +121,31 @@ class _Made:
         return thing() if isinstance(thing, functools.partial) else thing
 
 
+class WholeScript:
+    """Runs a file as ``python FILE`` does, again at each call."""
+
+    def __init__(self, file: Path) -> None:
+        self.file, self.__name__ = file, file.name
+
+    def __call__(self) -> None:
+        try:
+            runpy.run_path(str(self.file), run_name="__main__")
+        except SystemExit as stop:
+            if stop.code:
+                raise
+
+
+def _refuse_sizes(batch: int | None, seq: int | None) -> None:
+    """Raises InputError for what a script is told by its own command line."""
+    for option, value in (("batch", batch), ("seq", seq)):
+        if value is not None:
+            raise InputError(
+                f"--{option} is for a function, and this is a whole script",
+                hint="give the script its own option after --, like train.py -- --batch-size 32, or name a function: "
+                "train.py:make_step",
+            )
+
+
 def _told(text: str, run: Callable[[], Capture]) -> Capture:
     try:
         return run()
@@ -121,19 +159,22 @@ def _told(text: str, run: Callable[[], Capture]) -> Capture:
     except SystemExit as error:
         raise InputError(
             f"{text} ended the program (exit code {error.code})",
-            hint="keep what runs on import, such as reading the command line, under if __name__ == '__main__':",
+            hint="what it printed says why; its own arguments come after --; for a function of a file keep "
+            "what reads the command line under if __name__ == '__main__':",
         ) from None
     except Exception as error:  # noqa: BLE001 - the step's own, whatever it is
         raise UserCodeError(text, error) from None
 
 
-def find_target(text: str, settings: Sequence[str] = ()) -> Target:
+def find_target(text: str, settings: Sequence[str] = (), *, arguments: Sequence[str] = (), whole: bool = False) -> Target:
     """Parse ``file.py:name`` or ``package.module:name``; ``settings`` are ``key=value`` texts.
 
-    ``:name`` may be left out: ``make_step``. Raises InputError for a file that is not there or a malformed text.
+    ``:name`` may be left out: ``make_step``, or with ``whole`` the script itself where the file defines none (or has
+    ``arguments``, its own command line). Raises InputError for a file that is not there or a malformed text.
     """
     place, colon, attribute = text.rpartition(":")
-    if not colon or "/" in attribute or attribute.endswith(".py"):
+    named = bool(colon) and "/" not in attribute and not attribute.endswith(".py")
+    if not named:
         place, attribute = text, DEFAULT_ATTRIBUTE
     if not place or not all(part.isidentifier() for part in attribute.split(".")):
         raise InputError(f"{text!r} names no function", hint="write file.py:function, for example train.py:make_step")
@@ -145,12 +186,43 @@ def find_target(text: str, settings: Sequence[str] = ()) -> Target:
             raise InputError(f"{place} is {what}", hint="write file.py:function, for example train.py:make_step")
         if not path.is_file():
             raise InputError(f"there is no file {place}", hint=_nearby(path))
+        if whole and not named and (arguments or not _defines(path, DEFAULT_ATTRIBUTE)):
+            if parsed:
+                raise InputError("--set is for functions", hint=f"give the script its own options: {place} -- --batch-size 32")
+            return Target(text, path.resolve(), path.stem, "", {}, tuple(arguments))
+        _refuse_words(attribute, arguments)
         return Target(text, path.resolve(), path.stem, attribute, parsed)
     if not all(part.isidentifier() for part in place.split(".")):
         raise InputError(
             f"{place!r} is neither a .py file nor a module name", hint="write file.py:function or package.module:function"
         )
+    _refuse_words(attribute, arguments)
     return Target(text, None, place, attribute, parsed)
+
+
+def _refuse_words(function: str, arguments: Sequence[str]) -> None:
+    """Raises InputError for a command line given to a function."""
+    if arguments:
+        raise InputError(
+            f"{function} has no command line: {' '.join(arguments)}",
+            hint="--set key=value for a function; only a whole script, train.py, takes words after --",
+        )
+
+
+def _defines(file: Path, name: str) -> bool:
+    """Whether a file binds ``name`` at its top; a file that cannot be read so is loaded to say why."""
+    try:
+        body = ast.parse(file.read_bytes()).body
+    except (SyntaxError, ValueError):
+        return True
+    for node in body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == name:
+            return True
+        if isinstance(node, (ast.Import, ast.ImportFrom)) and any((a.asname or a.name) in (name, "*") for a in node.names):
+            return True
+        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
+            return True
+    return False
 
 
 def _nearby(path: Path) -> str:
@@ -173,12 +245,12 @@ def _setting(text: str) -> tuple[str, object]:
 
 
 @contextlib.contextmanager
-def _path(file: Path | None) -> Iterator[None]:
+def _path(file: Path | None, arguments: Sequence[str] = ()) -> Iterator[None]:
     """``sys.path`` and ``sys.argv`` as Python sets them for a script (or for ``python -m``)."""
     path, argv, modules = list(sys.path), list(sys.argv), set(sys.modules)
     first = str(file.parent) if file is not None else str(Path.cwd())
     sys.path.insert(0, first)
-    sys.argv = [str(file) if file is not None else ""]
+    sys.argv = [str(file) if file is not None else "", *arguments]
     try:
         yield
     finally:

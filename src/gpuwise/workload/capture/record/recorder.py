@@ -56,7 +56,7 @@ class Recorder:
         self._owner_of: dict[int, int] = {}
         self._visible_by_sums: dict[int, float] = {}
         self._facts: dict[str, Any] = {}
-        self._in_step = False
+        self.in_step = False
 
     # --- context ---
 
@@ -175,7 +175,7 @@ class Recorder:
     def finding(self, kind: str, message: str, hint: str) -> None:
         """Kept with the user's line; counted per step."""
         where = self.lines.here()
-        (self._findings if self._in_step else self._setup_findings)[(kind, message, where, hint)] += 1
+        (self._findings if self.in_step else self._setup_findings)[(kind, message, where, hint)] += 1
 
     # --- where an operation belongs ---
 
@@ -217,13 +217,14 @@ class Recorder:
         return self.modules.of_node(node._sequence_nr())
 
     def _updates(self, args: Any) -> bool:
-        """Whether an operation after the backward works on parameters or gradients: a person's own optimizer."""
-        if torch.is_grad_enabled() or self.modules.current:
+        """Whether an operation after the backward works on parameters or gradients: a person's own optimizer, under no_grad
+        or on ``p.data``."""
+        if self.modules.current:
             return False
         first = args[0] if args else None
         if isinstance(first, (list, tuple)) and first:
             first = first[0]
-        if not isinstance(first, torch.Tensor):
+        if not isinstance(first, torch.Tensor) or (first.requires_grad and torch.is_grad_enabled()):
             return False
         index = self.storages.index_of(first)
         return index >= 0 and self.storages.category[index] in (Category.PARAMETER, Category.GRADIENT, Category.OPTIMIZER)
@@ -246,7 +247,7 @@ class Recorder:
     # --- modules, backward, optimizer ---
 
     def _entered(self, index: int, args: Any, kwargs: Any) -> Any:
-        if not self._in_step:
+        if not self.in_step:
             return None
         if len(self.modules.stack) == 2:
             self._after_backward = False
@@ -255,7 +256,7 @@ class Recorder:
         return index, len(self.op_signature), self._indices((args, kwargs))
 
     def _left(self, token: Any, out: Any) -> None:
-        if token is None or not self._in_step:
+        if token is None or not self.in_step:
             return
         index, first, inputs = token
         self.calls[-1].append(ModuleCall(index, first, len(self.op_signature), inputs, self._indices(out)))
@@ -363,7 +364,7 @@ class Recorder:
         self._begun = (len(self.op_signature), len(self.storages.event_op))
         self.calls.append([])
         self._findings.clear()
-        self._after_backward, self._in_step = False, True
+        self._after_backward, self.in_step = False, True
 
     def end_step(self) -> None:
         """End the step."""
@@ -374,8 +375,18 @@ class Recorder:
         self.modules.name_all()
         self.spans.append(StepSpan(self._begun[0], len(self.op_signature), self._begun[1], len(self.storages.event_op)))
         self._note_parameters()
-        self._begun, self._in_step = None, False
+        self._begun, self.in_step = None, False
         self._facts = self._model_facts()
+
+    def has_updated(self) -> bool:
+        """Whether parameters were written in the step, by an optimizer or by hand."""
+        return self._begun is not None and _OPTIMIZER in self.op_phase[self._begun[0] :]
+
+    def drop_step(self) -> None:
+        """What has run since :meth:`begin_step` is no step."""
+        if self.in_step:
+            self.calls.pop()
+        self._begun, self.in_step = None, False
 
     def _model_facts(self) -> dict[str, Any]:
         parameters, by_module = [], Counter()

@@ -1,0 +1,140 @@
+# pyright: basic, reportPrivateImportUsage=false, reportAttributeAccessIssue=false
+"""A whole training loop cut into steps: from one update of the optimizer to the next, ended after enough of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.optim import optimizer as torch_optimizer
+
+from gpuwise.workload.capture.build import ItIsAStepError
+from gpuwise.workload.capture.ops.nested import tensors_in
+from gpuwise.workload.capture.record.recorder import Recorder
+
+WARM_UPS = 16
+"""Most updates of a function that builds a step; PyTorch's recipe for DDP in a CUDA graph warms up with 11 iterations
+(docs.pytorch.org/docs/stable/notes/cuda.html, "Usage with DistributedDataParallel")."""
+
+
+class LoopEnd(BaseException):
+    """Enough updates were made; no ``except Exception`` of the loop stops it."""
+
+
+class LoopFoundError(BaseException):
+    """What was taken for one step, or for the function that builds it, updates again and again."""
+
+
+@contextmanager
+def steps_not_trained() -> Iterator[None]:
+    """What builds a step may warm it up; raises LoopFoundError where it trains: more updates than WARM_UPS, or several and
+    nothing built."""
+    updates: Counter[int] = Counter()
+
+    def before(optimizer: Any, *_: Any) -> None:
+        updates[id(optimizer)] += 1
+        if updates[id(optimizer)] > WARM_UPS:
+            raise LoopFoundError
+
+    handle = torch_optimizer.register_optimizer_step_pre_hook(before)
+    try:
+        yield
+    except ItIsAStepError:
+        if max(updates.values(), default=0) > 1:
+            raise LoopFoundError from None
+        raise
+    finally:
+        handle.remove()
+
+
+class Loop:
+    """Cuts what runs into ``n_steps`` steps of the recorder.
+
+    The first begins with the first module called with gradients, each ends with the update of the optimizer that updated first
+    (of several, as a generator's and a discriminator's, all that update between belong to it). Without an optimizer's object
+    one ends where a module is called after parameters were written. What never updates is one step, from the first call
+    of a module to the end.
+    """
+
+    def __init__(self, recorder: Recorder, n_steps: int) -> None:
+        self.recorder, self.n_steps = recorder, n_steps
+        self.batch: int | None = None
+        """Samples of the last step: the first dimension of what its first module was given, over its micro-batches."""
+        self._n_done, self._trains = 0, False
+        self._optimizers: list[int] = []
+        self._calls: list[tuple[int, int]] = []
+        self._first_backward = 0
+
+    def run(self, program: Callable[[], Any]) -> None:
+        """Call ``program`` until it ends or has made ``n_steps`` updates."""
+        modules = self.recorder.modules
+        noted = modules.on_enter
+
+        def entered(index: int, args: Any, kwargs: Any) -> Any:
+            self._called(index, args, kwargs)
+            return noted(index, args, kwargs) if noted is not None else None
+
+        modules.on_enter = entered
+        handle = torch_optimizer.register_optimizer_step_post_hook(self._updated)
+        try:
+            program()
+        except LoopEnd:
+            return
+        finally:
+            handle.remove()
+            modules.on_enter = noted
+        if self._n_done:
+            self.recorder.drop_step()
+        else:
+            if not self.recorder.in_step:
+                self.recorder.begin_step()
+            self.batch = self._batch()
+            self.recorder.end_step()
+
+    def _called(self, index: int, args: Any, kwargs: Any) -> None:
+        if len(self.recorder.modules.stack) > 2 or torch._C._current_graph_task_id() != -1:
+            return
+        given = [t for t in tensors_in((args, kwargs)) if t.is_meta]
+        if not given:  # a transform of the data, on the host
+            return
+        trains = torch.is_grad_enabled()
+        if not self.recorder.in_step:
+            self._begin()
+        elif not self._n_done and trains and not self._trains:  # it evaluated before it trained
+            self.recorder.drop_step()
+            self._begin()
+        elif trains and not self._optimizers and self.recorder.has_updated():
+            self._end()
+        self._trains = self._trains or trains
+        if trains == self._trains:
+            self._calls += [(index, int(t.shape[0])) for t in given if t.dim()][:1]
+
+    def _begin(self) -> None:
+        self.recorder.begin_step()
+        self._calls.clear()
+        self._first_backward = len(self.recorder.storages.backwards)
+
+    def _updated(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if id(optimizer) not in self._optimizers:
+            self._optimizers.append(id(optimizer))
+        if id(optimizer) == self._optimizers[0] and self.recorder.in_step:
+            self._end()
+
+    def _end(self) -> None:
+        self.recorder.end_step()
+        self._n_done += 1
+        self.batch = self._batch()
+        if self._n_done == self.n_steps:
+            raise LoopEnd
+        self._begin()
+
+    def _batch(self) -> int | None:
+        if not self._calls:
+            return None
+        first, size = self._calls[0]
+        sizes = [n for module, n in self._calls if module == first]
+        n_backwards = len(self.recorder.storages.backwards) - self._first_backward
+        return sum(sizes) if len(self._optimizers) == 1 and n_backwards == len(sizes) else size

@@ -1,0 +1,52 @@
+# pyright: basic, reportPrivateImportUsage=false, reportAttributeAccessIssue=false
+"""What a program does outside its step while it is only looked at: data is read in this process, and no file is overwritten
+by weights that have no values."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils.data import dataloader
+
+from gpuwise.workload.capture.device.patching import Patches
+
+
+@contextmanager
+def harmless() -> Iterator[None]:
+    """Loaders without worker processes, weights written to no path, Weights & Biases switched off, for the length of the
+    context."""
+    patches, mode = Patches(), os.environ.get("WANDB_MODE")
+    patches.set(dataloader.DataLoader, "_get_iterator", _in_this_process)
+    patches.set(torch, "save", _without_a_path(torch.save, 1))
+    if importlib.util.find_spec("safetensors") is not None:
+        library = importlib.import_module("safetensors.torch")
+        patches.set(library, "save_file", _without_a_path(library.save_file, 1))
+    os.environ["WANDB_MODE"] = "disabled"
+    try:
+        yield
+    finally:
+        patches.undo()
+        if mode is None:
+            del os.environ["WANDB_MODE"]
+        else:
+            os.environ["WANDB_MODE"] = mode
+
+
+def _in_this_process(loader: Any) -> Any:
+    loader.num_workers, loader.timeout = 0, 0
+    return dataloader._SingleProcessDataLoaderIter(loader)
+
+
+def _without_a_path(save: Callable[..., Any], position: int) -> Callable[..., Any]:
+    """``save`` where it writes to an open file; nothing where it is given a path."""
+
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        to = args[position] if len(args) > position else kwargs.get("f", kwargs.get("filename"))
+        return None if isinstance(to, (str, os.PathLike)) else save(*args, **kwargs)
+
+    return guarded

@@ -1,0 +1,247 @@
+"""Whole scripts, unmodified: cut at the updates, ended after the second, and the same step as a function that builds it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpuwise.errors import InputError
+
+pytest.importorskip("torch")
+
+import gpuwise
+from gpuwise.workload.capture.errors import UserCodeError
+from gpuwise.workload.capture.record.capture import Capture
+from gpuwise.workload.capture.target import find_target
+
+HEAD = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+def network():
+    return nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
+
+data = TensorDataset(torch.randn(400, 64), torch.randint(0, 10, (400,)))
+"""
+LOOP = """
+def main(batch, epochs=3):
+    loader = DataLoader(data, batch_size=batch, shuffle=True, num_workers=2, pin_memory=True)
+    model = network().cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    for epoch in range(epochs):
+        for x, y in loader:
+            x, y = x.cuda(non_blocking=True), y.cuda(non_blocking=True)
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            print("update")
+        torch.save(model.state_dict(), "model.pt")
+"""
+ENTRY = """
+if __name__ == "__main__":
+    import argparse
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--batch", type=int, default=16)
+    main(parser.parse_args().batch)
+"""
+FUNCTION = """
+def make_step(batch=16):
+    model = network().cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    def step():
+        x, y = torch.randn(batch, 64).cuda(), torch.randint(0, 10, (batch,)).cuda()
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+    return step
+"""
+
+
+def write(folder: Path, *parts: str) -> Path:
+    """A file of these parts."""
+    path = folder / "train.py"
+    path.write_text("".join(parts))
+    return path
+
+
+def captured(folder: Path, *parts: str, arguments: tuple[str, ...] = ()) -> Capture:
+    """The capture of a script of these parts."""
+    return find_target(str(write(folder, *parts)), whole=True, arguments=arguments).capture()
+
+
+def test_a_script_is_the_step_that_a_function_builds(tmp_path: Path) -> None:
+    script = write(tmp_path, HEAD, LOOP, ENTRY)
+    function = tmp_path / "built.py"
+    function.write_text(HEAD + FUNCTION)
+    whole, built = gpuwise.fit_step(str(script), "RTX 3060"), gpuwise.fit_step(f"{function}:make_step", "RTX 3060")
+    assert whole.step.batch == 16 and built.parameters == whole.parameters == 64 * 256 + 256 + 256 * 10 + 10
+    for a, b in ((whole, built),):
+        first, second = a.step.capture, b.step.capture
+        spans = [slice(c.steady.first_op, c.steady.end_op) for c in (first, second)]
+        ops = [[c.signatures[i].op for i in c.op_signature[s]] for c, s in zip((first, second), spans, strict=True)]
+        assert ops[0] == ops[1]
+        # a loop still holds the batch before while it makes the next
+        held = a.estimate.memory.allocated.expected - b.estimate.memory.allocated.expected
+        assert 0 <= held <= 16 * 64 * 4 + 2 * 512
+        assert a.estimate.step_time_s is not None and b.estimate.step_time_s is not None
+        assert a.estimate.step_time_s.expected == pytest.approx(b.estimate.step_time_s.expected, rel=1e-9)
+
+
+def test_it_ends_after_the_second_update_and_leaves_no_weights(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.pt").write_bytes(b"yesterday's")
+    try_finally = LOOP.replace("    for epoch", "    try:\n     for epoch").replace(
+        '        torch.save(model.state_dict(), "model.pt")', '    finally:\n        torch.save(model.state_dict(), "model.pt")'
+    )
+    capture = captured(tmp_path, HEAD, try_finally, ENTRY)
+    assert capsys.readouterr().err.count("update") == 1  # the second is the end
+    assert len(capture.steps) == 2 and (tmp_path / "model.pt").read_bytes() == b"yesterday's"
+
+
+def test_its_own_arguments(tmp_path: Path) -> None:
+    assert captured(tmp_path, HEAD, LOOP, ENTRY, arguments=("--batch", "48")).batch == 48
+    with pytest.raises(InputError, match="exit code 2") as error:
+        captured(tmp_path, HEAD, LOOP, ENTRY, arguments=("--bach", "48"))
+    assert "after --" in str(error.value.hint)
+
+
+def test_a_function_that_trains_is_cut_as_well(tmp_path: Path) -> None:
+    path = write(tmp_path, HEAD, LOOP)
+    capture = find_target(f"{path}:main").capture(batch=16)
+    assert len(capture.steps) == 2 and capture.batch == 16 and capture.parameter_count > 0
+
+
+def test_a_file_with_make_step_is_not_run_whole(tmp_path: Path) -> None:
+    target = find_target(str(write(tmp_path, HEAD, FUNCTION, "raise_if_main = __name__\n")), whole=True)
+    assert not target.is_script and target.attribute == "make_step"
+
+
+def test_micro_batches_add_up(tmp_path: Path) -> None:
+    body = """
+model = network().cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cuda")
+for i, (x, y) in enumerate(DataLoader(data, batch_size=8)):
+    with torch.autocast("cuda", torch.float16):
+        loss = nn.functional.cross_entropy(model(x.cuda()), y.cuda()) / 4
+    scaler.scale(loss).backward()
+    if i % 4 == 3:
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+"""
+    capture = captured(tmp_path, HEAD, body)
+    assert capture.batch == 32 and len(capture.steps) == 2 and capture.settings.grad_scaler
+
+
+def test_two_optimizers_are_one_step(tmp_path: Path) -> None:
+    body = """
+d, g = nn.Linear(64, 1).cuda(), nn.Linear(8, 64).cuda()
+od, og = torch.optim.Adam(d.parameters()), torch.optim.Adam(g.parameters())
+for x, _ in DataLoader(data, batch_size=20):
+    fake = g(torch.randn(20, 8, device="cuda"))
+    od.zero_grad()
+    d(x.cuda()).mean().backward()
+    d(fake.detach()).mean().backward()
+    od.step()
+    og.zero_grad()
+    d(fake).mean().backward()
+    og.step()
+"""
+    capture = captured(tmp_path, HEAD, body)
+    assert capture.batch == 20
+    span = capture.steady
+    updates = [
+        capture.signatures[i].op
+        for i in capture.op_signature[span.first_op : span.end_op]
+        if "_foreach_addcdiv" in capture.signatures[i].op
+    ]
+    assert len(updates) == 2
+
+
+def test_updates_by_hand_are_updates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    body = """
+model = network().cuda()
+for x, y in DataLoader(data, batch_size=25):
+    print("batch")
+    model.zero_grad()
+    nn.functional.cross_entropy(model(x.cuda()), y.cuda()).backward()
+    for p in model.parameters():
+        p.data.add_(p.grad, alpha=-0.1)
+"""
+    capture = captured(tmp_path, HEAD, body)
+    assert capture.batch == 25 and len(capture.steps) == 2 and capsys.readouterr().err.count("batch") == 3
+
+
+def test_evaluation_before_training_is_no_step(tmp_path: Path) -> None:
+    evaluate = """
+model = network().cuda()
+with torch.no_grad():
+    for x, y in DataLoader(data, batch_size=400):
+        model(x.cuda())
+"""
+    train = (
+        LOOP.partition("def main")[0]
+        + """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in DataLoader(data, batch_size=10):
+    nn.functional.cross_entropy(model(x.cuda()), y.cuda()).backward()
+    optimizer.step()
+"""
+    )
+    assert captured(tmp_path, HEAD, evaluate, train).batch == 10
+    alone = captured(tmp_path, HEAD, evaluate)
+    assert alone.batch == 400 and len(alone.steps) == 1
+
+
+def test_a_script_that_fails_says_so_as_python_does(tmp_path: Path) -> None:
+    with pytest.raises(UserCodeError, match="no such thing") as error:
+        captured(tmp_path, "raise ValueError('no such thing')\n")
+    assert "train.py" in error.value.trace and "runpy" not in error.value.trace
+    with pytest.raises(InputError, match="nothing ran on cuda"):
+        captured(tmp_path, HEAD, "network()(torch.randn(2, 64))\n")
+
+
+def test_what_a_script_cannot_take(tmp_path: Path) -> None:
+    path = write(tmp_path, HEAD, LOOP, ENTRY)
+    with pytest.raises(InputError, match="whole script") as error:
+        find_target(str(path), whole=True).capture(batch=4)
+    assert "train.py -- --batch-size" in str(error.value.hint)
+    with pytest.raises(InputError, match="--set is for functions"):
+        find_target(str(path), ["width=3"], whole=True)
+    with pytest.raises(InputError, match="has no command line"):
+        find_target(f"{path}:main", whole=True, arguments=("--lr",))
+
+
+@pytest.mark.slow
+def test_the_trainer_of_hugging_face(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+    monkeypatch.chdir(tmp_path)
+    body = """
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+
+class Tokens(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, i):
+        ids = torch.randint(0, 1000, (128,))
+        return {"input_ids": ids, "labels": ids}
+
+sizes = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, vocab_size=1000)
+arguments = TrainingArguments("out", per_device_train_batch_size=8, gradient_accumulation_steps=2, bf16=True, report_to=[],
+                              max_steps=10, dataloader_num_workers=2)
+trainer = Trainer(LlamaForCausalLM(LlamaConfig(**sizes)), arguments, train_dataset=Tokens())
+trainer.train()
+trainer.save_model("out")
+"""
+    capture = captured(tmp_path, HEAD, body)
+    assert capture.batch == 16 and len(capture.steps) == 2
+    products = {s.inputs[0].dtype for s in capture.signatures if s.op == "aten.mm.default"}
+    assert products == {"bf16"}
