@@ -32,10 +32,33 @@ def test_products_are_those_of_the_one_registry(on: str, weights: str) -> None:
 
 
 def test_formats_a_device_lacks() -> None:
-    a100, b200 = (find_cluster(n).accelerator for n in ("A100-SXM4-80GB", "B200-SXM"))
+    a100, b200, h100, ada, card = (
+        find_cluster(n).accelerator for n in ("A100-SXM4-80GB", "B200-SXM", "H100-SXM", "L40S", "rtx-pro-6000-blackwell-server")
+    )
     assert product_format(a100, "fp8") == "int8_wo"
     assert product_format(b200, "nvfp4") == "nvfp4"
-    assert expert_format(a100, "mxfp4") == "w4a16_mxfp4"
+    # vLLM's experts in MXFP4: Marlin where neither Triton's nor FlashInfer's kernels of that format run
+    assert [expert_format(a, "mxfp4") for a in (a100, ada, h100, b200, card)] == [
+        "int4_wo",
+        "w4a16_mxfp4",
+        "w4a16_mxfp4",
+        "w4a8_mxfp4_mxfp8",
+        "int4_wo",
+    ]
+    assert expert_format(a100, "mxfp4", "sglang") == "w4a16_mxfp4"
+    assert expert_format(a100, "fp8_block") == "int8_wo"
+
+
+def test_8_bit_experts_without_an_8_bit_rate_lie_between_4_and_16() -> None:
+    """Few rows read weights: time lies between those of the widths. Many compute: what four bits take, which is no less."""
+    arch, system = find_model("qwen3-30b-a3b"), find_cluster("A100-SXM4-80GB").system
+    for tokens, lies_between in ((8, True), (8192, False)):
+        one = Iterations(np.array([1 if tokens > 100 else tokens]), np.array([tokens if tokens > 100 else 1]), np.array([tokens]))
+        few, mid, many = (
+            float(device_times(arch, system, EngineConfig(weights="bf16", expert_weights=w), one).kernels_s[0])
+            for w in ("int4_wo", "fp8", "bf16")
+        )
+        assert few < mid < many if lies_between else few <= mid
 
 
 def test_prompts_are_read_in_proportion_to_layers_and_ranks_share_them() -> None:

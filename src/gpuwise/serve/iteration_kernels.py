@@ -20,11 +20,13 @@ from gpuwise.predict.kernels.attention.fused import attention_decode_time, atten
 from gpuwise.predict.kernels.attention.implementations import serving_kernel
 from gpuwise.predict.kernels.conditions import SERVING
 from gpuwise.predict.kernels.experts.grouped import moe_layer_time
+from gpuwise.predict.kernels.experts.loads import loads_of
 from gpuwise.predict.kernels.kernel_time import KernelTime
 from gpuwise.predict.kernels.memory_bound import dram_rate, embedding_time, memory_time
 from gpuwise.predict.kernels.registry import kernel_times
 from gpuwise.predict.kernels.single import matmul
 from gpuwise.serve.engine import EngineConfig
+from gpuwise.serve.formats import FORMATS
 from gpuwise.workload.step import FAMILIES, FAMILY_CODE, Kind, OpTable
 
 F64 = NDArray[np.float64]
@@ -132,21 +134,40 @@ def _experts(device: Accelerator, arch: Architecture, config: EngineConfig, toke
     """Fused expert layers over ``tokens`` of all ranks, with the skewed routing of real text where experts are many."""
     moe = arch.moe
     assert moe is not None
+
+    skew = "power_law" if moe.n_experts > EVEN_EXPERTS else "balanced"
+    n_experts, ep, rows = moe.n_experts, config.moe_ep, tokens.astype(np.float64)
+    if config.engine == "sglang" and ep > 1:
+        # it sorts out a rank's own rows first and multiplies these alone (sglang layers/moe/ep_moe), where the measured layer
+        # goes through those of other ranks as well: a layer of the rank's experts over the rows that the busiest rank gets
+        one = np.ones_like(rows)
+        rows = np.maximum(loads_of(skew, rows, moe.n_active * one, n_experts * one, ep * one, one).routed / moe.n_active, 1.0)
+        n_experts, ep = n_experts // ep, 1
+
+    def seconds(name: str) -> KernelTime:
+        return moe_layer_time(
+            device,
+            name,
+            rows,
+            moe.latent or arch.hidden,
+            moe.expert_ffn,
+            min(moe.n_active, n_experts),
+            n_experts,
+            config.moe_tp,
+            ep,
+            gated=arch.gated_mlp,
+            distribution=skew,
+            implementation=_expert_kernel(device, config.engine, name),
+        )
+
     name = expert_format(device, config.expert_weights or config.weights, config.engine)
-    return moe_layer_time(
-        device,
-        name,
-        tokens,
-        moe.latent or arch.hidden,
-        moe.expert_ffn,
-        moe.n_active,
-        moe.n_experts,
-        config.moe_tp,
-        config.moe_ep,
-        gated=arch.gated_mlp,
-        distribution="power_law" if moe.n_experts > EVEN_EXPERTS else "balanced",
-        implementation=_expert_kernel(device, config.engine, name),
-    )
+    if name != "int8_wo":
+        return seconds(name)
+    # nobody measured it: on the line through the widths on both sides where they are read, what widening takes where it is not
+    narrow, wide = seconds("int4_wo"), seconds(half_format(device))
+    low, width, high = (FORMATS[n].bytes_per_weight for n in ("int4_wo", "int8_wo", "bf16"))
+    share = (width - low) / (high - low)
+    return narrow._replace(time_s=narrow.time_s + share * np.maximum(wide.time_s - narrow.time_s, 0.0))
 
 
 EXPERT_KERNELS = {
@@ -191,15 +212,27 @@ def _expert_kernel(device: Accelerator, engine: str, weights: str) -> str | None
 
 
 def expert_format(device: Accelerator, weights: str, engine: str = "vllm") -> str:
-    """The fused expert kernel for weights held as ``weights``; MXFP4 is widened to 16 bits before Blackwell.
+    """The fused expert kernel for weights held as ``weights``.
+
+    MXFP4 is widened to 16 bits before Blackwell, and under vLLM on graphics cards of it too: its kernels in 8 bits are of the
+    data-centre parts, and what is neither these nor Hopper runs Marlin (vllm model_executor/layers/quantization/mxfp4.py,
+    get_mxfp4_backend). Where Marlin was not measured on these weights it takes its times on four-bit integers: the same kernel,
+    whose weights differ in their scales by 3 %.
 
     vLLM runs 8-bit experts on Hopper in the kernels of block scales (Triton, DeepGEMM), whose times those of one scale a
     tensor share; the one measured kernel of its other way, FlashInfer's CUTLASS for ModelOpt checkpoints, must be asked for
-    (vllm model_executor/layers/fused_moe/oracle/fp8.py, VLLM_USE_FLASHINFER_MOE_FP8) and is slower than 16 bits."""
+    (vllm model_executor/layers/fused_moe/oracle/fp8.py, VLLM_USE_FLASHINFER_MOE_FP8) and is slower than 16 bits. Devices
+    without an 8-bit rate widen such weights as they do those of dense layers (``int8_wo``)."""
+    if weights in ("fp8", "fp8_block") and "fp8" not in device.peak_flop_per_s:
+        return "int8_wo"
     if weights == "fp8" and engine == "vllm" and device.family == "Hopper":
         return "fp8_block"
     if weights == "mxfp4":
-        return "w4a8_mxfp4_mxfp8" if "mxfp8" in device.peak_flop_per_s else "w4a16_mxfp4"
+        narrow = "mxfp8" in device.peak_flop_per_s and (engine != "vllm" or device.family == "Blackwell")
+        if narrow:
+            return "w4a8_mxfp4_mxfp8"
+        marlin = engine == "vllm" and device.vendor == "NVIDIA" and _expert_kernel(device, engine, "w4a16_mxfp4") is None
+        return "int4_wo" if marlin else "w4a16_mxfp4"
     if weights == "nvfp4" and "nvfp4" not in device.peak_flop_per_s:
         return "int4_wo"
     return weights
