@@ -34,8 +34,8 @@ from gpuwise.serve.simulate.front import Front, front_of
 F64 = NDArray[np.float64]
 CLIENTS = (
     ("vllm", SINCE[1], ("request_s", "prompt_token_s", "prefill_slowdown")),
-    ("sglang", "0.5", ("request_s", "prompt_token_s", "prefill_slowdown")),
-    ("trtllm", "0.19", ("request_s", "prompt_token_s", "prefill_slowdown")),
+    ("sglang", "0.5", ("request_s", "eager_latent_layer_s")),
+    ("trtllm", "0.19", ("request_s", "prompt_token_s", "prefill_slowdown", "eager_layer_s", "eager_experts_layer_s")),
 )
 """Engine, the first version, and what is fitted of it; the rest is as it was."""
 EAGER = {"eager_layer_s": False, "eager_experts_layer_s": True}
@@ -44,9 +44,16 @@ EAGER_S, EAGER_WITHIN_S = (4e-4, 2e-3), 1e-4
 """Seconds of a layer that are tried, and how near."""
 STARTS = (3e-3, 3e-2)
 """Of ``request_s``: whether time is a request's or its tokens' has more than one valley."""
-START = {"prompt_token_s": 5e-6, "prefill_slowdown": 1.1}
-LOW = {"request_s": 1e-3, "prompt_token_s": 1e-8, "prefill_slowdown": 0.7}
-HIGH = {"request_s": 0.3, "prompt_token_s": 3e-5, "prefill_slowdown": 2.5}
+START = {"prompt_token_s": 5e-6, "prefill_slowdown": 1.1, "eager_layer_s": 7e-4}
+START |= {"eager_experts_layer_s": 1.6e-3, "eager_latent_layer_s": 2.5e-3}
+LOW = {"request_s": 1e-3, "prompt_token_s": 1e-8, "prefill_slowdown": 0.7, "eager_layer_s": 1e-4}
+LOW |= {"eager_experts_layer_s": 5e-4, "eager_latent_layer_s": 5e-4}
+HIGH = {"request_s": 0.04, "prompt_token_s": 3e-5, "prefill_slowdown": 2.5, "eager_layer_s": 2e-3}
+HIGH |= {"eager_experts_layer_s": 6e-3, "eager_latent_layer_s": 6e-3}
+OF_OTHERS = {"prefill_slowdown": 1.3, "eager_layer_s": 7e-4, "eager_experts_layer_s": 1.6e-3}
+"""Of SGLang, of whose first tokens DeepSeek's on H200 alone are published: the host's time of a layer as vLLM's and TensorRT-LLM's
+fits have it, both PyTorch that launches one kernel after the other; and what an H100 80GB took over its kernels for prompts one
+after the other, at the clock that 700 W leave (benchmarks/records/gpu/serving_2026-11-26.md, 1.29 to 1.32)."""
 _COSTS = tuple(n for n in EngineCosts.__dataclass_fields__ if n != "log_sigma")
 _FEW = 10
 """Runs of a configuration that the fit replays."""
@@ -63,7 +70,7 @@ def fit_clients(folder: Path) -> dict[str, float]:
         loads = [r for r in read_load_runs(folder) if not r.reason and _of(r, since)] if engine == "vllm" else []
         base = front_of(EngineConfig(engine))
         if engine == "sglang":
-            base = replace(base, costs=engine_costs(EngineConfig(engine)))
+            base = _with(replace(base, costs=engine_costs(EngineConfig(engine)), prompt_token_s=0.0), OF_OTHERS)
         front = _fit(_few([r for r in runs if not load_check(r)]), [r for r in loads if not load_check(r)], base, names)
         if engine == "vllm":
             front = _eager(runs, front)
@@ -205,7 +212,7 @@ def _write(engine: str, since: str, base: Front, front: Front, widths: dict[str,
     mine["costs"] = _costs(front)
     front_entry: dict[str, float] = mine["front"]
     front_entry |= {"request_s": front.request_s, "prompt_token_s": front.prompt_token_s}
-    front_entry |= {name: value for name in EAGER if (value := getattr(front, name))}
+    front_entry |= {name: value for name in (*EAGER, "eager_latent_layer_s") if (value := getattr(front, name))}
     mine["ttft_log_sigma"] = widths.pop("ttft")
     if "token" in widths:
         mine["throughput_log_sigma"] = widths.pop("token")

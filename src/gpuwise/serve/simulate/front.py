@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.coefficients import load_json
 from gpuwise.serve.engine import LLAMA_CPP, EngineConfig, EngineCosts, engine_costs, entry_costs, version_number
 
@@ -31,10 +32,17 @@ class Front:
     """Host time of a layer in a step of more tokens than the largest graph, which the host launches; 0: not known."""
     eager_experts_layer_s: float = 0.0
     """The same of a network of experts."""
+    eager_latent_layer_s: float = 0.0
+    """The same of one whose attention is latent, about twice as many kernels; 0: as of other experts."""
     ttft_log_sigma: float | None = None
     """Of measured over predicted time to the first token of closed loops; None: as of loads at a rate."""
     throughput_log_sigma: float | None = None
     """Of measured over predicted throughput of requests that all come at once; None: as a step's."""
+
+    def eager_s(self, arch: Architecture) -> float:
+        """Host seconds at least of a step of ``arch`` that the host launches; 0 where they are not known."""
+        experts = (arch.mla is not None and self.eager_latent_layer_s) or self.eager_experts_layer_s
+        return arch.n_layers * (self.eager_layer_s if arch.moe is None else experts)
 
 
 def front_of(config: EngineConfig) -> Front:

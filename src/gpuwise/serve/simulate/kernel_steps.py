@@ -139,7 +139,8 @@ class KernelSteps:
     """:class:`~gpuwise.serve.simulate.step_time.StepTime` of a layout under an engine's costs, ``layers_s`` those of its layers
     together. ``host_s`` of a step and
     ``host_sequence_s`` of each sequence in it are the scheduler's: beside the device where ``ahead``, else after it. A step of
-    more tokens than the largest graph is launched by the host, in ``eager_s`` at least. ``sampling_s`` [0..most] of choosing the
+    more tokens than the largest graph, without ``prompt_graphs`` each that has a prompt, is launched by the host, in ``eager_s``
+    at least. ``sampling_s`` [0..most] of choosing the
     tokens of so many sequences."""
 
     __slots__ = (
@@ -175,13 +176,14 @@ class KernelSteps:
         host_sequence_s: float = 0.0,
         ahead: bool = True,
         attention_slowdown: float = 1.0,
+        prompt_graphs: bool = True,
         eager_s: float = 0.0,
         sampling_s: F64 | None = None,
     ) -> None:
         self.tables, self.costs, self.layers_s = tables, costs, layers_s
         n = np.arange(most_sequences + 1)
         captured = graph_sizes(graph_most) if sizes is None else np.array(sizes, np.int64)
-        self._eager_s, self._graph_tokens = eager_s, int(captured[-1])
+        self._eager_s, self._graph_tokens = eager_s, int(captured[-1]) if prompt_graphs else 0
         padded = np.where(n <= captured[-1], captured[np.minimum(np.searchsorted(captured, n), len(captured) - 1)], n)
         low, high = tables.lengths
         each = (tables.attention_s[:, 1] - tables.attention_s[:, 0]) / (high - low)

@@ -129,7 +129,8 @@ class Server:
             ahead=self.rules.ahead,
             attention_slowdown=front.attention_slowdown,
             sampling_s=self.rules.sampling_s(self.options.sampling, logits, self.system.accelerator.memory_bandwidth_bytes_per_s),
-            eager_s=self.arch.n_layers * (front.eager_layer_s if self.arch.moe is None else front.eager_experts_layer_s),
+            prompt_graphs=self.rules.prompt_graphs,
+            eager_s=front.eager_s(self.arch),
         )
 
     def run(

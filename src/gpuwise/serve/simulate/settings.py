@@ -109,6 +109,8 @@ class EngineRules:
     """Share of blocks that stays free when a request is admitted."""
     fixed_whole: bool = True
     """Answers of a fixed length are reserved whole."""
+    prompt_graphs: bool = True
+    """Steps with prompts run captured graphs up to their largest size; False: the host launches every one of them."""
     ahead_in_stages: bool = False
     """A batch more than pipeline stages is scheduled ahead."""
     drawn: tuple[float, float] = (0.0, 0.0)
