@@ -22,11 +22,13 @@ from gpuwise.pick.forward_load import (
     batch_times,
     capacity_forward,
     convnet_times,
+    fewest,
     largest,
     rank_forward,
     simulate,
 )
 from gpuwise.predict.coefficients import load_json
+from gpuwise.serve.load.arrivals import unit_arrivals
 from gpuwise.serve.load.targets import parse_targets
 
 TODAY = datetime.date(2026, 11, 23)
@@ -199,8 +201,25 @@ def test_images_are_made_one_after_the_other() -> None:
     assert answer.point.mean_batch == 1.0
     rho = answer.each.expected * answer.alone_s
     assert answer.point.latency_s.mean() == pytest.approx(answer.alone_s * (1 + rho / (2 * (1 - rho))), rel=0.1)  # M/D/1
-    assert answer.accelerators == math.ceil(1.0 / answer.each.expected)
+    # they share a queue: fewer than as many queues apart would take, and no fewer than are busy
+    assert 1.0 * answer.alone_s < answer.accelerators < math.ceil(1.0 / answer.each.expected)
     with pytest.raises(InputError, match="workload image with"):
         capacity_forward(BERT, l40s, workload="image", today=TODAY)
     with pytest.raises(InputError, match="workload embed with"):
         capacity_forward(sdxl, l40s, workload="embed", today=TODAY)
+
+
+def test_devices_behind_one_queue_serve_whoever_came_first() -> None:
+    """Against a plain queue before several servers, request by request."""
+    times = BatchTimes((1,), (2.0,), 0.1, "fitted")
+    point = simulate(times, 1.2, 500, devices=3)
+    arrival = unit_arrivals(500, 1.0, np.random.default_rng(0)) / 1.2
+    free, waited = [0.0] * 3, []
+    for at in arrival:
+        device = min(range(3), key=free.__getitem__)
+        begin = max(at, free[device])
+        free[device] = begin + 2.0
+        waited.append(free[device] - at)
+    assert point.latency_s == pytest.approx(np.array(waited))
+    assert fewest(times, parse_targets("e2e_p95=4s"), 1.2, 0.2, AT_ONCE) in (3, 4)
+    assert not simulate(times, 1.2, devices=2).keeps(parse_targets("e2e_p95=4s"))

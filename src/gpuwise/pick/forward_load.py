@@ -13,7 +13,7 @@ inference leaves them (:mod:`gpuwise.workload.convnet`), their kernels back to b
 together (:mod:`gpuwise.serve.speech`).
 
 The largest rate keeps the targets under Poisson arrivals; a request has no tokens, so that its time to the first one is its whole
-time. Checked against published images a second in ``tests/pick/test_forward_load.py``.
+time. Several accelerators share one queue. Checked against published images a second in ``tests/pick/test_forward_load.py``.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import datetime
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from heapq import heapreplace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -215,7 +216,9 @@ def capacity_forward(
     each = None if point is None else Estimate.from_log_sigma(point.rate_per_s, times.log_sigma, times.basis)
     have = cluster.n_accelerators
     rate = requests_per_s if requests_per_s is not None else 0.0 if each is None else each.expected * have
-    count = 0 if each is None else have if requests_per_s is None else max(math.ceil(rate / each.expected - 1e-9), 1)
+    count = 0 if each is None else have
+    if each is not None and requests_per_s is not None:
+        count = fewest(times, targets, rate, each.expected, batcher)
     price, usd, wh = _money(cluster, count, rate, today, usd_per_hour, provider)
     return ForwardCapacity(
         arch, cluster, items, length, precision, tuple(targets), times, alone, point, each, rate, count, price, usd, wh, batcher
@@ -329,32 +332,48 @@ def _batches_that_fit(name: str, cluster: Cluster, weights_bytes: float, item_by
 
 
 def simulate(
-    times: BatchTimes, rate_per_s: float, n: int | None = None, seed: int = 0, batcher: Batcher = AT_ONCE
+    times: BatchTimes, rate_per_s: float, n: int | None = None, seed: int = 0, batcher: Batcher = AT_ONCE, devices: int = 1
 ) -> ForwardPoint:
-    """``n`` Poisson requests (None: as many as usual) at a rate, in batches of all that wait."""
+    """``n`` Poisson requests (None: as many as usual) at a rate, in batches of all that wait when one of ``devices``, which share
+    a queue, is free."""
     n = REQUESTS if n is None else n
     arrival = (unit_arrivals(n, 1.0, np.random.default_rng(seed)) / rate_per_s).tolist()
     most = times.sizes[-1]
     seconds = [0.0, *(times.of(b) for b in range(1, most + 1))]
     latency = np.empty(n)
-    now = busy = 0.0
+    free = [0.0] * devices
+    busy = 0.0
     at = batches = 0
     while at < n:
-        now = max(now, arrival[at])
+        now = max(free[0], arrival[at])
         if batcher.delay_s:  # full, or the oldest has waited, or nobody comes any more
             now = max(now, min(arrival[min(at + most, n) - 1], arrival[at] + batcher.delay_s))
         upto = at + 1
         while upto < n and upto - at < most and arrival[upto] <= now:
             upto += 1
         took = seconds[upto - at]
-        now += took
+        heapreplace(free, now + took)
         busy += took
         batches += 1
-        latency[at:upto] = now - np.array(arrival[at:upto])
+        latency[at:upto] = now + took - np.array(arrival[at:upto])
         at = upto
     half = latency[: n // 2].mean(), latency[n // 2 :].mean()
-    grows = half[1] > half[0] * (1 + GROWS) and half[1] - half[0] > seconds[most]
-    return ForwardPoint(rate_per_s, latency, n / batches, busy / now, bool(grows))
+    grows = half[1] > half[0] * (1 + GROWS) and half[1] - half[0] > seconds[most] / devices
+    return ForwardPoint(rate_per_s, latency, n / batches, busy / (max(free) * devices), bool(grows))
+
+
+def fewest(times: BatchTimes, targets: Sequence[Target], rate_per_s: float, each_per_s: float, batcher: Batcher) -> int:
+    """Devices that keep the targets at ``rate_per_s`` with one queue before them: no more than as many queues of ``each_per_s``
+    would take, and fewer where requests seldom wait while another device is free."""
+    apart = max(math.ceil(rate_per_s / each_per_s - 1e-9), 1)
+    if math.isinf(batcher.delay_s):
+        return apart
+    low, high = max(math.ceil(rate_per_s / times.full_per_s - 1e-9), 1) - 1, apart
+    while high - low > 1:
+        middle = (low + high) // 2
+        enough = simulate(times, rate_per_s, batcher=batcher, devices=middle).keeps(targets)
+        low, high = (low, middle) if enough else (middle, high)
+    return high
 
 
 def largest(times: BatchTimes, targets: Sequence[Target], batcher: Batcher = AT_ONCE) -> ForwardPoint | None:

@@ -197,7 +197,7 @@ def _change_table(answer: Capacity) -> str:
         )
         for c in answer.changes
     ]
-    return table("What one change would bring", ["change", "a replica carries", ""], rows)
+    return table("What one change would bring", ["change", "as many GPUs carry", ""], rows)
 
 
 def _commands(commands: list[Command]) -> str:

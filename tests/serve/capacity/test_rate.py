@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 
+import numpy as np
 import pytest
 
 from gpuwise.errors import InputError
@@ -19,6 +20,7 @@ from gpuwise.serve.capacity.saturation import WORDS, kv_fill, saturation_of, why
 from gpuwise.serve.capacity.search import copies_on, frontier, search, throughput
 from gpuwise.serve.engine import tensor_parallel
 from gpuwise.serve.load.load import Load
+from gpuwise.serve.load.requests import Requests
 from gpuwise.serve.load.targets import parse_targets
 from gpuwise.serve.load.workloads import find_workload
 from gpuwise.serve.simulate import Settings
@@ -166,6 +168,33 @@ def test_what_gives_out_is_named_and_its_shares_are_whole() -> None:
     assert sum(found.busy.values()) == pytest.approx(1.0)
     assert limit.best is not None
     assert 0 < kv_fill(limit.best) <= 1
+
+
+def test_prompts_that_grow_with_a_session_are_no_queue() -> None:
+    """Calls of a session read more and more: their first tokens come later and later, though nobody waits."""
+    server = configuration().server
+    prompt, output = np.linspace(200, 3000, 60).astype(np.int64), np.full(60, 20, np.int64)
+    apart, together = (server.run(Requests(np.arange(60.0) * gap, prompt, output)) for gap in (10.0, 1e-3))
+    assert apart.ttft_s[-1] > 3 * apart.ttft_s[0]
+    assert not apart.saturated
+    assert together.saturated
+
+
+def test_a_model_is_served_in_the_weights_it_is_published_in() -> None:
+    one = find_cluster("1xh100-sxm").system
+    forms = {
+        name: {(c.config.weights, c.config.expert_weights) for c in layouts(find_model(name), one, 1, Wanted())}
+        for name in ("gpt-oss-120b", "deepseek-v3", "qwen3-30b-a3b")
+    }
+    assert forms == {
+        "gpt-oss-120b": {("bf16", "mxfp4")},
+        "deepseek-v3": {("fp8_block", None)},
+        "qwen3-30b-a3b": {("bf16", None), ("fp8", None), ("fp8_block", None)},
+    }
+    asked = {
+        (c.config.weights, c.config.expert_weights) for c in layouts(find_model("gpt-oss-120b"), one, 1, Wanted(bits=(16, 4)))
+    }
+    assert asked == {("bf16", None), ("bf16", "mxfp4")}
 
 
 def test_a_fleet_has_the_copies_its_peak_needs_and_a_price_by_hand() -> None:

@@ -51,9 +51,9 @@ LOW |= {"eager_experts_layer_s": 5e-4, "eager_latent_layer_s": 5e-4}
 HIGH = {"request_s": 0.04, "prompt_token_s": 3e-5, "prefill_slowdown": 2.5, "eager_layer_s": 2e-3}
 HIGH |= {"eager_experts_layer_s": 6e-3, "eager_latent_layer_s": 6e-3}
 OF_OTHERS = {"prefill_slowdown": 1.3, "eager_layer_s": 7e-4, "eager_experts_layer_s": 1.6e-3}
-"""Of SGLang, of whose first tokens DeepSeek's on H200 alone are published: the host's time of a layer as vLLM's and TensorRT-LLM's
-fits have it, both PyTorch that launches one kernel after the other; and what an H100 80GB took over its kernels for prompts one
-after the other, at the clock that 700 W leave (benchmarks/records/gpu/serving_2026-11-26.md, 1.29 to 1.32)."""
+"""Of SGLang, of whose first tokens DeepSeek's on H200 alone are published: the host's time of a layer as vLLM's and
+TensorRT-LLM's fits have it, both PyTorch that launches one kernel after the other; and what an H100 80GB took over its kernels
+for prompts one after the other, at the clock that 700 W leave (benchmarks/records/gpu/serving_2026-11-26.md, 1.29 to 1.32)."""
 _COSTS = tuple(n for n in EngineCosts.__dataclass_fields__ if n != "log_sigma")
 _FEW = 10
 """Runs of a configuration that the fit replays."""

@@ -185,7 +185,8 @@ def _show(answers: list[ForwardCapacity], workload: str) -> None:
         to.print()
         to.print(f"A request that meets nobody takes {format_duration(first.alone_s)}: no number of GPUs mends that.")
     to.print()
-    to.print(_batches(first) + "; kernels alone, without the network and the reading of files.", style="dim")
+    shared = " GPUs share one queue." if any(a.accelerators > 1 for a in answers[:ROWS]) else ""
+    to.print(_batches(first) + "; kernels alone, without the network and the reading of files." + shared, style="dim")
     if first.pixels is not None and first.alone_over_http_s is not None:
         kilobytes = tensor_bytes(first.pixels) / KILO
         added = format_duration(first.alone_over_http_s - first.alone_s)

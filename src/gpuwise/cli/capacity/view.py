@@ -263,7 +263,9 @@ def _changes(answer: Capacity) -> RenderableType:
     able = [c for c in answer.changes if c.rate_per_s is not None]
     rows = [c for c in able if c.gain is None or abs(c.gain) >= WEAK_GAIN][:SHOWN_CHANGES]
     missed = answer.served is None
-    table = table_of(["change", "a replica carries", "", *(["TTFT alone"] if missed else [])], left=("change",), wrap=("change",))
+    table = table_of(
+        ["change", "as many GPUs carry", "", *(["TTFT alone"] if missed else [])], left=("change",), wrap=("change",)
+    )
     for c in rows:
         gain = "" if c.gain is None else f"{100 * c.gain:+.0f} %"
         alone = ["-" if c.ttft_s is None else format_duration(c.ttft_s)] if missed else []

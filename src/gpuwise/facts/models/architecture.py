@@ -178,6 +178,10 @@ class Architecture:
     extra_parameters: int = 0
     """Parameters the fields above cannot express (patch embedding, pooler, classifier, ...), itemised in
     ``extras``."""
+    published_weights: str | None = None
+    """Format of the matrices in the published checkpoint (``fp8_block``), and ``published_experts`` of routed experts alone
+    (``mxfp4``); None: 16 bits."""
+    published_experts: str | None = None
     published_parameters: int | None = None
     """The exact published count of the checkpoint; ``gpuwise.workload.transformer.parameters`` must reproduce it."""
     license: str | None = None

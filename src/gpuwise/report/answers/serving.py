@@ -157,7 +157,7 @@ def _changes(place: At) -> str:
         )
         for c in place
     ]
-    return table("One change", ["change", "a replica carries", "gain"], rows)
+    return table("One change", ["change", "as many GPUs carry", "gain"], rows)
 
 
 def _ranked(place: At) -> str:

@@ -173,14 +173,15 @@ def _served(
         e2e_s = point.run.mean("e2e")
         fleet = fleet_for(limit, each, cluster, demand, today=today, usd_per_hour=usd_per_hour, provider=provider, e2e_s=e2e_s)
         share = point.rate_per_s
+    points = curve(configuration, load, targets, knee, n // 2, CURVE_POINTS)
     return Served(
         limit,
         each,
         found.copies,
         point,
         knee,
-        saturation_of(limit),
-        curve(configuration, load, targets, knee, n // 2, CURVE_POINTS),
+        saturation_of(limit, points),
+        points,
         fleet,
         start_commands(configuration),
         load_tests(configuration, load, targets, share),

@@ -65,7 +65,7 @@ def _others(configuration: Configuration, load: Load, elsewhere: bool) -> Iterat
         yield from _of_slots(configuration, elsewhere)
         return
     for weights, kind in (("fp8", SAME), ("int4_wo", MODEL), ("nvfp4", MODEL)):
-        if c.weights in ("bf16", "fp16") or (kind == MODEL and c.weights.startswith("fp8")):
+        if (c.weights in ("bf16", "fp16") and c.expert_weights is None) or (kind == MODEL and c.weights.startswith("fp8")):
             yield f"{weights} weights", kind, replace(configuration, config=replace(c, weights=weights))
     if c.kv_dtype == "bf16":
         yield "cache in fp8", SAME, replace(configuration, config=replace(c, kv_dtype="fp8"))

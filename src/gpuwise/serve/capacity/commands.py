@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.serve.capacity.configurations import Configuration
+from gpuwise.serve.capacity.configurations import Configuration, published_format
 from gpuwise.serve.engine import LLAMA_CPP, version_number
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.requests import Requests
@@ -153,6 +153,8 @@ def _weights_note(configuration: Configuration) -> str:
     if c.engine == LLAMA_CPP:
         return f"a GGUF file of {model_name(configuration.arch)} in {c.weights}"
     if c.weights in ("bf16", "fp16") or c.weights in _QUANTIZATION.get(c.engine, {}):
+        return ""
+    if published_format(configuration.arch) == (c.weights, c.expert_weights):
         return ""
     return f"give a checkpoint with {_CHECKPOINT[c.weights]} weights in place of {model_name(configuration.arch)}"
 

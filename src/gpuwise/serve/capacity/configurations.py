@@ -86,7 +86,7 @@ class Configuration:
             parts.append(f"data-parallel attention {c.attention_dp}")
         if c.moe_ep > 1:
             parts.append(f"expert parallel {c.moe_ep}")
-        parts.append(f"{c.weights} weights")
+        parts.append(f"{c.weights} weights" if c.expert_weights is None else f"{c.expert_weights} experts")
         if c.kv_dtype != "bf16":
             parts.append(f"{c.kv_dtype} cache")
         if s.max_num_batched_tokens is not None:
@@ -118,6 +118,7 @@ class Configuration:
             "attention_data_parallel": c.attention_dp,
             "expert_parallel": c.moe_ep,
             "weights": c.weights,
+            "expert_weights": c.expert_weights or c.weights,
             "kv_dtype": c.kv_dtype,
             "max_num_batched_tokens": o.max_num_batched_tokens,
             "max_num_seqs": o.max_num_seqs,
@@ -170,12 +171,12 @@ def layouts(arch: Architecture, system: System, most: int, wanted: Wanted) -> It
         return
     splits = [n for n in (SPLITS if wanted.tp is None else (wanted.tp,)) if n <= min(most, most_ranks(system))]
     for bits in sorted(wanted.bits, reverse=True):
-        for weights in _formats(arch, bits):
-            yield from _staged(arch, system, most, wanted, settings, weights, splits)
+        for weights, expert_weights in _formats(arch, bits, wanted.bits):
+            form = replace(tensor_parallel(arch, weights, 1, wanted.engine), expert_weights=expert_weights)
+            form = replace(form, version=wanted.version, kv_dtype=wanted.kv_dtype)
+            yield from _staged(arch, system, most, wanted, settings, form, splits)
             for n in splits if wanted.pp in (None, 1) else ():
-                plain = replace(
-                    tensor_parallel(arch, weights, n, wanted.engine), version=wanted.version, kv_dtype=wanted.kv_dtype
-                )
+                plain = replace(form, tp=n, moe_tp=n if arch.moe is not None else 1)
                 if arch.heads % n == 0:
                     yield Configuration(arch, system, plain, settings, wanted.slowdown)
                 if arch.moe is not None and n > 1 and arch.moe.n_experts % n == 0:
@@ -188,7 +189,7 @@ def layouts(arch: Architecture, system: System, most: int, wanted: Wanted) -> It
 
 
 def _staged(
-    arch: Architecture, system: System, most: int, wanted: Wanted, settings: Settings, weights: str, splits: Sequence[int]
+    arch: Architecture, system: System, most: int, wanted: Wanted, settings: Settings, form: EngineConfig, splits: Sequence[int]
 ) -> Iterator[Configuration]:
     """Tensor groups in turn, each within a host, on as many hosts as it takes."""
     if wanted.pp == 1 or wanted.engine not in STAGED:
@@ -201,8 +202,7 @@ def _staged(
         return
 
     def made(tp: int, pp: int) -> Configuration:
-        plain = tensor_parallel(arch, weights, tp, wanted.engine)
-        config = replace(plain, pp=pp, version=wanted.version, kv_dtype=wanted.kv_dtype)
+        config = replace(form, tp=tp, moe_tp=tp if arch.moe is not None else 1, pp=pp)
         return Configuration(arch, system, config, settings, wanted.slowdown)
 
     able = [n for n in splits if arch.heads % n == 0 and (n <= system.count or wanted.tp is not None)]
@@ -255,10 +255,26 @@ def _in_turn(arch: Architecture, system: System, most: int, wanted: Wanted) -> I
             break
 
 
-def _formats(arch: Architecture, bits: int) -> Sequence[str]:
-    """Formats of so many bits: models of many experts are published in blocks of 8 bits."""
-    usual = FORMAT_OF_BITS[bits]
-    return (usual, "fp8_block") if bits == 8 and arch.moe is not None else (usual,)
+def published_format(arch: Architecture) -> tuple[str, str | None] | None:
+    """Formats of matrices and of routed experts in the published checkpoint; None: 16 bits."""
+    if arch.published_weights is None and arch.published_experts is None:
+        return None
+    return arch.published_weights or "bf16", arch.published_experts
+
+
+def _formats(arch: Architecture, bits: int, allowed: tuple[int, ...]) -> Sequence[tuple[str, str | None]]:
+    """Formats of so many bits, of matrices and of routed experts (None: as the others). A model published in narrow weights is
+    served in them, once, unless other widths were asked for; of others with many experts 8 bits are published in blocks too."""
+    usual, own = FORMAT_OF_BITS[bits], published_format(arch)
+    if own is not None and (allowed == USUAL_BITS or bits == _bits(own)):
+        return (own,) if allowed != USUAL_BITS or bits == min(allowed) else ()
+    plain: list[tuple[str, str | None]] = [(usual, None)]
+    return [*plain, ("fp8_block", None)] if bits == 8 and arch.moe is not None else plain
+
+
+def _bits(form: tuple[str, str | None]) -> int:
+    """Width that most of a model's weights have in a format."""
+    return round(8 * FORMATS[form[1] or form[0]].bytes_per_weight)
 
 
 def refined(configuration: Configuration) -> Iterator[Configuration]:

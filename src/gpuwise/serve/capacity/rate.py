@@ -25,6 +25,7 @@ from gpuwise.serve.capacity.configurations import Configuration
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.requests import ClosedLoop, Requests
 from gpuwise.serve.load.targets import Attainment, Target
+from gpuwise.serve.load.workloads import Workload
 from gpuwise.serve.simulate import Run
 from gpuwise.serve.steady import largest
 
@@ -34,6 +35,8 @@ RESOLUTION = 1.03
 """Ratio of the two rates between which a search stops."""
 ALONE = 1e-4
 """Of the rate of a full server: at this one requests meet nobody."""
+ALONE_REQUESTS = 200
+"""That meet nobody and share nothing: each is by itself, and the strata of so many show the percentiles."""
 NEAR_FULL, UP, DOWN, LEAST_DOWN = 0.93, 1.15, 0.7, 0.15
 """A search begins near the full rate, rises or falls by these factors, and below the last halves the logarithm."""
 MOST_STEPS = 40
@@ -182,7 +185,8 @@ def largest_rate(
     rates are simulated: those of the search's path that lie beyond a rate that was missed, or below one that was kept, are
     settled by it. Raises as :func:`operate`."""
     full = full_per_s or full_rate(configuration, load, n)
-    alone = operate(configuration, load, ALONE * full, targets, n, seed=seed)
+    few = min(n, ALONE_REQUESTS) if isinstance(load.source, Workload) and load.source.shares_nothing else n
+    alone = operate(configuration, load, ALONE * full, targets, few, seed=seed)
     if not alone.met:
         return Limit(configuration, None, alone, None, full)
     seen: dict[float, Point] = {alone.rate_per_s: alone}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,8 @@ from gpuwise.units import format_duration
 
 FULL_SHARE = 0.97
 """Of the cache's blocks in use: full."""
+STILL_FOUND = 0.95
+"""Of the tokens that a prefix cache with room finds: with fewer, prompts are read anew for want of room."""
 WORDS = {
     "kv_memory": "memory for the key-value cache",
     "sequences": "the sequences an engine runs at once",
@@ -42,19 +45,35 @@ class Saturation:
         return WORDS[self.first]
 
 
-def saturation_of(limit: Limit) -> Saturation:
-    """What keeps the rate from rising: who waits for blocks or places when the targets break, and what the steps are made of."""
+def saturation_of(limit: Limit, curve: Sequence[Point] = ()) -> Saturation:
+    """What keeps the rate from rising: who waits for blocks or places when the targets break, and what the steps are made of.
+    ``curve`` are points at other rates: the next above the largest shows best what gives out."""
     assert limit.best is not None
-    beyond = limit.missed or limit.best
+    next_one = min((p for p in curve if p.rate_per_s > limit.rate_per_s and not p.met), key=lambda p: p.rate_per_s, default=None)
     busy = _shares(limit.best)
-    waiting = beyond.run.saturation
     fill = kv_fill(limit.best)
-    if waiting == "sequences" or (waiting == "kv_memory" and (beyond.saturated or fill > FULL_SHARE)):
-        first = waiting
-    else:
-        first = max(busy, key=lambda k: busy[k])
+    first = next((w for p in (limit.missed, next_one) if p is not None and (w := _waits_for(limit, p, fill))), "")
+    beyond = limit.missed or limit.best
     broken = "" if beyond.saturated or beyond.worst is None or beyond.worst.met else beyond.worst.target.key
-    return Saturation(first, busy, fill, broken)
+    return Saturation(first or max(busy, key=lambda k: busy[k]), busy, fill, broken)
+
+
+def _waits_for(limit: Limit, beyond: Point, fill: float) -> str:
+    """``sequences`` or ``kv_memory`` where requests wait for these, or where what the prefix cache held made way; else empty."""
+    waiting = beyond.run.saturation
+    if waiting == "sequences":
+        return waiting
+    # the last prompt that does not fit leaves its own length free
+    pool = limit.configuration.server.limits.n_blocks * limit.configuration.server.limits.block_tokens
+    prompt = float(np.percentile(beyond.run.prompt_tokens, 95)) / pool
+    full = beyond.saturated or max(fill, kv_fill(beyond)) + prompt > FULL_SHARE
+    evicted = _found_share(beyond) < STILL_FOUND * _found_share(limit.alone)
+    return "kv_memory" if full and (waiting == "kv_memory" or evicted) else ""
+
+
+def _found_share(point: Point) -> float:
+    """Of the tokens of all prompts, those found in the prefix cache."""
+    return float(point.run.cached_tokens.sum() / max(point.run.prompt_tokens.sum(), 1))
 
 
 def kv_fill(point: Point) -> float:

@@ -68,6 +68,11 @@ class Workload:
     sessions: Sessions | None = None
     note: str = ""
 
+    @property
+    def shares_nothing(self) -> bool:
+        """Whether no prompt begins like another."""
+        return not self.shared_prefix and self.documents is None and self.sessions is None
+
 
 def find_workload(text: str) -> Workload:
     """The workload called ``chat``, or ``in=2000,out=300,cv=1``: mean tokens, variation of the gaps (``cv``), of the lengths

@@ -19,6 +19,8 @@ F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 Metric = Literal["ttft", "tpot", "itl", "e2e"]
 METRICS: tuple[Metric, ...] = ("ttft", "tpot", "itl", "e2e")
+_WAITED_SHARE = 0.125
+"""Of the rise: a queue that grows evenly makes requests wait half of it in the mean."""
 _TREND_SHARE = 1.0
 """Of the median time to the first token: by how much it must rise from the first arrival to the last for a queue that grows."""
 
@@ -163,7 +165,8 @@ class Run:
     @property
     def saturated(self) -> bool:
         """The queue grows as long as requests come: the time to the first token rises from the first arrival to the last by more
-        than its median, and by more than chance."""
+        than its median, and by more than chance, and requests wait for it (prompts of a session grow with its calls as well, and
+        take longer with nobody before them)."""
         if len(self) < 20:
             return False
         t = self.arrival_s - self.arrival_s.mean()
@@ -174,16 +177,18 @@ class Run:
         slope = float((t * delay).sum()) / spread
         rise = slope * float(np.ptp(self.arrival_s))
         noise = float(np.std(delay - slope * t)) * float(np.ptp(self.arrival_s)) / spread**0.5
-        return rise > _TREND_SHARE * self.percentile("ttft", 50) and rise > 4.0 * noise
+        if not (rise > _TREND_SHARE * self.percentile("ttft", 50) and rise > 4.0 * noise):
+            return False
+        waited = float((self.stretches.waiting * self.stretches.total_s).sum()) / len(self)
+        return waited > rise * _WAITED_SHARE
 
     @property
     def saturation(self) -> str:
         """What most requests that waited waited for: ``sequences`` (as many run as may), ``kv_memory`` (no blocks), ``compute``
-        (the tokens of a step); ``none`` where nobody waited for a tenth of the time."""
+        (the tokens of a step); ``none`` where they waited for less than a tenth of the mean time to the first token."""
         s = self.stretches
-        seconds = s.total_s
-        waited = np.where(s.waiting > 0, seconds, 0.0)
-        if waited.sum() < 0.1 * seconds.sum():
+        waited = s.waiting * s.total_s
+        if waited.sum() < 0.1 * np.nansum(self.ttft_s):
             return "none"
         full = s.decoding + s.prompt_tokens >= self.max_tokens
         crowded = s.running >= self.max_sequences - 1
