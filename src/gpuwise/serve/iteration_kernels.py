@@ -193,6 +193,7 @@ EXPERT_KERNELS = {
     ("sglang", "bf16"): ("sglang_flashinfer_trtllm_moe", "sglang_fused_moe_triton"),
     ("sglang", "fp8_block"): ("sglang_flashinfer_trtllm_moe", "sglang_fused_moe_triton"),
     ("sglang", "nvfp4"): ("sglang_flashinfer_trtllm_moe",),
+    ("sglang", "w4a16_mxfp4"): ("vllm_gptossmxfp4moe_triton_oaitritonmxfp4expertsmonolithic",),
     ("trtllm", "bf16"): ("moe_torch_flow_cutlass", "moe_torch_flow"),
     ("trtllm", "fp8"): ("moe_torch_flow_cutlass",),
     ("trtllm", "fp8_block"): ("moe_torch_flow_cutlass",),
@@ -200,7 +201,8 @@ EXPERT_KERNELS = {
     ("trtllm", "w4a8_mxfp4_mxfp8"): ("moe_torch_flow",),
 }
 """The expert kernels an engine runs for a format, the one it prefers first; the first that was measured on
-the device's family counts, and the family's usual kernel where none was."""
+the device's family counts, and the family's usual kernel where none was. SGLang multiplies gpt-oss' experts on Hopper in OpenAI's
+triton_kernels as vLLM does (sglang srt/server_args.py, moe_runner_backend "triton_kernel" for GptOssForCausalLM)."""
 
 
 def _expert_kernel(device: Accelerator, engine: str, weights: str) -> str | None:

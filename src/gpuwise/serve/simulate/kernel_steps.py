@@ -149,6 +149,7 @@ class KernelSteps:
         "_c",
         "_chunk_floor",
         "_chunks",
+        "_decode_graph",
         "_eager_s",
         "_graph_tokens",
         "_line_alone",
@@ -183,7 +184,8 @@ class KernelSteps:
         self.tables, self.costs, self.layers_s = tables, costs, layers_s
         n = np.arange(most_sequences + 1)
         captured = graph_sizes(graph_most) if sizes is None else np.array(sizes, np.int64)
-        self._eager_s, self._graph_tokens = eager_s, int(captured[-1]) if prompt_graphs else 0
+        self._eager_s, self._decode_graph = eager_s, int(captured[-1])
+        self._graph_tokens = self._decode_graph if prompt_graphs else 0
         padded = np.where(n <= captured[-1], captured[np.minimum(np.searchsorted(captured, n), len(captured) - 1)], n)
         low, high = tables.lengths
         each = (tables.attention_s[:, 1] - tables.attention_s[:, 0]) / (high - low)
@@ -232,9 +234,12 @@ class KernelSteps:
         """Seconds of a step with the prompt chunks ``(new tokens, tokens before them)``."""
         tokens = decoding
         attention = 0.0
+        captured = self._graph_tokens
         for new, before in chunks:
             tokens += new
             attention += self._chunk(new, before)
+        if tokens == decoding + len(chunks):  # a token of each, as in decode steps: those whose caches came from elsewhere
+            captured = self._decode_graph
         floor = self._chunk_floor  # one launch a layer, whatever is in it
         device = (
             self._alone[decoding]
@@ -245,7 +250,7 @@ class KernelSteps:
             + max(attention - len(chunks) * floor, 0.0)
             + (0.0 if decoding else floor)
         )
-        return device if tokens <= self._graph_tokens else max(device, self._eager_s)
+        return device if tokens <= captured else max(device, self._eager_s)
 
     def parts(self, decoding: I64, prompt_tokens: I64, cached_tokens: I64, n_steps: I64, total_s: F64) -> dict[str, float]:
         """Seconds of steps by what they went to: the weights' and caches' way from memory (``memory``), the arithmetic that comes
