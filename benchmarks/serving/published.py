@@ -48,6 +48,8 @@ def config_of(row: dict[str, str]) -> EngineConfig:
         attention_dp=dp,
         moe_tp=tp // ep if moe else 1,
         moe_ep=ep if moe else 1,
+        # 85 sequences of 5,250 tokens beside a Llama 70B in 8 bits on two H100 (its table at 100 users) are only held in 8 bits
+        kv_dtype="fp8" if "/nim/" in row["source"] else "bf16",
         version=row["engine_version"],
     )
 
@@ -87,8 +89,10 @@ def figures(row: dict[str, str]) -> list[tuple[str, float, float]]:
     together = row["users"] == "0"
     out = [("throughput" if together else "throughput of users", 1.0 / float(row["req_s"]), 1.0 / run.requests_per_s)]
     if not together:
-        out.append(("TTFT of users", float(row["ttft_mean_ms"]) / 1e3, float(np.nanmean(run.ttft_s))))
-        out.append(("TPOT of users", float(row["tpot_mean_ms"]) / 1e3, float(np.nanmean(run.tpot_s))))
+        # GenAI-Perf's windows open once figures are steady; vLLM's client counts the users that come all at once as well
+        settled = slice(int(row["users"]) if "/nim/" in row["source"] else 0, None)
+        out.append(("TTFT of users", float(row["ttft_mean_ms"]) / 1e3, float(np.nanmean(run.ttft_s[settled]))))
+        out.append(("TPOT of users", float(row["tpot_mean_ms"]) / 1e3, float(np.nanmean(run.tpot_s[settled]))))
     return out
 
 
