@@ -112,7 +112,8 @@ class Disaggregated:
         engines, timed = self.decode.engines(requests, self.decode_copies * self.decode.config.attention_dp, DecodeEngine)
         open_loop(engines, came.tolist(), "round_robin")
         run = self.decode.result(requests, requests.arrival_s, engines, timed)
-        return replace(run, cached_tokens=read.cached_tokens, preemptions=run.preemptions + read.preemptions)
+        waited = float((read.stretches.waiting * read.stretches.total_s).sum() + (came - ready).sum())
+        return replace(run, cached_tokens=read.cached_tokens, preemptions=run.preemptions + read.preemptions, waited_s=waited)
 
     def _sent(self, ready: F64, requests: Requests) -> F64:
         """[N] when each cache has come: replicas take requests in turn, and send one after the other."""

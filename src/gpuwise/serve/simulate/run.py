@@ -78,6 +78,8 @@ class Run:
     log_sigma: float
     """Of the steps' times."""
     replicas: int = 1
+    waited_s: float = 0.0
+    """Of all requests together, before they came to the engines that ``stretches`` are of."""
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -179,8 +181,8 @@ class Run:
         noise = float(np.std(delay - slope * t)) * float(np.ptp(self.arrival_s)) / spread**0.5
         if not (rise > _TREND_SHARE * self.percentile("ttft", 50) and rise > 4.0 * noise):
             return False
-        waited = float((self.stretches.waiting * self.stretches.total_s).sum()) / len(self)
-        return waited > rise * _WAITED_SHARE
+        waited = self.waited_s + float((self.stretches.waiting * self.stretches.total_s).sum())
+        return waited / len(self) > rise * _WAITED_SHARE
 
     @property
     def saturation(self) -> str:
