@@ -38,6 +38,8 @@ class Space:
         self.bottom = TOP_SLOT
         self.below(recorded)
         self.room: list[tuple[int, int]] = []
+        self.most = 0
+        """No range of :attr:`room` is longer: what asks for more need not look."""
         self.recorded = iter(recorded)
 
     def below(self, slots: Sequence[int]) -> None:
@@ -49,17 +51,20 @@ class Space:
         recorded = next(self.recorded, None)
         if recorded is not None:
             return recorded
-        for i, (start, length) in enumerate(self.room):
-            if length >= slots:
-                if length == slots:
-                    del self.room[i]
-                else:
-                    self.room[i] = (start + slots, length - slots)
-                return start
+        if slots <= self.most:
+            for i, (start, length) in enumerate(self.room):
+                if length >= slots:
+                    if length == slots:
+                        del self.room[i]
+                    else:
+                        self.room[i] = (start + slots, length - slots)
+                    return start
+            self.most = slots - 1
         reserved = -(-slots // RESERVATION_SLOTS) * RESERVATION_SLOTS
         self.bottom -= reserved
         if reserved > slots:
             insort(self.room, (self.bottom + slots, reserved - slots))
+            self.most = max(self.most, reserved - slots)
         return self.bottom
 
     def give(self, start: int, slots: int) -> None:
@@ -72,3 +77,5 @@ class Space:
         if i and self.room[i - 1][0] + self.room[i - 1][1] == start:
             self.room[i - 1] = (self.room[i - 1][0], self.room[i - 1][1] + self.room[i][1])
             del self.room[i]
+            i -= 1
+        self.most = max(self.most, self.room[i][1])
