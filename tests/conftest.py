@@ -29,7 +29,7 @@ from gpuwise.workload.capture import heap
 
 HERE = Path(__file__).parent
 _UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("repeat", _UNTIMED, max_examples=40, derandomize=True, database=None)
+settings.register_profile("repeat", _UNTIMED, max_examples=25, derandomize=True, database=None)
 settings.register_profile("search", _UNTIMED, max_examples=300, print_blob=True)
 
 
@@ -82,6 +82,7 @@ def pytest_configure(config: pytest.Config) -> None:
         _one_thread_each()
     else:
         _rewrite_a_share(config)
+        config.pluginmanager.register(_Shares())
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("search" if _searches(config) else "repeat"))
     keep_signatures()
 
@@ -122,6 +123,40 @@ THOROUGH = {
 }
 """Files with sweeps, and how many of a test's cases (those that :data:`SAMPLED` leaves) stand for one in the default run; the
 gate runs the others behind it (``pytest -m thorough``)."""
+
+
+STARTED_ONCE = (("train/ranks",), ("ui", "report", "train"))
+"""Rooms whose tests share processes that a worker starts once: servers with PyTorch imported, a web server, a browser. The rooms
+of a group begin the share of one worker, and none of theirs is left when another takes from the end of it."""
+
+
+def in_shares(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """``items`` in an order whose contiguous shares, one for each of so many workers as ``--dist worksteal`` cuts them, each
+    begin with rooms of :data:`STARTED_ONCE`."""
+    groups: list[list[pytest.Item]] = [[] for _ in STARTED_ONCE]
+    rest: list[pytest.Item] = []
+    for item in items:
+        inside = (k for k, rooms in enumerate(STARTED_ONCE) if any(item.path.is_relative_to(HERE / room) for room in rooms))
+        groups[k].append(item) if (k := next(inside, None)) is not None else rest.append(item)
+    ordered: list[pytest.Item] = []
+    for worker in range(workers):
+        share = [item for group in groups[worker::workers] for item in group]
+        n = (len(items) - len(ordered)) // (workers - worker) - len(share)
+        if n < 0:
+            return items
+        ordered += share + rest[:n]
+        rest = rest[n:]
+    return ordered
+
+
+class _Shares:
+    """Orders what is left when the markers have been looked at."""
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        worker: dict[str, Any] | None = getattr(config, "workerinput", None)
+        if worker is not None:
+            items[:] = in_shares(items, worker["workercount"])
 
 
 def pytest_xdist_auto_num_workers() -> int:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("torch.distributed.fsdp")
 if not torch.distributed.is_available():
     pytest.skip("torch without distributed", allow_module_level=True)
 
@@ -26,6 +25,12 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning"),
 ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _sharded() -> None:
+    """Read when the first test runs: two seconds of every collection otherwise."""
+    pytest.importorskip("torch.distributed.fsdp")
 
 
 class Block(torch.nn.Module):
