@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpuwise.lab.access import SECTOR
-from gpuwise.lab.multiprocessor import BRANCH_CYCLES, L2_BYTES_PER_CYCLE, MOST_SPANS, PER_SCHEDULER, Conditions, Timing
+from gpuwise.lab.multiprocessor import BRANCH_CYCLES, MOST_SPANS, PER_SCHEDULER, Conditions, Timing
 from gpuwise.lab.stream import Event
 
 Step = tuple[int, int, bool, float | list[float], float, str, str, Sequence[int]]
@@ -193,15 +193,16 @@ class PlainMultiprocessor:
         if not missing:
             return begin + c.timing.l1_cycles, "memory latency"
         out.l2_bytes += missing * SECTOR
-        self.l2_free = max(self.l2_free, begin) + missing * SECTOR / L2_BYTES_PER_CYCLE
+        self.l2_free = max(self.l2_free, begin) + missing * SECTOR / c.l2_bytes_per_cycle
         finish, cause = self.l2_free + c.timing.l2_cycles, "memory latency"
         if memory:
             size = memory * SECTOR
             out.dram_bytes += size
             queued = max(self.dram_free - begin, 0.0)
             self.dram_free = max(self.dram_free, begin) + size / c.dram_bytes_per_cycle
-            finish = self.dram_free + c.timing.dram_cycles
-            cause = "memory bandwidth" if queued > c.timing.dram_cycles else "memory latency"
+            there = self.dram_free + c.timing.dram_cycles
+            cause = "memory bandwidth" if queued > c.timing.dram_cycles or finish > there else "memory latency"
+            finish = max(finish, there)
         return finish, cause
 
     def _first(self, array: str, sector: int) -> int:

@@ -53,7 +53,8 @@ def test_equal_to_the_plain_event_loop(seed: int) -> None:
     events = random_program(rng, blocks * width)
     l1_bytes, bandwidth = float(rng.choice([8192, 131072])), float(rng.choice([2.0, 12.3, 900.0]))
     timing = find_sm_timing(str(rng.choice(["7.0", "8.0", "9.0"])))
-    conditions = Conditions(timing, 64.0, 2.0, 4, int(rng.integers(1, 6)), l1_bytes, bandwidth, ARRAYS)
+    l2_bytes = float(rng.choice([8.0, 19.0, 64.0]))
+    conditions = Conditions(timing, 64.0, 2.0, 4, int(rng.integers(1, 6)), l1_bytes, bandwidth, l2_bytes, ARRAYS)
     equal(run_multiprocessor(events, blocks, width, conditions), PlainMultiprocessor(events, blocks, width, conditions).run())
 
 

@@ -48,11 +48,14 @@ from gpuwise.lab.source import DTYPES, Kernel
 from gpuwise.lab.stream import Local, Mask, Part, Run, Stream, noun
 
 UNROLLED, UNROLL = 64, 4
-"""Turns up to which a loop is taken for unrolled whole; by how much others are (what nvcc does unasked)."""
+"""Turns up to which a loop whose bounds stand in the text is unrolled whole; by how much others are (what nvcc does unasked)."""
 GLOBAL_ALIGNMENT = 256
 """cudaMalloc aligns to this."""
 RETURNED, VALUE = "\0returned", "\0value"
 """Beside the names of a function: the lanes that have left it, and what it gives."""
+MOST_PREDICATED = 7
+"""Instructions behind a condition that nvcc makes conditional instead of jumping (CUDA C++ Best Practices Guide, branch
+predication)."""
 MOST_LOCAL = 1 << 14
 MOST_CALLS = 16
 """Device functions inside each other: none calls itself on a GPU without a stack."""
@@ -240,6 +243,11 @@ class _Machine(Stream):
             return self._block(body if chosen else orelse, mask)
         yes = mask & chosen.data.astype(bool)
         no = mask & ~yes
+        if not orelse and _predicable(body):
+            before, self.predicate = self.predicate, (*self.predicate, *chosen.source)
+            self._block(body, yes)
+            self.predicate = before
+            return mask
         self.emit("branch", mask, chosen.source)
         after_yes = self._block(body, yes) if yes.any() else yes
         after_no = self._block(orelse, no) if no.any() else no
@@ -264,11 +272,12 @@ class _Machine(Stream):
                 turns += 1
         else:
             turns = range(int(start), int(stop), int(step))
+            unrolled = len(turns) <= UNROLLED and all(isinstance(v, LiteralWhole) for v in values)
             for turn in turns:
                 live = mask & ~self.broken[-1] & ~self.returned
                 if not live.any():
                     break
-                if len(turns) > UNROLLED and (turn - turns.start) // turns.step % UNROLL == 0:
+                if not unrolled and (turn - turns.start) // turns.step % UNROLL == 0:
                     self.emit("int", live, ())
                     self.emit("branch", live, (len(self.out.events) - 1,))
                 self.names[name] = turn
@@ -881,6 +890,16 @@ def _three(sizes: int | Sequence[int]) -> tuple[int, int, int]:
     if not 1 <= len(given) <= 3 or not all(1 <= s < 2**31 for s in given):
         raise InputError(f"{given} is no launch shape", hint="one to three sizes of at least 1, x first")
     return (*given, 1, 1)[:3]  # type: ignore[return-value]
+
+
+def _predicable(body: list[ast.stmt]) -> bool:
+    """Whether so little stands behind an ``if`` that its instructions carry the condition and nothing jumps."""
+    if not all(isinstance(s, ast.Assign | ast.AugAssign) for s in body):
+        return False
+    work = ast.BinOp | ast.AugAssign | ast.Subscript | ast.Compare
+    nodes = [n for s in body for n in ast.walk(s)]
+    calls = any(isinstance(n, ast.Call) and not isinstance(n.func, ast.Name) for n in nodes)
+    return not calls and sum(isinstance(n, work) for n in nodes) <= MOST_PREDICATED
 
 
 def _as_load(target: ast.expr) -> ast.expr:

@@ -28,8 +28,6 @@ MOST_SPANS = 4000
 """Issues that a timeline holds."""
 BRANCH_CYCLES = 9.0
 """From a branch to the next instruction of its warp, fitted to one cell of V100's table (benchmarks/records/lab)."""
-L2_BYTES_PER_CYCLE = 64.0
-"""Of one multiprocessor (NVIDIA A100 whitepaper: 5,120 bytes a clock over 80 of two partitions' slices; 64 each)."""
 Step = tuple[int, Sequence[int], Any, Any, float, int, int, bool, bool, float, int, tuple[int, ...], Any]
 """An instruction of a warp: kind, place of its unit in the list of what is free when (by scheduler), cycles that it takes (by
 warp for memory), set of sectors by warp, cycles to the result, what waiting for that is called, event, whether anything waits for
@@ -104,6 +102,7 @@ class Conditions:
     resident_blocks: int
     l1_bytes: float
     dram_bytes_per_cycle: float
+    l2_bytes_per_cycle: float
     shared_by: Mapping[str, float]
     """Array to how many multiprocessors ask for the same sector: the first finds it in memory, the others in the L2. Below 1:
     more than the sectors that are asked for come from memory."""
@@ -306,7 +305,7 @@ class _Multiprocessor:
         if not size:
             return begin + c.timing.l1_cycles, MEMORY_LATENCY
         out.l2_bytes += size * SECTOR
-        self.l2_free = (self.l2_free if self.l2_free > begin else begin) + size * SECTOR / L2_BYTES_PER_CYCLE
+        self.l2_free = (self.l2_free if self.l2_free > begin else begin) + size * SECTOR / c.l2_bytes_per_cycle
         if parts is not None:
             known = len(seen)
             seen.update(parts)
@@ -321,7 +320,9 @@ class _Multiprocessor:
         out.dram_bytes += size
         queued = self.dram_free - begin
         self.dram_free = (self.dram_free if queued > 0 else begin) + size / c.dram_bytes_per_cycle
-        return self.dram_free + c.timing.dram_cycles, BANDWIDTH if queued > c.timing.dram_cycles else MEMORY_LATENCY
+        there, through = self.dram_free + c.timing.dram_cycles, self.l2_free + c.timing.l2_cycles
+        long = queued > c.timing.dram_cycles or through > there
+        return (there if there > through else through), BANDWIDTH if long else MEMORY_LATENCY
 
     def _fetch(self, part: int, size: int) -> bool:
         """Use sectors of the L1 that are always used together; whether they were not there.

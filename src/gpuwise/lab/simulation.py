@@ -22,6 +22,7 @@ from gpuwise.facts.hardware.accelerators import Accelerator, architectures
 from gpuwise.facts.hardware.sm_limits import find_sm_limits
 from gpuwise.facts.hardware.sm_timing import SmTiming, find_sm_timing
 from gpuwise.lab.access import SECTOR
+from gpuwise.lab.compiler import scheduled
 from gpuwise.lab.kernel import run_kernel
 from gpuwise.lab.multiprocessor import Conditions, Timing, run_multiprocessor
 from gpuwise.lab.residency import Occupancy, occupancy, refusal
@@ -48,6 +49,11 @@ and GH200, which only read, are as fast as their copies: HBM gains nothing."""
 FETCHED_TOGETHER, FETCHES_SINCE = 2, (9, 0)
 """Sectors that a read from memory brings into the L2: loads of one sector in two or four take 1.9 and 2.2 times as long as of the
 same sectors side by side on an H100 (benchmarks/records/gpu, strides of 64 and 128 bytes). Older ones are not measured."""
+L2_PORT_BYTES = 64.0
+"""That one multiprocessor gets from the L2 a cycle (NVIDIA A100 whitepaper: 5,120 bytes a clock from 80 slices, 64 each)."""
+L2_BYTES = {"7.0": 1794.0, "9.0": 2500.0}
+"""That all multiprocessors together get a cycle, by capability: V100 by l2_bw_64f of Accel-Sim's GPU_Microbenchmark; H100 by 2^20
+loads 32 bytes apart out of the L2 (benchmarks/records/gpu: 1.18 million sectors in 7.4 us). Others: as their ports give."""
 ATOMIC_S = 1.77e-9
 """From one atomic addition to the next one to the same address, wherever it comes from: of 24,576 more blocks of the lab's
 reduction on an H100 (benchmarks/records/gpu)."""
@@ -200,6 +206,7 @@ def simulate_kernel(
     timed = int(min(len(own), max(at_once, min(timed_issues // each, MOST_GENERATIONS * at_once))))
     if not whole:
         run = run_kernel(kernel, arguments, grid=grid, block=block, blocks=own[:timed])
+    run.events = scheduled(run.events, regs_per_thread // 2)
     checked, worst = _check(expected, run, before, tolerance, whole=whole)
     conditions = _conditions(accelerator, timing, resident, run, timed, total)
     measured = run_multiprocessor(run.events, timed, run.warps_per_block, conditions)
@@ -267,6 +274,7 @@ def _conditions(a: Accelerator, timing: SmTiming, resident: Occupancy, run: Run,
         resident.active_blocks,
         max(l1 - carveout, 8.0 * 1024),
         bandwidth / busy / clock,
+        min(L2_PORT_BYTES, L2_BYTES.get(a.compute_capability or "", math.inf) / busy),
         _shared_by(run, timed, total, _fetched(a.compute_capability or "")),
     )
 

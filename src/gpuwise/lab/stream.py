@@ -113,6 +113,8 @@ class Stream:
     def __init__(self) -> None:
         self.accesses: dict[tuple[int, bool], list[tuple[Event, NDArray[np.int64], Mask]]] = {}
         self.access_lanes = 0
+        self.predicate: tuple[int, ...] = ()
+        """Events whose results the instructions at hand are conditional on."""
 
     @property
     def exited(self) -> Mask:
@@ -211,8 +213,8 @@ class Stream:
                 f"{self.name} has not ended after {len(events):,} instructions of a warp (line {self.line})",
                 hint="check its loops, or give it a smaller problem",
             )
-        by_warp = mask.reshape(-1, WARP)
-        events.append(Event(op, self.line, tuple(dict.fromkeys(waits)), np.asarray(by_warp.any(1)), None, int(mask.sum()), array))
+        by_warp, after = mask.reshape(-1, WARP), tuple(dict.fromkeys((*waits, *self.predicate)))
+        events.append(Event(op, self.line, after, np.asarray(by_warp.any(1)), None, int(mask.sum()), array))
         return (len(events) - 1,)
 
     def find(self, kind: str, text: str) -> None:

@@ -11,7 +11,6 @@ from gpuwise.cli.options import Whole, whole_number
 from gpuwise.errors import InputError
 
 if TYPE_CHECKING:
-
     from gpuwise.facts.hardware.accelerators import Accelerator
     from gpuwise.facts.hardware.cpus import Cpu
     from gpuwise.lab.simulation import Simulation

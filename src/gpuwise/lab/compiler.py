@@ -1,0 +1,99 @@
+"""What a compiler does to a kernel's stream of instructions: loads that wait for nothing come before arithmetic.
+
+Between two branches or barriers a load is issued as soon as its address is known, in front of the arithmetic that the text has
+before it, unless something is written in between that may lie where it reads. So many results are under way as half of a thread's
+registers hold; on an H100 a quarter of them, or all, change the lab's tasks by less than 3 %.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gpuwise.lab.stream import Event
+
+LOADS = frozenset({"load", "shared_load"})
+WRITES = frozenset({"store", "shared_store", "atomic", "shared_atomic"})
+LOCAL = "local memory"
+FENCES = frozenset({"branch", "barrier"})
+
+
+def scheduled(events: Sequence[Event], registers: int) -> list[Event]:
+    """The same events in the order in which a compiler with ``registers`` for results of loads has them."""
+    order: list[int] = []
+    first = 0
+    for number, event in enumerate(events):
+        if event.op in FENCES:
+            order.extend(_block(events, first, number, registers))
+            order.append(number)
+            first = number + 1
+    order.extend(_block(events, first, len(events), registers))
+    place = [0] * len(order)
+    for at, number in enumerate(order):
+        place[number] = at
+    return [replace(events[n], waits_for=tuple(sorted(place[w] for w in events[n].waits_for))) for n in order]
+
+
+def _addresses(events: Sequence[Event], first: int, loads: Sequence[int]) -> list[int]:
+    """The loads and the sums of whole numbers that their addresses wait for, in the order of the text."""
+    wanted = set(loads)
+    stack = list(loads)
+    while stack:
+        for source in events[stack.pop()].waits_for:
+            if source >= first and source not in wanted and events[source].op == "int":
+                wanted.add(source)
+                stack.append(source)
+    return sorted(wanted)
+
+
+def _space(event: Event) -> str:
+    """Accesses of which two may be to the same place: those to one array in shared or local memory, and all to global memory,
+    whose arrays a compiler cannot tell apart."""
+    return event.array if event.op.startswith("shared") or event.array == LOCAL else ""
+
+
+def _block(events: Sequence[Event], first: int, end: int, registers: int) -> list[int]:
+    """The order of the events from ``first`` to before ``end``."""
+    loads = [n for n in range(first, end) if events[n].op in LOADS]
+    if not loads or end - first < 3:
+        return list(range(first, end))
+    early = _addresses(events, first, loads)
+    after: dict[int, int] = {}
+    """Load to the last write to its array before it."""
+    written: dict[str, int] = {}
+    user: dict[int, int] = {}
+    """Load to the first event that needs it."""
+    for n in range(first, end):
+        event = events[n]
+        if event.op in LOADS:
+            after[n] = written.get(_space(event), -1)
+        elif event.op in WRITES:
+            written[_space(event)] = n
+        for source in event.waits_for:
+            if source >= first:
+                user.setdefault(source, n)
+    order: list[int] = []
+    done = [False] * (end - first)
+    under_way = 0
+    queue = iter(early)
+    load = next(queue, None)
+
+    def ready(n: int) -> bool:
+        free = (last := after.get(n, -1)) < first or done[last - first]
+        return free and all(source < first or done[source - first] for source in events[n].waits_for)
+
+    for n in range(first, end):
+        while load is not None and under_way < registers and (done[load - first] or ready(load)):
+            if not done[load - first]:
+                order.append(load)
+                done[load - first] = True
+                under_way += events[load].op in LOADS
+            load = next(queue, None)
+        if not done[n - first]:
+            order.append(n)
+            done[n - first] = True
+            under_way += events[n].op in LOADS
+        under_way -= sum(
+            1 for source in events[n].waits_for if source >= first and user.get(source) == n and events[source].op in LOADS
+        )
+    return order
