@@ -191,3 +191,12 @@ def test_the_sampler_of_older_engines_costs_by_the_logit():
     assert 0 < drawn_s < 0.2 * sorted_s
     with pytest.raises(InputError, match="sampling 'beam' is not one of"):
         Settings(sampling="beam")
+
+
+def test_sglangs_groups_that_attend_apart_share_the_tokens_of_a_step() -> None:
+    arch, system = find_model("deepseek-v3"), find_cluster("8xh200-sxm").system
+    whole, apart = (
+        Server(arch, system, EngineConfig("sglang", "fp8_block", tp=8 // n, attention_dp=n, moe_tp=8)).limits.tokens
+        for n in (1, 8)
+    )
+    assert (whole, apart) == (8192, 1024)

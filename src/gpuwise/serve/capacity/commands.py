@@ -200,7 +200,8 @@ def _sglang(configuration: Configuration) -> list[str]:
     if c.kv_dtype != "bf16":
         words += ["--kv-cache-dtype", "fp8_e5m2" if c.kv_dtype == "fp8" else c.kv_dtype]
     words += ["--context-length", str(o.max_model_len or configuration.arch.max_seq_len)]
-    words += ["--chunked-prefill-size", str(o.max_num_batched_tokens if o.chunked_prefill else -1)]
+    assert o.max_num_batched_tokens is not None
+    words += ["--chunked-prefill-size", str(o.max_num_batched_tokens * c.attention_dp if o.chunked_prefill else -1)]
     words += ["--max-running-requests", str(o.max_num_seqs), "--mem-fraction-static", f"{o.memory_share:g}", "--port", "8000"]
     words += [] if o.prefix_caching else ["--disable-radix-cache"]
     if o.drafts is not None:

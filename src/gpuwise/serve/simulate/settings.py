@@ -168,8 +168,9 @@ def engine_rules(config: EngineConfig) -> EngineRules:
 
 
 def resolved(settings: Settings, config: EngineConfig, accelerator: Accelerator, context: int | None = None) -> Settings:
-    """``settings`` with the defaults of the engine on the device filled in: a batch of tokens holds every sequence, and the whole
-    of the longest prompt where prompts are not cut. ``context``: the longest request, where the settings do not say."""
+    """``settings`` with the defaults of the engine on the device filled in: a batch of tokens, of each group that attends apart,
+    holds every sequence, and the whole of the longest prompt where prompts are not cut. ``context``: the longest request, where
+    the settings do not say."""
     rules = engine_rules(config)
     tier = _tier(rules, accelerator)
     sequences = settings.max_num_seqs or tier.sequences
@@ -181,6 +182,8 @@ def resolved(settings: Settings, config: EngineConfig, accelerator: Accelerator,
     if not chunked and (settings.max_model_len or rules.whole_context):
         tokens = max(tokens, longest)
     apart = rules.scheduler == "radix"  # prompts have steps of their own
+    if apart and settings.max_num_batched_tokens is None:  # groups that attend apart share them (arg_groups/parallel_hook.py:331)
+        tokens = max(tokens // config.attention_dp, 1)
     return replace(
         settings,
         max_num_batched_tokens=max(tokens, sequences) if settings.max_num_batched_tokens is None and not apart else tokens,
