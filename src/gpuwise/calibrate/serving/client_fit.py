@@ -8,7 +8,7 @@ Groups that attend apart are left out: their ranks wait for each other, which is
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -24,9 +24,10 @@ from gpuwise.calibrate.serving.load import Figure, LoadRun, load_check, predicte
 from gpuwise.calibrate.serving.load_fit import parts_of
 from gpuwise.calibrate.serving.load_replay import replay
 from gpuwise.calibrate.serving.load_score import SINCE
-from gpuwise.calibrate.validation import log_sigma_of
+from gpuwise.calibrate.validation import weighted_quantile
 from gpuwise.errors import GpuwiseError
 from gpuwise.predict.coefficients import load_json
+from gpuwise.predict.estimate import Z80
 from gpuwise.serve.engine import EngineConfig, EngineCosts, engine_costs, version_number
 from gpuwise.serve.simulate import Run
 from gpuwise.serve.simulate.front import Front, front_of
@@ -80,8 +81,7 @@ def fit_clients(folder: Path) -> dict[str, float]:
                 error = round(float(np.median(np.abs(values - 1.0))), 4)
                 errors[f"InferenceX {engine} {metric} check median {label} ({len(values)} rows)"] = error
         offline = [r for r in read_engine_runs(folder) if r.source == f"{engine} throughput" and _of(r, since)]
-        ratios = _ratios([r for r in [*runs, *offline] if not load_check(r)], front)
-        widths = {metric: round(log_sigma_of(np.ones(len(ratio)), ratio), 3) for metric, ratio in ratios.items()}
+        widths = _widths([r for r in [*runs, *offline] if not load_check(r)], front)
         _write(engine, since, base, front, widths)
     document: dict[str, Any] = load_json("load")
     document["provenance"]["errors"] |= errors
@@ -197,6 +197,22 @@ def _ratios(runs: list[LoadRun], front: Front) -> dict[str, F64]:
         for f in run.figures:
             by_metric[f.metric.split("_")[0]].append(engine_figure(run, result, f) / f.measured)
     return {metric: np.array(values) for metric, values in by_metric.items()}
+
+
+def _widths(runs: list[LoadRun], front: Front) -> dict[str, float]:
+    """Log standard deviation by metric that covers 80 % of the residuals: of all rows, and with every configuration weighing as
+    much as another (the next one that is asked for is one that nobody measured); the wider of the two."""
+    found: dict[str, list[tuple[float, str]]] = defaultdict(list)
+    for run in runs:
+        for metric, values in _ratios([run], front).items():
+            found[metric] += [(abs(math.log(value)), run.name) for value in values]
+    widths: dict[str, float] = {}
+    for metric, rows in found.items():
+        of = Counter(name for _, name in rows)
+        errors, alike = np.array([e for e, _ in rows]), np.array([1.0 / of[name] for _, name in rows])
+        widest = max(weighted_quantile(errors, weights, 0.8) for weights in (np.ones_like(alike), alike))
+        widths[metric] = round(widest / Z80, 3)
+    return widths
 
 
 def _write(engine: str, since: str, base: Front, front: Front, widths: dict[str, float]) -> None:
