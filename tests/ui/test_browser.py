@@ -166,6 +166,17 @@ def test_no_word_of_a_chart_is_cut_on_a_telephone(visit: Callable[..., Any], pat
     assert cut == []
 
 
+def test_the_numbers_of_the_occupancy_chart_can_be_read_on_a_telephone(visit: Callable[..., Any]) -> None:
+    page = visit("/lab?ask=occupancy&on=V100&regs=37&block=320", 375)
+    page.wait_for_selector("#chart text")
+    size = page.evaluate(
+        """() => { const s = document.querySelector('#chart svg'), t = s.querySelector('text');
+        return parseFloat(getComputedStyle(t).fontSize) * s.getBoundingClientRect().width / s.viewBox.baseVal.width }"""
+    )
+    assert size >= 12
+    assert not page.evaluate("document.documentElement.scrollWidth > innerWidth")
+
+
 @pytest.mark.parametrize("width", [375, 1280])
 def test_every_column_of_a_comparison_is_on_the_screen(visit: Callable[..., Any], width: int) -> None:
     page = visit("/choose?" + urlencode({"ask": "compare", "names": "H100-SXM,4090,L40S", "model": "llama-3.1-8b"}), width)

@@ -434,4 +434,6 @@ def heat(key: str, title: str, across: str, g: Grid) -> str:
     )
     high = 18.0 + CELL * len(g.rows) + 20
     body += f'<text x="{(LEFT + WIDTH - RIGHT) / 2:g}" y="{high - 4:g}" text-anchor="middle">{escape(across)}</text>'
-    return figure(key, title, body, described, high)
+    drawn = figure(key, title, body, described, high)
+    # on a telephone it is wider than the screen, so that its numbers can be read, and moves by keys too
+    return drawn.replace("<svg", '<div class="wide" tabindex="0"><svg', 1).replace("</svg>", "</svg></div>", 1)

@@ -75,6 +75,7 @@ def simulation(document: Mapping[str, Any]) -> list[str]:
         f"<h2>{escape(title)}</h2>",
         f'<p class="{"yes" if good else "no"}">Bound by {escape(d["bound"].text)}; {values}.</p>',
         notes(findings),
+        notes([f"Line {n['line'].text}: {n['text'].text}" for n in d["notes"]]),
         tiles(
             (
                 ("The kernel", d["time_s"]),
