@@ -1,10 +1,12 @@
 """What plans say of published runs: time, rate and memory by class, every row, and the runs that are missed.
 
     python benchmarks/practice.py --data DIR [--fit] [--record FILE]
+    python benchmarks/practice.py --runs benchmarks/records/practice/blind_runs_2026-11-26.csv
 
 DIR has practice/published_runs.csv: a published figure and the command that asks gpuwise the same question. ``--fit`` refits the
 level of published runs (predict/coefficients/step/practice.json) on them first. The cross-validated figures, each family left
-out of the fit in turn, are those of new runs; the figures as shipped contain the fit.
+out of the fit in turn, are those of new runs; the figures as shipped contain the fit. ``--runs`` asks another table of the same
+columns, of runs that nothing was fitted on.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from typing import Any
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from gpuwise.calibrate.practice.rows import PracticeRow, practice_rows, published_runs
+from gpuwise.calibrate.practice.rows import PracticeRow, PublishedRun, practice_rows, published_runs, read_runs
 from gpuwise.cli.app import run as gpuwise
 from gpuwise.predict.coefficients import load_json
 
@@ -40,9 +42,9 @@ def ask(command: str) -> dict[str, Any]:
     return json.loads(lines[-1]) if lines else {"error": err.getvalue().strip().partition("\n")[0]}
 
 
-def rows_of(folder: Path) -> tuple[list[PracticeRow], list[PracticeRow], dict[str, str]]:
+def rows_of(table: Sequence[PublishedRun]) -> tuple[list[PracticeRow], list[PracticeRow], dict[str, str]]:
     """Rows that were answered, as they are asked and with the software that the runs had, and why the others were not."""
-    runs = [r for r in published_runs(folder) if r.how in ("best", "layout")]
+    runs = [r for r in table if r.how in ("best", "layout")]
     answers = {r.id: ask(r.command) for r in runs}
     refused = {i: str(a.get("error") or "nothing fits") for i, a in answers.items() if not a.get("best")}
     dated = {r.id: ask(r.dated(runs)) for r in runs if r.dated(runs) != r.command}
@@ -60,9 +62,11 @@ def class_line(name: tuple[str, str], rows: Sequence[PracticeRow]) -> str:
     )
 
 
-def report(asked: Sequence[PracticeRow], rows: Sequence[PracticeRow], refused: dict[str, str]) -> list[str]:
-    """Markdown: classes as shipped, as asked and with the runs' software; classes cross-validated, every row, what is
-    missed."""
+def report(
+    asked: Sequence[PracticeRow], rows: Sequence[PracticeRow], refused: dict[str, str], fitted: bool = True
+) -> list[str]:
+    """Markdown: classes as shipped, as asked and with the runs' software; classes cross-validated where the level was fitted on
+    these runs, every row, what is missed."""
     lines: list[str] = []
     for title, of in (("as asked", asked), ("with its own software", rows)):
         groups: dict[tuple[str, str], list[PracticeRow]] = {}
@@ -73,15 +77,16 @@ def report(asked: Sequence[PracticeRow], rows: Sequence[PracticeRow], refused: d
             "|---|---|---|---|---|---|",
         ]
         lines += [*(class_line(name, group) for name, group in sorted(groups.items())), ""]
-    checked = load_json("practice")["provenance"]["left_family_out"]
-    lines += [
-        "| each family left out of the fit | rows | median error | predicted / real | inside 80 % |",
-        "|---|---|---|---|---|",
-    ]
-    lines += [
-        f"| {name} | {c['rows']} | {100 * c['median_error']:.1f} % | {c['median_ratio']:.2f} | {100 * c['inside_80']:.0f} % |"
-        for name, c in checked.items()
-    ]
+    if fitted:
+        checked = load_json("practice")["provenance"]["left_family_out"]
+        lines += [
+            "| each family left out of the fit | rows | median error | predicted / real | inside 80 % |",
+            "|---|---|---|---|---|",
+        ]
+        lines += [
+            f"| {name} | {c['rows']} | {100 * c['median_error']:.1f} % | {c['median_ratio']:.2f} | {100 * c['inside_80']:.0f} % |"
+            for name, c in checked.items()
+        ]
     today = {r.run.id: math.exp(r.total) for r in asked}
     lines += ["", "| run | predicted / real | as asked | inside | tuned / real | 40 % MFU / real |", "|---|---|---|---|---|---|"]
     lines += [
@@ -99,11 +104,16 @@ def report(asked: Sequence[PracticeRow], rows: Sequence[PracticeRow], refused: d
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, required=True)
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--data", type=Path)
+    where.add_argument("--runs", type=Path)
     parser.add_argument("--fit", action="store_true")
     parser.add_argument("--record", type=Path)
     given = parser.parse_args()
-    asked, rows, refused = rows_of(given.data)
+    if given.fit and given.runs is not None:
+        parser.error("--fit takes the published runs of --data, not a table of --runs")
+    runs = published_runs(given.data) if given.runs is None else read_runs(given.runs)
+    asked, rows, refused = rows_of(runs)
     if given.fit:
         from gpuwise.calibrate.practice.fit import fit
         from gpuwise.predict import coefficients
@@ -111,8 +121,8 @@ def main() -> None:
         fit(rows, asked)
         load_json.cache_clear()
         coefficients._manifest.cache_clear()
-        asked, rows, refused = rows_of(given.data)
-    lines = report(asked, rows, refused)
+        asked, rows, refused = rows_of(runs)
+    lines = report(asked, rows, refused, fitted=given.runs is None)
     print("\n".join(lines))
     if given.record is not None:
         given.record.write_text("# Published runs\n\n" + "\n".join(lines) + "\n")

@@ -32,8 +32,11 @@ RATES = {
 }
 """Metrics of rates and the key of an answer that has them."""
 MEMORY_UNITS = {"GB": 1e9, "GiB": GIB}
-ALLOCATED = ("torchtune",)
-"""Sources whose peak is torch's ``max_memory_allocated`` (torchtune ``log_memory_stats``); others say what the GPU needs."""
+RECIPE = "torchtune"
+"""How sources begin whose figures are torchtune's own."""
+ALLOCATED = (RECIPE, "github.com/Lightning-AI/litgpt", "github.com/hpcaitech/ColossalAI")
+"""Sources whose peak is torch's ``max_memory_allocated`` (torchtune ``log_memory_stats``, litgpt ``finetune/lora.py``, Colossal-AI
+``performance_evaluator.py``); others say what the GPU needs."""
 ARXIV = re.compile(r"arXiv (\d\d)\d\d\.\d{4,5}")
 """A paper's number, which begins with its year."""
 STACK = re.compile(r" --stack \S+")
@@ -85,7 +88,7 @@ class PublishedRun:
         years = [2000 + int(found[1]) for r in runs if r.family == self.family and (found := ARXIV.search(r.source))]
         years += [FUSED_SINCE - 1] * (UNFUSED in self.source)
         years += [EARLIER[name] for name in (self.id.split("/")[0],) if name in EARLIER]
-        if self.source.startswith(ALLOCATED):
+        if self.source.startswith(RECIPE):
             return f"{STACK.sub('', self.command)} --stack torchtune"
         return self.command if not years or min(years) >= FUSED_SINCE else f"{self.command} --year {min(years)}"
 
@@ -127,9 +130,13 @@ def published_runs(folder: Path) -> list[PublishedRun]:
     path = folder / TABLE
     if not path.is_file():
         raise InputError(f"{TABLE} is not in {folder}", hint="name the folder of measurements")
+    return read_runs(path)
+
+
+def read_runs(path: Path) -> list[PublishedRun]:
+    """The runs of a table of these columns that ask ``gpuwise plan``."""
     with path.open(newline="") as file:
-        lines = list(csv.DictReader(file))
-    runs = [_run(r) for r in lines]
+        runs = [_run(r) for r in csv.DictReader(file)]
     return [r for r in runs if r.command.startswith("gpuwise plan ")]
 
 
