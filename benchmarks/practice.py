@@ -62,9 +62,7 @@ def class_line(name: tuple[str, str], rows: Sequence[PracticeRow]) -> str:
     )
 
 
-def report(
-    asked: Sequence[PracticeRow], rows: Sequence[PracticeRow], refused: dict[str, str], fitted: bool = True
-) -> list[str]:
+def report(asked: Sequence[PracticeRow], rows: Sequence[PracticeRow], refused: dict[str, str], fitted: bool = True) -> list[str]:
     """Markdown: classes as shipped, as asked and with the runs' software; classes cross-validated where the level was fitted on
     these runs, every row, what is missed."""
     lines: list[str] = []

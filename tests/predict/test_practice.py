@@ -65,3 +65,15 @@ def test_kinds() -> None:
     assert kind_of(ARCH, Strategy()) == "dense"
     assert kind_of(ARCH, Strategy(lora_rank=8)) == "adapters"
     assert kind_of(find_model("mixtral-8x7b"), Strategy()) == "experts"
+
+
+def test_one_gpu_is_tuned() -> None:
+    """Nothing is waited for on one GPU."""
+    for name, strategy in (("llama-2-7b", Strategy()), ("llama-2-7b", Strategy(lora_rank=8)), ("mixtral-8x7b", Strategy())):
+        assert practice_of(find_model(name), strategy, find_cluster("H100-SXM")).slowdown == 1.0
+        assert practice_of(find_model(name), strategy, find_cluster("64x8xH100-SXM")).slowdown > 1.0
+
+
+def test_recipes_of_a_stack_are_run_as_they_were_timed() -> None:
+    assert kind_of(ARCH, Strategy(stack="torchtune")) == "adapters"
+    assert kind_of(ARCH, Strategy(stack="compiled-fsdp")) == "dense"

@@ -6,7 +6,9 @@ that are published whole are slower; their seconds over the tuned ones are
     slowdown = max(1, exp(a + b ln(P / 1e10) + c ln(T / P) + d ln(R / 312e12)))
 
 where P are the parameters that a token uses, T all parameters and R the GPU's dense 16-bit rate (of an A100 or less: 312e12);
-``a`` is of the kind of run (dense pre-training, experts, adapters). Small models run in young code, large ones are tuned until
+``a`` is of the kind of run (dense pre-training, experts, adapters). One GPU alone takes its tuned time: it waits for no network
+and no other rank, and recipes for it are run as their authors wrote them (torchtune's and Qwen's tables of fine-tuning, nanoGPT's
+benchmark: benchmarks/records/practice). Small models run in young code, large ones are tuned until
 they are near what the authors of their stack reach; a faster GPU waits longer for what is not a matrix product. All of it is
 known before a strategy is chosen: two strategies, formats or amounts of recompute for one model on one cluster stand in the
 ratio in which they are timed. Fitted on published runs with the time for failures, checkpoints and evaluation taken out
@@ -25,6 +27,7 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.step.training import IN_PRACTICE, TrainingEstimate
+from gpuwise.workload.stack import find_stack
 from gpuwise.workload.strategy import Strategy
 from gpuwise.workload.transformer.parameters import count_parameters
 
@@ -73,7 +76,8 @@ def practice_of(arch: Architecture, strategy: Strategy, cluster: Cluster) -> Pra
     size, sparsity = scale_of(*_parameters(arch))
     log = float(document["level"][kind]) + float(document["size"]) * size + float(document["sparsity"]) * sparsity
     log += float(document["rate"]) * rate_of(cluster.accelerator)
-    return Practice(kind, math.exp(max(log, 0.0)), float(document["log_sigma"][kind]))
+    slowdown = 1.0 if cluster.n_accelerators == 1 else math.exp(max(log, 0.0))
+    return Practice(kind, slowdown, float(document["log_sigma"][kind]))
 
 
 def scale_of(parameters: float, active: float) -> tuple[float, float]:
@@ -95,7 +99,7 @@ def _parameters(arch: Architecture) -> tuple[int, int]:
 
 
 def kind_of(arch: Architecture, strategy: Strategy) -> str:
-    """``adapters``, ``experts`` or ``dense``."""
-    if strategy.lora_rank:
+    """``adapters`` (also where every weight is tuned by a recipe of the stack's authors), ``experts`` or ``dense``."""
+    if strategy.lora_rank or find_stack(strategy.stack).recipes:
         return "adapters"
     return "dense" if arch.moe is None else "experts"

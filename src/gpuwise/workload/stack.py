@@ -60,6 +60,8 @@ class Stack:
     """The option of the stack's tool by which its loss is without whole logits, where it is not so already (``fused_loss``)."""
     fuses_attention: bool = True
     """It has a fused attention kernel; otherwise scores are written out, scaled, masked and normalised (``fused_softmax``)."""
+    recipes: bool = False
+    """It is run by recipes that its authors wrote and timed, to fine-tune on one host."""
     half_weights: bool = False
     """Full fine-tuning holds weights, gradients and states in the compute format, without fp32 copies."""
     half_gradients: bool = False
@@ -68,8 +70,8 @@ class Stack:
     """Attention reads grouped keys and values as they are; otherwise they are repeated to every query head first."""
     regathers_input: bool = True
     """A column-parallel linear keeps its sequence shard and gathers it again in the backward; otherwise it keeps all."""
-    recomputes_pointwise: bool = False
-    """The compiler's partitioner computes norms and activations again in the backward rather than keep them."""
+    residual_in_kernel: bool = False
+    """The sum of a residual's gradients is part of the kernel before it (a compiler)."""
     quantized_keeps_input: bool = False
     """A frozen 4-bit linear keeps its input in fp32."""
     checkpoints_quantized: bool = False

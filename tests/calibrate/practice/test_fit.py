@@ -42,6 +42,13 @@ def test_families_left_out_err_by_the_noise() -> None:
     assert sigma_of(residuals, weights(rows)) == pytest.approx(0.15)  # the least: the noise is a third of it
 
 
+def test_one_gpu_does_not_move_the_level() -> None:
+    rows = some_rows()
+    alone = [replace(r, run=replace(r.run, id=f"alone{i}-0/best"), slower=0.0, alone=True) for i, r in enumerate(rows[:9])]
+    assert solve([*rows, *alone]) == pytest.approx(solve(rows), abs=0.01)
+    assert predicted(TRUE, alone).tolist() == [0.0] * 9
+
+
 def test_many_rows_of_a_family_weigh_as_their_root() -> None:
     rows = [row("a", i, 0.0) for i in range(9)] + [row("b", 0, 0.0)]
     assert weights(rows).tolist() == pytest.approx([3**-0.5] * 9 + [1.0])
@@ -63,9 +70,10 @@ def test_runs_older_than_fused_attention_are_asked_with_their_year() -> None:
         run("bloom-c", "README", "gpuwise plan x --stack eager"),
         run("llama1-7b", "arXiv 2302.13971"),
         run("nanogpt", "README (before FlashAttention)"),
+        run("ptd", "arXiv 2104.04473 table 2", "gpuwise plan x --year 2021"),
     ]
     asked = [r.dated(runs).removeprefix(r.command) for r in runs]
-    assert asked == [" --year 2022", " --year 2022", " --year 2022", "", " --year 2022"]
+    assert asked == [" --year 2022", " --year 2022", " --year 2022", "", " --year 2022", ""]
     recipe = run("tt", "torchtune README table", "gpuwise plan x --stack compiled-fsdp --seq 2048")
     assert recipe.dated([recipe]) == "gpuwise plan x --seq 2048 --stack torchtune"
 
@@ -91,7 +99,7 @@ def test_a_figure_is_compared_in_its_own_unit(metric: str, value: float, total: 
             "mfu": span(0.40),
             "tuned": {"step_time_s": span(1.0), "mfu": span(0.50)},
             "goodput": {"share": 0.9},
-            "strategy": {"lora_rank": 0, "precision": "bf16"},
+            "strategy": {"lora_rank": 0, "stack": "megatron-core", "precision": "bf16"},
         },
         "cluster": {"accelerator": find_cluster("8xA100-80GB-SXM").accelerator.id, "accelerators": 8, "systems": 1},
         "model": {"parameters": 1, "active_parameters": 1},

@@ -150,3 +150,10 @@ def test_divisors_and_powers() -> None:
     assert usual_micro_batches(512, 16) == (1, 2, 4, 8, 16)
     assert usual_micro_batches(576, 16) == (1, 2, 3, 4, 6, 8, 12, 16)
     assert usual_micro_batches(3, 16) == (1, 2, 3)
+
+
+def test_recompute_and_offload_are_both_laid_out_where_both_are_asked_for(small: Architecture, node: Cluster) -> None:
+    space = default_space(Setting.of(small, node, BASE, 2048, 8))
+    asked = fixed_space(space, {"recompute": "full", "recompute_every": 1, "offload_activations": True})
+    assert asked.activations == (("full", 1, True),)
+    assert all(not offload for kind, _, offload in space.activations if kind != "none")

@@ -87,8 +87,9 @@ def test_per_op_recomputation_keeps_every_second_product() -> None:
     assert kept("compiled-fsdp", "selective") == pytest.approx(T * (per_token - 2 * H))
 
 
-def test_a_compiler_keeps_less_and_eager_keeps_more() -> None:
-    assert kept("compiled-fsdp") < kept("megatron-core") < kept("eager-fsdp")
+def test_a_compiler_keeps_what_fused_kernels_do_and_eager_keeps_more() -> None:
+    assert kept("nanogpt") == pytest.approx(kept("megatron-core"), rel=0.01)
+    assert kept("nanogpt") < kept("compiled-fsdp") < kept("eager-fsdp")  # torchtitan repeats keys and values first
 
 
 def test_ulysses_keeps_the_output_twice() -> None:
@@ -119,3 +120,12 @@ def test_the_working_layer_needs_its_gradients() -> None:
     assert float(saved.excess["none"][0]) == pytest.approx(T * 2 * (2 * F + F - F + H), rel=0.1)
     recomputed = float(saved.layer["none"][0] - saved.layer["full"][0])
     assert float(saved.excess["full"][0] - saved.excess["none"][0]) == pytest.approx(recomputed)
+
+
+@pytest.mark.parametrize(("stack", "kv_heads"), [("torchtune", A), ("nanogpt", K)])
+def test_a_compiler_keeps_the_inputs_of_products(stack: str, kv_heads: int) -> None:
+    """torch._functorch partitioners.py (``is_materialized_backwards``): what a product of the backward reads is kept and not
+    computed again: norms' outputs and the activation's product. Counted on such a block with torch's partitioner; torchtune's
+    Llama 3.2 3B keeps 15 times the hidden size so (its README, optimization flags), with keys and values expanded."""
+    per_token = 2 * (2 * H + H + 2 * kv_heads * D + H + 2 * H + 3 * F)
+    assert kept(stack) == pytest.approx(T * per_token, rel=0.05)

@@ -32,10 +32,10 @@ START = (0.2, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def predicted(p: F64, rows: Sequence[PracticeRow]) -> F64:
-    """ln slowdown of ``rows`` under the coefficients ``p``: none is faster than tuned."""
+    """ln slowdown of ``rows`` under the coefficients ``p``: none is faster than tuned, and one GPU is tuned."""
     level = {"dense": p[0], "experts": p[0] + p[1], "adapters": p[0] + p[2]}
     x = [level[r.level] + p[3] * r.size + p[4] * r.sparsity + p[5] * r.rate for r in rows]
-    return np.maximum(np.array(x), 0.0)
+    return np.where([r.alone for r in rows], 0.0, np.maximum(np.array(x), 0.0))
 
 
 def weights(rows: Sequence[PracticeRow]) -> F64:
@@ -118,7 +118,7 @@ def fit(rows: Sequence[PracticeRow], asked: Sequence[PracticeRow] = ()) -> dict[
                 classes[f"{kind}, {how}{label}"] = _class(errors[mine], np.array([sigma[r.level] for r in timed])[mine])
     level = {"dense": p[0], "experts": p[0] + p[1], "adapters": p[0] + p[2]}
     document = {
-        "level": {k: round(float(v), 4) for k, v in level.items()},
+        "level": {k: round(float(v), 4) + 0.0 for k, v in level.items()},
         "size": round(float(p[3]), 4),
         "sparsity": round(float(p[4]), 4),
         "rate": round(float(p[5]), 4),

@@ -18,7 +18,7 @@ from gpuwise.errors import InputError
 from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.predict.practice import RULE_MFU, rate_of, scale_of
 from gpuwise.units import DAY_S, GIB, HOUR_S, TERA
-from gpuwise.workload.stack import FUSED_SINCE
+from gpuwise.workload.stack import FUSED_SINCE, find_stack
 
 TABLE = Path("practice") / "published_runs.csv"
 WHOLE = {"gpu_hours": HOUR_S, "hours": HOUR_S, "days": DAY_S}
@@ -35,8 +35,8 @@ MEMORY_UNITS = {"GB": 1e9, "GiB": GIB}
 RECIPE = "torchtune"
 """How sources begin whose figures are torchtune's own."""
 ALLOCATED = (RECIPE, "github.com/Lightning-AI/litgpt", "github.com/hpcaitech/ColossalAI")
-"""Sources whose peak is torch's ``max_memory_allocated`` (torchtune ``log_memory_stats``, litgpt ``finetune/lora.py``, Colossal-AI
-``performance_evaluator.py``); others say what the GPU needs."""
+"""Sources whose peak is torch's ``max_memory_allocated`` (torchtune ``log_memory_stats``, litgpt ``finetune/lora.py``,
+Colossal-AI ``performance_evaluator.py``); others say what the GPU needs."""
 ARXIV = re.compile(r"arXiv (\d\d)\d\d\.\d{4,5}")
 """A paper's number, which begins with its year."""
 STACK = re.compile(r" --stack \S+")
@@ -90,7 +90,8 @@ class PublishedRun:
         years += [EARLIER[name] for name in (self.id.split("/")[0],) if name in EARLIER]
         if self.source.startswith(RECIPE):
             return f"{STACK.sub('', self.command)} --stack torchtune"
-        return self.command if not years or min(years) >= FUSED_SINCE else f"{self.command} --year {min(years)}"
+        old = years and min(years) < FUSED_SINCE and "--year" not in self.command
+        return f"{self.command} --year {min(years)}" if old else self.command
 
     @property
     def other_work(self) -> str:
@@ -123,6 +124,8 @@ class PracticeRow:
     """Whether the published figure lies in the headline's 80 % interval."""
     rule: float
     """Seconds by "40 % MFU" over the published ones."""
+    alone: bool = False
+    """On one GPU, which has no level but the tuned one."""
 
 
 def published_runs(folder: Path) -> list[PublishedRun]:
@@ -165,7 +168,8 @@ def _row(run: PublishedRun, answer: Document) -> PracticeRow:
     # the headline of a whole run holds what is lost on the way, as the published figure does; a rate does not
     slowdown = math.log(best["step_time_s"]["expected"] / tuned["step_time_s"]["expected"])
     lost = math.log(best["goodput"]["share"]) if run.metric in WHOLE and best["goodput"] else 0.0
-    level = "adapters" if strategy["lora_rank"] else "dense" if model["parameters"] == model["active_parameters"] else "experts"
+    recipe = strategy["lora_rank"] or find_stack(strategy["stack"]).recipes
+    level = "adapters" if recipe else "dense" if model["parameters"] == model["active_parameters"] else "experts"
     return PracticeRow(
         run,
         level,
@@ -175,6 +179,7 @@ def _row(run: PublishedRun, answer: Document) -> PracticeRow:
         total,
         inside,
         total + math.log(best["mfu"]["expected"] / RULE_MFU) + lost,
+        n == 1.0,
     )
 
 

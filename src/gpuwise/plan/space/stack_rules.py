@@ -197,8 +197,9 @@ STACK_RULES: dict[str, StackRules] = {
     ),
     "torchtune": replace(
         _FSDP,
-        source="pytorch/torchtune recipes: one device, FSDP2 with CPU offload",
+        source="pytorch/torchtune recipes: one device, FSDP2 with CPU offload; enable_activation_offloading of checkpoints",
         shardings=frozenset({"none", "zero2", "zero3"}),
+        offload_with_recompute=True,
     ),
     "hf-fsdp": _TRAINER_FSDP,
     "trainer": replace(

@@ -204,6 +204,8 @@ def fixed_space(space: Space, fixed: Mapping[str, int | str | bool]) -> Space:
     wanted = list(space.activations)
     if every is not None and not any(e == every for _, e, _ in wanted):
         wanted += [("full", int(every), False)]
+    if offload and kind is not None:
+        wanted += [(r, e, True) for r, e, o in wanted if not o and (r, e, True) not in wanted]
     activations = [(r, e, o) for r, e, o in wanted if kind in (None, r) and every in (None, e) and offload in (None, o)]
     return replace(space, **values, states=tuple(states), activations=tuple(activations))
 

@@ -320,7 +320,7 @@ class Rows:
         elements = float(tokens * width)
         mask = 1 / p.element_bytes if p.stack.dropout else 0.0
         fused = p.stack.fused_bias_dropout_add or not p.stack.dropout
-        summed = (1.0, 0.0) if p.stack.recomputes_pointwise else (2.0, 1.0)
+        summed = (1.0, 0.0) if p.stack.residual_in_kernel else (2.0, 1.0)
         self.memory(
             name,
             (2 + mask) * elements,

@@ -76,7 +76,6 @@ def attention(rows: Rows, arch: Architecture, window: int) -> None:
             arch.hidden,
             (heads + 2 * kv_heads) * head_dim,
             bias=arch.qkv_bias,
-            saves_input=not p.stack.recomputes_pointwise,
             saved_tokens=_column_saved(p),
             parts=_qkv_parts(arch, heads, kv_heads),
         )
@@ -172,19 +171,18 @@ def mlp(
     f = max(1, ffn // p.tp)
     if collectives:
         tensor_parallel_enter(rows, where, arch.hidden)
-    pointwise = not p.stack.recomputes_pointwise
     rows.linear(
         f"{where}.up",
         p.tokens,
         arch.hidden,
         f * (2 if arch.gated_mlp else 1),
         bias=arch.mlp_bias,
-        saves_input=saves_input and pointwise,
+        saves_input=saves_input,
         saved_tokens=_column_saved(p),
         parts=(("gate", f), ("up", f)) if arch.gated_mlp and not arch.fused_projections else (),
     )
     _activation(rows, arch, where, float(p.tokens * f))
-    rows.linear(f"{where}.down", p.tokens, f, arch.hidden, bias=arch.mlp_bias, saves_input=pointwise)
+    rows.linear(f"{where}.down", p.tokens, f, arch.hidden, bias=arch.mlp_bias)
     if collectives:
         tensor_parallel_leave(rows, where, arch.hidden)
 
