@@ -74,7 +74,7 @@ def assert_mannerly(words: list[str], code: int, out: str, err: str) -> None:
     assert err or not re.search(r"\b(nan|inf)\b", out.lower())
 
 
-@settings(max_examples=120)
+@settings(max_examples=3 * settings().max_examples)
 @given(
     st.sampled_from(("plan", "fit")),
     MODELS,

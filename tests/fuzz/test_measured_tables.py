@@ -119,7 +119,7 @@ def test_a_sound_run_is_understood(folder: Path) -> None:
     assert row.memory_bytes == 11.5 * 2**30
 
 
-@settings(max_examples=120)
+@settings(max_examples=3 * settings().max_examples)
 @given(st.lists(st.dictionaries(st.sampled_from(COLUMNS), CELLS, max_size=4), min_size=1, max_size=4))
 def test_rows_are_understood_or_say_why_not(folder: Path, changes: list[dict[str, str]]) -> None:
     try:

@@ -89,7 +89,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=8 * settings().max_examples)
 @given(st.data())
 def test_configs_of_every_type(lawful, data: st.DataObject) -> None:
     model_type = data.draw(st.sampled_from(sorted(READERS)))
@@ -160,7 +160,7 @@ TYPED = (
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=3 * settings().max_examples)
 @given(st.lists(st.tuples(st.sampled_from(KEYS), TYPED), max_size=3), st.booleans())
 def test_dimensions(lawful, extra: list[tuple[str, str]], complete: bool) -> None:
     pairs = dict([("layers", "2"), ("hidden", "64"), ("heads", "4"), ("vocab", "100")] if complete else [])

@@ -30,7 +30,7 @@ ANSWERS = [
     "smem_allocated_per_block",
 ]
 ASKED = ["block_threads", "regs_per_thread", "static_smem", "dynamic_smem", "carveout_percent", "optin", "block_barriers"]
-RANDOM_CASES = 100_000
+RANDOM_CASES, ALL_CASES = 10_000, 100_000
 PROGRAM = r"""
 #include <stddef.h>
 #include <stdio.h>
@@ -81,14 +81,15 @@ def random_case(dice: random.Random) -> tuple[str, list[int]]:
     return sm.compute_capability, [block, regs, static, dynamic, carve, dice.randint(0, 1), dice.randint(0, 17)]
 
 
-def test_equals_nvidias_header_on_a_hundred_thousand_questions(tmp_path: Path) -> None:
+@pytest.mark.parametrize("n", [RANDOM_CASES, pytest.param(ALL_CASES, marks=pytest.mark.thorough)])
+def test_equals_nvidias_header_on_random_questions(n: int, tmp_path: Path) -> None:
     compiler, source = shutil.which("gcc") or shutil.which("cc"), header()
     if compiler is None or source is None:
         pytest.skip("needs a C compiler and the wheel nvidia-cuda-runtime (its cuda_occupancy.h)")
     (tmp_path / "ask.c").write_text(PROGRAM)
     subprocess.run([compiler, "-w", "-I", str(source.parent), "ask.c", "-o", "ask"], cwd=tmp_path, check=True)
     dice = random.Random(18)
-    cases = [random_case(dice) for _ in range(RANDOM_CASES)]
+    cases = [random_case(dice) for _ in range(n)]
     lines: list[str] = []
     for capability, asked in cases:
         sm = find_sm_limits(capability)

@@ -58,7 +58,7 @@ def by_hand(options: list[list[Choice]], budget: float, have: Have | None) -> tu
     return best
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=3 * settings().max_examples)
 @given(choices(), st.integers(0, 60), st.booleans())
 def test_the_best_split_is_the_best_of_all(options: list[list[Choice]], budget: int, small_machine: bool) -> None:
     have = Have(slots=4, psu_w=900) if small_machine else None

@@ -208,7 +208,7 @@ def test_one_field_of_a_published_config_changed(name: str, data: st.DataObject)
     _try(config)
 
 
-@settings(max_examples=200)
+@settings(max_examples=4 * settings().max_examples)
 @given(st.sampled_from(sorted(CONFIGS)), st.sampled_from(sorted(READERS)))
 def test_a_config_under_another_type(name: str, model_type: str) -> None:
     _try({**CONFIGS[name], "model_type": model_type})

@@ -42,7 +42,7 @@ networked = st.sampled_from(NETWORKED)
 
 
 @given(linked, ops, st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=3 * settings().max_examples, deadline=None)
 def test_time_is_positive_and_grows_with_bytes_inside_a_system(system: System, op: str, data: st.DataObject):
     n = data.draw(st.integers(2, min(max(system.count, system.domain_size), 128)))
     library = data.draw(st.sampled_from(LIBRARIES))
@@ -52,7 +52,7 @@ def test_time_is_positive_and_grows_with_bytes_inside_a_system(system: System, o
 
 
 @given(networked, ops, st.integers(1, 8), st.integers(2, 64), st.integers(1, 8))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=3 * settings().max_examples, deadline=None)
 def test_time_grows_with_bytes_nodes_and_sharing_across_systems(system: System, op: str, ranks: int, nodes: int, concurrent: int):
     ranks = min(ranks, max(system.count, system.domain_size))
     few = curve(system, op, ranks * nodes, ranks).time_s(SIZES)
@@ -68,7 +68,7 @@ def test_time_grows_with_bytes_nodes_and_sharing_across_systems(system: System, 
 
 
 @given(linked, ops, st.floats(1.0, 8.0), st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=2 * settings().max_examples, deadline=None)
 def test_a_faster_link_or_network_is_never_slower(system: System, op: str, factor: float, data: st.DataObject):
     host = min(max(system.count, system.domain_size), 64)
     ranks = data.draw(st.integers(1, host))
@@ -83,7 +83,7 @@ def test_a_faster_link_or_network_is_never_slower(system: System, op: str, facto
 
 
 @given(linked, st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=2 * settings().max_examples, deadline=None)
 def test_all_reduce_costs_at_least_a_reduce_scatter_and_at_most_both_halves(system: System, data: st.DataObject):
     n = data.draw(st.integers(2, min(max(system.count, system.domain_size), 8)))
     whole = curve(system, "all_reduce", n, n).time_s(SIZES)
@@ -96,7 +96,7 @@ def test_all_reduce_costs_at_least_a_reduce_scatter_and_at_most_both_halves(syst
 
 
 @given(linked, st.sampled_from(["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]), st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=2 * settings().max_examples, deadline=None)
 def test_bus_bandwidth_stays_within_the_link(system: System, op: str, data: st.DataObject):
     n = data.draw(st.integers(2, min(max(system.count, system.domain_size), 72)))
     big = SIZES[SIZES >= MIB]

@@ -123,7 +123,7 @@ def loads(draw):
     return Requests(np.cumsum(gaps), np.array(prompt, np.int64), np.array(output, np.int64), text, texts)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=8 * settings().max_examples, deadline=None)
 @given(
     requests=loads(),
     size=st.sampled_from([1, 4, 16]),

@@ -46,7 +46,7 @@ def run(requests, limits, time, layout, **more):
     return engine
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=3 * settings().max_examples, deadline=None)
 @given(requests=loads(), size=st.sampled_from([1, 4, 16]), spare=st.integers(0, 300), sequences=st.integers(1, 8))
 def test_one_stage_is_the_plain_engine(requests, size, spare, sequences):
     longest = int((requests.prompt_tokens + requests.output_tokens).max())
@@ -55,7 +55,7 @@ def test_one_stage_is_the_plain_engine(requests, size, spare, sequences):
     check(*play(PlainEngine, engine, requests, limits, linear_time(sequences)), limits)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=4 * settings().max_examples, deadline=None)
 @given(
     requests=loads(),
     size=st.sampled_from([1, 4, 16]),

@@ -32,7 +32,7 @@ def gaps(trace):
     return sorted(found)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=5 * settings().max_examples, deadline=None)
 @given(
     policy=st.sampled_from(sorted(PLAIN)),
     requests=loads(),
@@ -79,7 +79,7 @@ def test_closed_form_equals_the_plain_policy(
         assert gaps(engine.trace) == pytest.approx(expected, rel=1e-6, abs=1e-9)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=3 * settings().max_examples, deadline=None)
 @given(
     requests=loads(),
     sequences=st.integers(1, 5),

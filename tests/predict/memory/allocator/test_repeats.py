@@ -87,7 +87,7 @@ def runs(draw):
     return storage, sign, sizes, streams
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=4 * settings().max_examples, deadline=None)
 @given(runs(), st.sampled_from(CONFS), st.sampled_from([150, 300, 4000]), st.booleans())
 def test_placements_equal_the_reference(trace, text, capacity_mib, emptied):
     storage, sign, sizes, streams = trace

@@ -77,7 +77,7 @@ def traces(draw):
     return storage, sign, sizes, streams
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=5 * settings().max_examples, deadline=None)
 @given(
     traces(),
     st.sampled_from(CONFS),
@@ -114,7 +114,7 @@ def test_placements_equal_the_reference(trace, text, capacity_mib, private_pools
         assert sum(s.size_bytes for s in run.segments()) == ref.reserved
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=3 * settings().max_examples, deadline=None)
 @given(traces(), st.sampled_from(CONFS), st.sampled_from([100, 400, 4000]))
 def test_laws(trace, text, capacity_mib):
     storage, sign, sizes, streams = trace
