@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from tests.parser_memo import keep_signatures
+from tests.shares import in_shares
 
 from gpuwise.cli import YOUNG_OBJECTS
 from gpuwise.workload.capture import heap
@@ -125,30 +126,6 @@ THOROUGH = {
 gate runs the others behind it (``pytest -m thorough``)."""
 
 
-STARTED_ONCE = (("train/ranks",), ("ui", "report", "train"))
-"""Rooms whose tests share processes that a worker starts once: servers with PyTorch imported, a web server, a browser. The rooms
-of a group begin the share of one worker, and none of theirs is left when another takes from the end of it."""
-
-
-def in_shares(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
-    """``items`` in an order whose contiguous shares, one for each of so many workers as ``--dist worksteal`` cuts them, each
-    begin with rooms of :data:`STARTED_ONCE`."""
-    groups: list[list[pytest.Item]] = [[] for _ in STARTED_ONCE]
-    rest: list[pytest.Item] = []
-    for item in items:
-        inside = (k for k, rooms in enumerate(STARTED_ONCE) if any(item.path.is_relative_to(HERE / room) for room in rooms))
-        groups[k].append(item) if (k := next(inside, None)) is not None else rest.append(item)
-    ordered: list[pytest.Item] = []
-    for worker in range(workers):
-        share = [item for group in groups[worker::workers] for item in group]
-        n = (len(items) - len(ordered)) // (workers - worker) - len(share)
-        if n < 0:
-            return items
-        ordered += share + rest[:n]
-        rest = rest[n:]
-    return ordered
-
-
 class _Shares:
     """Orders what is left when the markers have been looked at."""
 
@@ -156,7 +133,7 @@ class _Shares:
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         worker: dict[str, Any] | None = getattr(config, "workerinput", None)
         if worker is not None:
-            items[:] = in_shares(items, worker["workercount"])
+            items[:] = in_shares(items, worker["workercount"], HERE)
 
 
 def pytest_xdist_auto_num_workers() -> int:
