@@ -227,7 +227,7 @@ REFUSED: list[tuple[str, ...]] = [
     ("capacity", "llama-3.2-1b", "--on", "l40s", "--measure", "ftp://x"),
     ("capacity", "llama-3.2-1b", "--on", "l40s", "--workload", "dance"),
     ("capacity", "llama-3.2-1b", "--on", "l40s", "--workload", "in=400"),
-    ("capacity", "llama-3.2-1b", "--on", "l40s", "--workload", "embed"),
+    ("capacity", "llama-3.2-1b", "--on", "l40s", "--workload", "vision"),
     ("capacity", "llama-3.2-1b", "--on", "l40s", "--slo", "ttft_p95=soon"),
     ("capacity", "llama-3.2-1b", "--on", "l40s", "--slo", "speed=1s"),
     ("capacity", "llama-3.2-1b", "--on", "l40s", "--rate", "-1/s"),

@@ -28,6 +28,8 @@ from gpuwise.pick.forward_load import (
     simulate,
 )
 from gpuwise.predict.coefficients import load_json
+from gpuwise.serve.engine import EngineConfig
+from gpuwise.serve.iteration import iteration_time
 from gpuwise.serve.load.arrivals import unit_arrivals
 from gpuwise.serve.load.targets import parse_targets
 
@@ -223,3 +225,12 @@ def test_devices_behind_one_queue_serve_whoever_came_first() -> None:
     assert point.latency_s == pytest.approx(np.array(waited))
     assert fewest(times, parse_targets("e2e_p95=4s"), 1.2, 0.2, AT_ONCE) in (3, 4)
     assert not simulate(times, 1.2, devices=2).keeps(parse_targets("e2e_p95=4s"))
+
+
+def test_a_decoder_embeds_as_it_reads_a_prompt() -> None:
+    """Qwen3 Embedding is the body of Qwen3: a passage takes what its prompt takes."""
+    arch, l4 = find_model("qwen3-embedding-0.6b"), find_cluster("l4")
+    answer = capacity_forward(arch, l4, workload="embed", tokens=256, today=TODAY)
+    prompt = iteration_time(find_model("qwen3-0.6b"), l4.system, EngineConfig(), 1, 256, 256)
+    assert answer.alone_s == pytest.approx(prompt.expected)
+    assert answer.items == "passages"

@@ -12,7 +12,8 @@ as Triton's ``max_queue_delay_microseconds``), or until it is full whatever it t
 inference leaves them (:mod:`gpuwise.workload.convnet`), their kernels back to back. A batch of speech is written down
 together (:mod:`gpuwise.serve.speech`).
 
-The largest rate keeps the targets under Poisson arrivals; a request has no tokens, so that its time to the first one is its whole
+Decoders that embed (Qwen3 Embedding) read a passage as they would a prompt. The largest rate keeps the targets under Poisson
+arrivals; a request has no tokens, so that its time to the first one is its whole
 time. Several accelerators share one queue. Checked against published images a second in ``tests/pick/test_forward_load.py``.
 """
 
@@ -266,8 +267,6 @@ def _shape(arch: Architecture | ConvNet | Denoiser, workload: str, tokens: int |
         if arch.patches is None:
             raise InputError(f"{arch.name} is no vision transformer", hint="for example vit-b-16, vit-l-16 or resnet-50")
         return "images", arch.patches.n_tokens
-    if arch.kind == "decoder":
-        raise InputError(f"{arch.name} writes text: --workload {workload} is of encoders", hint="for example bert-base")
     if arch.kind == "vision":
         raise InputError(f"{arch.name} reads images, not texts", hint="--workload vision")
     length = min(tokens or TEXT_TOKENS, arch.max_seq_len)

@@ -46,8 +46,9 @@ class Asked:
 
     workload: str | None = None
     """chat (usual), code, rag, agent, summarise, reasoning, or in=2000,out=300 with cv=, in_cv=, out_cv=, prefix=, peak=; of
-    encoders embed and rerank (passages of --context tokens), of vision transformers and networks of convolutions (resnet-50)
-    vision, of Whisper speech (windows of 30 s, of each of which --context tokens are written), of makers of images image."""
+    encoders and decoders that embed, embed and rerank (passages of --context tokens), of vision transformers and networks of
+    convolutions (resnet-50) vision, of Whisper speech (windows of 30 s, of each of which --context tokens are written), of
+    makers of images image."""
     trace: Path | None = None
     """Replay a recording: CSV (arrival_s,input_tokens,output_tokens or Azure's), Mooncake's JSON lines, ShareGPT's JSON."""
     drop_long: Annotated[bool, Parameter(negative="")] = False
