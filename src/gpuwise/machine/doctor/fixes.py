@@ -19,7 +19,7 @@ from gpuwise.facts.software.compatibility import (
 )
 from gpuwise.facts.software.os_commands import OsCommands, os_commands_for
 from gpuwise.machine.doctor.finding import Fix
-from gpuwise.machine.doctor.observation import NVIDIA, Machine
+from gpuwise.machine.doctor.observation import NVIDIA, Machine, Package
 
 INDEX = "https://download.pytorch.org/whl"
 _COMPANIONS = ("torchvision", "torchaudio")
@@ -178,7 +178,28 @@ def install_torch(machine: Machine, wheel: Wheel) -> tuple[str, ...]:
     words = [package("torch", wheel.release), *companions]
     if not plain:
         words += ["--index-url", f"{INDEX}/{wheel.build}"]
-    return (*((pip_uninstall(machine, *remove),) if remove else ()), pip_install(machine, *words))
+    away = pip_uninstall(machine, *remove) if remove else ""
+    if conda_torch(machine) is not None:
+        away = "conda remove -y " + " ".join(["pytorch", *companions])
+    return (*((away,) if away else ()), pip_install(machine, *words))
+
+
+def conda_torch(machine: Machine) -> Package | None:
+    """conda's pytorch, where conda installed the torch that is found and pip none of another version."""
+    here = machine.python
+    conda = next((p for p in here.packages if p.name == "pytorch" and p.place == "conda"), None) if here else None
+    if here is None or conda is None:
+        return None
+    return conda if all(p.version == conda.version for p in here.packages if p.name == "torch") else None
+
+
+def conda_cuda_fix(package: Package) -> Fix:
+    """The same version of conda's pytorch, built with CUDA: pip's on top would mix two installations."""
+    spec = shlex.quote(f"pytorch={package.version}=*cuda*")
+    return Fix(
+        "Have conda install its build with CUDA (where it says that __cuda is missing: CONDA_OVERRIDE_CUDA=12.6 in front)",
+        (f"conda install -c conda-forge {spec}",),
+    )
 
 
 def torch_fix(machine: Machine, cards: Sequence[Capability], *, driver: bool = True) -> tuple[Fix, ...]:

@@ -14,6 +14,7 @@ from gpuwise.machine.devices.readings import Driver, Health, Identity, Peer, Sam
 
 NVIDIA, AMD, INTEL = "10de", "1002", "8086"
 """PCI vendor numbers."""
+_DISCRETE_BYTES = 4 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,8 @@ class System:
     secure_boot: bool | None = None
     jetson: str | None = None
     """The model of a Jetson board, whose GPU is on no bus."""
+    jetson_release: int | None = None
+    """Of NVIDIA's Linux for it: 35 is JetPack 5, 36 JetPack 6, 38 JetPack 7."""
     translated: bool = False
     """An x86 Python on Apple silicon."""
 
@@ -122,6 +125,11 @@ class Card:
     health: Health | None = None
     problem: str | None = None
     """Why the health could not be read."""
+
+    @property
+    def has_own_memory(self) -> bool:
+        """Whether it is a card of its own, not the graphics part of a processor, which shares its memory."""
+        return self.identity.unified_memory is not True and (self.identity.memory_bytes or 0) >= _DISCRETE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +314,8 @@ class Machine:
     """A library of the driver compiled for other processors than this machine's: path -> its kind."""
     uv: bool = False
     """The program uv is here."""
+    level_zero: str | None = None
+    """Where Intel's driver for Level Zero (libze_intel_gpu) is, of the folders that distributions install to."""
     mig_instances: Mapping[int, int] = field(default_factory=dict[int, int])
     """Index of a card with MIG on -> GPU instances made on it."""
     bridges: tuple[Bridge, ...] = ()

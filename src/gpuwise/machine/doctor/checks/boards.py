@@ -10,23 +10,26 @@ from gpuwise.machine.doctor.checks.torch import build_of
 from gpuwise.machine.doctor.finding import Finding, Fix, Severity
 from gpuwise.machine.doctor.observation import Card, Machine
 
-JETSON_INDEX = "https://pypi.jetson-ai-lab.io/jp6/cu126"
-"""NVIDIA's wheels for JetPack 6."""
+JETSON_WHEELS = {
+    35: (
+        "JetPack 5, for Python 3.8",
+        "https://developer.download.nvidia.com/compute/redist/jp/v512/pytorch/"
+        "torch-2.1.0a0+41361538.nv23.06-cp38-cp38-linux_aarch64.whl",
+    ),
+    36: ("JetPack 6", "torch --index-url https://pypi.jetson-ai-lab.io/jp6/cu126"),
+    38: ("JetPack 7", "torch --index-url https://pypi.jetson-ai-lab.io/sbsa/cu130"),
+}
+"""Release of NVIDIA's Linux for Jetson -> its JetPack, and what pip installs: NVIDIA's builds for it."""
+JETSON_USUAL = 36
 XPU_INDEX = f"{fixes.INDEX}/xpu"
 _HIDING = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 _STAND_INS = {"gfx103": "10.3.0", "gfx110": "11.0.0", "gfx90": "9.0.0"}
 """Family of AMD's chips -> the version of the one that the wheels are compiled for (HSA_OVERRIDE_GFX_VERSION)."""
-_DISCRETE_BYTES = 4 << 30
-
-
-def _own_memory(card: Card) -> bool:
-    """A card of its own, not the graphics part of a processor."""
-    return card.identity.unified_memory is not True and (card.identity.memory_bytes or 0) >= _DISCRETE_BYTES
 
 
 def _amd(m: Machine) -> list[Card]:
     """AMD's GPUs that have memory of their own."""
-    return [c for c in m.cards if c.identity.vendor == "amd" and _own_memory(c)]
+    return [c for c in m.cards if c.identity.vendor == "amd" and c.has_own_memory]
 
 
 def visible_devices(m: Machine) -> Iterator[Finding]:
@@ -35,7 +38,15 @@ def visible_devices(m: Machine) -> Iterator[Finding]:
         return
     for name in _HIDING:
         value = m.environment.get(name)
-        if value is None or (value.strip() and not value.strip().startswith("-")):
+        if value is None:
+            continue
+        if value.strip() and not value.strip().startswith("-"):
+            first = value.split(",")[0].strip()
+            # GPUs in processors are counted too
+            count = sum(c.identity.vendor == "amd" for c in m.cards)
+            if first.isdecimal() and int(first[:9]) >= count:
+                yield _invalid(m, name, value, first)
+                return
             continue
         yield Finding(
             "hip-visible-devices-empty",
@@ -48,6 +59,20 @@ def visible_devices(m: Machine) -> Iterator[Finding]:
             hides=(SEES_NONE,),
         )
         return
+
+
+def _invalid(m: Machine, name: str, value: str, first: str) -> Finding:
+    """The finding that ``name`` begins with a device that is not here."""
+    return Finding(
+        "hip-visible-devices-invalid",
+        Severity.BLOCKER,
+        f"{name} names a GPU that is not here: {first}",
+        (f"{name}={value!r}", f"{len(_amd(m))} GPUs answer the driver, counted from 0"),
+        "HIP programs see only the devices it names, and none after the first that is not here.",
+        (Fix("Take it away; look in ~/.bashrc and the job script for where it is set", (f"unset {name}",)),),
+        fixes.check_torch(m),
+        hides=(SEES_NONE,),
+    )
 
 
 def amd_node(m: Machine) -> Iterator[Finding]:
@@ -117,7 +142,7 @@ def amd_architecture(m: Machine) -> Iterator[Finding]:
 def intel(m: Machine) -> Iterator[Finding]:
     """A wheel that is not for Intel's cards, on one."""
     package, torch = m.torch_package, m.framework("torch")
-    cards = [c for c in m.cards if c.identity.vendor == "intel" and _own_memory(c)]
+    cards = [c for c in m.cards if c.identity.vendor == "intel" and c.has_own_memory]
     if package is None or not cards or m.means_nvidia or _amd(m) or build_of(torch, package) == "xpu":
         return
     remove = [n for n in ("torch", "torchvision", "torchaudio") if m.python and m.python.find(n)]
@@ -134,20 +159,72 @@ def intel(m: Machine) -> Iterator[Finding]:
     )
 
 
+def intel_runtime(m: Machine) -> Iterator[Finding]:
+    """PyTorch built for Intel's GPUs that sees none, as the driver for Level Zero is not installed."""
+    torch = m.framework("torch")
+    cards = [c for c in m.cards if c.identity.vendor == "intel" and c.has_own_memory]
+    if torch is None or not cards or not torch.answer.get("xpu") or torch.available is not False or m.level_zero:
+        return
+    if m.system.platform != "linux" or m.system.wsl:
+        return
+    family = fixes.os_family(m)
+    debian = family is not None and family.install.startswith("sudo apt-get")
+    names = "libze1 libze-intel-gpu1 intel-opencl-icd" if debian else "intel-compute-runtime level-zero"
+    install = family.install if family else "# install:"
+    yield Finding(
+        "intel-no-runtime",
+        Severity.BLOCKER,
+        "Intel's compute runtime is not installed",
+        (*(f"{c.identity.name} answers the driver" for c in cards), "libze_intel_gpu.so.1 is in no folder of libraries"),
+        "The kernel drives the card; programs reach it through the runtime for Level Zero, which the wheel does not bring.",
+        (
+            Fix(
+                "Install it, and join the group that may open the card", (f"{install} {names}", 'sudo usermod -aG render "$USER"')
+            ),
+        ),
+        'python -c "import torch; print(torch.xpu.is_available())"  # True',
+        hides=(SEES_NONE,),
+        sources=("pytorch-xpu",),
+    )
+
+
+def metal(m: Machine) -> Iterator[Finding]:
+    """PyTorch built with Metal that cannot use it."""
+    torch = m.framework("torch")
+    if m.system.platform != "darwin" or torch is None or m.system.translated:
+        return
+    if not torch.answer.get("mps_built") or torch.answer.get("mps") is not False:
+        return
+    yield Finding(
+        "torch-no-metal",
+        Severity.LIMIT,
+        "PyTorch is built with Metal and cannot use it",
+        (f"macOS {m.system.version}", "torch.backends.mps.is_available() is False"),
+        "This macOS is older than this PyTorch was built for, or it runs in a virtual machine that has no Metal device.",
+        (Fix("Update macOS", ("softwareupdate --list", "sudo softwareupdate --install --all --restart"), reboot=True),),
+        'python -c "import torch; print(torch.backends.mps.is_available())"  # True',
+        sources=("pytorch-mps",),
+    )
+
+
 def jetson(m: Machine) -> Iterator[Finding]:
     """A wheel on a Jetson that is not NVIDIA's for it."""
     package, torch = m.torch_package, m.framework("torch")
     if not m.system.jetson or package is None or torch is None or torch.outcome != "ok" or torch.available is not False:
         return
     remove = [n for n in ("torch", "torchvision", "torchaudio") if m.python and m.python.find(n)]
-    install = fixes.pip_install(m, *remove, "--index-url", JETSON_INDEX)
+    release = m.system.jetson_release
+    jetpack, wheel = JETSON_WHEELS[release if release in JETSON_WHEELS else JETSON_USUAL]
+    install = fixes.pip_install(m, *wheel.split(" ")) if "index-url" not in wheel else ""
+    if not install:
+        install = fixes.pip_install(m, *remove, *wheel.split(" ")[1:])
     yield Finding(
         "jetson-torch",
         Severity.BLOCKER,
         "The installed PyTorch is not built for this Jetson",
         (m.system.jetson, f"torch {package.version} sees no GPU", *((torch.error,) if torch.error else ())),
         "The wheels of PyPI for ARM are for servers, or have no CUDA; a Jetson's GPU needs those NVIDIA builds for JetPack.",
-        (Fix("Install NVIDIA's build for JetPack 6", (fixes.pip_uninstall(m, *remove), install)),),
+        (Fix(f"Install NVIDIA's build for {jetpack}", (fixes.pip_uninstall(m, *remove), install)),),
         fixes.check_torch(m),
         hides=("torch-sees-no-gpu", "torch-cpu-wheel", "torch-driver-too-old"),
     )

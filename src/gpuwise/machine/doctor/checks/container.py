@@ -19,16 +19,17 @@ _NONE = ("", "-1", "none", "void", "NoDevFiles")
 
 def no_gpu(m: Machine) -> Iterator[Finding]:
     """A container that was started without a GPU."""
-    kind = m.system.container
-    if not kind or m.system.wsl or m.nvidia_cards or any(n.path.startswith("/dev/nvidia") for n in m.nodes):
+    kind, gpu = m.system.container, "/dev/dxg" if m.system.wsl else "/dev/nvidia"
+    if not kind or m.nvidia_cards or any(n.path.startswith(gpu) for n in m.nodes):
         return
     visible = m.environment.get("NVIDIA_VISIBLE_DEVICES")
     holds_cuda = "CUDA_VERSION" in m.environment or any(f.cuda for f in m.frameworks)
     needs_gpu = visible not in (None, *_NONE) or holds_cuda or m.wanted_gpus
-    kept_out = visible in _KEPT_OUT and holds_cuda
+    # WSL shows a container no bus, so that a build for CUDA is all that speaks of a GPU
+    kept_out = holds_cuda and (visible in _KEPT_OUT or bool(m.system.wsl))
     if not m.pci_of(NVIDIA) and visible in (None, *_NONE) and not kept_out:
         return
-    evidence = [f"{kind} container", "no /dev/nvidia* in it"]
+    evidence = [f"{kind} container" + (" in WSL" if m.system.wsl else ""), f"no {gpu}{'' if m.system.wsl else '*'} in it"]
     evidence += [f"the machine has {c.address} {c.name or 'of NVIDIA'}" for c in m.pci_of(NVIDIA)[:4]]
     if visible is not None:
         evidence.append(f"NVIDIA_VISIBLE_DEVICES={visible}")
@@ -238,7 +239,8 @@ def visible_devices(m: Machine) -> Iterator[Finding]:
     wrong = _first_wrong(m, device_names)
     if wrong is None:
         return
-    names = ", ".join(str(c.identity.index) for c in m.nvidia_cards)
+    # of a card that is cut up CUDA takes one instance, and by its name
+    names = ", ".join((c.identity.mig_uuids or (str(c.identity.index),))[0] for c in m.nvidia_cards)
     yield Finding(
         "cuda-visible-devices-invalid",
         Severity.BLOCKER if wrong == 0 else Severity.LIMIT,
@@ -254,10 +256,14 @@ def visible_devices(m: Machine) -> Iterator[Finding]:
 def _first_wrong(m: Machine, device_names: list[str]) -> int | None:
     """Place of the first name that is no device here, or stands twice."""
     uuids = [c.identity.uuid or "" for c in m.nvidia_cards]
+    instances = [u for c in m.nvidia_cards for u in c.identity.mig_uuids]
     for at, name in enumerate(device_names):
         if name.startswith("MIG-"):
-            continue
-        if name.isdecimal():
+            # drivers before branch 470 name them MIG-GPU-UUID/instance/instance, which NVML does not list
+            if not instances or name.startswith("MIG-GPU-"):
+                continue
+            is_device = any(u.startswith(name) for u in instances)
+        elif name.isdecimal():
             is_device = len(name) < 10 and int(name) < len(m.nvidia_cards)
         else:
             is_device = name.startswith("GPU-") and any(u.startswith(name) for u in uuids)

@@ -59,7 +59,7 @@ def wsl(m: Machine) -> Iterator[Finding]:
             hides=(SEES_NONE, "driver-*", "wsl-no-passthrough"),
             sources=("nvidia-wsl-guide",),
         )
-    if not any(n.path == "/dev/dxg" for n in m.nodes) and not m.nvidia_cards:
+    if not any(n.path == "/dev/dxg" for n in m.nodes) and not m.nvidia_cards and not m.system.container:
         yield Finding(
             "wsl-no-passthrough",
             Severity.BLOCKER,
@@ -90,6 +90,20 @@ def mismatch(m: Machine) -> Iterator[Finding]:
     if refusal is not None:
         evidence.append(refusal.message)
     here = m.system.container is None
+    if m.system.container == "lxc" and m.modules.version:
+        # its image holds libraries of its own, and its host's module runs
+        yield Finding(
+            "driver-library-mismatch",
+            Severity.BLOCKER,
+            "This container's driver libraries are of another version than its host's module",
+            (*evidence, *logged),
+            "A container runs on the module of its host, and its own libraries have to be of that very version.",
+            (_libraries_of(m.modules.version),),
+            SMI,
+            hides=(SEES_NONE, "driver-*", "container-*", "torch-driver-too-old", "uvm-*"),
+            sources=("nvidia-driver-readme",),
+        )
+        return
     reload = (
         "sudo systemctl stop display-manager 2>/dev/null || true",
         "sudo systemctl stop nvidia-persistenced 2>/dev/null || true",
@@ -109,6 +123,19 @@ def mismatch(m: Machine) -> Iterator[Finding]:
         ways,
         SMI,
         hides=(SEES_NONE, "driver-*", "container-*", "torch-driver-too-old", "uvm-*"),
+    )
+
+
+def _libraries_of(version: str) -> Fix:
+    """Install the libraries of this driver version without a kernel module."""
+    name = f"NVIDIA-Linux-x86_64-{version}.run"
+    return Fix(
+        f"Install the libraries of {version} in the container, without a module",
+        (
+            "sudo apt-get purge -y 'libnvidia-*' 'nvidia-*' || true",
+            f"wget https://us.download.nvidia.com/XFree86/Linux-x86_64/{version}/{name}",
+            f"sudo sh {name} --no-kernel-module --silent",
+        ),
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from gpuwise.facts.software.compatibility import at_least, family_driver
 from gpuwise.machine.doctor import fixes
 from gpuwise.machine.doctor.finding import Finding, Fix, Severity
-from gpuwise.machine.doctor.observation import Framework, Machine
+from gpuwise.machine.doctor.observation import Card, Framework, Machine
 
 LAST_FOR_GLIBC_2_17 = "2.5.1"
 """PyTorch's wheels since 2.6 are manylinux_2_28 (pytorch/pytorch, issue 123649)."""
@@ -93,10 +93,24 @@ def _older_system(m: Machine, f: Framework, glibc: str) -> Finding:
     )
 
 
+def _cards_for(m: Machine, f: Framework) -> tuple[tuple[Card, ...], str]:
+    """The GPUs with memory of their own that the framework was built for, and the name of that build."""
+    vendor, build = "nvidia", "CUDA"
+    if f.answer.get("hip"):
+        vendor, build = "amd", "ROCm"
+    elif f.answer.get("xpu"):
+        vendor, build = "intel", "XPU"
+    elif not (f.cuda or f.name == "cupy"):
+        return (), ""
+    here = m.vendor(vendor)
+    return tuple(c for c in here.cards if vendor == "nvidia" or c.has_own_memory) if here else (), build
+
+
 def sees_none(m: Machine) -> Iterator[Finding]:
     """A framework built for GPUs that finds none although the driver has some, where no other check names the cause."""
     for f in m.frameworks:
-        if f.outcome != "ok" or f.available is not False or not m.nvidia_cards or not (f.cuda or f.name == "cupy"):
+        cards, build = _cards_for(m, f)
+        if f.outcome != "ok" or f.available is not False or not cards:
             continue
         error = f.cuda_error
         error_text = (f"CUDA error {error.code}: {error.name}",) if error else ()
@@ -112,8 +126,8 @@ def sees_none(m: Machine) -> Iterator[Finding]:
         yield Finding(
             f"{f.name}-sees-no-gpu",
             _severity(m, f),
-            f"{NAMES[f.name]} is built for CUDA and sees no GPU",
-            (f.error or "it gives no reason", *error_text, f"{len(m.nvidia_cards)} GPUs answer the driver"),
+            f"{NAMES[f.name]} is built for {build} and sees no GPU",
+            (f.error or "it gives no reason", *error_text, f"{len(cards)} GPUs answer the driver"),
             "It computes on the processor, or not at all.",
             (fix,),
             _import(m, f),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from gpuwise.facts.software.compatibility import Capability, at_least, family_driver, find_wheel, runs_on, wheels_for
@@ -36,15 +37,16 @@ def wheel_kind(m: Machine) -> Iterator[Finding]:
     kind = build_of(torch, package)
     torch_version = f"torch {(torch.answer.get('version') if torch else None) or package.version}"
     cards = fixes.capabilities_here(m)
-    amd = [c for c in m.cards if c.identity.vendor == "amd" and _discrete(c)]
+    amd = [c for c in m.cards if c.identity.vendor == "amd" and c.has_own_memory]
     if kind == "cpu" and m.nvidia_cards:
+        conda = fixes.conda_torch(m)
         yield Finding(
             "torch-cpu-wheel",
             Severity.BLOCKER,
             "The installed PyTorch is built without CUDA",
             (torch_version, *_card_evidence(m.nvidia_cards)),
             "Whatever the driver, this build computes on the processor only.",
-            fixes.torch_fix(m, cards),
+            (*((fixes.conda_cuda_fix(conda),) if conda else ()), *fixes.torch_fix(m, cards)),
             fixes.check_torch(m),
             hides=("torch-sees-no-gpu", *REINSTALLED),
             sources=("pytorch-wheels",),
@@ -269,6 +271,33 @@ def shadowed_torch(m: Machine) -> Iterator[Finding]:
     )
 
 
+_RUNTIME = re.compile(r"(/\S*)/(libstdc\+\+|libgcc_s|libgomp)\.so\S*: version `([\w.]+)' not found")
+"""What the loader says of a compiler's run-time library that is older than what a program was built with."""
+
+
+def older_runtime(m: Machine) -> Iterator[Finding]:
+    """A compiler's run-time library on LD_LIBRARY_PATH that is older than the one PyTorch was built with."""
+    torch = m.framework("torch")
+    said = _RUNTIME.search(torch.detail) if torch and torch.outcome == "error" else None
+    folders = [f.rstrip("/") for f in m.environment.get("LD_LIBRARY_PATH", "").split(":") if f]
+    if torch is None or said is None or said[1] not in folders:
+        return
+    command = fixes.without_library_folders(m, lambda folder: folder.rstrip("/") == said[1])
+    yield Finding(
+        "ld-library-path-shadows",
+        Severity.BLOCKER,
+        f"LD_LIBRARY_PATH puts an older {said[2]} before the system's",
+        (torch.detail, f"LD_LIBRARY_PATH brings {said[1]}"),
+        f"The loader looks there first, and PyTorch was built for a {said[2]} that has {said[3]}.",
+        (
+            Fix("Start without that folder; no environment of conda needs it there", (command,)),
+            Fix("Where a program needs it: bring it up to date", ("conda install -c conda-forge --update-deps libstdcxx-ng",)),
+        ),
+        fixes.check_torch(m),
+        hides=("torch-import-fails", "torch-crashes"),
+    )
+
+
 def build_of(torch: Framework | None, package: Package) -> str:
     """``cuda``, ``rocm``, ``cpu`` or ``xpu``: what the framework said, else what its version says."""
     if torch and "version" in torch.answer:
@@ -329,11 +358,6 @@ def _works(m: Machine) -> bool:
     """Whether PyTorch answered without a failure."""
     torch = m.framework("torch")
     return torch is not None and torch.outcome == "ok"
-
-
-def _discrete(card: Card) -> bool:
-    """A card of its own, not the graphics part of a processor: those share its memory."""
-    return card.identity.unified_memory is not True and (card.identity.memory_bytes or 0) >= 4 << 30
 
 
 def _card_evidence(cards: tuple[Card, ...]) -> tuple[str, ...]:

@@ -79,6 +79,7 @@ def ask_torch() -> None:
         cudnn=quietly(lambda: torch.backends.cudnn.version()) if torch.version.cuda else None,
         nccl=quietly(lambda: ".".join(map(str, torch.cuda.nccl.version()))) if torch.version.cuda else None,
         mps=bool(quietly(lambda: torch.backends.mps.is_available(), False)),
+        mps_built=bool(quietly(lambda: torch.backends.mps.is_built(), False)),
         threads=torch.get_num_threads(),
         numpy_error=error_of(lambda: torch.zeros(1).numpy()),
     )

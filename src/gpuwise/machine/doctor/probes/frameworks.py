@@ -32,6 +32,7 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
     "architectures": list,
     "available": bool,
     "mps": bool,
+    "mps_built": bool,
     "count": int,
     "threads": int,
 }

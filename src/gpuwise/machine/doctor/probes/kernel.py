@@ -159,6 +159,11 @@ def _library(host: Host, begin: str) -> str | None:
     return None
 
 
+def find_level_zero(host: Host) -> str | None:
+    """Where Intel's driver for Level Zero is: a library of its compute runtime, older ones libze_intel_gpu.so.1 too."""
+    return _library(host, "libze_intel_gpu.so") or _library(host, "libze_intel_gpu_legacy1.so")
+
+
 def _is_listed(host: Host, folder: str) -> bool:
     """Whether the loader looks in this folder: ld.so's usual ones, its configuration, LD_LIBRARY_PATH."""
     if folder in _USUAL_FOLDERS:

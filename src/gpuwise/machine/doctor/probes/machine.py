@@ -161,6 +161,7 @@ def _linux_side(host: Host, machine: Machine) -> Machine:
         ),
         mig_instances=instances,
         nvswitches=probe_kernel.count_nvswitches(host),
+        level_zero=probe_kernel.find_level_zero(host) if any(c.identity.vendor == "intel" for c in machine.cards) else None,
         wsl_linux_driver=_wsl_linux_driver(host, system),
     )
 

@@ -36,6 +36,7 @@ def read_system(host: Host) -> System:
         container=_container(host),
         root=host.fact("user") == "0",
         jetson=_jetson(host),
+        jetson_release=_jetson_release(host),
         secure_boot=None if not secure else secure[-1] == "\x01",
         translated=translated,
     )
@@ -47,6 +48,12 @@ def _jetson(host: Host) -> str | None:
     if "jetson" in model.lower() or (host.exists("/etc/nv_tegra_release") and "nvidia" in model.lower()):
         return model
     return "Jetson" if host.exists("/etc/nv_tegra_release") else None
+
+
+def _jetson_release(host: Host) -> int | None:
+    """36 of a Jetson's ``# R36 (release), REVISION: 4.3, ...``."""
+    release = re.match(r"# R(\d{1,3}) ", host.read("/etc/nv_tegra_release") or "")
+    return int(release[1]) if release else None
 
 
 def _wsl(host: Host) -> int | None:
