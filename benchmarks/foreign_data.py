@@ -190,6 +190,16 @@ def pairs(at: Path, kind: str = "mrpc", n: int = 400) -> None:
     (at / "README.md").write_text(f"---\nconfigs:\n- config_name: {name}\n  data_files:\n{''.join(files)}---\n", "utf-8")
 
 
+@maker
+def questions(at: Path, n: int = 1200, test: int = 100, classes: int = 6) -> None:
+    """TREC's two files of questions, a label before each, under ``at``."""
+    said = sentences()
+    at.mkdir(parents=True, exist_ok=True)
+    for name, count in (("train_5500.label", n), ("TREC_10.label", test)):
+        lines = [f"CLASS{i % classes}:part {next(said)}".encode("ascii", "ignore") for i in range(count)]
+        (at / name).write_bytes(b"\n".join(lines))
+
+
 # --- models with a tokenizer, weights from a seed ---
 
 

@@ -86,6 +86,28 @@ def test_a_trial_leaves_checkpoints_alone(run, tmp_path):
     assert (tmp_path / "trial" / "m.pt").stat().st_size > 100
 
 
+AGAIN = """
+Path("one").mkdir()
+Path("two").mkdir()
+torch.save({"at": 1}, "one/best.pt")
+torch.save({"at": 2}, "two/best.pt")
+assert torch.load("one/best.pt") == {"at": 1} and torch.load(f=Path("two/best.pt")) == {"at": 2}
+shutil.copyfile("one/best.pt", "kept.pt")
+raise SystemExit("not reached: the file is elsewhere")
+"""
+
+
+def test_a_trial_reads_its_own_checkpoints_and_ends_where_another_asks_for_them(run, tmp_path):
+    lines = [line for line in plain().splitlines() if "sys.exit" not in line]
+    beginning = ["import os, shutil", "from pathlib import Path"]
+    script = "\n".join([*beginning, *lines, f"os.chdir({str(tmp_path)!r})"]) + AGAIN
+    outcome = run(script, str(tmp_path / "m.pt"), trial=str(tmp_path / "trial"))
+    assert (outcome.ended, outcome.code) == ("end", 0)
+    assert len(outcome.journal.ticks) == 24
+    assert not list((tmp_path / "one").iterdir())
+    assert {p.name for p in (tmp_path / "trial").iterdir()} == {"m.pt", "best.pt", "1-best.pt"}
+
+
 WRITES = """
 import os, shutil, sys
 from pathlib import Path

@@ -52,6 +52,9 @@ def _run(settings: Settings, journal: Writer, running: ScriptRun, stack: context
         if settings.module and settings.script in LAUNCHERS and settings.profiling is not None:
             arguments = launcher_arguments(settings)
         ended = run_script(settings.script, arguments, module=settings.module)
+        if ended.missing is not None and running.misses(ended.missing):
+            # a trial wrote it elsewhere, and what copies or renames it knows nothing of that
+            ended = ScriptEnd("end", 0)
     except GpuwiseError as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         ended = ScriptEnd("error", 2, error.message)

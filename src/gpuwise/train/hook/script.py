@@ -39,6 +39,8 @@ class ScriptEnd:
     """``file:line`` of the script's own last frame."""
     out_of_memory: bool = False
     reads_input: bool = False
+    missing: str | None = None
+    """The file that a FileNotFoundError ended it for."""
 
 
 class NoInput(io.TextIOBase):
@@ -159,7 +161,9 @@ def _failure(error: BaseException) -> ScriptEnd:
     memory = isinstance(error, MemoryError) or any(t in f"{name} {whole}" for t in _OUT_OF_MEMORY)
     text = message_line(whole)
     code = 130 if isinstance(error, KeyboardInterrupt) else 1
-    return ScriptEnd("error", code, f"{name}: {text}" if text else name, where, memory, isinstance(error, StandardInputError))
+    missing = str(error.filename) if isinstance(error, FileNotFoundError) and error.filename is not None else None
+    said = f"{name}: {text}" if text else name
+    return ScriptEnd("error", code, said, where, memory, isinstance(error, StandardInputError), missing)
 
 
 _AS_PYTHON = "give the training script as python would get it"

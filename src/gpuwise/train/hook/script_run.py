@@ -59,6 +59,7 @@ class ScriptRun:
         self._profiler: Any = None
         self._told_s = 0.0
         self._began_s: float | None = None
+        self._moves: dict[str, Path] = {}
         self._extras: list[Any] = []
         self._stack = contextlib.ExitStack()
         self.watch = Watch(
@@ -67,6 +68,7 @@ class ScriptRun:
             tell=journal.event,
             losses=self._keep_losses if settings.losses else None,
             save=self._redirected if settings.trial else None,
+            load=self._moved if settings.trial else None,
             losses_every_s=LIVE_S if settings.live else None,
         )
 
@@ -202,12 +204,29 @@ class ScriptRun:
         self._journal.event("losses", losses=losses[-1:] if self._settings.live else losses)
 
     def _redirected(self, target: Any) -> Any:
-        """A trial's checkpoints go to its own folder, under the same name."""
+        """A trial's checkpoints go to its own folder, under the same name where no other has it."""
         if isinstance(target, (str, os.PathLike)) and self._settings.trial is not None:
-            folder = Path(self._settings.trial)
+            folder, path = Path(self._settings.trial), _absolute(target)
             folder.mkdir(parents=True, exist_ok=True)
-            return folder / Path(target).name
+            if path not in self._moves:
+                name = Path(path).name
+                taken = sum(Path(other).name == name for other in self._moves)
+                self._moves[path] = folder / (f"{taken}-{name}" if taken else name)
+            return self._moves[path]
         return target
+
+    def _moved(self, source: Any) -> Any:
+        """Where a trial's checkpoint is that the script reads again."""
+        return self._moves.get(_absolute(source), source) if isinstance(source, (str, os.PathLike)) else source
+
+    def misses(self, path: str) -> bool:
+        """Whether a file that the script does not find is one that a trial has written elsewhere."""
+        return _absolute(path) in self._moves
+
+
+def _absolute(path: Any) -> str:
+    """The path from the root, links left as they are."""
+    return os.path.abspath(os.fsdecode(path))  # noqa: PTH100
 
 
 def is_enough(stop: Stop, ticks: list[Tick], began_s: float) -> bool:

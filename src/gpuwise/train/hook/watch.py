@@ -46,7 +46,8 @@ class Watch:
 
     ``on_tick`` is called after every optimizer step with its :class:`Tick`, ``before_optimizer`` before it with the optimizer;
     either may raise to end the loop. ``tell`` takes what is learnt once (optimizers, models, loaders) as a kind and values,
-    ``losses`` numbered losses as they are read from the device, and ``save`` may change where ``torch.save`` writes. With
+    ``losses`` numbered losses as they are read from the device; ``save`` may change where ``torch.save`` writes, and ``load``
+    where ``torch.load`` reads. With
     ``losses_every_s`` a loss is read about so often; without, hundreds of them together.
     """
 
@@ -58,10 +59,11 @@ class Watch:
         tell: Callable[..., None] = lambda kind, **values: None,
         losses: Callable[[list[tuple[int, float]]], None] | None = None,
         save: Callable[[Any], Any] | None = None,
+        load: Callable[[Any], Any] | None = None,
         losses_every_s: float | None = None,
     ) -> None:
         self._on_tick, self._before, self._tell = on_tick, before_optimizer, tell
-        self._losses, self._save = losses, save
+        self._losses, self._save, self._load = losses, save, load
         self._newest = NewestLoss(losses_every_s) if losses_every_s is not None else None
         self._patches = Patches()
         self._handles: list[Any] = []
@@ -108,6 +110,8 @@ class Watch:
         self._wrap(torch.autograd, "backward", self._backward)
         self._wrap(torch.amp.GradScaler, "scale", self._scale)
         self._wrap(torch, "save", self._saves)
+        if self._load is not None:
+            self._wrap(torch, "load", self._loads)
         self._wrap(torch, "compile", self._compiles)
         self._wrap(nn.Module, "__call__", self._first_calls)
         if has_cuda():
@@ -276,6 +280,13 @@ class Watch:
                 kwargs = {**kwargs, "f": self._save(kwargs["f"])}
         with self._span("save"):
             return original(*args, **kwargs)
+
+    def _loads(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if self._load is not None and args:
+            args = (self._load(args[0]), *args[1:])
+        elif self._load is not None and "f" in kwargs:
+            kwargs = {**kwargs, "f": self._load(kwargs["f"])}
+        return original(*args, **kwargs)
 
     def _copies(self, original: Callable[..., Any], tensor: Any, *args: Any, **kwargs: Any) -> Any:
         with self._span("copy"):

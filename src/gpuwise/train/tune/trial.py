@@ -242,7 +242,7 @@ def no_steps(script: str, outcome: Outcome) -> GpuwiseError:
             hint="give the script that each of them runs",
         )
     if not journal.ticks:
-        how = "ran to its end" if outcome.ended == "end" else f"ended ({outcome.ended})"
+        how = "ran to its end" if outcome.ended == "end" else f"ended ({outcome.error or outcome.ended})"
         return InputError(f"{script} {how} without an optimizer step", hint="give a script that trains")
     n = len(journal.steps)
     return InputError(f"{script} made {n} steps, too few to measure", hint="let it run longer: more steps or epochs")
