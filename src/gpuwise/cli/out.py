@@ -16,8 +16,13 @@ if TYPE_CHECKING:
     from gpuwise.cli.fitted_table import FittedTable
 
 
-def print_json(document: object) -> None:
-    """One document as the last line of stdout; a NaN or infinity in it is our bug and raises."""
+def print_json(document: object, *, after_script: bool = False) -> None:
+    """One document as the last line of stdout; a NaN or infinity in it is our bug and raises.
+
+    ``after_script``: a script wrote to stdout before, and may have been stopped within a line.
+    """
+    if after_script:
+        sys.stdout.write("\n")
     sys.stdout.write(json.dumps(document, allow_nan=False, separators=(",", ":")) + "\n")
 
 

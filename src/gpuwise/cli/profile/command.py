@@ -79,7 +79,7 @@ def profile(
         from gpuwise.cli.out import print_json
         from gpuwise.train.profile.document import document
 
-        print_json(document(answer, code=code if target else None))
+        print_json(document(answer, code=code if target else None), after_script=bool(target))
     else:
         from gpuwise.cli.profile.view import show_profile
 

@@ -94,7 +94,7 @@ def run(
     if json:
         from gpuwise.cli.out import print_json
 
-        print_json(document(result, str(path)))
+        print_json(document(result, str(path)), after_script=True)
     else:
         summary(result)
     return result.outcome.code
