@@ -112,8 +112,11 @@ def unfused(k: Any, t: float) -> None:
 
 
 def chains(k: Any, t: float) -> None:
+    """Of one size, where a row and a column are broadcast too; a number to compare with is converted on the way."""
     for i in range(20):
-        of = k.op(("aten::mul", "aten::add", "aten::tanh")[i % 3], t + i * 20, 12, [[8192, 8192], [8192, 8192]], BF16)
+        shapes = [[8192, 1], [1, 8192]] if i % 3 == 1 else [[8192, 8192], [8192, 8192]]
+        k.op("aten::_to_copy", t + i * 20 - 6, 4, [[]], BF16)
+        of = k.op(("aten::mul", "aten::add", "aten::tanh")[i % 3], t + i * 20, 12, shapes, BF16)
         k.kernel("vectorized_elementwise_kernel", t + 40 + i * 480, 480, t + i * 20 + 4, of)
 
 

@@ -161,20 +161,28 @@ def _is_head(data: ProfileData, at: int) -> bool:
 
 
 def _follows(data: ProfileData, before: int, at: int) -> bool:
-    """Nothing but elementwise work and views between the two, on as many elements."""
+    """Nothing but elementwise work, views and single numbers between the two, on as many elements."""
     assert data.trace is not None and data.ops is not None
     if before < 0:
         return False
-    ops = data.ops
-    between = {ops.families[i] for i in range(before + 1, at)}
-    if between - {ELEMENTWISE, "other operations"}:
-        return False
+    ops, end_s = data.ops, float(data.trace.end_s[data.ops.rows[before]])
+    for i in range(before + 1, at):
+        if ops.families[i] in (ELEMENTWISE, "other operations"):
+            continue
+        # what the first is made of itself (dropout's random numbers) belongs to it; a number is converted to be compared with
+        if float(data.trace.start_s[ops.rows[i]]) >= end_s and _elements(data, int(ops.rows[i])) > 1:
+            return False
     return _elements(data, int(ops.rows[before])) == _elements(data, int(ops.rows[at])) != 1
 
 
 def _elements(data: ProfileData, row: int) -> int:
+    """Of its result, where its inputs are broadcast to one shape; else of the largest input."""
     assert data.trace is not None
-    return max((int(np.prod(s)) for s in data.trace.inputs(row).shapes if s), default=1)
+    shapes = [s for s in data.trace.inputs(row).shapes if s]
+    try:
+        return math.prod(np.broadcast_shapes(*shapes))
+    except ValueError:
+        return max(math.prod(s) for s in shapes)
 
 
 def slow_attention(data: ProfileData) -> Finding | None:
