@@ -135,9 +135,20 @@ def longer(arguments: Sequence[str], times: int) -> list[str]:
 
 
 def timed(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> tuple[float, float]:
-    """Seconds by the wall and of the processor. Raises CalledProcessError where it fails."""
+    """Seconds by the wall and of the processor. Raises CalledProcessError where it fails.
+
+    In a session of its own, as ``gpuwise run`` starts a script: Linux shares a crowded processor among sessions (autogroup).
+    """
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True, stdin=subprocess.DEVNULL)
+    subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        check=True,
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     wall_s = time.monotonic() - began
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return wall_s, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
