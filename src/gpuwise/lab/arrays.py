@@ -76,13 +76,15 @@ class Order:
     clock: int = 1
     barrier: int = 1
     """When the last barrier was."""
+    by_warp: bool = False
+    """Whether any warp has met ``syncwarp``."""
 
     def pass_barrier(self) -> None:
         self.clock += 1
         self.barrier = self.clock
 
     def pass_warps(self, warps: Mask) -> None:
-        self.clock += 1
+        self.clock, self.by_warp = self.clock + 1, True
         self.warps[warps] = self.clock
 
 
@@ -117,10 +119,13 @@ class Accesses:
         if not there.any():
             return there
         stamps = touch.stamp[self.at]
-        apart = other // order.threads != self.who // order.threads
-        mine, theirs = self.who % order.threads // 32, other % order.threads // 32
-        fresh = (stamps >= order.barrier) & ~((mine == theirs) & (stamps < order.warps[self.lanes // 32]))
-        return there & (apart | fresh)
+        unsure = stamps >= order.barrier
+        if order.by_warp:
+            mine, theirs = self.who % order.threads // 32, other % order.threads // 32
+            unsure &= ~((mine == theirs) & (stamps < order.warps[self.lanes // 32]))
+        if not self.array.shared:
+            unsure |= other // order.threads != self.who // order.threads
+        return there & unsure
 
     def met(self, touch: Touch, did: str, bad: Mask) -> Conflict | None:
         if not bad.any():
@@ -141,8 +146,8 @@ def read(a: Accesses, order: Order) -> Conflict | None:
     last = array.reads.who[a.at]
     several_now = last != a.who
     for which, other in ((several, previous), (several_now, last)):
-        at, who, other = a.at[which], a.who[which], other[which]
-        if at.size:
+        if which.any():
+            at, who, other = a.at[which], a.who[which], other[which]
             apart = other // order.threads != who // order.threads
             mine, theirs = who % order.threads // 32, other % order.threads // 32
             array.readers[at] = np.where(apart | (array.readers[at] == ALWAYS), ALWAYS, order.clock)

@@ -247,7 +247,8 @@ def _several() -> Solution:
         (
             f"the gradients are 2 bytes for each of 8.03e9 parameters: {size / 1e9:.2f} GB",
             "in a ring each GPU sends and receives 2 (n - 1) / n of them: 1.75 times",
-            f"NVLink moves {row.bytes_per_s / 1e9:.0f} GB/s one way (data sheet: 450)",
+            f"that is as if NVLink moved {row.bytes_per_s / 1e9:.0f} GB/s one way; its data sheet says 450: the switches of such "
+            "a box add up themselves (NVLS), which saves part of a ring's way",
         ),
         "gpuwise op allreduce 16.06GB --on 8xh100",
     )
