@@ -198,6 +198,17 @@ def disagreeing():
     return {"model": Tiny(), "data": Rows(), "step": token_step, "collate": pad}
 
 
+def leaving():
+    """One rank leaves in the middle of its first step."""
+
+    def step(model: nn.Module, rows: torch.Tensor) -> tuple[torch.Tensor, int]:
+        if dist.get_rank() == 1:
+            sys.exit(7)
+        return token_step(model, rows)
+
+    return {**tokens(), "step": step}
+
+
 def diverging():
     return {"model": Tiny(), "data": Rows(), "step": lambda m, b: (m(b.clamp(min=0)).sum() * float("nan"), 1), "collate": pad}
 

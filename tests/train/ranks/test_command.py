@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -76,6 +79,46 @@ def test_what_cannot_be_meant_is_refused(
     told = capsys.readouterr()
     assert told.out == "" and message in told.err and hint in told.err.split("hint:")[1]
     assert not (tmp_path / "gpuwise-run").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells of a parent's death")
+def test_ranks_save_and_end_where_the_command_is_killed(tmp_path: Path) -> None:
+    words = [TASK, "--ranks", "2", "--global-batch", "8", "--epochs", "400", "--out", str(tmp_path / "out"), "--no-record"]
+    command = subprocess.Popen([sys.executable, "-m", "gpuwise", "run", *words], stderr=subprocess.DEVNULL)
+    journals = [tmp_path / "out" / f"rank-{r}.jsonl" for r in (0, 1)]
+
+    def events(kind: str) -> list[dict[str, object]]:
+        lines = [line for p in journals if p.exists() for line in p.read_text().splitlines()]
+        return [e for e in map(json.loads, lines) if e["event"] == kind]
+
+    until = time.monotonic() + 180
+    while not events("step") and time.monotonic() < until:
+        time.sleep(0.1)
+    command.kill()
+    command.wait()
+    while len(events("end")) < 2 and time.monotonic() < until:
+        time.sleep(0.1)
+    assert {e["reason"] for e in events("end")} == {"asked"} and events("saved")
+    pids = [int(str(e["pid"])) for e in events("begin")]
+    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_ranks_that_died_are_named(tmp_path: Path) -> None:
+    from gpuwise.train.ranks.launch import RankJournal, RanksResult
+
+    steps = [{"event": "step", "step": n, "loss": 1.0} for n in (1, 2)]
+    ends = ([{"event": "end", "reason": "error", "code": 1}], [])
+    journals: list[RankJournal] = []
+    for rank, last in enumerate(ends):
+        path = tmp_path / f"rank-{rank}.jsonl"
+        path.write_text("".join(json.dumps(e) + "\n" for e in [{"event": "begin", "pid": 1, "attempt": 0}, *steps, *last]))
+        journals.append(RankJournal(path))
+        journals[-1].read()
+    assert RanksResult("failed", 1, tuple(journals), 1.0).died == "rank 1 after step 2"
+    assert RanksResult("done", 0, tuple(journals), 1.0).died is None
 
 
 def test_a_plan_that_ranks_cannot_do_says_which_part() -> None:

@@ -454,7 +454,14 @@ def _summary(result: RanksResult, out: str, of_script: Layout | None, *, planned
     for kind, counts in result.collectives.items():
         told = [f"{n[0]} of {format_bytes(n[1])} in all" if n else "none" for n in (counts["predicted"], counts["measured"])]
         lines.append(f"{kind} a step: predicted {told[0]}, measured {told[1]}")
+    if result.hung is not None:
+        lines.append(result.hung)
+    if result.died is not None:
+        lines.append(f"without a last word: {result.died}: killed, or out of memory")
     sys.stderr.write("".join(f"gpuwise: {line}\n" for line in lines))
+    if result.ended == "failed":
+        again = "its output is above" if of_script else "the same command goes on from the last checkpoint"
+        sys.stderr.write(f"hint: see what ended it (memory: dmesg, --micro-batch); {again}\n")
 
 
 def document(result: RanksResult, script: str, layout: Layout, out: str) -> dict[str, Any]:

@@ -179,11 +179,12 @@ def serve() -> int:
     return 0
 
 
-def _end_with_parent(parent: int) -> None:
-    """From here on the end of ``parent``, whose child this is, ends this process too (``PR_SET_PDEATHSIG`` of prctl(2))."""
+def end_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
+    """From here on the end of ``parent``, whose child this is, sends this process signal ``number`` (``PR_SET_PDEATHSIG`` of
+    prctl(2), on Linux)."""
     import ctypes
 
-    ctypes.CDLL(None).prctl(1, int(signal.SIGKILL), 0, 0, 0)
+    ctypes.CDLL(None).prctl(1, int(number), 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
 
@@ -205,7 +206,7 @@ def _be(request: Mapping[str, Any], parent: int) -> None:
     code = 1
     try:
         os.setsid()
-        _end_with_parent(parent)
+        end_with_parent(parent)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})

@@ -74,6 +74,14 @@ def train(settings: RankSettings, rank: int, device_type: str) -> int:
         refuse(out, error)
         journal.event("end", reason="error", code=2, error=error.message)
         return 2
+    except SystemExit as leaving:
+        if settings.whole:
+            raise
+        # the same on the next attempt
+        told = f"exit({leaving.code!r}) on rank {rank} {last_user_place(leaving)}"
+        refuse(out, GpuwiseError(message_line(told), hint="raise an error in its place: it says why"))
+        journal.event("end", reason="error", code=1, error=told[:500])
+        return 1
     except Exception as error:  # noqa: BLE001 - of the person's code, of the machine, or of another rank that is gone
         told = f"{type(error).__name__}: {error}"
         journal.event("end", reason="error", code=1, error=told[:500])

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import FrameType
@@ -22,6 +23,7 @@ import msgspec
 
 from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.train.hook.launch import FOR_SCRIPTS, PATIENCE
+from gpuwise.train.hook.zygote import end_with_parent
 from gpuwise.train.ranks.beat import Place, places, silent, stack_of
 from gpuwise.train.ranks.settings import RankSettings, write_settings
 from gpuwise.train.ranks.straggler import Straggler, straggler, usual_counts
@@ -211,6 +213,16 @@ class RanksResult:
         return sum(e["block_s"] for e in saved[1:]) / between_s if between_s > 0 else None
 
     @property
+    def died(self) -> str | None:
+        """Ranks whose last attempt has no end in their journals, and where each was; None where all have one."""
+        told = [
+            f"rank {r} after step {j.last.get('step', 0)}"
+            for r, j in enumerate(self.journals)
+            if j.pid is not None and j.end is None
+        ]
+        return ", ".join(told) if self.ended == "failed" and told else None
+
+    @property
     def losses(self) -> list[Loss]:
         """Losses that rank 0 wrote, by step."""
         return self.journals[0].losses
@@ -284,8 +296,7 @@ def run_ranks(
         stdout=streams[0],
         stderr=streams[1],
         start_new_session=True,
-        # a launcher that nobody told about it would die of a request to save
-        preexec_fn=_deaf_to_saves,
+        preexec_fn=partial(_prepare_launcher, os.getpid()),
     )
     watch = HangWatch(out, n, hang_s, whole=settings.whole)
     try:
@@ -353,8 +364,12 @@ def _signal(pid: int | None, number: int) -> None:
             os.kill(pid, number)
 
 
-def _deaf_to_saves() -> None:
+def _prepare_launcher(parent: int) -> None:
+    """A launcher that nobody told about it would die of a request to save; and where this process is killed, its ranks save and
+    end rather than train on unseen."""
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    if sys.platform == "linux":
+        end_with_parent(parent, signal.SIGTERM)
 
 
 def _result(code: int | None, journals: tuple[RankJournal, ...], asked: list[str], wall_s: float) -> RanksResult:
