@@ -121,6 +121,31 @@ def test_ranks_that_died_are_named(tmp_path: Path) -> None:
     assert RanksResult("done", 0, tuple(journals), 1.0).died is None
 
 
+def test_a_reason_that_a_full_disk_did_not_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from gpuwise.errors import GpuwiseError
+    from gpuwise.train.ranks import child, launch
+
+    def full(*_: object, **__: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setenv(launch.WATCHED, "1")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", full)
+        child.refuse(tmp_path, GpuwiseError("too large", hint="smaller"))
+    assert capsys.readouterr().err == "gpuwise: too large\nhint: smaller\n"
+    with pytest.raises(GpuwiseError, match="could not write why") as error:
+        launch._raise_refused(tmp_path)
+    assert "free space" in str(error.value.hint)
+    (tmp_path / launch.REFUSED).unlink()
+    for said in ("first", "second"):
+        child.refuse(tmp_path, GpuwiseError(said))
+    with pytest.raises(GpuwiseError, match="first"):
+        launch._raise_refused(tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == [launch.REFUSED]
+
+
 def test_a_plan_that_ranks_cannot_do_says_which_part() -> None:
     from gpuwise.errors import LayoutError
     from gpuwise.train.ranks.layout import layout_of

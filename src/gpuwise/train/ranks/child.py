@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -134,12 +135,20 @@ def refuse(out: Path, error: GpuwiseError) -> None:
     """Say what is wrong with the training itself: the first rank to find it does."""
     import json
 
+    told, partial = True, out / f"{REFUSED}.{os.getpid()}"
     try:
-        with (out / REFUSED).open("x", encoding="utf-8") as file:
-            json.dump({"error": error.message, "hint": error.hint, "input": isinstance(error, InputError)}, file)
-    except FileExistsError:
-        pass
-    if not os.environ.get(WATCHED):
+        document = {"error": error.message, "hint": error.hint, "input": isinstance(error, InputError)}
+        partial.write_text(json.dumps(document), encoding="utf-8")
+        if not (out / REFUSED).exists():
+            partial.replace(out / REFUSED)
+    except OSError:
+        # a full disk: the empty file says that there is something to say
+        told = False
+        with suppress(OSError):
+            (out / REFUSED).touch()
+    with suppress(OSError):
+        partial.unlink(missing_ok=True)
+    if not (told and os.environ.get(WATCHED)):
         sys.stderr.write(f"gpuwise: {error.message}\n" + (f"hint: {error.hint}\n" if error.hint else ""))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import statistics
 import subprocess
@@ -27,6 +28,7 @@ from gpuwise.train.hook.zygote import end_with_parent
 from gpuwise.train.ranks.beat import Place, places, silent, stack_of
 from gpuwise.train.ranks.settings import RankSettings, write_settings
 from gpuwise.train.ranks.straggler import Straggler, straggler, usual_counts
+from gpuwise.units import format_bytes
 
 REFUSED = "refused.json"
 """What a rank found wrong with the training itself: nobody starts it again."""
@@ -385,8 +387,14 @@ def _result(code: int | None, journals: tuple[RankJournal, ...], asked: list[str
 def _raise_refused(out: Path) -> None:
     try:
         told = json.loads((out / REFUSED).read_text("utf-8"))
-    except (OSError, ValueError):
+    except OSError:
         return
+    except ValueError:
+        free = format_bytes(shutil.disk_usage(out).free)
+        raise GpuwiseError(
+            f"a rank ended, and could not write why to {out}, where {free} are free",
+            hint="free space there: the same command goes on from the last checkpoint, if there is one",
+        ) from None
     raise (
         InputError(told["error"], hint=told.get("hint"))
         if told.get("input", True)
