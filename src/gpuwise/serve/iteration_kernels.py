@@ -22,7 +22,8 @@ from gpuwise.predict.kernels.conditions import SERVING
 from gpuwise.predict.kernels.experts.grouped import moe_layer_time
 from gpuwise.predict.kernels.experts.loads import loads_of
 from gpuwise.predict.kernels.kernel_time import KernelTime
-from gpuwise.predict.kernels.memory_bound import dram_rate, embedding_time, memory_time
+from gpuwise.predict.kernels.lookup.tables import gather_time
+from gpuwise.predict.kernels.memory_bound import dram_rate, memory_time
 from gpuwise.predict.kernels.registry import kernel_times
 from gpuwise.predict.kernels.single import matmul
 from gpuwise.serve.engine import EngineConfig
@@ -91,7 +92,7 @@ def row_times(
     put(mask, _on_card(device, rows.select(mask), memory_time(device, rows.bytes_read[mask], rows.bytes_written[mask])))
     mask = rows.kind == Kind.EMBEDDING
     if mask.any():
-        put(mask, embedding_time(device, s[mask, 0], rows.bytes_read[mask] / np.maximum(s[mask, 0], 1), False))
+        put(mask, gather_time(device, s[mask, 0], rows.bytes_read[mask] / np.maximum(s[mask, 0], 1), s[mask, 2]))
     if config.tp * config.attention_dp > 1:
         _communicate(rows, arch, system, config, q_len, comm)
     return RowTimes(kernel, comm, sigma, weakest(*bases))

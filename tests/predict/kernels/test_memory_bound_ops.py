@@ -114,6 +114,47 @@ def test_a_norm_over_rows_that_lie_apart_copies_them_first() -> None:
     assert more - seconds(operation("native_layer_norm", (together,), together, shape)) == pytest.approx(77e-6, rel=0.2)
 
 
+def test_joins_of_images_give_every_piece_its_blocks() -> None:
+    """DenseNet's last block: 17 pieces of few channels, 35.5 us; a stack of pieces that lie in other orders, 249 us."""
+    images = (last_channels(512), *(last_channels(32) for _ in range(16)))
+    joined = operation("cat", images, last_channels(1024), (("dim", 1),))
+    assert kernel(joined) == "pieces"
+    assert seconds(joined) == pytest.approx(35.5e-6, rel=0.1)
+    keys = TensorSpec((4096, 3, 49, 32), (4704, 1568, 1, 49), "bf16")
+    queries = TensorSpec((4096, 3, 49, 32), (4704, 1568, 32, 1), "bf16")
+    stacked = operation("stack", (queries, keys, queries), dense(3, 4096, 3, 49, 32), (("dim", 0),))
+    assert kernel(stacked) == "join"
+    assert seconds(stacked) == pytest.approx(249e-6, rel=0.1)
+
+
+def last_channels(channels: int) -> TensorSpec:
+    return TensorSpec((64, channels, 7, 7), (49 * channels, 1, 7 * channels, channels), "bf16")
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "measured_s"),
+    [(65536, 128, 36.2e-6), (32768, 768, 41.6e-6), (2048, 128256, 273.8e-6), (65536, 64, 31.4e-6)],
+)
+def test_the_place_of_a_largest_value_is_looked_for_row_by_row(rows: int, columns: int, measured_s: float) -> None:
+    s = operation("argmax", (dense(rows, columns),), dense(rows, dtype="i64"), (("dim", -1),))
+    assert kernel(s) == "pairs"
+    assert seconds(s) == pytest.approx(measured_s, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "measured_s"), [(16, 6.7e-6), (256, 17.3e-6), (1024, 29.5e-6), (4096, 30.0e-6), (65536, 262.2e-6)]
+)
+def test_running_sums_wait_for_themselves_lot_by_lot(rows: int, measured_s: float) -> None:
+    s = operation("cumsum", (dense(rows, 1024),), dense(rows, 1024), (("dim", 1),))
+    assert seconds(s) == pytest.approx(measured_s, rel=0.12)
+
+
+def test_a_running_sum_across_rows_goes_through_them_one_by_one() -> None:
+    across = operation("cumsum", (dense(8192, 8),), dense(8192, 8), (("dim", 0),))
+    along = operation("cumsum", (dense(8, 8192),), dense(8, 8192), (("dim", 1),))
+    assert seconds(across) > 20.0 * seconds(along)
+
+
 @given(rows=st.integers(2, 200_000), columns=st.integers(2, 20_000), dtype=st.sampled_from(["bf16", "fp32"]))
 def test_a_larger_gpu_is_no_slower(rows: int, columns: int, dtype: str) -> None:
     tensor = dense(rows, columns, dtype=dtype)

@@ -46,11 +46,11 @@ def depthwise_seconds(accelerator: Accelerator, dtype: str, rows: OpTable, last:
     waves = np.ceil(c_out * area / units) * units / (c_out * area)
     time = np.zeros(len(rows))
     for one, mask in (("forward", ~(wants[0] | wants[1])), ("image", wants[0]), ("filter", wants[1])):
-        visited = places if one == "image" else out
+        visited = places if one == "image" else out  # a thread makes a place of the image and asks all of the filter
         clocks = np.zeros(len(rows))
         for layout, lies in (("plain", ~last), ("last" if element <= 2.0 else "last_wide", last)):
             each = model[layout][one]
             repeated = waves if one == "filter" and layout == "plain" else 1.0
-            clocks = np.where(lies, (visited * each["place"] + out * area * each["product"]) * repeated, clocks)
+            clocks = np.where(lies, (visited * each["place"] + visited * area * each["product"]) * repeated, clocks)
         time = time + np.where(mask, np.maximum(clocks / (units * clock_hz), memory) + model["kernel_s"], 0.0)
     return time

@@ -33,6 +33,7 @@ from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.kernels.accelerator_factors import factor_key
 from gpuwise.predict.kernels.clock import sustained_fraction
 from gpuwise.predict.kernels.conditions import Conditions, lies_last
+from gpuwise.predict.kernels.memory_bound import memory_time
 from gpuwise.workload.step import BIAS_GRADIENT, FILTER_GRADIENT, IMAGE_GRADIENT, OpTable, Phase
 
 F64 = NDArray[np.float64]
@@ -67,7 +68,10 @@ def convolution_seconds(
     compiled, last = conditions.compiled, lies_last(rows, conditions) | conditions.compiled
     backward = (rows.flag & (IMAGE_GRADIENT | FILTER_GRADIENT | BIAS_GRADIENT)) != 0
     kind, c_in, c_out = _kinds(rows)
-    wide = _wide_seconds(accelerator, constants, conditions, (kind, c_in, c_out), rows, backward, last, dtype)
+    share = _layout_share(constants["relayouts"], accelerator, rows, backward, dtype)
+    copied = (share > 0) & ~last & _has_new_kernels(accelerator) & (dtype != "tf32")
+    as_run = last | (copied & (kind != STEM))
+    wide = _wide_seconds(accelerator, constants, conditions, (kind, c_in, c_out), rows, backward, as_run, dtype)
     vector = constants["vector_efficiency"]
     lanes = rows.flop / (accelerator.peak("fp32") * _either(backward, vector["depthwise_backward"], vector["depthwise"]))
     passes = constants["bandwidth"]
@@ -76,10 +80,53 @@ def convolution_seconds(
     stencil = _either(backward, passes["depthwise_backward"], stencil)
     reached = _either(kind == DEPTHWISE, stencil, passes["convolution"])
     time = np.where(kind == DEPTHWISE, lanes, wide) + _traffic(accelerator, constants, conditions, reached, rows)
-    share = _layout_share(constants["relayouts"], accelerator, rows, backward, dtype)
     moved = 2.0 * (rows.bytes_read + rows.bytes_written)
     copies = share * moved / (_bandwidth(accelerator, constants) * passes["pointwise"])
-    return time + np.where((kind != DEPTHWISE) & ~last, copies, 0.0)
+    if copied.any():
+        copies = np.where(copied, _relayout_seconds(accelerator, constants["relayouts"], rows, backward), copies)
+    time = time + np.where((kind != DEPTHWISE) & ~last, copies, 0.0)
+    if factor_key(accelerator) is None:
+        time = time + _bias_seconds(accelerator, rows, backward)
+    if _has_new_kernels(accelerator):
+        time = time + np.where(
+            kind == STEM, _padding_seconds(accelerator, constants["stem_padding_clocks"], rows, backward, last), 0.0
+        )
+    return time
+
+
+def _relayout_seconds(accelerator: Accelerator, model: Mapping[str, float], rows: OpTable, backward: Mask) -> F64:
+    """[R] seconds of cuDNN's changes of layout around a convolution that wants channels last: image and result once, in the
+    backward the image and its gradient once each and the result's gradient for either product; filters by a slower kernel of
+    their own. A launch for each."""
+    images = 2.0 * rows.shape[:, 0] * rows.shape[:, 1] * rows.detail[:, :2].prod(axis=1)
+    results = 2.0 * rows.shape[:, 0] * rows.shape[:, 2] * rows.shape[:, 3] * rows.shape[:, 4]
+    filters = 2.0 * rows.shape[:, 1] * rows.shape[:, 2] / np.maximum(rows.shape[:, 6], 1) * rows.shape[:, 5]
+    image, filter_ = ((rows.flag & bit) != 0 for bit in (IMAGE_GRADIENT, FILTER_GRADIENT))
+    each = np.where(backward, image.astype(np.float64) + filter_, 1.0)
+    rate = accelerator.memory_bandwidth_bytes_per_s
+    moved = 2.0 * each * (images + results) / (rate * model["image_rate"])
+    return moved + each * (2.0 * filters / (rate * model["filter_rate"]) + 3.0 * model["launch_s"])
+
+
+def _bias_seconds(accelerator: Accelerator, rows: OpTable, backward: Mask) -> F64:
+    """[R] seconds of a bias: an addition to the whole result behind the library's kernel, a sum over it in the backward."""
+    result = rows.shape[:, 0] * rows.shape[:, 2] * rows.shape[:, 3] * rows.shape[:, 4]
+    width = np.where(np.isin(np.array(rows.dtype, dtype=object), ("fp16", "bf16")), 2.0, 4.0)
+    adds = memory_time(accelerator, result * width, result * width, pattern="broadcast_half", elements=result).time_s
+    sums = memory_time(accelerator, result * width, 0.0, pattern="reduction").time_s
+    biased = np.where(backward, (rows.flag & BIAS_GRADIENT) != 0, rows.n_kernels > 1.0)
+    return np.where(biased, np.where(backward, sums, adds), 0.0)
+
+
+def _padding_seconds(accelerator: Accelerator, clocks: Mapping[str, float], rows: OpTable, backward: Mask, last: Mask) -> F64:
+    """[R] seconds in which images of few channels are widened to whole vectors, a thread a place: for the forward where they lie
+    channels last, for the gradient of the filters always."""
+    if not accelerator.compute_units or not accelerator.boost_hz:
+        return np.zeros(len(rows))
+    places = rows.shape[:, 0] * rows.detail[:, :2].prod(axis=1)
+    pads = np.where(backward, (rows.flag & FILTER_GRADIENT) != 0, last)
+    each = np.where(last, clocks["channels_last"], clocks["channels_first"])
+    return np.where(pads, places * each / (accelerator.compute_units * accelerator.boost_hz), 0.0)
 
 
 def batch_norm_seconds(

@@ -88,23 +88,6 @@ def memory_time(
     return corrected(accelerator, "memory", result, moved) if accelerator.corrections else result
 
 
-def embedding_time(
-    accelerator: Accelerator,
-    rows: ArrayLike,
-    row_bytes: ArrayLike,
-    backward: bool,
-    *,
-    element_bytes: float = 2.0,
-) -> KernelTime:
-    """Gather of ``rows`` rows of ``row_bytes`` each (forward), or scatter-add of their gradients (backward:
-    the gradient is read, the row read and written). The kernel handles one element of ``element_bytes`` at a
-    time. Zeroing a dense gradient table is the caller's."""
-    moved = np.asarray(rows, np.float64) * np.maximum(np.asarray(row_bytes, np.float64), 32.0)
-    times = 2.0 if backward else 1.0
-    elements = moved * times / element_bytes
-    return memory_time(accelerator, moved * times, moved, pattern="gather", elements=elements)
-
-
 def dram_rate(accelerator: Accelerator) -> float:
     """Bytes/s a long stream reaches."""
     model = load_json("memory_bound")

@@ -16,7 +16,7 @@ from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis
 from gpuwise.predict.kernels.kernel_time import KernelTime
 from gpuwise.predict.kernels.memory_bound import WARP_SOFTMAX_ROW, Pattern, memory_time
-from gpuwise.workload.step import KERNEL_CODE, OpTable, Phase
+from gpuwise.workload.step import FAMILY_CODE, KERNEL_CODE, OpTable, Phase
 
 F64 = NDArray[np.float64]
 _PATTERN: dict[str, Pattern] = {
@@ -71,9 +71,15 @@ def memory_bound_time(accelerator: Accelerator, rows: OpTable, family: str) -> K
     slow = np.where(
         fused, float(load_json("host_time")["compiled"]["memory_slowdown"]), float(model["memory_slowdown"].get(family, 1.0))
     )
+    if family == "copy":
+        time = np.maximum(time, pieces_seconds(accelerator, rows) + latency)
+    if family == "reduction":
+        time = np.maximum(time, row_reduction_seconds(accelerator, rows) + latency)
+    if family == "scan":
+        time = np.maximum(time, scan_seconds(accelerator, rows) + latency)
     body = (time - latency) * slow
     launches = latency * np.maximum(rows.n_kernels, 1.0)
-    body = body + column_tail_seconds(accelerator, rows) + _turned_seconds(accelerator, rows, family)
+    body = body + sum_tail_seconds(accelerator, rows) + _turned_seconds(accelerator, rows, family)
     spread = np.hypot(sigma, float(model["family_log_sigma"]))
     return KernelTime(body + launches + serial * float(model["serial_step_s"]), spread, basis)
 
@@ -95,27 +101,94 @@ def _turned_seconds(accelerator: Accelerator, rows: OpTable, family: str) -> F64
     return np.where(turned > 0, memory_time(accelerator, moved, moved, pattern="transpose", elements=turned).time_s, 0.0)
 
 
-def column_tail_seconds(accelerator: Accelerator, rows: OpTable) -> F64:
-    """[R] seconds in which the last block of a sum over rows adds what the others have; 0 for other rows.
+def sum_tail_seconds(accelerator: Accelerator, rows: OpTable) -> F64:
+    """[R] seconds in which the last block of a sum adds what the others have; 0 for other rows.
 
-    A block sums 128 neighbours with 4 threads each, or fewer with more; where they are few, blocks share the rows until the
-    units are full, and the last to end reads the sums of all (``setReduceConfig``, aten/src/ATen/native/cuda/Reduce.cuh).
+    Over rows a block sums 128 neighbours with 4 threads each, or fewer with more, within a row with all of its threads; where
+    they are few, blocks share the rows until the units are full, and the last to end reads the sums of all
+    (``setReduceConfig``, aten/src/ATen/native/cuda/Reduce.cuh).
     """
-    sums = rows.kernel == KERNEL_CODE["columns"]
+    sums = (rows.kernel == KERNEL_CODE["columns"]) | ((rows.family == FAMILY_CODE["reduction"]) & (rows.kernel == 0))
+    sums = sums & (rows.shape[:, 1] > 0)
     if not sums.any() or not accelerator.compute_units or not accelerator.boost_hz:
         return np.zeros(len(rows))
     model = load_json("memory_bound")["column_sum"]
     added, results = (np.maximum(rows.shape[:, i], 1).astype(np.float64) for i in (0, 1))
+    columns = rows.kernel == KERNEL_CODE["columns"]
     lanes = np.where(results % VECTOR == 0, results / VECTOR, results)
-    threads = np.where(results % VECTOR == 0, REDUCE_THREADS / VECTOR, REDUCE_THREADS)
-    across = np.minimum(2.0 ** np.floor(np.log2(lanes)), 32.0)
+    threads = np.where(columns & (results % VECTOR == 0), REDUCE_THREADS / VECTOR, REDUCE_THREADS)
+    across = np.where(columns, np.minimum(2.0 ** np.floor(np.log2(lanes)), 32.0), 1.0)
     down = np.minimum(2.0 ** np.floor(np.log2(added)), threads / across)
-    grid, each = np.ceil(lanes / across), np.ceil(added / down)
+    across = np.where(columns, across, threads / down)
+    grid, each = np.ceil(np.where(columns, lanes, results) / across), np.ceil(added / down)
     full = accelerator.compute_units * np.floor(32.0 * (accelerator.max_warps_per_unit or 64) / threads)
     shared = np.maximum(np.minimum(np.ceil(full / grid), np.ceil(each / 16.0)), np.ceil(each / 256.0))
     shared = np.where((each >= 256.0) & (grid <= full), shared, 1.0)
     clocks = np.where(shared > 1.0, model["end_clocks"] + np.ceil(shared / down) * model["sum_clocks"], 0.0)
     return np.where(sums, clocks / accelerator.boost_hz, 0.0)
+
+
+def row_reduction_seconds(accelerator: Accelerator, rows: OpTable) -> F64:
+    """[R] least seconds of reductions within rows: each row is the work of some threads, which begin and end with it however
+    short it is, and look at so many elements in a clock where they keep the place of a value as well; 0 for other rows."""
+    within = (rows.shape[:, 1] > 0) & (rows.kernel != KERNEL_CODE["columns"]) & (rows.kernel != KERNEL_CODE["fused"])
+    if not within.any() or not accelerator.compute_units or not accelerator.boost_hz:
+        return np.zeros(len(rows))
+    model = load_json("memory_bound")["row_reduction"]
+    added, results = (rows.shape[:, i].astype(np.float64) for i in (0, 1))
+    pairs = rows.kernel == KERNEL_CODE["pairs"]
+    clocks = np.where(pairs, model["pair_clocks"] + added / model["pairs_per_clock"], model["clocks"])
+    return np.where(within, results * clocks / (accelerator.compute_units * accelerator.boost_hz), 0.0)
+
+
+PIECE_BLOCKS, PIECE_ELEMENTS = 32.0, 512.0
+"""Blocks a unit of one piece of a ``cat`` at most, and the elements of each (native/cuda/Shape.cu)."""
+
+
+def pieces_seconds(accelerator: Accelerator, rows: OpTable) -> F64:
+    """[R] least seconds of joins that give every piece as many blocks as the largest has; 0 for other rows."""
+    joined = rows.kernel == KERNEL_CODE["pieces"]
+    if not joined.any() or not accelerator.compute_units or not accelerator.boost_hz:
+        return np.zeros(len(rows))
+    model = load_json("memory_bound")
+    count, largest, whole = (np.maximum(rows.shape[:, i], 1).astype(np.float64) for i in range(3))
+    units = float(accelerator.compute_units)
+    blocks = np.minimum(PIECE_BLOCKS * units, np.ceil(largest / PIECE_ELEMENTS))
+    begun = count * blocks * float(model["lookup"]["block_clocks"])
+    moved = whole / float(model["piece_elements_per_clock"])
+    return np.where(joined, np.maximum(begun, moved) / (units * accelerator.boost_hz), 0.0)
+
+
+SCAN_THREADS = 512.0
+"""Of a block that scans rows; of a row 16 to all of them, by the powers of two of rows and their lengths
+(``get_log_num_threads_x_inner_scan``, native/cuda/ScanUtils.cuh)."""
+
+
+def scan_seconds(accelerator: Accelerator, rows: OpTable) -> F64:
+    """[R] least seconds of running sums (native/cuda/ScanUtils.cuh); 0 where it is not known what is scanned.
+
+    Threads of a row take two neighbours each and pass their sums on by halves, lot after lot. A sum across rows has one thread a
+    column, which goes through the rows one by one. A single row is scanned by all units together (cub).
+    """
+    count, length, apart = (np.maximum(rows.shape[:, i], 0).astype(np.float64) for i in range(3))
+    scans = (length > 1) & (count > 1)
+    if not scans.any() or not accelerator.compute_units or not accelerator.boost_hz:
+        return np.zeros(len(rows))
+    model = load_json("memory_bound")["scan"]
+    deep, many = (np.ceil(np.log2(np.maximum(x, 1.0))) for x in (length, count))
+    log_threads = np.clip(np.floor((9.0 + deep - many) / 2.0), 4.0, 9.0)
+    at_once = accelerator.compute_units * np.floor(32.0 * (accelerator.max_warps_per_unit or 64) / SCAN_THREADS)
+    waves = np.ceil(count / (SCAN_THREADS / 2.0**log_threads) / at_once)
+    lots = np.ceil(length / 2.0 ** (log_threads + 1.0))
+    waits = waves * lots * (model["lot_clocks"] + model["halving_clocks"] * log_threads)
+    busy = count * length / (model["elements_per_clock"] * accelerator.compute_units)
+    across = (
+        length
+        * model["trip_clocks"]
+        * np.ceil(count / (accelerator.compute_units * 32.0 * (accelerator.max_warps_per_unit or 64)))
+    )
+    clocks = np.where(apart > 1.0, across, np.maximum(waits, busy))
+    return np.where(scans, clocks / accelerator.boost_hz, 0.0)
 
 
 VECTOR = 4.0

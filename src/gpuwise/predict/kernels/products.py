@@ -19,6 +19,7 @@ from gpuwise.predict.estimate import Basis, weakest
 from gpuwise.predict.kernels.accelerator_factors import family_factor
 from gpuwise.predict.kernels.attention.fused import (
     attention_backward_time,
+    attention_decode_time,
     attention_forward_time,
     attention_unfused_time,
 )
@@ -198,13 +199,15 @@ def _experts_time(accelerator: Accelerator, dtype: str, shape: F64, kernel: I64,
 def attention_time(accelerator: Accelerator, rows: OpTable, conditions: Conditions) -> KernelTime:
     """[R] device seconds of attention: one fused kernel, or products and passes over the scores.
 
-    A bias or mask of the scores adds one read of its bytes (``detail[:, 0]``) at the bandwidth.
+    A bias or mask of the scores (bytes in ``detail[:, 0]``) is added to every score of every head.
     """
     total = _Sum(rows)
     backward = rows.phase == Phase.BACKWARD
     has_shape = rows.shape[:, :6].min(axis=1) > 0 if len(rows) else np.zeros(0, bool)
     for dtype, of_format in by_format(accelerator, rows, conditions):
-        keys = np.column_stack([backward, rows.flag & (CAUSAL | FUSED_ATTENTION | DROPOUT), rows.kernel, has_shape])[of_format]
+        one_query = rows.shape[:, 1] == 1
+        flags = rows.flag & (CAUSAL | FUSED_ATTENTION | DROPOUT)
+        keys = np.column_stack([backward, flags, rows.kernel, has_shape, one_query])[of_format]
         for key in np.unique(keys, axis=0):
             part = of_format[(keys == key).all(axis=1)]
             one = rows.take(part)
@@ -216,8 +219,27 @@ def attention_time(accelerator: Accelerator, rows: OpTable, conditions: Conditio
                 made = _fused(accelerator, dtype, one, bool(key[0]), KERNELS[int(key[2])], conditions)
             total.put(part, made)
     made = total.whole()
+    biased = rows.detail[:, 0] > 0
+    return made._replace(time_s=made.time_s + _bias_seconds(accelerator, rows)) if biased.any() else made
+
+
+def _bias_seconds(accelerator: Accelerator, rows: OpTable) -> F64:
+    """[R] what a bias adds: its bytes from memory, and each score's own to the unit that computes it, which takes vectors where
+    rows of keys begin on 16 bytes."""
     mask = rows.detail[:, 0]
-    return made._replace(time_s=made.time_s + mask / dram_rate(accelerator)) if mask.any() else made
+    seconds = mask / dram_rate(accelerator)
+    if not accelerator.compute_units or not accelerator.boost_hz:
+        return seconds
+    b, q, kv, a = (rows.shape[:, i].astype(np.float64) for i in range(4))
+    model: dict[str, float] = load_json("captured_time")["attention_bias_per_clock"]
+    per_clock = np.where(kv % _BIAS_VECTOR == 0, model["vectors"], model["elements"])
+    return np.where(
+        mask > 0, np.maximum(seconds, b * a * q * kv / (per_clock * accelerator.compute_units * accelerator.boost_hz)), 0.0
+    )
+
+
+_BIAS_VECTOR = 8
+"""Keys of a vector of a 16-bit bias."""
 
 
 def _unfused(accelerator: Accelerator, dtype: str, rows: OpTable, backward: bool, conditions: Conditions) -> KernelTime:
@@ -256,6 +278,9 @@ def _fused(
     causal = bool(rows.flag[0] & CAUSAL)
     if dtype in (*HALF, "fp8", "mxfp8", "nvfp4", "int8") and (matrix_units(accelerator) or not conditions.emulated):
         name = kernel or conditions.implementation.get("attention") or _torch_attention(accelerator, dtype, d)
+        if not backward and name != "efficient" and (q == 1.0).all() and (dv == d).all():
+            decode = attention_decode_time(accelerator, dtype, b, kv, a, k, d, window=rows.window)
+            return decode._replace(time_s=decode.time_s * family_factor(accelerator, "attention"))
         evaluate = attention_backward_time if backward else attention_forward_time
         fused = evaluate(
             accelerator,

@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuwise.dtypes import TENSOR_BYTES
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis, weakest
 from gpuwise.predict.kernels.accelerator_factors import factor_key, family_factor
 from gpuwise.predict.kernels.conditions import STEP, Conditions
 from gpuwise.predict.kernels.kernel_time import KernelTime
-from gpuwise.predict.kernels.memory_bound import embedding_time
+from gpuwise.predict.kernels.lookup.tables import UNSORTED_KERNELS, gather_time, table_gradient_time
 from gpuwise.predict.kernels.memory_bound_ops import memory_bound_time
 from gpuwise.predict.kernels.products import attention_time, grouped_products_time, matmul_time, recurrent_time
 from gpuwise.predict.kernels.run_formats import matrix_units
@@ -73,15 +74,27 @@ def _convolution(accelerator: Accelerator, rows: OpTable, conditions: Conditions
 
 
 def _embedding(accelerator: Accelerator, rows: OpTable, conditions: Conditions) -> KernelTime:
-    """Gathers and scatter-adds by their rows; those whose rows are not known, by their bytes."""
-    has_rows = (rows.shape[:, 0] > 0) & (rows.detail[:, 1] == 0)
-    times = _memory_bound("embedding")(accelerator, rows, conditions)
-    for backward in (False, True):
-        part = np.flatnonzero(has_rows & ((rows.phase == Phase.BACKWARD) == backward))
-        if part.size:
-            row_bytes = rows.bytes_read[part] / np.maximum(rows.shape[part, 0], 1)
-            one = embedding_time(accelerator, rows.shape[part, 0], row_bytes, backward)
-            times.time_s[part], times.log_sigma[part] = one.time_s, one.log_sigma
+    """Rows of a table gathered, and its dense gradient; those whose rows are not known, by their bytes."""
+    times = _gather(accelerator, rows, conditions)
+    part = np.flatnonzero((rows.shape[:, 0] > 0) & (rows.phase == Phase.BACKWARD))
+    if part.size:
+        n, width, entries = rows.shape[part, :3].T
+        element = np.array([TENSOR_BYTES.get(rows.dtype[i], 4) for i in part.tolist()])
+        one = table_gradient_time(accelerator, n, width, element, entries, sorts=rows.n_kernels[part] > UNSORTED_KERNELS)
+        times.time_s[part], times.log_sigma[part] = one.time_s * family_factor(accelerator, "embedding"), one.log_sigma
+    return times
+
+
+def _gather(accelerator: Accelerator, rows: OpTable, conditions: Conditions) -> KernelTime:
+    """Whole rows of a table by their lengths; single elements by their bytes."""
+    family = FAMILIES[int(rows.family[0])]
+    times = _memory_bound(family)(accelerator, rows, conditions)
+    part = np.flatnonzero((rows.shape[:, 0] > 0) & (rows.phase != Phase.BACKWARD))
+    if part.size:
+        n, width, entries = rows.shape[part, :3].T
+        element = np.array([TENSOR_BYTES.get(rows.dtype[i], 4) for i in part.tolist()])
+        one = gather_time(accelerator, n, width * element, entries)
+        times.time_s[part], times.log_sigma[part] = one.time_s * family_factor(accelerator, family), one.log_sigma
     return times
 
 
@@ -110,7 +123,7 @@ REGISTRY: dict[str, Evaluate] = {
     "dropout": _memory_bound("dropout"),
     "pooling": _memory_bound("pooling"),
     "resampling": _memory_bound("resampling"),
-    "gather": _memory_bound("gather"),
+    "gather": _gather,
     "scatter": _memory_bound("scatter"),
     "sort": _memory_bound("sort"),
     "scan": _memory_bound("scan"),

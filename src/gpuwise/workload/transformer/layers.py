@@ -389,7 +389,7 @@ def embedding(rows: Rows, arch: Architecture) -> None:
             Kind.EMBEDDING,
             phase,
             p.dtype,
-            (p.tokens, width),
+            (p.tokens, width, arch.vocab),
             read_bytes=p.tokens * width * e,
             written_bytes=p.tokens * width * e,
             n_kernels=2.0,

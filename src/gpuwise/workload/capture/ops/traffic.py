@@ -301,7 +301,7 @@ KERNELS = {
     "_native_batch_norm_legit": 3,
     "_native_batch_norm_legit_functional": 3,
     "batch_norm_backward": 1,
-    "embedding_dense_backward": 10,
+    "embedding_dense_backward": 29,
     "nll_loss_backward": 2,
     "nll_loss2d_backward": 2,
     "select_backward": 2,

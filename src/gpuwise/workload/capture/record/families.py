@@ -397,26 +397,29 @@ def converts(s: Signature) -> str:
 
 
 def joins(s: Signature) -> str:
-    """How ``cat`` and ``stack`` copy: whole vectors of dense pieces, element by element, or by the strides of each piece."""
+    """How ``cat`` and ``stack`` copy: whole vectors of dense pieces (of images channels last by blocks of their own for
+    each), element by element, or by the strides of each piece."""
     pieces = [t for t in s.inputs if elements(t)]
     if not pieces or not s.outputs:
         return ""
-    order = dense_order(s.outputs[0]) if len(s.outputs[0].shape) == len(pieces[0].shape) else None
-    for t in pieces:
-        span = 1 + sum((n - 1) * st for n, st in zip(t.shape, t.stride, strict=True))
-        if span != elements(t) or (order is not None and dense_order(t) != tuple(d for d in order if t.shape[d] > 1)):
-            return "join"
-    if len({t.dtype for t in pieces}) > 1:
-        return "mixed"
     dim = s.attribute("dim", 0)
     at = dim if isinstance(dim, int) else 0
     at = at + len(s.outputs[0].shape) if at < 0 else at
     stacked = len(s.outputs[0].shape) > len(pieces[0].shape)
+    order = dense_order(s.outputs[0])
+    if stacked:
+        order = tuple(d - (d > at) for d in order if d != at)
+    for t in pieces:
+        span = 1 + sum((n - 1) * st for n, st in zip(t.shape, t.stride, strict=True))
+        if span != elements(t) or dense_order(t) != tuple(d for d in order if t.shape[d] > 1):
+            return "join"
+    if len({t.dtype for t in pieces}) > 1:
+        return "mixed"
     for t in pieces:
         run = math.prod(t.shape[at:]) if stacked else t.shape[at] * max(t.stride[at], 1)
         if run * TENSOR_BYTES.get(t.dtype, 4) % VECTOR_BYTES:
             return "broadcast"
-    return ""
+    return "pieces" if channels_last(s.outputs[0]) and len(pieces) > 1 else ""
 
 
 def sums_columns(s: Signature) -> bool:

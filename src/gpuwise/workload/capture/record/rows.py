@@ -142,10 +142,18 @@ def attention_kernel(s: Signature) -> str:
 
 
 def _mask_bytes(s: Signature) -> float:
-    """Bytes of a bias on the scores, read for every head and sequence it is spread over."""
-    start = 4 if "backward" in s.op else 3
-    biases = [t for t in s.inputs[start : start + 1] if len(t.shape) == 4 and len(s.inputs) > 3 and "flash" not in s.op]
-    return float(sum(elements(t) * TENSOR_BYTES.get(t.dtype, 4) for t in biases))
+    """Bytes of a bias on the scores, [.., q or 1, kv]; the backward has the result beside it, [.., q, head size]."""
+    backward = "backward" in s.op
+    if "flash" in s.op or len(s.inputs) < 4:
+        return 0.0
+    query, key = s.inputs[backward : 2 + backward]
+    if len(query.shape) != 4 or len(key.shape) != 4:
+        return 0.0
+    rest = [t for t in s.inputs[3 + backward :] if len(t.shape) == 4]
+    biases = [t for t in rest if t.shape[-1] == key.shape[-2] and t.shape[-2] in (1, query.shape[-2])]
+    if backward and len(biases) < 2 and key.shape[-2] == s.inputs[3].shape[-1]:
+        return 0.0  # the result, whose head is as wide as the keys are many
+    return float(sum(elements(t) * TENSOR_BYTES.get(t.dtype, 4) for t in biases[:1]))
 
 
 def _places(shape: tuple[int, ...]) -> tuple[int, int]:
@@ -204,13 +212,30 @@ def _transfer(s: Signature, family: str) -> KernelRow:
     return KernelRow((), TO_HOST if s.attribute("direction") == "device-to-host" else 0)
 
 
+def _gather(s: Signature, family: str) -> KernelRow:
+    """Whole rows of a table: how many, their elements, and the table's rows; single elements are timed by their bytes."""
+    row = _memory_bound(s, family)
+    if len(s.inputs) < 2 or not s.outputs or len(s.inputs[0].shape) < 2:
+        return row
+    table, index, result = s.inputs[0], s.inputs[1], s.outputs[0]
+    name, width = short_name(s.op), math.prod(table.shape[1:])
+    at_front = s.attribute("dim", 0) in (0, -len(table.shape))
+    by_row = name in ("index", "_unsafe_index", "index_select") and result.shape == (*index.shape, *table.shape[1:])
+    spread = name == "gather" and len(index.shape) == 2 and index.stride[-1] == 0 and index.shape[1] == width
+    dense = dense_order(table) == tuple(sorted(dense_order(table)))
+    if index.dtype not in ("i64", "i32") or not at_front or not dense or not (by_row or spread) or not width:
+        return row
+    return row._replace(shape=(elements(result) // width, width, table.shape[0]))
+
+
 def _nothing(s: Signature, family: str) -> KernelRow:
     return KernelRow()
 
 
 def _memory_bound(s: Signature, family: str) -> KernelRow:
     kernel = memory_kernel(s, family)
-    sizes = _SIZES.get("rows" if "layer_norm" in s.op or "rms_norm" in s.op else kernel)
+    along = "rows" if "layer_norm" in s.op or "rms_norm" in s.op else kernel or family
+    sizes = _SIZES.get(along)
     shape, flag = sizes(s) if sizes is not None else ((), 0)
     return KernelRow(shape, flag, kernel, (passes(s, family), visits(s, family), normalised_row(s), _serial(s, family)))
 
@@ -228,6 +253,30 @@ def _column_sizes(s: Signature) -> tuple[tuple[int, ...], int]:
     return (elements(s.inputs[0]) // results, results, int(TENSOR_BYTES.get(s.inputs[0].dtype, 4))), 0
 
 
+def _reduced_sizes(s: Signature) -> tuple[tuple[int, ...], int]:
+    """Elements of a result and results of a reduction to other shapes, and the bytes of an element."""
+    if short_name(s.op) not in _REDUCTIONS or not s.inputs or not s.outputs:
+        return (), 0
+    results = max(1, elements(s.outputs[0]))
+    return (elements(s.inputs[0]) // results, results, int(TENSOR_BYTES.get(s.inputs[0].dtype, 4))), 0
+
+
+def _joined_sizes(s: Signature) -> tuple[tuple[int, ...], int]:
+    """Pieces of a ``cat``, elements of the largest and of all."""
+    pieces = [elements(t) for t in s.inputs if elements(t)]
+    return (len(pieces), max(pieces), sum(pieces)), 0
+
+
+def _scanned_sizes(s: Signature) -> tuple[tuple[int, ...], int]:
+    """Scans, elements of each, and how far apart its neighbours lie in a dense tensor (1: side by side)."""
+    dim = s.attribute("dim")
+    shape = s.inputs[0].shape if s.inputs else ()
+    if not isinstance(dim, int) or not shape or not -len(shape) <= dim < len(shape) or "cum" not in short_name(s.op):
+        return (), 0
+    at = dim % len(shape)
+    return (elements(s.inputs[0]) // max(shape[at], 1), shape[at], math.prod(shape[at + 1 :])), 0
+
+
 def _turned_sizes(s: Signature) -> tuple[tuple[int, ...], int]:
     """Elements that a norm over rows copies first, as their rows do not lie together, and the bytes of one."""
     inputs = s.inputs[: 2 if "backward" in s.op else 1]
@@ -235,7 +284,16 @@ def _turned_sizes(s: Signature) -> tuple[tuple[int, ...], int]:
     return (sum(map(elements, apart)), int(TENSOR_BYTES.get(s.inputs[0].dtype, 4))) if apart else (), 0
 
 
-_SIZES = {"own_batch_norm": _image_sizes, "columns": _column_sizes, "rows": _turned_sizes}
+_REDUCTIONS = ("sum", "mean", "amax", "amin", "max", "min", "argmax", "argmin", "var", "std", "var_mean", "all", "any", "prod")
+_SIZES = {
+    "own_batch_norm": _image_sizes,
+    "columns": _column_sizes,
+    "reduction": _reduced_sizes,
+    "pairs": _reduced_sizes,
+    "pieces": _joined_sizes,
+    "scan": _scanned_sizes,
+    "rows": _turned_sizes,
+}
 """Kernels whose time follows from how blocks share their tensor."""
 
 
@@ -245,6 +303,7 @@ _ROWS = {
     "attention": _attention,
     "convolution": convolution_row,
     "recurrent": _recurrent,
+    "gather": _gather,
     "transfer": _transfer,
     "collective": _nothing,
     "host": _nothing,
@@ -261,7 +320,8 @@ def memory_kernel(s: Signature, family: str) -> str:
     if family == "norm":
         return "" if "batch_norm" not in name else "own_batch_norm" if _own_batch_norm(name, s) else "batch_norm"
     if family == "reduction":
-        return "columns" if sums_columns(s) else ""
+        pairs = name in ("argmax", "argmin") or (name in ("max", "min") and len(s.outputs) == 2)
+        return "columns" if sums_columns(s) else "pairs" if pairs else ""
     if family not in ("elementwise", "copy"):
         return ""
     if name in ("cat", "stack"):
@@ -366,8 +426,6 @@ def visits(s: Signature, family: str) -> float:
         return float(out) * max(1.0, corners / 2.0)
     if family == "scatter" and s.inputs:
         return min(float(out), s.bytes_written / TENSOR_BYTES.get(s.inputs[0].dtype, 4))
-    if family == "embedding":
-        return float(out if "backward" not in s.op else elements(s.inputs[0]))
     return float(out)
 
 

@@ -116,7 +116,8 @@ def _embedding(s: Signature) -> tuple[int, ...] | None:
     values = next((t for t in (*s.outputs, *s.inputs) if t.dtype not in ("i64", "i32") and t.shape), None)
     if indices is None or values is None:
         return None
-    return (math.prod(indices.shape), values.shape[-1])
+    table = s.outputs[0] if "backward" in s.op and s.outputs else s.inputs[0]
+    return (math.prod(indices.shape), values.shape[-1], table.shape[0] if len(table.shape) == 2 and table is not indices else 0)
 
 
 def _collective(s: Signature) -> tuple[int, ...] | None:

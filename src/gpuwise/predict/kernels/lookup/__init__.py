@@ -1,0 +1,1 @@
+"""Rows of a table that are read or added to by index."""
