@@ -31,10 +31,12 @@ def make_step(model: str, mode: str, form: str, batch: str, size: str, layout: s
 
     timm.layers.set_fused_attn(attention != "written")
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = form == "tf32"
-    lies = torch.channels_last if layout == "last" else torch.contiguous_format
+    lies = torch.channels_last if layout == "last" else torch.preserve_format
     dtype = torch.float16 if form == "fp16" else torch.float32
-    network = timm.create_model(model, pretrained=False).to("cuda", dtype, memory_format=lies)
+    network = timm.create_model(model, pretrained=False).to("cuda", dtype)
     images = torch.randn(int(batch), 3, int(size), int(size), device="cuda", dtype=dtype).to(memory_format=lies)
+    if layout == "last":
+        network = network.to(memory_format=lies)
     if mode == "inference":
         network.eval()
 

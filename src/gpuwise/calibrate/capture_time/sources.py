@@ -132,7 +132,7 @@ def reduction_s(r: MeasuredStep, capture: Capture, one: Predicted, scale: float)
 
 
 class Predicted(NamedTuple):
-    """Seconds of a job's step: ``work_s`` grows with the batch, ``update_s`` (the optimizer's) does not."""
+    """Seconds of a job's step: ``work_s`` grows with the batch, ``update_s`` (optimizer, gaps between kernels) does not."""
 
     work_s: float
     update_s: float
@@ -159,7 +159,8 @@ def predict(r: MeasuredStep, capture: Capture, accelerator: Accelerator) -> Pred
     update_s = min(whole.phase_s.get("optimizer", 0.0), step_time.expected)
     forward_s, backward_s = (whole.phase_s.get(name, 0.0) for name in ("forward", "backward"))
     ideal_s = roofline_s(as_run, accelerator, rate)
-    return Predicted(step_time.expected - update_s + again, update_s, forward_s, backward_s, step_time.log_sigma, ideal_s)
+    fixed_s = min(update_s + whole.gaps_s, step_time.expected)
+    return Predicted(step_time.expected - fixed_s + again, fixed_s, forward_s, backward_s, step_time.log_sigma, ideal_s)
 
 
 def moments_s(capture: Capture, accelerator: Accelerator) -> float:

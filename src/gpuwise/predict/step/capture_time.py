@@ -30,7 +30,7 @@ from gpuwise.predict.kernels.memory_bound import dram_rate
 from gpuwise.predict.kernels.registry import kernel_times
 from gpuwise.predict.kernels.run_formats import run_format
 from gpuwise.predict.step.bounds import Bound, CostlyOp, costly_ops
-from gpuwise.predict.step.host_time import HostSpeed, host_log_sigma, host_scale, host_seconds
+from gpuwise.predict.step.host_time import HostSpeed, gap_seconds, host_log_sigma, host_scale, host_seconds
 from gpuwise.predict.step.timeline import BLOCKING, SYNC, WAIT, timeline
 from gpuwise.workload.capture.record.capture import Capture, OpFlag, Settings, Signature
 from gpuwise.workload.capture.record.families import short_name
@@ -109,6 +109,8 @@ class CapturedTime:
     kernels: int
     """Launched in the step."""
     basis: Basis
+    gaps_s: float = 0.0
+    """Of ``device_total_s``, what passes between kernels however large they are."""
     power_w: Estimate | None = None
     """Mean watts of the device over the step; None where nobody metered such a device."""
 
@@ -159,6 +161,9 @@ def captured_time(
         if work_j is not None and streams is not None:  # a fused kernel is traffic
             work_j = np.asarray(np.where(fused.fused, streams, work_j), np.float64)
         bound = np.where(device_s > 0, np.where(fused.fused, int(Bound.BANDWIDTH), bound), int(Bound.NOTHING))
+    alone = (device_s > 0) & ~np.isin(family, [FAMILY_CODE[f] for f in ("collective", "transfer", "recurrent")])
+    gaps_s = np.where(alone, gap_seconds(accelerator, kernels.astype(np.float64)), 0.0)
+    device_s = device_s + gaps_s
     line = timeline(device_s, host_s, _waits(capture, part, family), family == FAMILY_CODE["collective"])
     bound = np.where((line.waited_s > device_s) & (device_s > 0), int(Bound.HOST), bound)
     whole = step_log_sigma(accelerator, compiled=compiled is True)
@@ -191,6 +196,7 @@ def captured_time(
         compiled=bool(compiles),
         kernels=int(kernels.sum()),
         basis=times.basis,
+        gaps_s=float(gaps_s.sum()),
         power_w=None if work_j is None else mean_power_w(accelerator, float(work_j.sum()), line.step_s),
     )
 

@@ -25,6 +25,7 @@ from gpuwise.errors import InputError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.corrections import LAUNCH_KEY
 from gpuwise.predict.coefficients import load_json
+from gpuwise.predict.kernels.accelerator_factors import factor_key
 from gpuwise.predict.kernels.corrections import corrected
 from gpuwise.predict.kernels.kernel_time import KernelTime
 from gpuwise.workload.capture.record.capture import Capture, OpFlag, Signature
@@ -43,6 +44,12 @@ class HostSpeed:
     def __post_init__(self) -> None:
         if not 0.01 <= self.factor <= 100.0:
             raise InputError(f"host speed {self.factor!r}", hint="1 is the reference processor; between 0.01 and 100")
+
+
+def gap_seconds(accelerator: Accelerator, kernels: F64) -> F64:
+    """[N] seconds of an operation of so many kernels in which the stream runs none: the next begins only so long after the end
+    of the one before, however far the host is ahead. 0 on cards whose kernels were fitted to whole steps, gaps and all."""
+    return np.zeros_like(kernels) if factor_key(accelerator) is not None else float(load_json("host_time")["gap_s"]) * kernels
 
 
 def host_scale(accelerator: Accelerator) -> float:

@@ -21,7 +21,7 @@ from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis
 from gpuwise.predict.step.capture_time import step_rows, times_of
 from gpuwise.predict.step.compiled import compile_step
-from gpuwise.predict.step.host_time import host_scale, host_seconds
+from gpuwise.predict.step.host_time import gap_seconds, host_scale, host_seconds
 from gpuwise.workload.capture.record.capture import Settings, Signature, TensorSpec
 from gpuwise.workload.optimizer import update_traffic_bytes
 from gpuwise.workload.stack import find_stack
@@ -107,6 +107,7 @@ def _columns(step: EagerStep, accelerator: Accelerator, time_s: F64, families: I
     if capture.settings.compiled:
         fused = compile_step(capture, accelerator, -1, device, host, families[signature], everything=True)
         device, host, kernels = fused.device_s, fused.host_s, fused.kernels.astype(np.float64)
+    device = device + np.where(device > 0, gap_seconds(accelerator, kernels), 0.0)
     family = np.where(np.isin(kind, [int(k) for k in _PRODUCTS]), 0, np.where(kind == Kind.ATTENTION, 1, 2))
     return _Columns(device, host, kernels, flop, np.asarray(family, np.int64), capture.op_phase)
 

@@ -254,8 +254,12 @@ def _column_sizes(s: Signature) -> tuple[tuple[int, ...], int]:
 
 
 def _reduced_sizes(s: Signature) -> tuple[tuple[int, ...], int]:
-    """Elements of a result and results of a reduction to other shapes, and the bytes of an element."""
+    """Elements of a result and results of a reduction along neighbours, and the bytes of an element; nothing where results are
+    neighbours."""
     if short_name(s.op) not in _REDUCTIONS or not s.inputs or not s.outputs:
+        return (), 0
+    order, dims = dense_order(s.inputs[0]), whole_numbers(s.attribute("dim"))
+    if dims and order and order[-1] not in {d % len(s.inputs[0].shape) for d in dims}:
         return (), 0
     results = max(1, elements(s.outputs[0]))
     return (elements(s.inputs[0]) // results, results, int(TENSOR_BYTES.get(s.inputs[0].dtype, 4))), 0
