@@ -161,7 +161,8 @@ def test_scores_scale_with_the_batch_and_say_what_is_missing() -> None:
     rows = [row("A100-SXM4-40GB"), row("A100-SXM4-40GB", 16.0), row("A100-SXM4-40GB", accelerator=None)]
     rows.append(replace(rows[0], job=None, reason="no builder"))
     made = sources.scores_of(rows, {rows[0].job: step()})
-    assert made.predicted[1] == pytest.approx(2.0 * made.predicted[0])
+    gaps_s = 2.0 * made.predicted[0] - made.predicted[1]
+    assert 0.0 < gaps_s < 1e-3 * made.predicted[0]  # a step has as many kernels whatever its batch
     assert list(made.reason) == ["", "", "accelerator not in the catalogue", "no builder"]
     assert np.isnan(made.predicted[2:]).all() and set(made.split) == {"check"}
     known = np.isfinite(made.baseline)

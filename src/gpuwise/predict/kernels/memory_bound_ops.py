@@ -134,7 +134,7 @@ def row_reduction_seconds(accelerator: Accelerator, rows: OpTable) -> F64:
     within = (rows.shape[:, 1] > 0) & (rows.kernel != KERNEL_CODE["columns"]) & (rows.kernel != KERNEL_CODE["fused"])
     if not within.any() or not accelerator.compute_units or not accelerator.boost_hz:
         return np.zeros(len(rows))
-    model = load_json("memory_bound")["row_reduction"]
+    model: dict[str, float] = load_json("memory_bound")["row_reduction"]
     added, results = (rows.shape[:, i].astype(np.float64) for i in (0, 1))
     pairs = rows.kernel == KERNEL_CODE["pairs"]
     clocks = np.where(pairs, model["pair_clocks"] + added / model["pairs_per_clock"], model["clocks"])
@@ -174,7 +174,7 @@ def scan_seconds(accelerator: Accelerator, rows: OpTable) -> F64:
     scans = (length > 1) & (count > 1)
     if not scans.any() or not accelerator.compute_units or not accelerator.boost_hz:
         return np.zeros(len(rows))
-    model = load_json("memory_bound")["scan"]
+    model: dict[str, float] = load_json("memory_bound")["scan"]
     deep, many = (np.ceil(np.log2(np.maximum(x, 1.0))) for x in (length, count))
     log_threads = np.clip(np.floor((9.0 + deep - many) / 2.0), 4.0, 9.0)
     at_once = accelerator.compute_units * np.floor(32.0 * (accelerator.max_warps_per_unit or 64) / SCAN_THREADS)
