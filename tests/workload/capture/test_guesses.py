@@ -170,3 +170,13 @@ def test_positions_in_a_row_are_not_packed_sequences(batch: int, seq: int) -> No
 
     gpuwise.capture(make_step)
     assert found and all(found)
+
+
+def test_whole_numbers_that_nobody_wrote_may_be_of_any_size() -> None:
+    """timm's Swin moves an index to the device that ``torch.empty`` made."""
+
+    def step() -> Any:
+        index = torch.full((49, 49), 2**62, dtype=torch.int64).to("cuda")
+        return lambda: index + 1
+
+    assert gpuwise.capture(step, n_steps=1).signatures

@@ -20,6 +20,8 @@ KNOWN_LIMIT = 64
 """Elements up to which values are kept."""
 KNOWN_WHOLE_LIMIT = 4096
 """The same for whole numbers and truth values: sizes, lengths, offsets, masks."""
+LARGEST_SUM = 2.0**53
+"""Sums above it are no whole numbers any more in 64 bits of floating point."""
 COMPUTED = 2
 """What is computed from known values may be this many times as long: differences of 4,096 positions take 4,097."""
 _WHOLE = frozenset({torch.int64, torch.int32, torch.int16, torch.int8})
@@ -152,6 +154,7 @@ class Values:
         for tensor, law in laws_of(info.short, Call(args, kwargs, result, self.law)):
             self._laws[_key(tensor)] = (_version(tensor) + writes, law)
             countable = law.mean is not None and not law.n_values and tensor.dtype in _WHOLE and not tensor.storage_offset()
+            countable = countable and abs(law.mean or 0.0) * tensor.numel() < LARGEST_SUM  # memory nobody wrote may hold anything
             if countable and tensor.is_contiguous() and 0 < tensor.numel() <= KNOWN_WHOLE_LIMIT and law.mean is not None:
                 self.note(tensor, balanced(law.mean, tensor.numel()).view(tensor.shape), writes, guessed=True)
 
