@@ -95,7 +95,8 @@ def test_weights_without_copies_and_updates_in_the_backward_pass_take_less() -> 
     n = 6.74e9
     saved = whole.needed_bytes.expected - half.needed_bytes.expected
     assert saved == pytest.approx(n * (4 + 4 + 8 - 2 - 2 - 4), rel=0.35)  # fp32 weights, gradients and moments against bf16
-    assert half.needed_bytes.expected - both.needed_bytes.expected > 1.3 * n  # the gradients, but a layer's
+    # the gradients, but a layer's, and what the activations fill before there are any
+    assert half.needed_bytes.expected - both.needed_bytes.expected > 1.2 * n
     assert both.memory_parts["gradients"] < 0.1 * n
     with pytest.raises(LayoutError, match="backward pass with accumulation 4"):
         fit(seven, card, replace(wishes, step_in_backward=True, global_batch=4))
