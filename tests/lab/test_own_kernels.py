@@ -235,3 +235,23 @@ def test_a_python_function_brings_the_numbers_of_its_module() -> None:
     x, out = np.ones(32, F32), np.zeros(32, F32)
     run_kernel(read_kernel(scaled), {"x": x, "out": out}, grid=(1,), block=(32,))
     assert out.tolist() == [3.0] * 32
+
+
+def test_loops_over_values_of_the_text() -> None:
+    img, out = np.random.default_rng(2).random((16, 16), dtype=F32), np.zeros((8, 8), F32)
+    text = """
+ROWS = (0, 1)
+
+def pool(img, out):
+    r, c = cuda.grid(2)
+    m = img[2 * r, 2 * c]
+    for dr, dc in ((0, 1), (1, 0), (1, 1)):
+        m = max(m, img[2 * r + dr, 2 * c + dc])
+    for row in ROWS:
+        m = max(m, img[2 * r + row, 2 * c])
+    out[r, c] = m
+"""
+    assert launch(text, {"img": img, "out": out}, (1,), (8, 8)).findings == []
+    np.testing.assert_array_equal(out, img.reshape(8, 2, 8, 2).max((1, 3)))
+    with pytest.raises(FieldError, match="the array img"):
+        launch(text.replace("in ROWS", "in img"), {"img": img, "out": out}, (1,), (8, 8))

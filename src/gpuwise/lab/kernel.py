@@ -188,8 +188,8 @@ class _Machine(Stream):
                 self._assign(target, self._value(value, mask), mask)
             case ast.If(test=test, body=body, orelse=orelse):
                 return self._if(test, body, orelse, mask)
-            case ast.For(target=ast.Name(id=name), iter=ast.Tuple(elts=parts) | ast.List(elts=parts), body=body, orelse=[]):
-                self._for_each(name, parts, body, mask)
+            case ast.For(target=target, iter=ast.Tuple() | ast.List() | ast.Name() as parts, body=body, orelse=[]):
+                self._for_each(target, parts, body, mask)
                 return mask & ~self.returned
             case ast.For(target=ast.Name(id=name), iter=ast.Call(func=called, args=bounds), body=body, orelse=[]) if (
                 self.kernel.dotted(called).removesuffix("prange") in ("range", "")
@@ -284,13 +284,20 @@ class _Machine(Stream):
                 self._turn(body, live)
         self.broken.pop()
 
-    def _for_each(self, name: str, parts: list[ast.expr], body: list[ast.stmt], mask: Mask) -> None:
+    def _for_each(self, target: ast.expr, values: ast.expr, body: list[ast.stmt], mask: Mask) -> None:
+        parts = values.elts if isinstance(values, ast.Tuple | ast.List) else self._value(values, mask)
+        if not isinstance(parts, list | tuple):
+            self.refuse(f"a loop goes over range(...) or values that stand in the text, not {noun(parts)}")
         self.broken.append(np.zeros_like(mask))
         for part in parts:
             live = mask & ~self.broken[-1] & ~self.returned
             if not live.any():
                 break
-            self.names[name] = self._value(part, live)
+            value = self._value(part, live) if isinstance(part, ast.expr) else part
+            if isinstance(target, ast.Name):
+                self.names[target.id] = value
+            else:
+                self._assign(target, value, live)
             self._turn(body, live)
         self.broken.pop()
 
