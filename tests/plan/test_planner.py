@@ -157,7 +157,7 @@ def test_a_tight_plan_is_shown_a_roomier_one(plan: Plan[TrainingEstimate]) -> No
         step_time_s=e.step_time_s.scaled(1.02),
         strategy=e.strategy.with_(recompute="selective"),
     )
-    found = SearchResult((full, roomy), (), e, 2, 2, 0.0, ())
+    found = SearchResult((full, roomy), (), e, 2, 2, 0.0, (), plan.goal)
     tight = replace(plan.best, estimate=full, tuned=full)
     (said,) = safer(tight, found)
     assert said.startswith("for 2.0 % more time, ") and "selective recompute leaves" in said

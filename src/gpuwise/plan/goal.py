@@ -324,6 +324,23 @@ def _replica_bytes(wishes: Wishes, cluster: Cluster) -> float:
     return b.weight + b.master + b.gradient + b.state
 
 
+def on_stack(goal: Goal, stack: str, why: str) -> Goal:
+    """``goal`` with another stack than the one that was assumed, and what hangs on it."""
+    fused = not unfused_attention(stack, goal.cluster.accelerator, goal.year)
+    cast = find_stack(stack).weight_cast_per_micro_batch
+    bases = tuple(
+        b.with_(
+            stack=stack,
+            master_weights=not (b.lora_rank and cast),
+            gradient_dtype=_gradients(goal.wishes, stack, b.precision),
+            fused_attention=fused,
+        )
+        for b in goal.bases
+    )
+    assumed = tuple(f"stack {stack} ({why})" if a.startswith("stack ") else a for a in goal.assumed)
+    return replace(goal, bases=bases, assumed=assumed)
+
+
 def _gradients(wishes: Wishes, stack: str, precision: str) -> str:
     """Format that gradients are accumulated in: as asked, else the stack's."""
     half = precision == "fp16" and find_stack(stack).half_gradients

@@ -79,6 +79,8 @@ def search_on(arch: Architecture, cluster: Cluster, wishes: Wishes, pricing: Pri
     """The fastest strategy for one cluster, its time and cost. Raises LayoutError, InputError and UnpredictableError."""
     goal = make_goal(arch, cluster, wishes)
     found = find_strategies(goal)
+    if found.goal.bases[0].stack != goal.bases[0].stack:
+        goal = found.goal
     price = price_of(cluster, pricing.today, usd_per_hour=pricing.usd_per_hour, provider=pricing.provider)
     price = price or variant_price(cluster, pricing.today)
     if not found.ranked:

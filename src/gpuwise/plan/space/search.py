@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpuwise.errors import LayoutError
-from gpuwise.plan.goal import Goal
+from gpuwise.plan.defaults import STAND_INS, TRAINER_WHY
+from gpuwise.plan.goal import Goal, on_stack
 from gpuwise.plan.space.conditions import Setting
 from gpuwise.plan.space.nearest import nearest_batch, nearest_clusters
 from gpuwise.plan.space.rules import check_strategy
@@ -40,19 +41,25 @@ class SearchResult:
     n_fit: int
     seconds: float
     notes: tuple[str, ...]
+    goal: Goal
+    """What was searched for: as asked, or on the stack that fits where that was left open."""
 
 
 def find_strategies(goal: Goal, n: int = 6) -> SearchResult:
-    """Search the goal's space on its cluster; where nothing fits on the device, with each of :func:`_lighter` until something
-    does. Raises LayoutError naming the rule when no layout is possible."""
-    found = _found(goal, n)
+    """Search the goal's space on its cluster; where nothing fits on the device with the probability asked for, with each of
+    :func:`_lighter` until something does, or the first that is expected to. Raises LayoutError naming the rule when no layout is
+    possible."""
+    found = best = _found(goal, n)
     n_strategies, seconds = found.n_strategies, found.seconds
-    for lighter, note in () if _on_device(found.ranked[:1]) else _lighter(goal):
+    for lighter, note in () if _surely(goal, found.ranked[:1]) else _lighter(goal):
         again = _found(lighter, n)
         n_strategies, seconds = n_strategies + again.n_strategies, seconds + again.seconds
-        if _on_device(again.ranked[:1]):
-            return replace(again, n_strategies=n_strategies, seconds=seconds, notes=(*again.notes, note))
-    return found
+        noted = replace(again, notes=(*again.notes, note))
+        if _surely(goal, again.ranked[:1]):
+            return replace(noted, n_strategies=n_strategies, seconds=seconds)
+        if _on_device(again.ranked[:1]) and not _on_device(best.ranked[:1]):
+            best = noted
+    return replace(best, n_strategies=n_strategies, seconds=seconds)
 
 
 def _on_device(ranked: Sequence[TrainingEstimate]) -> bool:
@@ -60,17 +67,39 @@ def _on_device(ranked: Sequence[TrainingEstimate]) -> bool:
     return any(e.fits and not (e.strategy.offload_optimizer or e.strategy.offload_activations) for e in ranked)
 
 
+def _surely(goal: Goal, ranked: Sequence[TrainingEstimate]) -> bool:
+    """Whether the first fits on the device with the probability asked for."""
+    return _on_device(ranked) and ranked[0].fit_probability >= 1 - goal.wishes.risk
+
+
 def _lighter(goal: Goal) -> Iterator[tuple[Goal, str]]:
     """What a person who trains adapters turns on when nothing fits, each beside those before it, and a note that says so: the
     loss in chunks by the stack's option, then under QLoRA the optimizer's states in unified memory, with which it was published
-    (arXiv 2305.14314). Nothing of it where weights are trained, and not what was asked for."""
+    (arXiv 2305.14314); then the weights divided among the GPUs, where the stack holds them whole on each. Nothing of it where
+    weights are trained, and not what was asked for."""
+    yield from _without_logits(goal)
+    stack = goal.bases[0].stack
+    whole = find_stack_rules(stack, adapters=True).shardings == {"none"}
+    if goal.wishes.stack is None and goal.wishes.fine_tuning and whole and goal.cluster.n_accelerators > 1:
+        divided = on_stack(goal, STAND_INS[stack][0], f"{TRAINER_WHY}; the whole model on every GPU does not fit: FSDP")
+        yield divided, f"{_nothing(goal)} with the whole model on every GPU, so its weights are divided (FSDP)"
+        yield from _without_logits(divided)
+
+
+def _nothing(goal: Goal) -> str:
+    return f"nothing fits with {100 * (1 - goal.wishes.risk):g} %"
+
+
+def _without_logits(goal: Goal) -> Iterator[tuple[Goal, str]]:
+    """The chunked loss and the paged optimizer of :func:`_lighter`."""
+    nothing = _nothing(goal)
     wishes, option = goal.wishes, find_stack(goal.bases[0].stack).chunked_loss_option
     if wishes.fused_loss is None and wishes.fine_tuning and goal.arch.lm_head and option:
         goal = replace(goal, bases=tuple(b.with_(fused_loss=True) for b in goal.bases))
-        yield goal, f"nothing fits with whole logits, so the loss is in chunks ({option})"
+        yield goal, f"{nothing} with whole logits, so the loss is in chunks ({option})"
     if wishes.optimizer is None and wishes.quantized_base:
         goal = replace(goal, bases=tuple(b.with_(optimizer=PAGED_FORM[b.optimizer]) for b in goal.bases))
-        yield goal, f"nothing fits with the optimizer's states on the device, so they are paged: {goal.bases[0].optimizer}"
+        yield goal, f"{nothing} with the optimizer's states on the device, so they are paged: {goal.bases[0].optimizer}"
 
 
 def _found(goal: Goal, n: int) -> SearchResult:
@@ -94,7 +123,7 @@ def _found(goal: Goal, n: int) -> SearchResult:
     ranked = _fitting_first(goal, done, _estimated(goal, done, done.rows, list(_distinct(done, n))))
     front = _estimated(goal, done, done.front, thinned(done.front))
     smallest = _estimated(goal, done, done.smallest, [0])[0]
-    return SearchResult(ranked, front, smallest, done.n_strategies, done.n_fit, done.seconds, notes)
+    return SearchResult(ranked, front, smallest, done.n_strategies, done.n_fit, done.seconds, notes, goal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +142,20 @@ def find_fastest(
     when nothing fits without. None when no layout is possible. ``known`` as of :func:`~gpuwise.plan.space.sweep.sweep`."""
     known = {} if known is None else known
     found = _fastest(goal, space_of, known)
-    if found is None or (found.estimate is not None and _on_device([found.estimate])):
+    if found is None or _surely(goal, _estimates(found)):
         return found
+    best = found
     for lighter, _ in _lighter(goal):
         again = _fastest(lighter, space_of, known)
-        if again is not None and again.estimate is not None and _on_device([again.estimate]):
+        if again is not None and _surely(goal, _estimates(again)):
             return again
-    return found
+        if again is not None and _on_device(_estimates(again)) and not _on_device(_estimates(best)):
+            best = again
+    return best
+
+
+def _estimates(found: Fastest) -> tuple[TrainingEstimate, ...]:
+    return () if found.estimate is None else (found.estimate,)
 
 
 def _fastest(goal: Goal, space_of: Callable[[Setting], Space], known: KnownCosts) -> Fastest | None:
