@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import datetime
-from dataclasses import replace
+import math
 
 import pytest
 from tests.pick.scenarios import TODAY, chat_70b, finetune_8b, picked
 
-from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.models.catalogue import find_model
+from gpuwise.facts.offers.levels import ONE_PROVIDER_SIGMA, level_usd_per_hour
+from gpuwise.facts.offers.offer import current_by_provider
 from gpuwise.facts.offers.purchases import aged, purchases_for, typical_purchase_usd
-from gpuwise.money.cost import user_price
 from gpuwise.pick.candidates import Acquisition, counts_for, ways
 from gpuwise.pick.jobs import serving_job, training_job
 from gpuwise.pick.limits import Limits, balance, parse_have
 from gpuwise.pick.outcomes import CLUSTER_LEAST_S, UNMEASURED, friction, level, on_offer
+from gpuwise.pick.owning import counted_usd
 from gpuwise.pick.ranking import key_of
+from gpuwise.predict.estimate import Z80
+from gpuwise.units import HOUR_S
 
 OWN = Limits(ways=("buy",))
+LITTLE = Limits(budget_usd=3.0, ways=("rent",))
 
 
 def bought(name: str, condition: str = "used") -> Acquisition:
@@ -82,9 +86,30 @@ def test_software_counts_a_fifth_and_several_radeons_come_after_one() -> None:
 
 
 def test_a_price_of_one_provider_is_no_market() -> None:
-    one, many = (replace(user_price(1.0), n_providers=n) for n in (1, 10))
-    h100 = accelerators()["h100-sxm-80gb"]
-    assert friction(Acquisition(h100, "rent", rent=one)) > friction(Acquisition(h100, "rent", rent=many)) > 1.0
+    rented = {w.accelerator.id: w for w in ways(Limits(ways=("rent",)), TODAY)}
+    alone = [w for w in rented.values() if w.rent is not None and w.rent.n_providers == 1]
+    many = [w for w in rented.values() if w.rent is not None and w.rent.n_providers > 9]
+    assert alone and many and min(w.market for w in rented.values() if w.rent is not None) > 1.0
+    assert min(w.market for w in alone) > 1.2 > 1.1 > max(w.market for w in many)
+
+
+def test_what_a_cheap_marketplace_alone_offers_is_counted_as_others_would_ask() -> None:
+    """vast rents out a 5070 Ti as nobody else does, and everything else for two thirds of what others take."""
+    levels = level_usd_per_hour(TODAY)
+    (only,) = current_by_provider("rtx-5070-ti", TODAY).values()
+    assert only.provider == "vast" and levels["rtx-5070-ti"] > 1.3 * only.on_demand_usd_per_hour
+    (dear,) = current_by_provider("a10g", TODAY).values()
+    assert dear.provider == "aws" and levels["a10g"] < dear.on_demand_usd_per_hour
+    way = next(w for w in ways(Limits(ways=("rent",)), TODAY) if w.accelerator.id == "a10g")
+    assert way.market == pytest.approx(math.exp(Z80 * ONE_PROVIDER_SIGMA)), "and is not to be had for less"
+
+
+def test_minutes_of_rented_hardware_are_not_waited_for() -> None:
+    """Five minutes on what costs six dollars an hour are no better than forty on what costs a third of one."""
+    found = picked(training_job(find_model("qwen2.5-7b"), purpose="finetune", tokens=2e6, method="qlora"), LITTLE).ranked
+    brief = [o for o in found if o.at_worst("time") < HOUR_S and o.level == found[0].level]
+    assert len(brief) > 1
+    assert [counted_usd(o.way, o.bill) for o in brief] == sorted(counted_usd(o.way, o.bill) for o in brief)
 
 
 def test_single_superchips_are_no_cluster() -> None:

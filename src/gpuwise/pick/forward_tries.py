@@ -69,6 +69,7 @@ def forward_tries(
         0.0,
         lambda: _run(job, way, there, limits, terms, notes),
         friction(way),
+        not job.serving,
     )
 
 
@@ -117,6 +118,7 @@ def _outcome(
         layout=f"{got.layout}, {n} replicas" if n > 1 else got.layout,
         support=software_for(way.accelerator, job.purpose),
         notes=notes,
+        ends=not job.serving,
         split=1,
     )
 

@@ -18,7 +18,7 @@ from gpuwise.pick.candidates import Acquisition, LeftOut, cluster_of, counts_for
 from gpuwise.pick.jobs import ModelJob, serving_job, training_job
 from gpuwise.pick.limits import Limits, check_limits
 from gpuwise.pick.outcomes import CHANGED, LEVELS, WIDER_BONUS, friction, level
-from gpuwise.pick.owning import Bill, Terms, bill, least_bill_usd
+from gpuwise.pick.owning import Bill, Terms, bill, counted_usd, least_bill_usd
 from gpuwise.pick.ranking import Ranking, Try, best_of, rank
 from gpuwise.pick.serving import TooLargeToServe, fitting_bits, least_token_s
 from gpuwise.pick.training import TooLarge, least_time_s, possible_fallbacks
@@ -58,6 +58,9 @@ class Learned:
     narrowed: int = 0
     """Exercises done with a change: 4-bit weights under adapters, lighter states."""
 
+    ends = True
+    """An exercise is done at some time."""
+
     @property
     def n(self) -> int:
         return self.cluster.n_accelerators
@@ -91,7 +94,7 @@ class Learned:
             return self.time_s.high * friction(self.way, self.n) * (1.0 if self.narrowed else WIDER_BONUS)
         if objective == "energy":
             return float("inf") if self.bill.energy is None else self.bill.energy.kwh.high
-        return max(self.cost_usd.high, self.bill.credits_usd)
+        return counted_usd(self.way, self.bill)
 
 
 @dataclass(frozen=True, slots=True)

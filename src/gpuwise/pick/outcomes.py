@@ -58,8 +58,6 @@ IN_HOST = 1.3
 """The same for optimizer or activations in host memory: a rented card comes with little of it, and with few lanes to it."""
 TIGHT_SHARE, TIGHT = 0.85, 1.25
 """A device filled beyond this share leaves no room for a longer prompt or the next model: it counts as that much slower."""
-FEW_PROVIDERS = 0.3
-"""A price that one provider alone offers is no market: it counts as this share higher, of ``n`` providers as ``1/n`` of it."""
 
 
 def friction(way: Acquisition, n: int = 1) -> float:
@@ -68,8 +66,7 @@ def friction(way: Acquisition, n: int = 1) -> float:
     board = board_of(way.accelerator.id)
     each = SEVERAL_CARDS if way.purchase is not None else SEVERAL_RENTED
     several = each ** math.log2(n) if board is not None and board.installable else 1.0
-    scarce = 1.0 + FEW_PROVIDERS / max(way.rent.n_providers, 1) if way.rent is not None else 1.0
-    return (1.0 if cuda else FRICTION) * several * scarce
+    return (1.0 if cuda else FRICTION) * several
 
 
 def _radeon(way: Acquisition) -> bool:
@@ -138,6 +135,8 @@ class Outcome:
     """Weights of twice the width would fit as well."""
     tight: bool = False
     """What its users keep fills the device beyond :data:`TIGHT_SHARE`."""
+    ends: bool = True
+    """The work ends, after ``time_s``; False of a load."""
     split: int = 0
     """Accelerators that one replica of a served model is split over; 0: the job is one on all of them."""
 
@@ -231,8 +230,8 @@ class Outcome:
         high, late = self.interval(objective)[1], self.time_s.high / self.time_s.expected
         if self.device_high is not None and (self.way.purchase is None or objective != "cost"):
             high, late = high * self.device_high / late, self.device_high
-        if objective == "cost":
-            high = max(high, self.bill.credits_usd * late)
+        if objective in ("cost", "value"):
+            high = max(high * self.way.market, self.bill.credits_usd * late if objective == "cost" else 0.0)
         if objective == "cost" and self.purpose == "infer" and self.way.rent is not None and self.time_s.basis in UNMEASURED:
             high *= self.time_s.high / self.time_s.expected  # as many more would have to be rented
         if objective == "energy":

@@ -102,6 +102,12 @@ def bill(way: Acquisition, cluster: Cluster, busy_s: Estimate, terms: Terms, wor
     return Bill(cost, outlay, box, spread + running, busy_s, consumption, power_usd=kwh.expected * power)
 
 
+def counted_usd(way: Acquisition, cost: Bill) -> float:
+    """What an order counts a bill as: at its worse end, a rent at what a typical provider asks, credits that a notebook uses up
+    at their price."""
+    return max(cost.cost_usd.high * way.market, cost.credits_usd)
+
+
 def least_bill_usd(way: Acquisition, n: int, busy_s: float, terms: Terms) -> float:
     """A bound no bill goes below, without energy."""
     if way.rent is not None:

@@ -16,10 +16,10 @@ from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.pick.candidates import Acquisition, LeftOut, left_out, refused, software_for, ways
 from gpuwise.pick.limits import Limits, balance
 from gpuwise.pick.outcomes import Outcome, small
-from gpuwise.pick.owning import Bill
-from gpuwise.plan.hardware import PATIENCE_S
+from gpuwise.pick.owning import Bill, counted_usd
+from gpuwise.plan.hardware import PATIENCE_S, SHORTEST_S
 from gpuwise.predict.estimate import Estimate
-from gpuwise.units import GIB, format_bytes, format_duration, format_usd
+from gpuwise.units import GIB, format_bytes, format_duration, format_number, format_usd
 
 Key = tuple[int, float]
 Name = tuple[str, str, str]
@@ -40,6 +40,8 @@ class Rankable(Protocol):
     def cost_usd(self) -> Estimate: ...
     @property
     def bill(self) -> Bill: ...
+    @property
+    def ends(self) -> bool: ...
     def at_worst(self, objective: str) -> float: ...
 
 
@@ -72,13 +74,22 @@ class Try(Generic[T]):
     run: Callable[[], T | LeftOut]
     favour: float = 1.0
     """What the order of outcomes multiplies their time and cost with at least (:meth:`Outcome.at_worst`)."""
+    ends: bool = True
+    """The work ends, in ``least_s``; else that is the time of a token or an item."""
 
     def key(self, limits: Limits) -> Key:
         """No outcome of it comes before this."""
-        values = {"time": self.least_s, "value": self.least_pflop_usd, "energy": self.least_kwh, "cost": self.least_usd}
+        values = {
+            "time": self.least_s,
+            "value": self.least_pflop_usd * self.way.market,
+            "energy": self.least_kwh,
+            "cost": self.least_usd * self.way.market,
+        }
         objective = limits.objective
-        value = balance(self.least_s, self.least_usd, limits) if objective == "balance" else values[objective]
-        return self.level, value * self.favour
+        if objective == "balance":
+            seconds = waited_s(self.least_s * self.favour, self)
+            return self.level, balance(seconds, self.least_usd * self.way.market, limits)
+        return self.level, values[objective] * self.favour
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,12 +170,18 @@ class _Search(Generic[T]):
             self.keys.pop(t.way.how, None)
 
 
+def waited_s(seconds: float, of: Try[T] | Rankable) -> float:
+    """What a time counts as against money: rented for less than an hour, nobody waits for it."""
+    return max(seconds, SHORTEST_S) if of.ends and of.way.purchase is None else seconds
+
+
 def key_of(outcome: Rankable, limits: Limits) -> Key:
     """What the ranking makes small: jobs done as asked come before jobs done with a change, and counts that were seen on
     offer before counts that were not; then the upper end of the 80 % interval of the objective."""
     objective = limits.objective
     if objective == "balance":
-        return outcome.level, balance(outcome.at_worst("time"), outcome.bill.cost_usd.high, limits)
+        seconds = waited_s(outcome.at_worst("time"), outcome)
+        return outcome.level, balance(seconds, counted_usd(outcome.way, outcome.bill), limits)
     return outcome.level, outcome.at_worst(objective)
 
 
@@ -245,9 +262,10 @@ def _reason(way: Acquisition, search: _Search[T], purpose: str) -> LeftOut:
 
 
 def _least_words(t: Try[T], objective: str) -> str:
+    speed = f"at least {format_duration(t.least_s)}" if t.ends else f"at most {format_number(1 / t.least_s)} a second"
     words = {
-        "time": f"at least {format_duration(t.least_s)}",
-        "balance": f"at least {format_duration(t.least_s)}",
+        "time": speed,
+        "balance": speed,
         "energy": f"at least {t.least_kwh:.3g} kWh",
         "value": f"at least {format_usd(t.least_pflop_usd * 1000)} an EFLOP",
     }

@@ -291,6 +291,7 @@ def _serving(
             _least_kwh(cluster, job.hours * HOUR_S, limits) * least_n / ranks,
             _server(job, way, there, ranks, limits, terms, predictions),
             WIDER_BONUS * friction(way, ranks),
+            ends=False,
         )
 
 
@@ -364,6 +365,7 @@ def served_outcome(job: ModelJob, way: Acquisition, cluster: Cluster, got: Servi
         notes=(*got.replica.notes, *_notes(way, whole.n_accelerators)),
         wider=wider_fits(job, way.accelerator, got.bits, got.ranks),
         tight=job.load.users > 0 and got.memory.total > TIGHT_SHARE * got.memory.most,
+        ends=False,
         split=got.ranks,
     )
 

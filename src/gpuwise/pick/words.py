@@ -136,6 +136,8 @@ def default_words(job: ModelJob | ForwardJob, limits: Limits) -> str:
         "fifth faster; compared at the worse end of the "
         "80 % interval, so a surer prediction wins over an equal guess"
     )
+    if "rent" in limits.ways:
+        first += ", a rent at what a typical provider asks"
     if isinstance(job, ModelJob) and job.purpose == "infer":
         first += f", and {100 * (1 - WIDER_BONUS):.0f} % off where weights of twice the width would fit too"
     what = OBJECTIVE_WORDS[limits.objective]
