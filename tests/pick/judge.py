@@ -13,6 +13,7 @@ from typing import Any
 
 from gpuwise.cli.app import build
 from gpuwise.cli.pick.command import ANYTHING, NO_LIMITS, job_of, limits_of, terms_of
+from gpuwise.errors import GpuwiseError
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.pick.api import pick
 from gpuwise.pick.fleet import fleet
@@ -45,8 +46,11 @@ def questions() -> tuple[dict[str, Any], ...]:
 
 
 def judged(question: dict[str, Any]) -> Judged:
-    """The question asked and its answer judged."""
-    first = answer(question["command"])
+    """The question asked and its answer judged; refused, it has none."""
+    try:
+        first = answer(question["command"])
+    except GpuwiseError as error:
+        return Judged((), f"refused: {error.message}")
     return Judged(first, _objection(question, first))
 
 

@@ -159,12 +159,17 @@ def _price(names: Sequence[str], rows: Sequence[FigureRow]) -> str:
         if work is None or len(order) < 2:
             continue
         verb = "Rented" if work is rent else "Bought new"
-        text = f"{verb}, arithmetic is cheapest on {names[order[0]]} ({_value(work, order[0])} for each {_per(work)}"
-        text += f", {names[order[-1]]} {_value(work, order[-1])})"
+        if _value(work, order[0]) == _value(work, order[-1]):
+            text = f"{verb}, arithmetic costs the same on all of them ({_value(work, order[0])} for each {_per(work)})"
+            clause, also = ", memory least", ""
+        else:
+            text = f"{verb}, arithmetic is cheapest on {names[order[0]]} ({_value(work, order[0])} for each {_per(work)}"
+            text += f", {names[order[-1]]} {_value(work, order[-1])})"
+            clause, also = " and memory", "also "
         best = ranking(memory)
-        if memory is not None and len(best) >= 2:
-            also = "also " if best[0] == order[0] else ""
-            text += f" and memory {also}on {names[best[0]]} ({_value(memory, best[0])} a GiB)"
+        if memory is not None and len(best) >= 2 and _value(memory, best[0]) != _value(memory, best[-1]):
+            again = also if best[0] == order[0] else ""
+            text += f"{clause} {again}on {names[best[0]]} ({_value(memory, best[0])} a GiB)"
         return text + "."
     return ""
 
