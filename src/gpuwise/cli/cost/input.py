@@ -303,7 +303,7 @@ def _catalogue(cluster: Cluster, owned: Owned, power: PowerPrice | None = None) 
 def simple_question(demand: Demand, cluster: Cluster, owned: Owned, renting: Renting) -> tuple[Demand, Ownership, Renting]:
     """The sum on the back of an envelope: prices that stand still, no spread, nothing but GPUs and running costs."""
     from gpuwise.money.rent_or_own.demand import HOURS_PER_MONTH
-    from gpuwise.money.rent_or_own.ownership import simple_ownership
+    from gpuwise.money.rent_or_own.ownership import simple_ownership, whole_gpus
     from gpuwise.money.rent_or_own.price_process import still
     from gpuwise.money.rent_or_own.uncertain_inputs import number
 
@@ -312,7 +312,7 @@ def simple_question(demand: Demand, cluster: Cluster, owned: Owned, renting: Ren
         catalogued = _catalogue(cluster, owned)
         price, words = catalogued.gpu_usd, catalogued.price_words
     plain = replace(demand, spread=number("demand_spread", 1.0, "x", "demand over what was said"))
-    gpus = owned.own_count or max(1, math.ceil(demand.gpu_hours_per_month / HOURS_PER_MONTH * demand.peak_over_mean))
+    gpus = owned.own_count or whole_gpus(demand.gpu_hours_per_month / HOURS_PER_MONTH * demand.peak_over_mean)
     ownership = simple_ownership(price, gpus, owned.opex_per_month or 0.0, words)
     return plain, ownership, replace(renting, process=still(), reservations=(), spot=None)
 

@@ -76,6 +76,11 @@ def _verdict(to: Console, r: RentOrOwn) -> None:
     to.print(Text(verdict(r), "bold green"))
 
 
+def _hourly(usd: float) -> str:
+    """A GPU-hour's dollars, in the digits that every command gives them."""
+    return format_usd(usd).replace("$", "")
+
+
 def _options(to: Console, r: RentOrOwn) -> None:
     wide = to.width >= 100
     columns = ["", "total", "80 %", "$/GPU h", "80 %", *(["busy"] if wide else []), "cheapest in"]
@@ -86,8 +91,8 @@ def _options(to: Console, r: RentOrOwn) -> None:
             o.label,
             dollars(o.total_usd.expected),
             _ends(o.total_usd),
-            f"{o.usd_per_gpu_hour.expected:.2f}",
-            f"{o.usd_per_gpu_hour.low:.2f} to {o.usd_per_gpu_hour.high:.2f}",
+            _hourly(o.usd_per_gpu_hour.expected),
+            f"{_hourly(o.usd_per_gpu_hour.low)} to {_hourly(o.usd_per_gpu_hour.high)}",
             *busy,
             percent(o.cheapest_share),
             style="bold" if i == 0 else "",

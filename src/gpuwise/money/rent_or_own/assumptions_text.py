@@ -14,6 +14,7 @@ from gpuwise.money.rent_or_own.ownership import Ownership
 from gpuwise.money.rent_or_own.renting import Renting
 from gpuwise.money.rent_or_own.uncertain_inputs import UncertainInput
 from gpuwise.predict.estimate import Z80
+from gpuwise.units import format_usd
 
 _TERMS = {12: "1 year", 36: "3 years"}
 _LOW_USE = 0.4
@@ -36,7 +37,7 @@ def label(mix: Mix) -> str:
 def assumptions(demand: Demand, ownership: Ownership, rent: Renting) -> tuple[Assumption, ...]:
     """The assumptions of the answer, in the order of a bill."""
     rows = [
-        Assumption("rental price", f"${rent.usd_per_hour:.2f}/h today", _price_text(rent), False),
+        Assumption("rental price", f"{format_usd(rent.usd_per_hour)}/h today", _price_text(rent), False),
         Assumption("rental prices to come", _path(rent), rent.process.fitted_on, False),
         Assumption("GPU price", f"${ownership.gpu_usd:,.0f}", ownership.price_words or "given", False),
     ]

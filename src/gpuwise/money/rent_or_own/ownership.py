@@ -51,6 +51,15 @@ _KILO = 1000.0
 _MOST_USD = 1e9
 
 
+YEARS_DIFFER = 1e-3
+"""Share of a demand for which no further GPU is bought: around the clock is 8,760 hours a year or 8,766."""
+
+
+def whole_gpus(gpus: float) -> int:
+    """GPUs to have where ``gpus`` are wanted at once: at least one."""
+    return max(1, math.ceil(gpus * (1 - YEARS_DIFFER)))
+
+
 @dataclass(frozen=True, slots=True)
 class Ownership:
     """GPUs of one kind, bought. Its uncertain inputs have a spread; :meth:`uncertain_inputs` lists them."""
@@ -128,7 +137,7 @@ class Ownership:
     def for_peak(self, peak_gpus: float) -> int:
         """GPUs that serve ``peak_gpus`` at once, in whole servers, with the expected availability and fill."""
         usable = self.availability.expected * self.fill.expected
-        return self.servers(max(1, math.ceil(peak_gpus / usable - 1e-9))) * self.gpus_per_server
+        return self.servers(whole_gpus(peak_gpus / usable)) * self.gpus_per_server
 
     def needed(self, peak_gpus: float) -> int:
         """GPUs to buy to own everything: what was given, else what the peak needs."""
