@@ -29,23 +29,20 @@ from gpuwise.errors import InputError
 from gpuwise.lab import arrays
 from gpuwise.lab.access import WARP
 from gpuwise.lab.arrays import Array, Order, make_array
-from gpuwise.lab.intrinsics import ATOMICS, FUNCTIONS, WHOLE, compare_and_swap, run_atomic
+from gpuwise.lab.intrinsics import ATOMICS, compare_and_swap, run_atomic
 from gpuwise.lab.numbers import (
-    NARROW,
-    WIDE,
     Lanes,
     LiteralFloat,
     LiteralWhole,
     cast_to,
     common,
     data_of,
-    folded,
     literal,
     source_of,
-    unit_of,
 )
+from gpuwise.lab.operations import Operations
 from gpuwise.lab.source import DTYPES, Kernel
-from gpuwise.lab.stream import Local, Mask, Part, Run, Stream, noun
+from gpuwise.lab.stream import Local, Mask, Part, Run, noun
 
 UNROLLED, UNROLL = 64, 4
 """Turns up to which a loop whose bounds stand in the text is unrolled whole; by how much others are (what nvcc does unasked)."""
@@ -104,7 +101,7 @@ def run_kernel(
     return _Machine(kernel, arguments, grid, block, blocks, timed_blocks).run()
 
 
-class _Machine(Stream):
+class _Machine(Operations):
     """The state of one run."""
 
     def __init__(
@@ -127,7 +124,7 @@ class _Machine(Stream):
         bx, by, _ = self.block
         gx, gy, _ = self.grid
         number = np.repeat(ids, self.padded)
-        self.special: dict[str, Lanes | int] = {
+        self.special = {
             "threadIdx.x": Lanes(lane % bx),
             "threadIdx.y": Lanes(lane // bx % by),
             "threadIdx.z": Lanes(lane // (bx * by)),
@@ -146,7 +143,6 @@ class _Machine(Stream):
         self.base = self.whole
         """Lanes that entered the function at hand."""
         self.timed = self.warps if timed_blocks is None else min(timed_blocks, len(ids)) * self.padded // WARP
-        self.memo: dict[tuple[Any, ...], tuple[Any, Any, Lanes]] = {}
         self.names: dict[str, Any] = {}
         self.reassigned, only_read = kernel.reassigned(), kernel.only_read()
         for name, value in arguments.items():
@@ -268,7 +264,7 @@ class _Machine(Stream):
                 self.emit("branch", live, (*counter.source, *source_of(stop)))
                 self.names[name] = counter
                 self._turn(body, live)
-                counter = self._arithmetic("int", np.add, counter, data_of(step), live, free=turns % UNROLL > 0)
+                counter = self.arithmetic("int", np.add, counter, data_of(step), live, free=turns % UNROLL > 0)
                 turns += 1
         else:
             turns = range(int(start), int(stop), int(step))
@@ -423,7 +419,7 @@ class _Machine(Stream):
     def _like(self, old: Lanes, value: Any, mask: Mask) -> Any:
         """A variable of float64 stays one."""
         wide = old.data.dtype == np.float64 and isinstance(value, Lanes) and value.data.dtype == np.float32
-        return self._wide(value, mask) if wide else value
+        return self.wide(value, mask) if wide else value
 
     # --- values ---
 
@@ -467,8 +463,8 @@ class _Machine(Stream):
                 value, result = self._value(left, mask), None
                 for op, right in zip(ops, others, strict=True):
                     other = self._value(right, mask)
-                    made = self._compute(_COMPARE.get(type(op)), value, other, mask)
-                    result = made if result is None else self._compute(np.logical_and, result, made, mask)
+                    made = self.compute(_COMPARE.get(type(op)), value, other, mask)
+                    result = made if result is None else self.compute(np.logical_and, result, made, mask)
                     value = other
                 return result
             case ast.BoolOp(op=op, values=values):
@@ -478,7 +474,7 @@ class _Machine(Stream):
                     settled = data_of(result).astype(bool) ^ isinstance(op, ast.And)
                     if (mask & settled).sum() == mask.sum():
                         break
-                    result = self._compute(both, result, self._value(part, mask & ~settled), mask)
+                    result = self.compute(both, result, self._value(part, mask & ~settled), mask)
                 return result
             case ast.IfExp(test=test, body=body, orelse=orelse):
                 chosen = self._value(test, mask)
@@ -487,7 +483,7 @@ class _Machine(Stream):
                 yes = self._value(body, mask & chosen.data.astype(bool))
                 no = self._value(orelse, mask & ~chosen.data.astype(bool))
                 source = self.emit("int", mask, (*chosen.source, *source_of(yes), *source_of(no)))
-                a, b = self._pair(yes, no, mask)
+                a, b = self.pair(yes, no, mask)
                 return Lanes(np.where(chosen.data.astype(bool), a, b), source)
             case ast.Call():
                 return self._call(e, mask)
@@ -522,24 +518,14 @@ class _Machine(Stream):
     def _binary(self, op: ast.operator, left: ast.expr, right: ast.expr, mask: Mask) -> Any:
         function = _BINARY.get(type(op))
         if isinstance(op, ast.Pow):
-            return self._power(self._value(left, mask), self._value(right, mask), mask)
+            return self.power(self._value(left, mask), self._value(right, mask), mask)
         if function is None:
             self.refuse(f"{type(op).__name__} is not of this form")
         if isinstance(op, ast.Add | ast.Sub):
             for product, other, swapped in ((right, left, False), (left, right, True)):
                 if isinstance(product, ast.BinOp) and isinstance(product.op, ast.Mult):
                     return self._fused(function, product, other, swapped, mask)
-        return self._compute(function, self._value(left, mask), self._value(right, mask), mask)
-
-    def _power(self, a: Any, b: Any, mask: Mask) -> Any:
-        if not isinstance(a, Lanes):
-            return self._compute(np.power, a, b, mask, op="sfu") if isinstance(b, Lanes) else a**b
-        if not isinstance(b, LiteralWhole) or not 1 <= b <= 4:
-            return self._compute(np.power, a, b, mask, op="sfu")
-        result: Any = a
-        for _ in range(b - 1):
-            result = self._compute(np.multiply, result, a, mask)
-        return result
+        return self.compute(function, self._value(left, mask), self._value(right, mask), mask)
 
     def _fused(self, function: Any, product: ast.BinOp, other: ast.expr, swapped: bool, mask: Mask) -> Any:
         """a x b + c as one instruction."""
@@ -547,71 +533,12 @@ class _Machine(Stream):
         a, b = self._value(product.left, mask), self._value(product.right, mask)
         fused = isinstance(c, Lanes) and (isinstance(a, Lanes) or isinstance(b, Lanes))
         if not fused or common(a, b) != c.data.dtype:
-            ab = self._compute(np.multiply, a, b, mask)
-            return self._compute(function, ab, c, mask) if swapped else self._compute(function, c, ab, mask)
-        left, right = self._pair(a, b, mask)
+            ab = self.compute(np.multiply, a, b, mask)
+            return self.compute(function, ab, c, mask) if swapped else self.compute(function, c, ab, mask)
+        left, right = self.pair(a, b, mask)
         times = np.multiply(left, right)
         data = function(times, c.data) if swapped else function(c.data, times)
-        return Lanes(data, self._emit_arithmetic(data, mask, (*source_of(a), *source_of(b), *c.source), 4))
-
-    def _pair(self, a: Any, b: Any, mask: Mask) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Both as arrays of the type that numba computes in."""
-        kind = common(a, b)
-        if kind in WIDE:
-            a, b = (self._wide(v, mask) if isinstance(v, Lanes) and v.data.dtype in NARROW else v for v in (a, b))
-        return data_of(a).astype(kind, copy=False), data_of(b).astype(kind, copy=False)
-
-    def _wide(self, value: Lanes, mask: Mask) -> Lanes:
-        """In float64: a conversion, which takes the place of an instruction in float64."""
-        key = ("wide", id(value))
-        if key not in self.memo:
-            made = value.data.astype(np.promote_types(value.data.dtype, np.float64))
-            self.memo[key] = (value, None, Lanes(made, self.emit("fp64", mask, value.source)))
-            self.note(
-                "computed in float64, since float32 meets a float64: a float or a whole number, as numba has them"
-                " (float32(...) around it keeps it in float32)"
-            )
-        return self.memo[key][2]
-
-    def _compute(self, function: Any, a: Any, b: Any, mask: Mask, op: str | None = None) -> Any:
-        if function is None:
-            self.refuse("this comparison is not of this form")
-        for value in (a, b):
-            if not isinstance(value, Lanes | bool | int | float | complex | np.generic):
-                self.refuse(f"{noun(value)} is no number")
-        if not isinstance(a, Lanes) and not isinstance(b, Lanes):
-            return folded(function, a, b)
-        key = (function, *(id(v) if isinstance(v, Lanes) else (type(v), v) for v in (a, b)))
-        if key in self.memo:
-            return self.memo[key][2]
-        moved = function in (np.add, np.subtract) and not (isinstance(a, Lanes) and isinstance(b, Lanes))
-        free = moved and common(a, b).kind in "iu"
-        lanes = self._arithmetic(op, function, a, b, mask, free=free)
-        self.memo[key] = (a, b, lanes)  # the operands are held, so that their ids stay theirs
-        return lanes
-
-    def _arithmetic(self, op: str | None, function: Any, a: Any, b: Any, mask: Mask, *, free: bool = False) -> Lanes:
-        left, right = self._pair(a, b, mask)
-        data = function(left, right)
-        if data.dtype.kind in "iu" and data.dtype.itemsize < 8 and function in (np.add, np.subtract, np.multiply):
-            wide = np.int64 if data.dtype.kind == "i" else np.uint64
-            data = function(left.astype(wide), right.astype(wide))
-        waits = (*source_of(a), *source_of(b))
-        if free:
-            return Lanes(data, waits)
-        slow = function in (np.true_divide, np.floor_divide, np.mod) and unit_of(data) != "int"
-        op = op or ("sfu" if slow else None)
-        if op is not None:
-            return Lanes(data, self.emit(op, mask, waits))
-        return Lanes(data, self._emit_arithmetic(data, mask, waits, 4 if function is np.multiply else 2))
-
-    def _emit_arithmetic(self, data: NDArray[Any], mask: Mask, waits: Sequence[int], of_complex: int) -> tuple[int, ...]:
-        """One instruction, or ``of_complex`` one after the other for complex numbers."""
-        made = self.emit(unit_of(data), mask, waits)
-        if data.dtype.kind == "c":
-            for _ in range(of_complex - 1):
-                made = self.emit(unit_of(data), mask, made)
-        return made
+        return Lanes(data, self.emit_arithmetic(data, mask, (*source_of(a), *source_of(b), *c.source), 4))
 
     def _call(self, e: ast.Call, mask: Mask, *, used: bool = True) -> Any:
         name = self.kernel.dotted(e.func)
@@ -633,56 +560,15 @@ class _Machine(Stream):
         given = [self._value(a, mask) for a in e.args]
         if name in ("grid", "gridsize") and len(given) == 1 and given[0] in (1, 2, 3):
             axes = "xyz"[: int(given[0])]
-            made = [self._grid_index(axis, mask) if name == "grid" else self._grid_size(axis) for axis in axes]
+            made = [self._grid_index(axis, mask) if name == "grid" else self.grid_size(axis) for axis in axes]
             return made[0] if len(made) == 1 else tuple(made)
         if name.startswith("shfl"):
-            return self._shuffle(name, given, mask)
+            return self.shuffle(name, given, mask)
         if name in ("ballot_sync", "any_sync", "all_sync", "activemask", "lanemask_lt"):
-            return self._vote(name, given, mask)
+            return self.vote(name, given, mask)
         if name.startswith("syncthreads_") and len(given) == 1:
             return self._counted_barrier(name, given[0], mask)
-        return self._number(name, given, mask)
-
-    def _number(self, name: str, given: list[Any], mask: Mask) -> Any:
-        """A function of numbers."""
-        if name in ("min", "max", "minimum", "maximum") and len(given) > 1:
-            both = np.minimum if name.startswith("min") else np.maximum
-            result = given[0]
-            for other in given[1:]:
-                result = self._compute(both, result, other, mask)
-            return result
-        if name == "fma" and len(given) == 3:
-            times = self._compute(np.multiply, given[0], given[1], mask)
-            return self._compute(np.add, times, given[2], mask)
-        if name == "complex" and len(given) == 2:
-            real, imaginary = self._pair(given[0], given[1], mask)
-            return Lanes(real + 1j * imaginary, (*source_of(given[0]), *source_of(given[1])))
-        if name == "len" and len(given) == 1:
-            held = given[0]
-            sizes = held.array.shape[len(held.index) :] if isinstance(held, Part) else getattr(held, "shape", held)
-            return sizes[0] if isinstance(held, Array | Part | Local) else len(sizes)
-        if name == "bool":
-            return self._compute(np.not_equal, given[0], literal(0), mask)
-        if len(given) == 1 and (name in DTYPES or name in ("int", "float")):
-            return cast_to(DTYPES.get(name, np.dtype("int64" if name == "int" else "float64")), given[0])
-        if len(given) == 1 and name in ("abs", "fabs", "absolute"):
-            value = given[0]
-            if not isinstance(value, Lanes):
-                return abs(value)
-            complex_ = value.data.dtype.kind == "c"
-            return Lanes(np.abs(value.data), self.emit("sfu", mask, value.source) if complex_ else value.source)
-        function = FUNCTIONS.get(name)
-        if function is None or not 1 <= len(given) <= 2:
-            self.refuse(f"{name} is not of this form")
-        if not any(isinstance(v, Lanes) for v in given):
-            made = np.asarray(function.of(*given))[()]
-            return int(made) if name in WHOLE else made if made.dtype == np.float32 else made.item()
-        values = [v if common(v, v).kind in "fc" or name == "popc" else cast_to(np.dtype("float64"), v) for v in given]
-        operands = self._pair(values[0], values[1], mask) if len(values) == 2 else (data_of(values[0]),)
-        data = function.of(*operands)
-        waits = tuple(n for v in values for n in source_of(v))
-        made = Lanes(data, self.emit(function.unit or unit_of(data), mask, waits))
-        return Lanes(made.data.astype(np.int64), made.source) if name in WHOLE else made
+        return self.call_number(name, given, mask)
 
     def _inline(self, function: ast.FunctionDef, e: ast.Call, mask: Mask) -> Any:
         """A device function's value: its statements stand where it is called."""
@@ -705,58 +591,8 @@ class _Machine(Stream):
         return value
 
     def _grid_index(self, axis: str, mask: Mask) -> Any:
-        first = self._compute(np.multiply, self.special[f"blockIdx.{axis}"], self.special[f"blockDim.{axis}"], mask)
-        return self._compute(np.add, first, self.special[f"threadIdx.{axis}"], mask)
-
-    def _grid_size(self, axis: str) -> int:
-        return cast(int, self.special[f"gridDim.{axis}"]) * cast(int, self.special[f"blockDim.{axis}"])
-
-    def _vote(self, name: str, given: list[Any], mask: Mask) -> Lanes:
-        """A word of a bit a lane, or whether any or all of the lanes of a warp say yes."""
-        yes = mask.copy()
-        if name != "activemask" and name != "lanemask_lt":
-            self._named(given, mask)
-            yes = mask & np.broadcast_to(data_of(given[1]), mask.shape).astype(bool)
-        rows = yes.reshape(-1, WARP)
-        if name == "lanemask_lt":
-            return Lanes((1 << (self.lane % WARP)) - 1)
-        if name in ("any_sync", "all_sync"):
-            made = rows.any(1) if name == "any_sync" else (rows | ~mask.reshape(-1, WARP)).all(1)
-        else:
-            made = (rows.astype(np.int64) << np.arange(WARP)).sum(1)
-        return Lanes(np.repeat(made, WARP), self.emit("shuffle", mask, source_of(given[1]) if len(given) > 1 else ()))
-
-    def _named(self, given: list[Any], mask: Mask) -> None:
-        """Find lanes that a ``_sync`` waits for and that do not come."""
-        if not given or isinstance(given[0], Lanes):
-            return
-        named = (int(given[0]) >> (self.lane % WARP) & 1).astype(bool) & self.whole & ~self.exited
-        missing = named & ~mask & np.repeat(mask.reshape(-1, WARP).any(1), WARP)
-        if missing.any():
-            first = int(np.flatnonzero(missing)[0])
-            what = f"its mask names {self.who(first)}, which is not there: all lanes of the mask must come to it"
-            self.find("shuffle", what)
-
-    def _shuffle(self, name: str, given: list[Any], mask: Mask) -> Lanes:
-        """Values of other lanes of the warp, or of each ``width`` of it; a lane beyond it keeps its own."""
-        if not 3 <= len(given) <= 4:
-            self.refuse(f"{name} takes a mask, a value and a number of lanes")
-        self._named(given, mask)
-        width = int(given[3]) if len(given) == 4 else WARP
-        value, by = given[1], data_of(given[2]).astype(np.int64)
-        lane = self.lane % WARP
-        other = {
-            "shfl_down_sync": lane + by,
-            "shfl_up_sync": lane - by,
-            "shfl_xor_sync": lane ^ by,
-            "shfl_sync": lane - lane % width + np.broadcast_to(by, lane.shape) % width,
-        }.get(name)
-        if other is None:
-            self.refuse(f"{name} is not of this form")
-        inside = (other >= 0) & (other < WARP) & (other // width == lane // width)
-        at = np.arange(len(lane)) - lane + np.where(inside, other, lane)
-        data = np.broadcast_to(data_of(value), lane.shape)[at]
-        return Lanes(data, self.emit("shuffle", mask, source_of(value)))
+        first = self.compute(np.multiply, self.special[f"blockIdx.{axis}"], self.special[f"blockDim.{axis}"], mask)
+        return self.compute(np.add, first, self.special[f"threadIdx.{axis}"], mask)
 
     # --- memory ---
 

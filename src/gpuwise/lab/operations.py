@@ -1,0 +1,186 @@
+"""What a kernel computes of numbers, and what its lanes tell each other: values of every lane, and the instructions they take."""
+
+# pyright: basic
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuwise.lab.access import WARP
+from gpuwise.lab.arrays import Array
+from gpuwise.lab.intrinsics import FUNCTIONS, WHOLE
+from gpuwise.lab.numbers import NARROW, WIDE, Lanes, LiteralWhole, cast_to, common, data_of, folded, literal, source_of, unit_of
+from gpuwise.lab.source import DTYPES
+from gpuwise.lab.stream import Local, Mask, Part, Stream, noun
+
+
+class Operations(Stream):
+    """Arithmetic, functions of numbers, votes and shuffles."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.memo: dict[tuple[Any, ...], tuple[Any, Any, Lanes]] = {}
+        self.special: dict[str, Lanes | int] = {}
+
+    def power(self, a: Any, b: Any, mask: Mask) -> Any:
+        if not isinstance(a, Lanes):
+            return self.compute(np.power, a, b, mask, op="sfu") if isinstance(b, Lanes) else a**b
+        if not isinstance(b, LiteralWhole) or not 1 <= b <= 4:
+            return self.compute(np.power, a, b, mask, op="sfu")
+        result: Any = a
+        for _ in range(b - 1):
+            result = self.compute(np.multiply, result, a, mask)
+        return result
+
+    def pair(self, a: Any, b: Any, mask: Mask) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Both as arrays of the type that numba computes in."""
+        kind = common(a, b)
+        if kind in WIDE:
+            a, b = (self.wide(v, mask) if isinstance(v, Lanes) and v.data.dtype in NARROW else v for v in (a, b))
+        return data_of(a).astype(kind, copy=False), data_of(b).astype(kind, copy=False)
+
+    def wide(self, value: Lanes, mask: Mask) -> Lanes:
+        """In float64: a conversion, which takes the place of an instruction in float64."""
+        key = ("wide", id(value))
+        if key not in self.memo:
+            made = value.data.astype(np.promote_types(value.data.dtype, np.float64))
+            self.memo[key] = (value, None, Lanes(made, self.emit("fp64", mask, value.source)))
+            self.note(
+                "computed in float64, since float32 meets a float64: a float or a whole number, as numba has them"
+                " (float32(...) around it keeps it in float32)"
+            )
+        return self.memo[key][2]
+
+    def compute(self, function: Any, a: Any, b: Any, mask: Mask, op: str | None = None) -> Any:
+        if function is None:
+            self.refuse("this comparison is not of this form")
+        for value in (a, b):
+            if not isinstance(value, Lanes | bool | int | float | complex | np.generic):
+                self.refuse(f"{noun(value)} is no number")
+        if not isinstance(a, Lanes) and not isinstance(b, Lanes):
+            return folded(function, a, b)
+        key = (function, *(id(v) if isinstance(v, Lanes) else (type(v), v) for v in (a, b)))
+        if key in self.memo:
+            return self.memo[key][2]
+        moved = function in (np.add, np.subtract) and not (isinstance(a, Lanes) and isinstance(b, Lanes))
+        free = moved and common(a, b).kind in "iu"
+        lanes = self.arithmetic(op, function, a, b, mask, free=free)
+        self.memo[key] = (a, b, lanes)  # the operands are held, so that their ids stay theirs
+        return lanes
+
+    def arithmetic(self, op: str | None, function: Any, a: Any, b: Any, mask: Mask, *, free: bool = False) -> Lanes:
+        left, right = self.pair(a, b, mask)
+        data = function(left, right)
+        if data.dtype.kind in "iu" and data.dtype.itemsize < 8 and function in (np.add, np.subtract, np.multiply):
+            wide = np.int64 if data.dtype.kind == "i" else np.uint64
+            data = function(left.astype(wide), right.astype(wide))
+        waits = (*source_of(a), *source_of(b))
+        if free:
+            return Lanes(data, waits)
+        slow = function in (np.true_divide, np.floor_divide, np.mod) and unit_of(data) != "int"
+        op = op or ("sfu" if slow else None)
+        if op is not None:
+            return Lanes(data, self.emit(op, mask, waits))
+        return Lanes(data, self.emit_arithmetic(data, mask, waits, 4 if function is np.multiply else 2))
+
+    def emit_arithmetic(self, data: NDArray[Any], mask: Mask, waits: Sequence[int], of_complex: int) -> tuple[int, ...]:
+        """One instruction, or ``of_complex`` one after the other for complex numbers."""
+        made = self.emit(unit_of(data), mask, waits)
+        if data.dtype.kind == "c":
+            for _ in range(of_complex - 1):
+                made = self.emit(unit_of(data), mask, made)
+        return made
+
+    def call_number(self, name: str, given: list[Any], mask: Mask) -> Any:
+        """A function of numbers."""
+        if name in ("min", "max", "minimum", "maximum") and len(given) > 1:
+            both = np.minimum if name.startswith("min") else np.maximum
+            result = given[0]
+            for other in given[1:]:
+                result = self.compute(both, result, other, mask)
+            return result
+        if name == "fma" and len(given) == 3:
+            times = self.compute(np.multiply, given[0], given[1], mask)
+            return self.compute(np.add, times, given[2], mask)
+        if name == "complex" and len(given) == 2:
+            real, imaginary = self.pair(given[0], given[1], mask)
+            return Lanes(real + 1j * imaginary, (*source_of(given[0]), *source_of(given[1])))
+        if name == "len" and len(given) == 1:
+            held = given[0]
+            sizes = held.array.shape[len(held.index) :] if isinstance(held, Part) else getattr(held, "shape", held)
+            return sizes[0] if isinstance(held, Array | Part | Local) else len(sizes)
+        if name == "bool":
+            return self.compute(np.not_equal, given[0], literal(0), mask)
+        if len(given) == 1 and (name in DTYPES or name in ("int", "float")):
+            return cast_to(DTYPES.get(name, np.dtype("int64" if name == "int" else "float64")), given[0])
+        if len(given) == 1 and name in ("abs", "fabs", "absolute"):
+            value = given[0]
+            if not isinstance(value, Lanes):
+                return abs(value)
+            complex_ = value.data.dtype.kind == "c"
+            return Lanes(np.abs(value.data), self.emit("sfu", mask, value.source) if complex_ else value.source)
+        function = FUNCTIONS.get(name)
+        if function is None or not 1 <= len(given) <= 2:
+            self.refuse(f"{name} is not of this form")
+        if not any(isinstance(v, Lanes) for v in given):
+            made = np.asarray(function.of(*given))[()]
+            return int(made) if name in WHOLE else made if made.dtype == np.float32 else made.item()
+        values = [v if common(v, v).kind in "fc" or name == "popc" else cast_to(np.dtype("float64"), v) for v in given]
+        operands = self.pair(values[0], values[1], mask) if len(values) == 2 else (data_of(values[0]),)
+        data = function.of(*operands)
+        waits = tuple(n for v in values for n in source_of(v))
+        made = Lanes(data, self.emit(function.unit or unit_of(data), mask, waits))
+        return Lanes(made.data.astype(np.int64), made.source) if name in WHOLE else made
+
+    def grid_size(self, axis: str) -> int:
+        return cast(int, self.special[f"gridDim.{axis}"]) * cast(int, self.special[f"blockDim.{axis}"])
+
+    def vote(self, name: str, given: list[Any], mask: Mask) -> Lanes:
+        """A word of a bit a lane, or whether any or all of the lanes of a warp say yes."""
+        yes = mask.copy()
+        if name != "activemask" and name != "lanemask_lt":
+            self.check_named(given, mask)
+            yes = mask & np.broadcast_to(data_of(given[1]), mask.shape).astype(bool)
+        rows = yes.reshape(-1, WARP)
+        if name == "lanemask_lt":
+            return Lanes((1 << (self.lane % WARP)) - 1)
+        if name in ("any_sync", "all_sync"):
+            made = rows.any(1) if name == "any_sync" else (rows | ~mask.reshape(-1, WARP)).all(1)
+        else:
+            made = (rows.astype(np.int64) << np.arange(WARP)).sum(1)
+        return Lanes(np.repeat(made, WARP), self.emit("shuffle", mask, source_of(given[1]) if len(given) > 1 else ()))
+
+    def check_named(self, given: list[Any], mask: Mask) -> None:
+        """Find lanes that a ``_sync`` waits for and that do not come."""
+        if not given or isinstance(given[0], Lanes):
+            return
+        named = (int(given[0]) >> (self.lane % WARP) & 1).astype(bool) & self.whole & ~self.exited
+        missing = named & ~mask & np.repeat(mask.reshape(-1, WARP).any(1), WARP)
+        if missing.any():
+            first = int(np.flatnonzero(missing)[0])
+            what = f"its mask names {self.who(first)}, which is not there: all lanes of the mask must come to it"
+            self.find("shuffle", what)
+
+    def shuffle(self, name: str, given: list[Any], mask: Mask) -> Lanes:
+        """Values of other lanes of the warp, or of each ``width`` of it; a lane beyond it keeps its own."""
+        if not 3 <= len(given) <= 4:
+            self.refuse(f"{name} takes a mask, a value and a number of lanes")
+        self.check_named(given, mask)
+        width = int(given[3]) if len(given) == 4 else WARP
+        value, by = given[1], data_of(given[2]).astype(np.int64)
+        lane = self.lane % WARP
+        other = {
+            "shfl_down_sync": lane + by,
+            "shfl_up_sync": lane - by,
+            "shfl_xor_sync": lane ^ by,
+            "shfl_sync": lane - lane % width + np.broadcast_to(by, lane.shape) % width,
+        }.get(name)
+        if other is None:
+            self.refuse(f"{name} is not of this form")
+        inside = (other >= 0) & (other < WARP) & (other // width == lane // width)
+        at = np.arange(len(lane)) - lane + np.where(inside, other, lane)
+        data = np.broadcast_to(data_of(value), lane.shape)[at]
+        return Lanes(data, self.emit("shuffle", mask, source_of(value)))
