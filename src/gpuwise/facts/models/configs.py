@@ -92,6 +92,18 @@ def _refuse_foreign(config: Config, model_type: str) -> None:
         raise config.error(f"{name} is not a pure transformer ({hybrid})", field=hybrid, hint=hint)
 
 
+def _published_formats(config: Config) -> tuple[str | None, str | None]:
+    """Formats of the checkpoint's matrices and of its routed experts where ``quantization_config`` says one that engines load
+    as it is: fp8 with a scale a block (DeepSeek, MiniMax), mxfp4 experts (gpt-oss)."""
+    if not config.has("quantization_config"):
+        return None, None
+    part = config.part("quantization_config")
+    method = part.word("quant_method", "")
+    if method == "fp8" and part.has("weight_block_size"):
+        return "fp8_block", None
+    return None, "mxfp4" if method == "mxfp4" else None
+
+
 def architecture_from_config(values: Mapping[str, object], *, file: str = "config", name: str = "") -> Architecture:
     """The architecture of an already parsed config; ``file`` is what errors point at. Raises FieldError."""
     config = Config(values, file)
@@ -113,5 +125,14 @@ def architecture_from_config(values: Mapping[str, object], *, file: str = "confi
         reader = read_generic
     arch = reader(config)
     shown = name or config.word("_name_or_path", "") or model_type or "config"
-    arch = replace(arch, id=shown[:200], name=shown[:200], source=file, notes=(*notes, *arch.notes))
+    weights, experts = _published_formats(config)
+    arch = replace(
+        arch,
+        id=shown[:200],
+        name=shown[:200],
+        source=file,
+        notes=(*notes, *arch.notes),
+        published_weights=weights,
+        published_experts=experts,
+    )
     return check_architecture(arch, file=file)
