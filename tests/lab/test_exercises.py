@@ -18,10 +18,10 @@ EXERCISES = exercises()
 BY_HAND = {
     "why-gpus": 989 * 0.8 / (21.8 * 0.52),
     "set-up": 580,
-    "first-model": 65e12 * 0.2 / 0.8e9 * 43_200 / 1e6,
+    "first-model": 65e12 * 0.33 / 0.8e9 * 43_200 / 1e6,
     "memory": 8.03e9 * 18 / 2**30,
     "mixed-precision": 312 / 19.5 * 0.85,
-    "batch-and-loader": 6,
+    "batch-and-loader": 9,
     "profiling": 100 * 40_000 * (6 * 1.236e9 + 12 * 16 * 2048 * 4096 / 2) / 989e12,
     "several-gpus": 1e3 * 1.75 * 16.06e9 / 450e9,
     "choosing": 1008 / (4.87 + 0.13),

@@ -55,7 +55,7 @@ def test_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capt
     (tmp_path / "train.py").write_text(SCRIPT)
     (tmp_path / "gpuwise.toml").write_text("version = 1\n[levers]\nfused_optimizer = true\n")
     assert run(["run", "train.py", "--json", "--", "--steps", "3"]) == 0
-    first, last = capfd.readouterr().out.splitlines()
+    first, *_, last = capfd.readouterr().out.splitlines()
     assert first == "done ['--steps', '3']"
     told = json.loads(last)
     assert told["code"] == 0 and told["refused"] == {} and told["measured"]["per"] == "samples"

@@ -18,7 +18,7 @@ from gpuwise.workload.capture.ops.distributed import load_distributed, process_g
 from gpuwise.workload.capture.record.capture import Capture
 from gpuwise.workload.capture.record.recorder import Recorder
 from gpuwise.workload.capture.surroundings import harmless
-from gpuwise.workload.capture.target import WholeScript
+from gpuwise.workload.capture.whole_script import WholeScript
 
 Intervention = Callable[[FakeAccelerator], AbstractContextManager[Any]]
 

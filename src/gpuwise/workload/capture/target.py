@@ -10,7 +10,6 @@ import importlib
 import importlib.util
 import inspect
 import os
-import runpy
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuwise.errors import GpuwiseError, InputError, NoFakeRuleError, UnknownNameError, nearest_names
 from gpuwise.workload.capture.errors import UserCodeError, last_user_place, require_torch
+from gpuwise.workload.capture.whole_script import WholeScript
 
 if TYPE_CHECKING:
     from gpuwise.workload.capture.record.capture import Capture
@@ -119,20 +119,6 @@ class _Made:
 
         thing = self.prepare()
         return thing() if isinstance(thing, functools.partial) else thing
-
-
-class WholeScript:
-    """Runs a file as ``python FILE`` does, again at each call."""
-
-    def __init__(self, file: Path) -> None:
-        self.file, self.__name__ = file, file.name
-
-    def __call__(self) -> None:
-        try:
-            runpy.run_path(str(self.file), run_name="__main__")
-        except SystemExit as stop:
-            if stop.code:
-                raise
 
 
 def _refuse_sizes(batch: int | None, seq: int | None) -> None:
