@@ -45,12 +45,29 @@ EAGER_S, EAGER_WITHIN_S = (4e-4, 2e-3), 1e-4
 """Seconds of a layer that are tried, and how near."""
 STARTS = (3e-3, 3e-2)
 """Of ``request_s``: whether time is a request's or its tokens' has more than one valley."""
-START = {"prompt_token_s": 5e-6, "prefill_slowdown": 1.1, "eager_layer_s": 7e-4}
-START |= {"eager_experts_layer_s": 1.6e-3, "eager_latent_layer_s": 2.5e-3}
-LOW = {"request_s": 1e-3, "prompt_token_s": 1e-8, "prefill_slowdown": 0.7, "eager_layer_s": 1e-4}
-LOW |= {"eager_experts_layer_s": 5e-4, "eager_latent_layer_s": 5e-4}
-HIGH = {"request_s": 0.04, "prompt_token_s": 3e-5, "prefill_slowdown": 2.5, "eager_layer_s": 2e-3}
-HIGH |= {"eager_experts_layer_s": 6e-3, "eager_latent_layer_s": 6e-3}
+START = {
+    "prompt_token_s": 5e-6,
+    "prefill_slowdown": 1.1,
+    "eager_layer_s": 7e-4,
+    "eager_experts_layer_s": 1.6e-3,
+    "eager_latent_layer_s": 2.5e-3,
+}
+LOW = {
+    "request_s": 1e-3,
+    "prompt_token_s": 1e-8,
+    "prefill_slowdown": 0.7,
+    "eager_layer_s": 1e-4,
+    "eager_experts_layer_s": 5e-4,
+    "eager_latent_layer_s": 5e-4,
+}
+HIGH = {
+    "request_s": 0.04,
+    "prompt_token_s": 3e-5,
+    "prefill_slowdown": 2.5,
+    "eager_layer_s": 2e-3,
+    "eager_experts_layer_s": 6e-3,
+    "eager_latent_layer_s": 6e-3,
+}
 OF_OTHERS = {"prefill_slowdown": 1.3, "eager_layer_s": 7e-4, "eager_experts_layer_s": 1.6e-3}
 """Of SGLang, of whose first tokens DeepSeek's on H200 alone are published: the host's time of a layer as vLLM's and
 TensorRT-LLM's fits have it, both PyTorch that launches one kernel after the other; and what an H100 80GB took over its kernels

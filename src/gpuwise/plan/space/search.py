@@ -79,7 +79,7 @@ def _lighter(goal: Goal) -> Iterator[tuple[Goal, str]]:
     weights are trained, and not what was asked for."""
     yield from _without_logits(goal)
     stack = goal.bases[0].stack
-    whole = find_stack_rules(stack, adapters=True).shardings == {"none"}
+    whole = find_stack_rules(stack, adapters=True).shardings == frozenset({"none"})
     if goal.wishes.stack is None and goal.wishes.fine_tuning and whole and goal.cluster.n_accelerators > 1:
         divided = on_stack(goal, STAND_INS[stack][0], f"{TRAINER_WHY}; the whole model on every GPU does not fit: FSDP")
         yield divided, f"{_nothing(goal)} with the whole model on every GPU, so its weights are divided (FSDP)"
