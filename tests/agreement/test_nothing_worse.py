@@ -21,6 +21,7 @@ RECORDS = [
     FOLDER / "validate_after_2026-11-23.json",
     FOLDER / "validate_after_2026-11-26.json",
     FOLDER / "validate_after_2026-11-26b.json",
+    FOLDER / "validate_after_2026-11-26c.json",
 ]
 SERVED_ELSEWHERE = {"timm": "captured_time"}
 """Families of older records whose rows another family has now."""
