@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -31,3 +33,12 @@ def test_eight_around_the_clock_are_eight(hours: int, capsys: pytest.CaptureFixt
     """Of 8 x 8,766 hours a year, own 9 GPUs, it said."""
     assert run(["cost", "--on", "8xh100", "--hours", f"{hours}/year", "--years", "1", "--simple", "--scenarios", "1000"]) == 0
     assert "8 owned GPUs" in capsys.readouterr().out
+
+
+def test_plan_and_pick_rent_the_same(ask: Callable[..., Any]) -> None:
+    """``plan`` named eight RTX 5070 Ti that nobody rents out together, for $449; ``pick`` one GH200 for $568."""
+    planned = ask("plan", "llama-3.1-8b", "--tokens", "10B")
+    picked = ask("pick", "--for", "train", "--model", "llama-3.1-8b", "--tokens", "10B", "--by", "cost", "--rent")["ranked"]
+    system, cost = planned["cluster"], planned["best"]["cost_usd"]["expected"]
+    same = [row for row in picked if row["accelerator"] == system["accelerator"] and row["count"] == system["accelerators"]]
+    assert same and same[0]["cost_usd"]["expected"] == cost

@@ -31,7 +31,7 @@ def test_the_cheapest_that_meets_the_deadline_wins() -> None:
     assert plan.best is not None and plan.best.cost_usd is not None
     assert plan.on_time
     for other in plan.hardware:
-        if other.time_s.expected <= 1.5 * DAY_S:
+        if other.time_s.expected <= 1.5 * DAY_S and hardware.seen(other.cluster):
             assert other.cost_usd is not None
             assert other.cost_usd.expected >= plan.best.cost_usd.expected * (1 - 1e-9)
     assert len({o.cluster.accelerator.id for o in plan.hardware}) > 1
@@ -51,7 +51,7 @@ def test_the_fastest_within_the_budget_wins() -> None:
     plan = hardware.compare(SMALL, Wishes(tokens=2e9, budget_usd=60.0), PRICING)
     assert plan.best is not None and plan.in_budget
     for other in plan.hardware:
-        if other.cost_usd is not None and other.cost_usd.expected <= 60.0:
+        if other.cost_usd is not None and other.cost_usd.expected <= 60.0 and hardware.seen(other.cluster):
             assert other.time_s.expected >= plan.best.time_s.expected * (1 - 1e-9)
 
 
@@ -88,6 +88,15 @@ def test_what_software_does_not_train_on_is_left_out(monkeypatch: pytest.MonkeyP
 def test_without_limits_patience_is_said() -> None:
     plan = hardware.compare(SMALL, Wishes(tokens=1e9), PRICING)
     assert "30 days" in plan.warnings[0]
+
+
+def test_counts_that_nobody_rents_out_come_last() -> None:
+    """Eight RTX 4090 in one machine cost less an FLOP than eight A100, and no offer in the book has them."""
+    plan = hardware.compare(SMALL, Wishes(tokens=2e9, deadline_s=1.5 * DAY_S), PRICING)
+    seen = [hardware.seen(o.cluster) for o in plan.hardware if o.time_s.expected <= 1.5 * DAY_S]
+    assert seen == sorted(seen, reverse=True) and hardware.seen(plan.goal.cluster)
+    unseen = [o.cluster.label for o in plan.hardware if not hardware.seen(o.cluster)]
+    assert any("nobody was seen" in note and unseen[0] in note for note in plan.warnings) if unseen else all(seen)
 
 
 def test_nothing_rented_can_do_it() -> None:

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 from gpuwise.facts.hardware.boards import board_of
-from gpuwise.facts.hardware.systems import Cluster, default_system
-from gpuwise.facts.offers.offer import offers_for
+from gpuwise.facts.hardware.systems import Cluster
+from gpuwise.facts.offers.availability import rented_together
 from gpuwise.facts.software.support import Support, support_of
 from gpuwise.pick.candidates import Acquisition, software_for
 from gpuwise.pick.owning import Bill
@@ -80,14 +80,8 @@ def _arm_host(way: Acquisition) -> bool:
 
 
 def on_offer(way: Acquisition, n: int) -> bool:
-    """Whether ``n`` of it in one machine were seen on offer. Modules come in whole systems, and systems in clusters; of cards a
-    provider that rents one may not have a machine with several, and of single superchips not a cluster."""
-    if way.rent is None or n == 1:
-        return True
-    most, whole = max((o.count for o in offers_for(way.accelerator.id)), default=1), default_system(way.accelerator).count
-    if way.accelerator.form in ("SXM", "OAM", "Superchip", "Cloud", "APU") and 1 < whole <= most:
-        return True
-    return n <= most
+    """Whether ``n`` of it can be had: bought, or seen for rent together."""
+    return way.rent is None or rented_together(way.accelerator, n)
 
 
 CLUSTER_LEAST_S = DAY_S

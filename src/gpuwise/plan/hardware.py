@@ -14,6 +14,7 @@ from gpuwise.errors import GpuwiseError, InputError, UnknownNameError, Unpredict
 from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
+from gpuwise.facts.offers.availability import rented_together
 from gpuwise.facts.offers.offer import book
 from gpuwise.facts.software.support import support_of
 from gpuwise.money.cost import price_of
@@ -38,9 +39,12 @@ KEEP = 6
 """Accelerators compared at least, when as many can do the job."""
 COUNTS_TRIED = 4
 """Cluster sizes planned for one accelerator."""
+UNSEEN_NAMED = 4
+"""Clusters that nobody was seen to rent out, named at most."""
 TRIES = 48
 """Clusters planned at most."""
-Key = tuple[float, float]
+Key = tuple[float, int, float]
+"""How far beyond the limits, whether nobody was seen to rent out that many together, and dollars or seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +57,10 @@ class _Try:
 def compare(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Plan[TrainingEstimate]:
     """The plan on the best rented cluster, with the best of the others beside it.
 
-    With a budget alone: the fastest within it. Otherwise: the cheapest that meets the deadline (30 days if
-    none is given). When nothing meets the limits, the one that comes nearest. Raises UnpredictableError
-    when nothing rented can train the model, with the reason of the cluster that came first, and InputError
-    on wishes that cannot be meant.
+    With a budget alone: the fastest within it. Otherwise: the cheapest that meets the deadline (30 days if none is given).
+    Counts that nobody was seen to rent out together come after those that somebody was. When nothing meets the limits, the
+    one that comes nearest. Raises UnpredictableError when nothing rented can train the model, with the reason of the
+    cluster that came first, and InputError on wishes that cannot be meant.
     """
     check_wishes(wishes)
     _check_provider(pricing)
@@ -66,17 +70,17 @@ def compare(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Plan[Traini
         limit_s = float("inf")
     budget = wishes.budget_usd if wishes.budget_usd is not None else float("inf")
 
-    def key(seconds: float, usd: float) -> Key:
+    def key(cluster: Cluster, seconds: float, usd: float) -> Key:
         over = max(seconds / limit_s, 1.0) * max(usd / budget, 1.0)
-        return (over, seconds if by_time else usd)
+        return (over, not seen(cluster), seconds if by_time else usd)
 
     plans: list[tuple[Key, Searched]] = []
     best: dict[str, Key] = {}
     counts: dict[str, int] = {}
     refusal: GpuwiseError | None = None
-    for attempt in sorted(_tries(arch, wishes, pricing), key=lambda t: key(t.least_s, t.least_usd)):
+    for attempt in sorted(_tries(arch, wishes, pricing), key=lambda t: key(t.cluster, t.least_s, t.least_usd)):
         name = attempt.cluster.accelerator.id
-        beaten = len(best) >= KEEP and key(attempt.least_s, attempt.least_usd) >= sorted(best.values())[KEEP - 1]
+        beaten = len(best) >= KEEP and key(attempt.cluster, attempt.least_s, attempt.least_usd) >= sorted(best.values())[KEEP - 1]
         if beaten or sum(counts.values()) >= TRIES:
             break
         if counts.get(name, 0) >= COUNTS_TRIED:
@@ -89,7 +93,7 @@ def compare(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Plan[Traini
         if plan.best is None or plan.best.cost_usd is None:
             continue
         counts[name] = counts.get(name, 0) + 1
-        plans.append((key(plan.best.time_s.expected, plan.best.cost_usd.expected), plan))
+        plans.append((key(attempt.cluster, plan.best.time_s.expected, plan.best.cost_usd.expected), plan))
         best[name] = min(best.get(name, plans[-1][0]), plans[-1][0])
     if not plans:
         raise UnpredictableError(
@@ -122,7 +126,16 @@ def _assemble(plans: list[tuple[Key, Searched]], wishes: Wishes, limit_s: float)
     notes = (*limit_notes(options, wishes), *winner.warnings)
     if wishes.deadline_s is None and wishes.budget_usd is None:
         notes = (f"no deadline or budget given: the cheapest within {limit_s / DAY_S:.0f} days", *notes)
+    if unseen := [o.cluster.label for o in options if not seen(o.cluster)]:
+        more = f" and {len(unseen) - UNSEEN_NAMED} more" if len(unseen) > UNSEEN_NAMED else ""
+        shown = ", ".join(unseen[:UNSEEN_NAMED]) + more
+        notes = (*notes, f"nobody was seen to rent out so many together, which puts them after the others: {shown}")
     return replace(winner, hardware=tuple(options), search=stats, warnings=notes)
+
+
+def seen(cluster: Cluster) -> bool:
+    """Whether somebody was seen to rent out so many of it together."""
+    return rented_together(cluster.accelerator, cluster.n_accelerators)
 
 
 def late(option: Option[TrainingEstimate], wishes: Wishes) -> bool:
