@@ -56,10 +56,9 @@ def _binary_loads(folder: Path) -> bool:
 
 
 def timm() -> Any:
-    """The package ``timm``. Raises MissingExtraError when it is not installed."""
+    """The package ``timm``. Raises MissingExtraError when it or torchvision, which it imports, is not installed."""
     require("timm", "this network")
-    if importlib.util.find_spec("torchvision") is not None:
-        torchvision()
+    torchvision()
     return importlib.import_module("timm")
 
 
