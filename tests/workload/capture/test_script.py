@@ -104,6 +104,21 @@ def test_it_ends_after_the_second_update_and_leaves_no_weights(
     assert len(capture.steps) == 2 and (tmp_path / "model.pt").read_bytes() == b"yesterday's"
 
 
+def test_a_loader_is_left_as_it_was() -> None:
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    loader = DataLoader(TensorDataset(torch.randn(32, 4)), 8, num_workers=2, timeout=3, persistent_workers=True)
+
+    def make_step() -> object:
+        model = torch.nn.Linear(4, 4).cuda()
+        return lambda: [model(x.cuda()) for (x,) in loader]
+
+    capture = gpuwise.capture(make_step)
+    assert len(capture.steps) == 2
+    assert (loader.num_workers, loader.timeout, loader._iterator) == (2, 3, None)
+
+
 def test_its_own_arguments(tmp_path: Path) -> None:
     assert captured(tmp_path, HEAD, LOOP, ENTRY, arguments=("--batch", "48")).batch == 48
     with pytest.raises(InputError, match="exit code 2") as error:

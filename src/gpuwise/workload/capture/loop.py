@@ -66,7 +66,7 @@ class Loop:
         self._n_done, self._trains = 0, False
         self._optimizers: list[int] = []
         self._calls: list[tuple[int, int]] = []
-        self._first_backward = 0
+        self._first_backward = self._looked = 0
 
     def run(self, program: Callable[[], Any]) -> None:
         """Call ``program`` until it ends or has made ``n_steps`` updates."""
@@ -106,15 +106,21 @@ class Loop:
         elif not self._n_done and trains and not self._trains:  # it evaluated before it trained
             self.recorder.drop_step()
             self._begin()
-        elif trains and not self._optimizers and self.recorder.has_updated():
+        elif trains and not self._optimizers and self._has_updated():
             self._end()
         self._trains = self._trains or trains
         if trains == self._trains:
             self._calls += [(index, int(t.shape[0])) for t in given if t.dim()][:1]
 
+    def _has_updated(self) -> bool:
+        """Whether parameters were written in the step; operations that were looked at before had written none."""
+        looked, self._looked = self._looked, self.recorder.position()
+        return self.recorder.has_updated(looked)
+
     def _begin(self) -> None:
         self.recorder.begin_step()
         self._calls.clear()
+        self._looked = self.recorder.position()
         self._first_backward = len(self.recorder.storages.backwards)
 
     def _updated(self, optimizer: Any, args: Any, kwargs: Any) -> None:

@@ -21,11 +21,11 @@ def harmless() -> Iterator[None]:
     """Loaders without worker processes, weights written to no path, Weights & Biases switched off, for the length of the
     context."""
     patches, mode = Patches(), os.environ.get("WANDB_MODE")
-    patches.set(dataloader.DataLoader, "_get_iterator", _in_this_process)
-    patches.set(torch, "save", _without_a_path(torch.save, 1))
+    patches.set(dataloader.DataLoader, "__iter__", _in_this_process)
+    patches.set(torch, "save", _without_a_path(torch.save))
     if importlib.util.find_spec("safetensors") is not None:
         library = importlib.import_module("safetensors.torch")
-        patches.set(library, "save_file", _without_a_path(library.save_file, 1))
+        patches.set(library, "save_file", _without_a_path(library.save_file))
     os.environ["WANDB_MODE"] = "disabled"
     try:
         yield
@@ -38,15 +38,20 @@ def harmless() -> Iterator[None]:
 
 
 def _in_this_process(loader: Any) -> Any:
+    """An iterator of ``loader`` without workers; the loader itself is as it was, and keeps none of it."""
+    told = loader.num_workers, loader.timeout
     loader.num_workers, loader.timeout = 0, 0
-    return dataloader._SingleProcessDataLoaderIter(loader)
+    try:
+        return dataloader._SingleProcessDataLoaderIter(loader)
+    finally:
+        loader.num_workers, loader.timeout = told
 
 
-def _without_a_path(save: Callable[..., Any], position: int) -> Callable[..., Any]:
-    """``save`` where it writes to an open file; nothing where it is given a path."""
+def _without_a_path(save: Callable[..., Any]) -> Callable[..., Any]:
+    """``save`` where it writes to an open file, its second argument; nothing where that is a path."""
 
     def guarded(*args: Any, **kwargs: Any) -> Any:
-        to = args[position] if len(args) > position else kwargs.get("f", kwargs.get("filename"))
+        to = args[1] if len(args) > 1 else kwargs.get("f", kwargs.get("filename"))
         return None if isinstance(to, (str, os.PathLike)) else save(*args, **kwargs)
 
     return guarded

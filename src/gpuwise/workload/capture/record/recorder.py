@@ -378,9 +378,9 @@ class Recorder:
         self._begun, self.in_step = None, False
         self._facts = self._model_facts()
 
-    def has_updated(self) -> bool:
-        """Whether parameters were written in the step, by an optimizer or by hand."""
-        return self._begun is not None and _OPTIMIZER in self.op_phase[self._begun[0] :]
+    def has_updated(self, since: int) -> bool:
+        """Whether parameters were written by operations from number ``since`` on, by an optimizer or by hand."""
+        return _OPTIMIZER in self.op_phase[since:]
 
     def drop_step(self) -> None:
         """What has run since :meth:`begin_step` is no step."""
