@@ -120,6 +120,12 @@ def holds(block: nn.Module, shared: Mapping[int, int]) -> bool:
     return any(shared.get(p, n) > n for p, n in inside.items())
 
 
+def unshared_blocks(module: nn.Module, blocks: list[nn.Module]) -> list[nn.Module]:
+    """Those of ``blocks`` that hold no parameter with a place outside of them: what FSDP2 can gather by itself."""
+    shared = shared_parameters(module)
+    return [b for b in blocks if not holds(b, shared)]
+
+
 def channels_last(module: nn.Module, tell: Tell) -> Undo:
     """Four-dimensional inputs with channels innermost, which convolutions and what follows keep.
 

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from gpuwise.train.levers.modules import holds, repeated_blocks, shared_parameters
+from gpuwise.train.levers.modules import repeated_blocks, unshared_blocks
 from gpuwise.train.ranks.layout import Layout
 from gpuwise.train.ranks.parallel.stages import Stage
 from gpuwise.train.ranks.parallel.tensor import NORMS, ROWS
@@ -197,8 +197,7 @@ def kept_gathers(n_micro: int, ahead: int) -> int:
 def _units(model: nn.Module, width: int, blocks: list[nn.Module] | None, apart: Set[int]) -> list[tuple[int, int]]:
     """Elements of what FSDP2 gathers together, each parameter's rows made a multiple of the ranks: blocks, then the rest; and of
     what of it has gradients."""
-    shared = shared_parameters(model)
-    blocks = [b for b in (repeated_blocks(model) if blocks is None else blocks) if not holds(b, shared)]
+    blocks = unshared_blocks(model, repeated_blocks(model) if blocks is None else blocks)
     groups: list[Sequence[nn.Parameter]] = [[p for p in block.parameters() if id(p) not in apart] for block in blocks]
     inside = {id(p) for block in blocks for p in block.parameters()} | apart
     groups.append([p for p in model.parameters() if id(p) not in inside])

@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from gpuwise.errors import UnknownNameError
 from gpuwise.train.levers.checkpointing import recomputed
 from gpuwise.train.levers.forward import replace_forward
-from gpuwise.train.levers.modules import autocast, holds, repeated_blocks, shared_parameters
+from gpuwise.train.levers.modules import autocast, repeated_blocks, unshared_blocks
 from gpuwise.train.ranks.layout import Layout
 from gpuwise.train.ranks.meter import Meter
 from gpuwise.train.ranks.parallel.compress import compression
@@ -104,8 +104,7 @@ def _shard(
     outermost = MixedPrecisionPolicy(torch.bfloat16, torch.float32, torch.float32) if half else policy
     inner = mesh["replicate", "shard"] if layout.sharding == "hybrid" else mesh["shard"]
     keep = layout.sharding == "zero2"
-    shared = shared_parameters(model)
-    blocks = [b for b in blocks if not holds(b, shared)]
+    blocks = unshared_blocks(model, blocks)
     for block in blocks:
         fully_shard(block, mesh=inner, reshard_after_forward=not keep, mp_policy=policy, offload_policy=host, **more)
     fully_shard(model, mesh=inner, reshard_after_forward=False, mp_policy=outermost, offload_policy=host, **more)

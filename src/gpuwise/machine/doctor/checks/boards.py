@@ -45,30 +45,35 @@ def visible_devices(m: Machine) -> Iterator[Finding]:
             # GPUs in processors are counted too
             count = sum(c.identity.vendor == "amd" for c in m.cards)
             if first.isdecimal() and int(first[:9]) >= count:
-                yield _invalid(m, name, value, first)
+                yield _hidden(
+                    m,
+                    name,
+                    "hip-visible-devices-invalid",
+                    f"{name} names a GPU that is not here: {first}",
+                    "answer the driver, counted from 0",
+                    "HIP programs see only the devices it names, and none after the first that is not here.",
+                )
                 return
             continue
-        yield Finding(
+        yield _hidden(
+            m,
+            name,
             "hip-visible-devices-empty",
-            Severity.BLOCKER,
             f"{name} hides every GPU",
-            (f"{name}={value!r}", f"{len(_amd(m))} GPUs answer the driver"),
+            "answer the driver",
             "HIP programs see only the devices it names; rocm-smi does not heed it.",
-            (Fix("Take it away; look in ~/.bashrc and the job script for where it is set", (f"unset {name}",)),),
-            fixes.check_torch(m),
-            hides=(SEES_NONE,),
         )
         return
 
 
-def _invalid(m: Machine, name: str, value: str, first: str) -> Finding:
-    """The finding that ``name`` begins with a device that is not here."""
+def _hidden(m: Machine, name: str, problem: str, title: str, answer: str, why: str) -> Finding:
+    """The finding that the variable ``name`` keeps HIP programs from GPUs that ``answer``."""
     return Finding(
-        "hip-visible-devices-invalid",
+        problem,
         Severity.BLOCKER,
-        f"{name} names a GPU that is not here: {first}",
-        (f"{name}={value!r}", f"{len(_amd(m))} GPUs answer the driver, counted from 0"),
-        "HIP programs see only the devices it names, and none after the first that is not here.",
+        title,
+        (f"{name}={m.environment[name]!r}", f"{len(_amd(m))} GPUs {answer}"),
+        why,
         (Fix("Take it away; look in ~/.bashrc and the job script for where it is set", (f"unset {name}",)),),
         fixes.check_torch(m),
         hides=(SEES_NONE,),
