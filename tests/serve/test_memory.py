@@ -13,9 +13,10 @@ from gpuwise.facts.models.catalogue import find_model
 from gpuwise.predict.memory.kv_cache import LLAMA_CPP, VLLM, kv_cache_bytes
 from gpuwise.serve.engine import EngineConfig, tensor_parallel
 from gpuwise.serve.formats import weight_bytes
-from gpuwise.serve.memory import UNIFIED_SHARE, ServingMemory, cache_layout, llama_cpp_memory
+from gpuwise.serve.memory import UNIFIED_SHARE, ServingMemory, cache_layout, llama_cpp_memory, rank_weights
 from gpuwise.serve.replica import EngineReplica
 from gpuwise.serve.simulate import Server
+from gpuwise.units import GIB
 
 EIGHT = find_model("llama-3.1-8b")
 
@@ -70,3 +71,33 @@ def test_what_a_program_may_take() -> None:
     assert pool.pool == empty.most - empty.weights - empty.workspace
     local = llama_cpp_memory(EIGHT, shared, "Q8_0", n_devices=1, context=4096)
     assert local.most == UNIFIED_SHARE * shared.memory_bytes
+
+
+@pytest.mark.parametrize(
+    ("card", "loaded_gib"),
+    [("h100-sxm-80gb", 64.38), ("a100-sxm-80gb", 65.97)],
+    ids=["Triton, issue 33155", "Marlin, issue 23278"],
+)
+def test_experts_in_mxfp4_are_as_wide_as_their_kernels_tiles(card: str, loaded_gib: float) -> None:
+    arch = find_model("gpt-oss-120b")
+    config = EngineConfig("vllm", "bf16", "mxfp4", version="0.11.0")
+    held = rank_weights(arch, config, accelerators()[card])
+    assert held / GIB == pytest.approx(loaded_gib, rel=0.004)
+    assert rank_weights(arch, config) / GIB == pytest.approx(60.8, rel=0.004)  # as its files
+
+
+def test_layers_with_a_window_give_blocks_back_since_vllm_0_10() -> None:
+    arch, system = find_model("gpt-oss-20b"), default_system(accelerators()["h100-sxm-80gb"])
+    old, new = (Server(arch, system, EngineConfig("vllm", "bf16", "mxfp4", version=v)).memory for v in ("0.9.2", "0.11.0"))
+    assert old.blocks_of(8000) == old.blocks == new.blocks
+    long = [new.blocks_of(tokens) / new.blocks for tokens in (64, 1000, 8000, 100_000)]
+    assert long == sorted(long)
+    # half of its layers keep 128 tokens: of long sequences nearly twice as many have room
+    assert long[0] == 1.0 and 1.8 < long[-1] < 2.0
+    mixed = new.blocks_of([64, 100_000], [1.0, 1.0])
+    assert new.blocks_of(64) < mixed <= new.blocks_of(100_000)
+
+
+def test_a_model_without_a_window_has_the_blocks_of_its_pool() -> None:
+    memory = Server(EIGHT, default_system(accelerators()["h100-sxm-80gb"]), EngineConfig("vllm", version="0.19.0")).memory
+    assert memory.blocks_of([10, 100_000]) == memory.blocks

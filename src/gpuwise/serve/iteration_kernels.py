@@ -241,6 +241,14 @@ def expert_format(device: Accelerator, weights: str, engine: str = "vllm") -> st
     return weights
 
 
+def mxfp4_kernel(device: Accelerator, engine: str) -> str:
+    """``marlin``, ``triton`` or ``trtllm``: whose kernels multiply experts in MXFP4."""
+    name = expert_format(device, "mxfp4", engine)
+    if name == "w4a16_mxfp4":
+        return "marlin" if "marlin" in (_expert_kernel(device, engine, name) or "") else "triton"
+    return "marlin" if name == "int4_wo" else "trtllm"
+
+
 def _attention(
     device: Accelerator,
     arch: Architecture,

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -20,10 +21,15 @@ from gpuwise.predict.memory.kv_cache import LLAMA_CPP, VLLM, CacheLayout, kv_cac
 from gpuwise.serve.engine import LLAMA_CPP as LLAMA_CPP_ENGINE
 from gpuwise.serve.engine import EngineConfig
 from gpuwise.serve.formats import FORMATS, WIDE_BYTES, find_format, weight_bytes
+from gpuwise.serve.iteration_kernels import mxfp4_kernel
 from gpuwise.workload.transformer.parameters import count_parameters
 
 LOCAL_BATCH_TOKENS = 512
 """The same for llama.cpp (n_ubatch, llama.cpp tools/server/README.md)."""
+MXFP4_TILES = {"marlin": (256, 128), "triton": (256, 1), "trtllm": (256, 256)}
+"""Widths of which hidden and expert dimensions of a rank are padded to multiples, by kernel: vllm
+model_executor/layers/quantization/mxfp4.py, create_weights; Triton's layout on Hopper by what it loads (64.38 GiB of
+gpt-oss-120b, vllm issue 33155; Marlin 65.97, issue 23278; the checkpoint 60.8)."""
 UNIFIED_SHARE = 0.75
 """Of memory shared with the host a GPU may pin three quarters: Metal's recommendedMaxWorkingSetSize on machines above
 36 GB (llama.cpp discussion 2182), and the 96 of 128 GB of a Ryzen AI Max+ 395 (AMD product page)."""
@@ -61,11 +67,14 @@ def sequence_bytes(arch: Architecture, context: int, tp: int, kv_dtype: str) -> 
 
 
 @lru_cache(maxsize=1024)
-def rank_weights(arch: Architecture, config: EngineConfig) -> float:
-    """Dense weights over the tensor group, experts over all ranks of a stage; of several pipeline stages the fullest's."""
+def rank_weights(arch: Architecture, config: EngineConfig, accelerator: Accelerator | None = None) -> float:
+    """Dense weights over the tensor group, experts over all ranks of a stage, as wide as the kernels of ``accelerator`` have
+    them (None: as the checkpoint); of several pipeline stages the fullest's."""
     count = count_parameters(arch)
     experts = count.experts * FORMATS[config.expert_weights or config.weights].bytes_per_weight
     dense = weight_bytes(arch, config.weights, config.expert_weights) - experts
+    if accelerator is not None:
+        experts *= expert_padding(arch, config, accelerator)
     if config.pp == 1 or config.engine == LLAMA_CPP_ENGINE:
         return dense / config.tp + experts / (config.moe_tp * config.moe_ep)
     outside = (count.total - count.layers) * WIDE_BYTES
@@ -76,6 +85,15 @@ def rank_weights(arch: Architecture, config: EngineConfig) -> float:
     held[0] += ends[0] * WIDE_BYTES / config.tp
     held[-1] += ends[1] * WIDE_BYTES / config.tp
     return max(held)
+
+
+def expert_padding(arch: Architecture, config: EngineConfig, accelerator: Accelerator) -> float:
+    """What MXFP4 experts take over their checkpoint: their kernels' tiles are whole (gpt-oss: 2,880 wide)."""
+    if arch.moe is None or (config.expert_weights or config.weights) != "mxfp4" or config.engine == LLAMA_CPP_ENGINE:
+        return 1.0
+    hidden, ffn = arch.moe.latent or arch.hidden, arch.moe.expert_ffn / config.moe_tp
+    wide, inner = MXFP4_TILES[mxfp4_kernel(accelerator, config.engine)]
+    return math.ceil(hidden / wide) * wide * math.ceil(ffn / inner) * inner / (hidden * ffn)
 
 
 def stage_ends(arch: Architecture) -> tuple[int, int]:

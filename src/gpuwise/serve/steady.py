@@ -88,9 +88,10 @@ def largest(server: Server, prompt_tokens: int, output_tokens: int, token_s: flo
     limits = server.limits
     held = prompt_tokens + output_tokens / 2
     blocks = -(-int(held) // limits.block_tokens)
+    pool = limits.n_blocks if server.options.kv_blocks else server.memory.blocks_of(held)
     steps = server.steps(max(int(held), 1))
     batches = server.config.pp if server.staged else 1  # in flight, each of its share of the sequences
-    most = max(min(limits.sequences, int(FULL_SHARE * limits.n_blocks / blocks)) // batches, 1)
+    most = max(min(limits.sequences, int(FULL_SHARE * pool / blocks)) // batches, 1)
     budget = FULL_SHARE * limits.tokens / (1.0 + prompt_tokens / max(output_tokens - 1, 1))
     most = max(min(most, int(budget)), 1)
     low, high = 1, most  # time between tokens rises with the sequences

@@ -64,7 +64,7 @@ def _waits_for(limit: Limit, beyond: Point, fill: float) -> str:
     if waiting == "sequences":
         return waiting
     # the last prompt that does not fit leaves its own length free
-    pool = limit.configuration.server.limits.n_blocks * limit.configuration.server.limits.block_tokens
+    pool = beyond.run.n_blocks * limit.configuration.server.limits.block_tokens
     prompt = float(np.percentile(beyond.run.prompt_tokens, 95)) / pool
     full = beyond.saturated or max(fill, kv_fill(beyond)) + prompt > FULL_SHARE
     evicted = _found_share(beyond) < STILL_FOUND * _found_share(limit.alone)

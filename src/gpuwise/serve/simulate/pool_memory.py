@@ -13,12 +13,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.memory.device import usable_bytes
-from gpuwise.predict.memory.kv_cache import VLLM, kv_page_bytes, kv_pool_tokens
+from gpuwise.predict.memory.kv_cache import VLLM, CacheLayout, kv_page_bytes, kv_pages, kv_pool_tokens
 from gpuwise.serve.engine import EngineConfig
 from gpuwise.serve.memory import UNIFIED_SHARE, rank_weights
 from gpuwise.serve.simulate.adapters import adapter_bytes
@@ -55,6 +58,28 @@ class EngineParts:
 
 
 @dataclass(frozen=True, slots=True)
+class WindowedPool:
+    """A pool of ``pages`` pages for a model of which some layers have a window: what is behind it goes back to the pool, but
+    for what a step of ``step_tokens`` computes at once (vllm v1/core/single_type_kv_cache_manager.py, remove_skipped_blocks)."""
+
+    arch: Architecture
+    layout: CacheLayout
+    pages: float
+    step_tokens: int
+
+    def blocks_of(self, lengths: ArrayLike, weights: ArrayLike) -> int:
+        """As :meth:`PoolMemory.blocks_of`."""
+        size = self.layout.page_tokens
+        tokens, weight = np.broadcast_arrays(np.maximum(np.asarray(lengths, np.float64), 1.0), np.asarray(weights, np.float64))
+        held = float((kv_pages(self.arch, tokens, self.layout) * weight).sum())
+        blocks = float((np.ceil(tokens / size) * weight).sum())
+        far = 1024.0 * size * -(-(self.arch.window or size) // size)
+        of_one_block, *ends = (float(kv_pages(self.arch, t, self.layout)) for t in (size, far, 2.0 * far))
+        windows = of_one_block - (ends[1] - ends[0]) / (far / size)
+        return int(max(self.pages - windows * self.step_tokens / size, 0.0) * blocks / held)
+
+
+@dataclass(frozen=True, slots=True)
 class PoolMemory:
     """``parts`` of the fullest rank, and what its cache holds."""
 
@@ -62,6 +87,13 @@ class PoolMemory:
     tokens: int
     """As the engine logs them: every layer counted as if it kept all."""
     blocks: int
+    windowed: WindowedPool | None = None
+    """None: no layer gives back what is behind its window."""
+
+    def blocks_of(self, lengths: ArrayLike, weights: ArrayLike = 1.0) -> int:
+        """Blocks for sequences of ``lengths`` tokens, in flight in proportion to ``weights``, each of which takes one for every
+        ``block_size`` of its tokens."""
+        return self.blocks if self.windowed is None else max(self.blocks, self.windowed.blocks_of(lengths, weights))
 
     @property
     def pool(self) -> float:
@@ -93,7 +125,7 @@ def engine_parts(
     requested = usable_bytes(accelerator) * options.memory_share
     if accelerator.unified_memory:
         requested = min(requested, accelerator.memory_bytes * UNIFIED_SHARE)
-    weights = rank_weights(arch, config)
+    weights = rank_weights(arch, config, accelerator)
     if options.adapters is not None:  # places for as many as run at once are taken when the engine starts
         weights += options.adapters.at_once * adapter_bytes(arch, options.adapters.rank, config.tp)
     ffn = arch.ffn if arch.moe is None else arch.moe.expert_ffn * arch.moe.n_active + arch.moe.shared_ffn
@@ -133,4 +165,7 @@ def pool_memory(
             hint="split it over more GPUs or narrow its weights",
         )
     tokens = int(kv_pool_tokens(arch, pool, layout))
-    return PoolMemory(parts, tokens, max(tokens // options.block_size - 1, 1))
+    windowed = None
+    if rules.windows and arch.window is not None:
+        windowed = WindowedPool(arch, layout, pool // kv_page_bytes(arch, layout) - 1, options.max_num_batched_tokens or 0)
+    return PoolMemory(parts, tokens, max(tokens // options.block_size - 1, 1), windowed)

@@ -105,6 +105,13 @@ class Server:
             wait_tokens=s.batch_wait_max_tokens_ratio * s.max_num_batched_tokens,
         )
 
+    def limits_of(self, requests: Requests) -> Limits:
+        """:attr:`limits` with as many blocks as the pool has for sequences of these lengths."""
+        if self.options.kv_blocks or self.memory.windowed is None:
+            return self.limits
+        lengths = requests.prompt_tokens + requests.output_tokens / 2
+        return replace(self.limits, n_blocks=self.memory.blocks_of(lengths, requests.output_tokens))
+
     def steps(self, context: int, only: tuple[tuple[int, ...], tuple[int, ...]] | None = None) -> Steps:
         """Seconds of steps whose sequences hold about ``context`` tokens; ``only`` of so many sequences and tokens of prompts."""
         near = 1 << max(int(context - 1).bit_length(), 5)
@@ -155,7 +162,7 @@ class Server:
 
     def engines(self, requests: Requests, copies: int, policy: type[Engine] | None = None) -> tuple[list[Engine], Steps]:
         """So many idle engines for ``requests``, of another policy than its own if given, and the seconds of their steps."""
-        limits = self.limits
+        limits = self.limits_of(requests)
         context = float(np.average(requests.prompt_tokens + requests.output_tokens / 2, weights=requests.output_tokens))
         timed = self._timed(self.steps(max(int(context), 1)), requests)
         prompt, output = requests.prompt_tokens.tolist(), requests.output_tokens.tolist()
@@ -217,9 +224,10 @@ class Server:
         if longest > most:
             raise InputError(f"a request of {longest} tokens is longer than the context of {most}", hint="cut it or leave it out")
         spare = 2 if scheduler == "radix" else 0
-        if -(-longest // limits.block_tokens) + spare > limits.n_blocks:
+        blocks = limits.n_blocks if self.options.kv_blocks else max(limits.n_blocks, self.memory.blocks_of(longest))
+        if -(-longest // limits.block_tokens) + spare > blocks:
             raise InputError(
-                f"a request of {longest} tokens does not fit the cache of {limits.n_blocks * limits.block_tokens}",
+                f"a request of {longest} tokens does not fit the cache of {blocks * limits.block_tokens}",
                 hint="split the model over more GPUs, or narrow weights or cache",
             )
         if scheduler == "radix" and limits.chunked and limits.tokens < limits.block_tokens:
@@ -229,7 +237,7 @@ class Server:
 
     def result(self, requests: Requests, arrival: F64, engines: Sequence[Engine], steps: Steps) -> Run:
         """What engines that served ``requests``, sent at ``arrival``, did with them."""
-        front, limits = self.front, self.limits
+        front, limits = self.front, engines[0].limits
         first, finish = _merged(engines, "first_s"), _merged(engines, "finish_s")
         output = requests.output_tokens
         answer = front.answer_s + front.answer_token_s * output

@@ -109,6 +109,8 @@ class EngineRules:
     """Share of blocks that stays free when a request is admitted."""
     fixed_whole: bool = True
     """Answers of a fixed length are reserved whole."""
+    windows: bool = False
+    """Layers with a window give back the blocks behind it."""
     prompt_graphs: bool = True
     """Steps with prompts run captured graphs up to their largest size; False: the host launches every one of them."""
     ahead_in_stages: bool = False
