@@ -341,6 +341,42 @@ def on_stack(goal: Goal, stack: str, why: str) -> Goal:
     return replace(goal, bases=bases, assumed=assumed)
 
 
+def as_asked(goal: Goal, strategy: Strategy) -> Strategy:
+    """``strategy`` on the stack that asking for it on the goal's cluster would take, with what hangs on the stack; as it is where
+    the stack was asked for. Raises what :func:`make_goal` raises."""
+    wishes, base = goal.wishes, goal.bases[0]
+    if wishes.stack is not None:
+        return strategy
+    offloads = {name: True for name in ("offload_optimizer", "offload_activations") if getattr(strategy, name)}
+    halved = not (strategy.lora_rank or strategy.master_weights)
+    same = strategy.precision == base.precision
+    asked = replace(
+        wishes,
+        seq_len=goal.seq_len,
+        global_batch=goal.global_batch,
+        precision=wishes.precision if same else (strategy.precision,),
+        optimizer=wishes.optimizer if strategy.optimizer == base.optimizer else strategy.optimizer,
+        gradient_dtype=wishes.gradient_dtype
+        if halved or strategy.gradient_dtype == base.gradient_dtype
+        else strategy.gradient_dtype,
+        half_weights=halved,
+        step_in_backward=strategy.step_in_backward,
+        lora_rank=strategy.lora_rank,
+        lora_targets=strategy.lora_targets,
+        quantized_base=strategy.quantized_base,
+        fused_loss=strategy.fused_loss or None,
+        fixed={**wishes.fixed, **offloads},
+    )
+    taken = make_goal(goal.arch, goal.cluster, asked, fine_tuning=True).bases[0]
+    fields = ("stack", "master_weights", "gradient_dtype", "fused_attention")
+    return strategy.with_(**{name: getattr(taken, name) for name in fields})
+
+
+def usual_recompute(base: Strategy) -> str:
+    """What is recomputed where nothing is said: all under adapters on 4-bit weights, where the stack's own tool turns that on."""
+    return "full" if base.quantized_base and find_stack(base.stack).checkpoints_quantized else "none"
+
+
 def _gradients(wishes: Wishes, stack: str, precision: str) -> str:
     """Format that gradients are accumulated in: as asked, else the stack's."""
     half = precision == "fp16" and find_stack(stack).half_gradients

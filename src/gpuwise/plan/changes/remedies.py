@@ -18,7 +18,7 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.plan.answer import Fit, OtherHardware
 from gpuwise.plan.changes.remedy import Remedy, remedy_of, remedy_order
 from gpuwise.plan.defaults import default_precision
-from gpuwise.plan.goal import Goal, Wishes, make_goal
+from gpuwise.plan.goal import Goal, Wishes, as_asked, make_goal, usual_recompute
 from gpuwise.plan.larger import known_price, larger_hardware
 from gpuwise.plan.promise import promised
 from gpuwise.plan.space.rules import check_strategy
@@ -48,18 +48,23 @@ def check_fit(arch: Architecture, cluster: Cluster, wishes: Wishes, today: datet
 
 
 def _at_level(goal: Goal, tuned: Fit[TrainingEstimate]) -> Fit[TrainingEstimate]:
-    """The answer at the level of published runs: what is asked for and its changes at one, other hardware at its own."""
-    level = practice_of(goal.arch, tuned.estimate.strategy, tuned.cluster)
+    """The answer at the level of published runs: what is asked for, its changes and other hardware each at its own."""
+
+    def level_of(e: TrainingEstimate) -> TrainingEstimate:
+        return practice_of(goal.arch, e.strategy, tuned.cluster).of(e)
+
+    asked = level_of(tuned.estimate)
 
     def at(remedies: Iterable[Remedy[TrainingEstimate]]) -> tuple[Remedy[TrainingEstimate], ...]:
-        return tuple(replace(r, estimate=level.of(r.estimate)) for r in remedies)
+        told = (remedy_of(r.changes, asked, level_of(r.estimate), name=r.name, lines=r.lines) for r in remedies)
+        return tuple(sorted(told, key=remedy_order))
 
     def on(alternatives: Iterable[OtherHardware[TrainingEstimate]]) -> tuple[OtherHardware[TrainingEstimate], ...]:
         return tuple(replace(o, estimate=promised(goal.arch, o.cluster, o.estimate)) for o in alternatives)
 
     return replace(
         tuned,
-        estimate=level.of(tuned.estimate),
+        estimate=asked,
         remedies=None if tuned.remedies is None else at(tuned.remedies),
         combinations=at(tuned.combinations),
         bigger=on(tuned.bigger),
@@ -98,22 +103,44 @@ def _with_batch(goal: Goal, plain: Strategy, error: LayoutError) -> LayoutError:
 
 
 def _remedies(goal: Goal, baseline: TrainingEstimate) -> tuple[Remedy[TrainingEstimate], ...]:
-    legal: list[tuple[tuple[Change, ...], Strategy]] = []
-    for changes in lighter_changes(baseline.strategy, default_precision(goal.cluster.accelerator)[0]):
-        strategy = changed(baseline.strategy, changes)
-        try:
-            check_strategy(setting_of(goal, strategy), strategy)
-        except LayoutError:
-            continue
-        legal.append((changes, strategy))
-    estimates = estimate_all(goal, [s for _, s in legal])
-    remedies = [_remedy(changes, baseline, e) for (changes, _), e in zip(legal, estimates, strict=True)]
+    before = baseline.strategy
+    legal: dict[Strategy, None] = {}
+    for changes in lighter_changes(before, default_precision(goal.cluster.accelerator)[0]):
+        strategy = _legal(goal, before, changed(before, changes))
+        if strategy is not None and strategy != before:
+            legal[strategy] = None
+    remedies = [_remedy(goal, baseline, e) for e in estimate_all(goal, list(legal))]
     helpful = [r for r in remedies if r.saved_bytes > WORTH * baseline.device_bytes]
     return tuple(sorted(helpful, key=remedy_order))
 
 
-def _remedy(changes: tuple[Change, ...], baseline: TrainingEstimate, e: TrainingEstimate) -> Remedy[TrainingEstimate]:
-    return remedy_of(changes, baseline, e, name=strategy_label(changes, baseline.strategy))
+def _legal(goal: Goal, before: Strategy, after: Strategy) -> Strategy | None:
+    """``after`` on the same stack, or where that cannot on the one that asking for it takes; other adapters always on that one,
+    with what its tool recomputes. None where neither has it."""
+    asked = as_asked(goal, after)
+    if "recompute" not in goal.wishes.fixed and after.recompute == "none":
+        asked = asked.with_(recompute=usual_recompute(asked))
+    for strategy in (after, asked) if _adapters(after) == _adapters(before) else (asked,):
+        try:
+            check_strategy(setting_of(goal, strategy), strategy)
+        except LayoutError:
+            continue
+        return strategy
+    return None
+
+
+def _adapters(s: Strategy) -> tuple[bool, bool]:
+    return s.lora_rank > 0, s.quantized_base
+
+
+def _remedy(goal: Goal, baseline: TrainingEstimate, e: TrainingEstimate) -> Remedy[TrainingEstimate]:
+    """``e`` against the baseline; its name says which stack to ask for where that is another one, or not the usual one of it."""
+    before, after = baseline.strategy, e.strategy
+    changes = changes_between(before, after)
+    if after.recompute == before.recompute == "none" and usual_recompute(after) != "none":
+        changes += (Change("checkpointing", "off"),)
+    same = after.stack == before.stack == as_asked(goal, after).stack
+    return remedy_of(changes, baseline, e, name=strategy_label(changes, before) + ("" if same else f" (stack {after.stack})"))
 
 
 def changed(s: Strategy, changes: Iterable[Change]) -> Strategy:
@@ -165,10 +192,11 @@ def _combinations(goal: Goal, baseline: TrainingEstimate) -> Iterator[Remedy[Tra
         if base.lora_rank and kind == STATES:
             continue
         bases = [b for b in bases if base.precision != "fp32" or b.gradient_dtype == "fp32"]
+        bases = [b if _adapters(b) == _adapters(base) else as_asked(goal, b) for b in bases]
         fastest = find_in(replace(goal, bases=tuple(bases)), default_space)
         if fastest is not None and fastest.strategy not in strategies:
             strategies.add(fastest.strategy)
-            yield _remedy(changes_between(baseline.strategy, fastest.strategy), baseline, fastest)
+            yield _remedy(goal, baseline, fastest)
 
 
 def fewest_accelerators(goal: Goal, today: datetime.date) -> Iterator[OtherHardware[TrainingEstimate]]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from gpuwise.errors import LayoutError
 from gpuwise.plan.defaults import STAND_INS, TRAINER_WHY
-from gpuwise.plan.goal import Goal, on_stack
+from gpuwise.plan.goal import Goal, on_stack, usual_recompute
 from gpuwise.plan.space.conditions import Setting
 from gpuwise.plan.space.nearest import nearest_batch, nearest_clusters
 from gpuwise.plan.space.rules import check_strategy
@@ -312,8 +312,7 @@ def completed(goal: Goal, base: Strategy) -> Strategy:
     fixed.setdefault("accumulation", max(goal.global_batch // (int(fixed["dp"]) * int(fixed["micro_batch"])), 1))
     if int(fixed.get("virtual_stages", 1)) > 1:
         fixed.setdefault("schedule", "interleaved")
-    if int(fixed.get("recompute_every", 1)) > 1 or (base.quantized_base and find_stack(base.stack).checkpoints_quantized):
-        fixed.setdefault("recompute", "full")
+    fixed.setdefault("recompute", "full" if int(fixed.get("recompute_every", 1)) > 1 else usual_recompute(base))
     fixed.setdefault("sequence_parallel", find_stack_rules(base.stack).sequence_parallel)
     return base.with_(**fixed)
 

@@ -271,7 +271,7 @@ def changes_between(before: Strategy, after: Strategy) -> tuple[Change, ...]:
         changes.append(Change("checkpointing", _recompute_argument(after)))
     if after.optimizer != before.optimizer:
         changes.append(Change("optimizer", after.optimizer))
-    if before.master_weights and not after.master_weights:
+    if before.master_weights and not after.master_weights and not after.lora_rank:  # frozen weights have no copies to leave out
         changes.append(Change("low_precision", after.precision))
     elif after.gradient_dtype != before.gradient_dtype:
         changes.append(Change("gradient_dtype", after.gradient_dtype))

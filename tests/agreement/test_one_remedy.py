@@ -1,0 +1,56 @@
+"""What ``fit`` says of a change is what it says when the change is asked for, on whatever stack that takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+Ask = Callable[..., Any]
+SAME = ("step_time_s", "tokens_per_s", "memory_bytes", "fit_probability")
+PAIRS = [
+    ("qwen3-8b", ("4090",)),
+    ("llama-3.1-70b", ("8xH100-SXM", "--lora")),
+    *(
+        pytest.param(model, (on,), marks=pytest.mark.slow)
+        for model, on in (
+            ("llama-3.2-1b", "rtx 3060"),
+            ("gpt2-xl", "4090"),
+            ("llama-3.1-8b", "8xH100-SXM"),
+            ("qwen3-32b", "2x4090"),
+            ("mixtral-8x7b", "8xA100-SXM-80GB"),
+        )
+    ),
+]
+SWITCHES = ("offload_optimizer", "offload_activations", "step_in_backward")
+
+
+def options(name: str, before: Any, after: Any) -> list[str]:
+    """The options of ``fit`` that lead from one strategy to another; the stack where the remedy's name gives one."""
+    words = ["--stack", after["stack"]] if f"(stack {after['stack']})" in name else []
+    for field in ("tp", "pp", "cp", "ep", "micro_batch", "sharding", "recompute", "recompute_every", "optimizer"):
+        if after[field] != before[field] or (field == "recompute" and after["quantized_base"]):
+            words += [f"--{field.replace('_', '-')}", str(after[field])]
+    adapters = after["lora_rank"] and not before["lora_rank"]
+    if after["quantized_base"] and not before["quantized_base"]:
+        words.append("--qlora")
+    elif adapters:
+        words.append("--lora")
+    elif before["master_weights"] and not after["master_weights"] and not after["lora_rank"]:
+        words.append("--half-weights")
+    elif after["gradient_dtype"] != before["gradient_dtype"] and not after["lora_rank"]:
+        words += ["--gradient-dtype", after["gradient_dtype"]]
+    words += ["--chunked-loss"] if after["fused_loss"] and not before["fused_loss"] else []
+    return words + [f"--{name.replace('_', '-')}" for name in SWITCHES if after[name] and not before[name]]
+
+
+@pytest.mark.parametrize(("model", "asked"), PAIRS, ids=lambda v: v if isinstance(v, str) else " ".join(v))
+def test_remedies_are_what_asking_for_them_gives(ask: Ask, model: str, asked: tuple[str, ...]) -> None:
+    fit = ask("fit", model, "--on", *asked)
+    told = [*fit["remedies"], *fit["combinations"]]
+    assert told
+    for remedy in told:
+        words = options(remedy["name"], fit["strategy"], remedy["strategy"])
+        again = ask("fit", model, "--on", *(a for a in asked if a != "--lora" or "--qlora" not in words), *words)
+        assert {k: again[k] for k in SAME} == {k: remedy[k] for k in SAME}, (remedy["name"], words)
