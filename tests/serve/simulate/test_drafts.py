@@ -45,6 +45,17 @@ def test_at_large_batches_guesses_cost_more_than_alone():
     assert gain[2] > 1.0
 
 
+def test_before_spec_v2_sglang_prepares_a_step_after_the_one_before():
+    # Qwen3-8B in fp8, EAGLE-3 with two guesses in a chain, four users: 7.62 ms between events (gpustack, qwen3-8b/h100-latency)
+    arch, requests = find_model("qwen3-8b"), Requests(np.zeros(4), np.full(4, 233, np.int64), np.full(4, 220, np.int64))
+    gap: list[float] = []
+    for version in ("0.5.5", "0.5.23"):
+        server = Server(arch, SYSTEM, EngineConfig("sglang", "fp8", version=version), Settings(drafts=Drafts(2, 2.0)))
+        gap.append(2.0 * server.run(requests).percentile("itl", 50))
+    assert gap[0] == pytest.approx(7.62e-3, rel=0.1)
+    assert gap[0] - gap[1] == pytest.approx(1.66e-3, rel=0.02)
+
+
 def test_a_run_with_guesses_spends_its_time_on_the_same_parts():
     run = Server(ARCH, SYSTEM, CONFIG, Settings(drafts=Drafts(3, 2.0))).run(load(100, 20.0))
     assert sum(run.busy_s.values()) == pytest.approx(float(run.stretches.total_s.sum()))

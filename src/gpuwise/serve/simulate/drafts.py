@@ -2,12 +2,12 @@
 
 With ``k`` guesses of which a step keeps ``L`` tokens on average (its own with them, between 1 and ``k + 1``), a token takes
 
-    ((work((k + 1) n) + attention) + k d (fixed(n) + slope(n) S)) / L
+    ((work((k + 1) n) + attention) + k d (fixed(n) + slope(n) S) + host(n)) / L
 
 seconds of ``n`` sequences whose caches hold ``S`` tokens: the products run over ``k + 1`` rows of each, the caches are read once,
-and each guess takes the share ``d`` of a step. It loses where rows cost more than the kept tokens bring: at large batches, or
-with few kept. Tokens come in bursts of ``L``; here they are spread evenly. ``L`` differs by model and text (SemiAnalysis
-InferenceX, golden_al_distribution: 2.5 to 3.4 for three guesses on code).
+and each guess takes the share ``d`` of a step; ``host`` is the scheduler's time where it waits for what was kept. It loses where
+rows cost more than the kept tokens bring: at large batches, or with few kept. Tokens come in bursts of ``L``; here they are spread
+evenly. ``L`` differs by model and text (SemiAnalysis InferenceX, golden_al_distribution: 2.5 to 3.4 for three guesses on code).
 """
 
 from __future__ import annotations
@@ -67,13 +67,15 @@ def draft_share(arch: Architecture) -> float:
 class DraftSteps:
     """:class:`~gpuwise.serve.simulate.step_time.StepTime` of a token under speculative decoding, from that of plain steps."""
 
-    def __init__(self, plain: KernelSteps, drafts: Drafts, arch: Architecture) -> None:
+    def __init__(self, plain: KernelSteps, drafts: Drafts, arch: Architecture, host_s: tuple[float, float] = (0.0, 0.0)) -> None:
+        """``host_s`` of a step and of each sequence in it, which no kernel hides."""
         self.plain, self.tables = plain, plain.tables
         share = draft_share(arch) if drafts.share is None else drafts.share
         k, kept = drafts.tokens, drafts.kept
         wide, alone = (plain.products(width) for width in (k + 1, 1))
         fixed, slope = np.array(plain.fixed, np.float64), np.array(plain.slope, np.float64)
-        self._added: F64 = (fixed + (wide - alone) + k * share * fixed) / kept - fixed
+        host = host_s[0] + host_s[1] * np.arange(len(fixed))
+        self._added: F64 = (fixed + (wide - alone) + k * share * fixed + host) / kept - fixed
         self._steeper: F64 = slope * (1.0 + k * share) / kept - slope
         self.fixed: Sequence[float] = (fixed + self._added).tolist()
         self.slope: Sequence[float] = (slope + self._steeper).tolist()

@@ -195,7 +195,9 @@ class Server:
             raise InputError("guesses of a draft and adapters are not simulated under llama.cpp", hint="take vllm or sglang")
         if requests.adapter is not None and adapters is None:
             raise InputError("requests with adapters, and the engine has none", hint="say how many: Settings(adapters=...)")
-        timed = DraftSteps(steps, drafts, self.arch) if drafts is not None and isinstance(steps, KernelSteps) else steps
+        timed = steps
+        if drafts is not None and isinstance(steps, KernelSteps):
+            timed = DraftSteps(steps, drafts, self.arch, self.rules.draft_host_s)
         if adapters is None:
             return timed
         if (self.options.scheduler or self.rules.scheduler) not in WITH_ADAPTERS:

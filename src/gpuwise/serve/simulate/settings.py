@@ -120,6 +120,8 @@ class EngineRules:
     probable, on an H100; 0: within what a sequence costs."""
     filtered: tuple[float, float] = (0.0, 0.0)
     """The same of a step that draws from the most probable."""
+    draft_host_s: tuple[float, float] = (0.0, 0.0)
+    """Seconds that the scheduler waits for what was kept of a draft's guesses, of a step and of each sequence in it."""
 
     def sampling_s(self, sampling: str, logits: F64, memory_bytes_per_s: float) -> F64:
         """[N] seconds that choosing a token of each sequence takes in steps of so many ``logits`` [N], over taking the most
@@ -151,7 +153,7 @@ def _tables() -> dict[str, tuple[EngineRules, ...]]:
 
 def _rules(row: dict[str, Any]) -> EngineRules:
     tiers: list[list[Any]] = row.pop("tiers")
-    samplers = {name: tuple(row.pop(name)) for name in ("drawn", "filtered") if name in row}
+    samplers = {name: tuple(row.pop(name)) for name in ("drawn", "filtered", "draft_host_s") if name in row}
     return EngineRules(tiers=tuple(Tier(*t) for t in tiers), **samplers, **row)
 
 
