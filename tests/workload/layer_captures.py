@@ -57,7 +57,10 @@ def layer_capture(layers: Sequence[Layer], n_passes: int = 1, n_steps: int = 2, 
     Forward: temporary, saved, output. Backward: temporary, gradients, then what the layer saved goes, and its input.
     """
     r = _Recorder()
-    modules = ("", *(layer.path for layer in layers))
+    paths = [layer.path for layer in layers]
+    # a layer of several is a block with a module of its own, as in a network
+    inner = [f"{p}.inner" for p in paths if p.rpartition(".")[2].isdigit()]
+    modules = ("", *paths, *inner)
     signatures = [s for layer in layers for s in (_signature(layer, "forward"), _signature(layer, "backward"))]
     signatures.append(Signature("test.update", Kind.OPTIMIZER, (), (), (), 0.0, 0.0, 0.0, 1))
     weights = [
@@ -86,7 +89,7 @@ def layer_capture(layers: Sequence[Layer], n_passes: int = 1, n_steps: int = 2, 
     return Capture(
         signatures=tuple(signatures),
         modules=modules,
-        module_types=("", *("Block" for _ in layers)),
+        module_types=("", *("Block" for _ in paths), *("Linear" for _ in inner)),
         lines=("",),
         op_signature=_column([o[0] for o in r.ops]),
         op_phase=_column([o[1] for o in r.ops]),

@@ -138,7 +138,7 @@ def memory_changes(capture: Capture, sites: Sites, accelerator: Accelerator, con
         yield (Change("free_outputs"),)
     if s.cudnn_benchmark:
         yield (Change("cudnn_benchmark", False),)
-    if sites.blocks and not bool((capture.op_flags & OpFlag.CHECKPOINTED).any()):
+    if sites.has_blocks and not bool((capture.op_flags & OpFlag.CHECKPOINTED).any()):
         yield (Change("checkpointing"),)
     if sites.large_linear and sites.loss is not None:
         yield (Change("chunked_loss", LOSS_CHUNKS),)
@@ -153,7 +153,7 @@ def memory_changes(capture: Capture, sites: Sites, accelerator: Accelerator, con
     if adam:
         yield (Change("optimizer", "adamw8bit"),)
         yield (Change("optimizer", "momentum"),)
-    if sites.n_linear >= 4 and sites.n_conv == 0 and sites.blocks and len(sites.optimizers) == 1:
+    if sites.n_linear >= 4 and sites.n_conv == 0 and sites.has_blocks and len(sites.optimizers) == 1:
         yield (Change("lora", LORA_RANK),)
 
 

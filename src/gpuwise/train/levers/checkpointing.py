@@ -16,9 +16,9 @@ from torch.utils import checkpoint as torch_checkpoint
 
 from gpuwise.train.hook.ticks import Tick
 from gpuwise.train.levers.forward import replace_compiled_call, replace_forward
-from gpuwise.train.levers.modules import repeated_blocks
 from gpuwise.workload.capture.device.patching import Patches
 from gpuwise.workload.capture.packages import without_caches
+from gpuwise.workload.capture.repeats import kinds_of, repeated_blocks
 
 Tell = Callable[..., None]
 Undo = Callable[[], None]
@@ -91,7 +91,7 @@ def recompute_blocks(module: nn.Module, tell: Tell) -> Undo:
         tell("lever", name="checkpointing", applied=False, why="the model has no repeated blocks")
         return lambda: None
     undo = [_recompute(block) for block in blocks]
-    tell("lever", name="checkpointing", applied=True, n_blocks=len(blocks), kind=type(blocks[0]).__name__)
+    tell("lever", name="checkpointing", applied=True, n_blocks=len(blocks), kind=kinds_of(blocks))
 
     def back() -> None:
         for one in undo:

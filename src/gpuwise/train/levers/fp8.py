@@ -40,7 +40,7 @@ def chosen_layers(module: nn.Module) -> dict[str, nn.Linear]:
     the last as it is. Subclasses are left alone: their ``forward`` is not that of ``nn.Linear``."""
     from torch import nn
 
-    from gpuwise.train.levers.modules import repeated_blocks
+    from gpuwise.workload.capture.repeats import repeated_blocks
 
     inside = {id(m) for block in repeated_blocks(module) for m in block.modules()}
     layers = {name: m for name, m in module.named_modules() if type(m) is nn.Linear}

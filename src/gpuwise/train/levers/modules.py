@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch import nn
 
 from gpuwise.train.levers.forward import replace_compiled_call, replace_forward
 from gpuwise.workload.capture.device.patching import Patches
+from gpuwise.workload.capture.repeats import kinds_of, repeated_blocks
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 MODES = {
@@ -19,8 +19,6 @@ MODES = {
     "reduce-overhead": {"mode": "reduce-overhead"},
     "max-autotune": {"mode": "max-autotune-no-cudagraphs"},
 }
-BLOCKS_AT_LEAST = 2
-"""Modules of one class beside each other that make them repeated blocks."""
 Tell = Callable[..., None]
 Undo = Callable[[], None]
 
@@ -72,7 +70,7 @@ def compile_model(module: nn.Module, how: str, tell: Tell) -> Undo:
             return lambda: None
         # as nn.Module.compile does
         back = [replace_compiled_call(block, torch.compile(block._call_impl)) for block in blocks]
-        tell("lever", name="compile", applied=True, n_blocks=len(blocks), kind=type(blocks[0]).__name__)
+        tell("lever", name="compile", applied=True, n_blocks=len(blocks), kind=kinds_of(blocks))
 
         def undo() -> None:
             for one in back:
@@ -82,48 +80,6 @@ def compile_model(module: nn.Module, how: str, tell: Tell) -> Undo:
     tell("lever", name="compile", applied=True)
     # not Module.compile(): hooks on the module would be compiled with it
     return replace_forward(module, lambda _, inner: torch.compile(inner, **MODES[how]))
-
-
-def repeated_blocks(module: nn.Module) -> list[nn.Module]:
-    """The largest modules of one class that stand beside each other in a list or sequence, and have modules of their own; such as
-    share no parameter with anything else, where there are any: an encoder and a decoder with one embedding are no blocks."""
-    groups: list[tuple[int, list[nn.Module]]] = []
-    shared = shared_parameters(module)
-    for parent in module.modules():
-        kinds: dict[type, list[nn.Module]] = {}
-        for child in parent.children():
-            if any(True for _ in child.children()) and any(True for _ in child.parameters()):
-                kinds.setdefault(type(child), []).append(child)
-        for kind, same in kinds.items():
-            if len(same) >= BLOCKS_AT_LEAST and kind not in (nn.Sequential, nn.ModuleList, nn.ModuleDict):
-                groups.append((sum(p.numel() for m in same for p in m.parameters()), same))
-    if not groups:
-        return []
-    apart = [g for g in groups if not any(holds(m, shared) for m in g[1])]
-    best = max(apart or groups, key=lambda f: f[0])[1]
-    kind = type(best[0])
-    # the same class elsewhere too (stages of a network), but no block inside another
-    every = [m for m in module.modules() if type(m) is kind]
-    inside = {id(inner) for m in every for inner in m.modules() if inner is not m}
-    return [m for m in every if id(m) not in inside]
-
-
-def shared_parameters(module: nn.Module) -> dict[int, int]:
-    """How often each parameter that has several places has one, by identity."""
-    places = Counter(id(p) for _, p in module.named_parameters(remove_duplicate=False))
-    return {p: n for p, n in places.items() if n > 1}
-
-
-def holds(block: nn.Module, shared: Mapping[int, int]) -> bool:
-    """Whether a parameter in ``block`` has a place outside of it too: ``shared`` are those of the whole."""
-    inside = Counter(id(p) for _, p in block.named_parameters(remove_duplicate=False))
-    return any(shared.get(p, n) > n for p, n in inside.items())
-
-
-def unshared_blocks(module: nn.Module, blocks: list[nn.Module]) -> list[nn.Module]:
-    """Those of ``blocks`` that hold no parameter with a place outside of them: what FSDP2 can gather by itself."""
-    shared = shared_parameters(module)
-    return [b for b in blocks if not holds(b, shared)]
 
 
 def channels_last(module: nn.Module, tell: Tell) -> Undo:

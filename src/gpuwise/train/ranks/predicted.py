@@ -13,11 +13,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from gpuwise.train.levers.modules import repeated_blocks, unshared_blocks
 from gpuwise.train.ranks.layout import Layout
 from gpuwise.train.ranks.parallel.stages import Stage
 from gpuwise.train.ranks.parallel.tensor import NORMS, ROWS
 from gpuwise.train.ranks.wrap import local_of
+from gpuwise.workload.capture.repeats import largest_kind, repeated_blocks, unshared_blocks
 
 FIRST_BUCKET, BUCKET = 1 << 20, 25 << 20
 """Bytes of DDP's first bucket and of the others (its defaults, PyTorch 2.7 to 2.13)."""
@@ -63,7 +63,7 @@ def collectives(
     if layout.tp > 1:
         _tensor(found, model, layout, row, stage)
     if apart:
-        _experts(found, model, layout, tokens, apart, repeated_blocks(model) if stage is None else stage.blocks)
+        _experts(found, model, layout, tokens, apart, largest_kind(repeated_blocks(model)) if stage is None else stage.blocks)
     if layout.n_replicas == 1:
         return found
     divided = {id(p) for p in apart.values()}
@@ -104,7 +104,7 @@ def _shared_rows(found: Counts, model: nn.Module, layout: Layout, tokens: int) -
 def _tensor(found: Counts, model: nn.Module, layout: Layout, row: int, stage: Stage | None) -> None:
     """Of each half of a layer whose weights are divided: its sum, and that of its input's gradients. The head's columns are put
     together."""
-    blocks = repeated_blocks(model) if stage is None else stage.blocks
+    blocks = largest_kind(repeated_blocks(model)) if stage is None else stage.blocks
     every = blocks[:: layout.recompute_every] if layout.recompute == "full" else []
     n, width, held = layout.n_micro, 0, 2 if layout.precision == "bf16" else 4
     for block in blocks:

@@ -21,10 +21,11 @@ from torch.nn.parallel import DistributedDataParallel
 from gpuwise.errors import UnknownNameError
 from gpuwise.train.levers.checkpointing import recomputed
 from gpuwise.train.levers.forward import replace_forward
-from gpuwise.train.levers.modules import autocast, repeated_blocks, unshared_blocks
+from gpuwise.train.levers.modules import autocast
 from gpuwise.train.ranks.layout import Layout
 from gpuwise.train.ranks.meter import Meter
 from gpuwise.train.ranks.parallel.compress import compression
+from gpuwise.workload.capture.repeats import repeated_blocks, unshared_blocks
 
 _NAMES = ("forward_sync_buffers", "broadcast_buffers")
 NO_BUFFERS: dict[str, Any] = {next(n for n in _NAMES if n in signature(DistributedDataParallel).parameters): False}

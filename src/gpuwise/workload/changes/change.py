@@ -45,7 +45,9 @@ class Sites:
     loss: Site | None = None
     """The call of a cross entropy."""
     blocks: tuple[str, ...] = ()
-    """Paths of the repeated blocks, with the model's variable where it is known: ``model.transformer.h``."""
+    """Paths of the lists of repeated blocks, with the model's variable where it is known: ``model.transformer.h``."""
+    block_types: tuple[str, ...] = ()
+    """Class names of the repeated blocks that no list holds alone."""
     large_linear: str = ""
     """Path of the widest linear layer (the head over a vocabulary)."""
     n_linear: int = 0
@@ -58,6 +60,11 @@ class Sites:
     """Modules, parameters or calls that the changes acted on; 0: nothing to act on."""
     problem: str = ""
     """Why a change could not be made."""
+
+    @property
+    def has_blocks(self) -> bool:
+        """Whether a model has repeated blocks."""
+        return bool(self.blocks or self.block_types)
 
     @property
     def model(self) -> str:

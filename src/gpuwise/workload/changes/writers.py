@@ -136,7 +136,7 @@ def _model_lines(code: Code, lines: Sequence[str], place: str, imports: Sequence
 def _compile(code: Code, how: Any) -> Written:
     place = "after the model is built"
     if how == "regional":
-        if not code.sites.blocks:
+        if not code.sites.has_blocks:
             return _sketch(None, place, "+ block.compile() for each of its blocks")
         return _model_lines(code, (f"for block in {_blocks(code)}:", f"{STEP}block.compile()"), place)
     mode = f'mode="{how}"' if how == "reduce-overhead" else ""
@@ -151,6 +151,11 @@ def _channels_last(code: Code, _: Any) -> Written:
 def _blocks(code: Code) -> str:
     """The repeated blocks as Python, ``{model}`` in place of the model's variable."""
     prefix = code.sites.model + "."
+    if types := code.sites.block_types:
+        same = f"== {types[0]!r}" if len(types) == 1 else f"in {types!r}"
+        every = f"m for m in {{model}}.modules() if type(m).__name__ {same}".replace("'", '"')
+        lists = [f"{{model}}.{b.removeprefix(prefix)}" for b in code.sites.blocks]
+        return f"[{', '.join([*(f'*{x}' for x in lists), f'*({every})'])}]" if lists else f"[{every}]"
     lists = [f"{{model}}.{b.removeprefix(prefix)}" for b in code.sites.blocks] or ["{model}.blocks"]
     return lists[0] if len(lists) == 1 else f"[*{', *'.join(lists)}]"
 

@@ -14,7 +14,6 @@ from torch import nn  # noqa: E402
 
 from gpuwise.errors import InputError  # noqa: E402
 from gpuwise.workload.capture.changes.contexts import applied  # noqa: E402
-from gpuwise.workload.capture.changes.watch import blocks_of  # noqa: E402
 from gpuwise.workload.changes.change import Change, Sites  # noqa: E402
 
 VOCABULARY, WIDTH = 8192, 16
@@ -210,12 +209,6 @@ def test_where_things_are_done() -> None:
     assert sites.backward is not None and "backward" in sites.backward.source
     assert sites.blocks == ("model.blocks",) and sites.large_linear == "model.head"
     assert (sites.n_linear, sites.n_conv, sites.optimizers) == (7, 0, ("AdamW",))
-
-
-def test_blocks_are_the_outermost_repeats() -> None:
-    inner = nn.Sequential(nn.Sequential(Block(), Block()), nn.Sequential(Block(), nn.ReLU()))
-    assert list(blocks_of(inner)) == ["0.0", "0.1"]
-    assert list(blocks_of(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)))) == []
 
 
 def test_outputs_kept_by_a_list_are_emptied_when_the_next_step_begins() -> None:

@@ -91,5 +91,5 @@ def test_blocks_units_and_passes() -> None:
     assert two[0].end_op == two[1].first_op
     assert all(p.backward_op - p.first_op == 3 * len(LAYERS) for p in two)
     tree = ModuleTree.of(capture)
-    assert tree.under("layers") == ("layers", *blocks(capture))
+    assert tree.under("layers") == ("layers", *(path for b in blocks(capture) for path in (b, f"{b}.inner")))
     assert outermost(["a.b", "a", "ab"]) == ("a", "ab")

@@ -21,7 +21,8 @@ from torch import nn
 from gpuwise.errors import InputError, LayoutError
 from gpuwise.train.levers.checkpointing import statistics_kept
 from gpuwise.train.levers.forward import replace_forward
-from gpuwise.train.levers.modules import each_tensor, repeated_blocks
+from gpuwise.train.levers.modules import each_tensor
+from gpuwise.workload.capture.repeats import largest_kind, repeated_blocks
 
 HINT = "leave --pp out: --sharding zero3 divides any model"
 
@@ -84,7 +85,7 @@ class _ChainTrial:
 def chain_of(model: nn.Module, loss: Callable[[nn.Module], torch.Tensor], n_stages: int) -> Chain:
     """Run ``loss(model)`` once and look. Raises InputError for a model whose layers are no chain, LayoutError where it has fewer
     than stages."""
-    blocks, tried = repeated_blocks(model), _ChainTrial()
+    blocks, tried = largest_kind(repeated_blocks(model)), _ChainTrial()
     if len(blocks) < n_stages:
         raise LayoutError("pipeline", f"{len(blocks)} repeated layers do not make {n_stages} stages", hint="take a smaller --pp")
     undo = [replace_forward(block, tried.wrap) for block in blocks]
@@ -116,7 +117,7 @@ def numbers_passed_on(model: nn.Module, step: Callable[[nn.Module], Any]) -> int
         seen.append(0 if given is None else given.numel())
         raise _Seen
 
-    handles = [b.register_forward_pre_hook(look, with_kwargs=True) for b in repeated_blocks(model)]
+    handles = [b.register_forward_pre_hook(look, with_kwargs=True) for b in largest_kind(repeated_blocks(model))]
     try:
         with torch.no_grad(), statistics_kept(model), suppress(_Seen):
             step(model)

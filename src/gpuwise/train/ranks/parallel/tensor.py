@@ -13,8 +13,8 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 
 from gpuwise.errors import InputError, LayoutError
-from gpuwise.train.levers.modules import repeated_blocks
 from gpuwise.train.ranks.parallel.experts import is_experts
+from gpuwise.workload.capture.repeats import largest_kind, repeated_blocks
 
 COLUMNS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj")
 ROWS = ("self_attn.o_proj", "mlp.down_proj")
@@ -28,7 +28,7 @@ NORMS = ("self_attn.q_norm", "self_attn.k_norm")
 def parallelize(model: nn.Module, mesh: DeviceMesh) -> None:
     """Divide the layers of ``model`` over the ranks of ``mesh``. Raises InputError for a model of another shape, LayoutError
     where heads or widths do not divide."""
-    n, blocks = mesh.size(), repeated_blocks(model)
+    n, blocks = mesh.size(), largest_kind(repeated_blocks(model))
     if not blocks:
         raise _unlike(type(model).__name__, "repeated layers")
     for block in blocks:

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from gpuwise.errors import InputError
 from gpuwise.train.levers.checkpointing import recomputed
 from gpuwise.train.levers.forward import replace_forward
-from gpuwise.train.levers.modules import autocast, repeated_blocks
+from gpuwise.train.levers.modules import autocast
 from gpuwise.train.ranks.layout import Layout
 from gpuwise.train.ranks.meter import Meter
 from gpuwise.train.ranks.predicted import collectives
@@ -25,6 +25,7 @@ from gpuwise.train.ranks.script.adapters import adapt
 from gpuwise.train.ranks.script.reducer import Reducer
 from gpuwise.train.ranks.wrap import wrap
 from gpuwise.workload.capture.device.patching import Patches
+from gpuwise.workload.capture.repeats import repeated_blocks
 
 LOSS_BYTES = 2 * 8
 """What is exchanged for a loss: what it counts for, and that times it."""

@@ -14,8 +14,9 @@ from torch import nn
 from gpuwise.errors import InputError
 from gpuwise.workload.adapters import ALL_LINEAR, ATTENTION, MLP, MODULE_NAMES, targets_text
 from gpuwise.workload.capture import build
-from gpuwise.workload.capture.changes.watch import Watch, blocks_of, patched
+from gpuwise.workload.capture.changes.watch import Watch, patched
 from gpuwise.workload.capture.packages import without_caches
+from gpuwise.workload.capture.repeats import blocks_by_path
 from gpuwise.workload.changes.strategy import rank_and_targets
 
 FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -126,7 +127,7 @@ def _checkpoint(watch: Watch, which: Sequence[str] | int | str | None) -> None:
     every = which if isinstance(which, int) else 1
 
     def wrap(root: nn.Module) -> None:
-        blocks = dict(list(blocks_of(root).items())[::every])
+        blocks = dict(list(blocks_by_path(root).items())[::every])
         selection = blocks if names is None else {n: m for n, m in root.named_modules() if n in names}
         for module in selection.values():
             watch.sites.touched += 1

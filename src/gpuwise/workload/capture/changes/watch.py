@@ -24,6 +24,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from gpuwise.workload.capture.places import is_library
+from gpuwise.workload.capture.repeats import blocks_by_path, lists_of
 from gpuwise.workload.changes.change import Site, Sites
 
 
@@ -97,28 +98,6 @@ def _name_of(frame: FrameType, thing: Any) -> str:
     return ""
 
 
-def blocks_of(root: nn.Module) -> dict[str, nn.Module]:
-    """The repeated blocks by path: two or more entries of one class in a list or sequence, not counting what lies
-    inside another block, nor layers without modules of their own."""
-    blocks: dict[str, nn.Module] = {}
-
-    def visit(module: nn.Module, path: str) -> None:
-        children = [(n, m) for n, m in module._modules.items() if m is not None]
-        repeated: set[type] = set()
-        if isinstance(module, (nn.ModuleList, nn.Sequential)):
-            types = [type(m) for _, m in children if any(True for _ in m.children())]
-            repeated = {t for t in types if types.count(t) >= 2} - {nn.Sequential, nn.ModuleList}
-        for name, child in children:
-            here = f"{path}.{name}" if path else name
-            if type(child) in repeated:
-                blocks[here] = child
-            else:
-                visit(child, here)
-
-    visit(root, "")
-    return blocks
-
-
 # --- what is watched ---
 
 
@@ -178,8 +157,11 @@ def _note_model(watch: Watch, root: nn.Module) -> None:
     if site is not None:
         sites.forward.append(site)
     prefix = f"{site.name}." if site is not None and site.name else ""
-    lists = dict.fromkeys(path.rsplit(".", 1)[0] for path in blocks_of(root))
-    sites.blocks += tuple(prefix + path for path in lists)
+    blocks = blocks_by_path(root)
+    lists = lists_of(root, blocks)
+    sites.blocks += tuple((prefix + path).removesuffix(".") for path in lists)
+    if not lists:
+        sites.block_types += tuple(dict.fromkeys(type(b).__name__ for b in blocks.values()))
     widest = 0
     for path, module in root.named_modules():
         sites.n_linear += isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"

@@ -1,12 +1,13 @@
 """The blocks of a captured network: its module tree, the passes of a step, and the segments a pass runs through.
 
 A *pass* is one forward with its backward (a step with gradient accumulation has several). A *segment* is one unbroken
-run of forward operations of one module; blocks are the numbered children of a container (``layers.0``, ``down.3``).
+run of forward operations of one module; blocks are what :func:`repeated_paths` says they are (``layers.0``, ``down.3``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +20,10 @@ from gpuwise.workload.step import Phase
 
 STATES = (Category.PARAMETER, Category.GRADIENT, Category.OPTIMIZER, Category.BUFFER, Category.INPUT)
 """Categories that no segment creates for its own backward."""
+LISTS = ("ModuleList", "Sequential")
+"""Classes of which a network's layers stand in one after another."""
+CONTAINERS = (*LISTS, "ModuleDict")
+"""Classes that hold modules and do nothing of their own: none of them is a block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +86,65 @@ def module_mask(capture: Capture, tree: ModuleTree, path: str) -> NDArray[np.boo
     return np.array([m in below for m in capture.modules], bool)
 
 
+def repeated_paths(
+    children: Mapping[str, Sequence[str]],
+    kinds: Mapping[str, Hashable],
+    lists: Collection[str],
+    is_apart: Callable[[str], bool] = lambda _: True,
+) -> tuple[str, ...]:
+    """The repeated blocks of a network, by path: the outermost modules of which two or more of one class stand in a list, and
+    what else is of these classes. Where no list has any, the children of any module count. Modules that share a parameter with
+    what lies outside are blocks only where nothing else is: an encoder and a decoder with one embedding are none.
+
+    ``children``: paths below each path, '' the network. ``kinds``: the class of each module that can be a block: it has modules
+    and parameters of its own, and does more than hold them. ``lists``: paths of lists and sequences. ``is_apart``: whether a
+    module shares no parameter with what lies outside of it.
+    """
+
+    def outermost(parents: Collection[str], apart: bool) -> list[str]:
+        paths, stack = list[str](), [""]
+        while stack:
+            path = stack.pop()
+            same = Counter(kinds[c] for c in children[path] if c in kinds) if path in parents else Counter[Hashable]()
+            repeated = {kind for kind, n in same.items() if n > 1}
+            if apart:
+                repeated -= {kinds[c] for c in children[path] if c in kinds and kinds[c] in repeated and not is_apart(c)}
+            inside = [c for c in children[path] if kinds.get(c) in repeated]
+            paths += inside
+            stack += reversed([c for c in children[path] if c not in inside])
+        return paths
+
+    choices = ((lists, True), (children, True), (lists, False), (children, False))
+    found = next(filter(None, (outermost(*choice) for choice in choices)), list[str]())
+    classes = {kinds[p] for p in found}
+    paths, stack = list[str](), [""]
+    while stack:
+        path = stack.pop()
+        if path and kinds.get(path) in classes:
+            paths.append(path)
+        else:
+            stack += reversed(children[path])
+    return tuple(paths)
+
+
 def blocks(capture: Capture, tree: ModuleTree | None = None) -> tuple[str, ...]:
-    """The outermost numbered children of containers that have at least two of them: the network's repeated blocks."""
+    """The network's repeated blocks by :func:`repeated_paths`. Which parameters are shared a capture does not say."""
     tree = tree or ModuleTree.of(capture)
+    types = dict(zip(capture.modules, capture.module_types, strict=True))
+    lists = {p for p in tree.children if types.get(p) in LISTS or (not types.get(p) and len(tree.numbered(p)) > 1)}
+    with_parameters = {a for p in capture.parameters for a in _ancestors(p.name)}
+    kinds = {
+        p: types[p]
+        for p, below in tree.children.items()
+        if below and types.get(p) and types[p] not in CONTAINERS and (p in with_parameters or not with_parameters)
+    }
+    return repeated_paths(tree.children, kinds, lists)
+
+
+def _parts(capture: Capture, tree: ModuleTree) -> tuple[str, ...]:
+    """The blocks; of a network without any, the outermost numbered children of containers that have at least two of them."""
+    if repeated := blocks(capture, tree):
+        return repeated
     paths, stack = list[str](), [""]
     while stack:
         path = stack.pop()
@@ -99,9 +160,10 @@ def blocks(capture: Capture, tree: ModuleTree | None = None) -> tuple[str, ...]:
 
 
 def units(capture: Capture, tree: ModuleTree | None = None) -> tuple[str, ...]:
-    """Modules that together cover the network: its blocks, and beside them the largest modules that hold no block."""
+    """Modules that together cover the network: its blocks, and beside them the largest modules that hold no block; of a network
+    without blocks, the outermost layers of its lists are in their place."""
     tree = tree or ModuleTree.of(capture)
-    inner = set(blocks(capture, tree))
+    inner = set(_parts(capture, tree))
     above = {a for b in inner for a in _ancestors(b)}
     paths, stack = list[str](), [""]
     while stack:
