@@ -400,6 +400,52 @@ def planetoid(at: Path, name: str = "cora", n: int = 2708, words: int = 1433, cl
     (raw / f"ind.{name}.test.index").write_text("\n".join(map(str, range(rest, n))), "utf-8")
 
 
+@maker
+def shards(at: Path, words: int = 512, n: int = 200_000, files: int = 2) -> None:
+    """Ids in 16 bits, one file a shard, as llama2.c keeps what it has tokenized."""
+    at.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(SEED)
+    for i in range(files):
+        rng.integers(1, words, n).astype(np.uint16).tofile(at / f"data{i:02d}.bin")
+
+
+@maker
+def adjacency(at: Path, n: int = 188, tags: int = 7) -> None:
+    """Graphs of about 18 nodes as lines of neighbours, as powerful-gnns keeps MUTAG: rings with chords."""
+    at.parent.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(SEED)
+    lines = [str(n)]
+    for i in range(n):
+        size = int(rng.integers(10, 29))
+        lines.append(f"{size} {i % 2}")
+        for node in range(size):
+            near = {(node - 1) % size, (node + 1) % size} | ({(node + size // 2) % size} if node % 7 == 0 else set())
+            lines.append(" ".join(map(str, (int(rng.integers(0, tags)), len(near), *sorted(near)))))
+    at.write_text("\n".join(lines) + "\n", "utf-8")
+
+
+@maker
+def faces(at: Path, n: int = 64, size: int = 178, lines: int = 2300) -> None:
+    """Photographs of noise with a file of attributes, as CelebA has them; the file names each several times."""
+    from PIL import Image
+
+    folder = at / "images"
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(SEED)
+    for i in range(n):
+        Image.fromarray(rng.integers(0, 256, (size, size, 3), dtype=np.uint8)).save(folder / f"{i:06d}.jpg")
+    names = ["Black_Hair", "Blond_Hair", "Brown_Hair", "Male", "Young"]
+    rows = [f"{i % n:06d}.jpg " + " ".join("1" if v else "-1" for v in rng.random(5) < 0.5) for i in range(lines)]
+    (at / "list_attr_celeba.txt").write_text("\n".join([str(lines), " ".join(names), *rows]) + "\n", "utf-8")
+
+
+@maker
+def gym(at: Path) -> None:
+    """The name that gymnasium had before, for scripts that import it."""
+    at.parent.mkdir(parents=True, exist_ok=True)
+    at.write_text("from gymnasium import *\nfrom gymnasium import make, spaces, wrappers\n", "utf-8")
+
+
 def main(arguments: list[str]) -> int:
     """One maker, a place, and values by name."""
     name, at, *values = arguments

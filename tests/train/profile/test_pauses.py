@@ -35,6 +35,13 @@ def test_a_rollout_by_a_policy_of_several_networks() -> None:
     assert found.n == 5 and found.seconds == pytest.approx(0.076 / 20)
 
 
+def test_a_rollout_before_every_third_update() -> None:
+    """PPO with three epochs over twenty moves (minimalRL): the moves take as long each as the passes of an update."""
+    usual = _step(0.003, n_forward=9, n_batches=0, forward_s=0.0008)
+    found = find_pauses([*[usual] * 2, _step(0.015, n_forward=49, n_batches=0, forward_s=0.004)] * 8)
+    assert found.n == 8 and found.seconds == pytest.approx(0.012 / 3)
+
+
 def test_workers_that_start_at_every_epoch_are_waiting_for_data() -> None:
     found = find_pauses([*[USUAL] * 9, _step(0.210, data_s=0.2)] * 2)
     assert found.n == 0 and found.seconds == 0

@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -126,6 +128,52 @@ def test_the_minutes_held_back_settle_a_lever_where_none_is_kept(
         assert result.gain is not None and result.gain.n_pairs >= 4 and result.gain.low > 1.03
 
 
+@pytest.mark.parametrize(
+    ("run_length_s", "start_s", "kept"),
+    [(None, 0.2, True), (None, 0.5, False), (3600.0, 0.5, True)],
+    ids=["long", "short", "said"],
+)
+def test_a_script_so_short_that_the_start_of_run_is_more_keeps_nothing(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    run_length_s: float | None,
+    start_s: float,
+    kept: bool,
+) -> None:
+    """Twenty steps of 0.05 s, 1.5 times as fast: 0.33 s saved. Its rates are those of the gain, whatever others took of them."""
+    share = itertools.cycle((0.9, 0.6, 0.5, 0.8))
+
+    class Short(Search):
+        def _look(self) -> tuple[Facts, Trial, Capacity]:
+            self._reference_wall_s = 1.0
+            facts = replace(FACTS, epoch_steps=10, epochs=2.0)
+            return (
+                facts,
+                Trial("enough", True, step_s=0.05, rate=100.0, undisturbed_rate=100.0),
+                Capacity(1 << 30, False, "memory"),
+            )
+
+        def _measure(self, levers: Mapping[str, object], skip: int) -> Trial:
+            rate = 100.0 * (1.5 if levers else 1.0)
+            mine = next(share)
+            step_s = 5.0 / rate / mine
+            return Trial("enough", True, 10, step_s, rate * mine, rate, wall_s=1.0, applied=list(levers))
+
+    monkeypatch.setattr("gpuwise.train.tune.search.start_of_run", lambda folder, levers: start_s)
+    options = Options(minutes=30.0, only=("fused_optimizer",), parity=False, run_length_s=run_length_s)
+    result = Short(TrialJob("train.py"), State(tmp_path, {}, resume=False), tmp_path, None, options).run()
+    assert (result.levers == {"fused_optimizer": True}) is kept
+    assert result.gain is not None and result.before.rate and result.after.rate
+    assert result.after.rate / result.before.rate == pytest.approx(result.gain.ratio)
+    assert result.is_undisturbed and result.is_own_length is (run_length_s is None)
+    show(result, Patch("", ()), "script.py", None)
+    said = " ".join(capsys.readouterr().out.split())
+    assert ("`gpuwise run` takes 0.5 s to start" in said) is not kept
+    if run_length_s is None:
+        assert result.run_length_s == pytest.approx(1.0)
+
+
 UNSTEADY = """
 import math, os, time, torch
 slow_s = 0.004 * math.exp(2.0 * os.urandom(1)[0] / 255)  # another in every process, as on a machine that others use
@@ -152,7 +200,9 @@ def test_an_unsteady_machine_is_not_called_one_where_nothing_is_faster(
     assert result.levers == {} and result.could_not_tell and result.spread is not None and result.spread > 0.3
     assert "levers to try in" in said[1]
     show(result, Patch("", ()), "script.py", None)
-    assert "It could not be told whether" in " ".join(capsys.readouterr().out.split())
+    words = " ".join(capsys.readouterr().out.split())
+    assert "It could not be told whether" in words
+    assert re.search(r"more pairs? of runs would: --resume --minutes \d+|Longer runs would tell", words)
 
 
 @pytest.mark.parametrize(

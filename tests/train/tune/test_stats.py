@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
 
 import numpy as np
 import pytest
 
-from gpuwise.train.tune.stats import gain_of, student_t
+from gpuwise.train.tune.stats import LEAST_GAIN, WORTH_KNOWING, Gain, gain_of, pairs_that_tell, student_t
 
 
 def test_one_pair_decides_nothing() -> None:
@@ -90,3 +91,23 @@ def test_noise_alone_is_seldom_kept() -> None:
                 kept += 1
                 break
     assert kept <= 10
+
+
+@pytest.mark.parametrize("ratio", [1.0, 1.14])
+def test_the_pairs_that_are_said_to_tell_do_tell(ratio: float) -> None:
+    """Four pairs as far apart as those that follow; what is said is what a normal distribution needs, to a pair or two."""
+
+    def pairs(n: int) -> list[tuple[float, float]]:
+        return [(1.0, ratio * math.exp(0.08 * NormalDist().inv_cdf((at + 0.5) / n))) for at in range(n)]
+
+    assert gain_of(pairs(4)).verdict == "undecided"
+    said = pairs_that_tell(gain_of(pairs(4)), missed=0.05, most=100)
+    assert said is not None
+    told, before = gain_of(pairs(said + 2)), gain_of(pairs(max(said // 2, 3)))
+    assert told.low > LEAST_GAIN or told.high < WORTH_KNOWING
+    assert before.low < LEAST_GAIN and before.high > WORTH_KNOWING
+
+
+def test_no_number_of_pairs_is_said_where_they_lie_too_far_apart() -> None:
+    assert pairs_that_tell(Gain(1.1, 0.3, 4.0, 3), missed=0.05, most=8) is None
+    assert pairs_that_tell(gain_of([(1.0, 1.2)]), missed=0.05, most=8) is None

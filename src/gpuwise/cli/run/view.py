@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from gpuwise.train.run.run import RunResult
 
 
+LEAST_OTHERS = 0.05
+"""Share of the steps that other programs had, from which it is said."""
+
+
 def progress_words(now: Progress) -> str:
     """What matters most first: a narrow terminal cuts the end off."""
     if now.rate is None:
@@ -82,6 +86,8 @@ def _lines(result: RunResult, comparison: RunComparison) -> list[str]:
         lines.append("nothing was measured of this script on this device before, so nothing was predicted")
     else:
         lines.append(f"the prediction is in {e.per}, so it cannot be compared")
+    if comparison.others >= LEAST_OTHERS:
+        lines.append(f"other programs had the loop's processor for {comparison.others:.0%} of its steps")
     if comparison.energy.energy_j is not None:
         whole = "" if result.energy.energy_j is None else f"; {format_energy(result.energy.energy_j)} from start to end"
         lines.append(f"energy by {METERS.get(comparison.energy.basis or '', 'the meter')}, idle power with it{whole}")
@@ -141,6 +147,7 @@ def document(result: RunResult, config: str) -> dict[str, Any]:
             "memory_bytes": comparison.memory_bytes,
             "steps": comparison.n_steps,
             "train_s": comparison.train_s,
+            "others": comparison.others,
             "energy_j": comparison.energy.energy_j,
             "energy_j_per_sample": comparison.energy_a_sample_j,
             "energy_basis": comparison.energy.basis,

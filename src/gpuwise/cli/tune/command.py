@@ -28,7 +28,7 @@ def tune(
     resume: Annotated[bool, Parameter(negative="")] = False,
     only: list[str] | None = None,
     steps: Whole = 10,
-    run_length: Duration = 3600.0,
+    run_length: Duration | None = None,
     price: Money | None = None,
     record: bool = True,
     parity: bool = True,
@@ -63,7 +63,8 @@ def tune(
     steps
         Steady steps of each run.
     run_length
-        How long the real training takes (12h, 3d): compilation is paid once in it.
+        How long the real training takes (12h, 3d): compilation and the start of `gpuwise run` are paid once in it. What the
+        script's epochs and steps take by default, or an hour where they cannot be told.
     price
         US dollars an hour for this machine: what the gain saves of --run-length is told in money too.
     record
@@ -144,7 +145,7 @@ def _tune(job: TrialJob, options: Options, out: Path, *, resume: bool, usd_per_h
         state = State(out, {**subject, "steps": options.steps, "memory_bytes": options.memory_bytes}, resume=resume)
         zygote = stack.enter_context(Zygote()) if FORKS else None
         result = Search(job, state, out, zygote, options, say=say).run()
-        worth = worth_of(result, job, state, out, zygote, run_length_s=options.run_length_s, usd_per_hour=usd_per_hour)
+        worth = worth_of(result, job, state, out, zygote, usd_per_hour=usd_per_hour)
     say("")
     return result, worth
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 from pathlib import Path
@@ -40,6 +41,9 @@ def show(result: Result, patch: Patch, script: str, config: Path | None, worth: 
         out.print(_could_not_tell(result), style="bold")
     elif result.gain is None:
         out.print("Nothing that was tried is faster and trains the same.", style="bold")
+    elif result.too_short is not None:
+        out.print(f"{result.gain.words} as fast, and nothing is kept: {result.too_short}.", style="bold")
+        out.print("--run-length says how long the real training takes.")
     elif not result.levers:
         words = result.parity.words if result.parity is not None and not result.parity.passed else result.gain.words
         out.print(f"What was kept one by one does not hold together ({words}): nothing is kept.", style="bold")
@@ -50,7 +54,7 @@ def show(result: Result, patch: Patch, script: str, config: Path | None, worth: 
         else:
             out.print("Not compared with the untouched script.")
     section(out, "The script as it is" if result.after is result.before else "Before and after", _before_after(result, worth))
-    for line in _unknown(worth) + _saved(worth):
+    for line in _unknown(worth) + _saved(worth, is_own_length=result.is_own_length):
         out.print(Padding(line, (0, 0, 0, 2)), style="dim")
     _levers(out, result)
     show_batches(out, result)
@@ -71,10 +75,12 @@ def _could_not_tell(result: Result) -> str:
     """That it is not known, why, and what would tell."""
     n = len(result.open_ones)
     noise = "" if result.spread is None else f": runs of the same levers lie {result.spread:.0%} apart here"
-    return (
-        f"It could not be told whether {n} lever{'s are' if n > 1 else ' is'} faster{noise}. "
-        "A quieter machine would tell, or more time: --resume --minutes N, more --steps."
-    )
+    said = f"It could not be told whether {n} lever{'s are' if n > 1 else ' is'} faster{noise}."
+    pairs = result.pairs_missing
+    if pairs is None:
+        return f"{said} Longer runs would tell: more --steps, begun anew, or a quieter machine."
+    minutes = math.ceil(pairs * result.pair_s / 60.0) + 1
+    return f"{said} {pairs} more pair{'s' if pairs > 1 else ''} of runs would: --resume --minutes {minutes}."
 
 
 def _by_hand(out: Console, result: Result, patch: Patch) -> None:
@@ -99,13 +105,14 @@ def _before_after(result: Result, worth: Worth | None) -> FittedTable:
 
     before, after = result.before, result.after
     differs = after is not before
+    without = " without other programs" if result.is_undisturbed else ""
     table = table_of(("", "before", "after") if differs else ("", "as it is"), left=("",), wrap=("",))
 
     def row(name: str, first: str, second: str) -> None:
         table.add_row(name, first, *([second] if differs else []))
 
     for name, first, second in (
-        (f"{before.per} a second", before.rate, after.rate),
+        (f"{before.per} a second{without}", before.rate, after.rate),
         ("seconds a step", before.step_s, after.step_s),
     ):
         row(name, *("unknown" if v is None else f"{v:.4g}" for v in (first, second)))
@@ -150,8 +157,8 @@ def _unknown(worth: Worth | None) -> list[str]:
     return lines
 
 
-def _saved(worth: Worth | None) -> list[str]:
-    """Of a training as long as --run-length."""
+def _saved(worth: Worth | None, *, is_own_length: bool) -> list[str]:
+    """Of a training as long as was tuned for."""
     if worth is None or not worth.saved_s:
         return []
     parts = [format_duration(worth.saved_s)]
@@ -159,7 +166,8 @@ def _saved(worth: Worth | None) -> list[str]:
         parts.append(f"{worth.saved_kwh:.3g} kWh")
     if worth.saved_usd is not None:
         parts.append(format_usd(worth.saved_usd))
-    return [f"saves {', '.join(parts)} of a training of {format_duration(worth.run_length_s)} (--run-length)"]
+    of = "the script's own" if is_own_length else "--run-length"
+    return [f"saves {', '.join(parts)} of a training of {format_duration(worth.run_length_s)} ({of})"]
 
 
 def _levers(out: Console, result: Result) -> None:

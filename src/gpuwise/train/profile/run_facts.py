@@ -14,8 +14,9 @@ COMPILES = 2.0
 """Times the usual length: a step that was compiled for is longer. Rule of this project."""
 PAUSE = 3.0
 """Times the usual length, from which a step holds a pause of the training. Rule of this project."""
-REGULAR = 0.75
-"""Of the steps, with one and the same number of passes: those with more are no longer episodes. Rule of this project."""
+REGULAR = 0.6
+"""Of the steps, with one and the same number of passes: those with more are no longer episodes. Two of three updates are, where
+every rollout serves three. Rule of this project."""
 LIKE_USUAL = 0.5
 """Of the usual time for a pass of a model. Rule of this project."""
 LEAST_PAUSES, LEAST_PAUSE_S = 2, 5e-3

@@ -53,6 +53,8 @@ class RunComparison:
     energy: Energy = NO_ENERGY
     """In that time."""
     plan: Plan = NO_PLAN
+    others: float = 0.0
+    """Share of the steady steps in which other threads had the loop's processor: the prediction of a tuning is without them."""
 
     @property
     def usable(self) -> Expected | None:
@@ -110,7 +112,17 @@ def comparison_of(
     first, last = loop.points[0], loop.points[-1]
     samples = last[2] - first[2] if loop.per == "samples" else last[1] - first[1]
     return RunComparison(
-        rate, loop.per, step_s, expected, memory_bytes, int(loop.turns), last[0] - first[0], float(samples), energy, plan
+        rate,
+        loop.per,
+        step_s,
+        expected,
+        memory_bytes,
+        int(loop.turns),
+        last[0] - first[0],
+        float(samples),
+        energy,
+        plan,
+        max(1.0 - sum(s.undisturbed_s for s in steps) / sum(s.wall_s for s in steps), 0.0),
     )
 
 

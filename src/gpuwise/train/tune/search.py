@@ -21,8 +21,9 @@ from gpuwise.train.tune.candidates import Candidate, candidates_of
 from gpuwise.train.tune.facts import Facts, facts_of
 from gpuwise.train.tune.gate import Gate
 from gpuwise.train.tune.parity import Verdict
+from gpuwise.train.tune.start import START_LIMIT_S, start_of_run
 from gpuwise.train.tune.state import State
-from gpuwise.train.tune.stats import LEAST_GAIN, Gain, gain_of, spread_of
+from gpuwise.train.tune.stats import LEAST_GAIN, WORTH_KNOWING, Gain, gain_of, pairs_that_tell, spread_of
 from gpuwise.train.tune.trial import OBSERVE, Trial, TrialJob, no_steps, run, trial_of
 
 Levers = dict[str, object]
@@ -39,12 +40,14 @@ EPOCH_LIMIT_S = 90.0
 MISSED = 0.05
 """That the intervals of all levers tried may miss together: half of it lies below them, and what looking again after every
 pair adds about makes up for that (test_stats.py)."""
+MOST_SETTLED = 32
+"""Pairs of one lever, at most, where no lever is kept yet."""
 FINAL_SHARE = 0.4
 """Of the minutes, at most, that are held back for measuring all levers together."""
 BEYOND = 1.5
 """A gain that is so many times what the lever's share of the step allows is the machine's doing. Rule of this project."""
-WORTH_KNOWING = 1.1
-"""An interval that ends below this leaves nothing open that would be missed. Rule of this project."""
+RUN_LENGTH_S = 3600.0
+"""Of a training of which nobody says how long it takes."""
 CACHES = ("cache_decode", "cache_items")
 CROWDING = ("workers", "prefetch", "threads")
 """Levers whose processes and threads ask for the processors as other programs do: the loop's waiting for them is its own."""
@@ -64,8 +67,9 @@ class Options:
     """They go on until they have covered this long."""
     only: tuple[str, ...] = ()
     parity: bool = True
-    run_length_s: float = 3600.0
-    """Of the training that is tuned for: compilation is paid once in it."""
+    run_length_s: float | None = None
+    """Of the training that is tuned for: compilation and the start of ``gpuwise run`` are paid once in it. The script's own
+    where nobody says and it is known, else ``RUN_LENGTH_S``."""
     find_batch: bool = False
     """Look for the largest batch and the one worth taking, under the kept levers."""
     accept_batch: bool = False
@@ -117,6 +121,32 @@ class Result:
     """What the batch finder found, where it was asked for."""
     spread: float | None = None
     """How far runs of the same levers lay apart, as a share of their middle: the machine's own noise, the widest seen."""
+    run_length_s: float = RUN_LENGTH_S
+    """Of the training that was tuned for."""
+    is_own_length: bool = False
+    """That is the script's own, by its epochs and steps."""
+    too_short: str | None = None
+    """Why nothing is kept although it is faster: a training so short gains less than ``gpuwise run`` takes to start."""
+    pair_s: float = 0.0
+    """Of a pair of runs."""
+    missed: float = MISSED
+    """That the interval of one lever may miss."""
+    is_undisturbed: bool = False
+    """Gain and rates are of the time in which no other program had the loop's processor."""
+
+    @property
+    def pairs_missing(self) -> int | None:
+        """Pairs of runs that would decide the levers that are open; None where runs lie too far apart for any number to do."""
+        n = 0
+        for t in self.open_ones:
+            if t.gain is None or t.gain.n_pairs < 2:
+                n += LEAST_PAIRS
+                continue
+            enough = pairs_that_tell(t.gain, missed=self.missed, most=MOST_SETTLED)
+            if enough is None:
+                return None
+            n += enough - t.gain.n_pairs
+        return n
 
     @property
     def could_not_tell(self) -> bool:
@@ -160,6 +190,9 @@ class Search:
         self._n_runs = 0
         self._reference_wall_s = 0.0
         self._has_workers = True
+        self._length_s, self._is_own_length = RUN_LENGTH_S, False
+        self._too_short: str | None = None
+        self._gain_is_undisturbed = False
 
     def run(self) -> Result:
         """Run it. Raises InputError where the script has no steps to measure, GpuwiseError where it cannot be compared."""
@@ -173,6 +206,7 @@ class Search:
         if before.rate and before.undisturbed_rate and before.rate < (1.0 - CROWD) * before.undisturbed_rate:
             candidates.sort(key=lambda c: c.lever.name in CROWDING)
         self._candidates = candidates
+        self._length_s, self._is_own_length = self._length(facts, before)
         self._plan(candidates, facts, before)
         for candidate in candidates:
             tried.append(self._try(candidate, facts, before, gate))
@@ -199,7 +233,24 @@ class Search:
             self._fitting,
             sizes,
             max(self._spreads, default=None),
+            self._length_s,
+            self._is_own_length,
+            self._too_short,
+            2.0 * max(self._reference_wall_s, 1.0),
+            self._missed,
+            self._gain_is_undisturbed,
         )
+
+    def _length(self, facts: Facts, before: Trial) -> tuple[float, bool]:
+        """Seconds of the training that is tuned for, and whether they are the script's own."""
+        if self._options.run_length_s is not None:
+            return self._options.run_length_s, False
+        if facts.epochs is None or facts.epoch_steps is None or not before.step_s:
+            return RUN_LENGTH_S, False
+        own_s = facts.epochs * facts.epoch_steps * before.step_s
+        if before.rate and before.undisturbed_rate and self._is_undisturbed(before, before, self._best):
+            own_s *= before.rate / before.undisturbed_rate
+        return own_s, True
 
     def _plan(self, candidates: list[Candidate], facts: Facts, before: Trial) -> None:
         """What the minutes are for, told before they are spent."""
@@ -314,7 +365,7 @@ class Search:
 
     # -- one candidate
 
-    def _try(self, candidate: Candidate, facts: Facts, before: Trial, gate: Gate) -> CandidateResult:
+    def _try(self, candidate: Candidate, facts: Facts, before: Trial, gate: Gate, *, most: int = MOST_PAIRS) -> CandidateResult:
         name = candidate.lever.name
 
         def tried(result: str, why: str, **more: Any) -> CandidateResult:
@@ -332,7 +383,7 @@ class Search:
         self._say(candidate.label)
         pairs: list[tuple[float, float]] = []
         last = before
-        for at in range(MOST_PAIRS):
+        for at in range(most):
             a, b = self._pair(candidate, at, skip)
             last = b
             if b.refused.get(name) is not None:
@@ -363,9 +414,9 @@ class Search:
         if candidate.ceiling is not None and gain.ratio - 1.0 > BEYOND * (candidate.ceiling - 1.0):
             why = f"{gain.ratio:.2f}x, but what it touches of the step allows {candidate.ceiling:.2f}x: the machine was at it"
             return tried("undecided", why, gain=gain, extra_s=extra_s)
-        saved_s = (1.0 - 1.0 / gain.ratio) * self._options.run_length_s
+        saved_s = (1.0 - 1.0 / gain.ratio) * self._length_s
         if extra_s > saved_s:
-            why = f"its {extra_s:.0f} s of compilation are more than the {saved_s:.0f} s it saves in a run of the given length"
+            why = f"its {extra_s:.0f} s of compilation are more than the {saved_s:.0f} s it saves in {self._length_words}"
             return tried("not faster", why, gain=gain, extra_s=extra_s)
         verdict = self._parity(gate, {**self._best, name: candidate.value})
         if verdict is not None and not verdict.passed:
@@ -380,7 +431,7 @@ class Search:
         for at in sorted(near, key=lambda at: -getattr(tried[at].gain, "ratio", 0.0)):
             if self._no_more_tries:
                 return
-            tried[at] = self._try(candidates[at], facts, before, gate)
+            tried[at] = self._try(candidates[at], facts, before, gate, most=MOST_SETTLED)
             self._say(tried[at].words)
             if self._best != self._base:
                 return
@@ -391,7 +442,7 @@ class Search:
         if len(added) != 1 or other != self._base:
             return []
         label = next((c.label for c in self._candidates if added == {c.lever.name: c.value}), "")
-        keys = [f"{_named(other)}|{label}|{at}" for at in range(MOST_PAIRS)]
+        keys = [f"{_named(other)}|{label}|{at}" for at in range(MOST_SETTLED)]
         found = [self._state.measured(key, dict) for key in keys if self._state.has(key)]
         return [(Trial.read(kept["a"]), Trial.read(kept["b"])) for kept in found]
 
@@ -457,8 +508,8 @@ class Search:
     def _together(
         self, facts: Facts, before: Trial, gate: Gate, tried: list[CandidateResult]
     ) -> tuple[Gain | None, Verdict | None, Trial, Trial]:
-        """The kept levers against the untouched script, and what does not add to the others dropped: gain, verdict, and of each
-        side the run in the middle. Nothing is kept whose whole is not faster at the low end of its interval."""
+        """The kept levers against the untouched script, and what does not add to the others dropped: gain, verdict, and the pair
+        of runs in the middle. Nothing is kept whose whole is not faster at the low end of its interval."""
         if self._best == self._base:
             return None, None, before, before
         self._say("all of it against the untouched script")
@@ -468,14 +519,19 @@ class Search:
             gain = self._gain(untouched, changed)
             passed = verdict is None or verdict.passed
             if passed and gain.low > LEAST_GAIN and not self._drop_idle(gain, facts, before, tried):
-                return gain, verdict, median_trial(untouched), median_trial(changed)
+                middle = self._middle(gain, untouched, changed)
+                self._too_short = self._start_eats(gain)
+                if self._too_short is not None:
+                    self._drop_all(tried, self._too_short)
+                return gain, verdict, *middle
             if passed and gain.low > LEAST_GAIN:
                 continue
             why = "together with the others it trains otherwise" if not passed else f"together they are not faster: {gain.words}"
             if not self._drop_weakest(tried, why) or self._best == self._base:
                 # each held by itself, and together they do not
+                middle = self._middle(gain, untouched, changed)
                 self._best = dict(self._base)
-                return gain, verdict, median_trial(untouched), median_trial(changed)
+                return gain, verdict, *middle
 
     def _against(self, other: Levers, facts: Facts, before: Trial) -> tuple[list[Trial], list[Trial]]:
         """Interleaved runs under ``other`` and under what is kept."""
@@ -530,10 +586,43 @@ class Search:
         self._drop(tried, min(kept, key=lambda t: t.gain.low if t.gain is not None else 0.0), why)
         return True
 
+    def _drop_all(self, tried: list[CandidateResult], why: str) -> None:
+        self._best = dict(self._base)
+        for at, t in enumerate(tried):
+            if t.result == "kept":
+                tried[at] = replace(t, result="not faster", why=why)
+
     def _drop(self, tried: list[CandidateResult], dropped: CandidateResult, why: str) -> None:
         self._best.pop(dropped.name, None)
         tried[tried.index(dropped)] = replace(dropped, result="not faster", why=why)
         self._say(f"{dropped.label} is dropped: {why}")
+
+    def _start_eats(self, gain: Gain) -> str | None:
+        """Why the levers are not worth ``gpuwise run`` in a training as short as this one; None where they are."""
+        saved_s = (1.0 - 1.0 / gain.low) * self._length_s
+        if saved_s > START_LIMIT_S:
+            return None
+        start_s = self._state.measured("start", lambda: start_of_run(self._folder, dict(self._best)))
+        if start_s is None or saved_s > start_s:
+            return None
+        return f"{saved_s:.1f} s are saved in {self._length_words}, and `gpuwise run` takes {start_s:.1f} s to start"
+
+    @property
+    def _length_words(self) -> str:
+        if self._is_own_length:
+            return f"the {self._length_s:.3g} s that the script trains"
+        return f"a training of {self._length_s:.3g} s"
+
+    def _middle(self, gain: Gain, untouched: list[Trial], changed: list[Trial]) -> tuple[Trial, Trial]:
+        """The pair of runs whose gain is nearest to that of all, with the rates that it is of."""
+
+        def off(at: int) -> float:
+            a, b = self._rates(untouched[at], changed[at], self._best)
+            return abs(math.log(b / a / gain.ratio))
+
+        a, b = (trials[min(range(len(untouched)), key=off)] for trials in (untouched, changed))
+        self._gain_is_undisturbed = self._is_undisturbed(a, b, self._best)
+        return (undisturbed(a), undisturbed(b)) if self._gain_is_undisturbed else (a, b)
 
     def _gain(self, untouched: list[Trial], changed: list[Trial]) -> Gain:
         return gain_of([self._rates(a, b, {*self._best}) for a, b in zip(untouched, changed, strict=True)])
@@ -541,18 +630,23 @@ class Search:
     def _rates(self, a: Trial, b: Trial, levers: Iterable[str]) -> tuple[float, float]:
         """Of a pair of runs, under any of ``levers``: without what other programs took of them, which differs from run to run by
         more than a lever gives; by the clock, where the script's own processes may have taken it."""
-        if self._has_workers or {*CROWDING} & {*levers} or not a.undisturbed_rate or not b.undisturbed_rate:
+        if not self._is_undisturbed(a, b, levers):
             return a.rate or 0.0, b.rate or 0.0
-        return a.undisturbed_rate, b.undisturbed_rate
+        return a.undisturbed_rate or 0.0, b.undisturbed_rate or 0.0
+
+    def _is_undisturbed(self, a: Trial, b: Trial, levers: Iterable[str]) -> bool:
+        return not (self._has_workers or {*CROWDING} & {*levers}) and bool(a.undisturbed_rate and b.undisturbed_rate)
 
 
 def _named(levers: Mapping[str, object]) -> str:
     return ",".join(f"{k}={v}" for k, v in levers.items())
 
 
-def median_trial(trials: list[Trial]) -> Trial:
-    """The trial with the median rate."""
-    return sorted(trials, key=lambda t: t.rate or 0.0)[len(trials) // 2]
+def undisturbed(trial: Trial) -> Trial:
+    """With rate and step of the time in which no other thread had the loop's processor."""
+    if not trial.rate or not trial.undisturbed_rate or trial.step_s is None:
+        return trial
+    return replace(trial, rate=trial.undisturbed_rate, step_s=trial.step_s * trial.rate / trial.undisturbed_rate)
 
 
 def memory_limit() -> int:

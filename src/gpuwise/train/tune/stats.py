@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 LEAST_GAIN = 1.03
 """A lever that gives less is not worth a changed line. Rule of this project."""
+WORTH_KNOWING = 1.1
+"""An interval that ends below this leaves nothing open that would be missed. Rule of this project."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,20 @@ def gain_of(pairs: Sequence[tuple[float, float]], *, missed: float = 0.05) -> Ga
 
 def _exp(value: float) -> float:
     return math.exp(value) if value < 700.0 else math.inf
+
+
+def pairs_that_tell(gain: Gain, *, missed: float, most: int) -> int | None:
+    """About how many pairs would decide a gain like this one (its interval above ``LEAST_GAIN``, or below ``WORTH_KNOWING``),
+    were others to lie as far apart; None where more than ``most`` would not do, and of a single pair."""
+    if gain.n_pairs < 2 or not math.isfinite(gain.high) or gain.low <= 0.0:
+        return None
+    half = math.log(gain.high / gain.low) / 2.0
+    deviation = half * math.sqrt(gain.n_pairs) / student_t(1.0 - missed / 2.0, gain.n_pairs - 1)
+    away = max(math.log(gain.ratio / LEAST_GAIN), math.log(WORTH_KNOWING / gain.ratio))
+    for n in range(gain.n_pairs + 1, most + 1):
+        if student_t(1.0 - missed / 2.0, n - 1) * deviation / math.sqrt(n) < away:
+            return n
+    return None
 
 
 def student_t(share: float, freedom: int) -> float:

@@ -52,7 +52,6 @@ def worth_of(
     folder: Path,
     zygote: Zygote | None,
     *,
-    run_length_s: float,
     usd_per_hour: float | None = None,
 ) -> Worth:
     """Counts the operations of the tuned script anew where a lever changes them; that run is kept with the others."""
@@ -64,6 +63,7 @@ def worth_of(
         peaks = Peaks(**state.measured("peak", lambda: asdict(measure_processor())))
     shares = [utilisation(f, t.rate, peaks) for f, t in zip(flop, (result.before, result.after), strict=True)]
     ratio = result.gain.ratio if result.levers and result.gain is not None else 1.0
+    run_length_s = result.run_length_s
     saved_s = max(1.0 - 1.0 / ratio, 0.0) * run_length_s
     return Worth(
         device,
