@@ -18,6 +18,7 @@ from gpuwise.plan.step.plan import plan_step
 from gpuwise.plan.step.time_parts import by_module, general_path, main_dtype, mfu
 from gpuwise.predict.parallel.sharding_time import gradient_bytes
 from gpuwise.workload.capture.record.capture import Capture, Category, Parameter, Settings, Signature, StepSpan, TensorSpec
+from gpuwise.workload.changes.change import Change
 from gpuwise.workload.step import Kind, Phase
 
 TODAY = datetime.date(2026, 11, 21)
@@ -184,3 +185,32 @@ def test_a_small_step_of_ones_own() -> None:
     assert order == sorted(order)  # type: ignore[type-var]
     assert any("for block in model.blocks:" in line for line in by_name["full recompute"].lines)
     assert json.dumps(answer_document(fit), allow_nan=False)
+    for remedy in (by_name["full recompute"], by_name["chunked loss"], next(r for r in fit.remedies if r.allocator_conf)):
+        asked = fit_step(target, "GTX 1650", batch=64, seq=1024, changes=remedy.changes, today=TODAY)
+        assert asked.estimate.memory_bytes == remedy.estimate.memory_bytes and asked.remedies is None
+        assert asked.estimate.step_time_s == remedy.estimate.step_time_s and asked.step.name.endswith(f"with {remedy.name}")
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ([Change("workers", 2)], "no change to a step"),
+        ([Change("sharding", "zero3")], "several ranks"),
+        ([Change("checkpointing", ("nowhere",))], "nothing in this step"),
+        ([Change("autocast", "bf16"), Change("low_precision", "bf16")], "does not go with"),
+    ],
+)
+def test_a_change_that_cannot_be_made_is_refused(changes: list[Change], says: str) -> None:
+    pytest.importorskip("torch")
+    from gpuwise.workload.capture.target import find_target
+
+    target = find_target(f"{EXAMPLE}:make_step", ["width=64", "n_layers=2", "n_heads=2", "vocabulary=512"])
+    with pytest.raises(InputError, match=says):
+        fit_step(target, "4090", batch=2, seq=64, changes=changes, today=TODAY)
+
+
+def test_changes_and_a_search_do_not_go_together() -> None:
+    with pytest.raises(InputError, match="do not go together"):
+        fit_step("no.py:such", "4090", changes=[Change("lora", 16)], batch="auto", today=TODAY)
+    with pytest.raises(InputError, match="cannot change"):
+        fit_step(step(), "4090", changes=[Change("lora", 16)], today=TODAY)

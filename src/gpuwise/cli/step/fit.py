@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpuwise.cli.options import Fixed, Training
-from gpuwise.cli.step.options import OwnCode, batch_of, refuse_layout, subject_of
+from gpuwise.cli.step.options import OwnCode, batch_of, changes_of, refuse_layout, subject_of
 from gpuwise.cli.step.progress import progress
 
 
@@ -23,6 +23,7 @@ def fit_own(
 
         check_files(code)
     cluster, batch = this_cluster(on) if is_this(on) else find_cluster(on, prefer=USUAL), batch_of(code.batch)
+    changes = changes_of(code.change)
     subject, options = subject_of(text, code, arguments)
     with progress() as tell:
         answer = fit_step(
@@ -34,6 +35,7 @@ def fit_own(
             optimizer=training.optimizer,
             allocator_conf=code.conf,
             compiled=code.compile or None,
+            changes=changes,
             remedies=code.remedies,
             options=options,
             tell=tell,

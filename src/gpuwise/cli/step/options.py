@@ -6,12 +6,15 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from gpuwise.cli.options import FIXED_FIELDS, Fixed, Training, whole_number
 from gpuwise.errors import InputError
+
+if TYPE_CHECKING:
+    from gpuwise.workload.changes.change import Change
 
 HUGGING_FACE = "hf:"
 
@@ -33,6 +36,9 @@ class OwnCode:
     """Own code: PYTORCH_CUDA_ALLOC_CONF, such as expandable_segments:True."""
     compile: Annotated[bool, Parameter(negative="")] = False
     """Own code: time it as if torch.compile were used."""
+    change: Annotated[tuple[str, ...], Parameter(negative="")] = ()
+    """Own code, fit: a change made to the step first, as --json names remedies: checkpointing, chunked_loss=8, lora=16,
+    optimizer=adamw8bit; may be given several times."""
     remedies: bool | None = None
     """Own code: try changes that save memory even though it fits (fit) or time (plan), or none at all."""
     timeline: Path | None = None
@@ -124,6 +130,47 @@ def subject_of(text: str, code: OwnCode, arguments: Sequence[str] = ()) -> tuple
     target = find_target(text, code.set, arguments=arguments, whole=True)
     require_torch()
     return target, options
+
+
+WITH_NUMBER = ("batch", "chunked_loss", "lora", "micro_batches")
+WITH_WORD: Mapping[str, tuple[str, ...]] = {
+    "allocator": (),
+    "autocast": ("bf16", "fp16"),
+    "low_precision": ("bf16", "fp16"),
+    "optimizer": (),
+}
+"""Changes that take a word, and those it can be where the change itself does not say."""
+
+
+def changes_of(texts: Sequence[str]) -> tuple[Change, ...]:
+    """``--change``: a change by name, with its argument after ``=``. Raises InputError and its kinds."""
+    from gpuwise.workload.changes.change import Change
+    from gpuwise.workload.changes.registry import kind_of
+
+    made: list[Change] = []
+    for text in texts:
+        name, _, argument = text.partition("=")
+        name = kind_of(name.strip().replace("-", "_")).name
+        made.append(Change(name, _argument(name, argument.strip())))
+    return tuple(made)
+
+
+def _argument(name: str, text: str) -> object:
+    """What a change takes: a whole number, a word, the paths of modules, true or false, or nothing."""
+    if name in WITH_NUMBER:
+        if not text.isdecimal() or int(text) < 1:
+            raise InputError(f"--change {name}: {text!r} is not a whole number of at least 1", hint=f"write --change {name}=8")
+        return int(text)
+    if name in WITH_WORD:
+        words = WITH_WORD[name]
+        if not text or (words and text not in words):
+            example = words[0] if words else "adamw8bit" if name == "optimizer" else "expandable_segments:True"
+            raise InputError(f"--change {name}: {text!r} is nothing it can be", hint=f"write it like --change {name}={example}")
+        return text
+    if name == "checkpointing" and text:
+        return tuple(text.split(","))
+    switch: Mapping[str, object] = {"": None, "true": True, "false": False}
+    return switch.get(text.lower(), text)
 
 
 def _guess(texts: Sequence[str]) -> Mapping[str, float] | str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from gpuwise.cli.options import Fixed, Training
 from gpuwise.cli.step.options import OwnCode, batch_of, refuse_layout, subject_of
 from gpuwise.cli.step.progress import progress
+from gpuwise.errors import InputError
 
 
 def plan_own(
@@ -28,6 +29,8 @@ def plan_own(
     from gpuwise.plan.step.plan import plan_step
 
     refuse_layout(training, fixed)
+    if code.change:
+        raise InputError("--change is for fit", hint="`gpuwise fit` takes it; plan --remedies tries what makes it faster")
     if code.timeline or code.snapshot or code.trace:
         from gpuwise.cli.step.files import check_files
 

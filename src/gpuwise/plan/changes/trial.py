@@ -38,7 +38,7 @@ class Trial:
     def tried(self, changes: tuple[Change, ...]) -> StepRemedy | None:
         """The step under ``changes``; None if they act on nothing, or break it."""
         try:
-            estimate = self._estimate(changes)
+            made = self.measured(changes)
         except GpuwiseError as error:
             self.failed.append((self.name(changes), error.message))
             return None
@@ -47,9 +47,9 @@ class Trial:
                 (self.name(changes), f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
             )
             return None
-        if estimate is None:
+        if made is None:
             return None
-        remedy = remedy_of(changes, self.base, estimate, name=self.name(changes), lines=snippet(changes, self.sites))
+        remedy = remedy_of(changes, self.base, made[1], name=self.name(changes), lines=snippet(changes, self.sites))
         return self._for_as_many_samples(remedy)
 
     def name(self, changes: tuple[Change, ...]) -> str:
@@ -59,8 +59,9 @@ class Trial:
             f"micro-batch {size // int(str(c.argument))}" if c.name == "micro_batches" and size else label(c) for c in changes
         )
 
-    def _estimate(self, changes: tuple[Change, ...]) -> StepEstimate | None:
-        """Raises what the user's step raises under the changes."""
+    def measured(self, changes: tuple[Change, ...]) -> tuple[Capture, StepEstimate] | None:
+        """The step captured under ``changes``, and its estimate; None if they act on nothing. Raises what the user's step raises
+        under them."""
         by_effect: dict[object, list[Change]] = {}
         for change in changes:
             by_effect.setdefault(kind_of(change).step, []).append(change)
@@ -71,7 +72,7 @@ class Trial:
         if not captured_changes and not sizes:
             estimate = measure(self.capture, self.accelerator, allocator_conf=conf, compiled=compiled)
             estimate = estimate if compiled != self.compiled else replace(estimate, time=self.base.time)
-            return self._of_one_rank(self.capture, estimate, by_effect, conf)
+            return self.capture, self._of_one_rank(self.capture, estimate, by_effect, conf)
         batch = int(str(sizes[0].argument)) if sizes else self.batch
         self.tell(self.name(changes))
         self.captures += 1
@@ -81,7 +82,7 @@ class Trial:
         if captured_changes and not sites.touched:
             return None
         estimate = measure(capture, self.accelerator, allocator_conf=conf, compiled=compiled, micro_batches=parts)
-        return self._of_one_rank(capture, estimate, by_effect, conf)
+        return capture, self._of_one_rank(capture, estimate, by_effect, conf)
 
     def _of_one_rank(
         self, capture: Capture, estimate: StepEstimate, by_effect: dict[object, list[Change]], conf: str | None

@@ -6,7 +6,7 @@ The step is captured (:mod:`gpuwise.workload.capture`), its memory replayed and 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -17,12 +17,14 @@ from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.plan.answer import CapturedStep, Fit
 from gpuwise.plan.changes.batch_search import search_batches
 from gpuwise.plan.changes.step_remedies import find_remedies
+from gpuwise.plan.changes.trial import Trial
 from gpuwise.plan.larger import larger_hardware
 from gpuwise.plan.step.estimates import StepEstimate, measure
 from gpuwise.plan.step.source import PRECISIONS, Source
 from gpuwise.workload.capture.heap import frozen_heap
 from gpuwise.workload.capture.record.capture import Capture
 from gpuwise.workload.changes.change import Change, Sites
+from gpuwise.workload.changes.registry import Why, clash, kind_of, label
 
 Batch = int | Literal["auto"] | None
 Tell = Callable[[str], None]
@@ -69,6 +71,7 @@ def fit_step(
     optimizer: str | None = None,
     allocator_conf: str | None = None,
     compiled: bool | None = None,
+    changes: Sequence[Change] = (),
     remedies: bool | None = None,
     today: datetime.date | None = None,
     options: Mapping[str, object] | None = None,
@@ -79,13 +82,17 @@ def fit_step(
     ``subject`` is ``"train.py:make_step"``, what :func:`gpuwise.capture` takes, or a capture that was made before (then no
     batch can be searched and no change tried). ``batch="auto"`` finds the largest batch that fits. ``precision`` is
     ``as-is`` or what the step is put under (bf16, fp16, fp32, tf32); ``optimizer`` stands in for the step's own.
-    ``remedies`` are searched when it does not fit, unless said otherwise. ``tell`` hears what is being done.
+    ``changes``, as remedies name them, are made to the step first; then no remedies are searched. ``remedies`` are searched
+    when it does not fit, unless said otherwise. ``tell`` hears what is being done.
 
     Raises InputError for bad input, the user's own error where their code raises, UnpredictableError where no batch fits.
     """
     cluster = find_cluster(on, prefer=USUAL) if isinstance(on, str) else on
     card = cluster.accelerator
     check_batch(batch)
+    if changes and (remedies or batch == "auto"):
+        what = "a search for remedies" if remedies else "a search for a batch"
+        raise InputError(f"changes and {what} do not go together", hint="search first, then ask for changes that it names")
 
     def judge(capture: Capture) -> StepEstimate:
         return measure(capture, card, allocator_conf=allocator_conf, compiled=compiled)
@@ -93,15 +100,20 @@ def fit_step(
     day = today or datetime.date.today()
     search_result, at_bound = None, None
     if isinstance(subject, Capture):
-        _check_ready(batch, precision, optimizer)
+        _check_ready(batch, precision, optimizer, changes)
         step, estimate = CapturedStep(subject.name, subject, subject.batch, seq, precision), judge(subject)
     else:
         source = source_of(subject, precision=precision, optimizer=optimizer, options=options)
         step, estimate = captured_at(source, card, batch, seq, precision, judge, tell or silent)
-        at_bound = estimate_at_bound(source, card, step, judge, tell or silent)
+        if changes:
+            trial = Trial(
+                source, card, step.capture, step.sites, estimate, step.batch, seq, allocator_conf, compiled, tell or silent
+            )
+            step, estimate = _changed(trial, step, tuple(changes))
+        at_bound = None if changes else estimate_at_bound(source, card, step, judge, tell or silent)
         if at_bound is not None:
             step = replace(step, captures=step.captures + 1)
-        if remedies or (remedies is None and not estimate.fits):
+        if not changes and (remedies or (remedies is None and not estimate.fits)):
             search_result = find_remedies(
                 source,
                 card,
@@ -134,6 +146,25 @@ def fit_step(
     )
 
 
+def _changed(trial: Trial, step: CapturedStep, changes: tuple[Change, ...]) -> tuple[CapturedStep, StepEstimate]:
+    """The step with ``changes`` made to it. Raises InputError where they do nothing, clash, or the step breaks under them."""
+    name = trial.name(changes)
+    for i, change in enumerate(changes):
+        effect = kind_of(change).step
+        if isinstance(effect, Why) or (effect == "ranks" and change.name != "offload_optimizer"):
+            why = effect.text if isinstance(effect, Why) else "it takes several ranks"
+            raise InputError(f"{label(change)} is no change to a step: {why}", hint="take one that `fit --remedies` names")
+        if clash((change,), changes[:i]):
+            raise InputError(f"{label(change)} does not go with what comes before it in {name}", hint="leave one of them out")
+        if change.name == "micro_batches" and not step.batch:
+            raise InputError(f"{name}: nothing says how many samples the step takes", hint="give --batch")
+    made = trial.measured(changes)
+    if made is None:
+        raise InputError(f"{name}: there is nothing in this step that it changes", hint="`fit --remedies` names what does")
+    capture, estimate = made
+    return replace(step, name=f"{step.name} with {name}", capture=capture, captures=step.captures + trial.captures), estimate
+
+
 def estimate_at_bound(
     source: Source, card: Accelerator, step: CapturedStep, judge: Callable[[Capture], StepEstimate], tell: Tell
 ) -> StepEstimate | None:
@@ -156,11 +187,11 @@ def check_batch(batch: object) -> None:
         raise InputError(f"a batch of {batch} has nothing in it", hint="give a whole number of at least 1, or auto")
 
 
-def _check_ready(batch: Batch, precision: str, optimizer: str | None) -> None:
+def _check_ready(batch: Batch, precision: str, optimizer: str | None, changes: Sequence[Change]) -> None:
     """Raises InputError for what would need another capture."""
-    if batch is not None or precision != "as-is" or optimizer is not None:
+    if batch is not None or precision != "as-is" or optimizer is not None or changes:
         raise InputError(
-            "a capture that was made before cannot change its batch, precision or optimizer",
+            "a capture that was made before cannot change: not its batch, precision, optimizer or anything else",
             hint="give the function that makes the step instead",
         )
 
