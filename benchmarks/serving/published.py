@@ -28,7 +28,18 @@ from gpuwise.serve.simulate import Run, Server, Settings
 from gpuwise.serve.simulate.settings import GREEDY
 
 RUNS = Path(__file__).with_name("published_runs.csv")
-GPUS = {"a100": "A100-SXM4-80GB", "h100": "H100-SXM5-80GB", "h200": "H200-SXM"}
+GPUS = {
+    "a100": "A100-SXM4-80GB",
+    "h100": "H100-SXM5-80GB",
+    "h200": "H200-SXM",
+    "gh200": "gh200-96gb",
+    "gb10": "gb10",
+    "mi325x": "mi325x",
+    "rtx4090": "rtx-4090",
+    "rtx5090": "rtx-5090",
+    "rtxpro5000": "rtx-pro-5000-blackwell-48gb",
+    "rtxpro6000mq": "rtx-pro-6000-blackwell-max-q",
+}
 MODELS = {"deepseek-r1": "deepseek-v3"}
 WEIGHTS = {"mxfp4": ("bf16", "mxfp4"), "awq": ("int4_wo", None)}
 SHAREGPT_SPREAD = 1.0
@@ -87,12 +98,16 @@ def figures(row: dict[str, str]) -> list[tuple[str, float, float]]:
     """(figure, published, predicted) of a run: seconds a request, and of those in flight by number the waits as well."""
     run = simulated(row)
     together = row["users"] == "0"
-    out = [("throughput" if together else "throughput of users", 1.0 / float(row["req_s"]), 1.0 / run.requests_per_s)]
+    out: list[tuple[str, float, float]] = []
+    if row["req_s"]:
+        out.append(("throughput" if together else "throughput of users", 1.0 / float(row["req_s"]), 1.0 / run.requests_per_s))
     if not together:
         # GenAI-Perf's windows open once figures are steady; vLLM's client counts the users that come all at once as well
         settled = slice(int(row["users"]) if "/nim/" in row["source"] else 0, None)
-        out.append(("TTFT of users", float(row["ttft_mean_ms"]) / 1e3, float(np.nanmean(run.ttft_s[settled]))))
-        out.append(("TPOT of users", float(row["tpot_mean_ms"]) / 1e3, float(np.nanmean(run.tpot_s[settled]))))
+        for name, values in (("ttft", run.ttft_s), ("tpot", run.tpot_s)):
+            if row[f"{name}_mean_ms"]:
+                seen = float(np.nanmean(values[settled]))
+                out.append((f"{name.upper()} of users", float(row[f"{name}_mean_ms"]) / 1e3, seen))
     return out
 
 

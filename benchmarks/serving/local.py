@@ -1,0 +1,55 @@
+"""llama.cpp's own figures of local machines, asked of its model here: ``python benchmarks/serving/local.py``.
+
+``local_runs.csv`` holds one model on one device a line with its source: tokens of a prompt a second, and tokens written a second
+after it, of one sequence whose cache holds ``depth`` tokens before. Files of gpt-oss (4.34 bits a weight) count as Q4_0, the
+nearest in size.
+
+Prints every run, then median and mean error by device family.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+
+from gpuwise.facts.hardware.naming import find_accelerator
+from gpuwise.facts.models.catalogue import find_model
+from gpuwise.predict.coefficients import load_json
+from gpuwise.serve.llama_cpp import prompt_time, token_time
+
+RUNS = Path(__file__).with_name("local_runs.csv")
+WRITTEN = 128
+"""Tokens that llama-bench writes."""
+
+
+def figures(row: dict[str, str]) -> list[tuple[str, float, float]]:
+    """(figure, published, predicted) seconds of a token."""
+    arch, device = find_model(row["model"]), find_accelerator(row["gpu"])
+    prompt, depth = int(row["prompt"]), int(row["depth"])
+    seconds = prompt_time(load_json("single_stream")["form"], arch, device, row["weights"])(prompt, depth) / prompt
+    before = depth or (0 if prompt <= 2048 else prompt)  # llama-bench writes into a cache of its own
+    token = token_time(arch, device, row["weights"], context=before + WRITTEN / 2).expected
+    return [("prompt", 1.0 / float(row["prompt_per_s"]), seconds), ("written", 1.0 / float(row["written_per_s"]), token)]
+
+
+def main() -> None:
+    ratios: dict[tuple[str, str], list[float]] = defaultdict(list)
+    with RUNS.open() as file:
+        for row in csv.DictReader(file):
+            found = figures(row)
+            words = "; ".join(f"{name} {1 / p:.4g} {1 / q:.4g} tokens/s ({q / p:.2f})" for name, p, q in found)
+            print(f"{row['model']} {row['weights']} {row['gpu']} {row['prompt']}@{row['depth']}: {words}")
+            for name, p, q in found:
+                for group in ("all", row["gpu"].split("-")[0]):
+                    ratios[(name, group)].append(q / p)
+    print(f"\n{'figure':10} {'of':10} {'rows':>4} {'median error':>12} {'mean error':>10} {'median ratio':>12}")
+    for (name, group), values in sorted(ratios.items()):
+        off = np.abs(np.array(values) - 1.0)
+        print(f"{name:10} {group:10} {len(values):4} {np.median(off):12.1%} {off.mean():10.1%} {np.median(values):12.2f}")
+
+
+if __name__ == "__main__":
+    main()
