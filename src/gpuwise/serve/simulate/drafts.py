@@ -6,8 +6,9 @@ With ``k`` guesses of which a step keeps ``L`` tokens on average (its own with t
 
 seconds of ``n`` sequences whose caches hold ``S`` tokens: the products run over ``k + 1`` rows of each, the caches are read once,
 and each guess takes the share ``d`` of a step; ``host`` is the scheduler's time where it waits for what was kept. It loses where
-rows cost more than the kept tokens bring: at large batches, or with few kept. Tokens come in bursts of ``L``; here they are spread
-evenly. ``L`` differs by model and text (SemiAnalysis InferenceX, golden_al_distribution: 2.5 to 3.4 for three guesses on code).
+rows cost more than the kept tokens bring: at large batches, or with few kept. Tokens come in bursts of ``L``; here they are
+spread evenly. ``L`` differs by model and text (SemiAnalysis InferenceX, golden_al_distribution: 2.5 to 3.4 for three guesses on
+code).
 """
 
 from __future__ import annotations
