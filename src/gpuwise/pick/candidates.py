@@ -176,7 +176,7 @@ def refused(way: Acquisition, limits: Limits, purpose: str) -> LeftOut | None:
     return None
 
 
-SOFTWARE_JOBS = {"embed": "infer", "rerank": "infer", "vision": "train"}
+SOFTWARE_JOBS = {"embed": "infer", "rerank": "infer", "speech": "infer", "vision": "train", "video": "image"}
 """What the software of a purpose is judged as, where it has no verdict of its own."""
 
 

@@ -1,6 +1,7 @@
-"""Jobs of forward passes: embedding, reranking, making images. How many items a second one accelerator does.
+"""Jobs of forward passes: embedding, reranking, speech, making images and videos. How many items a second one accelerator does.
 
     encoder  t = iteration of B sequences of L tokens (:mod:`gpuwise.serve.iteration`, as an engine runs it)
+    speech   t = batch of B windows of sound, read and written down (:mod:`gpuwise.serve.speech`)
     image    t = steps of the counted kernels and the decoder (:mod:`gpuwise.serve.diffusion`); of a network whose kernels were
              not counted evaluations x FLOP / (rate of long products x share), the share by the kind of network
 
@@ -24,12 +25,13 @@ from gpuwise.pick.outcomes import CHANGED, SAME
 from gpuwise.plan.defaults import default_precision
 from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.memory.device import usable_bytes
-from gpuwise.serve.diffusion.generation import image_time
+from gpuwise.serve.diffusion.generation import image_time, video_time
 from gpuwise.serve.diffusion.networks import MODELS
 from gpuwise.serve.engine import EngineConfig, engine_runs
 from gpuwise.serve.formats import weight_bytes
 from gpuwise.serve.iteration import iteration_time
 from gpuwise.serve.memory import UNIFIED_SHARE
+from gpuwise.serve.speech import TOKENS_PER_WINDOW, WINDOW_S, reads_sound, speech_flop, window_bytes
 from gpuwise.units import HOUR_S, format_count
 from gpuwise.workload.transformer.parameters import count_parameters
 
@@ -45,17 +47,22 @@ TEXT_TOKENS, PAIR_TOKENS = 512, 512
 """Of a passage that is embedded, and of a query with its passage: what encoders are cut to."""
 IMAGES = 1000
 """Made at home when nothing is said."""
-FORWARD = ("embed", "rerank", "image")
+VIDEOS = 10
+"""The same of videos, each of which takes minutes."""
+SOUND_S = 100 * HOUR_S
+"""Of sound written down when nothing is said: the interviews of a study, the talks of a conference."""
+FORWARD = ("embed", "rerank", "speech", "image", "video")
 
 
 @dataclass(frozen=True, slots=True)
 class ForwardJob:
-    """So many items once, or so many a second. ``arch`` of an encoder, ``denoiser`` of images: one of them is set."""
+    """So many items once, or so many a second. ``arch`` of an encoder or of a model that reads sound, ``denoiser`` of images and
+    videos: one of them is set."""
 
     purpose: str
     name: str
     unit: str
-    """``tokens``, ``pairs`` or ``images``."""
+    """``tokens``, ``pairs``, ``seconds`` of sound, ``images`` or ``videos``."""
     arch: Architecture | None = None
     denoiser: Denoiser | None = None
     seq_len: int = 0
@@ -78,10 +85,12 @@ class ForwardJob:
 
     @property
     def flop_per_item(self) -> float:
-        """Of one image, one token or one pair."""
+        """Of one image, video, token, pair or second of sound."""
         if self.denoiser is not None:
             return self.denoiser.flop * self.denoiser.evaluations
         assert self.arch is not None
+        if self.unit == "seconds":
+            return speech_flop(self.arch, self.seq_len) / WINDOW_S
         tokens = 1 if self.unit == "tokens" else self.seq_len
         return 2.0 * count_parameters(self.arch).layers * tokens
 
@@ -94,7 +103,7 @@ class ForwardJob:
     @property
     def rate_title(self) -> str:
         """Head of the column of speeds."""
-        return {"tokens": "tok/s"}.get(self.unit, f"{self.unit}/s")
+        return {"tokens": "tok/s", "seconds": "x real time"}.get(self.unit, f"{self.unit}/s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,16 +142,30 @@ def encoder_job(
     return _job(purpose, f"{verb} with {arch.name}", unit, items, items_per_day, 1e9, years, assumed, arch=arch, seq_len=length)
 
 
+def speech_job(
+    arch: Architecture, *, seconds: float | None = None, seconds_per_day: float | None = None, years: float = 1.0
+) -> ForwardJob:
+    """Writing down so many seconds of sound with ``arch``. Raises InputError."""
+    if not reads_sound(arch):
+        raise InputError(f"{arch.name} reads no sound", hint="for example --model whisper-large-v3")
+    assumed = [f"{TOKENS_PER_WINDOW} tokens written of {WINDOW_S:.0f} s of sound", "what the host does to the sound left out"]
+    name = f"write down speech with {arch.name}"
+    return _job("speech", name, "seconds", seconds, seconds_per_day, SOUND_S, years, assumed, arch=arch, seq_len=TOKENS_PER_WINDOW)
+
+
 def image_job(
     denoiser: Denoiser, *, items: float | None = None, items_per_day: float | None = None, years: float = 1.0
 ) -> ForwardJob:
-    """Making images with ``denoiser``. Raises InputError."""
+    """Making images, or videos, with ``denoiser``. Raises InputError."""
+    a = denoiser.makes[:-1]
+    size = f"{denoiser.width or denoiser.pixels} x {denoiser.pixels}"
+    long = f" and {denoiser.frames} frames" if denoiser.frames else ""
     assumed = [
-        f"{denoiser.evaluations} evaluations an image of {denoiser.pixels} x {denoiser.pixels}",
+        f"{denoiser.evaluations} evaluations {'an' if a == 'image' else 'a'} {a} of {size}{long}",
         f"weights of {denoiser.bits[0]} bits",
     ]
-    name = f"make images with {denoiser.name}"
-    return _job("image", name, "images", items, items_per_day, IMAGES, years, assumed, denoiser=denoiser, bits=denoiser.bits)
+    name, usual = f"make {denoiser.makes} with {denoiser.name}", VIDEOS if denoiser.frames else IMAGES
+    return _job(a, name, denoiser.makes, items, items_per_day, usual, years, assumed, denoiser=denoiser, bits=denoiser.bits)
 
 
 def _job(
@@ -167,16 +190,21 @@ def _job(
             raise InputError(f"{unit} must be a positive number, not {value}", hint="for example 1M")
     if items_per_day is not None:
         assumed = [*assumed, f"sized for {PEAK_OVER_MEAN} times the mean load", "24 hours of use a day"]
-        rate, what = items_per_day / DAY_S, f"{format_count(items_per_day)} {unit} a day"
+        rate, what = items_per_day / DAY_S, f"{_amount(items_per_day, unit)} a day"
         hours = 24 * 365.25 * years
         return ForwardJob(
             purpose, f"{name}, {what}", unit, arch, denoiser, seq_len, 0.0, rate, hours, years, bits, tuple(assumed)
         )
     count = items or usual
     if items is None:
-        assumed = [*assumed, f"{format_count(count)} {unit}"]
-    what = f"{name}, {format_count(count)} {unit}"
+        assumed = [*assumed, _amount(count, unit)]
+    what = f"{name}, {_amount(count, unit)}"
     return ForwardJob(purpose, what, unit, arch, denoiser, seq_len, count, bits=bits, assumed=tuple(assumed))
+
+
+def _amount(count: float, unit: str) -> str:
+    """``1M images``, ``2,000 hours of sound``."""
+    return f"{format_count(count / HOUR_S)} hours of sound" if unit == "seconds" else f"{format_count(count)} {unit}"
 
 
 def least_item_s(job: ForwardJob, accelerator: Accelerator) -> float:
@@ -195,6 +223,8 @@ def _bytes(job: ForwardJob, bits: int) -> float:
     if job.denoiser is not None:
         return job.denoiser.device_bytes(bits)
     assert job.arch is not None
+    if job.unit == "seconds":
+        return weight_bytes(job.arch, "bf16") + window_bytes(job.arch)
     activations = BATCHES[1] * job.seq_len * 2.0 * (4 * job.arch.hidden + 2 * job.arch.ffn)
     return weight_bytes(job.arch, "bf16") + activations
 
@@ -208,10 +238,13 @@ def forward_on(job: ForwardJob, cluster: Cluster) -> ForwardRate | TooLargeToRun
     tier = SAME if bits == job.bits[0] else CHANGED
     if job.denoiser is not None:
         rate = _images_per_s(job.denoiser, cluster)
-        layout = f"one image at a time, {job.denoiser.evaluations} evaluations"
+        layout = f"one {job.denoiser.makes[:-1]} at a time, {job.denoiser.evaluations} evaluations"
     else:
         assert job.arch is not None
-        rate, batch = _encoder_rate(job.arch, accelerator, job.seq_len, job.unit == "tokens")
+        if job.unit == "seconds":
+            rate, batch = _speech_rate(job.arch, cluster, job.seq_len)
+        else:
+            rate, batch = _encoder_rate(job.arch, accelerator, job.seq_len, job.unit == "tokens")
         layout = f"vLLM, one device, batch {batch}"
     room = accelerator.memory_bytes * UNIFIED_SHARE if accelerator.unified_memory else usable_bytes(accelerator)
     return ForwardRate(rate, tier, bits, _bytes(job, bits), room, layout)
@@ -223,8 +256,12 @@ def _images_per_s(denoiser: Denoiser, cluster: Cluster) -> Estimate:
 
     if denoiser.network:
         steps = denoiser.evaluations // MODELS[denoiser.network].passes
+        one = with_count(cluster.system, 1)
+        high, wide, frames = denoiser.pixels, denoiser.width, denoiser.frames
         try:
-            return image_time(denoiser.network, with_count(cluster.system, 1), steps=steps, pixels=denoiser.pixels).inverse(1.0)
+            if frames:
+                return video_time(denoiser.network, one, steps=steps, height=high, width=wide, frames=frames).inverse(1.0)
+            return image_time(denoiser.network, one, steps=steps, pixels=high).inverse(1.0)
         except UnpredictableError:
             pass  # a device without a kernel of the network
     accelerator = cluster.accelerator
@@ -246,6 +283,18 @@ def _encoder_rate(arch: Architecture, accelerator: Accelerator, seq_len: int, to
     times = ((iteration_time(arch, system, config, batch, seq_len, seq_len), batch) for batch in BATCHES[1:])
     step, batch = max(times, key=lambda pair: pair[1] / pair[0].expected)
     return step.inverse(batch * seq_len if tokens else batch), batch
+
+
+@cache
+def _speech_rate(arch: Architecture, cluster: Cluster, tokens: int) -> tuple[Estimate, int]:
+    """Seconds of sound a second at the best batch: windows do not wait for each other."""
+    from gpuwise.pick.forward_load import speech_times  # there a load is served with these rates
+
+    if not engine_runs(cluster.accelerator):
+        raise UnpredictableError(f"vLLM is not known to run on {cluster.accelerator.name}")
+    times = speech_times(arch, cluster, tokens)
+    seconds, batch = max(zip(times.seconds, times.sizes, strict=True), key=lambda pair: pair[1] / pair[0])
+    return Estimate.from_log_sigma(batch * WINDOW_S / seconds, times.log_sigma, times.basis), batch
 
 
 def copies(job: ForwardJob, rate: ForwardRate) -> int:

@@ -49,7 +49,7 @@ from gpuwise.serve.iteration import iteration_time
 from gpuwise.serve.load.arrivals import unit_arrivals
 from gpuwise.serve.load.targets import Target
 from gpuwise.serve.memory import UNIFIED_SHARE
-from gpuwise.serve.speech import PROMPT_TOKENS, TOKENS_PER_WINDOW, reads_sound, speech_time
+from gpuwise.serve.speech import PROMPT_TOKENS, TOKENS_PER_WINDOW, reads_sound, speech_time, window_bytes
 from gpuwise.units import GIB, HOUR_S, MEGA
 from gpuwise.workload.convnet import forward_table, parameter_count
 
@@ -284,10 +284,7 @@ def batch_times(arch: Architecture, cluster: Cluster, tokens: int, precision: st
 
 def speech_times(arch: Architecture, cluster: Cluster, tokens: int, version: str | None = None) -> BatchTimes:
     """Seconds of every batch of windows that fits with its keys and values, under vLLM's ``version``. Raises as batch_times."""
-    assert arch.encoder is not None
-    keys = arch.n_layers * 2 * arch.heads * arch.head_dim * (arch.encoder.seq_len + arch.max_seq_len)
-    encoded = arch.encoder.seq_len * (4 * arch.encoder.hidden + 2 * arch.encoder.ffn)
-    sizes = _batches_that_fit(arch.name, cluster, weight_bytes(arch, "bf16"), 2.0 * (keys + encoded))
+    sizes = _batches_that_fit(arch.name, cluster, weight_bytes(arch, "bf16"), window_bytes(arch))
     system = with_count(cluster.system, 1)
     config = EngineConfig(version=version)
     return _of_estimates(sizes, [speech_time(arch, system, config, b, tokens) for b in sizes])

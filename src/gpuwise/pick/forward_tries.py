@@ -1,7 +1,8 @@
-"""The tries of a way for a job of forward passes (embed, rerank, images)."""
+"""The tries of a way for a job of forward passes (embed, rerank, speech, images, videos)."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -21,7 +22,8 @@ from gpuwise.units import HOUR_S, PETA, format_duration
 def forward_tries(
     job: ForwardJob, way: Acquisition, limits: Limits, terms: Terms, notes: Callable[[Acquisition, int], tuple[str, ...]]
 ) -> Iterator[Try[Outcome] | LeftOut]:
-    """One accelerator, or for a load as many as its peak needs at least; and why it is none."""
+    """One accelerator, or as many side by side as the peak of a load, or the time given to a count of items, needs at least; and
+    why it is none."""
     accelerator = way.accelerator
     bits = fitting(job, accelerator)
     if isinstance(bits, TooLargeToRun):
@@ -36,21 +38,19 @@ def forward_tries(
         return
     try:
         item_s = least_s_of(job, accelerator)
-        n = max(least_copies(job, accelerator) if job.serving else 1, counts[0] if way.purchase is not None else 1)
+        needed = least_copies(job, accelerator) if job.serving else _shares(job.items * item_s, limits)
+        n = max(needed, counts[0])
     except UnpredictableError as error:
         yield left_out(way, "unpredicted", error.message)
         return
-    if job.serving and n > counts[-1]:
-        yield left_out(way, "slow", f"the load takes at least {n} of them, {counts[-1]} can be had")
+    if n > counts[-1]:
+        yield left_out(way, "slow", _too_few(job, f"at least {n}", counts[-1], limits))
         return
     violation = not_in_limits(way, n, limits)
     if violation is not None:
         yield left_out(way, *violation)
         return
-    busy_s = job.hours * HOUR_S if job.serving else job.items * item_s
-    if not job.serving and busy_s > time_limit_s(limits):
-        yield left_out(way, "slow", f"takes at least {format_duration(busy_s)}", busy_s)
-        return
+    busy_s = job.hours * HOUR_S if job.serving else job.items * item_s / n
     usd = least_bill_usd(way, n, busy_s, terms)
     over = least_budget(way, n, usd, limits)
     if over is not None:
@@ -73,6 +73,17 @@ def forward_tries(
     )
 
 
+def _shares(alone_s: float, limits: Limits) -> int:
+    """Accelerators that items are shared out over, so that what takes one ``alone_s`` ends in time: they do not wait for each
+    other."""
+    return max(1, math.ceil(alone_s / time_limit_s(limits) - 1e-9))
+
+
+def _too_few(job: ForwardJob, needed: str, most: int, limits: Limits) -> str:
+    what = "the load takes" if job.serving else f"{format_duration(time_limit_s(limits))} take"
+    return f"{what} {needed} of them, {most} can be had"
+
+
 def _run(
     job: ForwardJob,
     way: Acquisition,
@@ -85,9 +96,9 @@ def _run(
     if isinstance(got, TooLargeToRun):
         return too_large(way, 1, got.short_bytes)
     counts = counts_for(way, limits)
-    n = max(copies(job, got) if job.serving else 1, counts[0] if way.purchase is not None else 1)
+    n = max(copies(job, got) if job.serving else _shares(got.items_per_s.inverse(job.items).expected, limits), counts[0])
     if n > counts[-1]:
-        return left_out(way, "slow", f"the load takes {n} of them, {counts[-1]} can be had")
+        return left_out(way, "slow", _too_few(job, str(n), counts[-1], limits))
     violation = not_in_limits(way, n, limits)
     return left_out(way, *violation) if violation is not None else _outcome(job, way, cluster, got, terms, n, notes(way, 1))
 
@@ -97,7 +108,7 @@ def _outcome(
 ) -> Outcome:
     whole = replace(cluster, n_accelerators=n)
     hours = job.hours * HOUR_S
-    busy = Estimate(hours, hours, hours, "specified") if job.serving else got.items_per_s.inverse(job.items)
+    busy = Estimate(hours, hours, hours, "specified") if job.serving else got.items_per_s.inverse(job.items / n)
     cost = bill(way, whole, busy, terms, "serving")
     rate = got.items_per_s
     changes = tuple(changes_of(job, got))

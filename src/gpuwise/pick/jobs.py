@@ -17,7 +17,7 @@ from gpuwise.units import DAY_S, HOUR_S, format_count
 from gpuwise.workload.adapters import DEFAULT_TARGETS
 from gpuwise.workload.transformer.tables import model_flop_per_token
 
-PURPOSES = ("train", "finetune", "infer", "embed", "rerank", "vision", "image", "learn", "mixed")
+PURPOSES = ("train", "finetune", "infer", "embed", "rerank", "vision", "speech", "image", "video", "learn", "mixed")
 METHODS = ("full", "lora", "qlora")
 BITS = (16, 8, 4)
 """Bits of a weight an answer may be served in, widest first."""

@@ -31,7 +31,7 @@ LEVELS = 16
 SMALL_BYTES = 8 * GIB
 """Memory of a card that guides to language models and images advise against buying (``budget-llm-gpus-2026``): the next model
 or a longer prompt outgrows it."""
-OUTGROWN = ("infer", "finetune", "image", "learn")
+OUTGROWN = ("infer", "finetune", "image", "video", "learn")
 """Purposes they advise on. Encoders and vision models of a known size keep their size."""
 
 

@@ -53,7 +53,7 @@ MOST_TRIES = {"rent": 16, "buy": 14, "notebook": 6}
 kind is the first of all; the places after it are the best of what was predicted."""
 
 
-MEET_SOFTWARE = ("train", "finetune", "vision", "image", "learn")
+MEET_SOFTWARE = ("train", "finetune", "vision", "image", "video", "learn")
 """Purposes for which a person works in the software: what it serves in part is named apart while anything is served fully."""
 
 

@@ -64,7 +64,7 @@ def result_words(job: ModelJob | ForwardJob, o: Outcome) -> str:
     if not job.serving:
         return f"{format_duration(o.time_s.expected)} for {format_usd(o.cost_usd.expected)}"
     if isinstance(job, ForwardJob):
-        rate = f"{format_number(o.tokens_per_s.expected * o.n)} {job.unit}/s"
+        rate = f"{format_number(o.tokens_per_s.expected * o.n)} {job.rate_title.replace('tok/', 'tokens/')}"
     else:
         rate = f"{format_number(o.tokens_per_s.expected)} tokens/s to each user"
     return f"{rate} for {format_usd(o.cost_usd.expected)} over {job.hours:,.0f} hours"

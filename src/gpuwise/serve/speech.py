@@ -31,7 +31,7 @@ import numpy as np
 
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.systems import System
-from gpuwise.facts.models.architecture import Architecture
+from gpuwise.facts.models.architecture import Architecture, Encoder
 from gpuwise.predict.estimate import Z80, Estimate, weakest
 from gpuwise.predict.kernels.attention.fused import attention_decode_time
 from gpuwise.predict.kernels.attention.implementations import serving_kernel
@@ -41,6 +41,7 @@ from gpuwise.serve.engine import EngineConfig, engine_costs, version_number
 from gpuwise.serve.iteration import iteration_time
 from gpuwise.serve.iteration_kernels import half_format
 from gpuwise.units import MILLI
+from gpuwise.workload.transformer.parameters import count_parameters
 
 WINDOW_S = 30.0
 """Of sound in a window of Whisper's (Radford et al. 2022, arXiv 2212.04356, section 2.2); shorter ones are padded."""
@@ -67,23 +68,8 @@ def reads_sound(arch: Architecture) -> bool:
 def speech_time(arch: Architecture, system: System, config: EngineConfig, batch: int, tokens: int) -> Estimate:
     """Seconds in which ``batch`` windows are written down with ``tokens`` tokens each. Raises InputError for a model that reads
     no sound, UnpredictableError without a rate."""
-    encoder = arch.encoder
-    if encoder is None or not encoder.n_mels:
-        raise InputError(f"{arch.name} reads no sound", hint="for example whisper-large-v3")
-    heard = replace(
-        arch,
-        kind="encoder",
-        encoder=None,
-        n_layers=encoder.n_layers,
-        hidden=encoder.hidden,
-        ffn=encoder.ffn,
-        heads=encoder.heads,
-        kv_heads=encoder.heads,
-        head_dim=encoder.head_dim,
-        max_seq_len=encoder.seq_len,
-        lm_head=False,
-    )
-    written = replace(arch, kind="decoder", encoder=None)
+    encoder = _encoder(arch)
+    heard, written = _halves(arch)
     first = iteration_time(heard, system, config, batch, encoder.seq_len, encoder.seq_len)
     half_way = PROMPT_TOKENS + max(tokens // 2, 1)
     step = iteration_time(written, system, config, batch, 1, half_way)  # linear in the keys, so that the middle is the mean
@@ -109,3 +95,47 @@ def speech_time(arch: Architecture, system: System, config: EngineConfig, batch:
     seconds = first.expected + slowdown * arch.n_layers * float(shown.time_s[0]) + tokens * each
     sigma = max(float(np.log(e.high / e.expected)) for e in (first, step)) / Z80
     return Estimate.from_log_sigma(seconds, sigma, weakest(first.basis, step.basis, seen.basis))
+
+
+def speech_flop(arch: Architecture, tokens: int) -> float:
+    """FLOP of one window that is written down with ``tokens`` tokens: both halves' products, and what the decoder makes and reads
+    of the sound. Raises InputError for a model that reads no sound."""
+    encoder = _encoder(arch)
+    heard, written = _halves(arch)
+    width, seen = arch.heads * arch.head_dim, encoder.seq_len
+    read = 2.0 * count_parameters(heard).layers * seen + 4.0 * encoder.n_layers * seen**2 * encoder.heads * encoder.head_dim
+    wrote = 2.0 * count_parameters(written).layers * tokens
+    cross = 4.0 * seen * encoder.hidden * width + tokens * (4.0 * arch.hidden * width + 4.0 * seen * width)
+    return read + wrote + arch.n_layers * cross
+
+
+def window_bytes(arch: Architecture) -> float:
+    """Of a window in 16 bits: keys and values of what is heard and written, and what the encoder works on."""
+    encoder = _encoder(arch)
+    keys = arch.n_layers * 2 * arch.heads * arch.head_dim * (encoder.seq_len + arch.max_seq_len)
+    return 2.0 * (keys + encoder.seq_len * (4 * encoder.hidden + 2 * encoder.ffn))
+
+
+def _encoder(arch: Architecture) -> Encoder:
+    if arch.encoder is None or not arch.encoder.n_mels:
+        raise InputError(f"{arch.name} reads no sound", hint="for example whisper-large-v3")
+    return arch.encoder
+
+
+def _halves(arch: Architecture) -> tuple[Architecture, Architecture]:
+    """The encoder and the decoder as models of their own."""
+    encoder = _encoder(arch)
+    heard = replace(
+        arch,
+        kind="encoder",
+        encoder=None,
+        n_layers=encoder.n_layers,
+        hidden=encoder.hidden,
+        ffn=encoder.ffn,
+        heads=encoder.heads,
+        kv_heads=encoder.heads,
+        head_dim=encoder.head_dim,
+        max_seq_len=encoder.seq_len,
+        lm_head=False,
+    )
+    return heard, replace(arch, kind="decoder", encoder=None)

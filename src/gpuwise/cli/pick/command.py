@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from gpuwise.cli.options import Count, Duration, Length, Money, Whole
 from gpuwise.errors import InputError, UnknownNameError
 
-PURPOSES = ("train", "finetune", "infer", "embed", "rerank", "vision", "image", "learn", "mixed")
+PURPOSES = ("train", "finetune", "infer", "embed", "rerank", "vision", "speech", "image", "video", "learn", "mixed")
 ALSO = {
     **dict.fromkeys(("serve", "serving", "inference", "chat"), "infer"),
     **dict.fromkeys(("fine-tune", "fine-tuning", "finetuning"), "finetune"),
@@ -18,13 +18,15 @@ ALSO = {
     **dict.fromkeys(("embedding", "embeddings"), "embed"),
     **dict.fromkeys(("reranking",), "rerank"),
     **dict.fromkeys(("images", "image-generation", "diffusion"), "image"),
+    **dict.fromkeys(("videos", "video-generation"), "video"),
+    **dict.fromkeys(("transcribe", "transcription", "asr", "speech-to-text"), "speech"),
     **dict.fromkeys(("learning",), "learn"),
 }
 """Other words for a purpose."""
 METHODS = ("lora", "qlora")
 """Words for a purpose that are fine-tuning by that method."""
 EXAMPLE = "llama-3.1-8b"
-EXAMPLES = {"embed": "bert-base", "rerank": "xlm-roberta-large", "vision": "vit-b-16", "image": "sdxl"}
+EXAMPLES = {"embed": "bert-base", "rerank": "xlm-roberta-large", "vision": "vit-b-16", "speech": "whisper-large-v3", "image": "sdxl", "video": "wan-2.2-5b"}
 """A model of each purpose; :data:`EXAMPLE` where there is none."""
 
 
@@ -39,6 +41,14 @@ class PickWork:
     """Vision: images to train on, all epochs together. Image: images to make once (1,000 when nothing is said)."""
     images_per_day: Count | None = None
     """Image: images a day, 200k."""
+    videos: Count | None = None
+    """Video: videos to make once (10 when nothing is said)."""
+    videos_per_day: Count | None = None
+    """Video: videos a day, 500."""
+    hours_of_sound: Count | None = None
+    """Speech: hours of sound to write down once (100 when nothing is said)."""
+    hours_of_sound_per_day: Count | None = None
+    """Speech: hours of sound a day, 2k."""
     pairs: Count | None = None
     """Reranking: pairs of query and passage to score once."""
     pairs_per_day: Count | None = None
@@ -119,11 +129,12 @@ def pick(
     Parameters
     ----------
     purpose
-        train, finetune, infer (chat), embed, rerank, vision (train on images), image (make images), learn, or mixed (a card to
-        train, one to serve, one to develop on).
+        train, finetune, infer (chat), embed, rerank, vision (train on images), speech (write it down), image (make images), video
+        (make videos), learn, or mixed (a card to train, one to serve, one to develop on).
     model
         A model by name (llama-3.1-8b), a Hugging Face config.json, or dimensions (layers=32,hidden=4096,...); of images sdxl,
-        sd-1.5, sd-3.5-large, flux-dev or flux-schnell.
+        sd-1.5, sd-3.5-large, flux-dev or flux-schnell; of videos wan-2.1-14b, wan-2.1-1.3b, wan-2.2-14b, wan-2.2-5b or
+        hunyuan-video.
     by
         What comes first: cost, time, balance (time against money), value (dollars for work, kept busy) or energy. Left out:
         balance with a budget, else cost.
@@ -169,9 +180,11 @@ def job_of(purpose: str, model: str | None, work: PickWork, within: Within) -> A
         raise UnknownNameError("purpose", purpose, PURPOSES, hint="it is one of " + ", ".join(PURPOSES))
     if model is None:
         raise InputError(f"--for {purpose} needs --model", hint=f"for example --model {EXAMPLES.get(purpose, EXAMPLE)}")
-    if purpose == "image":
-        return _image_job(model, work, within)
+    if purpose in ("image", "video"):
+        return _image_job(purpose, model, work, within)
     arch = find_model(model)
+    if purpose == "speech":
+        return _speech_job(arch, work, within)
     if purpose in ("embed", "rerank"):
         return _encoder_job(purpose, arch, work, within)
     if purpose == "vision":
@@ -208,12 +221,24 @@ def purpose_of(text: str, work: PickWork) -> tuple[str, PickWork]:
     return "finetune", replace(work, method=word)
 
 
-def _image_job(model: str, work: PickWork, within: Within) -> Any:
+def _image_job(purpose: str, model: str, work: PickWork, within: Within) -> Any:
     from gpuwise.facts.models.denoisers import find_denoiser
     from gpuwise.pick.forward import image_job
 
-    _only(work, ("images", "images_per_day"), "image")
-    return image_job(find_denoiser(model), items=work.images, items_per_day=work.images_per_day, years=within.years or 1.0)
+    makes = purpose + "s"
+    names = (makes, f"{makes}_per_day")
+    _only(work, names, purpose)
+    items, per_day = (getattr(work, name) for name in names)
+    return image_job(find_denoiser(model, makes), items=items, items_per_day=per_day, years=within.years or 1.0)
+
+
+def _speech_job(arch: Any, work: PickWork, within: Within) -> Any:
+    from gpuwise.pick.forward import speech_job
+    from gpuwise.units import HOUR_S
+
+    _only(work, ("hours_of_sound", "hours_of_sound_per_day"), "speech")
+    once, per_day = (None if h is None else h * HOUR_S for h in (work.hours_of_sound, work.hours_of_sound_per_day))
+    return speech_job(arch, seconds=once, seconds_per_day=per_day, years=within.years or 1.0)
 
 
 def _encoder_job(purpose: str, arch: Any, work: PickWork, within: Within) -> Any:

@@ -1,4 +1,4 @@
-"""Networks that make images of noise: what one evaluation computes, how many an image takes, what they hold."""
+"""Networks that make images and videos of noise: what one evaluation computes, how many one takes, what they hold."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
-from gpuwise.errors import UnknownNameError
+from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.facts.loading import Field
 from gpuwise.facts.models.named import cited_entries, find_named
 
@@ -25,19 +25,28 @@ class Denoiser:
     """One of :data:`KINDS`."""
     parameters: float
     flop: float
-    """Of one evaluation for one image, a multiply and an add as two."""
+    """Of one evaluation for one image or video, a multiply and an add as two."""
     evaluations: int
     """For one image: steps, twice where guidance evaluates with and without the prompt."""
     pixels: int
-    """Side of the square image that ``flop`` and ``other_bytes`` are for."""
+    """Side of the square image, height of the video, that ``flop`` and ``other_bytes`` are for."""
     bits: tuple[int, ...]
     """Of the weights, as usual first; narrower ones change the image."""
     other_bytes: float
     """On the device beside the weights."""
     source_key: str
+    width: int = 0
+    """Pixels across a video, ``pixels`` being its height; 0: square images."""
+    frames: int = 0
+    """Of the video that ``flop`` and ``other_bytes`` are for; 0: it makes images."""
     network: str = ""
     """Its key in ``serve/diffusion/networks.py`` where its kernels were counted."""
     notes: str = ""
+
+    @property
+    def makes(self) -> str:
+        """``images`` or ``videos``."""
+        return "videos" if self.frames else "images"
 
     def device_bytes(self, bits: int) -> float:
         """Bytes on the device with weights of ``bits``."""
@@ -52,6 +61,8 @@ DENOISER_SCHEMA: dict[str, Field] = {
     "flop": Field("number"),
     "evaluations": Field("integer", maximum=1000),
     "pixels": Field("integer", maximum=8192),
+    "width": Field("integer", maximum=8192, required=False),
+    "frames": Field("integer", maximum=10000, required=False),
     "bits": Field("names"),
     "other_bytes": Field("number"),
     "source": Field("text"),
@@ -77,15 +88,23 @@ def denoisers() -> Mapping[str, Denoiser]:
             bits=tuple(int(b) for b in r.names("bits")),
             other_bytes=r.number("other_bytes"),
             source_key=r.text("source"),
+            width=r.maybe_integer("width") or 0,
+            frames=r.maybe_integer("frames") or 0,
             network=r.text("network"),
             notes=r.text("notes"),
         )
     return MappingProxyType(by_id)
 
 
-def find_denoiser(text: str) -> Denoiser:
-    """The denoiser a person means, by id, name or alias in any case. Raises UnknownNameError."""
+def find_denoiser(text: str, makes: str = "images") -> Denoiser:
+    """The denoiser of ``images`` or ``videos`` that a person means, by id, name or alias in any case. Raises UnknownNameError, and
+    InputError for one that makes the other."""
     denoiser = find_named(denoisers().values(), text)
     if denoiser is None:
-        raise UnknownNameError("image model", text, denoisers(), hint="it is one of " + ", ".join(denoisers()))
+        names = [key for key, one in denoisers().items() if one.makes == makes]
+        raise UnknownNameError(f"{makes[:-1]} model", text, names, hint="it is one of " + ", ".join(names))
+    if denoiser.makes != makes:
+        raise InputError(
+            f"{denoiser.name} makes {denoiser.makes}, not {makes}", hint=f"`gpuwise pick --for {denoiser.makes[:-1]}` takes it"
+        )
     return denoiser

@@ -72,7 +72,16 @@ class Generation:
 def image_time(network: str, system: System, *, steps: int, pixels: int, images: int = 1) -> Estimate:
     """Seconds in which one device of ``system`` makes ``images`` square pictures together with the network of :data:`MODELS`,
     their prompt read already. Raises UnpredictableError where its kernels have no rate."""
-    made = generations_on(MODELS[network], system, [images], [float(steps)], (float(pixels), float(pixels)))[0]
+    return _made_time(network, system, steps, images, (float(pixels), float(pixels)), 0.0)
+
+
+def video_time(network: str, system: System, *, steps: int, height: int, width: int, frames: int) -> Estimate:
+    """The same of one video of ``frames`` pictures."""
+    return _made_time(network, system, steps, 1, (float(height), float(width)), float(frames))
+
+
+def _made_time(network: str, system: System, steps: int, count: int, size: tuple[float, float], frames: float) -> Estimate:
+    made = generations_on(MODELS[network], system, [count], [float(steps)], size, frames)[0]
     document = load_json("diffusion")
     sigma = max(document["log_sigma"], made.log_sigma)
     return Estimate.from_log_sigma(made.seconds(document["costs"]), sigma, weakest(made.basis, "fitted"))

@@ -384,4 +384,8 @@ MODELS: dict[str, Diffuser] = {
     ),
 }
 """FLUX and HunyuanVideo are distilled to one pass. SANA's attention over its tokens is linear, its MLP convolves."""
+MODELS["Wan-AI/Wan2.2-TI2V-5B-Diffusers"] = replace(
+    MODELS["Wan-AI/Wan2.1-T2V-14B-Diffusers"], layers=30, hidden=3072, width=14336 + 3072, heads=24, shrink=32
+)
+"""Blocks of the 14B network at the dimensions of its ``transformer/config.json``."""
 MODELS["black-forest-labs/FLUX.1-schnell"] = replace(MODELS["black-forest-labs/FLUX.1-dev"], text=256)
