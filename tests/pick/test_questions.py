@@ -1,6 +1,6 @@
 """Questions whose answers experts have published: how many of ours they would nod at. Sixty that picks were mended on; ten, then
-twenty written blind on 26 November, of which five and eleven agreed before causes were mended; and ten more written after that,
-of which nine did. Thirty of 27 November were written blind too."""
+twenty written blind on 26 November, of which five and eleven agreed before causes were mended; ten more written after that, of
+which nine did; thirty of 27 November, also blind: sixteen of the 25 that could be asked, and three of the five jobs learnt then."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.pick.judge import answer, judged, questions
 
 from gpuwise.facts.hardware.accelerators import accelerators
 
-ASKED, LEAST_AGREED = 130, 96
+ASKED, LEAST_AGREED = 130, 98
 
 
 def test_every_question_has_a_source_a_reason_and_names_of_the_catalogue() -> None:

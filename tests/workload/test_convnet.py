@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.models.convnets import convnets, known_convnet
-from gpuwise.workload.convnet import convolutions, forward_table, parameter_count
+from gpuwise.predict.kernels.registry import kernel_times
+from gpuwise.workload.convnet import convolutions, forward_table, parameter_count, trained_bytes, training_table
 from gpuwise.workload.step import Kind
 
 
@@ -36,3 +38,29 @@ def test_rows_grow_with_the_batch_and_the_weights_do_not() -> None:
 def test_names() -> None:
     assert known_convnet("ResNet-50") is known_convnet("microsoft/resnet-50") is convnets()["resnet-50"]
     assert known_convnet("vit-b-16") is None and known_convnet("resnet51") is None
+
+
+def test_a_trained_step_is_three_forward_passes_but_for_the_gradient_of_the_images() -> None:
+    net = convnets()["resnet-50"]
+    step, forward = training_table(net, 4, "fp16"), forward_table(net, 4, "fp16")
+    convolved = step.kind == Kind.CONVOLUTION
+    once = forward.flop[forward.kind == Kind.CONVOLUTION].sum()
+    stem = forward.flop[0]
+    assert step.flop[convolved].sum() == pytest.approx(3 * once - stem)
+    assert convolved.sum() == 2 * len(convolutions(net, 224)) and trained_bytes(net, 8, "fp16") < 2 * trained_bytes(
+        net, 4, "fp16"
+    )
+
+
+PUBLISHED_IMAGES_PER_S = {("h100-sxm-80gb", "bf16", 128): 3743, ("v100-sxm-16gb", "fp16", 256): 1180, ("t4", "fp16", 128): 400}
+"""Measured here on one H100 (benchmarks/records/gpu/training_2026-11-26.jsonl); NVIDIA DeepLearningExamples, PyTorch
+ConvNets in mixed precision (V100, T4), from memory."""
+
+
+@pytest.mark.parametrize(("where", "published"), PUBLISHED_IMAGES_PER_S.items())
+def test_training_takes_what_was_measured(where: tuple[str, str, int], published: float) -> None:
+    name, dtype, batch = where
+    rows = training_table(convnets()["resnet-50"], batch, dtype)
+    seconds = float((kernel_times(rows, accelerators()[name]).time_s * rows.count).sum())
+    assert batch / seconds == pytest.approx(published, rel=0.15)
+    assert trained_bytes(convnets()["resnet-50"], 128, "bf16") == pytest.approx(6.09e9, rel=0.15)  # allocated on that H100

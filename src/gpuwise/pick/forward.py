@@ -1,7 +1,9 @@
-"""Jobs of forward passes: embedding, reranking, speech, making images and videos. How many items a second one accelerator does.
+"""Jobs whose items do not wait for each other: embedding, reranking, speech, making images and videos, training a network of
+convolutions on images. How many items a second one accelerator does.
 
     encoder  t = iteration of B sequences of L tokens (:mod:`gpuwise.serve.iteration`, as an engine runs it)
     speech   t = batch of B windows of sound, read and written down (:mod:`gpuwise.serve.speech`)
+    vision   t = step of B images (:func:`gpuwise.workload.convnet.training_table`), its kernels one after the other
     image    t = steps of the counted kernels and the decoder (:mod:`gpuwise.serve.diffusion`); of a network whose kernels were
              not counted evaluations x FLOP / (rate of long products x share), the share by the kind of network
 
@@ -12,18 +14,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
+
+import numpy as np
 
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.systems import Cluster, default_system, with_count
 from gpuwise.facts.models.architecture import Architecture
+from gpuwise.facts.models.convnets import ConvNet
 from gpuwise.facts.models.denoisers import Denoiser
 from gpuwise.pick.jobs import DAY_S, PEAK_OVER_MEAN
 from gpuwise.pick.outcomes import CHANGED, SAME
 from gpuwise.plan.defaults import default_precision
+from gpuwise.predict.comm.collectives import curve
 from gpuwise.predict.estimate import Estimate
+from gpuwise.predict.kernels.registry import kernel_times
 from gpuwise.predict.memory.device import usable_bytes
 from gpuwise.serve.diffusion.generation import image_time, video_time
 from gpuwise.serve.diffusion.networks import MODELS
@@ -31,8 +38,9 @@ from gpuwise.serve.engine import EngineConfig, engine_runs
 from gpuwise.serve.formats import weight_bytes
 from gpuwise.serve.iteration import iteration_time
 from gpuwise.serve.memory import UNIFIED_SHARE
-from gpuwise.serve.speech import TOKENS_PER_WINDOW, WINDOW_S, reads_sound, speech_flop, window_bytes
+from gpuwise.serve.speech import TOKENS_PER_WINDOW, WINDOW_S, reads_sound, speech_flop, speech_time, window_bytes
 from gpuwise.units import HOUR_S, format_count
+from gpuwise.workload.convnet import parameter_count, trained_bytes, training_table
 from gpuwise.workload.transformer.parameters import count_parameters
 
 PRODUCT_SHARE = {"transformer": 0.47, "unet": 0.45}
@@ -51,13 +59,14 @@ VIDEOS = 10
 """The same of videos, each of which takes minutes."""
 SOUND_S = 100 * HOUR_S
 """Of sound written down when nothing is said: the interviews of a study, the talks of a conference."""
-FORWARD = ("embed", "rerank", "speech", "image", "video")
+TRAINED_BATCHES = (32, 64, 128, 256)
+"""Images of a step on one accelerator that are tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForwardJob:
     """So many items once, or so many a second. ``arch`` of an encoder or of a model that reads sound, ``denoiser`` of images and
-    videos: one of them is set."""
+    videos, ``convnet`` is trained: one of them is set."""
 
     purpose: str
     name: str
@@ -65,6 +74,7 @@ class ForwardJob:
     """``tokens``, ``pairs``, ``seconds`` of sound, ``images`` or ``videos``."""
     arch: Architecture | None = None
     denoiser: Denoiser | None = None
+    convnet: ConvNet | None = None
     seq_len: int = 0
     items: float = 0.0
     items_per_s: float | None = None
@@ -80,14 +90,16 @@ class ForwardJob:
 
     @property
     def model_id(self) -> str:
-        """Id of the denoiser or of the architecture; empty for a table of operations."""
-        return self.denoiser.id if self.denoiser is not None else self.arch.id if self.arch is not None else ""
+        """Id of what is run; empty for a table of operations."""
+        return next((one.id for one in (self.denoiser, self.convnet, self.arch) if one is not None), "")
 
     @property
     def flop_per_item(self) -> float:
         """Of one image, video, token, pair or second of sound."""
         if self.denoiser is not None:
             return self.denoiser.flop * self.denoiser.evaluations
+        if self.convnet is not None:
+            return _trained_flop(self.convnet)
         assert self.arch is not None
         if self.unit == "seconds":
             return speech_flop(self.arch, self.seq_len) / WINDOW_S
@@ -116,6 +128,8 @@ class ForwardRate:
     memory_bytes: float
     device_bytes: float
     layout: str
+    batch: int = 0
+    """Of training, on each accelerator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +164,9 @@ def speech_job(
         raise InputError(f"{arch.name} reads no sound", hint="for example --model whisper-large-v3")
     assumed = [f"{TOKENS_PER_WINDOW} tokens written of {WINDOW_S:.0f} s of sound", "what the host does to the sound left out"]
     name = f"write down speech with {arch.name}"
-    return _job("speech", name, "seconds", seconds, seconds_per_day, SOUND_S, years, assumed, arch=arch, seq_len=TOKENS_PER_WINDOW)
+    return _job(
+        "speech", name, "seconds", seconds, seconds_per_day, SOUND_S, years, assumed, arch=arch, seq_len=TOKENS_PER_WINDOW
+    )
 
 
 def image_job(
@@ -166,6 +182,13 @@ def image_job(
     ]
     name, usual = f"make {denoiser.makes} with {denoiser.name}", VIDEOS if denoiser.frames else IMAGES
     return _job(a, name, denoiser.makes, items, items_per_day, usual, years, assumed, denoiser=denoiser, bits=denoiser.bits)
+
+
+def convnet_job(net: ConvNet, *, images: float) -> ForwardJob:
+    """Training ``net`` on ``images``, all epochs together. Raises InputError."""
+    assumed = [f"images of {net.pixels} x {net.pixels}", "mixed precision, images that lie channels last, SGD with momentum"]
+    job = _job("vision", f"train {net.name}", "images", images, None, IMAGES, 1.0, assumed)
+    return replace(job, name=f"train {net.name} on {_amount(images, 'images')}", convnet=net)
 
 
 def _job(
@@ -193,13 +216,13 @@ def _job(
         rate, what = items_per_day / DAY_S, f"{_amount(items_per_day, unit)} a day"
         hours = 24 * 365.25 * years
         return ForwardJob(
-            purpose, f"{name}, {what}", unit, arch, denoiser, seq_len, 0.0, rate, hours, years, bits, tuple(assumed)
+            purpose, f"{name}, {what}", unit, arch, denoiser, None, seq_len, 0.0, rate, hours, years, bits, tuple(assumed)
         )
     count = items or usual
     if items is None:
         assumed = [*assumed, _amount(count, unit)]
     what = f"{name}, {_amount(count, unit)}"
-    return ForwardJob(purpose, what, unit, arch, denoiser, seq_len, count, bits=bits, assumed=tuple(assumed))
+    return ForwardJob(purpose, what, unit, arch, denoiser, None, seq_len, count, bits=bits, assumed=tuple(assumed))
 
 
 def _amount(count: float, unit: str) -> str:
@@ -214,7 +237,7 @@ def least_item_s(job: ForwardJob, accelerator: Accelerator) -> float:
 
 def fitting(job: ForwardJob, accelerator: Accelerator) -> int | TooLargeToRun:
     """The first of the job's widths that fits, or what the last one lacks."""
-    room = accelerator.memory_bytes * UNIFIED_SHARE if accelerator.unified_memory else usable_bytes(accelerator)
+    room = _room(accelerator)
     bytes_by_format = [(bits, _bytes(job, bits)) for bits in job.bits]
     return next((bits for bits, need in bytes_by_format if need <= room), TooLargeToRun(bytes_by_format[-1][1] - room))
 
@@ -222,6 +245,8 @@ def fitting(job: ForwardJob, accelerator: Accelerator) -> int | TooLargeToRun:
 def _bytes(job: ForwardJob, bits: int) -> float:
     if job.denoiser is not None:
         return job.denoiser.device_bytes(bits)
+    if job.convnet is not None:
+        return trained_bytes(job.convnet, TRAINED_BATCHES[0], "bf16")
     assert job.arch is not None
     if job.unit == "seconds":
         return weight_bytes(job.arch, "bf16") + window_bytes(job.arch)
@@ -239,6 +264,10 @@ def forward_on(job: ForwardJob, cluster: Cluster) -> ForwardRate | TooLargeToRun
     if job.denoiser is not None:
         rate = _images_per_s(job.denoiser, cluster)
         layout = f"one {job.denoiser.makes[:-1]} at a time, {job.denoiser.evaluations} evaluations"
+    elif job.convnet is not None:
+        rate, batch = _convnet_rate(job.convnet, accelerator)
+        held = trained_bytes(job.convnet, batch, "bf16")
+        return ForwardRate(rate, tier, 16, held, _room(accelerator), f"PyTorch, batch {batch}", batch)
     else:
         assert job.arch is not None
         if job.unit == "seconds":
@@ -246,8 +275,12 @@ def forward_on(job: ForwardJob, cluster: Cluster) -> ForwardRate | TooLargeToRun
         else:
             rate, batch = _encoder_rate(job.arch, accelerator, job.seq_len, job.unit == "tokens")
         layout = f"vLLM, one device, batch {batch}"
-    room = accelerator.memory_bytes * UNIFIED_SHARE if accelerator.unified_memory else usable_bytes(accelerator)
-    return ForwardRate(rate, tier, bits, _bytes(job, bits), room, layout)
+    return ForwardRate(rate, tier, bits, _bytes(job, bits), _room(accelerator), layout)
+
+
+def _room(accelerator: Accelerator) -> float:
+    """Bytes of its memory that a job may fill."""
+    return accelerator.memory_bytes * UNIFIED_SHARE if accelerator.unified_memory else usable_bytes(accelerator)
 
 
 def _images_per_s(denoiser: Denoiser, cluster: Cluster) -> Estimate:
@@ -286,15 +319,55 @@ def _encoder_rate(arch: Architecture, accelerator: Accelerator, seq_len: int, to
 
 
 @cache
-def _speech_rate(arch: Architecture, cluster: Cluster, tokens: int) -> tuple[Estimate, int]:
-    """Seconds of sound a second at the best batch: windows do not wait for each other."""
-    from gpuwise.pick.forward_load import speech_times  # there a load is served with these rates
+def _convnet_rate(net: ConvNet, accelerator: Accelerator) -> tuple[Estimate, int]:
+    """Images a second trained on at the best batch that fits."""
+    dtype = default_precision(accelerator)[0]
+    if dtype not in ("bf16", "fp16"):
+        raise UnpredictableError(f"{accelerator.name} has no 16-bit format to train it in")
+    best: tuple[Estimate, int] | None = None
+    for batch in TRAINED_BATCHES:
+        if trained_bytes(net, batch, dtype) > _room(accelerator):
+            break
+        rows = training_table(net, batch, dtype)
+        times = kernel_times(rows, accelerator)
+        each = times.time_s * rows.count
+        rate = Estimate.from_log_sigma(batch / float(each.sum()), float(times.log_sigma[int(each.argmax())]), times.basis)
+        if best is None or rate.expected > best[0].expected:
+            best = rate, batch
+    assert best is not None  # fitting() asked before
+    return best
 
-    if not engine_runs(cluster.accelerator):
-        raise UnpredictableError(f"vLLM is not known to run on {cluster.accelerator.name}")
-    times = speech_times(arch, cluster, tokens)
-    seconds, batch = max(zip(times.seconds, times.sizes, strict=True), key=lambda pair: pair[1] / pair[0])
-    return Estimate.from_log_sigma(batch * WINDOW_S / seconds, times.log_sigma, times.basis), batch
+
+@cache
+def _trained_flop(net: ConvNet) -> float:
+    """Of one image, forward and backward."""
+    return float(training_table(net, 1, "bf16").flop.sum())
+
+
+def together_s(job: ForwardJob, rate: ForwardRate, cluster: Cluster) -> Estimate:
+    """Seconds in which all accelerators of ``cluster`` do the items of a job that ends. What is trained adds its gradients up
+    once a step, as if nothing of that hid behind the backward; the rest shares its items out."""
+    n = cluster.n_accelerators
+    seconds = rate.items_per_s.inverse(job.items / n)
+    if job.convnet is None or n == 1:
+        return seconds
+    gradients = 4.0 * parameter_count(job.convnet)
+    added = float(curve(cluster.system, "all_reduce", n, min(n, cluster.system.count)).time_s(np.array([gradients]))[0])
+    return seconds.scaled(1.0 + added * rate.items_per_s.expected / rate.batch)
+
+
+@cache
+def _speech_rate(arch: Architecture, cluster: Cluster, tokens: int) -> tuple[Estimate, int]:
+    """Seconds of sound a second at the best batch that fits: windows do not wait for each other."""
+    accelerator = cluster.accelerator
+    if not engine_runs(accelerator):
+        raise UnpredictableError(f"vLLM is not known to run on {accelerator.name}")
+    room = _room(accelerator) - weight_bytes(arch, "bf16")
+    system, config = with_count(cluster.system, 1), EngineConfig()
+    sizes = [b for b in BATCHES if b * window_bytes(arch) <= room]
+    times = [(speech_time(arch, system, config, b, tokens), b) for b in sizes]
+    seconds, batch = max(times, key=lambda pair: pair[1] / pair[0].expected)
+    return seconds.inverse(batch * WINDOW_S), batch
 
 
 def copies(job: ForwardJob, rate: ForwardRate) -> int:

@@ -9,10 +9,20 @@ from dataclasses import replace
 from gpuwise.errors import UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.pick.candidates import Acquisition, LeftOut, cluster_of, counts_for, left_out, not_in_limits, placed, software_for
-from gpuwise.pick.forward import ForwardJob, ForwardRate, TooLargeToRun, changes_of, copies, fitting, forward_on, least_copies
+from gpuwise.pick.forward import (
+    ForwardJob,
+    ForwardRate,
+    TooLargeToRun,
+    changes_of,
+    copies,
+    fitting,
+    forward_on,
+    least_copies,
+    together_s,
+)
 from gpuwise.pick.forward import least_item_s as least_s_of
 from gpuwise.pick.limits import Limits
-from gpuwise.pick.outcomes import CHANGED, SAME, Outcome, friction, level
+from gpuwise.pick.outcomes import CHANGED, SAME, TIGHT_SHARE, Outcome, friction, level
 from gpuwise.pick.owning import Terms, bill, least_bill_usd, resale_share
 from gpuwise.pick.ranking import Try, least_budget, time_limit_s, too_large
 from gpuwise.predict.estimate import Estimate
@@ -61,14 +71,14 @@ def forward_tries(
     yield Try(
         way,
         n,
-        level(tier, way, 1, job.purpose),
+        level(tier, way, n if job.convnet is not None else 1, job.purpose),
         1.0,
         item_s if job.serving else busy_s,
         usd,
         _least_pflop_usd(way, job, item_s, terms),
         0.0,
         lambda: _run(job, way, there, limits, terms, notes),
-        friction(way),
+        friction(way, 1 if job.serving else n),
         not job.serving,
     )
 
@@ -77,6 +87,13 @@ def _shares(alone_s: float, limits: Limits) -> int:
     """Accelerators that items are shared out over, so that what takes one ``alone_s`` ends in time: they do not wait for each
     other."""
     return max(1, math.ceil(alone_s / time_limit_s(limits) - 1e-9))
+
+
+def _late(job: ForwardJob, got: ForwardRate, cluster: Cluster, limits: Limits) -> bool:
+    """Whether what they add up together keeps them beyond the limit, and more of them would help."""
+    fewer = replace(cluster, n_accelerators=max(cluster.n_accelerators - 1, 1))
+    seconds, before = together_s(job, got, cluster).expected, together_s(job, got, fewer).expected
+    return seconds > time_limit_s(limits) and (cluster.n_accelerators == 1 or seconds < before)
 
 
 def _too_few(job: ForwardJob, needed: str, most: int, limits: Limits) -> str:
@@ -97,6 +114,8 @@ def _run(
         return too_large(way, 1, got.short_bytes)
     counts = counts_for(way, limits)
     n = max(copies(job, got) if job.serving else _shares(got.items_per_s.inverse(job.items).expected, limits), counts[0])
+    while n < counts[-1] and not job.serving and _late(job, got, replace(cluster, n_accelerators=n), limits):
+        n += 1
     if n > counts[-1]:
         return left_out(way, "slow", _too_few(job, str(n), counts[-1], limits))
     violation = not_in_limits(way, n, limits)
@@ -108,8 +127,8 @@ def _outcome(
 ) -> Outcome:
     whole = replace(cluster, n_accelerators=n)
     hours = job.hours * HOUR_S
-    busy = Estimate(hours, hours, hours, "specified") if job.serving else got.items_per_s.inverse(job.items / n)
-    cost = bill(way, whole, busy, terms, "serving")
+    busy = Estimate(hours, hours, hours, "specified") if job.serving else together_s(job, got, whole)
+    cost = bill(way, whole, busy, terms, "serving" if job.convnet is None else "training")
     rate = got.items_per_s
     changes = tuple(changes_of(job, got))
     return Outcome(
@@ -126,11 +145,12 @@ def _outcome(
         changes=changes,
         tier=got.tier,
         purpose=job.purpose,
-        layout=f"{got.layout}, {n} replicas" if n > 1 else got.layout,
+        layout=got.layout if n == 1 else f"dp {n}, {got.layout}" if job.convnet is not None else f"{got.layout}, {n} replicas",
         support=software_for(way.accelerator, job.purpose),
         notes=notes,
         ends=not job.serving,
-        split=1,
+        split=0 if job.convnet is not None else 1,
+        tight=job.purpose == "video" and got.memory_bytes > TIGHT_SHARE * got.device_bytes,
     )
 
 

@@ -165,8 +165,8 @@ def vision_job(arch: Architecture, *, images: float) -> ModelJob:
     """Training a vision transformer on ``images`` (all epochs together), every weight. Raises InputError."""
     if arch.patches is None:
         raise InputError(
-            f"{arch.name} is no vision transformer: other networks are read from PyTorch",
-            hint="take vit-b-16 or vit-l-16, or `gpuwise fit` on your own code",
+            f"{arch.name} is no network of the catalogue that reads images: others are read from PyTorch",
+            hint="take vit-b-16, vit-l-16 or resnet-50, or `gpuwise fit` on your own code",
         )
     _positive("images", images)
     job = training_job(arch, tokens=images * arch.patches.n_tokens)

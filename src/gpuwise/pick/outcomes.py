@@ -53,7 +53,8 @@ SEVERAL_CARDS = 1.35
 """The same for each doubling of the cards of one's own that have to be housed, fed and cooled together, and whose software must
 split the work."""
 SEVERAL_RENTED = 1.15
-"""The same for rented cards, which somebody else has housed."""
+"""The same for rented cards, which somebody else has housed; copies that share out
+work which ends are to be started, watched and given their share too."""
 IN_HOST = 1.3
 """The same for optimizer or activations in host memory: a rented card comes with little of it, and with few lanes to it."""
 TIGHT_SHARE, TIGHT = 0.85, 1.25
@@ -128,7 +129,7 @@ class Outcome:
     wider: bool = False
     """Weights of twice the width would fit as well."""
     tight: bool = False
-    """What its users keep fills the device beyond :data:`TIGHT_SHARE`."""
+    """What its users keep, or the activations of a video, which are estimated, fills the device beyond :data:`TIGHT_SHARE`."""
     ends: bool = True
     """The work ends, after ``time_s``; False of a load."""
     split: int = 0
@@ -232,7 +233,8 @@ class Outcome:
             return high
         room = WIDER_BONUS if self.wider else TIGHT if self.tight else 1.0
         in_host = IN_HOST if any("host memory" in change for change in self.changes) else 1.0
-        return high * friction(self.way, self.split or self.n) * room * in_host
+        together = self.n if self.ends else self.split or self.n
+        return high * friction(self.way, together) * room * in_host
 
     def interval(self, objective: str) -> tuple[float, float]:
         """The 80 % interval of :meth:`value`: that of the time for everything but money."""

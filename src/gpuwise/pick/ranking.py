@@ -127,8 +127,11 @@ class _Search(Generic[T]):
         return len(best_outcomes) >= keep and t.key(self.limits) >= best_outcomes[keep - 1]
 
     def larger(self, purpose: str) -> bool:
-        """Whether something that software serves fully was found that is not :func:`~gpuwise.pick.outcomes.small`."""
-        return any(_served_fully(o) and not small(o.way, purpose) for o in self.found.values() if o.way.purchase is not None)
+        """Whether something was found that is bought and not :func:`~gpuwise.pick.outcomes.small`, served fully by software where
+        any is."""
+        bought = [o for o in self.found.values() if o.way.purchase is not None]
+        fully = any(_served_fully(o) for o in bought)
+        return any((_served_fully(o) or not fully) and not small(o.way, purpose) for o in bought)
 
     def best(self, t: Try[T]) -> list[Key]:
         """Keys of what was found of the kind of ``t``, best first."""

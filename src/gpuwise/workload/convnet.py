@@ -7,8 +7,9 @@ a product with the classes. Blocks, of width w in stage s (64, 128, 256, 512):
     basic        3 x 3 to w, 3 x 3 to w
     bottleneck   1 x 1 to g, 3 x 3 (in groups; with the stride, as in v1.5) to g, 1 x 1 to 4 w;  g = w / 64 x groups x group width
 
-As a compiler for inference leaves it: batch norm is folded into the filters, and bias, activation and the sum with the shortcut
-are written with the convolution that comes before them.
+Trained, each convolution is followed by a batch norm and, but for a shortcut's, an activation, in 16 bits under autocast with
+images that lie channels last; weights and SGD with momentum in 32 bits. As a compiler for inference leaves it: batch norm is
+folded into the filters, and bias, activation and the sum with the shortcut are written with the convolution before them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,15 @@ from dataclasses import dataclass
 
 from gpuwise.dtypes import FORMAT_BYTES
 from gpuwise.facts.models.convnets import ConvNet
-from gpuwise.workload.step import CHANNELS_LAST, Kind, OpTable, OpTableBuilder, Phase
+from gpuwise.workload.step import (
+    CHANNELS_LAST,
+    FILTER_GRADIENT,
+    IMAGE_GRADIENT,
+    Kind,
+    OpTable,
+    OpTableBuilder,
+    Phase,
+)
 
 STEM_CHANNELS, IMAGE_CHANNELS = 64, 3
 EXPANSION = {"basic": 1, "bottleneck": 4}
@@ -124,3 +133,69 @@ def forward_table(net: ConvNet, batch: int, dtype: str, pixels: int | None = Non
         written_bytes=element * batch * net.n_classes,
     )
     return to.build()
+
+
+def training_table(net: ConvNet, batch: int, dtype: str) -> OpTable:
+    """Rows of one step on ``batch`` images in ``dtype``, one of the 16-bit formats."""
+    to, element, weights = OpTableBuilder(), FORMAT_BYTES[dtype], parameter_count(net)
+    for c in convolutions(net, net.pixels):
+        into = c.side * c.stride
+        image, result = element * batch * c.c_in * into**2, element * batch * c.c_out * c.side**2
+        shape, detail = (batch, c.c_in, c.c_out, c.side, c.side, c.kernel**2, c.groups), (into, into, c.stride)
+        flop, filters = 2.0 * batch * c.side**2 * c.parameters, element * c.parameters
+        to.add(
+            c.name, Kind.CONVOLUTION, Phase.FORWARD, dtype, shape, flop=flop, read_bytes=image + filters,
+            written_bytes=result, flag=CHANNELS_LAST, detail=detail,
+        )  # fmt: skip
+        gradients = FILTER_GRADIENT + (IMAGE_GRADIENT if c.name != "stem" else 0)
+        twice = 2.0 if c.name != "stem" else 1.0
+        to.add(
+            c.name, Kind.CONVOLUTION, Phase.BACKWARD, dtype, shape, flop=twice * flop,
+            read_bytes=result + image + filters, written_bytes=(twice - 1) * image + filters,
+            flag=CHANNELS_LAST | gradients, detail=detail,
+        )  # fmt: skip
+        _normalised(to, c, batch, dtype, result)
+        to.add(
+            c.name, Kind.COPY, Phase.FORWARD, dtype, read_bytes=4.0 * c.parameters, written_bytes=filters,
+            family="elementwise", kernel="cast",
+        )  # fmt: skip
+        to.add(
+            c.name, Kind.COPY, Phase.BACKWARD, dtype, read_bytes=filters, written_bytes=4.0 * c.parameters,
+            family="elementwise", kernel="cast",
+        )  # fmt: skip
+        if c.name == "stem":
+            pooled = element * batch * c.c_out * (-(-c.side // 2)) ** 2
+            for phase, read, written in ((Phase.FORWARD, result, pooled), (Phase.BACKWARD, pooled, result)):
+                to.add("pool", Kind.MEMORY, phase, dtype, read_bytes=read, written_bytes=written, family="pooling")
+    to.add(
+        "sgd", Kind.OPTIMIZER, Phase.OPTIMIZER, "fp32", read_bytes=12.0 * weights, written_bytes=8.0 * weights,
+        family="optimizer",
+    )  # fmt: skip
+    return to.build()
+
+
+def _normalised(to: OpTableBuilder, c: Convolution, batch: int, dtype: str, result: float) -> None:
+    """What follows a convolution: moments and norm over its images, the shortcut's sum, the activation; and back."""
+    kernel = "own_batch_norm" if dtype == "bf16" else "batch_norm"  # ATen _select_batch_norm_backend: cuDNN's takes no bf16
+    shape = (batch, c.c_out, c.side**2, int(FORMAT_BYTES[dtype]))
+    forward, backward = (3, 2) if dtype == "bf16" else (1, 1)
+    for phase, read, launches in ((Phase.FORWARD, result, forward), (Phase.BACKWARD, 2 * result, backward)):
+        to.add(
+            f"{c.name}.norm", Kind.MEMORY, phase, dtype, shape, read_bytes=read, written_bytes=result, family="norm",
+            kernel=kernel, n_kernels=launches, detail=(1.5 if phase == Phase.FORWARD else 5.0 / 3.0,),
+            flag=CHANNELS_LAST,
+        )  # fmt: skip
+    if c.adds_shortcut:
+        for phase in (Phase.FORWARD, Phase.BACKWARD):
+            to.add(f"{c.name}.sum", Kind.MEMORY, phase, dtype, read_bytes=2 * result, written_bytes=result)
+    if not c.name.endswith("shortcut"):
+        to.add(f"{c.name}.relu", Kind.MEMORY, Phase.FORWARD, dtype, read_bytes=result, written_bytes=result)
+        to.add(f"{c.name}.relu", Kind.MEMORY, Phase.BACKWARD, dtype, read_bytes=2 * result, written_bytes=result)
+
+
+def trained_bytes(net: ConvNet, batch: int, dtype: str) -> float:
+    """Bytes held while ``batch`` images are trained on: weights, gradients and momentum in 32 bits, and of every convolution
+    what the backward reads, its image and its result."""
+    element = FORMAT_BYTES[dtype]
+    kept = sum(c.c_out * c.side**2 * (1 if c.name.endswith("shortcut") else 2) for c in convolutions(net, net.pixels))
+    return 12.0 * parameter_count(net) + element * batch * kept

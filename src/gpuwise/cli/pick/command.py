@@ -26,7 +26,14 @@ ALSO = {
 METHODS = ("lora", "qlora")
 """Words for a purpose that are fine-tuning by that method."""
 EXAMPLE = "llama-3.1-8b"
-EXAMPLES = {"embed": "bert-base", "rerank": "xlm-roberta-large", "vision": "vit-b-16", "speech": "whisper-large-v3", "image": "sdxl", "video": "wan-2.2-5b"}
+EXAMPLES = {
+    "embed": "bert-base",
+    "rerank": "xlm-roberta-large",
+    "vision": "vit-b-16",
+    "speech": "whisper-large-v3",
+    "image": "sdxl",
+    "video": "wan-2.2-5b",
+}
 """A model of each purpose; :data:`EXAMPLE` where there is none."""
 
 
@@ -172,6 +179,8 @@ def pick(
 def job_of(purpose: str, model: str | None, work: PickWork, within: Within) -> Any:
     """The options as a :class:`gpuwise.pick.jobs.ModelJob`. Raises InputError and UnknownNameError."""
     from gpuwise.facts.models.catalogue import find_model
+    from gpuwise.facts.models.convnets import known_convnet
+    from gpuwise.pick.forward import convnet_job
     from gpuwise.pick.jobs import serving_job, training_job, vision_job
     from gpuwise.workload.adapters import DEFAULT_TARGETS, split_targets
 
@@ -182,16 +191,16 @@ def job_of(purpose: str, model: str | None, work: PickWork, within: Within) -> A
         raise InputError(f"--for {purpose} needs --model", hint=f"for example --model {EXAMPLES.get(purpose, EXAMPLE)}")
     if purpose in ("image", "video"):
         return _image_job(purpose, model, work, within)
+    net = known_convnet(model)
+    if purpose == "vision" and net is not None:
+        return convnet_job(net, images=_training_images(work))
     arch = find_model(model)
     if purpose == "speech":
         return _speech_job(arch, work, within)
     if purpose in ("embed", "rerank"):
         return _encoder_job(purpose, arch, work, within)
     if purpose == "vision":
-        _only(work, ("images",), purpose)
-        if work.images is None:
-            raise InputError("--for vision needs --images", hint="all epochs together, for example --images 3M")
-        return vision_job(arch, images=work.images)
+        return vision_job(arch, images=_training_images(work))
     if purpose != "infer":
         _only(work, ("tokens", "seq", "method", "lora_targets"), purpose)
         targets = DEFAULT_TARGETS if work.lora_targets is None else split_targets(work.lora_targets)
@@ -219,6 +228,13 @@ def purpose_of(text: str, work: PickWork) -> tuple[str, PickWork]:
     if work.method not in (None, word):
         raise InputError(f"--for {word} with --method {work.method}", hint="write --for finetune, and the method you mean")
     return "finetune", replace(work, method=word)
+
+
+def _training_images(work: PickWork) -> float:
+    _only(work, ("images",), "vision")
+    if work.images is None:
+        raise InputError("--for vision needs --images", hint="all epochs together, for example --images 3M")
+    return work.images
 
 
 def _image_job(purpose: str, model: str, work: PickWork, within: Within) -> Any:

@@ -97,8 +97,8 @@ def denoisers() -> Mapping[str, Denoiser]:
 
 
 def find_denoiser(text: str, makes: str = "images") -> Denoiser:
-    """The denoiser of ``images`` or ``videos`` that a person means, by id, name or alias in any case. Raises UnknownNameError, and
-    InputError for one that makes the other."""
+    """The denoiser of ``images`` or ``videos`` that a person means, by id, name or alias in any case. Raises UnknownNameError,
+    and InputError for one that makes the other."""
     denoiser = find_named(denoisers().values(), text)
     if denoiser is None:
         names = [key for key, one in denoisers().items() if one.makes == makes]
