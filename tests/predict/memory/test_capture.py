@@ -126,6 +126,7 @@ def test_where_memory_runs_out() -> None:
     capture = chain(8, 1 << 30)
     memory = captured_memory(capture, CARD, capacity_bytes=6 * GIB)
     assert not memory.fits and memory.oom is not None and memory.fit_probability <= 0.5
+    assert memory.limited is not None and memory.limited.is_overfull and memory.verdict == "does not fit"
     assert memory.oom.step == 0 and memory.oom.requested_bytes == 1 << 30 and memory.oom.place.phase == "forward"
     roomy = captured_memory(capture, CARD)
     assert roomy.fits and roomy.oom is None and roomy.fit_probability >= 0.5
@@ -136,6 +137,8 @@ def test_capacity_decides_exactly_at_what_is_reserved() -> None:
     free = captured_memory(capture, CARD)
     need = free.run.peak_reserved_bytes + free.context.expected
     assert captured_memory(capture, CARD, capacity_bytes=need + 1).fits
+    tight = captured_memory(capture, CARD, capacity_bytes=need - 80 * MIB)
+    assert tight.fits == (tight.oom is None) and tight.limited is not None
     assert not captured_memory(capture, CARD, capacity_bytes=need - 80 * MIB).fits
 
 

@@ -6,7 +6,8 @@
 
 Each peaks at its own moment. The allocator is replayed event by event
 (:mod:`gpuwise.predict.memory.allocator.simulation`); whether it
-fits is decided by a second replay with the card's memory as the limit, cached blocks given back as torch does.
+fits is decided by a second replay with the card's memory as the limit, cached blocks given back as torch does; where what
+lives at once is more than that limit, only the place at which it runs out is left to say, and the replay waits until asked.
 Left out: other processes on the card, extensions that allocate past torch (apex, bitsandbytes' own buffers).
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -84,6 +86,33 @@ class OutOfMemoryAt:
     reason: str
 
 
+@dataclass(frozen=True)
+class LimitedReplay:
+    """The replay with the card's memory as the limit."""
+
+    events: Events
+    capture: Capture
+    settings: AllocatorSettings
+    room_bytes: int
+    """What is left for torch."""
+    device_bytes: int
+
+    @cached_property
+    def is_overfull(self) -> bool:
+        """Whether the tensors that live at once are more than there is, however they lie."""
+        return int(self.events.live_bytes().max(initial=0)) > self.room_bytes
+
+    @cached_property
+    def run(self) -> AllocatorRun:
+        """Run once, when it is first asked for."""
+        return replay(self.events, self.settings, capacity_bytes=max(self.room_bytes, 1), device_bytes=self.device_bytes)
+
+    @cached_property
+    def oom(self) -> OutOfMemoryAt | None:
+        """Where memory runs out; None where it suffices."""
+        return _out_of_memory(self.run, self.events, self.capture)
+
+
 @dataclass(frozen=True, slots=True)
 class CapturedMemory:
     """The answer; ``peak`` and what follows describe the moment of the most allocated bytes."""
@@ -106,9 +135,6 @@ class CapturedMemory:
     fits: bool
     fit_probability: float
     """That the process stays within ``capacity_bytes``, from the spread of the prediction; 0 or 1 cannot occur."""
-    oom: OutOfMemoryAt | None
-    retries: int
-    """Times cached memory had to be given back for it to fit."""
     verdict: Verdict
     """``fits`` without giving cached memory back; ``borderline`` where it does so, or where its tensors are less than the
     card's memory but the pieces between them too small: there the order of allocations decides, which varies from run to run;
@@ -120,6 +146,18 @@ class CapturedMemory:
     events: Events = field(repr=False)
     capture: Capture = field(repr=False)
     """What was replayed: the step as compiled, where it is."""
+    limited: LimitedReplay | None = field(repr=False)
+    """None where the replay without a limit stays within the card."""
+
+    @property
+    def oom(self) -> OutOfMemoryAt | None:
+        """Where memory runs out on the card; None where it suffices."""
+        return None if self.limited is None else self.limited.oom
+
+    @property
+    def retries(self) -> int:
+        """Times cached memory had to be given back for it to fit."""
+        return 0 if self.limited is None else self.limited.run.retries
 
     @property
     def fragmentation(self) -> Fragmentation:
@@ -175,13 +213,12 @@ def captured_memory(
     begin, end = _span(events, capture, step)
     peaks = run.peaks(begin, end)
     peak_event = begin + int(run.allocated()[begin:end].argmax()) if end > begin else 0
-    oom, retries, least = None, 0, 0
+    limited = None
     if run.peak_reserved_bytes > room:
         # a search never fails a job: it makes do with less
         bare = with_workspaces(capture, accelerator, version, room_bytes=0) if events.empty_cache else events
-        limited = replay(bare, settings, capacity_bytes=max(room, 1), device_bytes=int(usable))
-        oom, retries = _out_of_memory(limited, bare, capture), limited.retries
-        least = int(bare.live_bytes().max(initial=0))
+        limited = LimitedReplay(bare, capture, settings, room, int(usable))
+    fits = limited is None or not (limited.is_overfull or limited.oom)
     failures = kernel_failures(capture, accelerator, version)
     sigma = load_json("captured_memory")["log_sigma"]
     reserved = Estimate.from_log_sigma(float(peaks.reserved_bytes), float(sigma["reserved"]), "fitted")
@@ -200,15 +237,14 @@ def captured_memory(
         by_category=bytes_by_category(events, peak_event),
         largest=_largest(run, events, capture, peak_event),
         capacity_bytes=float(usable),
-        fits=oom is None,
-        fit_probability=_probability(process, usable, fits=oom is None),
-        oom=oom,
-        retries=retries,
-        verdict=_verdict(oom, retries, failures, in_pieces=least <= room),
+        fits=fits,
+        fit_probability=_probability(process, usable, fits=fits),
+        verdict=_verdict(limited, failures),
         failures=failures,
         run=run,
         events=events,
         capture=capture,
+        limited=limited,
     )
 
 
@@ -322,13 +358,12 @@ def _sum(reserved: Estimate, *others: Estimate) -> Estimate:
     return Estimate(expected - low, expected, expected + high, weakest(*bases) if bases else "fitted")
 
 
-def _verdict(oom: OutOfMemoryAt | None, retries: int, failures: tuple[KernelFailure, ...], *, in_pieces: bool) -> Verdict:
-    """``in_pieces``: what lives at once is no more than there is."""
-    if oom is not None and not in_pieces:
+def _verdict(limited: LimitedReplay | None, failures: tuple[KernelFailure, ...]) -> Verdict:
+    if limited is not None and limited.is_overfull:
         return "does not fit"
     if failures:
         return "fails"
-    return "borderline" if oom is not None or retries else "fits"
+    return "borderline" if limited is not None and (limited.oom is not None or limited.run.retries) else "fits"
 
 
 def _probability(process: Estimate, usable: float, *, fits: bool) -> float:
