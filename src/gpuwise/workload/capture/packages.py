@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,7 +60,9 @@ def timm() -> Any:
     """The package ``timm``. Raises MissingExtraError when it or torchvision, which it imports, is not installed."""
     require("timm", "this network")
     torchvision()
-    return importlib.import_module("timm")
+    with warnings.catch_warnings():  # what of torch it still uses is its authors' to mend
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return importlib.import_module("timm")
 
 
 def transformers() -> Any:
