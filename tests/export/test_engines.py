@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from gpuwise.errors import InputError
 from gpuwise.export.engines import containers, kubernetes, skypilot
@@ -30,7 +31,8 @@ from gpuwise.workload.strategy import Strategy
 Jobs = Callable[..., Iterator[Job]]
 Files = list[tuple[Job, Mapping[str, str]]]
 STACKS = ("megatron-core", "compiled-fsdp", "trainer", "hf-fsdp", "deepspeed")
-N = 200
+N = 80 if settings().max_examples < 100 else 200
+"""Jobs drawn: more where examples are searched for."""
 DEEP = 8
 """Files given to the slower of the validators."""
 EIGHT, NODES = find_model("llama-3.1-8b"), find_cluster("2x8xH100-SXM")
@@ -39,7 +41,7 @@ PLAN = Job(EIGHT, NODES, Strategy(dp=16, sharding="zero1"), 4096, step_time_s=7.
 
 @pytest.fixture(scope="module")
 def planned(jobs: Jobs) -> list[tuple[Job, Tool]]:
-    """200 jobs with their tools, all of which every engine can start."""
+    """Jobs with their tools, all of which every engine can start."""
     found: list[tuple[Job, Tool]] = []
     for stack in STACKS:
         tool = tool_of(stack)

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from gpuwise.export.job import Job
 from gpuwise.export.ranks import shard_group
@@ -24,7 +25,8 @@ from gpuwise.workload.strategy import Strategy
 
 Jobs = Callable[..., Iterator[Job]]
 STACKS = ("eager", "hf-fsdp", "compiled-fsdp", "eager-fsdp")
-N = 200
+N = 80 if settings().max_examples < 100 else 200
+"""Jobs drawn: more where examples are searched for."""
 TORCHRUN = TOOLS["torchrun"]
 
 

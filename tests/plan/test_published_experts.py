@@ -33,6 +33,7 @@ def test_deepseek_v3_with_its_layout() -> None:
     assert gpu_hours("deepseek-v3", "256x8xH800-SXM", 14.8e12, **given) == pytest.approx(2.664e6, rel=0.15)
 
 
+@pytest.mark.thorough
 def test_the_own_best_plan_for_deepseek_v3_is_no_slower_than_its_layout() -> None:
     given = {"precision": ("fp8",), "seq_len": 4096, "global_batch": 15360}
     best = gpu_hours("deepseek-v3", "256x8xH800-SXM", 14.8e12, **given)

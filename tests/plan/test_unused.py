@@ -148,6 +148,7 @@ def test_stages_that_differ_by_a_layer() -> None:
     assert even.step_time_s.expected < more.step_time_s.expected < 1.3 * even.step_time_s.expected
 
 
+@pytest.mark.thorough
 def test_four_bit_weights_of_33_billion_are_tuned_on_24_gib_as_published() -> None:
     """arXiv 2305.14314: 33B on one 24 GB card, whose adapters' states are paged; at one's wish they stay where they are."""
     card, wishes = find_cluster("4090"), Wishes(seq_len=512, global_batch=16, quantized_base=True, lora_rank=64)

@@ -76,7 +76,9 @@ def _by_hand(setting: Setting, space: Space) -> set[Strategy]:
     return found
 
 
-@pytest.mark.parametrize("kind", ["small", pytest.param("experts", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("small", marks=pytest.mark.thorough), pytest.param("experts", marks=pytest.mark.slow)]
+)
 def test_the_products_hold_exactly_the_allowed_combinations(kind: str, request: pytest.FixtureRequest, node: Cluster) -> None:
     arch: Architecture = request.getfixturevalue(kind)
     setting = Setting.of(arch, node, BASE, 2048, 8)

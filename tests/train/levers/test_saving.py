@@ -128,6 +128,7 @@ def test_files_are_those_of_the_plain_script(
             torch.testing.assert_close(found[key], tensor, rtol=2e-2, atol=3e-3, msg=key)
 
 
+@pytest.mark.thorough
 def test_files_are_read_where_gpuwise_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under many levers at once, as ``gpuwise run`` puts them on."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]))
