@@ -31,11 +31,29 @@ def models() -> Mapping[str, Architecture]:
     """Every named model by its id. Raises DataError when a shipped file is broken."""
     by_id: dict[str, Architecture] = {}
     for file in CATALOGUE_FILES:
-        for arch in read_catalogue(shipped_text(file), file):
+        for arch in _shipped(file).values():
             if arch.id in by_id:
                 raise DataError(f"{file}: model {arch.id!r} appears twice")
             by_id[arch.id] = arch
     return MappingProxyType(by_id)
+
+
+@cache
+def _shipped(file: str) -> Mapping[str, Architecture]:
+    """The models of one shipped file by their id; each file is read when a model of it is asked for."""
+    by_id: dict[str, Architecture] = {}
+    for arch in read_catalogue(shipped_text(file), file):
+        if by_id.setdefault(arch.id, arch) is not arch:
+            raise DataError(f"{file}: model {arch.id!r} appears twice")
+    return MappingProxyType(by_id)
+
+
+def _by_id(text: str) -> Architecture | None:
+    """The model with exactly this id: only the file that has a line of it is read."""
+    for file in CATALOGUE_FILES:
+        if f'\n"{text}" = ' in shipped_text(file):
+            return _shipped(file).get(text)
+    return None
 
 
 @cache
@@ -64,7 +82,7 @@ def find_model(text: str) -> Architecture:
         from gpuwise.facts.models.configs import read_model_config
 
         return read_model_config(config)
-    return models()[resolve_model_name(text, _names())]
+    return _by_id(text) or models()[resolve_model_name(text, _names())]
 
 
 def _is_path(text: str) -> bool:

@@ -185,7 +185,7 @@ def thinned(front: Candidates, n: int = FRONT_LENGTH) -> list[int]:
     memory = front.memory_bytes[kept]
     wanted = memory[0] + (memory[-1] - memory[0]) * np.arange(n) / (n - 1)
     nearest = np.abs(memory[:, None] - wanted[None, :]).argmin(axis=0)
-    return [int(kept[i]) for i in np.unique(nearest)]
+    return [int(kept[i]) for i in sorted(set(nearest.tolist()))]
 
 
 def setting_of(goal: Goal, base: Strategy) -> Setting:

@@ -231,9 +231,9 @@ def collective_time(
     time_s, sigma = np.empty(size.shape), np.empty(size.shape)
     basis: Basis = "measured"
     pairs = group.astype(np.int64) << 32 | ranks.astype(np.int64)
-    for pair in np.unique(pairs):
+    for pair in sorted(set(pairs.tolist())):
         here = pairs == pair
-        n, r = int(pair) >> 32, int(pair) & 0xFFFFFFFF
+        n, r = pair >> 32, pair & 0xFFFFFFFF
         one = curve(system, op, n, r, library=library, graph=graph, concurrent=concurrent, element_bytes=element_bytes)
         time_s[here], sigma[here] = one.time_s(size[here]), one.log_sigma(size[here])
         basis = weakest(basis, one.basis)

@@ -89,7 +89,7 @@ def matmul_time(accelerator: Accelerator, rows: OpTable, conditions: Conditions)
         if dtype != "fp32":
             total.put(part, product_time(accelerator, dtype, shape, conditions, _LAYOUTS[layouts]))
             continue
-        for code in np.unique(layouts).tolist():
+        for code in sorted(set(layouts.tolist())):
             one = layouts == code
             layout = cast("Layout", KERNELS[code] or "tn")
             total.put(part[one], product_time(accelerator, dtype, shape[one], conditions, layout))
@@ -208,7 +208,7 @@ def attention_time(accelerator: Accelerator, rows: OpTable, conditions: Conditio
         one_query = rows.shape[:, 1] == 1
         flags = rows.flag & (CAUSAL | FUSED_ATTENTION | DROPOUT)
         keys = np.column_stack([backward, flags, rows.kernel, has_shape, one_query])[of_format]
-        for key in np.unique(keys, axis=0):
+        for key in np.unique(keys, axis=0, return_index=True)[0]:
             part = of_format[(keys == key).all(axis=1)]
             one = rows.take(part)
             if not key[3]:

@@ -177,8 +177,7 @@ def _distinct(table: OpTable) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
             np.rint(table.detail * 1024.0).astype(np.int64),
         ]
     ).astype(np.uint64)
-    random: Any = np.random.default_rng(20261121)
-    odd: Any = random.integers(1, 2**63, columns.shape[1], dtype=np.uint64) | np.uint64(1)
+    odd = _odd_factors(columns.shape[1])
     mixed: Any = columns * odd
     mixed ^= mixed >> np.uint64(29)
     keys: Any = np.sum(mixed * odd[::-1], axis=1, dtype=np.uint64)
@@ -186,12 +185,21 @@ def _distinct(table: OpTable) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     return first, inverse
 
 
+def _odd_factors(n: int) -> Any:
+    """``n`` well-mixed odd numbers of 64 bits: the finaliser of MurmurHash3 over multiples of the golden ratio, as in SplitMix64
+    (Steele, Lea and Flood, OOPSLA 2014)."""
+    z: Any = np.arange(1, n + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
+    z = (z ^ (z >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
+    return (z ^ (z >> np.uint64(33))) | np.uint64(1)
+
+
 def _evaluate(table: OpTable, accelerator: Accelerator, conditions: Conditions) -> TableTimes:
     """One call per family. Families that are no kernel stay 0."""
     n = len(table)
     time_s, sigma = np.zeros(n), np.zeros(n)
     bases: list[Basis] = []
-    codes: list[int] = np.unique(table.family).tolist()
+    codes: list[int] = sorted(set(table.family.tolist()))
     for code in codes:
         evaluate = REGISTRY.get(FAMILIES[code])
         if evaluate is None:

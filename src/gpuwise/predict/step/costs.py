@@ -366,7 +366,7 @@ def _one_collective(system: System, op: str, shape: NDArray[np.int64], group: Ra
     size, local, concurrent = (g[where] for g in group)
     payload = np.floor(shape[:, 0] * travelling(shape[:, 1], shape[:, 2] / 1e6, size, local)).astype(np.int64)
     seconds = np.zeros(len(payload))
-    for c in np.unique(concurrent):
+    for c in sorted(set(concurrent.tolist())):
         here = concurrent == c
         seconds[here] = collective_time(system, op, payload[here], size[here], local[here], concurrent=int(c)).time_s
     return seconds

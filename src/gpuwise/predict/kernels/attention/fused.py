@@ -202,7 +202,7 @@ def _lawful(accelerator: Accelerator, dtype: str, call: Call) -> KernelTime:
     if call.kernel is None:
         return specified(accelerator, dtype, call.shape, True)
     seconds = np.zeros(call.shape.batch.shape)
-    for width in np.unique(call.shape.head_dim):
+    for width in sorted(set(call.shape.head_dim.tolist())):
         rows = call.shape.head_dim == width
         seconds[rows] = _at_width(call, Shape(*(c[rows] for c in call.shape)), float(width))
     return KernelTime(seconds, _sigma(call, seconds, measured=False), call.kernel.basis)
