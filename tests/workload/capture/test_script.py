@@ -11,6 +11,8 @@ from gpuwise.errors import InputError
 pytest.importorskip("torch")
 
 import gpuwise
+from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.plan.step.fit import fit_step
 from gpuwise.workload.capture.errors import UserCodeError
 from gpuwise.workload.capture.record.capture import Capture
 from gpuwise.workload.capture.target import find_target
@@ -221,6 +223,35 @@ def test_a_script_that_fails_says_so_as_python_does(tmp_path: Path) -> None:
     assert "train.py" in error.value.trace and "runpy" not in error.value.trace
     with pytest.raises(InputError, match="nothing ran on cuda"):
         captured(tmp_path, HEAD, "network()(torch.randn(2, 64))\n")
+
+
+def test_a_sparse_tensor_is_not_called_the_scripts_fault() -> None:
+    """As powerful-gnns, which pools the nodes of a graph by one."""
+    error = UserCodeError("train.py", NotImplementedError("Cannot access storage of SparseTensorImpl"))
+    assert "sparse tensors have no stand-in" in str(error.hint) and "mend it" not in str(error.hint)
+
+
+def test_a_module_that_is_pickled_has_no_values_to_read(tmp_path: Path) -> None:
+    """As Lightning pickles the hyperparameters of a module, large ones among them."""
+    text = (
+        "import io, pickle\nnet = nn.Linear(784, 640)\nassert pickle.dumps(net)\n"
+        "torch.save(net.state_dict(), io.BytesIO(), _use_new_zipfile_serialization=False)\n"
+        "net = net.cuda()\nassert pickle.dumps(net)\nadam = torch.optim.Adam(net.parameters())\n"
+        "for _ in range(3):\n    net(torch.ones(4, 784).cuda()).sum().backward()\n    adam.step()\n"
+    )
+    assert captured(tmp_path, HEAD, text).parameters
+
+
+def test_a_size_that_depends_on_values_is_captured_at_its_bound(tmp_path: Path) -> None:
+    """As poutyne's accuracy picks the labels that count: the script is run again, with its own sizes."""
+    text = (
+        "net = network().cuda()\nadam = torch.optim.Adam(net.parameters())\n"
+        "for x, y in DataLoader(data, batch_size=16):\n    x, y = x.cuda(), y.cuda()\n    out = net(x)\n"
+        "    counted = y != 3\n    nn.functional.cross_entropy(out[counted], y[counted]).backward()\n    adam.step()\n"
+    )
+    target = find_target(str(write(tmp_path, HEAD, text)), whole=True)
+    fitted = fit_step(target, find_cluster("H100-SXM"))
+    assert fitted.at_bound is not None
 
 
 def test_what_a_script_cannot_take(tmp_path: Path) -> None:

@@ -17,6 +17,9 @@ NAMED_IN_CROWD = 0.15
 for data in 6 to 9 % of their steps on an idle machine did in 11 to 12.5 % there (records of 23 and 25 November 2026)."""
 BUSY = 0.8
 """Share of the step in which the device works, from which nothing is called wasted. Rule of this project."""
+TOGETHER = 0.25
+"""Share of the step that several wastes, none of which is named alone, save together: the step is not healthy. Rule of this
+project: those of healthy foreign scripts add up to 14 % at most (record of 27 November 2026)."""
 CROWDED = 0.3
 """Share of the step in gaps by other programs, from which nothing can be said of the rest; and of a run in which they had the
 processors, from which it is a crowd. Rule of this project."""
@@ -63,6 +66,9 @@ def decide(
         # a program that takes the processor leaves a gap longer than Python's own
         lost_s = min(split.parts[OTHER], elsewhere_s)
         idle = max(split.parts[p] - lost_s * (p == OTHER) for p in IDLE)
+        together_s = sum(saved_s(f) for f in findings) if len(findings) > 1 else 0.0
+        if together_s >= TOGETHER * wall and lost_s < CROWDED * wall:
+            return Verdict(SPREAD, _several(findings, split, together_s))
         if split.busy_s > BUSY * (wall - lost_s) and idle < named * wall and lost_s < CROWDED * wall:
             return Verdict(HEALTHY, _healthy(split, lost_s))
         return Verdict(SPREAD, _spread(findings, split, lost_s))
@@ -87,6 +93,11 @@ def _spread(findings: Sequence[Finding], split: Split, lost_s: float) -> str:
         f"No single waste, but the {_device(split)} works only {100 * split.busy_share:.0f} % of the step: {said}; "
         f"the largest that one change would save: {largest}."
     )
+
+
+def _several(findings: Sequence[Finding], split: Split, together_s: float) -> str:
+    said = ", ".join(f"{f.kind} {100 * f.saved_s / split.wall_s:.0f} %" for f in findings[:3])
+    return f"No single waste, but several that add up to {100 * together_s / split.wall_s:.0f} % of the step: {said}."
 
 
 def _untraced(split: Split) -> str:

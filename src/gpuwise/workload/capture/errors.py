@@ -36,8 +36,14 @@ class UserCodeError(InputError):
         self.kind = type(error).__name__
         super().__init__(
             f"{what} raised {self.kind}: {_first_line(error)}\n{self.trace}".rstrip(),
-            hint="the code itself failed, as it would on a GPU; mend it and run this again",
+            hint=_hint_of(error),
         )
+
+
+def _hint_of(error: BaseException) -> str:
+    if isinstance(error, NotImplementedError) and "SparseTensorImpl" in str(error):
+        return "sparse tensors have no stand-in without their values: the step cannot be captured without a GPU"
+    return "the code itself failed, as it would on a GPU; mend it and run this again"
 
 
 def _first_line(error: BaseException) -> str:

@@ -48,10 +48,22 @@ def _in_this_process(loader: Any) -> Any:
 
 
 def _without_a_path(save: Callable[..., Any]) -> Callable[..., Any]:
-    """``save`` where it writes to an open file, its second argument; nothing where that is a path."""
+    """``save`` where it writes to an open file, its second argument; nothing where that is a path.
+
+    The old format, in which a storage pickles itself, would read memory that a storage without values does not have
+    (Lightning pickles a module's hyperparameters): of such a storage nothing is written, all else in the new one.
+    """
 
     def guarded(*args: Any, **kwargs: Any) -> Any:
         to = args[1] if len(args) > 1 else kwargs.get("f", kwargs.get("filename"))
-        return None if isinstance(to, (str, os.PathLike)) else save(*args, **kwargs)
+        if isinstance(to, (str, os.PathLike)):
+            return None
+        if not kwargs.get("_use_new_zipfile_serialization", True):
+            if isinstance(args[0], (torch.TypedStorage, torch.UntypedStorage)):
+                # the untyped one by its private name: to ask the other is deprecated
+                storage = getattr(args[0], "_untyped_storage", args[0])
+                return None if storage.device.type == "meta" else save(*args, **kwargs)
+            del kwargs["_use_new_zipfile_serialization"]
+        return save(*args, **kwargs)
 
     return guarded
