@@ -8,7 +8,7 @@ a fresh process from its start to its end: seconds by the wall, and of the proce
 others use disturbs less. A line of JSON for each script: what tune claimed, and both ratios with their 95 % intervals. A gain
 is ``true`` where the interval of either lies above 1, ``slower`` where the wall's lies below, else ``open``. Both runs have the
 start of Python, the imports and the data in them, ``gpuwise run`` its own start too, which in scripts of a few seconds are most
-of it: with ``--times`` what is timed trains so many times as long as what was tuned, by the numbers after :data:`LENGTHS`.
+of it: with ``--times`` the script trains so many times as long, by the numbers after :data:`LENGTHS`.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ def truth_of(script: Mapping[str, Any], options: argparse.Namespace) -> dict[str
     environment = {**os.environ, **SURROUNDINGS, "HOME": str(place / "home"), **script.get("env", {})}
     environment["PYTHONPATH"] = os.environ.get("PYTHONPATH", "")
     target = ["-m", script["module"]] if "module" in script else [script["path"]]
-    arguments = ["--", *script["arguments"]]
+    # what is tuned is what is timed: a lever is held against the length of the script
+    timed_arguments = longer(script["arguments"], options.times)
+    arguments = ["--", *timed_arguments]
     config = str(place / "gpuwise.toml")
     tune = [python, "-m", "gpuwise", "tune", "--json", "--no-record", f"--minutes={options.minutes}", f"--config={config}"]
     tune += [f"--only={lever}" for lever in options.levers]
@@ -98,9 +100,9 @@ def truth_of(script: Mapping[str, Any], options: argparse.Namespace) -> dict[str
         return {**row, "tail": errors[-500:]}
     told = json.loads(out.splitlines()[-1])
     row |= {"levers": told["levers"], "claimed": told["gain"], "could_not_tell": told["could_not_tell"], "spread": told["spread"]}
+    row |= {name: told[name] for name in ("pairs_missing", "too_short", "run_length_s")}
     if not told["levers"]:
         return row
-    timed_arguments = longer(script["arguments"], options.times)
     plain = [python, *target, *timed_arguments]
     tuned = [python, "-m", "gpuwise", "run", "--no-record", f"--config={config}", *target, "--", *timed_arguments]
     walls, cpus = [], []

@@ -59,9 +59,9 @@ def _without_a_path(save: Callable[..., Any]) -> Callable[..., Any]:
         if isinstance(to, (str, os.PathLike)):
             return None
         if not kwargs.get("_use_new_zipfile_serialization", True):
-            if isinstance(args[0], (torch.TypedStorage, torch.UntypedStorage)):
+            if isinstance(what := args[0] if args else kwargs.get("obj"), (torch.TypedStorage, torch.UntypedStorage)):
                 # the untyped one by its private name: to ask the other is deprecated
-                storage = getattr(args[0], "_untyped_storage", args[0])
+                storage = getattr(what, "_untyped_storage", what)
                 return None if storage.device.type == "meta" else save(*args, **kwargs)
             del kwargs["_use_new_zipfile_serialization"]
         return save(*args, **kwargs)
