@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import Dataset
 
+from gpuwise.train.ranks.parallel.halves import orders_of, put_back
 from gpuwise.workload.capture.packages import transformers
 
 sys.path.append(str(Path(__file__).parent))
@@ -26,6 +27,14 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
     return getattr(tensor, "full_tensor", lambda: tensor)().detach().clone()
 
 
+def as_alone(model: nn.Module, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """With columns that tensor ranks hold in another order where one process has them."""
+    for name, dim, order in orders_of(model):
+        if name in values:
+            values[name] = put_back(values[name], dim, order)
+    return values
+
+
 class Written:
     """Gradients of the first and weights after every step, written by rank 0."""
 
@@ -36,12 +45,13 @@ class Written:
         if "GRADIENTS" not in os.environ:
             # they are gathered from all ranks, which are counted
             return
-        self.steps.append({n: whole(p.grad) for n, p in self.model.named_parameters() if p.grad is not None})
+        named = self.model.named_parameters()
+        self.steps.append(as_alone(self.model, {n: whole(p.grad) for n, p in named if p.grad is not None}))
 
     def after(self, *_: object) -> None:
         if "GRADIENTS" not in os.environ:
             return
-        weights = {n: whole(p) for n, p in self.model.named_parameters()}
+        weights = as_alone(self.model, {n: whole(p) for n, p in self.model.named_parameters()})
         name = "written.pt" if dist.get_rank() == 0 else f"written-{dist.get_rank()}.pt"
         torch.save({"gradients": self.steps, "weights": weights}, Path(os.environ["GRADIENTS"]) / name)
 
@@ -459,3 +469,92 @@ def teacher() -> nn.Module:
 def other_teacher() -> nn.Module:
     """Of other classes."""
     return Tiny(vocabulary=40)
+
+
+def gpt_2_heads(length: int = 0, n: int = 0):
+    """Transformers' own, whose queries, keys and values lie behind each other in one matrix with its inputs as rows."""
+    transformers()
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=32, n_embd=16, n_layer=2, n_head=4, n_positions=64, resid_pdrop=0.0,
+                                       embd_pdrop=0.0, attn_pdrop=0.0))  # fmt: skip
+    return of_transformers(model, length, n)
+
+
+def phi3(length: int = 0, n: int = 0):
+    """Transformers' own, with fewer keys than queries in one matrix, and gate and up in another."""
+    transformers()
+    from transformers import Phi3Config, Phi3ForCausalLM
+
+    config = Phi3Config(vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=8,
+                        num_key_value_heads=4, max_position_embeddings=64, original_max_position_embeddings=64,
+                        pad_token_id=0, tie_word_embeddings=False)  # fmt: skip
+    return of_transformers(Phi3ForCausalLM(config), length, n)
+
+
+def opt():
+    """Transformers' own, whose second half lies in the layer itself, with biases."""
+    transformers()
+    from transformers import OPTConfig, OPTForCausalLM
+
+    config = OPTConfig(vocab_size=32, hidden_size=16, word_embed_proj_dim=16, ffn_dim=32, num_hidden_layers=2,
+                       num_attention_heads=4, max_position_embeddings=64, dropout=0.0)  # fmt: skip
+    return of_transformers(OPTForCausalLM(config))
+
+
+def bloom():
+    """Transformers' own, with the three of each head together, a slope a head, and a sum in place."""
+    transformers()
+    from transformers import BloomConfig, BloomForCausalLM
+
+    return of_transformers(BloomForCausalLM(BloomConfig(vocab_size=32, hidden_size=16, n_layer=2, n_head=4)))
+
+
+def falcon(length: int = 0, n: int = 0):
+    """Transformers' own, with groups of queries that have one key, and attention and MLP beside each other."""
+    transformers()
+    from transformers import FalconConfig, FalconForCausalLM
+
+    config = FalconConfig(vocab_size=32, hidden_size=16, num_hidden_layers=2, num_attention_heads=8, num_kv_heads=4,
+                          new_decoder_architecture=True)  # fmt: skip
+    return of_transformers(FalconForCausalLM(config), length, n)
+
+
+def bert(images: bool = False):
+    """Transformers' own, with a loss of masked tokens; or ViT, with one of images."""
+    transformers()
+    from transformers import BertConfig, BertForMaskedLM, ViTConfig, ViTForImageClassification
+
+    more = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}  # fmt: skip
+    if images:
+        model = ViTForImageClassification(ViTConfig(image_size=8, patch_size=4, **more))
+        pixels = torch.randn(21, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+        rows = [(p, i % 2) for i, p in enumerate(pixels)]
+
+        def of_images(model: nn.Module, batch: list[torch.Tensor]) -> tuple[torch.Tensor, int]:
+            return functional.cross_entropy(model(pixel_values=batch[0]).logits, batch[1], reduction="sum"), len(batch[1])
+
+        return {**of_transformers(model), "data": rows, "step": of_images}
+
+    def step(model: nn.Module, rows: torch.Tensor) -> tuple[torch.Tensor, int]:
+        masked = (rows >= 0) & (torch.arange(rows.shape[1]) % 2 == 0)
+        logits = model(input_ids=rows.clamp(min=0).masked_fill(masked, 1), attention_mask=(rows >= 0).long()).logits
+        loss = functional.cross_entropy(logits.flatten(0, 1), rows.masked_fill(~masked, -100).flatten(), reduction="sum")
+        return loss, int(masked.sum())
+
+    return {**of_transformers(BertForMaskedLM(BertConfig(vocab_size=32, **more))), "step": step, "collate": pad}
+
+
+def turned():
+    """Named as in Llama, with heads that see each other before they are put together."""
+
+    class Mixed(Attention):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            queries = self.q_proj(x)
+            return self.o_proj(queries.softmax(-1) * self.k_proj(x) * self.v_proj(x))
+
+    made = llama_like()
+    for layer in made["model"].layers:
+        layer.self_attn = Mixed(16, 4)
+    return made

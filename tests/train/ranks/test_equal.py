@@ -79,6 +79,45 @@ def test_tensor_parallel_trains_as_one_process(task: str, ranks: Callable[..., A
     assert again["losses"] == pytest.approx(alone["losses"], rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("task", "n", "layout"),
+    [
+        ("gpt_2_heads", 2, {"tp": 2}),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in [
+                ("phi3", 2, {"tp": 2, "recompute": "full"}),
+                ("phi3", 4, {"dp": 2, "tp": 2, "sharding": "zero3", "micro_batch": 2}),
+                ("gpt_2_heads", 4, {"tp": 4}),
+                ("opt", 2, {"tp": 2}),
+                ("bloom", 2, {"tp": 2}),
+                ("falcon", 4, {"dp": 2, "tp": 2, "sharding": "zero3"}),
+                ("bert", 2, {"tp": 2}),
+            ]
+        ),
+    ],
+)
+def test_layers_of_other_names_are_divided(task: str, n: int, layout: dict[str, Any], ranks: Callable[..., Any]) -> None:
+    """Matrices that hold several, and what is saved after a step of them goes on in one process."""
+    layout = {"dp": 1, **layout}
+    alone = result(ranks(task, 1, out="alone", epochs=1))
+    check_equal(result(ranks(task, n, layout=layout, epochs=1)), alone)
+    first = ranks(task, n, out="again", layout=layout, steps=1)
+    assert set(first.codes()) == {0}, first.output
+    again = result(ranks(task, 1, out="again", epochs=1))
+    assert again["losses"] == pytest.approx(alone["losses"], rel=1e-6)
+    # and back: what one process has saved is taken apart
+    assert ranks(task, 1, out="back", steps=1).codes() == [0]
+    back = result(ranks(task, n, out="back", layout=layout, epochs=1))
+    assert back["losses"] == pytest.approx(alone["losses"], rel=1e-6)
+
+
+@pytest.mark.slow
+def test_images_over_tensor_ranks(ranks: Callable[..., Any]) -> None:
+    alone = result(ranks("bert", 1, out="alone", epochs=1, settings=["images=1"]))
+    check_equal(result(ranks("bert", 2, layout={"dp": 1, "tp": 2}, epochs=1, settings=["images=1"])), alone)
+
+
 PIPELINES: dict[str, tuple[str, int, dict[str, Any]]] = {
     "PP 2": ("tokens", 2, {"dp": 1, "pp": 2, "micro_batch": 2}),
     "PP 4, more stages than micro-batches": ("tokens", 4, {"dp": 1, "pp": 4, "micro_batch": 4}),
@@ -119,7 +158,11 @@ def test_norms_of_divided_heads_have_their_whole_gradient(task: str, ranks: Call
 
 @pytest.mark.parametrize(
     ("task", "settings", "message"),
-    [("tokens", [], "Block has no mlp.down_proj"), ("llama_like", ["heads=1"], "1 heads do not divide over 2 ranks")],
+    [
+        ("tokens", [], "Block has no attention with names that ranks know"),
+        ("llama_like", ["heads=1"], "1 heads do not divide over 2 ranks"),
+        ("turned", [], "a Layer that is divided computes something else"),
+    ],
 )
 def test_tensor_parallel_is_refused_elsewhere(task: str, settings: list[str], message: str, ranks: Callable[..., Any]) -> None:
     run = ranks(task, 2, layout={"dp": 1, "tp": 2}, settings=settings)

@@ -35,8 +35,9 @@ from gpuwise.train.ranks.meter import Meter
 from gpuwise.train.ranks.methods import put_on
 from gpuwise.train.ranks.parallel.context import Context
 from gpuwise.train.ranks.parallel.experts import Experts, check_experts
+from gpuwise.train.ranks.parallel.pieces import stored_orders
 from gpuwise.train.ranks.parallel.pipeline import Pipeline, ends_inside
-from gpuwise.train.ranks.parallel.stages import Chain, Stage, chain_of, numbers_passed_on
+from gpuwise.train.ranks.parallel.stages import Chain, LayerCall, Stage, chain_of, first_call
 from gpuwise.train.ranks.parallel.tensor import parallelize
 from gpuwise.train.ranks.predicted import collectives
 from gpuwise.train.ranks.samples import Cursor, Items, Key, Order, derived, loader, shares
@@ -115,9 +116,11 @@ class Training:
         check_experts(task.model, layout)
         tokens = 0 if self.context is None and layout.ep == 1 else tokens_of(self._first())
         chain = self._chain() if layout.pp > 1 else None
-        row = chain.numel if chain is not None else self._passed_on() if layout.tp > 1 else 0
+        call = self._first_call() if layout.tp > 1 else None
+        row = chain.numel if chain is not None else call.numel if call is not None else 0
         if layout.tp > 1:
-            parallelize(task.model, self.mesh["tp"])
+            # not where FSDP2 will hold the layers on the host
+            parallelize(task.model, self.mesh["tp"], None if layout.offload_optimizer else call)
             self.meter.within(self.mesh["tp"].get_group())
         stage = None if chain is None else self._cut(chain)
         tensor = self.mesh["tp"].get_group() if layout.tp > 1 else None
@@ -212,11 +215,11 @@ class Training:
         samples = Items(self.task.data, self.settings.seed).__getitems__([(0, 0)])
         return (self.task.collate or default_collate)(samples)
 
-    def _passed_on(self) -> int:
-        """Numbers in what layers pass on of one sample; 0 for a model without repeated layers."""
+    def _first_call(self) -> LayerCall | None:
+        """What the first layer is given of one sample; None for a model without repeated layers."""
         batch = self._first()
         with random_numbers_kept():
-            return numbers_passed_on(self.task.model, lambda model: loss_of(self.task, model, batch, 1))
+            return first_call(self.task.model, lambda model: loss_of(self.task, model, batch, 1))
 
     # -- pipeline stages
 
@@ -247,7 +250,7 @@ class Training:
         state = state_of(
             self.task.model, self.optimizer, self.scheduler, stage=self.pp_rank, trained_only=self.layout.lora_rank > 0
         )
-        self.saver.save(self.step, state, about)
+        self.saver.save(self.step, state, about, stored_orders(self.task.model, state))
         self._saved_s, self._requests.save = time.monotonic(), False
 
     # -- the loop

@@ -14,8 +14,9 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from gpuwise.train.ranks.layout import Layout
+from gpuwise.train.ranks.parallel.halves import halves_of, out_features
 from gpuwise.train.ranks.parallel.stages import Stage
-from gpuwise.train.ranks.parallel.tensor import NORMS, ROWS
+from gpuwise.train.ranks.parallel.tensor import NORMS, has_experts, head_names
 from gpuwise.train.ranks.wrap import local_of
 from gpuwise.workload.capture.repeats import largest_kind, repeated_blocks, unshared_blocks
 
@@ -108,9 +109,8 @@ def _tensor(found: Counts, model: nn.Module, layout: Layout, row: int, stage: St
     every = blocks[:: layout.recompute_every] if layout.recompute == "full" else []
     n, width, held = layout.n_micro, 0, 2 if layout.precision == "bf16" else 4
     for block in blocks:
-        sums = [m for name, m in block.named_modules() if name in ROWS and isinstance(m.weight, DTensor)]
-        weight: Any = sums[0].weight
-        width = int(weight.shape[0])
+        sums = [block.get_submodule(half.row) for half in halves_of(block, experts=has_experts(block))]
+        width = out_features(sums[0])
         # what a layer ends with is not made again: nothing of it is kept for the backward pass
         again = n * any(b is block for b in every)
         times = 2 * n * len(sums) + again
@@ -125,10 +125,11 @@ def _tensor(found: Counts, model: nn.Module, layout: Layout, row: int, stage: St
             _add(found, "all-reduce", n + again, (tokens + tokens * again // n) * 4)
             _add(found, "reduce-scatter", n, tokens * elements * 4)
             _add(found, "all-gather", n, n * elements * held)
-    head = getattr(model, "lm_head", None)
-    if isinstance(head, nn.Linear) and isinstance(head.weight, DTensor) and (stage is None or stage.is_last):
+    for head in (getattr(model, name) for name in head_names(model)):
+        if not isinstance(head.weight, DTensor) or not (stage is None or stage.is_last):
+            continue
         n_bytes = _hidden_bytes(layout, row, width)
-        _add(found, "all-gather", n, n * n_bytes // width * head.weight.shape[0])
+        _add(found, "all-gather", n, n * n_bytes // width * out_features(head))
         _add(found, "all-reduce", n, n * n_bytes)
 
 

@@ -12,7 +12,7 @@ import pickle
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from gpuwise.errors import DataError, InputError
 from gpuwise.train.ranks.manifest import PARTIAL, entry, faults, folder_of, prune, read, saves, seal, write_whole
+from gpuwise.train.ranks.parallel.pieces import Order, PieceReader, PieceWriter, stored_orders
 from gpuwise.train.ranks.wrap import control_group
 
 Tell = Callable[..., None]
@@ -49,8 +50,9 @@ class Saver:
         self._failed: BaseException | None = None
         self._last: int | None = None
 
-    def save(self, step: int, state: dict[str, Any], about: dict[str, Any]) -> None:
-        """Begin to save; returns when ``state`` may change again. One save at a time: an earlier one is awaited first."""
+    def save(self, step: int, state: dict[str, Any], about: dict[str, Any], orders: Mapping[str, Order] | None = None) -> None:
+        """Begin to save; returns when ``state`` may change again. One save at a time: an earlier one is awaited first.
+        ``orders``: of tensors whose columns lie in another order than in one process."""
         asked = time.perf_counter()
         self.wait()
         if step == self._last:
@@ -61,7 +63,8 @@ class Saver:
         if self._rank == 0:
             shutil.rmtree(partial, ignore_errors=True)
             self.root.mkdir(parents=True, exist_ok=True)
-        future = async_save(state, checkpoint_id=str(partial), process_group=self._group)
+        planner = PieceWriter(orders) if orders else None
+        future = async_save(state, checkpoint_id=str(partial), process_group=self._group, planner=planner)
         self._last = step
         times = (began, time.perf_counter() - asked)
         self._thread = threading.Thread(target=self._finish, args=(future, partial, final, about, times), daemon=True)
@@ -178,7 +181,8 @@ def load_state(folder: Path, model: nn.Module, optimizer: Optimizer, scheduler: 
             state[key] = torch.empty(plain.size, dtype=torch.uint8)
     if states:
         state["optimizer"] = states
-    load(state, storage_reader=reader, process_group=control_group())
+    orders = stored_orders(model, state)
+    load(state, storage_reader=reader, process_group=control_group(), planner=PieceReader(orders) if orders else None)
     missing = model.load_state_dict(state["model"], strict=False).missing_keys
     wrong = [k for k in missing if k in parameters and parameters[k].requires_grad]
     if wrong:

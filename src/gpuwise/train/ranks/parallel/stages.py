@@ -108,13 +108,27 @@ class _Seen(Exception):
     """Ends a step at the first layer."""
 
 
-def numbers_passed_on(model: nn.Module, step: Callable[[nn.Module], Any]) -> int:
-    """Of what the first repeated layer is given in ``step(model)``, which ends there; 0 where none is run."""
-    seen: list[int] = []
+@dataclass(frozen=True, slots=True)
+class LayerCall:
+    """What a step gives the first layer that it runs."""
 
-    def look(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        given = _first_tensor(args, kwargs)[0]
-        seen.append(0 if given is None else given.numel())
+    block: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    @property
+    def numel(self) -> int:
+        """Numbers in what is passed on to it; 0 where it takes no tensor first."""
+        hidden = _first_tensor(self.args, self.kwargs)[0]
+        return 0 if hidden is None else hidden.numel()
+
+
+def first_call(model: nn.Module, step: Callable[[nn.Module], Any]) -> LayerCall | None:
+    """Of the repeated layers in ``step(model)``, which ends there; None where none is run."""
+    seen: list[LayerCall] = []
+
+    def look(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        seen.append(LayerCall(block, args, kwargs))
         raise _Seen
 
     handles = [b.register_forward_pre_hook(look, with_kwargs=True) for b in largest_kind(repeated_blocks(model))]
@@ -124,7 +138,7 @@ def numbers_passed_on(model: nn.Module, step: Callable[[nn.Module], Any]) -> int
     finally:
         for handle in handles:
             handle.remove()
-    return seen[0] if seen else 0
+    return seen[0] if seen else None
 
 
 def reachable(tensor: torch.Tensor) -> set[int]:

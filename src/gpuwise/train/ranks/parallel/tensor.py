@@ -1,55 +1,186 @@
 # pyright: basic
-"""Tensor parallel layers for models shaped like Llama (``parallelize_module``): columns of the projections into heads and into
-the inner width, rows of those back, so that a layer exchanges once after attention and once after the MLP in each direction."""
+"""Tensor parallel layers of Transformers' models (``parallelize_module``): columns of the projections into heads and into the
+inner width, rows of those back, so that a layer exchanges once after attention and once after the MLP in each direction.
+
+One layer is run before and after it is divided: a model whose layers have these names and compute something else is refused.
+"""
 
 from __future__ import annotations
 
+import copy
+import inspect
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module, distribute_tensor
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
 
-from gpuwise.errors import InputError, LayoutError
+from gpuwise.errors import InputError
+from gpuwise.train.levers.items import random_numbers_kept
+from gpuwise.train.levers.modules import each_tensor
 from gpuwise.train.ranks.parallel.experts import is_experts
+from gpuwise.train.ranks.parallel.halves import (
+    ATTENTION,
+    HINT,
+    PARTS,
+    Half,
+    check_columns,
+    halves_of,
+    in_order,
+    is_turned,
+    order_of,
+    part_sizes,
+    unlike,
+)
+from gpuwise.train.ranks.parallel.stages import LayerCall
+from gpuwise.workload.capture.packages import without_caches
 from gpuwise.workload.capture.repeats import largest_kind, repeated_blocks
 
-COLUMNS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj")
-ROWS = ("self_attn.o_proj", "mlp.down_proj")
-"""Names in a layer, as Transformers has them for Llama and those built like it."""
 HIDDEN = "hidden_states"
 """What Transformers names the input of a layer's halves."""
 NORMS = ("self_attn.q_norm", "self_attn.k_norm")
 """Of queries and keys, head by head (Qwen3): every rank has the weights, and a part of the heads that their gradient is of."""
+COUNTS = ("num_heads", "num_attention_heads", "n_heads", "num_key_value_heads", "num_kv_heads", "all_head_size", "split_size")
+"""Numbers of heads, or of their columns, by which an attention cuts what its projections give."""
+SLOPES = ("alibi", "position_bias")
+"""Arguments of an attention that have a row for each head (BLOOM, Falcon, MPT)."""
+NEAR = 1e-3
+"""How far a divided layer may be from the whole one, of the largest number: sums are made in another order."""
 
 
-def parallelize(model: nn.Module, mesh: DeviceMesh) -> None:
-    """Divide the layers of ``model`` over the ranks of ``mesh``. Raises InputError for a model of another shape, LayoutError
-    where heads or widths do not divide."""
-    n, blocks = mesh.size(), largest_kind(repeated_blocks(model))
+def parallelize(model: nn.Module, mesh: DeviceMesh, call: LayerCall | None = None) -> None:
+    """Divide the layers of ``model`` over the ranks of ``mesh``, and compare one by ``call``. Raises InputError for a model of
+    another shape, LayoutError where heads or widths do not divide."""
+    blocks = largest_kind(repeated_blocks(model))
     if not blocks:
-        raise _unlike(type(model).__name__, "repeated layers")
-    for block in blocks:
-        parts = dict(block.named_modules())
-        # experts stay whole on tensor ranks, or are divided by themselves
-        names = [x for x in COLUMNS + ROWS if x.startswith("self_attn") or not any(is_experts(m) for m in parts.values())]
-        missing = sorted(x for x in names if not isinstance(parts.get(x), nn.Linear))
-        others = {x for x, m in parts.items() if x.startswith("self_attn.") and list(m.parameters(recurse=False))}
-        if missing:
-            raise _unlike(type(block).__name__, missing[0])
-        if unknown := sorted(others - {*names, *NORMS}):
-            raise _unlike(type(block).__name__, unknown[0], has=True)
-        _check_heads(block, names, n)
-        plan: dict[str, Any] = {name: ColwiseParallel() if name in COLUMNS else RowwiseParallel() for name in names}
-        plan |= {name: SequenceParallel(sequence_dim=2, use_local_output=True) for name in NORMS if name in parts}
+        raise unlike(type(model).__name__, "repeated layers")
+    halves = [(block, _checked(block, mesh.size())) for block in blocks]
+    before = None if call is None else _outcome(call, mesh)
+    for block, of in halves:
+        for half in of:
+            _divide(block, half, mesh)
+        plan: dict[str, Any] = {}
+        for name in NORMS:
+            if name in dict(block.named_modules()):
+                plan[name] = SequenceParallel(sequence_dim=2, use_local_output=True)
         parallelize_module(block, mesh, plan)
-        for name in {x.partition(".")[0] for x in names}:
-            parts[name].register_forward_pre_hook(_Shared(mesh), with_kwargs=True)
-    head = getattr(model, "lm_head", None)
-    if isinstance(head, nn.Linear) and not any(head.weight is m.weight for m in model.modules() if isinstance(m, nn.Embedding)):
-        parallelize_module(model, mesh, {"lm_head": ColwiseParallel(output_layouts=Replicate())})
+    if call is not None and before is not None:
+        _compare(call, before, mesh)
+    for name in head_names(model):
+        parallelize_module(model, mesh, {name: ColwiseParallel(output_layouts=Replicate())})
+
+
+def head_names(model: nn.Module) -> list[str]:
+    """The matrix of logits, where no embedding has the same one."""
+    tied = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
+    found = [(n, getattr(model, n, None)) for n in ("lm_head", "embed_out")]
+    return [n for n, m in found if isinstance(m, nn.Linear) and id(m.weight) not in tied]
+
+
+def has_experts(block: nn.Module) -> bool:
+    """Whether a layer's second half are experts: they stay whole on tensor ranks, or are divided by themselves."""
+    return any(is_experts(m) for m in block.modules())
+
+
+def _checked(block: nn.Module, n: int) -> list[Half]:
+    halves = halves_of(block, experts=has_experts(block))
+    for half in halves:
+        inside = f"{half.inside}." if half.inside else ""
+        norms = NORMS if half in ATTENTION else ()
+        for name, module in block.named_modules() if inside else ():
+            own = list(module.parameters(recurse=False))
+            if name.startswith(inside) and own and name not in (*half.names, *norms):
+                raise unlike(type(block).__name__, name, has=True)
+        check_columns(block, half, n)
+    return halves
+
+
+def _divide(block: nn.Module, half: Half, mesh: DeviceMesh) -> None:
+    n = mesh.size()
+    inside: Any = block.get_submodule(half.inside) if half.inside else block
+    plan: dict[str, Any] = {}
+    for name in half.columns:
+        module = block.get_submodule(name)
+        if half.fused == PARTS:
+            _rearrange(module, order_of(part_sizes(block, half, name), n))
+        plan[name] = _TurnedColumns() if is_turned(module) else ColwiseParallel()
+    plan[half.row] = _TurnedRows() if is_turned(block.get_submodule(half.row)) else RowwiseParallel()
+    parallelize_module(block, mesh, plan)
+    if half.added_to:
+        # what a DTensor holds is a view, which autograd lets nobody change
+        block.get_submodule(half.row).register_forward_hook(lambda _, __, made: made.clone())
+    if len(half.columns) > 1:
+        inside.register_forward_pre_hook(_Shared(mesh), with_kwargs=True)
+    if half not in ATTENTION:
+        return
+    for name in COUNTS:
+        if isinstance(whole := getattr(inside, name, None), int) and whole >= n:
+            setattr(inside, name, whole // n)
+    if half.fused == PARTS and hasattr(inside, "config"):
+        # Phi-3 cuts by what its configuration says
+        inside.config = own = copy.copy(inside.config)
+        own.num_attention_heads = own.num_attention_heads // n
+    if not set(SLOPES).isdisjoint(inspect.signature(type(inside).forward).parameters):
+        inside.register_forward_pre_hook(_OwnSlopes(mesh), with_kwargs=True)
+
+
+def _rearrange(module: nn.Module, order: tuple[tuple[int, int], ...]) -> None:
+    """Every rank's columns together, whichever part they are of."""
+    for parameter in module.parameters(recurse=False):
+        parameter.data = in_order(parameter.data, 1 if is_turned(module) and parameter.dim() == 2 else 0, order)
+    module.column_order = order  # type: ignore[assignment]
+
+
+class _TurnedColumns(ParallelStyle):
+    """ColwiseParallel of a matrix with its inputs as rows."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        def put(_: str, owner: nn.Module, mesh: DeviceMesh) -> None:
+            for name, parameter in list(owner.named_parameters(recurse=False)):
+                _distribute(owner, name, parameter, mesh, Shard(parameter.dim() - 1))
+
+        return distribute_module(
+            module,
+            device_mesh,
+            put,
+            lambda _, given, mesh: (_distributed(given[0], mesh, Replicate()),),  # type: ignore[arg-type]
+            lambda _, made, mesh: made.to_local(),  # type: ignore[arg-type]
+        )
+
+
+class _TurnedRows(ParallelStyle):
+    """RowwiseParallel of a matrix with its inputs as rows."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        def put(_: str, owner: nn.Module, mesh: DeviceMesh) -> None:
+            for name, parameter in list(owner.named_parameters(recurse=False)):
+                _distribute(owner, name, parameter, mesh, Shard(0) if parameter.dim() == 2 else Replicate())
+
+        return distribute_module(
+            module,
+            device_mesh,
+            put,
+            lambda _, given, mesh: (_distributed(given[0], mesh, Shard(-1)),),  # type: ignore[arg-type]
+            lambda _, made, mesh: made.redistribute(placements=(Replicate(),)).to_local(),  # type: ignore[arg-type]
+        )
+
+
+def _distribute(owner: nn.Module, name: str, parameter: nn.Parameter, mesh: DeviceMesh, placement: Any) -> None:
+    divided = distribute_tensor(parameter.data, mesh, [placement])
+    owner.register_parameter(name, nn.Parameter(divided, requires_grad=parameter.requires_grad))
+
+
+def _distributed(tensor: torch.Tensor, mesh: DeviceMesh, placement: Any) -> DTensor:
+    return tensor if isinstance(tensor, DTensor) else DTensor.from_local(tensor, mesh, (placement,), run_check=False)
 
 
 class _Shared:
@@ -60,27 +191,83 @@ class _Shared:
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         if args and isinstance(args[0], torch.Tensor):
-            return (self._shared(args[0]), *args[1:]), kwargs
+            return (_distributed(args[0], self._mesh, Replicate()), *args[1:]), kwargs
         if not args and isinstance(kwargs.get(HIDDEN), torch.Tensor):
-            return args, {**kwargs, HIDDEN: self._shared(kwargs[HIDDEN])}
+            return args, {**kwargs, HIDDEN: _distributed(kwargs[HIDDEN], self._mesh, Replicate())}
         return args, kwargs
 
-    def _shared(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor if isinstance(tensor, DTensor) else DTensor.from_local(tensor, self._mesh, (Replicate(),), run_check=False)
+
+class _OwnSlopes:
+    """What an attention adds for each head, of this rank's heads."""
+
+    def __init__(self, mesh: DeviceMesh) -> None:
+        self._rank, self._n = mesh.get_local_rank(), mesh.size()
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        names = tuple(inspect.signature(type(module).forward).parameters)[1:]
+        given = dict(zip(names, args, strict=False)) | kwargs
+        heads = next(h for name in ("num_heads", "n_heads") if isinstance(h := getattr(module, name, None), int))
+        for name in SLOPES:
+            if isinstance(whole := given.get(name), torch.Tensor):
+                rows = whole.unflatten(0, (-1, heads * self._n)).narrow(1, self._rank * heads, heads).flatten(0, 1)
+                if name in kwargs:
+                    kwargs = {**kwargs, name: rows}
+                else:
+                    at = names.index(name)
+                    args = (*args[:at], rows, *args[at + 1 :])
+        return args, kwargs
 
 
-def _unlike(kind: str, name: str, *, has: bool = False) -> InputError:
-    return InputError(
-        f"tensor parallel: {kind} has {'a' if has else 'no'} {name}",
-        hint="it divides layers named as in Transformers' Llama; --sharding zero3 divides any model",
-    )
+# --- whether a divided layer is the whole one ---
 
 
-def _check_heads(block: nn.Module, names: list[str], n: int) -> None:
-    width = getattr(block.get_submodule("self_attn"), "head_dim", 1)
-    for name in (x for x in names if x in COLUMNS):
-        rows = block.get_parameter(f"{name}.weight").shape[0]
-        unit = width if name.startswith("self_attn") else 1
-        if rows // unit % n:
-            raise LayoutError("tensor", f"{name}: {rows // unit} {'heads' if unit > 1 else 'rows'} do not divide over {n} ranks",
-                              hint="take a --tp that divides them")  # fmt: skip
+def _outcome(call: LayerCall, mesh: DeviceMesh) -> dict[str, torch.Tensor] | None:
+    """What the layer gives, the gradient of what it takes, and the length of each parameter's gradient; None over ranks that are
+    not there."""
+    if dist.get_backend() == "fake":
+        return None
+    block, device = call.block, torch.device(mesh.device_type)
+    args, kwargs = without_caches(call.args, call.kwargs)
+    args, kwargs = each_tensor(args, lambda t: t.detach().to(device)), each_tensor(kwargs, lambda t: t.detach().to(device))
+    name = next(iter(kwargs), "")
+    hidden = (args[0] if args else kwargs[name]).clone().requires_grad_()
+    args, kwargs = ((hidden, *args[1:]), kwargs) if args else (args, {**kwargs, name: hidden})
+    training = [(m, m.training) for m in block.modules()]
+    block.to(device).eval()
+    try:
+        with random_numbers_kept(), torch.enable_grad():
+            made = block(*args, **kwargs)
+            made = made if isinstance(made, torch.Tensor) else made[0]
+            torch.manual_seed(0)
+            made.backward(torch.randn(made.shape, dtype=made.dtype).to(device))
+        assert hidden.grad is not None
+        found = {"output": made.detach(), "gradient of its input": hidden.grad.detach()}
+        for name, parameter in block.named_parameters():
+            if parameter.grad is not None:
+                whole = parameter.grad
+                whole = whole.full_tensor() if isinstance(whole, DTensor) else whole
+                found[f"gradient of {name}"] = whole.float().norm()
+        return found
+    finally:
+        for module, was in training:
+            module.training = was
+        for parameter in block.parameters():
+            parameter.grad = None
+
+
+def _compare(call: LayerCall, before: dict[str, torch.Tensor], mesh: DeviceMesh) -> None:
+    kind = type(call.block).__name__
+    try:
+        after = _outcome(call, mesh)
+    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError, NotImplementedError) as error:
+        said = next(iter(str(error).splitlines()), "")
+        raise InputError(f"tensor parallel: a {kind} does not run divided: {said[:200]}", hint=HINT) from error
+    assert after is not None
+    # of a bias of keys it is nothing but rounding
+    least = NEAR * max((float(v.abs().max()) for v in before.values() if not v.dim()), default=0.0)
+    for name, value in before.items():
+        largest = max(float(value.abs().max()), least if not value.dim() else 0.0)
+        near = max(NEAR, 16 * torch.finfo(value.dtype).eps) * largest
+        off = float((after[name].float() - value.float()).abs().max()) if after[name].shape == value.shape else float("inf")
+        if not off <= near:
+            raise InputError(f"tensor parallel: a {kind} that is divided computes something else: the {name} differs", hint=HINT)
