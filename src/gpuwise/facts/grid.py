@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
-from gpuwise.errors import AmbiguousNameError, DataError, FieldError, InputError, UnknownNameError
-from gpuwise.facts.loading import Field, Record, parse_csv, shipped_text
+from gpuwise.errors import AmbiguousNameError, InputError, UnknownNameError
+from gpuwise.facts.loading import Field, Record, ShippedData, parse_csv, shipped_text
 from gpuwise.facts.sources import check_source
 from gpuwise.units import KILO
 
@@ -119,10 +119,8 @@ def find_grid(text: str) -> Grid:
 @cache
 def grids() -> Mapping[str, Grid]:
     """Every grid by its key, countries first. Raises DataError when a shipped file is corrupt."""
-    try:
+    with ShippedData():
         return MappingProxyType(parse_grids(shipped_text("grid.csv"), shipped_text("electricity.csv")))
-    except FieldError as error:
-        raise DataError(error.message, hint=error.hint) from error
 
 
 def parse_grids(grid_csv: str, electricity_csv: str) -> dict[str, Grid]:

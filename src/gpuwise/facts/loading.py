@@ -18,6 +18,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Literal, TypeVar, cast
 
 from gpuwise.errors import DataError, FieldError, nearest_names
@@ -114,6 +115,18 @@ class Record:
 
 Schema = Mapping[str, Field]
 _N = TypeVar("_N", int, float)
+
+
+class ShippedData:
+    """Around the reading of a file that came with gpuwise: what is wrong in one is a DataError, where it is a FieldError in a
+    person's own."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if isinstance(error, FieldError):
+            raise DataError(error.message, hint=error.hint) from error
 
 
 def shipped_path(name: str) -> Path:

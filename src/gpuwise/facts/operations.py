@@ -6,16 +6,16 @@ Every figure is a range with a source. The tables are ``data/operations.toml``, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 from typing import TypeVar
 
-from gpuwise.errors import DataError, FieldError, UnknownNameError
+from gpuwise.errors import FieldError, UnknownNameError
 from gpuwise.facts.hardware.accelerators import Accelerator
-from gpuwise.facts.loading import Field, Record, Schema, parse_csv, parse_toml, shipped_text
-from gpuwise.facts.sources import check_source
+from gpuwise.facts.loading import Field, Record, ShippedData, parse_toml, shipped_text
+from gpuwise.facts.sources import check_source, cited_rows
 from gpuwise.units import DAY_S
 
 WORKLOADS = ("training", "serving", "diffusion", "idle")
@@ -114,12 +114,10 @@ class FailureRecord:
 @cache
 def operations() -> Mapping[str, Quantity]:
     """The figures of ``operations.toml`` by name. Raises DataError when the file is corrupt."""
-
-    def read() -> dict[str, Quantity]:
+    with ShippedData():
         records = parse_toml(shipped_text("operations.toml"), QUANTITY_SCHEMA, "operations.toml")
-        return {name: _quantity(r, r.text("unit")) for name, r in records.items()}
-
-    return MappingProxyType(_read_shipped(read))
+        found = {name: _quantity(r, r.text("unit")) for name, r in records.items()}
+    return MappingProxyType(found)
 
 
 def power_share(workload: str, family: str) -> Quantity:
@@ -133,14 +131,13 @@ def power_share(workload: str, family: str) -> Quantity:
 @cache
 def sites() -> Mapping[str, Site]:
     """Kinds of places by key. Raises DataError when the file is corrupt."""
-
-    def read() -> dict[str, Site]:
+    with ShippedData():
         all_sites = [
-            Site(r.text("key"), r.text("name"), _quantity(r, "x"), r.names("providers")) for r in _rows("sites.csv", SITE_SCHEMA)
+            Site(r.text("key"), r.text("name"), _quantity(r, "x"), r.names("providers"))
+            for r in cited_rows("sites.csv", SITE_SCHEMA)
         ]
-        return {s.key: s for s in all_sites}
-
-    return MappingProxyType(_read_shipped(read))
+        found = {s.key: s for s in all_sites}
+    return MappingProxyType(found)
 
 
 def find_site(text: str) -> Site:
@@ -163,8 +160,7 @@ def site_of_provider(provider: str | None) -> Site:
 @cache
 def failure_records() -> tuple[FailureRecord, ...]:
     """Published interruption counts. Raises DataError when the file is corrupt."""
-
-    def read() -> tuple[FailureRecord, ...]:
+    with ShippedData():
         return tuple(
             FailureRecord(
                 r.text("key"),
@@ -176,10 +172,8 @@ def failure_records() -> tuple[FailureRecord, ...]:
                 r.text("source"),
                 r.text("note"),
             )
-            for r in _rows("failures.csv", FAILURE_SCHEMA)
+            for r in cited_rows("failures.csv", FAILURE_SCHEMA)
         )
-
-    return _read_shipped(read)
 
 
 def embodied_kgco2e(accelerator: Accelerator) -> Quantity:
@@ -190,29 +184,25 @@ def embodied_kgco2e(accelerator: Accelerator) -> Quantity:
 
 @cache
 def _power_shares() -> Mapping[tuple[str, str], Quantity]:
-    def read() -> dict[tuple[str, str], Quantity]:
+    with ShippedData():
         shares = {
             (r.text("workload"), r.text("family")): _quantity(r, "of the design power")
-            for r in _rows("power_shares.csv", POWER_SHARE_SCHEMA)
+            for r in cited_rows("power_shares.csv", POWER_SHARE_SCHEMA)
         }
         missing = [w for w in WORKLOADS if (w, "") not in shares]
         if missing:
             raise FieldError(f"no row without family for {missing[0]}", file="power_shares.csv")
-        return shares
-
-    return MappingProxyType(_read_shipped(read))
+    return MappingProxyType(shares)
 
 
 @cache
 def _embodied() -> Mapping[tuple[str, str], Quantity]:
-    def read() -> dict[tuple[str, str], Quantity]:
-        rows = _rows("embodied.csv", EMBODIED_SCHEMA)
+    with ShippedData():
+        rows = cited_rows("embodied.csv", EMBODIED_SCHEMA)
         quantities = {(r.text("family"), r.text("form")): _quantity(r, "kgCO2e") for r in rows}
         if ("", "") not in quantities:
             raise FieldError("no row without family and form", file="embodied.csv")
-        return quantities
-
-    return MappingProxyType(_read_shipped(read))
+    return MappingProxyType(quantities)
 
 
 def _quantity(record: Record, unit: str) -> Quantity:
@@ -221,17 +211,3 @@ def _quantity(record: Record, unit: str) -> Quantity:
         raise record.error(f"{low:g}, {expected:g}, {high:g} are not in order", field="expected")
     check_source(record)
     return Quantity(low, expected, high, unit, record.text("source"), record.text("note"))
-
-
-def _rows(name: str, schema: Schema) -> list[Record]:
-    rows = parse_csv(shipped_text(name), schema, name)
-    for row in rows:
-        check_source(row)
-    return rows
-
-
-def _read_shipped(reader: Callable[[], _T]) -> _T:
-    try:
-        return reader()
-    except FieldError as error:
-        raise DataError(error.message, hint=error.hint) from error

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
-from gpuwise.errors import DataError, FieldError
-from gpuwise.facts.loading import Field, Record, parse_csv, shipped_text
+from gpuwise.errors import DataError
+from gpuwise.facts.loading import Field, Record, Schema, ShippedData, parse_csv, parse_toml, shipped_text
 
 DOUBTFUL_KINDS = ("third-party", "estimate")
 """Kinds of sources whose figures are weak: neither the vendor, nor a reading, nor arithmetic on those."""
@@ -39,10 +39,8 @@ class Source:
 @cache
 def sources() -> Mapping[str, Source]:
     """The sources the fact files cite, by key. Raises DataError."""
-    try:
+    with ShippedData():
         rows = parse_csv(shipped_text("sources.csv"), SOURCE_SCHEMA, "sources.csv")
-    except FieldError as error:
-        raise DataError(error.message, hint=error.hint) from error
     return MappingProxyType({r.text("key"): Source(r.text("key"), r.text("kind"), r.text("title"), r.text("url")) for r in rows})
 
 
@@ -54,6 +52,28 @@ def check_source(record: Record, keys: Iterable[str] | None = None, *, field: st
     for key in (record.text(field),) if keys is None else keys:
         if key not in sources():
             raise record.error(f"source {key!r} is not in sources.csv", field=field, hint="add a line to sources.csv")
+
+
+def cited_rows(file: str, schema: Schema) -> list[Record]:
+    """The rows of a shipped CSV file, in order. Raises DataError for a broken file or a source that ``sources.csv`` lacks."""
+    with ShippedData():
+        records = parse_csv(shipped_text(file), schema, file)
+        _check_each(records, schema)
+    return records
+
+
+def cited_tables(file: str, schema: Schema) -> dict[str, Record]:
+    """The tables of a shipped TOML file by name. Raises DataError as :func:`cited_rows` does."""
+    with ShippedData():
+        records = parse_toml(shipped_text(file), schema, file)
+        _check_each(records.values(), schema)
+    return records
+
+
+def _check_each(records: Iterable[Record], schema: Schema) -> None:
+    several = schema["source"].kind == "names"
+    for record in records:
+        check_source(record, record.names("source") if several else None)
 
 
 def check_shipped_sources(file: str, keys: Iterable[str]) -> None:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType
 
-from gpuwise.errors import DataError, FieldError, UnsupportedFormatError
+from gpuwise.errors import UnsupportedFormatError
 from gpuwise.facts.hardware.corrections import Correction
-from gpuwise.facts.loading import Field, Record, parse_csv, parse_toml, shipped_text
+from gpuwise.facts.loading import Field, Record, ShippedData, parse_csv, parse_toml, shipped_text
 from gpuwise.facts.sources import cell_sources, check_source, sources
 from gpuwise.units import GIGA, KIB, MEGA, MIB, TERA
 
@@ -211,21 +211,17 @@ ARCHITECTURE_SCHEMA: dict[str, Field] = {
 @cache
 def accelerators() -> Mapping[str, Accelerator]:
     """The catalogue by id, in the order of the file. Raises DataError when a shipped file is corrupt."""
-    try:
+    with ShippedData():
         units = architectures()
         rows = parse_csv(shipped_text("accelerators.csv"), ACCELERATOR_SCHEMA, "accelerators.csv")
         return MappingProxyType(_by_id(rows, units))
-    except FieldError as error:
-        raise DataError(error.message, hint=error.hint) from error
 
 
 @cache
 def architectures() -> Mapping[str, Architecture]:
     """What a compute unit does per clock, by compute capability (``sm_80``) or family. Raises DataError."""
-    try:
+    with ShippedData():
         tables = parse_toml(shipped_text("architectures.toml"), ARCHITECTURE_SCHEMA, "architectures.toml")
-    except FieldError as error:
-        raise DataError(error.message, hint=error.hint) from error
     return MappingProxyType({name: _architecture(name, table) for name, table in tables.items()})
 
 

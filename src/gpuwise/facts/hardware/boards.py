@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
-from gpuwise.errors import DataError, FieldError
 from gpuwise.facts.hardware.accelerators import check_accelerator
-from gpuwise.facts.loading import Field, Record, parse_csv, shipped_text
+from gpuwise.facts.loading import Field, Record, ShippedData, parse_csv, shipped_text
 from gpuwise.facts.sources import check_source, sources
 
 CATEGORIES = ("card", "module", "superchip", "soc", "laptop", "phone", "cloud")
@@ -88,10 +87,8 @@ BOARD_SCHEMA: dict[str, Field] = {
 @cache
 def boards() -> Mapping[str, Board]:
     """Boards by accelerator id, in the order of the file. Raises DataError when it is corrupt."""
-    try:
+    with ShippedData():
         return MappingProxyType(parse_boards(shipped_text("boards.csv"), "boards.csv"))
-    except FieldError as error:
-        raise DataError(error.message, hint=error.hint) from error
 
 
 def board_of(accelerator_id: str) -> Board | None:

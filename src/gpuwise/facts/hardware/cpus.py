@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
-from gpuwise.errors import AmbiguousNameError, DataError, FieldError, UnknownNameError, UnpredictableError
-from gpuwise.facts.loading import Field, Record, parse_csv, shipped_text
+from gpuwise.errors import AmbiguousNameError, UnknownNameError, UnpredictableError
+from gpuwise.facts.loading import Field, Record, ShippedData, parse_csv, shipped_text
 from gpuwise.facts.sources import cell_sources, check_source, sources
 from gpuwise.units import GIGA, MEGA
 
@@ -115,10 +115,8 @@ CPU_SCHEMA: dict[str, Field] = {
 @cache
 def cpus() -> Mapping[str, Cpu]:
     """The catalogue by id, in the order of the file. Raises DataError when the shipped file is corrupt."""
-    try:
+    with ShippedData():
         return parse_cpus(shipped_text("cpus.csv"), "cpus.csv")
-    except FieldError as error:
-        raise DataError(error.message, hint=error.hint) from error
 
 
 def parse_cpus(text: str, file: str) -> Mapping[str, Cpu]:

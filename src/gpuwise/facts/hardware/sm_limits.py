@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
-from gpuwise.errors import DataError, FieldError, InputError, UnknownNameError
-from gpuwise.facts.loading import Field, parse_csv, shipped_text
-from gpuwise.facts.sources import check_source
+from gpuwise.errors import InputError, UnknownNameError
+from gpuwise.facts.loading import Field, ShippedData
+from gpuwise.facts.sources import cited_rows
 from gpuwise.units import KIB
 
 WARP_THREADS = 32
@@ -62,16 +62,13 @@ class SmLimits:
 def sm_limits() -> Mapping[str, SmLimits]:
     """By compute capability, rising. Raises DataError when the shipped file is corrupt."""
     by_capability: dict[str, SmLimits] = {}
-    try:
-        for r in parse_csv(shipped_text("sm_limits.csv"), SM_LIMIT_SCHEMA, "sm_limits.csv"):
-            check_source(r)
+    with ShippedData():
+        for r in cited_rows("sm_limits.csv", SM_LIMIT_SCHEMA):
             counts = (r.integer(name) for name in _COUNTS)
             carveouts = tuple(int(size) * int(KIB) for size in r.names("carveouts_kib"))
             barriers = r.maybe_integer("barriers_per_sm")
             key = r.text("compute_capability")
             by_capability[key] = SmLimits(key, *counts, carveouts=carveouts, barriers_per_sm=barriers, source=r.text("source"))
-    except FieldError as error:
-        raise DataError(error.message, hint=error.hint) from error
     return MappingProxyType(by_capability)
 
 

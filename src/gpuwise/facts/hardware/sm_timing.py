@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
-from gpuwise.errors import DataError, FieldError, UnpredictableError
-from gpuwise.facts.loading import Field, parse_csv, shipped_text
-from gpuwise.facts.sources import check_source
+from gpuwise.errors import UnpredictableError
+from gpuwise.facts.loading import Field, ShippedData
+from gpuwise.facts.sources import cited_rows
 
 _cycles = Field("number")
 SM_TIMING_SCHEMA: dict[str, Field] = {
@@ -46,13 +46,10 @@ class SmTiming:
 def sm_timings() -> Mapping[str, SmTiming]:
     """By compute capability. Raises DataError when the shipped file is corrupt."""
     by_capability: dict[str, SmTiming] = {}
-    try:
-        for r in parse_csv(shipped_text("sm_timing.csv"), SM_TIMING_SCHEMA, "sm_timing.csv"):
-            check_source(r, r.names("source"))
+    with ShippedData():
+        for r in cited_rows("sm_timing.csv", SM_TIMING_SCHEMA):
             name, numbers = r.text("compute_capability"), (r.number(n) for n in _NUMBERS)
             by_capability[name] = SmTiming(name, *numbers, source=r.names("source"))
-    except FieldError as error:
-        raise DataError(error.message, hint=error.hint) from error
     return MappingProxyType(by_capability)
 
 

@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from gpuwise.errors import DataError, FieldError
 from gpuwise.facts.hardware.accelerators import Accelerator, accelerators, check_accelerator
-from gpuwise.facts.loading import Field, Record, parse_toml, shipped_text
+from gpuwise.facts.loading import Field, Record, ShippedData, parse_toml, shipped_text
 from gpuwise.facts.sources import check_source, sources
 from gpuwise.units import GIB, GIGA
 
@@ -278,11 +278,9 @@ def _records_by_accelerator() -> Mapping[str, Sequence[Record]]:
 @cache
 def _system_records() -> Mapping[str, Record]:
     records = _shipped_table("systems.toml", _SYSTEM_SCHEMA)
-    try:
+    with ShippedData():
         for record in records.values():
             _check(record)
-    except FieldError as error:
-        raise DataError(error.message, hint=error.hint) from error
     return MappingProxyType(records)
 
 
@@ -338,7 +336,5 @@ def _system(record: Record, accelerator: Accelerator) -> System:
 
 
 def _shipped_table(name: str, schema: Mapping[str, Field]) -> dict[str, Record]:
-    try:
+    with ShippedData():
         return parse_toml(shipped_text(name), schema, name)
-    except FieldError as error:
-        raise DataError(error.message, hint=error.hint) from error

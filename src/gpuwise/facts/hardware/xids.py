@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
-from gpuwise.errors import DataError, FieldError
-from gpuwise.facts.loading import Field, parse_csv, shipped_text
-from gpuwise.facts.sources import check_source
+from gpuwise.facts.loading import Field, ShippedData
+from gpuwise.facts.sources import cited_rows
 
 XID_ACTIONS: Mapping[str, str] = MappingProxyType(
     {
@@ -74,19 +73,16 @@ class XidFact:
 @cache
 def xids() -> Mapping[int, XidFact]:
     """Every code of the catalogue. Raises DataError when the file is corrupt."""
-    try:
+    with ShippedData():
         by_code: dict[int, XidFact] = {}
-        for r in parse_csv(shipped_text("xids.csv"), XID_SCHEMA, "xids.csv"):
+        for r in cited_rows("xids.csv", XID_SCHEMA):
             code = r.integer("code")
-            check_source(r)
             if code in by_code:
                 raise r.error(f"{code} appears twice", field="code")
             by_code[code] = XidFact(
                 code, r.text("mnemonic"), r.text("meaning"), r.text("action"), r.text("then") or None, r.text("source")
             )
         return MappingProxyType(by_code)
-    except FieldError as error:
-        raise DataError(error.message, hint=error.hint) from error
 
 
 def xid(code: int) -> XidFact | None:

@@ -8,7 +8,8 @@ from functools import cache
 from types import MappingProxyType
 
 from gpuwise.facts.loading import Field
-from gpuwise.facts.models.named import cited_entries, find_named
+from gpuwise.facts.models.named import find_named
+from gpuwise.facts.sources import cited_tables
 
 BLOCKS = ("basic", "bottleneck")
 
@@ -52,7 +53,7 @@ CONVNET_SCHEMA: dict[str, Field] = {
 def convnets() -> Mapping[str, ConvNet]:
     """Every network by its id. Raises DataError when the shipped file is broken."""
     by_id: dict[str, ConvNet] = {}
-    for key, r in cited_entries("convnets.toml", CONVNET_SCHEMA):
+    for key, r in cited_tables("convnets.toml", CONVNET_SCHEMA).items():
         by_id[key] = ConvNet(
             id=key,
             name=r.text("name"),

@@ -9,7 +9,8 @@ from types import MappingProxyType
 
 from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.facts.loading import Field
-from gpuwise.facts.models.named import cited_entries, find_named
+from gpuwise.facts.models.named import find_named
+from gpuwise.facts.sources import cited_tables
 
 KINDS = ("unet", "transformer")
 
@@ -75,7 +76,7 @@ DENOISER_SCHEMA: dict[str, Field] = {
 def denoisers() -> Mapping[str, Denoiser]:
     """Every denoiser by its id. Raises DataError when the shipped file is broken."""
     by_id: dict[str, Denoiser] = {}
-    for key, r in cited_entries("denoisers.toml", DENOISER_SCHEMA):
+    for key, r in cited_tables("denoisers.toml", DENOISER_SCHEMA).items():
         by_id[key] = Denoiser(
             id=key,
             name=r.text("name"),

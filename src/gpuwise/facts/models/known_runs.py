@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
-from gpuwise.errors import DataError, FieldError
 from gpuwise.facts.hardware.accelerators import check_accelerator
-from gpuwise.facts.loading import Field, parse_csv, shipped_text
-from gpuwise.facts.sources import check_source
+from gpuwise.facts.loading import Field, ShippedData
+from gpuwise.facts.sources import cited_rows
 from gpuwise.units import DAY_S, HOUR_S
 
 KNOWN_RUN_SCHEMA: dict[str, Field] = {
@@ -61,12 +60,11 @@ class KnownRun:
 def known_runs() -> Mapping[str, tuple[KnownRun, ...]]:
     """Runs by the model's id in the catalogue. Raises DataError when the file is corrupt."""
     by_model: dict[str, tuple[KnownRun, ...]] = {}
-    try:
-        for r in parse_csv(shipped_text("known_runs.csv"), KNOWN_RUN_SCHEMA, "known_runs.csv"):
+    with ShippedData():
+        for r in cited_rows("known_runs.csv", KNOWN_RUN_SCHEMA):
             gpus, hours, days = r.maybe("gpus"), r.maybe("gpu_hours"), r.maybe("days")
             if hours is None and (gpus is None or days is None):
                 raise r.error("neither GPU hours nor GPUs with days", field="gpu_hours")
-            check_source(r)
             check_accelerator(r)
             wall_s = days * DAY_S if days is not None else hours * HOUR_S / gpus if hours is not None and gpus else None
             run = KnownRun(
@@ -83,6 +81,4 @@ def known_runs() -> Mapping[str, tuple[KnownRun, ...]]:
                 r.maybe("mwh"),
             )
             by_model[run.model_id] = (*by_model.get(run.model_id, ()), run)
-    except FieldError as error:
-        raise DataError(error.message, hint=error.hint) from error
     return MappingProxyType(by_model)

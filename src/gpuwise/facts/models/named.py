@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from typing import Protocol, TypeVar
-
-from gpuwise.errors import DataError, FieldError
-from gpuwise.facts.loading import Field, Record, parse_toml, shipped_text
-from gpuwise.facts.sources import check_source
 
 
 class Named(Protocol):
@@ -22,16 +18,6 @@ class Named(Protocol):
 
 
 Entry = TypeVar("Entry", bound=Named)
-
-
-def cited_entries(file: str, schema: Mapping[str, Field]) -> Iterator[tuple[str, Record]]:
-    """(key, record) of every entry of ``file``. Raises DataError for a broken file or a source that sources.csv lacks."""
-    try:
-        for key, record in parse_toml(shipped_text(file), schema, file).items():
-            check_source(record)
-            yield key, record
-    except FieldError as error:
-        raise DataError(error.message, hint=error.hint) from error
 
 
 def find_named(entries: Iterable[Entry], text: str) -> Entry | None:

@@ -10,9 +10,8 @@ import datetime
 from dataclasses import dataclass
 from functools import cache
 
-from gpuwise.errors import DataError, FieldError
 from gpuwise.facts.hardware.accelerators import check_accelerator
-from gpuwise.facts.loading import Field, Record, parse_csv, shipped_text
+from gpuwise.facts.loading import Field, Record, ShippedData, parse_csv, shipped_text
 from gpuwise.facts.sources import check_source, sources
 
 
@@ -97,10 +96,8 @@ NOTEBOOK_SCHEMA: dict[str, Field] = {
 @cache
 def notebooks() -> tuple[Notebook, ...]:
     """The shipped plans in the order of the file. Raises DataError when it is corrupt."""
-    try:
+    with ShippedData():
         return parse_notebooks(shipped_text("notebooks.csv"), "notebooks.csv")
-    except FieldError as error:
-        raise DataError(error.message, hint=error.hint) from error
 
 
 def parse_notebooks(text: str, file: str) -> tuple[Notebook, ...]:

@@ -13,8 +13,8 @@ from functools import cache, lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
-from gpuwise.errors import DataError, FieldError, UnpredictableError
-from gpuwise.facts.loading import shipped_text
+from gpuwise.errors import UnpredictableError
+from gpuwise.facts.loading import ShippedData, shipped_text
 from gpuwise.facts.offers.seal import check_seal
 from gpuwise.facts.offers.store import StoredFile, current_files, offers_in, stored_files
 from gpuwise.facts.offers.table import OFFER_SCHEMA, Offer, parse_offers, read_offers
@@ -48,10 +48,8 @@ class PriceRange(NamedTuple):
 @cache
 def offers() -> tuple[Offer, ...]:
     """The shipped offers in the order of the file. Raises DataError when it is corrupt."""
-    try:
+    with ShippedData():
         parsed = parse_offers(check_seal(shipped_text("offers.csv"), "offers.csv"), "offers.csv")
-    except FieldError as error:
-        raise DataError(error.message, hint=error.hint) from error
     check_shipped_sources("offers.csv", (offer.source_key for offer in parsed))
     return parsed
 

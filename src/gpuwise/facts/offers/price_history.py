@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
-from gpuwise.errors import DataError, FieldError, UnpredictableError
+from gpuwise.errors import UnpredictableError
 from gpuwise.facts.hardware.accelerators import check_accelerator
-from gpuwise.facts.loading import Field, Record, parse_csv, shipped_text
+from gpuwise.facts.loading import Field, Record, ShippedData, parse_csv, shipped_text
 from gpuwise.facts.offers.seal import check_seal
 from gpuwise.facts.sources import check_shipped_sources
 
@@ -53,11 +53,9 @@ PRICE_HISTORY_SCHEMA: dict[str, Field] = {
 @cache
 def price_history() -> Mapping[str, tuple[PricePoint, ...]]:
     """Every series of every accelerator, oldest month first. Raises DataError when the file is corrupt."""
-    try:
+    with ShippedData():
         text = check_seal(shipped_text("price_history.csv"), "price_history.csv")
         by_accelerator = parse_price_history(text, "price_history.csv")
-    except FieldError as error:
-        raise DataError(error.message, hint=error.hint) from error
     check_shipped_sources("price_history.csv", (point.source_key for points in by_accelerator.values() for point in points))
     return by_accelerator
 

@@ -16,10 +16,10 @@ from functools import cache
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-from gpuwise.errors import DataError, FieldError, UnpredictableError
+from gpuwise.errors import UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator, accelerators, check_accelerator
 from gpuwise.facts.hardware.systems import systems
-from gpuwise.facts.loading import Field, Record, parse_csv, shipped_text
+from gpuwise.facts.loading import Field, Record, ShippedData, parse_csv, shipped_text
 from gpuwise.facts.offers.seal import check_seal
 from gpuwise.facts.sources import check_shipped_sources
 
@@ -113,10 +113,8 @@ PURCHASE_SCHEMA: dict[str, Field] = {
 @cache
 def purchases() -> tuple[Purchase, ...]:
     """The shipped purchase prices in the order of the file. Raises DataError when it is corrupt."""
-    try:
+    with ShippedData():
         parsed = parse_purchases(check_seal(shipped_text("purchases.csv"), "purchases.csv"), "purchases.csv")
-    except FieldError as error:
-        raise DataError(error.message, hint=error.hint) from error
     check_shipped_sources("purchases.csv", (one.source_key for one in parsed))
     return parsed
 

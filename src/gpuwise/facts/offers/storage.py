@@ -9,9 +9,8 @@ from functools import cache
 from statistics import median
 from types import MappingProxyType
 
-from gpuwise.errors import DataError, FieldError
-from gpuwise.facts.loading import Field, parse_csv, shipped_text
-from gpuwise.facts.sources import check_source
+from gpuwise.facts.loading import Field, ShippedData
+from gpuwise.facts.sources import cited_rows
 
 STORAGE_SCHEMA: dict[str, Field] = {
     "provider": Field("text"),
@@ -40,10 +39,9 @@ class StoragePrice:
 @cache
 def storage_prices() -> Mapping[str, StoragePrice]:
     """Prices by provider. Raises DataError when the file is corrupt."""
-    try:
+    with ShippedData():
         by_provider: dict[str, StoragePrice] = {}
-        for r in parse_csv(shipped_text("storage.csv"), STORAGE_SCHEMA, "storage.csv"):
-            check_source(r)
+        for r in cited_rows("storage.csv", STORAGE_SCHEMA):
             if r.text("provider") in by_provider:
                 raise r.error(f"{r.text('provider')} appears twice", field="provider")
             by_provider[r.text("provider")] = StoragePrice(
@@ -55,8 +53,6 @@ def storage_prices() -> Mapping[str, StoragePrice]:
                 r.text("source"),
             )
         return MappingProxyType(by_provider)
-    except FieldError as error:
-        raise DataError(error.message, hint=error.hint) from error
 
 
 def storage_price(provider: str | None) -> StoragePrice:

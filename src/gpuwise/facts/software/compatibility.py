@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
-from gpuwise.errors import DataError, FieldError, InputError
-from gpuwise.facts.loading import Field, Record, parse_csv, shipped_text
+from gpuwise.errors import InputError
+from gpuwise.facts.loading import Field, Record, ShippedData, parse_csv, shipped_text
 from gpuwise.facts.offers.seal import check_seal
-from gpuwise.facts.sources import check_source
+from gpuwise.facts.sources import check_source, cited_rows
 
 Version = tuple[int, ...]
 Capability = tuple[int, int]
@@ -208,10 +208,8 @@ def _one_runs_on(name: str, capability: Capability) -> bool:
 def wheels() -> tuple[Wheel, ...]:
     """Every build in the table, newest first. Raises DataError when the file is corrupt."""
     text = check_seal(shipped_text("compatibility.csv"), "compatibility.csv")
-    try:
+    with ShippedData():
         parsed = parse_wheels(text, "compatibility.csv")
-    except FieldError as error:
-        raise DataError(error.message, hint=error.hint) from error
     return tuple(sorted(parsed, key=lambda w: w.order, reverse=True))
 
 
@@ -270,14 +268,14 @@ def newest_cuda(driver: Version) -> Version | None:
 
 @cache
 def _driver_branches() -> tuple[tuple[int, Version], ...]:
-    rows = _rows("driver_cuda.csv", DRIVER_SCHEMA)
+    rows = cited_rows("driver_cuda.csv", DRIVER_SCHEMA)
     return tuple((r.integer("branch"), _version(r, "cuda")) for r in rows)
 
 
 @cache
 def generations() -> Mapping[str, Generation]:
     """NVIDIA's generations by name, oldest first. Raises DataError."""
-    return MappingProxyType({g.name: g for g in map(_generation, _rows("nvidia_generations.csv", GENERATION_SCHEMA))})
+    return MappingProxyType({g.name: g for g in map(_generation, cited_rows("nvidia_generations.csv", GENERATION_SCHEMA))})
 
 
 def generation_of(capability: Capability) -> Generation | None:
@@ -294,7 +292,7 @@ def generation_of_chip(chip: str) -> Generation | None:
 @cache
 def cuda_errors() -> tuple[CudaError, ...]:
     """Errors of the CUDA driver, by code. Raises DataError."""
-    rows = _rows("cuda_errors.csv", CUDA_ERROR_SCHEMA)
+    rows = cited_rows("cuda_errors.csv", CUDA_ERROR_SCHEMA)
     return tuple(CudaError(r.integer("code"), r.text("name"), r.text("phrase"), r.text("source")) for r in rows)
 
 
@@ -310,7 +308,7 @@ def cuda_error_in(text: str) -> CudaError | None:
 @cache
 def rocm_builds() -> tuple[tuple[Version, str], ...]:
     """PyTorch's series and the build of it for AMD, newest first. Raises DataError."""
-    return tuple((parse_version(r.text("series")), r.text("build")) for r in _rows("rocm_wheels.csv", ROCM_SCHEMA))
+    return tuple((parse_version(r.text("series")), r.text("build")) for r in cited_rows("rocm_wheels.csv", ROCM_SCHEMA))
 
 
 @cache
@@ -318,7 +316,7 @@ def images() -> tuple[Image, ...]:
     """Container images, newest CUDA first in each kind. Raises DataError."""
     parsed = [
         Image(r.text("image"), r.text("kind"), _version(r, "cuda"), _version(r, "python"), r.text("source"))
-        for r in _rows("container_images.csv", IMAGE_SCHEMA)
+        for r in cited_rows("container_images.csv", IMAGE_SCHEMA)
     ]
     return tuple(sorted(parsed, key=lambda i: (i.kind, i.cuda), reverse=True))
 
@@ -391,16 +389,6 @@ def _generation(record: Record) -> Generation:
         kernel_modules=record.text("kernel_modules"),
         source_key=record.text("source"),
     )
-
-
-def _rows(name: str, schema: Mapping[str, Field]) -> list[Record]:
-    try:
-        records = parse_csv(shipped_text(name), schema, name)
-        for record in records:
-            check_source(record)
-    except FieldError as error:
-        raise DataError(error.message, hint=error.hint) from error
-    return records
 
 
 def _version(record: Record, field: str) -> Version:

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
-from gpuwise.errors import DataError, FieldError
-from gpuwise.facts.loading import Field, parse_toml, shipped_text
-from gpuwise.facts.sources import check_source
+from gpuwise.facts.loading import Field
+from gpuwise.facts.sources import cited_tables
 
 OS_COMMAND_SCHEMA: dict[str, Field] = {
     "ids": Field("names"),
@@ -55,12 +54,7 @@ def os_commands_for(ids: Iterable[str]) -> OsCommands | None:
 @cache
 def os_commands() -> Mapping[str, OsCommands]:
     """Every family by name. Raises DataError when the file is corrupt."""
-    try:
-        records = parse_toml(shipped_text("os_commands.toml"), OS_COMMAND_SCHEMA, "os_commands.toml")
-        for record in records.values():
-            check_source(record)
-    except FieldError as error:
-        raise DataError(error.message, hint=error.hint) from error
+    records = cited_tables("os_commands.toml", OS_COMMAND_SCHEMA)
     return MappingProxyType(
         {
             name: OsCommands(

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 
-from gpuwise.errors import DataError, FieldError, UnknownNameError
+from gpuwise.errors import DataError, UnknownNameError
 from gpuwise.facts.hardware.accelerators import DTYPES, Accelerator
-from gpuwise.facts.loading import Field, Record, parse_csv, parse_toml, shipped_text
-from gpuwise.facts.sources import check_source, sources
+from gpuwise.facts.loading import Field, Record, ShippedData, parse_toml, shipped_text
+from gpuwise.facts.sources import check_source, cited_rows, cited_tables, sources
 
 TOPICS = ("version", "dtype", "compile", "attention", "framework", "job")
 LEVELS = ("none", "unknown", "partial", "full")
@@ -220,12 +220,7 @@ def target_of(accelerator: Accelerator) -> Target:
 @cache
 def targets() -> Mapping[str, Target]:
     """Targets by key, in the order of the file: a run ``sm_75..sm_90`` is read in it. Raises DataError."""
-    try:
-        rows = parse_csv(shipped_text("software_targets.csv"), TARGET_SCHEMA, "software_targets.csv")
-        for row in rows:
-            check_source(row)
-    except FieldError as error:
-        raise DataError(error.message, hint=error.hint) from error
+    rows = cited_rows("software_targets.csv", TARGET_SCHEMA)
     return MappingProxyType(
         {
             r.text("target"): Target(
@@ -272,20 +267,13 @@ def parse_facts(text: str, file: str, targets: Iterable[str]) -> list[_Fact]:
 
 @cache
 def _facts() -> tuple[_Fact, ...]:
-    try:
+    with ShippedData():
         return tuple(parse_facts(shipped_text("software.toml"), "software.toml", targets()))
-    except FieldError as error:
-        raise DataError(error.message, hint=error.hint) from error
 
 
 @cache
 def _jobs() -> Mapping[str, _Job]:
-    try:
-        records = parse_toml(shipped_text("software_jobs.toml"), JOB_SCHEMA, "software_jobs.toml")
-        for record in records.values():
-            check_source(record)
-    except FieldError as error:
-        raise DataError(error.message, hint=error.hint) from error
+    records = cited_tables("software_jobs.toml", JOB_SCHEMA)
     return MappingProxyType(
         {
             name: _Job(name, r.names("full_with"), r.names("partial_with"), r.names("wants"), r.text("lacks"))

@@ -28,8 +28,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator, accelerators, check_accelerator
-from gpuwise.facts.loading import Field, parse_csv, shipped_text
-from gpuwise.facts.sources import check_source
+from gpuwise.facts.loading import Field
+from gpuwise.facts.sources import cited_rows
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Z80, Estimate
 from gpuwise.units import MIB
@@ -72,9 +72,8 @@ class ContextRow:
 def context_rows() -> tuple[ContextRow, ...]:
     """The measured contexts. Raises FieldError on an unknown accelerator or source."""
     rows: list[ContextRow] = []
-    for record in parse_csv(shipped_text("contexts.csv"), CONTEXT_SCHEMA, "contexts.csv"):
+    for record in cited_rows("contexts.csv", CONTEXT_SCHEMA):
         check_accelerator(record)
-        check_source(record)
         rows.append(
             ContextRow(
                 accelerators()[record.text("accelerator")],
@@ -176,8 +175,7 @@ def context_estimate(accelerator: Accelerator, loading: Loading = "lazy", *, cud
 def _communicator_sizes() -> tuple[tuple[int, float], ...]:
     """Ranks and bytes of one communicator that has run no all-to-all."""
     sizes: list[tuple[int, float]] = []
-    for record in parse_csv(shipped_text("communicators.csv"), COMMUNICATOR_SCHEMA, "communicators.csv"):
-        check_source(record)
+    for record in cited_rows("communicators.csv", COMMUNICATOR_SCHEMA):
         if "after" not in record.text("what"):
             sizes.append((record.integer("ranks"), record.number("mib") * MIB))
     return tuple(sorted(sizes))

@@ -15,9 +15,9 @@ from gpuwise.facts.offers.feeds.names import (
     provider_of,
     resolve,
     rules_of,
-    table,
 )
 from gpuwise.facts.offers.feeds.tpu import chips_of
+from gpuwise.facts.sources import cited_rows
 from gpuwise.units import GIB, MIB
 
 
@@ -120,7 +120,7 @@ def test_instance_types_settle_what_the_name_leaves_open() -> None:
 
 
 def test_no_instance_type_has_two_rules() -> None:
-    rows = [(r.text("provider"), r.text("instance")) for r in table("instance_accelerators.csv", INSTANCE_SCHEMA)]
+    rows = [(r.text("provider"), r.text("instance")) for r in cited_rows("instance_accelerators.csv", INSTANCE_SCHEMA)]
     assert len(rows) == len(set(rows)) >= 50
     for rule in rules_of("gcp"):
         if rule.feed_name:

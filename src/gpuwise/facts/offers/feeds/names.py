@@ -16,10 +16,10 @@ from fnmatch import fnmatchcase
 from functools import cache
 from types import MappingProxyType
 
-from gpuwise.errors import DataError, FieldError
+from gpuwise.errors import DataError
 from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
-from gpuwise.facts.loading import Field, Record, parse_csv, shipped_text
-from gpuwise.facts.sources import check_source
+from gpuwise.facts.loading import Field, Record
+from gpuwise.facts.sources import cited_rows
 from gpuwise.units import GIB
 
 MEMORY_TOLERANCE = 0.08
@@ -178,7 +178,7 @@ def _products() -> Mapping[str, list[Accelerator]]:
             listed = by_product.setdefault(_parts(spelling)[0], [])
             if accelerator not in listed:
                 listed.append(accelerator)
-    for record in table("feed_gpu_names.csv", NAME_SCHEMA):
+    for record in cited_rows("feed_gpu_names.csv", NAME_SCHEMA):
         for accelerator_id in record.names("accelerators"):
             listed = by_product.setdefault(_parts(record.text("name"))[0], [])
             if accelerators()[catalogue_id(record, accelerator_id)] not in listed:
@@ -199,7 +199,7 @@ def _providers() -> Mapping[tuple[str, str], FeedProvider]:
                 r.text("regions"),
                 r.maybe("placeholder_usd"),
             )
-            for r in table("feed_providers.csv", PROVIDER_SCHEMA)
+            for r in cited_rows("feed_providers.csv", PROVIDER_SCHEMA)
         }
     )
 
@@ -207,7 +207,7 @@ def _providers() -> Mapping[tuple[str, str], FeedProvider]:
 @cache
 def _rules() -> Mapping[str, tuple[InstanceRule, ...]]:
     by_provider: dict[str, list[InstanceRule]] = {}
-    for r in table("instance_accelerators.csv", INSTANCE_SCHEMA):
+    for r in cited_rows("instance_accelerators.csv", INSTANCE_SCHEMA):
         rule = InstanceRule(
             r.text("provider"),
             r.text("instance"),
@@ -217,17 +217,6 @@ def _rules() -> Mapping[str, tuple[InstanceRule, ...]]:
         )
         by_provider.setdefault(rule.provider, []).append(rule)
     return MappingProxyType({provider: tuple(rules) for provider, rules in by_provider.items()})
-
-
-def table(name: str, schema: Mapping[str, Field]) -> list[Record]:
-    """The rows of a shipped table whose sources are all known. Raises DataError."""
-    try:
-        records = parse_csv(shipped_text(name), schema, name)
-        for record in records:
-            check_source(record)
-        return records
-    except FieldError as error:
-        raise DataError(error.message, hint=error.hint) from error
 
 
 def catalogue_id(record: Record, accelerator_id: str) -> str:

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from functools import cache
 
 from gpuwise.facts.loading import Field
-from gpuwise.facts.offers.feeds.names import UnclearName, catalogue_id, table
+from gpuwise.facts.offers.feeds.names import UnclearName, catalogue_id
+from gpuwise.facts.sources import cited_rows
 
 SLICE_SCHEMA: dict[str, Field] = {
     "version": Field("text"),
@@ -34,5 +35,5 @@ def chips_of(name: str) -> tuple[str, int]:
 def _versions() -> Mapping[str, tuple[str, int]]:
     return {
         r.text("version"): (catalogue_id(r, r.text("accelerator")), r.integer("units_per_chip"))
-        for r in table("tpu_slices.csv", SLICE_SCHEMA)
+        for r in cited_rows("tpu_slices.csv", SLICE_SCHEMA)
     }
