@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 
@@ -41,13 +42,30 @@ def branch_for(machine: Machine) -> int:
     """The driver branch to install: the oldest of those the cards here want, so that every card keeps running."""
     from gpuwise.facts.software.compatibility import generations
 
+    known = generations().values()
     branches = [g.install_driver for g in generations_here(machine)]
-    return min(branches, default=max(g.install_driver for g in generations().values()))
+    if legacy := legacy_branch(machine):
+        branches.append(legacy)
+    elif refused_by_open_modules(machine):
+        branches.append(max(g.install_driver for g in known if g.kernel_modules == "proprietary"))
+    return min(branches, default=max(g.install_driver for g in known))
+
+
+def legacy_branch(machine: Machine) -> int | None:
+    """The branch that the kernel's log names for a GPU which the loaded driver ignores, whether or not its name is known."""
+    found = (re.search(r"supported through the NVIDIA (\d{3})\.", line) for line in machine.kernel_log)
+    return next((int(m.group(1)) for m in found if m is not None), None)
+
+
+def refused_by_open_modules(machine: Machine) -> bool:
+    """Whether the kernel's log says so of a GPU, whether or not its name is known."""
+    return any("not supported by open nvidia.ko" in line for line in machine.kernel_log)
 
 
 def needs_closed_modules(machine: Machine) -> bool:
-    """Whether a GPU here runs only with NVIDIA's proprietary modules."""
-    return any(g.kernel_modules == "proprietary" for g in generations_here(machine))
+    """Whether a GPU here runs only with NVIDIA's proprietary modules: all that have become a legacy branch's do."""
+    told = refused_by_open_modules(machine) or legacy_branch(machine) is not None
+    return told or any(g.kernel_modules == "proprietary" for g in generations_here(machine))
 
 
 def install_driver(machine: Machine, *, what: str = "Install NVIDIA's driver") -> tuple[Fix, ...]:

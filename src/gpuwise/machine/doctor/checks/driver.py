@@ -390,9 +390,9 @@ def card_not_served(m: Machine) -> Iterator[Finding]:
         wants_open = any("requires use of the NVIDIA open kernel modules" in line for line in logged)
         if wants_open or (generation and generation.kernel_modules == "open" and m.modules.open is False):
             yield _flavour(m, card, logged, severity, "open")
-        elif generation and generation.kernel_modules == "proprietary" and m.modules.open:
+        elif fixes.refused_by_open_modules(m) or (generation and generation.kernel_modules == "proprietary" and m.modules.open):
             yield _flavour(m, card, logged, severity, "closed")
-        elif generation and driver and (why := _outside(generation, driver)):
+        elif why := _ignored(m, generation, driver):
             yield Finding(
                 "driver-lacks-card",
                 severity,
@@ -402,7 +402,7 @@ def card_not_served(m: Machine) -> Iterator[Finding]:
                 fixes.install_driver(m),
                 SMI,
                 hides=(SEES_NONE, "gpus-missing", "driver-unanswered"),
-                sources=(generation.source_key,),
+                sources=(generation.source_key,) if generation else ("nvidia-driver-readme",),
             )
         else:
             unnamed.append(card)
@@ -502,6 +502,14 @@ def _not_listed(m: Machine, cards: list[PciCard], severity: Severity) -> Finding
         SMI,
         hides=hides,
     )
+
+
+def _ignored(m: Machine, generation: Generation | None, driver: tuple[int, ...] | None) -> str | None:
+    """Why the loaded driver ignores a card, by its generation or by what the kernel's log says; None where neither tells."""
+    if generation and driver and (why := _outside(generation, driver)):
+        return why
+    legacy = fixes.legacy_branch(m)
+    return None if legacy is None else f"its last branch is {legacy}"
 
 
 def _outside(generation: Generation, driver: tuple[int, ...]) -> str | None:
