@@ -1,6 +1,6 @@
 """Questions whose answers experts have published: how many of ours they would nod at. Sixty that picks were mended on; ten, then
 twenty written blind on 26 November, of which five and eleven agreed before causes were mended; ten more written after that, of
-which nine did; thirty of 27 November, also blind: sixteen of the 25 that could be asked, and three of the five jobs learnt then."""
+which nine did; thirty of 27 November, also blind: sixteen of the 25 that could be asked, three of five jobs learnt then."""
 
 from __future__ import annotations
 

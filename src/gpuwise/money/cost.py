@@ -114,7 +114,11 @@ def provider_price(cluster: Cluster, provider: str, today: datetime.date) -> Pri
     mine = [o for o in offers if o.provider.lower() == provider.lower()]
     if not mine:
         providers = sorted({o.provider for o in offers})
-        hint = f"{cluster.accelerator.name} is offered by {', '.join(providers)}" if providers else "give a price with --price"
+        hint = (
+            f"{cluster.accelerator.name} is offered by {', '.join(providers)}"
+            if providers
+            else "give a price with --price (of `cost` --rent-price)"
+        )
         raise UnknownNameError("provider", provider, providers, hint=hint)
     best = min(mine, key=lambda o: (o.kind != "contract", o.in_stock is False))
     usd, origin = best.on_demand_usd_per_hour, "contract" if best.kind == "contract" else "provider"

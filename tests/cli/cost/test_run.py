@@ -9,6 +9,7 @@ import pytest
 
 from gpuwise.cli.cost.run import cost_run
 from gpuwise.cli.options import Training
+from gpuwise.cli.plan.command import plan
 from gpuwise.errors import InputError, UnknownNameError, UnpredictableError
 
 ASK = {"on": "8xH100-SXM", "tokens": 1e9}
@@ -118,3 +119,12 @@ def test_what_a_bill_would_drop_is_refused(words: tuple[str, ...], gpuwise: Call
 def test_what_only_a_run_has_needs_a_model(words: tuple[str, ...], gpuwise: Callable[..., Any]) -> None:
     ran = gpuwise("cost", "--on", "4090", "--hours", "100", *words)
     assert ran.code == 2 and f"{words[0]} without a model" in ran.err
+
+
+def test_a_bill_names_the_published_run_as_plan_does_and_what_its_hours_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    """TinyLlama: 16 A100 for 90 days, 34,560 hours (github.com/jzhang38/TinyLlama)."""
+    assert cost_run("tinyllama-1.1b", on="16xA100-SXM-40GB", tokens=3e12, usd_per_hour=1.0, json=True) == 0
+    bill = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert plan("tinyllama-1.1b", on="16xA100-SXM-40GB", tokens=3e12, json=True) == 0
+    planned = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert bill["published"] == planned["published"] and bill["published_usd"] == [pytest.approx(34560)]

@@ -88,6 +88,7 @@ def cost_run(
 
 def _print_document(plan: Plan[TrainingEstimate], cost: RunCost, other: Sequence[Change]) -> None:
     from gpuwise.cli.out import print_json
+    from gpuwise.money.run.cost import published_usd
     from gpuwise.money.run.document import run_document
     from gpuwise.plan.cluster_document import cluster_document
 
@@ -98,6 +99,8 @@ def _print_document(plan: Plan[TrainingEstimate], cost: RunCost, other: Sequence
             "cluster": cluster_document(cost.run.cluster),
             "assumed": list(plan.goal.assumed),
             "warnings": list(plan.warnings),
+            "published": list(plan.published),
+            "published_usd": list(published_usd(plan.goal.arch.id, cost.run, plan.tokens)) if plan.published else [],
             **run_document(cost, other),
         }
     )

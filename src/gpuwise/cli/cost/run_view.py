@@ -11,7 +11,7 @@ from gpuwise.cli.words import percent, plain, span
 from gpuwise.facts.operations import sites
 from gpuwise.money.cost import Price
 from gpuwise.money.run.changes import Change
-from gpuwise.money.run.cost import RunCost
+from gpuwise.money.run.cost import RunCost, published_usd
 from gpuwise.plan.answer import Plan
 from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.step.training import TrainingEstimate
@@ -149,7 +149,7 @@ def _notes(to: Console, plan: Plan[TrainingEstimate], cost: RunCost) -> None:
     if run.price is not None:
         sentences.append(_rent_words(cost, run.price))
     else:
-        sentences.append("Nobody rents this accelerator out: the machine itself is not in the bill. A rent is given by --price.")
+        sentences.append("Nobody rents this accelerator out: the machine is not in the bill. A rent is given by --rent-price.")
     if run.grid is None:
         sentences.append("Carbon needs a country or cloud region: --country DE, --country aws:us-east-1.")
     elif cost.electricity is None:
@@ -162,6 +162,13 @@ def _notes(to: Console, plan: Plan[TrainingEstimate], cost: RunCost) -> None:
     for line in sentences:
         table.add_row("-", line)
     section(to, "Mind", table)
+    if plan.published:
+        table = grid(2, pad=1)
+        for line in plan.published:
+            table.add_row("-", line)
+        for usd in published_usd(plan.goal.arch.id, run, plan.tokens):
+            table.add_row("-", f"At this rent, for as many tokens as here, the published GPU hours cost {_money(usd)}.")
+        section(to, "Others", table)
 
 
 def _rent_words(cost: RunCost, price: Price) -> str:

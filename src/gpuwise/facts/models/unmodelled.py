@@ -20,13 +20,13 @@ _REFUSALS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"dino|dinov\d|swin|convnext|resnet|resnext|efficientnet|mobilenet|vgg|unet|yolo|maskrcnn|retinanet|segformer|sam|detr|mae",
-        "the catalogue has plain vision transformers (vit-b-16, vit-l-16), and ResNets for `gpuwise capacity` alone",
+        "the catalogue has plain vision transformers (vit-b-16), and ResNets (resnet-50) for `gpuwise capacity` and `pick`",
         _OWN,
     ),
     (
         r"stable-?diffusion|sdxl|sd|flux|dit|pixart|imagen|dall-?e|sora|wan|hunyuanvideo|cogvideox",
         "image and video generation runs several networks over many denoising steps, which one table of layers cannot hold",
-        f"`gpuwise pick --for image` ranks GPUs for making images; {_OWN}",
+        f"`gpuwise pick` ranks GPUs for making images (--for image) and videos (--for video); {_OWN}",
     ),
     (
         r"gpt-?[45](?:\.\d)?o?|gpt-?3\.5|chatgpt|claude|gemini",

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from gpuwise.errors import UnpredictableError
 from gpuwise.facts.grid import PowerPrice
+from gpuwise.facts.models.known_runs import known_runs
 from gpuwise.facts.operations import operations
 from gpuwise.money.carbon import Carbon, carbon
 from gpuwise.money.combine import exactly, product, sum_independent, sum_together
@@ -116,6 +117,15 @@ def run_cost(run: Run, done: Operation | None = None) -> RunCost:
     )
 
 
+def published_usd(model_id: str, run: Run, tokens: float) -> tuple[float, ...]:
+    """US dollars, at the rent of ``run``, of the GPU hours that each published training of the model on its accelerator took, for
+    so many ``tokens``."""
+    if run.price is None:
+        return ()
+    alike = [known for known in known_runs().get(model_id, ()) if known.accelerator_id == run.cluster.accelerator.id]
+    return tuple(known.gpu_hours_per_token * tokens * run.price.expected for known in alike)
+
+
 def _electricity(run: Run, kwh: Estimate | None) -> tuple[PowerPrice | None, Estimate | None]:
     """The grid's price (a household's for one's own computer) and what the run's energy costs at it."""
     sector = "household" if run.price is None and is_personal(run.cluster) else "industrial"
@@ -180,5 +190,5 @@ def _no_price(run: Run) -> UnpredictableError:
         "no price",
         f"neither a rent nor an electricity price is known for {run.cluster.accelerator.name}"
         + ("" if run.grid is None else f" in {run.grid.name}"),
-        hint="give the rent with --price, or a country whose electricity price is known, such as --country DE",
+        hint="give the rent with --price (of `cost` --rent-price), or a country with a known electricity price: --country DE",
     )
