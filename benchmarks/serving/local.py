@@ -1,8 +1,7 @@
 """llama.cpp's own figures of local machines, asked of its model here: ``python benchmarks/serving/local.py``.
 
-``local_runs.csv`` holds one model on one device a line with its source: tokens of a prompt a second, and tokens written a second
-after it, of one sequence whose cache holds ``depth`` tokens before. Files of gpt-oss (4.34 bits a weight) count as Q4_0, the
-nearest in size.
+``local_runs.csv`` holds one model on one device a line with its source: tokens of a prompt a second, in batches of ``batch``
+(``n_ubatch``), and tokens written a second after it, of one sequence whose cache holds ``depth`` tokens before.
 
 Prints every run, then median and mean error by device family.
 """
@@ -29,7 +28,8 @@ def figures(row: dict[str, str]) -> list[tuple[str, float, float]]:
     """(figure, published, predicted) seconds of a token."""
     arch, device = find_model(row["model"]), find_accelerator(row["gpu"])
     prompt, depth = int(row["prompt"]), int(row["depth"])
-    seconds = prompt_time(load_json("single_stream")["form"], arch, device, row["weights"])(prompt, depth) / prompt
+    form, batch = load_json("single_stream")["form"], int(row["batch"])
+    seconds = prompt_time(form, arch, device, row["weights"], batch=batch)(prompt, depth) / prompt
     before = depth or (0 if prompt <= 2048 else prompt)  # llama-bench writes into a cache of its own
     token = token_time(arch, device, row["weights"], context=before + WRITTEN / 2).expected
     return [("prompt", 1.0 / float(row["prompt_per_s"]), seconds), ("written", 1.0 / float(row["written_per_s"]), token)]

@@ -88,3 +88,11 @@ def test_a_gguf_format_of_unknown_size_or_without_a_simulated_width_is_refused()
     assert [gguf_bits(form) for form in ("F16", "Q8_0", "Q4_K_M")] == [16, 8, 4]
     with pytest.raises(InputError, match="Q6_K weights is not simulated"):
         gguf_bits("Q6_K")
+
+
+@pytest.mark.parametrize(("model", "gib"), [("gpt-oss-20b", 11.27), ("gpt-oss-120b", 59.02)])
+def test_files_in_mxfp4_are_their_size(model: str, gib: float) -> None:
+    """ggml-org/gpt-oss-20b-GGUF and -120b: experts in MXFP4, the rest in Q8_0."""
+    assert weight_bytes(find_model(model), "MXFP4") / 2**30 == pytest.approx(gib, rel=0.01)
+    form = gguf_format(f"{model}-mxfp4.gguf")
+    assert form == "MXFP4" and gguf_bits(form) == 4

@@ -5,7 +5,7 @@ import pytest
 from gpuwise.facts.hardware.naming import find_accelerator
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.predict.coefficients import load_json
-from gpuwise.serve.llama_cpp import token_time, vendors
+from gpuwise.serve.llama_cpp import prompt_time, token_time, vendors
 
 
 def rate(model: str, gpu: str, weights: str, **options: float) -> float:
@@ -22,6 +22,34 @@ def rate(model: str, gpu: str, weights: str, **options: float) -> float:
 )
 def test_published_speeds(model: str, gpu: str, weights: str, tokens_per_s: float) -> None:
     assert rate(model, gpu, weights, context=1536) == pytest.approx(tokens_per_s, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "weights", "tokens_per_s"),
+    [  # ggml-org/llama.cpp discussion 4167, chips kept out of the fit
+        ("apple-m2-pro", "Q4_0", 37.87),
+        ("apple-m2-max", "F16", 24.65),
+        ("apple-m4-pro", "Q4_0", 50.74),
+        ("apple-m4-max-40c", "Q8_0", 54.05),
+        ("apple-m4-max-40c", "Q4_0", 83.06),
+    ],
+)
+def test_apple_chips_of_other_clocks_and_units(gpu: str, weights: str, tokens_per_s: float) -> None:
+    assert rate("llama-2-7b", gpu, weights, context=64) == pytest.approx(tokens_per_s, rel=0.06)
+
+
+def test_prompts_through_experts_are_slower_than_their_arithmetic() -> None:
+    form, device = load_json("single_stream")["form"], find_accelerator("ryzen-ai-max-395")
+
+    def per_s(model: str, weights: str, tokens: int, **options: int) -> float:
+        return tokens / prompt_time(form, find_model(model), device, weights, **options)(tokens, 0)
+
+    # kyuz0/amd-strix-halo-toolboxes, Vulkan and ROCm: 1,692 and 1,786; 720 and 626
+    assert per_s("gpt-oss-20b", "MXFP4", 512) == pytest.approx(1739, rel=0.15)
+    assert per_s("gpt-oss-120b", "MXFP4", 512) == pytest.approx(671, rel=0.15)
+    # a batch of more tokens gives each expert more rows
+    assert per_s("gpt-oss-120b", "MXFP4", 2048, batch=2048) > 1.3 * per_s("gpt-oss-120b", "MXFP4", 2048, batch=512)
+    assert per_s("llama-2-7b", "Q4_0", 2048, batch=2048) == pytest.approx(per_s("llama-2-7b", "Q4_0", 2048), rel=0.05)
 
 
 def test_laws() -> None:

@@ -17,7 +17,7 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.kernels.experts.loads import power_law
 from gpuwise.workload.transformer.parameters import count_parameters
 
-_GGUF = re.compile(r"[-._]((?:i?q[1-8]_(?:k(?:_(?:xl|[sml]))?|[01]|x?xs|xxs|nl|[sm]))|b?f16)\.gguf$", re.IGNORECASE)
+_GGUF = re.compile(r"[-._]((?:i?q[1-8]_(?:k(?:_(?:xl|[sml]))?|[01]|x?xs|xxs|nl|[sm]))|mxfp4|b?f16)\.gguf$", re.IGNORECASE)
 WIDE_BYTES = 2.0
 """A weight an engine does not narrow."""
 
@@ -32,6 +32,8 @@ class WeightFormat:
     llama_cpp: str
     equivalent: bool = True
     """llama.cpp's format stands for this one: the same bits, rounded to the same kind of number."""
+    dense: str | None = None
+    """Format of all but the routed experts, where the name means these alone."""
 
     @property
     def of_llama_cpp(self) -> bool:
@@ -58,10 +60,12 @@ FORMATS: dict[str, WeightFormat] = {
         WeightFormat("Q4_K_M", 4.85 / 8, "Q4_K_M"),
         WeightFormat("Q4_0", 4.55 / 8, "Q4_0"),
         WeightFormat("Q3_K_M", 3.91 / 8, "Q3_K_M"),
+        WeightFormat("MXFP4", 0.53125, "MXFP4", dense="Q8_0"),
     )
 }
 """Scales of the engines' formats: NVFP4 one E4M3 per 16, MXFP4 one E8M0 per 32, int4 one fp16 per 128. llama.cpp's: mean
-over a Llama-3-8B file (ggml-org/llama.cpp tools/quantize/README.md)."""
+over a Llama-3-8B file (ggml-org/llama.cpp tools/quantize/README.md); MXFP4 files hold experts in it and the rest in Q8_0
+(ggml-org/gpt-oss-20b-GGUF: 11.27 GiB)."""
 ENGINE_FORMATS = tuple(f.name for f in FORMATS.values() if not f.of_llama_cpp)
 LLAMA_CPP_FORMATS = tuple(f.name for f in FORMATS.values() if f.of_llama_cpp)
 FORMAT_OF_BITS = {16: "bf16", 8: "fp8", 4: "int4_wo"}
@@ -106,7 +110,7 @@ def gguf_format(model: str) -> str | None:
 def gguf_bits(form: str) -> int:
     """The width that stands for ``form`` among :data:`FORMAT_OF_BITS`. Raises InputError where none does."""
     for bits, name in FORMAT_OF_BITS.items():
-        if FORMATS[name].llama_cpp == form:
+        if FORMATS[name].llama_cpp == form or (bits == 4 and FORMATS[form].dense):
             return bits
     simulated = ", ".join(FORMATS[name].llama_cpp for name in FORMAT_OF_BITS.values())
     raise InputError(f"a load on {form} weights is not simulated", hint=f"name a file in one of {simulated}")
@@ -121,10 +125,16 @@ def format_of_precision(precision: str) -> WeightFormat:
     return FORMATS[FORMAT_OF_PRECISION[precision]]
 
 
+def _formats(weights: str, experts: str | None) -> tuple[WeightFormat, WeightFormat]:
+    """Of dense matrices and of routed experts. Raises UnknownNameError."""
+    form, narrow = find_format(weights), find_format(experts or weights)
+    return (form if form.dense is None else FORMATS[form.dense]), narrow
+
+
 @lru_cache(maxsize=1024)
 def weight_bytes(arch: Architecture, weights: str, experts: str | None = None) -> float:
     """All weights of ``arch``, routed experts in the format ``experts`` (None: as ``weights``). Raises UnknownNameError."""
-    form, narrow = find_format(weights), find_format(experts or weights)
+    form, narrow = _formats(weights, experts)
     count = count_parameters(arch)
     matrices = (count.layers - count.experts) * form.bytes_per_weight + count.experts * narrow.bytes_per_weight
     return matrices + (count.total - count.layers) * _outer_bytes(form)
@@ -134,7 +144,7 @@ def weight_bytes(arch: Architecture, weights: str, experts: str | None = None) -
 def weight_bytes_read(arch: Architecture, weights: str, experts: str | None = None, tokens: int = 1) -> float:
     """Bytes of weights that ``tokens`` tokens read together: every parameter but the rows of the embedding they do not look up;
     of the experts those that one of them is sent to by the skewed routing of real text. Raises UnknownNameError."""
-    form, narrow = find_format(weights), find_format(experts or weights)
+    form, narrow = _formats(weights, experts)
     count = count_parameters(arch)
     gathered = 0 if arch.tied_embeddings else arch.vocab * arch.hidden
     active = count.active - (count.total - count.experts)

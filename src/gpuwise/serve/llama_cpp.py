@@ -12,11 +12,14 @@ A batch of ``n`` sequences reads what its tokens touch once (of experts those th
 all, and pays for its rows; a prompt is arithmetic, and reads the weights of its tokens once a batch of 512 (``n_ubatch``):
 
     t(n) = (((W(n) + n KV) / (e B))^p + (W(n) c / (u h))^p)^(1/p) + l n_layers + r (devices - 1) + m (n - 1) 2 N / R
-    prompt(q, c) = (((2 N q + attention(q, c)) / R)^p + (u W(q / u) / (e B))^p)^(1/p)    q tokens in u batches, c before them
+    prompt(q, c) = (((2 N q + 2 X q / x + attention(q, c) / s) / R)^p + (u W(q / u) / (e B))^p)^(1/p)    q tokens in u batches
     R = k u h (peak / (1024 u h))^a
+    x = x0 r / (r + r0)    r rows of an expert in a batch
 
-``k`` by vendor and width of the weights, ``a`` because tensor units that do more a clock are fed less well. ``k`` and ``a`` are
-of the prompts of the same table, ``m`` of llama.cpp's own batches on a DGX Spark.
+``c`` tokens before them, ``X`` weights of a token's experts, ``N`` its others. On Apple's chips ``l`` goes with the clock and the
+units. ``k`` and ``s`` by vendor and width of the weights, ``a`` because tensor units that do more a clock are fed less well.
+``k`` and ``a`` are of the prompts of the same table, ``m`` of llama.cpp's own batches on a DGX Spark, the rest of
+:mod:`gpuwise.calibrate.serving.llama_batches`.
 """
 
 from __future__ import annotations
@@ -102,28 +105,36 @@ def seconds(
         unpack = moved * clocks / (accelerator.compute_units * accelerator.boost_hz)
     power = form["overlap"]
     body = (stream**power + unpack**power) ** (1.0 / power)
+    layer_s = vendor["layer_s"]
+    if "layer_hz" in vendor and accelerator.boost_hz and accelerator.compute_units:
+        units = accelerator.compute_units / vendor["layer_units"]
+        layer_s *= vendor["layer_hz"] / accelerator.boost_hz * units ** vendor["layer_units_exponent"]
     rows = 0.0
     if sequences > 1:
         flop = form["prompt"]["batch_rows"] * row_flop(arch, head=True)
         rows = (sequences - 1) * flop / arithmetic_rate(form, accelerator, weights)
-    return body + vendor["layer_s"] * arch.n_layers + form["hand_over_s"] * (n_devices - 1) + rows
+    return body + layer_s * arch.n_layers + form["hand_over_s"] * (n_devices - 1) + rows
 
 
 def prompt_time(
-    form: dict[str, Any], arch: Architecture, accelerator: Accelerator, weights: str
+    form: dict[str, Any], arch: Architecture, accelerator: Accelerator, weights: str, *, batch: int = LOCAL_BATCH_TOKENS
 ) -> Callable[[float, float], float]:
-    """Seconds of so many tokens of a prompt that see so many earlier ones. Raises UnpredictableError for a device without
-    published rates."""
+    """Seconds of so many tokens of a prompt that see so many earlier ones, in batches of ``batch``. Raises UnpredictableError for
+    a device without published rates."""
+    prompt = form["prompt"]
     rate = arithmetic_rate(form, accelerator, weights)
-    row, pair = row_flop(arch, head=False) / rate, 4.0 * arch.heads * arch.head_dim / rate
+    through_experts = _expert_flop(arch) / rate
+    row = row_flop(arch, head=False) / rate - through_experts
+    pair = 4.0 * arch.heads * arch.head_dim / (rate * prompt["attention_share"].get(accelerator.vendor, 1.0))
     whole, near, window = arch.n_global_layers, arch.n_attention_layers - arch.n_global_layers, arch.window or 0
     vendor = form["vendors"].get(accelerator.vendor, form["vendors"]["NVIDIA"])
     bandwidth, power = vendor["bandwidth_share"] * accelerator.memory_bandwidth_bytes_per_s, form["overlap"]
 
     def of(tokens: float, before: float) -> float:
         each = before + (tokens + 1) / 2
-        arithmetic = tokens * (row + pair * (whole * each + near * min(each, window)))
-        batches = math.ceil(tokens / LOCAL_BATCH_TOKENS)
+        batches = math.ceil(tokens / batch)
+        experts = through_experts / _expert_share(prompt, arch, tokens / batches)
+        arithmetic = tokens * (row + experts + pair * (whole * each + near * min(each, window)))
         stream = batches * weight_bytes_read(arch, weights, tokens=max(math.ceil(tokens / batches), 1)) / bandwidth
         return (arithmetic**power + stream**power) ** (1.0 / power)
 
@@ -143,6 +154,23 @@ def arithmetic_rate(form: dict[str, Any], accelerator: Accelerator, weights: str
     each = prompt["flop_per_clock"].get(accelerator.vendor, prompt["flop_per_clock"]["NVIDIA"])["half" if wide else "quantised"]
     shape = 1.0 if accelerator.vendor == "Apple" else (peak / (_USUAL_FLOP * clocks)) ** prompt["peak_exponent"]
     return each * clocks * shape
+
+
+def _expert_flop(arch: Architecture) -> float:
+    """Of one token's products in routed experts."""
+    moe = arch.moe
+    if moe is None:
+        return 0.0
+    count = count_parameters(arch)
+    return 2.0 * count.experts * moe.n_active / moe.n_experts
+
+
+def _expert_share(prompt: dict[str, Any], arch: Architecture, tokens: float) -> float:
+    """Of the rate of dense products, what experts reach over ``tokens`` tokens: each has few rows."""
+    if arch.moe is None:
+        return 1.0
+    rows = tokens * arch.moe.n_active / arch.moe.n_experts
+    return prompt["expert_share"] * rows / (rows + prompt["expert_rows"])
 
 
 def row_flop(arch: Architecture, *, head: bool) -> float:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gpuwise.calibrate.coefficient_files import write
 from gpuwise.calibrate.optimizers import least_squares
-from gpuwise.calibrate.serving.llama_batches import fit_prompts
+from gpuwise.calibrate.serving.llama_batches import fit_apple, fit_other_prompts, fit_prompts
 from gpuwise.calibrate.serving.predict import ServingGroup
 from gpuwise.calibrate.serving.rows import ServingRow, is_check
 from gpuwise.calibrate.validation import log_sigma_of
@@ -135,7 +135,7 @@ def fit_single_stream(rows: Sequence[ServingRow]) -> dict[str, float]:
 
     best = least_squares(residual, start, bounds=(low, high), loss="soft_l1", f_scale=0.05, diff_step=1e-3)
     form = _form(np.array([float(f"{v:.3g}") for v in np.exp(best.x)]))
-    errors: dict[str, float] = {}
+    errors: dict[str, float] = {"llama.cpp on Apple's chips, fit mape": round(fit_apple(form), 4)}
     sigma = 0.0
     for part in ("fit", "check"):
         ratio = np.array([_seconds(form, r) / r.measured_s for r in mine if is_check(r) == (part == "check")])
@@ -144,15 +144,16 @@ def fit_single_stream(rows: Sequence[ServingRow]) -> dict[str, float]:
             sigma = round(log_sigma_of(np.ones_like(ratio), ratio), 3)
     prompts, batch_sigma = fit_prompts(rows, form, is_check)
     errors |= prompts
+    errors["llama.cpp prompts, Strix Halo, fit mape"] = round(fit_other_prompts(form), 4)
     measured = sorted({r.system.accelerator.id for r in learn if r.system is not None})
     fitted = np.array([_seconds(form, r) / r.measured_s for r in learn])
     widths = {"known_device": round(log_sigma_of(np.ones_like(fitted), fitted), 3), "other_device": sigma, "batch": batch_sigma}
     provenance = {
         "source": "XiongjieDai/GPU-Benchmarks-on-LLM-Inference (2024-05), Llama 3 8B and 70B; "
-        "ggml-org/llama.cpp benches/dgx-spark.md (build 6918)",
+        "ggml-org/llama.cpp benches/dgx-spark.md (build 6918), discussion 4167; kyuz0/amd-strix-halo-toolboxes@d1a34be",
         "errors": errors,
         "split": "a third of the GPUs kept for checking, by hash; of batches whole models",
-        "date": "2026-11-24",
+        "date": "2026-11-27",
     }
     write("single_stream", {"form": form, "measured": measured, "log_sigma": widths, "provenance": provenance})
     return errors
