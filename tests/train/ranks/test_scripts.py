@@ -201,6 +201,12 @@ def test_models_in_turn_sums_and_accumulation(
     run = start(ranks, "two_models", n, str(tmp_path / "divided"))
     assert run.codes() == [0] * n, run.output
     same(torch.load(plain), torch.load(tmp_path / "divided"))
+    # one line a batch of the first loop, two updates each, and one an update of the second, a batch or two each
+    steps = [run.lines(r) for r in range(n)]
+    assert [sum(s[i]["samples"] for s in steps) for i in range(6)] == [10, 10, 10, 10, 26, 14]
+    assert [s["step"] for s in steps[0]] == list(range(1, 7)) and [s["position"] for s in steps[0]] == [10, 20, 30, 40, 26, 40]
+    losses = torch.load(plain)["losses"]
+    assert [s["loss"] for s in steps[0][:4]] == pytest.approx(losses[2:12:3], rel=1e-4)
     shown = "import sys, torch; torch.load(sys.argv[1], weights_only=False); assert 'gpuwise' not in sys.modules"
     subprocess.run([sys.executable, "-c", shown, str(tmp_path / "divided.whole")], check=True)
 

@@ -49,6 +49,8 @@ class Batches:
         self.is_training, self.begins, self.agree = is_training, begins, agree
         self._moved = moved
         self.data_s, self.samples, self.position, self.epoch = 0.0, 0, 0, -1
+        self.n_given = 0
+        """Batches so far, also those of which this rank has no rows."""
         self._rows: int | None = None
         self._backward = 0
         loader, iterator = DataLoader, torch_dataloader._BaseDataLoaderIter
@@ -115,6 +117,7 @@ class Batches:
         self._rows = own
         self.samples += own
         self.position += whole
+        self.n_given += 1
         share.n_given += 1
 
     def _ended(self, share: Share) -> None:

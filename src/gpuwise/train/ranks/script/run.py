@@ -71,6 +71,9 @@ class ScriptRank:
         self._loss: Any = None
         self._told, self._told_s = 0.0, float("-inf")
         self._samples, self._passes, self._passes_before = 0, 1, 0
+        self._line: dict[str, Any] = {}
+        """Of the last step, while another optimizer may step on the same batch."""
+        self._batch = 0
         self._predicted: dict[str, list[int]] = {}
         patches = self._patches
         self._levers = apply_levers(settings.levers, tell=journal.event) if settings.levers else None
@@ -173,43 +176,68 @@ class ScriptRank:
         self._loss = loss
 
     def _stepped(self, optimizer: Any, *_: Any) -> None:
-        samples = self._batches.samples - self._samples
-        if not samples and self._batches.position == 0:
+        if self._batches.n_given == 0:
             return
-        self._samples += samples
-        self._n += 1
         if self._levers is not None:
             self._levers.stepped()
+        several = len(self.optimizers.known) > 1
+        if not (several and self._line and self._batches.n_given == self._batch):
+            self.write()
+            self._n, self._batch = self._n + 1, self._batches.n_given
+        self._measure()
+        if not several:
+            self.write()
+
+    def _measure(self) -> None:
+        """The line of the step as it is after this optimizer; of those that follow on the same batch the times and exchanges are
+        added."""
         now, queued = time.perf_counter(), self._queue.waited_s()
         counts, waits = self._meter.take()
-        passes = self._batches.n_backward() - self._passes_before
-        self._passes_before += passes
-        if passes != self._passes and self._n == PASSES_KNOWN_AT:
-            self._passes = passes
-            self._tell_predicted()
+        before = self._line
+        for kind, (n, size) in before.get("collectives", {}).items():
+            here = counts.get(kind, [0, 0])
+            counts[kind] = [n + here[0], size + here[1]]
+        for kind, seconds in before.get("all_waits_s", {}).items():
+            waits[kind] = waits.get(kind, 0.0) + seconds
         device = torch.device("cpu") if self._loss is None else self._loss.device
         on_cpu = device.type == "cpu"
         if self._loss is not None and (on_cpu or now - self._told_s >= LOSS_EVERY_S):
             self._told, self._told_s = float(self._loss), now
-        self._journal.event(
-            "step",
-            step=self._n,
-            at_s=time.time(),
-            step_s=now - self._began,
-            data_s=self._batches.data_s,
-            wait_s=sum(waits.values()) if on_cpu else None,
-            waits_s=waits if on_cpu else None,
-            predicted_s=self._settings.predicted_step_s,
-            energy_j=self._energy.take(),
-            queue_s=queued - self._queued,
-            loss=self._told,
-            samples=samples,
-            epoch=max(self._batches.epoch, 0),
-            position=self._batches.position,
-            collectives=counts,
-            memory_bytes=memory_bytes(device),
-        )
+        energy_j, energy_before = self._energy.take(), before.get("energy_j")
+        self._line = {
+            "step": self._n,
+            "at_s": time.time(),
+            "step_s": now - self._began + before.get("step_s", 0.0),
+            "data_s": self._batches.data_s + before.get("data_s", 0.0),
+            "wait_s": sum(waits.values()) if on_cpu else None,
+            "waits_s": waits if on_cpu else None,
+            "predicted_s": self._settings.predicted_step_s,
+            "energy_j": energy_j if energy_before is None or energy_j is None else energy_j + energy_before,
+            "queue_s": queued - self._queued + before.get("queue_s", 0.0),
+            "loss": self._told,
+            "samples": self._batches.samples - self._samples + before.get("samples", 0),
+            "epoch": max(self._batches.epoch, 0),
+            "position": self._batches.position,
+            "collectives": counts,
+            "memory_bytes": memory_bytes(device),
+            "all_waits_s": waits,
+            "passes": self._batches.n_backward(),
+        }
+        self._samples = self._batches.samples
         self._batches.data_s, self._began, self._queued = 0.0, now, queued
+
+    def write(self) -> None:
+        """The line of the last step, after which no other optimizer may follow, into the journal."""
+        if not self._line:
+            return
+        line, self._line = self._line, {}
+        del line["all_waits_s"]
+        passes = line.pop("passes") - self._passes_before
+        self._passes_before += passes
+        if passes != self._passes and self._n == PASSES_KNOWN_AT:
+            self._passes = passes
+            self._tell_predicted()
+        self._journal.event("step", **line)
 
 
 def _itself(who: str) -> InputError:
@@ -235,6 +263,7 @@ def train_script(settings: RankSettings, journal: Writer, beat: Beat, device_typ
             seed_all(settings.seed)
             ended = run_script(settings.target, settings.arguments, passes=(GpuwiseError,))
     finally:
+        running.write()
         running.first()
         running.close()
     if ended.error is not None and any(words in ended.error for words in LOST):
