@@ -49,8 +49,10 @@ rate: FLUX.1-dev on H100 338 of 721 TFLOP/s and SD 3.5 Large 283 (ML.ENERGY
 leaderboard, bf16, batch 8); SDXL on A100 109 to 142 of 254 (PyTorch, "Accelerating generative AI part III")."""
 SHARE_LOG_SIGMA = 0.25
 """Of that share between GPUs: 0.26 to 0.47 on the two of the leaderboard, about 0.6 on cards with slower products."""
-BATCHES = (1, 8, 32, 64)
-"""Sequences of an encoder's batch that are tried; beyond them nothing is gained."""
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
+"""Items of one batch whose times are worked out; between them they lie on lines."""
+LEAST_BATCH = 8
+"""Sequences an encoder's accelerator must hold at once."""
 TEXT_TOKENS, PAIR_TOKENS = 512, 512
 """Of a passage that is embedded, and of a query with its passage: what encoders are cut to."""
 IMAGES = 1000
@@ -250,8 +252,7 @@ def _bytes(job: ForwardJob, bits: int) -> float:
     assert job.arch is not None
     if job.unit == "seconds":
         return weight_bytes(job.arch, "bf16") + window_bytes(job.arch)
-    activations = BATCHES[1] * job.seq_len * 2.0 * (4 * job.arch.hidden + 2 * job.arch.ffn)
-    return weight_bytes(job.arch, "bf16") + activations
+    return weight_bytes(job.arch, "bf16") + LEAST_BATCH * passage_bytes(job.arch, job.seq_len)
 
 
 def forward_on(job: ForwardJob, cluster: Cluster) -> ForwardRate | TooLargeToRun:
@@ -276,6 +277,16 @@ def forward_on(job: ForwardJob, cluster: Cluster) -> ForwardRate | TooLargeToRun
             rate, batch = _encoder_rate(job.arch, accelerator, job.seq_len, job.unit == "tokens")
         layout = f"vLLM, one device, batch {batch}"
     return ForwardRate(rate, tier, bits, _bytes(job, bits), _room(accelerator), layout)
+
+
+def passage_bytes(arch: Architecture, tokens: int) -> float:
+    """Activations of a sequence that an encoder works on."""
+    return tokens * 2.0 * (4 * arch.hidden + 2 * arch.ffn)
+
+
+def batches_that_fit(accelerator: Accelerator, weights_bytes: float, item_bytes: float) -> tuple[int, ...]:
+    """Of :data:`BATCHES`; empty where none does."""
+    return tuple(b for b in BATCHES if b * item_bytes <= _room(accelerator) - weights_bytes)
 
 
 def _room(accelerator: Accelerator) -> float:
@@ -313,7 +324,8 @@ def _encoder_rate(arch: Architecture, accelerator: Accelerator, seq_len: int, to
         raise UnpredictableError(f"vLLM is not known to run on {accelerator.name}")
     system = with_count(default_system(accelerator), 1)
     config = EngineConfig(weights=default_precision(accelerator)[0] if "bf16" in accelerator.peak_flop_per_s else "bf16")
-    times = ((iteration_time(arch, system, config, batch, seq_len, seq_len), batch) for batch in BATCHES[1:])
+    sizes = batches_that_fit(accelerator, weight_bytes(arch, "bf16"), passage_bytes(arch, seq_len))
+    times = ((iteration_time(arch, system, config, batch, seq_len, seq_len), batch) for batch in sizes)
     step, batch = max(times, key=lambda pair: pair[1] / pair[0].expected)
     return step.inverse(batch * seq_len if tokens else batch), batch
 
@@ -362,9 +374,8 @@ def _speech_rate(arch: Architecture, cluster: Cluster, tokens: int) -> tuple[Est
     accelerator = cluster.accelerator
     if not engine_runs(accelerator):
         raise UnpredictableError(f"vLLM is not known to run on {accelerator.name}")
-    room = _room(accelerator) - weight_bytes(arch, "bf16")
     system, config = with_count(cluster.system, 1), EngineConfig()
-    sizes = [b for b in BATCHES if b * window_bytes(arch) <= room]
+    sizes = batches_that_fit(accelerator, weight_bytes(arch, "bf16"), window_bytes(arch))
     times = [(speech_time(arch, system, config, b, tokens), b) for b in sizes]
     seconds, batch = max(times, key=lambda pair: pair[1] / pair[0].expected)
     return seconds.inverse(batch * WINDOW_S), batch

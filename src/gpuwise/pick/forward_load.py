@@ -36,26 +36,22 @@ from gpuwise.facts.models.denoisers import Denoiser
 from gpuwise.money.cost import Price, price_of
 from gpuwise.money.power import cluster_power
 from gpuwise.pick.candidates import ways
-from gpuwise.pick.forward import TooLargeToRun, forward_on, image_job
+from gpuwise.pick.forward import TooLargeToRun, batches_that_fit, forward_on, image_job, passage_bytes
 from gpuwise.pick.limits import Limits
 from gpuwise.plan.defaults import default_precision
 from gpuwise.predict.estimate import Z80, Basis, Estimate
 from gpuwise.predict.kernels.registry import kernel_times
-from gpuwise.predict.memory.device import usable_bytes
 from gpuwise.serve.engine import EngineConfig, engine_runs
 from gpuwise.serve.formats import weight_bytes
 from gpuwise.serve.images import server_adds_s
 from gpuwise.serve.iteration import iteration_time
 from gpuwise.serve.load.arrivals import unit_arrivals
 from gpuwise.serve.load.targets import Target
-from gpuwise.serve.memory import UNIFIED_SHARE
 from gpuwise.serve.speech import PROMPT_TOKENS, TOKENS_PER_WINDOW, reads_sound, speech_time, window_bytes
 from gpuwise.units import GIB, HOUR_S, MEGA
 from gpuwise.workload.convnet import forward_table, parameter_count
 
 F64 = NDArray[np.float64]
-BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
-"""Items of one batch whose times are worked out; between them they lie on lines."""
 REQUESTS = 4000
 RESOLUTION = 1.02
 TEXT_TOKENS = 512
@@ -275,8 +271,7 @@ def _shape(arch: Architecture | ConvNet | Denoiser, workload: str, tokens: int |
 
 def batch_times(arch: Architecture, cluster: Cluster, tokens: int, precision: str) -> BatchTimes:
     """Seconds of every batch that fits. Raises InputError where none does, UnpredictableError without a rate."""
-    each = tokens * 2.0 * (4 * arch.hidden + 2 * arch.ffn)
-    sizes = _batches_that_fit(arch.name, cluster, weight_bytes(arch, "bf16"), each)
+    sizes = _batches_that_fit(arch.name, cluster, weight_bytes(arch, "bf16"), passage_bytes(arch, tokens))
     system = with_count(cluster.system, 1)
     config = EngineConfig(weights=precision if precision in ("bf16", "fp16") else "bf16")
     return _of_estimates(sizes, [iteration_time(arch, system, config, b, tokens, tokens) for b in sizes])
@@ -319,11 +314,9 @@ def _of_estimates(sizes: tuple[int, ...], times: Sequence[Estimate]) -> BatchTim
 
 def _batches_that_fit(name: str, cluster: Cluster, weights_bytes: float, item_bytes: float) -> tuple[int, ...]:
     """Of :data:`BATCHES`. Raises InputError where none fits."""
-    accelerator = cluster.accelerator
-    room = accelerator.memory_bytes * UNIFIED_SHARE if accelerator.unified_memory else usable_bytes(accelerator)
-    sizes = tuple(b for b in BATCHES if b * item_bytes <= room - weights_bytes)
+    sizes = batches_that_fit(cluster.accelerator, weights_bytes, item_bytes)
     if not sizes:
-        raise InputError(f"{name} does not fit {accelerator.name}", hint="take one with more memory")
+        raise InputError(f"{name} does not fit {cluster.accelerator.name}", hint="take one with more memory")
     return sizes
 
 
