@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import unquote
 
 import psutil
 import pytest
@@ -49,6 +51,10 @@ def test_only_the_python_files_of_the_folder_are_listed(own: Running) -> None:
         {"file": "out.py"},
         {"file": "notes.txt"},
         {"file": ["step.py"]},
+        {"change": "a\nb"},
+        {"arguments": "'open"},
+        {"arguments": "a\x00b"},
+        {"batch": "--html=x.html" * 20},
         {"function": "a; b"},
         {"function": "x:y"},
         {"on": "--html=x.html"},
@@ -72,6 +78,45 @@ def test_a_file_is_run_by_a_click_and_its_end_is_said(own: Running) -> None:
     reply = own.post("/api/capture", ASKED)
     assert reply.status == 422
     assert own.get("/api/ask/fit", model="gpt2", on="4090").json["code"] == 0
+
+
+def test_a_whole_script_runs_in_its_folder_with_its_arguments(own: Running, folder: Path) -> None:
+    pytest.importorskip("torch")
+    (folder / "width.txt").write_text("64")
+    (folder / "script.py").write_text(
+        "import sys\nimport torch\nfrom helper import lr\nwidth = int(open('width.txt').read())\n"
+        "model = torch.nn.Linear(width, int(sys.argv[1])).cuda()\noptimizer = torch.optim.SGD(model.parameters(), lr=lr)\n"
+        "for _ in range(3):\n    model(torch.ones(8, width).cuda()).sum().backward()\n    optimizer.step()\n"
+        "    optimizer.zero_grad()\n"
+    )
+    (folder / "helper.py").write_text("lr = 0.1\n")
+    asked = {"file": "script.py", "on": "4090", "arguments": "32"}
+    body = own.post("/api/capture", asked).json
+    assert body["document"]["parameters"] == 64 * 32 + 32 and body["command"].endswith("--on 4090 -- 32")
+    (folder / "width.txt").write_text("128")
+    assert own.post("/api/capture", asked).json["document"]["parameters"] == 128 * 32 + 32
+    refused = own.post("/api/capture", {**asked, "arguments": ""})
+    assert refused.status == 422 and "IndexError" in refused.json["document"]["error"]
+
+
+def test_a_remedy_is_ticked_and_its_answer_is_that_of_the_command(own: Running, folder: Path) -> None:
+    pytest.importorskip("torch")
+    (folder / "blocks.py").write_text(
+        "import torch\n\n\ndef make_step(batch=4096):\n"
+        "    model = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.GELU(), "
+        "torch.nn.Linear(2048, 512)) for _ in range(4))).cuda()\n    optimizer = torch.optim.AdamW(model.parameters())\n"
+        "    x = torch.ones(batch, 512).cuda()\n\n    def step():\n        model(x).sum().backward()\n        optimizer.step()\n"
+        "        optimizer.zero_grad()\n\n    return step\n"
+    )
+    asked = {"file": "blocks.py", "function": "make_step", "on": "GTX 1650", "remedies": "yes"}
+    first = own.post("/api/capture", asked).json
+    ticks = {name: unquote(text) for text, name in re.findall(r'data-tick="change=([^"]*)"> ([^<]*)<', first["html"])}
+    assert "8-bit AdamW" in ticks
+    ticked = own.post("/api/capture", {**asked, "change": ticks["8-bit AdamW"]}).json
+    remedy = next(r for r in first["document"]["remedies"] if r["name"] == "8-bit AdamW")
+    assert ticked["document"]["memory"]["process_bytes"] == remedy["process_bytes"]
+    assert "--change=optimizer=adamw8bit" in ticked["command"] and 'class="tiles"' in ticked["brief"]
+    assert own.get("/api/own", **{**asked, "change": ticks["8-bit AdamW"]}).json["document"] == ticked["document"]
 
 
 def test_what_was_run_can_be_kept_and_an_address_runs_nothing(own: Running, folder: Path) -> None:

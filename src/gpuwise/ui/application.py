@@ -26,7 +26,7 @@ from gpuwise.ui.gathered import Gathered, Given
 from gpuwise.ui.live import Live
 from gpuwise.ui.moment import moments
 from gpuwise.ui.own_files import own_files, own_runs, words_of_fields, words_of_file
-from gpuwise.ui.questions import PAGES, line_of, site, words_of
+from gpuwise.ui.questions import PAGES, line_of, site, with_json, words_of
 from gpuwise.ui.views import KINDS as KINDS_KEPT
 from gpuwise.ui.views import export, shown
 from gpuwise.ui.workers import Answer, Workers
@@ -81,7 +81,7 @@ def application(workers: Workers, folder: Path) -> Starlette:
 
     async def ask(request: Request) -> Response:
         words = asked(request)
-        answer = await unless_gone(request, workers.ask([*words, "--json"]))
+        answer = await unless_gone(request, workers.ask(with_json(words)))
         return Response(status_code=LEFT) if answer is None else answered(request.path_params["name"], answer, words)
 
     async def at_once(request: Request) -> Response:
@@ -97,7 +97,7 @@ def application(workers: Workers, folder: Path) -> Starlette:
         words = words_of_fields(query_of(request), folder) if own else asked(request)
         if own and tuple(words) not in captured:
             raise InputError("this code was not run by the page", hint="press its button first: an address runs nothing")
-        answer = captured[tuple(words)] if own else await unless_gone(request, workers.ask([*words, "--json"]))
+        answer = captured[tuple(words)] if own else await unless_gone(request, workers.ask(with_json(words)))
         document = {} if answer is None else answer.document or {}
         if not document or "error" in document:
             return JSONResponse(document, status_code=422)
@@ -114,7 +114,7 @@ def application(workers: Workers, folder: Path) -> Starlette:
 
     async def capture(request: Request) -> Response:
         words = words_of_file(await request.body(), folder)
-        answer = await unless_gone(request, workers.ask([*words, "--json"]))
+        answer = await unless_gone(request, workers.ask(with_json(words), folder))
         if answer is not None and answer.document and "error" not in answer.document:
             captured[tuple(words)] = answer
             if len(captured) > CAPTURED:

@@ -4,12 +4,14 @@ ranks, whose journals are read by the names that are listed."""
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any, cast
 
 from gpuwise.errors import InputError
-from gpuwise.ui.questions import GPUS, checked
+from gpuwise.ui.questions import GPUS, Field, checked
 
+BATCH, CHANGES = Field("batch", "Batch"), Field("change", "Changes")
 MOST = 200
 """Files that are listed."""
 
@@ -32,6 +34,13 @@ def own_runs(folder: Path) -> dict[str, str]:
     return {p.name: str(p.absolute()) for p in found[:MOST]}
 
 
+NEEDED, OPTIONAL = ("file", "on"), ("function", "arguments", "batch", "change", "remedies")
+"""Fields of a question about one's own code: a function left out is the whole script, ``change`` holds changes as --change takes
+them, apart by spaces, and ``remedies`` is yes where they are tried though it fits."""
+LONGEST_LINE = 1000
+"""Characters of a script's own arguments."""
+
+
 def words_of_file(body: bytes, folder: Path) -> list[str]:
     """The command line of what a page asks of one's own code. Raises InputError."""
     try:
@@ -43,14 +52,33 @@ def words_of_file(body: bytes, folder: Path) -> list[str]:
 
 def words_of_fields(given: Any, folder: Path) -> list[str]:
     """The same of its fields. Raises InputError."""
-    names = ("file", "function", "on")
     asked = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
-    if set(asked) != set(names) or not all(isinstance(asked[n], str) for n in names):
-        raise InputError("the question is not complete", hint="give a file, a function and the GPUs")
+    known = set(asked) <= {*NEEDED, *OPTIONAL} and set(asked) >= set(NEEDED)
+    if not known or not all(isinstance(value, str) for value in asked.values()):
+        raise InputError("the question is not complete", hint="give a file and the GPUs")
     if asked["file"] not in own_files(folder):
         raise InputError(f"{asked['file']!r} is not one of the files listed", hint="pick one of the list")
-    if not asked["function"].isidentifier():
-        raise InputError(f"{asked['function']!r} is not the name of a function", hint="for example make_step")
+    function = asked.get("function", "").strip()
+    if function and not function.isidentifier():
+        raise InputError(f"{function!r} is not the name of a function", hint="for example make_step; none for the whole script")
     if not asked["on"].strip() or asked["on"].startswith("-"):
         raise InputError("no GPUs are given", hint="for example 4090")
-    return ["fit", f"{folder / asked['file']}:{asked['function']}", "--on", checked(GPUS, asked["on"].strip())]
+    subject = f"{folder / asked['file']}" + (f":{function}" if function else "")
+    words = ["fit", subject, "--on", checked(GPUS, asked["on"].strip())]
+    if asked.get("batch", "").strip():
+        words.append(f"--batch={checked(BATCH, asked['batch'].strip())}")
+    words += [f"--change={change}" for change in checked(CHANGES, asked.get("change", "").strip()).split()]
+    if asked.get("remedies") == "yes" and not asked.get("change", "").strip():
+        words.append("--remedies")
+    return [*words, *_arguments(asked.get("arguments", ""))]
+
+
+def _arguments(line: str) -> list[str]:
+    """A script's own command line, as a shell parts it, after ``--``. Raises InputError."""
+    if len(line) > LONGEST_LINE or not line.isprintable():
+        raise InputError("Arguments: too long, or control characters", hint=f"at most {LONGEST_LINE:,} characters in one line")
+    try:
+        parts = shlex.split(line)
+    except ValueError as error:
+        raise InputError(f"Arguments: {str(error).lower()}", hint="close what is quoted") from None
+    return ["--", *parts] if parts else []

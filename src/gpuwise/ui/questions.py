@@ -276,6 +276,12 @@ def _folder(field: Field, value: str, folders: Mapping[str, str]) -> str:
     return folders[value]
 
 
+def with_json(words: Sequence[str]) -> list[str]:
+    """The same command line with ``--json``, in front of a script's own arguments."""
+    at = words.index("--") if "--" in words else len(words)
+    return [*words[:at], "--json", *words[at:]]
+
+
 def line_of(words: Sequence[str]) -> str:
     """The command line as one types it."""
     return shlex.join(["gpuwise", *words])

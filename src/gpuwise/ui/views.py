@@ -39,10 +39,11 @@ VIEWS: Mapping[str, Callable[[Document], list[str]]] = {
 KINDS = {"html": "text/html", "svg": "image/svg+xml", "json": "application/json", "csv": "text/csv"}
 _FRONT = re.compile(r'<figure id="front">.*?</figure>\n', re.DOTALL)
 _BRIEF = re.compile(
-    r'<dl class="tiles">.*?</dl>\n|<p class="layout">.*?</p>|<figure id="memory">.*?</figure>\n|<figure id="step">.*?</figure>\n',
+    r'<p class="(?:yes|no)">.*?</p>|<dl class="tiles">.*?</dl>\n|<p class="layout">.*?</p>'
+    r'|<figure id="memory">.*?</figure>\n|<figure id="step">.*?</figure>\n',
     re.DOTALL,
 )
-"""What stands beside the next answer: the figures, the layout in words, the two bars of a plan or a fit."""
+"""What stands beside another answer: whether it fits, the figures, the layout in words, the two bars of a plan or a fit."""
 _SVG = re.compile(r"<svg (?![^>]*class=\"mark\").*?</svg>", re.DOTALL)
 _FIGURE = re.compile(r"<figure\b.*?</figure>", re.DOTALL)
 _LEGEND = re.compile(r'<li><svg class="mark"[^>]*><rect class="(\w+)"[^>]*/></svg>(.*?)</li>', re.DOTALL)

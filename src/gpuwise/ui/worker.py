@@ -1,7 +1,8 @@
 """A process that runs command lines, one after another: ``python -m gpuwise.ui.worker``.
 
-A line on stdin is a command line as a JSON list; the answer is a line with its exit code and the document of ``--json``. What
-commands print besides goes nowhere. An interrupt ends the command under way, not the process; the end of stdin ends it.
+A line on stdin is JSON with ``words``, a command line, and ``folder``, where it runs; the answer is a line with its exit code and
+the document of ``--json``. What commands print besides goes nowhere. An interrupt ends the command under way, not the process;
+the end of stdin ends it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import os
 import signal
 from types import FrameType
+from typing import Any
 
 
 def main() -> None:
@@ -30,12 +32,13 @@ def main() -> None:
     from gpuwise.cli.app import run
 
     for line in lines:
-        words: list[str] = json.loads(line)
+        asked: dict[str, Any] = json.loads(line)
         out, code = io.StringIO(), 130
         try:
             busy = True
+            os.chdir(asked["folder"])
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
-                code = run(words)
+                code = run(asked["words"])
             busy = False
         except KeyboardInterrupt:  # before or after the command looked for it
             busy = False

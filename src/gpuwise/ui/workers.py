@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 SEARCHES = 2
@@ -51,11 +52,12 @@ class Worker:
             )
         return self._process
 
-    async def ask(self, words: Sequence[str]) -> Answer:
-        """Run one command line. Where the caller is cancelled, the command is interrupted first."""
+    async def ask(self, words: Sequence[str], folder: Path | None = None) -> Answer:
+        """Run one command line, in ``folder`` where one is given. Where the caller is cancelled, the command is interrupted
+        first."""
         process = await self.start()
         assert process.stdin is not None and process.stdout is not None
-        process.stdin.write(json.dumps(list(words)).encode() + b"\n")
+        process.stdin.write(json.dumps({"words": [*words], "folder": str(folder or self._folder)}).encode() + b"\n")
         answer = asyncio.ensure_future(process.stdout.readline())
         try:
             line = await asyncio.shield(answer)
@@ -113,12 +115,12 @@ class Workers:
     async def _warm(self) -> None:
         await self.ask(WARM)
 
-    async def ask(self, words: Sequence[str]) -> Answer:
-        """Run ``words`` in the next free process."""
+    async def ask(self, words: Sequence[str], folder: Path | None = None) -> Answer:
+        """Run ``words`` in the next free process, which stands in an empty folder unless another is given."""
         worker = await self._free.get()
         self.running += 1
         try:
-            return await worker.ask(words)
+            return await worker.ask(words, folder)
         finally:
             self.running -= 1
             self._free.put_nowait(worker)

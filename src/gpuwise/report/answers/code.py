@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from gpuwise.predict.memory.timeline import CATEGORY_WORDS
 from gpuwise.report.answers.drawings import Axis, Grid, Layer, Part, around, bar, heat, layers
 from gpuwise.report.answers.values import At, cell, shown
-from gpuwise.report.page import TableCell, TableRow, heading, notes, table
+from gpuwise.report.page import Markup, TableCell, TableRow, heading, notes, table
 from gpuwise.text import escape
 from gpuwise.units import format_bytes
 from gpuwise.workload.capture.record.capture import Category
@@ -54,11 +54,55 @@ def own(document: Mapping[str, Any]) -> list[str]:
         _over_the_step(memory["timeline"]),
         "</div>",
         notes([f["what"].text for f in d["findings"] if f["what"]]),
+        *_remedies(d),
         heading("Largest tensors at that moment"),
         table("Largest tensors", ["held as", "how many", "size", "made by"], _largest(memory["largest"])),
         heading("Parameters"),
         table("Parameters", ["module", "size"], rows),
     ]
+
+
+def _remedies(d: At) -> list[str]:
+    """Changes that save memory, each to be ticked, how they are written, and larger GPUs."""
+    body = list[str]()
+    for title, name in (("Remedies", "remedies"), ("Together", "combinations")):
+        if not d[name]:
+            continue
+        rows = list[TableRow]()
+        for i, r in enumerate(d[name]):
+            at, sets = f"{title.lower()}-{i}", urlencode({"change": " ".join(map(_change, r["changes"].value))})
+            tick = f'<input type="checkbox" id="{at}" data-tick="{escape(sets)}">'
+            change = Markup(f'<label for="{at}">{tick} {escape(r["name"].text)}</label><small>{escape(r["kind"].text)}</small>')
+            fits = TableCell("fits" if r["fits"].value else "does not fit", mark="best" if r["fits"].value else "weak")
+            rows.append(
+                TableRow(change, [fits, *(cell(r[k]) for k in ("saved_bytes", "process_bytes", "slower", "step_time_s"))])
+            )
+        body += [heading(title), table(title, ["change", "then", "saves", "memory", "speed", "a step"], rows)]
+    for r in [*d["combinations"], *d["remedies"]]:
+        if r["fits"].value and r["lines"]:
+            lines = "\n".join(line.text for line in r["lines"])
+            body.append(
+                f"<details><summary>How {escape(r['name'].text)} is written</summary><pre>{escape(lines)}</pre></details>"
+            )
+    if d["bigger"]:
+        rows = [
+            TableRow(
+                o["cluster"]["label"].text,
+                [cell(p) for p in (o["price"]["usd_per_gpu_hour"], o["step_time_s"], o["process_bytes"])],
+            )
+            for o in d["bigger"]
+        ]
+        body += [heading("A bigger GPU"), table("A bigger GPU", ["GPUs", "a GPU-hour", "a step", "memory"], rows)]
+    return body
+
+
+def _change(change: Mapping[str, Any]) -> str:
+    """A change as ``--change`` takes it."""
+    argument = change["argument"]
+    if argument is None:
+        return str(change["kind"])
+    text = ",".join(map(str, argument)) if isinstance(argument, list | tuple) else str(argument)
+    return f"{change['kind']}={text.lower() if isinstance(argument, bool) else text}"
 
 
 def _over_the_step(timeline: At) -> str:

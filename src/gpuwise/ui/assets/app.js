@@ -9,8 +9,8 @@ const get = async (path, signal) => {
   if (said.error) throw Object.assign(new Error(said.error), { hint: said.hint, command: body.command });
   return body;
 };
-const send = async (path, document_) => {
-  const reply = await fetch(path, { method: "POST", body: JSON.stringify(document_), headers: { "content-type": "application/json" } });
+const send = async (path, document_, signal) => {
+  const reply = await fetch(path, { signal, method: "POST", body: JSON.stringify(document_), headers: { "content-type": "application/json" } });
   const body = await reply.json();
   const said = body.document && body.document.error ? body.document : body;
   if (said.error) throw Object.assign(new Error(said.error), { hint: said.hint, command: body.command });
@@ -79,10 +79,11 @@ function plays(figure) {
 }
 
 // HTML that the server made and escaped; what can be chosen in it asks again
-function Answer({ markup, onSet, onTick }) {
+function Answer({ markup, ticked, onSet, onTick }) {
   const ref = useRef();
   useEffect(() => {
     ref.current.innerHTML = markup;
+    if (ticked) for (const box of ref.current.querySelectorAll("[data-tick]")) box.checked = ticked(Object.fromEntries(new URLSearchParams(box.dataset.tick)));
     const ends = [...ref.current.querySelectorAll("[data-play]")].map(plays);
     return () => ends.forEach((end) => end());
   }, [markup]);
@@ -223,41 +224,74 @@ function Ask({ question, start, link }) {
     </div>`}`;
 }
 
+// changes as --change takes them, apart by spaces
+const changesOf = (text) => (text || "").split(" ").filter(Boolean);
+
 function File({ start, link }) {
   const [files, setFiles] = useState(null);
-  const [asked, setAsked] = useState({ on: "", function: "make_step", ...start });
+  const [asked, setAsked] = useState({ on: "", ...start });
   const [answer, setAnswer] = useState(null);
+  const [beside, setBeside] = useState(null);
   const [error, setError] = useState(null);
   const [said, setSaid] = useState("");
+  const control = useRef(null);
+  const changes = useRef(changesOf(start.change));
+  const given = ({ change, ...fields }, held) => Object.fromEntries(Object.entries({ ...fields, change: held.join(" ") }).filter(([, v]) => v));
   useEffect(() => {
     get("/api/files").then((b) => (setFiles(b), setAsked((was) => ({ ...was, file: was.file || b.files[0] || "" }))), setError);
-    if (start.file)
-      get(`/api/own?${asQuery(asked)}`).then(
-        (body) => (body.html ? setAnswer({ ...body, fields: asked }) : setSaid("This code has not been run here yet: a link runs nothing, the button does.")),
+    const before = (held, keep) =>
+      get(`/api/own?${asQuery(given(asked, held))}`).then(
+        (body) => (body.html ? keep({ ...body, fields: given(asked, held) }) : setSaid("This code has not been run here yet: a link runs nothing, the button does.")),
         setError,
       );
+    if (start.file) before([], setAnswer);
+    if (start.file && start.change) before(changes.current, setBeside);
+    return () => control.current && control.current.abort();
   }, []);
+  const run = (fields, words, keep) => {
+    control.current && control.current.abort();
+    const mine = (control.current = new AbortController());
+    setSaid(words);
+    setError(null);
+    send("/api/capture", fields, mine.signal)
+      .then((body) => (keep({ ...body, fields }), link(fields, true)))
+      .catch((e) => e.name !== "AbortError" && setError(e))
+      .finally(() => control.current === mine && setSaid(""));
+  };
   const go = (e) => {
     e.preventDefault();
-    setSaid("Running your code");
-    setError(null);
-    const fields = { ...asked };
-    send("/api/capture", fields)
-      .then((body) => (setAnswer({ ...body, fields }), link(fields, true)), setError)
-      .finally(() => setSaid(""));
+    changes.current = [];
+    setBeside(null);
+    run(given(asked, []), "Running your code", setAnswer);
   };
-  const set = (name) => (e) => setAsked((was) => ({ ...was, [name]: e.target.value }));
+  const tick = ({ change }, on) => {
+    const named = changesOf(change);
+    const rest = changes.current.filter((c) => !named.includes(c));
+    changes.current = on ? [...rest, ...named] : rest;
+    if (changes.current.length) return run(given(answer.fields, changes.current), "Running your code with what is ticked", setBeside);
+    control.current && control.current.abort();
+    setSaid("");
+    setError(null);
+    setBeside(null);
+    link(answer.fields, true);
+  };
+  const ticked = ({ change }) => changesOf(change).every((c) => changes.current.includes(c));
+  const set = (name) => (e) => setAsked((was) => ({ ...was, [name]: e.target.type === "checkbox" ? (e.target.checked ? "yes" : "") : e.target.value }));
+  const field = (name, label, example, more) => html`<div class="field"><label for=${"o-" + name}>${label}</label><input id=${"o-" + name} value=${asked[name] || ""} placeholder=${example} autocomplete="off" spellcheck="false" onInput=${set(name)} ...${more} /></div>`;
   return html`${files &&
-    html`<form onSubmit=${go}><p>A file of ${files.folder} is run, without a GPU, when you say so.</p>
+    html`<form onSubmit=${go}><p>A file of ${files.folder} is run in it, without a GPU, when you say so: a whole script, or a function that makes a step.</p>
       ${files.files.length === 0 && html`<p class="no">There is no Python file in it: start gpuwise ui --folder with the one that has yours.</p>`}
       <div class="fields">
         <div class="field"><label for="o-file">File</label><select id="o-file" onChange=${set("file")}>${files.files.map((f) => html`<option value=${f} selected=${f === asked.file}>${f}</option>`)}</select></div>
-        <div class="field"><label for="o-fn">Function</label><input id="o-fn" value=${asked.function} onInput=${set("function")} /></div>
-        <div class="field"><label for="o-on">GPUs</label><input id="o-on" value=${asked.on} placeholder="4090" list="gpus" onInput=${set("on")} /></div>
+        ${field("on", "GPUs", "4090", { list: "gpus" })} ${field("arguments", "The script's own arguments", "--lr 0.1")}
+        ${field("function", "Function, if not the script", "make_step")} ${field("batch", "Batch, if the function takes one", "32 or auto")}
+        <label class="flag" for="o-remedies"><input id="o-remedies" type="checkbox" checked=${asked.remedies === "yes"} onChange=${set("remedies")} /> Try remedies though it fits</label>
       </div><button class="go" disabled=${said === "Running your code" || !asked.file}>Run and answer</button></form>`}
-    <p class="status" role="status">${said}</p>
-    ${error && html`<div class="error" role="alert"><p>${error.message}</p><p>${error.hint}</p></div>`}
-    ${answer && html`<section aria-label="Answer"><${Answer} markup=${answer.html} onSet=${() => {}} onTick=${() => {}} /><${Copy} line=${answer.command} /><${Keep} name="own" fields=${answer.fields} drawn=${true} /></section>`}`;
+    <p class="status" role="status">${said && !said.startsWith("This") && html`<span class="spin" aria-hidden="true"></span>`}${said}</p>
+    ${error && html`<div class="error" role="alert"><p>${error.message}</p><p>${error.hint}</p>${error.command && html`<${Copy} line=${error.command} />`}</div>`}
+    ${answer && html`<div class=${beside ? "two" : ""}>
+      <section aria-label="Answer"><${Answer} markup=${answer.html} ticked=${ticked} onSet=${() => {}} onTick=${tick} /><${Copy} line=${answer.command} /><${Keep} name="own" fields=${answer.fields} drawn=${true} /></section>
+      ${beside && html`<section class="before" aria-label="With what is ticked"><h2>With what is ticked</h2><${Answer} markup=${beside.brief} onSet=${() => {}} onTick=${() => {}} /><${Copy} line=${beside.command} /><${Keep} name="own" fields=${beside.fields} drawn=${true} /></section>`}</div>`}`;
 }
 
 // only the page with live lines draws them: its library is fetched there
