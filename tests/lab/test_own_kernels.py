@@ -255,3 +255,34 @@ def pool(img, out):
     np.testing.assert_array_equal(out, img.reshape(8, 2, 8, 2).max((1, 3)))
     with pytest.raises(FieldError, match="the array img"):
         launch(text.replace("in ROWS", "in img"), {"img": img, "out": out}, (1,), (8, 8))
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_loops_of_a_length_of_each_lane_turn_by_four(early: bool) -> None:
+    """Values are those of Python's loops, and four turns share a branch where nothing leaves the loop."""
+    start, stop = np.arange(64, dtype=np.int32) % 7, (np.arange(64, dtype=np.int32) * 5) % 41
+    leave = "        if j > 11:\n            break\n" if early else "        if j == 11:\n            continue\n"
+    text = (
+        "def k(start, stop, out):\n    i = cuda.grid(1)\n    total = 0\n    for j in range(start[i], stop[i], 2):\n"
+        f"{leave}        total += j\n    out[i] = total\n"
+    )
+    out = np.zeros(64, np.int64)
+    run = launch(text, {"start": start, "stop": stop, "out": out}, (2,), (32,))
+    turns = [list(range(a, b, 2)) for a, b in zip(start.tolist(), stop.tolist(), strict=True)]
+    taken = [[j for j in row if (j <= 11 if early else j != 11)] for row in turns]
+    assert out.tolist() == [sum(row) for row in taken]
+    lines = [e.line for e in run.events if e.op == "branch"]
+    of_loop = [n for n in lines if n == min(lines)]
+    if early:
+        assert len(of_loop) >= max(map(len, taken))
+    else:
+        assert max(map(len, turns)) // 4 <= len(of_loop) <= max(map(len, turns)) // 4 + 3
+
+
+def test_a_loop_of_each_lane_goes_down_too_and_one_of_step_0_is_refused() -> None:
+    out = np.zeros(32, np.int64)
+    text = "def k(by, out):\n    i = cuda.grid(1)\n    for j in range(i, -1, by[i]):\n        out[i] += j\n"
+    launch(text, {"by": np.full(32, -3), "out": out}, (1,), (32,))
+    assert out.tolist() == [sum(range(i, -1, -3)) for i in range(32)]
+    with pytest.raises(FieldError, match="does not end"):
+        launch(text, {"by": np.zeros(32, np.int64), "out": out}, (1,), (32,))

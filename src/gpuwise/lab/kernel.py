@@ -254,18 +254,7 @@ class _Machine(Operations):
         start, stop, step = (0, values[0], 1) if len(values) == 1 else (*values, 1)[:3]
         self.broken.append(np.zeros_like(mask))
         if any(isinstance(v, Lanes) for v in (start, stop, step)):
-            counter = Lanes(np.broadcast_to(data_of(start), mask.shape).astype(np.int64), source_of(start))
-            turns = 0
-            while True:
-                ahead = np.where(data_of(step) < 0, counter.data > data_of(stop), counter.data < data_of(stop))
-                live = mask & ahead & ~self.broken[-1] & ~self.returned
-                if not live.any():
-                    break
-                self.emit("branch", live, (*counter.source, *source_of(stop)))
-                self.names[name] = counter
-                self._turn(body, live)
-                counter = self.arithmetic("int", np.add, counter, data_of(step), live, free=turns % UNROLL > 0)
-                turns += 1
+            self._for_lanes(name, start, stop, step, body, mask)
         else:
             turns = range(int(start), int(stop), int(step))
             unrolled = len(turns) <= UNROLLED and all(isinstance(v, LiteralWhole) for v in values)
@@ -279,6 +268,30 @@ class _Machine(Operations):
                 self.names[name] = turn
                 self._turn(body, live)
         self.broken.pop()
+
+    def _for_lanes(self, name: str, start: Any, stop: Any, step: Any, body: list[ast.stmt], mask: Mask) -> None:
+        """A loop whose lanes turn so often as each of them says: by four where nothing leaves it early, what is left of four turn
+        by turn, all lanes together."""
+        first, by = (np.broadcast_to(data_of(v), mask.shape).astype(np.int64) for v in (start, step))
+        if (by[mask] == 0).any():
+            self.refuse("a loop does not end whose step is 0")
+        turns = np.where(mask, np.maximum(-((first - data_of(stop)) // np.where(by == 0, 1, by)), 0), 0)
+        leaves = any(isinstance(n, ast.Break | ast.Return) for s in body for n in ast.walk(s))
+        together = turns if leaves else turns // UNROLL * UNROLL
+        counter, line = Lanes(first, source_of(start)), self.line
+        for begin, end, every in ((np.zeros_like(turns), together, 1 if leaves else UNROLL), (together, turns, 1)):
+            for turn in range(int((end - begin).max(initial=0))):
+                live = mask & (begin + turn < end) & ~self.broken[-1] & ~self.returned
+                if not live.any():
+                    break
+                self.line = line
+                if turn % every == 0:
+                    self.emit("branch", live, (*counter.source, *source_of(stop)))
+                self.names[name] = Lanes(first + (begin + turn) * by, counter.source)
+                self._turn(body, live)
+                self.line = line
+                if turn % UNROLL == 0:
+                    counter = Lanes(first, self.emit("int", live, (*counter.source, *source_of(step))))
 
     def _for_each(self, target: ast.expr, values: ast.expr, body: list[ast.stmt], mask: Mask) -> None:
         parts = values.elts if isinstance(values, ast.Tuple | ast.List) else self._value(values, mask)

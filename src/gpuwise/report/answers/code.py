@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlencode
 
 from gpuwise.predict.memory.timeline import CATEGORY_WORDS
@@ -101,7 +101,7 @@ def _change(change: Mapping[str, Any]) -> str:
     argument = change["argument"]
     if argument is None:
         return str(change["kind"])
-    text = ",".join(map(str, argument)) if isinstance(argument, list | tuple) else str(argument)
+    text = ",".join(map(str, cast("list[object]", argument))) if isinstance(argument, list) else str(argument)
     return f"{change['kind']}={text.lower() if isinstance(argument, bool) else text}"
 
 

@@ -291,7 +291,7 @@ function File({ start, link }) {
     ${error && html`<div class="error" role="alert"><p>${error.message}</p><p>${error.hint}</p>${error.command && html`<${Copy} line=${error.command} />`}</div>`}
     ${answer && html`<div class=${beside ? "two" : ""}>
       <section aria-label="Answer"><${Answer} markup=${answer.html} ticked=${ticked} onSet=${() => {}} onTick=${tick} /><${Copy} line=${answer.command} /><${Keep} name="own" fields=${answer.fields} drawn=${true} /></section>
-      ${beside && html`<section class="before" aria-label="With what is ticked"><h2>With what is ticked</h2><${Answer} markup=${beside.brief} onSet=${() => {}} onTick=${() => {}} /><${Copy} line=${beside.command} /><${Keep} name="own" fields=${beside.fields} drawn=${true} /></section>`}</div>`}`;
+      ${beside && html`<section class="before sheet" tabindex="0" aria-label="With what is ticked"><h2>With what is ticked</h2><${Answer} markup=${beside.brief} onSet=${() => {}} onTick=${() => {}} /><${Copy} line=${beside.command} /><${Keep} name="own" fields=${beside.fields} drawn=${true} /></section>`}</div>`}`;
 }
 
 // only the page with live lines draws them: its library is fetched there
