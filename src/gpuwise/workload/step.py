@@ -149,14 +149,16 @@ KERNELS = (
     "columns",
     "pairs",
     "pieces",
+    "layer_norm",
+    "rms_norm",
 )
 """Implementations of a family, by position. 0 leaves the choice to the conditions (``predict.kernels.conditions``): of fused
 attention flash (the family's best), FlashAttention-2, memory-efficient or cuDNN; of fp32 products how the operands lie; of
 kernels that wait for memory a change of layout, index arithmetic of a broadcast, moments over a batch (cuDNN's, or PyTorch's
 own), one fused kernel of a compiler, elements that change format one by one (of one input, of several), pieces joined by their
-strides, sums over columns, values with where they stand, pieces copied one by one; of grouped products one product of the
-library for each expert, on streams side by side; of a state-space mixer its convolution, Mamba-2's recurrence in chunks, Mamba's
-recurrence channel by channel."""
+strides, sums over columns, values with where they stand, pieces copied one by one, PyTorch's own norms of rows; of grouped
+products one product of the library for each expert, on streams side by side; of a state-space mixer its convolution, Mamba-2's
+recurrence in chunks, Mamba's recurrence channel by channel."""
 CUDNN_ATTENTION_ON = ("9.0", "10.0", "10.3")
 """Compute capabilities on which torch takes cuDNN's attention before FlashAttention-2 (ATen ``check_prefer_cudnn_attention``)."""
 FAMILY_CODE = {name: code for code, name in enumerate(FAMILIES)}

@@ -30,6 +30,7 @@ from gpuwise.predict.parallel.sharding_time import gradient_bytes, replicas_expo
 from gpuwise.predict.step.capture_time import captured_time
 from gpuwise.units import GIGA
 from gpuwise.workload.capture.record.capture import Capture
+from gpuwise.workload.stack import find_stack
 from gpuwise.workload.step import Phase
 
 NEUSIGHT_SAMPLE = ("neusight-bert_large", 8)
@@ -148,7 +149,8 @@ def predict(r: MeasuredStep, capture: Capture, accelerator: Accelerator) -> Pred
 
     Raises UnpredictableError when the catalogue lacks a rate of the accelerator.
     """
-    as_run = replace(capture, settings=replace(capture.settings, matmul_tf32=r.tf32, cudnn_tf32=r.tf32))
+    version = (find_stack("apex").torch_of_norms if r.unseen_stack else None) or capture.settings.torch_version
+    as_run = replace(capture, settings=replace(capture.settings, matmul_tf32=r.tf32, cudnn_tf32=r.tf32, torch_version=version))
     whole = captured_time(as_run, accelerator, compiled=r.compiled)
     step_time = whole.step_time
     half = "amp" in str(dict(r.job.settings).get("precision", "")) or "fp16" in str(r.job.settings) if r.job else False

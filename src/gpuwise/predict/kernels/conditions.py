@@ -28,6 +28,8 @@ class Conditions:
     """Inductor wrote the kernels between the library's, and laid images out for the library."""
     before_torch_2: bool = False
     """Libraries of the generation of torch 1."""
+    older_row_norms: bool = False
+    """Norms of rows before torch 2.8, whose gradients read their rows again."""
     emulated: bool = False
     """Formats the accelerator lacks are computed in one it has, as torch does; otherwise they are refused."""
     channels_last: bool | None = None

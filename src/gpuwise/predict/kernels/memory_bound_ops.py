@@ -16,6 +16,7 @@ from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis
 from gpuwise.predict.kernels.kernel_time import KernelTime
 from gpuwise.predict.kernels.memory_bound import WARP_SOFTMAX_ROW, Pattern, memory_time
+from gpuwise.predict.kernels.row_norm import one_moment_share
 from gpuwise.workload.step import FAMILY_CODE, KERNEL_CODE, OpTable, Phase
 
 F64 = NDArray[np.float64]
@@ -94,7 +95,8 @@ def _block_softmax_seconds(accelerator: Accelerator, visited: F64, row_bytes: F6
 
 def _turned_seconds(accelerator: Accelerator, rows: OpTable, family: str) -> F64:
     """[R] seconds of the copies that bring the rows of a norm together; 0 where they lie so."""
-    turned = np.where((family == "norm") & (rows.kernel == 0), rows.shape[:, 0], 0).astype(np.float64)
+    own = (rows.kernel == KERNEL_CODE["layer_norm"]) | (rows.kernel == KERNEL_CODE["rms_norm"])
+    turned = np.where((family == "norm") & own, rows.shape[:, 0], 0).astype(np.float64)
     if not turned.any():
         return np.zeros(len(rows))
     moved = turned * rows.shape[:, 1]
@@ -198,11 +200,13 @@ REDUCE_THREADS = 512.0
 
 
 def _blocks(rows: OpTable, family: str) -> F64:
-    """[R] rows of a norm that a block of threads each takes; kernels that a compiler wrote take several, batch norm has none."""
+    """[R] rows of a norm that a block of threads each takes, those of RMSNorm in rows of LayerNorm; kernels that a compiler wrote
+    take several, batch norm has none."""
     row = rows.detail[:, 2]
     apart = (row > 0) & (rows.kernel != KERNEL_CODE["fused"]) & (rows.kernel != KERNEL_CODE["batch_norm"])
     tensors = np.where(rows.phase == Phase.BACKWARD, 2.0, 1.0)
-    return np.where(apart & (family == "norm"), rows.bytes_read / tensors / np.maximum(row, 1.0), 0.0)
+    count = np.where(apart & (family == "norm"), rows.bytes_read / tensors / np.maximum(row, 1.0), 0.0)
+    return count * np.where(rows.kernel == KERNEL_CODE["rms_norm"], one_moment_share(row), 1.0)
 
 
 _BASIS: Basis = "derived"

@@ -23,6 +23,7 @@ from gpuwise.predict.kernels.kernel_time import KernelTime
 from gpuwise.predict.kernels.lookup.tables import UNSORTED_KERNELS, gather_time, table_gradient_time
 from gpuwise.predict.kernels.memory_bound_ops import memory_bound_time
 from gpuwise.predict.kernels.products import attention_time, grouped_products_time, matmul_time, recurrent_time
+from gpuwise.predict.kernels.row_norm import of_row_norms, row_norm_gradient_seconds
 from gpuwise.predict.kernels.run_formats import matrix_units
 from gpuwise.predict.kernels.state_space import state_space_time
 from gpuwise.predict.kernels.transfer import transfer_time
@@ -49,14 +50,18 @@ def _memory_bound(family: str) -> Evaluate:
 
 
 def _norm(accelerator: Accelerator, rows: OpTable, conditions: Conditions) -> KernelTime:
-    """Row norms by their bytes; batch norm as measured networks have it on devices with matrix units, and PyTorch's own by how
-    its blocks share the images."""
+    """Row norms by their bytes, their gradients kernel by kernel; batch norm as measured networks have it on devices with matrix
+    units, and PyTorch's own by how its blocks share the images."""
     times = _memory_bound("norm")(accelerator, rows, conditions)
     own = rows.kernel == KERNEL_CODE["own_batch_norm"]
     if own.any() and accelerator.compute_units and accelerator.boost_hz:
         from gpuwise.predict.kernels.batch_norm import own_batch_norm_seconds
 
         times = times._replace(time_s=np.where(own, own_batch_norm_seconds(accelerator, rows, conditions), times.time_s))
+    gradients = of_row_norms(rows)
+    if gradients.any() and accelerator.compute_units and accelerator.boost_hz and not conditions.older_row_norms:
+        factor = 1.0 if factor_key(accelerator) is None else family_factor(accelerator, "norm")
+        times = times._replace(time_s=np.where(gradients, row_norm_gradient_seconds(accelerator, rows) * factor, times.time_s))
     batch = rows.kernel == KERNEL_CODE["batch_norm"]
     if not batch.any() or not matrix_units(accelerator):
         return times

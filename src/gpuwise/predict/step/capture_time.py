@@ -29,6 +29,7 @@ from gpuwise.predict.kernels.conditions import Conditions
 from gpuwise.predict.kernels.memory_bound import dram_rate
 from gpuwise.predict.kernels.registry import kernel_times
 from gpuwise.predict.kernels.run_formats import run_format
+from gpuwise.predict.memory.library_workspaces import version_of
 from gpuwise.predict.step.bounds import Bound, CostlyOp, costly_ops
 from gpuwise.predict.step.host_time import HostSpeed, gap_seconds, host_log_sigma, host_scale, host_seconds
 from gpuwise.predict.step.timeline import BLOCKING, SYNC, WAIT, timeline
@@ -39,6 +40,8 @@ from gpuwise.workload.step import FAMILIES, FAMILY_CODE, OpTable, Phase
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
+ROW_NORMS = (2, 8)
+"""torch whose gradients of row norms are those of :mod:`gpuwise.predict.kernels.row_norm`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +264,10 @@ def times_of(
     InputError for sizes that give no time."""
     rows = rows_of(signatures, settings) if rows is None else rows
     old = settings.torch_version.startswith("1.")
-    conditions = Conditions(emulated=True, compiled=compiled, before_torch_2=old, channels_last=channels_last)
+    norms = version_of(settings.torch_version) < ROW_NORMS
+    conditions = Conditions(
+        emulated=True, compiled=compiled, before_torch_2=old, older_row_norms=norms, channels_last=channels_last
+    )
     times = kernel_times(rows, accelerator, conditions)
     kernel_s, sigma, basis = times.time_s.copy(), times.log_sigma.copy(), times.basis
     crossing = np.flatnonzero(rows.family == FAMILY_CODE["collective"])

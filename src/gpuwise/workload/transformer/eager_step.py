@@ -70,7 +70,9 @@ def eager_step(arch: Architecture, point: Point) -> EagerStep:
     with tape.inside("head"):
         loss = network.head(x, table)
     tape.backward(loss)
-    settings = Settings(TORCH, CAPABILITY, matmul_tf32=point.precision == "tf32", compiled=point.stack.compiled)
+    settings = Settings(
+        point.stack.torch_of_norms or TORCH, CAPABILITY, matmul_tf32=point.precision == "tf32", compiled=point.stack.compiled
+    )
     capture = tape.capture(arch.name, settings)
     part = np.array(tape.parts, np.int64)[capture.op_module]
     again = np.zeros(len(part), bool)

@@ -322,7 +322,9 @@ def memory_kernel(s: Signature, family: str) -> str:
     """How a signature's kernel goes through memory, where its family alone does not say."""
     name = short_name(s.op)
     if family == "norm":
-        return "" if "batch_norm" not in name else "own_batch_norm" if _own_batch_norm(name, s) else "batch_norm"
+        if "batch_norm" in name:
+            return "own_batch_norm" if _own_batch_norm(name, s) else "batch_norm"
+        return next((kernel for kernel in ("layer_norm", "rms_norm") if kernel in name), "")
     if family == "reduction":
         pairs = name in ("argmax", "argmin") or (name in ("max", "min") and len(s.outputs) == 2)
         return "columns" if sums_columns(s) else "pairs" if pairs else ""
