@@ -220,7 +220,15 @@ STACK_RULES: dict[str, StackRules] = {
     "nanogpt": replace(
         _ACCELERATE, source="karpathy/nanoGPT train.py: DDP", shardings=frozenset({"none"}), offload_optimizer=False
     ),
-    "unsloth": replace(_ACCELERATE, source="unslothai/unsloth: one GPU", shardings=frozenset({"none"}), offload_optimizer=False),
+    "unsloth": replace(
+        _ACCELERATE,
+        source="unslothai/unsloth: one GPU; unslothai/unsloth-zoo gradient_checkpointing.py keeps checkpoints in host memory",
+        shardings=frozenset({"none"}),
+        offload_optimizer=False,
+        offload_activations=True,
+        offload_with_recompute=True,
+        asked_only=frozenset({"offload_activations"}),
+    ),
     "apex": replace(
         _ACCELERATE,
         source="NVIDIA/DeepLearningExamples BERT: apex DistributedDataParallel",
