@@ -12,7 +12,8 @@ benchmark: benchmarks/records/practice). Small models run in young code, large o
 they are near what the authors of their stack reach; a faster GPU waits longer for what is not a matrix product. All of it is
 known before a strategy is chosen: two strategies, formats or amounts of recompute for one model on one cluster stand in the
 ratio in which they are timed. Fitted on published runs with the time for failures, checkpoints and evaluation taken out
-(:mod:`gpuwise.calibrate.practice`). The interval is that of runs whose family was left out of the fit.
+(:mod:`gpuwise.calibrate.practice`). The interval is that of runs whose family was left out of the fit. Memory has the interval of
+what was published of tools for fine-tuning, whose versions and scripts differ; whether it fits is asked of what a step needs.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ class Practice:
     kind: str
     slowdown: float
     log_sigma: float
+    memory_log_sigma: float = 0.0
+    """Least spread of memory: that of what people published of tools that run in scripts of their own."""
 
     def of(self, tuned: TrainingEstimate) -> TrainingEstimate:
         """``tuned`` as a team can expect it. The interval is that of runs, or the prediction's own where that is wider."""
@@ -66,7 +69,12 @@ class Practice:
             mfu=rate(tuned.mfu),
             hfu=rate(tuned.hfu),
             breakdown_s={**tuned.breakdown_s, IN_PRACTICE: step.expected * (self.slowdown - 1.0)},
+            memory_bytes=self._memory(tuned.memory_bytes),
+            allocated_bytes=self._memory(tuned.allocated_bytes),
         )
+
+    def _memory(self, one: Estimate) -> Estimate:
+        return Estimate.from_log_sigma(one.expected, max(self.memory_log_sigma, one.log_sigma), one.basis)
 
 
 def practice_of(arch: Architecture, strategy: Strategy, cluster: Cluster) -> Practice:
@@ -77,7 +85,8 @@ def practice_of(arch: Architecture, strategy: Strategy, cluster: Cluster) -> Pra
     log = float(document["level"][kind]) + float(document["size"]) * size + float(document["sparsity"]) * sparsity
     log += float(document["rate"]) * rate_of(cluster.accelerator)
     slowdown = 1.0 if cluster.n_accelerators == 1 else math.exp(max(log, 0.0))
-    return Practice(kind, slowdown, float(document["log_sigma"][kind]))
+    memory = float(document["memory_log_sigma"]) if find_stack(strategy.stack).in_scripts else 0.0
+    return Practice(kind, slowdown, float(document["log_sigma"][kind]), memory)
 
 
 def scale_of(parameters: float, active: float) -> tuple[float, float]:

@@ -56,6 +56,8 @@ class Stack:
     keeps_output: bool = True
     """The training loop holds the model's output, its logits, until the backward ends (``outputs = model(..)``); otherwise
     they are gone when the forward is."""
+    without_logits: bool = False
+    """Its loss never holds all logits, unasked."""
     chunked_loss_option: str = ""
     """The option of the stack's tool by which its loss is without whole logits, where it is not so already (``fused_loss``)."""
     fuses_attention: bool = True
@@ -64,6 +66,8 @@ class Stack:
     """The version of torch whose kernels normalise rows; None: today's."""
     recipes: bool = False
     """It is run by recipes that its authors wrote and timed, to fine-tune on one host."""
+    in_scripts: bool = False
+    """People run it in scripts of their own, in many versions: what they publish of memory spreads more than one step's would."""
     half_weights: bool = False
     """Full fine-tuning holds weights, gradients and states in the compute format, without fp32 copies."""
     half_gradients: bool = False
@@ -124,7 +128,7 @@ class Stack:
     @property
     def chunks_loss(self) -> bool:
         """Whether its loss can be without whole logits, as it comes or by an option."""
-        return self.fused_loss or bool(self.chunked_loss_option)
+        return self.fused_loss or self.without_logits or bool(self.chunked_loss_option)
 
     def with_chunked_loss(self) -> Stack:
         """The stack under its option for a loss in chunks, Liger's, which fuses norms, rotary embeddings and activations as well

@@ -77,12 +77,12 @@ def left_out(rows: Sequence[PracticeRow]) -> F64:
     return out
 
 
-def sigma_of(residuals: F64, w: F64) -> float:
+def sigma_of(residuals: F64, w: F64, least: float = LEAST_SIGMA) -> float:
     """Standard deviation whose 80 % interval holds 80 % of the weight of ``residuals``."""
     order = np.argsort(np.abs(residuals))
     share = np.cumsum(w[order]) / w.sum()
     at = min(int(np.searchsorted(share, 0.80)), len(order) - 1)
-    return max(float(np.abs(residuals)[order[at]]) / Z80, LEAST_SIGMA)
+    return max(float(np.abs(residuals)[order[at]]) / Z80, least)
 
 
 def _class(errors: F64, sigma: F64) -> dict[str, Any]:
@@ -96,10 +96,17 @@ def _class(errors: F64, sigma: F64) -> dict[str, Any]:
     }
 
 
-def fit(rows: Sequence[PracticeRow], asked: Sequence[PracticeRow] = ()) -> dict[str, Any]:
-    """Fit ``rows`` (times and rates; memory is left out), write the coefficients, return the document.
+def memory_sigma(rows: Sequence[PracticeRow]) -> float:
+    """Spread of published memory about the predicted one, whatever it is by."""
+    held = [r for r in rows if r.run.metric == "mem"]
+    return round(sigma_of(np.array([r.total for r in held]), weights(held), 0.0), 3)
 
-    ``asked``: the same runs as the table asks them, judged on the same levels."""
+
+def fit(rows: Sequence[PracticeRow], asked: Sequence[PracticeRow] = (), memory: Sequence[PracticeRow] = ()) -> dict[str, Any]:
+    """Fit ``rows`` (times and rates), write the coefficients, return the document.
+
+    ``asked``: the same runs as the table asks them, judged on the same levels. ``memory``: further rows, of which only the
+    spread of memory is taken."""
     timed = [r for r in rows if r.run.metric != "mem"]
     p, residuals, w = solve([r for r in timed if not r.run.other_work]), left_out(timed), weights(timed)
     sigma: dict[str, float] = {}
@@ -123,6 +130,7 @@ def fit(rows: Sequence[PracticeRow], asked: Sequence[PracticeRow] = ()) -> dict[
         "sparsity": round(float(p[4]), 4),
         "rate": round(float(p[5]), 4),
         "log_sigma": sigma,
+        "memory_log_sigma": memory_sigma([*rows, *memory]),
         "provenance": {
             "what": "seconds of published runs over the tuned level, failures and evaluation taken out",
             "sources": "published_runs.csv: model cards and papers, a line each",
