@@ -154,7 +154,8 @@ def _in_buckets(
 @dataclass(frozen=True, slots=True)
 class StepTraffic:
     """Seconds of what moves once a step, before anything hides it: replicated gradients (``reduce_s``), sharded ones
-    (``scatter_s``, ``scatters`` times a step), gathered parameters. ``hides_*`` 1 where the stack moves them behind passes."""
+    (``scatter_s``, ``scatters`` times a step), gathered parameters. ``hides_*`` 1 where the stack moves them behind passes.
+    ``by_layer``: the share of sharded traffic that can hide where a layer is a message (all but the last one's), else NaN."""
 
     reduce_s: F64
     scatter_s: F64
@@ -162,13 +163,16 @@ class StepTraffic:
     gather_s: F64
     hides_reduction: F64
     hides_sharded_states: F64
+    by_layer: F64
 
     def exposed_s(self, forward_s: F64, backward_s: F64, sc: StackCosts) -> F64:
         """``forward_s`` and ``backward_s`` are the passes on the worst stage behind which gathers and reductions hide, one
         micro-batch's or those of :func:`~gpuwise.predict.parallel.pipeline.hiding_passes`; what is left over is exposed."""
         replicated = exposed_once(self.reduce_s, np.zeros(1), forward_s, backward_s * self.hides_reduction, sc)
         hides = self.hides_sharded_states
-        return replicated + exposed_once(self.scatter_s, self.gather_s, forward_s * hides, backward_s * hides, sc, self.scatters)
+        share = np.where(np.isnan(self.by_layer), sc.dp_overlap, self.by_layer * (np.asarray(sc.dp_overlap) > 0))
+        forward_s, backward_s = forward_s * hides, backward_s * hides
+        return replicated + exposed_once(self.scatter_s, self.gather_s, forward_s, backward_s, sc, self.scatters, share)
 
 
 def step_traffic(system: System, c: Columns, shape: Stages) -> StepTraffic:
@@ -177,7 +181,7 @@ def step_traffic(system: System, c: Columns, shape: Stages) -> StepTraffic:
     hides = np.full(1, float(stack.hides_reduction)), np.full(1, float(stack.hides_sharded_states))
     if c.base.lora_rank:
         nothing = np.zeros(c.sharding.shape)  # adapters are a thousandth of the gradients
-        return StepTraffic(nothing, nothing, np.ones(1), nothing, *hides)
+        return StepTraffic(nothing, nothing, np.ones(1), nothing, *hides, np.full(1, np.nan))
     b = parameter_bytes(c.base)
     dense = np.maximum(np.maximum(shape.dense[0], shape.dense[1]), shape.dense[2])
     expert = np.maximum(np.maximum(shape.expert[0], shape.expert[1]), shape.expert[2])
@@ -208,4 +212,6 @@ def step_traffic(system: System, c: Columns, shape: Stages) -> StepTraffic:
         "all_gather", expert, w, expert_shards, sharded_states | piped
     )
     gather = gather + over("all_gather", dense, w, inner, piped)
-    return StepTraffic(reduce, scatter, np.where(c.sharding == ZERO2, c.accumulation, 1).astype(np.float64), gather, *hides)
+    scatters = np.where(c.sharding == ZERO2, c.accumulation, 1).astype(np.float64)
+    by_layer = 1.0 - 1.0 / layers if stack.shards_by_layer else np.full(1, np.nan)
+    return StepTraffic(reduce, scatter, scatters, gather, *hides, by_layer)

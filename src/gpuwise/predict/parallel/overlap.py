@@ -30,14 +30,17 @@ def gathered_passes(forward_s: F64, backward_s: F64, in_forward_s: F64, in_backw
     return beside(forward_s, in_forward_s * slow, sc), beside(backward_s, in_backward_s * slow, sc)
 
 
-def exposed_after(transfer_s: F64, work_s: F64, sc: StackCosts) -> F64:
-    """What of a transfer is not hidden behind ``work_s``, plus the slowdown it causes there."""
+def exposed_after(transfer_s: F64, work_s: F64, sc: StackCosts, overlap: F64 | None = None) -> F64:
+    """What of a transfer is not hidden behind ``work_s``, plus the slowdown it causes there; ``overlap``: the share that can
+    hide, where it is not the stack's."""
     seconds = transfer_s * sc.network_slowdown
-    hidden = np.minimum(seconds * sc.dp_overlap, work_s)
+    hidden = np.minimum(seconds * (sc.dp_overlap if overlap is None else overlap), work_s)
     return seconds - hidden * (1 - sc.contention)
 
 
-def exposed_once(reduce_s: F64, gather_s: F64, forward_s: F64, backward_s: F64, sc: StackCosts, reductions: Any = 1) -> F64:
+def exposed_once(
+    reduce_s: F64, gather_s: F64, forward_s: F64, backward_s: F64, sc: StackCosts, reductions: Any = 1, overlap: F64 | None = None
+) -> F64:
     """Exposed seconds of the traffic of one step: gradients reduced behind the last backward pass (``reductions`` times),
     parameters gathered behind the first forward pass."""
-    return reductions * exposed_after(reduce_s, backward_s, sc) + exposed_after(gather_s, forward_s, sc)
+    return reductions * exposed_after(reduce_s, backward_s, sc, overlap) + exposed_after(gather_s, forward_s, sc, overlap)
