@@ -62,8 +62,8 @@ class Stack:
     """The option of the stack's tool by which its loss is without whole logits, where it is not so already (``fused_loss``)."""
     fuses_attention: bool = True
     """It has a fused attention kernel; otherwise scores are written out, scaled, masked and normalised (``fused_softmax``)."""
-    torch_of_norms: str | None = None
-    """The version of torch whose kernels normalise rows; None: today's."""
+    torch_of_norms: str = ""
+    """The version of torch whose kernels normalise rows; empty: today's."""
     recipes: bool = False
     """It is run by recipes that its authors wrote and timed, to fine-tune on one host."""
     in_scripts: bool = False

@@ -149,7 +149,7 @@ def predict(r: MeasuredStep, capture: Capture, accelerator: Accelerator) -> Pred
 
     Raises UnpredictableError when the catalogue lacks a rate of the accelerator.
     """
-    version = (find_stack("apex").torch_of_norms if r.unseen_stack else None) or capture.settings.torch_version
+    version = (r.unseen_stack and find_stack("apex").torch_of_norms) or capture.settings.torch_version
     as_run = replace(capture, settings=replace(capture.settings, matmul_tf32=r.tf32, cudnn_tf32=r.tf32, torch_version=version))
     whole = captured_time(as_run, accelerator, compiled=r.compiled)
     step_time = whole.step_time

@@ -16,7 +16,7 @@ from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis
 from gpuwise.predict.kernels.kernel_time import KernelTime
 from gpuwise.predict.kernels.memory_bound import WARP_SOFTMAX_ROW, Pattern, memory_time
-from gpuwise.predict.kernels.row_norm import one_moment_share
+from gpuwise.predict.kernels.norms.rows import one_moment_share
 from gpuwise.workload.step import FAMILY_CODE, KERNEL_CODE, OpTable, Phase
 
 F64 = NDArray[np.float64]

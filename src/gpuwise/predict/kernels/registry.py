@@ -22,8 +22,8 @@ from gpuwise.predict.kernels.conditions import STEP, Conditions
 from gpuwise.predict.kernels.kernel_time import KernelTime
 from gpuwise.predict.kernels.lookup.tables import UNSORTED_KERNELS, gather_time, table_gradient_time
 from gpuwise.predict.kernels.memory_bound_ops import memory_bound_time
+from gpuwise.predict.kernels.norms.rows import of_row_norms, row_norm_gradient_seconds
 from gpuwise.predict.kernels.products import attention_time, grouped_products_time, matmul_time, recurrent_time
-from gpuwise.predict.kernels.row_norm import of_row_norms, row_norm_gradient_seconds
 from gpuwise.predict.kernels.run_formats import matrix_units
 from gpuwise.predict.kernels.state_space import state_space_time
 from gpuwise.predict.kernels.transfer import transfer_time
@@ -55,7 +55,7 @@ def _norm(accelerator: Accelerator, rows: OpTable, conditions: Conditions) -> Ke
     times = _memory_bound("norm")(accelerator, rows, conditions)
     own = rows.kernel == KERNEL_CODE["own_batch_norm"]
     if own.any() and accelerator.compute_units and accelerator.boost_hz:
-        from gpuwise.predict.kernels.batch_norm import own_batch_norm_seconds
+        from gpuwise.predict.kernels.norms.images import own_batch_norm_seconds
 
         times = times._replace(time_s=np.where(own, own_batch_norm_seconds(accelerator, rows, conditions), times.time_s))
     gradients = of_row_norms(rows)

@@ -41,7 +41,7 @@ from gpuwise.workload.step import FAMILIES, FAMILY_CODE, OpTable, Phase
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 ROW_NORMS = (2, 8)
-"""torch whose gradients of row norms are those of :mod:`gpuwise.predict.kernels.row_norm`."""
+"""torch whose gradients of row norms are those of :mod:`gpuwise.predict.kernels.norms.rows`."""
 
 
 @dataclass(frozen=True, slots=True)

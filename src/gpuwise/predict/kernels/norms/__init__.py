@@ -1,0 +1,1 @@
+"""Norms: PyTorch's own kernels of images and of rows."""
