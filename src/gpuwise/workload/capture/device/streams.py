@@ -9,17 +9,45 @@ if TYPE_CHECKING:
     from gpuwise.workload.capture.device.state import DeviceState
 
 
-def make_streams(acc: DeviceState) -> dict[str, Any]:
-    """``Stream``, ``Event`` and the functions of ``torch.cuda`` that use them."""
-    counter = [0]
+class _Current:
+    """The stream that operations go to, and how many were made."""
 
+    def __init__(self, acc: DeviceState) -> None:
+        self._acc, self.made = acc, 0
+        self.stream: Any = None
+
+    def set(self, stream: Any) -> None:
+        if stream is not None:
+            self.stream = stream
+            self._acc.current_stream = getattr(stream, "stream_id", 0)
+
+
+def make_streams(acc: DeviceState) -> dict[str, Any]:
+    """``Stream``, ``Event``, CUDA graphs and the functions of ``torch.cuda`` that use them."""
+    current, event = _Current(acc), _event_class(acc)
+    stream, context = _stream_class(acc, current, event), _context_class(current)
+    current.stream = default = stream(stream_id=0)
+    return {
+        "Stream": stream,
+        "Event": event,
+        "ExternalStream": stream,
+        "StreamContext": context,
+        "stream": context,
+        "set_stream": current.set,
+        "current_stream": lambda device=None: current.stream,
+        "default_stream": lambda device=None: default,
+        **_graphs(acc),
+    }
+
+
+def _stream_class(acc: DeviceState, current: _Current, event_class: Any) -> Any:
     class Stream:
         """A queue of the pretended device; ``stream_id`` 0 is the default one."""
 
         def __init__(self, device: Any = None, priority: int = 0, stream_id: int | None = None, **_: Any) -> None:
             if stream_id is None:
-                counter[0] += 1
-                stream_id = counter[0]
+                current.made += 1
+                stream_id = current.made
             self.stream_id, self.priority, self.device_type = stream_id, priority, 1
             self.device = acc.device_of("cuda" if device is None else device)
             self.device_index = self.device.index
@@ -32,12 +60,12 @@ def make_streams(acc: DeviceState) -> dict[str, Any]:
         native_handle = cuda_stream
 
         def __enter__(self) -> Any:
-            self._before.append(current[0])
-            set_stream(self)
+            self._before.append(current.stream)
+            current.set(self)
             return self
 
         def __exit__(self, *_: object) -> None:
-            set_stream(self._before.pop())
+            current.set(self._before.pop())
 
         def __eq__(self, other: object) -> bool:
             return isinstance(other, Stream) and other.stream_id == self.stream_id
@@ -53,7 +81,7 @@ def make_streams(acc: DeviceState) -> dict[str, Any]:
         def wait_event(self, event: Any) -> None: ...
 
         def record_event(self, event: Any = None) -> Any:
-            return event if event is not None else Event()
+            return event if event is not None else event_class()
 
         def query(self) -> bool:
             return True
@@ -61,6 +89,10 @@ def make_streams(acc: DeviceState) -> dict[str, Any]:
         def synchronize(self) -> None:
             acc.sync("a stream is waited for (Stream.synchronize)")
 
+    return Stream
+
+
+def _event_class(acc: DeviceState) -> Any:
     class Event:
         """A mark in a stream; always reached."""
 
@@ -81,25 +113,27 @@ def make_streams(acc: DeviceState) -> dict[str, Any]:
         def synchronize(self) -> None:
             acc.sync("an event is waited for (Event.synchronize)")
 
-    default = Stream(stream_id=0)
-    current: list[Any] = [default]
+    return Event
 
-    def set_stream(stream: Any) -> None:
-        if stream is not None:
-            current[0] = stream
-            acc.current_stream = getattr(stream, "stream_id", 0)
 
+def _context_class(current: _Current) -> Any:
     class StreamContext:
         def __init__(self, stream: Any) -> None:
             self.stream = stream
 
         def __enter__(self) -> Any:
-            self._before = current[0]
-            set_stream(self.stream)
+            self._before = current.stream
+            current.set(self.stream)
             return self.stream
 
         def __exit__(self, *_: object) -> None:
-            set_stream(self._before)
+            current.set(self._before)
+
+    return StreamContext
+
+
+def _graphs(acc: DeviceState) -> dict[str, Any]:
+    """CUDA graphs: capture, replay, and callables made of them."""
 
     class CUDAGraph:
         """Capturing into a graph runs the operations as they are; each replay is the same operations again, issued at once."""
@@ -139,14 +173,6 @@ def make_streams(acc: DeviceState) -> dict[str, Any]:
         return callables
 
     return {
-        "Stream": Stream,
-        "Event": Event,
-        "ExternalStream": Stream,
-        "StreamContext": StreamContext,
-        "stream": StreamContext,
-        "set_stream": set_stream,
-        "current_stream": lambda device=None: current[0],
-        "default_stream": lambda device=None: default,
         "CUDAGraph": CUDAGraph,
         "graph": graph,
         "make_graphed_callables": make_graphed_callables,
