@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
 
 from gpuwise.errors import InputError
 from gpuwise.export.engines import containers, kubernetes, skypilot
@@ -31,8 +30,8 @@ from gpuwise.workload.strategy import Strategy
 Jobs = Callable[..., Iterator[Job]]
 Files = list[tuple[Job, Mapping[str, str]]]
 STACKS = ("megatron-core", "compiled-fsdp", "trainer", "hf-fsdp", "deepspeed")
-N = 80 if settings().max_examples < 100 else 200
-"""Jobs drawn: more where examples are searched for."""
+N = 200
+"""Jobs drawn."""
 DEEP = 8
 """Files given to the slower of the validators."""
 EIGHT, NODES = find_model("llama-3.1-8b"), find_cluster("2x8xH100-SXM")

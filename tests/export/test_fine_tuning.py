@@ -14,7 +14,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from hypothesis import settings
 
 from gpuwise.export import axolotl, lightning, llama_factory
 from gpuwise.export import hugging_face as hf
@@ -23,8 +22,8 @@ from gpuwise.export.targets import TOOLS, gaps_of, write
 from gpuwise.export.written import Written
 
 Jobs = Callable[..., Iterator[Job]]
-N = 80 if settings().max_examples < 100 else 200
-"""Jobs drawn: more where examples are searched for."""
+N = 200
+"""Jobs drawn."""
 STACKS = ("eager", "compiled", "hf-fsdp", "deepspeed")
 
 

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import settings
 
 from gpuwise.export import deepspeed as zero
 from gpuwise.export import hugging_face as hf
@@ -22,8 +21,8 @@ from gpuwise.facts.models.catalogue import find_model
 from gpuwise.workload.strategy import Strategy
 
 Jobs = Callable[..., Iterator[Job]]
-N = 80 if settings().max_examples < 100 else 200
-"""Jobs drawn: more where examples are searched for."""
+N = 200
+"""Jobs drawn."""
 STACKS = ("eager", "compiled", "trainer", "hf-fsdp", "deepspeed", "eager-fsdp", "unsloth")
 """Stacks that the Trainer runs."""
 

@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
 from gpuwise.export.job import Job
 from gpuwise.export.ranks import shard_group
@@ -25,8 +24,8 @@ from gpuwise.workload.strategy import Strategy
 
 Jobs = Callable[..., Iterator[Job]]
 STACKS = ("eager", "hf-fsdp", "compiled-fsdp", "eager-fsdp")
-N = 80 if settings().max_examples < 100 else 200
-"""Jobs drawn: more where examples are searched for."""
+N = 200
+"""Jobs drawn."""
 TORCHRUN = TOOLS["torchrun"]
 
 
