@@ -264,7 +264,7 @@ def times_of(
     InputError for sizes that give no time."""
     rows = rows_of(signatures, settings) if rows is None else rows
     old = settings.torch_version.startswith("1.")
-    norms = version_of(settings.torch_version) < ROW_NORMS
+    norms = bool(settings.torch_version) and version_of(settings.torch_version) < ROW_NORMS  # a trace names no version
     conditions = Conditions(
         emulated=True, compiled=compiled, before_torch_2=old, older_row_norms=norms, channels_last=channels_last
     )
