@@ -151,7 +151,7 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
 SLOW: dict[str, list[tuple[str, ...]]] = {
     "profile a script": [("profile", "{tmp}/train.py", "--steps", "5")],
     "tune and run": [
-        ("tune", "{tmp}/train.py", "--steps", "5", "--minutes", "0.2"),
+        ("tune", "{tmp}/train.py", "--steps", "5", "--minutes", "0.6"),
         ("run", "{tmp}/train.py", "--config", "{tmp}/levers.toml"),
         ("validate", "--runs"),
     ],
