@@ -42,6 +42,7 @@ from gpuwise.serve.iteration import iteration_time
 from gpuwise.serve.iteration_kernels import half_format
 from gpuwise.units import MILLI
 from gpuwise.workload.transformer.parameters import count_parameters
+from gpuwise.workload.transformer.tables import encoder_side
 
 WINDOW_S = 30.0
 """Of sound in a window of Whisper's (Radford et al. 2022, arXiv 2212.04356, section 2.2); shorter ones are padded."""
@@ -125,17 +126,5 @@ def _encoder(arch: Architecture) -> Encoder:
 def _halves(arch: Architecture) -> tuple[Architecture, Architecture]:
     """The encoder and the decoder as models of their own."""
     encoder = _encoder(arch)
-    heard = replace(
-        arch,
-        kind="encoder",
-        encoder=None,
-        n_layers=encoder.n_layers,
-        hidden=encoder.hidden,
-        ffn=encoder.ffn,
-        heads=encoder.heads,
-        kv_heads=encoder.heads,
-        head_dim=encoder.head_dim,
-        max_seq_len=encoder.seq_len,
-        lm_head=False,
-    )
+    heard = replace(encoder_side(arch, encoder), max_seq_len=encoder.seq_len, lm_head=False)
     return heard, replace(arch, kind="decoder", encoder=None)

@@ -117,16 +117,20 @@ def _remedies(goal: Goal, baseline: TrainingEstimate) -> tuple[Remedy[TrainingEs
 def _legal(goal: Goal, before: Strategy, after: Strategy) -> Strategy | None:
     """``after`` on the same stack, or where that cannot on the one that asking for it takes; other adapters always on that one,
     with what its tool recomputes. None where neither has it."""
+    if _adapters(after) == _adapters(before) and _is_legal(goal, after):
+        return after
     asked = as_asked(goal, after)
     if "recompute" not in goal.wishes.fixed and after.recompute == "none":
         asked = asked.with_(recompute=usual_recompute(asked))
-    for strategy in (after, asked) if _adapters(after) == _adapters(before) else (asked,):
-        try:
-            check_strategy(setting_of(goal, strategy), strategy)
-        except LayoutError:
-            continue
-        return strategy
-    return None
+    return asked if _is_legal(goal, asked) else None
+
+
+def _is_legal(goal: Goal, strategy: Strategy) -> bool:
+    try:
+        check_strategy(setting_of(goal, strategy), strategy)
+    except LayoutError:
+        return False
+    return True
 
 
 def _adapters(s: Strategy) -> tuple[bool, bool]:

@@ -16,7 +16,7 @@ from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis
 from gpuwise.predict.kernels.kernel_time import KernelTime
 from gpuwise.predict.kernels.memory_bound import WARP_SOFTMAX_ROW, Pattern, memory_time
-from gpuwise.predict.kernels.norms.rows import one_moment_share
+from gpuwise.predict.kernels.norms.rows import are_row_norms, one_moment_share
 from gpuwise.workload.step import FAMILY_CODE, KERNEL_CODE, OpTable, Phase
 
 F64 = NDArray[np.float64]
@@ -95,8 +95,7 @@ def _block_softmax_seconds(accelerator: Accelerator, visited: F64, row_bytes: F6
 
 def _turned_seconds(accelerator: Accelerator, rows: OpTable, family: str) -> F64:
     """[R] seconds of the copies that bring the rows of a norm together; 0 where they lie so."""
-    own = (rows.kernel == KERNEL_CODE["layer_norm"]) | (rows.kernel == KERNEL_CODE["rms_norm"])
-    turned = np.where((family == "norm") & own, rows.shape[:, 0], 0).astype(np.float64)
+    turned = np.where((family == "norm") & are_row_norms(rows), rows.shape[:, 0], 0).astype(np.float64)
     if not turned.any():
         return np.zeros(len(rows))
     moved = turned * rows.shape[:, 1]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.dtypes import FORMAT_BYTES
-from gpuwise.facts.models.architecture import Architecture
+from gpuwise.facts.models.architecture import Architecture, Encoder
 from gpuwise.workload.adapters import DEFAULT_TARGETS
 from gpuwise.workload.step import FUSED_ATTENTION, Kind, OpTable, OpTableBuilder, Phase
 from gpuwise.workload.transformer.blocks import Rows
@@ -78,21 +78,24 @@ def transformer_tables(arch: Architecture, point: Point) -> TransformerTables:
 def _encoder_table(arch: Architecture, point: Point) -> OpTable | None:
     if arch.encoder is None:
         return None
-    enc = arch.encoder
-    side = replace(
+    rows = Rows(OpTableBuilder(), replace(point, seq_len=arch.encoder.seq_len))
+    layer_of_kind(rows, encoder_side(arch, arch.encoder), "dense")
+    return rows.to.build()
+
+
+def encoder_side(arch: Architecture, encoder: Encoder) -> Architecture:
+    """The encoder of ``arch`` as a model of its own."""
+    return replace(
         arch,
         kind="encoder",
         encoder=None,
-        n_layers=enc.n_layers,
-        hidden=enc.hidden,
-        ffn=enc.ffn,
-        heads=enc.heads,
-        kv_heads=enc.heads,
-        head_dim=enc.head_dim,
+        n_layers=encoder.n_layers,
+        hidden=encoder.hidden,
+        ffn=encoder.ffn,
+        heads=encoder.heads,
+        kv_heads=encoder.heads,
+        head_dim=encoder.head_dim,
     )
-    rows = Rows(OpTableBuilder(), replace(point, seq_len=enc.seq_len))
-    layer_of_kind(rows, side, "dense")
-    return rows.to.build()
 
 
 def recomputed_share(table: OpTable, selective_recompute: str) -> NDArray[np.float64]:

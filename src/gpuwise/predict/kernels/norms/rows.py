@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuwise.dtypes import TENSOR_BYTES
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.kernels.memory_bound import stream_time
@@ -39,10 +40,14 @@ def one_moment_share(row_bytes: F64) -> F64:
     return np.maximum(own["one_moment_least_clocks"], own["one_moment_clocks"] + through) / (memory["row_cycles"] + through)
 
 
+def are_row_norms(rows: OpTable) -> NDArray[np.bool_]:
+    """[R] which rows are PyTorch's own row norms, forward or backward."""
+    return (rows.kernel == KERNEL_CODE["layer_norm"]) | (rows.kernel == KERNEL_CODE["rms_norm"])
+
+
 def of_row_norms(rows: OpTable) -> NDArray[np.bool_]:
     """[R] which rows are gradients of PyTorch's own row norms."""
-    own = (rows.kernel == KERNEL_CODE["layer_norm"]) | (rows.kernel == KERNEL_CODE["rms_norm"])
-    return own & (rows.phase == Phase.BACKWARD) & (rows.detail[:, 2] > 0)
+    return are_row_norms(rows) & (rows.phase == Phase.BACKWARD) & (rows.detail[:, 2] > 0)
 
 
 def row_norm_gradient_seconds(accelerator: Accelerator, rows: OpTable) -> F64:
@@ -55,7 +60,7 @@ def row_norm_gradient_seconds(accelerator: Accelerator, rows: OpTable) -> F64:
     clocks = model["gradient_clocks"] + row / model["gradient_bytes_per_clock"]
     seconds = np.maximum(stream_time(accelerator, moved, 1.0 + 2.0 / 3.0 * again), count * clocks / (units * clock))
     through = stream_time(accelerator, moved * 2.0 / 3.0, 1.0)
-    columns = rows.bytes_written / np.maximum(count * _element_bytes(rows), 1.0)
+    columns = row / np.array([float(TENSOR_BYTES.get(d, 4)) for d in rows.dtype])
     shared = (count > MANY_ROWS) & (np.floor(columns / COLUMNS) < np.floor(units / 2.0))
     waves = np.ceil(columns / COLUMNS / (units * model["weight_blocks_of_a_unit"]))
     down = model["weight_s"] + waves * count * model["weight_row_s"]
@@ -63,7 +68,3 @@ def row_norm_gradient_seconds(accelerator: Accelerator, rows: OpTable) -> F64:
     wanted = rows.detail[:, 0] > WEIGHTS_WANTED
     latency = float(load_json("memory_bound")["latency_s"]) * np.maximum(rows.n_kernels, 1.0)
     return seconds + np.where(wanted, weights, 0.0) + latency
-
-
-def _element_bytes(rows: OpTable) -> F64:
-    return np.array([2.0 if d in ("fp16", "bf16") else 4.0 for d in rows.dtype])
