@@ -31,7 +31,7 @@ from gpuwise.train.tune.stats import Gain, gain_of
 
 LENGTHS = (
     *("--epochs", "-e", "--n_epochs", "--num_epochs", "--train_epochs", "--num_train_epochs", "--trainer.max_epochs"),
-    *("--max-steps", "--max_iters", "--trainer.max_iters", "--niters"),
+    *("--nEpochs", "trainer.max_epochs", "--max-steps", "--max_iters", "--trainer.max_iters", "--niters", "--num_iters"),
 )
 """Options of the scripts in the list that say how long they train."""
 

@@ -296,3 +296,35 @@ def test_double_precision_is_seen_without_a_trace(dtypes: list[str], kind: str) 
     step = Step(10.0, 0.0, 0.0, 4.0, 5.5, 0.3, 0.0, 0, 1, 1, 1, 8, 0)
     facts = RunFacts((step,) * 3, step, ({**PARAMETERS, "dtypes": dtypes},))
     assert profile_run("train.py", facts, None).verdict.kind == kind
+
+
+@pytest.mark.parametrize(
+    ("name", "passes", "played"),
+    [
+        ("gymnasium/core.py(326): step", True, True),
+        ("gymnasium/core.py(326): step", False, False),
+        ("torch/optim/lr_scheduler.py(120): step", True, False),
+    ],
+    ids=["an environment", "no model", "a schedule"],
+)
+def test_moves_before_every_update_are_between_updates(
+    kineto: type[Any], tmp_path: Path, name: str, passes: bool, played: bool
+) -> None:
+    """As A2C on ten landers: forty moves and passes of 6 of the 10 ms, after which an update follows."""
+    trace = kineto(device={})
+    for number in range(5):
+        at = 10 * MS * number
+        trace.step(number, at, 10 * MS)
+        for i in range(40):
+            trace.host(name, at + 10 + 150 * i, 100, cat="python_function")
+            if passes:
+                trace.host("nn.Module: Policy_0", at + 150 * i + 112, 45, cat="python_function")
+            trace.op("aten::add", at + 150 * i + 120, 30, [[4], [4]])
+        trace.op("aten::mm", at + 6 * MS, 4 * MS, [[512, 512], [512, 512]])
+    profile = _profile(trace, tmp_path, replace(STEP, optimizer_s=0.0))
+    found = _kinds(profile).get("between updates")
+    assert (found is not None) is played
+    if found is not None:
+        assert profile.split.parts["between updates"] == pytest.approx(0.006, rel=0.02)
+        assert found.evidence[0].seconds == pytest.approx(0.004, rel=0.02) and found.evidence[0].count == 40
+        assert profile.verdict.kind == "between updates" and "small operations" not in _kinds(profile)

@@ -42,6 +42,14 @@ def test_a_rollout_before_every_third_update() -> None:
     assert found.n == 8 and found.seconds == pytest.approx(0.012 / 3)
 
 
+def test_rollouts_that_end_early_are_rollouts() -> None:
+    """The usual step is the median of the others, whatever share of all the rollouts have."""
+    usual = [_step(0.001 * n, n_forward=8, n_batches=0, forward_s=0.0008) for n in (2, 2, 4)]
+    rollouts = [_step(0.014, n_forward=48, n_batches=0, forward_s=0.004)] * 3 + [_step(0.005, n_forward=18, n_batches=0)]
+    found = find_pauses([*usual * 4, *rollouts])
+    assert found.n == 4 and found.seconds == pytest.approx((3 * 0.012 + 0.003) / 16)
+
+
 def test_workers_that_start_at_every_epoch_are_waiting_for_data() -> None:
     found = find_pauses([*[USUAL] * 9, _step(0.210, data_s=0.2)] * 2)
     assert found.n == 0 and found.seconds == 0

@@ -301,3 +301,15 @@ def test_the_profilers_time_is_told_from_that_of_other_programs(kineto: Any, tmp
     # recording lies in the gaps around what it records
     shares = [f.parts["host gaps"] / f.wall_s for f in fitted]
     assert shares[0] == pytest.approx(97 * 80 / 20_000) and shares[1] < 0.5 * shares[0]
+
+
+def test_two_optimizers_of_one_class_close_one_step(kineto: type[Any], tmp_path: Path) -> None:
+    """A critic and an actor: the names in the trace are the same, the watch knows them apart."""
+    made = kineto(device={})
+    for number in range(6):
+        for at in (8000, 9500):
+            made.host("Optimizer.step#RMSprop.step", 10000 * number + at, 500, cat="user_annotation")
+    trace = read_trace(made.write(tmp_path / "t.json"))
+    assert find_steps(trace).n == 11
+    steps = find_steps(trace, [0, 1] * 6)
+    assert steps.n == 5 and steps.wall_s == pytest.approx(0.010)

@@ -106,3 +106,10 @@ def test_verdicts_are_remembered_by_script_and_arguments() -> None:
     assert verdict_before("train.py", ("--lr", "1")) == "healthy"
     remember("train.py", (), "healthy")
     assert verdict_before("train.py", ()) == "healthy"
+
+
+@pytest.mark.parametrize(("between", "kind"), [(0.55, "between updates"), (0.4, "small operations")])
+def test_where_most_of_the_time_is_spent_is_named_first(between: float, kind: str) -> None:
+    """As PPO on CartPole (minimalRL): its rollouts take more than half, of which two processors save half."""
+    split = Split("cpu", 3, 1.0, {**SPLIT.parts, "compute": 1 - between, "between updates": between}, {}, 1 - between)
+    assert decide([_finding("small operations", 0.35), _finding("between updates", between / 2)], split).kind == kind

@@ -15,7 +15,7 @@ from gpuwise.train.hook.ticks import BY_BACKWARD, Tick
 
 
 class Profiler:
-    """Begins after ``skip`` optimizer steps, ends ``steps`` later, and writes the trace at once.
+    """Begins after ``skip`` optimizer steps, ends ``steps`` of each optimizer later, and writes the trace at once.
 
     With ``note_steps``, so many steps before the trace are noted (:mod:`gpuwise.train.hook.syncs`). The steps before are as the
     script has them.
@@ -25,6 +25,7 @@ class Profiler:
         self._settings, self._tell = settings, tell
         self._n_steps = 0
         self._first_s = 0.0
+        self._optimizers = set[int]()
         self._noting: Any = None
         self._noted_at = self._n_graphs = 0
         self._mark: Any = None
@@ -50,12 +51,14 @@ class Profiler:
         self._n_steps += 1
         if self._n_steps == 1:
             self._first_s = tick.at_s
+        if self._profile is None:
+            self._optimizers.add(tick.optimizer)
         self._count_graphs()
         if self._is_closed:
             return
         if self._profile is not None:
             self._profile.step()
-            if self._n_steps >= self._began["at_tick"] + self._settings.steps:
+            if self._n_steps >= self._began["at_tick"] + self._settings.steps * len(self._optimizers):
                 # no range is begun that the end of the trace would cut short
                 self._finish()
             else:

@@ -96,7 +96,7 @@ def profile_run(
         data = ProfileData(split, facts=facts, device=_processor_facts())
         return _profile_of(name, "", data, None, [*notes, "no trace: the run was too short for one"], before)
     trace = read_trace(trace_file)
-    steps = with_delays(find_steps(trace), facts.traced)
+    steps = with_delays(find_steps(trace, facts.optimizers_traced), facts.traced)
     if not trace.has_device:
         steps = _fast_steps(steps)
     elif facts.pauses.n:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from gpuwise.train.hook.journal import Journal
-from gpuwise.train.hook.ticks import QUEUED, Step, boundary, steady, steps_of
+from gpuwise.train.hook.ticks import QUEUED, Step, Tick, boundary, steady, steps_of
 
 COMPILES = 2.0
 """Times the usual length: a step that was compiled for is longer. Rule of this project."""
@@ -80,6 +80,8 @@ class RunFacts:
     has_trace: bool = False
     traced: tuple[Step, ...] = ()
     """The steps of the trace, as the watch timed them."""
+    optimizers_traced: tuple[int, ...] = ()
+    """The optimizer of every tick in it, in order."""
 
     @property
     def queue_share(self) -> float:
@@ -126,9 +128,11 @@ def run_facts(journal: Journal) -> RunFacts | None:
     n_late = max(late, default=early) - early
     alone = [s.alone for s in kept]
     # what is compiled late is no pause
-    pauses = Pauses() if n_late else find_pauses(alone, statistics.fmean(s.queue_s for s in kept))
-    step, traced = median_step(kept), _traced_steps(journal)
-    step, pauses = _as_alone(step, median_step(alone), pauses)
+    queue_s = statistics.fmean(s.queue_s for s in kept)
+    pauses = Pauses() if n_late else find_pauses(alone, queue_s)
+    held = [] if n_late else paused_steps(alone, queue_s)[0]
+    step, traced = median_step(without(kept, held)), _traced_steps(journal)
+    step, pauses = _as_alone(step, median_step(without(alone, held)), pauses)
     return RunFacts(
         tuple(kept),
         replace(step, wall_s=step.wall_s + pauses.data_s, data_s=step.data_s + pauses.data_s),
@@ -146,6 +150,7 @@ def run_facts(journal: Journal) -> RunFacts | None:
         trace_wall_s=statistics.median(s.wall_s for s in traced) if traced else None,
         has_trace=bool(trace),
         traced=tuple(traced),
+        optimizers_traced=tuple(t.optimizer for t in _traced_ticks(journal)),
     )
 
 
@@ -161,37 +166,56 @@ def _as_alone(step: Step, alone: Step, pauses: Pauses) -> tuple[Step, Pauses]:
 
 
 def find_pauses(steps: Sequence[Step], queue_s: float = 0.0) -> Pauses:
-    """The steps that are ``PAUSE`` times as long as the usual one and do something the usual one does not: passes of a model or
-    batches beyond the usual, or the same long time in none of the phases again and again, where it is more than can be left of
-    the ``queue_s`` that other programs had of a step (mean). Delays by other programs are left out."""
-    usual = median_step(steps)
-    walls = [s.undisturbed_s for s in steps]
-    usual_s = statistics.median(walls)
-    regular = sum(s.n_forward == usual.n_forward for s in steps) >= REGULAR * len(steps)
-    long = [s for s, wall in zip(steps, walls, strict=True) if wall > PAUSE * usual_s]
-    if not regular:
-        long = [s for s in long if not _only_longer(s, usual)]
-    more = [s for s in long if s.n_forward > usual.n_forward or s.n_batches > usual.n_batches]
-    bare_s = max(PAUSE * usual_s, LEAST_PAUSE_S)
-    bare = [s for s in long if s not in more and s.other_s - s.bare_queue_s > bare_s]
-    if sum(s.undisturbed_s - usual_s for s in bare) < UNSURE * queue_s * len(steps):
-        bare = []
-    waits = [s for s in long if s not in more and s not in bare and s.data_s > PAUSE * usual_s]
-    kept = [s for group in (more, bare, waits) if len(group) >= LEAST_PAUSES for s in group]
+    """What :func:`paused_steps` take beyond the usual step, which is the median of the others."""
+    held, waits = paused_steps(steps, queue_s)
+    kept = [steps[at] for at in (*held, *waits)]
     if not kept:
         return Pauses()
+    usual = median_step(without(steps, held))
     data_s = sum(max(s.data_s - usual.data_s, 0.0) for s in kept) / len(steps)
     save_s = sum(s.save_s for s in kept) / len(steps)
-    beyond_s = sum(s.undisturbed_s - usual_s for s in kept) / len(steps)
-    held = [s for s in kept if s not in waits]
+    beyond_s = sum(s.undisturbed_s - usual.undisturbed_s for s in kept) / len(steps)
+    playing = [steps[at] for at in held]
     return Pauses(
         len(held),
         max(beyond_s - data_s - save_s, 0.0),
         data_s,
-        sum(max(s.forward_s - usual.forward_s, 0.0) for s in held) / len(steps),
-        statistics.fmean(s.n_forward - usual.n_forward for s in held) if held else 0.0,
-        statistics.fmean(s.n_batches - usual.n_batches for s in held) if held else 0.0,
+        sum(max(s.forward_s - usual.forward_s, 0.0) for s in playing) / len(steps),
+        statistics.fmean(s.n_forward - usual.n_forward for s in playing) if playing else 0.0,
+        statistics.fmean(s.n_batches - usual.n_batches for s in playing) if playing else 0.0,
     )
+
+
+def without(steps: Sequence[Step], numbers: Sequence[int]) -> Sequence[Step]:
+    """The steps but those of these numbers; all where none is left."""
+    return [s for at, s in enumerate(steps) if at not in set(numbers)] or steps
+
+
+def paused_steps(steps: Sequence[Step], queue_s: float = 0.0) -> tuple[list[int], list[int]]:
+    """Numbers of the steps that hold a pause, and of those that wait for a loader.
+
+    They are ``PAUSE`` times as long as the usual one and do something the usual one does not: passes of a model or
+    batches beyond the usual, or the same long time in none of the phases again and again, where it is more than can be left of
+    the ``queue_s`` that other programs had of a step (mean). Of rollouts that are so long by their median the short ones, which
+    ended early, are some too. Delays by other programs are left out."""
+    usual = median_step(steps)
+    walls = [s.undisturbed_s for s in steps]
+    usual_s = statistics.median(walls)
+    regular = sum(s.n_forward == usual.n_forward for s in steps) >= REGULAR * len(steps)
+    long = [at for at, wall in enumerate(walls) if wall > PAUSE * usual_s]
+    if not regular:
+        long = [at for at in long if not _only_longer(steps[at], usual)]
+    more = [at for at in long if steps[at].n_forward > usual.n_forward or steps[at].n_batches > usual.n_batches]
+    played = [at for at, s in enumerate(steps) if s.n_forward > usual.n_forward and s.n_batches <= usual.n_batches]
+    if regular and played and statistics.median(walls[at] for at in played) > PAUSE * usual_s:
+        more = sorted({*more, *played})
+    bare_s = max(PAUSE * usual_s, LEAST_PAUSE_S)
+    bare = [at for at in long if at not in more and steps[at].other_s - steps[at].bare_queue_s > bare_s]
+    if sum(walls[at] - usual_s for at in bare) < UNSURE * queue_s * len(steps):
+        bare = []
+    waits = [at for at in long if at not in more and at not in bare and steps[at].data_s > PAUSE * usual_s]
+    kept = [group if len(group) >= LEAST_PAUSES else [] for group in (more, bare, waits)]
+    return kept[0] + kept[1], kept[2]
 
 
 def _only_longer(step: Step, usual: Step) -> bool:
@@ -220,9 +244,13 @@ def _calls(journal: Journal) -> tuple[Mapping[str, Any], ...]:
     return tuple({**c, "n": c["n"] / per, "seconds": c["seconds"] / per} for c in notes.get("calls", ()))
 
 
-def _traced_steps(journal: Journal) -> list[Step]:
+def _traced_ticks(journal: Journal) -> list[Tick]:
     trace = journal.last("trace")
-    return steps_of(journal.ticks[trace["at_tick"] : trace["at_tick"] + trace["n_ticks"]]) if trace else []
+    return journal.ticks[trace["at_tick"] : trace["at_tick"] + trace["n_ticks"]] if trace else []
+
+
+def _traced_steps(journal: Journal) -> list[Step]:
+    return steps_of(_traced_ticks(journal))
 
 
 def constant_batch_s(step: Step, constant: Step) -> float:
@@ -248,4 +276,5 @@ def add_trace(facts: RunFacts, journal: Journal) -> RunFacts:
         trace_wall_s=statistics.median(s.wall_s for s in traced) if traced else None,
         has_trace=True,
         traced=tuple(traced),
+        optimizers_traced=tuple(t.optimizer for t in _traced_ticks(journal)),
     )

@@ -6,7 +6,7 @@ saving and logging, the allocator, a call that waits for the device (until the n
 and its own Python (``other``). What a watched loop does now and then between two updates is ``between updates``. On a processor
 the operations are the device's work: loaders (what they write to their workers is theirs), saving and logging, communication,
 the optimizer, operations by family; between operations, gaps as short as an interpreter makes them (``host gaps``), and
-longer ones (``other``).
+longer ones (``other``). Before all others on either: moves of an environment, where every update has them (``between updates``).
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ RECORDED = ("cpu_op", "python_function", "user_annotation")
 """Events of the host that the profiler takes time for."""
 
 
+MOVES = 4
+"""Of an environment in a step, from which it plays rather than computes once for each. Rule of this project."""
 CROWD = 0.3
 """Share of a step that other programs had, from which only what they cannot have made is a gap of the script's own. Rule of this
 project."""
@@ -73,7 +75,8 @@ class Split:
 def split_step(trace: Trace, steps: Steps, without: Floats = NO_SPANS, event_s: float = 0.0) -> Split:
     """The parts of the steps of a trace; stretches ``without`` are not in them. ``event_s`` is what the profiler takes to record
     an event of the host."""
-    layers = _gpu_layers(trace, steps) if trace.has_device else _cpu_layers(trace, steps)
+    layers = [(PAUSES, "", moves_of(trace, steps)[1])]
+    layers += _gpu_layers(trace, steps) if trace.has_device else _cpu_layers(trace, steps)
     windows = difference(union([steps.work]), without)
     taken, found = NO_SPANS, list[tuple[str, str, Floats]]()
     for part, name, raw in layers:
@@ -133,6 +136,33 @@ def closures(trace: Trace) -> Floats:
         functions = trace.in_categories(("python_function",))
         rows = functions & trace.named(lambda n: n.endswith(": closure") or "optimization/closure.py(" in n)
     return spans(trace.start_s[rows], trace.end_s[rows])
+
+
+def moves_of(trace: Trace, steps: Steps) -> tuple[Floats, Floats]:
+    """Intervals ``[n, 2]`` of the moves of an environment (calls of ``step`` outside of PyTorch and of modules, with no
+    optimizer's in them), and of all from the first to the last move before each update, with passes of a model between them;
+    none of either where one of the steps has fewer than ``MOVES``. The names of Python's functions tell of them."""
+    functions = trace.in_categories(("python_function",)) & (trace.lane == steps.lane)
+    rows = functions & trace.named(lambda n: n.endswith("): step") and "torch/" not in n)
+    if not rows.any():
+        return NO_SPANS, NO_SPANS
+    calls = spans(trace.start_s[rows], trace.end_s[rows])
+    modules = functions & trace.named(lambda n: n.startswith("nn.Module: "))
+    passes = spans(trace.start_s[modules], trace.end_s[modules])
+    updates = _ranges(trace, OPTIMIZER)
+    calls = calls[~inside(calls[:, 0], passes) & (_begun(updates, calls[:, 1]) == _begun(updates, calls[:, 0]))]
+    whole = list[tuple[float, float]]()
+    for low, high in steps.windows.tolist():
+        own = calls[(calls[:, 0] >= low) & (calls[:, 1] <= high)]
+        if len(own) < MOVES or np.ptp(_begun(passes, own[[0, -1], 0])) == 0:
+            return NO_SPANS, NO_SPANS
+        whole.append((float(own[0, 0]), float(own[-1, 1])))
+    return calls, np.array(whole, np.float64)
+
+
+def _begun(own: Floats, at_s: Floats) -> Ints:
+    """How many of the intervals ``[n, 2]`` have begun at each moment."""
+    return np.searchsorted(own[:, 0], at_s)
 
 
 def _functions(trace: Trace, lane: int, part: str) -> Floats:

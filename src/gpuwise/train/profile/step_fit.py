@@ -29,6 +29,9 @@ def fit_to(
     between updates. ``clean_s`` is the step without the profiler that ``split`` is compared with, where that is not
     ``step.wall_s``: both with or both without what other programs took."""
     parts, families = dict(split.parts), dict(split.families)
+    if pauses_s:
+        # the watch timed them, in steps that the usual one is none of
+        parts[PAUSES] = 0.0
     for name, seconds in _recording_s(split, trace, max(split.wall_s - (clean_s or step.wall_s), 0.0)).items():
         own = families if name in families else parts
         if name in own:
@@ -85,7 +88,7 @@ def _recording_s(split: Split, trace: Trace, excess_s: float) -> dict[str, float
     begins, in what is around it."""
     recorded = trace.in_categories(RECORDED)
     starts = trace.start_s[recorded] - JUST_BEFORE_S
-    host = (HOST_GAPS, OTHER, "sync points", "allocator", DATA, SAVE)
+    host = (HOST_GAPS, OTHER, PAUSES, "sync points", "allocator", DATA, SAVE)
     counted: dict[str, int] = {}
     for name, own in split.layers:
         if split.device == "cpu" or name in host:

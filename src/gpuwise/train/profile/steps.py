@@ -68,12 +68,13 @@ def with_delays(steps: Steps, timed: Sequence[Step]) -> Steps:
     return replace(steps, waited_s=np.array([s.queue_s - s.worker_queue_s for s in timed])) if len(timed) == steps.n else steps
 
 
-def find_steps(trace: Trace) -> Steps:
-    """By ``ProfilerStep#`` ranges where there are any, else from one optimizer step's end to the next.
+def find_steps(trace: Trace, optimizers: Sequence[int] = ()) -> Steps:
+    """By ``ProfilerStep#`` ranges where there are any, else from one optimizer step's end to the next. ``optimizers`` are the
+    numbers of those that stepped, in order, where a watch has told: two of one class bear the same name in a trace.
 
     The first window of optimizer steps is left out, as the trace begins somewhere inside it.
     """
-    steps = _marked(trace)
+    steps = _marked(trace, optimizers)
     return replace(steps, device=_on_device(trace, steps.windows)) if trace.has_device else steps
 
 
@@ -86,29 +87,28 @@ def _on_device(trace: Trace, windows: Floats) -> Floats:
     return np.maximum(windows, done[np.searchsorted(issued[order], windows, side="right")])
 
 
-def _marked(trace: Trace) -> Steps:
+def _marked(trace: Trace, optimizers: Sequence[int]) -> Steps:
     host = ~trace.on_device & ~trace.in_categories(("gpu_user_annotation",))
     rows = np.flatnonzero(trace.named(lambda n: _PROFILER.fullmatch(n)) & host)
     if rows.size:
         windows = np.stack((trace.start_s[rows], trace.end_s[rows]), axis=1)
         return Steps(windows[windows[:, 1] > windows[:, 0]], PROFILER_STEPS, int(trace.lane[rows[0]]))
     rows = np.flatnonzero(trace.named(lambda n: n.startswith(_OPTIMIZER)) & host)
-    ends = _turns(trace, rows)
+    ends = _turns(trace, rows, optimizers)
     if len(ends) >= 2:
         return Steps(np.stack((ends[:-1], ends[1:]), axis=1), "optimizer steps", int(trace.lane[rows[0]]))
     lane = _busiest(trace)
     return Steps(np.array([[0.0, trace.span_s]]), "whole trace", lane)
 
 
-def _turns(trace: Trace, rows: np.ndarray[tuple[int], np.dtype[np.intp]]) -> Floats:
+def _turns(trace: Trace, rows: np.ndarray[tuple[int], np.dtype[np.intp]], optimizers: Sequence[int]) -> Floats:
     """Ends of the optimizer that closes a turn of the loop."""
     if rows.size < 2:
         return np.zeros(0)
-    names = trace.name[rows]
-    kinds = {int(n): i for i, n in enumerate(dict.fromkeys(names.tolist()))}
-    closing = boundary([Tick(float(trace.end_s[r]), kinds[int(trace.name[r])]) for r in rows])
-    chosen = np.array([kinds[int(n)] == closing for n in names.tolist()])
-    return np.sort(trace.end_s[rows[chosen]])
+    rows = rows[trace.end_s[rows].argsort(kind="stable")]
+    stepped = trace.name[rows].tolist() if len(optimizers) != len(rows) else list(optimizers)
+    closing = boundary([Tick(float(end), who) for end, who in zip(trace.end_s[rows], stepped, strict=True)])
+    return trace.end_s[rows[np.array(stepped) == closing]]
 
 
 def _busiest(trace: Trace) -> int:

@@ -23,6 +23,8 @@ project: those of healthy foreign scripts add up to 14 % at most (record of 27 N
 CROWDED = 0.3
 """Share of the step in gaps by other programs, from which nothing can be said of the rest; and of a run in which they had the
 processors, from which it is a crowd. Rule of this project."""
+MOSTLY = 0.5
+"""Share of the step between updates, from which that is the verdict, whatever else would be saved. Rule of this project."""
 HEALTHY, SPREAD = "healthy", "no single waste"
 OF_GAPS = ("small operations", "launch-bound")
 """Wastes seen as gaps between operations: other programs that take the processor in them make them longer."""
@@ -73,6 +75,9 @@ def decide(
             return Verdict(HEALTHY, _healthy(split, lost_s))
         return Verdict(SPREAD, _spread(findings, split, lost_s))
     first = heavy[0]
+    if split.share(PAUSES) > MOSTLY:
+        # what is saved within the update is saved of the rest
+        first = next((f for f in heavy if f.kind == PAUSES), first)
     kept = next((f for f in heavy if f.kind == before), None)
     if kept is not None and kept.saved_s >= first.saved_s * STILL_NAMED / NAMED:
         first = kept

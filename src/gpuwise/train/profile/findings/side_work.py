@@ -11,8 +11,8 @@ from gpuwise.train.profile.families import CONVOLUTIONS, COPIES_ON_DEVICE, ELEME
 from gpuwise.train.profile.findings.finding import Evidence, Finding
 from gpuwise.train.profile.findings.profile_data import ProfileData
 from gpuwise.train.profile.operations import OP_CATEGORIES
-from gpuwise.train.profile.spans import inside, union
-from gpuwise.train.profile.split import DATA
+from gpuwise.train.profile.spans import difference, inside, intersection, length, union
+from gpuwise.train.profile.split import DATA, PAUSES, moves_of
 from gpuwise.train.profile.trace import NONE, Floats, Ints, Trace
 from gpuwise.units import format_duration
 
@@ -30,6 +30,8 @@ COVERED = 0.8
 """Of the parameters, whose shapes the operations of a loop over them take. Rule of this project."""
 ACTS = 4
 """Times fewer rows than in a pass with gradients: the pass acts on an environment, it evaluates nothing. Rule of this project."""
+BETWEEN = "The loop spends its time between updates of the model"
+VECTORISED = "gymnasium.vector.AsyncVectorEnv([...])  # more environments at once: one pass of the policy serves them all"
 LEAST_PASSES = 1.5
 """Operations on each tensor, from which fewer would do. Rule of this project."""
 
@@ -185,7 +187,7 @@ def pauses(data: ProfileData) -> Finding | None:
     """What the loop does between updates now and then: it evaluates, or plays an environment."""
     facts = data.facts
     if facts is None or not facts.pauses.n:
-        return None
+        return _moves(data)
     found = facts.pauses
     each_s = found.seconds * len(facts.steps) / found.n
     passes = f", {found.n_forward:.0f} passes of a model in each" if found.n_forward >= 1 else ""
@@ -197,17 +199,41 @@ def pauses(data: ProfileData) -> Finding | None:
     said.append(Evidence("all else in the pauses", seconds=bare_s))
     return Finding(
         "between updates",
-        "The loop spends its time between updates of the model",
-        found.model_s * (1 - 1 / MORE_PLAYED) + bare_s * (1 - 1 / max(data.device.n_cores, 1)) if plays else found.seconds,
+        BETWEEN,
+        _played_s(data, found.model_s, bare_s) if plays else found.seconds,
         "medium",
         tuple(said),
-        (
-            ("gymnasium.vector.AsyncVectorEnv([...])  # more environments at once: one pass of the policy serves them all",)
-            if plays
-            else ("if step % 1000 == 0:  # an evaluation, less often or on fewer batches", "    evaluate(model)")
-        ),
+        (VECTORISED,)
+        if plays
+        else ("if step % 1000 == 0:  # an evaluation, less often or on fewer batches", "    evaluate(model)"),
         note="seconds are the mean of all steps: most steps have none of it",
     )
+
+
+def _moves(data: ProfileData) -> Finding | None:
+    """Moves of an environment before every update, by the names in the trace."""
+    whole_s = data.part(PAUSES)
+    if not whole_s or data.trace is None or data.steps is None or data.traced is None:
+        return None
+    calls, whole = (intersection(own, data.steps.windows) for own in moves_of(data.trace, data.steps))
+    moves_s = whole_s * length(difference(calls, data.stalled)) / max(length(difference(whole, data.stalled)), 1e-12)
+    return Finding(
+        "between updates",
+        BETWEEN,
+        _played_s(data, whole_s - moves_s, moves_s),
+        "medium",
+        (
+            Evidence("moves of an environment", data.where(float(calls[0, 0])), len(calls) / data.n_steps, moves_s),
+            Evidence("the policy between them", seconds=whole_s - moves_s),
+        ),
+        (VECTORISED,),
+        note="moves are calls of a function `step` that is no optimizer's",
+    )
+
+
+def _played_s(data: ProfileData, served_s: float, moved_s: float) -> float:
+    """Saved where more environments are played at once: one pass serves them all, the processors share their moves."""
+    return served_s * (1 - 1 / MORE_PLAYED) + moved_s * (1 - 1 / max(data.device.n_cores, 1))
 
 
 def _roots(data: ProfileData) -> Ints:
