@@ -7,7 +7,7 @@ import pytest
 
 from gpuwise.calibrate.serving.engine_fit import STEP, throughput
 from gpuwise.calibrate.serving.engine_loads import read_engine_runs, score_engine_runs
-from gpuwise.calibrate.serving.load_replay import replay
+from gpuwise.calibrate.serving.load import replay
 from gpuwise.serve.engine import EngineCosts
 from gpuwise.serve.simulate.front import Front
 

@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 from gpuwise.calibrate.coefficient_files import write
 from gpuwise.calibrate.optimizers import least_squares, minimize_scalar
 from gpuwise.calibrate.serving.engine_loads import engine_figure, read_engine_runs
-from gpuwise.calibrate.serving.load import Figure, LoadRun, load_check, predicted, read_load_runs
+from gpuwise.calibrate.serving.load import Figure, LoadRun, load_check, predicted, read_load_runs, replay
 from gpuwise.calibrate.serving.load_fit import parts_of
-from gpuwise.calibrate.serving.load_replay import replay
 from gpuwise.calibrate.serving.load_score import SINCE
 from gpuwise.calibrate.validation import weighted_quantile
 from gpuwise.errors import GpuwiseError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from gpuwise.calibrate.coefficient_files import write
 from gpuwise.calibrate.optimizers import least_squares
 from gpuwise.calibrate.serving.engine_loads import engine_figure, engine_labels, read_engine_runs
-from gpuwise.calibrate.serving.load import LoadRun, load_check
-from gpuwise.calibrate.serving.load_replay import replay
+from gpuwise.calibrate.serving.load import LoadRun, load_check, predicted, replay
+from gpuwise.calibrate.serving.static_batches import LABELS, read_static_batches
 from gpuwise.calibrate.validation import log_sigma_of
 from gpuwise.errors import GpuwiseError
 from gpuwise.predict.coefficients import load_json
-from gpuwise.serve.engine import EngineCosts
-from gpuwise.serve.simulate.front import Front
+from gpuwise.serve.engine import EngineConfig, EngineCosts
+from gpuwise.serve.simulate.front import Front, front_of
 
 F64 = NDArray[np.float64]
 NAMES = ("iteration_s", "sequence_s", "layer_s", "prefill_slowdown", "communication_slowdown", "request_s")
@@ -206,3 +206,50 @@ def _solve(part: Sequence[Throughput], start: F64, low: F64, high: F64) -> F64:
 
     best = least_squares(residual, np.clip(start, low, high), bounds=(low, high), loss="soft_l1", f_scale=0.05)
     return np.asarray(np.exp(best.x), np.float64)
+
+
+# --- vLLM's first engine without its server
+
+LEARNT = "Nvidia A100 GPU"
+"""What the fit sees; the other devices are kept from it."""
+OF_A_CALL, CALL_START = ("iteration_s", "sequence_s"), (2e-3, 5e-5)
+
+
+def fit_in_process(folder: Path) -> dict[str, float]:
+    """Adds what a step and a sequence of it cost vLLM's first engine without its server to ``coefficients/serving/load.json``,
+    its prompts as slow as the second engine's; the error of devices kept from the fit, and that under the server's costs."""
+    document: dict[str, Any] = load_json("load")
+    entry, second = (next(e for e in document["engines"] if e["engine"] == "vllm" and e["since"] == v) for v in ("0.6", "0.8"))
+    runs = [r for r in read_static_batches(folder) if r.source == LABELS["vLLM"]]
+    served = front_of(EngineConfig("vllm", version="0.6"))
+    base = replace(served, request_s=0.0, attention_slowdown=1.0)
+
+    def front(x: F64) -> Front:
+        values = dict(zip(OF_A_CALL, np.exp(x).tolist(), strict=True))
+        slowdown = {n: second["costs"][n] for n in ("prefill_slowdown", "communication_slowdown")}
+        return replace(base, costs=replace(base.costs, layer_s=second["costs"]["layer_s"], **slowdown, **values))
+
+    def ratios(kept: bool, used: Front) -> F64:
+        mine = [r for r in runs if (r.gpu != LEARNT or load_check(r)) == kept]
+        return np.array([predicted(replay(r, used), r.figures[0]) / r.figures[0].measured for r in mine])
+
+    best = least_squares(
+        lambda x: np.log(ratios(False, front(x))), np.log(CALL_START), loss="soft_l1", f_scale=0.1, diff_step=0.1
+    )
+    found = front(best.x)
+    after, before = ratios(True, found), ratios(True, served)
+    costs = {n: float(f"{getattr(found.costs, n):.4g}") for n in EngineCosts.__dataclass_fields__ if n != "log_sigma"}
+    entry["in_process"] = {
+        "costs": costs,
+        "front": {"attention_slowdown": 1.0},
+        "log_sigma": round(log_sigma_of(np.ones(len(after)), after), 3),
+    }
+    errors = {
+        f"vLLM V0 in process others median ({len(after)} rows)": round(float(np.median(np.abs(after - 1.0))), 4),
+        f"vLLM V0 in process others median under its server's costs ({len(after)} rows)": round(
+            float(np.median(np.abs(before - 1.0))), 4
+        ),
+    }
+    document["provenance"]["errors"] |= errors
+    write("load", document)
+    return errors

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.calibrate.serving.load import COLUMNS, Figure, LoadRun, load_check, poisson, predicted, records
-from gpuwise.calibrate.serving.load_replay import replay
+from gpuwise.calibrate.serving.load import COLUMNS, Figure, LoadRun, load_check, poisson, predicted, records, replay
 from gpuwise.calibrate.serving.recipes import PYTORCH, REQUESTS, USUAL_REQUESTS, recipe, throughput_test
 from gpuwise.calibrate.serving.rows import HYBRID, ServingRow, inferencex_rows, model_of, system_of
+from gpuwise.calibrate.serving.static_batches import read_static_batches
 from gpuwise.calibrate.validation import Scores
 from gpuwise.errors import GpuwiseError
 from gpuwise.predict.coefficients import load_json
@@ -273,7 +273,7 @@ def _width(run: LoadRun, result: Run, figure: Figure) -> float:
     """Log standard deviation of a figure: first tokens of closed loops and throughput without a rate have their own."""
     assert run.config is not None
     spread: dict[str, float] = load_json("load")["spread"]
-    front = front_of(run.config)
+    front = front_of(run.config, in_process=run.settings.in_process)
     if figure.metric == "token" and front.throughput_log_sigma is not None:
         return math.hypot(front.throughput_log_sigma, math.sqrt(max(result.log_sigma**2 - front.costs.log_sigma**2, 0.0)))
     first = figure.metric.startswith("ttft")
@@ -284,7 +284,7 @@ def _width(run: LoadRun, result: Run, figure: Figure) -> float:
 
 def score_engine_runs(folder: Path, all_check: bool) -> Scores | None:
     """Every figure of these runs by the shipped costs."""
-    runs = read_engine_runs(folder)
+    runs = [*read_engine_runs(folder), *read_static_batches(folder)]
     if not runs:
         return None
     source: list[str] = []

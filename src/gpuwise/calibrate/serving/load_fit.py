@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from gpuwise.calibrate.coefficient_files import write
 from gpuwise.calibrate.optimizers import least_squares
 from gpuwise.calibrate.serving.engine_loads import read_engine_runs
-from gpuwise.calibrate.serving.load import DISTINCT_PROMPTS, Figure, LoadRun, load_check, predicted, read_load_runs
-from gpuwise.calibrate.serving.load_replay import replay
+from gpuwise.calibrate.serving.load import DISTINCT_PROMPTS, Figure, LoadRun, load_check, predicted, read_load_runs, replay
 from gpuwise.calibrate.serving.load_score import COLD, SINCE, metric_of, score_load, since_index
 from gpuwise.calibrate.serving.step_fit import fit_steps
 from gpuwise.calibrate.validation import log_sigma_of

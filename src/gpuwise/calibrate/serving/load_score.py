@@ -7,8 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gpuwise.calibrate.serving.load import Figure, LoadRun, load_check, predicted, read_load_runs
-from gpuwise.calibrate.serving.load_replay import replay
+from gpuwise.calibrate.serving.load import Figure, LoadRun, load_check, predicted, read_load_runs, replay
 from gpuwise.calibrate.validation import Scores
 from gpuwise.errors import GpuwiseError
 from gpuwise.predict.coefficients import load_json

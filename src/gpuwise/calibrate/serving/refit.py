@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gpuwise.calibrate.serving.client_fit import fit_clients
 from gpuwise.calibrate.serving.diffusion_fit import fit_diffusion
-from gpuwise.calibrate.serving.engine_fit import fit_engine_runs, fit_throughput
+from gpuwise.calibrate.serving.engine_fit import fit_engine_runs, fit_in_process, fit_throughput
 from gpuwise.calibrate.serving.fit import fit_engines, fit_single_stream
 from gpuwise.calibrate.serving.load_fit import fit_load, fit_widths
 from gpuwise.calibrate.serving.pool_fit import fit_pool
@@ -22,5 +22,6 @@ def fit_family(folder: Path) -> dict[str, float]:
     engines = fit_engines(rows, groups)
     pool = fit_pool(folder)
     fit_load(folder)
-    load = {**pool, **fit_engine_runs(folder), **fit_clients(folder), **fit_throughput(folder), **fit_widths(folder)}
+    loads = {**fit_engine_runs(folder), **fit_in_process(folder), **fit_clients(folder)}
+    load = {**pool, **loads, **fit_throughput(folder), **fit_widths(folder)}
     return {**engines, **fit_single_stream(rows), **fit_diffusion(folder), **load}

@@ -45,9 +45,10 @@ class Front:
         return arch.n_layers * (self.eager_layer_s if arch.moe is None else experts)
 
 
-def front_of(config: EngineConfig) -> Front:
+def front_of(config: EngineConfig, *, in_process: bool = False) -> Front:
     """Of the engine at its version: of the newest fit that is not younger, else of the oldest; of an engine that no load was
-    measured with, the costs of its iterations alone."""
+    measured with, the costs of its iterations alone. ``in_process``: where a program calls the engine and a server would slow its
+    steps."""
     entries: list[dict[str, Any]] = [e for e in load_json("load")["engines"] if e["engine"] == config.engine]
     if config.engine == LLAMA_CPP:  # its batches are whole
         return Front(EngineCosts(1.0, 1.0, 1.0, 0.0, 0.0, 0.0))
@@ -57,6 +58,7 @@ def front_of(config: EngineConfig) -> Front:
     wanted = None if config.version is None else version_number(config.version)
     old_enough = [e for e in entries if wanted is None or version_number(e["since"]) <= wanted]
     entry = old_enough[-1] if old_enough else entries[0]
+    entry = entry | entry.get("in_process", {}) if in_process else entry
     return Front(
         entry_costs(entry, config),
         **entry["front"],

@@ -75,7 +75,7 @@ class Server:
     @cached_property
     def front(self) -> Front:
         """What stands between a client and the engine, and the engine's costs beside its kernels."""
-        return self.costs or front_of(self.config)
+        return self.costs or front_of(self.config, in_process=self.settings.in_process)
 
     @cached_property
     def memory(self) -> PoolMemory:

@@ -68,6 +68,9 @@ class Settings:
     sampling: str = FILTERED
     """How tokens are chosen: of :data:`SAMPLING`. Engines take what the model's ``generation_config.json`` says where a request
     says nothing, and that is ``top_p`` or ``top_k`` for most models that people talk to."""
+    in_process: bool = False
+    """A program calls the engine (vLLM's ``LLM.generate``), no server stands before it: to 0.7 vLLM's shared its process and
+    slowed every step."""
 
     def __post_init__(self) -> None:
         for name in ("max_num_batched_tokens", "max_num_seqs", "block_size", "max_model_len", "kv_blocks", "max_output"):
