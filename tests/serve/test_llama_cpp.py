@@ -5,7 +5,7 @@ import pytest
 from gpuwise.facts.hardware.naming import find_accelerator
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.predict.coefficients import load_json
-from gpuwise.serve.llama_cpp import prompt_time, token_time, vendors
+from gpuwise.serve.llama_cpp import arithmetic_rate, prompt_time, row_flop, seconds, token_time, vendors
 
 
 def rate(model: str, gpu: str, weights: str, **options: float) -> float:
@@ -80,3 +80,17 @@ def test_only_a_window_of_the_cache_is_read() -> None:
     whole = 4.0 * gemma.n_layers * gemma.kv_heads * gemma.head_dim * (32768 - 1024)
     bandwidth = find_accelerator("rtx-4090").memory_bandwidth_bytes_per_s
     assert long - one < 0.3 * whole / bandwidth  # ten of 62 layers see everything
+
+
+def test_rows_of_16_bit_weights_run_beside_their_stream() -> None:
+    """Those of quantised weights after it; a batch never costs less than one of fewer sequences."""
+    form = load_json("single_stream")["form"]
+    arch, device = find_model("llama-3-8b"), find_accelerator("a100-sxm-40gb")
+    steps = {w: [seconds(form, arch, device, w, 256, 1, n) for n in (1, 16, 64, 512)] for w in ("F16", "Q8_0")}
+    for times in steps.values():
+        assert times == sorted(times)
+    assert steps["F16"][1] < 1.1 * steps["F16"][0]
+    assert steps["F16"][2] < 1.5 * steps["F16"][0]
+    assert steps["Q8_0"][1] > 1.3 * steps["Q8_0"][0]
+    rows = 511 * row_flop(arch, head=True) / arithmetic_rate(form, device, "F16")
+    assert steps["F16"][3] > rows

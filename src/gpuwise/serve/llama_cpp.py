@@ -11,7 +11,7 @@ devices costs. Fitted on one public table (``coefficients/single_stream.json``).
 A batch of ``n`` sequences reads what its tokens touch once (of experts those that skewed routing sends them to), the caches of
 all, and pays for its rows; a prompt is arithmetic, and reads the weights of its tokens once a batch of 512 (``n_ubatch``):
 
-    t(n) = (((W(n) + n KV) / (e B))^p + (W(n) c / (u h))^p)^(1/p) + l n_layers + r (devices - 1) + m (n - 1) 2 N / R
+    t(n) = (((W(n) + n KV) / (e B))^p + (W(n) c / (u h))^p + w^p)^(1/p) + l n_layers + r (devices - 1) + m (n - 1) 2 N / R
     prompt(q, c) = (((2 N q + 2 X q / x + attention(q, c) / s) / R)^p + (u W(q / u) / (e B))^p)^(1/p)    q tokens in u batches
     R = k u h (peak / (1024 u h))^a
     x = x0 r / (r + r0)    r rows of an expert in a batch
@@ -19,7 +19,8 @@ all, and pays for its rows; a prompt is arithmetic, and reads the weights of its
 ``c`` tokens before them, ``X`` weights of a token's experts, ``N`` its others. On Apple's chips ``l`` goes with the clock and the
 units. ``k`` and ``s`` by vendor and width of the weights, ``a`` because tensor units that do more a clock are fed less well.
 ``k`` and ``a`` are of the prompts of the same table, ``m`` of llama.cpp's own batches on a DGX Spark, the rest of
-:mod:`gpuwise.calibrate.serving.llama_batches`.
+:mod:`gpuwise.calibrate.serving.llama_batches`. Weights of 16 bits go through cuBLAS from a few rows on
+(``ggml_cuda_mul_mat``), whose arithmetic runs beside the stream: their rows are ``w = (n - 1) 2 N / R``, and ``m`` is none.
 """
 
 from __future__ import annotations
@@ -98,22 +99,20 @@ def seconds(
     cache = sequences * float(kv_cache_bytes(arch, context, LLAMA_CPP.unpadded))
     vendor = form["vendors"].get(accelerator.vendor, form["vendors"]["NVIDIA"])
     stream = (moved + cache) / (vendor["bandwidth_share"] * accelerator.memory_bandwidth_bytes_per_s)
+    wide = find_format(weights).bytes_per_weight >= _WIDE_BYTES
+    rows = (sequences - 1) * row_flop(arch, head=True) / arithmetic_rate(form, accelerator, weights) if sequences > 1 else 0.0
     unpack = 0.0
     if accelerator.vendor != "Apple" and accelerator.compute_units and accelerator.boost_hz:
-        wide = find_format(weights).bytes_per_weight >= _WIDE_BYTES
         clocks = form["clocks_per_byte"]["half" if wide else "quantised"]
         unpack = moved * clocks / (accelerator.compute_units * accelerator.boost_hz)
     power = form["overlap"]
-    body = (stream**power + unpack**power) ** (1.0 / power)
+    beside, after = (rows, 0.0) if wide else (0.0, form["prompt"]["batch_rows"] * rows)
+    body = (stream**power + unpack**power + beside**power) ** (1.0 / power)
     layer_s = vendor["layer_s"]
     if "layer_hz" in vendor and accelerator.boost_hz and accelerator.compute_units:
         units = accelerator.compute_units / vendor["layer_units"]
         layer_s *= vendor["layer_hz"] / accelerator.boost_hz * units ** vendor["layer_units_exponent"]
-    rows = 0.0
-    if sequences > 1:
-        flop = form["prompt"]["batch_rows"] * row_flop(arch, head=True)
-        rows = (sequences - 1) * flop / arithmetic_rate(form, accelerator, weights)
-    return body + layer_s * arch.n_layers + form["hand_over_s"] * (n_devices - 1) + rows
+    return body + layer_s * arch.n_layers + form["hand_over_s"] * (n_devices - 1) + after
 
 
 def prompt_time(
