@@ -260,7 +260,6 @@ class OpTable:
 
 _CODE_OF_KIND = {kind: FAMILY_CODE[family] for kind, family in FAMILY_OF_KIND.items()}
 _NO_SHAPE = [(0,) * (N_SHAPE - n) for n in range(N_SHAPE + 1)]
-_NO_DETAIL = [(0.0,) * (N_DETAIL - n) for n in range(N_DETAIL + 1)]
 
 
 @dataclass(slots=True)
@@ -291,9 +290,9 @@ class OpTableBuilder:
     ) -> None:
         """Add one row; ``family`` left out follows from ``kind``, ``kernel`` and ``detail`` are as the module says."""
         code = FAMILY_CODE[family] if family else _CODE_OF_KIND[kind]
-        padded, beside = shape + _NO_SHAPE[len(shape)], detail + _NO_DETAIL[len(detail)]
+        padded = shape + _NO_SHAPE[len(shape)]
         whole = (kind, phase, flag, window, code, KERNEL_CODE[kernel])
-        self._rows.append((name, dtype, padded, beside, whole, (count, flop, read_bytes, written_bytes, saved, n_kernels)))
+        self._rows.append((name, dtype, padded, detail, whole, (count, flop, read_bytes, written_bytes, saved, n_kernels)))
 
     def build(self) -> OpTable:
         """The table of the rows so far, in the order in which they were added."""
@@ -317,8 +316,17 @@ class OpTableBuilder:
             n_kernels=n_kernels,
             family=family,
             kernel=kernel,
-            detail=np.array(details, dtype=np.float64).reshape(-1, N_DETAIL),
+            detail=_details(details),
         )
+
+
+def _details(details: Sequence[tuple[float, ...]]) -> NDArray[np.float64]:
+    """[R, N_DETAIL]; most tables have none."""
+    out = np.zeros((len(details), N_DETAIL))
+    for i, detail in enumerate(details):
+        if detail:
+            out[i, : len(detail)] = detail
+    return out
 
 
 def concatenate(tables: Sequence[OpTable]) -> OpTable:

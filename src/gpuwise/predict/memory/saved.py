@@ -101,8 +101,8 @@ def point_saved(arch: Architecture, point: Point, tables: TransformerTables, rul
     selective = point.stack.selective_recompute
     keeps = {p: [saved_bytes(t, p, selective, boundary) for t, _ in layered] for p in RECOMPUTES}
     # the leading layers are of the first kind: layer kinds are in order of appearance
-    counts = np.array([count - (n_lead if i == 0 else 0) for i, (_, count) in enumerate(layered)], np.float64)
-    layer = {p: float(np.average(keeps[p], weights=counts)) for p in RECOMPUTES}
+    counts = [count - (n_lead if i == 0 else 0) for i, (_, count) in enumerate(layered)]
+    layer = {p: sum(k * n for k, n in zip(keeps[p], counts, strict=True)) / sum(counts) for p in RECOMPUTES}
     lead_extra = {p: n_lead * (keeps[p][0] - layer[p]) for p in RECOMPUTES}
     # the layer whose backward runs has everything in memory, recomputed or kept
     working = [_backward_excess(t, boundary) for t, _ in layered]
@@ -127,8 +127,10 @@ def point_saved(arch: Architecture, point: Point, tables: TransformerTables, rul
 
 
 def _saved_sum(table: OpTable, but: str = "") -> float:
-    mask = np.array([n != but for n in table.name], bool)
-    return float((table.saved_bytes * table.count)[mask].sum())
+    kept = table.saved_bytes * table.count
+    if but:
+        kept = kept[[n != but for n in table.name]]
+    return float(kept.sum())
 
 
 def _element_bytes(dtype: str) -> float:

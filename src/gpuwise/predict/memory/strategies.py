@@ -81,12 +81,23 @@ class Moment(NamedTuple):
     @property
     def total(self) -> F64:
         """Bytes of the moment on top of what is there throughout."""
-        return self.gradients + self.activations + self.logits + self.temporaries
+        return _sum(self.gradients, self.activations, self.logits, self.temporaries)
 
     @property
     def churned(self) -> F64:
         """What is freed and allocated again every micro-batch: where the allocator leaves fragments."""
-        return self.activations + self.logits + self.temporaries
+        return _sum(self.activations, self.logits, self.temporaries)
+
+
+def _sum(first: F64, *others: F64) -> F64:
+    """The sum, without a pass over every strategy for what none of them has."""
+    for other in others:
+        first = other if _is_none(first) else first if _is_none(other) else first + other
+    return first
+
+
+def _is_none(part: F64) -> bool:
+    return part.size == 1 and not part.item()
 
 
 class StageMemory(NamedTuple):
@@ -295,14 +306,16 @@ def _fixed(stage: StageMemory) -> F64:
 def _stage_total(stage: StageMemory, slack: float) -> tuple[F64, F64, I64]:
     """A stage at its worst moment without workspaces: bytes with full slack, what churns of it, which moment
     it is."""
-    sizes = [m.gradients + (1 + slack) * m.churned for m in stage.moments]
-    worst, churned, at = sizes[0], stage.moments[0].churned, np.zeros(1, np.int64)
-    for k, size in enumerate(sizes[1:], start=1):
+    churned, at = stage.moments[0].churned, np.zeros(1, np.int8)
+    worst = _sum(stage.moments[0].gradients, (1 + slack) * churned)
+    for k, moment in enumerate(stage.moments[1:], start=1):
+        churn = moment.churned
+        size = _sum(moment.gradients, (1 + slack) * churn)
         more = size > worst
         if more.any():
-            at, worst = np.where(more, k, at), np.where(more, size, worst)
-            churned = np.where(more, stage.moments[k].churned, churned)
-    return np.where(stage.exists, _fixed(stage) + worst + stage.contiguous, 0.0), churned, at
+            at, worst = np.maximum(at, more * np.int8(k)), np.maximum(size, worst)
+            churned = churn if more.all() else np.where(more, churn, churned)
+    return np.where(stage.exists, _fixed(stage) + worst + stage.contiguous, 0.0), churned, at.astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
