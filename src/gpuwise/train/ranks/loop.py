@@ -35,6 +35,7 @@ from gpuwise.train.ranks.meter import Meter
 from gpuwise.train.ranks.methods import put_on
 from gpuwise.train.ranks.parallel.context import Context
 from gpuwise.train.ranks.parallel.experts import Experts, check_experts
+from gpuwise.train.ranks.parallel.halves import unlike
 from gpuwise.train.ranks.parallel.pieces import stored_orders
 from gpuwise.train.ranks.parallel.pipeline import Pipeline, ends_inside
 from gpuwise.train.ranks.parallel.stages import Chain, LayerCall, Stage, chain_of, first_call
@@ -118,15 +119,18 @@ class Training:
         chain = self._chain() if layout.pp > 1 else None
         call = self._first_call() if layout.tp > 1 else None
         row = chain.numel if chain is not None else call.numel if call is not None else 0
-        if layout.tp > 1:
-            # not where FSDP2 will hold the layers on the host
-            parallelize(task.model, self.mesh["tp"], None if layout.offload_optimizer else call)
+        divided = None
+        if call is not None:
+            divided = parallelize(task.model, self.mesh["tp"], call, on_host=layout.offload_optimizer)
             self.meter.within(self.mesh["tp"].get_group())
+            # the trial of a layer may have exchanged rows
+            self.meter.take()
         stage = None if chain is None else self._cut(chain)
         tensor = self.mesh["tp"].get_group() if layout.tp > 1 else None
         self.experts = Experts(task.model, layout, device_type, self.meter, tensor) if layout.ep > 1 else None
         apart = {} if self.experts is None else self.experts.parameters
-        predicted = collectives(task.model, layout, clips=task.clip is not None, stage=stage, row=row, tokens=tokens, apart=apart)
+        more = {"stage": stage, "row": row, "tokens": tokens, "apart": apart, "divided": divided}
+        predicted = collectives(task.model, layout, clips=task.clip is not None, **more)
         journal.event("predicted", collectives=predicted)
         blocks = None if stage is None else stage.blocks
         self.wrapped: ParallelModel = wrap(task.model, layout, self.mesh, self.meter, blocks, apart)
@@ -215,11 +219,14 @@ class Training:
         samples = Items(self.task.data, self.settings.seed).__getitems__([(0, 0)])
         return (self.task.collate or default_collate)(samples)
 
-    def _first_call(self) -> LayerCall | None:
-        """What the first layer is given of one sample; None for a model without repeated layers."""
-        batch = self._first()
+    def _first_call(self) -> LayerCall:
+        """What the first layer is given of one sample. Raises InputError for a step that runs none."""
+        batch, model = self._first(), self.task.model
         with random_numbers_kept():
-            return first_call(self.task.model, lambda model: loss_of(self.task, model, batch, 1))
+            call = first_call(model, lambda model: loss_of(self.task, model, batch, 1))
+        if call is None:
+            raise unlike(type(model).__name__, "repeated layers that its step runs")
+        return call
 
     # -- pipeline stages
 

@@ -14,9 +14,9 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from gpuwise.train.ranks.layout import Layout
-from gpuwise.train.ranks.parallel.halves import halves_of, out_features
+from gpuwise.train.ranks.parallel.halves import out_features
 from gpuwise.train.ranks.parallel.stages import Stage
-from gpuwise.train.ranks.parallel.tensor import NORMS, has_experts, head_names
+from gpuwise.train.ranks.parallel.tensor import NORMS, DividedLayers, head_names
 from gpuwise.train.ranks.wrap import local_of
 from gpuwise.workload.capture.repeats import largest_kind, repeated_blocks, unshared_blocks
 
@@ -39,12 +39,14 @@ def collectives(
     row: int = 0,
     tokens: int = 0,
     apart: Mapping[str, nn.Parameter] = MappingProxyType({}),
+    divided: DividedLayers | None = None,
 ) -> Counts:
     """Number and bytes by kind on each rank, of a step whose micro-batches are all there (DDP: from the second step on, when it
     has its buckets). Bytes as :class:`gpuwise.train.ranks.meter.Meter` counts them.
     ``totals_bytes``: of the numbers that are exchanged once a step. ``model`` as it is before it is given to DDP or FSDP2.
     ``stage``: this rank's of a pipeline, and ``row`` what layers pass on of one sample; ``tokens`` of one, with shared rows
-    or divided experts. All are exact where all samples are as long. ``apart``: parameters of divided experts."""
+    or divided experts. All are exact where all samples are as long. ``apart``: parameters of divided experts; ``divided``: what
+    tensor ranks have parts of."""
     found: Counts = {}
     if layout.n_ranks > 1:
         found["all-reduce"] = [1 + clips, totals_bytes + clips * NORM_BYTES]
@@ -61,21 +63,22 @@ def collectives(
                 _add(found, "all-reduce", 1, own * math.prod(local_of(parameter).shape[1:]) * 4)
     if layout.cp > 1:
         _shared_rows(found, model, layout, tokens)
-    if layout.tp > 1:
-        _tensor(found, model, layout, row, stage)
+    blocks = largest_kind(repeated_blocks(model)) if stage is None else stage.blocks
+    if divided is not None:
+        _tensor(found, model, layout, row, divided, blocks, stage)
     if apart:
-        _experts(found, model, layout, tokens, apart, largest_kind(repeated_blocks(model)) if stage is None else stage.blocks)
+        _experts(found, layout, tokens, apart, model.config, blocks, divided)
     if layout.n_replicas == 1:
         return found
-    divided = {id(p) for p in apart.values()}
-    trained = [p for p in model.parameters() if p.requires_grad and id(p) not in divided]
+    others = {id(p) for p in apart.values()}
+    trained = [p for p in model.parameters() if p.requires_grad and id(p) not in others]
     if layout.sharding == "none":
         n_buckets = len(bucket_assignment(trained[::-1]))
         _add(found, "all-reduce", n_buckets, sum(p.numel() * p.element_size() for p in trained))
         return found
     width = layout.shard_group if layout.sharding == "hybrid" else layout.n_replicas
     n, held = layout.n_micro, 2 if layout.precision == "bf16" else 4
-    units = _units(model, width, None if stage is None else stage.blocks, divided)
+    units = _units(model, width, None if stage is None else stage.blocks, others)
     for at, (elements, moved) in enumerate(units):
         again = at < len(units) - 1 and layout.sharding != "zero2"
         times = 2 * n if again else n if stage is None else kept_gathers(n, layout.pp - stage.index)
@@ -102,18 +105,24 @@ def _shared_rows(found: Counts, model: nn.Module, layout: Layout, tokens: int) -
     _add(found, "reduce-scatter", times, times * n_bytes)
 
 
-def _tensor(found: Counts, model: nn.Module, layout: Layout, row: int, stage: Stage | None) -> None:
+def _tensor(
+    found: Counts,
+    model: nn.Module,
+    layout: Layout,
+    row: int,
+    divided: DividedLayers,
+    blocks: Sequence[nn.Module],
+    stage: Stage | None,
+) -> None:
     """Of each half of a layer whose weights are divided: its sum, and that of its input's gradients. The head's columns are put
     together."""
-    blocks = largest_kind(repeated_blocks(model)) if stage is None else stage.blocks
     every = blocks[:: layout.recompute_every] if layout.recompute == "full" else []
     n, width, held = layout.n_micro, 0, 2 if layout.precision == "bf16" else 4
     for block in blocks:
-        sums = [block.get_submodule(half.row) for half in halves_of(block, experts=has_experts(block))]
-        width = out_features(sums[0])
-        # what a layer ends with is not made again: nothing of it is kept for the backward pass
+        rows = divided.rows[block]
+        width = out_features(block.get_submodule(rows[0]))
         again = n * any(b is block for b in every)
-        times = 2 * n * len(sums) + again
+        times = 2 * n * len(rows) + again * len(divided.needed.intersection(rows))
         _add(found, "all-reduce", times, times * _hidden_bytes(layout, row, width))
         for name in (n for n, _ in block.named_modules() if n in NORMS):
             elements = block.get_parameter(f"{name}.weight").numel()
@@ -141,16 +150,16 @@ def _hidden_bytes(layout: Layout, row: int, width: int) -> int:
 
 def _experts(
     found: Counts,
-    model: nn.Module,
     layout: Layout,
     tokens: int,
     apart: Mapping[str, nn.Parameter],
+    config: Any,
     blocks: Sequence[nn.Module],
+    divided: DividedLayers | None,
 ) -> None:
     """Of each layer with experts: how many tokens go to each, the tokens there and back, and the gradients of both. Tensor ranks
     gather what became of their shares, and the gradients of these."""
     layers = {name.rpartition(".")[0]: p for name, p in apart.items()}
-    config: Any = model.config
     n_each, width = config.num_experts_per_tok, config.hidden_size
     held = 2 if layout.precision == "bf16" else 4
     n_rows = rows_of(layout) * math.ceil(tokens / layout.cp)
@@ -158,15 +167,16 @@ def _experts(
     own = min(max(n_rows - most * (dist.get_rank() % layout.tp), 0), most)
     every = blocks[:: layout.recompute_every] if layout.recompute == "full" else []
     inside = {id(p) for block in every for p in block.parameters()}
-    for parameter in layers.values():
-        times = layout.n_micro * (2 if id(parameter) in inside else 1)
+    for name, parameter in layers.items():
+        again = layout.n_micro * (id(parameter) in inside)
+        times = layout.n_micro + again
         _add(found, "all-to-all", times, times * parameter.shape[0] * COUNT_BYTES)
         exchanges = 2 * (times + layout.n_micro)
         _add(found, "all-to-all", exchanges, exchanges * own * n_each * width * held)
-        if layout.tp > 1:
-            # the gather at a layer's end is not made again with it: nothing of it is kept for the backward pass
-            elements = layout.n_micro * (2 * width + n_each)
-            _add(found, "all-gather", 3 * layout.n_micro, elements * most * layout.tp * held)
+        if divided is not None:
+            again *= any(name.endswith(f".{of}") for of in divided.needed)
+            elements = layout.n_micro * (2 * width + n_each) + again * width
+            _add(found, "all-gather", 3 * layout.n_micro + again, elements * most * layout.tp * held)
     if layout.n_replicas * layout.tp > layout.ep:
         for parameter in apart.values():
             _add(found, "all-reduce", 1, local_of(parameter).numel() * 4)

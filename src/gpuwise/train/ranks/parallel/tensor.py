@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import copy
 import inspect
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -57,14 +59,27 @@ NEAR = 1e-3
 """How far a divided layer may be from the whole one, of the largest number: sums are made in another order."""
 
 
-def parallelize(model: nn.Module, mesh: DeviceMesh, call: LayerCall | None = None) -> None:
-    """Divide the layers of ``model`` over the ranks of ``mesh``, and compare one by ``call``. Raises InputError for a model of
-    another shape, LayoutError where heads or widths do not divide."""
+@dataclass(frozen=True, slots=True)
+class DividedLayers:
+    """Layers as they were divided."""
+
+    rows: dict[nn.Module, list[str]]
+    """Names of the matrices whose results are sums over the ranks, by layer."""
+    needed: frozenset[str]
+    """Those of them, and of a layer's experts, whose results the backward pass of a recomputed layer makes again."""
+
+
+def parallelize(model: nn.Module, mesh: DeviceMesh, call: LayerCall, *, on_host: bool = False) -> DividedLayers:
+    """Divide the layers of ``model`` over the ranks of ``mesh``, and compare one by ``call``, but not where it has to stay
+    ``on_host``. Raises InputError for a model of another shape, LayoutError where heads or widths do not divide."""
     blocks = largest_kind(repeated_blocks(model))
     if not blocks:
         raise unlike(type(model).__name__, "repeated layers")
     halves = [(block, _checked(block, mesh.size())) for block in blocks]
-    before = None if call is None else _outcome(call, mesh)
+    rows = {block: [half.row for half in of] for block, of in halves}
+    inside = [name for name, module in call.block.named_modules() if is_experts(module)]
+    needed = made_again(call, [*rows[call.block], *inside], None if on_host else torch.device(mesh.device_type))
+    before = None if on_host else _outcome(call, mesh)
     for block, of in halves:
         for half in of:
             _divide(block, half, mesh)
@@ -73,10 +88,11 @@ def parallelize(model: nn.Module, mesh: DeviceMesh, call: LayerCall | None = Non
             if name in dict(block.named_modules()):
                 plan[name] = SequenceParallel(sequence_dim=2, use_local_output=True)
         parallelize_module(block, mesh, plan)
-    if call is not None and before is not None:
+    if before is not None:
         _compare(call, before, mesh)
     for name in head_names(model):
         parallelize_module(model, mesh, {name: ColwiseParallel(output_layouts=Replicate())})
+    return DividedLayers(rows, needed)
 
 
 def head_names(model: nn.Module) -> list[str]:
@@ -221,18 +237,59 @@ class _OwnSlopes:
 # --- whether a divided layer is the whole one ---
 
 
+def made_again(call: LayerCall, names: Collection[str], device: torch.device | None) -> frozenset[str]:
+    """Modules of a whole layer, of those called ``names``, that ended before it kept its last tensor for the backward pass:
+    where the layer is recomputed they run again up to their end, and what comes after that tensor does not (``early_stop`` of
+    torch's checkpoint). ``device``: where the layer is run, None for where it is."""
+    done: list[str] = []
+    needed: list[str] = []
+    block = call.block
+    handles = [block.get_submodule(n).register_forward_hook(lambda *_, n=n: done.append(n)) for n in names]
+    training = _training(block.modules())
+    args, kwargs, _ = _given(call, device)
+
+    def kept(tensor: torch.Tensor) -> torch.Tensor:
+        needed[:] = done
+        return tensor
+
+    try:
+        block.to(device).train()
+        with random_numbers_kept(), torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(kept, lambda t: t):
+            block(*args, **kwargs)
+    finally:
+        _restore(training)
+        for handle in handles:
+            handle.remove()
+    return frozenset(needed)
+
+
+def _training(modules: Iterable[nn.Module]) -> list[tuple[nn.Module, bool]]:
+    return [(m, m.training) for m in modules]
+
+
+def _restore(training: list[tuple[nn.Module, bool]]) -> None:
+    for module, was in training:
+        module.training = was
+
+
+def _given(call: LayerCall, device: torch.device | None) -> tuple[tuple[Any, ...], dict[str, Any], torch.Tensor]:
+    """What the layer takes, on the device, and the hidden state in it, which has a gradient."""
+    args, kwargs = without_caches(call.args, call.kwargs)
+    args, kwargs = each_tensor(args, lambda t: t.detach().to(device)), each_tensor(kwargs, lambda t: t.detach().to(device))
+    name = next(iter(kwargs), "")
+    hidden = (args[0] if args else kwargs[name]).clone().requires_grad_()
+    args, kwargs = ((hidden, *args[1:]), kwargs) if args else (args, {**kwargs, name: hidden})
+    return args, kwargs, hidden
+
+
 def _outcome(call: LayerCall, mesh: DeviceMesh) -> dict[str, torch.Tensor] | None:
     """What the layer gives, the gradient of what it takes, and the length of each parameter's gradient; None over ranks that are
     not there."""
     if dist.get_backend() == "fake":
         return None
     block, device = call.block, torch.device(mesh.device_type)
-    args, kwargs = without_caches(call.args, call.kwargs)
-    args, kwargs = each_tensor(args, lambda t: t.detach().to(device)), each_tensor(kwargs, lambda t: t.detach().to(device))
-    name = next(iter(kwargs), "")
-    hidden = (args[0] if args else kwargs[name]).clone().requires_grad_()
-    args, kwargs = ((hidden, *args[1:]), kwargs) if args else (args, {**kwargs, name: hidden})
-    training = [(m, m.training) for m in block.modules()]
+    args, kwargs, hidden = _given(call, device)
+    training = _training(block.modules())
     block.to(device).eval()
     try:
         with random_numbers_kept(), torch.enable_grad():
@@ -249,8 +306,7 @@ def _outcome(call: LayerCall, mesh: DeviceMesh) -> dict[str, torch.Tensor] | Non
                 found[f"gradient of {name}"] = whole.float().norm()
         return found
     finally:
-        for module, was in training:
-            module.training = was
+        _restore(training)
         for parameter in block.parameters():
             parameter.grad = None
 
