@@ -90,16 +90,25 @@ def test_lightning_reads_its_file_back(jobs: Jobs, transformers_loads: None) -> 
 
 @pytest.mark.slow
 def test_axolotl_reads_its_file_back(jobs: Jobs, transformers_loads: None) -> None:
-    config: Any = pytest.importorskip("axolotl.utils.schemas.config")
     fsdp: Any = pytest.importorskip("axolotl.utils.schemas.fsdp")
-    known = set(config.AxolotlInputConfig.model_fields)
+    integrations: Any = pytest.importorskip("axolotl.integrations.config")
+    plugins: Any = pytest.importorskip("axolotl.integrations.base")
+    _, plain = integrations.merge_input_args()
+    plugins.PluginManager.get_instance().register("axolotl.integrations.liger.LigerPlugin")
+    _, with_liger = integrations.merge_input_args()
+    fused = 0
     for job, made, document in _able(jobs, "axolotl"):
         s = job.strategy
+        # keys of a plugin are read where it is named
+        config = with_liger if document.get("plugins") else plain
         # unknown keys pass it in silence
-        assert set(document) <= known and set(document.get("fsdp_config", {})) <= set(fsdp.FSDPConfig.model_fields)
-        read = config.AxolotlInputConfig(**document)
+        assert set(document) <= set(config.model_fields)
+        assert set(document.get("fsdp_config", {})) <= set(fsdp.FSDPConfig.model_fields)
+        read = config(**document)
         assert read.micro_batch_size * read.gradient_accumulation_steps * s.dp == s.global_batch
-        assert bool(read.liger_fused_linear_cross_entropy) == s.fused_loss and bool(read.load_in_4bit) == s.quantized_base
+        assert bool(getattr(read, "liger_fused_linear_cross_entropy", False)) == s.fused_loss
+        assert bool(read.load_in_4bit) == s.quantized_base
+        fused += s.fused_loss
         assert not s.lora_rank or (read.lora_target_modules or "all-linear") == hf.targets(s)
         assert (read.attn_implementation == "sdpa") == s.fused_attention and bool(read.bfloat16 or read.float16) == (
             not s.master_weights and not s.lora_rank
@@ -116,6 +125,7 @@ def test_axolotl_reads_its_file_back(jobs: Jobs, transformers_loads: None) -> No
             assert bool(read.gradient_checkpointing) == (s.recompute == "full") and read.fsdp_config is None
         assert (read.deepspeed is not None) == hf.by_deepspeed(s) == ("deepspeed.json" in made.files)
         assert (read.lora_r or 0) == s.lora_rank and (read.adapter is not None) == bool(s.lora_rank)
+    assert fused
 
 
 @pytest.mark.slow

@@ -79,8 +79,8 @@ def collectives(
     width = layout.shard_group if layout.sharding == "hybrid" else layout.n_replicas
     n, held = layout.n_micro, 2 if layout.precision == "bf16" else 4
     units = _units(model, width, None if stage is None else stage.blocks, others)
-    for at, (elements, moved) in enumerate(units):
-        again = at < len(units) - 1 and layout.sharding != "zero2"
+    for elements, moved, is_block in units:
+        again = is_block and layout.sharding != "zero2"
         times = 2 * n if again else n if stage is None else kept_gathers(n, layout.pp - stage.index)
         _add(found, "all-gather", times, times * elements * held)
         if not moved:
@@ -205,19 +205,20 @@ def kept_gathers(n_micro: int, ahead: int) -> int:
     return times
 
 
-def _units(model: nn.Module, width: int, blocks: list[nn.Module] | None, apart: Set[int]) -> list[tuple[int, int]]:
-    """Elements of what FSDP2 gathers together, each parameter's rows made a multiple of the ranks: blocks, then the rest; and of
-    what of it has gradients."""
+def _units(model: nn.Module, width: int, blocks: list[nn.Module] | None, apart: Set[int]) -> list[tuple[int, int, bool]]:
+    """Elements of what FSDP2 gathers together, each parameter's rows made a multiple of the ranks: blocks, then the rest, which
+    stages in the middle have not; of what of it has gradients; and whether it is a block."""
     blocks = unshared_blocks(model, repeated_blocks(model) if blocks is None else blocks)
     groups: list[Sequence[nn.Parameter]] = [[p for p in block.parameters() if id(p) not in apart] for block in blocks]
     inside = {id(p) for block in blocks for p in block.parameters()} | apart
-    groups.append([p for p in model.parameters() if id(p) not in inside])
+    rest = [p for p in model.parameters() if id(p) not in inside]
 
     def elements(group: Sequence[nn.Parameter]) -> int:
         shapes = [local_of(p).shape for p in group]
         return sum(math.ceil(s[0] / width) * width * math.prod(s[1:]) for s in shapes)
 
-    return [(elements(group), elements([p for p in group if p.requires_grad])) for group in groups if group]
+    units = [(group, True) for group in groups] + [(rest, False)]
+    return [(elements(group), elements([p for p in group if p.requires_grad]), is_block) for group, is_block in units if group]
 
 
 def _add(found: Counts, kind: str, n: int, n_bytes: int) -> None:

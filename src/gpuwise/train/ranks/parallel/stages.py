@@ -34,9 +34,9 @@ class Chain:
     blocks: list[nn.Module]
     outputs: int
     """What a layer gives: 0 a tensor, else a tuple of so many of which the first is it."""
-    head: set[int]
-    """Identities of the parameters that the first layer's input depends on."""
-    tail: set[int]
+    head: frozenset[str]
+    """Names of the parameters that the first layer's input depends on: tensor ranks put others in their place."""
+    tail: frozenset[str]
     """Of those that the loss depends on, other than through the last layer's output."""
     numel: int
     """Numbers in what a layer passes on, of the sample that was tried."""
@@ -101,7 +101,13 @@ def chain_of(model: nn.Module, loss: Callable[[nn.Module], torch.Tensor], n_stag
     if len(tried.outputs) != 1:
         raise InputError(f"pipeline parallel: {kind}s give different numbers of results", hint=HINT)
     assert tried.first is not None
-    return Chain(tried.order, tried.outputs.pop(), reachable(tried.first), reachable(value), tried.numel)
+    head, tail = (frozenset(_names(model, reachable(end))) for end in (tried.first, value))
+    return Chain(tried.order, tried.outputs.pop(), head, tail, tried.numel)
+
+
+def _names(model: nn.Module, identities: set[int]) -> Iterator[str]:
+    """Of parameters, every name that they have."""
+    return (name for name, parameter in model.named_parameters(remove_duplicate=False) if id(parameter) in identities)
 
 
 class _Seen(Exception):
@@ -291,8 +297,9 @@ def _needed(model: nn.Module, chain: Chain, edges: Sequence[tuple[int, int]]) ->
         for block in chain.blocks[first:behind]:
             for parameter in block.parameters():
                 found[id(parameter)].add(stage)
-    for identity, stages in found.items():
-        stages.update({0} if identity in chain.head else (), {last} if identity in chain.tail else ())
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        found[id(parameter)].update({0} if name in chain.head else (), {last} if name in chain.tail else ())
+    for stages in found.values():
         if not stages:
             stages.update(range(last + 1))
     return found
