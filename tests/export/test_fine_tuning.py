@@ -36,7 +36,8 @@ def _plainer(job: Job, i: int) -> Job:
     precision = ("bf16", "fp16", "fp32", "tf32")[i % 4]
     s = replace(s, precision=precision, recompute=recompute, optimizer=("adamw", "sgd")[i % 2], offload_activations=False)
     s = replace(s, gradient_dtype="fp32" if s.master_weights else s.gradient_dtype, step_in_backward=False, recompute_every=1)
-    return replace(job, strategy=replace(s, lora_rank=0, offload_optimizer=s.offload_optimizer and s.sharding != "none"))
+    s = replace(s, lora_rank=0, quantized_base=False, offload_optimizer=s.offload_optimizer and s.sharding != "none")
+    return replace(job, strategy=s)
 
 
 def _able(jobs: Jobs, tool: str) -> Iterator[tuple[Job, Written, Any]]:
