@@ -15,6 +15,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from importlib.machinery import SourceFileLoader
 from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -22,15 +23,18 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
+from tests.answer_memo import keep_answers
 from tests.parser_memo import keep_signatures
 from tests.shares import in_shares
 
+import gpuwise
 from gpuwise.cli import YOUNG_OBJECTS
 from gpuwise.workload.capture import heap
 
 HERE = Path(__file__).parent
 _UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("repeat", _UNTIMED, max_examples=25, derandomize=True, database=None)
+settings.register_profile("repeat", _UNTIMED, max_examples=12, derandomize=True, database=None)
 settings.register_profile("search", _UNTIMED, max_examples=300, print_blob=True)
 
 
@@ -53,21 +57,34 @@ def _keep_byte_code(config: pytest.Config) -> None:
     sys.dont_write_bytecode = False
 
 
-def _rewrite_a_share(config: pytest.Config) -> None:
-    """Where no byte code is there yet, every worker would rewrite the assertions of every test file, all in the same order; so
-    each rewrites its share first, and finds the others' done."""
+def _compile_a_share(config: pytest.Config) -> None:
+    """Where no byte code is there yet, every worker would compile the sources and rewrite the assertions of every test file, all
+    in the same order; so each does its share first, and finds the others' done."""
     worker: dict[str, Any] = config.workerinput  # pyright: ignore[reportAttributeAccessIssue]
+    if sys.dont_write_bytecode:
+        return
+    share = slice(int(worker["workerid"].removeprefix("gw")), None, worker["workercount"])
+    for file in sorted(Path(gpuwise.__file__).parent.rglob("*.py"))[share]:
+        SourceFileLoader(file.stem, str(file)).get_code(file.stem)
     hook: Any = config.pluginmanager.rewrite_hook
-    if sys.dont_write_bytecode or not hasattr(hook, "exec_module"):  # asserts are plain
+    if not hasattr(hook, "exec_module"):  # asserts are plain
         return
     asked = [Path(config.invocation_params.dir, argument.partition("::")[0]) for argument in config.args]
     files = [file for file in sorted(HERE.rglob("test_*.py")) if any(file.is_relative_to(path) for path in asked)]
-    for file in files[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
+    for file in files[share]:
         module = ModuleType(file.stem)
         module.__spec__ = spec_from_file_location(file.stem, file, loader=hook)
         vars(module)["__builtins__"] = {}
         with suppress(ImportError):  # without builtins its first import ends it: it is written, and not run
             hook.exec_module(module)
+
+
+def _draw_no_constants_of_the_sources() -> None:
+    """Hypothesis draws now and then from the constants in the modules imported so far. Which those are depends on what a worker
+    ran before, so the default run would not be the same every time; and every worker would parse all of the sources for them."""
+    none = getattr(providers, "_local_constants", None)
+    if none is not None:
+        providers._get_local_constants = lambda: none  # pyright: ignore[reportPrivateUsage]
 
 
 def _one_thread_each() -> None:
@@ -82,10 +99,15 @@ def pytest_configure(config: pytest.Config) -> None:
         _keep_byte_code(config)
         _one_thread_each()
     else:
-        _rewrite_a_share(config)
+        _compile_a_share(config)
         config.pluginmanager.register(_Shares())
-    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("search" if _searches(config) else "repeat"))
-    keep_signatures()
+    profile = os.environ.get("HYPOTHESIS_PROFILE") or ("search" if _searches(config) else "repeat")
+    settings.load_profile(profile)
+    if profile == "repeat":
+        _draw_no_constants_of_the_sources()
+    if getattr(config.option, "dist", "no") == "no":  # here tests run, not in workers
+        keep_signatures()
+        keep_answers()
 
 
 SAMPLED = {
@@ -108,22 +130,45 @@ all of them run in the slow group."""
 
 
 THOROUGH = {
-    "docs/test_pages.py": 2,
-    "cli/test_widths.py": 3,
-    "cli/pick/test_command.py": 2,
-    "cli/capacity/test_command.py": 3,
-    "agreement/test_two_front_ends.py": 3,
+    "agreement/test_one_change.py": 8,
+    "agreement/test_one_layout.py": 4,
+    "agreement/test_one_loop.py": 2,
+    "agreement/test_one_memory.py": 2,
+    "agreement/test_one_pick.py": 3,
+    "agreement/test_one_probability.py": 2,
     "agreement/test_one_promise.py": 3,
-    "agreement/test_one_serving.py": 4,
-    "agreement/test_one_change.py": 2,
     "agreement/test_one_question.py": 2,
+    "agreement/test_one_serving.py": 4,
+    "agreement/test_two_front_ends.py": 6,
+    "agreement/test_written_attention.py": 3,
+    "cli/capacity/test_command.py": 3,
+    "cli/pick/test_command.py": 2,
+    "cli/plan/test_command.py": 2,
+    "cli/prices/test_command.py": 2,
+    "cli/test_catalogue_commands.py": 2,
+    "cli/test_hostile_names.py": 2,
     "cli/test_streams.py": 2,
+    "cli/test_widths.py": 3,
+    "docs/test_pages.py": 4,
+    "export/test_command.py": 2,
     "facts/test_lint.py": 3,
-    "fuzz/test_command_line.py": 2,
+    "fuzz/test_command_line.py": 3,
+    "lab/test_compiler.py": 3,
+    "lab/test_exercises.py": 3,
+    "lab/test_kernel.py": 3,
     "lab/test_multiprocessor.py": 3,
-    "test_interface.py": 2,
+    "plan/space/test_search.py": 2,
+    "plan/test_published_experts.py": 3,
+    "test_interface.py": 6,
+    "train/hook/test_run_queue.py": 2,
     "train/levers/test_saving.py": 2,
+    "train/profile/test_session.py": 2,
+    "train/ranks/test_equal.py": 2,
+    "train/ranks/test_many.py": 3,
     "train/ranks/test_scripts.py": 3,
+    "train/ranks/test_watched.py": 2,
+    "train/tune/batch/test_gate.py": 2,
+    "train/tune/test_flop.py": 2,
     "ui/test_notebook.py": 2,
     "ui/test_views.py": 2,
     "workload/capture/test_probes.py": 3,

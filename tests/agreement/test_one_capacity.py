@@ -84,6 +84,7 @@ def test_pick_carries_what_capacity_simulates(model: str, on: str, bits: int, ra
     assert picked == pytest.approx(simulated.rate_per_s, rel=0.09)
 
 
+@pytest.mark.thorough
 def test_cost_pays_for_the_fleet_of_capacity(ask: Ask) -> None:
     words = ("llama-3.2-1b", "--on", "l40s", "--rate", "100/s", "--slo", "ttft_p95=1s", "--workload", "in=500,out=60,peak=2")
     served = ask("cost", *words, "--scenarios", "1000")["served"]
@@ -91,6 +92,7 @@ def test_cost_pays_for_the_fleet_of_capacity(ask: Ask) -> None:
     assert served["fleet"] == fleet and fleet["accelerators_peak"] > fleet["mean_accelerators"] > 1
 
 
+@pytest.mark.thorough
 def test_a_day_of_requests_takes_as_many_copies_in_pick_as_in_capacity() -> None:
     """Where both have the same settings, the targets of ``pick`` and its load."""
     from gpuwise.serve.capacity.answer import capacity_on
@@ -111,6 +113,7 @@ def test_a_day_of_requests_takes_as_many_copies_in_pick_as_in_capacity() -> None
     assert abs(service.replicas - answer.served.fleet.copies_peak) <= 1
 
 
+@pytest.mark.thorough
 def test_the_table_and_the_document_say_the_same_tokens_of_a_rate(ask: Ask, capsys: pytest.CaptureFixture[str]) -> None:
     question = ("capacity", "llama-3.1-8b", "--on", "2xl40s", "--workload", "in=400,out=60", "--quick", "--tp", "2")
     curve = ask(*question)["served"]["curve"]

@@ -121,6 +121,7 @@ def test_the_usable_bytes_are_what_compare_shows(gpu: str, ask: Ask) -> None:
 # --- a training run ---
 
 
+@pytest.mark.thorough
 def test_plan_and_pick_take_the_same_hours(ask: Ask) -> None:
     """GPT-2 on 10B tokens: 4.17 h on eight A100 in ``pick``, 2.33 h in ``plan``."""
     picked = ask("pick", "--for", "train", "--model", "gpt2", "--tokens", "10B", "--by", "time", "--rent", "--top", "99")[

@@ -10,7 +10,7 @@ import pytest
 Ask = Callable[..., Any]
 SAME = ("step_time_s", "tokens_per_s", "memory_bytes", "fit_probability")
 PAIRS = [
-    ("qwen3-8b", ("4090",)),
+    pytest.param("qwen3-8b", ("4090",), marks=pytest.mark.thorough),
     ("llama-3.1-70b", ("8xH100-SXM", "--lora")),
     *(
         pytest.param(model, (on,), marks=pytest.mark.slow)

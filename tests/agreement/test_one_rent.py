@@ -35,6 +35,7 @@ def test_eight_around_the_clock_are_eight(hours: int, capsys: pytest.CaptureFixt
     assert "8 owned GPUs" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_plan_and_pick_rent_the_same(ask: Callable[..., Any]) -> None:
     """``plan`` named eight RTX 5070 Ti that nobody rents out together, for $449; ``pick`` one GH200 for $568."""
     planned = ask("plan", "llama-3.1-8b", "--tokens", "10B")

@@ -45,6 +45,7 @@ def test_every_encoding_gets_the_whole_answer(encoding: str) -> None:
     assert [len(line) for line in text.splitlines()] == [len(line) for line in plain.splitlines()]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("locale", [{"LC_ALL": "C"}, {"LC_ALL": "POSIX"}])
 def test_a_forced_c_locale_gets_ascii(locale: dict[str, str]) -> None:
     done = _run(*FIT, **locale)
@@ -52,6 +53,7 @@ def test_a_forced_c_locale_gets_ascii(locale: dict[str, str]) -> None:
     assert done.stdout.isascii() and b"weights" in done.stdout
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("locale", [{"LC_ALL": "C.UTF-8"}, {"LC_ALL": "C", "PYTHONUTF8": "1"}])
 def test_utf_8_keeps_its_blocks(locale: dict[str, str]) -> None:
     assert "█" in _run(*FIT, **locale).stdout.decode()

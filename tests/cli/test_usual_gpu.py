@@ -19,7 +19,7 @@ ASSUMED = "H100 is read as H100 SXM5 80GB"
         "fit gpt2 --on H100",
         "cost gpt2 --on H100 --tokens 1B",
         "cost --on H100 --hours-per-month 500 --scenarios 200",
-        "capacity gpt2 --on H100 --rate 1/s --quick",
+        pytest.param("capacity gpt2 --on H100 --rate 1/s --quick", marks=pytest.mark.thorough),
         "capacity bert-base --workload embed --on H100",
         "compare H100 L40S",
         "op matmul 4096 4096 4096 --on H100",

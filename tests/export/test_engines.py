@@ -132,6 +132,7 @@ def _bash(text: str) -> None:
     subprocess.run(["bash", "-n"], input=text, text=True, check=True)
 
 
+@pytest.mark.thorough
 def test_a_job_of_kubernetes_is_read_back(made: Callable[[str], Files]) -> None:
     models: Any = pytest.importorskip("kubeflow_trainer_api.models")
     for job, files in made("kubernetes"):

@@ -43,6 +43,7 @@ def _folder(job: Job, tool: str, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")  # its name in every release before 5.23 too
 def test_the_trainer_reads_its_arguments_back(
     jobs: Jobs, transformers_loads: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

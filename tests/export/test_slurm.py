@@ -77,7 +77,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     running = [subprocess.Popen(["slurmctld", "-D"], env=env)]
     running += [subprocess.Popen(["slurmd", "-D", "-N", f"n{i}"], env=env) for i in range(_NODES)]
     try:
-        _until(lambda: _said(["sinfo", "-h", "-t", "idle", "-o", "%D"], env).strip() == str(_NODES), 60)
+        _until(lambda: _said(["sinfo", "-h", "-t", "idle", "-o", "%D"], env).strip() == str(_NODES), 300)
         yield env
     finally:
         subprocess.run(["scancel", "--user=root"], env=env, check=False)
@@ -127,10 +127,10 @@ def test_told_of_its_end_a_job_saves_and_is_queued_again(slurm: dict[str, str], 
     (tmp_path / "train.sh").write_text(_SAVES)
     (tmp_path / "train.sh").chmod(0o755)
     number = _said(["sbatch", "--parsable", "job.sbatch"], slurm, tmp_path).strip()
-    _until(lambda: len(list(tmp_path.glob("began.*"))) == 2, 40)
+    _until(lambda: len(list(tmp_path.glob("began.*"))) == 2, 300)
     assert {(tmp_path / f"began.{i}").read_text() for i in range(2)} == {"n0\n"}
     time.sleep(1)
     _said(["scancel", "--batch", "--signal=USR1", number], slurm)
-    _until(lambda: len(list(tmp_path.glob("saved.*"))) == 2, 30)
-    _until(lambda: "JobState=PENDING" in _said(["scontrol", "show", "job", number], slurm), 30)
+    _until(lambda: len(list(tmp_path.glob("saved.*"))) == 2, 300)
+    _until(lambda: "JobState=PENDING" in _said(["scontrol", "show", "job", number], slurm), 300)
     assert "Restarts=1" in _said(["scontrol", "show", "job", number], slurm)

@@ -101,7 +101,7 @@ ONE = (
 )
 
 
-@settings(max_examples=25)
+@settings(max_examples=settings().max_examples)
 @given(st.dictionaries(st.sampled_from(ONE), st.sampled_from((1, 2, 3, 4, 8, 64, 10**9)), min_size=1, max_size=3))
 def test_layouts_that_may_or_may_not_run(degrees: dict[str, int]) -> None:
     words = ["fit", "gpt2", "--on", "8xa100-sxm-80gb", *(f"--{k}={v}" for k, v in degrees.items()), "--json"]
@@ -112,7 +112,7 @@ def test_layouts_that_may_or_may_not_run(degrees: dict[str, int]) -> None:
         assert all(math.isfinite(v) and v > 0 for k, v in answer["step_time_s"].items() if k != "basis")
 
 
-@settings(max_examples=60)
+@settings(max_examples=2 * settings().max_examples)
 @given(st.lists(st.sampled_from(COMPUTED) | OPTIONS | WORDS | st.text(max_size=6), max_size=3))
 def test_any_words(words: list[str]) -> None:
     assert_mannerly(words, *outcome(words))

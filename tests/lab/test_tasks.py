@@ -21,7 +21,8 @@ def instructions(name: str, n: int) -> int:
     return len(run.events)
 
 
-@pytest.mark.parametrize("name", [pytest.param("attention-scores", marks=pytest.mark.thorough), "attention-fused"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["attention-scores", "attention-fused"])
 def test_the_largest_size_has_fewer_instructions_than_the_lab_runs(name: str) -> None:
     """Beyond 64 rows each further one adds as many: the count is a line."""
     few, more = instructions(name, 96), instructions(name, 96 + STEP)

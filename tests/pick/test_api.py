@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 
 import pytest
 from tests.pick.scenarios import chat_70b, finetune_8b, picked
@@ -26,60 +27,62 @@ from gpuwise.plan.promise import whole_time
 OWN_2000 = Limits(budget_usd=2000, ways=("buy",))
 
 
-def everything() -> list[Pick]:
-    big = training_job(find_model("llama-3.1-405b"), tokens=1e12)
-    return [
-        picked(finetune_8b(), Limits()),
-        picked(finetune_8b(), OWN_2000),
-        picked(chat_70b(bits=(4,)), Limits(ways=("buy",), by="cost")),
-        picked(big, Limits(deadline_s=90 * 86400)),
-    ]
+def large() -> Pick:
+    return picked(training_job(find_model("llama-3.1-405b"), tokens=1e12), Limits(deadline_s=90 * 86400))
 
 
-def test_ranked_and_left_out_are_all_that_was_considered() -> None:
-    for p in everything():
-        ranked, left = [o.way.key for o in p.ranked], [out.way.key for out in p.ranking.left_out]
-        assert len(ranked) + len(left) == p.ranking.considered == len({*ranked, *left})
-        assert {k[0] for k in (*ranked, *left)} == set(accelerators())
-        grouped = sum(g.count for g in p.left_out)
-        assert grouped + len({k[0] for k in ranked}) == len(accelerators())
+PICKS: dict[str, Callable[[], Pick]] = {
+    "fine-tune": lambda: picked(finetune_8b(), Limits()),
+    "fine-tune, own": lambda: picked(finetune_8b(), OWN_2000),
+    "chat, own": lambda: picked(chat_70b(bits=(4,)), Limits(ways=("buy",), by="cost")),
+    "train": large,
+}
 
 
-def test_every_one_left_out_has_a_reason() -> None:
-    for p in everything():
-        assert all(out.code in CODES and len(out.why) > 3 for out in p.ranking.left_out)
-        for g in p.left_out:
-            assert 0 < len(g.named) <= g.count
+@pytest.fixture(params=[n if "own" in n else pytest.param(n, marks=pytest.mark.thorough) for n in PICKS])
+def p(request: pytest.FixtureRequest) -> Pick:
+    return PICKS[request.param]()
 
 
-def test_the_order_is_that_of_the_objective() -> None:
-    for p in everything():
-        keys = [key_of(o, p.limits) for o in p.ranked]
-        assert keys == sorted(keys)
+def test_ranked_and_left_out_are_all_that_was_considered(p: Pick) -> None:
+    ranked, left = [o.way.key for o in p.ranked], [out.way.key for out in p.ranking.left_out]
+    assert len(ranked) + len(left) == p.ranking.considered == len({*ranked, *left})
+    assert {k[0] for k in (*ranked, *left)} == set(accelerators())
+    grouped = sum(g.count for g in p.left_out)
+    assert grouped + len({k[0] for k in ranked}) == len(accelerators())
 
 
-def test_what_is_ranked_keeps_the_limits() -> None:
-    for p in everything():
-        for o in p.ranked:
-            assert p.limits.budget_usd is None or o.bill.outlay_usd <= p.limits.budget_usd
-            assert p.job.serving or o.time_s.expected <= (p.limits.deadline_s or 30 * 86400)
-            assert o.way.how in p.limits.ways
-            assert 0 < o.time_s.low <= o.time_s.expected <= o.time_s.high < math.inf
-            assert o.cost_usd.low <= o.cost_usd.expected <= o.cost_usd.high < math.inf
-            assert o.usd_per_pflop >= 0 and o.usd_per_gb >= 0 and o.tokens_per_s.expected > 0
+def test_every_one_left_out_has_a_reason(p: Pick) -> None:
+    assert all(out.code in CODES and len(out.why) > 3 for out in p.ranking.left_out)
+    for g in p.left_out:
+        assert 0 < len(g.named) <= g.count
 
 
-def test_no_exact_prediction_beats_its_bound() -> None:
-    for p in everything():
-        if p.job.serving:
-            continue
-        for o in p.ranked:
-            accelerator = o.cluster.accelerator
-            peak = max(accelerator.peak_flop_per_s.get(d, 0) for d in ("bf16", "fp16", "fp32", "tf32"))
-            assert p.job.tokens / o.tokens_per_s.expected >= p.job.flop / (0.75 * peak * o.n) * 0.999
+def test_the_order_is_that_of_the_objective(p: Pick) -> None:
+    keys = [key_of(o, p.limits) for o in p.ranked]
+    assert keys == sorted(keys)
 
 
-@pytest.mark.parametrize("objective", ["time", "value"])
+def test_what_is_ranked_keeps_the_limits(p: Pick) -> None:
+    for o in p.ranked:
+        assert p.limits.budget_usd is None or o.bill.outlay_usd <= p.limits.budget_usd
+        assert p.job.serving or o.time_s.expected <= (p.limits.deadline_s or 30 * 86400)
+        assert o.way.how in p.limits.ways
+        assert 0 < o.time_s.low <= o.time_s.expected <= o.time_s.high < math.inf
+        assert o.cost_usd.low <= o.cost_usd.expected <= o.cost_usd.high < math.inf
+        assert o.usd_per_pflop >= 0 and o.usd_per_gb >= 0 and o.tokens_per_s.expected > 0
+
+
+def test_no_exact_prediction_beats_its_bound(p: Pick) -> None:
+    if p.job.serving:
+        return
+    for o in p.ranked:
+        accelerator = o.cluster.accelerator
+        peak = max(accelerator.peak_flop_per_s.get(d, 0) for d in ("bf16", "fp16", "fp32", "tf32"))
+        assert p.job.tokens / o.tokens_per_s.expected >= p.job.flop / (0.75 * peak * o.n) * 0.999
+
+
+@pytest.mark.parametrize("objective", ["time", pytest.param("value", marks=pytest.mark.thorough)])
 def test_more_money_is_never_worse(objective: str) -> None:
     best = math.inf, math.inf
     for budget in (150.0, 400.0, 900.0, 2000.0, 9000.0):
@@ -125,8 +128,9 @@ def test_16_bit_weights_of_a_70b_need_several_large_ones() -> None:
     assert p.best is not None and all(o.n * o.way.accelerator.memory_bytes > 141e9 for o in p.ranked)
 
 
+@pytest.mark.thorough
 def test_a_405b_is_trained_on_a_cluster_of_the_largest() -> None:
-    p = everything()[3]
+    p = large()
     assert p.best is not None and p.best.n >= 128 and p.best.way.accelerator.form in ("SXM", "OAM", "Superchip")
     assert any(out.code == "memory" for out in p.ranking.left_out)
     assert {o.way.accelerator.family for o in p.ranked} & {"Hopper", "Blackwell"}
@@ -162,11 +166,10 @@ def test_an_impossible_budget_says_what_is_nearest() -> None:
     assert p.best is None and "nearest" in p.verdict[0]
 
 
-def test_the_document_is_plain_json_and_complete() -> None:
-    for p in everything():
-        document = json.loads(json.dumps(pick_document(p), allow_nan=False))
-        assert document["considered"] == len(document["ranked"]) + len(document["left_out"])
-        assert document["verdict"] and document["order"]
+def test_the_document_is_plain_json_and_complete(p: Pick) -> None:
+    document = json.loads(json.dumps(pick_document(p), allow_nan=False))
+    assert document["considered"] == len(document["ranked"]) + len(document["left_out"])
+    assert document["verdict"] and document["order"]
 
 
 def test_a_notebook_without_published_hours_is_good_for_one_session() -> None:

@@ -71,7 +71,7 @@ def test_the_best_split_is_the_best_of_all(options: list[list[Choice]], budget: 
         assert found[0].cost_usd == pytest.approx(expected[1]) and found[0].cost_usd <= budget
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=2 * settings().max_examples)
 @given(choices(), st.integers(0, 60), st.integers(0, 30))
 def test_a_larger_purse_is_never_worse(options: list[list[Choice]], budget: int, more: int) -> None:
     small, large = best_splits(options, budget), best_splits(options, budget + more)
@@ -89,6 +89,7 @@ def test_no_options_no_split() -> None:
     assert best_splits([], 10) == [] and best_splits([[], [Choice("a", 1, 0, 0, 1)]], 10) == []
 
 
+@pytest.mark.thorough
 def test_a_year_with_a_real_model_stays_within_its_budget() -> None:
     found = fleet(find_model("llama-3.2-1b"), Limits(budget_usd=1500, ways=("buy",)), today=TODAY)
     assert found.best is not None and found.best.cost_usd <= 1500

@@ -117,6 +117,7 @@ def test_the_work_is_said_once_and_positive() -> None:
         forward_on(EMBED, find_cluster("p40"))
 
 
+@pytest.mark.thorough
 def test_a_pick_of_images_is_ranked_and_documented() -> None:
     for job in (SDXL, image_job(find_denoiser("sdxl"), items_per_day=1e5), EMBED):
         found = pick(job, Limits(ways=("rent",)), today=TODAY)

@@ -121,6 +121,7 @@ def test_the_largest_rate_keeps_the_target_and_falls_with_it() -> None:
     assert largest(FLAT, parse_targets("e2e_p95=9ms")) is None
 
 
+@pytest.mark.thorough
 def test_a_fleet_for_a_rate_has_a_price(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forward_load, "REQUESTS", 300)
     answer = capacity_forward(

@@ -104,6 +104,7 @@ def test_what_a_cheap_marketplace_alone_offers_is_counted_as_others_would_ask() 
     assert way.market == pytest.approx(math.exp(Z80 * ONE_PROVIDER_SIGMA)), "and is not to be had for less"
 
 
+@pytest.mark.thorough
 def test_minutes_of_rented_hardware_are_not_waited_for() -> None:
     """Five minutes on what costs six dollars an hour are no better than forty on what costs a third of one."""
     found = picked(training_job(find_model("qwen2.5-7b"), purpose="finetune", tokens=2e6, method="qlora"), LITTLE).ranked
@@ -149,6 +150,7 @@ def test_a_machine_that_takes_cards_takes_no_mac() -> None:
     assert p.ranked and all(o.way.accelerator.form == "PCIe" for o in p.ranked)
 
 
+@pytest.mark.thorough
 def test_nobody_rents_a_cluster_for_an_hour() -> None:
     """A job that one system does is not sent to 64 of them for minutes, however well that does on paper."""
     job = training_job(find_model("llama-3.1-8b"), tokens=15e9)

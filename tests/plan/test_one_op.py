@@ -19,7 +19,7 @@ ANY_GPU = st.sampled_from(GPUS)
 SIZE = st.integers(1, 16_384)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=2 * settings().max_examples, deadline=None)
 @given(ANY_GPU, SIZE, SIZE, SIZE)
 def test_no_product_beats_its_ceilings_and_twice_the_batch_is_no_slower_than_twice(name: str, m: int, n: int, k: int) -> None:
     target = one_op.find_target(name)
@@ -49,7 +49,7 @@ def test_work_is_counted_from_the_definition() -> None:
     assert one_op.stream(1e9, target).work.bytes == 2e9
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=settings().max_examples, deadline=None)
 @given(st.floats(1e-6, 1e3), st.floats(1e-6, 1e3), st.floats(0.01, 0.5), st.floats(0.01, 0.5))
 def test_a_ratio_carries_both_widths(slow: float, fast: float, first: float, second: float) -> None:
     one, two = Estimate.from_log_sigma(slow, first, "fitted"), Estimate.from_log_sigma(fast, second, "specified")

@@ -28,7 +28,7 @@ def test_every_measured_row_has_a_source_and_stays_below_its_peak() -> None:
         assert row.number("reached") * 1e9 < cpu_fit.peak_of(find_cpu(row.text("cpu")), row), row.values
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=2 * settings().max_examples, deadline=None)
 @given(ANY_CPU, SIZE, SIZE, SIZE, st.sampled_from(("fp32", "bf16", "int8", "fp8")))
 def test_a_product_obeys_both_ceilings_and_grows(name: str, m: int, n: int, k: int, dtype: str) -> None:
     cpu = cpus()[name]
@@ -43,7 +43,7 @@ def test_a_product_obeys_both_ceilings_and_grows(name: str, m: int, n: int, k: i
     assert two <= 2 * seconds.expected
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=settings().max_examples, deadline=None)
 @given(ANY_CPU, st.floats(1e6, 1e12))
 def test_a_stream_is_linear_and_below_the_channels(name: str, size: float) -> None:
     cpu = cpus()[name]

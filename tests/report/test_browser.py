@@ -47,6 +47,7 @@ def test_it_is_quiet_and_fits(browser: Any, page: str, tmp_path: Path, width: in
     seen.close()
 
 
+@pytest.mark.thorough
 def test_tables_need_no_scrolling_on_a_telephone(browser: Any, page: str, tmp_path: Path) -> None:
     seen, _, _ = _see(browser, page, tmp_path, 375, "light")
     beyond = seen.evaluate(
@@ -60,6 +61,7 @@ def test_tables_need_no_scrolling_on_a_telephone(browser: Any, page: str, tmp_pa
     seen.close()
 
 
+@pytest.mark.thorough
 def test_no_text_of_a_figure_is_cut_off(browser: Any, page: str, tmp_path: Path) -> None:
     seen, _, _ = _see(browser, page, tmp_path, 1200, "light")
     cut = seen.evaluate(
@@ -72,6 +74,7 @@ def test_no_text_of_a_figure_is_cut_off(browser: Any, page: str, tmp_path: Path)
     seen.close()
 
 
+@pytest.mark.thorough
 def test_no_labels_lie_on_one_another(browser: Any, page: str, tmp_path: Path) -> None:
     seen, _, _ = _see(browser, page, tmp_path, 1200, "light")
     covered = seen.evaluate(

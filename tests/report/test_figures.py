@@ -53,7 +53,7 @@ def test_the_same_values_give_the_same_bytes_in_another_process() -> None:
         "assert 'matplotlib.pyplot' not in sys.modules"
     )
     run = [sys.executable, "-c", code, str(Path(__file__).parent)]
-    there = subprocess.run(run, capture_output=True, text=True, check=True, timeout=120).stdout
+    there = subprocess.run(run, capture_output=True, text=True, check=True, timeout=300).stdout
     here = draw("d", "t", "c", 3.0, _paint).svg
     assert here == there and not re.search(r"20\d\d-\d\d-\d\dT", here)
 

@@ -81,6 +81,7 @@ def test_the_bill_is_on_its_page(billed: RunCost, read: Any) -> None:
     assert dollars(billed.total_usd.expected) in text
 
 
+@pytest.mark.thorough
 def test_pages_and_figures_are_written(comparison: Comparison, owned: RentOrOwn, billed: RunCost, tmp_path: Path) -> None:
     write_compare_page(comparison, tmp_path / "c.html")
     write_compare_figures(comparison, tmp_path / "c.svg")

@@ -40,7 +40,7 @@ class Linear:
         return 0.004 + 2e-7 * cached + sum(3e-5 * q + 1e-8 * q * c for q, c in chunks)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=2 * settings().max_examples, deadline=None)
 @given(
     sizes=st.lists(
         st.tuples(st.integers(1, 60), st.integers(1, 40), st.sampled_from([0.0, 0.003, 0.3])), min_size=1, max_size=12

@@ -11,7 +11,7 @@ from gpuwise.train.hook.launch import Limits, Outcome, launch
 from gpuwise.train.hook.settings import Settings
 from gpuwise.train.hook.zygote import Zygote
 
-PATIENCE = Limits(wall_s=120)
+PATIENCE = Limits(wall_s=600)
 
 
 @pytest.fixture(scope="session")

@@ -219,7 +219,7 @@ def test_a_driver_that_hangs_does_not_hold_the_keys() -> None:
         def refresh(self):
             self.n += 1
             if self.n > 1:
-                assert free.wait(60)
+                assert free.wait(300)
             return self.monitor.refresh()
 
         def causes(self, frame):

@@ -142,6 +142,7 @@ def test_an_answer_is_kept_as_a_file(visit: Callable[..., Any], tmp_path: Path) 
         assert ("<svg" if kind == "svg" else "GPT-2") in text
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("width", [375, 1280])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_fits_a_telephone_and_a_screen_and_reads_in_both(visit: Callable[..., Any], width: int, scheme: str) -> None:
@@ -152,6 +153,7 @@ def test_it_fits_a_telephone_and_a_screen_and_reads_in_both(visit: Callable[...,
         assert contrast(page, one) >= 4.5, one
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "path", ["/plan?" + urlencode(PLAN), "/choose?" + urlencode({"ask": "cost", "on": "8xH100-SXM", "hours": "5000/month"})]
 )
@@ -166,6 +168,7 @@ def test_no_word_of_a_chart_is_cut_on_a_telephone(visit: Callable[..., Any], pat
     assert cut == []
 
 
+@pytest.mark.thorough
 def test_the_numbers_of_the_occupancy_chart_can_be_read_on_a_telephone(visit: Callable[..., Any]) -> None:
     page = visit("/lab?ask=occupancy&on=V100&regs=37&block=320", 375)
     page.wait_for_selector("#chart text")
@@ -177,6 +180,7 @@ def test_the_numbers_of_the_occupancy_chart_can_be_read_on_a_telephone(visit: Ca
     assert not page.evaluate("document.documentElement.scrollWidth > innerWidth")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("width", [375, 1280])
 def test_every_column_of_a_comparison_is_on_the_screen(visit: Callable[..., Any], width: int) -> None:
     page = visit("/choose?" + urlencode({"ask": "compare", "names": "H100-SXM,4090,L40S", "model": "llama-3.1-8b"}), width)
@@ -187,6 +191,7 @@ def test_every_column_of_a_comparison_is_on_the_screen(visit: Callable[..., Any]
     assert over == 0
 
 
+@pytest.mark.thorough
 def test_another_file_of_the_folder_can_be_chosen(browser: Any, tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.py").write_text("def make_step():\n    raise SystemExit(3)\n")
@@ -309,6 +314,7 @@ def check_the_keyboard(visit: Callable[..., Any], pages: dict[str, str]) -> None
         assert page.evaluate(STOP)[0] == -1, path  # out of the page again: no trap
 
 
+@pytest.mark.thorough
 def test_the_keyboard_reaches_everything_in_order(visit: Callable[..., Any]) -> None:
     check_the_keyboard(visit, PAGES)
 
@@ -318,6 +324,7 @@ def test_the_keyboard_reaches_everything_in_order_on_the_longer_pages(visit: Cal
     check_the_keyboard(visit, {p: s for p, s in LONG_PAGES.items() if not p.startswith("/machine")})
 
 
+@pytest.mark.thorough
 def test_axe_sees_a_field_without_a_name(visit: Callable[..., Any]) -> None:
     """The check can fail."""
     pytest.importorskip("axe_playwright_python")
@@ -327,6 +334,7 @@ def test_axe_sees_a_field_without_a_name(visit: Callable[..., Any]) -> None:
     assert any(v.startswith("select-name") for v in violations(page))
 
 
+@pytest.mark.thorough
 def test_a_simulation_is_scrubbed_by_the_keyboard_and_played(visit: Callable[..., Any]) -> None:
     page = visit("/lab?ask=simulate&task=transpose&size=64&on=v100")
     page.wait_for_selector(".play button")

@@ -26,7 +26,7 @@ class Maker:
         numbers = [int(one[0][1]) for one in asked]
         self.passes.append(numbers)
         self.began.set()
-        assert self.released.wait(30)
+        assert self.released.wait(300)
         return [InputError("thirteen") if n == 13 else lambda n=n: self.answer(n) for n in numbers]
 
     def answer(self, n: int) -> bytes:
@@ -100,5 +100,5 @@ def test_a_new_server_is_asked_first_by_itself() -> None:
     maker.released.set()
     gathered = Gathered(maker)
     gathered.warm(given(5))
-    assert maker.began.wait(30) and maker.passes == [[5]]
+    assert maker.began.wait(300) and maker.passes == [[5]]
     gathered.stop()

@@ -122,7 +122,7 @@ def test_few_measurements_move_it_less_than_many() -> None:
     assert abs(moved[2] - 0.2) < 0.06
 
 
-@settings(max_examples=20)
+@settings(max_examples=settings().max_examples)
 @given(st.lists(st.floats(-50, 50), min_size=2, max_size=12), st.floats(0.01, 0.5))
 def test_whatever_was_measured_a_factor_stays_physical(logs: list[float], sigma: float) -> None:
     points = np.log2(SIDES[: len(logs)])

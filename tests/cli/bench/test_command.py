@@ -154,6 +154,7 @@ def test_records_are_kept_listed_and_carried_to_another_machine(gpuwise: Any, ei
     assert json.loads(gpuwise("bench", "--export", "-").out.splitlines()[0])["device_name"] == NAME
 
 
+@pytest.mark.thorough
 def test_a_machine_without_gpu_says_what_would_be_measured_on_one(
     gpuwise: Any, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,6 +267,7 @@ def test_op_on_this_is_the_measured_processor_where_there_is_no_gpu(
     assert row["kind"] == "cpu"
 
 
+@pytest.mark.thorough
 def test_cards_that_differ_have_to_be_named(gpuwise: Any, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seam = NullDevices([NullCard("rtx-4090"), NullCard("rtx-3090")])
     monkeypatch.setattr("gpuwise.machine.devices.find.find_devices", lambda: DeviceSearch((seam,), {}))

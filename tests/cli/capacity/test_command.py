@@ -30,6 +30,7 @@ def test_the_verdict_comes_first_and_everything_stands_within_the_width(
     assert not [line for line in ran.out.splitlines() if len(line) > columns]
 
 
+@pytest.mark.thorough
 def test_commands_can_be_copied_whole(gpuwise: Callable[..., Any]) -> None:
     ran = gpuwise(*SMALL, "--slo", "ttft_p95=1s")
     shown = ran.out[ran.out.index("# vllm\n") :].split("# ")[1]
@@ -62,6 +63,7 @@ def test_nothing_meets_it_and_the_nearest_miss_is_shown(gpuwise: Callable[..., A
     assert "The nearest miss" in ran.out
 
 
+@pytest.mark.thorough
 def test_a_budget_that_does_not_suffice_is_said_first(gpuwise: Callable[..., Any]) -> None:
     ran = gpuwise(*SMALL, "--rate", "3000/s", "--slo", "ttft_p95=1s", "--budget", "1")
     assert ran.code == 1
@@ -101,6 +103,7 @@ def test_lines_of_a_shell_are_broken_where_it_reads_the_same() -> None:
     assert words[7] == "--last"
 
 
+@pytest.mark.thorough
 def test_a_page_stands_alone(gpuwise: Callable[..., Any], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / "capacity.html"
@@ -144,8 +147,9 @@ def test_what_cannot_be_meant_is_an_error_with_a_hint(gpuwise: Callable[..., Any
     assert not ran.out
 
 
+@pytest.mark.thorough
 def test_a_gguf_files_name_says_the_engine_and_the_weights(gpuwise: Callable[..., Any]) -> None:
-    ran = gpuwise("capacity", "llama-3.2-1b-Q4_K_M.gguf", "--on", "4090", "--users", "2", "--quick", "--json")
+    ran = gpuwise("capacity", "llama-3.2-1b-Q4_K_M.gguf", "--on", "4090", *SMALL[4:], "--users", "2", "--json")
     options = ran.document["served"]["configuration"]
     assert (options["engine"], options["weights"]) == ("llama.cpp", "Q4_K_M")
     for asked, words in ((["--engine", "sglang"], "say two things"), (["--weights", "8"], "say two things")):

@@ -95,7 +95,7 @@ def test_matplotlib_is_loaded_for_drawing_alone() -> None:
         "import sys\nfrom gpuwise.cli.app import run\nassert run(['compare', 'l40s', '4090', '--json']) == 0\n"
         "assert not any(m.split('.')[0] == 'matplotlib' for m in sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=120)
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=300)
 
 
 def test_a_long_sentence_stays_behind_its_dash(gpuwise: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:

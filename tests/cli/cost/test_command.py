@@ -37,6 +37,7 @@ def test_the_worked_case_of_eighty_gpus(gpuwise) -> None:
     assert "53.3 months" in ran.out and "work 17 % of the time" in ran.out
 
 
+@pytest.mark.thorough
 def test_json_has_every_figure_and_is_reproducible(gpuwise) -> None:
     one, again = (gpuwise(*NODE, "--seed", "3", "--steps", "--json").document for _ in range(2))
     assert one == again

@@ -72,7 +72,7 @@ class Inside:
 @pytest.fixture(scope="module")
 def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("empty")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True, timeout=120)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True, timeout=300)
     return place
 
 
@@ -113,7 +113,7 @@ def test_a_machine_without_gpu_is_not_ready_when_one_is_asked_for(doctor: Inside
     """In a process of its own: a library that was loaded once in this one stays."""
     words = ["doctor", "--json", "--gpus", "64", "--python", doctor.python]
     code = f"import sys; from gpuwise.cli.app import run; sys.exit(run({words!r}))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
     found = json.loads(done.stdout)
     assert "gpus-missing" in [f["id"] for f in found["findings"]]
     assert done.returncode == found["exit_code"] == (1 if found["machine"]["vendors"] else 2) and done.stderr == ""
@@ -226,7 +226,7 @@ def test_looking_loads_nothing_heavy_and_runs_on_the_true_client(doctor: Inside,
         f"print([m for m in {heavy!r} if m in sys.modules])"
     )
     env = fake_nvml(["RTX 4090"]).env
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True, env=env)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True, env=env)
     document, loaded = done.stdout.splitlines()
     assert loaded == "[]" and '"name":"NVIDIA GeForce RTX 4090"' in document
 

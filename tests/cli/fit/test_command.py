@@ -3,6 +3,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from gpuwise.cli.answer_tables import speed_words
 
 
@@ -28,6 +30,7 @@ def test_yes_comes_with_what_still_fits(gpuwise: Callable[..., Any]) -> None:
     assert "micro-batches up to" in ran.out
 
 
+@pytest.mark.thorough
 def test_a_way_that_barely_fits_is_said_once_with_its_chance(gpuwise: Callable[..., Any]) -> None:
     asked = ("fit", "qwen3-32b", "--on", "4090", "--qlora", "--stack", "compiled-fsdp", "--seq", "3072")
     ways = gpuwise(*asked, "--json").document["combinations"]

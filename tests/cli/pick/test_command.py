@@ -68,11 +68,13 @@ def test_nothing_within_the_limits_is_an_answer_with_code_one(gpuwise: Callable[
     assert ran.code == 1 and "nearest is" in ran.out and "Why not" in ran.out
 
 
+@pytest.mark.thorough
 def test_learning_without_a_model_has_exercises_and_says_so(gpuwise: Callable[..., Any]) -> None:
     ran = gpuwise("pick", "--for", "learn", "--rent", "--top", "3")
     assert ran.code == 0 and "The exercises" in ran.out and "As a notebook" in ran.out and "free" in ran.out
 
 
+@pytest.mark.thorough
 def test_a_mixed_fleet_splits_the_budget(gpuwise: Callable[..., Any]) -> None:
     document = json.loads(
         gpuwise("pick", "--for", "mixed", "--model", "llama-3.2-1b", "--budget", "1500", "--json").out.splitlines()[-1]

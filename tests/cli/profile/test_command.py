@@ -90,6 +90,7 @@ def test_a_script_is_run_as_it_is(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("home")
 def test_a_script_that_crashes_keeps_its_exit_code(tmp_path: Path) -> None:
     pytest.importorskip("torch")

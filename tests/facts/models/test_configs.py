@@ -198,7 +198,7 @@ def test_arbitrary_json(values: dict[str, Any], model_type: str) -> None:
     _try({**values, "model_type": model_type})
 
 
-@settings(max_examples=300)
+@settings(max_examples=12 * settings().max_examples)
 @given(st.sampled_from(sorted(CONFIGS)), st.data())
 def test_one_field_of_a_published_config_changed(name: str, data: st.DataObject) -> None:
     config = copy.deepcopy(CONFIGS[name])

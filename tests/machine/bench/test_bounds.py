@@ -16,7 +16,7 @@ from gpuwise.machine.bench.subjects import this_processor
 SIDES = st.integers(1, 40)
 
 
-@settings(max_examples=30)
+@settings(max_examples=settings().max_examples)
 @given(m=SIDES, n=SIDES, k=st.integers(1, 300), seed=st.integers(0, 10**6), scale=st.sampled_from([1e-10, 1.0, 1e10]))
 def test_fp32_products_are_within_their_bound(m: int, n: int, k: int, seed: int, scale: float) -> None:
     rng = np.random.default_rng(seed)
@@ -48,7 +48,7 @@ def test_attention_adds_the_error_of_its_scores() -> None:
     assert math.isfinite(attention_bound("bf16", 128, 32768, 60.0, 1.0, 1.0))
 
 
-@settings(max_examples=30)
+@settings(max_examples=settings().max_examples)
 @given(k=st.integers(1, 20_000), dtype=st.sampled_from(sorted(ROUNDINGS)))
 def test_random_signs_make_it_tighter_from_some_length_on(k: int, dtype: str) -> None:
     assert 0.0 <= random_growth(dtype, k) <= random_growth(dtype, 2 * k)

@@ -54,7 +54,7 @@ def test_every_script_is_one_the_shell_accepts(diagnoses: dict[str, Diagnosis], 
     for at, d in enumerate(diagnoses.values()):
         (tmp_path / f"{at}.sh").write_text(fix_plan(d), encoding="utf-8")
     for path in tmp_path.iterdir():
-        done = subprocess.run(["bash", "-n", str(path)], capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(["bash", "-n", str(path)], capture_output=True, text=True, timeout=300, check=False)
         assert (done.returncode, done.stderr) == (0, ""), path.read_text(encoding="utf-8")
 
 
@@ -102,7 +102,7 @@ def _run(script: str, answers: str, tmp_path: Path) -> tuple[int, str]:
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        timeout=120,
+        timeout=300,
         check=False,
         env={"PATH": f"{tools}:/usr/bin:/bin"},
     )

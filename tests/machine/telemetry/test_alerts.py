@@ -153,7 +153,7 @@ def test_the_command_is_told_by_its_environment(made: Any, tmp_path: Path) -> No
         alerts.write(made.frame(made.card(sample={"temperature_c": t}), at_s=float(n)), (cause,))
         _wait(lambda n=n: out.exists() and out.read_text().count("\n") > n)
     for process in alerts._running:
-        process.wait(20)
+        process.wait(300)
     assert out.read_text().splitlines() == [
         "temp>85|fired|0|RTX 4090|GPU-0|90|It's warm; $(touch /tmp/never)",
         "temp>85|over|0|RTX 4090|GPU-0|60|It's warm; $(touch /tmp/never)",

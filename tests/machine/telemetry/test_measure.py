@@ -101,7 +101,7 @@ def test_no_card_is_no_error() -> None:
 def test_only_the_cards_asked_for_and_samples_by_themselves() -> None:
     cards = [NullCard("rtx-4090") for _ in range(3)]
     with machine.measure([NullDevices(cards)], cards=[2], interval_s=0.01) as m:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 600
         while m.cards[0].n_samples < 5 and time.monotonic() < deadline:
             time.sleep(0.01)
     assert [c.number for c in m.cards] == [2] and m.cards[0].n_samples >= 5

@@ -82,7 +82,7 @@ class Shaky:
     def health(self, index: int) -> Health:
         self.calls.append("health")
         if self.health_gate is not None:
-            self.health_gate.wait(20)
+            self.health_gate.wait(300)
         self._need()
         return Health(index, self.clock(), ecc_uncorrected=0)
 
@@ -239,7 +239,7 @@ def test_errors_reported_by_the_driver_are_kept_with_their_card(clock: Any) -> N
             return None
 
     with Monitor([Reporting(clock)], clock=clock) as monitor:
-        assert given.wait(20)
+        assert given.wait(300)
         frame = monitor.refresh()
     assert [(n, x.code) for n, x in frame.xids] == [(0, 79), (None, 13)]
     assert [c.id for c in monitor.causes(frame)] == ["xid"]

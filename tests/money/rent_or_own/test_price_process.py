@@ -70,7 +70,7 @@ def test_a_bad_price_is_refused(price: float) -> None:
         fit_process({"a": {24_000 + i: 2.0 for i in range(20)} | {24_005: price}})
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=settings().max_examples, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 48))
 def test_same_seed_same_bytes(seed: int, months: int) -> None:
     process = fit_process(shipped_histories())

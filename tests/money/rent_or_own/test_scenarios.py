@@ -82,7 +82,7 @@ def _certain(own: Ownership) -> Ownership:
 # --- conservation ---
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=settings().max_examples, deadline=None)
 @given(
     st.floats(50, 50_000),
     st.floats(1, 8),
@@ -168,7 +168,7 @@ def test_a_higher_rent_never_favours_renting(price: float, factor: float, peak: 
     assert dearer.best.owned_gpus >= one.best.owned_gpus
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=settings().max_examples, deadline=None)
 @given(st.floats(100, 10_000), st.floats(1.0, 2.0))
 def test_more_use_never_raises_the_cost_of_an_owned_hour(hours: float, factor: float) -> None:
     own = replace(_certain(_own()), owned_gpus=16)

@@ -55,7 +55,7 @@ def runs(draw: st.DrawFn) -> Run:
     )
 
 
-@settings(max_examples=60)
+@settings(max_examples=2 * settings().max_examples)
 @given(runs())
 def test_the_bill_adds_up(run: Run) -> None:
     try:

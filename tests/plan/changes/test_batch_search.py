@@ -76,7 +76,7 @@ class Card:
         return search_batches(self.capture, self.measure, limit=limit)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=2 * settings().max_examples)
 @given(per_sample=st.integers(1, 10_000), fixed=st.integers(0, 100_000), room=st.integers(0, 10_000_000))
 def test_affine_memory_takes_three_captures(per_sample: int, fixed: int, room: int) -> None:
     card = Card(lambda b: fixed + per_sample * b, room)
@@ -87,7 +87,7 @@ def test_affine_memory_takes_three_captures(per_sample: int, fixed: int, room: i
     assert found.verified == (truth > 0)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=2 * settings().max_examples)
 @given(square=st.integers(1, 50), per_sample=st.integers(0, 1000), room=st.integers(60_000, 50_000_000))
 def test_a_loss_over_all_pairs_is_found_in_four(square: int, per_sample: int, room: int) -> None:
     card = Card(lambda b: square * b * b + per_sample * b, room)
@@ -100,7 +100,7 @@ def test_a_loss_over_all_pairs_is_found_in_four(square: int, per_sample: int, ro
         assert above > room
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=2 * settings().max_examples)
 @given(jump=st.integers(1, 200), pad=st.integers(1, 50_000), room=st.integers(2_000, 200_000))
 def test_what_is_said_to_be_verified_fits(jump: int, pad: int, room: int) -> None:
     """A kernel that takes a workspace from some batch on: no line, no parabola; the answer is still one that fits."""

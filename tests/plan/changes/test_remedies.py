@@ -74,6 +74,7 @@ def test_more_of_the_same_shards_it(too_big: Fit[TrainingEstimate]) -> None:
     assert more.cluster.accelerator.id == "rtx-4090" and more.cluster.n_accelerators > 1 and more.estimate.fits
 
 
+@pytest.mark.thorough
 def test_adapters_on_four_bits_fit_a_24_gib_card_at_2k() -> None:
     """QLoRA of 8B on a 24 GiB card is what the method is known for (arXiv 2305.14314 trains 33B on one)."""
     answer = fit("llama-3.1-8b", "4090", Wishes(quantized_base=True, seq_len=2048))

@@ -89,6 +89,7 @@ def test_the_cheapest_checkpoints_make_it_fit(file: Path) -> None:
     assert any(".get_submodule(name)" in line for line in chosen.lines)
 
 
+@pytest.mark.thorough
 def test_what_makes_it_faster_is_sorted_and_fits(file: Path) -> None:
     card = find_cluster("A100-80GB").accelerator
     source = source_of(f"{file}:make_step")

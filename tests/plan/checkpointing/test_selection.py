@@ -47,7 +47,7 @@ def _best_uniform(capture: Capture, op_s: np.ndarray, target: int) -> float:
     return min(fitting, default=np.inf)
 
 
-@settings(max_examples=30)
+@settings(max_examples=settings().max_examples)
 @given(st.lists(st.tuples(_sizes, _sizes, _sizes, st.integers(1, 9)), min_size=1, max_size=5), st.floats(0.3, 1.0))
 def test_no_selection_is_cheaper(sizes: list[tuple[int, int, int, int]], share: float) -> None:
     layers = [Layer(f"layers.{i}", s, o, t, ((2,),), float(w)) for i, (s, o, t, w) in enumerate(sizes)]

@@ -168,6 +168,7 @@ def test_refusals() -> None:
 EXAMPLE = Path(__file__).parents[3] / "examples" / "train_gpt.py"
 
 
+@pytest.mark.thorough
 def test_a_small_step_of_ones_own() -> None:
     """Two layers of width 64: what would make it fit on a card it does not fit on, each change captured."""
     pytest.importorskip("torch")

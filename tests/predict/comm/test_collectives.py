@@ -108,7 +108,7 @@ def test_bus_bandwidth_stays_within_the_link(system: System, op: str, data: st.D
 
 
 @given(linked, ops, st.lists(st.floats(0, 1e12), min_size=1, max_size=50))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=2 * settings().max_examples, deadline=None)
 def test_the_curve_and_the_function_give_the_same_numbers(system: System, op: str, sizes: list[float]):
     n = min(max(system.count, system.domain_size), 8)
     one = curve(system, op, n, n)

@@ -80,7 +80,7 @@ def chain(layers: int, activation_bytes: int, *, weight_bytes: int = 4 << 20, st
     )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=2 * settings().max_examples)
 @given(st.integers(1, 12), st.integers(1, 1 << 27), st.sampled_from(["worst", "first", "steady"]))
 def test_allocated_reserved_process_in_order(layers: int, size: int, step: str) -> None:
     capture = chain(layers, size)
@@ -95,7 +95,7 @@ def test_allocated_reserved_process_in_order(layers: int, size: int, step: str) 
     assert 0 < memory.fit_probability < 1
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=settings().max_examples)
 @given(st.integers(1, 8), st.integers(1, 1 << 24), st.integers(1, 8))
 def test_a_larger_batch_never_needs_less(layers: int, size: int, factor: int) -> None:
     small = captured_memory(chain(layers, size), CARD)

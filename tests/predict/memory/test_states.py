@@ -45,7 +45,7 @@ def fullest(arch: Architecture, s: Strategy) -> float:
     return max(float((x.weights + x.optimizer).flat[0]) for x in states(arch, s))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=3 * settings().max_examples, deadline=None)
 @given(
     st.sampled_from([SMALL, SMALL_MOE]),
     st.sampled_from([1, 2, 4]),
@@ -65,7 +65,7 @@ def test_sharding_more_never_needs_more(arch: Architecture, tp: int, pp: int, dp
     assert fullest(arch, s.with_(sharding="zero3")) <= fullest(arch, hybrid)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=3 * settings().max_examples, deadline=None)
 @given(
     st.sampled_from([1, 2, 4, 8]),
     st.sampled_from([1, 2, 4, 8]),

@@ -300,16 +300,18 @@ def device_bytes(arch: Architecture, s: Strategy, seq_len: int = 1024) -> float:
     return float(memory(arch, vast, seq_len, s).device_total.flat[0])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=2 * settings().max_examples, deadline=None)
 @given(archs, strategies_of())
 def test_recomputing_more_never_needs_more(arch: Architecture, s: Strategy) -> None:
     none, selective, full = (device_bytes(arch, s.with_(recompute=r)) for r in ("none", "selective", "full"))
     every_second = device_bytes(arch, s.with_(recompute="full", recompute_every=2))
-    assert full <= selective * (1 + 1e-9) and selective <= none * (1 + 1e-9)
+    # of attention that is not fused the backward holds one layer's scores anew, in 16 and 32 bits: a short stage saves less
+    anew = 0.0 if s.fused_attention else 6.0 * arch.heads * s.micro_batch * 1024**2
+    assert full <= selective * (1 + 1e-9) and selective <= none * (1 + 1e-9) + anew
     assert full <= every_second * (1 + 1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=2 * settings().max_examples, deadline=None)
 @given(archs, strategies_of())
 def test_memory_grows_with_the_micro_batch_and_the_sequence(arch: Architecture, s: Strategy) -> None:
     base = device_bytes(arch, s)
@@ -317,7 +319,7 @@ def test_memory_grows_with_the_micro_batch_and_the_sequence(arch: Architecture, 
     assert device_bytes(arch, s, 2048) >= base
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=2 * settings().max_examples, deadline=None)
 @given(archs, strategies_of())
 def test_accumulating_longer_changes_nothing_in_a_full_pipeline(arch: Architecture, s: Strategy) -> None:
     s = s.with_(schedule="interleaved" if s.virtual_stages > 1 else "1f1b", accumulation=16)
@@ -331,14 +333,14 @@ def test_gradients_kept_between_micro_batches() -> None:
     assert device_bytes(SMALL, eager.with_(accumulation=2)) > device_bytes(SMALL, eager)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=2 * settings().max_examples, deadline=None)
 @given(archs, strategies_of())
 def test_gpipe_keeps_every_micro_batch(arch: Architecture, s: Strategy) -> None:
     s = s.with_(virtual_stages=1)
     assert device_bytes(arch, s.with_(schedule="gpipe")) >= device_bytes(arch, s.with_(schedule="1f1b"))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=2 * settings().max_examples, deadline=None)
 @given(archs, strategies_of())
 def test_offloading_never_needs_more(arch: Architecture, s: Strategy) -> None:
     base = device_bytes(arch, s)

@@ -75,7 +75,7 @@ def test_nothing_to_do_is_as_long_as_a_launch(name):
 
 
 @given(st.integers(10, 29), st.sampled_from(["gelu", "native_dropout", "sum", "_softmax", "cumsum", "sort"]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=2 * settings().max_examples, deadline=None)
 def test_more_elements_take_longer_and_no_faster_than_memory(power, name):
     small, large = (op(name, [spec(2**p // 512, 512)], [spec(2**p // 512, 512)], dim=-1) for p in (power, power + 1))
     assert one(large) >= one(small)
@@ -88,7 +88,7 @@ SIZES = st.sampled_from([8, 64, 200, 512, 1024])
 
 
 @given(m=SIZES, n=SIZES, k=SIZES, scale=st.sampled_from([1.3, 2.0, 4.0]))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=settings().max_examples, deadline=None)
 def test_a_bigger_device_is_never_slower(m, n, k, scale):
     program = [
         (matmul(8 * m, n, k), F),
@@ -322,7 +322,7 @@ def test_a_sync_makes_the_host_wait():
         st.tuples(st.floats(0, 1e-3), st.floats(1e-6, 1e-3), st.sampled_from([0, SYNC]), st.booleans()), min_size=1, max_size=30
     )
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=3 * settings().max_examples, deadline=None)
 def test_timeline_laws(rows):
     device, host = (np.array([r[i] for r in rows]) for i in (0, 1))
     waits, beside = np.array([r[2] for r in rows]), np.array([r[3] for r in rows])

@@ -38,7 +38,7 @@ layouts = st.builds(
 
 
 @given(layouts)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=2 * settings().max_examples, deadline=None)
 def test_the_parts_sum_to_the_step(strategy: Strategy) -> None:
     t = step(strategy)
     parts = [
@@ -57,7 +57,7 @@ def test_the_parts_sum_to_the_step(strategy: Strategy) -> None:
 
 
 @given(layouts)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=settings().max_examples, deadline=None)
 def test_more_work_is_never_faster(strategy: Strategy) -> None:
     once = step(strategy).step_s.item()
     assert step(strategy.with_(accumulation=strategy.accumulation + 1)).step_s.item() > once
@@ -67,7 +67,7 @@ def test_more_work_is_never_faster(strategy: Strategy) -> None:
 
 
 @given(layouts)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=settings().max_examples, deadline=None)
 def test_a_faster_link_or_network_is_never_slower(strategy: Strategy) -> None:
     slow = replace(EIGHT, link_bytes_per_s=EIGHT.link_bytes_per_s / 2)
     assert step(strategy, slow).step_s.item() >= step(strategy).step_s.item()

@@ -270,6 +270,7 @@ def test_a_model_too_large_and_one_that_writes_nothing_are_refused() -> None:
         capacity_on(find_model("bert-base"), CLUSTER, SHORT, usual_targets(SHORT), Demand(), today=TODAY)
 
 
+@pytest.mark.thorough
 def test_users_are_served_at_the_rate_they_come_to() -> None:
     """A user asks anew so long after an answer: the rate follows from both, and latencies are given."""
     for users in (8, 200):

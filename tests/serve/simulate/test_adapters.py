@@ -29,7 +29,7 @@ SYSTEM = find_cluster("1xH100-SXM").system
 CONFIG = EngineConfig("vllm", version="0.19.0")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=2 * settings().max_examples, deadline=None)
 @given(
     requests=loads(),
     data=st.data(),

@@ -94,6 +94,7 @@ def test_a_start_and_a_run_import_nothing_that_they_do_not_use(tmp_path: Path) -
     assert not (heavy - {"torch", "numpy"}) & watched
 
 
+@pytest.mark.thorough
 def test_a_short_run_has_the_memory_that_it_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     monkeypatch.setattr(launch, "resident_bytes", lambda pid: 1 << 20)

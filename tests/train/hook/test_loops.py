@@ -183,9 +183,11 @@ def test_watching_changes_no_number(run, tmp_path):
     watched = run(plain(), str(tmp_path / "a.pt")).journal.losses
     again = run(plain(), str(tmp_path / "b.pt")).journal.losses
     assert watched == again
-    import subprocess
-    import sys
 
+
+@pytest.mark.thorough
+def test_a_watched_script_has_the_numbers_of_a_bare_one(run, tmp_path):
+    watched = run(plain(), str(tmp_path / "a.pt")).journal.losses
     bare = subprocess.run(
         [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "c.pt")], capture_output=True, text=True, check=False
     )
@@ -319,9 +321,9 @@ def test_no_such_script(run, tmp_path):
 def test_limits_end_a_script(run):
     endless = "import torch, time\nwhile True:\n    time.sleep(0.05)\n"
     assert run(endless, limits=Limits(wall_s=1)).ended == "time"
-    assert run(endless, limits=Limits(wall_s=60, first_step_s=0.5)).ended == "no step"
+    assert run(endless, limits=Limits(wall_s=600, first_step_s=0.5)).ended == "no step"
     hungry = "import torch, time\nheld = []\nwhile True:\n    held.append(bytearray(b'x' * 10**8)); time.sleep(0.01)\n"
-    outcome = run(hungry, limits=Limits(wall_s=60, memory_bytes=900_000_000))
+    outcome = run(hungry, limits=Limits(wall_s=600, memory_bytes=900_000_000))
     assert outcome.ended == "memory"
     assert outcome.out_of_memory
 
@@ -342,7 +344,7 @@ def test_a_killed_script_keeps_its_ticks(run, tmp_path):
     outcome = launch(
         Settings(str(tmp_path / "script.py"), ["x"], str(tmp_path / "j")),
         tmp_path,
-        limits=Limits(wall_s=60),
+        limits=Limits(wall_s=600),
         look=look,
         look_every_s=0.2,
         output=tmp_path / "output",

@@ -154,6 +154,7 @@ def test_a_model_without_repeated_blocks(pull: Callable[..., Any]) -> None:
     assert told == [{"event": "lever", "name": "checkpointing", "applied": False, "why": "the model has no repeated blocks"}]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["gpt2", "t5"])
 def test_what_is_kept_for_the_next_token_is_left_out(kind: str, pull: Callable[..., Any]) -> None:
     """Transformers keeps keys and values in training too: a layer that runs again would find those of its first run before its

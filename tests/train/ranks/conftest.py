@@ -18,7 +18,7 @@ from gpuwise.train.ranks.layout import Layout
 from gpuwise.train.ranks.settings import RankSettings
 
 TASKS, RANK = Path(__file__).with_name("tasks.py"), Path(__file__).with_name("rank_process.py")
-WAIT_S = 180.0
+WAIT_S = 600.0
 
 
 @pytest.fixture(scope="session")

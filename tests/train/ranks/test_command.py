@@ -30,13 +30,20 @@ def plan(tmp_path: Path) -> Path:
     return tmp_path / "plan.json"
 
 
-def test_a_plan_is_rehearsed(
+def test_a_plan_for_another_machine_is_refused(
     plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert run(["run", str(plan), TASK]) == 2
     refused = capfd.readouterr().err
     assert "the plan is for 2x A100" in refused and "--rehearse" in refused.split("hint:")[1]
+
+
+@pytest.mark.thorough
+def test_a_plan_is_rehearsed(
+    plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     assert run(["run", TASK, "--plan", str(plan), "--rehearse", "--total-steps", "2", "--out", "out", "--json"]) == 0
     told = json.loads(capfd.readouterr().out.splitlines()[-1])
     assert told["ended"] == "done" and told["steps"] == 2 and told["restarts"] == 0

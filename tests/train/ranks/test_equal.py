@@ -82,7 +82,7 @@ def test_tensor_parallel_trains_as_one_process(task: str, ranks: Callable[..., A
 @pytest.mark.parametrize(
     ("task", "n", "layout"),
     [
-        ("gpt_2_heads", 2, {"tp": 2}),
+        pytest.param("gpt_2_heads", 2, {"tp": 2}, marks=pytest.mark.thorough),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in [

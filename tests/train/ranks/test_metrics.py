@@ -78,7 +78,7 @@ def test_metrics_are_served(tmp_path: Path) -> None:
     now = journals(tmp_path)
     server = TextServer("127.0.0.1", 0, lambda: exposition(now, "night"))
     try:
-        with urllib.request.urlopen(server.address, timeout=120) as answer:
+        with urllib.request.urlopen(server.address, timeout=300) as answer:
             assert samples(answer.read().decode())["gpuwise_rank_loss"][0].value == 3.5
         with pytest.raises(InputError, match="cannot be served"):
             TextServer("127.0.0.1", server.port, lambda: "")

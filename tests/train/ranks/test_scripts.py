@@ -159,7 +159,13 @@ def test_levers_of_a_rank_train_as_one_process(
     same(torch.load(tmp_path / "of-1.pt"), torch.load(tmp_path / "of-2.pt"))
 
 
-@pytest.mark.parametrize("lever", [{"trim_padding": True}, pytest.param({"length_groups": 4}, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "lever",
+    [
+        pytest.param({"trim_padding": True}, marks=pytest.mark.thorough),
+        pytest.param({"length_groups": 4}, marks=pytest.mark.slow),
+    ],
+)
 def test_ranks_cut_other_padding_and_train_alike(lever: dict[str, Any], ranks: Callable[..., Any], tmp_path: Path) -> None:
     for n in (1, 2):
         run = start(ranks, "padded", n, str(tmp_path / f"of-{n}"), out=f"out-{n}", levers=lever if n == 2 else {})
@@ -185,6 +191,7 @@ def test_other_levers_are_refused_with_the_reason(levers: dict[str, Any], shardi
     check_levers({"fused_optimizer": True, "compile": "regional", "length_groups": 4}, Layout(dp=2, global_batch=2))
 
 
+@pytest.mark.thorough
 def test_a_checkpoint_is_gone_on_from_whole(ranks: Callable[..., Any], alone: Callable[..., Path], tmp_path: Path) -> None:
     before = Path(f"{alone('classify')}.pt").rename(tmp_path / "before.pt")
     plain = alone("classify", "0", str(before))
@@ -193,7 +200,7 @@ def test_a_checkpoint_is_gone_on_from_whole(ranks: Callable[..., Any], alone: Ca
     same(torch.load(f"{plain}.pt"), torch.load(tmp_path / "on.pt"))
 
 
-@pytest.mark.parametrize("n", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n", [pytest.param(2, marks=pytest.mark.thorough), pytest.param(3, marks=pytest.mark.slow)])
 def test_models_in_turn_sums_and_accumulation(
     n: int, ranks: Callable[..., Any], alone: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -35,6 +35,7 @@ def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPUWISE_RECORDS", str(tmp_path / "records.db"))
 
 
+@pytest.mark.thorough
 def test_the_script_runs_as_it_was_tuned(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Its words, files and exit code are its own."""
     pytest.importorskip("torch")

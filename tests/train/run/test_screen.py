@@ -134,6 +134,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.thorough
 def test_an_interrupt_is_the_scripts_and_the_summary_still_comes(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (tmp_path / "train.py").write_text(TRAINS)

@@ -136,6 +136,7 @@ def test_levers_that_change_what_is_computed() -> None:
     assert changes_flop(kept) == {"autocast": "bf16", "length_groups": 8}
 
 
+@pytest.mark.thorough
 def test_a_processor_without_a_record_is_measured_now(monkeypatch: pytest.MonkeyPatch) -> None:
     # few samples do where the figure itself is not the question; no end, however busy the machine is
     monkeypatch.setattr(peak, "PEAK_EACH_S", 0.02)

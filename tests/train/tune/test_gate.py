@@ -21,7 +21,7 @@ from gpuwise.train.tune.trial import NO_DROPOUT, ROUNDING, TrialJob, run
 
 HERE = Path(__file__).parent
 STEPS = 4
-LIMITS = Limits(wall_s=240)
+LIMITS = Limits(wall_s=900)
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +148,7 @@ def test_traps_2_and_4_gloo_between_two_processes(tmp_path: Path) -> None:
     ]
     lines = [rank.stdout.readline() for rank in ranks if rank.stdout is not None]
     for rank in ranks:
-        rank.communicate(timeout=240)
+        rank.communicate(timeout=300)
     told = [json.loads(line) for line in lines]
     shown = torch.arange(24.0).reshape(2, 3, 4).sin().requires_grad_()
     keys = torch.cat([shown[0].t(), shown[1].t()])

@@ -37,7 +37,7 @@ LEAST = 1.5
 
 def rate(waste: str, twin: str, levers: dict[str, object], epoch: int, folder: Path, zygote: Zygote) -> float:
     """Samples a second, after ``epoch`` steps in which a cache fills."""
-    job = TrialJob(TWINS, (waste, twin), limits=Limits(wall_s=240))
+    job = TrialJob(TWINS, (waste, twin), limits=Limits(wall_s=900))
     outcome = run(job, levers, folder, stop=Stop(most_steps=epoch + 2 * STEPS), zygote=zygote)
     trial = trial_of(outcome, skip_steps=epoch)
     assert trial.ok and trial.rate is not None, trial.error
@@ -46,7 +46,7 @@ def rate(waste: str, twin: str, levers: dict[str, object], epoch: int, folder: P
 
 @pytest.mark.parametrize("waste", WASTES)
 def test_tuning_recovers_what_mending_by_hand_gains(waste: str, zygote: Zygote, tmp_path: Path) -> None:
-    job = TrialJob(TWINS, (waste, "wasteful"), limits=Limits(wall_s=240))
+    job = TrialJob(TWINS, (waste, "wasteful"), limits=Limits(wall_s=900))
     options = Options(minutes=30, steps=STEPS, least_s=0.3, only=WASTES[waste])
     result = Search(job, State(tmp_path / "tuning", {}, resume=False), tmp_path / "tuning", zygote, options).run()
     assert set(result.levers) & set(WASTES[waste]), [(t.label, t.result, t.why) for t in result.tried]

@@ -191,7 +191,7 @@ def test_overlapping_windows_are_read_once() -> None:
 
 
 @given(sizes=st.lists(st.integers(0, 5 * CHUNK), max_size=250), depth=st.integers(1, 5))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=2 * settings().max_examples, deadline=None)
 def test_multi_tensor_launches_are_those_of_the_loop_in_torch(sizes: list[int], depth: int) -> None:
     """multi_tensor_apply as written in MultiTensorApply.cuh, chunk by chunk."""
     count = tensors = blocks = 0

@@ -110,7 +110,7 @@ def test_a_loader_is_left_as_it_was() -> None:
     import torch
     from torch.utils.data import DataLoader, TensorDataset
 
-    loader = DataLoader(TensorDataset(torch.randn(32, 4)), 8, num_workers=2, timeout=3, persistent_workers=True)
+    loader = DataLoader(TensorDataset(torch.randn(32, 4)), 8, num_workers=2, timeout=300, persistent_workers=True)
 
     def make_step() -> object:
         model = torch.nn.Linear(4, 4).cuda()
@@ -118,7 +118,7 @@ def test_a_loader_is_left_as_it_was() -> None:
 
     capture = gpuwise.capture(make_step)
     assert len(capture.steps) == 2
-    assert (loader.num_workers, loader.timeout, loader._iterator) == (2, 3, None)
+    assert (loader.num_workers, loader.timeout, loader._iterator) == (2, 300, None)
 
 
 def test_its_own_arguments(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_model_flop_of_a_dense_decoder_are_six_per_matmul_parameter_and_the_visi
 
 
 @given(tp=st.sampled_from([1, 2, 4]), cp=st.sampled_from([1, 2]), micro_batch=st.integers(1, 4))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=settings().max_examples, deadline=None)
 def test_ranks_of_a_layout_do_the_work_of_one(tp: int, cp: int, micro_batch: int) -> None:
     """FLOP are conserved: tp x cp ranks together do what one rank does for the same sequences."""
     whole = transformer_tables(LLAMA, point(micro_batch=micro_batch))

@@ -62,6 +62,7 @@ def test_settings_of_pytorch_are_put_back() -> None:
     assert torch.get_float32_matmul_precision() == before
 
 
+@pytest.mark.thorough
 def test_gloo_sums_over_two_real_processes() -> None:
     from gpuwise.machine.bench.families.collectives import run_ranks
 

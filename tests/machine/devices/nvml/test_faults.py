@@ -154,7 +154,7 @@ def test_many_threads_while_the_driver_comes_and_goes(machine: Callable[..., Ope
         fake.gpu(1).restore()
     stop.set()
     for thread in threads:
-        thread.join(timeout=120)
+        thread.join(timeout=300)
     assert not errors and not any(t.is_alive() for t in threads)
     devices.close()
 
@@ -254,7 +254,7 @@ def shared() -> Iterator[FakeNvml]:
         yield fake
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=settings().max_examples, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(st.sampled_from(DEVICE_FUNCTIONS), st.tuples(CODES, st.integers(1, 3)), max_size=8), st.booleans())
 def test_a_sample_is_never_an_error(shared: FakeNvml, failures: dict[str, tuple[int, int]], unloaded: bool) -> None:
     shared.heal()

@@ -54,7 +54,7 @@ cuda = _Cuda()
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A virtual environment without pip."""
     place = tmp_path_factory.mktemp("environment")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True, timeout=120)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True, timeout=300)
     return place
 
 
@@ -268,7 +268,7 @@ VARIABLES = st.sampled_from(
 )
 
 
-@settings(max_examples=75)
+@settings(max_examples=3 * settings().max_examples)
 @given(
     files=st.dictionaries(PATHS, TEXT, max_size=12),
     environment=st.dictionaries(VARIABLES, TEXT | st.just("/x:/y"), max_size=4),

@@ -169,7 +169,7 @@ def test_a_full_disk_is_told_and_nothing_recorded_is_lost(tmp_path: Path) -> Non
     """The file may not grow beyond 100 kB, then may again: the notice comes, and in the end every frame is there."""
     path = tmp_path / "full.sqlite"
     done = subprocess.run(
-        [sys.executable, "-c", WRITER, str(path), "100000"], capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-c", WRITER, str(path), "100000"], capture_output=True, text=True, check=False, timeout=300
     )
     assert done.returncode == 0, done.stderr
     notices = [line for line in done.stdout.splitlines() if line.startswith("notice")]

@@ -61,26 +61,26 @@ def test_flop_of_a_long_causal_call_is_half_the_square() -> None:
     assert half == pytest.approx(0.5, rel=3e-4)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=2 * settings().max_examples, deadline=None)
 @given(gpus, kinds, shapes, st.sampled_from(("batch", "length", "kv_heads", "head_dim")))
 def test_time_grows_with_each_dimension(name: str, kind: str, s: dict[str, int], grown: str) -> None:
     larger = s | {grown: s[grown] * 2}
     assert seconds(gpu(name), kind, larger) >= seconds(gpu(name), kind, s) * (1 - 1e-6)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=2 * settings().max_examples, deadline=None)
 @given(gpus, st.sampled_from(("forward", "backward")), shapes)
 def test_a_causal_mask_never_costs(name: str, kind: str, s: dict[str, int]) -> None:
     assert seconds(gpu(name), kind, s) <= seconds(gpu(name), kind, s, causal=False) * (1 + 1e-9)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=2 * settings().max_examples, deadline=None)
 @given(gpus, kinds, shapes, st.integers(1, 30000))
 def test_a_window_never_costs(name: str, kind: str, s: dict[str, int], window: int) -> None:
     assert seconds(gpu(name), kind, s, window=window) <= seconds(gpu(name), kind, s) * (1 + 1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=2 * settings().max_examples, deadline=None)
 @given(gpus, kinds, shapes, st.floats(1.0, 3.0), st.floats(1.0, 3.0), st.floats(1.0, 3.0))
 def test_a_bigger_device_of_the_family_is_never_slower(
     name: str, kind: str, s: dict[str, int], units: float, bandwidth: float, cache: float

@@ -33,7 +33,7 @@ def test_both_halves_of_the_activation_rise(values: list[float]) -> None:
     assert (np.diff(activation(u), axis=0) >= -1e-9).all()
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=2 * settings().max_examples, deadline=None)
 @given(st.sampled_from((("forward", FORWARD), ("decode", DECODE))), st.integers(0, 2**31))
 def test_the_network_rises_with_every_feature_and_with_memory_time(which: tuple[str, str], seed: int) -> None:
     parameters, _ = kernels.network(*which)

@@ -26,7 +26,7 @@ def column(*values: float) -> np.ndarray:
     return np.array(values, dtype=np.float64)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=3 * settings().max_examples)
 @given(
     st.sampled_from(NAMES),
     st.integers(1, 20_000),
@@ -47,7 +47,7 @@ def test_never_faster_than_arithmetic_or_weights_allow(name: str, tokens: int, l
     assert time >= 2 * tokens * top_k / ep * weights / (1.2 * accelerator.peak("bf16")) * (1 - 1e-9)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=2 * settings().max_examples)
 @given(st.sampled_from(NAMES), st.integers(1, 20_000), st.floats(1, 3), st.floats(1, 3))
 def test_more_of_everything_is_never_slower(name: str, tokens: int, units: float, bandwidth: float) -> None:
     small = replace(known(name), id="small")
@@ -91,7 +91,7 @@ def test_imbalance_costs_large_batches() -> None:
     assert skewed > 1.3 * fair
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=2 * settings().max_examples)
 @given(st.integers(1, 100_000), st.integers(1, 22), st.sampled_from([8, 64, 256, 512]), st.integers(0, 3))
 def test_loads_add_up(tokens: int, top_k: int, experts: int, log_ep: int) -> None:
     ep = 2**log_ep

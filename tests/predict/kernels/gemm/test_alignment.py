@@ -60,7 +60,7 @@ def test_what_counts_is_the_leading_dimension() -> None:
     assert row_alignment("tf32", even, 4098 * one, even, "tn")[0] == 8.0
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=2 * settings().max_examples)
 @given(
     st.sampled_from(["h100-sxm-80gb", "a100-sxm-80gb", "v100-sxm-16gb", "rtx-4090", "b200-sxm"]),
     st.integers(64, 8192),

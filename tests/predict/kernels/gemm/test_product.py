@@ -38,7 +38,7 @@ def half(accelerator: Accelerator) -> str:
     return "bf16" if "bf16" in accelerator.peak_flop_per_s else "fp16"
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=2 * settings().max_examples)
 @given(ACCELERATOR, SIZE, SIZE, SIZE, st.integers(1, 64))
 def test_never_faster_than_arithmetic_or_memory_allow(name: str, m: int, n: int, k: int, batch: int) -> None:
     accelerator = known(name)
@@ -51,7 +51,7 @@ def test_never_faster_than_arithmetic_or_memory_allow(name: str, m: int, n: int,
     assert time >= least_bytes / accelerator.memory_bandwidth_bytes_per_s * (1 - 1e-9)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=2 * settings().max_examples)
 @given(ACCELERATOR, SIZE, SIZE, SIZE, st.floats(1, 3), st.floats(1, 3), st.floats(1, 3), st.floats(1, 3))
 def test_more_of_everything_is_never_slower(
     name: str, m: int, n: int, k: int, units: float, bandwidth: float, cache: float, power: float
@@ -81,7 +81,7 @@ def test_siblings_keep_the_order_of_their_specifications() -> None:
     assert (h200 < 0.8 * h100).any()
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=2 * settings().max_examples)
 @given(ACCELERATOR, SIZE, SIZE, SIZE, st.integers(0, 2), st.integers(2, 8))
 def test_the_physical_form_grows_with_every_size(name: str, m: int, n: int, k: int, which: int, factor: int) -> None:
     c = coefficients_of(known(name), half(known(name)))
@@ -254,7 +254,7 @@ def test_misaligned_rows_slow_the_arithmetic_not_the_memory() -> None:
     assert aligned[0] == 1.0
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=2 * settings().max_examples)
 @given(
     st.sampled_from(["h100-sxm-80gb", "h200-sxm-141gb", "b200-sxm", "rtx-5090", "gb300"]),
     st.sampled_from(["int8_wo", "int4_wo"]),

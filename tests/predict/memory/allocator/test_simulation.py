@@ -259,7 +259,7 @@ def test_addresses_as_public_snapshots_show_them():
     assert space.take(90) == third + 477, "the lowest room that is long enough"
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=3 * settings().max_examples, deadline=None)
 @given(traces(), st.sampled_from(["", "max_split_size_mb:32", "roundup_power2_divisions:4"]), st.integers(0, 59))
 def test_a_run_can_begin_in_the_middle(trace, text, cut):
     storage, sign, sizes, streams = trace

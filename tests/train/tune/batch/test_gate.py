@@ -12,7 +12,7 @@ from gpuwise.train.tune.gate import Gate
 from gpuwise.train.tune.trial import TrialJob
 
 HERE = Path(__file__).parents[1]
-LIMITS = Limits(wall_s=240)
+LIMITS = Limits(wall_s=900)
 
 
 @pytest.fixture(scope="module")

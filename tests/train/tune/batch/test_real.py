@@ -27,7 +27,7 @@ MIB = 2**20
 
 def job(batch: int, rows: int = 96, accumulation: int = 1, kind: str = "plain") -> TrialJob:
     arguments = (str(batch), str(rows), str(accumulation), kind)
-    return TrialJob(str(HERE / "big_rows.py"), arguments, limits=Limits(wall_s=240, memory_bytes=1200 * MIB))
+    return TrialJob(str(HERE / "big_rows.py"), arguments, limits=Limits(wall_s=900, memory_bytes=1200 * MIB))
 
 
 def prober(zygote: Zygote, folder: Path, of: TrialJob, capacity: Capacity, accumulation: int = 1) -> Prober:
@@ -60,7 +60,7 @@ def test_the_wall_of_a_process(zygote: Zygote, tmp_path: Path) -> None:
 def test_longest_first_and_scripts_that_cannot(zygote: Zygote, tmp_path: Path) -> None:
     """tiny_text's rows are padded to one length as batches, and of very unequal length as items."""
     nowhere = Capacity(1e12, False, "")
-    text = TrialJob(str(HERE / "tiny_text.py"), ("48",), limits=Limits(wall_s=240))
+    text = TrialJob(str(HERE / "tiny_text.py"), ("48",), limits=Limits(wall_s=900))
     told = prober(zygote, tmp_path / "text", text, nowhere).probe({"batch": 5}).longest
     assert told is not None and told["looked_at"] == 512 and told["varies"] and told["length"] > 30
     with pytest.raises(CannotError, match=r"shape '\[4, 256\]' is invalid"):
@@ -130,7 +130,7 @@ def test_a_larger_batch_is_taken_only_where_it_is_accepted(zygote: Zygote, tmp_p
             minutes=30, steps=3, least_s=0.1, only=("tf32",), memory_bytes=4e9, find_batch=True, accept_batch=accept
         )
         state = State(tmp_path / "out", {}, resume=resume)
-        return Search(TrialJob(str(script), limits=Limits(wall_s=240)), state, tmp_path / "out", zygote, options).run()
+        return Search(TrialJob(str(script), limits=Limits(wall_s=900)), state, tmp_path / "out", zygote, options).run()
 
     told = tuned(resume=False, accept=False)
     sizes = told.sizes

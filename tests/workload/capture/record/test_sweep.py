@@ -75,7 +75,7 @@ def step(batch: int, seq: int = 8, width: int = 16, heads: int = 2) -> Capture:
     )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=2 * settings().max_examples)
 @given(st.sets(st.integers(2, 40), min_size=2, max_size=4), st.integers(2, 4000))
 def test_any_batch_is_what_a_capture_gives(points: set[int], batch: int) -> None:
     made = sweep_of({p: step(p) for p in points}).at(batch)
@@ -85,7 +85,7 @@ def test_any_batch_is_what_a_capture_gives(points: set[int], batch: int) -> None
     assert made.signatures[made.op_signature[1]].attribute("size") == (batch, 8, 16)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=2 * settings().max_examples)
 @given(st.sets(st.integers(2, 64), min_size=3, max_size=4), st.integers(2, 5000))
 def test_written_out_scores_grow_with_the_square_of_the_sequence(points: set[int], seq: int) -> None:
     sweep = sweep_of({p: step(2, seq=p) for p in points}, "seq")
