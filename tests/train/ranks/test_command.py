@@ -99,7 +99,7 @@ def test_ranks_save_and_end_where_the_command_is_killed(tmp_path: Path) -> None:
         lines = [line for p in journals if p.exists() for line in p.read_text().splitlines()]
         return [e for e in map(json.loads, lines) if e["event"] == kind]
 
-    until = time.monotonic() + 180
+    until = time.monotonic() + 600
     while not events("step") and time.monotonic() < until:
         time.sleep(0.1)
     command.kill()

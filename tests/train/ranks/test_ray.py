@@ -58,7 +58,7 @@ def test_ray_runs_two_nodes_and_a_killed_rank_goes_on(tmp_path: Path) -> None:
         }
         driver = subprocess.Popen([sys.executable, "ray_job.py"], cwd=folder, env=environment, stdout=subprocess.PIPE,
                                   stderr=subprocess.STDOUT)  # fmt: skip
-        out, until = tmp_path / "out", time.monotonic() + 240
+        out, until = tmp_path / "out", time.monotonic() + 600
         while driver.poll() is None and time.monotonic() < until:
             if any(e["event"] == "step" and int(str(e["step"])) >= 8 for e in steps(out, 1)):
                 os.kill(int(str(steps(out, 1)[0]["pid"])), signal.SIGKILL)
