@@ -49,6 +49,51 @@ def test_there_is_one_for_each_lesson() -> None:
         assert text.startswith(f"# {one.number}. ") and f"gpuwise lab exercise {one.number}`" in text
 
 
+@pytest.mark.parametrize(
+    ("number", "text", "right"),
+    [
+        (2, "580.65.06", True),
+        (2, "r580", True),
+        (2, "581", False),
+        (3, "1.15B", True),
+        (3, "1150M tokens", True),
+        (3, "1,150", True),
+        (4, "144.5GB", True),
+        (4, "137,850 MiB", True),
+        (5, "13x", True),
+        (7, "33.2%", True),
+        (7, "0.332", False),
+        (8, "0.0612 s", True),
+        (8, "~61 ms", True),
+        (10, "220 days", True),
+        (12, "1.58 MWh", True),
+        (12, "5.7 GJ", True),
+    ],
+)
+def test_an_answer_in_another_unit_is_converted(number: int, text: str, right: bool) -> None:
+    one = find_exercise(number)
+    assert one.judge(one.read(text)).right is right
+
+
+@pytest.mark.parametrize("text", ["", "abc", "12,5", "5 bananas", "33 % of it", "nan", "1/3"])
+def test_what_is_no_answer_is_refused_with_what_is_understood(text: str) -> None:
+    for one in EXERCISES:
+        with pytest.raises(InputError) as refused:
+            one.read(text)
+        assert one.unit in refused.value.message and refused.value.hint
+
+
+def test_a_wrong_answer_of_a_known_mistake_hears_which() -> None:
+    for one in EXERCISES:
+        truth = one.solve().value
+        for ratio, words in one.slips:
+            judged = one.judge(truth * ratio)
+            assert not judged.right and words in judged.sentence, (one.lesson, ratio, judged)
+        assert "powers of ten" in one.judge(truth * 10).sentence and "powers of ten" in one.judge(truth / 100_000).sentence
+    assert "share of 1" in find_exercise(7).judge(0.332).sentence
+    assert "in seconds" in find_exercise(8).judge(0.0612).sentence
+
+
 @given(st.floats())
 def test_any_answer_is_judged_or_refused(answer: float) -> None:
     one = find_exercise(11)

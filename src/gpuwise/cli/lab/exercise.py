@@ -30,7 +30,7 @@ def exercise(
     number
         1 to 12. Left out: the list.
     answer
-        Your number, in the unit of the question: 70, 1.5k, 600M.
+        Your number in the unit of the question (70, 1.5k), or with another of its kind: 145GB, 0.06s, 600M tokens.
     hint
         Hints up to this one: 1, 2, 3.
     solution
@@ -47,18 +47,12 @@ def exercise(
     one = find_exercise(number)
     if hint is not None and not 1 <= hint <= len(one.hints):
         raise InputError(f"exercise {number} has no hint {hint}", hint=f"--hint 1 to --hint {len(one.hints)}")
-    judged = None if answer is None else one.judge(_number(answer))
+    judged = None if answer is None else one.judge(one.read(answer))
     if json:
         _print_document(one, judged, hint, solution)
     else:
         _show(one, judged, hint, solution)
     return 1 if judged is not None and not judged.right else 0
-
-
-def _number(text: str) -> float:
-    from gpuwise.units import parse_count
-
-    return parse_count(text)
 
 
 def _list(all_of_them: tuple[Exercise, ...], *, json: bool) -> int:

@@ -19,6 +19,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from gpuwise.errors import InputError
+from gpuwise.lab.exercises.answers import read_answer, slip
 from gpuwise.units import format_rate
 
 if TYPE_CHECKING:
@@ -64,9 +65,15 @@ class Exercise:
     tolerance: float
     hints: tuple[str, ...]
     solve: Callable[[], Solution]
+    slips: tuple[tuple[float, str], ...] = ()
+    """Ratios of answer and truth that come of a known mistake, and what is said of it."""
+
+    def read(self, text: str) -> float:
+        """An answer as one types it, in the exercise's unit: another unit of the same kind is converted. Raises InputError."""
+        return read_answer(text, self.unit)
 
     def judge(self, answer: float) -> Judgement:
-        """Compare an answer with the truth. Raises InputError for what no answer can be."""
+        """Compare an answer in the exercise's unit with the truth. Raises InputError for what no answer can be."""
         if not math.isfinite(answer) or answer <= 0:
             raise InputError(f"the answer is a positive number of {self.unit}, not {answer:g}", hint="try --hint 1")
         truth = self.solve().value
@@ -76,8 +83,9 @@ class Exercise:
             return Judgement(True, ratio, f"right: {said(truth)} {self.unit}")
         side = "high" if ratio > 1 else "low"
         factor = max(ratio, 1 / ratio)
-        by = f"by a factor of {factor:.3g}" if factor >= 1.05 else "by little"
-        return Judgement(False, ratio, f"too {side}, {by}")
+        by = f"by a factor of {said(factor) if factor < 99.5 else f'{factor:,.0f}'}" if factor >= 1.05 else "by little"
+        why = slip(ratio, self.unit, self.slips)
+        return Judgement(False, ratio, f"too {side}, {by}" + (f": {why}" if why else ""))
 
     def to_document(self) -> dict[str, Any]:
         return {
@@ -354,10 +362,18 @@ _SOLVED: dict[str, Callable[[], Solution]] = {
 @cache
 def exercises() -> tuple[Exercise, ...]:
     """The twelve, in the order of the lessons."""
-    text = (files("gpuwise.lab") / "exercises.toml").read_text(encoding="utf-8")
+    text = (files("gpuwise.lab.exercises") / "exercises.toml").read_text(encoding="utf-8")
     return tuple(
         Exercise(
-            n, e["lesson"], e["title"], e["question"], e["unit"], e["tolerance"], tuple(e["hints"]), cache(_SOLVED[e["lesson"]])
+            n,
+            e["lesson"],
+            e["title"],
+            e["question"],
+            e["unit"],
+            e["tolerance"],
+            tuple(e["hints"]),
+            cache(_SOLVED[e["lesson"]]),
+            tuple((float(ratio), words) for ratio, words in e["slips"]),
         )
         for n, e in enumerate(tomllib.loads(text)["exercise"], start=1)
     )
