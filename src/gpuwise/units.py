@@ -134,6 +134,15 @@ def format_duration(seconds: float) -> str:
     return f"{_three(years) if years < 1000 else f'{years:,.0f}'} years"
 
 
+def format_measured(value: float, unit: str) -> str:
+    """``703 TFLOP/s``, ``5.1 us``, ``1,240 /s``."""
+    if unit == "s":
+        return format_duration(value) if value >= 1 else (f"{value * 1e3:.3g} ms" if value >= 1e-3 else f"{value * 1e6:.3g} us")
+    if unit == "1/s":
+        return f"{value:,.0f} /s" if value >= 10 else f"{value:.2g} /s"
+    return format_rate(value, unit)
+
+
 def ordinal(n: int) -> str:
     """``"1st"``, ``"22nd"``, ``"3rd"``, ``"11th"``, ``"1,000th"``."""
     ending = "th" if n % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th")

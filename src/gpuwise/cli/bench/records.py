@@ -5,8 +5,12 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpuwise.errors import InputError
+
+if TYPE_CHECKING:
+    from gpuwise.machine.bench.history import DevicePast
 
 
 def show_list(only: tuple[str, ...], *, quick: bool, json: bool) -> int:
@@ -79,32 +83,61 @@ def _export(records: object, path: Path) -> int:
 
 
 def _history(records: object, *, json: bool) -> int:
-    """The newest value of each measurement of each device, and how many there are."""
-    from gpuwise.cli.bench.view import format_value
+    """The newest value of each measurement of each device beside what is expected, and how many there are."""
     from gpuwise.cli.out import console, print_json, section, table_of
-    from gpuwise.machine.bench.sampling import summarise
+    from gpuwise.machine.bench.history import history
     from gpuwise.records.record import record_document
     from gpuwise.records.store import Records
+    from gpuwise.units import format_measured
 
     assert isinstance(records, Records)
     all_records = records.query()
+    devices = history(all_records)
     if json:
-        print_json({"records": [record_document(r) for r in all_records]})
+        print_json({"devices": [_device(d) for d in devices], "records": [record_document(r) for r in all_records]})
         return 0
     to = console()
     if not all_records:
         to.print("nothing was measured yet; `gpuwise bench` measures")
-    for machine, device, name in dict.fromkeys((r.run.machine_id if r.run else "", r.device, r.device_name) for r in all_records):
+    for device in devices:
         table = table_of(
-            ("measurement", "newest", "median", "of", "on"), left=("measurement",), wrap=("measurement",), gives_way=("of", "on")
+            ("measurement", "newest", "expected", "median", "of", "on"),
+            left=("measurement",),
+            wrap=("measurement",),
+            gives_way=("of", "on"),
         )
-        here = [r for r in all_records if r.device == device and r.run is not None and r.run.machine_id == machine]
-        for key in sorted({r.measurement for r in here}):
-            rows = [r for r in here if r.measurement == key]
-            values = [r.value for r in rows if r.value is not None]
-            last = rows[-1]
-            day = time.strftime("%Y-%m-%d", time.gmtime(last.at_s))
-            newest = "failed" if last.value is None else format_value(last.value, last.unit)
-            table.add_row(key, newest, format_value(summarise(values).median, last.unit) if values else "-", str(len(rows)), day)
-        section(to, f"{name}, machine {machine}", table)
+        for row in device.rows:
+            last, e = row.newest.record, row.newest.expectation
+            table.add_row(
+                last.measurement,
+                "failed" if last.value is None else format_measured(last.value, last.unit),
+                "-" if e is None else format_measured(e.expected, last.unit),
+                "-" if row.median is None else format_measured(row.median, last.unit),
+                str(row.count),
+                time.strftime("%Y-%m-%d", time.gmtime(last.at_s)),
+            )
+        section(to, f"{device.name}, machine {device.machine_id}", table)
     return 0
+
+
+def _device(device: DevicePast) -> dict[str, object]:
+    """One device's measurements as JSON."""
+    rows = list[dict[str, object]]()
+    for row in device.rows:
+        last, e = row.newest.record, row.newest.expectation
+        rows.append(
+            {
+                "measurement": last.measurement,
+                "unit": last.unit,
+                "newest": last.value,
+                "failed": last.failed,
+                "expected": None if e is None else {"low": e.low, "expected": e.expected, "high": e.high, "source": e.source},
+                "of_expected": row.newest.of_expected,
+                "verdict": str(row.newest.verdict),
+                "reason": row.newest.reason,
+                "median": row.median,
+                "count": row.count,
+                "on": time.strftime("%Y-%m-%d", time.gmtime(last.at_s)),
+            }
+        )
+    return {"device": device.name, "machine_id": device.machine_id, "measurements": rows}

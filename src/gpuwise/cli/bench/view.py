@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuwise.cli.out import console, grid, section, table_of
-from gpuwise.units import format_duration, format_rate
+from gpuwise.units import format_measured
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -102,7 +102,7 @@ def _device(to: Console, rows: Sequence[Judgement]) -> None:
         if judged:
             cells += [_expected(j), _share(j.of_peak)]
         if past:
-            cells.append("" if j.before is None else format_value(j.before, j.case.unit))
+            cells.append("" if j.before is None else format_measured(j.before, j.case.unit))
         table.add_row(*cells, _verdict(j))
     section(to, _title(subject), table)
     for line in _notes(rows):
@@ -137,17 +137,8 @@ def _title(subject: Subject) -> str:
     return f"{subject.label}  {subject.name}" + "".join(f", {part}" for part in (device_id, size) if part)
 
 
-def format_value(value: float, unit: str) -> str:
-    """``703 TFLOP/s``, ``5.1 us``, ``1,240 /s``."""
-    if unit == "s":
-        return format_duration(value) if value >= 1 else (f"{value * 1e3:.3g} ms" if value >= 1e-3 else f"{value * 1e6:.3g} us")
-    if unit == "1/s":
-        return f"{value:,.0f} /s" if value >= 10 else f"{value:.2g} /s"
-    return format_rate(value, unit)
-
-
 def _measured(j: Judgement) -> str:
-    return "failed" if j.record.value is None else format_value(j.record.value, j.case.unit)
+    return "failed" if j.record.value is None else format_measured(j.record.value, j.case.unit)
 
 
 def _width(record: Record) -> str:
@@ -165,7 +156,7 @@ def _expected(j: Judgement) -> str:
     e, value = j.expectation, j.record.value
     if e is None or value is None:
         return "-"
-    number = format_value(value, j.case.unit).partition(" ")[0]
+    number = format_measured(value, j.case.unit).partition(" ")[0]
     scale = float(number.replace(",", "")) / value
     return f"{_plain(e.low * scale)} - {_plain(e.high * scale)}"
 
@@ -236,7 +227,7 @@ def _speedups(to: Console, compared: Sequence[Speedup]) -> None:
                 body.add_row(s.gpu, f"{_plain(p.expected)} x", f"predicted, {_plain(p.low)} to {_plain(p.high)}, {p.basis}")
             elif s.measured is None:
                 body.add_row(s.gpu, "-", s.reason)
-        section(to, f"{key[0]} in {key[1]}: {format_value(rows[0].processor_s, 's')} on the processor; faster by", body)
+        section(to, f"{key[0]} in {key[1]}: {format_measured(rows[0].processor_s, 's')} on the processor; faster by", body)
 
 
 def _left_out(to: Console, outcome: Outcome, without: tuple[str, Sequence[BenchCase]]) -> None:

@@ -16,7 +16,7 @@ def validate_runs(*, json: bool) -> int:
 
     errors = own_document()
     if json:
-        print_json({"runs": errors})
+        print_json({"runs": errors, "each": each_document()})
     else:
         to = console()
         if not show_runs(to):
@@ -31,6 +31,21 @@ def own_document() -> list[dict[str, Any]]:
     from gpuwise.train.tune.record import prediction_errors
 
     return [asdict(e) for e in prediction_errors()]
+
+
+def each_document() -> list[dict[str, Any]]:
+    """Every prediction beside its measurement, oldest first, as JSON."""
+    import time
+    from dataclasses import asdict
+
+    from gpuwise.train.tune.record import comparisons
+
+    made = list[dict[str, Any]]()
+    for c in comparisons():
+        row = {**asdict(c), "on": time.strftime("%Y-%m-%d", time.gmtime(c.at_s)), "error": c.error}
+        del row["at_s"]
+        made.append(row)
+    return made
 
 
 def show_runs(to: Console) -> bool:

@@ -1,17 +1,17 @@
-"""This machine: what the doctor found, what was measured before, and where the time of each rank of a run went."""
+"""This machine: what the doctor found, what was measured before beside what is expected, and where the time of each rank of a run
+went."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from gpuwise.report.answers.code import tiles
 from gpuwise.report.answers.drawings import Line, Part, around, lines, stacks
-from gpuwise.report.answers.values import At, cell, sentences, shown
-from gpuwise.report.page import TableCell, TableRow, heading, notes, table
+from gpuwise.report.answers.values import At, cell, coded, sentences, shown
+from gpuwise.report.page import Markup, TableCell, TableRow, Text, heading, notes, table, text
 from gpuwise.text import capital, escape
-from gpuwise.units import format_duration
+from gpuwise.units import format_duration, format_measured
 
 RESOURCES = (
     ("cpus", "processors"),
@@ -20,12 +20,6 @@ RESOURCES = (
     ("nofile", "open files at most"),
 )
 """Of a process on the machine."""
-_CODE = re.compile("`([^`]+)`")
-
-
-def _coded(words: str) -> str:
-    """HTML of a sentence with commands between backticks."""
-    return _CODE.sub(r"<code>\1</code>", escape(words))
 
 
 def doctor(document: Mapping[str, Any]) -> list[str]:
@@ -35,11 +29,11 @@ def doctor(document: Mapping[str, Any]) -> list[str]:
     body = [f'<h2>{escape(capital(d["verdict"].text))}</h2><p class="{"yes" if good else "no"}">{escape(d["summary"].text)}</p>']
     for finding in (*d["findings"], *d["notes"]):
         body.append(
-            f"<h3>{_coded(finding['what'].text)}</h3><p>{_coded(finding['why'].text)}</p>{notes(sentences(finding['evidence']))}"
+            f"<h3>{coded(finding['what'].text)}</h3><p>{coded(finding['why'].text)}</p>{notes(sentences(finding['evidence']))}"
         )
         for mend in finding["mends"]:
             lines = "\n".join(sentences(mend["commands"]))
-            body.append(f"<p>{_coded(mend['what'].text)}</p>" + (f"<pre>{escape(lines)}</pre>" if lines else ""))
+            body.append(f"<p>{coded(mend['what'].text)}</p>" + (f"<pre>{escape(lines)}</pre>" if lines else ""))
     resources = d["machine"]["resources"]
     rows = [TableRow(words, [cell(resources[name])]) for name, words in RESOURCES]
     system = d["machine"]["system"]
@@ -47,24 +41,89 @@ def doctor(document: Mapping[str, Any]) -> list[str]:
     return [*body, heading("The machine"), table("The machine", ["what", "value"], rows)]
 
 
+KINDS = {"tune": "tune: all levers together, from one by one", "run": "run: a whole run, from the tuning or earlier runs"}
+
+
 def runs(document: Mapping[str, Any]) -> list[str]:
     """Trainings of this machine, predicted beside measured, or how to come by one."""
-    empty = "No training was run by gpuwise here yet. gpuwise run train.py predicts one, runs it and keeps both."
-    return history(document, empty)
+    d = At(document)
+    if not d["runs"]:
+        return [
+            "<p>No prediction of a training is kept here yet. <code>gpuwise run train.py</code> predicts one, runs it and keeps "
+            "both; <code>gpuwise tune train.py</code> does so of its levers.</p>"
+        ]
+    rows = [
+        TableRow(KINDS.get(r["kind"].text, r["kind"].text), [cell(r["n"]), cell(r["scripts"]), *(_percent(r[k]) for k in ERRORS)])
+        for r in d["runs"]
+    ]
+    head = ["predicted", "times", "scripts", "median error", "bias", "worst"]
+    body = [heading("Speed of your trainings: predicted against measured"), table("Errors", head, rows)]
+    each = [
+        TableRow(
+            r["on"].text,
+            [
+                TableCell(f"{r['kind'].text} {r['job'].text[:8]}", r["basis"].text, "words"),
+                TableCell(r["device"].text, mark="words"),
+                *(TableCell(Markup(f"{shown(r[k]).html} {escape(r['per'].text)}/s")) for k in ("predicted", "measured")),
+                _percent(r["error"]),
+            ],
+        )
+        for r in reversed(list(d["each"]))
+    ]
+    head = ["on", "script", "device", "predicted", "measured", "error"]
+    return [*body, heading("Each"), table("Each prediction", head, each)]
 
 
-def history(
-    document: Mapping[str, Any], empty: str = "Nothing was measured here yet. gpuwise bench --quick takes a minute or two."
-) -> list[str]:
-    """Every list of the records as a table; ``empty`` where there is none."""
+ERRORS = ("median_error", "bias", "worst")
+
+
+def _percent(place: At) -> TableCell:
+    """A share with its sign, where one is worth a sign."""
+    sign = "+" if place.name in ("bias", "error") else ""
+    value = 100 * place.number
+    return TableCell(Markup(f'<data value="{place.value!r}" data-path="{place.pointer}">{value:{sign}.1f} %</data>'))
+
+
+def history(document: Mapping[str, Any]) -> list[str]:
+    """The newest value of each measurement beside what is expected of the device and the middle of all; or how to come by one."""
+    d = At(document)
     body = list[str]()
-    for name, place in At(document).items():
-        rows = [r for r in place if isinstance(r.value, dict)] if isinstance(place.value, list) else []
-        if rows:
-            keys = [k for k, v in rows[0].items() if not isinstance(v.value, dict | list)][:7]
-            table_rows = [TableRow(r[keys[0]].text, [cell(r[k]) for k in keys[1:]]) for r in rows]
-            body += [heading(name), table(name, [k.replace("_", " ") for k in keys], table_rows)]
-    return body or [f"<p>{escape(empty)}</p>"]
+    for device in d["devices"]:
+        rows = list[TableRow]()
+        for r in device["measurements"]:
+            e, share = r["expected"], r["of_expected"]
+            verdict = r["verdict"].text
+            low = verdict == "low"
+            rows.append(
+                TableRow(
+                    r["measurement"].text,
+                    [
+                        TableCell(f"failed: {r['failed'].text}" if r["failed"] else _measured(r["newest"], r)),
+                        TableCell(_measured(e["expected"], r), _range(e, r)) if e else TableCell("-", r["reason"].text),
+                        TableCell(shown(share), verdict, "weak" if low else "") if e and share else TableCell("-"),
+                        TableCell(_measured(r["median"], r), f"of {r['count'].text}"),
+                        TableCell(r["on"].text),
+                    ],
+                )
+            )
+        words = f"{device['device'].text}, machine {device['machine_id'].text}"
+        head = ["measurement", "newest", "expected", "of expected", "median", "on"]
+        body += [heading(words), table(words, head, rows)]
+    empty = "<p>Nothing was measured here yet. <code>gpuwise bench --quick</code> takes a minute or two.</p>"
+    return body or [empty]
+
+
+def _measured(place: At, row: At) -> Text:
+    """A value in the unit of its measurement."""
+    if place.value is None:
+        return "-"
+    words = escape(format_measured(place.value, row["unit"].text)).replace(" ", "\u00a0")
+    return Markup(f'<data value="{place.value!r}" data-path="{place.pointer}">{words}</data>')
+
+
+def _range(expected: At, row: At) -> Text:
+    low, high = (_measured(expected[k], row) for k in ("low", "high"))
+    return Markup(f"{text(low)} to {text(high)}")
 
 
 STATES = {

@@ -26,6 +26,7 @@ SHARES = (
     "kv_fill",
     "utilisation",
     "cheapest_share",
+    "of_expected",
 )
 """Fields that are shares of one."""
 LEAST_SHARE = 0.001
@@ -114,6 +115,8 @@ def words(name: str, value: Any) -> str:
     if name == "headroom_bytes":
         return f"{format_bytes(abs(value))} {'free' if value >= 0 else 'too much'}"
     if name in SHARES or name.endswith("_share"):
+        if abs(value) >= 10:
+            return f"{100 * value:,.0f} %"
         return f"{100 * value:.3g} %" if abs(value) >= LEAST_SHARE or not value else f"under {100 * LEAST_SHARE:g} %"
     if name == "bytes" or name.endswith("_bytes"):
         return format_bytes(value)
@@ -178,3 +181,11 @@ def inert(body: str) -> str:
 def sentences(place: At) -> list[str]:
     """The texts of a list."""
     return [str(v) for v in place.value or ()]
+
+
+_CODE = re.compile("`([^`]+)`")
+
+
+def coded(words: str) -> str:
+    """HTML of a sentence with commands between backticks."""
+    return _CODE.sub(r"<code>\1</code>", escape(words))

@@ -278,24 +278,58 @@ class Errors:
     worst: float
 
 
-def prediction_errors() -> list[Errors]:
-    """By kind (``tune``, ``run``); empty where nothing is kept. Raises DataError where the records cannot be read."""
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One prediction of a training of this user's beside what was measured, in ``per`` (samples, tokens) a second."""
+
+    at_s: float
+    kind: str
+    job: str
+    """A number of script and arguments that says nothing of them."""
+    device: str
+    per: str
+    predicted: float
+    measured: float
+    basis: str
+
+    @property
+    def error(self) -> float:
+        """predicted / measured - 1."""
+        return self.predicted / self.measured - 1.0
+
+
+def comparisons() -> list[Compared]:
+    """Oldest first; empty where nothing is kept. Raises DataError where the records cannot be read."""
     from gpuwise.records.store import records_path
 
     if not records_path().exists():
         return []
     with Records(create=False) as records:
         rows = records.query(family=FAMILY)
+    return [
+        Compared(
+            r.at_s,
+            str(r.parameters.get("kind")),
+            str(r.parameters.get("job")),
+            r.device_name,
+            str(r.parameters.get("per") or "samples"),
+            float(p),
+            r.value,
+            str(r.conditions.get("predicted_by") or ""),
+        )
+        for r in sorted(rows, key=lambda r: r.at_s)
+        if r.parameters.get("kind") in (TUNED, RAN) and r.value and (p := r.conditions.get("predicted_rate")) is not None
+    ]
+
+
+def prediction_errors() -> list[Errors]:
+    """By kind (``tune``, ``run``); empty where nothing is kept. Raises DataError where the records cannot be read."""
+    rows = comparisons()
     found: list[Errors] = []
     for kind in (TUNED, RAN):
-        pairs = [
-            (float(p) / r.value - 1.0, r.parameters.get("job"))
-            for r in rows
-            if r.parameters.get("kind") == kind and r.value and (p := r.conditions.get("predicted_rate")) is not None
-        ]
-        if pairs:
-            errors = [e for e, _ in pairs]
+        errors = [r.error for r in rows if r.kind == kind]
+        if errors:
             sizes = [abs(e) for e in errors]
-            jobs = len({j for _, j in pairs})
-            found.append(Errors(kind, len(pairs), jobs, statistics.median(sizes), statistics.median(errors), max(sizes)))
+            jobs = len({r.job for r in rows if r.kind == kind})
+            found.append(Errors(kind, len(errors), jobs, statistics.median(sizes), statistics.median(errors), max(sizes)))
     return found
