@@ -45,7 +45,6 @@ def test_a_query_gives_what_the_command_line_beside_it_prints(server: Running) -
         ("plan", {"model": "gpt9", "on": "4090"}, "unknown model 'gpt9'"),
         ("plan", {"model": "gpt2", "on": "0x4090"}, "0"),
         ("plan", {"model": "gpt2", "on": "4090", "tokens": "-3"}, "count"),
-        ("plan", {"on": "4090"}, "model"),
     ],
 )
 def test_what_a_command_refuses_is_refused_in_its_words(

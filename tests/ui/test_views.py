@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.ui.documents import ASKED, document
 
-from gpuwise.errors import GpuwiseError
+from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.report.answers.values import At, words
 from gpuwise.ui.moment import moments
 from gpuwise.ui.questions import QUESTIONS, words_of
@@ -211,7 +211,7 @@ def test_an_exercise_shows_no_more_than_was_asked_for(gpuwise: Any) -> None:
     assert 'data-set="hint=3"' in page("number=11", "hint=2") and 'data-set="hint=1"' in page("number=11")
     assert "data-set" not in page("number=2", "hint=2")  # the last
     wrong = page("number=11", "answer=128")
-    assert '<p class="no">too high, by a factor of 4</p>' in wrong and "131,072" not in wrong
+    assert '<p class="no">too high, by a factor of 4: ' in wrong and "131,072" not in wrong
     assert '<p class="yes">right: 32 GiB</p>' in page("number=11", "answer=32")
     assert "131,072 bytes" in page("number=11", "solution=yes") and not read(page("number=11", "solution=yes")).active
 
@@ -319,3 +319,33 @@ def test_layers_stand_on_each_other_from_moment_to_moment() -> None:
     assert [round((low[11][1] - y) / unit) for _, y in high[:6:2]] == [4, 2, 6]
     assert [round((low[11][1] - y) / unit) for _, y in held[::2]] == [6, 6, 7]
     assert "held up to 7" in drawn and "b up to 5" in drawn
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "field"),
+    [
+        ("plan", {}, "Model"),
+        ("plan", {"on": "4090"}, "Model"),
+        ("fit", {"model": "gpt2"}, "GPUs"),
+        ("pick", {"model": "gpt2"}, "For"),
+        ("compare", {"names": "  "}, "GPUs"),
+        ("cost", {"on": "4090"}, "GPU-hours"),
+        ("capacity", {"model": "gpt2"}, "GPUs"),
+        ("occupancy", {"regs": "32"}, "GPU"),
+        ("simulate", {"size": "64"}, "Task"),
+        ("exercise", {"answer": "5"}, "Exercise"),
+        ("exercise", {"hint": "1"}, "Exercise"),
+        ("ranks", {}, "Run in this folder"),
+    ],
+)
+def test_a_field_that_is_left_out_is_named_as_the_page_names_it(name: str, given: dict[str, str], field: str) -> None:
+    with pytest.raises(InputError) as refused:
+        words_of(name, given)
+    assert refused.value.message == f"{field}: nothing is given" or refused.value.message.startswith(field)
+    assert refused.value.hint
+
+
+def test_what_opens_with_nothing_filled_in_is_asked_so() -> None:
+    for name, question in QUESTIONS.items():
+        if question.opens or not question.fields:
+            assert words_of(name, {})

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,6 +123,26 @@ def crossover(task: Task, a: Accelerator, cpu: Cpu) -> Crossover:
         sides.append(side(task, launch, n, made, a, cpu))
     bare = _crossing([(s.size, s.cpu_s / s.gpu_s) for s in sides])
     return Crossover(tuple(sides), bare, _crossing([(s.size, s.cpu_s / s.gpu_and_copies_s) for s in sides]))
+
+
+def crossing_sentences(document: Mapping[str, Any]) -> list[str]:
+    """Of a crossover's document: who is faster where, with the data on the GPU and with the copies."""
+    made = list[str]()
+    for words, name, parts in (
+        ("with the data on the GPU", "crossover", ("kernel_s", "launch_s")),
+        ("with the copies", "crossover_with_copies", ("kernel_s", "launch_s", "copy_s")),
+    ):
+        ahead = [row["cpu_s"] > sum(row[p] for p in parts) for row in document["sizes"]]
+        if document[name] is not None:
+            made.append(f"{words}: the GPU is faster from about {document[name]:,.0f} on")
+        elif all(ahead):
+            made.append(f"{words}: the GPU is faster at every size here")
+        elif any(ahead):
+            last = max(row["size"] for row, won in zip(document["sizes"], ahead, strict=True) if won)
+            made.append(f"{words}: the GPU is faster up to about {last:,} only, where starting the CPU's threads weighs most")
+        else:
+            made.append(f"{words}: the CPU is faster at every size here")
+    return made
 
 
 def _crossing(speedups: list[tuple[int, float]]) -> float | None:

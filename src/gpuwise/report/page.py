@@ -60,6 +60,7 @@ td small{white-space:normal!important}
 th[data-label]::before{content:attr(data-label) " ";font-weight:400}
 td::before{content:attr(data-label);display:block;color:var(--muted);font-weight:400;font-size:.8rem}td:empty{display:none}
 .pair th[scope=row]{grid-column:1;font-weight:500}.pair td{text-align:right}.pair td.words{grid-column:2}
+.pair td.long{grid-column:1/-1;text-align:left}
 .pair td::before{display:none}}
 @media print{body{max-width:none;padding:0;font-size:10pt}figure,tr,.verdict{break-inside:avoid}h2{break-after:avoid}
 .scroll{overflow:visible}a{color:inherit;text-decoration:none}}

@@ -32,6 +32,8 @@ class Field:
     more: bool = False
     """Behind the button for more."""
     bare: bool = False
+    leads: bool = False
+    """Whether what stands in the other fields is of this one's choice: another choice empties them."""
     """Given without its option's name."""
 
 
@@ -44,6 +46,8 @@ class Question:
     fields: tuple[Field, ...]
     always: tuple[str, ...] = ()
     """Words it is always given."""
+    needs: tuple[str, ...] = ()
+    """Fields without which nothing is asked."""
     opens: bool = False
     """Asked as soon as it is looked at, with nothing filled in: the answer is what there is to ask."""
     quick: tuple[str, str] | None = None
@@ -114,8 +118,9 @@ QUESTIONS: Mapping[str, Question] = {
             *LAYOUT,
             *MONEY,
         ),
+        needs=("model",),
     ),
-    "fit": Question("fit", "A fit", (SUBJECT, GPUS, *TRAINING, *LAYOUT)),
+    "fit": Question("fit", "A fit", (SUBJECT, GPUS, *TRAINING, *LAYOUT), needs=("model", "on")),
     "pick": Question(
         "pick",
         "Pick one",
@@ -133,6 +138,7 @@ QUESTIONS: Mapping[str, Question] = {
             Field("country", "Country", example="DE", more=True),
             _choice("by", "First comes", "cost time balance value energy"),
         ),
+        needs=("for",),
     ),
     "compare": Question(
         "compare",
@@ -144,6 +150,7 @@ QUESTIONS: Mapping[str, Question] = {
             Field("tokens", "Tokens", example="15B", more=True),
             Field("seq", "Sequence length", more=True),
         ),
+        needs=("names",),
     ),
     "cost": Question(
         "cost",
@@ -160,6 +167,7 @@ QUESTIONS: Mapping[str, Question] = {
             Field("used", "Buy second-hand", "flag", more=True),
             Field("spot", "Can be stopped (spot)", "flag", more=True),
         ),
+        needs=("on", "hours"),
     ),
     "capacity": Question(
         "capacity",
@@ -185,6 +193,7 @@ QUESTIONS: Mapping[str, Question] = {
             *MONEY,
             Field("quick", "Leave single changes out", "flag", more=True),
         ),
+        needs=("model", "on"),
     ),
     "occupancy": Question(
         "lab",
@@ -200,6 +209,7 @@ QUESTIONS: Mapping[str, Question] = {
             Field("optin", "More than 48 KiB was asked for", "flag", more=True),
         ),
         ("occupancy", "--chart"),
+        needs=("on",),
     ),
     "simulate": Question(
         "lab",
@@ -227,7 +237,7 @@ QUESTIONS: Mapping[str, Question] = {
         "lab",
         "Exercise",
         (
-            replace(_choice("number", "Exercise", "1 2 3 4 5 6 7 8 9 10 11 12", more=False), bare=True),
+            replace(_choice("number", "Exercise", "1 2 3 4 5 6 7 8 9 10 11 12", more=False), bare=True, leads=True),
             Field("answer", "Your answer", example="25", bare=True),
             _choice("hint", "Hints", "1 2 3", more=False),
             Field("solution", "Show the solution", "flag"),
@@ -236,7 +246,7 @@ QUESTIONS: Mapping[str, Question] = {
         opens=True,
     ),
     "runs": Question("validate", "Predicted and measured", (), ("--runs",)),
-    "ranks": Question("validate", "Ranks", (Field("ranks", "Run in this folder", "folder"),)),
+    "ranks": Question("validate", "Ranks", (Field("ranks", "Run in this folder", "folder"),), needs=("ranks",)),
     "doctor": Question(
         "doctor",
         "Doctor",
@@ -260,6 +270,7 @@ def words_of(name: str, query: Mapping[str, str], folders: Mapping[str, str] | N
     for key in query:
         if key not in by_name:
             raise UnknownNameError("field", key, by_name)
+    _check_needs(question, {key: value.strip() for key, value in query.items()})
     words = [question.command, *question.always]
     for field in question.fields:
         value = query.get(field.name, "").strip()
@@ -268,6 +279,17 @@ def words_of(name: str, query: Mapping[str, str], folders: Mapping[str, str] | N
         elif value:
             words += _words(field, checked(field, value))
     return words
+
+
+def _check_needs(question: Question, given: Mapping[str, str]) -> None:
+    """Raises InputError for a field that is left out, of those a question needs or that stand before a bare one."""
+    bare = [f.name for f in question.fields if f.bare]
+    asked = given if question.opens else ()
+    first = {bare[0]} if bare and any(given.get(name) for name in asked) else set[str]()
+    for field in question.fields:
+        if field.name in (*question.needs, *first) and not given.get(field.name):
+            example = f"for example {field.example}" if field.example else "pick one of the list"
+            raise InputError(f"{field.label}: nothing is given", hint=example)
 
 
 def _folder(field: Field, value: str, folders: Mapping[str, str]) -> str:

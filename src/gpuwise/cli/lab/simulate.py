@@ -293,6 +293,7 @@ def _roofline(to: Any, document: dict[str, Any]) -> None:
 
 def _crossover(to: Any, document: dict[str, Any]) -> None:
     from gpuwise.cli.out import section, table_of
+    from gpuwise.lab.beside_cpu import crossing_sentences
     from gpuwise.units import format_duration
 
     table = table_of(("size", "CPU", "GPU", "with copies"))
@@ -302,9 +303,8 @@ def _crossover(to: Any, document: dict[str, Any]) -> None:
             f"{row['size']:,}", format_duration(row["cpu_s"]), format_duration(gpu), format_duration(gpu + row["copy_s"])
         )
     section(to, "From which size on", table)
-    for words, size in (("data on the GPU", document["crossover"]), ("data copied", document["crossover_with_copies"])):
-        answer = "no crossing within these sizes" if size is None else f"the GPU is faster from about {size:,.0f} on"
-        to.print(f"  {words}: {answer}")
+    for sentence in crossing_sentences(document):
+        to.print(f"  {sentence}")
 
 
 def _timeline(simulation: Simulation, width: int) -> str:

@@ -263,8 +263,9 @@ def lines(
     series: Sequence[Line],
     marks: Sequence[tuple[float, str]] = (),
     dots: Sequence[Dot | None] = (),
+    below: Sequence[str] = (),
 ) -> str:
-    """Lines with their names below, upright marks with a word, and for each line a dot in its colour."""
+    """Lines with their names and sentences ``below``, upright marks with a word, and for each line a dot in its colour."""
     body = _frame(x, y)
     for at, word in marks:
         place = _x(x, at)
@@ -283,6 +284,7 @@ def lines(
             body += f'<circle class="f{i % len(SERIES)}" {at} r="6"><title>{escape(dot.words)}</title></circle>'
     described = f"{title}. " + "; ".join(d.words for d in dots if d is not None) + (". " if dots else "")
     described += "; ".join(f"{s.name}: {y.words(s.points[0][1])} to {y.words(s.points[-1][1])}" for s in series if s.points)
+    legend += [f"<li>{escape(sentence)}</li>" for sentence in below]
     return figure(key, title, body, described, HEIGHT, f'<ul class="legend">{"".join(legend)}</ul>')
 
 
@@ -325,17 +327,23 @@ def layers(
         corners = " ".join(f"{a:.1f},{b:.1f}" for a, b in stairs(over.heights))
         body += f'<polyline class="l-ink line" points="{corners}"/>'
         legend.append(f"<li>line: {escape(over.name)}</li>")
+    ends = list[float]()  # of the words of each row, left to right: one that has no room goes a row down
     for place, word in marks:
         across = _x(x, place)
         body += (
             f'<line class="l-ink" stroke-dasharray="4 3" x1="{across:.1f}" x2="{across:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
         )
-        away, anchor = (-4, "end") if across > WIDTH - 100 else (4, "start")
-        body += f'<text x="{across + away:.1f}" y="{TOP}" text-anchor="{anchor}">{escape(word)}</text>'
+        wide = WORD * len(word) + 8
+        away, anchor, start = (-4, "end", across - wide) if across > WIDTH - 100 else (4, "start", across)
+        row = next((i for i, end in enumerate(ends) if end <= start), len(ends))
+        ends[row : row + 1] = [start + wide]
+        body += f'<text x="{across + away:.1f}" y="{TOP + 20 * row}" text-anchor="{anchor}">{escape(word)}</text>'
     said = "; ".join(f"{s.name} up to {y.words(max(s.heights))}" for s in [*stack, *([over] if over else [])] if s.heights)
     return figure(key, title, body, f"{title}. {said}", HEIGHT, f'<ul class="legend">{"".join(legend)}</ul>')
 
 
+WORD = 10.0
+"""Width of a letter at its largest, on a telephone."""
 ROW, ROW_GAP = 20.0, 8.0
 """Height of a row of parts, and between two."""
 

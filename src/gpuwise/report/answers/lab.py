@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from gpuwise.lab.beside_cpu import crossing_sentences
 from gpuwise.report.answers.code import tiles
 from gpuwise.report.answers.drawings import (
     LEFT,
@@ -23,7 +24,7 @@ from gpuwise.report.answers.drawings import (
     mark,
     si,
 )
-from gpuwise.report.answers.values import At, button, cell, sentences, shown
+from gpuwise.report.answers.values import At, button, cell, coded, sentences, shown
 from gpuwise.report.page import Markup, TableCell, TableRow, heading, notes, table
 from gpuwise.text import escape
 from gpuwise.units import format_duration, format_number
@@ -32,6 +33,8 @@ WARPS = 16
 """Rows of the timeline: the first warps of one multiprocessor."""
 ROW, GAP = 9.0, 3.0
 ISSUING = "issuing"
+LEVEL = 1.05
+"""Times of two devices that differ by less are called level."""
 EXAMPLE_GPU = "A100-80GB"
 """What a task is shown on that was picked from the list."""
 _WIDE = WIDTH - LEFT - RIGHT
@@ -74,6 +77,7 @@ def simulation(document: Mapping[str, Any]) -> list[str]:
     body = [
         f"<h2>{escape(title)}</h2>",
         f'<p class="{"yes" if good else "no"}">Bound by {escape(d["bound"].text)}; {values}.</p>',
+        _sides(d) if beside else "",
         notes(findings),
         notes([f"Line {n['line'].text}: {n['text'].text}" for n in d["notes"]]),
         tiles(
@@ -92,7 +96,9 @@ def simulation(document: Mapping[str, Any]) -> list[str]:
         _roofline(beside["roofline"]) if beside else "",
         _crossover(beside["crossover"]) if beside else "",
         "</div>",
-        heading("Counters"),
+        heading("Counters of one multiprocessor"),
+        f'<p class="layout">Of {shown(d["multiprocessors"]).html}; {shown(d["blocks_timed"]).html} of its '
+        f"{shown(d['blocks_of_one']).html} blocks of {shown(d['threads']).html} threads were timed.</p>",
         table(
             "Counters",
             ["counter", "value"],
@@ -109,6 +115,22 @@ def simulation(document: Mapping[str, Any]) -> list[str]:
     if by_line:
         body += [heading("By line"), table("By line", ["line", "instructions", "sectors", "bank conflicts"], by_line)]
     return body
+
+
+def _sides(d: At) -> str:
+    """Who is faster, the copies counted and not."""
+    beside = d["beside"]
+    cpu, bare = beside["cpu"]["time_s"].number, d["time_s"].number + beside["launch_s"].number
+    whole = bare + beside["copy_s"].number
+
+    def against(gpu: float) -> str:
+        ahead, times = ("the GPU", cpu / gpu) if cpu > gpu else ("the CPU", gpu / cpu)
+        return f"{ahead} is faster, {times:.2g} times" if times >= LEVEL else "level with the CPU"
+
+    words = f"Data on the GPU: {against(bare)} ({format_duration(bare)} with the launch, the CPU {format_duration(cpu)})"
+    if whole > bare:
+        words += f". Data copied to it and back: {against(whole)} ({format_duration(whole)})"
+    return f'<p class="layout">{escape(words)}.</p>'
 
 
 def _roofline(place: At) -> str:
@@ -151,7 +173,7 @@ def _crossover(place: At) -> str:
     x = around("size", [a for a, _ in series[0].points], "{:,.0f}".format, logarithmic=True)
     y = around("time", [b for s in series for _, b in s.points], format_duration, logarithmic=True)
     marks = [(log(place["crossover"].number), "the GPU wins")] if place["crossover"].value else []
-    return lines("crossover", "From which size on", x, y, series, marks)
+    return lines("crossover", "From which size on", x, y, series, marks, below=crossing_sentences(place.value))
 
 
 def _timeline(d: At) -> str:
@@ -223,12 +245,12 @@ def exercise(document: Mapping[str, Any]) -> list[str]:
         rows = [
             TableRow(
                 button(f"{e['number'].text}. {e['title'].text}", {"number": e["number"].text}),
-                [TableCell(e["question"].text, mark="words")],
+                [TableCell(Markup(coded(e["question"].text)), mark="words long")],
             )
             for e in d["exercises"]
         ]
         return [table("Exercises", ["exercise", "question"], rows)]
-    body = [f"<h2>{shown(d['number']).html}. {escape(d['title'].text)}</h2><p>{escape(d['question'].text)}</p>"]
+    body = [f"<h2>{shown(d['number']).html}. {escape(d['title'].text)}</h2><p>{coded(d['question'].text)}</p>"]
     body += [notes([f"Hint {n}: {words}" for n, words in enumerate(sentences(d["hints"]), start=1)])] if d["hints"] else []
     given = len(list(d["hints"]))
     if given < d["hint_count"].number:

@@ -27,8 +27,6 @@ const here = () => {
 function Input({ field, value, set }) {
   const id = `f-${field.name}`;
   const change = (e) => set(field.name, field.kind === "flag" ? (e.target.checked ? "yes" : "") : e.target.value);
-  if (field.kind === "folder" && !field.choices.length)
-    return html`<p>No run lies in this folder: start gpuwise ui --folder with the one that holds runs of gpuwise run.</p>`;
   if (field.kind === "flag")
     return html`<label class="flag" for=${id}><input id=${id} type="checkbox" checked=${value === "yes"} onChange=${change} /> ${field.label}</label>`;
   const control =
@@ -159,7 +157,7 @@ function Ask({ question, start, link }) {
   };
   // a slider, a point: this layout at once, and the search with what is held behind it
   const move = (changes, whole) => {
-    const next = { ...fields, ...changes };
+    const next = { ...(Object.keys(changes).some(leads) ? {} : fields), ...changes };
     keep(next, whole);
     clearTimeout(timer.current);
     control.current && control.current.abort();
@@ -191,13 +189,17 @@ function Ask({ question, start, link }) {
     if (question.opens || !question.fields.length || Object.values(start).some(Boolean)) search(start);
     return () => (clearTimeout(timer.current), control.current && control.current.abort());
   }, []);
-  const set = (name, value) => setFields((was) => ({ ...was, [name]: value }));
+  const leads = (name) => question.fields.some((f) => f.leads && f.name === name);
+  const set = (name, value) => setFields((was) => ({ ...(leads(name) ? {} : was), [name]: value }));
   const asked = question.fields.filter((f) => !question.quick || f.name !== question.quick[0]);
   const first = asked.filter((f) => !f.more);
   const more = asked.filter((f) => f.more);
   const held = more.filter((f) => fields[f.name]);
+  const empty = (f) => f.kind === "folder" && !f.choices.length;
   return html`
-    ${asked.length > 0 &&
+    ${asked.some(empty) &&
+    html`<p>No run lies in this folder: start <code>gpuwise ui --folder</code> with the one that holds runs of <code>gpuwise run</code>.</p>`}
+    ${asked.length > 0 && !asked.some(empty) &&
     html`<form onSubmit=${submit}>
       <div class="fields">${first.map((f) => html`<${Input} field=${f} value=${fields[f.name] || ""} set=${set} />`)}</div>
       ${more.length > 0 &&
