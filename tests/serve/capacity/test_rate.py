@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from gpuwise.serve.capacity.commands import load_tests, start_commands
 from gpuwise.serve.capacity.configurations import Configuration, Wanted, layouts, refined
 from gpuwise.serve.capacity.document import capacity_document, timeline
 from gpuwise.serve.capacity.fleet import Demand, fleet_for
-from gpuwise.serve.capacity.rate import knee_rate, largest_rate, operate, rate_estimate
+from gpuwise.serve.capacity.rate import knee_rate, largest_rate, operate, operate_within, rate_estimate
 from gpuwise.serve.capacity.saturation import WORDS, kv_fill, saturation_of, why_missed
 from gpuwise.serve.capacity.search import copies_on, frontier, search, throughput
 from gpuwise.serve.engine import tensor_parallel
@@ -53,11 +54,15 @@ def test_a_guess_changes_nothing_but_the_work(share: float, monkeypatch: pytest.
     targets = parse_targets("ttft_p95=300ms,tpot_p95=30ms")
     simulated: list[float] = []
 
-    def counted(*args: object, **options: object) -> object:
-        simulated.append(args[2])  # type: ignore[arg-type]
-        return operate(*args, **options)  # type: ignore[arg-type]
+    def counted(simulate: Callable[..., object]) -> Callable[..., object]:
+        def of(*args: object, **options: object) -> object:
+            simulated.append(args[2])  # type: ignore[arg-type]
+            return simulate(*args, **options)
 
-    monkeypatch.setattr("gpuwise.serve.capacity.rate.operate", counted)
+        return of
+
+    for simulate in (operate, operate_within):
+        monkeypatch.setattr(f"gpuwise.serve.capacity.rate.{simulate.__name__}", counted(simulate))
     plain = largest_rate(configuration(), SHORT, targets, n=N)
     without = len(simulated)
     guessed = largest_rate(configuration(), SHORT, targets, n=N, guess_per_s=share * plain.rate_per_s)
@@ -65,7 +70,7 @@ def test_a_guess_changes_nothing_but_the_work(share: float, monkeypatch: pytest.
     assert guessed.missed is not None
     assert plain.missed is not None
     assert guessed.missed.rate_per_s == plain.missed.rate_per_s
-    assert len(simulated) - without <= (3 if share == 1.0 else without + 2)
+    assert len(simulated) - without <= (4 if share == 1.0 else without + 2)
 
 
 def test_a_stricter_target_never_carries_more() -> None:
@@ -300,3 +305,17 @@ def test_tokens_a_second_are_what_is_asked_and_past_saturation_what_gets_done() 
     assert easy.output_tokens_per_s == pytest.approx(easy.run.output_tokens.mean())
     assert flooded.output_tokens_per_s == flooded.run.output_tokens_per_s < 1000.0 * flooded.run.output_tokens.mean()
     assert throughput(one, flooded) == flooded.output_tokens_per_s
+
+
+@pytest.mark.parametrize("text", ["ttft_p95=300ms", "e2e_p90=500ms", "tpot_p50=6ms", "ttft_mean=80ms,e2e_mean=1.5s", "itl_p99=60ms"])
+def test_a_run_that_stops_early_had_missed(text: str) -> None:
+    """What was served to the end is the same, and what was not misses its targets when it is."""
+    targets = parse_targets(text)
+    stopped = 0
+    full = largest_rate(configuration(), SHORT, (), n=N).rate_per_s
+    for share in (0.3, 0.7, 0.95, 1.3, 2.5):
+        whole = operate(configuration(), SHORT, share * full, targets, N)
+        found = operate_within(configuration(), SHORT, share * full, targets, N)
+        stopped += found is None
+        assert not whole.met if found is None else found.attained == whole.attained
+    assert stopped >= (text != "itl_p99=60ms")

@@ -131,7 +131,7 @@ def _change(
     try:
         full = full_rate(other, load, n)
         guess = share_of_full * full if share_of_full else None
-        limit: Limit = largest_rate(other, load, targets, n=n, full_per_s=full, guess_per_s=guess)
+        limit: Limit = largest_rate(other, load, targets, n=n, full_per_s=full, guess_per_s=guess, with_missed=False)
     except (InputError, UnpredictableError) as error:
         return Change(name, kind, None, None, None, error.message)
     rate = limit.rate_per_s * ranks / other.ranks

@@ -23,10 +23,11 @@ import numpy as np
 from gpuwise.predict.estimate import Z80, Estimate
 from gpuwise.serve.capacity.configurations import Configuration
 from gpuwise.serve.load.load import Load
-from gpuwise.serve.load.requests import ClosedLoop, Requests
+from gpuwise.serve.load.requests import ClosedLoop
 from gpuwise.serve.load.targets import Attainment, Target
 from gpuwise.serve.load.workloads import Workload
-from gpuwise.serve.simulate import Run
+from gpuwise.serve.simulate import Run, Server
+from gpuwise.serve.simulate.run import Bound
 from gpuwise.serve.steady import largest
 
 SEARCH_REQUESTS, FINAL_REQUESTS = 600, 2400
@@ -128,18 +129,34 @@ def operate(
 ) -> Point:
     """``configuration`` under ``load`` at a rate. A target that no request can miss (a gap between tokens of answers of one
     token) is met. Raises InputError for what the engine refuses or nobody simulates."""
-    run = _run(configuration, load.at(rate_per_s * configuration.slowdown, n, seed=seed), closed)
-    attained = tuple(Attainment(t, _or_zero(value_of(run, t.metric, t.percentile))) for t in targets)
-    return Point(rate_per_s, run, attained, closed is not None)
-
-
-def _run(configuration: Configuration, requests: Requests, closed: ClosedLoop | None) -> Run:
-    """The requests served; where all times are ``f`` times longer than predicted, they come ``f`` times as fast by its clock,
-    which then runs ``f`` times slower."""
     f = configuration.slowdown
+    slower = closed if closed is None or f == 1.0 else replace(closed, think_s=closed.think_s / f)
+    run = configuration.served.run(load.at(rate_per_s * f, n, seed=seed), closed=slower)
+    return _point(rate_per_s, _by_its_clock(run, f), targets, closed=closed is not None)
+
+
+def operate_within(
+    configuration: Configuration, load: Load, rate_per_s: float, targets: Sequence[Target], n: int, *, seed: int = 0
+) -> Point | None:
+    """:func:`operate`; None where it was seen on the way that ``targets`` are missed."""
+    served, f = configuration.served, configuration.slowdown
+    if not isinstance(served, Server):
+        return operate(configuration, load, rate_per_s, targets, n, seed=seed)
+    bounds = [Bound(cast(Any, t.metric), t.percentile, t.limit_s / f) for t in targets if t.metric != "itl"]
+    run = served.within(load.at(rate_per_s * f, n, seed=seed), bounds)
+    return None if run is None else _point(rate_per_s, _by_its_clock(run, f), targets)
+
+
+def _point(rate_per_s: float, run: Run, targets: Sequence[Target], *, closed: bool = False) -> Point:
+    attained = tuple(Attainment(t, _or_zero(value_of(run, t.metric, t.percentile))) for t in targets)
+    return Point(rate_per_s, run, attained, closed)
+
+
+def _by_its_clock(run: Run, f: float) -> Run:
+    """Where all times are ``f`` times longer than predicted, requests come ``f`` times as fast by a clock that runs ``f`` times
+    slower."""
     if f == 1.0:
-        return configuration.served.run(requests, closed=closed)
-    run = configuration.served.run(requests, closed=None if closed is None else replace(closed, think_s=closed.think_s / f))
+        return run
     s = run.stretches
     return replace(
         run,
@@ -166,8 +183,8 @@ def full_rate(configuration: Configuration, load: Load, n: int) -> float:
 
 def keeps(configuration: Configuration, load: Load, rate_per_s: float, targets: Sequence[Target], n: int) -> Point | None:
     """The point at ``rate_per_s`` if it keeps the targets, else None."""
-    point = operate(configuration, load, rate_per_s, targets, n)
-    return point if point.met else None
+    point = operate_within(configuration, load, rate_per_s, targets, n)
+    return None if point is None or not point.met else point
 
 
 def largest_rate(
@@ -180,8 +197,10 @@ def largest_rate(
     full_per_s: float | None = None,
     resolution: float = RESOLUTION,
     guess_per_s: float | None = None,
+    with_missed: bool = True,
 ) -> Limit:
-    """The largest rate within ``targets``, within ``resolution``. A ``guess_per_s`` that is near changes nothing but how many
+    """The largest rate within ``targets``, within ``resolution``; without ``with_missed`` nothing is said of the first rate above
+    it. A ``guess_per_s`` that is near changes nothing but how many
     rates are simulated: those of the search's path that lie beyond a rate that was missed, or below one that was kept, are
     settled by it. Raises as :func:`operate`."""
     full = full_per_s or full_rate(configuration, load, n)
@@ -189,26 +208,30 @@ def largest_rate(
     alone = operate(configuration, load, ALONE * full, targets, few, seed=seed)
     if not alone.met:
         return Limit(configuration, None, alone, None, full)
-    seen: dict[float, Point] = {alone.rate_per_s: alone}
+    seen: dict[float, Point | None] = {alone.rate_per_s: alone}  # None: missed, as was seen on the way
+
+    def kept(rate: float) -> bool:
+        if rate not in seen:
+            seen[rate] = operate_within(configuration, load, rate, targets, n, seed=seed)
+        point = seen[rate]
+        return point is not None and point.met
 
     def at(rate: float) -> Point:
-        if rate not in seen:
-            seen[rate] = operate(configuration, load, rate, targets, n, seed=seed)
-        return seen[rate]
+        return seen.get(rate) or operate(configuration, load, rate, targets, n, seed=seed)
 
     def met(rate: float) -> bool:
         if rate in seen:
-            return seen[rate].met
-        kept = max(r for r, p in seen.items() if p.met)
-        missed = min((r for r, p in seen.items() if not p.met), default=math.inf)
-        return rate < kept or (rate < missed and at(rate).met)
+            return kept(rate)
+        most = max(r for r in seen if kept(r))
+        missed = min((r for r in seen if not kept(r)), default=math.inf)
+        return rate < most or (rate < missed and kept(rate))
 
     if guess_per_s is not None:
         for rate in _path(alone.rate_per_s, full, lambda rate: rate <= guess_per_s, resolution):
             if rate is not None:
-                at(rate)
+                kept(rate)
     best, missed = _path(alone.rate_per_s, full, met, resolution)
-    return Limit(configuration, at(best), alone, None if missed is None else at(missed), full)
+    return Limit(configuration, at(best), alone, None if missed is None or not with_missed else at(missed), full)
 
 
 def _path(alone: float, full: float, met: Callable[[float], bool], resolution: float) -> tuple[float, float | None]:
@@ -233,13 +256,13 @@ def rate_estimate(limit: Limit, load: Load, targets: Sequence[Target], n: int) -
     assert limit.best is not None
     sigma = limit.best.run.log_sigma
     ends: list[float] = []
+    rest: Any = {"n": n, "full_per_s": limit.full_per_s, "guess_per_s": limit.rate_per_s, "with_missed": False}
     for factor in (math.exp(Z80 * sigma), math.exp(-Z80 * sigma)):
         scaled = [replace(t, limit_s=t.limit_s / factor) for t in targets]
-        found = largest_rate(limit.configuration, load, scaled, n=n, full_per_s=limit.full_per_s, guess_per_s=limit.rate_per_s)
+        found = largest_rate(limit.configuration, load, scaled, **rest)
         ends.append(found.rate_per_s / factor)
     expected = limit.rate_per_s
-    known: Any = {"n": n, "full_per_s": limit.full_per_s, "guess_per_s": expected}
-    drawn = [largest_rate(limit.configuration, load, targets, seed=seed, **known).rate_per_s for seed in SEEDS]
+    drawn = [largest_rate(limit.configuration, load, targets, seed=seed, **rest).rate_per_s for seed in SEEDS]
     chance = Z80 * float(np.std([math.log(max(r, 1e-9 * expected) / expected) for r in (expected, *drawn)], ddof=1))
     low = expected * math.exp(-math.hypot(math.log(expected / ends[0]), chance)) if ends[0] > 0 else 0.0
     high = expected * math.exp(math.hypot(math.log(max(ends[1], expected) / expected), chance))
@@ -248,7 +271,7 @@ def rate_estimate(limit: Limit, load: Load, targets: Sequence[Target], n: int) -
 
 def knee_rate(configuration: Configuration, load: Load, n: int, full_per_s: float | None = None) -> Limit:
     """The largest rate at which no queue grows, whatever the latency. Raises as :func:`operate`."""
-    return largest_rate(configuration, load, (), n=n, full_per_s=full_per_s)
+    return largest_rate(configuration, load, (), n=n, full_per_s=full_per_s, with_missed=False)
 
 
 def curve(

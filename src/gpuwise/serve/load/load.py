@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -51,7 +52,10 @@ class Load:
 
     def _at(self, rate_per_s: float, n: int, seed: int) -> Requests:
         if isinstance(self.source, Workload):
-            return draw(self.source, n, rate_per_s, seed=seed).cut_to(self.context)
+            if self.source.sessions is not None:  # whose calls keep their pauses
+                return draw(self.source, n, rate_per_s, seed=seed).cut_to(self.context)
+            drawn = _drawn(self.source, n, seed, self.context)
+            return replace(drawn, arrival_s=drawn.arrival_s / rate_per_s)
         first = self.source.requests.select(np.arange(min(n, len(self.source.requests))))
         if not self.source.timed or not first.mean_rate:
             arrival = unit_arrivals(len(first), 1.0, np.random.default_rng(seed))
@@ -63,3 +67,9 @@ class Load:
         if not isinstance(self.source, Workload):
             return 0.0
         return len(draw(self.source, n, 1.0).longer_than(self.context)) / n
+
+
+@lru_cache(maxsize=16)
+def _drawn(workload: Workload, n: int, seed: int, context: int) -> Requests:
+    """Requests at one a second: a rate only stretches them."""
+    return draw(workload, n, 1.0, seed=seed).cut_to(context)

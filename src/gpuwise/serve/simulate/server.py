@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import heapify, heappop, heappush
@@ -26,7 +26,7 @@ from gpuwise.serve.simulate.no_evict import NoEvictEngine, StaticEngine
 from gpuwise.serve.simulate.pipeline import PipelineEngine, PipelineSteps, stages_of
 from gpuwise.serve.simulate.pool_memory import PoolMemory, pool_memory
 from gpuwise.serve.simulate.prefill_first import PrefillFirstEngine, RadixEngine
-from gpuwise.serve.simulate.run import Run, Stretches
+from gpuwise.serve.simulate.run import Bound, Run, Stretches
 from gpuwise.serve.simulate.settings import EngineRules, Settings, engine_rules, resolved
 from gpuwise.serve.simulate.slot_steps import slot_steps
 from gpuwise.serve.simulate.slots import SlotsEngine
@@ -48,6 +48,8 @@ POLICIES: dict[str, type[Engine]] = {
 """Which scheduler runs an engine: one class a policy, by the names of ``engines.toml``."""
 WITH_ADAPTERS = ("budget", "radix", "no_evict")
 """Schedulers whose rules with low-rank adapters are simulated."""
+LOOKS = 12
+"""How often a load is looked at on its way."""
 ROUTINGS = ("round_robin", "least_load", "prefix_aware")
 
 
@@ -159,6 +161,35 @@ class Server:
         else:
             arrival = _closed_loop(engines, requests.arrival_s.tolist(), before, front.answer_s, closed, routing)
         return self.result(requests, arrival, engines, timed)
+
+    def within(self, requests: Requests, bounds: Sequence[Bound]) -> Run | None:
+        """What :meth:`run` says of ``requests``, each at its time, by one replica; None as soon as ``bounds`` are surely broken.
+        Raises as :meth:`run`."""
+        self.check(requests, 1, "round_robin")
+        front = self.front
+        engines, timed = self.engines(requests, self.config.attention_dp)
+        at = requests.arrival_s + front.request_s + front.prompt_token_s * requests.prompt_tokens
+        order = np.argsort(at, kind="stable")
+
+        def lost(sent: int) -> bool:
+            return any(self._broken(b, requests, engines, order[:sent]) for b in bounds)
+
+        if not open_loop(engines, at.tolist(), "round_robin", lost):
+            return None
+        return self.result(requests, requests.arrival_s, engines, timed)
+
+    def _broken(self, bound: Bound, requests: Requests, engines: Sequence[Engine], sent: NDArray[np.int64]) -> bool:
+        """Whether the requests ``sent`` so far break ``bound``: what has not come yet comes no earlier than now."""
+        front, now = self.front, min(e.now for e in engines)
+        output, arrival = requests.output_tokens[sent], requests.arrival_s[sent]
+        came = _merged(engines, "first_s" if bound.metric == "ttft" else "finish_s")[sent]
+        answer_s = front.answer_s if bound.metric == "ttft" else front.answer_s + front.answer_token_s * output
+        if bound.metric != "tpot":
+            return bound.broken(np.where(np.isfinite(came), came, now) - arrival + answer_s, len(requests))
+        first = _merged(engines, "first_s")[sent]
+        ended = np.isfinite(came) & (output > 1)
+        tpot = (came + answer_s - first - front.answer_s)[ended] / (output[ended] - 1)
+        return bound.broken(tpot, int(np.count_nonzero(requests.output_tokens > 1)))
 
     def engines(self, requests: Requests, copies: int, policy: type[Engine] | None = None) -> tuple[list[Engine], Steps]:
         """So many idle engines for ``requests``, of another policy than its own if given, and the seconds of their steps."""
@@ -317,11 +348,17 @@ def _choose(engines: Sequence[Engine], request: int, sent: int, routing: str) ->
     return least if load[best] > 2 * sum(load) / len(load) + 4 else best
 
 
-def open_loop(engines: Sequence[Engine], at_s: Sequence[float], routing: str) -> None:
-    """Every request reaches an engine at its time."""
+def open_loop(
+    engines: Sequence[Engine], at_s: Sequence[float], routing: str, lost: Callable[[int], bool] = lambda sent: False
+) -> bool:
+    """Every request reaches an engine at its time; False where all is ``lost`` after so many were sent, which is asked a few
+    times on the way."""
     order = sorted(range(len(at_s)), key=at_s.__getitem__)
+    each = max(len(order) // LOOKS, 1)
     for sent, request in enumerate(order):
         arrival = at_s[request]
+        if sent and sent % each == 0 and lost(sent):
+            return False
         if routing == "round_robin":
             _bring(engines[sent % len(engines)], request, arrival)
             continue
@@ -330,6 +367,7 @@ def open_loop(engines: Sequence[Engine], at_s: Sequence[float], routing: str) ->
         _bring(engines[_choose(engines, request, sent, routing)], request, arrival)
     for engine in engines:
         engine.run_until(math.inf)
+    return True
 
 
 def _bring(engine: Engine, request: int, arrival_s: float) -> None:
