@@ -110,3 +110,16 @@ def test_adapters_by_each_engines_own_flags():
     file = line(wanted, engine="trtllm").file
     assert file is not None
     assert "lora_config:" in file[1] and "max_lora_rank: 32\n  max_loras: 8\n  max_cpu_loras: 50" in file[1]
+
+
+def test_vllm_is_not_asked_for_a_longer_context_than_its_cache_holds():
+    """It would not start; a cache whose layers mostly have windows holds more than it logs."""
+    small = replace(DENSE, system=find_cluster("rtx-4090").system, settings=Settings())
+    tokens = small.server.memory.tokens
+    assert tokens < small.arch.max_seq_len
+    asked = int(line(small).line.partition("--max-model-len ")[2].split()[0])
+    assert tokens - 1024 < asked <= tokens
+    assert f"{asked:,} tokens" in line(small).note
+    windowed = replace(small, arch=find_model("gemma-3-27b"), system=find_cluster("h100-sxm").system)
+    assert windowed.server.memory.tokens < windowed.arch.max_seq_len
+    assert "--max-model-len 131072" in line(windowed).line

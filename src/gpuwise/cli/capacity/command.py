@@ -216,6 +216,7 @@ def capacity(
     answer = _answer(arch, cluster, load, targets, demand, wanted, usd, held.provider, explain=not quick and sent.measure is None)
     if ranked is not None and answer.served is not None:
         ranked = ranked.with_answer(answer.served.limit, answer.served.fleet, demand, within)
+        answer = replace(answer, cluster=answer.served.fleet.cluster)  # nobody asked about fewer
     if sent.measure is not None:
         from gpuwise.cli.capacity.measure import measure_server
         from gpuwise.serve.measure.run import Bounds

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from gpuwise.pick.capacity import LeftOut, Ranked
+    from gpuwise.predict.estimate import Estimate
     from gpuwise.serve.capacity.commands import Command
     from gpuwise.serve.capacity.configurations import Configuration
     from gpuwise.serve.capacity.mixed import Mixed
@@ -32,14 +33,20 @@ WEAK_GAIN = 0.02
 """A change of the rate smaller than this is none."""
 
 
-def requests(rate_per_s: float) -> str:
-    """``"4.61 requests/s"``; slow ones by the minute or hour, fast ones without a fraction."""
+def requests(rate_per_s: float, like_per_s: float | None = None) -> str:
+    """``"4.61 requests/s"``; slow ones by the minute or hour, or as ``like_per_s`` is, fast ones without a fraction."""
     if rate_per_s >= 1000:
         return f"{rate_per_s:,.0f} requests/s"
+    like = rate_per_s if like_per_s is None else like_per_s
     for unit, seconds in (("s", 1.0), ("min", 60.0)):
-        if rate_per_s * seconds >= 1:
+        if like * seconds >= 1:
             return f"{rate_per_s * seconds:.3g} requests/{unit}"
     return f"{rate_per_s * 3600:.3g} requests/h"
+
+
+def _interval(each: Estimate) -> str:
+    """``(80 % interval 0.87 to 2.6 requests/s)``: both ends in the unit of the estimate."""
+    return f"(80 % interval {span(each, lambda rate: requests(rate, each.expected))})"
 
 
 def show_capacity(answer: Capacity, budget_usd_per_hour: float | None = None) -> None:
@@ -80,6 +87,16 @@ def show_ranked(found: Ranked) -> None:
     to = console()
     if not found.options:
         to.print("Nothing that can be had keeps the targets within the limits.", style="bold red")
+        nearest = found.nearest
+        if nearest is not None and nearest.alone.worst is not None and nearest.alone.worst.value_s is not None:
+            worst, c = nearest.alone.worst, nearest.configuration
+            allowed, reached = format_duration(worst.target.limit_s), format_duration(worst.value_s)
+            to.print(
+                Text(
+                    f"The nearest, {c.system.accelerator.name} with {c.words}, keeps {statistic_words(worst.target.key)} "
+                    f"within {reached}, {allowed} allowed: --slo {worst.target.key}={reached.replace(' ', '')} would do."
+                )
+            )
     else:
         table = table_of(
             ["GPU", "replicas", "GPUs", "$/h", "$/M tokens", "Wh/M tokens", "each replica"],
@@ -145,13 +162,13 @@ def verdict(answer: Capacity, budget_usd_per_hour: float | None = None) -> list[
     if demand.rate_per_s is None and demand.users is None:
         sentences.append(
             f"{requests(each.expected * served.copies)} within {within}: "
-            f"{_copies(served.copies)} of {requests(each.expected)} (80 % interval {span(each, requests)})."
+            f"{_copies(served.copies)} of {requests(each.expected)} {_interval(each)}."
         )
     else:
         who = f"{demand.users:,} users ask {requests(f.rate_per_s)}" if demand.users else requests(f.rate_per_s).capitalize()
         gpus = f"{f.cluster.n_accelerators} {served.configuration.system.accelerator.name}"
         sentences.append(f"{who}: {_copies(f.copies_peak)}, {gpus}, within {within}.")
-        sentences.append(f"A replica carries {requests(each.expected)} (80 % interval {span(each, requests)}).")
+        sentences.append(f"A replica carries {requests(each.expected)} {_interval(each)}.")
         have = answer.cluster.n_accelerators
         if f.cluster.n_accelerators > have:
             sentences.append(f"That is more than the {have} asked about: they carry {requests(each.expected * served.copies)}.")

@@ -73,7 +73,8 @@ def _others(configuration: Configuration, load: Load, elsewhere: bool) -> Iterat
     if wide <= most_ranks(configuration.system) and configuration.arch.heads % wide == 0 and c.attention_dp == 1:
         experts = {"moe_tp": wide} if c.moe_ep == 1 and configuration.arch.moe is not None else {}
         experts |= {"moe_ep": wide} if c.moe_ep > 1 else {}
-        yield f"tensor parallel {wide}", SAME, replace(configuration, config=replace(c, tp=wide, **experts))
+        stages = "" if c.pp == 1 else f" in each of {c.pp} stages"
+        yield f"tensor parallel {wide}{stages}", SAME, replace(configuration, config=replace(c, tp=wide, **experts))
     if options.prefix_caching and load.at(1.0, 100).text is not None:
         yield "no prefix cache", SAME, replace(configuration, settings=replace(s, prefix_caching=False))
     if s.adapters is not None and s.adapters.at_once < s.adapters.count:

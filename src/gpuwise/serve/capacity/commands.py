@@ -49,6 +49,9 @@ _QUANTIZATION = {
 srt/arg_groups/choices.py); others come as a checkpoint."""
 _CHECKPOINT = {"int4_wo": "AWQ or GPTQ", "nvfp4": "NVFP4", "mxfp4": "MXFP4", "int8_wo": "8-bit", "fp8": "FP8", "fp8_block": "FP8"}
 
+LENGTH_STEP = 1024
+"""Tokens that a cache shorter than the model's context is said to hold in whole steps of."""
+
 
 @dataclass(frozen=True, slots=True)
 class Command:
@@ -71,7 +74,7 @@ def start_commands(configuration: Configuration) -> tuple[Command, ...]:
     engine, hosts = configuration.config.engine, hosts_of(configuration)
     if configuration.apart is not None:
         return _apart(configuration, configuration.apart)
-    words, note = _words(configuration), _weights_note(configuration)
+    words, note = _words(configuration), _note(configuration)
     options = _trtllm_options(configuration) if engine == "trtllm" else ""
     file = (TRTLLM_FILE, options) if options else None
     if hosts == 1:
@@ -107,7 +110,7 @@ def _host_words(engine: str, hosts: int, host: int) -> list[str]:
 def _apart(configuration: Configuration, apart: tuple[int, int]) -> tuple[Command, ...]:
     """Replicas that read and replicas that write, each on its accelerators, and what sends requests to both."""
     c, count = configuration.config, max(configuration.system.count, 1)
-    note = _weights_note(configuration)
+    note = _note(configuration)
     found: list[Command] = []
     urls: dict[str, list[tuple[str, int]]] = {"prefill": [], "decode": []}
     for i in range(sum(apart)):
@@ -148,6 +151,28 @@ def _apart(configuration: Configuration, apart: tuple[int, int]) -> tuple[Comman
     return tuple(found)
 
 
+def _note(configuration: Configuration) -> str:
+    """What the person has to give or know besides."""
+    length = _model_length(configuration)
+    cut = length < (configuration.server.options.max_model_len or configuration.arch.max_seq_len)
+    notes = [_weights_note(configuration), f"the cache holds requests of {length:,} tokens, no longer ones" if cut else ""]
+    return "; ".join(n for n in notes if n)
+
+
+def _model_length(configuration: Configuration) -> int:
+    """Longest request in tokens; of vLLM, which starts with none longer, what its cache holds (v1/core/kv_cache_utils.py,
+    check_enough_kv_cache_memory), to whole steps of 1,024 where it holds one."""
+    server = configuration.server
+    asked = server.options.max_model_len or configuration.arch.max_seq_len
+    if configuration.config.engine != "vllm":
+        return asked
+    size = server.options.block_size or 1
+    held = server.memory.blocks_of(asked) * size
+    if held >= asked:
+        return asked
+    return max(held // LENGTH_STEP * LENGTH_STEP, min(held, LENGTH_STEP))
+
+
 def _weights_note(configuration: Configuration) -> str:
     c = configuration.config
     if c.engine == LLAMA_CPP:
@@ -172,7 +197,7 @@ def _vllm(configuration: Configuration) -> list[str]:
         words += ["--quantization", _QUANTIZATION["vllm"][c.weights]]
     if c.kv_dtype != "bf16":
         words += ["--kv-cache-dtype", c.kv_dtype]
-    words += ["--max-model-len", str(o.max_model_len or configuration.arch.max_seq_len)]
+    words += ["--max-model-len", str(_model_length(configuration))]
     words += ["--max-num-batched-tokens", str(o.max_num_batched_tokens), "--max-num-seqs", str(o.max_num_seqs)]
     words += ["--gpu-memory-utilization", f"{o.memory_share:g}"]
     words += [] if o.chunked_prefill else ["--no-enable-chunked-prefill"]
