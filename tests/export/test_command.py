@@ -25,6 +25,21 @@ def test_a_saved_plan_and_its_model_give_the_same_files(tmp_path: Path, capsys: 
     assert saved["target"] == "megatron"
 
 
+@pytest.mark.parametrize("tool", ["torchtitan", "accelerate", "deepspeed", "llama-factory", "slurm:lightning", "torchrun"])
+def test_a_model_is_planned_for_the_tool_that_is_named(tool: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """That of the usual stack has tensor parallel ranks, which most of these have not."""
+    assert run(["export", "qwen3-14b", "--on", "8xH100-SXM", "--to", tool, "--json"]) == 0
+    written = _document(capsys)
+    assert written["target"] == tool and "pip install" in " ".join(written["notes"])  # type: ignore[arg-type]
+
+
+def test_adapters_on_weights_in_four_bits_are_the_ranks_own_too(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["export", "mistral-nemo-12b", "--on", "1xRTX-4090", "--qlora", "--seq", "2048", "--to", "torchrun", "--json"]
+    assert run(words) == 0
+    layout = json.loads(_document(capsys)["files"]["settings.json"])["layout"]  # type: ignore[index]
+    assert layout["quantized_base"] and layout["lora_rank"] and layout["sharding"] == "none"
+
+
 def test_files_are_written_and_their_script_is_a_shell_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [
         "export",

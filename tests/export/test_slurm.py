@@ -105,7 +105,7 @@ def _until(true: Callable[[], bool], most_s: float) -> None:
 
 def test_the_controller_takes_the_scripts(slurm: dict[str, str], jobs: Callable[..., Iterator[Job]], tmp_path: Path) -> None:
     read = 0
-    for job in jobs("megatron-core", 500):
+    for job in jobs("megatron-core", 900):
         if gaps_of(job, TOOLS["megatron"]) or job.n_nodes > _NODES:
             continue
         (tmp_path / "job.sbatch").write_text(write(job, TOOLS["megatron"], ENGINES["slurm"]).files["job.sbatch"])

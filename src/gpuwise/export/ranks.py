@@ -8,11 +8,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+from gpuwise.dtypes import TENSOR_BYTES
 from gpuwise.export import hugging_face as hf
 from gpuwise.export.job import Job, writes_model
 from gpuwise.export.torchrun import started, torchrun
 from gpuwise.export.written import Written
+from gpuwise.units import format_bytes
 from gpuwise.workload.strategy import Strategy
+from gpuwise.workload.transformer.parameters import count_parameters
 
 VERSION = "gpuwise's ranks under torchrun of PyTorch 2.7 to 2.13"
 PRECISIONS = ("fp32", "tf32", "bf16")
@@ -62,7 +65,9 @@ def strategy_gaps(s: Strategy) -> Iterator[str]:
         yield "selective recompute"
     if s.optimizer not in OPTIMIZERS:
         yield f"the optimizer {s.optimizer}"
-    if not s.master_weights or s.gradient_dtype != "fp32":
+    # frozen weights are in bf16 where they are whole
+    frozen = s.lora_rank > 0 and s.precision == "bf16" and s.sharding == "none"
+    if not (s.master_weights or frozen) or s.gradient_dtype != "fp32":
         yield "weights or gradients without fp32"
     if s.step_in_backward:
         yield "steps in the backward pass"
@@ -131,6 +136,9 @@ def write(job: Job) -> Written:
     )
     files = {"train.py": script, "settings.json": json.dumps(settings(job), indent=2) + "\n"}
     notes = list(hf.notes(job))
+    if job.gpus_per_node > 1:
+        whole = job.gpus_per_node * TENSOR_BYTES["fp32"] * count_parameters(job.arch).total
+        notes.append(f"every rank reads the whole model before it is divided: {format_bytes(whole)} of a node's memory")
     if job.n_nodes > 1:
         notes.append(f"{job.output} has to be a folder that every node sees: journals and checkpoints are there")
     return started(job, VERSION, [*torchrun(job), *CHILD], files, notes)

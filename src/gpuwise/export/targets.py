@@ -119,6 +119,19 @@ TOOLS = {
 }
 _OF_STACK = {"megatron-core": "megatron", "megatron-legacy": "megatron", "compiled-fsdp": "torchtitan", "deepspeed": "deepspeed"}
 _OF_STACK |= dict.fromkeys(("eager", "compiled", "eager-fsdp", "hf-fsdp", "trainer", "unsloth", "nanogpt"), "trainer")
+_STACK_OF = {
+    "megatron": "megatron-core",
+    "megatron-bridge": "megatron-core",
+    "torchtitan": "compiled-fsdp",
+    "torchrun": "eager-fsdp",
+}
+_STACK_OF |= dict.fromkeys(("trainer", "accelerate", "lightning", "axolotl"), "hf-fsdp")
+_STACK_OF |= dict.fromkeys(("deepspeed", "llama-factory"), "deepspeed")
+
+
+def stack_of(target: str | None) -> str | None:
+    """The stack that a model is planned for where a tool is named; None where none is."""
+    return _STACK_OF.get((target or "").rpartition(":")[2])
 
 
 def _image_notes(start: Start) -> tuple[str, ...]:
@@ -240,12 +253,13 @@ def write(job: Job, tool: Tool, engine: Engine | None = None) -> Written:
     missing = list(dict.fromkeys(tool.gaps(job)))
     if missing:
         able = [t.name for t in TOOLS.values() if t is not tool and not any(t.gaps(job))]
-        words = "plan without it, as with --recompute full or --precision bf16" + (
-            f", or --to {able[0]}, which has it" if able else ""
-        )
+        other = job.strategy.stack != _STACK_OF[tool.name] and not job.strategy.lora_rank
+        words = (f"plan for it, with --stack {_STACK_OF[tool.name]}, or" if other else "plan") + " without that part"
+        words += f"; or --to {able[0]}, which has it" if able else ""
         raise InputError(f"{tool.version} has no way to say: {'; '.join(missing)}", hint=words)
     if engine is None:
-        return tool.write(job)
+        made = tool.write(job)
+        return replace(made, notes=(*made.notes, f"{tool.version} has to be here: {tool.setup}"))
     lacking = gaps_of(job, tool, engine)
     if lacking:
         raise InputError(f"{engine.name} has not: {'; '.join(lacking)}", hint="--to slurm and --to ray start what the nodes have")

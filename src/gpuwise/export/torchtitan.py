@@ -96,7 +96,7 @@ def arguments(job: Job) -> list[str]:
     out = ["--module", module, "--config", function]
     if module == BACKEND:
         out += ["--hf_model", job.model]
-    out += ["--hf_assets_path", f"./assets/hf/{job.model.rsplit('/', 1)[-1]}"]
+    out += ["--hf_assets_path", _assets(job)]
     local = s.micro_batch * (s.accumulation if s.pp > 1 else 1)  # a pipeline takes all of a rank's sequences at once
     out += ["--training.local_batch_size", str(local), "--training.global_batch_size", str(s.global_batch)]
     out += ["--training.seq_len", str(job.seq_len)]
@@ -119,6 +119,10 @@ def arguments(job: Job) -> list[str]:
     if job.save_every is not None:
         out += ["--checkpoint.interval", str(job.save_every)]
     return [*out, f"activation-checkpoint:{CHECKPOINTING[s.recompute]}"]
+
+
+def _assets(job: Job) -> str:
+    return f"./assets/hf/{job.model.rsplit('/', 1)[-1]}"
 
 
 def _group(job: Job) -> int:
@@ -175,6 +179,7 @@ def write(job: Job) -> Written:
     s = job.strategy
     command = [*torchrun(job), "-m", "torchtitan.train", *arguments(job)]
     notes = [f"--dataloader.dataset takes the place of the registry's own data: put yours there ({job.data})"]
+    notes.append(f"{_assets(job)} holds its tokenizer: hf download {job.model} --include 'tokenizer*' --local-dir {_assets(job)}")
     if s.ep > 1 and (s.expert_dispatch != "all-to-all" or s.overlap_ep):
         notes.append("tokens go to experts as the registry's function says, by a plain all-to-all: --overrides takes another")
     if s.pp > 1 and s.schedule == "zero-bubble":

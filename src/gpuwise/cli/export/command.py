@@ -38,7 +38,8 @@ def export(
     ----------
     plan
         What `gpuwise plan --json` printed, as a file (- is stdin), or a model, which is planned first with the same
-        options as there; or what `gpuwise capacity --json` printed: then the server that it chose.
+        options as there, for the software that --to names; or what `gpuwise capacity --json` printed: then the server
+        that it chose.
     to
         A tool that trains: torchrun (the ranks of `gpuwise run`), megatron, megatron-bridge (NeMo), torchtitan, trainer
         (Hugging Face), accelerate, deepspeed, lightning, axolotl or llama-factory (left out: that of the plan's stack). Or what
@@ -59,7 +60,7 @@ def export(
     """
     from dataclasses import replace
 
-    from gpuwise.export.targets import find_target, write
+    from gpuwise.export.targets import find_target, stack_of, write
     from gpuwise.facts.software.compatibility import parse_version
 
     document = read_document(plan) if plan == "-" or plan.endswith(".json") else None
@@ -69,6 +70,8 @@ def export(
         return _serve(document, to, out, json)
     if driver is not None:
         parse_version(driver)
+    if document is None and (training.stack, training.year) == (None, None) and not (training.lora or training.qlora):
+        training = replace(training, stack=stack_of(to))
     job = replace(_job(plan, document, on, tokens, training, fixed), driver=driver)
     if data is not None:
         job = replace(job, data=_one_line(data))
