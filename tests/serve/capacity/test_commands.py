@@ -9,7 +9,7 @@ import pytest
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.serve.capacity.commands import start_commands
-from gpuwise.serve.capacity.configurations import Configuration
+from gpuwise.serve.capacity.configurations import Configuration, Wanted, layouts
 from gpuwise.serve.engine import EngineConfig
 from gpuwise.serve.simulate import Settings
 from gpuwise.serve.simulate.adapters import Adapters
@@ -123,3 +123,15 @@ def test_vllm_is_not_asked_for_a_longer_context_than_its_cache_holds():
     windowed = replace(small, arch=find_model("gemma-3-27b"), system=find_cluster("h100-sxm").system)
     assert windowed.server.memory.tokens < windowed.arch.max_seq_len
     assert "--max-model-len 131072" in line(windowed).line
+
+
+def test_llama_cpp_serves_a_model_published_in_mxfp4_as_it_is():
+    """Nobody writes files of gpt-oss in wider formats; other models come in those that were asked for."""
+    system = find_cluster("rtx-5090").system
+    for model, bits, formats in (
+        ("gpt-oss-20b", (16, 8), {"MXFP4"}),
+        ("gpt-oss-20b", (4,), {"MXFP4"}),
+        ("llama-3.1-8b", (16, 8), {"F16", "Q8_0"}),
+    ):
+        found = layouts(find_model(model), system, 1, Wanted(engine="llama.cpp", bits=bits, context=4096))
+        assert {c.config.weights for c in found} == formats

@@ -238,10 +238,9 @@ def _in_turn(arch: Architecture, system: System, most: int, wanted: Wanted) -> I
         raise InputError("llama.cpp splits layers, not tensors", hint="leave --tp out")
     if wanted.pp not in (None, 1):
         raise InputError("llama.cpp's layers are spread over as few devices as hold them", hint="leave --pp out")
-    for bits in sorted(wanted.bits, reverse=True):
-        weights = FORMATS[FORMAT_OF_BITS[bits]].llama_cpp
-        if arch.published_experts == "mxfp4" and bits < 8:
-            weights = "MXFP4"  # the files of it that there are
+    published = arch.published_experts == "mxfp4"  # of it there are no other files
+    for bits in sorted(wanted.bits, reverse=True) if not published else (min(wanted.bits),):
+        weights = "MXFP4" if published and (bits < 8 or wanted.bits == USUAL_BITS) else FORMATS[FORMAT_OF_BITS[bits]].llama_cpp
         for n in (n for n in SPLITS if n <= min(most, MOST_DEVICES)):
             config = EngineConfig(LLAMA_CPP, weights, kv_dtype=wanted.kv_dtype, pp=n, version=wanted.version)
             plain = Configuration(arch, system, config, Settings(max_model_len=wanted.context, max_num_seqs=1), wanted.slowdown)
