@@ -235,3 +235,19 @@ def test_a_decoder_embeds_as_it_reads_a_prompt() -> None:
     prompt = iteration_time(find_model("qwen3-0.6b"), l4.system, EngineConfig(), 1, 256, 256)
     assert answer.alone_s == pytest.approx(prompt.expected)
     assert answer.items == "passages"
+
+
+def test_videos_are_served_one_after_the_other_at_their_published_time() -> None:
+    """Wan-Video/Wan2.1 README, T2V-14B at 720p on one H100: 1,837.9 s; Tencent-Hunyuan/HunyuanVideo README, 720p and 129 frames
+    on one H100: 1,904 s."""
+    for model, published_s in (("wan-2.1-14b", 1837.9), ("hunyuan-video", 1904.0)):
+        maker = find_denoiser(model, "videos")
+        found = capacity_forward(
+            maker, find_cluster("h100-sxm"), workload="video", targets=(forward_load.VIDEO_TARGET,), today=TODAY
+        )
+        assert found.items == "videos"
+        assert found.alone_s == pytest.approx(published_s, rel=0.15)
+        assert found.each is not None
+        assert found.each.expected < 1.0 / found.alone_s
+        with pytest.raises(InputError, match=r"--workload image with"):
+            capacity_forward(maker, find_cluster("h100-sxm"), workload="image", today=TODAY)

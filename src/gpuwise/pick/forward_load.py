@@ -63,6 +63,11 @@ SPEECH_TARGET = Target("e2e", 95.0, 1.0)
 IMAGE_TARGET = Target("e2e", 95.0, 10.0)
 """Of an image where none is given: longer than ten seconds nobody keeps their mind on it (Nielsen, Usability Engineering, 1993,
 section 5.5)."""
+VIDEO_TARGET = Target("e2e", 95.0, 3600.0)
+"""Of a video where none is given, an assumption: nobody waits before the screen, and an hour is before the next meeting."""
+MADE = {"image": "images", "video": "videos"}
+TARGETS = {"speech": SPEECH_TARGET, "image": IMAGE_TARGET, "video": VIDEO_TARGET}
+"""By workload; of the others :data:`USUAL_TARGET`."""
 PHONE_VENDORS = ("Apple", "Google", "Qualcomm")
 """Their compilers place layers on units of which no kernel and no network was measured here."""
 GROWS = 0.5
@@ -142,9 +147,9 @@ class ForwardCapacity:
     arch: Architecture | ConvNet | Denoiser
     cluster: Cluster
     items: str
-    """``passages``, ``pairs``, ``images`` or ``windows`` of sound."""
+    """``passages``, ``pairs``, ``images``, ``videos`` or ``windows`` of sound."""
     tokens: int
-    """Of an item, of a window those that are written; 0 of images that are made or that convolutions read."""
+    """Of an item, of a window those that are written; 0 of images and videos that are made or that convolutions read."""
     precision: str
     targets: tuple[Target, ...]
     times: BatchTimes
@@ -192,7 +197,7 @@ def capacity_forward(
     provider: str | None = None,
     version: str | None = None,
 ) -> ForwardCapacity:
-    """Items a second of ``workload`` (embed, rerank, vision, speech, image) with ``arch`` within ``targets``, on how many
+    """Items a second of ``workload`` (embed, rerank, vision, speech, image, video) with ``arch`` within ``targets``, on how many
     accelerators like ``cluster``'s; speech under vLLM's ``version`` (None: the newest). Raises InputError for a model of another
     kind or one that does not fit, UnpredictableError without a rate."""
     items, length = _shape(arch, workload, tokens)
@@ -223,7 +228,7 @@ def capacity_forward(
 
 
 def image_times(denoiser: Denoiser, cluster: Cluster) -> BatchTimes:
-    """Seconds of one image. Raises InputError where it does not fit, UnpredictableError without a rate."""
+    """Seconds of one image or video. Raises InputError where it does not fit, UnpredictableError without a rate."""
     found = forward_on(image_job(denoiser), cluster)
     if isinstance(found, TooLargeToRun):
         raise InputError(
@@ -243,12 +248,11 @@ def check_targets(targets: Sequence[Target]) -> None:
 
 def _shape(arch: Architecture | ConvNet | Denoiser, workload: str, tokens: int | None) -> tuple[str, int]:
     """What an item is called, and its tokens."""
-    if isinstance(arch, Denoiser) or workload == "image":
-        if isinstance(arch, Denoiser) and workload == "image":
-            return "images", 0
-        raise InputError(
-            f"--workload {workload} with {arch.name}", hint="--workload image is of makers of images: sdxl, flux-dev"
-        )
+    if isinstance(arch, Denoiser) or workload in MADE:
+        if isinstance(arch, Denoiser) and arch.makes == MADE.get(workload):
+            return arch.makes, 0
+        hint = "--workload image is of makers of images: sdxl, flux-dev; video of wan-2.1-14b, hunyuan-video"
+        raise InputError(f"--workload {workload} with {arch.name}", hint=hint)
     if isinstance(arch, ConvNet):
         if workload == "vision":
             return "images", 0

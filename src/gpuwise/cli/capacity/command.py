@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gpuwise.serve.simulate.drafts import Drafts
 
 ARRIVALS = ("poisson", "gamma", "diurnal")
-FORWARD = ("embed", "rerank", "vision", "speech", "image")
+FORWARD = ("embed", "rerank", "vision", "speech", "image", "video")
 """Workloads of one forward pass a request: nothing is written."""
 OF_PASSES, HELD_OF_PASSES = ("workload", "slo", "rate", "max", "batching"), ("price", "provider", "context", "budget", "engine")
 """Options that mean something there."""
@@ -48,7 +48,7 @@ class Asked:
     """chat (usual), code, rag, agent, summarise, reasoning, or in=2000,out=300 with cv=, in_cv=, out_cv=, prefix=, peak=; of
     encoders and decoders that embed, embed and rerank (passages of --context tokens), of vision transformers and networks of
     convolutions (resnet-50) vision, of Whisper speech (windows of 30 s, of each of which --context tokens are written), of
-    makers of images image."""
+    makers of images image, of videos video."""
     trace: Path | None = None
     """Replay a recording: CSV (arrival_s,input_tokens,output_tokens or Azure's), Mooncake's JSON lines, ShareGPT's JSON."""
     drop_long: Annotated[bool, Parameter(negative="")] = False
@@ -251,8 +251,8 @@ def _served(model: str, workload: str | None) -> Architecture | ConvNet | Denois
     from gpuwise.facts.models.convnets import known_convnet
     from gpuwise.facts.models.denoisers import find_denoiser
 
-    if workload == "image":
-        return find_denoiser(model)
+    if workload in ("image", "video"):
+        return find_denoiser(model, f"{workload}s")
     return known_convnet(model) or find_model(model)
 
 

@@ -1,4 +1,4 @@
-"""``gpuwise capacity --workload embed``, ``rerank``, ``vision``, ``speech`` or ``image``: passes in batches, asked and shown."""
+"""``gpuwise capacity --workload`` embed, rerank, vision, speech, image or video: passes in batches, asked and shown."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ def capacity_forward_command(arch: Architecture | ConvNet | Denoiser, on: str | 
     import datetime
 
     from gpuwise.facts.hardware.naming import USUAL, find_cluster
-    from gpuwise.pick.forward_load import IMAGE_TARGET, SPEECH_TARGET, USUAL_TARGET, capacity_forward, check_targets, rank_forward
+    from gpuwise.pick.forward_load import TARGETS, USUAL_TARGET, capacity_forward, check_targets, rank_forward
     from gpuwise.serve.load.targets import parse_targets
 
-    usual = {"image": IMAGE_TARGET, "speech": SPEECH_TARGET}.get(passes.workload, USUAL_TARGET)
+    usual = TARGETS.get(passes.workload, USUAL_TARGET)
     targets = (usual,) if passes.slo is None else parse_targets(passes.slo)
     batcher = batcher_of(passes.batching)
     version = version_of(passes.engine, passes.workload)
@@ -150,35 +150,36 @@ def _show(answers: list[ForwardCapacity], workload: str) -> None:
     from gpuwise.cli.out import console, table_of
     from gpuwise.serve.images import tensor_bytes
     from gpuwise.serve.speech import WINDOW_S
-    from gpuwise.units import KILO, format_duration, format_usd
+    from gpuwise.units import HOUR_S, KILO, MEGA, format_duration, format_usd
 
     to = console()
     if not answers:
         to.print("Nothing that is rented keeps the targets.", style="bold red")
         return
     first = answers[0]
-    of = "" if first.items == "images" else f" of {first.tokens:,} tokens"
+    of = "" if first.items in ("images", "videos") else f" of {first.tokens:,} tokens"
     if first.items == "windows":
         of = f" of {WINDOW_S:g} s of speech, {first.tokens:,} tokens written of each"
     to.print(Text(f"{first.arch.name}: {first.items}{of}, " + ", ".join(t.words for t in first.targets), "bold"))
     to.print()
+    unit, seconds, many, count = ("h", HOUR_S, "1000", 1e3) if first.items == "videos" else ("s", 1.0, "M", MEGA)
     table = table_of(
-        ["GPU", "each/s", "80 %", "one alone", "p50", "p95", "batch", "GPUs", "$/h", "$/M", "Wh/M"],
+        ["GPU", f"each/{unit}", "80 %", "one alone", "p50", "p95", "batch", "GPUs", "$/h", f"$/{many}", f"Wh/{many}"],
         left=("GPU",),
-        gives_way=("80 %", "p50", "Wh/M", "batch", "one alone"),
+        gives_way=("80 %", "p50", f"Wh/{many}", "batch", "one alone"),
     )
     for a in answers[:ROWS]:
         p = a.point
         table.add_row(
             a.cluster.accelerator.name,
-            "none" if a.each is None else f"{a.each.expected:,.4g}",
-            "-" if a.each is None else f"{a.each.low:,.3g} to {a.each.high:,.3g}",
+            "none" if a.each is None else f"{a.each.expected * seconds:,.4g}",
+            "-" if a.each is None else f"{a.each.low * seconds:,.3g} to {a.each.high * seconds:,.3g}",
             format_duration(a.alone_s),
             *(["-"] * 3 if p is None else [_time(p.latency(50.0)), _time(p.latency(95.0)), f"{p.mean_batch:.1f}"]),
             str(a.accelerators or "-"),
             "-" if a.usd_per_hour is None else format_usd(a.usd_per_hour),
-            "-" if a.usd_per_million is None else format_usd(a.usd_per_million),
-            "-" if a.wh_per_million is None else f"{a.wh_per_million:,.1f}",
+            "-" if a.usd_per_million is None else format_usd(a.usd_per_million * count / MEGA),
+            "-" if a.wh_per_million is None else f"{a.wh_per_million * count / MEGA:,.1f}",
         )
     to.print(table)
     if first.point is None:
@@ -207,7 +208,7 @@ def _batches(answer: ForwardCapacity) -> str:
 
     most, delay = answer.times.sizes[-1], answer.batcher.delay_s
     if answer.times.sizes == (1,):
-        return "Images are made one after the other"
+        return f"{answer.items.capitalize()} are made one after the other"
     if delay == float("inf"):
         return f"Batches of {most} wait until they are full"
     held = f", held back {format_duration(delay)} at most until they are full" if delay else ""

@@ -105,7 +105,9 @@ def find_denoiser(text: str, makes: str = "images") -> Denoiser:
         names = [key for key, one in denoisers().items() if one.makes == makes]
         raise UnknownNameError(f"{makes[:-1]} model", text, names, hint="it is one of " + ", ".join(names))
     if denoiser.makes != makes:
+        one = denoiser.makes[:-1]
         raise InputError(
-            f"{denoiser.name} makes {denoiser.makes}, not {makes}", hint=f"`gpuwise pick --for {denoiser.makes[:-1]}` takes it"
+            f"{denoiser.name} makes {denoiser.makes}, not {makes}",
+            hint=f"`gpuwise pick --for {one}` and `gpuwise capacity --workload {one}` take it",
         )
     return denoiser
