@@ -25,6 +25,7 @@ from gpuwise.train.tune.document import document, write_config
 from gpuwise.train.tune.facts import Facts
 from gpuwise.train.tune.search import Options, Result, Search
 from gpuwise.train.tune.state import FILE, State
+from gpuwise.train.tune.stats import Gain
 from gpuwise.train.tune.trial import Trial, TrialJob
 from gpuwise.workload.changes.diff import Patch, diff_of
 
@@ -129,9 +130,16 @@ def test_the_minutes_held_back_settle_a_lever_where_none_is_kept(
 
 
 @pytest.mark.parametrize(
-    ("run_length_s", "start_s", "kept"),
-    [(None, 0.2, True), (None, 0.5, False), (3600.0, 0.5, True)],
-    ids=["long", "short", "said"],
+    ("run_length_s", "start_s", "whole", "kept"),
+    [
+        (None, 0.2, None, True),
+        (None, 0.5, None, False),
+        (3600.0, 0.5, None, True),
+        (None, 0.5, Gain(1.1, 1.04, 1.16, 4), True),
+        (None, 0.2, Gain(0.97, 0.9, 1.04, 8), False),
+        (None, 0.2, Gain(1.05, 0.99, 1.1, 8), True),
+    ],
+    ids=["long", "short", "said", "faster as a whole", "slower as a whole", "cannot be told as a whole"],
 )
 def test_a_script_so_short_that_the_start_of_run_is_more_keeps_nothing(
     tmp_path: Path,
@@ -139,6 +147,7 @@ def test_a_script_so_short_that_the_start_of_run_is_more_keeps_nothing(
     capsys: pytest.CaptureFixture[str],
     run_length_s: float | None,
     start_s: float,
+    whole: Gain | None,
     kept: bool,
 ) -> None:
     """Twenty steps of 0.05 s, 1.5 times as fast: 0.33 s saved. Its rates are those of the gain, whatever others took of them."""
@@ -161,6 +170,7 @@ def test_a_script_so_short_that_the_start_of_run_is_more_keeps_nothing(
             return Trial("enough", True, 10, step_s, rate * mine, rate, wall_s=1.0, applied=list(levers))
 
     monkeypatch.setattr("gpuwise.train.tune.search.start_of_run", lambda folder, levers: start_s)
+    monkeypatch.setattr("gpuwise.train.tune.search.whole_gain", lambda *told: whole)
     options = Options(minutes=30.0, only=("fused_optimizer",), parity=False, run_length_s=run_length_s)
     result = Short(TrialJob("train.py"), State(tmp_path, {}, resume=False), tmp_path, None, options).run()
     assert (result.levers == {"fused_optimizer": True}) is kept
@@ -169,7 +179,8 @@ def test_a_script_so_short_that_the_start_of_run_is_more_keeps_nothing(
     assert result.is_undisturbed and result.is_own_length is (run_length_s is None)
     show(result, Patch("", ()), "script.py", None)
     said = " ".join(capsys.readouterr().out.split())
-    assert ("`gpuwise run` takes 0.5 s to start" in said) is not kept
+    assert (f"`gpuwise run` takes {start_s} s to start" in said) is not kept
+    assert result.whole == whole
     if run_length_s is None:
         assert result.run_length_s == pytest.approx(1.0)
 

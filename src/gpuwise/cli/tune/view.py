@@ -53,6 +53,8 @@ def show(result: Result, patch: Patch, script: str, config: Path | None, worth: 
             out.print(("Trains the same: " if result.parity.passed else "Trains OTHERWISE: ") + result.parity.words)
         else:
             out.print("Not compared with the untouched script.")
+        if result.whole is not None:
+            out.print(f"Whole trainings, the start of `gpuwise run` in them: {result.whole.words} as fast.")
     section(out, "The script as it is" if result.after is result.before else "Before and after", _before_after(result, worth))
     for line in _unknown(worth) + _saved(worth, is_own_length=result.is_own_length):
         out.print(Padding(line, (0, 0, 0, 2)), style="dim")

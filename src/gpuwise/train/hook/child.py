@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from gpuwise.errors import GpuwiseError
 from gpuwise.train.hook.children import LAUNCHERS, count_children, launcher_arguments, member_settings
 from gpuwise.train.hook.journal import Writer
+from gpuwise.train.hook.run_queue import RunQueue
 from gpuwise.train.hook.script import NoInput, ScriptEnd, run_script
 from gpuwise.train.hook.script_run import ScriptRun, write_beginning
 from gpuwise.train.hook.settings import Settings, read_settings
@@ -51,7 +53,12 @@ def _run(settings: Settings, journal: Writer, running: ScriptRun, stack: context
         arguments = settings.arguments
         if settings.module and settings.script in LAUNCHERS and settings.profiling is not None:
             arguments = launcher_arguments(settings)
+        queue, began_s = RunQueue(), time.perf_counter()
+        before_s = queue.waited_s()
         ended = run_script(settings.script, arguments, module=settings.module)
+        # a trial that is stopped has no end of its own
+        journal.event("whole", wall_s=time.perf_counter() - began_s, queue_s=queue.waited_s() - before_s)
+        queue.close()
         if ended.missing is not None and running.misses(ended.missing):
             # a trial wrote it elsewhere, and what copies or renames it knows nothing of that
             ended = ScriptEnd("end", 0)

@@ -40,6 +40,7 @@ def document(result: Result, patch: Patch, config: Path | None, worth: Worth | N
         "run_length_s": result.run_length_s,
         "run_length_is_own": result.is_own_length,
         "too_short": result.too_short,
+        "whole_gain": _gain(result.whole),
         "useful_tokens_per_s": useful_rates(result),
         "worth": None if worth is None else worth_document(worth),
         **batch_document(result.fitting, result.sizes),

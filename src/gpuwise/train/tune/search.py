@@ -25,6 +25,7 @@ from gpuwise.train.tune.start import START_LIMIT_S, start_of_run
 from gpuwise.train.tune.state import State
 from gpuwise.train.tune.stats import LEAST_GAIN, WORTH_KNOWING, Gain, gain_of, pairs_that_tell, spread_of
 from gpuwise.train.tune.trial import OBSERVE, Trial, TrialJob, no_steps, run, trial_of
+from gpuwise.train.tune.whole import SPARE, whole_gain, whole_s
 
 Levers = dict[str, object]
 SLOW_START = 10.0
@@ -133,6 +134,8 @@ class Result:
     """That the interval of one lever may miss."""
     is_undisturbed: bool = False
     """Gain and rates are of the time in which no other program had the loop's processor."""
+    whole: Gain | None = None
+    """Of whole trainings with the start of ``gpuwise run``; None where they were too long to be measured."""
 
     @property
     def pairs_missing(self) -> int | None:
@@ -191,7 +194,9 @@ class Search:
         self._reference_wall_s = 0.0
         self._has_workers = True
         self._length_s, self._is_own_length = RUN_LENGTH_S, False
+        self._own_wall_s = 0.0
         self._too_short: str | None = None
+        self._whole: Gain | None = None
         self._gain_is_undisturbed = False
 
     def run(self) -> Result:
@@ -239,6 +244,7 @@ class Search:
             2.0 * max(self._reference_wall_s, 1.0),
             self._missed,
             self._gain_is_undisturbed,
+            self._whole,
         )
 
     def _length(self, facts: Facts, before: Trial) -> tuple[float, bool]:
@@ -247,7 +253,7 @@ class Search:
             return self._options.run_length_s, False
         if facts.epochs is None or facts.epoch_steps is None or not before.step_s:
             return RUN_LENGTH_S, False
-        own_s = facts.epochs * facts.epoch_steps * before.step_s
+        own_s = self._own_wall_s = facts.epochs * facts.epoch_steps * before.step_s
         if before.rate and before.undisturbed_rate and self._is_undisturbed(before, before, self._best):
             own_s *= before.rate / before.undisturbed_rate
         return own_s, True
@@ -425,10 +431,12 @@ class Search:
         return tried("kept", f"{gain.ratio:.2f}x", gain=gain, parity=verdict, extra_s=extra_s)
 
     def _settle(self, candidates: list[Candidate], tried: list[CandidateResult], facts: Facts, before: Trial, gate: Gate) -> None:
-        """More pairs of those nearest to being kept, where none is: in the minutes held back for all levers together."""
+        """More pairs of those nearest to being kept, where none is, and then those that had no time: in the minutes held back for
+        all levers together."""
         self._tries_until_s = self._ends_s
         near = [at for at, t in enumerate(tried) if t.result == "undecided" and t.gain and t.gain.ratio > LEAST_GAIN]
-        for at in sorted(near, key=lambda at: -getattr(tried[at].gain, "ratio", 0.0)):
+        near.sort(key=lambda at: -getattr(tried[at].gain, "ratio", 0.0))
+        for at in near + [at for at, t in enumerate(tried) if t.result == "no time"]:
             if self._no_more_tries:
                 return
             tried[at] = self._try(candidates[at], facts, before, gate, most=MOST_SETTLED)
@@ -598,14 +606,41 @@ class Search:
         self._say(f"{dropped.label} is dropped: {why}")
 
     def _start_eats(self, gain: Gain) -> str | None:
-        """Why the levers are not worth ``gpuwise run`` in a training as short as this one; None where they are."""
+        """Why the levers are not worth ``gpuwise run`` in a training as short as this one; None where they are. By whole
+        trainings, where the minutes hold them, else by what is saved at the low end of the gain."""
         saved_s = (1.0 - 1.0 / gain.low) * self._length_s
         if saved_s > START_LIMIT_S:
             return None
         start_s = self._state.measured("start", lambda: start_of_run(self._folder, dict(self._best)))
-        if start_s is None or saved_s > start_s:
+        if start_s is None:
             return None
-        return f"{saved_s:.1f} s are saved in {self._length_words}, and `gpuwise run` takes {start_s:.1f} s to start"
+        whole = self._whole_gain(start_s) if self._is_own_length else None
+        self._whole = whole
+        if whole is not None and whole.low > 1.0:
+            return None
+        starts = f"`gpuwise run` takes {start_s:.1f} s to start"
+        if whole is not None and (whole.high < LEAST_GAIN or whole.ratio < 1.0):
+            return f"whole trainings are {whole.words} as fast, and {starts}"
+        if saved_s > start_s:
+            return None
+        return f"{saved_s:.1f} s are saved in {self._length_words}, and {starts}"
+
+    def _whole_gain(self, start_s: float) -> Gain | None:
+        """Of whole trainings, measured."""
+        by_clock = self._has_workers or bool({*CROWDING} & {*self._best})
+
+        def measure(levered: bool, at: int) -> float | None:
+            levers = self._best if levered else self._base
+
+            def run_it() -> dict[str, Any]:
+                return {"seconds": whole_s(self._run(levers, Stop()), by_clock=by_clock)}
+
+            return self._state.measured(f"whole|{sorted(levers.items())}|{at}", run_it)["seconds"]
+
+        pair_s = 2.0 * SPARE * (self._own_wall_s + self._reference_wall_s)
+        if time.monotonic() + LEAST_PAIRS * pair_s <= self._ends_s:
+            self._say("whole trainings, as they are short")
+        return whole_gain(measure, start_s, pair_s, self._ends_s, MISSED)
 
     @property
     def _length_words(self) -> str:
