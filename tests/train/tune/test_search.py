@@ -18,6 +18,8 @@ import pytest
 
 from gpuwise.cli.tune.view import show
 from gpuwise.errors import GpuwiseError, InputError
+from gpuwise.train.hook.journal import Journal
+from gpuwise.train.hook.launch import Outcome
 from gpuwise.train.hook.zygote import Zygote
 from gpuwise.train.run.config import read
 from gpuwise.train.tune.batch.capacity import Capacity
@@ -118,6 +120,7 @@ def test_the_minutes_held_back_settle_a_lever_where_none_is_kept(
             rate = 100.0 * next(noise) * (ratio if levers else 1.0)
             return Trial("enough", True, 10, rate=rate, undisturbed_rate=rate, applied=list(levers))
 
+    monkeypatch.setattr("gpuwise.train.tune.search.start_of_run", lambda folder, levers: None)
     monkeypatch.setattr("gpuwise.train.tune.search.time.monotonic", lambda: clock[0])
     options = Options(minutes=4.0, only=("fused_optimizer",), parity=False)
     search = Slow(TrialJob("train.py"), State(tmp_path, {}, resume=False), tmp_path, None, options)
@@ -183,6 +186,47 @@ def test_a_script_so_short_that_the_start_of_run_is_more_keeps_nothing(
     assert result.whole == whole
     if run_length_s is None:
         assert result.run_length_s == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("whole_s", "kept"), [(2.0, False), (None, True)], ids=["it ends after 2 s", "it trains on"])
+def test_a_script_that_does_not_say_how_long_it_trains_is_run_to_see(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole_s: float | None, kept: bool
+) -> None:
+    """As makemore's, which ends at a number of steps in the middle of an endless loop: at 1.16 times as fast it was slower as a
+    whole."""
+
+    class Endless(Search):
+        def _look(self) -> tuple[Facts, Trial, Capacity]:
+            self._reference_wall_s = 1.0
+            return (
+                FACTS,
+                Trial("enough", True, step_s=0.05, rate=100.0, undisturbed_rate=100.0),
+                Capacity(1 << 30, False, "memory"),
+            )
+
+        def _measure(self, levers: Mapping[str, object], skip: int) -> Trial:
+            rate = 100.0 * (1.16 if levers else 1.0)
+            return Trial("enough", True, 10, 5.0 / rate, rate, rate, wall_s=1.0, applied=list(levers))
+
+    limits: list[float] = []
+
+    def ran(job: TrialJob, *told: object, **more: object) -> Outcome:
+        assert job.limits.wall_s is not None
+        limits.append(job.limits.wall_s)
+        journal = Journal()
+        if whole_s is not None:
+            journal.events.append({"event": "whole", "wall_s": whole_s, "queue_s": 0.0})
+        return Outcome("time" if whole_s is None else "end", 0, journal, 2.0, None)
+
+    monkeypatch.setattr("gpuwise.train.tune.search.start_of_run", lambda folder, levers: 0.5)
+    monkeypatch.setattr("gpuwise.train.tune.search.whole_gain", lambda *told: None)
+    monkeypatch.setattr("gpuwise.train.tune.search.run", ran)
+    options = Options(minutes=30.0, only=("fused_optimizer",), parity=False)
+    result = Endless(TrialJob("train.py"), State(tmp_path, {}, resume=False), tmp_path, None, options).run()
+    assert (result.levers == {"fused_optimizer": True}) is kept
+    # until three times the start are saved
+    assert limits == pytest.approx([3.0 * 0.5 / (1.0 - 1.0 / 1.16) + 1.0])
+    assert result.is_own_length is not kept and (result.too_short is None) is kept
 
 
 UNSTEADY = """

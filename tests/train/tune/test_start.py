@@ -1,13 +1,18 @@
-"""What ``gpuwise run`` takes to start, measured."""
+"""What ``gpuwise run`` takes to start, and whole trainings, which decide where a script is short."""
 
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from gpuwise.train.hook.settings import Stop
+from gpuwise.train.hook.zygote import Zygote
 from gpuwise.train.tune.start import start_of_run
+from gpuwise.train.tune.trial import TrialJob, run
+from gpuwise.train.tune.whole import whole_gain, whole_s
 
 pytest.importorskip("torch")
 
@@ -18,3 +23,46 @@ def test_the_start_of_run_is_part_of_a_second_and_no_levers_fail(tmp_path: Path)
     start_s = start_of_run(tmp_path, {"fused_optimizer": True})
     assert start_s is not None and 0.0 <= start_s < 5.0
     assert start_of_run(tmp_path, {"no_such_lever": True}) is None
+
+
+def test_pairs_are_added_until_they_tell_and_the_start_counts() -> None:
+    taken = {False: (10.0, 10.2, 9.9, 10.1), True: (8.0, 8.1, 8.0, 8.1)}
+    seen: list[tuple[bool, int]] = []
+
+    def measure(levered: bool, at: int) -> float:
+        seen.append((levered, at))
+        return taken[levered][at]
+
+    gain = whole_gain(measure, 0.9, 1.0, time.monotonic() + 60.0, 0.05)
+    assert gain is not None and gain.n_pairs == 3 and gain.ratio == pytest.approx(10.0 / 8.9, rel=0.01) and gain.low > 1.0
+    # in turns the other way round
+    assert seen[:4] == [(False, 0), (True, 0), (True, 1), (False, 1)]
+    eaten = whole_gain(measure, 2.4, 1.0, time.monotonic() + 60.0, 0.05)
+    assert eaten is not None and eaten.high < 1.0
+
+
+def test_what_does_not_fit_or_end_tells_nothing() -> None:
+    assert whole_gain(lambda levered, at: 1.0, 0.1, 30.0, time.monotonic() + 80.0, 0.05) is None
+    assert whole_gain(lambda levered, at: None if levered else 1.0, 0.1, 1.0, time.monotonic() + 80.0, 0.05) is None
+
+
+TRAINING = """
+import time, torch
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(20):
+    model(torch.ones(8, 4)).mean().backward()
+    optimizer.step()
+time.sleep(0.3)
+"""
+
+
+@pytest.mark.parametrize(("stop", "whole"), [(Stop(), True), (Stop(most_steps=5), False)], ids=["to its end", "stopped"])
+def test_a_whole_training_is_timed_to_its_own_end(zygote: Zygote, tmp_path: Path, stop: Stop, whole: bool) -> None:
+    (tmp_path / "train.py").write_text(TRAINING)
+    outcome = run(TrialJob(str(tmp_path / "train.py")), {}, tmp_path / "out", stop=stop, zygote=zygote)
+    seconds = whole_s(outcome, by_clock=True)
+    assert (seconds is not None) is whole
+    if seconds is not None:
+        alone_s = whole_s(outcome, by_clock=False)
+        assert 0.3 <= seconds <= outcome.wall_s and alone_s is not None and 0.3 <= alone_s <= seconds

@@ -47,6 +47,8 @@ FINAL_SHARE = 0.4
 """Of the minutes, at most, that are held back for measuring all levers together."""
 BEYOND = 1.5
 """A gain that is so many times what the lever's share of the step allows is the machine's doing. Rule of this project."""
+WORTHWHILE = 3.0
+"""Times what ``gpuwise run`` takes to start, that levers save in a training that is long. Rule of this project."""
 RUN_LENGTH_S = 3600.0
 """Of a training of which nobody says how long it takes."""
 CACHES = ("cache_decode", "cache_items")
@@ -194,7 +196,7 @@ class Search:
         self._reference_wall_s = 0.0
         self._has_workers = True
         self._length_s, self._is_own_length = RUN_LENGTH_S, False
-        self._own_wall_s = 0.0
+        self._own_wall_s, self._crowding = 0.0, 1.0
         self._too_short: str | None = None
         self._whole: Gain | None = None
         self._gain_is_undisturbed = False
@@ -249,6 +251,8 @@ class Search:
 
     def _length(self, facts: Facts, before: Trial) -> tuple[float, bool]:
         """Seconds of the training that is tuned for, and whether they are the script's own."""
+        if before.rate and before.undisturbed_rate:
+            self._crowding = before.undisturbed_rate / before.rate
         if self._options.run_length_s is not None:
             return self._options.run_length_s, False
         if facts.epochs is None or facts.epoch_steps is None or not before.step_s:
@@ -608,32 +612,56 @@ class Search:
     def _start_eats(self, gain: Gain) -> str | None:
         """Why the levers are not worth ``gpuwise run`` in a training as short as this one; None where they are. By whole
         trainings, where the minutes hold them, else by what is saved at the low end of the gain."""
-        saved_s = (1.0 - 1.0 / gain.low) * self._length_s
-        if saved_s > START_LIMIT_S:
+        is_known = self._is_own_length or self._options.run_length_s is not None
+        if is_known and (1.0 - 1.0 / gain.low) * self._length_s > START_LIMIT_S:
             return None
         start_s = self._state.measured("start", lambda: start_of_run(self._folder, dict(self._best)))
-        if start_s is None:
+        if start_s is None or (not is_known and not self._ends_soon(gain, start_s)):
             return None
-        whole = self._whole_gain(start_s) if self._is_own_length else None
-        self._whole = whole
+        whole = self._whole = self._whole_gain(start_s) if self._is_own_length else None
         if whole is not None and whole.low > 1.0:
             return None
         starts = f"`gpuwise run` takes {start_s:.1f} s to start"
         if whole is not None and (whole.high < LEAST_GAIN or whole.ratio < 1.0):
             return f"whole trainings are {whole.words} as fast, and {starts}"
+        saved_s = (1.0 - 1.0 / gain.low) * self._length_s
         if saved_s > start_s:
             return None
         return f"{saved_s:.1f} s are saved in {self._length_words}, and {starts}"
 
+    def _ends_soon(self, gain: Gain, start_s: float) -> bool:
+        """Whether a script of which nothing says how long it trains comes to its end before the levers have saved ``WORTHWHILE``
+        times what ``gpuwise run`` takes to start: it is run untouched until then, or as long as the minutes last."""
+        long_s = WORTHWHILE * start_s / (1.0 - 1.0 / gain.low)
+        # other programs make it as much longer
+        limit_s = min(long_s * self._crowding + self._reference_wall_s, self._ends_s - time.monotonic())
+
+        def run_it() -> dict[str, Any]:
+            self._say(f"the untouched script to its end, or for {limit_s:.0f} s")
+            job = replace(self._job, limits=replace(self._job.limits, wall_s=limit_s))
+            outcome = run(job, self._base, self._folder / "trial", stop=Stop(), zygote=self._zygote)
+            return {"seconds": whole_s(outcome, by_clock=self._by_clock), "wall_s": outcome.wall_s}
+
+        if limit_s <= 0.0:
+            return False
+        kept = self._state.measured(f"whole|{sorted(self._base.items())}|0", run_it)
+        if kept["seconds"] is None:
+            return False
+        self._length_s, self._is_own_length, self._own_wall_s = kept["seconds"], True, kept["wall_s"]
+        return True
+
+    @property
+    def _by_clock(self) -> bool:
+        return self._has_workers or bool({*CROWDING} & {*self._best})
+
     def _whole_gain(self, start_s: float) -> Gain | None:
         """Of whole trainings, measured."""
-        by_clock = self._has_workers or bool({*CROWDING} & {*self._best})
 
         def measure(levered: bool, at: int) -> float | None:
             levers = self._best if levered else self._base
 
             def run_it() -> dict[str, Any]:
-                return {"seconds": whole_s(self._run(levers, Stop()), by_clock=by_clock)}
+                return {"seconds": whole_s(self._run(levers, Stop()), by_clock=self._by_clock)}
 
             return self._state.measured(f"whole|{sorted(levers.items())}|{at}", run_it)["seconds"]
 
