@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from gpuwise.machine.doctor import fixes
+from gpuwise.machine.doctor.checks.import_errors import import_fix
 from gpuwise.machine.doctor.finding import Finding, Fix, Severity
 from gpuwise.machine.doctor.observation import LibraryImport, Machine, Package
 
@@ -96,9 +97,9 @@ def other_imports(m: Machine) -> Iterator[Finding]:
 
 def _again(m: Machine, imported: LibraryImport, name: str) -> tuple[Fix, ...]:
     """The fixes for a library whose import raised: what it misses, the release torch pins, or its newest one."""
-    missing = re.search(r"No module named '([A-Za-z0-9_]+)", imported.error or "")
-    if missing:
-        return (Fix("Install what it misses", (fixes.pip_install(m, missing[1].replace("_", "-")),)),)
+    told = import_fix(m, imported.error or "", name)
+    if told is not None:
+        return (told,)
     if imported.name == "flash_attn":
         # it is compiled against the torch that is there
         words = ("--no-build-isolation", "--no-cache-dir", "flash-attn")

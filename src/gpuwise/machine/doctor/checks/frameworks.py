@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from gpuwise.facts.software.compatibility import at_least, family_driver
 from gpuwise.machine.doctor import fixes
+from gpuwise.machine.doctor.checks.import_errors import import_fix, run_fix
 from gpuwise.machine.doctor.finding import Finding, Fix, Severity
 from gpuwise.machine.doctor.observation import Card, Framework, Machine
 
@@ -65,7 +66,7 @@ def broken_frameworks(m: Machine) -> Iterator[Finding]:
                 f"{name} is installed and fails {stage}",
                 (f.detail,),
                 "No program that uses it runs.",
-                (again,),
+                (import_fix(m, f.detail, f.name) or again,),
                 _import(m, f),
                 hides=(f"{f.name}-sees-no-gpu",),
             )
@@ -163,7 +164,7 @@ def runs(m: Machine) -> Iterator[Finding]:
                 f"{NAMES[f.name]} sees GPU {errors[0]['index']} and fails on it",
                 tuple(str(r["error"]) for r in errors[:2]),
                 "The first product on the GPU raises.",
-                (_again(m, f),),
+                (run_fix(m, tuple(str(r["error"]) for r in errors)) or _again(m, f),),
                 _import(m, f),
                 tuple(int(r["index"]) for r in errors),
             )

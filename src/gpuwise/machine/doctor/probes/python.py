@@ -21,7 +21,7 @@ FRAMEWORKS: Mapping[str, tuple[str, ...]] = {
 _INTERESTING = re.compile(
     r"torch(vision|audio|ao)?|triton|pytorch-triton.*|tensorflow.*|tf-nightly|jax(lib)?|jax-(cuda|rocm).*|cupy.*|nvidia-.*|"
     r"cuda-(python|bindings|toolkit)|tensorrt.*|numba(-cuda)?|flash-attn|xformers|bitsandbytes|vllm|deepspeed|"
-    r"onnxruntime(-gpu)?|pytorch|numpy|transformers|accelerate|timm|diffusers|lightning|pytorch-lightning|intel-extension-for-pytorch"
+    r"onnxruntime(-gpu)?|pytorch|numpy|transformers|accelerate|peft|timm|diffusers|lightning|pytorch-lightning|intel-extension-for-pytorch"
 )
 LIBRARIES: Mapping[str, str] = {
     "torchvision": "torchvision",
@@ -33,6 +33,7 @@ LIBRARIES: Mapping[str, str] = {
     "bitsandbytes": "bitsandbytes",
     "transformers": "transformers",
     "accelerate": "accelerate",
+    "peft": "peft",
     "timm": "timm",
     "diffusers": "diffusers",
     "lightning": "lightning",

@@ -1,0 +1,72 @@
+"""What mends an import that raised, by the words of its error."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from gpuwise.machine.doctor import fixes
+from gpuwise.machine.doctor.finding import Fix
+from gpuwise.machine.doctor.observation import Machine
+
+FRAMEWORKS = ("torch", "tensorflow", "jax", "cupy")
+_REQUIRED = re.compile(r"([A-Za-z0-9_.-]+[<>=!~]=?[^\s;]+) is required .*but found")
+"""As transformers words it (utils/versions.py)."""
+_NAME = re.compile(r"cannot import name '[^']+' from '([A-Za-z0-9_]+)[^']*'")
+_STATIC_TLS = re.compile(r"(\S+\.so[\w.]*): cannot allocate memory in static TLS block")
+_SHADOW = re.compile(r"partially initialized module '[^']+'.*\((/[^()]+\.py)\)")
+_MODULE = re.compile(r"No module named '([A-Za-z0-9_]+)(\.[A-Za-z0-9_.]+)?'")
+
+
+def import_fix(m: Machine, error: str, name: str) -> Fix | None:
+    """The fix for the import of ``name``; None where its error tells of none but to install it again."""
+    if required := _REQUIRED.search(error):
+        return Fix("Install the release that it asks for", (fixes.pip_install(m, shlex.quote(required[1].rstrip("."))),))
+    if (shadow := _SHADOW.search(error)) and "/site-packages/" not in shadow[1] and "/dist-packages/" not in shadow[1]:
+        file = shadow[1]
+        moved = f"{file.removesuffix('.py')}_own.py"
+        return Fix("A file of the same name stands before it: rename it", (f"mv {shlex.quote(file)} {shlex.quote(moved)}",))
+    if tls := _STATIC_TLS.search(error):
+        return Fix(
+            "Load it first: the room for thread storage is given away in the order of loading",
+            (f"export LD_PRELOAD={shlex.quote(tls[1])}",),
+        )
+    if "undefined symbol: iJIT" in error:
+        words = "'mkl<2024.1'"
+        command = f"conda install {words}" if _from_conda(m, name) else fixes.pip_install(m, words)
+        return Fix("Install the last MKL that has this function (pytorch/pytorch, issue 123097)", (command,))
+    older = _NAME.search(error)
+    if older and older[1] != name:
+        if name in FRAMEWORKS:
+            return Fix("What it imports from is older than it", (fixes.pip_install(m, "-U", older[1]),))
+        # one of the two is older than the other
+        return Fix("They are of different times: the newest of both", (fixes.pip_install(m, "-U", older[1], name),))
+    missing = _MODULE.search(error)
+    if missing and missing[1] != name:
+        there = m.python is not None and m.python.find(missing[1].replace("_", "-")) is not None
+        if missing[2] and there:
+            # a module that the installed release has no more
+            return Fix("It is older than what it imports from", (fixes.pip_install(m, "-U", name),))
+        return Fix("Install what it misses", (fixes.pip_install(m, missing[1].replace("_", "-")),))
+    return None
+
+
+def _from_conda(m: Machine, name: str) -> bool:
+    package = m.python.find(name) if m.python else None
+    return package is not None and package.place == "conda"
+
+
+VARIABLES = {
+    "PYTORCH_CUDA_ALLOC_CONF": re.compile(r"allocator (option|config)", re.IGNORECASE),
+    "PYTORCH_ALLOC_CONF": re.compile(r"allocator (option|config)", re.IGNORECASE),
+    "HSA_OVERRIDE_GFX_VERSION": re.compile(r"HIP error|invalid device function|hipError", re.IGNORECASE),
+}
+"""Variables of the environment, and what a product raises where one of them is wrong."""
+
+
+def run_fix(m: Machine, errors: tuple[str, ...]) -> Fix | None:
+    """The fix for a product that raised, where a variable that is set tells why."""
+    for name, words in VARIABLES.items():
+        if name in m.environment and any(words.search(e) for e in errors):
+            return Fix(f"Without {name}={m.environment[name]}, which these words are about", (f"unset {name}",))
+    return None
