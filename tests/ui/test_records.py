@@ -1,3 +1,4 @@
+# pyright: reportMissingImports=false
 """What was measured here, as the pages Machine and Runs show it: in its unit, beside what is expected, with its day."""
 
 from __future__ import annotations
