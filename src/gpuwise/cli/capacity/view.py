@@ -88,13 +88,15 @@ def show_ranked(found: Ranked) -> None:
     if not found.options:
         to.print("Nothing that can be had keeps the targets within the limits.", style="bold red")
         nearest = found.nearest
-        if nearest is not None and nearest.alone.worst is not None and nearest.alone.worst.value_s is not None:
-            worst, c = nearest.alone.worst, nearest.configuration
-            allowed, reached = format_duration(worst.target.limit_s), format_duration(worst.value_s)
+        worst = None if nearest is None else nearest.alone.worst
+        value_s = None if worst is None else worst.value_s
+        if nearest is not None and worst is not None and value_s is not None:
+            c = nearest.configuration
+            allowed, reached = format_duration(worst.target.limit_s), format_duration(value_s)
             to.print(
                 Text(
-                    f"The nearest, {c.system.accelerator.name} with {c.words}, keeps {statistic_words(worst.target.key)} "
-                    f"within {reached}, {allowed} allowed: --slo {worst.target.key}={reached.replace(' ', '')} would do."
+                    f"The nearest is {c.system.accelerator.name} with {c.words}: {statistic_words(worst.target.key)} of {reached} "
+                    f"for a request alone, {allowed} allowed."
                 )
             )
     else:
