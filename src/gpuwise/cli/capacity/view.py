@@ -95,8 +95,8 @@ def show_ranked(found: Ranked) -> None:
             allowed, reached = format_duration(worst.target.limit_s), format_duration(value_s)
             to.print(
                 Text(
-                    f"The nearest is {c.system.accelerator.name} with {c.words}: {statistic_words(worst.target.key)} of {reached} "
-                    f"for a request alone, {allowed} allowed."
+                    f"The nearest is {c.system.accelerator.name} with {c.words}: {statistic_words(worst.target.key)} of "
+                    f"{reached} for a request alone, {allowed} allowed."
                 )
             )
     else:
