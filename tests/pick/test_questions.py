@@ -1,6 +1,7 @@
-"""Questions whose answers experts have published: how many of ours they would nod at. Sixty that picks were mended on; ten, then
-twenty written blind on 26 November, of which five and eleven agreed before causes were mended; ten more written after that, of
-which nine did; thirty of 27 November, also blind: sixteen of the 25 that could be asked, three of five jobs learnt then."""
+"""Questions whose answers experts have published: how many of ours they would nod at. Sixty that picks were mended on; ten,
+then twenty written blind on 26 November, of which five and eleven agreed before causes were mended; ten more written after
+that, of which nine did; thirty of 27 November, also blind: sixteen of the 25 that could be asked, three of five jobs learnt
+then; twenty more of that day, of which nine agree as asked."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from tests.pick.judge import answer, judged, questions
 
 from gpuwise.facts.hardware.accelerators import accelerators
 
-ASKED, LEAST_AGREED = 150, 98
+ASKED, LEAST_AGREED = 150, 105
 
 
 def test_every_question_has_a_source_a_reason_and_names_of_the_catalogue() -> None:
@@ -25,7 +26,7 @@ def test_every_question_has_a_source_a_reason_and_names_of_the_catalogue() -> No
 
 @pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.thorough), 26])
 def test_experts_agree_with_most_picks(every: int) -> None:
-    """By default with most of five of them; all take 25 s."""
+    """By default with most of five of them; all take 30 s."""
     asked = questions()[::every]
     refused = {q["id"]: result for q in asked if (result := judged(q)).objection}
     said = "\n".join(f"{name}: {', '.join(r.first)}: {r.objection}" for name, r in refused.items())
