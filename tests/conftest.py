@@ -24,7 +24,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
-from tests.answer_memo import keep_answers
 from tests.parser_memo import keep_signatures
 from tests.shares import in_shares
 
@@ -107,7 +106,6 @@ def pytest_configure(config: pytest.Config) -> None:
         _draw_no_constants_of_the_sources()
     if getattr(config.option, "dist", "no") == "no":  # here tests run, not in workers
         keep_signatures()
-        keep_answers()
 
 
 SAMPLED = {
