@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+from io import BytesIO
+from pathlib import Path
 from typing import Any, cast
+from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 import numpy as np
 
@@ -18,8 +21,18 @@ def write(family: str, document: dict[str, Any], arrays: dict[str, Any] | None =
         raise DataError(f"coefficients of {family} have no provenance")
     coefficient_path(f"{family}.json").write_text(document_text(document))
     if arrays is not None:
-        np.savez_compressed(coefficient_path(f"{family}.npz"), **arrays)
+        write_arrays(coefficient_path(f"{family}.npz"), arrays)
     refresh_manifest()
+
+
+def write_arrays(path: Path, arrays: dict[str, Any]) -> None:
+    """As ``np.savez_compressed``, at deflate's highest level (every installation has the files) and with no time of writing: the
+    same arrays are the same bytes."""
+    with ZipFile(path, "w") as archive:
+        for name, array in arrays.items():
+            plain = BytesIO()
+            np.lib.format.write_array(plain, np.asanyarray(array), allow_pickle=False)
+            archive.writestr(ZipInfo(f"{name}.npy"), plain.getvalue(), ZIP_DEFLATED, 9)
 
 
 def document_text(document: dict[str, Any]) -> str:
