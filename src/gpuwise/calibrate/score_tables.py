@@ -1,4 +1,4 @@
-"""Scores of several tables as those of one family."""
+"""Scores of several tables as those of one family, and the baselines beside them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.calibrate.validation import Scores
+from gpuwise.facts.hardware.accelerators import Accelerator
+from gpuwise.workload.capture.record.capture import Capture
 
 F64 = NDArray[np.float64]
 
@@ -38,3 +40,11 @@ def constant_efficiency(group: NDArray[Any], work_over_peak: F64, measured: F64)
         if here.any():
             out[here] = np.median(measured[here] / work_over_peak[here]) * work_over_peak[here]
     return out
+
+
+def roofline_s(capture: Capture, accelerator: Accelerator, rate_flop_per_s: float) -> float:
+    """Seconds of a captured step's FLOP at a rate, or of its bytes at the bandwidth: the larger."""
+    span = capture.steady
+    count = np.bincount(capture.op_signature[span.first_op : span.end_op], minlength=len(capture.signatures))
+    moved = float(sum(n * (s.bytes_read + s.bytes_written) for n, s in zip(count.tolist(), capture.signatures, strict=True) if n))
+    return max(capture.flop() / rate_flop_per_s, moved / accelerator.memory_bandwidth_bytes_per_s)

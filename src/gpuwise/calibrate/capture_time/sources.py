@@ -17,7 +17,7 @@ import numpy as np
 
 from gpuwise.calibrate.capture_time.tables import MeasuredStep, StepJob, examples_rows, lambda_rows, mlperf_rows, neusight_rows
 from gpuwise.calibrate.published.reference_transformers import UNSEEN_STACK_SIGMA
-from gpuwise.calibrate.score_tables import constant_efficiency
+from gpuwise.calibrate.score_tables import constant_efficiency, roofline_s
 from gpuwise.calibrate.validation import Scores
 from gpuwise.dtypes import TENSOR_BYTES
 from gpuwise.errors import GpuwiseError, require
@@ -176,14 +176,6 @@ def moments_s(capture: Capture, accelerator: Accelerator) -> float:
             tensors = 2.0 if "backward" in s.op else 1.0
             moved += n * tensors * math.prod(one.shape) * TENSOR_BYTES[one.dtype]
     return moved / dram_rate(accelerator)
-
-
-def roofline_s(capture: Capture, accelerator: Accelerator, rate_flop_per_s: float) -> float:
-    """Seconds of a captured step's FLOP at a rate, or of its bytes at the bandwidth: the larger."""
-    span = capture.steady
-    count = np.bincount(capture.op_signature[span.first_op : span.end_op], minlength=len(capture.signatures))
-    moved = float(sum(n * (s.bytes_read + s.bytes_written) for n, s in zip(count.tolist(), capture.signatures, strict=True) if n))
-    return max(capture.flop() / rate_flop_per_s, moved / accelerator.memory_bandwidth_bytes_per_s)
 
 
 def fetched_s(capture: Capture, accelerator: Accelerator) -> float:
