@@ -77,12 +77,3 @@ def test_one_gpu_is_tuned() -> None:
 def test_recipes_of_a_stack_are_run_as_they_were_timed() -> None:
     assert kind_of(ARCH, Strategy(stack="torchtune")) == "adapters"
     assert kind_of(ARCH, Strategy(stack="compiled-fsdp")) == "dense"
-
-
-def test_a_layout_that_is_given_is_nearer_to_tuned_than_one_of_a_search() -> None:
-    cluster = find_cluster("64x8xH100-SXM")
-    given, found = (practice_of(ARCH, Strategy(), cluster, given=g) for g in (True, False))
-    assert 1.0 < given.slowdown < found.slowdown
-    assert given.log_sigma == found.log_sigma
-    adapters = Strategy(lora_rank=8)
-    assert practice_of(ARCH, adapters, cluster, given=True) == practice_of(ARCH, adapters, cluster)

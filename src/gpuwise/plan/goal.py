@@ -20,7 +20,6 @@ from gpuwise.plan.defaults import (
     published_run,
     unfused_attention,
 )
-from gpuwise.predict.practice import layout_given
 from gpuwise.units import LARGEST_COUNT, LONGEST_SEQUENCE
 from gpuwise.workload.adapters import DEFAULT_TARGETS, adapted_products
 from gpuwise.workload.changes.strategy import LORA_RANK, LOW_PRECISION
@@ -122,11 +121,6 @@ class Goal:
     assumed: tuple[str, ...]
     year: int | None = None
     """Year of the software; ``None``: today's."""
-
-    @property
-    def layout_given(self) -> bool:
-        """Whether the layout was asked for, and not left to a search."""
-        return layout_given(self.wishes.fixed)
 
 
 def check_wishes(wishes: Wishes) -> None:

@@ -78,7 +78,6 @@ def plans_of(layouts: Sequence[Held], pricing: Pricing) -> list[Plan[TrainingEst
 
 
 def _plan(goal: Goal, found: TrainingEstimate, price: Price | None, provider: str | None) -> Plan[TrainingEstimate]:
-    level = practice_of(goal.arch, found.strategy, goal.cluster, goal.layout_given)
-    (best,) = options(goal, [found], level, price, provider)
+    (best,) = options(goal, [found], practice_of(goal.arch, found.strategy, goal.cluster), price, provider)
     stats = SearchStats(1, int(found.fits), 0.0)
     return Plan(goal, goal.cluster, best, (), warnings=tuple(warnings(goal, best)), smallest=found, search=stats)

@@ -85,7 +85,7 @@ def search_on(arch: Architecture, cluster: Cluster, wishes: Wishes, pricing: Pri
     price = price or variant_price(cluster, pricing.today)
     if not found.ranked:
         return Searched(goal, found, price, pricing.provider)
-    level = practice_of(arch, found.ranked[0].strategy, cluster, goal.layout_given)
+    level = practice_of(arch, found.ranked[0].strategy, cluster)
     (best,) = options(goal, found.ranked[:1], level, price, pricing.provider)
     return Searched(goal, found, price, pricing.provider, level, best)
 
@@ -130,7 +130,7 @@ def of_year(searched: Searched, year: int) -> Option[TrainingEstimate] | None:
         return None
     if fastest is None or fastest.estimate is None:
         return None
-    level = practice_of(goal.arch, fastest.estimate.strategy, goal.cluster, goal.layout_given)
+    level = practice_of(goal.arch, fastest.estimate.strategy, goal.cluster)
     return options(older, [fastest.estimate], level, searched.price, searched.provider)[0]
 
 

@@ -3,25 +3,22 @@
 A step is timed at the level that the authors of its stack publish: tuned, on quiet machines, over some hundred steps. Runs
 that are published whole are slower; their seconds over the tuned ones are
 
-    slowdown = max(1, exp(a + b ln(P / 1e10) + c ln(T / P) + d ln(R / 312e12) + g))
+    slowdown = max(1, exp(a + b ln(P / 1e10) + c ln(T / P) + d ln(R / 312e12)))
 
 where P are the parameters that a token uses, T all parameters and R the GPU's dense 16-bit rate (of an A100 or less: 312e12);
-``a`` is of the kind of run (dense pre-training, experts, adapters). ``g``, below nothing, is of a layout that was given: what
-teams laid out is slower than the fastest layout of a search, so a run over the search's own is slower by more. One GPU alone
-takes its tuned time: it waits for no network and no other rank, and recipes for it are run as their authors wrote them
-(torchtune's and Qwen's tables of fine-tuning, nanoGPT's benchmark: benchmarks/records/practice). Small models run in young
-code, large ones are tuned until they are near what the authors of their stack reach; a faster GPU waits longer for what is not
-a matrix product. All of it is known before a strategy is chosen, and the same for all that a question leaves open: two
-strategies, formats or amounts of recompute for one model on one cluster stand in the ratio in which they are timed. Fitted on
-published runs with the time for failures, checkpoints and evaluation taken out (:mod:`gpuwise.calibrate.practice`). The
-interval is that of runs whose family was left out of the fit. Memory has the interval of what was published of tools for fine-
-tuning, whose versions and scripts differ; whether it fits is asked of what a step needs.
+``a`` is of the kind of run (dense pre-training, experts, adapters). One GPU alone takes its tuned time: it waits for no network
+and no other rank, and recipes for it are run as their authors wrote them (torchtune's and Qwen's tables of fine-tuning, nanoGPT's
+benchmark: benchmarks/records/practice). Small models run in young code, large ones are tuned until
+they are near what the authors of their stack reach; a faster GPU waits longer for what is not a matrix product. All of it is
+known before a strategy is chosen: two strategies, formats or amounts of recompute for one model on one cluster stand in the
+ratio in which they are timed. Fitted on published runs with the time for failures, checkpoints and evaluation taken out
+(:mod:`gpuwise.calibrate.practice`). The interval is that of runs whose family was left out of the fit. Memory has the interval of
+what was published of tools for fine-tuning, whose versions and scripts differ; whether it fits is asked of what a step needs.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -41,7 +38,6 @@ SMALLEST, LARGEST = 1.0e8, 5.0e11
 """Parameters a token uses of the runs that were fitted: beyond them the level stays that of the ends."""
 SLOWEST, FASTEST = 312e12, 989e12
 """Dense 16-bit FLOP/s of the accelerators that were fitted, A100 and H100; below and above the level stays that of the ends."""
-DEGREES = ("tp", "pp", "dp", "cp", "ep")
 RULE_MFU = 0.40
 """The rule of thumb that a plan is shown beside: "assume 40 % MFU"."""
 
@@ -81,24 +77,16 @@ class Practice:
         return Estimate.from_log_sigma(one.expected, max(self.memory_log_sigma, one.log_sigma), one.basis)
 
 
-def practice_of(arch: Architecture, strategy: Strategy, cluster: Cluster, given: bool = False) -> Practice:
-    """What published runs of the kind of ``strategy`` took over it; of the strategy only whether it trains adapters counts.
-    ``given``: its layout was asked for (:func:`layout_given`), not found by a search."""
+def practice_of(arch: Architecture, strategy: Strategy, cluster: Cluster) -> Practice:
+    """What published runs of the kind of ``strategy`` took over it; of the strategy only whether it trains adapters counts."""
     document = load_json("practice")
     kind = kind_of(arch, strategy)
     size, sparsity = scale_of(*_parameters(arch))
     log = float(document["level"][kind]) + float(document["size"]) * size + float(document["sparsity"]) * sparsity
     log += float(document["rate"]) * rate_of(cluster.accelerator)
-    log += float(document["given"]) if given and kind != "adapters" else 0.0
     slowdown = 1.0 if cluster.n_accelerators == 1 else math.exp(max(log, 0.0))
     memory = float(document["memory_log_sigma"]) if find_stack(strategy.stack).in_scripts else 0.0
     return Practice(kind, slowdown, float(document["log_sigma"][kind]), memory)
-
-
-def layout_given(asked: Mapping[str, int | str | bool]) -> bool:
-    """Whether the fields of a strategy that were ``asked`` for are a layout: a sharding, or a degree above one. Degrees of one
-    only leave something out of a search."""
-    return "sharding" in asked or any(int(asked.get(name, 1)) > 1 for name in DEGREES)
 
 
 def scale_of(parameters: float, active: float) -> tuple[float, float]:

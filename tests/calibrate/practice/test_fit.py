@@ -109,18 +109,3 @@ def test_a_figure_is_compared_in_its_own_unit(metric: str, value: float, total: 
     assert made.run.family == "llama1" and made.level == "dense" and made.rate == 0.0
     assert made.total == pytest.approx(total)
     assert made.slower == pytest.approx(slower)
-
-
-def test_given_layouts_do_not_move_the_level_of_plans() -> None:
-    rows = some_rows()
-    layouts = [
-        replace(
-            r, run=replace(r.run, id=r.run.id.replace("best", "layout"), command="gpuwise plan x --tp 8 "), slower=r.slower - 0.1
-        )
-        for r in rows
-    ]
-    found = solve([*rows, *layouts])
-    assert found[6] == pytest.approx(-0.05, abs=0.02)  # the level is between the two, what is left is that of layouts
-    assert solve(rows)[6] == 0.0
-    faster = [replace(r, slower=r.slower + 0.3) for r in layouts]
-    assert solve([*rows, *faster])[6] == 0.0  # never above the level of plans

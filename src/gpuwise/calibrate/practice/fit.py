@@ -1,10 +1,9 @@
 """The level of published runs, fitted on them: a handful of coefficients, shrunk, checked on families left out.
 
-Needs scipy. Least Huber loss, nearly that of the median, over ``ln(published / tuned)``, each run with the software of its
-year; a family's rows weigh less the more there are, so that a paper with ten does not count ten times, and a run that is asked
-with its own layout and with the published one counts once. What a layout that is given takes less is fitted on what is then
-left of those rows, so that they do not move the level of the others. Experts are shrunk to dense pre-training; adapters to the
-tuned level, for they are trained with their authors' recipe on one host; the other terms to nothing.
+Needs scipy. Least Huber loss, nearly that of the median, over ``ln(published / tuned)``, each run with the software of its year;
+a family's rows weigh less the more there are, so that a paper with ten does not count ten times, and a run that is asked with
+its own layout and with the published one counts once. Experts are shrunk to dense pre-training; adapters to the tuned level,
+for they are trained with their authors' recipe on one host; the other terms to nothing.
 ``benchmarks/practice.py --fit`` asks the plans and calls :func:`fit`.
 """
 
@@ -29,15 +28,13 @@ LEVELS = ("dense", "experts", "adapters")
 SHRINK, SHRINK_SCALE, HUBER = 1.0, 2.0, 0.03
 LEAST_SIGMA = 0.15
 START = (0.2, 0.0, 0.0, 0.0, 0.0, 0.0)
-"""Dense level, the other kinds beside it, size, sparsity, rate of the GPU; a solution has the given layout's behind them."""
+"""Dense level, the other kinds beside it, size, sparsity, rate of the GPU."""
 
 
 def predicted(p: F64, rows: Sequence[PracticeRow]) -> F64:
-    """ln slowdown of ``rows`` under the coefficients ``p``, of which that of given layouts may be missing: none is faster than
-    tuned, and one GPU is tuned."""
+    """ln slowdown of ``rows`` under the coefficients ``p``: none is faster than tuned, and one GPU is tuned."""
     level = {"dense": p[0], "experts": p[0] + p[1], "adapters": p[0] + p[2]}
-    given = p[6] if len(p) > 6 else 0.0
-    x = [level[r.level] + p[3] * r.size + p[4] * r.sparsity + p[5] * r.rate + given * _of_layout(r) for r in rows]
+    x = [level[r.level] + p[3] * r.size + p[4] * r.sparsity + p[5] * r.rate for r in rows]
     return np.where([r.alone for r in rows], 0.0, np.maximum(np.array(x), 0.0))
 
 
@@ -52,40 +49,21 @@ def _run(row: PracticeRow) -> str:
     return row.run.id.rsplit("/", 1)[0]
 
 
-def _of_layout(row: PracticeRow) -> bool:
-    return row.run.layout_given and row.level != "adapters"
-
-
-def _huber(residuals: F64) -> F64:
-    e = np.abs(residuals)
-    return np.where(e < HUBER, e * e / (2 * HUBER), e - HUBER / 2)
-
-
 def solve(rows: Sequence[PracticeRow]) -> F64:
-    """Coefficients of ``rows``, that of given layouts last."""
+    """Coefficients of ``rows``."""
     y, w = np.array([r.slower for r in rows]), weights(rows)
 
     def loss(p: F64) -> float:
+        e = np.abs(y - predicted(p, rows))
+        huber = np.where(e < HUBER, e * e / (2 * HUBER), e - HUBER / 2)
         kinds = float(p[1] ** 2) + float((p[0] + p[2]) ** 2)
         penalty = SHRINK * (kinds + float(p[4] ** 2) + float(p[5] ** 2)) + SHRINK_SCALE * float(p[3] ** 2)
-        return float(np.sum(w * _huber(y - predicted(p, rows)))) + penalty
+        return float(np.sum(w * huber)) + penalty
 
     solutions = [minimize(loss, np.array(START), method="Powell", options={"maxiter": 4000, "xtol": 1e-4, "ftol": 1e-6})]
     second = np.array([*START[:3], -0.05, *START[4:]])
     solutions.append(minimize(loss, second, method="Powell", options={"maxiter": 4000, "xtol": 1e-4, "ftol": 1e-6}))
-    p = np.asarray(min(solutions, key=lambda f: f.cost).x, dtype=np.float64)
-    return np.append(p, _given(y - predicted(p, rows), w, np.array([_of_layout(r) for r in rows])))
-
-
-def _given(residuals: F64, w: F64, given: NDArray[np.bool_]) -> float:
-    """What is left of the rows whose layout was given; nothing without such rows, and not above it."""
-    if not given.any():
-        return 0.0
-
-    def loss(q: F64) -> float:
-        return float(np.sum(w[given] * _huber(residuals[given] - q[0]))) + SHRINK * float(q[0] ** 2)
-
-    return min(float(minimize(loss, np.zeros(1), method="Powell", options={"maxiter": 4000, "xtol": 1e-4}).x[0]), 0.0)
+    return np.asarray(min(solutions, key=lambda f: f.cost).x, dtype=np.float64)
 
 
 def left_out(rows: Sequence[PracticeRow]) -> F64:
@@ -151,7 +129,6 @@ def fit(rows: Sequence[PracticeRow], asked: Sequence[PracticeRow] = (), memory: 
         "size": round(float(p[3]), 4),
         "sparsity": round(float(p[4]), 4),
         "rate": round(float(p[5]), 4),
-        "given": round(float(p[6]), 4) + 0.0,
         "log_sigma": sigma,
         "memory_log_sigma": memory_sigma([*rows, *memory]),
         "provenance": {

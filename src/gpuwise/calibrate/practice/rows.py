@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.accelerators import accelerators
-from gpuwise.predict.practice import DEGREES, RULE_MFU, layout_given, rate_of, scale_of
+from gpuwise.predict.practice import RULE_MFU, rate_of, scale_of
 from gpuwise.units import DAY_S, GIB, HOUR_S, TERA
 from gpuwise.workload.stack import FUSED_SINCE, find_stack
 
@@ -40,8 +40,6 @@ Colossal-AI ``performance_evaluator.py``); others say what the GPU needs."""
 ARXIV = re.compile(r"arXiv (\d\d)\d\d\.\d{4,5}")
 """A paper's number, which begins with its year."""
 STACK = re.compile(r" --stack \S+")
-LAYOUT = re.compile(rf"--({'|'.join(DEGREES)}|sharding) (\S+)")
-"""Options of a command that lay it out."""
 UNFUSED = "before FlashAttention"
 """What the source of a run says whose attention was not fused."""
 EARLIER = {"nanogpt-bench-compile": 2022}
@@ -94,11 +92,6 @@ class PublishedRun:
             return f"{STACK.sub('', self.command)} --stack torchtune"
         old = years and min(years) < FUSED_SINCE and "--year" not in self.command
         return f"{self.command} --year {min(years)}" if old else self.command
-
-    @property
-    def layout_given(self) -> bool:
-        """Whether the command asks for a layout."""
-        return layout_given({name: int(value) if value.isdigit() else value for name, value in LAYOUT.findall(self.command)})
 
     @property
     def other_work(self) -> str:

@@ -51,7 +51,7 @@ def _at_level(goal: Goal, tuned: Fit[TrainingEstimate]) -> Fit[TrainingEstimate]
     """The answer at the level of published runs: what is asked for, its changes and other hardware each at its own."""
 
     def level_of(e: TrainingEstimate) -> TrainingEstimate:
-        return practice_of(goal.arch, e.strategy, tuned.cluster, goal.layout_given).of(e)
+        return practice_of(goal.arch, e.strategy, tuned.cluster).of(e)
 
     asked = level_of(tuned.estimate)
 
