@@ -24,6 +24,7 @@ def checked() -> tuple[ClaimResult, ...]:
     return check_claims(CLAIMS)
 
 
+@pytest.mark.thorough
 def test_no_figure_has_drifted(checked: tuple[ClaimResult, ...]) -> None:
     assert [problem for c in checked for problem in c.problems] == []
 

@@ -119,6 +119,7 @@ def test_single_superchips_are_no_cluster() -> None:
     assert on_offer(rented["h100-sxm-80gb"], 64)
 
 
+@pytest.mark.thorough
 def test_the_balance_stands_where_the_curve_bends() -> None:
     limits = Limits(budget_usd=1000)
     assert balance(10.0, 200.0, limits) > balance(5.0, 800.0, limits), "twice as fast is worth the set-aside money"
@@ -139,6 +140,7 @@ def test_beaten_even_at_its_best_is_said_only_when_that_is_why() -> None:
             assert out.short >= shown[0][1] or out.way.purchase is None
 
 
+@pytest.mark.thorough
 def test_over_budget_names_the_lowest_listing() -> None:
     p = picked(finetune_8b(), Limits(budget_usd=600, ways=("buy",)))
     whys = [out.why for out in p.ranking.left_out if out.code == "budget"]

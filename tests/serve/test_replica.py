@@ -143,6 +143,7 @@ def test_notes() -> None:
     assert LlamaCppReplica(EIGHT, system("2x4090"), "Q4_K_M", 2).notes
 
 
+@pytest.mark.thorough
 def test_every_accelerator_is_served_refused_or_unpredictable() -> None:
     """Nothing but the product's own errors comes out, whatever the device lacks."""
     small = find_model("llama-3.2-1b")

@@ -281,6 +281,7 @@ def check_all(visit: Callable[..., Any], pages: dict[str, str], scheme: str, wid
         assert not page.evaluate("document.documentElement.scrollWidth > innerWidth"), path
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 375)])
 def test_axe_finds_nothing(visit: Callable[..., Any], scheme: str, width: int) -> None:
     check_all(visit, PAGES, scheme, width)

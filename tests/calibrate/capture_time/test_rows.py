@@ -22,6 +22,7 @@ def _table(folder: Path, *networks: str) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 def test_the_known_networks_come_first(tmp_path: Path) -> None:
     folder = _table(tmp_path, "tinynet_e", "resnet50", "ghostnet_100", "swin_tiny_patch4_window7_224")
     assert set(SAMPLE) < set(NETWORKS)

@@ -231,6 +231,7 @@ def test_the_list_needs_no_device(gpuwise: Any, home: Path) -> None:
 # --- calibrating, and --on this ---
 
 
+@pytest.mark.thorough
 def test_calibrating_teaches_fit_and_op_about_this_machine(gpuwise: Any, eight: Any, home: Path) -> None:
     eight(1)
     learned = gpuwise("bench", "--calibrate", "--each", "0.01s", "--json").document

@@ -32,6 +32,7 @@ def test_measured_stands_beside_predicted(gpuwise: Callable[..., Any]) -> None:
     assert rows["tpot_p50"]["ratio"] == pytest.approx(rows["tpot_p50"]["measured_s"] / rows["tpot_p50"]["predicted_s"])
 
 
+@pytest.mark.thorough
 def test_the_predictor_learns_from_what_was_measured(gpuwise: Callable[..., Any]) -> None:
     before = gpuwise(*ASK, "--quick", "--json").document["served"]["requests_per_s_of_a_copy"]["expected"]
     assert gpuwise(*ASK, "--calibrated", "--quick").code == 2
@@ -53,6 +54,7 @@ def test_answers_shorter_than_asked_for_are_said(gpuwise: Callable[..., Any]) ->
     assert "as long as asked for" in ran.out
 
 
+@pytest.mark.thorough
 def test_failures_are_counted_and_what_was_measured_is_shown(gpuwise: Callable[..., Any]) -> None:
     faults = ("", "", "refuse", "error", "half event", "stall")
     with MockServer(Answering(first_s=0.01, fault=lambda n: faults[n] if n < len(faults) else "")) as server:

@@ -108,6 +108,7 @@ def test_a_missing_model_is_asked_for_by_example(purpose: str, model: str, gpuwi
     assert f"--model {model}" in gpuwise("pick", "--for", purpose).err
 
 
+@pytest.mark.thorough
 def test_lora_is_fine_tuning_by_that_method(gpuwise: Callable[..., Any]) -> None:
     limits = ("--model", "llama-3.2-1b", "--own", "--budget", "1000", "--vendor", "nvidia", "--json")
     by_word, by_method = (

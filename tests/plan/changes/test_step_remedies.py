@@ -69,6 +69,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.thorough
 def test_the_cheapest_checkpoints_make_it_fit(file: Path) -> None:
     card = find_cluster("RTX 3060").accelerator
     source = source_of(f"{file}:make_step")

@@ -318,6 +318,7 @@ def test_no_such_script(run, tmp_path):
     assert "none.py" in str(outcome.error)
 
 
+@pytest.mark.thorough
 def test_limits_end_a_script(run):
     endless = "import torch, time\nwhile True:\n    time.sleep(0.05)\n"
     assert run(endless, limits=Limits(wall_s=1)).ended == "time"
@@ -399,6 +400,7 @@ def test_a_run_begins_without_importing_torch_again(run):
     assert outcome.code == 3
 
 
+@pytest.mark.thorough
 def test_a_module_runs_once_and_only_as_main(run, tmp_path, monkeypatch):
     folder = tmp_path / "package"
     folder.mkdir()

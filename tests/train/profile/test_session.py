@@ -138,6 +138,7 @@ for step in range(3):
 """
 
 
+@pytest.mark.thorough
 def test_a_script_that_ends_before_its_trace_is_run_again_for_it(zygote: Zygote, tmp_path: Path) -> None:
     session = _run(FEW_LONG_STEPS, zygote, tmp_path)
     assert session.profile.verdict.kind == "double precision"

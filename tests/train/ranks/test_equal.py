@@ -149,6 +149,7 @@ def test_pipeline_stages_train_as_one_process(name: str, ranks: Callable[..., An
     assert set().union(*stages) == set(alone["weights"]) and all(s < set(alone["weights"]) for s in stages)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("task", ["qwen3", pytest.param("olmo2", marks=pytest.mark.slow)])
 def test_norms_of_divided_heads_have_their_whole_gradient(task: str, ranks: Callable[..., Any]) -> None:
     """Queries and keys of Qwen3 are normed head by head, with one weight for all heads; those of OLMo 2 all heads together."""

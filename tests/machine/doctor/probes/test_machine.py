@@ -115,6 +115,7 @@ def test_a_crash_or_an_error_is_an_answer(environment: Path, code: str, outcome:
     assert (found.outcome, found.stage) == (outcome, "import") and words in found.detail
 
 
+@pytest.mark.thorough
 def test_a_hang_is_an_answer_and_leaves_nothing_running(environment: Path, tmp_path: Path) -> None:
     note = tmp_path / "pid"
     code = (
