@@ -83,9 +83,6 @@ class Stack:
     checkpoints_quantized: bool = False
     """Layers over frozen 4-bit weights are recomputed unless somebody says otherwise (PEFT
     ``prepare_model_for_kbit_training``)."""
-    quantized_fp32_norms: bool = False
-    """Beside frozen 4-bit weights the norms' are in fp32, and so is what they give: a 4-bit linear returns the format of its
-    input, so the residual stream is in fp32 from the first layer on."""
     masks_padding: bool = False
     """An encoder's scores get the mask of padded tokens added."""
     masks_windows: bool = False
