@@ -27,7 +27,6 @@ from gpuwise.serve.load.requests import ClosedLoop
 from gpuwise.serve.load.targets import Attainment, Target
 from gpuwise.serve.load.workloads import Workload
 from gpuwise.serve.simulate import Run, Server
-from gpuwise.serve.simulate.run import Bound
 from gpuwise.serve.steady import largest
 
 SEARCH_REQUESTS, FINAL_REQUESTS = 600, 2400
@@ -142,8 +141,7 @@ def operate_within(
     served, f = configuration.served, configuration.slowdown
     if not isinstance(served, Server):
         return operate(configuration, load, rate_per_s, targets, n, seed=seed)
-    bounds = [Bound(cast(Any, t.metric), t.percentile, t.limit_s / f) for t in targets if t.metric != "itl"]
-    run = served.within(load.at(rate_per_s * f, n, seed=seed), bounds)
+    run = served.within(load.at(rate_per_s * f, n, seed=seed), [replace(t, limit_s=t.limit_s / f) for t in targets])
     return None if run is None else _point(rate_per_s, _by_its_clock(run, f), targets)
 
 
@@ -200,9 +198,8 @@ def largest_rate(
     with_missed: bool = True,
 ) -> Limit:
     """The largest rate within ``targets``, within ``resolution``; without ``with_missed`` nothing is said of the first rate above
-    it. A ``guess_per_s`` that is near changes nothing but how many
-    rates are simulated: those of the search's path that lie beyond a rate that was missed, or below one that was kept, are
-    settled by it. Raises as :func:`operate`."""
+    it. A ``guess_per_s`` that is near changes nothing but how many rates are simulated: those of the search's path that lie
+    beyond a rate that was missed, or below one that was kept, are settled by it. Raises as :func:`operate`."""
     full = full_per_s or full_rate(configuration, load, n)
     few = min(n, ALONE_REQUESTS) if isinstance(load.source, Workload) and load.source.shares_nothing else n
     alone = operate(configuration, load, ALONE * full, targets, few, seed=seed)
@@ -256,13 +253,17 @@ def rate_estimate(limit: Limit, load: Load, targets: Sequence[Target], n: int) -
     assert limit.best is not None
     sigma = limit.best.run.log_sigma
     ends: list[float] = []
-    rest: Any = {"n": n, "full_per_s": limit.full_per_s, "guess_per_s": limit.rate_per_s, "with_missed": False}
+    expected, full = limit.rate_per_s, limit.full_per_s
+
+    def largest_within(bounds: Sequence[Target], seed: int = 0) -> float:
+        near = largest_rate(
+            limit.configuration, load, bounds, n=n, seed=seed, full_per_s=full, guess_per_s=expected, with_missed=False
+        )
+        return near.rate_per_s
+
     for factor in (math.exp(Z80 * sigma), math.exp(-Z80 * sigma)):
-        scaled = [replace(t, limit_s=t.limit_s / factor) for t in targets]
-        found = largest_rate(limit.configuration, load, scaled, **rest)
-        ends.append(found.rate_per_s / factor)
-    expected = limit.rate_per_s
-    drawn = [largest_rate(limit.configuration, load, targets, seed=seed, **rest).rate_per_s for seed in SEEDS]
+        ends.append(largest_within([replace(t, limit_s=t.limit_s / factor) for t in targets]) / factor)
+    drawn = [largest_within(targets, seed) for seed in SEEDS]
     chance = Z80 * float(np.std([math.log(max(r, 1e-9 * expected) / expected) for r in (expected, *drawn)], ddof=1))
     low = expected * math.exp(-math.hypot(math.log(expected / ends[0]), chance)) if ends[0] > 0 else 0.0
     high = expected * math.exp(math.hypot(math.log(max(ends[1], expected) / expected), chance))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -110,8 +109,7 @@ def search(
                     considered.append(Considered(configuration, None, f"does not keep the targets at {each:.3g} requests/s"))
                     return None
             guess = None if to_beat is None else to_beat / copies_on(cluster, configuration.ranks)
-            near: Any = {"resolution": resolution, "guess_per_s": guess, "with_missed": False}
-            limit = largest_rate(configuration, load, targets, n=n, **near)
+            limit = largest_rate(configuration, load, targets, n=n, resolution=resolution, guess_per_s=guess, with_missed=False)
         except (InputError, UnpredictableError) as error:
             considered.append(Considered(configuration, None, error.message))
             errors.append(error)

@@ -15,33 +15,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.errors import InputError
+from gpuwise.serve.load.targets import Target
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 Metric = Literal["ttft", "tpot", "itl", "e2e"]
 METRICS: tuple[Metric, ...] = ("ttft", "tpot", "itl", "e2e")
 _SURELY = 1.0 + 1e-9
-"""Of a limit, from which no rounding decides whether it is broken."""
+"""Of a limit, from which no rounding decides whether it is missed."""
 _WAITED_SHARE = 0.125
 """Of the rise: a queue that grows evenly makes requests wait half of it in the mean."""
 _TREND_SHARE = 1.0
 """Of the median time to the first token: by how much it must rise from the first arrival to the last for a queue that grows."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """``percentile`` (None: the mean) of ``metric``, ttft, tpot or e2e, stays within ``limit_s``."""
-
-    metric: Metric
-    percentile: float | None
-    limit_s: float
-
-    def broken(self, least_s: F64, n: int) -> bool:
-        """Whether ``n`` values can no longer be within it, of some of which ``least_s`` is the least that they come to."""
-        if self.percentile is None:
-            return float(least_s.sum()) > _SURELY * self.limit_s * n
-        rank = math.floor(self.percentile / 100.0 * (n - 1))  # of the value at or below the percentile, from 0
-        return int(np.count_nonzero(least_s > _SURELY * self.limit_s)) >= n - rank
+def surely_missed(target: Target, least_s: F64, n: int) -> bool:
+    """Whether ``n`` values can no longer be within ``target``, of some of which ``least_s`` is the least that they come to."""
+    if target.percentile is None:
+        return float(least_s.sum()) > _SURELY * target.limit_s * n
+    rank = math.floor(target.percentile / 100.0 * (n - 1))  # of the value at or below the percentile, from 0
+    return int(np.count_nonzero(least_s > _SURELY * target.limit_s)) >= n - rank
 
 
 @dataclass(frozen=True, slots=True)

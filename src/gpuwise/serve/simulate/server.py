@@ -16,6 +16,7 @@ from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.serve.engine import LLAMA_CPP, STAGED, EngineConfig
 from gpuwise.serve.load.requests import ClosedLoop, Requests
+from gpuwise.serve.load.targets import Target
 from gpuwise.serve.simulate.adapters import AdapterSteps
 from gpuwise.serve.simulate.budget import BudgetEngine
 from gpuwise.serve.simulate.core import Engine, Limits, Reserve, Trace
@@ -26,7 +27,7 @@ from gpuwise.serve.simulate.no_evict import NoEvictEngine, StaticEngine
 from gpuwise.serve.simulate.pipeline import PipelineEngine, PipelineSteps, stages_of
 from gpuwise.serve.simulate.pool_memory import PoolMemory, pool_memory
 from gpuwise.serve.simulate.prefill_first import PrefillFirstEngine, RadixEngine
-from gpuwise.serve.simulate.run import Bound, Run, Stretches
+from gpuwise.serve.simulate.run import Run, Stretches, surely_missed
 from gpuwise.serve.simulate.settings import EngineRules, Settings, engine_rules, resolved
 from gpuwise.serve.simulate.slot_steps import slot_steps
 from gpuwise.serve.simulate.slots import SlotsEngine
@@ -162,9 +163,9 @@ class Server:
             arrival = _closed_loop(engines, requests.arrival_s.tolist(), before, front.answer_s, closed, routing)
         return self.result(requests, arrival, engines, timed)
 
-    def within(self, requests: Requests, bounds: Sequence[Bound]) -> Run | None:
-        """What :meth:`run` says of ``requests``, each at its time, by one replica; None as soon as ``bounds`` are surely broken.
-        Raises as :meth:`run`."""
+    def within(self, requests: Requests, targets: Sequence[Target]) -> Run | None:
+        """What :meth:`run` says of ``requests``, each at its time, by one replica; None as soon as one of ``targets`` is surely
+        missed, which a gap between tokens is not before the end. Raises as :meth:`run`."""
         self.check(requests, 1, "round_robin")
         front = self.front
         engines, timed = self.engines(requests, self.config.attention_dp)
@@ -172,24 +173,24 @@ class Server:
         order = np.argsort(at, kind="stable")
 
         def lost(sent: int) -> bool:
-            return any(self._broken(b, requests, engines, order[:sent]) for b in bounds)
+            return any(self._missed(t, requests, engines, order[:sent]) for t in targets if t.metric != "itl")
 
         if not open_loop(engines, at.tolist(), "round_robin", lost):
             return None
         return self.result(requests, requests.arrival_s, engines, timed)
 
-    def _broken(self, bound: Bound, requests: Requests, engines: Sequence[Engine], sent: NDArray[np.int64]) -> bool:
-        """Whether the requests ``sent`` so far break ``bound``: what has not come yet comes no earlier than now."""
+    def _missed(self, target: Target, requests: Requests, engines: Sequence[Engine], sent: NDArray[np.int64]) -> bool:
+        """Whether the requests ``sent`` so far miss ``target``: what has not come yet comes no earlier than now."""
         front, now = self.front, min(e.now for e in engines)
         output, arrival = requests.output_tokens[sent], requests.arrival_s[sent]
-        came = _merged(engines, "first_s" if bound.metric == "ttft" else "finish_s")[sent]
-        answer_s = front.answer_s if bound.metric == "ttft" else front.answer_s + front.answer_token_s * output
-        if bound.metric != "tpot":
-            return bound.broken(np.where(np.isfinite(came), came, now) - arrival + answer_s, len(requests))
+        came = _merged(engines, "first_s" if target.metric == "ttft" else "finish_s")[sent]
+        answer_s = front.answer_s if target.metric == "ttft" else front.answer_s + front.answer_token_s * output
+        if target.metric != "tpot":
+            return surely_missed(target, np.where(np.isfinite(came), came, now) - arrival + answer_s, len(requests))
         first = _merged(engines, "first_s")[sent]
         ended = np.isfinite(came) & (output > 1)
         tpot = (came + answer_s - first - front.answer_s)[ended] / (output[ended] - 1)
-        return bound.broken(tpot, int(np.count_nonzero(requests.output_tokens > 1)))
+        return surely_missed(target, tpot, int(np.count_nonzero(requests.output_tokens > 1)))
 
     def engines(self, requests: Requests, copies: int, policy: type[Engine] | None = None) -> tuple[list[Engine], Steps]:
         """So many idle engines for ``requests``, of another policy than its own if given, and the seconds of their steps."""

@@ -129,8 +129,16 @@ class Training:
         tensor = self.mesh["tp"].get_group() if layout.tp > 1 else None
         self.experts = Experts(task.model, layout, device_type, self.meter, tensor) if layout.ep > 1 else None
         apart = {} if self.experts is None else self.experts.parameters
-        more = {"stage": stage, "row": row, "tokens": tokens, "apart": apart, "divided": divided}
-        predicted = collectives(task.model, layout, clips=task.clip is not None, **more)
+        predicted = collectives(
+            task.model,
+            layout,
+            clips=task.clip is not None,
+            stage=stage,
+            row=row,
+            tokens=tokens,
+            apart=apart,
+            divided=divided,
+        )
         journal.event("predicted", collectives=predicted)
         blocks = None if stage is None else stage.blocks
         self.wrapped: ParallelModel = wrap(task.model, layout, self.mesh, self.meter, blocks, apart)
