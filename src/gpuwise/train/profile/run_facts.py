@@ -46,6 +46,8 @@ class Pauses:
     """Such passes in a pause, on average."""
     n_batches: float = 0.0
     """Batches taken from loaders in a pause, on average."""
+    steps: tuple[int, ...] = ()
+    """Numbers of the steps that hold one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +130,10 @@ def run_facts(journal: Journal) -> RunFacts | None:
     n_late = max(late, default=early) - early
     alone = [s.alone for s in kept]
     # what is compiled late is no pause
-    queue_s = statistics.fmean(s.queue_s for s in kept)
-    pauses = Pauses() if n_late else find_pauses(alone, queue_s)
-    held = [] if n_late else paused_steps(alone, queue_s)[0]
-    step, traced = median_step(without(kept, held)), _traced_steps(journal)
-    step, pauses = _as_alone(step, median_step(without(alone, held)), pauses)
-    return RunFacts(
+    pauses = Pauses() if n_late else find_pauses(alone, statistics.fmean(s.queue_s for s in kept))
+    step = median_step(_without(kept, pauses.steps))
+    step, pauses = _as_alone(step, median_step(_without(alone, pauses.steps)), pauses)
+    facts = RunFacts(
         tuple(kept),
         replace(step, wall_s=step.wall_s + pauses.data_s, data_s=step.data_s + pauses.data_s),
         tuple(journal.of("optimizer")),
@@ -147,11 +147,8 @@ def run_facts(journal: Journal) -> RunFacts | None:
         _excess(kept) if n_late else 0.0,
         journal.last("compiler"),
         journal.last("memory"),
-        trace_wall_s=statistics.median(s.wall_s for s in traced) if traced else None,
-        has_trace=bool(trace),
-        traced=tuple(traced),
-        optimizers_traced=tuple(t.optimizer for t in _traced_ticks(journal)),
     )
+    return _with_trace(facts, journal) if trace else facts
 
 
 def _as_alone(step: Step, alone: Step, pauses: Pauses) -> tuple[Step, Pauses]:
@@ -166,12 +163,12 @@ def _as_alone(step: Step, alone: Step, pauses: Pauses) -> tuple[Step, Pauses]:
 
 
 def find_pauses(steps: Sequence[Step], queue_s: float = 0.0) -> Pauses:
-    """What :func:`paused_steps` take beyond the usual step, which is the median of the others."""
-    held, waits = paused_steps(steps, queue_s)
+    """What :func:`_paused_steps` take beyond the usual step, which is the median of the others."""
+    held, waits = _paused_steps(steps, queue_s)
     kept = [steps[at] for at in (*held, *waits)]
     if not kept:
         return Pauses()
-    usual = median_step(without(steps, held))
+    usual = median_step(_without(steps, held))
     data_s = sum(max(s.data_s - usual.data_s, 0.0) for s in kept) / len(steps)
     save_s = sum(s.save_s for s in kept) / len(steps)
     beyond_s = sum(s.undisturbed_s - usual.undisturbed_s for s in kept) / len(steps)
@@ -183,15 +180,17 @@ def find_pauses(steps: Sequence[Step], queue_s: float = 0.0) -> Pauses:
         sum(max(s.forward_s - usual.forward_s, 0.0) for s in playing) / len(steps),
         statistics.fmean(s.n_forward - usual.n_forward for s in playing) if playing else 0.0,
         statistics.fmean(s.n_batches - usual.n_batches for s in playing) if playing else 0.0,
+        tuple(held),
     )
 
 
-def without(steps: Sequence[Step], numbers: Sequence[int]) -> Sequence[Step]:
+def _without(steps: Sequence[Step], numbers: Sequence[int]) -> Sequence[Step]:
     """The steps but those of these numbers; all where none is left."""
-    return [s for at, s in enumerate(steps) if at not in set(numbers)] or steps
+    left_out = set(numbers)
+    return [s for at, s in enumerate(steps) if at not in left_out] or steps
 
 
-def paused_steps(steps: Sequence[Step], queue_s: float = 0.0) -> tuple[list[int], list[int]]:
+def _paused_steps(steps: Sequence[Step], queue_s: float = 0.0) -> tuple[list[int], list[int]]:
     """Numbers of the steps that hold a pause, and of those that wait for a loader.
 
     They are ``PAUSE`` times as long as the usual one and do something the usual one does not: passes of a model or
@@ -244,13 +243,18 @@ def _calls(journal: Journal) -> tuple[Mapping[str, Any], ...]:
     return tuple({**c, "n": c["n"] / per, "seconds": c["seconds"] / per} for c in notes.get("calls", ()))
 
 
-def _traced_ticks(journal: Journal) -> list[Tick]:
+def _with_trace(facts: RunFacts, journal: Journal) -> RunFacts:
+    """With the trace in the journal."""
     trace = journal.last("trace")
-    return journal.ticks[trace["at_tick"] : trace["at_tick"] + trace["n_ticks"]] if trace else []
-
-
-def _traced_steps(journal: Journal) -> list[Step]:
-    return steps_of(_traced_ticks(journal))
+    ticks: list[Tick] = journal.ticks[trace["at_tick"] : trace["at_tick"] + trace["n_ticks"]] if trace else []
+    traced = steps_of(ticks)
+    return replace(
+        facts,
+        trace_wall_s=statistics.median(s.wall_s for s in traced) if traced else None,
+        has_trace=True,
+        traced=tuple(traced),
+        optimizers_traced=tuple(t.optimizer for t in ticks),
+    )
 
 
 def constant_batch_s(step: Step, constant: Step) -> float:
@@ -267,14 +271,6 @@ def add_constant_batch(facts: RunFacts, journal: Journal) -> RunFacts:
 
 def add_trace(facts: RunFacts, journal: Journal) -> RunFacts:
     """With the notes and the trace of another run, which had no other steps."""
-    notes, traced = journal.last("notes"), _traced_steps(journal)
-    return replace(
-        facts,
-        calls=_calls(journal),
-        padding=notes.get("padding", {}),
-        anomaly=bool(notes.get("anomaly")),
-        trace_wall_s=statistics.median(s.wall_s for s in traced) if traced else None,
-        has_trace=True,
-        traced=tuple(traced),
-        optimizers_traced=tuple(t.optimizer for t in _traced_ticks(journal)),
-    )
+    notes = journal.last("notes")
+    facts = replace(facts, calls=_calls(journal), padding=notes.get("padding", {}), anomaly=bool(notes.get("anomaly")))
+    return _with_trace(facts, journal)
