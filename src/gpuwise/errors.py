@@ -39,13 +39,15 @@ class InputError(GpuwiseError):
 
 
 class UnknownNameError(InputError):
-    """A name that is in no catalogue; ``nearest`` holds close matches, best first."""
+    """A name that is in no catalogue; ``nearest`` holds close matches, best first, and ``otherwise`` is the hint without one."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str], *, hint: str | None = None) -> None:
+    def __init__(
+        self, kind: str, name: str, known: Iterable[str], *, hint: str | None = None, otherwise: str | None = None
+    ) -> None:
         self.kind, self.name = kind, name
         self.nearest = nearest_names(name, known)
-        if hint is None and self.nearest:
-            hint = "did you mean " + " or ".join(repr(n) for n in self.nearest) + "?"
+        if hint is None:
+            hint = "did you mean " + " or ".join(repr(n) for n in self.nearest) + "?" if self.nearest else otherwise
         super().__init__(f"unknown {kind} {name!r}", hint=hint)
 
 

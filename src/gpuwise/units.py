@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 
 from gpuwise.errors import InputError
 
@@ -132,6 +133,11 @@ def format_duration(seconds: float) -> str:
         return f"{_three(seconds / DAY_S)} days"
     years = seconds / (365.25 * DAY_S)
     return f"{_three(years) if years < 1000 else f'{years:,.0f}'} years"
+
+
+def format_day(unix_s: float) -> str:
+    """``2026-11-27``, in UTC."""
+    return time.strftime("%Y-%m-%d", time.gmtime(unix_s))
 
 
 def format_measured(value: float, unit: str) -> str:

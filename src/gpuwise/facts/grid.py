@@ -112,9 +112,8 @@ def find_grid(text: str) -> Grid:
         if spelling.partition(":")[0] in PROVIDERS:
             hint = "no such region is in the catalogue: name the country instead"
         names = [name for name in _names() if len(name) > 3]
-        unknown = UnknownNameError("country or cloud region", text[:80], names, hint=hint)
-        unknown.hint = unknown.hint or "give a country (DE, Germany), a US state (US-VA) or a region (aws:us-east-1)"
-        raise unknown
+        otherwise = "give a country (DE, Germany), a US state (US-VA) or a region (aws:us-east-1)"
+        raise UnknownNameError("country or cloud region", text[:80], names, hint=hint, otherwise=otherwise)
     return grids()[keys[0]]
 
 

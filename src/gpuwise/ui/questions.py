@@ -32,9 +32,9 @@ class Field:
     more: bool = False
     """Behind the button for more."""
     bare: bool = False
+    """Given without its option's name."""
     leads: bool = False
     """Whether what stands in the other fields is of this one's choice: another choice empties them."""
-    """Given without its option's name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import pytest
 
-from gpuwise.errors import NoDriverError
 from gpuwise.machine.devices.null import NullCard
 from gpuwise.machine.doctor.host import CommandResult
 from gpuwise.machine.doctor.scripted_machine import SITE, ScriptedMachine, broken_framework, scripted_machine, torch
 
 from .asserting import Scenario, assert_cause, assert_healthy
+from .test_scenarios_rented import not_taken
 from .test_scenarios_trials import imports, with_packages
 
-CU128 = "sm_70 sm_75 sm_80 sm_86 sm_90 sm_100 sm_120"
 CU130 = "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120"
 FINE = torch("2.9.1+cu130", "13.0", CU130, devices=[(8, 9)])
-NONE_SEEN = torch("2.9.1+cu128", "12.8", CU128, error="No CUDA GPUs are available")
 IMPORTING = '{"stage": "import"}\n'
 
 
@@ -41,17 +39,11 @@ def radeon(**environment: str) -> ScriptedMachine:
 
 def volta() -> ScriptedMachine:
     """A V100, whose processor for the open modules is not there, under them."""
-    refused = NoDriverError("no devices were found", vendor="nvidia", code=6)
-    machine = scripted_machine(cards=(NullCard("V100-SXM2-16GB"),), driver="580.95.05", failed=refused, answers=[NONE_SEEN])
     said = (
         "[ 3.1] NVRM: The NVIDIA GPU 0000:01:00.0 (PCI ID: 10de:1db1) installed in this system is not supported by open "
         "nvidia.ko because it does not include the required GPU System Processor (GSP)."
     )
-    return machine.but(
-        commands={"dmesg": CommandResult(0, f"[ 0.0] Linux\n{said}\n")},
-        links={"/sys/bus/pci/devices/0000:01:00.0/driver": None},
-        files={"/dev/nvidia0": None},
-    )
+    return not_taken("V100-SXM2-16GB", "580.95.05", said)
 
 
 FAULTY: dict[str, Scenario] = {

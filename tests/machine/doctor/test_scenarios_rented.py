@@ -32,8 +32,13 @@ def rocm(card: str, architecture: str, built: str, **more: object) -> ScriptedMa
 
 def pascal(said: str) -> ScriptedMachine:
     """A GTX 1080 that the kernel's module does not take."""
+    return not_taken("GTX 1080", "590.48.01", said)
+
+
+def not_taken(card: str, driver: str, said: str) -> ScriptedMachine:
+    """A card that the kernel's module does not take, and what that has said of it."""
     refused = NoDriverError("no devices were found", vendor="nvidia", code=6)
-    machine = scripted_machine(cards=(NullCard("GTX 1080"),), driver="590.48.01", failed=refused, answers=[NONE_SEEN])
+    machine = scripted_machine(cards=(NullCard(card),), driver=driver, failed=refused, answers=[NONE_SEEN])
     return machine.but(
         commands={"dmesg": CommandResult(0, f"[ 0.0] Linux\n{said}\n")},
         links={"/sys/bus/pci/devices/0000:01:00.0/driver": None},

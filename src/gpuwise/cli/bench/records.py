@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -88,7 +87,7 @@ def _history(records: object, *, json: bool) -> int:
     from gpuwise.machine.bench.history import history
     from gpuwise.records.record import record_document
     from gpuwise.records.store import Records
-    from gpuwise.units import format_measured
+    from gpuwise.units import format_day, format_measured
 
     assert isinstance(records, Records)
     all_records = records.query()
@@ -114,7 +113,7 @@ def _history(records: object, *, json: bool) -> int:
                 "-" if e is None else format_measured(e.expected, last.unit),
                 "-" if row.median is None else format_measured(row.median, last.unit),
                 str(row.count),
-                time.strftime("%Y-%m-%d", time.gmtime(last.at_s)),
+                format_day(last.at_s),
             )
         section(to, f"{device.name}, machine {device.machine_id}", table)
     return 0
@@ -122,6 +121,8 @@ def _history(records: object, *, json: bool) -> int:
 
 def _device(device: DevicePast) -> dict[str, object]:
     """One device's measurements as JSON."""
+    from gpuwise.units import format_day
+
     rows = list[dict[str, object]]()
     for row in device.rows:
         last, e = row.newest.record, row.newest.expectation
@@ -137,7 +138,7 @@ def _device(device: DevicePast) -> dict[str, object]:
                 "reason": row.newest.reason,
                 "median": row.median,
                 "count": row.count,
-                "on": time.strftime("%Y-%m-%d", time.gmtime(last.at_s)),
+                "on": format_day(last.at_s),
             }
         )
     return {"device": device.name, "machine_id": device.machine_id, "measurements": rows}

@@ -35,14 +35,14 @@ def own_document() -> list[dict[str, Any]]:
 
 def each_document() -> list[dict[str, Any]]:
     """Every prediction beside its measurement, oldest first, as JSON."""
-    import time
     from dataclasses import asdict
 
     from gpuwise.train.tune.record import comparisons
+    from gpuwise.units import format_day
 
     made = list[dict[str, Any]]()
     for c in comparisons():
-        row = {**asdict(c), "on": time.strftime("%Y-%m-%d", time.gmtime(c.at_s)), "error": c.error}
+        row = {**asdict(c), "on": format_day(c.at_s), "error": c.error}
         del row["at_s"]
         made.append(row)
     return made

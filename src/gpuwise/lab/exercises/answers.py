@@ -7,27 +7,27 @@ import re
 from collections.abc import Mapping, Sequence
 
 from gpuwise.errors import InputError
-from gpuwise.units import GIB, HOUR_S, KIB, MIB, TIB
+from gpuwise.units import DAY_S, GIB, GIGA, HOUR_S, J_PER_KWH, KIB, KILO, MEGA, MIB, TERA, TIB
 
 _NUMBER = re.compile(r"[~≈]?\s*([-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d*)?(?:e[-+]?\d+)?)\s*(.*)", re.IGNORECASE | re.DOTALL)
 _DRIVER = re.compile(r"r?(\d{2,4})(?:\.\d+)*(?:\s+driver(?: series)?)?", re.IGNORECASE)
 DRIVER = "driver series"
-COUNTS = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
+COUNTS = {"k": KILO, "m": MEGA, "b": GIGA, "t": TERA}
 UNITS: Mapping[str, Mapping[str, float]] = {
     "GiB": {
         "GiB": 1.0,
         "MiB": MIB / GIB,
         "KiB": KIB / GIB,
         "TiB": TIB / GIB,
-        "GB": 1e9 / GIB,
-        "MB": 1e6 / GIB,
-        "TB": 1e12 / GIB,
+        "GB": GIGA / GIB,
+        "MB": MEGA / GIB,
+        "TB": TERA / GIB,
         "bytes": 1 / GIB,
     },
     "ms": {"ms": 1.0, "s": 1e3, "us": 1e-3, "min": 6e4, "seconds": 1e3},
     "percent": {"%": 1.0, "percent": 1.0},
-    "kWh": {"kWh": 1.0, "Wh": 1e-3, "MWh": 1e3, "MJ": 1e6 / (1000 * HOUR_S), "GJ": 1e9 / (1000 * HOUR_S)},
-    "hours": {"hours": 1.0, "h": 1.0, "days": 24.0, "weeks": 168.0, "months": 730.5, "years": 8766.0},
+    "kWh": {"kWh": 1.0, "Wh": 1e-3, "MWh": 1e3, "MJ": MEGA / J_PER_KWH, "GJ": GIGA / J_PER_KWH},
+    "hours": {"hours": 1.0, "h": 1.0, "days": DAY_S / HOUR_S, "weeks": 7 * DAY_S / HOUR_S, "months": 730.5, "years": 8766.0},
     "times": {"times": 1.0, "x": 1.0},
     "tokens/s": {"tokens/s": 1.0, "tok/s": 1.0, "/s": 1.0, "tokens a second": 1.0},
     "million tokens": {

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuwise.pick.compare.rows import say
 from gpuwise.report.answers.drawings import Line, around, lines, ranges
-from gpuwise.report.answers.values import At, cell, sentences, shown
+from gpuwise.report.answers.values import At, cell, placed, sentences, shown
 from gpuwise.report.page import Markup, TableCell, TableRow, heading, notes, table, verdict
 from gpuwise.text import capital, escape
 from gpuwise.units import format_usd
@@ -78,7 +78,7 @@ def _compared(unit: str, c: At) -> Markup:
     value = c["value"]
     if value.value is None:
         return Markup("")
-    return Markup(f'<data value="{value.value!r}" data-path="{escape(value.pointer)}">{escape(say(unit, value.value))}</data>')
+    return placed(value, say(unit, value.value))
 
 
 def cost(document: Mapping[str, Any]) -> list[str]:

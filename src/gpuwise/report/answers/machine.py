@@ -8,7 +8,7 @@ from typing import Any
 
 from gpuwise.report.answers.code import tiles
 from gpuwise.report.answers.drawings import Line, Part, around, lines, stacks
-from gpuwise.report.answers.values import At, cell, coded, sentences, shown
+from gpuwise.report.answers.values import At, cell, coded, placed, sentences, shown
 from gpuwise.report.page import Markup, TableCell, TableRow, Text, heading, notes, table, text
 from gpuwise.text import capital, escape
 from gpuwise.units import format_duration, format_measured
@@ -80,8 +80,7 @@ ERRORS = ("median_error", "bias", "worst")
 def _percent(place: At) -> TableCell:
     """A share with its sign, where one is worth a sign."""
     sign = "+" if place.name in ("bias", "error") else ""
-    value = 100 * place.number
-    return TableCell(Markup(f'<data value="{place.value!r}" data-path="{place.pointer}">{value:{sign}.1f} %</data>'))
+    return TableCell(placed(place, f"{100 * place.number:{sign}.1f} %"))
 
 
 def history(document: Mapping[str, Any]) -> list[str]:
@@ -117,8 +116,7 @@ def _measured(place: At, row: At) -> Text:
     """A value in the unit of its measurement."""
     if place.value is None:
         return "-"
-    words = escape(format_measured(place.value, row["unit"].text)).replace(" ", "\u00a0")
-    return Markup(f'<data value="{place.value!r}" data-path="{place.pointer}">{words}</data>')
+    return placed(place, format_measured(place.value, row["unit"].text).replace(" ", "\u00a0"))
 
 
 def _range(expected: At, row: At) -> Text:

@@ -140,8 +140,13 @@ def shown(place: At) -> Markup:
     """The value here with where it is, as HTML."""
     at = place.expected
     if isinstance(at.value, int | float) and not isinstance(at.value, bool):
-        return Markup(f'<data value="{at.value!r}" data-path="{_escaped(at.pointer)}">{escape(words(at.name, at.value))}</data>')
+        return placed(at, words(at.name, at.value))
     return Markup(escape(at.text))
+
+
+def placed(place: At, said: str) -> Markup:
+    """A number as ``said``, with its value and where it is."""
+    return Markup(f'<data value="{place.value!r}" data-path="{_escaped(place.pointer)}">{escape(said)}</data>')
 
 
 _escaped = lru_cache(8192)(escape)

@@ -8,8 +8,8 @@ import shlex
 from gpuwise.machine.doctor import fixes
 from gpuwise.machine.doctor.finding import Fix
 from gpuwise.machine.doctor.observation import Machine
+from gpuwise.machine.doctor.probes.python import FRAMEWORKS
 
-FRAMEWORKS = ("torch", "tensorflow", "jax", "cupy")
 _REQUIRED = re.compile(r"([A-Za-z0-9_.-]+[<>=!~]=?[^\s;]+) is required .*but found")
 """As transformers words it (utils/versions.py)."""
 _NAME = re.compile(r"cannot import name '[^']+' from '([A-Za-z0-9_]+)[^']*'")
