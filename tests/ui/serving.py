@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
+import psutil
+
 START_S = 300
 
 
@@ -28,6 +30,14 @@ class Reply:
     @property
     def json(self) -> Any:
         return json.loads(self.body)
+
+
+def ended(process: psutil.Process) -> bool:
+    """Whether ``process`` has ended, one that goes while it is looked at among them."""
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 @dataclass

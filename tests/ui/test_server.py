@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 
 import psutil
 import pytest
-from tests.ui.serving import Running, start, stop
+from tests.ui.serving import Running, ended, start, stop
 
 SLOW = "/api/ask/plan?" + urlencode({"model": "llama-3.1-405b", "on": "512xH100-SXM", "tokens": "1T", "precision": "auto"})
 
@@ -118,7 +118,7 @@ def test_nothing_is_left_behind(busy: bool) -> None:
     from pathlib import Path
 
     assert code == 0
-    until(lambda: not any(w.is_running() and w.status() != psutil.STATUS_ZOMBIE for w in workers))
+    until(lambda: all(ended(worker) for worker in workers))
     assert not Path(folder).exists()
 
 
@@ -132,4 +132,4 @@ def test_a_server_that_is_killed_leaves_no_process() -> None:
     running.process.wait(timeout=300)
     assert running.process.stdout is not None
     running.process.stdout.close()
-    until(lambda: not any(w.is_running() and w.status() != psutil.STATUS_ZOMBIE for w in workers))
+    until(lambda: all(ended(worker) for worker in workers))
