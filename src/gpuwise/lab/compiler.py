@@ -8,7 +8,6 @@ registers hold; on an H100 a quarter of them, or all, change the lab's tasks by 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from gpuwise.lab.stream import Event
 
@@ -31,7 +30,12 @@ def scheduled(events: Sequence[Event], registers: int) -> list[Event]:
     place = [0] * len(order)
     for at, number in enumerate(order):
         place[number] = at
-    return [replace(events[n], waits_for=tuple(sorted(place[w] for w in events[n].waits_for))) for n in order]
+    made: list[Event] = []
+    for n in order:
+        e = events[n]
+        waits = tuple(sorted([place[w] for w in e.waits_for])) if e.waits_for else ()
+        made.append(Event(e.op, e.line, waits, e.warps, e.access, e.lanes, e.array, e.size))
+    return made
 
 
 def _addresses(events: Sequence[Event], first: int, loads: Sequence[int]) -> list[int]:

@@ -31,6 +31,7 @@ from gpuwise.lab.access import WARP
 from gpuwise.lab.arrays import Array, Order, make_array
 from gpuwise.lab.intrinsics import ATOMICS, compare_and_swap, run_atomic
 from gpuwise.lab.numbers import (
+    Inside,
     Lanes,
     LiteralFloat,
     LiteralWhole,
@@ -119,7 +120,7 @@ class _Machine(Operations):
         self.warps = len(ids) * self.padded // WARP
         lane = np.tile(np.arange(self.padded), len(ids))
         self.block_of = np.repeat(np.arange(len(ids)), self.padded)
-        self.lane = lane
+        self.lane, self.every_lane = lane, np.arange(len(lane))
         self.whole = lane < threads
         bx, by, _ = self.block
         gx, gy, _ = self.grid
@@ -152,6 +153,8 @@ class _Machine(Operations):
         self.constants = {name: literal(value) for name, value in kernel.constants.items()}
         self.broken: list[Mask] = []
         self.continued: list[Mask] = []
+        self.words: dict[ast.expr, str] = {}
+        self.slices: dict[ast.expr, bool] = {}
 
     def run(self) -> Run:
         with np.errstate(all="ignore"):
@@ -160,12 +163,18 @@ class _Machine(Operations):
         self.out.arrays = {n: a.data.reshape(a.shape) for n, a in self.names.items() if isinstance(a, Array) and not a.shared}
         return self.out
 
+    def dotted(self, e: ast.expr) -> str:
+        words = self.words.get(e)
+        if words is None:
+            words = self.words[e] = self.kernel.dotted(e)
+        return words
+
     # --- statements ---
 
     def _block(self, body: list[ast.stmt], mask: Mask) -> Mask:
         """The lanes that go on behind ``body``."""
         for statement in body:
-            if not mask.any():
+            if not self.lanes_of(mask)[1]:
                 break
             self.line = statement.lineno
             mask = self._statement(statement, mask)
@@ -186,15 +195,15 @@ class _Machine(Operations):
                 return self._if(test, body, orelse, mask)
             case ast.For(target=target, iter=ast.Tuple() | ast.List() | ast.Name() as parts, body=body, orelse=[]):
                 self._for_each(target, parts, body, mask)
-                return mask & ~self.returned
-            case ast.For(target=ast.Name(id=name), iter=ast.Call(func=called, args=bounds), body=body, orelse=[]) if (
-                self.kernel.dotted(called).removesuffix("prange") in ("range", "")
-            ):
+                return self._inside_function(mask)
+            case ast.For(target=ast.Name(id=name), iter=ast.Call(args=bounds) as call, body=body, orelse=[]) if self.dotted(
+                call.func
+            ).removesuffix("prange") in ("range", ""):
                 self._for(name, bounds, body, mask)
-                return mask & ~self.returned
+                return self._inside_function(mask)
             case ast.While(test=test, body=body, orelse=[]):
                 self._while(test, body, mask)
-                return mask & ~self.returned
+                return self._inside_function(mask)
             case ast.Return(value=value):
                 if self.calls and value is not None:
                     self._keep(VALUE, self._value(value, mask), mask)
@@ -237,7 +246,7 @@ class _Machine(Operations):
         chosen = self._value(test, mask)
         if not isinstance(chosen, Lanes):
             return self._block(body if chosen else orelse, mask)
-        yes = mask & chosen.data.astype(bool)
+        yes = self._chosen(mask, chosen)
         no = mask & ~yes
         if not orelse and _predicable(body):
             before, self.predicate = self.predicate, (*self.predicate, *chosen.source)
@@ -245,9 +254,16 @@ class _Machine(Operations):
             self.predicate = before
             return mask
         self.emit("branch", mask, chosen.source)
-        after_yes = self._block(body, yes) if yes.any() else yes
+        after_yes = self._block(body, yes) if self.lanes_of(yes)[1] else yes
+        if yes is mask:
+            return after_yes
         after_no = self._block(orelse, no) if no.any() else no
         return after_yes | after_no
+
+    def _chosen(self, mask: Mask, chosen: Lanes) -> Mask:
+        """The lanes of ``mask`` for which a condition holds: ``mask`` itself where it does for all."""
+        yes = mask & chosen.data.astype(bool)
+        return mask if np.count_nonzero(yes) == self.lanes_of(mask)[1] else yes
 
     def _for(self, name: str, bounds: list[ast.expr], body: list[ast.stmt], mask: Mask) -> None:
         values = [self._value(b, mask) for b in bounds]
@@ -259,7 +275,7 @@ class _Machine(Operations):
             turns = range(int(start), int(stop), int(step))
             unrolled = len(turns) <= UNROLLED and all(isinstance(v, LiteralWhole) for v in values)
             for turn in turns:
-                live = mask & ~self.broken[-1] & ~self.returned
+                live = self._going(mask)
                 if not live.any():
                     break
                 if not unrolled and (turn - turns.start) // turns.step % UNROLL == 0:
@@ -299,7 +315,7 @@ class _Machine(Operations):
             self.refuse(f"a loop goes over range(...) or values that stand in the text, not {noun(parts)}")
         self.broken.append(np.zeros_like(mask))
         for part in parts:
-            live = mask & ~self.broken[-1] & ~self.returned
+            live = self._going(mask)
             if not live.any():
                 break
             value = self._value(part, live) if isinstance(part, ast.expr) else part
@@ -313,12 +329,12 @@ class _Machine(Operations):
     def _while(self, test: ast.expr, body: list[ast.stmt], mask: Mask) -> None:
         self.broken.append(np.zeros_like(mask))
         while True:
-            live = mask & ~self.broken[-1] & ~self.returned
+            live = self._going(mask)
             if not live.any():
                 break
             going = self._value(test, live)
             if isinstance(going, Lanes):
-                live = live & going.data.astype(bool)
+                live = self._chosen(live, going)
                 self.emit("branch", live, going.source)
             elif not going:
                 break
@@ -329,6 +345,17 @@ class _Machine(Operations):
             mask = live
             self._turn(body, live)
         self.broken.pop()
+
+    def _going(self, mask: Mask) -> Mask:
+        """The lanes that neither left the loop nor the function: ``mask`` itself where all of them go on."""
+        broken = self.broken[-1]
+        if RETURNED in self.names:
+            return mask & ~broken & ~self.returned
+        return mask & ~broken if broken.any() else mask
+
+    def _inside_function(self, mask: Mask) -> Mask:
+        """The lanes that have not left the function."""
+        return mask & ~self.returned if RETURNED in self.names else mask
 
     def _turn(self, body: list[ast.stmt], live: Mask) -> None:
         self.continued.append(np.zeros_like(live))
@@ -419,8 +446,10 @@ class _Machine(Operations):
         old = names.get(name)
         if isinstance(value, int | float) and not isinstance(value, bool) and name in self.reassigned:
             value = float(value) if isinstance(value, float) else int(value)
-        gone = np.zeros_like(mask) if name == VALUE else self.returned
-        everywhere = bool((mask | ~self.base | gone).all())
+        everywhere = mask is self.base
+        if not everywhere:
+            gone = np.zeros_like(mask) if name == VALUE else self.returned
+            everywhere = bool((mask | ~self.base | gone).all())
         no_number = Array | Local | Part | tuple | np.dtype | None
         if everywhere or isinstance(value, no_number) or isinstance(old, no_number):
             names[name] = self._like(old, value, mask) if isinstance(old, Lanes) and everywhere else value
@@ -445,7 +474,7 @@ class _Machine(Operations):
                     return self.names[name]
                 if name in self.constants:
                     return self.constants[name]
-                if (words := self.kernel.dotted(e)) in DTYPES:
+                if (words := self.dotted(e)) in DTYPES:
                     return DTYPES[words]
                 if words in self.special:
                     return self.special[words]
@@ -506,7 +535,7 @@ class _Machine(Operations):
                 self.refuse(f"{type(e).__name__} is not of this form")
 
     def _attribute(self, e: ast.Attribute, mask: Mask) -> Any:
-        words = self.kernel.dotted(e)
+        words = self.dotted(e)
         if words in self.special:
             return self.special[words]
         if not isinstance(e.value, ast.Attribute) and (not isinstance(e.value, ast.Name) or e.value.id in self.names):
@@ -554,7 +583,7 @@ class _Machine(Operations):
         return Lanes(data, self.emit_arithmetic(data, mask, (*source_of(a), *source_of(b), *c.source), 4))
 
     def _call(self, e: ast.Call, mask: Mask, *, used: bool = True) -> Any:
-        name = self.kernel.dotted(e.func)
+        name = self.dotted(e.func)
         if name in self.kernel.functions:
             return self._inline(self.kernel.functions[name], e, mask)
         if name == "syncthreads":
@@ -669,7 +698,9 @@ class _Machine(Operations):
         return Part(held, parts) if len(parts) < len(held.shape) else (held, self._flat(held, parts, mask))
 
     def _indices(self, index: ast.expr, mask: Mask) -> tuple[Any, ...]:
-        if any(isinstance(n, ast.Slice) for n in ast.walk(index)):
+        if index not in self.slices:
+            self.slices[index] = any(isinstance(n, ast.Slice) for n in ast.walk(index))
+        if self.slices[index]:
             self.refuse("a slice is not of this form")
         value = self._value(index, mask)
         return cast("tuple[Any, ...]", value) if isinstance(value, tuple) else (value,)
@@ -678,16 +709,20 @@ class _Machine(Operations):
         """The flat index of every lane, -1 where it is outside (each dimension by itself)."""
         if len(parts) != len(array.shape):
             self.refuse(f"{array.name} has {len(array.shape)} dimensions, not {len(parts)}")
-        flat, inside = np.zeros(len(mask), np.int64), np.ones(len(mask), bool)
+        flat: Any = np.int64(0)
+        inside: Mask | None = None
         source: tuple[int, ...] = ()
         for part, size in zip(parts, array.shape, strict=True):
-            data = np.broadcast_to(data_of(part), mask.shape)
+            data = data_of(part)
             if data.dtype.kind not in "iu":
                 self.refuse("an index is a whole number")
-            inside &= (data >= 0) & (data < size)
-            flat, source = flat * size + data, (*source, *source_of(part))
-        bad = mask & ~inside
-        if bad.any():
+            within = self.within(part, data, size, mask)
+            inside = within if inside is None else inside if within is None else inside & within
+            flat, source = flat * size + data.astype(np.int64, copy=False), (*source, *source_of(part))
+        if flat.shape != mask.shape:
+            flat = np.full(mask.shape, flat, np.int64)
+        bad = None if inside is None else mask & ~inside
+        if bad is not None and bad.any():
             first = int(np.flatnonzero(bad)[0])
             where = ", ".join(str(int(np.broadcast_to(data_of(p), mask.shape)[first])) for p in parts)
             last = ", ".join(str(s - 1) for s in array.shape)
@@ -700,7 +735,7 @@ class _Machine(Operations):
                 made = Lanes(flat, self.emit("int", mask, source))
                 self.memo[key] = (varying, None, made)
             source = self.memo[key][2].source
-        return Lanes(np.where(inside, flat, -1), source)
+        return Inside(flat, source) if inside is None else Lanes(np.where(inside, flat, -1), source)
 
     def _atomic(self, name: str, given: list[ast.expr], mask: Mask, *, used: bool) -> Lanes:
         if name not in (*ATOMICS, "cas", "compare_and_swap") or not 3 <= len(given) <= 4:
@@ -763,7 +798,3 @@ def _as_load(target: ast.expr) -> ast.expr:
         if hasattr(node, "ctx"):
             node.ctx = ast.Load()  # type: ignore[attr-defined]
     return target
-
-
-def _parts(index: ast.expr) -> list[ast.expr]:
-    return index.elts if isinstance(index, ast.Tuple) else [index]

@@ -26,6 +26,10 @@ class Lanes:
     source: tuple[int, ...] = ()
 
 
+class Inside(Lanes):
+    """A place in an array that no lane has outside of it."""
+
+
 class LiteralFloat(float):
     """A number that stands in the text."""
 

@@ -365,23 +365,31 @@ def _check(
     return worst <= tolerance, worst
 
 
+def _warp_counts(run: Run, first: int | None) -> list[int]:
+    """Of each event, how many of the ``first`` warps (all) run it; many events share one row of warps."""
+    rows = {id(e.warps): e.warps for e in run.events}
+    counts = {key: int(np.count_nonzero(row[:first])) for key, row in rows.items()}
+    return [counts[id(e.warps)] for e in run.events]
+
+
 def _counters(run: Run, measured: Timing, warps: int) -> dict[str, float]:
     """Of the timed blocks."""
     made: dict[str, float] = {"warp_instructions": measured.issued}
     sectors = useful = conflicts = 0
-    for e in run.events:
-        made[e.op] = made.get(e.op, 0) + int(e.warps[:warps].sum())
+    timed, every = _warp_counts(run, warps), _warp_counts(run, None)
+    for e, of_timed, of_all in zip(run.events, timed, every, strict=True):
+        made[e.op] = made.get(e.op, 0) + of_timed
         if e.access is None:
             continue
         if e.op.startswith("shared"):
             conflicts += int(np.maximum(e.access.wavefronts[:warps] - 1, 0).sum())
         else:
             sectors += int(e.access.sectors[:warps].sum())
-            lanes = e.lanes * warps / max(int(e.warps.sum()), 1) * (e.warps[:warps].mean() if warps else 0)
-            useful += lanes * e.size * int(e.warps.sum()) / len(e.warps)
+            lanes = e.lanes * warps / max(of_all, 1) * (of_timed / min(warps, len(e.warps)) if warps else 0)
+            useful += lanes * e.size * of_all / len(e.warps)
     lanes_of = sum(e.lanes for e in run.events)
     return made | {
-        "active_lanes": lanes_of / max(32 * run.warp_instructions, 1),
+        "active_lanes": lanes_of / max(32 * sum(every), 1),
         "issue_share": measured.issued / max(4 * measured.cycles, 1.0),
         "sectors": sectors,
         "useful_share": min(useful / (sectors * SECTOR), 1.0) if sectors else 1.0,
@@ -394,9 +402,9 @@ def _counters(run: Run, measured: Timing, warps: int) -> dict[str, float]:
 
 def _lines(run: Run, warps: int) -> tuple[Mapping[str, Any], ...]:
     made: dict[int, dict[str, Any]] = {}
-    for e in run.events:
+    for e, of_timed in zip(run.events, _warp_counts(run, warps), strict=True):
         line = made.setdefault(e.line, {"line": e.line, "instructions": 0, "sectors": 0, "bank_conflicts": 0})
-        line["instructions"] += int(e.warps[:warps].sum())
+        line["instructions"] += of_timed
         if e.access is not None and e.op.startswith("shared"):
             line["bank_conflicts"] += int(np.maximum(e.access.wavefronts[:warps] - 1, 0).sum())
         elif e.access is not None:

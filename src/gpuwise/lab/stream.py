@@ -15,13 +15,15 @@ from gpuwise.errors import FieldError, InputError
 from gpuwise.lab import arrays
 from gpuwise.lab.access import WARP, WarpAccess, warp_access
 from gpuwise.lab.arrays import Accesses, Array, Conflict, Order
-from gpuwise.lab.numbers import NARROW, Lanes, data_of, source_of
+from gpuwise.lab.numbers import NARROW, Inside, Lanes, data_of, source_of
 
 Mask = NDArray[np.bool_]
 MOST_EVENTS = 100_000
 """Instructions of one warp: a kernel that goes on is stopped."""
 MOST_LANE_EVENTS = 2_000_000_000
 """Lanes times instructions, some ten seconds of numpy."""
+MOST_COUNTED = 64
+"""Masks whose lanes are counted once, and indices that are compared with a size once."""
 ACCESS_LANES = 1 << 18
 """Lanes whose accesses are looked at together, some tens of MB of numpy."""
 
@@ -105,6 +107,8 @@ class Stream:
     lane: NDArray[np.int64]
     block_of: NDArray[np.int64]
     thread: NDArray[np.int64]
+    every_lane: NDArray[np.int64]
+    """The numbers of all lanes."""
     order: Order
     timed: int
     """Warps whose accesses are looked at."""
@@ -115,6 +119,10 @@ class Stream:
         self.access_lanes = 0
         self.predicate: tuple[int, ...] = ()
         """Events whose results the instructions at hand are conditional on."""
+        self.counted: dict[int, tuple[Mask, Mask, int]] = {}
+        """Mask, by its id, to itself, the warps that have a lane in it, and its lanes. No mask of instructions is changed."""
+        self.bounds: dict[tuple[int, int], tuple[Lanes, Mask | None]] = {}
+        """Index, by its id, and size to itself and the lanes in which it is within it, None for all of them."""
 
     @property
     def exited(self) -> Mask:
@@ -128,9 +136,30 @@ class Stream:
         return index.data + self.block_of * math.prod(array.shape)
 
     def touch(self, op: str, array: Array, index: Lanes, mask: Mask, source: tuple[int, ...]) -> tuple[Mask, tuple[int, ...]]:
-        real = mask & (index.data >= 0)
+        real = mask if isinstance(index, Inside) else mask & (index.data >= 0)
         size = array.data.dtype.itemsize
         return real, self.touch_memory(op, array.base + index.data * size, size, real, (*index.source, *source), array.name)
+
+    def lanes_of(self, mask: Mask) -> tuple[Mask, int]:
+        """The warps that have a lane in ``mask``, and how many lanes it has."""
+        known = self.counted.get(id(mask))
+        if known is None:
+            if len(self.counted) >= MOST_COUNTED:
+                self.counted.clear()
+            known = self.counted[id(mask)] = mask, np.asarray(mask.reshape(-1, WARP).any(1)), int(np.count_nonzero(mask))
+        return known[1:]
+
+    def within(self, part: Any, data: NDArray[Any], size: int, mask: Mask) -> Mask | None:
+        """The lanes in which an index is one of ``size``, None for all."""
+        if not isinstance(part, Lanes):
+            return None if 0 <= data < size else np.zeros(mask.shape, bool)
+        key = id(part), size
+        if key not in self.bounds:
+            if len(self.bounds) >= MOST_COUNTED:
+                self.bounds.clear()
+            within = (data >= 0) & (data < size)
+            self.bounds[key] = part, None if within.all() else within
+        return self.bounds[key][1]
 
     def touch_memory(
         self, op: str, addresses: NDArray[np.int64], size: int, real: Mask, waits: tuple[int, ...], array: str
@@ -160,14 +189,16 @@ class Stream:
 
     def load(self, array: Array, index: Lanes, mask: Mask) -> Lanes:
         real, source = self.touch("shared_load" if array.shared else "load", array, index, mask, ())
-        places = np.where(real, self.places(array, index), 0)
+        every = self.lanes_of(real)[1] == len(real)
+        places = self.places(array, index) if every else np.where(real, self.places(array, index), 0)
         if array.watched and (asked := self.asked_of(array, places, real)) is not None:
             self.report(asked, arrays.read(asked, self.order), "reads")
             first = arrays.unwritten(asked)
             if first is not None:
                 what = f"{self.who(int(asked.lanes[first]))} reads {array.element(int(asked.at[first]))}"
                 self.find("unwritten", f"{what}, which nothing was written to: shared memory begins with anything")
-        return Lanes(np.where(real, array.data[places], array.data.dtype.type(0)), source)
+        values = array.data[places]
+        return Lanes(values if every else np.where(real, values, array.data.dtype.type(0)), source)
 
     def store(self, array: Array, index: Lanes, value: Any, mask: Mask) -> None:
         if isinstance(value, Array | Local | Part | tuple | np.dtype) or value is None:
@@ -181,6 +212,8 @@ class Stream:
         array.data[places[real]] = np.broadcast_to(data_of(value), real.shape)[real]
 
     def asked_of(self, array: Array, places: NDArray[np.int64], real: Mask) -> Accesses | None:
+        if self.lanes_of(real)[1] == len(real):
+            return Accesses(array, self.every_lane, places, self.thread, self.line)
         lanes = np.flatnonzero(real)
         return Accesses(array, lanes, places[lanes], self.thread[lanes], self.line) if len(lanes) else None
 
@@ -213,8 +246,8 @@ class Stream:
                 f"{self.name} has not ended after {len(events):,} instructions of a warp (line {self.line})",
                 hint="check its loops, or give it a smaller problem",
             )
-        by_warp, after = mask.reshape(-1, WARP), tuple(dict.fromkeys((*waits, *self.predicate)))
-        events.append(Event(op, self.line, after, np.asarray(by_warp.any(1)), None, int(mask.sum()), array))
+        warps, lanes = self.lanes_of(mask)
+        events.append(Event(op, self.line, tuple(dict.fromkeys((*waits, *self.predicate))), warps, None, lanes, array))
         return (len(events) - 1,)
 
     def find(self, kind: str, text: str) -> None:
