@@ -420,7 +420,7 @@ def test_flags(command: str) -> None:
     assert found == before
 
 
-@pytest.mark.parametrize("group", CALLS)
+@pytest.mark.parametrize("group", [pytest.param(g, marks=pytest.mark.thorough) if g == "pick" else g for g in CALLS])
 def test_fields(group: str, folder: Path) -> None:
     if needs_torch(CALLS[group]):
         pytest.importorskip("torch")

@@ -29,6 +29,7 @@ def test_no_figure_has_drifted(checked: tuple[ClaimResult, ...]) -> None:
     assert [problem for c in checked for problem in c.problems] == []
 
 
+@pytest.mark.thorough
 def test_the_page_is_what_the_figures_say(checked: tuple[ClaimResult, ...]) -> None:
     assert PAGE.read_text(encoding="utf-8") == page(checked), "run `python -m tools.docs.claims docs/concepts/claims.md`"
 

@@ -127,6 +127,7 @@ def made_up(rows: int, bandwidth: float) -> tuple[AttentionWork, np.ndarray, np.
     return work, free_features(s), 1e-5 + work.memory_s / 0.9
 
 
+@pytest.mark.thorough
 def test_the_fit_finds_the_bandwidth_term_and_carries_it_to_another_device() -> None:
     work, free, seconds = made_up(3000, 2e12)
     flat = fit_network(Rows(work, free, seconds), Fit(1.03, 1.3, steps=1500))

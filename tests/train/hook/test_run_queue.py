@@ -148,15 +148,15 @@ def test_a_worker_that_has_no_processor_is_no_wait_for_data() -> None:
 
 def test_workers_that_are_in_each_others_way_are_the_loops_own(monkeypatch: pytest.MonkeyPatch) -> None:
     iterator = iter(torch.utils.data.DataLoader(_Slow(0.02), batch_size=2, num_workers=2, prefetch_factor=1))
-    delays = iter([1.0, 1.5])
-    monkeypatch.setattr(WorkerQueue, "_waited_s", lambda _: next(delays, 1.5))
+    delays = iter([1.0, 1e6])  # it waited for a processor all the time, however long that was
+    monkeypatch.setattr(WorkerQueue, "_waited_s", lambda _: next(delays, 1e6))
     monkeypatch.setattr("gpuwise.machine.devices.cpu.usable_cores", lambda: 1)
     queue = WorkerQueue(iterator)
     start = time.perf_counter()
     next(iterator)
     taken_s, wall_s = queue.taken_s(), time.perf_counter() - start
     # half of the time is what two workers take of one processor from each other
-    assert 0.0 < taken_s <= 0.5 * wall_s + 0.01
+    assert 0.0 < taken_s <= 0.5 * wall_s
 
 
 def test_a_loader_without_workers_waits_for_none() -> None:

@@ -60,7 +60,15 @@ def test_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capt
     told = json.loads(last)
     assert told["code"] == 0 and told["refused"] == {} and told["measured"]["per"] == "samples"
     assert told["predicted"] is None and told["records"] == str(tmp_path / "records.db")
-    # the second run is predicted from the first; a store that cannot be written takes nothing from it
+
+
+@pytest.mark.thorough
+def test_a_store_that_cannot_be_written_takes_nothing_from_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(SCRIPT)
     monkeypatch.setenv("GPUWISE_RECORDS", str(tmp_path / "train.py" / "records.db"))
     assert run(["run", "train.py", "--json", "--price", "2.5", "--", "--steps", "3"]) == 0
     again = json.loads(capfd.readouterr().out.splitlines()[-1])
