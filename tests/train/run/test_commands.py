@@ -69,6 +69,7 @@ def test_a_store_that_cannot_be_written_takes_nothing_from_a_run(
     pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "gpuwise.toml").write_text("version = 1\n[levers]\nfused_optimizer = true\n")
     monkeypatch.setenv("GPUWISE_RECORDS", str(tmp_path / "train.py" / "records.db"))
     assert run(["run", "train.py", "--json", "--price", "2.5", "--", "--steps", "3"]) == 0
     again = json.loads(capfd.readouterr().out.splitlines()[-1])
