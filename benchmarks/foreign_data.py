@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import pickle
 import random
+import shutil
 import struct
 import sys
 import sysconfig
@@ -437,6 +438,15 @@ def faces(at: Path, n: int = 64, size: int = 178, lines: int = 2300) -> None:
     names = ["Black_Hair", "Blond_Hair", "Brown_Hair", "Male", "Young"]
     rows = [f"{i % n:06d}.jpg " + " ".join("1" if v else "-1" for v in rng.random(5) < 0.5) for i in range(lines)]
     (at / "list_attr_celeba.txt").write_text("\n".join([str(lines), " ".join(names), *rows]) + "\n", "utf-8")
+
+
+@maker
+def font(at: Path) -> None:
+    """A font, for programs that would fetch one to draw with."""
+    from matplotlib import font_manager
+
+    at.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(font_manager.findfont("DejaVu Sans"), at)
 
 
 @maker

@@ -170,15 +170,15 @@ def capabilities_here(machine: Machine) -> tuple[Capability, ...]:
     return tuple(dict.fromkeys(c for c in capabilities if c is not None))
 
 
-def best_wheel(machine: Machine, cards: Sequence[Capability], *, driver: bool = True) -> Wheel | None:
-    """The wheel to install for ``cards``: of the installed series where one runs, else the newest. ``driver`` False leaves the
-    driver's age out of it."""
+def best_wheel(machine: Machine, cards: Sequence[Capability], *, driver: bool = True, newest: bool = False) -> Wheel | None:
+    """The wheel to install for ``cards``: of the installed series where one runs and ``newest`` is False, else the newest.
+    ``driver`` False leaves the driver's age out of it."""
     python = machine.python.version[:2] if machine.python and machine.python.version else None
     limit = driver_number(machine) if driver else None
     windows = windows_numbers(machine)
     installed = machine.torch_package
     series = (numbers(installed.version) or ())[:2] if installed else ()
-    if len(series) == 2:
+    if len(series) == 2 and not newest:
         same = wheels_for(cards, limit, python=python, windows=windows, series=series)
         if same and not same[0].experimental:
             return same[0]
@@ -220,9 +220,9 @@ def conda_cuda_fix(package: Package) -> Fix:
     )
 
 
-def torch_fix(machine: Machine, cards: Sequence[Capability], *, driver: bool = True) -> tuple[Fix, ...]:
-    """Install the PyTorch that runs on ``cards``; words instead where no wheel does."""
-    wheel = best_wheel(machine, cards, driver=driver)
+def torch_fix(machine: Machine, cards: Sequence[Capability], *, driver: bool = True, newest: bool = False) -> tuple[Fix, ...]:
+    """Install the PyTorch that runs on ``cards``; words instead where no wheel does. See :func:`best_wheel`."""
+    wheel = best_wheel(machine, cards, driver=driver, newest=newest)
     if wheel is None:
         return (no_wheel(machine, cards),)
     what = f"Install PyTorch {wheel.release} built with CUDA {version_text(wheel.cuda)}"

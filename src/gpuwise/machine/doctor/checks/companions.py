@@ -14,7 +14,7 @@ OF_TORCH = ("torchvision", "torchaudio")
 """Built for one release of torch each."""
 _OTHER_BUILD = re.compile(
     r"undefined symbol|torchvision::|torchaudio::|cannot open shared object|Could not load this library|"
-    r"compiled with different CUDA|has CUDA Version=|does not exist|DLL load failed|version `[A-Z]",
+    r"compiled with different CUDA|has no attribute 'extension'|has CUDA Version=|does not exist|DLL load failed|version `[A-Z]",
     re.IGNORECASE,
 )
 """What a compiled library says beside a torch that it was not built for."""
@@ -103,7 +103,10 @@ def _again(m: Machine, imported: LibraryImport, name: str) -> tuple[Fix, ...]:
     if imported.name == "flash_attn":
         # it is compiled against the torch that is there
         words = ("--no-build-isolation", "--no-cache-dir", "flash-attn")
-        return (Fix("Build it for the torch that is here", (fixes.pip_uninstall(m, name), fixes.pip_install(m, *words))),)
+        # where its own wheel is for a newer system, its setup would fetch that wheel again
+        built = "FLASH_ATTENTION_FORCE_BUILD=TRUE " if "GLIBC_" in (imported.error or "") else ""
+        install = built + fixes.pip_install(m, *words)
+        return (Fix("Build it for the torch that is here", (fixes.pip_uninstall(m, name), install)),)
     if imported.name == "triton":
         package = m.torch_package
         triton_version = package.pins.get("triton") if package else None

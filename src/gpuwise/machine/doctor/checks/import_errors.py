@@ -16,6 +16,8 @@ _NAME = re.compile(r"cannot import name '[^']+' from '([A-Za-z0-9_]+)[^']*'")
 _STATIC_TLS = re.compile(r"(\S+\.so[\w.]*): cannot allocate memory in static TLS block")
 _SHADOW = re.compile(r"partially initialized module '[^']+'.*\((/[^()]+\.py)\)")
 _MODULE = re.compile(r"No module named '([A-Za-z0-9_]+)(\.[A-Za-z0-9_.]+)?'")
+_OF_NUMPY = re.compile(r"numpy\.\w+ size changed.* Expected (\d+) from C header, got (\d+)")
+_OF_TORCH = re.compile(r"module 'torch(?:\.[a-z_.]+)?' has no attribute")
 
 
 def import_fix(m: Machine, error: str, name: str) -> Fix | None:
@@ -35,6 +37,14 @@ def import_fix(m: Machine, error: str, name: str) -> Fix | None:
         words = "'mkl<2024.1'"
         command = f"conda install {words}" if _from_conda(m, name) else fixes.pip_install(m, words)
         return Fix("Install the last MKL that has this function (pytorch/pytorch, issue 123097)", (command,))
+    if _OF_TORCH.search(error) or (name == "torch" and "cannot enable executable stack" in error):
+        # a function of a newer torch; or glibc 2.41 and newer, which an older torch was not linked for
+        return fixes.torch_fix(m, fixes.capabilities_here(m), newest=True)[0]
+    if sizes := _OF_NUMPY.search(error):
+        # the type grew with NumPy 2: what was compiled for the larger one wants it
+        return Fix("Install a NumPy like that it was compiled for", (_numpy_of(m, int(sizes[1]) > int(sizes[2])),))
+    if "No module named 'pkg_resources'" in error:
+        return Fix("Install the last setuptools that has it", (fixes.pip_install(m, "'setuptools<81'"),))
     older = _NAME.search(error)
     if older and older[1] != name:
         if name in FRAMEWORKS:
@@ -51,6 +61,10 @@ def import_fix(m: Machine, error: str, name: str) -> Fix | None:
     return None
 
 
+def _numpy_of(m: Machine, newer: bool) -> str:
+    return fixes.pip_install(m, "-U", "numpy") if newer else fixes.pip_install(m, "'numpy<2'")
+
+
 def _from_conda(m: Machine, name: str) -> bool:
     package = m.python.find(name) if m.python else None
     return package is not None and package.place == "conda"
@@ -65,7 +79,12 @@ VARIABLES = {
 
 
 def run_fix(m: Machine, errors: tuple[str, ...]) -> Fix | None:
-    """The fix for a product that raised, where a variable that is set tells why."""
+    """The fix for a product that raised, where a variable that is set tells why, or a folder that the loader does not know."""
+    if m.system.wsl and any("libcuda.so: cannot open" in e for e in errors):
+        return Fix(
+            "Name the folder of the driver's library, which has libcuda.so beside libcuda.so.1 (microsoft/WSL, issue 8587)",
+            ("export LD_LIBRARY_PATH=/usr/lib/wsl/lib:$LD_LIBRARY_PATH",),
+        )
     for name, words in VARIABLES.items():
         if name in m.environment and any(words.search(e) for e in errors):
             return Fix(f"Without {name}={m.environment[name]}, which these words are about", (f"unset {name}",))
