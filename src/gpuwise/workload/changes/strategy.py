@@ -260,6 +260,8 @@ def changes_between(before: Strategy, after: Strategy) -> tuple[Change, ...]:
         changes.append(Change("qlora", adapter_argument(after.lora_rank, after.lora_targets)))
     elif after.lora_rank and not before.lora_rank:
         changes.append(Change("lora", adapter_argument(after.lora_rank, after.lora_targets)))
+    if after.precision != before.precision and after.precision in ("bf16", "fp16"):
+        changes.append(Change("autocast", after.precision))
     for field, name in (("tp", "tensor_parallel"), ("pp", "pipeline_parallel"), ("cp", "context_parallel")):
         if getattr(after, field) != getattr(before, field):
             changes.append(Change(name, getattr(after, field)))
