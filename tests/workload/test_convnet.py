@@ -36,7 +36,7 @@ def test_rows_grow_with_the_batch_and_the_weights_do_not() -> None:
 
 
 def test_names() -> None:
-    assert known_convnet("ResNet-50") is known_convnet("microsoft/resnet-50") is convnets()["resnet-50"]
+    assert known_convnet("ResNet-50") == known_convnet("microsoft/resnet-50") == convnets()["resnet-50"]
     assert known_convnet("vit-b-16") is None and known_convnet("resnet51") is None
 
 

@@ -62,8 +62,8 @@ def test_folder_named_like_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "gpt2").mkdir()
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bert-base").write_text("notes")
-    assert find_model("gpt2") is models()["gpt2"]
-    assert find_model("bert-base") is models()["bert-base"]
+    assert find_model("gpt2") == models()["gpt2"]
+    assert find_model("bert-base") == models()["bert-base"]
     with pytest.raises(FieldError, match=r"no config\.json"):
         find_model("./gpt2")
 

@@ -22,6 +22,6 @@ def test_the_flop_of_a_transformer_follow_from_its_dimensions() -> None:
 
 
 def test_names_are_found_in_any_case() -> None:
-    assert find_denoiser("Stable Diffusion XL") is find_denoiser("SDXL")
+    assert find_denoiser("Stable Diffusion XL") == find_denoiser("SDXL")
     with pytest.raises(UnknownNameError):
         find_denoiser("dall-e")

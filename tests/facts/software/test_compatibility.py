@@ -131,9 +131,9 @@ def test_what_runs_is_found(
 
 
 def test_an_installed_wheel_is_found() -> None:
-    assert find_wheel("2.13.0+cu130", "cu130") is ROWS["2.13.0", "cu130"]
-    assert find_wheel("2.7.0") is ROWS["2.7.1", "cu126"], "another patch of the series"
-    assert find_wheel("2.9.1", "cu126") is ROWS["2.9.*", "cu126"]
+    assert find_wheel("2.13.0+cu130", "cu130") == ROWS["2.13.0", "cu130"]
+    assert find_wheel("2.7.0") == ROWS["2.7.1", "cu126"], "another patch of the series"
+    assert find_wheel("2.9.1", "cu126") == ROWS["2.9.*", "cu126"]
     assert find_wheel("2.13.0", "cpu") is None and find_wheel("9.9.9") is None and find_wheel("abc") is None
 
 

@@ -151,8 +151,8 @@ def test_workers_that_are_in_each_others_way_are_the_loops_own(monkeypatch: pyte
     delays = iter([1.0, 1e6])  # it waited for a processor all the time, however long that was
     monkeypatch.setattr(WorkerQueue, "_waited_s", lambda _: next(delays, 1e6))
     monkeypatch.setattr("gpuwise.machine.devices.cpu.usable_cores", lambda: 1)
-    queue = WorkerQueue(iterator)
     start = time.perf_counter()
+    queue = WorkerQueue(iterator)
     next(iterator)
     taken_s, wall_s = queue.taken_s(), time.perf_counter() - start
     # half of the time is what two workers take of one processor from each other

@@ -275,7 +275,7 @@ def changes_between(before: Strategy, after: Strategy) -> tuple[Change, ...]:
         changes.append(Change("optimizer", after.optimizer))
     if before.master_weights and not after.master_weights and not after.lora_rank:  # frozen weights have no copies to leave out
         changes.append(Change("low_precision", after.precision))
-    elif after.gradient_dtype != before.gradient_dtype:
+    elif after.gradient_dtype != before.gradient_dtype and bool(after.lora_rank) == bool(before.lora_rank):
         changes.append(Change("gradient_dtype", after.gradient_dtype))
     if after.fused_loss and not before.fused_loss:
         changes.append(Change("chunked_loss", 8))
