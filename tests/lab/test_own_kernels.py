@@ -9,6 +9,7 @@ import pytest
 
 from gpuwise.errors import FieldError, InputError
 from gpuwise.lab.kernel import run_kernel
+from gpuwise.lab.random_states import random_states
 from gpuwise.lab.source import kernel_source, read_kernel
 from gpuwise.lab.stream import Run
 
@@ -286,3 +287,56 @@ def test_a_loop_of_each_lane_goes_down_too_and_one_of_step_0_is_refused() -> Non
     assert out.tolist() == [sum(range(i, -1, -3)) for i in range(32)]
     with pytest.raises(FieldError, match="does not end"):
         launch(text, {"by": np.zeros(32, np.int64), "out": out}, (1,), (32,))
+
+
+def test_random_states_are_numbas() -> None:
+    states = random_states(64)
+    s0, s1 = (states[:, at].astype(object) for at in (0, 1))
+    out = np.zeros((64, 3), F32)
+    text = """
+from numba.cuda.random import xoroshiro128p_uniform_float32
+
+@cuda.jit
+def draw(rng, out):
+    i = cuda.grid(1)
+    for j in range(3):
+        out[i, j] = xoroshiro128p_uniform_float32(rng, i)
+"""
+    records = states.view([("s0", np.uint64), ("s1", np.uint64)]).reshape(64)
+    made = launch(text, {"rng": records, "out": out}, (2,), (32,))
+    for j in range(3):  # whole numbers without end, cut to 64 bits
+        total = (s0 + s1) % 2**64
+        np.testing.assert_array_equal(out[:, j], [F32((t >> 11) / 2**53) for t in total])
+        s1 = s1 ^ s0
+        s0, s1 = ((s0 << 55 | s0 >> 9) ^ s1 ^ s1 << 14) % 2**64, (s1 << 36 | s1 >> 28) % 2**64
+    assert not made.findings and {e.line for e in made.events} == {10, 12}, "instructions are those of the caller's lines"
+
+
+def test_words_of_64_bits_are_shifted_as_such() -> None:
+    words = np.arange(1, 65, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    small, out, top = np.arange(64, dtype=np.int32), np.zeros(64, np.uint64), np.zeros(64, np.int64)
+    text = """
+@cuda.jit
+def mix(words, small, out, top):
+    i = cuda.grid(1)
+    s = words[i]
+    s ^= s >> 12
+    s ^= s << 25
+    out[i] = s
+    top[i] = small[i] << 40
+"""
+    expected = words ^ words >> np.uint64(12)
+    expected ^= expected << np.uint64(25)
+    launch(text, {"words": words, "small": small, "out": out, "top": top}, (1,), (64,))
+    np.testing.assert_array_equal(out, expected)
+    np.testing.assert_array_equal(top, np.arange(64) << 40)
+
+
+def test_a_number_counts_an_index_from_the_end_and_a_lock_is_named() -> None:
+    a, out = np.arange(32, dtype=F32), np.zeros(32, F32)
+    made = launch("@cuda.jit\ndef last(a, out):\n    out[cuda.grid(1)] = a[-1]\n", {"a": a, "out": out}, (1,), (32,))
+    assert (out == 31).all() and not made.findings
+    lock = "@cuda.jit\ndef k(m, c):\n    while cuda.atomic.cas(m, 0, 0, 1) != 0:\n        pass\n    c[0] += 1\n    m[0] = 0\n"
+    with pytest.raises(InputError, match="not ended") as raised:
+        launch(lock, {"m": np.zeros(1, np.int32), "c": np.zeros(1, np.int32)}, (1,), (64,))
+    assert "lock" in str(raised.value.hint)

@@ -42,7 +42,8 @@ from gpuwise.lab.numbers import (
     source_of,
 )
 from gpuwise.lab.operations import Operations
-from gpuwise.lab.source import DTYPES, Kernel
+from gpuwise.lab.random_states import random_functions
+from gpuwise.lab.source import DTYPES, Kernel, as_load, predicable
 from gpuwise.lab.stream import Local, Mask, Part, Run, noun
 
 UNROLLED, UNROLL = 64, 4
@@ -51,9 +52,6 @@ GLOBAL_ALIGNMENT = 256
 """cudaMalloc aligns to this."""
 RETURNED, VALUE = "\0returned", "\0value"
 """Beside the names of a function: the lanes that have left it, and what it gives."""
-MOST_PREDICATED = 7
-"""Instructions behind a condition that nvcc makes conditional instead of jumping (CUDA C++ Best Practices Guide, branch
-predication)."""
 MOST_LOCAL = 1 << 14
 MOST_CALLS = 16
 """Device functions inside each other: none calls itself on a GPU without a stack."""
@@ -153,6 +151,8 @@ class _Machine(Operations):
         self.constants = {name: literal(value) for name, value in kernel.constants.items()}
         self.broken: list[Mask] = []
         self.continued: list[Mask] = []
+        self.random = False
+        """Whether a function of :mod:`gpuwise.lab.random_states` is run: its lines are the caller's."""
         self.words: dict[ast.expr, str] = {}
         self.slices: dict[ast.expr, bool] = {}
 
@@ -176,7 +176,8 @@ class _Machine(Operations):
         for statement in body:
             if not self.lanes_of(mask)[1]:
                 break
-            self.line = statement.lineno
+            if not self.random:
+                self.line = statement.lineno
             mask = self._statement(statement, mask)
         return mask
 
@@ -187,7 +188,7 @@ class _Machine(Operations):
                 for target in targets:
                     self._assign(target, given, mask)
             case ast.AugAssign(target=target, op=op, value=value):
-                load = ast.copy_location(_as_load(target), s)
+                load = ast.copy_location(as_load(target), s)
                 self._assign(target, self._binary(op, load, value, mask), mask)
             case ast.AnnAssign(target=target, value=ast.expr() as value):
                 self._assign(target, self._value(value, mask), mask)
@@ -225,6 +226,10 @@ class _Machine(Operations):
                 self.refuse(f"{ast.unparse(named)} without () does nothing: call it")
             case ast.Expr(value=ast.Call() as call):
                 self._call(call, mask, used=False)
+            case ast.For(orelse=[_, *_]) | ast.While(orelse=[_, *_]):
+                self.refuse("a loop with an else is not of this form")
+            case ast.For(iter=values):
+                self.refuse(f"a loop goes over range(...) or values that stand in the text, not {ast.unparse(values)[:80]}")
             case _:
                 self.refuse(f"a {type(s).__name__.lower()} statement is not of this form")
         return mask
@@ -248,7 +253,7 @@ class _Machine(Operations):
             return self._block(body if chosen else orelse, mask)
         yes = self._chosen(mask, chosen)
         no = mask & ~yes
-        if not orelse and _predicable(body):
+        if not orelse and predicable(body):
             before, self.predicate = self.predicate, (*self.predicate, *chosen.source)
             self._block(body, yes)
             self.predicate = before
@@ -328,6 +333,9 @@ class _Machine(Operations):
 
     def _while(self, test: ast.expr, body: list[ast.stmt], mask: Mask) -> None:
         self.broken.append(np.zeros_like(mask))
+        self.lock = self.lock or any(
+            isinstance(n, ast.Call) and self.dotted(n.func).startswith("atomic.") for n in ast.walk(test)
+        )
         while True:
             live = self._going(mask)
             if not live.any():
@@ -586,6 +594,8 @@ class _Machine(Operations):
         name = self.dotted(e.func)
         if name in self.kernel.functions:
             return self._inline(self.kernel.functions[name], e, mask)
+        if (random := random_functions().get(name.removeprefix("random."))) is not None:
+            return self._inline(random, e, mask)
         if name == "syncthreads":
             return self.pass_barrier(mask)
         if name == "syncwarp":
@@ -623,12 +633,13 @@ class _Machine(Operations):
         if sorted(given) != sorted(names) or self.calls >= MOST_CALLS:
             what = f"{function.name} takes {', '.join(names)}" if self.calls < MOST_CALLS else f"{function.name} calls itself"
             self.refuse(what)
-        outer = self.names, self.base, self.line, self.broken, self.continued
+        outer = self.names, self.base, self.line, self.broken, self.continued, self.random
         self.names, self.base, self.broken, self.continued = given, mask, [], []
+        self.random |= function is random_functions().get(function.name)
         self.calls += 1
         self._block(function.body, mask)
         value = self.names.get(VALUE)
-        self.names, self.base, self.line, self.broken, self.continued = outer
+        self.names, self.base, self.line, self.broken, self.continued, self.random = outer
         self.calls -= 1
         return value
 
@@ -639,6 +650,9 @@ class _Machine(Operations):
     # --- memory ---
 
     def _global(self, name: str, data: NDArray[Any], *, watched: bool) -> Array:
+        kinds = {data.dtype[name] for name in data.dtype.names or ()}
+        if len(kinds) == 1:  # records of one type, as numba's random states: an index more
+            data = data.view(kinds.pop()).reshape(*data.shape, -1)
         flat = data.reshape(-1)
         if (flat.base is None and data.ndim > 1) or not data.flags.c_contiguous:
             raise InputError(f"{name} is not contiguous", hint="give np.ascontiguousarray(...)")
@@ -713,6 +727,8 @@ class _Machine(Operations):
         inside: Mask | None = None
         source: tuple[int, ...] = ()
         for part, size in zip(parts, array.shape, strict=True):
+            if isinstance(part, LiteralWhole) and -size <= part < 0:  # from the end, as numba has it
+                part = LiteralWhole(part + size)
             data = data_of(part)
             if data.dtype.kind not in "iu":
                 self.refuse("an index is a whole number")
@@ -781,20 +797,3 @@ def _three(sizes: int | Sequence[int]) -> tuple[int, int, int]:
     if not 1 <= len(given) <= 3 or not all(1 <= s < 2**31 for s in given):
         raise InputError(f"{given} is no launch shape", hint="one to three sizes of at least 1, x first")
     return (*given, 1, 1)[:3]  # type: ignore[return-value]
-
-
-def _predicable(body: list[ast.stmt]) -> bool:
-    """Whether so little stands behind an ``if`` that its instructions carry the condition and nothing jumps."""
-    if not all(isinstance(s, ast.Assign | ast.AugAssign) for s in body):
-        return False
-    work = ast.BinOp | ast.AugAssign | ast.Subscript | ast.Compare
-    nodes = [n for s in body for n in ast.walk(s)]
-    calls = any(isinstance(n, ast.Call) and not isinstance(n.func, ast.Name) for n in nodes)
-    return not calls and sum(isinstance(n, work) for n in nodes) <= MOST_PREDICATED
-
-
-def _as_load(target: ast.expr) -> ast.expr:
-    for node in ast.walk(target):
-        if hasattr(node, "ctx"):
-            node.ctx = ast.Load()  # type: ignore[attr-defined]
-    return target

@@ -63,6 +63,8 @@ def common(a: Any, b: Any) -> np.dtype[Any]:
             same = not math.isfinite(value) or float(np.float32(value)) == value
             if same:
                 return beside
+    if kinds[0].kind + kinds[1].kind in ("iu", "ui"):
+        return np.promote_types(*kinds) if np.promote_types(*kinds).kind == "i" else np.dtype("int64")
     return np.promote_types(*kinds)
 
 

@@ -12,9 +12,24 @@ from numpy.typing import NDArray
 from gpuwise.lab.access import WARP
 from gpuwise.lab.arrays import Array
 from gpuwise.lab.intrinsics import FUNCTIONS, WHOLE
-from gpuwise.lab.numbers import NARROW, WIDE, Lanes, LiteralWhole, cast_to, common, data_of, folded, literal, source_of, unit_of
+from gpuwise.lab.numbers import (
+    NARROW,
+    WIDE,
+    Lanes,
+    LiteralWhole,
+    cast_to,
+    common,
+    data_of,
+    folded,
+    kind_of,
+    literal,
+    source_of,
+    unit_of,
+)
 from gpuwise.lab.source import DTYPES
 from gpuwise.lab.stream import Local, Mask, Part, Stream, noun
+
+SHIFTS = (np.left_shift, np.right_shift)
 
 
 class Operations(Stream):
@@ -73,6 +88,9 @@ class Operations(Stream):
 
     def arithmetic(self, op: str | None, function: Any, a: Any, b: Any, mask: Mask, *, free: bool = False) -> Lanes:
         left, right = self.pair(a, b, mask)
+        if function in SHIFTS and kind_of(a).kind in "iu":  # numba: 64 bits, signed as what is shifted is
+            kind = np.dtype("uint64" if kind_of(a).kind == "u" else "int64")
+            left, right = data_of(a).astype(kind), data_of(b).astype(kind)
         data = function(left, right)
         if data.dtype.kind in "iu" and data.dtype.itemsize < 8 and function in (np.add, np.subtract, np.multiply):
             wide = np.int64 if data.dtype.kind == "i" else np.uint64

@@ -33,6 +33,9 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
     "i8": np.dtype("int64"),
 }
 """Names of types, as numba and numpy spell them."""
+MOST_PREDICATED = 7
+"""Instructions behind a condition that nvcc makes conditional instead of jumping (CUDA C++ Best Practices Guide, branch
+predication)."""
 _ROOTS = ("numba.cuda", "numba.types", "numba", "numpy", "math", "operator")
 _ALIASES = {"cuda": "numba.cuda", "nb": "numba", "np": "numpy", "numpy": "numpy", "numba": "numba", "math": "math"}
 _ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -262,3 +265,20 @@ def _around(function: Any, functions: dict[str, ast.FunctionDef]) -> dict[str, A
                 functions[name] = inner[name]
                 found |= _around(plain, functions)
     return found
+
+
+def predicable(body: list[ast.stmt]) -> bool:
+    """Whether so little stands behind an ``if`` that its instructions carry the condition and nothing jumps."""
+    if not all(isinstance(s, ast.Assign | ast.AugAssign) for s in body):
+        return False
+    work = ast.BinOp | ast.AugAssign | ast.Subscript | ast.Compare
+    nodes = [n for s in body for n in ast.walk(s)]
+    calls = any(isinstance(n, ast.Call) and not isinstance(n.func, ast.Name) for n in nodes)
+    return not calls and sum(isinstance(n, work) for n in nodes) <= MOST_PREDICATED
+
+
+def as_load(target: ast.expr) -> ast.expr:
+    for node in ast.walk(target):
+        if hasattr(node, "ctx"):
+            node.ctx = ast.Load()  # type: ignore[attr-defined]
+    return target

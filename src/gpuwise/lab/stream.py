@@ -119,6 +119,8 @@ class Stream:
         self.access_lanes = 0
         self.predicate: tuple[int, ...] = ()
         """Events whose results the instructions at hand are conditional on."""
+        self.lock = False
+        """Whether a loop goes on until an atomic operation lets it."""
         self.counted: dict[int, tuple[Mask, Mask, int]] = {}
         """Mask, by its id, to itself, the warps that have a lane in it, and its lanes. No mask of instructions is changed."""
         self.bounds: dict[tuple[int, int], tuple[Lanes, Mask | None]] = {}
@@ -244,7 +246,9 @@ class Stream:
         if len(events) >= MOST_EVENTS or len(events) * len(mask) > MOST_LANE_EVENTS:
             raise InputError(
                 f"{self.name} has not ended after {len(events):,} instructions of a warp (line {self.line})",
-                hint="check its loops, or give it a smaller problem",
+                hint="all lanes run in step here: a lock that one thread opens while others wait for it never opens"
+                if self.lock
+                else "check its loops, or give it a smaller problem",
             )
         warps, lanes = self.lanes_of(mask)
         events.append(Event(op, self.line, tuple(dict.fromkeys((*waits, *self.predicate))), warps, None, lanes, array))

@@ -61,8 +61,8 @@ def simulate(
         Threads of a block of one's own kernel: 256, 16x16.
     arg
         An argument of one's own kernel: NAME=SHAPE (an fp32 array of random numbers around 0: x=4096, a=64x64), NAME=KIND:SHAPE
-        with KIND zeros, ones, uniform (0 to 1), int (0, 1, 2 ...), below-N (whole numbers from 0 to N - 1), zeros-int or
-        ones-int, NAME=@FILE.npy, NAME=NUMBER with a dot (a=2.5, or a=2.5f in fp32) or as n=#1000.
+        with KIND zeros, ones, uniform (0 to 1), int (0, 1, 2 ...), below-N (whole numbers from 0 to N - 1), zeros-int,
+        ones-int or states (of random numbers), NAME=@FILE.npy, NAME=NUMBER with a dot (a=2.5, or a=2.5f in fp32) or as n=#1000.
     regs
         Registers a thread, for the occupancy.
     json
@@ -147,7 +147,7 @@ def _shape(text: str, name: str) -> tuple[int, ...]:
     return tuple(whole_number(part, name) for part in text.lower().split("x"))
 
 
-KINDS = "zeros, ones, uniform, int, below-N, zeros-int, ones-int"
+KINDS = "zeros, ones, uniform, int, below-N, zeros-int, ones-int, states"
 
 
 def _argument(word: str) -> tuple[str, Any]:
@@ -170,11 +170,17 @@ def _argument(word: str) -> tuple[str, Any]:
             raise InputError(f"--arg {word!r}: {text!r} is no number", hint="write it like --arg a=2.5") from None
     kind, _, shape = text.rpartition(":")
     what, _, below = kind.partition("-")
-    known = kind in ("", "zeros", "ones", "uniform", "int", "zeros-int", "ones-int") or (what == "below" and below.isdecimal())
+    known = kind in ("", "zeros", "ones", "uniform", "int", "zeros-int", "ones-int", "states") or (
+        what == "below" and below.isdecimal()
+    )
     sizes = _shape(shape, name) if known else (0,)
     if not known or math.prod(sizes) > LARGEST_ARRAY:
         hint = f"x=4096, or KIND:SHAPE as in x=zeros:64x64, KIND one of {KINDS}"
         raise InputError(f"--arg {word!r} is no array of at most {LARGEST_ARRAY:,} elements", hint=hint)
+    if what == "states":
+        from gpuwise.lab.random_states import random_states
+
+        return name, random_states(math.prod(sizes))
     random = np.random.default_rng(1)
     if what == "below":
         return name, random.integers(0, max(int(below), 1), sizes, dtype=np.int32)
