@@ -25,6 +25,26 @@ def test_a_saved_plan_and_its_model_give_the_same_files(tmp_path: Path, capsys: 
     assert saved["target"] == "megatron"
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4},
+        {"model_type": "gpt2", "n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 128},
+    ],
+)
+def test_a_saved_plan_of_a_file_is_of_its_model(
+    config: dict[str, object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its name is nobody's, or that of another model in the catalogue."""
+    (tmp_path / "config.json").write_text(json.dumps({**config, "vocab_size": 256, "max_position_embeddings": 128}))
+    assert run(["plan", str(tmp_path / "config.json"), "--on", "2xH100-SXM", "--json"]) == 0
+    (tmp_path / "plan.json").write_text(capsys.readouterr().out)
+    assert run(["export", str(tmp_path / "plan.json"), "--to", "megatron", "--json"]) == 0
+    saved = _document(capsys)
+    assert run(["export", str(tmp_path / "config.json"), "--on", "2xH100-SXM", "--to", "megatron", "--json"]) == 0
+    assert saved == _document(capsys)
+
+
 @pytest.mark.parametrize("tool", ["torchtitan", "accelerate", "deepspeed", "llama-factory", "slurm:lightning", "torchrun"])
 def test_a_model_is_planned_for_the_tool_that_is_named(tool: str, capsys: pytest.CaptureFixture[str]) -> None:
     """That of the usual stack has tensor parallel ranks, which most of these have not."""

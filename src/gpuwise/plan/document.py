@@ -8,7 +8,7 @@ from gpuwise.export.targets import command
 from gpuwise.plan.answer import CapturedStep, Fit, Option, OtherHardware, Plan
 from gpuwise.plan.changes.remedy import Remedy
 from gpuwise.plan.cluster_document import cluster_document
-from gpuwise.plan.job import job_of
+from gpuwise.plan.job import is_catalogues, job_of
 from gpuwise.plan.promise import rule_s
 from gpuwise.predict.estimate import to_document
 from gpuwise.predict.practice import RULE_MFU
@@ -40,6 +40,7 @@ def _plan(plan: Plan[TrainingEstimate]) -> Document:
             "name": goal.arch.name,
             "parameters": count.total,
             "active_parameters": count.active,
+            **({} if is_catalogues(goal.arch) else {"architecture": goal.arch}),
         },
         "cluster": cluster_document(goal.cluster),
         "goal": {

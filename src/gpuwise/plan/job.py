@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+import msgspec
+
 from gpuwise.errors import InputError, LayoutError
 from gpuwise.export.job import Job
 from gpuwise.facts.hardware.systems import Cluster, systems
+from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.plan.answer import Plan
 from gpuwise.predict.step.training import TrainingEstimate
@@ -29,13 +32,26 @@ def job_of(plan: Plan[TrainingEstimate]) -> Job:
     return Job(goal.arch, best.cluster, best.estimate.strategy, goal.seq_len, goal.wishes.tokens, interval, step_s)
 
 
+def is_catalogues(arch: Architecture) -> bool:
+    """Whether ``arch`` is what the catalogue has by its name; else a saved plan holds it."""
+    try:
+        return find_model(arch.id) == arch
+    except InputError:
+        return False
+
+
+def _model(document: Mapping[str, Any]) -> Architecture:
+    own = document.get("architecture")
+    return find_model(document["id"]) if own is None else msgspec.convert(own, Architecture)
+
+
 def job_of_document(document: Mapping[str, Any]) -> Job:
     """The job of what ``gpuwise plan --json`` printed. Raises InputError where it is something else."""
     try:
         best, where = document["best"], document["cluster"]
         if best is None:
             raise InputError("the plan found no layout that fits", hint="`gpuwise fit` says what would")
-        arch = find_model(document["model"]["id"])
+        arch = _model(document["model"])
         cluster = Cluster(systems()[where["system"]], int(where["accelerators"]))
         values = {name: best["strategy"][name] for name in _FIELDS if name in best["strategy"]}
         values["lora_targets"] = tuple(values.get("lora_targets", ()))

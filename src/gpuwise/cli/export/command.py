@@ -64,6 +64,8 @@ def export(
     from gpuwise.facts.software.compatibility import parse_version
 
     document = read_document(plan) if plan == "-" or plan.endswith(".json") else None
+    if document is not None and plan != "-" and "model_type" in document:
+        document = None  # a configuration is a model
     if document is not None and "served" in document:
         if (on, tokens, data, driver) != (None,) * 4:
             raise InputError("--on, --tokens, --data and --driver are of training", hint="leave them out for a server")

@@ -25,8 +25,9 @@ from gpuwise.train.ranks.layout import Layout
 from gpuwise.train.ranks.meter import Meter
 from gpuwise.train.ranks.wrap import local_of
 
-FORWARD = ("hidden_states", "top_k_index", "top_k_weights")
-"""What experts are called with (Transformers from 5.0 on)."""
+FORWARDS = (("hidden_states", "top_k_index", "top_k_weights"), ("hidden_states", "router_indices", "routing_weights"))
+"""What experts are called with (Transformers from 5.0 on; GPT-OSS has names of its own)."""
+CALLED = "tokens, their experts and the weights of these"
 HINT = "--sharding zero3 divides any model, experts too"
 
 
@@ -38,15 +39,18 @@ def expert_layers(model: nn.Module) -> dict[str, nn.Module]:
 def check_experts(model: nn.Module, layout: Layout) -> None:
     """Raises InputError where the whole model has no experts that ranks can divide."""
     if layout.ep > 1 and not expert_layers(model):
-        raise InputError(f"expert parallel: no layer of {type(model).__name__} holds experts as rows of one tensor", hint=HINT)
+        raise InputError(
+            f"expert parallel: no layer of {type(model).__name__} holds experts as rows of one tensor, called with {CALLED}",
+            hint=HINT,
+        )
 
 
 def is_experts(module: nn.Module) -> bool:
-    """Whether all parameters of ``module`` are its own, one row an expert, and its forward takes what :data:`FORWARD` names."""
+    """Whether all parameters of ``module`` are its own, one row an expert, and its forward takes one of :data:`FORWARDS`."""
     n, own = getattr(module, "num_experts", None), list(module.parameters(recurse=False))
     if not own or any(p.dim() < 2 or p.shape[0] != n for p in own) or len(own) != len(list(module.parameters())):
         return False
-    return tuple(inspect.signature(type(module).forward).parameters)[1:] == FORWARD
+    return tuple(inspect.signature(type(module).forward).parameters)[1:] in FORWARDS
 
 
 class _Exchange(torch.autograd.Function):
