@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,12 @@ import pytest
 from gpuwise.train.hook.ticks import Step
 from gpuwise.train.profile.findings.finding import Finding
 from gpuwise.train.profile.findings.host import own_python
+from gpuwise.train.profile.findings.profile_data import ProfileData
 from gpuwise.train.profile.result import Profile, profile_run
 from gpuwise.train.profile.run_facts import RunFacts
+from gpuwise.train.profile.split import split_step
+from gpuwise.train.profile.steps import find_steps
+from gpuwise.train.profile.trace_reader import read_trace
 
 MS = 1000.0
 STEP = Step(0.010, 0.0, 0.0, 0.004, 0.004, 0.001, 0.0, 1, 1, 1, 1, 8, 0)
@@ -328,3 +334,44 @@ def test_moves_before_every_update_are_between_updates(
         assert profile.split.parts["between updates"] == pytest.approx(0.006, rel=0.02)
         assert found.evidence[0].seconds == pytest.approx(0.004, rel=0.02) and found.evidence[0].count == 40
         assert profile.verdict.kind == "between updates" and "small operations" not in _kinds(profile)
+
+
+PENALTY = """
+import sys
+from torch import autograd, nn, profiler, randn, tanh
+from torch.utils.checkpoint import checkpoint
+
+model = nn.Sequential(nn.Linear(64, 64), nn.Softplus(), nn.Linear(64, 1))
+
+
+def step(penalty):
+    x = randn(512, 64, requires_grad=True)
+    out = checkpoint(model, x, use_reentrant=False) if penalty == "recompute" else model(x)
+    if penalty == "gradient":
+        (out,) = autograd.grad(out.sum(), x, create_graph=True)
+    for _ in range(40):
+        out = tanh(out) * out + out
+    out.sum().backward()
+
+
+for penalty in ("none", "recompute", "gradient"):
+    step(penalty)
+    schedule = profiler.schedule(wait=0, warmup=1, active=4, repeat=1)
+    with profiler.profile(activities=[profiler.ProfilerActivity.CPU], with_stack=True, schedule=schedule) as seen:
+        for _ in range(5):
+            step(penalty)
+            seen.step()
+    seen.export_chrome_trace(f"{sys.argv[1]}/{penalty}.json")
+"""
+
+
+@pytest.mark.thorough
+def test_no_compiled_model_where_gradients_are_differentiated(tmp_path: Path) -> None:
+    """torch.compile raises on a second backward pass through what it compiled; a forward pass done again is none."""
+    subprocess.run([sys.executable, "-c", PENALTY, str(tmp_path)], check=True)
+    told = dict[str, bool]()
+    for path in tmp_path.glob("*.json"):
+        trace = read_trace(path)
+        data = ProfileData(split_step(trace, find_steps(trace)), None, trace, find_steps(trace))
+        told[path.stem] = "torch.func.grad" in data.compile_mend("one kernel for each chain")
+    assert told == {"none": False, "recompute": False, "gradient": True}

@@ -71,7 +71,7 @@ def launch_bound(data: ProfileData) -> Finding | None:
         data.part(HOST_GAPS),
         "medium",
         (said,),
-        ('model = torch.compile(model, mode="reduce-overhead")  # CUDA graphs', "# or a larger batch, if memory allows"),
+        (data.compile_mend("CUDA graphs", ', mode="reduce-overhead"'), "# or a larger batch, if memory allows"),
     )
 
 
@@ -100,7 +100,7 @@ def small_operations(data: ProfileData) -> Finding | None:
         gaps + cheap,
         "medium",
         (said, under) if n_cheap else (said,),
-        ("model = torch.compile(model)  # one call for many operations", "# or a larger batch: the gaps do not grow with it"),
+        (data.compile_mend("one call for many operations"), "# or a larger batch: the gaps do not grow with it"),
     )
 
 

@@ -148,7 +148,7 @@ def pointwise_chains(data: ProfileData) -> Finding | None:
         saved,
         "medium",
         (said,),
-        ("model = torch.compile(model)  # one kernel for each chain",),
+        (data.compile_mend("one kernel for each chain"),),
         note="the first steps compile for a minute or so: it pays in a run of some thousand steps",
     )
 

@@ -18,6 +18,10 @@ from gpuwise.train.profile.split import CROWD, RECORDED, Split, closures, kernel
 from gpuwise.train.profile.steps import Steps, clean_s
 from gpuwise.train.profile.trace import NONE, Flags, Floats, Ints, Trace, launched_s
 
+MODULE = "nn.Module: "
+NODE = "autograd::engine::evaluate_function: "
+"""Beginning of the name of an operation that is a node of the graph, differentiated (torch/csrc/autograd/engine.cpp)."""
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
@@ -173,6 +177,30 @@ class ProfileData:
     def kernel_launched_s(self) -> Floats:
         """When the host launched each kernel, seconds."""
         return np.zeros(0) if self.trace is None else launched_s(self.trace, self.kernels)
+
+    @cached_property
+    def differentiates_gradients(self) -> bool:
+        """Whether gradients are differentiated (``create_graph=True``): operations of a backward pass make nodes of the graph
+        themselves, and are no forward pass done again, which has modules in it."""
+        if self.trace is None:
+            return False
+        ops = self.rows(OP_CATEGORIES, lambda n: n.startswith("aten::"))
+        ops = ops[self.trace.sequence[ops] != NONE]
+        nodes = self.rows(OP_CATEGORIES, lambda n: n.startswith(NODE))
+        starts, lanes = self.trace.start_s, self.trace.lane
+        modules = self.spans_of(self.rows(("python_function",), lambda n: n.startswith(MODULE)))
+        ops = ops[~inside(starts[ops], modules)]
+        return any(
+            inside(starts[ops[lanes[ops] == lane]], self.spans_of(nodes[lanes[nodes] == lane])).any()
+            for lane in np.unique(lanes[nodes])
+        )
+
+    def compile_mend(self, why: str, mode: str = "") -> str:
+        """The line that compiles what the step computes."""
+        if self.differentiates_gradients:
+            # aot_autograd raises on a second backward pass, and takes gradients of gradients that are inside what it compiles
+            return f"loss = torch.compile(loss{mode})  # with its gradients inside, by torch.func.grad: {why}"
+        return f"model = torch.compile(model{mode})  # {why}"
 
     def annotated(self, prefix: str) -> Floats:
         """Intervals ``[n, 2]`` of the ranges whose name begins with ``prefix``; of an optimizer's, less the closures it calls."""

@@ -9,16 +9,13 @@ import numpy as np
 
 from gpuwise.train.profile.families import CONVOLUTIONS, COPIES_ON_DEVICE, ELEMENTWISE, PRODUCTS, REDUCTIONS, family
 from gpuwise.train.profile.findings.finding import Evidence, Finding
-from gpuwise.train.profile.findings.profile_data import ProfileData
+from gpuwise.train.profile.findings.profile_data import MODULE, NODE, ProfileData
 from gpuwise.train.profile.operations import OP_CATEGORIES
 from gpuwise.train.profile.spans import difference, inside, intersection, length, union
 from gpuwise.train.profile.split import DATA, PAUSES, moves_of
 from gpuwise.train.profile.trace import NONE, Floats, Ints, Trace
 from gpuwise.units import format_duration
 
-MODULE = "nn.Module: "
-NODE = "autograd::engine::evaluate_function: "
-"""Beginning of the name of an operation that is a node of the graph, differentiated (torch/csrc/autograd/engine.cpp)."""
 SMALL = (ELEMENTWISE, COPIES_ON_DEVICE, REDUCTIONS)
 """Families of what is done to a parameter; and reading a value of it."""
 READ = "aten::item"
