@@ -118,3 +118,39 @@ def test_the_optimizer_on_the_host_frees_its_states_for_time(file: Path) -> None
     assert Category.OPTIMIZER in base.memory.by_category and Category.OPTIMIZER not in moved.estimate.memory.by_category
     assert moved.slower is not None and moved.slower > 0 and moved.estimate.once_s > 0
     assert any("CPUOffloadOptimizer(net.parameters(), torch.optim.AdamW, lr=1e-3)" in line for line in moved.lines)
+
+
+SCRIPT = """
+import torch
+from torch import nn
+{data}
+model = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 10)).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for x, y in {batches}:
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(x.cuda()), y.cuda()).backward()
+    optimizer.step()
+"""
+LOADED = """
+data = torch.utils.data.TensorDataset(torch.randn(256, 64), torch.randint(0, 10, (256,)))
+loader = torch.utils.data.DataLoader(data, batch_size=64)
+"""
+
+
+def test_a_whole_script_is_changed_too_and_its_loader_cut(tmp_path: Path) -> None:
+    card = find_cluster("4090").accelerator
+    path = tmp_path / "train.py"
+
+    def trial(text: str) -> Trial:
+        path.write_text(text)
+        source = source_of(str(path))
+        capture, sites = source.captured(card, None)
+        return Trial(source, card, capture, sites, measure(capture, card), capture.batch, None, None, None, lambda _: None)
+
+    loaded = trial(SCRIPT.format(data=LOADED, batches="loader"))
+    parts = (Change("micro_batches", 4),)
+    made = loaded.measured(parts)
+    assert loaded.batch == 64 and made is not None and made[0].batch == 16
+    assert loaded.tried((Change("optimizer", "momentum"),)) is not None and not loaded.failed
+    plain = trial(SCRIPT.format(data="", batches="[(torch.randn(64, 64), torch.randint(0, 10, (64,)))] * 3"))
+    assert plain.tried(parts) is None and plain.failed == [("micro-batch 16", "its batch is made by no DataLoader")]

@@ -287,7 +287,7 @@ def _foot(to: Console, fit: Fit[StepEstimate]) -> None:
         words.append("every change above was captured, none is a rule of thumb")
     elif fit.fits:
         words.append("--remedies tries what would free more")
-    if fit.step.batch is not None and fit.step.batches is None:
+    if fit.step.batch is not None and fit.step.batches is None and not fit.step.name.endswith(".py"):
         words.append("--batch auto finds the largest batch")
     to.print("; ".join(words) + ".", style="dim")
     show_assumption(to, fit.cluster)

@@ -73,11 +73,11 @@ class Trial:
             estimate = measure(self.capture, self.accelerator, allocator_conf=conf, compiled=compiled)
             estimate = estimate if compiled != self.compiled else replace(estimate, time=self.base.time)
             return self.capture, self._of_one_rank(self.capture, estimate, by_effect, conf)
-        batch = int(str(sizes[0].argument)) if sizes else self.batch
+        batch = int(str(sizes[0].argument)) if sizes else None if self.source.is_script else self.batch
         self.tell(self.name(changes))
         self.captures += 1
         capture, sites = self.source.captured(
-            self.accelerator, None if batch is None else batch // parts, self.seq, tuple(captured_changes)
+            self.accelerator, None if batch is None else batch // parts, self.seq, tuple(captured_changes), parts
         )
         if captured_changes and not sites.touched:
             return None

@@ -173,8 +173,7 @@ def estimate_at_bound(
         return None
     tell(f"{source.name} at its upper bound")
     largest = replace(source, options={**source.options, "guess": "bound"})
-    # a whole script has its sizes from its own command line
-    batch, seq = (None, None) if getattr(source.subject, "is_script", False) else (step.batch, step.seq_len)
+    batch, seq = (None, None) if source.is_script else (step.batch, step.seq_len)
     return judge(largest.captured(card, batch, seq)[0])
 
 

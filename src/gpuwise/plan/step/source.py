@@ -30,14 +30,26 @@ class Source:
     """Made in every capture: the precision asked for."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
+    @property
+    def is_script(self) -> bool:
+        """Whether it is a whole script, which has its sizes from its own command line."""
+        return bool(getattr(self.subject, "is_script", False))
+
     def captured(
-        self, accelerator: Accelerator, batch: int | None, seq: int | None = None, changes: Sequence[Change] = ()
+        self, accelerator: Accelerator, batch: int | None, seq: int | None = None, changes: Sequence[Change] = (), parts: int = 1
     ) -> tuple[Capture, Sites]:
-        """The step at ``batch`` and ``seq`` for ``accelerator``. Raises the user's own exceptions, and InputError."""
+        """The step at ``batch`` and ``seq`` for ``accelerator``; of a whole script, that have no ``batch``, with its loaders'
+        batches cut in ``parts``. Raises the user's own exceptions, and InputError."""
         from gpuwise.workload.capture.rerun import captured_with
 
         return captured_with(
-            self.subject, (*self.changes, *changes), batch=batch, seq=seq, capability=capability_of(accelerator), **self.options
+            self.subject,
+            (*self.changes, *changes),
+            parts if self.is_script else 1,
+            batch=batch,
+            seq=seq,
+            capability=capability_of(accelerator),
+            **self.options,
         )
 
 
