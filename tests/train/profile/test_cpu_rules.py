@@ -375,3 +375,43 @@ def test_no_compiled_model_where_gradients_are_differentiated(tmp_path: Path) ->
         data = ProfileData(split_step(trace, find_steps(trace)), None, trace, find_steps(trace))
         told[path.stem] = "torch.func.grad" in data.compile_mend("one kernel for each chain")
     assert told == {"none": False, "recompute": False, "gradient": True}
+
+
+@pytest.mark.parametrize(
+    ("first_s", "persistent", "mend"),
+    [(0.05, False, "# its workers start anew every 5 steps"), (0.05, True, "# all cores"), (0.012, False, "# all cores")],
+    ids=["started anew", "kept", "slow in every step"],
+)
+def test_workers_that_every_epoch_starts_are_kept(first_s: float, persistent: bool, mend: str) -> None:
+    """A loader that is tried once stands before the one of the training."""
+    steps = [
+        replace(STEP, wall_s=0.02 + wait, data_s=wait)
+        for _ in range(6)
+        for wait in (first_s, *[0.01 if mend[2] == "a" else 0.001] * 4)
+    ]
+    loader = {"dataset": "Own", "n_batches": 5, "num_workers": 128, "persistent_workers": persistent}
+    mean = replace(STEP, wall_s=sum(s.wall_s for s in steps) / 30, data_s=sum(s.data_s for s in steps) / 30)
+    facts = RunFacts(tuple(steps), mean, loaders=({**loader, "num_workers": 0, "batch_size": 10}, {**loader, "batch_size": 8}))
+    found = _kinds(profile_run("train.py", facts, None))["data wait"]
+    assert mend in " ".join(found.fix)
+
+
+@pytest.mark.parametrize(("rows", "share"), [(8 * 77, 0.9), (8 * 50, 0.45)], ids=["of text", "one half of images"])
+def test_padding_costs_no_more_than_what_is_done_with_ids(kineto: type[Any], tmp_path: Path, rows: int, share: float) -> None:
+    """As CLIP, whose encoder of images has another length."""
+
+    def work(trace: Any, at: float) -> None:
+        trace.op("aten::embedding", at, 10, [[1000, 512], [8, 77]])
+        trace.op("aten::mm", at + 20, 2 * MS, [[8 * 77, 512], [512, 512]])
+        trace.op("aten::mm", at + 20 + 2 * MS, 2 * MS, [[rows, 512], [512, 512]])
+
+    trace = kineto(device={})
+    for number in range(5):
+        trace.step(number, 10 * MS * number, 10 * MS)
+        work(trace, 10 * MS * number + 10)
+    step = replace(STEP, n_batches=0, data_s=0.0)
+    facts = RunFacts(
+        (step,) * 20, step, padding={"share": 0.9, "longest": 77, "by": "the value that ends the rows"}, has_trace=True
+    )
+    profile = profile_run("train.py", facts, trace.write(tmp_path / "trace.json"))
+    assert _kinds(profile)["padding"].saved_s == pytest.approx(share * profile.split.parts["compute"])

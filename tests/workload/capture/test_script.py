@@ -225,6 +225,24 @@ def test_a_script_that_fails_says_so_as_python_does(tmp_path: Path) -> None:
         captured(tmp_path, HEAD, "network()(torch.randn(2, 64))\n")
 
 
+def test_a_loop_on_the_host_is_ended_and_not_waited_for(tmp_path: Path) -> None:
+    """As Gymnasium's A2C, whose thousand updates on the processor take an hour."""
+    train = """
+import sys
+model = network()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for number in range(1000):
+    model(torch.randn(2, 64)).sum().backward()
+    try:
+        optimizer.step()
+    except Exception:
+        pass
+    assert number < 100
+"""
+    with pytest.raises(InputError, match="nothing ran on cuda"):
+        captured(tmp_path, HEAD, train)
+
+
 def test_a_sparse_tensor_is_not_called_the_scripts_fault() -> None:
     """As powerful-gnns, which pools the nodes of a graph by one."""
     error = UserCodeError("train.py", NotImplementedError("Cannot access storage of SparseTensorImpl"))

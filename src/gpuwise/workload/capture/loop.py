@@ -64,6 +64,8 @@ class Loop:
         self.batch: int | None = None
         """Samples of the last step: the first dimension of what its first module was given, over its micro-batches."""
         self._n_done, self._trains = 0, False
+        self.n_elsewhere = 0
+        """Updates before anything was recorded: of parameters on another device."""
         self._optimizers: list[int] = []
         self._calls: list[tuple[int, int]] = []
         self._first_backward = self._looked = 0
@@ -124,6 +126,11 @@ class Loop:
         self._first_backward = len(self.recorder.storages.backwards)
 
     def _updated(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if not (self.recorder.in_step or self._n_done or self.recorder.op_signature):
+            self.n_elsewhere += 1
+            if self.n_elsewhere > WARM_UPS:
+                raise LoopEnd
+            return
         if id(optimizer) not in self._optimizers:
             self._optimizers.append(id(optimizer))
         if id(optimizer) == self._optimizers[0] and self.recorder.in_step:

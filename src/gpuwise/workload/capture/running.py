@@ -13,7 +13,7 @@ from gpuwise.errors import InputError
 from gpuwise.workload.capture.build import ItIsAStepError, Program, Wanted, build
 from gpuwise.workload.capture.device.accelerator import FakeAccelerator
 from gpuwise.workload.capture.heap import frozen_heap
-from gpuwise.workload.capture.loop import Loop, LoopFoundError, steps_not_trained
+from gpuwise.workload.capture.loop import WARM_UPS, Loop, LoopFoundError, steps_not_trained
 from gpuwise.workload.capture.ops.distributed import load_distributed, process_group
 from gpuwise.workload.capture.record.capture import Capture
 from gpuwise.workload.capture.record.recorder import Recorder
@@ -106,6 +106,8 @@ def _run(
         if request.is_loop:
             loop = Loop(recorder, n_steps)
             loop.run(partial(_on_device, program, recorder, request.device))
+            if loop.n_elsewhere > WARM_UPS:
+                raise _nothing_ran(request.device)
             batch = loop.batch
         else:
             for _ in range(n_steps):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from gpuwise.train.profile.families import COMMUNICATION
+from gpuwise.train.profile.families import COMMUNICATION, CONVOLUTIONS
 from gpuwise.train.profile.findings.finding import Evidence, Finding
 from gpuwise.train.profile.findings.profile_data import ProfileData
-from gpuwise.train.profile.operations import Operations
+from gpuwise.train.profile.operations import OP_CATEGORIES, Operations
 from gpuwise.train.profile.run_facts import constant_batch_s
 from gpuwise.train.profile.spans import difference, inside, intersection, length, spans, union
 from gpuwise.train.profile.split import COPIES, DATA, HOST_GAPS, OPTIMIZER
@@ -36,7 +36,7 @@ def waiting(data: ProfileData) -> Finding | None:
         waited = min(waited, max(facts.step.wall_s - without_s, 0.0))
         proof = f"with one batch given again and again a step takes {1e3 * without_s:.3g} ms"
         confidence = "high"
-    loader = facts.loaders[0] if facts is not None and facts.loaders else dict[str, Any]()
+    loader = _loader(data)
     evidence = [
         Evidence(
             f"next of the DataLoader over {loader['dataset']}" if loader else "next of the DataLoader",
@@ -71,14 +71,35 @@ def _batches(data: ProfileData) -> float | None:
     return None if data.facts is None else float(data.facts.step.n_batches)
 
 
+def _loader(data: ProfileData) -> Mapping[str, Any]:
+    """The loader of the training: of several, that whose batches the steps have."""
+    loaders = () if data.facts is None else data.facts.loaders
+    if data.facts is not None and data.facts.step.n_batches:
+        size = data.facts.step.samples / data.facts.step.n_batches
+        loaders = sorted(loaders, key=lambda one: one.get("batch_size") != size)
+    return loaders[0] if loaders else {}
+
+
+def _starts_s(data: ProfileData, loader: Mapping[str, Any]) -> float:
+    """Seconds a step that the first wait of every epoch takes beyond the others: workers that are started anew."""
+    n, steps = loader.get("n_batches") or 0, () if data.facts is None else data.facts.steps
+    if not loader.get("num_workers") or loader.get("persistent_workers") or not n or len(steps) < 2 * n:
+        return 0.0
+    waits = sorted((s.data_s for s in steps), reverse=True)
+    firsts, others = waits[: len(steps) // n], waits[len(steps) // n :]
+    return (sum(firsts) - len(firsts) * float(np.median(others or [0.0]))) / len(steps)
+
+
 def _loader_fix(data: ProfileData) -> tuple[str, ...]:
-    workers = 0
-    if data.facts is not None and data.facts.loaders:
-        workers = int(data.facts.loaders[0].get("num_workers") or 0)
+    loader = _loader(data)
+    workers = int(loader.get("num_workers") or 0)
     pin = ", pin_memory=True" if data.on_gpu else ""
     cores = max(data.device.n_cores, 1)
     if workers == 0:
         return (f"DataLoader(..., num_workers={max(cores - 1, 1)}, persistent_workers=True{pin})",)
+    if data.facts is not None and _starts_s(data, loader) > sum(s.data_s for s in data.facts.steps) / (2 * len(data.facts.steps)):
+        every = f"its workers start anew every {loader['n_batches']} steps"
+        return (f"DataLoader(..., num_workers={min(workers, cores)}, persistent_workers=True{pin})  # {every}",)
     if workers < cores:
         return (f"DataLoader(..., num_workers={cores}, prefetch_factor=4, persistent_workers=True{pin})",)
     return ("# all cores are at work: cache what __getitem__ decodes, or do less of it for every sample",)
@@ -142,7 +163,7 @@ def padding(data: ProfileData) -> Finding | None:
     return Finding(
         "padding",
         "The device computes padding",
-        share * work,
+        share * work * _of_ids(data),
         "high" if share > 0.2 else "medium",
         (said,),
         (
@@ -151,6 +172,18 @@ def padding(data: ProfileData) -> Finding | None:
         ),
         note="attention costs the square of the length: more may be saved than this",
     )
+
+
+def _of_ids(data: ProfileData) -> float:
+    """The share of the products' and convolutions' time that has the length of the ids in its shapes: an encoder of images beside
+    one of text has no padding. 1 where no shapes tell."""
+    if data.trace is None:
+        return 1.0
+    ids = [data.trace.inputs(row).shapes for row in data.rows(OP_CATEGORIES, lambda n: n == "aten::embedding").tolist()]
+    sizes = {n for shapes in ids for s in shapes[1:2] if len(s) == 2 for n in (s[1], s[0] * s[1]) if n > 1}
+    products = data.products
+    total = sum(p.seconds for p in products) + data.part(CONVOLUTIONS)
+    return sum(p.seconds for p in products if sizes & {p.m, p.n, p.k}) / total if sizes and total > 0 else 1.0
 
 
 def dispatch_s(data: ProfileData, ops: Operations) -> tuple[float, float]:
