@@ -305,3 +305,41 @@ def test_allocator_settings_reach_torch_without_a_warning(monkeypatch: pytest.Mo
         monkeypatch.delattr(torch._C, "_accelerator_setAllocatorSettings", raising=False)
     apply_levers({"allocator": "expandable_segments:True"}, tell=lambda kind, **values: None).close()
     assert reached == [("newer" if newer else "older", "expandable_segments:True")]
+
+
+class Wrapper(nn.Module):
+    """As Fabric's (lightning.fabric.wrappers._FabricModule): what is set on it is set on the module that it calls too."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self.whole = True
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if getattr(self, "whole", False) and hasattr(self.inner, name):
+            setattr(self.inner, name, value)
+        super().__setattr__(name, value)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x)
+
+
+def test_a_wrapper_that_hands_on_what_is_set_on_it(pull: Callable[..., Any]) -> None:
+    inner = nn.Linear(4, 4)
+    pull(autocast="bf16")
+    out = Wrapper(inner)(torch.randn(2, 4))
+    assert out.dtype is torch.float32 and "forward" not in vars(inner)
+
+
+def test_a_model_that_fabric_set_up(pull: Callable[..., Any]) -> None:
+    try:
+        from lightning.fabric import Fabric
+    except (ImportError, RuntimeError) as error:
+        pytest.skip(f"lightning does not load here: {error}")
+    model, optimizer = nn.Linear(4, 4), None
+    fabric = Fabric(accelerator="cpu", devices=1)
+    model, optimizer = fabric.setup(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    pull(autocast="bf16")
+    fabric.backward(model(torch.randn(2, 4)).sum())
+    optimizer.step()
+    assert model.weight.grad is not None

@@ -245,8 +245,17 @@ for number in range(1000):
 
 def test_a_sparse_tensor_is_not_called_the_scripts_fault() -> None:
     """As powerful-gnns, which pools the nodes of a graph by one."""
-    error = UserCodeError("train.py", NotImplementedError("Cannot access storage of SparseTensorImpl"))
-    assert "sparse tensors have no stand-in" in str(error.hint) and "mend it" not in str(error.hint)
+    for raised in (
+        NotImplementedError("Cannot access storage of SparseTensorImpl"),
+        RuntimeError("PyTorch is not linked with support for cuda devices"),
+    ):
+        hint = str(UserCodeError("train.py", raised).hint)
+        assert "sparse tensors have no stand-in" in hint and "mend it" not in hint
+
+
+def test_an_assertion_about_values_is_not_called_the_scripts_fault() -> None:
+    """As torchdiffeq's solvers, whose step depends on the error that they estimate."""
+    assert "depends on values" in str(UserCodeError("train.py", AssertionError("underflow in dt 0.0")).hint)
 
 
 def test_a_module_that_is_pickled_has_no_values_to_read(tmp_path: Path) -> None:

@@ -41,8 +41,10 @@ class UserCodeError(InputError):
 
 
 def _hint_of(error: BaseException) -> str:
-    if isinstance(error, NotImplementedError) and "SparseTensorImpl" in str(error):
+    if "SparseTensorImpl" in str(error) or "not linked with support for cuda" in str(error):
         return "sparse tensors have no stand-in without their values: the step cannot be captured without a GPU"
+    if isinstance(error, AssertionError):
+        return "an assertion that depends on values may fail here alone: without a GPU none are computed"
     return "the code itself failed, as it would on a GPU; mend it and run this again"
 
 
