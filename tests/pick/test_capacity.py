@@ -14,7 +14,7 @@ from gpuwise.pick.capacity import REQUESTS, RESOLUTION, rank_accelerators, ranke
 from gpuwise.pick.limits import Limits
 from gpuwise.serve.capacity import configurations
 from gpuwise.serve.capacity.configurations import Wanted
-from gpuwise.serve.capacity.fleet import Demand
+from gpuwise.serve.capacity.fleet import Demand, copies_for
 from gpuwise.serve.capacity.search import contends, search
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.targets import parse_targets
@@ -104,3 +104,36 @@ def test_what_is_passed_over_would_not_have_been_among_the_first(monkeypatch: py
     every = rank_accelerators(ARCH, LOAD, targets, demand, today=TODAY, limits=some)
     assert [o.name for o in quick.options[:2]] == [o.name for o in every.options[:2]]
     assert quick.simulated <= every.simulated
+
+
+@pytest.mark.thorough
+def test_a_small_load_takes_the_smallest_replica_that_carries_it() -> None:
+    """Eight accelerators carry most as they are, and a load that one carries is served by one; where one is too slow for it, by
+    no more than the fewest found when every layout is asked."""
+    cluster, targets = find_cluster("8xl40s"), parse_targets("ttft_p95=1s")
+
+    def fewest(rate_per_s: float) -> tuple[int, int]:
+        demand = Demand(rate_per_s=rate_per_s)
+        found = search(ARCH, cluster, LOAD, targets, Wanted(bits=(16,)), demand=demand, n=REQUESTS, refine=False, resolution=1.08)
+        each = search(ARCH, cluster, LOAD, targets, Wanted(bits=(16,)), n=REQUESTS, refine=False, resolution=1.08)
+        assert found.best is not None
+        of = [x.configuration.ranks * copies_for(rate_per_s, x.rate_per_s) for x in each.limits if x.best is not None]
+        return found.best.configuration.ranks * copies_for(rate_per_s, found.best.rate_per_s), min(of)
+
+    small, _ = fewest(0.5)
+    assert small == 1
+    large, least = fewest(20.0)
+    assert 1 < large <= least
+
+
+@pytest.mark.thorough
+def test_a_replica_dearer_than_the_best_fleets_is_not_simulated() -> None:
+    """A load that one accelerator carries ten times over costs what the accelerator does, and by the hour the cheapest come
+    first."""
+    targets, some = parse_targets("ttft_p95=2s"), Limits(ways=("rent",), form="card")
+    found = rank_accelerators(ARCH, LOAD, targets, Demand(users=2), today=TODAY, limits=some)
+    prices = [o.fleet.usd_per_hour or 0.0 for o in found.options]
+    assert prices == sorted(prices)
+    passed = [one.why for one in found.left_out if one.why.startswith("dearer even as one replica")]
+    assert passed
+    assert found.simulated < len(passed)

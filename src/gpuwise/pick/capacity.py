@@ -6,10 +6,11 @@ No fleet costs less than its arithmetic at the specified peak and the caches its
 
     $/request >= price x (2 N (prompt + answer) / peak + answer x KV(prompt + answer / 2) / bandwidth)
 
-Accelerators are looked at in the order of that bound. None is simulated whose prompts alone take longer at its peak than the
-first token may, whose bound lies above the best answers found, or which would have to come nearer to its bound than any before.
-Once there are enough answers, one is searched only if a layout of it keeps the targets at the rate that it needs to be among the
-best: no layout whose closed form lies below that rate is simulated at all, and the others once.
+and none for a given load less than one replica on as few accelerators as hold the model. Accelerators are looked at in the order
+of these bounds. None is simulated whose prompts alone take longer at its peak than the first token may, whose bounds lie above
+the best answers found, or which would have to come nearer to the first than any before. Once there are enough answers, one is
+searched only if a layout of it keeps the targets at the rate that it needs to be among the best: no layout whose closed form lies
+below that rate, or that takes more accelerators than may be paid for, is simulated at all, and the others once.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from gpuwise.serve.capacity.document import fleet_document
 from gpuwise.serve.capacity.fleet import Demand, Fleet, fleet_for
 from gpuwise.serve.capacity.mixed import Kind, Mixed, mixed_fleet
 from gpuwise.serve.capacity.rate import Limit
-from gpuwise.serve.capacity.search import contends, search, with_slots
+from gpuwise.serve.capacity.search import contends, least_ranks, search, with_slots
 from gpuwise.serve.engine import LLAMA_CPP, engine_runs
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.targets import Target
@@ -69,6 +70,8 @@ class Option:
     how: str = "rent"
     """``rent``, ``new`` or ``used``."""
     usd_per_accelerator_hour: float = 0.0
+    asked: bool = False
+    """The fleet carries a load that is asked for, not as much as it can."""
 
     @property
     def name(self) -> str:
@@ -77,9 +80,15 @@ class Option:
         return name if self.how == "rent" else f"{name}, bought {self.how}"
 
     @property
-    def key(self) -> float:
-        """What options are ranked by: dollars for a million tokens written."""
+    def per_million(self) -> float:
+        """Dollars for a million tokens written."""
         return math.inf if self.fleet.usd_per_million is None else self.fleet.usd_per_million.expected
+
+    @property
+    def key(self) -> float:
+        """What options are ranked by: dollars for a million tokens written, or an hour where a load is asked for: users who wait
+        longer read fewer tokens."""
+        return self.per_million if not self.asked else math.inf if self.fleet.usd_per_hour is None else self.fleet.usd_per_hour
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +129,8 @@ class _Candidate:
     """Of a million tokens written, at the least."""
     least_ttft_s: float
     """Of a prompt at the target's percentile, over a whole host."""
+    least: int
+    """Accelerators of the smallest replica that holds the model; 1 where none does, and where nothing is asked for."""
     split_slowly: bool
     """The model has to be split, over links that are far from the arithmetic: such answers are rarely the cheapest, and the
     simulations of their stages the longest."""
@@ -142,7 +153,7 @@ def rank_accelerators(
     budget_usd_per_hour: float | None = None,
     progress: Callable[[str], None] = lambda words: None,
 ) -> Ranked:
-    """The accelerators that keep ``targets`` under ``load``, by dollars for a million tokens. Raises InputError for a model that
+    """The accelerators that keep ``targets`` under ``load``, the cheapest first. Raises InputError for a model that
     writes no text."""
     check_model(arch)
     asked = wanted or Wanted()
@@ -154,17 +165,29 @@ def rank_accelerators(
     simulated = passed_over = 0
     nearest_to_bound = 1.0
     allowed = min((t.limit_s for t in targets if t.metric == "ttft"), default=math.inf)
-    for candidate in sorted(
-        _candidates(arch, load, targets, asked, bounds_of, today), key=lambda c: (c.split_slowly, c.bound_usd)
-    ):
+    written = float(load.at(1.0, REQUESTS).output_tokens.mean())
+    asks = demand.rate_per_s is not None or demand.users is not None
+    most_written = math.inf if demand.most_per_s is None else demand.most_per_s * written * HOUR_S / MEGA
+
+    def in_order(candidate: _Candidate) -> tuple[bool, float]:
+        replica = candidate.usd_per_hour * candidate.least / most_written
+        return candidate.split_slowly and replica < candidate.bound_usd, max(candidate.bound_usd, replica)
+
+    for candidate in sorted(_candidates(arch, load, targets, asked, bounds_of, demand, today), key=in_order):
         name = candidate.name
         why = _too_many_watts(candidate.cluster.accelerator, 1, bounds_of)
         if why:
             left_out.append(LeftOut(name, why))
             continue
-        worst = sorted(o.key for o in options)[TOP - 1] if len(options) >= TOP else math.inf
+        first = sorted(options, key=lambda o: o.key)[:TOP]
+        worst = max(o.per_million for o in first) if len(first) == TOP else math.inf
         if candidate.bound_usd * nearest_to_bound * CLOSER > worst:
             left_out.append(LeftOut(name, "dearer even at its peak"))
+            continue
+        payable = first[-1].key / candidate.usd_per_hour if worst < math.inf and asks else math.inf  # accelerators
+        if candidate.least > payable:
+            words = "replica" if candidate.least == 1 else f"replica on {candidate.least} of them"
+            left_out.append(LeftOut(name, f"dearer even as one {words}"))
             continue
         if candidate.least_ttft_s > allowed:
             least = format_duration(candidate.least_ttft_s)
@@ -176,17 +199,27 @@ def rank_accelerators(
             continue
         progress(name)
         slotted, chosen = with_slots(load, candidate.wanted)
-        written = float(load.at(1.0, REQUESTS).output_tokens.mean())
         # of one accelerator, so that its rent for a million tokens is that of the last of the best
         needed = candidate.usd_per_hour / HOUR_S * demand.peak_over_mean / (worst * written / MEGA * RESOLUTION)
-        if needed and not contends(arch, candidate.cluster, slotted, targets, chosen, needed, n=REQUESTS):
+        if needed and not contends(arch, candidate.cluster, slotted, targets, chosen, needed, most_ranks=payable, n=REQUESTS):
             left_out.append(
                 LeftOut(name, f"no layout carries {needed:.2g} requests/s an accelerator, where it would be cheap enough")
             )
             nearest_to_bound = max(min(nearest_to_bound, worst / candidate.bound_usd), 1.0)
             passed_over += 1
             continue
-        found = search(arch, candidate.cluster, slotted, targets, chosen, n=REQUESTS, refine=False, resolution=RESOLUTION)
+        found = search(
+            arch,
+            candidate.cluster,
+            slotted,
+            targets,
+            chosen,
+            demand=demand,
+            most_ranks=payable,
+            n=REQUESTS,
+            refine=False,
+            resolution=RESOLUTION,
+        )
         simulated += found.error is None
         if found.best is None:
             missed += [] if found.nearest is None else [found.nearest]
@@ -201,8 +234,8 @@ def rank_accelerators(
         if budget_usd_per_hour is not None and (fleet.usd_per_hour or 0.0) > budget_usd_per_hour:
             left_out.append(LeftOut(name, f"${fleet.usd_per_hour:,.2f}/h is over the budget"))
             continue
-        options.append(Option(candidate.cluster, found.best, fleet, candidate.how, candidate.usd_per_hour))
-        reached = [o.key / b for o, b in zip(options, [*bounds, candidate.bound_usd], strict=True)]
+        options.append(Option(candidate.cluster, found.best, fleet, candidate.how, candidate.usd_per_hour, asks))
+        reached = [o.per_million / b for o, b in zip(options, [*bounds, candidate.bound_usd], strict=True)]
         bounds.append(candidate.bound_usd)
         nearest_to_bound = max(min(reached), 1.0)
     options.sort(key=lambda o: o.key)
@@ -238,7 +271,13 @@ def _too_many_watts(accelerator: Accelerator, n: int, limits: Limits) -> str:
 
 
 def _candidates(
-    arch: Architecture, load: Load, targets: Sequence[Target], wanted: Wanted, limits: Limits, today: datetime.date
+    arch: Architecture,
+    load: Load,
+    targets: Sequence[Target],
+    wanted: Wanted,
+    limits: Limits,
+    demand: Demand,
+    today: datetime.date,
 ) -> Iterator[_Candidate]:
     """Every accelerator that is rented and that the engine runs on, in its usual system."""
     requests = load.at(1.0, REQUESTS)
@@ -266,7 +305,8 @@ def _candidates(
         seconds = flop / peak + read / accelerator.memory_bandwidth_bytes_per_s
         least = prompt * each / (peak * min(cluster.n_accelerators, cluster.system.count))
         split = accelerator.memory_bytes < smallest and cluster.system.topology in SLOW_LINKS
-        yield _Candidate(cluster, usd, way.label, run_by, usd / HOUR_S * seconds / written * MEGA, least, split)
+        held_by = 1 if demand.most_per_s is None else least_ranks(arch, cluster, run_by)
+        yield _Candidate(cluster, usd, way.label, run_by, usd / HOUR_S * seconds / written * MEGA, least, held_by, split)
 
 
 def _asked_for(way: Acquisition, limits: Limits) -> bool:

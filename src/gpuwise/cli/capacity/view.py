@@ -115,7 +115,7 @@ def show_ranked(found: Ranked) -> None:
                 str(f.copies_peak),
                 str(f.cluster.n_accelerators),
                 usd,
-                format_usd(o.key),
+                format_usd(o.per_million),
                 wh,
                 o.limit.configuration.words,
             )

@@ -122,7 +122,7 @@ def capacity_on(
     what single changes would bring. Raises InputError and UnpredictableError where nothing can be simulated."""
     check_model(arch)
     load, asked = with_slots(load, wanted or Wanted())
-    found = search(arch, cluster, load, targets, asked, progress=progress)
+    found = search(arch, cluster, load, targets, asked, demand=demand, progress=progress)
     if found.error is not None:
         raise found.error
     progress("the best of them")

@@ -213,15 +213,15 @@ def _staged(
     if system.topology in SLOW_LINKS:
         yield from (made(n, pp) for n in able for pp in STAGES[:2] if n * pp <= inside and pp <= arch.n_layers)
     widest = max((n for n in able if n <= inside), default=0)
-    if widest and not _holds(made(widest, 1)):
+    if widest and not holds(made(widest, 1)):
         for pp in (pp for pp in STAGES if inside < widest * pp <= most and pp <= arch.n_layers):
-            if _holds(made(widest, pp)):
+            if holds(made(widest, pp)):
                 yield made(widest, pp)
                 return
 
 
-def _holds(configuration: Configuration) -> bool:
-    """Whether its weights leave room for a cache."""
+def holds(configuration: Configuration) -> bool:
+    """Whether a replica's weights leave room for a cache."""
     try:
         return configuration.server.memory.tokens > 0
     except InputError:

@@ -41,6 +41,11 @@ class Demand:
             return self.users / (self.think_s + e2e_s)
         return self.rate_per_s
 
+    @property
+    def most_per_s(self) -> float | None:
+        """Requests a second if answers took no time; None where nothing is asked for, or users do not think."""
+        return self.rate_for(0.0) if self.users is None or self.think_s else None
+
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
@@ -94,9 +99,9 @@ def fleet_for(
         rate = copies * each.expected / demand.peak_over_mean
         now, peak = max(math.ceil(copies / demand.peak_over_mean - 1e-9), 1), copies
     else:
-        peak = _copies(rate * demand.peak_over_mean, each.expected)
+        peak = copies_for(rate * demand.peak_over_mean, each.expected)
         rate = rate if e2e_s is None else demand.rate_for(e2e_s) or rate
-        now = min(_copies(rate, each.expected), peak)
+        now = min(copies_for(rate, each.expected), peak)
     whole = Cluster(limit.configuration.system, peak * ranks)
     price = _price(whole, today, usd_per_hour, provider)
     per_hour = None if price is None else price.expected * whole.n_accelerators
@@ -123,13 +128,14 @@ def fleet_for(
     )
 
 
-def _copies(rate_per_s: float, each_per_s: float) -> int:
+def copies_for(rate_per_s: float, each_per_s: float) -> int:
+    """Replicas of ``each_per_s`` that carry a rate."""
     return max(math.ceil(rate_per_s / each_per_s - 1e-9), 1)
 
 
 def _following(rate_per_s: float, each_per_s: float, demand: Demand) -> float:
     """Mean replicas of a fleet that has every hour what that hour needs."""
-    return sum(_copies(rate_per_s * float(share), each_per_s) for share in day_shape(demand.peak_over_mean, HOURS)) / HOURS
+    return sum(copies_for(rate_per_s * float(share), each_per_s) for share in day_shape(demand.peak_over_mean, HOURS)) / HOURS
 
 
 def _scaled(value: float, each: Estimate) -> Estimate:

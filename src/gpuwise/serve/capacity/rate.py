@@ -196,10 +196,12 @@ def largest_rate(
     resolution: float = RESOLUTION,
     guess_per_s: float | None = None,
     with_missed: bool = True,
+    enough_per_s: float = math.inf,
 ) -> Limit:
     """The largest rate within ``targets``, within ``resolution``; without ``with_missed`` nothing is said of the first rate above
     it. A ``guess_per_s`` that is near changes nothing but how many rates are simulated: those of the search's path that lie
-    beyond a rate that was missed, or below one that was kept, are settled by it. Raises as :func:`operate`."""
+    beyond a rate that was missed, or below one that was kept, are settled by it. Where ``enough_per_s`` is kept, it is the limit.
+    Raises as :func:`operate`."""
     full = full_per_s or full_rate(configuration, load, n)
     few = min(n, ALONE_REQUESTS) if isinstance(load.source, Workload) and load.source.shares_nothing else n
     alone = operate(configuration, load, ALONE * full, targets, few, seed=seed)
@@ -223,6 +225,8 @@ def largest_rate(
         missed = min((r for r in seen if not kept(r)), default=math.inf)
         return rate < most or (rate < missed and kept(rate))
 
+    if enough_per_s < NEAR_FULL * full and kept(enough_per_s):
+        return Limit(configuration, at(enough_per_s), alone, None, full)
     if guess_per_s is not None:
         for rate in _path(alone.rate_per_s, full, lambda rate: rate <= guess_per_s, resolution):
             if rate is not None:

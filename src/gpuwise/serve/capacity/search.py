@@ -1,7 +1,8 @@
 """The best configuration on given accelerators: first the split and the formats, then the engine's options.
 
-The best carries most requests within the targets on all the accelerators together: ``copies x rate``. A change of options has
-to carry two per cent more to be taken, and narrower weights to carry more than wider ones.
+The best carries a demand on the fewest accelerators, in whole replicas; of those on as many, and where nothing is asked for, it
+carries most requests within the targets on all the accelerators together: ``copies x rate``. A change of options has to carry two
+per cent more to be taken, and narrower weights to carry more than wider ones.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import numpy as np
 from gpuwise.errors import GpuwiseError, InputError, UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.serve.capacity.configurations import Configuration, Wanted, layouts, read_apart, refined
+from gpuwise.serve.capacity.configurations import Configuration, Wanted, holds, layouts, read_apart, refined
+from gpuwise.serve.capacity.fleet import Demand, copies_for
 from gpuwise.serve.capacity.rate import RESOLUTION, SEARCH_REQUESTS, Limit, Point, full_rate, keeps, largest_rate
 from gpuwise.serve.engine import LLAMA_CPP
 from gpuwise.serve.load.load import Load
@@ -30,6 +32,7 @@ DRAWN, SLOT_STEP = 2400, 1024
 """Requests that the longest is looked for among, and what a slot's context is a multiple of."""
 REFINED = 2
 """Layouts whose options are searched."""
+ANY = Demand()
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,49 @@ def copies_on(cluster: Cluster, ranks: int) -> int:
     return max(cluster.n_accelerators // each, 1) * (each // ranks)
 
 
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    """What limits are compared by: of ``best``, the accelerators of the replicas that carry ``demand`` (1 where nothing is asked
+    for), and what the whole cluster carries of it."""
+
+    cluster: Cluster
+    demand: Demand
+    best: Limit | None = None
+
+    def carried(self, limit: Limit) -> float:
+        return limit.rate_per_s * copies_on(self.cluster, limit.configuration.ranks)
+
+    def accelerators(self, limit: Limit) -> int:
+        assert limit.best is not None
+        peak = self.peak_per_s(limit)
+        return 1 if peak is None else limit.configuration.ranks * copies_for(peak, limit.rate_per_s)
+
+    def peak_per_s(self, limit: Limit) -> float | None:
+        assert limit.best is not None
+        rate = self.demand.rate_for(limit.best.run.mean("e2e"))
+        return None if rate is None else rate * self.demand.peak_over_mean
+
+    def takes(self, limit: Limit) -> bool:
+        """Whether ``limit`` is better than the best."""
+        if limit.best is None or self.best is None:
+            return limit.best is not None
+        fewer = self.accelerators(limit) - self.accelerators(self.best)
+        return fewer < 0 or (fewer == 0 and self.carried(limit) > self.carried(self.best) * BETTER)
+
+    def needed_per_s(self, ranks: int) -> float:
+        """Requests a second that a replica of so many accelerators has to carry to be better than the best."""
+        if self.best is None:
+            return 0.0
+        more = BETTER * self.carried(self.best) / copies_on(self.cluster, ranks)
+        peak = self.peak_per_s(self.best)
+        if peak is None:
+            return more
+        copies, spare = divmod(self.accelerators(self.best), ranks)
+        if spare or not copies:
+            return peak / copies if copies else math.inf
+        return min(max(more, peak / copies), peak / (copies - 1) if copies > 1 else math.inf)
+
+
 def search(
     arch: Architecture,
     cluster: Cluster,
@@ -89,27 +135,37 @@ def search(
     targets: Sequence[Target],
     wanted: Wanted,
     *,
+    demand: Demand = ANY,
+    most_ranks: float = math.inf,
     n: int = SEARCH_REQUESTS,
     refine: bool = True,
     resolution: float = RESOLUTION,
     progress: Callable[[str], None] = lambda words: None,
 ) -> Search:
-    """The best way to serve ``load`` with ``arch`` on ``cluster`` within ``targets``. Without ``refine`` engines stay plain
-    and a layout that could not carry more at its closed form is passed over."""
+    """The best way to serve ``load`` with ``arch`` on ``cluster`` within ``targets``, with replicas of up to ``most_ranks``
+    accelerators. Without ``refine`` engines stay plain, a layout that could not be better at its closed form is passed over, and
+    of a replica that carries the whole demand no more is asked."""
+    enough = math.inf if refine or demand.most_per_s is None else demand.most_per_s * demand.peak_over_mean
     considered: list[Considered] = []
     errors: list[GpuwiseError] = []
 
-    def look(configuration: Configuration, to_beat: float | None) -> Limit | None:
-        """The configuration's limit; None where it cannot be simulated, or does not carry ``to_beat`` on the whole cluster."""
+    def look(configuration: Configuration, to_beat: float) -> Limit | None:
+        """The configuration's limit; None where it cannot be simulated, or does not carry ``to_beat``."""
         progress(configuration.words)
         try:
-            if to_beat is not None:
-                each = to_beat / copies_on(cluster, configuration.ranks)
-                if keeps(configuration, load, each, targets, n) is None:
-                    considered.append(Considered(configuration, None, f"does not keep the targets at {each:.3g} requests/s"))
-                    return None
-            guess = None if to_beat is None else to_beat / copies_on(cluster, configuration.ranks)
-            limit = largest_rate(configuration, load, targets, n=n, resolution=resolution, guess_per_s=guess, with_missed=False)
+            if to_beat and keeps(configuration, load, to_beat, targets, n) is None:
+                considered.append(Considered(configuration, None, f"does not keep the targets at {to_beat:.3g} requests/s"))
+                return None
+            limit = largest_rate(
+                configuration,
+                load,
+                targets,
+                n=n,
+                resolution=resolution,
+                guess_per_s=to_beat or None,
+                with_missed=False,
+                enough_per_s=enough,
+            )
         except (InputError, UnpredictableError) as error:
             considered.append(Considered(configuration, None, error.message))
             errors.append(error)
@@ -117,27 +173,42 @@ def search(
         considered.append(Considered(configuration, limit))
         return limit
 
-    def carried(limit: Limit) -> float:
-        return limit.rate_per_s * copies_on(cluster, limit.configuration.ranks)
-
-    every = layouts(arch, cluster.system, cluster.n_accelerators, wanted)
-    if wanted.apart is not None:
-        every = read_apart(every, load, cluster, wanted.apart)
+    rank = _Rank(cluster, demand)
+    every = [c for c in _every(arch, cluster, load, wanted) if c.ranks <= most_ranks]
     if refine:
-        found = [x for c in every if (x := look(c, None)) is not None]
+        found = [x for c in every if (x := look(c, 0.0)) is not None]
+        for limit in found:
+            rank = replace(rank, best=limit) if rank.takes(limit) else rank
     else:
-        found = list(_worthwhile(_narrow(list(every)), cluster, load, n, look))
-    best: Limit | None = None
-    for limit in found:
-        if limit.best is not None and (best is None or carried(limit) > carried(best) * BETTER):
-            best = limit
-    if best is not None and refine:
-        for start in sorted((x for x in found if x.best is not None), key=carried, reverse=True)[:REFINED]:
+        found = []
+        for configuration in sorted(_narrow(every), key=lambda c: c.ranks):
+            needed = rank.needed_per_s(configuration.ranks)
+            if _bound(configuration, load, n) < needed:
+                continue
+            limit = look(configuration, needed)
+            found += [] if limit is None else [limit]
+            rank = rank if limit is None or not rank.takes(limit) else replace(rank, best=limit)
+    if rank.best is not None and refine:
+        kept = [x for x in found if x.best is not None]
+        for start in sorted(kept, key=lambda x: (rank.accelerators(x), -rank.carried(x)))[:REFINED]:
             for configuration in refined(start.configuration):
-                limit = look(configuration, carried(best) * BETTER)
-                best = best if limit is None or carried(limit) <= carried(best) * BETTER else limit
-    copies = 0 if best is None else copies_on(cluster, best.configuration.ranks)
-    return Search(tuple(considered), best, copies, errors[0] if errors and not found else None)
+                limit = look(configuration, rank.needed_per_s(configuration.ranks))
+                rank = rank if limit is None or not rank.takes(limit) else replace(rank, best=limit)
+    copies = 0 if rank.best is None else copies_on(cluster, rank.best.configuration.ranks)
+    return Search(tuple(considered), rank.best, copies, errors[0] if errors and not found else None)
+
+
+def _every(arch: Architecture, cluster: Cluster, load: Load, wanted: Wanted) -> Iterator[Configuration]:
+    every = layouts(arch, cluster.system, cluster.n_accelerators, wanted)
+    return every if wanted.apart is None else read_apart(every, load, cluster, wanted.apart)
+
+
+def _bound(configuration: Configuration, load: Load, n: int) -> float:
+    """Requests a second that a replica does not exceed; of what cannot be simulated without a bound: it says why by itself."""
+    try:
+        return SLACK * full_rate(configuration, load, n)
+    except (InputError, UnpredictableError):
+        return math.inf
 
 
 def contends(
@@ -148,23 +219,17 @@ def contends(
     wanted: Wanted,
     rate_per_s: float,
     *,
+    most_ranks: float = math.inf,
     n: int = SEARCH_REQUESTS,
 ) -> bool:
-    """Whether some layout that an unrefined search looks at keeps ``targets`` at ``rate_per_s`` an accelerator: the widest bounds
-    first, each simulated at that rate alone, unless its first token comes too late even for a request that meets nobody. True
-    where nothing can be said: the search then says why."""
+    """Whether some layout of up to ``most_ranks`` accelerators that an unrefined search looks at keeps ``targets`` at
+    ``rate_per_s`` an accelerator: the widest bounds first, each simulated at that rate alone, unless its first token comes too
+    late even for a request that meets nobody. True where nothing can be said: the search then says why."""
     prompts = load.at(1.0, n).prompt_tokens
     first = [(int(np.percentile(prompts, t.percentile)), t.limit_s) for t in targets if t.metric == "ttft" and t.percentile]
     reused = load.at(1.0, n).reused_share > 0
-    every = layouts(arch, cluster.system, cluster.n_accelerators, wanted)
-    if wanted.apart is not None:
-        every = read_apart(every, load, cluster, wanted.apart)
-    bounds: list[tuple[float, Configuration]] = []
-    for configuration in _narrow(list(every)):
-        try:
-            bounds.append((SLACK * full_rate(configuration, load, n) / configuration.ranks, configuration))
-        except (InputError, UnpredictableError):
-            continue
+    every = _narrow([c for c in _every(arch, cluster, load, wanted) if c.ranks <= most_ranks])
+    bounds = [(bound / c.ranks, c) for c in every if (bound := _bound(c, load, n)) < math.inf]
     if not bounds:
         return True
     for bound, configuration in sorted(bounds, key=lambda b: -b[0]):
@@ -180,33 +245,16 @@ def contends(
     return False
 
 
+def least_ranks(arch: Architecture, cluster: Cluster, wanted: Wanted) -> int:
+    """Accelerators of the smallest replica that has room for a cache; 1 where none has."""
+    every = sorted(layouts(arch, cluster.system, cluster.n_accelerators, wanted), key=lambda c: c.ranks)
+    return next((c.ranks for c in every if holds(c)), 1)
+
+
 def _narrow(every: Sequence[Configuration]) -> list[Configuration]:
     """Layouts in the narrowest format that the device multiplies, and in those it does not: a native one beats a wider one."""
     native = any(c.config.weights.startswith("fp8") and "fp8" in c.system.accelerator.peak_flop_per_s for c in every)
     return [c for c in every if not (native and c.config.weights in ("bf16", "fp16"))]
-
-
-def _worthwhile(
-    every: Sequence[Configuration],
-    cluster: Cluster,
-    load: Load,
-    n: int,
-    look: Callable[[Configuration, float | None], Limit | None],
-) -> Iterator[Limit]:
-    """Limits of the layouts that could carry more than the best of those before, narrow splits first."""
-    best = 0.0
-    for configuration in sorted(every, key=lambda c: c.ranks):
-        copies = copies_on(cluster, configuration.ranks)
-        try:
-            bound = SLACK * full_rate(configuration, load, n) * copies
-        except (InputError, UnpredictableError):
-            bound = math.inf  # it says why by itself
-        if bound < best:
-            continue
-        limit = look(configuration, BETTER * best if best else None)
-        if limit is not None:
-            best = max(best, limit.rate_per_s * copies)
-            yield limit
 
 
 def frontier(limits: Sequence[Limit], points: Sequence[tuple[Configuration, Point]]) -> tuple[tuple[Configuration, Point], ...]:

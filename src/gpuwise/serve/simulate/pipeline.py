@@ -253,8 +253,10 @@ class PipelineEngine(Engine):
 
     def _skip(self, back: _Batch, arrival_s: float) -> None:
         """Rounds of decoding alone until somebody ends, comes, or the blocks run out; ``back`` is in flight no more."""
+        if not back.running or back.partial >= 0 or any(b.chunks for b in self.in_flight):
+            return
         active = [b for b in (back, *self.in_flight) if b.running]
-        if back not in active or any(b.chunks for b in self.in_flight) or any(b.partial >= 0 for b in active):
+        if any(b.partial >= 0 for b in active):
             return
         rounds = min(b.rounds_left() for b in active) - 2
         n = sum(len(b.running) for b in active)
