@@ -1,9 +1,10 @@
 """How many users a server keeps within its targets, measured and simulated: ``python benchmarks/serving/measured_capacity.py``.
 
 ``capacity_runs.csv``: Qwen3-8B in 16 and in 8 bits on one H100 under vLLM 0.30.0, so many users who send the next of ``requests``
-random prompts when an answer ends; medians of three runs, of each the percentiles of its client (github.com/tgarg01/silybench-data,
-derived/csv/perf_points.csv of 24 September 2026, CC BY 4.0). ``CAPACITY`` holds the most users with a first token within 2 s for
-99 of 100 and a median gap within 50 ms, by halving (its capacity.csv), ``CACHE`` the tokens of the cache as the server logged.
+random prompts when an answer ends; medians of three runs, of each the percentiles of its client
+(github.com/tgarg01/silybench-data, derived/csv/perf_points.csv of 24 September 2026, CC BY 4.0). ``CAPACITY`` holds the most
+users with a first token within 2 s for 99 of 100 and a median gap within 50 ms, by halving (its capacity.csv), ``CACHE`` the
+tokens of the cache as the server logged.
 
 Prints each run with ``--rows``, and median and mean error of every figure.
 """

@@ -174,13 +174,13 @@ def search(
         return limit
 
     rank = _Rank(cluster, demand)
+    found: list[Limit] = []
     every = [c for c in _every(arch, cluster, load, wanted) if c.ranks <= most_ranks]
     if refine:
         found = [x for c in every if (x := look(c, 0.0)) is not None]
         for limit in found:
             rank = replace(rank, best=limit) if rank.takes(limit) else rank
     else:
-        found = []
         for configuration in sorted(_narrow(every), key=lambda c: c.ranks):
             needed = rank.needed_per_s(configuration.ranks)
             if _bound(configuration, load, n) < needed:

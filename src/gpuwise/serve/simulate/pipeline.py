@@ -61,15 +61,18 @@ class Stages:
     def seconds(self, step_s: float, tokens: int, prompts: bool) -> list[float]:
         """Of each stage and each way between two, in order."""
         shares = self.prompt_shares if prompts else self.decode_shares
-        found = [shares[0] * step_s]
-        at = self.hop_tokens
-        for share, hop in zip(shares[1:], self.hops, strict=True):
-            i = min(max(bisect_right(at, tokens) - 1, 0), max(len(at) - 2, 0))
-            way = hop[i]
-            if len(at) > 1:
-                way += (hop[i + 1] - hop[i]) * (tokens - at[i]) / (at[i + 1] - at[i])
-            found += [way, share * step_s]
+        found = [share * step_s for share in shares for _ in range(2)][:-1]
+        found[1::2] = self.ways(tokens)
         return found
+
+    def ways(self, tokens: int) -> list[float]:
+        """Seconds of so many tokens between each two stages."""
+        at = self.hop_tokens
+        if len(at) == 1:
+            return [hop[0] for hop in self.hops]
+        i = min(max(bisect_right(at, tokens) - 1, 0), len(at) - 2)
+        share = (tokens - at[i]) / (at[i + 1] - at[i])
+        return [hop[i] + (hop[i + 1] - hop[i]) * share for hop in self.hops]
 
 
 class _Batch(BudgetEngine):
@@ -202,6 +205,8 @@ class PipelineEngine(Engine):
         self.free_s = [0.0] * (2 * len(stages.decode_shares) - 1)
         """When each stage, and each way between two, is done with the last batch."""
         self.scheduled_s = 0.0
+        self.ways: dict[int, list[float]] = {}
+        """Of batches of so many tokens, as far as they came."""
 
     @property
     def idle(self) -> bool:
@@ -219,7 +224,7 @@ class PipelineEngine(Engine):
 
     def step(self, arrival_s: float) -> None:
         """Schedules a batch where there is a place and something for it, else waits for the oldest, or until ``arrival_s``."""
-        if self.waiting or any(b.partial >= 0 for b in self.batches):
+        if self.waiting or [b for b in self.batches if b.partial >= 0]:
             for batch in self.batches:
                 if batch not in self.in_flight and self._launch(batch):
                     return
@@ -239,22 +244,35 @@ class PipelineEngine(Engine):
         """The batch on its way, if there is something for it."""
         if not batch.schedule():
             return False
-        n, tokens = batch.decoding, sum(new for new, _ in batch.chunks)
+        n = tokens = batch.decoding
+        for new, _ in batch.chunks:
+            tokens += new
         host = self.time.host[min(n + len(batch.chunks), len(self.time.host) - 1)]
         at = max(self.now, self.scheduled_s + host if self.stages.hides_host else self.now)
         if not n:
             batch.before_s = self.now
         self.scheduled_s = at
-        for i, seconds in enumerate(self.stages.seconds(batch.step_s, n + tokens, bool(batch.chunks))):
-            at = self.free_s[i] = max(at, self.free_s[i]) + seconds
+        ways = self.ways.get(tokens)
+        if ways is None:
+            ways = self.ways[tokens] = self.stages.ways(tokens)
+        shares = self.stages.prompt_shares if batch.chunks else self.stages.decode_shares
+        free, step_s, i = self.free_s, batch.step_s, 0
+        for way, share in zip((0.0, *ways), shares, strict=True):
+            if i:
+                at = free[i - 1] = (at if at > free[i - 1] else free[i - 1]) + way
+            at = free[i] = (at if at > free[i] else free[i]) + share * step_s
+            i += 2
         batch.end_s = at if self.stages.hides_host else at + host
         self.in_flight.append(batch)
         return True
 
     def _skip(self, back: _Batch, arrival_s: float) -> None:
         """Rounds of decoding alone until somebody ends, comes, or the blocks run out; ``back`` is in flight no more."""
-        if not back.running or back.partial >= 0 or any(b.chunks for b in self.in_flight):
+        if not back.running or back.partial >= 0:
             return
+        for batch in self.in_flight:
+            if batch.chunks:
+                return
         active = [b for b in (back, *self.in_flight) if b.running]
         if any(b.partial >= 0 for b in active):
             return
