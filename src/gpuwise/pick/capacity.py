@@ -56,6 +56,9 @@ RESOLUTION = 1.08
 """Between the two rates where a search that ranks stops."""
 CLOSER = 0.85
 """Of the smallest ratio of cost to its bound seen so far: how much nearer another accelerator may come."""
+FEW = 3.0
+"""Times its bound, above which one replica's price says that it has little to do: at a third of its peak, which splits over slow
+links seldom reach."""
 SIGMA_RATE = 0.25
 """Logarithm by which a rate of so few requests may be wrong."""
 
@@ -171,7 +174,7 @@ def rank_accelerators(
 
     def in_order(candidate: _Candidate) -> tuple[bool, float]:
         replica = candidate.usd_per_hour * candidate.least / most_written
-        return candidate.split_slowly and replica < candidate.bound_usd, max(candidate.bound_usd, replica)
+        return candidate.split_slowly and replica < FEW * candidate.bound_usd, max(candidate.bound_usd, replica)
 
     for candidate in sorted(_candidates(arch, load, targets, asked, bounds_of, demand, today), key=in_order):
         name = candidate.name

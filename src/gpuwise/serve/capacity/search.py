@@ -235,13 +235,16 @@ def contends(
     for bound, configuration in sorted(bounds, key=lambda b: -b[0]):
         if bound < rate_per_s:
             return False
-        if not reused and any(
-            first_token_time(configuration.server, prompt).expected * configuration.slowdown > SLACK * limit
-            for prompt, limit in first
-        ):
+        try:
+            if not reused and any(
+                first_token_time(configuration.server, prompt).expected * configuration.slowdown > SLACK * limit
+                for prompt, limit in first
+            ):
+                continue
+            if keeps(configuration, load, rate_per_s * configuration.ranks, targets, n) is not None:
+                return True
+        except InputError:  # the longest of its requests fits no cache
             continue
-        if keeps(configuration, load, rate_per_s * configuration.ranks, targets, n) is not None:
-            return True
     return False
 
 
