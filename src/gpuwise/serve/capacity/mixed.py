@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from gpuwise.serve.capacity.fleet import copies_for
+
 CHEAPER = 0.98
 """Of the best fleet of one kind: what two kinds must cost at most to be worth keeping two."""
 
@@ -65,7 +67,7 @@ class Mixed:
 
 def copies_alone(kind: Kind, rate_per_s: float) -> int:
     """Replicas of one kind that carry a rate."""
-    return max(math.ceil(rate_per_s / kind.rate_per_s - 1e-9), 1)
+    return copies_for(rate_per_s, kind.rate_per_s)
 
 
 def mixed_fleet(kinds: Sequence[Kind], rate_per_s: float, most_watts: float | None = None) -> Mixed | None:
