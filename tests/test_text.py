@@ -7,7 +7,7 @@ import io
 import pytest
 
 from gpuwise.cli.out import printing_console, table_of
-from gpuwise.text import brief, escape, message_line, printable, single_line
+from gpuwise.text import brief, broken_command, escape, message_line, printable, single_line
 
 
 @pytest.mark.parametrize(
@@ -50,3 +50,22 @@ def test_a_long_piece_is_cut_and_counted() -> None:
     assert brief("no model " + "x" * 10_000) == "no model " + "x" * 60 + "...(10,000 characters)"
     sentence = "a sentence of many words " * 40
     assert brief(sentence) == sentence
+
+
+COMMANDS = (
+    "/a/venv/bin/python -m pip install torch==2.13.0 torchvision --index-url https://download.pytorch.org/whl/cu130",
+    """python -c "import torch, torchvision" && echo 'it is there' | tee "$HOME/a file" > /dev/null""",
+    "short",
+    "echo 'open",
+    "",
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("width", [20, 51, 71, 200])
+def test_a_shell_reads_a_broken_command_as_the_whole(command: str, width: int) -> None:
+    lines = broken_command(command, width)
+    assert all(line.endswith(" \\") for line in lines[:-1])
+    joined = " ".join(line.removesuffix(" \\").strip() if len(lines) > 1 else line for line in lines)
+    assert joined == command
+    assert width < 70 or all(len(line) <= width for line in lines)

@@ -49,6 +49,24 @@ def message_line(text: str, most: int = MOST_MESSAGE) -> str:
     return line if len(line) <= most else line[: most - 3] + "..."
 
 
+_WORDS = re.compile(r"(?:[^\s'\"\\]|\\.|'[^']*'|\"(?:\\.|[^\"\\])*\")+")
+
+
+def broken_command(command: str, width: int) -> list[str]:
+    """``command`` over lines of ``width`` as a POSIX shell reads them as one: broken between words, each left as it is
+    written. One line where its quotes do not close."""
+    if len(command) <= width or "\n" in command or _WORDS.sub("", command).strip():
+        return [command]
+    lines, now = list[str](), ""
+    for word in _WORDS.findall(command):
+        if now and len(now) + len(word) + 3 > width:
+            lines.append(now + " \\")
+            now = "  " + word
+        else:
+            now = f"{now} {word}" if now else word
+    return [*lines, now]
+
+
 def capital(text: str) -> str:
     """``text`` with its first letter as a capital one; the rest as it is."""
     return text[:1].upper() + text[1:]

@@ -37,7 +37,7 @@ BASIS = {
     "measured": "measured on this very setup",
     "fitted": "kernels fitted on this accelerator, software costs on published runs",
     "derived": "kernels taken from its family, software costs from published runs",
-    "specified": "specifications only: nobody measured this accelerator for gpuwise",
+    "specified": "in part from specifications, where no kernel of its kind was measured on such an accelerator",
     "extrapolated": "beyond anything measured",
 }
 """What an estimate stands on, in a sentence."""

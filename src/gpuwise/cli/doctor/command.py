@@ -84,7 +84,7 @@ def _look(gpus: int | None, python: str | None, limit_s: float | None, framework
     from gpuwise.machine.doctor.report import diagnose
 
     if frameworks and sys.stderr.isatty():
-        sys.stderr.write("asking the installed frameworks and importing their libraries (--no-frameworks does not) ...\n")
+        sys.stderr.write("asking the frameworks (--no-frameworks does not) ...\n")
     return diagnose(probe(python=python, frameworks=frameworks, limit_s=limit_s or LIMIT_S, wanted_gpus=gpus))
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpuwise.cli.out import console
 from gpuwise.machine.doctor.report import Diagnosis, one_line, summary
+from gpuwise.text import broken_command
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -75,7 +76,7 @@ def _note(to: Console, f: Finding) -> None:
 def _fix(to: Console, name: str, m: Fix) -> None:
     _row(to, name, m.what + _WHERE[m.where] + (":" if m.commands else "."))
     for command in m.commands:
-        _command(to, "", "  " + command)
+        _command(to, "", "  " + command, posix=m.where != "windows")
 
 
 def _row(to: Console, name: str, text: str) -> None:
@@ -88,6 +89,10 @@ def _row(to: Console, name: str, text: str) -> None:
         to.print(f"{'   ' + name if at == 0 else '':<{_INDENT}}{line}", soft_wrap=True)
 
 
-def _command(to: Console, name: str, text: str) -> None:
-    """One command, whole: a line that is broken cannot be pasted."""
-    to.print(f"{'   ' + name:<{_INDENT}}{text}", style="cyan" if not name else None, soft_wrap=True)
+def _command(to: Console, name: str, text: str, *, posix: bool = True) -> None:
+    """One command, over several lines as a shell reads them where it is long; a word is never broken."""
+    blanks = " " * (len(text) - len(text.lstrip()))
+    lines = broken_command(text.strip(), max(20, to.width - _INDENT - len(blanks))) if posix else [text.strip()]
+    for at, line in enumerate(lines):
+        start = "   " + name if at == 0 else ""
+        to.print(f"{start:<{_INDENT}}{blanks}{line}", style="cyan" if not name else None, soft_wrap=True)

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from gpuwise.cli.options import LEFT_OPEN, NOTHING_FIXED, Count, Fixed, Training, wishes_of
 from gpuwise.errors import InputError
+from gpuwise.text import broken_command
 
 if TYPE_CHECKING:
     from gpuwise.export.job import Job
@@ -183,7 +184,8 @@ def _answer(title: str, names: dict[str, str], files: Written, out: str | None, 
                 to.print(line, soft_wrap=True, markup=False, highlight=False)
     to.print()
     if started:
-        to.print(f"- start: {' '.join(files.command)}", soft_wrap=True, markup=False)
+        for at, line in enumerate(broken_command(" ".join(files.command), to.width - len("- start: "))):
+            to.print(f"{'' if at else '- start:':<8} {line}", soft_wrap=True, markup=False)
     for note in files.notes:
         to.print(f"- {note}")
     return 0

@@ -76,7 +76,7 @@ def plan(
         if tokens is not None or deadline is not None or budget is not None or exhaustive:
             raise InputError(
                 "--tokens, --deadline, --budget and --exhaustive are for models of the catalogue",
-                hint="with your own code give --samples",
+                hint="with your own code and ResNets give --samples",
             )
         return plan_own(model, on, training, fixed, code, arguments, samples=samples, price=price, provider=provider, json=json)
     refuse_own(code)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -53,8 +53,16 @@ NO_CODE = OwnCode()
 
 
 def is_own_code(text: str) -> bool:
-    """Whether ``text`` names code or a Hugging Face configuration to build rather than a model of the catalogue."""
-    return text.startswith(HUGGING_FACE) or is_target(text)
+    """Whether ``text`` names code, a Hugging Face configuration to build or a residual network, which is built as code, rather
+    than a model of the catalogue."""
+    return text.startswith(HUGGING_FACE) or is_target(text) or _convnet(text) is not None
+
+
+def _convnet(text: str) -> Any:
+    """The residual network that ``text`` names, or None."""
+    from gpuwise.facts.models.convnets import known_convnet
+
+    return known_convnet(text)
 
 
 def is_target(text: str) -> bool:
@@ -127,6 +135,14 @@ def subject_of(text: str, code: OwnCode, arguments: Sequence[str] = ()) -> tuple
         from gpuwise.workload.capture.hugging_face import read_configuration
 
         return read_configuration(Path(text.removeprefix(HUGGING_FACE))), {**options, "name": text}
+    net = _convnet(text)
+    if net is not None:
+        if code.set:
+            raise InputError("--set is for functions", hint="leave it out")
+        refuse_arguments(arguments)
+        require_torch()
+        made = find_target("gpuwise.workload.capture.convnet:make_step", (f"net={net.id}",))
+        return replace(made, text=net.name), options
     target = find_target(text, code.set, arguments=arguments, whole=True)
     require_torch()
     return target, options

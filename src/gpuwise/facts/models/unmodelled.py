@@ -20,7 +20,7 @@ _REFUSALS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"dino|dinov\d|swin|convnext|resnet|resnext|efficientnet|mobilenet|vgg|unet|yolo|maskrcnn|retinanet|segformer|sam|detr|mae",
-        "the catalogue has plain vision transformers (vit-b-16), and ResNets (resnet-50) for `gpuwise capacity` and `pick`",
+        "the catalogue has plain vision transformers (vit-b-16), and ResNets (resnet-50) for plan, fit, capacity and pick",
         _OWN,
     ),
     (
