@@ -43,8 +43,9 @@ def test_a_purchase_is_counted_in_full_unless_it_is_kept() -> None:
 
 
 def test_a_pc_holds_two_cards_and_more_need_a_machine() -> None:
-    host, rig = economics()["host_usd"].expected, economics()["rig_usd"].expected
-    assert box_usd(BOUGHT, 1, Terms()) == 0 and box_usd(BOUGHT, 2, Terms()) == 0
+    host, rig, second = (economics()[k].expected for k in ("host_usd", "rig_usd", "second_card_usd"))
+    assert box_usd(BOUGHT, 1, Terms()) == 0 and box_usd(BOUGHT, 2, Terms()) == second
+    assert box_usd(BOUGHT, 2, Terms(described=True)) == 0, "what goes into the machine as it is needs nothing beside"
     assert box_usd(BOUGHT, 1, Terms(box=True)) == host
     assert box_usd(BOUGHT, 3, Terms()) == box_usd(BOUGHT, 4, Terms()) == rig and box_usd(BOUGHT, 6, Terms()) == 2 * rig
     assert box_usd(BOUGHT, 4, Terms(box=True)) == max(host, rig)

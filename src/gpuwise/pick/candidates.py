@@ -176,8 +176,9 @@ def refused(way: Acquisition, limits: Limits, purpose: str) -> LeftOut | None:
     return None
 
 
-SOFTWARE_JOBS = {"embed": "infer", "rerank": "infer", "speech": "infer", "vision": "train", "video": "image"}
-"""What the software of a purpose is judged as, where it has no verdict of its own."""
+SOFTWARE_JOBS = {"embed": "image", "rerank": "image", "speech": "infer", "vision": "train", "video": "image"}
+"""What the software of a purpose is judged as, where it has no verdict of its own: encoders run under PyTorch (vLLM, TEI) as
+makers of images do, and not under llama.cpp."""
 
 
 @cache

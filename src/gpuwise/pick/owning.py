@@ -4,8 +4,9 @@
     buy       n x purchase + box - resale + energy x price of electricity
     notebook  months x fee, or hours x what an hour uses up; calendar time stretched by the weekly hours
 
-A card one puts into a PC is counted without the PC unless asked for; what needs a machine of its own (modules, hot passive
-cards, more cards than a PC holds) is counted with it. The factors are those of ``money/data/economics.toml``.
+A card one puts into a PC is counted without the PC unless asked for, a second one with the power supply and board that it takes
+where the PC is not described; what needs a machine of its own (modules, hot passive cards, more cards than a PC holds) is counted
+with it. The factors are those of ``money/data/economics.toml``.
 """
 
 from __future__ import annotations
@@ -41,11 +42,12 @@ WEEK_H, MONTH_H = 168.0, 730.0
 @dataclass(frozen=True, slots=True)
 class Terms:
     """How money is counted: ``years`` a purchase is kept (None: counted in full), whether the PC is bought too, whose
-    electricity."""
+    electricity, and whether the PC is described, so that only what goes into it as it is comes into question."""
 
     years: float | None = None
     box: bool = False
     country: str = "US"
+    described: bool = False
 
     @property
     def lifetime_years(self) -> float:
@@ -137,7 +139,10 @@ def box_usd(way: Acquisition, n: int, terms: Terms) -> float:
         return n * economics()["card_fan_usd"].expected + (host if terms.box else 0.0)
     if n > CARDS_IN_A_PC:
         return max(-(-n // CARDS_IN_A_RIG) * rig, host if terms.box else 0.0)
-    return host if terms.box else 0.0
+    if terms.box:
+        return host
+    n_boards = -(-n // max(board.devices, 1)) if board is not None else n
+    return economics()["second_card_usd"].expected if n_boards > 1 and not terms.described else 0.0
 
 
 def _box_span(box: float) -> tuple[float, float]:

@@ -314,7 +314,7 @@ def terms_of(within: Within) -> Any:
 
     if within.years is not None and not 0 < within.years <= 20:
         raise InputError(f"--years {within.years:g} is not between 0 and 20", hint="for example --years 3")
-    return Terms(within.years, within.box, within.country or "US")
+    return Terms(within.years, within.box, within.country or "US", within.have is not None)
 
 
 def _only(work: PickWork, names: tuple[str, ...], purpose: str) -> None:
