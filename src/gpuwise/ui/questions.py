@@ -269,7 +269,7 @@ def words_of(name: str, query: Mapping[str, str], folders: Mapping[str, str] | N
     by_name = {field.name: field for field in question.fields}
     for key in query:
         if key not in by_name:
-            raise UnknownNameError("field", key, by_name)
+            raise UnknownNameError("field", key, by_name, otherwise="this page has " + ", ".join(by_name))
     _check_needs(question, {key: value.strip() for key, value in query.items()})
     words = [question.command, *question.always]
     for field in question.fields:

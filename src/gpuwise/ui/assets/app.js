@@ -125,9 +125,11 @@ function Ask({ question, start, link }) {
   const timer = useRef(0);
   const shown = useRef(null);
 
-  const show = (body) => {
-    if (shown.current && shown.current.brief && shown.current.brief !== body.brief) setBefore(shown.current);
-    shown.current = body;
+  // a first part is no last answer
+  const show = (body, part) => {
+    const last = shown.current;
+    if (last && !last.part && last.brief && last.brief !== body.brief) setBefore(last);
+    shown.current = { ...body, part };
     setAnswer(body);
     setError(null);
     if (body.front) setFront(body.front);
@@ -136,11 +138,11 @@ function Ask({ question, start, link }) {
   const search = (asked) => {
     control.current && control.current.abort();
     const mine = (control.current = new AbortController());
-    const ask = (fields) => get(`/api/ask/${question.name}?${asQuery(fields)}`, mine.signal).then(show);
+    const ask = (fields, part) => get(`/api/ask/${question.name}?${asQuery(fields)}`, mine.signal).then((body) => show(body, part));
     const [first, value] = question.quick || [];
     const quick = first && !asked[first];
     setBusy(quick ? "Looking" : "Searching");
-    return (quick ? ask({ ...asked, [first]: value }) : Promise.resolve())
+    return (quick ? ask({ ...asked, [first]: value }, true) : Promise.resolve())
       .then(() => (quick && setBusy(question.wait), ask(asked)))
       .then(() => setBusy(""))
       .catch(fail);
