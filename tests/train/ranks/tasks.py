@@ -408,6 +408,14 @@ def qwen3():
     return of_transformers(Qwen3ForCausalLM(config))
 
 
+def norms_only():
+    """Qwen3 of which the norms of queries and keys alone are trained, by steps that are as long as the gradient is clipped."""
+    made = qwen3()
+    for name, parameter in made["model"].named_parameters():
+        parameter.requires_grad_("_norm.weight" in name and "self_attn" in name)
+    return {**made, "clip": 1e-4, "optimizer": lambda m: written(torch.optim.SGD(m.parameters(), lr=1e3), m)}
+
+
 def qwen3_moe(length: int = 0, n: int = 0, key_heads: int = 2):
     """Transformers' own, with more and smaller experts."""
     transformers()
@@ -518,6 +526,43 @@ def falcon(length: int = 0, n: int = 0):
     config = FalconConfig(vocab_size=32, hidden_size=16, num_hidden_layers=2, num_attention_heads=8, num_kv_heads=4,
                           new_decoder_architecture=True)  # fmt: skip
     return of_transformers(FalconForCausalLM(config), length, n)
+
+
+def by_gradient(made: dict[str, object]) -> dict[str, object]:
+    """Its steps are as long as its gradients: where these are nothing but rounding (of a bias of keys), Adam's are whole."""
+    return {**made, "optimizer": lambda m: written(torch.optim.SGD(m.parameters(), lr=0.1), m)}
+
+
+def persimmon():
+    """Transformers' own, with the three of each head together beside a norm of its queries and keys, and biases."""
+    transformers()
+    from transformers import PersimmonConfig, PersimmonForCausalLM
+
+    config = PersimmonConfig(vocab_size=32, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+                             max_position_embeddings=64, hidden_dropout=0.0, attention_dropout=0.0)  # fmt: skip
+    return by_gradient(of_transformers(PersimmonForCausalLM(config)))
+
+
+def nanochat():
+    """Transformers' own, with norms that have no weights and two matrices in the second half."""
+    transformers()
+    from transformers import NanoChatConfig, NanoChatForCausalLM
+
+    config = NanoChatConfig(vocab_size=32, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+                            num_key_value_heads=2, head_dim=8, max_position_embeddings=64, pad_token_id=0)  # fmt: skip
+    return by_gradient(of_transformers(NanoChatForCausalLM(config)))
+
+
+def gpt_oss():
+    """Transformers' own, whose experts have biases and are called with names of their own."""
+    transformers()
+    from transformers import GptOssConfig, GptOssForCausalLM
+
+    config = GptOssConfig(vocab_size=32, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
+                          num_key_value_heads=2, head_dim=8, max_position_embeddings=64, num_local_experts=4,
+                          num_experts_per_tok=2, sliding_window=64, pad_token_id=0,
+                          rope_parameters={"rope_type": "default", "rope_theta": 1e4})  # fmt: skip
+    return of_transformers(GptOssForCausalLM(config))
 
 
 def bert(images: bool = False):

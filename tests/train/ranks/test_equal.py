@@ -93,6 +93,8 @@ def test_tensor_parallel_trains_as_one_process(task: str, ranks: Callable[..., A
                 ("bloom", 2, {"tp": 2}),
                 ("falcon", 4, {"dp": 2, "tp": 2, "sharding": "zero3"}),
                 ("bert", 2, {"tp": 2}),
+                ("persimmon", 2, {"tp": 2, "recompute": "full"}),
+                ("nanochat", 2, {"tp": 2}),
             ]
         ),
     ],
@@ -150,7 +152,7 @@ def test_pipeline_stages_train_as_one_process(name: str, ranks: Callable[..., An
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("task", ["qwen3", pytest.param("olmo2", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("task", ["norms_only", *(pytest.param(t, marks=pytest.mark.slow) for t in ("qwen3", "olmo2"))])
 def test_norms_of_divided_heads_have_their_whole_gradient(task: str, ranks: Callable[..., Any]) -> None:
     """Queries and keys of Qwen3 are normed head by head, with one weight for all heads; those of OLMo 2 all heads together."""
     alone = result(ranks(task, 1, out="alone", epochs=1))
@@ -224,6 +226,7 @@ EXPERTS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "EP 4 x CP 2 x DDP 2": ("mixtral", 4, {"ep": 4, "dp": 2, "cp": 2, "micro_batch": 2}),
     "EP 2 x hybrid 2 x 2": ("mixtral", 4, {"ep": 2, "sharding": "hybrid", "shard_group": 2}),
     "EP 4, nothing else trained before them": ("experts_only", 4, {"ep": 4, "micro_batch": 1}),
+    "EP 2 of GPT-OSS, recompute": ("gpt_oss", 2, {"ep": 2, "recompute": "full"}),
     "TP 2 with whole experts": ("mixtral", 2, {"dp": 1, "tp": 2}),
 }
 

@@ -51,6 +51,7 @@ from gpuwise.train.ranks.wrap import (
     device_of,
     equalise_statistics,
     find_module,
+    make_whole,
     mesh_of,
     norm,
     running,
@@ -407,6 +408,7 @@ class Training:
         if self.experts is not None:
             self.experts.add_copies()
         model, clip = self.task.model, self.task.clip
+        make_whole(model)
         scale(model, self.wrapped.multiple / max(float(totals[1]), 1.0))
         if clip is not None:
             length = norm(model, self.layout, {} if self.pipeline is None else self.pipeline.stage.holders)

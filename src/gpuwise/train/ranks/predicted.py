@@ -14,7 +14,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from gpuwise.train.ranks.layout import Layout
-from gpuwise.train.ranks.parallel.halves import out_features
+from gpuwise.train.ranks.parallel.halves import head_width, out_features
 from gpuwise.train.ranks.parallel.stages import Stage
 from gpuwise.train.ranks.parallel.tensor import NORMS, DividedLayers, head_names
 from gpuwise.train.ranks.wrap import local_of
@@ -118,22 +118,25 @@ def _tensor(
     together."""
     every = blocks[:: layout.recompute_every] if layout.recompute == "full" else []
     n, width, held = layout.n_micro, 0, 2 if layout.precision == "bf16" else 4
+    # FSDP2 takes whole gradients of every micro-batch
+    sums, part = (n, held) if layout.sharding != "none" and layout.n_replicas > 1 else (1, 4)
     for block in blocks:
         rows = divided.rows[block]
         width = out_features(block.get_submodule(rows[0]))
         again = n * any(b is block for b in every)
         times = 2 * n * len(rows) + again * len(divided.needed.intersection(rows))
         _add(found, "all-reduce", times, times * _hidden_bytes(layout, row, width))
-        for name in (n for n, _ in block.named_modules() if n in NORMS):
-            elements = block.get_parameter(f"{name}.weight").numel()
-            if elements < block.get_parameter(f"{name.removesuffix('norm')}proj.weight").shape[0]:
-                _add(found, "all-reduce", n, n * elements * held)
+        norms = [(block.get_submodule(name.rpartition(".")[0]), m) for name, m in block.named_modules() if name in NORMS]
+        for attention, parameter in ((a, p) for a, m in norms for p in m.parameters()):
+            elements = parameter.numel()
+            if elements <= head_width(attention):
+                _add(found, "all-reduce", sums, sums * elements * part)
                 continue
             # of all heads together: its mean, the gradient of that, and of the weights, each computed in fp32 of a part
             tokens = n * _hidden_bytes(layout, row, width) // width // held
             _add(found, "all-reduce", n + again, (tokens + tokens * again // n) * 4)
             _add(found, "reduce-scatter", n, tokens * elements * 4)
-            _add(found, "all-gather", n, n * elements * held)
+            _add(found, "all-gather", sums, sums * elements * part)
     for head in (getattr(model, name) for name in head_names(model)):
         if not isinstance(head.weight, DTensor) or not (stage is None or stage.is_last):
             continue

@@ -154,6 +154,15 @@ def gradients(model: nn.Module) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
             yield parameter, local_of(parameter.grad)
 
 
+def make_whole(model: nn.Module) -> None:
+    """Gradients as their parameters lie: those of norms over the heads are parts on tensor ranks, which the norm of all and the
+    optimizer take for whole ones."""
+    for parameter in model.parameters():
+        gradient = parameter.grad
+        if isinstance(gradient, DTensor) and isinstance(parameter, DTensor) and gradient.placements != parameter.placements:
+            parameter.grad = gradient.redistribute(placements=parameter.placements)
+
+
 def scale(model: nn.Module, factor: float) -> None:
     """Multiply all gradients."""
     torch._foreach_mul_([g for _, g in gradients(model)], factor)  # type: ignore[reportPrivateImportUsage]

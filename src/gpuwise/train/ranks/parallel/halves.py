@@ -54,6 +54,7 @@ ATTENTION = (
     _half("self_attn", "q_proj k_proj v_proj", "out_proj"),  # OPT, CLIP
     _half("self_attn", "q_proj k_proj v_proj", "dense"),  # Phi
     _half("self_attn", "qkv_proj", "o_proj", PARTS),  # Phi-3
+    _half("self_attn", "query_key_value", "dense", HEADS),  # Persimmon
     _half("attention", "q_proj k_proj v_proj", "o_proj"),  # ViT, DINOv2
     _half("attention", "self.query self.key self.value", "output.dense"),  # BERT
     _half("attention", "q_lin k_lin v_lin", "out_lin"),  # DistilBERT
@@ -68,6 +69,7 @@ ATTENTION = (
 INNER = (
     _half("mlp", "gate_proj up_proj", "down_proj"),
     _half("mlp", "gate_up_proj", "down_proj", PARTS),  # Phi-3, GLM-4
+    _half("mlp", "up_proj", "down_proj"),  # Nemotron, Arcee
     _half("mlp", "fc1", "fc2"),
     _half("", "fc1", "fc2"),  # OPT
     _half("mlp", "c_fc", "c_proj"),  # GPT-2, StarCoder2
@@ -137,8 +139,12 @@ def heads_of(block: nn.Module, half: Half) -> Any:
     """The width of a head; 1 in the half behind the attention."""
     if half not in ATTENTION:
         return 1
-    inside = block.get_submodule(half.inside)
-    return next((w for name in WIDTHS if isinstance(w := getattr(inside, name, None), int)), 1)
+    return head_width(block.get_submodule(half.inside))
+
+
+def head_width(attention: nn.Module) -> int:
+    """Numbers of one head's query; 1 where the attention does not say."""
+    return next((w for name in WIDTHS if isinstance(w := getattr(attention, name, None), int)), 1)
 
 
 def part_sizes(block: nn.Module, half: Half, column: str) -> list[int]:

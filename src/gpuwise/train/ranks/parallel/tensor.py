@@ -49,8 +49,9 @@ from gpuwise.workload.capture.repeats import largest_kind, repeated_blocks
 
 HIDDEN = "hidden_states"
 """What Transformers names the input of a layer's halves."""
-NORMS = ("self_attn.q_norm", "self_attn.k_norm")
-"""Of queries and keys, head by head (Qwen3): every rank has the weights, and a part of the heads that their gradient is of."""
+NORMS = tuple(f"self_attn.{n}" for n in ("q_norm", "k_norm", "q_layernorm", "k_layernorm", "query_layernorm", "key_layernorm"))
+"""Of queries and keys, head by head (Qwen3, Persimmon, Hunyuan): every rank has the weights, and a part of the heads that their
+gradient is of."""
 COUNTS = ("num_heads", "num_attention_heads", "n_heads", "num_key_value_heads", "num_kv_heads", "all_head_size", "split_size")
 """Numbers of heads, or of their columns, by which an attention cuts what its projections give."""
 SLOPES = ("alibi", "position_bias")
@@ -85,7 +86,8 @@ def parallelize(model: nn.Module, mesh: DeviceMesh, call: LayerCall, *, on_host:
             _divide(block, half, mesh)
         plan: dict[str, Any] = {}
         for name in NORMS:
-            if name in dict(block.named_modules()):
+            norm = dict(block.named_modules()).get(name)
+            if norm is not None and next(norm.parameters(), None) is not None:
                 plan[name] = SequenceParallel(sequence_dim=2, use_local_output=True)
         parallelize_module(block, mesh, plan)
     if before is not None:
