@@ -161,15 +161,15 @@ def predicted_load(rate: float, seconds: float, slowdown: float) -> dict[str, An
     """What ``gpuwise capacity`` predicts of vLLM under the load that is sent, where all its times are ``slowdown`` longer."""
     from dataclasses import replace
 
-    from gpuwise.cli.capacity.command import Asked, Held, question, wanted_of
+    from gpuwise.cli.capacity.command import Constraints, Traffic, question, wanted_of
     from gpuwise.facts.hardware.naming import USUAL, find_cluster
     from gpuwise.facts.models.catalogue import find_model
     from gpuwise.serve.capacity.answer import capacity_on
     from gpuwise.serve.capacity.rate import full_rate, operate, value_of
     from gpuwise.serve.measure.comparison import USUAL as FIGURES
 
-    arch, held = find_model(SERVED), Held(weights="16", context=SERVED_CONTEXT)
-    load, targets, demand = question(arch, Asked(workload=LENGTHS, rate=f"{rate:g}/s"), held)
+    arch, held = find_model(SERVED), Constraints(weights="16", context=SERVED_CONTEXT)
+    load, targets, demand = question(arch, Traffic(workload=LENGTHS, rate=f"{rate:g}/s"), held)
     wanted = replace(wanted_of(held, load), slowdown=slowdown)
     today = datetime.datetime.now(datetime.UTC).date()
     answer = capacity_on(arch, find_cluster(ON, prefer=USUAL), load, targets, demand, wanted, today=today, explain=False)

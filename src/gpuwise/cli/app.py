@@ -113,7 +113,7 @@ class _Help:
     """cyclopts' own help page, each text a paragraph: a line end in a docstring is none on the page."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._own(), name)
+        return getattr(self._plain_format(), name)
 
     def __call__(self, console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:
         from rich.text import Text
@@ -122,10 +122,10 @@ class _Help:
             text = getattr(entry.description, "primary_renderable", None)
             if isinstance(text, Text):
                 text.plain = "\n\n".join(" ".join(part.split()) for part in text.plain.split("\n\n"))
-        self._own()(console, options, panel)
+        self._plain_format()(console, options, panel)
 
     @staticmethod
-    def _own() -> HelpFormatter:
+    def _plain_format() -> HelpFormatter:
         from cyclopts.help.formatters import DefaultFormatter  # with rich, for a help page only
 
         return DefaultFormatter()

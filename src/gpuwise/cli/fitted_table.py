@@ -67,7 +67,7 @@ class FittedTable:
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         from rich.measure import Measurement
 
-        whole = sum(self._size(i) + GAP for i in self._said()) - GAP
+        whole = sum(self._size(i) + GAP for i in self._nonempty()) - GAP
         headings = max((_longest(row.cells[0]) for row in self.rows if row.whole), default=0)
         widest = min(max(whole, headings, 1), options.max_width)
         return Measurement(min(widest, LEAST), widest)
@@ -104,11 +104,11 @@ class FittedTable:
     def _arrangement(self, width: int) -> tuple[dict[int, int], int, int | None]:
         """The width of each column that stays, the blanks between them, and the column that goes under its row: of the
         ways to lay the table out the first that fits, else the last."""
-        optional = [i for title in self.gives_way for i in self._said() if self.titles[i] == title]
-        under = next((i for i in self._said() if self.titles[i] == self.under), None)
-        columns, gap, below = self._said(), GAP, None
+        optional = [i for title in self.gives_way for i in self._nonempty() if self.titles[i] == title]
+        under = next((i for i in self._nonempty() if self.titles[i] == self.under), None)
+        columns, gap, below = self._nonempty(), GAP, None
         for n_hidden, gap, below in product(range(len(optional) + 1), (GAP, 1), (None,) if under is None else (None, under)):
-            columns = [i for i in self._said() if i not in optional[:n_hidden] and i != below]
+            columns = [i for i in self._nonempty() if i not in optional[:n_hidden] and i != below]
             least = LEAST if under is None or below is not None else ROOMY
             if sum(self._least(i, least) + gap for i in columns) - gap <= width:
                 break
@@ -124,7 +124,7 @@ class FittedTable:
     def _may_break(self, i: int) -> bool:
         return self.titles[i] in self.wrap or self.titles[i] == self.under
 
-    def _said(self) -> list[int]:
+    def _nonempty(self) -> list[int]:
         """Columns with something in a row."""
         return [i for i in range(len(self.titles)) if any(str(row.cells[i]) for row in self.rows if not row.whole)]
 

@@ -153,21 +153,21 @@ def check_wishes(wishes: Wishes) -> None:
         raise InputError(f"adapter rank must be at least 1, not {wishes.lora_rank}", hint="for example --lora-rank 16")
     adapted_products(wishes.lora_targets)
     if wishes.optimizer is not None:
-        _known("optimizer", wishes.optimizer)
+        _check_choice("optimizer", wishes.optimizer)
     for name in ("context_parallel", "expert_dispatch", "cuda_graphs"):
-        _known(name, getattr(wishes, name))
+        _check_choice(name, getattr(wishes, name))
     if wishes.gradient_dtype is not None:
-        _known("gradient_dtype", wishes.gradient_dtype)
+        _check_choice("gradient_dtype", wishes.gradient_dtype)
     if wishes.stack is not None:
-        _known("stack", wishes.stack)
+        _check_choice("stack", wishes.stack)
     for precision in wishes.precision:
         if precision != AUTO:
-            _known("precision", precision)
+            _check_choice("precision", precision)
     _check_formats(wishes)
     _check_layout(wishes)
     for name, value in wishes.fixed.items():
         if name in CHOICES:
-            _known(name, str(value))
+            _check_choice(name, str(value))
         elif name in DEGREES and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise InputError(
                 f"{name.replace('_', '-')} must be a whole number of at least 1, not {value}",
@@ -211,7 +211,7 @@ def _check_layout(wishes: Wishes) -> None:
         raise InputError(f"recompute of one layer in {every} with {fixed['recompute']} recompute", hint="use --recompute full")
 
 
-def _known(name: str, value: str) -> None:
+def _check_choice(name: str, value: str) -> None:
     if value not in CHOICES[name]:
         raise UnknownNameError(name.replace("_", " "), value, CHOICES[name], hint=_choices_hint(name, value))
 

@@ -20,7 +20,7 @@ from gpuwise.workload.strategy import Strategy
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class FixedGoal:
     """A goal, and the one strategy that its wishes leave."""
 
     goal: Goal
@@ -33,10 +33,10 @@ def plan_strategy(arch: Architecture, cluster: Cluster, wishes: Wishes, pricing:
     Fields that are not fixed have the values of :class:`Strategy`, the accumulation is what the batch leaves. Raises LayoutError
     and what :func:`make_goal` raises.
     """
-    return plans_of([held(arch, cluster, wishes)], pricing)[0]
+    return plans_of([fixed_goal(arch, cluster, wishes)], pricing)[0]
 
 
-def held(arch: Architecture, cluster: Cluster, wishes: Wishes) -> Held:
+def fixed_goal(arch: Architecture, cluster: Cluster, wishes: Wishes) -> FixedGoal:
     """The strategy of ``wishes.fixed``, checked. Raises what :func:`plan_strategy` raises."""
     goal = make_goal(arch, cluster, wishes)
     base = goal.bases[0]
@@ -56,10 +56,10 @@ def held(arch: Architecture, cluster: Cluster, wishes: Wishes) -> Held:
             hint="dp x tp x pp x cp must be their number",
         )
     check_strategy(setting_of(goal, base), strategy)
-    return Held(goal, strategy)
+    return FixedGoal(goal, strategy)
 
 
-def plans_of(layouts: Sequence[Held], pricing: Pricing) -> list[Plan[TrainingEstimate]]:
+def plans_of(layouts: Sequence[FixedGoal], pricing: Pricing) -> list[Plan[TrainingEstimate]]:
     """A plan for each, in order; those of the same model, accelerators and sequence are estimated in one pass, which takes
     little longer than one of them alone."""
     alike: dict[Hashable, list[int]] = {}

@@ -72,7 +72,7 @@ def application(workers: Workers, folder: Path) -> Starlette:
             await workers.stop()
             layouts.stop()
 
-    def asked(request: Request) -> list[str]:
+    def argv_of(request: Request) -> list[str]:
         name = request.path_params["name"]
         return words_of(name, query_of(request), own_runs(folder) if name == "ranks" else None)
 
@@ -80,13 +80,13 @@ def application(workers: Workers, folder: Path) -> Starlette:
         return JSONResponse(site([*own_runs(folder)]), headers={"cache-control": "no-store"})
 
     async def ask(request: Request) -> Response:
-        words = asked(request)
+        words = argv_of(request)
         answer = await unless_gone(request, workers.ask(with_json(words)))
         return Response(status_code=LEFT) if answer is None else answered(request.path_params["name"], answer, words)
 
     async def at_once(request: Request) -> Response:
         given = tuple(sorted(query_of(request).items()))
-        body = layouts.kept(given) or await unless_gone(request, layouts.ask(given))
+        body = layouts.cached(given) or await unless_gone(request, layouts.ask(given))
         if body is None:
             return Response(status_code=LEFT)
         return Response(body, media_type="application/json", headers={"cache-control": "no-store"})
@@ -94,7 +94,7 @@ def application(workers: Workers, folder: Path) -> Starlette:
     async def keep(request: Request) -> Response:
         name, kind = request.path_params["name"], request.path_params["kind"]
         own = name == "own"
-        words = words_of_fields(query_of(request), folder) if own else asked(request)
+        words = words_of_fields(query_of(request), folder) if own else argv_of(request)
         if own and tuple(words) not in captured:
             raise InputError("this code was not run by the page", hint="press its button first: an address runs nothing")
         answer = captured[tuple(words)] if own else await unless_gone(request, workers.ask(with_json(words)))

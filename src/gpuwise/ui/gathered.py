@@ -26,27 +26,27 @@ class Gathered:
     waits for work that is of no use to him. Who leaves before a pass begins is left out of it."""
 
     def __init__(self, made: Made, alike: Callable[[Given], Hashable] = lambda _: None) -> None:
-        self._made, self._alike = made, alike
+        self._answer_all, self._alike = made, alike
         self._thread = ThreadPoolExecutor(1)
         self._waiting: list[tuple[Given, asyncio.Future[bytes]]] = []
         self._pass: asyncio.Task[None] | None = None
-        self._kept: OrderedDict[tuple[Given, datetime.date], bytes] = OrderedDict()
+        self._cache: OrderedDict[tuple[Given, datetime.date], bytes] = OrderedDict()
 
     def warm(self, given: Given) -> None:
         """Answer one question in advance: what it imports and reads is loaded before the first one is asked."""
         self._thread.submit(self._warm, given)
 
-    def kept(self, given: Given) -> bytes | None:
+    def cached(self, given: Given) -> bytes | None:
         """The answer of today, where it was given before."""
         key = (given, datetime.date.today())
-        found = self._kept.get(key)
+        found = self._cache.get(key)
         if found is not None:
-            self._kept.move_to_end(key)
+            self._cache.move_to_end(key)
         return found
 
     async def ask(self, given: Given) -> bytes:
         """The answer as it is sent. Raises GpuwiseError."""
-        found = self.kept(given)
+        found = self.cached(given)
         if found is not None:
             return found
         answer = asyncio.get_running_loop().create_future()
@@ -98,7 +98,7 @@ class Gathered:
         """In the thread: each answer is told as soon as it is there."""
         told = 0
         try:
-            for given, one in zip(asked, self._made(asked, today), strict=True):
+            for given, one in zip(asked, self._answer_all(asked, today), strict=True):
                 tell(given, one if isinstance(one, GpuwiseError) else one())
                 told += 1
         except Exception as error:  # noqa: BLE001 - of ours; whoever waits is told, and the next pass begins
@@ -107,9 +107,9 @@ class Gathered:
 
     def _give(self, given: Given, today: datetime.date, said: bytes | Exception, answers: list[asyncio.Future[bytes]]) -> None:
         if isinstance(said, bytes):
-            self._kept[given, today] = said
-            if len(self._kept) > KEPT:
-                self._kept.popitem(last=False)
+            self._cache[given, today] = said
+            if len(self._cache) > KEPT:
+                self._cache.popitem(last=False)
         for answer in answers:
             if answer.done():
                 continue

@@ -28,7 +28,7 @@ from gpuwise.ui.questions import QUESTIONS, checked
 
 if TYPE_CHECKING:
     from gpuwise.facts.hardware.systems import Cluster
-    from gpuwise.plan.one_strategy import Held
+    from gpuwise.plan.one_strategy import FixedGoal
     from gpuwise.plan.planner import Pricing
 
 Query = Mapping[str, str]
@@ -51,8 +51,8 @@ def moments(queries: Sequence[Query], today: datetime.date) -> list[dict[str, An
     from gpuwise.plan.document import answer_document
     from gpuwise.plan.one_strategy import plans_of
 
-    asked = [_held(query, today) for query in queries]
-    alike: dict[Pricing, dict[int, Held]] = {}
+    asked = [_layout(query, today) for query in queries]
+    alike: dict[Pricing, dict[int, FixedGoal]] = {}
     for i, one in enumerate(asked):
         if not isinstance(one, GpuwiseError):
             alike.setdefault(one[1], {})[i] = one[0]
@@ -68,11 +68,11 @@ def moments(queries: Sequence[Query], today: datetime.date) -> list[dict[str, An
     return [made[i] for i in range(len(queries))]
 
 
-def _held(query: Query, today: datetime.date) -> tuple[Held, Pricing] | GpuwiseError:
+def _layout(query: Query, today: datetime.date) -> tuple[FixedGoal, Pricing] | GpuwiseError:
     """The layout of a query, and what its prices are those of."""
     from gpuwise.cli.this_machine import cluster_or_text
     from gpuwise.facts.models.catalogue import find_model
-    from gpuwise.plan.one_strategy import held
+    from gpuwise.plan.one_strategy import fixed_goal
     from gpuwise.plan.planner import Pricing
 
     try:
@@ -89,7 +89,7 @@ def _held(query: Query, today: datetime.date) -> tuple[Held, Pricing] | GpuwiseE
         )
         named = cluster_or_text(read["on"])
         cluster = _cluster(named) if isinstance(named, str) else named
-        return held(find_model(read["model"]), cluster, wishes), Pricing(today, read.get("price"), read.get("provider"))
+        return fixed_goal(find_model(read["model"]), cluster, wishes), Pricing(today, read.get("price"), read.get("provider"))
     except GpuwiseError as error:
         return error
 

@@ -26,7 +26,7 @@ VIEWS: Mapping[str, Callable[[Document], list[str]]] = {
     "compare": choosing.compare,
     "cost": choosing.cost,
     "capacity": serving.capacity,
-    "own": code.own,
+    "own": code.code_fit,
     "occupancy": code.occupancy,
     "simulate": lab.simulation,
     "exercise": lab.exercise,

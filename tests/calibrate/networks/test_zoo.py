@@ -12,7 +12,7 @@ from gpuwise.errors import InputError, UnknownNameError
 def test_every_own_network_has_a_builder() -> None:
     from importlib.util import find_spec
 
-    for own in zoo.OWN.values():
+    for own in zoo.LOCAL.values():
         assert find_spec(f"gpuwise.calibrate.networks.{own.module}") is not None
 
 

@@ -42,7 +42,7 @@ def _score_timm(folder: Path, all_check: bool) -> Scores | None:
         return None
     captures: dict[Key, Capture] = {}
     reasons: dict[Key, str] = {}
-    keys = _kept(rows, all_check)
+    keys = _sample(rows, all_check)
     for key in sorted(set(rows.key), key=str):
         if key not in keys:
             reasons[key] = "not in the sample"
@@ -54,7 +54,7 @@ def _score_timm(folder: Path, all_check: bool) -> Scores | None:
     return _scores(rows, captures, reasons, all_check)
 
 
-def _kept(rows: Rows, everything: bool) -> set[Key]:
+def _sample(rows: Rows, everything: bool) -> set[Key]:
     """Of each network and mode of a sample under either generation of torch 2, the size of images most rows have; channels-last
     twins, whose rows are as many and whose captures cost as much, are left out, and torch 1 where there is another."""
     if everything:

@@ -1,7 +1,7 @@
 """Networks that public benchmarks measure, by name: each builds anywhere, without weights, data or downloads.
 
 ``timm`` and ``torchvision`` take the packages' own definitions, ``transformers`` a config typed here as dimensions,
-``own`` the networks of :data:`OWN`, written from their published dimensions in ``calibrate.networks``.
+``own`` the networks of :data:`LOCAL`, written from their published dimensions in ``calibrate.networks``.
 Needs torch; what a source needs besides is said when it is missing.
 """
 
@@ -132,7 +132,7 @@ TEXT: dict[str, Text] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Own:
+class LocalNetwork:
     """A network written here: module of ``workload.capture``, builder and its arguments."""
 
     module: str
@@ -140,64 +140,64 @@ class Own:
     options: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
-def _detector(name: str, height: int, width: int) -> Own:
-    return Own("detection", "torchvision_detector", {"name": name, "height": height, "width": width})
+def _detector(name: str, height: int, width: int) -> LocalNetwork:
+    return LocalNetwork("detection", "torchvision_detector", {"name": name, "height": height, "width": width})
 
 
-OWN: dict[str, Own] = {
-    "ssd300-resnet50": Own("detection", "ssd300"),
+LOCAL: dict[str, LocalNetwork] = {
+    "ssd300-resnet50": LocalNetwork("detection", "ssd300"),
     "mask-rcnn-r50-fpn": _detector("maskrcnn_resnet50_fpn", 800, 1333),
     # COCO's images are mostly 640 x 480: the shorter side becomes 800, both a multiple of 32
-    "benchmark-mask-rcnn": Own(
+    "benchmark-mask-rcnn": LocalNetwork(
         "detection",
         "torchvision_detector",
         {"name": "maskrcnn_resnet50_fpn", "height": 800, "width": 1088, "frozen": True},
     ),
     "faster-rcnn-r50-fpn": _detector("fasterrcnn_resnet50_fpn", 800, 1333),
     "retinanet-r50-fpn": _detector("retinanet_resnet50_fpn", 800, 800),
-    "mlperf-retinanet": Own("detection", "mlperf_retinanet"),
-    "mlperf-unet3d": Own("volumes", "unet3d"),
+    "mlperf-retinanet": LocalNetwork("detection", "mlperf_retinanet"),
+    "mlperf-unet3d": LocalNetwork("volumes", "unet3d"),
     # LJSpeech: clips of 567 columns of 256 samples at 22,050 Hz and 100 characters, padded to the longest of a batch; the
     # longest of all has 10.1 s (870 columns) and 187 characters
-    "tacotron2": Own("speech", "tacotron2", {"frames": 850, "characters": 170}),
-    "waveglow": Own("speech", "waveglow", {"samples": 8000}),
+    "tacotron2": LocalNetwork("speech", "tacotron2", {"frames": 850, "characters": 170}),
+    "waveglow": LocalNetwork("speech", "waveglow", {"samples": 8000}),
     # WMT16 English-German in 32,000 pieces: 25 a sentence of at most 50; batches are cut from buckets of ten and padded to the
     # longest, on average half a bucket more
-    "gnmt": Own("text", "gnmt", {"length": 30}),
-    "transformer-xl-base": Own(
+    "gnmt": LocalNetwork("text", "gnmt", {"length": 30}),
+    "transformer-xl-base": LocalNetwork(
         "text",
         "transformer_xl",
         {"width": 512, "layer": (8, 64, 2048), "layers": 16, "length": 192, "dropout": (0.1, 0.0), "divide": 1},
     ),
-    "transformer-xl-large": Own(
+    "transformer-xl-large": LocalNetwork(
         "text",
         "transformer_xl",
         {"width": 1024, "layer": (16, 64, 4096), "layers": 18, "length": 384, "dropout": (0.2, 0.2), "divide": 4},
     ),
-    "ncf": Own("text", "ncf", {"users": 138493, "items": 26744, "factors": 64, "widths": (256, 256, 128, 64)}),
-    "vae": Own("generative", "vae"),
-    "dcgan": Own("generative", "gan"),
-    "realnvp": Own("generative", "flow"),
-    "diffusion-unet": Own("generative", "diffusion"),
-    "nerf": Own("generative", "nerf"),
-    "lstm-tagger": Own("structures", "tagger", {"cell": "LSTM"}),
-    "gru-tagger": Own("structures", "tagger", {"cell": "GRU"}),
-    "rnn-tagger": Own("structures", "tagger", {"cell": "RNN"}),
-    "message-passing": Own("structures", "graph"),
-    "graph-attention": Own("structures", "graph", {"attention": True}),
-    "pointnet": Own("structures", "points"),
-    "dlrm": Own("structures", "recommender"),
-    "expert-mixture": Own("structures", "experts"),
-    "low-rank-adapters": Own("structures", "adapted"),
-    "rnn-transducer": Own("structures", "transducer"),
-    "speech-ctc": Own("structures", "speech_ctc"),
-    "contrastive": Own("structures", "contrastive"),
-    "temporal-convolutions": Own("structures", "temporal"),
-    "sequence-to-sequence": Own("structures", "sequence_to_sequence"),
-    "unet-2d": Own("structures", "segmentation", {"dimensions": 2}),
-    "unet-3d": Own("structures", "segmentation", {"dimensions": 3, "levels": 3, "side": 16}),
-    "perceptron": Own("structures", "perceptron"),
-    "metric-learning": Own("structures", "metric_learning"),
+    "ncf": LocalNetwork("text", "ncf", {"users": 138493, "items": 26744, "factors": 64, "widths": (256, 256, 128, 64)}),
+    "vae": LocalNetwork("generative", "vae"),
+    "dcgan": LocalNetwork("generative", "gan"),
+    "realnvp": LocalNetwork("generative", "flow"),
+    "diffusion-unet": LocalNetwork("generative", "diffusion"),
+    "nerf": LocalNetwork("generative", "nerf"),
+    "lstm-tagger": LocalNetwork("structures", "tagger", {"cell": "LSTM"}),
+    "gru-tagger": LocalNetwork("structures", "tagger", {"cell": "GRU"}),
+    "rnn-tagger": LocalNetwork("structures", "tagger", {"cell": "RNN"}),
+    "message-passing": LocalNetwork("structures", "graph"),
+    "graph-attention": LocalNetwork("structures", "graph", {"attention": True}),
+    "pointnet": LocalNetwork("structures", "points"),
+    "dlrm": LocalNetwork("structures", "recommender"),
+    "expert-mixture": LocalNetwork("structures", "experts"),
+    "low-rank-adapters": LocalNetwork("structures", "adapted"),
+    "rnn-transducer": LocalNetwork("structures", "transducer"),
+    "speech-ctc": LocalNetwork("structures", "speech_ctc"),
+    "contrastive": LocalNetwork("structures", "contrastive"),
+    "temporal-convolutions": LocalNetwork("structures", "temporal"),
+    "sequence-to-sequence": LocalNetwork("structures", "sequence_to_sequence"),
+    "unet-2d": LocalNetwork("structures", "segmentation", {"dimensions": 2}),
+    "unet-3d": LocalNetwork("structures", "segmentation", {"dimensions": 3, "levels": 3, "side": 16}),
+    "perceptron": LocalNetwork("structures", "perceptron"),
+    "metric-learning": LocalNetwork("structures", "metric_learning"),
 }
 SOURCES = ("timm", "torchvision", "transformers", "own")
 
@@ -236,8 +236,8 @@ def build(
             raise InputError(f"{label} must be at least 1, not {value}")
     if source == "transformers" and name not in TEXT:
         raise UnknownNameError("transformers network", name, TEXT)
-    if source == "own" and name not in OWN:
-        raise UnknownNameError("own network", name, OWN)
+    if source == "own" and name not in LOCAL:
+        raise UnknownNameError("own network", name, LOCAL)
     _import(name, source)
 
     def factory(batch: int) -> Step:
@@ -261,7 +261,7 @@ def _import(name: str, source: str) -> None:
         zoo_support.timm()
     elif source == "transformers":
         getattr(zoo_support.transformers(), TEXT[name].head)
-    elif source == "torchvision" or OWN[name].module == "detection":
+    elif source == "torchvision" or LOCAL[name].module == "detection":
         zoo_support.torchvision()
     if source not in ("timm", "transformers", "torchvision"):
         _definitions(name)
@@ -271,7 +271,7 @@ def _definitions(name: str) -> ModuleType:
     """The module that writes a network of :data:`OWN`. Raises InputError in an installation, which has none of them."""
     from gpuwise.calibrate.validation import fitting
 
-    return fitting(f"gpuwise.calibrate.networks.{OWN[name].module}")
+    return fitting(f"gpuwise.calibrate.networks.{LOCAL[name].module}")
 
 
 def _network(name: str, source: str, training: bool, image_size: int | None, seq_len: int | None, options: dict[str, Any]) -> Any:
@@ -294,5 +294,5 @@ def _network(name: str, source: str, training: bool, image_size: int | None, seq
             mask=t.mask,
             one_expert=t.one_expert,
         )
-    entry = OWN[name]
+    entry = LOCAL[name]
     return getattr(_definitions(name), entry.builder)(**{**entry.options, **options})

@@ -36,11 +36,11 @@ _NUMBERS = ("tp", "concurrency", "input_len_mean", "output_len_mean", "e2e_mean_
 def read_static_batches(folder: Path) -> list[LoadRun]:
     """Those of ``folder/serving/load/argonne_offline.csv`` that are replayed."""
     rows = records(folder / "serving/load/argonne_offline.csv", _TEXT, _NUMBERS)
-    runs = [_run(r) for r in rows if r["engine"] in ENGINES and r["gpu"] in GPUS and r["e2e_mean_s"] > 0 and _taken(r)]
+    runs = [_run(r) for r in rows if r["engine"] in ENGINES and r["gpu"] in GPUS and r["e2e_mean_s"] > 0 and _in_sample(r)]
     return [r for r in runs if r is not None]
 
 
-def _taken(r: dict[str, Any]) -> bool:
+def _in_sample(r: dict[str, Any]) -> bool:
     return zlib.crc32(repr(sorted(r.items())).encode()) % EVERY == 0
 
 

@@ -41,7 +41,7 @@ _PERIODS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Traffic:
     """What is asked of the server."""
 
     workload: str | None = None
@@ -72,7 +72,7 @@ class Asked:
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True)
-class Held:
+class Constraints:
     """What is held fast, and what the answer must stay within."""
 
     engine: str = "vllm"
@@ -130,7 +130,7 @@ class Sent:
     """With --measure: keep what was measured, for --calibrated."""
 
 
-CHAT, FREE, USUALLY_SENT = Asked(), Held(), Sent()
+CHAT, FREE, USUALLY_SENT = Traffic(), Constraints(), Sent()
 LONGEST_MEASURE_S, MOST_REQUESTS = 3600.0, 100_000
 MOST_RETRIES = 20
 MOST_GUESSES, MOST_ADAPTERS = 16, 10_000
@@ -140,8 +140,8 @@ def capacity(
     model: str,
     *,
     on: str | None = None,
-    asked: Asked = CHAT,
-    held: Held = FREE,
+    asked: Traffic = CHAT,
+    held: Constraints = FREE,
     sent: Sent = USUALLY_SENT,
     calibrated: Annotated[bool, Parameter(negative="")] = False,
     quick: Annotated[bool, Parameter(negative="")] = False,
@@ -242,7 +242,7 @@ def capacity(
         if ranked is not None:
             show_ranked(ranked)
         show_capacity(answer, held.budget)
-    return 0 if kept(answer, held.budget) else 1
+    return 0 if within_budget(answer, held.budget) else 1
 
 
 def _served(model: str, workload: str | None) -> Architecture | ConvNet | Denoiser:
@@ -256,7 +256,7 @@ def _served(model: str, workload: str | None) -> Architecture | ConvNet | Denois
     return known_convnet(model) or find_model(model)
 
 
-def _as_named(model: str, held: Held) -> Held:
+def _as_named(model: str, held: Constraints) -> Constraints:
     """``held`` under llama.cpp with the weights that a GGUF file's name says. Raises InputError where options say otherwise, or
     for a format that is not simulated."""
     from gpuwise.serve.formats import gguf_bits, gguf_format
@@ -283,7 +283,7 @@ def _usual_workload(arch: Architecture | ConvNet | Denoiser) -> str | None:
     return "speech" if reads_sound(arch) else None
 
 
-def _passes(asked: Asked, held: Held) -> Passes:
+def _passes(asked: Traffic, held: Constraints) -> Passes:
     """The question of a workload that writes nothing. Raises InputError for options that mean nothing there."""
     from gpuwise.cli.capacity.forward import Passes
 
@@ -300,7 +300,7 @@ def _passes(asked: Asked, held: Held) -> Passes:
 
 
 def _ranked(
-    arch: Architecture, load: Load, targets: tuple[Target, ...], demand: Demand, wanted: Wanted, held: Held, within: Limits
+    arch: Architecture, load: Load, targets: tuple[Target, ...], demand: Demand, wanted: Wanted, held: Constraints, within: Limits
 ) -> Ranked:
     """Every accelerator that is had, as the fleet that carries the load."""
     import datetime
@@ -324,7 +324,7 @@ def _ranked(
         )
 
 
-def _limits(held: Held) -> Limits:
+def _limits(held: Constraints) -> Limits:
     """Which hardware is looked at: what is rented, and what is bought where that was asked for. Raises UnknownNameError and
     InputError."""
     from gpuwise.pick.limits import FORMS, Limits, check_limits
@@ -377,7 +377,7 @@ def _check_sent(sent: Sent) -> None:
     parse_address(sent.measure)
 
 
-def kept(answer: Capacity, budget_usd_per_hour: float | None) -> bool:
+def within_budget(answer: Capacity, budget_usd_per_hour: float | None) -> bool:
     """Whether something keeps the targets within the budget."""
     if answer.served is None:
         return False
@@ -385,7 +385,7 @@ def kept(answer: Capacity, budget_usd_per_hour: float | None) -> bool:
     return budget_usd_per_hour is None or (usd is not None and usd <= budget_usd_per_hour)
 
 
-def question(arch: Architecture, asked: Asked, held: Held) -> tuple[Load, tuple[Target, ...], Demand]:
+def question(arch: Architecture, asked: Traffic, held: Constraints) -> tuple[Load, tuple[Target, ...], Demand]:
     """The options as a load, targets and a demand. Raises InputError."""
     from gpuwise.serve.capacity.answer import check_model, usual_targets
     from gpuwise.serve.capacity.fleet import Demand
@@ -414,7 +414,7 @@ def question(arch: Architecture, asked: Asked, held: Held) -> tuple[Load, tuple[
     return load, targets, Demand(rate, asked.users, THINK_S if asked.think is None else asked.think, peak)
 
 
-def _source(asked: Asked, context: int) -> tuple[Any, float]:
+def _source(asked: Traffic, context: int) -> tuple[Any, float]:
     """What is drawn from or replayed, and how much higher its peak is than its mean."""
     from gpuwise.serve.load.arrivals import day_shape, unit_arrivals
     from gpuwise.serve.load.traces import read_trace, refuse_beyond
@@ -463,7 +463,7 @@ def rate_per_s(text: str) -> float:
     return count / (_PERIODS[matched[2][0].lower()] if matched else 1.0)
 
 
-def wanted_of(held: Held, load: Load) -> Wanted:
+def wanted_of(held: Constraints, load: Load) -> Wanted:
     """The options as what the search must hold fast. Raises InputError and UnknownNameError."""
     from gpuwise.cli.pick.command import bits_of
     from gpuwise.serve.capacity.configurations import USUAL_BITS, Wanted

@@ -32,7 +32,7 @@ def show_comparison(comparison: Comparison, *, every_source: bool = False) -> No
     names = names_of(comparison.subjects)
     for columns in _blocks(len(names), to.width):
         for title in comparison.sections:
-            rows = [r for r in comparison.rows if r.section == title and _known(r, columns)]
+            rows = [r for r in comparison.rows if r.section == title and _has_figures(r, columns)]
             if rows:
                 section(to, title, _table(rows, names, columns, to.width))
     to.print()
@@ -53,7 +53,7 @@ def _blocks(n: int, width: int) -> list[tuple[int, ...]]:
     return [tuple(range(i, min(i + size, n))) for i in range(0, n, size)]
 
 
-def _known(row: FigureRow, columns: Sequence[int]) -> bool:
+def _has_figures(row: FigureRow, columns: Sequence[int]) -> bool:
     return any(row.cells[i].value is not None or row.cells[i].words for i in columns)
 
 

@@ -117,7 +117,7 @@ def cost(
         )
     of_a_run = {
         "tokens": tokens,
-        **{f.name: _given(training, f.name) for f in fields(training)},
+        **{f.name: _value(training, f.name) for f in fields(training)},
         "storage_price": storage_price,
         "egress_gb": egress_gb,
         "eval_share": eval_share,
@@ -146,7 +146,7 @@ def cost(
     )
 
 
-def _given(training: Training, name: str) -> object:
+def _value(training: Training, name: str) -> object:
     """An option's value; None where it was left open."""
     value = getattr(training, name)
     return None if value == getattr(LEFT_OPEN, name) else value

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 def served_fleet(model: str, on: str, served: Served, today: datetime.date) -> Capacity:
     """What carries the load on ``on``. Raises InputError where nothing keeps the targets."""
-    from gpuwise.cli.capacity.command import Asked, Held, question
+    from gpuwise.cli.capacity.command import Constraints, Traffic, question
     from gpuwise.cli.step.progress import progress
     from gpuwise.facts.hardware.naming import USUAL, find_cluster
     from gpuwise.facts.models.catalogue import find_model
     from gpuwise.serve.capacity.answer import capacity_on
 
     arch = find_model(model)
-    request = Asked(workload=served.workload, slo=served.slo, rate=served.rate, users=served.users)
-    load, targets, demand = question(arch, request, Held())
+    request = Traffic(workload=served.workload, slo=served.slo, rate=served.rate, users=served.users)
+    load, targets, demand = question(arch, request, Constraints())
     with progress("simulating") as say:
         answer = capacity_on(
             arch, find_cluster(on, prefer=USUAL), load, targets, demand, today=today, explain=False, progress=say

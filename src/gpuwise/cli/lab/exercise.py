@@ -84,7 +84,7 @@ def _show(one: Exercise, judged: Judgement | None, hint: int | None, solution: b
     from rich.text import Text
 
     from gpuwise.cli.out import console
-    from gpuwise.lab.exercises import said
+    from gpuwise.lab.exercises import number_text
 
     to = console()
     to.print(Text(f"{one.number}. {one.title}", style="bold"))
@@ -95,7 +95,7 @@ def _show(one: Exercise, judged: Judgement | None, hint: int | None, solution: b
         to.print(Text(f"  {judged.sentence}", style="green" if judged.right else "yellow"))
     if solution:
         answer = one.solve()
-        to.print(Text(f"  {said(answer.value)} {one.unit}", style="bold"))
+        to.print(Text(f"  {number_text(answer.value)} {one.unit}", style="bold"))
         for step in answer.steps:
             to.print(f"  - {step}")
         to.print(f"  {answer.command}", style="dim")

@@ -77,7 +77,7 @@ def simulate(
     if ".py" in task:
         if size is not None or crossover:
             raise InputError("one's own kernel has no --size and no --crossover", hint="its arrays are given by --arg")
-        simulation = _own(task, accelerator, grid, block, arg or [], regs)
+        simulation = _file_kernel(task, accelerator, grid, block, arg or [], regs)
         return _print(simulation, accelerator, None, None, timeline=timeline, json=json)
     by_option = {"--grid": grid, "--block": block, "--arg": arg, "--regs": regs}
     for option, value in by_option.items():
@@ -121,7 +121,7 @@ def _tasks(json: bool) -> int:
     return 0
 
 
-def _own(
+def _file_kernel(
     task: str, accelerator: Accelerator, grid: str | None, block: str | None, words: list[str], regs: int | None
 ) -> Simulation:
     from gpuwise.facts.loading import read_user_text

@@ -67,7 +67,7 @@ def run(
     json
         One JSON document on the last line of stdout, after the script's own output.
     """
-    if ranks.asked or is_function(script) or script.endswith(".json"):
+    if ranks.is_set or is_function(script) or script.endswith(".json"):
         _refuse_tuned(module=module, price=price, country=country, kwh=kwh)
         return run_on_ranks(
             script, arguments, ranks, epochs=epochs, total_steps=total_steps, json=json, record=record, config=config

@@ -93,7 +93,7 @@ class OnRanks:
     """Run a plan for GPUs that are not here on processes of this machine."""
 
     @property
-    def asked(self) -> bool:
+    def is_set(self) -> bool:
         """Whether any of it was given."""
         return self != NO_RANKS
 
@@ -278,7 +278,7 @@ def _check_function(script: str, given: OnRanks) -> None:
 
         find_target(script, given.set)
         return
-    from gpuwise.train.ranks.hugging_face import given as read_settings
+    from gpuwise.train.ranks.hugging_face import values_of as read_settings
 
     place = Path(script.removeprefix(HUGGING_FACE))
     if not (place / "config.json" if place.is_dir() else place).is_file():

@@ -114,7 +114,7 @@ def stored_history(accelerator_id: str) -> tuple[tuple[datetime.date, float, int
     """
     days: dict[datetime.date, dict[str, float]] = {}
     for file in stored_files():
-        for offer in () if file.own else offers_in(file, accelerator_id):
+        for offer in () if file.is_own else offers_in(file, accelerator_id):
             cheapest = days.setdefault(file.day, {})
             usd = offer.on_demand_usd_per_hour
             cheapest[offer.provider] = min(usd, cheapest.get(offer.provider, usd))
@@ -133,8 +133,8 @@ def _shipped_by_accelerator() -> Mapping[str, tuple[Offer, ...]]:
 def _merge(accelerator_id: str | None, files: tuple[StoredFile, ...], today: datetime.date | None) -> tuple[Offer, ...]:
     """The shipped offers and those of ``files``, of one accelerator by price or of all in order."""
     shipped = offers() if accelerator_id is None else _shipped_by_accelerator().get(accelerator_id, ())
-    own_offers = [o for f in files if f.own for o in offers_in(f, accelerator_id)]
-    fed = [o for f in files if not f.own for o in offers_in(f, accelerator_id)]
+    own_offers = [o for f in files if f.is_own for o in offers_in(f, accelerator_id)]
+    fed = [o for f in files if not f.is_own for o in offers_in(f, accelerator_id)]
     merged = merge_offers(shipped, fed, own_offers, today)
     return merged if accelerator_id is None else tuple(sorted(merged, key=lambda o: o.on_demand_usd_per_hour))
 

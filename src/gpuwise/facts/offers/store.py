@@ -40,7 +40,7 @@ class StoredFile:
     """Time of change and size: what a cache may go by."""
 
     @property
-    def own(self) -> bool:
+    def is_own(self) -> bool:
         return self.source.startswith(OWN)
 
 
@@ -76,12 +76,12 @@ def current_files() -> tuple[StoredFile, ...]:
     """The files that count today: the newest of each feed and all of a person's own."""
     files = stored_files()
     newest = {file.source: file for file in files}
-    return tuple(f for f in files if f.own or newest[f.source] is f)
+    return tuple(f for f in files if f.is_own or newest[f.source] is f)
 
 
 def offers_in(file: StoredFile, accelerator_id: str | None = None) -> tuple[Offer, ...]:
     """The offers of one stored file, of one accelerator or of all. Raises DataError."""
-    listed = _read(str(file.path), file.stamp, None if file.own else accelerator_id, file.source)
+    listed = _read(str(file.path), file.stamp, None if file.is_own else accelerator_id, file.source)
     return listed if accelerator_id is None else tuple(o for o in listed if o.accelerator_id == accelerator_id)
 
 

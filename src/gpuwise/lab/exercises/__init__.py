@@ -1,5 +1,5 @@
 """Exercises of the lessons, and the judgement of answers."""
 
-from gpuwise.lab.exercises.catalogue import Exercise, Judgement, Solution, exercises, find_exercise, said
+from gpuwise.lab.exercises.catalogue import Exercise, Judgement, Solution, exercises, find_exercise, number_text
 
-__all__ = ["Exercise", "Judgement", "Solution", "exercises", "find_exercise", "said"]
+__all__ = ["Exercise", "Judgement", "Solution", "exercises", "find_exercise", "number_text"]

@@ -80,10 +80,10 @@ class Exercise:
         ratio = answer / truth
         right = max(ratio, 1 / ratio) <= self.tolerance
         if right:
-            return Judgement(True, ratio, f"right: {said(truth)} {self.unit}")
+            return Judgement(True, ratio, f"right: {number_text(truth)} {self.unit}")
         side = "high" if ratio > 1 else "low"
         factor = max(ratio, 1 / ratio)
-        by = f"by a factor of {said(factor) if factor < 99.5 else f'{factor:,.0f}'}" if factor >= 1.05 else "by little"
+        by = f"by a factor of {number_text(factor) if factor < 99.5 else f'{factor:,.0f}'}" if factor >= 1.05 else "by little"
         why = slip(ratio, self.unit, self.slips)
         return Judgement(False, ratio, f"too {side}, {by}" + (f": {why}" if why else ""))
 
@@ -108,7 +108,7 @@ def find_exercise(number: int) -> Exercise:
     raise InputError(f"there is no exercise {number}", hint=f"1 to {len(exercises())}; gpuwise lab exercise lists them")
 
 
-def said(value: float) -> str:
+def number_text(value: float) -> str:
     """A number as it is shown."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 

@@ -109,7 +109,7 @@ class _DeviceTrack:
 
     def measured(self, number: int) -> CardMeasure:
         """What is known so far."""
-        held_bytes, basis = self._held()
+        held_bytes, basis = self._throttle()
         peaks, (total, n) = self.peaks, self.utilization
         energy_j = self.energy.energy_j
         return CardMeasure(
@@ -129,7 +129,7 @@ class _DeviceTrack:
             dict(self.unknown),
         )
 
-    def _held(self) -> tuple[Mapping[str, float], str | None]:
+    def _throttle(self) -> tuple[Mapping[str, float], str | None]:
         if self.before is not None and self.after is not None and self.after.held_back_s:
             a, b = self.before.held_back_s, self.after.held_back_s
             # a counter that fell was started anew inside the block: all it shows is of the block

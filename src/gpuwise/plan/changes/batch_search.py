@@ -82,13 +82,13 @@ class _Search(Generic[M]):
     capture_at: Callable[[int], Capture]
     measure: Callable[[Capture], M]
     captures: dict[int, Capture]
-    known: dict[int, BatchPoint[M]]
-    given: int = 0
+    by_batch: dict[int, BatchPoint[M]]
+    n_before: int = 0
     """Captures that were there before."""
 
     @property
     def ran(self) -> int:
-        return len(self.captures) - self.given
+        return len(self.captures) - self.n_before
 
     def captured(self, batch: int) -> Capture:
         if batch not in self.captures:
@@ -96,23 +96,23 @@ class _Search(Generic[M]):
         return self.captures[batch]
 
     def real(self, batch: int) -> BatchPoint[M]:
-        point = self.known.get(batch)
+        point = self.by_batch.get(batch)
         if point is None or not point.captured:
-            point = self.known[batch] = BatchPoint(batch, self.measure(self.captured(batch)), captured=True)
+            point = self.by_batch[batch] = BatchPoint(batch, self.measure(self.captured(batch)), captured=True)
         return point
 
-    def made(self, sweep: Sweep, batch: int) -> BatchPoint[M]:
+    def point_at(self, sweep: Sweep, batch: int) -> BatchPoint[M]:
         if batch in self.captures:
             return self.real(batch)
-        if batch not in self.known:
-            self.known[batch] = BatchPoint(batch, self.measure(sweep.at(batch)), captured=False)
-        return self.known[batch]
+        if batch not in self.by_batch:
+            self.by_batch[batch] = BatchPoint(batch, self.measure(sweep.at(batch)), captured=False)
+        return self.by_batch[batch]
 
     def fits_by(self, sweep: Sweep) -> Callable[[int], bool]:
-        return lambda batch: self.made(sweep, batch).estimate.fits_easily
+        return lambda batch: self.point_at(sweep, batch).estimate.fits_easily
 
     def forget_made(self) -> None:
-        self.known = {batch: p for batch, p in self.known.items() if p.captured}
+        self.by_batch = {batch: p for batch, p in self.by_batch.items() if p.captured}
 
 
 def search_batches(
@@ -126,7 +126,7 @@ def search_batches(
     """Search batches up to ``limit`` with at most ``most_captures`` runs of ``capture_at`` (at least 3); ``captures`` are
     those there already, by batch. What ``capture_at`` raises for its first batches is raised."""
     by_batch = dict(captures or {})
-    search = _Search(capture_at, measure, by_batch, {}, given=len(by_batch))
+    search = _Search(capture_at, measure, by_batch, {}, n_before=len(by_batch))
     for batch in FIRST_BATCHES:
         if len(by_batch) < 2:
             search.captured(batch)
@@ -148,7 +148,7 @@ def _by_sweep(search: _Search[M], most_captures: int, limit: int) -> BatchSearch
             break
         if search.ran >= most_captures:
             verified = False
-            largest = max((b for b, p in search.known.items() if p.captured and p.estimate.fits_easily), default=0)
+            largest = max((b for b, p in search.by_batch.items() if p.captured and p.estimate.fits_easily), default=0)
             break
         interpolation, real = sweep.at(largest), search.captured(largest)
         if not differences(interpolation, real):
@@ -158,7 +158,7 @@ def _by_sweep(search: _Search[M], most_captures: int, limit: int) -> BatchSearch
         sweep = sweep.with_capture(largest, real).refined()
         search.forget_made()
     for batch in _ladder(largest):
-        search.made(sweep, batch)
+        search.point_at(sweep, batch)
     return _result(search, largest, verified=verified)
 
 
@@ -186,8 +186,8 @@ def _by_captures(search: _Search[M], most_captures: int, limit: int, why: str) -
     for batch in sorted(search.captures):
         search.real(batch)
     while search.ran < most_captures:
-        fitting = [b for b, p in search.known.items() if p.estimate.fits_easily]
-        failing = [b for b, p in search.known.items() if not p.estimate.fits_easily]
+        fitting = [b for b, p in search.by_batch.items() if p.estimate.fits_easily]
+        failing = [b for b, p in search.by_batch.items() if not p.estimate.fits_easily]
         low, high = max(fitting, default=0), min(failing, default=limit + 1)
         proposed = _proposed(search, low, high)
         if proposed is None:
@@ -196,7 +196,7 @@ def _by_captures(search: _Search[M], most_captures: int, limit: int, why: str) -
             search.real(proposed)
         except UnpredictableError:
             break
-    largest = max((b for b, p in search.known.items() if p.estimate.fits_easily), default=0)
+    largest = max((b for b, p in search.by_batch.items() if p.estimate.fits_easily), default=0)
     return _result(search, largest, verified=largest > 0, note=f"searched by captures alone: {why}")
 
 
@@ -205,12 +205,12 @@ def _proposed(search: _Search[M], low: int, high: int) -> int | None:
     large."""
     if high - low <= 1:
         return None
-    any_tight = any(not p.estimate.fits_easily for p in search.known.values())
+    any_tight = any(not p.estimate.fits_easily for p in search.by_batch.values())
     return (low + high) // 2 if any_tight else min(low * 4, high - 1)
 
 
 def _result(search: _Search[M], largest: int, *, verified: bool, note: str = "") -> BatchSearch[M]:
-    points = tuple(search.known[b] for b in sorted(search.known))
+    points = tuple(search.by_batch[b] for b in sorted(search.by_batch))
     rates = {p.batch: r for p in points if p.batch <= largest and p.estimate.fits_easily and (r := p.samples_per_s) is not None}
     best = max(rates.values(), default=0.0)
     fastest = max(rates, key=lambda b: rates[b], default=None)

@@ -144,7 +144,7 @@ def _choice(book: _Book, segment: Segment, n_passes: int) -> Choice | None:
     back = backward_of(c, book.one, module_mask(c, book.tree, segment.path))
     if back is None:
         return None
-    storages = book.lives.held(book.one, segment)
+    storages = book.lives.storages_of(book.one, segment)
     saved = int(c.storage_bytes[list(storages.saved)].sum())
     saved_bytes = sum(int(c.storage_bytes[s]) for s in storages.inputs if book.lives.death_op[s] < back.first_op)
     forward = book.most(segment.first_op, segment.end_op)

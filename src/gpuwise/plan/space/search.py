@@ -49,10 +49,10 @@ def find_strategies(goal: Goal, n: int = 6) -> SearchResult:
     """Search the goal's space on its cluster; where nothing fits on the device with the probability asked for, with each of
     :func:`_lighter` until something does, or the first that is expected to. Raises LayoutError naming the rule when no layout is
     possible."""
-    found = best = _found(goal, n)
+    found = best = _result(goal, n)
     n_strategies, seconds = found.n_strategies, found.seconds
     for lighter, note in () if _surely(goal, found.ranked[:1]) else _lighter(goal):
-        again = _found(lighter, n)
+        again = _result(lighter, n)
         n_strategies, seconds = n_strategies + again.n_strategies, seconds + again.seconds
         noted = replace(again, notes=(*again.notes, note))
         if _surely(goal, again.ranked[:1]):
@@ -102,7 +102,7 @@ def _without_logits(goal: Goal) -> Iterator[tuple[Goal, str]]:
         yield goal, f"{nothing} with the optimizer's states on the device, so they are paged: {goal.bases[0].optimizer}"
 
 
-def _found(goal: Goal, n: int) -> SearchResult:
+def _result(goal: Goal, n: int) -> SearchResult:
     """Search the goal's space as it is.
 
     The default space offloads to the host only when nothing fits without (or not with the probability asked for), since what

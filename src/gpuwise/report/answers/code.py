@@ -26,7 +26,7 @@ def tiles(figures: tuple[tuple[str, At], ...]) -> str:
     return f'<dl class="tiles">{items}</dl>\n'
 
 
-def own(document: Mapping[str, Any]) -> list[str]:
+def code_fit(document: Mapping[str, Any]) -> list[str]:
     """The fit of one's own code: what fills the memory, and where in the code."""
     d = At(document)
     memory = d["memory"]

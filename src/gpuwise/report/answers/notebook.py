@@ -40,7 +40,7 @@ def _body(value: Shown) -> list[str]:
     if not isinstance(value.subject, CapturedStep):
         return plan.plan(document) if isinstance(value, Plan) else plan.fit(document)
     if isinstance(value, Fit):
-        return code.own(document)
+        return code.code_fit(document)
     shown = [(name, at) for name, at in At(document).items() if not isinstance(at.expected.value, dict | list)]
     rows = [TableRow(name.replace("_", " "), [cell(at)]) for name, at in shown]
     return [table("A step", ["what", "value"], rows)]

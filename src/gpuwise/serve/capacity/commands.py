@@ -302,11 +302,11 @@ def _gpuwise(configuration: Configuration, load: Load, targets: Sequence[Target]
     asked = ["--workload", source.name] if isinstance(source, Workload) else ["--trace", source.name]
     slo = ",".join(f"{t.key}={t.limit_s / MILLI:g}ms" for t in targets)
     words = ["gpuwise", "capacity", configuration.arch.id, "--on", f"{configuration.ranks}x{configuration.system.accelerator.id}"]
-    words += [*asked, "--slo", slo, "--rate", f"{rate_per_s:.3g}/s", *_held(configuration), "--measure", LOCAL]
+    words += [*asked, "--slo", slo, "--rate", f"{rate_per_s:.3g}/s", *_options(configuration), "--measure", LOCAL]
     return Command("gpuwise", shlex.join(words), "measures and compares with what was predicted")
 
 
-def _held(configuration: Configuration) -> list[str]:
+def _options(configuration: Configuration) -> list[str]:
     """The options that make the same split, engine and extras the one that is compared with."""
     c, s = configuration.config, configuration.settings
     words = ["--engine", c.engine + (f"@{c.version}" if c.version else "")] if c.engine != "vllm" or c.version else []

@@ -209,7 +209,7 @@ def largest_rate(
         return Limit(configuration, None, alone, None, full)
     seen: dict[float, Point | None] = {alone.rate_per_s: alone}  # None: missed, as was seen on the way
 
-    def kept(rate: float) -> bool:
+    def keeps(rate: float) -> bool:
         if rate not in seen:
             seen[rate] = operate_within(configuration, load, rate, targets, n, seed=seed)
         point = seen[rate]
@@ -220,17 +220,17 @@ def largest_rate(
 
     def met(rate: float) -> bool:
         if rate in seen:
-            return kept(rate)
-        most = max(r for r in seen if kept(r))
-        missed = min((r for r in seen if not kept(r)), default=math.inf)
-        return rate < most or (rate < missed and kept(rate))
+            return keeps(rate)
+        most = max(r for r in seen if keeps(r))
+        missed = min((r for r in seen if not keeps(r)), default=math.inf)
+        return rate < most or (rate < missed and keeps(rate))
 
     if enough_per_s < NEAR_FULL * full and kept(enough_per_s):
         return Limit(configuration, at(enough_per_s), alone, None, full)
     if guess_per_s is not None:
         for rate in _path(alone.rate_per_s, full, lambda rate: rate <= guess_per_s, resolution):
             if rate is not None:
-                kept(rate)
+                keeps(rate)
     best, missed = _path(alone.rate_per_s, full, met, resolution)
     return Limit(configuration, at(best), alone, None if missed is None or not with_missed else at(missed), full)
 

@@ -119,7 +119,7 @@ def _event(words: str) -> dict[str, Any]:
     event = as_object(found)
     if "error" in event:
         code = as_object(event["error"]).get("code")
-        raise HttpError(code if isinstance(code, int) else 500, _said(words.encode()))
+        raise HttpError(code if isinstance(code, int) else 500, _error_text(words.encode()))
     return event
 
 
@@ -135,7 +135,7 @@ def _document(body: bytes) -> Any:
         raise BrokenStreamError("half an event, or no JSON") from None
 
 
-def _said(body: bytes) -> str:
+def _error_text(body: bytes) -> str:
     """What an error says of itself, in one short line."""
     try:
         found: Any = json.loads(body)
@@ -177,7 +177,7 @@ class Connection:
         status = await self._head()
         if not 200 <= status < 300:
             after = self._headers.get("retry-after", "")
-            raise HttpError(status, _said(await self.body()), float(after) if after.isdigit() else None)
+            raise HttpError(status, _error_text(await self.body()), float(after) if after.isdigit() else None)
 
     async def _head(self) -> int:
         while True:

@@ -317,7 +317,7 @@ class _Run:
         body = {**_body(e.model, e.path, self.prompts.prompt(i), int(self.requests.output_tokens[i])), **e.extras}
         answer.sent_s, answer.failure = self.now(), UNFINISHED
         try:
-            await self._asked(answer, body)
+            await self._retry(answer, body)
             answer.finish_s, answer.failure = self.now(), None
             self.refusals = 0
         except TimeoutError:
@@ -339,7 +339,7 @@ class _Run:
         self.done += 1
         self.progress(f"{self.done} of {len(self.answers)} requests")
 
-    async def _asked(self, answer: Answer, body: Mapping[str, Any]) -> None:
+    async def _retry(self, answer: Answer, body: Mapping[str, Any]) -> None:
         """Reads the answer, asking again while the server refuses and the time is not over."""
         wait_s = RETRY_S
         while True:

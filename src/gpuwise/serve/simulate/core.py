@@ -409,7 +409,7 @@ class Engine:
                 pool.take(1)
         return lost
 
-    def _asked(self, request: int) -> int:
+    def _max_output(self, request: int) -> int:
         """Tokens of its answer that a request allows, as far as the pool holds them."""
         asked = self.output[request]
         if self.limits.asked is not None and self.limits.asked > asked:

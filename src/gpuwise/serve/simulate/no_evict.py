@@ -32,7 +32,7 @@ class NoEvictEngine(BudgetEngine):
 
     def __init__(self, prompt: Sequence[int], output: Sequence[int], runs: Runs, limits: Limits, time: StepTime) -> None:
         super().__init__(prompt, output, runs, limits, time)
-        self.whole = [-(-(p + self._asked(i)) // limits.block_tokens) for i, p in enumerate(prompt)]
+        self.whole = [-(-(p + self._max_output(i)) // limits.block_tokens) for i, p in enumerate(prompt)]
         """Blocks of each request at the end of the longest answer it allows."""
         self.promised = 0
         """Of all running requests together."""

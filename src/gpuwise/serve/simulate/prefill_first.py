@@ -106,7 +106,7 @@ class RadixEngine(PrefillFirstEngine):
         self.rule = limits.reserve
         self.pool = BlockPool(limits.n_blocks, runs, len(prompt), limits.prefix_cache, empty_first=True)
         self.ratio = self.rule.first
-        self.asked_tokens = [self._asked(i) for i in range(len(prompt))]
+        self.asked_tokens = [self._max_output(i) for i in range(len(prompt))]
         self.clipped = max(self.asked_tokens, default=0) > self.rule.most_tokens
         self.left = 0
         """Of the decoding requests together: tokens still allowed, plus the decode steps so far times their number."""

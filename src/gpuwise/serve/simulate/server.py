@@ -215,7 +215,7 @@ class Server:
         """Over pipeline stages with a batch in flight on each."""
         return self.config.pp > 1 and self.config.engine in STAGED
 
-    def _known(self, steps: Steps) -> bool:
+    def _has_kernel_spread(self, steps: Steps) -> bool:
         """Whether the engine's own spread has that of its kernels in it."""
         return self.config.engine != LLAMA_CPP and steps.tables.basis in ("measured", "fitted")
 
@@ -297,7 +297,7 @@ class Server:
             steps.parts(
                 stretches.decoding, stretches.prompt_tokens, stretches.cached_tokens, stretches.n_steps, stretches.total_s
             ),
-            math.hypot(front.costs.log_sigma, 0.0 if self._known(steps) else steps.tables.log_sigma),
+            math.hypot(front.costs.log_sigma, 0.0 if self._has_kernel_spread(steps) else steps.tables.log_sigma),
             len(engines),
         )
 

@@ -18,10 +18,10 @@ def fake_nvml() -> Iterator[Callable[..., FakeNvml]]:
     """Makes fake machines that go with the test: ``fake_nvml(["T4"])``. Skips where there is no C compiler."""
     with ExitStack() as stack:
 
-        def made(*args: Any, **kwargs: Any) -> FakeNvml:
+        def factory(*args: Any, **kwargs: Any) -> FakeNvml:
             try:
                 return stack.enter_context(make(*args, **kwargs))
             except NoCompilerError as error:
                 pytest.skip(str(error))
 
-        yield made
+        yield factory

@@ -243,7 +243,7 @@ def _waiting(process: Process) -> Generator[Callable[[float], bool], None, None]
                 descriptor = os.pidfd_open(process.pid)
                 stack.callback(os.close, descriptor)
 
-        def asked(rest_s: float) -> bool:
+        def wait_process(rest_s: float) -> bool:
             try:
                 process.wait(rest_s)
             except subprocess.TimeoutExpired:
@@ -251,15 +251,15 @@ def _waiting(process: Process) -> Generator[Callable[[float], bool], None, None]
             return True
 
         if descriptor is None:
-            yield asked
+            yield wait_process
             return
         ends = select.poll()
         ends.register(descriptor, select.POLLIN)
 
-        def told(rest_s: float) -> bool:
-            return bool(ends.poll(rest_s * 1000)) and asked(GRACE_S)
+        def wait_end(rest_s: float) -> bool:
+            return bool(ends.poll(rest_s * 1000)) and wait_process(GRACE_S)
 
-        yield told
+        yield wait_end
 
 
 def _end_group(process: Process, first: signal.Signals) -> None:

@@ -35,7 +35,7 @@ class Batches:
         signature = inspect.signature(original)
 
         @functools.wraps(original)
-        def made(loader: Any, *args: Any, **kwargs: Any) -> None:
+        def init(loader: Any, *args: Any, **kwargs: Any) -> None:
             bound = signature.bind(loader, *args, **kwargs)
             dataset = bound.arguments.get("dataset")
             if self._dataset is None:
@@ -45,7 +45,7 @@ class Batches:
                 tell("lever", name="batch", applied=why is None, why=why)
             original(*bound.args, **bound.kwargs)
 
-        patches.set(DataLoader, "__init__", made)
+        patches.set(DataLoader, "__init__", init)
         if longest:
             sampler: Any = vars(DataLoader)["_index_sampler"].fget
             patches.set(DataLoader, "_index_sampler", property(lambda loader: self._sampler(loader, sampler(loader))))

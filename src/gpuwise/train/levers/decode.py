@@ -41,7 +41,7 @@ IN_PLACE = (
 """Methods that change an image itself: it is no longer what its file says."""
 
 
-class Kept:
+class ByteCache:
     """Values by key up to a number of bytes; once full, what is there stays (a loop over a data set that does not fit would
     push out everything before it came again)."""
 
@@ -96,7 +96,7 @@ class DecodedImages:
 
     def __init__(self, patches: Patches, value: object, tell: Tell) -> None:
         self._tell = tell
-        self._store = Kept(memory_bound(None if value is True else int(str(value))))
+        self._store = ByteCache(memory_bound(None if value is True else int(str(value))))
         self._checked = self._checked_steps = 0
         self._told = False
         self._pid = os.getpid()

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.utils.data._utils import fetch
 
-from gpuwise.train.levers.decode import Kept, memory_bound
+from gpuwise.train.levers.decode import ByteCache, memory_bound
 from gpuwise.workload.capture.device.patching import Patches
 
 Tell = Callable[..., None]
@@ -29,7 +29,7 @@ class Items:
     def __init__(self, patches: Patches, value: object, tell: Tell) -> None:
         self._tell, self._pid = tell, os.getpid()
         self._most = memory_bound(None if value is True else int(str(value)))
-        self._stores: dict[int, Kept | None] = {}
+        self._stores: dict[int, ByteCache | None] = {}
         original = fetch._MapDatasetFetcher.fetch
 
         def fetching(fetcher: Any, indices: Any) -> Any:
@@ -40,18 +40,18 @@ class Items:
 
         patches.set(fetch._MapDatasetFetcher, "fetch", fetching)
 
-    def _of(self, fetcher: Any) -> Kept | None:
+    def _of(self, fetcher: Any) -> ByteCache | None:
         dataset = fetcher.dataset
         if not fetcher.auto_collation:
             return None
         if id(dataset) not in self._stores:
             why = why_not_kept(dataset)
-            self._stores[id(dataset)] = Kept(self._most) if why is None else None
+            self._stores[id(dataset)] = ByteCache(self._most) if why is None else None
             if os.getpid() == self._pid:
                 self._tell("lever", name="cache_items", applied=why is None, why=why, dataset=type(dataset).__name__)
         return self._stores[id(dataset)]
 
-    def _item(self, dataset: Any, store: Kept, index: Any) -> Any:
+    def _item(self, dataset: Any, store: ByteCache, index: Any) -> Any:
         item = store.get(index)
         if item is None:
             item = dataset[index]

@@ -30,7 +30,7 @@ def change_arguments(patches: Patches, levers: Mapping[str, object], tell: Tell,
     own: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
 
     @functools.wraps(original)
-    def made(loader: Any, *args: Any, **kwargs: Any) -> None:
+    def init(loader: Any, *args: Any, **kwargs: Any) -> None:
         bound = signature.bind(loader, *args, **kwargs)
         arguments = bound.arguments
         own[loader] = own_attributes(arguments)
@@ -55,7 +55,7 @@ def change_arguments(patches: Patches, levers: Mapping[str, object], tell: Tell,
         iterator = reduced[2]["_iterator"] if own[loader]["persistent_workers"] else None
         return (*reduced[:2], {**reduced[2], **own[loader], "_iterator": iterator}, *reduced[3:])
 
-    patches.set(DataLoader, "__init__", made)
+    patches.set(DataLoader, "__init__", init)
     patches.set(DataLoader, "__reduce_ex__", __reduce_ex__)
 
 
@@ -88,13 +88,13 @@ def change_batches(patches: Patches, changes: list[Callable[[Any], Any]]) -> Non
     """What loaders give passes through ``changes`` in turn."""
     following = torch_dataloader._BaseDataLoaderIter.__next__
 
-    def given(iterator: Any) -> Any:
+    def next_batch(iterator: Any) -> Any:
         batch = following(iterator)
         for change in changes:
             batch = change(batch)
         return batch
 
-    patches.set(torch_dataloader._BaseDataLoaderIter, "__next__", given)
+    patches.set(torch_dataloader._BaseDataLoaderIter, "__next__", next_batch)
 
 
 def probe_loaders(patches: Patches, tell: Tell) -> None:

@@ -32,7 +32,7 @@ class Rows(torch.utils.data.Dataset[torch.Tensor]):
         return torch.as_tensor(row.astype("int64"))
 
 
-def given(settings: list[str]) -> dict[str, str]:
+def values_of(settings: list[str]) -> dict[str, str]:
     """What --set says. Raises InputError for what is not among :data:`KEYWORDS`, and where there are no data."""
     found = dict(KEYWORDS)
     for text in settings:
@@ -53,7 +53,7 @@ def given(settings: list[str]) -> dict[str, str]:
 def make_task(text: str, settings: list[str]) -> dict[str, Any]:
     """Model, data and optimizer, as a person's function would return them. Weights are those of the folder where it has any,
     else new. Raises InputError."""
-    words, place = given(settings), Path(text.removeprefix(PREFIX))
+    words, place = values_of(settings), Path(text.removeprefix(PREFIX))
     config = read_configuration(place)
     folder = place if place.is_dir() else place.parent
     hf: Any = transformers()

@@ -125,14 +125,14 @@ def _quantize(model: nn.Module, names: list[str], device: torch.device) -> None:
 def _of_trained(make: Callable[[nn.Module], Any]) -> Callable[[nn.Module], Any]:
     """The file's optimizer, without the parameters that are frozen."""
 
-    def made(model: nn.Module) -> Any:
+    def trainable(model: nn.Module) -> Any:
         optimizer = make(model)
         for group in optimizer.param_groups:
             group["params"] = [p for p in group["params"] if p.requires_grad]
         optimizer.param_groups[:] = [g for g in optimizer.param_groups if g["params"]]
         return optimizer
 
-    return made
+    return trainable
 
 
 # --- distillation ---

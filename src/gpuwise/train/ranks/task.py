@@ -65,7 +65,7 @@ def load_task(text: str, settings: list[str], layout: Layout, device: str) -> Ta
 
 def _task(name: str, made: Any, layout: Layout) -> Task:
     """What a function returned, as a task. Raises InputError where it is none."""
-    given = _given(made)
+    given = _fields(made)
     if given is None:
         what = "a step that holds its own batch" if callable(made) else f"a {type(made).__name__}"
         raise InputError(f"{name} returns {what}, which cannot be divided over ranks", hint=FORM)
@@ -90,7 +90,7 @@ def _task(name: str, made: Any, layout: Layout) -> Task:
     )
 
 
-def _given(made: Any) -> dict[str, Any] | None:
+def _fields(made: Any) -> dict[str, Any] | None:
     if isinstance(made, Mapping):
         return dict(made)
     if hasattr(made, "model") and hasattr(made, "data"):

@@ -82,7 +82,7 @@ class Palette:
         """The style of a role over the background of its line."""
         style = self._styles.get((role, back))
         if style is None:
-            style = self._styles[role, back] = self._native_style(role, back) if self._native else self._made(role, back)
+            style = self._styles[role, back] = self._native_style(role, back) if self._native else self._blend(role, back)
         return style
 
     def escapes(self, role: str, back: str = "") -> str:
@@ -93,7 +93,7 @@ class Palette:
             escapes = self._escapes[role, back] = "\x1b[0;" + escape.removeprefix("\x1b[") if escape else "\x1b[0m"
         return escapes
 
-    def _made(self, role: str, back: str) -> Style:
+    def _blend(self, role: str, back: str) -> Style:
         name, share = BACKS[back]
         ground = self._colors["background"].blend(self._colors[name], share)
         if ":" in role:

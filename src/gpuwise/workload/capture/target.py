@@ -78,10 +78,10 @@ class Target:
         if self.is_script:
             _refuse_sizes(batch, seq)
         with contextlib.redirect_stdout(sys.stderr), _path(self.file, self.arguments):
-            return _told(
+            return _with_place(
                 self.name,
                 lambda: capture(
-                    WholeScript(self.file) if self.is_script and self.file else _Made(self, batch, seq, device),
+                    WholeScript(self.file) if self.is_script and self.file else _Call(self, batch, seq, device),
                     device=device,
                     capability=capability,
                     batch=batch,
@@ -93,7 +93,7 @@ class Target:
             )
 
 
-class _Made:
+class _Call:
     """Loads the target inside the accelerator and calls it with those of the keywords that it declares."""
 
     def __init__(self, target: Target, batch: int | None, seq: int | None, device: str) -> None:
@@ -132,7 +132,7 @@ def _refuse_sizes(batch: int | None, seq: int | None) -> None:
             )
 
 
-def _told(text: str, run: Callable[[], Capture]) -> Capture:
+def _with_place(text: str, run: Callable[[], Capture]) -> Capture:
     try:
         return run()
     except NoFakeRuleError as error:

@@ -95,7 +95,7 @@ class Network:
         return self.point.dtype
 
     @property
-    def held(self) -> str:
+    def weight_dtype(self) -> str:
         """Format in which the weights are held: fp32 under autocast, which casts them in each forward."""
         return "fp32" if self.point.autocast else self.computes
 
@@ -107,7 +107,7 @@ class Network:
     def weight(self, *shape: int) -> Value:
         """A weight of ``shape``, frozen where adapters are trained in its place."""
         frozen = self.point.lora_rank > 0
-        return self.t.leaf(shape, self.held, trained=not frozen, frozen=frozen)
+        return self.t.leaf(shape, self.weight_dtype, trained=not frozen, frozen=frozen)
 
     # --- products ---
 
@@ -160,7 +160,7 @@ class Network:
         if not rank or not carries(self.point.lora_targets, name):
             return output
         with t.frame(x, output):
-            factor_dtype = "fp32" if self.autocast else self.held
+            factor_dtype = "fp32" if self.autocast else self.weight_dtype
             down, up = (t.leaf(s, factor_dtype, trained=True) for s in ((rank, x.shape[-1]), (output.shape[-1], rank)))
             if self.point.quantized_base:
                 output = copied(t, output)
@@ -267,11 +267,11 @@ class Network:
         if self.point.fused_attention or not (self.arch.kind == "decoder" or self.point.stack.masks_padding):
             return self
         if self.arch.kind != "decoder":
-            return replace(self, mask=each(t, "mul", [t.leaf((b, 1, 1, s), self.held)]))
+            return replace(self, mask=each(t, "mul", [t.leaf((b, 1, 1, s), self.weight_dtype)]))
         column, row = t.leaf((1, 1, 1, s), "i64"), t.leaf((1, 1, s, 1), "i64")
         mask = t.alias(each(t, "le", [column, row], "bool"), (b, 1, s, s), "expand", (0, s * s, s, 1))
-        low = t.leaf((), self.held)
-        return replace(self, mask=t.run("where", [mask, low, low], [spec((b, 1, s, s), self.held)], overload="self")[0])
+        low = t.leaf((), self.weight_dtype)
+        return replace(self, mask=t.run("where", [mask, low, low], [spec((b, 1, s, s), self.weight_dtype)], overload="self")[0])
 
     def _written_out(self, q: Value, k: Value, v: Value) -> Value:
         """Attention without a fused kernel (``eager_attention_forward``): the scores of every pair of tokens, scaled and

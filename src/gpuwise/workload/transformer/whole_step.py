@@ -357,7 +357,7 @@ def _steps(c: Capture, p: _Program, optimizer: str, micro_batches: int, item: in
         n_ops += 1
         return n_ops - 1
 
-    def made(each: I64, what: Category) -> I64:
+    def new_storages(each: I64, what: Category) -> I64:
         nonlocal n_storages
         sizes.append(each)
         category.append(np.full(len(each), int(what)))
@@ -372,7 +372,7 @@ def _steps(c: Capture, p: _Program, optimizer: str, micro_batches: int, item: in
             names = np.arange(width)
             if step or part:
                 names = np.where(fixed, names, n_storages + np.arange(width))
-                made(np.where(fixed, 0, p.sizes), Category.TEMPORARY)
+                new_storages(np.where(fixed, 0, p.sizes), Category.TEMPORARY)
                 category[-1] = lives.category
             signature.append(p.signature)
             phase.append(p.phase)
@@ -387,10 +387,10 @@ def _steps(c: Capture, p: _Program, optimizer: str, micro_batches: int, item: in
             if not part:
                 left = names[p.gradients]
         if step == 0:
-            happen(made(_states(optimizer, trained, item), Category.OPTIMIZER), 1, call(0))
+            happen(new_storages(_states(optimizer, trained, item), Category.OPTIMIZER), 1, call(0))
         temporaries = np.zeros(0, np.int64)
         if lists:
-            temporaries = made(trained, Category.TEMPORARY)
+            temporaries = new_storages(trained, Category.TEMPORARY)
             happen(temporaries, 1, call(1))
         happen(np.concatenate([temporaries[::-1], left]), -1, call(2))
         spans.append(StepSpan(first_op, n_ops, first_event, n_events))

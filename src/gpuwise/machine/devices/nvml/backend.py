@@ -67,16 +67,16 @@ class NvmlDevices:
         with self._lock:
             unknown: dict[str, str] = {}
 
-            def told(reading: str, ask: Callable[..., T], *arguments: object) -> T | None:
+            def value(reading: str, ask: Callable[..., T], *arguments: object) -> T | None:
                 try:
                     return ask(*arguments)
                 except Refused as refused:
                     unknown[reading] = reason_of(refused.code)
                     return None
 
-            version = told("version", self._library.text, "nvmlSystemGetDriverVersion")
-            library = told("library_version", self._library.text, "nvmlSystemGetNVMLVersion")
-            cuda = told("cuda_version", self._library.signed, "nvmlSystemGetCudaDriverVersion_v2")
+            version = value("version", self._library.text, "nvmlSystemGetDriverVersion")
+            library = value("library_version", self._library.text, "nvmlSystemGetNVMLVersion")
+            cuda = value("cuda_version", self._library.signed, "nvmlSystemGetCudaDriverVersion_v2")
             # 13000 is CUDA 13.0
             numbers = None if not cuda else (cuda // 1000, cuda % 1000 // 10)
             return Driver(self.vendor, version, library, numbers, unknown)

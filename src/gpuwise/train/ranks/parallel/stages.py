@@ -251,24 +251,24 @@ class Stage:
         return (hidden, *[None] * (self._outputs - 1)) if self._outputs else hidden
 
     def _pass(self, *args: Any, **kwargs: Any) -> Any:
-        hidden = _given(args, kwargs)
+        hidden = _hidden(args, kwargs)
         if self.measuring:
             raise StageEnd(hidden)
         return self._form(hidden)
 
     def _begin(self, *args: Any, **kwargs: Any) -> Any:
-        hidden = _given(args, kwargs)
+        hidden = _hidden(args, kwargs)
         if self.measuring:
             raise StageEnd(hidden)
         assert self.received is not None
         return self._form(self.received[: hidden.numel()].view(hidden.shape))
 
     def _end(self, *args: Any, **kwargs: Any) -> Any:
-        raise StageEnd(_given(args, kwargs))
+        raise StageEnd(_hidden(args, kwargs))
 
     def _measure(self, _: nn.Module, args: Any, kwargs: Any) -> None:
         if self.measuring:
-            raise StageEnd(_given(args, kwargs))
+            raise StageEnd(_hidden(args, kwargs))
 
 
 def _zeros(parameter: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -276,7 +276,7 @@ def _zeros(parameter: torch.Tensor, device: torch.device) -> torch.Tensor:
     return torch.zeros((), dtype=parameter.dtype, device=device).expand(parameter.shape)
 
 
-def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+def _hidden(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
     hidden, _ = _first_tensor(args, kwargs)
     assert hidden is not None
     return hidden

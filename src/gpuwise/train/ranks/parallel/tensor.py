@@ -248,15 +248,15 @@ def made_again(call: LayerCall, names: Collection[str], device: torch.device | N
     block = call.block
     handles = [block.get_submodule(n).register_forward_hook(lambda *_, n=n: done.append(n)) for n in names]
     training = _training(block.modules())
-    args, kwargs, _ = _given(call, device)
+    args, kwargs, _ = _inputs(call, device)
 
-    def kept(tensor: torch.Tensor) -> torch.Tensor:
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
         needed[:] = done
         return tensor
 
     try:
         block.to(device).train()
-        with random_numbers_kept(), torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(kept, lambda t: t):
+        with random_numbers_kept(), torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
             block(*args, **kwargs)
     finally:
         _restore(training)
@@ -274,7 +274,7 @@ def _restore(training: list[tuple[nn.Module, bool]]) -> None:
         module.training = was
 
 
-def _given(call: LayerCall, device: torch.device | None) -> tuple[tuple[Any, ...], dict[str, Any], torch.Tensor]:
+def _inputs(call: LayerCall, device: torch.device | None) -> tuple[tuple[Any, ...], dict[str, Any], torch.Tensor]:
     """What the layer takes, on the device, and the hidden state in it, which has a gradient."""
     args, kwargs = without_caches(call.args, call.kwargs)
     args, kwargs = each_tensor(args, lambda t: t.detach().to(device)), each_tensor(kwargs, lambda t: t.detach().to(device))
@@ -290,7 +290,7 @@ def _outcome(call: LayerCall, mesh: DeviceMesh) -> dict[str, torch.Tensor] | Non
     if dist.get_backend() == "fake":
         return None
     block, device = call.block, torch.device(mesh.device_type)
-    args, kwargs, hidden = _given(call, device)
+    args, kwargs, hidden = _inputs(call, device)
     training = _training(block.modules())
     block.to(device).eval()
     try:

@@ -38,7 +38,7 @@ def adapt(model: nn.Module, params: list[Any], layout: Layout, first: Callable[[
             dist.broadcast(parameter.data, 0)
         of[before[f"{path}.weight"]] = found
         layer._register_state_dict_hook(_merged)
-        layer.register_load_state_dict_pre_hook(_taken)
+        layer.register_load_state_dict_pre_hook(_load)
     made = list(_in_place(params, of))
     if not made:
         raise InputError("the script's optimizer trains no layer that has an adapter", hint="name layers: --lora-targets q_proj")
@@ -83,7 +83,7 @@ def _merged(layer: Any, state: dict[str, Any], prefix: str, _: Any) -> dict[str,
     return state
 
 
-def _taken(layer: Any, state: dict[str, Any], prefix: str, *_: Any) -> None:
+def _load(layer: Any, state: dict[str, Any], prefix: str, *_: Any) -> None:
     base = layer.get_base_layer()
     if prefix + "weight" not in state:
         return

@@ -75,10 +75,10 @@ class Batches:
                 raise
             self.data_s += time.perf_counter() - began
             if isinstance(share, Share):
-                self._given(share)
+                self._count(share)
             return batch
 
-        def made(owner: Any, of: Any) -> None:
+        def iterator_init(owner: Any, of: Any) -> None:
             init(owner, of)
             if isinstance(owner._sampler_iter, Share):
                 # workers of another rank draw other numbers
@@ -92,7 +92,7 @@ class Batches:
                 return fetched(fetcher, list(indices))
 
         patches.set(iterator, "__next__", following)
-        patches.set(iterator, "__init__", made)
+        patches.set(iterator, "__init__", iterator_init)
         patches.set(fetch._MapDatasetFetcher, "fetch", fetching)
 
     def backward_begins(self) -> int:
@@ -110,10 +110,10 @@ class Batches:
     def _divides(loader: Any) -> bool:
         return loader.batch_sampler is not None and not isinstance(loader.dataset, IterableDataset)
 
-    def _given(self, share: Share) -> None:
+    def _count(self, share: Share) -> None:
         if share.n_given == LOOK and self._backward == share.backward_before:
             raise _trains_nothing(share)
-        own, whole = share.taken.popleft()
+        own, whole = share.sizes.popleft()
         self._rows = own
         self.samples += own
         self.position += whole
@@ -165,7 +165,7 @@ class Share(Iterator[Any]):
         self._batches, self._loader = batches, loader
         self._inner = iter(sampler)
         self.name = type(loader.dataset).__name__
-        self.taken: deque[tuple[int, int]] = deque()
+        self.sizes: deque[tuple[int, int]] = deque()
         self.n_given, self._n = 0, 0
         self.backward_before = batches.n_backward()
         share_random_numbers()
@@ -180,7 +180,7 @@ class Share(Iterator[Any]):
         self._n += 1
         n, r, w = len(batch), batches.rank, batches.world
         own = batch[r * n // w : (r + 1) * n // w]
-        self.taken.append((len(own), n))
+        self.sizes.append((len(own), n))
         rows = own or batch[:1]
         if self._loader.num_workers:
             return rows

@@ -51,16 +51,16 @@ class Optimizers:
         self.reducer = None if self._is_sharded else Reducer()
         self.multiple = 1.0 if self._is_sharded else float(layout.dp)
         self._models: list[ref[nn.Module]] = []
-        self.known: WeakSet[torch.optim.Optimizer] = WeakSet()
+        self.instances: WeakSet[torch.optim.Optimizer] = WeakSet()
         self._laid_out: WeakSet[nn.Module] = WeakSet()
         optimizer = torch.optim.Optimizer
         init, add = optimizer.__init__, optimizer.add_param_group
 
         @functools.wraps(init)
-        def made(owner: Any, params: Any, *args: Any, **kwargs: Any) -> None:
-            if owner not in self.known:
+        def lay_out(owner: Any, params: Any, *args: Any, **kwargs: Any) -> None:
+            if owner not in self.instances:
                 params = self._lay_out(params)
-                self.known.add(owner)
+                self.instances.add(owner)
             init(owner, params, *args, **kwargs)
 
         @functools.wraps(add)
@@ -69,7 +69,7 @@ class Optimizers:
             if self.reducer is not None:
                 self.reducer.add(owner.param_groups[-1]["params"])
 
-        patches.set(optimizer, "__init__", made)
+        patches.set(optimizer, "__init__", lay_out)
         patches.set(optimizer, "add_param_group", added)
         if self._is_sharded:
             whole_states(patches)
@@ -77,7 +77,7 @@ class Optimizers:
     @property
     def is_training(self) -> bool:
         """Whether a loop that begins now trains: gradients are on, and no model is in evaluation."""
-        return bool(self.known) and torch.is_grad_enabled() and all(m.training for m in self.models)
+        return bool(self.instances) and torch.is_grad_enabled() and all(m.training for m in self.models)
 
     @property
     def models(self) -> list[nn.Module]:
@@ -87,7 +87,7 @@ class Optimizers:
     @property
     def rates(self) -> list[float]:
         """Learning rates of all groups, by size."""
-        return sorted(float(group.get("lr", 0.0)) for o in self.known for group in o.param_groups)
+        return sorted(float(group.get("lr", 0.0)) for o in self.instances for group in o.param_groups)
 
     def _lay_out(self, params: Any) -> Any:
         """The parameters as the optimizer is to have them. Raises InputError where the layout needs more than a script shows."""
@@ -207,7 +207,7 @@ def show_whole(model: nn.Module) -> None:
             state[name] = whole(state[name])
         return state
 
-    def taken(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    def load_hook(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
         own = dict(module.named_parameters())
         for name in [n for n in state if n.startswith(prefix)]:
             parameter = own.get(name[len(prefix) :])
@@ -215,7 +215,7 @@ def show_whole(model: nn.Module) -> None:
                 state[name] = _like(state[name], parameter)
 
     model._register_state_dict_hook(shown)
-    model.register_load_state_dict_pre_hook(taken)
+    model.register_load_state_dict_pre_hook(load_hook)
 
 
 def _like(value: torch.Tensor, parameter: DTensor) -> DTensor:

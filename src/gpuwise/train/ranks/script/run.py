@@ -142,7 +142,7 @@ class ScriptRank:
 
     def _begins(self, divided: bool) -> None:
         """A loop over a loader."""
-        if not self.optimizers.known:
+        if not self.optimizers.instances:
             return
         self._equalise()
         if divided and self._batches.epoch < 0 and self.optimizers.reducer is not None:
@@ -165,7 +165,7 @@ class ScriptRank:
 
     def _predict(self, of_a_pass: dict[str, list[int]]) -> None:
         # which passes reach which of several models is the script's
-        self._predicted = of_a_pass if len(self.optimizers.known) == 0 else {}
+        self._predicted = of_a_pass if len(self.optimizers.instances) == 0 else {}
         self._tell_predicted()
 
     def _tell_predicted(self) -> None:
@@ -180,7 +180,7 @@ class ScriptRank:
             return
         if self._levers is not None:
             self._levers.stepped()
-        several = len(self.optimizers.known) > 1
+        several = len(self.optimizers.instances) > 1
         if not (several and self._line and self._batches.n_given == self._batch):
             self.write()
             self._n, self._batch = self._n + 1, self._batches.n_given

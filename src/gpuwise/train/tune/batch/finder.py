@@ -78,7 +78,7 @@ def find_batch(
             raise GpuwiseError("not even a batch of 1 fits", hint="recompute activations, shard, or take a shorter format")
     finder.climb()
     finder.look_for_the_knee(knee_runs)
-    return finder.found()
+    return finder.result()
 
 
 class _Finder:
@@ -165,7 +165,7 @@ class _Finder:
         # a whole sample that fits to the last byte fits: rounding of the slope must not lose it
         return min(sizes[1] + int(room / slope + 1e-9), LARGEST)
 
-    def found(self) -> BatchSearch:
+    def result(self) -> BatchSearch:
         largest = max(self.fitting)
         exact = largest + 1 in self.failing or (len(self.fitting) > 1 and self._predicted() == largest)
         return BatchSearch(largest, self.knee(), tuple(self.runs), exact, largest == self._most and not exact)

@@ -98,7 +98,7 @@ def count(mode: CaptureMode, x: Tensor) -> int:
     return round(n * (UNKNOWN_SHARE if share is None else share))
 
 
-def _said(mode: CaptureMode, what: str, size: int, most: int) -> None:
+def _note_size(mode: CaptureMode, what: str, size: int, most: int) -> None:
     """Tell how a size was chosen."""
     acc = mode.acc
     if acc.at_bound:
@@ -121,7 +121,7 @@ def _sized(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any, result: Any,
     if label.type == "cuda":
         name = info.func._schema.name.partition("::")[2]
         acc.sync(f"{name} gives a size that depends on values: the host waits for it")
-        _said(mode, f"the size of {name}'s result", size, most)
+        _note_size(mode, f"the size of {name}'s result", size, most)
         acc.observer.operation(info.func, args, kwargs, result, _SYNC | acc.region_flags())
     return result
 
@@ -275,7 +275,7 @@ def index(mode: CaptureMode, info: OpInfo, args: Any, kwargs: Any) -> Any:
     if not masks:
         return mode.run(info, args, kwargs)
     mode.acc.sync("indexing with a boolean mask: the host waits for the count")
-    _said(mode, "the size of a tensor indexed by a boolean mask", *masks)
+    _note_size(mode, "the size of a tensor indexed by a boolean mask", *masks)
     return mode.run(info, (x, bounded), kwargs, _SYNC)
 
 

@@ -183,10 +183,10 @@ def select(call: Call) -> tuple[int, dict[int, str]]:
         if not reason:
             return backend, reasons
         reasons[backend] = reason
-    raise RuntimeError("No available kernel. Aborting execution. (" + _told(reasons) + ")")
+    raise RuntimeError("No available kernel. Aborting execution. (" + _reasons_text(reasons) + ")")
 
 
-def _told(reasons: dict[int, str]) -> str:
+def _reasons_text(reasons: dict[int, str]) -> str:
     return "; ".join(f"{_NAMES[b]}: {why}" for b, why in reasons.items())
 
 
@@ -227,7 +227,7 @@ def attention(
         )[0]
     acc.finding(
         "attention",
-        f"attention is not fused: {_told(reasons)}",
+        f"attention is not fused: {_reasons_text(reasons)}",
         "its scores are written to memory: fp16 or bf16 inputs of four dimensions without a mask run fused",
     )
     return aten._scaled_dot_product_attention_math.default(

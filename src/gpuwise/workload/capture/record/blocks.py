@@ -274,7 +274,7 @@ class Lives:
         """First event of operation ``op`` or later."""
         return int(np.searchsorted(self.capture.event_op, op, side="left"))
 
-    def held(self, one: Pass, segment: Segment) -> SegmentStorages:
+    def storages_of(self, one: Pass, segment: Segment) -> SegmentStorages:
         """What ``segment`` keeps. Where the recorder did not note a module's arguments, its input is taken to be the
         last storage born before it and alive when it starts, its output the last one born inside it and alive after."""
         born = (self.birth_op >= segment.first_op) & (self.birth_op < segment.end_op) & (self.birth >= 0) & ~self.is_state

@@ -65,7 +65,7 @@ def recomputed_with_source(capture: Capture, paths: Collection[str]) -> tuple[Ca
 
 def _checkpoint(edit: Editor, lives: Lives, one: Pass, segment: Segment, back: Backward, kept: dict[int, int]) -> None:
     c = edit.capture
-    storages = lives.held(one, segment)
+    storages = lives.storages_of(one, segment)
     saved = set(storages.saved)
     at = back.first_op
     handle = edit.copy_ops(segment.first_op, segment.end_op, at, Phase.RECOMPUTE, OpFlag.CHECKPOINTED)

@@ -61,7 +61,7 @@ class Recorder:
     # --- context ---
 
     def __enter__(self) -> Recorder:
-        self.modules.on_enter, self.modules.on_leave = self._entered, self._left
+        self.modules.on_enter, self.modules.on_leave = self._entered, self._exit
         self.modules.watch()
         self._handles = [
             torch_optimizer.register_optimizer_step_pre_hook(self._before_update),
@@ -255,7 +255,7 @@ class Recorder:
             self.storages.mark(tensors, self.storages.inputs)
         return index, len(self.op_signature), self._indices((args, kwargs))
 
-    def _left(self, token: Any, out: Any) -> None:
+    def _exit(self, token: Any, out: Any) -> None:
         if token is None or not self.in_step:
             return
         index, first, inputs = token
