@@ -264,10 +264,22 @@ def _speech(kind: str) -> Make:
         library = transformers()
         if kind == "whisper":
             config = library.WhisperConfig(
-                vocab_size=99, d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=4, decoder_attention_heads=4,
-                encoder_ffn_dim=64, decoder_ffn_dim=64, max_source_positions=50, max_target_positions=40, num_mel_bins=16,
-                pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1,
-            )  # fmt: skip
+                vocab_size=99,
+                d_model=32,
+                encoder_layers=1,
+                decoder_layers=1,
+                encoder_attention_heads=4,
+                decoder_attention_heads=4,
+                encoder_ffn_dim=64,
+                decoder_ffn_dim=64,
+                max_source_positions=50,
+                max_target_positions=40,
+                num_mel_bins=16,
+                pad_token_id=0,
+                bos_token_id=1,
+                eos_token_id=2,
+                decoder_start_token_id=1,
+            )
             return library.WhisperForConditionalGeneration(config), {"input_features": torch.randn(2, 16, 100), "labels": ids(20)}
         if kind == "clip":
             part = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -275,10 +287,20 @@ def _speech(kind: str) -> Make:
             config = library.CLIPConfig(text_config=text, vision_config={**part, "image_size": 32, "patch_size": 8})
             return library.CLIPModel(config), {"input_ids": ids(), "pixel_values": image(32), "return_loss": True}
         config = library.CONFIG_MAPPING[kind](
-            hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=64, conv_dim=(16, 16), conv_stride=(5, 4),
-            conv_kernel=(10, 8), num_feat_extract_layers=2, num_conv_pos_embeddings=16, num_conv_pos_embedding_groups=2,
-            mask_time_prob=0.0, attention_dropout=0.0, layerdrop=0.0,
-        )  # fmt: skip
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            intermediate_size=64,
+            conv_dim=(16, 16),
+            conv_stride=(5, 4),
+            conv_kernel=(10, 8),
+            num_feat_extract_layers=2,
+            num_conv_pos_embeddings=16,
+            num_conv_pos_embedding_groups=2,
+            mask_time_prob=0.0,
+            attention_dropout=0.0,
+            layerdrop=0.0,
+        )
         return library.AutoModel.from_config(config), {"input_values": torch.randn(2, 4000)}
 
     return make
@@ -557,21 +579,42 @@ def _diffusers(name: str, inputs: Callable[[], Any], **settings: Any) -> None:
 
 _BLOCKS = {"block_out_channels": (16, 32), "norm_num_groups": 8, "layers_per_block": 1}
 _diffusers(
-    "UNet2DModel", lambda: (image(16), torch.tensor([3, 5])), sample_size=16, down_block_types=("DownBlock2D", "AttnDownBlock2D"),
-    up_block_types=("AttnUpBlock2D", "UpBlock2D"), attention_head_dim=8, **_BLOCKS,
-)  # fmt: skip
+    "UNet2DModel",
+    lambda: (image(16), torch.tensor([3, 5])),
+    sample_size=16,
+    down_block_types=("DownBlock2D", "AttnDownBlock2D"),
+    up_block_types=("AttnUpBlock2D", "UpBlock2D"),
+    attention_head_dim=8,
+    **_BLOCKS,
+)
 _diffusers(
-    "UNet2DConditionModel", lambda: (image(16, 4), torch.tensor([3, 5]), torch.randn(2, 7, 24)), sample_size=16, cross_attention_dim=24,
-    down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"), up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"), attention_head_dim=4, **_BLOCKS,
-)  # fmt: skip
+    "UNet2DConditionModel",
+    lambda: (image(16, 4), torch.tensor([3, 5]), torch.randn(2, 7, 24)),
+    sample_size=16,
+    cross_attention_dim=24,
+    down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"),
+    up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"),
+    attention_head_dim=4,
+    **_BLOCKS,
+)
 _diffusers(
-    "AutoencoderKL", lambda: image(32), block_out_channels=(16, 32), norm_num_groups=8, latent_channels=4,
-    down_block_types=("DownEncoderBlock2D",) * 2, up_block_types=("UpDecoderBlock2D",) * 2,
-)  # fmt: skip
+    "AutoencoderKL",
+    lambda: image(32),
+    block_out_channels=(16, 32),
+    norm_num_groups=8,
+    latent_channels=4,
+    down_block_types=("DownEncoderBlock2D",) * 2,
+    up_block_types=("UpDecoderBlock2D",) * 2,
+)
 _diffusers(
-    "DiTTransformer2DModel", lambda: (image(16, 4), torch.tensor([3, 5]), torch.tensor([1, 2])), sample_size=16, num_layers=2,
-    num_attention_heads=4, attention_head_dim=8, num_embeds_ada_norm=10,
-)  # fmt: skip
+    "DiTTransformer2DModel",
+    lambda: (image(16, 4), torch.tensor([3, 5]), torch.tensor([1, 2])),
+    sample_size=16,
+    num_layers=2,
+    num_attention_heads=4,
+    attention_head_dim=8,
+    num_embeds_ada_norm=10,
+)
 _diffusers("VQModel", lambda: image(32), block_out_channels=(16,), norm_num_groups=8)
 
 
@@ -593,10 +636,27 @@ class Graph(torch.nn.Module):
 
 
 for _name, _settings in {
-    "GCNConv": {}, "GATConv": {}, "GATv2Conv": {}, "SAGEConv": {}, "GINConv": {}, "TransformerConv": {}, "ChebConv": {"K": 3}, "TAGConv": {},
-    "GraphConv": {}, "SGConv": {}, "ARMAConv": {}, "LEConv": {}, "ClusterGCNConv": {}, "FiLMConv": {},
-    "SuperGATConv": {}, "GENConv": {}, "MFConv": {}, "ResGatedGraphConv": {}, "GeneralConv": {}, "EGConv": {},
-}.items():  # fmt: skip
+    "GCNConv": {},
+    "GATConv": {},
+    "GATv2Conv": {},
+    "SAGEConv": {},
+    "GINConv": {},
+    "TransformerConv": {},
+    "ChebConv": {"K": 3},
+    "TAGConv": {},
+    "GraphConv": {},
+    "SGConv": {},
+    "ARMAConv": {},
+    "LEConv": {},
+    "ClusterGCNConv": {},
+    "FiLMConv": {},
+    "SuperGATConv": {},
+    "GENConv": {},
+    "MFConv": {},
+    "ResGatedGraphConv": {},
+    "GeneralConv": {},
+    "EGConv": {},
+}.items():
     program(
         "torch_geometric",
         _name,

@@ -101,8 +101,10 @@ IMPORT, LAZY, TYPES = ("import",), ("import", "lazy"), ("import", "lazy", "types
 def graph(tree: Path, counted: tuple[str, ...]) -> dict[str, set[str]]:
     """Module to the modules it imports, of the kinds ``counted``."""
     files = sources(tree)
-    return {name: {i.target for i in imports(path, set(files)) if i.when in counted and i.target != name}
-            for name, path in files.items()}  # fmt: skip
+    return {
+        name: {i.target for i in imports(path, set(files)) if i.when in counted and i.target != name}
+        for name, path in files.items()
+    }
 
 
 def circles(edges: dict[str, set[str]]) -> list[list[str]]:
@@ -156,8 +158,11 @@ def largest_folders(tree: Path, most: int = 20) -> list[tuple[str, int]]:
 
 
 def longest_files(tree: Path) -> list[tuple[str, int]]:
-    lengths = [(p.relative_to(tree).as_posix(), len(p.read_text(encoding="utf-8").splitlines()))
-               for base in ("src", "tests") for p in (tree / base).rglob("*.py")]  # fmt: skip
+    lengths = [
+        (p.relative_to(tree).as_posix(), len(p.read_text(encoding="utf-8").splitlines()))
+        for base in ("src", "tests")
+        for p in (tree / base).rglob("*.py")
+    ]
     return sorted(lengths, key=lambda x: -x[1])[:3]
 
 
@@ -265,8 +270,9 @@ def start_up(trees: list[Path], rounds: int = 9) -> dict[str, dict[str, float]]:
 
 def installed_mb(python: str) -> dict[str, float]:
     """MB (1e6 bytes) on disk of an environment's packages, without pip and setuptools; byte code counted."""
-    asked = subprocess.run([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
-                           check=True, capture_output=True, text=True)  # fmt: skip
+    asked = subprocess.run(
+        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], check=True, capture_output=True, text=True
+    )
     place = Path(asked.stdout.strip())
     sizes: Counter[str] = Counter()
     for path in place.rglob("*"):

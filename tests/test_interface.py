@@ -145,7 +145,7 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
         ("lab", "exercise"),
         ("lab", "exercise", "11", "32", "--hint", "1", "--solution"),
     ],
-}  # fmt: skip
+}
 """By group: calls that answer without a GPU, each with ``--json`` added. A field counts once, whichever call shows it."""
 
 SLOW: dict[str, list[tuple[str, ...]]] = {
@@ -283,7 +283,7 @@ REFUSED: list[tuple[str, ...]] = [
     ("lab", "simulate", "{tmp}/none.py:k", "--grid", "4", "--block", "32"),
     ("lab", "simulate", "gather", "--on", "p100-pcie-16gb"),
     ("lab", "cpu-vs-gpu", "100k"),
-]  # fmt: skip
+]
 
 
 def kept() -> dict[str, Any]:
@@ -453,8 +453,10 @@ def test_every_refusal_kept_is_asked() -> None:
 def grown(before: Any, found: Any) -> Any:
     """``before`` with what is new in ``found``; nothing is taken out or changed."""
     if isinstance(before, dict) and isinstance(found, dict):
-        return {k: grown(before[k], found[k]) if k in before and k in found else before.get(k, found.get(k))
-                for k in [*before, *(k for k in found if k not in before)]}  # fmt: skip
+        return {
+            k: grown(before[k], found[k]) if k in before and k in found else before.get(k, found.get(k))
+            for k in [*before, *(k for k in found if k not in before)]
+        }
     if isinstance(before, list) and all(isinstance(v, str) for v in [*before, *found]):
         return [*before, *(v for v in found if v not in before)]
     return before

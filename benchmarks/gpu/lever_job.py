@@ -60,9 +60,12 @@ class Unit(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.path = nn.Sequential(
-            nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
-            nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width),
-        )  # fmt: skip
+            nn.Conv2d(width, width, 3, padding=1, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.Conv2d(width, width, 3, padding=1, bias=False),
+            nn.BatchNorm2d(width),
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return F.relu(x + self.path(x))

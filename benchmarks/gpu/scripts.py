@@ -188,9 +188,15 @@ def measure(rows: Rows, options: argparse.Namespace, scratch: Path) -> None:
         scripts = {name: shrunk(s) for name, s in scripts.items()}
     order = [n for n in (*FIRST, *(n for n in scripts if n not in FIRST)) if not options.items or n in options.items]
     given = argparse.Namespace(
-        checkouts=options.checkouts, python=sys.executable, scratch=scratch / "scripts", under="profile", levers=[],
-        limit_s=SCRIPT_LIMIT_S * (4 if options.tiny else 1), reuse=False, plain_only=True,
-    )  # fmt: skip
+        checkouts=options.checkouts,
+        python=sys.executable,
+        scratch=scratch / "scripts",
+        under="profile",
+        levers=[],
+        limit_s=SCRIPT_LIMIT_S * (4 if options.tiny else 1),
+        reuse=False,
+        plain_only=True,
+    )
     at_once = 2 if options.tiny else AT_ONCE
     first, rest = order[:N_FIRST], order[N_FIRST:]
     plains: dict[str, Future[dict[str, Any]]] = {}
@@ -526,10 +532,14 @@ def beside(found: Mapping[str, Any], base: Mapping[str, Any], name: str) -> dict
     worst = most(found["losses"][:10], base["losses"][:10])
     limit = PRECISION if "autocast" in name or "tf32" in name else EXACT
     return {
-        "step_s": found["step_s"], "mean_s": found["mean_s"], "peak_bytes": found["peak_bytes"],
-        "times": base["step_s"] / found["step_s"], "loss_off": worst, "losses_equal": worst <= limit,
+        "step_s": found["step_s"],
+        "mean_s": found["mean_s"],
+        "peak_bytes": found["peak_bytes"],
+        "times": base["step_s"] / found["step_s"],
+        "loss_off": worst,
+        "losses_equal": worst <= limit,
         "first_losses": found["losses"][:3],
-    }  # fmt: skip
+    }
 
 
 # --- tunings ---
@@ -542,9 +552,15 @@ def tuned(
     plain_s = float(json.loads((given.scratch / script["name"] / "plain.json").read_text("utf-8"))["wall_s"])
     minutes = 0.5 if tiny else max((rows.left_s() - 2 * TUNE_PAIRS * (plain_s + 2) - 15) / 60 / 2, 0.5)
     options = argparse.Namespace(
-        checkouts=given.checkouts, python=given.python, scratch=given.scratch.parent / "tune", minutes=min(minutes, 1.5),
-        pairs=TUNE_PAIRS, times=1, levers=list(tried), limit_s=max(rows.left_s() - 5, 10.0),
-    )  # fmt: skip
+        checkouts=given.checkouts,
+        python=given.python,
+        scratch=given.scratch.parent / "tune",
+        minutes=min(minutes, 1.5),
+        pairs=TUNE_PAIRS,
+        times=1,
+        levers=list(tried),
+        limit_s=max(rows.left_s() - 5, 10.0),
+    )
     return {"expected": expected, "tried": list(tried), "minutes": options.minutes, **tune_truth.truth_of(script, options)}
 
 

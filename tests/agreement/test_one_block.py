@@ -113,16 +113,18 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
     "two classes": (lambda: Stack(Block(), Mixer(), Block(), Mixer()), [f"layers.{i}" for i in range(4)]),
     "attributes": (Attributes, ["first", "second"]),
     "an encoder and a decoder of one class": (
-        lambda: Halves(Block, Block), [f"{half}.layers.{i}" for half in ("encoder", "decoder") for i in range(2)],
+        lambda: Halves(Block, Block),
+        [f"{half}.layers.{i}" for half in ("encoder", "decoder") for i in range(2)],
     ),
     "an encoder and a decoder of two": (
-        lambda: Halves(Block, Mixer), [f"{half}.layers.{i}" for half in ("encoder", "decoder") for i in range(2)],
+        lambda: Halves(Block, Mixer),
+        [f"{half}.layers.{i}" for half in ("encoder", "decoder") for i in range(2)],
     ),
     "stages": (stages, ["1.0", "1.1", "2.0"]),
     "lists in a list": (lambda: Stack(*(Stack2() for _ in range(2))), ["layers.0", "layers.1"]),
     "layers without modules": (lambda: nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 3)), []),
     "one block": (lambda: Stack(Block()), []),
-}  # fmt: skip
+}
 
 
 class Stack2(nn.Module):

@@ -214,8 +214,9 @@ def test_megatron_bridge_reads_its_recipe_back(jobs: Jobs, monkeypatch: pytest.M
         assert sharded == (s.sharding in megatron.FSDP) and sharded == (getattr(c, "dist", None) is not None)
         assert getattr(c.ddp, "use_distributed_optimizer", False) == (s.sharding != "none")
         assert getattr(c.checkpoint, "ckpt_format", "torch_dist") == ("fsdp_dtensor" if sharded else "torch_dist")
-        assert getattr(m, "tp_comm_overlap", False) == (getattr(m, "sequence_parallel", False) and job.arch.moe is None
-                                                        and job.cluster.system.linked)  # fmt: skip
+        assert getattr(m, "tp_comm_overlap", False) == (
+            getattr(m, "sequence_parallel", False) and job.arch.moe is None and job.cluster.system.linked
+        )
         assert getattr(m, "cp_comm_type", "p2p") == ("a2a" if s.cp > 1 and s.context_parallel == "ulysses" else "p2p")
         assert getattr(c.optimizer, "optimizer_cpu_offload", False) == s.offload_optimizer
         read += 1

@@ -59,9 +59,13 @@ def test_every_engine_has_costs(name: str) -> None:
 def test_the_version_chooses_among_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     def entry(versions: list[str], iteration_s: float, tuned: bool = True) -> dict[str, Any]:
         costs = {
-            "kernel_slowdown": 1.0, "prefill_slowdown": 1.0, "communication_slowdown": 1.0, "iteration_s": iteration_s,
-            "sequence_s": 0.0, "layer_s": 0.0,
-        }  # fmt: skip
+            "kernel_slowdown": 1.0,
+            "prefill_slowdown": 1.0,
+            "communication_slowdown": 1.0,
+            "iteration_s": iteration_s,
+            "sequence_s": 0.0,
+            "layer_s": 0.0,
+        }
         return {"engine": "vllm", "tuned": tuned, "versions": versions, "costs": costs, "log_sigma": 0.1}
 
     document = {"engines": [entry(["0.6.0", "0.8.5"], 1.0), entry(["0.9.0", "0.19.0"], 2.0), entry([], 3.0, tuned=False)]}

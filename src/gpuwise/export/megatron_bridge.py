@@ -36,8 +36,14 @@ _MODEL = (
     "recompute_modules",
     "cpu_offloading_num_layers",
 )
-_DDP = ("overlap_grad_reduce", "use_distributed_optimizer", "overlap_param_gather", "use_megatron_fsdp",
-        "data_parallel_sharding_strategy", "num_distributed_optimizer_instances")  # fmt: skip
+_DDP = (
+    "overlap_grad_reduce",
+    "use_distributed_optimizer",
+    "overlap_param_gather",
+    "use_megatron_fsdp",
+    "data_parallel_sharding_strategy",
+    "num_distributed_optimizer_instances",
+)
 PLACES: dict[str, tuple[str, ...]] = {
     **{name: (f"model.{name}",) for name in _MODEL},
     **{name: (f"ddp.{name}",) for name in _DDP},

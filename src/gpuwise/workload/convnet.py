@@ -112,16 +112,26 @@ def forward_table(net: ConvNet, batch: int, dtype: str, pixels: int | None = Non
         if c.name == "stem":
             pooled = -(-c.side // 2)
             to.add(
-                "pool", Kind.MEMORY, Phase.FORWARD, dtype,
-                read_bytes=element * result, written_bytes=element * batch * c.c_out * pooled**2, family="pooling",
-            )  # fmt: skip
+                "pool",
+                Kind.MEMORY,
+                Phase.FORWARD,
+                dtype,
+                read_bytes=element * result,
+                written_bytes=element * batch * c.c_out * pooled**2,
+                family="pooling",
+            )
         side = c.side
     channels = last_channels(net)
     features = batch * channels
     to.add(
-        "mean", Kind.MEMORY, Phase.FORWARD, dtype,
-        read_bytes=element * features * side**2, written_bytes=element * features, family="reduction",
-    )  # fmt: skip
+        "mean",
+        Kind.MEMORY,
+        Phase.FORWARD,
+        dtype,
+        read_bytes=element * features * side**2,
+        written_bytes=element * features,
+        family="reduction",
+    )
     to.add(
         "classes",
         Kind.MATMUL,
@@ -144,33 +154,59 @@ def training_table(net: ConvNet, batch: int, dtype: str) -> OpTable:
         shape, detail = (batch, c.c_in, c.c_out, c.side, c.side, c.kernel**2, c.groups), (into, into, c.stride)
         flop, filters = 2.0 * batch * c.side**2 * c.parameters, element * c.parameters
         to.add(
-            c.name, Kind.CONVOLUTION, Phase.FORWARD, dtype, shape, flop=flop, read_bytes=image + filters,
-            written_bytes=result, flag=CHANNELS_LAST, detail=detail,
-        )  # fmt: skip
+            c.name,
+            Kind.CONVOLUTION,
+            Phase.FORWARD,
+            dtype,
+            shape,
+            flop=flop,
+            read_bytes=image + filters,
+            written_bytes=result,
+            flag=CHANNELS_LAST,
+            detail=detail,
+        )
         gradients = FILTER_GRADIENT + (IMAGE_GRADIENT if c.name != "stem" else 0)
         twice = 2.0 if c.name != "stem" else 1.0
         to.add(
-            c.name, Kind.CONVOLUTION, Phase.BACKWARD, dtype, shape, flop=twice * flop,
-            read_bytes=result + image + filters, written_bytes=(twice - 1) * image + filters,
-            flag=CHANNELS_LAST | gradients, detail=detail,
-        )  # fmt: skip
+            c.name,
+            Kind.CONVOLUTION,
+            Phase.BACKWARD,
+            dtype,
+            shape,
+            flop=twice * flop,
+            read_bytes=result + image + filters,
+            written_bytes=(twice - 1) * image + filters,
+            flag=CHANNELS_LAST | gradients,
+            detail=detail,
+        )
         _normalised(to, c, batch, dtype, result)
         to.add(
-            c.name, Kind.COPY, Phase.FORWARD, dtype, read_bytes=4.0 * c.parameters, written_bytes=filters,
-            family="elementwise", kernel="cast",
-        )  # fmt: skip
+            c.name,
+            Kind.COPY,
+            Phase.FORWARD,
+            dtype,
+            read_bytes=4.0 * c.parameters,
+            written_bytes=filters,
+            family="elementwise",
+            kernel="cast",
+        )
         to.add(
-            c.name, Kind.COPY, Phase.BACKWARD, dtype, read_bytes=filters, written_bytes=4.0 * c.parameters,
-            family="elementwise", kernel="cast",
-        )  # fmt: skip
+            c.name,
+            Kind.COPY,
+            Phase.BACKWARD,
+            dtype,
+            read_bytes=filters,
+            written_bytes=4.0 * c.parameters,
+            family="elementwise",
+            kernel="cast",
+        )
         if c.name == "stem":
             pooled = element * batch * c.c_out * (-(-c.side // 2)) ** 2
             for phase, read, written in ((Phase.FORWARD, result, pooled), (Phase.BACKWARD, pooled, result)):
                 to.add("pool", Kind.MEMORY, phase, dtype, read_bytes=read, written_bytes=written, family="pooling")
     to.add(
-        "sgd", Kind.OPTIMIZER, Phase.OPTIMIZER, "fp32", read_bytes=12.0 * weights, written_bytes=8.0 * weights,
-        family="optimizer",
-    )  # fmt: skip
+        "sgd", Kind.OPTIMIZER, Phase.OPTIMIZER, "fp32", read_bytes=12.0 * weights, written_bytes=8.0 * weights, family="optimizer"
+    )
     return to.build()
 
 
@@ -181,10 +217,19 @@ def _normalised(to: OpTableBuilder, c: Convolution, batch: int, dtype: str, resu
     forward, backward = (3, 2) if dtype == "bf16" else (1, 1)
     for phase, read, launches in ((Phase.FORWARD, result, forward), (Phase.BACKWARD, 2 * result, backward)):
         to.add(
-            f"{c.name}.norm", Kind.MEMORY, phase, dtype, shape, read_bytes=read, written_bytes=result, family="norm",
-            kernel=kernel, n_kernels=launches, detail=(1.5 if phase == Phase.FORWARD else 5.0 / 3.0,),
+            f"{c.name}.norm",
+            Kind.MEMORY,
+            phase,
+            dtype,
+            shape,
+            read_bytes=read,
+            written_bytes=result,
+            family="norm",
+            kernel=kernel,
+            n_kernels=launches,
+            detail=(1.5 if phase == Phase.FORWARD else 5.0 / 3.0,),
             flag=CHANNELS_LAST,
-        )  # fmt: skip
+        )
     if c.adds_shortcut:
         for phase in (Phase.FORWARD, Phase.BACKWARD):
             to.add(f"{c.name}.sum", Kind.MEMORY, phase, dtype, read_bytes=2 * result, written_bytes=result)

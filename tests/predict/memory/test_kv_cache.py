@@ -37,7 +37,7 @@ LOGGED = (
     ("llama-3.1-8b", "bf16", 2, 63.76, 65_293, 1_044_688),
     ("qwen2.5-7b", "bf16", 4, 67.34, 315_205, 5_043_280),
     ("qwen3-30b-a3b", "bf16", 1, 15.41, 10_518, 168_288),
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize(("model", "dtype", "tp", "pool_gib", "blocks", "tokens"), LOGGED)

@@ -167,12 +167,17 @@ def test_what_is_kept_for_the_next_token_is_left_out(kind: str, pull: Callable[.
         pytest.skip(str(error))
     torch.manual_seed(0)
     if kind == "gpt2":
-        model = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=16, n_embd=8, n_layer=2, n_head=2, n_positions=8,
-                                             resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0))  # fmt: skip
+        model = transformers.GPT2LMHeadModel(
+            transformers.GPT2Config(
+                vocab_size=16, n_embd=8, n_layer=2, n_head=2, n_positions=8, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0
+            )
+        )
     else:
-        model = transformers.T5ForConditionalGeneration(transformers.T5Config(
-            vocab_size=16, d_model=8, d_kv=4, d_ff=16, num_layers=2, num_heads=2, dropout_rate=0.0,
-            decoder_start_token_id=0))  # fmt: skip
+        model = transformers.T5ForConditionalGeneration(
+            transformers.T5Config(
+                vocab_size=16, d_model=8, d_kv=4, d_ff=16, num_layers=2, num_heads=2, dropout_rate=0.0, decoder_start_token_id=0
+            )
+        )
     model.train()
     ids = torch.randint(1, 16, (2, 6))
     mask = torch.tensor([[1] * 6, [1] * 4 + [0] * 2])

@@ -8,8 +8,18 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-COLLECTIVES = ("all_reduce", "all_to_all_single", "all_gather_into_tensor", "all_gather_single", "reduce_scatter_tensor",
-               "reduce_scatter_single", "broadcast", "all_gather_object", "broadcast_object_list", "new_group")  # fmt: skip
+COLLECTIVES = (
+    "all_reduce",
+    "all_to_all_single",
+    "all_gather_into_tensor",
+    "all_gather_single",
+    "reduce_scatter_tensor",
+    "reduce_scatter_single",
+    "broadcast",
+    "all_gather_object",
+    "broadcast_object_list",
+    "new_group",
+)
 FUNCTIONAL = ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all_single")
 """Operators that DTensors call, tensor parallel layers among them; their last argument is the group."""
 Call = list[Any]

@@ -362,8 +362,9 @@ def gpt2():
     transformers()
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=32, n_embd=16, n_layer=3, n_head=2, n_positions=64, resid_pdrop=0.0,
-                                       embd_pdrop=0.0, attn_pdrop=0.0))  # fmt: skip
+    model = GPT2LMHeadModel(
+        GPT2Config(vocab_size=32, n_embd=16, n_layer=3, n_head=2, n_positions=64, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+    )
     return of_transformers(model)
 
 
@@ -372,8 +373,16 @@ def llama(length: int = 0, n: int = 0, key_heads: int = 2):
     transformers()
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    config = LlamaConfig(vocab_size=32, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-                         num_key_value_heads=key_heads, max_position_embeddings=64, tie_word_embeddings=False)  # fmt: skip
+    config = LlamaConfig(
+        vocab_size=32,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=key_heads,
+        max_position_embeddings=64,
+        tie_word_embeddings=False,
+    )
     return of_transformers(LlamaForCausalLM(config), length, n)
 
 
@@ -382,9 +391,17 @@ def mixtral(experts: int = 4, length: int = 0):
     transformers()
     from transformers import MixtralConfig, MixtralForCausalLM
 
-    config = MixtralConfig(vocab_size=32, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
-                           num_key_value_heads=2, max_position_embeddings=64, num_local_experts=experts,
-                           num_experts_per_tok=2)  # fmt: skip
+    config = MixtralConfig(
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+        num_local_experts=experts,
+        num_experts_per_tok=2,
+    )
     return of_transformers(MixtralForCausalLM(config), length)
 
 
@@ -403,8 +420,17 @@ def qwen3():
     transformers()
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    config = Qwen3Config(vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
-                         num_key_value_heads=2, head_dim=8, max_position_embeddings=64, tie_word_embeddings=False)  # fmt: skip
+    config = Qwen3Config(
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=64,
+        tie_word_embeddings=False,
+    )
     return of_transformers(Qwen3ForCausalLM(config))
 
 
@@ -421,9 +447,19 @@ def qwen3_moe(length: int = 0, n: int = 0, key_heads: int = 2):
     transformers()
     from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-    config = Qwen3MoeConfig(vocab_size=32, hidden_size=16, intermediate_size=32, moe_intermediate_size=8, num_hidden_layers=2,
-                            num_attention_heads=4, num_key_value_heads=key_heads, head_dim=8, max_position_embeddings=64,
-                            num_experts=8, num_experts_per_tok=2)  # fmt: skip
+    config = Qwen3MoeConfig(
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=32,
+        moe_intermediate_size=8,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=key_heads,
+        head_dim=8,
+        max_position_embeddings=64,
+        num_experts=8,
+        num_experts_per_tok=2,
+    )
     return of_transformers(Qwen3MoeForCausalLM(config), length, n)
 
 
@@ -432,8 +468,9 @@ def t5():
     transformers()
     from transformers import T5Config, T5ForConditionalGeneration
 
-    config = T5Config(vocab_size=32, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2, dropout_rate=0.0,
-                      decoder_start_token_id=0)  # fmt: skip
+    config = T5Config(
+        vocab_size=32, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_heads=2, dropout_rate=0.0, decoder_start_token_id=0
+    )
     made = of_transformers(T5ForConditionalGeneration(config))
 
     def step(model: nn.Module, rows: torch.Tensor) -> tuple[torch.Tensor, int]:
@@ -450,8 +487,16 @@ def olmo2(length: int = 0, n: int = 0):
     transformers()
     from transformers import Olmo2Config, Olmo2ForCausalLM
 
-    config = Olmo2Config(vocab_size=32, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-                         num_key_value_heads=4, max_position_embeddings=64, pad_token_id=0)  # fmt: skip
+    config = Olmo2Config(
+        vocab_size=32,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=64,
+        pad_token_id=0,
+    )
     return of_transformers(Olmo2ForCausalLM(config), length, n)
 
 
@@ -484,8 +529,9 @@ def gpt_2_heads(length: int = 0, n: int = 0):
     transformers()
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=32, n_embd=16, n_layer=2, n_head=4, n_positions=64, resid_pdrop=0.0,
-                                       embd_pdrop=0.0, attn_pdrop=0.0))  # fmt: skip
+    model = GPT2LMHeadModel(
+        GPT2Config(vocab_size=32, n_embd=16, n_layer=2, n_head=4, n_positions=64, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+    )
     return of_transformers(model, length, n)
 
 
@@ -494,9 +540,18 @@ def phi3(length: int = 0, n: int = 0):
     transformers()
     from transformers import Phi3Config, Phi3ForCausalLM
 
-    config = Phi3Config(vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=8,
-                        num_key_value_heads=4, max_position_embeddings=64, original_max_position_embeddings=64,
-                        pad_token_id=0, tie_word_embeddings=False)  # fmt: skip
+    config = Phi3Config(
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        max_position_embeddings=64,
+        original_max_position_embeddings=64,
+        pad_token_id=0,
+        tie_word_embeddings=False,
+    )
     return of_transformers(Phi3ForCausalLM(config), length, n)
 
 
@@ -505,8 +560,16 @@ def opt():
     transformers()
     from transformers import OPTConfig, OPTForCausalLM
 
-    config = OPTConfig(vocab_size=32, hidden_size=16, word_embed_proj_dim=16, ffn_dim=32, num_hidden_layers=2,
-                       num_attention_heads=4, max_position_embeddings=64, dropout=0.0)  # fmt: skip
+    config = OPTConfig(
+        vocab_size=32,
+        hidden_size=16,
+        word_embed_proj_dim=16,
+        ffn_dim=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=64,
+        dropout=0.0,
+    )
     return of_transformers(OPTForCausalLM(config))
 
 
@@ -523,8 +586,9 @@ def falcon(length: int = 0, n: int = 0):
     transformers()
     from transformers import FalconConfig, FalconForCausalLM
 
-    config = FalconConfig(vocab_size=32, hidden_size=16, num_hidden_layers=2, num_attention_heads=8, num_kv_heads=4,
-                          new_decoder_architecture=True)  # fmt: skip
+    config = FalconConfig(
+        vocab_size=32, hidden_size=16, num_hidden_layers=2, num_attention_heads=8, num_kv_heads=4, new_decoder_architecture=True
+    )
     return of_transformers(FalconForCausalLM(config), length, n)
 
 
@@ -570,8 +634,14 @@ def bert(images: bool = False):
     transformers()
     from transformers import BertConfig, BertForMaskedLM, ViTConfig, ViTForImageClassification
 
-    more = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
-            "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}  # fmt: skip
+    more = {
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+    }
     if images:
         model = ViTForImageClassification(ViTConfig(image_size=8, patch_size=4, **more))
         pixels = torch.randn(21, 3, 8, 8, generator=torch.Generator().manual_seed(1))

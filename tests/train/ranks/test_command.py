@@ -77,7 +77,7 @@ def test_a_plan_is_rehearsed(
         (["plan.json", TASK], "cannot read plan.json", "gpuwise plan MODEL"),
         ([TASK, "--ranks", "2", "--workers", "-1"], "--workers -1", "--workers 4"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_meant_is_refused(
     words: list[str], message: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

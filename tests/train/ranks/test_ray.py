@@ -56,8 +56,9 @@ def test_ray_runs_two_nodes_and_a_killed_rank_goes_on(tmp_path: Path) -> None:
             "RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps({"runtime_env": {"working_dir": str(folder)}}),
             "OMP_NUM_THREADS": "1",
         }
-        driver = subprocess.Popen([sys.executable, "ray_job.py"], cwd=folder, env=environment, stdout=subprocess.PIPE,
-                                  stderr=subprocess.STDOUT)  # fmt: skip
+        driver = subprocess.Popen(
+            [sys.executable, "ray_job.py"], cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
         out, until = tmp_path / "out", time.monotonic() + 600
         while driver.poll() is None and time.monotonic() < until:
             if any(e["event"] == "step" and int(str(e["step"])) >= 8 for e in steps(out, 1)):

@@ -151,9 +151,15 @@ def seen(tmp_path: Path) -> Sites:
         return Site(str(file), line, rows[line - 1], name)
 
     return Sites(
-        [at(11, "net")], backward=at(13), optimizer=at(6, "opt"), zero_grad=at(15, "opt"), step=at(14, "opt"),
-        loss=at(12), blocks=("net.layers",), optimizers=("AdamW",),
-    )  # fmt: skip
+        [at(11, "net")],
+        backward=at(13),
+        optimizer=at(6, "opt"),
+        zero_grad=at(15, "opt"),
+        step=at(14, "opt"),
+        loss=at(12),
+        blocks=("net.layers",),
+        optimizers=("AdamW",),
+    )
 
 
 def test_a_readable_script_is_changed_in_its_own_lines(seen: Sites) -> None:

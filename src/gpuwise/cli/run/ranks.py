@@ -315,8 +315,23 @@ def _layout(given: OnRanks, job: Job | None) -> Layout:
 
     if job is not None:
         layout = layout_of(job.strategy, shard_group(job))
-        for name in ("ranks", "sharding", "tp", "pp", "cp", "ep", "precision", "recompute", "offload", "compress", "shard_group",
-                     "lora", "lora_rank", "lora_targets", "qlora"):  # fmt: skip
+        for name in (
+            "ranks",
+            "sharding",
+            "tp",
+            "pp",
+            "cp",
+            "ep",
+            "precision",
+            "recompute",
+            "offload",
+            "compress",
+            "shard_group",
+            "lora",
+            "lora_rank",
+            "lora_targets",
+            "qlora",
+        ):
             if getattr(given, name) not in (None, False):
                 raise InputError(f"--{name.replace('_', '-')} is in the plan already", hint="leave it out, or plan again with it")
         if given.global_batch is not None or given.micro_batch is not None:

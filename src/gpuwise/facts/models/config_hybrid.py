@@ -94,10 +94,7 @@ def _jamba(c: Config) -> Architecture:
     n, experts = c.count("num_hidden_layers"), c.count("num_experts", default=16)
     every, first = c.count("attn_layer_period", default=8), c.count("attn_layer_offset", default=4, zero=True)
     routed, offset = c.count("expert_layer_period", default=2), c.count("expert_layer_offset", default=1, zero=True)
-    words = [
-        ("*" if i % every == first else "M") + ("E" if experts > 1 and i % routed == offset else "-")
-        for i in range(n)
-    ]  # fmt: skip
+    words = [("*" if i % every == first else "M") + ("E" if experts > 1 and i % routed == offset else "-") for i in range(n)]
     moe = None
     if any("E" in word for word in words):
         moe = Moe(experts, c.count("num_experts_per_tok", default=2), c.count("intermediate_size"))

@@ -113,9 +113,16 @@ def step_table(model: Diffuser, batch: int, tokens: int) -> OpTable:
             flop = 2.0 * heads * (size + 1) * n * k
             moved = 4.0 * heads * ((size + 1) * k + k * n), 4.0 * heads * (size + 1) * n
             to.add(
-                "linear_attention", Kind.MATMUL, Phase.FORWARD, "fp32", (heads, size + 1, n, k),
-                count=model.layers, flop=flop, read_bytes=moved[0], written_bytes=moved[1],
-            )  # fmt: skip
+                "linear_attention",
+                Kind.MATMUL,
+                Phase.FORWARD,
+                "fp32",
+                (heads, size + 1, n, k),
+                count=model.layers,
+                flop=flop,
+                read_bytes=moved[0],
+                written_bytes=moved[1],
+            )
     side = max(1, round(tokens**0.5))
     for one in model.filters:
         _filters(to, one, batch, side, float(model.layers))
@@ -132,9 +139,17 @@ def spread_table(model: Diffuser, batch: int, tokens: int, ulysses: int, ring: i
 
     def add(family: str, kernel: str, count: float, read: float, written: float) -> None:
         to.add(
-            f"spread {family}", Kind.MEMORY, Phase.FORWARD, "bf16", count=count * layers, family=family, kernel=kernel,
-            read_bytes=read * elements, written_bytes=written * elements, detail=(1.0, elements, 0.0),
-        )  # fmt: skip
+            f"spread {family}",
+            Kind.MEMORY,
+            Phase.FORWARD,
+            "bf16",
+            count=count * layers,
+            family=family,
+            kernel=kernel,
+            read_bytes=read * elements,
+            written_bytes=written * elements,
+            detail=(1.0, elements, 0.0),
+        )
 
     if ulysses > 1:
         add("copy", "transpose", 8, 2, 2)
@@ -156,10 +171,17 @@ def decoder_table(decoder: Decoder, images: int, height: int, width: int, shrink
     if decoder.attention_width:
         n, d = (side // shrink) ** 2, decoder.attention_width
         to.add(
-            "attention", Kind.ATTENTION, Phase.FORWARD, "bf16", (images, n, n, 1, 1, d, d),
-            flop=4.0 * images * n * n * d, read_bytes=6.0 * images * n * d, written_bytes=2.0 * images * n * d,
-            kernel="efficient", flag=2,
-        )  # fmt: skip
+            "attention",
+            Kind.ATTENTION,
+            Phase.FORWARD,
+            "bf16",
+            (images, n, n, 1, 1, d, d),
+            flop=4.0 * images * n * n * d,
+            read_bytes=6.0 * images * n * d,
+            written_bytes=2.0 * images * n * d,
+            kernel="efficient",
+            flag=2,
+        )
     return to.build()
 
 
@@ -167,21 +189,34 @@ def _chains(to: OpTableBuilder, chains: tuple[Chain, ...], layers: float, elemen
     for c in chains:
         each = elements / c.launches
         to.add(
-            f"{c.family} {c.kernel}".strip(), Kind.MEMORY, Phase.FORWARD, "bf16", count=c.launches * layers,
-            read_bytes=c.read * each, written_bytes=c.written * each, family=c.family, kernel=c.kernel,
+            f"{c.family} {c.kernel}".strip(),
+            Kind.MEMORY,
+            Phase.FORWARD,
+            "bf16",
+            count=c.launches * layers,
+            read_bytes=c.read * each,
+            written_bytes=c.written * each,
+            family=c.family,
+            kernel=c.kernel,
             detail=(1.0, c.visited * each, c.row_bytes),
-        )  # fmt: skip
+        )
 
 
 def _filters(to: OpTableBuilder, f: Filters, images: int, side: int, layers: float) -> None:
     side //= f.divisor
     places, parameters = images * side**2, f.c_in // f.groups * f.c_out * f.kernel**2
     to.add(
-        "convolution", Kind.CONVOLUTION, Phase.FORWARD, "bf16",
-        (images, f.c_in, f.c_out, side, side, f.kernel**2, f.groups), count=f.times * layers,
-        flop=2.0 * places * parameters, read_bytes=2.0 * (places * f.c_in + parameters), written_bytes=2.0 * places * f.c_out,
+        "convolution",
+        Kind.CONVOLUTION,
+        Phase.FORWARD,
+        "bf16",
+        (images, f.c_in, f.c_out, side, side, f.kernel**2, f.groups),
+        count=f.times * layers,
+        flop=2.0 * places * parameters,
+        read_bytes=2.0 * (places * f.c_in + parameters),
+        written_bytes=2.0 * places * f.c_out,
         detail=(side, side, 1.0),
-    )  # fmt: skip
+    )
 
 
 _KL = Decoder(

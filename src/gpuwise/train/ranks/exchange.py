@@ -100,8 +100,11 @@ def seconds_of(counts: Mapping[str, Sequence[int]], lines: Mapping[str, Line]) -
 
 def check(measured: Sequence[Mapping[str, Any]], lines: Mapping[str, Line]) -> dict[str, float]:
     """By kind: predicted over measured, minus 1, on the payload that no line was drawn through."""
-    return {m["kind"]: seconds_of({m["kind"]: (1, m["bytes"])}, lines)[m["kind"]] / m["seconds"] - 1.0
-            for m in measured if m["bytes"] == BETWEEN and m["seconds"] > 0}  # fmt: skip
+    return {
+        m["kind"]: seconds_of({m["kind"]: (1, m["bytes"])}, lines)[m["kind"]] / m["seconds"] - 1.0
+        for m in measured
+        if m["bytes"] == BETWEEN and m["seconds"] > 0
+    }
 
 
 def records_of(measured: Sequence[Mapping[str, Any]], device: Device) -> list[Record]:

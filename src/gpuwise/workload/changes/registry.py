@@ -25,17 +25,37 @@ Training = Literal["exact", "order", "precision", "states", "adapters", "maths"]
 draws other numbers. ``precision``: a shorter format in some operations. ``states``: another optimizer, or its states, gradients
 or weights in a lower precision. ``adapters``: frozen weights with trained adapters. ``maths``: another training."""
 SAME, NUMBERS, STATES, ADAPTERS, OTHER = (
-    "same training", "other precision", "lighter states", "trains adapters only", "other training",
-)  # fmt: skip
+    "same training",
+    "other precision",
+    "lighter states",
+    "trains adapters only",
+    "other training",
+)
 KINDS = (SAME, NUMBERS, STATES, ADAPTERS)
 """What a remedy may do to the training, the gentlest first."""
 TRAINING_WORDS: dict[Training, str] = {
-    "exact": SAME, "order": SAME, "precision": NUMBERS, "states": STATES, "adapters": ADAPTERS, "maths": OTHER,
-}  # fmt: skip
+    "exact": SAME,
+    "order": SAME,
+    "precision": NUMBERS,
+    "states": STATES,
+    "adapters": ADAPTERS,
+    "maths": OTHER,
+}
 Group = Literal[
-    "precision", "compiler", "layout", "optimizer", "loader", "padding", "threads", "libraries", "memory", "batch", "states",
-    "adapters", "parallel",
-]  # fmt: skip
+    "precision",
+    "compiler",
+    "layout",
+    "optimizer",
+    "loader",
+    "padding",
+    "threads",
+    "libraries",
+    "memory",
+    "batch",
+    "states",
+    "adapters",
+    "parallel",
+]
 StepEffect = Literal["captured", "batch", "timing", "allocator", "ranks"]
 """How a captured step shows the change: captured again while it is made; captured at another batch; its operations timed
 otherwise; its memory replayed with other settings; turned into the step of one rank."""
@@ -140,10 +160,19 @@ def _checkpointing_label(which: Any) -> str:
 
 
 _OPTIMIZER_LABEL = {
-    "adamw8bit": "8-bit AdamW", "paged-adamw": "paged AdamW", "paged-adamw8bit": "paged 8-bit AdamW",
-    "lion": "Lion", "adafactor": "Adafactor", "momentum": "SGD with momentum", "sgd": "SGD",
-    "adamw": "AdamW", "adam": "Adam", "muon": "Muon", "rmsprop": "RMSprop", "adagrad": "Adagrad",
-}  # fmt: skip
+    "adamw8bit": "8-bit AdamW",
+    "paged-adamw": "paged AdamW",
+    "paged-adamw8bit": "paged 8-bit AdamW",
+    "lion": "Lion",
+    "adafactor": "Adafactor",
+    "momentum": "SGD with momentum",
+    "sgd": "SGD",
+    "adamw": "AdamW",
+    "adam": "Adam",
+    "muon": "Muon",
+    "rmsprop": "RMSprop",
+    "adagrad": "Adagrad",
+}
 
 
 def _optimizer_label(name: Any) -> str:
@@ -428,9 +457,10 @@ def on_strategy(change: Change, strategy: Strategy) -> Strategy:
 EXCLUSIVE: tuple[frozenset[str], ...] = (
     frozenset({"optimizer", "fused_optimizer"}),
     frozenset({"micro_batches", "step_in_backward", "set_to_none", "zero_after_step"}),
-    frozenset({"step_in_backward", "offload_optimizer"}), frozenset({"autocast", "low_precision"}),
+    frozenset({"step_in_backward", "offload_optimizer"}),
+    frozenset({"autocast", "low_precision"}),
     frozenset({"checkpointing"}),
-)  # fmt: skip
+)
 """Changes of one thing: a stack of changes holds one of each set."""
 
 

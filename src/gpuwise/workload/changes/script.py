@@ -14,9 +14,19 @@ from gpuwise.workload.changes.change import NOWHERE, Site, Sites
 FUSED_OPTIMIZERS = ("Adam", "AdamW", "SGD", "Adagrad")
 """Classes of torch with a fused form."""
 EVERY_OPTIMIZER = (
-    *FUSED_OPTIMIZERS, "Adadelta", "Adafactor", "Adamax", "ASGD", "LBFGS", "Muon", "NAdam", "RAdam", "RMSprop", "Rprop",
+    *FUSED_OPTIMIZERS,
+    "Adadelta",
+    "Adafactor",
+    "Adamax",
+    "ASGD",
+    "LBFGS",
+    "Muon",
+    "NAdam",
+    "RAdam",
+    "RMSprop",
+    "Rprop",
     "SparseAdam",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, eq=False)

@@ -162,8 +162,9 @@ def _blocks(code: Code) -> str:
 
 def _checkpointing(code: Code, which: Any) -> Written:
     if which == "off":
-        return _sketch(None, "where the step recomputes", "- torch.utils.checkpoint.checkpoint(function, *inputs)",
-                       "+ function(*inputs)")  # fmt: skip
+        return _sketch(
+            None, "where the step recomputes", "- torch.utils.checkpoint.checkpoint(function, *inputs)", "+ function(*inputs)"
+        )
     if isinstance(which, tuple):
         parts = _compressed(cast("tuple[str, ...]", which))
         selection = parts[0] if len(parts) == 1 else f"[{', '.join(f'*{p}' if p.startswith('[') else p for p in parts)}]"
@@ -213,18 +214,23 @@ def _compressed(names: Sequence[str]) -> list[str]:
 
 def _low_precision(code: Code, form: Any) -> Written:
     dtype, model = TORCH_FORMAT[str(form)], code.sites.model
-    return _sketch(None, "before the optimizer is made; no autocast around the forward pass", f"+ {model} = {model}.to({dtype})",
-                   f"+ inputs of float type too: x.to({dtype})")  # fmt: skip
+    return _sketch(
+        None,
+        "before the optimizer is made; no autocast around the forward pass",
+        f"+ {model} = {model}.to({dtype})",
+        f"+ inputs of float type too: x.to({dtype})",
+    )
 
 
 def _lora(code: Code, argument: Any) -> Written:
     model, (rank, targets) = code.sites.model, rank_and_targets(argument)
     modules = repr(targets[0]) if targets == DEFAULT_TARGETS else repr(list(module_names(targets)))
     return _sketch(
-        None, "before the optimizer is made (pip install peft)",
+        None,
+        "before the optimizer is made (pip install peft)",
         f"+ config = peft.LoraConfig(r={rank}, target_modules={modules})".replace("'", '"'),
         f"+ {model} = peft.get_peft_model({model}, config)",
-    )  # fmt: skip
+    )
 
 
 # --- the forward pass ---
@@ -279,34 +285,42 @@ def _free_outputs(code: Code, _: Any) -> Written:
     match = re.match(r"\s*([\w.]+)\s*=[^=]", site.source) if site is not None else None
     variable = match[1] if match is not None else "output"
     return _sketch(
-        None, f"at the end of the step; {site.where if site is not None else 'the forward'} makes it",
+        None,
+        f"at the end of the step; {site.where if site is not None else 'the forward'} makes it",
         f"+ del {variable}  # and in lists keep loss.item() or {variable}.detach().cpu()",
-    )  # fmt: skip
+    )
 
 
 def _attention(code: Code, kernel: Any) -> Written:
     if kernel is not None:
         return _sketch(None, "around the training", f"+ with torch.nn.attention.sdpa_kernel(...):  # {kernel} first")
-    return _sketch(None, "where the model is built",
-                   '+ attn_implementation="sdpa"  # transformers; timm: timm.layers.set_fused_attn(True)')  # fmt: skip
+    return _sketch(
+        None, "where the model is built", '+ attn_implementation="sdpa"  # transformers; timm: timm.layers.set_fused_attn(True)'
+    )
 
 
 def _chunked_loss(code: Code, _: Any) -> Written:
     head = code.sites.large_linear or "model.lm_head"
     return _sketch(
-        None, "in place of the head and its cross entropy (pip install liger-kernel)",
+        None,
+        "in place of the head and its cross entropy (pip install liger-kernel)",
         "+ from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss",
         f"+ loss = LigerFusedLinearCrossEntropyLoss()({head}.weight, hidden.flatten(0, -2), labels.flatten())",
-    )  # fmt: skip
+    )
 
 
 # --- the optimizer and the step ---
 
 OPTIMIZER_CLASS = {
-    "adamw8bit": "bitsandbytes.optim.AdamW8bit", "momentum": "torch.optim.SGD", "sgd": "torch.optim.SGD",
-    "adamw": "torch.optim.AdamW", "adam": "torch.optim.Adam", "adafactor": "torch.optim.Adafactor",
-    "rmsprop": "torch.optim.RMSprop", "adagrad": "torch.optim.Adagrad",
-}  # fmt: skip
+    "adamw8bit": "bitsandbytes.optim.AdamW8bit",
+    "momentum": "torch.optim.SGD",
+    "sgd": "torch.optim.SGD",
+    "adamw": "torch.optim.AdamW",
+    "adam": "torch.optim.Adam",
+    "adafactor": "torch.optim.Adafactor",
+    "rmsprop": "torch.optim.RMSprop",
+    "adagrad": "torch.optim.Adagrad",
+}
 SHARED_ARGUMENTS = frozenset({"params", "lr", "weight_decay"})
 """Arguments that mean the same to every optimizer."""
 ADAM_ARGUMENTS = SHARED_ARGUMENTS | {"betas", "eps", "amsgrad"}
@@ -337,9 +351,12 @@ def _micro_batches(code: Code, n: Any) -> Written:
     where = sites.step or sites.optimizer
     name = (sites.zero_grad and sites.zero_grad.name) or (where and where.name) or "optimizer"
     return _sketch(
-        None, f"the step, with a batch of 1/{n}", f"+ for micro_batch in batch.chunk({n}):",
-        f"+     (loss_of(micro_batch) / {n}).backward()", f"+ {name}.step(); {name}.zero_grad()",
-    )  # fmt: skip
+        None,
+        f"the step, with a batch of 1/{n}",
+        f"+ for micro_batch in batch.chunk({n}):",
+        f"+     (loss_of(micro_batch) / {n}).backward()",
+        f"+ {name}.step(); {name}.zero_grad()",
+    )
 
 
 def _batch(code: Code, size: Any) -> Written:
@@ -381,11 +398,15 @@ def _statement(script: Script, site: Site) -> ast.stmt | None:
 def _step_in_backward(code: Code, _: Any) -> Written:
     kind = code.sites.optimizers[0] if code.sites.optimizers else "AdamW"
     return _sketch(
-        None, "in place of the optimizer; no gradient clipping, no GradScaler",
-        f"+ parts = {{p: torch.optim.{kind}([p], lr=lr) for p in {code.sites.model}.parameters()}}", "+ def update(p):",
-        "+     parts[p].step(); parts[p].zero_grad()", "+ for p in parts:",
-        "+     p.register_post_accumulate_grad_hook(update)", "- optimizer.step(); optimizer.zero_grad()",
-    )  # fmt: skip
+        None,
+        "in place of the optimizer; no gradient clipping, no GradScaler",
+        f"+ parts = {{p: torch.optim.{kind}([p], lr=lr) for p in {code.sites.model}.parameters()}}",
+        "+ def update(p):",
+        "+     parts[p].step(); parts[p].zero_grad()",
+        "+ for p in parts:",
+        "+     p.register_post_accumulate_grad_hook(update)",
+        "- optimizer.step(); optimizer.zero_grad()",
+    )
 
 
 def _offload_optimizer(code: Code, _: Any) -> Written:

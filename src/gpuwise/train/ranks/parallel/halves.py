@@ -168,8 +168,11 @@ def check_columns(block: nn.Module, half: Half, n_ranks: int) -> None:
         for size in sizes:
             if size % unit or size // unit % n_ranks or size < unit:
                 what = "rows" if unit == 1 else "heads"
-                raise LayoutError("tensor", f"{column}: {size // unit} {what} do not divide over {n_ranks} ranks",
-                                  hint="take a --tp that divides them")  # fmt: skip
+                raise LayoutError(
+                    "tensor",
+                    f"{column}: {size // unit} {what} do not divide over {n_ranks} ranks",
+                    hint="take a --tp that divides them",
+                )
 
 
 def _groups(attention: Any) -> int:
