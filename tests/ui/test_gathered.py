@@ -8,10 +8,10 @@ import threading
 from collections.abc import Callable, Sequence
 
 from gpuwise.errors import GpuwiseError, InputError
-from gpuwise.ui.gathered import KEPT, TOGETHER, Gathered, Given
+from gpuwise.ui.gathered import MOST, TOGETHER, Gathered, Query
 
 
-def given(n: int) -> Given:
+def given(n: int) -> Query:
     return (("n", str(n)),)
 
 
@@ -22,7 +22,7 @@ class Maker:
         self.passes: list[list[int]] = []
         self.began, self.released = threading.Event(), threading.Event()
 
-    def __call__(self, asked: Sequence[Given], today: datetime.date) -> list[Callable[[], bytes] | GpuwiseError]:
+    def __call__(self, asked: Sequence[Query], today: datetime.date) -> list[Callable[[], bytes] | GpuwiseError]:
         numbers = [int(one[0][1]) for one in asked]
         self.passes.append(numbers)
         self.began.set()
@@ -34,7 +34,7 @@ class Maker:
 
 
 def asked_while_busy(
-    numbers: Sequence[int], leaving: Sequence[int] = (), alike: Callable[[Given], int] = lambda _: 0
+    numbers: Sequence[int], leaving: Sequence[int] = (), alike: Callable[[Query], int] = lambda _: 0
 ) -> tuple[Maker, list[bytes | BaseException]]:
     maker = Maker()
 
@@ -85,7 +85,7 @@ def test_a_pass_has_a_bound_and_so_has_what_is_kept() -> None:
 
     async def many() -> int:
         gathered = Gathered(maker)
-        for n in range(100, 100 + KEPT + 3):
+        for n in range(100, 100 + MOST + 3):
             await gathered.ask(given(n))
         before = len(maker.passes)
         await gathered.ask(given(100))

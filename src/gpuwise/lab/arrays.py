@@ -138,8 +138,8 @@ class Accesses:
 def read(a: Accesses, order: Order) -> Conflict | None:
     """Note a load; the first access that it races with."""
     array = a.array
-    found = a.met(array.writes, WRITE, a.unordered(array.writes, order))
-    found = found or a.met(array.atomics, ATOMIC, a.unordered(array.atomics, order))
+    race = a.met(array.writes, WRITE, a.unordered(array.writes, order))
+    race = race or a.met(array.atomics, ATOMIC, a.unordered(array.atomics, order))
     several = a.unordered(array.reads, order)
     previous = array.reads.who[a.at]
     array.reads.mark(a.at, a.who, order.clock, a.line)
@@ -152,29 +152,29 @@ def read(a: Accesses, order: Order) -> Conflict | None:
             mine, theirs = who % order.threads // 32, other % order.threads // 32
             array.readers[at] = np.where(apart | (array.readers[at] == ALWAYS), ALWAYS, order.clock)
             array.reader_warp[at] = np.where(mine == theirs, mine, -1)
-    return found
+    return race
 
 
 def write(a: Accesses, order: Order) -> Conflict | None:
     """Note a store; the first access that it races with."""
     array = a.array
-    found = a.met(array.writes, WRITE, a.unordered(array.writes, order))
-    found = found or a.met(array.atomics, ATOMIC, a.unordered(array.atomics, order))
-    found = found or _met_readers(a, order)
+    race = a.met(array.writes, WRITE, a.unordered(array.writes, order))
+    race = race or a.met(array.atomics, ATOMIC, a.unordered(array.atomics, order))
+    race = race or _met_readers(a, order)
     array.writes.mark(a.at, a.who, order.clock, a.line)
     twice = array.writes.who[a.at] != a.who
-    if found is None and twice.any():  # two lanes of this very store
+    if race is None and twice.any():  # two lanes of this very store
         first = int(np.flatnonzero(twice)[0])
-        found = Conflict(first, WRITE, int(array.writes.who[a.at[first]]), a.line)
-    return found
+        race = Conflict(first, WRITE, int(array.writes.who[a.at[first]]), a.line)
+    return race
 
 
 def add(a: Accesses, order: Order) -> Conflict | None:
     """Note an atomic operation; the first plain access that it races with."""
     array = a.array
-    found = a.met(array.writes, WRITE, a.unordered(array.writes, order)) or _met_readers(a, order)
+    race = a.met(array.writes, WRITE, a.unordered(array.writes, order)) or _met_readers(a, order)
     array.atomics.mark(a.at, a.who, order.clock, a.line)
-    return found
+    return race
 
 
 def _met_readers(a: Accesses, order: Order) -> Conflict | None:

@@ -184,9 +184,9 @@ class _Machine(Operations):
     def _statement(self, s: ast.stmt, mask: Mask) -> Mask:
         match s:
             case ast.Assign(targets=targets, value=value):
-                given = self._value(value, mask)
+                value_lanes = self._value(value, mask)
                 for target in targets:
-                    self._assign(target, given, mask)
+                    self._assign(target, value_lanes, mask)
             case ast.AugAssign(target=target, op=op, value=value):
                 load = ast.copy_location(as_load(target), s)
                 self._assign(target, self._binary(op, load, value, mask), mask)
@@ -378,10 +378,10 @@ class _Machine(Operations):
         elif isinstance(target, ast.Subscript) and isinstance(local := self._value(target.value, mask), Local):
             self._keep_local(local, target.slice, value, mask)
         elif isinstance(target, ast.Subscript):
-            made = self._place(target, mask)
-            if isinstance(made, Part):
-                self.refuse(f"{made.array.name} has {len(made.array.shape)} dimensions, not {len(made.index)}")
-            array, index = made
+            lanes = self._place(target, mask)
+            if isinstance(lanes, Part):
+                self.refuse(f"{lanes.array.name} has {len(lanes.array.shape)} dimensions, not {len(lanes.index)}")
+            array, index = lanes
             self.store(array, index, value, mask)
         elif isinstance(target, ast.Tuple | ast.List) and isinstance(value, tuple):
             if len(target.elts) != len(cast("tuple[Any, ...]", value)):
@@ -426,8 +426,8 @@ class _Machine(Operations):
         source = self._touch_local("load", local, flat, mask, at.source)
         data = np.zeros(len(mask), local.dtype)
         for element in np.unique(flat[mask]).tolist():
-            held = np.broadcast_to(data_of(local.elements.get(element, nothing)), data.shape)
-            data = np.where(flat == element, held, data)
+            values = np.broadcast_to(data_of(local.elements.get(element, nothing)), data.shape)
+            data = np.where(flat == element, values, data)
         return Lanes(data, source)
 
     def _keep_local(self, local: Local, index: ast.expr, value: Any, mask: Mask) -> None:
@@ -490,13 +490,13 @@ class _Machine(Operations):
             case ast.Attribute():
                 return self._attribute(e, mask)
             case ast.Subscript():
-                held = self._value(e.value, mask)
-                if isinstance(held, Local):
-                    return self._local_value(held, e.slice, mask)
-                if isinstance(held, tuple):
-                    return self._of_tuple(cast("tuple[Any, ...]", held), self._value(e.slice, mask))
-                made = self._place(e, mask)
-                return made if isinstance(made, Part) else self.load(*made, mask)
+                owner = self._value(e.value, mask)
+                if isinstance(owner, Local):
+                    return self._local_value(owner, e.slice, mask)
+                if isinstance(owner, tuple):
+                    return self._of_tuple(cast("tuple[Any, ...]", owner), self._value(e.slice, mask))
+                place = self._place(e, mask)
+                return place if isinstance(place, Part) else self.load(*place, mask)
             case ast.BinOp(left=left, op=op, right=right):
                 return self._binary(op, left, right, mask)
             case ast.UnaryOp(op=op, operand=operand):
@@ -504,8 +504,8 @@ class _Machine(Operations):
                 if not isinstance(value, Lanes):
                     if isinstance(op, ast.Invert):
                         return ~value
-                    made = -value if isinstance(op, ast.USub) else (not value) if isinstance(op, ast.Not) else value
-                    return literal(made) if isinstance(value, LiteralFloat | LiteralWhole) else made
+                    place = -value if isinstance(op, ast.USub) else (not value) if isinstance(op, ast.Not) else value
+                    return literal(place) if isinstance(value, LiteralFloat | LiteralWhole) else place
                 negated = {ast.USub: np.negative, ast.Invert: np.invert, ast.UAdd: np.positive}.get(type(op))
                 data = ~value.data.astype(bool) if negated is None else negated(value.data)
                 return Lanes(data, value.source)  # a sign or a negation is part of the next instruction
@@ -513,8 +513,8 @@ class _Machine(Operations):
                 value, result = self._value(left, mask), None
                 for op, right in zip(ops, others, strict=True):
                     other = self._value(right, mask)
-                    made = self.compute(_COMPARE.get(type(op)), value, other, mask)
-                    result = made if result is None else self.compute(np.logical_and, result, made, mask)
+                    place = self.compute(_COMPARE.get(type(op)), value, other, mask)
+                    result = place if result is None else self.compute(np.logical_and, result, place, mask)
                     value = other
                 return result
             case ast.BoolOp(op=op, values=values):
@@ -547,16 +547,16 @@ class _Machine(Operations):
         if words in self.special:
             return self.special[words]
         if not isinstance(e.value, ast.Attribute) and (not isinstance(e.value, ast.Name) or e.value.id in self.names):
-            held = self._value(e.value, mask)
-            if isinstance(held, Local) and e.attr == "shape":
-                return held.shape
-            if isinstance(held, Part) and e.attr == "shape":
-                return held.array.shape[len(held.index) :]
-            if isinstance(held, Array) and e.attr in ("shape", "size", "ndim", "dtype"):
-                whole = {"size": math.prod(held.shape), "ndim": len(held.shape), "dtype": held.data.dtype}
-                return held.shape if e.attr == "shape" else whole[e.attr]
-            if e.attr in ("real", "imag") and isinstance(held, Lanes):
-                return Lanes(getattr(held.data, e.attr), held.source)
+            owner = self._value(e.value, mask)
+            if isinstance(owner, Local) and e.attr == "shape":
+                return owner.shape
+            if isinstance(owner, Part) and e.attr == "shape":
+                return owner.array.shape[len(owner.index) :]
+            if isinstance(owner, Array) and e.attr in ("shape", "size", "ndim", "dtype"):
+                whole = {"size": math.prod(owner.shape), "ndim": len(owner.shape), "dtype": owner.data.dtype}
+                return owner.shape if e.attr == "shape" else whole[e.attr]
+            if e.attr in ("real", "imag") and isinstance(owner, Lanes):
+                return Lanes(getattr(owner.data, e.attr), owner.source)
             self.refuse(f"{words} is not of this form")
         constant = {"pi": math.pi, "inf": math.inf, "e": math.e, "nan": math.nan}.get(words)
         if constant is not None:
@@ -609,32 +609,32 @@ class _Machine(Operations):
             return self._atomic(name.removeprefix("atomic."), e.args, mask, used=used)
         if e.keywords:
             self.refuse(f"{name} takes no {e.keywords[0].arg}= here")
-        given = [self._value(a, mask) for a in e.args]
-        if name in ("grid", "gridsize") and len(given) == 1 and given[0] in (1, 2, 3):
-            axes = "xyz"[: int(given[0])]
-            made = [self._grid_index(axis, mask) if name == "grid" else self.grid_size(axis) for axis in axes]
-            return made[0] if len(made) == 1 else tuple(made)
+        arguments = [self._value(a, mask) for a in e.args]
+        if name in ("grid", "gridsize") and len(arguments) == 1 and arguments[0] in (1, 2, 3):
+            axes = "xyz"[: int(arguments[0])]
+            sizes = [self._grid_index(axis, mask) if name == "grid" else self.grid_size(axis) for axis in axes]
+            return sizes[0] if len(sizes) == 1 else tuple(sizes)
         if name.startswith("shfl"):
-            return self.shuffle(name, given, mask)
+            return self.shuffle(name, arguments, mask)
         if name in ("ballot_sync", "any_sync", "all_sync", "activemask", "lanemask_lt"):
-            return self.vote(name, given, mask)
-        if name.startswith("syncthreads_") and len(given) == 1:
-            return self._counted_barrier(name, given[0], mask)
-        return self.call_number(name, given, mask)
+            return self.vote(name, arguments, mask)
+        if name.startswith("syncthreads_") and len(arguments) == 1:
+            return self._counted_barrier(name, arguments[0], mask)
+        return self.call_number(name, arguments, mask)
 
     def _inline(self, function: ast.FunctionDef, e: ast.Call, mask: Mask) -> Any:
         """A device function's value: its statements stand where it is called."""
         names = [a.arg for a in function.args.args]
-        given = dict(zip(names, (self._value(a, mask) for a in e.args), strict=False))
-        given |= {k.arg: self._value(k.value, mask) for k in e.keywords if k.arg}
+        arguments = dict(zip(names, (self._value(a, mask) for a in e.args), strict=False))
+        arguments |= {k.arg: self._value(k.value, mask) for k in e.keywords if k.arg}
         usual = function.args.defaults
         for name, value in zip(names[len(names) - len(usual) :], usual, strict=True):
-            given.setdefault(name, self._value(value, mask))
-        if sorted(given) != sorted(names) or self.calls >= MOST_CALLS:
+            arguments.setdefault(name, self._value(value, mask))
+        if sorted(arguments) != sorted(names) or self.calls >= MOST_CALLS:
             what = f"{function.name} takes {', '.join(names)}" if self.calls < MOST_CALLS else f"{function.name} calls itself"
             self.refuse(what)
         outer = self.names, self.base, self.line, self.broken, self.continued, self.random
-        self.names, self.base, self.broken, self.continued = given, mask, [], []
+        self.names, self.base, self.broken, self.continued = arguments, mask, [], []
         self.random |= function is random_functions().get(function.name)
         self.calls += 1
         self._block(function.body, mask)
@@ -673,11 +673,11 @@ class _Machine(Operations):
         return make_array(f"shared, line {self.line}", data, sizes, base, shared=True, watched=True)
 
     def _shape_and_type(self, e: ast.Call, mask: Mask) -> tuple[Any, np.dtype[Any]]:
-        given = dict(zip(("shape", "dtype"), e.args, strict=False)) | {k.arg: k.value for k in e.keywords}
+        arguments = dict(zip(("shape", "dtype"), e.args, strict=False)) | {k.arg: k.value for k in e.keywords}
         what = ast.unparse(e.func)
-        if set(given) != {"shape", "dtype"}:
+        if set(arguments) != {"shape", "dtype"}:
             self.refuse(f"{what} takes a shape and a type, like {what}(32, float32)")
-        shape, dtype = (self._value(given[k], mask) for k in ("shape", "dtype"))
+        shape, dtype = (self._value(arguments[k], mask) for k in ("shape", "dtype"))
         if not isinstance(dtype, np.dtype):
             self.refuse(f"{what} takes a shape and a type, like float32, not {noun(dtype)}")
         if any(isinstance(s, Lanes) for s in (shape if isinstance(shape, tuple) else (shape,))):
@@ -702,14 +702,14 @@ class _Machine(Operations):
 
     def _place(self, e: ast.Subscript, mask: Mask) -> tuple[Array, Lanes] | Part:
         """``a[i, j]``, ``a[i][j]``, or the part ``a[i]`` of an array of more dimensions."""
-        held = self._value(e.value, mask)
+        owner = self._value(e.value, mask)
         before: tuple[Any, ...] = ()
-        if isinstance(held, Part):
-            held, before = held.array, held.index
-        if not isinstance(held, Array):
+        if isinstance(owner, Part):
+            owner, before = owner.array, owner.index
+        if not isinstance(owner, Array):
             self.refuse(f"{ast.unparse(e.value)} is no array")
         parts = (*before, *self._indices(e.slice, mask))
-        return Part(held, parts) if len(parts) < len(held.shape) else (held, self._flat(held, parts, mask))
+        return Part(owner, parts) if len(parts) < len(owner.shape) else (owner, self._flat(owner, parts, mask))
 
     def _indices(self, index: ast.expr, mask: Mask) -> tuple[Any, ...]:
         if index not in self.slices:
@@ -748,24 +748,24 @@ class _Machine(Operations):
         if len(varying) > 1:
             key = ("flat", *(id(p) if isinstance(p, Lanes) else "x" for p in parts))
             if key not in self.memo:
-                made = Lanes(flat, self.emit("int", mask, source))
-                self.memo[key] = (varying, None, made)
+                lanes = Lanes(flat, self.emit("int", mask, source))
+                self.memo[key] = (varying, None, lanes)
             source = self.memo[key][2].source
         return Inside(flat, source) if inside is None else Lanes(np.where(inside, flat, -1), source)
 
-    def _atomic(self, name: str, given: list[ast.expr], mask: Mask, *, used: bool) -> Lanes:
-        if name not in (*ATOMICS, "cas", "compare_and_swap") or not 3 <= len(given) <= 4:
+    def _atomic(self, name: str, arguments: list[ast.expr], mask: Mask, *, used: bool) -> Lanes:
+        if name not in (*ATOMICS, "cas", "compare_and_swap") or not 3 <= len(arguments) <= 4:
             self.refuse(f"atomic.{name} is not of this form")
         if name == "compare_and_swap":  # of element 0, or of the first of array[i:]
-            sliced = isinstance(given[0], ast.Subscript) and isinstance(given[0].slice, ast.Slice)
-            first = given[0].slice.lower if sliced else None  # type: ignore[union-attr]
-            array = self._array(given[0].value if sliced else given[0], mask)  # type: ignore[union-attr]
+            sliced = isinstance(arguments[0], ast.Subscript) and isinstance(arguments[0].slice, ast.Slice)
+            first = arguments[0].slice.lower if sliced else None  # type: ignore[union-attr]
+            array = self._array(arguments[0].value if sliced else arguments[0], mask)  # type: ignore[union-attr]
             index = self._flat(array, (self._value(first or ast.Constant(0), mask),), mask)
-            values = [self._value(v, mask) for v in given[1:]]
+            values = [self._value(v, mask) for v in arguments[1:]]
         else:
-            array = self._array(given[0], mask)
-            index = self._flat(array, self._indices(given[1], mask), mask)
-            values = [self._value(v, mask) for v in given[2:]]
+            array = self._array(arguments[0], mask)
+            index = self._flat(array, self._indices(arguments[1], mask), mask)
+            values = [self._value(v, mask) for v in arguments[2:]]
         waits = tuple(n for v in values for n in source_of(v))
         real, source = self.touch("shared_atomic" if array.shared else "atomic", array, index, mask, waits)
         places = self.places(array, index)
@@ -776,24 +776,24 @@ class _Machine(Operations):
             old = run_atomic(name, array.data, at, lanes[0], used=used)
         else:
             old = compare_and_swap(array.data, at, *lanes)
-        found = np.zeros(len(mask), array.data.dtype)
-        found[real] = old
-        return Lanes(found, source)
+        results = np.zeros(len(mask), array.data.dtype)
+        results[real] = old
+        return Lanes(results, source)
 
-    def _counted_barrier(self, name: str, given: Any, mask: Mask) -> Lanes:
+    def _counted_barrier(self, name: str, predicate: Any, mask: Mask) -> Lanes:
         """A barrier that says of how many threads of the block, of any or of all something holds."""
-        yes = mask & np.broadcast_to(data_of(given), mask.shape).astype(bool)
+        yes = mask & np.broadcast_to(data_of(predicate), mask.shape).astype(bool)
         counts = np.bincount(self.block_of[yes], minlength=len(self.out.blocks))
         there = np.bincount(self.block_of[mask], minlength=len(self.out.blocks))
-        made = {"syncthreads_count": counts, "syncthreads_or": counts > 0, "syncthreads_and": counts == there}.get(name)
-        if made is None:
+        result = {"syncthreads_count": counts, "syncthreads_or": counts > 0, "syncthreads_and": counts == there}.get(name)
+        if result is None:
             self.refuse(f"{name} is not of this form")
         self.pass_barrier(mask)
-        return Lanes(made.astype(np.int64)[self.block_of], (len(self.out.events) - 1,))
+        return Lanes(result.astype(np.int64)[self.block_of], (len(self.out.events) - 1,))
 
 
 def _three(sizes: int | Sequence[int]) -> tuple[int, int, int]:
-    given = [sizes] if isinstance(sizes, int) else [int(s) for s in sizes]
-    if not 1 <= len(given) <= 3 or not all(1 <= s < 2**31 for s in given):
-        raise InputError(f"{given} is no launch shape", hint="one to three sizes of at least 1, x first")
-    return (*given, 1, 1)[:3]  # type: ignore[return-value]
+    dims = [sizes] if isinstance(sizes, int) else [int(s) for s in sizes]
+    if not 1 <= len(dims) <= 3 or not all(1 <= s < 2**31 for s in dims):
+        raise InputError(f"{dims} is no launch shape", hint="one to three sizes of at least 1, x first")
+    return (*dims, 1, 1)[:3]  # type: ignore[return-value]

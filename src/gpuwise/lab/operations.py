@@ -61,8 +61,8 @@ class Operations(Stream):
         """In float64: a conversion, which takes the place of an instruction in float64."""
         key = ("wide", id(value))
         if key not in self.memo:
-            made = value.data.astype(np.promote_types(value.data.dtype, np.float64))
-            self.memo[key] = (value, None, Lanes(made, self.emit("fp64", mask, value.source)))
+            data = value.data.astype(np.promote_types(value.data.dtype, np.float64))
+            self.memo[key] = (value, None, Lanes(data, self.emit("fp64", mask, value.source)))
             self.note(
                 "computed in float64, since float32 meets a float64: a float or a whole number, as numba has them"
                 " (float32(...) around it keeps it in float32)"
@@ -106,47 +106,47 @@ class Operations(Stream):
 
     def emit_arithmetic(self, data: NDArray[Any], mask: Mask, waits: Sequence[int], of_complex: int) -> tuple[int, ...]:
         """One instruction, or ``of_complex`` one after the other for complex numbers."""
-        made = self.emit(unit_of(data), mask, waits)
+        lanes = self.emit(unit_of(data), mask, waits)
         if data.dtype.kind == "c":
             for _ in range(of_complex - 1):
-                made = self.emit(unit_of(data), mask, made)
-        return made
+                lanes = self.emit(unit_of(data), mask, lanes)
+        return lanes
 
-    def call_number(self, name: str, given: list[Any], mask: Mask) -> Any:
+    def call_number(self, name: str, arguments: list[Any], mask: Mask) -> Any:
         """A function of numbers."""
-        if name in ("min", "max", "minimum", "maximum") and len(given) > 1:
+        if name in ("min", "max", "minimum", "maximum") and len(arguments) > 1:
             both = np.minimum if name.startswith("min") else np.maximum
-            result = given[0]
-            for other in given[1:]:
+            result = arguments[0]
+            for other in arguments[1:]:
                 result = self.compute(both, result, other, mask)
             return result
-        if name == "fma" and len(given) == 3:
-            times = self.compute(np.multiply, given[0], given[1], mask)
-            return self.compute(np.add, times, given[2], mask)
-        if name == "complex" and len(given) == 2:
-            real, imaginary = self.pair(given[0], given[1], mask)
-            return Lanes(real + 1j * imaginary, (*source_of(given[0]), *source_of(given[1])))
-        if name == "len" and len(given) == 1:
-            held = given[0]
-            sizes = held.array.shape[len(held.index) :] if isinstance(held, Part) else getattr(held, "shape", held)
-            return sizes[0] if isinstance(held, Array | Part | Local) else len(sizes)
+        if name == "fma" and len(arguments) == 3:
+            times = self.compute(np.multiply, arguments[0], arguments[1], mask)
+            return self.compute(np.add, times, arguments[2], mask)
+        if name == "complex" and len(arguments) == 2:
+            real, imaginary = self.pair(arguments[0], arguments[1], mask)
+            return Lanes(real + 1j * imaginary, (*source_of(arguments[0]), *source_of(arguments[1])))
+        if name == "len" and len(arguments) == 1:
+            number = arguments[0]
+            sizes = number.array.shape[len(number.index) :] if isinstance(number, Part) else getattr(number, "shape", number)
+            return sizes[0] if isinstance(number, Array | Part | Local) else len(sizes)
         if name == "bool":
-            return self.compute(np.not_equal, given[0], literal(0), mask)
-        if len(given) == 1 and (name in DTYPES or name in ("int", "float")):
-            return cast_to(DTYPES.get(name, np.dtype("int64" if name == "int" else "float64")), given[0])
-        if len(given) == 1 and name in ("abs", "fabs", "absolute"):
-            value = given[0]
+            return self.compute(np.not_equal, arguments[0], literal(0), mask)
+        if len(arguments) == 1 and (name in DTYPES or name in ("int", "float")):
+            return cast_to(DTYPES.get(name, np.dtype("int64" if name == "int" else "float64")), arguments[0])
+        if len(arguments) == 1 and name in ("abs", "fabs", "absolute"):
+            value = arguments[0]
             if not isinstance(value, Lanes):
                 return abs(value)
             complex_ = value.data.dtype.kind == "c"
             return Lanes(np.abs(value.data), self.emit("sfu", mask, value.source) if complex_ else value.source)
         function = FUNCTIONS.get(name)
-        if function is None or not 1 <= len(given) <= 2:
+        if function is None or not 1 <= len(arguments) <= 2:
             self.refuse(f"{name} is not of this form")
-        if not any(isinstance(v, Lanes) for v in given):
-            made = np.asarray(function.of(*given))[()]
+        if not any(isinstance(v, Lanes) for v in arguments):
+            made = np.asarray(function.of(*arguments))[()]
             return int(made) if name in WHOLE else made if made.dtype == np.float32 else made.item()
-        values = [v if common(v, v).kind in "fc" or name == "popc" else cast_to(np.dtype("float64"), v) for v in given]
+        values = [v if common(v, v).kind in "fc" or name == "popc" else cast_to(np.dtype("float64"), v) for v in arguments]
         operands = self.pair(values[0], values[1], mask) if len(values) == 2 else (data_of(values[0]),)
         data = function.of(*operands)
         waits = tuple(n for v in values for n in source_of(v))
@@ -156,39 +156,39 @@ class Operations(Stream):
     def grid_size(self, axis: str) -> int:
         return cast(int, self.special[f"gridDim.{axis}"]) * cast(int, self.special[f"blockDim.{axis}"])
 
-    def vote(self, name: str, given: list[Any], mask: Mask) -> Lanes:
+    def vote(self, name: str, arguments: list[Any], mask: Mask) -> Lanes:
         """A word of a bit a lane, or whether any or all of the lanes of a warp say yes."""
         yes = mask.copy()
         if name != "activemask" and name != "lanemask_lt":
-            self.check_named(given, mask)
-            yes = mask & np.broadcast_to(data_of(given[1]), mask.shape).astype(bool)
+            self.check_named(arguments, mask)
+            yes = mask & np.broadcast_to(data_of(arguments[1]), mask.shape).astype(bool)
         rows = yes.reshape(-1, WARP)
         if name == "lanemask_lt":
             return Lanes((1 << (self.lane % WARP)) - 1)
         if name in ("any_sync", "all_sync"):
-            made = rows.any(1) if name == "any_sync" else (rows | ~mask.reshape(-1, WARP)).all(1)
+            votes = rows.any(1) if name == "any_sync" else (rows | ~mask.reshape(-1, WARP)).all(1)
         else:
-            made = (rows.astype(np.int64) << np.arange(WARP)).sum(1)
-        return Lanes(np.repeat(made, WARP), self.emit("shuffle", mask, source_of(given[1]) if len(given) > 1 else ()))
+            votes = (rows.astype(np.int64) << np.arange(WARP)).sum(1)
+        return Lanes(np.repeat(votes, WARP), self.emit("shuffle", mask, source_of(arguments[1]) if len(arguments) > 1 else ()))
 
-    def check_named(self, given: list[Any], mask: Mask) -> None:
+    def check_named(self, arguments: list[Any], mask: Mask) -> None:
         """Find lanes that a ``_sync`` waits for and that do not come."""
-        if not given or isinstance(given[0], Lanes):
+        if not arguments or isinstance(arguments[0], Lanes):
             return
-        named = (int(given[0]) >> (self.lane % WARP) & 1).astype(bool) & self.whole & ~self.exited
+        named = (int(arguments[0]) >> (self.lane % WARP) & 1).astype(bool) & self.whole & ~self.exited
         missing = named & ~mask & np.repeat(mask.reshape(-1, WARP).any(1), WARP)
         if missing.any():
             first = int(np.flatnonzero(missing)[0])
             what = f"its mask names {self.who(first)}, which is not there: all lanes of the mask must come to it"
             self.find("shuffle", what)
 
-    def shuffle(self, name: str, given: list[Any], mask: Mask) -> Lanes:
+    def shuffle(self, name: str, arguments: list[Any], mask: Mask) -> Lanes:
         """Values of other lanes of the warp, or of each ``width`` of it; a lane beyond it keeps its own."""
-        if not 3 <= len(given) <= 4:
+        if not 3 <= len(arguments) <= 4:
             self.refuse(f"{name} takes a mask, a value and a number of lanes")
-        self.check_named(given, mask)
-        width = int(given[3]) if len(given) == 4 else WARP
-        value, by = given[1], data_of(given[2]).astype(np.int64)
+        self.check_named(arguments, mask)
+        width = int(arguments[3]) if len(arguments) == 4 else WARP
+        value, by = arguments[1], data_of(arguments[2]).astype(np.int64)
         lane = self.lane % WARP
         other = {
             "shfl_down_sync": lane + by,

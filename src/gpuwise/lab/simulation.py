@@ -191,30 +191,30 @@ def simulate_kernel(
     timing = find_sm_timing(accelerator.compute_capability)
     units, total, threads = accelerator.compute_units, math.prod(grid), math.prod(block)
     _occupancy(accelerator, threads, regs_per_thread, 0)
-    own = np.arange(0, total, units)  # the blocks of the first multiprocessor, dealt out in turn
+    blocks = np.arange(0, total, units)  # the blocks of the first multiprocessor, dealt out in turn
     whole = total * threads <= CHECKED_LANES
     before = _copied(arguments)
     if whole:
-        rest = np.setdiff1d(np.arange(total), own)
+        rest = np.setdiff1d(np.arange(total), blocks)
         run = run_kernel(
-            kernel, arguments, grid=grid, block=block, blocks=np.concatenate([own, rest]), timed_blocks=MOST_GENERATIONS * 32
+            kernel, arguments, grid=grid, block=block, blocks=np.concatenate([blocks, rest]), timed_blocks=MOST_GENERATIONS * 32
         )
     else:
-        run = run_kernel(kernel, _copied(arguments), grid=grid, block=block, blocks=own[:1])
+        run = run_kernel(kernel, _copied(arguments), grid=grid, block=block, blocks=blocks[:1])
     resident = _occupancy(accelerator, threads, regs_per_thread, run.shared_bytes)
-    at_once = min(resident.active_blocks, len(own))
+    at_once = min(resident.active_blocks, len(blocks))
     each = max(run.warp_instructions // len(run.blocks), 1)
     if each * at_once > MOST_ISSUES:
         text = f"{each * at_once:,} warp instructions live on one multiprocessor at once, {MOST_ISSUES:,} at most are timed"
         raise InputError(text, hint="give a smaller size")
-    timed = int(min(len(own), max(at_once, min(timed_issues // each, MOST_GENERATIONS * at_once))))
+    timed = int(min(len(blocks), max(at_once, min(timed_issues // each, MOST_GENERATIONS * at_once))))
     if not whole:
-        run = run_kernel(kernel, arguments, grid=grid, block=block, blocks=own[:timed])
+        run = run_kernel(kernel, arguments, grid=grid, block=block, blocks=blocks[:timed])
     run.events = scheduled(run.events, regs_per_thread // 2)
     checked, worst = _check(expected, run, before, tolerance, whole=whole)
     conditions = _conditions(accelerator, timing, resident, run, timed, total)
     measured = run_multiprocessor(run.events, timed, run.warps_per_block, conditions)
-    cycles = _extrapolated(measured, timed, at_once, len(own))
+    cycles = _extrapolated(measured, timed, at_once, len(blocks))
     in_turn = _most_atomics(run, timed) * total / timed * ATOMIC_S * accelerator.boost_hz
     cycles = max(cycles, in_turn)
     return Simulation(
@@ -228,7 +228,7 @@ def simulate_kernel(
         cycles / accelerator.boost_hz,
         cycles,
         timed,
-        len(own),
+        len(blocks),
         checked,
         worst,
         tuple(run.findings),
@@ -248,14 +248,14 @@ def _copied(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def _occupancy(a: Accelerator, threads: int, regs: int, shared: int) -> Occupancy:
     """Raises InputError where no block fits."""
-    found = occupancy(a.compute_capability or "", block_threads=threads, regs_per_thread=regs, static_smem=shared)
-    refused = refusal(found)
+    result = occupancy(a.compute_capability or "", block_threads=threads, regs_per_thread=regs, static_smem=shared)
+    refused = refusal(result)
     if refused:
         raise InputError(refused[0], hint=refused[1])
-    if found.active_blocks == 0:
-        what = " and ".join(found.binding)
+    if result.active_blocks == 0:
+        what = " and ".join(result.binding)
         raise InputError(f"no block of {threads:,} threads fits {a.name}: {what}", hint="`gpuwise lab occupancy` says why")
-    return found
+    return result
 
 
 def _conditions(a: Accelerator, timing: SmTiming, resident: Occupancy, run: Run, timed: int, total: int) -> Conditions:
@@ -295,8 +295,8 @@ def _one_way(a: Accelerator, run: Run, timed: int) -> float:
 
 def _fetched(capability: str) -> int:
     """Sectors that a read from memory brings."""
-    known = tuple(int(n) for n in capability.split(".") if n.isdecimal())
-    return FETCHED_TOGETHER if known >= FETCHES_SINCE else 1
+    version = tuple(int(n) for n in capability.split(".") if n.isdecimal())
+    return FETCHED_TOGETHER if version >= FETCHES_SINCE else 1
 
 
 def _shared_by(run: Run, timed: int, total: int, fetched: int) -> dict[str, float]:
@@ -355,13 +355,13 @@ def _check(
         return None, 0.0
     worst = 0.0
     for name, right in expected().items():
-        made = run.arrays[name]
-        seen = np.ones(made.shape, bool) if whole else made != before[name]
-        if not whole and made.size == 1:
+        array = run.arrays[name]
+        seen = np.ones(array.shape, bool) if whole else array != before[name]
+        if not whole and array.size == 1:
             continue  # a sum of all blocks, of which only some were run
         if seen.any():
             scale = float(np.abs(right).max()) or 1.0
-            worst = max(worst, float(np.abs(made - right)[seen].max()) / scale)
+            worst = max(worst, float(np.abs(array - right)[seen].max()) / scale)
     return worst <= tolerance, worst
 
 
@@ -374,11 +374,11 @@ def _warp_counts(run: Run, first: int | None) -> list[int]:
 
 def _counters(run: Run, measured: Timing, warps: int) -> dict[str, float]:
     """Of the timed blocks."""
-    made: dict[str, float] = {"warp_instructions": measured.issued}
+    counters: dict[str, float] = {"warp_instructions": measured.issued}
     sectors = useful = conflicts = 0
     timed, every = _warp_counts(run, warps), _warp_counts(run, None)
     for e, of_timed, of_all in zip(run.events, timed, every, strict=True):
-        made[e.op] = made.get(e.op, 0) + of_timed
+        counters[e.op] = counters.get(e.op, 0) + of_timed
         if e.access is None:
             continue
         if e.op.startswith("shared"):
@@ -388,7 +388,7 @@ def _counters(run: Run, measured: Timing, warps: int) -> dict[str, float]:
             lanes = e.lanes * warps / max(of_all, 1) * (of_timed / min(warps, len(e.warps)) if warps else 0)
             useful += lanes * e.size * of_all / len(e.warps)
     lanes_of = sum(e.lanes for e in run.events)
-    return made | {
+    return counters | {
         "active_lanes": lanes_of / max(32 * sum(every), 1),
         "issue_share": measured.issued / max(4 * measured.cycles, 1.0),
         "sectors": sectors,
@@ -401,12 +401,12 @@ def _counters(run: Run, measured: Timing, warps: int) -> dict[str, float]:
 
 
 def _lines(run: Run, warps: int) -> tuple[Mapping[str, Any], ...]:
-    made: dict[int, dict[str, Any]] = {}
+    lines: dict[int, dict[str, Any]] = {}
     for e, of_timed in zip(run.events, _warp_counts(run, warps), strict=True):
-        line = made.setdefault(e.line, {"line": e.line, "instructions": 0, "sectors": 0, "bank_conflicts": 0})
+        line = lines.setdefault(e.line, {"line": e.line, "instructions": 0, "sectors": 0, "bank_conflicts": 0})
         line["instructions"] += of_timed
         if e.access is not None and e.op.startswith("shared"):
             line["bank_conflicts"] += int(np.maximum(e.access.wavefronts[:warps] - 1, 0).sum())
         elif e.access is not None:
             line["sectors"] += int(e.access.sectors[:warps].sum())
-    return tuple(made[n] for n in sorted(made))
+    return tuple(lines[n] for n in sorted(lines))

@@ -175,7 +175,7 @@ def kernel_source(text: str, name: str | None = None) -> str:
                     called.add(callee)
                     queue.append(kernel.functions[callee])
     lines = text.splitlines()
-    kept = [""] * len(lines)
+    rows = [""] * len(lines)
     for n in ast.parse(text).body:
         first = n.lineno
         if isinstance(n, ast.FunctionDef):
@@ -186,8 +186,8 @@ def kernel_source(text: str, name: str | None = None) -> str:
             wanted = constant or isinstance(n, ast.Import | ast.ImportFrom)
         if wanted:
             last = n.end_lineno or n.lineno
-            kept[first - 1 : last] = lines[first - 1 : last]
-    return "\n".join(kept) + "\n"
+            rows[first - 1 : last] = lines[first - 1 : last]
+    return "\n".join(rows) + "\n"
 
 
 def _is_constant(n: ast.Assign, constants: Mapping[str, Any]) -> bool:
@@ -195,26 +195,26 @@ def _is_constant(n: ast.Assign, constants: Mapping[str, Any]) -> bool:
 
 
 def _imports(tree: ast.Module) -> dict[str, str]:
-    found: dict[str, str] = {}
+    imports: dict[str, str] = {}
     for n in ast.walk(tree):
         if isinstance(n, ast.Import):
-            found |= {a.asname: a.name for a in n.names if a.asname}
+            imports |= {a.asname: a.name for a in n.names if a.asname}
         elif isinstance(n, ast.ImportFrom) and n.module:
-            found |= {a.asname or a.name: f"{n.module}.{a.name}" for a in n.names}
-    return found
+            imports |= {a.asname or a.name: f"{n.module}.{a.name}" for a in n.names}
+    return imports
 
 
 def _constants(tree: ast.Module) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    constants: dict[str, Any] = {}
     for n in tree.body:
         if isinstance(n, ast.Assign) and len(n.targets) == 1:
-            target, value = n.targets[0], _constant(n.value, found)
+            target, value = n.targets[0], _constant(n.value, constants)
             if isinstance(target, ast.Name) and value is not None:
-                found[target.id] = value
+                constants[target.id] = value
             elif isinstance(target, ast.Tuple) and isinstance(value, tuple):
                 parts = cast("tuple[Any, ...]", value)
-                found |= {t.id: v for t, v in zip(target.elts, parts, strict=False) if isinstance(t, ast.Name)}
-    return found
+                constants |= {t.id: v for t, v in zip(target.elts, parts, strict=False) if isinstance(t, ast.Name)}
+    return constants
 
 
 def _constant(e: ast.expr, names: Mapping[str, Any]) -> Any:
@@ -239,8 +239,8 @@ def _constant(e: ast.expr, names: Mapping[str, Any]) -> Any:
             return None if None in values else values
         case ast.Call(func=func, args=[only]):
             value, dtype = _constant(only, names), _constant(func, names)
-            known = isinstance(dtype, np.dtype) and isinstance(value, int | float)
-            return cast("np.dtype[Any]", dtype).type(value) if known else None
+            is_number = isinstance(dtype, np.dtype) and isinstance(value, int | float)
+            return cast("np.dtype[Any]", dtype).type(value) if is_number else None
         case _:
             return None
 
@@ -248,23 +248,23 @@ def _constant(e: ast.expr, names: Mapping[str, Any]) -> Any:
 def _around(function: Any, functions: dict[str, ast.FunctionDef]) -> dict[str, Any]:
     """Numbers of the module and the closure of a Python function; device functions among them are added to ``functions``."""
     plain = getattr(function, "py_func", function)
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     try:
         variables = inspect.getclosurevars(plain)
     except (TypeError, ValueError):
-        return found
+        return values
     for name, value in {**variables.globals, **variables.nonlocals}.items():
         if isinstance(value, bool | int | float | np.generic | np.dtype) or (isinstance(value, tuple) and value):
-            found[name] = value
+            values[name] = value
         elif isinstance(value, type) and issubclass(value, np.generic):
-            found[name] = np.dtype(value)
+            values[name] = np.dtype(value)
         elif inspect.isfunction(plain := getattr(value, "py_func", value)) and not plain.__module__.startswith("numba"):
             tree = _parsed(plain)
             inner = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
             if name in inner and name not in functions:
                 functions[name] = inner[name]
-                found |= _around(plain, functions)
-    return found
+                values |= _around(plain, functions)
+    return values
 
 
 def predicable(body: list[ast.stmt]) -> bool:

@@ -116,29 +116,29 @@ def memory_report(
     snapshot: Snapshot, *, settings: AllocatorSettings | None = None, capacity_bytes: int | None = None
 ) -> MemoryReport:
     """Replay ``snapshot`` with its own settings, with ``settings``, and with those worth trying. Raises InputError."""
-    own = replay(snapshot)
-    shown = own
+    ours = replay(snapshot)
+    shown = ours
     if settings is not None or capacity_bytes is not None:
-        shown = replay(snapshot, settings=settings or snapshot.settings, capacity_bytes=_capacity(capacity_bytes, own))
+        shown = replay(snapshot, settings=settings or snapshot.settings, capacity_bytes=_capacity(capacity_bytes, ours))
     trials: list[Trial] = []
-    asked = None if settings is None else settings.text
-    worth: list[str] = [*([] if asked is None else [asked]), *WORTH_TRYING]
+    text = None if settings is None else settings.text
+    worth: list[str] = [*([] if text is None else [text]), *WORTH_TRYING]
     for conf in dict.fromkeys(worth):
         trial = AllocatorSettings.parse(conf)
-        if trial == snapshot.settings and conf != asked:
+        if trial == snapshot.settings and conf != text:
             continue
         run = replay(snapshot, settings=trial, capacity_bytes=capacity_bytes).run
         oom = None if run.oom is None else run.oom.event
-        trials.append(Trial(conf, conf == asked, run.peak_reserved_bytes, run.n_segments, oom))
-    return MemoryReport(snapshot, own, shown, shown.run.fragmentation(), tuple(trials), capacity_bytes)
+        trials.append(Trial(conf, conf == text, run.peak_reserved_bytes, run.n_segments, oom))
+    return MemoryReport(snapshot, ours, shown, shown.run.fragmentation(), tuple(trials), capacity_bytes)
 
 
-def _capacity(capacity_bytes: int | None, own: Replay) -> int | None:
+def _capacity(capacity_bytes: int | None, replay: Replay) -> int | None:
     """Refuse a capacity that what lived before the history began did not fit in: the history says nothing of that world."""
-    held = sum(s.size_bytes for s in own.history.preset.segments)
-    if capacity_bytes is not None and capacity_bytes < held:
+    reserved = sum(s.size_bytes for s in replay.history.preset.segments)
+    if capacity_bytes is not None and capacity_bytes < reserved:
         raise InputError(
-            f"{capacity_bytes} bytes is less than what was held when the history begins ({held} bytes)",
+            f"{capacity_bytes} bytes is less than what was held when the history begins ({reserved} bytes)",
             hint="record the history from the start of the program, or give a larger capacity",
         )
     return capacity_bytes

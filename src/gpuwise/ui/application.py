@@ -22,7 +22,7 @@ from starlette.routing import Route
 
 from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.report.answers.look import style
-from gpuwise.ui.gathered import Gathered, Given
+from gpuwise.ui.gathered import Gathered, Query
 from gpuwise.ui.live import Live
 from gpuwise.ui.moment import moments
 from gpuwise.ui.own_files import own_files, own_runs, words_of_fields, words_of_file
@@ -85,19 +85,19 @@ def application(workers: Workers, folder: Path) -> Starlette:
         return Response(status_code=LEFT) if answer is None else answered(request.path_params["name"], answer, words)
 
     async def at_once(request: Request) -> Response:
-        given = tuple(sorted(query_of(request).items()))
-        body = layouts.cached(given) or await unless_gone(request, layouts.ask(given))
+        query = tuple(sorted(query_of(request).items()))
+        body = layouts.cached(query) or await unless_gone(request, layouts.ask(query))
         if body is None:
             return Response(status_code=LEFT)
         return Response(body, media_type="application/json", headers={"cache-control": "no-store"})
 
     async def keep(request: Request) -> Response:
         name, kind = request.path_params["name"], request.path_params["kind"]
-        own = name == "own"
-        words = words_of_fields(query_of(request), folder) if own else argv_of(request)
-        if own and tuple(words) not in captured:
+        is_code = name == "own"
+        words = words_of_fields(query_of(request), folder) if is_code else argv_of(request)
+        if is_code and tuple(words) not in captured:
             raise InputError("this code was not run by the page", hint="press its button first: an address runs nothing")
-        answer = captured[tuple(words)] if own else await unless_gone(request, workers.ask(with_json(words)))
+        answer = captured[tuple(words)] if is_code else await unless_gone(request, workers.ask(with_json(words)))
         document = {} if answer is None else answer.document or {}
         if not document or "error" in document:
             return JSONResponse(document, status_code=422)
@@ -146,19 +146,19 @@ def application(workers: Workers, folder: Path) -> Starlette:
     return Starlette(routes=routes, lifespan=lifespan, exception_handlers={GpuwiseError: refused, 404: nothing, 405: nothing})
 
 
-def subject(given: Given) -> Given:
+def subject(query: Query) -> Query:
     """What layouts have in common that are estimated in one pass: model, accelerators and sequence."""
-    return tuple((name, value) for name, value in given if name in ("model", "on", "seq", "packed"))
+    return tuple((name, value) for name, value in query if name in ("model", "on", "seq", "packed"))
 
 
-def replies(asked: Sequence[Given], today: datetime.date) -> list[Callable[[], bytes] | GpuwiseError]:
+def replies(queries: Sequence[Query], today: datetime.date) -> list[Callable[[], bytes] | GpuwiseError]:
     """Answers of layouts, each as it is sent once it is called for."""
 
-    def reply(given: Given, document: dict[str, Any]) -> bytes:
-        return bytes(answered("plan", Answer(0, document), words_of("plan", dict(given))).body)
+    def reply(query: Query, document: dict[str, Any]) -> bytes:
+        return bytes(answered("plan", Answer(0, document), words_of("plan", dict(query))).body)
 
-    made = moments([dict(given) for given in asked], today)
-    return [d if isinstance(d, GpuwiseError) else partial(reply, g, d) for g, d in zip(asked, made, strict=True)]
+    answers = moments([dict(query) for query in queries], today)
+    return [d if isinstance(d, GpuwiseError) else partial(reply, g, d) for g, d in zip(queries, answers, strict=True)]
 
 
 async def page(_: Request) -> Response:
@@ -169,10 +169,10 @@ async def page(_: Request) -> Response:
 
 async def asset(request: Request) -> Response:
     """A script, style or licence by name; 404 for another name."""
-    found = assets().get(request.path_params["name"])
-    if found is None:
+    file = assets().get(request.path_params["name"])
+    if file is None:
         return await nothing(request, None)
-    return Response(found[1], media_type=found[0], headers={"cache-control": "no-cache"})
+    return Response(file[1], media_type=file[0], headers={"cache-control": "no-cache"})
 
 
 async def refused(_: Request, error: Any) -> Response:
@@ -189,13 +189,13 @@ async def nothing(request: Request, _: Any) -> Response:
 
 def query_of(request: Request) -> dict[str, str]:
     """The query, each field once; the token that opened the page is not a field. Raises InputError."""
-    found: dict[str, str] = {}
+    query: dict[str, str] = {}
     for key, value in request.query_params.multi_items():
-        if key in found:
+        if key in query:
             raise InputError(f"the field {key!r} is given twice", hint="leave one out")
-        found[key] = value
-    found.pop("token", None)
-    return found
+        query[key] = value
+    query.pop("token", None)
+    return query
 
 
 def answered(name: str, answer: Answer, words: list[str]) -> Response:

@@ -56,16 +56,16 @@ def moments(queries: Sequence[Query], today: datetime.date) -> list[dict[str, An
     for i, one in enumerate(asked):
         if not isinstance(one, GpuwiseError):
             alike.setdefault(one[1], {})[i] = one[0]
-    made: dict[int, dict[str, Any] | GpuwiseError] = {i: one for i, one in enumerate(asked) if isinstance(one, GpuwiseError)}
+    answers: dict[int, dict[str, Any] | GpuwiseError] = {i: one for i, one in enumerate(asked) if isinstance(one, GpuwiseError)}
     for pricing, layouts in alike.items():
         try:
-            made |= {i: answer_document(p) for i, p in zip(layouts, plans_of([*layouts.values()], pricing), strict=True)}
+            answers |= {i: answer_document(p) for i, p in zip(layouts, plans_of([*layouts.values()], pricing), strict=True)}
         except GpuwiseError as error:
             if len(layouts) == 1:
-                made |= dict.fromkeys(layouts, error)
+                answers |= dict.fromkeys(layouts, error)
             else:  # one of them cannot be estimated, and the others can
-                made |= {i: moments([queries[i]], today)[0] for i in layouts}
-    return [made[i] for i in range(len(queries))]
+                answers |= {i: moments([queries[i]], today)[0] for i in layouts}
+    return [answers[i] for i in range(len(queries))]
 
 
 def _layout(query: Query, today: datetime.date) -> tuple[FixedGoal, Pricing] | GpuwiseError:
@@ -96,11 +96,11 @@ def _layout(query: Query, today: datetime.date) -> tuple[FixedGoal, Pricing] | G
 
 def _read(query: Query) -> dict[str, Any]:
     """The values of a query. Raises InputError."""
-    asked = {field.name: field for field in QUESTIONS["plan"].fields}
+    fields_of = {field.name: field for field in QUESTIONS["plan"].fields}
     for key in query:
-        if key not in asked:
+        if key not in fields_of:
             raise InputError(f"the page does not ask for {key!r}", hint="use its own fields")
-    read = {k: _value(k, checked(asked[k], v.strip())) for k, v in query.items() if v.strip()}
+    read = {k: _value(k, checked(fields_of[k], v.strip())) for k, v in query.items() if v.strip()}
     for needed in ("model", "on"):
         if needed not in read:
             raise InputError(f"no {needed} is given", hint="fill in the model and the GPUs")

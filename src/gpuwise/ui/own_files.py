@@ -19,8 +19,8 @@ MOST = 200
 def own_files(folder: Path) -> list[str]:
     """The Python files that lie in ``folder`` itself, by name; links that lead out of it are left out."""
     inside = folder.resolve()
-    found = (p.name for p in sorted(folder.glob("*.py")) if p.is_file() and p.resolve().parent == inside and p.name.isprintable())
-    return list(found)[:MOST]
+    names = (p.name for p in sorted(folder.glob("*.py")) if p.is_file() and p.resolve().parent == inside and p.name.isprintable())
+    return list(names)[:MOST]
 
 
 def own_runs(folder: Path) -> dict[str, str]:
@@ -29,9 +29,9 @@ def own_runs(folder: Path) -> dict[str, str]:
 
     inside = folder.resolve()
     places = [folder, *(p for p in folder.glob("*") if p.is_dir() and p.resolve().parent == inside)]
-    found = [p for p in places if p.name.isprintable() and is_run(p)]
-    found.sort(key=lambda p: -(p / SETTINGS).stat().st_mtime)
-    return {p.name: str(p.absolute()) for p in found[:MOST]}
+    runs = [p for p in places if p.name.isprintable() and is_run(p)]
+    runs.sort(key=lambda p: -(p / SETTINGS).stat().st_mtime)
+    return {p.name: str(p.absolute()) for p in runs[:MOST]}
 
 
 NEEDED, OPTIONAL = ("file", "on"), ("function", "arguments", "batch", "change", "remedies")
@@ -44,33 +44,33 @@ LONGEST_LINE = 1000
 def words_of_file(body: bytes, folder: Path) -> list[str]:
     """The command line of what a page asks of one's own code. Raises InputError."""
     try:
-        given: Any = json.loads(body)
+        document: Any = json.loads(body)
     except ValueError:
-        given = None
-    return words_of_fields(given, folder)
+        document = None
+    return words_of_fields(document, folder)
 
 
-def words_of_fields(given: Any, folder: Path) -> list[str]:
+def words_of_fields(document: Any, folder: Path) -> list[str]:
     """The same of its fields. Raises InputError."""
-    asked = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
-    known = set(asked) <= {*NEEDED, *OPTIONAL} and set(asked) >= set(NEEDED)
-    if not known or not all(isinstance(value, str) for value in asked.values()):
+    values = cast("dict[str, Any]", document) if isinstance(document, dict) else {}
+    is_complete = set(values) <= {*NEEDED, *OPTIONAL} and set(values) >= set(NEEDED)
+    if not is_complete or not all(isinstance(value, str) for value in values.values()):
         raise InputError("the question is not complete", hint="give a file and the GPUs")
-    if asked["file"] not in own_files(folder):
-        raise InputError(f"{asked['file']!r} is not one of the files listed", hint="pick one of the list")
-    function = asked.get("function", "").strip()
+    if values["file"] not in own_files(folder):
+        raise InputError(f"{values['file']!r} is not one of the files listed", hint="pick one of the list")
+    function = values.get("function", "").strip()
     if function and not function.isidentifier():
         raise InputError(f"{function!r} is not the name of a function", hint="for example make_step; none for the whole script")
-    if not asked["on"].strip() or asked["on"].startswith("-"):
+    if not values["on"].strip() or values["on"].startswith("-"):
         raise InputError("no GPUs are given", hint="for example 4090")
-    subject = f"{folder / asked['file']}" + (f":{function}" if function else "")
-    words = ["fit", subject, "--on", checked(GPUS, asked["on"].strip())]
-    if asked.get("batch", "").strip():
-        words.append(f"--batch={checked(BATCH, asked['batch'].strip())}")
-    words += [f"--change={change}" for change in checked(CHANGES, asked.get("change", "").strip()).split()]
-    if asked.get("remedies") == "yes" and not asked.get("change", "").strip():
+    subject = f"{folder / values['file']}" + (f":{function}" if function else "")
+    words = ["fit", subject, "--on", checked(GPUS, values["on"].strip())]
+    if values.get("batch", "").strip():
+        words.append(f"--batch={checked(BATCH, values['batch'].strip())}")
+    words += [f"--change={change}" for change in checked(CHANGES, values.get("change", "").strip()).split()]
+    if values.get("remedies") == "yes" and not values.get("change", "").strip():
         words.append("--remedies")
-    return [*words, *_arguments(asked.get("arguments", ""))]
+    return [*words, *_arguments(values.get("arguments", ""))]
 
 
 def _arguments(line: str) -> list[str]:

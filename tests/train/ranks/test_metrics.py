@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gpuwise.errors import InputError
 from gpuwise.machine.telemetry.outputs.exporter import TextServer
 from gpuwise.train.ranks.launch import RankJournal, RanksResult
-from gpuwise.train.ranks.metrics import METRICS, OWN, dashboard, exposition, write_dashboard
+from gpuwise.train.ranks.metrics import COLLECTED, METRICS, dashboard, exposition, write_dashboard
 
 
 def step(n: int, at_s: float, wait_s: float = 0.2) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def samples(text: str) -> dict[str, list[Any]]:
 
 def test_a_scrape_has_every_metric_of_every_rank(tmp_path: Path) -> None:
     found = samples(exposition(journals(tmp_path), "night"))
-    assert set(found) == {m.name for m in METRICS} | set(OWN)
+    assert set(found) == {m.name for m in METRICS} | set(COLLECTED)
     assert [s.labels["rank"] for s in found["gpuwise_rank_steps_total"]] == ["0", "1"]
     assert [s.value for s in found["gpuwise_rank_wait_seconds"]] == [0.5, 0.0]
     assert found["gpuwise_rank_collective_bytes"][0].labels["kind"] == "all-reduce"
@@ -64,7 +64,7 @@ def test_the_dashboard_asks_for_what_there_is(tmp_path: Path) -> None:
     document = json.loads((tmp_path / "grafana.json").read_text())
     asked = [t["expr"] for p in document["panels"] for t in p["targets"]]
     names = {name for text in asked for name in re.findall(r"gpuwise_\w+", text)}
-    assert names == {m.name for m in METRICS} | set(OWN) and len({p["id"] for p in document["panels"]}) == len(asked)
+    assert names == {m.name for m in METRICS} | set(COLLECTED) and len({p["id"] for p in document["panels"]}) == len(asked)
     labels = {"run", "rank", "kind", "cause"}
     for panel in document["panels"]:
         assert set(re.findall(r"\{\{(\w+)\}\}", panel["targets"][0]["legendFormat"])) <= labels

@@ -57,8 +57,8 @@ SPARK = (
 def batch_ratios(form: dict[str, Any], batches: Batches) -> F64:
     """[6] predicted over measured time of a token of each batch."""
     arch, device = find_model(batches.model), find_accelerator("gb10")
-    made = [seconds(form, arch, device, batches.weights, PROMPT + 16, 1, n) for n in BATCHES]
-    return np.array(made) * np.array(batches.written_per_s) / np.array(BATCHES)
+    times = [seconds(form, arch, device, batches.weights, PROMPT + 16, 1, n) for n in BATCHES]
+    return np.array(times) * np.array(batches.written_per_s) / np.array(BATCHES)
 
 
 def prompt_ratio(form: dict[str, Any], batches: Batches) -> float:
@@ -179,8 +179,8 @@ def fit_apple(form: dict[str, Any]) -> float:
     """Fit ``form["vendors"]["Apple"]`` in place; mean error."""
 
     def ratios() -> F64:
-        made = [seconds(form, find_model(m), find_accelerator(d), w, WRITTEN_AFTER, 1) * s for m, d, w, s in APPLE]
-        return np.array(made)
+        times = [seconds(form, find_model(m), find_accelerator(d), w, WRITTEN_AFTER, 1) * s for m, d, w, s in APPLE]
+        return np.array(times)
 
     def residual(x: F64) -> F64:
         form["vendors"]["Apple"] = _apple(x)

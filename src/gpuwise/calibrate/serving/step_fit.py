@@ -33,7 +33,7 @@ from gpuwise.serve.simulate.settings import GREEDY
 
 F64 = NDArray[np.float64]
 SHARED = ("kernel_slowdown", "communication_slowdown", "layer_s", "experts_layer_s")
-OWN = ("iteration_s", "sequence_s")
+EACH = ("iteration_s", "sequence_s")
 START = (0.97, 1.0, 5e-6, 5e-6, *((3e-4, 3e-6) * len(SINCE)))
 LOW = (0.7, 0.3, 0.0, 0.0, *((0.0, 0.0) * len(SINCE)))
 HIGH = (1.3, 3.0, 1e-4, 1e-4, *((5e-3, 5e-5) * len(SINCE)))
@@ -112,22 +112,22 @@ def _stage(run: LoadRun, rate: float, tpot_s: float, prompt: float, output: floa
     alone = steps.fixed[n] + steps.slope[n] * n * context
     size = limits.block_tokens
     cached = int((prompt - 1) // size * size) if run.requests.text is not None and limits.prefix_cache else 0
-    left, done, more = int(prompt) - cached, cached, 0.0
-    while left > 0:
-        chunk = min(left, max(limits.tokens - n, size))
+    n_left, done, more = int(prompt) - cached, cached, 0.0
+    while n_left > 0:
+        chunk = min(n_left, max(limits.tokens - n, size))
         more += steps.mixed(n, n * context, [(chunk, done)]) - alone
-        left, done = left - chunk, done + chunk
+        n_left, done = n_left - chunk, done + chunk
     others = 1.0 if run.closed is None else (1.0 - 1.0 / run.closed.users) * (1.0 - 1.0 / PUBLISHED_WAVES)
     prompts_s = others * rate * tpot_s * more
     if prompts_s > MOST_PROMPTS * tpot_s:
         return None
     layers, experts = float(run.architecture.n_layers), run.architecture.moe is not None
     shared = [seconds(1.0, 0.0), seconds(0.0, 1.0), layers, layers * experts]
-    own = [value * (since_index(run) == i) for i in range(len(SINCE)) for value in (1.0, decoding)]
+    columns = [value * (since_index(run) == i) for i in range(len(SINCE)) for value in (1.0, decoding)]
     logits = np.array([decoding * run.architecture.vocab])
     memory = run.system.accelerator.memory_bandwidth_bytes_per_s
     sampling = float(whole.rules.sampling_s(run.settings.sampling, logits, memory)[0])
-    return Stage(run, tpot_s, np.array([*shared, *own]), sampling + prompts_s)
+    return Stage(run, tpot_s, np.array([*shared, *columns]), sampling + prompts_s)
 
 
 def fit_steps(loads: Sequence[LoadRun], closed: Sequence[LoadRun]) -> list[Front]:
@@ -155,7 +155,7 @@ def fit_steps(loads: Sequence[LoadRun], closed: Sequence[LoadRun]) -> list[Front
 
 def _front(x: F64, version: int) -> Front:
     shared = dict(zip(SHARED, (float(v) for v in x), strict=False))
-    own = dict(zip(OWN, (float(v) for v in x[len(SHARED) + version * len(OWN) :]), strict=False))
-    known = front_of(EngineConfig("vllm"))
-    costs = EngineCosts(prefill_slowdown=known.costs.prefill_slowdown, **shared, **own)
-    return Front(costs, eager_layer_s=known.eager_layer_s, eager_experts_layer_s=known.eager_experts_layer_s)
+    values = dict(zip(EACH, (float(v) for v in x[len(SHARED) + version * len(EACH) :]), strict=False))
+    front = front_of(EngineConfig("vllm"))
+    costs = EngineCosts(prefill_slowdown=front.costs.prefill_slowdown, **shared, **values)
+    return Front(costs, eager_layer_s=front.eager_layer_s, eager_experts_layer_s=front.eager_experts_layer_s)

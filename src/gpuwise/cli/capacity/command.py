@@ -256,21 +256,21 @@ def _served(model: str, workload: str | None) -> Architecture | ConvNet | Denois
     return known_convnet(model) or find_model(model)
 
 
-def _as_named(model: str, held: Constraints) -> Constraints:
+def _as_named(model: str, constraints: Constraints) -> Constraints:
     """``held`` under llama.cpp with the weights that a GGUF file's name says. Raises InputError where options say otherwise, or
     for a format that is not simulated."""
     from gpuwise.serve.formats import gguf_bits, gguf_format
 
     form = gguf_format(model)
     if form is None:
-        return held
-    engine = held.engine if held.engine != FREE.engine else "llama.cpp"
-    if held.weights is not None or engine.partition("@")[0] not in ("llama.cpp", "llama-cpp", "llamacpp"):
+        return constraints
+    engine = constraints.engine if constraints.engine != FREE.engine else "llama.cpp"
+    if constraints.weights is not None or engine.partition("@")[0] not in ("llama.cpp", "llama-cpp", "llamacpp"):
         raise InputError(
             f"{form} in the model's name and --weights or --engine say two things",
             hint=f"leave the format out of the name for other weights or engines; a file in {form} runs under llama.cpp",
         )
-    return replace(held, engine=engine, weights=str(gguf_bits(form)))
+    return replace(constraints, engine=engine, weights=str(gguf_bits(form)))
 
 
 def _usual_workload(arch: Architecture | ConvNet | Denoiser) -> str | None:
@@ -283,24 +283,38 @@ def _usual_workload(arch: Architecture | ConvNet | Denoiser) -> str | None:
     return "speech" if reads_sound(arch) else None
 
 
-def _passes(asked: Traffic, held: Constraints) -> Passes:
+def _passes(traffic: Traffic, constraints: Constraints) -> Passes:
     """The question of a workload that writes nothing. Raises InputError for options that mean nothing there."""
     from gpuwise.cli.capacity.forward import Passes
 
-    for said, usual, taken in ((asked, CHAT, OF_PASSES), (held, FREE, HELD_OF_PASSES)):
-        for f in fields(said):
-            if f.name not in taken and getattr(said, f.name) != getattr(usual, f.name):
+    for options, usual, names in ((traffic, CHAT, OF_PASSES), (constraints, FREE, HELD_OF_PASSES)):
+        for f in fields(options):
+            if f.name not in names and getattr(options, f.name) != getattr(usual, f.name):
                 name = "--" + f.name.replace("_", "-")
-                raise InputError(f"{name} is of models that write: {asked.workload} writes nothing", hint="leave it out")
-    assert asked.workload is not None
-    rate = None if asked.rate is None else rate_per_s(asked.rate)
+                raise InputError(f"{name} is of models that write: {traffic.workload} writes nothing", hint="leave it out")
+    assert traffic.workload is not None
+    rate = None if traffic.rate is None else rate_per_s(traffic.rate)
     return Passes(
-        asked.workload, asked.slo, rate, held.context, held.budget, held.price, held.provider, asked.batching, held.engine
+        traffic.workload,
+        traffic.slo,
+        rate,
+        constraints.context,
+        constraints.budget,
+        constraints.price,
+        constraints.provider,
+        traffic.batching,
+        constraints.engine,
     )
 
 
 def _ranked(
-    arch: Architecture, load: Load, targets: tuple[Target, ...], demand: Demand, wanted: Wanted, held: Constraints, within: Limits
+    arch: Architecture,
+    load: Load,
+    targets: tuple[Target, ...],
+    demand: Demand,
+    wanted: Wanted,
+    constraints: Constraints,
+    within: Limits,
 ) -> Ranked:
     """Every accelerator that is had, as the fleet that carries the load."""
     import datetime
@@ -308,7 +322,7 @@ def _ranked(
     from gpuwise.cli.step.progress import progress
     from gpuwise.pick.capacity import rank_accelerators
 
-    if held.price is not None or held.provider is not None:
+    if constraints.price is not None or constraints.provider is not None:
         raise InputError("--price and --provider are of one accelerator", hint="name it with --on")
     with progress("simulating") as say:
         return rank_accelerators(
@@ -319,20 +333,20 @@ def _ranked(
             wanted,
             today=datetime.date.today(),
             limits=within,
-            budget_usd_per_hour=held.budget,
+            budget_usd_per_hour=constraints.budget,
             progress=say,
         )
 
 
-def _limits(held: Constraints) -> Limits:
+def _limits(constraints: Constraints) -> Limits:
     """Which hardware is looked at: what is rented, and what is bought where that was asked for. Raises UnknownNameError and
     InputError."""
     from gpuwise.pick.limits import FORMS, Limits, check_limits
 
-    if held.form is not None and held.form not in FORMS:
-        raise UnknownNameError("form", held.form, FORMS, hint="it is one of " + ", ".join(FORMS))
-    bought = held.buy or held.form is not None or held.max_watts is not None
-    limits = Limits(ways=("rent", "buy") if bought else ("rent",), form=held.form, max_watts=held.max_watts)
+    if constraints.form is not None and constraints.form not in FORMS:
+        raise UnknownNameError("form", constraints.form, FORMS, hint="it is one of " + ", ".join(FORMS))
+    bought = constraints.buy or constraints.form is not None or constraints.max_watts is not None
+    limits = Limits(ways=("rent", "buy") if bought else ("rent",), form=constraints.form, max_watts=constraints.max_watts)
     check_limits(limits)
     return limits
 
@@ -385,7 +399,7 @@ def within_budget(answer: Capacity, budget_usd_per_hour: float | None) -> bool:
     return budget_usd_per_hour is None or (usd is not None and usd <= budget_usd_per_hour)
 
 
-def question(arch: Architecture, asked: Traffic, held: Constraints) -> tuple[Load, tuple[Target, ...], Demand]:
+def question(arch: Architecture, traffic: Traffic, constraints: Constraints) -> tuple[Load, tuple[Target, ...], Demand]:
     """The options as a load, targets and a demand. Raises InputError."""
     from gpuwise.serve.capacity.answer import check_model, usual_targets
     from gpuwise.serve.capacity.fleet import Demand
@@ -394,58 +408,60 @@ def question(arch: Architecture, asked: Traffic, held: Constraints) -> tuple[Loa
     from gpuwise.serve.load.workloads import THINK_S
 
     check_model(arch)
-    if asked.trace is not None and asked.workload is not None:
+    if traffic.trace is not None and traffic.workload is not None:
         raise InputError("--trace and --workload are two loads", hint="give one of them")
-    options = [name for name, value in (("--rate", asked.rate), ("--users", asked.users), ("--max", asked.max or None)) if value]
+    options = [
+        name for name, value in (("--rate", traffic.rate), ("--users", traffic.users), ("--max", traffic.max or None)) if value
+    ]
     if len(options) > 1:
         raise InputError(" and ".join(options) + " say the load twice", hint="give one of them")
-    if asked.think is not None and asked.users is None:
+    if traffic.think is not None and traffic.users is None:
         raise InputError("--think without --users", hint="it is the pause of a user: add --users 500")
-    context = held.context or arch.max_seq_len
+    context = constraints.context or arch.max_seq_len
     if context > arch.max_seq_len:
         raise InputError(
             f"{arch.name} has a context of {arch.max_seq_len:,} tokens, not {context:,}", hint=f"--context {arch.max_seq_len}"
         )
-    source, peak = _source(asked, context)
-    load = Load(source, context, 0 if held.lora is None else _adapters(held.lora).count)
-    targets = usual_targets(load) if asked.slo is None else parse_targets(asked.slo)
-    rate = load.recorded_rate_per_s if asked.rate is None and asked.users is None and not asked.max else None
-    rate = rate_per_s(asked.rate) if asked.rate is not None else rate
-    return load, targets, Demand(rate, asked.users, THINK_S if asked.think is None else asked.think, peak)
+    source, peak = _source(traffic, context)
+    load = Load(source, context, 0 if constraints.lora is None else _adapters(constraints.lora).count)
+    targets = usual_targets(load) if traffic.slo is None else parse_targets(traffic.slo)
+    rate = load.recorded_rate_per_s if traffic.rate is None and traffic.users is None and not traffic.max else None
+    rate = rate_per_s(traffic.rate) if traffic.rate is not None else rate
+    return load, targets, Demand(rate, traffic.users, THINK_S if traffic.think is None else traffic.think, peak)
 
 
-def _source(asked: Traffic, context: int) -> tuple[Any, float]:
+def _source(traffic: Traffic, context: int) -> tuple[Any, float]:
     """What is drawn from or replayed, and how much higher its peak is than its mean."""
     from gpuwise.serve.load.arrivals import day_shape, unit_arrivals
     from gpuwise.serve.load.traces import read_trace, refuse_beyond
     from gpuwise.serve.load.workloads import find_workload
 
-    if asked.trace is not None:
-        if asked.arrivals is not None:
+    if traffic.trace is not None:
+        if traffic.arrivals is not None:
             raise InputError("--arrivals with a trace, which has its own", hint="leave one of them out")
-        trace = refuse_beyond(read_trace(asked.trace), context, drop=asked.drop_long)
+        trace = refuse_beyond(read_trace(traffic.trace), context, drop=traffic.drop_long)
         if len(trace.requests) < LEAST_REQUESTS:
             count = len(trace.requests)
             raise InputError(f"{count} requests of {trace.name} say nothing of percentiles", hint=f"at least {LEAST_REQUESTS}")
         return trace, trace.peak_over_mean
-    if asked.drop_long:
+    if traffic.drop_long:
         raise InputError("--drop-long without --trace", hint="requests of a workload are cut to the context")
-    workload = find_workload(asked.workload or "chat")
+    workload = find_workload(traffic.workload or "chat")
     if workload.source == "given" and workload.prompt.mean + workload.output.mean > context:
         tokens = workload.prompt.mean + workload.output.mean
         raise InputError(
             f"{tokens:,.0f} tokens a request are more than the context of {context:,}",
             hint="shorter lengths, or a model with a longer context",
         )
-    if asked.arrivals is None:
+    if traffic.arrivals is None:
         return workload, workload.peak_over_mean
-    kind, _, value = asked.arrivals.partition(":")
+    kind, _, value = traffic.arrivals.partition(":")
     if kind not in ARRIVALS:
         raise UnknownNameError("arrivals", kind, ARRIVALS, hint="poisson, gamma:2 or diurnal:3")
     if kind == "poisson" and not value:
         return replace(workload, gap_cv=1.0), workload.peak_over_mean
     if kind == "poisson" or not value:
-        raise InputError(f"--arrivals {asked.arrivals!r} cannot be read", hint="poisson, gamma:2 or diurnal:3")
+        raise InputError(f"--arrivals {traffic.arrivals!r} cannot be read", hint="poisson, gamma:2 or diurnal:3")
     number = positive_count(value, "--arrivals")
     import numpy as np
 
@@ -463,25 +479,25 @@ def rate_per_s(text: str) -> float:
     return count / (_PERIODS[matched[2][0].lower()] if matched else 1.0)
 
 
-def wanted_of(held: Constraints, load: Load) -> Wanted:
+def wanted_of(constraints: Constraints, load: Load) -> Wanted:
     """The options as what the search must hold fast. Raises InputError and UnknownNameError."""
     from gpuwise.cli.pick.command import bits_of
     from gpuwise.serve.capacity.configurations import USUAL_BITS, Wanted
 
-    engine, _, version = held.engine.partition("@")
-    if held.kv_cache not in ("bf16", "fp8"):
-        raise UnknownNameError("cache format", held.kv_cache, ("bf16", "fp8"), hint="bf16 or fp8")
+    engine, _, version = constraints.engine.partition("@")
+    if constraints.kv_cache not in ("bf16", "fp8"):
+        raise UnknownNameError("cache format", constraints.kv_cache, ("bf16", "fp8"), hint="bf16 or fp8")
     return Wanted(
         {"tensorrt-llm": "trtllm", "llama-cpp": "llama.cpp", "llamacpp": "llama.cpp"}.get(engine, engine),
         version or None,
-        bits_of(held.weights) or USUAL_BITS,
-        held.tp,
-        held.kv_cache,
-        None if held.context is None else load.context,
-        None if held.draft is None else _draft(held.draft),
-        None if held.lora is None else _adapters(held.lora),
-        pp=held.pp,
-        apart=None if held.disaggregate is None else _apart(held.disaggregate),
+        bits_of(constraints.weights) or USUAL_BITS,
+        constraints.tp,
+        constraints.kv_cache,
+        None if constraints.context is None else load.context,
+        None if constraints.draft is None else _draft(constraints.draft),
+        None if constraints.lora is None else _adapters(constraints.lora),
+        pp=constraints.pp,
+        apart=None if constraints.disaggregate is None else _apart(constraints.disaggregate),
     )
 
 

@@ -177,13 +177,13 @@ def run_on_ranks(
 
     records = RunRecords(settings, None if job is None or given.rehearse else job.step_time_s)
     settings = records.settings
-    with screen() as shown, _metrics(given, settings.out) as told:
+    with screen() as shown, _metrics(given, settings.out) as metrics:
         batch = "" if whole else f", {layout.global_batch} samples a step"
         shown.show(f"gpuwise: {script} on {layout.words}{batch}")
         every_s = 1.0 if shown.is_live else 30.0
 
         def look(now: tuple[RankJournal, ...]) -> None:
-            told(now)
+            metrics(now)
             shown.show(progress(now, settings.steps))
 
         result = run_ranks(
@@ -209,22 +209,22 @@ def run_on_ranks(
 
 
 @contextmanager
-def _metrics(given: OnRanks, out: str) -> Generator[Callable[[tuple[RankJournal, ...]], None], None, None]:
+def _metrics(options: OnRanks, out: str) -> Generator[Callable[[tuple[RankJournal, ...]], None], None, None]:
     """What is told of every look at the journals, served while the context is open. Raises InputError for an address that cannot
     be served."""
-    if given.grafana is not None:
+    if options.grafana is not None:
         from gpuwise.train.ranks.metrics import write_dashboard
 
-        write_dashboard(given.grafana)
-        sys.stderr.write(f"{given.grafana}: import it in Grafana under Dashboards, New, Import\n")
-    if given.prometheus is None:
+        write_dashboard(options.grafana)
+        sys.stderr.write(f"{options.grafana}: import it in Grafana under Dashboards, New, Import\n")
+    if options.prometheus is None:
         yield lambda _: None
         return
     from gpuwise.machine.telemetry.outputs.exporter import TextServer, parse_address
     from gpuwise.train.ranks.metrics import exposition
 
     latest: list[tuple[RankJournal, ...]] = [()]
-    server = TextServer(*parse_address(given.prometheus), lambda: exposition(latest[0], Path(out).name))
+    server = TextServer(*parse_address(options.prometheus), lambda: exposition(latest[0], Path(out).name))
     sys.stderr.write(f"gpuwise: metrics at {server.address}\n")
     try:
         yield lambda now: latest.__setitem__(0, now)
@@ -232,22 +232,22 @@ def _metrics(given: OnRanks, out: str) -> Generator[Callable[[tuple[RankJournal,
         server.close()
 
 
-def _check_script(script: str, given: OnRanks, *, epochs: float | None, total_steps: int | None) -> None:
+def _check_script(script: str, options: OnRanks, *, epochs: float | None, total_steps: int | None) -> None:
     """Raises InputError for a file that is no script, and for what a script decides itself."""
     from gpuwise.train.hook.script import file_code
 
     file_code(script)
-    own = {
-        "--set": given.set,
-        "--workers": given.workers,
-        "--save-every": given.save_every,
-        "--micro-batch": given.micro_batch,
-        "--prune": given.prune,
-        "--teacher": given.teacher,
+    flags = {
+        "--set": options.set,
+        "--workers": options.workers,
+        "--save-every": options.save_every,
+        "--micro-batch": options.micro_batch,
+        "--prune": options.prune,
+        "--teacher": options.teacher,
         "--epochs": epochs,
         "--total-steps": total_steps,
     }
-    for name, value in own.items():
+    for name, value in flags.items():
         if value:
             raise InputError(
                 f"{name} is for a function that gives model and data; {script} decides it itself",
@@ -271,19 +271,19 @@ def _levers(script: str, config: Path | None, layout: Layout, *, whole: bool) ->
     return levers
 
 
-def _check_function(script: str, given: OnRanks) -> None:
+def _check_function(script: str, options: OnRanks) -> None:
     """Raises InputError where the function's file, or a model's configuration and data, are not there."""
     if not script.startswith(HUGGING_FACE):
         from gpuwise.workload.capture.target import find_target
 
-        find_target(script, given.set)
+        find_target(script, options.set)
         return
     from gpuwise.train.ranks.hugging_face import values_of as read_settings
 
     place = Path(script.removeprefix(HUGGING_FACE))
     if not (place / "config.json" if place.is_dir() else place).is_file():
         raise InputError(f"there is no file {place}", hint="write it like hf:path/to/config.json; nothing is downloaded")
-    read_settings(list(given.set))
+    read_settings(list(options.set))
 
 
 def _absolute(script: str) -> str:
@@ -294,10 +294,10 @@ def _absolute(script: str) -> str:
     return f"{Path(place).resolve()}:{name}" if ".py:" in script else script
 
 
-def _settings(script: str, given: OnRanks) -> list[str]:
+def _settings(script: str, options: OnRanks) -> list[str]:
     if not script.startswith(HUGGING_FACE):
-        return list(given.set)
-    return [f"data={Path(s[5:]).resolve()}" if s.startswith("data=") else s for s in given.set]
+        return list(options.set)
+    return [f"data={Path(s[5:]).resolve()}" if s.startswith("data=") else s for s in options.set]
 
 
 def _job(path: Path) -> Job:
@@ -306,7 +306,7 @@ def _job(path: Path) -> Job:
     return read_job(str(path))
 
 
-def _layout(given: OnRanks, job: Job | None) -> Layout:
+def _layout(options: OnRanks, job: Job | None) -> Layout:
     import msgspec
 
     from gpuwise.export.ranks import shard_group
@@ -332,71 +332,71 @@ def _layout(given: OnRanks, job: Job | None) -> Layout:
             "lora_targets",
             "qlora",
         ):
-            if getattr(given, name) not in (None, False):
+            if getattr(options, name) not in (None, False):
                 raise InputError(f"--{name.replace('_', '-')} is in the plan already", hint="leave it out, or plan again with it")
-        if given.global_batch is not None or given.micro_batch is not None:
+        if options.global_batch is not None or options.micro_batch is not None:
             layout = msgspec.structs.replace(
                 layout,
-                global_batch=given.global_batch or layout.global_batch,
-                micro_batch=given.micro_batch or layout.micro_batch,
+                global_batch=options.global_batch or layout.global_batch,
+                micro_batch=options.micro_batch or layout.micro_batch,
             )
         return checked(layout)
-    n, tp, pp, cp = given.ranks or len(gpus_here()) or 1, given.tp or 1, given.pp or 1, given.cp or 1
+    n, tp, pp, cp = options.ranks or len(gpus_here()) or 1, options.tp or 1, options.pp or 1, options.cp or 1
     if n % (tp * pp * cp):
         words = f"--tp {tp} x --pp {pp}" + (f" x --cp {cp}" if cp > 1 else "")
         raise InputError(f"{words} do not divide {n} ranks", hint=f"--ranks {tp * pp * cp * max(n // (tp * pp * cp), 1)}")
     dp = n // (tp * pp * cp)
-    offload = {word.strip() for word in (given.offload or "").split(",") if word.strip()}
+    offload = {word.strip() for word in (options.offload or "").split(",") if word.strip()}
     if offload - {"optimizer", "activations"}:
-        raise InputError(f"--offload {given.offload}", hint="--offload optimizer, activations, or optimizer,activations")
-    batch = given.global_batch or (given.micro_batch or 8) * dp
+        raise InputError(f"--offload {options.offload}", hint="--offload optimizer, activations, or optimizer,activations")
+    batch = options.global_batch or (options.micro_batch or 8) * dp
     return checked(
         Layout(
             dp,
             tp,
             pp,
             cp,
-            sharding=given.sharding or "none",
-            shard_group=given.shard_group or 0,
-            precision=given.precision or "fp32",
-            recompute=given.recompute or "none",
-            ep=given.ep or 1,
-            micro_batch=given.micro_batch or -(-batch // dp),
+            sharding=options.sharding or "none",
+            shard_group=options.shard_group or 0,
+            precision=options.precision or "fp32",
+            recompute=options.recompute or "none",
+            ep=options.ep or 1,
+            micro_batch=options.micro_batch or -(-batch // dp),
             global_batch=batch,
             offload_optimizer="optimizer" in offload,
             offload_activations="activations" in offload,
-            compress=given.compress or "none",
-            **_adapters(given),
+            compress=options.compress or "none",
+            **_adapters(options),
         )
     )
 
 
-def _adapters(given: OnRanks) -> dict[str, Any]:
+def _adapters(options: OnRanks) -> dict[str, Any]:
     from gpuwise.workload.adapters import split_targets
     from gpuwise.workload.changes.strategy import LORA_RANK
 
-    if given.lora and given.qlora:
+    if options.lora and options.qlora:
         raise InputError("--lora and --qlora are two ways", hint="--qlora for 4-bit frozen weights, --lora for others")
-    if not (given.lora or given.qlora):
-        if given.lora_rank is not None or given.lora_targets is not None:
+    if not (options.lora or options.qlora):
+        if options.lora_rank is not None or options.lora_targets is not None:
             raise InputError("--lora-rank and --lora-targets are of adapters", hint="add --lora or --qlora")
         return {}
-    targets = {} if given.lora_targets is None else {"lora_targets": split_targets(given.lora_targets)}
-    return {"lora_rank": given.lora_rank or LORA_RANK, "quantized_base": given.qlora, **targets}
+    targets = {} if options.lora_targets is None else {"lora_targets": split_targets(options.lora_targets)}
+    return {"lora_rank": options.lora_rank or LORA_RANK, "quantized_base": options.qlora, **targets}
 
 
-def _check_here(layout: Layout, job: Job | None, given: OnRanks) -> None:
+def _check_here(layout: Layout, job: Job | None, options: OnRanks) -> None:
     """Raises InputError where there are fewer GPUs than ranks, or others than the plan's."""
     from gpuwise.train.ranks.launch import gpus_here
 
     gpus = gpus_here()
     n, names = len(gpus), sorted(set(gpus))
-    if given.workers < 0 or given.workers > 256:
-        raise InputError(f"--workers {given.workers}", hint="--workers 4")
+    if options.workers < 0 or options.workers > 256:
+        raise InputError(f"--workers {options.workers}", hint="--workers 4")
     here = f"{n} GPUs ({', '.join(names)})" if n else "no GPU"
     if n and n < layout.n_ranks:
         raise InputError(f"{layout.n_ranks} ranks and {here} here", hint=f"a GPU is one rank's: --ranks {n}")
-    if job is None or given.rehearse:
+    if job is None or options.rehearse:
         return
     from gpuwise.facts.hardware.naming import find_accelerator
 
@@ -450,25 +450,25 @@ def _summary(result: RanksResult, out: str, of_script: Layout | None, *, planned
         lines.append(f"checkpoints held steps up for {result.blocked:.2%} of the time between them")
     if result.losses:
         mean_loss_s = sum(x.lost_s for x in result.losses) / len(result.losses)
-        told = "" if result.expected_loss_s is None else f", expected {format_duration(result.expected_loss_s)}"
-        lines.append(f"a death of a rank cost {format_duration(mean_loss_s)}{told}")
+        expected = "" if result.expected_loss_s is None else f", expected {format_duration(result.expected_loss_s)}"
+        lines.append(f"a death of a rank cost {format_duration(mean_loss_s)}{expected}")
     slow = result.straggler
     if slow is not None:
         lines.append(f"rank {slow.rank} is waited for {format_duration(slow.lost_s)} a step ({slow.share:.0%}): {slow.cause}")
     planned_s = next((s["predicted_s"] for s in result.journals[0].steps[-1:] if s.get("predicted_s")), None)
     if planned_s is not None and result.step_s is not None:
         lines.append(f"a step: predicted {format_duration(planned_s)}, measured {format_duration(result.step_s)}")
-    for kind, told in result.exchange_times.items():
-        took = "not seen by the process" if told["measured_s"] is None else format_duration(told["measured_s"])
+    for kind, expected in result.exchange_times.items():
+        took = "not seen by the process" if expected["measured_s"] is None else format_duration(expected["measured_s"])
         lines.append(
-            f"{kind}: by its times on two payloads {format_duration(told['predicted_s'] or 0.0)} a step, measured {took}"
+            f"{kind}: by its times on two payloads {format_duration(expected['predicted_s'] or 0.0)} a step, measured {took}"
         )
     model = result.journals[0].newest("model")
     if model is not None and (model["trained"] < model["parameters"] or model["zeros"]):
         lines.append(model_words(model))
     for kind, counts in result.collectives.items():
-        told = [f"{n[0]} of {format_bytes(n[1])} in all" if n else "none" for n in (counts["predicted"], counts["measured"])]
-        lines.append(f"{kind} a step: predicted {told[0]}, measured {told[1]}")
+        expected = [f"{n[0]} of {format_bytes(n[1])} in all" if n else "none" for n in (counts["predicted"], counts["measured"])]
+        lines.append(f"{kind} a step: predicted {expected[0]}, measured {expected[1]}")
     if result.hung is not None:
         lines.append(result.hung)
     if result.died is not None:

@@ -49,9 +49,9 @@ def find_strategies(goal: Goal, n: int = 6) -> SearchResult:
     """Search the goal's space on its cluster; where nothing fits on the device with the probability asked for, with each of
     :func:`_lighter` until something does, or the first that is expected to. Raises LayoutError naming the rule when no layout is
     possible."""
-    found = best = _result(goal, n)
-    n_strategies, seconds = found.n_strategies, found.seconds
-    for lighter, note in () if _surely(goal, found.ranked[:1]) else _lighter(goal):
+    result = best = _result(goal, n)
+    n_strategies, seconds = result.n_strategies, result.seconds
+    for lighter, note in () if _surely(goal, result.ranked[:1]) else _lighter(goal):
         again = _result(lighter, n)
         n_strategies, seconds = n_strategies + again.n_strategies, seconds + again.seconds
         noted = replace(again, notes=(*again.notes, note))
@@ -141,10 +141,10 @@ def find_fastest(
     """The strategy that :func:`find_strategies` ranks first, without its alternatives: in ``space_of``, offload included
     when nothing fits without. None when no layout is possible. ``known`` as of :func:`~gpuwise.plan.space.sweep.sweep`."""
     known = {} if known is None else known
-    found = _fastest(goal, space_of, known)
-    if found is None or _surely(goal, _estimates(found)):
-        return found
-    best = found
+    fastest = _fastest(goal, space_of, known)
+    if fastest is None or _surely(goal, _estimates(fastest)):
+        return fastest
+    best = fastest
     for lighter, _ in _lighter(goal):
         again = _fastest(lighter, space_of, known)
         if again is not None and _surely(goal, _estimates(again)):
@@ -154,8 +154,8 @@ def find_fastest(
     return best
 
 
-def _estimates(found: Fastest) -> tuple[TrainingEstimate, ...]:
-    return () if found.estimate is None else (found.estimate,)
+def _estimates(fastest: Fastest) -> tuple[TrainingEstimate, ...]:
+    return () if fastest.estimate is None else (fastest.estimate,)
 
 
 def _fastest(goal: Goal, space_of: Callable[[Setting], Space], known: KnownCosts) -> Fastest | None:
@@ -172,8 +172,8 @@ def _fastest(goal: Goal, space_of: Callable[[Setting], Space], known: KnownCosts
 
 def find_in(goal: Goal, space_of: Callable[[Setting], Space]) -> TrainingEstimate | None:
     """The fastest strategy that fits in a space of one's own; None when none does."""
-    found = find_fastest(goal, space_of)
-    return None if found is None else found.estimate
+    fastest = find_fastest(goal, space_of)
+    return None if fastest is None else fastest.estimate
 
 
 def thinned(front: Candidates, n: int = FRONT_LENGTH) -> list[int]:
@@ -181,11 +181,11 @@ def thinned(front: Candidates, n: int = FRONT_LENGTH) -> list[int]:
     spread over memory, both ends kept."""
     if not len(front):
         return []
-    kept = np.flatnonzero(front.rank_s <= SLOWEST * front.rank_s[0])
-    memory = front.memory_bytes[kept]
+    rows = np.flatnonzero(front.rank_s <= SLOWEST * front.rank_s[0])
+    memory = front.memory_bytes[rows]
     wanted = memory[0] + (memory[-1] - memory[0]) * np.arange(n) / (n - 1)
     nearest = np.abs(memory[:, None] - wanted[None, :]).argmin(axis=0)
-    return [int(kept[i]) for i in sorted(set(nearest.tolist()))]
+    return [int(rows[i]) for i in sorted(set(nearest.tolist()))]
 
 
 def setting_of(goal: Goal, base: Strategy) -> Setting:
@@ -238,9 +238,9 @@ def _distinct(done: Sweep, n: int) -> Iterable[int]:
     return [int(i) for i in np.sort(first)[:n]]
 
 
-def _estimated(goal: Goal, done: Sweep, found: Candidates, at: Iterable[int]) -> tuple[TrainingEstimate, ...]:
+def _estimated(goal: Goal, done: Sweep, candidates: Candidates, at: Iterable[int]) -> tuple[TrainingEstimate, ...]:
     """Full estimates of candidates, in the order of ``at``."""
-    return estimate_all(goal, [found.strategy(done.blocks, i) for i in at])
+    return estimate_all(goal, [candidates.strategy(done.blocks, i) for i in at])
 
 
 def _fitting_first(goal: Goal, done: Sweep, ranked: tuple[TrainingEstimate, ...]) -> tuple[TrainingEstimate, ...]:

@@ -225,7 +225,7 @@ def largest_rate(
         missed = min((r for r in seen if not keeps(r)), default=math.inf)
         return rate < most or (rate < missed and keeps(rate))
 
-    if enough_per_s < NEAR_FULL * full and kept(enough_per_s):
+    if enough_per_s < NEAR_FULL * full and keeps(enough_per_s):
         return Limit(configuration, at(enough_per_s), alone, None, full)
     if guess_per_s is not None:
         for rate in _path(alone.rate_per_s, full, lambda rate: rate <= guess_per_s, resolution):

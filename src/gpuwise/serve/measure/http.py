@@ -113,10 +113,10 @@ def as_object(value: Any) -> dict[str, Any]:
 
 
 def _event(words: str) -> dict[str, Any]:
-    found = _document(words.encode())
-    if not isinstance(found, dict):
+    document = _document(words.encode())
+    if not isinstance(document, dict):
         raise BrokenStreamError("an event is no JSON object")
-    event = as_object(found)
+    event = as_object(document)
     if "error" in event:
         code = as_object(event["error"]).get("code")
         raise HttpError(code if isinstance(code, int) else 500, _error_text(words.encode()))
@@ -138,8 +138,8 @@ def _document(body: bytes) -> Any:
 def _error_text(body: bytes) -> str:
     """What an error says of itself, in one short line."""
     try:
-        found: Any = json.loads(body)
-        error = as_object(found).get("error", as_object(found).get("detail", found))
+        document: Any = json.loads(body)
+        error = as_object(document).get("error", as_object(document).get("detail", document))
         words = as_object(error).get("message", error)
     except ValueError:
         words = body.decode("utf-8", "replace")
@@ -198,12 +198,12 @@ class Connection:
 
     async def body(self) -> bytes:
         """The whole body, or the first part of a very long one."""
-        found = bytearray()
+        data = bytearray()
         async for part in self._parts():
-            found += part
-            if len(found) > MOST_BODY:
+            data += part
+            if len(data) > MOST_BODY:
                 break
-        return bytes(found)
+        return bytes(data)
 
     async def lines(self) -> AsyncIterator[str]:
         """The body's lines as they become whole; a last one without its end is no line."""
@@ -224,14 +224,14 @@ class Connection:
                 yield part
             return
         length = self._headers.get("content-length")
-        left = int(length) if length is not None and length.isdigit() else None
-        while left is None or left > 0:
-            part = await self._reader.read(65536 if left is None else min(left, 65536))
+        n_left = int(length) if length is not None and length.isdigit() else None
+        while n_left is None or n_left > 0:
+            part = await self._reader.read(65536 if n_left is None else min(n_left, 65536))
             if not part:
-                if left:
-                    raise BrokenStreamError(f"the connection closed {left:,} bytes before the answer's end")
+                if n_left:
+                    raise BrokenStreamError(f"the connection closed {n_left:,} bytes before the answer's end")
                 return
-            left = None if left is None else left - len(part)
+            n_left = None if n_left is None else n_left - len(part)
             yield part
 
     async def _chunks(self) -> AsyncIterator[bytes]:

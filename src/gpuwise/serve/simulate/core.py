@@ -254,22 +254,22 @@ class Engine:
     def _stall(self, n: int, seconds: float) -> None:
         """A step in which ``n`` decoding sequences had no token."""
         stalls = self.stalls
-        known = 0.0
+        stall = 0.0
         for group in stalls:
             group[1] += seconds
-            known += group[0]
-        if n > known:
-            stalls.append([n - known, seconds])
+            stall += group[0]
+        if n > stall:
+            stalls.append([n - stall, seconds])
 
     def _note_stalls(self, n: int, first: float) -> None:
         """The stretch noted last began after such steps."""
-        left = n
+        n_left = n
         for count, seconds in self.stalls:
-            tokens = min(int(count), left)
+            tokens = min(int(count), n_left)
             if tokens:
                 self.trace.gap(first + seconds, tokens)
-                left -= tokens
-        self.trace.stalled[-1] = n - left
+                n_left -= tokens
+        self.trace.stalled[-1] = n - n_left
         self.stalls.clear()
 
     def _steps_with_blocks(self, steps: int, n: int) -> tuple[int, int]:
@@ -344,8 +344,8 @@ class Engine:
             self.trace.first_s[request] = self.now
         else:
             self.trace.gap(self.now - self.preempted_at.pop(request))
-        left = self.output[request] - written
-        if left <= 0:
+        n_left = self.output[request] - written
+        if n_left <= 0:
             del self.running[request]
             self._end(request, tokens)
             return
@@ -353,7 +353,7 @@ class Engine:
         self.running[request] = tokens - self.decoded
         self.cache_tokens += tokens + 1
         self.phases[(tokens - self.decoded) % self.limits.block_tokens] += 1
-        heappush(self.finishing, (self.decoded + left, request))
+        heappush(self.finishing, (self.decoded + n_left, request))
         if self.runs.own_block[request] * self.limits.block_tokens > self.prompt[request]:
             self.writers.setdefault(self.runs.text[request], set()).add(request)
 
@@ -411,11 +411,11 @@ class Engine:
 
     def _max_output(self, request: int) -> int:
         """Tokens of its answer that a request allows, as far as the pool holds them."""
-        asked = self.output[request]
-        if self.limits.asked is not None and self.limits.asked > asked:
+        tokens = self.output[request]
+        if self.limits.asked is not None and self.limits.asked > tokens:
             room = (self.limits.n_blocks - 2) * self.limits.block_tokens - self.prompt[request]
-            asked = max(asked, min(self.limits.asked, room))
-        return asked
+            tokens = max(tokens, min(self.limits.asked, room))
+        return tokens
 
     def _count_adapters(self) -> None:
         """Note those of the requests that run, before others are admitted."""

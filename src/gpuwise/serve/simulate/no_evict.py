@@ -94,12 +94,12 @@ class NoEvictEngine(BudgetEngine):
                 late = True
                 break
             wanted = self.prompt[request]
-            found = pool.found_blocks(request, wanted, size)
-            missing = self._first_missing(request, found)
+            n_cached = pool.found_blocks(request, wanted, size)
+            missing = self._first_missing(request, n_cached)
             if missing is not None and missing in reading:
                 skipped.append(waiting.popleft())
                 continue
-            new = wanted - found * size
+            new = wanted - n_cached * size
             charged = new if limits.chunked else wanted
             if self.whole[request] > free or (charged > budget and not limits.chunked):
                 break
@@ -107,8 +107,8 @@ class NoEvictEngine(BudgetEngine):
             budget -= charged
             if missing is not None:
                 reading.add(missing)
-            self._begin(request, found, new, wanted, chunks, ended)
-            self.readers.append((request, (found * size + new) // size))
+            self._begin(request, n_cached, new, wanted, chunks, ended)
+            self.readers.append((request, (n_cached * size + new) // size))
             self.promised += self.whole[request]
             free -= self.whole[request]
         waiting.extendleft(reversed(skipped))
@@ -133,13 +133,13 @@ class NoEvictEngine(BudgetEngine):
         for request in ended:
             self._first_token(request)
 
-    def _first_missing(self, request: int, found: int) -> tuple[int, int] | None:
+    def _first_missing(self, request: int, n_cached: int) -> tuple[int, int] | None:
         """Which block of a shared text a request computes first; None where it shares none."""
-        if not self.limits.prefix_cache or (found + 1) * self.limits.block_tokens > self.prompt[request]:
+        if not self.limits.prefix_cache or (n_cached + 1) * self.limits.block_tokens > self.prompt[request]:
             return None
         for run, _, upto in self.runs.segments(request):
-            if found < upto:
-                return (run, found)
+            if n_cached < upto:
+                return (run, n_cached)
         return None
 
     def _blocks_held(self) -> int:
@@ -147,11 +147,11 @@ class NoEvictEngine(BudgetEngine):
         if not self.limits.prefix_cache or not self.runs.n_shared:
             return self.limits.n_blocks - self.pool.free
         size, decoded = self.limits.block_tokens, self.decoded
-        held = 0
+        blocks = 0
         for request, offset in self.running.items():
             tokens = self.done if request == self.partial else self.prompt[request] if offset == PROMPT else offset + decoded + 1
-            held += -(-tokens // size)
-        return held
+            blocks += -(-tokens // size)
+        return blocks
 
     def _end(self, request: int, tokens: int) -> None:
         super()._end(request, tokens)
@@ -174,8 +174,8 @@ class StaticEngine(NoEvictEngine):
         self.ghost_tokens += tokens + 1
         self.gone.append((request, tokens))
         if not self.running:
-            for ended, held in self.gone:
-                self.pool.release(ended, held, self.limits.block_tokens)
+            for ended, blocks in self.gone:
+                self.pool.release(ended, blocks, self.limits.block_tokens)
                 self.promised -= self.whole[ended]
             self.gone.clear()
             self.ghosts = self.ghost_tokens = 0

@@ -66,12 +66,12 @@ class PrefillFirstEngine(Engine):
             wanted = self.prompt[request] + self.written[request]
             if pool.free - -(-wanted // size) < limits.watermark_blocks:
                 return False
-            found = pool.found_blocks(request, wanted, size)
-            new = wanted - found * size
+            n_cached = pool.found_blocks(request, wanted, size)
+            new = wanted - n_cached * size
             if new > budget:
                 return False
             budget -= new
-            self._begin(request, found, new, wanted, chunks, ended)
+            self._begin(request, n_cached, new, wanted, chunks, ended)
             readers.append(request)
         return False
 
@@ -121,14 +121,14 @@ class RadixEngine(PrefillFirstEngine):
         """Tokens kept for those that decode."""
         n = len(self.running) - (self.partial >= 0)
         if self.clipped:
-            most, asked, decoded = self.rule.most_tokens, self.asked_tokens, self.decoded
-            left = 0
+            most, tokens, decoded = self.rule.most_tokens, self.asked_tokens, self.decoded
+            reserve = 0
             for r, offset in self.running.items():
                 if offset != PROMPT:
-                    left += min(asked[r] + self.prompt[r] - 1 - offset - decoded, most)
+                    reserve += min(tokens[r] + self.prompt[r] - 1 - offset - decoded, most)
         else:
-            left = self.left - n * self.decoded
-        return left * (1.0 if self.rule.fixed_whole and self.limits.asked is None else self.ratio)
+            reserve = self.left - n * self.decoded
+        return reserve * (1.0 if self.rule.fixed_whole and self.limits.asked is None else self.ratio)
 
     def _prompts(self, chunks: list[tuple[int, int]], readers: list[int], ended: list[int]) -> bool:
         """A chunk of the prompt that was begun, then requests that wait, until tokens or room are spent. Those whose adapter
@@ -143,26 +143,26 @@ class RadixEngine(PrefillFirstEngine):
         limits, pool, waiting, rule = self.limits, self.pool, self.waiting, self.rule
         self._count_adapters()
         size, most = limits.block_tokens, self.rule.most_tokens
-        kept, pages = self._reserved(), 0
-        left = limits.tokens if limits.chunked else 1 << 60
+        reserve, pages = self._reserved(), 0
+        budget = limits.tokens if limits.chunked else 1 << 60
         left_input = limits.prompt_tokens
         if self.partial >= 0:
             request = self.partial
-            room = int(pool.free * size - kept)
-            new = min(self.wanted - self.done, min(left, room) if room > 0 else left)
+            room = int(pool.free * size - reserve)
+            new = min(self.wanted - self.done, min(budget, room) if room > 0 else budget)
             pool.take(-(-(self.done + new) // size) - -(-self.done // size))
             chunks.append((new, self.done))
             readers.append(request)
             self.done += new
-            kept += size
+            reserve += size
             pages += size
-            left -= -(-new // size) * size
+            budget -= -(-new // size) * size
             left_input -= -(-new // size) * size
             if self.done == self.wanted:
-                kept += min(self.asked_tokens[request], most)
+                reserve += min(self.asked_tokens[request], most)
                 ended.append(request)
                 self.partial = -1
-        while waiting and left > 0 and left_input > 0 and self.partial < 0:
+        while waiting and budget > 0 and left_input > 0 and self.partial < 0:
             if len(self.running) >= limits.sequences:
                 self.full = True
                 break
@@ -172,27 +172,27 @@ class RadixEngine(PrefillFirstEngine):
             if self.arrived[request] > self.settled:
                 return True
             wanted = self.prompt[request] + self.written[request]
-            found = pool.found_blocks(request, wanted, size)
-            new = wanted - found * size
+            n_cached = pool.found_blocks(request, wanted, size)
+            new = wanted - n_cached * size
             may_write = min(max(self.asked_tokens[request] - self.written[request], 0), most)
-            free = (pool.free - pool.idle_blocks(request, found)) * size
-            if new + may_write + size >= free - kept:
+            free = (pool.free - pool.idle_blocks(request, n_cached)) * size
+            if new + may_write + size >= free - reserve:
                 self.full = bool(self.running)
                 break
-            if -(-new // size) * size > left:
-                new = left // size * size
+            if -(-new // size) * size > budget:
+                new = budget // size * size
                 if not new:
                     break
             elif not limits.chunked and readers and -(-new // size) * size >= left_input:
                 break
-            whole = found * size + new == wanted
-            self._begin(request, found, new, wanted, chunks, ended)
+            whole = n_cached * size + new == wanted
+            self._begin(request, n_cached, new, wanted, chunks, ended)
             readers.append(request)
-            kept += size + (min(self.asked_tokens[request], rule.most_tokens) if whole else 0)
+            reserve += size + (min(self.asked_tokens[request], rule.most_tokens) if whole else 0)
             pages += size
-            left -= -(-new // size) * size
+            budget -= -(-new // size) * size
             left_input -= -(-new // size) * size
-            if pool.free * size - kept <= 0 or pool.free * size - pages <= 0:
+            if pool.free * size - reserve <= 0 or pool.free * size - pages <= 0:
                 self.full = True
                 break
         return False

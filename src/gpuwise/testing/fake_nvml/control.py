@@ -245,7 +245,7 @@ class FakeNvml:
     def overrides(self) -> dict[str, str]:
         """Only the variables that :attr:`env` changes."""
         first = {"LD_LIBRARY_PATH": str(self.folder), "PATH": str(self.folder / "bin")}
-        return {name: f"{own}:{others}" if (others := os.environ.get(name)) else own for name, own in first.items()}
+        return {name: f"{path}:{others}" if (others := os.environ.get(name)) else path for name, path in first.items()}
 
     @property
     def gpus(self) -> tuple[FakeGpu, ...]:
@@ -356,14 +356,14 @@ class FakeNvml:
 
         import pynvml  # pyright: ignore[reportMissingTypeStubs]
 
-        kept = {name: getattr(pynvml, name) for name in ("nvmlLib", "_nvmlLib_refcount", "_nvmlGetFunctionPointer_cache")}
+        state = {name: getattr(pynvml, name) for name in ("nvmlLib", "_nvmlLib_refcount", "_nvmlGetFunctionPointer_cache")}
         pynvml.nvmlLib = ctypes.CDLL(str(self.library))
         pynvml._nvmlLib_refcount = 0
         pynvml._nvmlGetFunctionPointer_cache = {}
         try:
             yield
         finally:
-            for name, value in kept.items():
+            for name, value in state.items():
                 setattr(pynvml, name, value)
 
     def _changed(self) -> None:
@@ -411,10 +411,10 @@ def _cuda_of(driver: str) -> str:
     from gpuwise.facts.software.compatibility import newest_cuda, parse_version
 
     try:
-        found = newest_cuda(parse_version(driver))
+        version = newest_cuda(parse_version(driver))
     except InputError:
-        found = None
-    return ".".join(map(str, found or (13, 0)))
+        version = None
+    return ".".join(map(str, version or (13, 0)))
 
 
 def _cuda_number(version: str) -> int:

@@ -45,15 +45,15 @@ def main(arguments: Sequence[str]) -> int:
         sys.stdout.write(_refusal(nvml, error))
         return NO_DRIVER
     try:
-        asked = _parse(arguments)
-        if asked is None:
+        options = _parse(arguments)
+        if options is None:
             sys.stdout.write(f"Option {' '.join(arguments)} is not played.\n")
             return USAGE
-        cards = _cards(nvml, asked.get("id"))
+        cards = _cards(nvml, options.get("id"))
         if cards is None:
             sys.stdout.write("No devices were found\n")
             return NO_DEVICE
-        sys.stdout.write(_answer(nvml, asked, cards))
+        sys.stdout.write(_answer(nvml, options, cards))
         return 0
     except BrokenPipeError:
         return 0
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _parse(arguments: Sequence[str]) -> dict[str, str] | None:
     """Options and their values; None for one that is not played."""
-    asked: dict[str, str] = {}
+    options: dict[str, str] = {}
     words = list(arguments)
     while words:
         word, _, value = words.pop(0).partition("=")
@@ -75,8 +75,8 @@ def _parse(arguments: Sequence[str]) -> dict[str, str] | None:
             return None
         if name in ("id", "format", "gpu", "compute-apps") and not value and words:
             value = words.pop(0)
-        asked[name] = value
-    return asked
+        options[name] = value
+    return options
 
 
 def _cards(nvml: Any, wanted: str | None) -> list[Any] | None:
@@ -84,7 +84,7 @@ def _cards(nvml: Any, wanted: str | None) -> list[Any] | None:
     listed = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
     if wanted is None:
         return listed
-    found: list[Any] = []
+    cards: list[Any] = []
     for name in wanted.split(","):
         same = [
             c
@@ -94,21 +94,21 @@ def _cards(nvml: Any, wanted: str | None) -> list[Any] | None:
         ]
         if not same:
             return None
-        found += same
-    return found
+        cards += same
+    return cards
 
 
-def _answer(nvml: Any, asked: Mapping[str, str], cards: Sequence[Any]) -> str:
-    if "list" in asked:
+def _answer(nvml: Any, options: Mapping[str, str], cards: Sequence[Any]) -> str:
+    if "list" in options:
         return "".join(f"GPU {_index(nvml, c)}: {nvml.nvmlDeviceGetName(c)} (UUID: {nvml.nvmlDeviceGetUUID(c)})\n" for c in cards)
-    if "gpu" in asked:
-        names = [n.strip() for n in asked["gpu"].split(",")]
-        return _table(names, asked.get("format", ""), [[_ask(FIELDS.get(n), nvml, c) for n in names] for c in cards])
-    if "compute-apps" in asked:
-        names = [n.strip() for n in asked["compute-apps"].split(",")]
+    if "gpu" in options:
+        names = [n.strip() for n in options["gpu"].split(",")]
+        return _table(names, options.get("format", ""), [[_ask(FIELDS.get(n), nvml, c) for n in names] for c in cards])
+    if "compute-apps" in options:
+        names = [n.strip() for n in options["compute-apps"].split(",")]
         rows = [[_of_process(nvml, c, p, n) for n in names] for c in cards for p in nvml.nvmlDeviceGetComputeRunningProcesses(c)]
-        return _table(names, asked.get("format", ""), rows)
-    if "xml" in asked:
+        return _table(names, options.get("format", ""), rows)
+    if "xml" in options:
         return _xml(nvml, cards)
     return _screen(nvml, cards)
 
@@ -288,11 +288,11 @@ def _xml(nvml: Any, cards: Sequence[Any]) -> str:
         lines += _xml_place(nvml, card)
         lines.append("\t\t<processes>")
         for p in nvml.nvmlDeviceGetComputeRunningProcesses(card):
-            held = "N/A" if p.usedGpuMemory is None else f"{p.usedGpuMemory // _MIB} MiB"
+            memory = "N/A" if p.usedGpuMemory is None else f"{p.usedGpuMemory // _MIB} MiB"
             name = escape(_of_process(nvml, card, p, "name"))
             lines.append(
                 f"\t\t\t<process_info><pid>{p.pid}</pid><type>C</type><process_name>{name}</process_name>"
-                f"<used_memory>{held}</used_memory></process_info>"
+                f"<used_memory>{memory}</used_memory></process_info>"
             )
         lines += ["\t\t</processes>", "\t</gpu>"]
     return "".join(f"{line}\n" for line in [*lines, "</nvidia_smi_log>"])

@@ -15,7 +15,7 @@ from gpuwise.train.profile.spans import inside
 from gpuwise.train.profile.trace import NONE, Floats, Ints, Trace
 
 OP_CATEGORIES = ("cpu_op", "operator", "Operator")
-_OWN = 1e-9
+_LEAST = 1e-9
 _STANDARD = sys.stdlib_module_names - {"cmd", "code", "profile", "site", "this", "token", "trace"}
 """Python's own modules, as the profiler names their files; less those whose names people give to scripts of theirs."""
 
@@ -36,12 +36,12 @@ class Operations:
     @cached_property
     def families(self) -> list[str]:
         """Family of each operation: its own, else that of the operation around it."""
-        found: list[str] = []
+        names: list[str] = []
         for at, row in enumerate(self.rows.tolist()):
-            own = family("op", self.trace.text(row))
+            name = family("op", self.trace.text(row))
             parent = int(self.parent[at])
-            found.append(own or (found[parent] if parent >= 0 else ""))
-        return [f or OTHER_OPS for f in found]
+            names.append(name or (names[parent] if parent >= 0 else ""))
+        return [f or OTHER_OPS for f in names]
 
     @cached_property
     def self_s(self) -> Floats:
@@ -70,7 +70,7 @@ def operations(trace: Trace, lane: int, first_s: float, last_s: float) -> Operat
     clock = 0.0
 
     def emit(until: float, who: int) -> None:
-        if until > clock + _OWN:
+        if until > clock + _LEAST:
             low.append(clock)
             high.append(until)
             owner.append(who)
@@ -97,9 +97,9 @@ class Lines:
     def __init__(self, trace: Trace, lane: int, own: Sequence[str] = ()) -> None:
         """``own`` are ends of the names of the person's files; empty: all but Python's and the installed packages' count."""
         self._trace = trace
-        found = trace.in_categories(("python_function",)) & (trace.lane == lane)
+        rows = trace.in_categories(("python_function",)) & (trace.lane == lane)
         mine = trace.named(lambda n: n.split("(", 1)[0].endswith(tuple(own))) if own else trace.named(_is_a_persons)
-        self._rows = np.flatnonzero(found & mine)
+        self._rows = np.flatnonzero(rows & mine)
         self._starts, self._ends = trace.start_s[self._rows], trace.end_s[self._rows]
 
     def __len__(self) -> int:
@@ -119,7 +119,7 @@ class Lines:
     def spent(self, within: Floats) -> dict[str, tuple[int, float]]:
         """Calls and seconds of each of the person's functions that begin inside these stretches; what a function spends in
         another of them counts for that one."""
-        found: dict[str, tuple[int, float]] = {}
+        totals: dict[str, tuple[int, float]] = {}
         stack: list[tuple[float, str]] = []
         chosen = np.flatnonzero(inside(self._starts, within))
         for row, start, end in zip(
@@ -128,13 +128,13 @@ class Lines:
             while stack and stack[-1][0] <= start:
                 stack.pop()
             where = _words(self._trace.text(row))
-            n, seconds = found.get(where, (0, 0.0))
-            found[where] = (n + 1, seconds + end - start)
+            n, seconds = totals.get(where, (0, 0.0))
+            totals[where] = (n + 1, seconds + end - start)
             if stack:
-                n, seconds = found[stack[-1][1]]
-                found[stack[-1][1]] = (n, seconds - (end - start))
+                n, seconds = totals[stack[-1][1]]
+                totals[stack[-1][1]] = (n, seconds - (end - start))
             stack.append((end, where))
-        return found
+        return totals
 
 
 def _is_a_persons(name: str) -> bool:
@@ -152,10 +152,10 @@ def _is_installed(name: str) -> bool:
     if not name.isidentifier():
         return False
     try:
-        found = find_spec(name)
+        spec = find_spec(name)
     except (ImportError, ValueError):
         return False
-    origin = found.origin if found is not None else None
+    origin = spec.origin if spec is not None else None
     return origin is not None and ("site-packages" in origin or "dist-packages" in origin)
 
 

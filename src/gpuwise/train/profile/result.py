@@ -125,11 +125,11 @@ def _disagreements(facts: RunFacts) -> list[str]:
     expected_s, found_s = facts.step.wall_s - facts.step.data_s, constant_batch_s(facts.step, facts.constant)
     if abs(found_s - expected_s) <= ALIKE * facts.step.wall_s:
         return []
-    said = f"without its data a step should take {format_duration(expected_s)}, and took {format_duration(found_s)} when tried"
+    text = f"without its data a step should take {format_duration(expected_s)}, and took {format_duration(found_s)} when tried"
     counted = (
         "the second, slower without its data than with it, is not counted" if facts.is_void else "the smaller saving is told"
     )
-    return [f"two runs disagree: {said}; {counted}. Run it again on an idle machine"]
+    return [f"two runs disagree: {text}; {counted}. Run it again on an idle machine"]
 
 
 def _fast_steps(steps: Steps) -> Steps:
@@ -138,8 +138,8 @@ def _fast_steps(steps: Steps) -> Steps:
     lengths = steps.windows[:, 1] - steps.windows[:, 0]
     whole = np.flatnonzero(lengths >= TORN * np.median(lengths))
     faster = whole[lengths[whole].argsort()][: max((len(whole) + 1) // 2, 1)]
-    kept = sorted(faster[lengths[faster] <= STALLED * lengths[faster].min()].tolist())
-    return chosen(steps, kept)
+    rows = sorted(faster[lengths[faster] <= STALLED * lengths[faster].min()].tolist())
+    return chosen(steps, rows)
 
 
 def _without_pauses(steps: Steps) -> Steps:
@@ -161,7 +161,7 @@ def _profile_of(
     formats = {p.dtype: p.flop * p.count for p in data.products}
     main = max(formats, key=lambda d: formats[d]) if formats else ""
     # where the delays of the traced steps are known, none of them is left in the parts
-    known = data.facts is None or data.on_gpu or data.trace is None or (data.steps is not None and len(data.steps.waited_s))
+    is_clear = data.facts is None or data.on_gpu or data.trace is None or (data.steps is not None and len(data.steps.waited_s))
     return Profile(
         name,
         device or ("processor" if not data.on_gpu else "GPU"),
@@ -171,7 +171,7 @@ def _profile_of(
             findings,
             data.split,
             before,
-            0.0 if known or data.facts is None else data.facts.step.queue_s,
+            0.0 if is_clear or data.facts is None else data.facts.step.queue_s,
             traced=data.trace is not None,
             queue_share=0.0 if data.facts is None else data.facts.queue_share,
         ),
@@ -190,12 +190,12 @@ def _view(number: int, trace: Trace) -> RankView:
 
 def _trace_notes(view: RankView) -> list[str]:
     steps, trace = view.steps, view.trace
-    said: list[str] = []
+    notes: list[str] = []
     if steps.by == "whole trace":
-        said.append("no steps are marked in the trace: all of it is taken as one")
+        notes.append("no steps are marked in the trace: all of it is taken as one")
     if not any("python_function" in c for c in trace.categories):
-        said.append("the trace has no stacks: lines of the script are known from notes only")
-    return said
+        notes.append("the trace has no stacks: lines of the script are known from notes only")
+    return notes
 
 
 def _device_of(trace: Trace, target: Target | None) -> tuple[DeviceFacts, Target | None, str]:
@@ -205,11 +205,11 @@ def _device_of(trace: Trace, target: Target | None) -> tuple[DeviceFacts, Target
         name = target.name if target is not None and not isinstance(target, Accelerator) else ""
         peaks = None if isinstance(target, Accelerator) or target is None else dict(target.peak_flop_per_s)
         return replace(host, name=name, peak_flop_per_s=peaks), None if isinstance(target, Accelerator) else target, name
-    found = target if isinstance(target, Accelerator) else _accelerator(trace)
+    device = target if isinstance(target, Accelerator) else _accelerator(trace)
     memory = trace.properties.get("totalGlobalMem")
     name = str(trace.properties.get("name", ""))
-    peaks = None if found is None else dict(found.peak_flop_per_s)
-    return DeviceFacts(name, peaks, float(memory) if memory else None, host.n_cores), found, name
+    peaks = None if device is None else dict(device.peak_flop_per_s)
+    return DeviceFacts(name, peaks, float(memory) if memory else None, host.n_cores), device, name
 
 
 def _accelerator(trace: Trace) -> Accelerator | None:

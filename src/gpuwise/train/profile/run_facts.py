@@ -108,8 +108,8 @@ def median_step(steps: Sequence[Step]) -> Step:
 
 def ran_on_gpu(journal: Journal) -> bool:
     """By the devices that held its tensors; where that was not told, whether the machine has any."""
-    told = journal.last("devices")
-    return bool(told["devices"]) if told else bool(journal.begin.get("cuda"))
+    devices = journal.last("devices")
+    return bool(devices["devices"]) if devices else bool(journal.begin.get("cuda"))
 
 
 def run_facts(journal: Journal) -> RunFacts | None:
@@ -117,24 +117,24 @@ def run_facts(journal: Journal) -> RunFacts | None:
     notes, trace = journal.last("notes"), journal.last("trace")
     ends = [e["at_tick"] for e in (notes, trace) if e]
     clean = steps_of(journal.ticks[: min(ends)] if ends else journal.ticks)
-    kept = steady(clean) or clean
-    if not kept:
+    rest = steady(clean) or clean
+    if not rest:
         return None
-    warm = len(clean) - len(kept)
+    warm = len(clean) - len(rest)
     if trace:
         # the first step after it holds the writing of the trace
-        kept += steps_of(journal.ticks[int(trace["at_tick"]) + int(trace["n_ticks"]) :])[1:]
+        rest += steps_of(journal.ticks[int(trace["at_tick"]) + int(trace["n_ticks"]) :])[1:]
     graphs = list(journal.of("graphs"))
     late = [e["n"] for e in graphs if e["at_tick"] > warm + 3]
     early = max((e["n"] for e in graphs if e["at_tick"] <= warm + 3), default=0)
     n_late = max(late, default=early) - early
-    alone = [s.alone for s in kept]
+    alone = [s.alone for s in rest]
     # what is compiled late is no pause
-    pauses = Pauses() if n_late else find_pauses(alone, statistics.fmean(s.queue_s for s in kept))
-    step = median_step(_without(kept, pauses.steps))
+    pauses = Pauses() if n_late else find_pauses(alone, statistics.fmean(s.queue_s for s in rest))
+    step = median_step(_without(rest, pauses.steps))
     step, pauses = _as_alone(step, median_step(_without(alone, pauses.steps)), pauses)
     facts = RunFacts(
-        tuple(kept),
+        tuple(rest),
         replace(step, wall_s=step.wall_s + pauses.data_s, data_s=step.data_s + pauses.data_s),
         tuple(journal.of("optimizer")),
         tuple(journal.of("model")),
@@ -144,7 +144,7 @@ def run_facts(journal: Journal) -> RunFacts | None:
         notes.get("padding", {}),
         bool(notes.get("anomaly")),
         n_late,
-        _excess(kept) if n_late else 0.0,
+        _excess(rest) if n_late else 0.0,
         journal.last("compiler"),
         journal.last("memory"),
     )
@@ -164,23 +164,23 @@ def _as_alone(step: Step, alone: Step, pauses: Pauses) -> tuple[Step, Pauses]:
 
 def find_pauses(steps: Sequence[Step], queue_s: float = 0.0) -> Pauses:
     """What :func:`_paused_steps` take beyond the usual step, which is the median of the others."""
-    held, waits = _paused_steps(steps, queue_s)
-    kept = [steps[at] for at in (*held, *waits)]
-    if not kept:
+    stops, waits = _paused_steps(steps, queue_s)
+    pauses = [steps[at] for at in (*stops, *waits)]
+    if not pauses:
         return Pauses()
-    usual = median_step(_without(steps, held))
-    data_s = sum(max(s.data_s - usual.data_s, 0.0) for s in kept) / len(steps)
-    save_s = sum(s.save_s for s in kept) / len(steps)
-    beyond_s = sum(s.undisturbed_s - usual.undisturbed_s for s in kept) / len(steps)
-    playing = [steps[at] for at in held]
+    usual = median_step(_without(steps, stops))
+    data_s = sum(max(s.data_s - usual.data_s, 0.0) for s in pauses) / len(steps)
+    save_s = sum(s.save_s for s in pauses) / len(steps)
+    beyond_s = sum(s.undisturbed_s - usual.undisturbed_s for s in pauses) / len(steps)
+    playing = [steps[at] for at in stops]
     return Pauses(
-        len(held),
+        len(stops),
         max(beyond_s - data_s - save_s, 0.0),
         data_s,
         sum(max(s.forward_s - usual.forward_s, 0.0) for s in playing) / len(steps),
         statistics.fmean(s.n_forward - usual.n_forward for s in playing) if playing else 0.0,
         statistics.fmean(s.n_batches - usual.n_batches for s in playing) if playing else 0.0,
-        tuple(held),
+        tuple(stops),
     )
 
 
@@ -213,8 +213,8 @@ def _paused_steps(steps: Sequence[Step], queue_s: float = 0.0) -> tuple[list[int
     if sum(walls[at] - usual_s for at in bare) < UNSURE * queue_s * len(steps):
         bare = []
     waits = [at for at in long if at not in more and at not in bare and steps[at].data_s > PAUSE * usual_s]
-    kept = [group if len(group) >= LEAST_PAUSES else [] for group in (more, bare, waits)]
-    return kept[0] + kept[1], kept[2]
+    groups = [group if len(group) >= LEAST_PAUSES else [] for group in (more, bare, waits)]
+    return groups[0] + groups[1], groups[2]
 
 
 def _only_longer(step: Step, usual: Step) -> bool:

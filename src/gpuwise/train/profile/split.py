@@ -78,13 +78,13 @@ def split_step(trace: Trace, steps: Steps, without: Floats = NO_SPANS, event_s: 
     layers = [(PAUSES, "", moves_of(trace, steps)[1])]
     layers += _gpu_layers(trace, steps) if trace.has_device else _cpu_layers(trace, steps)
     windows = difference(union([steps.work]), without)
-    taken, found = NO_SPANS, list[tuple[str, str, Floats]]()
+    covered, found = NO_SPANS, list[tuple[str, str, Floats]]()
     for part, name, raw in layers:
-        own = difference(intersection(raw, windows), taken)
+        own = difference(intersection(raw, windows), covered)
         if len(own):
             found.append((part, name, own))
-            taken = union([taken, own])
-    rest = difference(windows, taken)
+            covered = union([covered, own])
+    rest = difference(windows, covered)
     if trace.has_device:
         found.append((OTHER, "", rest))
     else:
@@ -124,8 +124,8 @@ def _ranges(trace: Trace, part: str) -> Floats:
     optimizer's."""
     host = trace.in_categories(("user_annotation", *OP_CATEGORIES))
     rows = host & trace.named(lambda n: family("range", n) == part)
-    found = spans(trace.start_s[rows], trace.end_s[rows])
-    return difference(found, closures(trace)) if part == OPTIMIZER else found
+    ranges = spans(trace.start_s[rows], trace.end_s[rows])
+    return difference(ranges, closures(trace)) if part == OPTIMIZER else ranges
 
 
 def closures(trace: Trace) -> Floats:
@@ -160,9 +160,9 @@ def moves_of(trace: Trace, steps: Steps) -> tuple[Floats, Floats]:
     return calls, np.array(whole, np.float64)
 
 
-def _begun(own: Floats, at_s: Floats) -> Ints:
+def _begun(calls: Floats, at_s: Floats) -> Ints:
     """How many of the intervals ``[n, 2]`` have begun at each moment."""
-    return np.searchsorted(own[:, 0], at_s)
+    return np.searchsorted(calls[:, 0], at_s)
 
 
 def _functions(trace: Trace, lane: int, part: str) -> Floats:
@@ -183,7 +183,7 @@ def _cpu_layers(trace: Trace, steps: Steps) -> list[tuple[str, str, Floats]]:
         (COMMUNICATION, "", _by_family(ops).get(COMMUNICATION, NO_SPANS)),
         (OPTIMIZER, "", _ranges(trace, OPTIMIZER)),
     ]
-    layers += [("compute", name, own) for name, own in _by_family(ops).items() if name != COMMUNICATION]
+    layers += [("compute", name, stretches) for name, stretches in _by_family(ops).items() if name != COMMUNICATION]
     # another thread's operations, where the training thread waits for them
     others = trace.in_categories(OP_CATEGORIES) & (trace.lane != steps.lane)
     sent = others & trace.named(lambda n: family("op", n) == COMMUNICATION)
@@ -208,11 +208,11 @@ def _gpu_layers(trace: Trace, steps: Steps) -> list[tuple[str, str, Floats]]:
     copies = trace.in_categories(("gpu_memcpy",))[kernels]
     crossing = copies & ~trace.named(lambda n: "DtoD" in n)[kernels]
     sent = names == COMMUNICATION
-    own = ~crossing & ~sent
-    for name in dict.fromkeys(names[own & ~by_optimizer].tolist()):
-        rows = kernels[own & ~by_optimizer & (names == name)]
+    compute = ~crossing & ~sent
+    for name in dict.fromkeys(names[compute & ~by_optimizer].tolist()):
+        rows = kernels[compute & ~by_optimizer & (names == name)]
         layers.append(("compute", name, spans(trace.start_s[rows], trace.end_s[rows])))
-    for part, rows in ((OPTIMIZER, kernels[own & by_optimizer]), (COMMUNICATION, kernels[sent]), (COPIES, kernels[crossing])):
+    for part, rows in ((OPTIMIZER, kernels[compute & by_optimizer]), (COMMUNICATION, kernels[sent]), (COPIES, kernels[crossing])):
         layers.append((part, "", spans(trace.start_s[rows], trace.end_s[rows])))
     allocator, waiting = _runtime(trace, ALLOCATOR), np.flatnonzero(_runtime(trace, "sync"))
     busy = np.sort(trace.start_s[kernels])
@@ -236,17 +236,17 @@ def undisturbed_s(traced: Split, steps: Steps) -> list[float]:
     wherever the time is spent: they lengthen long gaps by their share of the step, and make long ones of short ones. Where they
     have ``CROWD`` of it, where they came is chance, and all of them are taken from the long gaps; below zero where some came
     elsewhere."""
-    long, short = (union([own for name, own in traced.layers if name == part]) for part in (OTHER, HOST_GAPS))
-    taken = steps.waited_s.tolist() if len(steps.waited_s) else [0.0] * steps.n
-    found: list[float] = []
-    for window, waited in zip(steps.windows, taken, strict=True):
+    long, short = (union([stretches for name, stretches in traced.layers if name == part]) for part in (OTHER, HOST_GAPS))
+    waits = steps.waited_s.tolist() if len(steps.waited_s) else [0.0] * steps.n
+    seconds: list[float] = []
+    for window, waited in zip(steps.windows, waits, strict=True):
         own_s = max(float(window[1] - window[0]) - waited, 1e-12)
         long_s, short_s = (length(intersection(gaps, window.reshape(1, 2))) for gaps in (long, short))
         whole_s = own_s + waited
         # in a crowd the turns of the others may be all of the long gaps
         least_s = long_s - waited if waited > CROWD * whole_s else long_s * own_s / whole_s - short_s * waited / own_s
-        found.append(least_s)
-    return found
+        seconds.append(least_s)
+    return seconds
 
 
 def stalls(trace: Trace, steps: Steps) -> tuple[Floats, Steps]:
@@ -260,17 +260,17 @@ def stalls(trace: Trace, steps: Steps) -> tuple[Floats, Steps]:
     stretches, beyond = (np.concatenate(both) for both in zip(_long_operations(trace, ops), _long_gaps(ops, steps), strict=True))
     crowded = steps.waited_s > CROWD * (steps.windows[:, 1] - steps.windows[:, 0])
     found: list[tuple[float, float]] = []
-    left = steps.waited_s.copy()
+    rest_s = steps.waited_s.copy()
     for at in beyond.argsort()[::-1][: int(np.count_nonzero(beyond))].tolist():
         end = float(stretches[at, 1])
         window = int(np.searchsorted(steps.windows[:, 0], end, side="left")) - 1
         if window < 0 or end > steps.windows[window, 1]:
             continue
-        cut = float(beyond[at]) if crowded[window] else min(float(beyond[at]), float(left[window]))
+        cut = float(beyond[at]) if crowded[window] else min(float(beyond[at]), float(rest_s[window]))
         if cut > 0:
             found.append((end - cut, end))
-            left[window] = max(left[window] - cut, 0.0)
-    return spans(*np.array(sorted(found)).T) if found else NO_SPANS, replace(steps, waited_s=left)
+            rest_s[window] = max(rest_s[window] - cut, 0.0)
+    return spans(*np.array(sorted(found)).T) if found else NO_SPANS, replace(steps, waited_s=rest_s)
 
 
 def event_cost_s(trace: Trace, steps: Steps, without: Floats, clean_s: float) -> float:
@@ -317,15 +317,15 @@ def _long_gaps(ops: Operations, steps: Steps) -> tuple[Floats, Floats]:
                 places.setdefault((*pair, turn), []).append(len(stretches))
                 kinds.setdefault(pair, []).append(len(stretches))
                 stretches.append((start, end))
-    found = np.array(stretches, np.float64).reshape(-1, 2)
-    lengths, beyond = found[:, 1] - found[:, 0], np.zeros(len(found))
+    gaps = np.array(stretches, np.float64).reshape(-1, 2)
+    lengths, beyond = gaps[:, 1] - gaps[:, 0], np.zeros(len(gaps))
     for (one, other, _), at in places.items():
         if lengths[at].max() > STALL_S:
             same = steps.n > 1 and len(at) == steps.n
             usual = lengths[at].min() if same else np.percentile(lengths[kinds[one, other]], 25)
             beyond[at] = lengths[at] - usual
     beyond[(beyond <= STALL_S) | (beyond * 2.0 <= lengths)] = 0.0
-    return found, beyond
+    return gaps, beyond
 
 
 def _alike(trace: Trace, ops: Operations, long: Ints) -> list[Ints]:
@@ -353,17 +353,17 @@ def kernel_families(trace: Trace, kernels: Ints) -> list[str]:
     """Family of each kernel: by the operation that launched it, else by its own name; copies by what they are."""
     owners = launching_ops(trace, kernels)
     copy = trace.in_categories(("gpu_memcpy",))
-    found: list[str] = []
+    names: list[str] = []
     for row, owner in zip(kernels.tolist(), owners.tolist(), strict=True):
         name = trace.text(row)
         by_name = family("kernel", name)
         if copy[row]:
-            found.append(COPIES_ON_DEVICE)
+            names.append(COPIES_ON_DEVICE)
         elif by_name in (COMMUNICATION, "compiled kernels"):
-            found.append(by_name)
+            names.append(by_name)
         else:
-            found.append((family("op", trace.text(owner)) if owner != NONE else "") or by_name or OTHER_OPS)
-    return found
+            names.append((family("op", trace.text(owner)) if owner != NONE else "") or by_name or OTHER_OPS)
+    return names
 
 
 def launching_ops(trace: Trace, kernels: Ints) -> Ints:

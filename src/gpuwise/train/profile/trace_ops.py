@@ -146,19 +146,19 @@ def trace_ops_of(data: ProfileData) -> list[TraceOp]:
     trace = data.trace
     if trace is None:
         return []
-    known = trace.named(KNOWN_OPS.__contains__)
-    rows = _outermost(trace, data.host_ops[known[data.host_ops]])
+    is_op = trace.named(KNOWN_OPS.__contains__)
+    rows = _outermost(trace, data.host_ops[is_op[data.host_ops]])
     seconds = _kernel_seconds(data, trace, rows) if data.on_gpu else data.own_s(rows)
-    made: dict[tuple[int, int], TraceOp | None] = {}
+    ops: dict[tuple[int, int], TraceOp | None] = {}
     for row, spent in zip(rows.tolist(), seconds.tolist(), strict=True):
         key = (int(trace.name[row]), int(trace.detail[row]))
-        if key not in made:
-            made[key] = _trace_op(trace.text(row), trace.inputs(row))
-        op = made[key]
+        if key not in ops:
+            ops[key] = _trace_op(trace.text(row), trace.inputs(row))
+        op = ops[key]
         if op is not None:
             op.count += 1.0 / data.n_steps
             op.seconds += spent * data.factor / data.n_steps
-    return [w for w in made.values() if w is not None and w.seconds > 0]
+    return [w for w in ops.values() if w is not None and w.seconds > 0]
 
 
 def _outermost(trace: Trace, rows: Ints) -> Ints:
@@ -213,12 +213,12 @@ def signature_of(name: str, detail: Detail) -> Signature | None:
 def _tensors(detail: Detail) -> Iterator[tuple[int, TensorSpec]]:
     """Inputs that are tensors, with their places."""
     for at, (shape, dtype) in enumerate(zip(detail.shapes, detail.dtypes, strict=False)):
-        known = _DTYPES.get(dtype)
+        spec = _DTYPES.get(dtype)
         # numbers are tensors without dimensions
-        if known is None or not shape:
+        if spec is None or not shape:
             continue
         stride = detail.strides[at] if at < len(detail.strides) and len(detail.strides[at]) == len(shape) else _dense(shape)
-        yield at, TensorSpec(shape, stride, known)
+        yield at, TensorSpec(shape, stride, spec)
 
 
 def _dense(shape: Sequence[int]) -> tuple[int, ...]:
@@ -241,13 +241,13 @@ def _truths(text: str) -> tuple[bool, ...]:
 
 def _convolution(op: str, tensors: list[tuple[int, TensorSpec]], detail: Detail, *, backward: bool) -> Signature | None:
     first = 4 if backward else 3
-    given = detail.given
+    scalars = detail.given
     places = dict(tensors)
     image, weight = (places.get(1), places.get(2)) if backward else (places.get(0), places.get(1))
-    if image is None or weight is None or len(given) < first + 6 or len(image.shape) != len(weight.shape):
+    if image is None or weight is None or len(scalars) < first + 6 or len(image.shape) != len(weight.shape):
         return None
-    stride, padding, dilation = (_numbers(given[first + n]) for n in range(3))
-    transposed, extra, groups = given[first + 3] == "True", _numbers(given[first + 4]), _numbers(given[first + 5])
+    stride, padding, dilation = (_numbers(scalars[first + n]) for n in range(3))
+    transposed, extra, groups = scalars[first + 3] == "True", _numbers(scalars[first + 4]), _numbers(scalars[first + 5])
     n = len(image.shape) - 2
     if n < 1 or not groups or min(map(len, (stride, padding, dilation))) < 1:
         return None
@@ -284,7 +284,7 @@ def _convolution(op: str, tensors: list[tuple[int, TensorSpec]], detail: Detail,
             _bytes((result,)),
             1,
         )
-    wants = _truths(given[-1]) if len(_truths(given[-1])) == 3 else (True, True, False)
+    wants = _truths(scalars[-1]) if len(_truths(scalars[-1])) == 3 else (True, True, False)
     outputs = tuple(t for t, w in zip((image, weight), wants, strict=False) if w)
     return Signature(
         op,
@@ -299,7 +299,7 @@ def _convolution(op: str, tensors: list[tuple[int, TensorSpec]], detail: Detail,
     )
 
 
-def _attention(op: str, tensors: list[tuple[int, TensorSpec]], given: tuple[str, ...], name: str) -> Signature | None:
+def _attention(op: str, tensors: list[tuple[int, TensorSpec]], scalars: tuple[str, ...], name: str) -> Signature | None:
     """Batch first, then heads: [B, H, L, D]."""
     backward = name.endswith("_backward")
     inputs = [t for _, t in tensors]
@@ -308,7 +308,7 @@ def _attention(op: str, tensors: list[tuple[int, TensorSpec]], given: tuple[str,
         return None
     q, k, v = rows
     at = _IS_CAUSAL[name]
-    causal = at < len(given) and given[at] == "True"
+    causal = at < len(scalars) and scalars[at] == "True"
     b, heads, q_len, _ = q.shape
     forward = name.removeprefix("aten::").removesuffix("_backward")
     flop = flop_of(forward, {"query": q, "key": k, "value": v, "is_causal": causal}, ())

@@ -42,8 +42,8 @@ def check_methods(layout: Layout, prune: str | None, teacher: str | None) -> Non
     if teacher is not None and teacher.startswith(PREFIX) and not Path(teacher.removeprefix(PREFIX)).is_dir():
         raise InputError(f"there is no folder {teacher.removeprefix(PREFIX)}", hint=TEACHER)
     named = {"adapters": layout.lora_rank > 0, "pruning": prune is not None, "distillation": teacher is not None}
-    for name, given in named.items():
-        if given and (layout.n_ranks > layout.dp or layout.ep > 1):
+    for name, value in named.items():
+        if value and (layout.n_ranks > layout.dp or layout.ep > 1):
             raise LayoutError(name, "layers, stages, rows or experts are divided", hint="train by --sharding or DDP alone")
     if layout.sharding != "none" and layout.dp > 1:
         if layout.quantized_base:
@@ -171,11 +171,11 @@ class _Taught(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         logits, teacher = ctx.saved_tensors
-        (own,) = gradients
-        counted = own.ne(0).any(-1, keepdim=True)
+        (gradient,) = gradients
+        counted = gradient.ne(0).any(-1, keepdim=True)
         ctx.seen.append(int(counted.sum()))
         towards = (logits / TEMPERATURE).float().softmax(-1) - (teacher / TEMPERATURE).float().softmax(-1)
-        return LABELS * own + (1 - LABELS) * TEMPERATURE * (towards * counted).to(own.dtype), None, None
+        return LABELS * gradient + (1 - LABELS) * TEMPERATURE * (towards * counted).to(gradient.dtype), None, None
 
 
 class Distillation:
@@ -198,12 +198,12 @@ class Distillation:
 
     def _taught(self, module: nn.Module, inner: Callable[..., Any]) -> Callable[..., Any]:
         def run(*args: Any, **kwargs: Any) -> Any:
-            made = inner(*args, **kwargs)
+            output = inner(*args, **kwargs)
             if not (module.training and torch.is_grad_enabled()):
-                return made
+                return output
             with torch.no_grad():
                 logits = _logits(self._teacher(*args, **kwargs))
-            own = _logits(made)
+            own = _logits(output)
             if own is None or logits is None or own.shape != logits.shape:
                 shapes = " and ".join("none" if t is None else str(tuple(t.shape)) for t in (logits, own))
                 raise InputError(
@@ -211,18 +211,18 @@ class Distillation:
                     hint="give a teacher of the same classes",
                 )
             taught = _Taught.apply(own, logits, self._seen)
-            if isinstance(made, torch.Tensor):
+            if isinstance(output, torch.Tensor):
                 return taught
-            if hasattr(made, "logits"):
-                made.logits = taught
-                return made
-            return (taught, *made[1:])
+            if hasattr(output, "logits"):
+                output.logits = taught
+                return output
+            return (taught, *output[1:])
 
         return run
 
 
-def _logits(made: Any) -> torch.Tensor | None:
-    found = made if isinstance(made, torch.Tensor) else getattr(made, "logits", None)
-    if found is None and isinstance(made, tuple) and made:
-        found = made[0]
-    return found if isinstance(found, torch.Tensor) and found.is_floating_point() and found.dim() > 1 else None
+def _logits(output: Any) -> torch.Tensor | None:
+    logits = output if isinstance(output, torch.Tensor) else getattr(output, "logits", None)
+    if logits is None and isinstance(output, tuple) and output:
+        logits = output[0]
+    return logits if isinstance(logits, torch.Tensor) and logits.is_floating_point() and logits.dim() > 1 else None

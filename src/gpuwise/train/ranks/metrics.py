@@ -39,7 +39,7 @@ METRICS = (
     RankMetric("gpuwise_rank_memory_bytes", "gauge", "Of the device, else resident.", "bytes", lambda s: s["memory_bytes"]),
     RankMetric("gpuwise_rank_age_seconds", "gauge", "Since its last step ended.", "s", lambda s: time.time() - s["at_s"]),
 )  # fmt: skip
-OWN = {
+COLLECTED = {
     "gpuwise_rank_collective_bytes": ("gauge", "Exchanged in the last step, by kind.", "bytes"),
     "gpuwise_rank_collectives": ("gauge", "Exchanges of the last step, by kind.", "short"),
     "gpuwise_run_waited_for_seconds": ("gauge", "That all other ranks wait for this one, a step, by cause.", "s"),
@@ -53,13 +53,13 @@ def exposition(journals: Sequence[RankJournal], run: str) -> str:
     """Prometheus' text format, of what the ranks have written. ``run``: a label, the folder's name."""
     lines: list[str] = []
     labels = [{"run": run, "rank": str(r)} for r in range(len(journals))]
-    shown = [(own, j.last) for own, j in zip(labels, journals, strict=True) if j.last]
+    shown = [(labels_of, j.last) for labels_of, j in zip(labels, journals, strict=True) if j.last]
     for metric in METRICS:
         values = [(own, float(v)) for own, last in shown if (v := metric.value(last)) is not None]
         lines += block(metric.name, metric.kind, metric.help, values)
     slow = straggler([j.steps for j in journals])
     saved = [e["step"] for j in journals for e in j.events if e["event"] in ("saved", "resumed")]
-    made: dict[str, list[tuple[dict[str, str], float]]] = {
+    series: dict[str, list[tuple[dict[str, str], float]]] = {
         "gpuwise_rank_collective_bytes": [
             (own | {"kind": k}, float(n[1])) for own, last in shown for k, n in last["collectives"].items()
         ],
@@ -70,14 +70,14 @@ def exposition(journals: Sequence[RankJournal], run: str) -> str:
         "gpuwise_run_restarts": [({"run": run}, float(max((j.attempt for j in journals), default=0)))],
         "gpuwise_run_saved_step": [({"run": run}, float(max(saved)))] if saved else [],
     }
-    for name, values in made.items():
-        lines += block(name, *OWN[name][:2], values)
+    for name, values in series.items():
+        lines += block(name, *COLLECTED[name][:2], values)
     return "\n".join(lines) + "\n"
 
 
 def dashboard() -> str:
     """A dashboard for Grafana: a panel for each metric, by rank."""
-    shown = [(m.name, m.help, m.unit) for m in METRICS] + [(n, about, unit) for n, (_, about, unit) in OWN.items()]
+    shown = [(m.name, m.help, m.unit) for m in METRICS] + [(n, about, unit) for n, (_, about, unit) in COLLECTED.items()]
     variables = [
         {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus", "hide": 0},
         {
@@ -113,7 +113,7 @@ def _panel(at: int, name: str, about: str, unit: str) -> dict[str, Any]:
     counted = name.endswith("_total")
     query = f'{name}{{run=~"$run"}}'
     title = name.removeprefix("gpuwise_").removesuffix("_total").replace("_", " ").capitalize()
-    own = "" if name not in OWN else " {{kind}}" if "collective" in name else " {{cause}}" if "waited" in name else ""
+    own = "" if name not in COLLECTED else " {{kind}}" if "collective" in name else " {{cause}}" if "waited" in name else ""
     legend = "{{run}}" if name in ("gpuwise_run_restarts", "gpuwise_run_saved_step") else "rank {{rank}}" + own
     return {
         "id": at + 1,

@@ -46,7 +46,7 @@ def ranks_document(folder: Path, now_s: float) -> dict[str, Any]:
     journals = tuple(_journal(folder, r) for r in range(settings.layout.n_ranks))
     result = RanksResult(_state(journals, now_s), 0, journals, 0.0)
     ranks = [_rank(r, j) for r, j in enumerate(journals)]
-    found = result.straggler
+    straggler = result.straggler
     return {
         "folder": str(folder),
         "target": settings.target,
@@ -58,7 +58,7 @@ def ranks_document(folder: Path, now_s: float) -> dict[str, Any]:
         "restarts": max(j.attempt for j in journals),
         "step_s": statistics.fmean(r["step_s"] for r in ranks) if all(r["step_s"] is not None for r in ranks) else None,
         "samples_per_s": _rate(journals),
-        "straggler": None if found is None else asdict(found),
+        "straggler": None if straggler is None else asdict(straggler),
         "model": _model(journals[0]),
         "collectives": [
             {"kind": kind, **_counts("predicted", c["predicted"]), **_counts("measured", c["measured"])}
@@ -95,8 +95,8 @@ def _state(journals: Sequence[RankJournal], now_s: float) -> str:
 
 def _model(journal: RankJournal) -> dict[str, int] | None:
     """Parameters, those trained, zeros that stay and bytes of weights, as the rank counted them; None where it has not yet."""
-    told = journal.newest("model")
-    return None if told is None else {name: int(told[name]) for name in MODEL}
+    model = journal.newest("model")
+    return None if model is None else {name: int(model[name]) for name in MODEL}
 
 
 def model_words(model: Mapping[str, int]) -> str:
@@ -117,8 +117,8 @@ def _rank(rank: int, journal: RankJournal) -> dict[str, Any]:
     step_s = statistics.fmean(float(s["step_s"]) for s in steps) if steps else None
     made["step_s"] = step_s
     for name in PARTS:
-        known = [s[name] for s in steps if s[name] is not None]
-        made[name] = statistics.fmean(known) if known else None
+        values = [s[name] for s in steps if s[name] is not None]
+        made[name] = statistics.fmean(values) if values else None
     made["compute_s"] = None if step_s is None else step_s - sum(made[n] or 0.0 for n in PARTS)
     made["memory_bytes"] = journal.last.get("memory_bytes")
     return made
@@ -182,7 +182,7 @@ class RunRecords:
         if not all(steps) or result.step_s is None:
             return
         samples = sum(statistics.fmean(s["samples"] for s in each) for each in steps)
-        told = (result.journals[0].newest("exchanges") or {}).get("measured", ())
+        exchanges = (result.journals[0].newest("exchanges") or {}).get("measured", ())
         memory = max((j.last.get("memory_bytes") or 0) for j in result.journals) or None
         before = self.settings.predicted_step_s
         one = RateMeasurement(
@@ -197,7 +197,7 @@ class RunRecords:
             n_steps=len(steps[0]),
         )
         try:
-            keep(self._script, self._device, None, [one], records_of(told, self._device))
+            keep(self._script, self._device, None, [one], records_of(exchanges, self._device))
         except GpuwiseError as error:
             self.failed = error.message
 

@@ -63,38 +63,38 @@ def load_task(text: str, settings: list[str], layout: Layout, device: str) -> Ta
     return _task(target.name, function(**keywords_for(function, target, None, None, device)), layout)
 
 
-def _task(name: str, made: Any, layout: Layout) -> Task:
+def _task(name: str, result: Any, layout: Layout) -> Task:
     """What a function returned, as a task. Raises InputError where it is none."""
-    given = _fields(made)
-    if given is None:
-        what = "a step that holds its own batch" if callable(made) else f"a {type(made).__name__}"
+    fields = _fields(result)
+    if fields is None:
+        what = "a step that holds its own batch" if callable(result) else f"a {type(result).__name__}"
         raise InputError(f"{name} returns {what}, which cannot be divided over ranks", hint=FORM)
-    unknown = sorted(set(given) - set(FIELDS))
+    unknown = sorted(set(fields) - set(FIELDS))
     if unknown:
         raise InputError(f"{name} gives {unknown[0]!r}, which nobody reads", hint=f"there are {', '.join(FIELDS)}")
-    model, step = given.get("model"), given.get("step")
-    if not isinstance(model, nn.Module) or "data" not in given:
+    model, step = fields.get("model"), fields.get("step")
+    if not isinstance(model, nn.Module) or "data" not in fields:
         raise InputError(f"{name} gives no {'data' if isinstance(model, nn.Module) else 'model'}", hint=FORM)
     if step is None and not is_causal(model):
         raise InputError(f"{name} gives no step for its {type(model).__name__}", hint=FORM)
     return Task(
         name,
         model,
-        given["data"],
-        length_of(given["data"]),
+        fields["data"],
+        length_of(fields["data"]),
         step,
-        given.get("optimizer") or _usual(layout.optimizer),
-        given.get("scheduler"),
-        given.get("collate") or (None if step is not None else _rows),
-        given.get("clip"),
+        fields.get("optimizer") or _usual(layout.optimizer),
+        fields.get("scheduler"),
+        fields.get("collate") or (None if step is not None else _rows),
+        fields.get("clip"),
     )
 
 
-def _fields(made: Any) -> dict[str, Any] | None:
-    if isinstance(made, Mapping):
-        return dict(made)
-    if hasattr(made, "model") and hasattr(made, "data"):
-        return {name: getattr(made, name) for name in FIELDS if hasattr(made, name)}
+def _fields(result: Any) -> dict[str, Any] | None:
+    if isinstance(result, Mapping):
+        return dict(result)
+    if hasattr(result, "model") and hasattr(result, "data"):
+        return {name: getattr(result, name) for name in FIELDS if hasattr(result, name)}
     return None
 
 
@@ -106,12 +106,12 @@ def _usual(name: str) -> Callable[[nn.Module], torch.optim.Optimizer]:
 
 def loss_of(task: Task, model: nn.Module, batch: Any, n_samples: int) -> tuple[torch.Tensor, float]:
     """Sum and number of the losses of one micro-batch."""
-    made = causal_loss(model, batch) if task.step is None else task.step(model, batch)
-    if isinstance(made, tuple | list) and len(made) == 2:
-        return made[0], float(made[1])
-    if isinstance(made, torch.Tensor) and made.numel() == 1:
-        return made.reshape(()) * n_samples, float(n_samples)
-    raise InputError(f"the step of {task.name} returns a {type(made).__name__}", hint=FORM)
+    loss = causal_loss(model, batch) if task.step is None else task.step(model, batch)
+    if isinstance(loss, tuple | list) and len(loss) == 2:
+        return loss[0], float(loss[1])
+    if isinstance(loss, torch.Tensor) and loss.numel() == 1:
+        return loss.reshape(()) * n_samples, float(n_samples)
+    raise InputError(f"the step of {task.name} returns a {type(loss).__name__}", hint=FORM)
 
 
 # --- causal models of Transformers ---
@@ -125,8 +125,8 @@ def is_causal(model: nn.Module) -> bool:
 
 def causal_loss(model: nn.Module, batch: Any) -> tuple[torch.Tensor, float]:
     """Cross-entropy of every next token that is not padding, as a sum."""
-    given = {name: value for name, value in batch.items() if name != "labels"}
-    return next_token_loss(model(**given).logits, batch["labels"])
+    inputs = {name: value for name, value in batch.items() if name != "labels"}
+    return next_token_loss(model(**inputs).logits, batch["labels"])
 
 
 def next_token_loss(logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, float]:

@@ -91,9 +91,9 @@ def write(tuned: TunedConfig, path: Path, notes: Mapping[str, str]) -> None:
                 lines.append(f"{name} = {json.dumps(text)}")
         if e.energy_j is not None:
             lines.append(f"energy_j = {e.energy_j:.6g}")
-    given = {name: value for name, value in asdict(tuned.plan).items() if value is not None}
-    if given:
-        lines += ["", "[run]", *(f"{name} = {json.dumps(value)}" for name, value in given.items())]
+    plan = {name: value for name, value in asdict(tuned.plan).items() if value is not None}
+    if plan:
+        lines += ["", "[run]", *(f"{name} = {json.dumps(value)}" for name, value in plan.items())]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
@@ -131,37 +131,37 @@ def _check(file: str, name: str, value: object) -> None:
         raise FieldError(f"there is no lever {name!r}", file=file, field=name, hint="there are " + ", ".join(BY_NAME))
     if value is False:
         return
-    known = BY_NAME[name].put_on.values
+    values = BY_NAME[name].put_on.values
     if name == "pruning":
         if value != "2:4" and not (isinstance(value, float) and 0 < value < 1):
             raise FieldError(f"pruning = {value!r}", file=file, field=name, hint='for example pruning = 0.5, or "2:4"')
         return
-    numbers = not known or all(isinstance(v, int) and not isinstance(v, bool) for v in known)
+    numbers = not values or all(isinstance(v, int) and not isinstance(v, bool) for v in values)
     least, most = NUMBERS.get(name, (0, 4096))
     if numbers and not (isinstance(value, int) and not isinstance(value, bool) and least <= value <= most):
         raise FieldError(f"{name} takes a whole number", file=file, field=name, hint=f"for example {name} = 2")
     # a cache may be given its bytes
     is_cache = name in ("cache_decode", "cache_items") and isinstance(value, int) and value > 0
-    if not numbers and value not in known and not is_cache and name != "allocator":
+    if not numbers and value not in values and not is_cache and name != "allocator":
         raise FieldError(
-            f"{name} = {value!r}", file=file, field=name, hint="it takes " + " or ".join(json.dumps(v) for v in known)
+            f"{name} = {value!r}", file=file, field=name, hint="it takes " + " or ".join(json.dumps(v) for v in values)
         )
 
 
 def _expected(path: Path, document: Mapping[str, Any]) -> Expected | None:
-    given = document.get("expected")
-    if given is None:
+    expected = document.get("expected")
+    if expected is None:
         return None
     try:
         return Expected(
-            float(given["rate"]),
-            str(given["per"]),
-            float(given["step_s"]),
-            float(given["before_rate"]),
-            None if given.get("memory_bytes") is None else int(given["memory_bytes"]),
-            given.get("device"),
-            given.get("device_name"),
-            None if given.get("energy_j") is None else float(given["energy_j"]),
+            float(expected["rate"]),
+            str(expected["per"]),
+            float(expected["step_s"]),
+            float(expected["before_rate"]),
+            None if expected.get("memory_bytes") is None else int(expected["memory_bytes"]),
+            expected.get("device"),
+            expected.get("device_name"),
+            None if expected.get("energy_j") is None else float(expected["energy_j"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise FieldError(f"expected: {error} is missing or no number", file=str(path)) from None
@@ -170,10 +170,10 @@ def _expected(path: Path, document: Mapping[str, Any]) -> Expected | None:
 def _plan(file: str, given: object) -> Plan:
     if not isinstance(given, dict):
         raise FieldError("run is no table", file=file)
-    known, table = [f.name for f in fields(Plan)], cast("dict[str, Any]", given)
+    names, table = [f.name for f in fields(Plan)], cast("dict[str, Any]", given)
     for name, value in table.items():
-        if name not in known:
-            raise FieldError(f"unknown field {name!r} of run", file=file, field=name, hint="there are " + ", ".join(known))
+        if name not in names:
+            raise FieldError(f"unknown field {name!r} of run", file=file, field=name, hint="there are " + ", ".join(names))
         number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
         if name != "country" and not number:
             raise FieldError(f"{name} = {value!r} is no number above zero", file=file, field=name)

@@ -94,9 +94,9 @@ def _run(device: Device, torch: str | None, now_s: float) -> Run:
     subjects = [this_processor()]
     if device.kind == "cuda":
         subjects = [Subject("cuda", i, device.name, device.id) for i in range(device.count)] + subjects
-    made = new_run(subjects, "gpuwise tune or run", now_s)
-    software = dict(made.software) if torch is None else {**made.software, "torch": torch}
-    return Run(made.id, made.at_s, made.machine_id, made.machine, software, made.command)
+    run = new_run(subjects, "gpuwise tune or run", now_s)
+    software = dict(run.software) if torch is None else {**run.software, "torch": torch}
+    return Run(run.id, run.at_s, run.machine_id, run.machine, software, run.command)
 
 
 def _record(script: Script, device: Device, one: RateMeasurement, at_s: float) -> Record:
@@ -178,14 +178,14 @@ def _of(
 
 def _lever_records(result: Result, script: Script, device: Device) -> list[Record]:
     now_s = time.time()
-    found: list[Record] = []
+    records: list[Record] = []
     for n, t in enumerate(result.tried):
         if t.gain is None:
             continue
         parameters: dict[str, Value] = {"job": script.job, "lever": t.name, "value": json.dumps(t.value), "result": t.result}
         conditions: dict[str, Value] = {} if t.ceiling is None else {"most_possible": t.ceiling}
         high = t.gain.high if math.isfinite(t.gain.high) else None
-        found.append(
+        records.append(
             Record(
                 now_s + n * 1e-3,
                 f"lever-{t.label}-{script.job[:12]}",
@@ -203,7 +203,7 @@ def _lever_records(result: Result, script: Script, device: Device) -> list[Recor
                 conditions=conditions,
             )
         )
-    return found
+    return records
 
 
 # -- reading

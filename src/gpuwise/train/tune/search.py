@@ -292,18 +292,18 @@ class Search:
     # -- the untouched script
 
     def _look(self) -> tuple[Facts, Trial, Capacity]:
-        kept = self._state.measured("untouched", self._observe)
-        capacity = Capacity(**kept["capacity"])
-        if "too_large" in kept:
-            self._make_fit(kept["too_large"], capacity)
-            kept = self._state.measured(f"untouched|{sorted(self._base.items())}", self._observe)
-            if "too_large" in kept:
+        record = self._state.measured("untouched", self._observe)
+        capacity = Capacity(**record["capacity"])
+        if "too_large" in record:
+            self._make_fit(record["too_large"], capacity)
+            record = self._state.measured(f"untouched|{sorted(self._base.items())}", self._observe)
+            if "too_large" in record:
                 raise GpuwiseError(f"{self._job.script} fits at one time and not at another", hint="--memory gives it a limit")
-        facts = kept["facts"]
+        facts = record["facts"]
         for name in ("optimizers", "dtypes", "capability"):
             if facts[name] is not None:
                 facts[name] = tuple(facts[name])
-        before = Trial.read(kept["trial"])
+        before = Trial.read(record["trial"])
         self._reference_wall_s = before.wall_s
         self._limit(max(LEAST_LIMIT_S, SLOW_START * before.wall_s), capacity)
         return Facts(**facts), before, capacity
@@ -315,29 +315,29 @@ class Search:
         capacity = capacity_of(outcome.journal, self._options.memory_bytes)
         filled = filled_bytes(outcome, capacity)
         loader = next(iter(outcome.journal.of("loader")), None)
-        given = self._options.memory_bytes is not None and filled is not None and filled > capacity.memory_bytes
-        if (outcome.out_of_memory or given) and loader is not None and loader.get("batch_size"):
+        is_capped = self._options.memory_bytes is not None and filled is not None and filled > capacity.memory_bytes
+        if (outcome.out_of_memory or is_capped) and loader is not None and loader.get("batch_size"):
             return {"too_large": int(loader["batch_size"]), "capacity": asdict(capacity)}
         trial = trial_of(outcome)
         if not trial.ok or trial.rate is None:
             raise no_steps(self._job.script, outcome)
         return {"trial": trial.keep(), "facts": asdict(facts_of(outcome.journal, trial)), "capacity": asdict(capacity)}
 
-    def _make_fit(self, own: int, capacity: Capacity) -> None:
+    def _make_fit(self, batch: int, capacity: Capacity) -> None:
         """The base of all that follows, where the script's own batch does not fit."""
-        self._say(f"the script's batch of {own} does not fit in {capacity.words}")
+        self._say(f"the script's batch of {batch} does not fit in {capacity.words}")
         self._limit(LEAST_LIMIT_S * SLOW_START, capacity)
-        fitting = fit(self._prober({}, capacity, 1), own, capacity)
+        fitting = fit(self._prober({}, capacity, 1), batch, capacity)
         levers = dict(fitting.levers)
         if self._options.parity and fitting.part is not None and fitting.part > 1:
             # on batches that fit both ways
             shown: Levers = {"micro_batches": min(int(str(levers["micro_batches"])), fitting.part)}
             gate = Gate(self._job, self._folder / "parity-fit", self._zygote, base={"batch": fitting.part})
-            kept = self._state.measured(f"parity|fit|{fitting.part}|{shown}", lambda: gate.check(shown).keep())
-            fitting = replace(fitting, parity=Verdict(**kept))
-            if not Verdict(**kept).passed:
+            verdict = self._state.measured(f"parity|fit|{fitting.part}|{shown}", lambda: gate.check(shown).keep())
+            fitting = replace(fitting, parity=Verdict(**verdict))
+            if not Verdict(**verdict).passed:
                 raise GpuwiseError(
-                    f"the script's batch of {own} does not fit, and in parts it trains otherwise: {Verdict(**kept).words}",
+                    f"the script's batch of {batch} does not fit, and in parts it trains otherwise: {Verdict(**verdict).words}",
                     hint="give it a smaller batch, or let the script accumulate",
                 )
         self._fitting, self._base, self._best = fitting, levers, dict(levers)
@@ -455,8 +455,8 @@ class Search:
             return []
         label = next((c.label for c in self._candidates if added == {c.lever.name: c.value}), "")
         keys = [f"{_named(other)}|{label}|{at}" for at in range(MOST_SETTLED)]
-        found = [self._state.measured(key, dict) for key in keys if self._state.has(key)]
-        return [(Trial.read(kept["a"]), Trial.read(kept["b"])) for kept in found]
+        pairs = [self._state.measured(key, dict) for key in keys if self._state.has(key)]
+        return [(Trial.read(pair["a"]), Trial.read(pair["b"])) for pair in pairs]
 
     def _epoch(self, name: str, facts: Facts, before: Trial) -> int | str:
         """Steps of an epoch that a cache needs first; a reason where that takes too long."""
@@ -491,8 +491,8 @@ class Search:
             a, b = (first, second) if at % 2 == 0 else (second, first)
             return {"a": a.keep(), "b": b.keep(), "levers": changed}
 
-        kept = self._state.measured(key, measure)
-        return Trial.read(kept["a"]), Trial.read(kept["b"])
+        record = self._state.measured(key, measure)
+        return Trial.read(record["a"]), Trial.read(record["b"])
 
     def _key(self, candidate: Candidate, at: int) -> str:
         return f"{_named(self._best)}|{candidate.label}|{at}"
@@ -512,8 +512,8 @@ class Search:
         if not self._options.parity:
             return None
         label = ",".join(f"{k}={v}" for k, v in levers.items())
-        kept = self._state.measured(f"parity|{label}", lambda: gate.check(levers).keep())
-        return Verdict(**kept)
+        verdict = self._state.measured(f"parity|{label}", lambda: gate.check(levers).keep())
+        return Verdict(**verdict)
 
     # -- all together
 
@@ -551,10 +551,10 @@ class Search:
         steps = skip if isinstance(skip, int) else 0
         # where the minutes hold no other runs, what a single lever was kept for is all that is known of it
         is_short = time.monotonic() + 2.0 * FINAL_PAIRS * self._reference_wall_s > self._ends_s
-        own = self._own_pairs(other) if is_short else []
-        untouched: list[Trial] = [a for a, _ in own]
-        changed: list[Trial] = [b for _, b in own]
-        for at in range(len(own), MOST_FINAL_PAIRS):
+        pairs = self._own_pairs(other) if is_short else []
+        untouched: list[Trial] = [a for a, _ in pairs]
+        changed: list[Trial] = [b for _, b in pairs]
+        for at in range(len(pairs), MOST_FINAL_PAIRS):
             if at >= FINAL_PAIRS and (self._is_late or self._gain(untouched, changed).within(FINAL_SPREAD)):
                 break
             key = f"together|{sorted(other.items())}|{sorted(self._best.items())}|{at}"
@@ -565,8 +565,8 @@ class Search:
                 first, second = (self._measure(levers, steps) for levers in order)
                 return {"a": (first if at % 2 == 0 else second).keep(), "b": (second if at % 2 == 0 else first).keep()}
 
-            kept = self._state.measured(key, measure)
-            a, b = Trial.read(kept["a"]), Trial.read(kept["b"])
+            record = self._state.measured(key, measure)
+            a, b = Trial.read(record["a"]), Trial.read(record["b"])
             if a.rate is None or b.rate is None or not b.ok:
                 raise GpuwiseError(f"the levers together do not run: {b.error or b.ended}", hint="`--only` leaves levers out")
             untouched.append(a)
@@ -576,11 +576,11 @@ class Search:
 
     def _drop_idle(self, gain: Gain, facts: Facts, before: Trial, tried: list[CandidateResult]) -> bool:
         """Whether a lever was dropped that adds nothing beside the others; asked only where the whole is less than its parts."""
-        kept = [t for t in tried if t.result == "kept" and t.gain is not None]
-        parts = math.prod(t.gain.ratio for t in kept if t.gain is not None)
-        if len(kept) < 2 or gain.high > parts:
+        gains = [t for t in tried if t.result == "kept" and t.gain is not None]
+        parts = math.prod(t.gain.ratio for t in gains if t.gain is not None)
+        if len(gains) < 2 or gain.high > parts:
             return False
-        for t in kept[:-1]:
+        for t in gains[:-1]:
             if self._is_late:
                 return False
             without = {k: v for k, v in self._best.items() if k != t.name}
@@ -592,10 +592,10 @@ class Search:
 
     def _drop_weakest(self, tried: list[CandidateResult], why: str) -> bool:
         """Whether there was one more to drop."""
-        kept = [t for t in tried if t.result == "kept" and t.gain is not None]
-        if len(kept) < 2 or self._is_late:
+        gains = [t for t in tried if t.result == "kept" and t.gain is not None]
+        if len(gains) < 2 or self._is_late:
             return False
-        self._drop(tried, min(kept, key=lambda t: t.gain.low if t.gain is not None else 0.0), why)
+        self._drop(tried, min(gains, key=lambda t: t.gain.low if t.gain is not None else 0.0), why)
         return True
 
     def _drop_all(self, tried: list[CandidateResult], why: str) -> None:
@@ -644,10 +644,10 @@ class Search:
 
         if limit_s <= 0.0:
             return False
-        kept = self._state.measured(f"whole|{sorted(self._base.items())}|0", run_it)
-        if kept["seconds"] is None:
+        record = self._state.measured(f"whole|{sorted(self._base.items())}|0", run_it)
+        if record["seconds"] is None:
             return False
-        self._length_s, self._is_own_length, self._own_wall_s = kept["seconds"], True, kept["wall_s"]
+        self._length_s, self._is_own_length, self._own_wall_s = record["seconds"], True, record["wall_s"]
         return True
 
     @property

@@ -167,8 +167,8 @@ def _program(c: Columns, signatures: Sequence[Signature], logits: int, *, keeps_
         within = np.arange(len(op)) - np.searchsorted(op, np.arange(n))[op]
         np.maximum.at(sizes, flat, np.array([b for e in each for b in e], np.int64)[first[op] + within])
     kernel = (c.flag & int(OpFlag.MICRO)) == 0
-    made = np.zeros(len(sizes), bool)
-    made[c.writes[kernel[c.write_op]]] = True
+    is_written = np.zeros(len(sizes), bool)
+    is_written[c.writes[kernel[c.write_op]]] = True
     outside = (c.layer == OUTSIDE) & (c.phase == int(Phase.FORWARD)) & kernel
     ends = np.unique(c.writes[outside[c.write_op]])
     # in the order in which the optimizer walks them
@@ -186,8 +186,8 @@ def _program(c: Columns, signatures: Sequence[Signature], logits: int, *, keeps_
     is_parameter[frozen] = True
     gradient = np.full(len(sizes), -1)
     gradient[c.gradients[:, 0]] = c.gradients[:, 1]
-    own = gradient[parameters]
-    own, first = np.unique(own[own >= 0], return_index=True)
+    gradients = gradient[parameters]
+    gradients, first = np.unique(gradients[gradients >= 0], return_index=True)
     return _Program(
         c.signature,
         c.phase,
@@ -199,8 +199,8 @@ def _program(c: Columns, signatures: Sequence[Signature], logits: int, *, keeps_
         sizes,
         parameters,
         frozen,
-        np.flatnonzero(~made & ~is_parameter & (sizes > 0)),
-        own[np.argsort(first)],
+        np.flatnonzero(~is_written & ~is_parameter & (sizes > 0)),
+        gradients[np.argsort(first)],
         output if keeps_output else output[:0],
         casts if keeps_output else np.concatenate([casts, output]),
         *(intervals[:, k] for k in range(3)),
@@ -366,7 +366,7 @@ def _steps(c: Capture, p: _Program, optimizer: str, micro_batches: int, item: in
 
     trained = p.sizes[p.parameters]
     for step in range(N_STEPS):
-        first_op, first_event, left = n_ops, n_events, np.zeros(0, np.int64)
+        first_op, first_event, live = n_ops, n_events, np.zeros(0, np.int64)
         for part in range(micro_batches):
             # storages of this pass: the program's own the first time, then new ones
             names = np.arange(width)
@@ -385,14 +385,14 @@ def _steps(c: Capture, p: _Program, optimizer: str, micro_batches: int, item: in
             happen(names[here.storage], here.sign, here.op + n_ops)
             n_ops += n
             if not part:
-                left = names[p.gradients]
+                live = names[p.gradients]
         if step == 0:
             happen(new_storages(_states(optimizer, trained, item), Category.OPTIMIZER), 1, call(0))
         temporaries = np.zeros(0, np.int64)
         if lists:
             temporaries = new_storages(trained, Category.TEMPORARY)
             happen(temporaries, 1, call(1))
-        happen(np.concatenate([temporaries[::-1], left]), -1, call(2))
+        happen(np.concatenate([temporaries[::-1], live]), -1, call(2))
         spans.append(StepSpan(first_op, n_ops, first_event, n_events))
     storage, sign, op = (np.concatenate([e[k] for e in events]).astype(np.int64) for k in range(3))
     every = np.arange(n_ops)

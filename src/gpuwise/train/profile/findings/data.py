@@ -54,7 +54,7 @@ def _makers(data: ProfileData) -> list[Evidence]:
     """The script's functions in which the wait is spent, where the loop's own process makes the batches."""
     if data.traced is None or data.lines is None:
         return []
-    within = union([own for name, own in data.traced.layers if name == DATA])
+    within = union([stretches for name, stretches in data.traced.layers if name == DATA])
     traced_s = length(within) / data.n_steps
     if traced_s <= 0:
         return []
@@ -139,17 +139,17 @@ def _copies(data: ProfileData, matches: Callable[[str], object], kind: str, titl
         return None
     trace = data.trace
     work = np.flatnonzero(trace.in_categories(("kernel",)))
-    own = intersection(spans(trace.start_s[rows], trace.end_s[rows]), data.steps.work)
-    alone = length(difference(own, spans(trace.start_s[work], trace.end_s[work]))) / data.n_steps
+    copies = intersection(spans(trace.start_s[rows], trace.end_s[rows]), data.steps.work)
+    alone = length(difference(copies, spans(trace.start_s[work], trace.end_s[work]))) / data.n_steps
     moved = trace.n_bytes[rows]
     rate = float(moved[moved != NONE].sum()) / max(float(trace.duration_s[rows].sum()), 1e-12)
-    said = Evidence(
+    evidence = Evidence(
         f"{trace.text(int(rows[0]))}, {rate / 1e9:.3g} GB/s",
         data.where(float(trace.start_s[rows[0]])),
         len(rows) / data.n_steps,
         data.seconds(rows),
     )
-    return Finding(kind, title, min(alone, data.part(COPIES) + alone), "medium", (said,), fix)
+    return Finding(kind, title, min(alone, data.part(COPIES) + alone), "medium", (evidence,), fix)
 
 
 def padding(data: ProfileData) -> Finding | None:
@@ -159,13 +159,13 @@ def padding(data: ProfileData) -> Finding | None:
         return None
     share = float(facts.padding["share"])
     work = data.part("compute") + data.part(COMMUNICATION)
-    said = Evidence(f"{100 * share:.0f} % of {facts.padding['longest']}-long rows is padding, by {facts.padding['by']}")
+    evidence = Evidence(f"{100 * share:.0f} % of {facts.padding['longest']}-long rows is padding, by {facts.padding['by']}")
     return Finding(
         "padding",
         "The device computes padding",
         share * work * _of_ids(data),
         "high" if share > 0.2 else "medium",
-        (said,),
+        (evidence,),
         (
             "# batches of alike lengths: sort each few hundred samples by length before they are cut into batches,",
             "# and pad to the longest of the batch: torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)",
@@ -196,7 +196,7 @@ def dispatch_s(data: ProfileData, ops: Operations) -> tuple[float, float]:
     """
     if data.trace is None or data.traced is None or data.steps is None:
         return 0.0, 0.0
-    apart = union([own for name, own in data.traced.layers if name in (DATA, OPTIMIZER)])
+    apart = union([stretches for name, stretches in data.traced.layers if name in (DATA, OPTIMIZER)])
     starts = data.trace.start_s[ops.rows]
     counted = inside(starts, data.steps.windows) & ~inside(starts, apart)
     clean = clean_s(data.steps, data.facts.step) if data.facts is not None else data.traced.wall_s
@@ -212,8 +212,8 @@ def dispatch_s(data: ProfileData, ops: Operations) -> tuple[float, float]:
             longer_s += usual * len(own)
             n_longer += len(own)
     each_s = total / n if n else 0.0
-    left = (clean - data.part(HOST_GAPS) / data.lengthening) * data.n_steps - (longer_s - each_s * n_longer)
-    total = min(total + each_s * n_longer, max(left, 0.0))
+    rest_s = (clean - data.part(HOST_GAPS) / data.lengthening) * data.n_steps - (longer_s - each_s * n_longer)
+    total = min(total + each_s * n_longer, max(rest_s, 0.0))
     return min(total / data.n_steps * data.lengthening, data.part("compute")), n / data.n_steps
 
 
@@ -228,13 +228,13 @@ def tiny_batch(data: ProfileData) -> Finding | None:
         fixed = dispatch_s(data, data.ops)[0] + data.part(HOST_GAPS) + data.part(OPTIMIZER)
     if fixed < 0.3 * data.wall_s:
         return None
-    said = Evidence(f"{a_call:g} sample{'s' * (a_call != 1)} a pass; costs that do not depend on the batch", seconds=fixed)
+    evidence = Evidence(f"{a_call:g} sample{'s' * (a_call != 1)} a pass; costs that do not depend on the batch", seconds=fixed)
     return Finding(
         "tiny batch",
         "The batch is too small for its fixed costs",
         0.875 * fixed,
         "medium",
-        (said,),
+        (evidence,),
         (f"DataLoader(..., batch_size={8 * max(round(a_call), 1)})  # and the learning rate to match",),
         note="eight times the batch spreads the fixed costs over eight times the samples; it changes the training",
     )

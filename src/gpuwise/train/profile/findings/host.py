@@ -61,7 +61,7 @@ def launch_bound(data: ProfileData) -> Finding | None:
     median = float(np.median(data.trace.duration_s[data.kernels]))
     if median >= LAUNCH_S:
         return None
-    said = Evidence(
+    evidence = Evidence(
         f"kernels, {1e6 * median:.2g} us each (median); the device is busy {100 * data.split.busy_share:.0f} % of the step",
         count=len(data.kernels) / data.n_steps,
     )
@@ -70,7 +70,7 @@ def launch_bound(data: ProfileData) -> Finding | None:
         "The host cannot launch kernels as fast as the device does them",
         data.part(HOST_GAPS),
         "medium",
-        (said,),
+        (evidence,),
         (data.compile_mend("CUDA graphs", ', mode="reduce-overhead"'), "# or a larger batch, if memory allows"),
     )
 
@@ -87,7 +87,7 @@ def small_operations(data: ProfileData) -> Finding | None:
     if (gaps < LEAST_GAPS * data.wall_s and gaps + cheap < LEAST_SMALL * data.wall_s) or not len(outer):
         return None
     usual_s = float(np.median(trace.duration_s[outer])) * data.factor
-    said = Evidence(
+    evidence = Evidence(
         f"operations of {format_duration(usual_s)} (median), and what Python and the dispatcher take between them",
         count=len(outer) / data.n_steps,
         seconds=gaps,
@@ -99,7 +99,7 @@ def small_operations(data: ProfileData) -> Finding | None:
         "The operations are shorter than the Python around them",
         gaps + cheap,
         "medium",
-        (said, under) if n_cheap else (said,),
+        (evidence, under) if n_cheap else (evidence,),
         (data.compile_mend("one call for many operations"), "# or a larger batch: the gaps do not grow with it"),
     )
 
@@ -109,13 +109,13 @@ def saving(data: ProfileData) -> Finding | None:
     if data.facts is None:
         return None
     saved = data.facts.step.save_s
-    said = Evidence("torch.save", seconds=saved)
+    evidence = Evidence("torch.save", seconds=saved)
     return Finding(
         "checkpoint in the step",
         "Checkpoints are written in the steps",
         saved,
         "high",
-        (said,),
+        (evidence,),
         (
             "if step % 1000 == 0:  # not every step",
             "    torch.distributed.checkpoint.async_save(model.state_dict(), checkpoint_id=path)  # in the background",
@@ -129,23 +129,23 @@ def logging(data: ProfileData) -> Finding | None:
     written = sum(e.seconds or 0.0 for e in noted)
     saved_s = data.facts.step.save_s if data.facts is not None else 0.0
     traced = max(data.part(SAVE) - saved_s, 0.0)
-    said = noted[:3]
-    if not said and data.trace is not None and data.steps is not None:
+    evidence = noted[:3]
+    if not evidence and data.trace is not None and data.steps is not None:
         from gpuwise.train.profile.families import family
 
         rows = data.rows(("python_function",), lambda n: family("python", n) == SAVE and "serialization" not in n)
         if len(rows):
             longest = int(rows[data.trace.duration_s[rows].argmax()])
             at = float(data.trace.start_s[longest])
-            said = (Evidence(data.trace.text(longest), data.where(at), len(rows) / data.n_steps, data.seconds(rows)),)
-    if not said:
+            evidence = (Evidence(data.trace.text(longest), data.where(at), len(rows) / data.n_steps, data.seconds(rows)),)
+    if not evidence:
         return None
     return Finding(
         "logging in the step",
         "The loop stops to write logs",
         min(max(written, traced), traced + data.part(OTHER)),
         "high" if noted else "medium",
-        said,
+        evidence,
         ("if step % 100 == 0:", "    print(...)  # and no flush or fsync in between"),
     )
 
@@ -159,9 +159,9 @@ def own_python(data: ProfileData) -> Finding | None:
     compiling_s = data.facts.compiling_s if data.facts is not None else 0.0
     seconds = max(data.part(OTHER) - compiling_s, 0.0) * min(least / max(data.traced.parts[OTHER], 1e-12), 1.0)
     where: dict[str, float] = {}
-    for name, own in data.traced.layers:
+    for name, stretches in data.traced.layers:
         if name == OTHER:
-            for start, end in own[np.argsort(own[:, 0] - own[:, 1])][:200].tolist():
+            for start, end in stretches[np.argsort(stretches[:, 0] - stretches[:, 1])][:200].tolist():
                 place = data.where((start + end) / 2)
                 where[place] = where.get(place, 0.0) + (end - start) / data.n_steps
     if data.crowded and seconds < NAMED_IN_CROWD * data.wall_s:
@@ -169,15 +169,15 @@ def own_python(data: ProfileData) -> Finding | None:
     shrunk = seconds / max(data.traced.parts[OTHER], 1e-12)
     top = sorted(((s * shrunk, w) for w, s in where.items() if w), reverse=True)[:2]
     rest = max(seconds - sum(s for s, _ in top), 0.0)
-    said = tuple(Evidence("Python", w, seconds=s) for s, w in top)
-    if rest > 0.01 * seconds or not said:
-        said += (Evidence("Python between the operations" if not top else "elsewhere", seconds=rest),)
+    evidence = tuple(Evidence("Python", w, seconds=s) for s, w in top)
+    if rest > 0.01 * seconds or not evidence:
+        evidence += (Evidence("Python between the operations" if not top else "elsewhere", seconds=rest),)
     return Finding(
         "python in the step",
         "The loop's own Python takes time in which nothing is computed",
         seconds,
         "medium" if top else "low",
-        said,
+        evidence,
         ("# move it out of the loop, do it every 100 steps, or write it as tensor operations",),
     )
 
@@ -189,14 +189,16 @@ def recompiles(data: ProfileData) -> Finding | None:
         return None
     saved = facts.compiling_s
     reasons = [str(r) for r in dict(facts.compiler.get("graph_break", {}))][:2]
-    said = [Evidence(f"{facts.n_graphs_steady} graphs compiled after the warm-up, in {len(facts.steps)} steps", seconds=saved)]
-    said += [Evidence(f"graph break: {' '.join(r.split())[:90]}") for r in reasons]
+    evidence = [
+        Evidence(f"{facts.n_graphs_steady} graphs compiled after the warm-up, in {len(facts.steps)} steps", seconds=saved)
+    ]
+    evidence += [Evidence(f"graph break: {' '.join(r.split())[:90]}") for r in reasons]
     return Finding(
         "recompiles",
         "torch.compile compiles again in the middle of training",
         saved,
         "high",
-        tuple(said),
+        tuple(evidence),
         (
             "torch._dynamo.mark_dynamic(batch, 0)  # or 1: the dimension that varies",
             "# or give every batch the same shape: DataLoader(..., drop_last=True), lengths padded to a few sizes",
@@ -215,12 +217,12 @@ def anomaly(data: ProfileData) -> Finding | None:
     seconds += data.seconds(traced) * min(data.factor, 1.0)
     step = data.facts.step
     saved = max(seconds, 0.3 * (step.forward_s + step.backward_s))
-    said = Evidence("every result of the backward pass is checked, every operation's stack is kept", seconds=saved)
+    evidence = Evidence("every result of the backward pass is checked, every operation's stack is kept", seconds=saved)
     return Finding(
         "anomaly detection",
         "Anomaly detection is on",
         min(saved, data.wall_s),
         "medium",
-        (said,),
+        (evidence,),
         ("torch.autograd.set_detect_anomaly(False)",),
     )

@@ -45,14 +45,14 @@ def unfused_optimizer(data: ProfileData) -> Finding | None:
     if data.trace is None or not len(within):
         return None
     ops = data.host_ops
-    own = ops[inside(data.trace.start_s[ops], within)]
-    names = [data.trace.text(r) for r in own.tolist()]
+    steps = ops[inside(data.trace.start_s[ops], within)]
+    names = [data.trace.text(r) for r in steps.tolist()]
     if any("_fused_" in n for n in names):
         return None
     foreach = sum("_foreach_" in n for n in names)
     updates = [n for n in names if family("op", n) == ELEMENTWISE]
-    told = [{**o, "name": o.get("name") or _kind(data)} for o in (data.facts.optimizers if data.facts is not None else ())]
-    described: list[Mapping[str, Any]] = [o for o in told or [{"name": _kind(data)}] if o["name"] in FUSED]
+    optimizers = [{**o, "name": o.get("name") or _kind(data)} for o in (data.facts.optimizers if data.facts is not None else ())]
+    described: list[Mapping[str, Any]] = [o for o in optimizers or [{"name": _kind(data)}] if o["name"] in FUSED]
     tensors = sum(float(o.get("n_tensors") or 0) for o in described) or None
     a_step = len(updates) / data.n_steps
     if not described or foreach or a_step < OPS_A_TENSOR * (tensors or 3.0):
@@ -66,13 +66,15 @@ def unfused_optimizer(data: ProfileData) -> Finding | None:
         moved = sum(4.0 * PASSES[o["name"]] * float(o.get("n_parameters") or 0.0) for o in described)
         least = moved / SLOW_STREAM_BYTES_PER_S + CALL_S * (tensors or 0.0)
     kind = described[0]["name"]
-    said = Evidence(f"{kind}.step: {a_step:.0f} operations" + (f" for {tensors:.0f} tensors" if tensors else ""), seconds=spent)
+    evidence = Evidence(
+        f"{kind}.step: {a_step:.0f} operations" + (f" for {tensors:.0f} tensors" if tensors else ""), seconds=spent
+    )
     return Finding(
         "unfused optimizer",
         "The optimizer updates tensor by tensor",
         max(spent - least, 0.0),
         "medium",
-        (said,),
+        (evidence,),
         (f"torch.optim.{kind}(model.parameters(), ..., fused=True)",),
     )
 
@@ -90,22 +92,22 @@ def zeroed_gradients(data: ProfileData) -> Finding | None:
     if data.trace is None or not len(within):
         return None
     ops = data.rows(OP_CATEGORIES, lambda n: n in ("aten::zero_", "aten::_foreach_zero_"))
-    own = ops[inside(data.trace.start_s[ops], within)]
-    if not len(own):
+    rows = ops[inside(data.trace.start_s[ops], within)]
+    if not len(rows):
         return None
     added = data.rows(OP_CATEGORIES, lambda n: n == "torch::autograd::AccumulateGrad")
     adding = data.seconds(added) * data.factor if not data.on_gpu else 0.0
     spent = length(within) / data.n_steps * data.factor
     # accumulation adds into what is there in all but the first micro-batch
     adding /= max(data.n_backward, 1.0)
-    first = int(own[0])
+    first = int(rows[0])
     return Finding(
         "gradients zeroed",
         "Gradients are filled with zeros and added to",
         spent + adding,
         "medium",
         (
-            Evidence(data.trace.text(first), data.where(float(data.trace.start_s[first])), len(own) / data.n_steps, spent),
+            Evidence(data.trace.text(first), data.where(float(data.trace.start_s[first])), len(rows) / data.n_steps, spent),
             *((Evidence("the backward pass adds to them", seconds=adding),) if adding else ()),
         ),
         ("optimizer.zero_grad(set_to_none=True)  # the default",),
@@ -141,13 +143,13 @@ def pointwise_chains(data: ProfileData) -> Finding | None:
     saved = spent * (1 - min(COPIES_KEPT / (3 * mean), 1.0))
     longest = max(lengths)
     words = f"elementwise operations in chains of {mean:.1f} on average, {longest} at most"
-    said = Evidence(words, count=sum(lengths) / data.n_steps, seconds=spent)
+    evidence = Evidence(words, count=sum(lengths) / data.n_steps, seconds=spent)
     return Finding(
         "pointwise chains",
         "Elementwise operations pass over memory one after the other",
         saved,
         "medium",
-        (said,),
+        (evidence,),
         (data.compile_mend("one kernel for each chain"),),
         note="the first steps compile for a minute or so: it pays in a run of some thousand steps",
     )
@@ -215,8 +217,8 @@ def _backward_s(data: ProfileData) -> float:
     rows = data.rows(OP_CATEGORIES, lambda n: n.startswith(AUTOGRAD))
     if not len(rows):
         return math.inf
-    own = data.rows(OP_CATEGORIES, lambda n: n.startswith(AUTOGRAD) and BACKWARD.search(n))
-    return data.seconds_within(data.spans_of(own))
+    spans_of = data.rows(OP_CATEGORIES, lambda n: n.startswith(AUTOGRAD) and BACKWARD.search(n))
+    return data.seconds_within(data.spans_of(spans_of))
 
 
 def _fused_call(data: ProfileData, fallen_back: Ints) -> tuple[str, ...]:
@@ -224,12 +226,12 @@ def _fused_call(data: ProfileData, fallen_back: Ints) -> tuple[str, ...]:
     assert data.trace is not None
     inner = data.rows(OP_CATEGORIES, lambda n: "dropout" in n or "bernoulli" in n)
     within = spans(data.trace.start_s[fallen_back], data.trace.end_s[fallen_back])
-    said = ["# the fused kernels take no score matrix: no attn_mask that needs a gradient, heads of equal numbers"]
+    lines = ["# the fused kernels take no score matrix: no attn_mask that needs a gradient, heads of equal numbers"]
     if not data.on_gpu and len(inner) and bool(inside(data.trace.start_s[inner], within).any()):
         return ("scaled_dot_product_attention(q, k, v, ..., dropout_p=0.0)  # with dropout a processor has no fused kernel",)
     if data.on_gpu:
-        said.insert(0, "q, k, v = (t.to(torch.bfloat16) for t in (q, k, v))  # fp32 has no flash kernel")
-    return tuple(said)
+        lines.insert(0, "q, k, v = (t.to(torch.bfloat16) for t in (q, k, v))  # fp32 has no flash kernel")
+    return tuple(lines)
 
 
 def _call(data: ProfileData, by_hand: Ints) -> tuple[str, ...]:
@@ -254,9 +256,9 @@ def _by_hand(data: ProfileData) -> Ints:
     rows = data.rows(OP_CATEGORIES, lambda n: n in wanted)
     names = [trace.text(r) for r in rows.tolist()]
     plain = [(r, n) for r, n in zip(rows.tolist(), names, strict=True) if n != "aten::_softmax"]
-    found = [
+    lines = [
         (plain[i - 1][0], plain[i + 1][0])
         for i in range(1, len(plain) - 1)
         if plain[i][1] == "aten::softmax" and "bmm" in plain[i - 1][1] and "bmm" in plain[i + 1][1]
     ]
-    return np.array(found, np.int64).reshape(-1, 2)
+    return np.array(lines, np.int64).reshape(-1, 2)

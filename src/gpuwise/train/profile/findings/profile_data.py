@@ -139,9 +139,9 @@ class ProfileData:
         """Length of the union of these events, seconds a step."""
         if self.trace is None or self.steps is None or not len(rows):
             return 0.0
-        own = spans(self.trace.start_s[rows], self.trace.end_s[rows])
+        stretches = spans(self.trace.start_s[rows], self.trace.end_s[rows])
         windows = self.steps.work if self.trace.on_device[rows].all() else self.steps.windows
-        return length(difference(intersection(own, windows), self.stalled)) / self.n_steps
+        return length(difference(intersection(stretches, windows), self.stalled)) / self.n_steps
 
     def own_s(self, rows: Ints) -> Floats:
         """Seconds of each of these events, without those in which other programs had the processor."""
@@ -205,8 +205,8 @@ class ProfileData:
     def annotated(self, prefix: str) -> Floats:
         """Intervals ``[n, 2]`` of the ranges whose name begins with ``prefix``; of an optimizer's, less the closures it calls."""
         rows = self.rows(("user_annotation", *OP_CATEGORIES), lambda n: n.startswith(prefix))
-        found = self.spans_of(rows)
-        return found if self.trace is None or not prefix.startswith("Optimizer.") else difference(found, closures(self.trace))
+        spans = self.spans_of(rows)
+        return spans if self.trace is None or not prefix.startswith("Optimizer.") else difference(spans, closures(self.trace))
 
     def spans_of(self, rows: Ints) -> Floats:
         """Intervals ``[n, 2]`` in which any of these events runs."""
@@ -221,22 +221,22 @@ class ProfileData:
         """Matrix products by shape, costliest first; seconds are the kernels' on a GPU."""
         if self.trace is None:
             return []
-        trace, found = self.trace, dict[tuple[Any, ...], Product]()
+        trace, products = self.trace, dict[tuple[Any, ...], Product]()
         seconds, names = self._seconds_of_ops()
         for row, own_s in zip(self.host_ops.tolist(), self.own_s(self.host_ops).tolist(), strict=True):
             product = product_of(trace.text(row), trace.inputs(row))
             if product is None:
                 continue
-            kept = found.setdefault(key_of(product), product)
-            if kept.count == 0:
-                kept.first_s = float(trace.start_s[row])
-            kept.count += 1
-            kept.seconds += seconds.get(row, 0.0 if self.on_gpu else own_s)
-            kept.kernels |= names.get(row, set())
-        for product in found.values():
+            entry = products.setdefault(key_of(product), product)
+            if entry.count == 0:
+                entry.first_s = float(trace.start_s[row])
+            entry.count += 1
+            entry.seconds += seconds.get(row, 0.0 if self.on_gpu else own_s)
+            entry.kernels |= names.get(row, set())
+        for product in products.values():
             product.seconds *= self.factor / self.n_steps
             product.count = round(product.count / self.n_steps)
-        return sorted(found.values(), key=lambda p: -p.seconds)
+        return sorted(products.values(), key=lambda p: -p.seconds)
 
     def _seconds_of_ops(self) -> tuple[dict[int, float], dict[int, set[str]]]:
         """Seconds and names of the kernels by the operation that launched them."""
@@ -254,13 +254,13 @@ class ProfileData:
         """Seconds a step of some of the kernels."""
         return 0.0 if self.trace is None else float(self.trace.duration_s[self.kernels[chosen]].sum()) / self.n_steps
 
-    def seconds_within(self, own: Floats) -> float:
+    def seconds_within(self, stretches: Floats) -> float:
         """A step's, of what runs in these stretches: the kernels that were launched in them, or the processor's operations as
         they are without the profiler."""
         if self.on_gpu:
-            return self.kernel_seconds(inside(self.kernel_launched_s, own))
+            return self.kernel_seconds(inside(self.kernel_launched_s, stretches))
         busy = difference(self.spans_of(self.host_ops), self.stalled)
-        return length(intersection(own, busy)) / self.n_steps * self.factor
+        return length(intersection(stretches, busy)) / self.n_steps * self.factor
 
     def where(self, moment_s: float) -> str:
         """The function of the script around a moment of the trace."""

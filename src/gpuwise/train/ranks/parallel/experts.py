@@ -47,8 +47,12 @@ def check_experts(model: nn.Module, layout: Layout) -> None:
 
 def is_experts(module: nn.Module) -> bool:
     """Whether all parameters of ``module`` are its own, one row an expert, and its forward takes one of :data:`FORWARDS`."""
-    n, own = getattr(module, "num_experts", None), list(module.parameters(recurse=False))
-    if not own or any(p.dim() < 2 or p.shape[0] != n for p in own) or len(own) != len(list(module.parameters())):
+    n, parameters = getattr(module, "num_experts", None), list(module.parameters(recurse=False))
+    if (
+        not parameters
+        or any(p.dim() < 2 or p.shape[0] != n for p in parameters)
+        or len(parameters) != len(list(module.parameters()))
+    ):
         return False
     return tuple(inspect.signature(type(module).forward).parameters)[1:] in FORWARDS
 
@@ -163,10 +167,10 @@ class Experts:
             if self._tensor is None:
                 return exchanged(tokens, top_k_index, top_k_weights).view_as(hidden_states)
             n, chosen = len(tokens), top_k_index.reshape(-1, n_each)
-            own = _Share.apply(tokens, self._tensor)
+            ours = _Share.apply(tokens, self._tensor)
             weights = _Share.apply(top_k_weights.reshape(-1, n_each), self._tensor)
-            made = exchanged(own, chosen[share(n, self._tensor)], weights)
-            return _Whole.apply(made, n, self._tensor).view_as(hidden_states)  # type: ignore[union-attr]
+            output = exchanged(ours, chosen[share(n, self._tensor)], weights)
+            return _Whole.apply(output, n, self._tensor).view_as(hidden_states)  # type: ignore[union-attr]
 
         def exchanged(tokens: Any, top_k_index: torch.Tensor, top_k_weights: Any) -> torch.Tensor:
             n_local, n_each = int(module.num_experts), top_k_index.shape[-1]  # type: ignore[arg-type]
@@ -178,8 +182,8 @@ class Experts:
             sent, got = (n.view(-1, n_local).sum(1).tolist() for n in (here, coming))
             rows = _Exchange.apply(tokens[order // n_each], sent, got, True, self.group, self._meter)
             experts = torch.arange(n_local, device=coming.device).repeat(self.group.size()).repeat_interleave(coming)
-            made = self._computed(module, inner, rows, experts)
-            back = _Exchange.apply(made, got, sent, False, self.group, self._meter)
+            output = self._computed(module, inner, rows, experts)
+            back = _Exchange.apply(output, got, sent, False, self.group, self._meter)
             weighted = back * top_k_weights.reshape(-1)[order, None]
             return torch.zeros_like(tokens).index_add(0, order // n_each, weighted.to(tokens.dtype))
 
@@ -190,14 +194,14 @@ class Experts:
         if not len(rows):
             # the others wait for this rank's part in the backward pass too, where only their experts are trained as well
             return rows * 1.0 + sum(local_of(p).flatten()[0] * 0.0 for p in module._parameters.values() if p is not None)
-        held = dict(module._parameters)
+        parameters = dict(module._parameters)
         module._parameters.clear()
-        for name, parameter in held.items():
+        for name, parameter in parameters.items():
             # not by setattr: a part of a parameter says that it is one
             vars(module)[name] = parameter.to_local() if isinstance(parameter, DTensor) else parameter
         try:
             return inner(rows, experts[:, None], torch.ones_like(rows[:, :1]))
         finally:
-            for name in held:
+            for name in parameters:
                 del vars(module)[name]
-            module._parameters.update(held)
+            module._parameters.update(parameters)

@@ -42,10 +42,10 @@ class Part(nn.Module):
         """As the model's; raises StageEnd with the hidden state where this is not the last stage."""
         if self._stage.measuring:
             raise StageEnd(self.inner.forward(*args, **kwargs))
-        made = self.inner(*args, **kwargs)
+        output = self.inner(*args, **kwargs)
         if not self._stage.is_last:
-            raise StageEnd(made)
-        return made
+            raise StageEnd(output)
+        return output
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -135,10 +135,10 @@ class Pipeline:
         )
         ours.meter = self._meter
         kind = Schedule1F1B if n >= stage.n_stages else ScheduleGPipe
-        schedule = kind(ours, n_microbatches=n, loss_fn=lambda made, _: made, scale_grads=False)
+        schedule = kind(ours, n_microbatches=n, loss_fn=lambda loss, _: loss, scale_grads=False)
         places = torch.zeros(n, device=self._device)
-        given = {} if not stage.is_last else {"target": places, "losses": []}
-        schedule.step(*(() if stage.index else (places,)), **given, return_outputs=False)
+        inputs = {} if not stage.is_last else {"target": places, "losses": []}
+        schedule.step(*(() if stage.index else (places,)), **inputs, return_outputs=False)
         stage.received = None
 
     def add_shared(self) -> None:
@@ -157,9 +157,9 @@ class Pipeline:
         for parameter in self._model.parameters():
             if parameter.requires_grad and parameter.grad is None and id(parameter) not in divided:
                 parameter.grad = torch.zeros_like(parameter)
-        found = [(p, g) for p, g in gradients(self._model) if id(p) not in divided][::-1]
-        for numbers in bucket_assignment([local_of(p) for p, _ in found]):
-            parts = [found[i][1] for i in numbers]
+        pairs = [(p, g) for p, g in gradients(self._model) if id(p) not in divided][::-1]
+        for numbers in bucket_assignment([local_of(p) for p, _ in pairs]):
+            parts = [pairs[i][1] for i in numbers]
             flat = torch.cat([p.reshape(-1) for p in parts])
             dist.all_reduce(flat, group=group)
             for part, summed in zip(parts, flat.split([p.numel() for p in parts]), strict=True):
@@ -181,10 +181,10 @@ class Pipeline:
 
     def _holding_groups(self, mesh: DeviceMesh) -> dict[str, Any]:
         """A group of the stages that hold a parameter, by the parameter's name; every rank makes all of them."""
-        made: dict[tuple[int, ...], Any] = {}
+        groups: dict[tuple[int, ...], Any] = {}
         for holders in sorted(set(self.stage.holders.values())):
             for column in mesh.mesh.flatten(1).T.tolist():
                 group = dist.new_group([column[stage] for stage in holders])
                 if dist.get_rank() in column and self.stage.index in holders:
-                    made[holders] = group
-        return {name: made[holders] for name, holders in self.stage.holders.items() if holders in made}
+                    groups[holders] = group
+        return {name: groups[holders] for name, holders in self.stage.holders.items() if holders in groups}

@@ -63,15 +63,15 @@ class _ChainTrial:
             each_tensor(others, lambda t: self._no_gradient(t, kind, at))
             self.first = hidden if self.first is None else self.first
             self.order.append(block)
-            made = inner(*args, **kwargs)
-            whole = isinstance(made, torch.Tensor)
-            result = made if whole else made[0] if isinstance(made, (tuple, list)) and made else None
+            output = inner(*args, **kwargs)
+            whole = isinstance(output, torch.Tensor)
+            result = output if whole else output[0] if isinstance(output, (tuple, list)) and output else None
             if not isinstance(result, torch.Tensor) or result.shape != hidden.shape:
                 raise InputError(f"pipeline parallel: {kind} {at} does not pass on what it takes", hint=HINT)
-            self.outputs.add(0 if whole else len(made))
+            self.outputs.add(0 if whole else len(output))
             self.numel = result.numel()
             self._last = result.detach().requires_grad_()
-            return self._last if whole else (self._last, *made[1:])
+            return self._last if whole else (self._last, *output[1:])
 
         return run
 
@@ -149,7 +149,7 @@ def first_call(model: nn.Module, step: Callable[[nn.Module], Any]) -> LayerCall 
 
 def reachable(tensor: torch.Tensor) -> set[int]:
     """Identities of the leaves that a tensor's gradient goes to."""
-    found: set[int] = set()
+    nodes: set[int] = set()
     seen: set[Any] = set()
     waiting = [tensor.grad_fn]
     while waiting:
@@ -159,17 +159,17 @@ def reachable(tensor: torch.Tensor) -> set[int]:
         seen.add(node)
         variable = getattr(node, "variable", None)
         if variable is not None:
-            found.add(id(variable))
+            nodes.add(id(variable))
         waiting += [n for n, _ in node.next_functions]
-    return found
+    return nodes
 
 
 def _first_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.Tensor | None, list[Any]]:
     """The tensor that a layer is given first, by place or by name, and everything else."""
-    given = [*args, *kwargs.values()]
-    if given and isinstance(given[0], torch.Tensor):
-        return given[0], given[1:]
-    return None, given
+    values = [*args, *kwargs.values()]
+    if values and isinstance(values[0], torch.Tensor):
+        return values[0], values[1:]
+    return None, values
 
 
 def bounds(n_blocks: int, n_stages: int) -> list[tuple[int, int]]:
@@ -228,7 +228,7 @@ class Stage:
     def measured(self) -> Iterator[None]:
         """A forward pass ends before the first layer, and computes with zeros up to there: for shapes alone. Other ranks need not
         measure at the same time, for nothing is gathered."""
-        held = [(module, name, module._parameters.pop(name)) for module, name, _ in self._outside]
+        removed = [(module, name, module._parameters.pop(name)) for module, name, _ in self._outside]
         for module, name, zeros in self._outside:
             setattr(module, name, zeros)
         self.measuring = True
@@ -236,7 +236,7 @@ class Stage:
             yield
         finally:
             self.measuring = False
-            for module, name, parameter in held:
+            for module, name, parameter in removed:
                 delattr(module, name)
                 module._parameters[name] = parameter
 
@@ -292,17 +292,17 @@ def _places(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, nn.Paramete
 
 def _needed(model: nn.Module, chain: Chain, edges: Sequence[tuple[int, int]]) -> dict[int, set[int]]:
     """Stages that need each parameter; those that nothing depends on are everybody's."""
-    last, found = len(edges) - 1, {id(p): set[int]() for p in model.parameters()}
+    last, needs = len(edges) - 1, {id(p): set[int]() for p in model.parameters()}
     for stage, (first, behind) in enumerate(edges):
         for block in chain.blocks[first:behind]:
             for parameter in block.parameters():
-                found[id(parameter)].add(stage)
+                needs[id(parameter)].add(stage)
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        found[id(parameter)].update({0} if name in chain.head else (), {last} if name in chain.tail else ())
-    for stages in found.values():
+        needs[id(parameter)].update({0} if name in chain.head else (), {last} if name in chain.tail else ())
+    for stages in needs.values():
         if not stages:
             stages.update(range(last + 1))
-    return found
+    return needs
 
 
 def _holders(model: nn.Module, chain: Chain, edges: Sequence[tuple[int, int]]) -> dict[str, tuple[int, ...]]:

@@ -100,8 +100,8 @@ def parallelize(model: nn.Module, mesh: DeviceMesh, call: LayerCall, *, on_host:
 def head_names(model: nn.Module) -> list[str]:
     """The matrix of logits, where no embedding has the same one."""
     tied = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
-    found = [(n, getattr(model, n, None)) for n in ("lm_head", "embed_out")]
-    return [n for n, m in found if isinstance(m, nn.Linear) and id(m.weight) not in tied]
+    heads = [(n, getattr(model, n, None)) for n in ("lm_head", "embed_out")]
+    return [n for n, m in heads if isinstance(m, nn.Linear) and id(m.weight) not in tied]
 
 
 def has_experts(block: nn.Module) -> bool:
@@ -115,8 +115,8 @@ def _checked(block: nn.Module, n: int) -> list[Half]:
         inside = f"{half.inside}." if half.inside else ""
         norms = NORMS if half in ATTENTION else ()
         for name, module in block.named_modules() if inside else ():
-            own = list(module.parameters(recurse=False))
-            if name.startswith(inside) and own and name not in (*half.names, *norms):
+            parameters = list(module.parameters(recurse=False))
+            if name.startswith(inside) and parameters and name not in (*half.names, *norms):
                 raise unlike(type(block).__name__, name, has=True)
         check_columns(block, half, n)
     return halves
@@ -135,7 +135,7 @@ def _divide(block: nn.Module, half: Half, mesh: DeviceMesh) -> None:
     parallelize_module(block, mesh, plan)
     if half.added_to:
         # what a DTensor holds is a view, which autograd lets nobody change
-        block.get_submodule(half.row).register_forward_hook(lambda _, __, made: made.clone())
+        block.get_submodule(half.row).register_forward_hook(lambda _, __, output: output.clone())
     if len(half.columns) > 1:
         inside.register_forward_pre_hook(_Shared(mesh), with_kwargs=True)
     if half not in ATTENTION:
@@ -145,8 +145,8 @@ def _divide(block: nn.Module, half: Half, mesh: DeviceMesh) -> None:
             setattr(inside, name, whole // n)
     if half.fused == PARTS and hasattr(inside, "config"):
         # Phi-3 cuts by what its configuration says
-        inside.config = own = copy.copy(inside.config)
-        own.num_attention_heads = own.num_attention_heads // n
+        inside.config = config = copy.copy(inside.config)
+        config.num_attention_heads = config.num_attention_heads // n
     if not set(SLOPES).isdisjoint(inspect.signature(type(inside).forward).parameters):
         inside.register_forward_pre_hook(_OwnSlopes(mesh), with_kwargs=True)
 
@@ -170,8 +170,8 @@ class _TurnedColumns(ParallelStyle):
             module,
             device_mesh,
             put,
-            lambda _, given, mesh: (_distributed(given[0], mesh, Replicate()),),  # type: ignore[arg-type]
-            lambda _, made, mesh: made.to_local(),  # type: ignore[arg-type]
+            lambda _, inputs, mesh: (_distributed(inputs[0], mesh, Replicate()),),  # type: ignore[arg-type]
+            lambda _, output, mesh: output.to_local(),  # type: ignore[arg-type]
         )
 
 
@@ -187,8 +187,8 @@ class _TurnedRows(ParallelStyle):
             module,
             device_mesh,
             put,
-            lambda _, given, mesh: (_distributed(given[0], mesh, Shard(-1)),),  # type: ignore[arg-type]
-            lambda _, made, mesh: made.redistribute(placements=(Replicate(),)).to_local(),  # type: ignore[arg-type]
+            lambda _, inputs, mesh: (_distributed(inputs[0], mesh, Shard(-1)),),  # type: ignore[arg-type]
+            lambda _, output, mesh: output.redistribute(placements=(Replicate(),)).to_local(),  # type: ignore[arg-type]
         )
 
 
@@ -223,10 +223,10 @@ class _OwnSlopes:
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         names = tuple(inspect.signature(type(module).forward).parameters)[1:]
-        given = dict(zip(names, args, strict=False)) | kwargs
+        arguments = dict(zip(names, args, strict=False)) | kwargs
         heads = next(h for name in ("num_heads", "n_heads") if isinstance(h := getattr(module, name, None), int))
         for name in SLOPES:
-            if isinstance(whole := given.get(name), torch.Tensor):
+            if isinstance(whole := arguments.get(name), torch.Tensor):
                 rows = whole.unflatten(0, (-1, heads * self._n)).narrow(1, self._rank * heads, heads).flatten(0, 1)
                 if name in kwargs:
                     kwargs = {**kwargs, name: rows}
@@ -295,18 +295,18 @@ def _outcome(call: LayerCall, mesh: DeviceMesh) -> dict[str, torch.Tensor] | Non
     block.to(device).eval()
     try:
         with random_numbers_kept(), torch.enable_grad():
-            made = block(*args, **kwargs)
-            made = made if isinstance(made, torch.Tensor) else made[0]
+            output = block(*args, **kwargs)
+            output = output if isinstance(output, torch.Tensor) else output[0]
             torch.manual_seed(0)
-            made.backward(torch.randn(made.shape, dtype=made.dtype).to(device))
+            output.backward(torch.randn(output.shape, dtype=output.dtype).to(device))
         assert hidden.grad is not None
-        found = {"output": made.detach(), "gradient of its input": hidden.grad.detach()}
+        tensors = {"output": output.detach(), "gradient of its input": hidden.grad.detach()}
         for name, parameter in block.named_parameters():
             if parameter.grad is not None:
                 whole = parameter.grad
                 whole = whole.full_tensor() if isinstance(whole, DTensor) else whole
-                found[f"gradient of {name}"] = whole.float().norm()
-        return found
+                tensors[f"gradient of {name}"] = whole.float().norm()
+        return tensors
     finally:
         _restore(training)
         for parameter in block.parameters():
@@ -318,8 +318,8 @@ def _compare(call: LayerCall, before: dict[str, torch.Tensor], mesh: DeviceMesh)
     try:
         after = _outcome(call, mesh)
     except (RuntimeError, ValueError, TypeError, IndexError, AttributeError, NotImplementedError) as error:
-        said = next(iter(str(error).splitlines()), "")
-        raise InputError(f"tensor parallel: a {kind} does not run divided: {said[:200]}", hint=HINT) from error
+        message = next(iter(str(error).splitlines()), "")
+        raise InputError(f"tensor parallel: a {kind} does not run divided: {message[:200]}", hint=HINT) from error
     assert after is not None
     # of a bias of keys it is nothing but rounding
     least = NEAR * max((float(v.abs().max()) for v in before.values() if not v.dim()), default=0.0)

@@ -57,9 +57,9 @@ class Losses:
         scale = torch.amp.GradScaler.scale
 
         def scaled(scaler: Any, outputs: Any) -> Any:
-            made = scale(scaler, outputs)
-            self._unscaled = (made, outputs)
-            return made
+            loss = scale(scaler, outputs)
+            self._unscaled = (loss, outputs)
+            return loss
 
         patches.set(torch.amp.GradScaler, "scale", scaled)
 
@@ -68,15 +68,15 @@ class Losses:
 
         @functools.wraps(function)
         def noting(*args: Any, **kwargs: Any) -> Any:
-            made = function(*args, **kwargs)
+            loss = function(*args, **kwargs)
             if not torch.compiler.is_compiling() and torch.is_grad_enabled():
-                given = signature.bind(*args, **kwargs)
-                given.apply_defaults()
-                values = given.arguments
+                bound = signature.bind(*args, **kwargs)
+                bound.apply_defaults()
+                values = bound.arguments
                 self._seen.append(
-                    ScriptLoss(str(values["reduction"]), _terms(values) if name in TERMS else None, weakref.ref(made))
+                    ScriptLoss(str(values["reduction"]), _terms(values) if name in TERMS else None, weakref.ref(loss))
                 )
-            return made
+            return loss
 
         return noting
 
@@ -85,33 +85,33 @@ class Losses:
             # a checkpoint's own, within one that is weighed
             return self._backward(tensors, grad_tensors, *args, **kwargs)
         roots = (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors)
-        weight, found = self._exchanged(roots[0], self._batches.backward_begins())
-        given = grad_tensors if isinstance(grad_tensors, tuple | list) else (grad_tensors,) * len(roots)
+        weight, mean = self._exchanged(roots[0], self._batches.backward_begins())
+        gradients = grad_tensors if isinstance(grad_tensors, tuple | list) else (grad_tensors,) * len(roots)
         starts = [
             (torch.ones_like(r) if g is None else g) * weight.to(r.device, r.dtype) if r.requires_grad else g
-            for r, g in zip(roots, given, strict=True)
+            for r, g in zip(roots, gradients, strict=True)
         ]
         self._inside = True
         try:
             return self._backward(roots, starts, *args, **kwargs)
         finally:
             self._inside = False
-            self._tell(found, kept=bool(kwargs.get("retain_graph") or kwargs.get("create_graph")))
+            self._tell(mean, kept=bool(kwargs.get("retain_graph") or kwargs.get("create_graph")))
 
     def _exchanged(self, root: torch.Tensor, rows: int) -> tuple[torch.Tensor, list[tuple[torch.Tensor, torch.Tensor]]]:
         """By what gradients are multiplied, and scalars of this step each with what it is over all ranks: the root first."""
         seen = list(self._seen)
         self._seen.clear()
-        alive = [made for s in seen if (made := s.made()) is not None]
+        alive = [loss for s in seen if (loss := s.made()) is not None]
         scalars = [root, *(made for made in alive if made.numel() == 1 and made is not root)]
         dtype = torch.float32 if root.device.type == "mps" else torch.float64
         values = torch.stack([s.detach().to(root.device, dtype).sum() for s in scalars])
         number = torch.full((), float(rows), device=root.device, dtype=dtype)
         if seen and all(s.how == "sum" for s in seen):
             # a rank without rows of its own counts for nothing
-            found = values * (rows > 0)
-            dist.all_reduce(found)
-            return self._multiple() * (number > 0), list(zip(scalars, found, strict=True))
+            losses = values * (rows > 0)
+            dist.all_reduce(losses)
+            return self._multiple() * (number > 0), list(zip(scalars, losses, strict=True))
         means = [s for s in seen if s.how == "mean"]
         if rows and len(means) == 1 and means[0].terms is not None:
             number = means[0].terms.to(root.device, dtype)
@@ -120,13 +120,13 @@ class Losses:
         dist.all_reduce(both)
         return number / both[0] * self._multiple(), list(zip(scalars, both[1:] / both[0], strict=True))
 
-    def _tell(self, found: list[tuple[torch.Tensor, torch.Tensor]], *, kept: bool) -> None:
-        root, loss = found[0]
+    def _tell(self, losses: list[tuple[torch.Tensor, torch.Tensor]], *, kept: bool) -> None:
+        root, loss = losses[0]
         unscaled, self._unscaled = self._unscaled, None
         if unscaled is not None and unscaled[0] is root and isinstance(unscaled[1], torch.Tensor):
             factor = unscaled[1].detach().to(loss.device, loss.dtype) / root.detach().to(loss.device, loss.dtype)
-            found, loss = [(unscaled[1], loss * factor), *found[1:]], loss * factor
-        for scalar, whole in found:
+            losses, loss = [(unscaled[1], loss * factor), *losses[1:]], loss * factor
+        for scalar, whole in losses:
             if scalar.numel() == 1 and not kept:
                 scalar.data.copy_(whole.reshape(scalar.shape))
         self._after(loss)

@@ -28,14 +28,16 @@ class Fitting:
     """Against the untouched script on batches that fit; None where there are none to compare on."""
 
 
-def fit(prober: Prober, own: int, capacity: Capacity) -> Fitting:
+def fit(prober: Prober, batch: int, capacity: Capacity) -> Fitting:
     """Find them by runs. Raises GpuwiseError where nothing fits."""
     notes: list[str] = []
-    if own > 1:
+    if batch > 1:
         try:
-            found = find_batch(lambda part: _part(prober, own, part), capacity.memory_bytes, start=max(own // 2, 1), most=own - 1)
-            n_parts = parts_of(own, found.largest)
-            return Fitting(own, capacity.words, (("micro_batches", n_parts),), -(-own // n_parts), tuple(runs_of(found)))
+            search = find_batch(
+                lambda part: _part(prober, batch, part), capacity.memory_bytes, start=max(batch // 2, 1), most=batch - 1
+            )
+            n_parts = parts_of(batch, search.largest)
+            return Fitting(batch, capacity.words, (("micro_batches", n_parts),), -(-batch // n_parts), tuple(runs_of(search)))
         except CannotError as error:
             notes.append(f"not in parts: {error.message}")
         except GpuwiseError as error:
@@ -43,21 +45,21 @@ def fit(prober: Prober, own: int, capacity: Capacity) -> Fitting:
     try:
         probe = prober.probe(BLOCKS)
         if probe.fits:
-            run = Run(own, True, probe.memory_bytes, probe.rate, ("checkpointing=blocks",))
-            return Fitting(own, capacity.words, tuple(BLOCKS.items()), None, (run,), tuple(notes))
+            run = Run(batch, True, probe.memory_bytes, probe.rate, ("checkpointing=blocks",))
+            return Fitting(batch, capacity.words, tuple(BLOCKS.items()), None, (run,), tuple(notes))
         notes.append("it does not fit with blocks that recompute either")
     except CannotError as error:
         notes.append(f"not with blocks that recompute: {error.message}")
     raise GpuwiseError(
-        f"the script's batch of {own} does not fit in {capacity.words}; " + "; ".join(notes), hint="give it a smaller batch"
+        f"the script's batch of {batch} does not fit in {capacity.words}; " + "; ".join(notes), hint="give it a smaller batch"
     )
 
 
-def parts_of(own: int, part: int) -> int:
+def parts_of(batch: int, part: int) -> int:
     """The fewest micro-batches of at most ``part`` samples."""
-    return -(-own // part)
+    return -(-batch // part)
 
 
-def _part(prober: Prober, own: int, part: int) -> BatchMeasurement:
-    probe = prober.probe({"micro_batches": parts_of(own, part)})
+def _part(prober: Prober, batch: int, part: int) -> BatchMeasurement:
+    probe = prober.probe({"micro_batches": parts_of(batch, part)})
     return BatchMeasurement(part, probe.fits, probe.memory_bytes, probe.rate)
