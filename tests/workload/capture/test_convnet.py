@@ -8,7 +8,10 @@ from gpuwise.cli.step.options import NO_CODE, is_own_code, subject_of
 from gpuwise.facts.models.convnets import convnets
 from gpuwise.workload.convnet import training_table
 
-torch = pytest.importorskip("torch", exc_type=(ImportError, RuntimeError))
+try:
+    import torch
+except (ImportError, RuntimeError) as error:
+    pytest.skip(f"torch cannot be imported: {error}", allow_module_level=True)
 
 
 @pytest.mark.parametrize("name", ["resnet-18", "resnet-50", "resnext-50"])

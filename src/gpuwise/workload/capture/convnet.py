@@ -46,7 +46,7 @@ def _residual(net: ConvNet) -> Any:
             self.classes = nn.Linear(last_channels(net), net.n_classes)
 
         def forward(self, images: Any) -> Any:
-            into = functional.max_pool2d(functional.relu(self.stem(images), True), 3, 2, 1)
+            into = functional.max_pool2d(functional.relu(getattr(self, self.names[0])(images), True), 3, 2, 1)
             for block in dict.fromkeys(n.rpartition("_")[0] for n in self.names[1:]):
                 parts = [n for n in self.names if n.rpartition("_")[0] == block]
                 x = into
