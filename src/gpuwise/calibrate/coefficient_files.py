@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from io import BytesIO
+from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
@@ -26,13 +26,32 @@ def write(family: str, document: dict[str, Any], arrays: dict[str, Any] | None =
 
 
 def write_arrays(path: Path, arrays: dict[str, Any]) -> None:
-    """As ``np.savez_compressed``, at deflate's highest level (every installation has the files) and with no time of writing: the
+    """As ``np.savez_compressed``, deflated as far as it goes (every installation has the files) and with no time of writing: the
     same arrays are the same bytes."""
     with ZipFile(path, "w") as archive:
         for name, array in arrays.items():
-            plain = BytesIO()
-            np.lib.format.write_array(plain, np.asanyarray(array), allow_pickle=False)
-            archive.writestr(ZipInfo(f"{name}.npy"), plain.getvalue(), ZIP_DEFLATED, 9)
+            info = ZipInfo(f"{name}.npy")
+            info.compress_type = ZIP_DEFLATED
+            with archive.open(info, "w") as entry:
+                vars(entry)["_compressor"] = _ShortestDeflate()
+                np.lib.format.write_array(entry, np.asanyarray(array), allow_pickle=False)
+
+
+class _ShortestDeflate:
+    """In place of zlib's compressor: an eighth smaller, and a thousand times slower."""
+
+    def __init__(self) -> None:
+        self._plain = bytearray()
+
+    def compress(self, data: bytes) -> bytes:
+        self._plain += data
+        return b""
+
+    def flush(self) -> bytes:
+        """The stream alone: what zlib puts before it and behind it is no part of an archive."""
+        zlib: Any = import_module("zopfli.zlib")
+        stream: bytes = zlib.compress(bytes(self._plain), numiterations=15)
+        return stream[2:-4]
 
 
 def document_text(document: dict[str, Any]) -> str:
