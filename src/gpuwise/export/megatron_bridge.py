@@ -82,17 +82,17 @@ def gaps(job: Job) -> Iterator[str]:
 
 def options(words: list[str]) -> dict[str, Any]:
     """Megatron-LM's words as names and values: a flag is True, several values a list, whole numbers numbers."""
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     name = ""
     for word in words:
         if word.startswith("--"):
             name = word[2:].replace("-", "_")
-            found[name] = True
+            options[name] = True
             continue
         value = int(word) if word.isdigit() else word
-        before = found[name]
-        found[name] = value if before is True else [*(before if isinstance(before, list) else [before]), value]
-    return found
+        before = options[name]
+        options[name] = value if before is True else [*(before if isinstance(before, list) else [before]), value]
+    return options
 
 
 def fields(job: Job) -> dict[str, dict[str, Any]]:
@@ -151,12 +151,12 @@ def script(job: Job) -> str:
         precision = "    precision = None\n    model.bf16, model.fp16, model.params_dtype = False, False, torch.float32\n"
         if s.pp > 1:
             precision += "    model.pipeline_dtype = torch.float32\n"
-    made: list[str] = []
+    lines: list[str] = []
     for name, kind in PARTS.items():
         if kind and parts[name]:
             more = ", data_path=[DATA]" if name == "dataset" else ""
             words = ", ".join(f"{k}={_text(v)}" for k, v in parts[name].items())
-            made.append(f"        {name}={kind}({words}{more}),\n")
+            lines.append(f"        {name}={kind}({words}{more}),\n")
     used = sorted({kind for name, kind in PARTS.items() if kind and parts[name]} | {"ConfigContainer", "TokenizerConfig"})
     return SCRIPT.format(
         name=job.arch.name,
@@ -165,7 +165,7 @@ def script(job: Job) -> str:
         data=job.data,
         fields=model,
         precision=precision,
-        parts="".join(made),
+        parts="".join(lines),
     )
 
 

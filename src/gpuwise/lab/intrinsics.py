@@ -88,39 +88,39 @@ ATOMICS: Mapping[str, Callable[[Any, Any], Any]] = {
 """What is stored, of what stood there and what is given."""
 
 
-def run_atomic(name: str, data: Values, at: NDArray[np.int64], given: Values, *, used: bool) -> Values:
+def run_atomic(name: str, data: Values, at: NDArray[np.int64], values: Values, *, used: bool) -> Values:
     """Apply ``name`` at the places ``at`` one lane after the other, in the order of lanes; what each found there.
 
     Of results that nobody uses the sum, the largest and the like are taken at once.
     """
-    given = given.astype(data.dtype)
+    values = values.astype(data.dtype)
     act = ATOMICS[name]
     if not used and isinstance(act, np.ufunc):
-        act.at(data, at, given)
+        act.at(data, at, values)
         return data[at]
     order = np.argsort(at, kind="stable")
     places, old = at[order], np.empty(len(at), data.dtype)
     first = np.flatnonzero(np.append(True, places[1:] != places[:-1])) if len(at) else np.zeros(0, np.int64)
     lengths = np.diff(np.append(first, len(at)))
     if name == "add" and data.dtype.kind in "iu":
-        running = np.cumsum(given[order])
-        before = running - given[order]
+        running = np.cumsum(values[order])
+        before = running - values[order]
         before = data[places] + before - np.repeat(before[first], lengths)
         old[order] = before
-        np.add.at(data, at, given)
+        np.add.at(data, at, values)
         return old
     for turn in range(int(lengths.max(initial=0))):
         which = order[first[lengths > turn] + turn]
         old[which] = data[at[which]]
-        data[at[which]] = act(old[which], given[which])
+        data[at[which]] = act(old[which], values[which])
     return old
 
 
-def compare_and_swap(data: Values, at: NDArray[np.int64], expected: Values, given: Values) -> Values:
+def compare_and_swap(data: Values, at: NDArray[np.int64], expected: Values, values: Values) -> Values:
     """One lane after the other, in the order of lanes: put ``given`` where ``expected`` stands; what each found."""
     old = np.empty(len(at), data.dtype)
     for lane, place in enumerate(at.tolist()):
         old[lane] = data[place]
         if old[lane] == expected[lane]:
-            data[place] = given[lane]
+            data[place] = values[lane]
     return old

@@ -58,15 +58,15 @@ def read_kernels(path: str | Path) -> tuple[KernelUse, ...]:
     except OSError as error:
         raise FieldError(f"cannot be read: {error.strerror}", file=str(file), hint="check the path") from None
     if head == b"\x7fELF":
-        found = _damaged_or(file, read_cubin)
+        uses = _damaged_or(file, read_cubin)
     elif file.suffix == ".json":
-        found = (_read_triton(file),)
+        uses = (_read_triton(file),)
     else:
-        found = read_ptxas_log(read_user_text(file))
-    if len(found) == 0:
+        uses = read_ptxas_log(read_user_text(file))
+    if len(uses) == 0:
         hint = "give a cubin, the output of `nvcc -Xptxas -v`, or a .json of Triton's cache"
         raise FieldError("names no kernel", file=str(file), hint=hint)
-    return found
+    return uses
 
 
 def choose_kernel(kernels: tuple[KernelUse, ...], name: str | None, file: str) -> KernelUse:
@@ -84,17 +84,17 @@ def choose_kernel(kernels: tuple[KernelUse, ...], name: str | None, file: str) -
 
 def read_ptxas_log(text: str) -> tuple[KernelUse, ...]:
     """Every kernel that ``ptxas -v`` (``nvcc -Xptxas -v``) reports."""
-    found: list[KernelUse] = []
+    uses: list[KernelUse] = []
     for line in text.splitlines():
         compiled = _COMPILED.search(line)
         if compiled:
-            found.append(KernelUse(compiled[1], _capability(compiled[2]), None))
-        elif found and " Used " in f" {line}":
+            uses.append(KernelUse(compiled[1], _capability(compiled[2]), None))
+        elif uses and " Used " in f" {line}":
             used = {what: int(count) for count, what in _USED.findall(line)}
-            if "registers" in used and found[-1].regs_per_thread is None:
+            if "registers" in used and uses[-1].regs_per_thread is None:
                 smem, barriers = used.get("bytes smem", 0), used.get("barriers", 1)
-                found[-1] = replace(found[-1], regs_per_thread=used["registers"], static_smem=smem, block_barriers=barriers)
-    return tuple(k for k in found if k.regs_per_thread is not None)
+                uses[-1] = replace(uses[-1], regs_per_thread=used["registers"], static_smem=smem, block_barriers=barriers)
+    return tuple(k for k in uses if k.regs_per_thread is not None)
 
 
 # --- cubins ---
@@ -118,28 +118,28 @@ def read_cubin(data: bytes) -> tuple[KernelUse, ...]:
     symbols, reserve = _symbols(data, sections), 0
     if ".nv.shared.reserved.0" in sections:
         reserve = find_sm_limits(capability).reserved_per_block if capability else 0
-    found: list[KernelUse] = []
+    uses: list[KernelUse] = []
     for attribute, payload in _attributes(data, sections.get(".nv.info", (0, 0))):
         if attribute != _REGISTER_COUNT:
             continue
         symbol, registers = struct.unpack("<II", payload)
         name = symbols[symbol]
-        own = dict(_attributes(data, sections.get(f".nv.info.{name}", (0, 0))))
-        if f".text.{name}" not in sections or not own:
+        attributes = dict(_attributes(data, sections.get(f".nv.info.{name}", (0, 0))))
+        if f".text.{name}" not in sections or not attributes:
             continue
         shared = sections.get(f".nv.shared.{name}", (0, 0))[1]
-        bound = struct.unpack("<III", own[_BLOCK_BOUND]) if _BLOCK_BOUND in own else None
-        found.append(
+        bound = struct.unpack("<III", attributes[_BLOCK_BOUND]) if _BLOCK_BOUND in attributes else None
+        uses.append(
             KernelUse(
                 name,
                 capability,
                 registers,
                 max(shared - reserve, 0),
-                block_barriers=own[_BARRIERS][0] if _BARRIERS in own else 0,
+                block_barriers=attributes[_BARRIERS][0] if _BARRIERS in attributes else 0,
                 most_threads=None if bound is None else bound[0] * bound[1] * bound[2],
             )
         )
-    return tuple(found)
+    return tuple(uses)
 
 
 def _sections(data: bytes) -> Iterator[tuple[str, tuple[int, int]]]:
@@ -181,10 +181,10 @@ def _capability(target: str) -> str | None:
 
 def _read_triton(file: Path) -> KernelUse:
     try:
-        made = json.loads(read_user_text(file))
-        arch = made["target"]["arch"]
-        threads, shared = int(made["num_warps"]) * WARP_THREADS, int(made["shared"])
-        name = str(made["name"])
+        document = json.loads(read_user_text(file))
+        arch = document["target"]["arch"]
+        threads, shared = int(document["num_warps"]) * WARP_THREADS, int(document["shared"])
+        name = str(document["name"])
     except (ValueError, KeyError, TypeError) as error:
         hint = "Triton keeps one beside each .cubin in ~/.triton/cache"
         raise FieldError("is no metadata of a Triton kernel", file=str(file), hint=hint) from error
@@ -199,12 +199,12 @@ def _read_triton(file: Path) -> KernelUse:
 def kernel_use(kernel: Any) -> KernelUse:
     """What a kernel object uses: one that Triton compiled (``kernel[grid](...)`` returns it), or numba's, compiled for one
     signature. Raises UnpredictableError for another object, or one that was not compiled yet."""
-    made = getattr(kernel, "metadata", None)
-    if made is not None and hasattr(made, "num_warps"):
+    metadata = getattr(kernel, "metadata", None)
+    if metadata is not None and hasattr(metadata, "num_warps"):
         regs = getattr(kernel, "n_regs", None)
-        threads, shared = int(made.num_warps) * WARP_THREADS, int(made.shared)
-        target = _capability(f"sm_{getattr(getattr(made, 'target', None), 'arch', '')}")
-        return KernelUse(str(made.name), target, None if regs is None else int(regs), 0, shared, block_threads=threads)
+        threads, shared = int(metadata.num_warps) * WARP_THREADS, int(metadata.shared)
+        target = _capability(f"sm_{getattr(getattr(metadata, 'target', None), 'arch', '')}")
+        return KernelUse(str(metadata.name), target, None if regs is None else int(regs), 0, shared, block_threads=threads)
     if hasattr(kernel, "get_regs_per_thread") and hasattr(kernel, "get_shared_mem_per_block"):
         regs, shared = (_only(f()) for f in (kernel.get_regs_per_thread, kernel.get_shared_mem_per_block))
         most = _only(kernel.get_max_threads_per_block())

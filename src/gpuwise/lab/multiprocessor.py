@@ -169,7 +169,7 @@ class _Multiprocessor:
         scheduler = [w % c.schedulers for w in range(warps)]
         done: list[dict[int, tuple[float, int]]] = [{} for _ in first]
         last, ends = [0.0] * warps, [0.0] * warps
-        left = [sum(1 for w in range(b * width, (b + 1) * width) if first[w]) for b in range(self.blocks)]
+        counts = [sum(1 for w in range(b * width, (b + 1) * width) if first[w]) for b in range(self.blocks)]
         heap: list[tuple[float, int, int, Step]] = []
         arrived: dict[tuple[int, int], list[tuple[int, Step]]] = {}
         stalls, spans, push, pop, swap = [0.0] * len(REASONS), out.spans, heapq.heappush, heapq.heappop, heapq.heappushpop
@@ -272,9 +272,9 @@ class _Multiprocessor:
                 block = other // width
                 end = ends[other] or begin + 1
                 done[other] = {}
-                left[block] -= 1
+                counts[block] -= 1
                 out.block_ends[block] = max(out.block_ends[block], end)
-                if left[block] == 0:
+                if counts[block] == 0:
                     start(begin + 1)
             item = pop(heap) if heap else None
         out.issued, out.l1_hits, out.l1_sectors = issued, out.l1_hits + hits, out.l1_sectors + hits
@@ -307,9 +307,9 @@ class _Multiprocessor:
         out.l2_bytes += size * SECTOR
         self.l2_free = (self.l2_free if self.l2_free > begin else begin) + size * SECTOR / c.l2_bytes_per_cycle
         if parts is not None:
-            known = len(seen)
+            n_lines = len(seen)
             seen.update(parts)
-            size = len(seen) - known
+            size = len(seen) - n_lines
         elif row in seen:
             size = 0
         else:
@@ -340,13 +340,13 @@ class _Multiprocessor:
         l1[part] = size
         self.l1_used += size - there
         while self.l1_used > self.l1_capacity:
-            oldest, held = next(iter(l1.items()))
-            if held > (over := self.l1_used - self.l1_capacity):
-                l1[oldest] = held - over
+            oldest, line = next(iter(l1.items()))
+            if line > (over := self.l1_used - self.l1_capacity):
+                l1[oldest] = line - over
                 self.l1_used -= over
             else:
                 del l1[oldest]
-                self.l1_used -= held
+                self.l1_used -= line
         return True
 
     def _first(self, array: str, sectors: int) -> int:
@@ -354,12 +354,12 @@ class _Multiprocessor:
         share = self.share.get(array, 1.0)
         if share == 1.0:
             return sectors
-        held, hits = self.credit.get(array, max(1.0 - share, 0.0)), 0
+        credit, hits = self.credit.get(array, max(1.0 - share, 0.0)), 0
         for _ in range(sectors):
-            held += share
-            whole = int(held + 1e-9)
-            held, hits = held - whole, hits + whole
-        self.credit[array] = held
+            credit += share
+            whole = int(credit + 1e-9)
+            credit, hits = credit - whole, hits + whole
+        self.credit[array] = credit
         return hits
 
 
@@ -389,19 +389,19 @@ def _unit_costs(events: Sequence[Event], warps: int, c: Conditions) -> list[Cost
     for op in {e.op for e in events} - set(fixed):
         fixed[op] = Cost(op, 1.0, 0.0, 1.0, ARITHMETIC)
     costs = [fixed[e.op] for e in events]
-    asked = [(n, e.op, e.access) for n, e in enumerate(events) if e.access is not None]
-    if not asked:
+    accesses = [(n, e.op, e.access) for n, e in enumerate(events) if e.access is not None]
+    if not accesses:
         return costs
     wavefronts, tags, sectors = (
-        _first_warps([getattr(a, name) for _, _, a in asked], warps, np.dtype(np.int64))
+        _first_warps([getattr(a, name) for _, _, a in accesses], warps, np.dtype(np.int64))
         for name in ("wavefronts", "tags", "sectors")
     )
-    shared = np.array([op.startswith("shared") for _, op, _ in asked])
+    shared = np.array([op.startswith("shared") for _, op, _ in accesses])
     wide = (wavefronts.max(1, initial=0) > 1) & (sectors.max(1, initial=0) > 4)
     floor = np.where(wide, min(t.load_floor_64, 2.0), t.load_floor)
-    taken = np.where(shared[:, None], np.maximum(wavefronts, 1.0), np.maximum(np.maximum(wavefronts, tags), floor[:, None]))
-    most = taken.max(1, initial=0.0).tolist()
-    for (number, op, _), interval, longest in zip(asked, taken.tolist(), most, strict=True):
+    cycles = np.where(shared[:, None], np.maximum(wavefronts, 1.0), np.maximum(np.maximum(wavefronts, tags), floor[:, None]))
+    most = cycles.max(1, initial=0.0).tolist()
+    for (number, op, _), interval, longest in zip(accesses, cycles.tolist(), most, strict=True):
         latency = t.shared_cycles if op.startswith("shared") else t.l1_cycles
         costs[number] = Cost("memory", interval, longest, latency, MEMORY_KINDS[op])
     return costs
@@ -428,12 +428,12 @@ class SectorSets(NamedTuple):
 
 def _sector_sets(events: Sequence[Event], warps: int) -> SectorSets:
     """Sets are told apart by their size, their first sector and a sum of 64 bits that their sectors are mixed to."""
-    asked = [(n, e.access.sector_ids[:warps]) for n, e in enumerate(events) if e.op in SECTOR_OPS and e.access is not None]
-    if not asked:
+    sets = [(n, e.access.sector_ids[:warps]) for n, e in enumerate(events) if e.op in SECTOR_OPS and e.access is not None]
+    if not sets:
         return SectorSets({}, [], [])
-    asked.sort(key=lambda one: one[1].shape[1])
+    sets.sort(key=lambda one: one[1].shape[1])
     flat, counts = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    for width, alike in groupby(asked, key=lambda one: one[1].shape[1]):
+    for width, alike in groupby(sets, key=lambda one: one[1].shape[1]):
         together = [ids for _, ids in alike]
         each = max(MOST_AT_ONCE // max(warps * width, 1), 1)
         for begin in range(0, len(together), each):
@@ -466,8 +466,8 @@ def _sector_sets(events: Sequence[Event], warps: int) -> SectorSets:
     parts: list[list[int] | None] = [None] * len(first)
     for at in np.flatnonzero(shared).tolist():
         parts[at] = which[stops[at] - lengths[at] : stops[at]].tolist()
-    rows = of.reshape(len(asked), warps).tolist()
-    return SectorSets({number: row for (number, _), row in zip(asked, rows, strict=True)}, lengths.tolist(), parts)
+    rows = of.reshape(len(sets), warps).tolist()
+    return SectorSets({number: row for (number, _), row in zip(sets, rows, strict=True)}, lengths.tolist(), parts)
 
 
 HALF = 0.5

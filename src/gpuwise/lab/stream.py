@@ -144,12 +144,12 @@ class Stream:
 
     def lanes_of(self, mask: Mask) -> tuple[Mask, int]:
         """The warps that have a lane in ``mask``, and how many lanes it has."""
-        known = self.counted.get(id(mask))
-        if known is None:
+        lanes = self.counted.get(id(mask))
+        if lanes is None:
             if len(self.counted) >= MOST_COUNTED:
                 self.counted.clear()
-            known = self.counted[id(mask)] = mask, np.asarray(mask.reshape(-1, WARP).any(1)), int(np.count_nonzero(mask))
-        return known[1:]
+            lanes = self.counted[id(mask)] = mask, np.asarray(mask.reshape(-1, WARP).any(1)), int(np.count_nonzero(mask))
+        return lanes[1:]
 
     def within(self, part: Any, data: NDArray[Any], size: int, mask: Mask) -> Mask | None:
         """The lanes in which an index is one of ``size``, None for all."""
@@ -179,12 +179,12 @@ class Stream:
 
     def look_at_accesses(self) -> None:
         """What the accesses since the last look cost: all warps of all of them at once."""
-        for (size, one_by_one), asked in self.accesses.items():
-            addresses, active = np.concatenate([a for _, a, _ in asked]), np.concatenate([m for _, _, m in asked])
-            found = warp_access(addresses, active, size, one_by_one=one_by_one)
+        for (size, one_by_one), accesses in self.accesses.items():
+            addresses, active = np.concatenate([a for _, a, _ in accesses]), np.concatenate([m for _, _, m in accesses])
+            conflict = warp_access(addresses, active, size, one_by_one=one_by_one)
             first = 0
-            for event, addresses, _ in asked:
-                event.access = found.part(first, first + len(addresses))
+            for event, addresses, _ in accesses:
+                event.access = conflict.part(first, first + len(addresses))
                 first += len(addresses)
         self.accesses.clear()
         self.access_lanes = 0
@@ -219,18 +219,18 @@ class Stream:
         lanes = np.flatnonzero(real)
         return Accesses(array, lanes, places[lanes], self.thread[lanes], self.line) if len(lanes) else None
 
-    def report(self, asked: Accesses, found: Conflict | None, does: str) -> None:
-        if found is None:
+    def report(self, accesses: Accesses, conflict: Conflict | None, does: str) -> None:
+        if conflict is None:
             return
-        lane, element = int(asked.lanes[found.lane]), asked.array.element(int(asked.at[found.lane]))
-        own, threads = int(self.thread[lane]), self.order.threads
-        other = "another thread" if found.other == own else f"thread {found.other % threads}"
-        apart = found.other // threads != own // threads
+        lane, element = int(accesses.lanes[conflict.lane]), accesses.array.element(int(accesses.at[conflict.lane]))
+        thread, threads = int(self.thread[lane]), self.order.threads
+        other = "another thread" if conflict.other == thread else f"thread {conflict.other % threads}"
+        apart = conflict.other // threads != thread // threads
         if apart:
-            other += f" of block {found.other // threads}"
-        where = "in the same line" if found.line == self.line else f"in line {found.line}"
+            other += f" of block {conflict.other // threads}"
+        where = "in the same line" if conflict.line == self.line else f"in line {conflict.line}"
         between = "and no barrier orders blocks" if apart else "with no cuda.syncthreads() between"
-        self.find("race", f"{self.who(lane)} {does} {element}, which {other} {found.did} {where}, {between}")
+        self.find("race", f"{self.who(lane)} {does} {element}, which {other} {conflict.did} {where}, {between}")
 
     def pass_barrier(self, mask: Mask) -> None:
         alive = self.whole & ~self.exited

@@ -24,14 +24,14 @@ from gpuwise.pick.forward import least_item_s as least_s_of
 from gpuwise.pick.limits import Limits
 from gpuwise.pick.outcomes import CHANGED, SAME, TIGHT_SHARE, Outcome, friction, level
 from gpuwise.pick.owning import Terms, bill, least_bill_usd, resale_share
-from gpuwise.pick.ranking import Try, least_budget, time_limit_s, too_large
+from gpuwise.pick.ranking import Candidate, least_budget, time_limit_s, too_large
 from gpuwise.predict.estimate import Estimate
 from gpuwise.units import HOUR_S, PETA, format_duration
 
 
 def forward_tries(
     job: ForwardJob, way: Acquisition, limits: Limits, terms: Terms, notes: Callable[[Acquisition, int], tuple[str, ...]]
-) -> Iterator[Try[Outcome] | LeftOut]:
+) -> Iterator[Candidate[Outcome] | LeftOut]:
     """One accelerator, or as many side by side as the peak of a load, or the time given to a count of items, needs at least; and
     why it is none."""
     accelerator = way.accelerator
@@ -68,7 +68,7 @@ def forward_tries(
         return
     there = placed(way, cluster, limits.have)
     tier = SAME if bits == job.bits[0] else CHANGED
-    yield Try(
+    yield Candidate(
         way,
         n,
         level(tier, way, n if job.convnet is not None else 1, job.purpose),

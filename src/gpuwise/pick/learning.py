@@ -19,7 +19,7 @@ from gpuwise.pick.jobs import ModelJob, serving_job, training_job
 from gpuwise.pick.limits import Limits, check_limits
 from gpuwise.pick.outcomes import CHANGED, LEVELS, WIDER_BONUS, friction, level
 from gpuwise.pick.owning import Bill, Terms, bill, counted_usd, least_bill_usd
-from gpuwise.pick.ranking import Ranking, Try, best_of, rank
+from gpuwise.pick.ranking import Candidate, Ranking, best_of, rank
 from gpuwise.pick.serving import TooLargeToServe, fitting_bits, least_token_s
 from gpuwise.pick.training import TooLarge, least_time_s, possible_fallbacks
 from gpuwise.pick.tries import Predictions
@@ -169,7 +169,7 @@ def learn(
 
 def _tries(
     tasks: tuple[Exercise, ...], way: Acquisition, limits: Limits, terms: Terms, predictions: Predictions
-) -> Iterator[Try[Learned] | LeftOut]:
+) -> Iterator[Candidate[Learned] | LeftOut]:
     counts = counts_for(way, limits)
     n = counts[0] if counts else 1
     cluster = cluster_of(way.accelerator.id, n)
@@ -193,7 +193,7 @@ def _tries(
     def run() -> Learned | LeftOut:
         return _do(tasks, way, there, terms, predictions)
 
-    yield Try(way, n, LEVELS * missing + level(0, way, n, "learn"), 1.0, least_s, usd, usd, 0.0, run)
+    yield Candidate(way, n, LEVELS * missing + level(0, way, n, "learn"), 1.0, least_s, usd, usd, 0.0, run)
 
 
 def _bounds(tasks: tuple[Exercise, ...], way: Acquisition, n: int) -> tuple[float, int]:

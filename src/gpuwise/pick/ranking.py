@@ -58,7 +58,7 @@ MEET_SOFTWARE = ("train", "finetune", "vision", "image", "video", "learn")
 
 
 @dataclass(frozen=True, slots=True)
-class Try(Generic[T]):
+class Candidate(Generic[T]):
     """One way at ``n``. ``least_*`` are bounds; ``run`` predicts, and returns why not when the job cannot be done."""
 
     way: Acquisition
@@ -111,7 +111,7 @@ class _Search(Generic[T]):
         self.failed: dict[Name, LeftOut] = {}
         self.tries: dict[Name, int] = {}
         self.done: dict[Name, int] = {}
-        self.bounds: dict[Name, Try[T]] = {}
+        self.bounds: dict[Name, Candidate[T]] = {}
         self.predicted: dict[str, int] = {}
 
     def fail(self, out: LeftOut) -> None:
@@ -120,7 +120,7 @@ class _Search(Generic[T]):
         if failure is None or out.progress > failure.progress:
             self.failed[out.way.key] = out
 
-    def beaten(self, t: Try[T]) -> bool:
+    def beaten(self, t: Candidate[T]) -> bool:
         """Whether no outcome of ``t`` can enter the best ``keep`` of its kind, or the very best once enough are predicted."""
         keep = self.keep if self.predicted.get(t.way.how, 0) < MOST_TRIES[t.way.how] else 1
         best_outcomes = self.best(t)
@@ -133,23 +133,23 @@ class _Search(Generic[T]):
         fully = any(_served_fully(o) for o in bought)
         return any((_served_fully(o) or not fully) and not small(o.way, purpose) for o in bought)
 
-    def best(self, t: Try[T]) -> list[Key]:
+    def best(self, t: Candidate[T]) -> list[Key]:
         """Keys of what was found of the kind of ``t``, best first."""
         how = t.way.how
         if how not in self.keys:
             self.keys[how] = sorted(key_of(o, self.limits) for o in self.found.values() if o.way.how == how)
         return self.keys[how]
 
-    def capped(self, t: Try[T]) -> bool:
+    def capped(self, t: Candidate[T]) -> bool:
         """Whether ``t`` may still enter the best ``keep`` though it is not predicted."""
         best_outcomes = self.best(t)
         return len(best_outcomes) < self.keep or t.key(self.limits) < best_outcomes[self.keep - 1]
 
-    def enough(self, t: Try[T]) -> bool:
+    def enough(self, t: Candidate[T]) -> bool:
         """Whether this way was tried enough."""
         return self.tries.get(t.way.key, 0) >= TRIES_A_WAY or self.done.get(t.way.key, 0) >= DONE_A_WAY
 
-    def take(self, t: Try[T]) -> None:
+    def take(self, t: Candidate[T]) -> None:
         """Predict ``t``."""
         key = t.way.key
         self.tries[key] = self.tries.get(key, 0) + 1
@@ -173,7 +173,7 @@ class _Search(Generic[T]):
             self.keys.pop(t.way.how, None)
 
 
-def waited_s(seconds: float, of: Try[T] | Rankable) -> float:
+def waited_s(seconds: float, of: Candidate[T] | Rankable) -> float:
     """What a time counts as against money: rented for less than an hour, nobody waits for it."""
     return max(seconds, SHORTEST_S) if of.ends and of.way.purchase is None else seconds
 
@@ -189,7 +189,7 @@ def key_of(outcome: Rankable, limits: Limits) -> Key:
 
 
 def rank(
-    tries_of: Callable[[Acquisition], Iterator[Try[T] | LeftOut]],
+    tries_of: Callable[[Acquisition], Iterator[Candidate[T] | LeftOut]],
     purpose: str,
     limits: Limits,
     today: datetime.date,
@@ -198,7 +198,7 @@ def rank(
     """Every way, ranked or left out. ``tries_of`` yields the tries of a way and why some counts are none."""
     search: _Search[T] = _Search(limits, keep)
     every: dict[Name, Acquisition] = {}
-    tries: list[Try[T]] = []
+    tries: list[Candidate[T]] = []
     for way in ways(limits, today):
         every[way.key] = way
         out = refused(way, limits, purpose)
@@ -211,7 +211,7 @@ def rank(
             else:
                 tries.append(t)
     tries.sort(key=lambda t: (t.level, t.key(limits)[1] * t.crowding, t.n))
-    queue: list[Try[T]] = []
+    queue: list[Candidate[T]] = []
     for t in tries:
         search.bounds.setdefault(t.way.key, t)
         if search.enough(t) or (small(t.way, purpose) and search.larger(purpose)):
@@ -264,7 +264,7 @@ def _reason(way: Acquisition, search: _Search[T], purpose: str) -> LeftOut:
     return failure or left_out(way, "unpredicted", "no count of it can be formed within the limits")
 
 
-def _least_words(t: Try[T], objective: str) -> str:
+def _least_words(t: Candidate[T], objective: str) -> str:
     speed = f"at least {format_duration(t.least_s)}" if t.ends else f"at most {format_number(1 / t.least_s)} a second"
     words = {
         "time": speed,
@@ -275,7 +275,7 @@ def _least_words(t: Try[T], objective: str) -> str:
     return words.get(objective, f"at least {format_usd(t.least_usd)}")
 
 
-def _behind(t: Try[T], n_shown: int, purpose: str) -> str:
+def _behind(t: Candidate[T], n_shown: int, purpose: str) -> str:
     """Which part of :func:`~gpuwise.pick.outcomes.level` puts ``t`` behind what is shown."""
     if t.level // 8 > n_shown // 8:
         return "only with a change to the job"

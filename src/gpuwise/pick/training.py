@@ -151,7 +151,7 @@ def fastest_with(
     # without 16-bit formats gradients and weights stay as they are
     step_changes = [c for c in changes if not (whole and c.name in ("gradient_dtype", "low_precision"))]
     goal = replace(goal, bases=tuple(changed(b, step_changes) for b in goal.bases))
-    fastest = find_fastest(goal, known=known)
+    fastest = find_fastest(goal, costs=known)
     if fastest is None:
         raise no_layout(goal)
     return fastest

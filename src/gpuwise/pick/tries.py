@@ -25,7 +25,7 @@ from gpuwise.pick.jobs import ModelJob
 from gpuwise.pick.limits import Limits
 from gpuwise.pick.outcomes import TIGHT_SHARE, UNMEASURED, WIDER_BONUS, Outcome, friction, level, on_offer, too_brief
 from gpuwise.pick.owning import Bill, Terms, bill, least_bill_usd, resale_share
-from gpuwise.pick.ranking import Try, least_budget, time_limit_s, too_large
+from gpuwise.pick.ranking import Candidate, least_budget, time_limit_s, too_large
 from gpuwise.pick.serving import (
     Service,
     TooLargeToServe,
@@ -91,7 +91,7 @@ class Predictions:
 
 def tries_of(
     job: ModelJob | ForwardJob, way: Acquisition, limits: Limits, terms: Terms, predictions: Predictions
-) -> Iterator[Try[Outcome] | LeftOut]:
+) -> Iterator[Candidate[Outcome] | LeftOut]:
     """The counts worth predicting, and why others are not."""
     if isinstance(job, ForwardJob):
         return forward_tries(job, way, limits, terms, _notes)
@@ -100,7 +100,7 @@ def tries_of(
 
 def _training(
     job: ModelJob, way: Acquisition, limits: Limits, terms: Terms, predictions: Predictions
-) -> Iterator[Try[Outcome] | LeftOut]:
+) -> Iterator[Candidate[Outcome] | LeftOut]:
     accelerator, most_s = way.accelerator, time_limit_s(limits)
     for n in counts_for(way, limits):
         cluster = cluster_of(accelerator.id, n)
@@ -133,7 +133,7 @@ def _training(
             return
         there = placed(way, cluster, limits.have)
         rate = job.flop / least_s
-        yield Try(
+        yield Candidate(
             way,
             n,
             _level_of(possible[0].tier, way, cluster, job.purpose, least_s),
@@ -238,7 +238,7 @@ def trained_outcome(job: ModelJob, way: Acquisition, cluster: Cluster, got: Trai
 
 def _serving(
     job: ModelJob, way: Acquisition, limits: Limits, terms: Terms, predictions: Predictions
-) -> Iterator[Try[Outcome] | LeftOut]:
+) -> Iterator[Candidate[Outcome] | LeftOut]:
     accelerator = way.accelerator
     lent = way.notebook.hours_per_month if way.notebook is not None else None
     busy_share = job.hours / (12 * job.years)
@@ -280,7 +280,7 @@ def _serving(
         batch = job.load.users or most_sequences(job, accelerator, ranks)
         rate = job.flop_per_served_token * batch / token_s * least_n / ranks
         there = placed(way, cluster, limits.have)
-        yield Try(
+        yield Candidate(
             way,
             least_n,
             level(tier_of(job, bits), way, ranks, job.purpose),

@@ -78,43 +78,43 @@ def plan_on(arch: Architecture, cluster: Cluster, wishes: Wishes, pricing: Prici
 def search_on(arch: Architecture, cluster: Cluster, wishes: Wishes, pricing: Pricing) -> Searched:
     """The fastest strategy for one cluster, its time and cost. Raises LayoutError, InputError and UnpredictableError."""
     goal = make_goal(arch, cluster, wishes)
-    found = find_strategies(goal)
-    if found.goal.bases[0].stack != goal.bases[0].stack:
-        goal = found.goal
+    result = find_strategies(goal)
+    if result.goal.bases[0].stack != goal.bases[0].stack:
+        goal = result.goal
     price = price_of(cluster, pricing.today, usd_per_hour=pricing.usd_per_hour, provider=pricing.provider)
     price = price or variant_price(cluster, pricing.today)
-    if not found.ranked:
-        return Searched(goal, found, price, pricing.provider)
-    level = practice_of(arch, found.ranked[0].strategy, cluster)
-    (best,) = options(goal, found.ranked[:1], level, price, pricing.provider)
-    return Searched(goal, found, price, pricing.provider, level, best)
+    if not result.ranked:
+        return Searched(goal, result, price, pricing.provider)
+    level = practice_of(arch, result.ranked[0].strategy, cluster)
+    (best,) = options(goal, result.ranked[:1], level, price, pricing.provider)
+    return Searched(goal, result, price, pricing.provider, level, best)
 
 
 def plan_of(searched: Searched) -> Plan[TrainingEstimate]:
     """The whole plan: the best found, what is near it, what else there is, why, and what to be careful about."""
-    goal, found, level, best = searched.goal, searched.found, searched.level, searched.best
+    goal, result, level, best = searched.goal, searched.found, searched.level, searched.best
     cluster, price, provider, stats = goal.cluster, searched.price, searched.provider, searched.stats
     if level is None or best is None:
-        return Plan(goal, cluster, None, (), warnings=found.notes, smallest=found.smallest, search=stats)
+        return Plan(goal, cluster, None, (), warnings=result.notes, smallest=result.smallest, search=stats)
     near = neighbours(goal, best.level)
-    runner_up = found.ranked[1] if len(found.ranked) > 1 else None
+    runner_up = result.ranked[1] if len(result.ranked) > 1 else None
     return Plan(
         goal,
         cluster,
         best,
         tuple(replace(n, estimate=level.of(n.estimate)) for n in near),
-        alternatives=tuple(options(goal, found.ranked[1:], level, price, provider)),
-        front=tuple(options(goal, found.front, level, price, provider)),
+        alternatives=tuple(options(goal, result.ranked[1:], level, price, provider)),
+        front=tuple(options(goal, result.front, level, price, provider)),
         reasons=(*reasons(best.level, near, runner_up, best.estimate.bottleneck()), *faster_formats(goal, best.level)),
         warnings=(
-            *found.notes,
+            *result.notes,
             *unused(goal, best.estimate.strategy),
             *left_out(goal),
             *batch_note(goal),
             *warnings(goal, best),
-            *safer(best, found),
+            *safer(best, result),
         ),
-        smallest=found.smallest,
+        smallest=result.smallest,
         search=stats,
         published=tuple(published(goal, best, lambda year: of_year(searched, year))),
     )
@@ -139,7 +139,7 @@ def options(
 ) -> list[Option[TrainingEstimate]]:
     """Tuned estimates at ``level``, with their time, cost and energy for the goal's tokens."""
     tokens, cluster = tokens_of(goal.wishes), goal.cluster
-    found: list[Option[TrainingEstimate]] = []
+    choices: list[Option[TrainingEstimate]] = []
     for tuned in estimates:
         e = level.of(tuned)
         run = run_of(goal.arch, cluster, e, tokens, price, provider)
@@ -148,56 +148,56 @@ def options(
         except UnpredictableError:
             time_s = run.time_s
             cost = None if price is None else rent(time_s, cluster.n_accelerators, price)
-            found.append(Option(cluster, e, time_s, price, cost, energy(time_s, cluster, site=run.site), tuned, run))
+            choices.append(Option(cluster, e, time_s, price, cost, energy(time_s, cluster, site=run.site), tuned, run))
             continue
         cost = None if price is None else run_cost(run, done).total_usd
-        found.append(Option(cluster, e, done.wall_s, price, cost, energy_of_run(done), tuned, run, done))
-    return found
+        choices.append(Option(cluster, e, done.wall_s, price, cost, energy_of_run(done), tuned, run, done))
+    return choices
 
 
 def warnings(goal: Goal, best: Option[TrainingEstimate]) -> list[str]:
     """What to be careful about, each a sentence."""
-    said: list[str] = []
+    texts: list[str] = []
     e = best.estimate
     limit, wishes = e.device_bytes, goal.wishes
     if not e.fits:
-        said.append(
+        texts.append(
             f"this does not fit: replayed, it needs {format_bytes(e.needed_bytes.expected)} of {format_bytes(limit)}, "
             "and nothing smaller was found; `gpuwise fit` lists what would make it fit"
         )
     elif e.fit_probability < 1 - wishes.risk:
-        said.append(
+        texts.append(
             f"memory may not suffice: it does with {probability(e.fit_probability)}, "
             f"and nothing of this kind does with {probability(1 - wishes.risk)}"
         )
     elif not e.fits_at_ease:
         short = e.memory_bytes.expected - limit
-        said.append(
+        texts.append(
             f"memory is tight: the allocator would take {format_bytes(short)} more than there is, "
             "and gives cached blocks back instead"
         )
     elif best.headroom_bytes < TIGHT * limit:
-        said.append(f"memory is tight: {format_bytes(best.headroom_bytes)} of {format_bytes(limit)} left")
+        texts.append(f"memory is tight: {format_bytes(best.headroom_bytes)} of {format_bytes(limit)} left")
     if e.step_time_s.basis in ("specified", "extrapolated"):
-        said.append(f"the time stands in part on {e.step_time_s.basis} numbers: not all its kernels were measured on such a GPU")
+        texts.append(f"the time stands in part on {e.step_time_s.basis} numbers: not all its kernels were measured on such a GPU")
     if goal.seq_len > goal.arch.max_seq_len:
-        said.append(f"{goal.seq_len} tokens are beyond the model's {goal.arch.max_seq_len}: positions must be extended")
+        texts.append(f"{goal.seq_len} tokens are beyond the model's {goal.arch.max_seq_len}: positions must be extended")
     if best.operation is None:
-        said.append("it would be stopped too often to end: the time is that of the training alone")
+        texts.append("it would be stopped too often to end: the time is that of the training alone")
     if wishes.deadline_s is not None:
-        said += _limit("deadline", wishes.deadline_s, best.time_s, format_duration)
+        texts += _limit("deadline", wishes.deadline_s, best.time_s, format_duration)
     if wishes.budget_usd is not None and best.cost_usd is not None:
-        said += _limit("budget", wishes.budget_usd, best.cost_usd, format_usd)
+        texts += _limit("budget", wishes.budget_usd, best.cost_usd, format_usd)
     if best.price is None:
-        said.append("no rental price is known for this accelerator: give one with --price")
+        texts.append("no rental price is known for this accelerator: give one with --price")
     elif best.price.stale:
-        said.append(f"the price is {best.price.age_days} days old")
+        texts.append(f"the price is {best.price.age_days} days old")
     system = goal.cluster.system
     leant_on = [name for name in system.assumed if _leans_on(name, best)]
     if leant_on:
         words = ", ".join(FACT_WORDS.get(name, name) for name in leant_on)
-        said.append(f"not published for {system.name}, assumed: {words}")
-    return said
+        texts.append(f"not published for {system.name}, assumed: {words}")
+    return texts
 
 
 def _leans_on(name: str, best: Option[TrainingEstimate]) -> bool:
@@ -211,11 +211,11 @@ def _leans_on(name: str, best: Option[TrainingEstimate]) -> bool:
     return name not in ("domain_size", "link_gb_s") or cluster.n_accelerators > 1
 
 
-def safer(best: Option[TrainingEstimate], found: SearchResult) -> list[str]:
+def safer(best: Option[TrainingEstimate], result: SearchResult) -> list[str]:
     """Where memory is tight: the fastest strategy that leaves room, and what it costs in time."""
     if best.estimate.fits_at_ease and best.headroom_bytes >= TIGHT * best.estimate.device_bytes:
         return []
-    for e in (*found.ranked, *found.front):
+    for e in (*result.ranked, *result.front):
         slower = e.step_time_s.expected / best.level.step_time_s.expected - 1
         free = e.headroom_bytes
         if free >= ROOMY * e.device_bytes and slower <= WORTH_IT:

@@ -86,10 +86,10 @@ def largest(server: Server, prompt_tokens: int, output_tokens: int, token_s: flo
     """The largest rate of requests of so many tokens at which tokens of an answer come within ``token_s`` on average; where not
     even one sequence has them so fast, that of one. Raises as Server.steps."""
     limits = server.limits
-    held = prompt_tokens + output_tokens / 2
-    blocks = -(-int(held) // limits.block_tokens)
-    pool = limits.n_blocks if server.options.kv_blocks else server.memory.blocks_of(held)
-    steps = server.steps(max(int(held), 1))
+    tokens = prompt_tokens + output_tokens / 2
+    blocks = -(-int(tokens) // limits.block_tokens)
+    pool = limits.n_blocks if server.options.kv_blocks else server.memory.blocks_of(tokens)
+    steps = server.steps(max(int(tokens), 1))
     batches = server.config.pp if server.staged else 1  # in flight, each of its share of the sequences
     most = max(min(limits.sequences, int(FULL_SHARE * pool / blocks)) // batches, 1)
     budget = FULL_SHARE * limits.tokens / (1.0 + prompt_tokens / max(output_tokens - 1, 1))
@@ -121,10 +121,10 @@ def _step(steps: Steps, tokens: int, n: int, prompt_tokens: int, output_tokens: 
     fit = min(room // prompt_tokens, MOST_PROMPTS)
     times = [plain] + [steps.mixed(n, cached, [(prompt_tokens, 0)] * k) for k in range(1, fit + 1)]
     each = (times[-1] - times[0]) / fit
-    seconds, chance, left, counted = 0.0, math.exp(-new), 1.0, 0.0
+    seconds, chance, rest, counted = 0.0, math.exp(-new), 1.0, 0.0
     for k, time in enumerate(times):
         seconds += chance * time
-        left, counted = left - chance, counted + chance * k
+        rest, counted = rest - chance, counted + chance * k
         chance *= new / (k + 1)
     # the prompts of steps with more of them are read at the pace of a full one
-    return seconds + max(left, 0.0) * times[0] + max(new - counted, 0.0) * each
+    return seconds + max(rest, 0.0) * times[0] + max(new - counted, 0.0) * each

@@ -57,13 +57,13 @@ class Guard:
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = _headers(scope)
-        given = parse_qs(scope["query_string"].decode("latin-1")).get("token")
-        refusal = self._refusal(scope["method"], headers, given)
+        tokens = parse_qs(scope["query_string"].decode("latin-1")).get("token")
+        refusal = self._refusal(scope["method"], headers, tokens)
         if refusal is not None:
             status, error, hint = refusal
             await answer(send, status, error, hint, page=not scope["path"].startswith("/api/"))
             return
-        fresh = b"" if given is None else f"{self.cookie}={self._token}; Path=/; HttpOnly; SameSite=Strict".encode()
+        fresh = b"" if tokens is None else f"{self.cookie}={self._token}; Path=/; HttpOnly; SameSite=Strict".encode()
 
         async def secured(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
@@ -73,15 +73,15 @@ class Guard:
 
         await self._app(scope, receive, secured)
 
-    def _refusal(self, method: str, headers: dict[str, list[str]], given: list[str] | None) -> tuple[int, str, str] | None:
+    def _refusal(self, method: str, headers: dict[str, list[str]], tokens: list[str] | None) -> tuple[int, str, str] | None:
         """Status, what is wrong and what to do; None for a request that may pass."""
         hosts = headers.get("host", [])
         if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
             return 403, "this server does not answer under that name", f"open http://{min(self._hosts)}"
         if "upgrade" in headers:
             return 403, "there is no websocket here", "live figures come as server-sent events"
-        if given is not None:
-            if len(given) != 1 or not _same(given[0], self._token):
+        if tokens is not None:
+            if len(tokens) != 1 or not _same(tokens[0], self._token):
                 return 403, "the token is not that of this run", "open the address that `gpuwise ui` printed when it started"
         elif not any(_same(value, self._token) for value in _cookies(headers, self.cookie)):
             return 401, "this browser has not opened this run yet", "open the address that `gpuwise ui` printed when it started"
@@ -117,10 +117,10 @@ async def answer(send: Send, status: int, error: str, hint: str, *, page: bool) 
 
 
 def _headers(scope: Scope) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    headers: dict[str, list[str]] = {}
     for name, value in scope["headers"]:
-        found.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
-    return found
+        headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+    return headers
 
 
 def _cookies(headers: dict[str, list[str]], name: str) -> list[str]:
@@ -128,6 +128,6 @@ def _cookies(headers: dict[str, list[str]], name: str) -> list[str]:
     return [value for key, _, value in pairs if key == name]
 
 
-def _same(given: str, token: str) -> bool:
+def _same(text: str, token: str) -> bool:
     """Compared in constant time."""
-    return hmac.compare_digest(given.encode("utf-8", "replace"), token.encode())
+    return hmac.compare_digest(text.encode("utf-8", "replace"), token.encode())

@@ -27,7 +27,7 @@ import pytest
 
 from gpuwise.serve.load.requests import Requests
 from gpuwise.serve.measure.http import parse_address
-from gpuwise.serve.measure.measured import Measured
+from gpuwise.serve.measure.measured import LoadResult
 from gpuwise.serve.measure.prompts import WORDS
 from gpuwise.serve.measure.run import Bounds, measure
 
@@ -144,7 +144,7 @@ def _wait(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
 def test_a_real_server_is_measured(server: tuple[str, subprocess.Popen[bytes]]) -> None:
     n = 12
     requests = Requests(np.arange(n, dtype=np.float64) * np.float64(0.05), np.full(n, 100, np.int64), np.full(n, 16, np.int64))
-    found = Measured(measure(parse_address(server[0]), requests, bounds=Bounds(seconds=60, stall_s=30)))
+    found = LoadResult(measure(parse_address(server[0]), requests, bounds=Bounds(seconds=60, stall_s=30)))
     assert found.failures == {}
     assert [a.output_tokens for a in found.whole] == [16] * n
     assert np.mean([a.prompt_tokens or 0 for a in found.whole]) == pytest.approx(100, rel=0.1)  # its few words cut others up
@@ -158,7 +158,7 @@ def test_a_real_server_is_measured(server: tuple[str, subprocess.Popen[bytes]]) 
 def test_a_prompt_beyond_its_context_is_its_error_and_the_others_are_kept(server: tuple[str, subprocess.Popen[bytes]]) -> None:
     prompts = np.array([50, 5000, 50], np.int64)
     requests = Requests(np.array([0.0, 0.05, 0.1]), prompts, np.full(3, 4, np.int64))
-    found = Measured(measure(parse_address(server[0]), requests, bounds=Bounds(seconds=60, stall_s=30)))
+    found = LoadResult(measure(parse_address(server[0]), requests, bounds=Bounds(seconds=60, stall_s=30)))
     assert found.failures == {"bad request": 1}
     assert len(found.whole) == 2
 
@@ -176,7 +176,7 @@ def test_a_server_that_is_stopped_stalls_and_one_that_is_killed_is_gone(server: 
             process.send_signal(signal.SIGSTOP)
             threading.Timer(4.0, process.kill).start()
 
-    found = Measured(measure(parse_address(address), requests, bounds=Bounds(seconds=60, stall_s=1.5), progress=at_work))
+    found = LoadResult(measure(parse_address(address), requests, bounds=Bounds(seconds=60, stall_s=1.5), progress=at_work))
     assert found.failures.get("stalled", 0) >= 1
     assert found.failures.get("connection", 0) >= 5
     assert found.measurement.stopped == "the server is gone"

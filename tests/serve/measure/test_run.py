@@ -12,7 +12,7 @@ import pytest
 from gpuwise.errors import InputError
 from gpuwise.serve.load.requests import NO_PARENT, ClosedLoop, Requests, Texts
 from gpuwise.serve.measure.http import parse_address
-from gpuwise.serve.measure.measured import Measured
+from gpuwise.serve.measure.measured import LoadResult
 from gpuwise.serve.measure.prompts import Prompts
 from gpuwise.serve.measure.run import CONNECTION, CUT, NOT_SENT, REFUSED, SERVER_ERROR, STALLED, Bounds, ServerError, measure
 from gpuwise.testing.mock_server import Answering, MockServer
@@ -29,9 +29,9 @@ def load(n: int, *, every_s: float = 0.01, prompt: int = 40, output: int = 6) ->
     )
 
 
-def measured(answering: Answering, requests: Requests, **more: object) -> Measured:
+def measured(answering: Answering, requests: Requests, **more: object) -> LoadResult:
     with MockServer(answering) as server:
-        return Measured(measure(parse_address(server.url), requests, **more))  # type: ignore[arg-type]
+        return LoadResult(measure(parse_address(server.url), requests, **more))  # type: ignore[arg-type]
 
 
 def after_probes(fault: str, *rows: int) -> Callable[[int], str]:
@@ -45,7 +45,7 @@ def test_planted_latencies_are_measured() -> None:
     requests, agrees = load(12, output=11), False
     for _ in range(5):
         with MockServer(Answering(first_s=0.10, token_s=0.02)) as server:
-            found = Measured(measure(parse_address(server.url), requests))
+            found = LoadResult(measure(parse_address(server.url), requests))
             asked, written = np.array(server.asked_s[PROBES:]), np.array(server.written_s[PROBES:])
         assert found.failures == {}
         assert len(found.whole) == 12
@@ -94,7 +94,7 @@ def test_transformers_serve_is_measured_by_the_name_of_its_model(chat_only: bool
     """It lists no model, refuses ignore_eos, and ends without [DONE]; cut off before its last event an answer is not whole."""
     answering = Answering(transformers=True, chat_only=chat_only)
     with MockServer(answering, model="/models/tiny") as server:
-        found = Measured(measure(parse_address(server.url), load(4), model="/models/tiny"))
+        found = LoadResult(measure(parse_address(server.url), load(4), model="/models/tiny"))
         assert found.failures == {} and len(found.whole) == 4
         assert [a.output_tokens for a in found.whole] == [6] * 4
         assert found.measurement.tokens_per_word == pytest.approx(1.0)
@@ -105,7 +105,7 @@ def test_transformers_serve_is_measured_by_the_name_of_its_model(chat_only: bool
         assert refused.value.hint == "name the model with --served-model"
     cut = replace(answering, fault=lambda n: "cut" if n == PROBES else "")
     with MockServer(cut, model="tiny") as server:
-        found = Measured(measure(parse_address(server.url), load(2), model="tiny"))
+        found = LoadResult(measure(parse_address(server.url), load(2), model="tiny"))
     assert found.failures == {CUT: 1} and len(found.whole) == 1
 
 

@@ -121,8 +121,8 @@ def _rounded(prompt: dict[str, Any]) -> dict[str, Any]:
 
 def _ratio(form: dict[str, Any], row: ServingRow) -> float:
     assert row.architecture is not None and row.system is not None
-    made = prompt_time(form, row.architecture, row.system.accelerator, row.bits)(row.prompt, 0)
-    return made / row.prompt * row.prompt_per_s
+    prompt_s = prompt_time(form, row.architecture, row.system.accelerator, row.bits)(row.prompt, 0)
+    return prompt_s / row.prompt * row.prompt_per_s
 
 
 # --- machines that the table of single streams has none or one of
@@ -208,11 +208,11 @@ def fit_other_prompts(form: dict[str, Any]) -> float:
 
     def ratios(prompt: dict[str, Any]) -> F64:
         trial = {**form, "prompt": prompt}
-        made = [
+        times = [
             prompt_time(trial, find_model(m), find_accelerator(d), w, batch=b)(n, before) / n * s
             for m, d, w, n, before, b, s in PROMPTS
         ]
-        return np.array(made)
+        return np.array(times)
 
     def residual(x: F64) -> F64:
         ratio = ratios(_other(form["prompt"], usual, x))
@@ -226,8 +226,8 @@ def fit_other_prompts(form: dict[str, Any]) -> float:
 
 def _other(prompt: dict[str, Any], usual: dict[str, float], x: F64, digits: int = 12) -> dict[str, Any]:
     rate, attention, share, rows = (float(f"{v:.{digits}g}") for v in np.exp(x[:4]))
-    made = deepcopy(prompt)
-    made["flop_per_clock"]["AMD"] = {k: float(f"{v * rate:.{digits}g}") for k, v in usual.items()}
-    made["attention_share"] = {"AMD": attention}
-    made["expert_share"], made["expert_rows"] = share, rows
-    return made
+    copy = deepcopy(prompt)
+    copy["flop_per_clock"]["AMD"] = {k: float(f"{v * rate:.{digits}g}") for k, v in usual.items()}
+    copy["attention_share"] = {"AMD": attention}
+    copy["expert_share"], copy["expert_rows"] = share, rows
+    return copy

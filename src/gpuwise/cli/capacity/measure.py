@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gpuwise.serve.capacity.configurations import Configuration
     from gpuwise.serve.capacity.rate import Point
     from gpuwise.serve.measure.comparison import Figure
-    from gpuwise.serve.measure.measured import Measured
+    from gpuwise.serve.measure.measured import LoadResult
     from gpuwise.serve.measure.run import Bounds
 
 KEY_VARIABLE = "GPUWISE_API_KEY"
@@ -36,7 +36,7 @@ def measure_server(
     from gpuwise.serve.capacity.rate import operate
     from gpuwise.serve.measure.comparison import figures, records_of
     from gpuwise.serve.measure.http import parse_address
-    from gpuwise.serve.measure.measured import Measured
+    from gpuwise.serve.measure.measured import LoadResult
     from gpuwise.serve.measure.run import measure
 
     configuration, rate = _predicted(answer)
@@ -53,7 +53,7 @@ def measure_server(
             seed=time.time_ns() % 2**31,
             progress=say,
         )
-    measured = Measured(measurement)
+    measured = LoadResult(measurement)
     rows = figures(measured, point, answer.targets)
     if keep:
         _keep(records_of(rows, measured, configuration, rate, time.time()))
@@ -92,7 +92,9 @@ def _keep(records: Any) -> None:
             store.add(run, record)
 
 
-def measure_document(configuration: Configuration, point: Point, measured: Measured, rows: tuple[Figure, ...]) -> dict[str, Any]:
+def measure_document(
+    configuration: Configuration, point: Point, measured: LoadResult, rows: tuple[Figure, ...]
+) -> dict[str, Any]:
     """Measured beside predicted as one JSON document."""
     m = measured.measurement
     return {
@@ -127,7 +129,7 @@ def measure_document(configuration: Configuration, point: Point, measured: Measu
     }
 
 
-def _show(configuration: Configuration, point: Point, measured: Measured, rows: tuple[Figure, ...]) -> None:
+def _show(configuration: Configuration, point: Point, measured: LoadResult, rows: tuple[Figure, ...]) -> None:
     from gpuwise.cli.out import console, section
     from gpuwise.serve.measure.run import FAILURES
 

@@ -87,7 +87,7 @@ def _merged(out: Console, merged: MergedBatch) -> None:
 
 
 def _table(
-    runs: Sequence[Run], own: int, largest: int | None = None, chosen: int | None = None, column: str = "batch"
+    runs: Sequence[Run], batch: int, largest: int | None = None, chosen: int | None = None, column: str = "batch"
 ) -> RenderableType:
     from gpuwise.cli.out import table_of
 
@@ -95,7 +95,7 @@ def _table(
     for run in runs:
         marks = [
             word
-            for word, size in (("the script's own", own), ("largest", largest), ("worth taking", chosen))
+            for word, size in (("the script's own", batch), ("largest", largest), ("worth taking", chosen))
             if size == run.batch and (run.fits or word == "the script's own")
         ]
         marks += [*run.levers, *(() if run.fits else ("does not fit",))]

@@ -61,20 +61,20 @@ def read_answer(text: str, unit: str) -> float:
     """The number of an answer in ``unit``. Raises InputError for what is no number, or is of another kind."""
     if unit == DRIVER and (driver := _DRIVER.fullmatch(text.strip())):
         return float(driver[1])
-    found = _NUMBER.fullmatch(text.strip())
-    number = found[1].replace(",", "") if found else ""
+    match = _NUMBER.fullmatch(text.strip())
+    number = match[1].replace(",", "") if match else ""
     example = f"write it like 25 or 25 {unit}" if unit != DRIVER else "write it like 525"
-    if found is None or not any(c.isdigit() for c in number):
+    if match is None or not any(c.isdigit() for c in number):
         raise InputError(f"{text[:60]!r} is not a number of {unit}", hint=example)
-    value, given = float(number), " ".join(found[2].lower().split())
-    known = UNITS.get(unit, {unit: 1.0})
-    sizes = {"": 1.0, **COUNTS, **{name.lower(): size for name, size in known.items()}}
-    if given in sizes:
-        return value * sizes[given]
-    understood = ", ".join(known)
+    value, unit_text = float(number), " ".join(match[2].lower().split())
+    units = UNITS.get(unit, {unit: 1.0})
+    sizes = {"": 1.0, **COUNTS, **{name.lower(): size for name, size in units.items()}}
+    if unit_text in sizes:
+        return value * sizes[unit_text]
+    understood = ", ".join(units)
     hint = (
         "write a point for the decimals: 12.5"
-        if given.startswith(",")
+        if unit_text.startswith(",")
         else f"the question asks in {unit}; understood: {understood}"
     )
     raise InputError(f"{text[:60]!r} is not a number of {unit}", hint=hint)

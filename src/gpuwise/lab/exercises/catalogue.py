@@ -165,15 +165,15 @@ def _first() -> Solution:
     from gpuwise.facts.models.catalogue import find_model
     from gpuwise.workload.transformer.tables import model_flop_per_token
 
-    found = _planned("gpt2", "t4")
+    estimate = _planned("gpt2", "t4")
     per_token = model_flop_per_token(find_model("gpt2"), 1024)
     peak = find_cluster("t4").accelerator.peak("fp16")
-    speed = found.tokens_per_s.expected
+    speed = estimate.tokens_per_s.expected
     return Solution(
         speed * SESSION_H * 3600 / 1e6,
         (
             f"training GPT-2 takes {per_token / 1e9:.2f} GFLOP a token (6 for each parameter, and attention)",
-            f"the T4 does {peak / 1e12:.0f} TFLOP/s in fp16 by its data sheet, and {found.mfu.expected:.0%} of it here: "
+            f"the T4 does {peak / 1e12:.0f} TFLOP/s in fp16 by its data sheet, and {estimate.mfu.expected:.0%} of it here: "
             f"{speed:,.0f} tokens/s",
             f"{SESSION_H:.0f} hours of {speed:,.0f} tokens/s",
         ),
@@ -184,10 +184,10 @@ def _first() -> Solution:
 def _memory() -> Solution:
     from gpuwise.plan.api import fit
 
-    found = fit("llama-3.1-8b", "h100-sxm").estimate
-    assert found is not None
-    parts = {name: found.memory_parts[name] for name in ("weights", "gradients", "optimizer")}
-    parameters = found.memory_parts["weights"] / 2
+    estimate = fit("llama-3.1-8b", "h100-sxm").estimate
+    assert estimate is not None
+    parts = {name: estimate.memory_parts[name] for name in ("weights", "gradients", "optimizer")}
+    parameters = estimate.memory_parts["weights"] / 2
     return Solution(
         sum(parts.values()) / GIB,
         tuple(f"{name}: {size / parameters:.0f} bytes a parameter, {size / GIB:.1f} GiB" for name, size in parts.items()),
@@ -212,12 +212,12 @@ def _precision() -> Solution:
 
 
 def _loader() -> Solution:
-    found = _planned("vit-b-16", "4090")
-    images = found.tokens_per_s.expected / found.seq_len
+    estimate = _planned("vit-b-16", "4090")
+    images = estimate.tokens_per_s.expected / estimate.seq_len
     return Solution(
         float(math.ceil(images / DECODES_PER_S)),
         (
-            f"the RTX 4090 trains on {found.tokens_per_s.expected:,.0f} tokens/s, {found.seq_len} of them an image: "
+            f"the RTX 4090 trains on {estimate.tokens_per_s.expected:,.0f} tokens/s, {estimate.seq_len} of them an image: "
             f"{images:.0f} images/s",
             f"{images:.0f} / {DECODES_PER_S:.0f} images/s of a worker, rounded up",
         ),

@@ -53,8 +53,8 @@ def branch_for(machine: Machine) -> int:
 
 def legacy_branch(machine: Machine) -> int | None:
     """The branch that the kernel's log names for a GPU which the loaded driver ignores, whether or not its name is known."""
-    found = (re.search(r"supported through the NVIDIA (\d{3})\.", line) for line in machine.kernel_log)
-    return next((int(m.group(1)) for m in found if m is not None), None)
+    matches = (re.search(r"supported through the NVIDIA (\d{3})\.", line) for line in machine.kernel_log)
+    return next((int(m.group(1)) for m in matches if m is not None), None)
 
 
 def refused_by_open_modules(machine: Machine) -> bool:
@@ -64,8 +64,8 @@ def refused_by_open_modules(machine: Machine) -> bool:
 
 def needs_closed_modules(machine: Machine) -> bool:
     """Whether a GPU here runs only with NVIDIA's proprietary modules: all that have become a legacy branch's do."""
-    told = refused_by_open_modules(machine) or legacy_branch(machine) is not None
-    return told or any(g.kernel_modules == "proprietary" for g in generations_here(machine))
+    needs = refused_by_open_modules(machine) or legacy_branch(machine) is not None
+    return needs or any(g.kernel_modules == "proprietary" for g in generations_here(machine))
 
 
 def install_driver(machine: Machine, *, what: str = "Install NVIDIA's driver") -> tuple[Fix, ...]:

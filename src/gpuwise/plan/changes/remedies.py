@@ -53,10 +53,10 @@ def _at_level(goal: Goal, tuned: Fit[TrainingEstimate]) -> Fit[TrainingEstimate]
     def level_of(e: TrainingEstimate) -> TrainingEstimate:
         return practice_of(goal.arch, e.strategy, tuned.cluster).of(e)
 
-    asked = level_of(tuned.estimate)
+    level = level_of(tuned.estimate)
 
     def at(remedies: Iterable[Remedy[TrainingEstimate]]) -> tuple[Remedy[TrainingEstimate], ...]:
-        told = (remedy_of(r.changes, asked, level_of(r.estimate), name=r.name, lines=r.lines) for r in remedies)
+        told = (remedy_of(r.changes, level, level_of(r.estimate), name=r.name, lines=r.lines) for r in remedies)
         return tuple(sorted(told, key=remedy_order))
 
     def on(alternatives: Iterable[OtherHardware[TrainingEstimate]]) -> tuple[OtherHardware[TrainingEstimate], ...]:
@@ -64,7 +64,7 @@ def _at_level(goal: Goal, tuned: Fit[TrainingEstimate]) -> Fit[TrainingEstimate]
 
     return replace(
         tuned,
-        estimate=asked,
+        estimate=level,
         remedies=None if tuned.remedies is None else at(tuned.remedies),
         combinations=at(tuned.combinations),
         bigger=on(tuned.bigger),

@@ -88,18 +88,18 @@ class _Walk:
     def _step(self, item: Position | Choice, front: _Front, needs_after: int) -> _Front:
         if isinstance(item, Position):
             return self._pruned(_allowed(front, item.need_bytes, self.target), needs_after)
-        taken = _allowed(front, item.need_bytes, self.target)
-        links = np.arange(self.n_links, self.n_links + len(taken.saved))
+        rows = _allowed(front, item.need_bytes, self.target)
+        links = np.arange(self.n_links, self.n_links + len(rows.saved))
         if len(links):
             self.choices.append((self.n_links, item.path))
-            self.parents.append(taken.link)
+            self.parents.append(rows.link)
             self.n_links += len(links)
-        taken = _Front(taken.saved + item.saved_bytes, taken.time_s + item.time_s, links)
-        left = self.through(item.items, front, needs_after)
+        rows = _Front(rows.saved + item.saved_bytes, rows.time_s + item.time_s, links)
+        rest = self.through(item.items, front, needs_after)
         both = _Front(
-            np.concatenate([left.saved, taken.saved]),
-            np.concatenate([left.time_s, taken.time_s]),
-            np.concatenate([left.link, taken.link]),
+            np.concatenate([rest.saved, rows.saved]),
+            np.concatenate([rest.time_s, rows.time_s]),
+            np.concatenate([rest.link, rows.link]),
         )
         return self._pruned(both, needs_after)
 

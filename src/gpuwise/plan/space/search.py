@@ -136,17 +136,17 @@ class Fastest:
 
 
 def find_fastest(
-    goal: Goal, space_of: Callable[[Setting], Space] = default_space, known: KnownCosts | None = None
+    goal: Goal, space_of: Callable[[Setting], Space] = default_space, costs: KnownCosts | None = None
 ) -> Fastest | None:
     """The strategy that :func:`find_strategies` ranks first, without its alternatives: in ``space_of``, offload included
     when nothing fits without. None when no layout is possible. ``known`` as of :func:`~gpuwise.plan.space.sweep.sweep`."""
-    known = {} if known is None else known
-    fastest = _fastest(goal, space_of, known)
+    costs = {} if costs is None else costs
+    fastest = _fastest(goal, space_of, costs)
     if fastest is None or _surely(goal, _estimates(fastest)):
         return fastest
     best = fastest
     for lighter, _ in _lighter(goal):
-        again = _fastest(lighter, space_of, known)
+        again = _fastest(lighter, space_of, costs)
         if again is not None and _surely(goal, _estimates(again)):
             return again
         if again is not None and _on_device(_estimates(again)) and not _on_device(_estimates(best)):
@@ -158,11 +158,11 @@ def _estimates(fastest: Fastest) -> tuple[TrainingEstimate, ...]:
     return () if fastest.estimate is None else (fastest.estimate,)
 
 
-def _fastest(goal: Goal, space_of: Callable[[Setting], Space], known: KnownCosts) -> Fastest | None:
+def _fastest(goal: Goal, space_of: Callable[[Setting], Space], costs: KnownCosts) -> Fastest | None:
     spaces = [_space(goal, base, space_of) for base in goal.bases]
-    done = _sweep(goal, [without_offload(s) for s in spaces], known)
+    done = _sweep(goal, [without_offload(s) for s in spaces], costs)
     if _wants_offload(goal, done):
-        again = _sweep(goal, spaces, known)
+        again = _sweep(goal, spaces, costs)
         done = again if again is not None and (done is None or _is_surer(again, done)) else done
     if done is None:
         return None
@@ -209,15 +209,15 @@ def without_offload(space: Space) -> Space:
 
 
 def _sweep(goal: Goal, spaces: Sequence[Space], known: KnownCosts | None = None) -> Sweep | None:
-    found: list[Block] = []
+    parts: list[Block] = []
     alike: dict[tuple[Setting, Space], list[Strategy]] = {}
     for base, space in zip(goal.bases, spaces, strict=True):
         alike.setdefault((setting_of(goal, base), space), []).append(base)
     for (setting, space), bases in alike.items():
-        found += blocks(setting, space, *bases)
-    if not found:
+        parts += blocks(setting, space, *bases)
+    if not parts:
         return None
-    return sweep(goal.arch, goal.cluster, found, goal.seq_len, goal.wishes.packed_document_len, goal.wishes.risk, known)
+    return sweep(goal.arch, goal.cluster, parts, goal.seq_len, goal.wishes.packed_document_len, goal.wishes.risk, known)
 
 
 def _distinct(done: Sweep, n: int) -> Iterable[int]:

@@ -244,13 +244,13 @@ def _ranked_by(memory: MemoryColumns, step_s: F64, fits: NDArray[np.bool_], risk
     return out
 
 
-def _pareto(found: Candidates) -> Candidates:
+def _pareto(candidates: Candidates) -> Candidates:
     """The candidates that none beats in both time and memory, fastest first; of equals the first."""
-    order = np.lexsort((found.flat, found.block, found.rank_s, found.memory_bytes))
-    seconds = found.rank_s[order]
+    order = np.lexsort((candidates.flat, candidates.block, candidates.rank_s, candidates.memory_bytes))
+    seconds = candidates.rank_s[order]
     before = np.concatenate([[np.inf], np.minimum.accumulate(seconds)[:-1]]) if len(order) else seconds
-    kept = order[seconds < before]
-    return found.take(kept[np.argsort(found.rank_s[kept], kind="stable")])
+    rows = order[seconds < before]
+    return candidates.take(rows[np.argsort(candidates.rank_s[rows], kind="stable")])
 
 
 def _ranked(rows: Candidates) -> NDArray[np.intp]:

@@ -212,15 +212,15 @@ def attention_time(accelerator: Accelerator, rows: OpTable, conditions: Conditio
             part = of_format[(keys == key).all(axis=1)]
             one = rows.take(part)
             if not key[3]:
-                made = _specified(accelerator, dtype, one.flop, one.bytes_read)
+                seconds = _specified(accelerator, dtype, one.flop, one.bytes_read)
             elif not key[1] & FUSED_ATTENTION:
-                made = _unfused(accelerator, dtype, one, bool(key[0]), conditions)
+                seconds = _unfused(accelerator, dtype, one, bool(key[0]), conditions)
             else:
-                made = _fused(accelerator, dtype, one, bool(key[0]), KERNELS[int(key[2])], conditions)
-            total.put(part, made)
-    made = total.whole()
+                seconds = _fused(accelerator, dtype, one, bool(key[0]), KERNELS[int(key[2])], conditions)
+            total.put(part, seconds)
+    seconds = total.whole()
     biased = rows.detail[:, 0] > 0
-    return made._replace(time_s=made.time_s + _bias_seconds(accelerator, rows)) if biased.any() else made
+    return seconds._replace(time_s=seconds.time_s + _bias_seconds(accelerator, rows)) if biased.any() else seconds
 
 
 def _bias_seconds(accelerator: Accelerator, rows: OpTable) -> F64:

@@ -158,8 +158,8 @@ class Axis:
         """Ticks with their text: round numbers, or powers of ten."""
         if not self.logarithmic:
             return labels(self.low, self.high, self.text)
-        found = ((e, 10.0**e, _unit(10.0**e, self.text)) for e in self._exponents())
-        return [(e, self.text(v) if unit is None else f"{v / unit[0]:,.3g} {unit[1]}") for e, v, unit in found]
+        ticks = ((e, 10.0**e, _unit(10.0**e, self.text)) for e in self._exponents())
+        return [(e, self.text(v) if unit is None else f"{v / unit[0]:,.3g} {unit[1]}") for e, v, unit in ticks]
 
     def words(self, value: float) -> str:
         """A value of the axis as text."""
@@ -338,8 +338,8 @@ def layers(
         row = next((i for i, end in enumerate(ends) if end <= start), len(ends))
         ends[row : row + 1] = [start + wide]
         body += f'<text x="{across + away:.1f}" y="{TOP + 20 * row}" text-anchor="{anchor}">{escape(word)}</text>'
-    said = "; ".join(f"{s.name} up to {y.words(max(s.heights))}" for s in [*stack, *([over] if over else [])] if s.heights)
-    return figure(key, title, body, f"{title}. {said}", HEIGHT, f'<ul class="legend">{"".join(legend)}</ul>')
+    text = "; ".join(f"{s.name} up to {y.words(max(s.heights))}" for s in [*stack, *([over] if over else [])] if s.heights)
+    return figure(key, title, body, f"{title}. {text}", HEIGHT, f'<ul class="legend">{"".join(legend)}</ul>')
 
 
 WORD = 10.0
@@ -369,8 +369,8 @@ def stacks(key: str, title: str, rows: Sequence[tuple[str, Sequence[Part]]], tex
         y += ROW + ROW_GAP
     body += axis_below(most, text, y)
     legend = "".join(f"<li>{mark(i)} {escape(n)}</li>" for i, n in enumerate(names))
-    said = (f"{name}: " + ", ".join(f"{p.name} {p.place.text}" for p in parts) for name, parts in rows)
-    return figure(key, title, body, f"{title}. " + "; ".join(said), y + 24, f'<ul class="legend">{legend}</ul>')
+    texts = (f"{name}: " + ", ".join(f"{p.name} {p.place.text}" for p in parts) for name, parts in rows)
+    return figure(key, title, body, f"{title}. " + "; ".join(texts), y + 24, f'<ul class="legend">{legend}</ul>')
 
 
 def ranges(key: str, title: str, rows: Sequence[tuple[str, At, At]], base: At, text: Callable[[float], str]) -> str:

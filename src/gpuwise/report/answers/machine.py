@@ -176,20 +176,20 @@ def ranks(document: Mapping[str, Any]) -> list[str]:
     rows = [(f"rank {r['rank'].text}", [Part(n, r[k]) for n, k in PARTS]) for r in d["ranks"] if r["step_s"].value is not None]
     body.append(f'<div class="figures">{stacks("ranks", "A step of each rank", rows, format_duration)}{_curves(d)}</div>')
     if d["collectives"]:
-        made = [
+        parts = [
             TableRow(
                 c["kind"].text, [cell(c[k]) for k in ("predicted_count", "measured_count", "predicted_bytes", "measured_bytes")]
             )
             for c in d["collectives"]
         ]
         head = ["collective", "predicted", "counted", "bytes predicted", "bytes counted"]
-        body += [heading("Collectives of a step"), table("Collectives of a step", head, made)]
-    made = [
+        body += [heading("Collectives of a step"), table("Collectives of a step", head, parts)]
+    parts = [
         TableRow(r["rank"].text, [cell(r[k]) for k in ("steps", "step_s", *(k for _, k in PARTS), "memory_bytes", "loss")])
         for r in d["ranks"]
     ]
     head = ["rank", "step", "a step", *(n for n, _ in PARTS), "memory", "loss"]
-    return [*body, heading("Ranks"), table("Ranks", head, made)]
+    return [*body, heading("Ranks"), table("Ranks", head, parts)]
 
 
 def _curves(d: At) -> str:
@@ -200,10 +200,10 @@ def _curves(d: At) -> str:
     x = around("step", [p["step"].number for p in curve], "{:,.0f}".format)
     series = [Line("loss", [(p["step"].number, p["loss"].number) for p in curve if p["loss"].value is not None])]
     y = around("loss", [b for s in series for _, b in s.points], "{:.3g}".format)
-    made = lines("loss", "Loss", x, y, series) if len(series[0].points) > 2 else ""
+    curves = lines("loss", "Loss", x, y, series) if len(series[0].points) > 2 else ""
     series = [
         Line(name, [(p["step"].number, p[key].number) for p in curve])
         for name, key in (("slowest rank", "slowest_s"), ("fastest rank", "fastest_s"))
     ]
     y = around("a step", [b for s in series for _, b in s.points], format_duration, zero=True)
-    return made + lines("pace", "The slowest and the fastest rank", x, y, series)
+    return curves + lines("pace", "The slowest and the fastest rank", x, y, series)

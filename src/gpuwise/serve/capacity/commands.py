@@ -111,7 +111,7 @@ def _apart(configuration: Configuration, apart: tuple[int, int]) -> tuple[Comman
     """Replicas that read and replicas that write, each on its accelerators, and what sends requests to both."""
     c, count = configuration.config, max(configuration.system.count, 1)
     note = _note(configuration)
-    found: list[Command] = []
+    commands: list[Command] = []
     urls: dict[str, list[tuple[str, int]]] = {"prefill": [], "decode": []}
     for i in range(sum(apart)):
         role = "prefill" if i < apart[0] else "decode"
@@ -133,22 +133,22 @@ def _apart(configuration: Configuration, apart: tuple[int, int]) -> tuple[Comman
             before += "" if address == "localhost" else f" VLLM_NIXL_SIDE_CHANNEL_HOST={address}"
         does = "reads prompts" if role == "prefill" else "writes answers"
         where = "" if address == "localhost" else f" on {address}"
-        found.append(Command(f"{c.engine}, {does}{where}", f"{before} {shlex.join(words)}", note if not i else ""))
+        commands.append(Command(f"{c.engine}, {does}{where}", f"{before} {shlex.join(words)}", note if not i else ""))
     if c.engine == "sglang":
         words = ["python", "-m", "sglang_router.launch_router", "--pd-disaggregation"]
         for i, (host, port) in enumerate(urls["prefill"]):
             words += ["--prefill", f"http://{host}:{port}", str(BOOTSTRAP_PORT + i)]
         for host, port in urls["decode"]:
             words += ["--decode", f"http://{host}:{port}"]
-        found.append(
+        commands.append(
             Command("router", shlex.join([*words, "--host", "0.0.0.0", "--port", str(PORT)]), "pip install sglang-router")
         )
-        return tuple(found)
+        return tuple(commands)
     words = ["python", "tests/v1/kv_connector/nixl_integration/toy_proxy_server.py", "--port", str(PORT)]
     for role, name in (("prefill", "prefiller"), ("decode", "decoder")):
         words += [f"--{name}-hosts", *(h for h, _ in urls[role]), f"--{name}-ports", *(str(p) for _, p in urls[role])]
-    found.append(Command("proxy", shlex.join(words), "of vLLM's repository; its replicas need pip install nixl"))
-    return tuple(found)
+    commands.append(Command("proxy", shlex.join(words), "of vLLM's repository; its replicas need pip install nixl"))
+    return tuple(commands)
 
 
 def _note(configuration: Configuration) -> str:
@@ -163,14 +163,14 @@ def _model_length(configuration: Configuration) -> int:
     """Longest request in tokens; of vLLM, which starts with none longer, what its cache holds (v1/core/kv_cache_utils.py,
     check_enough_kv_cache_memory), to whole steps of 1,024 where it holds one."""
     server = configuration.server
-    asked = server.options.max_model_len or configuration.arch.max_seq_len
+    tokens = server.options.max_model_len or configuration.arch.max_seq_len
     if configuration.config.engine != "vllm":
-        return asked
+        return tokens
     size = server.options.block_size or 1
-    held = server.memory.blocks_of(asked) * size
-    if held >= asked:
-        return asked
-    return max(held // LENGTH_STEP * LENGTH_STEP, min(held, LENGTH_STEP))
+    pool = server.memory.blocks_of(tokens) * size
+    if pool >= tokens:
+        return tokens
+    return max(pool // LENGTH_STEP * LENGTH_STEP, min(pool, LENGTH_STEP))
 
 
 def _weights_note(configuration: Configuration) -> str:

@@ -266,9 +266,9 @@ def published_format(arch: Architecture) -> tuple[str, str | None] | None:
 def _formats(arch: Architecture, bits: int, allowed: tuple[int, ...]) -> Sequence[tuple[str, str | None]]:
     """Formats of so many bits, of matrices and of routed experts (None: as the others). A model published in narrow weights is
     served in them, once, unless other widths were asked for; of others with many experts 8 bits are published in blocks too."""
-    usual, own = FORMAT_OF_BITS[bits], published_format(arch)
-    if own is not None and (allowed == USUAL_BITS or bits == _bits(own)):
-        return (own,) if allowed != USUAL_BITS or bits == min(allowed) else ()
+    usual, published = FORMAT_OF_BITS[bits], published_format(arch)
+    if published is not None and (allowed == USUAL_BITS or bits == _bits(published)):
+        return (published,) if allowed != USUAL_BITS or bits == min(allowed) else ()
     plain: list[tuple[str, str | None]] = [(usual, None)]
     return [*plain, ("fp8_block", None)] if bits == 8 and arch.moe is not None else plain
 
@@ -328,15 +328,15 @@ def read_apart(
 ) -> Iterator[Configuration]:
     """Each of ``every`` with so many replicas that read and that write, as far as the cluster holds them. Raises InputError where
     none does."""
-    made = 0
+    count = 0
     for configuration in every:
         most = cluster.n_accelerators // configuration.ranks
         ratio = copies_apart(configuration, load, min(most, MOST_APART)) if isinstance(apart, str) else apart
         if ratio is None or sum(ratio) > most:
             continue
-        made += 1
+        count += 1
         yield replace(configuration, apart=ratio)
-    if not made:
+    if not count:
         raise InputError(
             f"no replicas that read and others that write fit {cluster.label}",
             hint="more GPUs, and vllm or sglang without adapters or pipeline stages",

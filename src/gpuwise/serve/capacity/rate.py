@@ -69,14 +69,14 @@ class Point:
     @property
     def worst(self) -> Attainment | None:
         """The target missed by most, or the one with least to spare."""
-        known = [a for a in self.attained if a.ratio is not None]
-        return max(known, key=lambda a: a.ratio or 0.0, default=None)
+        ratios = [a for a in self.attained if a.ratio is not None]
+        return max(ratios, key=lambda a: a.ratio or 0.0, default=None)
 
     @property
     def output_tokens_per_s(self) -> float:
         """Written a second by one replica: as many as its requests ask for, and past saturation what it gets done."""
-        asked = self.rate_per_s * float(self.run.output_tokens.mean())
-        return min(asked, self.run.output_tokens_per_s) if self.saturated else asked
+        tokens = self.rate_per_s * float(self.run.output_tokens.mean())
+        return min(tokens, self.run.output_tokens_per_s) if self.saturated else tokens
 
     @property
     def tokens_per_s_of_user(self) -> float:
@@ -94,8 +94,8 @@ class Point:
 def value_of(run: Run, metric: str, percentile: float | None) -> float | None:
     """Seconds of a percentile (None: the mean) of a run; None where nothing has the metric."""
     name = cast(Any, metric)
-    found = run.mean(name) if percentile is None else run.percentile(name, percentile)
-    return found if math.isfinite(found) else None
+    value = run.mean(name) if percentile is None else run.percentile(name, percentile)
+    return value if math.isfinite(value) else None
 
 
 @dataclass(frozen=True)

@@ -80,12 +80,15 @@ def find_workload(text: str) -> Workload:
     name = text.strip()
     if "=" in name:
         return _custom(name)
-    known = catalogue()
-    if name not in known:
+    workloads = catalogue()
+    if name not in workloads:
         raise UnknownNameError(
-            "workload", name, known, hint="it is one of " + ", ".join(known) + ", or in=2000,out=300; a trace is --trace FILE"
+            "workload",
+            name,
+            workloads,
+            hint="it is one of " + ", ".join(workloads) + ", or in=2000,out=300; a trace is --trace FILE",
         )
-    return known[name]
+    return workloads[name]
 
 
 @cache
@@ -107,31 +110,31 @@ _LENGTHS = ("prompt", "output")
 
 
 def _custom(text: str) -> Workload:
-    given: dict[str, float] = {}
+    values: dict[str, float] = {}
     for part in text.split(","):
         key, _, value = (p.strip() for p in part.partition("="))
         if key not in CUSTOM:
             raise UnknownNameError("part of a workload", key, CUSTOM, hint="write it like in=2000,out=300,cv=1")
-        if key in given:
+        if key in values:
             raise InputError(f"workload {text!r} gives {key} twice", hint="write it like in=2000,out=300,cv=1")
-        given[key] = _number(key, value)
-    missing = [k for k in ("in", "out") if k not in given]
+        values[key] = _number(key, value)
+    missing = [k for k in ("in", "out") if k not in values]
     if missing:
         raise InputError(f"workload {text!r} lacks {' and '.join(missing)}", hint="write it like in=2000,out=300,cv=1")
-    prefix = int(given.get("prefix", 0))
-    if prefix >= given["in"]:
+    prefix = int(values.get("prefix", 0))
+    if prefix >= values["in"]:
         raise InputError(
-            f"a shared prefix of {prefix:,} tokens leaves nothing of prompts of {given['in']:,.0f}",
+            f"a shared prefix of {prefix:,} tokens leaves nothing of prompts of {values['in']:,.0f}",
             hint="in counts the prefix too",
         )
     return Workload(
         text.replace(" ", ""),
-        f"{given['in']:,.0f} tokens in, {given['out']:,.0f} out",
+        f"{values['in']:,.0f} tokens in, {values['out']:,.0f} out",
         "given",
-        Lengths(given["in"], cv=given.get("in_cv", 0.0)),
-        Lengths(given["out"], cv=given.get("out_cv", 0.0)),
-        gap_cv=given.get("cv", 1.0),
-        peak_over_mean=given.get("peak", 1.0),
+        Lengths(values["in"], cv=values.get("in_cv", 0.0)),
+        Lengths(values["out"], cv=values.get("out_cv", 0.0)),
+        gap_cv=values.get("cv", 1.0),
+        peak_over_mean=values.get("peak", 1.0),
         shared_prefix=prefix,
     )
 

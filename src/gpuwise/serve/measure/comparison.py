@@ -18,7 +18,7 @@ from gpuwise.records.record import Record
 from gpuwise.serve.capacity.configurations import Configuration
 from gpuwise.serve.capacity.rate import Point, value_of
 from gpuwise.serve.load.targets import Target
-from gpuwise.serve.measure.measured import Measured
+from gpuwise.serve.measure.measured import LoadResult
 
 FAMILY = "serving"
 PRIOR_REQUESTS = 1.0
@@ -54,7 +54,7 @@ class Figure:
         return self.measured_s / self.predicted_s
 
 
-def figures(measured: Measured, predicted: Point, targets: Sequence[Target]) -> tuple[Figure, ...]:
+def figures(measured: LoadResult, predicted: Point, targets: Sequence[Target]) -> tuple[Figure, ...]:
     """The usual figures and those of the targets."""
     limits = {(t.metric, t.percentile): t.limit_s for t in targets}
     found: list[Figure] = []
@@ -67,7 +67,7 @@ def figures(measured: Measured, predicted: Point, targets: Sequence[Target]) -> 
 
 
 def records_of(
-    rows: Sequence[Figure], measured: Measured, configuration: Configuration, rate_per_s: float, at_s: float
+    rows: Sequence[Figure], measured: LoadResult, configuration: Configuration, rate_per_s: float, at_s: float
 ) -> tuple[Record, ...]:
     """One record for each latency that was measured and predicted."""
     accelerator = configuration.system.accelerator

@@ -18,7 +18,7 @@ LATE_S = 0.05
 
 
 @dataclass(frozen=True)
-class Measured:
+class LoadResult:
     """What ``measurement`` says of the server. Times to first token are of every request that had one, also of those that failed
     later; the others of whole answers only."""
 
@@ -91,7 +91,7 @@ class Measured:
         """Tokens written over tokens asked for, of whole answers whose tokens the server counted: less than 1 where it ended them
         earlier. None where it counted none."""
         rows = zip(self.measurement.answers, self.measurement.requests.output_tokens.tolist(), strict=True)
-        counted = [(a.output_tokens, asked) for a, asked in rows if a.failure is None and a.output_tokens is not None]
+        counted = [(a.output_tokens, tokens) for a, tokens in rows if a.failure is None and a.output_tokens is not None]
         return sum(written for written, _ in counted) / sum(asked for _, asked in counted) if counted else None
 
     def of(self, metric: str) -> F64:

@@ -42,14 +42,14 @@ class Prompts:
 
     def _text(self, t: int, count: int) -> list[str]:
         """The first ``count`` words of text ``t``."""
-        known = self._words.get(t, [])
-        if len(known) < count:
+        words = self._words.get(t, [])
+        if len(words) < count:
             texts, shared = self.requests.texts, 0
             first = list[str]()
             if texts is not None and int(texts.parent[t]) != NO_PARENT:
                 shared = min(self._count(int(texts.shared_tokens[t])), count)
                 first = self._text(int(texts.parent[t]), shared)
-            own = random.Random(f"{self.seed} text {t}")
-            known = first + own.choices(WORDS, k=count)[shared:]
-            self._words[t] = known
-        return known[:count]
+            generator = random.Random(f"{self.seed} text {t}")
+            words = first + generator.choices(WORDS, k=count)[shared:]
+            self._words[t] = words
+        return words[:count]

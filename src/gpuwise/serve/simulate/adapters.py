@@ -64,11 +64,11 @@ def targets(arch: Architecture, tp: int) -> list[tuple[float, float]]:
     MLP's of a dense model."""
     attention = arch.heads * arch.head_dim
     wide = attention + 2 * arch.kv_heads * arch.head_dim
-    found = [(float(arch.hidden), wide / tp), (attention / tp, float(arch.hidden))]
+    shapes = [(float(arch.hidden), wide / tp), (attention / tp, float(arch.hidden))]
     if arch.moe is None:
         gates = 2 if arch.gated_mlp else 1
-        found += [(float(arch.hidden), gates * arch.ffn / tp), (arch.ffn / tp, float(arch.hidden))]
-    return found
+        shapes += [(float(arch.hidden), gates * arch.ffn / tp), (arch.ffn / tp, float(arch.hidden))]
+    return shapes
 
 
 def adapter_bytes(arch: Architecture, rank: int, tp: int) -> float:
@@ -109,8 +109,8 @@ class AdapterSteps:
         """As of plain steps; what the adapters add is memory."""
         tokens, sequences = decoding + prompt_tokens, decoding + (prompt_tokens > 0)
         added = np.minimum(self._more(tokens, sequences) * n_steps, total_s)
-        found = self.plain.parts(decoding, prompt_tokens, cached_tokens, n_steps, total_s - added)
-        return found | {"memory": found["memory"] + float(added.sum())}
+        parts_s = self.plain.parts(decoding, prompt_tokens, cached_tokens, n_steps, total_s - added)
+        return parts_s | {"memory": parts_s["memory"] + float(added.sum())}
 
 
 def _seconds(arch: Architecture, accelerator: Accelerator, rank: int, tp: int, tokens: I64, distinct: float) -> F64:

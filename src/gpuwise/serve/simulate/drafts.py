@@ -72,15 +72,15 @@ class DraftSteps:
         """``host_s`` of a step and of each sequence in it, which no kernel hides."""
         self.plain, self.tables = plain, plain.tables
         share = draft_share(arch) if drafts.share is None else drafts.share
-        k, kept = drafts.tokens, drafts.kept
+        k, n_kept = drafts.tokens, drafts.kept
         wide, alone = (plain.products(width) for width in (k + 1, 1))
         fixed, slope = np.array(plain.fixed, np.float64), np.array(plain.slope, np.float64)
         host = host_s[0] + host_s[1] * np.arange(len(fixed))
-        self._added: F64 = (fixed + (wide - alone) + k * share * fixed + host) / kept - fixed
-        self._steeper: F64 = slope * (1.0 + k * share) / kept - slope
+        self._added: F64 = (fixed + (wide - alone) + k * share * fixed + host) / n_kept - fixed
+        self._steeper: F64 = slope * (1.0 + k * share) / n_kept - slope
         self.fixed: Sequence[float] = (fixed + self._added).tolist()
         self.slope: Sequence[float] = (slope + self._steeper).tolist()
-        self.host: Sequence[float] = (np.array(plain.host) / kept).tolist()
+        self.host: Sequence[float] = (np.array(plain.host) / n_kept).tolist()
 
     def mixed(self, decoding: int, cached_tokens: int, chunks: Sequence[tuple[int, int]]) -> float:
         """Seconds of a step with the prompt chunks ``(new tokens, tokens before them)``."""
@@ -91,6 +91,6 @@ class DraftSteps:
 
     def parts(self, decoding: I64, prompt_tokens: I64, cached_tokens: I64, n_steps: I64, total_s: F64) -> dict[str, float]:
         """As of plain steps, scaled to the time there is."""
-        found = self.plain.parts(decoding, prompt_tokens, cached_tokens, n_steps, total_s)
-        factor = float(total_s.sum()) / max(sum(found.values()), 1e-300)
-        return {name: seconds * factor for name, seconds in found.items()}
+        parts_s = self.plain.parts(decoding, prompt_tokens, cached_tokens, n_steps, total_s)
+        factor = float(total_s.sum()) / max(sum(parts_s.values()), 1e-300)
+        return {name: seconds * factor for name, seconds in parts_s.items()}

@@ -53,11 +53,11 @@ class BlockPool:
             return 0
         self._settle()
         most = (tokens - 1) // block_tokens
-        found = 0
+        n_cached = 0
         for run, _, upto in runs.segments(request):
-            found = max(found, min(self._end[run], upto, most))
-            if found < upto:
-                return found
+            n_cached = max(n_cached, min(self._end[run], upto, most))
+            if n_cached < upto:
+                return n_cached
         return min(self._end[own], most)
 
     def idle_blocks(self, request: int, found: int) -> int:
@@ -78,7 +78,7 @@ class BlockPool:
         """The request holds its first ``found`` blocks, which were in the cache."""
         if not self._cached:
             return
-        held: list[tuple[Segment, int, bool]] = []
+        places: list[tuple[Segment, int, bool]] = []
         for segment in self.runs.segments(request):
             run, start, upto = segment
             mine = max(min(found, upto), start)
@@ -86,17 +86,17 @@ class BlockPool:
                 self._touch(run, mine)
                 uses = self._uses[run]
                 uses[mine] = uses.get(mine, 0) + 1
-            held.append((segment, mine, False))
-        self._held[request] = held
+            places.append((segment, mine, False))
+        self._held[request] = places
         if found > self.runs.own_block[request]:
             self._touch(self.runs.n_shared + request, found)
 
     def computed(self, request: int, blocks: int) -> None:
         """The first ``blocks`` whole blocks of the request are computed, and can be found from now on."""
-        held = self._held.get(request)
-        if not held:
+        places = self._held.get(request)
+        if not places:
             return
-        for i, (segment, mine, twice) in enumerate(held):
+        for i, (segment, mine, twice) in enumerate(places):
             run, start, upto = segment
             upto = min(upto, blocks)
             if twice or upto <= mine:
@@ -104,14 +104,14 @@ class BlockPool:
             if self._end[run] != mine:
                 self._settle()
             if self._end[run] != mine:
-                held[i] = (segment, mine, True)
+                places[i] = (segment, mine, True)
                 continue
             uses = self._uses[run]
             if mine > start:
                 _less(uses, mine)
             uses[upto] = uses.get(upto, 0) + 1
             self._end[run] = upto
-            held[i] = (segment, upto, False)
+            places[i] = (segment, upto, False)
 
     def release(self, request: int, tokens: int, block_tokens: int, keep: int | None = None) -> None:
         """The request gives back its blocks, of which ``tokens`` tokens are computed; of them the first ``keep`` (None: all) can
@@ -124,14 +124,14 @@ class BlockPool:
             return
         self.computed(request, whole)
         own_block = self.runs.own_block[request]
-        held = self._held.pop(request)
+        places = self._held.pop(request)
         if whole >= own_block:
             self._give(ANONYMOUS, whole, blocks)
             if whole > own_block:
                 own = self.runs.n_shared + request
                 self._end[own] = whole
                 self._give(own, own_block, whole)
-        for (run, start, upto), mine, _ in reversed(held):
+        for (run, start, upto), mine, _ in reversed(places):
             if blocks > mine:  # computed twice, or begun
                 self._give(ANONYMOUS, max(mine, start), min(upto, blocks))
             if mine > start:
@@ -181,14 +181,14 @@ class BlockPool:
         while debt:
             entry = queue[0]
             run, low, high = entry
-            taken = min(high - low, debt)
-            debt -= taken
-            entry[_HIGH] = high - taken
-            if run != ANONYMOUS and taken:
-                self._end[run] = high - taken
-            if high - taken == low:
+            paid = min(high - low, debt)
+            debt -= paid
+            entry[_HIGH] = high - paid
+            if run != ANONYMOUS and paid:
+                self._end[run] = high - paid
+            if high - paid == low:
                 queue.popleft()
-                if run != ANONYMOUS and taken:
+                if run != ANONYMOUS and paid:
                     self._free_runs[run].pop(0)
         self._debt = 0
 

@@ -71,12 +71,12 @@ class WindowedPool:
         """As :meth:`PoolMemory.blocks_of`."""
         size = self.layout.page_tokens
         tokens, weight = np.broadcast_arrays(np.maximum(np.asarray(lengths, np.float64), 1.0), np.asarray(weights, np.float64))
-        held = float((kv_pages(self.arch, tokens, self.layout) * weight).sum())
+        pages = float((kv_pages(self.arch, tokens, self.layout) * weight).sum())
         blocks = float((np.ceil(tokens / size) * weight).sum())
         far = 1024.0 * size * -(-(self.arch.window or size) // size)
         of_one_block, *ends = (float(kv_pages(self.arch, t, self.layout)) for t in (size, far, 2.0 * far))
         windows = of_one_block - (ends[1] - ends[0]) / (far / size)
-        return int(max(self.pages - windows * self.step_tokens / size, 0.0) * blocks / held)
+        return int(max(self.pages - windows * self.step_tokens / size, 0.0) * blocks / pages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +141,9 @@ def engine_parts(
         return EngineParts(requested, weights, 0.0, outside, graphs, False)
     parts = EngineParts(requested, weights, activations, outside, graphs, rules.graphs_in_budget)
     if rules.pool == "free":
-        taken = weights + parts.other
+        used = weights + parts.other
         whole = requested / options.memory_share
-        return replace(parts, requested=taken + max(whole - taken, 0.0) * options.memory_share)
+        return replace(parts, requested=used + max(whole - used, 0.0) * options.memory_share)
     return parts
 
 
@@ -153,9 +153,9 @@ def pool_memory(
     """What the engine has for its cache. Raises InputError where nothing is left."""
     assert options.block_size is not None
     if rules.pool == "slots":
-        held = slot_memory(arch, accelerator, config, options)
+        memory = slot_memory(arch, accelerator, config, options)
         tokens = (options.max_num_seqs or 1) * (options.max_model_len or arch.max_seq_len)
-        return PoolMemory(EngineParts(held.total, held.weights, held.workspace, 0.0, 0.0, False), tokens, tokens)
+        return PoolMemory(EngineParts(memory.total, memory.weights, memory.workspace, 0.0, 0.0, False), tokens, tokens)
     parts = engine_parts(arch, accelerator, config, options, rules)
     pool = parts.pool
     layout = replace(VLLM, tp=config.tp, stages=config.pp, dtype=config.kv_dtype, page_tokens=options.block_size)

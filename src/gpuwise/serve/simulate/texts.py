@@ -32,22 +32,22 @@ class Runs:
 
     def segments(self, request: int) -> list[Segment]:
         """The shared runs of a request, the first first, without its own."""
-        known = self._segments.get(request)
-        if known is None:
-            known = self._segments[request] = self._walk(request)
-        return known
+        segments = self._segments.get(request)
+        if segments is None:
+            segments = self._segments[request] = self._walk(request)
+        return segments
 
     def _walk(self, request: int) -> list[Segment]:
         upto, text = self.own_block[request], self.text[request]
-        found: list[Segment] = []
+        segments: list[Segment] = []
         while text != NO_PARENT and upto > 0:
             start = self.start[text]
             if upto > start:
-                found.append((text, start, upto))
+                segments.append((text, start, upto))
                 upto = start
             text = self.parent[text]
-        found.reverse()
-        return found
+        segments.reverse()
+        return segments
 
 
 def runs_of(requests: Requests, block_tokens: int) -> Runs:

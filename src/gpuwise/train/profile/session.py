@@ -123,27 +123,27 @@ def profile_script(
             raise _no_steps_error(outcome, request, members_folder(settings))
         return _profile_members(name, members, telemetry, outcome, notes, target=target, before=before)
     facts = replace(facts, **telemetry)
-    found = trace if facts.has_trace and trace.exists() else None
-    if found is None and outcome.ok and outcome.ended != "enough":
-        facts, found, said = _traced_again(facts, settings, outcome, folder, zygote, python)
+    path = trace if facts.has_trace and trace.exists() else None
+    if path is None and outcome.ok and outcome.ended != "enough":
+        facts, path, said = _traced_again(facts, settings, outcome, folder, zygote, python)
         notes += said
     if request.check_data and facts.step.data_s > WAITS * facts.step.wall_s and outcome.ok:
         facts = _constant(facts, request, folder, zygote, python)
     on_gpu = ran_on_gpu(outcome.journal)
-    profile = profile_run(name, facts, found, target=target, before=before, notes=notes, on_gpu=on_gpu)
-    return Session(profile, outcome, found)
+    profile = profile_run(name, facts, path, target=target, before=before, notes=notes, on_gpu=on_gpu)
+    return Session(profile, outcome, path)
 
 
 def _members(settings: Settings) -> list[tuple[int, RunFacts, Path | None, bool]]:
     """Number, facts, trace, and whether it has a GPU, of each process of the script that trains."""
-    found: list[tuple[int, RunFacts, Path | None, bool]] = []
+    members: list[tuple[int, RunFacts, Path | None, bool]] = []
     for file in _member_journals(members_folder(settings)):
         journal = read_journal(file)
         facts, trace = run_facts(journal), file.with_name(f"{file.stem}.json.gz")
         if facts is not None:
-            kept = trace if facts.has_trace and trace.exists() else None
-            found.append((int(file.stem), facts, kept, ran_on_gpu(journal)))
-    return sorted(found, key=lambda m: m[0])
+            path = trace if facts.has_trace and trace.exists() else None
+            members.append((int(file.stem), facts, path, ran_on_gpu(journal)))
+    return sorted(members, key=lambda m: m[0])
 
 
 def _member_journals(folder: Path) -> list[Path]:
@@ -163,22 +163,22 @@ def _profile_members(
     """One profile of all the processes: the first in full, the parts of each, and what their traces say together."""
     traces = [(number, read_trace(file)) for number, _, file, _ in members if file is not None]
     views = [RankView(number, trace, find_steps(trace)) for number, trace in traces]
-    said = (*notes, f"{len(members)} processes train: the parts are those of the first, the table has them all")
+    texts = (*notes, f"{len(members)} processes train: the parts are those of the first, the table has them all")
     whole: Profile | None = None
     splits: list[tuple[int, Split]] = []
     for number, facts, file, on_gpu in members:
-        own = profile_run(
+        result = profile_run(
             name,
             replace(facts, **telemetry),
             file,
             target=target,
             before=before,
-            notes=said if whole is None else (),
+            notes=texts if whole is None else (),
             on_gpu=on_gpu,
             ranks=views if whole is None and len(views) > 1 else (),
         )
-        whole = own if whole is None else whole
-        splits.append((number, own.split))
+        whole = result if whole is None else whole
+        splits.append((number, result.split))
     assert whole is not None
     return Session(replace(whole, ranks=tuple(splits) if len(splits) > 1 else ()), outcome, members[0][2])
 
@@ -192,8 +192,8 @@ def _metered_run(
     with measure() as meter:
         outcome = launch(settings, folder, zygote=zygote, output=output, python=python, environment=QUIET)
     wall_s = max(meter.wall_s, 1e-9)
-    held = {name: seconds / wall_s for name, seconds in meter.held_back_s.items() if seconds > 0}
-    return {"held_back": held, "power_w": meter.mean_power_w}, outcome
+    shares = {name: seconds / wall_s for name, seconds in meter.held_back_s.items() if seconds > 0}
+    return {"held_back": shares, "power_w": meter.mean_power_w}, outcome
 
 
 def _traced_again(
@@ -230,8 +230,8 @@ def _traced_again(
     if not outcome.ok or not outcome.journal.last("trace") or not trace.exists():
         return facts, None, ()
     seen = f"the last {n_traced} of its {n_ticks} steps" if n_traced > 1 else f"the last of its {n_ticks} steps"
-    said = f"the script ended before its trace began: it was run again to trace {seen}"
-    return add_trace(facts, outcome.journal), trace, (said,)
+    note = f"the script ended before its trace began: it was run again to trace {seen}"
+    return add_trace(facts, outcome.journal), trace, (note,)
 
 
 def _constant(facts: RunFacts, request: Request, folder: Path, zygote: Zygote | None, python: str) -> RunFacts:
@@ -261,13 +261,13 @@ def _constant(facts: RunFacts, request: Request, folder: Path, zygote: Zygote | 
 
 
 def _notes(outcome: Outcome) -> tuple[str, ...]:
-    said: list[str] = []
+    notes: list[str] = []
     if outcome.ended == "enough":
-        said.append("the script was stopped after enough steps; --whole lets it run to its end")
+        notes.append("the script was stopped after enough steps; --whole lets it run to its end")
     elif not outcome.ok:
         where = f" at {outcome.where}" if outcome.where else ""
-        said.append(f"the script did not end well{where}: {outcome.error or outcome.ended}; what was seen before counts")
-    return tuple(said)
+        notes.append(f"the script did not end well{where}: {outcome.error or outcome.ended}; what was seen before counts")
+    return tuple(notes)
 
 
 def _no_steps_error(outcome: Outcome, request: Request, folder: Path) -> ScriptError:

@@ -80,10 +80,10 @@ def split_step(trace: Trace, steps: Steps, without: Floats = NO_SPANS, event_s: 
     windows = difference(union([steps.work]), without)
     covered, found = NO_SPANS, list[tuple[str, str, Floats]]()
     for part, name, raw in layers:
-        own = difference(intersection(raw, windows), covered)
-        if len(own):
-            found.append((part, name, own))
-            covered = union([covered, own])
+        stretch = difference(intersection(raw, windows), covered)
+        if len(stretch):
+            found.append((part, name, stretch))
+            covered = union([covered, stretch])
     rest = difference(windows, covered)
     if trace.has_device:
         found.append((OTHER, "", rest))
@@ -95,17 +95,17 @@ def split_step(trace: Trace, steps: Steps, without: Floats = NO_SPANS, event_s: 
     return _added_up("gpu" if trace.has_device else "cpu", steps, windows, found, _busy(trace, windows))
 
 
-def _added_up(device: str, steps: Steps, windows: Floats, found: list[tuple[str, str, Floats]], busy_s: float) -> Split:
+def _added_up(device: str, steps: Steps, windows: Floats, rows: list[tuple[str, str, Floats]], busy_s: float) -> Split:
     n = steps.n
     parts: dict[str, float] = dict.fromkeys(PARTS, 0.0)
     families: dict[str, float] = {}
-    for part, name, own in found:
-        seconds = length(own) / n
+    for part, name, stretch in rows:
+        seconds = length(stretch) / n
         parts[part] += seconds
         if part == "compute":
             families[name] = families.get(name, 0.0) + seconds
     ordered = dict(sorted(families.items(), key=lambda p: -p[1]))
-    layers = tuple((name or part, own) for part, name, own in found)
+    layers = tuple((name or part, own) for part, name, own in rows)
     return Split(device, n, length(windows) / n, parts, ordered, busy_s / n, layers)
 
 
@@ -153,10 +153,10 @@ def moves_of(trace: Trace, steps: Steps) -> tuple[Floats, Floats]:
     calls = calls[~inside(calls[:, 0], passes) & (_begun(updates, calls[:, 1]) == _begun(updates, calls[:, 0]))]
     whole = list[tuple[float, float]]()
     for low, high in steps.windows.tolist():
-        own = calls[(calls[:, 0] >= low) & (calls[:, 1] <= high)]
-        if len(own) < MOVES or np.ptp(_begun(passes, own[[0, -1], 0])) == 0:
+        within = calls[(calls[:, 0] >= low) & (calls[:, 1] <= high)]
+        if len(within) < MOVES or np.ptp(_begun(passes, within[[0, -1], 0])) == 0:
             return NO_SPANS, NO_SPANS
-        whole.append((float(own[0, 0]), float(own[-1, 1])))
+        whole.append((float(within[0, 0]), float(within[-1, 1])))
     return calls, np.array(whole, np.float64)
 
 
@@ -259,7 +259,7 @@ def stalls(trace: Trace, steps: Steps) -> tuple[Floats, Steps]:
     ops = operations(trace, steps.lane, float(steps.windows[0, 0]), float(steps.windows[-1, 1]))
     stretches, beyond = (np.concatenate(both) for both in zip(_long_operations(trace, ops), _long_gaps(ops, steps), strict=True))
     crowded = steps.waited_s > CROWD * (steps.windows[:, 1] - steps.windows[:, 0])
-    found: list[tuple[float, float]] = []
+    gaps: list[tuple[float, float]] = []
     rest_s = steps.waited_s.copy()
     for at in beyond.argsort()[::-1][: int(np.count_nonzero(beyond))].tolist():
         end = float(stretches[at, 1])
@@ -268,9 +268,9 @@ def stalls(trace: Trace, steps: Steps) -> tuple[Floats, Steps]:
             continue
         cut = float(beyond[at]) if crowded[window] else min(float(beyond[at]), float(rest_s[window]))
         if cut > 0:
-            found.append((end - cut, end))
+            gaps.append((end - cut, end))
             rest_s[window] = max(rest_s[window] - cut, 0.0)
-    return spans(*np.array(sorted(found)).T) if found else NO_SPANS, replace(steps, waited_s=rest_s)
+    return spans(*np.array(sorted(gaps)).T) if gaps else NO_SPANS, replace(steps, waited_s=rest_s)
 
 
 def event_cost_s(trace: Trace, steps: Steps, without: Floats, clean_s: float) -> float:

@@ -118,21 +118,21 @@ class Trace:
     @property
     def rank(self) -> int | None:
         """Rank of the traced process, where recorded."""
-        told = self.metadata.get("distributedInfo")
-        rank = cast("dict[str, Any]", told).get("rank") if isinstance(told, dict) else None
+        info = self.metadata.get("distributedInfo")
+        rank = cast("dict[str, Any]", info).get("rank") if isinstance(info, dict) else None
         return rank if isinstance(rank, int) else None
 
     @property
     def properties(self) -> Mapping[str, Any]:
         """Of the GPU that did most of the work, as the driver told the profiler; empty without one."""
-        told = self.metadata.get("deviceProperties")
-        if not isinstance(told, list) or not told or not self.has_device:
+        devices = self.metadata.get("deviceProperties")
+        if not isinstance(devices, list) or not devices or not self.has_device:
             return {}
         used = self.device[self.on_device & (self.device >= 0)]
         first = int(np.bincount(used).argmax()) if used.size else 0
-        every = [cast("dict[str, Any]", p) for p in cast("list[Any]", told) if isinstance(p, dict)]
-        found = [p for p in every if p.get("id") == first]
-        return found[0] if found else {}
+        every = [cast("dict[str, Any]", p) for p in cast("list[Any]", devices) if isinstance(p, dict)]
+        cards = [p for p in every if p.get("id") == first]
+        return cards[0] if cards else {}
 
     @property
     def capability(self) -> tuple[int, int] | None:

@@ -260,8 +260,8 @@ def _more(name: str, args: _Args) -> tuple[bytes, bytes]:
     return (bytes(args.given), bytes(args.strides)) if "convolution" in name or "attention" in name else (b"", b"")
 
 
-def _detail(shapes: bytes, dtypes: bytes, collective: str, elements: int, group: int, given: bytes, strides: bytes) -> Detail:
-    return Detail(_shapes(shapes), _texts(dtypes), collective, elements, group, _texts(given), _shapes(strides))
+def _detail(shapes: bytes, dtypes: bytes, collective: str, elements: int, group: int, scalars: bytes, strides: bytes) -> Detail:
+    return Detail(_shapes(shapes), _texts(dtypes), collective, elements, group, _texts(scalars), _shapes(strides))
 
 
 def _texts(text: bytes) -> tuple[str, ...]:
@@ -270,14 +270,14 @@ def _texts(text: bytes) -> tuple[str, ...]:
 
 def _shapes(text: bytes) -> tuple[tuple[int, ...], ...]:
     """A list of tensors is written as a list of shapes: taken as its first."""
-    found: list[tuple[int, ...]] = []
+    shapes: list[tuple[int, ...]] = []
     for one in _list(text):
         shape: Any = one
         while isinstance(shape, list) and shape and isinstance(shape[0], list):
             shape = cast("list[Any]", shape)[0]
         whole = isinstance(shape, list) and all(isinstance(n, int) for n in cast("list[Any]", shape))
-        found.append(tuple(cast("list[int]", shape)) if whole else ())
-    return tuple(found)
+        shapes.append(tuple(cast("list[int]", shape)) if whole else ())
+    return tuple(shapes)
 
 
 def _list(text: bytes) -> list[Any]:

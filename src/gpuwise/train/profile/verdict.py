@@ -78,9 +78,9 @@ def decide(
     if split.share(PAUSES) > MOSTLY:
         # what is saved within the update is saved of the rest
         first = next((f for f in heavy if f.kind == PAUSES), first)
-    kept = next((f for f in heavy if f.kind == before), None)
-    if kept is not None and kept.saved_s >= first.saved_s * STILL_NAMED / NAMED:
-        first = kept
+    finding = next((f for f in heavy if f.kind == before), None)
+    if finding is not None and finding.saved_s >= first.saved_s * STILL_NAMED / NAMED:
+        first = finding
     share = 100 * min(first.saved_s / wall, 1.0)
     return Verdict(
         first.kind, f"{first.title}: about {format_duration(first.saved_s)} of {format_duration(wall)} a step ({share:.0f} %)."
@@ -92,17 +92,17 @@ def _spread(findings: Sequence[Finding], split: Split, lost_s: float) -> str:
         share = f"other programs had the processor for {100 * lost_s / split.wall_s:.0f} % of the step"
         return f"The machine is too crowded to tell what is wasted: {share}. Run it again when it is idle."
     parts = sorted(((split.parts[p], p) for p in IDLE), reverse=True)
-    said = " and ".join(f"{name} {100 * s / split.wall_s:.0f} %" for s, name in parts[:2] if s > 0) or "no part of its own"
+    text = " and ".join(f"{name} {100 * s / split.wall_s:.0f} %" for s, name in parts[:2] if s > 0) or "no part of its own"
     largest = f"{findings[0].kind}, {100 * findings[0].saved_s / split.wall_s:.0f} %" if findings else "under 2 %"
     return (
-        f"No single waste, but the {_device(split)} works only {100 * split.busy_share:.0f} % of the step: {said}; "
+        f"No single waste, but the {_device(split)} works only {100 * split.busy_share:.0f} % of the step: {text}; "
         f"the largest that one change would save: {largest}."
     )
 
 
 def _several(findings: Sequence[Finding], split: Split, together_s: float) -> str:
-    said = ", ".join(f"{f.kind} {100 * f.saved_s / split.wall_s:.0f} %" for f in findings[:3])
-    return f"No single waste, but several that add up to {100 * together_s / split.wall_s:.0f} % of the step: {said}."
+    text = ", ".join(f"{f.kind} {100 * f.saved_s / split.wall_s:.0f} %" for f in findings[:3])
+    return f"No single waste, but several that add up to {100 * together_s / split.wall_s:.0f} % of the step: {text}."
 
 
 def _untraced(split: Split) -> str:

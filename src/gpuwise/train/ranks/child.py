@@ -79,20 +79,20 @@ def train(settings: RankSettings, rank: int, device_type: str) -> int:
         if settings.whole:
             raise
         # the same on the next attempt
-        told = f"exit({leaving.code!r}) on rank {rank} {last_user_place(leaving)}"
-        refuse(out, GpuwiseError(message_line(told), hint="raise an error in its place: it says why"))
-        journal.event("end", reason="error", code=1, error=told[:500])
+        text = f"exit({leaving.code!r}) on rank {rank} {last_user_place(leaving)}"
+        refuse(out, GpuwiseError(message_line(text), hint="raise an error in its place: it says why"))
+        journal.event("end", reason="error", code=1, error=text[:500])
         return 1
     except Exception as error:  # noqa: BLE001 - of the person's code, of the machine, or of another rank that is gone
-        told = f"{type(error).__name__}: {error}"
-        journal.event("end", reason="error", code=1, error=told[:500])
+        text = f"{type(error).__name__}: {error}"
+        journal.event("end", reason="error", code=1, error=text[:500])
         if is_lost(error):
-            sys.stderr.write(f"gpuwise: rank {rank} lost another rank: {message_line(told)[:200]}\n")
+            sys.stderr.write(f"gpuwise: rank {rank} lost another rank: {message_line(text)[:200]}\n")
             return 1
         traceback.print_exc()
         if not isinstance(error, OSError):
             # the same on the next attempt
-            refuse(out, GpuwiseError(message_line(f"{told} {last_user_place(error)}"), hint="its traceback is above"))
+            refuse(out, GpuwiseError(message_line(f"{text} {last_user_place(error)}"), hint="its traceback is above"))
         return 1
     finally:
         beat.close()

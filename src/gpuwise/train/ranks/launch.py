@@ -174,9 +174,9 @@ class RanksResult:
     def collectives(self) -> dict[str, dict[str, list[int] | None]]:
         """Number and bytes a step of the first rank, by kind: predicted, and as counted."""
         event = self.journals[0].newest("predicted")
-        told: dict[str, list[int]] = {} if event is None else event["collectives"]
+        counts: dict[str, list[int]] = {} if event is None else event["collectives"]
         counted = usual_counts(self.journals[0].steps)
-        return {k: {"predicted": told.get(k), "measured": counted.get(k)} for k in sorted({*told, *counted})}
+        return {k: {"predicted": counts.get(k), "measured": counted.get(k)} for k in sorted({*counts, *counted})}
 
     @property
     def step_s(self) -> float | None:
@@ -188,24 +188,24 @@ class RanksResult:
     def exchange_times(self) -> dict[str, dict[str, float | None]]:
         """Seconds a step of the first rank in each kind of collective: as its line through two payloads says, as measured (None
         on GPUs, where the process does not see it), and how far the line was off on a third payload."""
-        told = self.journals[0].newest("exchanges")
-        if told is None:
+        times = self.journals[0].newest("exchanges")
+        if times is None:
             return {}
         waits: list[dict[str, float]] = [s.get("waits_s") or {} for s in self.journals[0].steady]
         return {
             kind: {
                 "predicted_s": seconds,
                 "measured_s": statistics.median(w[kind] for w in waits) if waits and all(kind in w for w in waits) else None,
-                "line_off": told["off"].get(kind),
+                "line_off": times["off"].get(kind),
             }
-            for kind, seconds in told["step_s"].items()
+            for kind, seconds in times["step_s"].items()
         }
 
     @property
     def energy_j(self) -> float | None:
         """Of the newest steps of all ranks; None where no rank has a counter."""
-        known = [s["energy_j"] for j in self.journals for s in j.steps if s.get("energy_j") is not None]
-        return sum(known) if known else None
+        joules = [s["energy_j"] for j in self.journals for s in j.steps if s.get("energy_j") is not None]
+        return sum(joules) if joules else None
 
     @property
     def blocked(self) -> float | None:
@@ -217,12 +217,12 @@ class RanksResult:
     @property
     def died(self) -> str | None:
         """Ranks whose last attempt has no end in their journals, and where each was; None where all have one."""
-        told = [
+        deaths = [
             f"rank {r} after step {j.last.get('step', 0)}"
             for r, j in enumerate(self.journals)
             if j.pid is not None and j.end is None
         ]
-        return ", ".join(told) if self.ended == "failed" and told else None
+        return ", ".join(deaths) if self.ended == "failed" and deaths else None
 
     @property
     def losses(self) -> list[Loss]:
@@ -302,7 +302,7 @@ def run_ranks(
     )
     watch = HangWatch(out, n, hang_s, whole=settings.whole)
     try:
-        with _passed_on(process, journals) as asked:
+        with _passed_on(process, journals) as signals:
             while True:
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(POLL_S)
@@ -320,7 +320,7 @@ def run_ranks(
             _kill(process, signal.SIGKILL)
         _end(process)
     _raise_refused(out)
-    return replace(_result(process.returncode, journals, asked, time.monotonic() - began), hung=watch.hung)
+    return replace(_result(process.returncode, journals, signals, time.monotonic() - began), hung=watch.hung)
 
 
 class HangWatch:
@@ -342,8 +342,8 @@ class HangWatch:
         for place in behind or now:
             _signal(pids[place.rank], signal.SIGUSR2)
         time.sleep(STACK_S)
-        self.hung = said = self._words(now, behind)
-        sys.stderr.write(f"gpuwise: {said}\n")
+        self.hung = words = self._words(now, behind)
+        sys.stderr.write(f"gpuwise: {words}\n")
         self._began_s = time.time()
         for place in now:
             _signal(pids[place.rank], signal.SIGKILL)
@@ -353,11 +353,11 @@ class HangWatch:
             return (
                 f"no rank moved for {self._hang_s:g} s, all at step {now[0].step} in {now[0].phase}: the exchange itself stands"
             )
-        told: list[str] = []
+        words: list[str] = []
         for place in behind:
             line = stack_of(self._out, place.rank)
-            told.append(f"rank {place.rank} is silent in {place.phase} of step {place.step}" + (f" ({line})" if line else ""))
-        return f"no rank moved for {self._hang_s:g} s: {'; '.join(told)}; the others wait for it"
+            words.append(f"rank {place.rank} is silent in {place.phase} of step {place.step}" + (f" ({line})" if line else ""))
+        return f"no rank moved for {self._hang_s:g} s: {'; '.join(words)}; the others wait for it"
 
 
 def _signal(pid: int | None, number: int) -> None:
@@ -374,11 +374,11 @@ def _prepare_launcher(parent: int) -> None:
         end_with_parent(parent, signal.SIGTERM)
 
 
-def _result(code: int | None, journals: tuple[RankJournal, ...], asked: list[str], wall_s: float) -> RanksResult:
+def _result(code: int | None, journals: tuple[RankJournal, ...], signals: list[str], wall_s: float) -> RanksResult:
     reasons = {j.end for j in journals}
     restarts = max(j.attempt for j in journals)
     if code == 0 and reasons == {"asked"}:
-        return RanksResult("asked", STOPPED.get(asked[0] if asked else "SIGTERM", 0), journals, wall_s, restarts)
+        return RanksResult("asked", STOPPED.get(signals[0] if signals else "SIGTERM", 0), journals, wall_s, restarts)
     if code == 0 and reasons == {"done"}:
         return RanksResult("done", 0, journals, wall_s, restarts)
     return RanksResult("failed", 1 if not code else (128 - code if code < 0 else code), journals, wall_s, restarts)
@@ -386,7 +386,7 @@ def _result(code: int | None, journals: tuple[RankJournal, ...], asked: list[str
 
 def _raise_refused(out: Path) -> None:
     try:
-        told = json.loads((out / REFUSED).read_text("utf-8"))
+        refusal = json.loads((out / REFUSED).read_text("utf-8"))
     except OSError:
         return
     except ValueError:
@@ -396,9 +396,9 @@ def _raise_refused(out: Path) -> None:
             hint="free space there: the same command goes on from the last checkpoint, if there is one",
         ) from None
     raise (
-        InputError(told["error"], hint=told.get("hint"))
-        if told.get("input", True)
-        else GpuwiseError(told["error"], hint=told.get("hint"))
+        InputError(refusal["error"], hint=refusal.get("hint"))
+        if refusal.get("input", True)
+        else GpuwiseError(refusal["error"], hint=refusal.get("hint"))
     )
 
 
@@ -406,16 +406,16 @@ def _raise_refused(out: Path) -> None:
 def _passed_on(process: subprocess.Popen[bytes], journals: tuple[RankJournal, ...]) -> Generator[list[str], None, None]:
     """Signals to this process are requests to the ranks: an end after a save, or with SIGUSR1 a save. The ``PATIENCE``-th ends
     them at once."""
-    asked: list[str] = []
+    signals: list[str] = []
     if threading.current_thread() is not threading.main_thread():
-        yield asked
+        yield signals
         return
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         name = signal.Signals(number).name
         if name != "SIGUSR1":
-            asked.append(name)
-        if len(asked) >= PATIENCE:
+            signals.append(name)
+        if len(signals) >= PATIENCE:
             _kill(process, signal.SIGKILL)
             return
         pids = [j.pid for j in journals if j.pid is not None]
@@ -426,11 +426,11 @@ def _passed_on(process: subprocess.Popen[bytes], journals: tuple[RankJournal, ..
             _kill(process, signal.SIGTERM)
 
     numbers = [getattr(signal, n) for n in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, n)]
-    held = {number: signal.signal(number, pass_on) for number in numbers}
+    handlers = {number: signal.signal(number, pass_on) for number in numbers}
     try:
-        yield asked
+        yield signals
     finally:
-        for number, handler in held.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
 
 

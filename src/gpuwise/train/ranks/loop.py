@@ -170,18 +170,18 @@ class Training:
         measured = measure(kinds, groups, self.device)
         self.meter.take()
         lines = lines_of(measured)
-        told = {"measured": measured, "lines": lines, "off": check(measured, lines), "step_s": seconds_of(predicted, lines)}
-        self.journal.event("exchanges", **told)
+        record = {"measured": measured, "lines": lines, "off": check(measured, lines), "step_s": seconds_of(predicted, lines)}
+        self.journal.event("exchanges", **record)
 
     # -- from one run to the next
 
     def resume(self) -> None:
         """Go on from the newest checkpoint that is whole, if any. Raises InputError where it is of another training."""
         self._phase("load")
-        found = newest(self.saver.root, self.journal.event)
-        if found is None:
+        save = newest(self.saver.root, self.journal.event)
+        if save is None:
             return
-        folder, about = found
+        folder, about = save
         for name, value in self._identity().items():
             if about.get(name, value) != value:
                 raise InputError(
@@ -211,9 +211,9 @@ class Training:
 
     def _tell_model(self) -> None:
         trained = sum(p.numel() for p in self.task.model.parameters() if p.requires_grad)
-        held = sum(p.numel() * p.element_size() for p in self.task.model.parameters())
+        n_bytes = sum(p.numel() * p.element_size() for p in self.task.model.parameters())
         zeros = 0 if self.pruned is None else self.pruned.zeros
-        self.journal.event("model", parameters=self.n_parameters, trained=trained, zeros=zeros, weight_bytes=held)
+        self.journal.event("model", parameters=self.n_parameters, trained=trained, zeros=zeros, weight_bytes=n_bytes)
 
     def _sharing(self) -> Any:
         """The group of ranks that share this one's rows; every rank makes all of them."""
@@ -319,7 +319,7 @@ class Training:
 
     def _batches(self, cursor: Cursor, n_steps: int) -> Iterator[Any]:
         """Micro-batches in the order of the plan."""
-        made = loader(
+        batches = loader(
             self.task.data,
             lambda: (keys for _, parts in self._plan(cursor, n_steps) for keys, _ in parts),
             seed=self.settings.seed,
@@ -327,7 +327,7 @@ class Training:
             collate=self.task.collate,
             pin=self.device.type == "cuda",
         )
-        return iter(made)
+        return iter(batches)
 
     def _step(self, cursor: Cursor, parts: Parts, batches: Iterator[Any]) -> tuple[bool, bool]:
         """One update. Returns whether any rank was asked for a save, and for an end."""
@@ -336,25 +336,25 @@ class Training:
         seed_generators(derived(self.settings.seed, self.step, self._stream(), 1))
         self._equalise()
         totals = torch.zeros(4, dtype=torch.float64)
-        held: list[Any] = []
+        tensors: list[Any] = []
         for at, (keys, counts) in enumerate(parts):
             self._phase("data", at)
-            asked = time.perf_counter()
+            began_s = time.perf_counter()
             batch = self._moved(next(batches))
-            data_s += time.perf_counter() - asked
+            data_s += time.perf_counter() - began_s
             if self.pipeline is not None:
-                held.append(batch)
+                tensors.append(batch)
                 continue
             with self.wrapped.local(last=at == len(parts) - 1):
                 self._micro(batch, len(keys), counts, totals, at)
         if self.pipeline is not None:
-            self._through_stages(self.pipeline, parts, held, totals)
+            self._through_stages(self.pipeline, parts, tensors, totals)
         totals[2:] = torch.tensor([float(a) for a in self._asks()])
         self._phase("exchange", len(parts))
         loss = self._update(totals)
         self.step, self.cursor = self.step + 1, cursor
-        own = 0 if self.cp_rank else sum(len(k) for k, counts in parts if counts)
-        self._write(began, data_s, queued, loss, own)
+        n_ours = 0 if self.cp_rank else sum(len(k) for k, counts in parts if counts)
+        self._write(began, data_s, queued, loss, n_ours)
         return bool(totals[2]), bool(totals[3])
 
     def _stream(self) -> int:
@@ -456,9 +456,9 @@ class Training:
 
 def tokens_of(batch: Any) -> int:
     """Of a batch, as its first whole numbers have them; 0 where there are none."""
-    found: list[int] = []
-    each_tensor(batch, lambda t: found.append(t.numel()) if not t.is_floating_point() else None)
-    return found[0] if found else 0
+    counts: list[int] = []
+    each_tensor(batch, lambda t: counts.append(t.numel()) if not t.is_floating_point() else None)
+    return counts[0] if counts else 0
 
 
 def memory_bytes(device: torch.device) -> int | None:
@@ -475,7 +475,7 @@ def check_agreement(facts: dict[str, Any]) -> None:
     everybody: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everybody, facts, group=control_group())
     for name, value in everybody[0].items():
-        other = next((r for r, told in enumerate(everybody) if told.get(name) != value), None)
+        other = next((r for r, facts in enumerate(everybody) if facts.get(name) != value), None)
         if other is not None:
             raise InputError(
                 f"ranks disagree about the {name}: {value} on rank 0, {everybody[other].get(name)} on rank {other}",

@@ -63,9 +63,9 @@ class Meter:
                 self._operators = "other"
                 return call(tensor, *args)
             self._operators = kind
-            made = self._timed(kind, call, tensor, *args)
-            self.count(kind, tensor if kind == "reduce-scatter" else made)
-            return made
+            result = self._timed(kind, call, tensor, *args)
+            self.count(kind, tensor if kind == "reduce-scatter" else result)
+            return result
 
         counted.default = call.default  # type: ignore[attr-defined]
         return counted
@@ -90,7 +90,7 @@ class Meter:
     def all_to_all(
         self,
         output: torch.Tensor,
-        given: torch.Tensor,
+        source: torch.Tensor,
         got: list[int] | None,
         sent: list[int] | None,
         group: Any,
@@ -98,7 +98,7 @@ class Meter:
     ) -> None:
         """Parts of ``given`` to every rank of the group, theirs into ``output``; the bytes are those of ``counted``."""
         self.count("all-to-all", counted)
-        self._timed("all-to-all", dist.all_to_all_single, output, given, got, sent, group=group)
+        self._timed("all-to-all", dist.all_to_all_single, output, source, got, sent, group=group)
 
     def bucket(self, group: Any, bucket: Any) -> Any:
         """DDP's hook: sums, and divides nothing."""
@@ -130,10 +130,10 @@ class Meter:
             tensor = kwargs.get(("output_tensor", "input_tensor")[at]) if tensor is None else tensor
             if isinstance(tensor, torch.Tensor):
                 self.count(kind, tensor)
-            made = self._timed(kind, original, *args, **kwargs)
-            if isinstance(made, dist.Work):
-                self._kinds[made] = kind
-            return made
+            result = self._timed(kind, original, *args, **kwargs)
+            if isinstance(result, dist.Work):
+                self._kinds[result] = kind
+            return result
 
         self._patches.set(dist, name, counted)
 

@@ -55,7 +55,7 @@ def exposition(journals: Sequence[RankJournal], run: str) -> str:
     labels = [{"run": run, "rank": str(r)} for r in range(len(journals))]
     shown = [(labels_of, j.last) for labels_of, j in zip(labels, journals, strict=True) if j.last]
     for metric in METRICS:
-        values = [(own, float(v)) for own, last in shown if (v := metric.value(last)) is not None]
+        values = [(labels, float(v)) for labels, last in shown if (v := metric.value(last)) is not None]
         lines += block(metric.name, metric.kind, metric.help, values)
     slow = straggler([j.steps for j in journals])
     saved = [e["step"] for j in journals for e in j.events if e["event"] in ("saved", "resumed")]
@@ -113,8 +113,8 @@ def _panel(at: int, name: str, about: str, unit: str) -> dict[str, Any]:
     counted = name.endswith("_total")
     query = f'{name}{{run=~"$run"}}'
     title = name.removeprefix("gpuwise_").removesuffix("_total").replace("_", " ").capitalize()
-    own = "" if name not in COLLECTED else " {{kind}}" if "collective" in name else " {{cause}}" if "waited" in name else ""
-    legend = "{{run}}" if name in ("gpuwise_run_restarts", "gpuwise_run_saved_step") else "rank {{rank}}" + own
+    label = "" if name not in COLLECTED else " {{kind}}" if "collective" in name else " {{cause}}" if "waited" in name else ""
+    legend = "{{run}}" if name in ("gpuwise_run_restarts", "gpuwise_run_saved_step") else "rank {{rank}}" + label
     return {
         "id": at + 1,
         "title": title + (" a second" if counted else ""),

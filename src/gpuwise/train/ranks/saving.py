@@ -53,7 +53,7 @@ class Saver:
     def save(self, step: int, state: dict[str, Any], about: dict[str, Any], orders: Mapping[str, Order] | None = None) -> None:
         """Begin to save; returns when ``state`` may change again. One save at a time: an earlier one is awaited first.
         ``orders``: of tensors whose columns lie in another order than in one process."""
-        asked = time.perf_counter()
+        began_s = time.perf_counter()
         self.wait()
         if step == self._last:
             return
@@ -66,7 +66,7 @@ class Saver:
         planner = PieceWriter(orders) if orders else None
         future = async_save(state, checkpoint_id=str(partial), process_group=self._group, planner=planner)
         self._last = step
-        times = (began, time.perf_counter() - asked)
+        times = (began, time.perf_counter() - began_s)
         self._thread = threading.Thread(target=self._finish, args=(future, partial, final, about, times), daemon=True)
         self._thread.start()
 
@@ -171,10 +171,10 @@ def load_state(folder: Path, model: nn.Module, optimizer: Optimizer, scheduler: 
     parameters = dict(model.named_parameters())
     states: dict[str, Any] = {}
     for name, parameter in parameters.items():
-        for key, told in stored.items():
+        for key, metadata in stored.items():
             head = f"optimizer.{name}."
-            if key.startswith(head) and "." not in key[len(head) :] and isinstance(told, TensorStorageMetadata):
-                states[key.removeprefix("optimizer.")] = _room(told, parameter)
+            if key.startswith(head) and "." not in key[len(head) :] and isinstance(metadata, TensorStorageMetadata):
+                states[key.removeprefix("optimizer.")] = _room(metadata, parameter)
     state: dict[str, Any] = {"model": {k: v for k, v in model.state_dict().items() if f"model.{k}" in stored}}
     for key, plain in stored.items():
         if key.partition(".")[0] == PLAIN and isinstance(plain, TensorStorageMetadata):
@@ -187,26 +187,26 @@ def load_state(folder: Path, model: nn.Module, optimizer: Optimizer, scheduler: 
     wrong = [k for k in missing if k in parameters and parameters[k].requires_grad]
     if wrong:
         raise InputError(f"{folder} has no {wrong[0]}", hint="give another folder with --out: nothing was changed here")
-    told = pickle.loads(bytes(state[PLAIN].tolist()))
+    metadata = pickle.loads(bytes(state[PLAIN].tolist()))
     for key, packed in state.items():
         if key.startswith(f"{PLAIN}."):
-            told["others"] |= pickle.loads(bytes(packed.tolist()))["others"]
-    for group, values in zip(optimizer.param_groups, told["groups"], strict=True):
+            metadata["others"] |= pickle.loads(bytes(packed.tolist()))["others"]
+    for group, values in zip(optimizer.param_groups, metadata["groups"], strict=True):
         group.update(values)
-    for full, value in [*states.items(), *told["others"].items()]:
+    for full, value in [*states.items(), *metadata["others"].items()]:
         name, _, key = full.rpartition(".")
         if name in parameters:
             optimizer.state[parameters[name]][key] = value
     if scheduler is not None:
-        scheduler.load_state_dict(told["scheduler"])
+        scheduler.load_state_dict(metadata["scheduler"])
 
 
-def _room(told: TensorStorageMetadata, parameter: nn.Parameter) -> torch.Tensor:
+def _room(metadata: TensorStorageMetadata, parameter: nn.Parameter) -> torch.Tensor:
     """A tensor to load into: laid out as the parameter where it has its shape, else whole on every rank."""
-    dtype = told.properties.dtype
-    if told.size == parameter.shape:
+    dtype = metadata.properties.dtype
+    if metadata.size == parameter.shape:
         return torch.zeros_like(parameter, dtype=dtype, requires_grad=False)
-    return torch.zeros(told.size, dtype=dtype)
+    return torch.zeros(metadata.size, dtype=dtype)
 
 
 # --- which one is loaded ---
@@ -216,16 +216,16 @@ def newest(root: Path, tell: Tell) -> tuple[Path, dict[str, Any]] | None:
     """The newest checkpoint that is whole, with what its manifest says; None where there is none at all. Every rank reads a
     part of the files. Raises InputError where there are some and all are damaged."""
     rank, n = dist.get_rank(), dist.get_world_size()
-    told: list[Any] = [[p.name for p in saves(root)] if rank == 0 else None]
-    dist.broadcast_object_list(told, 0, group=control_group())
+    names: list[Any] = [[p.name for p in saves(root)] if rank == 0 else None]
+    dist.broadcast_object_list(names, 0, group=control_group())
     found: list[str] = []
-    for name in told[0]:
+    for name in names[0]:
         folder = root / name
         document, fault = read(folder)
         files = {} if document is None else document["files"]
-        own = [fault] if fault else faults(folder, files, sorted(files)[rank::n])
+        problems = [fault] if fault else faults(folder, files, sorted(files)[rank::n])
         everybody: list[Any] = [None] * n
-        dist.all_gather_object(everybody, own, group=control_group())
+        dist.all_gather_object(everybody, problems, group=control_group())
         wrong = list(dict.fromkeys(w for each in everybody for w in each))
         if not wrong and document is not None:
             return folder, document["about"]

@@ -100,21 +100,21 @@ def working_cores(dataset: Any, probe: Probe, cores: int) -> float:
     context = multiprocessing.get_context("fork")
     together = context.Barrier(int(n))
     order = range(0, len(dataset), max(len(dataset) // PROBE_ITEMS, 1))
-    given: list[Connection] = []
+    pipes: list[Connection] = []
     crowd: list[Any] = []
     for at in range(int(n)):
         end, other = context.Pipe(duplex=False)
-        own = (dataset, order[at % len(order) :], together, other)
-        crowd.append(context.Process(target=_make, args=own, daemon=True))
+        arguments = (dataset, order[at % len(order) :], together, other)
+        crowd.append(context.Process(target=_make, args=arguments, daemon=True))
         with warnings.catch_warnings():
             # this process has threads, as every one with torch; a DataLoader forks it just so
             warnings.simplefilter("ignore", DeprecationWarning)
             crowd[-1].start()
         other.close()
-        given.append(end)
+        pipes.append(end)
     rate = 0.0
     try:
-        for end in given:
+        for end in pipes:
             if not end.poll(CROWD_WAIT_S):
                 raise EOFError
             rate += float(end.recv())
@@ -193,8 +193,8 @@ def choose_workers(
         if more or check.measured >= BORNE_OUT * min(check.predicted, needed_rate):
             break
     best = max(check.measured for check in checks)
-    taken = min((c for c in checks if c.measured >= ENOUGH * best), key=lambda c: c.workers)
-    return WorkerChoice(taken.workers, taken.measured, probe, tuple(checks), time.perf_counter() - began)
+    choice = min((c for c in checks if c.measured >= ENOUGH * best), key=lambda c: c.workers)
+    return WorkerChoice(choice.workers, choice.measured, probe, tuple(checks), time.perf_counter() - began)
 
 
 def run_loader(
@@ -217,12 +217,12 @@ def run_loader(
     with warnings.catch_warnings():
         # up to twice the cores is meant
         warnings.filterwarnings("ignore", message="This DataLoader will create")
-        given = iter(DataLoader(dataset, batch_size=batch, sampler=order, num_workers=workers, collate_fn=collate))
-    for _ in islice(given, processes):
+        batches = iter(DataLoader(dataset, batch_size=batch, sampler=order, num_workers=workers, collate_fn=collate))
+    for _ in islice(batches, processes):
         pass
     full = now = time.perf_counter()
     n = 0
-    for _ in given:
+    for _ in batches:
         n, now = n + 1, time.perf_counter()
         if now - full > CHECK_S:
             break

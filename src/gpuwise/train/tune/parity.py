@@ -87,17 +87,17 @@ class Verdict:
 
 def precision_of(levers: Mapping[str, object], own: str | None = None) -> str:
     """The coarsest format among the levers and the script's ``own`` autocast."""
-    found = ["fp32 reordered"]
+    words = ["fp32 reordered"]
     if "tf32" in levers:
-        found.append("tf32")
+        words.append("tf32")
     if "fp8" in levers:
-        found.append("fp8")
+        words.append("fp8")
     if "autocast" in levers:
-        found.append(str(levers["autocast"]))
+        words.append(str(levers["autocast"]))
     names = {"bfloat16": "bf16", "float16": "fp16"}
     if own is not None:
-        found.append(names.get(own, own))
-    return max(found, key=lambda name: UNITS.get(name, 0.0))
+        words.append(names.get(own, own))
+    return max(words, key=lambda name: UNITS.get(name, 0.0))
 
 
 def changes_of(levers: Mapping[str, object]) -> str:
@@ -141,7 +141,7 @@ def _off(x: float, y: float, level: float) -> float:
 def _gradient_distances(a: Sequence[str], b: Sequence[str]) -> tuple[dict[str, float], tuple[str, ...]]:
     import torch
 
-    found: dict[str, float] = {}
+    distances: dict[str, float] = {}
     missing: list[str] = []
     for at, (file_a, file_b) in enumerate(zip(a, b, strict=False)):
         one, other = (torch.load(f, map_location="cpu", weights_only=True)["gradients"] for f in (file_a, file_b))
@@ -154,9 +154,9 @@ def _gradient_distances(a: Sequence[str], b: Sequence[str]) -> tuple[dict[str, f
                 continue
             off = float((one[name].double() - other[name].double()).norm())
             value = off / max(float(one[name].double().norm()), NEGLIGIBLE * largest)
-            found[mark + name] = value if value == value else float("inf")
+            distances[mark + name] = value if value == value else float("inf")
     missing += [f"all of optimizer {n}" for n in range(min(len(a), len(b)), max(len(a), len(b)))]
-    return found, tuple(missing)
+    return distances, tuple(missing)
 
 
 def judge(candidate: Distance, rounding: Distance, spread: Distance, *, changes: str, precision: str) -> Verdict:

@@ -59,9 +59,15 @@ def card_of(used: list[Mapping[str, Any]]) -> Device:
     capability: tuple[int, int] = (int(first["capability"][0]), int(first["capability"][1]))
     uuid = str(first.get("uuid") or "")
     unique = (uuid if uuid.startswith("GPU-") else f"GPU-{uuid}") if uuid else f"cuda:{first['index']}"
-    known = None if "MIG" in first["name"] else accelerator_named(first["name"], first["memory_bytes"], capability)
+    accelerator = None if "MIG" in first["name"] else accelerator_named(first["name"], first["memory_bytes"], capability)
     return Device(
-        "cuda", first["name"], unique, len(used), None if known is None else known.id, int(first["memory_bytes"]), capability
+        "cuda",
+        first["name"],
+        unique,
+        len(used),
+        None if accelerator is None else accelerator.id,
+        int(first["memory_bytes"]),
+        capability,
     )
 
 
@@ -71,12 +77,12 @@ def peaks_of(device: Device) -> Peaks:
         return _processor()
     from gpuwise.facts.hardware.accelerators import accelerators
 
-    found = None if device.accelerator is None else accelerators().get(device.accelerator)
-    if found is None:
+    accelerator = None if device.accelerator is None else accelerators().get(device.accelerator)
+    if accelerator is None:
         return Peaks(why=f"{device.name} is not in the catalogue")
-    rates = {name: rate * device.count for name, rate in found.peak_flop_per_s.items()}
-    if found.fp32_matrix_flop_per_s is not None:
-        rates["fp32"] = found.fp32_matrix_flop_per_s * device.count
+    rates = {name: rate * device.count for name, rate in accelerator.peak_flop_per_s.items()}
+    if accelerator.fp32_matrix_flop_per_s is not None:
+        rates["fp32"] = accelerator.fp32_matrix_flop_per_s * device.count
     return Peaks(rates, "catalogue")
 
 
@@ -90,14 +96,14 @@ def _processor() -> Peaks:
 
     subject = this_processor()
     try:
-        found = next((d for d in load() if d.device == "cpu"), None)
-        if found is None or "fp32" not in found.rates:
+        device = next((d for d in load() if d.device == "cpu"), None)
+        if device is None or "fp32" not in device.rates:
             with Records(create=False) as records:
                 rows = newest(records.query(device="cpu", machine_id=machine_id()))
             if "fp32" not in best_rates(rows):
                 return Peaks(why=NOT_MEASURED)
-            found = fit_device(rows, None)
-        measured = processor_from(found, subject.processor, subject.units)
+            device = fit_device(rows, None)
+        measured = processor_from(device, subject.processor, subject.units)
     except GpuwiseError:
         return Peaks(why=NOT_MEASURED)
     return Peaks(dict(measured.peak_flop_per_s), "measured here")
@@ -121,8 +127,8 @@ def measure_processor() -> Peaks:
     limits = Limits(each_s=PEAK_EACH_S, end_s=time.monotonic() + PEAK_S)
     try:
         outcome = run_cases(pairs, new_run([subject], "gpuwise tune", time.time()), None, limits)
-        found = fit_device([record for _, _, record in outcome.records], None)
-        measured = processor_from(found, subject.processor, subject.units)
+        fit = fit_device([record for _, _, record in outcome.records], None)
+        measured = processor_from(fit, subject.processor, subject.units)
     except GpuwiseError as error:
         return Peaks(why=f"this processor's peak could not be measured: {error.message}")
     return Peaks(dict(measured.peak_flop_per_s), "measured here")

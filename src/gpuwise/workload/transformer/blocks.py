@@ -294,16 +294,16 @@ class Rows:
             )
         else:
             if kind != "rms":
-                kept = p.stream_bytes / p.element_bytes
+                factor = p.stream_bytes / p.element_bytes
             else:
                 normalised = 4 / p.element_bytes if fp32 or p.autocast else 1.0
-                kept = 4 / p.element_bytes + (0.0 if p.lora_rank else normalised)
+                factor = 4 / p.element_bytes + (0.0 if p.lora_rank else normalised)
             chain = kind == "rms"
             self.memory(
                 name,
                 elements,
                 elements,
-                saved=kept * elements,
+                saved=factor * elements,
                 n_kernels=EAGER_NORM_KERNELS if chain else 1.0,
                 passes=3.0 if chain else 1.0,
                 backward_read=2 * elements,

@@ -183,11 +183,11 @@ class _Repetition:
         at, times = self.at, self.times
         whole = times * self.n_forward
         outside = np.where(s >= at.first.storages, whole, 0) + np.where(s >= at.back_first.storages, times * self.n_backward, 0)
-        own = s >= at.before.storages
-        forward = np.where(own, rows.forward * self.n_forward, 0)
-        saved = np.where(own, (times - rows.backward) * self.n_forward, 0)
-        made = whole + np.where(s >= at.behind.storages, rows.backward * self.n_backward, 0)
-        backward = np.where(s >= at.end.storages, made, saved)
+        is_inside = s >= at.before.storages
+        forward = np.where(is_inside, rows.forward * self.n_forward, 0)
+        saved = np.where(is_inside, (times - rows.backward) * self.n_forward, 0)
+        names = whole + np.where(s >= at.behind.storages, rows.backward * self.n_backward, 0)
+        backward = np.where(s >= at.end.storages, names, saved)
         return s + np.where(rows.forward >= 0, forward, np.where(rows.backward >= 0, backward, outside))
 
     def operations(self, op: I64, rows: _Rows) -> I64:

@@ -89,13 +89,13 @@ def _backward_ends(data: ProfileData) -> np.ndarray[tuple[int], np.dtype[np.floa
 
 def _collectives(data: ProfileData, names: tuple[str, ...]) -> Ints:
     """Calls of the host, each once."""
-    own = data.rows(OP_CATEGORIES, lambda n: n.startswith(("nccl:", "gloo:", "c10d::")) and any(w in n.lower() for w in names))
+    rows = data.rows(OP_CATEGORIES, lambda n: n.startswith(("nccl:", "gloo:", "c10d::")) and any(w in n.lower() for w in names))
     if data.trace is None:
-        return own
-    kinds = {data.trace.text(r).split(":")[0] for r in own.tolist()}
+        return rows
+    kinds = {data.trace.text(r).split(":")[0] for r in rows.tolist()}
     # the backend's own range inside c10d's: the same call
     prefix = "c10d" if "c10d" in kinds else next(iter(kinds), "")
-    return np.array([r for r in own.tolist() if data.trace.text(r).startswith(prefix)], np.int64)
+    return np.array([r for r in rows.tolist() if data.trace.text(r).startswith(prefix)], np.int64)
 
 
 def unoverlapped(data: ProfileData) -> Finding | None:
@@ -114,7 +114,7 @@ def unoverlapped(data: ProfileData) -> Finding | None:
         # what is left of it when it is done once a step
         bare /= data.n_backward
     longest = int(sent[trace.duration_s[sent].argmax()])
-    said = Evidence(
+    evidence = Evidence(
         f"{trace.text(longest)[:60]}: {100 * bare / whole:.0f} % of communication is alone on the device",
         data.where(float(trace.start_s[longest])),
         len(sent) / data.n_steps,
@@ -125,7 +125,7 @@ def unoverlapped(data: ProfileData) -> Finding | None:
         "The device waits for communication",
         bare,
         "medium",
-        (said,),
+        (evidence,),
         (
             "DistributedDataParallel(model, bucket_cap_mb=25, static_graph=True)  # buckets go out while the rest is computed",
             "fully_shard(layer) for every layer, then the model  # gathers the next while one computes",
@@ -145,8 +145,8 @@ def straggler(data: ProfileData) -> Finding | None:
             trace.in_categories(("kernel", "gpu_memcpy")) if trace.has_device else trace.in_categories(OP_CATEGORIES)
         )
         sent = rows[trace.named(lambda n: "nccl" in n.lower() or n.startswith("gloo:"))[rows]]
-        own = intersection(spans(trace.start_s[sent], trace.end_s[sent]), view.steps.work)
-        waits[view.rank] = length(own) / view.steps.n
+        stretches = intersection(spans(trace.start_s[sent], trace.end_s[sent]), view.steps.work)
+        waits[view.rank] = length(stretches) / view.steps.n
     # who comes last waits least: the others' collectives last longer by as much
     late = min(waits, key=lambda r: waits[r])
     others = [s for r, s in waits.items() if r != late]
@@ -154,7 +154,7 @@ def straggler(data: ProfileData) -> Finding | None:
     wall = max(lengths.values())
     if lost < STRAGGLER * wall:
         return None
-    said = (
+    evidence = (
         Evidence(f"rank {late} is in collectives", seconds=waits[late]),
         Evidence(f"the other {len(others)}, waiting for it (median)", seconds=float(np.median(others))),
     )
@@ -163,6 +163,6 @@ def straggler(data: ProfileData) -> Finding | None:
         f"All wait for rank {late}",
         lost,
         "medium",
-        said,
+        evidence,
         (f"gpuwise top  # on the machine of rank {late}: clocks, temperature, other processes, its loader",),
     )

@@ -63,13 +63,13 @@ def evaluation(data: ProfileData) -> Finding | None:
     where = data.where(float(trace.start_s[first]))
     for_nothing = bool(recorded & set(again.tolist()))
     how = "whose gradients nothing asks for" if for_nothing else "without gradients"
-    said = Evidence(f"{name} {how}", where, len(again) / data.n_steps, seconds)
+    evidence = Evidence(f"{name} {how}", where, len(again) / data.n_steps, seconds)
     return Finding(
         "evaluation in the step",
         f"The model runs again {'for no gradient' if for_nothing else 'without gradients'} in every step",
         seconds,
         "medium",
-        (said,),
+        (evidence,),
         (
             "if step % 100 == 0:  # if it is an evaluation: not every step",
             *(("    with torch.no_grad():", "        evaluate(model)") if for_nothing else ("    evaluate(model)",)),
@@ -118,11 +118,11 @@ def parameter_loop(data: ProfileData) -> Finding | None:
     passes = sum(map(len, often.values())) / (tensors * data.n_steps)
     if passes < LEAST_PASSES:
         return None
-    rows = np.array(sorted(r for own in often.values() for r in own), np.int64)
+    rows = np.array(sorted(r for group in often.values() for r in group), np.int64)
     seconds = data.seconds_within(data.spans_of(rows))
     words = ", ".join(n.removeprefix("aten::") for n in sorted(often, key=lambda n: -len(often[n]))[:4])
     places = Counter(data.where(float(trace.start_s[r])) for r in rows[:: max(len(rows) // 50, 1)].tolist())
-    said = Evidence(f"{words} on {tensors} tensors", places.most_common(1)[0][0], len(rows) / data.n_steps, seconds)
+    evidence = Evidence(f"{words} on {tensors} tensors", places.most_common(1)[0][0], len(rows) / data.n_steps, seconds)
     fix = (
         "torch._foreach_lerp_(averages, parameters, 1 - decay)  # all tensors at once",
         "# or every 10 steps, with decay ** 10",
@@ -132,7 +132,7 @@ def parameter_loop(data: ProfileData) -> Finding | None:
     elif not data.facts.optimizers:
         fix = ("torch.optim.SGD(model.parameters(), lr, foreach=True).step()  # all tensors at once",)
     saved = seconds * (1.0 - 1.0 / passes)
-    return Finding("loop over parameters", "A loop in Python works on every parameter", saved, "medium", (said,), fix)
+    return Finding("loop over parameters", "A loop in Python works on every parameter", saved, "medium", (evidence,), fix)
 
 
 def _differentiated(trace: Trace) -> Ints:
@@ -152,12 +152,12 @@ def _rows_in(trace: Trace, ops: Ints) -> int:
 
 def _parameter_shapes(data: ProfileData) -> Counter[tuple[int, ...]]:
     """Shapes of the parameters with their numbers: of the optimizers, else of the models."""
-    found: Counter[tuple[int, ...]] = Counter()
+    counts: Counter[tuple[int, ...]] = Counter()
     if data.facts is not None:
         for described in data.facts.optimizers or data.facts.models:
             for shape, n in described.get("shapes", ()):
-                found[tuple(shape)] += int(n)
-    return found
+                counts[tuple(shape)] += int(n)
+    return counts
 
 
 def _covers(data: ProfileData, rows: Sequence[int], shapes: Counter[tuple[int, ...]]) -> bool:
@@ -165,12 +165,12 @@ def _covers(data: ProfileData, rows: Sequence[int], shapes: Counter[tuple[int, .
     assert data.trace is not None
     if len(rows) < sum(shapes.values()) * data.n_steps * COVERED:
         return False
-    taken: Counter[tuple[int, ...]] = Counter()
+    counts: Counter[tuple[int, ...]] = Counter()
     for row in rows:
-        own = data.trace.inputs(row).shapes
-        if own and own[0]:
-            taken[tuple(own[0])] += 1
-    met = sum(min(n, taken[shape] / data.n_steps) for shape, n in shapes.items())
+        inputs = data.trace.inputs(row).shapes
+        if inputs and inputs[0]:
+            counts[tuple(inputs[0])] += 1
+    met = sum(min(n, counts[shape] / data.n_steps) for shape, n in shapes.items())
     return met >= COVERED * sum(shapes.values())
 
 
@@ -185,21 +185,21 @@ def pauses(data: ProfileData) -> Finding | None:
     facts = data.facts
     if facts is None or not facts.pauses.n:
         return _moves(data)
-    found = facts.pauses
-    each_s = found.seconds * len(facts.steps) / found.n
-    passes = f", {found.n_forward:.0f} passes of a model in each" if found.n_forward >= 1 else ""
-    plays = found.n_forward >= 1 and found.n_batches < 1
-    said = [Evidence(f"{found.n} of {len(facts.steps)} updates come after a pause of {format_duration(each_s)}{passes}")]
-    bare_s = max(found.seconds - found.model_s, 0.0)
-    if found.model_s > 0:
-        said.append(Evidence("passes of models", seconds=found.model_s))
-    said.append(Evidence("all else in the pauses", seconds=bare_s))
+    stops = facts.pauses
+    each_s = stops.seconds * len(facts.steps) / stops.n
+    passes = f", {stops.n_forward:.0f} passes of a model in each" if stops.n_forward >= 1 else ""
+    plays = stops.n_forward >= 1 and stops.n_batches < 1
+    evidence = [Evidence(f"{stops.n} of {len(facts.steps)} updates come after a pause of {format_duration(each_s)}{passes}")]
+    bare_s = max(stops.seconds - stops.model_s, 0.0)
+    if stops.model_s > 0:
+        evidence.append(Evidence("passes of models", seconds=stops.model_s))
+    evidence.append(Evidence("all else in the pauses", seconds=bare_s))
     return Finding(
         "between updates",
         BETWEEN,
-        _played_s(data, found.model_s, bare_s) if plays else found.seconds,
+        _played_s(data, stops.model_s, bare_s) if plays else stops.seconds,
         "medium",
-        tuple(said),
+        tuple(evidence),
         (VECTORISED,)
         if plays
         else ("if step % 1000 == 0:  # an evaluation, less often or on fewer batches", "    evaluate(model)"),
@@ -239,10 +239,10 @@ def _roots(data: ProfileData) -> Ints:
         return np.zeros(0, np.int64)
     rows = data.rows(("python_function",), lambda n: n.startswith(MODULE))
     rows = rows[data.trace.lane[rows] == data.steps.lane]
-    kept: list[int] = []
+    roots: list[int] = []
     until = -1.0
     for row, start, end in zip(rows.tolist(), data.trace.start_s[rows].tolist(), data.trace.end_s[rows].tolist(), strict=True):
         if start >= until:
-            kept.append(row)
+            roots.append(row)
             until = end
-    return np.array(kept, np.int64)
+    return np.array(roots, np.int64)

@@ -26,14 +26,14 @@ Order = tuple[int, tuple[tuple[int, int], ...]]
 
 def stored_orders(model: nn.Module, state: Mapping[str, Any]) -> dict[str, Order]:
     """Of each tensor of a checkpoint's ``state`` that lies in another order, weights and what the optimizer holds for them."""
-    found: dict[str, Order] = {}
+    orders: dict[str, Order] = {}
     shapes = {n: p.shape for n, p in model.named_parameters()}
     for name, dim, order in orders_of(model):
-        found |= {f"model.{name}": (dim, order)} if name in state.get("model", {}) else {}
+        orders |= {f"model.{name}": (dim, order)} if name in state.get("model", {}) else {}
         for key, value in state.get("optimizer", {}).items():
             if key.rpartition(".")[0] == name and value.shape == shapes[name]:
-                found[f"optimizer.{key}"] = (dim, order)
-    return found
+                orders[f"optimizer.{key}"] = (dim, order)
+    return orders
 
 
 def pieces(chunk: ChunkStorageMetadata, order: Order) -> list[tuple[ChunkStorageMetadata, int]]:
@@ -103,10 +103,10 @@ class PieceReader(DefaultLoadPlanner):
         items = [item for item in plan.items if item.dest_index.fqn not in self._orders]
         assert self.metadata is not None
         for name, order in self._orders.items():
-            told, tensor = self.metadata.state_dict_metadata.get(name), self.state_dict.get(name)
-            if isinstance(told, TensorStorageMetadata) and tensor is not None:
+            metadata, tensor = self.metadata.state_dict_metadata.get(name), self.state_dict.get(name)
+            if isinstance(metadata, TensorStorageMetadata) and tensor is not None:
                 chunks = [chunk for chunk, _ in pieces(_chunk_of(tensor), order)]
-                items += create_read_items_for_chunk_list(name, told, chunks)
+                items += create_read_items_for_chunk_list(name, metadata, chunks)
         return dataclasses.replace(plan, items=items)
 
     def lookup_tensor(self, index: MetadataIndex) -> torch.Tensor:

@@ -33,23 +33,23 @@ def adapt(model: nn.Module, params: list[Any], layout: Layout, first: Callable[[
     for path, layer in model.named_modules():
         if not hasattr(layer, "lora_A") or not hasattr(layer, "get_base_layer"):
             continue
-        found = [(f"{path}.{n}", p) for n, p in layer.named_parameters() if p.requires_grad]
-        for _, parameter in found:
+        named = [(f"{path}.{n}", p) for n, p in layer.named_parameters() if p.requires_grad]
+        for _, parameter in named:
             dist.broadcast(parameter.data, 0)
-        of[before[f"{path}.weight"]] = found
+        of[before[f"{path}.weight"]] = named
         layer._register_state_dict_hook(_merged)
         layer.register_load_state_dict_pre_hook(_load)
-    made = list(_in_place(params, of))
-    if not made:
+    groups = list(_in_place(params, of))
+    if not groups:
         raise InputError("the script's optimizer trains no layer that has an adapter", hint="name layers: --lora-targets q_proj")
-    return made
+    return groups
 
 
 def _in_place(params: list[Any], of: Mapping[int, list[tuple[str, nn.Parameter]]]) -> Any:
     for each in params:
         if isinstance(each, Mapping):
-            held = each["params"]
-            group = list(_in_place([held] if isinstance(held, torch.Tensor) else list(held), of))
+            value = each["params"]
+            group = list(_in_place([value] if isinstance(value, torch.Tensor) else list(value), of))
             if group:
                 yield {**each, "params": group}
         elif isinstance(each, tuple):

@@ -92,10 +92,10 @@ class Optimizers:
     def _lay_out(self, params: Any) -> Any:
         """The parameters as the optimizer is to have them. Raises InputError where the layout needs more than a script shows."""
         params = [params] if isinstance(params, torch.Tensor) else list(params)
-        given = list(_tensors(params))
-        model = owner_of(given)
+        tensors = list(_tensors(params))
+        model = owner_of(tensors)
         if model is None:
-            self._models += map(ref, owners_of(given))
+            self._models += map(ref, owners_of(tensors))
             changed = self._layout.precision == "bf16" or self._layout.recompute == "full" or self._layout.lora_rank
             if self._is_sharded or changed:
                 raise InputError(
@@ -146,8 +146,8 @@ class Optimizers:
 def _tensors(params: Any) -> Iterator[Any]:
     for each in params:
         if isinstance(each, Mapping):
-            held = each["params"]
-            yield from _tensors([held] if isinstance(held, torch.Tensor) else held)
+            value = each["params"]
+            yield from _tensors([value] if isinstance(value, torch.Tensor) else value)
         else:
             yield each[1] if isinstance(each, tuple) else each
 
@@ -157,8 +157,8 @@ def _replaced(params: list[Any], sharded: Mapping[int, Any]) -> list[Any]:
 
     def one(each: Any) -> Any:
         if isinstance(each, Mapping):
-            held = each["params"]
-            return {**each, "params": [one(p) for p in ([held] if isinstance(held, torch.Tensor) else held)]}
+            value = each["params"]
+            return {**each, "params": [one(p) for p in ([value] if isinstance(value, torch.Tensor) else value)]}
         if isinstance(each, tuple):
             return each[0], sharded.get(id(each[1]), each[1])
         return sharded.get(id(each), each)
@@ -169,22 +169,22 @@ def _replaced(params: list[Any], sharded: Mapping[int, Any]) -> list[Any]:
 def owner_of(parameters: list[Any]) -> nn.Module | None:
     """The innermost module that has all of these."""
     wanted = {id(p) for p in parameters}
-    found: tuple[int, nn.Module] | None = None
+    owner: tuple[int, nn.Module] | None = None
     for module in _modules():
-        held = {id(p) for p in module.parameters()}
+        ids = {id(p) for p in module.parameters()}
         size = sum(1 for _ in module.modules())
-        if wanted <= held and (found is None or size < found[0]):
-            found = (size, module)
-    return None if found is None or not wanted else found[1]
+        if wanted <= ids and (owner is None or size < owner[0]):
+            owner = (size, module)
+    return None if owner is None or not wanted else owner[1]
 
 
 def owners_of(parameters: list[Any]) -> list[nn.Module]:
     """Modules that hold some of these as their own, in the order of these."""
     order = {id(p): n for n, p in reversed(list(enumerate(parameters)))}
-    found = [
+    owners = [
         (min((order.get(id(p), len(order)) for p in m.parameters(recurse=False)), default=len(order)), m) for m in _modules()
     ]
-    return [m for n, m in sorted(found, key=lambda f: f[0]) if n < len(order)]
+    return [m for n, m in sorted(owners, key=lambda f: f[0]) if n < len(order)]
 
 
 def _modules() -> list[nn.Module]:
@@ -208,9 +208,9 @@ def show_whole(model: nn.Module) -> None:
         return state
 
     def load_hook(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-        own = dict(module.named_parameters())
+        parameters = dict(module.named_parameters())
         for name in [n for n in state if n.startswith(prefix)]:
-            parameter = own.get(name[len(prefix) :])
+            parameter = parameters.get(name[len(prefix) :])
             if isinstance(parameter, DTensor) and not isinstance(state[name], DTensor):
                 state[name] = _like(state[name], parameter)
 
@@ -231,19 +231,19 @@ def whole_states(patches: Patches) -> None:
     @functools.wraps(save)
     def state_dict(owner: Any) -> dict[str, Any]:
         state = save(owner)
-        held = {key: {k: whole(v) for k, v in values.items()} for key, values in state["state"].items()}
-        return {**state, "state": held}
+        states = {key: {k: whole(v) for k, v in values.items()} for key, values in state["state"].items()}
+        return {**state, "state": states}
 
     @functools.wraps(load)
     def load_state_dict(owner: Any, state: Any) -> None:
         parameters = [p for group in owner.param_groups for p in group["params"]]
         numbers = [n for group in state["param_groups"] for n in group["params"]]
         of = dict(zip(numbers, parameters, strict=True))
-        held = {
+        states = {
             key: {k: _like(v, of[key]) if _is_like(v, of.get(key)) else v for k, v in values.items()}
             for key, values in state["state"].items()
         }
-        load(owner, {**state, "state": held})
+        load(owner, {**state, "state": states})
 
     patches.set(optimizer, "state_dict", state_dict)
     patches.set(optimizer, "load_state_dict", load_state_dict)

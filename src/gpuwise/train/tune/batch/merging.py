@@ -39,14 +39,14 @@ def merge(
         before, after = prober.probe({"batch": own}), prober.probe({"batch": own * times})
         if not after.fits:
             continue
-        left = accumulation // times
+        n_steps = accumulation // times
         ratio = None
         if before.rate and after.rate:
             # the run that measured it still steps every `accumulation` batches: seconds a sample, with the optimizer's paid
             # as often as once in the global batch
             optimizer_s = after.optimizer_share / after.rate
             ratio = 1.0 / before.rate / ((1.0 - after.optimizer_share) / after.rate + optimizer_s * times)
-        return MergedBatch(own * times, left, accumulation, ratio, lines(own * times, left))
+        return MergedBatch(own * times, n_steps, accumulation, ratio, lines(own * times, n_steps))
     return None
 
 
@@ -58,22 +58,22 @@ def lines_of(script: Path, batch: int, accumulation: int) -> tuple[str, ...]:
     except (OSError, SyntaxError, ValueError):
         return ()
     text = source.splitlines()
-    found: list[str] = []
+    texts: list[str] = []
     loader = next((n for n in calls_of(tree) if name_of(n) == "DataLoader"), None)
     if loader is not None:
-        given = next((k.value for k in loader.keywords if k.arg == "batch_size"), loader)
-        found.append(f"{script.name}:{given.lineno}: {text[given.lineno - 1].strip()}  ->  batch_size={batch}")
+        argument = next((k.value for k in loader.keywords if k.arg == "batch_size"), loader)
+        texts.append(f"{script.name}:{argument.lineno}: {text[argument.lineno - 1].strip()}  ->  batch_size={batch}")
     for node in ast.walk(tree):
         counts = isinstance(node, ast.If) and any(isinstance(n, ast.Mod) for n in ast.walk(node.test))
         if isinstance(node, ast.If) and counts and any(name_of(c) == "step" for c in calls_of(node)):
-            found.append(f"{script.name}:{node.lineno}: {text[node.lineno - 1].strip()}  ->  a step every {accumulation}")
-    return tuple(found)
+            texts.append(f"{script.name}:{node.lineno}: {text[node.lineno - 1].strip()}  ->  a step every {accumulation}")
+    return tuple(texts)
 
 
 def calls_of(tree: ast.AST) -> list[ast.Call]:
     """In the order of their lines."""
-    found = [n for n in ast.walk(tree) if isinstance(n, ast.Call)]
-    return sorted(found, key=lambda n: (n.lineno, n.col_offset))
+    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call)]
+    return sorted(calls, key=lambda n: (n.lineno, n.col_offset))
 
 
 def name_of(call: ast.Call) -> str | None:

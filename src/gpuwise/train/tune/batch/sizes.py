@@ -63,39 +63,39 @@ class Sizes:
 
 def find_sizes(prober: Prober, facts: Facts, rate: float | None, capacity: Capacity, script: Path, kept: Sequence[str]) -> Sizes:
     """``rate``: samples a second of the script's own batch; ``kept``: names of the levers that the trials run under."""
-    own = facts.batch
-    if own is None:
+    batch = facts.batch
+    if batch is None:
         return Sizes(0, capacity.words, why="the script has no DataLoader whose batches could be larger")
     most = most_of(facts, rate)
     runs: list[Run] = []
     try:
-        found = find_batch(prober.size, capacity.memory_bytes, start=own, most=most, knee_runs=KNEE_RUNS)
-        runs += runs_of(found)
-        chosen, levers, blocks = found.chosen, dict[str, object](), None
-        if found.chosen == found.largest and not found.at_most and facts.checkpoints == 0.0 and "checkpointing" not in kept:
-            other, blocks = _with_blocks(prober, found, capacity, most)
+        search = find_batch(prober.size, capacity.memory_bytes, start=batch, most=most, knee_runs=KNEE_RUNS)
+        runs += runs_of(search)
+        chosen, levers, blocks = search.chosen, dict[str, object](), None
+        if search.chosen == search.largest and not search.at_most and facts.checkpoints == 0.0 and "checkpointing" not in kept:
+            other, blocks = _with_blocks(prober, search, capacity, most)
             runs += runs_of(other, BLOCKS) if other is not None else []
             if other is not None and blocks is None:
                 chosen, levers, blocks = other.chosen, BLOCKS, "recomputing the blocks lets a larger batch fit that is faster"
-        merged = merge(prober, own, facts.accumulation, found.largest, lambda b, left: lines_of(script, b, left))
-        gain, trial = _pairs(prober, own, chosen, levers)
+        merged = merge(prober, batch, facts.accumulation, search.largest, lambda b, left: lines_of(script, b, left))
+        gain, trial = _pairs(prober, batch, chosen, levers)
         if gain is not None and gain.ratio <= 1.0:
-            chosen, levers, gain, trial = own, {}, None, None
+            chosen, levers, gain, trial = batch, {}, None, None
     except GpuwiseError as error:
-        return Sizes(own, capacity.words, tuple(runs), why=error.message)
+        return Sizes(batch, capacity.words, tuple(runs), why=error.message)
     return Sizes(
-        own,
+        batch,
         capacity.words,
         tuple(sorted(runs, key=lambda r: (r.levers, r.batch))),
-        found.largest,
+        search.largest,
         chosen,
         tuple(levers.items()),
-        ends_of(found, facts, most),
+        ends_of(search, facts, most),
         gain,
         trial,
         blocks,
-        longest_words(prober, found.runs[0].batch),
-        learning_rate_words(facts, own, chosen),
+        longest_words(prober, search.runs[0].batch),
+        learning_rate_words(facts, batch, chosen),
         merged,
     )
 
@@ -108,16 +108,16 @@ def most_of(facts: Facts, rate: float | None) -> int:
     return max(most, facts.batch or 1) if facts.n_samples is None else max(min(most, facts.n_samples), 1)
 
 
-def runs_of(found: BatchSearch, levers: dict[str, object] | None = None) -> list[Run]:
+def runs_of(search: BatchSearch, levers: dict[str, object] | None = None) -> list[Run]:
     """With the levers that they had beside the batch."""
     words = tuple(f"{k}={v}" for k, v in (levers or {}).items())
-    return [Run(m.batch, m.fits, m.memory_bytes, m.rate, words) for m in found.runs]
+    return [Run(m.batch, m.fits, m.memory_bytes, m.rate, words) for m in search.runs]
 
 
-def _with_blocks(prober: Prober, found: BatchSearch, capacity: Capacity, most: int) -> tuple[BatchSearch | None, str | None]:
+def _with_blocks(prober: Prober, search: BatchSearch, capacity: Capacity, most: int) -> tuple[BatchSearch | None, str | None]:
     """The finder again with blocks that recompute, where the rate still rises at the wall; why not, where that gives nothing."""
-    best = max(found.rates.values(), default=0.0)
-    start = min(2 * found.largest, most)
+    best = max(search.rates.values(), default=0.0)
+    start = min(2 * search.largest, most)
     try:
         first = prober.size(start, BLOCKS)
     except CannotError as error:
@@ -131,11 +131,11 @@ def _with_blocks(prober: Prober, found: BatchSearch, capacity: Capacity, most: i
     return other, None
 
 
-def _pairs(prober: Prober, own: int, chosen: int, levers: dict[str, object]) -> tuple[Gain | None, Trial | None]:
+def _pairs(prober: Prober, batch: int, chosen: int, levers: dict[str, object]) -> tuple[Gain | None, Trial | None]:
     """The chosen batch against the script's own, one right after the other, in turns the other way round."""
-    if chosen == own and not levers:
+    if chosen == batch and not levers:
         return None, None
-    sides: tuple[dict[str, object], ...] = ({"batch": own}, {"batch": chosen, **levers})
+    sides: tuple[dict[str, object], ...] = ({"batch": batch}, {"batch": chosen, **levers})
     pairs: list[tuple[float, float]] = []
     after: list[Trial] = []
     for at in range(MOST_PAIRS):
@@ -151,16 +151,16 @@ def _pairs(prober: Prober, own: int, chosen: int, levers: dict[str, object]) -> 
     return gain_of(pairs), sorted(after, key=lambda t: t.rate or 0.0)[len(after) // 2]
 
 
-def ends_of(found: BatchSearch, facts: Facts, most: int) -> str:
+def ends_of(search: BatchSearch, facts: Facts, most: int) -> str:
     """What stands above the largest."""
-    if found.at_most:
+    if search.at_most:
         return "the data has no more samples" if most == facts.n_samples else f"a step of more would take over {STEP_S:.0f} s"
-    return "one more does not fit" if found.exact else "the next larger size that was run does not fit"
+    return "one more does not fit" if search.exact else "the next larger size that was run does not fit"
 
 
-def longest_words(prober: Prober, own: int) -> str:
+def longest_words(prober: Prober, batch: int) -> str:
     """How the longest samples were found."""
-    description = prober.probe({"batch": own}).longest
+    description = prober.probe({"batch": batch}).longest
     if description is None or not description.get("looked_at"):
         return "samples in the script's own order: which are the longest cannot be told"
     if not description["varies"]:
@@ -169,17 +169,17 @@ def longest_words(prober: Prober, own: int) -> str:
     return "the longest samples" if seen >= total else f"the longest of {seen} samples out of {total} that were looked at"
 
 
-def learning_rate_words(facts: Facts, own: int, chosen: int) -> str:
+def learning_rate_words(facts: Facts, batch: int, chosen: int) -> str:
     """What another global batch asks of the learning rate, by kind of optimizer."""
-    if chosen == own:
+    if chosen == batch:
         return ""
-    factor = chosen / own
+    factor = chosen / batch
     adaptive = any("adam" in name.lower() or name in ("Adagrad", "RMSprop", "Lion") for name in facts.optimizers)
     if adaptive:
         rule = f"{factor**0.5:.2g} times the learning rate (the square-root rule of adaptive optimizers; Malladi et al. 2022)"
     else:
         rule = f"{factor:.2g} times the learning rate, after a warm-up (the linear rule of SGD; Goyal et al. 2017)"
     return (
-        f"{chosen * facts.accumulation} samples a step in place of {own * facts.accumulation}: another training, with fewer "
+        f"{chosen * facts.accumulation} samples a step in place of {batch * facts.accumulation}: another training, with fewer "
         f"steps an epoch. A start for its learning rate: {rule}; the loss has to bear it out."
     )
