@@ -30,7 +30,7 @@ from gpuwise.cli.app import run as gpuwise
 from gpuwise.predict.coefficients import load_json
 
 BLIND = Path(__file__).with_name("records") / "practice" / "blind_runs_2026-11-26.csv"
-"""Runs of which ``--fit`` takes the spread of memory, and nothing else."""
+"""Runs of which ``--fit`` takes the spread of memory and the level of PyTorch's own FSDP, and nothing else."""
 MISSED = 1.5
 """A run predicted so many times too long or too short is listed."""
 
@@ -118,7 +118,7 @@ def main() -> None:
         from gpuwise.calibrate.practice.fit import fit
         from gpuwise.predict import coefficients
 
-        fit(rows, asked, rows_of([r for r in read_runs(BLIND) if r.metric == "mem"])[1])
+        fit(rows, asked, rows_of(read_runs(BLIND))[1])
         load_json.cache_clear()
         coefficients._manifest.cache_clear()
         asked, rows, refused = rows_of(runs)

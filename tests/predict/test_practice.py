@@ -74,6 +74,17 @@ def test_one_gpu_is_tuned() -> None:
         assert practice_of(find_model(name), strategy, find_cluster("64x8xH100-SXM")).slowdown > 1.0
 
 
+def test_fsdp_is_nearer_to_tuned_than_a_stack_with_much_to_lay_out() -> None:
+    cluster = find_cluster("16x8xA100-80GB-SXM")
+    level = {
+        stack: practice_of(ARCH, Strategy(stack=stack), cluster).slowdown
+        for stack in ("megatron-core", "eager-fsdp", "compiled-fsdp")
+    }
+    assert 1.0 <= level["eager-fsdp"] == level["compiled-fsdp"] < level["megatron-core"]
+    adapters = [practice_of(ARCH, Strategy(stack=s, lora_rank=8), cluster).slowdown for s in ("megatron-core", "eager-fsdp")]
+    assert adapters[0] == adapters[1]
+
+
 def test_recipes_of_a_stack_are_run_as_they_were_timed() -> None:
     assert kind_of(ARCH, Strategy(stack="torchtune")) == "adapters"
     assert kind_of(ARCH, Strategy(stack="compiled-fsdp")) == "dense"

@@ -3,14 +3,15 @@
 A step is timed at the level that the authors of its stack publish: tuned, on quiet machines, over some hundred steps. Runs
 that are published whole are slower; their seconds over the tuned ones are
 
-    slowdown = max(1, exp(a + b ln(P / 1e10) + c ln(T / P) + d ln(R / 312e12)))
+    slowdown = max(1, exp(a + b ln(P / 1e10) + c ln(T / P) + d ln(R / 312e12) + s))
 
 where P are the parameters that a token uses, T all parameters and R the GPU's dense 16-bit rate (of an A100 or less: 312e12);
-``a`` is of the kind of run (dense pre-training, experts, adapters). One GPU alone takes its tuned time: it waits for no network
+``a`` is of the kind of run (dense pre-training, experts, adapters), ``s``, below nothing, of PyTorch's own FSDP, in which there is
+little to lay out and little to lose: what teams reach with it is near what its authors do. One GPU alone takes its tuned time: it waits for no network
 and no other rank, and recipes for it are run as their authors wrote them (torchtune's and Qwen's tables of fine-tuning, nanoGPT's
 benchmark: benchmarks/records/practice). Small models run in young code, large ones are tuned until
 they are near what the authors of their stack reach; a faster GPU waits longer for what is not a matrix product. All of it is
-known before a strategy is chosen: two strategies, formats or amounts of recompute for one model on one cluster stand in the
+known once a stack is: two strategies of it, formats or amounts of recompute for one model on one cluster stand in the
 ratio in which they are timed. Fitted on published runs with the time for failures, checkpoints and evaluation taken out
 (:mod:`gpuwise.calibrate.practice`). The interval is that of runs whose family was left out of the fit. Memory has the interval of
 what was published of tools for fine-tuning, whose versions and scripts differ; whether it fits is asked of what a step needs.
@@ -78,15 +79,22 @@ class Practice:
 
 
 def practice_of(arch: Architecture, strategy: Strategy, cluster: Cluster) -> Practice:
-    """What published runs of the kind of ``strategy`` took over it; of the strategy only whether it trains adapters counts."""
+    """What published runs of the kind of ``strategy`` took over it; of the strategy only its stack and whether it trains adapters
+    count."""
     document = load_json("practice")
     kind = kind_of(arch, strategy)
     size, sparsity = scale_of(*_parameters(arch))
     log = float(document["level"][kind]) + float(document["size"]) * size + float(document["sparsity"]) * sparsity
     log += float(document["rate"]) * rate_of(cluster.accelerator)
+    log += float(document["sharded"]) if is_sharded(kind, strategy.stack) else 0.0
     slowdown = 1.0 if cluster.n_accelerators == 1 else math.exp(max(log, 0.0))
     memory = float(document["memory_log_sigma"]) if find_stack(strategy.stack).in_scripts else 0.0
     return Practice(kind, slowdown, float(document["log_sigma"][kind]), memory)
+
+
+def is_sharded(kind: str, stack: str) -> bool:
+    """Whether a run of ``kind`` takes PyTorch's own FSDP."""
+    return kind != "adapters" and find_stack(stack).shards_by_layer
 
 
 def scale_of(parameters: float, active: float) -> tuple[float, float]:

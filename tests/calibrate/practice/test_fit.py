@@ -13,7 +13,7 @@ from gpuwise.calibrate.practice.rows import PracticeRow, PublishedRun, practice_
 from gpuwise.facts.hardware.naming import find_cluster
 
 pytest.importorskip("scipy")
-TRUE = np.array([0.3, 0.0, 0.0, -0.06, 0.0, 0.0])
+TRUE = np.array([0.3, 0.0, 0.0, -0.06, 0.0, 0.0, 0.0])
 
 
 def row(family: str, i: int, size: float, noise: float = 0.0) -> PracticeRow:
@@ -31,8 +31,17 @@ def some_rows() -> list[PracticeRow]:
 def test_coefficients_are_found_again() -> None:
     found = solve(some_rows())
     assert found[0] == pytest.approx(0.3, abs=0.05) and found[3] == pytest.approx(-0.06, abs=0.02)
-    assert np.abs(found[[1, 4, 5]]).max() < 0.1
+    assert np.abs(found[[1, 4, 5, 6]]).max() < 0.1
     assert found[0] + found[2] == pytest.approx(0.0, abs=0.02)  # nothing is known of adapters: they stay at the tuned level
+
+
+def test_fsdp_has_a_level_of_its_own_that_does_not_move_the_others() -> None:
+    rows = some_rows()
+    sharded = [replace(r, run=replace(r.run, id=f"fsdp-{r.run.id}"), slower=r.slower - 0.2, sharded=True) for r in rows]
+    found = solve([*rows, *sharded])
+    assert found[6] == pytest.approx(-0.2, abs=0.03)
+    assert found[[0, 3]] == pytest.approx(solve(rows)[[0, 3]], abs=0.02)
+    assert np.abs(left_out(rows, sharded)).mean() == pytest.approx(np.abs(left_out(rows)).mean(), abs=0.01)
 
 
 def test_families_left_out_err_by_the_noise() -> None:
@@ -54,10 +63,10 @@ def test_many_rows_of_a_family_weigh_as_their_root() -> None:
     assert weights(rows).tolist() == pytest.approx([3**-0.5] * 9 + [1.0])
 
 
-def test_a_run_that_is_asked_two_ways_counts_once() -> None:
+def test_a_run_that_is_asked_two_ways_counts_for_each() -> None:
     best = row("a", 0, 0.0)
     layout = replace(best, run=replace(best.run, id="a-0/layout"))
-    assert weights([best, layout, row("b", 0, 0.0)]).tolist() == pytest.approx([0.5, 0.5, 1.0])
+    assert weights([best, layout, row("b", 0, 0.0)]).tolist() == pytest.approx([1.0, 1.0, 1.0])
 
 
 def test_runs_older_than_fused_attention_are_asked_with_their_year() -> None:

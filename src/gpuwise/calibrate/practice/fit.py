@@ -1,9 +1,9 @@
 """The level of published runs, fitted on them: a handful of coefficients, shrunk, checked on families left out.
 
 Needs scipy. Least Huber loss, nearly that of the median, over ``ln(published / tuned)``, each run with the software of its year;
-a family's rows weigh less the more there are, so that a paper with ten does not count ten times, and a run that is asked with
-its own layout and with the published one counts once. Experts are shrunk to dense pre-training; adapters to the tuned level,
-for they are trained with their authors' recipe on one host; the other terms to nothing.
+a family's rows weigh less the more there are, so that a paper with ten does not count ten times. A run that is asked with its
+own layout and with the published one counts for each: the level lies between the two questions. Experts are shrunk to dense
+pre-training; adapters to the tuned level, for they are trained with their authors' recipe on one host; the other terms to nothing.
 ``benchmarks/practice.py --fit`` asks the plans and calls :func:`fit`.
 """
 
@@ -27,26 +27,21 @@ F64 = NDArray[np.float64]
 LEVELS = ("dense", "experts", "adapters")
 SHRINK, SHRINK_SCALE, HUBER = 1.0, 2.0, 0.03
 LEAST_SIGMA = 0.15
-START = (0.2, 0.0, 0.0, 0.0, 0.0, 0.0)
-"""Dense level, the other kinds beside it, size, sparsity, rate of the GPU."""
+START = (0.2, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+"""Dense level, the other kinds beside it, size, sparsity, rate of the GPU, PyTorch's own FSDP."""
 
 
 def predicted(p: F64, rows: Sequence[PracticeRow]) -> F64:
     """ln slowdown of ``rows`` under the coefficients ``p``: none is faster than tuned, and one GPU is tuned."""
     level = {"dense": p[0], "experts": p[0] + p[1], "adapters": p[0] + p[2]}
-    x = [level[r.level] + p[3] * r.size + p[4] * r.sparsity + p[5] * r.rate for r in rows]
+    x = [level[r.level] + p[3] * r.size + p[4] * r.sparsity + p[5] * r.rate + p[6] * r.sharded for r in rows]
     return np.where([r.alone for r in rows], 0.0, np.maximum(np.array(x), 0.0))
 
 
 def weights(rows: Sequence[PracticeRow]) -> F64:
-    """One over the fourth root of the rows of a family that ask the same way, and over the ways that a run is asked."""
+    """One over the fourth root of the rows of a family that ask the same way."""
     count = Counter((r.run.family, r.run.how) for r in rows)
-    ways = Counter(_run(r) for r in rows)
-    return np.array([count[r.run.family, r.run.how] ** -0.25 / ways[_run(r)] for r in rows])
-
-
-def _run(row: PracticeRow) -> str:
-    return row.run.id.rsplit("/", 1)[0]
+    return np.array([count[r.run.family, r.run.how] ** -0.25 for r in rows])
 
 
 def solve(rows: Sequence[PracticeRow]) -> F64:
@@ -57,21 +52,21 @@ def solve(rows: Sequence[PracticeRow]) -> F64:
         e = np.abs(y - predicted(p, rows))
         huber = np.where(e < HUBER, e * e / (2 * HUBER), e - HUBER / 2)
         kinds = float(p[1] ** 2) + float((p[0] + p[2]) ** 2)
-        penalty = SHRINK * (kinds + float(p[4] ** 2) + float(p[5] ** 2)) + SHRINK_SCALE * float(p[3] ** 2)
+        penalty = SHRINK * (kinds + float(p[4] ** 2) + float(p[5] ** 2) + float(p[6] ** 2)) + SHRINK_SCALE * float(p[3] ** 2)
         return float(np.sum(w * huber)) + penalty
 
     solutions = [minimize(loss, np.array(START), method="Powell", options={"maxiter": 4000, "xtol": 1e-4, "ftol": 1e-6})]
-    second = np.array([*START[:3], -0.05, *START[4:]])
+    second = np.array([*START[:3], -0.05, *START[4:6], -0.2])
     solutions.append(minimize(loss, second, method="Powell", options={"maxiter": 4000, "xtol": 1e-4, "ftol": 1e-6}))
     return np.asarray(min(solutions, key=lambda f: f.cost).x, dtype=np.float64)
 
 
-def left_out(rows: Sequence[PracticeRow]) -> F64:
-    """ln(published / predicted) of each row with its family left out of the fit."""
+def left_out(rows: Sequence[PracticeRow], further: Sequence[PracticeRow] = ()) -> F64:
+    """ln(published / predicted) of each row with its family left out of the fit, which ``further`` rows join."""
     out = np.full(len(rows), np.nan)
     for family in {r.run.family for r in rows}:
         in_family = np.array([r.run.family == family for r in rows])
-        p = solve([r for r, h in zip(rows, in_family, strict=True) if not h and not r.run.other_work])
+        p = solve([r for r in (*rows, *further) if r.run.family != family and not r.run.other_work])
         part = [r for r, h in zip(rows, in_family, strict=True) if h]
         out[in_family] = np.array([r.slower for r in part]) - predicted(p, part)
     return out
@@ -102,13 +97,14 @@ def memory_sigma(rows: Sequence[PracticeRow]) -> float:
     return round(sigma_of(np.array([r.total for r in held]), weights(held), 0.0), 3)
 
 
-def fit(rows: Sequence[PracticeRow], asked: Sequence[PracticeRow] = (), memory: Sequence[PracticeRow] = ()) -> dict[str, Any]:
+def fit(rows: Sequence[PracticeRow], asked: Sequence[PracticeRow] = (), further: Sequence[PracticeRow] = ()) -> dict[str, Any]:
     """Fit ``rows`` (times and rates), write the coefficients, return the document.
 
-    ``asked``: the same runs as the table asks them, judged on the same levels. ``memory``: further rows, of which only the
-    spread of memory is taken."""
+    ``asked``: the same runs as the table asks them, judged on the same levels. ``further``: other rows, of which the spread of
+    memory and the level of PyTorch's own FSDP are taken, and nothing else."""
     timed = [r for r in rows if r.run.metric != "mem"]
-    p, residuals, w = solve([r for r in timed if not r.run.other_work]), left_out(timed), weights(timed)
+    sharded = [r for r in further if r.run.metric != "mem" and r.sharded and r.level == "dense"]
+    p, residuals, w = solve([r for r in (*timed, *sharded) if not r.run.other_work]), left_out(timed, sharded), weights(timed)
     sigma: dict[str, float] = {}
     classes: dict[str, Any] = {}
     for level in LEVELS:
@@ -129,8 +125,9 @@ def fit(rows: Sequence[PracticeRow], asked: Sequence[PracticeRow] = (), memory: 
         "size": round(float(p[3]), 4),
         "sparsity": round(float(p[4]), 4),
         "rate": round(float(p[5]), 4),
+        "sharded": round(float(p[6]), 4),
         "log_sigma": sigma,
-        "memory_log_sigma": memory_sigma([*rows, *memory]),
+        "memory_log_sigma": memory_sigma([*rows, *further]),
         "provenance": {
             "what": "seconds of published runs over the tuned level, failures and evaluation taken out",
             "sources": "published_runs.csv: model cards and papers, a line each",

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.accelerators import accelerators
-from gpuwise.predict.practice import RULE_MFU, rate_of, scale_of
+from gpuwise.predict.practice import RULE_MFU, is_sharded, rate_of, scale_of
 from gpuwise.units import DAY_S, GIB, HOUR_S, TERA
 from gpuwise.workload.stack import FUSED_SINCE, find_stack
 
@@ -126,6 +126,8 @@ class PracticeRow:
     """Seconds by "40 % MFU" over the published ones."""
     alone: bool = False
     """On one GPU, which has no level but the tuned one."""
+    sharded: bool = False
+    """Of :func:`gpuwise.predict.practice.is_sharded`."""
 
 
 def published_runs(folder: Path) -> list[PublishedRun]:
@@ -180,6 +182,7 @@ def _row(run: PublishedRun, answer: Document) -> PracticeRow:
         inside,
         total + math.log(best["mfu"]["expected"] / RULE_MFU) + lost,
         n == 1.0,
+        is_sharded(level, strategy["stack"]),
     )
 
 
