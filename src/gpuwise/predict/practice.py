@@ -6,15 +6,16 @@ that are published whole are slower; their seconds over the tuned ones are
     slowdown = max(1, exp(a + b ln(P / 1e10) + c ln(T / P) + d ln(R / 312e12) + s))
 
 where P are the parameters that a token uses, T all parameters and R the GPU's dense 16-bit rate (of an A100 or less: 312e12);
-``a`` is of the kind of run (dense pre-training, experts, adapters), ``s``, below nothing, of PyTorch's own FSDP, in which there is
-little to lay out and little to lose: what teams reach with it is near what its authors do. One GPU alone takes its tuned time: it waits for no network
-and no other rank, and recipes for it are run as their authors wrote them (torchtune's and Qwen's tables of fine-tuning, nanoGPT's
-benchmark: benchmarks/records/practice). Small models run in young code, large ones are tuned until
-they are near what the authors of their stack reach; a faster GPU waits longer for what is not a matrix product. All of it is
-known once a stack is: two strategies of it, formats or amounts of recompute for one model on one cluster stand in the
-ratio in which they are timed. Fitted on published runs with the time for failures, checkpoints and evaluation taken out
-(:mod:`gpuwise.calibrate.practice`). The interval is that of runs whose family was left out of the fit. Memory has the interval of
-what was published of tools for fine-tuning, whose versions and scripts differ; whether it fits is asked of what a step needs.
+``a`` is of the kind of run (dense pre-training, experts, adapters), ``s``, below nothing, of PyTorch's own FSDP, in which there
+is little to lay out and little to lose: what teams reach with it is near what its authors do. One GPU alone takes its tuned
+time: it waits for no network and no other rank, and recipes for it are run as their authors wrote them (torchtune's and Qwen's
+tables of fine-tuning, nanoGPT's benchmark: benchmarks/records/practice). Small models run in young code, large ones are tuned
+until they are near what the authors of their stack reach; a faster GPU waits longer for what is not a matrix product. All of it
+is known once a stack is: two strategies of it, formats or amounts of recompute for one model on one cluster stand in the ratio
+in which they are timed. Fitted on published runs with the time for failures, checkpoints and evaluation taken out
+(:mod:`gpuwise.calibrate.practice`). The interval is that of runs whose family was left out of the fit. Memory has the interval
+of what was published of tools for fine-tuning, whose versions and scripts differ; whether it fits is asked of what a step
+needs.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Needs scipy. Least Huber loss, nearly that of the median, over ``ln(published / tuned)``, each run with the software of its year;
 a family's rows weigh less the more there are, so that a paper with ten does not count ten times. A run that is asked with its
 own layout and with the published one counts for each: the level lies between the two questions. Experts are shrunk to dense
-pre-training; adapters to the tuned level, for they are trained with their authors' recipe on one host; the other terms to nothing.
+pre-training; adapters to the tuned level, for their authors' recipe trains them on one host; the other terms to nothing.
 ``benchmarks/practice.py --fit`` asks the plans and calls :func:`fit`.
 """
 
