@@ -83,16 +83,18 @@ def _hourly(usd: float) -> str:
 
 def _options(to: Console, r: RentOrOwn) -> None:
     wide = to.width >= 100
-    columns = ["", "total", "80 %", "$/GPU h", "80 %", *(["busy"] if wide else []), "cheapest in"]
+    spread = any(o.total_usd.low < o.total_usd.high for o in r.options)  # nothing varies where every price is held still
+    ends = ["80 %"] * spread
+    columns = ["", "total", *ends, "$/GPU h", *ends, *(["busy"] if wide else []), "cheapest in"]
     table = table_of(columns, left=("", "80 %"), wrap=("",), gives_way=("80 %", "busy"))
     for i, o in enumerate(r.options):
         busy = [_percent(o.utilisation)] if wide else []
         table.add_row(
             o.label,
             dollars(o.total_usd.expected),
-            _ends(o.total_usd),
+            *[_ends(o.total_usd)] * spread,
             _hourly(o.usd_per_gpu_hour.expected),
-            f"{_hourly(o.usd_per_gpu_hour.low)} to {_hourly(o.usd_per_gpu_hour.high)}",
+            *[f"{_hourly(o.usd_per_gpu_hour.low)} to {_hourly(o.usd_per_gpu_hour.high)}"] * spread,
             *busy,
             percent(o.cheapest_share),
             style="bold" if i == 0 else "",
