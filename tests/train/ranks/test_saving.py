@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch")
 from gpuwise.train.ranks.manifest import MANIFEST, read, saves  # noqa: E402
 
 KILLS = 13
+SURVIVES_S = 30.0
 """Of each layout and number of loaders' workers: 104 in all."""
 EACH = {"save_every": 2, "keep": 8}
 LAYOUTS = {"DDP": {}, "FSDP2": {"sharding": "zero3"}, "PP 2": {"dp": 1, "pp": 2, "micro_batch": 2}, "TP 2": {"dp": 1, "tp": 2}}
@@ -209,12 +210,18 @@ def test_a_hundred_kills(name: str, workers: int, ranks: Callable[..., Any]) -> 
 
 
 def codes(run: Any, draw: random.Random, span_s: float) -> list[int | None]:
-    """A tenth of the kills come while processes start."""
+    """A tenth of the kills come while processes start. A survivor that waits for the other rank ends as torchrun's agent would
+    end it."""
     before = len(run.lines(0, "begin"))
     if draw.random() < 0.9:
         wait_for(lambda: len(run.lines(0, "begin")) > before, run)
     time.sleep(draw.uniform(0.0, span_s))
-    for process in draw.sample(run.processes, draw.choice((1, 2))):
-        if process.is_alive():
-            process.kill()
+    killed = [process for process in draw.sample(run.processes, draw.choice((1, 2))) if process.is_alive()]
+    for process in killed:
+        process.kill()
+    end = time.monotonic() + SURVIVES_S
+    while killed and any(process.is_alive() for process in run.processes):
+        if time.monotonic() > end:
+            run.end()
+        time.sleep(0.05)
     return run.codes()
