@@ -602,8 +602,16 @@ def persimmon():
     transformers()
     from transformers import PersimmonConfig, PersimmonForCausalLM
 
-    config = PersimmonConfig(vocab_size=32, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-                             max_position_embeddings=64, hidden_dropout=0.0, attention_dropout=0.0)  # fmt: skip
+    config = PersimmonConfig(
+        vocab_size=32,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=64,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+    )
     return by_gradient(of_transformers(PersimmonForCausalLM(config)))
 
 
@@ -612,8 +620,17 @@ def nanochat():
     transformers()
     from transformers import NanoChatConfig, NanoChatForCausalLM
 
-    config = NanoChatConfig(vocab_size=32, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-                            num_key_value_heads=2, head_dim=8, max_position_embeddings=64, pad_token_id=0)  # fmt: skip
+    config = NanoChatConfig(
+        vocab_size=32,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=64,
+        pad_token_id=0,
+    )
     return by_gradient(of_transformers(NanoChatForCausalLM(config)))
 
 
@@ -622,10 +639,21 @@ def gpt_oss():
     transformers()
     from transformers import GptOssConfig, GptOssForCausalLM
 
-    config = GptOssConfig(vocab_size=32, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
-                          num_key_value_heads=2, head_dim=8, max_position_embeddings=64, num_local_experts=4,
-                          num_experts_per_tok=2, sliding_window=64, pad_token_id=0,
-                          rope_parameters={"rope_type": "default", "rope_theta": 1e4})  # fmt: skip
+    config = GptOssConfig(
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=64,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        sliding_window=64,
+        pad_token_id=0,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e4},
+    )
     return of_transformers(GptOssForCausalLM(config))
 
 
