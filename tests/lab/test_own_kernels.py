@@ -332,6 +332,7 @@ def mix(words, small, out, top):
     np.testing.assert_array_equal(top, np.arange(64) << 40)
 
 
+@pytest.mark.thorough
 def test_a_number_counts_an_index_from_the_end_and_a_lock_is_named() -> None:
     a, out = np.arange(32, dtype=F32), np.zeros(32, F32)
     made = launch("@cuda.jit\ndef last(a, out):\n    out[cuda.grid(1)] = a[-1]\n", {"a": a, "out": out}, (1,), (32,))

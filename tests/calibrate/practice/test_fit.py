@@ -35,6 +35,7 @@ def test_coefficients_are_found_again() -> None:
     assert found[0] + found[2] == pytest.approx(0.0, abs=0.02)  # nothing is known of adapters: they stay at the tuned level
 
 
+@pytest.mark.thorough
 def test_fsdp_has_a_level_of_its_own_that_does_not_move_the_others() -> None:
     rows = some_rows()
     sharded = [replace(r, run=replace(r.run, id=f"fsdp-{r.run.id}"), slower=r.slower - 0.2, sharded=True) for r in rows]
