@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 import unicodedata
+from collections.abc import Iterable
 
 LONGEST, SHOWN = 300, 60
 """Characters in one piece that an error may repeat, and how many of longer ones are shown."""
@@ -57,8 +58,13 @@ def broken_command(command: str, width: int) -> list[str]:
     written. One line where its quotes do not close."""
     if len(command) <= width or "\n" in command or _WORDS.sub("", command).strip():
         return [command]
+    return shell_lines(_WORDS.findall(command), width)
+
+
+def shell_lines(words: Iterable[str], width: int) -> list[str]:
+    """The words of one command over lines of ``width``, each but the last ending as a shell script goes on."""
     lines, now = list[str](), ""
-    for word in _WORDS.findall(command):
+    for word in words:
         if now and len(now) + len(word) + 3 > width:
             lines.append(now + " \\")
             now = "  " + word

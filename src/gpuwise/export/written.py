@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpuwise.errors import InputError
+from gpuwise.text import shell_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +27,7 @@ class Written:
 
 def wrapped(words: Sequence[str], width: int = 100) -> list[str]:
     """The words of a command as lines of a shell script."""
-    lines: list[str] = []
-    line = ""
-    for word in together(words):
-        if line and len(line) + len(word) + 3 > width:
-            lines.append(line + " \\")
-            line = "  " + word
-        else:
-            line = f"{line} {word}" if line else word
-    return [*lines, line]
+    return shell_lines(together(words), width)
 
 
 def together(words: Sequence[str]) -> list[str]:
