@@ -74,3 +74,13 @@ def test_what_the_script_does_itself_is_not_done_again() -> None:
 
 def test_only() -> None:
     assert {c.lever.name for c in candidates_of(CPU, ("compile",))} == {"compile"}
+
+
+def test_levers_of_the_largest_share_come_first() -> None:
+    """fsq_autoencoder waits for data for 27 % of a step; compilation had the minutes before its workers were tried."""
+    waits = replace(CPU, bf16_units=True, shares={**SHARES, "data": 0.27, "forward": 0.3, "backward": 0.33, "optimizer": 0.1})
+    order = [c.label for c in candidates_of(replace(waits, padding=None)) if c.hopeless is None]
+    assert order.index("workers=2") < order.index("autocast=bf16") < order.index("compile=regional")
+    computes = replace(waits, shares={**SHARES, "data": 0.05, "forward": 0.4, "backward": 0.44, "optimizer": 0.11})
+    order = [c.label for c in candidates_of(replace(computes, padding=None)) if c.hopeless is None]
+    assert order.index("autocast=bf16") < order.index("fused_optimizer") < order.index("workers=2")

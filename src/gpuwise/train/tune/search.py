@@ -55,8 +55,8 @@ CACHES = ("cache_decode", "cache_items")
 CROWDING = ("workers", "prefetch", "threads")
 """Levers whose processes and threads ask for the processors as other programs do: the loop's waiting for them is its own."""
 CROWD = 0.3
-"""Share of the loop's time that other programs had, from which such levers are tried last: they can hardly be told from the
-others. Rule of this project."""
+"""Share of the loop's time that other programs had, from which such levers are tried last, as they can hardly be told from the
+others; not workers, where most of the step is for them to take. Rule of this project."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +211,8 @@ class Search:
         tried: list[CandidateResult] = []
         candidates = candidates_of(facts, self._options.only)
         if before.rate and before.undisturbed_rate and before.rate < (1.0 - CROWD) * before.undisturbed_rate:
-            candidates.sort(key=lambda c: c.lever.name in CROWDING)
+            most = max((c.share for c in candidates if c.hopeless is None and c.lever.name not in CROWDING), default=0.0)
+            candidates.sort(key=lambda c: c.lever.name in CROWDING and (c.lever.group != "loader" or c.share < most))
         self._candidates = candidates
         self._length_s, self._is_own_length = self._length(facts, before)
         self._plan(candidates, facts, before)
