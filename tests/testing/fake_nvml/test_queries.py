@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import inspect
 import io
+import re
 import subprocess
 from xml.etree import ElementTree
 
@@ -12,6 +13,7 @@ import pynvml
 import pytest
 
 from gpuwise.testing.fake_nvml import fake_nvml
+from gpuwise.testing.fake_nvml.build import function_names
 
 CARDS = ["V100-SXM", "H100-SXM", "RTX 4090", "GB10"]
 HANDLES = ("handle", "device", "nvmlDevice")
@@ -47,6 +49,28 @@ def test_every_question_without_an_argument_is_answered_or_refused_as_the_driver
                     assert error.value in (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT), name
         pynvml.nvmlShutdown()
     assert missing == set()
+
+
+def test_questions_with_arguments_are_exported_but_those_of_later_drivers() -> None:
+    asked = set(re.findall(r'_nvmlGetFunctionPointer\("(nvmlDeviceGet\w+)"\)', inspect.getsource(pynvml)))
+    later = {"nvmlDeviceGetNvLinkInfo", "nvmlDeviceGetGpuInstanceProfileInfoByIdV", "nvmlDeviceGetPciInfoExt"}
+    numbered = {name for name in asked if re.search(r"_v[124]$", name)}
+    assert len(asked) > 150
+    assert asked - numbered - later <= set(function_names())
+
+
+def test_fans_have_a_range_where_there_are_fans() -> None:
+    """chnvml of caioh-nvml-gpu-control ended where an RTX 4090 did not tell it."""
+    with fake_nvml(["H100-SXM", "RTX 4090"]) as fake, fake.in_process():
+        pynvml.nvmlInit()
+        server, desktop = (pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(2))
+        assert list(pynvml.nvmlDeviceGetMinMaxFanSpeed(desktop)) == [30, 100]
+        assert pynvml.nvmlDeviceGetFanControlPolicy_v2(desktop, 0) == pynvml.NVML_FAN_POLICY_TEMPERATURE_CONTINOUS_SW
+        with pytest.raises(pynvml.NVMLError_NotSupported):
+            pynvml.nvmlDeviceGetMinMaxFanSpeed(server)
+        with pytest.raises(pynvml.NVMLError_NoPermission):
+            pynvml.nvmlDeviceSetFanSpeed_v2(desktop, 0, 50)
+        pynvml.nvmlShutdown()
 
 
 def test_processes_in_detail_are_those_of_their_kind() -> None:

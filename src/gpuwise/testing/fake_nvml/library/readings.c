@@ -225,6 +225,23 @@ NVML(nvmlDeviceGetFanSpeed_v2, Dev *d, unsigned fan, unsigned *out) {
     return put_unsigned(d, n_fan, 100, out);
 }
 
+NVML(nvmlDeviceGetMinMaxFanSpeed, Dev *d, unsigned *min, unsigned *max) {
+    ENTER(nvmlDeviceGetMinMaxFanSpeed, d);
+    int code = put_unsigned(d, n_fan_min, 100, min);
+    return code ? code : put_unsigned(d, n_fan_max, 100, max);
+}
+
+/* 0: by temperature, the driver's own */
+NVML(nvmlDeviceGetFanControlPolicy_v2, Dev *d, unsigned fan, unsigned *out) {
+    double n;
+    ENTER(nvmlDeviceGetFanControlPolicy_v2, d);
+    NEED(out);
+    if (number_of(d, n_n_fans, &n)) return NOT_SUPPORTED;
+    if (fan >= n) return INVALID_ARGUMENT;
+    *out = 0;
+    return OK;
+}
+
 NVML(nvmlDeviceGetTargetFanSpeed, Dev *d, unsigned fan, unsigned *out) {
     (void)fan;
     ENTER(nvmlDeviceGetTargetFanSpeed, d);

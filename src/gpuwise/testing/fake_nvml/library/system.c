@@ -101,8 +101,7 @@ static int handle_of(int gpu, Dev **out) {
 GET_BY_INDEX(nvmlDeviceGetHandleByIndex)
 GET_BY_INDEX(nvmlDeviceGetHandleByIndex_v2)
 
-NVML(nvmlDeviceGetHandleByUUID, const char *uuid, Dev **out) {
-    ENTER_SYSTEM(nvmlDeviceGetHandleByUUID);
+static int by_uuid(const char *uuid, Dev **out) {
     NEED(uuid && out);
     for (int g = 0; g < state.n_gpus; g++) {
         if (!strcmp(state.gpus[g].texts[t_uuid], uuid)) return handle_of(g, out);
@@ -110,6 +109,16 @@ NVML(nvmlDeviceGetHandleByUUID, const char *uuid, Dev **out) {
             if (!strcmp(state.gpus[g].mig[m].uuid, uuid)) return *out = &mig_devices[g][m], OK;
     }
     return NOT_FOUND;
+}
+
+NVML(nvmlDeviceGetHandleByUUID, const char *uuid, Dev **out) { ENTER_SYSTEM(nvmlDeviceGetHandleByUUID); return by_uuid(uuid, out); }
+
+/* kind 1 is the text; the bytes are of no client that is known */
+struct uuid { unsigned version, kind; char text[44]; };
+NVML(nvmlDeviceGetHandleByUUIDV, const struct uuid *uuid, Dev **out) {
+    ENTER_SYSTEM(nvmlDeviceGetHandleByUUIDV);
+    NEED(uuid && uuid->kind == 1);
+    return by_uuid(uuid->text, out);
 }
 
 NVML(nvmlDeviceGetHandleBySerial, const char *serial, Dev **out) {
