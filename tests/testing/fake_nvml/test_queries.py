@@ -65,6 +65,7 @@ def test_fans_have_a_range_where_there_are_fans() -> None:
         pynvml.nvmlInit()
         server, desktop = (pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(2))
         assert list(pynvml.nvmlDeviceGetMinMaxFanSpeed(desktop)) == [30, 100]
+        assert [pynvml.nvmlDeviceGetTemperatureThreshold(desktop, kind) for kind in (4, 5, 6)] == [65, 84, 91]
         assert pynvml.nvmlDeviceGetFanControlPolicy_v2(desktop, 0) == pynvml.NVML_FAN_POLICY_TEMPERATURE_CONTINOUS_SW
         with pytest.raises(pynvml.NVMLError_NotSupported):
             pynvml.nvmlDeviceGetMinMaxFanSpeed(server)

@@ -11,7 +11,7 @@ NUMBER(memory_total_bytes) NUMBER(memory_reserved_bytes) NUMBER(memory_used_byte
 NUMBER(power_w) NUMBER(power_limit_w) NUMBER(power_limit_default_w) NUMBER(power_limit_min_w) NUMBER(power_limit_max_w)
 NUMBER(power_limit_enforced_w) NUMBER(energy_j) NUMBER(temperature_c) NUMBER(memory_temperature_c) NUMBER(temperature_slowdown_c)
 NUMBER(temperature_shutdown_c) NUMBER(temperature_max_c) NUMBER(memory_temperature_max_c) NUMBER(temperature_margin)
-NUMBER(temperature_target_c) NUMBER(n_fans) NUMBER(fan) NUMBER(fan_rpm) NUMBER(fan_min) NUMBER(fan_max)
+NUMBER(temperature_target_c) NUMBER(temperature_target_min_c) NUMBER(temperature_target_max_c) NUMBER(n_fans) NUMBER(fan) NUMBER(fan_rpm) NUMBER(fan_min) NUMBER(fan_max)
 /* clocks */
 NUMBER(sm_clock_hz) NUMBER(graphics_clock_hz) NUMBER(memory_clock_hz) NUMBER(video_clock_hz) NUMBER(sm_clock_max_hz)
 NUMBER(memory_clock_max_hz) NUMBER(video_clock_max_hz) NUMBER(sm_clock_application_hz) NUMBER(memory_clock_application_hz)

@@ -200,11 +200,13 @@ NVML(nvmlDeviceGetTemperatureV, Dev *d, struct temperature_v1 *out) {
 }
 
 NVML(nvmlDeviceGetTemperatureThreshold, Dev *d, int kind, unsigned *out) {
-    static const enum number_id kinds[] = {n_temperature_shutdown_c, n_temperature_slowdown_c, n_memory_temperature_max_c, n_temperature_max_c};
+    static const enum number_id kinds[] = {
+        n_temperature_shutdown_c, n_temperature_slowdown_c, n_memory_temperature_max_c, n_temperature_max_c,
+        n_temperature_target_min_c, n_temperature_target_c, n_temperature_target_max_c
+    };
     ENTER(nvmlDeviceGetTemperatureThreshold, d);
     if (kind < 0 || kind > 7) return INVALID_ARGUMENT;
-    if (kind == 5) return put_unsigned(d, n_temperature_target_c, 1, out);
-    return kind < 4 ? put_unsigned(d, kinds[kind], 1, out) : NOT_SUPPORTED;
+    return kind < 7 ? put_unsigned(d, kinds[kind], 1, out) : NOT_SUPPORTED;
 }
 
 struct margin { unsigned version; int value; };
