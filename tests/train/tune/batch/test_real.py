@@ -39,18 +39,22 @@ def prober(zygote: Zygote, folder: Path, of: TrialJob, capacity: Capacity, accum
 
 
 def test_the_wall_of_a_process(zygote: Zygote, tmp_path: Path) -> None:
-    """What is found was run within the limit, and one sample more is over it: that was run, or the line says so."""
+    """What is found was run within the limit, and one sample more is over it: that was run, or the line says so.
+
+    A process's resident memory is no line to the byte: the search has all the runs it takes by default.
+    """
     small = prober(zygote, tmp_path / "small", job(2), Capacity(1e12, False, "")).probe({"batch": 2})
     assert small.memory_bytes is not None and small.largest_batch == 2 and small.n_steps >= 3
     limit = small.memory_bytes + 60 * MIB
     asked = prober(zygote, tmp_path, job(2), Capacity(limit, False, "as given"))
-    found = find_batch(asked.size, limit, start=2, most=96, most_runs=7)
+    found = find_batch(asked.size, limit, start=2, most=96)
     memory = {m.batch: m.memory_bytes for m in found.runs if m.memory_bytes is not None}
     assert memory[found.largest] <= limit
     over = {m.batch for m in found.runs if not m.fits}
     sizes = sorted(m.batch for m in found.runs if m.fits)
     slope = (memory[sizes[-1]] - memory[sizes[0]]) / (sizes[-1] - sizes[0])
     assert slope > 4 * MIB, "a sample's activations"
+    assert found.exact and found.largest < min(over)
     assert found.largest + 1 in over or memory[found.largest] + 2 * slope > limit
     assert found.largest >= 3 and not found.at_most
     kept = [json.loads(line) for line in (tmp_path / FILE).read_bytes().splitlines()]
