@@ -200,3 +200,12 @@ def test_sglangs_groups_that_attend_apart_share_the_tokens_of_a_step() -> None:
         for n in (1, 8)
     )
     assert (whole, apart) == (8192, 1024)
+
+
+def test_a_long_request_among_short_ones_has_the_pool_of_its_windows():
+    gemma, card = find_model("gemma-3-27b"), find_cluster("1xrtx-4090").system
+    server = Server(gemma, card, EngineConfig("vllm", "int4_wo", version="0.19.0"))
+    prompt = np.array([100] * 300 + [20_000], np.int64)  # 7,700 tokens where every layer keeps all
+    run = server.run(Requests(np.arange(301.0), prompt, np.full(301, 30, np.int64)))
+    assert np.isfinite(run.e2e_s).all()
+    assert server.memory.tokens < 20_000 < run.n_blocks * server.limits.block_tokens

@@ -49,6 +49,8 @@ POLICIES: dict[str, type[Engine]] = {
 """Which scheduler runs an engine: one class a policy, by the names of ``engines.toml``."""
 WITH_ADAPTERS = ("budget", "radix", "no_evict")
 """Schedulers whose rules with low-rank adapters are simulated."""
+SPARE_BLOCKS = 2
+"""Beside a request's own that SGLang keeps free."""
 LOOKS = 12
 """How often a load is looked at on its way."""
 ROUTINGS = ("round_robin", "least_load", "prefix_aware")
@@ -109,11 +111,13 @@ class Server:
         )
 
     def limits_of(self, requests: Requests) -> Limits:
-        """:attr:`limits` with as many blocks as the pool has for sequences of these lengths."""
+        """:attr:`limits` with as many blocks as the pool has for sequences of these lengths, and as the longest takes alone."""
         if self.options.kv_blocks or self.memory.windowed is None:
             return self.limits
         lengths = requests.prompt_tokens + requests.output_tokens / 2
-        return replace(self.limits, n_blocks=self.memory.blocks_of(lengths, requests.output_tokens))
+        longest = int((requests.prompt_tokens + requests.output_tokens).max())
+        alone = min(-(-longest // self.limits.block_tokens) + SPARE_BLOCKS, self.memory.blocks_of(longest))
+        return replace(self.limits, n_blocks=max(self.memory.blocks_of(lengths, requests.output_tokens), alone))
 
     def steps(self, context: int, only: tuple[tuple[int, ...], tuple[int, ...]] | None = None) -> Steps:
         """Seconds of steps whose sequences hold about ``context`` tokens; ``only`` of so many sequences and tokens of prompts."""
@@ -257,7 +261,7 @@ class Server:
         longest = int((requests.prompt_tokens + requests.output_tokens).max())
         if longest > most:
             raise InputError(f"a request of {longest} tokens is longer than the context of {most}", hint="cut it or leave it out")
-        spare = 2 if scheduler == "radix" else 0
+        spare = SPARE_BLOCKS if scheduler == "radix" else 0
         blocks = limits.n_blocks if self.options.kv_blocks else max(limits.n_blocks, self.memory.blocks_of(longest))
         if -(-longest // limits.block_tokens) + spare > blocks:
             raise InputError(
