@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from itertools import combinations
 
 from gpuwise.pick.compare.facts import WORK_DTYPE
 from gpuwise.pick.compare.rows import TIE, Cell, FigureRow, Subject, find_row, say
@@ -67,6 +68,12 @@ def _lead(row: FigureRow | None) -> tuple[int, int, float] | None:
     return None if ratio is None or ratio < 1 + TIE else (order[0], order[1], ratio)
 
 
+def _leads(row: FigureRow, a: int, b: int) -> bool:
+    """Whether column ``a`` is better than ``b`` by more than a tie."""
+    ratio = row.ahead(a, b)
+    return ratio is not None and ratio >= 1 + TIE
+
+
 def _value(row: FigureRow, i: int) -> str:
     cell: Cell = row.cells[i]
     return "unknown" if cell.value is None else say(row.unit, cell.value)
@@ -96,10 +103,10 @@ def _arithmetic(names: Sequence[str], rows: Sequence[FigureRow]) -> str:
 
 
 def _paper(names: Sequence[str], rows: Sequence[FigureRow], rate: str) -> str:
-    """Where the order on paper is another."""
+    """Where the order on paper is another: of some pair each leads once, by more than a tie."""
     peak, got = find_row(rows, f"peak_{rate}"), find_row(rows, f"reached_{rate}")
-    on_paper, in_practice = ranking(peak), ranking(got)
-    if peak is None or on_paper == in_practice or _lead(peak) is None:
+    on_paper = ranking(peak)
+    if peak is None or got is None or not any(_leads(peak, a, b) and _leads(got, b, a) for a, b in combinations(on_paper, 2)):
         return ""
     return f"; on paper the order is {', '.join(names[i] for i in on_paper)}"
 
