@@ -341,3 +341,39 @@ def test_a_number_counts_an_index_from_the_end_and_a_lock_is_named() -> None:
     with pytest.raises(InputError, match="not ended") as raised:
         launch(lock, {"m": np.zeros(1, np.int32), "c": np.zeros(1, np.int32)}, (1,), (64,))
     assert "lock" in str(raised.value.hint)
+
+
+TURNED = """def k(x, out):
+    s = cuda.shared.array(0, float32)
+    t = cuda.threadIdx.x
+    s[t] = x[cuda.grid(1)]
+    cuda.syncthreads()
+    out[cuda.grid(1)] = s[cuda.blockDim.x - 1 - t]
+"""
+BITS = """def k(x, out):
+    s = cuda.shared.array(0, float32)
+    bits = cuda.shared.array(0, int32)
+    t = cuda.threadIdx.x
+    s[t] = x[cuda.grid(1)]
+    cuda.syncthreads()
+    out[cuda.grid(1)] = bits[t] >> 23
+"""
+
+
+def test_shared_memory_that_the_launch_gives() -> None:
+    x = np.random.default_rng(1).standard_normal(128, dtype=np.float32)
+    out = np.zeros_like(x)
+    made = run_kernel(read_kernel(TURNED), {"x": x, "out": out}, grid=(2,), block=(64,), dynamic_smem=256)
+    assert not made.findings and np.array_equal(out, x.reshape(2, 64)[:, ::-1].ravel())
+    exponents = np.zeros(128, np.int32)  # two arrays of the launch's memory begin at the same byte
+    made = run_kernel(read_kernel(BITS), {"x": x, "out": exponents}, grid=(2,), block=(64,), dynamic_smem=256)
+    assert not made.findings and np.array_equal(exponents, x.view(np.int32) >> 23)
+
+
+def test_too_little_shared_memory_of_the_launch() -> None:
+    arguments = {"x": np.ones(64, np.float32), "out": np.ones(64, np.float32)}
+    made = run_kernel(read_kernel(TURNED), arguments, grid=(1,), block=(64,), dynamic_smem=128)
+    assert {f.kind for f in made.findings} == {"out of bounds"}
+    with pytest.raises(FieldError, match="it gives none") as refused:
+        run_kernel(read_kernel(TURNED), arguments, grid=(1,), block=(64,))
+    assert "--dynamic-smem" in str(refused.value.hint)

@@ -86,10 +86,12 @@ def run_kernel(
     block: Sequence[int],
     blocks: Sequence[int] | NDArray[np.int64] | None = None,
     timed_blocks: int | None = None,
+    dynamic_smem: int = 0,
 ) -> Run:
     """Run ``blocks`` (all) of a launch of ``grid`` blocks of ``block`` threads (each up to three sizes, x first).
 
     Of the first ``timed_blocks`` (all) the accesses are looked at one by one, which takes longer than the values.
+    ``dynamic_smem`` is the bytes of ``cuda.shared.array(0, dtype)``, the last number of numba's launch.
 
     Arrays of ``arguments`` are read and written in place. Raises FieldError for what the form has not (with the line),
     InputError for a kernel that does not end or arguments that do not fit.
@@ -97,7 +99,9 @@ def run_kernel(
     names = kernel.parameters
     if sorted(names) != sorted(arguments):
         raise InputError(f"{kernel.name} takes {', '.join(names)}", hint=f"given: {', '.join(arguments) or 'nothing'}")
-    return _Machine(kernel, arguments, grid, block, blocks, timed_blocks).run()
+    machine = _Machine(kernel, arguments, grid, block, blocks, timed_blocks)
+    machine.dynamic_smem = dynamic_smem
+    return machine.run()
 
 
 class _Machine(Operations):
@@ -619,7 +623,7 @@ class _Machine(Operations):
         if name in ("ballot_sync", "any_sync", "all_sync", "activemask", "lanemask_lt"):
             return self.vote(name, arguments, mask)
         if name.startswith("syncthreads_") and len(arguments) == 1:
-            return self._counted_barrier(name, arguments[0], mask)
+            return self.counted_barrier(name, arguments[0], mask)
         return self.call_number(name, arguments, mask)
 
     def _inline(self, function: ast.FunctionDef, e: ast.Call, mask: Mask) -> Any:
@@ -664,8 +668,10 @@ class _Machine(Operations):
         shape, dtype = self._shape_and_type(e, mask)
         sizes = tuple(int(s) for s in (shape if isinstance(shape, tuple) else (shape,)))
         size = math.prod(sizes)
+        if sizes == (0,):
+            return self.shared_by_launch(dtype)
         if size < 1:
-            self.refuse("shared memory whose size the launch gives is not of this form: give the size as a number")
+            self.refuse("a shared array has at least one element; one of size 0 has what the launch gives")
         base, self.out.shared_bytes = self.out.shared_bytes, self.out.shared_bytes + size * dtype.itemsize
         if self.out.shared_bytes > 2**20:
             raise InputError(f"{self.out.shared_bytes:,} bytes of shared memory a block", hint="no GPU has a MiB of it a block")
@@ -779,17 +785,6 @@ class _Machine(Operations):
         results = np.zeros(len(mask), array.data.dtype)
         results[real] = old
         return Lanes(results, source)
-
-    def _counted_barrier(self, name: str, predicate: Any, mask: Mask) -> Lanes:
-        """A barrier that says of how many threads of the block, of any or of all something holds."""
-        yes = mask & np.broadcast_to(data_of(predicate), mask.shape).astype(bool)
-        counts = np.bincount(self.block_of[yes], minlength=len(self.out.blocks))
-        there = np.bincount(self.block_of[mask], minlength=len(self.out.blocks))
-        result = {"syncthreads_count": counts, "syncthreads_or": counts > 0, "syncthreads_and": counts == there}.get(name)
-        if result is None:
-            self.refuse(f"{name} is not of this form")
-        self.pass_barrier(mask)
-        return Lanes(result.astype(np.int64)[self.block_of], (len(self.out.events) - 1,))
 
 
 def _three(sizes: int | Sequence[int]) -> tuple[int, int, int]:

@@ -9,8 +9,9 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuwise.errors import FieldError
 from gpuwise.lab.access import WARP
-from gpuwise.lab.arrays import Array
+from gpuwise.lab.arrays import Array, make_array
 from gpuwise.lab.intrinsics import FUNCTIONS, WHOLE
 from gpuwise.lab.numbers import (
     NARROW,
@@ -39,6 +40,10 @@ class Operations(Stream):
         super().__init__()
         self.memo: dict[tuple[Any, ...], tuple[Any, Any, Lanes]] = {}
         self.special: dict[str, Lanes | int] = {}
+        self.dynamic_smem = 0
+        """Bytes of shared memory that the launch gives a block."""
+        self.by_launch: dict[np.dtype[Any], Array] = {}
+        """The arrays in them, by type."""
 
     def power(self, a: Any, b: Any, mask: Mask) -> Any:
         if not isinstance(a, Lanes):
@@ -202,3 +207,33 @@ class Operations(Stream):
         at = np.arange(len(lane)) - lane + np.where(inside, other, lane)
         data = np.broadcast_to(data_of(value), lane.shape)[at]
         return Lanes(data, self.emit("shuffle", mask, source_of(value)))
+
+    def counted_barrier(self, name: str, predicate: Any, mask: Mask) -> Lanes:
+        """A barrier that says of how many threads of the block, of any or of all something holds."""
+        yes = mask & np.broadcast_to(data_of(predicate), mask.shape).astype(bool)
+        counts = np.bincount(self.block_of[yes], minlength=len(self.out.blocks))
+        there = np.bincount(self.block_of[mask], minlength=len(self.out.blocks))
+        result = {"syncthreads_count": counts, "syncthreads_or": counts > 0, "syncthreads_and": counts == there}.get(name)
+        if result is None:
+            self.refuse(f"{name} is not of this form")
+        self.pass_barrier(mask)
+        return Lanes(result.astype(np.int64)[self.block_of], (len(self.out.events) - 1,))
+
+    def shared_by_launch(self, dtype: np.dtype[Any]) -> Array:
+        """Shared memory whose bytes the launch gives: each such array begins at its first byte, as numba has it."""
+        if dtype in self.by_launch:
+            return self.by_launch[dtype]
+        size, name = self.dynamic_smem // dtype.itemsize, f"shared by launch, line {self.line}"
+        if not size:
+            text = "a shared array of size 0 has the bytes that the launch gives, and it gives none"
+            hint = "--dynamic-smem 4KiB, or simulate_kernel(..., dynamic_smem=4096)"
+            raise FieldError(text, file=self.name, line=self.line, hint=hint)
+        data = np.zeros(len(self.out.blocks) * size, dtype)
+        for other in self.by_launch.values():
+            if self.dynamic_smem % max(dtype.itemsize, other.data.itemsize):
+                self.refuse(f"{self.dynamic_smem} bytes of shared memory are no whole number of {dtype} and {other.data.dtype}")
+            data, other.watched = other.data.view(dtype), False
+        base = -(-self.out.shared_bytes // 16) * 16
+        made = make_array(name, data, (size,), base, shared=True, watched=not self.by_launch)
+        self.by_launch[dtype] = made
+        return made

@@ -174,6 +174,7 @@ def simulate_kernel(
     expected: Callable[[], Mapping[str, NDArray[Any]]] | None = None,
     tolerance: float = 1e-4,
     timed_issues: int = TIMED_ISSUES,
+    dynamic_smem: int = 0,
 ) -> Simulation:
     """Run and time one launch. ``expected`` gives the arrays that must come out; small launches are run whole, of large ones the
     blocks that are timed, and only the elements they wrote are compared.
@@ -190,18 +191,24 @@ def simulate_kernel(
         )
     timing = find_sm_timing(accelerator.compute_capability)
     units, total, threads = accelerator.compute_units, math.prod(grid), math.prod(block)
-    _occupancy(accelerator, threads, regs_per_thread, 0)
+    _occupancy(accelerator, threads, regs_per_thread, 0, dynamic_smem)
     blocks = np.arange(0, total, units)  # the blocks of the first multiprocessor, dealt out in turn
     whole = total * threads <= CHECKED_LANES
     before = _copied(arguments)
     if whole:
         rest = np.setdiff1d(np.arange(total), blocks)
         run = run_kernel(
-            kernel, arguments, grid=grid, block=block, blocks=np.concatenate([blocks, rest]), timed_blocks=MOST_GENERATIONS * 32
+            kernel,
+            arguments,
+            grid=grid,
+            block=block,
+            blocks=np.concatenate([blocks, rest]),
+            timed_blocks=MOST_GENERATIONS * 32,
+            dynamic_smem=dynamic_smem,
         )
     else:
-        run = run_kernel(kernel, _copied(arguments), grid=grid, block=block, blocks=blocks[:1])
-    resident = _occupancy(accelerator, threads, regs_per_thread, run.shared_bytes)
+        run = run_kernel(kernel, _copied(arguments), grid=grid, block=block, blocks=blocks[:1], dynamic_smem=dynamic_smem)
+    resident = _occupancy(accelerator, threads, regs_per_thread, run.shared_bytes, dynamic_smem)
     at_once = min(resident.active_blocks, len(blocks))
     each = max(run.warp_instructions // len(run.blocks), 1)
     if each * at_once > MOST_ISSUES:
@@ -209,7 +216,7 @@ def simulate_kernel(
         raise InputError(text, hint="give a smaller size")
     timed = int(min(len(blocks), max(at_once, min(timed_issues // each, MOST_GENERATIONS * at_once))))
     if not whole:
-        run = run_kernel(kernel, arguments, grid=grid, block=block, blocks=blocks[:timed])
+        run = run_kernel(kernel, arguments, grid=grid, block=block, blocks=blocks[:timed], dynamic_smem=dynamic_smem)
     run.events = scheduled(run.events, regs_per_thread // 2)
     checked, worst = _check(expected, run, before, tolerance, whole=whole)
     conditions = _conditions(accelerator, timing, resident, run, timed, total)
@@ -246,9 +253,10 @@ def _copied(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {n: v.copy() if isinstance(v, np.ndarray) else v for n, v in arguments.items()}
 
 
-def _occupancy(a: Accelerator, threads: int, regs: int, shared: int) -> Occupancy:
+def _occupancy(a: Accelerator, threads: int, regs: int, shared: int, dynamic: int) -> Occupancy:
     """Raises InputError where no block fits."""
-    result = occupancy(a.compute_capability or "", block_threads=threads, regs_per_thread=regs, static_smem=shared)
+    capability = a.compute_capability or ""
+    result = occupancy(capability, block_threads=threads, regs_per_thread=regs, static_smem=shared, dynamic_smem=dynamic)
     refused = refusal(result)
     if refused:
         raise InputError(refused[0], hint=refused[1])

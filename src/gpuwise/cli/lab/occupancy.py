@@ -90,8 +90,8 @@ def occupancy(
     options: dict[str, Any] = {
         "block_threads": _number(block, "--block", use and use.block_threads),
         "regs_per_thread": _number(regs, "--regs", use and use.regs_per_thread),
-        "static_smem": _bytes(smem, "--smem", use.static_smem if use else 0),
-        "dynamic_smem": _bytes(dynamic_smem, "--dynamic-smem", use.dynamic_smem if use else 0),
+        "static_smem": byte_count(smem, "--smem", use.static_smem if use else 0),
+        "dynamic_smem": byte_count(dynamic_smem, "--dynamic-smem", use.dynamic_smem if use else 0),
         "carveout_percent": -1 if carveout is None else _percent(carveout),
         "block_barriers": barriers if barriers is not None else use.block_barriers if use else 1,
         "optin": optin,
@@ -152,7 +152,7 @@ def _number(text: str | None, option: str, default: int | None) -> int:
     return 0 if text.strip() == "0" and option == "--regs" else whole_number(text, option)
 
 
-def _bytes(text: str | None, option: str, default: int) -> int:
+def byte_count(text: str | None, option: str, default: int) -> int:
     from gpuwise.units import parse_bytes
 
     if text is None:

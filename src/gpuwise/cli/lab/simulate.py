@@ -33,6 +33,7 @@ def simulate(
     block: str | None = None,
     arg: list[str] | None = None,
     regs: Whole | None = None,
+    dynamic_smem: str | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Why is it fast, or slow? One task on a GPU beside a CPU, warp by warp, with measured cycles.
@@ -65,6 +66,8 @@ def simulate(
         ones-int or states (of random numbers), NAME=@FILE.npy, NAME=NUMBER with a dot (a=2.5, or a=2.5f in fp32) or as n=#1000.
     regs
         Registers a thread, for the occupancy.
+    dynamic_smem
+        Bytes of cuda.shared.array(0, dtype), the last number of numba's launch: 4KiB.
     json
         One JSON document on the last line of stdout.
     """
@@ -77,9 +80,9 @@ def simulate(
     if ".py" in task:
         if size is not None or crossover:
             raise InputError("one's own kernel has no --size and no --crossover", hint="its arrays are given by --arg")
-        simulation = _file_kernel(task, accelerator, grid, block, arg or [], regs)
+        simulation = _file_kernel(task, accelerator, grid, block, arg or [], regs, dynamic_smem)
         return _print(simulation, accelerator, None, None, timeline=timeline, json=json)
-    by_option = {"--grid": grid, "--block": block, "--arg": arg, "--regs": regs}
+    by_option = {"--grid": grid, "--block": block, "--arg": arg, "--regs": regs, "--dynamic-smem": dynamic_smem}
     for option, value in by_option.items():
         if value is not None:
             raise InputError(f"{task} takes no {option}", hint="it belongs to one's own kernel, FILE.py:FUNCTION")
@@ -122,8 +125,9 @@ def _tasks(json: bool) -> int:
 
 
 def _file_kernel(
-    task: str, accelerator: Accelerator, grid: str | None, block: str | None, words: list[str], regs: int | None
+    task: str, accelerator: Accelerator, grid: str | None, block: str | None, words: list[str], regs: int | None, smem: str | None
 ) -> Simulation:
+    from gpuwise.cli.lab.occupancy import byte_count
     from gpuwise.facts.loading import read_user_text
     from gpuwise.lab.simulation import simulate_kernel
     from gpuwise.lab.source import kernel_source
@@ -140,6 +144,7 @@ def _file_kernel(
         accelerator=accelerator,
         name=name or Path(file).stem,
         regs_per_thread=32 if regs is None else regs,
+        dynamic_smem=byte_count(smem, "--dynamic-smem", 0),
     )
 
 
