@@ -104,8 +104,9 @@ ROOF = """def roof(x, y, out, m):
         out[cuda.blockIdx.x] = total
 """
 """The benchmark's work: two arrays are read, so many multiply-adds in two chains, next to nothing is written; blocks stay."""
-SHORT, LONG = 2, 8
-"""Turns of a block: the pace is that of those between, start and end left out."""
+TURNS_OF_BLOCK, TURNS_OF_LONG_ONE, LONG_TURN = (8, 24), (2, 8), 128
+"""Turns of a block: the pace is that of those between, start and end left out. Two of a few multiply-adds still hold the start;
+longer ones than the last number are bound by arithmetic from the first on."""
 
 
 def rooflines(folder: Path) -> list[tuple[str, int, float, float]]:
@@ -122,13 +123,14 @@ def rooflines(folder: Path) -> list[tuple[str, int, float, float]]:
         if gpu in WITHOUT_ECC and card.memory_nominal_gb is not None:
             card = replace(card, memory_bytes=card.memory_nominal_gb * GIB)
         blocks, times = values[0][2], list[float]()
-        for m in (SHORT, LONG):
+        short, long = TURNS_OF_BLOCK if turns <= LONG_TURN else TURNS_OF_LONG_ONE
+        for m in (short, long):
             x, y = np.ones((2, blocks * 512 * m), np.float32)
             arguments = {"x": x, "y": y, "out": np.zeros(blocks, np.float32), "m": m}
             source = ROOF.format(turns=turns)
             made = simulate_kernel(source, arguments, grid=(blocks,), block=(256,), accelerator=card, regs_per_thread=32)
             times.append(made.time_s)
-        flop = blocks * 512 * (LONG - SHORT) * (2 * turns + 2)
+        flop = blocks * 512 * (long - short) * (2 * turns + 2)
         found.append((gpu, turns, float(np.median([v[0] for v in values])), flop / (times[1] - times[0]) / 1e9))
     return found
 
