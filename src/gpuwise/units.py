@@ -90,7 +90,7 @@ def parse_count(text: str) -> float:
 
 def parse_duration(text: str) -> float:
     """Seconds from ``"12h"``, ``"3d"``, ``"90min"``. Raises InputError."""
-    return _parse(text, _TIME_UNITS, "a duration", "12h, 3d or 90min")
+    return _parse(text, _TIME_UNITS, "a duration", "30s, 90min, 12h or 3d")
 
 
 def format_bytes(n: float) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -128,3 +130,24 @@ def test_a_hung_rank_is_named_with_its_line_and_ended(ranks: Callable[..., Any],
     assert run.codes() == [-9, -9]
     assert watch.hung is not None and "rank 1 is silent in forward of step 2" in watch.hung and "tasks.py" in watch.hung
     assert watch.hung in capsys.readouterr().err
+
+
+@pytest.mark.thorough
+def test_a_stopped_rank_is_named_wherever_it_stands(ranks: Callable[..., Any]) -> None:
+    """Within an exchange all ranks stand at the same point: it was said that the exchange itself stands."""
+    began, until = time.time(), time.monotonic() + 300
+    run = ranks("slow", 2, epochs=1000)
+    while time.monotonic() < until and len([p for p in places(run.out, 2) if p.at_s >= began and p.step > 1]) < 2:
+        time.sleep(0.05)
+    journals = tuple(RankJournal(Path(run.out) / f"rank-{r}.jsonl") for r in (0, 1))
+    for journal in journals:
+        journal.read()
+    watch = HangWatch(run.out, 2, 0.5)
+    watch._began_s = began
+    assert journals[1].pid is not None
+    os.kill(journals[1].pid, signal.SIGSTOP)
+    while watch.hung is None and time.monotonic() < until:
+        watch.look(journals)
+        time.sleep(0.1)
+    assert run.codes() == [-9, -9]
+    assert watch.hung is not None and "rank 1 was stopped by a signal" in watch.hung and "rank 0" not in watch.hung

@@ -339,16 +339,19 @@ class HangWatch:
             # a script may do other things for long, as long as nobody waits
             return
         pids = {p.rank: journals[p.rank].pid for p in now}
+        # one that a signal stopped within an exchange stands where the others wait for it
+        stopped = [p for p in now if _is_stopped(pids[p.rank])]
+        behind = stopped or behind
         for place in behind or now:
             _signal(pids[place.rank], signal.SIGUSR2)
         time.sleep(STACK_S)
-        self.hung = words = self._words(now, behind)
+        self.hung = words = self._words(now, behind, bool(stopped))
         sys.stderr.write(f"gpuwise: {words}\n")
         self._began_s = time.time()
         for place in now:
             _signal(pids[place.rank], signal.SIGKILL)
 
-    def _words(self, now: list[Place], behind: list[Place]) -> str:
+    def _words(self, now: list[Place], behind: list[Place], stopped: bool) -> str:
         if not behind:
             return (
                 f"no rank moved for {self._hang_s:g} s, all at step {now[0].step} in {now[0].phase}: the exchange itself stands"
@@ -356,8 +359,19 @@ class HangWatch:
         words: list[str] = []
         for place in behind:
             line = stack_of(self._out, place.rank)
-            words.append(f"rank {place.rank} is silent in {place.phase} of step {place.step}" + (f" ({line})" if line else ""))
+            what = "was stopped by a signal" if stopped else "is silent"
+            words.append(f"rank {place.rank} {what} in {place.phase} of step {place.step}" + (f" ({line})" if line else ""))
         return f"no rank moved for {self._hang_s:g} s: {'; '.join(words)}; the others wait for it"
+
+
+def _is_stopped(pid: int | None) -> bool:
+    """Whether a signal (SIGSTOP, a debugger) keeps a process from running."""
+    import psutil
+
+    try:
+        return pid is not None and psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+    except psutil.Error:
+        return False
 
 
 def _signal(pid: int | None, number: int) -> None:
