@@ -98,7 +98,6 @@ class _Rank:
         return limit.rate_per_s * copies_on(self.cluster, limit.configuration.ranks)
 
     def accelerators(self, limit: Limit) -> int:
-        assert limit.best is not None
         peak = self.peak_per_s(limit)
         return 1 if peak is None else limit.configuration.ranks * copies_for(peak, limit.rate_per_s)
 

@@ -270,14 +270,21 @@ class PipelineEngine(Engine):
         """Rounds of decoding alone until somebody ends, comes, or the blocks run out; ``back`` is in flight no more."""
         if not back.running or back.partial >= 0:
             return
-        for batch in self.in_flight:
-            if batch.chunks:
-                return
-        active = [b for b in (back, *self.in_flight) if b.running]
-        if any(b.partial >= 0 for b in active):
+        rounds = back.rounds_left()
+        if rounds < LEAST_ROUNDS + 2:
             return
-        rounds = min(b.rounds_left() for b in active) - 2
-        n = sum(len(b.running) for b in active)
+        active = [back]
+        n = len(back.running)
+        for batch in self.in_flight:
+            if batch.chunks or batch.partial >= 0:
+                return
+            if batch.running:
+                rounds = min(rounds, batch.rounds_left())
+                if rounds < LEAST_ROUNDS + 2:
+                    return
+                active.append(batch)
+                n += len(batch.running)
+        rounds -= 2
         size = self.limits.block_tokens
         rounds = min(rounds, (self.pool.free // n - 1) * size if n else 0)
         if rounds < LEAST_ROUNDS:
