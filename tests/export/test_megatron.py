@@ -203,7 +203,9 @@ def test_megatron_bridge_reads_its_recipe_back(jobs: Jobs, monkeypatch: pytest.M
         m = c.model
         assert (m.tensor_model_parallel_size, m.pipeline_model_parallel_size) == (s.tp, s.pp)
         assert getattr(m, "context_parallel_size", 1) == s.cp and getattr(m, "expert_model_parallel_size", 1) == s.ep
-        assert getattr(m, "virtual_pipeline_model_parallel_size", 1) == s.virtual_stages
+        chunks = getattr(m, "pipeline_model_parallel_layout", "").count("|") + 1
+        virtual = getattr(m, "virtual_pipeline_model_parallel_size", 1) if chunks == 1 else chunks // s.pp
+        assert virtual == s.virtual_stages
         assert (c.train.micro_batch_size, c.train.global_batch_size) == (s.micro_batch, s.global_batch)
         assert m.seq_length == c.dataset.seq_length == job.seq_len
         assert getattr(m, "recompute_granularity", "none") == s.recompute

@@ -24,6 +24,7 @@ FSDP = {"zero2": "optim_grads", "zero3": "optim_grads_params", "hybrid": "optim_
 """``--data-parallel-sharding-strategy`` of Megatron-FSDP."""
 SAVE_EVERY = 1000
 """Steps between checkpoints where the plan knows no better: with ``--save`` the parser wants a number. Rule of this project."""
+LAYOUT = "--pipeline-model-parallel-layout"
 FULL_GRAPH = ["--cuda-graph-impl", "full_iteration", "--no-check-for-nan-in-loss-and-grad"]
 _PRECISIONS = {
     "bf16": ["--bf16"],
@@ -89,8 +90,9 @@ def arguments(job: Job) -> list[str]:
     out = ["--tensor-model-parallel-size", str(s.tp), "--pipeline-model-parallel-size", str(s.pp)]
     out += ["--micro-batch-size", str(s.micro_batch), "--global-batch-size", str(s.global_batch)]
     out += ["--seq-length", str(job.seq_len)]
-    out += _uneven_stages(arch, s)
-    if s.virtual_stages > 1:
+    uneven = _uneven_stages(arch, s)
+    out += uneven
+    if s.virtual_stages > 1 and LAYOUT not in uneven:  # which says the virtual stages too
         out += ["--num-virtual-stages-per-pipeline-rank", str(s.virtual_stages)]
     if s.cp > 1:
         out += ["--context-parallel-size", str(s.cp), "--cp-comm-type", "a2a" if s.context_parallel == "ulysses" else "p2p"]
@@ -140,10 +142,13 @@ def _uneven_stages(arch: Architecture, s: Strategy) -> list[str]:
     first, middle, last = (int(np.broadcast_to(x, (1,))[0]) for x in stages(arch, columns, float(arch.n_layers)).layers)
     if first == last == middle - 1 and (arch.n_layers + 2) % (s.pp * s.virtual_stages) == 0:
         return ["--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split"]
-    if first + middle * (s.pp - 2) + last > arch.n_layers:
-        more = arch.n_layers - first * s.pp
-        inner = [f"t*{middle}"] * more + [f"t*{first}"] * (s.pp - 2 - more)
-        return ["--pipeline-model-parallel-layout", "|".join([f"Et*{first}", *inner, f"t*{last}L"])]
+    fewer = first + middle * (s.pp - 2) + last - arch.n_layers
+    if fewer > 0 or s.virtual_stages > 1:
+        ranks = [first, *[middle] * (s.pp - 2 - fewer), *[middle - 1] * fewer, last]
+        each = -(-middle // s.virtual_stages)
+        chunks = [min(each, max(n - v * each, 0)) for v in range(s.virtual_stages) for n in ranks]
+        layers = [f"t*{n}" if n else "" for n in chunks]
+        return [LAYOUT, "|".join([f"E{layers[0]}", *layers[1:-1], f"{layers[-1]}L"])]
     out = ["--decoder-last-pipeline-num-layers", str(last)]
     return out if first == middle else ["--decoder-first-pipeline-num-layers", str(first), *out]
 

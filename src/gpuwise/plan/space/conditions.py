@@ -168,7 +168,9 @@ def layers(s: Setting, c: Columns) -> Mask:
     per_stage = -(-n // np.maximum(c.pp, 1))
     # the last stage takes what is left, or both ends share what the middle stages leave
     left = (n > per_stage * (c.pp - 1)) | ((c.pp > 2) & (n - per_stage * (c.pp - 2) >= 2))
-    uneven = (c.virtual_stages == 1) & (left | (s.stack.any_split & (chunks <= n)))
+    # with virtual stages every chunk is as full as the fullest but those of the last stage: a smaller one would wait for it
+    full = np.where(c.virtual_stages > 1, -(-n // np.maximum(chunks, 1)) * c.virtual_stages * (c.pp - 1) < n, True)
+    uneven = ((c.virtual_stages == 1) & left) | (s.stack.any_split & (chunks <= n) & full)
     return (c.pp > 1) & ~(even | uneven)
 
 

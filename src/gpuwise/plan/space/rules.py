@@ -115,7 +115,7 @@ SHAPE_RULES: tuple[Rule, ...] = (
         conditions.layers,
         "{s.arch.n_layers} layers do not spread over pp {x.pp} x {x.virtual_stages} stages",
         "pp x virtual stages divides the layers, or the layers and the two ends; without virtual stages "
-        "the last stage, or both ends, may also have fewer layers, but not none, and any stage has where the stack splits freely",
+        "the last stage, or both ends, may also have fewer layers, but not none; where the stack splits freely any stage may",
     ),
     Rule(
         "global-batch",

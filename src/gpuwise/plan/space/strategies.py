@@ -128,11 +128,13 @@ def full_space(setting: Setting) -> Space:
     n = setting.cluster.n_accelerators
     experts = 1 if setting.arch.moe is None else setting.arch.moe.n_experts
     degrees = divisors(n)
+    layers = setting.arch.n_layers
+    free = (2, 4, 8) if setting.stack.any_split else ()
     return Space(
         micro_batch=tuple(d for d in divisors(setting.global_batch) if d <= 128),
         tp=degrees,
         pp=degrees,
-        virtual_stages=tuple(sorted({*divisors(setting.arch.n_layers), *divisors(setting.arch.n_layers + 2)})),
+        virtual_stages=tuple(sorted({*divisors(layers), *divisors(layers + 2), *free})),
         cp=degrees,
         ep=divisors(experts),
         sequence_parallel=(True, False) if setting.stack.sequence_parallel else (False,),
