@@ -29,8 +29,11 @@ from gpuwise.calibrate.practice.rows import PracticeRow, PublishedRun, practice_
 from gpuwise.cli.app import run as gpuwise
 from gpuwise.predict.coefficients import load_json
 
-BLIND = Path(__file__).with_name("records") / "practice" / "blind_runs_2026-11-26.csv"
+RECORDS = Path(__file__).with_name("records") / "practice"
+BLIND = RECORDS / "blind_runs_2026-11-26.csv"
 """Runs of which ``--fit`` takes the spread of memory and the level of PyTorch's own FSDP, and nothing else."""
+TOOLS = tuple(RECORDS / f"blind_runs_2026-11-27{letter}.csv" for letter in ("", "b"))
+"""Runs of which ``--fit`` takes the spread of memory alone."""
 MISSED = 1.5
 """A run predicted so many times too long or too short is listed."""
 
@@ -118,7 +121,8 @@ def main() -> None:
         from gpuwise.calibrate.practice.fit import fit
         from gpuwise.predict import coefficients
 
-        fit(rows, asked, rows_of(read_runs(BLIND))[1])
+        of_memory = [r for path in TOOLS for r in read_runs(path) if r.metric == "mem"]
+        fit(rows, asked, [*rows_of(read_runs(BLIND))[1], *rows_of(of_memory)[1]])
         load_json.cache_clear()
         coefficients._manifest.cache_clear()
         asked, rows, refused = rows_of(runs)

@@ -160,6 +160,27 @@ def test_a_year_runs_the_software_of_its_time(on: str, year: int | None, stack: 
     assert (base.stack, base.fused_attention) == (stack, fused)
 
 
+@pytest.mark.parametrize("stack", [None, "megatron-core"])
+def test_experts_of_2024_exchange_unhidden(stack: str | None) -> None:
+    """Phi-3.5-MoE on its 512 H100 has the software of 2024, also where the stack that it would take is named."""
+    exchange, cluster = ("expert_dispatch", "overlap_ep", "cuda_graphs"), find_cluster("64x8xH100-SXM")
+    wishes = Wishes(seq_len=4096, stack=stack)
+    found = [
+        tuple(getattr(make_goal(find_model(name), cluster, w).bases[0], field) for field in exchange)
+        for name, w in (
+            ("phi-3.5-moe", wishes),
+            ("phi-3.5-moe", replace(wishes, year=2025)),
+            ("phi-3.5-moe", replace(wishes, expert_dispatch="deepep")),
+            ("mixtral-8x7b", wishes),
+            ("mixtral-8x7b", replace(wishes, year=2024)),
+            ("mixtral-8x7b", replace(wishes, year=2024, stack="hai-llm")),
+            ("llama-3-8b", replace(wishes, year=2024)),
+        )
+    ]
+    old, new = ("all-to-all", False, "none"), ("deepep", True, "partial")
+    assert found == [old, new, ("deepep", False, "none"), new, old, new, new]
+
+
 def test_bloom_with_the_software_of_its_year_recomputes_every_layer() -> None:
     """As it did (arXiv 2211.05100 section 3.4, bigscience tr11): without fused attention its activations do not fit."""
     cluster = find_cluster("48x8xA100-80GB-SXM")

@@ -148,13 +148,34 @@ def test_stages_that_differ_by_a_layer() -> None:
     assert even.step_time_s.expected < more.step_time_s.expected < 1.3 * even.step_time_s.expected
 
 
+@pytest.mark.parametrize(("layers", "pp", "virtual"), [(61, 4, 4), (61, 8, 4), (61, 4, 8)])
+def test_virtual_stages_of_deepseek_v3_are_full_but_the_last_ones(layers: int, pp: int, virtual: int) -> None:
+    """61 layers over 16 or 32 chunks, as the recipes of Megatron-Bridge lay DeepSeek-V3 out; no others."""
+    arch, s = (
+        replace(EIGHT, n_layers=layers),
+        Strategy(pp=pp, dp=16 // pp, accumulation=2 * pp, virtual_stages=virtual, schedule="interleaved"),
+    )
+    setting = Setting.of(arch, NODES, s, 4096, s.global_batch)
+    check_strategy(setting, s)
+    said = command(Job(arch, NODES, s, 4096))
+    assert not any("virtual" in part for part in said)
+    (split,) = (f.partition(" ")[2].strip("'\"").split("|") for f in said if "pipeline-model-parallel-layout" in f)
+    numbers = [int(part.strip("EL").removeprefix("t*") or 0) for part in split]
+    fullest = -(-layers // (pp * virtual))
+    assert len(numbers) == pp * virtual and sum(numbers) == layers
+    assert all(n == fullest for i, n in enumerate(numbers) if i % pp < pp - 1) and max(numbers) == fullest
+    full = estimate(replace(EIGHT, n_layers=pp * virtual * fullest), NODES, s, seq_len=4096)
+    # the head, on the last rank, no longer stands behind as many layers as the others have
+    assert 0.8 < estimate(arch, NODES, s, seq_len=4096).step_time_s.expected / full.step_time_s.expected <= 1
+    with pytest.raises(LayoutError, match="do not spread"):
+        fewer = replace(EIGHT, n_layers=pp * virtual + 1)
+        check_strategy(replace(setting, arch=fewer), s)
+
+
 @pytest.mark.thorough
 def test_four_bit_weights_of_33_billion_are_tuned_on_24_gib_as_published() -> None:
     """arXiv 2305.14314: 33B on one 24 GB card, whose adapters' states are paged; at one's wish they stay where they are."""
     card, wishes = find_cluster("4090"), Wishes(seq_len=512, global_batch=16, quantized_base=True, lora_rank=64)
-    published = make_plan(find_model("llama-30b"), card, wishes)
-    assert published.best is not None and published.best.estimate.fits
-    wishes = replace(wishes, seq_len=1024)
     plan = make_plan(find_model("llama-30b"), card, wishes)
     assert plan.best is not None and plan.best.estimate.fits
     best = plan.best.estimate

@@ -159,7 +159,7 @@ class Training:
     vtrain."""
     year: Whole | None = None
     """The year whose software trains (usual: today's, or of the published run that this is): before 2023 attention was not
-    fused, nor sequence parallel."""
+    fused, nor sequence parallel; before 2025 experts' exchange was not hidden."""
     lora: Annotated[bool, Parameter(negative="")] = False
     """Train low-rank adapters (rank 16) on frozen weights."""
     lora_rank: Whole | None = None
@@ -209,12 +209,12 @@ class Fixed:
     """How context parallelism exchanges: ring or ulysses."""
     gradient_dtype: str | None = None
     """Format gradients are accumulated in: fp32 (usual), bf16 or fp16 (that of DeepSpeed's engine with fp16 weights)."""
-    expert_dispatch: str = "deepep"
-    """How tokens travel to experts: all-to-all, deepep (one copy to each node) or deepep-fp8."""
-    overlap_experts: bool = True
-    """Tokens travel to experts behind the work of another micro-batch."""
-    cuda_graphs: str = "partial"
-    """What of layers with experts is launched as a CUDA graph: none, partial (attention and router) or full."""
+    expert_dispatch: str | None = None
+    """How tokens travel to experts: all-to-all (usual before 2025), deepep (one copy to each node: usual) or deepep-fp8."""
+    overlap_experts: bool | None = None
+    """Tokens travel to experts behind the work of another micro-batch (usual from 2025 on)."""
+    cuda_graphs: str | None = None
+    """What of layers with experts is a CUDA graph: none (usual before 2025), partial (attention and router: usual) or full."""
     sequence_parallel: bool | None = None
     """Split norms and residuals over the tensor ranks."""
     offload_optimizer: bool | None = None

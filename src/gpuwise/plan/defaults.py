@@ -15,7 +15,7 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.known_runs import KnownRun, known_runs
 from gpuwise.plan.space.stack_rules import find_stack_rules
 from gpuwise.units import format_count
-from gpuwise.workload.stack import FUSED_SINCE, find_stack
+from gpuwise.workload.stack import FUSED_SINCE, HIDDEN_EXPERTS_SINCE, find_stack
 from gpuwise.workload.transformer.parameters import count_parameters
 
 PRETRAINING_SEQ_LEN = 8192
@@ -152,19 +152,27 @@ SAME_RUN_RATIO = 2.0
 
 
 def published_run(
-    arch: Architecture, cluster: Cluster, options: Mapping[str, int | str | bool] = MappingProxyType({})
+    arch: Architecture,
+    cluster: Cluster,
+    options: Mapping[str, int | str | bool] = MappingProxyType({}),
+    named: str | None = None,
 ) -> KnownRun | None:
     """The published run with older software that pre-training ``arch`` on ``cluster`` is: the same model on about as many
     accelerators of that family. None where there is none, where it had today's software, and where its software does not have
-    what was asked for (``options``)."""
+    what was asked for (``options``) or is not the stack that was ``named``."""
     n, family = cluster.n_accelerators, cluster.accelerator.family
     for run in known_runs().get(arch.id, ()):
         alike = run.gpus is not None and 1 / SAME_RUN_RATIO <= n / run.gpus <= SAME_RUN_RATIO
         if run.year is None or not alike or accelerators()[run.accelerator_id].family != family:
             continue
         stack, _ = default_stack(arch, cluster, fine_tuning=False, year=run.year)
-        return run if _has(stack, options, adapters=False) else None
+        return run if _has(stack, options, adapters=False) and named in (None, stack) else None
     return None
+
+
+def todays_year(arch: Architecture) -> int:
+    """First year whose software ``arch`` is trained with today."""
+    return FUSED_SINCE if arch.moe is None else HIDDEN_EXPERTS_SINCE
 
 
 def unfused_attention(stack: str, accelerator: Accelerator, year: int | None = None) -> str:

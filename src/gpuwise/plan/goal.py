@@ -18,13 +18,14 @@ from gpuwise.plan.defaults import (
     default_seq_len,
     default_stack,
     published_run,
+    todays_year,
     unfused_attention,
 )
 from gpuwise.units import LARGEST_COUNT, LONGEST_SEQUENCE
 from gpuwise.workload.adapters import DEFAULT_TARGETS, adapted_products
 from gpuwise.workload.changes.strategy import LORA_RANK, LOW_PRECISION
 from gpuwise.workload.optimizer import parameter_bytes
-from gpuwise.workload.stack import FUSED_SINCE, find_stack
+from gpuwise.workload.stack import HIDDEN_EXPERTS_SINCE, find_stack
 from gpuwise.workload.strategy import (
     CONTEXT_PARALLELS,
     CUDA_GRAPHS,
@@ -86,9 +87,10 @@ class Wishes:
     context_parallel: str = "ring"
     gradient_dtype: str | None = None
     """``None``: the stack's, fp32 but for DeepSpeed's fp16 engine."""
-    expert_dispatch: str = "deepep"
-    overlap_ep: bool = True
-    cuda_graphs: str = "partial"
+    expert_dispatch: str | None = None
+    """``None``, as with the next two: what the stacks of the year have."""
+    overlap_ep: bool | None = None
+    cuda_graphs: str | None = None
     fused_loss: bool | None = None
     packed_document_len: int | None = None
     fixed: Mapping[str, int | str | bool] = field(default_factory=dict[str, "int | str | bool"])
@@ -155,7 +157,8 @@ def check_wishes(wishes: Wishes) -> None:
     if wishes.optimizer is not None:
         _check_choice("optimizer", wishes.optimizer)
     for name in ("context_parallel", "expert_dispatch", "cuda_graphs"):
-        _check_choice(name, getattr(wishes, name))
+        if getattr(wishes, name) is not None:
+            _check_choice(name, getattr(wishes, name))
     if wishes.gradient_dtype is not None:
         _check_choice("gradient_dtype", wishes.gradient_dtype)
     if wishes.stack is not None:
@@ -248,13 +251,13 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuni
             global_batch = cluster.n_accelerators * int(wishes.fixed.get("micro_batch", 1))
             why = "one micro-batch on each accelerator: an update in the backward pass accumulates nothing"
         assumed.append(f"global batch {global_batch:,} sequences ({why})")
-    stack, year, run = wishes.stack, wishes.year, None
+    stack, year = wishes.stack, wishes.year
+    options = {**wishes.fixed, "fused_loss": bool(wishes.fused_loss)}
+    run = None if tuning else published_run(arch, cluster, options, stack)
+    if year is None and run is not None:
+        year = run.year
+        assumed.append(f"software of {year}, as in the published run of this model (--year {todays_year(arch)}: today's)")
     if stack is None:
-        options = {**wishes.fixed, "fused_loss": bool(wishes.fused_loss)}
-        run = None if tuning else published_run(arch, cluster, options)
-        if year is None and run is not None:
-            year = run.year
-            assumed.append(f"software of {year}, as in the published run of this model (--year {FUSED_SINCE}: today's)")
         stack, why = default_stack(
             arch,
             cluster,
@@ -297,9 +300,6 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuni
         optimizer=wishes.optimizer or "adamw",
         step_in_backward=wishes.step_in_backward,
         context_parallel=wishes.context_parallel,
-        expert_dispatch=wishes.expert_dispatch,
-        overlap_ep=wishes.overlap_ep,
-        cuda_graphs=wishes.cuda_graphs,
         lora_rank=lora_rank,
         lora_targets=wishes.lora_targets,
         master_weights=not (lora_rank and find_stack(stack).weight_cast_per_micro_batch),
@@ -308,6 +308,7 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuni
         fused_loss=bool(wishes.fused_loss),
         fused_attention=not unfused,
     )
+    base = _with_experts(base, wishes, None if arch.moe is None else year)
     formed = [replace(base, precision=p, gradient_dtype=_gradients(wishes, stack, p)) for p in precisions]
     recipe = find_stack(stack).half_weights and not lora_rank
     bases = tuple(
@@ -337,6 +338,7 @@ def on_stack(goal: Goal, stack: str, why: str) -> Goal:
         )
         for b in goal.bases
     )
+    bases = tuple(_with_experts(b, goal.wishes, None if goal.arch.moe is None else goal.year) for b in bases)
     assumed = tuple(f"stack {stack} ({why})" if a.startswith("stack ") else a for a in goal.assumed)
     return replace(goal, bases=bases, assumed=assumed)
 
@@ -370,6 +372,17 @@ def as_asked(goal: Goal, strategy: Strategy) -> Strategy:
     taken = make_goal(goal.arch, goal.cluster, asked, fine_tuning=True).bases[0]
     fields = ("stack", "master_weights", "gradient_dtype", "fused_attention")
     return strategy.with_(**{name: getattr(taken, name) for name in fields})
+
+
+def _with_experts(base: Strategy, wishes: Wishes, year: int | None) -> Strategy:
+    """``base`` with the experts' exchange that is asked for, or else that of its stack in ``year``."""
+    older = year is not None and year < HIDDEN_EXPERTS_SINCE and not find_stack(base.stack).own_exchange
+    return replace(
+        base,
+        expert_dispatch=wishes.expert_dispatch or ("all-to-all" if older else "deepep"),
+        overlap_ep=not older if wishes.overlap_ep is None else wishes.overlap_ep,
+        cuda_graphs=wishes.cuda_graphs or ("none" if older else "partial"),
+    )
 
 
 def usual_recompute(base: Strategy) -> str:

@@ -11,14 +11,13 @@ from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.models.known_runs import known_runs
 from gpuwise.facts.sources import sources
 from gpuwise.plan.answer import Option, tokens_of
-from gpuwise.plan.defaults import batch_for_devices
+from gpuwise.plan.defaults import batch_for_devices, todays_year
 from gpuwise.plan.explain import percent
 from gpuwise.plan.goal import FASTER, Goal
 from gpuwise.plan.space.search import estimate_all
 from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.units import HOUR_S, format_count, format_duration
 from gpuwise.workload.optimizer import PAGED
-from gpuwise.workload.stack import FUSED_SINCE
 from gpuwise.workload.strategy import Strategy
 
 
@@ -33,9 +32,9 @@ def unused(goal: Goal, s: Strategy) -> Iterator[str]:
         yield "sequence parallelism is not used: the plan has no tensor parallelism (--tp)"
     if arch.moe is None or s.ep == 1:
         why = "the model has no experts" if arch.moe is None else "each rank has all experts (--ep)"
-        if wishes.expert_dispatch != "deepep":
+        if wishes.expert_dispatch not in (None, "deepep"):
             yield f"{wishes.expert_dispatch} dispatch is not used: {why}"
-        if not wishes.overlap_ep:
+        if wishes.overlap_ep is False:
             yield f"the overlap of experts' transfers makes no difference: {why}"
     if arch.moe is None and wishes.cuda_graphs == "none":
         yield "partial CUDA graphs make no difference: they are modelled for layers with experts"
@@ -70,9 +69,13 @@ def published(
         same = " here" if run.accelerator_id == goal.cluster.accelerator.id else f" on {goal.cluster.accelerator.name}"
         alike = goal.cluster.accelerator.family == accelerators()[run.accelerator_id].family
         dated = run.year is not None and alike and goal.wishes.year is None
-        other = None if not dated or run.year is None else of_year(run.year if goal.year is None else FUSED_SINCE)
+        other = None if not dated or run.year is None else of_year(run.year if goal.year is None else todays_year(goal.arch))
         if other is not None:
-            words = f"the software of its time (--year {run.year})" if goal.year is None else f"today's (--year {FUSED_SINCE})"
+            words = (
+                f"the software of its time (--year {run.year})"
+                if goal.year is None
+                else f"today's (--year {todays_year(goal.arch)})"
+            )
             same += f", with {words} {hours(other):,.0f}"
         older = other if goal.year is None else best
         if dated and run.mwh is not None and older is not None and older.energy is not None:

@@ -15,6 +15,10 @@ from gpuwise.errors import DataError, UnknownNameError
 FUSED_SINCE = 2023
 """Year from which stacks fuse attention: PyTorch 2.0's scaled_dot_product_attention and torch.compile (March 2023,
 pytorch.org/blog/pytorch-2.0-release); FlashAttention (arXiv 2205.14135) in Megatron-LM (--use-flash-attn, January 2023)."""
+HIDDEN_EXPERTS_SINCE = 2025
+"""Year from which stacks send one copy of a token to each node (DeepEP, open since February 2025), hide that behind another
+micro-batch (Megatron-Core 0.14 --overlap-moe-expert-parallel-comm) and launch attention and router as a graph
+(--cuda-graph-modules)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,9 @@ class Stack:
     checkpoints_quantized: bool = False
     """Layers over frozen 4-bit weights are recomputed unless somebody says otherwise (PEFT
     ``prepare_model_for_kbit_training``)."""
+    quantized_fp32_norms: bool = False
+    """Beside frozen 4-bit weights the norms' are in fp32, and so is what they give: a 4-bit linear returns the format of its
+    input, so the residual stream is in fp32 from the first layer on."""
     masks_padding: bool = False
     """An encoder's scores get the mask of padded tokens added."""
     masks_windows: bool = False
@@ -120,6 +127,8 @@ class Stack:
     """ZeRO-1 and 2 are FSDP that keeps gathered parameters (``reshard_after_forward=False``): a layer a message, no buckets."""
     loops_over_parameters: bool = False
     """In fp32 the optimizer's update is a Python loop of small operations on one parameter after another."""
+    own_exchange: bool = False
+    """It hid its experts' exchange before :data:`HIDDEN_EXPERTS_SINCE`."""
     like: str = ""
     """The stack whose facts it takes where it has none of its own."""
     hides_sharded_states: bool = True

@@ -218,3 +218,15 @@ def test_nothing_is_written_for_what_needs_no_gradient() -> None:
     before = len(t)
     t.backward(made)
     assert len(t) - before == 3  # ones, one product, the parameter's gradient handed over
+
+
+def test_norms_in_fp32_beside_four_bit_weights_widen_the_residual_stream() -> None:
+    """Transformers' RMSNorm gives the format of its weight, bitsandbytes' linear that of its input (PEFT's preparation)."""
+    arch = find_model("llama-3.2-1b")
+
+    def formats(stack: str, quantized: bool) -> set[str]:
+        given = replace(point(lora_rank=8, quantized_base=quantized, autocast=False), stack=find_stack(stack))
+        return {s.outputs[0].dtype for s in eager_step(arch, given).capture.signatures if "silu" in s.op}
+
+    assert formats("trainer", True) == {"fp32"}
+    assert formats("trainer", False) == formats("litgpt", True) == {"bf16"}

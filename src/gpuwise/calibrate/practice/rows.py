@@ -18,7 +18,7 @@ from gpuwise.errors import InputError
 from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.predict.practice import RULE_MFU, is_sharded, rate_of, scale_of
 from gpuwise.units import DAY_S, GIB, HOUR_S, TERA
-from gpuwise.workload.stack import FUSED_SINCE, find_stack
+from gpuwise.workload.stack import FUSED_SINCE, HIDDEN_EXPERTS_SINCE, find_stack
 
 TABLE = Path("practice") / "published_runs.csv"
 WHOLE = {"gpu_hours": HOUR_S, "hours": HOUR_S, "days": DAY_S}
@@ -45,9 +45,20 @@ UNFUSED = "before FlashAttention"
 EARLIER = {"nanogpt-bench-compile": 2022}
 """Runs of families with newer software whose figure is older than fused attention: nanoGPT's README has 135 ms since 30 December
 2022, its model.py scaled_dot_product_attention since 30 January 2023."""
+EXPERTS = {
+    "arctic": 2024,
+    "grin-moe": 2024,
+    "deepseek-v2": HIDDEN_EXPERTS_SINCE,
+    "deepseek-v3": HIDDEN_EXPERTS_SINCE,
+    "deepseek-v3-bf16": HIDDEN_EXPERTS_SINCE,
+    "llama3-e8t2": HIDDEN_EXPERTS_SINCE,
+}
+"""Years of the software of models with experts whose source has no arXiv number or another year: DeepSeek's exchange was hidden
+before others' (arXiv 2405.04434 section 3.1.3, 2412.19437 section 3.2), Megatron-Core of 2412.09952 is that of its next year."""
 OTHER_WORK = {
     "llama3.2-1b": "pruned from Llama 3.1 8B and distilled from 8B and 70B: the hours are of all stages (llama3_2/MODEL_CARD.md)",
     "llama3.2-3b": "pruned from Llama 3.1 8B and distilled from 8B and 70B: the hours are of all stages (llama3_2/MODEL_CARD.md)",
+    "dbrx": "the three months hold post-training, evaluation and red-teaming (databricks.com/blog, introducing DBRX)",
     "deepseek-v3-bf16": "the run computed in fp8 (arXiv 2412.19437, section 3.3)",
 }
 """Runs whose published figure is of other work than the command asks for. They are judged, and not fitted."""
@@ -84,13 +95,18 @@ class PublishedRun:
 
     def dated(self, runs: Sequence[PublishedRun]) -> str:
         """The command with the software that the run had: the year of the oldest paper on its family among ``runs`` where that
-        is older than fused attention, and torchtune where the figure is its own, in place of the stack that stands for it."""
+        is older than fused attention (of models with experts: than an exchange that is hidden), and torchtune where the figure
+        is its own, in place of the stack that stands for it."""
         years = [2000 + int(found[1]) for r in runs if r.family == self.family and (found := ARXIV.search(r.source))]
         years += [FUSED_SINCE - 1] * (UNFUSED in self.source)
         years += [EARLIER[name] for name in (self.id.split("/")[0],) if name in EARLIER]
         if self.source.startswith(RECIPE):
             return f"{STACK.sub('', self.command)} --stack torchtune"
-        old = years and min(years) < FUSED_SINCE and "--year" not in self.command
+        since = FUSED_SINCE
+        if self.kind == "moe":
+            since, name = HIDDEN_EXPERTS_SINCE, self.id.split("/")[0]
+            years = [EXPERTS[name]] if name in EXPERTS else years
+        old = years and min(years) < since and "--year" not in self.command
         return f"{self.command} --year {min(years)}" if old else self.command
 
     @property

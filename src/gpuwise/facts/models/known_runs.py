@@ -41,7 +41,7 @@ class KnownRun:
     source_key: str
     notes: str
     year: int | None = None
-    """Of its software, where that had no fused attention yet."""
+    """Of its software, where that had no fused attention yet, or no hidden exchange of experts."""
     precision: str = ""
     """Of its matrix products, where its year's usual format was another."""
     mwh: float | None = None

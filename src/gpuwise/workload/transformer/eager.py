@@ -109,6 +109,12 @@ class Network:
         frozen = self.point.lora_rank > 0
         return self.t.leaf(shape, self.weight_dtype, trained=not frozen, frozen=frozen)
 
+    def norm_weight(self, width: int) -> Value:
+        """The weight of a norm of ``width``, in fp32 beside 4-bit weights where the stack leaves it so."""
+        if not (self.point.quantized_base and self.point.stack.quantized_fp32_norms):
+            return self.weight(width)
+        return self.t.leaf((width,), "fp32", frozen=True)
+
     # --- products ---
 
     def linear(self, name: str, x: Value, n: int, *, bias: bool = False, weight: Value | None = None) -> Value:
@@ -215,7 +221,7 @@ class Network:
         x = cast(t, x, "fp32")
         variance = t.bind(row_mean(t, power(t, x)))
         output = t.bind(mul(t, x, rsqrt(t, shifted(t, variance))))
-        w = self.weight(x.shape[-1])
+        w = self.norm_weight(x.shape[-1])
         if self.arch.norm_in_fp32:  # Gemma: 1 + w
             return cast(t, mul(t, output, shifted(t, cast(t, w, "fp32"))), form)
         return mul(t, w, cast(t, output, form))

@@ -71,7 +71,8 @@ class Point:
     @property
     def stream_bytes(self) -> float:
         """Bytes of an element of the residual stream."""
-        return 4.0 if self.autocast else self.element_bytes
+        wide = self.autocast or (self.quantized_base and self.stack.quantized_fp32_norms)
+        return 4.0 if wide else self.element_bytes
 
     @property
     def shard_tokens(self) -> int:
