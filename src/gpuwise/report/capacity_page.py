@@ -174,7 +174,7 @@ def _fleet_table(served: Served) -> str:
     name = served.configuration.system.accelerator.name
     rows = [
         TableRow("load", [TableCell(f"{f.rate_per_s:.3g} requests/s on average, {f.peak_per_s:.3g} at the peak")]),
-        TableRow("copies", [TableCell(f"{f.copies_now} now, {f.copies_peak} at the peak: {f.cluster.n_accelerators} {name}")]),
+        TableRow("replicas", [TableCell(f"{f.copies_now} now, {f.copies_peak} at the peak: {f.cluster.n_accelerators} {name}")]),
         TableRow("each replica", [TableCell(served.configuration.words)]),
         TableRow("gives out first", [TableCell(served.saturation.words)]),
     ]
