@@ -15,7 +15,7 @@ from gpuwise.train.profile.findings.finding import Finding
 from gpuwise.train.profile.findings.host import own_python
 from gpuwise.train.profile.findings.profile_data import ProfileData
 from gpuwise.train.profile.result import Profile, profile_run
-from gpuwise.train.profile.run_facts import RunFacts
+from gpuwise.train.profile.run_facts import Pauses, RunFacts
 from gpuwise.train.profile.split import split_step
 from gpuwise.train.profile.steps import find_steps
 from gpuwise.train.profile.trace_reader import read_trace
@@ -334,6 +334,17 @@ def test_moves_before_every_update_are_between_updates(
         assert profile.split.parts["between updates"] == pytest.approx(0.006, rel=0.02)
         assert found.evidence[0].seconds == pytest.approx(0.004, rel=0.02) and found.evidence[0].count == 40
         assert profile.verdict.kind == "between updates" and "small operations" not in _kinds(profile)
+
+
+def test_pauses_of_waits_alone_are_no_moves(kineto: type[Any], tmp_path: Path) -> None:
+    """What the watch counted between updates without one pause that it could name; nothing in the trace is a move."""
+    trace = kineto(device={})
+    for number in range(5):
+        trace.step(number, 10 * MS * number, 10 * MS)
+        trace.op("aten::mm", 10 * MS * number + 10, 9 * MS, [[512, 512], [512, 512]])
+    facts = RunFacts((STEP,) * 20, STEP, ({**PARAMETERS},), has_trace=True, traced=(STEP,) * 5, pauses=Pauses(seconds=0.002))
+    profile = profile_run("train.py", facts, trace.write(tmp_path / "trace.json"))
+    assert profile.split.parts["between updates"] == 0.002 and "between updates" not in _kinds(profile)
 
 
 PENALTY = """

@@ -213,6 +213,8 @@ def _moves(data: ProfileData) -> Finding | None:
     if not whole_s or data.trace is None or data.steps is None or data.traced is None:
         return None
     calls, whole = (intersection(own, data.steps.windows) for own in moves_of(data.trace, data.steps))
+    if not len(calls):
+        return None
     moves_s = whole_s * length(difference(calls, data.stalled)) / max(length(difference(whole, data.stalled)), 1e-12)
     return Finding(
         "between updates",
