@@ -61,6 +61,10 @@ class Estimate:
         low, high = sorted((self.low * factor, self.high * factor))
         return Estimate(low, self.expected * factor, high, self.basis)
 
+    def bounded_below(self, least: float) -> Estimate:
+        """The interval without what no value can be under; the middle stays."""
+        return Estimate(min(max(self.low, least), self.expected), self.expected, self.high, self.basis)
+
     def inverse(self, count: float = 1.0) -> Estimate:
         """``count`` over the value, both ends swapped: the seconds of an amount to a rate, a rate to seconds."""
         return Estimate(count / self.high, count / self.expected, count / self.low, self.basis)

@@ -96,3 +96,12 @@ def test_a_bottleneck_is_the_largest_part() -> None:
 def test_a_strategy_for_another_size_is_refused() -> None:
     with pytest.raises(InputError, match="accelerators"):
         estimate(ARCH, NODE, replace(FSDP, dp=4), seq_len=2048)
+
+
+def test_no_end_of_an_interval_is_past_the_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = estimate(ARCH, NODE, FSDP, seq_len=4096)
+    monkeypatch.setattr("gpuwise.predict.step.training.spread", lambda *_: (1.5, "derived"))  # nothing is known of the time
+    wide = estimate(ARCH, NODE, FSDP, seq_len=4096)
+    assert wide.hfu.high == pytest.approx(1.0) and wide.mfu.high <= 1.0
+    assert wide.step_time_s.low < usual.step_time_s.low and wide.step_time_s.expected == usual.step_time_s.expected
+    assert wide.mfu.low < usual.mfu.low

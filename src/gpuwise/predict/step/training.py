@@ -169,9 +169,7 @@ def _one(
     sc = find_stack_costs(strategy.stack, arch.moe is not None).under(strategy, cluster.accelerator, linked=cluster.system.linked)
     sc = sc.as_timed() if costs.own_host else sc
     sigma, basis = spread(sc, costs, at, cluster.n_systems)
-    step = Estimate.from_log_sigma(float(done.times.step_s[i]), sigma, basis)
     tokens = strategy.global_batch * seq_len
-    rate = step.inverse(tokens)
     per_token = model_flop_per_token(
         arch,
         seq_len,
@@ -182,6 +180,8 @@ def _one(
     model_flop = per_token * tokens
     run = model_flop * (1 + _recomputed_flop(strategy, costs, at)) if not costs.own_host else _flop_run(strategy, costs, at)
     peak = cluster.accelerator.peak(strategy.precision) * cluster.n_accelerators
+    step = Estimate.from_log_sigma(float(done.times.step_s[i]), sigma, basis).bounded_below(run / peak)
+    rate = step.inverse(tokens)
     footprint = _memory(arch, cluster, strategy, costs.points[at], memory, i)
     host, limit = float(np.broadcast_to(on_host, memory.device_total.shape).flat[i]), host_limit_bytes(cluster)
     return TrainingEstimate(
