@@ -60,7 +60,7 @@ def answer(command: str) -> tuple[str, ...]:
     asked = bound.arguments
     purpose, model = asked["purpose"], asked.get("model")
     work, within = asked.get("work", ANYTHING), asked.get("within", NO_LIMITS)
-    limits, terms = limits_of(within, asked.get("by")), terms_of(within)
+    limits, terms = limits_of(within, asked.get("by"), purpose), terms_of(within)
     if purpose == "mixed":
         best = fleet(find_model(model), limits, today=TODAY, terms=terms).best
         found = [] if best is None else [(name.split("x ", 1)[0].split(" ")[-1], name) for name in best.names]

@@ -8,6 +8,7 @@ import math
 import pytest
 from tests.pick.scenarios import TODAY, chat_70b, finetune_8b, picked
 
+from gpuwise.facts.hardware.accelerators import product_of
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.facts.offers.levels import ONE_PROVIDER_SIGMA, level_usd_per_hour
 from gpuwise.facts.offers.offer import current_by_provider
@@ -77,9 +78,9 @@ def test_counts_of_three_and_six_are_those_of_cards() -> None:
     assert 3 in counts_for(rented["rtx-4090"], OWN) and 3 not in counts_for(rented["h100-sxm-80gb"], OWN)
 
 
-def test_software_counts_a_fifth_and_several_radeons_come_after_one() -> None:
+def test_software_counts_half_again_and_several_radeons_come_after_one() -> None:
     card, radeon = bought("rtx-3090"), bought("rx-7900-xtx", "new")
-    assert friction(card) == 1.0 and friction(radeon) == pytest.approx(1.2)
+    assert friction(card) == 1.0 and friction(radeon) == pytest.approx(1.5)
     assert friction(card, 4) > friction(card, 2) > 1.0
     assert level(0, radeon, 2, "infer") > level(0, radeon, 1, "infer") == level(0, card, 1, "infer")
     assert level(0, radeon, 1, "learn") > level(0, card, 1, "learn")
@@ -168,3 +169,14 @@ def test_a_notebook_served_from_all_year_is_paid_every_month() -> None:
     assert paid
     for o, plan in paid:
         assert o.cost_usd.expected == o.bill.outlay_usd == pytest.approx(12 * plan.usd_per_month)
+
+
+def test_boards_of_one_product_take_one_place() -> None:
+    p = pick(serving_job(find_model("gpt-oss-120b"), users=20), Limits(ways=("rent",)), today=TODAY)
+    products = [product_of(o.way.accelerator.id) for o in p.ranked]
+    assert len(products) == len(set(products))
+    assert product_of("a800-pcie-80gb") == product_of("a100-sxm-80gb") != product_of("a100-sxm-40gb")
+    assert product_of("l40s") != product_of("l40")
+    for out in p.ranking.left_out:
+        if out.code == "variant":
+            assert product_of(out.way.accelerator.id) in products

@@ -96,6 +96,8 @@ class Limits:
     """One of :data:`FORMS`; None: any."""
     by: str | None = None
     """One of :data:`OBJECTIVES`; None: chosen by the limits."""
+    hourly_first: bool = False
+    """What is rented by the hour comes before what is lent as a notebook."""
 
     @property
     def objective(self) -> str:

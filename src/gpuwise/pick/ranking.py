@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from gpuwise.errors import InputError, UnpredictableError
+from gpuwise.facts.hardware.accelerators import product_of
 from gpuwise.pick.candidates import Acquisition, LeftOut, left_out, refused, software_for, ways
 from gpuwise.pick.limits import Limits, balance
-from gpuwise.pick.outcomes import Outcome, small
+from gpuwise.pick.outcomes import LEVELS, Outcome, small
 from gpuwise.pick.owning import Bill, counted_usd
 from gpuwise.plan.hardware import PATIENCE_S, SHORTEST_S
 from gpuwise.predict.estimate import Estimate
@@ -85,11 +86,11 @@ class Candidate(Generic[T]):
             "energy": self.least_kwh,
             "cost": self.least_usd * self.way.market,
         }
-        objective = limits.objective
+        objective, tier = limits.objective, self.level + lent(self.way, limits)
         if objective == "balance":
             seconds = waited_s(self.least_s * self.favour, self)
-            return self.level, balance(seconds, self.least_usd * self.way.market, limits)
-        return self.level, values[objective] * self.favour
+            return tier, balance(seconds, self.least_usd * self.way.market, limits)
+        return tier, values[objective] * self.favour
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,11 +182,16 @@ def waited_s(seconds: float, of: Candidate[T] | Rankable) -> float:
 def key_of(outcome: Rankable, limits: Limits) -> Key:
     """What the ranking makes small: jobs done as asked come before jobs done with a change, and counts that were seen on
     offer before counts that were not; then the upper end of the 80 % interval of the objective."""
-    objective = limits.objective
+    objective, tier = limits.objective, outcome.level + lent(outcome.way, limits)
     if objective == "balance":
         seconds = waited_s(outcome.at_worst("time"), outcome)
-        return outcome.level, balance(seconds, counted_usd(outcome.way, outcome.bill), limits)
-    return outcome.level, outcome.at_worst(objective)
+        return tier, balance(seconds, counted_usd(outcome.way, outcome.bill), limits)
+    return tier, outcome.at_worst(objective)
+
+
+def lent(way: Acquisition, limits: Limits) -> int:
+    """What puts a notebook behind everything rented by the hour, where that comes first."""
+    return LEVELS if limits.hourly_first and way.notebook is not None else 0
 
 
 def rank(
@@ -210,7 +216,7 @@ def rank(
                 search.fail(t)
             else:
                 tries.append(t)
-    tries.sort(key=lambda t: (t.level, t.key(limits)[1] * t.crowding, t.n))
+    tries.sort(key=lambda t: (t.key(limits)[0], t.key(limits)[1] * t.crowding, t.n))
     queue: list[Candidate[T]] = []
     for t in tries:
         search.bounds.setdefault(t.way.key, t)
@@ -229,7 +235,25 @@ def rank(
     if search.larger(purpose):
         reasons += [_too_small(o.way, o.n, o.cost_usd.expected) for o in ranked if small(o.way, purpose)]
         ranked = [o for o in ranked if not small(o.way, purpose)]
+    ranked, boards = _each_product(ranked)
+    reasons += boards
     return Ranking(tuple(ranked), tuple(reasons), len(every), sum(search.predicted.values()), capped)
+
+
+def _each_product(ranked: Sequence[T]) -> tuple[list[T], list[LeftOut]]:
+    """The best board of each product in each way it is had; the others are left out for it."""
+    best: dict[tuple[str, str, str], T] = {}
+    kept: list[T] = []
+    others: list[LeftOut] = []
+    for o in ranked:
+        device = o.way.accelerator
+        first = best.setdefault((product_of(device.id), o.way.how, o.way.label), o)
+        if first.way.accelerator.id == device.id:
+            kept.append(o)
+        else:
+            what = f"{o.n}x: {format_usd(o.cost_usd.expected)}, the chip and memory of {first.way.accelerator.name}"
+            others.append(left_out(o.way, "variant", what, o.cost_usd.expected))
+    return kept, others
 
 
 def _served_fully(o: Rankable) -> bool:

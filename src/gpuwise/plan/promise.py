@@ -7,6 +7,8 @@ Strategies are searched and ranked by their tuned times; what is said of them st
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gpuwise.errors import UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
@@ -21,6 +23,10 @@ from gpuwise.predict.practice import RULE_MFU, practice_of
 from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.workload.adapters import adapter_parameters
 from gpuwise.workload.transformer.parameters import count_parameters
+
+if TYPE_CHECKING:
+    from gpuwise.plan.step.estimates import StepEstimate
+    from gpuwise.workload.capture.record.capture import Capture
 
 SMALL_VOCABULARY = 2**16
 """Token numbers up to this are stored in two bytes, larger ones in four."""
@@ -51,6 +57,20 @@ def run_of(
         data_bytes=tokens * (2.0 if arch.vocab <= SMALL_VOCABULARY else 4.0),
         storage=storage_price(provider),
         site=None if provider is None else site_of_provider(provider),
+    )
+
+
+def run_of_step(capture: Capture, option: Option[StepEstimate]) -> Run:
+    """The run of one's own code: its weights and two states of each trained one are saved in 4 bytes; its data are not known, and
+    not counted."""
+    return Run(
+        time_s=option.time_s,
+        cluster=option.cluster,
+        price=option.price,
+        state_bytes=4.0 * capture.parameter_count + 8.0 * capture.trainable_count,
+        weight_bytes=4.0 * capture.parameter_count,
+        data_bytes=0.0,
+        storage=storage_price(None),
     )
 
 

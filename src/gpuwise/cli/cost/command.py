@@ -37,6 +37,8 @@ def cost(
     currency: str = "USD",
     usd_rate: float | None = None,
     tokens: Count | None = None,
+    samples: Count | None = None,
+    batch: str | None = None,
     training: Training = LEFT_OPEN,
     storage_price: float | None = None,
     egress_gb: float | None = None,
@@ -75,6 +77,10 @@ def cost(
         US dollars for one unit of the currency.
     tokens
         With a model: tokens to train on.
+    samples
+        Own code and models of images: samples to train on, 1.28M for an epoch of ImageNet.
+    batch
+        Own code and ResNets: samples a step on each GPU.
     storage_price
         With a model: US dollars a GB and month of storage.
     egress_gb
@@ -94,7 +100,20 @@ def cost(
     if model is not None and served == NOTHING_SERVED:
         _only_hours(usage)
         _only_a_run(usage, owned, rented, simple=simple, steps=steps, rules=rules, currency=currency, usd_rate=usd_rate)
-        if tokens is None:
+        from gpuwise.cli.step.options import is_own_code
+
+        own = is_own_code(model)
+        if not own and batch is not None:
+            raise InputError("--batch is for own code and ResNets", hint="--global-batch says sequences a step")
+        if not own and samples is not None:
+            from gpuwise.cli.plan.command import tokens_of_samples
+
+            tokens = tokens_of_samples(model, samples, tokens)
+        if own and samples is None:
+            raise InputError("the samples to train on are missing", hint="--samples 1.28M for an epoch of ImageNet")
+        if own and tokens is not None:
+            raise InputError("--tokens are for models of text in the catalogue", hint="give --samples")
+        if not own and tokens is None:
             raise InputError("the tokens to train on are missing", hint="--tokens 15B; to serve it, --rate 20/s or --users 500")
         from gpuwise.cli.cost.run import cost_run
 
@@ -102,6 +121,8 @@ def cost(
             model,
             on=on,
             tokens=tokens,
+            samples=samples if own else None,
+            batch=batch,
             country=country,
             provider=rented.provider,
             usd_per_hour=rented.rent_price,
@@ -117,6 +138,8 @@ def cost(
         )
     of_a_run = {
         "tokens": tokens,
+        "samples": samples,
+        "batch": batch,
         **{f.name: _value(training, f.name) for f in fields(training)},
         "storage_price": storage_price,
         "egress_gb": egress_gb,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpuwise.cli.options import LEFT_OPEN, NOTHING_FIXED, Training, wishes_of
+from gpuwise.cli.step.options import OwnCode
 from gpuwise.errors import InputError
 from gpuwise.units import DAY_S, format_count
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from gpuwise.money.run.changes import Change
     from gpuwise.money.run.cost import Run, RunCost
     from gpuwise.plan.answer import Option, Plan
-    from gpuwise.predict.step.training import TrainingEstimate
 
 LONGEST_YEARS, YEAR_S = 100.0, 365.25 * DAY_S
 
@@ -29,7 +29,9 @@ def cost_run(
     model: str,
     *,
     on: str,
-    tokens: float,
+    tokens: float | None = None,
+    samples: float | None = None,
+    batch: str | None = None,
     country: str | None = None,
     provider: str | None = None,
     usd_per_hour: float | None = None,
@@ -43,7 +45,7 @@ def cost_run(
     svg: Path | None = None,
     json: bool = False,
 ) -> int:
-    """The bill of training ``model`` on ``tokens`` tokens on ``on``, in money, power and carbon.
+    """The bill of training ``model`` on ``tokens`` tokens, or own code on ``samples``, on ``on``, in money, power and carbon.
 
     ``html`` is a file for the page with figures, ``svg`` one for the figures alone.
 
@@ -61,43 +63,53 @@ def cost_run(
         check_target(html, (".html", ".htm"))
         check_target(svg, (".svg",))
     today = datetime.date.today()
-    wishes = wishes_of(training, NOTHING_FIXED, tokens=tokens)
     place, site = _place(country, provider)
-    plan = make_plan(model, on, wishes, usd_per_hour=usd_per_hour, provider=provider, today=today)
+    plan: Plan[Any]
+    if samples is None:
+        wishes = wishes_of(training, NOTHING_FIXED, tokens=tokens)
+        plan = make_plan(model, on, wishes, usd_per_hour=usd_per_hour, provider=provider, today=today)
+        amount = f"{format_count(plan.tokens)} tokens"
+    else:
+        from gpuwise.cli.step.plan import captured_plan
+
+        code = OwnCode(batch=batch)
+        plan = captured_plan(model, on, training, NOTHING_FIXED, code, samples=samples, price=usd_per_hour, provider=provider)
+        amount = f"{format_count(samples)} samples"
     if plan.best is None:
         return _nothing_fits(plan, json)
     best = plan.best
     if best.time_s.expected > LONGEST_YEARS * YEAR_S:
         raise InputError(
-            f"{tokens:.3g} tokens on {best.cluster.label} take {best.time_s.expected / YEAR_S:,.0f} years",
-            hint="name more accelerators or fewer tokens",
+            f"{amount} on {best.cluster.label} take {best.time_s.expected / YEAR_S:,.0f} years",
+            hint=f"name more accelerators or fewer {amount.rpartition(' ')[2]}",
         )
     storage = _storage(provider, storage_usd_per_gb_month)
     spot_usd = _spot(best.cluster, best.price, today, provider) if spot else None
     cost = run_cost(_run(plan, best, storage, place, site, spot_usd, eval_share, egress_gb, pue))
     other = changes(cost, today)
-    _write(cost, f"{plan.goal.arch.name}, {format_count(tokens)} tokens", html, svg)
+    _write(cost, f"{plan.name}, {amount}", html, svg)
     if json:
         _print_document(plan, cost, other)
     else:
         from gpuwise.cli.cost.run_view import show_run_cost
 
-        show_run_cost(plan, cost, other)
+        show_run_cost(plan, cost, other, amount)
     return 0
 
 
-def _print_document(plan: Plan[TrainingEstimate], cost: RunCost, other: Sequence[Change]) -> None:
+def _print_document(plan: Plan[Any], cost: RunCost, other: Sequence[Change]) -> None:
     from gpuwise.cli.out import print_json
     from gpuwise.money.run.cost import published_usd
     from gpuwise.money.run.document import run_document
     from gpuwise.plan.cluster_document import cluster_document
 
+    own = plan.samples is not None
     print_json(
         {
-            "model": {"id": plan.goal.arch.id, "name": plan.goal.arch.name},
-            "tokens": plan.tokens,
+            "model": {"id": None if own else plan.goal.arch.id, "name": plan.name},
+            **({"samples": plan.samples, "batch": plan.step.batch} if own else {"tokens": plan.tokens}),
             "cluster": cluster_document(cost.run.cluster),
-            "assumed": list(plan.goal.assumed),
+            "assumed": [] if own else list(plan.goal.assumed),
             "warnings": list(plan.warnings),
             "published": list(plan.published),
             "published_usd": list(published_usd(plan.goal.arch.id, cost.run, plan.tokens)) if plan.published else [],
@@ -164,8 +176,8 @@ def _spot(cluster: Cluster, price: Price | None, today: object, provider: str | 
 
 
 def _run(
-    plan: Plan[TrainingEstimate],
-    best: Option[TrainingEstimate],
+    plan: Plan[Any],
+    best: Option[Any],
     storage: StoragePrice,
     grid: Grid | None,
     site: Site | None,
@@ -177,10 +189,12 @@ def _run(
     """The plan's own run, with what this command was told of it."""
     from dataclasses import replace
 
-    from gpuwise.plan.promise import run_of
+    from gpuwise.plan.promise import run_of, run_of_step
 
     return replace(
-        run_of(plan.goal.arch, best.cluster, best.estimate, plan.tokens, best.price),
+        run_of(plan.goal.arch, best.cluster, best.estimate, plan.tokens, best.price)
+        if plan.samples is None
+        else run_of_step(plan.step.capture, best),
         storage=storage,
         grid=grid,
         site=site,
@@ -191,7 +205,7 @@ def _run(
     )
 
 
-def _nothing_fits(plan: Plan[TrainingEstimate], json: bool) -> int:
+def _nothing_fits(plan: Plan[Any], json: bool) -> int:
     if json:
         from gpuwise.cli.out import print_json
         from gpuwise.plan.document import answer_document

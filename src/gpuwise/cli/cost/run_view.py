@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpuwise.cli.bars import single
 from gpuwise.cli.out import console, grid, section, table_of
@@ -14,9 +14,8 @@ from gpuwise.money.run.changes import Change
 from gpuwise.money.run.cost import RunCost, published_usd
 from gpuwise.plan.answer import Plan
 from gpuwise.predict.estimate import Estimate
-from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.text import capital
-from gpuwise.units import GIGA, HOUR_S, KILO, MEGA, format_count, format_duration, format_usd
+from gpuwise.units import GIGA, HOUR_S, KILO, MEGA, format_duration, format_usd
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,10 +24,10 @@ BAR = 24
 """Columns of the widest bar."""
 
 
-def show_run_cost(plan: Plan[TrainingEstimate], cost: RunCost, changes: Sequence[Change]) -> None:
-    """Print the whole bill."""
+def show_run_cost(plan: Plan[Any], cost: RunCost, changes: Sequence[Change], amount: str) -> None:
+    """Print the whole bill of what is done on ``amount``: ``15B tokens``."""
     to = console()
-    _headline(to, plan, cost)
+    _headline(to, plan.name, amount, cost)
     _bill(to, cost)
     _power(to, cost)
     _stops(to, cost)
@@ -36,11 +35,11 @@ def show_run_cost(plan: Plan[TrainingEstimate], cost: RunCost, changes: Sequence
     _notes(to, plan, cost)
 
 
-def _headline(to: Console, plan: Plan[TrainingEstimate], cost: RunCost) -> None:
+def _headline(to: Console, name: str, amount: str, cost: RunCost) -> None:
     from rich.text import Text
 
     cluster = cost.run.cluster
-    to.print(Text.assemble((plan.goal.arch.name, "bold"), f", {format_count(plan.tokens)} tokens on ", (cluster.label, "bold")))
+    to.print(Text.assemble((name, "bold"), f", {amount} on ", (cluster.label, "bold")))
     is_owned = cost.run.price is None
     to.print(
         Text.assemble(
@@ -144,7 +143,7 @@ def _changes(to: Console, cost: RunCost, changes: Sequence[Change]) -> None:
     section(to, "What would change it", table)
 
 
-def _notes(to: Console, plan: Plan[TrainingEstimate], cost: RunCost) -> None:
+def _notes(to: Console, plan: Plan[Any], cost: RunCost) -> None:
     run, sentences = cost.run, list[str]()
     if run.price is not None:
         sentences.append(_rent_words(cost, run.price))
@@ -156,7 +155,9 @@ def _notes(to: Console, plan: Plan[TrainingEstimate], cost: RunCost) -> None:
         sentences.append(f"No electricity price is known for {run.grid.name}.")
     priced = ("the price is", "no rental price")
     sentences += [capital(w) + "." for w in plan.warnings if not w.startswith(priced)]
-    if plan.goal.assumed:
+    if plan.samples is not None:
+        sentences.append(f"Steps of {plan.step.batch} samples on each GPU. The data are not known, and not in the bill.")
+    elif plan.goal.assumed:
         sentences.append("Assumed: " + "; ".join(plan.goal.assumed) + ".")
     table = grid(2, pad=1)
     for line in sentences:

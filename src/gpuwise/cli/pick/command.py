@@ -92,7 +92,7 @@ class Within:
     deadline: Duration | None = None
     """Longest time: 12h, 3d (30 days when nothing is said)."""
     rent: Annotated[bool, Parameter(negative="")] = False
-    """Rented hardware and notebooks only."""
+    """Rented hardware only; notebooks come after it."""
     own: Annotated[bool, Parameter(negative="")] = False
     """Bought hardware only."""
     vendor: str | None = None
@@ -154,7 +154,7 @@ def pick(
 
     from gpuwise.pick.api import pick as answer
 
-    limits, terms = limits_of(within, by), terms_of(within)
+    limits, terms = limits_of(within, by, purpose), terms_of(within)
     today = datetime.date.today()
     if not 1 <= top <= 100:
         raise InputError(f"--top {top} is not between 1 and 100", hint="for example --top 10")
@@ -278,7 +278,7 @@ def bits_of(text: str | None) -> tuple[int, ...]:
     return tuple(dict.fromkeys(bits))
 
 
-def limits_of(within: Within, by: str | None) -> Any:
+def limits_of(within: Within, by: str | None, purpose: str = "") -> Any:
     """The options as :class:`gpuwise.pick.limits.Limits`. Raises InputError and UnknownNameError."""
     from gpuwise.facts.grid import find_grid
     from gpuwise.pick.limits import WAYS, Limits, check_limits, known_vendors, parse_have
@@ -303,6 +303,7 @@ def limits_of(within: Within, by: str | None) -> Any:
         count=within.count,
         form=within.form,
         by=by,
+        hourly_first=within.rent and purpose != "learn",
     )
     check_limits(limits)
     return limits

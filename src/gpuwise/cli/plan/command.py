@@ -84,7 +84,7 @@ def plan(
     from gpuwise.plan.api import make_plan
 
     if samples is not None:
-        tokens = _tokens_of(model, samples, tokens)
+        tokens = tokens_of_samples(model, samples, tokens)
     wishes = wishes_of(training, fixed, tokens=tokens, deadline_s=deadline, budget_usd=budget, exhaustive=exhaustive)
     from gpuwise.cli.this_machine import cluster_or_text
 
@@ -101,7 +101,7 @@ def plan(
     return 0 if answer.best is not None and answer.best.estimate.fits else 1
 
 
-def _tokens_of(model: str, samples: float, tokens: float | None) -> float:
+def tokens_of_samples(model: str, samples: float, tokens: float | None) -> float:
     """The tokens of so many images. Raises InputError for a model of text, or where both are given."""
     from gpuwise.facts.models.catalogue import find_model
 

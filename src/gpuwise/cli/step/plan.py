@@ -3,11 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from gpuwise.cli.options import Fixed, Training
 from gpuwise.cli.step.options import OwnCode, batch_of, refuse_layout, subject_of
 from gpuwise.cli.step.progress import progress
 from gpuwise.errors import InputError
+
+if TYPE_CHECKING:
+    from gpuwise.plan.answer import Plan
+    from gpuwise.plan.step.estimates import StepEstimate
+
+
+def captured_plan(
+    text: str,
+    on: str | None,
+    training: Training,
+    fixed: Fixed,
+    code: OwnCode,
+    arguments: Sequence[str] = (),
+    *,
+    samples: float | None,
+    price: float | None,
+    provider: str | None,
+) -> Plan[StepEstimate]:
+    """Capture and predict. Raises what :func:`gpuwise.plan.step.plan.plan_step` raises."""
+    from gpuwise.cli.this_machine import is_this, this_cluster
+    from gpuwise.facts.hardware.naming import USUAL, find_cluster
+    from gpuwise.plan.step.plan import plan_step
+
+    refuse_layout(training, fixed)
+    cluster, batch = (
+        None if on is None else this_cluster(on) if is_this(on) else find_cluster(on, prefer=USUAL),
+        batch_of(code.batch),
+    )
+    subject, options = subject_of(text, code, arguments)
+    with progress() as tell:
+        return plan_step(
+            subject,
+            cluster,
+            batch=batch,
+            seq=training.seq,
+            precision=training.precision or "as-is",
+            optimizer=training.optimizer,
+            allocator_conf=code.conf,
+            compiled=code.compile or None,
+            samples=samples,
+            usd_per_hour=price,
+            provider=provider,
+            remedies=bool(code.remedies),
+            options=options,
+            tell=tell,
+        )
 
 
 def plan_own(
@@ -24,39 +71,13 @@ def plan_own(
     json: bool,
 ) -> int:
     """Capture, predict, show. Raises what :func:`gpuwise.plan.step.plan.plan_step` raises."""
-    from gpuwise.cli.this_machine import is_this, this_cluster
-    from gpuwise.facts.hardware.naming import USUAL, find_cluster
-    from gpuwise.plan.step.plan import plan_step
-
-    refuse_layout(training, fixed)
     if code.change:
         raise InputError("--change is for fit", hint="`gpuwise fit` takes it; plan --remedies tries what makes it faster")
     if code.timeline or code.snapshot or code.trace:
         from gpuwise.cli.step.files import check_files
 
         check_files(code)
-    cluster, batch = (
-        None if on is None else this_cluster(on) if is_this(on) else find_cluster(on, prefer=USUAL),
-        batch_of(code.batch),
-    )
-    subject, options = subject_of(text, code, arguments)
-    with progress() as tell:
-        answer = plan_step(
-            subject,
-            cluster,
-            batch=batch,
-            seq=training.seq,
-            precision=training.precision or "as-is",
-            optimizer=training.optimizer,
-            allocator_conf=code.conf,
-            compiled=code.compile or None,
-            samples=samples,
-            usd_per_hour=price,
-            provider=provider,
-            remedies=bool(code.remedies),
-            options=options,
-            tell=tell,
-        )
+    answer = captured_plan(text, on, training, fixed, code, arguments, samples=samples, price=price, provider=provider)
     if code.timeline or code.snapshot or code.trace:
         from gpuwise.cli.step.files import write_files
 

@@ -217,6 +217,31 @@ def accelerators() -> Mapping[str, Accelerator]:
         return MappingProxyType(_by_id(rows, units))
 
 
+NEAR_RATE, NEAR_BANDWIDTH, NEAR_MEMORY = 1.2, 1.06, 1.05
+"""Boards of one product differ by no more: A100 SXM, PCIe and A800, the three RTX PRO 6000, H200 SXM and NVL."""
+
+
+@cache
+def product_of(accelerator_id: str) -> str:
+    """The first of the catalogue that is the same chip with the same memory, as another board or for another country: what one
+    buys or rents is either. Itself where no other is."""
+    mine, every = accelerators()[accelerator_id], accelerators().values()
+    return next((one.id for one in every if _same_product(one, mine)), accelerator_id)
+
+
+def _same_product(a: Accelerator, b: Accelerator) -> bool:
+    if (a.vendor, a.family, a.memory_type, a.compute_units) != (b.vendor, b.family, b.memory_type, b.compute_units):
+        return False
+    if a.compute_units is None or {a.form, b.form} - {"PCIe", "SXM", "OAM"}:
+        return False
+    pairs = (
+        (a.peak_flop_per_s.get("fp16"), b.peak_flop_per_s.get("fp16"), NEAR_RATE),
+        (a.memory_bandwidth_bytes_per_s, b.memory_bandwidth_bytes_per_s, NEAR_BANDWIDTH),
+        (a.memory_bytes, b.memory_bytes, NEAR_MEMORY),
+    )
+    return all(x is not None and y is not None and max(x, y) <= most * min(x, y) for x, y, most in pairs)
+
+
 @cache
 def architectures() -> Mapping[str, Architecture]:
     """What a compute unit does per clock, by compute capability (``sm_80``) or family. Raises DataError."""
