@@ -13,6 +13,7 @@ from gpuwise.facts.models.catalogue import find_model
 from gpuwise.facts.offers.levels import ONE_PROVIDER_SIGMA, level_usd_per_hour
 from gpuwise.facts.offers.offer import current_by_provider
 from gpuwise.facts.offers.purchases import aged, purchases_for, typical_purchase_usd
+from gpuwise.pick.api import pick
 from gpuwise.pick.candidates import Acquisition, counts_for, ways
 from gpuwise.pick.jobs import serving_job, training_job
 from gpuwise.pick.limits import Limits, balance, parse_have
@@ -171,6 +172,7 @@ def test_a_notebook_served_from_all_year_is_paid_every_month() -> None:
         assert o.cost_usd.expected == o.bill.outlay_usd == pytest.approx(12 * plan.usd_per_month)
 
 
+@pytest.mark.thorough
 def test_boards_of_one_product_take_one_place() -> None:
     p = pick(serving_job(find_model("gpt-oss-120b"), users=20), Limits(ways=("rent",)), today=TODAY)
     products = [product_of(o.way.accelerator.id) for o in p.ranked]
