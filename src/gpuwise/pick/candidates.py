@@ -113,7 +113,7 @@ CODES: dict[str, tuple[int, str]] = {
     "budget": (7, "over budget"),
     "later": (8, "not predicted, others come first by their bounds"),
     "behind": (8, "behind for another reason"),
-    "variant": (9, "another board of one that is ranked"),
+    "variant": (9, "another board is ranked"),
     "beaten": (8, "beaten even at its best"),
 }
 """Codes of reasons: how far they came, and the heading they are grouped under."""

@@ -33,10 +33,8 @@ def captured_plan(
     from gpuwise.plan.step.plan import plan_step
 
     refuse_layout(training, fixed)
-    cluster, batch = (
-        None if on is None else this_cluster(on) if is_this(on) else find_cluster(on, prefer=USUAL),
-        batch_of(code.batch),
-    )
+    cluster = None if on is None else this_cluster(on) if is_this(on) else find_cluster(on, prefer=USUAL)
+    batch = batch_of(code.batch)
     subject, options = subject_of(text, code, arguments)
     with progress() as tell:
         return plan_step(
