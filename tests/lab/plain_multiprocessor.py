@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpuwise.lab.access import SECTOR
-from gpuwise.lab.multiprocessor import BRANCH_CYCLES, MOST_SPANS, PER_SCHEDULER, Conditions, Timing
+from gpuwise.lab.multiprocessor import BRANCH_CYCLES, FILL_BYTES, MOST_SPANS, PER_SCHEDULER, Conditions, Timing
 from gpuwise.lab.stream import Event
 
 Step = tuple[int, int, bool, float | list[float], float, str, str, Sequence[int]]
@@ -35,6 +35,7 @@ class PlainMultiprocessor:
         costs = [_unit_costs(e, warps, c) for e in events]
         units = {unit: at for at, unit in enumerate(dict.fromkeys(unit for unit, _, _ in costs))}
         self.memory_slot = units.get("memory", 0) * c.schedulers
+        self.fp32_slot = units["fp32"] * c.schedulers if "fp32" in units else None
         steps: list[Step] = []
         for number, (e, (unit, interval, latency)) in enumerate(zip(events, costs, strict=True)):
             slot, reason = units[unit] * c.schedulers, REASONS.get(e.op, "arithmetic latency")
@@ -114,7 +115,12 @@ class PlainMultiprocessor:
             issued += 1
             results = done[w]
             if by_warp:
+                of_l2 = self.out.l2_bytes
                 finish, cause = self._memory(events[number], number, w, begin + interval[w] - 1, latency)  # type: ignore[index]
+                if op == "load" and self.fp32_slot is not None:  # its registers are filled, and multiply-adds wait
+                    filled = min(self.out.l2_bytes - of_l2, 32 * events[number].size) / FILL_BYTES
+                    slot = self.fp32_slot + s
+                    unit_free[slot] = max(unit_free[slot], begin) + filled
                 if op != "store":
                     results[number] = (finish, cause)
                 else:

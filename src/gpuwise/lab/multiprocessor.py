@@ -28,6 +28,10 @@ MOST_SPANS = 4000
 """Issues that a timeline holds."""
 BRANCH_CYCLES = 9.0
 """From a branch to the next instruction of its warp, fitted to one cell of V100's table (benchmarks/records/lab)."""
+FILL_BYTES = 16.0
+"""That a scheduler's registers take of a load from the L2 a cycle (a quarter of the port of 64), while its FP32 lanes stand
+still: rooflines of A100 and A40 take 8 cycles more for each load of 128 bytes than their multiply-adds, however many those are,
+and so do GH200's, which were not fitted (benchmarks/records/lab, 27 November 2026). That the lanes wait is measured, not why."""
 Step = tuple[int, Sequence[int], Any, Any, float, int, int, bool, bool, float, int, tuple[int, ...], Any]
 """An instruction of a warp: kind, place of its unit in the list of what is free when (by scheduler), cycles that it takes (by
 warp for memory), set of sectors by warp, cycles to the result, what waiting for that is called, event, whether anything waits for
@@ -135,6 +139,8 @@ class _Multiprocessor:
         self.free = [0.0] * ((len(units) + 1) * c.schedulers)
         """Of the schedulers themselves, then of their units, when each is free."""
         self.memory_key = units.get("memory", 0) * c.schedulers
+        self.fp32_key = units.get("fp32", 0) * c.schedulers
+        """Zero where no instruction is FP32."""
         spread = {unit: range(c.schedulers) if unit in PER_SCHEDULER else [0] * c.schedulers for unit in units}
         keys = {unit: [at * c.schedulers + s for s in spread[unit]] for unit, at in units.items()}
         self.expected: dict[int, list[int]] = {}
@@ -174,7 +180,7 @@ class _Multiprocessor:
         arrived: dict[tuple[int, int], list[tuple[int, Step]]] = {}
         stalls, spans, push, pop, swap = [0.0] * len(REASONS), out.spans, heapq.heappush, heapq.heappop, heapq.heappushpop
         l1, touch, sizes = self.l1, self.l1.move_to_end, self.sectors.sizes
-        started, issued = 0, 0
+        started, issued, fp32 = 0, 0, self.fp32_key
         hits = 0
 
         def start(when: float) -> None:
@@ -230,7 +236,11 @@ class _Multiprocessor:
                     hits += l1[row]
                     finish += latency
                 else:
+                    of_l2 = out.l2_bytes
                     finish, cause = self._memory(events[number].array, kind, rows[w], finish)
+                    if kind == LOAD and fp32:
+                        filled = min(out.l2_bytes - of_l2, 32 * events[number].size) / FILL_BYTES
+                        free[fp32 + s] = max(free[fp32 + s], begin) + filled
                     if kind == STORE:
                         behind = finish - begin - 4 * c.timing.dram_cycles
                         finish = 0.0
