@@ -141,7 +141,7 @@ for step in range(3):
 @pytest.mark.thorough
 def test_a_script_that_ends_before_its_trace_is_run_again_for_it(zygote: Zygote, tmp_path: Path) -> None:
     session = _run(FEW_LONG_STEPS, zygote, tmp_path)
-    assert session.profile.verdict.kind == "double precision"
+    assert "double precision" in {finding.kind for finding in session.profile.findings}
     assert any("run again to trace the last of its 3 steps" in note for note in session.profile.notes)
     assert session.trace is not None and session.code == 0
     # the second run leaves what the first has saved alone
