@@ -200,8 +200,12 @@ def _parsing(error: CycloptsError, words: Sequence[str]) -> tuple[str, str]:
     hint = f"see `gpuwise {' '.join([*chain, '--help'])}`"
     option = getattr(error, "keyword", None)
     unused: list[str] | None = getattr(error, "unused_tokens", None)
+    if unused and text.startswith("Unused"):
+        text = "nothing asks for " + " ".join(map(repr, unused))
     if unused and words[0] == "pick":
-        hint = f"a model is given by --model: gpuwise pick --model {unused[0]} --for infer"
+        before = [*words, "--for"].index("--for") + 1
+        purpose = words[before] if before < len(words) else "infer"
+        hint = f"a model is given by --model: gpuwise pick --model {unused[0]} --for {purpose}"
     if "parameter --on requires" in text:
         hint = f"GPUs are given by --on: gpuwise {' '.join(chain)} --on {_cluster_in(words) or '8xH100-SXM'}"
     if "option: --model." in text and chain and chain[0] in WORD_MODEL:

@@ -140,8 +140,8 @@ def _show(a: Architecture) -> None:
 def _dimensions(a: Architecture) -> list[tuple[str, str]]:
     rows = [
         ("layers", str(a.n_layers)),
-        ("hidden", str(a.hidden)),
-        ("feed-forward", f"{a.ffn}{' gated' if a.gated_mlp else ''}, {a.activation}"),
+        ("hidden", f"{a.hidden:,}"),
+        ("feed-forward", f"{a.ffn:,}{' gated' if a.gated_mlp else ''}, {a.activation}"),
         ("heads", f"{a.heads} query, {a.kv_heads} key-value, {a.head_dim} wide" if a.n_attention_layers else "no attention"),
         ("vocabulary", f"{a.vocab:,}"),
         ("context", f"{a.max_seq_len:,} tokens, {a.position} positions"),

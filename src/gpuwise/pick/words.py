@@ -201,6 +201,8 @@ def _pays(bought: Outcome, rented: Outcome) -> str:
 
 
 def _count(tied: Sequence[Outcome]) -> str:
+    if len(tied) == 9:
+        return "the next nine"
     return hardware(tied[0]) if len(tied) == 1 else f"{len(tied)} of the next {'nine' if len(tied) > 3 else 'few'}"
 
 

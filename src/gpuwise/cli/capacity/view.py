@@ -152,7 +152,7 @@ def _whys(left_out: Sequence[LeftOut]) -> RenderableType:
 
 def verdict(answer: Capacity, budget_usd_per_hour: float | None = None) -> list[str]:
     """The answer in sentences, the most important first."""
-    within = ", ".join(t.words for t in answer.targets)
+    within = " and ".join(t.words for t in answer.targets)
     served, demand = answer.served, answer.demand
     if served is None:
         sentences = [f"Nothing here keeps {within}."]
@@ -163,13 +163,13 @@ def verdict(answer: Capacity, budget_usd_per_hour: float | None = None) -> list[
         sentences.append(f"Over the budget of {format_usd(budget_usd_per_hour)}/h: {format_usd(f.usd_per_hour)}/h for the peak.")
     if demand.rate_per_s is None and demand.users is None:
         sentences.append(
-            f"{requests(each.expected * served.copies)} within {within}: "
+            f"{requests(each.expected * served.copies)} with {within}: "
             f"{_copies(served.copies)} of {requests(each.expected)} {_interval(each)}."
         )
     else:
         who = f"{demand.users:,} users ask {requests(f.rate_per_s)}" if demand.users else requests(f.rate_per_s).capitalize()
         gpus = f"{f.cluster.n_accelerators} {served.configuration.system.accelerator.name}"
-        sentences.append(f"{who}: {_copies(f.copies_peak)}, {gpus}, within {within}.")
+        sentences.append(f"{who}: {_copies(f.copies_peak)}, {gpus}, with {within}.")
         sentences.append(f"A replica carries {requests(each.expected)} {_interval(each)}.")
         have = answer.cluster.n_accelerators
         if f.cluster.n_accelerators > have:
@@ -292,7 +292,8 @@ def _changes(answer: Capacity) -> RenderableType:
         table.add_row(name, requests(c.rate_per_s) if c.rate_per_s else "nothing", gain, *alone)
     if not rows:
         return "nothing that was tried changes it by more than 2 %"
-    return table
+    base = next((c.rate_per_s / (1.0 + c.gain) for c in rows if c.rate_per_s and c.gain is not None), None)
+    return table if base is None else _noted(table, f"each in a shorter simulation, where these settings carry {requests(base)}")
 
 
 def _commands(to: Console, title: str, commands: Sequence[Command]) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from gpuwise.cli.options import Count, Duration, Length, Money, Whole
-from gpuwise.errors import InputError, UnknownNameError
+from gpuwise.errors import InputError, UnknownNameError, nearest_names
 
 PURPOSES = ("train", "finetune", "infer", "embed", "rerank", "vision", "speech", "image", "video", "learn", "mixed")
 ALSO = {
@@ -136,8 +136,8 @@ def pick(
     Parameters
     ----------
     purpose
-        train, finetune, infer (chat), embed, rerank, vision (train on images), speech (write it down), image (make images), video
-        (make videos), learn, or mixed (a card to train, one to serve, one to develop on).
+        train, finetune, infer (chat, serve), embed, rerank, vision (train on images), speech (write it down), image (make
+        images), video (make videos), learn, or mixed (a card to train, one to serve, one to develop on).
     model
         A model by name (llama-3.1-8b), a Hugging Face config.json, or dimensions (layers=32,hidden=4096,...); of images sdxl,
         sd-1.5, sd-3.5-large, flux-dev or flux-schnell; of videos wan-2.1-14b, wan-2.1-1.3b, wan-2.2-14b, wan-2.2-5b or
@@ -186,7 +186,11 @@ def job_of(purpose: str, model: str | None, work: PickWork, within: Within) -> A
 
     purpose, work = purpose_of(purpose, work)
     if purpose not in PURPOSES:
-        raise UnknownNameError("purpose", purpose, PURPOSES, hint="it is one of " + ", ".join(PURPOSES))
+        known = "it is one of " + ", ".join(PURPOSES)
+        words = [*PURPOSES, *ALSO, *METHODS]
+        near = [name for word in (*purpose.split(), purpose) for name in nearest_names(word, words, 1)]
+        hint = f"did you mean {near[0]!r}? {known}" if near else known
+        raise UnknownNameError("purpose", purpose, PURPOSES, hint=hint)
     if model is None:
         raise InputError(f"--for {purpose} needs --model", hint=f"for example --model {EXAMPLES.get(purpose, EXAMPLE)}")
     if purpose in ("image", "video"):

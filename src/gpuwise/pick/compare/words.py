@@ -94,7 +94,7 @@ def _arithmetic(names: Sequence[str], rows: Sequence[FigureRow]) -> str:
         return ""
     lead = _lead(row)
     if lead is None:
-        return f"Large {rate} matrix products run alike on all of them ({_value(row, 0)})."
+        return f"Large {rate} matrix products run alike on {_all(names)} ({_value(row, 0)})."
     top, next_, ratio = lead
     return (
         f"In long runs of large {rate} matrix products {names[top]} is {than(ratio, names[next_], 'fast', 'faster')}: "
@@ -140,9 +140,9 @@ def _ridge(names: Sequence[str], rows: Sequence[FigureRow]) -> str:
         return ""
     (low, i), (high, j) = min(ridges), max(ridges)
     if high < low * (1 + TIE):
-        return f"All of them wait for memory below {low:,.0f} FLOP per byte."
+        return f"{_all(names).capitalize()} wait for memory below {low:,.0f} FLOP per byte."
     return (
-        f"Work below {low:,.0f} FLOP per byte waits for memory on all of them; between that and {high:,.0f} "
+        f"Work below {low:,.0f} FLOP per byte waits for memory on {_all(names)}; between that and {high:,.0f} "
         f"{names[j]} still waits while {names[i]} is busy."
     )
 
@@ -167,7 +167,7 @@ def _price(names: Sequence[str], rows: Sequence[FigureRow]) -> str:
             continue
         verb = "Rented" if work is rent else "Bought new"
         if _value(work, order[0]) == _value(work, order[-1]):
-            text = f"{verb}, arithmetic costs the same on all of them ({_value(work, order[0])} for each {_per(work)})"
+            text = f"{verb}, arithmetic costs the same on {_all(names)} ({_value(work, order[0])} for each {_per(work)})"
             clause, also = ", memory least", ""
         else:
             text = f"{verb}, arithmetic is cheapest on {names[order[0]]} ({_value(work, order[0])} for each {_per(work)}"
@@ -218,15 +218,18 @@ def _serving(names: Sequence[str], rows: Sequence[FigureRow]) -> str:
         return ""
     order = ranking(one)
     if not order:
-        return "None of them can serve it."
+        return "None of them can serve it." if len(names) > 2 else "Neither can serve it."
     parts: list[str] = []
+    writer: int | None = None
     full = "" if alike is None else ", each as many sequences as it holds,"
-    same = "" if alike is None else f"writes {alike.title.removesuffix(' on each')} at once"
-    for row, doing in ((one, "writes one sequence"), (alike, same), (many, f"writes full batches{full}")):
+    same = "" if alike is None else f"{alike.title.removesuffix(' on each')} at once"
+    for row, doing in ((one, "one sequence"), (alike, same), (many, f"full batches{full}")):
         lead = _lead(row)
         if row is not None and lead is not None:
             fast = than(lead[2], names[lead[1]], "fast", "faster")
-            parts.append(f"{names[lead[0]]} {doing} {fast} ({_spread(names, row)})")
+            who = "" if lead[0] == writer else f"{names[lead[0]]} writes "
+            parts.append(f"{who}{doing} {fast} ({_spread(names, row)})")
+            writer = lead[0]
     if not parts:
         return f"Only {names[order[0]]} can serve it." if len(order) == 1 else ""
     texts = {c.words for i, c in enumerate(weights.cells) if one.cells[i].value is not None}
@@ -240,6 +243,10 @@ def _unlike(texts: set[str]) -> str:
     bits = {tuple(re.findall(r"[0-9]+", words.partition(" (")[0])[:1]) for words in texts}
     unlike = ["with weights of the same width"] * (len(bits) > 1) + ["by the same program"] * (len(programs) > 1)
     return "not " + (" and ".join(unlike) or "in the same format")
+
+
+def _all(names: Sequence[str]) -> str:
+    return "both" if len(names) == 2 else "all of them"
 
 
 def _bound(names: Sequence[str], subjects: Sequence[Subject], rows: Sequence[FigureRow], work: ComparedWork) -> str:
@@ -267,7 +274,7 @@ def _bound(names: Sequence[str], subjects: Sequence[Subject], rows: Sequence[Fig
     span = f"{100 * low:.0f}" if round(100 * low) == round(100 * high) else f"{100 * low:.0f} to {100 * high:.0f}"
     if not bound:
         return f"Reading the weights is only {span} % of a single sequence's step: the rest is launches and other kernels."
-    who = "all of them" if len(bound) == len(names) else listed(names[i] for i in bound)
+    who = _all(names) if len(bound) == len(names) else listed(names[i] for i in bound)
     return f"A single sequence is bound by memory on {who}: reading the weights takes {span} % of its step."
 
 

@@ -300,10 +300,15 @@ def load_tests(configuration: Configuration, load: Load, targets: Sequence[Targe
 def _gpuwise(configuration: Configuration, load: Load, targets: Sequence[Target], rate_per_s: float) -> Command:
     source = load.source
     asked = ["--workload", source.name] if isinstance(source, Workload) else ["--trace", source.name]
-    slo = ",".join(f"{t.key}={t.limit_s / MILLI:g}ms" for t in targets)
+    slo = ",".join(f"{t.key}={_ms(t)}ms" for t in targets)
     words = ["gpuwise", "capacity", configuration.arch.id, "--on", f"{configuration.ranks}x{configuration.system.accelerator.id}"]
     words += [*asked, "--slo", slo, "--rate", f"{rate_per_s:.3g}/s", *_options(configuration), "--measure", LOCAL]
     return Command("gpuwise", shlex.join(words), "measures and compares with what was predicted")
+
+
+def _ms(target: Target) -> str:
+    ms = target.limit_s / MILLI
+    return f"{round(ms, 1 if ms >= 10 else 2):g}"
 
 
 def _options(configuration: Configuration) -> list[str]:
@@ -336,9 +341,11 @@ def _vllm_bench(model: str, load: Load, requests: Requests, targets: Sequence[Ta
     percentiles = sorted({50.0, *(t.percentile for t in targets if t.percentile is not None)})
     words += ["--percentile-metrics", "ttft,tpot,itl,e2el", "--metric-percentiles", ",".join(f"{p:g}" for p in percentiles)]
     names = {"ttft": "ttft", "tpot": "tpot", "e2e": "e2el"}
-    goodput = [f"{names[t.metric]}:{t.limit_s / MILLI:g}" for t in targets if t.metric in names]
+    goodput = [f"{names[t.metric]}:{_ms(t)}" for t in targets if t.metric in names]
     words += ["--goodput", *goodput] if goodput else []
-    return Command("vllm bench", shlex.join([*words, "--ignore-eos"]), "mean lengths: none of the load's long requests are in it")
+    return Command(
+        "vllm bench", shlex.join([*words, "--ignore-eos"]), "requests of mean length: the load's long ones are left out"
+    )
 
 
 def _guidellm(model: str, requests: Requests, rate_per_s: float) -> Command:
