@@ -258,6 +258,17 @@ def test_the_whole_answer_and_its_document() -> None:
     assert all(0 <= m["kv_fill"] <= 1 for m in moments)
 
 
+@pytest.mark.thorough
+def test_changes_stand_beside_what_the_replica_is_said_to_carry() -> None:
+    """Not beside the rate of the search's shorter simulation."""
+    answer = capacity_on(ARCH, CLUSTER, SHORT, parse_targets("ttft_p95=300ms,tpot_p95=50ms"), Demand(), today=TODAY, n=N)
+    assert answer.served is not None
+    able = [c for c in answer.changes if c.gain is not None]
+    assert len(able) > 2
+    for change in able:
+        assert change.rate_per_s == pytest.approx(answer.served.each.expected * (1.0 + (change.gain or 0.0)))
+
+
 def test_a_target_nobody_meets_gives_the_nearest_miss() -> None:
     answer = capacity_on(ARCH, CLUSTER, SHORT, parse_targets("ttft_p95=1ms"), Demand(), today=TODAY, n=N, explain=False)
     assert answer.served is None

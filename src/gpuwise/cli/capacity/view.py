@@ -292,8 +292,7 @@ def _changes(answer: Capacity) -> RenderableType:
         table.add_row(name, requests(c.rate_per_s) if c.rate_per_s else "nothing", gain, *alone)
     if not rows:
         return "nothing that was tried changes it by more than 2 %"
-    base = next((c.rate_per_s / (1.0 + c.gain) for c in rows if c.rate_per_s and c.gain is not None), None)
-    return table if base is None else _noted(table, f"each in a shorter simulation, where these settings carry {requests(base)}")
+    return table
 
 
 def _commands(to: Console, title: str, commands: Sequence[Command]) -> None:

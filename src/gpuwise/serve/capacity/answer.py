@@ -133,7 +133,9 @@ def capacity_on(
         return _missed(arch, cluster, load, targets, demand, found, today, explain)
     served = _served(final, found, cluster, load, targets, demand, today, usd_per_hour, provider, n)
     progress("what changes would bring")
-    single = changes(final.configuration, load, targets, found.best.rate_per_s) if explain and found.best else ()
+    single: tuple[Change, ...] = ()
+    if explain and found.best:
+        single = changes(final.configuration, load, targets, found.best.rate_per_s, carried_per_s=served.each.expected)
     points = frontier(found.limits, [(final.configuration, p) for p in served.curve])
     notes = _notes(cluster, load, demand, served)
     return Capacity(arch, cluster, load, tuple(targets), demand, today, served, None, found.considered, points, single, notes)

@@ -1,4 +1,8 @@
-"""What one change of a configuration would bring: requests a second within the targets, beside those of the best one."""
+"""What one change of a configuration would bring: requests a second within the targets, beside those of the best one.
+
+A change is simulated as shortly as the search does. Its gain is that over the configuration's own rate in as short a simulation,
+and its rate that gain on what the configuration is said to carry.
+"""
 
 from __future__ import annotations
 
@@ -46,15 +50,19 @@ def changes(
     targets: Sequence[Target],
     rate_per_s: float,
     *,
+    carried_per_s: float | None = None,
     n: int = SEARCH_REQUESTS,
     elsewhere: bool = True,
 ) -> tuple[Change, ...]:
-    """Each change by itself, the best first; ``rate_per_s`` is the configuration's own."""
+    """Each change by itself, the best first; ``rate_per_s`` is the configuration's own in a simulation of ``n`` requests,
+    ``carried_per_s`` what it is said to carry where that was simulated at more length."""
     share_of_full = rate_per_s / full_rate(configuration, load, n)  # of others about the same
     found = [
         _change(name, kind, other, configuration.ranks, load, targets, rate_per_s, share_of_full, n)
         for name, kind, other in _others(configuration, load, elsewhere)
     ]
+    if carried_per_s is not None:
+        found = [c if c.gain is None else replace(c, rate_per_s=carried_per_s * (1.0 + c.gain)) for c in found]
     return tuple(sorted(found, key=lambda c: (-(c.rate_per_s or 0.0), c.ttft_s or float("inf"), c.name)))
 
 
