@@ -308,7 +308,7 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuni
         fused_loss=bool(wishes.fused_loss),
         fused_attention=not unfused,
     )
-    base = _with_experts(base, wishes, None if arch.moe is None else year)
+    base = _with_experts(base, wishes, arch, year)
     formed = [replace(base, precision=p, gradient_dtype=_gradients(wishes, stack, p)) for p in precisions]
     recipe = find_stack(stack).half_weights and not lora_rank
     bases = tuple(
@@ -338,7 +338,7 @@ def on_stack(goal: Goal, stack: str, why: str) -> Goal:
         )
         for b in goal.bases
     )
-    bases = tuple(_with_experts(b, goal.wishes, None if goal.arch.moe is None else goal.year) for b in bases)
+    bases = tuple(_with_experts(b, goal.wishes, goal.arch, goal.year) for b in bases)
     assumed = tuple(f"stack {stack} ({why})" if a.startswith("stack ") else a for a in goal.assumed)
     return replace(goal, bases=bases, assumed=assumed)
 
@@ -374,9 +374,10 @@ def as_asked(goal: Goal, strategy: Strategy) -> Strategy:
     return strategy.with_(**{name: getattr(taken, name) for name in fields})
 
 
-def _with_experts(base: Strategy, wishes: Wishes, year: int | None) -> Strategy:
+def _with_experts(base: Strategy, wishes: Wishes, arch: Architecture, year: int | None) -> Strategy:
     """``base`` with the experts' exchange that is asked for, or else that of its stack in ``year``."""
-    older = year is not None and year < HIDDEN_EXPERTS_SINCE and not find_stack(base.stack).own_exchange
+    dated = arch.moe is not None and year is not None and year < HIDDEN_EXPERTS_SINCE
+    older = dated and not find_stack(base.stack).own_exchange
     return replace(
         base,
         expert_dispatch=wishes.expert_dispatch or ("all-to-all" if older else "deepep"),

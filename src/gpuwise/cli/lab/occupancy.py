@@ -153,6 +153,7 @@ def _number(text: str | None, option: str, default: int | None) -> int:
 
 
 def byte_count(text: str | None, option: str, default: int) -> int:
+    """Bytes of shared memory that an option gives. Raises InputError for what is no whole number of them."""
     from gpuwise.units import parse_bytes
 
     if text is None:

@@ -111,7 +111,7 @@ class Network:
 
     def norm_weight(self, width: int) -> Value:
         """The weight of a norm of ``width``, in fp32 beside 4-bit weights where the stack leaves it so."""
-        if not (self.point.quantized_base and self.point.stack.quantized_fp32_norms):
+        if not self.point.fp32_norms:
             return self.weight(width)
         return self.t.leaf((width,), "fp32", frozen=True)
 

@@ -71,8 +71,12 @@ class Point:
     @property
     def stream_bytes(self) -> float:
         """Bytes of an element of the residual stream."""
-        wide = self.autocast or (self.quantized_base and self.stack.quantized_fp32_norms)
-        return 4.0 if wide else self.element_bytes
+        return 4.0 if self.autocast or self.fp32_norms else self.element_bytes
+
+    @property
+    def fp32_norms(self) -> bool:
+        """Whether norms beside 4-bit weights stay in fp32, and with them the residual stream."""
+        return self.quantized_base and self.stack.quantized_fp32_norms
 
     @property
     def shard_tokens(self) -> int:
