@@ -12,10 +12,8 @@ FIRST = "is_host=$((NODE_RANK == 0))"
 """Whether this node serves the store at which all meet."""
 MOST_RESTARTS = 3
 """Of all workers, when one of them dies; each goes on from the last checkpoint. Rule of this project."""
-
-
 SAVE_S = 240
-"""For the last checkpoint after a warning that the machines are taken away. Rule of this project."""
+"""For the last checkpoint after a signal, before what is left is killed: torchrun's agent gives 30. Rule of this project."""
 
 TF32 = {"TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}
 """What lets fp32 products be TF32 in a tool without an option for it (PyTorch, aten/src/ATen/Context.cpp)."""

@@ -701,3 +701,52 @@ def turned():
     for layer in made["model"].layers:
         layer.self_attn = Mixed(16, 4)
     return made
+
+
+def dropping(dropout: float = 0.0):
+    """Writes down which numbers each rank dropped in the first block."""
+
+    class Dropping(nn.Dropout):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            dropped = super().forward(x)
+            drawn.append((dropped == 0).detach().sum(dim=(0, 1)))
+            torch.save(drawn, Path(os.environ["GRADIENTS"]) / f"drawn-{dist.get_rank()}.pt")
+            return dropped
+
+    drawn: list[torch.Tensor] = []
+    made = tokens()
+    made["model"].blocks[0].up = nn.Sequential(made["model"].blocks[0].up, Dropping(dropout))
+    return made
+
+
+def resting(where: str = "data"):
+    """Rests at one place once, and says so by a file."""
+    marker = Path(os.environ["GRADIENTS"]) / f"resting-{where}"
+
+    def rest() -> None:
+        if dist.get_rank() == 1 and not marker.exists():
+            marker.touch()
+            time.sleep(1.0)
+
+    class Data(Rows):
+        def __getitem__(self, index: int) -> torch.Tensor:
+            if where == "data":
+                rest()
+            return super().__getitem__(index)
+
+    def step(model: nn.Module, rows: torch.Tensor) -> tuple[torch.Tensor, int]:
+        if where == "first step":
+            rest()
+        return token_step(model, rows)
+
+    if where == "save":
+        from gpuwise.train.ranks import saving
+
+        write = saving.entry
+
+        def slowly(path: Path):
+            rest()
+            return write(path)
+
+        saving.entry = slowly
+    return {"model": Tiny(), "data": Data(80), "step": step, "collate": pad}

@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 
 from gpuwise.errors import GpuwiseError, InputError
+from gpuwise.export.torchrun import MOST_RESTARTS, SAVE_S
 from gpuwise.train.hook.launch import FOR_SCRIPTS, PATIENCE
 from gpuwise.train.hook.zygote import end_with_parent
 from gpuwise.train.ranks.beat import Place, places, silent, stack_of
@@ -45,8 +46,6 @@ LOST = (
 """In errors of gloo, and of a loader whose worker was ended: the same training may succeed on the next attempt."""
 POLL_S = 0.2
 GRACE_S = 5.0
-MOST_RESTARTS = 3
-"""Of all ranks, when one of them dies; each goes on from the last checkpoint. Rule of this project."""
 STOPPED = {"SIGTERM": 128 + signal.SIGTERM, "SIGINT": 128 + signal.SIGINT}
 Event = dict[str, Any]
 
@@ -290,7 +289,8 @@ def run_ranks(
         journal.events.clear()
         journal.steps.clear()
     began, looked = time.monotonic(), 0.0
-    environment = {WATCHED: "1", **FOR_SCRIPTS, "OMP_NUM_THREADS": str(max((os.cpu_count() or 1) // n, 1)), **os.environ}
+    given = {"OMP_NUM_THREADS": str(max((os.cpu_count() or 1) // n, 1)), "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SAVE_S)}
+    environment = {WATCHED: "1", **FOR_SCRIPTS, **given, **os.environ}
     process = subprocess.Popen(
         command_of(out / "settings.json", n, restarts),
         env=environment,
