@@ -7,6 +7,7 @@ import http.client
 import json
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import unquote
@@ -110,7 +111,13 @@ def test_a_remedy_is_ticked_and_its_answer_is_that_of_the_command(own: Running, 
         "        optimizer.zero_grad()\n\n    return step\n"
     )
     asked = {"file": "blocks.py", "function": "make_step", "on": "GTX 1650", "remedies": "yes"}
-    first = own.post("/api/capture", asked).json
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(own.post, "/api/capture", asked)
+        told: set[str] = set()
+        while not running.done():  # which capture runs is said meanwhile
+            told.add(own.get("/api/own", **asked).json.get("told", ""))
+        first = running.result().json
+    assert any(words.startswith("capturing: ") for words in told)
     ticks = {name: unquote(text) for text, name in re.findall(r'data-tick="change=([^"]*)"> ([^<]*)<', first["html"])}
     assert "8-bit AdamW" in ticks
     ticked = own.post("/api/capture", {**asked, "change": ticks["8-bit AdamW"]}).json

@@ -5,17 +5,21 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import psutil
 import pytest
 from tests.ui.serving import Running, ended, start, stop
+
+from gpuwise.ui.workers import locked, remove_left_folders
 
 SLOW = "/api/ask/plan?" + urlencode({"model": "llama-3.1-405b", "on": "512xH100-SXM", "tokens": "1T", "precision": "auto"})
 
@@ -106,7 +110,7 @@ def test_nothing_is_left_behind(busy: bool) -> None:
     try:
         until(lambda: len(parent.children()) == 1)
         workers = parent.children()
-        folder = workers[0].cwd()
+        folder = Path(workers[0].cwd())
         if busy:
             raw = opened.enter_context(socket.create_connection(("127.0.0.1", running.port), timeout=300))
             raw.sendall(f"GET {SLOW} HTTP/1.1\r\nHost: {running.host}\r\nCookie: {running.cookie}\r\n\r\n".encode())
@@ -115,21 +119,45 @@ def test_nothing_is_left_behind(busy: bool) -> None:
     finally:
         code = stop(running)
         opened.close()
-    from pathlib import Path
-
     assert code == 0
     until(lambda: all(ended(worker) for worker in workers))
-    assert not Path(folder).exists()
+    assert not folder.exists()
 
 
-def test_a_server_that_is_killed_leaves_no_process() -> None:
+@pytest.mark.parametrize("busy", [False, pytest.param(True, marks=pytest.mark.thorough)])
+def test_a_server_that_is_killed_leaves_no_process(busy: bool) -> None:
     pytest.importorskip("starlette")
     running = start()
     parent = psutil.Process(running.process.pid)
     until(lambda: len(parent.children()) == 1)
-    workers = parent.children()
-    running.process.kill()
-    running.process.wait(timeout=300)
+    with contextlib.ExitStack() as opened:
+        if busy:
+            raw = opened.enter_context(socket.create_connection(("127.0.0.1", running.port), timeout=300))
+            raw.sendall(f"GET {SLOW} HTTP/1.1\r\nHost: {running.host}\r\nCookie: {running.cookie}\r\n\r\n".encode())
+            until(lambda: running.get("/api/state").json["running"] == 2)
+        workers = parent.children()
+        folder = Path(workers[0].cwd())
+        running.process.kill()
+        running.process.wait(timeout=300)
     assert running.process.stdout is not None
     running.process.stdout.close()
     until(lambda: all(ended(worker) for worker in workers))
+    os.utime(folder, (0, 0))  # not one that another app has just made
+    remove_left_folders()
+    assert not folder.exists()
+
+
+def test_only_an_empty_folder_that_nobody_holds_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    for name in ("left", "held", "full", "new", "elsewhere"):
+        (tmp_path / (f"gpuwise-ui-{name}" if name != "elsewhere" else name)).mkdir()
+    (tmp_path / "gpuwise-ui-link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "gpuwise-ui-full" / "file").write_text("")
+    held = locked(str(tmp_path / "gpuwise-ui-held"))
+    assert held is not None and locked(str(tmp_path / "gpuwise-ui-held")) is None
+    for folder in tmp_path.iterdir():
+        if not folder.name.endswith("new"):
+            os.utime(folder, (0, 0), follow_symlinks=False)
+    remove_left_folders()
+    os.close(held)
+    assert {p.name.removeprefix("gpuwise-ui-") for p in tmp_path.iterdir()} == {"held", "full", "new", "link", "elsewhere"}

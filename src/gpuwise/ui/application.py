@@ -60,6 +60,7 @@ def application(workers: Workers, folder: Path) -> Starlette:
     live = Live()
     layouts = Gathered(replies, subject)
     captured: OrderedDict[tuple[str, ...], Answer] = OrderedDict()
+    told: dict[tuple[str, ...], str] = {}
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[None]:
@@ -114,7 +115,10 @@ def application(workers: Workers, folder: Path) -> Starlette:
 
     async def capture(request: Request) -> Response:
         words = words_of_file(await request.body(), folder)
-        answer = await unless_gone(request, workers.ask(with_json(words), folder))
+        try:
+            answer = await unless_gone(request, workers.ask(with_json(words), folder, partial(told.__setitem__, tuple(words))))
+        finally:
+            told.pop(tuple(words), None)
         if answer is not None and answer.document and "error" not in answer.document:
             captured[tuple(words)] = answer
             if len(captured) > CAPTURED:
@@ -124,7 +128,8 @@ def application(workers: Workers, folder: Path) -> Starlette:
     async def run_before(request: Request) -> Response:
         words = words_of_fields(query_of(request), folder)
         answer = captured.get(tuple(words))
-        return JSONResponse({"run": False}) if answer is None else answered("own", answer, words)
+        doing = {"told": told[tuple(words)]} if tuple(words) in told else {}
+        return JSONResponse({"run": False, **doing}) if answer is None else answered("own", answer, words)
 
     async def state(_: Request) -> Response:
         return JSONResponse({"running": workers.running})

@@ -1,8 +1,8 @@
 """A process that runs command lines, one after another: ``python -m gpuwise.ui.worker``.
 
 A line on stdin is JSON with ``words``, a command line, and ``folder``, where it runs; the answer is a line with its exit code and
-the document of ``--json``. What commands print besides goes nowhere. An interrupt ends the command under way, not the process;
-the end of stdin ends it.
+the document of ``--json``, after lines with ``told``, what it does meanwhile. What commands print besides goes nowhere. An
+interrupt ends the command under way, not the process; the end of stdin ends both: whoever asked is gone.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import io
 import json
 import os
 import signal
+from queue import SimpleQueue
+from threading import Thread
 from types import FrameType
-from typing import Any
+from typing import Any, BinaryIO
 
 
 def main() -> None:
@@ -25,14 +27,21 @@ def main() -> None:
             raise KeyboardInterrupt
 
     signal.signal(signal.SIGINT, interrupt)
-    lines, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    lines, answers = SimpleQueue[bytes](), os.fdopen(os.dup(1), "wb")
+    Thread(target=_listen, args=(os.fdopen(os.dup(0), "rb"), lines), daemon=True).start()
     with open(os.devnull, "r+b", buffering=0) as nowhere:  # noqa: PTH123
         for stream in (0, 1, 2):
             os.dup2(nowhere.fileno(), stream)
     from gpuwise.cli.app import run
+    from gpuwise.cli.step import progress
 
-    for line in lines:
-        asked: dict[str, Any] = json.loads(line)
+    def tell(line: str) -> None:
+        answers.write(json.dumps({"told": line}).encode() + b"\n")
+        answers.flush()
+
+    progress.listener = tell
+    while True:
+        asked: dict[str, Any] = json.loads(lines.get())
         out, code = io.StringIO(), 130
         try:
             busy = True
@@ -48,6 +57,13 @@ def main() -> None:
         text = out.getvalue().rstrip("\n").rpartition("\n")[2]
         answers.write(b'{"code":%d,"document":%s}\n' % (code, text.encode() if text.startswith("{") else b"null"))
         answers.flush()
+
+
+def _listen(stdin: BinaryIO, lines: SimpleQueue[bytes]) -> None:
+    """Pass lines on; the process ends with the last of them, in the midst of a command too."""
+    for line in stdin:
+        lines.put(line)
+    os._exit(0)
 
 
 if __name__ == "__main__":

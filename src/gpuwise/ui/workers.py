@@ -7,18 +7,26 @@ import contextlib
 import json
 import os
 import signal
+import stat
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 SEARCHES = 2
 """Processes that search: the one asked for, and the one that takes over while another is being interrupted."""
+FOLDER = "gpuwise-ui-"
+"""How the names of the folders begin that workers stand in."""
+NEW_S = 60.0
+"""A folder so young may be that of an app that has not locked it yet."""
 GRACE_S = 1.0
 """A command that does not end this long after an interrupt is ended by force, with its process."""
 LONGEST_ANSWER = 64 << 20
+TOLD = b'{"told"'
+Tell = Callable[[str], None]
 WARM = ("plan", "gpt2", "--on", "8xH100-SXM", "--tokens", "1B", "--json")
 """Run once by a new process before it is asked: what it imports and reads is there then."""
 
@@ -52,13 +60,13 @@ class Worker:
             )
         return self._process
 
-    async def ask(self, words: Sequence[str], folder: Path | None = None) -> Answer:
+    async def ask(self, words: Sequence[str], folder: Path | None, tell: Tell) -> Answer:
         """Run one command line, in ``folder`` where one is given. Where the caller is cancelled, the command is interrupted
         first."""
         process = await self.start()
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write(json.dumps({"words": [*words], "folder": str(folder or self._folder)}).encode() + b"\n")
-        answer = asyncio.ensure_future(process.stdout.readline())
+        answer = asyncio.ensure_future(_last_line(process.stdout, tell))
         try:
             line = await asyncio.shield(answer)
         except asyncio.CancelledError:
@@ -93,6 +101,13 @@ class Worker:
             await self._process.wait()
 
 
+async def _last_line(lines: asyncio.StreamReader, tell: Tell) -> bytes:
+    """The line with the answer; what is told before goes to ``tell``."""
+    while (line := await lines.readline()).startswith(TOLD):
+        tell(json.loads(line)["told"])
+    return line
+
+
 @dataclass(slots=True)
 class Workers:
     """A few worker processes, lent to requests in the order they come."""
@@ -100,13 +115,17 @@ class Workers:
     _free: asyncio.Queue[Worker] = field(default_factory=asyncio.Queue[Worker])
     _all: list[Worker] = field(default_factory=list[Worker])
     _folder: tempfile.TemporaryDirectory[str] | None = None
+    _lock: int | None = None
+    """That the folder is in use, for as long as this process lives."""
     _warming: asyncio.Task[None] | None = None
     running: int = 0
     """Commands under way."""
 
     async def start(self) -> None:
         """Start the processes; they get ready behind the first page."""
-        self._folder = tempfile.TemporaryDirectory(prefix="gpuwise-ui-")
+        remove_left_folders()
+        self._folder = tempfile.TemporaryDirectory(prefix=FOLDER)
+        self._lock = locked(self._folder.name)
         self._all = [Worker(self._folder.name) for _ in range(SEARCHES)]
         for worker in self._all:
             self._free.put_nowait(worker)
@@ -115,12 +134,13 @@ class Workers:
     async def _warm(self) -> None:
         await self.ask(WARM)
 
-    async def ask(self, words: Sequence[str], folder: Path | None = None) -> Answer:
-        """Run ``words`` in the next free process, which stands in an empty folder unless another is given."""
+    async def ask(self, words: Sequence[str], folder: Path | None = None, tell: Tell = lambda _: None) -> Answer:
+        """Run ``words`` in the next free process, which stands in an empty folder unless another is given; ``tell`` hears what it
+        does meanwhile."""
         worker = await self._free.get()
         self.running += 1
         try:
-            return await worker.ask(words, folder)
+            return await worker.ask(words, folder, tell)
         finally:
             self.running -= 1
             self._free.put_nowait(worker)
@@ -135,3 +155,36 @@ class Workers:
             await worker.stopped()
         if self._folder is not None:
             self._folder.cleanup()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def locked(folder: str) -> int | None:
+    """A descriptor that holds ``folder`` for this process, None where another one holds it or the system has no such locks."""
+    try:
+        import fcntl
+    except ImportError:
+        return None
+    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(held)
+        return None
+    return held
+
+
+def remove_left_folders() -> None:
+    """Remove the empty folders of this user's apps that were killed: those that no process holds."""
+    for folder in Path(tempfile.gettempdir()).glob(FOLDER + "*") if os.name == "posix" else ():
+        with contextlib.suppress(OSError):
+            of = folder.lstat()
+            if not stat.S_ISDIR(of.st_mode) or of.st_uid != os.getuid() or time.time() - of.st_mtime < NEW_S:
+                continue
+            held = locked(str(folder))
+            if held is not None:
+                try:
+                    folder.rmdir()
+                finally:
+                    os.close(held)

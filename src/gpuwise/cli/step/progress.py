@@ -8,15 +8,21 @@ from contextlib import contextmanager
 
 from gpuwise.text import printable
 
+listener: Callable[[str], None] | None = None
+"""Hears it too, where one is set."""
+
 
 @contextmanager
 def progress(doing: str = "capturing") -> Generator[Callable[[str], None], None, None]:
-    """A function to say what is being done; silent unless stderr is a terminal."""
+    """A function to say what is being done; silent unless stderr is a terminal or somebody listens."""
     is_terminal = sys.stderr.isatty()
 
     def tell(what: str) -> None:
+        line = f"{doing}: {printable(what, keep='')}"[:106]
+        if listener is not None:
+            listener(line)
         if is_terminal:
-            sys.stderr.write(f"\r\x1b[K{doing}: {printable(what, keep='')}"[:110])
+            sys.stderr.write(f"\r\x1b[K{line}")
             sys.stderr.flush()
 
     try:

@@ -257,10 +257,11 @@ function File({ start, link }) {
     const mine = (control.current = new AbortController());
     setSaid(words);
     setError(null);
+    const told = setInterval(() => get(`/api/own?${asQuery(fields)}`, mine.signal).then((b) => b.told && setSaid(`${words}, ${b.told}`), () => {}), 500);
     send("/api/capture", fields, mine.signal)
       .then((body) => (keep({ ...body, fields }), link(fields, true)))
       .catch((e) => e.name !== "AbortError" && setError(e))
-      .finally(() => control.current === mine && setSaid(""));
+      .finally(() => (clearInterval(told), control.current === mine && (mine.abort(), setSaid(""))));
   };
   const go = (e) => {
     e.preventDefault();
@@ -290,7 +291,7 @@ function File({ start, link }) {
         ${field("on", "GPUs", "4090", { list: "gpus" })} ${field("arguments", "The script's own arguments", "--lr 0.1")}
         ${field("function", "Function, if not the script", "make_step")} ${field("batch", "Batch, if the function takes one", "32 or auto")}
         <label class="flag" for="o-remedies"><input id="o-remedies" type="checkbox" checked=${asked.remedies === "yes"} onChange=${set("remedies")} /> Try remedies though it fits</label>
-      </div><button class="go" disabled=${said === "Running your code" || !asked.file}>Run and answer</button></form>`}
+      </div><button class="go" disabled=${said.split(",")[0] === "Running your code" || !asked.file}>Run and answer</button></form>`}
     <p class="status" role="status">${said && !said.startsWith("This") && html`<span class="spin" aria-hidden="true"></span>`}${said}</p>
     ${error && html`<div class="error" role="alert"><p>${error.message}</p><p>${error.hint}</p>${error.command && html`<${Copy} line=${error.command} />`}</div>`}
     ${answer && html`<div class=${beside ? "two" : ""}>
