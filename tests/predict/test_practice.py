@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gpuwise.facts.hardware.naming import find_cluster
@@ -35,6 +37,14 @@ def test_rates_move_with_the_step(cluster: str) -> None:
     assert sum(e.breakdown_s.values()) == pytest.approx(e.step_time_s.expected)
     assert e.bottleneck()[0] == tuned.bottleneck()[0] != IN_PRACTICE
     assert (e.memory_bytes, e.fits, e.strategy) == (tuned.memory_bytes, tuned.fits, tuned.strategy)
+
+
+def test_no_end_of_an_interval_is_past_the_peak() -> None:
+    """It was 113 % of the peak on one 4090, whose tuned interval ended at 85."""
+    tuned = tuned_on("8xA100-80GB-SXM")
+    practice = replace(practice_of(ARCH, tuned.strategy, find_cluster("8xA100-80GB-SXM")), log_sigma=1.5)
+    e = practice.of(tuned)
+    assert e.hfu.high == pytest.approx(1.0) and e.mfu.low < tuned.mfu.low
 
 
 @pytest.mark.parametrize("fields", [{"recompute": "full"}, {"tp": 8, "dp": 64}, {"precision": "fp8"}, {"micro_batch": 4}])

@@ -58,7 +58,8 @@ class Practice:
         """``tuned`` as a team can expect it. The interval is that of runs, or the prediction's own where that is wider."""
         step = tuned.step_time_s
         sigma = max(self.log_sigma, step.log_sigma)
-        slower = Estimate.from_log_sigma(step.expected * self.slowdown, sigma, step.basis)
+        at_peak = step.expected * tuned.hfu.expected
+        slower = Estimate.from_log_sigma(step.expected * self.slowdown, sigma, step.basis).bounded_below(at_peak)
 
         def rate(value: Estimate) -> Estimate:
             return slower.inverse(value.expected * step.expected)

@@ -45,7 +45,11 @@ UNITS: Mapping[str, Mapping[str, float]] = {
 }
 """By the unit asked for: what else is understood, and its size in that unit."""
 SLIPS: Mapping[str, Sequence[tuple[float, str]]] = {
-    "GiB": ((8.0, "are those bits? A byte has 8"), (1 / 8, "was it divided by 8? These are bytes already")),
+    "GiB": (
+        (8.0, "are those bits? A byte has 8"),
+        (1 / 8, "was it divided by 8? These are bytes already"),
+        (2.0**30, "that is in bytes: GiB are asked"),
+    ),
     "percent": ((0.01, "that is a share of 1: percent are asked"),),
     "ms": ((1e-3, "that is in seconds: ms are asked"), (1e3, "that is in microseconds: ms are asked")),
     "kWh": ((1e3, "that is in Wh: kWh are asked"), (1e-3, "that is in MWh: kWh are asked")),

@@ -97,8 +97,8 @@ def simulation(document: Mapping[str, Any]) -> list[str]:
         _crossover(beside["crossover"]) if beside else "",
         "</div>",
         heading("Counters of one multiprocessor"),
-        f'<p class="layout">Of {shown(d["multiprocessors"]).html}; {shown(d["blocks_timed"]).html} of its '
-        f"{shown(d['blocks_of_one']).html} blocks of {shown(d['threads']).html} threads were timed.</p>",
+        f'<p class="layout">One of {shown(d["multiprocessors"]).html}. Blocks timed: {shown(d["blocks_timed"]).html} of its '
+        f"{shown(d['blocks_of_one']).html}, of {shown(d['threads']).html} threads each.</p>",
         table(
             "Counters",
             ["counter", "value"],

@@ -315,23 +315,25 @@ function Live() {
     uplot();
     const fit = () => plot && plot.setSize({ width: ref.current.clientWidth, height: 240 });
     addEventListener("resize", fit);
-    const dark = matchMedia("(prefers-color-scheme:dark)").matches;
+    const scheme = matchMedia("(prefers-color-scheme:dark)");
+    scheme.onchange = () => plot && (plot.destroy(), (plot = undefined));
     source.addEventListener("refused", (e) => (setSaid(JSON.parse(e.data).error), source.close()));
     source.onmessage = (e) => {
       const { at, names, values, text } = JSON.parse(e.data);
       setSaid(text);
       if (!columns) columns = [[], ...names.map(() => [])];
       [at, ...values].forEach((v, i) => (columns[i].push(v), columns[i].length > 300 && columns[i].shift()));
+      const dark = scheme.matches;
       const ink = dark ? "#a9b0bd" : "#5b6270";
       const axis = { stroke: ink, grid: { stroke: dark ? "#3a404c" : "#d5d9e0", width: 1 } };
-      const clock = { ...axis, values: (_, ticks) => ticks.map((s) => new Date(1000 * s).toTimeString().slice(0, 8)) };
+      const clock = { ...axis, incrs: [1, 2, 5, 10, 15, 30, 60], values: (_, ticks) => ticks.map((s) => new Date(1000 * s).toTimeString().slice(0, 8)) };
       const colours = dark ? ["#6cb6ff", "#ff9a57", "#43cfa4", "#f08cc8", "#e6c34a", "#5fd0f5", "#b8a1ff", "#b4bdc9"] : ["#0060a8", "#c14a00", "#007a5a", "#b0478a", "#8a6d00", "#0b7fae", "#6b4fbb", "#5c6670"];
       if (!plot && window.uPlot)
         plot = new uPlot({ width: ref.current.clientWidth, height: 240, legend: { live: false }, axes: [clock, axis], scales: { y: { range: [0, 100] } },
           series: [{}, ...names.map((label, i) => ({ label, stroke: colours[i % 8], width: 2 }))] }, columns, ref.current);
       else if (plot) plot.setData(columns);
     };
-    return () => (removeEventListener("resize", fit), source.close(), plot && plot.destroy());
+    return () => (removeEventListener("resize", fit), (scheme.onchange = null), source.close(), plot && plot.destroy());
   }, []);
   return html`<h2>GPUs now: busy, percent</h2><div class="live" ref=${ref} role="img" aria-label="Utilisation of each GPU over time"></div><div class="status" role="status">${said.split("\n").map((words) => html`<p>${words}</p>`)}</div>`;
 }
