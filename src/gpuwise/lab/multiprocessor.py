@@ -32,11 +32,12 @@ FILL_BYTES = 16.0
 """That a scheduler's registers take of a load from the L2 a cycle (a quarter of the port of 64), while its FP32 lanes stand
 still: rooflines of A100 and A40 take 8 cycles more for each load of 128 bytes than their multiply-adds, however many those are,
 and so do GH200's, which were not fitted (benchmarks/records/lab, 27 November 2026). That the lanes wait is measured, not why."""
-Step = tuple[int, Sequence[int], Any, Any, float, int, int, bool, bool, float, int, tuple[int, ...], Any]
+Rest = tuple[int, bool, bool, float, int, tuple[int, ...], Any, float, int, Any]
+Step = tuple[int, Sequence[int], Any, Rest]
 """An instruction of a warp: kind, place of its unit in the list of what is free when (by scheduler), cycles that it takes (by
-warp for memory), set of sectors by warp, cycles to the result, what waiting for that is called, event, whether anything waits for
-it, whether it may be the warp's last, cycles to the warp's next instruction, what they are called, the events that one waits for,
-and that one's step."""
+warp for memory), and what counts once it issues: event, whether anything waits for it, whether it may be the last, cycles to the
+warp's next instruction, what they are called, the events that one waits for besides, that one's step, cycles to the result, what
+waiting for that is called, and the set of sectors by warp."""
 ARITHMETIC, BARRIER, SHARED, LOAD, STORE, ATOMIC = range(6)
 """Kinds of step; those of memory from SHARED on, those of sectors from LOAD on."""
 MEMORY_KINDS = {
@@ -152,10 +153,12 @@ class _Multiprocessor:
         self.first: list[Step | None] = [None] * warps
         program = _Program(events, costs, self.sectors.of, keys)
         alike: dict[bytes, list[int]] = {}
+        self.issued = 0
         for w, key in enumerate(np.ascontiguousarray(np.packbits(running, axis=0).T)):
             alike.setdefault(key.tobytes(), []).append(w)
         for same in alike.values():
             numbers = np.flatnonzero(running[:, same[0]]).tolist()
+            self.issued += len(numbers) * len(same)
             linked = program.linked(numbers)
             for w in same:
                 self.first[w] = linked
@@ -180,8 +183,8 @@ class _Multiprocessor:
         arrived: dict[tuple[int, int], list[tuple[int, Step]]] = {}
         stalls, spans, push, pop, swap = [0.0] * len(REASONS), out.spans, heapq.heappush, heapq.heappop, heapq.heappushpop
         l1, touch, sizes = self.l1, self.l1.move_to_end, self.sectors.sizes
-        started, issued, fp32 = 0, 0, self.fp32_key
-        hits = 0
+        started, fp32 = 0, self.fp32_key
+        hits, recorded = 0, True
 
         def start(when: float) -> None:
             """The next block that has anything to do."""
@@ -200,7 +203,7 @@ class _Multiprocessor:
         item = pop(heap) if heap else None
         while item is not None:
             now, w, why, step = item
-            kind, keys, interval, rows, latency, cause, number, waited, is_last, gap, gap_reason, waits, following = step
+            kind, keys, interval, rest = step
             s = scheduler[w]
             if kind >= SHARED:
                 interval = interval[w]
@@ -215,18 +218,18 @@ class _Multiprocessor:
                     item = swap(heap, (begin, w, LOAD_UNIT if kind >= SHARED else UNIT_BUSY, step))
                     continue
                 free[key] = now + interval
+            number, waited, is_last, gap, gap_reason, waits, following, latency, cause, rows = rest
             before, begin = last[w], free[s]
             if begin > now:
                 stalls[NOT_SELECTED] += begin - now
             else:
                 begin = now
-            free[s] = begin + 1
+            last[w] = free[s] = begin + 1
             if why and now > before:
                 stalls[why] += now - before
-            if issued < MOST_SPANS:
+            if recorded:
                 spans.append((w, s, begin, number, REASONS[why] if begin > before else ""))
-            issued += 1
-            last[w] = begin + 1
+                recorded = len(spans) < MOST_SPANS
             if kind >= SHARED:
                 finish = begin + interval - 1
                 if kind == SHARED:
@@ -270,7 +273,7 @@ class _Multiprocessor:
                 ready.append((w, step))
                 if len(ready) < self.expected[number][block]:
                     ready = []
-            for other, (*_, waits, following) in ready:
+            for other, (*_, (*_, waits, following, _, _, _)) in ready:
                 if following is not None:
                     when, why = begin + 1, AT_BARRIER
                     for source in waits:
@@ -287,7 +290,7 @@ class _Multiprocessor:
                 if counts[block] == 0:
                     start(begin + 1)
             item = pop(heap) if heap else None
-        out.issued, out.l1_hits, out.l1_sectors = issued, out.l1_hits + hits, out.l1_sectors + hits
+        out.issued, out.l1_hits, out.l1_sectors = self.issued, out.l1_hits + hits, out.l1_sectors + hits
         out.stalls = {reason: cycles for reason, cycles in zip(REASONS, stalls, strict=True) if cycles}
         out.cycles = max([*out.block_ends, self.dram_free])
         return out
@@ -556,20 +559,11 @@ class _Program:
         following: tuple[int, ...] = ()
         for number, mine in zip(reversed(numbers), reversed(waits), strict=True):
             gap, reason = (BRANCH_CYCLES, BRANCH) if branches[number] else (1.0, NONE)
-            step = (
-                kinds[number],
-                keys[number],
-                intervals[number],
-                sectors[number],
-                latencies[number],
-                causes[number],
-                number,
-                number in waited,
-                number in last,
-                gap,
-                reason,
-                following,
-                step,
-            )
+            needed = number in waited
+            if following and following[0] == number and kinds[number] == ARITHMETIC and latencies[number] > gap:
+                gap, reason, needed, following = latencies[number], causes[number], False, following[1:]
+            after = (latencies[number], causes[number], sectors[number])
+            rest = (number, needed, number in last, gap, reason, following, step, *after)
+            step = (kinds[number], keys[number], intervals[number], rest)
             following = mine
         return step
