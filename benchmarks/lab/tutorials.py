@@ -225,6 +225,12 @@ def sessionise(user, timestamp, session, most):
 """
 
 
+def clicks() -> NDArray[np.int64]:
+    """Seconds, in order within each of twelve users."""
+    counts = np.bincount(np.sort(rng().integers(0, 12, 200)), minlength=12)
+    return np.concatenate([np.sort(rng().integers(0, 9000, n)) for n in counts]).astype(np.int64)
+
+
 def options() -> dict[str, Any]:
     r, n = rng(), 1000
     price, strike = r.uniform(5, 30, n).astype(F32), r.uniform(1, 100, n).astype(F32)
@@ -381,7 +387,7 @@ LESSONS = (
         SESSIONS,
         {
             "user": np.sort(rng().integers(0, 12, 200)).astype(I32),
-            "timestamp": np.concatenate([np.sort(rng().integers(0, 9000, n)) for n in np.bincount(np.sort(rng().integers(0, 12, 200)), minlength=12)]).astype(np.int64),
+            "timestamp": clicks(),
             "session": np.zeros(200, np.int64),
             "most": 600,
         },

@@ -377,3 +377,14 @@ def test_too_little_shared_memory_of_the_launch() -> None:
     with pytest.raises(FieldError, match="it gives none") as refused:
         run_kernel(read_kernel(TURNED), arguments, grid=(1,), block=(64,))
     assert "--dynamic-smem" in str(refused.value.hint)
+
+
+def test_constants_of_a_module_that_are_assigned_together() -> None:
+    out = np.zeros(2, F32)
+    launch(
+        "A, B = 0.5, -0.25\nC = D = 2\n@cuda.jit\ndef fill(out):\n    out[0] = A * C\n    out[1] = B * D\n",
+        {"out": out},
+        (1,),
+        (1,),
+    )
+    assert out.tolist() == [1.0, -0.5]

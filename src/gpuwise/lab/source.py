@@ -191,7 +191,8 @@ def kernel_source(text: str, name: str | None = None) -> str:
 
 
 def _is_constant(n: ast.Assign, constants: Mapping[str, Any]) -> bool:
-    return all(isinstance(t, ast.Name) and t.id in constants for t in n.targets)
+    targets = [part for t in n.targets for part in (t.elts if isinstance(t, ast.Tuple) else [t])]
+    return all(isinstance(t, ast.Name) and t.id in constants for t in targets)
 
 
 def _imports(tree: ast.Module) -> dict[str, str]:
@@ -206,9 +207,9 @@ def _imports(tree: ast.Module) -> dict[str, str]:
 
 def _constants(tree: ast.Module) -> dict[str, Any]:
     constants: dict[str, Any] = {}
-    for n in tree.body:
-        if isinstance(n, ast.Assign) and len(n.targets) == 1:
-            target, value = n.targets[0], _constant(n.value, constants)
+    for n in (n for n in tree.body if isinstance(n, ast.Assign)):
+        for target in n.targets:
+            value = _constant(n.value, constants)
             if isinstance(target, ast.Name) and value is not None:
                 constants[target.id] = value
             elif isinstance(target, ast.Tuple) and isinstance(value, tuple):
