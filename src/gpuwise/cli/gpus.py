@@ -8,6 +8,7 @@ from cyclopts import Parameter
 
 if TYPE_CHECKING:
     from gpuwise.facts.hardware.accelerators import Accelerator
+    from gpuwise.facts.hardware.systems import System
 
 
 GIVES_WAY = ("family", "link", "W", "fp8", "year", "bandwidth", "bf16")
@@ -135,7 +136,7 @@ def _show(a: Accelerator) -> None:
         section(
             to,
             "Systems",
-            "\n".join(f"{s.name} ({s.count}x, {s.topology}, {s.network_kind})  {s.id}" for s in systems),
+            "\n".join(f"{s.name}: {_layout_words(s)}  {s.id}" for s in systems),
         )
     try:
         offers = offers_for(a.id)
@@ -163,6 +164,12 @@ def _show(a: Accelerator) -> None:
         to.print(f"\nWeak: {', '.join(a.weak)} (no vendor source, or inferred)", style="yellow")
     if a.notes:
         to.print(f"\n{a.notes}", style="dim")
+
+
+def _layout_words(s: System) -> str:
+    """Its devices, unless its name counts them, and how they and the systems are joined."""
+    count = [] if f"{s.count}x" in s.name else [f"{s.count}x"]
+    return ", ".join([*count, s.topology, s.network_kind])
 
 
 def _facts(a: Accelerator) -> list[tuple[str, str]]:

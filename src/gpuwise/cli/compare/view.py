@@ -88,7 +88,7 @@ def _second_line(row: FigureRow, i: int) -> Iterator[str]:
     cell, ratio = row.cells[i], row.ratios[i]
     predicted = cell.low is not None and row.section.endswith("predicted")
     if predicted and ratio is not None and i > 0:
-        yield f"{ratio:.2f} of the first"
+        yield f"{ratio:.2f}x the first"
     if cell.words and not row.key.startswith("train_"):
         yield cell.words
 

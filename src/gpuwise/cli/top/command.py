@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from gpuwise.machine.telemetry.frames import Frame
     from gpuwise.machine.telemetry.tap import Tap
 
+NO_CARDS_HINT = "hint: `gpuwise doctor` looks for the reason; `gpuwise top --demo` shows the screen\n"
+
 
 def top(
     *,
@@ -183,6 +185,9 @@ def _once(source: Tap, options: TopOptions) -> int:
         from gpuwise.cli.top.view import Paint, page
 
         sys.stdout.write(page(frame, causes, width=terminal_width(), paint=Paint(colours()), prices=options.prices))
+        if not frame.cards and sys.stdout.isatty():  # the page above says so
+            sys.stderr.write(NO_CARDS_HINT)
+            return 1
     return _verdict(frame, causes, options)
 
 
@@ -208,7 +213,5 @@ def _verdict(frame: Frame, causes: tuple[Cause, ...], options: TopOptions) -> in
 
 
 def _no_cards() -> int:
-    sys.stderr.write(
-        "error: no GPU answers here\nhint: `gpuwise doctor` looks for the reason; `gpuwise top --demo` shows the screen\n"
-    )
+    sys.stderr.write(f"error: no GPU answers here\n{NO_CARDS_HINT}")
     return 1

@@ -15,6 +15,7 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.estimate import Estimate
 from gpuwise.serve.engine import engine_runs, tensor_parallel
 from gpuwise.serve.formats import FORMAT_OF_BITS, format_of_precision
+from gpuwise.serve.iteration_kernels import half_format
 from gpuwise.serve.replica import LLAMA_CPP, EngineReplica, NoReplica, ReplicaStep, most_ranks, serve
 from gpuwise.units import format_bytes
 
@@ -73,7 +74,7 @@ def serve_alike(
     where ``precision`` is None. Raises UnknownNameError for a precision nothing is served in."""
     widest = _formats(precision)
     results = tuple(_serve(arch, cluster, context, widest) for cluster in clusters)
-    if len({d.words for d in results if d.weights is not None}) < 2:
+    if len({d.weights for d in results} - {None}) < 2:
         return results
     for weights in widest:
         alike = tuple(
@@ -118,7 +119,8 @@ def _single(served: ReplicaStep, cluster: Cluster, context: int) -> SubjectServi
     replica = served.replica
     split = f"tensor parallel {replica.ranks}" if replica.ranks > 1 and replica.program != LLAMA_CPP else ""
     tokens = int(replica.most_sequences(context) * context) * (cluster.n_accelerators // replica.ranks)
-    label = f"{replica.weights} ({replica.program})"
+    held = half_format(cluster.accelerator) if replica.weights == "bf16" else replica.weights
+    label = f"{held} ({replica.program})"
     first = replica.first_token(context) if isinstance(replica, EngineReplica) else None
     return SubjectServing(replica.weights, label, "", float(tokens), served.tokens_per_s(), split, first)
 
