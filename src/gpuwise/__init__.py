@@ -95,11 +95,13 @@ _HOME = {
 
 
 def __getattr__(name: str) -> object:
+    from importlib import import_module
+
+    if name == "lab":
+        return import_module("gpuwise.lab")
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'gpuwise' has no attribute {name!r}")
-    from importlib import import_module
-
     value = getattr(import_module(home), name)
     globals()[name] = value
     return value

@@ -109,9 +109,16 @@ def test_kernels_that_never_end_are_stopped(monkeypatch: pytest.MonkeyPatch) -> 
             run(body)
 
 
+def test_a_kernel_that_goes_on_is_stopped_before_its_accesses_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "MOST_ACCESSES", 50_000)
+    with pytest.raises(InputError, match="has not ended"):
+        run("while 1 < 2:\n    out[i] = 1.0")
+
+
 @pytest.mark.parametrize(
     ("body", "words"),
     [
+        ("while True:\n    out[i] += 1", "never ends"),
         ("import os", "import statement"),
         ("out[i] = open('x')", "not of this form"),
         ("out[i] = __import__('os').getpid()", "not of this form"),

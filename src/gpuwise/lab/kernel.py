@@ -336,6 +336,9 @@ class _Machine(Operations):
         self.broken.pop()
 
     def _while(self, test: ast.expr, body: list[ast.stmt], mask: Mask) -> None:
+        ways_out = any(isinstance(n, ast.Break | ast.Return) for s in body for n in ast.walk(s))
+        if isinstance(test, ast.Constant) and test.value and not ways_out:
+            self.refuse(f"`while {ast.unparse(test)}` has neither break nor return: it never ends")
         self.broken.append(np.zeros_like(mask))
         self.lock = self.lock or any(
             isinstance(n, ast.Call) and self.dotted(n.func).startswith("atomic.") for n in ast.walk(test)

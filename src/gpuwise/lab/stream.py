@@ -22,6 +22,8 @@ MOST_EVENTS = 100_000
 """Instructions of one warp: a kernel that goes on is stopped."""
 MOST_LANE_EVENTS = 2_000_000_000
 """Lanes times instructions, some ten seconds of numpy."""
+MOST_ACCESSES = 1 << 27
+"""Lanes of accesses whose sectors are kept, up to half a GB: a kernel that goes on is stopped."""
 MOST_COUNTED = 64
 """Masks whose lanes are counted once, and indices that are compared with a size once."""
 ACCESS_LANES = 1 << 18
@@ -116,7 +118,7 @@ class Stream:
 
     def __init__(self) -> None:
         self.accesses: dict[tuple[int, bool], list[tuple[Event, NDArray[np.int64], Mask]]] = {}
-        self.access_lanes = 0
+        self.access_lanes = self.accesses_kept = 0
         self.predicate: tuple[int, ...] = ()
         """Events whose results the instructions at hand are conditional on."""
         self.lock = False
@@ -173,6 +175,7 @@ class Stream:
         where, active = addresses[:lanes].reshape(-1, WARP), real[:lanes].reshape(-1, WARP)
         self.accesses.setdefault((size, op == "shared_atomic"), []).append((self.out.events[-1], where, active))
         self.access_lanes += lanes
+        self.accesses_kept += lanes
         if self.access_lanes > ACCESS_LANES:
             self.look_at_accesses()
         return made
@@ -243,7 +246,8 @@ class Stream:
 
     def emit(self, op: str, mask: Mask, waits: Sequence[int], array: str = "") -> tuple[int, ...]:
         events = self.out.events
-        if len(events) >= MOST_EVENTS or len(events) * len(mask) > MOST_LANE_EVENTS:
+        too_many = len(events) >= MOST_EVENTS or len(events) * len(mask) > MOST_LANE_EVENTS
+        if too_many or self.accesses_kept > MOST_ACCESSES:
             raise InputError(
                 f"{self.name} has not ended after {len(events):,} instructions of a warp (line {self.line})",
                 hint="all lanes run in step here: a lock that one thread opens while others wait for it never opens"
