@@ -72,7 +72,7 @@ def test_the_ranks_read_their_settings_back(jobs: Jobs, tmp_path: Path) -> None:
         ({"ep": 2}, "expert parallel 2"),
         ({"sharding": "zero1"}, "zero1"),
         ({"precision": "fp8"}, "fp8"),
-        ({"lora_rank": 8, "tp": 2, "dp": 4, "sharding": "zero3"}, "adapters of layers"),
+        ({"lora_rank": 8, "quantized_base": True, "tp": 2, "dp": 4, "sharding": "zero3"}, "4-bit weights that are sharded or"),
         ({"lora_rank": 8, "quantized_base": True, "sharding": "zero3"}, "4-bit weights that are sharded"),
     ],
 )

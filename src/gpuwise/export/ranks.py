@@ -79,10 +79,8 @@ def strategy_gaps(s: Strategy) -> Iterator[str]:
         yield "an optimizer on the host without FSDP2"
     if s.offload_activations and s.recompute != "none":
         yield "activations that are both recomputed and offloaded"
-    if s.lora_rank and (s.tp > 1 or s.pp > 1 or s.cp > 1 or s.ep > 1):
-        yield "adapters of layers, rows or experts that are divided"
-    if s.quantized_base and s.sharding != "none":
-        yield "4-bit weights that are sharded"
+    if s.quantized_base and (s.sharding != "none" or s.tp > 1):
+        yield "4-bit weights that are sharded or divided"
 
 
 def gaps(job: Job) -> Iterator[str]:

@@ -42,14 +42,14 @@ class Written:
         self.model, self.steps = model, []
 
     def note(self, *_: object) -> None:
-        if "GRADIENTS" not in os.environ:
+        if not os.environ.get("GRADIENTS"):
             # they are gathered from all ranks, which are counted
             return
         named = self.model.named_parameters()
         self.steps.append(as_alone(self.model, {n: whole(p.grad) for n, p in named if p.grad is not None}))
 
     def after(self, *_: object) -> None:
-        if "GRADIENTS" not in os.environ:
+        if not os.environ.get("GRADIENTS"):
             return
         weights = as_alone(self.model, {n: whole(p) for n, p in self.model.named_parameters()})
         name = "written.pt" if dist.get_rank() == 0 else f"written-{dist.get_rank()}.pt"
@@ -357,7 +357,7 @@ def llama_like(heads: int = 4, n: int = 21, length: int = 0):
     return {**made, "model": model, "optimizer": lambda m: written(torch.optim.AdamW(m.parameters(), lr=0.01), m)}
 
 
-def gpt2():
+def gpt2(length: int = 0, n: int = 0):
     """Transformers' own, with its positions, dropped values and tied embeddings."""
     transformers()
     from transformers import GPT2Config, GPT2LMHeadModel
@@ -365,7 +365,7 @@ def gpt2():
     model = GPT2LMHeadModel(
         GPT2Config(vocab_size=32, n_embd=16, n_layer=3, n_head=2, n_positions=64, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
     )
-    return of_transformers(model)
+    return of_transformers(model, length, n)
 
 
 def llama(length: int = 0, n: int = 0, key_heads: int = 2):

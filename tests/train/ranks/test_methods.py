@@ -56,6 +56,57 @@ def test_adapters_are_trained_alone_and_as_in_one_process(sharding: str, ranks: 
     assert exchanged == two.lines(0, "predicted")[0]["collectives"]
 
 
+@PEFT
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("task", "n", "layout"),
+    [
+        ("llama", 2, {"dp": 1, "pp": 2, "micro_batch": 2}),
+        ("llama", 4, {"dp": 2, "pp": 2, "micro_batch": 2}),
+        ("llama", 4, {"dp": 2, "pp": 2, "micro_batch": 2, "sharding": "zero3"}),
+        ("llama", 2, {"dp": 1, "cp": 2}),
+        ("llama", 4, {"dp": 2, "cp": 2, "sharding": "zero3", "recompute": "full"}),
+        ("qwen3_moe", 2, {"dp": 2, "ep": 2}),
+        ("qwen3_moe", 4, {"dp": 4, "ep": 2, "sharding": "zero3"}),
+        ("llama", 2, {"dp": 1, "pp": 2, "micro_batch": 2, "quantized_base": True}),
+        ("llama", 2, {"dp": 1, "tp": 2}),
+        ("llama", 2, {"dp": 1, "tp": 2, "micro_batch": 2, "recompute": "full"}),
+        ("llama", 4, {"dp": 2, "tp": 2, "sharding": "zero3", "micro_batch": 2}),
+        ("llama", 4, {"dp": 1, "tp": 2, "pp": 2, "micro_batch": 2}),
+        ("phi3", 2, {"dp": 1, "tp": 2}),
+        ("gpt2", 2, {"dp": 1, "tp": 2}),
+        ("qwen3_moe", 2, {"dp": 1, "tp": 2}),
+        ("olmo2", 2, {"dp": 1, "tp": 2, "recompute": "full"}),
+        ("falcon", 2, {"dp": 1, "tp": 2}),
+    ],
+    ids=lambda value: " ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else str(value),
+)
+def test_adapters_are_trained_where_other_things_are_divided(
+    task: str, n: int, layout: dict[str, Any], ranks: Callable[..., Any]
+) -> None:
+    """Stages, rows and experts: the layers under the adapters are whole on every rank that has them."""
+    adapters = {"lora_rank": 2, "quantized_base": layout.get("quantized_base", False)}
+    if adapters["quantized_base"]:
+        pytest.importorskip("bitsandbytes")
+    more = {"settings": ["length=12", "n=16"], "epochs": 3}
+    run = ranks(task, 1, out="alone", layout=adapters, **more)
+    alone = losses(run)
+    assert alone[-1] != alone[0]
+    many = ranks(task, n, layout={**adapters, **layout}, **more)
+    assert losses(many) == pytest.approx(alone, rel=1e-5)
+    true, found = weights(run), {}
+    for path in many.out.glob("written*.pt"):
+        found |= {k: v for k, v in torch.load(path)["weights"].items() if "lora" in k}
+    assert found.keys() == {k for k in true if "lora" in k}
+    for name, value in found.items():
+        torch.testing.assert_close(value, true[name], rtol=1e-3, atol=1e-4, msg=name)
+    # what is written is gathered, and counted
+    again = ranks(task, n, layout={**adapters, **layout}, environment={"GRADIENTS": ""}, **{**more, "epochs": 4})
+    losses(again)
+    assert again.lines(0, "resumed")[-1]["step"] == len(alone)
+    assert usual(again) == again.lines(0, "predicted")[-1]["collectives"]
+
+
 def ranks_parameters(folder: Any) -> int:
     events = [json.loads(line) for line in (folder / "rank-0.jsonl").read_text().splitlines()]
     return next(e["parameters"] for e in events if e["event"] == "model")

@@ -32,7 +32,8 @@ from gpuwise.train.levers.modules import each_tensor
 from gpuwise.train.ranks.beat import Beat
 from gpuwise.train.ranks.exchange import RankEnergy, check, lines_of, measure, seconds_of
 from gpuwise.train.ranks.meter import Meter
-from gpuwise.train.ranks.methods import put_on
+from gpuwise.train.ranks.methods import add_adapters, put_on
+from gpuwise.train.ranks.parallel.adapters import divide_adapters
 from gpuwise.train.ranks.parallel.context import Context
 from gpuwise.train.ranks.parallel.experts import Experts, check_experts
 from gpuwise.train.ranks.parallel.halves import unlike
@@ -111,10 +112,9 @@ class Training:
         for name in layout.modules:
             replace_forward(find_module(task.model, name), recomputed)
         self.pp_rank = self.mesh.get_local_rank("pp")
-        self.n_parameters = sum(p.numel() for p in task.model.parameters())
-        self._frozen = [p for p in task.model.parameters() if not p.requires_grad] if layout.lora_rank else []
-        self._frozen_sum = f"{math.fsum(float(p.detach().double().sum()) for p in self._frozen):.6g}"
-        self._tell_model()
+        late = layout.lora_rank > 0 and layout.tp > 1
+        frozen = [p for p in task.model.parameters() if late or not p.requires_grad] if layout.lora_rank else []
+        self._frozen_sum = f"{math.fsum(float(p.detach().double().sum()) for p in frozen):.6g}"
         check_experts(task.model, layout)
         tokens = 0 if self.context is None and layout.ep == 1 else tokens_of(self._first())
         chain = self._chain() if layout.pp > 1 else None
@@ -124,8 +124,13 @@ class Training:
         if call is not None:
             divided = parallelize(task.model, self.mesh["tp"], call, on_host=layout.offload_optimizer)
             self.meter.within(self.mesh["tp"].get_group())
+            if late:
+                add_adapters(task.model, layout, device_of(self.mesh))
+                divided = divide_adapters(task.model, self.mesh["tp"], divided, call, on_host=layout.offload_optimizer)
             # the trial of a layer may have exchanged rows
             self.meter.take()
+        self.n_parameters = sum(p.numel() for p in task.model.parameters())
+        self._tell_model()
         stage = None if chain is None else self._cut(chain)
         tensor = self.mesh["tp"].get_group() if layout.tp > 1 else None
         self.experts = Experts(task.model, layout, device_type, self.meter, tensor) if layout.ep > 1 else None

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from gpuwise.errors import InputError, LayoutError, require
 from gpuwise.train.levers.forward import replace_forward
@@ -41,9 +43,10 @@ def check_methods(layout: Layout, prune: str | None, teacher: str | None) -> Non
         find_target(teacher, [])
     if teacher is not None and teacher.startswith(PREFIX) and not Path(teacher.removeprefix(PREFIX)).is_dir():
         raise InputError(f"there is no folder {teacher.removeprefix(PREFIX)}", hint=TEACHER)
-    named = {"adapters": layout.lora_rank > 0, "pruning": prune is not None, "distillation": teacher is not None}
-    for name, value in named.items():
-        if value and (layout.n_ranks > layout.dp or layout.ep > 1):
+    if layout.quantized_base and layout.tp > 1:
+        raise LayoutError("adapters", "4-bit weights are not divided here", hint="take --lora, or --pp in place of --tp")
+    for name, value in {"pruning": prune, "distillation": teacher}.items():
+        if value is not None and (layout.n_ranks > layout.dp or layout.ep > 1):
             raise LayoutError(name, "layers, stages, rows or experts are divided", hint="train by --sharding or DDP alone")
     if layout.sharding != "none" and layout.dp > 1:
         if layout.quantized_base:
@@ -58,8 +61,9 @@ def put_on(task: Task, settings: RankSettings, device: torch.device) -> tuple[Ta
     pruned = distilled = None
     if layout.lora_rank:
         task = replace(task, optimizer=_of_trained(task.optimizer))
-        half = layout.precision == "bf16" and layout.sharding == "none"
-        add_adapters(model, layout.lora_rank, layout.lora_targets, quantized=layout.quantized_base, half=half, device=device)
+        if layout.tp == 1:
+            # beside layers that are divided they come later
+            add_adapters(model, layout, device)
     if settings.prune is not None:
         why = why_not_semi_structured(device) if share_of(settings.prune) is None else None
         if why is not None:
@@ -75,29 +79,45 @@ def put_on(task: Task, settings: RankSettings, device: torch.device) -> tuple[Ta
 # --- adapters ---
 
 
-def add_adapters(
-    model: nn.Module, rank: int, targets: tuple[str, ...], *, quantized: bool, half: bool, device: torch.device
-) -> None:
-    """Freeze the model, and put two trained factors beside each linear layer of ``targets`` (PEFT's ``LoraConfig``, alpha twice
-    the rank as ``gpuwise export`` writes it). ``quantized``: the frozen weights of these layers in 4 bits (bitsandbytes, nf4);
-    ``half``: in bf16.
+def add_adapters(model: nn.Module, layout: Layout, device: torch.device) -> None:
+    """Freeze the model, and put two trained factors beside each linear layer of the layout's targets (PEFT's ``LoraConfig``,
+    alpha twice the rank as ``gpuwise export`` writes it). The frozen weights of these layers are in 4 bits (bitsandbytes, nf4)
+    where the base is quantised, and in bf16 where that is the precision and they are not sharded.
     Raises MissingExtraError, InputError."""
+    rank, targets = layout.lora_rank, layout.lora_targets
     require("peft", "training of adapters")
     chosen = {id(m) for m in adapted_layers(model, targets)}
     names = [n for n, m in model.named_modules() if id(m) in chosen and n]
     if not names:
         raise InputError(f"{type(model).__name__} has no linear layer but its head", hint="leave --lora and --qlora out")
-    for name in names if half else ():
+    for name in names if layout.precision == "bf16" and layout.sharding == "none" else ():
         linear: Any = model.get_submodule(name)
-        linear.weight.data = linear.weight.data.bfloat16()
-    if quantized:
+        linear.weight = nn.Parameter(linear.weight.detach().bfloat16(), requires_grad=False)
+    if layout.quantized_base:
         require("bitsandbytes", "4-bit weights")
         _quantize(model, names, device)
     transformers()  # which PEFT imports, also beside a torchvision of another torch
     from peft import LoraConfig, inject_adapter_in_model  # pyright: ignore[reportMissingImports]
 
     # as one expression: of a list PEFT takes the ends of paths too
-    inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="|".join(map(re.escape, names))), model)
+    targets_word = "|".join(map(re.escape, names))
+    with _whole_shapes([model.get_submodule(n) for n in names]):
+        inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=targets_word), model)
+
+
+@contextmanager
+def _whole_shapes(layers: list[Any]) -> Iterator[None]:
+    """Weights that lie over tensor ranks stand as whole ones, without their memory: PEFT makes factors for a rank's part of them,
+    and draws other numbers than in one process."""
+    divided = [(m, m._parameters["weight"]) for m in layers if isinstance(m._parameters.get("weight"), DTensor)]
+    for layer, weight in divided:
+        stand_in = torch.zeros((), dtype=weight.dtype, device=weight.device).expand(weight.shape)
+        layer._parameters["weight"] = nn.Parameter(stand_in, requires_grad=False)
+    try:
+        yield
+    finally:
+        for layer, weight in divided:
+            layer._parameters["weight"] = weight.requires_grad_(False)
 
 
 def _quantize(model: nn.Module, names: list[str], device: torch.device) -> None:

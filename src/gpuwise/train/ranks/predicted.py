@@ -14,6 +14,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from gpuwise.train.ranks.layout import Layout
+from gpuwise.train.ranks.parallel.adapters import added_columns, added_rows
 from gpuwise.train.ranks.parallel.halves import head_width, out_features
 from gpuwise.train.ranks.parallel.stages import Stage
 from gpuwise.train.ranks.parallel.tensor import NORMS, DividedLayers, head_names
@@ -124,19 +125,26 @@ def _tensor(
         rows = divided.rows[block]
         width = out_features(block.get_submodule(rows[0]))
         again = n * any(b is block for b in every)
-        times = 2 * n * len(rows) + again * len(divided.needed.intersection(rows))
+        moved = len(rows) - (len(divided.unmoved.intersection(rows)) if block is blocks[0] and not (stage and stage.index) else 0)
+        times = n * (len(rows) + moved) + again * len(divided.needed.intersection(rows))
         _add(found, "all-reduce", times, times * _hidden_bytes(layout, row, width))
+        for factor in added_columns(block):
+            _add(found, "all-reduce", sums, sums * factor.numel() * part)
+        for rank in added_rows(block):
+            _add(found, "all-reduce", n + again, (n + again) * _hidden_bytes(layout, row, width) // width * rank)
         norms = [(block.get_submodule(name.rpartition(".")[0]), m) for name, m in block.named_modules() if name in NORMS]
         for attention, parameter in ((a, p) for a, m in norms for p in m.parameters()):
             elements = parameter.numel()
             if elements <= head_width(attention):
-                _add(found, "all-reduce", sums, sums * elements * part)
+                if parameter.requires_grad:
+                    _add(found, "all-reduce", sums, sums * elements * part)
                 continue
             # of all heads together: its mean, the gradient of that, and of the weights, each computed in fp32 of a part
             tokens = n * _hidden_bytes(layout, row, width) // width // held
             _add(found, "all-reduce", n + again, (tokens + tokens * again // n) * 4)
             _add(found, "reduce-scatter", n, tokens * elements * 4)
-            _add(found, "all-gather", sums, sums * elements * part)
+            if parameter.requires_grad:
+                _add(found, "all-gather", sums, sums * elements * part)
     for head in (getattr(model, name) for name in head_names(model)):
         if not isinstance(head.weight, DTensor) or not (stage is None or stage.is_last):
             continue
@@ -182,7 +190,8 @@ def _experts(
             _add(found, "all-gather", 3 * layout.n_micro + again, elements * most * layout.tp * held)
     if layout.n_replicas * layout.tp > layout.ep:
         for parameter in apart.values():
-            _add(found, "all-reduce", 1, local_of(parameter).numel() * 4)
+            if parameter.requires_grad:
+                _add(found, "all-reduce", 1, local_of(parameter).numel() * 4)
 
 
 def rows_of(layout: Layout) -> int:

@@ -90,7 +90,7 @@ def chain_of(model: nn.Module, loss: Callable[[nn.Module], torch.Tensor], n_stag
         raise LayoutError("pipeline", f"{len(blocks)} repeated layers do not make {n_stages} stages", hint="take a smaller --pp")
     undo = [replace_forward(block, tried.wrap) for block in blocks]
     try:
-        with statistics_kept(model):
+        with statistics_kept(model), _all_in_graph(model):
             value = loss(model)
     finally:
         for back in undo:
@@ -103,6 +103,19 @@ def chain_of(model: nn.Module, loss: Callable[[nn.Module], torch.Tensor], n_stag
     assert tried.first is not None
     head, tail = (frozenset(_names(model, reachable(end))) for end in (tried.first, value))
     return Chain(tried.order, tried.outputs.pop(), head, tail, tried.numel)
+
+
+@contextmanager
+def _all_in_graph(model: nn.Module) -> Iterator[None]:
+    """Frozen weights (those under adapters) are in the graph as others are."""
+    frozen = [p for p in model.parameters() if not p.requires_grad and p.is_floating_point()]
+    for parameter in frozen:
+        parameter.requires_grad_()
+    try:
+        yield
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad = False
 
 
 def _names(model: nn.Module, identities: set[int]) -> Iterator[str]:

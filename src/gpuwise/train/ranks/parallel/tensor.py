@@ -68,6 +68,10 @@ class DividedLayers:
     """Names of the matrices whose results are sums over the ranks, by layer."""
     needed: frozenset[str]
     """Those of them, and of a layer's experts, whose results the backward pass of a recomputed layer makes again."""
+    columns: dict[str, str]
+    """A matrix that is divided by columns before each of them."""
+    unmoved: frozenset[str] = frozenset()
+    """Those of them before which nothing is trained in the first layer: what their columns take has no gradient."""
 
 
 def parallelize(model: nn.Module, mesh: DeviceMesh, call: LayerCall, *, on_host: bool = False) -> DividedLayers:
@@ -94,7 +98,7 @@ def parallelize(model: nn.Module, mesh: DeviceMesh, call: LayerCall, *, on_host:
         _compare(call, before, mesh)
     for name in head_names(model):
         parallelize_module(model, mesh, {name: ColwiseParallel(output_layouts=Replicate())})
-    return DividedLayers(rows, needed)
+    return DividedLayers(rows, needed, {half.row: half.columns[0] for _, of in halves for half in of})
 
 
 def head_names(model: nn.Module) -> list[str]:
@@ -137,7 +141,7 @@ def _divide(block: nn.Module, half: Half, mesh: DeviceMesh) -> None:
         # what a DTensor holds is a view, which autograd lets nobody change
         block.get_submodule(half.row).register_forward_hook(lambda _, __, output: output.clone())
     if len(half.columns) > 1:
-        inside.register_forward_pre_hook(_Shared(mesh), with_kwargs=True)
+        inside.register_forward_pre_hook(Shared(mesh), with_kwargs=True)
     if half not in ATTENTION:
         return
     for name in COUNTS:
@@ -164,7 +168,7 @@ class _TurnedColumns(ParallelStyle):
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         def put(_: str, owner: nn.Module, mesh: DeviceMesh) -> None:
             for name, parameter in list(owner.named_parameters(recurse=False)):
-                _distribute(owner, name, parameter, mesh, Shard(parameter.dim() - 1))
+                distribute(owner, name, parameter, mesh, Shard(parameter.dim() - 1))
 
         return distribute_module(
             module,
@@ -181,7 +185,7 @@ class _TurnedRows(ParallelStyle):
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         def put(_: str, owner: nn.Module, mesh: DeviceMesh) -> None:
             for name, parameter in list(owner.named_parameters(recurse=False)):
-                _distribute(owner, name, parameter, mesh, Shard(0) if parameter.dim() == 2 else Replicate())
+                distribute(owner, name, parameter, mesh, Shard(0) if parameter.dim() == 2 else Replicate())
 
         return distribute_module(
             module,
@@ -192,7 +196,8 @@ class _TurnedRows(ParallelStyle):
         )
 
 
-def _distribute(owner: nn.Module, name: str, parameter: nn.Parameter, mesh: DeviceMesh, placement: Any) -> None:
+def distribute(owner: nn.Module, name: str, parameter: nn.Parameter, mesh: DeviceMesh, placement: Any) -> None:
+    """Put a parameter of ``owner`` in place that lies over the ranks of ``mesh``."""
     divided = distribute_tensor(parameter.data, mesh, [placement])
     owner.register_parameter(name, nn.Parameter(divided, requires_grad=parameter.requires_grad))
 
@@ -201,7 +206,7 @@ def _distributed(tensor: torch.Tensor, mesh: DeviceMesh, placement: Any) -> DTen
     return tensor if isinstance(tensor, DTensor) else DTensor.from_local(tensor, mesh, (placement,), run_check=False)
 
 
-class _Shared:
+class Shared:
     """What goes into all columns of a layer's half as one DTensor: its gradients are added here before they are exchanged."""
 
     def __init__(self, mesh: DeviceMesh) -> None:

@@ -26,9 +26,8 @@ def adapt(model: nn.Module, params: list[Any], layout: Layout, first: Callable[[
     and left out. ``first`` is called before ranks exchange anything. Raises MissingExtraError, InputError."""
     before = {name: id(p) for name, p in model.named_parameters(remove_duplicate=False)}
     on = next(iter(model.parameters())).device
-    half = layout.precision == "bf16" and layout.sharding == "none"
     first()
-    add_adapters(model, layout.lora_rank, layout.lora_targets, quantized=layout.quantized_base, half=half, device=on)
+    add_adapters(model, layout, on)
     of: dict[int, list[tuple[str, nn.Parameter]]] = {}
     for path, layer in model.named_modules():
         if not hasattr(layer, "lora_A") or not hasattr(layer, "get_base_layer"):
