@@ -192,6 +192,16 @@ def pairs(at: Path, kind: str = "mrpc", n: int = 400) -> None:
 
 
 @maker
+def labelled(at: Path, n: int = 800, test: int = 64) -> None:
+    """``train.json`` and ``validation.json`` of lines with a sentence and a label, as run_glue's ``--train_file`` reads them."""
+    said = sentences()
+    at.mkdir(parents=True, exist_ok=True)
+    for split, count in (("train", n), ("validation", test)):
+        rows = (json.dumps({"label": ("no", "yes")[i % 2], "sentence1": next(said)}) for i in range(count))
+        (at / f"{split}.json").write_text("\n".join(rows), "utf-8")
+
+
+@maker
 def questions(at: Path, n: int = 1200, test: int = 100, classes: int = 6) -> None:
     """TREC's two files of questions, a label before each, under ``at``."""
     said = sentences()
@@ -259,6 +269,74 @@ def unet(at: Path) -> None:
 
     blocks = {"down_block_types": ("DownBlock2D", "AttnDownBlock2D"), "up_block_types": ("AttnUpBlock2D", "UpBlock2D")}
     diffusers.UNet2DModel(sample_size=32, block_out_channels=(32, 64), layers_per_block=1, **blocks).save_config(at)
+
+
+@maker
+def stable_diffusion(at: Path) -> None:
+    """A pipeline of text to image that is small in every part, with a tokenizer of single bytes."""
+    import diffusers
+    import transformers
+
+    at.mkdir(parents=True, exist_ok=True)
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [b for b in range(256) if b not in printable]
+    letters = [*map(chr, printable), *(chr(256 + i) for i in range(len(others)))]
+    words = [*letters, *(f"{c}</w>" for c in letters), "<|startoftext|>", "<|endoftext|>"]
+    (at / "vocab.json").write_text(json.dumps({w: i for i, w in enumerate(words)}), "utf-8")
+    (at / "merges.txt").write_text("#version: 0.2\n", "utf-8")
+    tokenizer = transformers.CLIPTokenizer(str(at / "vocab.json"), str(at / "merges.txt"), model_max_length=77)
+    text = transformers.CLIPTextConfig(
+        vocab_size=len(words), hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+        bos_token_id=len(words) - 2, eos_token_id=len(words) - 1, pad_token_id=len(words) - 1,
+    )  # fmt: skip
+    blocks = {"down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D"), "up_block_types": ("CrossAttnUpBlock2D", "UpBlock2D")}
+    diffusers.StableDiffusionPipeline(
+        vae=diffusers.AutoencoderKL(
+            block_out_channels=(32, 64), down_block_types=("DownEncoderBlock2D",) * 2, up_block_types=("UpDecoderBlock2D",) * 2
+        ),
+        text_encoder=transformers.CLIPTextModel(text),
+        tokenizer=tokenizer,
+        unet=diffusers.UNet2DConditionModel(
+            sample_size=32, block_out_channels=(64, 128), layers_per_block=1, cross_attention_dim=64, **blocks
+        ),
+        scheduler=diffusers.DDPMScheduler(),
+        safety_checker=None,
+        feature_extractor=None,
+        requires_safety_checker=False,
+    ).save_pretrained(at)
+
+
+@maker
+def captions(at: Path, n: int = 48, size: int = 64) -> None:
+    """A folder of images with ``metadata.jsonl`` of their captions."""
+    images(at, n, size, 1, "train", 1)
+    said = sentences()
+    names = sorted(p.name for p in (at / "train").glob("*.jpg"))
+    rows = (json.dumps({"file_name": name, "text": next(said)}) for name in names)
+    (at / "train" / "metadata.jsonl").write_text("\n".join(rows), "utf-8")
+
+
+@maker
+def cifar(at: Path, n: int = 2000, test: int = 200) -> None:
+    """CIFAR-10 as torchvision keeps it unpacked; its own check of the files is of the real ones, so the list of them is
+    changed by nobody: scripts that check end with an error."""
+    folder = at / "cifar-10-batches-py"
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(SEED)
+    for name, count in (*((f"data_batch_{i}", n // 5) for i in range(1, 6)), ("test_batch", test)):
+        rows = {"data": rng.integers(0, 256, (count, 3072)).astype(np.uint8), "labels": rng.integers(0, 10, count).tolist()}
+        (folder / name).write_bytes(pickle.dumps(rows))
+    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": [str(i) for i in range(10)]}))
+
+
+@maker
+def digits(at: Path, n: int = 4000, test: int = 400) -> None:
+    """The one file of MNIST that Keras keeps."""
+    at.parent.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(SEED)
+    parts = {f"{k}_{s}": v for s, c in (("train", n), ("test", test)) for k, v in (
+        ("x", rng.integers(0, 256, (c, 28, 28)).astype(np.uint8)), ("y", rng.integers(0, 10, c).astype(np.uint8)))}  # fmt: skip
+    np.savez(at, **parts)
 
 
 @maker

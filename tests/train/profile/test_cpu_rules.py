@@ -297,6 +297,31 @@ def test_gaps_of_a_crowd_are_no_python_of_the_loop(kineto: type[Any], tmp_path: 
     assert ("python in the step" in _kinds(profile_run("train.py", facts, trace.write(tmp_path / "trace.json")))) is found
 
 
+@pytest.mark.parametrize(("bare_ms", "in_a_pass", "found"), [(0.05, False, False), (3.1, False, True), (0.05, True, True)])
+def test_gaps_outside_of_passes_hold_no_more_than_was_timed_there(
+    kineto: type[Any], tmp_path: Path, bare_ms: float, in_a_pass: bool, found: bool
+) -> None:
+    """A gap of 3 ms in each step of 10, outside of the passes of the model or in one: by the clock of the
+    thread there was hardly any outside of the passes, or all of it."""
+
+    def work(trace: Any, at: float) -> None:
+        trace.host("nn.Module: Net_0", at + (0 if in_a_pass else 3.0) * MS, (5 if in_a_pass else 1) * MS, cat="python_function")
+        trace.op("aten::mm", at + 3.1 * MS, 0.8 * MS, [[512, 512], [512, 512]])
+
+    trace = kineto(device={})
+    for number in range(6):
+        at = 10 * MS * number
+        trace.host("Optimizer.step#SGD.step", at + 9.94 * MS, 50, cat="user_annotation")
+        trace.op("aten::mm", at + 10, 4 * MS, [[512, 512], [512, 512]])
+        work(trace, at + 4.1 * MS)
+        trace.op("aten::mm", at + 8.1 * MS, 1.8 * MS, [[512, 512], [512, 512]])
+    passes_s = 0.010 - bare_ms * 1e-3 - 5e-5
+    step = Step(0.010, 0.0, 0.0, passes_s / 2, passes_s / 2, 5e-5, 0.0, 1, 1, 1, 1, 8, 0)
+    facts = RunFacts((step,) * 20, step, ({**PARAMETERS},), has_trace=True, traced=(step,) * 5)
+    python = _kinds(profile_run("train.py", facts, trace.write(tmp_path / "trace.json"))).get("python in the step")
+    assert (python is not None and python.saved_s > 0.001) is found
+
+
 @pytest.mark.parametrize(("dtypes", "kind"), [(["float64"], "double precision"), (["float32"], "no single waste")])
 def test_double_precision_is_seen_without_a_trace(dtypes: list[str], kind: str) -> None:
     step = Step(10.0, 0.0, 0.0, 4.0, 5.5, 0.3, 0.0, 0, 1, 1, 1, 8, 0)

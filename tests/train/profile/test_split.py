@@ -252,7 +252,7 @@ def test_a_gap_that_one_step_has_is_other_programs(kineto: Any, tmp_path: Path) 
     timed = [Step(0.04, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 8, 0, queue_s=s) for s in (0.0045, 0.005, 0.0)]
     steps = with_delays(find_steps(trace), timed)
     stalled, left = stalls(trace, steps)
-    own = undisturbed(split_step(trace, steps, stalled), left)
+    own = undisturbed(split_step(trace, steps, stalled), left, trace)
     assert left.waited_s.tolist() == pytest.approx([0.0, 0.0, 0.0], abs=1e-9)
     assert own.parts["other"] == pytest.approx(8e-3, rel=0.02)
     data = ProfileData(own, own, trace, left, stalled=stalled)
@@ -281,7 +281,7 @@ def test_parts_without_other_programs_add_up_to_the_steps_own_time(kineto: Any, 
     """Where more was waited in one step than its gaps are long, the rest is not left over in the others."""
     ops = [("aten::mm", 0, 8000, [[64, 64], [64, 64]]), ("aten::mm", 14_000, 6000, [[64, 32], [32, 64]])]
     trace, steps = _crowded(kineto, tmp_path, ops, [0.010, 0.000, 0.008])
-    own = undisturbed(split_step(trace, steps), steps)
+    own = undisturbed(split_step(trace, steps), steps, trace)
     assert own.wall_s == pytest.approx(0.020 - 0.006)
     assert own.parts["other"] == pytest.approx(0.0, abs=1e-9)
 

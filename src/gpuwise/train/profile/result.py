@@ -103,7 +103,7 @@ def profile_run(
         steps = _without_pauses(steps)
     stalled, steps = stalls(trace, steps)
     compared_s = facts.step.wall_s if trace.has_device else clean_s(steps, facts.step)
-    traced = undisturbed(split_step(trace, steps, stalled, event_cost_s(trace, steps, stalled, compared_s)), steps)
+    traced = undisturbed(split_step(trace, steps, stalled, event_cost_s(trace, steps, stalled, compared_s)), steps, trace)
     device, target, device_name = _device_of(trace, target)
     data = ProfileData(
         fit_to(traced, trace, facts.step, facts.compiling_s, facts.pauses.seconds, clean_s=compared_s),

@@ -231,22 +231,31 @@ def _gpu_layers(trace: Trace, steps: Steps) -> list[tuple[str, str, Floats]]:
     ]
 
 
-def undisturbed_s(traced: Split, steps: Steps) -> list[float]:
+def undisturbed_s(traced: Split, steps: Steps, trace: Trace) -> list[float]:
     """Seconds of Python between operations in each traced step, less what other programs took of them. Their turns come
     wherever the time is spent: they lengthen long gaps by their share of the step, and make long ones of short ones. Where they
     have ``CROWD`` of it, where they came is chance, and all of them are taken from the long gaps; below zero where some came
-    elsewhere."""
+    elsewhere. Outside of the model's passes the gaps hold no more than the watch timed there of this thread."""
     long, short = (union([stretches for name, stretches in traced.layers if name == part]) for part in (OTHER, HOST_GAPS))
-    waits = steps.waited_s.tolist() if len(steps.waited_s) else [0.0] * steps.n
+    waits, bare = ((a.tolist() if len(a) else [0.0] * steps.n) for a in (steps.waited_s, steps.bare_s))
+    passes = _passes(trace, steps.lane)
+    outside = difference(long, passes) if len(passes) and len(steps.bare_s) else NO_SPANS
     seconds: list[float] = []
-    for window, waited in zip(steps.windows, waits, strict=True):
+    for window, waited, bare_s in zip(steps.windows, waits, bare, strict=True):
         own_s = max(float(window[1] - window[0]) - waited, 1e-12)
-        long_s, short_s = (length(intersection(gaps, window.reshape(1, 2))) for gaps in (long, short))
+        long_s, short_s, outside_s = (length(intersection(gaps, window.reshape(1, 2))) for gaps in (long, short, outside))
         whole_s = own_s + waited
         # in a crowd the turns of the others may be all of the long gaps
         least_s = long_s - waited if waited > CROWD * whole_s else long_s * own_s / whole_s - short_s * waited / own_s
-        seconds.append(least_s)
+        seconds.append(min(least_s, long_s - max(outside_s - bare_s, 0.0)))
     return seconds
+
+
+def _passes(trace: Trace, lane: int) -> Floats:
+    """Intervals ``[n, 2]`` of the passes of models, forward and backward, by the names of Python's functions."""
+    functions = trace.in_categories(("python_function",)) & (trace.lane == lane)
+    rows = functions & trace.named(lambda n: n.startswith("nn.Module: ") or ("torch/autograd/" in n and n.endswith(": backward")))
+    return spans(trace.start_s[rows], trace.end_s[rows])
 
 
 def stalls(trace: Trace, steps: Steps) -> tuple[Floats, Steps]:
@@ -338,12 +347,12 @@ def _alike(trace: Trace, ops: Operations, long: Ints) -> list[Ints]:
     return [np.array(at, np.int64) for at in groups.values()]
 
 
-def undisturbed(traced: Split, steps: Steps) -> Split:
+def undisturbed(traced: Split, steps: Steps, trace: Trace) -> Split:
     """The split of a processor's traced steps without what other programs took of the gaps; as it is where that is not known."""
     if traced.device != "cpu" or not len(steps.waited_s):
         return traced
     # what came elsewhere in one step is made up for by the others
-    own_s = max(float(np.mean(undisturbed_s(traced, steps))), 0.0)
+    own_s = max(float(np.mean(undisturbed_s(traced, steps, trace))), 0.0)
     taken_s = max(traced.parts[OTHER] - own_s, 0.0)
     parts = {**traced.parts, OTHER: traced.parts[OTHER] - taken_s}
     return replace(traced, wall_s=traced.wall_s - taken_s, parts=parts)

@@ -27,6 +27,8 @@ class Steps:
     """The thread that trains."""
     waited_s: Floats = field(default_factory=lambda: np.zeros(0), repr=False)
     """Of each window: other programs had the processors. Empty where that is not known."""
+    bare_s: Floats = field(default_factory=lambda: np.zeros(0), repr=False)
+    """Of each window: the loop's own in no pass, loader, optimizer or file, without other programs. Empty where not known."""
     device: Floats = field(default_factory=lambda: np.zeros((0, 2)), repr=False)
     """The same steps as a device does them, [n, 2]: each ends with the last work that was issued before the window's end. A host
     that waits for nothing is ahead of it by as much as its queue holds. Empty without a device."""
@@ -55,9 +57,8 @@ def clean_s(steps: Steps, step: Step) -> float:
 def chosen(steps: Steps, at: Sequence[int]) -> Steps:
     """Some of the windows, by their numbers."""
     rows = list(at)
-    waited_s = steps.waited_s[rows] if len(steps.waited_s) else steps.waited_s
-    device = steps.device[rows] if len(steps.device) else steps.device
-    return replace(steps, windows=steps.windows[rows], waited_s=waited_s, device=device)
+    waited_s, bare_s, device = (a[rows] if len(a) else a for a in (steps.waited_s, steps.bare_s, steps.device))
+    return replace(steps, windows=steps.windows[rows], waited_s=waited_s, bare_s=bare_s, device=device)
 
 
 def with_delays(steps: Steps, timed: Sequence[Step]) -> Steps:
@@ -65,7 +66,10 @@ def with_delays(steps: Steps, timed: Sequence[Step]) -> Steps:
     that was written into a trace began after the tick before it, and is left out where all the others were timed."""
     if steps.by == PROFILER_STEPS and timed and steps.n == len(timed) + 1:
         steps = chosen(steps, range(1, steps.n))
-    return replace(steps, waited_s=np.array([s.queue_s - s.worker_queue_s for s in timed])) if len(timed) == steps.n else steps
+    if len(timed) != steps.n:
+        return steps
+    bare_s = np.array([max(s.other_s - s.bare_queue_s, 0.0) for s in timed])
+    return replace(steps, waited_s=np.array([s.queue_s - s.worker_queue_s for s in timed]), bare_s=bare_s)
 
 
 def find_steps(trace: Trace, optimizers: Sequence[int] = ()) -> Steps:

@@ -155,7 +155,7 @@ def own_python(data: ProfileData) -> Finding | None:
     if data.trace is None or data.traced is None or data.steps is None:
         return None
     # the step with the least of it: what the machine's other processes take comes now and then only
-    least = max(min(undisturbed_s(data.traced, data.steps)), 0.0)
+    least = max(min(undisturbed_s(data.traced, data.steps, data.trace)), 0.0)
     compiling_s = data.facts.compiling_s if data.facts is not None else 0.0
     seconds = max(data.part(OTHER) - compiling_s, 0.0) * min(least / max(data.traced.parts[OTHER], 1e-12), 1.0)
     where: dict[str, float] = {}
