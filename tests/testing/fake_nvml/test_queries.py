@@ -59,6 +59,42 @@ def test_questions_with_arguments_are_exported_but_those_of_later_drivers() -> N
     assert asked - numbered - later <= set(function_names())
 
 
+@pytest.mark.parametrize(
+    ("card", "smallest", "whole"),
+    [("A100-SXM", (14, 9728, "1g.10gb"), (98, 81152)), ("H100-SXM", (16, 9856, "1g.10gb"), (132, 80896))],
+)
+def test_profiles_of_mig_are_those_of_the_guide(card: str, smallest: tuple[int, int, str], whole: tuple[int, int]) -> None:
+    with fake_nvml([card, "RTX 4090"]) as fake, fake.in_process():
+        pynvml.nvmlInit()
+        one, other = (pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(2))
+        told = pynvml.nvmlDeviceGetGpuInstanceProfileInfo(one, pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE)
+        assert (told.id, told.instanceCount, told.multiprocessorCount, told.memorySizeMB) == (19, 7, *smallest[:2])
+        named = pynvml.nvmlDeviceGetGpuInstanceProfileInfo(one, pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE, version=2)
+        assert (named.name.decode() if isinstance(named.name, bytes) else named.name) == smallest[2]
+        seven = pynvml.nvmlDeviceGetGpuInstanceProfileInfo(one, pynvml.NVML_GPU_INSTANCE_PROFILE_7_SLICE)
+        assert (seven.multiprocessorCount, seven.memorySizeMB) == whole
+        with pytest.raises(pynvml.NVMLError_NotSupported):
+            pynvml.nvmlDeviceGetGpuInstanceProfileInfo(one, pynvml.NVML_GPU_INSTANCE_PROFILE_8_SLICE)
+        with pytest.raises(pynvml.NVMLError_NotSupported):
+            pynvml.nvmlDeviceGetGpuInstanceProfileInfo(other, pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE)
+        fake.gpu(0).add_mig_device(9, memory_bytes=smallest[1] * 2**20)
+        instance = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(one, 0)
+        assert pynvml.nvmlDeviceGetAttributes(instance).multiprocessorCount == smallest[0]
+        pynvml.nvmlShutdown()
+
+
+def test_errors_in_detail_are_those_of_the_memory() -> None:
+    with fake_nvml(["H100-SXM", "RTX 4090"]) as fake, fake.in_process():
+        pynvml.nvmlInit()
+        one, other = (pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(2))
+        fake.gpu(0).set(ecc_corrected=3)
+        counts = pynvml.nvmlDeviceGetDetailedEccErrors(one, pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, pynvml.NVML_VOLATILE_ECC)
+        assert (counts.deviceMemory, counts.l2Cache, counts.registerFile) == (3, 0, 0)
+        with pytest.raises(pynvml.NVMLError_NotSupported):
+            pynvml.nvmlDeviceGetDetailedEccErrors(other, pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, pynvml.NVML_VOLATILE_ECC)
+        pynvml.nvmlShutdown()
+
+
 def test_fans_have_a_range_where_there_are_fans() -> None:
     """chnvml of caioh-nvml-gpu-control ended where an RTX 4090 did not tell it."""
     with fake_nvml(["H100-SXM", "RTX 4090"]) as fake, fake.in_process():

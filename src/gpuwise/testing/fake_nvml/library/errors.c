@@ -32,6 +32,13 @@ NVML(nvmlDeviceGetMemoryErrorCounter, Dev *d, int uncorrected, int ever, int whe
     return code;
 }
 
+NVML(nvmlDeviceGetDetailedEccErrors, Dev *d, int uncorrected, int ever, u64 out[4]) {
+    ENTER(nvmlDeviceGetDetailedEccErrors, d);
+    NEED(out);
+    memset(out, 0, 4 * sizeof *out);
+    return ecc_total(d, uncorrected, ever, &out[2]);
+}
+
 NVML(nvmlDeviceGetDefaultEccMode, Dev *d, unsigned *out) { ENTER(nvmlDeviceGetDefaultEccMode, d); return put_unsigned(d, n_ecc, 1, out); }
 
 NVML(nvmlDeviceGetRemappedRows, Dev *d, unsigned *corrected, unsigned *uncorrected, unsigned *pending, unsigned *failed) {
@@ -253,7 +260,6 @@ REFUSE(nvmlDeviceGetInforomVersion, NOT_SUPPORTED, int a, char *b, unsigned c)
 REFUSE(nvmlDeviceGetAutoBoostedClocksEnabled, NOT_SUPPORTED, unsigned *a, unsigned *b)
 REFUSE(nvmlDeviceGetAPIRestriction, NOT_SUPPORTED, int a, unsigned *b)
 REFUSE(nvmlDeviceGetGpuOperationMode, NOT_SUPPORTED, unsigned *a, unsigned *b)
-REFUSE(nvmlDeviceGetAttributes_v2, NOT_SUPPORTED, void *a)
 REFUSE(nvmlDeviceGetNvLinkUtilizationCounter, NOT_SUPPORTED, unsigned a, unsigned b, u64 *c, u64 *e)
 REFUSE(nvmlDeviceGetAccountingStats, NOT_FOUND, unsigned a, void *b)
 REFUSE(nvmlDeviceGetGpuFabricInfo, NOT_SUPPORTED, void *a)

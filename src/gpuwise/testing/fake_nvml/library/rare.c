@@ -151,16 +151,51 @@ NVML(nvmlDeviceGetUnrepairableMemoryFlag_v1, Dev *d, unsigned *out) {
     return put_unsigned(d, n_remap_failed, 1, out);
 }
 
+/* As an H100 has it (driver 580): no shared page tables, no chip beside it, nothing encrypted. */
+struct addressing { unsigned version, value; };
+NVML(nvmlDeviceGetAddressingMode, Dev *d, struct addressing *out) {
+    ENTER(nvmlDeviceGetAddressingMode, d);
+    NEED(out);
+    if (out->version != FORM(struct addressing, 1)) return VERSION_MISMATCH;
+    out->value = 0;
+    return OK;
+}
+
+NVML(nvmlDeviceGetC2cModeInfoV, Dev *d, unsigned *out) {
+    double ecc;
+    ENTER(nvmlDeviceGetC2cModeInfoV, d);
+    NEED(out);
+    int code = number_of(d, n_ecc, &ecc);
+    if (code == OK) *out = 0;
+    return code;
+}
+
+NVML(nvmlDeviceGetConfComputeProtectedMemoryUsage, Dev *d, u64 out[3]) {
+    ENTER(nvmlDeviceGetConfComputeProtectedMemoryUsage, d);
+    NEED(out);
+    memset(out, 0, 3 * sizeof *out);
+    return OK;
+}
+
+/* The errors that are played are all of the device's memory, none of its static one. */
+struct sram_errors { unsigned version; u64 counts[11]; unsigned exceeded; };
+NVML(nvmlDeviceGetSramEccErrorStatus, Dev *d, struct sram_errors *out) {
+    double ecc;
+    ENTER(nvmlDeviceGetSramEccErrorStatus, d);
+    NEED(out);
+    if (out->version != FORM(struct sram_errors, 1)) return VERSION_MISMATCH;
+    int code = number_of(d, n_ecc, &ecc);
+    if (code == OK) *out = (struct sram_errors){.version = out->version};
+    return code;
+}
+
 /* Whatever arguments follow the card are left alone. */
 #define REFUSE_CARD(name) \
     NVML(name, Dev *d) { ENTER(name, d); return NOT_SUPPORTED; }
 REFUSE_CARD(nvmlDeviceGetActiveVgpus)
-REFUSE_CARD(nvmlDeviceGetAddressingMode)
 REFUSE_CARD(nvmlDeviceGetBBXTimeData_v1)
-REFUSE_CARD(nvmlDeviceGetC2cModeInfoV)
 REFUSE_CARD(nvmlDeviceGetConfComputeGpuAttestationReport)
 REFUSE_CARD(nvmlDeviceGetConfComputeGpuCertificate)
-REFUSE_CARD(nvmlDeviceGetConfComputeProtectedMemoryUsage)
 REFUSE_CARD(nvmlDeviceGetCoolerInfo)
 REFUSE_CARD(nvmlDeviceGetCreatableVgpus)
 REFUSE_CARD(nvmlDeviceGetCurrentClockFreqs)
@@ -190,12 +225,8 @@ REFUSE_CARD(nvmlDeviceGetVgpuUtilization)
 REFUSE_CARD(nvmlDeviceGetVgpuProcessUtilization)
 REFUSE_CARD(nvmlDeviceGetCapabilities)
 REFUSE_CARD(nvmlDeviceGetClockOffsets)
-REFUSE_CARD(nvmlDeviceGetDetailedEccErrors)
 REFUSE_CARD(nvmlDeviceGetGpuFabricInfoV)
 REFUSE_CARD(nvmlDeviceGetGpuInstanceById)
-REFUSE_CARD(nvmlDeviceGetGpuInstancePossiblePlacements_v2)
-REFUSE_CARD(nvmlDeviceGetGpuInstanceProfileInfo)
-REFUSE_CARD(nvmlDeviceGetGpuInstanceProfileInfoV)
 REFUSE_CARD(nvmlDeviceGetGpuInstanceRemainingCapacity)
 REFUSE_CARD(nvmlDeviceGetGpuInstances)
 REFUSE_CARD(nvmlDeviceGetMinMaxClockOfPState)
@@ -204,7 +235,6 @@ REFUSE_CARD(nvmlDeviceGetNvlinkBwMode)
 REFUSE_CARD(nvmlDeviceGetNvlinkSupportedBwModes)
 REFUSE_CARD(nvmlDeviceGetPlatformInfo)
 REFUSE_CARD(nvmlDeviceGetProcessesUtilizationInfo)
-REFUSE_CARD(nvmlDeviceGetSramEccErrorStatus)
 REFUSE_CARD(nvmlDeviceGetThermalSettings)
 REFUSE_CARD(nvmlDeviceGetVgpuCapabilities)
 REFUSE_CARD(nvmlDeviceGetVgpuInstancesUtilizationInfo)
