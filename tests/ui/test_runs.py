@@ -61,7 +61,7 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
 def test_the_command_shows_it_and_ends_by_how_the_run_ended(tmp_path: Path, gpuwise: Callable[..., Any]) -> None:
     ran = gpuwise("validate", "--ranks", str(write_run(tmp_path / "a")))
     assert ran.code == 0 and "rank 1 is waited for 200 ms" in ran.out and "all-reduce" in ran.out
-    assert "2,048 of 22,688 parameters trained, 88.6 KiB" in ran.out
+    assert "2,048 of 22,688 parameters trained, weights of 88.6 KiB" in ran.out
     assert gpuwise("validate", "--ranks", str(write_run(tmp_path / "b", ended="error"))).code == 1
     refused = gpuwise("validate", "--ranks", str(tmp_path))
     assert refused.code == 2 and "hint:" in refused.err

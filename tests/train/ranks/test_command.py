@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpuwise.cli.app import run
+from gpuwise.export.torchrun import SAVE_S
 
 pytest.importorskip("torch")
 WHOLE = str(Path(__file__).with_name("scripts") / "classify.py")
@@ -102,6 +103,9 @@ def test_ranks_save_and_end_where_the_command_is_killed(tmp_path: Path) -> None:
     until = time.monotonic() + 600
     while not events("step") and time.monotonic() < until:
         time.sleep(0.1)
+    # as its launcher, which gives it so long for its last save
+    inherited = Path(f"/proc/{events('begin')[0]['pid']}/environ").read_bytes().split(b"\0")
+    assert f"TORCH_ELASTIC_SHUTDOWN_TIMEOUT={SAVE_S}".encode() in inherited
     command.kill()
     command.wait()
     while len(events("end")) < 2 and time.monotonic() < until:

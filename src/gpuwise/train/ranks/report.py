@@ -102,7 +102,8 @@ def _model(journal: RankJournal) -> dict[str, int] | None:
 def model_words(model: Mapping[str, int]) -> str:
     """A line of :func:`ranks_document`'s ``model``."""
     zeros = f", {model['zeros']:,} of them zeros that stay" if model["zeros"] else ""
-    return f"{model['trained']:,} of {model['parameters']:,} parameters trained, {format_bytes(model['weight_bytes'])}{zeros}"
+    weights = f"weights of {format_bytes(model['weight_bytes'])}{zeros}"
+    return f"{model['trained']:,} of {model['parameters']:,} parameters trained, {weights}"
 
 
 def _rank(rank: int, journal: RankJournal) -> dict[str, Any]:
