@@ -8,15 +8,17 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from gpuwise.machine.devices.readings import EventReason  # noqa: E402
 from gpuwise.train.ranks.beat import Place, places, silent  # noqa: E402
 from gpuwise.train.ranks.launch import HangWatch, RankJournal, RanksResult  # noqa: E402
-from gpuwise.train.ranks.straggler import CAUSES, straggler  # noqa: E402
+from gpuwise.train.ranks.straggler import CAUSES, Straggler, straggler  # noqa: E402
 
 
 def result(run: Any) -> RanksResult:
@@ -97,6 +99,42 @@ def test_ranks_that_wait_alike_have_no_straggler() -> None:
     assert straggler(alike) is None and straggler(alike[:1]) is None and straggler([a[:3] for a in alike]) is None
     on_gpus = [[{**s, "wait_s": None} for s in steps] for steps in alike]
     assert straggler(on_gpus) is None
+
+
+def test_a_straggler_among_gpus_is_found_by_what_its_process_and_driver_see() -> None:
+    step = {"step_s": 1.0, "data_s": 0.1, "wait_s": None, "queue_s": 0.0, "sm_clock_hz": 1.7e9, "held_by": 0}
+
+    def of(**slow: Any) -> Straggler | None:
+        return straggler([[{**step, **(slow if r == 2 else {}), "step": n} for n in range(6)] for r in range(4)])
+
+    assert of() is None and of(sm_clock_hz=1.65e9) is None
+    late = of(data_s=0.3)
+    assert late is not None and (late.rank, late.cause) == (2, CAUSES["data_s"]) and late.lost_s == pytest.approx(0.2)
+    hot = of(sm_clock_hz=1.36e9, held_by=int(EventReason.SW_THERMAL | EventReason.SW_POWER_CAP))
+    assert hot is not None and hot.rank == 2 and hot.share == pytest.approx(0.2)
+    assert hot.cause == "its GPU runs at 1,360 MHz, the others' at 1,700 (too hot)"
+    older = of(sm_clock_hz=1.36e9)
+    assert older is not None and older.cause.endswith("at 1,700")
+    assert of(sm_clock_hz=None) is None
+
+
+def test_a_rank_tells_what_its_gpu_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by the name that PyTorch has for it too; nothing is asked twice in a moment."""
+    from gpuwise.machine.devices.null import NullCard, NullDevices
+    from gpuwise.machine.telemetry import monitor
+    from gpuwise.train.ranks import exchange
+
+    cards = [NullCard("h100-sxm", script=lambda t: {"sm_clock_hz": 1.2e9, "event_reasons": 0x20, "energy_j": 100.0 * t})] * 2
+    devices = NullDevices(cards)
+    uuid = devices.identities()[1].uuid
+    monkeypatch.setattr(monitor, "find_all", lambda: ([devices], {}))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid=uuid))
+    monkeypatch.setattr(exchange, "EVERY_S", 0.05)
+    own = exchange.RankDevice(torch.device("cuda"))
+    assert own.take() == {"energy_j": None, "sm_clock_hz": None, "held_by": None}
+    time.sleep(0.1)
+    told = own.take()
+    assert told["sm_clock_hz"] == 1.2e9 and told["held_by"] == 0x20 and told["energy_j"] > 0
 
 
 def test_who_is_silent() -> None:

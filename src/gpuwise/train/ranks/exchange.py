@@ -132,23 +132,31 @@ def records_of(measured: Sequence[Mapping[str, Any]], device: Device) -> list[Re
     ]
 
 
-class RankEnergy:
-    """Joules that this rank's GPU used since the last time, by its driver; on processors those of the whole machine (RAPL), which
-    its first rank tells for all. None where there is no counter, or where it was read just before."""
+READINGS = ("energy_j", "sm_clock_hz", "held_by")
+
+
+class RankDevice:
+    """What this rank's GPU says of itself, by its driver; on processors the energy of the whole machine (RAPL), which its first
+    rank tells for all."""
 
     def __init__(self, device: torch.device) -> None:
         self._card: Any = None
         self._rapl = Rapl() if device.type == "cpu" and os.environ.get("LOCAL_RANK", "0") == "0" else None
         if device.type == "cuda":
             self._open(device)
-        self._used_j, self._read_s = self._read(), time.monotonic()
+        self._used_j = self._read()["energy_j"]
+        self._read_s = time.monotonic()
 
-    def take(self) -> float | None:
-        """Since the last answer that was a number."""
+    def take(self) -> dict[str, Any]:
+        """``energy_j`` since the last answer that had it, ``sm_clock_hz``, and ``held_by``: bits of
+        :class:`gpuwise.machine.devices.readings.EventReason`. None where there is no such reading, or where it was read just
+        before."""
         if time.monotonic() - self._read_s < EVERY_S:
-            return None
-        before, self._used_j, self._read_s = self._used_j, self._read(), time.monotonic()
-        return None if before is None or self._used_j is None else self._used_j - before
+            return dict.fromkeys(READINGS)
+        now, before = self._read(), self._used_j
+        self._used_j, self._read_s = now["energy_j"], time.monotonic()
+        now["energy_j"] = None if before is None or self._used_j is None else self._used_j - before
+        return now
 
     def _open(self, device: torch.device) -> None:
         import torch
@@ -162,11 +170,14 @@ class RankEnergy:
                 if plain_uuid(card.uuid) == own:
                     self._card = (backend, card.index, EnergyMeter())
 
-    def _read(self) -> float | None:
+    def _read(self) -> dict[str, Any]:
+        found: dict[str, Any] = dict.fromkeys(READINGS)
         if self._rapl is not None:
-            return self._rapl.read()
-        if self._card is None:
-            return None
-        backend, index, meter = self._card
-        meter.add(backend.sample(index))
-        return meter.energy_j if meter.energy_j is not None else 0.0
+            found["energy_j"] = self._rapl.read()
+        if self._card is not None:
+            backend, index, meter = self._card
+            sample = backend.sample(index)
+            meter.add(sample)
+            energy_j = meter.energy_j if meter.energy_j is not None else 0.0
+            found = {"energy_j": energy_j, "sm_clock_hz": sample.sm_clock_hz, "held_by": sample.event_reasons}
+        return found

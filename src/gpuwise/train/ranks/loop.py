@@ -30,7 +30,7 @@ from gpuwise.train.levers.items import random_numbers_kept
 from gpuwise.train.levers.items import seed as seed_generators
 from gpuwise.train.levers.modules import each_tensor
 from gpuwise.train.ranks.beat import Beat
-from gpuwise.train.ranks.exchange import RankEnergy, check, lines_of, measure, seconds_of
+from gpuwise.train.ranks.exchange import RankDevice, check, lines_of, measure, seconds_of
 from gpuwise.train.ranks.meter import Meter
 from gpuwise.train.ranks.methods import add_adapters, put_on
 from gpuwise.train.ranks.parallel.adapters import divide_adapters
@@ -161,7 +161,7 @@ class Training:
         self.saver = Saver(Path(settings.out) / "checkpoints", keep=settings.keep, tell=journal.event)
         self._requests, self._beat = requests or Requests(), beat
         self._saved_s = time.monotonic()
-        self._queue, self._energy = RunQueue(), RankEnergy(self.device)
+        self._queue, self._own_device = RunQueue(), RankDevice(self.device)
         if settings.time_exchanges:
             self._time_exchanges(predicted)
         task.model.train()
@@ -448,7 +448,7 @@ class Training:
             wait_s=sum(waits.values()) if self.device.type == "cpu" else None,
             waits_s=waits if self.device.type == "cpu" else None,
             predicted_s=self.settings.predicted_step_s,
-            energy_j=self._energy.take(),
+            **self._own_device.take(),
             queue_s=self._queue.waited_s() - queued,
             loss=loss,
             samples=n,

@@ -21,7 +21,7 @@ from gpuwise.train.hook.script_run import seed_all
 from gpuwise.train.levers.apply import apply_levers
 from gpuwise.train.levers.saving import saves_plain
 from gpuwise.train.ranks.beat import Beat
-from gpuwise.train.ranks.exchange import RankEnergy
+from gpuwise.train.ranks.exchange import RankDevice
 from gpuwise.train.ranks.launch import LOST
 from gpuwise.train.ranks.loop import check_agreement, memory_bytes
 from gpuwise.train.ranks.meter import Meter
@@ -66,7 +66,7 @@ class ScriptRank:
         self._store: Any = dist.distributed_c10d._get_default_store()
         self._has_begun = False
         self._patches, self._handles, self._meter, self._queue = Patches(), [], Meter(), RunQueue()
-        self._energy = RankEnergy(device_of(mesh_of(layout, device_type)))
+        self._own_device = RankDevice(device_of(mesh_of(layout, device_type)))
         self._n, self._began, self._queued = 0, time.perf_counter(), 0.0
         self._loss: Any = None
         self._told, self._told_s = 0.0, float("-inf")
@@ -203,7 +203,8 @@ class ScriptRank:
         on_cpu = device.type == "cpu"
         if self._loss is not None and (on_cpu or now - self._told_s >= LOSS_EVERY_S):
             self._told, self._told_s = float(self._loss), now
-        energy_j, energy_before = self._energy.take(), before.get("energy_j")
+        own, energy_before = self._own_device.take(), before.get("energy_j")
+        energy_j = own["energy_j"]
         self._line = {
             "step": self._n,
             "at_s": time.time(),
@@ -212,6 +213,7 @@ class ScriptRank:
             "wait_s": sum(waits.values()) if on_cpu else None,
             "waits_s": waits if on_cpu else None,
             "predicted_s": self._settings.predicted_step_s,
+            **own,
             "energy_j": energy_j if energy_before is None or energy_j is None else energy_j + energy_before,
             "queue_s": queued - self._queued + before.get("queue_s", 0.0),
             "loss": self._told,
