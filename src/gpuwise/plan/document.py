@@ -62,7 +62,7 @@ def _plan(plan: Plan[TrainingEstimate]) -> Document:
         "reasons": plan.reasons,
         "warnings": plan.warnings,
         "published": plan.published,
-        "smallest": None if plan.smallest is None else _estimate(plan.smallest),
+        "smallest": None if plan.smallest is None else estimate_document(plan.smallest),
     }
 
 
@@ -76,7 +76,7 @@ def _fit(fit: Fit[TrainingEstimate]) -> Document:
         "assumed": goal.assumed,
         "device_bytes": fit.estimate.device_bytes,
         "headroom_bytes": fit.estimate.headroom_bytes,
-        **_estimate(fit.estimate),
+        **estimate_document(fit.estimate),
         "largest_micro_batch": fit.micro_batch,
         "longest_seq_len": fit.seq_len,
         "remedies": [_remedy(r) for r in fit.remedies or ()],
@@ -88,7 +88,7 @@ def _fit(fit: Fit[TrainingEstimate]) -> Document:
 
 def _option(option: Option[TrainingEstimate]) -> Document:
     return {
-        **_estimate(option.estimate),
+        **estimate_document(option.estimate),
         **_levels(option),
         "time_s": option.time_s,
         "cost_usd": option.cost_usd,
@@ -128,7 +128,8 @@ def _levels(option: Option[TrainingEstimate]) -> Document:
     }
 
 
-def _estimate(e: TrainingEstimate) -> Document:
+def estimate_document(e: TrainingEstimate) -> Document:
+    """One layout: its step, its memory and what fills both."""
     name, share = e.bottleneck()
     return {
         "strategy": {**cast(Document, to_document(e.strategy)), "global_batch": e.strategy.global_batch},
@@ -162,9 +163,9 @@ def _neighbour(n: Remedy[TrainingEstimate]) -> Document:
 
 
 def _remedy(r: Remedy[TrainingEstimate]) -> Document:
-    return {"name": r.name, "kind": r.kind, "saved_bytes": r.saved_bytes, "slower": r.slower, **_estimate(r.estimate)}
+    return {"name": r.name, "kind": r.kind, "saved_bytes": r.saved_bytes, "slower": r.slower, **estimate_document(r.estimate)}
 
 
 def _other(other: OtherHardware[TrainingEstimate]) -> Document:
     usd = None if other.price is None else other.price.expected
-    return {"cluster": cluster_document(other.cluster), "usd_per_gpu_hour": usd, **_estimate(other.estimate)}
+    return {"cluster": cluster_document(other.cluster), "usd_per_gpu_hour": usd, **estimate_document(other.estimate)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from dataclasses import fields
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
@@ -48,6 +48,7 @@ def _shipped(file: str) -> Mapping[str, Architecture]:
     return MappingProxyType(by_id)
 
 
+@lru_cache(1024)
 def _by_id(text: str) -> Architecture | None:
     """The model with exactly this id: only the file that has a line of it is read."""
     for file in CATALOGUE_FILES:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,6 +85,10 @@ class TrainingEstimate:
     """Whether it is expected to, on the device and on the host."""
     fit_probability: float
     """That it fits on the device, from the spread of the prediction."""
+
+    def _repr_html_(self) -> str:
+        """As a notebook shows it; drawing is of a room above, found when it is asked for."""
+        return str(import_module("gpuwise.report.answers.notebook").markup(self))
 
     @property
     def fits_at_ease(self) -> bool:

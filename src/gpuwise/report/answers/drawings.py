@@ -191,12 +191,14 @@ def axis_below(end: float, text: Callable[[float], str], y: float) -> str:
     """Ticks from nothing to ``end`` under what is drawn down to ``y``."""
     wide = WIDTH - LEFT - RIGHT
     placed = ((LEFT + v / end * wide, words) for v, words in labels(0.0, end, text))
-    return "".join(
-        f'<text x="{x:.1f}" y="{y + 16:g}" text-anchor="middle">{escape(words)}</text>'
-        if x <= WIDTH - 2 * RIGHT
-        else f'<text x="{WIDTH:g}" y="{y + 16:g}" text-anchor="end">{escape(words)}</text>'
-        for x, words in placed
-    )
+    return "".join(_tick(x, y + 16, words) for x, words in placed)
+
+
+def _tick(x: float, y: float, words: str) -> str:
+    """Words under a place of an axis, the last of them within the picture."""
+    if x > WIDTH - 2 * RIGHT:
+        return f'<text x="{WIDTH:g}" y="{y:g}" text-anchor="end">{escape(words)}</text>'
+    return f'<text x="{x:.1f}" y="{y:g}" text-anchor="middle">{escape(words)}</text>'
 
 
 def _frame(x: Axis, y: Axis) -> str:
@@ -206,7 +208,7 @@ def _frame(x: Axis, y: Axis) -> str:
         out.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>')
         out.append(f'<text x="{LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{escape(words)}</text>')
     for v, words in x.labels():
-        out.append(f'<text x="{_x(x, v):.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{escape(words)}</text>')
+        out.append(_tick(_x(x, v), HEIGHT - BOTTOM + 16, words))
     out.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2:g}" y="{HEIGHT - 5}" text-anchor="middle">{escape(x.title)}</text>')
     out.append(f'<text x="4" y="{TOP}">{escape(y.title)}</text>')
     return "".join(out)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from gpuwise.lab.documents import occupancy_document
 from gpuwise.lab.residency import Occupancy
 from gpuwise.lab.simulation import Simulation
 from gpuwise.plan.answer import CapturedStep, Fit, Plan
-from gpuwise.plan.document import answer_document
+from gpuwise.plan.document import answer_document, estimate_document
+from gpuwise.predict.estimate import to_document
+from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.report.answers import code, lab, plan, serving
 from gpuwise.report.answers.look import style
 from gpuwise.report.answers.values import At, cell, inert
@@ -20,7 +22,7 @@ _OWN = """
 &{background:var(--paper);color:var(--ink);padding:1rem;font:1rem/1.5 system-ui,sans-serif}&>style+h2{margin-top:0}
 """
 """Paper and ink are both of the answer: a notebook's theme follows no media query."""
-Shown = Plan[Any] | Fit[Any] | Capacity | Occupancy | Simulation
+Shown = Plan[Any] | Fit[Any] | TrainingEstimate | Capacity | Occupancy | Simulation
 
 
 def markup(value: Shown) -> str:
@@ -36,6 +38,9 @@ def _body(value: Shown) -> list[str]:
         return lab.simulation(value.to_document())
     if isinstance(value, Capacity):
         return serving.capacity(capacity_document(value))
+    if isinstance(value, TrainingEstimate):
+        head = {"head": f"{value.model} on {value.cluster}", "device_bytes": value.device_bytes}
+        return plan.estimate({**head, **cast(dict[str, Any], to_document(estimate_document(value)))})
     document = answer_document(value)
     if not isinstance(value.subject, CapturedStep):
         return plan.plan(document) if isinstance(value, Plan) else plan.fit(document)

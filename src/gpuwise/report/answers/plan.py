@@ -127,6 +127,14 @@ def plan(document: Mapping[str, Any]) -> list[str]:
     return [*body, heading("Run it"), run]
 
 
+def estimate(document: Mapping[str, Any]) -> list[str]:
+    """One layout as a body: what a step takes and what fills the memory."""
+    d = At(document)
+    fits = "" if d["fits"].value else '<p class="no">It does not fit.</p>'
+    words = f'<p class="layout">{escape(layout_words(d["strategy"]))}</p>'
+    return [f"<h2>{d['head'].text}</h2>{fits}", tiles(d), words, f'<div class="figures">{bars(d, d["device_bytes"])}</div>\n']
+
+
 def _front(d: At) -> str:
     """Time against memory, to choose from."""
     front = list(d["pareto"])
