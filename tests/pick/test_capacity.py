@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import datetime
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -10,9 +14,10 @@ from gpuwise.errors import InputError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.pick import capacity
-from gpuwise.pick.capacity import REQUESTS, RESOLUTION, rank_accelerators, ranked_document
+from gpuwise.pick.capacity import REQUESTS, RESOLUTION, Option, rank_accelerators, ranked_document
 from gpuwise.pick.limits import Limits
 from gpuwise.serve.capacity import configurations
+from gpuwise.serve.capacity.answer import Capacity
 from gpuwise.serve.capacity.configurations import Wanted
 from gpuwise.serve.capacity.fleet import Demand, copies_for
 from gpuwise.serve.capacity.search import contends, search
@@ -53,6 +58,28 @@ def test_a_budget_leaves_out_what_is_dearer() -> None:
     some = rank_accelerators(ARCH, LOAD, targets, demand, today=TODAY, limits=AMD, budget_usd_per_hour=most)
     assert [o.cluster for o in some.options] == [o.cluster for o in every.options if (o.fleet.usd_per_hour or 0.0) <= most]
     assert any("over the budget" in o.why for o in some.left_out)
+
+
+def test_the_full_answer_is_of_the_first_option() -> None:
+    """Where it makes the first dearer than the next, the next is answered too; what keeps no targets at length is left out."""
+    targets, demand = parse_targets("ttft_p95=1s"), Demand(rate_per_s=20.0)
+    ranked = rank_accelerators(ARCH, LOAD, targets, demand, today=TODAY, limits=AMD)
+    asked: list[str] = []
+
+    def ask(option: Option, dearer: float | None) -> Capacity:
+        """The first one asked about costs so many times what the ranking said, or serves nothing."""
+        asked.append(option.name)
+        usd = (option.fleet.usd_per_hour or 0.0) * ((dearer or 1.0) if len(asked) == 1 else 1.0)
+        fleet = replace(option.fleet, usd_per_hour=usd)
+        served = None if len(asked) == 1 and dearer is None else SimpleNamespace(limit=option.limit, fleet=fleet)
+        return cast("Capacity", SimpleNamespace(served=served, name=option.name))
+
+    for dearer, answered in ((1.0, 1), (100.0, 2), (None, 2)):
+        asked.clear()
+        found, answer = ranked.answered(partial(ask, dearer=dearer), demand, AMD)
+        assert len(asked) == answered
+        assert found.options[0].name == asked[-1] == cast("SimpleNamespace", answer).name
+        assert any(one.name == asked[0] for one in found.left_out) == (dearer is None)
 
 
 def test_a_model_that_writes_nothing_is_refused() -> None:

@@ -32,7 +32,7 @@ from gpuwise.pick.candidates import Acquisition, cluster_of, forms_of, placed, w
 from gpuwise.pick.limits import Limits
 from gpuwise.pick.owning import Terms, bill
 from gpuwise.predict.estimate import Estimate, to_document
-from gpuwise.serve.capacity.answer import check_model
+from gpuwise.serve.capacity.answer import Capacity, check_model
 from gpuwise.serve.capacity.configurations import SLOW_LINKS, Wanted
 from gpuwise.serve.capacity.document import fleet_document
 from gpuwise.serve.capacity.fleet import Demand, Fleet, fleet_for
@@ -113,12 +113,26 @@ class Ranked:
     mixed: Mixed | None = None
     """A cheaper fleet of two kinds; None where none is."""
 
-    def with_answer(self, limit: Limit, fleet: Fleet, demand: Demand, limits: Limits) -> Ranked:
+    def with_answer(self, answer: Capacity, demand: Demand, limits: Limits) -> Ranked:
         """The first option as it was answered in full, with more requests and the engine's options searched; in its new place,
-        and the fleet of two kinds with it."""
-        first = replace(self.options[0], limit=limit, fleet=fleet)
-        options = tuple(sorted((first, *self.options[1:]), key=lambda o: o.key))
+        or left out where it keeps the targets no more, and the fleet of two kinds with it."""
+        first, *others = self.options
+        if answer.served is None:
+            left_out = (*self.left_out, LeftOut(first.name, "misses the targets where it is simulated at length"))
+            return replace(self, options=tuple(others), left_out=left_out, mixed=_mixed(others, demand, limits))
+        first = replace(first, limit=answer.served.limit, fleet=answer.served.fleet)
+        options = tuple(sorted((first, *others), key=lambda o: o.key))
         return replace(self, options=options, mixed=_mixed(options, demand, limits))
+
+    def answered(self, ask: Callable[[Option], Capacity], demand: Demand, limits: Limits) -> tuple[Ranked, Capacity]:
+        """The options and the full answer of the first of them, which has its place by it: where an answer makes an option dearer
+        than the next, that one is answered too."""
+        ranked, answers = self, dict[str, Capacity]()
+        while ranked.options and ranked.options[0].name not in answers:
+            name = ranked.options[0].name
+            answers[name] = ask(ranked.options[0])
+            ranked = ranked.with_answer(answers[name], demand, limits)
+        return ranked, answers[(ranked.options or self.options)[0].name]
 
 
 @dataclass(frozen=True, slots=True)

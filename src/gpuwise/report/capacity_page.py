@@ -192,7 +192,7 @@ def _change_table(answer: Capacity) -> str:
             c.name + (" (another model's answers)" if c.kind == MODEL else ""),
             [
                 TableCell(c.why or f"{c.rate_per_s or 0.0:.3g} requests/s", mark="words" if c.why else ""),
-                TableCell("" if c.gain is None else f"{100 * c.gain:+.0f} %"),
+                TableCell(c.gain_words),
             ],
         )
         for c in answer.changes

@@ -12,11 +12,12 @@ from gpuwise.errors import InputError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.serve.capacity.answer import capacity_on, usual_targets
+from gpuwise.serve.capacity.changes import changes
 from gpuwise.serve.capacity.commands import load_tests, start_commands
 from gpuwise.serve.capacity.configurations import Configuration, Wanted, layouts, refined
 from gpuwise.serve.capacity.document import capacity_document, timeline
 from gpuwise.serve.capacity.fleet import Demand, fleet_for
-from gpuwise.serve.capacity.rate import knee_rate, largest_rate, operate, operate_within, rate_estimate
+from gpuwise.serve.capacity.rate import curve, knee_rate, largest_rate, operate, operate_within, rate_estimate
 from gpuwise.serve.capacity.saturation import WORDS, kv_fill, saturation_of, why_missed
 from gpuwise.serve.capacity.search import copies_on, frontier, search, throughput
 from gpuwise.serve.engine import tensor_parallel
@@ -100,7 +101,8 @@ def test_queues_grow_beyond_the_knee_and_no_latency_is_given_there() -> None:
 def test_the_interval_holds_the_rate_and_narrows_with_surer_steps() -> None:
     targets = parse_targets("ttft_p95=1s")
     limit = largest_rate(configuration(), SHORT, targets, n=N)
-    found = rate_estimate(limit, SHORT, targets, N)
+    points = curve(configuration(), SHORT, targets, knee_rate(configuration(), SHORT, N).rate_per_s, N)
+    found = rate_estimate(limit, points, SHORT, targets, N)
     assert found.low < found.expected == limit.rate_per_s < found.high
 
 
@@ -205,7 +207,7 @@ def test_a_model_is_served_in_the_weights_it_is_published_in() -> None:
 def test_a_fleet_has_the_copies_its_peak_needs_and_a_price_by_hand() -> None:
     targets = parse_targets("ttft_p95=300ms")
     limit = largest_rate(configuration(), SHORT, targets, n=N)
-    each = rate_estimate(limit, SHORT, targets, N)
+    each = rate_estimate(limit, curve(configuration(), SHORT, targets, 2 * limit.rate_per_s, N), SHORT, targets, N)
     demand = Demand(rate_per_s=3.5 * each.expected, peak_over_mean=2.0)
     fleet = fleet_for(limit, each, CLUSTER, demand, today=TODAY, usd_per_hour=2.0)
     assert (fleet.copies_now, fleet.copies_peak, fleet.cluster.n_accelerators) == (4, 7, 7)
@@ -267,6 +269,17 @@ def test_changes_stand_beside_what_the_replica_is_said_to_carry() -> None:
     assert len(able) > 2
     for change in able:
         assert change.rate_per_s == pytest.approx(answer.served.each.expected * (1.0 + (change.gain or 0.0)))
+
+
+@pytest.mark.thorough
+def test_another_accelerator_is_split_as_it_needs() -> None:
+    """Not as the one asked about: 70 billion weights of 8 bits in TP 8 on L40S, on one B200."""
+    arch, system = find_model("llama-3.1-70b"), find_cluster("8xl40s").system
+    one = Configuration(arch, system, tensor_parallel(arch, "fp8", 8), Settings(max_model_len=8192, max_num_batched_tokens=512))
+    found = {c.name: c for c in changes(one, SHORT, parse_targets("ttft_p95=2s"), 1.0)}
+    assert (found["B200 SXM, one GPU each"].rate_per_s or 0.0) > (found["H100 SXM5 80GB, TP 2 each"].rate_per_s or 0.0) > 0.0
+    assert not any("does not fit" in c.why for c in found.values())
+    assert found["B200 SXM, one GPU each"].gain_words.startswith("about +")
 
 
 def test_a_target_nobody_meets_gives_the_nearest_miss() -> None:

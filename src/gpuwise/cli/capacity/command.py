@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpuwise.facts.models.architecture import Architecture
     from gpuwise.facts.models.convnets import ConvNet
     from gpuwise.facts.models.denoisers import Denoiser
-    from gpuwise.pick.capacity import Ranked
+    from gpuwise.pick.capacity import Option, Ranked
     from gpuwise.pick.limits import Limits
     from gpuwise.serve.capacity.answer import Capacity
     from gpuwise.serve.capacity.configurations import Wanted
@@ -191,7 +191,7 @@ def capacity(
     held = _as_named(model, held)
     load, targets, demand = question(arch, asked, held)
     wanted = wanted_of(held, load)
-    ranked, within, usd = None, _limits(held), held.price
+    ranked, within = None, _limits(held)
     if on is not None and (held.buy or held.form is not None or held.max_watts is not None):
         raise InputError("--buy, --form and --max-watts look for hardware, and --on names it", hint="leave one of them out")
     if on is None:
@@ -200,23 +200,26 @@ def capacity(
         ranked = _ranked(arch, load, targets, demand, wanted, held, within)
         if not ranked.options:
             return _none(ranked, json=json)
-        best = ranked.options[0]
-        cluster, c = best.cluster, best.limit.configuration.config
-        if c.engine != wanted.engine:
-            wanted = replace(wanted, engine=c.engine, tp=None)
-        usd = best.usd_per_accelerator_hour if best.how != "rent" else usd
+
+        def ask(option: Option) -> Capacity:
+            c = option.limit.configuration.config
+            engine = wanted if c.engine == wanted.engine else replace(wanted, engine=c.engine, tp=None)
+            own = option.usd_per_accelerator_hour if option.how != "rent" else None
+            return _answer(arch, option.cluster, load, targets, demand, engine, own, None, explain=not quick)
+
+        ranked, answer = ranked.answered(ask, demand, within)
+        if answer.served is not None:
+            answer = replace(answer, cluster=answer.served.fleet.cluster)  # nobody asked about fewer
     else:
         from gpuwise.facts.hardware.naming import USUAL, find_cluster
 
         cluster = find_cluster(on, prefer=USUAL)
-    if calibrated:
-        from gpuwise.cli.capacity.measure import learnt
+        if calibrated:
+            from gpuwise.cli.capacity.measure import learnt
 
-        wanted = replace(wanted, slowdown=learnt(arch.id, wanted.engine, cluster.accelerator.id))
-    answer = _answer(arch, cluster, load, targets, demand, wanted, usd, held.provider, explain=not quick and sent.measure is None)
-    if ranked is not None and answer.served is not None:
-        ranked = ranked.with_answer(answer.served.limit, answer.served.fleet, demand, within)
-        answer = replace(answer, cluster=answer.served.fleet.cluster)  # nobody asked about fewer
+            wanted = replace(wanted, slowdown=learnt(arch.id, wanted.engine, cluster.accelerator.id))
+        explain = not quick and sent.measure is None
+        answer = _answer(arch, cluster, load, targets, demand, wanted, held.price, held.provider, explain=explain)
     if sent.measure is not None:
         from gpuwise.cli.capacity.measure import measure_server
         from gpuwise.serve.measure.run import Bounds

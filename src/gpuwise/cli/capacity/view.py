@@ -10,7 +10,7 @@ from rich.text import Text
 from gpuwise.cli.out import console, grid, section, table_of
 from gpuwise.cli.words import percent, span
 from gpuwise.serve.capacity.answer import Capacity, Served
-from gpuwise.serve.capacity.changes import MODEL
+from gpuwise.serve.capacity.changes import MODEL, WEAK_GAIN
 from gpuwise.serve.capacity.commands import shell_lines
 from gpuwise.serve.capacity.rate import METRICS, Point
 from gpuwise.serve.capacity.saturation import kv_fill
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from gpuwise.serve.capacity.mixed import Mixed
 
 SHOWN_CHANGES, SHOWN_PARETO, SHOWN_OPTIONS, SHOWN_WHYS = 6, 6, 10, 5
-WEAK_GAIN = 0.02
-"""A change of the rate smaller than this is none."""
 
 
 def requests(rate_per_s: float, like_per_s: float | None = None) -> str:
@@ -286,12 +284,11 @@ def _changes(answer: Capacity) -> RenderableType:
         ["change", "as many GPUs carry", "", *(["TTFT alone"] if missed else [])], left=("change",), wrap=("change",)
     )
     for c in rows:
-        gain = "" if c.gain is None else f"{100 * c.gain:+.0f} %"
         alone = ["-" if c.ttft_s is None else format_duration(c.ttft_s)] if missed else []
         name = Text(c.name + (" (another model's answers)" if c.kind == MODEL else ""))
-        table.add_row(name, requests(c.rate_per_s) if c.rate_per_s else "nothing", gain, *alone)
+        table.add_row(name, requests(c.rate_per_s) if c.rate_per_s else "nothing", c.gain_words, *alone)
     if not rows:
-        return "nothing that was tried changes it by more than 2 %"
+        return f"nothing that was tried changes it by more than {WEAK_GAIN:.0%}"
     return table
 
 

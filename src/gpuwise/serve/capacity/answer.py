@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 
+import numpy as np
+
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
@@ -29,8 +31,9 @@ from gpuwise.serve.load.workloads import Workload
 READING_S = 1 / 5.3
 """Between two tokens of an answer that comes as fast as one reads: the target of answers where none is given."""
 CURVE_POINTS = 9
-ROUNDS, SETTLED = 6, 0.01
-"""Requests of each of few users that are simulated, and the most runs until the rate of many changes by no more than this."""
+ROUNDS, SETTLED, CURVE_ROUNDS = 6, 0.01, 12
+"""Requests of each of few users that are simulated, and the most runs until the rate of many changes by no more than this; times
+that it is worked out on the curve before."""
 MANY_USERS = 30
 """Of one replica, from which they ask independently of each other."""
 CUT_SHARE = 0.001
@@ -135,8 +138,8 @@ def capacity_on(
     progress("what changes would bring")
     single: tuple[Change, ...] = ()
     if explain and found.best:
-        single = changes(final.configuration, load, targets, found.best.rate_per_s, carried_per_s=served.each.expected)
-    points = frontier(found.limits, [(final.configuration, p) for p in served.curve])
+        single = changes(final.configuration, load, targets, served.each.expected)
+    points = frontier(found.limits, [*found.points, *((final.configuration, p) for p in served.curve)])
     notes = _notes(cluster, load, demand, served)
     return Capacity(arch, cluster, load, tuple(targets), demand, today, served, None, found.considered, points, single, notes)
 
@@ -163,19 +166,20 @@ def _served(
     n: int,
 ) -> Served:
     configuration = limit.configuration
-    each = rate_estimate(limit, load, targets, n // 2)
-    knee = max(knee_rate(configuration, load, n).rate_per_s, limit.rate_per_s)
+    near = limit.rate_per_s if limit.missed is not None and limit.missed.saturated else None
+    knee = max(knee_rate(configuration, load, n, limit.full_per_s, near).rate_per_s, limit.rate_per_s)
+    points = curve(configuration, load, targets, knee, n // 2, CURVE_POINTS)
+    each = rate_estimate(limit, points, load, targets, n // 2)
     fleet = fleet_for(limit, each, cluster, demand, today=today, usd_per_hour=usd_per_hour, provider=provider)
     share = fleet.peak_per_s / fleet.copies_peak
     closed = _closed(demand, fleet)
     if closed is None:
         point = operate(configuration, load, share, targets, n)
     else:
-        point = _with_users(configuration, load, closed, limit.alone.run.mean("e2e"), targets, n)
+        point = _with_users(configuration, load, closed, (limit.alone, *points), targets, n)
         e2e_s = point.run.mean("e2e")
         fleet = fleet_for(limit, each, cluster, demand, today=today, usd_per_hour=usd_per_hour, provider=provider, e2e_s=e2e_s)
         share = point.rate_per_s
-    points = curve(configuration, load, targets, knee, n // 2, CURVE_POINTS)
     return Served(
         limit,
         each,
@@ -191,20 +195,24 @@ def _served(
 
 
 def _with_users(
-    configuration: Configuration, load: Load, closed: ClosedLoop, e2e_s: float, targets: Sequence[Target], n: int
+    configuration: Configuration, load: Load, closed: ClosedLoop, points: Sequence[Point], targets: Sequence[Target], n: int
 ) -> Point:
-    """A replica with its users, at the rate they come to. Few of them wait for each other; many, whose pauses differ, ask
-    like a rate."""
-    rate = closed.users / (closed.think_s + e2e_s)
+    """A replica with its users, at the rate they come to, which the answers' times on the curve of ``points`` say nearly. Few
+    users wait for each other; many, whose pauses differ, ask like a rate."""
+    open_ones = [p for p in points if not p.saturated]
+    rates, e2e_s = [p.rate_per_s for p in open_ones], [p.run.mean("e2e") for p in open_ones]
+    rate = closed.users / (closed.think_s + e2e_s[0])
+    for _ in range(CURVE_ROUNDS):
+        rate = (rate + closed.users / (closed.think_s + float(np.interp(rate, rates, e2e_s)))) / 2.0
     if closed.users < MANY_USERS and configuration.apart is None:
         point = operate(configuration, load, rate, targets, max(n, ROUNDS * closed.users), closed=closed)
         return replace(point, rate_per_s=closed.users / (closed.think_s + point.run.mean("e2e")))
     point = operate(configuration, load, rate, targets, n)
     for _ in range(ROUNDS):
         before, rate = rate, closed.users / (closed.think_s + point.run.mean("e2e"))
-        point = operate(configuration, load, rate, targets, n)
         if abs(rate / before - 1.0) < SETTLED:
             break
+        point = operate(configuration, load, rate, targets, n)
     return point
 
 
@@ -228,7 +236,7 @@ def _missed(
     nearest = found.nearest
     miss = None if nearest is None else Miss(nearest, why_missed(nearest.alone))
     single = () if nearest is None or not explain else changes(nearest.configuration, load, targets, 0.0)
-    points = frontier(found.limits, [])
+    points = frontier(found.limits, found.points)
     return Capacity(
         arch,
         cluster,

@@ -11,10 +11,13 @@ from dataclasses import dataclass, replace
 
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.naming import find_cluster
-from gpuwise.serve.capacity.configurations import Configuration, copies_apart
-from gpuwise.serve.capacity.rate import SEARCH_REQUESTS, Limit, full_rate, largest_rate
+from gpuwise.facts.hardware.systems import System
+from gpuwise.serve.capacity.configurations import SPLITS, Configuration, copies_apart, holds
+from gpuwise.serve.capacity.rate import Limit, full_rate, largest_rate
+from gpuwise.serve.capacity.search import first_token_ratio
 from gpuwise.serve.engine import LLAMA_CPP
 from gpuwise.serve.formats import FORMATS
+from gpuwise.serve.llama_cpp import MOST_DEVICES
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.targets import Target
 from gpuwise.serve.replica import most_ranks
@@ -22,11 +25,19 @@ from gpuwise.serve.simulate.drafts import Drafts, kept_on_code
 
 OTHERS = ("h100-sxm", "h200", "b200", "mi300x", "l40s", "a100-sxm-80gb")
 """Accelerators that engines are mostly served on: what another one would bring."""
+CHANGE_REQUESTS, CHANGE_RESOLUTION = 600, 1.05
+"""Simulated for each rate, and the ratio of two rates between which a search stops."""
 GUESSED = 3
 """Tokens of a draft that engines' examples guess (docs.vllm.ai, speculative decoding)."""
 FEW_APART = 4
 """Replicas that a change reads and writes with."""
 SAME, MODEL = "same answers", "the model answers otherwise"
+
+MOST_WIDTHS = 3
+"""Splits of another accelerator that are compared, from the fewest accelerators on."""
+WEAK_GAIN, GAIN_STEP = 0.1, 5
+"""A smaller change of the rate is the chance of so few requests, and what the shown ones are rounded to, in per cent: 600
+requests and 4,800 differ by up to 18 points (benchmarks/records/serving/capacity_2026-11-27e.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,34 +54,43 @@ class Change:
     """Of the target's percentile, for a request that meets nobody."""
     why: str = ""
 
+    @property
+    def gain_words(self) -> str:
+        """``about +15 %``; empty where the configuration itself carries nothing."""
+        if self.gain is None:
+            return ""
+        return "about as much" if abs(self.gain) < WEAK_GAIN else f"about {GAIN_STEP * round(100 * self.gain / GAIN_STEP):+d} %"
+
 
 def changes(
     configuration: Configuration,
     load: Load,
     targets: Sequence[Target],
-    rate_per_s: float,
-    *,
     carried_per_s: float | None = None,
-    n: int = SEARCH_REQUESTS,
+    *,
+    n: int = CHANGE_REQUESTS,
     elsewhere: bool = True,
 ) -> tuple[Change, ...]:
-    """Each change by itself, the best first; ``rate_per_s`` is the configuration's own in a simulation of ``n`` requests,
-    ``carried_per_s`` what it is said to carry where that was simulated at more length."""
-    share_of_full = rate_per_s / full_rate(configuration, load, n)  # of others about the same
+    """Each change by itself, the best first; ``carried_per_s`` is what the configuration is said to carry, None where it carries
+    nothing."""
+    rate_per_s = 0.0 if carried_per_s is None else _limit(configuration, load, targets, n).rate_per_s
     found = [
-        _change(name, kind, other, configuration.ranks, load, targets, rate_per_s, share_of_full, n)
-        for name, kind, other in _others(configuration, load, elsewhere)
+        _change(name, kind, other, configuration.ranks, load, targets, rate_per_s, n)
+        for name, kind, other in _others(configuration, load, targets, n, elsewhere)
     ]
     if carried_per_s is not None:
         found = [c if c.gain is None else replace(c, rate_per_s=carried_per_s * (1.0 + c.gain)) for c in found]
     return tuple(sorted(found, key=lambda c: (-(c.rate_per_s or 0.0), c.ttft_s or float("inf"), c.name)))
 
 
-def _others(configuration: Configuration, load: Load, elsewhere: bool) -> Iterator[tuple[str, str, Configuration]]:
+def _others(
+    configuration: Configuration, load: Load, targets: Sequence[Target], n: int, elsewhere: bool
+) -> Iterator[tuple[str, str, Configuration]]:
     c, s = configuration.config, configuration.settings
     options = configuration.server.options
     if c.engine == LLAMA_CPP:
-        yield from _of_slots(configuration, elsewhere)
+        yield from _of_slots(configuration)
+        yield from _on_others(configuration, load, targets, n) if elsewhere else ()
         return
     for weights, kind in (("fp8", SAME), ("int4_wo", MODEL), ("nvfp4", MODEL)):
         if (c.weights in ("bf16", "fp16") and c.expert_weights is None) or (kind == MODEL and c.weights.startswith("fp8")):
@@ -102,18 +122,46 @@ def _others(configuration: Configuration, load: Load, elsewhere: bool) -> Iterat
         if apart is not None:
             yield f"disaggregated, {apart[0]} prefill to {apart[1]} decode", SAME, replace(configuration, apart=apart)
     if elsewhere:
-        yield from _on_others(configuration)
+        yield from _on_others(configuration, load, targets, n)
 
 
-def _on_others(configuration: Configuration) -> Iterator[tuple[str, str, Configuration]]:
+def _on_others(
+    configuration: Configuration, load: Load, targets: Sequence[Target], n: int
+) -> Iterator[tuple[str, str, Configuration]]:
+    """Other accelerators, the engine's options as installed there, the model split so that each carries most: at its closed form,
+    as long as a prompt that meets nobody leaves of the time to the first token."""
     for name in OTHERS:
         system = find_cluster(f"{configuration.system.count}x{name}").system
-        if system.accelerator.id != configuration.system.accelerator.id:
-            yield system.accelerator.name, SAME, replace(configuration, system=system)
+        if system.accelerator.id == configuration.system.accelerator.id:
+            continue
+        able = [(first_token_ratio(c, load, targets, n), c) for c in _widths(configuration, system) if holds(c)]
+        in_time = [((1.0 - over) * full_rate(c, load, n) / c.ranks, c) for over, c in able if over < 1.0][:MOST_WIDTHS]
+        ways = in_time or [(-over, c) for over, c in able]
+        chosen = max(ways, key=lambda way: way[0])[1] if ways else replace(configuration, system=system)
+        split = "" if chosen.ranks == configuration.ranks else f", {chosen.split} each"
+        yield system.accelerator.name + split, SAME, chosen
 
 
-def _of_slots(configuration: Configuration, elsewhere: bool) -> Iterator[tuple[str, str, Configuration]]:
-    """llama.cpp's: narrower files, twice and half the slots, other devices."""
+def _widths(configuration: Configuration, system: System) -> Iterator[Configuration]:
+    """The same format on so many accelerators of ``system``, split as ``configuration`` is but without stages."""
+    arch, c = configuration.arch, configuration.config
+    settings = replace(configuration.settings, max_num_batched_tokens=None, max_num_seqs=None)
+    if c.engine == LLAMA_CPP:
+        for n in (n for n in SPLITS if n <= min(system.count, MOST_DEVICES)):
+            yield replace(configuration, system=system, config=replace(c, pp=n))
+        return
+    for n in (n for n in SPLITS if n <= most_ranks(system) and arch.heads % n == 0):
+        inside, apart = arch.moe is not None, c.moe_ep > 1 and n > 1
+        if apart and arch.moe is not None and arch.moe.n_experts % n:
+            continue
+        attention = n if c.attention_dp > 1 else 1
+        experts = {"moe_ep": n if apart else 1, "moe_tp": n if inside and not apart else 1}
+        split = replace(c, pp=1, tp=n // attention, attention_dp=attention, **experts)
+        yield replace(configuration, system=system, config=split, settings=settings, apart=None)
+
+
+def _of_slots(configuration: Configuration) -> Iterator[tuple[str, str, Configuration]]:
+    """llama.cpp's: narrower files, twice and half the slots."""
     c, s = configuration.config, configuration.settings
     for weights, kind in (("Q8_0", SAME), ("Q4_K_M", MODEL)):
         if FORMATS[weights].bytes_per_weight < FORMATS[c.weights].bytes_per_weight:
@@ -122,8 +170,10 @@ def _of_slots(configuration: Configuration, elsewhere: bool) -> Iterator[tuple[s
     for count in (slots // 2, slots * 2):
         if count:
             yield f"{count} slots", SAME, replace(configuration, settings=replace(s, max_num_seqs=count))
-    if elsewhere:
-        yield from _on_others(configuration)
+
+
+def _limit(configuration: Configuration, load: Load, targets: Sequence[Target], n: int) -> Limit:
+    return largest_rate(configuration, load, targets, n=n, resolution=CHANGE_RESOLUTION, with_missed=False)
 
 
 def _change(
@@ -134,13 +184,10 @@ def _change(
     load: Load,
     targets: Sequence[Target],
     rate_per_s: float,
-    share_of_full: float,
     n: int,
 ) -> Change:
     try:
-        full = full_rate(other, load, n)
-        guess = share_of_full * full if share_of_full else None
-        limit: Limit = largest_rate(other, load, targets, n=n, full_per_s=full, guess_per_s=guess, with_missed=False)
+        limit = _limit(other, load, targets, n)
     except (InputError, UnpredictableError) as error:
         return Change(name, kind, None, None, None, error.message)
     rate = limit.rate_per_s * ranks / other.ranks

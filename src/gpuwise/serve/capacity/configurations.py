@@ -59,6 +59,11 @@ class Configuration:
         """Accelerators of a replica; of all replicas that belong together where prompts are read apart."""
         return self.config.ranks * (1 if self.apart is None else sum(self.apart))
 
+    @property
+    def weight_bytes(self) -> float:
+        """Of one weight of the format that most of them have."""
+        return FORMATS[self.config.expert_weights or self.config.weights].bytes_per_weight
+
     @cached_property
     def served(self) -> Server | Disaggregated:
         """What serves a load."""
@@ -75,9 +80,9 @@ class Configuration:
         return f"{self.system.id} {self.config} {self.settings} {self.apart or ''}".rstrip()
 
     @property
-    def words(self) -> str:
-        """``TP 4, fp8 weights, 2,048 tokens a step``: what is said of it beside the engine's defaults."""
-        c, s = self.config, self.settings
+    def split(self) -> str:
+        """``TP 4, 2 pipeline stages``: how a replica's accelerators share the model."""
+        c = self.config
         parts = [f"TP {c.tp}" if c.tp > 1 else "one GPU" if c.ranks == 1 else ""]
         parts = [f"layers on {c.pp} in turn"] if c.pp > 1 and c.engine == LLAMA_CPP else [p for p in parts if p]
         if c.pp > 1 and c.engine != LLAMA_CPP:
@@ -86,6 +91,13 @@ class Configuration:
             parts.append(f"data-parallel attention {c.attention_dp}")
         if c.moe_ep > 1:
             parts.append(f"expert parallel {c.moe_ep}")
+        return ", ".join(parts)
+
+    @property
+    def words(self) -> str:
+        """``TP 4, fp8 weights, 2,048 tokens a step``: what is said of it beside the engine's defaults."""
+        c, s = self.config, self.settings
+        parts = [self.split] if self.split else []
         parts.append(f"{c.weights} weights" if c.expert_weights is None else f"{c.expert_weights} experts")
         if c.kv_dtype != "bf16":
             parts.append(f"{c.kv_dtype} cache")

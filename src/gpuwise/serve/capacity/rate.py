@@ -7,8 +7,8 @@ for limits ``T`` is
 
     C(T; f) = C(T / f; 1) / f
 
-which applies what was learnt from measured loads, and gives the interval's ends from the spread of the step times; other
-draws of the requests widen it.
+which applies what was learnt from measured loads, and gives the interval's ends from the spread of the step times: ``C`` at
+other limits is read off the simulated curve of latencies over rates. Other draws of the requests widen it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
@@ -31,8 +32,8 @@ from gpuwise.serve.steady import largest
 
 SEARCH_REQUESTS, FINAL_REQUESTS = 600, 2400
 """Simulated for each rate of the search, and for the rates that are answered with: a queue that grows slowly shows late."""
-RESOLUTION = 1.03
-"""Ratio of the two rates between which a search stops."""
+RESOLUTION, KNEE_RESOLUTION = 1.03, 1.06
+"""Ratio of the two rates between which a search stops, and of those between which queues begin to grow."""
 ALONE = 1e-4
 """Of the rate of a full server: at this one requests meet nobody."""
 ALONE_REQUESTS = 200
@@ -179,6 +180,14 @@ def full_rate(configuration: Configuration, load: Load, n: int) -> float:
     return copies * largest(configuration.server, prompt, output).requests_per_s / configuration.slowdown
 
 
+def alone(
+    configuration: Configuration, load: Load, targets: Sequence[Target], n: int, full_per_s: float, *, seed: int = 0
+) -> Point:
+    """The point of requests that meet nobody. Raises as :func:`operate`."""
+    few = min(n, ALONE_REQUESTS) if isinstance(load.source, Workload) and load.source.shares_nothing else n
+    return operate(configuration, load, ALONE * full_per_s, targets, few, seed=seed)
+
+
 def keeps(configuration: Configuration, load: Load, rate_per_s: float, targets: Sequence[Target], n: int) -> Point | None:
     """The point at ``rate_per_s`` if it keeps the targets, else None."""
     point = operate_within(configuration, load, rate_per_s, targets, n)
@@ -195,19 +204,23 @@ def largest_rate(
     full_per_s: float | None = None,
     resolution: float = RESOLUTION,
     guess_per_s: float | None = None,
+    kept: Point | None = None,
     with_missed: bool = True,
     enough_per_s: float = math.inf,
 ) -> Limit:
     """The largest rate within ``targets``, within ``resolution``; without ``with_missed`` nothing is said of the first rate above
-    it. A ``guess_per_s`` that is near changes nothing but how many rates are simulated: those of the search's path that lie
-    beyond a rate that was missed, or below one that was kept, are settled by it. Where ``enough_per_s`` is kept, it is the limit.
+    it. ``kept`` is a point of as many requests that keeps the targets: the limit is no lower. A
+    ``guess_per_s`` that is near changes nothing but how many rates are simulated: those of the search's path that lie beyond a
+    rate that was missed, or below one that was kept, are settled by it. Where ``enough_per_s`` is kept, it is the limit.
     Raises as :func:`operate`."""
     full = full_per_s or full_rate(configuration, load, n)
-    few = min(n, ALONE_REQUESTS) if isinstance(load.source, Workload) and load.source.shares_nothing else n
-    alone = operate(configuration, load, ALONE * full, targets, few, seed=seed)
-    if not alone.met:
-        return Limit(configuration, None, alone, None, full)
-    seen: dict[float, Point | None] = {alone.rate_per_s: alone}  # None: missed, as was seen on the way
+    nobody = alone(configuration, load, targets, n, full, seed=seed)
+    if not nobody.met:
+        return Limit(configuration, None, nobody, None, full)
+    seen: dict[float, Point | None] = {nobody.rate_per_s: nobody}  # None: missed, as was seen on the way
+    if kept is not None:
+        seen[kept.rate_per_s] = kept
+        guess_per_s = kept.rate_per_s
 
     def keeps(rate: float) -> bool:
         if rate not in seen:
@@ -225,14 +238,17 @@ def largest_rate(
         missed = min((r for r in seen if not keeps(r)), default=math.inf)
         return rate < most or (rate < missed and keeps(rate))
 
-    if enough_per_s < NEAR_FULL * full and keeps(enough_per_s):
-        return Limit(configuration, at(enough_per_s), alone, None, full)
+    if kept is not None and kept.rate_per_s >= enough_per_s:
+        return Limit(configuration, kept, nobody, None, full)
+    if enough_per_s < NEAR_FULL * full and met(enough_per_s):
+        return Limit(configuration, at(enough_per_s), nobody, None, full)
     if guess_per_s is not None:
-        for rate in _path(alone.rate_per_s, full, lambda rate: rate <= guess_per_s, resolution):
+        for rate in _path(nobody.rate_per_s, full, lambda rate: rate <= guess_per_s, resolution):
             if rate is not None:
-                keeps(rate)
-    best, missed = _path(alone.rate_per_s, full, met, resolution)
-    return Limit(configuration, at(best), alone, None if missed is None or not with_missed else at(missed), full)
+                met(rate)
+    best, missed = _path(nobody.rate_per_s, full, met, resolution)
+    best = best if kept is None else max(best, kept.rate_per_s)
+    return Limit(configuration, at(best), nobody, None if missed is None or not with_missed else at(missed), full)
 
 
 def _path(alone: float, full: float, met: Callable[[float], bool], resolution: float) -> tuple[float, float | None]:
@@ -252,31 +268,80 @@ def _path(alone: float, full: float, met: Callable[[float], bool], resolution: f
     return best, missed
 
 
-def rate_estimate(limit: Limit, load: Load, targets: Sequence[Target], n: int) -> Estimate:
-    """The largest rate with its 80 % interval. Raises as :func:`operate`."""
+def rate_estimate(limit: Limit, points: Sequence[Point], load: Load, targets: Sequence[Target], n: int) -> Estimate:
+    """The largest rate with its 80 % interval, from ``points`` of a :func:`curve` and two other draws of ``n`` requests at the
+    limit. Raises as :func:`operate`."""
     assert limit.best is not None
-    sigma = limit.best.run.log_sigma
-    ends: list[float] = []
-    expected, full = limit.rate_per_s, limit.full_per_s
+    configuration, expected, sigma = limit.configuration, limit.rate_per_s, limit.best.run.log_sigma
+    known = [(p.rate_per_s, _ratio(p)) for p in (limit.alone, *points)]
+    own = _rate_within(known, 1.0)
 
-    def largest_within(bounds: Sequence[Target], seed: int = 0) -> float:
-        near = largest_rate(
-            limit.configuration, load, bounds, n=n, seed=seed, full_per_s=full, guess_per_s=expected, with_missed=False
-        )
-        return near.rate_per_s
+    def moved(longer: float) -> float:
+        """What the limit becomes where every latency is so much longer at the same rate."""
+        return expected * _rate_within(known, longer) / own if own else 0.0
 
-    for factor in (math.exp(Z80 * sigma), math.exp(-Z80 * sigma)):
-        ends.append(largest_within([replace(t, limit_s=t.limit_s / factor) for t in targets]) / factor)
-    drawn = [largest_within(targets, seed) for seed in SEEDS]
+    low, high = (moved(factor) / factor for factor in (math.exp(Z80 * sigma), math.exp(-Z80 * sigma)))
+    at_limit = _ratio_at(known, expected)
+    drawn: list[float] = []
+    for seed in SEEDS:
+        ratio = _ratio(operate(configuration, load, expected, targets, n, seed=seed))
+        if 0.0 < ratio < math.inf and 0.0 < at_limit < math.inf:
+            drawn.append(moved(ratio / at_limit))
+        else:  # a queue, not a latency, is what a draw decides about
+            found = largest_rate(
+                configuration, load, targets, n=n, seed=seed, full_per_s=limit.full_per_s, guess_per_s=expected, with_missed=False
+            )
+            drawn.append(found.rate_per_s)
     chance = Z80 * float(np.std([math.log(max(r, 1e-9 * expected) / expected) for r in (expected, *drawn)], ddof=1))
-    low = expected * math.exp(-math.hypot(math.log(expected / ends[0]), chance)) if ends[0] > 0 else 0.0
-    high = expected * math.exp(math.hypot(math.log(max(ends[1], expected) / expected), chance))
-    return Estimate(low, expected, high, limit.configuration.server.steps(1024).tables.basis)
+    low = expected * math.exp(-math.hypot(math.log(expected / low), chance)) if low > 0 else 0.0
+    high = expected * math.exp(math.hypot(math.log(max(high, expected) / expected), chance))
+    return Estimate(min(low, expected), expected, high, configuration.server.steps(1024).tables.basis)
 
 
-def knee_rate(configuration: Configuration, load: Load, n: int, full_per_s: float | None = None) -> Limit:
+def _ratio(point: Point) -> float:
+    """Of the target missed by most, reached over allowed; infinite where queues grow."""
+    worst = point.worst
+    return math.inf if point.saturated else 0.0 if worst is None or worst.ratio is None else worst.ratio
+
+
+def _rate_within(known: Sequence[tuple[float, float]], longer: float) -> float:
+    """Rate at which the ratio times ``longer`` reaches 1, on lines of its logarithm between ``known`` rates, the slowest first; 0
+    where it does at the first, and the last one without queues where it never does."""
+    rate, ratio = known[0]
+    if ratio * longer > 1.0:
+        return 0.0
+    for next_rate, following in known[1:]:
+        if following == math.inf:
+            return rate
+        if following * longer > 1.0:
+            share = -math.log(ratio * longer) / math.log(following / ratio) if ratio else 1.0
+            return rate + share * (next_rate - rate)
+        rate, ratio = next_rate, following
+    return rate
+
+
+def _ratio_at(known: Sequence[tuple[float, float]], rate_per_s: float) -> float:
+    """The ratio at a rate, on the same lines; infinite beyond the last without queues."""
+    for (rate, ratio), (next_rate, following) in pairwise(known):
+        if rate <= rate_per_s <= next_rate and ratio and following < math.inf:
+            return math.exp(float(np.interp(rate_per_s, [rate, next_rate], [math.log(ratio), math.log(following)])))
+    return math.inf
+
+
+def knee_rate(
+    configuration: Configuration, load: Load, n: int, full_per_s: float | None = None, guess_per_s: float | None = None
+) -> Limit:
     """The largest rate at which no queue grows, whatever the latency. Raises as :func:`operate`."""
-    return largest_rate(configuration, load, (), n=n, full_per_s=full_per_s, with_missed=False)
+    return largest_rate(
+        configuration,
+        load,
+        (),
+        n=n,
+        full_per_s=full_per_s,
+        guess_per_s=guess_per_s,
+        resolution=KNEE_RESOLUTION,
+        with_missed=False,
+    )
 
 
 def curve(

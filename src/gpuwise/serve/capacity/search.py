@@ -18,7 +18,7 @@ from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.serve.capacity.configurations import Configuration, Wanted, holds, layouts, read_apart, refined
 from gpuwise.serve.capacity.fleet import Demand, copies_for
-from gpuwise.serve.capacity.rate import RESOLUTION, SEARCH_REQUESTS, Limit, Point, full_rate, keeps, largest_rate
+from gpuwise.serve.capacity.rate import RESOLUTION, SEARCH_REQUESTS, Limit, Point, alone, full_rate, keeps, largest_rate
 from gpuwise.serve.engine import LLAMA_CPP
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.targets import Target
@@ -53,6 +53,8 @@ class Search:
     copies: int
     error: GpuwiseError | None
     """Why nothing could be simulated at all; None when something was."""
+    points: tuple[tuple[Configuration, Point], ...] = ()
+    """Of layouts that are not the best."""
 
     @property
     def limits(self) -> tuple[Limit, ...]:
@@ -106,18 +108,38 @@ class _Rank:
         rate = self.demand.rate_for(limit.best.run.mean("e2e"))
         return None if rate is None else rate * self.demand.peak_over_mean
 
+    @property
+    def ranks(self) -> int:
+        """Accelerators of a replica of the best."""
+        assert self.best is not None
+        return self.best.configuration.ranks
+
+    def more(self, configuration: Configuration) -> float:
+        """How much more than the best a configuration has to carry; of wider weights, how much less it may."""
+        assert self.best is not None
+        return 1.0 / BETTER if configuration.weight_bytes > self.best.configuration.weight_bytes else BETTER
+
     def takes(self, limit: Limit) -> bool:
         """Whether ``limit`` is better than the best."""
         if limit.best is None or self.best is None:
             return limit.best is not None
         fewer = self.accelerators(limit) - self.accelerators(self.best)
-        return fewer < 0 or (fewer == 0 and self.carried(limit) > self.carried(self.best) * BETTER)
+        return fewer < 0 or (fewer == 0 and self.carried(limit) > self.carried(self.best) * self.more(limit.configuration))
 
-    def needed_per_s(self, ranks: int) -> float:
-        """Requests a second that a replica of so many accelerators has to carry to be better than the best."""
+    def at_best(self, ranks: int, bound: float, peak_per_s: float | None) -> tuple[float, float]:
+        """Order in which replicas of ``ranks`` accelerators that carry no more than ``bound`` are looked at: what :meth:`takes`
+        compares, of the bound."""
+        if bound == math.inf:
+            return math.inf, 0.0
+        few = 1 if peak_per_s is None else ranks * copies_for(peak_per_s, bound)
+        return few, -bound * copies_on(self.cluster, ranks)
+
+    def needed_per_s(self, configuration: Configuration) -> float:
+        """Requests a second that a replica has to carry to be better than the best."""
         if self.best is None:
             return 0.0
-        more = BETTER * self.carried(self.best) / copies_on(self.cluster, ranks)
+        ranks = configuration.ranks
+        more = self.more(configuration) * self.carried(self.best) / copies_on(self.cluster, ranks)
         peak = self.peak_per_s(self.best)
         if peak is None:
             return more
@@ -144,15 +166,21 @@ def search(
     """The best way to serve ``load`` with ``arch`` on ``cluster`` within ``targets``, with replicas of up to ``most_ranks``
     accelerators. Without ``refine`` engines stay plain, a layout that could not be better at its closed form is passed over, and
     of a replica that carries the whole demand no more is asked."""
-    enough = math.inf if refine or demand.most_per_s is None else demand.most_per_s * demand.peak_over_mean
+    most = None if demand.most_per_s is None else demand.most_per_s * demand.peak_over_mean
+    enough = math.inf if refine or most is None else most
     considered: list[Considered] = []
     errors: list[GpuwiseError] = []
+    points: list[tuple[Configuration, Point]] = []
+    rank = _Rank(cluster, demand)
 
-    def look(configuration: Configuration, to_beat: float) -> Limit | None:
-        """The configuration's limit; None where it cannot be simulated, or does not carry ``to_beat``."""
+    def look(configuration: Configuration) -> Limit | None:
+        """The configuration's limit; None where it cannot be simulated, or is not better than the best."""
+        nonlocal rank
         progress(configuration.words)
+        to_beat = rank.needed_per_s(configuration)
         try:
-            if to_beat and keeps(configuration, load, to_beat, targets, n) is None:
+            kept = keeps(configuration, load, to_beat, targets, n) if to_beat else None
+            if to_beat and kept is None:
                 considered.append(Considered(configuration, None, f"does not keep the targets at {to_beat:.3g} requests/s"))
                 return None
             limit = largest_rate(
@@ -161,7 +189,7 @@ def search(
                 targets,
                 n=n,
                 resolution=resolution,
-                guess_per_s=to_beat or None,
+                kept=kept,
                 with_missed=False,
                 enough_per_s=enough,
             )
@@ -170,31 +198,46 @@ def search(
             errors.append(error)
             return None
         considered.append(Considered(configuration, limit))
+        rank = replace(rank, best=limit) if rank.takes(limit) else rank
         return limit
 
-    rank = _Rank(cluster, demand)
+    def beside(configuration: Configuration, bound: float) -> None:
+        """What a layout that is not the best does for one user, and at half the rate that the best asks of it."""
+        try:
+            points.append((configuration, one_user(alone(configuration, load, targets, n, bound / SLACK))))
+            half = min(rank.needed_per_s(configuration), bound) / 2.0
+            point = keeps(configuration, load, half, targets, n)
+        except (InputError, UnpredictableError):
+            return
+        points.extend([] if point is None else [(configuration, point)])
+
     found: list[Limit] = []
+    late: list[tuple[float, Configuration]] = []
     every = [c for c in _every(arch, cluster, load, wanted) if c.ranks <= most_ranks]
-    if refine:
-        found = [x for c in every if (x := look(c, 0.0)) is not None]
-        for limit in found:
-            rank = replace(rank, best=limit) if rank.takes(limit) else rank
-    else:
-        for configuration in sorted(_narrow(every), key=lambda c: c.ranks):
-            needed = rank.needed_per_s(configuration.ranks)
-            if _bound(configuration, load, n) < needed:
+    bounds = [(_bound(c, load, n), c) for c in (every if refine else _narrow(every))]
+    for bound, configuration in sorted(bounds, key=lambda b: rank.at_best(b[1].ranks, b[0], most)):
+        if not refine and rank.best is not None and rank.best.rate_per_s >= enough and configuration.ranks >= rank.ranks:
+            continue
+        limit = None
+        if bound >= rank.needed_per_s(configuration):
+            over = 0.0 if refine or bound == math.inf else first_token_ratio(configuration, load, targets, n)
+            if over > SLACK:
+                late.append((over, configuration))
                 continue
-            limit = look(configuration, needed)
-            found += [] if limit is None else [limit]
-            rank = rank if limit is None or not rank.takes(limit) else replace(rank, best=limit)
+            limit = look(configuration)
+        found += [] if limit is None else [limit]
+        if limit is None and refine and bound < math.inf:
+            beside(configuration, bound)
+    if not found and late:  # says by how much it misses
+        limit = look(min(late, key=lambda x: x[0])[1])
+        found += [] if limit is None else [limit]
     if rank.best is not None and refine:
         kept = [x for x in found if x.best is not None]
         for start in sorted(kept, key=lambda x: (rank.accelerators(x), -rank.carried(x)))[:REFINED]:
             for configuration in refined(start.configuration):
-                limit = look(configuration, rank.needed_per_s(configuration.ranks))
-                rank = rank if limit is None or not rank.takes(limit) else replace(rank, best=limit)
-    copies = 0 if rank.best is None else copies_on(cluster, rank.best.configuration.ranks)
-    return Search(tuple(considered), rank.best, copies, errors[0] if errors and not found else None)
+                look(configuration)
+    copies = 0 if rank.best is None else copies_on(cluster, rank.ranks)
+    return Search(tuple(considered), rank.best, copies, errors[0] if errors and not found else None, tuple(points))
 
 
 def _every(arch: Architecture, cluster: Cluster, load: Load, wanted: Wanted) -> Iterator[Configuration]:
@@ -224,9 +267,6 @@ def contends(
     """Whether some layout of up to ``most_ranks`` accelerators that an unrefined search looks at keeps ``targets`` at
     ``rate_per_s`` an accelerator: the widest bounds first, each simulated at that rate alone, unless its first token comes too
     late even for a request that meets nobody. True where nothing can be said: the search then says why."""
-    prompts = load.at(1.0, n).prompt_tokens
-    first = [(int(np.percentile(prompts, t.percentile)), t.limit_s) for t in targets if t.metric == "ttft" and t.percentile]
-    reused = load.at(1.0, n).reused_share > 0
     every = _narrow([c for c in _every(arch, cluster, load, wanted) if c.ranks <= most_ranks])
     bounds = [(bound / c.ranks, c) for c in every if (bound := _bound(c, load, n)) < math.inf]
     if not bounds:
@@ -235,16 +275,26 @@ def contends(
         if bound < rate_per_s:
             return False
         try:
-            if not reused and any(
-                first_token_time(configuration.server, prompt).expected * configuration.slowdown > SLACK * limit
-                for prompt, limit in first
-            ):
+            if first_token_ratio(configuration, load, targets, n) > SLACK:
                 continue
             if keeps(configuration, load, rate_per_s * configuration.ranks, targets, n) is not None:
                 return True
         except InputError:  # the longest of its requests fits no cache
             continue
     return False
+
+
+def first_token_ratio(configuration: Configuration, load: Load, targets: Sequence[Target], n: int) -> float:
+    """Closed form of the first token of a request that meets nobody over what the strictest target allows it, at the least: of
+    its prompt only what no request before it had. 0 without such a target. Raises as :func:`first_token_time`."""
+    requests = load.at(1.0, n)
+    had = requests.reused_tokens() if configuration.server.options.prefix_caching else 0
+    ratios = [0.0]
+    for t in targets:
+        if t.metric == "ttft" and t.percentile:
+            fresh = max(int(np.percentile(requests.prompt_tokens - had, t.percentile)), 1)
+            ratios.append(first_token_time(configuration.server, fresh).expected * configuration.slowdown / t.limit_s)
+    return max(ratios)
 
 
 def least_ranks(arch: Architecture, cluster: Cluster, wanted: Wanted) -> int:
@@ -262,7 +312,7 @@ def _narrow(every: Sequence[Configuration]) -> list[Configuration]:
 def frontier(limits: Sequence[Limit], points: Sequence[tuple[Configuration, Point]]) -> tuple[tuple[Configuration, Point], ...]:
     """Pareto of tokens a second and accelerator against tokens a second of a user: those that none beats in both, the fastest
     answer first."""
-    every = [(x.configuration, p) for x in limits for p in (_one_user(x.alone), x.best) if p is not None and not p.saturated]
+    every = [(x.configuration, p) for x in limits for p in (one_user(x.alone), x.best) if p is not None and not p.saturated]
     every += [(c, p) for c, p in points if not p.saturated]
     ranked = sorted(every, key=lambda cp: (-cp[1].tokens_per_s_of_user, -throughput(*cp)))
     kept: list[tuple[Configuration, Point]] = []
@@ -274,9 +324,9 @@ def frontier(limits: Sequence[Limit], points: Sequence[tuple[Configuration, Poin
     return tuple(kept)
 
 
-def _one_user(alone: Point) -> Point:
+def one_user(point: Point) -> Point:
     """Requests alone, one after the other."""
-    return replace(alone, rate_per_s=1.0 / alone.run.mean("e2e"))
+    return replace(point, rate_per_s=1.0 / point.run.mean("e2e"))
 
 
 def throughput(configuration: Configuration, point: Point) -> float:
