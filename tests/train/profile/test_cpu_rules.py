@@ -155,20 +155,25 @@ def _calls(trace: Any, name: str, at: float, sequence: int, *, inner: bool = Fal
 
 
 @pytest.mark.parametrize(
-    ("silent", "inner", "found"),
-    [(["Linear_1"], False, False), (["Linear_0", "Linear_1"], False, True), (["Net_1"], True, True)],
-    ids=["an output that is used last", "all layers of a bare model", "a module of others"],
+    ("silent", "inner", "after", "found"),
+    [
+        (["Linear_1"], False, 0, False),
+        (["Linear_0", "Linear_1"], False, 0, True),
+        (["Net_1"], True, 0, True),
+        (["Net_1"], True, 3500, False),
+    ],
+    ids=["an output that is used last", "all layers of a bare model", "a module of others", "before the gradients of its pass"],
 )
 def test_a_layer_whose_output_is_not_used_is_no_evaluation(
-    kineto: type[Any], tmp_path: Path, silent: list[str], inner: bool, found: bool
+    kineto: type[Any], tmp_path: Path, silent: list[str], inner: bool, after: float, found: bool
 ) -> None:
-    """A recurrent net's output layer at all steps but the last."""
+    """A recurrent net's output layer at all steps but the last; what a policy says of the next state, for the loss."""
     trace, number = kineto(device={}), 10
     for step in range(5):
         at = 10 * MS * step
         trace.step(step, at, 10 * MS)
         for name in silent:
-            _calls(trace, name, at + 500 * silent.index(name), number, inner=inner)
+            _calls(trace, name, at + after + 500 * silent.index(name), number, inner=inner)
             number += 2
         learning = ["Linear_0", "Linear_1", "Net_1"][: 3 if inner else 2]
         for i, name in enumerate(learning):

@@ -40,7 +40,8 @@ def evaluation(data: ProfileData) -> Finding | None:
         return None
     trace, learns = data.trace, dict[str, int]()
     ops, silent = data.host_ops, list[tuple[int, int]]()
-    recorded, differentiated = set[int](), _differentiated(trace)
+    recorded, (differentiated, taken_s) = set[int](), _differentiated(trace)
+    waits = dict[str, list[tuple[float, float]]]()
     first_op = np.searchsorted(trace.start_s[ops], trace.start_s[roots])
     after_op = np.searchsorted(trace.start_s[ops], trace.end_s[roots])
     for row, low, high in zip(roots.tolist(), first_op.tolist(), after_op.tolist(), strict=True):
@@ -48,12 +49,18 @@ def evaluation(data: ProfileData) -> Finding | None:
         numbers = np.unique(trace.sequence[ops[low:high]])
         numbers = numbers[numbers != NONE]
         # what makes no node of the graph bears the number of the next one that does: one alone may be another's
-        if np.isin(numbers, differentiated).sum() >= min(2, max(len(numbers), 1)):
+        own = np.isin(differentiated, numbers)
+        if len(np.unique(differentiated[own])) >= min(2, max(len(numbers), 1)):
             learns[trace.text(row)] = max(learns.get(trace.text(row), 0), rows_in)
-        elif high > low:
+            start = float(trace.start_s[row])
+            waits.setdefault(trace.text(row), []).append((start, float(taken_s[own & (taken_s > start)].min(initial=np.inf))))
+        elif any(family("op", trace.text(op)) not in ("", *SMALL) for op in ops[low:high].tolist()):
             silent.append((row, rows_in))
             recorded |= {row} if len(numbers) else set()
     again = np.array([row for row, n in silent if trace.text(row) in learns and ACTS * n > learns[trace.text(row)]], np.int64)
+    # between a pass and its gradients the loss is made: what runs there is for it
+    asked = [any(a < trace.start_s[row] < b for a, b in waits.get(trace.text(row), ())) for row in again.tolist()]
+    again = again[~np.array(asked, bool)]
     again = _models(data, again, learns)
     if not len(again):
         return None
@@ -135,10 +142,10 @@ def parameter_loop(data: ProfileData) -> Finding | None:
     return Finding("loop over parameters", "A loop in Python works on every parameter", saved, "medium", (evidence,), fix)
 
 
-def _differentiated(trace: Trace) -> Ints:
-    """Numbers of the graph's nodes that a backward pass of the trace went through."""
-    nodes = trace.in_categories(OP_CATEGORIES) & trace.named(lambda n: n.startswith(NODE))
-    return np.unique(trace.sequence[nodes & (trace.sequence != NONE)])
+def _differentiated(trace: Trace) -> tuple[Ints, Floats]:
+    """Numbers of the graph's nodes that a backward pass of the trace went through, and when each time."""
+    nodes = trace.in_categories(OP_CATEGORIES) & trace.named(lambda n: n.startswith(NODE)) & (trace.sequence != NONE)
+    return trace.sequence[nodes], trace.start_s[nodes]
 
 
 def _rows_in(trace: Trace, ops: Ints) -> int:
