@@ -279,7 +279,27 @@ def stalls(trace: Trace, steps: Steps) -> tuple[Floats, Steps]:
         if cut > 0:
             gaps.append((end - cut, end))
             rest_s[window] = max(rest_s[window] - cut, 0.0)
-    return spans(*np.array(sorted(gaps)).T) if gaps else NO_SPANS, replace(steps, waited_s=rest_s)
+    stalled = spans(*np.array(sorted(gaps)).T) if gaps else NO_SPANS
+    for window in np.flatnonzero(crowded & (rest_s > 0)).tolist():
+        most = float(steps.waited_s[window] / np.ptp(steps.windows[window]))
+        slow, taken_s = _shared(ops, stalled, steps.windows[window], float(rest_s[window]), most)
+        stalled, rest_s[window] = union([stalled, slow]), rest_s[window] - taken_s
+    return stalled, replace(steps, waited_s=rest_s)
+
+
+def _shared(ops: Operations, stalled: Floats, window: Floats, waited_s: float, most: float) -> tuple[Floats, float]:
+    """The ends of a step's operations that are as long as a turn of another program or longer, and how long all of them are
+    together: what its long gaps cannot hold of ``waited_s``, as the usual length of such operations has it too, shared out by
+    length; of each at most the share ``most``."""
+    within = difference(intersection(ops.segments, window.reshape(1, 2)), stalled)
+    gaps = difference(window.reshape(1, 2), union([ops.segments, stalled]))
+    long, gaps = within[np.ptp(within, axis=1) > STALL_S], gaps[np.ptp(gaps, axis=1) > SHORT_GAP_S]
+    whole_s, cut_s = length(long), max(waited_s - length(gaps), 0.0)
+    if not cut_s or not whole_s:
+        return NO_SPANS, 0.0
+    share = min(cut_s / whole_s, most)
+    ends = long[:, 1]
+    return np.stack((ends - share * np.ptp(long, axis=1), ends), axis=1), share * whole_s
 
 
 def event_cost_s(trace: Trace, steps: Steps, without: Floats, clean_s: float) -> float:
