@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Mapping
 
 from gpuwise.machine.doctor import fixes
 from gpuwise.machine.doctor.finding import Fix
@@ -17,6 +18,23 @@ _STATIC_TLS = re.compile(r"(\S+\.so[\w.]*): cannot allocate memory in static TLS
 _SHADOW = re.compile(r"partially initialized module '[^']+'.*\((/[^()]+\.py)\)")
 _MODULE = re.compile(r"No module named '([A-Za-z0-9_]+)(\.[A-Za-z0-9_.]+)?'")
 _OF_NUMPY = re.compile(r"numpy\.\w+ size changed.* Expected (\d+) from C header, got (\d+)")
+_HALF = re.compile(r"partially initialized module '([A-Za-z0-9_]+)[^']*' has no attribute '\w*mypyc'")
+_SYSTEM = re.compile(r"(lib[\w+-]+\.so\.\d+): cannot open shared object file")
+SYSTEM_LIBRARIES = {
+    "libopenblas.so.0": "libopenblas0",
+    "libgomp.so.1": "libgomp1",
+    "libGL.so.1": "libgl1",
+    "libsndfile.so.1": "libsndfile1",
+}
+"""Debian's packages of libraries that no wheel of PyTorch's brings (packages.debian.org)."""
+WORDS: Mapping[str, tuple[str, str]] = {
+    r"removed in the NumPy 2\.0 release|numpy\.core\.multiarray failed to import": ("It was made for NumPy 1", "'numpy<2'"),
+    r"Descriptors cannot (not )?be created directly": ("Its generated code is of an older protobuf", "'protobuf<3.21'"),
+    r"module 'mpmath' has no attribute 'rational'": ("SymPy uses what mpmath 1.4 has no more", "'mpmath<1.4'"),
+    r"cannot import name 'soft_unicode' from 'markupsafe'": ("Jinja uses what MarkupSafe 2.1 has no more", "-U jinja2"),
+    r"CUDA Setup failed despite (a )?GPU": ("Its release has no library for this CUDA", "-U bitsandbytes"),
+}
+"""What an error says of a third package, and what to install."""
 _OF_TORCH = re.compile(r"module 'torch(?:\.[a-z_.]+)?' has no attribute")
 
 
@@ -33,6 +51,16 @@ def import_fix(m: Machine, error: str, name: str) -> Fix | None:
             "Load it first: the room for thread storage is given away in the order of loading",
             (f"export LD_PRELOAD={shlex.quote(tls[1])}",),
         )
+    for words, (why, package) in WORDS.items():
+        if re.search(words, error):
+            return Fix(why, (fixes.pip_install(m, package),))
+    if half := _HALF.search(error):
+        return Fix(
+            "Parts of two releases of it lie in one folder",
+            (fixes.pip_install(m, "--force-reinstall", half[1].replace("_", "-")),),
+        )
+    if (system := _SYSTEM.search(error)) and system[1] in SYSTEM_LIBRARIES:
+        return Fix("Install the system's library that it is linked to", (f"apt-get install -y {SYSTEM_LIBRARIES[system[1]]}",))
     if "undefined symbol: iJIT" in error:
         words = "'mkl<2024.1'"
         command = f"conda install {words}" if _from_conda(m, name) else fixes.pip_install(m, words)
