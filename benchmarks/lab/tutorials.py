@@ -7,6 +7,7 @@ CUDA's samples (Black-Scholes, n-body), and what courses ask for (compaction by 
 faults are a barrier left out, a guard left out and an index off by one; each must be found, and nothing in the right kernels.
 """
 
+# ruff: noqa: E501 - kernels in their text
 from __future__ import annotations
 
 import math
@@ -424,6 +425,162 @@ def ask(lesson: Lesson, text: str) -> tuple[str, str]:
     return ("equal" if worst < 2e-5 else f"off by {worst:.2g}"), found
 
 
+@dataclass(frozen=True)
+class Piece:
+    """A piece of the language: the text of a kernel ``k`` over ``out`` (and what else it is given), and what must stand in out."""
+
+    name: str
+    text: str
+    given: dict[str, Any]
+    right: Any
+    threads: int = 64
+
+
+def pieces() -> tuple[Piece, ...]:
+    """What people write beside arithmetic, each with the values that numba's semantics give."""
+    i, r = np.arange(64), rng()
+    x, words = r.normal(size=64).astype(F32), r.integers(0, 2**32, 64, np.uint32)
+    table = r.random(16).astype(F32)
+    popc = np.array([bin(w).count("1") for w in words.tolist()])
+    clz = np.array([32 - w.bit_length() for w in words.tolist()])
+    brev = np.array([int(f"{w:032b}"[::-1], 2) for w in words.tolist()], np.int64)
+    lcg = words.copy()
+    for _ in range(10):
+        lcg = lcg * np.uint32(1664525) + np.uint32(1013904223)
+    warp_max = x.reshape(2, 32).max(1).repeat(32)
+    scan = np.cumsum(x.reshape(2, 32).astype(float), axis=1).ravel()
+    horner = 1 + x.astype(float) * (2 + x * (3 + x * 4.0))
+    roots = np.array([1.0 if v < 0 else v for v in x.astype(float)])
+    for _ in range(20):
+        roots = 0.5 * (roots + np.abs(x) / roots)
+    gcd = np.array([math.gcd(360, int(v) + 1) for v in i])
+    bubble = np.sort(x.reshape(8, 8), axis=1).ravel()
+    return (
+        Piece(
+            "a table in constant memory",
+            f"T = np.array({[float(t) for t in table]}, dtype=np.float32)\n@cuda.jit\ndef k(out):\n    t = cuda.const.array_like(T)\n"
+            "    i = cuda.grid(1)\n    out[i] = t[i % 16]\n",
+            {},
+            table[i % 16],
+        ),
+        Piece(
+            "a signature, fastmath and a warp's maximum by exchange",
+            "@cuda.jit('void(float64[:], float32[:])', fastmath=True)\ndef k(out, x):\n    i = cuda.grid(1)\n    v = x[i]\n"
+            "    for step in (16, 8, 4, 2, 1):\n        v = max(v, cuda.shfl_xor_sync(0xffffffff, v, step))\n    out[i] = v\n",
+            {"x": x},
+            warp_max,
+        ),
+        Piece(
+            "a scan by shuffles up",
+            "@cuda.jit\ndef k(out, x):\n    i = cuda.grid(1)\n    lane = i % 32\n    v = x[i]\n    d = 1\n    while d < 32:\n"
+            "        other = cuda.shfl_up_sync(-1, v, d)\n        if lane >= d:\n            v += other\n        d <<= 1\n    out[i] = v\n",
+            {"x": x},
+            scan,
+        ),
+        Piece(
+            "bits: popc, clz, brev",
+            "@cuda.jit\ndef k(out, w):\n    i = cuda.grid(1)\n    out[i] = cuda.popc(w[i]) + 100 * cuda.clz(w[i])"
+            " + 10000.0 * cuda.brev(w[i])\n",
+            {"w": words},
+            popc + 100.0 * clz + 10000.0 * brev,
+        ),
+        Piece(
+            "a generator of numbers that wraps",
+            "@cuda.jit\ndef k(out, w):\n    i = cuda.grid(1)\n    s = w[i]\n    for _ in range(10):\n"
+            "        s = np.uint32(s * np.uint32(1664525) + np.uint32(1013904223))\n    out[i] = s\n",
+            {"w": words},
+            lcg.astype(float),
+        ),
+        Piece(
+            "whole numbers: // and % of negative ones, divmod, abs, ** and round",
+            "@cuda.jit\ndef k(out):\n    i = cuda.grid(1)\n    n = i - 30\n    q, m = divmod(n, 7)\n"
+            "    out[i] = (n // 4) * 1000 + (n % 5) * 100 + q * 10 + m + abs(n) ** 2 + round(n / 3)\n",
+            {},
+            (i - 30) // 4 * 1000.0
+            + (i - 30) % 5 * 100
+            + (i - 30) // 7 * 10
+            + (i - 30) % 7
+            + (i - 30) ** 2
+            + np.round((i - 30) / 3),
+        ),
+        Piece(
+            "a local array and a small sort",
+            "@cuda.jit\ndef k(out, x):\n    i = cuda.grid(1)\n    if i < 8:\n        mine = cuda.local.array(8, float32)\n"
+            "        for j in range(8):\n            mine[j] = x[i * 8 + j]\n        for a in range(8):\n            for b in range(7 - a):\n"
+            "                if mine[b] > mine[b + 1]:\n                    mine[b], mine[b + 1] = mine[b + 1], mine[b]\n"
+            "        for j in range(8):\n            out[i * 8 + j] = mine[j]\n",
+            {"x": x},
+            bubble,
+        ),
+        Piece(
+            "a polynomial by fma",
+            "@cuda.jit\ndef k(out, x):\n    i = cuda.grid(1)\n    v = float32(4.0)\n    for c in (3.0, 2.0, 1.0):\n"
+            "        v = cuda.fma(v, x[i], float32(c))\n    out[i] = v\n",
+            {"x": x},
+            horner,
+        ),
+        Piece(
+            "a device function that loops until it is near",
+            "@cuda.jit(device=True, inline=True)\ndef root(v):\n    g = v if v > 0 else 1.0\n    n = 0\n"
+            "    while n < 20:\n        g = 0.5 * (g + abs(v) / g)\n        n += 1\n    return g\n\n"
+            "@cuda.jit\ndef k(out, x):\n    i = cuda.grid(1)\n    out[i] = root(x[i])\n",
+            {"x": x},
+            roots,
+        ),
+        Piece(
+            "Euclid's loop with two names at once",
+            "@cuda.jit\ndef k(out):\n    i = cuda.grid(1)\n    a, b = 360, i + 1\n    while b:\n        a, b = b, a % b\n    out[i] = a\n",
+            {},
+            gcd.astype(float),
+        ),
+        Piece(
+            "atomics: max, min, exch, compare_and_swap, inc",
+            "@cuda.jit\ndef k(out, x, seen, n):\n    i = cuda.grid(1)\n    cuda.atomic.max(out, 0, x[i])\n    cuda.atomic.min(out, 1, x[i])\n"
+            "    cuda.atomic.compare_and_swap(seen, -1, 7)\n    cuda.atomic.inc(n, 0, 1000)\n    if i == 0:\n        out[2] = 5.0\n",
+            {"x": x, "seen": np.array([-1], np.int32), "n": np.zeros(1, np.uint32)},
+            np.concatenate([[max(x.max(), 0), min(x.min(), 0), 5.0], np.zeros(61)]),
+        ),
+        Piece(
+            "chained comparisons, not, in, and an assert",
+            "@cuda.jit\ndef k(out):\n    i = cuda.grid(1)\n    assert i < 64\n    if 8 <= i < 16 or not i or i in (40, 41):\n        out[i] = 1.0\n",
+            {},
+            (((i >= 8) & (i < 16)) | (i == 0) | (i == 40) | (i == 41)).astype(float),
+        ),
+        Piece(
+            "complex numbers",
+            "@cuda.jit\ndef k(out, x):\n    i = cuda.grid(1)\n    z = complex(x[i], 1.0) * (2.0 - 1.0j)\n    out[i] = abs(z) + z.real - z.imag\n",
+            {"x": x},
+            np.abs((x + 1j) * (2 - 1j)) + ((x + 1j) * (2 - 1j)).real - ((x + 1j) * (2 - 1j)).imag,
+        ),
+        Piece(
+            "a histogram of bytes in rows of shared memory, rows by a.shape",
+            "@cuda.jit\ndef k(out, b):\n    s = cuda.shared.array((2, 32), int32)\n    t = cuda.threadIdx.x\n    row, col = t // 32, t % 32\n"
+            "    s[row, col] = 0\n    cuda.syncthreads()\n    cuda.atomic.add(s, (row, b[row, col] % 32), 1)\n    cuda.syncthreads()\n"
+            "    out[t] = s[row][col]\n",
+            {"b": words.view(np.uint8)[:64].reshape(2, 32)},
+            np.concatenate([np.bincount(row % 32, minlength=32) for row in words.view(np.uint8)[:64].reshape(2, 32)]).astype(
+                float
+            ),
+        ),
+    )
+
+
+def ask_piece(piece: Piece) -> str:
+    out = np.zeros(64)
+    try:
+        made = simulate_kernel(
+            kernel_source(HEAD + piece.text, "k"),
+            {"out": out, **piece.given},
+            grid=(1,),
+            block=(piece.threads,),
+            accelerator=find_accelerator("rtx-4090"),
+        )
+    except GpuwiseError as error:
+        return f"refused: {error.message}"
+    worst = float(np.abs(out - piece.right).max() / max(float(np.abs(piece.right).max()), 1e-30))
+    return ("equal" if worst < 2e-6 else f"off by {worst:.2g}") + "".join(f", {f.kind}" for f in made.findings)
+
+
 def main() -> None:
     print("| kernel | values | found | fault | found then |\n|---|---|---|---|---|")
     for lesson in LESSONS:
@@ -432,6 +589,9 @@ def main() -> None:
         values, found = ask(lesson, lesson.text)
         _, then = ask(lesson, lesson.text.replace(was, becomes, 1))
         print(f"| {lesson.name} | {values} | {found or 'nothing'} | {kind} | {then or 'nothing'} |")
+    print("\n| piece | |\n|---|---|")
+    for piece in pieces():
+        print(f"| {piece.name} | {ask_piece(piece)} |")
 
 
 if __name__ == "__main__":
