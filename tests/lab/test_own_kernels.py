@@ -388,3 +388,17 @@ def test_constants_of_a_module_that_are_assigned_together() -> None:
         (1,),
     )
     assert out.tolist() == [1.0, -0.5]
+
+
+def test_tables_of_the_module_bits_and_what_stands_for_comparisons() -> None:
+    text = (
+        "T = np.array([[1.0, 2.0], [3.0, 4.0]], dtype=np.float32)\n@cuda.jit\ndef mixed(out, words):\n    i = cuda.grid(1)\n"
+        "    t = cuda.const.array_like(T)\n    q, m = divmod(i - 3, 2)\n    out[i] = t[i % 2, 1] + T[0][0] + 10 * q + 100 * m\n"
+        "    if i in (1, 3) or i not in [0, 1, 2, 3, 4, 5, 6]:\n        out[i] = cuda.brev(words[i])\n"
+    )
+    out, words = np.zeros(8), np.arange(8, dtype=np.uint32)
+    made = launch(text, {"out": out, "words": words}, (1,), (8,))
+    right = [(2.0, 4.0)[i % 2] + 1 + 10 * ((i - 3) // 2) + 100 * ((i - 3) % 2) for i in range(8)]
+    for i in (1, 3, 7):
+        right[i] = float(int(f"{i:032b}"[::-1], 2))
+    assert out.tolist() == right and made.findings == []

@@ -32,6 +32,16 @@ def _bits(words: Any) -> Any:
     return count
 
 
+def _reversed(words: Any) -> Any:
+    """The bits of a word from its end."""
+    words = np.asarray(words)
+    rest, made = words.astype(np.uint64), np.zeros(np.shape(words), np.uint64)
+    for _ in range(8 * words.dtype.itemsize):
+        made = (made << np.uint64(1)) | (rest & np.uint64(1))
+        rest = rest >> np.uint64(1)
+    return made.astype(words.dtype)
+
+
 FUNCTIONS: Mapping[str, Function] = {
     **{
         name: Function(getattr(np, name), "sfu") for name in ("exp", "log", "sqrt", "sin", "cos", "tanh", "exp2", "log2", "log10")
@@ -55,6 +65,7 @@ FUNCTIONS: Mapping[str, Function] = {
     "isinf": Function(np.isinf, "int"),
     "isfinite": Function(np.isfinite, "int"),
     "popc": Function(_bits, "int"),
+    "brev": Function(_reversed, "int"),
     "clz": Function(lambda x: 32 - np.ceil(np.log2(np.maximum(x, 0) + 1.0)).astype(np.int64), "int"),
     "ffs": Function(lambda x: _bits(x ^ (x - 1)) * (x != 0), "int"),
 }

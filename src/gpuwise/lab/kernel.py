@@ -152,7 +152,9 @@ class _Machine(Operations):
             array = isinstance(value, np.ndarray)
             self.names[name] = self._global(name, value, watched=name not in only_read) if array else value
         self.main = self.names
-        self.constants = {name: literal(value) for name, value in kernel.constants.items()}
+        self.constants: dict[str, Any] = {n: literal(v) for n, v in kernel.constants.items() if not isinstance(v, np.ndarray)}
+        tables = kernel.constants.keys() - self.constants
+        self.constants |= {n: self._global(n, kernel.constants[n], watched=False) for n in sorted(tables)}
         self.broken: list[Mask] = []
         self.continued: list[Mask] = []
         self.random = False
@@ -607,9 +609,10 @@ class _Machine(Operations):
             return self.pass_barrier(mask)
         if name == "syncwarp":
             self.order.pass_warps(np.asarray(mask.reshape(-1, WARP).any(1)))
+        if name == "syncwarp" or name.startswith("threadfence"):
             return self.emit("branch", mask, ()) and None
-        if name.startswith("threadfence"):
-            return self.emit("branch", mask, ()) and None
+        if name == "const.array_like" and len(e.args) == 1:
+            return self._array(e.args[0], mask)
         if name in ("shared.array", "local.array"):
             return self._shared(e, mask) if name == "shared.array" else self._local(e, mask)
         if name.startswith("atomic."):

@@ -125,6 +125,8 @@ class Operations(Stream):
             for other in arguments[1:]:
                 result = self.compute(both, result, other, mask)
             return result
+        if name == "divmod" and len(arguments) == 2:
+            return tuple(self.compute(f, arguments[0], arguments[1], mask) for f in (np.floor_divide, np.mod))
         if name == "fma" and len(arguments) == 3:
             times = self.compute(np.multiply, arguments[0], arguments[1], mask)
             return self.compute(np.add, times, arguments[2], mask)
@@ -151,7 +153,9 @@ class Operations(Stream):
         if not any(isinstance(v, Lanes) for v in arguments):
             made = np.asarray(function.of(*arguments))[()]
             return int(made) if name in WHOLE else made if made.dtype == np.float32 else made.item()
-        values = [v if common(v, v).kind in "fc" or name == "popc" else cast_to(np.dtype("float64"), v) for v in arguments]
+        values = [
+            v if common(v, v).kind in "fc" or name in ("popc", "brev") else cast_to(np.dtype("float64"), v) for v in arguments
+        ]
         operands = self.pair(values[0], values[1], mask) if len(values) == 2 else (data_of(values[0]),)
         data = function.of(*operands)
         waits = tuple(n for v in values for n in source_of(v))

@@ -116,7 +116,7 @@ def _assigned(body: list[ast.stmt], times: int) -> Iterator[str]:
 def read_kernel(source: str | Callable[..., Any], name: str | None = None) -> Kernel:
     """The kernel ``name`` of a text, or of a Python function; without a name the one that is decorated as a kernel, or that no
     other function calls. Raises FieldError, InputError."""
-    tree = _parsed(source)
+    tree = _Memberships().visit(_parsed(source))
     functions = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
     constants = _constants(tree)
     if not isinstance(source, str):
@@ -128,6 +128,23 @@ def read_kernel(source: str | Callable[..., Any], name: str | None = None) -> Ke
         raise InputError(f"the text has no function {name[:100]}", hint="it has " + ", ".join(list(functions)[:8]))
     others = {n: f for n, f in functions.items() if n != name}
     return Kernel(functions[name], others, constants, _ALIASES | _imports(tree))
+
+
+class _Memberships(ast.NodeTransformer):
+    """``x in (a, b)`` as the comparisons that it stands for."""
+
+    def visit_Compare(self, node: ast.Compare) -> ast.expr:
+        self.generic_visit(node)
+        match node:
+            case ast.Compare(
+                left=left, ops=[ast.In() | ast.NotIn() as op], comparators=[ast.Tuple(elts=parts) | ast.List(elts=parts)]
+            ):
+                each: list[ast.expr] = [ast.Compare(left, [ast.Eq()], [part]) for part in parts]
+                made = ast.BoolOp(ast.Or(), each) if len(each) > 1 else each[0]
+                made = ast.UnaryOp(ast.Not(), made) if isinstance(op, ast.NotIn) else made
+                return ast.fix_missing_locations(ast.copy_location(made, node))
+            case _:
+                return node
 
 
 def _only(functions: Mapping[str, ast.FunctionDef]) -> str:
@@ -237,13 +254,29 @@ def _constant(e: ast.expr, names: Mapping[str, Any]) -> Any:
             return act(a, b) if b or not isinstance(op, ast.Div | ast.FloorDiv | ast.Mod) else None
         case ast.Tuple(elts=parts):
             values = tuple(_constant(p, names) for p in parts)
-            return None if None in values else values
+            return None if any(v is None for v in values) else values
+        case ast.Call(
+            func=ast.Attribute(attr="array" | "asarray"), args=[ast.List() | ast.Tuple() as rows, *given], keywords=named
+        ):
+            values, types = _nested(rows, names), [*given, *(k.value for k in named if k.arg == "dtype")]
+            dtype = _constant(types[0], names) if types else None
+            return None if values is None or (types and dtype is None) else np.array(values, dtype)
         case ast.Call(func=func, args=[only]):
             value, dtype = _constant(only, names), _constant(func, names)
             is_number = isinstance(dtype, np.dtype) and isinstance(value, int | float)
             return cast("np.dtype[Any]", dtype).type(value) if is_number else None
         case _:
             return None
+
+
+def _nested(e: ast.expr, names: Mapping[str, Any]) -> Any:
+    """Constants in lists of lists; None where one is none, or rows differ."""
+    if not isinstance(e, ast.List | ast.Tuple):
+        value = _constant(e, names)
+        return value if isinstance(value, int | float | np.generic) else None
+    values = [_nested(part, names) for part in e.elts]
+    even = len({len(v) if isinstance(v, list) else -1 for v in values}) == 1
+    return values if even and all(v is not None for v in values) else None
 
 
 def _around(function: Any, functions: dict[str, ast.FunctionDef]) -> dict[str, Any]:
@@ -255,7 +288,7 @@ def _around(function: Any, functions: dict[str, ast.FunctionDef]) -> dict[str, A
     except (TypeError, ValueError):
         return values
     for name, value in {**variables.globals, **variables.nonlocals}.items():
-        if isinstance(value, bool | int | float | np.generic | np.dtype) or (isinstance(value, tuple) and value):
+        if isinstance(value, bool | int | float | np.generic | np.dtype | np.ndarray) or (isinstance(value, tuple) and value):
             values[name] = value
         elif isinstance(value, type) and issubclass(value, np.generic):
             values[name] = np.dtype(value)
