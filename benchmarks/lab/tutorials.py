@@ -565,11 +565,100 @@ def pieces() -> tuple[Piece, ...]:
     )
 
 
-def ask_piece(piece: Piece) -> str:
+def files() -> tuple[Piece, ...]:
+    """Whole files as people keep them, with what runs on the host around the kernel; ``out`` is first of what they are given."""
+    i, x = np.arange(64), rng().normal(size=64).astype(F32)
+    square = rng().random((8, 8)).astype(F32)
+    life = rng().integers(0, 2, (8, 8)).astype(I32)
+    around = sum(np.roll(np.roll(life, dy, 0), dx, 1) for dy in (-1, 0, 1) for dx in (-1, 0, 1)) - life
+    softmax = np.exp(square - square.max(1, keepdims=True).astype(float))
+    quarter = (i // 4).astype(float)
+    inside = 0.5 * x.astype(float) * (1 + np.tanh(0.7978845608 * (x + 0.044715 * x.astype(float) ** 3)))
+    return (
+        Piece(
+            "numba as nb, a type's alias, a host that launches",
+            "import numba as nb\nimport numpy as np\nfrom numba import cuda\n\nT = nb.float32\nN = 64\nTHREADS = N // 2\n\n"
+            "@nb.cuda.jit\ndef axpy(out, x, a):\n    tx = cuda.threadIdx.x\n    bx = cuda.blockIdx.x\n    bw = cuda.blockDim.x\n"
+            "    pos = tx + bx * bw\n    if pos < out.size:\n        out[pos] = T(a) * x[pos] + out[pos]\n\n\n"
+            "if __name__ == '__main__':\n    x = cuda.to_device(np.ones(N, np.float32))\n    axpy[2, THREADS](x, x, 2.0)\n    print(f'{x.copy_to_host()[0]:.1f}')\n",
+            {"x": x, "a": 2.0},
+            2.0 * x.astype(float),
+        ),
+        Piece(
+            "names imported from numba.cuda",
+            "from numba.cuda import jit, grid, gridsize, shared, syncthreads, threadIdx\nfrom numba import float64\n\n"
+            "@jit\ndef reverse(out, x):\n    s = shared.array(64, float64)\n    t = threadIdx.x\n    for j in range(grid(1), 64, gridsize(1)):\n"
+            "        s[j] = x[j]\n    syncthreads()\n    out[t] = s[63 - t]\n",
+            {"x": x},
+            x[::-1].astype(float),
+        ),
+        Piece(
+            "two kernels and a device function, docstrings and annotations",
+            'from numba import cuda\nimport math\n\n@cuda.jit(device=True)\ndef gelu(v: float) -> float:\n    """Tanh form."""\n'
+            "    inner = 0.7978845608 * (v + 0.044715 * v * v * v)\n    return 0.5 * v * (1.0 + math.tanh(inner))\n\n"
+            '@cuda.jit\ndef other(a):\n    a[0] = 1\n\n@cuda.jit\ndef k(out: \'array\', x: \'array\') -> None:\n    """Each element."""\n'
+            "    i: int = cuda.grid(1)\n    if i >= x.shape[0]:\n        return\n    out[i] = gelu(x[i])\n",
+            {"x": x},
+            inside,
+        ),
+        Piece(
+            "the game of life, wrapped, two dimensions",
+            "from numba import cuda\n\n@cuda.jit\ndef life(out, cells):\n    x, y = cuda.grid(2)\n    h, w = cells.shape\n    if x >= h or y >= w:\n        return\n"
+            "    n = 0\n    for dx in (-1, 0, 1):\n        for dy in (-1, 0, 1):\n            if dx == 0 and dy == 0:\n                continue\n"
+            "            n += cells[(x + dx) % h, (y + dy) % w]\n    out[x * w + y] = 1 if n == 3 or (cells[x, y] == 1 and n == 2) else 0\n",
+            {"cells": life},
+            ((around == 3) | ((life == 1) & (around == 2))).astype(float).ravel(),
+        ),
+        Piece(
+            "softmax of rows, a row a warp of eight lanes",
+            "import math\nfrom numba import cuda, float32\n\nW = 8\nNEG = float32(-1e30)\n\n@cuda.jit\ndef softmax(out, a):\n    i = cuda.grid(1)\n"
+            "    row, col = i // W, i % W\n    v = a[row, col]\n    top = NEG\n    for c in range(W):\n        top = max(top, a[row, c])\n"
+            "    total = float32(0)\n    for c in range(W):\n        total += math.exp(a[row, c] - top)\n    out[i] = math.exp(v - top) / total\n",
+            {"a": square},
+            (softmax / softmax.sum(1, keepdims=True)).ravel(),
+        ),
+        Piece(
+            "a product of matrices with shapes from the arrays",
+            "from numba import cuda\n\n@cuda.jit\ndef matmul(out, a, b):\n    i = cuda.grid(1)\n    if i < a.shape[0] * b.shape[1]:\n"
+            "        row = i // b.shape[1]\n        col = i - row * b.shape[1]\n        tmp = 0.\n        for k in range(a.shape[1]):\n"
+            "            tmp += a[row, k] * b[k, col]\n        out[i] = tmp\n",
+            {"a": square, "b": square.T.copy()},
+            (square.astype(float) @ square.T.astype(float)).ravel(),
+        ),
+        Piece(
+            "counts of warps by match of their first lane",
+            "from numba import cuda\n\n@cuda.jit\ndef lanes(out):\n    i = cuda.grid(1)\n    out[i] = cuda.laneid // 4 + 8 * (i // cuda.warpsize)\n",
+            {},
+            quarter,
+        ),
+        Piece(
+            "a kernel made by a function, with what it closes over",
+            "from numba import cuda\n\ndef make(scale):\n    @cuda.jit\n    def k(out, x):\n        i = cuda.grid(1)\n        out[i] = x[i] * 3.0\n    return k\n\nkernel = make(3.0)\n",
+            {"x": x},
+            3.0 * x.astype(float),
+        ),
+        Piece(
+            "shared memory in two dimensions turned around, bank padding",
+            "from numba import cuda, float32\n\nTILE = 8\n\n@cuda.jit\ndef turn(out, a):\n    tile = cuda.shared.array(shape=(TILE, TILE + 1), dtype=float32)\n"
+            "    t = cuda.threadIdx.x\n    y, x = t // TILE, t % TILE\n    tile[y, x] = a[y, x]\n    cuda.syncthreads()\n    out[t] = tile[x, y]\n",
+            {"a": square},
+            square.T.ravel().astype(float),
+        ),
+        Piece(
+            "binary search in a sorted table",
+            "from numba import cuda\n\n@cuda.jit\ndef search(out, table, x):\n    i = cuda.grid(1)\n    lo = 0\n    hi = len(table)\n    while lo < hi:\n"
+            "        mid = (lo + hi) >> 1\n        if table[mid] < x[i]:\n            lo = mid + 1\n        else:\n            hi = mid\n    out[i] = lo\n",
+            {"table": np.sort(x)[::4].copy(), "x": x},
+            np.searchsorted(np.sort(x)[::4], x).astype(float),
+        ),
+    )
+
+
+def ask_piece(piece: Piece, head: str = HEAD) -> str:
     out = np.zeros(64)
     try:
         made = simulate_kernel(
-            kernel_source(HEAD + piece.text, "k"),
+            kernel_source(head + piece.text, "k" if "def k(" in piece.text else None),
             {"out": out, **piece.given},
             grid=(1,),
             block=(piece.threads,),
@@ -592,6 +681,9 @@ def main() -> None:
     print("\n| piece | |\n|---|---|")
     for piece in pieces():
         print(f"| {piece.name} | {ask_piece(piece)} |")
+    print("\n| file | |\n|---|---|")
+    for file in files():
+        print(f"| {file.name} | {ask_piece(file, head='')} |")
 
 
 if __name__ == "__main__":
