@@ -433,7 +433,7 @@ class Piece:
     text: str
     given: dict[str, Any]
     right: Any
-    threads: int = 64
+    block: tuple[int, ...] = (64,)
 
 
 def pieces() -> tuple[Piece, ...]:
@@ -608,6 +608,7 @@ def files() -> tuple[Piece, ...]:
             "            n += cells[(x + dx) % h, (y + dy) % w]\n    out[x * w + y] = 1 if n == 3 or (cells[x, y] == 1 and n == 2) else 0\n",
             {"cells": life},
             ((around == 3) | ((life == 1) & (around == 2))).astype(float).ravel(),
+            (8, 8),
         ),
         Piece(
             "softmax of rows, a row a warp of eight lanes",
@@ -661,7 +662,7 @@ def ask_piece(piece: Piece, head: str = HEAD) -> str:
             kernel_source(head + piece.text, "k" if "def k(" in piece.text else None),
             {"out": out, **piece.given},
             grid=(1,),
-            block=(piece.threads,),
+            block=piece.block,
             accelerator=find_accelerator("rtx-4090"),
         )
     except GpuwiseError as error:

@@ -70,13 +70,15 @@ class Kernel:
         return [a.arg for a in self.function.args.args]
 
     def dotted(self, e: ast.expr) -> str:
-        """``threadIdx.x`` of ``cuda.threadIdx.x``, ``sqrt`` of ``math.sqrt`` or of an imported ``sqrt``."""
+        """``threadIdx.x`` of ``cuda.threadIdx.x``, ``sqrt`` of ``math.sqrt`` or of an imported ``sqrt``,
+        ``float32`` of a name that the module gives it."""
         root, dot, rest = ast.unparse(e).partition(".")
         text = self.aliases.get(root, root) + dot + rest
         for known in _ROOTS:
             if text.startswith(known + "."):
                 return text[len(known) + 1 :]
-        return text
+        alias = self.constants.get(text)
+        return alias.name if isinstance(alias, np.dtype) else text
 
     def only_read(self) -> frozenset[str]:
         """Parameters that are nothing but read, element by element."""
