@@ -8,6 +8,7 @@ import pytest
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
+from gpuwise.predict.memory.kv_cache import state_bytes
 from gpuwise.serve.engine import EngineConfig
 from gpuwise.serve.iteration import one_iteration, with_engine
 from gpuwise.serve.simulate import ClosedLoop, Requests, Server, Settings
@@ -28,6 +29,18 @@ def test_pool_is_what_the_engine_logged():
     # vLLM 0.19.0 on an H100 of 79.19 GiB at a share of 0.95: 476,016 tokens
     server = Server(ARCH, SYSTEM, CONFIG, Settings(memory_share=0.95))
     assert server.memory.tokens == pytest.approx(476_016, rel=0.02)
+
+
+def test_a_model_of_states_holds_sequences_and_no_tokens():
+    """What one keeps does not grow with it: a request longer than a block of tokens was refused."""
+    mamba = find_model("mamba-2.8b")
+    small = Server(mamba, find_cluster("1xL4").system, CONFIG, Settings(max_num_seqs=4096))
+    most = small.memory.sequences
+    assert most is not None and small.limits.sequences == most < 4096
+    assert most * state_bytes(mamba) <= small.memory.pool < (most + 1) * state_bytes(mamba)
+    assert small.memory.tokens == most * mamba.max_seq_len and not small.limits.prefix_cache
+    run = small.run(load(400, 1000.0, 1500, 100))
+    assert run.output_tokens.sum() == 400 * 100 and np.isfinite(run.e2e_s).all()
 
 
 def test_a_lone_request_takes_its_prompt_and_its_tokens():

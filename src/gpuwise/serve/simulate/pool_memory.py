@@ -21,7 +21,7 @@ from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.memory.device import usable_bytes
-from gpuwise.predict.memory.kv_cache import VLLM, CacheLayout, kv_page_bytes, kv_pages, kv_pool_tokens
+from gpuwise.predict.memory.kv_cache import VLLM, CacheLayout, kv_page_bytes, kv_pages, kv_pool_tokens, state_bytes
 from gpuwise.serve.engine import EngineConfig
 from gpuwise.serve.memory import UNIFIED_SHARE, rank_weights
 from gpuwise.serve.simulate.adapters import adapter_bytes
@@ -89,6 +89,8 @@ class PoolMemory:
     blocks: int
     windowed: WindowedPool | None = None
     """None: no layer gives back what is behind its window."""
+    sequences: int | None = None
+    """That fit at once, of a model that keeps a state of each and no tokens."""
 
     def blocks_of(self, lengths: ArrayLike, weights: ArrayLike = 1.0) -> int:
         """Blocks for sequences of ``lengths`` tokens, in flight in proportion to ``weights``, each of which takes one for every
@@ -164,6 +166,10 @@ def pool_memory(
             f"{arch.id} does not fit: {-pool / GIB + 0.01:.1f} GiB short on {accelerator.name} before any cache",
             hint="split it over more GPUs or narrow its weights",
         )
+    if arch.mamba is not None and not arch.n_attention_layers:
+        sequences = int(pool // state_bytes(arch, layout))
+        tokens = sequences * arch.max_seq_len
+        return PoolMemory(parts, tokens, -(-tokens // options.block_size), sequences=sequences)
     tokens = int(kv_pool_tokens(arch, pool, layout))
     windowed = None
     if rules.windows and arch.window is not None:

@@ -92,14 +92,14 @@ class Server:
         """What bounds a step. Raises as :attr:`memory`."""
         s = self.options
         assert s.max_num_batched_tokens is not None and s.max_num_seqs is not None and s.block_size is not None
-        blocks = s.kv_blocks or self.memory.blocks
+        blocks, of_states = s.kv_blocks or self.memory.blocks, self.memory.sequences
         return Limits(
             s.max_num_batched_tokens,
-            s.max_num_seqs,
+            s.max_num_seqs if of_states is None else min(s.max_num_seqs, of_states),
             blocks,
             s.block_size,
             bool(s.chunked_prefill),
-            bool(s.prefix_caching),
+            bool(s.prefix_caching) and of_states is None,
             ahead=self.rules.ahead,
             watermark_blocks=int(self.rules.watermark * blocks),
             asked=s.max_output,
