@@ -1,7 +1,8 @@
 """Runs that were written down before anything was asked: ``python benchmarks/serving/blind.py``.
 
-``benchmarks/records/serving/blind_runs_*.csv`` hold one published run a line, with its source and settings. All requests come at
-once; of ``batch`` rows they are one batch. vLLM's own benchmarks draw tokens by their probability. Prints published and predicted seconds, as time over published time.
+``benchmarks/records/serving/blind_runs_*.csv`` hold one published run a line with its source and settings. All requests come at
+once; of ``batch`` rows they are one batch. vLLM's own benchmarks draw tokens by their probability. Prints predicted over
+published time.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from gpuwise.report.figures import BAD, DASHES, INK, MARKERS, SMALL, Drawing, co
 from gpuwise.report.files import PAGE_SUFFIXES, check_target, write_text
 from gpuwise.report.page import Markup, TableCell, TableRow, figures, heading, notes, page, table, verdict
 from gpuwise.serve.capacity.answer import Capacity, Served
-from gpuwise.serve.capacity.changes import MODEL
+from gpuwise.serve.capacity.changes import MODEL, Change
 from gpuwise.serve.capacity.commands import Command, shell_lines
 from gpuwise.serve.capacity.document import timeline
 from gpuwise.serve.capacity.saturation import kv_fill
@@ -19,7 +19,7 @@ from gpuwise.serve.capacity.search import throughput
 from gpuwise.serve.load.targets import METRICS
 from gpuwise.serve.load.workloads import Workload
 from gpuwise.text import escape
-from gpuwise.units import MILLI, format_duration, format_usd
+from gpuwise.units import MILLI, format_duration, format_number, format_usd
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -98,11 +98,11 @@ def _latency(answer: Capacity, served: Served) -> Drawing:
         margins(figure, bottom=0.5 + legend_below(figure, axes))
 
     words = "; ".join(
-        f"{r:.3g}/s: p95 {format_duration(p.latency('ttft', 95.0) or 0.0)}" for r, p in zip(rates, points, strict=True)
+        f"{format_number(r)}/s: p95 {format_duration(p.latency('ttft', 95.0) or 0.0)}" for r, p in zip(rates, points, strict=True)
     )
     caption = (
-        f"The targets break at {served.each.expected:.3g} requests a second; from {served.knee_per_s:.3g} queues grow, and a "
-        "latency depends on how long one waits."
+        f"The targets break at {format_number(served.each.expected)} requests a second; from {format_number(served.knee_per_s)} "
+        "queues grow, and a latency depends on how long one waits."
     )
     return draw("latency", "Latency against load", caption, 3.4, paint, f"Time to first token at {words}.")
 
@@ -133,7 +133,7 @@ def _minute(served: Served) -> Drawing:
         below.set_xlabel("seconds")
         margins(figure, bottom=0.5 + legend_below(figure, above), gap=0.2)
 
-    rate = f"{served.point.rate_per_s:.3g} requests a second"
+    rate = f"{format_number(served.point.rate_per_s)} requests a second"
     caption = f"One replica at {rate}: at most {most} decode, the cache is {full:.0%} full at most."
     return draw("minute", "A simulated minute", caption, 3.6, paint)
 
@@ -164,7 +164,7 @@ def _curve_table(served: Served) -> str:
         latencies = [p.latency(m, q) for m, q in (("ttft", 50.0), ("ttft", 95.0), ("itl", 50.0), ("itl", 99.0), ("e2e", 95.0))]
         cells = [TableCell("-" if v is None else format_duration(v)) for v in latencies]
         cells += [TableCell(f"{p.output_tokens_per_s:,.0f}"), TableCell(f"{kv_fill(p):.0%}")]
-        rows.append(TableRow(f"{p.rate_per_s:.3g}/s" + (", queues grow" if p.saturated else ""), cells))
+        rows.append(TableRow(f"{format_number(p.rate_per_s)}/s" + (", queues grow" if p.saturated else ""), cells))
     head = ["rate", "first token p50", "first token p95", "gap p50", "gap p99", "answer p95", "tokens/s", "cache"]
     return table("As the rate of one replica rises", head, rows)
 
@@ -173,7 +173,9 @@ def _fleet_table(served: Served) -> str:
     f = served.fleet
     name = served.configuration.system.accelerator.name
     rows = [
-        TableRow("load", [TableCell(f"{f.rate_per_s:.3g} requests/s on average, {f.peak_per_s:.3g} at the peak")]),
+        TableRow(
+            "load", [TableCell(f"{format_number(f.rate_per_s)} requests/s on average, {format_number(f.peak_per_s)} at the peak")]
+        ),
         TableRow("replicas", [TableCell(f"{f.copies_now} now, {f.copies_peak} at the peak: {f.cluster.n_accelerators} {name}")]),
         TableRow("each replica", [TableCell(served.configuration.words)]),
         TableRow("gives out first", [TableCell(served.saturation.words)]),
@@ -191,13 +193,17 @@ def _change_table(answer: Capacity) -> str:
         TableRow(
             c.name + (" (another model's answers)" if c.kind == MODEL else ""),
             [
-                TableCell(c.why or f"{c.rate_per_s or 0.0:.3g} requests/s", mark="words" if c.why else ""),
+                TableCell(c.why or _carried(c), mark="words" if c.why else ""),
                 TableCell(c.gain_words),
             ],
         )
         for c in answer.changes
     ]
     return table("What one change would bring", ["change", "as many GPUs carry", ""], rows)
+
+
+def _carried(change: Change) -> str:
+    return f"{format_number(change.rate_per_s)} requests/s" if change.rate_per_s else "nothing"
 
 
 def _commands(commands: list[Command]) -> str:

@@ -157,3 +157,13 @@ def test_a_gguf_files_name_says_the_engine_and_the_weights(gpuwise: Callable[...
         assert refused.code == 2 and words in refused.err and "hint:" in refused.err
     unknown = gpuwise("capacity", "llama-3.2-1b-Q6_K.gguf", "--on", "4090")
     assert unknown.code == 2 and "Q4_K_M" in unknown.err
+
+
+def test_a_fleet_of_two_kinds_is_refused_in_words(gpuwise: Callable[..., Any]) -> None:
+    for on in ("2xh100+4xl40s", "2xh100 and 4xl40s"):
+        ran = gpuwise("capacity", "llama-3.1-8b", "--on", on)
+        assert ran.code == 2
+        said = " ".join(ran.err.split())
+        assert "is a fleet of 2 kinds" in said
+        assert "2x H100 SXM5 80GB, 4x L40S" in said
+        assert "hint: ask of each by itself" in said

@@ -213,6 +213,7 @@ def capacity(
     else:
         from gpuwise.facts.hardware.naming import USUAL, find_cluster
 
+        _check_one_kind(on)
         cluster = find_cluster(on, prefer=USUAL)
         if calibrated:
             from gpuwise.cli.capacity.measure import learnt
@@ -246,6 +247,23 @@ def capacity(
             show_ranked(ranked)
         show_capacity(answer, held.budget)
     return 0 if within_budget(answer, held.budget) else 1
+
+
+def _check_one_kind(on: str) -> None:
+    """Raises InputError for a fleet of several kinds of accelerators."""
+    from gpuwise.facts.hardware.naming import USUAL, find_cluster
+
+    parts = [part.strip() for part in re.split(r"[+,;]|\band\b", on)]
+    try:
+        kinds = [find_cluster(part, prefer=USUAL).label for part in parts if part]
+    except (InputError, UnknownNameError):
+        return  # one name, and unknown
+    if len(kinds) > 1:
+        raise InputError(
+            f"--on {on!r} is a fleet of {len(kinds)} kinds, and a replica is of one: " + ", ".join(kinds),
+            hint="ask of each by itself and send each its share of the sum of their rates; without --on, fleets of two kinds that"
+            " carry a --rate or --users for less are found",
+        )
 
 
 def _served(model: str, workload: str | None) -> Architecture | ConvNet | Denoiser:

@@ -150,7 +150,7 @@ def _show(answers: list[ForwardCapacity], workload: str) -> None:
     from gpuwise.cli.out import console, table_of
     from gpuwise.serve.images import tensor_bytes
     from gpuwise.serve.speech import WINDOW_S
-    from gpuwise.units import HOUR_S, KILO, MEGA, format_duration, format_usd
+    from gpuwise.units import HOUR_S, KILO, MEGA, format_duration, format_number, format_usd
 
     to = console()
     if not answers:
@@ -173,7 +173,7 @@ def _show(answers: list[ForwardCapacity], workload: str) -> None:
         table.add_row(
             a.cluster.accelerator.name,
             "none" if a.each is None else f"{a.each.expected * seconds:,.4g}",
-            "-" if a.each is None else f"{a.each.low * seconds:,.3g} to {a.each.high * seconds:,.3g}",
+            "-" if a.each is None else f"{format_number(a.each.low * seconds)} to {format_number(a.each.high * seconds)}",
             format_duration(a.alone_s),
             *(["-"] * 3 if p is None else [_time(p.latency(50.0)), _time(p.latency(95.0)), f"{p.mean_batch:.1f}"]),
             str(a.accelerators or "-"),

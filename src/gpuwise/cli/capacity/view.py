@@ -17,7 +17,7 @@ from gpuwise.serve.capacity.saturation import kv_fill
 from gpuwise.serve.capacity.search import throughput
 from gpuwise.serve.load.targets import METRICS as METRIC_NAMES
 from gpuwise.serve.load.targets import statistic_words
-from gpuwise.units import format_bytes, format_duration, format_usd
+from gpuwise.units import format_bytes, format_duration, format_number, format_usd
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -199,7 +199,7 @@ def _curve(served: Served) -> RenderableType:
     for point in served.curve:
         latencies = [point.latency(m, q) for m, q in (("ttft", 50.0), ("ttft", 95.0), ("itl", 50.0), ("itl", 99.0))]
         cells = ["-" if v is None else format_duration(v) for v in latencies]
-        rate = f"{point.rate_per_s:.3g}/s" + (" *" if point.saturated else "")
+        rate = f"{format_number(point.rate_per_s)}/s" + (" *" if point.saturated else "")
         table.add_row(rate, *cells, f"{point.output_tokens_per_s:,.0f}", percent(kv_fill(point)))
     if any(p.saturated for p in served.curve):
         return _noted(table, "* queues grow: a latency depends on how long one waits")

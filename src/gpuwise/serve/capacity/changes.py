@@ -56,8 +56,8 @@ class Change:
 
     @property
     def gain_words(self) -> str:
-        """``about +15 %``; empty where the configuration itself carries nothing."""
-        if self.gain is None:
+        """``about +15 %``; empty where it or the configuration itself carries nothing."""
+        if self.gain is None or not self.rate_per_s:
             return ""
         return "about as much" if abs(self.gain) < WEAK_GAIN else f"about {GAIN_STEP * round(100 * self.gain / GAIN_STEP):+d} %"
 
