@@ -162,6 +162,20 @@ def test_control_characters_in_names_are_borne(tmp_path: Path) -> None:
     assert read_trace(tmp_path / "t.json").names == ("a\tb\ufffd",)
 
 
+@pytest.mark.parametrize(("name", "block"), [('say "hello', 1 << 22), ("C:\\", 1 << 12)], ids=["a quote", "a backslash"])
+def test_a_name_that_kineto_wrote_unescaped_is_left_out(name: str, block: int, tmp_path: Path) -> None:
+    """As in a run of diffusers' train_text_to_image.py; nothing of the others is lost."""
+    event = '  {{\n    "ph": "X", "cat": "python_function", "name": "{}", "pid": 1, "tid": 1,\n    "ts": {}, "dur": 5\n  }}'
+    events = [event.format(name if i == 150 else f"f{i}", 10 * i) for i in range(300)]
+    path = tmp_path / "trace.json"
+    path.write_text('{\n  "schemaVersion": 1,\n  "traceEvents": [\n' + ",\n".join(events) + '\n  ],\n  "x": 1\n}\n')
+    trace = read_trace(path, block=block)
+    assert len(trace) == 299 and "f299" in trace.text(298)
+    path.write_text(path.read_text().replace('"cat": "python', '"cat": "py"thon'))
+    with pytest.raises(InputError, match=r"not JSON|cut short"):
+        read_trace(path, block=block)
+
+
 def test_columns_take_a_fraction_of_the_file(tmp_path: Path) -> None:
     """What is held does not grow with the text of the events."""
     events = [{**e, "args": {"filler": "x" * 300}} for e in _events(4000)]

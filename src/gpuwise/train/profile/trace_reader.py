@@ -14,11 +14,13 @@ import numpy as np
 
 from gpuwise.errors import InputError
 from gpuwise.train.profile.trace import NONE, Detail, Lane, Trace
-from gpuwise.train.profile.trace_text import EventText, NoEventsError
+from gpuwise.train.profile.trace_text import MARK, EventText, NoEventsError
 from gpuwise.units import MEGA, MICRO
 
 BLOCK = 1 << 22
 """Bytes read at a time."""
+MOST_UNREADABLE = 0.01
+"""Of the events of a block, or one of them, that are left out. Rule of this project."""
 _RECORD = "record it with torch.profiler.profile(...).export_chrome_trace('trace.json'), or with `gpuwise profile`"
 _Raw = msgspec.Raw
 
@@ -152,7 +154,7 @@ class _Columns:
         try:
             events = _EVENTS.decode(b"[" + run + b"]")
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            events = [e for one in text.recut(run) if (e := self._careful(one)) is not None]
+            events = self._with_some_unreadable(run) or [e for o in text.recut(run) if (e := self._careful(o)) is not None]
         self.n_seen += len(events)
         self._add([e for e in events if e.ph == "X"])
 
@@ -176,6 +178,19 @@ class _Columns:
                 for e, a in zip(events, args, strict=True)
             ]
         )
+
+    def _with_some_unreadable(self, run: bytes) -> list[_Event]:
+        """Events of Kineto's own file, without those whose name it wrote unescaped: a quote or a backslash in it ends the string
+        elsewhere. None where more than ``MOST_UNREADABLE`` of them (and one) are so, which is another writer's file or a broken one."""
+        pieces = run.split(MARK)
+        pieces = [b"\n  {" * (i > 0) + p + b"\n  }" * (i < len(pieces) - 1) for i, p in enumerate(pieces)]
+        events = list[_Event]()
+        for piece in pieces:
+            try:
+                events += _EVENTS.decode(b"[" + piece + b"]")
+            except (msgspec.MsgspecError, UnicodeDecodeError):
+                continue
+        return events if len(pieces) - len(events) <= max(MOST_UNREADABLE * len(pieces), 1) else []
 
     def _careful(self, text: bytes) -> _Event | None:
         """One event of a writer that is freer with types than Kineto; None for what is no event."""
