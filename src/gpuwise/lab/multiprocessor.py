@@ -14,7 +14,7 @@ import heapq
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -183,23 +183,14 @@ class _Multiprocessor:
         arrived: dict[tuple[int, int], list[tuple[int, Step]]] = {}
         stalls, spans, push, pop, swap = [0.0] * len(REASONS), out.spans, heapq.heappush, heapq.heappop, heapq.heappushpop
         l1, touch, sizes = self.l1, self.l1.move_to_end, self.sectors.sizes
-        started, fp32 = 0, self.fp32_key
-        hits, recorded = 0, True
-
-        def start(when: float) -> None:
-            """The next block that has anything to do."""
-            nonlocal started
-            while started < self.blocks:
-                block, started = started, started + 1
-                mine = [w for w in range(block * width, (block + 1) * width) if first[w]]
-                for w in mine:
-                    last[w] = when
-                    push(heap, (when, w, NONE, first[w]))  # type: ignore[arg-type]
-                if mine:
-                    return
-
-        for _ in range(min(c.resident_blocks, self.blocks)):
-            start(0.0)
+        fp32 = self.fp32_key
+        hits, recorded, not_selected = 0, True, 0.0
+        mine = ([w for w in range(b * width, (b + 1) * width) if first[w]] for b in range(self.blocks))
+        waiting = (block for block in mine if block)
+        """Of each block that has anything to do, the warps that have."""
+        for warps_of_one in islice(waiting, c.resident_blocks):
+            for w in warps_of_one:
+                push(heap, (0.0, w, NONE, first[w]))  # type: ignore[arg-type]
         item = pop(heap) if heap else None
         while item is not None:
             now, w, why, step = item
@@ -221,7 +212,7 @@ class _Multiprocessor:
             number, waited, is_last, gap, gap_reason, waits, following, latency, cause, rows = rest
             before, begin = last[w], free[s]
             if begin > now:
-                stalls[NOT_SELECTED] += begin - now
+                not_selected += begin - now
             else:
                 begin = now
             last[w] = free[s] = begin + 1
@@ -249,7 +240,7 @@ class _Multiprocessor:
                         finish = 0.0
                         if behind > 0:  # stores pile up in front of the memory
                             free[self.memory_key] = max(free[self.memory_key], begin + behind)
-            else:
+            elif waited or is_last:
                 finish = begin + latency
             if waited:
                 done[w][number] = (finish, cause)
@@ -259,9 +250,9 @@ class _Multiprocessor:
                 if following is not None:  # the warp's next instruction, for when its operands are there
                     when, why = begin + gap, gap_reason
                     if waits:
-                        results = done[w]
+                        take = done[w].pop  # each result is waited for once
                         for source in waits:
-                            result = results[source]
+                            result = take(source)
                             if result[0] > when:
                                 when, why = result
                     item = swap(heap, (when, w, why, following))
@@ -277,7 +268,7 @@ class _Multiprocessor:
                 if following is not None:
                     when, why = begin + 1, AT_BARRIER
                     for source in waits:
-                        result = done[other][source]
+                        result = done[other].pop(source)
                         if result[0] > when:
                             when, why = result
                     push(heap, (when, other, why, following))
@@ -288,8 +279,11 @@ class _Multiprocessor:
                 counts[block] -= 1
                 out.block_ends[block] = max(out.block_ends[block], end)
                 if counts[block] == 0:
-                    start(begin + 1)
+                    for w in next(waiting, ()):
+                        last[w] = begin + 1
+                        push(heap, (begin + 1, w, NONE, first[w]))  # type: ignore[arg-type]
             item = pop(heap) if heap else None
+        stalls[NOT_SELECTED] = not_selected
         out.issued, out.l1_hits, out.l1_sectors = self.issued, out.l1_hits + hits, out.l1_sectors + hits
         out.stalls = {reason: cycles for reason, cycles in zip(REASONS, stalls, strict=True) if cycles}
         out.cycles = max([*out.block_ends, self.dram_free])
