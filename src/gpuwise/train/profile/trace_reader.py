@@ -14,7 +14,7 @@ import numpy as np
 
 from gpuwise.errors import InputError
 from gpuwise.train.profile.trace import NONE, Detail, Lane, Trace
-from gpuwise.train.profile.trace_text import MARK, EventText, NoEventsError
+from gpuwise.train.profile.trace_text import MARK, SPACE, EventText, NoEventsError
 from gpuwise.units import MEGA, MICRO
 
 BLOCK = 1 << 22
@@ -154,7 +154,12 @@ class _Columns:
         try:
             events = _EVENTS.decode(b"[" + run + b"]")
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            events = self._with_some_unreadable(run) or [e for o in text.recut(run) if (e := self._careful(o)) is not None]
+            try:
+                events = [e for one in text.recut(run) if (e := self._careful(one)) is not None]
+            except InputError:
+                events = self._with_some_unreadable(run)
+                if not events:
+                    raise
         self.n_seen += len(events)
         self._add([e for e in events if e.ph == "X"])
 
@@ -181,16 +186,18 @@ class _Columns:
 
     def _with_some_unreadable(self, run: bytes) -> list[_Event]:
         """Events of Kineto's own file, without those whose name it wrote unescaped: a quote or a backslash in it ends the string
-        elsewhere. None where more than ``MOST_UNREADABLE`` of them (and one) are so, which is another writer's file or a broken one."""
+        elsewhere. None where they are more than one and ``MOST_UNREADABLE`` of all."""
         pieces = run.split(MARK)
-        pieces = [b"\n  {" * (i > 0) + p + b"\n  }" * (i < len(pieces) - 1) for i, p in enumerate(pieces)]
-        events = list[_Event]()
-        for piece in pieces:
+        events, n_lost = list[_Event](), 0
+        for i, piece in enumerate(pieces):
+            whole = b"\n  {" * (i > 0) + piece + b"\n  }" * (i < len(pieces) - 1)
             try:
-                events += _EVENTS.decode(b"[" + piece + b"]")
-            except (msgspec.MsgspecError, UnicodeDecodeError):
+                event = self._careful(whole.strip(SPACE))
+            except InputError:
+                n_lost += 1
                 continue
-        return events if len(pieces) - len(events) <= max(MOST_UNREADABLE * len(pieces), 1) else []
+            events += [event] if event is not None else []
+        return events if n_lost <= max(MOST_UNREADABLE * len(pieces), 1) else []
 
     def _careful(self, text: bytes) -> _Event | None:
         """One event of a writer that is freer with types than Kineto; None for what is no event."""

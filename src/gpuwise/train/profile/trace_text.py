@@ -16,7 +16,7 @@ _KEEP = len(b"\n  }")
 _DROP = len(b"\n  },")
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]"]', re.DOTALL)
 _ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
-_SPACE = b" \t\r\n,"
+SPACE = b" \t\r\n,"
 MOST_HEAD = 1 << 26
 """Bytes before the events within which they have to begin."""
 
@@ -101,7 +101,7 @@ class EventText:
         for _ in self._events():
             pass
         end, self._whole = self._whole, 0
-        run = bytes(self._buffer[:end]).strip(_SPACE)
+        run = bytes(self._buffer[:end]).strip(SPACE)
         if self.ended:
             self.tail += self._buffer[self._at :]
             self._buffer.clear()
@@ -114,11 +114,11 @@ class EventText:
     def _singles(self) -> Iterator[bytes]:
         before = 0
         for end in self._events():
-            yield bytes(self._buffer[before:end]).strip(_SPACE)
+            yield bytes(self._buffer[before:end]).strip(SPACE)
             before = end
         if self.ended:
             self.tail += self._buffer[self._at :]
-        elif self._buffer[before:].strip(_SPACE):
+        elif self._buffer[before:].strip(SPACE):
             yield bytes(self._buffer[before:])
 
     def _events(self) -> Iterator[int]:
