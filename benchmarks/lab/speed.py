@@ -2,7 +2,8 @@
 
     python -m benchmarks.lab.speed
 
-A loop of the interpreter that takes a heap's first and puts it back stands beside them: machines differ, the ratio less.
+A loop of the interpreter that takes a heap's first and puts it back stands beside them: machines differ, the ratio less. The
+thread alone is timed: those of the BLAS spin for a while after a check against numpy.
 """
 
 from __future__ import annotations
@@ -51,16 +52,16 @@ def main() -> None:
     print("\n| timed, A100 | warp instructions | thousand a second | reference steps of one |\n|---|---|---|---|")
     timed, card = simulation.run_multiprocessor, find_accelerator("a100-sxm-80gb")
     for name, task in TASKS.items():
-        took: list[tuple[float, int]] = []
+        times: list[tuple[float, int]] = []
 
-        def watched(*given: Any, took: list[tuple[float, int]] = took) -> Any:
+        def watched(*given: Any, times: list[tuple[float, int]] = times) -> Any:
             spent, made = seconds(lambda: timed(*given))
-            took.append((spent, made.issued))
+            times.append((spent, made.issued))
             return made
 
         simulation.run_multiprocessor = watched
         simulation.simulate_task(task, launch_of(task, task.usual), card)
-        spent, issued = took[-1]
+        spent, issued = times[-1]
         print(f"| {name} | {issued:,} | {issued / spent / 1e3:.0f} | {spent / issued / step_s:.1f} |")
 
 

@@ -184,7 +184,7 @@ class _Multiprocessor:
         stalls, spans, push, pop, swap = [0.0] * len(REASONS), out.spans, heapq.heappush, heapq.heappop, heapq.heappushpop
         l1, touch, sizes = self.l1, self.l1.move_to_end, self.sectors.sizes
         fp32 = self.fp32_key
-        hits, recorded, not_selected = 0, True, 0.0
+        hits, recorded, not_selected, finish = 0, True, 0.0, 0.0
         mine = ([w for w in range(b * width, (b + 1) * width) if first[w]] for b in range(self.blocks))
         waiting = (block for block in mine if block)
         """Of each block that has anything to do, the warps that have."""
