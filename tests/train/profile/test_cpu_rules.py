@@ -353,6 +353,8 @@ def test_moves_before_every_update_are_between_updates(
         trace.step(number, at, 10 * MS)
         for i in range(40):
             trace.host(name, at + 10 + 150 * i, 100, cat="python_function")
+            for j in range(18):
+                trace.op("aten::mul", at + 15 + 150 * i + 5 * j, 5, [[4], [4]])
             if passes:
                 trace.host("nn.Module: Policy_0", at + 150 * i + 112, 45, cat="python_function")
             trace.op("aten::add", at + 150 * i + 120, 30, [[4], [4]])

@@ -13,7 +13,7 @@ from gpuwise.train.profile.findings.profile_data import ProfileData
 from gpuwise.train.profile.operations import OP_CATEGORIES, Operations
 from gpuwise.train.profile.run_facts import constant_batch_s
 from gpuwise.train.profile.spans import difference, inside, intersection, length, spans, union
-from gpuwise.train.profile.split import COPIES, DATA, HOST_GAPS, OPTIMIZER
+from gpuwise.train.profile.split import COPIES, DATA, HOST_GAPS, OPTIMIZER, PAUSES
 from gpuwise.train.profile.steps import clean_s
 from gpuwise.train.profile.trace import NONE
 
@@ -188,15 +188,16 @@ def _of_ids(data: ProfileData) -> float:
 
 def dispatch_s(data: ProfileData, ops: Operations) -> tuple[float, float]:
     """Seconds a step in operations that are hardly more than their dispatch, with as much for each longer one, and the number of
-    the former, without those of loaders and optimizers: by the quicker quarter of each name's calls, as other processes slow
-    single calls down, and in a crowd, where recording takes many times as long, at most the same share of the step without it.
+    the former, without those of loaders, optimizers and moves: by the quicker quarter of each name's calls, as other processes
+    slow single calls down, and in a crowd, where recording takes many times as long, at most the same share of the step
+    without it.
 
     The profiler records an operation before its beginning and after its end, so that what this takes is in the operation or the
     gap around it: nothing is subtracted, but the whole is at most what longer operations and gaps leave of the step without it.
     """
     if data.trace is None or data.traced is None or data.steps is None:
         return 0.0, 0.0
-    apart = union([stretches for name, stretches in data.traced.layers if name in (DATA, OPTIMIZER)])
+    apart = union([stretches for name, stretches in data.traced.layers if name in (DATA, OPTIMIZER, PAUSES)])
     starts = data.trace.start_s[ops.rows]
     counted = inside(starts, data.steps.windows) & ~inside(starts, apart)
     clean = clean_s(data.steps, data.facts.step) if data.facts is not None else data.traced.wall_s
