@@ -95,6 +95,8 @@ def _loader_fix(data: ProfileData) -> tuple[str, ...]:
     workers = int(loader.get("num_workers") or 0)
     pin = ", pin_memory=True" if data.on_gpu else ""
     cores = max(data.device.n_cores, 1)
+    if data.crowded and workers < cores:
+        return ("# other programs have the processors, a worker would have none: keep what __getitem__ decodes",)
     if workers == 0:
         return (f"DataLoader(..., num_workers={max(cores - 1, 1)}, persistent_workers=True{pin})",)
     if data.facts is not None and _starts_s(data, loader) > sum(s.data_s for s in data.facts.steps) / (2 * len(data.facts.steps)):
