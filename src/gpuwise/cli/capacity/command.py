@@ -205,9 +205,15 @@ def capacity(
             c = option.limit.configuration.config
             engine = wanted if c.engine == wanted.engine else replace(wanted, engine=c.engine, tp=None)
             own = option.usd_per_accelerator_hour if option.how != "rent" else None
-            return _answer(arch, option.cluster, load, targets, demand, engine, own, None, explain=not quick)
+            return _answer(arch, option.cluster, load, targets, demand, engine, own, None, explain=False)
 
         ranked, answer = ranked.answered(ask, demand, within)
+        if not quick:
+            from gpuwise.cli.step.progress import progress
+            from gpuwise.serve.capacity.answer import explained
+
+            with progress("simulating") as say:
+                answer = explained(answer, say)
         if answer.served is not None:
             answer = replace(answer, cluster=answer.served.fleet.cluster)  # nobody asked about fewer
     else:

@@ -133,15 +133,24 @@ def capacity_on(
     if found.best is not None:
         final = largest_rate(found.best.configuration, load, targets, n=n, guess_per_s=found.best.rate_per_s)
     if final is None or final.best is None:
-        return _missed(arch, cluster, load, targets, demand, found, today, explain)
+        missed = _missed(arch, cluster, load, targets, demand, found, today)
+        return explained(missed, progress) if explain else missed
     served = _served(final, found, cluster, load, targets, demand, today, usd_per_hour, provider, n)
-    progress("what changes would bring")
-    single: tuple[Change, ...] = ()
-    if explain and found.best:
-        single = changes(final.configuration, load, targets, served.each.expected)
     points = frontier(found.limits, [*found.points, *((final.configuration, p) for p in served.curve)])
     notes = _notes(cluster, load, demand, served)
-    return Capacity(arch, cluster, load, tuple(targets), demand, today, served, None, found.considered, points, single, notes)
+    answer = Capacity(arch, cluster, load, tuple(targets), demand, today, served, None, found.considered, points, (), notes)
+    return explained(answer, progress) if explain else answer
+
+
+def explained(answer: Capacity, progress: Callable[[str], None] = lambda words: None) -> Capacity:
+    """The answer with what single changes would bring."""
+    progress("what changes would bring")
+    if answer.served is not None:
+        each = answer.served.each.expected
+        return replace(answer, changes=changes(answer.served.configuration, answer.load, answer.targets, each))
+    if answer.miss is None:
+        return answer
+    return replace(answer, changes=changes(answer.miss.limit.configuration, answer.load, answer.targets))
 
 
 def check_model(arch: Architecture) -> None:
@@ -231,11 +240,9 @@ def _missed(
     demand: Demand,
     found: Search,
     today: datetime.date,
-    explain: bool,
 ) -> Capacity:
     nearest = found.nearest
     miss = None if nearest is None else Miss(nearest, why_missed(nearest.alone))
-    single = () if nearest is None or not explain else changes(nearest.configuration, load, targets, 0.0)
     points = frontier(found.limits, found.points)
     return Capacity(
         arch,
@@ -248,7 +255,7 @@ def _missed(
         miss,
         found.considered,
         points,
-        single,
+        (),
         _notes(cluster, load, demand, None),
     )
 

@@ -94,6 +94,8 @@ class _Rank:
 
     cluster: Cluster
     demand: Demand
+    fewer: bool = False
+    """Of layouts that carry ``demand`` on as many accelerators none is looked for that carries more."""
     best: Limit | None = None
 
     def carried(self, limit: Limit) -> float:
@@ -146,6 +148,8 @@ class _Rank:
         copies, spare = divmod(self.accelerators(self.best), ranks)
         if spare or not copies:
             return peak / copies if copies else math.inf
+        if self.fewer:
+            return peak / (copies - 1) if copies > 1 else math.inf
         return min(max(more, peak / copies), peak / (copies - 1) if copies > 1 else math.inf)
 
 
@@ -164,14 +168,15 @@ def search(
     progress: Callable[[str], None] = lambda words: None,
 ) -> Search:
     """The best way to serve ``load`` with ``arch`` on ``cluster`` within ``targets``, with replicas of up to ``most_ranks``
-    accelerators. Without ``refine`` engines stay plain, a layout that could not be better at its closed form is passed over, and
-    of a replica that carries the whole demand no more is asked."""
+    accelerators. Without ``refine`` engines stay plain, a layout that could not be better at its closed form is passed over, of
+    those that carry the demand on as many accelerators the first is taken, and of a replica that carries all of it no more is
+    asked."""
     most = None if demand.most_per_s is None else demand.most_per_s * demand.peak_over_mean
     enough = math.inf if refine or most is None else most
     considered: list[Considered] = []
     errors: list[GpuwiseError] = []
     points: list[tuple[Configuration, Point]] = []
-    rank = _Rank(cluster, demand)
+    rank = _Rank(cluster, demand, fewer=not refine)
 
     def look(configuration: Configuration) -> Limit | None:
         """The configuration's limit; None where it cannot be simulated, or is not better than the best."""
@@ -216,8 +221,6 @@ def search(
     every = [c for c in _every(arch, cluster, load, wanted) if c.ranks <= most_ranks]
     bounds = [(_bound(c, load, n), c) for c in (every if refine else _narrow(every))]
     for bound, configuration in sorted(bounds, key=lambda b: rank.at_best(b[1].ranks, b[0], most)):
-        if not refine and rank.best is not None and rank.best.rate_per_s >= enough and configuration.ranks >= rank.ranks:
-            continue
         limit = None
         if bound >= rank.needed_per_s(configuration):
             over = 0.0 if refine or bound == math.inf else first_token_ratio(configuration, load, targets, n)
