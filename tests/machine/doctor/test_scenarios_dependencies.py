@@ -126,7 +126,10 @@ FAULTY: dict[str, Scenario] = {
 HEALTHY = {
     "today's timm": lambda: imports(with_packages([FINE], timm="1.0.20"), timm=None),
     "peft, accelerate and transformers of one time": lambda: imports(
-        with_packages([FINE], peft="0.18.0", accelerate="1.12.0", transformers="5.2.0"), peft=None, accelerate=None, transformers=None
+        with_packages([FINE], peft="0.18.0", accelerate="1.12.0", transformers="5.2.0"),
+        peft=None,
+        accelerate=None,
+        transformers=None,
     ),
     "an older Lightning with NumPy 1": lambda: imports(
         with_packages([FINE], pytorch_lightning="1.9.5", numpy="1.26.4"), pytorch_lightning=None

@@ -101,3 +101,13 @@ def test_the_document_is_plain(too_big: Fit[TrainingEstimate]) -> None:
     document = json.loads(json.dumps(answer_document(too_big), allow_nan=False))
     assert document["fits"] is False and document["headroom_bytes"] < 0
     assert document["remedies"][0]["memory_bytes"]["expected"] > 0
+
+
+@pytest.mark.thorough
+def test_batches_beyond_any_memory_are_answered() -> None:
+    """256 rows without recomputing take over 16 TiB, which was all that the replay of an allocator had."""
+    adapters = Wishes(lora_rank=16, precision=("bf16",), fixed={"micro_batch": 256, "recompute": "none"}, global_batch=256)
+    huge = fit("gemma-3-27b", "gb200", adapters)
+    assert not huge.fits and huge.estimate.memory_bytes.expected > 16 * 2**40
+    least = fit("gemma-3-27b", "gb200", Wishes(lora_rank=16))
+    assert least.fits and 1 <= least.micro_batch < 64

@@ -220,15 +220,12 @@ def fewest_accelerators(goal: Goal, today: datetime.date) -> Iterator[OtherHardw
 
 def _largest(goal: Goal, plain: Strategy) -> int:
     """The largest power-of-two micro-batch that fits with everything else as it is."""
-    best = plain.micro_batch
-    batch = plain.micro_batch * 2
-    candidates: list[Strategy] = []
+    best, batch = plain.micro_batch, plain.micro_batch * 2
     while batch <= 256:
-        candidates.append(plain.with_(micro_batch=batch, accumulation=max(plain.micro_batch * plain.accumulation // batch, 1)))
-        batch *= 2
-    for e in estimate_all(goal, candidates):
-        if e.fits:
-            best = max(best, e.strategy.micro_batch)
+        one = plain.with_(micro_batch=batch, accumulation=max(plain.micro_batch * plain.accumulation // batch, 1))
+        if not all(e.fits for e in estimate_all(goal, [one])):
+            break
+        best, batch = batch, batch * 2
     return best
 
 

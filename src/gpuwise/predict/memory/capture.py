@@ -210,7 +210,7 @@ def captured_memory(
     run = next((e.run for e in earlier if e.run.settings == settings and e.events.replays_as(events)), None)
     run = replay(events, settings) if run is None else run
     first, steady = (_step_peak(run, events, capture, s) for s in (0, -1))
-    begin, end = _span(events, capture, step)
+    begin, end = (min(at, run.n_events) for at in _span(events, capture, step))
     peaks = run.peaks(begin, end)
     peak_event = begin + int(run.allocated()[begin:end].argmax()) if end > begin else 0
     limited = None
@@ -310,7 +310,9 @@ def _step_span(events: Events, capture: Capture, step: int) -> tuple[int, int]:
 
 
 def _step_peak(run: AllocatorRun, events: Events, capture: Capture, step: int) -> StepPeak:
-    peaks = run.peaks(*_step_span(events, capture, step))
+    begin, end = _step_span(events, capture, step)
+    # a run of terabytes ends before its steps do
+    peaks = run.peaks(min(begin, run.n_events), end)
     return StepPeak(peaks.allocated_bytes, peaks.reserved_bytes, peaks.requested_bytes)
 
 

@@ -243,7 +243,7 @@ def _memory(arch: Architecture, cluster: Cluster, strategy: Strategy, point: Poi
 
 
 def _replayed(arch: Architecture, cluster: Cluster, strategy: Strategy, point: Point) -> _Memory | None:
-    """None where the step cannot be written operation by operation."""
+    """None where the step cannot be written operation by operation, or takes more than the address space that replays have."""
     if not point.stack.per_op or strategy.n_accelerators > 1:
         return None
     # not at import: other stacks need no captures
@@ -252,6 +252,8 @@ def _replayed(arch: Architecture, cluster: Cluster, strategy: Strategy, point: P
     if not replays(arch, point, strategy):
         return None
     one = modules_memory(arch, point, strategy, cluster.accelerator)
+    if one.run.oom is not None:
+        return None
     return _Memory(one.process, one.needed, one.allocated, memory_parts(one, arch, point), one.fits, one.fit_probability)
 
 
