@@ -195,7 +195,7 @@ def _parsing(error: CycloptsError, words: Sequence[str]) -> tuple[str, str]:
     """A parser error in our words: first line lower case, and where to look."""
     from gpuwise.units import is_negative
 
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = " ".join(str(error).split()).partition(" Available commands:")[0] or type(error).__name__
     chain = [name for name in getattr(error, "command_chain", None) or () if name]
     hint = f"see `gpuwise {' '.join([*chain, '--help'])}`"
     option = getattr(error, "keyword", None)
