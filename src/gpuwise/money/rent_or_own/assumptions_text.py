@@ -90,10 +90,13 @@ def _material_inputs(demand: Demand, ownership: Ownership, rent: Renting) -> Ite
 
 
 def _value(uncertain_input: UncertainInput) -> str:
-    number = "{:,.0f}" if uncertain_input.expected >= 100 else "{:.3g}"
-    middle = number.format(uncertain_input.expected)
-    span = "" if uncertain_input.is_exact else f" ({number.format(uncertain_input.low)} to {number.format(uncertain_input.high)})"
-    return f"{middle}{span} {uncertain_input.unit}".strip()
+    """``$0.1/kWh ($0.07 to $0.16)`` or ``0.72 (0.52 to 0.91) of the design power``."""
+    unit, i = uncertain_input.unit, uncertain_input
+    sign = "$" if unit.startswith("$") else ""
+    number = sign + ("{:,.0f}" if i.expected >= 100 else "{:.3g}")
+    span = "" if i.is_exact else f" ({number.format(i.low)} to {number.format(i.high)})"
+    middle = number.format(i.expected)
+    return f"{middle}{unit.removeprefix(sign)}{span}" if sign else f"{middle}{span} {unit}".strip()
 
 
 def _path(rent: Renting) -> str:
