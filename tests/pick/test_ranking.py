@@ -73,6 +73,15 @@ def test_a_chip_is_sold_with_several_memories() -> None:
         assert sizes and all("GB" in product for product in sizes)
 
 
+def test_a_chip_is_bought_in_the_cheapest_machine_of_the_form_asked_for() -> None:
+    def price(form: str | None) -> float:
+        limits = Limits(ways=("buy",), form=form)
+        return min(w.purchase.median for w in ways(limits, TODAY) if w.accelerator.id == "apple-m4-max-40c" and w.purchase)
+
+    sold = {p.product: p.usd_per_accelerator for p in purchases_for("apple-m4-max-40c")}
+    assert price("laptop") == sold["MacBook Pro 16 128 GB"] > price("mini") == price(None) == sold["Mac Studio 128 GB"]
+
+
 def test_counts_of_three_and_six_are_those_of_cards() -> None:
     assert {3, 6} <= set(counts_for(bought("rtx-3090"), OWN))
     rented = {w.accelerator.id: w for w in ways(Limits(ways=("rent",)), TODAY)}
@@ -85,6 +94,7 @@ def test_software_counts_half_again_and_several_radeons_come_after_one() -> None
     assert friction(card, 4) > friction(card, 2) > 1.0
     assert level(0, radeon, 2, "infer") > level(0, radeon, 1, "infer") == level(0, card, 1, "infer")
     assert level(0, radeon, 1, "learn") > level(0, card, 1, "learn")
+    assert level(0, radeon, 2, "infer") > level(1, card, 2, "infer")  # fewer bits on CUDA before more where it is served in part
 
 
 def test_a_price_of_one_provider_is_no_market() -> None:

@@ -82,7 +82,7 @@ class FittedTable:
                 yield from (table, _text(row.cells[0], row.style))
                 table = self._table(sizes, gap, header=False)
                 continue
-            table.add_row(*(row.cells[i] for i in sizes), style=row.style)
+            table.add_row(*(_hanging(row.cells[i], size) for i, size in sizes.items()), style=row.style)
             if below is not None:
                 yield table
                 if _longest(row.cells[below]):
@@ -145,6 +145,14 @@ class FittedTable:
             return size
         longest = max(_longest(word) for cell in self._column(i) for word in (str(cell).split() or [""]))
         return max(longest, min(least, size))
+
+
+def _hanging(cell: Cell, size: int) -> RenderableType:
+    """``cell``; one that is indented and breaks over lines, with every line of it indented."""
+    from rich.padding import Padding
+
+    indent = 0 if not isinstance(cell, str) else len(cell) - len(cell.lstrip())
+    return Padding(cell.lstrip(), (0, 0, 0, indent)) if indent and len(cell) > size and isinstance(cell, str) else cell
 
 
 def _longest(cell: Cell) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -21,7 +21,15 @@ from gpuwise.facts.hardware.systems import Cluster, default_system
 from gpuwise.facts.offers.levels import ONE_PROVIDER_SIGMA, level_usd_per_hour
 from gpuwise.facts.offers.notebooks import Notebook, notebooks
 from gpuwise.facts.offers.offer import book
-from gpuwise.facts.offers.purchases import Purchase, PurchaseRange, aged, purchases_for, recent_range, typical_purchase_usd
+from gpuwise.facts.offers.purchases import (
+    RECENT_DAYS,
+    Purchase,
+    PurchaseRange,
+    aged,
+    purchases_for,
+    recent_range,
+    typical_purchase_usd,
+)
 from gpuwise.facts.software.support import Support, support_of
 from gpuwise.money.cost import Price, price_of
 from gpuwise.pick.limits import Have, Limits
@@ -141,7 +149,7 @@ def ways(limits: Limits, today: datetime.date) -> Iterator[Acquisition]:
                 yield Acquisition(accelerator, "rent", rent=price, market=_market(accelerator.id, price, today))
         if "buy" in limits.ways:
             for condition in ("new", "used"):
-                for product, purchase in _sold(accelerator, condition):
+                for product, purchase in _sold(accelerator, condition, limits.form):
                     if _only_once(accelerator.id, condition, purchase, today):
                         continue
                     some = True
@@ -224,7 +232,7 @@ def forms_of(accelerator_id: str) -> tuple[str, ...]:
         return (category,)
     if accelerator_id.startswith("jetson"):
         return ("edge",)
-    portable = {"MacBook" in one.product for one in purchases_for(accelerator_id)}
+    portable = {_portable(one) for one in purchases_for(accelerator_id)}
     return tuple(form for form, enabled in (("laptop", True), ("mini", False)) if enabled in portable) or ("mini",)
 
 
@@ -241,9 +249,10 @@ def cluster_of(accelerator_id: str, n: int) -> Cluster | None:
 
 
 @cache
-def _sold(accelerator: Accelerator, condition: str) -> tuple[tuple[Accelerator, PurchaseRange], ...]:
+def _sold(accelerator: Accelerator, condition: str, form: str | None) -> tuple[tuple[Accelerator, PurchaseRange], ...]:
     """The configurations the purchase prices are for, least memory first: a chip that shares its memory with the host is sold
-    with several sizes of it. Where a price does not say, it is that of the smallest configuration known of the chip."""
+    with several sizes of it, in several machines, of which one takes the cheapest (of the ``form`` asked for). Where a price does
+    not say, it is that of the smallest configuration known of the chip."""
     if not accelerator.unified_memory:
         purchase = _purchase(accelerator.id, condition)
         return () if purchase is None else ((accelerator, purchase),)
@@ -251,12 +260,25 @@ def _sold(accelerator: Accelerator, condition: str) -> tuple[tuple[Accelerator, 
     least = min((gb for one in every if (gb := _memory_gb(one.product)) is not None), default=math.inf)
     by_size: dict[float, list[Purchase]] = {}
     for one in every:
-        if one.condition == condition:
+        if one.condition == condition and (form not in ("laptop", "mini") or (form == "laptop") == _portable(one)):
             by_size.setdefault(_memory_gb(one.product) or least, []).append(one)
-    if not by_size:
+    if not any(one.condition == condition for one in every):
         purchase = _purchase(accelerator.id, condition)
         return () if purchase is None else ((_with_memory(accelerator, least), purchase),)
-    return tuple((_with_memory(accelerator, gb), recent_range(seen)) for gb, seen in sorted(by_size.items()))
+    return tuple((_with_memory(accelerator, gb), _cheapest(seen)) for gb, seen in sorted(by_size.items()))
+
+
+def _cheapest(prices: Sequence[Purchase]) -> PurchaseRange:
+    """The range of the machine with the lowest median."""
+    products = dict.fromkeys(one.product for one in prices)
+    ranges = [recent_range([one for one in prices if one.product == product]) for product in products]
+    newest = max(r.as_of for r in ranges if r.as_of is not None)
+    recent = [r for r in ranges if r.as_of is not None and (newest - r.as_of).days <= RECENT_DAYS]
+    return min(recent, key=lambda r: r.median)
+
+
+def _portable(one: Purchase) -> bool:
+    return "MacBook" in one.product
 
 
 def _with_memory(accelerator: Accelerator, gb: float) -> Accelerator:

@@ -38,9 +38,10 @@ OUTGROWN = ("infer", "finetune", "image", "video", "learn")
 
 def level(tier: int, way: Acquisition, n: int, purpose: str) -> int:
     """0: as asked, with full software, and on offer; +1 at a count nobody was seen to offer, or at a price of long ago; +2 on a
-    :func:`small` card; +4 when software serves the purpose in part or nobody says; +8 with a change to the job."""
+    :func:`small` card; +4 with a change to the job; +8 when software serves the purpose in part or nobody says. Software comes
+    first: weights of 4 bits on CUDA cards are asked for daily, 8 bits on cards whose server splits no model are a project."""
     full = software_for(way.accelerator, purpose).level == "full" and not (n > 1 and _radeon(way))
-    return 8 * tier + 4 * (not full) + 2 * small(way, purpose) + (way.stale or not on_offer(way, n))
+    return 8 * (not full) + 4 * tier + 2 * small(way, purpose) + (way.stale or not on_offer(way, n))
 
 
 def small(way: Acquisition, purpose: str) -> bool:

@@ -180,8 +180,8 @@ def waited_s(seconds: float, of: Candidate[T] | Rankable) -> float:
 
 
 def key_of(outcome: Rankable, limits: Limits) -> Key:
-    """What the ranking makes small: jobs done as asked come before jobs done with a change, and counts that were seen on
-    offer before counts that were not; then the upper end of the 80 % interval of the objective."""
+    """What the ranking makes small: what software serves fully comes before the rest, jobs done as asked before jobs done with a
+    change, counts that were seen on offer before others; then the upper end of the 80 % interval of the objective."""
     objective, tier = limits.objective, outcome.level + lent(outcome.way, limits)
     if objective == "balance":
         seconds = waited_s(outcome.at_worst("time"), outcome)
@@ -258,7 +258,7 @@ def _each_product(ranked: Sequence[T]) -> tuple[list[T], list[LeftOut]]:
 
 def _served_fully(o: Rankable) -> bool:
     """Of :func:`~gpuwise.pick.outcomes.level`."""
-    return o.level % 8 < 4
+    return o.level % LEVELS < 8
 
 
 def _too_small(way: Acquisition, n: int, usd: float) -> LeftOut:
@@ -302,10 +302,9 @@ def _least_words(t: Candidate[T], objective: str) -> str:
 def _behind(t: Candidate[T], n_shown: int, purpose: str) -> str:
     """Which part of :func:`~gpuwise.pick.outcomes.level` puts ``t`` behind what is shown."""
     if t.level // 8 > n_shown // 8:
-        return "only with a change to the job"
-    support = software_for(t.way.accelerator, purpose)
+        return f"software in part: {software_for(t.way.accelerator, purpose).reason}"
     if t.level % 8 // 4 > n_shown % 8 // 4:
-        return f"software in part: {support.reason}"
+        return "only with a change to the job"
     if t.way.stale and t.way.purchase is not None and t.way.purchase.as_of is not None:
         return f"its price is of {t.way.purchase.as_of:%Y-%m}"
     return "nobody was seen to offer that many in one machine"

@@ -131,7 +131,7 @@ def nothing(job: ModelJob | ForwardJob, limits: Limits, ranking: Ranking[Outcome
 def default_words(job: ModelJob | ForwardJob, limits: Limits) -> str:
     """How the ranking is ordered, in words."""
     first = (
-        "the job as asked comes before the job with a change, full software before partial, what surely fits, at prices of "
+        "full software comes before partial, the job as asked before the job with a change, what surely fits, at prices of "
         "today, counts seen on offer and several systems for a day at least, before others, CUDA before what is less than "
         "half as fast again; compared at the worse end of the "
         "80 % interval, so a surer prediction wins over an equal guess"

@@ -217,7 +217,7 @@ def accelerators() -> Mapping[str, Accelerator]:
         return MappingProxyType(_by_id(rows, units))
 
 
-NEAR_RATE, NEAR_BANDWIDTH, NEAR_MEMORY = 1.2, 1.06, 1.05
+NEAR_RATE, NEAR_BANDWIDTH, NEAR_MEMORY = 1.2, 1.13, 1.05
 """Boards of one product differ by no more: A100 SXM, PCIe and A800, the three RTX PRO 6000, H200 SXM and NVL."""
 
 
