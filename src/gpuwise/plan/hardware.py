@@ -7,7 +7,7 @@ those whose bound already loses are left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpuwise.errors import GpuwiseError, InputError, UnknownNameError, UnpredictableError
@@ -22,6 +22,7 @@ from gpuwise.plan.answer import Option, Plan, SearchStats, tokens_of
 from gpuwise.plan.defaults import default_precision, default_seq_len
 from gpuwise.plan.goal import Wishes, check_wishes
 from gpuwise.plan.planner import Pricing, Searched, plan_of, search_on
+from gpuwise.predict.memory.device import usable_bytes
 from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.units import DAY_S, HOUR_S, format_duration, format_usd
 from gpuwise.workload.transformer.tables import model_flop_per_token
@@ -43,6 +44,9 @@ UNSEEN_NAMED = 4
 """Clusters that nobody was seen to rent out, named at most."""
 TRIES = 48
 """Clusters planned at most."""
+SURELY_FULL = 0.8
+"""Of what the smallest plan takes on a device where none fitted: one with less memory is not searched. Context and workspaces of
+another device are a tenth at most."""
 Key = tuple[float, int, float]
 """How far beyond the limits, whether nobody was seen to rent out that many together, and dollars or seconds."""
 
@@ -77,19 +81,23 @@ def compare(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Plan[Traini
     plans: list[tuple[Key, Searched]] = []
     best: dict[str, Key] = {}
     counts: dict[str, int] = {}
+    needs: dict[int, float] = {}
     refusal: GpuwiseError | None = None
     for attempt in sorted(_tries(arch, wishes, pricing), key=lambda t: key(t.cluster, t.least_s, t.least_usd)):
         name = attempt.cluster.accelerator.id
         beaten = len(best) >= KEEP and key(attempt.cluster, attempt.least_s, attempt.least_usd) >= sorted(best.values())[KEEP - 1]
         if beaten or sum(counts.values()) >= TRIES:
             break
-        if counts.get(name, 0) >= COUNTS_TRIED:
+        if counts.get(name, 0) >= COUNTS_TRIED or _surely_full(attempt.cluster, needs):
             continue
         try:
             plan = search_on(arch, attempt.cluster, wishes, pricing)
         except (InputError, UnpredictableError) as error:
             refusal = refusal or error
             continue
+        if plan.best is None and plan.found.smallest is not None:
+            n = attempt.cluster.n_accelerators
+            needs[n] = min(plan.found.smallest.memory_bytes.expected, needs.get(n, float("inf")))
         if plan.best is None or plan.best.cost_usd is None:
             continue
         counts[name] = counts.get(name, 0) + 1
@@ -103,6 +111,12 @@ def compare(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Plan[Traini
             hint=(refusal and refusal.hint) or "name one with --on, or shorten the sequence",
         )
     return _assemble(plans, wishes, limit_s)
+
+
+def _surely_full(cluster: Cluster, needs: Mapping[int, float]) -> bool:
+    """Whether what was too much for a device among as many, or among more, is far too much for this one."""
+    least = max((need for n, need in needs.items() if n >= cluster.n_accelerators), default=0.0)
+    return usable_bytes(cluster.accelerator) < SURELY_FULL * least
 
 
 def _assemble(plans: list[tuple[Key, Searched]], wishes: Wishes, limit_s: float) -> Plan[TrainingEstimate]:
