@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -161,3 +165,25 @@ def test_a_crash_after_enough_was_seen_still_tells(zygote: Zygote, tmp_path: Pat
     assert session.code == 1
     assert any("late" in note for note in session.profile.notes)
     assert session.profile.split.wall_s > 0
+
+
+@pytest.fixture
+def crowd() -> Iterator[None]:
+    """Twice as many busy loops as processors, while the test runs."""
+    busy = [sys.executable, "-c", "import time\nend = time.time() + 120\nwhile time.time() < end: pass"]
+    loops = [subprocess.Popen(busy) for _ in range(2 * (os.cpu_count() or 1))]
+    yield
+    for loop in loops:
+        loop.kill()
+        loop.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("crowd")
+def test_what_other_programs_take_is_no_python_of_the_loop(zygote: Zygote, tmp_path: Path) -> None:
+    """A loop that has none, as yunjey's GAN; the delays are in the steps, and no finding takes them for the script's own."""
+    text = LOOP.replace("64, 64", "256, 2048").replace("16, 64", "64, 256").format(steps=200, end="")
+    profile = _run(text, zygote, tmp_path).profile
+    facts = profile.data.facts
+    assert facts is not None and sum(step.queue_s for step in facts.steps) > 0
+    assert "python in the step" not in {f.kind for f in profile.findings}
