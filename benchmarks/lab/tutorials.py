@@ -655,6 +655,117 @@ def files() -> tuple[Piece, ...]:
     )
 
 
+def more_pieces() -> tuple[Piece, ...]:
+    """The second fourteen."""
+    i, x = np.arange(64), rng().normal(size=64).astype(F32)
+    whole = rng().integers(-50, 50, 64).astype(I32)
+    points = np.zeros(64, np.dtype([("x", np.float32), ("n", np.int32)]))
+    points["x"], points["n"] = x, whole
+    square = rng().random((8, 8)).astype(F32)
+    keys = whole % 4
+    evens = np.array([int((whole[:32] % 2 == 0).sum()), int((whole[32:] % 2 == 0).sum())])
+    return (
+        Piece(
+            "atomics: sub, and, or, xor in whole numbers",
+            "@cuda.jit\ndef k(out, n):\n    i = cuda.grid(1)\n    cuda.atomic.sub(n, 0, 2)\n    cuda.atomic.or_(n, 1, 1 << (i % 8))\n    cuda.atomic.and_(n, 2, 254)\n"
+            "    cuda.atomic.xor(n, 3, i)\n    out[i] = 1.0\n",
+            {"n": np.array([0, 0, 255, 0], np.int32)},
+            np.ones(64),
+        ),
+        Piece(
+            "how many threads of a block say yes",
+            "@cuda.jit\ndef k(out, w):\n    i = cuda.grid(1)\n    n = cuda.syncthreads_count(w[i] % 2 == 0)\n    out[i] = n\n",
+            {"w": whole},
+            np.full(64, float(evens.sum())),
+        ),
+        Piece(
+            "lanes with the same key",
+            "@cuda.jit\ndef k(out, key):\n    i = cuda.grid(1)\n    same = cuda.match_any_sync(0xffffffff, key[i])\n    out[i] = cuda.popc(same)\n",
+            {"key": keys},
+            np.array([(keys[a // 32 * 32 : a // 32 * 32 + 32] == keys[a]).sum() for a in i], float),
+        ),
+        Piece(
+            "a row of an array by one index, then its elements",
+            "@cuda.jit\ndef k(out, a):\n    i = cuda.grid(1)\n    row = a[i // 8]\n    out[i] = row[i % 8] + row[0]\n",
+            {"a": square},
+            (square + square[:, :1]).astype(float).ravel(),
+        ),
+        Piece(
+            "an index kept as a tuple",
+            "@cuda.jit\ndef k(out, a):\n    i = cuda.grid(1)\n    at = (i % 8, i // 8)\n    out[i] = a[at]\n",
+            {"a": square},
+            square.T.astype(float).ravel(),
+        ),
+        Piece(
+            "backward loops, nested, with break and continue",
+            "@cuda.jit\ndef k(out, w):\n    i = cuda.grid(1)\n    n = 0\n    for a in range(9, -1, -1):\n        if a == i % 10:\n            continue\n"
+            "        for b in range(a):\n            if b > w[i] % 7:\n                break\n            n += 1\n    out[i] = n\n",
+            {"w": whole},
+            np.array([sum(min(a, int(whole[t] % 7) + 1) for a in range(10) if a != t % 10) for t in i], float),
+        ),
+        Piece(
+            "floats: //, %, ** 0.5, pow, ceil, floor, trunc, copysign",
+            "@cuda.jit\ndef k(out, x):\n    i = cuda.grid(1)\n    v = float(x[i])\n    out[i] = (v // 0.3) + (v % 0.3) + abs(v) ** 0.5 + pow(v, 2) + math.ceil(v)"
+            " + math.floor(v) + math.trunc(v) + math.copysign(2.0, v)\n",
+            {"x": x},
+            np.floor_divide(x.astype(float), 0.3)
+            + np.mod(x.astype(float), 0.3)
+            + np.abs(x.astype(float)) ** 0.5
+            + x.astype(float) ** 2
+            + np.ceil(x)
+            + np.floor(x)
+            + np.trunc(x)
+            + np.copysign(2.0, x),
+        ),
+        Piece(
+            "bits: ~, ^, &, |, <<, >> and flags of the module",
+            "FAST = True\nMASK = 0x0F\n@cuda.jit\ndef k(out, w):\n    i = cuda.grid(1)\n    if FAST:\n        out[i] = (~w[i] & MASK) + ((w[i] ^ 5) | 1) + (i << 2) + (w[i] >> 1)\n"
+            "    else:\n        out[i] = -1.0\n",
+            {"w": whole},
+            ((~whole & 15) + ((whole ^ 5) | 1) + (i << 2) + (whole >> 1)).astype(float),
+        ),
+        Piece(
+            "records with fields",
+            "@cuda.jit\ndef k(out, p):\n    i = cuda.grid(1)\n    out[i] = p[i].x * 2.0 + p[i]['n']\n",
+            {"p": points},
+            2.0 * x.astype(float) + whole,
+        ),
+        Piece(
+            "libdevice and a lane's mask",
+            "from numba.cuda import libdevice\n@cuda.jit\ndef k(out, x):\n    i = cuda.grid(1)\n    out[i] = libdevice.fabsf(x[i]) + cuda.popc(cuda.lanemask_lt())\n",
+            {"x": x},
+            np.abs(x).astype(float) + i % 32,
+        ),
+        Piece(
+            "a device function with two values and a default",
+            "@cuda.jit(device=True)\ndef both(a, b, scale=2):\n    if a > b:\n        return b * scale, a * scale\n    return a * scale, b * scale\n\n"
+            "@cuda.jit\ndef k(out, w):\n    i = cuda.grid(1)\n    low, high = both(w[i], w[63 - i])\n    out[i] = 1000 * high + low\n",
+            {"w": whole},
+            2000.0 * np.maximum(whole, whole[::-1]) + 2 * np.minimum(whole, whole[::-1]),
+        ),
+        Piece(
+            "small types that wrap as they are stored",
+            "@cuda.jit\ndef k(out, b):\n    i = cuda.grid(1)\n    b[i] = b[i] + 200\n    out[i] = b[i]\n",
+            {"b": (i * 3).astype(np.uint8)},
+            ((i * 3 + 200) % 256).astype(float),
+        ),
+        Piece(
+            "a loop over two ranges at once, enumerate",
+            "@cuda.jit\ndef k(out, x):\n    i = cuda.grid(1)\n    total = 0.0\n    for j, c in enumerate((1.0, 2.0, 4.0)):\n        total += c * x[(i + j) % 64]\n    out[i] = total\n",
+            {"x": x},
+            sum(c * np.roll(x.astype(float), -j) for j, c in enumerate((1.0, 2.0, 4.0))),
+        ),
+        Piece(
+            "a tree in shared memory that a warp ends",
+            "@cuda.jit\ndef k(out, x):\n    s = cuda.shared.array(64, float32)\n    t = cuda.threadIdx.x\n    s[t] = x[t]\n    cuda.syncthreads()\n    if t < 32:\n        s[t] += s[t + 32]\n"
+            "        cuda.syncwarp()\n        v = s[t]\n        d = 16\n        while d > 0:\n            v += cuda.shfl_down_sync(0xffffffff, v, d)\n            d //= 2\n        if t == 0:\n            s[0] = v\n"
+            "    cuda.syncthreads()\n    out[t] = s[0]\n",
+            {"x": x},
+            np.full(64, x.astype(float).sum()),
+        ),
+    )
+
+
 def ask_piece(piece: Piece, head: str = HEAD) -> str:
     out = np.zeros(64)
     try:
@@ -680,7 +791,7 @@ def main() -> None:
         _, then = ask(lesson, lesson.text.replace(was, becomes, 1))
         print(f"| {lesson.name} | {values} | {found or 'nothing'} | {kind} | {then or 'nothing'} |")
     print("\n| piece | |\n|---|---|")
-    for piece in pieces():
+    for piece in (*pieces(), *more_pieces()):
         print(f"| {piece.name} | {ask_piece(piece)} |")
     print("\n| file | |\n|---|---|")
     for file in files():
