@@ -402,3 +402,38 @@ def test_tables_of_the_module_bits_and_what_stands_for_comparisons() -> None:
     for i in (1, 3, 7):
         right[i] = float(int(f"{i:032b}"[::-1], 2))
     assert out.tolist() == right and made.findings == []
+
+
+def test_two_values_of_a_function_whose_lanes_return_apart() -> None:
+    """The second return was every lane's: an answer that was wrong in silence."""
+    text = (
+        "from numba.cuda import libdevice\n@cuda.jit(device=True)\ndef ordered(a, b):\n    if a > b:\n        return b, a\n"
+        "    return a, b\n\n@cuda.jit\ndef k(out, x):\n    i = cuda.grid(1)\n    low, high = ordered(x[i], x[63 - i])\n"
+        "    total = 0.0\n    for j, c in enumerate((1.0, 2.0)):\n        total += j * c\n"
+        "    same = cuda.popc(cuda.match_any_sync(0xffffffff, i % 4))\n"
+        "    out[i] = 10.0 * high + low + 100.0 * total + 1000.0 * same + libdevice.fabsf(-1.0)\n"
+    )
+    out, x = np.zeros(64), np.random.default_rng(2).integers(0, 9, 64).astype(np.int32)
+    launch(text, {"out": out, "x": x}, (1,), (64,), "k")
+    assert out.tolist() == (10.0 * np.maximum(x, x[::-1]) + np.minimum(x, x[::-1]) + 8201.0).tolist()
+
+
+def test_a_loop_that_lanes_leave_apart_and_values_of_and_and_or() -> None:
+    text = (
+        "@cuda.jit\ndef k(out, w):\n    i = cuda.grid(1)\n    for j in range(5):\n        if j == i % 7:\n            break\n"
+        "    for m in range(w[i]):\n        pass\n    out[i] = j + 10 * (i % 2 and i % 3) + 100 * (i % 2 or 7) + 1000 * m\n"
+    )
+    out, w = np.zeros(64), np.arange(1, 65, dtype=np.int32)
+    launch(text, {"out": out, "w": w}, (1,), (64,))
+    right = [min(i % 7, 4) + 10 * ((i % 2) and (i % 3)) + 100 * ((i % 2) or 7) + 1000 * i for i in range(64)]
+    assert out.tolist() == right
+
+
+@pytest.mark.parametrize("choice", ["if i % 2:\n        a = y", "if i < 32:\n        a, b = b, a"])
+def test_an_array_of_some_lanes_is_refused_for_the_others(choice: str) -> None:
+    """All lanes read the last array, in silence."""
+    text = f"@cuda.jit\ndef k(out, x, y):\n    i = cuda.grid(1)\n    a, b = x, y\n    {choice}\n    out[i] = a[i]\n"
+    with pytest.raises(FieldError, match="another one in others"):
+        launch(text, {"out": np.zeros(64), "x": np.zeros(64), "y": np.ones(64)}, (1,), (64,))
+    inside = text.replace("    out[i] = a[i]", "        out[i] = a[i]")
+    launch(inside, {"out": np.zeros(64), "x": np.zeros(64), "y": np.ones(64)}, (1,), (64,))

@@ -41,7 +41,7 @@ from gpuwise.lab.numbers import (
     literal,
     source_of,
 )
-from gpuwise.lab.operations import Operations
+from gpuwise.lab.operations import Operations, if_false, if_true, merged, three
 from gpuwise.lab.random_states import random_functions
 from gpuwise.lab.source import DTYPES, Kernel, as_load, predicable
 from gpuwise.lab.stream import Local, Mask, Part, Run, noun
@@ -50,8 +50,8 @@ UNROLLED, UNROLL = 64, 4
 """Turns up to which a loop whose bounds stand in the text is unrolled whole; by how much others are (what nvcc does unasked)."""
 GLOBAL_ALIGNMENT = 256
 """cudaMalloc aligns to this."""
-RETURNED, VALUE = "\0returned", "\0value"
-"""Beside the names of a function: the lanes that have left it, and what it gives."""
+RETURNED, VALUE, SPLIT = "\0returned", "\0value", "\0split"
+"""Beside the names of a function: the lanes that have left it, what it gives, and of a name the lanes whose array it is."""
 MOST_LOCAL = 1 << 14
 MOST_CALLS = 16
 """Device functions inside each other: none calls itself on a GPU without a stack."""
@@ -112,7 +112,7 @@ class _Machine(Operations):
     ) -> None:
         super().__init__()
         self.kernel, self.name = kernel, kernel.name
-        self.grid, self.block = _three(grid), _three(block)
+        self.grid, self.block = three(grid), three(block)
         threads = math.prod(self.block)
         if threads > 1024:
             raise InputError(f"a block of {threads:,} threads: a launch takes 1,024 at most", hint="use smaller blocks, and more")
@@ -285,15 +285,21 @@ class _Machine(Operations):
         else:
             turns = range(int(start), int(stop), int(step))
             unrolled = len(turns) <= UNROLLED and all(isinstance(v, LiteralWhole) for v in values)
+            last: NDArray[np.int64] | None = None
             for turn in turns:
                 live = self._going(mask)
                 if not live.any():
                     break
+                if live is not mask:
+                    last = np.full(mask.shape, turn - turns.step) if last is None else last
+                    last[live] = turn
                 if not unrolled and (turn - turns.start) // turns.step % UNROLL == 0:
                     self.emit("int", live, ())
                     self.emit("branch", live, (len(self.out.events) - 1,))
                 self.names[name] = turn
                 self._turn(body, live)
+            if last is not None and isinstance(self.names.get(name), int):  # each lane has that of its last turn
+                self.names[name] = Lanes(last)
         self.broken.pop()
 
     def _for_lanes(self, name: str, start: Any, stop: Any, step: Any, body: list[ast.stmt], mask: Mask) -> None:
@@ -305,7 +311,7 @@ class _Machine(Operations):
         turns = np.where(mask, np.maximum(-((first - data_of(stop)) // np.where(by == 0, 1, by)), 0), 0)
         leaves = any(isinstance(n, ast.Break | ast.Return) for s in body for n in ast.walk(s))
         together = turns if leaves else turns // UNROLL * UNROLL
-        counter, line = Lanes(first, source_of(start)), self.line
+        counter, line, shown = Lanes(first, source_of(start)), self.line, first
         for begin, end, every in ((np.zeros_like(turns), together, 1 if leaves else UNROLL), (together, turns, 1)):
             for turn in range(int((end - begin).max(initial=0))):
                 live = mask & (begin + turn < end) & ~self.broken[-1] & ~self.returned
@@ -314,7 +320,8 @@ class _Machine(Operations):
                 self.line = line
                 if turn % every == 0:
                     self.emit("branch", live, (*counter.source, *source_of(stop)))
-                self.names[name] = Lanes(first + (begin + turn) * by, counter.source)
+                shown = np.where(live, first + (begin + turn) * by, shown)
+                self.names[name] = Lanes(shown, counter.source)
                 self._turn(body, live)
                 self.line = line
                 if turn % UNROLL == 0:
@@ -432,7 +439,7 @@ class _Machine(Operations):
         nothing = local.dtype.type(0)
         if not isinstance(at, Lanes):
             return local.elements.get(int(flat[0]), nothing)
-        source = self._touch_local("load", local, flat, mask, at.source)
+        source = self.touch_local("load", local, flat, mask, at.source)
         data = np.zeros(len(mask), local.dtype)
         for element in np.unique(flat[mask]).tolist():
             values = np.broadcast_to(data_of(local.elements.get(element, nothing)), data.shape)
@@ -445,17 +452,10 @@ class _Machine(Operations):
         if not isinstance(at, Lanes):
             self._keep(int(flat[0]), value, mask, local.elements)
             return
-        self._touch_local("store", local, flat, mask, (*at.source, *source_of(value)))
+        self.touch_local("store", local, flat, mask, (*at.source, *source_of(value)))
         for element in np.unique(flat[mask]).tolist():
             local.elements.setdefault(element, local.dtype.type(0))
             self._keep(element, value, mask & (flat == element), local.elements)
-
-    def _touch_local(self, op: str, local: Local, flat: NDArray[np.int64], mask: Mask, waits: tuple[int, ...]) -> tuple[int, ...]:
-        """Local memory: the same element of the lanes of a warp side by side."""
-        size = local.dtype.itemsize
-        lanes = len(mask)
-        where = local.base + (flat * lanes + np.arange(lanes)) * size
-        return self.touch_memory(op, where, size, mask, waits, "local memory")
 
     def _keep(self, name: Any, value: Any, mask: Mask, names: dict[Any, Any] | None = None) -> None:
         """Give ``name`` a value in the lanes of ``mask``."""
@@ -468,12 +468,17 @@ class _Machine(Operations):
             gone = np.zeros_like(mask) if name == VALUE else self.returned
             everywhere = bool((mask | ~self.base | gone).all())
         no_number = Array | Local | Part | tuple | np.dtype | None
+        names.pop(f"{SPLIT}{name}", None)
+        if isinstance(value, Array | Local) and old is not None and old is not value and not everywhere:
+            names[f"{SPLIT}{name}"] = mask
+        if isinstance(value, tuple) and isinstance(old, tuple) and len(value) == len(old) and not everywhere:
+            pairs = zip(value, old, strict=True)
+            names[name] = tuple(v if isinstance(v, no_number) else merged(v, o, mask) for v, o in pairs)
+            return
         if everywhere or isinstance(value, no_number) or isinstance(old, no_number):
             names[name] = self._like(old, value, mask) if isinstance(old, Lanes) and everywhere else value
             return
-        kind = common(value, old)
-        new = np.where(mask, data_of(value).astype(kind, copy=False), data_of(old).astype(kind, copy=False))
-        names[name] = Lanes(new, (*source_of(value), *source_of(old))[:4])
+        names[name] = merged(value, old, mask)
 
     def _like(self, old: Lanes, value: Any, mask: Mask) -> Any:
         """A variable of float64 stays one."""
@@ -488,6 +493,8 @@ class _Machine(Operations):
                 return literal(value)
             case ast.Name(id=name):
                 if name in self.names:
+                    if (lanes := self.names.get(SPLIT + name)) is not None and (mask & ~lanes).any():
+                        self.refuse(f"{name} is one array in some lanes and another one in others: index each where it is chosen")
                     return self.names[name]
                 if name in self.constants:
                     return self.constants[name]
@@ -527,7 +534,7 @@ class _Machine(Operations):
                     value = other
                 return result
             case ast.BoolOp(op=op, values=values):
-                both = np.logical_and if isinstance(op, ast.And) else np.logical_or
+                both = if_true if isinstance(op, ast.And) else if_false
                 result = self._value(values[0], mask)
                 for part in values[1:]:  # lanes for which it is settled do not look at the rest
                     settled = data_of(result).astype(bool) ^ isinstance(op, ast.And)
@@ -626,7 +633,7 @@ class _Machine(Operations):
             return sizes[0] if len(sizes) == 1 else tuple(sizes)
         if name.startswith("shfl"):
             return self.shuffle(name, arguments, mask)
-        if name in ("ballot_sync", "any_sync", "all_sync", "activemask", "lanemask_lt"):
+        if name in ("ballot_sync", "any_sync", "all_sync", "match_any_sync", "activemask", "lanemask_lt"):
             return self.vote(name, arguments, mask)
         if name.startswith("syncthreads_") and len(arguments) == 1:
             return self.counted_barrier(name, arguments[0], mask)
@@ -791,10 +798,3 @@ class _Machine(Operations):
         results = np.zeros(len(mask), array.data.dtype)
         results[real] = old
         return Lanes(results, source)
-
-
-def _three(sizes: int | Sequence[int]) -> tuple[int, int, int]:
-    dims = [sizes] if isinstance(sizes, int) else [int(s) for s in sizes]
-    if not 1 <= len(dims) <= 3 or not all(1 <= s < 2**31 for s in dims):
-        raise InputError(f"{dims} is no launch shape", hint="one to three sizes of at least 1, x first")
-    return (*dims, 1, 1)[:3]  # type: ignore[return-value]

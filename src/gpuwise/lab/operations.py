@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.errors import FieldError
+from gpuwise.errors import FieldError, InputError
 from gpuwise.lab.access import WARP
 from gpuwise.lab.arrays import Array, make_array
 from gpuwise.lab.intrinsics import FUNCTIONS, WHOLE
@@ -119,6 +119,9 @@ class Operations(Stream):
 
     def call_number(self, name: str, arguments: list[Any], mask: Mask) -> Any:
         """A function of numbers."""
+        if name.startswith("libdevice."):  # fast_expf, fabsf: as those of math
+            name = name.removeprefix("libdevice.").removeprefix("fast_")
+            name = name if name in FUNCTIONS else name.removesuffix("f")
         if name in ("min", "max", "minimum", "maximum") and len(arguments) > 1:
             both = np.minimum if name.startswith("min") else np.maximum
             result = arguments[0]
@@ -167,6 +170,12 @@ class Operations(Stream):
 
     def vote(self, name: str, arguments: list[Any], mask: Mask) -> Lanes:
         """A word of a bit a lane, or whether any or all of the lanes of a warp say yes."""
+        if name == "match_any_sync":
+            self.check_named(arguments, mask)
+            values = np.broadcast_to(data_of(arguments[1]), mask.shape).reshape(-1, WARP)
+            same = (values[:, :, None] == values[:, None, :]) & mask.reshape(-1, 1, WARP)
+            words = (same.astype(np.int64) << np.arange(WARP)).sum(2)
+            return Lanes(words.reshape(-1), self.emit("shuffle", mask, source_of(arguments[1])))
         yes = mask.copy()
         if name != "activemask" and name != "lanemask_lt":
             self.check_named(arguments, mask)
@@ -241,3 +250,27 @@ class Operations(Stream):
         made = make_array(name, data, (size,), base, shared=True, watched=not self.by_launch)
         self.by_launch[dtype] = made
         return made
+
+
+def if_true(a: Any, b: Any) -> Any:
+    """``a and b`` as Python has it: one of the two."""
+    return np.where(np.asarray(a).astype(bool), b, a)
+
+
+def if_false(a: Any, b: Any) -> Any:
+    """``a or b``."""
+    return np.where(np.asarray(a).astype(bool), a, b)
+
+
+def merged(value: Any, old: Any, mask: Mask) -> Lanes:
+    """``value`` in the lanes of ``mask``, ``old`` in the others."""
+    kind = common(value, old)
+    new = np.where(mask, data_of(value).astype(kind, copy=False), data_of(old).astype(kind, copy=False))
+    return Lanes(new, (*source_of(value), *source_of(old))[:4])
+
+
+def three(sizes: int | Sequence[int]) -> tuple[int, int, int]:
+    dims = [sizes] if isinstance(sizes, int) else [int(s) for s in sizes]
+    if not 1 <= len(dims) <= 3 or not all(1 <= s < 2**31 for s in dims):
+        raise InputError(f"{dims} is no launch shape", hint="one to three sizes of at least 1, x first")
+    return (*dims, 1, 1)[:3]  # type: ignore[return-value]

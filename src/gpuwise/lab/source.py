@@ -118,7 +118,7 @@ def _assigned(body: list[ast.stmt], times: int) -> Iterator[str]:
 def read_kernel(source: str | Callable[..., Any], name: str | None = None) -> Kernel:
     """The kernel ``name`` of a text, or of a Python function; without a name the one that is decorated as a kernel, or that no
     other function calls. Raises FieldError, InputError."""
-    tree = _Memberships().visit(_parsed(source))
+    tree = _Sugar().visit(_parsed(source))
     functions = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
     constants = _constants(tree)
     if not isinstance(source, str):
@@ -132,8 +132,18 @@ def read_kernel(source: str | Callable[..., Any], name: str | None = None) -> Ke
     return Kernel(functions[name], others, constants, _ALIASES | _imports(tree))
 
 
-class _Memberships(ast.NodeTransformer):
-    """``x in (a, b)`` as the comparisons that it stands for."""
+class _Sugar(ast.NodeTransformer):
+    """``x in (a, b)`` as the comparisons that it stands for, and loops over ``enumerate((a, b))`` as loops over pairs."""
+
+    def visit_For(self, node: ast.For) -> ast.stmt:
+        self.generic_visit(node)
+        match node.iter:
+            case ast.Call(func=ast.Name(id="enumerate"), args=[ast.Tuple(elts=parts) | ast.List(elts=parts)], keywords=[]):
+                pairs: list[ast.expr] = [ast.Tuple([ast.Constant(i), part], ast.Load()) for i, part in enumerate(parts)]
+                node.iter = ast.copy_location(ast.Tuple(pairs, ast.Load()), node.iter)
+                return ast.fix_missing_locations(node)
+            case _:
+                return node
 
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
         self.generic_visit(node)

@@ -180,6 +180,13 @@ class Stream:
             self.look_at_accesses()
         return made
 
+    def touch_local(self, op: str, local: Local, flat: NDArray[np.int64], mask: Mask, waits: tuple[int, ...]) -> tuple[int, ...]:
+        """Local memory: the same element of the lanes of a warp side by side."""
+        size = local.dtype.itemsize
+        lanes = len(mask)
+        where = local.base + (flat * lanes + np.arange(lanes)) * size
+        return self.touch_memory(op, where, size, mask, waits, "local memory")
+
     def look_at_accesses(self) -> None:
         """What the accesses since the last look cost: all warps of all of them at once."""
         for (size, one_by_one), accesses in self.accesses.items():
