@@ -296,7 +296,7 @@ def convolved(a: Values) -> Values:
 
 
 def compacted(a: Values) -> Values:
-    kept = a["data"][a["data"] >= 0.5]  # in the order of warps where blocks come one after another; sorted before it is compared
+    kept = a["data"][a["data"] >= 0.5]  # sorted before it is compared
     return {"out": np.concatenate([kept, np.zeros(len(a["data"]) - len(kept))]), "count": np.array([len(kept)])}
 
 
@@ -656,9 +656,7 @@ def files() -> tuple[Piece, ...]:
 
 
 def more_pieces() -> tuple[Piece, ...]:
-    """The second fourteen."""
-    i, x = np.arange(64), rng().normal(size=64).astype(F32)
-    whole = rng().integers(-50, 50, 64).astype(I32)
+    i, x, whole = np.arange(64), rng().normal(size=64).astype(F32), rng().integers(-50, 50, 64).astype(I32)
     points = np.zeros(64, np.dtype([("x", np.float32), ("n", np.int32)]))
     points["x"], points["n"] = x, whole
     square = rng().random((8, 8)).astype(F32)

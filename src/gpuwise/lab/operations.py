@@ -55,8 +55,14 @@ class Operations(Stream):
             result = self.compute(np.multiply, result, a, mask)
         return result
 
+    def check_numbers(self, *values: Any) -> None:
+        for value in values:
+            if not isinstance(value, Lanes | bool | int | float | complex | np.generic):
+                self.refuse(f"{noun(value)} is no number")
+
     def pair(self, a: Any, b: Any, mask: Mask) -> tuple[NDArray[Any], NDArray[Any]]:
         """Both as arrays of the type that numba computes in."""
+        self.check_numbers(a, b)
         kind = common(a, b)
         if kind in WIDE:
             a, b = (self.wide(v, mask) if isinstance(v, Lanes) and v.data.dtype in NARROW else v for v in (a, b))
@@ -77,9 +83,7 @@ class Operations(Stream):
     def compute(self, function: Any, a: Any, b: Any, mask: Mask, op: str | None = None) -> Any:
         if function is None:
             self.refuse("this comparison is not of this form")
-        for value in (a, b):
-            if not isinstance(value, Lanes | bool | int | float | complex | np.generic):
-                self.refuse(f"{noun(value)} is no number")
+        self.check_numbers(a, b)
         if not isinstance(a, Lanes) and not isinstance(b, Lanes):
             return folded(function, a, b)
         key = (function, *(id(v) if isinstance(v, Lanes) else (type(v), v) for v in (a, b)))
