@@ -112,9 +112,7 @@ def settings(row: LlmRow) -> tuple[Strategy, MemoryRules]:
     if "torchtune" in row.software or "torchtune" in row.source:
         if not strategy.lora_rank:
             raise UnpredictableError("the recipe updates inside the backward or offloads the parameters")
-        # CEWithChunkedOutputLoss: half-precision logits in chunks, widened one chunk at a time
-        chunked = replace(rules, loss_half=1.0, loss_fp32=3.0 / 8)
-        return strategy.with_(master_weights=False, gradient_dtype="bf16", accumulation=2), chunked
+        return strategy.with_(master_weights=False, gradient_dtype="bf16", accumulation=2, fused_loss=True), rules
     if "AutoModel" in row.software:
         # Hugging Face models loaded in bfloat16: states follow the parameters
         return strategy.with_(master_weights=False, gradient_dtype="bf16"), rules

@@ -34,6 +34,8 @@ class MemoryRules:
     host or its gradients are wider than its weights."""
     offloads_gradients: bool = False
     """Sharded gradients are on the host with the optimizer's states."""
+    chunked_half: float = 0.0
+    """``loss_half`` of a loss in chunks."""
     loads_whole: bool = False
     """The whole model lies on the device before it is sharded: what was reserved for it stays so."""
 

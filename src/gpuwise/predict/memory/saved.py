@@ -181,11 +181,11 @@ def _backward_excess(table: OpTable, boundary: float) -> float:
 
 def _loss_bytes(arch: Architecture, point: Point, rules: MemoryRules) -> tuple[float, float]:
     """Logits [T, V/t] and their copies at the worst moment of the loss, and at the backward of the head: a loss that
-    widened them has narrowed their gradient by then. A chunked loss never has them."""
-    if not arch.lm_head or point.fused_loss:
+    widened them has narrowed their gradient by then."""
+    if not arch.lm_head:
         return 0.0, 0.0
     logits = float(point.tokens * -(-arch.vocab // point.tp))
-    half, wide = rules.loss_half, rules.loss_fp32
+    half, wide = (rules.chunked_half, 0.0) if point.fused_loss else (rules.loss_half, rules.loss_fp32)
     whole = logits * (half * point.element_bytes + wide * 4.0)
     return whole, min(whole, logits * (half + 1.0) * point.element_bytes) if wide else whole
 
