@@ -30,9 +30,9 @@ from gpuwise.cli.app import run as gpuwise
 from gpuwise.predict.coefficients import load_json
 
 RECORDS = Path(__file__).with_name("records") / "practice"
-BLIND = RECORDS / "blind_runs_2026-11-26.csv"
-"""Runs of which ``--fit`` takes the spread of memory and the level of PyTorch's own FSDP, and nothing else."""
-TOOLS = tuple(RECORDS / f"blind_runs_2026-11-27{letter}.csv" for letter in ("", "b"))
+EARLIER = tuple(RECORDS / f"blind_runs_2026-11-{day}.csv" for day in ("26", "27"))
+"""Runs that join the levels and the spread of memory in ``--fit``; the tables after them are for checking."""
+TOOLS = (RECORDS / "blind_runs_2026-11-27b.csv",)
 """Runs of which ``--fit`` takes the spread of memory alone."""
 MISSED = 1.5
 """A run predicted so many times too long or too short is listed."""
@@ -122,7 +122,7 @@ def main() -> None:
         from gpuwise.predict import coefficients
 
         of_memory = [r for path in TOOLS for r in read_runs(path) if r.metric == "mem"]
-        fit(rows, asked, [*rows_of(read_runs(BLIND))[1], *rows_of(of_memory)[1]])
+        fit(rows, asked, [r for table in (*map(read_runs, EARLIER), of_memory) for r in rows_of(table)[1]])
         load_json.cache_clear()
         coefficients._manifest.cache_clear()
         asked, rows, refused = rows_of(runs)

@@ -1,7 +1,8 @@
 """Fit of a stack's costs for models with routed experts.
 
 There are few such runs, so the fit starts from the stack's costs for dense models and is pulled towards them: kernels do not
-know which model they serve, and products of 16, 8 and 4 bits share one slowdown. What runs with experts say for themselves is
+know which model they serve, gradients are reduced and parameters gathered behind the same passes (Megatron-Bridge
+training/comm_overlap.py), and products of 16, 8 and 4 bits share one slowdown. What runs with experts say for themselves is
 how long the device idles between the many small kernels (each expert has its own), what a partial CUDA graph leaves of that,
 what is hidden of the exchange of tokens, and what a later release gains.
 """
@@ -56,7 +57,6 @@ PRIORS = {
     "tp_overlap": Prior(0.0, 0.5, 1.0),
     "ep_overlap": Prior(0.0, 0.7, 1.0),
     "pp_overlap": Prior(0.0, 0.5, 1.0),
-    "dp_overlap": Prior(0.0, 0.6, 1.0),
     "contention": Prior(0.0, 0.2, 0.6, 0.1),
     "micro_batch_overhead_s": Prior(1e-5, 1e-3, 5e-3, log=True),
     "step_overhead_s": Prior(1e-4, 5e-3, 3e-2, log=True),

@@ -61,12 +61,12 @@ def solve(rows: Sequence[PracticeRow]) -> F64:
     return np.asarray(min(solutions, key=lambda f: f.cost).x, dtype=np.float64)
 
 
-def left_out(rows: Sequence[PracticeRow], further: Sequence[PracticeRow] = ()) -> F64:
-    """ln(published / predicted) of each row with its family left out of the fit, which ``further`` rows join."""
+def left_out(rows: Sequence[PracticeRow]) -> F64:
+    """ln(published / predicted) of each row with its family left out of the fit."""
     out = np.full(len(rows), np.nan)
     for family in {r.run.family for r in rows}:
         in_family = np.array([r.run.family == family for r in rows])
-        p = solve([r for r in (*rows, *further) if r.run.family != family and not r.run.other_work])
+        p = solve([r for r in rows if r.run.family != family and not r.run.other_work])
         part = [r for r, h in zip(rows, in_family, strict=True) if h]
         out[in_family] = np.array([r.slower for r in part]) - predicted(p, part)
     return out
@@ -100,11 +100,12 @@ def memory_sigma(rows: Sequence[PracticeRow]) -> float:
 def fit(rows: Sequence[PracticeRow], asked: Sequence[PracticeRow] = (), further: Sequence[PracticeRow] = ()) -> dict[str, Any]:
     """Fit ``rows`` (times and rates), write the coefficients, return the document.
 
-    ``asked``: the same runs as the table asks them, judged on the same levels. ``further``: other rows, of which the spread of
-    memory and the level of PyTorch's own FSDP are taken, and nothing else."""
+    ``asked``: the same runs as the table asks them, judged on the same levels. ``further``: rows of other tables, which take part
+    in the levels (adapters apart) and in the spread of memory; what is judged and promised is of ``rows``."""
     timed = [r for r in rows if r.run.metric != "mem"]
-    sharded = [r for r in further if r.run.metric != "mem" and r.sharded and r.level == "dense"]
-    p, residuals, w = solve([r for r in (*timed, *sharded) if not r.run.other_work]), left_out(timed, sharded), weights(timed)
+    more = [r for r in further if r.run.metric != "mem" and r.level != "adapters"]
+    p, w = solve([r for r in (*timed, *more) if not r.run.other_work]), weights(timed)
+    residuals = left_out([*timed, *more])[: len(timed)]
     sigma: dict[str, float] = {}
     classes: dict[str, Any] = {}
     for level in LEVELS:
@@ -131,8 +132,8 @@ def fit(rows: Sequence[PracticeRow], asked: Sequence[PracticeRow] = (), further:
         "provenance": {
             "what": "seconds of published runs over the tuned level, failures and evaluation taken out",
             "sources": "published_runs.csv: model cards and papers, a line each",
-            "rows": len(timed),
-            "families": len({r.run.family for r in timed}),
+            "rows": len(timed) + len(more),
+            "families": len({r.run.family for r in (*timed, *more)}),
             "date": datetime.date.today().isoformat(),
             "left_family_out": classes,
             "log_spread": round(math.sqrt(float(np.average(residuals**2, weights=w))), 3),
