@@ -99,6 +99,8 @@ def test_ulysses_keeps_the_output_twice() -> None:
 
 def test_loss_and_head() -> None:
     points = [point("megatron-core"), point("eager"), point("megatron-core", fused_loss=True)]
+    # torchtune's: of all 8 chunks for the backward, and one's gradient
+    assert float(saved_of_points(ARCH, [point("torchtune", fused_loss=True)]).loss[0]) == pytest.approx(T * V * 2.0 * 9 / 8)
     core = saved_of_points(ARCH, points)
     # in place; half-precision logits, log-softmax and two gradients of its size; never made
     assert list(core.loss) == [T * V * 2.0, T * V * (2.0 + 3 * 4.0), 0.0]
