@@ -95,7 +95,7 @@ def compare(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Plan[Traini
         except (InputError, UnpredictableError) as error:
             refusal = refusal or error
             continue
-        if plan.best is None and plan.found.smallest is not None:
+        if plan.best is None:
             n = attempt.cluster.n_accelerators
             needs[n] = min(plan.found.smallest.memory_bytes.expected, needs.get(n, float("inf")))
         if plan.best is None or plan.best.cost_usd is None:

@@ -1,12 +1,13 @@
 """Attention against measurement: score every table found, and refit the coefficients.
 
 Tables: aiconfigurator's prefill and decode attention (Apache-2.0), and the published forward and backward
-times of training kernels that ship with the package (attention_published.csv). Rows the fit saw and rows it
+times of training kernels that a checkout has beside this (attention_published.csv). Rows the fit saw and rows it
 did not are told apart by whole shape site (heads, key-value heads, head size, window) and by device.
 """
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,9 @@ def score(folder: Path, all_check: bool) -> Scores | None:
     tables = [t for phase in SOURCES if (t := read_table(folder, phase)) is not None]
     if not tables:
         return None
-    parts = [*(_score_table(t, all_check) for t in tables), _score_published()]
+    parts = [_score_table(t, all_check) for t in tables]
+    if find_spec("gpuwise.calibrate.attention.published") is not None:
+        parts.append(_score_published())
 
     def joined(i: int) -> NDArray[np.generic]:
         return np.concatenate([p[i] for p in parts])
@@ -72,8 +75,7 @@ def _score_table(table: Table, all_check: bool) -> tuple[NDArray[np.generic], ..
 
 
 def _score_published() -> tuple[NDArray[np.generic], ...]:
-    """Published training figures, which ship with the package: their split is their own, whatever the
-    folder's."""
+    """Published training figures, which an installation has not: their split is their own, whatever the folder's."""
     from gpuwise.calibrate.attention.published import read_published, takes_part
     from gpuwise.predict.kernels.attention.training import training_time
 

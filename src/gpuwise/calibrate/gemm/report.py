@@ -145,7 +145,7 @@ def provenance(rows: GemmRows, errors: Mapping[str, Any], transfer: Mapping[str,
         ],
         "rows": len(rows),
         "date": datetime.date.today().isoformat(),
-        "split": "of ten (n, k) sites eight fit, one sets the intervals, one only checks: errors below",
+        "split": "of ten (n, k) sites eight fit, one sets the intervals, one only checks",
         "check": dict(errors),
         "left_out": dict(transfer),
     }
