@@ -173,7 +173,8 @@ def _coefficients() -> list[str]:
         "## Coefficients",
         "",
         "`predict/coefficients/<subject>/<family>.json` holds the numbers of a family and `provenance`: sources, rows, "
-        "date and split; tables of the fit's errors are in `benchmarks/records/validate`. Arrays are in `<family>.npz` (no pickles). `MANIFEST.json` "
+        "date and split; tables of the fit's errors are in `benchmarks/records/validate`. Arrays are in `<family>.npz` "
+        "(no pickles). `MANIFEST.json` "
         "holds the SHA-256 of each file: a file that does not match gives no number, it raises `DataError`. "
         "`gpuwise.calibrate.coefficient_files.write` writes all three.",
         "",

@@ -14,15 +14,14 @@ import numpy as np
 from gpuwise.errors import DataError
 from gpuwise.predict.coefficients import FOLDER, coefficient_path
 
-
 RECORDS = Path(__file__).parents[3] / "benchmarks" / "records" / "validate"
 ERRORS = ("check", "left_out")
 """Of a provenance: tables of errors, which stay in the checkout."""
 
 
 def write(family: str, document: dict[str, Any], arrays: dict[str, Any] | None = None) -> None:
-    """Write ``<family>.json`` (and ``.npz``), then refresh the manifest. ``document`` needs ``provenance``, whose tables of errors
-    go to ``benchmarks/records/validate/fit_errors_<family>.json``: no installation needs them."""
+    """Write ``<family>.json`` (and ``.npz``), then refresh the manifest. ``document`` needs ``provenance``, whose tables of
+    errors go to ``benchmarks/records/validate/fit_errors_<family>.json``: no installation needs them."""
     if "provenance" not in document:
         raise DataError(f"coefficients of {family} have no provenance")
     errors = {name: table for name in ERRORS if (table := document["provenance"].pop(name, None)) is not None}

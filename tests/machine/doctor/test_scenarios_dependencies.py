@@ -34,7 +34,8 @@ FAULTY: dict[str, Scenario] = {
     ),
     "an older accelerate beside today's peft": (
         lambda: beside(
-            f"ImportError: cannot import name 'clear_device_cache' from 'accelerate.utils.memory' ({SITE}/accelerate/utils/memory.py)",
+            "ImportError: cannot import name 'clear_device_cache' from 'accelerate.utils.memory' "
+            f"({SITE}/accelerate/utils/memory.py)",
             "peft",
             peft="0.15.2",
             accelerate="0.34.0",
@@ -80,8 +81,8 @@ FAULTY: dict[str, Scenario] = {
     ),
     "protobuf of today beside older generated code": (
         lambda: beside(
-            "TypeError: Descriptors cannot be created directly. If this call came from a _pb2.py file, your generated code is out "
-            "of date and must be regenerated with protoc >= 3.19.0.",
+            "TypeError: Descriptors cannot be created directly. If this call came from a _pb2.py file, your generated code is "
+            "out of date and must be regenerated with protoc >= 3.19.0.",
             "lightning",
             lightning="2.0.9",
         ),
