@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gpuwise.predict.kernels.kernel_time import KernelTime
 
 F64 = NDArray[np.float64]
+PUBLISHED = "gpuwise.calibrate.attention.published"
 
 
 def score(folder: Path, all_check: bool) -> Scores | None:
@@ -36,7 +37,7 @@ def score(folder: Path, all_check: bool) -> Scores | None:
     if not tables:
         return None
     parts = [_score_table(t, all_check) for t in tables]
-    if find_spec("gpuwise.calibrate.attention.published") is not None:
+    if find_spec(PUBLISHED) is not None:
         parts.append(_score_published())
 
     def joined(i: int) -> NDArray[np.generic]:
@@ -76,10 +77,10 @@ def _score_table(table: Table, all_check: bool) -> tuple[NDArray[np.generic], ..
 
 def _score_published() -> tuple[NDArray[np.generic], ...]:
     """Published training figures, which an installation has not: their split is their own, whatever the folder's."""
-    from gpuwise.calibrate.attention.published import read_published, takes_part
+    published = fitting(PUBLISHED)
     from gpuwise.predict.kernels.attention.training import training_time
 
-    rows = read_published()
+    rows = published.read_published()
     times = [
         training_time(
             r.accelerator,
@@ -94,7 +95,7 @@ def _score_published() -> tuple[NDArray[np.generic], ...]:
     return (
         np.array([f"published attention {r.phase}" for r in rows], dtype=object),
         np.array([r.accelerator.id for r in rows], dtype=object),
-        np.array(["fit" if takes_part(r) else "check" for r in rows], dtype=object),
+        np.array(["fit" if published.takes_part(r) else "check" for r in rows], dtype=object),
         np.array([r.seconds for r in rows]),
         np.array([float(t.time_s[0]) for t in times]),
         np.array([float(t.log_sigma[0]) for t in times]),
