@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import datetime
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from gpuwise.errors import UnpredictableError
+from gpuwise.facts.hardware.systems import Cluster
+from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.facts.software.support import Support
 from gpuwise.plan import hardware
@@ -102,3 +105,32 @@ def test_counts_that_nobody_rents_out_come_last() -> None:
 def test_nothing_rented_can_do_it() -> None:
     with pytest.raises(UnpredictableError, match="no rented cluster"):
         hardware.compare(find_model("llama-3.1-405b"), Wishes(tokens=1e9, seq_len=8192), PRICING)
+
+
+@pytest.mark.parametrize(
+    ("model", "wishes"),
+    [
+        pytest.param("llama-3.1-8b", Wishes(tokens=2e7, budget_usd=30.0), id="whole"),
+        pytest.param("gemma-3-27b", Wishes(tokens=1e7, budget_usd=20.0, lora_rank=16), id="adapters"),
+    ],
+)
+@pytest.mark.thorough
+def test_what_is_surely_too_small_is_not_searched(model: str, wishes: Wishes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer is the one of searching everything: states that fill one card may be held by the host of another."""
+    searched: list[str] = []
+    search = hardware.search_on
+
+    def counted(arch: Architecture, cluster: Cluster, *more: Any) -> Any:
+        searched.append(cluster.label)
+        return search(arch, cluster, *more)
+
+    monkeypatch.setattr(hardware, "search_on", counted)
+    arch = find_model(model)
+    few = hardware.compare(arch, wishes, PRICING)
+    n_few = len(searched)
+    monkeypatch.setattr(hardware, "SURELY_FULL", 0.0)
+    every = hardware.compare(arch, wishes, PRICING)
+    assert [o.cluster.label for o in few.hardware] == [o.cluster.label for o in every.hardware]
+    assert few.best == every.best and n_few <= len(searched) - n_few
+    if wishes.lora_rank:
+        assert n_few < len(searched) - n_few

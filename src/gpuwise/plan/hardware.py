@@ -95,9 +95,11 @@ def compare(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Plan[Traini
         except (InputError, UnpredictableError) as error:
             refusal = refusal or error
             continue
-        if plan.best is None:
+        smallest = plan.found.smallest
+        # another host may hold the states that this one has no room for
+        if plan.best is None and (wishes.lora_rank or smallest.strategy.offload_optimizer):
             n = attempt.cluster.n_accelerators
-            needs[n] = min(plan.found.smallest.memory_bytes.expected, needs.get(n, float("inf")))
+            needs[n] = min(smallest.memory_bytes.expected, needs.get(n, float("inf")))
         if plan.best is None or plan.best.cost_usd is None:
             continue
         counts[name] = counts.get(name, 0) + 1
