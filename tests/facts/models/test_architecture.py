@@ -130,6 +130,13 @@ def test_own_names(name: str) -> None:
         assert find_model(alias) is arch
 
 
+@pytest.mark.parametrize("typed", ["1,5", "1.5", "70", "3"])
+def test_numbers_alone_are_no_model(typed: str) -> None:
+    with pytest.raises(UnknownNameError) as error:
+        find_model(typed)
+    assert error.value.hint and "gpuwise models" in error.value.hint
+
+
 @pytest.mark.parametrize("typed", ["llama", "llama 8b", "r1", "gpt-3", "bert", "t5", "mistral", "qwen", "7b", "ViT-14"])
 def test_ambiguous_names_list_candidates(typed: str) -> None:
     with pytest.raises(AmbiguousNameError) as caught:

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
 
-from gpuwise.errors import DataError, FieldError, InputError
+from gpuwise.errors import DataError, FieldError, InputError, UnknownNameError
 from gpuwise.facts.loading import shipped_text
 from gpuwise.facts.models.architecture import Architecture, Encoder, Extra, Mamba, Mla, Moe, Patches
 from gpuwise.facts.models.checks import check_architecture
@@ -83,6 +83,9 @@ def find_model(text: str) -> Architecture:
         from gpuwise.facts.models.configs import read_model_config
 
         return read_model_config(config)
+    if text and not any(c.isalpha() for c in text):
+        # a version without a name: 1,5 is no Phi
+        raise UnknownNameError("model", text, (), hint="name one, like llama-3.1-8b; `gpuwise models` lists all")
     return _by_id(text) or models()[resolve_model_name(text, _names())]
 
 
