@@ -16,11 +16,9 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.nn import functional
 
 from gpuwise.train.levers.items import random_numbers_kept
-from gpuwise.train.levers.modules import each_tensor
 from gpuwise.train.ranks.parallel.halves import in_order, is_turned
 from gpuwise.train.ranks.parallel.stages import LayerCall
-from gpuwise.train.ranks.parallel.tensor import DividedLayers, Shared, distribute
-from gpuwise.workload.capture.packages import without_caches
+from gpuwise.train.ranks.parallel.tensor import DividedLayers, Shared, distribute, given_to
 
 
 def divide_adapters(
@@ -62,13 +60,11 @@ def _unmoved(divided: DividedLayers, call: LayerCall, device: torch.device) -> f
 
     parts = {row: call.block.get_submodule(divided.columns[row]) for row in divided.rows[call.block]}
     handles = [m.register_forward_pre_hook(partial(look, row)) for row, m in parts.items()]
-    args, kwargs = without_caches(call.args, call.kwargs)
+    args, kwargs = given_to(call, device)
     try:
         call.block.to(device)
         with random_numbers_kept(), torch.enable_grad():
-            call.block(
-                *each_tensor(args, lambda t: t.detach().to(device)), **each_tensor(kwargs, lambda t: t.detach().to(device))
-            )
+            call.block(*args, **kwargs)
     finally:
         for handle in handles:
             handle.remove()

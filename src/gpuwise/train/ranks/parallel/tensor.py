@@ -279,10 +279,15 @@ def _restore(training: list[tuple[nn.Module, bool]]) -> None:
         module.training = was
 
 
+def given_to(call: LayerCall, device: torch.device | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What the layer takes, without caches, on ``device`` (None: where it is)."""
+    args, kwargs = without_caches(call.args, call.kwargs)
+    return each_tensor(args, lambda t: t.detach().to(device)), each_tensor(kwargs, lambda t: t.detach().to(device))
+
+
 def _inputs(call: LayerCall, device: torch.device | None) -> tuple[tuple[Any, ...], dict[str, Any], torch.Tensor]:
     """What the layer takes, on the device, and the hidden state in it, which has a gradient."""
-    args, kwargs = without_caches(call.args, call.kwargs)
-    args, kwargs = each_tensor(args, lambda t: t.detach().to(device)), each_tensor(kwargs, lambda t: t.detach().to(device))
+    args, kwargs = given_to(call, device)
     name = next(iter(kwargs), "")
     hidden = (args[0] if args else kwargs[name]).clone().requires_grad_()
     args, kwargs = ((hidden, *args[1:]), kwargs) if args else (args, {**kwargs, name: hidden})
