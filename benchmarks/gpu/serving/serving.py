@@ -1,9 +1,9 @@
-"""Serving on a real GPU beside what is predicted: decode steps and prompts of a decoder in CUDA graphs, batches of encoders, and
-``transformers serve`` with continuous batching under ``gpuwise capacity --measure``.
+"""Serving on a real GPU beside what is predicted: large products under the power limit, decode steps and prompts of decoders in
+CUDA graphs, batches of encoders, and ``transformers serve`` with continuous batching under ``gpuwise capacity --measure``.
 
-python benchmarks/gpu/serving.py --predict benchmarks/records/gpu/serving_predictions_2026-11-26.json     (anywhere, beforehand)
-python benchmarks/gpu/serving.py --out serving.jsonl --budget 110 --only fused,encoders,server             (on the GPU)
-python benchmarks/gpu/serving.py --learn serving.jsonl                                                     (anywhere, afterwards)
+python benchmarks/gpu/serving/serving.py --predict benchmarks/records/gpu/serving_predictions_DATE.json   (anywhere, beforehand)
+python benchmarks/gpu/serving/serving.py --out serving.jsonl --budget 90 --only clock,steps,server         (on the GPU)
+python benchmarks/gpu/serving/serving.py --learn serving.jsonl                                             (anywhere, afterwards)
 
 Weights are random, of the shapes of the catalogue. Each line of the output is one item, written as soon as it is measured, with
 the prediction that was written down beforehand; an item that fails is a line with its traceback. ``--tiny`` shrinks every shape
@@ -15,26 +15,28 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
-import gc
 import json
 import math
 import os
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from clock import measure_clock, predict_clock
+from steps import STEPS, check_kernels, measure_steps, predict_steps
+from timing import OverTimeError, Rows, attempt, both, captured, device, free_memory, queued_s, torch_memory, wall_s
 from transformers_server import await_server, save_flash, start_server, stop
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 ON = "H100-SXM"
 PREDICTIONS = "serving_predictions_*.json"
 DECODERS = ("llama-3.2-1b", "llama-3.1-8b")
@@ -50,56 +52,15 @@ ENCODER_BATCHES = (1, 8, 32)
 SERVED = "llama-3.2-1b"
 LENGTHS = "in=256,out=64"
 SERVED_CONTEXT = 2048
-LOADS = ((4.0, 10.0), (16.0, 5.0), (100.0, 4.0))
+LOADS = ((6.0, 6.0), (24.0, 4.0), (100.0, 3.0))
 """Requests a second and for how many seconds: the first is learnt from, the last is more than the server carries."""
 STOCK_LOADS = (LOADS[0], LOADS[-1])
 """Of the server with the attention of ``transformers`` as it is."""
-WARM_UP = (40.0, 2.5)
+WARM_UP = (40.0, 2.0)
 MOST_REQUESTS = 400
-ITEM_S = {"fused": 25.0, "static": 45.0, "encoders": 25.0, "server": 105.0}
+ITEM_S = {"clock": 20.0, "steps": 25.0, "fused": 25.0, "static": 45.0, "encoders": 12.0, "server": 45.0, "stock": 60.0}
 """Longest time of an item."""
-QUEUED_S = 1.5
-"""Of timing queued runs, three samples at the least."""
 TINY = {"hidden": 64, "ffn": 128, "n_layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 16, "vocab": 512}
-
-
-class OverTimeError(Exception):
-    """An item lasted too long."""
-
-
-class Rows:
-    """The lines of the output, each with its prediction and the state of the GPU."""
-
-    def __init__(self, out: Path, predicted: dict[str, Any], tiny: bool) -> None:
-        self.out, self.predicted, self.tiny = out, predicted, tiny
-        out.parent.mkdir(parents=True, exist_ok=True)
-
-    def add(self, item: str, measured: dict[str, Any], predicted: str | None = None, **more: Any) -> None:
-        """Append one line and print it shortly."""
-        row = {"item": item, "tiny": self.tiny, "measured": measured, "predicted": self.predicted.get(predicted or item), **more}
-        row["at"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        with contextlib.suppress(Exception):
-            row["gpu"] = gpu_state()
-        with self.out.open("a") as file:
-            file.write(json.dumps(row) + "\n")
-            file.flush()
-        print(item, json.dumps(measured)[:300], flush=True)
-
-
-def gpu_state() -> dict[str, Any]:
-    """Clocks, power, temperature and reasons of lower clocks, as NVML says."""
-    import pynvml
-
-    pynvml.nvmlInit()
-    gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
-    return {
-        "name": str(pynvml.nvmlDeviceGetName(gpu)),
-        "sm_mhz": pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM),
-        "memory_mhz": pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_MEM),
-        "power_w": pynvml.nvmlDeviceGetPowerUsage(gpu) / 1000.0,
-        "temperature_c": pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU),
-        "reasons": hex(pynvml.nvmlDeviceGetCurrentClocksEventReasons(gpu)),
-    }
 
 
 # --- what is predicted -------------------------------------------------------------------------------------------------------
@@ -152,6 +113,7 @@ def predict() -> dict[str, Any]:
                 kernels = one_iteration(arch, system, config, batch, length, length)
                 times = batch_times(arch, cluster, length, "bf16")
                 found[name] = {"batch_s": times.of(batch), "kernels_s": float(kernels.kernels_s[0])}
+    found |= predict_clock(system.accelerator) | predict_steps(system)
     for rate, seconds in LOADS:
         found[load_name("flash", rate)] = found[load_name("sdpa", rate)] = predicted_load(rate, seconds, 1.0)
     return found
@@ -159,8 +121,6 @@ def predict() -> dict[str, Any]:
 
 def predicted_load(rate: float, seconds: float, slowdown: float) -> dict[str, Any]:
     """What ``gpuwise capacity`` predicts of vLLM under the load that is sent, where all its times are ``slowdown`` longer."""
-    from dataclasses import replace
-
     from gpuwise.cli.capacity.command import Constraints, Traffic, question, wanted_of
     from gpuwise.facts.hardware.naming import USUAL, find_cluster
     from gpuwise.facts.models.catalogue import find_model
@@ -222,90 +182,6 @@ def gpuwise(words: list[str], timeout: float = 60.0, home: Path | None = None) -
     if "error" in document:
         raise RuntimeError(f"gpuwise {' '.join(words)}: {document}")
     return document
-
-
-# --- timing -------------------------------------------------------------------------------------------------------------------
-
-
-def device() -> str:
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def synchronise() -> None:
-    import torch
-
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-
-
-def captured(run: Callable[[], Any]) -> Callable[[], Any]:
-    """``run`` as a CUDA graph's replay; itself where there is no CUDA."""
-    import torch
-
-    if not torch.cuda.is_available():
-        return run
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            run()
-    torch.cuda.current_stream().wait_stream(side)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    replay: Callable[[], Any] = graph.replay
-    return replay
-
-
-def wall_s(run: Callable[[], Any], most: int = 20, seconds: float = 1.0) -> float:
-    """Median seconds of ``run`` with a synchronisation after each, as a server waits for its tokens."""
-    least = 5 if device() == "cuda" else 1
-    for _ in range(3 if device() == "cuda" else 0):
-        run()
-    synchronise()
-    found: list[float] = []
-    over = time.perf_counter() + seconds
-    while len(found) < least or (len(found) < most and time.perf_counter() < over):
-        begin = time.perf_counter()
-        run()
-        synchronise()
-        found.append(time.perf_counter() - begin)
-    return statistics.median(found)
-
-
-def queued_s(run: Callable[[], Any], each: int = 10, samples: int = 7) -> float:
-    """Median seconds of ``run`` on the device, ``each`` of them queued one after the other."""
-    import torch
-
-    if not torch.cuda.is_available():
-        return wall_s(run, 1, 0.0)
-    for _ in range(3):
-        run()
-    torch.cuda.synchronize()
-    found: list[float] = []
-    over = time.perf_counter() + QUEUED_S
-    for _ in range(samples):
-        if len(found) > 2 and time.perf_counter() > over:
-            break
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        for _ in range(each):
-            run()
-        end.record()
-        end.synchronize()
-        found.append(begin.elapsed_time(end) / 1e3 / each)
-    return statistics.median(found)
-
-
-def both(run: Callable[[], Any], each: int = 10) -> dict[str, float]:
-    """Of a run as a graph, queued and awaited one by one, and launched kernel by kernel."""
-    graph = captured(run)
-    times = {"graph_s": queued_s(graph, each), "graph_awaited_s": wall_s(graph, most=20 if device() == "cuda" else 1)}
-    del graph
-    return times | {"eager_s": wall_s(run, most=10 if device() == "cuda" else 1)}
 
 
 # --- decoders -----------------------------------------------------------------------------------------------------------------
@@ -405,13 +281,12 @@ def measure_decoder(rows: Rows, name: str) -> None:
 
 def measure_fused(rows: Rows, name: str) -> None:
     """Decode steps and prompts of one decoder as an engine runs them, in CUDA graphs: what is predicted of its kernels."""
-    from fused_decoder import FusedDecoder
+    from fused_decoder import FusedDecoder, Shape
 
     from gpuwise.facts.models.catalogue import find_model
 
-    arch = find_model(name)
-    size = {part: TINY[part] if rows.tiny else int(getattr(arch, part)) for part in TINY}
-    model = FusedDecoder(size, arch.tied_embeddings, device())
+    shape = Shape.of(find_model(name))
+    model = FusedDecoder(replace(shape, **TINY) if rows.tiny else shape, device())
     context, prompt = (64, 32) if rows.tiny else (CONTEXT, PROMPT)
 
     def one(batch: int, q_len: int, kv_len: int) -> dict[str, float]:
@@ -424,35 +299,6 @@ def measure_fused(rows: Rows, name: str) -> None:
         attempt(
             rows, prompt_name(name, batch) + " fused", lambda batch=batch: one(batch, prompt, prompt), prompt_name(name, batch)
         )
-
-
-def attempt(rows: Rows, item: str, measure: Callable[[], dict[str, Any]], predicted: str | None = None) -> None:
-    """One line of the output, whatever comes of it, with the prediction of ``predicted`` (None: of its own name); time that is
-    over goes on."""
-    try:
-        rows.add(item, measure(), predicted or item)
-    except OverTimeError:
-        raise
-    except Exception:  # noqa: BLE001 - a failure is a line of the record
-        rows.add(item, {}, error=traceback.format_exc()[-3000:])
-    free_memory()
-
-
-@contextlib.contextmanager
-def torch_memory() -> Iterator[None]:
-    """Gives the device's memory back afterwards."""
-    try:
-        yield
-    finally:
-        free_memory()
-
-
-def free_memory() -> None:
-    import torch
-
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
 
 
 # --- encoders -----------------------------------------------------------------------------------------------------------------
@@ -642,33 +488,41 @@ def learn(out: Path) -> None:
                 print(json.dumps(line | both))
 
 
-def measure_server(rows: Rows) -> None:
-    """Both servers start together; each is loaded alone, after a warm-up in which it captures its graphs."""
-    work = Path(tempfile.mkdtemp(prefix="serving-"))
-    servers: dict[str, tuple[subprocess.Popen[bytes], str]] = {}
-    try:
-        save_served(work / "model", rows.tiny)
+class Servers:
+    """Servers with each of some attentions, started together; each is loaded alone, after a warm-up in which it captures its
+    graphs."""
+
+    def __init__(self, attentions: tuple[str, ...], tiny: bool) -> None:
+        self.attentions, self.tiny = attentions, tiny
+        self.work = Path(tempfile.mkdtemp(prefix="serving-"))
+        self.started: dict[str, tuple[subprocess.Popen[bytes], str]] = {}
+
+    def begin(self) -> None:
+        save_served(self.work / "model", self.tiny)
         free_memory()
-        save_flash(work / "flash")
-        for attention in ("flash", "sdpa"):
-            servers[attention] = start_server(work / "model", work, attention, rows.tiny)
-        for attention, (process, url) in servers.items():
+        save_flash(self.work / "flash")
+        for attention in self.attentions:
+            self.started[attention] = start_server(self.work / "model", self.work, attention, self.tiny)
+
+    def measure(self, rows: Rows) -> None:
+        for attention, (process, url) in self.started.items():
             loads = LOADS if attention == "flash" else STOCK_LOADS
             try:
                 await_server(process, url)
-                one_server(rows, attention, url, work, loads)
+                one_server(rows, attention, url, self.work, loads)
             except OverTimeError:
                 raise
             except Exception:  # noqa: BLE001 - a failure is a line of the record
                 rows.add(f"serve {SERVED} {attention}", {}, error=traceback.format_exc()[-3000:])
             finally:
                 stop(process)
-                log = (work / f"{attention}.log").read_text(errors="replace")
+                log = (self.work / f"{attention}.log").read_text(errors="replace")
                 rows.add(f"serve {SERVED} {attention} log", {}, begin=log[:3000], end=log[-3000:])
-    finally:
-        for process, _ in servers.values():
+
+    def end(self) -> None:
+        for process, _ in self.started.values():
             stop(process)
-        shutil.rmtree(work, ignore_errors=True)
+        shutil.rmtree(self.work, ignore_errors=True)
 
 
 def one_server(rows: Rows, attention: str, url: str, work: Path, loads: tuple[tuple[float, float], ...]) -> None:
@@ -694,17 +548,21 @@ def short(document: dict[str, Any]) -> dict[str, Any]:
 # --- all of it ----------------------------------------------------------------------------------------------------------------
 
 
-def items(only: set[str]) -> list[tuple[str, str, Callable[[Rows], None]]]:
+def items(only: set[str], servers: Servers | None) -> list[tuple[str, str, Callable[[Rows], None]]]:
     """Name, group and function of what is measured, in order of worth."""
-    found: list[tuple[str, str, Callable[[Rows], None]]] = []
+    found: list[tuple[str, str, Callable[[Rows], None]]] = [("small kernels", "steps", check_kernels)]
+    found.append(("products", "clock", measure_clock))
+    for item in STEPS:
+        found.append((item, "steps", lambda rows, item=item: measure_steps(rows, item)))
+    if servers is not None:
+        found.append((SERVED, "server", servers.measure))
+    for model in ENCODERS:
+        measure = measure_speech if model.startswith("whisper") else measure_encoder
+        found.append((model, "encoders", lambda rows, model=model, measure=measure: measure(rows, model)))
     for model in DECODERS:
         found.append((model, "fused", lambda rows, model=model: measure_fused(rows, model)))
     for model in DECODERS:
         found.append((model, "static", lambda rows, model=model: measure_decoder(rows, model)))
-    for model in ENCODERS:
-        measure = measure_speech if model.startswith("whisper") else measure_encoder
-        found.append((model, "encoders", lambda rows, model=model, measure=measure: measure(rows, model)))
-    found.append((SERVED, "server", measure_server))
     return [item for item in found if item[1] in only or item[0] in only]
 
 
@@ -726,23 +584,38 @@ def measure_all(rows: Rows, only: set[str], budget_s: float) -> None:
         about["transformers"] = transformers.__version__
     rows.add("machine", about)
     signal.signal(signal.SIGALRM, over_time)
-    for name, group, measure in items(only):
-        left = min(ITEM_S[group] * (5 if rows.tiny else 1), end - time.perf_counter())
-        if left < 3.0:
-            rows.add(f"{group} {name}", {}, error="the budget is over")
-            continue
-        begin = time.perf_counter()
-        signal.setitimer(signal.ITIMER_REAL, left)
-        try:
-            measure(rows)
-        except OverTimeError:
-            rows.add(f"{group} {name}", {}, error=f"over its {left:.0f} s")
-        except Exception:  # noqa: BLE001 - a failure is a line of the record
-            rows.add(f"{group} {name}", {}, error=traceback.format_exc()[-3000:])
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0.0)
-            free_memory()
-        rows.add(f"{group} {name} done", {"seconds": time.perf_counter() - begin})
+    servers = Servers(("flash", "sdpa") if "stock" in only else ("flash",), rows.tiny) if only & {"server", "stock"} else None
+    try:
+        if servers is not None:
+            try:
+                servers.begin()
+            except Exception:  # noqa: BLE001 - a failure is a line of the record
+                rows.add("servers", {}, error=traceback.format_exc()[-3000:])
+        for name, group, measure in items(only | ({"server"} if servers else set()), servers):
+            left = min(ITEM_S[group] * (5 if rows.tiny else 1), end - time.perf_counter())
+            if left < 3.0:
+                rows.add(f"{group} {name}", {}, error="the budget is over")
+                continue
+            measure_one(rows, f"{group} {name}", measure, left)
+    finally:
+        if servers is not None:
+            servers.end()
+
+
+def measure_one(rows: Rows, name: str, measure: Callable[[Rows], None], left_s: float) -> None:
+    """One item within its time, whatever comes of it."""
+    begin = time.perf_counter()
+    signal.setitimer(signal.ITIMER_REAL, left_s)
+    try:
+        measure(rows)
+    except OverTimeError:
+        rows.add(name, {}, error=f"over its {left_s:.0f} s")
+    except Exception:  # noqa: BLE001 - a failure is a line of the record
+        rows.add(name, {}, error=traceback.format_exc()[-3000:])
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        free_memory()
+    rows.add(f"{name} done", {"seconds": time.perf_counter() - begin})
 
 
 def main() -> None:
@@ -752,7 +625,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("serving.jsonl"))
     parser.add_argument("--budget", type=float, default=110.0, help="seconds")
     parser.add_argument(
-        "--only", default="fused,static,encoders,server", help="fused, static, encoders, server, or models by name"
+        "--only",
+        default="clock,steps,server,encoders",
+        help="clock, steps, server, stock, encoders, fused, static, or items",
     )
     parser.add_argument("--tiny", action="store_true", help="small shapes, on the CPU")
     parsed = parser.parse_args()
