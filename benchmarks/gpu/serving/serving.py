@@ -52,11 +52,11 @@ ENCODER_BATCHES = (1, 8, 32)
 SERVED = "llama-3.2-1b"
 LENGTHS = "in=256,out=64"
 SERVED_CONTEXT = 2048
-LOADS = ((6.0, 6.0), (24.0, 4.0), (100.0, 3.0))
+LOADS = ((6.0, 5.0), (24.0, 3.0), (100.0, 2.5))
 """Requests a second and for how many seconds: the first is learnt from, the last is more than the server carries."""
 STOCK_LOADS = (LOADS[0], LOADS[-1])
 """Of the server with the attention of ``transformers`` as it is."""
-WARM_UP = (40.0, 2.0)
+WARM_UP = (40.0, 1.5)
 MOST_REQUESTS = 400
 ITEM_S = {"clock": 20.0, "steps": 25.0, "fused": 25.0, "static": 45.0, "encoders": 12.0, "server": 45.0, "stock": 60.0}
 """Longest time of an item."""
@@ -552,10 +552,9 @@ def items(only: set[str], servers: Servers | None) -> list[tuple[str, str, Calla
     """Name, group and function of what is measured, in order of worth."""
     found: list[tuple[str, str, Callable[[Rows], None]]] = [("small kernels", "steps", check_kernels)]
     found.append(("products", "clock", measure_clock))
-    for item in STEPS:
-        found.append((item, "steps", lambda rows, item=item: measure_steps(rows, item)))
-    if servers is not None:
-        found.append((SERVED, "server", servers.measure))
+    steps = [(item, "steps", lambda rows, item=item: measure_steps(rows, item)) for item in STEPS]
+    served = [(SERVED, "server", servers.measure)] if servers is not None else []
+    found += [*steps[:2], *served, *steps[2:]]
     for model in ENCODERS:
         measure = measure_speech if model.startswith("whisper") else measure_encoder
         found.append((model, "encoders", lambda rows, model=model, measure=measure: measure(rows, model)))
