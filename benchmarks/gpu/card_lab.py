@@ -34,7 +34,7 @@ def strided(x, out, n, stride):
     if i < n:
         out[i] = x[i * stride]
 """
-REPEATS, IN_A_ROW, SPIN_CYCLES = 15, 10, 3_000_000
+REPEATS, CLEAN_REPEATS, IN_A_ROW, SPIN_CYCLES = 11, 7, 10, 3_000_000
 
 CUDA = r"""
 #define GX (blockIdx.x * blockDim.x + threadIdx.x)
@@ -42,6 +42,9 @@ CUDA = r"""
 #define ALL 0xffffffffu
 extern "C" {
 __global__ void spin(long long cycles) { long long t = clock64(); while (clock64() - t < cycles); }
+__global__ void sweep(const float4* x, float* out, long long n) { float t = 0.f;
+  for (long long i = GX; i < n; i += (long long)gridDim.x * blockDim.x) { float4 v = x[i]; t += v.x + v.y + v.z + v.w; }
+  if (t == 1.234f) out[0] = t; }
 __global__ void vector_add(const float* __restrict__ x, const float* __restrict__ y, float* out, int n) {
   int i = GX; if (i < n) out[i] = x[i] + y[i]; }
 __global__ void strided(const float* __restrict__ x, float* out, int n, int stride) {
@@ -149,6 +152,9 @@ __global__ void convolution(const float* __restrict__ x, const float* __restrict
 """
 """Whole numbers are 32 bits wide, as a person writes them in CUDA C."""
 
+SHARES = ("active_lanes", "issue_share", "useful_share", "l1_hit_share", "atomic_cycles")
+"""Counters that are no sums of the blocks that were timed."""
+
 HUNGRY = r"""
 extern "C" __global__ void hungry(float* x, int n) {
   STATIC
@@ -187,6 +193,11 @@ def predict(task: str, n: int) -> dict[str, Any]:
     else:
         found = find_task(task)
         made = simulate_task(found, launch_of(found, n), card)
+    return predicted_row(made)
+
+
+def predicted_row(made: Any) -> dict[str, Any]:
+    """What a simulation says, with its counters for all blocks."""
     o = made.occupancy
     return {
         "predicted_s": made.time_s,
@@ -194,9 +205,16 @@ def predict(task: str, n: int) -> dict[str, Any]:
         "bound": made.bound,
         "predicted_blocks": o.active_blocks,
         "predicted_regs": o.regs_per_thread,
-        "dram_bytes_timed": made.counters["dram_bytes"],
-        "l1_hit_share": made.counters["l1_hit_share"],
+        "counters": {k: v * made.blocks / made.blocks_timed for k, v in made.counters.items() if k not in SHARES},
+        "shares": {k: made.counters[k] for k in SHARES},
+        "stalls": made.stalls,
     }
+
+
+def parameters_of(function: Any) -> list[str]:
+    import inspect
+
+    return list(inspect.signature(function).parameters)
 
 
 def parameters(source: str) -> list[str]:
@@ -215,13 +233,20 @@ class Card:
         self.cupy = cupy
         self.module = cupy.RawModule(code=CUDA, options=("--std=c++17",))
         self.spin = self.module.get_function("spin")
-        self.flushed = cupy.empty(256 << 20, dtype=cupy.int8)
+        self.sweep = self.module.get_function("sweep")
+        self.flushed = cupy.zeros(256 << 20, dtype=cupy.int8)
 
-    def seconds(self, launch: Any, times: int, *, cold: bool) -> float:
+    def seconds(self, launch: Any, times: int, *, cold: bool, clean: bool = False, before: Any = None) -> float:
+        """Of one of ``times`` launches. ``cold``: the L2 holds another array, written or (``clean``) only read; ``before`` runs
+        first, outside the time."""
         first, last = self.cupy.cuda.Event(), self.cupy.cuda.Event()
+        if before is not None:
+            before()
         self.spin((1,), (1,), (self.cupy.int64(SPIN_CYCLES),))
         if cold:
             self.flushed.fill(1)
+        if clean:
+            self.sweep((1056,), (256,), (self.flushed, self.flushed, self.cupy.int64(self.flushed.size // 16)))
         first.record()
         for _ in range(times):
             launch()
@@ -229,12 +254,13 @@ class Card:
         last.synchronize()
         return float(self.cupy.cuda.get_elapsed_time(first, last)) * 1e-3 / times
 
-    def both(self, launch: Any) -> dict[str, Any]:
+    def both(self, launch: Any, before: Any = None) -> dict[str, Any]:
         for _ in range(3):
             launch()
-        cold = [self.seconds(launch, 1, cold=True) for _ in range(REPEATS)]
+        cold = [self.seconds(launch, 1, cold=True, before=before) for _ in range(REPEATS)]
+        clean = [self.seconds(launch, 1, cold=True, clean=True, before=before) for _ in range(CLEAN_REPEATS)]
         hot = [self.seconds(launch, IN_A_ROW, cold=False) for _ in range(3)]
-        return {"cold": spread(cold), "hot": spread(hot)}
+        return {"cold": spread(cold), "clean": spread(clean), "hot": spread(hot)}
 
     def arguments(self, source: str, given: dict[str, Any]) -> dict[str, Any]:
         """On the card, in the order of the kernel's parameters."""
@@ -244,7 +270,7 @@ class Card:
         return {k: self.cupy.asarray(v) if isinstance(v, np.ndarray) else np.int32(v) for k, v in named.items()}
 
 
-def _occupancy_of(kernel: Any, threads: int, dynamic: int) -> int:
+def occupancy_of(kernel: Any, threads: int, dynamic: int) -> int:
     """Blocks by the driver, whose context and function cupy made."""
     import ctypes
 
@@ -259,9 +285,17 @@ def _occupancy_of(kernel: Any, threads: int, dynamic: int) -> int:
 
 def _blocks_or_reason(kernel: Any, threads: int) -> int | str:
     try:
-        return _occupancy_of(kernel, threads, 0)
+        return occupancy_of(kernel, threads, 0)
     except (OSError, RuntimeError) as error:
         return str(error)
+
+
+def launch_once(card: Card, task: str, n: int) -> None:
+    from gpuwise.lab.tasks import find_task, launch_of
+
+    made = launch_of(find_task(task), n)
+    given = card.arguments(find_task(task).source, made.arguments)
+    card.module.get_function(task.replace("-", "_"))(made.grid, made.block, tuple(given.values()))
 
 
 def run_task(card: Card, task: str, n: int) -> dict[str, Any]:
@@ -307,17 +341,26 @@ def run_strided(card: Card, stride: int) -> dict[str, Any]:
     return found | {"useful_bytes_per_s": 8 * STRIDED / float(found["cold"]["median_s"])}
 
 
+def numba_cuda() -> Any:
+    """numba.cuda, where a name that numpy no longer has stands in its way."""
+    import numpy as np
+
+    if "row_stack" not in vars(np):
+        np.row_stack = np.vstack  # type: ignore[attr-defined]
+    from numba import cuda
+
+    return cuda
+
+
 def run_numba(card: Card, task: str, n: int) -> dict[str, Any]:
     """The lab's own source, compiled by numba-cuda."""
     import math
     import tempfile
     from pathlib import Path
 
-    from numba import cuda
-
     from gpuwise.lab.tasks import find_task, launch_of
 
-    found = find_task(task)
+    cuda, found = numba_cuda(), find_task(task)
     with tempfile.TemporaryDirectory() as folder:  # numba reads a kernel's source from its file
         file = Path(folder) / "kernel.py"
         file.write_text("import math\nfrom numba import cuda, float32\n" + found.source, encoding="utf-8")
@@ -356,7 +399,7 @@ def run_occupancy(card: Card, count: int = 48) -> dict[str, Any]:
         static = kernel.shared_size_bytes
         optin = dynamic + static > 48 * 1024
         kernel.max_dynamic_shared_size_bytes = dynamic if optin else 0
-        theirs = _occupancy_of(kernel, threads, dynamic)
+        theirs = occupancy_of(kernel, threads, dynamic)
         ours = occupancy(
             "9.0",
             block_threads=threads,
