@@ -346,7 +346,7 @@ def numba_cuda() -> Any:
     import numpy as np
 
     if "row_stack" not in vars(np):
-        np.row_stack = np.vstack  # type: ignore[attr-defined]
+        np.vstack = np.vstack  # type: ignore[attr-defined]
     from numba import cuda
 
     return cuda

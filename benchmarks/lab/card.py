@@ -11,6 +11,7 @@ copies; ``processor/here``: the processor as ``gpuwise bench`` measured it; ``co
 simulator's; ``compiled/*``: nvcc's cubin and log as ``gpuwise lab occupancy`` reads them, and the driver.
 """
 
+# ruff: noqa: E501 - commands and kernels in their text
 from __future__ import annotations
 
 import argparse
@@ -24,9 +25,9 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +35,14 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "benchmarks" / "gpu"), str(ROOT)]
 
 import card_lab  # noqa: E402
-from card_rows import GPU, Rows, environment, read_predictions, read_rows  # noqa: E402
-
 from benchmarks.lab.programs import FITTED, PROGRAMS, Program, worst  # noqa: E402
+from card_rows import GPU, Rows, environment, read_predictions, read_rows  # noqa: E402
 
 PREDICTIONS = ROOT / "benchmarks" / "records" / "gpu" / "card_predictions_2026-11-27.jsonl"
 LOCK = Path(tempfile.gettempdir()) / "gpuwise_lab_card.lock"
 WORKERS = 4
+LAST_S = 31.0
+"""Seconds kept for the processor and the counters."""
 PROCESSOR_TASKS = (
     "vector-add", "matmul-naive", "reduction", "transpose", "divergence", "gather", "softmax", "attention-fused", "convolution",
 )  # fmt: skip
@@ -85,8 +87,8 @@ def main(arguments: Sequence[str]) -> int:
     LOCK.unlink(missing_ok=True)
     running = [_start(o, f"programs-{w}", o.budget) for w in range(WORKERS)] + [_start(o, "compiled", o.budget)]
     running.append(_start(o, "tasks", o.budget))
-    _wait(rows, running, end_s - 24.0)
-    for name, seconds in (("counters", 15.0), ("processor", 14.0)):
+    _wait(rows, running, end_s - LAST_S)
+    for name, seconds in (("processor", 19.0), ("counters", 14.0)):
         left = end_s - time.monotonic() - 1.0
         if left > 4.0:
             _wait(rows, [_start(o, name, min(seconds, left))], time.monotonic() + min(seconds, left) + 1.0)
@@ -191,8 +193,7 @@ def programs(rows: Rows, predictions: dict[str, Any], worker: int) -> None:
     """Every so-manyth program: compiled beside the others, timed alone."""
     import numpy as np
 
-    with card_alone():
-        card = card_lab.Card()
+    card = card_lab.Card()
     cuda = card_lab.numba_cuda()
     from numba import typeof
 
@@ -210,7 +211,9 @@ def programs(rows: Rows, predictions: dict[str, Any], worker: int) -> None:
                 dispatcher.compile(tuple(typeof(arguments[n]) for n in order))
                 before = {k: v.copy() if isinstance(v, np.ndarray) else v for k, v in arguments.items()}
                 with card_alone():
-                    given = {n: cuda.to_device(arguments[n]) if isinstance(arguments[n], np.ndarray) else arguments[n] for n in order}
+                    given = {
+                        n: cuda.to_device(arguments[n]) if isinstance(arguments[n], np.ndarray) else arguments[n] for n in order
+                    }
                     configured = dispatcher[p.grid, p.block]
                     configured(*given.values())
                     cuda.synchronize()
@@ -223,7 +226,11 @@ def programs(rows: Rows, predictions: dict[str, Any], worker: int) -> None:
                 error = worst(p, before, after)
                 compiled_kernel = next(iter(dispatcher.overloads.values()))
                 found |= {"error": error, "right": error <= max(p.tolerance, 1e-3)}
-                for name, get in (("regs", "regs_per_thread"), ("shared_bytes", "shared_mem_per_block"), ("local_bytes", "local_mem_per_thread")):
+                for name, get in (
+                    ("regs", "regs_per_thread"),
+                    ("shared_bytes", "shared_mem_per_block"),
+                    ("local_bytes", "local_mem_per_thread"),
+                ):
                     found[name] = getattr(compiled_kernel, get, None)
                 predicted = predictions.get(key, {})
                 if predicted.get("predicted_s"):
@@ -237,9 +244,8 @@ def tasks(rows: Rows, predictions: dict[str, Any]) -> None:
     """Constants, occupancy, the tasks in CUDA C, then as numba programs."""
     from benchmarks.lab.card_constants import Bench, names
 
-    with card_alone():
-        card = card_lab.Card()
-        bench = Bench(card.cupy, card.seconds)
+    card = card_lab.Card()
+    bench = Bench(card.cupy, card.seconds)
     for name in names():
 
         def clocked(name: str = name) -> dict[str, Any]:
@@ -248,17 +254,23 @@ def tasks(rows: Rows, predictions: dict[str, Any]) -> None:
 
         rows.run(f"constants/{name}", clocked, 3.0)
     for stride in card_lab.STRIDES:
-        rows.run(f"lab/strided/{stride}", lambda s=stride: _joined(predictions, f"lab/strided/{s}", lambda: card_lab.run_strided(card, s)), 4.0)
+        rows.run(
+            f"lab/strided/{stride}",
+            lambda s=stride: _joined(predictions, f"lab/strided/{s}", lambda: card_lab.run_strided(card, s)),
+            4.0,
+        )
     for turn in (1, 2, 0):
         for task, sizes in card_lab.SIZES.items():
             if turn < len(sizes):
                 key, n = f"lab/{task}/{sizes[turn]}", sizes[turn]
-                rows.run(key, lambda key=key, task=task, n=n: _joined(predictions, key, lambda: card_lab.run_task(card, task, n)), 6.0)
+                rows.run(
+                    key, lambda key=key, task=task, n=n: _joined(predictions, key, lambda: card_lab.run_task(card, task, n)), 6.0
+                )
     with card_alone():
         rows.run("constants/latencies", bench.latencies, 3.0)
     made = bench.streams()
     began = time.monotonic()
-    while rows.left_s() > 26.0 and time.monotonic() - began < 12.0:
+    while rows.left_s() > LAST_S + 2.0 and time.monotonic() - began < 12.0:
         try:
             with card_alone():
                 item = next(made, None)
@@ -271,7 +283,11 @@ def tasks(rows: Rows, predictions: dict[str, Any]) -> None:
     rows.run("lab/occupancy", lambda: card_lab.run_occupancy(card, 200), 10.0)
     for task, sizes in card_lab.SIZES.items():
         n = sizes[min(1, len(sizes) - 1)]
-        rows.run(f"lab/numba/{task}/{n}", lambda task=task, n=n: _joined(predictions, f"lab/{task}/{n}", lambda: card_lab.run_numba(card, task, n)), 8.0)
+        rows.run(
+            f"lab/numba/{task}/{n}",
+            lambda task=task, n=n: _joined(predictions, f"lab/{task}/{n}", lambda: card_lab.run_numba(card, task, n)),
+            8.0,
+        )
 
 
 def _joined(predictions: dict[str, Any], key: str, work: Any) -> dict[str, Any]:
@@ -325,7 +341,9 @@ def compiled(rows: Rows) -> None:
             for block in (64, 256, 512):
                 for option, file in (("--cubin", cubin), ("--ptxas-log", log)):
 
-                    def ask(name: str = name, kernel: Any = kernel, block: int = block, option: str = option, file: Path = file) -> dict[str, Any]:
+                    def ask(
+                        name: str = name, kernel: Any = kernel, block: int = block, option: str = option, file: Path = file
+                    ) -> dict[str, Any]:
                         words = [sys.executable, "-m", "gpuwise", "lab", "occupancy", "--on", "H100-SXM", option, str(file)]
                         words += ["--kernel", name, "--block", str(block), "--json"]
                         said = subprocess.run(words, capture_output=True, text=True, check=False, timeout=20, env=environment())
@@ -349,18 +367,29 @@ def profiled() -> None:
 
 def counters(rows: Rows, predictions: dict[str, Any]) -> None:
     names = "|".join(sorted({task.replace("-", "_") for task, _ in PROFILED}))
-    words = ["ncu", "--clock-control", "none", "--csv", "--page", "raw", "--metrics", METRICS, "-k", f"regex:^({names})$"]
-    words += [sys.executable, __file__, "--section", "profiled", "--out", str(rows.path), "--budget", "20"]
-    made = subprocess.run(words, capture_output=True, text=True, check=False, timeout=max(rows.left_s(), 1.0), env=environment())
-    lines = [line for line in made.stdout.splitlines() if line.startswith('"')]
-    if made.returncode or len(lines) < 3:
-        rows.write("counters/broken", error=(made.stdout[-500:] + made.stderr[-500:]))
+    lines: list[str] = []
+    for metrics in (METRICS, METRICS.split(",smsp__average_warps")[0]):  # without the stalls, where one has another name
+        words = ["ncu", "--clock-control", "none", "--csv", "--page", "raw", "--metrics", metrics, "-k", f"regex:^({names})$"]
+        words += [sys.executable, __file__, "--section", "profiled", "--out", str(rows.path), "--budget", "20"]
+        limit = max(rows.left_s(), 1.0)
+        made = subprocess.run(words, capture_output=True, text=True, check=False, timeout=limit, env=environment())
+        lines = [line for line in made.stdout.splitlines() if line.startswith('"')]
+        if not made.returncode and len(lines) >= 3:
+            break
+        rows.write("counters/refused", error=made.stdout[-500:] + made.stderr[-500:])
+    if len(lines) < 3:
         return
     table_rows = list(csv.DictReader(lines))
     for (task, n), found in zip(PROFILED, table_rows[1:], strict=False):
         kept = {k: v for k, v in found.items() if "__" in k}
         predicted = predictions.get(f"lab/{task}/{n}", {})
-        rows.write(f"counters/{task}/{n}", kernel=found.get("Kernel Name"), measured=kept, units=table_rows[0].get("dram__bytes_read.sum"), predicted=predicted)
+        rows.write(
+            f"counters/{task}/{n}",
+            kernel=found.get("Kernel Name"),
+            measured=kept,
+            units=table_rows[0].get("dram__bytes_read.sum"),
+            predicted=predicted,
+        )
 
 
 # the processor
@@ -398,12 +427,18 @@ def processor(rows: Rows, *, tiny: bool) -> None:
                     began = time.perf_counter()
                     call()
                     cold.append(time.perf_counter() - began)
-                return {"cpu_s": statistics.median(cold), "cpu_least_s": min(cold), "copied_bytes": made.copied_bytes, "cores": cores, "threads": torch.get_num_threads()}
+                return {
+                    "cpu_s": statistics.median(cold),
+                    "cpu_least_s": min(cold),
+                    "copied_bytes": made.copied_bytes,
+                    "cores": cores,
+                    "threads": torch.get_num_threads(),
+                }
 
             rows.run(f"processor/{task}/{n}", one, 3.0)
     if torch.cuda.is_available():
         rows.run("processor/copies", lambda: _copies(torch, sizes), 4.0)
-    rows.run("processor/here", _here, 9.0)
+    rows.run("processor/here", _here, 14.0)
 
 
 def _library(torch: Any, task: str, a: dict[str, Any]) -> Any:
@@ -432,7 +467,10 @@ def _copies(torch: Any, sizes: dict[str, list[int]]) -> dict[str, Any]:
             count = max(int(launch_of(find_task(task), n).copied_bytes / 2), 4)
             for kind in ("pageable", "pinned"):
                 host = torch.ones(count, dtype=torch.uint8, pin_memory=kind == "pinned")
-                there, back = torch.empty(count, dtype=torch.uint8, device="cuda"), torch.empty_like(host, pin_memory=kind == "pinned")
+                there, back = (
+                    torch.empty(count, dtype=torch.uint8, device="cuda"),
+                    torch.empty_like(host, pin_memory=kind == "pinned"),
+                )
                 taken: list[float] = []
                 for _ in range(4):
                     torch.cuda.synchronize()
@@ -447,21 +485,38 @@ def _copies(torch: Any, sizes: dict[str, list[int]]) -> dict[str, Any]:
 
 def _here() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
-        os.environ |= {"GPUWISE_RECORDS": str(Path(folder) / "records.sqlite"), "XDG_CONFIG_HOME": folder, "XDG_DATA_HOME": folder}
-        words = [sys.executable, "-m", "gpuwise", "bench", "--device", "cpu", "--only", "matmul-fp32", "--only", "memory", "--each", "0.4", "--save", "--json"]
-        said = subprocess.run(words, capture_output=True, text=True, check=False, timeout=9, env={**environment(), **os.environ})
+        os.environ |= {
+            "GPUWISE_RECORDS": str(Path(folder) / "records.sqlite"),
+            "XDG_CONFIG_HOME": folder,
+            "XDG_DATA_HOME": folder,
+        }
+        words = [*(sys.executable, "-m", "gpuwise", "bench", "--device", "cpu", "--only", "matmul-fp32", "--only", "memory")]
+        words += ["--each", "0.4s", "--save", "--json"]
+        said = subprocess.run(words, capture_output=True, text=True, check=False, timeout=12, env={**environment(), **os.environ})
         if said.returncode:
             return {"said": (said.stdout[-400:] + said.stderr[-400:])}
         from gpuwise.cli.this_machine import processor_of
 
         cpu = processor_of("this")
         words = [sys.executable, "-m", "gpuwise", "lab", "cpu-vs-gpu", "2048", "--on", "H100-SXM", "--against", "this", "--json"]
-        versus = subprocess.run(words, capture_output=True, text=True, check=False, timeout=9, env={**environment(), **os.environ})
-        return {"cpu": asdict(cpu), "bench": said.stdout.splitlines()[-1][:6000], "versus": versus.stdout[-3000:], "versus_error": versus.stderr[-300:]}
+        versus = subprocess.run(
+            words, capture_output=True, text=True, check=False, timeout=9, env={**environment(), **os.environ}
+        )
+        return {
+            "cpu": {
+                n: dict(v) if isinstance(v, Mapping) else v for n, v in ((f.name, getattr(cpu, f.name)) for f in fields(cpu))
+            },
+            "bench": said.stdout.splitlines()[-1][:6000],
+            "versus": versus.stdout[-3000:],
+            "versus_error": versus.stderr[-300:],
+        }
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    lines = ["| item | predicted us | cold | clean | hot | predicted / cold - floor | regs | right |", "|---|---:|---:|---:|---:|---:|---:|---|"]
+    lines = [
+        "| item | predicted us | cold | clean | hot | predicted / cold - floor | regs | right |",
+        "|---|---:|---:|---:|---:|---:|---:|---|",
+    ]
     floor = next((r["cold"]["median_s"] for r in rows if r["item"] == "lab/floor"), 3.6e-6)
     for r in rows:
         if "cold" in r and isinstance(r["cold"], dict):

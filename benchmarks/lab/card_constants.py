@@ -4,6 +4,7 @@ Rows ``constants/*``: ``cycles`` of one operation and multiprocessor by its own 
 each), or ``seconds`` between events. Nothing of a launch is taken off: ``constants/empty`` has it.
 """
 
+# ruff: noqa: E501 - kernels in their text
 from __future__ import annotations
 
 import statistics
@@ -179,7 +180,14 @@ class Bench:
                 yield f"empty/{blocks}x{threads}", self.timed("empty", blocks, threads, out)
         for power in (20, 22, 24, 26):
             n = 1 << power
-            for name, each, t in (("copy_one", 1, 256), ("copy_four", 4, 256), ("read_one", 1, 256), ("write_one", 1, 256), ("copy_one", 1, 1024), ("copy_one", 1, 64)):
+            for name, each, t in (
+                ("copy_one", 1, 256),
+                ("copy_four", 4, 256),
+                ("read_one", 1, 256),
+                ("write_one", 1, 256),
+                ("copy_one", 1, 1024),
+                ("copy_one", 1, 64),
+            ):
                 yield f"{name}/{n}x{t}", self.timed(name, n // each // t, t, big, out, i64(n // each))
             yield f"copy_stride/{n}", self.timed("copy_stride", 1056, 256, big, out, i64(n))
         for megabytes in (2, 8, 16, 24, 32, 48, 64, 128, 512, 1024):
@@ -188,7 +196,10 @@ class Bench:
             for word, odd in (("side by side", 1), ("at random", 0x9E3779B1)):
                 for each in (1, 8):
                     n = 1 << 21
-                    yield f"sectors/{megabytes}MB/{word}/{each}", self.timed("sectors", n // 256 // each, 256, big, out, mask, i64(odd), i32(each))
+                    yield (
+                        f"sectors/{megabytes}MB/{word}/{each}",
+                        self.timed("sectors", n // 256 // each, 256, big, out, mask, i64(odd), i32(each)),
+                    )
             yield f"lines/{megabytes}MB", self.timed("lines", 1056, 256, big, out, i64((1 << power) // 16 - 1), i32(16))
         for stride in (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 128):
             yield f"apart/{4 * stride}B", self.timed("apart", (1 << 20) // 256, 256, big, out, i64(stride))
@@ -206,7 +217,7 @@ class Bench:
             ("l1", "chase", 2048, 32, 1024),
             ("l2_8MB", "chase_l2", 1 << 21, 1056, 1024),
             ("l2_32MB", "chase_l2", 1 << 23, 1056, 4096),
-            ("memory", "chase_l2", 1 << 28, 131104, 1900),
+            ("memory", "chase_l2", 1 << 26, 32800, 1900),
         ):
             places = ((np.arange(count // step + 1, dtype=np.int64) * step) % count).astype(np.int32)
             x = self.cupy.zeros(count, dtype=self.cupy.int32)

@@ -13,10 +13,32 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from benchmarks.lab.program_values import (
+    F32,
+    I32,
+    PICTURE,
+    M,
+    Values,
+    bitonic,
+    calls,
+    layer_norm,
+    life,
+    mandelbrot,
+    nearest,
+    normal,
+    options,
+    picture,
+    pulls,
+    rng,
+    rotated,
+    sobel,
+    softmax,
+    sparse,
+    sparse_product,
+    thrown,
+)
 from numpy.typing import NDArray
 
-Values = Mapping[str, Any]
-F32, I32 = np.float32, np.int32
 HEAD = "import math\nimport numpy as np\nfrom numba import cuda, float32, float64, int32, int64, uint8\n\n"
 
 
@@ -35,109 +57,8 @@ class Program:
     """Whether the values are sorted before they are compared; what lies behind them belongs to further launches."""
 
 
-def rng(seed: int = 11) -> np.random.Generator:
-    return np.random.default_rng(seed)
-
-
-def normal(*shape: int, seed: int = 11) -> NDArray[Any]:
-    return rng(seed).standard_normal(shape, dtype=F32)
-
-
 def kernel(body: str, before: str = "") -> str:
     return f"{HEAD}{before}\n@cuda.jit\n{body.strip()}\n"
-
-
-M = 1 << 20
-PICTURE = 2048
-
-
-def _picture() -> NDArray[Any]:
-    return rng().integers(0, 256, (PICTURE, PICTURE), np.uint8)
-
-
-def _sobel(a: Values) -> dict[str, NDArray[Any]]:
-    p = a["picture"].astype(int)
-    x = p[:-2, 2:] + 2 * p[1:-1, 2:] + p[2:, 2:] - p[:-2, :-2] - 2 * p[1:-1, :-2] - p[2:, :-2]
-    y = p[2:, :-2] + 2 * p[2:, 1:-1] + p[2:, 2:] - p[:-2, :-2] - 2 * p[:-2, 1:-1] - p[:-2, 2:]
-    out = np.zeros(p.shape, I32)
-    out[1:-1, 1:-1] = np.abs(x) + np.abs(y)
-    return {"out": out}
-
-
-def _mandelbrot(a: Values) -> dict[str, NDArray[Any]]:
-    h, w = a["out"].shape
-    x0 = (F32(-2.0) + np.arange(w, dtype=F32) * F32(3.0 / w))[None, :] + np.zeros((h, 1), F32)
-    y0 = (F32(-1.5) + np.arange(h, dtype=F32) * F32(3.0 / h))[:, None] + np.zeros((1, w), F32)
-    x, y, count = np.zeros((h, w), F32), np.zeros((h, w), F32), np.zeros((h, w), I32)
-    for _ in range(64):
-        live = x * x + y * y <= 4
-        count += live
-        x, y = np.where(live, x * x - y * y + x0, x), np.where(live, F32(2) * x * y + y0, y)
-    return {"out": count}
-
-
-def _life(a: Values) -> dict[str, NDArray[Any]]:
-    c = a["cells"]
-    around = sum(np.roll(np.roll(c, dy, 0), dx, 1) for dy in (-1, 0, 1) for dx in (-1, 0, 1)) - c
-    return {"out": ((around == 3) | ((c == 1) & (around == 2))).astype(I32)}
-
-
-def _sparse(rows: int, most: int) -> dict[str, Any]:
-    dice = rng()
-    each = dice.integers(1, most, rows)
-    start = np.concatenate([[0], np.cumsum(each)]).astype(I32)
-    column = dice.integers(0, rows, start[-1]).astype(I32)
-    return {"start": start, "column": column, "value": dice.random(start[-1], F32), "x": dice.random(rows, F32), "out": np.zeros(rows, F32)}
-
-
-def _sparse_product(a: Values) -> dict[str, NDArray[Any]]:
-    return {"out": np.add.reduceat(a["value"].astype(float) * a["x"][a["column"]], a["start"][:-1])}
-
-
-def _pulls(a: Values) -> dict[str, NDArray[Any]]:
-    b = a["bodies"].astype(float)
-    out = np.zeros((len(b), 3))
-    for first in range(0, len(b), 512):
-        apart = b[None, :, :3] - b[first : first + 512, None, :3]
-        out[first : first + 512] = (apart * (b[None, :, 3] * ((apart**2).sum(2) + 0.01) ** -1.5)[:, :, None]).sum(1)
-    return {"pull": out}
-
-
-def _layer_norm(a: Values) -> dict[str, NDArray[Any]]:
-    x = a["x"].astype(float)
-    return {"out": (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5) * a["gain"] + a["bias"]}
-
-
-def _softmax(a: Values) -> dict[str, NDArray[Any]]:
-    e = np.exp(a["x"].astype(float) - a["x"].max(1, keepdims=True))
-    return {"out": e / e.sum(1, keepdims=True)}
-
-
-def _bitonic(a: Values) -> dict[str, NDArray[Any]]:
-    x, i = a["x"].copy(), np.arange(len(a["x"]))
-    other = i ^ a["j"]
-    up = (i & a["k"]) == 0
-    low, high = np.minimum(x, x[other]), np.maximum(x, x[other])
-    return {"x": np.where((i < other) == up, low, high)}
-
-
-def _options(n: int) -> dict[str, Any]:
-    r = rng()
-    price, strike = r.uniform(5, 30, n).astype(F32), r.uniform(1, 100, n).astype(F32)
-    return {"call": np.zeros(n, F32), "price": price, "strike": strike, "years": r.uniform(0.25, 10, n).astype(F32)}
-
-
-def _calls(a: Values) -> dict[str, NDArray[Any]]:
-    price, strike, years = (a[n].astype(float) for n in ("price", "strike", "years"))
-    d1 = (np.log(price / strike) + (0.02 + 0.5 * 0.3**2) * years) / (0.3 * np.sqrt(years))
-    d2 = d1 - 0.3 * np.sqrt(years)
-
-    def cumulated(d: NDArray[Any]) -> NDArray[Any]:
-        k = 1.0 / (1.0 + 0.2316419 * np.abs(d))
-        v = 0.3989422804014327 * np.exp(-0.5 * d * d) * (k * (0.31938153 + k * (-0.356563782 + k * (1.781477937 + k * (-1.821255978 + k * 1.330274429)))))
-        return np.where(d > 0, 1.0 - v, v)
-
-    return {"call": price * cumulated(d1) - strike * np.exp(-0.02 * years) * cumulated(d2)}
 
 
 BLACK = """
@@ -251,7 +172,7 @@ def k(out, dx, dy):
 """),
         lambda: {"out": np.zeros((1024, 1024), I32), "dx": F32(3.0 / 1024), "dy": F32(3.0 / 1024)},
         (64, 64), (16, 16),
-        _mandelbrot,
+        mandelbrot,
         0.5,
     ),
     Program(
@@ -280,9 +201,9 @@ def k(out, picture):
             gy += w * (int32(picture[y + 1, x + d]) - int32(picture[y - 1, x + d]))
         out[y, x] = abs(gx) + abs(gy)
 """),
-        lambda: {"out": np.zeros((PICTURE, PICTURE), I32), "picture": _picture()},
+        lambda: {"out": np.zeros((PICTURE, PICTURE), I32), "picture": picture()},
         (PICTURE // 16, PICTURE // 16), (16, 16),
-        _sobel,
+        sobel,
     ),
     Program(
         "rows times a vector, a thread a row",
@@ -331,9 +252,9 @@ def k(out, start, column, value, x):
             total += value[j] * x[column[j]]
         out[row] = total
 """),
-        lambda: _sparse(1 << 17, 32),
+        lambda: sparse(1 << 17, 32),
         (512,), (256,),
-        _sparse_product,
+        sparse_product,
     ),
     Program(
         "sparse rows, a warp a row",
@@ -352,9 +273,9 @@ def k(out, start, column, value, x):
         if lane == 0:
             out[row] = total
 """),
-        lambda: _sparse(1 << 15, 256),
+        lambda: sparse(1 << 15, 256),
         (4096,), (256,),
-        _sparse_product,
+        sparse_product,
     ),
     Program(
         "layer norm, a block a row",
@@ -391,7 +312,7 @@ def k(out, x, gain, bias):
 """),
         lambda: {"out": np.zeros((8192, 1024), F32), "x": normal(8192, 1024), "gain": normal(1024, seed=2), "bias": normal(1024, seed=3)},
         (8192,), (256,),
-        _layer_norm,
+        layer_norm,
     ),
     Program(
         "n-body in tiles of 128",
@@ -424,11 +345,11 @@ def k(bodies, pull):
 """),
         lambda: {"bodies": rng().random((4096, 4), F32), "pull": np.zeros((4096, 3), F32)},
         (32,), (128,),
-        _pulls,
+        pulls,
         1e-3,
     ),
-    Program("Black-Scholes in float32", black_scholes("float32"), lambda: _options(4 * M), (4 * M // 256,), (256,), _calls, 1e-3),
-    Program("Black-Scholes in float64", black_scholes("float64"), lambda: _options(M), (M // 256,), (256,), _calls, 1e-3),
+    Program("Black-Scholes in float32", black_scholes("float32"), lambda: options(4 * M), (4 * M // 256,), (256,), calls, 1e-3),
+    Program("Black-Scholes in float64", black_scholes("float64"), lambda: options(M), (M // 256,), (256,), calls, 1e-3),
     Program(
         "a step of a bitonic sort",
         kernel("""
@@ -449,7 +370,7 @@ def k(x, j, k):
 """),
         lambda: {"x": normal(4 * M), "j": 32, "k": 1024},
         (4 * M // 256,), (256,),
-        _bitonic,
+        bitonic,
     ),
     Program(
         "running sums of a block, Hillis and Steele",
@@ -516,7 +437,7 @@ def k(out, cells):
 """),
         lambda: {"out": np.zeros((1024, 1024), I32), "cells": rng().integers(0, 2, (1024, 1024)).astype(I32)},
         (64, 64), (16, 16),
-        _life,
+        life,
     ),
     Program(
         "shortest paths, one relaxation",
@@ -672,7 +593,7 @@ def k(x, half):
 """),
         lambda: {"x": normal(32768, 128), "half": 64},
         (32768 * 64 // 256,), (256,),
-        lambda a: _rotated(a),
+        lambda a: rotated(a),
         1e-3,
     ),
     Program(
@@ -716,7 +637,7 @@ def k(out, points, centres):
 """),
         lambda: {"out": np.zeros(M, I32), "points": normal(M, 4), "centres": normal(16, 4, seed=2)},
         (M // 256,), (256,),
-        lambda a: {"out": _nearest(a)},
+        lambda a: {"out": nearest(a)},
         0.5,
     ),
     Program(
@@ -767,7 +688,7 @@ def k(out, x):
 """),
         lambda: {"out": np.zeros((32768, 256), F32), "x": normal(32768, 256)},
         (4096,), (32, 8),
-        _softmax,
+        softmax,
     ),
     Program(
         "counts in a local array",
@@ -832,35 +753,11 @@ def k(hits, rounds):
 """),
         lambda: {"hits": np.zeros(1 << 17, I32), "rounds": 32},
         (512,), (256,),
-        lambda a: {"hits": _thrown(a)},
+        lambda a: {"hits": thrown(a)},
     ),
 )  # fmt: skip
 FITTED = frozenset(p.name for p in PROGRAMS[::2])
 """Those that may be looked at for what is wrong; the others check it."""
-
-
-def _rotated(a: Values) -> dict[str, NDArray[Any]]:
-    x = a["x"].astype(float)
-    angle = (np.arange(len(x)) % 1024)[:, None] * np.exp(np.arange(64) * -0.14391156831)
-    low, high = x[:, :64], x[:, 64:]
-    return {"x": np.concatenate([low * np.cos(angle) - high * np.sin(angle), low * np.sin(angle) + high * np.cos(angle)], 1)}
-
-
-def _nearest(a: Values) -> NDArray[Any]:
-    p, c = a["points"].astype(float), a["centres"].astype(float)
-    return np.argmin((c**2).sum(1) - 2 * p @ c.T, axis=1)
-
-
-def _thrown(a: Values) -> NDArray[Any]:
-    state = (np.arange(1 << 17, dtype=np.int64) * 747796405 + 2891336453) & 0xFFFFFFFF
-    n = np.zeros(1 << 17, I32)
-    for _ in range(32):
-        parts: list[NDArray[Any]] = []
-        for _ in range(2):
-            state = (state * 1664525 + 1013904223) & 0xFFFFFFFF
-            parts.append((state >> 8).astype(F32) * F32(5.9604645e-08))
-        n += parts[0] * parts[0] + parts[1] * parts[1] < 1
-    return n
 
 
 def worst(program: Program, before: Values, after: Values) -> float:
