@@ -1,12 +1,12 @@
 """Training and inference steps of usual models on one GPU: predicted blind, then measured, then set side by side.
 
-    python benchmarks/gpu/training.py --predict PREDICTED.json [--on H100-SXM] [--only ITEM ...]
-    python benchmarks/gpu/training.py --out MEASURED.jsonl --budget 160 [--only ITEM ...] [--after EARLIER.jsonl]
+    python benchmarks/gpu/training.py --predict PREDICTED.json [--items practice] [--on H100-SXM] [--only ITEM ...]
+    python benchmarks/gpu/training.py --out MEASURED.jsonl --budget 160 [--items practice] [--only ITEM ...] [--after OTHER.jsonl]
     python benchmarks/gpu/training.py --table PREDICTED.json MEASURED.jsonl
 
-``--predict`` needs no GPU: ``make_step`` of ``training_steps.py`` is captured as it is, and where the model has a name the
-catalogue is asked too. ``--out`` runs the same function on the GPU and adds one line of JSON for each item as soon as it is done:
-an item that fails or hangs is a line with its error, and costs no other.
+``--predict`` needs no GPU: ``make_step`` of ``training_steps.py`` (or of ``practice/steps.py``) is captured as it is, and where
+the model has a name the catalogue is asked too. ``--out`` runs the same function on the GPU and adds one line of JSON for each
+item as soon as it is done: an item that fails or hangs is a line with its error, and costs no other.
 
 Energy and power are of the GPU alone, from NVML's counter. A line of kind ``kernels`` is a second run of an item under the
 profiler: seconds and launches of each kernel in one step; of kind ``capture``, the prediction made again on the machine with the
@@ -37,9 +37,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from training_steps import ITEMS, KERNELS, Item, Step, make_step
+import training_steps
+from practice import steps as practice_steps
+from training_steps import KERNELS, Item, Step
 
 ON = "H100-SXM"
+SETS = {"usual": training_steps, "practice": practice_steps}
+"""Names of ``--items``. Items of practice have their kernels in the line of their step."""
 GRACE_S, STARTS_S = 8.0, 90.0
 """A worker that does not end an item by itself is killed so long after the item's limit; what a start may take."""
 CAPTURES, PROFILES = ("gpt2", "resnet50-amp-nhwc"), ("moe-1-layer", "gpt2")
@@ -47,6 +51,11 @@ CAPTURES, PROFILES = ("gpt2", "resnet50-amp-nhwc"), ("moe-1-layer", "gpt2")
 PROFILE_S = 60.0
 LAST = ("llama8b-generate", "resnet50-amp-nhwc-compiled")
 """Items that come after the kernels of the first."""
+
+
+def home_of(item: Item) -> Any:
+    """The file that has the item."""
+    return next(m for m in SETS.values() if item in m.ITEMS)
 
 
 # --- predicted ---
@@ -78,7 +87,7 @@ def own_code(item: Item, on: str, tiny: bool) -> dict[str, Any]:
     from gpuwise.workload.capture.target import find_target
 
     began = time.monotonic()
-    answer = fit_step(find_target(f"{Path(__file__).parent / 'training_steps.py'}:make_step", settings), on, remedies=False)
+    answer = fit_step(find_target(f"{home_of(item).__file__}:make_step", settings), on, remedies=False)
     memory, at = answer.estimate.memory, answer.estimate.time
     row: dict[str, Any] = {
         "parameters": answer.parameters,
@@ -97,6 +106,7 @@ def own_code(item: Item, on: str, tiny: bool) -> dict[str, Any]:
         **row,
         "step_s": step_s,
         "energy_j": times_power(step_s, on, at.power_w),
+        "power_w": estimate_of(at.power_w),
         "host_s": at.host_total_s,
         "device_s": at.device_total_s,
         "launch_bound_share": at.launch_bound_share,
@@ -153,7 +163,8 @@ def predict(items: Sequence[Item], path: Path, on: str, tiny: bool) -> None:
 
     import gpuwise
 
-    done: dict[str, Any] = json.loads(path.read_text("utf-8"))["items"] if path.is_file() else {}
+    head: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    done: dict[str, Any] = head.pop("items", {})
     for item in items:
         row: dict[str, Any] = {"unit": item.unit, "amount": item.amount}
         for way, ask in (("own", lambda i=item: own_code(i, on, tiny)), ("catalogue", lambda i=item: by_name(i, on))):
@@ -166,7 +177,7 @@ def predict(items: Sequence[Item], path: Path, on: str, tiny: bool) -> None:
         done[item.name] = row
         said = {w: (row.get(w) or {}).get("step_s") or (row.get(w) or {}).get("error") for w in ("own", "catalogue")}
         print(item.name, json.dumps(said), flush=True)
-        head = {"on": on, "day": time.strftime("%Y-%m-%d"), "gpuwise": gpuwise.__version__, "torch": torch.__version__}
+        head = {**head, "on": on, "day": time.strftime("%Y-%m-%d"), "gpuwise": gpuwise.__version__, "torch": torch.__version__}
         path.write_text(json.dumps({**head, "items": done}, indent=1) + "\n", "utf-8")
 
 
@@ -326,7 +337,7 @@ def measured(item: Item, tiny: bool, device: str, nvml: Nvml, before_bytes: int 
     gpu.clean()
     idle_bytes = nvml.used_bytes()
     began = time.perf_counter()
-    step = make_step(item.name, tiny, device)
+    step = home_of(item).make_step(item.name, tiny, device)
     gpu.wait()
     row: dict[str, Any] = {
         "item": item.name,
@@ -376,6 +387,8 @@ def measured(item: Item, tiny: bool, device: str, nvml: Nvml, before_bytes: int 
     row |= {"host_s": median(hosts), "alone_s": median(alone)}
     if item.energy_s and nvml.energy_j() is not None:
         row |= energy_of(step, gpu, nvml, item.energy_s, row["wall_step_s"])
+    if item in practice_steps.ITEMS:
+        row |= kernels_of(step, gpu)
     return row
 
 
@@ -402,17 +415,22 @@ def energy_of(step: Step, gpu: Gpu, nvml: Nvml, seconds: float, step_s: float) -
     return row
 
 
-def kernels_of(item: Item, tiny: bool, device: str) -> dict[str, Any]:
+def traced(item: Item, tiny: bool, device: str) -> dict[str, Any]:
+    """The item's step once more, for its kernels."""
+    gpu = Gpu(device)
+    gpu.clean()
+    step = home_of(item).make_step(item.name, tiny, device)
+    for _ in range(3):
+        step()
+    gpu.wait()
+    return {"item": item.name, "kind": "kernels", **kernels_of(step, gpu)}
+
+
+def kernels_of(step: Step, gpu: Gpu) -> dict[str, Any]:
     """Seconds and launches of every kernel of one step, the longest first."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
-    gpu = Gpu(device)
-    gpu.clean()
-    step = make_step(item.name, tiny, device)
-    for _ in range(3):
-        step()
-    gpu.wait()
     with profile(activities=[ProfilerActivity.CUDA if gpu.there else ProfilerActivity.CPU]) as run:
         step()
         gpu.wait()
@@ -428,7 +446,7 @@ def kernels_of(item: Item, tiny: bool, device: str) -> dict[str, Any]:
         total[1] += event.duration_ns() / 1e9
         spans.append((event.start_ns(), event.start_ns() + event.duration_ns()))
     ranked = sorted(sums.items(), key=lambda pair: -pair[1][1])
-    row: dict[str, Any] = {"item": item.name, "kind": "kernels", "busy_s": sum(s for _, s in sums.values())}
+    row: dict[str, Any] = {"busy_s": sum(s for _, s in sums.values())}
     if spans:
         row["span_s"] = (max(e for _, e in spans) - min(s for s, _ in spans)) / 1e9
     row["launches"] = sum(int(n) for n, _ in sums.values())
@@ -472,7 +490,7 @@ def work(jobs: Sequence[tuple[str, Item]], options: argparse.Namespace) -> None:
             error.__traceback__ = None
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
-        if "compiled" in item.name:
+        if "compiled" in item.name or item.name.endswith("-layers"):
             torch._dynamo.reset()
         row |= {"item_s": round(time.perf_counter() - began, 2), "at": round(time.time(), 1)}
         add(options.out, row)
@@ -484,7 +502,7 @@ def done(kind: str, item: Item, tiny: bool, device: str, nvml: Nvml, before: int
     if kind == "step":
         return measured(item, tiny, device, nvml, before)
     if kind == "kernels":
-        return kernels_of(item, tiny, device)
+        return traced(item, tiny, device)
     Gpu(device).clean()
     idle_bytes = nvml.used_bytes()
     row = own_code(item, ON, tiny) if kind == "capture" else profiled(item, tiny)
@@ -660,7 +678,7 @@ def table(predicted: Path, found: Path) -> str:
         "| item | a second | host, ms | power, W | SM clock, MHz | launches | kernels busy, ms |",
         "|---|---|---|---|---|---|---|",
     ]
-    profiles = {r["item"]: r for r in rows if r.get("kind") == "kernels" and "busy_s" in r}
+    profiles = {r["item"]: r for r in rows if "busy_s" in r}
 
     def shown(value: float | None, scale: float = 1.0) -> str:
         return "-" if value is None else f"{value * scale:.4g}"
@@ -682,6 +700,7 @@ def main() -> int:
     parser.add_argument("--budget", type=float, default=160.0, help="seconds for everything")
     parser.add_argument("--predict", type=Path)
     parser.add_argument("--on", default=ON)
+    parser.add_argument("--items", choices=tuple(SETS), default="usual")
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--after", type=Path, help="what is measured in that file is not measured again")
     parser.add_argument("--table", nargs=2, type=Path)
@@ -689,14 +708,14 @@ def main() -> int:
     parser.add_argument("--worker", nargs="*", help=argparse.SUPPRESS)
     parser.add_argument("--deadline", type=float, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    named = {i.name: i for i in ITEMS}
+    named = {i.name: i for m in SETS.values() for i in m.ITEMS}
     unknown = [n for n in options.only if n not in named]
     if unknown:
         parser.error(f"no such item: {', '.join(unknown)}; there are {', '.join(named)}")
     if options.table:
         print(table(*options.table))
         return 0
-    items = [i for i in ITEMS if not options.only or i.name in options.only]
+    items = [named[n] for n in options.only] if options.only else list(SETS[options.items].ITEMS)
     if options.predict:
         predict(items, options.predict, options.on, options.tiny)
         return 0
