@@ -13,6 +13,7 @@ import argparse
 import json
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -22,7 +23,7 @@ from torch.utils.data import DataLoader, Dataset
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 WARM_UP = 8
-SETTLE = {"loader": 24}
+SETTLE = {"loader": 20}
 """Steps after the turn that are not timed: workers have made batches while they waited for it."""
 PATIENCE_S = 200.0
 
@@ -104,7 +105,7 @@ def parts(kind: str, tiny: bool) -> tuple[nn.Module, DataLoader]:
         images = [torch.randn(batch, 3, size, size).to(DEVICE) for _ in range(4)]
         labels = (torch.arange(batch) % 10).to(DEVICE)
         return network(width, units), DataLoader([(x, labels) for x in images], batch_size=None)
-    n, size, batch = (256, 64, 8) if tiny else (20_000, 224, 64)
+    n, size, batch = (256, 64, 8) if tiny else (20_000, 224, 32)
     return network(32, 1), DataLoader(Noise(n, size), batch_size=batch)
 
 
@@ -115,6 +116,30 @@ def loss_of(kind: str, model: nn.Module, batch: object) -> torch.Tensor:
     images, labels = batch  # type: ignore[misc]
     images, labels = images.to(DEVICE, non_blocking=True), labels.to(DEVICE, non_blocking=True)
     return F.cross_entropy(model(images), labels)
+
+
+def make_step(kind: str = "gpt", levers: str = "") -> Callable[[], object]:
+    """A step on a GPU with the levers as a person writes them, for ``gpuwise plan lever_job.py:make_step --set levers=tf32``."""
+    global DEVICE
+    DEVICE = "cuda"
+    names = levers.split()
+    torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = True, "tf32" in names
+    model, loader = parts(kind, tiny=False)
+    model, batch = model.to(DEVICE), next(iter(loader))
+    if "channels_last" in names:
+        model = model.to(memory_format=torch.channels_last)
+    call = torch.compile(model) if "compile" in names else model
+    fused = "fused_optimizer" in names
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=None if fused else False, fused=fused)
+
+    def step() -> None:
+        with torch.autocast(DEVICE, torch.bfloat16, enabled="autocast" in names):
+            loss = loss_of(kind, call, batch)
+        optimizer.zero_grad(set_to_none="set_to_none" in names)
+        loss.backward()
+        optimizer.step()
+
+    return step
 
 
 def main() -> None:

@@ -10,16 +10,21 @@ A JSON line for each item as soon as it is done, the most telling first; ``secti
             after a rank was killed (with the difference between two untouched runs beside it, which is the card's own).
 ``lever``   a small training under ``gpuwise run`` with levers: seconds a step without over those with them, beside the factor
             that :data:`LEVERS` expects; losses beside those without; whether its files load where there is no gpuwise.
+``advice``  the same small trainings under ``gpuwise profile``: what its findings promise, to be held beside what the levers gave.
+``doctor``, ``top``  both on the machine as it is, beside ``nvidia-smi``; ``driver`` what the driver says that is played in tests.
+``tests``   a part of the project's own tests, on a machine that has a GPU.
 ``limit``   CUDA started under ``ulimit -v``, in GiB: what PyTorch says, and the address space that the process has taken.
 ``tune``    ``gpuwise tune`` of a script, and whole processes timed before and after outside of it, as ``tune_truth.py`` has it.
 
-Scripts are run plain, and ranks trained, many at once: only what is timed is alone on the card. ``.gpu/checkouts`` holds
-``OWNER/NAME``, ``.gpu/wheels`` libraries that the machine lacks.
+Scripts are run plain, and ranks trained, many at once: only what is timed is alone on the card. Watched scripts start side by
+side and wait for their turn before they use CUDA (``turn.py``). ``.gpu/checkouts`` holds ``OWNER/NAME``, ``.gpu/wheels`` what
+the machine lacks. ``--traces`` is a folder for what the profiles traced.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import random
@@ -40,20 +45,22 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path[:0] = [str(ROOT / "src"), str(HERE.parent), str(HERE.parent / "ranks")]
+sys.path[:0] = [str(ROOT / "src"), str(HERE), str(HERE.parent), str(HERE.parent / "ranks")]
 
+import card_rows  # noqa: E402
+import card_watch  # noqa: E402
 import foreign_scripts  # noqa: E402
 import jobs  # noqa: E402
 import tune_truth  # noqa: E402
 
 FIRST = (
-    *("nanogpt", "accelerate_nlp", "timm_vit", "mingpt_chargpt", "cleanrl_ppo", "timm_train"),
-    *("examples_mnist", "nanogpt_decay", "geometric_gcn", "makemore_transformer"),
+    *("nanogpt", "accelerate_nlp", "timm_vit", "mingpt_chargpt", "cleanrl_ppo", "nanogpt_decay"),
+    *("timm_train", "examples_mnist", "geometric_gcn", "makemore_transformer", "tcn_copy_memory", "examples_word_transformer"),
 )
 """The most telling scripts: each expects another verdict. The others come last."""
-N_FIRST = 8
-AT_ONCE = 12
-"""Plain scripts and rank trainings at the same time on 16 cores."""
+N_FIRST = 10
+AT_ONCE, IN_LINE = 12, 4
+"""Plain scripts and rank trainings at the same time on 16 cores, and watched ones that start while one has the card."""
 SCRIPT_LIMIT_S, JOB_LIMIT_S = 60.0, 80.0
 SEED, STEPS, SAVE_EVERY, GLOBAL_BATCH = 7, 150, 25, 8
 
@@ -63,21 +70,22 @@ LEVERS: tuple[tuple[str, str, tuple[str, ...], float], ...] = (
     ("gpt", "tf32", ("tf32 = true",), 2.2),
     ("gpt", "autocast", ('autocast = "bf16"',), 2.4),
     ("gpt", "fused_optimizer", ("fused_optimizer = true",), 1.1),
-    ("gpt", "set_to_none", ("set_to_none = true",), 1.03),
     ("gpt", "compile", ('compile = "regional"',), 1.1),
+    ("gpt", "autocast, compile", ('autocast = "bf16"', 'compile = "regional"'), 3.0),
     ("conv", "none", (), 1.0),
-    ("conv", "plain", (), 1.0),
     ("conv", "channels_last", ("channels_last = true",), 1.2),
     ("conv", "autocast", ('autocast = "bf16"',), 1.5),
     ("conv", "autocast, channels_last", ('autocast = "bf16"', "channels_last = true"), 2.2),
-    ("conv", "cudnn_benchmark", ("cudnn_benchmark = true",), 1.2),
+    ("conv", "compile", ('compile = "regional"',), 1.3),
     ("loader", "none", (), 1.0),
     ("loader", "workers", ("workers = 8",), 5.0),
-    ("loader", "pin_memory", ("pin_memory = true",), 1.03),
     ("loader", "workers, pin_memory", ("workers = 8", "pin_memory = true"), 5.0),
 )
 """Training, name, levers as gpuwise.toml has them, and how many times faster they were expected to be on an H100, written before
 any was tried there. The first of each is what the others are beside; ``plain`` is without gpuwise."""
+FILES = ("gpt, compile", "conv, autocast, channels_last", "loader, workers, pin_memory")
+"""Trainings whose files are read where there is no gpuwise."""
+ADVISED = ("gpt", "conv", "loader")
 EXACT, PRECISION = 2e-3, 3e-2
 """Relative difference of the first ten losses that is taken for the same training: sums in another order, a shorter format."""
 
@@ -161,8 +169,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--budget", type=float, default=230.0, help="seconds")
     parser.add_argument("--tiny", action="store_true", help="small, for a machine without a GPU")
-    parser.add_argument("--only", nargs="*", default=["limit", "script", "ranks", "lever", "tune", "rest"])
+    parser.add_argument("--only", nargs="*", default=["script", "lever", "advice", "doctor", "top", "tests", "tune"])
     parser.add_argument("--items", nargs="*", default=[], help="only these scripts and trainings on ranks")
+    parser.add_argument("--first", type=int, default=N_FIRST, help="so many scripts before levers and tunings, the others last")
+    parser.add_argument("--traces", type=Path, help="a folder for what the profiles traced")
     parser.add_argument("--checkouts", type=Path, default=ROOT / ".gpu" / "checkouts")
     parser.add_argument("--wheels", type=Path, default=ROOT / ".gpu" / "wheels")
     options = parser.parse_args(arguments)
@@ -172,6 +182,8 @@ def main(arguments: Sequence[str]) -> int:
     paths = [str(ROOT / "src"), os.environ.get("PYTHONPATH", ""), str(scratch / "site")]
     os.environ |= {"PYTHONPATH": os.pathsep.join(p for p in paths if p), "NO_COLOR": "1", "HOME": str(scratch / "home")}
     (scratch / "home").mkdir()
+    shutil.copy(HERE / "turn.py", scratch / "site" / "sitecustomize.py")
+    (options.traces or scratch / "traces").mkdir(parents=True, exist_ok=True)
     rows.attempt("machine", "before", machine)
     try:
         measure(rows, options, scratch)
@@ -198,9 +210,11 @@ def measure(rows: Rows, options: argparse.Namespace, scratch: Path) -> None:
         plain_only=True,
     )
     at_once = 2 if options.tiny else AT_ONCE
-    first, rest = order[:N_FIRST], order[N_FIRST:]
+    first, rest = order[: options.first], order[options.first :]
     plains: dict[str, Future[dict[str, Any]]] = {}
     trained: dict[str, Future[dict[str, Any]]] = {}
+    turn = Turn(scratch / "turn", options.traces or scratch / "traces")
+    jobs_begun = start_levers(scratch / "levers", options.tiny) if "lever" in options.only else {}
     with ThreadPoolExecutor(at_once) as pool:
         for gib, expected in ADDRESS_SPACE if "limit" in options.only else ():
             pool.submit(rows.attempt, "limit", f"ulimit -v, {gib} GiB", partial(limited, gib, expected))
@@ -209,13 +223,23 @@ def measure(rows: Rows, options: argparse.Namespace, scratch: Path) -> None:
         if "ranks" in options.only:
             rows.attempt("ranks", "begun", lambda: {"n": len(start_ranks(pool, scratch / "ranks", options, trained))})
         # nothing is timed before all of these are over
+    rows.write("machine", "plain runs are over", load=os.getloadavg()[0])
     if trained:
         tell_ranks(rows, scratch / "ranks", trained)
-    if "script" in options.only:
-        for name in first:
-            watch(rows, scripts[name], plains[name], given)
-    if "lever" in options.only and rows.left_s() > 40:
-        levers(rows, scratch / "levers", options.tiny)
+    with ThreadPoolExecutor(1 if options.tiny else IN_LINE) as pool, turn:
+        if "script" in options.only:
+            for name in first:
+                pool.submit(watch, rows, scripts[name], plains[name], given, turn)
+        if "advice" in options.only:
+            for kind in ADVISED:
+                pool.submit(rows.attempt, "advice", kind, partial(advised, kind, scratch, turn, rows, options.tiny))
+        if jobs_begun:
+            levers(rows, jobs_begun)
+            for title in set(FILES) & set(jobs_begun):
+                pool.submit(rows.attempt, "lever files", title, partial(files_of, jobs_begun, title))
+    for section, work in (("doctor", look_as_doctor), ("top", look_at_top), ("tests", own_tests)):
+        if section in options.only and rows.left_s() > 8:
+            work(rows, options)
     if "tune" in options.only:
         for name, tried, expected in TUNES:
             if name in plains and rows.left_s() > LEAST_TUNE_S:
@@ -224,8 +248,28 @@ def measure(rows: Rows, options: argparse.Namespace, scratch: Path) -> None:
     if "rest" in options.only and rows.left_s() > 30:
         with ThreadPoolExecutor(at_once) as pool:
             plains = {name: pool.submit(foreign_scripts.judged, scripts[name], given) for name in rest}
-        for name in rest:
-            watch(rows, scripts[name], plains[name], given)
+        with ThreadPoolExecutor(1 if options.tiny else IN_LINE) as pool:
+            for name in rest:
+                pool.submit(watch, rows, scripts[name], plains[name], given, turn)
+
+
+class Turn:
+    """The lock that processes wait for before they use the card (``turn.py``); held in a ``with`` here, nobody goes on."""
+
+    def __init__(self, path: Path, traces: Path) -> None:
+        self.path, self.traces = path, traces
+        self.path.touch()
+
+    def __enter__(self) -> Turn:
+        self.file = self.path.open("a")
+        fcntl.flock(self.file, fcntl.LOCK_EX)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
+
+    def environment(self, name: str) -> dict[str, str]:
+        return {"GPU_TURN": str(self.path), "GPU_TRACES": str(self.traces / name)}
 
 
 # --- the machine ---
@@ -265,9 +309,9 @@ def limited(gib: int | None, expected: str) -> dict[str, Any]:
 # --- foreign scripts ---
 
 
-def watch(rows: Rows, script: Mapping[str, Any], plain: Future[dict[str, Any]], given: argparse.Namespace) -> None:
-    """One script under ``profile``, alone."""
-    if rows.left_s() < 20:
+def watch(rows: Rows, script: Mapping[str, Any], plain: Future[dict[str, Any]], given: argparse.Namespace, turn: Turn) -> None:
+    """One script under ``profile``, alone on the card in its turn."""
+    if rows.left_s() < 12:
         rows.write("script", script["name"], skipped="no time left")
         return
     expected = {"expected": script["verdict"], "also": script["also"], "why": script["why"]}
@@ -276,10 +320,20 @@ def watch(rows: Rows, script: Mapping[str, Any], plain: Future[dict[str, Any]], 
         before = plain.result()
         if before.get("code") or "missing" in before:
             return {**expected, **before}
-        limits = {**vars(given), "reuse": True, "plain_only": False, "limit_s": min(given.limit_s, rows.left_s()) / 3}
-        return {**expected, **foreign_scripts.judged(script, argparse.Namespace(**limits))}
+        limits = {**vars(given), "reuse": True, "plain_only": False, "limit_s": rows.left_s() / 3}
+        in_turn = {**script, "env": {**script.get("env", {}), **turn.environment(script["name"])}}
+        row = foreign_scripts.judged(in_turn, argparse.Namespace(**limits))
+        return {**expected, **row, "document": document_of(given.scratch / script["name"] / "profile" / "output")}
 
     rows.attempt("script", script["name"], judged)
+
+
+def document_of(output: Path) -> dict[str, Any] | None:
+    """What ``--json`` gave on the last line, without the times of each step."""
+    try:
+        return json.loads(output.read_text("utf-8", "replace").rstrip().splitlines()[-1])
+    except (OSError, IndexError, ValueError):
+        return None
 
 
 def shrunk(script: Mapping[str, Any]) -> dict[str, Any]:
@@ -452,31 +506,32 @@ def apart(one: Path, other: Path, steps: int) -> float:
 # --- levers ---
 
 
-def levers(rows: Rows, root: Path, tiny: bool) -> None:
-    """All start at once and warm up; then each has the card to itself."""
+def start_levers(root: Path, tiny: bool) -> dict[str, tuple[Path, subprocess.Popen[bytes]]]:
+    """All trainings of :data:`LEVERS`, which warm up and wait for their turn."""
     root.mkdir(parents=True)
-    started = {
+    return {
         f"{kind}, {name}": start_job(root / f"{at:02d}", kind, name, lines, tiny)
         for at, (kind, name, lines, _) in enumerate(LEVERS)
         if not tiny or at % 3 < 2
     }
-    until = time.monotonic() + min(70.0, rows.left_s() / 2)
-    waited = {t: (root_, p) for t, (root_, p) in started.items()}
-    while time.monotonic() < until and any(p.poll() is None and not (r / "ready").exists() for r, p in waited.values()):
+
+
+def levers(rows: Rows, started: Mapping[str, tuple[Path, subprocess.Popen[bytes]]]) -> None:
+    """Each has the card to itself, once all have warmed up."""
+    until = time.monotonic() + min(70.0, rows.left_s() / 3)
+    while time.monotonic() < until and any(p.poll() is None and not (r / "ready").exists() for r, p in started.values()):
         time.sleep(0.1)
+    rows.write("lever", "all warm", ready=sum((r / "ready").exists() for r, _ in started.values()), of=len(started))
     bases: dict[str, dict[str, Any]] = {}
     try:
         for kind, name, lines, expected in LEVERS:
             title = f"{kind}, {name}"
-            if title in started:
+            if title in started and rows.left_s() > 5:
                 found = timed(*started[title], rows)
                 bases.setdefault(kind, found)
                 rows.write("lever", title, levers=lines, expected=expected, **beside(found, bases[kind], name))
-        with ThreadPoolExecutor(2 if tiny else AT_ONCE) as pool:
-            for title, (_, process) in started.items():
-                work = partial(lambda t, p: {"code": p.wait(20), **files_of(started, t)}, title, process)
-                pool.submit(rows.attempt, "lever files", title, work)
     finally:
+        time.sleep(0.5)
         for _, process in started.values():
             foreign_scripts.end(process)
 
@@ -540,6 +595,153 @@ def beside(found: Mapping[str, Any], base: Mapping[str, Any], name: str) -> dict
         "losses_equal": worst <= limit,
         "first_losses": found["losses"][:3],
     }
+
+
+def advised(kind: str, scratch: Path, turn: Turn, rows: Rows, tiny: bool) -> dict[str, Any]:
+    """What the profile of a training says, before any lever is on it."""
+    place = scratch / "advice" / kind
+    place.mkdir(parents=True)
+    (place / "go").touch()
+    words = [kind, *(str(place / name) for name in ("ready", "go", "out.json")), "--steps", "400"]
+    command = [sys.executable, "-m", "gpuwise", "profile", "--json", str(HERE / "lever_job.py"), "--", *words]
+    environment = {**os.environ, **foreign_scripts.SURROUNDINGS, "HOME": str(place), **turn.environment(f"lever-{kind}")}
+    done = subprocess.run(
+        [*command, *(["--tiny"] if tiny else [])],
+        cwd=place,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=max(rows.left_s(), 1.0),
+    )
+    (place / "output").write_text(done.stdout, "utf-8")
+    return {"code": done.returncode, "said": done.stderr[-400:], "document": document_of(place / "output")}
+
+
+# --- doctor, top, the driver and the tests ---
+
+
+def own_rows(rows: Rows, section: str) -> card_rows.Rows:
+    return card_rows.Rows(rows.path, section, rows.end_s)
+
+
+def look_as_doctor(rows: Rows, options: argparse.Namespace) -> None:
+    """Twice as a user has it, which starts the frameworks on the card, and without them."""
+    own = own_rows(rows, "doctor")
+    for item, words in (("whole", ()), ("files", ("--no-frameworks",)), ("again", ())):
+        own.run(f"doctor/{item}", partial(card_watch._doctor, *words), 40.0)
+
+
+def look_at_top(rows: Rows, options: argparse.Namespace) -> None:
+    """``top`` and ``nvidia-smi`` at the same moment, under a load and without one; what the driver says of itself."""
+    own = own_rows(rows, "top")
+    load = [sys.executable, "-c", card_watch.TINY_LOAD if options.tiny else card_watch.LOAD, "30"]
+    process = subprocess.Popen(load, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    try:
+        own.run("driver", driver_says, 8.0)
+        card_watch._wait_for(process, 15.0)
+        time.sleep(1.0)
+        own.run("top/once", lambda: card_watch._once(process.pid), 8.0)
+        own.run("top/frame", top_frame, 8.0)
+        for item, words in SMI.items():
+            own.run(f"smi/{item}", partial(lambda w: {"text": card_watch.smi(*w)[:6000]}, words), 6.0)
+    finally:
+        card_watch.end_process(process)
+
+
+SMI = {
+    "gpm": ("dmon", "-c", "2", "-d", "1", "--gpm-metrics", "1,2,3,5,10,11,12,13,20,21"),
+    "mig profiles": ("mig", "-lgip"),
+    "supported clocks": ("--query-supported-clocks=memory,graphics", "--format=csv,noheader"),
+}
+
+
+def top_frame() -> dict[str, Any]:
+    words = card_rows.gpuwise("top", "--once", "--json")
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=8, env=card_rows.environment())
+    return {"frame": card_watch.last_json(done.stdout), "code": done.returncode}
+
+
+def driver_says() -> dict[str, Any]:
+    """Limits of the clocks by state, counters of the processors, profiles of MIG: what a played driver has to say too."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+
+    def asked(name: str, *arguments: Any) -> Any:
+        try:
+            value = getattr(pynvml, name)(*arguments)
+        except Exception as error:  # noqa: BLE001 - an answer too
+            return f"{type(error).__name__}: {error}"[:120]
+        fields = getattr(value, "_fields_", None)
+        return {f[0]: str(getattr(value, f[0])) for f in fields} if fields else value if isinstance(value, int) else str(value)
+
+    states = {
+        f"P{state}, clock {clock}": asked("nvmlDeviceGetMinMaxClockOfPState", handle, clock, state)
+        for state in range(16)
+        for clock in (0, 1, 2, 3)
+    }
+    told: dict[str, Any] = {"clocks": {k: v for k, v in states.items() if "Error" not in str(v)}}
+    told["states"] = asked("nvmlDeviceGetSupportedPerformanceStates", handle)
+    told["profiles"] = {n: asked("nvmlDeviceGetGpuInstanceProfileInfo", handle, n, 2) for n in range(12)}
+    told["profiles, first version"] = {n: asked("nvmlDeviceGetGpuInstanceProfileInfo", handle, n, 1) for n in range(12)}
+    for name in ("nvmlDeviceGetGpcClkMinMaxVfOffset", "nvmlDeviceGetMaxMigDeviceCount", "nvmlGpmQueryIfStreamingEnabled"):
+        told[name] = asked(name, handle)
+    try:
+        told["gpm"] = counters(pynvml, handle)
+    except Exception as error:  # noqa: BLE001 - an answer too
+        told["gpm"] = f"{type(error).__name__}: {error}"
+    return told
+
+
+def counters(pynvml: Any, handle: Any) -> dict[str, Any]:
+    """The metrics of the processors between two samples 0.2 s apart, by number."""
+    if not pynvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
+        return {"supported": False}
+    samples = [pynvml.nvmlGpmSampleAlloc() for _ in range(2)]
+    for sample in samples:
+        pynvml.nvmlGpmSampleGet(handle, sample)
+        time.sleep(0.2)
+    asked = pynvml.c_nvmlGpmMetricsGet_t()
+    asked.version, asked.numMetrics, (asked.sample1, asked.sample2) = pynvml.NVML_GPM_METRICS_GET_VERSION, 90, samples
+    for at in range(asked.numMetrics):
+        asked.metrics[at].metricId = at + 1
+    pynvml.nvmlGpmMetricsGet(asked)
+    told = {m.metricId: [m.nvmlReturn, m.value] for m in list(asked.metrics)[: asked.numMetrics]}
+    for sample in samples:
+        pynvml.nvmlGpmSampleFree(sample)
+    return {"supported": True, "metrics": told}
+
+
+TESTS = (
+    *("tests/machine", "tests/train/hook", "tests/train/profile", "tests/train/levers", "tests/train/run"),
+    *("tests/cli/doctor", "tests/cli/top", "tests/cli/profile"),
+)
+"""What starts scripts, reads the driver or watches the machine."""
+
+
+def own_tests(rows: Rows, options: argparse.Namespace) -> None:
+    paths = [p for p in TESTS if (ROOT / p).exists()][: 1 if options.tiny else None]
+    settings = f"addopts=--import-mode=importlib -p no:anyio -n {1 if options.tiny else 14} --dist worksteal --strict-markers"
+    words = ["-o", settings, "-q", "-rfE", "--tb=short", "-p", "no:cacheprovider", "-m", "not slow and not thorough"]
+    out = rows.path.with_suffix(".tests")
+    began = time.monotonic()
+    with out.open("wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pytest", *words, *paths], cwd=ROOT, stdout=file, stderr=file, start_new_session=True
+        )
+        try:
+            code = process.wait(max(rows.left_s() - 3, 1.0))
+        except subprocess.TimeoutExpired:
+            code = foreign_scripts.STOPPED
+        finally:
+            foreign_scripts.end(process)
+    text = out.read_text("utf-8", "replace")
+    out.unlink()
+    names = [line for line in text.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    told = {"code": code, "took_s": time.monotonic() - began, "failed": names[:80], "tail": text[-300:]}
+    rows.write("tests", "own", paths=paths, **told, text=text[:60_000])
 
 
 # --- tunings ---
