@@ -17,7 +17,7 @@ A JSON line for each item as soon as it is done, the most telling first; ``secti
 ``tune``    ``gpuwise tune`` of a script, and whole processes timed before and after outside of it, as ``tune_truth.py`` has it.
 
 Scripts are run plain, and ranks trained, many at once: only what is timed is alone on the card. Watched scripts start side by
-side and wait for their turn before they use CUDA (``turn.py``). ``.gpu/checkouts`` holds ``OWNER/NAME``, ``.gpu/wheels`` what
+side and wait for their turn before they use CUDA (``turn/``). ``.gpu/checkouts`` holds ``OWNER/NAME``, ``.gpu/wheels`` what
 the machine lacks. ``--traces`` is a folder for what the profiles traced.
 """
 
@@ -182,7 +182,7 @@ def main(arguments: Sequence[str]) -> int:
     paths = [str(ROOT / "src"), os.environ.get("PYTHONPATH", ""), str(scratch / "site")]
     os.environ |= {"PYTHONPATH": os.pathsep.join(p for p in paths if p), "NO_COLOR": "1", "HOME": str(scratch / "home")}
     (scratch / "home").mkdir()
-    shutil.copy(HERE / "turn.py", scratch / "site" / "sitecustomize.py")
+    shutil.copy(HERE / "turn" / "sitecustomize.py", scratch / "site" / "sitecustomize.py")
     (options.traces or scratch / "traces").mkdir(parents=True, exist_ok=True)
     rows.attempt("machine", "before", machine)
     try:
@@ -254,7 +254,7 @@ def measure(rows: Rows, options: argparse.Namespace, scratch: Path) -> None:
 
 
 class Turn:
-    """The lock that processes wait for before they use the card (``turn.py``); held in a ``with`` here, nobody goes on."""
+    """The lock that processes wait for before they use the card (``turn/``); held in a ``with`` here, nobody goes on."""
 
     def __init__(self, path: Path, traces: Path) -> None:
         self.path, self.traces = path, traces
