@@ -61,7 +61,11 @@ def test_questions_with_arguments_are_exported_but_those_of_later_drivers() -> N
 
 @pytest.mark.parametrize(
     ("card", "smallest", "whole"),
-    [("A100-SXM", (14, 9728, "1g.10gb"), (98, 81152)), ("H100-SXM", (16, 9856, "1g.10gb"), (132, 80896))],
+    [
+        ("A100-SXM", (14, 9728, "1g.10gb"), (98, 81152)),
+        ("H100-SXM", (16, 9856, "1g.10gb"), (132, 80896)),
+        ("H200-SXM", (16, 16384, "1g.18gb"), (132, 143104)),
+    ],
 )
 def test_profiles_of_mig_are_those_of_the_guide(card: str, smallest: tuple[int, int, str], whole: tuple[int, int]) -> None:
     with fake_nvml([card, "RTX 4090"]) as fake, fake.in_process():
@@ -80,6 +84,23 @@ def test_profiles_of_mig_are_those_of_the_guide(card: str, smallest: tuple[int, 
         fake.gpu(0).add_mig_device(9, memory_bytes=smallest[1] * 2**20)
         instance = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(one, 0)
         assert pynvml.nvmlDeviceGetAttributes(instance).multiprocessorCount == smallest[0]
+        pynvml.nvmlShutdown()
+
+
+def test_profiles_of_an_h200_have_names_that_its_memory_does_not_divide_into() -> None:
+    """NVIDIA/mig-parted, issue 120: `nvidia-smi mig -lgip` of 8 H200."""
+    with fake_nvml(["H200-SXM"]) as fake, fake.in_process():
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        kinds = ("1_SLICE", "1_SLICE_REV1", "1_SLICE_REV2", "2_SLICE", "3_SLICE", "4_SLICE", "7_SLICE")
+        told = [
+            pynvml.nvmlDeviceGetGpuInstanceProfileInfo(handle, getattr(pynvml, f"NVML_GPU_INSTANCE_PROFILE_{kind}"))
+            for kind in kinds
+        ]
+        names = [t.name.decode() if isinstance(t.name, bytes) else t.name for t in told]
+        assert names == ["1g.18gb", "1g.18gb+me", "1g.35gb", "2g.35gb", "3g.71gb", "4g.71gb", "7g.141gb"]
+        assert [t.memorySizeMB / 1024 for t in told] == [16, 16, 32.25, 32.25, 69.5, 69.5, 139.75]
+        assert [t.multiprocessorCount for t in told] == [16, 16, 26, 32, 60, 64, 132]
         pynvml.nvmlShutdown()
 
 

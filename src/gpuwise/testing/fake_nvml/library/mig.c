@@ -1,4 +1,5 @@
-/* Profiles that a card can be divided by, from the tables of `nvidia-smi mig -lgip` in NVIDIA's MIG user guide ("A100", "H100"). */
+/* Profiles that a card can be divided by, from the tables of `nvidia-smi mig -lgip` in NVIDIA's MIG user guide ("A100", "H100");
+ * H200: issue 120 of NVIDIA/mig-parted. */
 #include "state.h"
 
 #include <stdio.h>
@@ -21,8 +22,9 @@ static const struct profile profiles[2][7] = {
      {1, 14, 2, 3, 32, 2, 2, 2, 0, 2, ""}, {2, 9, 3, 2, 60, 3, 3, 3, 0, 4, ""}, {3, 5, 4, 1, 64, 4, 4, 4, 0, 4, ""},
      {4, 0, 7, 1, 132, 8, 7, 7, 1, 8, ""}},
 };
-/* MB of an eighth, two, four and all of A100 40GB, A100 80GB and H100 80GB. */
-static const unsigned sizes[3][4] = {{4864, 9984, 20096, 40448}, {9728, 19968, 40448, 81152}, {9856, 19968, 40192, 80896}};
+/* MB of an eighth, two, four and all of A100 40GB, A100 80GB, H100 80GB and H200, and the GB of their names. */
+static const unsigned sizes[4][4] = {{4864, 9984, 20096, 40448}, {9728, 19968, 40448, 81152}, {9856, 19968, 40192, 80896}, {16384, 33024, 71168, 143104}};
+static const unsigned names[4][4] = {{5, 10, 20, 40}, {10, 20, 40, 80}, {10, 20, 40, 80}, {18, 35, 71, 141}};
 
 /* Row of `sizes`; -1 for a card whose table is not here. */
 static int card_of(const Dev *d) {
@@ -31,18 +33,18 @@ static int card_of(const Dev *d) {
         return -1;
     int gib = (int)(bytes / (1 << 30) + 0.5);
     if (major == 8) return gib > 38 && gib <= 40 ? 0 : gib > 78 && gib <= 80 ? 1 : -1;
-    return major == 9 && gib > 78 && gib <= 80 ? 2 : -1;
+    return major != 9 ? -1 : gib > 78 && gib <= 80 ? 2 : gib > 138 && gib <= 141 ? 3 : -1;
 }
 
-static unsigned size_mb(int card, const struct profile *p) {
-    return sizes[card][p->eighths == 8 ? 3 : p->eighths / 2];
+static unsigned of_card(const unsigned (*table)[4], int card, const struct profile *p) {
+    return table[card][p->eighths == 8 ? 3 : p->eighths / 2];
 }
 
 static int profile_of(const Dev *d, unsigned number, int by_id, int *card, const struct profile **out) {
     *card = card_of(d);
     if (d->mig >= 0 || (!by_id && number > 0x11)) return INVALID_ARGUMENT;
     for (int i = 0; *card >= 0 && i < 7; i++) {
-        *out = &profiles[*card == 2][i];
+        *out = &profiles[*card >= 2][i];
         if ((by_id ? (*out)->id : (*out)->index) == number) return OK;
     }
     return NOT_SUPPORTED;
@@ -62,11 +64,11 @@ struct profile_v3 {
 };
 
 static struct profile_info told(int card, const struct profile *p) {
-    return (struct profile_info){p->id, 0, p->slices, p->instances, p->processors, p->copies, p->decoders, 0, p->jpegs, p->ofas, size_mb(card, p)};
+    return (struct profile_info){p->id, 0, p->slices, p->instances, p->processors, p->copies, p->decoders, 0, p->jpegs, p->ofas, of_card(sizes, card, p)};
 }
 
 static void name_of(int card, const struct profile *p, char *out) {
-    snprintf(out, 96, "%ug.%ugb%s", p->slices, (card ? 10 : 5) * p->eighths, p->suffix);
+    snprintf(out, 96, "%ug.%ugb%s", p->slices, of_card(names, card, p), p->suffix);
 }
 
 NVML(nvmlDeviceGetGpuInstanceProfileInfo, Dev *d, unsigned profile, struct profile_info *out) {
@@ -90,11 +92,11 @@ NVML(nvmlDeviceGetGpuInstanceProfileInfoV, Dev *d, unsigned profile, void *out) 
     if (code) return code;
     if (version == FORM(struct profile_v2, 2)) {
         struct profile_v2 *two = out;
-        *two = (struct profile_v2){version, p->id, 0, p->slices, p->instances, p->processors, p->copies, p->decoders, 0, p->jpegs, p->ofas, size_mb(card, p), ""};
+        *two = (struct profile_v2){version, p->id, 0, p->slices, p->instances, p->processors, p->copies, p->decoders, 0, p->jpegs, p->ofas, of_card(sizes, card, p), ""};
         name_of(card, p, two->name);
     } else {
         struct profile_v3 *three = out;
-        *three = (struct profile_v3){version, p->id, p->slices, p->instances, p->processors, p->copies, p->decoders, 0, p->jpegs, p->ofas, size_mb(card, p), "", 0};
+        *three = (struct profile_v3){version, p->id, p->slices, p->instances, p->processors, p->copies, p->decoders, 0, p->jpegs, p->ofas, of_card(sizes, card, p), "", 0};
         name_of(card, p, three->name);
     }
     return OK;
@@ -123,8 +125,8 @@ NVML(nvmlDeviceGetAttributes_v2, Dev *d, struct attributes *out) {
     if (d->mig < 0 || card < 0) return NOT_SUPPORTED;
     unsigned mb = (unsigned)(GPU(d)->mig[d->mig].memory_bytes / (1 << 20) + 0.5);
     for (int i = 0; i < 7; i++) {
-        const struct profile *p = &profiles[card == 2][i];
-        if (size_mb(card, p) != mb) continue;
+        const struct profile *p = &profiles[card >= 2][i];
+        if (of_card(sizes, card, p) != mb) continue;
         *out = (struct attributes){p->processors, p->copies, p->decoders, 0, p->jpegs, p->ofas, p->slices, p->slices, mb};
         return OK;
     }
