@@ -437,3 +437,41 @@ def test_an_array_of_some_lanes_is_refused_for_the_others(choice: str) -> None:
         launch(text, {"out": np.zeros(64), "x": np.zeros(64), "y": np.ones(64)}, (1,), (64,))
     inside = text.replace("    out[i] = a[i]", "        out[i] = a[i]")
     launch(inside, {"out": np.zeros(64), "x": np.zeros(64), "y": np.ones(64)}, (1,), (64,))
+
+
+MAKER = """
+WIDTH = 4
+
+def make(scale, bias=1.0):
+    half = scale / 2
+
+    @cuda.jit(device=True)
+    def scaled(v):
+        return v * half
+
+    @cuda.jit
+    def k(out, x):
+        i = cuda.grid(1)
+        out[i] = scaled(x[i]) * WIDTH + bias
+    return k
+
+three = make(3.0)
+"""
+
+
+def made_by(text: str, name: str | None) -> list[float]:
+    out = np.zeros(64)
+    launch(text, {"out": out, "x": np.arange(64, dtype=F32)}, (1,), (64,), name)
+    return out[:2].tolist()
+
+
+def test_a_kernel_that_a_function_makes_and_gives_back() -> None:
+    for name in (None, "k", "three"):
+        assert made_by(MAKER, name) == [1.0, 7.0]
+    two = MAKER + "five = make(5.0, bias=2.0)\n"
+    assert made_by(two, "five") == [2.0, 12.0] and made_by(two, "three") == [1.0, 7.0]
+    with pytest.raises(InputError, match="several kernels") as refused:
+        made_by(two, "k")
+    assert "three, five" in str(refused.value.hint)
+    with pytest.raises(InputError, match="bias is a name of make and of the module"):
+        made_by("bias = 5\n" + MAKER, None)

@@ -10,7 +10,7 @@ import ast
 import inspect
 import math
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -118,7 +118,7 @@ def _assigned(body: list[ast.stmt], times: int) -> Iterator[str]:
 def read_kernel(source: str | Callable[..., Any], name: str | None = None) -> Kernel:
     """The kernel ``name`` of a text, or of a Python function; without a name the one that is decorated as a kernel, or that no
     other function calls. Raises FieldError, InputError."""
-    tree = _Sugar().visit(_parsed(source))
+    tree, name = _unpacked(_Sugar().visit(_parsed(source)), name)
     functions = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
     constants = _constants(tree)
     if not isinstance(source, str):
@@ -130,6 +130,56 @@ def read_kernel(source: str | Callable[..., Any], name: str | None = None) -> Ke
         raise InputError(f"the text has no function {name[:100]}", hint="it has " + ", ".join(list(functions)[:8]))
     others = {n: f for n, f in functions.items() if n != name}
     return Kernel(functions[name], others, constants, _ALIASES | _imports(tree))
+
+
+def _unpacked(tree: ast.Module, name: str | None) -> tuple[ast.Module, str | None]:
+    """The module with the kernels that its functions make and give back, and what those were called with, at its top; and the
+    kernel that ``name`` means, which may be what a call was assigned to. Raises InputError where calls differ."""
+    makers = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef) and _made_by(n)}
+    if not makers:
+        return tree, name
+    calls: dict[str, list[tuple[str, ast.Call]]] = {}
+    for n in tree.body:
+        match n:
+            case ast.Assign(targets=[ast.Name(id=target)], value=ast.Call(func=ast.Name(id=maker)) as call) if maker in makers:
+                calls.setdefault(maker, []).append((target, call))
+            case _:
+                pass
+    body: list[ast.stmt] = []
+    for n in tree.body:
+        body.append(n)
+        if not isinstance(n, ast.FunctionDef) or n.name not in makers:
+            continue
+        asked = [c for c in calls.get(n.name, []) if c[0] == name] or calls.get(n.name, [])
+        if len({ast.dump(c) for _, c in asked}) > 1:
+            raise InputError(f"{n.name} makes several kernels", hint="say which: " + ", ".join(t for t, _ in asked[:8]))
+        if name in [t for t, _ in asked]:
+            name = next((s.value.id for s in n.body if isinstance(s, ast.Return) and isinstance(s.value, ast.Name)), name)
+        given = _arguments(n, asked[0][1] if asked else ast.Call(ast.Name(n.name, ast.Load()), [], []))
+        inner = [s for s in n.body if isinstance(s, ast.Assign | ast.FunctionDef | ast.Import | ast.ImportFrom)]
+        twice = (set(given) | _assigned_at_top(inner)) & _assigned_at_top(tree.body)
+        if twice:
+            what = f"{min(twice)} is a name of {n.name} and of the module"
+            raise InputError(what, hint="the lab reads both as one: give one of them another name")
+        body += [ast.copy_location(ast.Assign([ast.Name(k, ast.Store())], v), n) for k, v in given.items()]
+        body += inner
+    return ast.fix_missing_locations(ast.Module(body, [])), name
+
+
+def _made_by(n: ast.FunctionDef) -> list[str]:
+    """Kernels and device functions that a function defines."""
+    return [s.name for s in n.body if isinstance(s, ast.FunctionDef) and any("jit" in ast.unparse(d) for d in s.decorator_list)]
+
+
+def _assigned_at_top(body: Sequence[ast.stmt]) -> set[str]:
+    return set(_assigned([s for s in body if isinstance(s, ast.Assign)], 1))
+
+
+def _arguments(n: ast.FunctionDef, call: ast.Call) -> dict[str, ast.expr]:
+    """Parameter to what a call gives for it."""
+    names, defaults = [a.arg for a in n.args.args], n.args.defaults
+    given = dict(zip(names[len(names) - len(defaults) :], defaults, strict=True))
+    return given | dict(zip(names, call.args, strict=False)) | {k.arg: k.value for k in call.keywords if k.arg}
 
 
 class _Sugar(ast.NodeTransformer):
@@ -205,18 +255,31 @@ def kernel_source(text: str, name: str | None = None) -> str:
                     queue.append(kernel.functions[callee])
     lines = text.splitlines()
     rows = [""] * len(lines)
+    makers: set[str] = set()
+    target = name if name not in kernel.functions and name != kernel.name else None
+    """Of an assignment, where the kernel is asked for by it."""
     for n in ast.parse(text).body:
         first = n.lineno
         if isinstance(n, ast.FunctionDef):
-            wanted = n.name in called
+            wanted = n.name in called or not called.isdisjoint(_made_by(n))
+            makers |= {n.name} if wanted else set()
             first = min([first, *(d.lineno for d in n.decorator_list)])
         else:
             constant = isinstance(n, ast.Assign) and _is_constant(n, kernel.constants)
-            wanted = constant or isinstance(n, ast.Import | ast.ImportFrom)
+            wanted = constant or isinstance(n, ast.Import | ast.ImportFrom) or _is_asked(n, makers, target)
         if wanted:
             last = n.end_lineno or n.lineno
             rows[first - 1 : last] = lines[first - 1 : last]
     return "\n".join(rows) + "\n"
+
+
+def _is_asked(n: ast.stmt, makers: set[str], name: str | None) -> bool:
+    """Whether it is the call that makes the kernel ``name``."""
+    match n:
+        case ast.Assign(targets=[ast.Name(id=target)], value=ast.Call(func=ast.Name(id=maker))) if maker in makers:
+            return name in (None, target)
+        case _:
+            return False
 
 
 def _is_constant(n: ast.Assign, constants: Mapping[str, Any]) -> bool:
