@@ -17,7 +17,7 @@ from gpuwise.pick import capacity
 from gpuwise.pick.capacity import REQUESTS, RESOLUTION, Option, rank_accelerators, ranked_document
 from gpuwise.pick.limits import Limits
 from gpuwise.serve.capacity import configurations
-from gpuwise.serve.capacity.answer import Capacity
+from gpuwise.serve.capacity.answer import Draft
 from gpuwise.serve.capacity.configurations import Wanted
 from gpuwise.serve.capacity.fleet import Demand, copies_for
 from gpuwise.serve.capacity.search import contends, search
@@ -65,19 +65,24 @@ def test_the_full_answer_is_of_the_first_option() -> None:
     targets, demand = parse_targets("ttft_p95=1s"), Demand(rate_per_s=20.0)
     ranked = rank_accelerators(ARCH, LOAD, targets, demand, today=TODAY, limits=AMD)
     asked: list[str] = []
+    finished: list[str] = []
 
-    def ask(option: Option, dearer: float | None) -> Capacity:
+    def ask(option: Option, dearer: float | None) -> Draft:
         """The first one asked about costs so many times what the ranking said, or serves nothing."""
         asked.append(option.name)
         usd = (option.fleet.usd_per_hour or 0.0) * ((dearer or 1.0) if len(asked) == 1 else 1.0)
         fleet = replace(option.fleet, usd_per_hour=usd)
-        served = None if len(asked) == 1 and dearer is None else SimpleNamespace(limit=option.limit, fleet=fleet)
-        return cast("Capacity", SimpleNamespace(served=served, name=option.name))
+        limit = None if len(asked) == 1 and dearer is None else option.limit
+        answer = SimpleNamespace(served=limit and SimpleNamespace(limit=limit, fleet=fleet), name=option.name)
+        completed = partial(finished.append, option.name)
+        return cast("Draft", SimpleNamespace(limit=limit, fleet=lambda: fleet, completed=lambda: completed() or answer))
 
     for dearer, answered in ((1.0, 1), (100.0, 2), (None, 2)):
         asked.clear()
+        finished.clear()
         found, answer = ranked.answered(partial(ask, dearer=dearer), demand, AMD)
         assert len(asked) == answered
+        assert finished == asked[-1:]
         assert found.options[0].name == asked[-1] == cast("SimpleNamespace", answer).name
         assert any(one.name == asked[0] for one in found.left_out) == (dearer is None)
 

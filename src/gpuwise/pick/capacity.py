@@ -32,10 +32,10 @@ from gpuwise.pick.candidates import Acquisition, cluster_of, forms_of, placed, w
 from gpuwise.pick.limits import Limits
 from gpuwise.pick.owning import Terms, bill
 from gpuwise.predict.estimate import Estimate, to_document
-from gpuwise.serve.capacity.answer import Capacity, check_model
+from gpuwise.serve.capacity.answer import Capacity, Draft, check_model
 from gpuwise.serve.capacity.configurations import SLOW_LINKS, Wanted
 from gpuwise.serve.capacity.document import fleet_document
-from gpuwise.serve.capacity.fleet import Demand, Fleet, fleet_for
+from gpuwise.serve.capacity.fleet import Demand, Fleet, about, fleet_for
 from gpuwise.serve.capacity.mixed import Kind, Mixed, mixed_fleet
 from gpuwise.serve.capacity.rate import Limit
 from gpuwise.serve.capacity.search import contends, least_ranks, search, with_slots
@@ -59,8 +59,6 @@ CLOSER = 0.85
 FEW = 3.0
 """Times its bound, above which one replica's price says that it has little to do: at a third of its peak, which splits over slow
 links seldom reach."""
-SIGMA_RATE = 0.25
-"""Logarithm by which a rate of so few requests may be wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,26 +111,29 @@ class Ranked:
     mixed: Mixed | None = None
     """A cheaper fleet of two kinds; None where none is."""
 
-    def with_answer(self, answer: Capacity, demand: Demand, limits: Limits) -> Ranked:
-        """The first option as it was answered in full, with more requests and the engine's options searched; in its new place,
-        or left out where it keeps the targets no more, and the fleet of two kinds with it."""
+    def with_answer(self, limit: Limit | None, fleet: Fleet | None, demand: Demand, limits: Limits) -> Ranked:
+        """The first option with what more requests and a search of the engine's options found; in its new place, or left out
+        where it keeps the targets no more, and the fleet of two kinds with it."""
         first, *others = self.options
-        if answer.served is None:
+        if limit is None or fleet is None:
             left_out = (*self.left_out, LeftOut(first.name, "misses the targets where it is simulated at length"))
             return replace(self, options=tuple(others), left_out=left_out, mixed=_mixed(others, demand, limits))
-        first = replace(first, limit=answer.served.limit, fleet=answer.served.fleet)
+        first = replace(first, limit=limit, fleet=fleet)
         options = tuple(sorted((first, *others), key=lambda o: o.key))
         return replace(self, options=options, mixed=_mixed(options, demand, limits))
 
-    def answered(self, ask: Callable[[Option], Capacity], demand: Demand, limits: Limits) -> tuple[Ranked, Capacity]:
-        """The options and the full answer of the first of them, which has its place by it: where an answer makes an option dearer
-        than the next, that one is answered too."""
-        ranked, answers = self, dict[str, Capacity]()
-        while ranked.options and ranked.options[0].name not in answers:
+    def answered(self, ask: Callable[[Option], Draft], demand: Demand, limits: Limits) -> tuple[Ranked, Capacity]:
+        """The options and the full answer of the first of them, which has its place by it: where more requests make an option
+        dearer than the next, that one is asked too. Only the one that stays first is completed."""
+        ranked, drafts = self, dict[str, Draft]()
+        while ranked.options and ranked.options[0].name not in drafts:
             name = ranked.options[0].name
-            answers[name] = ask(ranked.options[0])
-            ranked = ranked.with_answer(answers[name], demand, limits)
-        return ranked, answers[(ranked.options or self.options)[0].name]
+            draft = drafts[name] = ask(ranked.options[0])
+            ranked = ranked.with_answer(draft.limit, None if draft.limit is None else draft.fleet(), demand, limits)
+        answer = drafts[(ranked.options or self.options)[0].name].completed()
+        if answer.served is not None:
+            ranked = ranked.with_answer(answer.served.limit, answer.served.fleet, demand, limits)
+        return ranked, answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +243,7 @@ def rank_accelerators(
             missed += [] if found.nearest is None else [found.nearest]
             left_out.append(LeftOut(name, _why(found.error, found.nearest)))
             continue
-        each = Estimate.from_log_sigma(found.best.rate_per_s, SIGMA_RATE, "derived")
+        each = about(found.best)
         fleet = fleet_for(found.best, each, candidate.cluster, demand, today=today, usd_per_hour=candidate.usd_per_hour)
         why = _too_many_watts(candidate.cluster.accelerator, fleet.cluster.n_accelerators, bounds_of)
         if why:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gpuwise.facts.models.denoisers import Denoiser
     from gpuwise.pick.capacity import Option, Ranked
     from gpuwise.pick.limits import Limits
-    from gpuwise.serve.capacity.answer import Capacity
+    from gpuwise.serve.capacity.answer import Capacity, Draft
     from gpuwise.serve.capacity.configurations import Wanted
     from gpuwise.serve.capacity.fleet import Demand
     from gpuwise.serve.load.load import Load
@@ -201,19 +201,14 @@ def capacity(
         if not ranked.options:
             return _none(ranked, json=json)
 
-        def ask(option: Option) -> Capacity:
+        def ask(option: Option) -> Draft:
             c = option.limit.configuration.config
             engine = wanted if c.engine == wanted.engine else replace(wanted, engine=c.engine, tp=None)
             own = option.usd_per_accelerator_hour if option.how != "rent" else None
-            return _answer(arch, option.cluster, load, targets, demand, engine, own, None, explain=False)
+            return _answer(arch, option.cluster, load, targets, demand, engine, own, None)
 
         ranked, answer = ranked.answered(ask, demand, within)
-        if not quick:
-            from gpuwise.cli.step.progress import progress
-            from gpuwise.serve.capacity.answer import explained
-
-            with progress("simulating") as say:
-                answer = explained(answer, say)
+        answer = answer if quick else _finished(answer)
         if answer.served is not None:
             answer = replace(answer, cluster=answer.served.fleet.cluster)  # nobody asked about fewer
     else:
@@ -226,7 +221,8 @@ def capacity(
 
             wanted = replace(wanted, slowdown=learnt(arch.id, wanted.engine, cluster.accelerator.id))
         explain = not quick and sent.measure is None
-        answer = _answer(arch, cluster, load, targets, demand, wanted, held.price, held.provider, explain=explain)
+        draft = _answer(arch, cluster, load, targets, demand, wanted, held.price, held.provider)
+        answer = _finished(draft, explain=explain)
     if sent.measure is not None:
         from gpuwise.cli.capacity.measure import measure_server
         from gpuwise.serve.measure.run import Bounds
@@ -571,28 +567,35 @@ def _answer(
     wanted: Wanted,
     usd_per_hour: float | None,
     provider: str | None,
-    *,
-    explain: bool,
-) -> Capacity:
+) -> Draft:
     import datetime
 
     from gpuwise.cli.step.progress import progress
-    from gpuwise.serve.capacity.answer import capacity_on
+    from gpuwise.serve.capacity.answer import draft_on
     from gpuwise.serve.capacity.configurations import check_tp
 
     if wanted.tp is not None:
         check_tp(arch, wanted.tp)
+    today = datetime.date.today()
     with progress("simulating") as say:
-        return capacity_on(
+        return draft_on(
             arch,
             cluster,
             load,
             targets,
             demand,
             wanted,
-            today=datetime.date.today(),
+            today=today,
             usd_per_hour=usd_per_hour,
             provider=provider,
-            explain=explain,
             progress=say,
         )
+
+
+def _finished(answer: Draft | Capacity, *, explain: bool = True) -> Capacity:
+    from gpuwise.cli.step.progress import progress
+    from gpuwise.serve.capacity.answer import Draft, explained
+
+    with progress("simulating") as say:
+        whole = answer.completed() if isinstance(answer, Draft) else answer
+        return explained(whole, say) if explain else whole

@@ -19,7 +19,7 @@ from gpuwise.predict.estimate import Estimate
 from gpuwise.serve.capacity.changes import Change, changes
 from gpuwise.serve.capacity.commands import Command, load_tests, start_commands
 from gpuwise.serve.capacity.configurations import Configuration, Wanted
-from gpuwise.serve.capacity.fleet import Demand, Fleet, fleet_for
+from gpuwise.serve.capacity.fleet import Demand, Fleet, about, fleet_for
 from gpuwise.serve.capacity.rate import FINAL_REQUESTS, Limit, Point, curve, knee_rate, largest_rate, operate, rate_estimate
 from gpuwise.serve.capacity.saturation import Saturation, saturation_of, why_missed
 from gpuwise.serve.capacity.search import Considered, Search, frontier, search, with_slots
@@ -106,6 +106,77 @@ def usual_targets(load: Load) -> tuple[Target, ...]:
     return (Target("ttft", 95.0, ttft), Target("tpot", 95.0, READING_S))
 
 
+@dataclass(frozen=True)
+class Draft:
+    """An answer whose configuration, largest rate and price are known: ``limit`` is None where nothing keeps the targets."""
+
+    arch: Architecture
+    cluster: Cluster
+    load: Load
+    targets: tuple[Target, ...]
+    demand: Demand
+    today: datetime.date
+    usd_per_hour: float | None
+    provider: str | None
+    n: int
+    found: Search
+    limit: Limit | None
+
+    def fleet(self, each: Estimate | None = None, e2e_s: float | None = None) -> Fleet:
+        """What carries the demand, of replicas of ``each`` (None: the limit, with the width that any has)."""
+        assert self.limit is not None
+        return fleet_for(
+            self.limit,
+            each or about(self.limit),
+            self.cluster,
+            self.demand,
+            today=self.today,
+            usd_per_hour=self.usd_per_hour,
+            provider=self.provider,
+            e2e_s=e2e_s,
+        )
+
+    def completed(self) -> Capacity:
+        """The answer, without what single changes would bring."""
+        found = self.found
+        served = None if self.limit is None else _served(self, self.limit)
+        miss = None if served is not None or found.nearest is None else Miss(found.nearest, why_missed(found.nearest.alone))
+        own = [] if served is None else [(served.configuration, p) for p in served.curve]
+        points = frontier(found.limits, [*found.points, *own])
+        notes = _notes(self.cluster, self.load, self.demand, served)
+        asked = (self.arch, self.cluster, self.load, self.targets, self.demand, self.today)
+        return Capacity(*asked, served, miss, found.considered, points, (), notes)
+
+
+def draft_on(
+    arch: Architecture,
+    cluster: Cluster,
+    load: Load,
+    targets: Sequence[Target],
+    demand: Demand,
+    wanted: Wanted | None = None,
+    *,
+    today: datetime.date,
+    usd_per_hour: float | None = None,
+    provider: str | None = None,
+    n: int = FINAL_REQUESTS,
+    progress: Callable[[str], None] = lambda words: None,
+) -> Draft:
+    """The best way to serve ``load`` with ``arch`` on ``cluster`` within ``targets``, and the largest rate of it. Raises as
+    :func:`capacity_on`."""
+    check_model(arch)
+    load, asked = with_slots(load, wanted or Wanted())
+    found = search(arch, cluster, load, targets, asked, demand=demand, progress=progress)
+    if found.error is not None:
+        raise found.error
+    progress("the best of them")
+    limit = None
+    if found.best is not None:
+        limit = largest_rate(found.best.configuration, load, targets, n=n, guess_per_s=found.best.rate_per_s)
+    kept = None if limit is None or limit.best is None else limit
+    return Draft(arch, cluster, load, tuple(targets), demand, today, usd_per_hour, provider, n, found, kept)
+
+
 def capacity_on(
     arch: Architecture,
     cluster: Cluster,
@@ -123,22 +194,20 @@ def capacity_on(
 ) -> Capacity:
     """How much ``cluster`` carries of ``load`` with ``arch`` within ``targets``, and what carries ``demand``; ``explain`` adds
     what single changes would bring. Raises InputError and UnpredictableError where nothing can be simulated."""
-    check_model(arch)
-    load, asked = with_slots(load, wanted or Wanted())
-    found = search(arch, cluster, load, targets, asked, demand=demand, progress=progress)
-    if found.error is not None:
-        raise found.error
-    progress("the best of them")
-    final = None
-    if found.best is not None:
-        final = largest_rate(found.best.configuration, load, targets, n=n, guess_per_s=found.best.rate_per_s)
-    if final is None or final.best is None:
-        missed = _missed(arch, cluster, load, targets, demand, found, today)
-        return explained(missed, progress) if explain else missed
-    served = _served(final, found, cluster, load, targets, demand, today, usd_per_hour, provider, n)
-    points = frontier(found.limits, [*found.points, *((final.configuration, p) for p in served.curve)])
-    notes = _notes(cluster, load, demand, served)
-    answer = Capacity(arch, cluster, load, tuple(targets), demand, today, served, None, found.considered, points, (), notes)
+    draft = draft_on(
+        arch,
+        cluster,
+        load,
+        targets,
+        demand,
+        wanted,
+        today=today,
+        usd_per_hour=usd_per_hour,
+        provider=provider,
+        n=n,
+        progress=progress,
+    )
+    answer = draft.completed()
     return explained(answer, progress) if explain else answer
 
 
@@ -162,37 +231,25 @@ def check_model(arch: Architecture) -> None:
         )
 
 
-def _served(
-    limit: Limit,
-    found: Search,
-    cluster: Cluster,
-    load: Load,
-    targets: Sequence[Target],
-    demand: Demand,
-    today: datetime.date,
-    usd_per_hour: float | None,
-    provider: str | None,
-    n: int,
-) -> Served:
-    configuration = limit.configuration
+def _served(draft: Draft, limit: Limit) -> Served:
+    configuration, load, targets, n = limit.configuration, draft.load, draft.targets, draft.n
     near = limit.rate_per_s if limit.missed is not None and limit.missed.saturated else None
     knee = max(knee_rate(configuration, load, n, limit.full_per_s, near).rate_per_s, limit.rate_per_s)
     points = curve(configuration, load, targets, knee, n // 2, CURVE_POINTS)
     each = rate_estimate(limit, points, load, targets, n // 2)
-    fleet = fleet_for(limit, each, cluster, demand, today=today, usd_per_hour=usd_per_hour, provider=provider)
+    fleet = draft.fleet(each)
     share = fleet.peak_per_s / fleet.copies_peak
-    closed = _closed(demand, fleet)
+    closed = _closed(draft.demand, fleet)
     if closed is None:
         point = operate(configuration, load, share, targets, n)
     else:
         point = _with_users(configuration, load, closed, (limit.alone, *points), targets, n)
-        e2e_s = point.run.mean("e2e")
-        fleet = fleet_for(limit, each, cluster, demand, today=today, usd_per_hour=usd_per_hour, provider=provider, e2e_s=e2e_s)
+        fleet = draft.fleet(each, point.run.mean("e2e"))
         share = point.rate_per_s
     return Served(
         limit,
         each,
-        found.copies,
+        draft.found.copies,
         point,
         knee,
         saturation_of(limit, points),
@@ -230,34 +287,6 @@ def _closed(demand: Demand, fleet: Fleet) -> ClosedLoop | None:
     if demand.users is None:
         return None
     return ClosedLoop(max(round(demand.users * demand.peak_over_mean / fleet.copies_peak), 1), demand.think_s)
-
-
-def _missed(
-    arch: Architecture,
-    cluster: Cluster,
-    load: Load,
-    targets: Sequence[Target],
-    demand: Demand,
-    found: Search,
-    today: datetime.date,
-) -> Capacity:
-    nearest = found.nearest
-    miss = None if nearest is None else Miss(nearest, why_missed(nearest.alone))
-    points = frontier(found.limits, found.points)
-    return Capacity(
-        arch,
-        cluster,
-        load,
-        tuple(targets),
-        demand,
-        today,
-        None,
-        miss,
-        found.considered,
-        points,
-        (),
-        _notes(cluster, load, demand, None),
-    )
 
 
 def _notes(cluster: Cluster, load: Load, demand: Demand, served: Served | None) -> tuple[str, ...]:

@@ -24,6 +24,8 @@ from gpuwise.serve.load.workloads import THINK_S
 from gpuwise.units import HOUR_S, MEGA
 
 HOURS = 24
+SIGMA_RATE = 0.25
+"""Logarithm by which a rate of so few requests may be wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,11 @@ def fleet_for(
         watts,
         following,
     )
+
+
+def about(limit: Limit) -> Estimate:
+    """The rate of a limit with the width that any has before its interval is looked for."""
+    return Estimate.from_log_sigma(limit.rate_per_s, SIGMA_RATE, "derived")
 
 
 def copies_for(rate_per_s: float, each_per_s: float) -> int:
