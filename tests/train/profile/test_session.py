@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -151,6 +153,15 @@ def test_a_script_that_ends_before_its_trace_is_run_again_for_it(zygote: Zygote,
     # the second run leaves what the first has saved alone
     assert (tmp_path / "weights.pt").stat().st_mtime_ns < session.trace.stat().st_mtime_ns
     assert (session.trace.parent / "saved" / "weights.pt").exists()
+
+
+def test_a_gpu_that_a_script_leaves_alone_is_told(zygote: Zygote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """tiny-diffusion's ddpm.py trains on the processor, whatever the machine has."""
+    card = SimpleNamespace(name="NVIDIA H100 80GB HBM3")
+    meter = SimpleNamespace(wall_s=1.0, held_back_s={}, mean_power_w=60.0, cards=(card,))
+    monkeypatch.setattr("gpuwise.machine.measure", lambda: contextlib.nullcontext(meter))
+    profile = _run(LOOP.format(steps=40, end=""), zygote, tmp_path).profile
+    assert profile.notes[0].startswith("NVIDIA H100 80GB HBM3 is here, and every step ran on the processor")
 
 
 def test_the_whole_script_runs_where_asked(zygote: Zygote, tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def profile_script(
         profiling=profiling,
         losses=False,
     )
-    telemetry, outcome = _metered_run(settings, folder, zygote, output, python)
+    telemetry, cards, outcome = _metered_run(settings, folder, zygote, output, python)
     facts = run_facts(outcome.journal)
     notes = _notes(outcome)
     name = f"{Path(request.script).name if not request.module else request.script}"
@@ -130,6 +130,8 @@ def profile_script(
     if request.check_data and facts.step.data_s > WAITS * facts.step.wall_s and outcome.ok:
         facts = _constant(facts, request, folder, zygote, python)
     on_gpu = ran_on_gpu(outcome.journal)
+    if cards and not on_gpu:
+        notes = (f"{cards[0]} is here, and every step ran on the processor: `gpuwise doctor` says if PyTorch sees it", *notes)
     profile = profile_run(name, facts, path, target=target, before=before, notes=notes, on_gpu=on_gpu)
     return Session(profile, outcome, path)
 
@@ -185,15 +187,15 @@ def _profile_members(
 
 def _metered_run(
     settings: Settings, folder: Path, zygote: Zygote | None, output: Path | None, python: str
-) -> tuple[dict[str, Any], Outcome]:
-    """The run, with what cards said of it."""
+) -> tuple[dict[str, Any], tuple[str, ...], Outcome]:
+    """The run, with what cards said of it, and their names."""
     from gpuwise.machine import measure
 
     with measure() as meter:
         outcome = launch(settings, folder, zygote=zygote, output=output, python=python, environment=QUIET)
     wall_s = max(meter.wall_s, 1e-9)
     shares = {name: seconds / wall_s for name, seconds in meter.held_back_s.items() if seconds > 0}
-    return {"held_back": shares, "power_w": meter.mean_power_w}, outcome
+    return {"held_back": shares, "power_w": meter.mean_power_w}, tuple(c.name for c in meter.cards), outcome
 
 
 def _traced_again(
