@@ -20,6 +20,7 @@ from gpuwise.cli.tune.view import show
 from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.train.hook.journal import Journal
 from gpuwise.train.hook.launch import Outcome
+from gpuwise.train.hook.settings import Stop
 from gpuwise.train.hook.zygote import Zygote
 from gpuwise.train.run.config import read
 from gpuwise.train.tune.batch.capacity import Capacity
@@ -115,7 +116,7 @@ def test_the_minutes_held_back_settle_a_lever_where_none_is_kept(
             self._reference_wall_s = 30.0
             return FACTS, Trial("enough", True, rate=100.0, undisturbed_rate=100.0), Capacity(1 << 30, False, "memory")
 
-        def _measure(self, levers: Mapping[str, object], skip: int) -> Trial:
+        def _measure(self, levers: Mapping[str, object], skip: int, **_: object) -> Trial:
             clock[0] += 30.0
             rate = 100.0 * next(noise) * (ratio if levers else 1.0)
             return Trial("enough", True, 10, rate=rate, undisturbed_rate=rate, applied=list(levers))
@@ -130,6 +131,31 @@ def test_the_minutes_held_back_settle_a_lever_where_none_is_kept(
     assert clock[0] <= 4 * 60.0 + 60.0
     if kept:
         assert result.gain is not None and result.gain.n_pairs >= 4 and result.gain.low > 1.03
+
+
+def test_a_run_that_is_not_over_when_the_minutes_are_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """yolov5's classify/train.py among other programs: a tuning of 3 minutes was still there after 500 s."""
+    clock = [0.0]
+
+    class Slow(Search):
+        def _look(self) -> tuple[Facts, Trial, Capacity]:
+            self._reference_wall_s = 60.0
+            self._limit(600.0, Capacity(1 << 30, False, "memory"))
+            return FACTS, Trial("enough", True, rate=100.0, undisturbed_rate=100.0), Capacity(1 << 30, False, "memory")
+
+        def _run(self, levers: Mapping[str, object], stop: Stop, job: TrialJob | None = None) -> Outcome:
+            limit_s = (job or self._job).limits.wall_s or 0.0
+            clock[0] += limit_s
+            return Outcome("time", 1, Journal(), limit_s, None)
+
+    monkeypatch.setattr("gpuwise.train.tune.search.time.monotonic", lambda: clock[0])
+    options = Options(minutes=3.0, only=("fused_optimizer",), parity=False)
+    result = Slow(TrialJob("train.py"), State(tmp_path, {}, resume=False), tmp_path, None, options).run()
+    assert clock[0] <= 3 * 60.0 + 2 * 60.0
+    assert [(t.result, t.why) for t in result.tried if t.name == "fused_optimizer"] == [
+        ("no time", "a run was not over when the minutes were")
+    ]
+    assert not result.levers and b"no time" not in (tmp_path / FILE).read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -166,7 +192,7 @@ def test_a_script_so_short_that_the_start_of_run_is_more_keeps_nothing(
                 Capacity(1 << 30, False, "memory"),
             )
 
-        def _measure(self, levers: Mapping[str, object], skip: int) -> Trial:
+        def _measure(self, levers: Mapping[str, object], skip: int, **_: object) -> Trial:
             rate = 100.0 * (1.5 if levers else 1.0)
             mine = next(share)
             step_s = 5.0 / rate / mine
@@ -204,7 +230,7 @@ def test_a_script_that_does_not_say_how_long_it_trains_is_run_to_see(
                 Capacity(1 << 30, False, "memory"),
             )
 
-        def _measure(self, levers: Mapping[str, object], skip: int) -> Trial:
+        def _measure(self, levers: Mapping[str, object], skip: int, **_: object) -> Trial:
             rate = 100.0 * (1.16 if levers else 1.0)
             return Trial("enough", True, 10, 5.0 / rate, rate, rate, wall_s=1.0, applied=list(levers))
 

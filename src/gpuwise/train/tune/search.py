@@ -168,6 +168,10 @@ class Result:
         )
 
 
+class _MinutesOver(Exception):
+    """A run of a pair was stopped for the end of the minutes: nothing is known of it."""
+
+
 class Search:
     """One tuning. ``say`` receives progress lines."""
 
@@ -370,9 +374,9 @@ class Search:
         prober = self._prober(dict(self._best), capacity, facts.accumulation)
         return find_sizes(prober, facts, rate, capacity, Path(self._job.script), tuple(self._best))
 
-    def _run(self, levers: Mapping[str, object], stop: Stop) -> Outcome:
+    def _run(self, levers: Mapping[str, object], stop: Stop, job: TrialJob | None = None) -> Outcome:
         self._n_runs += 1
-        return run(self._job, levers, self._folder / "trial", stop=stop, zygote=self._zygote)
+        return run(job or self._job, levers, self._folder / "trial", stop=stop, zygote=self._zygote)
 
     # -- one candidate
 
@@ -395,7 +399,10 @@ class Search:
         pairs: list[tuple[float, float]] = []
         last = before
         for at in range(most):
-            a, b = self._pair(candidate, at, skip)
+            try:
+                a, b = self._pair(candidate, at, skip)
+            except _MinutesOver:
+                return tried("no time", "a run was not over when the minutes were")
             last = b
             if b.refused.get(name) is not None:
                 return tried("not tried", b.refused[name])
@@ -488,7 +495,8 @@ class Search:
 
         def measure() -> dict[str, Any]:
             order = (dict(self._best), changed) if at % 2 == 0 else (changed, dict(self._best))
-            first, second = (self._measure(levers, skip) for levers in order)
+            until_s = self._ends_s + 2.0 * self._reference_wall_s
+            first, second = (self._measure(levers, skip, until_s=until_s) for levers in order)
             a, b = (first, second) if at % 2 == 0 else (second, first)
             return {"a": a.keep(), "b": b.keep(), "levers": changed}
 
@@ -498,13 +506,20 @@ class Search:
     def _key(self, candidate: Candidate, at: int) -> str:
         return f"{_named(self._best)}|{candidate.label}|{at}"
 
-    def _measure(self, levers: Mapping[str, object], skip: int) -> Trial:
+    def _measure(self, levers: Mapping[str, object], skip: int, *, until_s: float = math.inf) -> Trial:
+        """Raises _MinutesOver where the run is not over at that time."""
         options = self._options
         caches = bool(set(CACHES) & set(levers))
         steps = skip if caches else 0
         # a cache is measured after the epoch in which it fills
         stop = Stop(steps=options.steps, at_least_s=options.least_s, skip=steps, seconds=2.0 * EPOCH_LIMIT_S)
-        trial = trial_of(self._run(levers, stop), skip_steps=steps)
+        limits, left_s = self._job.limits, max(until_s - time.monotonic(), 1.0)
+        is_cut = limits.wall_s is None or left_s < limits.wall_s
+        job = replace(self._job, limits=replace(limits, wall_s=left_s)) if is_cut and left_s < math.inf else None
+        outcome = self._run(levers, stop, job)
+        if job is not None and outcome.ended == "time":
+            raise _MinutesOver
+        trial = trial_of(outcome, skip_steps=steps)
         if steps and trial.ok and trial.n_steps < options.steps // 2:
             return replace(trial, ok=False, error="the script ends before its second epoch")
         return trial
