@@ -142,7 +142,8 @@ class Draft:
         served = None if self.limit is None else _served(self, self.limit)
         miss = None if served is not None or found.nearest is None else Miss(found.nearest, why_missed(found.nearest.alone))
         own = [] if served is None else [(served.configuration, p) for p in served.curve]
-        points = frontier(found.limits, [*found.points, *own])
+        others = [point for layout in found.behind for point in layout.points(self.load, self.targets)]
+        points = frontier(found.limits, [*others, *own])
         notes = _notes(self.cluster, self.load, self.demand, served)
         asked = (self.arch, self.cluster, self.load, self.targets, self.demand, self.today)
         return Capacity(*asked, served, miss, found.considered, points, (), notes)

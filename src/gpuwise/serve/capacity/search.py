@@ -44,6 +44,26 @@ class Considered:
     why: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """A layout that is not the best: requests a second that it does not exceed, and half of what it had to carry."""
+
+    configuration: Configuration
+    bound_per_s: float
+    half_per_s: float
+
+    def points(self, load: Load, targets: Sequence[Target], n: int = SEARCH_REQUESTS) -> list[tuple[Configuration, Point]]:
+        """What it does for one user, and at that rate where it keeps the targets."""
+        found: list[tuple[Configuration, Point]] = []
+        try:
+            nobody = alone(self.configuration, load, targets, n, self.bound_per_s / SLACK)
+            found.append((self.configuration, one_user(nobody)))
+            point = keeps(self.configuration, load, self.half_per_s, targets, n)
+        except (InputError, UnpredictableError):
+            return found
+        return found if point is None else [*found, (self.configuration, point)]
+
+
 @dataclass(frozen=True)
 class Search:
     """``considered`` in the order they were looked at; ``best`` is None where nothing keeps the targets."""
@@ -53,8 +73,7 @@ class Search:
     copies: int
     error: GpuwiseError | None
     """Why nothing could be simulated at all; None when something was."""
-    points: tuple[tuple[Configuration, Point], ...] = ()
-    """Of layouts that are not the best."""
+    behind: tuple[Behind, ...] = ()
 
     @property
     def limits(self) -> tuple[Limit, ...]:
@@ -175,7 +194,7 @@ def search(
     enough = math.inf if refine or most is None else most
     considered: list[Considered] = []
     errors: list[GpuwiseError] = []
-    points: list[tuple[Configuration, Point]] = []
+    behind: list[Behind] = []
     rank = _Rank(cluster, demand, fewer=not refine)
 
     def look(configuration: Configuration) -> Limit | None:
@@ -206,16 +225,6 @@ def search(
         rank = replace(rank, best=limit) if rank.takes(limit) else rank
         return limit
 
-    def beside(configuration: Configuration, bound: float) -> None:
-        """What a layout that is not the best does for one user, and at half the rate that the best asks of it."""
-        try:
-            points.append((configuration, one_user(alone(configuration, load, targets, n, bound / SLACK))))
-            half = min(rank.needed_per_s(configuration), bound) / 2.0
-            point = keeps(configuration, load, half, targets, n)
-        except (InputError, UnpredictableError):
-            return
-        points.extend([] if point is None else [(configuration, point)])
-
     found: list[Limit] = []
     late: list[tuple[float, Configuration]] = []
     every = [c for c in _every(arch, cluster, load, wanted) if c.ranks <= most_ranks]
@@ -230,7 +239,7 @@ def search(
             limit = look(configuration)
         found += [] if limit is None else [limit]
         if limit is None and refine and bound < math.inf:
-            beside(configuration, bound)
+            behind.append(Behind(configuration, bound, min(rank.needed_per_s(configuration), bound) / 2.0))
     if not found and late:  # says by how much it misses
         limit = look(min(late, key=lambda x: x[0])[1])
         found += [] if limit is None else [limit]
@@ -240,7 +249,7 @@ def search(
             for configuration in refined(start.configuration):
                 look(configuration)
     copies = 0 if rank.best is None else copies_on(cluster, rank.ranks)
-    return Search(tuple(considered), rank.best, copies, errors[0] if errors and not found else None, tuple(points))
+    return Search(tuple(considered), rank.best, copies, errors[0] if errors and not found else None, tuple(behind))
 
 
 def _every(arch: Architecture, cluster: Cluster, load: Load, wanted: Wanted) -> Iterator[Configuration]:
