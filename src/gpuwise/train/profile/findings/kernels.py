@@ -13,6 +13,7 @@ from gpuwise.train.profile.families import ELEMENTWISE, family
 from gpuwise.train.profile.findings.finding import Evidence, Finding
 from gpuwise.train.profile.findings.host import BUSY_ENOUGH
 from gpuwise.train.profile.findings.profile_data import ProfileData
+from gpuwise.train.profile.findings.side_work import loop_over_parameters
 from gpuwise.train.profile.operations import OP_CATEGORIES
 from gpuwise.train.profile.spans import inside, length, spans
 from gpuwise.train.profile.split import OPTIMIZER
@@ -124,7 +125,11 @@ def pointwise_chains(data: ProfileData) -> Finding | None:
         return None
     optimizer = data.annotated("Optimizer.")
     ops = data.ops
+    # a loop over the parameters is a finding of its own
+    looped = {r for rows in loop_over_parameters(data).values() for r in rows if family("op", data.trace.text(r)) == ELEMENTWISE}
+    spent -= data.seconds_within(data.spans_of(np.array(sorted(looped), np.int64)))
     outer = [at for at in range(len(ops.rows)) if ops.families[at] == ELEMENTWISE and _is_head(data, at)]
+    outer = [at for at in outer if int(ops.rows[at]) not in looped]
     starts = data.trace.start_s[ops.rows]
     free = ~inside(starts, optimizer)
     lengths, run, before = list[int](), 0, -2
@@ -140,7 +145,7 @@ def pointwise_chains(data: ProfileData) -> Finding | None:
     mean = sum(n * n for n in lengths) / sum(lengths)
     if mean < CHAIN:
         return None
-    saved = spent * (1 - min(COPIES_KEPT / (3 * mean), 1.0))
+    saved = max(spent, 0.0) * (1 - min(COPIES_KEPT / (3 * mean), 1.0))
     longest = max(lengths)
     words = f"elementwise operations in chains of {mean:.1f} on average, {longest} at most"
     evidence = Evidence(words, count=sum(lengths) / data.n_steps, seconds=spent)

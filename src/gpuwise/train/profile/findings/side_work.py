@@ -99,14 +99,14 @@ def _models(data: ProfileData, calls: Ints, learns: Mapping[str, int]) -> Ints:
     return calls[inner > 0]
 
 
-def parameter_loop(data: ProfileData) -> Finding | None:
-    """A Python loop that runs several small operations on every parameter."""
+def loop_over_parameters(data: ProfileData) -> dict[str, list[int]]:
+    """Rows of the operations that a Python loop runs on every parameter, by name; empty where there is no such loop."""
     if data.trace is None or data.steps is None or data.ops is None or data.facts is None:
-        return None
+        return {}
     shapes = _parameter_shapes(data)
     tensors = sum(shapes.values())
     if tensors < LEAST_TENSORS:
-        return None
+        return {}
     trace, ops = data.trace, data.ops
     outer = ops.rows[ops.parent == NONE]
     busy = union([data.annotated("Optimizer."), data.spans_of(_roots(data)), _loading(data)])
@@ -117,14 +117,19 @@ def parameter_loop(data: ProfileData) -> Finding | None:
         if name == READ or family("op", name) in SMALL:
             by_name.setdefault(name, []).append(row)
     often = {n: rows for n, rows in by_name.items() if n != READ and _covers(data, rows, shapes)}
-    if not often:
-        return None
     # a value that is read of each, where something is done to each
-    if len(by_name.get(READ, ())) >= tensors * data.n_steps:
+    if often and len(by_name.get(READ, ())) >= tensors * data.n_steps:
         often[READ] = by_name[READ]
-    passes = sum(map(len, often.values())) / (tensors * data.n_steps)
-    if passes < LEAST_PASSES:
+    return often if sum(map(len, often.values())) >= LEAST_PASSES * tensors * data.n_steps else {}
+
+
+def parameter_loop(data: ProfileData) -> Finding | None:
+    """A Python loop that runs several small operations on every parameter."""
+    often = loop_over_parameters(data)
+    if not often or data.trace is None or data.facts is None:
         return None
+    trace, tensors = data.trace, sum(_parameter_shapes(data).values())
+    passes = sum(map(len, often.values())) / (tensors * data.n_steps)
     rows = np.array(sorted(r for group in often.values() for r in group), np.int64)
     seconds = data.seconds_within(data.spans_of(rows))
     words = ", ".join(n.removeprefix("aten::") for n in sorted(often, key=lambda n: -len(often[n]))[:4])
