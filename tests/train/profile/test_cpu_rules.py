@@ -66,6 +66,20 @@ def test_a_loop_over_parameters_takes_the_parameters(
     assert ("loop over parameters" in _kinds(_profile(_trace(kineto, work=work), tmp_path))) is found
 
 
+def test_a_chain_saves_of_its_own_time(kineto: type[Any], tmp_path: Path) -> None:
+    """SAC of stable-baselines3: two thirds of the elementwise time are single ReLUs, and the chains work on 256 numbers."""
+
+    def work(trace: Any, at: float) -> None:
+        trace.op("aten::relu", at, 4 * MS, [[256, 256]])
+        trace.op("aten::mm", at + 4.1 * MS, 20, [[256, 256], [256, 1]])
+        for i in range(35):
+            trace.op(("aten::mul", "aten::add", "aten::tanh")[i % 3], at + 4.2 * MS + 30 * i, 28, [[256, 2]] * 2)
+
+    found = _kinds(_profile(_trace(kineto, work=work), tmp_path))["pointwise chains"]
+    spent = found.evidence[0].seconds
+    assert spent is not None and found.saved_s / spent == pytest.approx(0.98 / 4.98 * (1 - 2 / (3 * 35)), rel=0.02)
+
+
 @pytest.mark.parametrize("of_parameters", [True, False], ids=["an optimizer in Python", "activations"])
 def test_the_operations_of_such_a_loop_are_no_chain_of_the_model(kineto: type[Any], tmp_path: Path, of_parameters: bool) -> None:
     """fastai's optimizer runs 159 operations on 16 tensors, which a compiled model would not touch."""

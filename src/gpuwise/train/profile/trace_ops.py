@@ -16,7 +16,7 @@ import numpy as np
 
 from gpuwise.dtypes import TENSOR_BYTES
 from gpuwise.train.profile.products import DTYPES
-from gpuwise.train.profile.trace import NONE, Detail, Ints, Trace
+from gpuwise.train.profile.trace import NONE, Detail, Floats, Ints, Trace
 from gpuwise.workload.capture.ops.flop import flop_of
 from gpuwise.workload.capture.record.capture import Signature, TensorSpec
 from gpuwise.workload.capture.record.families import elements
@@ -148,7 +148,7 @@ def trace_ops_of(data: ProfileData) -> list[TraceOp]:
         return []
     is_op = trace.named(KNOWN_OPS.__contains__)
     rows = _outermost(trace, data.host_ops[is_op[data.host_ops]])
-    seconds = _kernel_seconds(data, trace, rows) if data.on_gpu else data.own_s(rows)
+    seconds = op_seconds(data, trace, rows)
     ops: dict[tuple[int, int], TraceOp | None] = {}
     for row, spent in zip(rows.tolist(), seconds.tolist(), strict=True):
         key = (int(trace.name[row]), int(trace.detail[row]))
@@ -172,6 +172,11 @@ def _outermost(trace: Trace, rows: Ints) -> Ints:
             kept.append(row)
             ends[lane] = float(trace.end_s[row])
     return np.array(kept, dtype=np.int64)
+
+
+def op_seconds(data: ProfileData, trace: Trace, rows: Ints) -> Floats:
+    """[rows], which begin one after the other: their own seconds on a processor, those of their kernels on a GPU."""
+    return _kernel_seconds(data, trace, rows) if data.on_gpu else data.own_s(rows)
 
 
 def _kernel_seconds(data: ProfileData, trace: Trace, rows: Ints) -> np.ndarray:

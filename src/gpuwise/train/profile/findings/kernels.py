@@ -18,6 +18,7 @@ from gpuwise.train.profile.operations import OP_CATEGORIES
 from gpuwise.train.profile.spans import inside, length, spans
 from gpuwise.train.profile.split import OPTIMIZER
 from gpuwise.train.profile.trace import Ints
+from gpuwise.train.profile.trace_ops import op_seconds
 
 FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 """Optimizers with a fused form, on processors too (torch/optim: _single_tensor and _fused functions, PyTorch 2.13)."""
@@ -132,20 +133,26 @@ def pointwise_chains(data: ProfileData) -> Finding | None:
     outer = [at for at in outer if int(ops.rows[at]) not in looped]
     starts = data.trace.start_s[ops.rows]
     free = ~inside(starts, optimizer)
-    lengths, run, before = list[int](), 0, -2
-    for at in (a for a in outer if free[a]):
-        run = run + 1 if _follows(data, before, at) else 1
-        if run == 1:
-            lengths.append(1)
+    heads = np.array([a for a in outer if free[a]], np.int64)
+    seconds = op_seconds(data, data.trace, ops.rows[heads])
+    lengths, within, before = list[int](), list[float](), -2
+    for at, long_s in zip(heads.tolist(), seconds.tolist(), strict=True):
+        if _follows(data, before, at):
+            lengths[-1] += 1
+            within[-1] += long_s
         else:
-            lengths[-1] = run
+            lengths.append(1)
+            within.append(long_s)
         before = at
-    if not lengths:
+    whole_s = sum(within)
+    if whole_s <= 0:
         return None
-    mean = sum(n * n for n in lengths) / sum(lengths)
+    # by their time: many short ones on few numbers are no reason where one long one stands alone
+    mean = sum(n * s for n, s in zip(lengths, within, strict=True)) / whole_s
     if mean < CHAIN:
         return None
-    saved = max(spent, 0.0) * (1 - min(COPIES_KEPT / (3 * mean), 1.0))
+    spared = sum(s * (1 - COPIES_KEPT / (3 * n)) for n, s in zip(lengths, within, strict=True) if n > 1)
+    saved = max(spent, 0.0) * spared / whole_s
     longest = max(lengths)
     words = f"elementwise operations in chains of {mean:.1f} on average, {longest} at most"
     evidence = Evidence(words, count=sum(lengths) / data.n_steps, seconds=spent)
