@@ -32,7 +32,7 @@ from types import FrameType
 from typing import Any
 
 from clock import measure_clock, predict_clock
-from steps import STEPS, check_kernels, measure_steps, predict_steps
+from steps import MIXED, STEPS, check_kernels, measure_mixed, measure_steps, predict_steps
 from timing import OverTimeError, Rows, attempt, both, captured, device, free_memory, queued_s, torch_memory, wall_s
 from transformers_server import await_server, save_flash, start_server, stop
 
@@ -58,7 +58,16 @@ STOCK_LOADS = (LOADS[0], LOADS[-1])
 """Of the server with the attention of ``transformers`` as it is."""
 WARM_UP = (40.0, 1.5)
 MOST_REQUESTS = 400
-ITEM_S = {"clock": 20.0, "steps": 25.0, "fused": 25.0, "static": 45.0, "encoders": 12.0, "server": 45.0, "stock": 60.0}
+ITEM_S = {
+    "clock": 20.0,
+    "mixed": 12.0,
+    "steps": 25.0,
+    "fused": 25.0,
+    "static": 45.0,
+    "encoders": 12.0,
+    "server": 45.0,
+    "stock": 60.0,
+}
 """Longest time of an item."""
 TINY = {"hidden": 64, "ffn": 128, "n_layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 16, "vocab": 512}
 
@@ -552,6 +561,7 @@ def items(only: set[str], servers: Servers | None) -> list[tuple[str, str, Calla
     """Name, group and function of what is measured, in order of worth."""
     found: list[tuple[str, str, Callable[[Rows], None]]] = [("small kernels", "steps", check_kernels)]
     found.append(("products", "clock", measure_clock))
+    found.append((MIXED[0], "mixed", measure_mixed))
     steps = [(item, "steps", lambda rows, item=item: measure_steps(rows, item)) for item in STEPS]
     served = [(SERVED, "server", servers.measure)] if servers is not None else []
     found += [*steps[:2], *served, *steps[2:]]
@@ -626,7 +636,7 @@ def main() -> None:
     parser.add_argument(
         "--only",
         default="clock,steps,server,encoders",
-        help="clock, steps, server, stock, encoders, fused, static, or items",
+        help="clock, mixed, steps, server, stock, encoders, fused, static, or items",
     )
     parser.add_argument("--tiny", action="store_true", help="small shapes, on the CPU")
     parsed = parser.parse_args()

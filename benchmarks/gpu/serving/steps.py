@@ -40,13 +40,19 @@ STEPS: dict[str, tuple[str, str, int | None, tuple[Step, ...]]] = {
     "qwen2.5-1.5b": ("qwen2.5-1.5b", "bf16", None, ((1, 1, 1024), (64, 1, 1024), (256, 1, 1024), (32, 1, 8192), (4, 2048, 2048))),
 }
 PACED: Step = (1, 2048, 2048)
-HELD_S = {True: 1.1, False: 0.35}
+MIXED = ("qwen3-8b mixed", "qwen3-8b", (1, 2048, 2048), (64, 1, 1024), (4, 16))
+"""Item, model, a prompt, a decode step, and how many of them follow each prompt."""
+HELD_S = {True: 0.9, False: 0.35}
 """Seconds of a prompt, and of a decode step."""
 
 
 def step_name(item: str, step: Step) -> str:
     sequences, q_len, kv_len = step
     return f"{item} {sequences} x {q_len} of {kv_len}"
+
+
+def mixed_name(n: int) -> str:
+    return f"{MIXED[0]} {n} steps a prompt"
 
 
 def predict_steps(system: Any) -> dict[str, Any]:
@@ -89,7 +95,11 @@ def predict_steps(system: Any) -> dict[str, Any]:
                     )
                     row[f"experts_{name}_s"] = float(layer.time_s[0])
             found[step_name(item, step)] = row
-    return found
+    _, model, prompt, decode, counts = MIXED
+    arch = find_model(model)
+    first = float(one_iteration(arch, system, EngineConfig(attention="fa2"), *prompt).kernels_s[0])
+    each = float(one_iteration(arch, system, EngineConfig(), *decode).kernels_s[0])
+    return found | {mixed_name(n): {"kernels_s": first + n * each} for n in counts}
 
 
 def measure_steps(rows: Rows, item: str) -> None:
@@ -115,6 +125,27 @@ def measure_steps(rows: Rows, item: str) -> None:
 
     for step in steps:
         attempt(rows, step_name(item, step), lambda step=step: one(step))
+
+
+def measure_mixed(rows: Rows) -> None:
+    """Prompts with decode steps between them: whether the power limit sees their mean."""
+    from fused_decoder import FusedDecoder, Shape
+
+    from gpuwise.facts.models.catalogue import find_model
+
+    _, model, prompt, decode, counts = MIXED
+    shape = Shape.of(find_model(model))
+    shape = replace(shape, hidden=64, ffn=128, n_layers=2, heads=4, kv_heads=2, head_dim=16, vocab=512) if rows.tiny else shape
+    decoder = FusedDecoder(shape, device())
+    first, each = (captured(decoder.step(*((2, min(step[1], 32), 64) if rows.tiny else step))) for step in (prompt, decode))
+
+    def run(n: int) -> None:
+        first()
+        for _ in range(n):
+            each()
+
+    for n in counts:
+        attempt(rows, mixed_name(n), lambda n=n: held(lambda: run(n), 1.5))
 
 
 def check_kernels(rows: Rows) -> None:
