@@ -219,6 +219,23 @@ def test_fp32_on_tensor_cores_is_two_findings(profile_of: Callable[..., Profile]
     assert {f.kind for f in profile_of(tf32).findings} == {"no mixed precision"}
 
 
+def test_kernels_longer_than_a_launch_wait_for_a_slow_host(profile_of: Callable[..., Profile]) -> None:
+    """minGPT's gpt-mini on an H100: kernels of 16 us, one launched every 35 us; it was told that its products are in 32 bits."""
+
+    def slow_host(k: Any, t: float) -> None:
+        for i in range(280):
+            at = t + 35 * i
+            k.product(at + 12, 16, 8192, 192, 768, "float", "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x128x8", lead=9)
+            k.op("aten::view", at + 14, 18, [[8192, 192]])
+
+    found = profile_of(slow_host)
+    assert found.verdict.kind == "launch-bound", [(f.kind, f.saved_s) for f in found.findings]
+    kinds = {f.kind: f for f in found.findings}
+    assert kinds["launch-bound"].evidence[0].what.startswith("kernels, 16 us each (median), one every 35 us")
+    products = 280 * 16e-6
+    assert kinds["no mixed precision"].saved_s < products * found.split.busy_share < 0.5 * products
+
+
 def test_what_a_card_cannot_do_is_not_advised(kineto: Any, profile_of: Callable[..., Profile]) -> None:
     found = profile_of(plain_fp32, kineto.T4)
     assert [f.kind for f in found.findings] == ["no mixed precision"]

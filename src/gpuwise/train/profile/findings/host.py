@@ -6,20 +6,16 @@ import numpy as np
 
 from gpuwise.train.profile.findings.data import CHEAP_OP_S, dispatch_s
 from gpuwise.train.profile.findings.finding import Evidence, Finding
-from gpuwise.train.profile.findings.profile_data import ProfileData
+from gpuwise.train.profile.findings.profile_data import LAUNCH_S, ProfileData
 from gpuwise.train.profile.spans import inside
 from gpuwise.train.profile.split import HOST_GAPS, OTHER, SAVE, SYNC, undisturbed_s
 from gpuwise.train.profile.trace import NONE, RUNTIME_CATEGORIES
 from gpuwise.train.profile.verdict import NAMED_IN_CROWD
 from gpuwise.units import format_duration
 
-LAUNCH_S = 10e-6
-"""A kernel shorter than it takes to launch one: 5 to 20 us (HolisticTraceAnalysis, documentation of its launch statistics)."""
 LEAST_GAPS, LEAST_SMALL = 0.1, 0.2
 """Of the step between short operations, from which they are named; and with the dispatch of those that are hardly more than it.
 Rules of this project."""
-BUSY_ENOUGH = 0.9
-"""Share of the step: a device that is busier is not held up by the host."""
 
 
 def syncs(data: ProfileData) -> Finding | None:
@@ -56,13 +52,13 @@ def syncs(data: ProfileData) -> Finding | None:
 
 def launch_bound(data: ProfileData) -> Finding | None:
     """Kernels shorter than their launch: the device waits for the next launch."""
-    if not len(data.kernels) or data.trace is None or data.split.busy_share >= BUSY_ENOUGH:
+    if data.trace is None or not data.is_launch_bound:
         return None
     median = float(np.median(data.trace.duration_s[data.kernels]))
-    if median >= LAUNCH_S:
-        return None
+    often = f", one every {1e6 * data.launch_s:.2g} us" if data.launch_s > LAUNCH_S else ""
+    busy = f"the device is busy {100 * data.split.busy_share:.0f} % of the step"
     evidence = Evidence(
-        f"kernels, {1e6 * median:.2g} us each (median); the device is busy {100 * data.split.busy_share:.0f} % of the step",
+        f"kernels, {1e6 * median:.2g} us each (median){often}; {busy}",
         count=len(data.kernels) / data.n_steps,
     )
     return Finding(

@@ -11,8 +11,7 @@ import numpy as np
 
 from gpuwise.train.profile.families import ELEMENTWISE, family
 from gpuwise.train.profile.findings.finding import Evidence, Finding
-from gpuwise.train.profile.findings.host import BUSY_ENOUGH
-from gpuwise.train.profile.findings.profile_data import ProfileData
+from gpuwise.train.profile.findings.profile_data import BUSY_ENOUGH, ProfileData
 from gpuwise.train.profile.findings.side_work import loop_over_parameters
 from gpuwise.train.profile.operations import OP_CATEGORIES
 from gpuwise.train.profile.spans import inside, length, spans

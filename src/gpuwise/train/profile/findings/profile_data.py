@@ -34,6 +34,12 @@ class DeviceFacts:
     """Of the host, open to the process."""
 
 
+LAUNCH_S = 10e-6
+"""A kernel shorter than it takes to launch one: 5 to 20 us (HolisticTraceAnalysis, documentation of its launch statistics)."""
+BUSY_ENOUGH = 0.9
+"""Share of the step: a device that is busier is not held up by the host."""
+
+
 @dataclass(frozen=True, eq=False)
 class RankView:
     """The trace of one rank of several."""
@@ -177,6 +183,23 @@ class ProfileData:
     def kernel_launched_s(self) -> Floats:
         """When the host launched each kernel, seconds."""
         return np.zeros(0) if self.trace is None else launched_s(self.trace, self.kernels)
+
+    @cached_property
+    def launch_s(self) -> float:
+        """From one launch to the next (median), seconds as they are without the profiler; 0 where nothing was launched."""
+        if self.trace is None or self.steps is None:
+            return 0.0
+        between = np.diff(np.sort(self.kernel_launched_s))
+        # a step under the profiler takes as much longer as its launches do
+        traced_s = float(np.median(self.steps.windows[:, 1] - self.steps.windows[:, 0]))
+        return float(np.median(between)) * min(self.wall_s / traced_s, 1.0) if len(between) and traced_s > 0 else 0.0
+
+    @cached_property
+    def is_launch_bound(self) -> bool:
+        """Whether the device waits for the host: it is idle, and a usual kernel is over before the next is launched."""
+        if self.trace is None or not len(self.kernels) or self.split.busy_share >= BUSY_ENOUGH:
+            return False
+        return float(np.median(self.trace.duration_s[self.kernels])) < max(LAUNCH_S, self.launch_s)
 
     @cached_property
     def differentiates_gradients(self) -> bool:

@@ -14,6 +14,10 @@ LEAST_SHARE = 0.02
 """Of the step: a finding below it is not shown. Rule of this project."""
 
 
+OF_KERNELS = ("no mixed precision", "fp32 without TF32", "odd sizes")
+"""Findings that shorten kernels and leave as many launches."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """``devices`` are those on which it can be true."""
@@ -62,9 +66,13 @@ RULES = (
 
 def find_wastes(profile: ProfileData) -> tuple[Finding, ...]:
     """The findings that hold and save at least ``LEAST_SHARE`` of the step, largest first. They overlap: do not add them.
-    None saves more than the time of its evidence."""
+    None saves more than the time of its evidence; where the device waits for the host, shorter kernels of as many launches save
+    of the share of the step in which it does not."""
     found = [f for rule in RULES if profile.split.device in rule.devices and (f := rule.find(profile)) is not None]
     within = [replace(f, saved_s=min(f.saved_s, profile.wall_s, _evident_s(f))) for f in found]
+    if profile.on_gpu and profile.is_launch_bound:
+        busy = profile.split.busy_share
+        within = [replace(f, saved_s=f.saved_s * busy) if f.kind in OF_KERNELS else f for f in within]
     worth = [f for f in within if f.saved_s >= LEAST_SHARE * profile.wall_s]
     return tuple(sorted(worth, key=lambda f: -f.saved_s))
 
