@@ -53,6 +53,22 @@ def test_a_model_is_planned_for_the_tool_that_is_named(tool: str, capsys: pytest
     assert written["target"] == tool and "pip install" in " ".join(written["notes"])  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("words", "left"),
+    [
+        (["llama-3.1-8b", "--on", "8xH100-SXM", "--to", "torchrun", "--lora", "--tp", "4"], "replicated by DDP"),
+        (["llama-3.1-8b", "--on", "8xH100-SXM", "--to", "deepspeed", "--lora"], "without sharding"),
+        (["mixtral-8x7b", "--on", "4x8xH100-SXM", "--to", "torchtitan"], "expert parallelism"),
+    ],
+)
+def test_a_model_is_planned_without_what_the_tool_cannot_say(
+    words: list[str], left: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["export", *words, "--json"]) == 0
+    written = _document(capsys)
+    assert any(left in note for note in written["notes"]) and written["files"]  # type: ignore[attr-defined]
+
+
 def test_adapters_on_weights_in_four_bits_are_the_ranks_own_too(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["export", "mistral-nemo-12b", "--on", "1xRTX-4090", "--qlora", "--seq", "2048", "--to", "torchrun", "--json"]
     assert run(words) == 0

@@ -108,6 +108,26 @@ def test_nothing_rented_can_do_it() -> None:
 
 
 @pytest.mark.parametrize(
+    ("fixed", "count"),
+    [({"sharding": "zero1"}, 2), ({"tp": 2, "sharding": "zero1"}, 4), ({"pp": 3}, 3), ({"dp": 6, "tp": 2}, 12), ({"ep": 8}, 8)],
+)
+def test_a_layout_is_given_the_accelerators_it_needs(fixed: dict[str, int | str | bool], count: int) -> None:
+    assert hardware.counts_for(fixed)[0] == count
+
+
+def test_a_short_job_is_given_several_accelerators_where_its_layout_needs_them() -> None:
+    plan = hardware.compare(SMALL, Wishes(tokens=3e6, fixed={"sharding": "zero1"}), PRICING)
+    assert plan.best is not None and plan.best.cluster.n_accelerators > 1
+    alone = hardware.compare(SMALL, Wishes(tokens=3e6), PRICING)
+    assert {o.cluster.n_accelerators for o in alone.hardware} == {1}
+
+
+def test_the_reasons_of_most_are_named() -> None:
+    with pytest.raises(UnpredictableError, match="does not divide 32 attention heads"):
+        hardware.compare(SMALL, Wishes(tokens=3e6, fixed={"tp": 3}), PRICING)
+
+
+@pytest.mark.parametrize(
     ("model", "wishes"),
     [
         pytest.param("llama-3.1-8b", Wishes(tokens=2e7, budget_usd=30.0), id="whole"),

@@ -7,10 +7,12 @@ those whose bound already loses are left out.
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpuwise.errors import GpuwiseError, InputError, UnknownNameError, UnpredictableError
+from gpuwise.errors import InputError, UnknownNameError, UnpredictableError
 from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
@@ -40,6 +42,8 @@ KEEP = 6
 """Accelerators compared at least, when as many can do the job."""
 COUNTS_TRIED = 4
 """Cluster sizes planned for one accelerator."""
+REASONS = 2
+"""Reasons named, at most, why nothing rented will do."""
 UNSEEN_NAMED = 4
 """Clusters that nobody was seen to rent out, named at most."""
 TRIES = 48
@@ -56,6 +60,8 @@ class _Try:
     cluster: Cluster
     least_s: float
     least_usd: float
+    short: bool
+    """Several accelerators for a job that one surely does soon."""
 
 
 def compare(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Plan[TrainingEstimate]:
@@ -63,8 +69,9 @@ def compare(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Plan[Traini
 
     With a budget alone: the fastest within it. Otherwise: the cheapest that meets the deadline (30 days if none is given).
     Counts that nobody was seen to rent out together come after those that somebody was. When nothing meets the limits, the
-    one that comes nearest. Raises UnpredictableError when nothing rented can train the model, with the reason of the
-    cluster that came first, and InputError on wishes that cannot be meant.
+    one that comes nearest. Several accelerators are compared for a short job only where one alone cannot do it. Raises
+    UnpredictableError when nothing rented can train the model, with the reasons given most often, and InputError on wishes that
+    cannot be meant.
     """
     check_wishes(wishes)
     _check_provider(pricing)
@@ -82,8 +89,13 @@ def compare(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Plan[Traini
     best: dict[str, Key] = {}
     counts: dict[str, int] = {}
     needs: dict[int, float] = {}
-    refusal: GpuwiseError | None = None
-    for attempt in sorted(_tries(arch, wishes, pricing), key=lambda t: key(t.cluster, t.least_s, t.least_usd)):
+    refusals: Counter[str] = Counter()
+    hints: dict[str, str | None] = {}
+    alone = True
+    for attempt in sorted(_tries(arch, wishes, pricing), key=lambda t: (t.short, key(t.cluster, t.least_s, t.least_usd))):
+        if attempt.short and alone and plans:
+            break
+        alone = not attempt.short
         name = attempt.cluster.accelerator.id
         beaten = len(best) >= KEEP and key(attempt.cluster, attempt.least_s, attempt.least_usd) >= sorted(best.values())[KEEP - 1]
         if beaten or sum(counts.values()) >= TRIES:
@@ -93,7 +105,8 @@ def compare(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Plan[Traini
         try:
             plan = search_on(arch, attempt.cluster, wishes, pricing)
         except (InputError, UnpredictableError) as error:
-            refusal = refusal or error
+            refusals[error.message] += 1
+            hints[error.message] = error.hint
             continue
         smallest = plan.found.smallest
         # another host may hold the states that this one has no room for
@@ -106,13 +119,19 @@ def compare(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Plan[Traini
         plans.append((key(attempt.cluster, plan.best.time_s.expected, plan.best.cost_usd.expected), plan))
         best[name] = min(best.get(name, plans[-1][0]), plans[-1][0])
     if not plans:
-        raise UnpredictableError(
-            "no rented cluster",
-            f"no rented cluster of up to {COUNTS[-1]} accelerators can train {arch.name} this way"
-            + (f": {refusal.message}" if refusal else ""),
-            hint=(refusal and refusal.hint) or "name one with --on, or shorten the sequence",
-        )
+        raise _nothing_rented(arch, refusals, hints)
     return _assemble(plans, wishes, limit_s)
+
+
+def _nothing_rented(arch: Architecture, refusals: Counter[str], hints: Mapping[str, str | None]) -> UnpredictableError:
+    """That no cluster can, with the reasons of most of them."""
+    reasons = [reason for reason, _ in refusals.most_common(REASONS)]
+    return UnpredictableError(
+        "no rented cluster",
+        f"no rented cluster of up to {COUNTS[-1]} accelerators can train {arch.name} this way"
+        + (f": {'; on others '.join(reasons)}" if reasons else ""),
+        hint=(reasons and hints[reasons[0]]) or "name one with --on, or shorten the sequence",
+    )
 
 
 def _surely_full(cluster: Cluster, needs: Mapping[int, float]) -> bool:
@@ -213,15 +232,27 @@ def _tries(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Iterator[_Tr
         if None in peaks:
             continue
         peak = max(p for p in peaks if p is not None)
-        for n in COUNTS:
+        for n in counts_for(wishes.fixed):
             try:
                 cluster = find_cluster(f"{n}x{accelerator_id}")
                 price = price_of(cluster, pricing.today, usd_per_hour=pricing.usd_per_hour, provider=pricing.provider)
             except (InputError, UnpredictableError):
                 continue
             seconds = work / (n * peak * BEST_MFU)
-            if price is not None and _connected(cluster) and (n == 1 or not surely_short(seconds, wishes.deadline_s)):
-                yield _Try(cluster, seconds, seconds * n * price.expected / HOUR_S)
+            if price is not None and _connected(cluster):
+                short = n > 1 and surely_short(seconds, wishes.deadline_s)
+                yield _Try(cluster, seconds, seconds * n * price.expected / HOUR_S, short)
+
+
+def counts_for(fixed: Mapping[str, int | str | bool]) -> tuple[int, ...]:
+    """The counts that the ``fixed`` degrees of a layout leave: multiples of what they multiply to."""
+    ranks = math.prod(max(int(fixed.get(f, 1)), 1) for f in ("tp", "pp", "cp"))
+    if "dp" in fixed:
+        return (ranks * int(fixed["dp"]),)
+    least = ranks * (2 if fixed.get("sharding", "none") != "none" or "shard_group" in fixed else 1)
+    while least < int(fixed.get("ep", 1)) * int(fixed.get("pp", 1)):
+        least *= 2
+    return tuple(least * n for n in COUNTS if least * n <= COUNTS[-1])
 
 
 def surely_short(least_s: float, deadline_s: float | None) -> bool:

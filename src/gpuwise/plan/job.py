@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields, replace
 from typing import Any
 
 import msgspec
 
-from gpuwise.errors import InputError, LayoutError
+from gpuwise.errors import InputError, LayoutError, UnpredictableError
 from gpuwise.export.job import Job
 from gpuwise.facts.hardware.systems import Cluster, systems
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.plan.answer import Plan
+from gpuwise.plan.goal import Wishes
 from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.workload.strategy import Strategy
 
 _FIELDS = tuple(f.name for f in fields(Strategy))
+CHANGES: tuple[dict[str, int | str | bool], ...] = (
+    {"virtual_stages": 1, "schedule": "1f1b"},
+    {"sharding": "zero3"},
+    {"sharding": "zero1"},
+    {"ep": 1},
+    {"recompute": "full"},
+)
+"""What is fixed, one after another, when a tool has no option for a part of the best plan."""
 
 
 def job_of(plan: Plan[TrainingEstimate]) -> Job:
@@ -30,6 +39,39 @@ def job_of(plan: Plan[TrainingEstimate]) -> Job:
     interval = None if best.operation is None else best.operation.stops.interval_s
     step_s = best.estimate.step_time_s.expected
     return Job(goal.arch, best.cluster, best.estimate.strategy, goal.seq_len, goal.wishes.tokens, interval, step_s)
+
+
+def job_within(
+    make: Callable[[Wishes], Plan[TrainingEstimate]],
+    wishes: Wishes,
+    plan: Plan[TrainingEstimate],
+    gaps: Callable[[Job], Iterable[str]],
+    stack: str | None,
+) -> tuple[Job, tuple[str, ...]]:
+    """The fastest job that a tool can be told, and what of the best of ``plan`` it cannot.
+
+    ``plan``: what ``make`` answers to ``wishes``; ``gaps``: what of a job the tool has no option for; ``stack``: the tool's own.
+    Where nothing like it can be told, the best with nothing left out. Raises LayoutError where nothing fits.
+    """
+    first = job_of(plan)
+    lacking = tuple(gaps(first))
+    if not lacking:
+        return first, ()
+
+    def jobs() -> Iterator[Job]:
+        for option in (*plan.alternatives, *plan.front):
+            yield job_of(replace(plan, best=option))
+        for software in dict.fromkeys((wishes.stack, wishes.stack or stack)):
+            for change in ({}, *CHANGES):
+                if any(name in wishes.fixed for name in change) or (software == wishes.stack and not change):
+                    continue
+                try:
+                    yield job_of(make(replace(wishes, stack=software, fixed={**wishes.fixed, **change})))
+                except (InputError, UnpredictableError):
+                    continue
+
+    able = [job for job in jobs() if not tuple(gaps(job))]
+    return (min(able, key=lambda job: job.step_time_s or 0.0), lacking) if able else (first, ())
 
 
 def is_catalogues(arch: Architecture) -> bool:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,15 @@ from gpuwise.facts.models.catalogue import find_model
 from gpuwise.plan.changes.neighbours import neighbours
 from gpuwise.plan.goal import Goal, Wishes, make_goal
 from gpuwise.plan.space.rules import check_strategy
-from gpuwise.plan.space.search import completed, find_in, find_strategies, setting_of
+from gpuwise.plan.space.search import (
+    HALF_GRADIENTS,
+    WORTH_HALF_GRADIENTS,
+    completed,
+    find_fastest,
+    find_in,
+    find_strategies,
+    setting_of,
+)
 from gpuwise.plan.space.strategies import default_space
 from gpuwise.plan.space.sweep import SQUEEZED, TIGHT
 from gpuwise.predict.step.columns import base_of
@@ -54,6 +63,22 @@ def test_offload_is_searched_only_when_nothing_fits_without() -> None:
     found = find_strategies(tight)
     assert found.ranked and found.ranked[0].strategy.offload_optimizer
     assert "offload" in found.notes[0]
+
+
+def test_gradients_are_in_bf16_where_only_that_keeps_the_optimizer_on_the_device() -> None:
+    arch, hosts = find_model("llama-2-70b"), find_cluster("2x8xH100-SXM")
+    asked: dict[str, Any] = {"tokens": 1e7, "seq_len": 4096, "global_batch": 32}
+    short = find_strategies(make_goal(arch, hosts, Wishes(**asked)))
+    kept = find_strategies(make_goal(arch, hosts, Wishes(**asked, gradient_dtype="fp32")))
+    first, offloaded = short.ranked[0], kept.ranked[0]
+    assert first.strategy.gradient_dtype == "bf16" and not first.strategy.offload_optimizer and HALF_GRADIENTS in short.notes
+    assert offloaded.strategy.offload_optimizer and HALF_GRADIENTS not in kept.notes
+    assert first.step_time_s.expected * WORTH_HALF_GRADIENTS <= offloaded.step_time_s.expected
+    fastest = find_fastest(make_goal(arch, hosts, Wishes(**asked)))
+    assert fastest is not None and fastest.estimate is not None and fastest.estimate.strategy == first.strategy
+    # a step of 4M tokens hides the host: nothing is gained
+    long = find_strategies(make_goal(arch, hosts, Wishes(tokens=1e8)))
+    assert long.ranked[0].strategy.offload_optimizer and long.ranked[0].strategy.gradient_dtype == "fp32"
 
 
 def test_an_impossible_layout_names_its_rule() -> None:

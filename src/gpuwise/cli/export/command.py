@@ -61,7 +61,7 @@ def export(
     """
     from dataclasses import replace
 
-    from gpuwise.export.targets import find_target, stack_of, write
+    from gpuwise.export.targets import find_target, write
     from gpuwise.facts.software.compatibility import parse_version
 
     document = read_document(plan) if plan == "-" or plan.endswith(".json") else None
@@ -73,13 +73,17 @@ def export(
         return _serve(document, to, out, json)
     if driver is not None:
         parse_version(driver)
-    if document is None and (training.stack, training.year) == (None, None) and not (training.lora or training.qlora):
-        training = replace(training, stack=stack_of(to))
-    job = replace(_job(plan, document, on, tokens, training, fixed), driver=driver)
+    job, lacking = (_read(document, on, tokens), ()) if document is not None else _planned(plan, to, on, tokens, training, fixed)
+    job = replace(job, driver=driver)
     if data is not None:
         job = replace(job, data=_one_line(data))
     tool, engine = find_target(to, job.strategy.stack, adapters=job.strategy.lora_rank > 0)
     files = write(job, tool, engine)
+    if lacking:
+        files = replace(
+            files,
+            notes=(f"the fastest plan has what {tool.version} cannot say, and was left: {'; '.join(lacking)}", *files.notes),
+        )
     name, version = (tool.name, tool.version) if engine is None else (f"{engine.name}:{tool.name}", engine.version)
     by = "" if engine is None else f", started by {engine.version}"
     title = f"{job.arch.name} on {job.cluster.label}, for {tool.version}{by}"
@@ -94,27 +98,40 @@ def _serve(document: dict[str, Any], to: str | None, out: str | None, json: bool
     return _answer(title, {"target": name, "version": VERSIONS[name]}, files, out, json, started=False)
 
 
-def _job(
-    plan: str, document: dict[str, Any] | None, on: str | None, tokens: float | None, training: Training, fixed: Fixed
-) -> Job:
-    if document is not None:
-        from gpuwise.plan.job import job_of_document
+def _read(document: dict[str, Any], on: str | None, tokens: float | None) -> Job:
+    from gpuwise.plan.job import job_of_document
 
-        if on is not None or tokens is not None:
-            raise InputError(
-                "--on and --tokens are in the plan already", hint="leave them out, or give the model in place of the file"
-            )
-        return job_of_document(document)
+    if on is not None or tokens is not None:
+        raise InputError(
+            "--on and --tokens are in the plan already", hint="leave them out, or give the model in place of the file"
+        )
+    return job_of_document(document)
+
+
+def _planned(
+    model: str, to: str | None, on: str | None, tokens: float | None, training: Training, fixed: Fixed
+) -> tuple[Job, tuple[str, ...]]:
+    """The job that ``model`` is planned as for the tool of ``to``, and what of the fastest plan the tool cannot say."""
+    from dataclasses import replace
+
     from gpuwise.cli.this_machine import cluster_or_text
+    from gpuwise.export.targets import device_gaps, find_target, gaps_of, stack_of
     from gpuwise.plan.api import make_plan
-    from gpuwise.plan.job import job_of
+    from gpuwise.plan.job import job_of, job_within
 
     if on is None:
         raise InputError(
             "a model needs GPUs", hint="name them with --on 8xH100-SXM, or give the file that `gpuwise plan --json` printed"
         )
-    wishes = wishes_of(training, fixed, tokens=tokens)
-    return job_of(make_plan(plan, cluster_or_text(on), wishes))
+    if (training.stack, training.year) == (None, None) and not (training.lora or training.qlora):
+        training = replace(training, stack=stack_of(to))
+    wishes, cluster = wishes_of(training, fixed, tokens=tokens), cluster_or_text(on)
+    plan = make_plan(model, cluster, wishes)
+    job = job_of(plan)
+    tool, engine = find_target(to, job.strategy.stack, adapters=job.strategy.lora_rank > 0)
+    if device_gaps(job):
+        return job, ()
+    return job_within(lambda w: make_plan(model, cluster, w), wishes, plan, lambda j: gaps_of(j, tool, engine), stack_of(to))
 
 
 def read_job(name: str) -> Job:

@@ -45,12 +45,28 @@ class SearchResult:
     """What was searched for: as asked, or on the stack that fits where that was left open."""
 
 
+HALF_GRADIENT_STACKS = ("megatron-core", "deepspeed")
+"""Stacks with an option for gradients in 16 bits: Megatron-Core ``--grad-reduce-in-bf16``, which the performance recipes of NeMo
+and Megatron-Bridge turn on (``grad_reduce_in_fp32 = False``), DeepSpeed ``grad_accum_dtype``."""
+WORTH_HALF_GRADIENTS = 1.25
+"""Steps with the optimizer in host memory are so many times longer, at the least, where gradients in bf16 are planned instead."""
+HALF_GRADIENTS = (
+    "with gradients in fp32 the optimizer would have to be in host memory, which is much slower, so they are in bf16: "
+    "--gradient-dtype fp32 keeps them"
+)
+
+
 def find_strategies(goal: Goal, n: int = 6) -> SearchResult:
     """Search the goal's space on its cluster; where nothing fits on the device with the probability asked for, with each of
     :func:`_lighter` until something does, or the first that is expected to. Raises LayoutError naming the rule when no layout is
     possible."""
     result = best = _result(goal, n)
     n_strategies, seconds = result.n_strategies, result.seconds
+    if (half := _with_half_gradients(goal, result.ranked[:1])) is not None:
+        again = _result(half, n)
+        n_strategies, seconds = n_strategies + again.n_strategies, seconds + again.seconds
+        if _is_worth_it(half, again.ranked[:1], result.ranked[:1]):
+            return replace(again, n_strategies=n_strategies, seconds=seconds, notes=(*again.notes, HALF_GRADIENTS))
     for lighter, note in () if _surely(goal, result.ranked[:1]) else _lighter(goal):
         again = _result(lighter, n)
         n_strategies, seconds = n_strategies + again.n_strategies, seconds + again.seconds
@@ -70,6 +86,21 @@ def _on_device(ranked: Sequence[TrainingEstimate]) -> bool:
 def _surely(goal: Goal, ranked: Sequence[TrainingEstimate]) -> bool:
     """Whether the first fits on the device with the probability asked for."""
     return _on_device(ranked) and ranked[0].fit_probability >= 1 - goal.wishes.risk
+
+
+def _with_half_gradients(goal: Goal, ranked: Sequence[TrainingEstimate]) -> Goal | None:
+    """``goal`` with gradients in bf16 where the first keeps the optimizer in host memory, nobody said a format and the stack has
+    the option; None elsewhere."""
+    wishes, bases = goal.wishes, tuple(b for b in goal.bases if b.precision == "bf16" and b.gradient_dtype == "fp32")
+    open_ = wishes.gradient_dtype is None and wishes.fixed.get("offload_optimizer") is None and not wishes.fine_tuning
+    if not (open_ and bases and bases[0].stack in HALF_GRADIENT_STACKS and ranked and ranked[0].strategy.offload_optimizer):
+        return None
+    return replace(goal, bases=tuple(b.with_(gradient_dtype="bf16") for b in bases))
+
+
+def _is_worth_it(goal: Goal, half: Sequence[TrainingEstimate], offloaded: Sequence[TrainingEstimate]) -> bool:
+    """Whether gradients in 16 bits keep all of it on the device, and are much faster than the optimizer in host memory."""
+    return _surely(goal, half) and half[0].step_time_s.expected * WORTH_HALF_GRADIENTS <= offloaded[0].step_time_s.expected
 
 
 def _lighter(goal: Goal) -> Iterator[tuple[Goal, str]]:
@@ -144,6 +175,10 @@ def find_fastest(
     fastest = _fastest(goal, space_of, costs)
     if fastest is None or _surely(goal, _estimates(fastest)):
         return fastest
+    if (half := _with_half_gradients(goal, _estimates(fastest))) is not None:
+        again = _fastest(half, space_of, costs)
+        if again is not None and _is_worth_it(half, _estimates(again), _estimates(fastest)):
+            return again
     best = fastest
     for lighter, _ in _lighter(goal):
         again = _fastest(lighter, space_of, costs)

@@ -101,7 +101,7 @@ def _family(kind: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.where(matmul, 0, np.where(kind == Kind.ATTENTION, 1, 2))
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=2048)
 def _tables(arch: Architecture, point: Point) -> tuple[TransformerTables, PointSaved]:
     """Tables and saved bytes of a point: the same on every device, so that comparing devices builds them once."""
     t = transformer_tables(arch, point)
