@@ -181,7 +181,7 @@ def _recipe(text: str, monkeypatch: pytest.MonkeyPatch) -> Any:
         "megatron.bridge.training.gpt_step": {"forward_step": None},
         "megatron.bridge.training.mixed_precision": {"get_mixed_precision_config": precision},
         "megatron.bridge.training.pretrain": {"pretrain": lambda recipe, _: given.append(recipe)},
-        "torch": {"float32": "fp32"},
+        "torch": {"float32": "fp32", "bfloat16": "bf16"},
     }
     for name, values in modules.items():
         module = ModuleType(name)
@@ -214,7 +214,9 @@ def test_megatron_bridge_reads_its_recipe_back(jobs: Jobs, monkeypatch: pytest.M
         assert c.mixed_precision is None or c.mixed_precision.grad_reduce_in_fp32 == (s.gradient_dtype == "fp32")
         sharded = getattr(c.ddp, "use_megatron_fsdp", False)
         assert sharded == (s.sharding in megatron.FSDP) and sharded == (getattr(c, "dist", None) is not None)
-        assert getattr(c.ddp, "use_distributed_optimizer", False) == (s.sharding != "none")
+        short = getattr(c.optimizer, "main_grads_dtype", "fp32") == "bf16"
+        assert not short or (s.gradient_dtype == "bf16" and c.optimizer.use_precision_aware_optimizer)
+        assert getattr(c.ddp, "use_distributed_optimizer", False) == (s.sharding != "none" or short)
         assert getattr(c.checkpoint, "ckpt_format", "torch_dist") == ("fsdp_dtensor" if sharded else "torch_dist")
         assert getattr(m, "tp_comm_overlap", False) == (
             getattr(m, "sequence_parallel", False) and job.arch.moe is None and job.cluster.system.linked

@@ -195,6 +195,11 @@ def _optimizer(s: Strategy) -> list[str]:
     out = ["--optimizer", _OPTIMIZERS.get(s.optimizer, "adam")]
     if s.gradient_dtype != "fp32" and s.precision not in ("fp32", "tf32"):
         out += ["--grad-reduce-in-bf16"]
+        if out[1] == "adam" and s.sharding not in FSDP and s.precision != "fp16":
+            # without it every gradient is copied in fp32 before the update
+            out += [] if s.offload_optimizer else ["--use-precision-aware-optimizer"]
+            out += ["--main-grads-dtype", "bf16"]
+            out += ["--use-distributed-optimizer"] if s.sharding == "none" else []
     return out
 
 

@@ -59,6 +59,7 @@ PLACES: dict[str, tuple[str, ...]] = {
     "optimizer": ("optimizer.optimizer",),
     "optimizer_cpu_offload": ("optimizer.optimizer_cpu_offload",),
     "use_precision_aware_optimizer": ("optimizer.use_precision_aware_optimizer",),
+    "main_grads_dtype": ("optimizer.main_grads_dtype",),
 }
 """Options of Megatron-LM, and where their value goes."""
 ELSEWHERE = ("bf16", "fp16", "fp8_format", "fp8_recipe", "fp4_format", "grad_reduce_in_bf16", "no_check_for_nan_in_loss_and_grad")
@@ -115,6 +116,8 @@ def _others(job: Job, parts: dict[str, dict[str, Any]]) -> None:
     if parts["model"].get("cuda_graph_impl") == "full_iteration":
         parts["ddp"]["check_for_nan_in_grad"] = False
         parts["rerun_state_machine"]["check_for_nan_in_loss"] = False
+    if "main_grads_dtype" in parts["optimizer"]:
+        parts["optimizer"]["main_grads_dtype"] = Verbatim("torch.bfloat16")
     parts["ddp"]["grad_reduce_in_fp32"] = s.gradient_dtype == "fp32"
     parts["train"] |= {"train_iters": job.n_steps, "exit_signal_handler": True}
     parts["optimizer"] |= {"lr": job.learning_rate, "min_lr": 0.0}
@@ -169,7 +172,13 @@ def script(job: Job) -> str:
     )
 
 
+class Verbatim(str):
+    """Code rather than a text."""
+
+
 def _text(value: Any) -> str:
+    if isinstance(value, Verbatim):
+        return str(value)
     return '"' + value.replace('"', '\\"') + '"' if isinstance(value, str) else repr(value).replace("'", '"')
 
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.hardware.systems import Cluster
+from gpuwise.facts.offers.levels import ONE_PROVIDER_SIGMA, level_usd_per_hour
 from gpuwise.facts.offers.offer import contracts_for, current_by_provider, offers_for, typical_price_usd_per_hour
-from gpuwise.predict.estimate import Basis, Estimate, weakest
+from gpuwise.predict.estimate import Z80, Basis, Estimate, weakest
 from gpuwise.units import HOUR_S
 
 STALE_DAYS = 60
@@ -139,6 +140,15 @@ def price_of(
         return contract_price(cluster, today) or typical_price(cluster, today)
     except UnpredictableError:
         return None
+
+
+def market_factor(accelerator_id: str, price: Price, today: datetime.date) -> float:
+    """How much dearer than ``price`` the accelerator may be elsewhere: at the typical provider, at the worse end of what so many
+    prices say. A price of one's own is what it is: 1."""
+    if price.origin != "market":
+        return 1.0
+    unsure = math.exp(Z80 * ONE_PROVIDER_SIGMA / math.sqrt(price.n_providers))
+    return max(level_usd_per_hour(today)[accelerator_id] / price.expected, 1.0) * unsure
 
 
 VARIANT_RATE, VARIANT_MEMORY = 1.15, 1.35

@@ -18,7 +18,6 @@ from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
 from gpuwise.facts.hardware.boards import board_of
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.hardware.systems import Cluster, default_system
-from gpuwise.facts.offers.levels import ONE_PROVIDER_SIGMA, level_usd_per_hour
 from gpuwise.facts.offers.notebooks import Notebook, notebooks
 from gpuwise.facts.offers.offer import book
 from gpuwise.facts.offers.purchases import (
@@ -31,9 +30,8 @@ from gpuwise.facts.offers.purchases import (
     typical_purchase_usd,
 )
 from gpuwise.facts.software.support import Support, support_of
-from gpuwise.money.cost import Price, price_of
+from gpuwise.money.cost import Price, market_factor, price_of
 from gpuwise.pick.limits import Have, Limits
-from gpuwise.predict.estimate import Z80
 from gpuwise.units import GIB
 
 COUNTS = (1, 2, 3, 4, 6, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -146,7 +144,7 @@ def ways(limits: Limits, today: datetime.date) -> Iterator[Acquisition]:
             price = _rent(accelerator.id, today)
             if price is not None:
                 some = True
-                yield Acquisition(accelerator, "rent", rent=price, market=_market(accelerator.id, price, today))
+                yield Acquisition(accelerator, "rent", rent=price, market=market_factor(accelerator.id, price, today))
         if "buy" in limits.ways:
             for condition in ("new", "used"):
                 for product, purchase in _sold(accelerator, condition, limits.form):
@@ -377,14 +375,6 @@ def _rent(accelerator_id: str, today: datetime.date) -> Price | None:
         return None
     cluster = cluster_of(accelerator_id, 1)
     return None if cluster is None else price_of(cluster, today)
-
-
-def _market(accelerator_id: str, price: Price, today: datetime.date) -> float:
-    """:attr:`Acquisition.market` of a median over providers; a price of one's own is what it is."""
-    if price.origin != "market":
-        return 1.0
-    unsure = math.exp(Z80 * ONE_PROVIDER_SIGMA / math.sqrt(price.n_providers))
-    return max(level_usd_per_hour(today)[accelerator_id] / price.expected, 1.0) * unsure
 
 
 @cache

@@ -19,7 +19,7 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.offers.availability import rented_together
 from gpuwise.facts.offers.offer import book
 from gpuwise.facts.software.support import support_of
-from gpuwise.money.cost import price_of
+from gpuwise.money.cost import market_factor, price_of
 from gpuwise.plan.answer import Option, Plan, SearchStats, tokens_of
 from gpuwise.plan.defaults import default_precision, default_seq_len
 from gpuwise.plan.goal import Wishes, check_wishes
@@ -37,7 +37,7 @@ PATIENCE_S = 30 * DAY_S
 SHORTEST_S = HOUR_S
 """Nobody rents several accelerators for less: starting up and minimum billing would be most of it."""
 LEAST_MFU = 0.06
-"""Utilisation of the slowest published run (Llama 3.2 1B; benchmarks/records/practice/practice_2026-11-23.md)."""
+"""Utilisation of the slowest published run (Llama 3.2 1B; benchmarks/records/practice_2026-11-23.md)."""
 KEEP = 6
 """Accelerators compared at least, when as many can do the job."""
 COUNTS_TRIED = 4
@@ -60,6 +60,8 @@ class _Try:
     cluster: Cluster
     least_s: float
     least_usd: float
+    """At what :func:`~gpuwise.money.cost.market_factor` makes of the price."""
+    market: float
     short: bool
     """Several accelerators for a job that one surely does soon."""
 
@@ -116,7 +118,8 @@ def compare(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Plan[Traini
         if plan.best is None or plan.best.cost_usd is None:
             continue
         counts[name] = counts.get(name, 0) + 1
-        plans.append((key(attempt.cluster, plan.best.time_s.expected, plan.best.cost_usd.expected), plan))
+        usd = plan.best.cost_usd.expected * attempt.market
+        plans.append((key(attempt.cluster, plan.best.time_s.expected, usd), plan))
         best[name] = min(best.get(name, plans[-1][0]), plans[-1][0])
     if not plans:
         raise _nothing_rented(arch, refusals, hints)
@@ -130,7 +133,7 @@ def _nothing_rented(arch: Architecture, refusals: Counter[str], hints: Mapping[s
         "no rented cluster",
         f"no rented cluster of up to {COUNTS[-1]} accelerators can train {arch.name} this way"
         + (f": {'; on others '.join(reasons)}" if reasons else ""),
-        hint=(reasons and hints[reasons[0]]) or "name one with --on, or shorten the sequence",
+        hint=(hints[reasons[0]] if reasons else None) or "name one with --on, or shorten the sequence",
     )
 
 
@@ -165,7 +168,17 @@ def _assemble(plans: list[tuple[Key, Searched]], wishes: Wishes, limit_s: float)
         more = f" and {len(unseen) - UNSEEN_NAMED} more" if len(unseen) > UNSEEN_NAMED else ""
         shown = ", ".join(unseen[:UNSEEN_NAMED]) + more
         notes = (*notes, f"nobody was seen to rent out so many together, which puts them after the others: {shown}")
+    if thin := [
+        o.cluster.accelerator.name for o in options if o is not options[0] and _is_passed_over(o, options[0], wishes, limit_s)
+    ]:
+        notes = (*notes, f"cheaper, but at a price that few ask, which counts dearer here: {', '.join(dict.fromkeys(thin))}")
     return replace(winner, hardware=tuple(options), search=stats, warnings=notes)
+
+
+def _is_passed_over(option: Option[TrainingEstimate], first: Option[TrainingEstimate], wishes: Wishes, limit_s: float) -> bool:
+    """Whether ``option`` would come before ``first`` by its price alone, and comes after it for want of providers."""
+    meets = wishes.budget_usd is None and seen(option.cluster) and option.time_s.expected <= limit_s
+    return meets and _usd(option) < _usd(first) and option.price is not None and option.price.origin == "market"
 
 
 def seen(cluster: Cluster) -> bool:
@@ -241,7 +254,8 @@ def _tries(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Iterator[_Tr
             seconds = work / (n * peak * BEST_MFU)
             if price is not None and _connected(cluster):
                 short = n > 1 and surely_short(seconds, wishes.deadline_s)
-                yield _Try(cluster, seconds, seconds * n * price.expected / HOUR_S, short)
+                market = market_factor(accelerator_id, price, pricing.today)
+                yield _Try(cluster, seconds, seconds * n * price.expected * market / HOUR_S, market, short)
 
 
 def counts_for(fixed: Mapping[str, int | str | bool]) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from gpuwise.cli.cost.input import Owned, Rented, Served, Span, Wanted
-from gpuwise.cli.options import LEFT_OPEN, Count, Training
+from gpuwise.cli.options import LEFT_OPEN, NOTHING_FIXED, Count, Fixed, Training
 from gpuwise.errors import InputError
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def cost(
     samples: Count | None = None,
     batch: str | None = None,
     training: Training = LEFT_OPEN,
+    fixed: Fixed = NOTHING_FIXED,
     storage_price: float | None = None,
     egress_gb: float | None = None,
     eval_share: float | None = None,
@@ -128,6 +129,7 @@ def cost(
             usd_per_hour=rented.rent_price,
             spot=rented.spot,
             training=training,
+            fixed=fixed,
             storage_usd_per_gb_month=storage_price,
             egress_gb=egress_gb,
             eval_share=eval_share,
@@ -140,7 +142,11 @@ def cost(
         "tokens": tokens,
         "samples": samples,
         "batch": batch,
-        **{f.name: _value(training, f.name) for f in fields(training)},
+        **{
+            f.name: _value(options, usual, f.name)
+            for options, usual in ((training, LEFT_OPEN), (fixed, NOTHING_FIXED))
+            for f in fields(options)
+        },
         "storage_price": storage_price,
         "egress_gb": egress_gb,
         "eval_share": eval_share,
@@ -169,10 +175,10 @@ def cost(
     )
 
 
-def _value(training: Training, name: str) -> object:
-    """An option's value; None where it was left open."""
-    value = getattr(training, name)
-    return None if value == getattr(LEFT_OPEN, name) else value
+def _value(options: Training | Fixed, usual: Training | Fixed, name: str) -> object:
+    """An option's value; None where it was left as usual."""
+    value = getattr(options, name)
+    return None if value == getattr(usual, name) else value
 
 
 def _hours(

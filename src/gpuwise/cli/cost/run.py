@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpuwise.cli.options import LEFT_OPEN, NOTHING_FIXED, Training, wishes_of
+from gpuwise.cli.options import LEFT_OPEN, NOTHING_FIXED, Fixed, Training, wishes_of
 from gpuwise.cli.step.options import OwnCode
 from gpuwise.errors import InputError
 from gpuwise.units import DAY_S, format_count
@@ -37,6 +37,7 @@ def cost_run(
     usd_per_hour: float | None = None,
     spot: bool = False,
     training: Training = LEFT_OPEN,
+    fixed: Fixed = NOTHING_FIXED,
     storage_usd_per_gb_month: float | None = None,
     egress_gb: float | None = None,
     eval_share: float | None = None,
@@ -66,14 +67,14 @@ def cost_run(
     place, site = _place(country, provider)
     plan: Plan[Any]
     if samples is None:
-        wishes = wishes_of(training, NOTHING_FIXED, tokens=tokens)
+        wishes = wishes_of(training, fixed, tokens=tokens)
         plan = make_plan(model, on, wishes, usd_per_hour=usd_per_hour, provider=provider, today=today)
         amount = f"{format_count(plan.tokens)} tokens"
     else:
         from gpuwise.cli.step.plan import captured_plan
 
         code = OwnCode(batch=batch)
-        plan = captured_plan(model, on, training, NOTHING_FIXED, code, samples=samples, price=usd_per_hour, provider=provider)
+        plan = captured_plan(model, on, training, fixed, code, samples=samples, price=usd_per_hour, provider=provider)
         amount = f"{format_count(samples)} samples"
     if plan.best is None:
         return _nothing_fits(plan, json)

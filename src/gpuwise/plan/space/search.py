@@ -48,6 +48,8 @@ class SearchResult:
 HALF_GRADIENT_STACKS = ("megatron-core", "deepspeed")
 """Stacks with an option for gradients in 16 bits: Megatron-Core ``--grad-reduce-in-bf16``, which the performance recipes of NeMo
 and Megatron-Bridge turn on (``grad_reduce_in_fp32 = False``), DeepSpeed ``grad_accum_dtype``."""
+NOT_HALF = ("fp32", "tf32", "fp16")
+"""Formats of the products beside which gradients are not in bf16."""
 WORTH_HALF_GRADIENTS = 1.25
 """Steps with the optimizer in host memory are so many times longer, at the least, where gradients in bf16 are planned instead."""
 HALF_GRADIENTS = (
@@ -91,7 +93,7 @@ def _surely(goal: Goal, ranked: Sequence[TrainingEstimate]) -> bool:
 def _with_half_gradients(goal: Goal, ranked: Sequence[TrainingEstimate]) -> Goal | None:
     """``goal`` with gradients in bf16 where the first keeps the optimizer in host memory, nobody said a format and the stack has
     the option; None elsewhere."""
-    wishes, bases = goal.wishes, tuple(b for b in goal.bases if b.precision == "bf16" and b.gradient_dtype == "fp32")
+    wishes, bases = goal.wishes, tuple(b for b in goal.bases if b.precision not in NOT_HALF and b.gradient_dtype == "fp32")
     open_ = wishes.gradient_dtype is None and wishes.fixed.get("offload_optimizer") is None and not wishes.fine_tuning
     if not (open_ and bases and bases[0].stack in HALF_GRADIENT_STACKS and ranked and ranked[0].strategy.offload_optimizer):
         return None

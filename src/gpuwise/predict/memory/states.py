@@ -165,6 +165,8 @@ def _stage(
         share = np.minimum(per_layer / np.maximum(dense + expert, 1.0), 1.0)
         gradients, half, on_device = gradients * share, half * share, on_device * share
     foreach = 0.0 if find_stack(base.stack).fused_optimizer else b.master or b.weight
+    # Megatron-FSDP has no optimizer that reads 16-bit gradients: they are copied
+    copied = 4.0 if base.stack == "megatron-core" and b.gradient < b.master else 0.0
     if rules.offloads_gradients:
         gradients = np.where((c.offload_optimizer > 0) & ((c.sharding != NONE) | (c.dp * c.cp == 1)), 0.0, gradients)
     ahead = np.maximum(2.0 * per_layer, np.minimum(rules.live_elements, dense + expert))
@@ -178,7 +180,7 @@ def _stage(
         gathered_head=np.where(sharded & ~once, head * b.weight, 0.0),
         scattered=np.where(sharded | (c.sharding == ZERO2), scattered, 0.0),
         buckets=buckets,
-        updated=on_device * (foreach + np.where(c.sharding == NONE, rules.update_fp32, 0.0)),
+        updated=on_device * (foreach + np.where(c.sharding == NONE, rules.update_fp32, 0.0) + np.where(sharded, copied, 0.0)),
         # cast, then flattened: two of them, reserved but not needed at once with anything else
         contiguous=np.where(c.sharding == NONE, 2.0 * rules.update_fp32 * on_device, 0.0),
         paged=optimizer * (base.optimizer in PAGED),
