@@ -88,6 +88,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--limit-s", type=float, default=240.0)
     parser.add_argument("--reuse", action="store_true", help="the plain run of before, where one ended well")
     parser.add_argument("--plain-only", action="store_true")
+    parser.add_argument("--verdict-only", action="store_true", help="no plain run, and only as many steps as the profile needs")
     parser.add_argument("--gpu", action="store_true", help="the scripts that have a table for a GPU, by that")
     parser.add_argument("--table", type=Path)
     return parser.parse_args(arguments)
@@ -118,6 +119,8 @@ def judged(script: Mapping[str, Any], options: argparse.Namespace) -> dict[str, 
     endless = bool(script.get("endless"))
     limit_s = ENDLESS_S if endless else options.limit_s
     plain = _kept(place, endless=endless) if options.reuse else None
+    if options.verdict_only:
+        plain = {"code": 0, "files": None, "wall_s": 0.0, "folder": place}
     if plain is None:
         shutil.rmtree(place, ignore_errors=True)
         plain = _run(place / "plain", script, source, python, [python, *call, *script["arguments"]], limit_s)
@@ -133,7 +136,7 @@ def judged(script: Mapping[str, Any], options: argparse.Namespace) -> dict[str, 
         return row
     command = [python, "-m", "gpuwise", options.under]
     if options.under == "profile":
-        command += ["--json", *([] if endless else ["--whole"])]
+        command += ["--json", *([] if endless or options.verdict_only else ["--whole"])]
     else:
         config = place / "gpuwise.toml"
         config.write_text(config_text(script["path"], options.levers), "utf-8")
@@ -143,6 +146,8 @@ def judged(script: Mapping[str, Any], options: argparse.Namespace) -> dict[str, 
         place / options.under, script, source, python, [*command, *target, "--", *script["arguments"]], 3 * options.limit_s
     )
     row |= {"watched_s": round(watched["wall_s"], 1), "watched_code": watched["code"]}
+    if options.verdict_only:
+        return row | _verdict(script, watched)
     others = set() if plain["files"] is None else plain["files"] ^ watched["files"]
     row["other_files"] = sorted(others)[:5]
     # without a second step there is no profile, which is an error of the command, not of the script

@@ -59,7 +59,7 @@ FIRST = (
 )
 """The most telling scripts: each expects another verdict. The others come last."""
 N_FIRST = 8
-AT_ONCE, IN_LINE = 12, 4
+AT_ONCE, IN_LINE = 12, 6
 """Plain scripts and rank trainings at the same time on 16 cores, and watched ones that start while one has the card."""
 SCRIPT_LIMIT_S, JOB_LIMIT_S = 60.0, 80.0
 SEED, STEPS, SAVE_EVERY, GLOBAL_BATCH = 7, 150, 25, 8
@@ -170,7 +170,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--budget", type=float, default=230.0, help="seconds")
     parser.add_argument("--tiny", action="store_true", help="small, for a machine without a GPU")
     parser.add_argument("--only", nargs="*", default=["script", "lever", "advice", "doctor", "top", "tests", "tune"])
-    parser.add_argument("--items", nargs="*", default=[], help="only these scripts and trainings on ranks")
+    parser.add_argument("--items", nargs="*", default=[], help="only these scripts, in this order, and trainings on ranks")
+    parser.add_argument("--verdict-only", action="store_true", help="no plain runs; each script until its profile is there")
     parser.add_argument("--first", type=int, default=N_FIRST, help="so many scripts before levers and tunings, the others last")
     parser.add_argument("--traces", type=Path, help="a folder for what the profiles traced")
     parser.add_argument("--checkouts", type=Path, default=ROOT / ".gpu" / "checkouts")
@@ -198,7 +199,8 @@ def measure(rows: Rows, options: argparse.Namespace, scratch: Path) -> None:
     scripts = {s["name"]: s for s in foreign_scripts.on_gpu(foreign_scripts.read_list())}
     if options.tiny:
         scripts = {name: shrunk(s) for name, s in scripts.items()}
-    order = [n for n in (*FIRST, *(n for n in scripts if n not in FIRST)) if not options.items or n in options.items]
+    order = options.items or [*FIRST, *(n for n in scripts if n not in FIRST)]
+    order = [n for n in order if n in scripts]
     given = argparse.Namespace(
         checkouts=options.checkouts,
         python=sys.executable,
@@ -208,6 +210,7 @@ def measure(rows: Rows, options: argparse.Namespace, scratch: Path) -> None:
         limit_s=SCRIPT_LIMIT_S * (4 if options.tiny else 1),
         reuse=False,
         plain_only=True,
+        verdict_only=False,
     )
     at_once = 2 if options.tiny else AT_ONCE
     first, rest = order[: options.first], order[options.first :]
@@ -219,10 +222,13 @@ def measure(rows: Rows, options: argparse.Namespace, scratch: Path) -> None:
         for gib, expected in ADDRESS_SPACE if "limit" in options.only else ():
             pool.submit(rows.attempt, "limit", f"ulimit -v, {gib} GiB", partial(limited, gib, expected))
         if {"script", "tune"} & set(options.only):
-            plains = {name: pool.submit(foreign_scripts.judged, scripts[name], given) for name in first}
+            begin = prepared if options.verdict_only else foreign_scripts.judged
+            plains = {name: pool.submit(begin, scripts[name], given) for name in first}
         if "ranks" in options.only:
             rows.attempt("ranks", "begun", lambda: {"n": len(start_ranks(pool, scratch / "ranks", options, trained))})
-        # nothing is timed before all of these are over
+        if options.verdict_only:
+            look(rows, options, ("doctor", "top"))
+        # nothing else is timed before all of these are over
     rows.write("machine", "plain runs are over", load=os.getloadavg()[0])
     if trained:
         tell_ranks(rows, scratch / "ranks", trained)
@@ -237,9 +243,7 @@ def measure(rows: Rows, options: argparse.Namespace, scratch: Path) -> None:
             levers(rows, jobs_begun)
             for title in set(FILES) & set(jobs_begun):
                 pool.submit(rows.attempt, "lever files", title, partial(files_of, jobs_begun, title))
-    for section, work in (("doctor", look_as_doctor), ("top", look_at_top), ("tests", own_tests)):
-        if section in options.only and rows.left_s() > 8:
-            work(rows, options)
+    look(rows, options, ("tests",) if options.verdict_only else ("doctor", "top", "tests"))
     if "tune" in options.only:
         for name, tried, expected in TUNES:
             if name in plains and rows.left_s() > LEAST_TUNE_S:
@@ -251,6 +255,13 @@ def measure(rows: Rows, options: argparse.Namespace, scratch: Path) -> None:
         with ThreadPoolExecutor(1 if options.tiny else IN_LINE) as pool:
             for name in rest:
                 pool.submit(watch, rows, scripts[name], plains[name], given, turn)
+
+
+def look(rows: Rows, options: argparse.Namespace, sections: Sequence[str]) -> None:
+    """Those sections that are asked for."""
+    for section in sections:
+        if section in options.only and rows.left_s() > 8:
+            {"doctor": look_as_doctor, "top": look_at_top, "tests": own_tests}[section](rows, options)
 
 
 class Turn:
@@ -320,12 +331,21 @@ def watch(rows: Rows, script: Mapping[str, Any], plain: Future[dict[str, Any]], 
         before = plain.result()
         if before.get("code") or "missing" in before:
             return {**expected, **before}
-        limits = {**vars(given), "reuse": True, "plain_only": False, "limit_s": rows.left_s() / 3}
+        limits = {**vars(given), "reuse": True, "plain_only": False, "limit_s": max(rows.left_s(), 1.0) / 3}
+        limits["verdict_only"] = before.get("verdict_only", False)
         in_turn = {**script, "env": {**script.get("env", {}), **turn.environment(script["name"])}}
         row = foreign_scripts.judged(in_turn, argparse.Namespace(**limits))
         return {**expected, **row, "document": document_of(given.scratch / script["name"] / "profile" / "output")}
 
     rows.attempt("script", script["name"], judged)
+
+
+def prepared(script: Mapping[str, Any], given: argparse.Namespace) -> dict[str, Any]:
+    """Its folder with data, for a run without a plain one."""
+    source = (given.checkouts / script["repository"] / script["folder"]).resolve()
+    if source.is_dir():
+        foreign_scripts.prepare((given.scratch / script["name"] / "profile").resolve(), script, source, given.python)
+    return {"verdict_only": True}
 
 
 def document_of(output: Path) -> dict[str, Any] | None:
