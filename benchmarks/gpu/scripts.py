@@ -649,7 +649,7 @@ def look_as_doctor(rows: Rows, options: argparse.Namespace) -> None:
     """Twice as a user has it, which starts the frameworks on the card, and without them."""
     own = own_rows(rows, "doctor")
     for item, words in (("whole", ()), ("files", ("--no-frameworks",)), ("again", ())):
-        if item == "again" and rows.left_s() < 45:
+        if item == "again" and rows.left_s() < 100:
             continue
         own.run(f"doctor/{item}", partial(card_watch._doctor, *words), 40.0)
 

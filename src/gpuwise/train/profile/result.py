@@ -19,7 +19,7 @@ from gpuwise.train.profile.findings.table import find_wastes
 from gpuwise.train.profile.run_facts import ALIKE, PAUSE, RunFacts, constant_batch_s
 from gpuwise.train.profile.split import Split, event_cost_s, split_step, stalls, undisturbed
 from gpuwise.train.profile.step_fit import fit_to, of_phases
-from gpuwise.train.profile.steps import Steps, chosen, clean_s, find_steps, with_delays
+from gpuwise.train.profile.steps import Steps, chosen, clean_s, find_steps, with_delays, without_tail
 from gpuwise.train.profile.trace import Trace
 from gpuwise.train.profile.trace_reader import read_trace
 from gpuwise.train.profile.verdict import Verdict, decide
@@ -99,8 +99,10 @@ def profile_run(
     steps = with_delays(find_steps(trace, facts.optimizers_traced), facts.traced)
     if not trace.has_device:
         steps = _fast_steps(steps)
-    elif facts.pauses.n:
-        steps = _without_pauses(steps)
+    else:
+        steps = without_tail(steps, trace, facts.traced)
+        if facts.pauses.n:
+            steps = _without_pauses(steps)
     stalled, steps = stalls(trace, steps)
     compared_s = facts.step.wall_s if trace.has_device else clean_s(steps, facts.step)
     traced = undisturbed(split_step(trace, steps, stalled, event_cost_s(trace, steps, stalled, compared_s)), steps, trace)

@@ -41,6 +41,9 @@ def fit_to(
         fixed = {DATA: step.data_s, OPTIMIZER: step.optimizer_s, SAVE: max(step.save_s, min(parts[SAVE], step.other_s))}
     else:
         fixed = {name: parts[name] for name in ("compute", COMMUNICATION, OPTIMIZER, COPIES)}
+        if step.save_s > parts[SAVE]:
+            # in steps that were not traced
+            fixed[SAVE] = step.save_s
     fixed_s = sum(fixed.values())
     if fixed_s > step.wall_s > 0:
         fixed = {k: v * step.wall_s / fixed_s for k, v in fixed.items()}

@@ -72,6 +72,15 @@ def with_delays(steps: Steps, timed: Sequence[Step]) -> Steps:
     return replace(steps, waited_s=np.array([s.queue_s - s.worker_queue_s for s in timed]), bare_s=bare_s)
 
 
+def without_tail(steps: Steps, trace: Trace, timed: Sequence[Step]) -> Steps:
+    """Each window as long as the watch timed that step: the profiler ends within its last range, after the step."""
+    if len(timed) != steps.n:
+        return steps
+    ends_s = steps.windows[:, 0] + np.array([s.wall_s for s in timed])
+    windows = np.stack((steps.windows[:, 0], np.minimum(steps.windows[:, 1], ends_s)), axis=1)
+    return replace(steps, windows=windows, device=_on_device(trace, windows) if trace.has_device else steps.device)
+
+
 def find_steps(trace: Trace, optimizers: Sequence[int] = ()) -> Steps:
     """By ``ProfilerStep#`` ranges where there are any, else from one optimizer step's end to the next. ``optimizers`` are the
     numbers of those that stepped, in order, where a watch has told: two of one class bear the same name in a trace.
