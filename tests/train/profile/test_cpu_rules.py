@@ -213,6 +213,25 @@ def test_a_layer_whose_output_is_not_used_is_no_evaluation(
     assert ("evaluation in the step" in _kinds(_profile(trace, tmp_path))) is found
 
 
+def test_the_loss_of_an_evaluation_is_of_the_evaluation(kineto: type[Any], tmp_path: Path) -> None:
+    """speechbrain's separation: the loss of a validation is in no module; every tenth validation saved twice what was told."""
+    trace, number = kineto(device={}), 10
+    for step in range(5):
+        at = 10 * MS * step
+        trace.step(step, at, 10 * MS)
+        _calls(trace, "Net_0", at + 100, number)
+        trace.op("aten::sort", at + 600, 1000, [[512, 512]])
+        _calls(trace, "Net_0", at + 2000, number + 2)
+        trace.op("aten::mm", at + 2600, 2000, [[512, 512], [512, 512]])
+        for j in range(2):
+            node = "autograd::engine::evaluate_function: AddmmBackward0"
+            trace.host(node, at + 5000 + 500 * j, 400, **{"Sequence number": number + 2 + j})
+        number += 4
+    profile = _profile(trace, tmp_path)
+    found = _kinds(profile)["evaluation in the step"]
+    assert found.saved_s == pytest.approx((2 * 170e-6 + 1000e-6) * profile.data.factor, rel=0.05)
+
+
 @pytest.mark.parametrize(("waited_s", "found"), [(0.0, True), (0.006, False)], ids=["alone", "in a crowd"])
 def test_short_gaps_are_not_python_where_other_programs_had_the_step(
     kineto: type[Any], tmp_path: Path, waited_s: float, found: bool

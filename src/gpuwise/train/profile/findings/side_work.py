@@ -11,7 +11,7 @@ from gpuwise.train.profile.families import CONVOLUTIONS, COPIES_ON_DEVICE, ELEME
 from gpuwise.train.profile.findings.finding import Evidence, Finding
 from gpuwise.train.profile.findings.profile_data import MODULE, NODE, ProfileData
 from gpuwise.train.profile.operations import OP_CATEGORIES
-from gpuwise.train.profile.spans import difference, inside, intersection, length, union
+from gpuwise.train.profile.spans import difference, inside, intersection, length, spans, union
 from gpuwise.train.profile.split import DATA, PAUSES, moves_of
 from gpuwise.train.profile.trace import NONE, Floats, Ints, Trace
 from gpuwise.units import format_duration
@@ -64,7 +64,7 @@ def evaluation(data: ProfileData) -> Finding | None:
     again = _models(data, again, learns)
     if not len(again):
         return None
-    seconds = data.seconds_within(data.spans_of(again))
+    seconds = data.seconds_within(_with_what_follows(data, again, roots))
     first = int(again[0])
     name = trace.text(first).removeprefix(MODULE).rsplit("_", 1)[0]
     where = data.where(float(trace.start_s[first]))
@@ -83,6 +83,18 @@ def evaluation(data: ProfileData) -> Finding | None:
         ),
         note="a pass that the loss needs (pseudo-labels, samples of a policy) is no waste",
     )
+
+
+def _with_what_follows(data: ProfileData, passes: Ints, roots: Ints) -> Floats:
+    """Intervals [n, 2] of these passes, each up to the next other pass, batch, optimizer or end of a step: the loss of an
+    evaluation and what it reads are in no module."""
+    assert data.trace is not None and data.steps is not None
+    trace = data.trace
+    others = trace.start_s[roots[~np.isin(roots, passes)]]
+    starts = [others, _loading(data)[:, 0], data.annotated("Optimizer.")[:, 0], data.steps.windows[:, 1], [np.inf]]
+    marks = np.sort(np.concatenate(starts))
+    ends = marks[np.searchsorted(marks, trace.end_s[passes])]
+    return spans(trace.start_s[passes], np.where(np.isfinite(ends), ends, trace.end_s[passes]))
 
 
 def _models(data: ProfileData, calls: Ints, learns: Mapping[str, int]) -> Ints:
