@@ -17,7 +17,7 @@ from gpuwise.calibrate.optimizers import least_squares
 from gpuwise.calibrate.serving.engine_loads import read_engine_runs
 from gpuwise.calibrate.serving.load import DISTINCT_PROMPTS, Figure, LoadRun, load_check, predicted, read_load_runs, replay
 from gpuwise.calibrate.serving.load_score import COLD, SINCE, metric_of, score_load, since_index
-from gpuwise.calibrate.serving.step_fit import fit_steps
+from gpuwise.calibrate.serving.step_fit import OF_MANY, fit_steps
 from gpuwise.calibrate.validation import log_sigma_of
 from gpuwise.predict.coefficients import load_json
 from gpuwise.serve.engine import EngineCosts
@@ -146,8 +146,8 @@ def fit_widths(folder: Path) -> dict[str, float]:
                 widths.append(log_sigma_of(np.ones(int(mine.sum())), ratio[mine]))
         document["spread"][metric] = round(max(widths), 3)
     for entry in document["engines"]:
-        if (entry["engine"], entry["since"]) == ("vllm", SINCE[0]):  # the later one is wider: closed loops of other devices
-            entry["log_sigma"] = document["spread"]["tpot"]
+        if entry["engine"] == "vllm" and entry["since"] in OF_MANY:
+            entry["log_sigma"] = OF_MANY[entry["since"]][2]
     stale = tuple(f"{metric} {split} mape" for metric in ("ttft", "tpot", "e2e", "capacity") for split in ("fit", "check"))
     known: dict[str, float] = document["provenance"].get("errors", {})
     document["provenance"]["errors"] = {k: v for k, v in known.items() if not k.startswith(stale)} | errors

@@ -39,6 +39,11 @@ LOW = (0.7, 0.3, 0.0, 0.0, *((0.0, 0.0) * len(SINCE)))
 HIGH = (1.3, 3.0, 1e-4, 1e-4, *((5e-3, 5e-5) * len(SINCE)))
 UNIT = np.array([1.0, 1.0, 1e-5, 1e-5, *((1e-3, 1e-5) * len(SINCE))])
 """Of each cost in the fit."""
+OF_MANY = {"0.8": (4.2e-4, 1.65e-5, 0.09)}
+"""``iteration_s``, ``sequence_s`` and the width of steps of versions whose only loads at a rate are of one model, with at most 90
+sequences: those tell 1.4 us a sequence. Solved with four models that ML.ENERGY published at up to 500, both sources weighing alike
+(benchmarks/serving/token_times.py), and checked on other models and programs without a server
+(benchmarks/records/serving/sequences_2026-11-27f.md)."""
 MOST_PROMPTS = 0.2
 _FULL = 0.9
 """Share of an engine's sequences beyond which requests wait for a place."""
@@ -155,7 +160,8 @@ def fit_steps(loads: Sequence[LoadRun], closed: Sequence[LoadRun]) -> list[Front
 
 def _front(x: F64, version: int) -> Front:
     shared = dict(zip(SHARED, (float(v) for v in x), strict=False))
-    values = dict(zip(EACH, (float(v) for v in x[len(SHARED) + version * len(EACH) :]), strict=False))
+    own = OF_MANY.get(SINCE[version], x[len(SHARED) + version * len(EACH) :])
+    values = dict(zip(EACH, (float(v) for v in own), strict=False))
     front = front_of(EngineConfig("vllm"))
     costs = EngineCosts(prefill_slowdown=front.costs.prefill_slowdown, **shared, **values)
     return Front(costs, eager_layer_s=front.eager_layer_s, eager_experts_layer_s=front.eager_experts_layer_s)
