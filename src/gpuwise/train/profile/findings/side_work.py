@@ -87,14 +87,16 @@ def evaluation(data: ProfileData) -> Finding | None:
 
 def _with_what_follows(data: ProfileData, passes: Ints, roots: Ints) -> Floats:
     """Intervals [n, 2] of these passes, each up to the next other pass, batch, optimizer or end of a step: the loss of an
-    evaluation and what it reads are in no module."""
+    evaluation and what it reads are in no module. Before a backward pass it is the loss of that."""
     assert data.trace is not None and data.steps is not None
     trace = data.trace
     others = trace.start_s[roots[~np.isin(roots, passes)]]
     starts = [others, _loading(data)[:, 0], data.annotated("Optimizer.")[:, 0], data.steps.windows[:, 1], [np.inf]]
     marks = np.sort(np.concatenate(starts))
     ends = marks[np.searchsorted(marks, trace.end_s[passes])]
-    return spans(trace.start_s[passes], np.where(np.isfinite(ends), ends, trace.end_s[passes]))
+    backward = np.append(np.sort(trace.start_s[data.rows(OP_CATEGORIES, lambda n: n.startswith(NODE))]), np.inf)
+    learns = backward[np.searchsorted(backward, trace.end_s[passes])] < ends
+    return spans(trace.start_s[passes], np.where(np.isfinite(ends) & ~learns, ends, trace.end_s[passes]))
 
 
 def _models(data: ProfileData, calls: Ints, learns: Mapping[str, int]) -> Ints:
