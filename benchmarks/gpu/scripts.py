@@ -233,11 +233,10 @@ def measure(rows: Rows, options: argparse.Namespace, scratch: Path) -> None:
     if trained:
         tell_ranks(rows, scratch / "ranks", trained)
     with ThreadPoolExecutor(1 if options.tiny else IN_LINE) as pool, turn:
-        if "script" in options.only:
-            for name in first:
+        for names, kinds in ((first[:6], ()), ((), ADVISED), (first[6:], ())):
+            for name in names if "script" in options.only else ():
                 pool.submit(watch, rows, scripts[name], plains[name], given, turn)
-        if "advice" in options.only:
-            for kind in ADVISED:
+            for kind in kinds if "advice" in options.only else ():
                 pool.submit(rows.attempt, "advice", kind, partial(advised, kind, scratch, turn, rows, options.tiny))
         if jobs_begun:
             levers(rows, jobs_begun)
