@@ -41,8 +41,8 @@ UNIT = np.array([1.0, 1.0, 1e-5, 1e-5, *((1e-3, 1e-5) * len(SINCE))])
 """Of each cost in the fit."""
 OF_MANY = {"0.8": (4.2e-4, 1.65e-5, 0.09)}
 """``iteration_s``, ``sequence_s`` and the width of steps of versions whose only loads at a rate are of one model, with at most 90
-sequences: those tell 1.4 us a sequence. Solved with four models that ML.ENERGY published at up to 500, both sources weighing alike
-(benchmarks/serving/token_times.py), and checked on other models and programs without a server
+sequences: those tell 1.4 us a sequence. Solved with four models that ML.ENERGY published, both sources weighing alike
+(benchmarks/serving/token_times.py), and compared with other models and programs without a server
 (benchmarks/records/serving/sequences_2026-11-27f.md)."""
 MOST_PROMPTS = 0.2
 _FULL = 0.9
