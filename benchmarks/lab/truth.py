@@ -19,6 +19,7 @@ import numpy as np
 from gpuwise.facts.hardware.naming import find_accelerator
 from gpuwise.facts.hardware.sm_timing import find_sm_timing
 from gpuwise.lab.access import warp_access
+from gpuwise.lab.compiler import NVCC
 from gpuwise.lab.simulation import simulate_kernel
 from gpuwise.units import GIB
 
@@ -55,7 +56,7 @@ def latency_hiding(folder: Path) -> list[tuple[int, int, float, float]]:
         threads = 32 * warps
         x = np.ones(80 * threads)
         arguments = {"x": x, "n": TURNS}
-        made = simulate_kernel(dfma_source(chains), arguments, grid=(80,), block=(threads,), accelerator=card)
+        made = simulate_kernel(dfma_source(chains), arguments, grid=(80,), block=(threads,), accelerator=card, compiler=NVCC)
         count = warps * TURNS * chains * -(-4 // chains)
         load = made.timing_constants.dram_cycles + made.timing_constants.fp64_cycles  # before the loop
         found.append((warps, chains, float(row["cycles_per_op_per_sm"]), (made.cycles - load) / count))
@@ -128,7 +129,9 @@ def rooflines(folder: Path) -> list[tuple[str, int, float, float]]:
             x, y = np.ones((2, blocks * 512 * m), np.float32)
             arguments = {"x": x, "y": y, "out": np.zeros(blocks, np.float32), "m": m}
             source = ROOF.format(turns=turns)
-            made = simulate_kernel(source, arguments, grid=(blocks,), block=(256,), accelerator=card, regs_per_thread=32)
+            made = simulate_kernel(
+                source, arguments, grid=(blocks,), block=(256,), accelerator=card, regs_per_thread=32, compiler=NVCC
+            )
             times.append(made.time_s)
         flop = blocks * 512 * (long - short) * (2 * turns + 2)
         found.append((gpu, turns, float(np.median([v[0] for v in values])), flop / (times[1] - times[0]) / 1e9))

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gpuwise.facts.hardware.sm_timing import SmTiming
 from gpuwise.lab.access import SECTOR
-from gpuwise.lab.multiprocessor import BRANCH_CYCLES, FILL_BYTES, MOST_SPANS, PER_SCHEDULER, Conditions, Timing
+from gpuwise.lab.multiprocessor import BARRIER_CYCLES, BARRIER_INTERVAL, FILL_BYTES, MOST_SPANS, PER_SCHEDULER, Conditions, Timing
 from gpuwise.lab.stream import Event
 
 Step = tuple[int, int, bool, float | list[float], float, str, str, Sequence[int]]
@@ -69,11 +70,13 @@ class PlainMultiprocessor:
         left = [sum(1 for w in range(b * width, (b + 1) * width) if program[w]) for b in range(self.blocks)]
         heap: list[tuple[float, int, str, bool]] = []
         stalls, spans, push, pop, swap = self.out.stalls, self.out.spans, heapq.heappush, heapq.heappop, heapq.heappushpop
-        started = issued = 0
+        started = issued = instructions = 0
+        given = -c.block_cycles
 
         def start(when: float) -> None:
             """The next block that has anything to do."""
-            nonlocal started
+            nonlocal started, given
+            when = given = max(when, given + c.block_cycles)
             while started < self.blocks:
                 block, started = started, started + 1
                 mine = [w for w in range(block * width, (block + 1) * width) if program[w]]
@@ -105,7 +108,7 @@ class PlainMultiprocessor:
             begin = scheduler_free[s]
             if begin < now:
                 begin = now
-            scheduler_free[s] = begin + 1
+            scheduler_free[s] = begin + events[number].times
             if why and now > last[w]:
                 stalls[why] += now - last[w]
             if begin > now:
@@ -113,6 +116,7 @@ class PlainMultiprocessor:
             if issued < MOST_SPANS:
                 spans.append((w, s, begin, number, why if begin > last[w] else ""))
             issued += 1
+            instructions += events[number].times
             results = done[w]
             if by_warp:
                 of_l2 = self.out.l2_bytes
@@ -135,10 +139,10 @@ class PlainMultiprocessor:
                 ends[w] = finish
             i += 1
             at[w] = i
-            last[w] = begin + 1
+            last[w] = begin + events[number].times
             if op != "barrier":
                 if i < lengths[w]:  # the warp's next instruction, for when its operands are there
-                    when, why = (begin + BRANCH_CYCLES, "branch") if op == "branch" else (begin + 1, "")
+                    when, why = (begin + c.branch_cycles, "branch") if op == "branch" else (begin + events[number].times, "")
                     for source in steps[i][7]:
                         if source in results and results[source][0] > when:
                             when, why = results[source]
@@ -152,7 +156,7 @@ class PlainMultiprocessor:
                 ready = waiting if len(waiting) == self.expected[block, number] else ()
             for other in ready:
                 if at[other] < lengths[other]:
-                    when, why = begin + 1, "barrier"
+                    when, why = begin + BARRIER_CYCLES, "barrier"
                     for source in program[other][at[other]][7]:
                         if source in done[other] and done[other][source][0] > when:
                             when, why = done[other][source]
@@ -166,7 +170,7 @@ class PlainMultiprocessor:
                 if left[block] == 0:
                     start(begin + 1)
             item = pop(heap) if heap else None
-        self.out.issued = issued
+        self.out.issued = instructions
         self.out.cycles = max([*self.out.block_ends, self.dram_free])
         return self.out
 
@@ -176,7 +180,7 @@ class PlainMultiprocessor:
             return begin + latency, "shared memory"
         rows, out, c = self.sectors[number], self.out, self.c
         assert rows is not None
-        row, l1, seen, missing, memory = rows[w], self.l1, self.seen, 0, 0
+        row, l1, seen, missing, memory, fresh = rows[w], self.l1, self.seen, 0, 0, 0
         if e.op == "load":
             out.l1_sectors += len(row)
             for sector in row:
@@ -186,6 +190,7 @@ class PlainMultiprocessor:
                     continue
                 missing += 1
                 if sector not in seen:
+                    fresh += 1
                     memory += self._first(e.array, sector)
                 l1[sector] = None
                 if len(l1) > self.l1_capacity:
@@ -195,17 +200,22 @@ class PlainMultiprocessor:
             missing = len(row)
             for sector in row:
                 if sector not in seen:
+                    fresh += 1
                     memory += self._first(e.array, sector)
         if not missing:
             return begin + c.timing.l1_cycles, "memory latency"
         out.l2_bytes += missing * SECTOR
-        self.l2_free = max(self.l2_free, begin) + missing * SECTOR / c.l2_bytes_per_cycle
+        each = max(len({sector // 2 for sector in row}) * c.l2_request_bytes / len(row), SECTOR)
+        self.l2_free = max(self.l2_free, begin) + missing * each / c.l2_bytes_per_cycle
+        early = w < c.resident_blocks * self.width
         finish, cause = self.l2_free + c.timing.l2_cycles, "memory latency"
+        if fresh and not memory and early:
+            finish = self.l2_free + c.timing.dram_cycles
         if memory:
             size = memory * SECTOR
             out.dram_bytes += size
             queued = max(self.dram_free - begin, 0.0)
-            self.dram_free = max(self.dram_free, begin) + size / c.dram_bytes_per_cycle
+            self.dram_free = max(self.dram_free, begin) + size * c.sparse.get(e.array, 1.0) / c.dram_bytes_per_cycle
             there = self.dram_free + c.timing.dram_cycles
             cause = "memory bandwidth" if queued > c.timing.dram_cycles or finish > there else "memory latency"
             finish = max(finish, there)
@@ -230,7 +240,12 @@ def _unit_costs(e: Event, warps: int, c: Conditions) -> tuple[str, float | list[
             return "memory", np.maximum(e.access.wavefronts[:warps], 1).tolist(), t.shared_cycles
         floor = t.load_floor if size == 4 else min(t.load_floor_64, 2.0)
         return "memory", np.maximum(np.maximum(e.access.wavefronts, e.access.tags)[:warps], floor).tolist(), t.l1_cycles
-    match e.op:
+    unit, interval, latency = _one(e.op, t, lanes, c)
+    return unit, interval * e.times, latency * e.times
+
+
+def _one(op: str, t: SmTiming, lanes: float, c: Conditions) -> tuple[str, float, float]:
+    match op:
         case "fp32":
             return "fp32", lanes / c.fp32_lanes / t.fma_share, t.fp32_cycles
         case "fp64":
@@ -238,8 +253,10 @@ def _unit_costs(e: Event, warps: int, c: Conditions) -> tuple[str, float | list[
         case "sfu":
             return "sfu", 8.0, t.sfu_cycles
         case "shuffle":
-            return "shuffle", 2.0, t.shared_cycles
+            return "shuffle", 1.0, t.shared_cycles
         case "int":
             return "int", lanes / min(c.fp32_lanes, 64.0), t.fp32_cycles
+        case "barrier":
+            return "barrier", BARRIER_INTERVAL, 1.0
         case _:
-            return e.op, 1.0, 1.0
+            return op, 1.0, 1.0

@@ -35,7 +35,8 @@ def random_program(rng: np.random.Generator, warps: int) -> list[Event]:
         waits = tuple(dict.fromkeys(rng.integers(max(number - 12, 0), number, rng.integers(0, 4)).tolist())) if number else ()
         running = np.ones(warps, bool) if always or rng.random() < 0.7 else rng.random(warps) < 0.6
         if op not in MEMORY:
-            events.append(Event(op, 1, waits, running))
+            times = int(rng.choice([1, 1, 3, 12])) if op not in ("branch", "barrier") else 1
+            events.append(Event(op, 1, waits, running, times=times))
             continue
         size, at = int(rng.choice([4, 8])), int(rng.integers(3))
         begins = rng.integers(0, 300, (warps, 1)) * int(rng.choice([4, 32, 128]))
@@ -54,7 +55,10 @@ def test_equal_to_the_plain_event_loop(seed: int) -> None:
     l1_bytes, bandwidth = float(rng.choice([8192, 131072])), float(rng.choice([2.0, 12.3, 900.0]))
     timing = find_sm_timing(str(rng.choice(["7.0", "8.0", "9.0"])))
     l2_bytes = float(rng.choice([8.0, 19.0, 64.0]))
-    conditions = Conditions(timing, 64.0, 2.0, 4, int(rng.integers(1, 6)), l1_bytes, bandwidth, l2_bytes, ARRAYS)
+    branch, block = float(rng.choice([9.0, 21.0])), float(rng.choice([0.0, 157.0]))
+    resident, request = int(rng.integers(1, 6)), float(rng.choice([32.0, 64.0]))
+    of_card = (l1_bytes, bandwidth, l2_bytes, request, branch, block)
+    conditions = Conditions(timing, 64.0, 2.0, 4, resident, *of_card, {"y": 1.5}, ARRAYS)
     equal(run_multiprocessor(events, blocks, width, conditions), PlainMultiprocessor(events, blocks, width, conditions).run())
 
 

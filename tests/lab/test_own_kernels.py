@@ -309,7 +309,7 @@ def draw(rng, out):
         np.testing.assert_array_equal(out[:, j], [F32((t >> 11) / 2**53) for t in total])
         s1 = s1 ^ s0
         s0, s1 = ((s0 << 55 | s0 >> 9) ^ s1 ^ s1 << 14) % 2**64, (s1 << 36 | s1 >> 28) % 2**64
-    assert not made.findings and {e.line for e in made.events} == {10, 12}, "instructions are those of the caller's lines"
+    assert not made.findings and {e.line for e in made.events[1:]} == {10, 12}, "instructions are those of the caller's lines"
 
 
 def test_words_of_64_bits_are_shifted_as_such() -> None:

@@ -8,9 +8,35 @@ registers hold; on an H100 a quarter of them, or all, change the lab's tasks by 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from gpuwise.lab.stream import Event
 
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """Instructions of whole numbers that a compiler puts around what the text says, counted in what ptxas 13.5 makes."""
+
+    entry: int
+    """Of a thread: its number, the arguments, the end."""
+    part: int
+    """Of an index that is no literal: numba counts those below zero from the end."""
+    stride: int
+    """Of a row's length times an index."""
+    address: int
+    """Of a place in global memory, whose addresses have 64 bits."""
+    shared: int
+    """Of one in shared memory."""
+    power_of_two: int
+    """Of ``//`` and ``%`` of whole numbers by a literal power of two, another literal, and a number that only the run knows."""
+    constant: int
+    number: int
+
+
+NUMBA = Compiler(8, 5, 4, 4, 4, 8, 20, 24)
+"""numba-cuda 0.30: 64 bits for every whole number."""
+NVCC = Compiler(8, 0, 0, 1, 1, 2, 6, 17)
+"""CUDA C with ``int`` for the indices."""
 LOADS = frozenset({"load", "shared_load"})
 WRITES = frozenset({"store", "shared_store", "atomic", "shared_atomic"})
 LOCAL = "local memory"
@@ -34,7 +60,7 @@ def scheduled(events: Sequence[Event], registers: int) -> list[Event]:
     for n in order:
         e = events[n]
         waits = tuple(sorted([place[w] for w in e.waits_for])) if e.waits_for else ()
-        made.append(Event(e.op, e.line, waits, e.warps, e.access, e.lanes, e.array, e.size))
+        made.append(Event(e.op, e.line, waits, e.warps, e.access, e.lanes, e.array, e.size, e.times))
     return made
 
 

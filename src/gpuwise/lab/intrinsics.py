@@ -42,11 +42,26 @@ def _reversed(words: Any) -> Any:
     return made.astype(words.dtype)
 
 
+_NUMPY = (
+    "exp",
+    "log",
+    "sqrt",
+    "sin",
+    "cos",
+    "tanh",
+    "exp2",
+    "log2",
+    "log10",
+    "sinh",
+    "cosh",
+    "expm1",
+    "log1p",
+    "cbrt",
+    "tan",
+    "hypot",
+)
 FUNCTIONS: Mapping[str, Function] = {
-    **{
-        name: Function(getattr(np, name), "sfu") for name in ("exp", "log", "sqrt", "sin", "cos", "tanh", "exp2", "log2", "log10")
-    },
-    **{name: Function(getattr(np, name), "sfu") for name in ("sinh", "cosh", "expm1", "log1p", "cbrt", "tan", "hypot")},
+    **{name: Function(getattr(np, name), "sfu") for name in _NUMPY},
     "rsqrt": Function(lambda x: 1 / np.sqrt(x), "sfu"),
     "atan": Function(np.arctan, "sfu"),
     "atan2": Function(np.arctan2, "sfu"),
@@ -56,11 +71,8 @@ FUNCTIONS: Mapping[str, Function] = {
     "erf": Function(lambda x: _erf(x).astype(np.asarray(x).dtype), "sfu"),
     "fmod": Function(np.fmod, "sfu"),
     "copysign": Function(np.copysign, ""),
-    "floor": Function(np.floor, ""),
-    "ceil": Function(np.ceil, ""),
-    "trunc": Function(np.trunc, ""),
-    "round": Function(np.rint, ""),
-    "rint": Function(np.rint, ""),
+    **{name: Function(getattr(np, name), "sfu") for name in ("floor", "ceil", "trunc", "rint")},
+    "round": Function(np.rint, "sfu"),
     "isnan": Function(np.isnan, "int"),
     "isinf": Function(np.isinf, "int"),
     "isfinite": Function(np.isfinite, "int"),
@@ -69,7 +81,50 @@ FUNCTIONS: Mapping[str, Function] = {
     "clz": Function(lambda x: 32 - np.ceil(np.log2(np.maximum(x, 0) + 1.0)).astype(np.int64), "int"),
     "ffs": Function(lambda x: _bits(x ^ (x - 1)) * (x != 0), "int"),
 }
-"""By numba's name. Those of the special function unit are counted as one of its instructions, as ``expf`` is nearly."""
+"""By numba's name."""
+_TIMES: Mapping[str, tuple[tuple[int, int, int], tuple[int, int, int]]] = {
+    "exp": ((7, 0, 1), (17, 13, 0)),
+    "exp2": ((0, 0, 1), (18, 13, 0)),
+    "log": ((15, 10, 0), (30, 25, 0)),
+    "log2": ((17, 10, 0), (32, 27, 0)),
+    "log10": ((16, 10, 0), (32, 27, 0)),
+    "sqrt": ((4, 5, 1), (8, 12, 1)),
+    "sin": ((12, 10, 2), (17, 14, 2)),
+    "cos": ((12, 10, 2), (17, 14, 2)),
+    "tan": ((14, 12, 2), (29, 18, 2)),
+    "tanh": ((9, 5, 2), (33, 14, 5)),
+    "sinh": ((14, 6, 3), (38, 30, 1)),
+    "cosh": ((8, 4, 3), (20, 12, 2)),
+    "expm1": ((13, 8, 1), (20, 25, 0)),
+    "log1p": ((16, 12, 0), (53, 35, 2)),
+    "hypot": ((10, 16, 1), (12, 24, 1)),
+    "atan": ((12, 5, 1), (26, 11, 1)),
+    "atan2": ((18, 25, 2), (35, 40, 2)),
+    "asin": ((14, 7, 1), (41, 14, 1)),
+    "acos": ((15, 7, 1), (46, 20, 1)),
+    "pow": ((41, 35, 2), (60, 60, 1)),
+    "erf": ((9, 10, 1), (41, 14, 4)),
+    "divide": ((5, 4, 2), (8, 8, 1)),
+    "remainder": ((9, 15, 2), (18, 18, 1)),
+    "floor_divide": ((29, 40, 5), (42, 60, 5)),
+}
+"""Instructions of a function in float32 and in float64: floating-point, of whole numbers and on bits, and of the special function
+unit. Counted in what ptxas 13.5 makes for sm_90 of the PTX of numba-cuda 0.30 (six calls against two, without the paths for
+infinities, denormals and arguments of more than 10^5); the power in float64 is called and not in the count: a judgement."""
+
+
+def instructions(name: str, kind: np.dtype[Any]) -> tuple[tuple[str, int], ...]:
+    """Units of a function whose result is of ``kind``, and how many instructions of each it is."""
+    wide = kind.itemsize >= 8
+    times = _TIMES.get(name)
+    if times is None or kind.kind != "f":
+        function = FUNCTIONS.get(name)
+        return ((function.unit if function is not None and function.unit else "sfu", 1),)
+    floating, whole, special = times[wide]
+    parts = (("int", whole), ("sfu", special), ("fp64" if wide else "fp32", floating))
+    return tuple((unit, n) for unit, n in parts if n)
+
+
 WHOLE = frozenset({"floor", "ceil", "trunc", "round", "rint"})
 """Functions of which numba gives a whole number where ``math`` does."""
 

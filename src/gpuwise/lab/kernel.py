@@ -29,12 +29,14 @@ from gpuwise.errors import InputError
 from gpuwise.lab import arrays
 from gpuwise.lab.access import WARP
 from gpuwise.lab.arrays import Array, Order, make_array
+from gpuwise.lab.compiler import NUMBA, Compiler
 from gpuwise.lab.intrinsics import ATOMICS, compare_and_swap, run_atomic
 from gpuwise.lab.numbers import (
     Inside,
     Lanes,
     LiteralFloat,
     LiteralWhole,
+    Unrolled,
     cast_to,
     common,
     data_of,
@@ -87,6 +89,7 @@ def run_kernel(
     blocks: Sequence[int] | NDArray[np.int64] | None = None,
     timed_blocks: int | None = None,
     dynamic_smem: int = 0,
+    compiler: Compiler = NUMBA,
 ) -> Run:
     """Run ``blocks`` (all) of a launch of ``grid`` blocks of ``block`` threads (each up to three sizes, x first).
 
@@ -100,7 +103,7 @@ def run_kernel(
     if sorted(names) != sorted(arguments):
         raise InputError(f"{kernel.name} takes {', '.join(names)}", hint=f"given: {', '.join(arguments) or 'nothing'}")
     machine = _Machine(kernel, arguments, grid, block, blocks, timed_blocks)
-    machine.dynamic_smem = dynamic_smem
+    machine.dynamic_smem, machine.compiler = dynamic_smem, compiler
     return machine.run()
 
 
@@ -164,6 +167,7 @@ class _Machine(Operations):
 
     def run(self) -> Run:
         with np.errstate(all="ignore"):
+            self.emit("int", self.whole, (), times=self.compiler.entry)
             self._block(self.kernel.function.body, self.whole)
             self.look_at_accesses()
         self.out.arrays = {n: a.data.reshape(a.shape) for n, a in self.names.items() if isinstance(a, Array) and not a.shared}
@@ -296,7 +300,7 @@ class _Machine(Operations):
                 if not unrolled and (turn - turns.start) // turns.step % UNROLL == 0:
                     self.emit("int", live, ())
                     self.emit("branch", live, (len(self.out.events) - 1,))
-                self.names[name] = turn
+                self.names[name] = Unrolled(turn) if unrolled else turn
                 self._turn(body, live)
             if last is not None and isinstance(self.names.get(name), int):  # each lane has that of its last turn
                 self.names[name] = Lanes(last)
@@ -763,13 +767,7 @@ class _Machine(Operations):
             last = ", ".join(str(s - 1) for s in array.shape)
             what = f"{self.who(first)} touches {array.name}[{where}], the last is {array.name}[{last}]"
             self.find("out of bounds", f"{what} ({int(bad.sum()):,} threads do so)" if bad.sum() > 1 else what)
-        varying = [p for p in parts if isinstance(p, Lanes)]
-        if len(varying) > 1:
-            key = ("flat", *(id(p) if isinstance(p, Lanes) else "x" for p in parts))
-            if key not in self.memo:
-                lanes = Lanes(flat, self.emit("int", mask, source))
-                self.memo[key] = (varying, None, lanes)
-            source = self.memo[key][2].source
+        source = self.place_of(array, parts, source, mask)
         return Inside(flat, source) if inside is None else Lanes(np.where(inside, flat, -1), source)
 
     def _atomic(self, name: str, arguments: list[ast.expr], mask: Mask, *, used: bool) -> Lanes:

@@ -26,18 +26,19 @@ from gpuwise.lab.stream import Event
 
 MOST_SPANS = 4000
 """Issues that a timeline holds."""
-BRANCH_CYCLES = 9.0
-"""From a branch to the next instruction of its warp, fitted to one cell of V100's table (benchmarks/records/lab)."""
+BARRIER_CYCLES, BARRIER_INTERVAL = 13.0, 2.0
+"""From the last warp at a barrier to the next instruction, and from one warp that comes to the next one: 13 + 2 for each warp of
+a block on an H100 (benchmarks/records/lab/card_2026-11-27f.md)."""
 FILL_BYTES = 16.0
 """That a scheduler's registers take of a load from the L2 a cycle (a quarter of the port of 64), while its FP32 lanes stand
 still: rooflines of A100 and A40 take 8 cycles more for each load of 128 bytes than their multiply-adds, however many those are,
 and so do GH200's, which were not fitted (benchmarks/records/lab, 27 November 2026). That the lanes wait is measured, not why."""
-Rest = tuple[int, bool, bool, float, int, tuple[int, ...], Any, float, int, Any]
+Rest = tuple[int, bool, bool, float, int, tuple[int, ...], Any, float, int, Any, float]
 Step = tuple[int, Sequence[int], Any, Rest]
 """An instruction of a warp: kind, place of its unit in the list of what is free when (by scheduler), cycles that it takes (by
 warp for memory), and what counts once it issues: event, whether anything waits for it, whether it may be the last, cycles to the
 warp's next instruction, what they are called, the events that one waits for besides, that one's step, cycles to the result, what
-waiting for that is called, and the set of sectors by warp."""
+waiting for that is called, the set of sectors by warp, and the cycles that its scheduler is taken."""
 ARITHMETIC, BARRIER, SHARED, LOAD, STORE, ATOMIC = range(6)
 """Kinds of step; those of memory from SHARED on, those of sectors from LOAD on."""
 MEMORY_KINDS = {
@@ -108,6 +109,14 @@ class Conditions:
     l1_bytes: float
     dram_bytes_per_cycle: float
     l2_bytes_per_cycle: float
+    l2_request_bytes: float
+    """That a piece of 64 bytes takes of the L2, however much of it is asked for."""
+    branch_cycles: float
+    """From a branch to the next instruction of its warp."""
+    block_cycles: float
+    """From one block that this multiprocessor is given to the next one, at least: blocks are handed out one after the other."""
+    sparse: Mapping[str, float]
+    """Array to how many times as long its bytes take of the memory, where what is asked for lies apart."""
     shared_by: Mapping[str, float]
     """Array to how many multiprocessors ask for the same sector: the first finds it in memory, the others in the L2. Below 1:
     more than the sectors that are asked for come from memory."""
@@ -149,16 +158,16 @@ class _Multiprocessor:
         for number, e in enumerate(events):
             if e.op == "barrier":
                 self.expected[number] = running[number].reshape(blocks, warps_per_block).sum(1).tolist()
-        self.sectors = _sector_sets(events, warps)
+        self.sectors = _sector_sets(events, warps, c.l2_request_bytes)
         self.first: list[Step | None] = [None] * warps
-        program = _Program(events, costs, self.sectors.of, keys)
+        program = _Program(events, costs, self.sectors.of, keys, c.branch_cycles)
         alike: dict[bytes, list[int]] = {}
         self.issued = 0
         for w, key in enumerate(np.ascontiguousarray(np.packbits(running, axis=0).T)):
             alike.setdefault(key.tobytes(), []).append(w)
         for same in alike.values():
             numbers = np.flatnonzero(running[:, same[0]]).tolist()
-            self.issued += len(numbers) * len(same)
+            self.issued += sum(events[n].times for n in numbers) * len(same)
             linked = program.linked(numbers)
             for w in same:
                 self.first[w] = linked
@@ -167,6 +176,8 @@ class _Multiprocessor:
         """Set to how many of its sectors are there, the one not used for longest first; a sector of several sets is one."""
         self.l1_used = 0
         self.seen: set[int] = set()
+        self.early = c.resident_blocks * warps_per_block
+        """Warps of the blocks that begin with the launch."""
         self.share = {name: 1.0 / of for name, of in c.shared_by.items()}
         self.credit: dict[str, float] = {}
         self.l1_capacity = int(c.l1_bytes // SECTOR)
@@ -188,9 +199,12 @@ class _Multiprocessor:
         mine = ([w for w in range(b * width, (b + 1) * width) if first[w]] for b in range(self.blocks))
         waiting = (block for block in mine if block)
         """Of each block that has anything to do, the warps that have."""
+        given = -c.block_cycles
         for warps_of_one in islice(waiting, c.resident_blocks):
+            given += c.block_cycles
             for w in warps_of_one:
-                push(heap, (0.0, w, NONE, first[w]))  # type: ignore[arg-type]
+                last[w] = given
+                push(heap, (given, w, NONE, first[w]))  # type: ignore[arg-type]
         item = pop(heap) if heap else None
         while item is not None:
             now, w, why, step = item
@@ -209,13 +223,13 @@ class _Multiprocessor:
                     item = swap(heap, (begin, w, LOAD_UNIT if kind >= SHARED else UNIT_BUSY, step))
                     continue
                 free[key] = now + interval
-            number, waited, is_last, gap, gap_reason, waits, following, latency, cause, rows = rest
+            number, waited, is_last, gap, gap_reason, waits, following, latency, cause, rows, slots = rest
             before, begin = last[w], free[s]
             if begin > now:
                 not_selected += begin - now
             else:
                 begin = now
-            last[w] = free[s] = begin + 1
+            last[w] = free[s] = begin + slots
             if why and now > before:
                 stalls[why] += now - before
             if recorded:
@@ -231,7 +245,7 @@ class _Multiprocessor:
                     finish += latency
                 else:
                     of_l2 = out.l2_bytes
-                    finish, cause = self._memory(events[number].array, kind, rows[w], finish)
+                    finish, cause = self._memory(events[number].array, kind, rows[w], finish, w < self.early)
                     if kind == LOAD and fp32:
                         filled = min(out.l2_bytes - of_l2, 32 * events[number].size) / FILL_BYTES
                         free[fp32 + s] = max(free[fp32 + s], begin) + filled
@@ -264,9 +278,9 @@ class _Multiprocessor:
                 ready.append((w, step))
                 if len(ready) < self.expected[number][block]:
                     ready = []
-            for other, (*_, (*_, waits, following, _, _, _)) in ready:
+            for other, (*_, (*_, waits, following, _, _, _, _)) in ready:
                 if following is not None:
-                    when, why = begin + 1, AT_BARRIER
+                    when, why = begin + BARRIER_CYCLES, AT_BARRIER
                     for source in waits:
                         result = done[other].pop(source)
                         if result[0] > when:
@@ -279,9 +293,10 @@ class _Multiprocessor:
                 counts[block] -= 1
                 out.block_ends[block] = max(out.block_ends[block], end)
                 if counts[block] == 0:
+                    given = max(begin + 1, given + c.block_cycles)
                     for w in next(waiting, ()):
-                        last[w] = begin + 1
-                        push(heap, (begin + 1, w, NONE, first[w]))  # type: ignore[arg-type]
+                        last[w] = given
+                        push(heap, (given, w, NONE, first[w]))  # type: ignore[arg-type]
             item = pop(heap) if heap else None
         stalls[NOT_SELECTED] = not_selected
         out.issued, out.l1_hits, out.l1_sectors = self.issued, out.l1_hits + hits, out.l1_sectors + hits
@@ -289,7 +304,7 @@ class _Multiprocessor:
         out.cycles = max([*out.block_ends, self.dram_free])
         return out
 
-    def _memory(self, array: str, kind: int, row: int, begin: float) -> tuple[float, int]:
+    def _memory(self, array: str, kind: int, row: int, begin: float, early: bool) -> tuple[float, int]:
         """When the data of a set of sectors is there, and what most of the wait was; no two arrays share a sector."""
         out, c, seen = self.out, self.c, self.seen
         size, parts = self.sectors.sizes[row], self.sectors.parts[row]
@@ -312,7 +327,8 @@ class _Multiprocessor:
         if not size:
             return begin + c.timing.l1_cycles, MEMORY_LATENCY
         out.l2_bytes += size * SECTOR
-        self.l2_free = (self.l2_free if self.l2_free > begin else begin) + size * SECTOR / c.l2_bytes_per_cycle
+        taken = size * self.sectors.l2_bytes[row] / c.l2_bytes_per_cycle
+        self.l2_free = (self.l2_free if self.l2_free > begin else begin) + taken
         if parts is not None:
             n_lines = len(seen)
             seen.update(parts)
@@ -321,12 +337,14 @@ class _Multiprocessor:
             size = 0
         else:
             seen.add(row)
-        size = self._first(array, size) * SECTOR
-        if not size:
-            return self.l2_free + c.timing.l2_cycles, MEMORY_LATENCY
+        fresh, size = size, self._first(array, size) * SECTOR
+        if not size:  # the first blocks of all multiprocessors ask at the same time, before anything is there
+            waited = c.timing.dram_cycles if fresh and early else c.timing.l2_cycles
+            return self.l2_free + waited, MEMORY_LATENCY
         out.dram_bytes += size
         queued = self.dram_free - begin
-        self.dram_free = (self.dram_free if queued > 0 else begin) + size / c.dram_bytes_per_cycle
+        sparse = c.sparse.get(array, 1.0)
+        self.dram_free = (self.dram_free if queued > 0 else begin) + size * sparse / c.dram_bytes_per_cycle
         there, through = self.dram_free + c.timing.dram_cycles, self.l2_free + c.timing.l2_cycles
         long = queued > c.timing.dram_cycles or through > there
         return (there if there > through else through), BANDWIDTH if long else MEMORY_LATENCY
@@ -370,7 +388,7 @@ class _Multiprocessor:
         return hits
 
 
-PER_SCHEDULER = frozenset({"int", "fp32", "fp64", "sfu", "branch", "barrier"})
+PER_SCHEDULER = frozenset({"int", "fp32", "fp64", "sfu", "branch"})
 
 
 class Cost(NamedTuple):
@@ -389,13 +407,13 @@ def _unit_costs(events: Sequence[Event], warps: int, c: Conditions) -> list[Cost
         "fp32": Cost("fp32", lanes / c.fp32_lanes / t.fma_share, 0.0, t.fp32_cycles, ARITHMETIC),
         "fp64": Cost("fp64", lanes / c.fp64_lanes / t.fma_share, 0.0, t.fp64_cycles, ARITHMETIC),
         "sfu": Cost("sfu", 8.0, 0.0, t.sfu_cycles, ARITHMETIC),
-        "shuffle": Cost("shuffle", 2.0, 0.0, t.shared_cycles, ARITHMETIC),
+        "shuffle": Cost("shuffle", 1.0, 0.0, t.shared_cycles, ARITHMETIC),
         "int": Cost("int", lanes / min(c.fp32_lanes, 64.0), 0.0, t.fp32_cycles, ARITHMETIC),
-        "barrier": Cost("barrier", 1.0, 0.0, 1.0, BARRIER),
+        "barrier": Cost("barrier", BARRIER_INTERVAL, 0.0, 1.0, BARRIER),
     }
     for op in {e.op for e in events} - set(fixed):
         fixed[op] = Cost(op, 1.0, 0.0, 1.0, ARITHMETIC)
-    costs = [fixed[e.op] for e in events]
+    costs = [fixed[e.op] if e.times == 1 else _repeated(fixed[e.op], e.times) for e in events]
     accesses = [(n, e.op, e.access) for n, e in enumerate(events) if e.access is not None]
     if not accesses:
         return costs
@@ -412,6 +430,11 @@ def _unit_costs(events: Sequence[Event], warps: int, c: Conditions) -> list[Cost
         latency = t.shared_cycles if op.startswith("shared") else t.l1_cycles
         costs[number] = Cost("memory", interval, longest, latency, MEMORY_KINDS[op])
     return costs
+
+
+def _repeated(cost: Cost, times: int) -> Cost:
+    """Of so many instructions, each of which waits for the one before."""
+    return Cost(cost.unit, times * float(cost.interval), cost.most, times * cost.latency, cost.kind)  # type: ignore[arg-type]
 
 
 def _first_warps(rows: Sequence[NDArray[Any]], warps: int, dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -431,13 +454,15 @@ class SectorSets(NamedTuple):
     sizes: list[int]
     parts: list[list[int] | None]
     """Of a set that shares sectors with another one: those sectors, by numbers that no set has; None where it shares none."""
+    l2_bytes: list[float]
+    """Of a sector of a set, what it takes of the L2."""
 
 
-def _sector_sets(events: Sequence[Event], warps: int) -> SectorSets:
+def _sector_sets(events: Sequence[Event], warps: int, request_bytes: float) -> SectorSets:
     """Sets are told apart by their size, their first sector and a sum of 64 bits that their sectors are mixed to."""
     sets = [(n, e.access.sector_ids[:warps]) for n, e in enumerate(events) if e.op in SECTOR_OPS and e.access is not None]
     if not sets:
-        return SectorSets({}, [], [])
+        return SectorSets({}, [], [], [])
     sets.sort(key=lambda one: one[1].shape[1])
     flat, counts = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for width, alike in groupby(sets, key=lambda one: one[1].shape[1]):
@@ -466,6 +491,13 @@ def _sector_sets(events: Sequence[Event], warps: int) -> SectorSets:
     lengths = sizes[first]
     stops = np.cumsum(lengths)
     members: Ints = np.arange(int(stops[-1])) + np.repeat(starts[first] - stops + lengths, lengths)
+    piece = sectors[members] // 2
+    new_piece = np.ones(len(members), np.int64)
+    new_piece[1:] = piece[1:] != piece[:-1]
+    new_piece[(stops - lengths)[lengths > 0]] = 1
+    pieces = np.zeros(len(first), np.int64)
+    pieces[lengths > 0] = np.add.reduceat(new_piece, (stops - lengths)[lengths > 0]) if len(members) else 0
+    l2_bytes = np.maximum(pieces * request_bytes / np.maximum(lengths, 1), SECTOR).tolist()
     _, which, times = np.unique(sectors[members], return_inverse=True, return_counts=True)
     shared = lengths == 0
     shared[lengths > 0] = np.maximum.reduceat(times[which], (stops - lengths)[lengths > 0]) > 1 if len(members) else False
@@ -474,7 +506,7 @@ def _sector_sets(events: Sequence[Event], warps: int) -> SectorSets:
     for at in np.flatnonzero(shared).tolist():
         parts[at] = which[stops[at] - lengths[at] : stops[at]].tolist()
     rows = of.reshape(len(sets), warps).tolist()
-    return SectorSets({number: row for (number, _), row in zip(sets, rows, strict=True)}, lengths.tolist(), parts)
+    return SectorSets({number: row for (number, _), row in zip(sets, rows, strict=True)}, lengths.tolist(), parts, l2_bytes)
 
 
 HALF = 0.5
@@ -485,9 +517,16 @@ class _Program:
     """The instructions of all warps, field by field, from which the steps of those that run the same ones are made."""
 
     def __init__(
-        self, events: Sequence[Event], costs: Sequence[Cost], sectors: Mapping[int, list[int]], keys: Mapping[str, Sequence[int]]
+        self,
+        events: Sequence[Event],
+        costs: Sequence[Cost],
+        sectors: Mapping[int, list[int]],
+        keys: Mapping[str, Sequence[int]],
+        branch_cycles: float,
     ) -> None:
+        self.branch_cycles = branch_cycles
         self.sources = [e.waits_for for e in events]
+        self.slots = [float(e.times) for e in events]
         ops = [e.op for e in events]
         self.branches = [op == "branch" for op in ops]
         self.causes = [CAUSES.get(op, ARITHMETIC_LATENCY) for op in ops]
@@ -525,7 +564,7 @@ class _Program:
                     dynamic.update(mine)
             waits.append(mine)
             clock[number] = now
-            now += BRANCH_CYCLES if branches[number] else 1.0
+            now += self.branch_cycles if branches[number] else self.slots[number]
         last: set[int] = set()
         latest = -1.0
         for number in reversed(numbers):
@@ -547,16 +586,16 @@ class _Program:
     def linked(self, numbers: Sequence[int]) -> Step | None:
         """The first step of warps that run the events ``numbers``."""
         kinds, keys, intervals, latencies, sectors = self.kinds, self.keys, self.intervals, self.latencies, self.sectors
-        causes, branches = self.causes, self.branches
+        causes, branches, slots = self.causes, self.branches, self.slots
         waits, waited, last = self.needs(numbers)
         step: Step | None = None
         following: tuple[int, ...] = ()
         for number, mine in zip(reversed(numbers), reversed(waits), strict=True):
-            gap, reason = (BRANCH_CYCLES, BRANCH) if branches[number] else (1.0, NONE)
+            gap, reason = (self.branch_cycles, BRANCH) if branches[number] else (slots[number], NONE)
             needed = number in waited
             if following and following[0] == number and kinds[number] == ARITHMETIC and latencies[number] > gap:
                 gap, reason, needed, following = latencies[number], causes[number], False, following[1:]
-            after = (latencies[number], causes[number], sectors[number])
+            after = (latencies[number], causes[number], sectors[number], slots[number])
             rest = (number, needed, number in last, gap, reason, following, step, *after)
             step = (kinds[number], keys[number], intervals[number], rest)
             following = mine

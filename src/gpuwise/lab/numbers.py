@@ -38,6 +38,10 @@ class LiteralWhole(int):
     """A whole number that stands in the text."""
 
 
+class Unrolled(int):
+    """What counts a loop that the compiler writes out."""
+
+
 def literal(value: Any) -> Any:
     if isinstance(value, bool):
         return value

@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 from gpuwise.errors import FieldError, InputError
 from gpuwise.lab.access import WARP
 from gpuwise.lab.arrays import Array, make_array
-from gpuwise.lab.intrinsics import FUNCTIONS, WHOLE
+from gpuwise.lab.compiler import Compiler
+from gpuwise.lab.intrinsics import FUNCTIONS, WHOLE, instructions
 from gpuwise.lab.numbers import (
     NARROW,
     WIDE,
     Lanes,
     LiteralWhole,
+    Unrolled,
     cast_to,
     common,
     data_of,
@@ -31,6 +33,7 @@ from gpuwise.lab.source import DTYPES
 from gpuwise.lab.stream import Local, Mask, Part, Stream, noun
 
 SHIFTS = (np.left_shift, np.right_shift)
+QUOTIENTS: dict[Any, str] = {np.true_divide: "divide", np.floor_divide: "floor_divide", np.mod: "remainder"}
 
 
 class Operations(Stream):
@@ -45,11 +48,13 @@ class Operations(Stream):
         self.by_launch: dict[np.dtype[Any], Array] = {}
         """The arrays in them, by type."""
 
+    compiler: Compiler
+
     def power(self, a: Any, b: Any, mask: Mask) -> Any:
         if not isinstance(a, Lanes):
-            return self.compute(np.power, a, b, mask, op="sfu") if isinstance(b, Lanes) else a**b
+            return self.compute(np.power, a, b, mask, op="pow") if isinstance(b, Lanes) else a**b
         if not isinstance(b, LiteralWhole) or not 1 <= b <= 4:
-            return self.compute(np.power, a, b, mask, op="sfu")
+            return self.compute(np.power, a, b, mask, op="pow")
         result: Any = a
         for _ in range(b - 1):
             result = self.compute(np.multiply, result, a, mask)
@@ -107,11 +112,25 @@ class Operations(Stream):
         waits = (*source_of(a), *source_of(b))
         if free:
             return Lanes(data, waits)
-        slow = function in (np.true_divide, np.floor_divide, np.mod) and unit_of(data) != "int"
-        op = op or ("sfu" if slow else None)
+        if function in QUOTIENTS:
+            return Lanes(data, self.emit_parts(self.quotient(function, data, b), mask, waits))
         if op is not None:
-            return Lanes(data, self.emit(op, mask, waits))
+            return Lanes(data, self.emit_parts(instructions(op, data.dtype), mask, waits))
         return Lanes(data, self.emit_arithmetic(data, mask, waits, 4 if function is np.multiply else 2))
+
+    def quotient(self, function: Any, data: NDArray[Any], divisor: Any) -> tuple[tuple[str, int], ...]:
+        """Units of a division or what is left of one, and how many instructions of each it is."""
+        if unit_of(data) != "int":
+            return instructions(QUOTIENTS[function], data.dtype)
+        if not isinstance(divisor, LiteralWhole):
+            return ("int", self.compiler.number), ("sfu", 3)
+        return (("int", self.compiler.constant if divisor & (divisor - 1) else self.compiler.power_of_two),)
+
+    def emit_parts(self, parts: Sequence[tuple[str, int]], mask: Mask, waits: Sequence[int]) -> tuple[int, ...]:
+        """So many instructions of each unit, one after the other."""
+        for unit, times in parts:
+            waits = self.emit(unit, mask, waits, times=times)
+        return tuple(waits)
 
     def emit_arithmetic(self, data: NDArray[Any], mask: Mask, waits: Sequence[int], of_complex: int) -> tuple[int, ...]:
         """One instruction, or ``of_complex`` one after the other for complex numbers."""
@@ -147,7 +166,11 @@ class Operations(Stream):
         if name == "bool":
             return self.compute(np.not_equal, arguments[0], literal(0), mask)
         if len(arguments) == 1 and (name in DTYPES or name in ("int", "float")):
-            return cast_to(DTYPES.get(name, np.dtype("int64" if name == "int" else "float64")), arguments[0])
+            made = cast_to(DTYPES.get(name, np.dtype("int64" if name == "int" else "float64")), arguments[0])
+            kinds = {kind_of(made).kind, kind_of(arguments[0]).kind}
+            if isinstance(made, Lanes) and "f" in kinds and len(kinds) > 1:
+                made = Lanes(made.data, self.emit("sfu", mask, made.source))  # conversions have its rate
+            return made
         if len(arguments) == 1 and name in ("abs", "fabs", "absolute"):
             value = arguments[0]
             if not isinstance(value, Lanes):
@@ -166,8 +189,31 @@ class Operations(Stream):
         operands = self.pair(values[0], values[1], mask) if len(values) == 2 else (data_of(values[0]),)
         data = function.of(*operands)
         waits = tuple(n for v in values for n in source_of(v))
-        made = Lanes(data, self.emit(function.unit or unit_of(data), mask, waits))
+        parts = instructions(name, data.dtype) if function.unit else ((unit_of(data), 1),)
+        made = Lanes(data, self.emit_parts(parts, mask, waits))
         return Lanes(made.data.astype(np.int64), made.source) if name in WHOLE else made
+
+    def place_of(self, array: Array, parts: Sequence[Any], source: tuple[int, ...], mask: Mask) -> tuple[int, ...]:
+        """What computes the address of an element: once for the same place."""
+        c, varying = self.compiler, [p for p in parts if isinstance(p, Lanes)]
+        moving = [p for p in parts if not isinstance(p, LiteralWhole | Unrolled)]
+        if not moving:
+            return source
+        trailing = moving[-1] is parts[-1] and not isinstance(parts[-1], Lanes) and not c.part
+        counted = moving[:-1] if trailing else moving  # a row's next element is a constant away
+        if not counted:
+            return source
+        key = ("place", array.base, array.shared, array.shape, *(id(p) if isinstance(p, Lanes) else p for p in counted))
+        if key not in self.memo:
+            times = (c.shared if array.shared else c.address) + (len(varying) > 1)
+            for at, part in enumerate(parts):
+                times += c.stride if at < len(parts) - 1 and any(part is m for m in moving) else 0
+                known = ("part", id(part) if isinstance(part, Lanes) else part, array.shape[at])
+                if not isinstance(part, LiteralWhole | Unrolled) and not array.shared and known not in self.memo:
+                    self.memo[known] = (part, None, Lanes(self.every_lane))
+                    times += c.part
+            self.memo[key] = (varying, None, Lanes(self.every_lane, self.emit("int", mask, source, times=times)))
+        return self.memo[key][2].source
 
     def grid_size(self, axis: str) -> int:
         return cast(int, self.special[f"gridDim.{axis}"]) * cast(int, self.special[f"blockDim.{axis}"])

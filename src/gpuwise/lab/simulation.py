@@ -22,7 +22,7 @@ from gpuwise.facts.hardware.accelerators import Accelerator, architectures
 from gpuwise.facts.hardware.sm_limits import find_sm_limits
 from gpuwise.facts.hardware.sm_timing import SmTiming, find_sm_timing
 from gpuwise.lab.access import SECTOR
-from gpuwise.lab.compiler import scheduled
+from gpuwise.lab.compiler import NUMBA, NVCC, Compiler, scheduled
 from gpuwise.lab.kernel import run_kernel
 from gpuwise.lab.multiprocessor import Conditions, Timing, run_multiprocessor
 from gpuwise.lab.residency import Occupancy, occupancy, refusal
@@ -51,12 +51,29 @@ FETCHED_TOGETHER, FETCHES_SINCE = 2, (9, 0)
 same sectors side by side on an H100 (benchmarks/records/gpu, strides of 64 and 128 bytes). Older ones are not measured."""
 L2_PORT_BYTES = 64.0
 """That one multiprocessor gets from the L2 a cycle (NVIDIA A100 whitepaper: 5,120 bytes a clock from 80 slices, 64 each)."""
-L2_BYTES = {"7.0": 1794.0, "9.0": 2500.0}
-"""That all multiprocessors together get a cycle, by capability: V100 by l2_bw_64f of Accel-Sim's GPU_Microbenchmark; H100 by 2^20
-loads 32 bytes apart out of the L2 (benchmarks/records/gpu: 1.18 million sectors in 7.4 us). Others: as their ports give."""
-ATOMIC_S = 1.77e-9
-"""From one atomic addition to the next one to the same address, wherever it comes from: of 24,576 more blocks of the lab's
-reduction on an H100 (benchmarks/records/gpu)."""
+L2_BYTES, L2_REQUEST_BYTES = {"7.0": 1794.0, "9.0": 3900.0}, 64.0
+"""That all multiprocessors together get a cycle, by capability: V100 by l2_bw_64f of Accel-Sim's GPU_Microbenchmark; H100 by 69 MB
+of 16 bytes a lane out of the L2, in pieces of 64 bytes: 2^21 sectors of as many pieces take twice as long as of half as many
+(benchmarks/records/lab/card_2026-11-27f.md). Others: as their ports give."""
+SPARSE_EVENTS = 64
+"""Loads of an array that are looked at for how far apart they are."""
+SPARSE, SPARSE_POWER, SPARSE_PIECES = 0.5, 2.4, 16
+"""How much longer a byte takes of the memory where each piece of 64 bytes lies in 1 KB by itself, and the power of the share of
+the other 15 that are not asked for: 2^20 loads 64, 128, 256 and 512 bytes apart take 22.1, 24.6, 28.2 and 31.4 us on an H100."""
+L2_OF_ALL = 0.5
+"""Of the L2, what is found there of an array that is read at random: 2^21 sectors of 25 MB take no longer than of 2 MB on an H100
+of 50 MB, whose halves each hold what its multiprocessors read, of 34 MB 1.5 times as long."""
+BRANCH_CYCLES, BRANCH_CYCLES_OF = 9.0, {"9.0": 21.0}
+"""From a branch to the next instruction of its warp: fitted to one cell of V100's table; on an H100 a loop of one multiply-add
+takes 29.4 cycles, of which the counter and the comparison are 8."""
+BLOCK_CYCLES = 1.19
+"""From one block of a launch to the next one, wherever it goes: 65,536 empty blocks take 39.3 us on an H100 at 1.98 GHz, whether
+of 32 or 256 threads, and so do copies by blocks of 64. Not measured on others."""
+ATOMIC_S, WHOLE_ATOMIC_S, REGION_ATOMIC_S, REGION_SECTORS = 1.77e-9, 0.69e-9, 0.32e-9, 64
+"""From one atomic addition to the next one to the same address, wherever it comes from: of each lane in floating point (24,576
+more blocks of the lab's reduction, 262,144 lanes at one address), of a warp in whole numbers; and of each word of a region of
+2 KB, which one slice of the L2 works on (2^20 lanes at random over 32, 256 and 4,096 words). H100,
+benchmarks/records/lab/card_2026-11-27f.md."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +176,7 @@ def simulate_task(task: Task, launch: Launch, accelerator: Accelerator, *, timed
         expected=launch.expected,
         tolerance=launch.tolerance,
         timed_issues=timed_issues,
+        compiler=NVCC,
     )
 
 
@@ -175,6 +193,7 @@ def simulate_kernel(
     tolerance: float = 1e-4,
     timed_issues: int = TIMED_ISSUES,
     dynamic_smem: int = 0,
+    compiler: Compiler = NUMBA,
 ) -> Simulation:
     """Run and time one launch. ``expected`` gives the arrays that must come out; small launches are run whole, of large ones the
     blocks that are timed, and only the elements they wrote are compared.
@@ -205,9 +224,12 @@ def simulate_kernel(
             blocks=np.concatenate([blocks, rest]),
             timed_blocks=MOST_GENERATIONS * 32,
             dynamic_smem=dynamic_smem,
+            compiler=compiler,
         )
     else:
-        run = run_kernel(kernel, _copied(arguments), grid=grid, block=block, blocks=blocks[:1], dynamic_smem=dynamic_smem)
+        run = run_kernel(
+            kernel, _copied(arguments), grid=grid, block=block, blocks=blocks[:1], dynamic_smem=dynamic_smem, compiler=compiler
+        )
     resident = _occupancy(accelerator, threads, regs_per_thread, run.shared_bytes, dynamic_smem)
     at_once = min(resident.active_blocks, len(blocks))
     each = max(run.warp_instructions // len(run.blocks), 1)
@@ -216,13 +238,15 @@ def simulate_kernel(
         raise InputError(text, hint="give a smaller size")
     timed = int(min(len(blocks), max(at_once, min(timed_issues // each, MOST_GENERATIONS * at_once))))
     if not whole:
-        run = run_kernel(kernel, arguments, grid=grid, block=block, blocks=blocks[:timed], dynamic_smem=dynamic_smem)
+        run = run_kernel(
+            kernel, arguments, grid=grid, block=block, blocks=blocks[:timed], dynamic_smem=dynamic_smem, compiler=compiler
+        )
     run.events = scheduled(run.events, regs_per_thread // 2)
     checked, worst = _check(expected, run, before, tolerance, whole=whole)
     conditions = _conditions(accelerator, timing, resident, run, timed, total)
     measured = run_multiprocessor(run.events, timed, run.warps_per_block, conditions)
     cycles = _extrapolated(measured, timed, at_once, len(blocks))
-    in_turn = _most_atomics(run, timed) * total / timed * ATOMIC_S * accelerator.boost_hz
+    in_turn = _atomics_s(run, timed) * total / timed * accelerator.boost_hz
     cycles = max(cycles, in_turn)
     return Simulation(
         name,
@@ -267,6 +291,8 @@ def _occupancy(a: Accelerator, threads: int, regs: int, shared: int, dynamic: in
 
 
 def _conditions(a: Accelerator, timing: SmTiming, resident: Occupancy, run: Run, timed: int, total: int) -> Conditions:
+    fetched = _fetched(a.compute_capability or "")
+    apart = _apart(run, timed) if fetched > 1 else {}
     units, clock = a.compute_units or 1, a.boost_hz or 1.0
     sm = find_sm_limits(a.compute_capability or "")
     busy = min(units, total)
@@ -287,7 +313,11 @@ def _conditions(a: Accelerator, timing: SmTiming, resident: Occupancy, run: Run,
         max(l1 - carveout, 8.0 * 1024),
         bandwidth / busy / clock,
         min(L2_PORT_BYTES, L2_BYTES.get(a.compute_capability or "", math.inf) / busy),
-        _shared_by(run, timed, total, _fetched(a.compute_capability or "")),
+        L2_REQUEST_BYTES if fetched > 1 else float(SECTOR),
+        BRANCH_CYCLES_OF.get(timing.compute_capability, BRANCH_CYCLES),
+        BLOCK_CYCLES * busy,
+        {name: 1 + SPARSE * share**SPARSE_POWER for name, share in apart.items()},
+        _shared_by(run, timed, total, fetched, apart, L2_OF_ALL * (a.l2_bytes or math.inf)),
     )
 
 
@@ -307,7 +337,21 @@ def _fetched(capability: str) -> int:
     return FETCHED_TOGETHER if version >= FETCHES_SINCE else 1
 
 
-def _shared_by(run: Run, timed: int, total: int, fetched: int) -> dict[str, float]:
+def _apart(run: Run, timed: int) -> dict[str, float]:
+    """Array that is read to the share of 1 KB around what a warp asks for that it does not ask for."""
+    warps, gaps = timed * run.warps_per_block, dict[str, list[float]]()
+    for e in run.events:
+        found = gaps.setdefault(e.array, []) if e.op == "load" and e.access is not None else None
+        if found is None or e.access is None or len(found) >= SPARSE_EVENTS:
+            continue
+        pieces = e.access.sector_ids[:warps] // 2
+        between = np.diff(pieces, axis=1)[(pieces[:, :-1] >= 0) & (np.diff(pieces, axis=1) > 0)]
+        found.append(float(np.minimum(between, SPARSE_PIECES).mean()) if len(between) else 1.0)
+    pieces_of = {name: SPARSE_PIECES / (sum(found) / len(found)) for name, found in gaps.items()}
+    return {name: 1 - (of - 1) / (SPARSE_PIECES - 1) for name, of in pieces_of.items()}
+
+
+def _shared_by(run: Run, timed: int, total: int, fetched: int, apart: Mapping[str, float], l2_bytes: float) -> dict[str, float]:
     """Array to how many times the blocks of all multiprocessors first ask for what is in it, once a sector; what is only read
     comes ``fetched`` sectors at a time, asked for or not."""
     warps = timed * run.warps_per_block
@@ -327,16 +371,28 @@ def _shared_by(run: Run, timed: int, total: int, fetched: int) -> dict[str, floa
             shares[name] = math.inf  # local memory is written before it is read: it lives in the caches
             continue
         mine, there = len(np.unique(sectors // each)) * each, run.arrays[name].nbytes / SECTOR
-        shares[name] = max(1.0, mine * total / timed / max(there, 1.0)) * len(sectors) / mine
+        share = max(1.0, mine * total / timed / max(there, 1.0))
+        gone = max(1 - l2_bytes / run.arrays[name].nbytes, 0.0) * apart.get(name, 0.0)
+        shares[name] = 1 / (1 / share + (1 - 1 / share) * gone) * len(sectors) / mine
     return shares
 
 
-def _most_atomics(run: Run, timed: int) -> int:
-    """Most atomic accesses of the timed blocks' warps to one sector."""
-    warps = timed * run.warps_per_block
-    ids = [e.access.sector_ids[:warps].ravel() for e in run.events if e.op == "atomic" and e.access is not None]
-    there = np.concatenate(ids) if ids else np.zeros(0, np.int64)
-    return int(np.unique(there[there >= 0], return_counts=True)[1].max(initial=0))
+def _atomics_s(run: Run, timed: int) -> float:
+    """Seconds that the atomic accesses of the timed blocks take, at the address and in the region that has most of them."""
+    warps, seconds = timed * run.warps_per_block, 0.0
+    for name in {e.array for e in run.events if e.op == "atomic"}:
+        accesses = [(e, e.access) for e in run.events if e.op == "atomic" and e.array == name and e.access is not None]
+        ids = np.concatenate([access.sector_ids[:warps].ravel() for _, access in accesses])
+        there = ids[ids >= 0]
+        if not len(there):
+            continue
+        lanes = sum(e.lanes for e, _ in accesses) / max(sum(int(access.sectors.sum()) for _, access in accesses), 1)
+        floating = run.arrays[name].dtype.kind == "f" if name in run.arrays else False
+        one = int(np.unique(there, return_counts=True)[1].max())
+        words = min(lanes, SECTOR / accesses[0][0].size)
+        region = int(np.unique(there // REGION_SECTORS, return_counts=True)[1].max()) * words * REGION_ATOMIC_S
+        seconds += max(one * (max(lanes / words, 1.0) * ATOMIC_S if floating else WHOLE_ATOMIC_S), region)
+    return seconds
 
 
 def _extrapolated(measured: Timing, timed: int, at_once: int, of_one: int) -> float:
@@ -386,7 +442,7 @@ def _counters(run: Run, measured: Timing, warps: int) -> dict[str, float]:
     sectors = useful = conflicts = 0
     timed, every = _warp_counts(run, warps), _warp_counts(run, None)
     for e, of_timed, of_all in zip(run.events, timed, every, strict=True):
-        counters[e.op] = counters.get(e.op, 0) + of_timed
+        counters[e.op] = counters.get(e.op, 0) + of_timed * e.times
         if e.access is None:
             continue
         if e.op.startswith("shared"):
@@ -412,7 +468,7 @@ def _lines(run: Run, warps: int) -> tuple[Mapping[str, Any], ...]:
     lines: dict[int, dict[str, Any]] = {}
     for e, of_timed in zip(run.events, _warp_counts(run, warps), strict=True):
         line = lines.setdefault(e.line, {"line": e.line, "instructions": 0, "sectors": 0, "bank_conflicts": 0})
-        line["instructions"] += of_timed
+        line["instructions"] += of_timed * e.times
         if e.access is not None and e.op.startswith("shared"):
             line["bank_conflicts"] += int(np.maximum(e.access.wavefronts[:warps] - 1, 0).sum())
         elif e.access is not None:

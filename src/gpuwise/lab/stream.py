@@ -18,7 +18,7 @@ from gpuwise.lab.arrays import Accesses, Array, Conflict, Order
 from gpuwise.lab.numbers import NARROW, Inside, Lanes, data_of, source_of
 
 Mask = NDArray[np.bool_]
-MOST_EVENTS = 100_000
+MOST_EVENTS = 120_000
 """Instructions of one warp: a kernel that goes on is stopped."""
 MOST_LANE_EVENTS = 2_000_000_000
 """Lanes times instructions, some ten seconds of numpy."""
@@ -47,6 +47,8 @@ class Event:
     """Of a memory access: the name of its array, ``local memory`` for arrays of a thread."""
     size: int = 0
     """Of a memory access: bytes of a lane."""
+    times: int = 1
+    """Instructions of one kind, each after the one before, that it stands for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +253,7 @@ class Stream:
         self.emit("barrier", mask, ())
         self.order.pass_barrier()
 
-    def emit(self, op: str, mask: Mask, waits: Sequence[int], array: str = "") -> tuple[int, ...]:
+    def emit(self, op: str, mask: Mask, waits: Sequence[int], array: str = "", times: int = 1) -> tuple[int, ...]:
         events = self.out.events
         too_many = len(events) >= MOST_EVENTS or len(events) * len(mask) > MOST_LANE_EVENTS
         if too_many or self.accesses_kept > MOST_ACCESSES:
@@ -262,7 +264,7 @@ class Stream:
                 else "check its loops, or give it a smaller problem",
             )
         warps, lanes = self.lanes_of(mask)
-        events.append(Event(op, self.line, tuple(dict.fromkeys((*waits, *self.predicate))), warps, None, lanes, array))
+        events.append(Event(op, self.line, tuple(dict.fromkeys((*waits, *self.predicate))), warps, None, lanes, array, 0, times))
         return (len(events) - 1,)
 
     def find(self, kind: str, text: str) -> None:
