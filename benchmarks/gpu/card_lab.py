@@ -176,10 +176,10 @@ def items() -> list[tuple[str, int]]:
     return [(task, n) for task, sizes in SIZES.items() for n in sizes]
 
 
-def predict(task: str, n: int) -> dict[str, Any]:
+def predict(task: str, n: int, *, by_numba: bool = False) -> dict[str, Any]:
     """What the simulator says of one task on the card."""
     from gpuwise.facts.hardware.naming import USUAL, find_accelerator
-    from gpuwise.lab.compiler import NVCC
+    from gpuwise.lab.compiler import NUMBA, NVCC
     from gpuwise.lab.simulation import simulate_kernel, simulate_task
     from gpuwise.lab.tasks import find_task, launch_of
 
@@ -193,7 +193,7 @@ def predict(task: str, n: int) -> dict[str, Any]:
         )
     else:
         found = find_task(task)
-        made = simulate_task(found, launch_of(found, n), card)
+        made = simulate_task(found, launch_of(found, n), card, compiler=NUMBA if by_numba else NVCC)
     return predicted_row(made)
 
 

@@ -38,11 +38,13 @@ import card_lab  # noqa: E402
 from benchmarks.lab.programs import FITTED, PROGRAMS, Program, worst  # noqa: E402
 from card_rows import GPU, Rows, environment, read_predictions, read_rows  # noqa: E402
 
-PREDICTIONS = ROOT / "benchmarks" / "records" / "gpu" / "card_predictions_2026-11-27.jsonl"
+RECORDS = ROOT / "benchmarks" / "records" / "gpu"
+PREDICTIONS = (RECORDS / "card_predictions_2026-11-27.jsonl", RECORDS / "card_predictions_2026-11-27b.jsonl")
 LOCK = Path(tempfile.gettempdir()) / "gpuwise_lab_card.lock"
 WORKERS = 4
-LAST_S = 31.0
-"""Seconds kept for the processor and the counters."""
+LAST = {"processor": 10.0, "here": 12.0, "counters": 14.0}
+"""Sections that run alone at the end, and the seconds kept for each."""
+SECTIONS = ("programs", "compiled", "tasks", "numba", *LAST)
 PROCESSOR_TASKS = (
     "vector-add", "matmul-naive", "reduction", "transpose", "divergence", "gather", "softmax", "attention-fused", "convolution",
 )  # fmt: skip
@@ -77,7 +79,7 @@ def main(arguments: Sequence[str]) -> int:
     if o.predict:
         predict(o.predict)
         return 0
-    predictions = read_predictions(PREDICTIONS)
+    predictions = {item: row for path in PREDICTIONS for item, row in read_predictions(path).items()}
     end_s = time.monotonic() + o.budget
     if o.section:
         _section(o, predictions, end_s)
@@ -85,10 +87,12 @@ def main(arguments: Sequence[str]) -> int:
     rows = Rows(o.out, "lab card", end_s)
     rows.write("card/start", budget_s=o.budget, predictions=len(predictions), card=rows.readings())
     LOCK.unlink(missing_ok=True)
-    running = [_start(o, f"programs-{w}", o.budget) for w in range(WORKERS)] + [_start(o, "compiled", o.budget)]
-    running.append(_start(o, "tasks", o.budget))
-    _wait(rows, running, end_s - LAST_S)
-    for name, seconds in (("processor", 19.0), ("counters", 14.0)):
+    wanted = o.sections.split(",")
+    together = [f"programs-{w}" for w in range(WORKERS) if "programs" in wanted]
+    together += [name for name in ("compiled", "tasks", "numba") if name in wanted]
+    later = [(name, LAST[name]) for name in LAST if name in wanted]
+    _wait(rows, [_start(o, name, o.budget) for name in together], end_s - sum(s for _, s in later))
+    for name, seconds in later:
         left = end_s - time.monotonic() - 1.0
         if left > 4.0:
             _wait(rows, [_start(o, name, min(seconds, left))], time.monotonic() + min(seconds, left) + 1.0)
@@ -126,6 +130,10 @@ def _section(o: argparse.Namespace, predictions: dict[str, Any], end_s: float) -
             programs(rows, predictions, int(o.section.split("-")[1]))
         elif o.section == "tasks":
             tasks(rows, predictions)
+        elif o.section == "numba":
+            numba_tasks(rows, predictions)
+        elif o.section == "here":
+            rows.run("processor/here", _here, 14.0)
         elif o.section == "compiled":
             compiled(rows)
         elif o.section == "counters":
@@ -159,6 +167,9 @@ def predict(path: Path) -> None:
         rows.run(f"program/{program.name}", lambda p=program: predict_program(p), 120.0)
     for task, n in [*card_lab.items(), *(("strided", s) for s in card_lab.STRIDES)]:
         rows.run(f"lab/{task}/{n}", lambda task=task, n=n: card_lab.predict(task, n), 120.0)
+    for task, sizes in card_lab.SIZES.items():
+        n = sizes[min(1, len(sizes) - 1)]
+        rows.run(f"lab/numba/{task}/{n}", lambda task=task, n=n: card_lab.predict(task, n, by_numba=True), 120.0)
 
 
 def predict_program(p: Program) -> dict[str, Any]:
@@ -270,7 +281,7 @@ def tasks(rows: Rows, predictions: dict[str, Any]) -> None:
         rows.run("constants/latencies", bench.latencies, 3.0)
     made = bench.streams()
     began = time.monotonic()
-    while rows.left_s() > LAST_S + 2.0 and time.monotonic() - began < 12.0:
+    while rows.left_s() > sum(LAST.values()) + 2.0 and time.monotonic() - began < 12.0:
         try:
             with card_alone():
                 item = next(made, None)
@@ -281,11 +292,16 @@ def tasks(rows: Rows, predictions: dict[str, Any]) -> None:
             break
         rows.write(f"constants/{item[0]}", **item[1])
     rows.run("lab/occupancy", lambda: card_lab.run_occupancy(card, 200), 10.0)
+
+
+def numba_tasks(rows: Rows, predictions: dict[str, Any]) -> None:
+    """The tasks as numba compiles them."""
+    card = card_lab.Card()
     for task, sizes in card_lab.SIZES.items():
         n = sizes[min(1, len(sizes) - 1)]
         rows.run(
             f"lab/numba/{task}/{n}",
-            lambda task=task, n=n: _joined(predictions, f"lab/{task}/{n}", lambda: card_lab.run_numba(card, task, n)),
+            lambda task=task, n=n: _joined(predictions, f"lab/numba/{task}/{n}", lambda: card_lab.run_numba(card, task, n)),
             8.0,
         )
 
@@ -338,7 +354,7 @@ def compiled(rows: Rows) -> None:
             for kernel in theirs.values():
                 _ = kernel.num_regs
         for name, kernel in theirs.items():
-            for block in (64, 256, 512):
+            for block in (256,):
                 for option, file in (("--cubin", cubin), ("--ptxas-log", log)):
 
                     def ask(
@@ -438,7 +454,6 @@ def processor(rows: Rows, *, tiny: bool) -> None:
             rows.run(f"processor/{task}/{n}", one, 3.0)
     if torch.cuda.is_available():
         rows.run("processor/copies", lambda: _copies(torch, sizes), 4.0)
-    rows.run("processor/here", _here, 14.0)
 
 
 def _library(torch: Any, task: str, a: dict[str, Any]) -> Any:
@@ -537,6 +552,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--budget", type=float, default=66.0, help="seconds in all")
     parser.add_argument("--predict", type=Path, help="write predictions to this file, and do nothing else")
     parser.add_argument("--table", type=Path, help="show a file of rows, and do nothing else")
+    parser.add_argument("--sections", default=",".join(SECTIONS), help="which of " + ", ".join(SECTIONS))
     parser.add_argument("--section", help="only this one, in this process")
     parser.add_argument("--tiny", action="store_true", help="small sizes: a test of the script")
     return parser.parse_args(arguments)

@@ -63,7 +63,7 @@ def test_a_short_condition_jumps_nowhere() -> None:
 
 
 def test_the_instructions_around_an_access_are_those_of_the_compiler() -> None:
-    """Of numba: 8 of a thread, 5 of an index and 4 of each array's address, once; CUDA C has one for an address."""
+    """Of numba: 8 of a thread, 5 of the index and 4 of the address of each array, once; CUDA C has one for an address."""
     source = HEAD + "    out[i] = x[i] + y[i]\n    x[i] = 1.0\n"
     counts: list[int] = []
     for compiler in (NUMBA, NVCC):
@@ -71,7 +71,7 @@ def test_the_instructions_around_an_access_are_those_of_the_compiler() -> None:
         made = run_kernel(read_kernel(source), arguments, grid=(1,), block=(32,), compiler=compiler).events
         counts.append(sum(e.times for e in made if e.op == "int"))
     index = counts[1] - NVCC.entry - 3
-    assert index >= 1 and counts[0] == NUMBA.entry + index + NUMBA.part + 3 * NUMBA.address
+    assert index >= 1 and counts[0] == NUMBA.entry + index + 3 * (NUMBA.part + NUMBA.address)
 
 
 def test_a_function_is_as_many_instructions_as_ptxas_makes_of_it() -> None:

@@ -21,6 +21,8 @@ class Compiler:
     """Of a thread: its number, the arguments, the end."""
     part: int
     """Of an index that is no literal: numba counts those below zero from the end."""
+    turn: int
+    """Of one that counts a loop for all lanes."""
     stride: int
     """Of a row's length times an index."""
     address: int
@@ -33,9 +35,9 @@ class Compiler:
     number: int
 
 
-NUMBA = Compiler(8, 5, 4, 4, 4, 8, 20, 24)
+NUMBA = Compiler(8, 5, 8, 4, 4, 4, 8, 20, 24)
 """numba-cuda 0.30: 64 bits for every whole number."""
-NVCC = Compiler(8, 0, 0, 1, 1, 2, 6, 17)
+NVCC = Compiler(8, 0, 0, 0, 1, 1, 2, 6, 17)
 """CUDA C with ``int`` for the indices."""
 LOADS = frozenset({"load", "shared_load"})
 WRITES = frozenset({"store", "shared_store", "atomic", "shared_atomic"})

@@ -33,6 +33,7 @@ from gpuwise.lab.source import DTYPES
 from gpuwise.lab.stream import Local, Mask, Part, Stream, noun
 
 SHIFTS = (np.left_shift, np.right_shift)
+ORDERS = (np.less, np.less_equal, np.greater, np.greater_equal)
 QUOTIENTS: dict[Any, str] = {np.true_divide: "divide", np.floor_divide: "floor_divide", np.mod: "remainder"}
 
 
@@ -42,6 +43,10 @@ class Operations(Stream):
     def __init__(self) -> None:
         super().__init__()
         self.memo: dict[tuple[Any, ...], tuple[Any, Any, Lanes]] = {}
+        self.floors: set[int] = set()
+        """Ids of lanes that a compiler knows to be zero or more."""
+        self.roots: dict[int, Lanes] = {}
+        """Square roots, by id: the compiler makes one function of one and the division by it."""
         self.special: dict[str, Lanes | int] = {}
         self.dynamic_smem = 0
         """Bytes of shared memory that the launch gives a block."""
@@ -98,7 +103,17 @@ class Operations(Stream):
         free = moved and common(a, b).kind in "iu"
         lanes = self.arithmetic(op, function, a, b, mask, free=free)
         self.memo[key] = (a, b, lanes)  # the operands are held, so that their ids stay theirs
+        self.learn_floor(function, a, b, lanes)
         return lanes
+
+    def learn_floor(self, function: Any, a: Any, b: Any, result: Lanes) -> None:
+        """Keep which lanes a condition has found to be zero or more, and what lies a literal beside them."""
+        if function in (np.greater, np.greater_equal):
+            a, b = b, a
+        if function in ORDERS and isinstance(a, LiteralWhole) and a >= 0 and isinstance(b, Lanes):
+            self.floors.add(id(b))
+        elif function in (np.add, np.subtract) and isinstance(b, int) and id(a) in self.floors:
+            self.floors.add(id(result))
 
     def arithmetic(self, op: str | None, function: Any, a: Any, b: Any, mask: Mask, *, free: bool = False) -> Lanes:
         left, right = self.pair(a, b, mask)
@@ -120,6 +135,8 @@ class Operations(Stream):
 
     def quotient(self, function: Any, data: NDArray[Any], divisor: Any) -> tuple[tuple[str, int], ...]:
         """Units of a division or what is left of one, and how many instructions of each it is."""
+        if id(divisor) in self.roots and function is np.true_divide:
+            return ((unit_of(data), 1),)
         if unit_of(data) != "int":
             return instructions(QUOTIENTS[function], data.dtype)
         if not isinstance(divisor, LiteralWhole):
@@ -191,29 +208,34 @@ class Operations(Stream):
         waits = tuple(n for v in values for n in source_of(v))
         parts = instructions(name, data.dtype) if function.unit else ((unit_of(data), 1),)
         made = Lanes(data, self.emit_parts(parts, mask, waits))
+        if name == "sqrt":
+            self.roots[id(made)] = made
+            return made
         return Lanes(made.data.astype(np.int64), made.source) if name in WHOLE else made
 
     def place_of(self, array: Array, parts: Sequence[Any], source: tuple[int, ...], mask: Mask) -> tuple[int, ...]:
         """What computes the address of an element: once for the same place."""
         c, varying = self.compiler, [p for p in parts if isinstance(p, Lanes)]
         moving = [p for p in parts if not isinstance(p, LiteralWhole | Unrolled)]
+        if moving and not c.part and not isinstance(parts[-1], Lanes) and moving[-1] is parts[-1]:
+            moving.pop()  # a row's next element is a constant away
         if not moving:
             return source
-        trailing = moving[-1] is parts[-1] and not isinstance(parts[-1], Lanes) and not c.part
-        counted = moving[:-1] if trailing else moving  # a row's next element is a constant away
-        if not counted:
-            return source
-        key = ("place", array.base, array.shared, array.shape, *(id(p) if isinstance(p, Lanes) else p for p in counted))
+        key = ("place", array.base, array.shared, array.shape, *(id(p) if isinstance(p, Lanes) else p for p in moving))
         if key not in self.memo:
             times = (c.shared if array.shared else c.address) + (len(varying) > 1)
-            for at, part in enumerate(parts):
-                times += c.stride if at < len(parts) - 1 and any(part is m for m in moving) else 0
-                known = ("part", id(part) if isinstance(part, Lanes) else part, array.shape[at])
-                if not isinstance(part, LiteralWhole | Unrolled) and not array.shared and known not in self.memo:
-                    self.memo[known] = (part, None, Lanes(self.every_lane))
-                    times += c.part
+            times += 0 if array.shared else sum(self.part_of(array, at, part) for at, part in enumerate(parts))
             self.memo[key] = (varying, None, Lanes(self.every_lane, self.emit("int", mask, source, times=times)))
         return self.memo[key][2].source
+
+    def part_of(self, array: Array, at: int, part: Any) -> int:
+        """Instructions of one index of an array, where it was not used there before."""
+        key = ("part", id(part) if isinstance(part, Lanes) else part, array.base, at)
+        if isinstance(part, LiteralWhole | Unrolled) or key in self.memo:
+            return 0
+        self.memo[key] = (part, None, Lanes(self.every_lane))
+        times = self.compiler.part if isinstance(part, Lanes) else self.compiler.turn
+        return (0 if id(part) in self.floors else times) + (self.compiler.stride if at < len(array.shape) - 1 else 0)
 
     def grid_size(self, axis: str) -> int:
         return cast(int, self.special[f"gridDim.{axis}"]) * cast(int, self.special[f"blockDim.{axis}"])

@@ -52,8 +52,8 @@ same sectors side by side on an H100 (benchmarks/records/gpu, strides of 64 and 
 L2_PORT_BYTES = 64.0
 """That one multiprocessor gets from the L2 a cycle (NVIDIA A100 whitepaper: 5,120 bytes a clock from 80 slices, 64 each)."""
 L2_BYTES, L2_REQUEST_BYTES = {"7.0": 1794.0, "9.0": 3900.0}, 64.0
-"""That all multiprocessors together get a cycle, by capability: V100 by l2_bw_64f of Accel-Sim's GPU_Microbenchmark; H100 by 69 MB
-of 16 bytes a lane out of the L2, in pieces of 64 bytes: 2^21 sectors of as many pieces take twice as long as of half as many
+"""That all multiprocessors together get a cycle, by capability: V100 by l2_bw_64f of Accel-Sim's GPU_Microbenchmark; H100 by 69
+MB of 16 bytes a lane out of the L2, in pieces of 64 bytes: 2^21 sectors of as many pieces take twice as long as of half as many
 (benchmarks/records/lab/card_2026-11-27f.md). Others: as their ports give."""
 SPARSE_EVENTS = 64
 """Loads of an array that are looked at for how far apart they are."""
@@ -163,8 +163,10 @@ class Simulation:
         return str(import_module("gpuwise.report.answers.notebook").markup(self))
 
 
-def simulate_task(task: Task, launch: Launch, accelerator: Accelerator, *, timed_issues: int = TIMED_ISSUES) -> Simulation:
-    """A task of the lab on ``accelerator``. Raises as :func:`simulate_kernel`."""
+def simulate_task(
+    task: Task, launch: Launch, accelerator: Accelerator, *, timed_issues: int = TIMED_ISSUES, compiler: Compiler = NVCC
+) -> Simulation:
+    """A task of the lab on ``accelerator``, as CUDA C has it. Raises as :func:`simulate_kernel`."""
     return simulate_kernel(
         task.source,
         launch.arguments,
@@ -176,7 +178,7 @@ def simulate_task(task: Task, launch: Launch, accelerator: Accelerator, *, timed
         expected=launch.expected,
         tolerance=launch.tolerance,
         timed_issues=timed_issues,
-        compiler=NVCC,
+        compiler=compiler,
     )
 
 
