@@ -26,7 +26,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -219,7 +219,8 @@ def programs(rows: Rows, predictions: dict[str, Any], worker: int) -> None:
                 exec(compile(file.read_text("utf-8"), str(file), "exec"), names)
                 arguments, dispatcher = p.arguments(), names["k"]
                 order = card_lab.parameters_of(dispatcher.py_func)
-                dispatcher.compile(tuple(typeof(arguments[n]) for n in order))
+                with suppress(Exception):  # else it compiles when it is launched
+                    dispatcher.compile(tuple(typeof(arguments[n]) for n in order))
                 before = {k: v.copy() if isinstance(v, np.ndarray) else v for k, v in arguments.items()}
                 with card_alone():
                     given = {
@@ -242,7 +243,8 @@ def programs(rows: Rows, predictions: dict[str, Any], worker: int) -> None:
                     ("shared_bytes", "shared_mem_per_block"),
                     ("local_bytes", "local_mem_per_thread"),
                 ):
-                    found[name] = getattr(compiled_kernel, get, None)
+                    with suppress(Exception):
+                        found[name] = getattr(compiled_kernel, get)
                 predicted = predictions.get(key, {})
                 if predicted.get("predicted_s"):
                     found["over_measured"] = predicted["predicted_s"] / float(found["cold"]["median_s"])
