@@ -32,9 +32,19 @@ WORDS: Mapping[str, tuple[str, str]] = {
     r"Descriptors cannot (not )?be created directly": ("Its generated code is of an older protobuf", "'protobuf<3.21'"),
     r"module 'mpmath' has no attribute 'rational'": ("SymPy uses what mpmath 1.4 has no more", "'mpmath<1.4'"),
     r"cannot import name 'soft_unicode' from 'markupsafe'": ("Jinja uses what MarkupSafe 2.1 has no more", "-U jinja2"),
+    r"cannot import name 'packaging' from 'pkg_resources'": ("It uses what setuptools 70 has no more", "'setuptools<70'"),
     r"CUDA Setup failed despite (a )?GPU": ("Its release has no library for this CUDA", "-U bitsandbytes"),
 }
 """What an error says of a third package, and what to install."""
+DISTRIBUTIONS = {
+    "google": "protobuf",
+    "PIL": "pillow",
+    "yaml": "pyyaml",
+    "cv2": "opencv-python-headless",
+    "sklearn": "scikit-learn",
+}
+"""Modules that other distributions bring than those of their name."""
+_ATTRIBUTE = re.compile(r"module '([A-Za-z0-9_]+)(?:\.[A-Za-z0-9_.]+)?' has no attribute")
 _OF_TORCH = re.compile(r"module 'torch(?:\.[a-z_.]+)?' has no attribute")
 
 
@@ -73,19 +83,21 @@ def import_fix(m: Machine, error: str, name: str) -> Fix | None:
         return Fix("Install a NumPy like that it was compiled for", (_numpy_of(m, int(sizes[1]) > int(sizes[2])),))
     if "No module named 'pkg_resources'" in error:
         return Fix("Install the last setuptools that has it", (fixes.pip_install(m, "'setuptools<81'"),))
-    older = _NAME.search(error)
+    older = _NAME.search(error) or _ATTRIBUTE.search(error)
     if older and older[1] != name:
+        other = DISTRIBUTIONS.get(older[1], older[1])
         if name in FRAMEWORKS:
-            return Fix("What it imports from is older than it", (fixes.pip_install(m, "-U", older[1]),))
+            return Fix("What it imports from is older than it", (fixes.pip_install(m, "-U", other),))
         # one of the two is older than the other
-        return Fix("They are of different times: the newest of both", (fixes.pip_install(m, "-U", older[1], name),))
+        return Fix("They are of different times: the newest of both", (fixes.pip_install(m, "-U", other, name),))
     missing = _MODULE.search(error)
     if missing and missing[1] != name:
         there = m.python is not None and m.python.find(missing[1].replace("_", "-")) is not None
         if missing[2] and there:
             # a module that the installed release has no more
             return Fix("It is older than what it imports from", (fixes.pip_install(m, "-U", name),))
-        return Fix("Install what it misses", (fixes.pip_install(m, missing[1].replace("_", "-")),))
+        package = DISTRIBUTIONS.get(missing[1], missing[1].replace("_", "-"))
+        return Fix("Install what it misses", (fixes.pip_install(m, package),))
     return None
 
 

@@ -21,7 +21,7 @@ FRAMEWORKS: Mapping[str, tuple[str, ...]] = {
 _INTERESTING = re.compile(
     r"torch(vision|audio|ao)?|triton|pytorch-triton.*|tensorflow.*|tf-nightly|jax(lib)?|jax-(cuda|rocm).*|cupy.*|nvidia-.*|"
     r"cuda-(python|bindings|toolkit)|tensorrt.*|numba(-cuda)?|flash-attn|xformers|bitsandbytes|vllm|deepspeed|"
-    r"onnxruntime(-gpu)?|pytorch|numpy|transformers|accelerate|peft|timm|diffusers|lightning|pytorch-lightning|intel-extension-for-pytorch"
+    r"onnxruntime(-gpu)?|pytorch|numpy|transformers|accelerate|peft|timm|diffusers|lightning|pytorch-lightning|datasets|trl|intel-extension-for-pytorch"
 )
 LIBRARIES: Mapping[str, str] = {
     "torchvision": "torchvision",
@@ -38,6 +38,9 @@ LIBRARIES: Mapping[str, str] = {
     "diffusers": "diffusers",
     "lightning": "lightning",
     "pytorch-lightning": "pytorch_lightning",
+    "datasets": "datasets",
+    "trl": "trl",
+    "deepspeed": "deepspeed",
 }
 """Distribution -> module, of what training imports beside torch; compiled ones first."""
 _PINNED = ("torch", "torchvision", "torchaudio", "jax-cuda12-plugin", "jax-cuda13-plugin")
