@@ -729,7 +729,10 @@ def counters(pynvml: Any, handle: Any) -> dict[str, Any]:
     for at in range(asked.numMetrics):
         asked.metrics[at].metricId = at + 1
     pynvml.nvmlGpmMetricsGet(asked)
-    told = {m.metricId: [m.nvmlReturn, m.value] for m in list(asked.metrics)[: asked.numMetrics]}
+    told = {
+        m.metricId: [m.nvmlReturn, m.value, *(str(getattr(m.metricInfo, name)) for name, _ in m.metricInfo._fields_)]
+        for m in list(asked.metrics)[: asked.numMetrics]
+    }
     for sample in samples:
         pynvml.nvmlGpmSampleFree(sample)
     return {"supported": True, "metrics": told}
