@@ -724,15 +724,20 @@ def counters(pynvml: Any, handle: Any) -> dict[str, Any]:
     for sample in samples:
         pynvml.nvmlGpmSampleGet(handle, sample)
         time.sleep(0.2)
-    asked = pynvml.c_nvmlGpmMetricsGet_t()
-    asked.version, asked.numMetrics, (asked.sample1, asked.sample2) = pynvml.NVML_GPM_METRICS_GET_VERSION, 90, samples
-    for at in range(asked.numMetrics):
-        asked.metrics[at].metricId = at + 1
-    pynvml.nvmlGpmMetricsGet(asked)
-    told = {
-        m.metricId: [m.nvmlReturn, m.value, *(str(getattr(m.metricInfo, name)) for name, _ in m.metricInfo._fields_)]
-        for m in list(asked.metrics)[: asked.numMetrics]
-    }
+    told: dict[int, Any] = {}
+    for number in range(1, 91):
+        # one by one: of several a single unknown one may refuse all
+        asked = pynvml.c_nvmlGpmMetricsGet_t()
+        asked.version, asked.numMetrics, (asked.sample1, asked.sample2) = pynvml.NVML_GPM_METRICS_GET_VERSION, 1, samples
+        asked.metrics[0].metricId = number
+        try:
+            pynvml.nvmlGpmMetricsGet(asked)
+        except pynvml.NVMLError as error:
+            told[number] = str(error)
+            continue
+        metric = asked.metrics[0]
+        words = (str(getattr(metric.metricInfo, name)) for name, _ in metric.metricInfo._fields_)
+        told[number] = [metric.nvmlReturn, metric.value, *words]
     for sample in samples:
         pynvml.nvmlGpmSampleFree(sample)
     return {"supported": True, "metrics": told}
