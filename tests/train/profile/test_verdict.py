@@ -58,6 +58,12 @@ def test_several_small_wastes_are_not_nothing() -> None:
     assert decide([_finding("data wait", 0.07), _finding("unfused optimizer", 0.07)], SPLIT).kind == "healthy"
 
 
+@pytest.mark.parametrize(("saved_s", "kind"), [(0.66, "tiny batch"), (0.5, "small operations")])
+def test_few_samples_are_why_operations_are_small(saved_s: float, kind: str) -> None:
+    """One sample a step, 24 layers of width 32: eight of them save seven eighths of what no operation between gaps would."""
+    assert decide([_finding("small operations", 0.70), _finding("tiny batch", saved_s)], SPLIT).kind == kind
+
+
 def test_the_sentence_has_the_seconds() -> None:
     said = decide([_finding("data wait", 0.4)], SPLIT).sentence
     assert "400 ms of 1 s" in said and "40 %" in said
