@@ -450,6 +450,7 @@ ITEMS: tuple[Item, ...] = (
     item("swin-s", torchvision_step("swin_s", 32, optimizer="lists"), "images", 32),
     item("llama-wide", causal(LLAMA_WIDE, "Llama", 8, 1024), "tokens", 8192),
     item("llama-wide-compiled", causal(LLAMA_WIDE, "Llama", 8, 1024, compiled="whole"), "tokens", 8192, limit_s=40.0),
+    item("llama-wide-layers", causal(LLAMA_WIDE, "Llama", 8, 1024, compiled="layers"), "tokens", 8192, limit_s=30.0),
     item("whisper-medium", whisper_medium, "sequences", 4, asks("whisper-medium", 200, 4)),
     item(
         "bert-large-fp16",

@@ -1,11 +1,12 @@
 """Whole training scripts: what ``gpuwise fit SCRIPT`` says of them before, and what they take on the GPU, unmodified.
 
     python benchmarks/gpu/practice/whole.py --predict FILE.json
-    python benchmarks/gpu/practice/whole.py --out FILE.jsonl --budget 40
+    python benchmarks/gpu/practice/whole.py --out FILE.jsonl --budget 40 [--only SCRIPT ...] [--after-stdin]
 
 A script runs by ``runpy`` in a process of its own that has imported its libraries before its turn comes; it alone is on the GPU.
 A hook of torch's optimizers writes down when each update was issued: ``step_s`` is the mean over the second half of them, after a
-wait for the device at both ends. The driver says how much the GPU holds just before the process ends.
+wait for the device at both ends. The driver says how much the GPU holds just before the process ends. ``--after-stdin``: import
+at once, begin when the program before in a pipe has ended.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import runpy
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,9 +87,8 @@ def run_script(path: Path) -> None:
     print(json.dumps(row), flush=True)
 
 
-def measure(out: Path, budget_s: float) -> None:
+def measure(out: Path, budget_s: float, names: Sequence[str], after_stdin: bool) -> None:
     """All processes import at once; then each has the GPU in its turn."""
-    deadline = time.time() + budget_s
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")])}
     processes = {
         name: subprocess.Popen(
@@ -97,8 +98,11 @@ def measure(out: Path, budget_s: float) -> None:
             text=True,
             env=environment,
         )
-        for name in SCRIPTS
+        for name in names
     }
+    if after_stdin:
+        print(sys.stdin.read(), flush=True)
+    deadline = time.time() + budget_s
     for name, process in processes.items():
         row: dict[str, Any] = {"script": name}
         try:
@@ -118,6 +122,8 @@ def main() -> int:
     parser.add_argument("--on", default="H100-SXM")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--budget", type=float, default=60.0)
+    parser.add_argument("--only", nargs="*", default=SCRIPTS)
+    parser.add_argument("--after-stdin", action="store_true")
     parser.add_argument("--run", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.run:
@@ -125,7 +131,7 @@ def main() -> int:
     elif options.predict:
         predict(options.predict, options.on)
     elif options.out:
-        measure(options.out, options.budget)
+        measure(options.out, options.budget, options.only, options.after_stdin)
     else:
         parser.error("--predict or --out")
     return 0
