@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuwise.train.profile.findings.finding import Finding
+from gpuwise.train.profile.findings.table import rank_s
 from gpuwise.train.profile.last_verdict import remember, verdict_before
 from gpuwise.train.profile.split import PARTS, Split
 from gpuwise.train.profile.verdict import NAMED, NAMED_IN_CROWD, STILL_NAMED, decide
@@ -58,10 +59,11 @@ def test_several_small_wastes_are_not_nothing() -> None:
     assert decide([_finding("data wait", 0.07), _finding("unfused optimizer", 0.07)], SPLIT).kind == "healthy"
 
 
-@pytest.mark.parametrize(("saved_s", "kind"), [(0.66, "tiny batch"), (0.5, "small operations")])
-def test_few_samples_are_why_operations_are_small(saved_s: float, kind: str) -> None:
+@pytest.mark.parametrize(("saved_s", "first"), [(0.66, "tiny batch"), (0.5, "small operations")])
+def test_few_samples_are_why_operations_are_small(saved_s: float, first: str) -> None:
     """One sample a step, 24 layers of width 32: eight of them save seven eighths of what no operation between gaps would."""
-    assert decide([_finding("small operations", 0.70), _finding("tiny batch", saved_s)], SPLIT).kind == kind
+    found = [_finding("small operations", 0.70), _finding("tiny batch", saved_s)]
+    assert max(found, key=lambda f: rank_s(f, found)).kind == first
 
 
 def test_the_sentence_has_the_seconds() -> None:

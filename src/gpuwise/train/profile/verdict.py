@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpuwise.train.profile.findings.finding import Finding
+from gpuwise.train.profile.findings.finding import OF_GAPS, Finding
 from gpuwise.train.profile.split import ALLOCATOR, COPIES, DATA, HOST_GAPS, OTHER, PAUSES, SAVE, SYNC, Split
 from gpuwise.units import format_duration
 
@@ -26,8 +26,6 @@ processors, from which it is a crowd. Rule of this project."""
 MOSTLY = 0.5
 """Share of the step between updates, from which that is the verdict, whatever else would be saved. Rule of this project."""
 HEALTHY, SPREAD = "healthy", "no single waste"
-OF_GAPS = ("small operations", "launch-bound")
-"""Wastes seen as gaps between operations: other programs that take the processor in them make them longer."""
 IDLE = (DATA, COPIES, HOST_GAPS, SYNC, SAVE, ALLOCATOR, OTHER, PAUSES)
 """Parts of the step in which the device does nothing."""
 
@@ -78,9 +76,6 @@ def decide(
     if split.share(PAUSES) > MOSTLY:
         # what is saved within the update is saved of the rest
         first = next((f for f in heavy if f.kind == PAUSES), first)
-    if first.kind in OF_GAPS:
-        # few samples a pass are why: they save all of it but an eighth
-        first = next((f for f in heavy if f.kind == "tiny batch" and f.saved_s >= 0.875 * first.saved_s), first)
     finding = next((f for f in heavy if f.kind == before), None)
     if finding is not None and finding.saved_s >= first.saved_s * STILL_NAMED / NAMED:
         first = finding

@@ -10,6 +10,10 @@ from gpuwise.units import format_duration
 Confidence = Literal["high", "medium", "low"]
 
 
+OF_GAPS = ("small operations", "launch-bound")
+"""Wastes seen as gaps between operations: other programs that take the processor in them make them longer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """One observation. ``count`` and ``seconds`` are those of a step."""
