@@ -326,7 +326,7 @@ def test_an_operation_that_stood_still_is_no_work(kineto: type[Any], tmp_path: P
             stands = 40 * MS if i == 60 else 0.0
             later = 40 * MS if i > 60 else 0.0
             trace.op("aten::add", at + 50 * i + later, 20 + stands, [[4], [4]])
-    waits = Step(0.050, 0.0, 0.0, 0.025, 0.020, 0.001, 0.0, 1, 1, 1, 1, 8, 0, 0.040)
+    waits = Step(0.050, 0.0, 0.0, 0.025, 0.020, 0.001, 0.0, 1, 1, 1, 1, 64, 0, 0.040)
     facts = RunFacts((waits,) * 20, waits, ({**PARAMETERS},), has_trace=True, traced=(waits,) * 5)
     profile = profile_run("train.py", facts, trace.write(tmp_path / "trace.json"))
     assert profile.data.traced is not None
