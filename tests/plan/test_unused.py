@@ -52,7 +52,7 @@ def test_what_makes_no_difference_is_said() -> None:
         packed_document_len=5000,
     )
     said = " ".join(make_plan(EIGHT, NODE, asked).warnings)
-    words = ("partial CUDA graphs make no", "all-to-all dispatch is not used", "ulysses exchange", "packing makes no")
+    words = ("partial CUDA graphs make no", "the exchange all-to-all is not used", "ulysses exchange", "packing makes no")
     assert all(w in said for w in words)
     quiet = " ".join(make_plan(EIGHT, NODE, Wishes(seq_len=4096)).warnings)
     assert "no difference" not in quiet and "not used" not in quiet
@@ -84,6 +84,18 @@ def test_faster_formats_are_said_and_searched() -> None:
     assert auto.best.time_s.expected < plain.best.time_s.expected and auto.best.estimate.strategy.precision != "bf16"
     old = make_plan(EIGHT, find_cluster("8xA100-SXM-80GB"), Wishes(seq_len=4096, precision=("auto",))).best
     assert old is not None and old.estimate.strategy.precision == "bf16"
+
+
+def test_a_format_that_the_tool_cannot_say_is_not_offered() -> None:
+    plan = make_plan(EIGHT, find_cluster("3x4090"), Wishes(tokens=2e7, lora_rank=16))
+    assert plan.best is not None and plan.best.estimate.strategy.stack == "trainer"
+    assert not [r for r in plan.reasons if r.startswith("Fewer bits")]
+
+
+def test_documents_longer_than_the_sequence_are_as_long_as_it() -> None:
+    whole, longer = (make_plan(EIGHT, NODE, Wishes(tokens=1e9, packed_document_len=n)).best for n in (8192, 99999))
+    assert whole is not None and longer is not None
+    assert longer.estimate.step_time_s == whole.estimate.step_time_s and longer.estimate.mfu == whole.estimate.mfu
 
 
 def test_weights_without_copies_and_updates_in_the_backward_pass_take_less() -> None:

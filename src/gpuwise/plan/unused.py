@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable, Iterator
 
 from gpuwise.errors import UnpredictableError
+from gpuwise.export.job import Job
+from gpuwise.export.targets import tool_of
 from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.models.known_runs import known_runs
 from gpuwise.facts.sources import sources
@@ -32,9 +34,9 @@ def unused(goal: Goal, s: Strategy) -> Iterator[str]:
         yield "sequence parallelism is not used: the plan has no tensor parallelism (--tp)"
     if arch.moe is None or s.ep == 1:
         why = "the model has no experts" if arch.moe is None else "each rank has all experts (--ep)"
-        if wishes.expert_dispatch not in (None, "deepep"):
-            yield f"{wishes.expert_dispatch} dispatch is not used: {why}"
-        if wishes.overlap_ep is False:
+        if wishes.expert_dispatch is not None:
+            yield f"the exchange {wishes.expert_dispatch} is not used: {why}"
+        if wishes.overlap_ep is not None:
             yield f"the overlap of experts' transfers makes no difference: {why}"
     if arch.moe is None and wishes.cuda_graphs == "none":
         yield "partial CUDA graphs make no difference: they are modelled for layers with experts"
@@ -115,15 +117,24 @@ def batch_note(goal: Goal) -> Iterator[str]:
 
 
 def faster_formats(goal: Goal, best: TrainingEstimate) -> Iterator[str]:
-    """What each faster format that the accelerator has, and that was not asked for, would give in the same layout."""
-    if best.strategy.precision in ("fp32", "tf32") or best.strategy.quantized_base:
+    """What each faster format that the accelerator and the stack's tool have, and that was not asked for, would give in the same
+    layout."""
+    s = best.strategy
+    if s.precision in ("fp32", "tf32") or s.quantized_base:
         return
+    tool = tool_of(s.stack, adapters=s.lora_rank > 0)
+
+    def lacking(strategy: Strategy) -> set[str]:
+        return set(tool.gaps(Job(goal.arch, goal.cluster, strategy, goal.seq_len))) if tool else set()
+
     rates = goal.cluster.accelerator.peak_flop_per_s
     precisions = {b.precision for b in goal.bases}
     sentences: list[str] = []
     for form in (f for f in FASTER if f in rates and f not in precisions):
+        if lacking(s.with_(precision=form)) - lacking(s):
+            continue
         try:
-            e = estimate_all(goal, [best.strategy.with_(precision=form)])[0]
+            e = estimate_all(goal, [s.with_(precision=form)])[0]
         except UnpredictableError:
             continue
         less = 1 - e.step_time_s.expected / best.step_time_s.expected

@@ -451,3 +451,10 @@ def test_systems_hold_every_device_or_the_count_is_refused(total, device):
     assert cluster.n_systems * cluster.system.count >= total
     if cluster.n_systems > 1:
         assert cluster.n_systems * cluster.system.count == total
+
+
+@pytest.mark.parametrize("text", ["h100,b200", "8xH100-SXM+8xA100", "4090 & 3090"])
+def test_kinds_of_gpus_are_named_one_at_a_time(text):
+    with pytest.raises(UnknownNameError) as error:
+        find_cluster(text)
+    assert "GPUs of one kind at a time" in (error.value.hint or "")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -111,3 +112,16 @@ def test_batches_beyond_any_memory_are_answered() -> None:
     assert not huge.fits and huge.estimate.memory_bytes.expected > 16 * 2**40
     least = fit("gemma-3-27b", "gb200", Wishes(lora_rank=16))
     assert least.fits and 1 <= least.micro_batch < 64
+
+
+def test_the_longest_sequence_named_fits_and_an_eighth_more_does_not() -> None:
+    """To an eighth, not to a power of two: 6,144 tokens of QLoRA on 24 GB where 4,096 were asked for."""
+    wishes = Wishes(lora_rank=16, quantized_base=True, seq_len=4096)
+    longest = fit("llama-3.1-8b", "4090", wishes).seq_len
+    assert longest > 4096 and longest % 512 == 0
+
+    def sure(length: int) -> bool:
+        e = fit("llama-3.1-8b", "4090", replace(wishes, seq_len=length)).estimate
+        return e.fits and e.fit_probability >= 1 - wishes.risk
+
+    assert sure(longest) and not sure(longest + 512)

@@ -70,6 +70,7 @@ USUAL = ("sxm", "oam", "80gb", "32gb", "workstation", "96gb", "48gb")
 other: the part most data sets mean, and the first that was sold."""
 
 
+_SEVERAL = re.compile(r"[,;+&/]")
 _NOT_PLANNED = (
     (
         re.compile(r"\bmig\b|\b[1-7]g\.[0-9]+gb|\b[1-7]c\.[1-7]g", re.IGNORECASE),
@@ -221,6 +222,10 @@ def _unknown(text: str, names: Sequence[str]) -> UnknownNameError:
     for name in (text, *names):
         if other := _other_memory(name):
             return UnknownNameError("accelerator", text.strip(), (), hint=other)
+    several = [part.strip() for part in _SEVERAL.split(text)]
+    if len(several) > 1 and all(any(_is_known(name) for _, name in readings(part)) for part in several):
+        hint = f"GPUs of one kind at a time: {several[0]} or {several[1]}; `gpuwise compare` sets kinds beside one another"
+        return UnknownNameError("accelerator", text.strip(), (), hint=hint)
     all_names = _all_names()
     errors = [UnknownNameError("accelerator", name, all_names) for name in dict.fromkeys(names)]
 

@@ -8,7 +8,7 @@ combination of each kind is searched.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from gpuwise.errors import InputError, LayoutError, UnpredictableError
@@ -219,21 +219,37 @@ def fewest_accelerators(goal: Goal, today: datetime.date) -> Iterator[OtherHardw
 
 
 def _largest(goal: Goal, plain: Strategy) -> int:
-    """The largest power-of-two micro-batch that fits with everything else as it is."""
-    best, batch = plain.micro_batch, plain.micro_batch * 2
-    while batch <= 256:
+    """The largest micro-batch that fits with everything else as it is: by doublings, then to an eighth between two."""
+
+    def fits(batch: int) -> bool:
         one = plain.with_(micro_batch=batch, accumulation=max(plain.micro_batch * plain.accumulation // batch, 1))
-        if not all(e.fits for e in estimate_all(goal, [one])):
-            break
-        best, batch = batch, batch * 2
-    return best
+        return _surely(goal, estimate_all(goal, [one])[0])
+
+    return _most(plain.micro_batch, 256, fits)
 
 
 def _longest(goal: Goal, plain: Strategy) -> int:
-    """The longest sequence, by doublings up to what the model's positions allow, that fits."""
-    best, length = goal.seq_len, goal.seq_len * 2
-    while length <= goal.arch.max_seq_len:
-        if not estimates(goal.arch, goal.cluster, [plain], length)[0].fits:
-            break
-        best, length = length, length * 2
-    return best
+    """The longest sequence that fits, up to what the model's positions allow: by doublings, then to an eighth between two."""
+
+    def fits(length: int) -> bool:
+        return _surely(goal, estimates(goal.arch, goal.cluster, [plain], length)[0])
+
+    return _most(goal.seq_len, goal.arch.max_seq_len, fits)
+
+
+def _surely(goal: Goal, e: TrainingEstimate) -> bool:
+    """Whether it fits with the probability asked for."""
+    return e.fits and e.fit_probability >= 1 - goal.wishes.risk
+
+
+def _most(start: int, limit: int, fits: Callable[[int], bool]) -> int:
+    """The largest of ``start``, twice, four times ... that, and of the eighths between the last that ``fits`` and the next."""
+    best = start
+    while 2 * best <= limit and fits(2 * best):
+        best *= 2
+    step = max(best // 8, 1)
+    inside, beyond = 0, min(8, best, (limit - best) // step + 1)
+    while beyond - inside > 1:
+        middle = (inside + beyond) // 2
+        inside, beyond = (middle, beyond) if fits(best + middle * step) else (inside, middle)
+    return max(best + inside * step, start)

@@ -352,7 +352,7 @@ class Rows:
         """
         p = self.point
         e = p.element_bytes
-        doc = p.packed_document_len
+        doc = None if p.packed_document_len is None else min(p.packed_document_len, p.seq_len)
         batch, seq = (p.micro_batch, p.seq_len) if doc is None else (p.micro_batch * max(1, p.seq_len // doc), doc)
         q_len = max(1, seq // p.cp)
         kv = seq if kv_len is None else kv_len
