@@ -13,7 +13,16 @@ import numpy as np
 
 from gpuwise.facts.hardware.sm_timing import SmTiming
 from gpuwise.lab.access import SECTOR
-from gpuwise.lab.multiprocessor import BARRIER_CYCLES, BARRIER_INTERVAL, FILL_BYTES, MOST_SPANS, PER_SCHEDULER, Conditions, Timing
+from gpuwise.lab.multiprocessor import (
+    BARRIER_CYCLES,
+    BARRIER_INTERVAL,
+    FILL_BYTES,
+    MOST_SPANS,
+    PER_SCHEDULER,
+    SHALLOW,
+    Conditions,
+    Timing,
+)
 from gpuwise.lab.stream import Event
 
 Step = tuple[int, int, bool, float | list[float], float, str, str, Sequence[int]]
@@ -55,6 +64,7 @@ class PlainMultiprocessor:
         self.out = Timing(0.0, 0, defaultdict(float), 0.0, 0.0, 0, 0, [0.0] * blocks)
         self.l1: dict[int, None] = {}
         self.seen: set[int] = set()
+        self.dirty: set[int] = set()
         self.share = {name: 1.0 / max(of, 1.0) for name, of in c.shared_by.items()}
         self.credit: dict[str, float] = {}
         self.l1_capacity = int(c.l1_bytes // SECTOR)
@@ -191,7 +201,8 @@ class PlainMultiprocessor:
                 missing += 1
                 if sector not in seen:
                     fresh += 1
-                    memory += self._first(e.array, sector)
+                    seen.add(sector)
+                    memory += self._first(e.array, self.share.get(e.array, 1.0))
                 l1[sector] = None
                 if len(l1) > self.l1_capacity:
                     del l1[next(iter(l1))]
@@ -199,9 +210,11 @@ class PlainMultiprocessor:
         else:
             missing = len(row)
             for sector in row:
-                if sector not in seen:
+                seen.add(sector)
+                if sector not in self.dirty:
                     fresh += 1
-                    memory += self._first(e.array, sector)
+                    self.dirty.add(sector)
+                    memory += self._first(e.array + " written", c.written.get(e.array, 1.0))
         if not missing:
             return begin + c.timing.l1_cycles, "memory latency"
         out.l2_bytes += missing * SECTOR
@@ -215,16 +228,16 @@ class PlainMultiprocessor:
             size = memory * SECTOR
             out.dram_bytes += size
             queued = max(self.dram_free - begin, 0.0)
-            self.dram_free = max(self.dram_free, begin) + size * c.sparse.get(e.array, 1.0) / c.dram_bytes_per_cycle
+            shallow = SHALLOW * c.timing.dram_cycles
+            taken = size * c.sparse.get(e.array, 1.0) / c.dram_bytes_per_cycle * (1 + shallow / (queued + shallow))
+            self.dram_free = max(self.dram_free, begin) + taken
             there = self.dram_free + c.timing.dram_cycles
             cause = "memory bandwidth" if queued > c.timing.dram_cycles or finish > there else "memory latency"
             finish = max(finish, there)
         return finish, cause
 
-    def _first(self, array: str, sector: int) -> int:
-        """1 where a sector that was not asked for before comes from memory: one in so many of those of its array."""
-        self.seen.add(sector)
-        share = self.share.get(array, 1.0)
+    def _first(self, array: str, share: float) -> int:
+        """1 where a sector that was not asked for before comes from memory: that share of those of its array."""
         held = self.credit.get(array, 1.0 - share) + share
         hit = held >= 1.0 - 1e-9
         self.credit[array] = held - 1.0 if hit else held

@@ -29,6 +29,9 @@ MOST_SPANS = 4000
 BARRIER_CYCLES, BARRIER_INTERVAL = 13.0, 2.0
 """From the last warp at a barrier to the next instruction, and from one warp that comes to the next one: 13 + 2 for each warp of
 a block on an H100 (benchmarks/records/lab/card_2026-11-27f.md)."""
+SHALLOW = 0.35
+"""Of the memory's latency: how long a queue must be in front of it for three quarters of its rate, since it serves a deep one in
+a better order. Copies of 64 MB by 4 and 16 bytes a thread, and in a grid's stride, on an H100: 2.56, 3.38 and 3.19 TB/s."""
 FILL_BYTES = 16.0
 """That a scheduler's registers take of a load from the L2 a cycle (a quarter of the port of 64), while its FP32 lanes stand
 still: rooflines of A100 and A40 take 8 cycles more for each load of 128 bytes than their multiply-adds, however many those are,
@@ -117,6 +120,8 @@ class Conditions:
     """From one block that this multiprocessor is given to the next one, at least: blocks are handed out one after the other."""
     sparse: Mapping[str, float]
     """Array to how many times as long its bytes take of the memory, where what is asked for lies apart."""
+    written: Mapping[str, float]
+    """Array to the part of what is stored there that the memory sees before the launch ends: the rest stays in the L2."""
     shared_by: Mapping[str, float]
     """Array to how many multiprocessors ask for the same sector: the first finds it in memory, the others in the L2. Below 1:
     more than the sectors that are asked for come from memory."""
@@ -178,10 +183,13 @@ class _Multiprocessor:
         self.seen: set[int] = set()
         self.early = c.resident_blocks * warps_per_block
         """Warps of the blocks that begin with the launch."""
+        self.dirty: set[int] = set()
+        """Sectors and sets of them that were written."""
         self.share = {name: 1.0 / of for name, of in c.shared_by.items()}
         self.credit: dict[str, float] = {}
         self.l1_capacity = int(c.l1_bytes // SECTOR)
         self.dram_free = self.l2_free = 0.0
+        self.shallow = SHALLOW * c.timing.dram_cycles
 
     def run(self) -> Timing:
         c, width, first, free, events, out = self.c, self.width, self.first, self.free, self.events, self.out
@@ -329,22 +337,26 @@ class _Multiprocessor:
         out.l2_bytes += size * SECTOR
         taken = size * self.sectors.l2_bytes[row] / c.l2_bytes_per_cycle
         self.l2_free = (self.l2_free if self.l2_free > begin else begin) + taken
-        if parts is not None:
-            n_lines = len(seen)
-            seen.update(parts)
-            size = len(seen) - n_lines
-        elif row in seen:
-            size = 0
+        new = (row,) if parts is None else parts
+        if kind != LOAD:
+            known, share, key = self.dirty, c.written.get(array, 1.0), array + " written"
         else:
-            seen.add(row)
-        fresh, size = size, self._first(array, size) * SECTOR
+            known, share, key = seen, self.share.get(array, 1.0), array
+        before = len(known)
+        known.update(new)
+        if kind != LOAD:
+            seen.update(new)
+        size = (size if len(known) > before else 0) if parts is None else len(known) - before
+        fresh, size = size, self._first(key, share, size) * SECTOR
         if not size:  # the first blocks of all multiprocessors ask at the same time, before anything is there
             waited = c.timing.dram_cycles if fresh and early else c.timing.l2_cycles
             return self.l2_free + waited, MEMORY_LATENCY
         out.dram_bytes += size
         queued = self.dram_free - begin
         sparse = c.sparse.get(array, 1.0)
-        self.dram_free = (self.dram_free if queued > 0 else begin) + size * sparse / c.dram_bytes_per_cycle
+        queue = (queued if queued > 0 else 0.0) + self.shallow
+        taken = size * sparse / c.dram_bytes_per_cycle * (1 + self.shallow / queue)
+        self.dram_free = (self.dram_free if queued > 0 else begin) + taken
         there, through = self.dram_free + c.timing.dram_cycles, self.l2_free + c.timing.l2_cycles
         long = queued > c.timing.dram_cycles or through > there
         return (there if there > through else through), BANDWIDTH if long else MEMORY_LATENCY
@@ -374,9 +386,8 @@ class _Multiprocessor:
                 self.l1_used -= line
         return True
 
-    def _first(self, array: str, sectors: int) -> int:
-        """How many of the ``sectors`` that were not asked for before come from memory: one in so many of those of their array."""
-        share = self.share.get(array, 1.0)
+    def _first(self, array: str, share: float, sectors: int) -> int:
+        """How many of the ``sectors`` that were not asked for before come from memory: that share of those of their array."""
         if share == 1.0:
             return sectors
         credit, hits = self.credit.get(array, max(1.0 - share, 0.0)), 0

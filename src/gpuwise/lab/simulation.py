@@ -55,6 +55,8 @@ L2_BYTES, L2_REQUEST_BYTES = {"7.0": 1794.0, "9.0": 3900.0}, 64.0
 """That all multiprocessors together get a cycle, by capability: V100 by l2_bw_64f of Accel-Sim's GPU_Microbenchmark; H100 by 69
 MB of 16 bytes a lane out of the L2, in pieces of 64 bytes: 2^21 sectors of as many pieces take twice as long as of half as many
 (benchmarks/records/lab/card_2026-11-27f.md). Others: as their ports give."""
+STAYS = 0.3
+"""Of the L2, what a launch has written and leaves there at its end: on an H100 of 50 MB, copying 67 MB takes as long as 121 MB do."""
 SPARSE_EVENTS = 64
 """Loads of an array that are looked at for how far apart they are."""
 SPARSE, SPARSE_POWER, SPARSE_PIECES = 0.5, 2.4, 16
@@ -319,6 +321,7 @@ def _conditions(a: Accelerator, timing: SmTiming, resident: Occupancy, run: Run,
         BRANCH_CYCLES_OF.get(timing.compute_capability, BRANCH_CYCLES),
         BLOCK_CYCLES * busy,
         {name: 1 + SPARSE * share**SPARSE_POWER for name, share in apart.items()},
+        _written(run, timed, total, STAYS * (a.l2_bytes or 0.0)),
         _shared_by(run, timed, total, fetched, apart, L2_OF_ALL * (a.l2_bytes or math.inf)),
     )
 
@@ -351,6 +354,17 @@ def _apart(run: Run, timed: int) -> dict[str, float]:
         found.append(float(np.minimum(between, SPARSE_PIECES).mean()) if len(between) else 1.0)
     pieces_of = {name: SPARSE_PIECES / (sum(found) / len(found)) for name, found in gaps.items()}
     return {name: 1 - (of - 1) / (SPARSE_PIECES - 1) for name, of in pieces_of.items()}
+
+
+def _written(run: Run, timed: int, total: int, stays: float) -> dict[str, float]:
+    """Array to the part of what the launch stores there that goes to the memory before its end."""
+    warps, sectors = timed * run.warps_per_block, dict[str, float]()
+    for name in {e.array for e in run.events if e.op in ("store", "atomic")}:
+        accesses = [e.access for e in run.events if e.array == name and e.op in ("store", "atomic") and e.access is not None]
+        ids = [access.sector_ids[:warps].ravel() for access in accesses]
+        mine = len(np.unique(np.concatenate([i[i >= 0] for i in ids]))) * total / timed
+        sectors[name] = min(mine, run.arrays[name].nbytes / SECTOR) if name in run.arrays else mine
+    return dict.fromkeys(sectors, max(1 - stays / max(sum(sectors.values()) * SECTOR, 1), 0.0))
 
 
 def _shared_by(run: Run, timed: int, total: int, fetched: int, apart: Mapping[str, float], l2_bytes: float) -> dict[str, float]:
