@@ -19,7 +19,6 @@ from gpuwise.lab.multiprocessor import (
     FILL_BYTES,
     MOST_SPANS,
     PER_SCHEDULER,
-    SHALLOW,
     Conditions,
     Timing,
 )
@@ -228,8 +227,8 @@ class PlainMultiprocessor:
             size = memory * SECTOR
             out.dram_bytes += size
             queued = max(self.dram_free - begin, 0.0)
-            shallow = SHALLOW * c.timing.dram_cycles
-            taken = size * c.sparse.get(e.array, 1.0) / c.dram_bytes_per_cycle * (1 + shallow / (queued + shallow))
+            taken = size * c.sparse.get(e.array, 1.0) / c.dram_bytes_per_cycle
+            taken *= 1 + c.shallow_cycles / (queued + c.shallow_cycles) if c.shallow_cycles else 1
             self.dram_free = max(self.dram_free, begin) + taken
             there = self.dram_free + c.timing.dram_cycles
             cause = "memory bandwidth" if queued > c.timing.dram_cycles or finish > there else "memory latency"
@@ -238,6 +237,8 @@ class PlainMultiprocessor:
 
     def _first(self, array: str, share: float) -> int:
         """1 where a sector that was not asked for before comes from memory: that share of those of its array."""
+        if not share:
+            return 0
         held = self.credit.get(array, 1.0 - share) + share
         hit = held >= 1.0 - 1e-9
         self.credit[array] = held - 1.0 if hit else held

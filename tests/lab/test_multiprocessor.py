@@ -57,8 +57,9 @@ def test_equal_to_the_plain_event_loop(seed: int) -> None:
     l2_bytes = float(rng.choice([8.0, 19.0, 64.0]))
     branch, block = float(rng.choice([9.0, 21.0])), float(rng.choice([0.0, 157.0]))
     resident, request = int(rng.integers(1, 6)), float(rng.choice([32.0, 64.0]))
+    shallow = float(rng.choice([0.0, 245.0]))
     of_card = (l1_bytes, bandwidth, l2_bytes, request, branch, block)
-    conditions = Conditions(timing, 64.0, 2.0, 4, resident, *of_card, {"y": 1.5}, {"z": 0.4}, ARRAYS)
+    conditions = Conditions(timing, 64.0, 2.0, 4, resident, *of_card, {"y": 1.5}, shallow, {"z": 0.4, "x": 0.0}, ARRAYS)
     equal(run_multiprocessor(events, blocks, width, conditions), PlainMultiprocessor(events, blocks, width, conditions).run())
 
 

@@ -29,9 +29,6 @@ MOST_SPANS = 4000
 BARRIER_CYCLES, BARRIER_INTERVAL = 13.0, 2.0
 """From the last warp at a barrier to the next instruction, and from one warp that comes to the next one: 13 + 2 for each warp of
 a block on an H100 (benchmarks/records/lab/card_2026-11-27f.md)."""
-SHALLOW = 0.35
-"""Of the memory's latency: how long a queue must be in front of it for three quarters of its rate, since it serves a deep one in
-a better order. Copies of 64 MB by 4 and 16 bytes a thread, and in a grid's stride, on an H100: 2.56, 3.38 and 3.19 TB/s."""
 FILL_BYTES = 16.0
 """That a scheduler's registers take of a load from the L2 a cycle (a quarter of the port of 64), while its FP32 lanes stand
 still: rooflines of A100 and A40 take 8 cycles more for each load of 128 bytes than their multiply-adds, however many those are,
@@ -120,6 +117,8 @@ class Conditions:
     """From one block that this multiprocessor is given to the next one, at least: blocks are handed out one after the other."""
     sparse: Mapping[str, float]
     """Array to how many times as long its bytes take of the memory, where what is asked for lies apart."""
+    shallow_cycles: float
+    """How long a queue must be in front of the memory for two thirds of its rate: a deep one is served in a better order."""
     written: Mapping[str, float]
     """Array to the part of what is stored there that the memory sees before the launch ends: the rest stays in the L2."""
     shared_by: Mapping[str, float]
@@ -189,7 +188,6 @@ class _Multiprocessor:
         self.credit: dict[str, float] = {}
         self.l1_capacity = int(c.l1_bytes // SECTOR)
         self.dram_free = self.l2_free = 0.0
-        self.shallow = SHALLOW * c.timing.dram_cycles
 
     def run(self) -> Timing:
         c, width, first, free, events, out = self.c, self.width, self.first, self.free, self.events, self.out
@@ -354,8 +352,9 @@ class _Multiprocessor:
         out.dram_bytes += size
         queued = self.dram_free - begin
         sparse = c.sparse.get(array, 1.0)
-        queue = (queued if queued > 0 else 0.0) + self.shallow
-        taken = size * sparse / c.dram_bytes_per_cycle * (1 + self.shallow / queue)
+        taken = size * sparse / c.dram_bytes_per_cycle
+        if shallow := c.shallow_cycles:
+            taken *= 1 + shallow / ((queued if queued > 0 else 0.0) + shallow)
         self.dram_free = (self.dram_free if queued > 0 else begin) + taken
         there, through = self.dram_free + c.timing.dram_cycles, self.l2_free + c.timing.l2_cycles
         long = queued > c.timing.dram_cycles or through > there
@@ -388,6 +387,8 @@ class _Multiprocessor:
 
     def _first(self, array: str, share: float, sectors: int) -> int:
         """How many of the ``sectors`` that were not asked for before come from memory: that share of those of their array."""
+        if not share:
+            return 0
         if share == 1.0:
             return sectors
         credit, hits = self.credit.get(array, max(1.0 - share, 0.0)), 0

@@ -56,7 +56,11 @@ L2_BYTES, L2_REQUEST_BYTES = {"7.0": 1794.0, "9.0": 3900.0}, 64.0
 MB of 16 bytes a lane out of the L2, in pieces of 64 bytes: 2^21 sectors of as many pieces take twice as long as of half as many
 (benchmarks/records/lab/card_2026-11-27f.md). Others: as their ports give."""
 STAYS = 0.3
-"""Of the L2, what a launch has written and leaves there at its end: on an H100 of 50 MB, copying 67 MB takes as long as 121 MB do."""
+"""Of the L2, what a launch has written and leaves there at its end: on an H100 of 50 MB a copy of 67 MB moves 121 MB."""
+SHALLOW = 0.35
+"""Of the memory's latency, the queue of reads and writes that it serves at two thirds of its rate: copies of 67 MB by 4 and 16
+bytes a thread, and in a grid's stride, reach 2.56, 3.38 and 3.19 TB/s on an H100. Others are not measured, and readers alone do
+not wait so (A100, benchmarks/records/lab)."""
 SPARSE_EVENTS = 64
 """Loads of an array that are looked at for how far apart they are."""
 SPARSE, SPARSE_POWER, SPARSE_PIECES = 0.5, 2.4, 16
@@ -321,6 +325,7 @@ def _conditions(a: Accelerator, timing: SmTiming, resident: Occupancy, run: Run,
         BRANCH_CYCLES_OF.get(timing.compute_capability, BRANCH_CYCLES),
         BLOCK_CYCLES * busy,
         {name: 1 + SPARSE * share**SPARSE_POWER for name, share in apart.items()},
+        SHALLOW * timing.dram_cycles * _mixture(run, timed) if fetched > 1 else 0.0,
         _written(run, timed, total, STAYS * (a.l2_bytes or 0.0)),
         _shared_by(run, timed, total, fetched, apart, L2_OF_ALL * (a.l2_bytes or math.inf)),
     )
@@ -328,12 +333,17 @@ def _conditions(a: Accelerator, timing: SmTiming, resident: Occupancy, run: Run,
 
 def _one_way(a: Accelerator, run: Run, timed: int) -> float:
     """The bandwidth of this mixture of reads and writes to that of a copy: 1 for as many writes as reads."""
+    return 1.0 + ONE_WAY_GAIN.get(a.memory_type, 0.0) * (1.0 - _mixture(run, timed))
+
+
+def _mixture(run: Run, timed: int) -> float:
+    """1 where as much is written as read, 0 where one of them is not done."""
     sectors = {"load": 0, "store": 0, "atomic": 0}
     for e in run.events:
         if e.op in sectors and e.access is not None:
             sectors[e.op] += int(e.access.sectors[: timed * run.warps_per_block].sum())
     written = (sectors["store"] + sectors["atomic"]) / max(sum(sectors.values()), 1)
-    return 1.0 + ONE_WAY_GAIN.get(a.memory_type, 0.0) * (1.0 - 4.0 * written * (1.0 - written))
+    return 4.0 * written * (1.0 - written)
 
 
 def _fetched(capability: str) -> int:
