@@ -38,8 +38,8 @@ import card_lab  # noqa: E402
 from benchmarks.lab.programs import FITTED, PROGRAMS, Program, worst  # noqa: E402
 from card_rows import GPU, Rows, environment, read_predictions, read_rows  # noqa: E402
 
-RECORDS = ROOT / "benchmarks" / "records" / "gpu"
-PREDICTIONS = (RECORDS / "card_predictions_2026-11-27.jsonl", RECORDS / "card_predictions_2026-11-27b.jsonl")
+RECORDS = ROOT / "benchmarks" / "records" / "lab"
+PREDICTIONS = tuple(RECORDS / f"card_predictions_2026-11-27{letter}.jsonl" for letter in ("", "b", "c"))
 LOCK = Path(tempfile.gettempdir()) / "gpuwise_lab_card.lock"
 WORKERS = 4
 LAST = {"processor": 10.0, "here": 12.0, "counters": 14.0}
