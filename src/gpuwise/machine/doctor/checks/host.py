@@ -20,7 +20,7 @@ LOCKED_BYTES = 64 << 20
 
 RESERVED = 2.0
 """Times the memory of the cards: the most address space that CUDA was seen to reserve (NVIDIA/cuda-python, pull request 2458).
-Drivers differ: PyTorch took 18 GB of it on an H100 of 80 GB (benchmarks/records/gpu/ranks_2026-11-26.md)."""
+Drivers differ: PyTorch took 18 GB of it on an H100 of 80 GB (benchmarks/records/ranks/gpu_2026-11-26.md)."""
 
 
 def disks(m: Machine) -> Iterator[Finding]:
