@@ -85,7 +85,10 @@ def captured(run: Callable[[], Any]) -> Callable[[], Any]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         run()
-    replay: Callable[[], Any] = graph.replay
+
+    def replay(_: Callable[[], Any] = run) -> None:  # what ``run`` holds must not be given back while the graph reads it
+        graph.replay()
+
     return replay
 
 
