@@ -92,6 +92,12 @@ def test_a_format_that_the_tool_cannot_say_is_not_offered() -> None:
     assert not [r for r in plan.reasons if r.startswith("Fewer bits")]
 
 
+@pytest.mark.parametrize(("tokens", "said"), [(3e6, "less than one step"), (1e7, "2.4 steps"), (1e9, "")])
+def test_few_steps_are_said(tokens: float, said: str) -> None:
+    notes = [w for w in make_plan(EIGHT, NODE, Wishes(tokens=tokens)).warnings if " tokens are " in w]
+    assert (said in notes[0] and "--global-batch" in notes[0]) if said else not notes
+
+
 def test_documents_longer_than_the_sequence_are_as_long_as_it() -> None:
     whole, longer = (make_plan(EIGHT, NODE, Wishes(tokens=1e9, packed_document_len=n)).best for n in (8192, 99999))
     assert whole is not None and longer is not None

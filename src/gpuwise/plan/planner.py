@@ -23,7 +23,7 @@ from gpuwise.plan.goal import Goal, Wishes, make_goal
 from gpuwise.plan.promise import run_of
 from gpuwise.plan.space.search import SearchResult, find_fastest, find_strategies
 from gpuwise.plan.space.sweep import TIGHT
-from gpuwise.plan.unused import batch_note, faster_formats, left_out, published, unused
+from gpuwise.plan.unused import batch_note, faster_formats, left_out, published, step_note, unused
 from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.practice import Practice, practice_of
 from gpuwise.predict.step.training import TrainingEstimate
@@ -111,6 +111,7 @@ def plan_of(searched: Searched) -> Plan[TrainingEstimate]:
             *unused(goal, best.estimate.strategy),
             *left_out(goal),
             *batch_note(goal),
+            *step_note(goal),
             *warnings(goal, best),
             *safer(best, result),
         ),

@@ -104,6 +104,21 @@ def left_out(goal: Goal) -> Iterator[str]:
         yield "sound must be read and made into spectrograms as fast as it is used: the loader is not modelled"
 
 
+FEW_STEPS = 10
+"""Steps below which a run is no training but a trial."""
+
+
+def step_note(goal: Goal) -> Iterator[str]:
+    """Tokens that make fewer than :data:`FEW_STEPS` steps, and a batch that makes as many."""
+    tokens, a_step = goal.wishes.tokens, goal.global_batch * goal.seq_len
+    if tokens is None or tokens >= FEW_STEPS * a_step:
+        return
+    steps = "less than one step" if tokens < a_step else f"{tokens / a_step:.1f} steps"
+    batch = int(tokens // (FEW_STEPS * goal.seq_len))
+    more = f": --global-batch {batch:,} makes {FEW_STEPS}" if batch else ""
+    yield f"{format_count(tokens)} tokens are {steps} of {format_count(a_step)} tokens{more}"
+
+
 def batch_note(goal: Goal) -> Iterator[str]:
     """A batch given by hand that few data-parallel ranks divide, and one near it that they do."""
     n, batch = goal.cluster.n_accelerators, goal.global_batch
