@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from gpuwise.cli.app import run
 from gpuwise.cli.capacity.command import rate_per_s
 from gpuwise.cli.capacity.view import shell_lines
 from gpuwise.errors import InputError
@@ -167,3 +168,11 @@ def test_a_fleet_of_two_kinds_is_refused_in_words(gpuwise: Callable[..., Any]) -
         assert "is a fleet of 2 kinds" in said
         assert "2x H100 SXM5 80GB, 4x L40S" in said
         assert "hint: ask of each by itself" in said
+
+
+def test_a_gpu_without_a_number_is_as_many_as_hold_the_model(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["capacity", "llama-3.1-70b", "--users", "20", "--quick", "--json", "--on"]
+    assert run([*words, "h100-sxm"]) in (0, 1)
+    answer = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+    assert "no number was given" in json.dumps(answer) and "2x" in answer["on"]
+    assert run([*words, "1xh100-sxm"]) != 0  # as many as were said

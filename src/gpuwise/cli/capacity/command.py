@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from gpuwise.cli.options import Duration, Length, Money, Whole, positive_count
-from gpuwise.errors import InputError, UnknownNameError
+from gpuwise.errors import InputError, UnknownNameError, UnpredictableError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gpuwise.cli.capacity.forward import Passes
     from gpuwise.facts.hardware.systems import Cluster
     from gpuwise.facts.models.architecture import Architecture
@@ -221,7 +223,7 @@ def capacity(
 
             wanted = replace(wanted, slowdown=learnt(arch.id, wanted.engine, cluster.accelerator.id))
         explain = not quick and sent.measure is None
-        draft = _answer(arch, cluster, load, targets, demand, wanted, held.price, held.provider)
+        draft = _enough(on, cluster, lambda c: _answer(arch, c, load, targets, demand, wanted, held.price, held.provider))
         answer = _finished(draft, explain=explain)
     if sent.measure is not None:
         from gpuwise.cli.capacity.measure import measure_server
@@ -249,6 +251,30 @@ def capacity(
             show_ranked(ranked)
         show_capacity(answer, held.budget)
     return 0 if within_budget(answer, held.budget) else 1
+
+
+ENOUGH = (2, 4, 8, 16)
+"""Counts tried, one after another, of a GPU that was named without one and does not hold the model."""
+
+
+def _enough(on: str, cluster: Cluster, ask: Callable[[Cluster], Draft]) -> Draft:
+    """What ``ask`` answers for ``cluster``, or, where it cannot and ``on`` gives no number, for the fewest of :data:`ENOUGH`."""
+    from gpuwise.facts.hardware.naming import find_cluster, is_counted
+
+    try:
+        return ask(cluster)
+    except (InputError, UnpredictableError) as error:
+        if is_counted(on):
+            raise
+        refusal = error
+    for n in ENOUGH:
+        enough = f"{n} GPUs, the fewest of {', '.join(map(str, ENOUGH))} that hold it (no number was given)"
+        try:
+            wider = find_cluster(f"{n}x{cluster.accelerator.id}")
+            return ask(replace(wider, assumption="; ".join(filter(None, (cluster.assumption, enough)))))
+        except (InputError, UnpredictableError):
+            continue
+    raise refusal
 
 
 def _check_one_kind(on: str) -> None:
