@@ -213,6 +213,26 @@ def test_a_layer_whose_output_is_not_used_is_no_evaluation(
     assert ("evaluation in the step" in _kinds(_profile(trace, tmp_path))) is found
 
 
+@pytest.mark.parametrize(("steps", "found"), [((0, 1, 2, 3, 4), True), ((0, 2, 4), True), ((4,), False)])
+def test_an_evaluation_at_the_end_of_an_epoch_is_not_in_the_step(
+    kineto: type[Any], tmp_path: Path, steps: tuple[int, ...], found: bool
+) -> None:
+    """accelerate's nlp_example: the epoch of 30 steps ended in those that were traced."""
+    trace, number = kineto(device={}), 10
+    for step in range(5):
+        at = 10 * MS * step
+        trace.step(step, at, 10 * MS)
+        for i in range(6 * (step in steps)):
+            _calls(trace, "Net_0", at + 100 + 450 * i, number)
+            number += 2
+        _calls(trace, "Net_0", at + 3000, number)
+        for j in range(2):
+            node = "autograd::engine::evaluate_function: AddmmBackward0"
+            trace.host(node, at + 5000 + 500 * j, 400, **{"Sequence number": number + j})
+        number += 2
+    assert ("evaluation in the step" in _kinds(_profile(trace, tmp_path))) is found
+
+
 def test_the_loss_of_an_evaluation_is_of_the_evaluation(kineto: type[Any], tmp_path: Path) -> None:
     """speechbrain's separation: the loss of a validation is in no module; every tenth validation saved twice what was told."""
     trace, number = kineto(device={}), 10

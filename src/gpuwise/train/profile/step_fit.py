@@ -44,6 +44,10 @@ def fit_to(
         if step.save_s > parts[SAVE]:
             # in steps that were not traced
             fixed[SAVE] = step.save_s
+        # under the profiler a loader keeps up that does not without; at most all of the device's work hides it
+        waited_s = step.data_s - sum(fixed[name] for name in ("compute", COMMUNICATION, OPTIMIZER))
+        if waited_s > parts[DATA]:
+            fixed[DATA] = waited_s
     fixed_s = sum(fixed.values())
     if fixed_s > step.wall_s > 0:
         fixed = {k: v * step.wall_s / fixed_s for k, v in fixed.items()}

@@ -16,7 +16,7 @@ from gpuwise.train.profile.run_facts import RunFacts
 from gpuwise.train.profile.spans import NO_SPANS, difference, inside, intersection, length, spans
 from gpuwise.train.profile.split import CROWD, RECORDED, Split, closures, kernel_families, launching_ops
 from gpuwise.train.profile.steps import Steps, clean_s
-from gpuwise.train.profile.trace import NONE, Flags, Floats, Ints, Trace, launched_s
+from gpuwise.train.profile.trace import NONE, RUNTIME_CATEGORIES, Flags, Floats, Ints, Trace, launched_s
 
 MODULE = "nn.Module: "
 NODE = "autograd::engine::evaluate_function: "
@@ -36,6 +36,8 @@ class DeviceFacts:
 
 LAUNCH_S = 10e-6
 """A kernel shorter than it takes to launch one: 5 to 20 us (HolisticTraceAnalysis, documentation of its launch statistics)."""
+WAITING_CALL_S = 20e-6
+"""A call of the driver that takes longer waits for the device: longer than any launch of the same source."""
 BUSY_ENOUGH = 0.9
 """Share of the step: a device that is busier is not held up by the host."""
 
@@ -200,6 +202,19 @@ class ProfileData:
         if self.trace is None or not len(self.kernels) or self.split.busy_share >= BUSY_ENOUGH:
             return False
         return float(np.median(self.trace.duration_s[self.kernels])) < max(LAUNCH_S, self.launch_s)
+
+    @cached_property
+    def issuing_s(self) -> float:
+        """Seconds a step in which the host issues work, at the most: what the watch timed of its phases, less where it waits for
+        the device in them, which the trace's calls show. 0 where nothing was watched."""
+        if self.facts is None or self.trace is None or self.steps is None:
+            return 0.0
+        step = self.facts.step
+        calls = self.rows(RUNTIME_CATEGORIES, lambda n: True)
+        calls = calls[inside(self.trace.start_s[calls], self.steps.windows)]
+        waits_s = float(np.maximum(self.trace.duration_s[calls] - WAITING_CALL_S, 0.0).sum()) / self.n_steps
+        traced_s = float((self.steps.windows[:, 1] - self.steps.windows[:, 0]).mean())
+        return max(min(step.copy_s + step.forward_s + step.backward_s + step.optimizer_s, traced_s - waits_s), 0.0)
 
     @cached_property
     def differentiates_gradients(self) -> bool:

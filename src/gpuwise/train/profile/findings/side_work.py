@@ -62,7 +62,7 @@ def evaluation(data: ProfileData) -> Finding | None:
     asked = [any(a < trace.start_s[row] < b for a, b in waits.get(trace.text(row), ())) for row in again.tolist()]
     again = again[~np.array(asked, bool)]
     again = _models(data, again, learns)
-    if not len(again):
+    if not len(again) or not _in_most_steps(data, again):
         return None
     seconds = data.seconds_within(_with_what_follows(data, again, roots))
     first = int(again[0])
@@ -83,6 +83,14 @@ def evaluation(data: ProfileData) -> Finding | None:
         ),
         note="a pass that the loss needs (pseudo-labels, samples of a policy) is no waste",
     )
+
+
+def _in_most_steps(data: ProfileData, passes: Ints) -> bool:
+    """Whether at least half of the steps have one: what comes at the end of an epoch is no matter of the step."""
+    assert data.trace is not None and data.steps is not None
+    starts = data.trace.start_s[passes]
+    held = [bool(((starts >= begin) & (starts < end)).any()) for begin, end in data.steps.windows.tolist()]
+    return 2 * sum(held) >= len(held)
 
 
 def _with_what_follows(data: ProfileData, passes: Ints, roots: Ints) -> Floats:

@@ -67,12 +67,13 @@ RULES = (
 def find_wastes(profile: ProfileData) -> tuple[Finding, ...]:
     """The findings that hold and save at least ``LEAST_SHARE`` of the step, largest first. They overlap: do not add them.
     None saves more than the time of its evidence; where the device waits for the host, shorter kernels of as many launches save
-    of the share of the step in which it does not."""
+    of the share of the step in which it does not, and elsewhere no more than what the host leaves of the step."""
     found = [f for rule in RULES if profile.split.device in rule.devices and (f := rule.find(profile)) is not None]
     within = [replace(f, saved_s=min(f.saved_s, profile.wall_s, _evident_s(f))) for f in found]
-    if profile.on_gpu and profile.is_launch_bound:
-        busy = profile.split.busy_share
-        within = [replace(f, saved_s=f.saved_s * busy) if f.kind in OF_KERNELS else f for f in within]
+    if profile.on_gpu:
+        busy = profile.split.busy_share if profile.is_launch_bound else 1.0
+        most_s = math.inf if profile.is_launch_bound else max(profile.wall_s - profile.issuing_s, 0.0)
+        within = [replace(f, saved_s=min(f.saved_s * busy, most_s)) if f.kind in OF_KERNELS else f for f in within]
     worth = [f for f in within if f.saved_s >= LEAST_SHARE * profile.wall_s]
     return tuple(sorted(worth, key=lambda f: -rank_s(f, worth)))
 
