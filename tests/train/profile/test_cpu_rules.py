@@ -213,7 +213,7 @@ def test_a_layer_whose_output_is_not_used_is_no_evaluation(
     assert ("evaluation in the step" in _kinds(_profile(trace, tmp_path))) is found
 
 
-@pytest.mark.parametrize(("steps", "found"), [((0, 1, 2, 3, 4), True), ((0, 2, 4), True), ((4,), False)])
+@pytest.mark.parametrize(("steps", "found"), [((0, 1, 2, 3, 4), True), ((0, 2), True), ((2,), False)])
 def test_an_evaluation_at_the_end_of_an_epoch_is_not_in_the_step(
     kineto: type[Any], tmp_path: Path, steps: tuple[int, ...], found: bool
 ) -> None:
