@@ -63,7 +63,7 @@ def test_questions_with_arguments_are_exported_but_those_of_later_drivers() -> N
     ("card", "smallest", "whole"),
     [
         ("A100-SXM", (14, 9728, "1g.10gb"), (98, 81152)),
-        ("H100-SXM", (16, 9856, "1g.10gb"), (132, 80896)),
+        ("H100-SXM", (16, 9984, "1g.10gb"), (132, 81152)),
         ("H200-SXM", (16, 16384, "1g.18gb"), (132, 143104)),
     ],
 )
@@ -74,7 +74,7 @@ def test_profiles_of_mig_are_those_of_the_guide(card: str, smallest: tuple[int, 
         told = pynvml.nvmlDeviceGetGpuInstanceProfileInfo(one, pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE)
         assert (told.id, told.instanceCount, told.multiprocessorCount, told.memorySizeMB) == (19, 7, *smallest[:2])
         named = pynvml.nvmlDeviceGetGpuInstanceProfileInfo(one, pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE, version=2)
-        assert (named.name.decode() if isinstance(named.name, bytes) else named.name) == smallest[2]
+        assert (named.name.decode() if isinstance(named.name, bytes) else named.name) == f"MIG {smallest[2]}"
         seven = pynvml.nvmlDeviceGetGpuInstanceProfileInfo(one, pynvml.NVML_GPU_INSTANCE_PROFILE_7_SLICE)
         assert (seven.multiprocessorCount, seven.memorySizeMB) == whole
         with pytest.raises(pynvml.NVMLError_NotSupported):
@@ -98,7 +98,7 @@ def test_profiles_of_an_h200_have_names_that_its_memory_does_not_divide_into() -
             for kind in kinds
         ]
         names = [t.name.decode() if isinstance(t.name, bytes) else t.name for t in told]
-        assert names == ["1g.18gb", "1g.18gb+me", "1g.35gb", "2g.35gb", "3g.71gb", "4g.71gb", "7g.141gb"]
+        assert names == [f"MIG {n}" for n in ("1g.18gb", "1g.18gb+me", "1g.35gb", "2g.35gb", "3g.71gb", "4g.71gb", "7g.141gb")]
         assert [t.memorySizeMB / 1024 for t in told] == [16, 16, 32.25, 32.25, 69.5, 69.5, 139.75]
         assert [t.multiprocessorCount for t in told] == [16, 16, 26, 32, 60, 64, 132]
         pynvml.nvmlShutdown()
@@ -194,3 +194,52 @@ def test_nvidia_smi_is_refused_as_other_clients_are() -> None:
         fake.mismatch()
         done = _smi(fake)
         assert done.returncode == 9 and "Driver/library version mismatch" in done.stdout
+
+
+def _counter(first: object, second: object, number: int) -> pynvml.c_nvmlGpmMetric_t:
+    asked = pynvml.c_nvmlGpmMetricsGet_t()
+    asked.version, asked.numMetrics, asked.sample1, asked.sample2 = pynvml.NVML_GPM_METRICS_GET_VERSION, 1, first, second
+    asked.metrics[0].metricId = number
+    pynvml.nvmlGpmMetricsGet(asked)
+    return asked.metrics[0]
+
+
+def test_counters_between_two_samples_are_those_of_the_card() -> None:
+    """go-nvml's examples/gpm-metrics ended at a played H100 that had none."""
+    with fake_nvml(["H100-SXM", "RTX 4090"]) as fake, fake.in_process():
+        pynvml.nvmlInit()
+        one, other = (pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(2))
+        assert pynvml.nvmlGpmQueryDeviceSupport(one).isSupportedDevice
+        assert not pynvml.nvmlGpmQueryDeviceSupport(other).isSupportedDevice
+        fake.gpu(0).set(utilization=0.62, memory_utilization=0.35)
+        samples = [pynvml.nvmlGpmSampleAlloc() for _ in range(2)]
+        with pytest.raises(pynvml.NVMLError_InvalidArgument):
+            _counter(*samples, 1)
+        with pytest.raises(pynvml.NVMLError_NotSupported):
+            pynvml.nvmlGpmSampleGet(other, samples[0])
+        for sample in samples:
+            pynvml.nvmlGpmSampleGet(one, sample)
+        assert _counter(*samples, pynvml.NVML_GPM_METRIC_GRAPHICS_UTIL).value == pytest.approx(62)
+        assert _counter(*samples, pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL).value == pytest.approx(35)
+        words = _counter(*samples, pynvml.NVML_GPM_METRIC_PCIE_TX_PER_SEC).metricInfo
+        assert (words.shortName, words.longName, words.unit) == (b"pcitx", b"PCIE_TX_PER_SEC", b"MiB/s")
+        nothing = _counter(*samples, 14)
+        assert (nothing.nvmlReturn, nothing.value, nothing.metricInfo.longName) == (0, 0.0, None)
+        for sample in samples:
+            pynvml.nvmlGpmSampleFree(sample)
+        pynvml.nvmlShutdown()
+
+
+def test_clocks_by_state_are_those_that_an_h100_told() -> None:
+    """Driver 580.159.04, 27 November 2026."""
+    with fake_nvml(["H100-SXM", "A100-SXM"]) as fake, fake.in_process():
+        pynvml.nvmlInit()
+        one, other = (pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(2))
+        told = {(s, c): pynvml.nvmlDeviceGetMinMaxClockOfPState(one, c, s) for s in (0, 2) for c in range(4)}
+        assert [told[0, c] for c in range(4)] == [(345, 1980), (345, 1980), (2619, 2619), (765, 1545)]
+        assert [told[2, c] for c in range(4)] == [(345, 1980), (345, 1980), (1593, 1593), (765, 1545)]
+        assert pynvml.nvmlDeviceGetSupportedPerformanceStates(one) == [2, 0]
+        for handle, state in ((one, 8), (other, 0)):
+            with pytest.raises(pynvml.NVMLError_NotSupported):
+                pynvml.nvmlDeviceGetMinMaxClockOfPState(handle, 0, state)
+        pynvml.nvmlShutdown()

@@ -1,4 +1,5 @@
-/* Profiles that a card can be divided by, from the tables of `nvidia-smi mig -lgip` in NVIDIA's MIG user guide ("A100", "H100");
+/* Profiles that a card can be divided by, from the tables of `nvidia-smi mig -lgip` in NVIDIA's MIG user guide ("A100");
+ * H100: driver 580.159.04 of an H100 80GB HBM3;
  * H200: issue 120 of NVIDIA/mig-parted. */
 #include "state.h"
 
@@ -23,7 +24,7 @@ static const struct profile profiles[2][7] = {
      {4, 0, 7, 1, 132, 8, 7, 7, 1, 8, ""}},
 };
 /* MB of an eighth, two, four and all of A100 40GB, A100 80GB, H100 80GB and H200, and the GB of their names. */
-static const unsigned sizes[4][4] = {{4864, 9984, 20096, 40448}, {9728, 19968, 40448, 81152}, {9856, 19968, 40192, 80896}, {16384, 33024, 71168, 143104}};
+static const unsigned sizes[4][4] = {{4864, 9984, 20096, 40448}, {9728, 19968, 40448, 81152}, {9984, 20096, 40448, 81152}, {16384, 33024, 71168, 143104}};
 static const unsigned names[4][4] = {{5, 10, 20, 40}, {10, 20, 40, 80}, {10, 20, 40, 80}, {18, 35, 71, 141}};
 
 /* Row of `sizes`; -1 for a card whose table is not here. */
@@ -68,7 +69,7 @@ static struct profile_info told(int card, const struct profile *p) {
 }
 
 static void name_of(int card, const struct profile *p, char *out) {
-    snprintf(out, 96, "%ug.%ugb%s", p->slices, of_card(names, card, p), p->suffix);
+    snprintf(out, 96, "MIG %ug.%ugb%s", p->slices, of_card(names, card, p), p->suffix);
 }
 
 NVML(nvmlDeviceGetGpuInstanceProfileInfo, Dev *d, unsigned profile, struct profile_info *out) {

@@ -95,18 +95,6 @@ NVML(nvmlDeviceGetDynamicPstatesInfo, Dev *d, struct engines *out) {
     return OK;
 }
 
-NVML(nvmlDeviceGetSupportedPerformanceStates, Dev *d, unsigned *out, unsigned bytes) {
-    unsigned now, n = bytes / sizeof *out;
-    ENTER(nvmlDeviceGetSupportedPerformanceStates, d);
-    NEED(out && n);
-    int code = put_unsigned(d, n_performance_state, 1, &now);
-    if (code) return code;
-    for (unsigned i = 0; i < n; i++) out[i] = 32;
-    out[0] = 0;
-    if (now && n > 1) out[1] = now;
-    return OK;
-}
-
 /* Offsets of a curve of clocks: of GeForce only, which have fans. */
 #define GET_OFFSET(name)                  \
     NVML(name, Dev *d, int *out) {        \
@@ -119,21 +107,6 @@ NVML(nvmlDeviceGetSupportedPerformanceStates, Dev *d, unsigned *out, unsigned by
     }
 GET_OFFSET(nvmlDeviceGetGpcClkVfOffset)
 GET_OFFSET(nvmlDeviceGetMemClkVfOffset)
-
-struct gpm { unsigned version, supported; };
-NVML(nvmlGpmQueryDeviceSupport, Dev *d, struct gpm *out) {
-    ENTER(nvmlGpmQueryDeviceSupport, d);
-    NEED(out);
-    out->supported = 0;
-    return OK;
-}
-
-NVML(nvmlGpmQueryIfStreamingEnabled, Dev *d, unsigned *out) {
-    ENTER(nvmlGpmQueryIfStreamingEnabled, d);
-    NEED(out);
-    *out = 0;
-    return OK;
-}
 
 struct repair { unsigned version, channel, processor; };
 NVML(nvmlDeviceGetRepairStatus, Dev *d, struct repair *out) {
@@ -229,7 +202,6 @@ REFUSE_CARD(nvmlDeviceGetGpuFabricInfoV)
 REFUSE_CARD(nvmlDeviceGetGpuInstanceById)
 REFUSE_CARD(nvmlDeviceGetGpuInstanceRemainingCapacity)
 REFUSE_CARD(nvmlDeviceGetGpuInstances)
-REFUSE_CARD(nvmlDeviceGetMinMaxClockOfPState)
 REFUSE_CARD(nvmlDeviceGetNvLinkUtilizationControl)
 REFUSE_CARD(nvmlDeviceGetNvlinkBwMode)
 REFUSE_CARD(nvmlDeviceGetNvlinkSupportedBwModes)
