@@ -122,6 +122,15 @@ def test_a_short_job_is_given_several_accelerators_where_its_layout_needs_them()
     assert {o.cluster.n_accelerators for o in alone.hardware} == {1}
 
 
+def test_a_budget_is_kept_at_the_price_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A price that few ask ranks dearer, and is still within what there is."""
+    monkeypatch.setattr(hardware, "market_factor", lambda *_: 3.0)
+    cheapest = hardware.compare(SMALL, Wishes(tokens=1e9), PRICING).best
+    assert cheapest is not None and cheapest.cost_usd is not None
+    within = hardware.compare(SMALL, Wishes(tokens=1e9, budget_usd=1.2 * cheapest.cost_usd.expected), PRICING)
+    assert within.best is not None and not hardware.over_budget(within.best, Wishes(budget_usd=1.2 * cheapest.cost_usd.expected))
+
+
 def test_the_reasons_of_most_are_named() -> None:
     with pytest.raises(UnpredictableError, match="does not divide 32 attention heads"):
         hardware.compare(SMALL, Wishes(tokens=3e6, fixed={"tp": 3}), PRICING)

@@ -60,8 +60,8 @@ class _Try:
     cluster: Cluster
     least_s: float
     least_usd: float
-    """At what :func:`~gpuwise.money.cost.market_factor` makes of the price."""
     market: float
+    """Of :func:`~gpuwise.money.cost.market_factor`: counts in the order, not against a budget."""
     short: bool
     """Several accelerators for a job that one surely does soon."""
 
@@ -83,9 +83,9 @@ def compare(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Plan[Traini
         limit_s = float("inf")
     budget = wishes.budget_usd if wishes.budget_usd is not None else float("inf")
 
-    def key(cluster: Cluster, seconds: float, usd: float) -> Key:
+    def key(attempt: _Try, seconds: float, usd: float) -> Key:
         over = max(seconds / limit_s, 1.0) * max(usd / budget, 1.0)
-        return (over, not seen(cluster), seconds if by_time else usd)
+        return (over, not seen(attempt.cluster), seconds if by_time else usd * attempt.market)
 
     plans: list[tuple[Key, Searched]] = []
     best: dict[str, Key] = {}
@@ -94,12 +94,12 @@ def compare(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Plan[Traini
     refusals: Counter[str] = Counter()
     hints: dict[str, str | None] = {}
     alone = True
-    for attempt in sorted(_tries(arch, wishes, pricing), key=lambda t: (t.short, key(t.cluster, t.least_s, t.least_usd))):
+    for attempt in sorted(_tries(arch, wishes, pricing), key=lambda t: (t.short, key(t, t.least_s, t.least_usd))):
         if attempt.short and alone and plans:
             break
         alone = not attempt.short
         name = attempt.cluster.accelerator.id
-        beaten = len(best) >= KEEP and key(attempt.cluster, attempt.least_s, attempt.least_usd) >= sorted(best.values())[KEEP - 1]
+        beaten = len(best) >= KEEP and key(attempt, attempt.least_s, attempt.least_usd) >= sorted(best.values())[KEEP - 1]
         if beaten or sum(counts.values()) >= TRIES:
             break
         if counts.get(name, 0) >= COUNTS_TRIED or _surely_full(attempt.cluster, needs):
@@ -118,8 +118,7 @@ def compare(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Plan[Traini
         if plan.best is None or plan.best.cost_usd is None:
             continue
         counts[name] = counts.get(name, 0) + 1
-        usd = plan.best.cost_usd.expected * attempt.market
-        plans.append((key(attempt.cluster, plan.best.time_s.expected, usd), plan))
+        plans.append((key(attempt, plan.best.time_s.expected, plan.best.cost_usd.expected), plan))
         best[name] = min(best.get(name, plans[-1][0]), plans[-1][0])
     if not plans:
         raise _nothing_rented(arch, refusals, hints)
@@ -255,7 +254,7 @@ def _tries(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Iterator[_Tr
             if price is not None and _connected(cluster):
                 short = n > 1 and surely_short(seconds, wishes.deadline_s)
                 market = market_factor(accelerator_id, price, pricing.today)
-                yield _Try(cluster, seconds, seconds * n * price.expected * market / HOUR_S, market, short)
+                yield _Try(cluster, seconds, seconds * n * price.expected / HOUR_S, market, short)
 
 
 def counts_for(fixed: Mapping[str, int | str | bool]) -> tuple[int, ...]:
