@@ -11,7 +11,7 @@ import pytest
 from gpuwise.machine.doctor.host import CommandResult, Host
 from gpuwise.machine.doctor.probes.libraries import MOST_PROCESSES, try_imports
 
-NAMES = ("a", "b", "c", "d", "e", "f")
+NAMES = ("a", "b", "c", "d", "e", "f", "g", "h", "i")
 
 
 class Importing:
@@ -33,7 +33,7 @@ class Importing:
         return CommandResult(0, "\n".join(map(json.dumps, lines)), "")
 
 
-@pytest.mark.parametrize(("cpus", "processes"), [(1, 1), (2, 1), (8, 2), (16, MOST_PROCESSES), (128, MOST_PROCESSES)])
+@pytest.mark.parametrize(("cpus", "processes"), [(1, 1), (2, 1), (3, 1), (8, 4), (16, MOST_PROCESSES), (128, MOST_PROCESSES)])
 def test_every_library_is_imported_once_in_as_many_processes_as_there_is_room_for(cpus: int, processes: int) -> None:
     host = Importing()
     outcomes = try_imports(cast("Host", host), "python", NAMES, 90.0, cpus=cpus)

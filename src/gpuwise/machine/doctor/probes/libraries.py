@@ -13,9 +13,9 @@ from gpuwise.machine.doctor.host import Host
 from gpuwise.machine.doctor.observation import LibraryImport
 from gpuwise.machine.doctor.probes.frameworks import question, signal_name
 
-CPUS_EACH, MOST_PROCESSES = 4, 4
+CPUS_EACH, MOST_PROCESSES = 2, 8
 """Processors for each process, which imports torch first (half a GB), and the most of them: on an H100's 16 cores eight libraries
-one after another took 15 s, where torch itself took 4 (benchmarks/records/gpu)."""
+one after another took 15 s and nine in four processes 19, torch itself 4 to 5 (benchmarks/records/gpu and foreign)."""
 
 
 def try_imports(host: Host, python: str, modules: Sequence[str], limit_s: float, *, cpus: int = 1) -> tuple[LibraryImport, ...]:

@@ -83,7 +83,9 @@ def _python_side(
     libraries = installed_libraries(python)
     with ThreadPoolExecutor(max_workers=1) as pool:
         resources = probe_system.read_resources(host)
-        cpus = int(min(resources.cpus or 1, resources.cpu_quota or math.inf))
+        # two processors and two GiB for each process
+        room = min(resources.memory_bytes or math.inf, resources.memory_limit_bytes or math.inf) / 2**30
+        cpus = int(min(resources.cpus or 1, resources.cpu_quota or math.inf, room))
         imported = pool.submit(try_imports, host, python.path, libraries, limit_s, cpus=cpus)
         answers = ask_frameworks(host, python.path, installed_frameworks(python), limit_s)
         return python, answers, imported.result()
