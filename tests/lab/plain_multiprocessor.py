@@ -18,9 +18,11 @@ from gpuwise.lab.multiprocessor import (
     BARRIER_INTERVAL,
     FILL_BYTES,
     MOST_SPANS,
+    PARTIAL,
     PER_SCHEDULER,
     Conditions,
     Timing,
+    is_partial,
 )
 from gpuwise.lab.stream import Event
 
@@ -218,7 +220,9 @@ class PlainMultiprocessor:
             return begin + c.timing.l1_cycles, "memory latency"
         out.l2_bytes += missing * SECTOR
         each = max(len({sector // 2 for sector in row}) * c.l2_request_bytes / len(row), SECTOR)
-        self.l2_free = max(self.l2_free, begin) + missing * each / c.l2_bytes_per_cycle
+        taken = missing * each / c.l2_bytes_per_cycle
+        taken *= PARTIAL if c.l2_request_bytes > SECTOR and is_partial(e) else 1.0
+        self.l2_free = max(self.l2_free, begin) + taken
         early = w < c.resident_blocks * self.width
         finish, cause = self.l2_free + c.timing.l2_cycles, "memory latency"
         if fresh and not memory and early:

@@ -88,7 +88,7 @@ _TIMES: Mapping[str, tuple[tuple[int, int, int], tuple[int, int, int]]] = {
     "log": ((15, 10, 0), (30, 25, 0)),
     "log2": ((17, 10, 0), (32, 27, 0)),
     "log10": ((16, 10, 0), (32, 27, 0)),
-    "sqrt": ((4, 5, 1), (8, 12, 1)),
+    "sqrt": ((4, 3, 1), (8, 10, 1)),
     "sin": ((12, 10, 2), (17, 14, 2)),
     "cos": ((12, 10, 2), (17, 14, 2)),
     "tan": ((14, 12, 2), (29, 18, 2)),
@@ -104,7 +104,7 @@ _TIMES: Mapping[str, tuple[tuple[int, int, int], tuple[int, int, int]]] = {
     "acos": ((15, 7, 1), (46, 20, 1)),
     "pow": ((41, 35, 2), (60, 60, 1)),
     "erf": ((9, 10, 1), (41, 14, 4)),
-    "divide": ((5, 4, 2), (8, 8, 1)),
+    "divide": ((5, 2, 2), (8, 6, 1)),
     "remainder": ((9, 15, 2), (18, 18, 1)),
     "floor_divide": ((29, 40, 5), (42, 60, 5)),
 }
@@ -121,7 +121,8 @@ def instructions(name: str, kind: np.dtype[Any]) -> tuple[tuple[str, int], ...]:
         function = FUNCTIONS.get(name)
         return ((function.unit if function is not None and function.unit else "sfu", 1),)
     floating, whole, special = times[wide]
-    parts = (("int", whole), ("sfu", special), ("fp64" if wide else "fp32", floating))
+    jump = int(name in ("sqrt", "divide"))  # to what denormals need, which is seldom taken
+    parts = (("int", whole), ("sfu", special), ("branch", jump), ("fp64" if wide else "fp32", floating))
     return tuple((unit, n) for unit, n in parts if n)
 
 

@@ -45,11 +45,11 @@ from gpuwise.lab.numbers import (
 )
 from gpuwise.lab.operations import Operations, if_false, if_true, merged, three
 from gpuwise.lab.random_states import random_functions
-from gpuwise.lab.source import DTYPES, Kernel, as_load, predicable
+from gpuwise.lab.source import DTYPES, Kernel, as_load, predicable, work_of
 from gpuwise.lab.stream import Local, Mask, Part, Run, noun
 
-UNROLLED, UNROLL = 64, 4
-"""Turns up to which a loop whose bounds stand in the text is unrolled whole; by how much others are (what nvcc does unasked)."""
+UNROLLED, UNROLLED_WORK, UNROLL = 64, 300, 4
+"""Turns and work up to which a loop whose bounds stand in the text is unrolled whole; by how much others are."""
 GLOBAL_ALIGNMENT = 256
 """cudaMalloc aligns to this."""
 RETURNED, VALUE, SPLIT = "\0returned", "\0value", "\0split"
@@ -289,6 +289,7 @@ class _Machine(Operations):
         else:
             turns = range(int(start), int(stop), int(step))
             unrolled = len(turns) <= UNROLLED and all(isinstance(v, LiteralWhole) for v in values)
+            unrolled = unrolled and len(turns) * work_of(body) <= UNROLLED_WORK
             last: NDArray[np.int64] | None = None
             for turn in turns:
                 live = self._going(mask)
@@ -516,7 +517,7 @@ class _Machine(Operations):
                 if isinstance(owner, tuple):
                     return self._of_tuple(cast("tuple[Any, ...]", owner), self._value(e.slice, mask))
                 place = self._place(e, mask)
-                return place if isinstance(place, Part) else self.load(*place, mask)
+                return place if isinstance(place, Part) else self.load_once(*place, mask)
             case ast.BinOp(left=left, op=op, right=right):
                 return self._binary(op, left, right, mask)
             case ast.UnaryOp(op=op, operand=operand):
@@ -731,7 +732,7 @@ class _Machine(Operations):
             owner, before = owner.array, owner.index
         if not isinstance(owner, Array):
             self.refuse(f"{ast.unparse(e.value)} is no array")
-        parts = (*before, *self._indices(e.slice, mask))
+        parts = self.parts = (*before, *self._indices(e.slice, mask))
         return Part(owner, parts) if len(parts) < len(owner.shape) else (owner, self._flat(owner, parts, mask))
 
     def _indices(self, index: ast.expr, mask: Mask) -> tuple[Any, ...]:

@@ -29,6 +29,9 @@ MOST_SPANS = 4000
 BARRIER_CYCLES, BARRIER_INTERVAL = 13.0, 2.0
 """From the last warp at a barrier to the next instruction, and from one warp that comes to the next one: 13 + 2 for each warp of
 a block on an H100 (benchmarks/records/lab/card_2026-11-27f.md)."""
+PARTIAL = 2.0
+"""How many times as long a sector takes of the L2 of which a store has only a part: a matrix turned by stores of 4 bytes, each 8
+KB from the next, takes 70 us for 4.2 million of them on an H100."""
 FILL_BYTES = 16.0
 """That a scheduler's registers take of a load from the L2 a cycle (a quarter of the port of 64), while its FP32 lanes stand
 still: rooflines of A100 and A40 take 8 cycles more for each load of 128 bytes than their multiply-adds, however many those are,
@@ -180,6 +183,7 @@ class _Multiprocessor:
         """Set to how many of its sectors are there, the one not used for longest first; a sector of several sets is one."""
         self.l1_used = 0
         self.seen: set[int] = set()
+        self.partial = {n for n, e in enumerate(events) if c.l2_request_bytes > SECTOR and is_partial(e)}
         self.early = c.resident_blocks * warps_per_block
         """Warps of the blocks that begin with the launch."""
         self.dirty: set[int] = set()
@@ -251,7 +255,7 @@ class _Multiprocessor:
                     finish += latency
                 else:
                     of_l2 = out.l2_bytes
-                    finish, cause = self._memory(events[number].array, kind, rows[w], finish, w < self.early)
+                    finish, cause = self._memory(events[number].array, kind, rows[w], finish, w < self.early, number)
                     if kind == LOAD and fp32:
                         filled = min(out.l2_bytes - of_l2, 32 * events[number].size) / FILL_BYTES
                         free[fp32 + s] = max(free[fp32 + s], begin) + filled
@@ -310,7 +314,7 @@ class _Multiprocessor:
         out.cycles = max([*out.block_ends, self.dram_free])
         return out
 
-    def _memory(self, array: str, kind: int, row: int, begin: float, early: bool) -> tuple[float, int]:
+    def _memory(self, array: str, kind: int, row: int, begin: float, early: bool, number: int) -> tuple[float, int]:
         """When the data of a set of sectors is there, and what most of the wait was; no two arrays share a sector."""
         out, c, seen = self.out, self.c, self.seen
         size, parts = self.sectors.sizes[row], self.sectors.parts[row]
@@ -334,6 +338,8 @@ class _Multiprocessor:
             return begin + c.timing.l1_cycles, MEMORY_LATENCY
         out.l2_bytes += size * SECTOR
         taken = size * self.sectors.l2_bytes[row] / c.l2_bytes_per_cycle
+        if kind == STORE and number in self.partial:
+            taken *= PARTIAL
         self.l2_free = (self.l2_free if self.l2_free > begin else begin) + taken
         new = (row,) if parts is None else parts
         if kind != LOAD:
@@ -442,6 +448,14 @@ def _unit_costs(events: Sequence[Event], warps: int, c: Conditions) -> list[Cost
         latency = t.shared_cycles if op.startswith("shared") else t.l1_cycles
         costs[number] = Cost("memory", interval, longest, latency, MEMORY_KINDS[op])
     return costs
+
+
+def is_partial(e: Event) -> bool:
+    """Whether a store leaves most of its sectors as they were."""
+    if e.op != "store" or e.access is None or not len(e.warps):
+        return False
+    sectors = float(e.access.sectors.sum()) * len(e.warps) / max(len(e.access.sectors), 1)
+    return e.lanes * e.size < 0.5 * sectors * SECTOR
 
 
 def _repeated(cost: Cost, times: int) -> Cost:

@@ -33,6 +33,8 @@ from gpuwise.lab.source import DTYPES
 from gpuwise.lab.stream import Local, Mask, Part, Stream, noun
 
 SHIFTS = (np.left_shift, np.right_shift)
+MOST_LOADED = 64
+"""Results of loads that a thread's registers hold to be used again."""
 ORDERS = (np.less, np.less_equal, np.greater, np.greater_equal)
 QUOTIENTS: dict[Any, str] = {np.true_divide: "divide", np.floor_divide: "floor_divide", np.mod: "remainder"}
 
@@ -43,8 +45,11 @@ class Operations(Stream):
     def __init__(self) -> None:
         super().__init__()
         self.memo: dict[tuple[Any, ...], tuple[Any, Any, Lanes]] = {}
-        self.floors: set[int] = set()
-        """Ids of lanes that a compiler knows to be zero or more."""
+        self.floors: dict[int, int] = {}
+        """Ids of lanes that a compiler knows to be zero or more, to that of the lanes they lie a literal beside."""
+        self.parts: tuple[Any, ...] = ()
+        """The indices of the place that was last asked for."""
+        self.loaded: dict[tuple[Any, ...], tuple[Any, ...]] = {}
         self.roots: dict[int, Lanes] = {}
         """Square roots, by id: the compiler makes one function of one and the division by it."""
         self.special: dict[str, Lanes | int] = {}
@@ -111,9 +116,9 @@ class Operations(Stream):
         if function in (np.greater, np.greater_equal):
             a, b = b, a
         if function in ORDERS and isinstance(a, LiteralWhole) and a >= 0 and isinstance(b, Lanes):
-            self.floors.add(id(b))
+            self.floors[id(b)] = id(b)
         elif function in (np.add, np.subtract) and isinstance(b, int) and id(a) in self.floors:
-            self.floors.add(id(result))
+            self.floors[id(result)] = self.floors[id(a)]
 
     def arithmetic(self, op: str | None, function: Any, a: Any, b: Any, mask: Mask, *, free: bool = False) -> Lanes:
         left, right = self.pair(a, b, mask)
@@ -213,6 +218,18 @@ class Operations(Stream):
             return made
         return Lanes(made.data.astype(np.int64), made.source) if name in WHOLE else made
 
+    def load_once(self, array: Array, index: Lanes, mask: Mask) -> Lanes:
+        """What stands at the place ``parts``: loaded before by the same lanes, where nothing was written since."""
+        key = (array.base, array.shared, id(mask), *(id(p) if isinstance(p, Lanes) else p for p in self.parts))
+        written = self.written[array.shared]
+        known = self.loaded.get(key)
+        if known is None or known[0] != written:
+            if len(self.loaded) >= MOST_LOADED:
+                del self.loaded[next(iter(self.loaded))]
+            parts = self.parts
+            known = self.loaded[key] = (written, parts, mask, self.load(array, index, mask))
+        return known[-1]
+
     def place_of(self, array: Array, parts: Sequence[Any], source: tuple[int, ...], mask: Mask) -> tuple[int, ...]:
         """What computes the address of an element: once for the same place."""
         c, varying = self.compiler, [p for p in parts if isinstance(p, Lanes)]
@@ -221,7 +238,10 @@ class Operations(Stream):
             moving.pop()  # a row's next element is a constant away
         if not moving:
             return source
-        key = ("place", array.base, array.shared, array.shape, *(id(p) if isinstance(p, Lanes) else p for p in moving))
+        ids = [id(p) if isinstance(p, Lanes) else p for p in moving]
+        if moving[-1] is parts[-1]:
+            ids[-1] = self.floors.get(ids[-1], ids[-1])
+        key = ("place", array.base, array.shared, array.shape, *ids)
         if key not in self.memo:
             times = (c.shared if array.shared else c.address) + (len(varying) > 1)
             times += 0 if array.shared else sum(self.part_of(array, at, part) for at, part in enumerate(parts))

@@ -61,6 +61,8 @@ SHALLOW = 0.35
 """Of the memory's latency, the queue of reads and writes that it serves at two thirds of its rate: copies of 67 MB by 4 and 16
 bytes a thread, and in a grid's stride, reach 2.56, 3.38 and 3.19 TB/s on an H100. Others are not measured, and readers alone do
 not wait so (A100, benchmarks/records/lab)."""
+GOLDEN = (5**0.5 - 1) / 2
+LINE_SECTORS = 4
 SPARSE_EVENTS = 64
 """Loads of an array that are looked at for how far apart they are."""
 SPARSE, SPARSE_POWER, SPARSE_PIECES = 0.5, 2.4, 16
@@ -75,10 +77,10 @@ takes 29.4 cycles, of which the counter and the comparison are 8."""
 BLOCK_CYCLES = 1.19
 """From one block of a launch to the next one, wherever it goes: 65,536 empty blocks take 39.3 us on an H100 at 1.98 GHz, whether
 of 32 or 256 threads, and so do copies by blocks of 64. Not measured on others."""
-ATOMIC_S, WHOLE_ATOMIC_S, REGION_ATOMIC_S, REGION_SECTORS = 1.77e-9, 0.69e-9, 0.32e-9, 64
+ATOMIC_S, WHOLE_ATOMIC_S, LINE_ATOMIC_S = 1.77e-9, 0.69e-9, 8.5e-9
 """From one atomic addition to the next one to the same address, wherever it comes from: of each lane in floating point (24,576
-more blocks of the lab's reduction, 262,144 lanes at one address), of a warp in whole numbers; and of each word of a region of
-2 KB, which one slice of the L2 works on (2^20 lanes at random over 32, 256 and 4,096 words). H100,
+more blocks of the lab's reduction, 262,144 lanes at one address), of a warp in whole numbers; and from one warp to the next one
+at a line of which both ask for several words (2^20 lanes at random over 32 and 256 words: 7.0 and 9.9 ns). H100,
 benchmarks/records/lab/card_2026-11-27f.md."""
 
 
@@ -219,7 +221,7 @@ def simulate_kernel(
     timing = find_sm_timing(accelerator.compute_capability)
     units, total, threads = accelerator.compute_units, math.prod(grid), math.prod(block)
     _occupancy(accelerator, threads, regs_per_thread, 0, dynamic_smem)
-    blocks = np.arange(0, total, units)  # the blocks of the first multiprocessor, dealt out in turn
+    blocks = _spread(np.arange(0, total, units))  # the blocks of the first multiprocessor, dealt out in turn
     whole = total * threads <= CHECKED_LANES
     before = _copied(arguments)
     if whole:
@@ -279,6 +281,11 @@ def simulate_kernel(
         tuple(run.events),
         timing,
     )
+
+
+def _spread(blocks: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The blocks in an order of which each beginning lies all over the launch: the first ones may have less to do than others."""
+    return blocks[np.argsort((np.arange(len(blocks)) * GOLDEN) % 1.0, kind="stable")]
 
 
 def _copied(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -359,7 +366,7 @@ def _apart(run: Run, timed: int) -> dict[str, float]:
         found = gaps.setdefault(e.array, []) if e.op == "load" and e.access is not None else None
         if found is None or e.access is None or len(found) >= SPARSE_EVENTS:
             continue
-        pieces = e.access.sector_ids[:warps] // 2
+        pieces = np.sort(e.access.sector_ids[:warps] // 2, axis=1)
         between = np.diff(pieces, axis=1)[(pieces[:, :-1] >= 0) & (np.diff(pieces, axis=1) > 0)]
         found.append(float(np.minimum(between, SPARSE_PIECES).mean()) if len(between) else 1.0)
     pieces_of = {name: SPARSE_PIECES / (sum(found) / len(found)) for name, found in gaps.items()}
@@ -404,20 +411,22 @@ def _shared_by(run: Run, timed: int, total: int, fetched: int, apart: Mapping[st
 
 
 def _atomics_s(run: Run, timed: int) -> float:
-    """Seconds that the atomic accesses of the timed blocks take, at the address and in the region that has most of them."""
+    """Seconds that the atomic accesses of the timed blocks take, at the line that has most of them."""
     warps, seconds = timed * run.warps_per_block, 0.0
     for name in {e.array for e in run.events if e.op == "atomic"}:
         accesses = [(e, e.access) for e in run.events if e.op == "atomic" and e.array == name and e.access is not None]
-        ids = np.concatenate([access.sector_ids[:warps].ravel() for _, access in accesses])
-        there = ids[ids >= 0]
-        if not len(there):
+        requests = [np.sort(access.sector_ids[:warps] // LINE_SECTORS, axis=1) for _, access in accesses]
+        lines = np.concatenate([r[(r >= 0) & (np.diff(r, axis=1, prepend=-1) != 0)] for r in requests])
+        if not len(lines):
             continue
-        lanes = sum(e.lanes for e, _ in accesses) / max(sum(int(access.sectors.sum()) for _, access in accesses), 1)
+        every = sum(int(access.lines.sum()) for _, access in accesses)
+        lanes = sum(e.lanes for e, _ in accesses) / max(every, 1)
         floating = run.arrays[name].dtype.kind == "f" if name in run.arrays else False
-        one = int(np.unique(there, return_counts=True)[1].max())
-        words = min(lanes, SECTOR / accesses[0][0].size)
-        region = int(np.unique(there // REGION_SECTORS, return_counts=True)[1].max()) * words * REGION_ATOMIC_S
-        seconds += max(one * (max(lanes / words, 1.0) * ATOMIC_S if floating else WHOLE_ATOMIC_S), region)
+        words = LINE_SECTORS * SECTOR / accesses[0][0].size
+        alone = every == sum(int(access.sectors.sum()) for _, access in accesses) and lanes > words / LINE_SECTORS
+        one = ATOMIC_S * (lanes if alone else 1.0) if floating else WHOLE_ATOMIC_S
+        each = LINE_ATOMIC_S if lanes > 1.5 and not alone else one
+        seconds += int(np.unique(lines, return_counts=True)[1].max()) * each
     return seconds
 
 

@@ -376,6 +376,13 @@ def _around(function: Any, functions: dict[str, ast.FunctionDef]) -> dict[str, A
     return values
 
 
+def work_of(body: list[ast.stmt]) -> int:
+    """Nodes of the text that become instructions."""
+    return sum(
+        isinstance(n, ast.BinOp | ast.AugAssign | ast.Subscript | ast.Compare | ast.Call) for s in body for n in ast.walk(s)
+    )
+
+
 def predicable(body: list[ast.stmt]) -> bool:
     """Whether so little stands behind an ``if`` that its instructions carry the condition and nothing jumps."""
     if not all(isinstance(s, ast.Assign | ast.AugAssign) for s in body):

@@ -24,6 +24,7 @@ MOST_LANE_EVENTS = 2_000_000_000
 """Lanes times instructions, some ten seconds of numpy."""
 MOST_ACCESSES = 1 << 27
 """Lanes of accesses whose sectors are kept, up to half a GB: a kernel that goes on is stopped."""
+MAY_WRITE = frozenset({"store", "atomic", "shared_store", "shared_atomic", "barrier"})
 MOST_COUNTED = 64
 """Masks whose lanes are counted once, and indices that are compared with a size once."""
 ACCESS_LANES = 1 << 18
@@ -121,6 +122,8 @@ class Stream:
     def __init__(self) -> None:
         self.accesses: dict[tuple[int, bool], list[tuple[Event, NDArray[np.int64], Mask]]] = {}
         self.access_lanes = self.accesses_kept = 0
+        self.written = [0, 0]
+        """Writes that may have changed global and shared memory."""
         self.predicate: tuple[int, ...] = ()
         """Events whose results the instructions at hand are conditional on."""
         self.lock = False
@@ -255,6 +258,9 @@ class Stream:
 
     def emit(self, op: str, mask: Mask, waits: Sequence[int], array: str = "", times: int = 1) -> tuple[int, ...]:
         events = self.out.events
+        if op in MAY_WRITE:
+            self.written[0] += not op.startswith("shared")
+            self.written[1] += op == "barrier" or op.startswith("shared")
         too_many = len(events) >= MOST_EVENTS or len(events) * len(mask) > MOST_LANE_EVENTS
         if too_many or self.accesses_kept > MOST_ACCESSES:
             raise InputError(
