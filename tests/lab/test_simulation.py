@@ -262,3 +262,42 @@ def test_multiply_adds_wait_while_registers_are_filled(turns: int, measured: flo
         arguments = {"x": x, "y": y, "out": np.zeros(864, np.float32), "m": m}
         cycles.append(simulate_kernel(source, arguments, grid=(864,), block=(256,), accelerator=card).cycles)
     assert (cycles[1] - cycles[0]) / 6 == pytest.approx(measured, rel=0.05)
+
+
+H100_CASES = {
+    "65,536 blocks that do nothing": ("def k(x):\n    i = cuda.grid(1)\n", np.zeros(1, np.float32), 65536, 32, 39.3),
+    "2^20 additions to 256 words at random": (
+        "def k(x, at):\n    i = cuda.grid(1)\n    cuda.atomic.add(x, at[i], 1)\n",
+        np.zeros(256, np.int32),
+        4096,
+        256,
+        269.0,
+    ),
+    "as many to 256 words side by side": (
+        "def k(x, at):\n    i = cuda.grid(1)\n    cuda.atomic.add(x, cuda.threadIdx.x, 1)\n",
+        np.zeros(256, np.int32),
+        1056,
+        256,
+        11.8,
+    ),
+}
+"""Microseconds on an H100 (benchmarks/records/lab/card_2026-11-27f.md)."""
+
+
+@pytest.mark.parametrize("name", H100_CASES)
+def test_blocks_and_atomics_take_their_turns_on_an_h100(name: str) -> None:
+    source, x, blocks, threads, measured = H100_CASES[name]
+    arguments = {"x": x.copy()}
+    if "at" in source.split("\n")[0]:
+        arguments["at"] = np.random.default_rng(3).integers(0, 256, blocks * threads).astype(np.int32)
+    made = simulate_kernel(source, arguments, grid=(blocks,), block=(threads,), accelerator=find_accelerator("H100-SXM"))
+    assert made.time_s == pytest.approx(measured * 1e-6, rel=0.3)
+
+
+def test_a_store_of_part_of_a_sector_takes_the_l2_twice() -> None:
+    """Rows written by their columns: 73 us on an H100, 2.4 times what reading them so takes."""
+    n = 2048
+    source = "def k(out, a):\n    x, y = cuda.grid(2)\n    out[x, y] = a[y, x]\n"
+    arguments = {"out": np.zeros((n, n), np.float32), "a": np.ones((n, n), np.float32)}
+    made = simulate_kernel(source, arguments, grid=(64, 256), block=(32, 8), accelerator=find_accelerator("H100-SXM"))
+    assert made.time_s == pytest.approx(73e-6, rel=0.15)
