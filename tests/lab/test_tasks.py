@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuwise.errors import InputError
+from gpuwise.lab.compiler import NVCC
 from gpuwise.lab.kernel import run_kernel
 from gpuwise.lab.source import read_kernel
 from gpuwise.lab.stream import MOST_EVENTS
@@ -17,7 +18,8 @@ def instructions(name: str, n: int) -> int:
     """Of one warp of the task's first block."""
     task = find_task(name)
     launch = launch_of(task, n)
-    run = run_kernel(read_kernel(task.source), launch.arguments, grid=launch.grid, block=launch.block, blocks=[0])
+    kernel, shape = read_kernel(task.source), {"grid": launch.grid, "block": launch.block}
+    run = run_kernel(kernel, launch.arguments, **shape, blocks=[0], compiler=NVCC)
     return len(run.events)
 
 

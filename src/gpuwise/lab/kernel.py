@@ -290,6 +290,7 @@ class _Machine(Operations):
             turns = range(int(start), int(stop), int(step))
             unrolled = len(turns) <= UNROLLED and all(isinstance(v, LiteralWhole) for v in values)
             unrolled = unrolled and len(turns) * work_of(body) <= UNROLLED_WORK
+            self.loops += not unrolled
             last: NDArray[np.int64] | None = None
             for turn in turns:
                 live = self._going(mask)

@@ -47,6 +47,8 @@ class Operations(Stream):
         self.memo: dict[tuple[Any, ...], tuple[Any, Any, Lanes]] = {}
         self.floors: dict[int, int] = {}
         """Ids of lanes that a compiler knows to be zero or more, to that of the lanes they lie a literal beside."""
+        self.loops = 0
+        """Loops that were gone through so far: no register holds the addresses of all their turns for the next one."""
         self.parts: tuple[Any, ...] = ()
         """The indices of the place that was last asked for."""
         self.loaded: dict[tuple[Any, ...], tuple[Any, ...]] = {}
@@ -241,7 +243,8 @@ class Operations(Stream):
         ids = [id(p) if isinstance(p, Lanes) else p for p in moving]
         if moving[-1] is parts[-1]:
             ids[-1] = self.floors.get(ids[-1], ids[-1])
-        key = ("place", array.base, array.shared, array.shape, *ids)
+        counted = 0 if len(varying) == len(moving) else self.loops
+        key = ("place", array.base, array.shared, array.shape, counted, *ids)
         if key not in self.memo:
             times = (c.shared if array.shared else c.address) + (len(varying) > 1)
             times += 0 if array.shared else sum(self.part_of(array, at, part) for at, part in enumerate(parts))
@@ -250,7 +253,7 @@ class Operations(Stream):
 
     def part_of(self, array: Array, at: int, part: Any) -> int:
         """Instructions of one index of an array, where it was not used there before."""
-        key = ("part", id(part) if isinstance(part, Lanes) else part, array.base, at)
+        key = ("part", *((id(part), 0) if isinstance(part, Lanes) else (part, self.loops)), array.base, at)
         if isinstance(part, LiteralWhole | Unrolled) or key in self.memo:
             return 0
         self.memo[key] = (part, None, Lanes(self.every_lane))
