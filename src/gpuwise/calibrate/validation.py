@@ -7,6 +7,7 @@ Fit and check rows are told apart by model, GPU or whole shape site, never by ro
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -82,15 +83,20 @@ class Result:
 def validate(folder: Path, families: Iterable[str] | None = None, *, all_check: bool = False) -> list[Result]:
     """Score every family whose tables are in ``folder``; a row per source x GPU and one per source (gpu None)."""
     results: list[Result] = []
-    for family in families or FAMILIES:
-        scores = importlib.import_module(FAMILIES[family]).score(folder, all_check)
+    for family in families or families_here():
+        scores = fitting(FAMILIES[family]).score(folder, all_check)
         if scores is not None:
             results += summarise(family, scores)
     return results
 
 
+def families_here() -> list[str]:
+    """The families of :data:`FAMILIES` that can be scored: an installation has none whose networks are captured."""
+    return [family for family, module in FAMILIES.items() if importlib.util.find_spec(module) is not None]
+
+
 def fitting(module: str) -> ModuleType:
-    """``module``, which refits a family or writes a network of a benchmark: a checkout has it, an installation has not. Raises
+    """``module``, which refits a family or captures networks: a checkout has it, an installation has not. Raises
     InputError there."""
     try:
         return importlib.import_module(module)

@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.calibrate.tables import read_columns
-from gpuwise.calibrate.validation import fitting
 from gpuwise.errors import GpuwiseError, InputError, require
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.units import MILLI
@@ -155,8 +154,10 @@ def named_networks(folder: Path, first: Sequence[str], most: int) -> tuple[str, 
 
 
 def _in_timm(network: str) -> bool:
+    from gpuwise.calibrate.networks.support import timm_name
+
     try:
-        fitting("gpuwise.calibrate.networks.support").timm_name(network)
+        timm_name(network)
     except GpuwiseError:
         return False
     return True
@@ -235,10 +236,10 @@ def _accelerators(names: set[str]) -> dict[str, Accelerator]:
 
 
 def capture_of(key: Key) -> Capture:
-    """The step of ``key`` under fp16 autocast. Raises MissingExtraError without torch or timm, InputError without a checkout."""
-    build = fitting("gpuwise.calibrate.networks.zoo").build
+    """The step of ``key`` under fp16 autocast. Raises MissingExtraError without torch or timm."""
     require("torch", "capturing networks")
-    zoo_loops = fitting("gpuwise.calibrate.networks.loops")
+    from gpuwise.calibrate.networks import loops as zoo_loops
+    from gpuwise.calibrate.networks.zoo import build
     from gpuwise.workload.capture.api import capture
 
     if key.batch < 1:

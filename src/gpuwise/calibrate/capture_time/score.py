@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.calibrate.capture_time.rows import NETWORKS, SAMPLE, Key, Rows, capture_of, named_networks, read_rows
+from gpuwise.calibrate.capture_time.sources import score_sources
 from gpuwise.calibrate.score_tables import constant_efficiency, joined, roofline_s
-from gpuwise.calibrate.validation import Scores, fitting
-from gpuwise.errors import GpuwiseError, InputError
+from gpuwise.calibrate.validation import Scores
+from gpuwise.errors import GpuwiseError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.step.capture_time import captured_time
 from gpuwise.workload.capture.record.capture import Capture
@@ -26,13 +27,8 @@ F64 = NDArray[np.float64]
 
 
 def score(folder: Path, all_check: bool) -> Scores | None:
-    """Capture and predict the rows of ``models/timm.csv`` and, in a checkout, of the other tables: an installation has none of
-    their networks. None when no table is there."""
-    try:
-        others = fitting("gpuwise.calibrate.capture_time.sources")
-    except InputError:
-        return _score_timm(folder, all_check)
-    return joined([_score_timm(folder, all_check), others.score_sources(folder, all_check)])
+    """Capture and predict the rows of ``models/timm.csv`` and of the other tables. None when no table is there."""
+    return joined([_score_timm(folder, all_check), score_sources(folder, all_check)])
 
 
 def _score_timm(folder: Path, all_check: bool) -> Scores | None:

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 from gpuwise.calibrate.memory.capture_rows import MemoryJob
-from gpuwise.calibrate.validation import fitting
 from gpuwise.errors import UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.naming import find_accelerator
@@ -44,7 +43,8 @@ def accelerator_of(job: MemoryJob) -> Accelerator:
 
 def capture_job(job: MemoryJob) -> Capture:
     """One set-up and two steps of the job, as its source's script runs them. Raises the model's own errors."""
-    zoo_loops, zoo_support = (fitting(f"gpuwise.calibrate.networks.{m}") for m in ("loops", "support"))
+    from gpuwise.calibrate.networks import loops as zoo_loops
+    from gpuwise.calibrate.networks import support as zoo_support
     from gpuwise.workload.capture.api import capture
 
     if job.library in ("timm", "torchvision"):
@@ -73,8 +73,9 @@ def capture_job(job: MemoryJob) -> Capture:
 
 
 def _builder(job: MemoryJob) -> Callable[[], Any]:
-    zoo_loops, zoo_support = (fitting(f"gpuwise.calibrate.networks.{m}") for m in ("loops", "support"))
-    texts = fitting("gpuwise.calibrate.networks.zoo").TEXT
+    from gpuwise.calibrate.networks import loops as zoo_loops
+    from gpuwise.calibrate.networks import support as zoo_support
+    from gpuwise.calibrate.networks.zoo import TEXT
 
     if job.library == "timm":
         return lambda: zoo_support.image_network(job.model, job.image_size)
@@ -83,9 +84,9 @@ def _builder(job: MemoryJob) -> Callable[[], Any]:
     if job.library == "mlp":
         return lambda: zoo_loops.perceptron(job.inputs, job.layers)
     name = job.model.split("/")[-1].lower()
-    if name not in texts:
+    if name not in TEXT:
         raise UnpredictableError("no builder for this model")
-    t = texts[name]
+    t = TEXT[name]
     # transformers' GPT-Neo has no fused attention; its T5 had none in the 4.x of the jobs' time (modeling_t5.py)
     attention = "eager" if t.head.startswith(("GPTNeo", "T5")) else t.attention
     return lambda: zoo_support.text_network(

@@ -7,6 +7,7 @@ Needs torch; what a source needs besides is said when it is missing.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -268,10 +269,8 @@ def _import(name: str, source: str) -> None:
 
 
 def _definitions(name: str) -> ModuleType:
-    """The module that writes a network of :data:`OWN`. Raises InputError in an installation, which has none of them."""
-    from gpuwise.calibrate.validation import fitting
-
-    return fitting(f"gpuwise.calibrate.networks.{LOCAL[name].module}")
+    """The module that writes a network of :data:`OWN`."""
+    return importlib.import_module(f"gpuwise.calibrate.networks.{LOCAL[name].module}")
 
 
 def _network(name: str, source: str, training: bool, image_size: int | None, seq_len: int | None, options: dict[str, Any]) -> Any:

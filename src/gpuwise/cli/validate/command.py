@@ -103,17 +103,18 @@ def _folder(data: Path | None) -> Path:
 
 
 def _families(names: str | None) -> list[str]:
-    """Families by name. Raises UnknownNameError."""
-    import importlib.util
-
-    from gpuwise.calibrate.validation import FAMILIES
+    """Families by name; all that are there without. Raises UnknownNameError, and InputError for one that only a checkout has."""
+    from gpuwise.calibrate.validation import FAMILIES, families_here, fitting
     from gpuwise.errors import UnknownNameError
 
-    families = list(FAMILIES) if names is None else [n.strip() for n in names.split(",") if n.strip()]
+    if names is None:
+        return families_here()
+    families = [n.strip() for n in names.split(",") if n.strip()]
     for name in families:
         if name not in FAMILIES:
             raise UnknownNameError("family", name, FAMILIES, hint="it is one of " + ", ".join(FAMILIES))
-    return [n for n in families if importlib.util.find_spec(FAMILIES[n]) is not None]
+        fitting(FAMILIES[name])
+    return families
 
 
 WIDE = 112
