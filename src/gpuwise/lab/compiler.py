@@ -29,15 +29,17 @@ class Compiler:
     """Of a place in global memory, whose addresses have 64 bits."""
     shared: int
     """Of one in shared memory."""
+    word: int
+    """Of a sum or a comparison of whole numbers."""
     power_of_two: int
     """Of ``//`` and ``%`` of whole numbers by a literal power of two, another literal, and a number that only the run knows."""
     constant: int
     number: int
 
 
-NUMBA = Compiler(8, 5, 8, 4, 4, 4, 8, 20, 24)
+NUMBA = Compiler(8, 5, 8, 4, 4, 4, 2, 8, 20, 24)
 """numba-cuda 0.30: 64 bits for every whole number."""
-NVCC = Compiler(8, 0, 0, 0, 1, 1, 2, 6, 17)
+NVCC = Compiler(8, 0, 0, 0, 1, 1, 1, 2, 6, 17)
 """CUDA C with ``int`` for the indices."""
 LOADS = frozenset({"load", "shared_load"})
 WRITES = frozenset({"store", "shared_store", "atomic", "shared_atomic"})

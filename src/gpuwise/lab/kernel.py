@@ -363,13 +363,10 @@ class _Machine(Operations):
             if not live.any():
                 break
             going = self._value(test, live)
-            if isinstance(going, Lanes):
-                live = self._chosen(live, going)
-                self.emit("branch", live, going.source)
-            elif not going:
+            if not isinstance(going, Lanes) and not going:
                 break
-            else:
-                self.emit("branch", live, ())
+            live = self._chosen(live, going) if isinstance(going, Lanes) else live
+            self.count_turn(test, body, live, going)
             if not live.any():
                 break
             mask = live

@@ -3,6 +3,7 @@
 # pyright: basic
 from __future__ import annotations
 
+import ast
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -61,6 +62,7 @@ class Operations(Stream):
         """The arrays in them, by type."""
 
     compiler: Compiler
+    names: dict[str, Any]
 
     def power(self, a: Any, b: Any, mask: Mask) -> Any:
         if not isinstance(a, Lanes):
@@ -219,6 +221,20 @@ class Operations(Stream):
             self.roots[id(made)] = made
             return made
         return Lanes(made.data.astype(np.int64), made.source) if name in WHOLE else made
+
+    def count_turn(self, test: ast.expr, body: list[ast.stmt], mask: Mask, going: Any) -> None:
+        """The branches of a turn of ``while``, and what counts it where lanes leave it apart."""
+        waits = source_of(going)
+        if not isinstance(going, Lanes):
+            self.emit("branch", mask, ())
+            return
+        counters = {s.target.id for s in body if isinstance(s, ast.AugAssign) and isinstance(s.target, ast.Name)}
+        counters = {name for name in counters if isinstance(self.names.get(name), int)}
+        compared = counters & {n.id for n in ast.walk(test) if isinstance(n, ast.Name)}
+        if compared:
+            waits = (*waits, *self.emit("int", mask, (), times=self.compiler.word * (len(counters) + len(compared))))
+        for _ in test.values if isinstance(test, ast.BoolOp) else (test,):
+            self.emit("branch", mask, waits)
 
     def load_once(self, array: Array, index: Lanes, mask: Mask) -> Lanes:
         """What stands at the place ``parts``: loaded before by the same lanes, where nothing was written since."""
