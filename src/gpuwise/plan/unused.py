@@ -98,6 +98,8 @@ def left_out(goal: Goal) -> Iterator[str]:
             "trained by contrast, a tower gathers the embeddings of every rank for its loss and has a second tower beside it: "
             "neither is modelled"
         )
+    if goal.arch.id.startswith("deberta"):
+        yield from goal.arch.notes
     if goal.arch.patches is not None:
         yield "images must be read and decoded as fast as they are used: the loader is not modelled"
     if goal.arch.encoder is not None and goal.arch.encoder.n_mels:

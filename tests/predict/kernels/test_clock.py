@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.hardware.naming import find_accelerator
-from gpuwise.predict.kernels.clock import arithmetic_power_w, sustained_fraction
+from gpuwise.predict.kernels.clock import arithmetic_power_w, power_budget_w, step_clock, sustained_fraction
 from gpuwise.predict.kernels.gemm.fp32 import linear_time, peak_rate
 
 CARDS = sorted(a.id for a in accelerators().values() if a.tdp_w and "fp32" in a.peak_flop_per_s)
@@ -71,3 +71,21 @@ def test_clock_falls_with_work_and_rises_with_power(card: str, busy: float, more
     assert accelerator.tdp_w is not None
     cooler = replace(accelerator, tdp_w=accelerator.tdp_w * watts)
     assert sustained_fraction(cooler, high) >= x_high - 1e-12
+
+
+@pytest.mark.parametrize("others", [0.0, 0.2])
+def test_a_step_over_the_design_power_runs_at_the_clock_that_keeps_it(others: float) -> None:
+    h100 = find_accelerator("H100-SXM")
+    budget_w = power_budget_w(h100)
+    assert budget_w is not None
+    follows, device_s = np.array([True, False]), np.array([0.8, 0.2])
+    clocks: list[float] = []
+    for share in (0.9, 1.1, 1.3):
+        work_j = np.array([share - others, others]) * budget_w
+        at = step_clock(h100, follows, device_s, work_j, 1.0)
+        drawn_w = (work_j[0] * at.joules + min(others, 0.2) * budget_w) / (0.8 / at.clock + 0.2)
+        assert drawn_w == pytest.approx(min(share, 1.0) * budget_w, rel=0.01)
+        clocks.append(at.clock)
+    assert clocks[0] == 1.0 > clocks[1] > clocks[2] > 0.7
+    waits = step_clock(h100, follows, device_s, np.array([1.3, 0.0]) * budget_w, 1.4)
+    assert waits.clock == 1.0

@@ -269,6 +269,17 @@ def test_a_faster_host_shortens_what_waits_for_it():
         HostSpeed(0.0)
 
 
+def test_the_interval_has_the_step_at_a_slow_and_at_a_fast_host():
+    """A host that is slower by its spread makes the step wait; one that is faster changes nothing where kernels are the limit."""
+    near = captured_time(capture([(pointwise(2**23), F)] * 100), A100)
+    busy = captured_time(capture([(pointwise(2**26), F)] * 20), A100)
+    spread = np.exp(1.2816 * host_log_sigma(A100))
+    assert near.host_total_s < near.device_total_s < near.host_total_s * spread
+    assert near.step_time_s.high >= 0.99 * near.host_total_s * spread
+    assert near.step_time_s.high / near.step_time_s.expected > near.step_time_s.expected / near.step_time_s.low
+    assert busy.step_time_s.high / busy.step_time_s.expected == pytest.approx(busy.step_time_s.expected / busy.step_time_s.low)
+
+
 def test_a_host_that_was_measured_is_predicted_so():
     """launch-eager of `gpuwise bench` on an H100's host: 12.2 us, where a usual server takes 8.1."""
     taken = capture([(pointwise(64), F)] * 100)

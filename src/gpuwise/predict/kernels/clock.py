@@ -7,14 +7,15 @@ the largest ``x`` with ``P <= TDP``. Voltage falls linearly with clock down to a
 micro-architecture and arithmetic unit (vector or matrix) from cards seen to be held back; a family nobody
 measured takes the nearest in time of its vendor.
 
-Below the limit the same balance says what a step draws: ``P = min(TDP, P0 + (J per FLOP) FLOP/s + (J per byte) bytes/s)`` of
-its mean rates. Joules per byte of memory traffic are those of families where steps were metered.
+A step as a whole is held to the same limit (:func:`step_clock`). Below it the same balance says what it draws:
+``P = min(TDP, P0 + (J per FLOP) FLOP/s + (J per byte) bytes/s)`` of its mean rates. Joules per byte of memory traffic are
+those of families where steps were metered.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -45,6 +46,14 @@ def sustained_fraction(accelerator: Accelerator, intensity: ArrayLike = 1.0, dty
     return np.interp(budget_share, power_share, _GRID)
 
 
+class StepClock(NamedTuple):
+    """Relative to boost."""
+
+    clock: float
+    joules: float
+    """Of a FLOP."""
+
+
 def power_budget_w(accelerator: Accelerator) -> float | None:
     """Watts left for arithmetic under the TDP; None when the TDP is unknown."""
     if accelerator.tdp_w is None:
@@ -54,17 +63,22 @@ def power_budget_w(accelerator: Accelerator) -> float | None:
 
 
 def work_energy_j(
-    accelerator: Accelerator, formats: Sequence[str], flop: ArrayLike, moved_bytes: ArrayLike, time_s: ArrayLike
+    accelerator: Accelerator,
+    formats: Sequence[str],
+    flop: ArrayLike,
+    moved_bytes: ArrayLike,
+    time_s: ArrayLike,
+    most_j: Mapping[str, float] | None = None,
 ) -> F64 | None:
     """[S] joules that pieces of work add to what the device draws anyway; None where nobody metered the family.
 
     ``formats`` [S] of the arithmetic, ``flop`` and ``moved_bytes`` [S] of each piece, ``time_s`` [S] its kernels: no more bytes
-    come from memory in it than the memory gives.
+    come from memory in it than the memory gives. ``most_j``: of a FLOP by format, at the most.
     """
     per_byte: Mapping[str, float] = load_json("clock")["memory_pj_per_byte"]
     if accelerator.family not in per_byte or accelerator.tdp_w is None:
         return None
-    each = {f: _joules_of(accelerator, f) for f in dict.fromkeys(formats)}
+    each = {f: min(_joules_of(accelerator, f), (most_j or {}).get(f, np.inf)) for f in dict.fromkeys(formats)}
     from_memory = np.minimum(moved_bytes, np.asarray(time_s, np.float64) * accelerator.memory_bandwidth_bytes_per_s)
     arithmetic = np.array([each[f] for f in formats], np.float64) * np.asarray(flop, np.float64)
     return arithmetic + per_byte[accelerator.family] * 1e-12 * from_memory
@@ -80,6 +94,28 @@ def mean_power_w(accelerator: Accelerator, work_j: float, time_s: float) -> Esti
     spread = float(np.exp(Z80 * float(load_json("clock")["power_log_sigma"])))
     low, expected, high = (min(accelerator.tdp_w, w) for w in (plain / spread, plain, plain * spread))
     return Estimate(min(low, expected / spread), expected, high, "fitted")
+
+
+def step_clock(accelerator: Accelerator, follows: NDArray[np.bool_], device_s: F64, work_j: F64, step_s: float) -> StepClock:
+    """The clock at which a step of ``step_s`` keeps the design power.
+
+    ``follows`` [N] whether a kernel is bound by arithmetic and timed at boost: its ``device_s`` [N] follow the clock, its
+    ``work_j`` [N] (:func:`work_energy_j`) the voltage. Others keep the limit in their own time already. 1.0 where the power is
+    not published or suffices.
+    """
+    budget_w = power_budget_w(accelerator)
+    if budget_w is None or step_s <= 0:
+        return StepClock(1.0, 1.0)
+    arithmetic_j = float(work_j[follows].sum())
+    other_j = float(np.minimum(work_j, budget_w * device_s)[~follows].sum())
+    if arithmetic_j + other_j <= budget_w * step_s:
+        return StepClock(1.0, 1.0)
+    model = load_json("clock")
+    joules = relative_voltage(_GRID, model["voltage_slope"], model["voltage_floor"]) ** 2
+    taken_s = step_s + float(device_s[follows].sum()) * (1.0 / _GRID - 1.0)
+    within = np.flatnonzero(arithmetic_j * joules + other_j <= budget_w * taken_s)
+    at = int(within[-1]) if within.size else 0
+    return StepClock(float(_GRID[at]), float(joules[at]))
 
 
 def _joules_of(accelerator: Accelerator, dtype: str) -> float:

@@ -31,6 +31,15 @@ class Bound(IntEnum):
     COMMUNICATION = 6
 
 
+def follows_clock(bound: I64, family: I64) -> NDArray[np.bool_]:
+    """[N] kernels that are bound by arithmetic and timed at boost: convolutions have the clock under the power limit in their
+    time (``predict.kernels.convolution_ops``)."""
+    return np.isin(bound, [Bound.TENSOR_CORE, Bound.CUDA_CORE]) & np.isin(family, [FAMILIES.index(f) for f in AT_BOOST])
+
+
+AT_BOOST = ("matmul", "attention", "grouped")
+
+
 @dataclass(frozen=True, slots=True)
 class CostlyOp:
     """All calls of one signature in the step."""

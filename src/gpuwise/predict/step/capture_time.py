@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -22,15 +23,16 @@ from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.systems import System
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.comm.capture import collective_seconds
-from gpuwise.predict.estimate import Basis, Estimate, weakest
+from gpuwise.predict.estimate import Z80, Basis, Estimate, weakest
 from gpuwise.predict.kernels.accelerator_factors import UNMEASURED, factor_key, step_log_sigma
-from gpuwise.predict.kernels.clock import mean_power_w, work_energy_j
+from gpuwise.predict.kernels.clock import mean_power_w, power_budget_w, step_clock, work_energy_j
 from gpuwise.predict.kernels.conditions import Conditions
 from gpuwise.predict.kernels.memory_bound import dram_rate
 from gpuwise.predict.kernels.registry import kernel_times
 from gpuwise.predict.kernels.run_formats import run_format
+from gpuwise.predict.kernels.single import matmul
 from gpuwise.predict.memory.library_workspaces import version_of
-from gpuwise.predict.step.bounds import Bound, CostlyOp, costly_ops
+from gpuwise.predict.step.bounds import Bound, CostlyOp, costly_ops, follows_clock
 from gpuwise.predict.step.host_time import HostSpeed, gap_seconds, host_log_sigma, host_scale, host_seconds
 from gpuwise.predict.step.timeline import BLOCKING, SYNC, WAIT, timeline
 from gpuwise.workload.capture.record.capture import Capture, OpFlag, Settings, Signature
@@ -167,18 +169,25 @@ def captured_time(
     alone = (device_s > 0) & ~np.isin(family, [FAMILY_CODE[f] for f in ("collective", "transfer", "recurrent")])
     gaps_s = np.where(alone, gap_seconds(accelerator, kernels.astype(np.float64)), 0.0)
     device_s = device_s + gaps_s
-    line = timeline(device_s, host_s, _waits(capture, part, family), family == FAMILY_CODE["collective"])
+    waits, beside = _waits(capture, part, family), family == FAMILY_CODE["collective"]
+    line = timeline(device_s, host_s, waits, beside)
+    if work_j is not None:
+        follows = follows_clock(bound, family)
+        at = step_clock(accelerator, follows, device_s, work_j, line.step_s)
+        if at.clock < 1.0:
+            device_s = np.where(follows, device_s / at.clock, device_s)
+            work_j = np.where(follows, work_j * at.joules, work_j)
+            line = timeline(device_s, host_s, waits, beside)
     bound = np.where((line.waited_s > device_s) & (device_s > 0), int(Bound.HOST), bound)
     whole = step_log_sigma(accelerator, compiled=compiled is True)
     single = ~times.whole[signature] if whole is not None else np.ones(len(signature), dtype=bool)
-    late = host_log_sigma(accelerator)
-    sigma = _step_sigma(
-        device_s, times.log_sigma[signature], family, single, line.step_s, times.basis, factors, whole or 0.0, late
-    )
+    sigma = _step_sigma(device_s, times.log_sigma[signature], family, single, line.step_s, times.basis, factors, whole or 0.0)
+    late = 0.0 if factors.log_sigma is not None else Z80 * host_log_sigma(accelerator)
+    fast_s, slow_s = (timeline(device_s, host_s * math.exp(late * way), waits, beside).step_s for way in (-1.0, 1.0))
     total = float(device_s.sum())
     waited = float(line.waited_s.sum())
     return CapturedTime(
-        step_time_s=Estimate.from_log_sigma(line.step_s, sigma, times.basis),
+        step_time_s=_interval(line.step_s, fast_s, slow_s, sigma, times.basis),
         device_s=device_s,
         host_s=host_s,
         start_s=line.start_s,
@@ -288,8 +297,21 @@ def times_of(
         _bounds(rows, kernel_s, formats, accelerator),
         basis,
         _whole(rows, formats, accelerator),
-        work_energy_j(accelerator, formats, rows.flop, rows.bytes_read + rows.bytes_written, kernel_s),
+        work_energy_j(
+            accelerator, formats, rows.flop, rows.bytes_read + rows.bytes_written, kernel_s, _joules_at_limit(accelerator)
+        ),
     )
+
+
+@lru_cache(maxsize=64)
+def _joules_at_limit(accelerator: Accelerator) -> Mapping[str, float]:
+    """Joules of one FLOP by format at which a long run of products that fill any accelerator draws the design power: their time
+    has the limit in it, so they draw no more."""
+    budget_w = power_budget_w(accelerator)
+    if budget_w is None:
+        return {}
+    formats = [f for f in ("fp16", "bf16", "tf32", "fp8") if f in accelerator.peak_flop_per_s]
+    return {f: budget_w * float(matmul(accelerator, f, 8192, 8192, 8192).time_s[0]) / (2.0 * 8192**3) for f in formats}
 
 
 def _whole(rows: OpTable, formats: Sequence[str], accelerator: Accelerator) -> NDArray[np.bool_]:
@@ -352,12 +374,11 @@ def _step_sigma(
     basis: Basis,
     calibration: Calibration,
     whole: float,
-    host: float,
 ) -> float:
-    """Spread of log(measured / predicted) of the step.
+    """Spread of log(measured / predicted) of the step, the host aside.
 
-    Kernels that are timed one by one (``single`` [N]) miss together within a family, families and the host apart; what is
-    timed as in whole networks has the spread ``whole`` that such networks had, what the device waits for that of the ``host``.
+    Kernels that are timed one by one (``single`` [N]) miss together within a family, families apart; what is timed as in whole
+    networks has the spread ``whole`` that such networks had.
     """
     if calibration.log_sigma is not None:
         return calibration.log_sigma
@@ -368,5 +389,12 @@ def _step_sigma(
     parts = float(np.sqrt(np.sum(by_family**2))) / step_s
     total = float(device_s.sum())
     alone = float(device_s[single].sum()) / total if total else 1.0
-    late = max(0.0, 1.0 - total / step_s) * host
-    return math.sqrt(((1.0 - alone) * whole + alone * float(model[basis])) ** 2 + 0.25 * parts**2 + late**2)
+    return math.sqrt(((1.0 - alone) * whole + alone * float(model[basis])) ** 2 + 0.25 * parts**2)
+
+
+def _interval(step_s: float, fast_s: float, slow_s: float, log_sigma: float, basis: Basis) -> Estimate:
+    """The step with the spread of its kernels, and what it takes at both ends of the host's interval."""
+    if step_s <= 0:
+        return Estimate.from_log_sigma(step_s, log_sigma, basis)
+    low, high = (math.hypot(Z80 * log_sigma, math.log(s / step_s)) for s in (fast_s, slow_s))
+    return Estimate(step_s * math.exp(-low), step_s, step_s * math.exp(high), basis)

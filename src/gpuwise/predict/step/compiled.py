@@ -4,9 +4,9 @@ Pointwise operations, reductions and norms that follow one another without a lib
 they go over the same elements, or read the same tensor. A fused kernel reads each tensor from outside once and writes only
 what others read. What the backward needs of a fused forward is computed again from the kernel's own inputs where those are
 no more bytes than the tensor itself (the partitioner's minimum cut; He and Yu, functorch min-cut partitioner). Matrix
-products, convolutions and attention stay library calls; convolutions get channels-last images. The host enters a compiled
-graph once for the forward and once for the backward and launches each kernel from generated code, or the whole as one CUDA
-graph. The optimizer stays eager. Costs: ``host_time.json``, ``compiled``.
+products, convolutions and attention stay library calls; convolutions get channels-last images. The host enters each
+compiled graph once for the forward and once for the backward and launches each kernel from generated code, or the whole as
+one CUDA graph. The optimizer stays eager. Costs: ``host_time.json``, ``compiled``.
 
 Where the capture knows no data flow (an edited step), neighbours over the same elements are taken as producer and consumer.
 """
@@ -109,10 +109,11 @@ def compile_step(
         each, entry = float(model["kernel_s"]), float(model["entry_s"])
     scale = host_scale(accelerator)
     host = np.where(launched, np.maximum(each * np.minimum(kernels, 4), 0.0) * scale, host)
-    for one in (Phase.FORWARD, Phase.BACKWARD):
-        first = np.flatnonzero(issued & (phase == one))
-        if first.size:
-            host[first[0]] += entry * scale
+    entered = issued & ((flags & OpFlag.ENTRY) != 0)
+    if everything or not entered.any():
+        firsts = [np.flatnonzero(issued & (phase == one))[:1] for one in (Phase.FORWARD, Phase.BACKWARD)]
+        entered = np.isin(np.arange(len(issued)), np.concatenate(firsts))
+    host[entered] += entry * scale
     return Compiled(device, host, kernels, fused, len(groups))
 
 

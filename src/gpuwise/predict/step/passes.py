@@ -34,6 +34,11 @@ class Pass:
         """Device idle because the host is late."""
         return np.maximum(self.host_s - self.device_s - self.communication_s, 0.0)
 
+    def after_s(self, before: Pass, at: NDArray[np.int64], share: F64 | float = 1.0) -> F64:
+        """What ``share`` of a pass ``before`` each of these adds: a host that is ahead in one makes up for the other."""
+        device = self.device_s[at] + self.communication_s[at] + share * (before.device_s[at] + before.communication_s[at])
+        return np.maximum(device, self.host_s[at] + share * before.host_s[at]) - self.time_s[at]
+
 
 @dataclass(frozen=True, slots=True)
 class Passes:

@@ -19,6 +19,8 @@ from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis
+from gpuwise.predict.kernels.clock import step_clock
+from gpuwise.predict.step.bounds import follows_clock
 from gpuwise.predict.step.capture_time import step_rows, times_of
 from gpuwise.predict.step.compiled import compile_step
 from gpuwise.predict.step.host_time import gap_seconds, host_scale, host_seconds
@@ -92,6 +94,9 @@ def point_sums(arch: Architecture, points: Sequence[Point], accelerator: Acceler
             own = slice(end - len(rows), end)
             signature = step.capture.op_signature
             columns = _columns(step, accelerator, times.time_s[own], times.family[own], classes_s * scale)
+            if times.work_j is not None:
+                follows = follows_clock(times.bound[own], times.family[own])[signature]
+                columns = _held(step, accelerator, columns, times.work_j[own][signature], follows)
             out[i] = _point_sums(step, points[i], columns, times.log_sigma[own][signature], times.basis, n_lead, scale)
     return [out[i] for i in range(len(points))]
 
@@ -110,6 +115,17 @@ def _columns(step: EagerStep, accelerator: Accelerator, time_s: F64, families: I
     device = device + np.where(device > 0, gap_seconds(accelerator, kernels), 0.0)
     family = np.where(np.isin(kind, [int(k) for k in _PRODUCTS]), 0, np.where(kind == Kind.ATTENTION, 1, 2))
     return _Columns(device, host, kernels, flop, np.asarray(family, np.int64), capture.op_phase)
+
+
+def _held(step: EagerStep, accelerator: Accelerator, columns: _Columns, work_j: F64, follows: Bool) -> _Columns:
+    """``columns`` at the clock at which forward and backward of all layers keep the design power."""
+    runs = np.zeros(len(work_j))
+    for part, count in {EMBEDDING: 1, HEAD: 1, **{FIRST_KIND + i: n for i, n in enumerate(step.counts.values())}}.items():
+        runs[step.part == part] = count
+    device_s = columns.device_s * runs
+    step_s = max(float(device_s.sum()), float((columns.host_s * runs).sum()))
+    at = step_clock(accelerator, follows, device_s, np.where(columns.device_s > 0, work_j, 0.0) * runs, step_s)
+    return columns._replace(device_s=np.where(follows, columns.device_s / at.clock, columns.device_s))
 
 
 def _point_sums(

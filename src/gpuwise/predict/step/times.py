@@ -207,8 +207,8 @@ def _layer_seconds(per_point: Passes, traffic: LayerTraffic, inputs: StepInputs,
     c, at = inputs.c, inputs.at
     forward, backward = per_point.forward, per_point.backward
     f, b = forward.time_s[at], backward.time_s[at]
-    again = np.where(c.recompute == RECOMPUTES.index("full"), inputs.recomputed * per_point.full.time_s[at], 0.0)
-    again = np.where(c.recompute == RECOMPUTES.index("selective"), per_point.selective.time_s[at], again)
+    again = np.where(c.recompute == RECOMPUTES.index("full"), backward.after_s(per_point.full, at, inputs.recomputed), 0.0)
+    again = np.where(c.recompute == RECOMPUTES.index("selective"), backward.after_s(per_point.selective, at), again)
     f_total, b_total = gathered_passes(f, b + again, traffic.gather_s, traffic.gather_s + traffic.scatter_s, sc)
     comm = forward.communication_s[at] + backward.communication_s[at] + f_total + b_total - f - b - again
     exposed: F64 = np.zeros(1)

@@ -11,7 +11,7 @@ import torch
 
 from gpuwise.workload.capture.record.capture import OpFlag
 
-_COMPILED, _CHECKPOINTED = int(OpFlag.COMPILED), int(OpFlag.CHECKPOINTED)
+_COMPILED, _CHECKPOINTED, _ENTRY = int(OpFlag.COMPILED), int(OpFlag.CHECKPOINTED), int(OpFlag.ENTRY)
 _sequence = torch._C._autograd._get_sequence_nr
 
 
@@ -28,25 +28,33 @@ class Regions:
         """Arguments of each ``torch.compile`` call: ``mode``, ``fullgraph``, ``dynamic``, ``backend``."""
         self._begins: list[int] = []
         self._ends: list[int] = []
+        self._entered = False
+        self._backward_of = -1
+        """The region whose backward pass ran last."""
 
     def flags(self) -> int:
         """``OpFlag`` bits of an operation issued now."""
         bits = _CHECKPOINTED if self.checkpoint_depth else 0
         if self.compiled_depth:
-            return bits | _COMPILED
+            bits |= _COMPILED | (0 if self._entered else _ENTRY)
+            self._entered = True
+            return bits
         if self._begins:
             node = _node()
             if node is not None:
                 number = node._sequence_nr()
                 i = bisect_right(self._begins, number) - 1
                 if i >= 0 and number < self._ends[i]:
-                    return bits | _COMPILED
+                    bits |= _COMPILED | (0 if i == self._backward_of else _ENTRY)
+                    self._backward_of = i
         return bits
 
     def compiled(self, function: Any, *args: Any, **kwargs: Any) -> Any:
         """Call ``function`` as part of a compiled region."""
         outermost = not self.compiled_depth
         begin = _sequence()
+        if outermost:
+            self._entered, self._backward_of = False, -1
         self.compiled_depth += 1
         try:
             return function(*args, **kwargs)

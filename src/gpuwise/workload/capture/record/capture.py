@@ -55,6 +55,8 @@ class OpFlag(IntEnum):
     """Out of a CUDA graph: the host issues it with all others of the graph."""
     REPLAY = 32
     """The first of a replay."""
+    ENTRY = 64
+    """The first of a compiled region, or of its backward pass."""
 
 
 @dataclass(frozen=True, slots=True)
