@@ -22,7 +22,7 @@ from gpuwise.workload.step import Kind  # noqa: E402
 
 WIDTH, LAYERS, WORDS = 96, 3, 100
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.thorough,
     pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning"),
 ]
 

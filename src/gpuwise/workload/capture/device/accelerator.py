@@ -62,7 +62,8 @@ class FakeAccelerator(DeviceState):
         self._exits.append(composites.install(self))
         self._exits.append(flexible.install(self))
         self._exits.append(autocast.install(self, self._patches))
-        mode = CaptureMode(self, {**data_dependent.HANDLERS, **data_dependent.BY_NAME})
+        self.handlers.update({**data_dependent.HANDLERS, **data_dependent.BY_NAME})
+        mode = CaptureMode(self, self.handlers)
         mode.__enter__()
         self._exits.append(lambda: mode.__exit__(None, None, None))
 

@@ -44,6 +44,8 @@ class DeviceState:
         """Share of elements that operations pick, by kind (``nonzero``, ``unique``, ``nms``)."""
         self.at_bound = at_bound
         """Sizes that depend on values are taken at their upper bound."""
+        self.handlers: dict[Any, Any] = {}
+        """Who answers an operation instead of its meta kernel, by overload or name."""
         self.ledger = Ledger(self.observer)
         self.values = self.ledger.values
         self.visible: float | None = None

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gpuwise.errors import InputError
-from gpuwise.workload.capture.device.data_dependent import HANDLERS
 from gpuwise.workload.capture.device.ledger import META, inside
 from gpuwise.workload.capture.device.patching import Patches
 
@@ -213,10 +212,7 @@ def process_group(acc: DeviceState, world_size: int, rank: int = 0, ranks_per_no
     with ExitStack() as stack:
         stack.enter_context(_environment(world_size, rank, local))
         stack.callback(patches.undo)
-        handlers = _handlers()
-        replaced = {k: HANDLERS[k] for k in handlers if k in HANDLERS}
-        HANDLERS.update(handlers)
-        stack.callback(lambda: [HANDLERS.pop(k, None) for k in handlers] and HANDLERS.update(replaced))
+        acc.handlers.update(_handlers())
         _install(acc, patches, world_size, rank)
         try:
             yield
