@@ -238,7 +238,7 @@ REFUSED: list[tuple[str, ...]] = [
     ("capacity", "llama-3.2-1b", "--on", "l40s", "--trace", "{tmp}/broken.json"),
     ("capacity", "llama-3.2-1b", "--on", "l40s", "--arrivals", "gamma"),
     ("capacity", "llama-3.2-1b", "--on", "l40s", "--context", "1M"),
-    ("capacity", "llama-3.1-405b", "--on", "l40s"),
+    ("capacity", "llama-3.1-405b", "--on", "1xl40s"),
     ("capacity", "bert-base", "--on", "l40s"),
     ("cost",),
     ("cost", "--on", "4090"),

@@ -132,7 +132,7 @@ def test_a_page_stands_alone(gpuwise: Callable[..., Any], tmp_path: Path) -> Non
         (("--on", "2xh100-sxm", "--pp", "2", "--lora", "5"), "not simulated over pipeline stages"),
         (("--on", "h100-sxm", "--disaggregate", "3"), "'3' cannot be read"),
         (("--on", "h100-sxm", "--disaggregate", "9:1"), "'9:1' cannot be read"),
-        (("--on", "h100-sxm", "--disaggregate", "1:1"), "no replicas that read and others that write fit"),
+        (("--on", "1xh100-sxm", "--disaggregate", "1:1"), "no replicas that read and others that write fit"),
         (("--on", "h100-sxm", "--draft", "3:9"), "9 tokens kept a step of 3 guesses"),
         (("--on", "h100-sxm", "--draft", "0"), "0 guessed tokens"),
         (("--on", "gb10", "--engine", "llama.cpp", "--draft", "3"), "not simulated under llama.cpp"),
