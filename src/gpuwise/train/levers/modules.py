@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from gpuwise.train.levers.forward import replace_compiled_call, replace_forward
+from gpuwise.train.levers.saving import compiled_by_lever
 from gpuwise.workload.capture.device.patching import Patches
 from gpuwise.workload.capture.repeats import kinds_of, repeated_blocks
 
@@ -63,6 +64,7 @@ def each_tensor(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
 
 def compile_model(module: nn.Module, how: str, tell: Tell) -> Undo:
     """Repeated blocks each (``regional``), or all of the module."""
+    compiled_by_lever(module)
     if how == "regional":
         blocks = repeated_blocks(module)
         if not blocks:

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from gpuwise.train.levers.forward import ABSENT, Forward
 from gpuwise.workload.capture.device.patching import Patches
@@ -43,6 +44,18 @@ EXPORTERS = (
 FLAGS: list[tuple[Any, str, Any]] = []
 """Settings of torch that levers have changed, with their values before: a trace writes some of them down."""
 
+COMPILER_MARK = "_dynamo_static_input_type"
+"""What ``torch.compile`` writes on the parameters of a module, which PyTorch then puts into their pickles."""
+COMPILED = WeakTensorKeyDictionary()
+"""Parameters that a lever has compiled and the script has not."""
+
+
+def compiled_by_lever(module: nn.Module) -> None:
+    """Keep the compiler's mark out of the files of ``module``'s parameters that don't have it yet."""
+    for parameter in module.parameters():
+        if not hasattr(parameter, COMPILER_MARK):
+            COMPILED[parameter] = True
+
 
 def plain_entries(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """Of a module's own attributes, those that hold something of gpuwise, as they are without it (``ABSENT``: not there)."""
@@ -51,7 +64,7 @@ def plain_entries(attributes: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(forward, Forward):
         plain["forward"] = forward.plain
     compiled = attributes.get("_compiled_call_impl")
-    if compiled is not None and getattr(compiled, "_gpuwise_before", ABSENT) is not ABSENT:
+    if hasattr(compiled, "_gpuwise_before"):
         plain["_compiled_call_impl"] = compiled._gpuwise_before
     for name, others in HOOKS:
         hooks = attributes.get(name)
@@ -79,7 +92,7 @@ def without(value: Any) -> Any:
 
 
 def pickled_plain(patches: Patches) -> None:
-    """Modules are pickled and copied as the script made them, without what a lever added."""
+    """Modules and their parameters are pickled and copied as the script made them, without what a lever added."""
 
     def __reduce_ex__(module: nn.Module, protocol: Any) -> Any:
         reduced = object.__reduce_ex__(module, protocol)
@@ -90,6 +103,17 @@ def pickled_plain(patches: Patches) -> None:
         return (function, arguments, *map(without, rest))
 
     patches.set(nn.Module, "__reduce_ex__", __reduce_ex__)
+    reduce_parameter = nn.Parameter.__reduce_ex__
+
+    def reduce_unmarked(parameter: nn.Parameter, protocol: Any) -> Any:
+        mark = parameter.__dict__.pop(COMPILER_MARK, ABSENT) if parameter in COMPILED else ABSENT
+        try:
+            return reduce_parameter(parameter, protocol)
+        finally:
+            if mark is not ABSENT:
+                parameter.__dict__[COMPILER_MARK] = mark
+
+    patches.set(nn.Parameter, "__reduce_ex__", reduce_unmarked)
 
 
 def exported_plain(patches: Patches) -> None:
