@@ -64,7 +64,7 @@ def plain_entries(attributes: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(forward, Forward):
         plain["forward"] = forward.plain
     compiled = attributes.get("_compiled_call_impl")
-    if hasattr(compiled, "_gpuwise_before"):
+    if compiled is not None and hasattr(compiled, "_gpuwise_before"):
         plain["_compiled_call_impl"] = compiled._gpuwise_before
     for name, others in HOOKS:
         hooks = attributes.get(name)
@@ -106,12 +106,13 @@ def pickled_plain(patches: Patches) -> None:
     reduce_parameter = nn.Parameter.__reduce_ex__
 
     def reduce_unmarked(parameter: nn.Parameter, protocol: Any) -> Any:
-        mark = parameter.__dict__.pop(COMPILER_MARK, ABSENT) if parameter in COMPILED else ABSENT
+        attributes: dict[str, Any] = vars(parameter)
+        mark = attributes.pop(COMPILER_MARK, ABSENT) if parameter in COMPILED else ABSENT
         try:
             return reduce_parameter(parameter, protocol)
         finally:
             if mark is not ABSENT:
-                parameter.__dict__[COMPILER_MARK] = mark
+                attributes[COMPILER_MARK] = mark
 
     patches.set(nn.Parameter, "__reduce_ex__", reduce_unmarked)
 
