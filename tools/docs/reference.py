@@ -6,12 +6,14 @@
 
 Pages come from the code itself: commands from the application, names from ``gpuwise.__all__``, columns from
 the schemas the loaders check, rows from the catalogues. An example is a ``console`` block that begins with
-``$ gpuwise ...``, or a block under a comment ``<!-- output: gpuwise ... -->``.
+``$ gpuwise ...``, or a block under a comment ``<!-- output: gpuwise ... -->``. Examples are run as on :data:`AS_OF`, for prices
+age; move it when they are written again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import datetime
 import inspect
 import io
 import os
@@ -23,6 +25,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
+import time_machine
+
 from gpuwise.cli import options
 from gpuwise.cli.app import build, every_command, run
 
@@ -30,6 +34,9 @@ STAMP = "<!-- Written by `python -m tools.docs.reference docs/reference`. Do not
 EXAMPLES = Path(__file__).parents[2] / "examples"
 WIDTH = 110
 """Columns of the examples' output."""
+AS_OF = datetime.datetime(2026, 11, 27, 12, tzinfo=datetime.UTC)
+"""The day of the examples' answers."""
+_SEARCH_TIME = re.compile(r"(?<= evaluated in )[\d.]+ m?s\b")
 _VALUES = {
     "Whole": "whole number",
     "Count": "count, like 15B",
@@ -145,13 +152,19 @@ def refresh_page(text: str) -> str:
         keep = code == 1 or (code == 2 and not match["body"].startswith("error:") and match["body"].strip() != "")
         if keep:
             sys.stderr.write(f"{command}\n{output}")
+        keep = keep or without_search_time(output) == without_search_time(match["body"])
         return match["head"] + (match["body"] if keep else output) + match["tail"]
 
     return _EXAMPLE.sub(again, text)
 
 
+def without_search_time(output: str) -> str:
+    """``output`` without the one thing that each run and machine tells otherwise."""
+    return " ".join(_SEARCH_TIME.sub("", output).split())
+
+
 def outcome(command: str) -> tuple[int, str]:
-    """Exit code and output of ``gpuwise ...``, errors included, on :data:`WIDTH` columns without colour."""
+    """Exit code and output of ``gpuwise ...`` on :data:`AS_OF`, errors included, on :data:`WIDTH` columns without colour."""
     out = io.StringIO()
     before = {name: os.environ.get(name) for name in ("COLUMNS", "NO_COLOR", "GPUWISE_HOME")}
     try:
@@ -161,6 +174,7 @@ def outcome(command: str) -> tuple[int, str]:
             contextlib.chdir(here),
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(out),
+            time_machine.travel(AS_OF),
         ):
             Path("examples").symlink_to(EXAMPLES, target_is_directory=True)
             # prices of one's own are nobody's example, and what an example writes is nobody's file

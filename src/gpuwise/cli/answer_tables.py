@@ -58,13 +58,18 @@ def price_words(option: Option[Any]) -> str:
     return ", ".join(words)
 
 
+def tight(e: TrainingEstimate) -> bool:
+    """Whether it fits, but not with the allocator's usual slack: what it needs at the least is what the device then holds."""
+    return e.needed_bytes.expected <= e.device_bytes < e.memory_bytes.expected
+
+
 def show_fitting(to: Console, e: TrainingEstimate, title: str) -> None:
     """The bar of an estimate of a model of the catalogue, with the probability that it fits and what it needs."""
     from rich.padding import Padding
     from rich.text import Text
 
     parts, more = dict(e.memory_parts), 0.0
-    if e.needed_bytes.expected <= e.device_bytes < e.memory_bytes.expected:
+    if tight(e):
         more = e.memory_bytes.expected - (e.device_bytes - e.headroom_bytes)
         parts["reserve"] = max(parts["reserve"] - more, 0.0)
     show_memory(to, parts, e.device_bytes, title)

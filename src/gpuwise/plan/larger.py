@@ -1,4 +1,4 @@
-"""Accelerators with more memory than one's own, cheapest first."""
+"""Accelerators with more memory than one's own, cheapest first; a price that few ask counts dearer, as in a plan without GPUs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.offers.offer import book, offers
 from gpuwise.facts.offers.table import Offer
-from gpuwise.money.cost import Price, price_of
+from gpuwise.money.cost import Price, market_factor, price_of
 from gpuwise.plan.answer import OtherHardware
 from gpuwise.plan.changes.remedy import E
 
@@ -46,7 +46,7 @@ def larger_hardware(
     """The same on as many of the cheapest rented accelerators with more memory on which it fits. ``estimate`` gives it on a
     cluster, and may raise InputError or UnpredictableError where nothing can be said."""
     least = cluster.accelerator.memory_bytes
-    candidates: list[tuple[Price, Cluster]] = []
+    candidates: list[tuple[float, Price, Cluster]] = []
     for name in sorted({o.accelerator_id for o in _offered(today)}):
         accelerator = accelerators()[name]
         if accelerator.memory_bytes <= least or not is_known(accelerator):
@@ -57,9 +57,9 @@ def larger_hardware(
             continue
         price = known_price(other, today)
         if price is not None:
-            candidates.append((price, other))
+            candidates.append((price.expected * market_factor(name, price, today), price, other))
     count = 0
-    for price, other in sorted(candidates, key=lambda row: row[0].expected):
+    for _, price, other in sorted(candidates, key=lambda row: row[0]):
         try:
             on_other = estimate(other)
         except (InputError, UnpredictableError):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -124,3 +125,13 @@ def test_the_headline_says_of_which_peak(gpuwise: Callable[..., Any]) -> None:
 def test_a_model_of_images_is_counted_in_images(gpuwise: Callable[..., Any]) -> None:
     ran = gpuwise("plan", "vit-b-16", "--on", "a100-sxm-80gb", "--samples", "1.28M")
     assert "1.28M images (252M tokens) in" in ran.out
+
+
+def test_memory_is_one_number_where_the_usual_slack_would_not_fit(gpuwise: Callable[..., Any]) -> None:
+    out = gpuwise("plan qwen3-30b-a3b --on 64xH100-SXM --tokens 1T").out
+    assert "usual slack would" in out
+    row, head = (
+        re.search(r"^  memory +(\S+ GiB)", out, re.MULTILINE),
+        re.search(r"^Memory of the fullest GPU  (\S+ GiB)", out, re.M),
+    )
+    assert row and head and row[1] == head[1]

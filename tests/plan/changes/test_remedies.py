@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import datetime
 import json
 from dataclasses import replace
 
 import pytest
 
 from gpuwise.errors import LayoutError
+from gpuwise.money.cost import market_factor
 from gpuwise.plan.answer import Fit
 from gpuwise.plan.api import fit
 from gpuwise.plan.document import answer_document
@@ -66,7 +68,11 @@ def test_bigger_cards_hold_the_same_strategy(too_big: Fit[TrainingEstimate]) -> 
     for b in too_big.bigger:
         assert b.estimate.fits and b.cluster.n_accelerators == 1
         assert b.cluster.accelerator.memory_bytes > too_big.estimate.device_bytes
-    prices = [b.price.expected for b in too_big.bigger if b.price is not None]
+    prices = [
+        b.price.expected * market_factor(b.cluster.accelerator.id, b.price, datetime.date.today())
+        for b in too_big.bigger
+        if b.price is not None
+    ]
     assert prices == sorted(prices)
 
 

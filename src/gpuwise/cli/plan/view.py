@@ -6,7 +6,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpuwise.cli.answer_tables import TIGHT, TIGHT_WORDS, Figure, chance, figures_table, price_words, show_fitting, work_figures
+from gpuwise.cli.answer_tables import (
+    TIGHT,
+    TIGHT_WORDS,
+    Figure,
+    chance,
+    figures_table,
+    price_words,
+    show_fitting,
+    tight,
+    work_figures,
+)
 from gpuwise.cli.bars import single
 from gpuwise.cli.out import console, grid, section, table_of
 from gpuwise.cli.words import BASIS, between, percent, plain
@@ -211,7 +221,7 @@ def _numbers_table(plan: Plan[TrainingEstimate], best: Option[TrainingEstimate])
         ("tokens/s a GPU", e.tokens_per_s_per_gpu, plain),
         ("MFU", e.mfu, percent),
         *([("HFU", e.hfu, percent)] if e.hfu.expected > e.mfu.expected else []),
-        ("memory", e.memory_bytes, format_bytes),
+        ("memory", e.needed_bytes if tight(e) else e.memory_bytes, format_bytes),
         *work_figures(best, _amount_unit(plan)),
     ]
     table = figures_table(figures)
