@@ -128,7 +128,7 @@ def test_a_model_of_images_is_counted_in_images(gpuwise: Callable[..., Any]) -> 
 
 
 def test_memory_is_one_number_where_the_usual_slack_would_not_fit(gpuwise: Callable[..., Any]) -> None:
-    out = gpuwise("plan qwen3-30b-a3b --on 64xH100-SXM --tokens 1T").out
+    out = gpuwise("plan", "qwen3-30b-a3b", "--on", "64xH100-SXM", "--tokens", "1T").out
     assert "usual slack would" in out
     row, head = (
         re.search(r"^  memory +(\S+ GiB)", out, re.MULTILINE),
