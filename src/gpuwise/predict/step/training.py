@@ -33,10 +33,9 @@ from gpuwise.workload.transformer.point import Point
 from gpuwise.workload.transformer.tables import model_flop_per_token
 
 F64 = NDArray[np.float64]
+KERNELS = ("matmul", "attention", "other kernels")
 TIME_PARTS = (
-    "matmul",
-    "attention",
-    "other kernels",
+    *KERNELS,
     "recompute",
     "communication",
     "host launch",
