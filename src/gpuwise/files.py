@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Files and lines that appear whole or not at all."""
 
 from __future__ import annotations
 
@@ -27,3 +27,15 @@ def write_whole(path: Path, content: bytes | str) -> None:
             raise
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror or error}", hint="choose another place") from None
+
+
+def drop_torn_line(path: Path) -> None:
+    """Cut what a dead process left after the last whole line of ``path``, so that what is appended next starts a line. A kill
+    can end a write where a page of the file does."""
+    try:
+        with path.open("r+b") as file:
+            content = file.read()
+            if not content.endswith(b"\n"):
+                file.truncate(content.rfind(b"\n") + 1)
+    except FileNotFoundError:
+        pass

@@ -79,9 +79,9 @@ class Ranks:
         return "\n".join(p.read_text() for p in sorted(self.out.glob("output-*")))
 
     def lines(self, rank: int, kind: str = "step") -> list[dict[str, Any]]:
-        """Events of a rank's journal."""
+        """Events of a rank's journal, of which a kill may have cut the last."""
         path = self.out / f"rank-{rank}.jsonl"
-        events = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        events = [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
         return [e for e in events if e["event"] == kind]
 
 

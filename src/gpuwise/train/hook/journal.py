@@ -1,4 +1,5 @@
-"""The journal of a watched process: one JSON event a line, every line complete even when the process is killed."""
+"""The journal of a watched process: one JSON event a line. Of a killed process the last may be cut short; who writes next
+drops it."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from gpuwise.files import drop_torn_line
 from gpuwise.train.hook.ticks import Step, Tick, steady, steps_of
 
 FLUSH_S = 0.5
@@ -28,6 +30,7 @@ class Writer:
     ``DENSE_TICKS`` are thinned out, so that the file stays small."""
 
     def __init__(self, path: Path, *, sparse: bool = False) -> None:
+        drop_torn_line(path)
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         self._ticks: list[Tick] = []
         self._began_s = self._flushed_s = time.perf_counter()

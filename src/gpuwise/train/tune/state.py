@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuwise.errors import InputError
+from gpuwise.files import drop_torn_line
 
 FILE = "measurements.jsonl"
 LOCK = "tuning.lock"
@@ -75,10 +76,7 @@ class State:
                 hint="leave --resume out to begin anew",
             )
         self._kept = {line["key"]: line["value"] for line in read[1:]}
-        if lines[-1]:
-            # a line that was cut short by the end of its process
-            with self.path.open("r+b") as file:
-                file.truncate(sum(len(line) + 1 for line in whole))
+        drop_torn_line(self.path)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuwise.errors import DataError, InputError, MissingExtraError
+from gpuwise.files import drop_torn_line
 from gpuwise.machine.bench.local.cases import LocalCase
 
 CASE_LIMIT_S = 240
@@ -102,7 +103,7 @@ def run(
     results = {r.case: r for r in read_record(record, machine) if r.whole}
     end = None if minutes is None else time.monotonic() + 60 * minutes
     remaining = [c for c in cases if c.key not in results]
-    _drop_torn_line(record)
+    drop_torn_line(record)
     with record.open("a", encoding="utf-8") as out:
         if not record.stat().st_size:
             _append(out, {"machine": _as_dict(machine), "started": _now()})
@@ -115,13 +116,6 @@ def run(
             _append(out, {"case": case.key, "predicted": result.predicted, "measured": result.measured, "at": _now()})
             results[case.key] = result
     return [results[c.key] for c in cases if c.key in results]
-
-
-def _drop_torn_line(record: Path) -> None:
-    """Cuts what a process that died left after the last whole line, so that the next result starts a line."""
-    if record.is_file() and (text := record.read_bytes()) and not text.endswith(b"\n"):
-        with record.open("r+b") as file:
-            file.truncate(text.rfind(b"\n") + 1)
 
 
 def _now() -> str:
