@@ -34,9 +34,14 @@ RATES = {
 MEMORY_UNITS = {"GB": 1e9, "GiB": GIB}
 RECIPE = "torchtune"
 """How sources begin whose figures are torchtune's own."""
-ALLOCATED = (RECIPE, "github.com/Lightning-AI/litgpt", "github.com/hpcaitech/ColossalAI")
+ALLOCATED = (
+    RECIPE,
+    "github.com/Lightning-AI/litgpt",
+    "github.com/hpcaitech/ColossalAI",
+    "github.com/NVIDIA-NeMo/Megatron-Bridge skills",
+)
 """Sources whose peak is torch's ``max_memory_allocated`` (torchtune ``log_memory_stats``, litgpt ``finetune/lora.py``,
-Colossal-AI ``performance_evaluator.py``); others say what the GPU needs."""
+Colossal-AI ``performance_evaluator.py``, Megatron-LM ``report_memory``); others say what the GPU needs."""
 ARXIV = re.compile(r"arXiv (\d\d)\d\d\.\d{4,5}")
 """A paper's number, which begins with its year."""
 STACK = re.compile(r" --stack \S+")
