@@ -160,6 +160,16 @@ def test_a_year_runs_the_software_of_its_time(on: str, year: int | None, stack: 
     assert (base.stack, base.fused_attention) == (stack, fused)
 
 
+@pytest.mark.parametrize(
+    ("stack", "fused"), [("trainer", False), ("hf-fsdp", False), ("deepspeed-script", True), ("torchtune", True)]
+)
+def test_transformers_fused_attention_a_year_after_torch(stack: str, fused: bool) -> None:
+    wishes = Wishes(stack=stack, year=2023, seq_len=2048)
+    (base,) = make_goal(ARCH, NODE, wishes).bases
+    assert base.fused_attention is fused
+    assert all(b.fused_attention for b in make_goal(ARCH, NODE, replace(wishes, year=2024)).bases)
+
+
 @pytest.mark.parametrize("stack", [None, "megatron-core"])
 def test_experts_of_2024_exchange_unhidden(stack: str | None) -> None:
     """Phi-3.5-MoE on its 512 H100 has the software of 2024, also where the stack that it would take is named."""

@@ -55,6 +55,8 @@ def test_what_makes_no_difference_is_said() -> None:
     words = ("partial CUDA graphs make no", "the exchange all-to-all is not used", "ulysses exchange", "packing makes no")
     assert all(w in said for w in words)
     quiet = " ".join(make_plan(EIGHT, NODE, Wishes(seq_len=4096)).warnings)
+    shards = Wishes(seq_len=4096, stack="deepspeed", fixed={"sharding": "zero3", "recompute": "none", "micro_batch": 1})
+    assert any("deepspeed-script" in w for w in make_plan(EIGHT, NODE, shards).warnings)
     assert "no difference" not in quiet and "not used" not in quiet
 
 

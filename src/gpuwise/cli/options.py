@@ -155,7 +155,7 @@ class Training:
     """Update each parameter as soon as its gradient is there: no gradients are kept, and none accumulated."""
     stack: str | None = None
     """Software: megatron-core, compiled-fsdp, eager-fsdp, composer, compiled, eager, megatron-deepspeed,
-    megatron-legacy, nanotron, deepspeed, torchtune, hf-fsdp, trainer, litgpt, nanogpt, unsloth, hai-llm,
+    megatron-legacy, nanotron, deepspeed, deepspeed-script, torchtune, hf-fsdp, trainer, litgpt, nanogpt, unsloth, hai-llm,
     vtrain."""
     year: Whole | None = None
     """The year whose software trains (usual: today's, or of the published run that this is): before 2023 attention was not

@@ -28,7 +28,7 @@ OPTIMIZERS = {
 }
 COMPILED = ("compiled", "nanogpt", "compiled-fsdp")
 """Stacks that were timed under torch.compile."""
-_DEEPSPEED_STACKS = ("eager", "compiled", "deepspeed", "trainer", "nanogpt", "apex", "unsloth")
+_DEEPSPEED_STACKS = ("eager", "compiled", "deepspeed", "deepspeed-script", "trainer", "nanogpt", "apex", "unsloth")
 """Stacks whose sharding is DeepSpeed's, as the plan timed it; the others shard by FSDP."""
 _MODULES = {"attention": ["q_proj", "k_proj", "v_proj", "o_proj"], "mlp": ["gate_proj", "up_proj", "down_proj"]}
 

@@ -181,8 +181,9 @@ def unfused_attention(stack: str, accelerator: Accelerator, year: int | None = N
     capability = accelerator.compute_capability
     if not find_stack(stack).fuses_attention:
         return f"{stack} has none"
-    if year is not None and year < FUSED_SINCE:
-        return f"of {FUSED_SINCE} and later"
+    since = find_stack(stack).fused_since
+    if year is not None and year < since:
+        return f"of {since} and later"
     if stack.startswith("megatron") and capability is not None and float(capability) < FUSED_FROM:
         return f"those of {stack} need compute capability {FUSED_FROM}"
     return ""

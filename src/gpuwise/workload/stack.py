@@ -127,6 +127,8 @@ class Stack:
     """ZeRO-1 and 2 are FSDP that keeps gathered parameters (``reshard_after_forward=False``): a layer a message, no buckets."""
     loops_over_parameters: bool = False
     """In fp32 the optimizer's update is a Python loop of small operations on one parameter after another."""
+    fused_since: int = FUSED_SINCE
+    """Year from which its attention is fused."""
     own_exchange: bool = False
     """It hid its experts' exchange before :data:`HIDDEN_EXPERTS_SINCE`."""
     like: str = ""

@@ -25,6 +25,7 @@ STACKS = (
     "megatron-deepspeed",
     "nanotron",
     "deepspeed",
+    "deepspeed-script",
     "torchtune",
     "hf-fsdp",
     "trainer",

@@ -84,6 +84,11 @@ def test_runs_older_than_fused_attention_are_asked_with_their_year() -> None:
     ]
     asked = [r.dated(runs).removeprefix(r.command) for r in runs]
     assert asked == [" --year 2022", " --year 2022", " --year 2022", "", " --year 2022", ""]
+    tuned = PublishedRun("lomo/best", "finetune", "mem", 1.0, "gpuwise plan x", source="arXiv 2306.09782")
+    patched = replace(tuned, id="longlora/best", source="arXiv 2309.12307")
+    assert [r.dated([r]).removeprefix(r.command) for r in (tuned, patched)] == [" --year 2023", ""]
+    script = run("flagperf-mem-llama2-7b-ds-a800", "README", "gpuwise plan x --stack deepspeed")
+    assert script.dated([script]) == "gpuwise plan x --stack deepspeed-script"
     recipe = run("tt", "torchtune README table", "gpuwise plan x --stack compiled-fsdp --seq 2048")
     assert recipe.dated([recipe]) == "gpuwise plan x --seq 2048 --stack torchtune"
 

@@ -19,6 +19,7 @@ from gpuwise.predict.step.columns import Columns
 from gpuwise.predict.step.evaluate import points_of
 from gpuwise.units import GIB, GIGA
 from gpuwise.workload.strategy import STACKS, Strategy
+from gpuwise.workload.transformer.parameters import count_parameters
 
 LLAMA_70B_L12 = Architecture(
     id="llama-70b-l12",
@@ -368,6 +369,22 @@ def test_deepspeed_zero3_with_the_update_on_the_host(seq_len: int, reserved_gib:
     )
     found = memory(find_model("llama-3.1-8b"), find_cluster("8xH200-SXM").system, seq_len, strategy)
     assert found.estimate(0, "reserved").expected / GIB == pytest.approx(reserved_gib, rel=0.06)
+
+
+@pytest.mark.parametrize(("micro_batch", "seq_len", "shown_gib"), [(1, 4096, 57), (3, 2048, 70)])
+def test_torchs_linear_keeps_what_zero3_gathered(micro_batch: int, seq_len: int, shown_gib: float) -> None:
+    """FlagPerf training/nvidia/llama2_7b-deepspeed (mem_efficient_linear=False): nvidia-smi on 8 x A800, of 80 GB."""
+    arch, node = find_model("llama-2-7b"), find_cluster("8xA800-80GB-SXM").system
+    script = Strategy(dp=8, micro_batch=micro_batch, sharding="zero3", stack="deepspeed-script")
+    found, made = (memory(arch, node, seq_len, s) for s in (script, script.with_(stack="deepspeed")))
+    assert found.estimate(0).expected / GIB == pytest.approx(shown_gib, rel=0.06)
+    weights = 2.0 * count_parameters(arch).total
+    assert found.allocated.item() - made.allocated.item() == pytest.approx(weights, rel=0.01)
+    recomputed = [
+        memory(arch, node, seq_len, script.with_(stack=stack, recompute="full")).estimate(0, "allocated").expected
+        for stack in ("deepspeed", "deepspeed-script")
+    ]
+    assert recomputed[0] == recomputed[1]
 
 
 def test_deepspeed_on_one_gpu_holds_its_buckets_and_no_gradients_with_the_update_on_the_host() -> None:

@@ -47,9 +47,19 @@ ARXIV = re.compile(r"arXiv (\d\d)\d\d\.\d{4,5}")
 STACK = re.compile(r" --stack \S+")
 UNFUSED = "before FlashAttention"
 """What the source of a run says whose attention was not fused."""
-EARLIER = {"nanogpt-bench-compile": 2022}
-"""Runs of families with newer software whose figure is older than fused attention: nanoGPT's README has 135 ms since 30 December
-2022, its model.py scaled_dot_product_attention since 30 January 2023."""
+EARLIER = {
+    "nanogpt-bench-compile": 2022,
+    "flagperf-llama2-7b-lora": 2023,
+    "flagperf-mem-llama2-7b-lora": 2023,
+    "vertex-mem": 2023,
+}
+"""Years of the software, by how names begin, where the source has no number or the family is newer: nanoGPT's README has 135 ms
+since 30 December 2022, its model.py scaled_dot_product_attention since 30 January 2023; FlagPerf's requirements.txt has
+transformers 4.31, OpenLLaMA's report is of 2023."""
+OWN_ATTENTION = ("longlora",)
+"""Families that patched a fused attention into the Transformers of their year."""
+SCRIPTS = "flagperf-mem-llama2-7b-ds"
+"""How runs begin that turn DeepSpeed's linear off (FlagPerf's run_pretraining.py: ``mem_efficient_linear=False``)."""
 EXPERTS = {
     "arctic": 2024,
     "grin-moe": 2024,
@@ -100,14 +110,19 @@ class PublishedRun:
 
     def dated(self, runs: Sequence[PublishedRun]) -> str:
         """The command with the software that the run had: the year of the oldest paper on its family among ``runs`` where that
-        is older than fused attention (of models with experts: than an exchange that is hidden), and torchtune where the figure
-        is its own, in place of the stack that stands for it."""
+        is older than fused attention (of models with experts: than an exchange that is hidden; of fine-tuning: than that of
+        Transformers), and torchtune or a script around DeepSpeed where the figure is theirs, in place of the stack that stands
+        for it."""
         years = [2000 + int(found[1]) for r in runs if r.family == self.family and (found := ARXIV.search(r.source))]
         years += [FUSED_SINCE - 1] * (UNFUSED in self.source)
-        years += [EARLIER[name] for name in (self.id.split("/")[0],) if name in EARLIER]
+        years += [year for name, year in EARLIER.items() if self.id.startswith(name)]
         if self.source.startswith(RECIPE):
             return f"{STACK.sub('', self.command)} --stack torchtune"
+        if self.id.startswith(SCRIPTS):
+            return f"{STACK.sub('', self.command)} --stack deepspeed-script"
         since = FUSED_SINCE
+        if self.kind.startswith("finetune") and self.family not in OWN_ATTENTION:
+            since = find_stack("trainer").fused_since
         if self.kind == "moe":
             since, name = HIDDEN_EXPERTS_SINCE, self.id.split("/")[0]
             years = [EXPERTS[name]] if name in EXPERTS else years

@@ -87,6 +87,13 @@ _ACCELERATE = StackRules(
     offload_unsharded=False,
 )
 
+_DEEPSPEED = replace(
+    _ACCELERATE,
+    source="microsoft/DeepSpeed: ZeRO-1/2/3 with optimizer offload behind Hugging Face's Trainer; runtime/engine.py "
+    "_do_optimizer_sanity_check: without ZeRO gradients have the weights' format",
+    widens_unsharded=False,
+)
+
 _FSDP = StackRules(
     "torch.distributed.fsdp with torch.nn modules: full shard, gradient shard, hybrid; CPUOffload",
     shardings=frozenset({"none", "zero2", "zero3", "hybrid"}),
@@ -189,12 +196,8 @@ STACK_RULES: dict[str, StackRules] = {
     ),
     "eager-fsdp": _TRAINER_FSDP,
     "composer": replace(_FSDP, source="mosaicml/llm-foundry fsdp_config: full, gradient, hybrid", offload_optimizer=False),
-    "deepspeed": replace(
-        _ACCELERATE,
-        source="microsoft/DeepSpeed: ZeRO-1/2/3 with optimizer offload behind Hugging Face's Trainer; runtime/engine.py "
-        "_do_optimizer_sanity_check: without ZeRO gradients have the weights' format",
-        widens_unsharded=False,
-    ),
+    "deepspeed": _DEEPSPEED,
+    "deepspeed-script": _DEEPSPEED,
     "torchtune": replace(
         _FSDP,
         source="pytorch/torchtune recipes: one device, FSDP2 with CPU offload; enable_activation_offloading of checkpoints",

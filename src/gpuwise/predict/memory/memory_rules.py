@@ -36,6 +36,8 @@ class MemoryRules:
     """Sharded gradients are on the host with the optimizer's states."""
     chunked_half: float = 0.0
     """``loss_half`` of a loss in chunks."""
+    keeps_gathered: bool = False
+    """Gathered weights stay from the forward to the backward of what is not recomputed: torch's own linear saves them."""
     loads_whole: bool = False
     """The whole model lies on the device before it is sharded: what was reserved for it stays so."""
 

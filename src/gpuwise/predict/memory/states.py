@@ -33,7 +33,7 @@ from gpuwise.predict.step.columns import Columns
 from gpuwise.workload.adapters import adapter_parameters
 from gpuwise.workload.optimizer import PAGED, autocasts, parameter_bytes
 from gpuwise.workload.stack import find_stack
-from gpuwise.workload.strategy import SHARDINGS, Strategy
+from gpuwise.workload.strategy import RECOMPUTES, SHARDINGS, Strategy
 from gpuwise.workload.transformer.parameters import ParameterCount, count_parameters
 from gpuwise.workload.transformer.point import NF4_BYTES_PER_PARAMETER
 
@@ -49,9 +49,10 @@ class StageStates:
 
     ``gradients`` when all are there; ``half_gradients`` the compute-format ones beside wider accumulated
     ones; ``gathered`` the two unsharded layers of fully sharded weights that are there at once,
-    ``gathered_head`` the output projection, and ``scattered`` one layer's unsharded gradients; ``buckets``
-    gradient communication buffers; ``updated`` the temporaries of the update; ``contiguous`` those of them in
-    one piece, which the allocator cannot make from the fragments that activations leave and reserves besides.
+    ``gathered_head`` the output projection, ``kept`` those that wait for the backward, and ``scattered`` one
+    layer's unsharded gradients; ``buckets`` gradient communication buffers; ``updated`` the temporaries of the
+    update; ``contiguous`` those of them in one piece, which the allocator cannot make from the fragments that
+    activations leave and reserves besides.
     """
 
     weights: F64
@@ -60,6 +61,7 @@ class StageStates:
     optimizer: F64
     gathered: F64
     gathered_head: F64
+    kept: F64
     scattered: F64
     buckets: F64
     updated: F64
@@ -178,6 +180,7 @@ def _stage(
         optimizer,
         gathered=np.where(sharded & ~once, ahead * b.weight, 0.0),
         gathered_head=np.where(sharded & ~once, head * b.weight, 0.0),
+        kept=_kept(whole, sharded, c, rules),
         scattered=np.where(sharded | (c.sharding == ZERO2), scattered, 0.0),
         buckets=buckets,
         updated=on_device * (foreach + np.where(c.sharding == NONE, rules.update_fp32, 0.0) + np.where(sharded, copied, 0.0)),
@@ -185,6 +188,11 @@ def _stage(
         contiguous=np.where(c.sharding == NONE, 2.0 * rules.update_fp32 * on_device, 0.0),
         paged=optimizer * (base.optimizer in PAGED),
     )
+
+
+def _kept(whole: F64, sharded: NDArray[np.bool_], c: Columns, rules: MemoryRules) -> F64:
+    """Of the ``whole`` weights, bytes that stay gathered until the backward."""
+    return np.where(sharded & rules.keeps_gathered & (c.recompute != RECOMPUTES.index("full")), whole, 0.0)
 
 
 def _reduce_buffers(count: ParameterCount, c: Columns, rules: MemoryRules) -> F64:
@@ -244,6 +252,7 @@ def _adapted(
         optimizer,
         gathered=np.where(sharded, np.where(c.pp > 1, 1.0, 2.0 / layers) * (matrices + expert) * frozen, 0.0),
         gathered_head=np.where(sharded, head * b.weight, 0.0),
+        kept=_kept((matrices + expert) * frozen, sharded, c, rules),
         scattered=zero,
         buckets=buckets,
         updated=zero,

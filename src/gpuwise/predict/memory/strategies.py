@@ -337,7 +337,7 @@ class _Making:
         flights = np.where(one, 1.0, in_flight(position, c.accumulation, c.pp, c.virtual_stages, c.schedule))
         layer_saved, excess = self._layer()
         alive = np.where(c.offload_activations > 0, np.minimum(flights * layers, 2.0), flights * layers)
-        activations = alive * layer_saved
+        activations = alive * layer_saved + states.kept
         if i == 0:
             lead = self._by_policy(s.lead_extra) * (c.offload_activations == 0)
             activations = activations + flights * (s.embedding[at] + lead)

@@ -13,6 +13,7 @@ from gpuwise.errors import DataError, UnknownNameError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.coefficients import load_json
 from gpuwise.predict.estimate import Basis
+from gpuwise.workload.stack import stacks
 from gpuwise.workload.strategy import Strategy
 from gpuwise.workload.transformer.point import QUANTIZED
 
@@ -145,11 +146,13 @@ EXPERTS = "+experts"
 
 @cache
 def find_stack_costs(stack: str, experts: bool = False) -> StackCosts:
-    """Costs of ``stack``, its own for models with experts where there are such runs to fit them on.
+    """Costs of ``stack`` (or of the one it is like), its own for models with experts where there are such runs to fit them on.
 
     Raises UnknownNameError for a stack without any, DataError when its fields are not these.
     """
     table = load_json("stacks")["stacks"]
+    if stack not in table and stack in stacks():
+        stack = stacks()[stack].like
     stack = stack + EXPERTS if experts and stack + EXPERTS in table else stack
     if stack not in table:
         raise UnknownNameError("stack", stack, table)
