@@ -187,6 +187,8 @@ class Fixed:
     """Context parallel degree."""
     ep: Whole | None = None
     """Expert parallel degree."""
+    etp: Whole = 1
+    """Tensor ranks that each expert is divided over (Megatron's --expert-tensor-parallel-size): 1 (usual) or those of --tp."""
     dp: Whole | None = None
     """Data parallel degree."""
     micro_batch: Whole | None = None
@@ -279,6 +281,7 @@ def wishes_of(training: Training, fixed: Fixed, **more: Any) -> Any:
         quantized_base=training.qlora,
         context_parallel=fixed.context_parallel,
         gradient_dtype=fixed.gradient_dtype,
+        etp=fixed.etp,
         expert_dispatch=fixed.expert_dispatch,
         overlap_ep=fixed.overlap_experts,
         cuda_graphs=fixed.cuda_graphs,

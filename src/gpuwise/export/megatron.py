@@ -97,8 +97,10 @@ def arguments(job: Job) -> list[str]:
     if s.cp > 1:
         out += ["--context-parallel-size", str(s.cp), "--cp-comm-type", "a2a" if s.context_parallel == "ulysses" else "p2p"]
     if s.ep > 1:
-        out += ["--expert-model-parallel-size", str(s.ep), "--expert-tensor-parallel-size", "1"]
+        out += ["--expert-model-parallel-size", str(s.ep)]
     if arch.moe is not None:
+        if s.ep > 1 or s.tp > 1:
+            out += ["--expert-tensor-parallel-size", str(s.etp)]
         out += _experts(s)
     elif s.cuda_graphs == "full":
         out += FULL_GRAPH

@@ -87,6 +87,7 @@ class Wishes:
     context_parallel: str = "ring"
     gradient_dtype: str | None = None
     """``None``: the stack's, fp32 but for DeepSpeed's fp16 engine."""
+    etp: int = 1
     expert_dispatch: str | None = None
     """``None``, as with the next two: what the stacks of the year have."""
     overlap_ep: bool | None = None
@@ -380,6 +381,7 @@ def _with_experts(base: Strategy, wishes: Wishes, arch: Architecture, year: int 
     older = dated and not find_stack(base.stack).own_exchange
     return replace(
         base,
+        etp=1 if arch.moe is None else wishes.etp,
         expert_dispatch=wishes.expert_dispatch or ("all-to-all" if older else "deepep"),
         overlap_ep=not older if wishes.overlap_ep is None else wishes.overlap_ep,
         cuda_graphs=wishes.cuda_graphs or ("none" if older else "partial"),

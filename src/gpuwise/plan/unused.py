@@ -38,6 +38,8 @@ def unused(goal: Goal, s: Strategy) -> Iterator[str]:
             yield f"the exchange {wishes.expert_dispatch} is not used: {why}"
         if wishes.overlap_ep is not None:
             yield f"the overlap of experts' transfers makes no difference: {why}"
+    if arch.moe is None and wishes.etp > 1:
+        yield "experts over tensor ranks (--etp) make no difference: the model has no experts"
     if arch.moe is None and wishes.cuda_graphs == "none":
         yield "partial CUDA graphs make no difference: they are modelled for layers with experts"
     if wishes.fused_loss and not arch.lm_head:

@@ -86,6 +86,9 @@ class Strategy:
     """Tensor-parallel transfers run behind the matmuls where the stack can (Megatron tp-comm-overlap, async TP)."""
     overlap_dp: bool = True
     """Gradient reduction and parameter gathers run behind backward and forward."""
+    etp: int = 1
+    """Tensor ranks that every expert is divided over: none, or all of ``tp`` (Megatron-Core's default of
+    ``expert_tensor_parallel_size``), where experts' ranks are ``ep * etp``."""
     expert_dispatch: str = "deepep"
     overlap_ep: bool = True
     """Tokens travel to experts behind the work of another micro-batch (Megatron-Core's

@@ -44,6 +44,8 @@ BROKEN: list[tuple[str, Setting, Strategy]] = [
     ("encoder-decoder-pipeline", _setting(find_model("t5-base")), Strategy(pp=2, dp=4, accumulation=16)),
     ("experts", _setting(), GOOD.with_(ep=2)),
     ("expert-ranks", _setting(MOE), Strategy(pp=2, dp=4, accumulation=16, ep=8)),
+    ("expert-tensor", _setting(MOE), Strategy(tp=4, dp=2, accumulation=32, etp=2)),
+    ("expert-tensor", _setting(MOE, stack="compiled-fsdp"), GOOD.with_(pp=1, dp=4, etp=2, stack="compiled-fsdp")),
     ("context", Setting.of(ARCH, NODE, Strategy(), 2047, 64), Strategy(cp=2, dp=4, accumulation=16)),
     ("stack-tensor", _setting(stack="eager-fsdp"), GOOD.with_(pp=1, dp=4, accumulation=16, stack="eager-fsdp")),
     ("stack-pipeline", _setting(stack="eager-fsdp"), Strategy(pp=2, dp=4, accumulation=16)),

@@ -116,6 +116,18 @@ def test_expert_parallel_ranks_share_the_experts_and_exchange_tokens() -> None:
     assert [n for n in names if n.startswith("ep.all_to_all")] and not [n for n in alone.name if n.startswith("ep.")]
 
 
+def test_experts_divided_over_tensor_ranks_do_as_much_on_all_tokens_at_a_part_of_the_width() -> None:
+    moe = replace(LLAMA, moe=Moe(n_experts=8, n_active=2, expert_ffn=768))
+    whole, divided = (transformer_tables(moe, point(tp=2, sequence_parallel=True, etp=n)).layers["moe"] for n in (1, 2))
+    assert whole.total_flop() == divided.total_flop()
+    rows = dict(zip(divided.name, divided.shape.tolist(), strict=True))
+    each = dict(zip(whole.name, whole.shape.tolist(), strict=True))
+    experts, routed, width, hidden = each["moe.up"][:4]
+    assert rows["moe.up"][:4] == [experts, 2 * routed, width // 2, hidden]
+    moved = {n for n in divided.name if n.endswith(".experts")}
+    assert moved == {"tp.all_gather.experts", "tp.reduce_scatter.experts"} and not moved & set(whole.name)
+
+
 def test_sliding_windows_only_touch_the_local_layers() -> None:
     gemma = replace(LLAMA, window=64, global_every=2)
     tables = transformer_tables(gemma, point())

@@ -176,6 +176,8 @@ def _layout_rows(plan: Plan[TrainingEstimate], best: Option[TrainingEstimate]) -
     if s.ep > 1 and s.stack == "megatron-core":
         behind = ", behind other work" if s.overlap_ep else ""
         yield "expert exchange", f"{s.expert_dispatch}{behind}; CUDA graphs: {s.cuda_graphs}"
+    if s.etp > 1:
+        yield "each expert", f"over {s.etp} tensor ranks"
     yield (
         "batch",
         f"micro {s.micro_batch} x accumulation {s.accumulation} x data {s.dp} = {plain(s.global_batch)}",

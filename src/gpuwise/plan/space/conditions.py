@@ -133,8 +133,16 @@ def experts(s: Setting, c: Columns) -> Mask:
 
 
 def expert_ranks(s: Setting, c: Columns) -> Mask:
-    """dp x cp x tp ranks do not divide by ep."""
-    return (c.dp * c.cp * c.tp) % np.maximum(c.ep, 1) != 0
+    """dp x cp x tp ranks do not divide by those of experts."""
+    return (c.dp * c.cp * c.tp) % np.maximum(c.expert_ranks, 1) != 0
+
+
+def expert_tensor(s: Setting, c: Columns) -> Mask:
+    """Experts are divided over some of the tensor ranks, or do not divide over them."""
+    etp = c.base.etp
+    ffn = 0 if s.arch.moe is None else s.arch.moe.expert_ffn
+    broken = (c.tp != etp) | (ffn % etp != 0) | (not s.stack_name.startswith("megatron"))
+    return np.full(1, etp > 1) & broken
 
 
 def expert_sequence(s: Setting, c: Columns) -> Mask:

@@ -86,6 +86,12 @@ LAYOUT_RULES: tuple[Rule, ...] = (
         "expert groups borrow data, context and tensor ranks: ep divides dp x cp x tp",
     ),
     Rule(
+        "expert-tensor",
+        conditions.expert_tensor,
+        "experts divided over {x.etp} tensor ranks with tp {x.tp}",
+        "experts are whole (--etp 1), or in Megatron's stacks divided over all tensor ranks (--tp the same number)",
+    ),
+    Rule(
         "context",
         conditions.context,
         "{s.context_parallel} context parallel {x.cp} does not split {s.seq_len} tokens (and heads) evenly",

@@ -1,6 +1,6 @@
 """Where the ranks of each parallel group sit. Order of ranks, innermost first: tensor, context, data, pipeline.
 
-Expert groups run over tensor, context and data ranks together (expert tensor parallel degree 1).
+Expert groups run over tensor, context and data ranks together (with an expert tensor degree: over context and data ranks).
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def context_group(system: System, tp: I64, cp: I64) -> RankGroup:
     return _group(system.domain_size, cp, tp)
 
 
-def expert_group(system: System, ep: I64) -> RankGroup:
-    """Ranks of expert parallelism: next to one another."""
-    return neighbours(system, ep)
+def expert_group(system: System, ep: I64, etp: int = 1) -> RankGroup:
+    """Ranks of expert parallelism: next to one another, or ``etp`` apart where experts are divided over tensor ranks."""
+    return _group(system.domain_size, ep, np.full_like(ep, etp))
 
 
 def data_group(system: System, tp: I64, cp: I64, dp: I64) -> RankGroup:

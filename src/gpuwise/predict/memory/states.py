@@ -81,12 +81,12 @@ class _Shards:
 def _shards(system: System, c: Columns) -> _Shards:
     twice = copies(c.schedule, c.pp)
     dense_ranks = (c.dp * c.cp * twice).astype(np.float64)
-    expert_ranks = np.maximum(c.dp * c.cp * c.tp * twice // np.maximum(c.ep, 1), 1).astype(np.float64)
+    expert_ranks = np.maximum(c.dp * c.cp * c.tp * twice // np.maximum(c.expert_ranks, 1), 1).astype(np.float64)
     span = np.where(c.shard_group > 0, c.shard_group, np.maximum(system.count // c.tp, 1)).astype(np.float64)
     grouped = (c.sharding == HYBRID) | (c.shard_group > 0)
 
     # of a group's ranks every ep-th holds the same experts
-    expert_span = np.maximum(span * c.tp // np.maximum(c.ep, 1), 1.0)
+    expert_span = np.maximum(span * c.tp // np.maximum(c.expert_ranks, 1), 1.0)
 
     def divisors(ranks: F64, span: F64) -> tuple[F64, F64, F64]:
         group = np.where(grouped, np.minimum(span, ranks), ranks)

@@ -84,8 +84,8 @@ def shard_group(system: System, c: Columns) -> tuple[RankGroup, RankGroup]:
 def expert_shard_group(system: System, c: Columns) -> tuple[RankGroup, RankGroup]:
     """The same of the experts: of a group's ranks (times the tensor ranks, which hold whole experts) every ``ep``-th has the same
     ones (Megatron-Core ``intra_partial_expert_data_parallel_size``, torchtitan's ``efsdp`` mesh)."""
-    whole = expert_data_group(system, c.tp, c.cp, c.dp, c.ep)
-    mine = np.maximum(_span(system, c) * c.tp // np.maximum(c.ep, 1), 1)
+    whole = expert_data_group(system, c.tp, c.cp, c.dp, c.expert_ranks)
+    mine = np.maximum(_span(system, c) * c.tp // np.maximum(c.expert_ranks, 1), 1)
     return _parted(whole, np.where(_copied(c), np.minimum(mine, whole.size), whole.size))
 
 
@@ -185,7 +185,7 @@ def step_traffic(system: System, c: Columns, shape: Stages) -> StepTraffic:
     b = parameter_bytes(c.base)
     dense = np.maximum(np.maximum(shape.dense[0], shape.dense[1]), shape.dense[2])
     expert = np.maximum(np.maximum(shape.expert[0], shape.expert[1]), shape.expert[2])
-    group, experts = data_group(system, c.tp, c.cp, c.dp), expert_data_group(system, c.tp, c.cp, c.dp, c.ep)
+    group, experts = data_group(system, c.tp, c.cp, c.dp), expert_data_group(system, c.tp, c.cp, c.dp, c.expert_ranks)
     plain, sharded_states = c.sharding == NONE, (c.sharding == ZERO1) | (c.sharding == ZERO2)
     inner, replicas = shard_group(system, c)
     expert_shards, copies = expert_shard_group(system, c)

@@ -28,7 +28,7 @@ def host_bytes(arch: Architecture, cluster: Cluster, costs: PointCosts, c: Colum
         dense = np.maximum(shape.dense[0], shape.dense[2]) * trained_share(arch, c.base)
         expert = shape.expert[0] * trained_share(arch, c.base)
         ranks = np.where(c.sharding == 0, 1, c.dp * c.cp)
-        replicas = np.where(c.sharding == 0, 1, np.maximum(c.dp * c.cp * c.tp // c.ep, 1))
+        replicas = np.where(c.sharding == 0, 1, np.maximum(c.dp * c.cp * c.tp // c.expert_ranks, 1))
         parameters = dense / ranks + expert / replicas
         wide = b.master or b.weight
         total = total + np.where(c.offload_optimizer > 0, parameters * (wide + b.state + b.gradient), 0.0)

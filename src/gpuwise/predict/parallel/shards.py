@@ -88,7 +88,7 @@ def stages(arch: Architecture, c: Columns, n_layers: float) -> Stages:
             ends = ends + first_ones * (lead.total - lead.norm) / c.tp + first_ones * lead.norm
         dense.append((n - first_ones) * (mean.split / c.tp + mean.whole) + ends)
         behind = np.where(one, predicting, 0) if i == 0 else (predicting if i == 2 else 0)
-        expert.append((n - first_ones + behind) * mean.expert / c.ep)
+        expert.append((n - first_ones + behind) * mean.expert / c.expert_ranks)
     embedding = (count.embedding + count.stem) / c.tp
     dense, expert = ([*_per_rank(parts, c)] for parts in (dense, expert))
     return Stages((layers[0], layers[1], layers[2]), (dense[0], dense[1], dense[2]), (expert[0], expert[1], expert[2]), embedding)

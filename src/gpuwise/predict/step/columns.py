@@ -43,6 +43,11 @@ class Columns:
     offload_activations: I64
 
     @property
+    def expert_ranks(self) -> I64:
+        """Ranks that all experts of a layer are divided over."""
+        return self.ep * self.base.etp
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """What the arrays broadcast to: (N,) for a list of strategies."""
         return np.broadcast_shapes(*(getattr(self, f.name).shape for f in fields(self)[1:]))

@@ -352,7 +352,7 @@ def _collective_seconds(
         return out
     point = np.repeat([o[0] for o in owner], [len(t) for t in tables])[rows]
     tp, cp, ep = (np.array([getattr(p, f) for p in points], np.int64)[point] for f in COMM_GROUPS)
-    groups = {"tp": tensor_group(system, tp), "cp": context_group(system, tp, cp), "ep": expert_group(system, ep)}
+    groups = {"tp": tensor_group(system, tp), "cp": context_group(system, tp, cp), "ep": expert_group(system, ep, points[0].etp)}
     short = {name: "|".join(name.split(".")[:2]) for name in dict.fromkeys(table.name[r] for r in rows)}
     kinds = np.array([short[table.name[r]] for r in rows], dtype=object)
     for name in sorted(set(kinds)):

@@ -53,6 +53,7 @@ def points_of(c: Columns, seq_len: int, packed_document_len: int | None = None) 
             stack=stack,
             fused_attention=base.fused_attention,
             fused_loss=base.fused_loss or stack.without_logits,
+            etp=base.etp,
             expert_dispatch=base.expert_dispatch,
             lora_rank=base.lora_rank,
             lora_targets=base.lora_targets,

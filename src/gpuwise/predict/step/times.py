@@ -282,7 +282,7 @@ def _updated_parameters(c: Columns, shape: Stages) -> F64:
     dense = np.maximum(np.maximum(shape.dense[0], shape.dense[1]), shape.dense[2])
     expert = np.maximum(np.maximum(shape.expert[0], shape.expert[1]), shape.expert[2])
     ranks = np.where(c.sharding == 0, 1, c.dp * c.cp * copies(c.schedule, c.pp))
-    replicas = np.where(c.sharding == 0, 1, np.maximum(c.dp * c.cp * c.tp * copies(c.schedule, c.pp) // c.ep, 1))
+    replicas = np.where(c.sharding == 0, 1, np.maximum(c.dp * c.cp * c.tp * copies(c.schedule, c.pp) // c.expert_ranks, 1))
     return dense / ranks + expert / replicas
 
 

@@ -227,13 +227,15 @@ def experts(rows: Rows, arch: Architecture, moe: Moe) -> None:
     """Router, dispatch, routed experts as one grouped product, combine, and the shared expert.
 
     Tokens are taken as balanced over experts (what training with an auxiliary loss or forced balance gives);
-    each rank of the expert-parallel group receives ``tokens * n_active`` rows.
+    each rank of the expert-parallel group receives ``tokens * n_active`` rows, those of all tensor ranks where experts are
+    divided over them.
     """
     p = rows.point
     h, e = arch.hidden, p.element_bytes
     local = max(1, moe.n_experts // p.ep)
     tokens = p.shard_tokens
     routed = tokens * moe.n_active
+    placed = routed * (p.etp if p.ep == 1 else 1)
     width = moe.latent or h
     # routing is computed in fp32 (Megatron-Core moe_router_dtype, DeepSeek-V3 section 2.1.2)
     rows.to.add(
@@ -254,22 +256,27 @@ def experts(rows: Rows, arch: Architecture, moe: Moe) -> None:
         rows.linear("moe.latent_in", tokens, h, width, saves_input=False)
     rows.memory(
         "moe.permute",
-        float(routed * width),
-        float(routed * width),
+        float(placed * width),
+        float(placed * width),
         n_kernels=2.0,
-        backward_read=float(routed * width),
+        backward_read=float(placed * width),
         backward_written=float(tokens * width),
     )
     _expert_exchange(rows, moe, routed * width)
+    if p.etp > 1:  # Megatron-Core token_dispatcher.py: tokens are gathered whole, or their copies after an exchange
+        gathered = p.etp * (tokens if p.ep == 1 else routed) * width * e
+        for phase in (FWD, BWD):
+            rows.collective("tp.all_gather.experts", gathered, phase)
+            rows.collective("tp.reduce_scatter.experts", gathered, phase)
     _grouped_mlp(rows, arch, moe, local, routed)
     rows.memory(
         "moe.unpermute",
-        float(routed * width),
+        float(placed * width),
         float(tokens * width),
-        saved=float(routed) + (float(routed * width) if p.stack.keeps_expert_outputs else 0.0),
+        saved=float(placed) + (float(placed * width) if p.stack.keeps_expert_outputs else 0.0),
         n_kernels=2.0,
         backward_read=float(tokens * width),
-        backward_written=float(routed * width),
+        backward_written=float(placed * width),
     )
     if moe.latent:
         rows.linear("moe.latent_out", tokens, width, h)
@@ -301,12 +308,13 @@ def _expert_exchange(rows: Rows, moe: Moe, elements: int) -> None:
 
 
 def _grouped_mlp(rows: Rows, arch: Architecture, moe: Moe, local: int, routed: int) -> None:
-    up = moe.expert_ffn * (2 if arch.gated_mlp else 1)
+    ffn, routed = moe.expert_ffn // rows.point.etp, routed * rows.point.etp
+    up = ffn * (2 if arch.gated_mlp else 1)
     width = moe.latent or arch.hidden
     _grouped(rows, "moe.up", local, routed, width, up)
     _expert_bias(rows, arch, "moe.up", local, float(routed * up))
-    _activation(rows, arch, "moe", float(routed * moe.expert_ffn))
-    _grouped(rows, "moe.down", local, routed, moe.expert_ffn, width)
+    _activation(rows, arch, "moe", float(routed * ffn))
+    _grouped(rows, "moe.down", local, routed, ffn, width)
     _expert_bias(rows, arch, "moe.down", local, float(routed * width))
 
 

@@ -27,6 +27,7 @@ class Point:
     tp: int = 1
     cp: int = 1
     ep: int = 1
+    etp: int = 1
     sequence_parallel: bool = False
     context_parallel: str = "ring"
     precision: str
