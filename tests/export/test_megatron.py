@@ -216,7 +216,11 @@ def test_megatron_bridge_reads_its_recipe_back(jobs: Jobs, monkeypatch: pytest.M
         assert sharded == (s.sharding in megatron.FSDP) and sharded == (getattr(c, "dist", None) is not None)
         short = getattr(c.optimizer, "main_grads_dtype", "fp32") == "bf16"
         assert not short or (s.gradient_dtype == "bf16" and c.optimizer.use_precision_aware_optimizer)
-        assert getattr(c.ddp, "use_distributed_optimizer", False) == (s.sharding != "none" or short)
+        moments = getattr(c.optimizer, "exp_avg_dtype", "fp32")
+        assert (moments == "bf16") == (s.optimizer == "adamw-bf16") and moments == getattr(
+            c.optimizer, "exp_avg_sq_dtype", "fp32"
+        )
+        assert getattr(c.ddp, "use_distributed_optimizer", False) == (s.sharding != "none" or short or moments == "bf16")
         assert getattr(c.checkpoint, "ckpt_format", "torch_dist") == ("fsdp_dtensor" if sharded else "torch_dist")
         assert getattr(m, "tp_comm_overlap", False) == (
             getattr(m, "sequence_parallel", False) and job.arch.moe is None and job.cluster.system.linked

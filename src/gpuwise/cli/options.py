@@ -147,7 +147,7 @@ class Training:
     """Format of the matrix products: fp32, tf32, fp16, bf16 (usual), fp8, mxfp8, nvfp4; several with
     commas; auto: the fastest of those that the GPU has."""
     optimizer: str | None = None
-    """sgd, momentum, adamw (usual), adamw8bit, paged-adamw, paged-adamw8bit, adafactor,
+    """sgd, momentum, adamw (usual), adamw-bf16 (its moments), adamw8bit, paged-adamw, paged-adamw8bit, adafactor,
     lion or muon."""
     half_weights: Annotated[bool, Parameter(negative="")] = False
     """Weights and gradients in 16 bits, without fp32 copies."""

@@ -35,7 +35,7 @@ _PRECISIONS = {
     "fp32": [],
     "tf32": [],
 }
-_OPTIMIZERS = {"adamw": "adam", "sgd": "sgd", "momentum": "sgd", "muon": "muon", "lion": "lion"}
+_OPTIMIZERS = {"adamw": "adam", "adamw-bf16": "adam", "sgd": "sgd", "momentum": "sgd", "muon": "muon", "lion": "lion"}
 _POSITIONS = {"rope": "rope", "learned": "learned_absolute", "none": "none"}
 
 
@@ -58,7 +58,7 @@ def gaps(job: Job) -> Iterator[str]:
         yield "attention and MLP side by side"
     if arch.embedding_dim not in (None, arch.hidden):
         yield "an embedding of another width than the layers"
-    if s.optimizer not in _OPTIMIZERS or (s.optimizer in ("muon", "lion") and s.sharding in FSDP):
+    if s.optimizer not in _OPTIMIZERS or (s.optimizer in ("muon", "lion", "adamw-bf16") and s.sharding in FSDP):
         yield f"the optimizer {s.optimizer}" + (" with Megatron-FSDP" if s.optimizer in _OPTIMIZERS else "")
     if s.schedule not in ("1f1b", "interleaved"):
         yield f"the schedule {s.schedule}"
@@ -76,6 +76,8 @@ def gaps(job: Job) -> Iterator[str]:
         yield "a loss in chunks"
     if s.row_scales and s.precision == "fp8":
         yield "8-bit products with a scale a row"
+    if s.optimizer == "adamw-bf16" and s.sharding == "none" and s.dp * s.cp > 1:
+        yield "moments in bf16 without a distributed optimizer"
     if s.step_in_backward:
         yield "an optimizer step inside the backward pass"
     if s.recompute == "full" and s.recompute_every > 1 and arch.n_layers % (s.pp * s.virtual_stages):
@@ -195,13 +197,15 @@ def _offload(arch: Architecture, s: Strategy) -> list[str]:
 
 def _optimizer(s: Strategy) -> list[str]:
     out = ["--optimizer", _OPTIMIZERS.get(s.optimizer, "adam")]
-    if s.gradient_dtype != "fp32" and s.precision not in ("fp32", "tf32"):
-        out += ["--grad-reduce-in-bf16"]
-        if out[1] == "adam" and s.sharding not in FSDP and s.precision != "fp16":
-            # without it every gradient is copied in fp32 before the update
-            out += [] if s.offload_optimizer else ["--use-precision-aware-optimizer"]
-            out += ["--main-grads-dtype", "bf16"]
-            out += ["--use-distributed-optimizer"] if s.sharding == "none" else []
+    half = s.gradient_dtype != "fp32" and s.precision not in ("fp32", "tf32")
+    # without it every gradient is copied in fp32 before the update
+    reads_half = half and out[1] == "adam" and s.sharding not in FSDP and s.precision != "fp16"
+    out += ["--grad-reduce-in-bf16"] if half else []
+    if reads_half or s.optimizer == "adamw-bf16":
+        out += [] if s.offload_optimizer else ["--use-precision-aware-optimizer"]
+        out += ["--main-grads-dtype", "bf16"] if reads_half else []
+        out += ["--exp-avg-dtype", "bf16", "--exp-avg-sq-dtype", "bf16"] if s.optimizer == "adamw-bf16" else []
+        out += ["--use-distributed-optimizer"] if s.sharding == "none" else []
     return out
 
 

@@ -44,6 +44,7 @@ _DDP = (
     "data_parallel_sharding_strategy",
     "num_distributed_optimizer_instances",
 )
+_DTYPES = ("main_grads_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
 PLACES: dict[str, tuple[str, ...]] = {
     **{name: (f"model.{name}",) for name in _MODEL},
     **{name: (f"ddp.{name}",) for name in _DDP},
@@ -59,7 +60,7 @@ PLACES: dict[str, tuple[str, ...]] = {
     "optimizer": ("optimizer.optimizer",),
     "optimizer_cpu_offload": ("optimizer.optimizer_cpu_offload",),
     "use_precision_aware_optimizer": ("optimizer.use_precision_aware_optimizer",),
-    "main_grads_dtype": ("optimizer.main_grads_dtype",),
+    **{name: (f"optimizer.{name}",) for name in _DTYPES},
 }
 """Options of Megatron-LM, and where their value goes."""
 ELSEWHERE = ("bf16", "fp16", "fp8_format", "fp8_recipe", "fp4_format", "grad_reduce_in_bf16", "no_check_for_nan_in_loss_and_grad")
@@ -116,8 +117,7 @@ def _others(job: Job, parts: dict[str, dict[str, Any]]) -> None:
     if parts["model"].get("cuda_graph_impl") == "full_iteration":
         parts["ddp"]["check_for_nan_in_grad"] = False
         parts["rerun_state_machine"]["check_for_nan_in_loss"] = False
-    if "main_grads_dtype" in parts["optimizer"]:
-        parts["optimizer"]["main_grads_dtype"] = Verbatim("torch.bfloat16")
+    parts["optimizer"] |= {name: Verbatim("torch.bfloat16") for name in _DTYPES if name in parts["optimizer"]}
     parts["ddp"]["grad_reduce_in_fp32"] = s.gradient_dtype == "fp32"
     parts["train"] |= {"train_iters": job.n_steps, "exit_signal_handler": True}
     parts["optimizer"] |= {"lr": job.learning_rate, "min_lr": 0.0}

@@ -71,13 +71,13 @@ TRAINING = (
     _choice(
         "optimizer",
         "Optimizer",
-        "adamw sgd momentum adamw8bit paged-adamw paged-adamw8bit adafactor lion muon",
+        "adamw adamw-bf16 sgd momentum adamw8bit paged-adamw paged-adamw8bit adafactor lion muon",
     ),
     _choice(
         "stack",
         "Software",
         "megatron-core compiled-fsdp eager-fsdp composer compiled eager megatron-deepspeed megatron-legacy nanotron deepspeed "
-        "torchtune hf-fsdp trainer litgpt nanogpt unsloth hai-llm vtrain",
+        "deepspeed-script torchtune hf-fsdp trainer litgpt nanogpt unsloth hai-llm vtrain",
     ),
     Field("lora", "LoRA", "flag", more=True),
     Field("qlora", "QLoRA", "flag", more=True),

@@ -25,6 +25,7 @@ RULES: dict[str, OptimizerRule] = {
     "sgd": OptimizerRule(0.0, 0.0, 1.0, "torch.optim.SGD without momentum"),
     "momentum": OptimizerRule(4.0, 8.0, 2.0, "torch.optim.SGD momentum buffer"),
     "adamw": OptimizerRule(8.0, 16.0, 6.0, "arXiv 1711.05101: exp_avg and exp_avg_sq in fp32"),
+    "adamw-bf16": OptimizerRule(4.0, 8.0, 6.0, "arXiv 2412.19437 section 3.3.2: both moments in bf16 beside fp32 weights"),
     "adamw8bit": OptimizerRule(
         2.0 + 2 * 4 / 256, 4.0, 2.0, "arXiv 2110.02861 (bitsandbytes blockwise: 1 B each, fp32 scale per 256 block)"
     ),

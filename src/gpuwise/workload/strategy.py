@@ -11,7 +11,18 @@ PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4")
 SHARDINGS = ("none", "zero1", "zero2", "zero3", "hybrid")
 """Data-parallel sharding. ``zero3`` is FSDP full shard; ``hybrid`` shards inside ``shard_group`` ranks and replicates outside."""
 RECOMPUTES = ("none", "selective", "full")
-OPTIMIZERS = ("sgd", "momentum", "adamw", "adamw8bit", "paged-adamw", "paged-adamw8bit", "adafactor", "lion", "muon")
+OPTIMIZERS = (
+    "sgd",
+    "momentum",
+    "adamw",
+    "adamw-bf16",
+    "adamw8bit",
+    "paged-adamw",
+    "paged-adamw8bit",
+    "adafactor",
+    "lion",
+    "muon",
+)
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "dualpipe", "dualpipe-v")
 """Pipeline schedules (``predict.parallel.pipeline``)."""
 STACKS = (

@@ -371,6 +371,16 @@ def test_deepspeed_zero3_with_the_update_on_the_host(seq_len: int, reserved_gib:
     assert found.estimate(0, "reserved").expected / GIB == pytest.approx(reserved_gib, rel=0.06)
 
 
+def test_moments_in_bf16() -> None:
+    """Megatron-Bridge's Moonlight 16B on 8 H100 (recipes/moonlight: gradients and both moments in bf16), whose skill for
+    recomputation has 36.618 GB allocated without any."""
+    layout = Strategy(tp=2, ep=8, dp=4, sharding="zero1", gradient_dtype="bf16", expert_dispatch="all-to-all")
+    arch, node = find_model("moonlight-16b-a3b"), find_cluster("8xH100-SXM").system
+    wide, half = (memory(arch, node, 4096, layout.with_(optimizer=o)) for o in ("adamw", "adamw-bf16"))
+    assert half.allocated.item() == pytest.approx(36.618e9, rel=0.06)
+    assert half.optimizer.item() == pytest.approx(wide.optimizer.item() * 8 / 12, rel=1e-9)
+
+
 @pytest.mark.parametrize(("micro_batch", "seq_len", "shown_gib"), [(1, 4096, 57), (3, 2048, 70)])
 def test_torchs_linear_keeps_what_zero3_gathered(micro_batch: int, seq_len: int, shown_gib: float) -> None:
     """FlagPerf training/nvidia/llama2_7b-deepspeed (mem_efficient_linear=False): nvidia-smi on 8 x A800, of 80 GB."""

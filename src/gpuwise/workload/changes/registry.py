@@ -160,6 +160,7 @@ def _checkpointing_label(which: Any) -> str:
 
 
 _OPTIMIZER_LABEL = {
+    "adamw-bf16": "AdamW with moments in bf16",
     "adamw8bit": "8-bit AdamW",
     "paged-adamw": "paged AdamW",
     "paged-adamw8bit": "paged 8-bit AdamW",
