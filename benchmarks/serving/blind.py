@@ -8,11 +8,11 @@ published time.
 from __future__ import annotations
 
 import csv
-import math
 from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
+from ratios import print_errors
 
 from gpuwise.errors import GpuwiseError
 from gpuwise.facts.hardware.naming import find_cluster
@@ -71,10 +71,7 @@ def main() -> None:
             print(f"{name} {shape} {ratio:.2f}")
             for group in ("all", f"{row['engine']} {row['version']}", f"{row['engine']} {row['gpu']} {row['kind']}"):
                 groups[group].append(ratio)
-    print(f"\n{'of':34} {'rows':>4} {'median error':>12} {'mean error':>10} {'median ratio':>12}")
-    for group, ratios in sorted(groups.items()):
-        off = np.abs(np.array(ratios) - 1.0)
-        print(f"{group:34} {len(ratios):4} {np.median(off):12.1%} {off.mean():10.1%} {math.exp(np.median(np.log(ratios))):12.2f}")
+    print_errors(groups)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import csv
 from collections import defaultdict
 from pathlib import Path
 
-import numpy as np
+from ratios import print_errors
 
 from gpuwise.facts.hardware.naming import find_accelerator
 from gpuwise.facts.models.catalogue import find_model
@@ -45,10 +45,7 @@ def main() -> None:
             for name, p, q in found:
                 for group in ("all", row["gpu"].split("-")[0]):
                     ratios[(name, group)].append(q / p)
-    print(f"\n{'figure':10} {'of':10} {'rows':>4} {'median error':>12} {'mean error':>10} {'median ratio':>12}")
-    for (name, group), values in sorted(ratios.items()):
-        off = np.abs(np.array(values) - 1.0)
-        print(f"{name:10} {group:10} {len(values):4} {np.median(off):12.1%} {off.mean():10.1%} {np.median(values):12.2f}")
+    print_errors(ratios)
 
 
 if __name__ == "__main__":

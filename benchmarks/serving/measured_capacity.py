@@ -17,6 +17,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
+from ratios import print_errors
 
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
@@ -101,10 +102,7 @@ def main() -> None:
     for (precision, prompt, output), users in CAPACITY.items():
         found = most_users(servers[precision], prompt, output, users)
         print(precision, f"{prompt}+{output}", note(precision, "users within the targets", users, found), flush=True)
-    print(f"\n{'figure':34} {'rows':>4} {'median error':>12} {'mean error':>10} {'median ratio':>12}")
-    for figure, ratios in sorted(errors.items()):
-        off = np.abs(np.array(ratios) - 1.0)
-        print(f"{figure:34} {len(ratios):4} {np.median(off):12.1%} {off.mean():10.1%} {np.median(ratios):12.2f}")
+    print_errors(errors)
 
 
 if __name__ == "__main__":

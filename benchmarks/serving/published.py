@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import argparse
 import csv
-import math
 from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from ratios import print_errors
 
 from gpuwise.errors import GpuwiseError
 from gpuwise.facts.hardware.naming import find_cluster
@@ -134,10 +134,7 @@ def main() -> None:
                 errors[(figure, group)].append(ratio)
         if arguments.rows:
             print(name, "; ".join(f"{f} {p:.4g} {q:.4g} ({q / p:.2f})" for f, p, q in found))
-    print(f"\n{'figure':22} {'of':24} {'rows':>4} {'median error':>12} {'mean error':>10} {'median ratio':>12}")
-    for (figure, group), ratios in sorted(errors.items()):
-        off, middle = np.abs(np.array(ratios) - 1.0), math.exp(np.median(np.log(ratios)))
-        print(f"{figure:22} {group:24} {len(ratios):4} {np.median(off):12.1%} {off.mean():10.1%} {middle:12.2f}")
+    print_errors(errors)
 
 
 if __name__ == "__main__":

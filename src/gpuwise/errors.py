@@ -5,7 +5,8 @@
 │   ├── ``UnknownNameError``  a name that is not in a catalogue (carries the nearest ones)
 │   ├── ``AmbiguousNameError`` a name that means several things (carries the candidates)
 │   ├── ``FieldError``        a bad field in a file, option or config (carries file, line, field)
-│   └── ``LayoutError``       a parallel layout that breaks a rule (carries the rule)
+│   ├── ``LayoutError``       a parallel layout that breaks a rule (carries the rule)
+│   └── ``NoRoomError``       a model, or a request of it, that does not fit the accelerators: more of them may hold it
 ├── ``DataError``             a shipped or imported data file is corrupt or inconsistent
 ├── ``UnpredictableError``    nothing we know supports an answer (carries the reason)
 │   └── ``UnsupportedFormatError`` a format that an accelerator lacks; an ``InputError`` too
@@ -88,6 +89,10 @@ class LayoutError(InputError):
     def __init__(self, rule: str, message: str, *, hint: str | None = None) -> None:
         self.rule = rule
         super().__init__(f"{message} (rule: {rule})", hint=hint)
+
+
+class NoRoomError(InputError):
+    """A model, or a request of it, that does not fit the accelerators; more of them may hold it."""
 
 
 class DataError(GpuwiseError):

@@ -95,20 +95,20 @@ def test_cost_pays_for_the_fleet_of_capacity(ask: Ask) -> None:
 @pytest.mark.thorough
 def test_a_day_of_requests_takes_as_many_copies_in_pick_as_in_capacity() -> None:
     """Where both have the same settings, the targets of ``pick`` and its load."""
-    from gpuwise.serve.capacity.answer import capacity_on
+    from gpuwise.serve.capacity.answer import Question, capacity_on
     from gpuwise.serve.capacity.fleet import Demand
 
     job = serving_job(find_model("llama-3.1-8b"), requests_per_day=4e6, bits=(8,), prompt_tokens=1020, output_tokens=129)
     service = serve_on(job, find_cluster("l40s"), 1)
-    answer = capacity_on(
+    asked = Question(
         find_model("llama-3.1-8b"),
         find_cluster("l40s"),
         load("llama-3.1-8b", 1020, 129),
-        [Target("tpot", None, 1 / job.load.least_tokens_per_s)],
+        (Target("tpot", None, 1 / job.load.least_tokens_per_s),),
         Demand(4e6 / 86400, peak_over_mean=1.54),
-        today=datetime.date(2026, 11, 23),
-        explain=False,
+        datetime.date(2026, 11, 23),
     )
+    answer = capacity_on(asked, explain=False)
     assert isinstance(service, Service) and answer.served is not None
     assert abs(service.replicas - answer.served.fleet.copies_peak) <= 1
 

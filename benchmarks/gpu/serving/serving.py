@@ -133,7 +133,7 @@ def predicted_load(rate: float, seconds: float, slowdown: float) -> dict[str, An
     from gpuwise.cli.capacity.command import Constraints, Traffic, question, wanted_of
     from gpuwise.facts.hardware.naming import USUAL, find_cluster
     from gpuwise.facts.models.catalogue import find_model
-    from gpuwise.serve.capacity.answer import capacity_on
+    from gpuwise.serve.capacity.answer import Question, capacity_on
     from gpuwise.serve.capacity.rate import full_rate, operate, value_of
     from gpuwise.serve.measure.comparison import USUAL as FIGURES
 
@@ -141,7 +141,8 @@ def predicted_load(rate: float, seconds: float, slowdown: float) -> dict[str, An
     load, targets, demand = question(arch, Traffic(workload=LENGTHS, rate=f"{rate:g}/s"), held)
     wanted = replace(wanted_of(held, load), slowdown=slowdown)
     today = datetime.datetime.now(datetime.UTC).date()
-    answer = capacity_on(arch, find_cluster(ON, prefer=USUAL), load, targets, demand, wanted, today=today, explain=False)
+    asked = Question(arch, find_cluster(ON, prefer=USUAL), load, targets, demand, today, wanted)
+    answer = capacity_on(asked, explain=False)
     limit = answer.served.limit if answer.served is not None else answer.miss.limit if answer.miss is not None else None
     assert limit is not None
     n = sent_requests(rate, seconds)

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from gpuwise.cli.app import run
+from gpuwise.cli.capacity import command
 from gpuwise.cli.capacity.command import rate_per_s
 from gpuwise.cli.capacity.view import shell_lines
-from gpuwise.errors import InputError
+from gpuwise.errors import InputError, NoRoomError, UnpredictableError
+from gpuwise.serve.capacity.answer import Draft, Question
 
 SMALL = ("capacity", "llama-3.2-1b", "--on", "l40s", "--workload", "in=400,out=60", "--quick")
 
@@ -176,3 +178,20 @@ def test_a_gpu_without_a_number_is_as_many_as_hold_the_model(capsys: pytest.Capt
     answer = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
     assert "no number was given" in json.dumps(answer) and "2x" in answer["on"]
     assert run([*words, "1xh100-sxm"]) != 0  # as many as were said
+
+
+def test_more_gpus_are_tried_only_where_the_model_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another refusal says nothing of a number, and is the answer."""
+    asked: list[str] = []
+
+    def answer(question: Question) -> Draft:
+        asked.append(question.cluster.label)
+        raise NoRoomError("does not fit") if len(asked) < 3 else UnpredictableError("no rate", "no kernel of this has a rate")
+
+    monkeypatch.setattr(command, "_answer", answer)
+    with pytest.raises(NoRoomError):
+        command.capacity("llama-3.1-70b", on="h100-sxm")
+    assert [words.split()[0] for words in asked] == ["1x", "2x", "4x"]  # and the refusal is that of the one that was named
+    with pytest.raises(UnpredictableError):
+        command.capacity("llama-3.1-70b", on="h100-sxm")
+    assert len(asked) == 4

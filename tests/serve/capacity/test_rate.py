@@ -11,7 +11,7 @@ import pytest
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
-from gpuwise.serve.capacity.answer import capacity_on, usual_targets
+from gpuwise.serve.capacity.answer import Question, capacity_on, usual_targets
 from gpuwise.serve.capacity.changes import changes
 from gpuwise.serve.capacity.commands import load_tests, start_commands
 from gpuwise.serve.capacity.configurations import Configuration, Wanted, layouts, refined
@@ -248,7 +248,7 @@ def test_commands_say_what_was_chosen() -> None:
 
 def test_the_whole_answer_and_its_document() -> None:
     targets = parse_targets("ttft_p95=300ms,tpot_p95=50ms")
-    answer = capacity_on(ARCH, CLUSTER, SHORT, targets, Demand(users=200, think_s=5.0), today=TODAY, n=N, explain=False)
+    answer = capacity_on(Question(ARCH, CLUSTER, SHORT, targets, Demand(users=200, think_s=5.0), TODAY, n=N), explain=False)
     assert answer.served is not None
     document = capacity_document(answer)
     served = document["served"]
@@ -263,7 +263,7 @@ def test_the_whole_answer_and_its_document() -> None:
 @pytest.mark.thorough
 def test_changes_stand_beside_what_the_replica_is_said_to_carry() -> None:
     """Not beside the rate of the search's shorter simulation."""
-    answer = capacity_on(ARCH, CLUSTER, SHORT, parse_targets("ttft_p95=300ms,tpot_p95=50ms"), Demand(), today=TODAY, n=N)
+    answer = capacity_on(Question(ARCH, CLUSTER, SHORT, parse_targets("ttft_p95=300ms,tpot_p95=50ms"), Demand(), TODAY, n=N))
     assert answer.served is not None
     able = [c for c in answer.changes if c.gain is not None]
     assert len(able) > 2
@@ -283,7 +283,7 @@ def test_another_accelerator_is_split_as_it_needs() -> None:
 
 
 def test_a_target_nobody_meets_gives_the_nearest_miss() -> None:
-    answer = capacity_on(ARCH, CLUSTER, SHORT, parse_targets("ttft_p95=1ms"), Demand(), today=TODAY, n=N, explain=False)
+    answer = capacity_on(Question(ARCH, CLUSTER, SHORT, parse_targets("ttft_p95=1ms"), Demand(), TODAY, n=N), explain=False)
     assert answer.served is None
     assert answer.miss is not None
     ratios = [c.limit.alone.worst.ratio or 0 for c in answer.considered if c.limit and c.limit.alone.worst]
@@ -294,25 +294,25 @@ def test_a_target_nobody_meets_gives_the_nearest_miss() -> None:
 
 def test_a_model_too_large_and_one_that_writes_nothing_are_refused() -> None:
     with pytest.raises(InputError, match="does not fit"):
-        capacity_on(find_model("llama-3.1-405b"), CLUSTER, SHORT, usual_targets(SHORT), Demand(), today=TODAY)
+        capacity_on(Question(find_model("llama-3.1-405b"), CLUSTER, SHORT, usual_targets(SHORT), Demand(), TODAY))
     with pytest.raises(InputError, match="no decoder"):
-        capacity_on(find_model("bert-base"), CLUSTER, SHORT, usual_targets(SHORT), Demand(), today=TODAY)
+        capacity_on(Question(find_model("bert-base"), CLUSTER, SHORT, usual_targets(SHORT), Demand(), TODAY))
 
 
 @pytest.mark.thorough
 def test_users_are_served_at_the_rate_they_come_to() -> None:
     """A user asks anew so long after an answer: the rate follows from both, and latencies are given."""
     for users in (8, 200):
-        answer = capacity_on(
+        asked = Question(
             find_model("llama-3.1-8b"),
             find_cluster("l40s"),
             Load(find_workload("chat"), 8192),
             parse_targets("ttft_p95=1s"),
             Demand(None, users, 45.0),
-            today=datetime.date(2026, 11, 23),
+            datetime.date(2026, 11, 23),
             n=N,
-            explain=False,
         )
+        answer = capacity_on(asked, explain=False)
         assert answer.served is not None
         point, copies = answer.served.point, answer.served.fleet.copies_peak
         e2e = point.latency("e2e", None)

@@ -10,19 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from gpuwise.cli.options import Duration, Length, Money, Whole, positive_count
-from gpuwise.errors import InputError, UnknownNameError, UnpredictableError
+from gpuwise.errors import GpuwiseError, InputError, NoRoomError, UnknownNameError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from gpuwise.cli.capacity.forward import Passes
-    from gpuwise.facts.hardware.systems import Cluster
     from gpuwise.facts.models.architecture import Architecture
     from gpuwise.facts.models.convnets import ConvNet
     from gpuwise.facts.models.denoisers import Denoiser
     from gpuwise.pick.capacity import Option, Ranked
     from gpuwise.pick.limits import Limits
-    from gpuwise.serve.capacity.answer import Capacity, Draft
+    from gpuwise.serve.capacity.answer import Capacity, Draft, Question
     from gpuwise.serve.capacity.configurations import Wanted
     from gpuwise.serve.capacity.fleet import Demand
     from gpuwise.serve.load.load import Load
@@ -170,7 +167,10 @@ def capacity(
     json
         One JSON document on the last line of stdout.
     """
+    import datetime
+
     from gpuwise.facts.models.architecture import Architecture
+    from gpuwise.serve.capacity.answer import Question
 
     if html is not None:
         from gpuwise.report.files import PAGE_SUFFIXES, check_target
@@ -192,7 +192,7 @@ def capacity(
         return capacity_forward_command(arch, on, _passes(asked, held), json=json)
     held = _as_named(model, held)
     load, targets, demand = question(arch, asked, held)
-    wanted = wanted_of(held, load)
+    wanted, today = wanted_of(held, load), datetime.date.today()
     ranked, within = None, _limits(held)
     if on is not None and (held.buy or held.form is not None or held.max_watts is not None):
         raise InputError("--buy, --form and --max-watts look for hardware, and --on names it", hint="leave one of them out")
@@ -207,7 +207,7 @@ def capacity(
             c = option.limit.configuration.config
             engine = wanted if c.engine == wanted.engine else replace(wanted, engine=c.engine, tp=None)
             own = option.usd_per_accelerator_hour if option.how != "rent" else None
-            return _answer(arch, option.cluster, load, targets, demand, engine, own, None)
+            return _answer(Question(arch, option.cluster, load, targets, demand, today, engine, own))
 
         ranked, answer = ranked.answered(ask, demand, within)
         answer = answer if quick else _finished(answer)
@@ -223,8 +223,8 @@ def capacity(
 
             wanted = replace(wanted, slowdown=learnt(arch.id, wanted.engine, cluster.accelerator.id))
         explain = not quick and sent.measure is None
-        draft = _enough(on, cluster, lambda c: _answer(arch, c, load, targets, demand, wanted, held.price, held.provider))
-        answer = _finished(draft, explain=explain)
+        whole = Question(arch, cluster, load, targets, demand, today, wanted, held.price, held.provider)
+        answer = _finished(_enough(on, whole), explain=explain)
     if sent.measure is not None:
         from gpuwise.cli.capacity.measure import measure_server
         from gpuwise.serve.measure.run import Bounds
@@ -257,23 +257,26 @@ ENOUGH = (2, 4, 8, 16)
 """Counts tried, one after another, of a GPU that was named without one and does not hold the model."""
 
 
-def _enough(on: str, cluster: Cluster, ask: Callable[[Cluster], Draft]) -> Draft:
-    """What ``ask`` answers for ``cluster``, or, where it cannot and ``on`` gives no number, for the fewest of :data:`ENOUGH`."""
+def _enough(on: str, asked: Question) -> Draft:
+    """The answer, or, where the model has no room and ``on`` gives no number, that for the fewest of :data:`ENOUGH`."""
     from gpuwise.facts.hardware.naming import find_cluster, is_counted
 
     try:
-        return ask(cluster)
-    except (InputError, UnpredictableError) as error:
+        return _answer(asked)
+    except NoRoomError as error:
         if is_counted(on):
             raise
         refusal = error
     for n in ENOUGH:
         enough = f"{n} GPUs, the fewest of {', '.join(map(str, ENOUGH))} that hold it (no number was given)"
         try:
-            wider = find_cluster(f"{n}x{cluster.accelerator.id}")
-            return ask(replace(wider, assumption="; ".join(filter(None, (cluster.assumption, enough)))))
-        except (InputError, UnpredictableError):
+            wider = find_cluster(f"{n}x{asked.cluster.accelerator.id}")
+            assumption = "; ".join(filter(None, (asked.cluster.assumption, enough)))
+            return _answer(replace(asked, cluster=replace(wider, assumption=assumption)))
+        except NoRoomError:
             continue
+        except GpuwiseError:
+            break
     raise refusal
 
 
@@ -584,38 +587,15 @@ def _adapters(text: str) -> Adapters:
     return Adapters(*(int(p) for p in parts))
 
 
-def _answer(
-    arch: Architecture,
-    cluster: Cluster,
-    load: Load,
-    targets: tuple[Target, ...],
-    demand: Demand,
-    wanted: Wanted,
-    usd_per_hour: float | None,
-    provider: str | None,
-) -> Draft:
-    import datetime
-
+def _answer(asked: Question) -> Draft:
     from gpuwise.cli.step.progress import progress
     from gpuwise.serve.capacity.answer import draft_on
     from gpuwise.serve.capacity.configurations import check_tp
 
-    if wanted.tp is not None:
-        check_tp(arch, wanted.tp)
-    today = datetime.date.today()
+    if asked.wanted.tp is not None:
+        check_tp(asked.arch, asked.wanted.tp)
     with progress("simulating") as say:
-        return draft_on(
-            arch,
-            cluster,
-            load,
-            targets,
-            demand,
-            wanted,
-            today=today,
-            usd_per_hour=usd_per_hour,
-            provider=provider,
-            progress=say,
-        )
+        return draft_on(asked, say)
 
 
 def _finished(answer: Draft | Capacity, *, explain: bool = True) -> Capacity:

@@ -20,15 +20,14 @@ def served_fleet(model: str, on: str, served: Served, today: datetime.date) -> C
     from gpuwise.cli.step.progress import progress
     from gpuwise.facts.hardware.naming import USUAL, find_cluster
     from gpuwise.facts.models.catalogue import find_model
-    from gpuwise.serve.capacity.answer import capacity_on
+    from gpuwise.serve.capacity.answer import Question, capacity_on
 
     arch = find_model(model)
     request = Traffic(workload=served.workload, slo=served.slo, rate=served.rate, users=served.users)
     load, targets, demand = question(arch, request, Constraints())
     with progress("simulating") as say:
-        answer = capacity_on(
-            arch, find_cluster(on, prefer=USUAL), load, targets, demand, today=today, explain=False, progress=say
-        )
+        asked = Question(arch, find_cluster(on, prefer=USUAL), load, targets, demand, today)
+        answer = capacity_on(asked, explain=False, progress=say)
     if answer.served is None:
         raise InputError(
             f"nothing on {on} keeps " + ", ".join(t.words for t in targets),

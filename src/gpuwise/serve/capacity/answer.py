@@ -36,6 +36,7 @@ ROUNDS, SETTLED, CURVE_ROUNDS = 6, 0.01, 12
 that it is worked out on the curve before."""
 MANY_USERS = 30
 """Of one replica, from which they ask independently of each other."""
+ANYTHING = Wanted()
 CUT_SHARE = 0.001
 """Share of a workload's requests that the context cuts, from which it is said."""
 
@@ -107,8 +108,9 @@ def usual_targets(load: Load) -> tuple[Target, ...]:
 
 
 @dataclass(frozen=True)
-class Draft:
-    """An answer whose configuration, largest rate and price are known: ``limit`` is None where nothing keeps the targets."""
+class Question:
+    """How much ``cluster`` carries of ``load`` with ``arch`` within ``targets``, and what carries ``demand``. ``usd_per_hour`` is
+    that of an accelerator, else ``provider``'s, else the market's; ``n`` requests are simulated for each rate."""
 
     arch: Architecture
     cluster: Cluster
@@ -116,99 +118,67 @@ class Draft:
     targets: tuple[Target, ...]
     demand: Demand
     today: datetime.date
-    usd_per_hour: float | None
-    provider: str | None
-    n: int
+    wanted: Wanted = ANYTHING
+    usd_per_hour: float | None = None
+    provider: str | None = None
+    n: int = FINAL_REQUESTS
+
+
+@dataclass(frozen=True)
+class Draft:
+    """An answer whose configuration, largest rate and price are known: ``limit`` is None where nothing keeps the targets."""
+
+    question: Question
     found: Search
     limit: Limit | None
 
     def fleet(self, each: Estimate | None = None, e2e_s: float | None = None) -> Fleet:
         """What carries the demand, of replicas of ``each`` (None: the limit, with the width that any has)."""
         assert self.limit is not None
+        q = self.question
         return fleet_for(
             self.limit,
             each or about(self.limit),
-            self.cluster,
-            self.demand,
-            today=self.today,
-            usd_per_hour=self.usd_per_hour,
-            provider=self.provider,
+            q.cluster,
+            q.demand,
+            today=q.today,
+            usd_per_hour=q.usd_per_hour,
+            provider=q.provider,
             e2e_s=e2e_s,
         )
 
     def completed(self) -> Capacity:
         """The answer, without what single changes would bring."""
-        found = self.found
+        q, found = self.question, self.found
         served = None if self.limit is None else _served(self, self.limit)
         miss = None if served is not None or found.nearest is None else Miss(found.nearest, why_missed(found.nearest.alone))
         own = [] if served is None else [(served.configuration, p) for p in served.curve]
-        others = [point for layout in found.behind for point in layout.points(self.load, self.targets)]
+        others = [point for layout in found.behind for point in layout.points(q.load, q.targets)]
         points = frontier(found.limits, [*others, *own])
-        notes = _notes(self.cluster, self.load, self.demand, served)
-        asked = (self.arch, self.cluster, self.load, self.targets, self.demand, self.today)
+        notes = _notes(q, served)
+        asked = (q.arch, q.cluster, q.load, q.targets, q.demand, q.today)
         return Capacity(*asked, served, miss, found.considered, points, (), notes)
 
 
-def draft_on(
-    arch: Architecture,
-    cluster: Cluster,
-    load: Load,
-    targets: Sequence[Target],
-    demand: Demand,
-    wanted: Wanted | None = None,
-    *,
-    today: datetime.date,
-    usd_per_hour: float | None = None,
-    provider: str | None = None,
-    n: int = FINAL_REQUESTS,
-    progress: Callable[[str], None] = lambda words: None,
-) -> Draft:
-    """The best way to serve ``load`` with ``arch`` on ``cluster`` within ``targets``, and the largest rate of it. Raises as
-    :func:`capacity_on`."""
-    check_model(arch)
-    load, asked = with_slots(load, wanted or Wanted())
-    found = search(arch, cluster, load, targets, asked, demand=demand, progress=progress)
+def draft_on(question: Question, progress: Callable[[str], None] = lambda words: None) -> Draft:
+    """The best way to serve the load within the targets, and the largest rate of it. Raises as :func:`capacity_on`."""
+    check_model(question.arch)
+    load, wanted = with_slots(question.load, question.wanted)
+    q = replace(question, load=load)
+    found = search(q.arch, q.cluster, load, q.targets, wanted, demand=q.demand, progress=progress)
     if found.error is not None:
         raise found.error
     progress("the best of them")
     limit = None
     if found.best is not None:
-        limit = largest_rate(found.best.configuration, load, targets, n=n, guess_per_s=found.best.rate_per_s)
-    kept = None if limit is None or limit.best is None else limit
-    return Draft(arch, cluster, load, tuple(targets), demand, today, usd_per_hour, provider, n, found, kept)
+        limit = largest_rate(found.best.configuration, load, q.targets, n=q.n, guess_per_s=found.best.rate_per_s)
+    return Draft(q, found, None if limit is None or limit.best is None else limit)
 
 
-def capacity_on(
-    arch: Architecture,
-    cluster: Cluster,
-    load: Load,
-    targets: Sequence[Target],
-    demand: Demand,
-    wanted: Wanted | None = None,
-    *,
-    today: datetime.date,
-    usd_per_hour: float | None = None,
-    provider: str | None = None,
-    n: int = FINAL_REQUESTS,
-    explain: bool = True,
-    progress: Callable[[str], None] = lambda words: None,
-) -> Capacity:
-    """How much ``cluster`` carries of ``load`` with ``arch`` within ``targets``, and what carries ``demand``; ``explain`` adds
-    what single changes would bring. Raises InputError and UnpredictableError where nothing can be simulated."""
-    draft = draft_on(
-        arch,
-        cluster,
-        load,
-        targets,
-        demand,
-        wanted,
-        today=today,
-        usd_per_hour=usd_per_hour,
-        provider=provider,
-        n=n,
-        progress=progress,
-    )
-    answer = draft.completed()
+def capacity_on(question: Question, *, explain: bool = True, progress: Callable[[str], None] = lambda words: None) -> Capacity:
+    """The answer; ``explain`` adds what single changes would bring. Raises InputError and UnpredictableError where nothing can
+    be simulated, of these NoRoomError where more accelerators would do."""
+    answer = draft_on(question, progress).completed()
     return explained(answer, progress) if explain else answer
 
 
@@ -233,14 +203,15 @@ def check_model(arch: Architecture) -> None:
 
 
 def _served(draft: Draft, limit: Limit) -> Served:
-    configuration, load, targets, n = limit.configuration, draft.load, draft.targets, draft.n
+    q, configuration = draft.question, limit.configuration
+    load, targets, n = q.load, q.targets, q.n
     near = limit.rate_per_s if limit.missed is not None and limit.missed.saturated else None
     knee = max(knee_rate(configuration, load, n, limit.full_per_s, near).rate_per_s, limit.rate_per_s)
     points = curve(configuration, load, targets, knee, n // 2, CURVE_POINTS)
     each = rate_estimate(limit, points, load, targets, n // 2)
     fleet = draft.fleet(each)
     share = fleet.peak_per_s / fleet.copies_peak
-    closed = _closed(draft.demand, fleet)
+    closed = _closed(q.demand, fleet)
     if closed is None:
         point = operate(configuration, load, share, targets, n)
     else:
@@ -290,7 +261,8 @@ def _closed(demand: Demand, fleet: Fleet) -> ClosedLoop | None:
     return ClosedLoop(max(round(demand.users * demand.peak_over_mean / fleet.copies_peak), 1), demand.think_s)
 
 
-def _notes(cluster: Cluster, load: Load, demand: Demand, served: Served | None) -> tuple[str, ...]:
+def _notes(question: Question, served: Served | None) -> tuple[str, ...]:
+    cluster, load, demand = question.cluster, question.load, question.demand
     said = [cluster.assumption] if cluster.assumption else []
     if isinstance(load.source, Workload):
         said += [load.source.note] if load.source.note else []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpuwise.facts.hardware.naming import USUAL, find_cluster
 from gpuwise.facts.models.catalogue import find_model
-from gpuwise.serve.capacity.answer import Capacity, capacity_on, check_model, usual_targets
+from gpuwise.serve.capacity.answer import Capacity, Question, capacity_on, check_model, usual_targets
 from gpuwise.serve.capacity.configurations import USUAL_BITS, Wanted
 from gpuwise.serve.capacity.fleet import Demand
 from gpuwise.serve.load.load import Load
@@ -44,13 +44,13 @@ def capacity(
     load = Load(source, arch.max_seq_len)
     name, _, version = engine.partition("@")
     rate = load.recorded_rate_per_s if requests_per_s is None and users is None else requests_per_s
-    return capacity_on(
+    asked = Question(
         arch,
         find_cluster(on, prefer=USUAL),
         load,
         usual_targets(load) if slo is None else parse_targets(slo),
         Demand(rate, users, think_s, load.peak_over_mean),
+        today or datetime.date.today(),
         Wanted(name, version or None, bits),
-        today=today or datetime.date.today(),
-        explain=explain,
     )
+    return capacity_on(asked, explain=explain)

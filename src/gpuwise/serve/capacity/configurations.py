@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from gpuwise.errors import InputError, UnpredictableError
+from gpuwise.errors import InputError, NoRoomError, UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster, System
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.serve.disaggregated import Disaggregated
@@ -338,8 +338,8 @@ def copies_apart(configuration: Configuration, load: Load, most: int) -> tuple[i
 def read_apart(
     every: Iterable[Configuration], load: Load, cluster: Cluster, apart: tuple[int, int] | str
 ) -> Iterator[Configuration]:
-    """Each of ``every`` with so many replicas that read and that write, as far as the cluster holds them. Raises InputError where
-    none does."""
+    """Each of ``every`` with so many replicas that read and that write, as far as the cluster holds them. Raises NoRoomError
+    where none does."""
     count = 0
     for configuration in every:
         most = cluster.n_accelerators // configuration.ranks
@@ -349,7 +349,7 @@ def read_apart(
         count += 1
         yield replace(configuration, apart=ratio)
     if not count:
-        raise InputError(
+        raise NoRoomError(
             f"no replicas that read and others that write fit {cluster.label}",
             hint="more GPUs, and vllm or sglang without adapters or pipeline stages",
         )

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gpuwise.errors import InputError
+from gpuwise.errors import NoRoomError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.coefficients import load_json
@@ -152,7 +152,7 @@ def engine_parts(
 def pool_memory(
     arch: Architecture, accelerator: Accelerator, config: EngineConfig, options: Settings, rules: EngineRules
 ) -> PoolMemory:
-    """What the engine has for its cache. Raises InputError where nothing is left."""
+    """What the engine has for its cache. Raises NoRoomError where nothing is left."""
     assert options.block_size is not None
     if rules.pool == "slots":
         memory = slot_memory(arch, accelerator, config, options)
@@ -162,7 +162,7 @@ def pool_memory(
     pool = parts.pool
     layout = replace(VLLM, tp=config.tp, stages=config.pp, dtype=config.kv_dtype, page_tokens=options.block_size)
     if pool < kv_page_bytes(arch, layout):
-        raise InputError(
+        raise NoRoomError(
             f"{arch.id} does not fit: {-pool / GIB + 0.01:.1f} GiB short on {accelerator.name} before any cache",
             hint="split it over more GPUs or narrow its weights",
         )

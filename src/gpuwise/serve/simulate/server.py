@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.errors import InputError
+from gpuwise.errors import InputError, NoRoomError
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.serve.engine import LLAMA_CPP, STAGED, EngineConfig
@@ -264,7 +264,7 @@ class Server:
         spare = SPARE_BLOCKS if scheduler == "radix" else 0
         blocks = limits.n_blocks if self.options.kv_blocks else max(limits.n_blocks, self.memory.blocks_of(longest))
         if -(-longest // limits.block_tokens) + spare > blocks:
-            raise InputError(
+            raise NoRoomError(
                 f"a request of {longest} tokens does not fit the cache of {blocks * limits.block_tokens}",
                 hint="split the model over more GPUs, or narrow weights or cache",
             )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.errors import InputError
+from gpuwise.errors import NoRoomError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.coefficients import load_json
@@ -84,14 +84,14 @@ def slot_steps(arch: Architecture, accelerator: Accelerator, config: EngineConfi
 
 
 def slot_memory(arch: Architecture, accelerator: Accelerator, config: EngineConfig, options: Settings) -> ServingMemory:
-    """Bytes on a device with all slots' caches. Raises InputError where they do not fit beside the weights."""
+    """Bytes on a device with all slots' caches. Raises NoRoomError where they do not fit beside the weights."""
     assert options.max_num_seqs is not None
     context = options.max_model_len or arch.max_seq_len
     one = llama_cpp_memory(arch, accelerator, config.weights, n_devices=config.pp, context=context)
     memory = replace(one, cache=one.cache * options.max_num_seqs)
     if not memory.fits:
         short = (memory.total - memory.most) / GIB
-        raise InputError(
+        raise NoRoomError(
             f"{options.max_num_seqs} slots of {context:,} tokens of {arch.id} do not fit: "
             f"{short:.1f} GiB short on {accelerator.name}",
             hint="fewer slots, a shorter context (--context), narrower weights (--weights 4) or more devices",
