@@ -6,8 +6,9 @@
 prompt in it where fewer than a third of the steps have one: the others are left out. Prompts' lengths are not published: 250
 tokens of chat and 600 of code are taken.
 
-Prints predicted over published time by device, kind and sequences; ``--data FOLDER`` solves for what a step and a sequence cost
-vLLM before 0.14, of four dense models on H100 and of the loads in the folder, which weigh alike.
+Prints predicted over published time by device, kind and sequences; ``--data FOLDER`` solves for what a step, a sequence and,
+beyond what is taken, a sorted logit cost vLLM before 0.14, of four dense models on H100 and of the loads in the folder, which
+weigh alike.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from ratios import print_errors
 
 from gpuwise.errors import GpuwiseError
 from gpuwise.facts.hardware.naming import USUAL, find_cluster
@@ -31,7 +33,7 @@ from gpuwise.serve.simulate import Server, Settings
 
 F64 = NDArray[np.float64]
 RUNS = Path(__file__).with_name("energy_runs.csv")
-VERSION = "0.11.0"
+VERSION = "0.11.1"
 GPUS = {"h100": "H100-SXM", "b200": "B200"}
 PROMPT = {"lm-arena-chat": 250, "sourcegraph-fim": 600}
 MOST_PROMPTS = 0.35
@@ -51,6 +53,8 @@ class Row:
     gpus: int
     experts: bool
     sequences: float
+    logits: float
+    """Sorted in a step."""
     rest_s: float
     published_s: float
 
@@ -89,12 +93,12 @@ def read() -> list[Row]:
             continue
         b = min(max(round(sequences), 1), len(steps.fixed) - 1)
         rest = steps.fixed[b] + steps.slope[b] * b * context - known["iteration_s"] - known["sequence_s"] * b
-        found.append(Row(arch.id, row["gpu"], n, moe, sequences, rest, float(row["itl_median_ms"]) / 1e3))
+        found.append(Row(arch.id, row["gpu"], n, moe, sequences, sequences * arch.vocab, rest, float(row["itl_median_ms"]) / 1e3))
     return found
 
 
-def solved(rows: list[Row], folder: Path) -> tuple[float, float]:
-    """Seconds of a step and of a sequence in it."""
+def solved(rows: list[Row], folder: Path) -> tuple[float, ...]:
+    """Seconds of a step, of a sequence in it and of a logit. The loads' version sorted none."""
     from gpuwise.calibrate.serving.load import read_load_runs
     from gpuwise.calibrate.serving.load_score import since_index
     from gpuwise.calibrate.serving.step_fit import stages_of
@@ -109,10 +113,11 @@ def solved(rows: list[Row], folder: Path) -> tuple[float, float]:
     rest = np.array([r.rest_s for r in mine] + [s.beside_s + float(s.parts[:4] @ shared) for s in loads])
     held = np.array([r.sequences for r in mine] + [float(s.parts[5]) for s in loads])
     published = np.array([r.published_s for r in mine] + [s.tpot_s for s in loads])
-    # relative errors are linear in both costs
-    left = np.stack([np.ones_like(rest), held], axis=1) / published[:, None] * weights[:, None]
+    mega = np.concatenate([np.array([r.logits for r in mine]), np.zeros(len(loads))]) / 1e6
+    # relative errors are linear in the costs
+    left = np.stack([np.ones_like(rest), held, mega], axis=1) / published[:, None] * weights[:, None]
     found, *_ = np.linalg.lstsq(left, (1.0 - rest / published) * weights, rcond=None)
-    return float(found[0]), float(found[1])
+    return float(found[0]), float(found[1]), float(found[2]) / 1e6
 
 
 def main() -> None:
@@ -122,8 +127,8 @@ def main() -> None:
     parsed = parser.parse_args()
     rows, known = read(), costs()
     if parsed.data is not None:
-        step_s, each_s = solved(rows, parsed.data)
-        print(f"a step {1e6 * step_s:.0f} us, a sequence {1e6 * each_s:.1f} us")
+        step_s, each_s, logit_s = solved(rows, parsed.data)
+        print(f"a step {1e6 * step_s:.0f} us, a sequence {1e6 * each_s:.1f} us, a logit {1e9 * logit_s:+.3f} ns")
         return
     step_s, each_s = (
         (float(x) / 1e6 for x in parsed.costs.split(",")) if parsed.costs else (known["iteration_s"], known["sequence_s"])
@@ -135,10 +140,7 @@ def main() -> None:
         learnt = "fit" if row.gpu == "h100" and row.model in LEARNT else "check"
         for group in (f"{row.gpu} {kind} {learnt}", f"{row.gpu} {kind} {size}"):
             groups[group].append(row.ratio(step_s, each_s))
-    print(f"{'of':34} {'rows':>4} {'median error':>12} {'mean error':>10} {'median ratio':>12}")
-    for group, ratios in sorted(groups.items()):
-        off = np.abs(np.array(ratios) - 1.0)
-        print(f"{group:34} {len(ratios):4} {np.median(off):12.1%} {off.mean():10.1%} {math.exp(np.median(np.log(ratios))):12.2f}")
+    print_errors(groups)
 
 
 if __name__ == "__main__":

@@ -39,11 +39,10 @@ LOW = (0.7, 0.3, 0.0, 0.0, *((0.0, 0.0) * len(SINCE)))
 HIGH = (1.3, 3.0, 1e-4, 1e-4, *((5e-3, 5e-5) * len(SINCE)))
 UNIT = np.array([1.0, 1.0, 1e-5, 1e-5, *((1e-3, 1e-5) * len(SINCE))])
 """Of each cost in the fit."""
-OF_MANY = {"0.8": (4.2e-4, 1.65e-5, 0.09)}
+OF_MANY = {"0.8": (6.6e-4, 1.47e-5, 0.06)}
 """``iteration_s``, ``sequence_s`` and the width of steps of versions whose only loads at a rate are of one model, with at most 90
-sequences: those tell 1.4 us a sequence. Solved with four models that ML.ENERGY published, both sources weighing alike
-(benchmarks/serving/token_times.py), and compared with other models and programs without a server
-(benchmarks/records/serving/sequences_2026-11-27f.md)."""
+sequences. Solved with four models that ML.ENERGY published, both sources weighing alike, and with what vLLM's sort of the logits
+takes (benchmarks/serving/token_times.py); compared with other models (benchmarks/records/serving/capacity_2026-11-27g.md)."""
 MOST_PROMPTS = 0.2
 _FULL = 0.9
 """Share of an engine's sequences beyond which requests wait for a place."""
@@ -118,6 +117,8 @@ def _stage(run: LoadRun, rate: float, tpot_s: float, prompt: float, output: floa
     size = limits.block_tokens
     cached = int((prompt - 1) // size * size) if run.requests.text is not None and limits.prefix_cache else 0
     n_left, done, more = int(prompt) - cached, cached, 0.0
+    if n + n_left <= (whole.options.graph_most or 0) < n + 2 * n_left:  # two share no graph
+        return None
     while n_left > 0:
         chunk = min(n_left, max(limits.tokens - n, size))
         more += steps.mixed(n, n * context, [(chunk, done)]) - alone

@@ -6,6 +6,7 @@ import tomllib
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -116,6 +117,8 @@ class EngineRules:
     """Layers with a window give back the blocks behind it."""
     prompt_graphs: bool = True
     """Steps with prompts run captured graphs up to their largest size; False: the host launches every one of them."""
+    graph_tokens: int | None = None
+    """Tokens of the largest graph for each sequence at once, if those are fewer."""
     ahead_in_stages: bool = False
     """A batch more than pipeline stages is scheduled ahead."""
     drawn: tuple[float, float] = (0.0, 0.0)
@@ -151,10 +154,15 @@ class Tier:
 def _tables() -> dict[str, tuple[EngineRules, ...]]:
     text = files("gpuwise.serve.simulate").joinpath("engines.toml").read_text(encoding="utf-8")
     data: dict[str, list[dict[str, Any]]] = tomllib.loads(text)
-    return {e: tuple(_rules(row) for row in rows) for e, rows in data.items()}
+    return {e: tuple(map(_rules, accumulate(rows, _whole))) for e, rows in data.items()}
 
 
-def _rules(row: dict[str, Any]) -> EngineRules:
+def _whole(before: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
+    return row if "scheduler" in row else before | row
+
+
+def _rules(entry: dict[str, Any]) -> EngineRules:
+    row = dict(entry)
     tiers: list[list[Any]] = row.pop("tiers")
     samplers = {name: tuple(row.pop(name)) for name in ("drawn", "filtered", "draft_host_s") if name in row}
     return EngineRules(tiers=tuple(Tier(*t) for t in tiers), **samplers, **row)
@@ -191,6 +199,9 @@ def resolved(settings: Settings, config: EngineConfig, accelerator: Accelerator,
     apart = rules.scheduler == "radix"  # prompts have steps of their own
     if apart and settings.max_num_batched_tokens is None:  # groups that attend apart share them (arg_groups/parallel_hook.py:331)
         tokens = max(tokens // config.attention_dp, 1)
+    graph = tier.group_graph_most if config.tp >= GROUP else tier.graph_most
+    if rules.graph_tokens is not None:
+        graph = min(graph, rules.graph_tokens * sequences)
     return replace(
         settings,
         max_num_batched_tokens=max(tokens, sequences) if settings.max_num_batched_tokens is None and not apart else tokens,
@@ -199,7 +210,7 @@ def resolved(settings: Settings, config: EngineConfig, accelerator: Accelerator,
         memory_share=settings.memory_share or rules.memory_share or _static_share(tokens, tier, config, accelerator),
         chunked_prefill=chunked,
         prefix_caching=rules.prefix_cache if settings.prefix_caching is None else settings.prefix_caching,
-        graph_most=settings.graph_most or (tier.group_graph_most if config.tp >= GROUP else tier.graph_most),
+        graph_most=settings.graph_most or graph,
         scheduler=settings.scheduler or ("budget" if chunked and rules.scheduler == "prefill_first" else rules.scheduler),
     )
 
