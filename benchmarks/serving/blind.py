@@ -1,14 +1,15 @@
 """Runs that were written down before anything was asked: ``python benchmarks/serving/blind.py``.
 
 ``benchmarks/records/serving/blind_runs_*.csv`` hold one published run a line with its source and settings. All requests come at
-once; of ``batch`` rows they are one batch. vLLM's own benchmarks draw tokens by their probability. Prints predicted over
-published time.
+once; of ``batch`` rows they are one batch; of ``users`` rows so many are in flight, of lengths drawn from 1 to those given.
+vLLM's own benchmarks draw tokens by their probability. Prints predicted over published time.
 """
 
 from __future__ import annotations
 
 import csv
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +18,13 @@ from ratios import print_errors
 from gpuwise.errors import GpuwiseError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
-from gpuwise.serve.engine import LLAMA_CPP, EngineConfig
-from gpuwise.serve.load.requests import Requests
+from gpuwise.serve.engine import LLAMA_CPP, EngineConfig, version_number
+from gpuwise.serve.load.requests import ClosedLoop, Requests
 from gpuwise.serve.simulate import Server, Settings
 from gpuwise.serve.simulate.settings import DRAWN, GREEDY
 
 RECORDS = Path(__file__).parents[1] / "records/serving"
-GPUS = {"mi300x": "mi300x", "h100": "h100-sxm-80gb", "rx7900xtx": "rx-7900-xtx"}
+GPUS = {"h100": "h100-sxm-80gb", "rx7900xtx": "rx-7900-xtx", "a100": "a100-sxm-80gb"}
 
 OLDEST_TRTLLM = "0.11.0"
 """Whose rules are known; rows of an older one are asked as this."""
@@ -34,18 +35,26 @@ def slowness(row: dict[str, str]) -> float:
     n, prompt, output = int(row["prompts"]), int(row["input"]), int(row["output"])
     published, metric = float(row["published"]), row["metric"]
     local = row["engine"] == LLAMA_CPP
-    version = {LLAMA_CPP: None, "trtllm": OLDEST_TRTLLM}.get(row["engine"], row["version"])
-    config = EngineConfig(row["engine"], row["weights"], kv_dtype=row["kv"], tp=int(row["tp"]), version=version)
+    engine, tp, arch = row["engine"], int(row["tp"]), find_model(row["model"])
+    version = {LLAMA_CPP: None, "trtllm": max(row["version"], OLDEST_TRTLLM, key=version_number)}.get(engine, row["version"])
+    config = EngineConfig(engine, row["weights"], kv_dtype=row["kv"], tp=tp, version=version)
+    if arch.moe is not None:
+        config = replace(config, **{"moe_ep" if row["kind"].startswith("ep") else "moe_tp": tp})
+    users = int(row["batch"]) if row["kind"] == "users" else None
     settings = Settings(
-        max_num_seqs=int(row["batch"]),
+        max_num_seqs=int(row["batch"]) if users is None else None,
         max_num_batched_tokens=max(131072, n) if "amd.com" in row["source"] else None,
         prefix_caching=False,
-        sampling=DRAWN if row["engine"] == "vllm" else GREEDY,
-        in_process=row["engine"] == "vllm",
+        sampling=DRAWN if engine == "vllm" else GREEDY,
+        in_process=engine == "vllm",
         max_model_len=None if not local else 8192,
     )
-    server = Server(find_model(row["model"]), find_cluster(f"{row['tp']}x{GPUS[row['gpu']]}").system, config, settings)
-    run = server.run(Requests(np.zeros(n), np.full(n, prompt), np.full(n, output)))
+    server = Server(arch, find_cluster(f"{tp}x{GPUS.get(row['gpu'], row['gpu'])}").system, config, settings)
+    lengths = np.full(n, prompt), np.full(n, output)
+    if users is not None:
+        rng = np.random.default_rng(0)
+        lengths = rng.integers(1, prompt + 1, n), rng.integers(1, output + 1, n)
+    run = server.run(Requests(np.zeros(n), *lengths), closed=None if users is None else ClosedLoop(users, 0.0))
     match metric:
         case "output_tokens_per_s":
             return run.duration_s / (n * output / published)
