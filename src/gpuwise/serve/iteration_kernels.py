@@ -85,9 +85,10 @@ def row_times(
             attention = _attention(device, arch, config, rows, mask, kv_len[mask], decode)
             put(mask, _on_card(device, rows.select(mask), attention))
     scans = (rows.kind == Kind.MEMORY) & (rows.family == FAMILY_CODE["state_space"])
-    if scans.any():
-        made = kernel_times(rows.select(scans), device, SERVING)
-        put(scans, KernelTime(made.time_s, made.log_sigma, made.basis))
+    for mask in (scans, rows.kind == Kind.CONVOLUTION):
+        if mask.any():
+            made = kernel_times(rows.select(mask), device, SERVING)
+            put(mask, KernelTime(made.time_s, made.log_sigma, made.basis))
     mask = (rows.kind == Kind.MEMORY) & ~scans
     put(mask, _on_card(device, rows.select(mask), memory_time(device, rows.bytes_read[mask], rows.bytes_written[mask])))
     mask = rows.kind == Kind.EMBEDDING

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from gpuwise.dtypes import FORMAT_BYTES
 from gpuwise.facts.models.architecture import Architecture, Mla, Moe, Patches
-from gpuwise.workload.step import Kind
+from gpuwise.workload.step import BIAS_GRADIENT, FILTER_GRADIENT, Kind
 from gpuwise.workload.transformer.blocks import BWD, FWD, Rows
 from gpuwise.workload.transformer.point import QUANTIZED, SCALE_BYTES_PER_ELEMENT, Point
 
@@ -412,33 +412,39 @@ def embedding(rows: Rows, arch: Architecture) -> None:
 
 
 def _patch_embedding(rows: Rows, arch: Architecture, patches: Patches) -> None:
-    """Each square of the image projected to ``hidden`` (a convolution whose stride is its width is a matmul), positions
-    added. Images need no gradient."""
+    """Each square of the image projected to ``hidden`` by a convolution whose stride is its width, as PyTorch runs it (images
+    that lie channels first, a bias), positions added. Images need no gradient."""
     p = rows.point
-    area, e = patches.channels * patches.patch_size**2, p.element_bytes
-    tokens = p.tokens
+    area, e, side = patches.channels * patches.patch_size**2, p.element_bytes, patches.image_size // patches.patch_size
+    tokens, images = p.tokens, p.micro_batch
+    shape = (images, patches.channels, arch.hidden, side, side, patches.patch_size**2, 1)
+    detail = (patches.image_size, patches.image_size, patches.patch_size)
     flop = 2.0 * tokens * area * arch.hidden
     rows.to.add(
         "embedding.patches",
-        Kind.MATMUL,
+        Kind.CONVOLUTION,
         FWD,
         p.dtype,
-        (1, tokens, arch.hidden, area),
+        shape,
         flop=flop,
         read_bytes=(tokens + arch.hidden) * area * e,
         written_bytes=tokens * arch.hidden * e,
         # autocast casts the images, which stay as they came
         saved=tokens * area * (e + 4.0 if p.autocast else e),
+        n_kernels=2 if patches.bias else 1,
+        detail=detail,
     )
     rows.to.add(
         "embedding.patches.wgrad",
-        Kind.MATMUL,
+        Kind.CONVOLUTION,
         BWD,
         p.dtype,
-        (1, arch.hidden, area, tokens),
+        shape,
         flop=flop,
         read_bytes=tokens * (arch.hidden + area) * e,
         written_bytes=arch.hidden * area * e,
+        flag=FILTER_GRADIENT | (BIAS_GRADIENT if patches.bias else 0),
+        detail=detail,
     )
     elements = float(tokens * arch.hidden)
     rows.memory("embedding.position", 2 * elements, elements)
