@@ -71,7 +71,7 @@ def published(
         took = [] if run.wall_s is None else [f"in {format_duration(run.wall_s)}"]
         took += [] if run.gpu_hours is None else [("" if took else "in ") + f"{run.gpu_hours:,.0f} GPU hours"]
         each = run.gpu_hours_per_token * 1e12
-        took += [] if run.mwh is None else [f"{run.mwh:,.0f} MWh metered"]
+        took += [] if run.mwh is None else [f"{run.mwh:,.0f} MWh by its authors' count"]
         same = " here" if run.accelerator_id == goal.cluster.accelerator.id else f" on {goal.cluster.accelerator.name}"
         alike = goal.cluster.accelerator.family == accelerators()[run.accelerator_id].family
         dated = run.year is not None and alike and goal.wishes.year is None

@@ -48,7 +48,7 @@ def test_beside_an_older_run_stands_the_plan_with_the_software_of_its_year() -> 
     today = make_plan("bloom-176b", "48x8xA100-80GB-SXM", replace(wishes, year=2023))
     assert then.best is not None and today.best is not None and then.best.energy is not None
     hours = today.best.time_s.expected / 366e9 * 1e12 * 384 / 3600
-    assert f"(--year 2023) {hours:,.0f}; " in then.published[0] and "690 MWh metered" in then.published[0]
+    assert f"(--year 2023) {hours:,.0f}; " in then.published[0] and "690 MWh by its authors' count" in then.published[0]
     assert "--year" not in today.published[0]
     metered = then.best.energy.kwh.expected / then.best.energy.pue / 1e3
     assert metered == pytest.approx(690, rel=0.20) and f"{metered:,.0f} MWh here without cooling" in then.published[0]

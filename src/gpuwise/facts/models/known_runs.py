@@ -45,7 +45,7 @@ class KnownRun:
     precision: str = ""
     """Of its matrix products, where its year's usual format was another."""
     mwh: float | None = None
-    """What was metered: accelerators, hosts and idle nodes, no cooling."""
+    """As its authors count: accelerators at design power, hosts and idle nodes, no cooling (arXiv 2211.02001)."""
 
     @property
     def gpu_hours_per_token(self) -> float:
