@@ -56,6 +56,10 @@ HALF_GRADIENTS = (
     "with gradients in fp32 the optimizer would have to be in host memory, which is much slower, so they are in bf16: "
     "--gradient-dtype fp32 keeps them"
 )
+HALF_MOMENTS = (
+    "with gradients and moments in fp32 the optimizer would have to be in host memory, which is much slower, so both are in bf16 "
+    "as in Megatron-Bridge's recipes of models with experts: --optimizer adamw --gradient-dtype fp32 keeps them"
+)
 
 
 def find_strategies(goal: Goal, n: int = 6) -> SearchResult:
@@ -64,11 +68,11 @@ def find_strategies(goal: Goal, n: int = 6) -> SearchResult:
     possible."""
     result = best = _result(goal, n)
     n_strategies, seconds = result.n_strategies, result.seconds
-    if (half := _with_half_gradients(goal, result.ranked[:1])) is not None:
+    for half, note in _with_half(goal, result.ranked[:1]):
         again = _result(half, n)
         n_strategies, seconds = n_strategies + again.n_strategies, seconds + again.seconds
         if _is_worth_it(half, again.ranked[:1], result.ranked[:1]):
-            return replace(again, n_strategies=n_strategies, seconds=seconds, notes=(*again.notes, HALF_GRADIENTS))
+            return replace(again, n_strategies=n_strategies, seconds=seconds, notes=(*again.notes, note))
     for lighter, note in () if _surely(goal, result.ranked[:1]) else _lighter(goal):
         again = _result(lighter, n)
         n_strategies, seconds = n_strategies + again.n_strategies, seconds + again.seconds
@@ -90,18 +94,21 @@ def _surely(goal: Goal, ranked: Sequence[TrainingEstimate]) -> bool:
     return _on_device(ranked) and ranked[0].fit_probability >= 1 - goal.wishes.risk
 
 
-def _with_half_gradients(goal: Goal, ranked: Sequence[TrainingEstimate]) -> Goal | None:
+def _with_half(goal: Goal, ranked: Sequence[TrainingEstimate]) -> Iterator[tuple[Goal, str]]:
     """``goal`` with gradients in bf16 where the first keeps the optimizer in host memory, nobody said a format and the stack has
-    the option; None elsewhere."""
+    the option, then in Megatron-Core with AdamW's moments in bf16 as well, each with a note that says so."""
     wishes, bases = goal.wishes, tuple(b for b in goal.bases if b.precision not in NOT_HALF and b.gradient_dtype == "fp32")
     open_ = wishes.gradient_dtype is None and wishes.fixed.get("offload_optimizer") is None and not wishes.fine_tuning
     if not (open_ and bases and bases[0].stack in HALF_GRADIENT_STACKS and ranked and ranked[0].strategy.offload_optimizer):
-        return None
-    return replace(goal, bases=tuple(b.with_(gradient_dtype="bf16") for b in bases))
+        return
+    half = tuple(b.with_(gradient_dtype="bf16") for b in bases)
+    yield replace(goal, bases=half), HALF_GRADIENTS
+    if wishes.optimizer is None and half[0].stack == "megatron-core" and goal.arch.moe is not None:
+        yield replace(goal, bases=tuple(b.with_(optimizer="adamw-bf16") for b in half)), HALF_MOMENTS
 
 
 def _is_worth_it(goal: Goal, half: Sequence[TrainingEstimate], offloaded: Sequence[TrainingEstimate]) -> bool:
-    """Whether gradients in 16 bits keep all of it on the device, and are much faster than the optimizer in host memory."""
+    """Whether 16 bits keep all of it on the device, and are much faster than the optimizer in host memory."""
     return _surely(goal, half) and half[0].step_time_s.expected * WORTH_HALF_GRADIENTS <= offloaded[0].step_time_s.expected
 
 
@@ -177,7 +184,7 @@ def find_fastest(
     fastest = _fastest(goal, space_of, costs)
     if fastest is None or _surely(goal, _estimates(fastest)):
         return fastest
-    if (half := _with_half_gradients(goal, _estimates(fastest))) is not None:
+    for half, _ in _with_half(goal, _estimates(fastest)):
         again = _fastest(half, space_of, costs)
         if again is not None and _is_worth_it(half, _estimates(again), _estimates(fastest)):
             return again
