@@ -89,13 +89,17 @@ def readings(text: str) -> Iterator[tuple[list[int], str]]:
     spelled = _SPELLED.match(name)
     if spelled is not None and spelled[1].lower() in _SPELLED_COUNTS:
         yield [*counts, _SPELLED_COUNTS[spelled[1].lower()]], name[spelled.end() :]
-    if not _is_mere_number(name):
-        yield counts, name
     before = _BEFORE.match(name)
-    if before is not None and not _is_mere_number(name[before.end() :]):
+    if before is not None and _is_mere_number(name[before.end() :]):
+        before = None
+    if before is not None and len(before[1]) < 3:  # "2 gaudi", though Gaudi 2 has both words
         yield [*counts, int(before[1])], name[before.end() :]
     if not counts:
         yield from _count_after(name)
+    if not _is_mere_number(name):
+        yield counts, name
+    if before is not None:
+        yield [*counts, int(before[1])], name[before.end() :]
 
 
 def _count_after(text: str) -> Iterator[tuple[list[int], str]]:

@@ -194,7 +194,8 @@ def _counts(text: str) -> tuple[list[int], str]:
     """The counts in ``text`` and the name beside them. Raises InputError on a count that cannot be, UnknownNameError where
     no reading leaves a known name."""
     tried = [*readings(text)]
-    for counts, name in tried:
+    spelled_out = [r for r in tried if r[1].strip().lower() in _spelled_out()]  # "Adreno X1" counts no Adreno
+    for counts, name in (*spelled_out, *tried):
         if _is_known(name):
             check_counts(counts, text)
             return counts, name
@@ -443,6 +444,11 @@ def _literal() -> Mapping[str, Accelerator]:
     for accelerator in accelerators().values():
         table |= {alias.lower(): accelerator for alias in accelerator.aliases if "_" in alias}
     return MappingProxyType(table)
+
+
+@cache
+def _spelled_out() -> frozenset[str]:
+    return frozenset(name.lower() for name in _all_names())
 
 
 @cache
