@@ -1,9 +1,9 @@
 """A task on a processor beside its simulation on a GPU, and the size from which the GPU is faster, launch and copies included.
 
 The processor is ``predict.cpu``: cores x SIMD at their clock, caches and memory in what published measurements reach. Both
-sides begin with empty caches: an array that has just been used, and that a cache holds, is read 2 to 8 times as fast. A gather
-reads a cache line of 64 bytes for every element, a transposition takes four times a copy. Launches and copies are those of
-``gpuwise op``.
+sides begin with empty caches, of data and of the host's code: an array that has just been used, and that a cache holds, is read
+2 to 8 times as fast, and a call made again begins ``COLD_CALL_S`` sooner. A gather reads a cache line of 64 bytes for every
+element, a transposition takes four times a copy. Launches and copies are those of ``gpuwise op``.
 """
 
 from __future__ import annotations
@@ -30,6 +30,10 @@ TRANSPOSE_SHARE = 0.25
 """Of a copy's rate that a transposition in tiles reaches: a tile reads short pieces of many pages, which nothing fetches ahead.
 PyTorch on one core of a Xeon (Emerald Rapids): 3.0 to 3.3 of 12.3 GB/s at 2,048 to 8,192. Check, an EPYC (Zen 4) with cold
 caches: 6.5 of 22 to 27 GB/s at 1,024 and 4,096."""
+COLD_CALL_S = 30e-6
+"""Until a library's code and tables have come from memory, before it computes or launches. PyTorch's add, product and softmax of
+64 numbers on one thread of an EPYC (Zen 3), where nothing is forked: 1.5 to 4 us in a loop, 20 to 50 after 96 MB were written.
+Check, 16 threads of a Xeon (Sapphire Rapids) with cold caches: smallest sizes 57 to 91 us, where this and the fork make 40."""
 CROSSOVER_ISSUES = 15_000
 CROSSOVER_SIZES = 4
 
@@ -86,14 +90,14 @@ def cpu_time(task: Task, launch: Launch, size: int, cpu: Cpu) -> processor.CpuTi
 
 
 def cpu_document(cpu: Cpu, time: processor.CpuTime, launch: Launch) -> dict[str, Any]:
-    """The processor's side with a timeline: cores that each do their part, after the fork."""
-    per_clock = cpu.peak("fp32") / (cpu.allcore_hz * (cpu.cores + cpu.efficiency_cores))
-    seconds, cores = time.time_s.expected, cpu.cores + cpu.efficiency_cores
+    """The processor's side with a timeline: cores that each do their part, after the call and the fork."""
+    seconds, cores = COLD_CALL_S + time.time_s.expected, cpu.cores + cpu.efficiency_cores
+    per_clock = None if cpu.allcore_hz is None else cpu.peak("fp32") / (cpu.allcore_hz * cores)
     work = time.compute_s + time.memory_s
     return {
         "device": cpu.name,
         "time_s": seconds,
-        "bound": time.bound,
+        "bound": time.bound if max(time.compute_s, time.memory_s) >= 0.5 * seconds else "latency",
         "cores": cores,
         "flop_per_clock_and_core": per_clock,
         "clock_hz": cpu.allcore_hz,
@@ -108,8 +112,9 @@ def cpu_document(cpu: Cpu, time: processor.CpuTime, launch: Launch) -> dict[str,
 def side(task: Task, launch: Launch, size: int, simulation: Simulation, a: Accelerator, cpu: Cpu) -> Side:
     """One size on both; half of the copied bytes are taken to go each way."""
     copies = sum(float(transfer_time(a, launch.copied_bytes / 2, way).time_s[0]) for way in ("h2d", "d2h"))
-    seconds = cpu_time(task, launch, size, cpu).time_s.expected
-    return Side(size, seconds, simulation.time_s, find_stack_costs("eager").launch_s, 0.0 if a.unified_memory else copies)
+    seconds = COLD_CALL_S + cpu_time(task, launch, size, cpu).time_s.expected
+    launched = COLD_CALL_S + find_stack_costs("eager").launch_s
+    return Side(size, seconds, simulation.time_s, launched, 0.0 if a.unified_memory else copies)
 
 
 def crossover(task: Task, a: Accelerator, cpu: Cpu) -> Crossover:

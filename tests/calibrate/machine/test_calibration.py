@@ -279,6 +279,8 @@ def test_a_processor_computes_as_it_was_measured() -> None:
     seconds = matmul_time(cpu, "fp32", 4096, 4096, 4096).time_s.expected
     assert 2 * 4096**3 / seconds == pytest.approx(2e11, rel=0.1)
     assert cpu.cores == 4
+    assert (cpu.vendor, cpu.family, cpu.allcore_hz) == ("unknown", "unknown", None)  # no other processor's
+    assert processor_from(replace(found, name="AMD EPYC"), None, 4).vendor == "AMD"
     assert math.isfinite(cpu.memory_bandwidth_bytes_per_s)
     with pytest.raises(DataError, match="not measured"):
         processor_from(replace(found, rates={"fp32": 2e11}), None, 4)

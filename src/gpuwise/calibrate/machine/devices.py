@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from types import MappingProxyType
 
 from gpuwise.calibrate.machine.calibration import DeviceCoefficients
 from gpuwise.errors import DataError
 from gpuwise.facts.hardware.accelerators import PCIE_BYTES_PER_S, Accelerator, architectures
-from gpuwise.facts.hardware.cpus import Cpu, cpus
+from gpuwise.facts.hardware.cpus import Cpu
 from gpuwise.predict.coefficients import load_json
 
+_CPU_VENDORS = ("AMD", "Intel", "Apple", "AWS")
 SOURCE = "measured on this machine, and what its driver says"
 
 
@@ -79,36 +79,41 @@ def processor_from(coefficients: DeviceCoefficients, catalogued: Cpu | None, cor
     if "fp32" not in coefficients.rates or "memory" not in coefficients.rates:
         raise DataError("this processor's products and memory were not measured", hint="run `gpuwise bench --device cpu --quick`")
     shares = load_json("cpu")["shares"]
-    base = catalogued or next(iter(cpus().values()))
+    name = coefficients.name
+    vendor = catalogued.vendor if catalogued else next((v for v in _CPU_VENDORS if v.lower() in name.lower()), "unknown")
     matrix = (
         "bf16" in coefficients.rates
         and "fp32" in coefficients.rates
         and coefficients.rates["bf16"] > 2.5 * coefficients.rates["fp32"]
     )
+    unit = "matrix-apple" if vendor == "Apple" else "matrix-intel"
     peaks: dict[str, float] = {}
     for dtype in ("fp32", "bf16", "int8"):
         rate = coefficients.rates.get(dtype)
         if rate is not None and (dtype == "fp32" or rate > coefficients.rates["fp32"]):
-            kind = "matrix-intel" if matrix and dtype != "fp32" else "product"
+            kind = unit if matrix and dtype != "fp32" else "product"
             peaks[dtype] = rate / float(shares[kind]["share"])
     bandwidth = coefficients.rates["memory"] / float(shares["stream"]["share"])
     if not all(math.isfinite(v) and v > 0 for v in (*peaks.values(), bandwidth)):
         raise DataError("a measured rate of this processor is not above zero", hint="run `gpuwise bench --device cpu` again")
-    return replace(
-        base,
+    return Cpu(
         id="this-machine",
-        name=coefficients.name,
-        vendor="Intel" if matrix else base.vendor,
+        name=name,
+        vendor=vendor,
+        family=catalogued.family if catalogued else "unknown",
+        year=catalogued.year if catalogued else 2026,
+        kind=catalogued.kind if catalogued else "unknown",
         cores=cores,
         efficiency_cores=0,
+        base_hz=None,
+        allcore_hz=None,
         peak_flop_per_s=MappingProxyType(peaks),
         matrix_dtypes=tuple(d for d in ("bf16", "int8") if matrix and d in peaks),
         memory_bandwidth_bytes_per_s=bandwidth,
+        memory_type=catalogued.memory_type if catalogued else "unknown",
+        tdp_w=catalogued.tdp_w if catalogued else None,
+        list_price_usd=None,
+        rental=None,
         source=SOURCE,
         weak=(),
-        aliases=(),
-        notes="",
-        rental=None,
-        list_price_usd=None,
-        tdp_w=catalogued.tdp_w if catalogued else None,
     )

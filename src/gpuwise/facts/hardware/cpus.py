@@ -35,15 +35,16 @@ class Cpu:
     name: str
     vendor: str
     family: str
-    """Core micro-architecture."""
+    """Core micro-architecture; ``unknown`` where a machine does not tell it, as are ``vendor``, ``kind``, ``memory_type``."""
     year: int
     kind: str
     """``desktop``, ``laptop`` or ``server``."""
     cores: int
     """Large cores; a hybrid part has ``efficiency_cores`` too."""
     efficiency_cores: int
-    base_hz: float
-    allcore_hz: float
+    base_hz: float | None
+    """None, as the next one: of a processor that was only measured, whose clock nobody tells."""
+    allcore_hz: float | None
     """With all cores busy. Wide vector work runs below it; the measured shares of peak hold that."""
     peak_flop_per_s: Mapping[str, float]
     """By dtype of :data:`CPU_DTYPES`, all cores at their all-core clock."""

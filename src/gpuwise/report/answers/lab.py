@@ -207,12 +207,12 @@ def _timeline(d: At) -> str:
 
 
 def _beside(d: At) -> str:
-    """The GPU's launch, kernel and copies over the CPU's threads starting and computing, on one axis."""
+    """The GPU's launch, kernel and copies over the CPU's call, threads starting and computing, on one axis."""
     beside = d["beside"]
     cpu = beside["cpu"]
     rows = (
         ("GPU", (("launch", beside["launch_s"]), ("kernel", d["time_s"]), ("copies over PCIe", beside["copy_s"]))),
-        ("CPU", (("threads start", cpu["fork_s"]), ("computing", cpu["time_s"]))),
+        ("CPU", (("call and threads start", cpu["fork_s"]), ("computing", cpu["time_s"]))),
     )
     ends = [sum(p.number for _, p in rows[0][1]), max(p.number for _, p in rows[1][1])]
     names = [name for _, parts in rows for name, _ in parts]
