@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gpuwise.facts.hardware.cpus import find_cpu
 from gpuwise.facts.hardware.naming import find_accelerator
 from gpuwise.lab.versus import compare_product, measure_product
+from gpuwise.machine.bench.watch import Watch
 from gpuwise.predict.kernels import single
 
 
@@ -18,3 +21,10 @@ def test_the_predicted_rows_say_what_op_says() -> None:
 
 def test_larger_products_take_longer() -> None:
     assert measure_product(512) > measure_product(32)
+
+
+@pytest.mark.parametrize(("busy", "said"), [(0.86, True), (0.01, False), (None, False)])
+def test_what_others_took_of_the_cores_is_said(monkeypatch: pytest.MonkeyPatch, busy: float | None, said: bool) -> None:
+    conditions = {} if busy is None else {"others_busy": busy}
+    monkeypatch.setattr(Watch, "conditions", property(lambda _: conditions))
+    assert ("86% of the cores" in compare_product(16, ["4090"])[0].why) is said

@@ -38,7 +38,8 @@ def whole_number(text: str, name: str) -> int:
     if cleaned[-1:].lower() == "k":
         cleaned, factor = cleaned[:-1], 1024
     if not cleaned.isascii() or not cleaned.isdigit() or not 1 <= int(cleaned[:40]) * factor <= LARGEST_WHOLE:
-        raise InputError(f"{name}: {text!r} is not a whole number of at least 1", hint=hint_for(text, f"{name} 8"))
+        example = "8" if name == "value" else f"{name} 8"
+        raise InputError(f"{name}: {text!r} is not a whole number of at least 1", hint=hint_for(text, example))
     return int(cleaned) * factor
 
 
