@@ -198,7 +198,7 @@ def test_what_learners_get_wrong_is_found(body: str, kind: str, words: str) -> N
         ("s = cuda.shared.array(32)", "a shape and a type"),
         ("out[i] = x", "no number"),
         ("a, b = 1, 2, 3", "2 names for 3 values"),
-        ("y = out[1:3]", "slice"),
+        ("y = out[1:9:3]", "without steps"),
         ("out[i] = again(i)", "calls itself"),
     ],
 )
@@ -236,6 +236,82 @@ def test_a_python_function_brings_the_numbers_of_its_module() -> None:
     x, out = np.ones(32, F32), np.zeros(32, F32)
     run_kernel(read_kernel(scaled), {"x": x, "out": out}, grid=(1,), block=(32,))
     assert out.tolist() == [3.0] * 32
+
+
+PAIR = np.dtype([("key", np.int32), ("at", F32)])
+
+
+def test_records_by_field_in_place_and_by_column() -> None:
+    pairs, out = np.zeros(64, PAIR), np.zeros(64, F32)
+    pairs["key"], pairs["at"] = np.arange(64) % 2, np.arange(64)
+    text = """
+@cuda.jit(device=True)
+def shifted(p, by):
+    return p.at + by
+
+@cuda.jit
+def k(pairs, out):
+    i = cuda.grid(1)
+    p = pairs[i]
+    if p.key == 1:
+        p['at'] *= 2
+    out[i] = shifted(pairs[i], 0.5) + pairs['at'][i] + len(pairs)
+    cuda.syncthreads()
+    cuda.atomic.add(pairs['key'], 0, 1)
+"""
+    made = launch(text, {"pairs": pairs, "out": out}, (1,), (64,))
+    assert [f.text for f in made.findings] == []
+    at = np.arange(64) * (1 + np.arange(64) % 2)
+    np.testing.assert_array_equal(pairs["at"], at)
+    np.testing.assert_array_equal(out, 2 * at + 0.5 + 64)
+    assert pairs["key"].tolist() == [64, *(np.arange(1, 64) % 2).tolist()]
+    column = next(e for e in made.events if e.op == "load" and e.array == "pairs.at")
+    assert column.access is not None and column.access.sectors.max() == 8  # 32 records of 8 bytes
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("out[i] = pairs[i].size", "not of this form"),
+        ("out[i] = pairs[i].z", "no field z"),
+        ("out[i] = pairs[i]", "no number"),
+        ("pairs[i] = 1", "field by field"),
+    ],
+)
+def test_what_records_have_not_is_refused(body: str, words: str) -> None:
+    text = f"def k(pairs, out):\n    i = cuda.grid(1)\n    {body}\n"
+    with pytest.raises(FieldError, match=words):
+        launch(text, {"pairs": np.zeros(32, PAIR), "out": np.zeros(32, F32)}, (1,), (32,))
+
+
+def test_slices_of_each_lane_and_letters() -> None:
+    x, out = np.arange(64, dtype=F32), np.zeros(32, F32)
+    text = """
+@cuda.jit(device=True)
+def total(part):
+    s = float32(0)
+    for j in range(part.size):
+        s += part[j]
+    return s + len(part[1:])
+
+@cuda.jit
+def k(x, out):
+    i = cuda.grid(1)
+    out[i] = total(x[i:i + 1 + i % 3]) + x[-2:][1] + ord('a')
+"""
+    assert launch(text, {"x": x, "out": out}, (1,), (32,)).findings == []
+    np.testing.assert_array_equal(out, [x[i : i + 1 + i % 3].sum() + i % 3 + 63 + 97 for i in range(32)])
+    beyond = launch(text.replace("[1]", "[2]"), {"x": x, "out": out}, (1,), (32,))
+    assert {f.kind for f in beyond.findings} == {"out of bounds"}
+
+
+@pytest.mark.parametrize("chosen", ["x[2:4]", "pairs[1]"])
+def test_a_part_of_some_lanes_is_refused_for_the_others(chosen: str) -> None:
+    read = "p[0]" if chosen.startswith("x") else "p.at"
+    first = chosen.replace("2:4", "0:4").replace("[1]", "[0]")
+    text = f"def k(x, pairs, out):\n    i = cuda.grid(1)\n    p = {first}\n    if i % 2:\n        p = {chosen}\n    out[i] = {read}\n"
+    with pytest.raises(FieldError, match="in some lanes"):
+        launch(text, {"x": np.ones(32, F32), "pairs": np.zeros(32, PAIR), "out": np.zeros(32, F32)}, (1,), (32,))
 
 
 def test_loops_over_values_of_the_text() -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -43,10 +43,10 @@ from gpuwise.lab.numbers import (
     literal,
     source_of,
 )
-from gpuwise.lab.operations import Operations, if_false, if_true, merged, three
+from gpuwise.lab.operations import BINARY, COMPARE, Operations, if_false, if_true, member_of, merged, three
 from gpuwise.lab.random_states import random_functions
 from gpuwise.lab.source import DTYPES, Kernel, as_load, predicable, work_of
-from gpuwise.lab.stream import Local, Mask, Part, Run, noun
+from gpuwise.lab.stream import Local, Mask, Part, Run, Slice, noun
 
 UNROLLED, UNROLLED_WORK, UNROLL = 64, 300, 4
 """Turns and work up to which a loop whose bounds stand in the text is unrolled whole; by how much others are."""
@@ -57,27 +57,6 @@ RETURNED, VALUE, SPLIT = "\0returned", "\0value", "\0split"
 MOST_LOCAL = 1 << 14
 MOST_CALLS = 16
 """Device functions inside each other: none calls itself on a GPU without a stack."""
-_BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: np.add,
-    ast.Sub: np.subtract,
-    ast.Mult: np.multiply,
-    ast.Div: np.true_divide,
-    ast.FloorDiv: np.floor_divide,
-    ast.Mod: np.mod,
-    ast.BitAnd: np.bitwise_and,
-    ast.BitOr: np.bitwise_or,
-    ast.BitXor: np.bitwise_xor,
-    ast.LShift: np.left_shift,
-    ast.RShift: np.right_shift,
-}
-_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Lt: np.less,
-    ast.LtE: np.less_equal,
-    ast.Gt: np.greater,
-    ast.GtE: np.greater_equal,
-    ast.Eq: np.equal,
-    ast.NotEq: np.not_equal,
-}
 
 
 def run_kernel(
@@ -396,9 +375,13 @@ class _Machine(Operations):
             self._keep(target.id, value, mask)
         elif isinstance(target, ast.Subscript) and isinstance(local := self._value(target.value, mask), Local):
             self._keep_local(local, target.slice, value, mask)
+        elif isinstance(found := self._member(target, mask), tuple):
+            self.store(*found, value, mask)
         elif isinstance(target, ast.Subscript):
             lanes = self._place(target, mask)
-            if isinstance(lanes, Part):
+            if isinstance(lanes, Part) and lanes.array.data.dtype.names:
+                self.refuse(f"a record of {lanes.array.name} is set field by field")
+            if isinstance(lanes, Part | Slice):
                 self.refuse(f"{lanes.array.name} has {len(lanes.array.shape)} dimensions, not {len(lanes.index)}")
             array, index = lanes
             self.store(array, index, value, mask)
@@ -409,11 +392,6 @@ class _Machine(Operations):
                 self._assign(part, piece, mask)
         else:
             self.refuse("only names and elements of arrays can be assigned")
-
-    def _of_tuple(self, parts: tuple[Any, ...], at: Any) -> Any:
-        if not isinstance(at, int) or not -len(parts) <= at < len(parts):
-            self.refuse(f"an index into {len(parts)} values is a number from 0 to {len(parts) - 1} that all lanes share")
-        return parts[at]
 
     def _element(self, local: Local, index: ast.expr, mask: Mask) -> tuple[Lanes | tuple[int, ...], NDArray[np.int64]]:
         """An element of an array of each thread: its indices, or those of every lane; and the flat index of every lane."""
@@ -470,9 +448,9 @@ class _Machine(Operations):
         if not everywhere:
             gone = np.zeros_like(mask) if name == VALUE else self.returned
             everywhere = bool((mask | ~self.base | gone).all())
-        no_number = Array | Local | Part | tuple | np.dtype | None
+        no_number = Array | Local | Part | Slice | tuple | np.dtype | None
         names.pop(f"{SPLIT}{name}", None)
-        if isinstance(value, Array | Local) and old is not None and old is not value and not everywhere:
+        if isinstance(value, Array | Local | Part | Slice) and old is not None and old is not value and not everywhere:
             names[f"{SPLIT}{name}"] = mask
         if isinstance(value, tuple) and isinstance(old, tuple) and len(value) == len(old) and not everywhere:
             pairs = zip(value, old, strict=True)
@@ -509,13 +487,15 @@ class _Machine(Operations):
             case ast.Attribute():
                 return self._attribute(e, mask)
             case ast.Subscript():
+                if (found := self._member(e, mask)) is not None:
+                    return self.load_once(*found, mask) if isinstance(found, tuple) else found
                 owner = self._value(e.value, mask)
                 if isinstance(owner, Local):
                     return self._local_value(owner, e.slice, mask)
                 if isinstance(owner, tuple):
-                    return self._of_tuple(cast("tuple[Any, ...]", owner), self._value(e.slice, mask))
+                    return self.of_tuple(cast("tuple[Any, ...]", owner), self._value(e.slice, mask))
                 place = self._place(e, mask)
-                return place if isinstance(place, Part) else self.load_once(*place, mask)
+                return self.load_once(*place, mask) if isinstance(place, tuple) else place
             case ast.BinOp(left=left, op=op, right=right):
                 return self._binary(op, left, right, mask)
             case ast.UnaryOp(op=op, operand=operand):
@@ -532,7 +512,7 @@ class _Machine(Operations):
                 value, result = self._value(left, mask), None
                 for op, right in zip(ops, others, strict=True):
                     other = self._value(right, mask)
-                    place = self.compute(_COMPARE.get(type(op)), value, other, mask)
+                    place = self.compute(COMPARE.get(type(op)), value, other, mask)
                     result = place if result is None else self.compute(np.logical_and, result, place, mask)
                     value = other
                 return result
@@ -566,7 +546,11 @@ class _Machine(Operations):
         if words in self.special:
             return self.special[words]
         if not isinstance(e.value, ast.Attribute) and (not isinstance(e.value, ast.Name) or e.value.id in self.names):
+            if (found := self._member(e, mask)) is not None:
+                return self.load_once(*found, mask) if isinstance(found, tuple) else found
             owner = self._value(e.value, mask)
+            if isinstance(owner, Slice) and e.attr in ("shape", "size"):
+                return (owner.size,) if e.attr == "shape" else owner.size
             if isinstance(owner, Local) and e.attr == "shape":
                 return owner.shape
             if isinstance(owner, Part) and e.attr == "shape":
@@ -585,7 +569,7 @@ class _Machine(Operations):
         self.refuse(f"{words} is not of this form")
 
     def _binary(self, op: ast.operator, left: ast.expr, right: ast.expr, mask: Mask) -> Any:
-        function = _BINARY.get(type(op))
+        function = BINARY.get(type(op))
         if isinstance(op, ast.Pow):
             return self.power(self._value(left, mask), self._value(right, mask), mask)
         if function is None:
@@ -670,9 +654,8 @@ class _Machine(Operations):
     # --- memory ---
 
     def _global(self, name: str, data: NDArray[Any], *, watched: bool) -> Array:
-        kinds = {data.dtype[name] for name in data.dtype.names or ()}
-        if len(kinds) == 1:  # records of one type, as numba's random states: an index more
-            data = data.view(kinds.pop()).reshape(*data.shape, -1)
+        if data.dtype.names == ("s0", "s1"):  # numba's random states: an index more
+            data = data.view(data.dtype["s0"]).reshape(*data.shape, -1)
         flat = data.reshape(-1)
         if (flat.base is None and data.ndim > 1) or not data.flags.c_contiguous:
             raise InputError(f"{name} is not contiguous", hint="give np.ascontiguousarray(...)")
@@ -716,32 +699,50 @@ class _Machine(Operations):
         self.next_base = -(-self.next_base // GLOBAL_ALIGNMENT) * GLOBAL_ALIGNMENT
         return Local(f"local array {self.locals}", sizes, dtype, base)
 
+    def _member(self, e: ast.expr, mask: Mask) -> Any:
+        """The place of a record's field that ``e`` names, or the array of a field; None where it names none."""
+        name = member_of(e)
+        return None if name is None else self.member(self._value(cast("ast.Attribute", e).value, mask), name, mask)
+
     def _array(self, e: ast.expr, mask: Mask) -> Array:
         array = self._value(e, mask)
         if not isinstance(array, Array):
             self.refuse(f"{ast.unparse(e)} is no array")
         return array
 
-    def _place(self, e: ast.Subscript, mask: Mask) -> tuple[Array, Lanes] | Part:
-        """``a[i, j]``, ``a[i][j]``, or the part ``a[i]`` of an array of more dimensions."""
+    def _place(self, e: ast.Subscript, mask: Mask) -> tuple[Array, Lanes] | Part | Slice:
+        """``a[i, j]``, ``a[i][j]``, or the part ``a[i]`` of an array of more dimensions or of records, or ``a[i:j]``."""
         owner = self._value(e.value, mask)
         before: tuple[Any, ...] = ()
         if isinstance(owner, Part):
             owner, before = owner.array, owner.index
+        part = owner if isinstance(owner, Slice) else None
+        owner = part.array if part else owner
         if not isinstance(owner, Array):
             self.refuse(f"{ast.unparse(e.value)} is no array")
-        parts = self.parts = (*before, *self._indices(e.slice, mask))
-        return Part(owner, parts) if len(parts) < len(owner.shape) else (owner, self._flat(owner, parts, mask))
+        if isinstance(e.slice, ast.Slice) and e.slice.step is None and len(owner.shape) == 1:
+            start = literal(0) if e.slice.lower is None else self._value(e.slice.lower, mask)
+            whole = part.size if part else owner.shape[0]
+            stop = whole if e.slice.upper is None else self._value(e.slice.upper, mask)
+            start, stop = (v + whole if isinstance(v, LiteralWhole) and v < 0 else v for v in (start, stop))
+            first = self.compute(np.add, part.start, start, mask) if part else start
+            return Slice(owner, first, self.compute(np.subtract, stop, start, mask))
+        indices = self._indices(e.slice, mask)
+        if part:
+            indices = tuple(self.compute(np.add, part.start, i, mask) for i in indices)
+        parts = self.parts = (*before, *indices)
+        is_part = len(parts) < len(owner.shape) or (owner.data.dtype.names and len(parts) == len(owner.shape))
+        return Part(owner, parts) if is_part else (owner, self.flat_index(owner, parts, mask))
 
     def _indices(self, index: ast.expr, mask: Mask) -> tuple[Any, ...]:
         if index not in self.slices:
             self.slices[index] = any(isinstance(n, ast.Slice) for n in ast.walk(index))
         if self.slices[index]:
-            self.refuse("a slice is not of this form")
+            self.refuse("a slice is a[i:j] of an array of one dimension, without steps")
         value = self._value(index, mask)
         return cast("tuple[Any, ...]", value) if isinstance(value, tuple) else (value,)
 
-    def _flat(self, array: Array, parts: tuple[Any, ...], mask: Mask) -> Lanes:
+    def flat_index(self, array: Array, parts: tuple[Any, ...], mask: Mask) -> Lanes:
         """The flat index of every lane, -1 where it is outside (each dimension by itself)."""
         if len(parts) != len(array.shape):
             self.refuse(f"{array.name} has {len(array.shape)} dimensions, not {len(parts)}")
@@ -776,11 +777,11 @@ class _Machine(Operations):
             sliced = isinstance(arguments[0], ast.Subscript) and isinstance(arguments[0].slice, ast.Slice)
             first = arguments[0].slice.lower if sliced else None  # type: ignore[union-attr]
             array = self._array(arguments[0].value if sliced else arguments[0], mask)  # type: ignore[union-attr]
-            index = self._flat(array, (self._value(first or ast.Constant(0), mask),), mask)
+            index = self.flat_index(array, (self._value(first or ast.Constant(0), mask),), mask)
             values = [self._value(v, mask) for v in arguments[1:]]
         else:
             array = self._array(arguments[0], mask)
-            index = self._flat(array, self._indices(arguments[1], mask), mask)
+            index = self.flat_index(array, self._indices(arguments[1], mask), mask)
             values = [self._value(v, mask) for v in arguments[2:]]
         waits = tuple(n for v in values for n in source_of(v))
         real, source = self.touch("shared_atomic" if array.shared else "atomic", array, index, mask, waits)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -31,12 +31,33 @@ from gpuwise.lab.numbers import (
     unit_of,
 )
 from gpuwise.lab.source import DTYPES
-from gpuwise.lab.stream import Local, Mask, Part, Stream, noun
+from gpuwise.lab.stream import Local, Mask, Part, Slice, Stream, noun
 
 SHIFTS = (np.left_shift, np.right_shift)
 MOST_LOADED = 64
 """Results of loads that a thread's registers hold to be used again."""
 ORDERS = (np.less, np.less_equal, np.greater, np.greater_equal)
+BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: np.add,
+    ast.Sub: np.subtract,
+    ast.Mult: np.multiply,
+    ast.Div: np.true_divide,
+    ast.FloorDiv: np.floor_divide,
+    ast.Mod: np.mod,
+    ast.BitAnd: np.bitwise_and,
+    ast.BitOr: np.bitwise_or,
+    ast.BitXor: np.bitwise_xor,
+    ast.LShift: np.left_shift,
+    ast.RShift: np.right_shift,
+}
+COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Lt: np.less,
+    ast.LtE: np.less_equal,
+    ast.Gt: np.greater,
+    ast.GtE: np.greater_equal,
+    ast.Eq: np.equal,
+    ast.NotEq: np.not_equal,
+}
 QUOTIENTS: dict[Any, str] = {np.true_divide: "divide", np.floor_divide: "floor_divide", np.mod: "remainder"}
 
 
@@ -60,9 +81,38 @@ class Operations(Stream):
         """Bytes of shared memory that the launch gives a block."""
         self.by_launch: dict[np.dtype[Any], Array] = {}
         """The arrays in them, by type."""
+        self.fields: dict[tuple[int, str], Array] = {}
+        """Of arrays of records, by their place and the field."""
 
     compiler: Compiler
     names: dict[str, Any]
+
+    def flat_index(self, array: Array, parts: tuple[Any, ...], mask: Mask) -> Lanes:
+        raise NotImplementedError
+
+    def member(self, owner: Any, name: str, mask: Mask) -> Array | tuple[Array, Lanes] | None:
+        """``name`` of a record (its place) or of an array of records (the numbers of all of them); None where it has none."""
+        array = owner.array if isinstance(owner, Part) else owner
+        if not isinstance(array, Array) or not array.data.dtype.names:
+            return None
+        if name not in array.data.dtype.names:
+            return None if name in ("shape", "size", "ndim", "dtype") else self.refuse(f"{array.name} has no field {name}")
+        if (array.base, name) not in self.fields:
+            values, at = array.data[name], array.base + array.data.dtype.fields[name][1]  # type: ignore[index]
+            if values.ndim > 1 or values.dtype.names:
+                self.refuse(f"the field {name} of {array.name} is several numbers: give each a field of its own")
+            made = make_array(f"{array.name}.{name}", values, array.shape, at, shared=False, watched=True)
+            self.fields[array.base, name] = made
+        whole = self.fields[array.base, name]
+        if isinstance(owner, Array):
+            return whole
+        self.parts = owner.index
+        return whole, self.flat_index(whole, owner.index, mask)
+
+    def of_tuple(self, parts: tuple[Any, ...], at: Any) -> Any:
+        if not isinstance(at, int) or not -len(parts) <= at < len(parts):
+            self.refuse(f"an index into {len(parts)} values is a number from 0 to {len(parts) - 1} that all lanes share")
+        return parts[at]
 
     def power(self, a: Any, b: Any, mask: Mask) -> Any:
         if not isinstance(a, Lanes):
@@ -187,6 +237,8 @@ class Operations(Stream):
             return Lanes(real + 1j * imaginary, (*source_of(arguments[0]), *source_of(arguments[1])))
         if name == "len" and len(arguments) == 1:
             number = arguments[0]
+            if isinstance(number, Slice):
+                return number.size
             sizes = number.array.shape[len(number.index) :] if isinstance(number, Part) else getattr(number, "shape", number)
             return sizes[0] if isinstance(number, Array | Part | Local) else len(sizes)
         if name == "bool":
@@ -361,6 +413,15 @@ class Operations(Stream):
         made = make_array(name, data, (size,), base, shared=True, watched=not self.by_launch)
         self.by_launch[dtype] = made
         return made
+
+
+def member_of(e: ast.expr) -> str | None:
+    """The field that ``e`` names: ``x`` of ``record.x`` and ``record["x"]``."""
+    match e:
+        case ast.Attribute(attr=name) | ast.Subscript(slice=ast.Constant(value=str() as name)):
+            return name
+        case _:
+            return None
 
 
 def if_true(a: Any, b: Any) -> Any:

@@ -183,7 +183,8 @@ def _arguments(n: ast.FunctionDef, call: ast.Call) -> dict[str, ast.expr]:
 
 
 class _Sugar(ast.NodeTransformer):
-    """``x in (a, b)`` as the comparisons that it stands for, and loops over ``enumerate((a, b))`` as loops over pairs."""
+    """``x in (a, b)`` as the comparisons that it stands for, and loops over ``enumerate((a, b))`` as loops over pairs,
+    ``ord("a")`` as its number."""
 
     def visit_For(self, node: ast.For) -> ast.stmt:
         self.generic_visit(node)
@@ -192,6 +193,14 @@ class _Sugar(ast.NodeTransformer):
                 pairs: list[ast.expr] = [ast.Tuple([ast.Constant(i), part], ast.Load()) for i, part in enumerate(parts)]
                 node.iter = ast.copy_location(ast.Tuple(pairs, ast.Load()), node.iter)
                 return ast.fix_missing_locations(node)
+            case _:
+                return node
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        self.generic_visit(node)
+        match node:
+            case ast.Call(func=ast.Name(id="ord"), args=[ast.Constant(value=str() as letter)], keywords=[]) if len(letter) == 1:
+                return ast.copy_location(ast.Constant(ord(letter)), node)
             case _:
                 return node
 

@@ -77,10 +77,19 @@ class Local:
 
 @dataclass(slots=True)
 class Part:
-    """``a[i]`` of an array of more dimensions: the array and the indices so far."""
+    """``a[i]`` of an array of more dimensions, or a record of one: the array and the indices so far."""
 
     array: Array
     index: tuple[Any, ...]
+
+
+@dataclass(slots=True)
+class Slice:
+    """``a[i:j]`` of an array of one dimension, whose ends may differ from lane to lane."""
+
+    array: Array
+    start: Any
+    size: Any
 
 
 @dataclass(slots=True)
@@ -147,7 +156,9 @@ class Stream:
     def touch(self, op: str, array: Array, index: Lanes, mask: Mask, source: tuple[int, ...]) -> tuple[Mask, tuple[int, ...]]:
         real = mask if isinstance(index, Inside) else mask & (index.data >= 0)
         size = array.data.dtype.itemsize
-        return real, self.touch_memory(op, array.base + index.data * size, size, real, (*index.source, *source), array.name)
+        return real, self.touch_memory(
+            op, array.base + index.data * array.data.strides[0], size, real, (*index.source, *source), array.name
+        )
 
     def lanes_of(self, mask: Mask) -> tuple[Mask, int]:
         """The warps that have a lane in ``mask``, and how many lanes it has."""
@@ -218,7 +229,7 @@ class Stream:
         return Lanes(values if every else np.where(real, values, array.data.dtype.type(0)), source)
 
     def store(self, array: Array, index: Lanes, value: Any, mask: Mask) -> None:
-        if isinstance(value, Array | Local | Part | tuple | np.dtype) or value is None:
+        if isinstance(value, Array | Local | Part | Slice | tuple | np.dtype) or value is None:
             self.refuse(f"{noun(value)} is no number: an element of {array.name} takes one")
         if isinstance(value, Lanes) and value.data.dtype == np.float64 and array.data.dtype in NARROW:
             value = Lanes(value.data, self.emit("fp64", mask, value.source))
@@ -291,5 +302,13 @@ class Stream:
 def noun(value: Any) -> str:
     if isinstance(value, Array):
         return f"the array {value.name}"
-    names = {Local: "a local array", Part: "a part of an array", tuple: "a tuple", np.dtype: "a type"}
+    if isinstance(value, Part) and value.array.data.dtype.names:
+        return f"a record of {value.array.name}"
+    names = {
+        Local: "a local array",
+        Part: "a part of an array",
+        Slice: "a part of an array",
+        tuple: "a tuple",
+        np.dtype: "a type",
+    }
     return next((name for kind, name in names.items() if isinstance(value, kind)), "nothing" if value is None else "this")
