@@ -309,7 +309,8 @@ def k(x, out):
 def test_a_part_of_some_lanes_is_refused_for_the_others(chosen: str) -> None:
     read = "p[0]" if chosen.startswith("x") else "p.at"
     first = chosen.replace("2:4", "0:4").replace("[1]", "[0]")
-    text = f"def k(x, pairs, out):\n    i = cuda.grid(1)\n    p = {first}\n    if i % 2:\n        p = {chosen}\n    out[i] = {read}\n"
+    lines = ("i = cuda.grid(1)", f"p = {first}", "if i % 2:", f"    p = {chosen}", f"out[i] = {read}")
+    text = "def k(x, pairs, out):\n" + "".join(f"    {line}\n" for line in lines)
     with pytest.raises(FieldError, match="in some lanes"):
         launch(text, {"x": np.ones(32, F32), "pairs": np.zeros(32, PAIR), "out": np.zeros(32, F32)}, (1,), (32,))
 
