@@ -142,7 +142,7 @@ def k(x, out):
     for j in range(3):
         row[j] = counts[j]
 """
-    with pytest.raises(FieldError, match="2 dimensions, not 1"):
+    with pytest.raises(FieldError, match="2 dimensions: one element"):
         launch("def k(out):\n    out[0] = 1\n", {"out": out}, (1,), (32,))
     made = launch(text, {"x": x, "out": out}, (1,), (32,))
     right = np.zeros((32, 3), int)

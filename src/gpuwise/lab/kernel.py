@@ -381,8 +381,8 @@ class _Machine(Operations):
             lanes = self._place(target, mask)
             if isinstance(lanes, Part) and lanes.array.data.dtype.names:
                 self.refuse(f"a record of {lanes.array.name} is set field by field")
-            if isinstance(lanes, Part | Slice):
-                self.refuse(f"{lanes.array.name} has {len(lanes.array.shape)} dimensions, not {len(lanes.index)}")
+            if not isinstance(lanes, tuple):
+                self.refuse(f"{lanes.array.name} has {len(lanes.array.shape)} dimensions: one element of it is set at a time")
             array, index = lanes
             self.store(array, index, value, mask)
         elif isinstance(target, ast.Tuple | ast.List) and isinstance(value, tuple):
@@ -699,7 +699,7 @@ class _Machine(Operations):
         self.next_base = -(-self.next_base // GLOBAL_ALIGNMENT) * GLOBAL_ALIGNMENT
         return Local(f"local array {self.locals}", sizes, dtype, base)
 
-    def _member(self, e: ast.expr, mask: Mask) -> Any:
+    def _member(self, e: ast.expr, mask: Mask) -> Array | tuple[Array, Lanes] | None:
         """The place of a record's field that ``e`` names, or the array of a field; None where it names none."""
         name = member_of(e)
         return None if name is None else self.member(self._value(cast("ast.Attribute", e).value, mask), name, mask)
