@@ -326,7 +326,7 @@ function Live() {
       const dark = scheme.matches;
       const ink = dark ? "#a9b0bd" : "#5b6270";
       const axis = { stroke: ink, grid: { stroke: dark ? "#3a404c" : "#d5d9e0", width: 1 } };
-      const clock = { ...axis, incrs: [1, 2, 5, 10, 15, 30, 60], values: (_, ticks) => ticks.map((s) => new Date(1000 * s).toTimeString().slice(0, 8)) };
+      const clock = { ...axis, space: 75, incrs: [1, 2, 5, 10, 15, 30, 60], values: (_, ticks) => ticks.map((s) => new Date(1000 * s).toTimeString().slice(0, 8)) };
       const colours = dark ? ["#6cb6ff", "#ff9a57", "#43cfa4", "#f08cc8", "#e6c34a", "#5fd0f5", "#b8a1ff", "#b4bdc9"] : ["#0060a8", "#c14a00", "#007a5a", "#b0478a", "#8a6d00", "#0b7fae", "#6b4fbb", "#5c6670"];
       if (!plot && window.uPlot)
         plot = new uPlot({ width: ref.current.clientWidth, height: 240, legend: { live: false }, axes: [clock, axis], scales: { y: { range: [0, 100] } },
