@@ -105,6 +105,7 @@ _TIMES: Mapping[str, tuple[tuple[int, int, int], tuple[int, int, int]]] = {
     "pow": ((41, 35, 2), (60, 60, 1)),
     "erf": ((9, 10, 1), (41, 14, 4)),
     "divide": ((5, 2, 2), (8, 6, 1)),
+    "reciprocal": ((3, 3, 1), (5, 2, 1)),
     "remainder": ((9, 15, 2), (18, 18, 1)),
     "floor_divide": ((29, 40, 5), (42, 60, 5)),
 }
@@ -121,7 +122,7 @@ def instructions(name: str, kind: np.dtype[Any]) -> tuple[tuple[str, int], ...]:
         function = FUNCTIONS.get(name)
         return ((function.unit if function is not None and function.unit else "sfu", 1),)
     floating, whole, special = times[wide]
-    jump = int(name in ("sqrt", "divide"))  # to what denormals need, which is seldom taken
+    jump = int(name in ("sqrt", "divide", "reciprocal"))  # to what denormals need, which is seldom taken
     parts = (("int", whole), ("sfu", special), ("branch", jump), ("fp64" if wide else "fp32", floating))
     return tuple((unit, n) for unit, n in parts if n)
 

@@ -74,8 +74,6 @@ class Operations(Stream):
         self.parts: tuple[Any, ...] = ()
         """The indices of the place that was last asked for."""
         self.loaded: dict[tuple[Any, ...], tuple[Any, ...]] = {}
-        self.roots: dict[int, Lanes] = {}
-        """Square roots, by id: the compiler makes one function of one and the division by it."""
         self.special: dict[str, Lanes | int] = {}
         self.dynamic_smem = 0
         """Bytes of shared memory that the launch gives a block."""
@@ -187,17 +185,16 @@ class Operations(Stream):
         if free:
             return Lanes(data, waits)
         if function in QUOTIENTS:
-            return Lanes(data, self.emit_parts(self.quotient(function, data, b), mask, waits))
+            return Lanes(data, self.emit_parts(self.quotient(function, data, a, b), mask, waits))
         if op is not None:
             return Lanes(data, self.emit_parts(instructions(op, data.dtype), mask, waits))
         return Lanes(data, self.emit_arithmetic(data, mask, waits, 4 if function is np.multiply else 2))
 
-    def quotient(self, function: Any, data: NDArray[Any], divisor: Any) -> tuple[tuple[str, int], ...]:
+    def quotient(self, function: Any, data: NDArray[Any], dividend: Any, divisor: Any) -> tuple[tuple[str, int], ...]:
         """Units of a division or what is left of one, and how many instructions of each it is."""
-        if id(divisor) in self.roots and function is np.true_divide:
-            return ((unit_of(data), 1),)
         if unit_of(data) != "int":
-            return instructions(QUOTIENTS[function], data.dtype)
+            one = function is np.true_divide and isinstance(dividend, int | float | np.generic) and dividend == 1
+            return instructions("reciprocal" if one else QUOTIENTS[function], data.dtype)
         if not isinstance(divisor, LiteralWhole):
             return ("int", self.compiler.number), ("sfu", 3)
         return (("int", self.compiler.constant if divisor & (divisor - 1) else self.compiler.power_of_two),)
@@ -269,9 +266,6 @@ class Operations(Stream):
         waits = tuple(n for v in values for n in source_of(v))
         parts = instructions(name, data.dtype) if function.unit else ((unit_of(data), 1),)
         made = Lanes(data, self.emit_parts(parts, mask, waits))
-        if name == "sqrt":
-            self.roots[id(made)] = made
-            return made
         return Lanes(made.data.astype(np.int64), made.source) if name in WHOLE else made
 
     def count_turn(self, test: ast.expr, body: list[ast.stmt], mask: Mask, going: Any) -> None:
