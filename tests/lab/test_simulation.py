@@ -301,3 +301,55 @@ def test_a_store_of_part_of_a_sector_takes_the_l2_twice() -> None:
     arguments = {"out": np.zeros((n, n), np.float32), "a": np.ones((n, n), np.float32)}
     made = simulate_kernel(source, arguments, grid=(64, 256), block=(32, 8), accelerator=find_accelerator("H100-SXM"))
     assert made.time_s == pytest.approx(73e-6, rel=0.15)
+
+
+def test_the_blocks_that_were_not_timed_count_with_their_own_turns() -> None:
+    """One block in eight turns 60 times, the others once; of the blocks of the multiprocessor that is timed two or twelve do."""
+    text = """
+def k(x, turns):
+    i = cuda.grid(1)
+    v = x[i]
+    n = 0
+    while n < turns[cuda.blockIdx.x]:
+        v = v * float32(1.5) + float32(0.5)
+        n += 1
+    x[i] = v
+"""
+    blocks, times, of_one = 4096, [], np.arange(0, 4096, 108)
+    for long_ones in (2, 12):
+        turns = np.where(np.random.default_rng(4).random(blocks) < 1 / 8, 60, 1)
+        turns[of_one] = 1
+        turns[of_one[:: len(of_one) // long_ones]] = 60
+        x = np.zeros(256 * blocks, np.float32)
+        made = simulate_kernel(text, {"x": x, "turns": turns}, grid=(blocks,), block=(256,), accelerator=A100)
+        times.append(made.time_s)
+    assert times[1] == pytest.approx(times[0], rel=0.4)
+
+
+def test_atomics_wait_for_what_their_blocks_do_before() -> None:
+    text = """
+def k(bins, x):
+    i = cuda.grid(1)
+    v = x[i]
+    for _ in range({turns}):
+        v = v * float32(1.5) + float32(0.5)
+    cuda.atomic.add(bins, cuda.threadIdx.x, int(v))
+"""
+    taken = {}
+    for turns in (1, 1000):
+        arguments = {"bins": np.zeros(256, np.int32), "x": np.zeros(108 * 8 * 256, np.float32)}
+        made = simulate_kernel(text.replace("{turns}", str(turns)), arguments, grid=(108 * 8,), block=(256,), accelerator=A100)
+        taken[turns] = made.cycles - made.counters["atomic_cycles"]
+    assert made.counters["atomic_cycles"] > 1000
+    assert taken[1000] > 1000 * 4 > 2 * taken[1]  # one wave of blocks: all come to their additions together
+
+
+@pytest.mark.parametrize(("expression", "slow"), [("float32(1.0) / math.sqrt(v)", 100), ("float32(1.0) / v", 50)])
+def test_a_root_and_the_reciprocal_of_it_are_two_functions(expression: str, slow: int) -> None:
+    """Cycles of one, in a chain; ptxas keeps both with a jump of its own (56 and about 58 on an H100)."""
+    cycles = []
+    for n in (8, 16):
+        text = "import math\ndef k(x):\n    i = cuda.grid(1)\n    v = x[i]\n" + f"    v = {expression}\n" * n + "    x[i] = v\n"
+        x = np.full(32 * 132, 1.5, np.float32)
+        cycles.append(simulate_kernel(text, {"x": x}, grid=(132,), block=(32,), accelerator=find_accelerator("H100-SXM")).cycles)
+    assert slow < (cycles[1] - cycles[0]) / 8 < 1.6 * slow

@@ -36,6 +36,9 @@ TIMED_ISSUES = 60_000
 MOST_ISSUES = 3_000_000
 MOST_GENERATIONS = 4
 """Times that the multiprocessor's blocks are replaced: the pace is steady by then."""
+UNEVEN = 0.02
+"""Standard error of the mean instructions of the timed blocks, as a share of it, from which more blocks are run for that mean
+alone: a GPU hands out its blocks as others end, so each multiprocessor has the mean of all."""
 CHECKED_LANES = 200_000
 """Lanes of a launch up to which every block is run for its values; of larger ones, the blocks that are timed."""
 LONG_STREAM_BYTES = 1e9
@@ -124,9 +127,9 @@ class Simulation:
 
     @property
     def bound(self) -> str:
-        """What holds it up: the largest stall, or issuing where the schedulers are busy more than half of the time, or additions
-        to one address, which take their turn."""
-        if self.counters["atomic_cycles"] >= self.cycles:
+        """What holds it up: the largest stall, issuing where the schedulers are busy more than half of the time, or additions to
+        one address, which take their turn, where they take most of it."""
+        if self.counters["atomic_cycles"] > 0.5 * self.cycles:
             return "atomics to one address"
         if self.counters["issue_share"] > 0.5:
             return "issue"
@@ -247,17 +250,33 @@ def simulate_kernel(
         text = f"{each * at_once:,} warp instructions live on one multiprocessor at once, {MOST_ISSUES:,} at most are timed"
         raise InputError(text, hint="give a smaller size")
     timed = int(min(len(blocks), max(at_once, min(timed_issues // each, MOST_GENERATIONS * at_once))))
+    scale = 1.0
     if not whole:
         run = run_kernel(
             kernel, arguments, grid=grid, block=block, blocks=blocks[:timed], dynamic_smem=dynamic_smem, compiler=compiler
         )
+        work = _work(run)
+        if timed >= min(2 * at_once, len(blocks)) and work.std() > UNEVEN * work.mean() * timed**0.5:
+            some = _spread(np.arange(total))[: CHECKED_LANES // threads]
+            more = run_kernel(
+                kernel,
+                _copied(before),
+                grid=grid,
+                block=block,
+                blocks=some,
+                timed_blocks=1,
+                dynamic_smem=dynamic_smem,
+                compiler=compiler,
+            )
+            scale = float(_work(more).mean() / work.mean())
     run.events = scheduled(run.events, regs_per_thread // 2)
     checked, worst = _check(expected, run, before, tolerance, whole=whole)
     conditions = _conditions(accelerator, timing, resident, run, timed, total)
     measured = run_multiprocessor(run.events, timed, run.warps_per_block, conditions)
-    cycles = _extrapolated(measured, timed, at_once, len(blocks))
+    cycles = _extrapolated(measured, timed, at_once, len(blocks)) * scale
     in_turn = _atomics_s(run, timed) * total / timed * accelerator.boost_hz
-    cycles = max(cycles, in_turn)
+    if in_turn:
+        cycles = max(cycles, _before_atomics(run, min(timed, at_once), conditions) + in_turn)
     return Simulation(
         name,
         accelerator.name,
@@ -286,6 +305,14 @@ def simulate_kernel(
 def _spread(blocks: NDArray[np.int64]) -> NDArray[np.int64]:
     """The blocks in an order of which each beginning lies all over the launch: the first ones may have less to do than others."""
     return blocks[np.argsort((np.arange(len(blocks)) * GOLDEN) % 1.0, kind="stable")]
+
+
+def _work(run: Run) -> NDArray[np.int64]:
+    """Warp instructions of each block."""
+    work = np.zeros(len(run.blocks), np.int64)
+    for e in run.events:
+        work += e.times * np.count_nonzero(e.warps.reshape(len(work), -1), axis=1)
+    return work
 
 
 def _copied(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -428,6 +455,12 @@ def _atomics_s(run: Run, timed: int) -> float:
         each = LINE_ATOMIC_S if lanes > 1.5 and not alone else one
         seconds += int(np.unique(lines, return_counts=True)[1].max()) * each
     return seconds
+
+
+def _before_atomics(run: Run, blocks: int, c: Conditions) -> float:
+    """Cycles until the first block comes to its first atomic operation on global memory: none of them begins sooner."""
+    first = next(n for n, e in enumerate(run.events) if e.op == "atomic")
+    return min(run_multiprocessor(run.events[:first], blocks, run.warps_per_block, c).block_ends) if first else 0.0
 
 
 def _extrapolated(measured: Timing, timed: int, at_once: int, of_one: int) -> float:
