@@ -8,7 +8,7 @@ from gpuwise.machine.doctor import fixes
 from gpuwise.machine.doctor.checks.driver import SEES_NONE
 from gpuwise.machine.doctor.checks.torch import build_of
 from gpuwise.machine.doctor.finding import Finding, Fix, Severity
-from gpuwise.machine.doctor.observation import Card, Machine
+from gpuwise.machine.doctor.observation import AMD, Card, Machine
 
 JETSON_WHEELS = {
     35: (
@@ -83,7 +83,8 @@ def _hidden(m: Machine, name: str, problem: str, title: str, answer: str, why: s
 def amd_node(m: Machine) -> Iterator[Finding]:
     """AMD's compute device that is not there: a container without it, or a kernel without KFD."""
     torch = m.framework("torch")
-    if not _amd(m) or torch is None or not torch.answer.get("hip") or torch.available:
+    cards = (*(c.identity.name for c in _amd(m)), *(c.name or c.address for c in m.pci_of(AMD) if c.kernel_driver is None))
+    if not cards or torch is None or not torch.answer.get("hip") or torch.available:
         return
     if any(n.path == "/dev/kfd" for n in m.nodes):
         return
@@ -100,7 +101,7 @@ def amd_node(m: Machine) -> Iterator[Finding]:
         "amd-no-kfd",
         Severity.BLOCKER,
         "AMD's compute device /dev/kfd is not here",
-        ("/dev/kfd: missing", *(c.identity.name for c in _amd(m)[:2])),
+        ("/dev/kfd: missing", *cards[:2]),
         "ROCm computes through it; the graphics device /dev/dri alone is not enough.",
         (fix,),
         "ls -l /dev/kfd; rocminfo | grep gfx",

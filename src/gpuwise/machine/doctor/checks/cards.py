@@ -18,6 +18,9 @@ _BUSY = 0.5
 SMI = "nvidia-smi  # lists every card"
 
 
+_LOG = "sudo dmesg | grep -iE 'nvrm|nvidia|amdgpu' | tail -20"
+
+
 def silent_devices(m: Machine) -> Iterator[Finding]:
     """A vendor's library that is installed and fails for a reason that no other check names."""
     for refusal in m.refusals:
@@ -29,19 +32,20 @@ def silent_devices(m: Machine) -> Iterator[Finding]:
         if refusal.vendor == "nvidia" and refusal.kind == "NoDriverError" and not m.pci_of(NVIDIA):
             # a library without a card: a CUDA image on a machine that has none
             continue
+        blocked = m.system.wsl and "blocked by the operating system" in refusal.message.lower()
+        fix = Fix("Read the log, then restart the machine", (_LOG, "sudo reboot"), reboot=True)
+        if blocked:
+            words = "In Windows: its newest driver of NVIDIA's and the newest WSL, then start WSL again"
+            fix = Fix(words, ("wsl --update", "wsl --shutdown"), "host")
         yield Finding(
             "driver-unanswered",
             Severity.BLOCKER,
             f"The {refusal.vendor} driver's library does not answer",
             (refusal.message,),
-            "What it says is all there is to know; the kernel's log may say more.",
-            (
-                Fix(
-                    "Read the log, then restart the machine",
-                    ("sudo dmesg | grep -iE 'nvrm|nvidia|amdgpu' | tail -20", "sudo reboot"),
-                    reboot=True,
-                ),
-            ),
+            "Windows, which has the card, keeps it from this system."
+            if blocked
+            else "What it says is all there is to know; the kernel's log may say more.",
+            (fix,),
             "nvidia-smi",
             hides=(SEES_NONE,),
         )

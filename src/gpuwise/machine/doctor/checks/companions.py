@@ -9,6 +9,7 @@ from gpuwise.machine.doctor import fixes
 from gpuwise.machine.doctor.checks.import_errors import import_fix
 from gpuwise.machine.doctor.finding import Finding, Fix, Severity
 from gpuwise.machine.doctor.observation import LibraryImport, Machine, Package
+from gpuwise.machine.doctor.probes.python import LIBRARIES
 
 OF_TORCH = ("torchvision", "torchaudio")
 """Built for one release of torch each."""
@@ -18,7 +19,9 @@ _OTHER_BUILD = re.compile(
     re.IGNORECASE,
 )
 """What a compiled library says beside a torch that it was not built for."""
-_DISTRIBUTIONS = {"flash_attn": "flash-attn", "pytorch_lightning": "pytorch-lightning"}
+_DISTRIBUTIONS = {module: name for name, module in LIBRARIES.items()}
+_OF_GEOMETRIC = ("torch_scatter", "torch_sparse")
+"""Compiled for one release of torch and one CUDA each; their index has a page for every pair (data.pyg.org)."""
 
 
 def companions(m: Machine) -> Iterator[Finding]:
@@ -107,6 +110,12 @@ def _again(m: Machine, imported: LibraryImport, name: str) -> tuple[Fix, ...]:
         built = "FLASH_ATTENTION_FORCE_BUILD=TRUE " if "GLIBC_" in (imported.error or "") else ""
         install = built + fixes.pip_install(m, *words)
         return (Fix("Build it for the torch that is here", (fixes.pip_uninstall(m, name), install)),)
+    if imported.name in _OF_GEOMETRIC and m.torch_package and (torch := m.framework("torch")):
+        release = m.torch_package.version.partition("+")[0]
+        build = f"cu{str(torch.answer['cuda']).replace('.', '')}" if torch.answer.get("cuda") else "cpu"
+        page = f"https://data.pyg.org/whl/torch-{release}+{build}.html"
+        words = ("--force-reinstall", "--no-deps", name, "-f", page)
+        return (Fix("Install that of this PyTorch", (fixes.pip_install(m, *words),)),)
     if imported.name == "triton":
         package = m.torch_package
         triton_version = package.pins.get("triton") if package else None

@@ -239,14 +239,18 @@ def visible_devices(m: Machine) -> Iterator[Finding]:
     wrong = _first_wrong(m, device_names)
     if wrong is None:
         return
+    # CUDA takes a list that names one twice for an empty one, as PyTorch's own reading of it says
+    twice = device_names[wrong] in device_names[:wrong]
     # of a card that is cut up CUDA takes one instance, and by its name
     names = ", ".join((c.identity.mig_uuids or (str(c.identity.index),))[0] for c in m.nvidia_cards)
     yield Finding(
         "cuda-visible-devices-invalid",
-        Severity.BLOCKER if wrong == 0 else Severity.LIMIT,
-        f"CUDA_VISIBLE_DEVICES names a GPU that is not here: {device_names[wrong]}",
+        Severity.BLOCKER if wrong == 0 or twice else Severity.LIMIT,
+        f"CUDA_VISIBLE_DEVICES names a GPU {'twice' if twice else 'that is not here'}: {device_names[wrong]}",
         (f"CUDA_VISIBLE_DEVICES={value!r}", f"devices here: {names}"),
-        "CUDA stops reading at the first name it does not know: that one and all after it are hidden.",
+        "CUDA then hides every one."
+        if twice
+        else "CUDA stops reading at the first name it does not know: that one and all after it are hidden.",
         (Fix("Name devices that are here", (f"export CUDA_VISIBLE_DEVICES={names.replace(' ', '')}",)),),
         check,
         hides=(SEES_NONE, "uvm-*"),

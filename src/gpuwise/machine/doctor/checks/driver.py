@@ -437,6 +437,20 @@ _LOGGED: tuple[tuple[str, str, str, Fix], ...] = (
         ),
     ),
     (
+        "from D3cold to D0|device inaccessible",
+        "gpu-does-not-wake",
+        "A GPU was switched off to spare energy and does not come back",
+        Fix(
+            "Keep the driver from switching it off, then restart",
+            (
+                "echo 'options nvidia NVreg_DynamicPowerManagement=0x00' | sudo tee /etc/modprobe.d/nvidia-power.conf",
+                "sudo update-initramfs -u || sudo dracut --force",
+                "sudo reboot",
+            ),
+            reboot=True,
+        ),
+    ),
+    (
         r"firmware load for nvidia/.*gsp\w*\.bin failed|loading .*/nvidia/.*gsp\w*\.bin failed",
         "gsp-firmware-missing",
         "The firmware that the driver loads into a GPU is not on disk, or of another version",

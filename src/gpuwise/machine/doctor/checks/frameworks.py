@@ -122,6 +122,10 @@ def sees_none(m: Machine) -> Iterator[Finding]:
             fix = Fix(
                 "Let several programs use the GPU, or end the one that has it", ("nvidia-smi", "sudo nvidia-smi -c DEFAULT")
             )
+        pipe = "CUDA_MPS_PIPE_DIRECTORY"
+        if f.error and "MPS c" in f.error:
+            stop = (f"unset {pipe}",) if pipe in m.environment else ()
+            fix = Fix("Start the server of MPS, or do without it", ("nvidia-cuda-mps-control -d", *stop))
         if f.name == "tensorflow":
             fix = Fix("Install TensorFlow with its CUDA libraries", (fixes.pip_install(m, "'tensorflow[and-cuda]'"),))
         yield Finding(

@@ -33,6 +33,8 @@ WORDS: Mapping[str, tuple[str, str]] = {
     r"module 'mpmath' has no attribute 'rational'": ("SymPy uses what mpmath 1.4 has no more", "'mpmath<1.4'"),
     r"cannot import name 'soft_unicode' from 'markupsafe'": ("Jinja uses what MarkupSafe 2.1 has no more", "-U jinja2"),
     r"cannot import name 'packaging' from 'pkg_resources'": ("It uses what setuptools 70 has no more", "'setuptools<70'"),
+    r"Keras 3, but this is not yet supported": ("Transformers wants the Keras of before beside it", "tf-keras"),
+    r"module 'cv2[\w.]*' has no attribute": ("Parts of two releases lie in one folder", "--force-reinstall opencv-python"),
     r"CUDA Setup failed despite (a )?GPU": ("Its release has no library for this CUDA", "-U bitsandbytes"),
 }
 """What an error says of a third package, and what to install."""

@@ -191,6 +191,8 @@ def duplicate_torch(m: Machine) -> Iterator[Finding]:
     conda = next((p for p in m.python.packages if p.name == "pytorch" and p.place == "conda"), None)
     versions = {p.version.partition("+")[0] for p in copies} | ({conda.version} if conda else set[str]())
     if len(copies) > 1 or (conda and len(versions) > 1):
+        # of a copy with CUDA and one without, the former was wanted
+        kept = max(copies, key=lambda p: not p.version.endswith("+cpu"))
         where = [f"torch {p.version} in {p.place}" for p in copies] + ([f"pytorch {conda.version} by conda"] if conda else [])
         remove = (f"{fixes.pip(m)} uninstall -y torch",) * len(copies)
         if conda and len(versions) > 1:
@@ -201,18 +203,20 @@ def duplicate_torch(m: Machine) -> Iterator[Finding]:
         else:
             wheel = fixes.best_wheel(m, fixes.capabilities_here(m)) if m.nvidia_cards else None
             again = (
-                fixes.install_torch(m, wheel)[-1] if wheel else fixes.pip_install(m, fixes.package("torch", copies[0].version))
+                fixes.install_torch(m, wheel)[-1]
+                if wheel and kept is copies[0]
+                else fixes.pip_install(m, fixes.package("torch", kept.version.partition("+")[0]))
             )
             fix = Fix("Remove every copy, then install one", (*remove, again))
         yield Finding(
             "torch-installed-twice",
-            Severity.LIMIT if _works(m) else Severity.BLOCKER,
+            Severity.LIMIT if _works(m) and kept is copies[0] else Severity.BLOCKER,
             "Two PyTorch installations are mixed",
             tuple(where),
             "Which one is loaded depends on the order of the search path, and files of one stay under the other.",
             (fix,),
             f"{fixes.pip(m)} list | grep -i torch",
-            hides=("torchvision-mismatch", "torch-import-fails", "torch-crashes"),
+            hides=("torchvision-mismatch", "torch-import-fails", "torch-crashes", "torch-cpu-wheel"),
         )
     for package in copies[:1]:
         if package.extension_tags and m.python.tag and m.python.tag not in package.extension_tags:

@@ -18,11 +18,6 @@ FRAMEWORKS: Mapping[str, tuple[str, ...]] = {
 }
 """Framework -> distributions that bring it."""
 
-_INTERESTING = re.compile(
-    r"torch(vision|audio|ao)?|triton|pytorch-triton.*|tensorflow.*|tf-nightly|jax(lib)?|jax-(cuda|rocm).*|cupy.*|nvidia-.*|"
-    r"cuda-(python|bindings|toolkit)|tensorrt.*|numba(-cuda)?|flash-attn|xformers|bitsandbytes|vllm|deepspeed|"
-    r"onnxruntime(-gpu)?|pytorch|numpy|transformers|accelerate|peft|timm|diffusers|lightning|pytorch-lightning|datasets|trl|intel-extension-for-pytorch"
-)
 LIBRARIES: Mapping[str, str] = {
     "torchvision": "torchvision",
     "torchaudio": "torchaudio",
@@ -41,8 +36,25 @@ LIBRARIES: Mapping[str, str] = {
     "datasets": "datasets",
     "trl": "trl",
     "deepspeed": "deepspeed",
+    "torch-scatter": "torch_scatter",
+    "torch-sparse": "torch_sparse",
+    "torch-geometric": "torch_geometric",
+    "onnx": "onnx",
+    "sentence-transformers": "sentence_transformers",
+    "ultralytics": "ultralytics",
+    "fastai": "fastai",
+    "mosaicml": "composer",
+    "stable-baselines3": "stable_baselines3",
+    "torchmetrics": "torchmetrics",
+    "evaluate": "evaluate",
+    "monai": "monai",
 }
 """Distribution -> module, of what training imports beside torch; compiled ones first."""
+_INTERESTING = re.compile(
+    r"torch|pytorch-triton.*|tensorflow.*|tf-nightly|jax(lib)?|jax-(cuda|rocm).*|cupy.*|nvidia-.*|"
+    r"cuda-(python|bindings|toolkit)|tensorrt.*|numba(-cuda)?|vllm|onnxruntime(-gpu)?|pytorch|numpy|intel-extension-for-pytorch|"
+    + "|".join(LIBRARIES)
+)
 _PINNED = ("torch", "torchvision", "torchaudio", "jax-cuda12-plugin", "jax-cuda13-plugin")
 _REQUIRES = re.compile(r"^Requires-Dist: ([A-Za-z0-9._-]+)\s*\(?==\s*([0-9A-Za-z.+!_-]+)\)?\s*(?:;(.*))?$", re.MULTILINE)
 _ASK = (
