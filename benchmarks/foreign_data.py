@@ -381,6 +381,49 @@ def chat_tokens(at: Path, words: int = 1000, documents: int = 3000) -> None:
             pq.write_table(rows, at / folder / f"shard_{shard:05d}.parquet", row_group_size=1000)
 
 
+@maker
+def chat_model(at: Path, stage: str = "base", layers: int = 2, width: int = 128, n: int = 400) -> None:
+    """nanochat's folder with a model of ``stage`` from a seed and the conversations, choices and sums of its later stages;
+    the repository lies beside it."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    import torch
+
+    chat_tokens(at)
+    sys.path.insert(0, str(at.parent / "nanochat"))
+    from nanochat.gpt import GPT, GPTConfig
+
+    torch.manual_seed(SEED)
+    with (at / "tokenizer" / "tokenizer.pkl").open("rb") as file:
+        words = pickle.load(file).n_vocab
+    shape = {"sequence_len": 256, "vocab_size": words, "n_layer": layers, "n_head": 4, "n_kv_head": 4, "n_embd": width}
+    made = GPT(GPTConfig(**shape, window_pattern="L"))
+    made.init_weights()
+    folder = at / {"base": "base_checkpoints", "sft": "chatsft_checkpoints"}[stage] / f"d{layers}"
+    folder.mkdir(parents=True)
+    torch.save(made.state_dict(), folder / "model_000001.pt")
+    (folder / "meta_000001.json").write_text(json.dumps({"model_config": {**shape, "window_pattern": "L"}, "user_config": {}}))
+    said = sentences()
+    talks = {"messages": lambda i: [{"role": r, "content": next(said)} for r in ("user", "assistant")]}
+    choices = {"question": lambda i: next(said), "choices": lambda i: ["yes", "no", "both", "none"],
+               "answer": lambda i: i % 4, "subject": lambda i: "law"}  # fmt: skip
+    sums = {
+        "question": lambda i: f"What is {i} and {i % 7}?",
+        "answer": lambda i: f"<<{i}+{i % 7}={i + i % 7}>>.\n#### {i + i % 7}",
+    }
+    for name, columns, splits in (
+        ("HuggingFaceTB--smol-smoltalk/default", talks, ("train", "test")),
+        ("cais--mmlu/all", choices, ("auxiliary_train", "test")),
+        ("openai--gsm8k/main", sums, ("train", "test")),
+    ):
+        for split in splits:
+            shards = at / "task_data" / name / split
+            shards.mkdir(parents=True)
+            count = n if split == "train" else 16 if "auxiliary" in split else 5200 if "mmlu" in name else 420
+            pq.write_table(pa.table({c: [v(i) for i in range(count)] for c, v in columns.items()}), shards / "00000.parquet")
+            (shards / "manifest.json").write_text('["00000.parquet"]', "utf-8")
+
+
 # --- tables and graphs ---
 
 
@@ -532,6 +575,28 @@ def gym(at: Path) -> None:
     """The name that gymnasium had before, for scripts that import it."""
     at.parent.mkdir(parents=True, exist_ok=True)
     at.write_text("from gymnasium import *\nfrom gymnasium import make, spaces, wrappers\n", "utf-8")
+
+
+@maker
+def resnet(at: Path) -> None:
+    """The file of weights that torchvision would fetch for its ResNet-18, from a seed."""
+    import torch
+    import torchvision
+
+    torch.manual_seed(SEED)
+    at.parent.mkdir(parents=True, exist_ok=True)
+    torch.save(torchvision.models.resnet18().state_dict(), at)
+
+
+@maker
+def yolo(at: Path) -> None:
+    """Weights of the YOLO that the file's name says, from a seed."""
+    import torch
+    import ultralytics
+
+    torch.manual_seed(SEED)
+    at.parent.mkdir(parents=True, exist_ok=True)
+    ultralytics.YOLO(f"{at.stem}.yaml").save(at)
 
 
 def main(arguments: list[str]) -> int:
