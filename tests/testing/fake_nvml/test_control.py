@@ -260,6 +260,22 @@ def test_mig_devices_are_devices(card) -> None:
         pynvml.nvmlDeviceGetUtilizationRates(part)
 
 
+@pytest.mark.parametrize(
+    ("profile", "mb", "name"),
+    [
+        ("h100-sxm", 9984, "1g.10gb"),
+        ("h100-sxm", 40448, "3g.40gb"),
+        ("h200-sxm", 71168, "3g.71gb"),
+        ("a100-sxm", 81152, "7g.80gb"),
+    ],
+)
+def test_a_mig_device_has_the_name_of_its_profile(profile: str, mb: int, name: str) -> None:
+    with fake_nvml([profile]) as fake:
+        fake.gpu(0).add_mig_device(1, mb * 2**20)
+        code = "nvmlInit(); print(nvmlDeviceGetName(nvmlDeviceGetMigDeviceHandleByIndex(nvmlDeviceGetHandleByIndex(0), 0)))"
+        assert _client(fake, code).strip().endswith(f" MIG {name}")
+
+
 def test_names_that_are_not_utf8_arrive_as_bytes() -> None:
     with fake_nvml([Card("T4", {"name": os.fsdecode(b"T\xff 4%")})]) as fake:
         code = (

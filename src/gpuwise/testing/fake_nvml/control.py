@@ -26,6 +26,8 @@ MAX_GPUS, MAX_PROCESSES, MAX_EVENTS = 32, 128, 64
 XID_EVENT = 0x8
 """nvmlEventTypeXidCriticalError (nvml.h)."""
 LOST, RESET_REQUIRED, MISMATCH = 15, 16, 18
+_SLICES = {4: 3, 8: 7}
+"""Of a GPU's processors, which has seven, in an instance with so many eighths of its memory (NVIDIA's MIG user guide)."""
 _KINDS = {"compute": 1, "graphics": 2, "both": 3, "mps": 4}
 
 
@@ -144,7 +146,10 @@ class FakeGpu:
     def add_mig_device(self, gpu_instance: int, memory_bytes: float, *, used_bytes: float = 0.0, name: str = "") -> str:
         """Split off a MIG device (turns MIG on); its uuid is returned."""
         uuid = "MIG-" + self.uuid.removeprefix("GPU-")[:-2] + f"{len(self._mig):02x}"
-        label = name or f"{self._said['name']} MIG {gpu_instance}"
+        total = self.get("memory_total_bytes")
+        eighths = max(round(8 * memory_bytes / total), 1) if isinstance(total, float) else 1
+        gb = int(-(-float(total or 0) // 2**30) * eighths / 8 + 0.5)
+        label = name or f"{self._said['name']} MIG {_SLICES.get(eighths, eighths)}g.{gb}gb"
         self._mig.append(f"mig_device {gpu_instance} 0 {memory_bytes!r} {used_bytes!r} {encode(label)} {encode(uuid)}")
         self.set(mig=1, mig_pending=1)
         return uuid
