@@ -144,6 +144,7 @@ import torch
 torch.cuda.is_available = torch.cuda.is_initialized = lambda: True
 torch.cuda.device_count = lambda: 1
 torch.cuda.current_device = lambda: 0
+torch.cuda.is_current_stream_capturing = lambda: True  # no events are recorded, which it has not
 torch.cuda.max_memory_allocated = lambda *a: 5 * 10**9
 torch.cuda.memory_allocated = lambda *a: 4 * 10**9
 torch.cuda.memory_stats = lambda *a: {"allocated_bytes.all.peak": 5 * 10**9}
