@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -108,6 +109,15 @@ def test_a_plan_that_cannot_be_is_code_1_with_the_distance(gpuwise: Callable[...
     ran = gpuwise("plan", "llama-3.1-70b", "--on", "1x4090", "--tokens", "1B")
     assert ran.code == 1
     assert "does not fit" in ran.out and "too much" in ran.out
+
+
+def test_experts_over_tensor_ranks_are_offered_where_whole_ones_do_not_fit(gpuwise: Callable[..., Any]) -> None:
+    job = "mixtral-8x7b --on 4x8xH100-SXM --tokens 1B --seq 4096 --global-batch 1200 --stack megatron-core"
+    layout = "--tp 8 --pp 2 --ep 1 --dp 2 --micro-batch 3 --recompute selective --sharding zero1"
+    asked = ("plan", *shlex.split(f"{job} {layout}"))
+    assert "--etp 8: Megatron-Core divides experts" in gpuwise(*asked).out
+    divided = gpuwise(*asked, "--etp", "8").out
+    assert "does not fit" not in divided and "over 8 tensor ranks" in divided
 
 
 def test_a_reader_that_leaves_early_is_no_error() -> None:

@@ -389,4 +389,8 @@ def _nothing_fits(to: Console, plan: Plan[TrainingEstimate]) -> None:
         to.print(f"  it needs {format_bytes(e.host_bytes)} there, and a host can give {format_bytes(e.host_limit_bytes)}.")
     show_fitting(to, e, "What fills it")
     _bullets(to, "Assumed", plan.goal.assumed, "dim")
-    _bullets(to, "Try", ("`gpuwise fit` lists what would make it fit, and at what cost in speed",))
+    tries = ["`gpuwise fit` lists what would make it fit, and at what cost in speed"]
+    s = e.strategy
+    if plan.goal.arch.moe is not None and s.stack.startswith("megatron") and s.tp > s.etp:
+        tries.append(f"--etp {s.tp}: Megatron-Core divides experts over tensor ranks where nothing else is said")
+    _bullets(to, "Try", tries)
