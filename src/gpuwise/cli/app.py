@@ -11,6 +11,7 @@ import contextlib
 import errno
 import itertools
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -206,7 +207,11 @@ def _parsing(error: CycloptsError, words: Sequence[str]) -> tuple[str, str]:
         before = [*words, "--for"].index("--for") + 1
         purpose = words[before] if before < len(words) else "infer"
         hint = f"a model is given by --model: gpuwise pick --model {unused[0]} --for {purpose}"
-    if "parameter --on requires" in text:
+    missing = re.fullmatch(r'Command "(.+)" parameter (--\S+) requires an argument\.?', text)
+    if missing and missing[2] not in words:
+        text = f"gpuwise {missing[1]} needs {missing[2]}"
+        hint = f"gpuwise {missing[1]} --for infer (or train, finetune, learn)" if missing[2] == "--for" else hint
+    if missing and missing[2] == "--on":
         hint = f"GPUs are given by --on: gpuwise {' '.join(chain)} --on {_cluster_in(words) or '8xH100-SXM'}"
     if "option: --model." in text and chain and chain[0] in WORD_MODEL:
         hint = f"the model is a word without an option: gpuwise {WORD_MODEL[chain[0]]}"

@@ -107,7 +107,7 @@ REFUSED = {
     "matmul 1 1 --on a100": "matmul takes M N K",
     "matmul 1 1 1 1 --on a100": "matmul takes M N K",
     "matmul 999999999999 999999999999 9999999 --on a100": "larger than anything",
-    "matmul 8 8 8": "requires an argument",
+    "matmul 8 8 8": "needs --on",
     "matmul 8 8 8 --on 8xh100-sxm": "runs on one device",
     "matmul 8 8 8 --on nonesuch": "unknown GPU or processor",
     "matmul 8 8 8 --on a100 --dtype fp7": "unknown format",

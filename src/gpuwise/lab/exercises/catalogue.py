@@ -303,7 +303,7 @@ def _owning() -> Solution:
             f"at work it and its share of the PC draw {kw:.2f} kW at the wall: ${kw * KWH_USD:.2f} an hour",
             f"each hour saves ${rent - kw * KWH_USD:.2f}; repairs, resale and idle hours are left out",
         ),
-        "gpuwise cost --on 4090 --hours 3600",
+        "gpuwise cost --on 4090 --hours 500/month",
     )
 
 
