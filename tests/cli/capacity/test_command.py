@@ -195,3 +195,11 @@ def test_more_gpus_are_tried_only_where_the_model_has_no_room(monkeypatch: pytes
     with pytest.raises(UnpredictableError):
         command.capacity("llama-3.1-70b", on="h100-sxm")
     assert len(asked) == 4
+
+
+def test_a_split_over_more_gpus_than_there_are_is_refused_or_given_them(gpuwise: Callable[..., Any]) -> None:
+    words = ("capacity", "llama-3.2-1b", "--workload", "in=400,out=60", "--quick", "--tp", "2", "--on")
+    ran = gpuwise(*words, "1xl40s")
+    assert ran.code == 2
+    assert "no replica of TP 2 fits 1x L40S" in ran.err
+    assert gpuwise(*words, "l40s", "--json").document["on"] == "2x L40S"

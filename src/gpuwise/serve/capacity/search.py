@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpuwise.errors import GpuwiseError, InputError, UnpredictableError
+from gpuwise.errors import GpuwiseError, InputError, NoRoomError, UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.serve.capacity.configurations import Configuration, Wanted, holds, layouts, read_apart, refined
@@ -227,7 +227,10 @@ def search(
 
     found: list[Limit] = []
     late: list[tuple[float, Configuration]] = []
-    every = [c for c in _every(arch, cluster, load, wanted) if c.ranks <= most_ranks]
+    able = list(_every(arch, cluster, load, wanted))
+    if not able:
+        errors.append(_too_few(cluster, wanted))
+    every = [c for c in able if c.ranks <= most_ranks]
     bounds = [(_bound(c, load, n), c) for c in (every if refine else _narrow(every))]
     for bound, configuration in sorted(bounds, key=lambda b: rank.at_best(b[1].ranks, b[0], most)):
         limit = None
@@ -255,6 +258,12 @@ def search(
 def _every(arch: Architecture, cluster: Cluster, load: Load, wanted: Wanted) -> Iterator[Configuration]:
     every = layouts(arch, cluster.system, cluster.n_accelerators, wanted)
     return every if wanted.apart is None else read_apart(every, load, cluster, wanted.apart)
+
+
+def _too_few(cluster: Cluster, wanted: Wanted) -> NoRoomError:
+    """Why there is no layout at all."""
+    words = f"TP {wanted.tp or 1}" + (f" in {wanted.pp} stages" if wanted.pp else "")
+    return NoRoomError(f"no replica of {words} fits {cluster.label}", hint="more GPUs of one host, or leave --tp and --pp out")
 
 
 def _bound(configuration: Configuration, load: Load, n: int) -> float:
