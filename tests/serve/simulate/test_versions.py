@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 
 from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.facts.models.catalogue import find_model
 from gpuwise.serve.engine import EngineConfig
+from gpuwise.serve.simulate import Server
 from gpuwise.serve.simulate.settings import FILTERED, SAMPLED_ON, Settings, engine_rules, resolved
 
-H100 = find_cluster("h100-sxm").accelerator
+H100_SYSTEM = find_cluster("h100-sxm").system
+H100 = H100_SYSTEM.accelerator
 
 
 def test_an_entry_without_a_scheduler_changes_the_one_before_it() -> None:
@@ -34,3 +37,11 @@ def test_graphs_hold_two_tokens_for_each_sequence(version: str, sequences: int, 
     """vllm v0.11.0 vllm/config/scheduler.py cuda_graph_sizes."""
     settings = resolved(Settings(max_num_seqs=sequences), EngineConfig("vllm", version=version), H100)
     assert settings.graph_most == graph
+
+
+@pytest.mark.parametrize(("version", "window"), [("0.17", None), ("1.0", 4096)])
+def test_tensorrt_engines_attend_to_all_tokens(version: str, window: object) -> None:
+    arch = find_model("mistral-7b")
+    assert arch.window == 4096
+    server = Server(arch, H100_SYSTEM, EngineConfig("trtllm", "fp8", version=version), Settings(max_model_len=22000))
+    assert server.attending.window == window

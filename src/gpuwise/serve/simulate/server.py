@@ -78,6 +78,11 @@ class Server:
         return engine_rules(self.config)
 
     @cached_property
+    def attending(self) -> Architecture:
+        """The model as the engine's attention sees it."""
+        return replace(self.arch, window=None) if self.rules.attends_all else self.arch
+
+    @cached_property
     def front(self) -> Front:
         """What stands between a client and the engine, and the engine's costs beside its kernels."""
         return self.costs or front_of(self.config, in_process=self.settings.in_process)
@@ -85,7 +90,7 @@ class Server:
     @cached_property
     def memory(self) -> PoolMemory:
         """What fills a rank. Raises InputError where nothing is left for the cache."""
-        return pool_memory(self.arch, self.system.accelerator, self.config, self.options, self.rules)
+        return pool_memory(self.attending, self.system.accelerator, self.config, self.options, self.rules)
 
     @cached_property
     def limits(self) -> Limits:
@@ -128,7 +133,7 @@ class Server:
             return slot_steps(self.arch, self.system.accelerator, self.config, most, near)
         whole = replace(self.config, pp=1)  # stages share out the seconds of all layers
         sizes = (1 << (size - 1).bit_length() for size in (most, limits.tokens))  # engines of like size share their tables
-        tables = kernel_tables(self.arch, self.system, whole, *sizes, near, only)
+        tables = kernel_tables(self.attending, self.system, whole, *sizes, near, only)
         front = self.front
         logits = np.arange(most + 1, dtype=np.float64) * self.arch.vocab
         return KernelSteps(

@@ -113,6 +113,9 @@ class EngineRules:
     """Share of blocks that stays free when a request is admitted."""
     fixed_whole: bool = True
     """Answers of a fixed length are reserved whole."""
+    attends_all: bool = False
+    """Windows of a model are ignored, as max_attention_window is the longest sequence by default (TensorRT-LLM 0.17
+    docs/source/performance/performance-tuning-guide/useful-runtime-flags.md)."""
     windows: bool = False
     """Layers with a window give back the blocks behind it."""
     prompt_graphs: bool = True
