@@ -46,3 +46,23 @@ def test_a_crash_names_its_library_and_the_others_are_tried() -> None:
     outcomes = try_imports(cast("Host", Importing(crash="b")), "python", NAMES, 90.0, cpus=16)
     assert [one.name for one in outcomes] == list(NAMES)
     assert [one.name for one in outcomes if one.error] == ["b"]
+
+
+class Slow:
+    """A host on which the time for all ends at ``last``, which was begun after ``after_s`` seconds."""
+
+    def __init__(self, last: str, after_s: float) -> None:
+        self.last, self.after_s = last, after_s
+
+    def run(self, command: Sequence[str], **_: Any) -> CommandResult:
+        before = [*command[4:]][: list(command[4:]).index(self.last)] if self.last in command[4:] else []
+        lines: list[dict[str, object]] = [line for n in before for line in ({"library": n}, {"imported": n, "error": None})]
+        lines.append({"library": self.last, "after_s": self.after_s})
+        return CommandResult(None, "\n".join(map(json.dumps, lines)), "", timed_out=True, seconds=90.0)
+
+
+@pytest.mark.parametrize(("after_s", "blamed"), [(4.0, ["c"]), (80.0, [])])
+def test_one_that_began_late_is_not_said_to_hang(after_s: float, blamed: list[str]) -> None:
+    outcomes = try_imports(cast("Host", Slow("c", after_s)), "python", ("a", "b", "c"), 90.0)
+    assert [one.name for one in outcomes if one.error] == blamed
+    assert {"a", "b"} <= {one.name for one in outcomes}

@@ -13,6 +13,7 @@ import importlib
 import json
 import os
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -188,9 +189,10 @@ def ask_cupy() -> None:
 
 def ask_libraries(names: Iterable[str]) -> None:
     """Import each after torch; one that raises is told, and the others are tried."""
+    began_s = time.monotonic()
     importlib.import_module("torch")
     for name in names:
-        say(library=name)
+        say(library=name, after_s=time.monotonic() - began_s)
         error = None
         try:
             with warnings.catch_warnings():

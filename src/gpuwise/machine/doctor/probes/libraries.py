@@ -17,6 +17,9 @@ CPUS_EACH, MOST_PROCESSES = 2, 8
 """Processors for each process, which imports torch first (half a GB), and the most of them: on an H100's 16 cores eight libraries
 one after another took 15 s and nine in four processes 19, torch itself 4 to 5 (benchmarks/records/gpu and foreign)."""
 
+HANGS = 0.5
+"""Share of the time for all, which one has to have had by itself before it is said not to end."""
+
 
 def try_imports(host: Host, python: str, modules: Sequence[str], limit_s: float, *, cpus: int = 1) -> tuple[LibraryImport, ...]:
     """How the import of each went, in their order, in as many processes as ``cpus`` allow. What was not tried is left out, and so
@@ -35,13 +38,15 @@ def _imported(host: Host, python: str, modules: Sequence[str], *, limit_s: float
     remaining, end_s = list(modules), time.monotonic() + limit_s
     while remaining and (rest_s := end_s - time.monotonic()) > 0:
         ran = host.run((python, "-c", question(), "libraries", *remaining), limit_s=rest_s)
-        begun = ""
+        begun, after_s = "", 0.0
         for message in _objects(ran.out):
-            begun = str(message.get("library") or begun)
+            if "library" in message:
+                begun, after_s = str(message["library"]), float(message.get("after_s") or 0.0)
             if "imported" in message:
                 error = message.get("error")
                 outcomes[str(message["imported"])] = LibraryImport(str(message["imported"]), str(error) if error else None)
-        if begun not in remaining or begun in outcomes:
+        if begun not in remaining or begun in outcomes or (ran.timed_out and ran.seconds - after_s < HANGS * limit_s):
+            # the last is a slow machine, on which the others took the time
             break
         # it began and did not end
         ended = f"no end after {ran.seconds:.0f} s" if ran.timed_out else f"ended by {signal_name(-(ran.status or 0))}"
