@@ -56,7 +56,9 @@ class Slow:
 
     def run(self, command: Sequence[str], **_: Any) -> CommandResult:
         before = [*command[4:]][: list(command[4:]).index(self.last)] if self.last in command[4:] else []
-        lines: list[dict[str, object]] = [line for n in before for line in ({"library": n}, {"imported": n, "error": None})]
+        lines: list[dict[str, object]] = []
+        for name in before:
+            lines += [{"library": name}, {"imported": name, "error": None}]
         lines.append({"library": self.last, "after_s": self.after_s})
         return CommandResult(None, "\n".join(map(json.dumps, lines)), "", timed_out=True, seconds=90.0)
 
