@@ -1,7 +1,7 @@
 """Questions whose answers experts have published: how many of ours they would nod at. Sixty that picks were mended on; ten,
 then twenty written blind on 26 November, of which five and eleven agreed before causes were mended; ten more written after
 that, of which nine did; thirty of 27 November, also blind: sixteen of the 25 that could be asked, three of five jobs learnt
-then; twenty more of that day, of which nine agreed as asked; twenty of which twelve did; twenty of which ten did; and twenty of
+then; twenty more of that day, of which nine agreed as asked; twenty of which twelve did; twenty of which ten did; twenty of
 which sixteen did."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from tests.pick.judge import answer, judged, questions
 
 from gpuwise.facts.hardware.accelerators import accelerators
 
-ASKED, LEAST_AGREED = 210, 163
+ASKED, LEAST_AGREED = 235, 163
 
 
 def test_every_question_has_a_source_a_reason_and_names_of_the_catalogue() -> None:
