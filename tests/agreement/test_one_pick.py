@@ -1,4 +1,4 @@
-"""One training: ``pick`` and ``plan`` give the same layout, time and memory to the last digit, at every count."""
+"""One training: ``pick`` and ``plan`` give the same layout, time, memory, energy and money to the last digit, at every count."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import pytest
 
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
-from gpuwise.pick.candidates import COUNTS
+from gpuwise.money.cost import user_price
+from gpuwise.pick.candidates import COUNTS, Acquisition
 from gpuwise.pick.jobs import training_job
+from gpuwise.pick.owning import Terms
 from gpuwise.pick.training import Trained, train_on
-from gpuwise.pick.tries import whole_time
+from gpuwise.pick.tries import trained_outcome, whole_time
 from gpuwise.plan.api import make_plan
 from gpuwise.plan.goal import Wishes
 
@@ -35,7 +37,11 @@ def test_the_same_training(model: str, hardware: str, tokens: float) -> None:
     picked = train_on(training_job(arch, tokens=tokens), cluster)
     assert planned is not None and isinstance(picked, Trained) and not picked.fallback.changes
     assert picked.estimate == planned.estimate
-    assert whole_time(arch, cluster, picked.estimate, tokens) == planned.time_s
+    way = Acquisition(cluster.accelerator, "rent", rent=planned.price or user_price(1.0))
+    rented = trained_outcome(training_job(arch, tokens=tokens), way, cluster, picked, Terms())
+    assert rented.time_s == whole_time(arch, cluster, picked.estimate, tokens) == planned.time_s
+    assert rented.bill.energy == planned.energy
+    assert planned.cost_usd in (None, rented.bill.cost_usd)
 
 
 def test_counts_of_three_and_six_are_among_those_that_are_asked() -> None:

@@ -74,9 +74,12 @@ class Bill:
     """Worth of the credits a notebook's plan counts for the work, whether or not they were paid for."""
 
 
-def bill(way: Acquisition, cluster: Cluster, busy_s: Estimate, terms: Terms, workload: str = "training") -> Bill:
-    """What ``busy_s`` of work on ``cluster`` costs in this way. Raises UnpredictableError for a way without a price."""
-    consumption = energy(busy_s, cluster, workload=workload)
+def bill(
+    way: Acquisition, cluster: Cluster, busy_s: Estimate, terms: Terms, workload: str = "training", of_run: Energy | None = None
+) -> Bill:
+    """What ``busy_s`` of work on ``cluster`` costs in this way; its energy is that ``of_run`` where it is known by the hour.
+    Raises UnpredictableError for a way without a price."""
+    consumption = energy(busy_s, cluster, workload=workload) if of_run is None else of_run
     n = cluster.n_accelerators
     if way.rent is not None:
         cost = rent(busy_s, n, way.rent)

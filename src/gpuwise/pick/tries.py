@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster
-from gpuwise.money.energy import energy
+from gpuwise.money.energy import energy, energy_of_run
 from gpuwise.money.run.cost import run_cost
+from gpuwise.money.run.goodput import operate
 from gpuwise.pick.candidates import (
     Acquisition,
     LeftOut,
@@ -196,22 +197,25 @@ def unpromised(way: Acquisition, busy_s: Estimate) -> LeftOut | None:
     )
 
 
-def _with_storage(cost: Bill, job: ModelJob, way: Acquisition, cluster: Cluster, e: TrainingEstimate) -> Bill:
-    """The bill of rented hardware with what ``plan`` counts beside the hours: checkpoints, data, weights taken away."""
-    if way.rent is None:
-        return cost
+def _run_bill(job: ModelJob, way: Acquisition, cluster: Cluster, e: TrainingEstimate, terms: Terms) -> tuple[Estimate, Bill]:
+    """Seconds of the whole run, and its bill: the energy that ``plan`` counts, and of rented hardware what it counts beside the
+    hours (checkpoints, data, weights taken away)."""
+    run = run_of(job.arch, cluster, e, job.tokens, way.rent)
     try:
-        total = run_cost(run_of(job.arch, cluster, e, job.tokens, way.rent)).total_usd
+        done = operate(run)
     except UnpredictableError:
-        return cost
-    return replace(cost, cost_usd=total, outlay_usd=total.expected)
+        return run.time_s, bill(way, cluster, run.time_s, terms)
+    cost = bill(way, cluster, done.wall_s, terms, of_run=energy_of_run(done))
+    if way.rent is not None:
+        total = run_cost(run, done).total_usd
+        cost = replace(cost, cost_usd=total, outlay_usd=total.expected)
+    return done.wall_s, cost
 
 
 def trained_outcome(job: ModelJob, way: Acquisition, cluster: Cluster, got: Trained, terms: Terms) -> Outcome:
     """The job by this way, once its prediction is known."""
     e = got.estimate
-    busy = whole_time(job.arch, cluster, e, job.tokens)
-    cost = _with_storage(bill(way, cluster, busy, terms), job, way, cluster, e)
+    busy, cost = _run_bill(job, way, cluster, e, terms)
     rate = job.flop / busy.expected
     return Outcome(
         way=way,
