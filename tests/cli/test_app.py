@@ -51,6 +51,12 @@ def test_help_names_every_command_with_its_question(gpuwise: Callable[..., Any])
     assert sorted(name for names in GROUPS.values() for name in names) == sorted(name for name, *_ in COMMANDS)
 
 
+@pytest.mark.parametrize("columns", ["60", "80", "120"])
+def test_no_line_of_the_help_ends_in_a_blank(columns: str, gpuwise: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    assert not [line for line in gpuwise("--help").out.splitlines() if line.endswith(" ")]
+
+
 def test_a_line_end_of_a_docstring_is_none_in_the_help(gpuwise: Callable[..., Any]) -> None:
     lines = [line.strip("│ ") for line in gpuwise("fit", "--help").out.splitlines() if line.startswith("│")]
     texts = " ".join(line for line in lines if line)

@@ -14,17 +14,17 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from cyclopts import App, CycloptsError, Group, Parameter
 
 from gpuwise import __version__
-from gpuwise.cli.streams import discard_output, prepare_streams
+from gpuwise.cli.streams import discard_output, prepare_streams, trimmed
 from gpuwise.errors import GpuwiseError, InputError
 
 if TYPE_CHECKING:
     from cyclopts.help import HelpPanel
-    from cyclopts.help.protocols import HelpFormatter
+    from cyclopts.help.formatters import DefaultFormatter
     from rich.console import Console, ConsoleOptions
 
 COMMANDS: tuple[tuple[str, str, str], ...] = (
@@ -125,8 +125,12 @@ class _Help:
                 text.plain = "\n\n".join(" ".join(part.split()) for part in text.plain.split("\n\n"))
         self._plain_format()(console, options, panel)
 
+    def render_description(self, console: Console, options: ConsoleOptions, description: Any) -> None:
+        console.file = trimmed(cast("TextIO", console.file))
+        self._plain_format().render_description(console, options, description)
+
     @staticmethod
-    def _plain_format() -> HelpFormatter:
+    def _plain_format() -> DefaultFormatter:
         from cyclopts.help.formatters import DefaultFormatter  # with rich, for a help page only
 
         return DefaultFormatter()
