@@ -50,6 +50,12 @@ def test_a_near_deadline_is_met_by_a_whole_node() -> None:
     assert not hardware.surely_short(20 * 60.0, 2 * HOUR_S)
 
 
+def test_the_fastest_format_is_chosen_on_what_nobody_named() -> None:
+    """``--precision auto`` without ``--on`` found "no rented cluster", as no GPU has a format of that name."""
+    plan = hardware.compare(SMALL, Wishes(tokens=2e9, precision=("auto",)), PRICING)
+    assert plan.best is not None and plan.best.estimate.strategy.precision == "fp8"
+
+
 def test_the_fastest_within_the_budget_wins() -> None:
     plan = hardware.compare(SMALL, Wishes(tokens=2e9, budget_usd=60.0), PRICING)
     assert plan.best is not None and plan.in_budget

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from gpuwise.errors import InputError, UnknownNameError
+from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.plan.defaults import (
@@ -279,10 +280,7 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuni
         if usual != "bf16":
             assumed.append(f"precision {usual} ({why})")
     if AUTO in precisions:
-        usual = default_precision(cluster.accelerator)[0]
-        formats = [p for p in precisions if p != AUTO]
-        rates = cluster.accelerator.peak_flop_per_s
-        precisions = tuple(dict.fromkeys([*formats, usual, *(p for p in FASTER if p in rates)]))
+        precisions = formats_of(precisions, cluster.accelerator)
         assumed.append(f"the fastest of {', '.join(precisions)}")
     for precision in precisions:
         cluster.accelerator.peak(precision)
@@ -316,6 +314,15 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuni
         _halved(one) if wishes.half_weights or (recipe and one.precision in ("fp16", "bf16")) else one for one in formed
     )
     return Goal(arch, cluster, seq_len, global_batch, bases, wishes, tuple(assumed), year)
+
+
+def formats_of(asked: tuple[str, ...], accelerator: Accelerator) -> tuple[str, ...]:
+    """The formats of the products that are compared: as asked, or the usual one, with every faster one where it is left open."""
+    usual = default_precision(accelerator)[0]
+    if AUTO not in asked:
+        return asked or (usual,)
+    faster = (p for p in FASTER if p in accelerator.peak_flop_per_s)
+    return tuple(dict.fromkeys([*(p for p in asked if p != AUTO), usual, *faster]))
 
 
 def _replica_bytes(wishes: Wishes, cluster: Cluster) -> float:

@@ -21,8 +21,8 @@ from gpuwise.facts.offers.offer import book
 from gpuwise.facts.software.support import support_of
 from gpuwise.money.cost import market_factor, price_of
 from gpuwise.plan.answer import Option, Plan, SearchStats, tokens_of
-from gpuwise.plan.defaults import default_precision, default_seq_len
-from gpuwise.plan.goal import Wishes, check_wishes
+from gpuwise.plan.defaults import default_seq_len
+from gpuwise.plan.goal import Wishes, check_wishes, formats_of
 from gpuwise.plan.planner import Pricing, Searched, plan_of, search_on
 from gpuwise.predict.memory.device import usable_bytes
 from gpuwise.predict.step.training import TrainingEstimate
@@ -239,8 +239,7 @@ def _tries(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Iterator[_Tr
         accelerator = accelerators()[accelerator_id]
         if support_of(accelerator).works_for(purpose).level == "none":
             continue
-        precisions = wishes.precision or (default_precision(accelerator)[0],)
-        peaks = [accelerator.peak_flop_per_s.get(p) for p in precisions]
+        peaks = [accelerator.peak_flop_per_s.get(p) for p in formats_of(wishes.precision, accelerator)]
         if None in peaks:
             continue
         peak = max(p for p in peaks if p is not None)
