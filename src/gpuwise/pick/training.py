@@ -25,7 +25,6 @@ from gpuwise.plan.goal import Wishes, make_goal
 from gpuwise.plan.hardware import BEST_MFU
 from gpuwise.plan.promise import promised
 from gpuwise.plan.space.search import Fastest, find_fastest, no_layout
-from gpuwise.plan.space.sweep import KnownCosts
 from gpuwise.predict.memory.device import usable_bytes
 from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.workload.changes.change import Change
@@ -137,10 +136,9 @@ def fastest_with(
     wishes: Wishes,
     *,
     fine_tuning: bool | None = None,
-    known: KnownCosts | None = None,
 ) -> Fastest:
     """The fastest strategy of the search of ``plan`` with ``changes`` made to what ``wishes`` ask for, tuned, or what the
-    smallest needs. ``known`` keeps costs for other changes on the same cluster.
+    smallest needs.
 
     Raises InputError (LayoutError where no layout is possible) and UnpredictableError.
     """
@@ -151,7 +149,7 @@ def fastest_with(
     # without 16-bit formats gradients and weights stay as they are
     step_changes = [c for c in changes if not (whole and c.name in ("gradient_dtype", "low_precision"))]
     goal = replace(goal, bases=tuple(changed(b, step_changes) for b in goal.bases))
-    fastest = find_fastest(goal, costs=known)
+    fastest = find_fastest(goal)
     if fastest is None:
         raise no_layout(goal)
     return fastest
@@ -175,10 +173,9 @@ def train_on(job: ModelJob, cluster: Cluster) -> Trained | TooLarge:
     to where none does. Raises InputError and UnpredictableError."""
     smallest: TooLarge | None = None
     unlikely: Trained | None = None
-    costs: KnownCosts = {}
     for fallback in possible_fallbacks(job, cluster.accelerator, cluster.n_accelerators):
         tuning = job.purpose not in ("train", "vision")
-        fastest = fastest_with(fallback.changes, job.arch, cluster, fallback.wishes, fine_tuning=tuning, known=costs)
+        fastest = fastest_with(fallback.changes, job.arch, cluster, fallback.wishes, fine_tuning=tuning)
         tuned = fastest.estimate
         if tuned is not None:
             best, worse = promised(job.arch, cluster, tuned), device_high(tuned)

@@ -23,7 +23,7 @@ from gpuwise.money.cost import market_factor, price_of
 from gpuwise.plan.answer import Option, Plan, SearchStats, tokens_of
 from gpuwise.plan.defaults import default_seq_len
 from gpuwise.plan.goal import Wishes, check_wishes, formats_of
-from gpuwise.plan.planner import Pricing, Searched, plan_of, search_on
+from gpuwise.plan.planner import Pricing, Searched, plan_on, search_on
 from gpuwise.predict.memory.device import usable_bytes
 from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.units import DAY_S, HOUR_S, format_duration, format_usd
@@ -105,7 +105,7 @@ def compare(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Plan[Traini
         if counts.get(name, 0) >= COUNTS_TRIED or _surely_full(attempt.cluster, needs):
             continue
         try:
-            plan = search_on(arch, attempt.cluster, wishes, pricing)
+            plan = search_on(arch, attempt.cluster, wishes, pricing, only_best=True)
         except (InputError, UnpredictableError) as error:
             refusals[error.message] += 1
             hints[error.message] = error.hint
@@ -122,7 +122,7 @@ def compare(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Plan[Traini
         best[name] = min(best.get(name, plans[-1][0]), plans[-1][0])
     if not plans:
         raise _nothing_rented(arch, refusals, hints)
-    return _assemble(plans, wishes, limit_s)
+    return _assemble(plans, wishes, pricing, limit_s)
 
 
 def _nothing_rented(arch: Architecture, refusals: Counter[str], hints: Mapping[str, str | None]) -> UnpredictableError:
@@ -142,10 +142,11 @@ def _surely_full(cluster: Cluster, needs: Mapping[int, float]) -> bool:
     return usable_bytes(cluster.accelerator) < SURELY_FULL * least
 
 
-def _assemble(plans: list[tuple[Key, Searched]], wishes: Wishes, limit_s: float) -> Plan[TrainingEstimate]:
+def _assemble(plans: list[tuple[Key, Searched]], wishes: Wishes, pricing: Pricing, limit_s: float) -> Plan[TrainingEstimate]:
     """The winner with the best of each accelerator beside it, and the winner's other counts."""
     plans.sort(key=lambda p: p[0])
-    winner = plan_of(plans[0][1])
+    first = plans[0][1].goal
+    winner = plan_on(first.arch, first.cluster, wishes, pricing)
     accelerator_id = winner.goal.cluster.accelerator.id
     options: list[Option[TrainingEstimate]] = []
     for _, p in plans:

@@ -75,10 +75,13 @@ def plan_on(arch: Architecture, cluster: Cluster, wishes: Wishes, pricing: Prici
     return plan_of(search_on(arch, cluster, wishes, pricing))
 
 
-def search_on(arch: Architecture, cluster: Cluster, wishes: Wishes, pricing: Pricing) -> Searched:
-    """The fastest strategy for one cluster, its time and cost. Raises LayoutError, InputError and UnpredictableError."""
+def search_on(arch: Architecture, cluster: Cluster, wishes: Wishes, pricing: Pricing, *, only_best: bool = False) -> Searched:
+    """The fastest strategy for one cluster, its time and cost; with ``only_best`` too little for a whole plan.
+
+    Raises LayoutError, InputError and UnpredictableError.
+    """
     goal = make_goal(arch, cluster, wishes)
-    result = find_strategies(goal)
+    result = find_strategies(goal, only_best=only_best)
     if result.goal.bases[0].stack != goal.bases[0].stack:
         goal = result.goal
     price = price_of(cluster, pricing.today, usd_per_hour=pricing.usd_per_hour, provider=pricing.provider)

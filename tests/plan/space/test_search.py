@@ -156,3 +156,9 @@ def test_neighbours_are_allowed_and_one_change_away(goal: Goal) -> None:
     for n in sure:
         tight = not n.estimate.fits_at_ease or n.estimate.headroom_bytes < TIGHT * n.estimate.device_bytes
         assert n.slower is not None and n.slower > (1 / SQUEEZED - 1 if tight else -1e-6)
+
+
+def test_the_best_alone_is_that_of_the_whole_search(goal: Goal) -> None:
+    whole, alone = find_strategies(goal), find_strategies(goal, only_best=True)
+    assert alone.ranked == whole.ranked[:1] and not alone.front
+    assert (alone.n_strategies, alone.n_fit) == (whole.n_strategies, whole.n_fit)

@@ -139,7 +139,7 @@ def test_bases_share_the_enumeration(small: Architecture, node: Cluster) -> None
 def test_rows_of_a_block_are_a_slice_of_its_product(small: Architecture, node: Cluster) -> None:
     setting = Setting.of(small, node, BASE, 2048, 64)
     block = max(blocks(setting, default_space(setting), BASE), key=lambda b: b.n_rows)
-    part = block.rows(1, 3)
+    part = block.at(slice(1, 3))
     assert len(part) == 2 * block.n_choices
     assert part.strategy(0) == block.columns.strategy(block.n_choices)
 

@@ -16,7 +16,7 @@ from gpuwise.plan.space.nearest import nearest_batch, nearest_clusters
 from gpuwise.plan.space.rules import check_strategy
 from gpuwise.plan.space.stack_rules import find_stack_rules
 from gpuwise.plan.space.strategies import Block, Space, advised, blocks, default_space, fixed_space, full_space
-from gpuwise.plan.space.sweep import Candidates, KnownCosts, Sweep, sweep
+from gpuwise.plan.space.sweep import Candidates, Sweep, sweep
 from gpuwise.predict.step.columns import base_of
 from gpuwise.predict.step.training import TrainingEstimate, estimates
 from gpuwise.workload.optimizer import PAGED_FORM
@@ -62,19 +62,20 @@ HALF_MOMENTS = (
 )
 
 
-def find_strategies(goal: Goal, n: int = 6) -> SearchResult:
+def find_strategies(goal: Goal, n: int = 6, *, only_best: bool = False) -> SearchResult:
     """Search the goal's space on its cluster; where nothing fits on the device with the probability asked for, with each of
-    :func:`_lighter` until something does, or the first that is expected to. Raises LayoutError naming the rule when no layout is
-    possible."""
-    result = best = _result(goal, n)
+    :func:`_lighter` until something does, or the first that is expected to. ``only_best`` leaves out what stands beside
+    it: the others of ``ranked``, the front, and the smallest where something fits. Raises LayoutError naming the rule when no
+    layout is possible."""
+    result = best = _result(goal, n, only_best)
     n_strategies, seconds = result.n_strategies, result.seconds
     for half, note in _with_half(goal, result.ranked[:1]):
-        again = _result(half, n)
+        again = _result(half, n, only_best)
         n_strategies, seconds = n_strategies + again.n_strategies, seconds + again.seconds
         if _is_worth_it(half, again.ranked[:1], result.ranked[:1]):
             return replace(again, n_strategies=n_strategies, seconds=seconds, notes=(*again.notes, note))
     for lighter, note in () if _surely(goal, result.ranked[:1]) else _lighter(goal):
-        again = _result(lighter, n)
+        again = _result(lighter, n, only_best)
         n_strategies, seconds = n_strategies + again.n_strategies, seconds + again.seconds
         noted = replace(again, notes=(*again.notes, note))
         if _surely(goal, again.ranked[:1]):
@@ -142,7 +143,7 @@ def _without_logits(goal: Goal) -> Iterator[tuple[Goal, str]]:
         yield goal, f"{nothing} with the optimizer's states on the device, so they are paged: {goal.bases[0].optimizer}"
 
 
-def _result(goal: Goal, n: int) -> SearchResult:
+def _result(goal: Goal, n: int, only_best: bool) -> SearchResult:
     """Search the goal's space as it is.
 
     The default space offloads to the host only when nothing fits without (or not with the probability asked for), since what
@@ -160,6 +161,10 @@ def _result(goal: Goal, n: int) -> SearchResult:
             done = replace(again, n_strategies=again.n_strategies + (0 if done is None else done.n_strategies))
     if done is None:
         raise _with_nearest(goal, no_layout(goal))
+    if only_best and len(done.rows):
+        first = _estimated(goal, done, done.rows, [0])
+        if _is_settled(goal, done, first):
+            return SearchResult(first, (), first[0], done.n_strategies, done.n_fit, done.seconds, notes, goal)
     ranked = _fitting_first(goal, done, _estimated(goal, done, done.rows, list(_distinct(done, n))))
     front = _estimated(goal, done, done.front, thinned(done.front))
     smallest = _estimated(goal, done, done.smallest, [0])[0]
@@ -175,22 +180,19 @@ class Fastest:
     smallest_bytes: float
 
 
-def find_fastest(
-    goal: Goal, space_of: Callable[[Setting], Space] = default_space, costs: KnownCosts | None = None
-) -> Fastest | None:
+def find_fastest(goal: Goal, space_of: Callable[[Setting], Space] = default_space) -> Fastest | None:
     """The strategy that :func:`find_strategies` ranks first, without its alternatives: in ``space_of``, offload included
-    when nothing fits without. None when no layout is possible. ``known`` as of :func:`~gpuwise.plan.space.sweep.sweep`."""
-    costs = {} if costs is None else costs
-    fastest = _fastest(goal, space_of, costs)
+    when nothing fits without. None when no layout is possible."""
+    fastest = _fastest(goal, space_of)
     if fastest is None or _surely(goal, _estimates(fastest)):
         return fastest
     for half, _ in _with_half(goal, _estimates(fastest)):
-        again = _fastest(half, space_of, costs)
+        again = _fastest(half, space_of)
         if again is not None and _is_worth_it(half, _estimates(again), _estimates(fastest)):
             return again
     best = fastest
     for lighter, _ in _lighter(goal):
-        again = _fastest(lighter, space_of, costs)
+        again = _fastest(lighter, space_of)
         if again is not None and _surely(goal, _estimates(again)):
             return again
         if again is not None and _on_device(_estimates(again)) and not _on_device(_estimates(best)):
@@ -202,11 +204,11 @@ def _estimates(fastest: Fastest) -> tuple[TrainingEstimate, ...]:
     return () if fastest.estimate is None else (fastest.estimate,)
 
 
-def _fastest(goal: Goal, space_of: Callable[[Setting], Space], costs: KnownCosts) -> Fastest | None:
+def _fastest(goal: Goal, space_of: Callable[[Setting], Space]) -> Fastest | None:
     spaces = [_space(goal, base, space_of) for base in goal.bases]
-    done = _sweep(goal, [without_offload(s) for s in spaces], costs)
+    done = _sweep(goal, [without_offload(s) for s in spaces])
     if _wants_offload(goal, done):
-        again = _sweep(goal, spaces, costs)
+        again = _sweep(goal, spaces)
         done = again if again is not None and (done is None or _is_surer(again, done)) else done
     if done is None:
         return None
@@ -252,7 +254,7 @@ def without_offload(space: Space) -> Space:
     )
 
 
-def _sweep(goal: Goal, spaces: Sequence[Space], known: KnownCosts | None = None) -> Sweep | None:
+def _sweep(goal: Goal, spaces: Sequence[Space]) -> Sweep | None:
     parts: list[Block] = []
     alike: dict[tuple[Setting, Space], list[Strategy]] = {}
     for base, space in zip(goal.bases, spaces, strict=True):
@@ -261,7 +263,7 @@ def _sweep(goal: Goal, spaces: Sequence[Space], known: KnownCosts | None = None)
         parts += blocks(setting, space, *bases)
     if not parts:
         return None
-    return sweep(goal.arch, goal.cluster, parts, goal.seq_len, goal.wishes.packed_document_len, goal.wishes.risk, known)
+    return sweep(goal.arch, goal.cluster, parts, goal.seq_len, goal.wishes.packed_document_len, goal.wishes.risk)
 
 
 def _distinct(done: Sweep, n: int) -> Iterable[int]:
@@ -287,6 +289,11 @@ def _estimated(goal: Goal, done: Sweep, candidates: Candidates, at: Iterable[int
     return estimate_all(goal, [candidates.strategy(done.blocks, i) for i in at])
 
 
+def _is_settled(goal: Goal, done: Sweep, ranked: Sequence[TrainingEstimate]) -> bool:
+    """Whether the first fits when its step is replayed, as surely as anything found does."""
+    return ranked[0].fits and (ranked[0].fit_probability >= 1 - goal.wishes.risk or not done.n_likely)
+
+
 def _fitting_first(goal: Goal, done: Sweep, ranked: tuple[TrainingEstimate, ...]) -> tuple[TrainingEstimate, ...]:
     """``ranked`` without those that do not fit when their step is replayed, the fastest of the time-memory front that does
     with the probability asked for before them; as they are where none does.
@@ -295,9 +302,9 @@ def _fitting_first(goal: Goal, done: Sweep, ranked: tuple[TrainingEstimate, ...]
     the front is replayed only if it would fit with as much beside its columns as those replayed before.
     """
     fits = tuple(e for e in ranked if e.fits)
-    sure = 1 - goal.wishes.risk
-    if not ranked or (ranked[0].fits and (ranked[0].fit_probability >= sure or not done.n_likely)):
+    if not ranked or _is_settled(goal, done, ranked):
         return fits
+    sure = 1 - goal.wishes.risk
     more = ranked[0].needed_bytes.expected / float(done.rows.memory_bytes[0])
     for i in np.argsort(done.front.rank_s, kind="stable").tolist():
         columns = float(done.front.memory_bytes[i])

@@ -89,10 +89,10 @@ class Block:
         """Combinations of states and activations that each row meets: S times R."""
         return len(self.columns) // self.n_rows
 
-    def rows(self, start: int, stop: int) -> Columns:
-        """The product of rows ``start`` to ``stop`` with all choices."""
+    def at(self, rows: slice | NDArray[np.intp]) -> Columns:
+        """The product of ``rows`` with all choices."""
         c = self.columns
-        return replace(c, **{f: getattr(c, f)[start:stop] for f in ROW_FIELDS})
+        return replace(c, **{f: getattr(c, f)[rows] for f in ROW_FIELDS})
 
     def with_base(self, base: Strategy) -> Block:
         """The same product for another base."""
@@ -320,11 +320,13 @@ def _blocks(setting: Setting, space: Space, base: Strategy) -> list[Block]:
         )
         for rules, choice in ((STATE_RULES, state), (ACTIVATION_RULES, activation))
     ]
-    pattern, inverse = np.unique(np.concatenate(masks, axis=1), axis=0, return_inverse=True)
+    bits_of = np.concatenate(masks, axis=1)
+    code = bits_of @ (1 << np.arange(bits_of.shape[1], dtype=np.int64)[::-1])
+    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
     n_states = len(space.states)
     found: list[Block] = []
-    for i, bits in enumerate(pattern):
-        mine = inverse.ravel() == i
+    for i, bits in enumerate(bits_of[first]):
+        mine = inverse == i
         if not bits[:n_states].any() or not bits[n_states:].any():
             continue
         fields = {f: getattr(rows, f)[mine][:, None, None] for f in ROW_FIELDS}

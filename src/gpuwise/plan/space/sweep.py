@@ -26,7 +26,6 @@ from gpuwise.predict.step.costs import PointCosts, point_costs
 from gpuwise.predict.step.evaluate import points_of
 from gpuwise.predict.step.times import step_times
 from gpuwise.workload.strategy import Strategy
-from gpuwise.workload.transformer.point import Point
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -44,8 +43,6 @@ UNLIKELY = 1e6
 TIE = 1e-6
 """Step times closer than this share are the same; the strategy that needs less memory is then the better."""
 _BINS = 1024
-KnownCosts = dict[tuple[Point, ...], PointCosts]
-"""Costs of the points of one model on one cluster that were evaluated already."""
 _NOT_IN_POINTS = {"optimizer": "adamw", "gradient_dtype": "fp32", "master_weights": True, "step_in_backward": False}
 """Fields of a base that no op table depends on: bases that differ in them alone share their point costs."""
 
@@ -118,10 +115,11 @@ def sweep(
     seq_len: int,
     packed_document_len: int | None = None,
     risk: float = 0.1,
-    known: KnownCosts | None = None,
 ) -> Sweep:
-    """Evaluate all strategies of ``blocks``; those first that fit but for a probability of ``risk``. ``known`` keeps costs for
-    further sweeps of the same model on the same cluster. Raises UnpredictableError when the accelerator lacks a needed rate."""
+    """Evaluate all strategies of ``blocks``; those first that fit but for a probability of ``risk``.
+
+    Raises UnpredictableError when the accelerator lacks a needed rate.
+    """
     started = time.perf_counter()
     front = _Front.of(cluster.accelerator.memory_bytes)
     tasks: list[tuple[int, PointCosts, I64, int, int]] = []
@@ -130,9 +128,7 @@ def sweep(
     for i, block in enumerate(blocks):
         alike.setdefault(block.columns.base.with_(**_NOT_IN_POINTS), []).append(i)
     for mine in alike.values():
-        costs, index = _costs(
-            arch, cluster, [blocks[i] for i in mine], seq_len, packed_document_len, {} if known is None else known
-        )
+        costs, index = _costs(arch, cluster, [blocks[i] for i in mine], seq_len, packed_document_len)
         for i, at in zip(mine, index, strict=True):
             step = max(1, CHUNK // blocks[i].n_choices)
             tasks += [(i, costs, at, a, min(a + step, blocks[i].n_rows)) for a in range(0, blocks[i].n_rows, step)]
@@ -168,17 +164,13 @@ def _costs(
     blocks: Sequence[Block],
     seq_len: int,
     packed_document_len: int | None,
-    known: KnownCosts,
 ) -> tuple[PointCosts, list[I64]]:
     """Point costs of all blocks whose bases have the same op tables, and each block's rows' points."""
     lists = [b.row_list() for b in blocks]
     first = lists[0]
     joined = {f: np.concatenate([getattr(c, f) for c in lists]) for f in ROW_FIELDS}
     points, index = points_of(replace(first, **joined), seq_len, packed_document_len)
-    key = tuple(points)
-    if key not in known:
-        known[key] = point_costs(arch, points, cluster.system)
-    costs = known[key]
+    costs = point_costs(arch, points, cluster.system)
     ends = np.cumsum([b.n_rows for b in blocks])
     return costs, [index[end - b.n_rows : end][:, None, None] for end, b in zip(ends, blocks, strict=True)]
 
@@ -197,16 +189,16 @@ def _chunk(
 ) -> tuple[Candidates, Candidates, Candidates, int, int]:
     """Rows ``start`` to ``stop``: best choice of each row, front candidates, the smallest, how many fit, and how many rows have
     a choice that does with the probability asked for."""
-    c, at = block.rows(start, stop), index[start:stop]
+    c, at = block.at(slice(start, stop)), index[start:stop]
     shape = c.shape
     memory = memory_columns(arch, cluster.system, costs.saved, c, at)
     total = np.broadcast_to(memory.needed, shape)
     fits = np.broadcast_to(memory.fits() & host_bytes_fit(arch, cluster, costs, c, at), shape)
     offset = start * block.n_choices
-    if fits.any():
-        rank_s = _ranked_by(memory, step_times(arch, cluster.system, costs, c, at).step_s, fits, risk)
-    else:
-        rank_s = np.full(shape, np.inf)
+    step_s = np.full(shape, np.inf)
+    if len(timed := np.flatnonzero(fits.any(axis=(1, 2)))):
+        step_s[timed] = step_times(arch, cluster.system, costs, block.at(start + timed), at[timed]).step_s
+    rank_s = _ranked_by(memory, step_s, fits, risk)
 
     def candidates(flat: NDArray[np.intp]) -> Candidates:
         return Candidates(

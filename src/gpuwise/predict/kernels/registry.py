@@ -151,14 +151,31 @@ class TableTimes:
     basis: Basis
 
 
+@dataclass(frozen=True, slots=True)
+class DistinctCalls:
+    """A table's distinct kernel calls, and for each of its rows which of them it is: the same on every device."""
+
+    table: OpTable
+    which: NDArray[np.intp]
+
+    @classmethod
+    def of(cls, rows: OpTable) -> DistinctCalls:
+        """Those of ``rows``."""
+        first, inverse = _distinct(rows)
+        return cls(rows.take(first), inverse)
+
+    def times(self, accelerator: Accelerator, conditions: Conditions = STEP) -> TableTimes:
+        """As :func:`kernel_times` of all rows."""
+        few = _evaluate(self.table, accelerator, conditions)
+        return TableTimes(few.time_s[self.which], few.log_sigma[self.which], few.basis)
+
+
 def kernel_times(rows: OpTable, accelerator: Accelerator, conditions: Conditions = STEP) -> TableTimes:
     """Time of each row's kernel(s) on ``accelerator``; equal calls are evaluated once.
 
     Raises UnpredictableError when the accelerator has no rate for a format in the table (unless another may stand for it).
     """
-    first, inverse = _distinct(rows)
-    few = _evaluate(rows.take(first), accelerator, conditions)
-    return TableTimes(few.time_s[inverse], few.log_sigma[inverse], few.basis)
+    return DistinctCalls.of(rows).times(accelerator, conditions)
 
 
 def _distinct(table: OpTable) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

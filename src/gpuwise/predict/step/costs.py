@@ -5,6 +5,7 @@ A search has millions of strategies but only hundreds of these points; everythin
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,17 +20,22 @@ from gpuwise.predict.comm.collectives import collective_time
 from gpuwise.predict.comm.groups import RankGroup, context_group, expert_group, tensor_group, travelling
 from gpuwise.predict.estimate import Basis, weakest
 from gpuwise.predict.kernels.conditions import Conditions
-from gpuwise.predict.kernels.registry import kernel_times
+from gpuwise.predict.kernels.registry import DistinctCalls
 from gpuwise.predict.memory.saved import PointSaved, SavedBytes, collect, point_saved
 from gpuwise.workload.step import Kind, OpTable, Phase, concatenate
 from gpuwise.workload.transformer.point import Point
-from gpuwise.workload.transformer.tables import TransformerTables, leading_layers, recomputed_share, transformer_tables
+from gpuwise.workload.transformer.tables import leading_layers, recomputed_share, transformer_tables
 
 if TYPE_CHECKING:
     from gpuwise.predict.step.per_op import PartSums
 
 F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
 COMM_GROUPS = ("tp", "cp", "ep")
+PARTS, PASSES = ("layer", "embedding", "head", "lead"), 2
+_N_CELLS = len(PARTS) * PASSES
+FEW = 32
+"""Points up to which the rows of a list are not kept for another device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,67 +107,72 @@ def _family(kind: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.where(matmul, 0, np.where(kind == Kind.ATTENTION, 1, 2))
 
 
+@dataclass(frozen=True, slots=True)
+class _PointTables:
+    """Tables of a point in order, each with its part (an index into :data:`PARTS`), how much of a mean layer it stands for, and
+    the share of its rows that selective recompute repeats; and what the point keeps for the backward."""
+
+    tables: tuple[OpTable, ...]
+    part: tuple[int, ...]
+    weight: tuple[float, ...]
+    repeated: tuple[F64, ...]
+    saved: PointSaved
+
+
 @lru_cache(maxsize=2048)
-def _tables(arch: Architecture, point: Point) -> tuple[TransformerTables, PointSaved]:
+def _tables(arch: Architecture, point: Point) -> _PointTables:
     """Tables and saved bytes of a point: the same on every device, so that comparing devices builds them once."""
     t = transformer_tables(arch, point)
-    return t, point_saved(arch, point, t)
+    n_lead = leading_layers(arch)
+    layered = [(kind == "dense" and n_lead > 0, table, t.layer_counts[kind]) for kind, table in t.layers.items()]
+    if t.encoder is not None:
+        layered.append((False, t.encoder, t.encoder_layers))
+    tables = (*(table for _, table, _ in layered), t.embedding, t.head)
+    weights = [1.0 if lead else count / (_n_layers(arch) - n_lead) for lead, _, count in layered]
+    return _PointTables(
+        tables,
+        (*(3 if lead else 0 for lead, _, _ in layered), 1, 2),
+        (*weights, 1.0, 1.0),
+        tuple(recomputed_share(table, point.stack.selective_recompute) for table in tables),
+        point_saved(arch, point, t),
+    )
+
+
+def _n_layers(arch: Architecture) -> float:
+    return float(arch.n_layers + (arch.encoder.n_layers if arch.encoder else 0))
 
 
 def point_costs(arch: Architecture, points: Sequence[Point], system: System, kernels: dict[str, str] | None = None) -> PointCosts:
-    """Evaluate every point's tables in one pass over the kernel model and the collectives."""
+    """Evaluate every point's tables in one pass over the kernel model and the collectives; the latest are remembered."""
     if all(p.stack.per_op for p in points):
         from gpuwise.predict.step.per_op import described  # other stacks need no model of single operations
 
         if described(arch, points):
             return _per_op_costs(arch, points, system)
-    tables: list[OpTable] = []
-    owner: list[tuple[int, int, float]] = []  # point, part, weight
-    n_layers = float(arch.n_layers + (arch.encoder.n_layers if arch.encoder else 0))
-    n_lead = leading_layers(arch)
-    saved: list[PointSaved] = []
-    for i, point in enumerate(points):
-        t, point_activations = _tables(arch, point)
-        layered = [(table, t.layer_counts[kind]) for kind, table in t.layers.items()]
-        if t.encoder is not None:
-            layered.append((t.encoder, t.encoder_layers))
-        for table, count in layered:
-            tables.append(table)
-            lead = n_lead > 0 and t.layers.get("dense") is table
-            owner.append((i, 3, 1.0) if lead else (i, 0, count / (n_layers - n_lead)))
-        tables += [t.embedding, t.head]
-        owner += [(i, 1, 1.0), (i, 2, 1.0)]
-        saved.append(point_activations)
-    everything = concatenate(tables)
-    chosen = {"attention": points[0].stack.attention_kernel} if kernels is None else kernels
-    times = kernel_times(everything, system.accelerator, Conditions(implementation=chosen))
-    comm_s = _collective_seconds(everything, tables, owner, points, system)
-    cells = _Cells.of(everything, tables, owner, points, times.time_s, comm_s)
-    times_run = {0: n_layers - n_lead, 1: 1.0, 2: 1.0, 3: float(n_lead)}
-    run = np.array([weight * times_run[part] for _, part, weight in owner])
-    lengths = [len(t) for t in tables]
-    row_s = times.time_s * everything.count * np.repeat(run, lengths)
-    point_of_row = np.repeat([o[0] for o in owner], lengths)
+    return _point_costs(arch, tuple(points), system, None if kernels is None else tuple(kernels.items()))
+
+
+@lru_cache(maxsize=128)
+def _point_costs(
+    arch: Architecture, points: tuple[Point, ...], system: System, kernels: tuple[tuple[str, str], ...] | None
+) -> PointCosts:
+    """:func:`point_costs` where no operation is timed by itself."""
+    rows = (_rows if len(points) > FEW else _rows.__wrapped__)(arch, points)
+    chosen = {"attention": points[0].stack.attention_kernel} if kernels is None else dict(kernels)
+    times = rows.calls.times(system.accelerator, Conditions(implementation=chosen))
+    layer, embedding, head, lead = rows.parts(times.time_s * rows.times, rows.collectives.seconds(system) * rows.times)
     return PointCosts(
-        points=tuple(points),
-        n_layers=n_layers,
-        n_lead=float(n_lead),
-        layer=cells.part(0),
-        lead=cells.part(3),
-        embedding=cells.part(1),
-        head=cells.part(2),
-        saved=collect(saved),
-        log_sigma=_spread(row_s, times.log_sigma, _family(everything.kind), point_of_row, len(points)),
+        points=points,
+        n_layers=_n_layers(arch),
+        n_lead=float(leading_layers(arch)),
+        layer=layer,
+        lead=lead,
+        embedding=embedding,
+        head=head,
+        saved=rows.saved,
+        log_sigma=_spread(times.time_s * rows.count * rows.run, times.log_sigma, rows.family, rows.point, len(points)),
         basis=times.basis,
     )
-
-
-def _spread(seconds: F64, log_sigma: F64, family: NDArray[np.int64], point: NDArray[np.int64], n_points: int) -> F64:
-    """[P] spread of the sum of rows [R]: kernels of a family miss together, families apart, as in a captured step."""
-    each = np.zeros((n_points, len(FAMILIES)))
-    np.add.at(each, (point, family), seconds * log_sigma)
-    whole = np.bincount(point, weights=seconds, minlength=n_points)
-    return np.sqrt((each**2).sum(axis=1)) / np.maximum(whole, 1e-300)
 
 
 def _per_op_costs(arch: Architecture, points: Sequence[Point], system: System) -> PointCosts:
@@ -179,7 +190,7 @@ def _per_op_costs(arch: Architecture, points: Sequence[Point], system: System) -
         lead=_columns([m.lead for m in point_parts]),
         embedding=_columns([m.embedding for m in point_parts]),
         head=_columns([m.head for m in point_parts]),
-        saved=collect([_tables(arch, point)[1] for point in points]),
+        saved=collect([_tables(arch, point).saved for point in points]),
         log_sigma=np.array([m.log_sigma for m in point_parts]),
         basis=weakest(*bases),
         own_host=True,
@@ -225,141 +236,200 @@ def _columns(parts: Sequence[PartSums]) -> PartCosts:
     )
 
 
-def _flags(names: Sequence[str], ending: str) -> NDArray[np.bool_]:
-    """[N] whether each name ends with ``ending`` (each distinct name is tested once)."""
-    matches = {name: name.endswith(ending) for name in dict.fromkeys(names)}
-    return np.array([matches[name] for name in names], bool)
+@dataclass(frozen=True, slots=True)
+class _Collectives:
+    """The collectives of a table of R rows, equal ones once: what each carries and between how many ranks."""
 
+    n_rows: int
+    at: I64
+    """Rows that are collectives, and ``which`` of the distinct ones each is."""
+    which: I64
+    kind: NDArray[np.object_]
+    """Group and operation: ``tp.all_gather``."""
+    shape: I64
+    degrees: dict[str, I64]
+    expert_tensor_ranks: int
 
-def _starting(names: Sequence[str], beginning: str) -> NDArray[np.bool_]:
-    """[N] whether each name starts with ``beginning``."""
-    matches = {name: name.startswith(beginning) for name in dict.fromkeys(names)}
-    return np.array([matches[name] for name in names], bool)
+    @classmethod
+    def of(cls, table: OpTable, point: I64, points: Sequence[Point]) -> _Collectives:
+        at = np.flatnonzero(table.kind == Kind.COLLECTIVE)
+        kinds = {name: ".".join(name.split(".")[:2]) for name in dict.fromkeys(table.name[r] for r in at)}
+        order = {kind: i for i, kind in enumerate(dict.fromkeys(kinds.values()))}
+        code = np.array([order[kinds[table.name[r]]] for r in at], np.int64)
+        degrees = np.array([[getattr(p, g) for g in COMM_GROUPS] for p in points], np.int64)[point[at]]
+        keys = np.column_stack([code, table.shape[at, :3], degrees])
+        few, which = np.unique(keys, axis=0, return_inverse=True)
+        return cls(
+            len(table),
+            at,
+            which.reshape(-1),
+            np.array(list(order), object)[few[:, 0]],
+            few[:, 1:4],
+            {g: few[:, 4 + i] for i, g in enumerate(COMM_GROUPS)},
+            points[0].etp,
+        )
+
+    def seconds(self, system: System) -> F64:
+        """Seconds of every collective row; 0 elsewhere."""
+        out = np.zeros(self.n_rows)
+        if not len(self.at):
+            return out
+        tp, cp, ep = (self.degrees[g] for g in COMM_GROUPS)
+        groups = {
+            "tp": tensor_group(system, tp),
+            "cp": context_group(system, tp, cp),
+            "ep": expert_group(system, ep, self.expert_tensor_ranks),
+        }
+        seconds = np.zeros(len(self.kind))
+        for kind in sorted(set(self.kind)):
+            where = self.kind == kind
+            group, op = kind.split(".")
+            seconds[where] = _one_collective(system, op, self.shape[where], groups[group], where)
+        out[self.at] = seconds[self.which]
+        return out
 
 
 @dataclass(frozen=True, slots=True)
-class _Cells:
-    """Rows of the concatenated table with what is needed to sum them into arrays over points; arrays [R]."""
+class _Rows:
+    """The rows [R] of all tables of P points, and where each is summed: what is the same on every device."""
 
+    calls: DistinctCalls
+    collectives: _Collectives
+    saved: SavedBytes
     n_points: int
-    point: NDArray[np.int64]
-    which: NDArray[np.int64]
-    """Part: 0 layer, 1 embedding, 2 head, 3 leading layer."""
-    phase: NDArray[np.int64]
-    family: NDArray[np.int64]
-    """Index into FAMILIES, -1 for collectives."""
-    group: NDArray[np.int64]
-    """Index into COMM_GROUPS, -1 for kernels."""
-    selective: F64
-    """Share of the row that selective recompute runs again."""
-    again: NDArray[np.bool_]
-    """Collectives that full recompute runs beside those of the backward."""
-    wgrad: NDArray[np.bool_]
-    cost_s: F64
-    comm_s: F64
-    launches: F64
-    flop: F64
-    syncs: F64
+    count: F64
+    run: F64
+    """Layers of the model that a row's table stands for."""
+    times: F64
+    """Launches in a mean layer, or in an end."""
+    point: I64
+    family: I64
+    """Index into FAMILIES."""
+    kernel_cell: I64
+    """Place of a kernel in [parts x passes, families, P]; of what is in no sum, beyond the last."""
+    comm_cell: I64
+    """Place of a collective in [parts x passes, groups, P]."""
+    cell: I64
+    """Place of a row in [parts x passes, P]."""
+    repeated: F64
+    """Share of a row that selective recompute runs again."""
+    regathered: F64
+    """1 for collectives that full recompute runs beside those of the backward."""
+    wgrad: F64
+    """1 for products that are weight gradients."""
+    fixed: dict[str, F64]
+    """[parts x passes, P] launches, FLOP and waits."""
 
     @classmethod
-    def of(
-        cls,
-        t: OpTable,
-        tables: Sequence[OpTable],
-        owner: list[tuple[int, int, float]],
-        points: Sequence[Point],
-        time_s: F64,
-        comm_s: F64,
-    ) -> _Cells:
-        lengths = [len(table) for table in tables]
-        point, which, weight = (np.repeat(np.array(c), lengths) for c in zip(*owner, strict=True))
-        comm = t.kind == Kind.COLLECTIVE
-        groups = {name: COMM_GROUPS.index(name[:2]) for name in dict.fromkeys(np.array(t.name, object)[comm])}
-        times = t.count * weight
-        group = np.array([groups.get(name, -1) for name in t.name])
-        degrees = np.array([[getattr(p, g) for g in COMM_GROUPS] for p in points], dtype=np.float64)[point, group]
-        selective = np.concatenate([recomputed_share(table, points[0].stack.selective_recompute) for table in tables])
+    def of(cls, arch: Architecture, points: tuple[Point, ...]) -> _Rows:
+        """Of the tables of ``points``, in one table."""
+        each = [_tables(arch, point) for point in points]
+        table, n = concatenate([t for one in each for t in one.tables]), len(points)
+        lengths = [len(t) for one in each for t in one.tables]
+        point = np.repeat(np.repeat(np.arange(n), [len(one.tables) for one in each]), lengths)
+        part, weight = (np.repeat(np.concatenate([getattr(one, f) for one in each]), lengths) for f in ("part", "weight"))
+        repeated = np.concatenate([share for one in each for share in one.repeated])
+        n_lead = float(leading_layers(arch))
+        stands_for = np.array([_n_layers(arch) - n_lead, 1.0, 1.0, n_lead])
+        comm, family = table.kind == Kind.COLLECTIVE, _family(table.kind)
+        names = {name: i for i, name in enumerate(dict.fromkeys(table.name))}
+        name = np.array([names[n] for n in table.name], np.int64)
+        group = np.array([COMM_GROUPS.index(n[:2]) if n[:2] in COMM_GROUPS else 0 for n in names], np.int64)[name]
+        gathers = np.array([n.startswith("tp.all_gather.") for n in names], bool)[name]
+        backward = table.phase == Phase.BACKWARD
+        where = np.where(backward | (table.phase == Phase.FORWARD), PASSES * part + backward, _N_CELLS)
+        times, cell = table.count * weight, where * n + point
+        degrees = np.array([[getattr(p, g) for g in COMM_GROUPS] for p in points], np.float64)[point, group]
+        regathered = (comm & (points[0].stack.recompute_regathers | ~gathers)).astype(np.float64)
+        launches, flop, syncs = table.n_kernels * times, table.flop * times, np.where(comm, np.log2(degrees), 0.0) * times
+        summed = {
+            "kernels": launches,
+            "flop": flop,
+            "syncs": syncs,
+            "selective_kernels": launches * repeated,
+            "selective_flop": flop * repeated,
+            "full_syncs": syncs * regathered,
+        }
         return cls(
-            len(points),
-            point,
-            which,
-            t.phase,
-            np.where(comm, -1, _family(t.kind)),
-            group,
-            selective,
-            comm & (points[0].stack.recompute_regathers | ~_starting(t.name, "tp.all_gather.")),
-            _flags(t.name, ".wgrad") & ~comm,
-            time_s * times,
-            comm_s * times,
-            t.n_kernels * times,
-            t.flop * times,
-            np.where(comm, np.log2(degrees), 0.0) * times,
+            calls=DistinctCalls.of(table),
+            collectives=_Collectives.of(table, point, points),
+            saved=collect([one.saved for one in each]),
+            n_points=n,
+            count=table.count,
+            run=weight * stands_for[part],
+            times=times,
+            point=point,
+            family=family,
+            kernel_cell=(np.where(comm, _N_CELLS, where) * len(FAMILIES) + family) * n + point,
+            comm_cell=(np.where(comm, where, _N_CELLS) * len(COMM_GROUPS) + group) * n + point,
+            cell=cell,
+            repeated=repeated,
+            regathered=regathered,
+            wgrad=(np.array([n.endswith(".wgrad") for n in names], bool)[name] & ~comm).astype(np.float64),
+            fixed={name: _summed(cell, values, n) for name, values in summed.items()},
         )
 
-    def part(self, part: int) -> PartCosts:
-        """Sums of one part's rows."""
-        mine = np.flatnonzero(self.which == part)
-        point, family, group = self.point[mine], self.family[mine], self.group[mine]
-        cost, launches, flop, comm_s, syncs = (a[mine] for a in (self.cost_s, self.launches, self.flop, self.comm_s, self.syncs))
-        phase = self.phase[mine]
-        forward, backward = phase == Phase.FORWARD, phase == Phase.BACKWARD
-        again = self.selective[mine]
+    def parts(self, cost_s: F64, comm_s: F64) -> tuple[PartCosts, ...]:
+        """Sums of the rows of each of :data:`PARTS`, in their order."""
+        n, kernel, comm = self.n_points, self.kernel_cell, self.comm_cell
+        seconds, again = (_summed(kernel, v, len(FAMILIES), n) for v in (cost_s, cost_s * self.repeated))
+        exchange, full = (_summed(comm, v, len(COMM_GROUPS), n) for v in (comm_s, comm_s * self.regathered))
+        wgrad, fixed, nothing = _summed(self.cell, cost_s * self.wgrad, n), self.fixed, np.zeros(n)
 
-        def total(values: F64, mask: NDArray[np.bool_]) -> F64:
-            return np.bincount(point[mask], weights=values[mask], minlength=self.n_points).astype(np.float64)
+        def families(of: F64) -> dict[str, F64]:
+            return dict(zip(FAMILIES, of, strict=True))
 
-        def by_family(mask: NDArray[np.bool_], share: F64 | float = 1.0) -> dict[str, F64]:
-            return {f: total(cost * share, mask & (family == i)) for i, f in enumerate(FAMILIES)}
+        def groups(of: F64) -> dict[str, F64]:
+            return dict(zip(COMM_GROUPS, of, strict=True))
 
-        def by_group(mask: NDArray[np.bool_]) -> dict[str, F64]:
-            return {g: total(comm_s, mask & (group == i)) for i, g in enumerate(COMM_GROUPS)}
-
-        nothing = np.zeros(self.n_points)
-        return PartCosts(
-            forward_s=by_family(forward),
-            selective_s=by_family(forward, again),
-            backward_s=by_family(backward),
-            wgrad_s=total(cost, backward & self.wgrad[mine]),
-            forward_kernels=total(launches, forward),
-            selective_kernels=total(launches * again, forward),
-            backward_kernels=total(launches, backward),
-            forward_comm_s=by_group(forward),
-            full_comm_s=by_group(forward & self.again[mine]),
-            backward_comm_s=by_group(backward),
-            forward_syncs=total(syncs, forward),
-            full_syncs=total(syncs, forward & self.again[mine]),
-            backward_syncs=total(syncs, backward),
-            forward_flop=total(flop, forward),
-            selective_flop=total(flop * again, forward),
-            backward_flop=total(flop, backward),
-            full_s=by_family(forward),
-            full_kernels=total(launches, forward),
-            full_flop=total(flop, forward),
-            forward_host_s=nothing,
-            selective_host_s=nothing,
-            full_host_s=nothing,
-            backward_host_s=nothing,
+        return tuple(
+            PartCosts(
+                forward_s=families(seconds[f]),
+                selective_s=families(again[f]),
+                backward_s=families(seconds[b]),
+                wgrad_s=wgrad[b],
+                forward_kernels=fixed["kernels"][f],
+                selective_kernels=fixed["selective_kernels"][f],
+                backward_kernels=fixed["kernels"][b],
+                forward_comm_s=groups(exchange[f]),
+                full_comm_s=groups(full[f]),
+                backward_comm_s=groups(exchange[b]),
+                forward_syncs=fixed["syncs"][f],
+                full_syncs=fixed["full_syncs"][f],
+                backward_syncs=fixed["syncs"][b],
+                forward_flop=fixed["flop"][f],
+                selective_flop=fixed["selective_flop"][f],
+                backward_flop=fixed["flop"][b],
+                full_s=families(seconds[f]),
+                full_kernels=fixed["kernels"][f],
+                full_flop=fixed["flop"][f],
+                forward_host_s=nothing,
+                selective_host_s=nothing,
+                full_host_s=nothing,
+                backward_host_s=nothing,
+            )
+            for f, b in ((i, i + 1) for i in range(0, _N_CELLS, PASSES))
         )
 
 
-def _collective_seconds(
-    table: OpTable, tables: list[OpTable], owner: list[tuple[int, int, float]], points: Sequence[Point], system: System
-) -> F64:
-    """Seconds of every collective row; 0 elsewhere."""
-    out = np.zeros(len(table))
-    rows = np.flatnonzero(table.kind == Kind.COLLECTIVE)
-    if not len(rows):
-        return out
-    point = np.repeat([o[0] for o in owner], [len(t) for t in tables])[rows]
-    tp, cp, ep = (np.array([getattr(p, f) for p in points], np.int64)[point] for f in COMM_GROUPS)
-    groups = {"tp": tensor_group(system, tp), "cp": context_group(system, tp, cp), "ep": expert_group(system, ep, points[0].etp)}
-    short = {name: "|".join(name.split(".")[:2]) for name in dict.fromkeys(table.name[r] for r in rows)}
-    kinds = np.array([short[table.name[r]] for r in rows], dtype=object)
-    for name in sorted(set(kinds)):
-        where = kinds == name
-        group_name, op = name.split("|")
-        out[rows[where]] = _one_collective(system, op, table.shape[rows[where], :3], groups[group_name], where)
-    return out
+def _spread(seconds: F64, log_sigma: F64, family: I64, point: I64, n_points: int) -> F64:
+    """[P] spread of the sum of rows [R]: kernels of a family miss together, families apart, as in a captured step."""
+    n = len(FAMILIES)
+    each = np.bincount(point * n + family, weights=seconds * log_sigma, minlength=n_points * n).reshape(n_points, n)
+    whole = np.bincount(point, weights=seconds, minlength=n_points)
+    return np.sqrt((each**2).sum(axis=1)) / np.maximum(whole, 1e-300)
+
+
+@lru_cache(maxsize=6)
+def _rows(arch: Architecture, points: tuple[Point, ...]) -> _Rows:
+    return _Rows.of(arch, points)
+
+
+def _summed(cell: I64, values: F64, *shape: int) -> F64:
+    """[parts x passes, *shape] sums of ``values`` by the cell of each, in the order of the rows."""
+    size = math.prod(shape)
+    sums = np.bincount(cell, weights=values, minlength=(_N_CELLS + 1) * size).astype(np.float64, copy=False)
+    return sums[: _N_CELLS * size].reshape(_N_CELLS, *shape)
 
 
 def _one_collective(system: System, op: str, shape: NDArray[np.int64], group: RankGroup, where: NDArray[np.bool_]) -> F64:

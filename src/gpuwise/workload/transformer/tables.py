@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -48,6 +49,7 @@ def layer_kinds(arch: Architecture) -> list[str]:
     return kinds
 
 
+@lru_cache(maxsize=64)
 def leading_layers(arch: Architecture) -> int:
     """Dense layers before the first layer with experts, where no later layer is dense; otherwise 0."""
     if arch.moe is None or not arch.moe.first_dense:
@@ -56,11 +58,15 @@ def leading_layers(arch: Architecture) -> int:
     return lead if set(kinds[:lead]) == {"dense"} and "dense" not in kinds[lead:] else 0
 
 
+@lru_cache(maxsize=64)
+def _layer_counts(arch: Architecture) -> Mapping[str, int]:
+    """Layers of each kind, in the order in which kinds appear."""
+    return Counter(layer_kinds(arch))
+
+
 def transformer_tables(arch: Architecture, point: Point) -> TransformerTables:
     """Op tables of ``arch`` at ``point``: each distinct layer once, the embedding and the head."""
-    counts: dict[str, int] = {}
-    for kind in layer_kinds(arch):
-        counts[kind] = counts.get(kind, 0) + 1
+    counts = _layer_counts(arch)
     tables: dict[str, OpTable] = {}
     for kind in counts:
         rows = Rows(OpTableBuilder(), point)
@@ -113,11 +119,12 @@ def recomputed_share(table: OpTable, selective_recompute: str) -> NDArray[np.flo
         return np.where(forward & (selected_modules(table.name) | norms), 1.0, 0.0)
     is_saved = np.isin(table.kind, [int(k) for k in (Kind.MATMUL, Kind.GROUPED, Kind.ATTENTION, Kind.COLLECTIVE)])
     share = np.where(forward & ~is_saved, 1.0, 0.0)
-    down = {table.name[i]: int(table.shape[i, 3]) for i in np.flatnonzero(forward & (table.kind == Kind.MATMUL))}
+    products = np.flatnonzero(forward & (table.kind == Kind.MATMUL)).tolist()
+    down = {table.name[i]: int(table.shape[i, 3]) for i in products}
     grouped = 1.0
-    for i in np.flatnonzero(forward & (table.kind == Kind.ATTENTION)):
+    for i in np.flatnonzero(forward & (table.kind == Kind.ATTENTION)).tolist():
         grouped = float(table.shape[i, 4] / table.shape[i, 3])
-    for i in np.flatnonzero(forward & (table.kind == Kind.MATMUL)):
+    for i in products:
         where, _, name = table.name[i].rpartition(".")
         if name == "qkv":
             share[i] = grouped / (1.0 + 2.0 * grouped)
@@ -209,14 +216,16 @@ def _every_second_output(table: OpTable, last: float) -> float:
     """Bytes of the outputs of every second matmul of a layer (query, value, gate, ``last`` of the last one), and of the
     attention with its fp32 row statistics (torchtitan activation_checkpoint.py)."""
     total = 0.0
-    for i in np.flatnonzero(table.phase == Phase.FORWARD):
-        name, shape = table.name[i], table.shape[i]
+    products = (Kind.MATMUL, Kind.GROUPED)
+    kinds = table.kind.tolist()
+    for i in np.flatnonzero((table.phase == Phase.FORWARD) & np.isin(table.kind, (*products, Kind.ATTENTION))).tolist():
+        name, shape = table.name[i], table.shape[i].tolist()
         e = FORMAT_BYTES["bf16" if table.dtype[i] in QUANTIZED else table.dtype[i]]
-        if table.kind[i] == Kind.ATTENTION:
+        if kinds[i] == Kind.ATTENTION:
             batch, q_len, _, heads, kv_heads, head_dim, v_dim = (float(x) for x in shape)
             tokens = batch * q_len
             total += table.bytes_written[i] + 4.0 * tokens * heads + tokens * (heads * head_dim + kv_heads * v_dim) * e
-        elif table.kind[i] in (Kind.MATMUL, Kind.GROUPED) and not name.startswith("attention.") and ".lora_" not in name:
+        elif not name.startswith("attention.") and ".lora_" not in name:
             share = last if name.endswith(".down") else 0.5
             total += share * float(shape[1] * shape[2]) * e * table.count[i]
     return total
