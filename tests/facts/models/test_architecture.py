@@ -180,6 +180,7 @@ def test_any_text_is_a_model_or_an_input_error(text: str) -> None:
 
 
 @given(st.sampled_from(ALL), st.sampled_from(["", "-", " ", "_", "/"]))
+@example("granite-3-2b", "")
 def test_separators_never_lead_to_another_model(name: str, separator: str) -> None:
     try:
         found = find_model(name.replace("-", separator))

@@ -86,7 +86,12 @@ def find_model(text: str) -> Architecture:
     if text and not any(c.isalpha() for c in text):
         # a version without a name: 1,5 is no Phi
         raise UnknownNameError("model", text, (), hint="name one, like llama-3.1-8b; `gpuwise models` lists all")
-    return _by_id(text) or models()[resolve_model_name(text, _names())]
+    return _by_id(text) or _by_letters(text) or models()[resolve_model_name(text, _names())]
+
+
+def _by_letters(text: str) -> Architecture | None:
+    """The model whose id is ``text`` but for its dashes: granite32b is Granite 3 2B, letter by letter."""
+    return next((m for name, m in models().items() if name.replace("-", "") == text.lower()), None)
 
 
 def _is_path(text: str) -> bool:
