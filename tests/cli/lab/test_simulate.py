@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -84,3 +87,13 @@ def test_the_processor_of_this_machine_stands_beside_as_it_was_measured(
     monkeypatch.setattr("gpuwise.cli.this_machine.this_processor_measured", lambda: measured)
     predicted = gpuwise(*line).document["rows"][-2]
     assert predicted["device"] == "this one" and predicted["time_s"] > 2 * 64**3 / rates["fp32"]
+
+
+def test_the_processor_multiplies_on_every_core() -> None:
+    """The command line starts numpy with one thread; a processor of 64 cores was one of them here."""
+    code = "import os; from gpuwise.cli.app import run; run(['lab', 'cpu-vs-gpu', '16', '--on', '4090'])"
+    code += "; from gpuwise.machine.devices.cpu import usable_cores; print(os.environ['OPENBLAS_NUM_THREADS'], usable_cores())"
+    given = {k: v for k, v in os.environ.items() if not k.endswith("NUM_THREADS")}
+    made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=given, timeout=120, check=True)
+    used, there = made.stdout.split()[-2:]
+    assert used == there

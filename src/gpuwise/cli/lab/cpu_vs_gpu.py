@@ -40,6 +40,9 @@ def cpu_vs_gpu(
         raise InputError(
             f"a product of {size:,} would take minutes here", hint=f"up to {LARGEST:,}; gpuwise op matmul predicts more"
         )
+    from gpuwise.machine.bench.host_threads import use_every_core
+
+    use_every_core()  # before numpy
     from gpuwise.cli.this_machine import processor_of
     from gpuwise.lab.versus import compare_product
 
