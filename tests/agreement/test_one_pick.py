@@ -10,7 +10,7 @@ from gpuwise.money.cost import user_price
 from gpuwise.pick.candidates import COUNTS, Acquisition
 from gpuwise.pick.jobs import training_job
 from gpuwise.pick.owning import Terms
-from gpuwise.pick.training import Trained, train_on
+from gpuwise.pick.training import TrainingChoice, train_on
 from gpuwise.pick.tries import trained_outcome, whole_time
 from gpuwise.plan.api import make_plan
 from gpuwise.plan.goal import Wishes
@@ -35,7 +35,7 @@ def test_the_same_training(model: str, hardware: str, tokens: float) -> None:
     arch, cluster = find_model(model), find_cluster(hardware)
     planned = make_plan(arch, cluster, Wishes(tokens=tokens)).best
     picked = train_on(training_job(arch, tokens=tokens), cluster)
-    assert planned is not None and isinstance(picked, Trained) and not picked.fallback.changes
+    assert planned is not None and isinstance(picked, TrainingChoice) and not picked.fallback.changes
     assert picked.estimate == planned.estimate
     way = Acquisition(cluster.accelerator, "rent", rent=planned.price or user_price(1.0))
     rented = trained_outcome(training_job(arch, tokens=tokens), way, cluster, picked, Terms())
@@ -52,5 +52,5 @@ def test_a_small_model_has_large_micro_batches_in_both() -> None:
     arch, cluster = find_model("gpt2"), find_cluster("1xh200-141gb")
     planned = make_plan(arch, cluster, Wishes(tokens=1e9, seq_len=128)).best
     picked = train_on(training_job(arch, tokens=1e9, seq_len=128), cluster)
-    assert planned is not None and isinstance(picked, Trained)
+    assert planned is not None and isinstance(picked, TrainingChoice)
     assert picked.estimate.strategy.micro_batch == planned.estimate.strategy.micro_batch >= 64

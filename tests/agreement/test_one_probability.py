@@ -11,7 +11,7 @@ import pytest
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.pick.jobs import training_job
-from gpuwise.pick.training import Trained, train_on
+from gpuwise.pick.training import TrainingChoice, train_on
 
 Ask = Callable[..., Any]
 CASES = [
@@ -50,7 +50,7 @@ def test_fit_says_the_probability_of_the_plan(model: str, on: str, seq: int, ask
 def test_pick_says_the_probability_of_the_plan(model: str, on: str, seq: int, ask: Ask) -> None:
     job = training_job(find_model(model), tokens=1e9, seq_len=seq)
     picked = train_on(job, find_cluster(on))
-    assert isinstance(picked, Trained)
+    assert isinstance(picked, TrainingChoice)
     best = planned(ask, model, on, seq)
     assert picked.estimate.fit_probability == best["fit_probability"]
     assert picked.estimate.needed_bytes.expected == best["needed_bytes"]["expected"]

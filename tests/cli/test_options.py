@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpuwise.cli.options import (
     FIXED_FIELDS,
-    Fixed,
+    LayoutOptions,
     Training,
     money,
     positive_count,
@@ -59,11 +59,11 @@ def test_numbers_as_people_write_them() -> None:
 def test_fixed_options_are_fields_of_a_strategy() -> None:
     known = {f.name for f in fields(Strategy)}
     assert set(FIXED_FIELDS) <= known
-    assert set(FIXED_FIELDS) <= {f.name for f in fields(Fixed)}
+    assert set(FIXED_FIELDS) <= {f.name for f in fields(LayoutOptions)}
 
 
 def test_wishes_carry_what_was_said() -> None:
-    wishes = wishes_of(Training(precision="bf16, fp8", qlora=True), Fixed(tp=4, sharding="zero1", chunked_loss=True))
+    wishes = wishes_of(Training(precision="bf16, fp8", qlora=True), LayoutOptions(tp=4, sharding="zero1", chunked_loss=True))
     assert wishes.precision == ("bf16", "fp8")
     assert wishes.quantized_base and wishes.lora_rank == 16
     assert wishes.fixed == {"tp": 4, "sharding": "zero1"}
@@ -72,10 +72,10 @@ def test_wishes_carry_what_was_said() -> None:
 
 def test_contradictions_are_refused() -> None:
     with pytest.raises(InputError, match="adapters"):
-        wishes_of(Training(lora_rank=8), Fixed())
+        wishes_of(Training(lora_rank=8), LayoutOptions())
     with pytest.raises(InputError, match="precision"):
-        wishes_of(Training(precision=","), Fixed())
-    assert wishes_of(Training(), Fixed()).precision == ()
+        wishes_of(Training(precision=","), LayoutOptions())
+    assert wishes_of(Training(), LayoutOptions()).precision == ()
 
 
 @pytest.mark.parametrize(

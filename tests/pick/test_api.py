@@ -19,7 +19,7 @@ from gpuwise.pick.document import pick_document
 from gpuwise.pick.jobs import training_job
 from gpuwise.pick.limits import Limits, parse_have
 from gpuwise.pick.ranking import alike, key_of
-from gpuwise.pick.training import Trained, train_on
+from gpuwise.pick.training import TrainingChoice, train_on
 from gpuwise.plan.api import make_plan
 from gpuwise.plan.goal import Wishes
 from gpuwise.plan.promise import whole_time
@@ -100,7 +100,7 @@ def test_more_money_is_never_worse(objective: str) -> None:
 )
 def test_a_larger_card_of_a_family_is_not_slower(small: str, large: str) -> None:
     got = [train_on(finetune_8b(), find_cluster(name)) for name in (small, large)]
-    seconds = [g.estimate.step_time_s.expected for g in got if isinstance(g, Trained) and g.fallback.tier == 0]
+    seconds = [g.estimate.step_time_s.expected for g in got if isinstance(g, TrainingChoice) and g.fallback.tier == 0]
     assert len(seconds) in (0, 2)
     if seconds:
         assert seconds[1] <= seconds[0] * 1.02
@@ -194,7 +194,7 @@ def test_a_notebook_without_published_hours_is_good_for_one_session() -> None:
 def test_pick_and_plan_say_the_same_hours(model: str, hardware: str, tokens: float) -> None:
     plan = make_plan(model, hardware, Wishes(tokens=tokens))
     got = train_on(training_job(find_model(model), tokens=tokens), find_cluster(hardware))
-    assert plan.best is not None and isinstance(got, Trained)
+    assert plan.best is not None and isinstance(got, TrainingChoice)
     assert got.estimate.strategy == plan.best.estimate.strategy
     assert got.estimate == plan.best.estimate
     assert whole_time(plan.goal.arch, plan.cluster, got.estimate, tokens) == plan.best.time_s

@@ -12,7 +12,7 @@ from gpuwise.pick.compare.rows import Subject
 from gpuwise.pick.compare.work import WAYS, ComparedWork, train
 from gpuwise.pick.jobs import training_job
 from gpuwise.pick.outcomes import CHANGED, SAME
-from gpuwise.pick.training import LIGHTER, Trained, fallbacks, fastest_with, possible_fallbacks, train_on
+from gpuwise.pick.training import LIGHTER, TrainingChoice, fallbacks, fastest_with, possible_fallbacks, train_on
 from gpuwise.plan.goal import Wishes
 from gpuwise.predict.memory.device import usable_bytes
 
@@ -40,7 +40,7 @@ def test_pick_and_compare_train_alike(method: str, key: str) -> None:
     purpose = "train" if method == "full" else "finetune"
     picked = train_on(training_job(EIGHT, purpose=purpose, tokens=1e9, seq_len=4096, method=method), cluster)
     compared = train(Subject("h200-sxm", cluster), ComparedWork(EIGHT, (purpose,), 1e9, 4096, None, 4096), way)
-    assert isinstance(picked, Trained) and compared.estimate is not None
+    assert isinstance(picked, TrainingChoice) and compared.estimate is not None
     assert picked.estimate.tokens_per_s == compared.estimate.tokens_per_s
     assert picked.estimate.memory_bytes == compared.estimate.memory_bytes
 

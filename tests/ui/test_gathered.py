@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from gpuwise.errors import GpuwiseError, InputError
-from gpuwise.ui.gathered import MOST, TOGETHER, Gathered, Query
+from gpuwise.ui.gathered import MOST, TOGETHER, Query, QueryBatcher
 
 
 def given(n: int) -> Query:
@@ -39,7 +39,7 @@ def asked_while_busy(
     maker = Maker()
 
     async def ask() -> list[bytes | BaseException]:
-        gathered = Gathered(maker, alike)
+        gathered = QueryBatcher(maker, alike)
         first = asyncio.create_task(gathered.ask(given(0)))
         await asyncio.to_thread(maker.began.wait, 30)
         tasks = [asyncio.create_task(gathered.ask(given(n))) for n in numbers]
@@ -84,7 +84,7 @@ def test_a_pass_has_a_bound_and_so_has_what_is_kept() -> None:
     assert said[1:] == [str(n).encode() for n in numbers]
 
     async def many() -> int:
-        gathered = Gathered(maker)
+        gathered = QueryBatcher(maker)
         for n in range(100, 100 + MOST + 3):
             await gathered.ask(given(n))
         before = len(maker.passes)
@@ -98,7 +98,7 @@ def test_a_pass_has_a_bound_and_so_has_what_is_kept() -> None:
 def test_a_new_server_is_asked_first_by_itself() -> None:
     maker = Maker()
     maker.released.set()
-    gathered = Gathered(maker)
+    gathered = QueryBatcher(maker)
     gathered.warm(given(5))
     assert maker.began.wait(300) and maker.passes == [[5]]
     gathered.stop()

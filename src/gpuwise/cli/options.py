@@ -177,7 +177,7 @@ class Training:
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True)
-class Fixed:
+class LayoutOptions:
     """Parts of the strategy to hold fast."""
 
     tp: Whole | None = None
@@ -228,7 +228,7 @@ class Fixed:
     """Compute the loss in chunks that never hold all logits."""
 
 
-LEFT_OPEN, NOTHING_FIXED = Training(), Fixed()
+LEFT_OPEN, NOTHING_FIXED = Training(), LayoutOptions()
 FIXED_FIELDS = (
     "tp",
     "pp",
@@ -249,7 +249,7 @@ FIXED_FIELDS = (
 )
 
 
-def wishes_of(training: Training, fixed: Fixed, **more: Any) -> Any:
+def wishes_of(training: Training, fixed: LayoutOptions, **more: Any) -> Any:
     """The two groups of options as :class:`gpuwise.plan.goal.Wishes`. Raises InputError on contradictions."""
     from gpuwise.plan.goal import LORA_RANK, RISK, Wishes
     from gpuwise.workload.adapters import DEFAULT_TARGETS, split_targets

@@ -36,7 +36,7 @@ from gpuwise.lab.numbers import (
     Lanes,
     LiteralFloat,
     LiteralWhole,
-    Unrolled,
+    UnrolledIndex,
     cast_to,
     common,
     data_of,
@@ -281,7 +281,7 @@ class _Machine(Operations):
                 if not unrolled and (turn - turns.start) // turns.step % UNROLL == 0:
                     self.emit("int", live, ())
                     self.emit("branch", live, (len(self.out.events) - 1,))
-                self.names[name] = Unrolled(turn) if unrolled else turn
+                self.names[name] = UnrolledIndex(turn) if unrolled else turn
                 self._turn(body, live)
             if last is not None and isinstance(self.names.get(name), int):  # each lane has that of its last turn
                 self.names[name] = Lanes(last)

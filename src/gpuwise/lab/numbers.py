@@ -38,7 +38,7 @@ class LiteralWhole(int):
     """A whole number that stands in the text."""
 
 
-class Unrolled(int):
+class UnrolledIndex(int):
     """What counts a loop that the compiler writes out."""
 
 

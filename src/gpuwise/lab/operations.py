@@ -20,7 +20,7 @@ from gpuwise.lab.numbers import (
     WIDE,
     Lanes,
     LiteralWhole,
-    Unrolled,
+    UnrolledIndex,
     cast_to,
     common,
     data_of,
@@ -297,7 +297,7 @@ class Operations(Stream):
     def place_of(self, array: Array, parts: Sequence[Any], source: tuple[int, ...], mask: Mask) -> tuple[int, ...]:
         """What computes the address of an element: once for the same place."""
         c, varying = self.compiler, [p for p in parts if isinstance(p, Lanes)]
-        moving = [p for p in parts if not isinstance(p, LiteralWhole | Unrolled)]
+        moving = [p for p in parts if not isinstance(p, LiteralWhole | UnrolledIndex)]
         if moving and not c.part and not isinstance(parts[-1], Lanes) and moving[-1] is parts[-1]:
             moving.pop()  # a row's next element is a constant away
         if not moving:
@@ -316,7 +316,7 @@ class Operations(Stream):
     def part_of(self, array: Array, at: int, part: Any) -> int:
         """Instructions of one index of an array, where it was not used there before."""
         key = ("part", *((id(part), 0) if isinstance(part, Lanes) else (part, self.loops)), array.base, at)
-        if isinstance(part, LiteralWhole | Unrolled) or key in self.memo:
+        if isinstance(part, LiteralWhole | UnrolledIndex) or key in self.memo:
             return 0
         self.memo[key] = (part, None, Lanes(self.every_lane))
         times = self.compiler.part if isinstance(part, Lanes) else self.compiler.turn

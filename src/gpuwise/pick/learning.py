@@ -46,7 +46,7 @@ class Exercise:
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class LearningResult:
     """A way doing the exercises; ``missing`` says which it cannot do and why."""
 
     way: Acquisition
@@ -102,14 +102,14 @@ class Learning:
     """``ranking`` of ways by exercises done, then by the objective."""
 
     exercises: tuple[Exercise, ...]
-    ranking: Ranking[Learned]
+    ranking: Ranking[LearningResult]
     limits: Limits
     verdict: tuple[str, ...]
     order: str
     left_out: tuple[LeftOutGroup, ...]
 
     @property
-    def ranked(self) -> tuple[Learned, ...]:
+    def ranked(self) -> tuple[LearningResult, ...]:
         return self.ranking.ranked
 
 
@@ -169,7 +169,7 @@ def learn(
 
 def _tries(
     tasks: tuple[Exercise, ...], way: Acquisition, limits: Limits, terms: Terms, predictions: Predictions
-) -> Iterator[Candidate[Learned] | LeftOut]:
+) -> Iterator[Candidate[LearningResult] | LeftOut]:
     counts = counts_for(way, limits)
     n = counts[0] if counts else 1
     cluster = cluster_of(way.accelerator.id, n)
@@ -190,7 +190,7 @@ def _tries(
         return
     there = placed(way, cluster, limits.have)
 
-    def run() -> Learned | LeftOut:
+    def run() -> LearningResult | LeftOut:
         return _do(tasks, way, there, terms, predictions)
 
     yield Candidate(way, n, LEVELS * missing + level(0, way, n, "learn"), 1.0, least_s, usd, usd, 0.0, run)
@@ -217,7 +217,7 @@ def _bounds(tasks: tuple[Exercise, ...], way: Acquisition, n: int) -> tuple[floa
 
 def _do(
     tasks: tuple[Exercise, ...], way: Acquisition, cluster: Cluster, terms: Terms, predictions: Predictions
-) -> Learned | LeftOut:
+) -> LearningResult | LeftOut:
     seconds: list[tuple[str, Estimate]] = []
     narrowed = 0
     missing: list[tuple[str, str]] = []
@@ -242,7 +242,7 @@ def _do(
         sum(s.high for s in values),
         weakest(*bases),
     )
-    return Learned(way, cluster, len(tasks), tuple(seconds), tuple(missing), bill(way, cluster, total, terms), narrowed)
+    return LearningResult(way, cluster, len(tasks), tuple(seconds), tuple(missing), bill(way, cluster, total, terms), narrowed)
 
 
 def _narrowed(job: ModelJob, cluster: Cluster, predictions: Predictions) -> bool:
@@ -265,7 +265,7 @@ def _seconds(job: ModelJob, cluster: Cluster, predictions: Predictions) -> Estim
     return Estimate(hours, hours, hours, served.tokens_per_s.basis)
 
 
-def _verdict(tasks: tuple[Exercise, ...], ranking: Ranking[Learned]) -> tuple[str, ...]:
+def _verdict(tasks: tuple[Exercise, ...], ranking: Ranking[LearningResult]) -> tuple[str, ...]:
     if not ranking.ranked:
         return ("Nothing within these limits does any of the exercises.",)
     sentences: list[str] = []

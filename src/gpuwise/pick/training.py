@@ -51,7 +51,7 @@ class Fallback:
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class TrainingChoice:
     """The fastest fitting strategy of the first fallback that has one."""
 
     estimate: TrainingEstimate
@@ -168,18 +168,18 @@ def device_high(tuned: TrainingEstimate) -> float:
     return tuned.step_time_s.high / tuned.step_time_s.expected
 
 
-def train_on(job: ModelJob, cluster: Cluster) -> Trained | TooLarge:
+def train_on(job: ModelJob, cluster: Cluster) -> TrainingChoice | TooLarge:
     """The job on ``cluster``, with the first fallback that fits with the probability asked for; with the first that is expected
     to where none does. Raises InputError and UnpredictableError."""
     smallest: TooLarge | None = None
-    unlikely: Trained | None = None
+    unlikely: TrainingChoice | None = None
     for fallback in possible_fallbacks(job, cluster.accelerator, cluster.n_accelerators):
         tuning = job.purpose not in ("train", "vision")
         fastest = fastest_with(fallback.changes, job.arch, cluster, fallback.wishes, fine_tuning=tuning)
         tuned = fastest.estimate
         if tuned is not None:
             best, worse = promised(job.arch, cluster, tuned), device_high(tuned)
-            trained = Trained(best, fallback, tuple(_changes(fallback, best.strategy)), layout(best.strategy), worse)
+            trained = TrainingChoice(best, fallback, tuple(_changes(fallback, best.strategy)), layout(best.strategy), worse)
             if best.fit_probability >= 1 - fallback.wishes.risk:
                 return trained
             unlikely = unlikely or trained

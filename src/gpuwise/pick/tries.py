@@ -41,7 +41,15 @@ from gpuwise.pick.serving import (
     tier_of,
     wider_fits,
 )
-from gpuwise.pick.training import TooLarge, Trained, crowding, least_short_bytes, least_time_s, possible_fallbacks, train_on
+from gpuwise.pick.training import (
+    TooLarge,
+    TrainingChoice,
+    crowding,
+    least_short_bytes,
+    least_time_s,
+    possible_fallbacks,
+    train_on,
+)
 from gpuwise.plan.hardware import SHORTEST_S, surely_short
 from gpuwise.plan.promise import run_of, whole_time
 from gpuwise.predict.estimate import Estimate
@@ -52,7 +60,7 @@ LEAST_WEEK_H = 7.0
 """A plan without sessions that lends less than an hour a day answers calls; it runs no training."""
 MOST_SPLITS = 4
 """Splits of a replica looked at for one way, the smallest that hold it."""
-Predict = Callable[[ModelJob, Cluster], Trained | TooLarge]
+Predict = Callable[[ModelJob, Cluster], TrainingChoice | TooLarge]
 Serve = Callable[[ModelJob, Cluster, int], Service | TooLargeToServe]
 
 
@@ -60,10 +68,10 @@ class Predictions:
     """Exact predictions, each made once however many ways lead to the same cluster."""
 
     def __init__(self) -> None:
-        self._trained: dict[tuple[ModelJob, Cluster], Trained | TooLarge | InputError | UnpredictableError] = {}
+        self._trained: dict[tuple[ModelJob, Cluster], TrainingChoice | TooLarge | InputError | UnpredictableError] = {}
         self._served: dict[tuple[ModelJob, Cluster, int], Service | TooLargeToServe | InputError | UnpredictableError] = {}
 
-    def train(self, job: ModelJob, cluster: Cluster) -> Trained | TooLarge:
+    def train(self, job: ModelJob, cluster: Cluster) -> TrainingChoice | TooLarge:
         """:func:`train_on`, remembered. Raises what it raises."""
         key = (job, cluster)
         if key not in self._trained:
@@ -212,7 +220,7 @@ def _run_bill(job: ModelJob, way: Acquisition, cluster: Cluster, e: TrainingEsti
     return done.wall_s, cost
 
 
-def trained_outcome(job: ModelJob, way: Acquisition, cluster: Cluster, got: Trained, terms: Terms) -> Outcome:
+def trained_outcome(job: ModelJob, way: Acquisition, cluster: Cluster, got: TrainingChoice, terms: Terms) -> Outcome:
     """The job by this way, once its prediction is known."""
     e = got.estimate
     busy, cost = _run_bill(job, way, cluster, e, terms)

@@ -23,7 +23,7 @@ from gpuwise.money.cost import market_factor, price_of
 from gpuwise.plan.answer import Option, Plan, SearchStats, tokens_of
 from gpuwise.plan.defaults import default_seq_len
 from gpuwise.plan.goal import Wishes, check_wishes, formats_of
-from gpuwise.plan.planner import Pricing, Searched, plan_on, search_on
+from gpuwise.plan.planner import ClusterSearch, Pricing, plan_on, search_on
 from gpuwise.predict.memory.device import usable_bytes
 from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.units import DAY_S, HOUR_S, format_duration, format_usd
@@ -87,7 +87,7 @@ def compare(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Plan[Traini
         over = max(seconds / limit_s, 1.0) * max(usd / budget, 1.0)
         return (over, not seen(attempt.cluster), seconds if by_time else usd * attempt.market)
 
-    plans: list[tuple[Key, Searched]] = []
+    plans: list[tuple[Key, ClusterSearch]] = []
     best: dict[str, Key] = {}
     counts: dict[str, int] = {}
     needs: dict[int, float] = {}
@@ -142,7 +142,7 @@ def _surely_full(cluster: Cluster, needs: Mapping[int, float]) -> bool:
     return usable_bytes(cluster.accelerator) < SURELY_FULL * least
 
 
-def _assemble(plans: list[tuple[Key, Searched]], wishes: Wishes, pricing: Pricing, limit_s: float) -> Plan[TrainingEstimate]:
+def _assemble(plans: list[tuple[Key, ClusterSearch]], wishes: Wishes, pricing: Pricing, limit_s: float) -> Plan[TrainingEstimate]:
     """The winner with the best of each accelerator beside it, and the winner's other counts."""
     plans.sort(key=lambda p: p[0])
     first = plans[0][1].goal

@@ -55,7 +55,7 @@ class Pricing:
 
 
 @dataclass(frozen=True, slots=True)
-class Searched:
+class ClusterSearch:
     """What the search found on one cluster, with the best of it priced; the rest of the plan is made of it."""
 
     goal: Goal
@@ -75,7 +75,9 @@ def plan_on(arch: Architecture, cluster: Cluster, wishes: Wishes, pricing: Prici
     return plan_of(search_on(arch, cluster, wishes, pricing))
 
 
-def search_on(arch: Architecture, cluster: Cluster, wishes: Wishes, pricing: Pricing, *, only_best: bool = False) -> Searched:
+def search_on(
+    arch: Architecture, cluster: Cluster, wishes: Wishes, pricing: Pricing, *, only_best: bool = False
+) -> ClusterSearch:
     """The fastest strategy for one cluster, its time and cost; with ``only_best`` too little for a whole plan.
 
     Raises LayoutError, InputError and UnpredictableError.
@@ -87,13 +89,13 @@ def search_on(arch: Architecture, cluster: Cluster, wishes: Wishes, pricing: Pri
     price = price_of(cluster, pricing.today, usd_per_hour=pricing.usd_per_hour, provider=pricing.provider)
     price = price or variant_price(cluster, pricing.today)
     if not result.ranked:
-        return Searched(goal, result, price, pricing.provider)
+        return ClusterSearch(goal, result, price, pricing.provider)
     level = practice_of(arch, result.ranked[0].strategy, cluster)
     (best,) = options(goal, result.ranked[:1], level, price, pricing.provider)
-    return Searched(goal, result, price, pricing.provider, level, best)
+    return ClusterSearch(goal, result, price, pricing.provider, level, best)
 
 
-def plan_of(searched: Searched) -> Plan[TrainingEstimate]:
+def plan_of(searched: ClusterSearch) -> Plan[TrainingEstimate]:
     """The whole plan: the best found, what is near it, what else there is, why, and what to be careful about."""
     goal, result, level, best = searched.goal, searched.found, searched.level, searched.best
     cluster, price, provider, stats = goal.cluster, searched.price, searched.provider, searched.stats
@@ -124,7 +126,7 @@ def plan_of(searched: Searched) -> Plan[TrainingEstimate]:
     )
 
 
-def of_year(searched: Searched, year: int) -> Option[TrainingEstimate] | None:
+def of_year(searched: ClusterSearch, year: int) -> Option[TrainingEstimate] | None:
     """The best plan with the software of ``year``; None where that has none for what was asked."""
     goal = searched.goal
     try:

@@ -22,7 +22,7 @@ from starlette.routing import Route
 
 from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.report.answers.look import style
-from gpuwise.ui.gathered import Gathered, Query
+from gpuwise.ui.gathered import Query, QueryBatcher
 from gpuwise.ui.live import Live
 from gpuwise.ui.moment import moments
 from gpuwise.ui.own_files import own_files, own_runs, words_of_fields, words_of_file
@@ -58,7 +58,7 @@ def assets() -> Mapping[str, tuple[str, bytes]]:
 def application(workers: Workers, folder: Path) -> Starlette:
     """The application, with ``workers`` started and stopped with it; files of one's own code are those in ``folder``."""
     live = Live()
-    layouts = Gathered(replies, subject)
+    layouts = QueryBatcher(replies, subject)
     captured: OrderedDict[tuple[str, ...], Answer] = OrderedDict()
     told: dict[tuple[str, ...], str] = {}
 

@@ -21,7 +21,7 @@ TOGETHER = 64
 """Questions evaluated in one pass at most."""
 
 
-class Gathered:
+class QueryBatcher:
     """One thread that answers, in passes of what waits and shares work (``alike``) with the one that has waited longest: nobody
     waits for work that is of no use to him. Who leaves before a pass begins is left out of it."""
 

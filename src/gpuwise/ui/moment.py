@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from gpuwise.cli.options import (
-    Fixed,
+    LayoutOptions,
     Training,
     money,
     positive_count,
@@ -78,7 +78,7 @@ def _layout(query: Query, today: datetime.date) -> tuple[FixedGoal, Pricing] | G
     try:
         read = _read(query)
         training = Training(**{f.name: read[f.name] for f in fields(Training) if f.name in read})
-        fixed = Fixed(**{f.name: read[f.name] for f in fields(Fixed) if f.name in read})
+        fixed = LayoutOptions(**{f.name: read[f.name] for f in fields(LayoutOptions) if f.name in read})
         wishes = wishes_of(
             training,
             fixed,

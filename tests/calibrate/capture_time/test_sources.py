@@ -108,7 +108,7 @@ def test_devices_reduce_what_the_backward_pass_does_not_hide() -> None:
     alone, eight, many = (row("H100-SXM5-80GB", devices=n) for n in (1, 8, 512))
 
     def waits(of: MeasuredStep, backward_s: float) -> float:
-        passes = sources.Predicted(0.1, 0.0, 0.0, backward_s, 0.1, 0.1)
+        passes = sources.StepSeconds(0.1, 0.0, 0.0, backward_s, 0.1, 0.1)
         return sources.reduction_s(of, one, passes, 1.0)
 
     assert waits(alone, 0.0) == waits(replace(eight, reduces=False), 0.0) == 0.0

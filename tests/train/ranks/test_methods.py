@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from torch.nn import functional  # noqa: E402
 
 from gpuwise.errors import InputError  # noqa: E402
-from gpuwise.train.levers.pruning import Pruned, TwoOfFour, share_of, why_not_semi_structured  # noqa: E402
+from gpuwise.train.levers.pruning import TwoOfFour, WeightMasks, share_of, why_not_semi_structured  # noqa: E402
 from gpuwise.train.ranks.methods import LABELS, TEMPERATURE, Distillation  # noqa: E402
 from gpuwise.train.ranks.task import Task  # noqa: E402
 
@@ -187,7 +187,7 @@ def test_two_of_four() -> None:
 def test_shared_weights_and_others_than_linear_are_left() -> None:
     model = torch.nn.Sequential(torch.nn.Embedding(8, 4), torch.nn.Linear(4, 8, bias=False), torch.nn.LayerNorm(8))
     model[1].weight = model[0].weight
-    assert not Pruned(model, "0.5").masks
+    assert not WeightMasks(model, "0.5").masks
 
 
 # --- distillation ---

@@ -8,7 +8,7 @@ from gpuwise.errors import FieldError, InputError
 from gpuwise.train.hook.journal import DENSE_TICKS, Follower, Journal, Writer
 from gpuwise.train.hook.ticks import Tick, steps_of
 from gpuwise.train.run.comparison import comparison_of
-from gpuwise.train.run.config import Expected, Plan, TunedConfig, read, write
+from gpuwise.train.run.config import Plan, TunedConfig, TunedSpeed, read, write
 from gpuwise.train.run.progress import LoopReader, Progress, loop_of, progress_of
 from gpuwise.train.run.run import find_config, run_tuned
 from gpuwise.train.tune.energy import Energy
@@ -41,7 +41,7 @@ def test_the_script_runs_as_it_was_tuned(tmp_path: Path, capfd: pytest.CaptureFi
     pytest.importorskip("torch")
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    tuned = TunedConfig("train.py", {"fused_optimizer": True, "prefetch": 4}, Expected(100.0, "samples", 0.04, 50.0))
+    tuned = TunedConfig("train.py", {"fused_optimizer": True, "prefetch": 4}, TunedSpeed(100.0, "samples", 0.04, 50.0))
     seen: list[Progress] = []
     result = run_tuned(str(script), [str(tmp_path / "weights.pt")], tuned, look=seen.append, every_s=0.05)
     assert capfd.readouterr().out == f"fused True [{str(tmp_path / 'weights.pt')!r}]\n"
@@ -54,7 +54,7 @@ def test_the_script_runs_as_it_was_tuned(tmp_path: Path, capfd: pytest.CaptureFi
 
 def test_files_are_read_as_they_were_written(tmp_path: Path) -> None:
     tuned = TunedConfig(
-        "a/train.py", {"workers": 2, "autocast": "bf16", "trim_padding": True}, Expected(9.5, "samples", 0.5, 3.0, 7, "cpu")
+        "a/train.py", {"workers": 2, "autocast": "bf16", "trim_padding": True}, TunedSpeed(9.5, "samples", 0.5, 3.0, 7, "cpu")
     )
     write(tuned, tmp_path / "gpuwise.toml", {"workers": "1.50x, order"})
     assert read(tmp_path / "gpuwise.toml") == tuned
@@ -110,7 +110,7 @@ SMALL = {"event": "loader", "n_samples": 8, "batch_size": 4, "n_batches": 2}
 def test_progress_tells_rate_loss_memory_cost_and_time_left() -> None:
     journal = Journal(ticks=ticks(13), losses={0: 2.0, 1: 1.5}, events=[SMALL, LOADER], used_bytes=7)
     now = progress_of(
-        journal, Plan(epochs=3, price_per_hour=2.0), expected=Expected(16.0, "samples", 0.25, 1.0), elapsed_s=1800.0
+        journal, Plan(epochs=3, price_per_hour=2.0), expected=TunedSpeed(16.0, "samples", 0.25, 1.0), elapsed_s=1800.0
     )
     assert (now.n_steps, now.rate, now.per, now.loss, now.memory_bytes) == (12, 8.0, "samples", 1.5, 7)
     assert (now.epoch, now.epochs, now.total_steps) == (0.48, 3.0, 75.0)
@@ -175,7 +175,7 @@ def test_a_tick_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_predicted_beside_measured() -> None:
-    expected = Expected(10.0, "samples", 0.4, 5.0, 200, energy_j=3.0)
+    expected = TunedSpeed(10.0, "samples", 0.4, 5.0, 200, energy_j=3.0)
     plan = Plan(price_per_hour=3.6, usd_per_kwh=0.36)
     comparison = comparison_of(Journal(ticks=ticks(13)), expected, 100, plan=plan, energy=Energy(96.0, "RAPL"))
     assert comparison is not None and comparison.rate == 8.0 and comparison.error == pytest.approx(0.25)
@@ -188,7 +188,7 @@ def test_predicted_beside_measured() -> None:
     # 3.6 dollars an hour are a thousandth a second; 0.36 a kWh are 1e-7 a joule
     assert told["their cost"] == (pytest.approx(0.0048 + 144e-7), pytest.approx(0.006 + 96e-7), pytest.approx(-0.2, abs=0.01))
     assert comparison_of(Journal(ticks=ticks(3)), None, None) is None
-    other = comparison_of(Journal(ticks=ticks(13)), Expected(10.0, "steps", 0.4, 5.0), None)
+    other = comparison_of(Journal(ticks=ticks(13)), TunedSpeed(10.0, "steps", 0.4, 5.0), None)
     assert other is not None and other.error is None and other.rows()[0].predicted is None
 
 

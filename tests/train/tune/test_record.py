@@ -13,7 +13,7 @@ from gpuwise.cli.app import run as command
 from gpuwise.errors import GpuwiseError
 from gpuwise.machine.bench.subjects import machine_id
 from gpuwise.records.store import Records, records_path
-from gpuwise.train.run.config import Expected
+from gpuwise.train.run.config import TunedSpeed
 from gpuwise.train.tune.energy import Energy
 from gpuwise.train.tune.facts import Facts
 from gpuwise.train.tune.peak import Device
@@ -24,7 +24,7 @@ from gpuwise.train.tune.trial import Trial
 
 CPU, CARD = Device("cpu", "Played Processor"), Device("cuda", "NVIDIA H200", "GPU-1", 1, "h200-sxm")
 LEVERS = {"workers": 2, "compile": "whole"}
-TUNED = Expected(100.0, "samples", 0.08, 50.0, 10**9, "cpu", CPU.name)
+TUNED = TunedSpeed(100.0, "samples", 0.08, 50.0, 10**9, "cpu", CPU.name)
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +54,7 @@ def test_the_next_run_is_predicted_from_the_earlier_ones(home: Path) -> None:
     for rate in (80.0, 90.0, 84.0):
         keep(script, CPU, "2.13", [measured("run", rate, predicted_rate=100.0, energy_j=2.0, memory_bytes=7)])
     found = expected_from(script, CPU, LEVERS, TUNED)
-    assert found == Expected(84.0, "samples", 8 / 84.0, 50.0, 7, None, CPU.name, 2.0, "3 earlier runs")
+    assert found == TunedSpeed(84.0, "samples", 8 / 84.0, 50.0, 7, None, CPU.name, 2.0, "3 earlier runs")
     for other in (
         expected_from(script, replace(CPU, name="Another"), LEVERS, None),
         expected_from(script, CPU, {"workers": 4}, None),

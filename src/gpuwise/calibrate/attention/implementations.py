@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.calibrate.attention.published import FITTED, Published, read_published, takes_part
+from gpuwise.calibrate.attention.published import FITTED, PublishedKernel, read_published, takes_part
 from gpuwise.calibrate.attention.rows import Table, is_check_site
 from gpuwise.calibrate.validation import log_sigma_of
 from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
@@ -119,7 +119,7 @@ def _at(width: float, row: dict[str, Any]) -> float:
     return math.exp(log_share)
 
 
-def _fit_pass(rows: list[Published], phase: str, cycles: float) -> dict[str, Any] | None:
+def _fit_pass(rows: list[PublishedKernel], phase: str, cycles: float) -> dict[str, Any] | None:
     if not rows:
         return None
     devices = [_device(r) for r in rows]
@@ -127,7 +127,7 @@ def _fit_pass(rows: list[Published], phase: str, cycles: float) -> dict[str, Any
     return _fit_calls(calls, np.array([r.seconds for r in rows]), phase == "backward", cycles, _OVERHEADS)
 
 
-def _device(row: Published) -> Device:
+def _device(row: PublishedKernel) -> Device:
     device = device_for(row.accelerator, row.dtype)
     assert device is not None
     return device

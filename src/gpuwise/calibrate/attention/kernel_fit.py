@@ -75,7 +75,7 @@ class Data:
 
 
 @dataclass(frozen=True, slots=True)
-class Fitted:
+class KernelCoefficients:
     """One kernel's coefficients."""
 
     network: NDArray[np.float32]
@@ -175,7 +175,7 @@ def tree_edges(datas: list[Data]) -> list[F64]:
     return [*edges, np.array([0.5])]
 
 
-def fit_kernel(data: Data, devices: list[Device], edges: list[F64], seed: int) -> Fitted:
+def fit_kernel(data: Data, devices: list[Device], edges: list[F64], seed: int) -> KernelCoefficients:
     """Network and trees of one kernel from all rows of ``data``."""
     work, free = work_of(data, devices)
     low, high = BOUNDS[data.phase]
@@ -184,7 +184,7 @@ def fit_kernel(data: Data, devices: list[Device], edges: list[F64], seed: int) -
     n = len(data.seconds)
     count = 48 if n >= 8000 else 24 if n >= 2500 else 12
     trees = fit_trees(tree_codes(data, edges, data.gpu), np.log(data.seconds / smooth), count, rate=0.3)
-    return Fitted(flat, trees)
+    return KernelCoefficients(flat, trees)
 
 
 def imagine(data: Data, devices: list[Device], work: AttentionWork, free: F64) -> Rows:
@@ -220,7 +220,9 @@ def _part(ideal: F64, seconds: F64, group: F64) -> F64:
     return part_s
 
 
-def evaluate(fitted: Fitted, data: Data, devices: list[Device], edges: list[F64], gpu: NDArray[np.int64]) -> tuple[F64, F64]:
+def evaluate(
+    fitted: KernelCoefficients, data: Data, devices: list[Device], edges: list[F64], gpu: NDArray[np.int64]
+) -> tuple[F64, F64]:
     """(smooth, measured) seconds of ``data``; ``gpu`` is the device number the trees are told."""
     work, free = work_of(data, devices)
     smooth = network_seconds(unpack(fitted.network, work.features.shape[1]), work, free)

@@ -47,7 +47,7 @@ SOURCES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedKernel:
     """One published figure."""
 
     accelerator: Accelerator
@@ -60,9 +60,9 @@ class Published:
     source: str
 
 
-def read_published() -> list[Published]:
+def read_published() -> list[PublishedKernel]:
     """Every row of the table that ships with the package."""
-    runs: list[Published] = []
+    runs: list[PublishedKernel] = []
     with TABLE.open(newline="") as file:
         for row in csv.DictReader(file):
             shape = Shape(
@@ -72,7 +72,7 @@ def read_published() -> list[Published]:
                 )
             )
             runs.append(
-                Published(
+                PublishedKernel(
                     accelerators()[row["accelerator"]],
                     row["implementation"],
                     row["dtype"],
@@ -86,7 +86,7 @@ def read_published() -> list[Published]:
     return runs
 
 
-def takes_part(row: Published) -> bool:
+def takes_part(row: PublishedKernel) -> bool:
     """Whether the fit may see ``row``."""
     here = FITTED["Ampere"] if row.accelerator.family in WARP_LEVEL else FITTED.get(row.accelerator.family, {})
     covered = row.dtype == "bf16" or (row.dtype == "fp8" and row.phase == "backward")

@@ -18,7 +18,7 @@ from gpuwise.calibrate.attention.kernel_fit import (
     F64,
     Bools,
     Data,
-    Fitted,
+    KernelCoefficients,
     device_of,
     evaluate,
     family_devices,
@@ -60,10 +60,10 @@ def fit_family(folder: Path) -> None:
 
 def _fit_all(
     data: dict[tuple[str, ...], Data],
-) -> tuple[dict[str, Any], dict[str, Any], dict[tuple[str, ...], Fitted]]:
+) -> tuple[dict[str, Any], dict[str, Any], dict[tuple[str, ...], KernelCoefficients]]:
     devices = family_devices()
     edges = {p: tree_edges([d for k, d in data.items() if k[0] == p]) for p in FILES}
-    fits: dict[tuple[str, ...], Fitted] = {}
+    fits: dict[tuple[str, ...], KernelCoefficients] = {}
     entries: dict[str, dict[str, Any]] = {p: {} for p in FILES}
     networks: dict[str, list[NDArray[np.float32]]] = {p: [] for p in FILES}
     at = 0
@@ -119,7 +119,7 @@ def _longest(data: dict[tuple[str, ...], Data], phase: str) -> float:
     return max(float(d.shape.kv_len.max()) for k, d in data.items() if k[0] == phase)
 
 
-def _errors(fitted: Fitted, data: Data, devices: list[Device], edges: list[F64]) -> dict[str, float]:
+def _errors(fitted: KernelCoefficients, data: Data, devices: list[Device], edges: list[F64]) -> dict[str, float]:
     smooth, measured = evaluate(fitted, data, devices, edges, data.gpu)
     check = data.check
 

@@ -83,7 +83,7 @@ def scores_of(rows: list[MeasuredStep], captures: dict[StepJob, Capture | str]) 
     n = len(rows)
     predicted, sigma, baseline = np.full(n, np.nan), np.full(n, np.nan), np.full(n, np.nan)
     reason = [r.reason for r in rows]
-    predictions: dict[tuple[StepJob, str, bool, bool], Predicted] = {}
+    predictions: dict[tuple[StepJob, str, bool, bool], StepSeconds] = {}
     for i, r in enumerate(rows):
         captured = captures.get(r.job, "not captured") if r.job is not None else ""
         if isinstance(captured, str) or r.job is None:
@@ -119,7 +119,7 @@ def scores_of(rows: list[MeasuredStep], captures: dict[StepJob, Capture | str]) 
     )
 
 
-def reduction_s(r: MeasuredStep, capture: Capture, one: Predicted, scale: float) -> float:
+def reduction_s(r: MeasuredStep, capture: Capture, one: StepSeconds, scale: float) -> float:
     """Seconds that a step of ``scale`` times the captured batch waits for the gradients of the row's devices.
 
     Raises GpuwiseError where the catalogue knows no system of them.
@@ -132,7 +132,7 @@ def reduction_s(r: MeasuredStep, capture: Capture, one: Predicted, scale: float)
     return replicas_exposed_s(system, r.devices, gradient_bytes(capture), one.forward_s * behind, one.backward_s * behind)
 
 
-class Predicted(NamedTuple):
+class StepSeconds(NamedTuple):
     """Seconds of a job's step: ``work_s`` grows with the batch, ``update_s`` (optimizer, gaps between kernels) does not."""
 
     work_s: float
@@ -144,7 +144,7 @@ class Predicted(NamedTuple):
     """By the roofline."""
 
 
-def predict(r: MeasuredStep, capture: Capture, accelerator: Accelerator) -> Predicted:
+def predict(r: MeasuredStep, capture: Capture, accelerator: Accelerator) -> StepSeconds:
     """The time of the row's job on ``accelerator``, as the row was run.
 
     Raises UnpredictableError when the catalogue lacks a rate of the accelerator.
@@ -162,7 +162,7 @@ def predict(r: MeasuredStep, capture: Capture, accelerator: Accelerator) -> Pred
     forward_s, backward_s = (whole.phase_s.get(name, 0.0) for name in ("forward", "backward"))
     ideal_s = roofline_s(as_run, accelerator, rate)
     fixed_s = min(update_s + whole.gaps_s, step_time.expected)
-    return Predicted(step_time.expected - fixed_s + again, fixed_s, forward_s, backward_s, step_time.log_sigma, ideal_s)
+    return StepSeconds(step_time.expected - fixed_s + again, fixed_s, forward_s, backward_s, step_time.log_sigma, ideal_s)
 
 
 def moments_s(capture: Capture, accelerator: Accelerator) -> float:

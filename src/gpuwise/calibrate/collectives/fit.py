@@ -208,7 +208,7 @@ def fit_send(rows: Rows) -> dict[str, float]:
 
 
 def fit_network(
-    send: dict[str, float], seconds_of: Callable[[list[published.Published], dict[str, float]], F64]
+    send: dict[str, float], seconds_of: Callable[[list[published.PublishedCollective], dict[str, float]], F64]
 ) -> dict[str, dict[str, float]]:
     """Steps and fractions by kind of network: EFA fitted on published figures, the others from NCCL's
     constants.

@@ -41,7 +41,7 @@ AWS_P5: dict[str, dict[int, tuple[float, ...]]] = {
 """GB/s by operation, number of nodes and size."""
 
 
-class Published(NamedTuple):
+class PublishedCollective(NamedTuple):
     """One figure: ``ranks_per_system`` of ``group_size`` on ``system`` (a key of the scorer's systems)."""
 
     system: str
@@ -53,7 +53,7 @@ class Published(NamedTuple):
     source: str
 
     @classmethod
-    def bus(cls, system: str, op: str, n: int, r: int, size: float, gb_per_s: float, source: str) -> Published:
+    def bus(cls, system: str, op: str, n: int, r: int, size: float, gb_per_s: float, source: str) -> PublishedCollective:
         return cls(system, op, n, r, size, size * bus_factor(op, n) / (gb_per_s * GIGA), source)
 
 
@@ -63,13 +63,13 @@ _DSTACK, _AWSOME = (
 )
 
 
-def fitted_on() -> list[Published]:
+def fitted_on() -> list[PublishedCollective]:
     """The rows the network model is fitted on, all on EFA."""
     return [
-        Published("b200 efa 400", "all_reduce", 16, 8, 256, 57.1e-6, _DSTACK),
-        Published.bus("b300 efa 800", "all_reduce", 16, 8, 8 * MIB, 90.5, _AWSOME),
+        PublishedCollective("b200 efa 400", "all_reduce", 16, 8, 256, 57.1e-6, _DSTACK),
+        PublishedCollective.bus("b300 efa 800", "all_reduce", 16, 8, 8 * MIB, 90.5, _AWSOME),
     ] + [
-        Published.bus("h100 efa 400", op, 8 * nodes, 8, mib * MIB, figure, AWS_SOURCE)
+        PublishedCollective.bus("h100 efa 400", op, 8 * nodes, 8, mib * MIB, figure, AWS_SOURCE)
         for op, by_nodes in AWS_P5.items()
         for nodes, figures in by_nodes.items()
         for mib, figure in zip(AWS_SIZES_MIB, figures, strict=False)
@@ -77,29 +77,29 @@ def fitted_on() -> list[Published]:
 
 
 _CW = "github.com/coreweave/nccl-tests README, 2025"
-OTHERS: tuple[Published, ...] = (
+OTHERS: tuple[PublishedCollective, ...] = (
     # 72 and 1440 GB200 in NVL72 racks, 400 Gb/s InfiniBand per GPU, NCCL 2.26.2.
-    Published("gb200 nvl72", "all_reduce", 72, 72, 512 * MIB, 1835.9e-6, _CW),
-    Published("gb200 nvl72", "all_reduce", 72, 72, GIB, 2924.7e-6, _CW),
-    Published("gb200 nvl72", "all_reduce", 72, 72, 4 * GIB, 10141e-6, _CW),
-    Published("gb200 nvl72", "all_reduce", 72, 72, 8 * GIB, 20006e-6, _CW),
-    Published("gb200 nvl72", "all_reduce", 144, 72, 512 * MIB, 2093.7e-6, _CW),
-    Published("gb200 nvl72", "all_reduce", 144, 72, 8 * GIB, 21525e-6, _CW),
-    Published("gb200 nvl72", "all_reduce", 1440, 72, 512 * MIB, 7145.8e-6, _CW),
-    Published("gb200 nvl72", "all_reduce", 1440, 72, 8 * GIB, 44930e-6, _CW),
+    PublishedCollective("gb200 nvl72", "all_reduce", 72, 72, 512 * MIB, 1835.9e-6, _CW),
+    PublishedCollective("gb200 nvl72", "all_reduce", 72, 72, GIB, 2924.7e-6, _CW),
+    PublishedCollective("gb200 nvl72", "all_reduce", 72, 72, 4 * GIB, 10141e-6, _CW),
+    PublishedCollective("gb200 nvl72", "all_reduce", 72, 72, 8 * GIB, 20006e-6, _CW),
+    PublishedCollective("gb200 nvl72", "all_reduce", 144, 72, 512 * MIB, 2093.7e-6, _CW),
+    PublishedCollective("gb200 nvl72", "all_reduce", 144, 72, 8 * GIB, 21525e-6, _CW),
+    PublishedCollective("gb200 nvl72", "all_reduce", 1440, 72, 512 * MIB, 7145.8e-6, _CW),
+    PublishedCollective("gb200 nvl72", "all_reduce", 1440, 72, 8 * GIB, 44930e-6, _CW),
     # 96 H100, 8x400 Gb/s InfiniBand per node.
-    Published("h100 infiniband 400", "all_reduce", 96, 8, 512 * MIB, 2979.7e-6, _CW),
-    Published("h100 infiniband 400", "all_reduce", 96, 8, GIB, 5882.2e-6, _CW),
-    Published("h100 infiniband 400", "all_reduce", 96, 8, 8 * GIB, 44094e-6, _CW),
-    Published.bus("h100 infiniband 400", "all_reduce", 16, 8, 16 * GIB, 470, "NVIDIA/nccl-tests#309, 2025-05"),
-    Published.bus("h100 infiniband 400", "all_reduce", 32, 8, 16 * GIB, 365.8, "NVIDIA/nccl-tests#309, 2025-05"),
-    Published("h100 infiniband 400", "all_reduce", 128, 8, 128, 62.2e-6, "NVIDIA/nccl#1469, 2024-10, 16 nodes"),
-    Published("h100 infiniband 400", "all_reduce", 128, 8, 4096, 76.6e-6, "NVIDIA/nccl#1469, 2024-10, 16 nodes"),
-    Published.bus("h100 infiniband 400", "all_reduce", 128, 8, 64 * MIB, 150, "NVIDIA/nccl#1469, 2024-10, 16 nodes"),
-    Published("h20 infiniband 400", "all_reduce", 16, 8, 512, 46.5e-6, "NVIDIA/nccl#1244, 2024-04, 2 nodes"),
-    Published("h20 infiniband 400", "all_reduce", 16, 8, 128, 47.1e-6, "NVIDIA/nccl#1244, 2024-04, 2 nodes"),
+    PublishedCollective("h100 infiniband 400", "all_reduce", 96, 8, 512 * MIB, 2979.7e-6, _CW),
+    PublishedCollective("h100 infiniband 400", "all_reduce", 96, 8, GIB, 5882.2e-6, _CW),
+    PublishedCollective("h100 infiniband 400", "all_reduce", 96, 8, 8 * GIB, 44094e-6, _CW),
+    PublishedCollective.bus("h100 infiniband 400", "all_reduce", 16, 8, 16 * GIB, 470, "NVIDIA/nccl-tests#309, 2025-05"),
+    PublishedCollective.bus("h100 infiniband 400", "all_reduce", 32, 8, 16 * GIB, 365.8, "NVIDIA/nccl-tests#309, 2025-05"),
+    PublishedCollective("h100 infiniband 400", "all_reduce", 128, 8, 128, 62.2e-6, "NVIDIA/nccl#1469, 2024-10, 16 nodes"),
+    PublishedCollective("h100 infiniband 400", "all_reduce", 128, 8, 4096, 76.6e-6, "NVIDIA/nccl#1469, 2024-10, 16 nodes"),
+    PublishedCollective.bus("h100 infiniband 400", "all_reduce", 128, 8, 64 * MIB, 150, "NVIDIA/nccl#1469, 2024-10, 16 nodes"),
+    PublishedCollective("h20 infiniband 400", "all_reduce", 16, 8, 512, 46.5e-6, "NVIDIA/nccl#1244, 2024-04, 2 nodes"),
+    PublishedCollective("h20 infiniband 400", "all_reduce", 16, 8, 128, 47.1e-6, "NVIDIA/nccl#1244, 2024-04, 2 nodes"),
     # A100 nodes with four 200 Gb/s cards: 12.5 GB/s per GPU.
-    Published(
+    PublishedCollective(
         "a100 infiniband 100",
         "all_reduce",
         24,
@@ -108,8 +108,8 @@ OTHERS: tuple[Published, ...] = (
         2660.4e-6,
         "NVIDIA/nccl-tests#119, 2022-11, 3 nodes",
     ),
-    Published.bus("a100 infiniband 100", "all_reduce", 16, 8, 8 * GIB, 91, "NVIDIA/nccl-tests#100, 2022-01, 2 nodes"),
-    Published.bus("v100 mesh", "all_reduce", 8, 8, 512 * MIB, 134, "vTrain trace/v100, MIT, 8 of a hybrid cube mesh"),
+    PublishedCollective.bus("a100 infiniband 100", "all_reduce", 16, 8, 8 * GIB, 91, "NVIDIA/nccl-tests#100, 2022-01, 2 nodes"),
+    PublishedCollective.bus("v100 mesh", "all_reduce", 8, 8, 512 * MIB, 134, "vTrain trace/v100, MIT, 8 of a hybrid cube mesh"),
 )
 """Rows that only check the model."""
 

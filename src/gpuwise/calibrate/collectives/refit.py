@@ -39,7 +39,7 @@ def fit(folder: Path) -> None:
     coefficient_files.write("collectives", c.constants, dict(c.tables))
 
 
-def _with_network(typed: list[published.Published], kind: dict[str, float], c: Coefficients) -> F64:
+def _with_network(typed: list[published.PublishedCollective], kind: dict[str, float], c: Coefficients) -> F64:
     trial = Coefficients({**c.constants, "network": {"efa": kind, "ethernet": kind}}, c.tables)
     return predict_published(typed, trial)[0]
 

@@ -94,7 +94,7 @@ def _curve(
     return build_curve(c, Fabric.of(system), CollectiveShape(op, n, ranks, 1), library, graph or library == "nccl", width)
 
 
-def predict_published(typed: Sequence[published.Published], c: Coefficients) -> tuple[F64, F64]:
+def predict_published(typed: Sequence[published.PublishedCollective], c: Coefficients) -> tuple[F64, F64]:
     """(seconds, log sigma) of published figures."""
     curves: dict[tuple[str, str, int, int], CollectiveCurve] = {}
     for t in typed:

@@ -26,7 +26,7 @@ F64 = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class RunGroups:
     """``inputs`` of all runs; ``settings`` the strategy and accelerator of each group with its points and runs."""
 
     inputs: StepInputs
@@ -43,7 +43,7 @@ class Joined:
         return composed(self.inputs, passes(self.inputs.costs, of_points), of_runs).step_s
 
 
-def joined(parts: Sequence[StepInputs], accelerators: Sequence[Accelerator]) -> Joined:
+def joined(parts: Sequence[StepInputs], accelerators: Sequence[Accelerator]) -> RunGroups:
     """``parts`` of one stack whose kernels are timed by families, as one."""
     runs = np.array([len(p.c) for p in parts])
     points = np.array([len(p.costs.layer.wgrad_s) for p in parts])
@@ -79,7 +79,7 @@ def joined(parts: Sequence[StepInputs], accelerators: Sequence[Accelerator]) -> 
         sharded_layers=every(lambda p: p.sharded_layers),
     )
     settings = tuple((p.c.base, a) for p, a in zip(parts, accelerators, strict=True))
-    return Joined(inputs, settings, points, runs)
+    return RunGroups(inputs, settings, points, runs)
 
 
 def _costs(costs: Sequence[PointCosts], points: NDArray[np.int64]) -> PointCosts:

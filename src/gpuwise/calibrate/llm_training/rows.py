@@ -127,9 +127,9 @@ def _row(r: dict[str, Any]) -> LlmRow:
     )
     try:
         if wild:
-            raise _Unstated("impossible value: " + ", ".join(wild))
+            raise _UnstatedError("impossible value: " + ", ".join(wild))
         if math.isnan(r["n_gpus"]):
-            raise _Unstated("number of accelerators not stated")
+            raise _UnstatedError("number of accelerators not stated")
         arch = _architecture(r)
         strategy = _strategy(r, arch)
         if arch.moe is not None and strategy.stack == "megatron-core":
@@ -139,7 +139,7 @@ def _row(r: dict[str, Any]) -> LlmRow:
             strategy = with_automodel(strategy, r["model"])
         base = replace(base, architecture=arch, strategy=strategy)
         return replace(base, system=_system(r))
-    except _Unstated as error:
+    except _UnstatedError as error:
         return replace(base, reason=str(error))
     except GpuwiseError as error:
         return replace(base, reason=error.message.split("\n")[0][:80])
@@ -170,7 +170,7 @@ def _unstated(r: dict[str, Any]) -> tuple[str, ...]:
     return tuple(name for name, is_open in open_ if is_open)
 
 
-class _Unstated(Exception):
+class _UnstatedError(Exception):
     """The table does not state what a prediction needs."""
 
 
@@ -234,7 +234,7 @@ HYBRID = ("deepseekv4", "qwen3-next")
 def _architecture(r: dict[str, Any]) -> Architecture:
     name = r["model"]
     if name.lower().startswith(HYBRID):
-        raise _Unstated("linear or sparse attention without analytic form")
+        raise _UnstatedError("linear or sparse attention without analytic form")
     model_id = CATALOGUE.get(name)
     if model_id is None and not name.startswith(("gpt", "mpt", "llama", "nemotron-8b", "gpt3")):
         model_id = name
@@ -253,10 +253,10 @@ def _architecture(r: dict[str, Any]) -> Architecture:
 def _from_dimensions(r: dict[str, Any]) -> Architecture:
     missing = [k for k in ("n_layers", "hidden", "heads", "vocab", "seq_len") if math.isnan(r[k])]
     if missing:
-        raise _Unstated("model dimensions not stated: " + ", ".join(missing))
+        raise _UnstatedError("model dimensions not stated: " + ", ".join(missing))
     small = [k for k in ("n_layers", "hidden", "ffn", "heads", "kv_heads", "vocab", "seq_len") if r[k] < 1]
     if small:
-        raise _Unstated("impossible value: " + ", ".join(small))
+        raise _UnstatedError("impossible value: " + ", ".join(small))
     heads, hidden = int(r["heads"]), int(r["hidden"])
     llama = r["model"].startswith("llama")
     arch = Architecture(
@@ -322,7 +322,7 @@ Ultra-Scale Playbook ran on AWS p5 (EFA, 3.2 Tb/s a node), BLOOM on Jean Zay (4 
 
 def _system(r: dict[str, Any]) -> System:
     if "power limited" in r["gpu"]:
-        raise _Unstated("power limit not stated")
+        raise _UnstatedError("power limit not stated")
     from gpuwise.facts.hardware.naming import find_cluster
 
     name = SYSTEMS.get(r["gpu"], re.sub(r"\s*\(.*\)", "", r["gpu"]))
@@ -362,22 +362,22 @@ LAUNCHER_MICRO_BATCH = {"bert-4b": 8.0, "bert-20b": 4.0, "bert-100b": 8.0}
 
 def _strategy(r: dict[str, Any], arch: Architecture) -> Strategy:
     if r["notes"].startswith("with LDDL"):
-        raise _Unstated("sequence lengths vary by bin")
+        raise _UnstatedError("sequence lengths vary by bin")
     # where no time was measured, one micro-batch a step serves: memory does not depend on the global batch
     untimed = math.isnan(r["step_time_s"]) and not math.isnan(r["micro_batch"])
     if (math.isnan(r["global_batch"]) and not untimed) or math.isnan(r["seq_len"]):
-        raise _Unstated("global batch or sequence length not stated")
+        raise _UnstatedError("global batch or sequence length not stated")
     if r["software"] == "torchtune" and r["gpu"].startswith("A6000"):
-        raise _Unstated("faster than its GPU's peak allows")
+        raise _UnstatedError("faster than its GPU's peak allows")
     n, cp, pp = int(r["n_gpus"]), _degree(r["cp"]), _degree(r["pp"])
     if "all runs are single-GPU" in r["notes"]:
         n = 1
     if math.isnan(r["tp"]) and not r["sharding"].startswith(("FSDP", "single", "none", "ZeRO", "MaxText")):
-        raise _Unstated("parallel layout not stated")
+        raise _UnstatedError("parallel layout not stated")
     tp = _degree(r["tp"])
     dp = max(1, n // (tp * pp * cp))
     if dp * tp * pp * cp != n:
-        raise _Unstated("layout does not multiply to the accelerators")
+        raise _UnstatedError("layout does not multiply to the accelerators")
     micro = r["micro_batch"]
     batch = r["global_batch"] if not math.isnan(r["global_batch"]) else r["micro_batch"] * dp
     vpp = _degree(r["vpp"])

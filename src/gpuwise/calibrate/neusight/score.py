@@ -34,7 +34,7 @@ KINDS = {
 }
 
 
-class Scored(NamedTuple):
+class ScoreColumns(NamedTuple):
     """Columns of :class:`Scores` still without split."""
 
     source: list[str]
@@ -53,7 +53,7 @@ def score(folder: Path, all_check: bool) -> Scores | None:
     return None if rows is None else _scores(collect(rows), all_check, load_json("neusight"))
 
 
-def _scores(scored: Scored, all_check: bool, document: dict[str, Any]) -> Scores:
+def _scores(scored: ScoreColumns, all_check: bool, document: dict[str, Any]) -> Scores:
     baseline = np.array([document["baseline"].get(s) or np.nan for s in scored.source])
     sigma = np.array([_sigma(document, name) for name in scored.situation])
     return Scores(
@@ -94,14 +94,14 @@ def _card(accelerator: Accelerator | None) -> str:
     return "limited" if limited else "known"
 
 
-def collect(rows: OpRows) -> Scored:
+def collect(rows: OpRows) -> ScoreColumns:
     """Measured and predicted times of every operation of ``rows``."""
-    scored = Scored([], [], [], [], [], [], [], [])
+    scored = ScoreColumns([], [], [], [], [], [], [], [])
     _score_ops(rows, scored)
     return scored
 
 
-def _score_ops(rows: OpRows, scored: Scored) -> None:
+def _score_ops(rows: OpRows, scored: ScoreColumns) -> None:
     document = load_json("neusight")
     check = rows.site == 1
     for name in sorted(set(rows.gpu)):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from gpuwise.cli.cost.input import Owned, Rented, Served, Span, Wanted
-from gpuwise.cli.options import LEFT_OPEN, NOTHING_FIXED, Count, Fixed, Training
+from gpuwise.cli.cost.input import DemandOptions, OwningOptions, RentingOptions, ServingOptions, Span
+from gpuwise.cli.options import LEFT_OPEN, NOTHING_FIXED, Count, LayoutOptions, Training
 from gpuwise.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,17 +17,22 @@ if TYPE_CHECKING:
     from gpuwise.money.rent_or_own.rules import RuleCheck
     from gpuwise.serve.capacity.answer import Capacity
 
-NOTHING_WANTED, NOTHING_SERVED, OWNED_AS_KNOWN, RENTED_AS_KNOWN = Wanted(), Served(), Owned(), Rented()
+NOTHING_WANTED, NOTHING_SERVED, OWNED_AS_KNOWN, RENTED_AS_KNOWN = (
+    DemandOptions(),
+    ServingOptions(),
+    OwningOptions(),
+    RentingOptions(),
+)
 
 
 def cost(
     model: str | None = None,
     *,
     on: str,
-    usage: Wanted = NOTHING_WANTED,
-    served: Served = NOTHING_SERVED,
-    owned: Owned = OWNED_AS_KNOWN,
-    rented: Rented = RENTED_AS_KNOWN,
+    usage: DemandOptions = NOTHING_WANTED,
+    served: ServingOptions = NOTHING_SERVED,
+    owned: OwningOptions = OWNED_AS_KNOWN,
+    rented: RentingOptions = RENTED_AS_KNOWN,
     country: str | None = None,
     simple: Annotated[bool, Parameter(negative="")] = False,
     steps: Annotated[bool, Parameter(negative="")] = False,
@@ -40,7 +45,7 @@ def cost(
     samples: Count | None = None,
     batch: str | None = None,
     training: Training = LEFT_OPEN,
-    fixed: Fixed = NOTHING_FIXED,
+    fixed: LayoutOptions = NOTHING_FIXED,
     storage_price: float | None = None,
     egress_gb: float | None = None,
     eval_share: float | None = None,
@@ -175,7 +180,7 @@ def cost(
     )
 
 
-def _value(options: Training | Fixed, usual: Training | Fixed, name: str) -> object:
+def _value(options: Training | LayoutOptions, usual: Training | LayoutOptions, name: str) -> object:
     """An option's value; None where it was left as usual."""
     value = getattr(options, name)
     return None if value == getattr(usual, name) else value
@@ -183,9 +188,9 @@ def _value(options: Training | Fixed, usual: Training | Fixed, name: str) -> obj
 
 def _hours(
     on: str,
-    usage: Wanted,
-    owned: Owned,
-    rented: Rented,
+    usage: DemandOptions,
+    owned: OwningOptions,
+    rented: RentingOptions,
     country: str | None,
     simple: bool,
     steps: bool,
@@ -255,7 +260,14 @@ def _hours(
 
 
 def _rules(
-    on: str, years: int, owned: Owned, rented: Rented, country: str | None, seed: int, money: tuple[str, float | None], json: bool
+    on: str,
+    years: int,
+    owned: OwningOptions,
+    rented: RentingOptions,
+    country: str | None,
+    seed: int,
+    money: tuple[str, float | None],
+    json: bool,
 ) -> int:
     import datetime
 
@@ -283,7 +295,7 @@ def _rules(
     return 0
 
 
-def _only_hours(usage: Wanted, why: str = "a model and GPU-hours do not go together") -> None:
+def _only_hours(usage: DemandOptions, why: str = "a model and GPU-hours do not go together") -> None:
     if any(h is not None for h in (usage.hours, usage.hours_per_month, usage.gpu_hours_per_year)):
         raise InputError(why, hint="leave the hours out")
 
@@ -292,7 +304,7 @@ OF_A_RUN = ("pue", "provider", "rent_price", "spot")
 """Of what is owned and rented, what the bill of a training run asks for too."""
 
 
-def _only_a_run(usage: Wanted, owned: Owned, rented: Rented, **others: object) -> None:
+def _only_a_run(usage: DemandOptions, owned: OwningOptions, rented: RentingOptions, **others: object) -> None:
     """Refuse what a bill of a training run would drop. Raises InputError."""
     usually: dict[str, object] = {"currency": "USD", "usd_rate": None}
     names = [name for name, value in others.items() if value != usually.get(name, False)]

@@ -132,7 +132,7 @@ Times = Annotated[float, Parameter(converter=_converter(_times))]
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DemandOptions:
     """How many GPU-hours, and when."""
 
     hours: Hours | None = None
@@ -159,7 +159,7 @@ class Wanted:
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServingOptions:
     """With a model: the GPU-hours of the fleet that serves it, as ``gpuwise capacity`` finds it."""
 
     rate: str | None = None
@@ -174,7 +174,7 @@ class Served:
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True)
-class Owned:
+class OwningOptions:
     """What owning costs. A range like 150-250 is taken as uncertain."""
 
     buy_price: Money | None = None
@@ -207,7 +207,7 @@ class Owned:
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True)
-class Rented:
+class RentingOptions:
     """What renting costs."""
 
     rent_price: Money | None = None
@@ -222,7 +222,7 @@ class Rented:
     """Hold rental prices still."""
 
 
-def demand_of(usage: Wanted) -> Demand:
+def demand_of(usage: DemandOptions) -> Demand:
     """The demand. Raises InputError when the hours are missing or given twice, or the shape contradicts itself."""
     from gpuwise.money.rent_or_own.demand import Demand
     from gpuwise.money.rent_or_own.uncertain_inputs import economics
@@ -253,7 +253,7 @@ def demand_of(usage: Wanted) -> Demand:
     )
 
 
-def ownership_of(cluster: Cluster, owned: Owned, months: int, power: PowerPrice | None) -> Ownership:
+def ownership_of(cluster: Cluster, owned: OwningOptions, months: int, power: PowerPrice | None) -> Ownership:
     """Ownership from the options of ``owned``, the rest from the catalogue. Raises InputError."""
     from gpuwise.money.rent_or_own.uncertain_inputs import number
 
@@ -290,7 +290,7 @@ def ownership_of(cluster: Cluster, owned: Owned, months: int, power: PowerPrice 
     return replace(ownership, capital_per_year=capital, owned_gpus=owned.own_count)
 
 
-def _catalogue(cluster: Cluster, owned: Owned, power: PowerPrice | None = None) -> Ownership:
+def _catalogue(cluster: Cluster, owned: OwningOptions, power: PowerPrice | None = None) -> Ownership:
     """A consumer's card that no shop sells any more is bought second-hand, asked or not."""
     from gpuwise.money.rent_or_own.ownership import catalogue_ownership, only_used
 
@@ -300,7 +300,9 @@ def _catalogue(cluster: Cluster, owned: Owned, power: PowerPrice | None = None) 
     return replace(ownership, price_words=f"{ownership.price_words}; no longer sold new") if retired else ownership
 
 
-def simple_question(demand: Demand, cluster: Cluster, owned: Owned, renting: Renting) -> tuple[Demand, Ownership, Renting]:
+def simple_question(
+    demand: Demand, cluster: Cluster, owned: OwningOptions, renting: Renting
+) -> tuple[Demand, Ownership, Renting]:
     """The sum on the back of an envelope: prices that stand still, no spread, nothing but GPUs and running costs."""
     from gpuwise.money.rent_or_own.demand import HOURS_PER_MONTH
     from gpuwise.money.rent_or_own.ownership import simple_ownership, whole_gpus
@@ -317,7 +319,7 @@ def simple_question(demand: Demand, cluster: Cluster, owned: Owned, renting: Ren
     return plain, ownership, replace(renting, process=still(), reservations=(), spot=None)
 
 
-def renting_of(cluster: Cluster, rented: Rented, today: datetime.date) -> Renting:
+def renting_of(cluster: Cluster, rented: RentingOptions, today: datetime.date) -> Renting:
     """Renting as said. Raises InputError."""
     from gpuwise.money.rent_or_own.renting import rent_of
 
@@ -348,7 +350,9 @@ def footprint(cluster: Cluster, country: str | None) -> tuple[Footprint, PowerPr
     return footprint_of(cluster, grid), None if grid is None else grid.price(sector)
 
 
-def in_dollars(owned: Owned, rented: Rented, currency: str, usd_rate: float | None) -> tuple[Owned, Rented]:
+def in_dollars(
+    owned: OwningOptions, rented: RentingOptions, currency: str, usd_rate: float | None
+) -> tuple[OwningOptions, RentingOptions]:
     """Amounts a person gave in another currency as US dollars. Raises InputError without the rate."""
     if currency.upper() == "USD":
         if usd_rate not in (None, 1.0):

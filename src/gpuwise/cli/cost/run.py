@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gpuwise.cli.options import LEFT_OPEN, NOTHING_FIXED, Fixed, Training, wishes_of
+from gpuwise.cli.options import LEFT_OPEN, NOTHING_FIXED, LayoutOptions, Training, wishes_of
 from gpuwise.cli.step.options import OwnCode
 from gpuwise.errors import InputError
 from gpuwise.units import DAY_S, format_count
@@ -37,7 +37,7 @@ def cost_run(
     usd_per_hour: float | None = None,
     spot: bool = False,
     training: Training = LEFT_OPEN,
-    fixed: Fixed = NOTHING_FIXED,
+    fixed: LayoutOptions = NOTHING_FIXED,
     storage_usd_per_gb_month: float | None = None,
     egress_gb: float | None = None,
     eval_share: float | None = None,

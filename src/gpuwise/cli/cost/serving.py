@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gpuwise.cli.cost.input import Served, Wanted
+from gpuwise.cli.cost.input import DemandOptions, ServingOptions
 from gpuwise.errors import InputError
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gpuwise.serve.capacity.answer import Capacity
 
 
-def served_fleet(model: str, on: str, served: Served, today: datetime.date) -> Capacity:
+def served_fleet(model: str, on: str, served: ServingOptions, today: datetime.date) -> Capacity:
     """What carries the load on ``on``. Raises InputError where nothing keeps the targets."""
     from gpuwise.cli.capacity.command import Constraints, Traffic, question
     from gpuwise.cli.step.progress import progress
@@ -36,7 +36,7 @@ def served_fleet(model: str, on: str, served: Served, today: datetime.date) -> C
     return answer
 
 
-def hours_of(answer: Capacity, usage: Wanted) -> Wanted:
+def hours_of(answer: Capacity, usage: DemandOptions) -> DemandOptions:
     """``usage`` with the GPU-hours of the fleet: the mean of a day, and its peak."""
     from gpuwise.money.rent_or_own.demand import HOURS_PER_MONTH
 

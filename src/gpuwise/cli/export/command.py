@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from cyclopts import Parameter
 
-from gpuwise.cli.options import LEFT_OPEN, NOTHING_FIXED, Count, Fixed, Training, wishes_of
+from gpuwise.cli.options import LEFT_OPEN, NOTHING_FIXED, Count, LayoutOptions, Training, wishes_of
 from gpuwise.errors import InputError
 from gpuwise.text import broken_command
 
@@ -27,7 +27,7 @@ def export(
     data: str | None = None,
     driver: str | None = None,
     training: Training = LEFT_OPEN,
-    fixed: Fixed = NOTHING_FIXED,
+    fixed: LayoutOptions = NOTHING_FIXED,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """What do I give Megatron, torchtitan, Hugging Face, Slurm, Kubernetes to run this plan?
@@ -109,7 +109,7 @@ def _read(document: dict[str, Any], on: str | None, tokens: float | None) -> Job
 
 
 def _planned(
-    model: str, to: str | None, on: str | None, tokens: float | None, training: Training, fixed: Fixed
+    model: str, to: str | None, on: str | None, tokens: float | None, training: Training, fixed: LayoutOptions
 ) -> tuple[Job, tuple[str, ...]]:
     """The job that ``model`` is planned as for the tool of ``to``, and what of the fastest plan the tool cannot say."""
     from dataclasses import replace

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from gpuwise.cli.options import LEFT_OPEN, NOTHING_FIXED, Fixed, Training, wishes_of
+from gpuwise.cli.options import LEFT_OPEN, NOTHING_FIXED, LayoutOptions, Training, wishes_of
 from gpuwise.cli.step.options import NO_CODE, OwnCode, is_own_code, refuse_arguments, refuse_own
 
 
@@ -15,7 +15,7 @@ def fit(
     *arguments: str,
     on: str,
     training: Training = LEFT_OPEN,
-    fixed: Fixed = NOTHING_FIXED,
+    fixed: LayoutOptions = NOTHING_FIXED,
     code: OwnCode = NO_CODE,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:

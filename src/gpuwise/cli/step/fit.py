@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpuwise.cli.options import Fixed, Training
+from gpuwise.cli.options import LayoutOptions, Training
 from gpuwise.cli.step.options import OwnCode, batch_of, changes_of, refuse_layout, subject_of
 from gpuwise.cli.step.progress import progress
 
 
 def fit_own(
-    text: str, on: str, training: Training, fixed: Fixed, code: OwnCode, arguments: Sequence[str] = (), *, json: bool
+    text: str, on: str, training: Training, fixed: LayoutOptions, code: OwnCode, arguments: Sequence[str] = (), *, json: bool
 ) -> int:
     """Capture, measure, show. Raises what :func:`gpuwise.plan.step.fit.fit_step` raises."""
     from gpuwise.cli.this_machine import is_this, this_cluster

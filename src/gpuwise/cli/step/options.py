@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from gpuwise.cli.options import FIXED_FIELDS, Fixed, Training, whole_number
+from gpuwise.cli.options import FIXED_FIELDS, LayoutOptions, Training, whole_number
 from gpuwise.errors import InputError
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def refuse_arguments(arguments: Sequence[str]) -> None:
         )
 
 
-def refuse_layout(training: Training, fixed: Fixed) -> None:
+def refuse_layout(training: Training, fixed: LayoutOptions) -> None:
     """Raises InputError when an option for models of the catalogue is given with one's own code."""
     names = [f for f in FIXED_FIELDS if getattr(fixed, f) is not None]
     names += [

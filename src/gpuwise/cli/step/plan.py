@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gpuwise.cli.options import Fixed, Training
+from gpuwise.cli.options import LayoutOptions, Training
 from gpuwise.cli.step.options import OwnCode, batch_of, refuse_layout, subject_of
 from gpuwise.cli.step.progress import progress
 from gpuwise.errors import InputError
@@ -19,7 +19,7 @@ def captured_plan(
     text: str,
     on: str | None,
     training: Training,
-    fixed: Fixed,
+    fixed: LayoutOptions,
     code: OwnCode,
     arguments: Sequence[str] = (),
     *,
@@ -59,7 +59,7 @@ def plan_own(
     text: str,
     on: str | None,
     training: Training,
-    fixed: Fixed,
+    fixed: LayoutOptions,
     code: OwnCode,
     arguments: Sequence[str] = (),
     *,

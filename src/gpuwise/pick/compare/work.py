@@ -66,7 +66,7 @@ WAYS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class TrainingResult:
     """The fastest fitting strategy of one way on one subject, or why there is none (``smallest``: the closest)."""
 
     estimate: TrainingEstimate | None
@@ -83,17 +83,19 @@ def work_rows(subjects: Sequence[Subject], work: ComparedWork, today: datetime.d
     return tuple(rows)
 
 
-def train(subject: Subject, work: ComparedWork, way: TrainingMethod) -> Trained:
+def train(subject: Subject, work: ComparedWork, way: TrainingMethod) -> TrainingResult:
     """Search the strategies of ``way`` on ``subject``. Raises InputError on what no subject could do."""
     precision = () if work.precision is None else (work.precision,)
     wishes = replace(way.wishes, tokens=work.tokens, seq_len=work.seq_len, precision=precision)
     try:
         fastest = promised_with(way.changes, work.arch, subject.cluster, wishes)
     except (UnpredictableError, LayoutError) as error:
-        return Trained(None, error.message)
+        return TrainingResult(None, error.message)
     if fastest.estimate is not None:
-        return Trained(fastest.estimate)
-    return Trained(None, f"needs {format_bytes(fastest.smallest_bytes)} of {format_bytes(usable_bytes(subject.accelerator))}")
+        return TrainingResult(fastest.estimate)
+    return TrainingResult(
+        None, f"needs {format_bytes(fastest.smallest_bytes)} of {format_bytes(usable_bytes(subject.accelerator))}"
+    )
 
 
 def _training(subjects: Sequence[Subject], work: ComparedWork, today: datetime.date) -> list[FigureRow]:
@@ -101,7 +103,7 @@ def _training(subjects: Sequence[Subject], work: ComparedWork, today: datetime.d
     ways = WAYS if "train" in work.purposes else WAYS[2:]
     fits = ["no"] * len(subjects)
     rows: list[FigureRow] = []
-    shown: list[Trained] = []
+    shown: list[TrainingResult] = []
     for way in ways:
         results = [train(s, work, way) for s in subjects]
         for i, d in enumerate(results):
@@ -127,7 +129,7 @@ def _holding(way: TrainingMethod, whole: TrainingMethod, s: Strategy) -> str:
     return "with the optimizer in host memory" if s.offload_optimizer else "yes"
 
 
-def _speed(d: Trained) -> Cell:
+def _speed(d: TrainingResult) -> Cell:
     if d.estimate is None:
         return Cell(None, d.why_not)
     s = d.estimate.strategy
@@ -135,7 +137,7 @@ def _speed(d: Trained) -> Cell:
 
 
 def _training_money(
-    subjects: Sequence[Subject], work: ComparedWork, results: Sequence[Trained], today: datetime.date, way: str
+    subjects: Sequence[Subject], work: ComparedWork, results: Sequence[TrainingResult], today: datetime.date, way: str
 ) -> list[FigureRow]:
     """Utilisation, time, dollars and joules of the last way, which is the one most subjects can do."""
     section = "Training, predicted"

@@ -11,7 +11,7 @@ from gpuwise.dtypes import TENSOR_BYTES
 from gpuwise.predict.parallel.sharding_parts import (
     FIRST_BUCKET_BYTES,
     REDUCE_STREAM,
-    Planned,
+    PlannedTransfer,
     Sharding,
     Unit,
     collective_signature,
@@ -54,7 +54,7 @@ def buckets_of(capture: Capture, one: Pass, sharding: Sharding) -> tuple[Bucket,
     return tuple(buckets)
 
 
-def add_buckets(edit: Editor, sharding: Sharding, units: tuple[Unit, ...], planned: list[Planned]) -> None:
+def add_buckets(edit: Editor, sharding: Sharding, units: tuple[Unit, ...], planned: list[PlannedTransfer]) -> None:
     """Put the reductions of every step's last pass into ``edit`` (earlier passes accumulate: ``no_sync``)."""
     c = edit.capture
     lives = Lives(c)
@@ -74,7 +74,7 @@ def add_buckets(edit: Editor, sharding: Sharding, units: tuple[Unit, ...], plann
         if sharding.kind != "none":
             whole = sum(shard_bytes(u.parameters, sharding.group) for u in units) * sharding.group
             handle = edit.op(span.end_op, collective_signature("all_gather", whole, sharding.group), Phase.OPTIMIZER)
-            step_plan.append(Planned("all_gather", whole, False, handle, -1, -1, span.end_op))
+            step_plan.append(PlannedTransfer("all_gather", whole, False, handle, -1, -1, span.end_op))
 
 
 def _update_of(c: Capture, span: StepSpan, one: Pass) -> int:
@@ -89,7 +89,7 @@ def _reduce(
     span: StepSpan,
     bucket: Bucket,
     update: int,
-    planned: list[Planned],
+    planned: list[PlannedTransfer],
     previous: int | None,
 ) -> int | None:
     """One bucket's collective; the buffer that lives until the next one (sharded states only)."""
@@ -97,7 +97,7 @@ def _reduce(
     at = bucket.ready_op
     payload = bucket.n_bytes if op == "all_reduce" else shard_bytes(bucket.parameters, sharding.group) * sharding.group
     handle = edit.op(at, collective_signature(op, payload, sharding.group), Phase.BACKWARD, stream=REDUCE_STREAM)
-    planned.append(Planned(op, payload, False, handle, -1, -1, update))
+    planned.append(PlannedTransfer(op, payload, False, handle, -1, -1, update))
     if op == "all_reduce":
         return None
     buffer = edit.storage(payload, Category.COMMUNICATION, "fp32", op=at)

@@ -18,7 +18,7 @@ from gpuwise.predict.parallel.sharding_parts import (
     GATHER_STREAM,
     HOST_STREAM,
     REDUCE_STREAM,
-    Planned,
+    PlannedTransfer,
     Sharding,
     Unit,
     collective_signature,
@@ -38,14 +38,14 @@ class _Gather:
 
     unit: Unit
     buffer: int
-    planned: Planned
+    planned: PlannedTransfer
 
 
 @dataclass(slots=True)
 class _Fsdp:
     edit: Editor
     sharding: Sharding
-    planned: list[Planned]
+    planned: list[PlannedTransfer]
     lives: Lives
     last_copy: int = -1
     """Handle of the last copy out: gathers start after it."""
@@ -62,7 +62,7 @@ class _Fsdp:
             copy_in = self.host_copy("h2d", shard_bytes(unit.parameters, s.group), at, phase, self.last_copy)
         buffer = self.new(whole, at, copy_in, Category.COMMUNICATION, s.gather_dtype or "fp32", GATHER_STREAM - 1)
         handle = e.op(at, collective_signature("all_gather", whole, s.group), phase, stream=GATHER_STREAM)
-        planned = Planned("all_gather", whole, False, handle, self.last_copy, -1, at, unit.path)
+        planned = PlannedTransfer("all_gather", whole, False, handle, self.last_copy, -1, at, unit.path)
         self.planned.append(planned)
         return _Gather(unit, buffer, planned)
 
@@ -88,11 +88,11 @@ class _Fsdp:
         handle = self.edit.op(at, copy_signature(direction, n), phase, stream=HOST_STREAM)
         buffer = self.new(n, at, handle, Category.COMMUNICATION, "fp32", HOST_STREAM)
         self.edit.freed(buffer, at)
-        self.planned.append(Planned(copy_direction, n, False, handle, after, -1, at))
+        self.planned.append(PlannedTransfer(copy_direction, n, False, handle, after, -1, at))
         return handle
 
 
-def add_fsdp(edit: Editor, sharding: Sharding, units: tuple[Unit, ...], planned: list[Planned]) -> None:
+def add_fsdp(edit: Editor, sharding: Sharding, units: tuple[Unit, ...], planned: list[PlannedTransfer]) -> None:
     """Put the gathers and reductions of every pass of every step into ``edit``."""
     run = _Fsdp(edit, sharding, planned, Lives(edit.capture))
     tree = ModuleTree.of(edit.capture)
@@ -233,13 +233,13 @@ def _reduce(
     first = unit.path not in shards
     shard_size = shard_bytes(trained, s.group)
     shard = run.new(shard_size, at, handle, Category.GRADIENT, trained[0].dtype, REDUCE_STREAM)
-    last = Planned("reduce_scatter", n, False, handle, cat, -1, _step_end(run, at), unit.path)
+    last = PlannedTransfer("reduce_scatter", n, False, handle, cat, -1, _step_end(run, at), unit.path)
     run.planned.append(last)
     if s.kind == "hybrid":
         handle = edit.op(
             at, collective_signature("all_reduce", reduced_bytes, s.ranks // s.group), Phase.BACKWARD, stream=REDUCE_STREAM
         )
-        run.planned.append(Planned("all_reduce", reduced_bytes, True, handle, last.handle, -1, last.needed_op))
+        run.planned.append(PlannedTransfer("all_reduce", reduced_bytes, True, handle, last.handle, -1, last.needed_op))
     if s.offload_parameters:
         run.host_copy("d2h", shard_size, at, Phase.BACKWARD, handle)
         run.planned[-1].needed_op = last.needed_op

@@ -30,7 +30,7 @@ from gpuwise.predict.parallel.fsdp import add_fsdp
 from gpuwise.predict.parallel.sharding_parts import (
     HOST_STREAM,
     Direction,
-    Planned,
+    PlannedTransfer,
     Sharding,
     Transfer,
     copy_signature,
@@ -68,7 +68,7 @@ def sharded(capture: Capture, sharding: Sharding) -> ShardedCapture:
     units = units_of(capture, sharding.wrap)
     edit = Editor(capture)
     full = sharding.kind in ("zero3", "hybrid")
-    planned = list[Planned]()
+    planned = list[PlannedTransfer]()
     if sharding.group > 1 or full:
         (add_fsdp if full else add_buckets)(edit, sharding, units, planned)
     host, update, share = _resize(edit, sharding, full)
@@ -128,7 +128,7 @@ def _resize(edit: Editor, sharding: Sharding, full: bool) -> tuple[int, float, f
     return host, update, share
 
 
-def _offload_optimizer(edit: Editor, sharding: Sharding, planned: list[Planned], share: float) -> None:
+def _offload_optimizer(edit: Editor, sharding: Sharding, planned: list[PlannedTransfer], share: float) -> None:
     """ZeRO-Offload: gradients go down behind the backward, updated parameters come back before the next forward."""
     c = edit.capture
     for span in c.steps[-1:]:
@@ -137,4 +137,4 @@ def _offload_optimizer(edit: Editor, sharding: Sharding, planned: list[Planned],
             ends: tuple[tuple[Direction, int], ...] = (("d2h", one.end_op), ("h2d", span.end_op))
             for op, at in ends:
                 handle = edit.op(at, copy_signature(op, gradients), Phase.OPTIMIZER, stream=HOST_STREAM)
-                planned.append(Planned(op, gradients, False, handle, -1, -1, span.end_op))
+                planned.append(PlannedTransfer(op, gradients, False, handle, -1, -1, span.end_op))

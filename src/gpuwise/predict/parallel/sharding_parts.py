@@ -93,7 +93,7 @@ class Unit:
 
 
 @dataclass(slots=True)
-class Planned:
+class PlannedTransfer:
     """A transfer whose places are still handles and old operations."""
 
     op: str
@@ -157,7 +157,7 @@ def shard_bytes(parameters: tuple[Parameter, ...], ranks: int, dtype: str = "") 
     return sum(shard_numel(p.shape, ranks) * TENSOR_BYTES[dtype or p.dtype] for p in parameters)
 
 
-def transfer_of(edit: Editor, sharding: Sharding, p: Planned) -> Transfer:
+def transfer_of(edit: Editor, sharding: Sharding, p: PlannedTransfer) -> Transfer:
     """The transfer where it has come to lie, after the editor has built."""
     size = sharding.ranks // sharding.group if p.replicas else sharding.group
     return Transfer(

@@ -36,7 +36,7 @@ GRAPH_MODES = ("reduce-overhead", "max-autotune")
 
 
 @dataclass(frozen=True, slots=True)
-class Compiled:
+class CompiledStep:
     """[N] device and host seconds and launches of the step as compiled; a fused kernel stands at its last operation."""
 
     device_s: F64
@@ -78,7 +78,7 @@ def compile_step(
     family: NDArray[np.int64],
     *,
     everything: bool,
-) -> Compiled:
+) -> CompiledStep:
     """The step with its compiled part fused. ``device_s``, ``host_s`` and ``family`` [N] are those of the eager step.
 
     ``everything`` compiles forward and backward whole; otherwise the regions the capture marks (all, if it marks none).
@@ -114,7 +114,7 @@ def compile_step(
         firsts = [np.flatnonzero(issued & (phase == one))[:1] for one in (Phase.FORWARD, Phase.BACKWARD)]
         entered = np.isin(np.arange(len(issued)), np.concatenate(firsts))
     host[entered] += entry * scale
-    return Compiled(device, host, kernels, fused, len(groups))
+    return CompiledStep(device, host, kernels, fused, len(groups))
 
 
 def _fuse(capture: Capture, part: slice, inside: NDArray[np.bool_], family: NDArray[np.int64]) -> list[FusionGroup]:

@@ -22,7 +22,7 @@ I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluated:
+class StepEvaluation:
     """``times`` of every row, with the points they were made from."""
 
     times: StepTimes
@@ -75,8 +75,8 @@ def evaluate(
     *,
     packed_document_len: int | None = None,
     stack_costs: StackCosts | None = None,
-) -> Evaluated:
+) -> StepEvaluation:
     """Step times of every strategy in ``c``. Raises UnpredictableError when the accelerator lacks a needed rate."""
     points, index = points_of(c, seq_len, packed_document_len)
     costs = point_costs(arch, points, system)
-    return Evaluated(step_times(arch, system, costs, c, index, stack_costs), costs, index)
+    return StepEvaluation(step_times(arch, system, costs, c, index, stack_costs), costs, index)

@@ -25,7 +25,7 @@ from gpuwise.predict.memory.strategies import MemoryColumns, memory_columns
 from gpuwise.predict.parallel.host_memory import host_bytes, host_limit_bytes
 from gpuwise.predict.step.columns import Columns
 from gpuwise.predict.step.costs import FAMILIES, PartCosts, PointCosts
-from gpuwise.predict.step.evaluate import Evaluated, evaluate
+from gpuwise.predict.step.evaluate import StepEvaluation, evaluate
 from gpuwise.predict.step.stack_costs import StackCosts, find_stack_costs, kernel_share
 from gpuwise.workload.optimizer import PAGED
 from gpuwise.workload.strategy import RECOMPUTES, Strategy
@@ -163,7 +163,7 @@ def _one(
     cluster: Cluster,
     strategy: Strategy,
     seq_len: int,
-    done: Evaluated,
+    done: StepEvaluation,
     memory: MemoryColumns,
     on_host: F64,
     i: int,
@@ -299,7 +299,7 @@ def _recomputed_flop(strategy: Strategy, costs: PointCosts, at: int) -> float:
     return layers * float(layer.full_flop[at]) / total
 
 
-def _breakdown(done: Evaluated, sc: StackCosts, i: int, at: int) -> dict[str, float]:
+def _breakdown(done: StepEvaluation, sc: StackCosts, i: int, at: int) -> dict[str, float]:
     """Seconds of the step by part; kernels are split by the families' share of their seconds."""
     t, costs = done.times, done.costs
     slowdown = dict(zip(FAMILIES, (sc.matmul_slowdown, sc.attention_slowdown, sc.memory_slowdown), strict=True))

@@ -19,9 +19,9 @@ from gpuwise.train.levers import checkpointing, modules, saving
 from gpuwise.train.levers.batch import Batches, tell_device_memory
 from gpuwise.train.levers.forward import Roots
 from gpuwise.train.levers.groups import LengthGroups
-from gpuwise.train.levers.loaders import Observed, change_arguments, change_batches, probe_loaders
+from gpuwise.train.levers.loaders import ScriptTraits, change_arguments, change_batches, probe_loaders
 from gpuwise.train.levers.micro import MicroBatches
-from gpuwise.train.levers.optimizers import Fused, Scaling, drop_gradients
+from gpuwise.train.levers.optimizers import FusedOptimizers, Scaling, drop_gradients
 from gpuwise.train.levers.padding import Padding
 from gpuwise.train.levers.pruning import prune_model
 from gpuwise.train.levers.real_columns import RealColumns
@@ -37,7 +37,7 @@ LOADER_ARGUMENTS = ("workers", "prefetch", "pin_memory")
 ATTENTION = {"flash": "FLASH_ATTENTION", "efficient": "EFFICIENT_ATTENTION", "cudnn": "CUDNN_ATTENTION", "math": "MATH"}
 
 
-def apply_levers(levers: Mapping[str, object], *, tell: Tell) -> Applied:
+def apply_levers(levers: Mapping[str, object], *, tell: Tell) -> ActiveLevers:
     """Everything in ``levers`` (name to value), put on torch itself before the script runs.
 
     ``tell("lever", name=..., applied=..., why=...)`` is called where one takes hold or cannot. Raises InputError for a
@@ -46,17 +46,17 @@ def apply_levers(levers: Mapping[str, object], *, tell: Tell) -> Applied:
     unknown = sorted(set(levers) - set(BY_NAME) - set(INNER))
     if unknown:
         raise InputError(f"there is no lever {unknown[0]!r}", hint="there are " + ", ".join(BY_NAME))
-    return Applied(dict(levers), tell)
+    return ActiveLevers(dict(levers), tell)
 
 
-class Applied:
+class ActiveLevers:
     """What :func:`apply_levers` did; :meth:`close` undoes it."""
 
     def __init__(self, levers: dict[str, object], tell: Tell) -> None:
         self._levers, self._tell = levers, tell
         self._patches, self._stack = Patches(), ExitStack()
         self._undo: list[Callable[[], None]] = []
-        self._fused: Fused | None = None
+        self._fused: FusedOptimizers | None = None
         self._n_ticks = 0
         self._wrong: BaseException | None = None
         self._prepare: list[Callable[[nn.Module], Callable[[], None]]] = []
@@ -163,7 +163,7 @@ class Applied:
 
     def observe(self, _: object) -> None:
         """Report what a tuning reads: devices, loaders, calls, padding."""
-        Observed(self._patches, self._tell)
+        ScriptTraits(self._patches, self._tell)
         probe_loaders(self._patches, self._tell)
         self._calls = checkpointing.CountedCalls(self._patches, self._tell)
         self._batch_changes.append(Padding(self._tell))
@@ -250,7 +250,7 @@ class Applied:
 
     def fused_optimizer(self, _: object) -> None:
         """Update with the optimizer's fused kernels."""
-        self._fused = Fused(self._patches, self._tell)
+        self._fused = FusedOptimizers(self._patches, self._tell)
 
     def pruning(self, value: object) -> None:
         """Mask weights as ``value`` says: a share of them, or two of four."""
@@ -264,32 +264,32 @@ class Applied:
         self._undo += [prepare(module) for prepare in self._prepare]
 
 
-PUT_ON: dict[str, Callable[[Applied, object], None]] = {
-    "tf32": Applied.tf32,
-    "cudnn_benchmark": Applied.cudnn_benchmark,
-    "threads": Applied.threads,
-    "attention": Applied.attention,
-    "allocator": Applied.allocator,
-    OBSERVE: Applied.observe,
-    "batch": Applied.batch,
-    LONGEST: Applied.longest,
-    "workers": Applied.loader_argument,
-    "prefetch": Applied.loader_argument,
-    "pin_memory": Applied.loader_argument,
-    "cache_decode": Applied.cache_decode,
-    "cache_items": Applied.cache_items,
-    "trim_padding": Applied.trim_padding,
-    "length_groups": Applied.length_groups,
-    NO_DROPOUT: Applied.no_dropout,
-    ROUNDING: Applied.rounding,
-    "fp8": Applied.fp8,
-    "channels_last": Applied.channels_last,
-    "checkpointing": Applied.checkpointing,
-    "micro_batches": Applied.micro_batches,
-    "compile": Applied.compile,
-    "autocast": Applied.autocast,
-    "fused_optimizer": Applied.fused_optimizer,
-    "set_to_none": Applied.set_to_none,
-    "pruning": Applied.pruning,
+PUT_ON: dict[str, Callable[[ActiveLevers, object], None]] = {
+    "tf32": ActiveLevers.tf32,
+    "cudnn_benchmark": ActiveLevers.cudnn_benchmark,
+    "threads": ActiveLevers.threads,
+    "attention": ActiveLevers.attention,
+    "allocator": ActiveLevers.allocator,
+    OBSERVE: ActiveLevers.observe,
+    "batch": ActiveLevers.batch,
+    LONGEST: ActiveLevers.longest,
+    "workers": ActiveLevers.loader_argument,
+    "prefetch": ActiveLevers.loader_argument,
+    "pin_memory": ActiveLevers.loader_argument,
+    "cache_decode": ActiveLevers.cache_decode,
+    "cache_items": ActiveLevers.cache_items,
+    "trim_padding": ActiveLevers.trim_padding,
+    "length_groups": ActiveLevers.length_groups,
+    NO_DROPOUT: ActiveLevers.no_dropout,
+    ROUNDING: ActiveLevers.rounding,
+    "fp8": ActiveLevers.fp8,
+    "channels_last": ActiveLevers.channels_last,
+    "checkpointing": ActiveLevers.checkpointing,
+    "micro_batches": ActiveLevers.micro_batches,
+    "compile": ActiveLevers.compile,
+    "autocast": ActiveLevers.autocast,
+    "fused_optimizer": ActiveLevers.fused_optimizer,
+    "set_to_none": ActiveLevers.set_to_none,
+    "pruning": ActiveLevers.pruning,
 }
 """How each lever, and each of the tuner's own (``_observe``), is put on, in the order in which that happens."""

@@ -118,7 +118,7 @@ def probe_loaders(patches: Patches, tell: Tell) -> None:
     patches.set(DataLoader, "__iter__", iterates)
 
 
-class Observed:
+class ScriptTraits:
     """What the script does of itself that levers must know: whether it casts, scales, compiles."""
 
     def __init__(self, patches: Patches, tell: Tell) -> None:

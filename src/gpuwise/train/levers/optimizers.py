@@ -25,7 +25,7 @@ FIRST_SCALE = 2.0**12
 above fp16's smallest number, 2^-24."""
 
 
-class Fused:
+class FusedOptimizers:
     """Turns ``fused`` on before an optimizer's first step, where torch allows it. Its ``state_dict`` and pickle are those of the
     script's own optimizer: its options, and the number of steps on the host, as a plain optimizer keeps it."""
 

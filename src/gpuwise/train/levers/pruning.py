@@ -62,7 +62,7 @@ def why_not_semi_structured(device: torch.device) -> str | None:
     return None
 
 
-class Pruned:
+class WeightMasks:
     """Masks of a model's weights; :meth:`keep` after every step. ``zeros`` of ``n`` weights in all layers taken are zero."""
 
     def __init__(self, model: nn.Module, value: object) -> None:
@@ -106,7 +106,7 @@ def prune_model(module: nn.Module, value: object, tell: Tell) -> Undo:
     """As a lever: from the model's first call on."""
     device = next(p.device for p in module.parameters())
     why = why_not_semi_structured(device) if share_of(value) is None else None
-    pruned = None if why is not None else Pruned(module, value)
+    pruned = None if why is not None else WeightMasks(module, value)
     if pruned is not None and not pruned.masks:
         why = NOTHING
     if pruned is None or why is not None:

@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor
 
 from gpuwise.errors import InputError, LayoutError, require
 from gpuwise.train.levers.forward import replace_forward
-from gpuwise.train.levers.pruning import NOTHING, Pruned, share_of, why_not_semi_structured
+from gpuwise.train.levers.pruning import NOTHING, WeightMasks, share_of, why_not_semi_structured
 from gpuwise.train.ranks.hugging_face import PREFIX
 from gpuwise.train.ranks.layout import Layout
 from gpuwise.train.ranks.settings import RankSettings
@@ -55,7 +55,7 @@ def check_methods(layout: Layout, prune: str | None, teacher: str | None) -> Non
             raise LayoutError("pruning", "masks are of whole weights, and FSDP2 shards them", hint="leave --sharding out")
 
 
-def put_on(task: Task, settings: RankSettings, device: torch.device) -> tuple[Task, Pruned | None, Distillation | None]:
+def put_on(task: Task, settings: RankSettings, device: torch.device) -> tuple[Task, WeightMasks | None, Distillation | None]:
     """The task with the methods of the settings. Raises InputError where its model has nothing that they act on."""
     layout, model = settings.layout, task.model
     pruned = distilled = None
@@ -68,7 +68,7 @@ def put_on(task: Task, settings: RankSettings, device: torch.device) -> tuple[Ta
         why = why_not_semi_structured(device) if share_of(settings.prune) is None else None
         if why is not None:
             raise InputError(f"--prune {settings.prune}: {why}", hint="--prune 0.5 leaves that share of the weights out anywhere")
-        pruned = Pruned(model, settings.prune)
+        pruned = WeightMasks(model, settings.prune)
         if not pruned.masks:
             raise InputError(f"--prune: {NOTHING}")
     if settings.teacher is not None:

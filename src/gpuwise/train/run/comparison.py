@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from gpuwise.train.hook.journal import Journal
 from gpuwise.train.hook.ticks import steady
-from gpuwise.train.run.config import NO_PLAN, Expected, Plan
+from gpuwise.train.run.config import NO_PLAN, Plan, TunedSpeed
 from gpuwise.train.run.progress import Loop, cost_usd, loop_of
 from gpuwise.train.tune.energy import NO_ENERGY, Energy
 from gpuwise.train.tune.trial import rate_of
@@ -43,7 +43,7 @@ class RunComparison:
     """Of the steady steps: without pauses for evaluation and saving, as the tuning measures it."""
     per: str
     step_s: float
-    expected: Expected | None
+    expected: TunedSpeed | None
     memory_bytes: int | None
     n_steps: int = 0
     train_s: float = 0.0
@@ -57,7 +57,7 @@ class RunComparison:
     """Share of the steady steps in which other threads had the loop's processor: the prediction of a tuning is without them."""
 
     @property
-    def usable(self) -> Expected | None:
+    def usable(self) -> TunedSpeed | None:
         """The prediction, where it is in the same unit of rate; else None."""
         return self.expected if self.expected is not None and self.expected.per == self.per else None
 
@@ -98,7 +98,7 @@ class RunComparison:
 
 
 def comparison_of(
-    journal: Journal, expected: Expected | None, memory_bytes: int | None, *, plan: Plan = NO_PLAN, energy: Energy = NO_ENERGY
+    journal: Journal, expected: TunedSpeed | None, memory_bytes: int | None, *, plan: Plan = NO_PLAN, energy: Energy = NO_ENERGY
 ) -> RunComparison | None:
     """The comparison of a run; None with fewer than ``LEAST_STEPS`` steps."""
     loop = loop_of(journal)

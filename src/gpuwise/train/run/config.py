@@ -19,7 +19,7 @@ NUMBERS = {"batch": (1, 2**24), "micro_batches": (1, 2**24)}
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class TunedSpeed:
     """What the tuning measured with these levers."""
 
     rate: float
@@ -64,7 +64,7 @@ class TunedConfig:
 
     script: str
     levers: Mapping[str, object] = field(default_factory=dict[str, object])
-    expected: Expected | None = None
+    expected: TunedSpeed | None = None
     plan: Plan = field(default_factory=Plan)
 
 
@@ -148,12 +148,12 @@ def _check(file: str, name: str, value: object) -> None:
         )
 
 
-def _expected(path: Path, document: Mapping[str, Any]) -> Expected | None:
+def _expected(path: Path, document: Mapping[str, Any]) -> TunedSpeed | None:
     expected = document.get("expected")
     if expected is None:
         return None
     try:
-        return Expected(
+        return TunedSpeed(
             float(expected["rate"]),
             str(expected["per"]),
             float(expected["step_s"]),

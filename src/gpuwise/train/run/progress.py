@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gpuwise.train.hook.journal import Journal
 from gpuwise.train.hook.ticks import Step, Tick, boundary, steps_of, warm_up
-from gpuwise.train.run.config import NO_PLAN, Expected, Plan
+from gpuwise.train.run.config import NO_PLAN, Plan, TunedSpeed
 from gpuwise.train.tune.energy import NO_ENERGY, Meter
 from gpuwise.units import HOUR_S, J_PER_KWH
 
@@ -164,7 +164,7 @@ def progress_of(
     plan: Plan = NO_PLAN,
     *,
     loop: Loop | None = None,
-    expected: Expected | None = None,
+    expected: TunedSpeed | None = None,
     meter: Meter | None = None,
     elapsed_s: float | None = None,
 ) -> Progress:
@@ -195,7 +195,7 @@ def progress_of(
     )
 
 
-def predicted_turn_s(expected: Expected | None, loop: Loop) -> float | None:
+def predicted_turn_s(expected: TunedSpeed | None, loop: Loop) -> float | None:
     """Seconds of a turn at the predicted rate."""
     if expected is None or expected.per != loop.per or not loop.steps:
         return None

@@ -14,7 +14,7 @@ from gpuwise.train.hook.journal import Journal
 from gpuwise.train.hook.launch import Outcome, Streams, launch
 from gpuwise.train.hook.settings import Settings
 from gpuwise.train.run.comparison import RunComparison, comparison_of
-from gpuwise.train.run.config import FILE, Expected, Plan, TunedConfig, read
+from gpuwise.train.run.config import FILE, Plan, TunedConfig, TunedSpeed, read
 from gpuwise.train.run.progress import LoopReader, Progress, cost_usd, loop_of, progress_of
 from gpuwise.train.tune.energy import NO_ENERGY, Energy, Meter
 from gpuwise.train.tune.peak import Device, device_of
@@ -67,10 +67,10 @@ class _Prediction:
     def __init__(self, script: Script, tuned: TunedConfig) -> None:
         self._script, self._tuned = script, tuned
         self._known = False
-        self._found: Expected | None = None
+        self._found: TunedSpeed | None = None
         self.failed: str | None = None
 
-    def of(self, journal: Journal) -> Expected | None:
+    def of(self, journal: Journal) -> TunedSpeed | None:
         """None before the device is known, and where nothing is expected on it."""
         if self._known:
             return self._found
@@ -143,7 +143,9 @@ def run_tuned(
     return _store(result, script_is, tuned) if record else result
 
 
-def _comparison(journal: Journal, expected: Expected | None, outcome: Outcome, plan: Plan, meter: Meter) -> RunComparison | None:
+def _comparison(
+    journal: Journal, expected: TunedSpeed | None, outcome: Outcome, plan: Plan, meter: Meter
+) -> RunComparison | None:
     points = loop_of(journal).points
     energy = meter.of(journal, points[0][0], points[-1][0]) if len(points) > 1 else NO_ENERGY
     return comparison_of(journal, expected, memory_of(outcome), plan=plan, energy=energy)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuwise.errors import GpuwiseError
-from gpuwise.train.run.config import NO_PLAN, Expected, TunedConfig, read, write
+from gpuwise.train.run.config import NO_PLAN, TunedConfig, TunedSpeed, read, write
 from gpuwise.train.tune.batch.document import batch_document
 from gpuwise.train.tune.parity import Verdict
 from gpuwise.train.tune.search import CandidateResult, Result
@@ -140,7 +140,7 @@ def write_config(result: Result, script: str, path: Path) -> None:
     before, after = result.before, result.after
     expected = None
     if before.rate is not None and after.rate is not None and after.step_s is not None:
-        expected = Expected(
+        expected = TunedSpeed(
             after.rate,
             after.per,
             after.step_s,

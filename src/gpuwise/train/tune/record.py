@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from gpuwise.records.record import Record, Run, Value
 from gpuwise.records.store import Records
-from gpuwise.train.run.config import Expected
+from gpuwise.train.run.config import TunedSpeed
 from gpuwise.train.tune.peak import Device
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ def _lever_records(result: Result, script: Script, device: Device) -> list[Recor
 # -- reading
 
 
-def expected_from(script: Script, device: Device, levers: Mapping[str, object], given: Expected | None) -> Expected | None:
+def expected_from(script: Script, device: Device, levers: Mapping[str, object], given: TunedSpeed | None) -> TunedSpeed | None:
     """The best prediction of a run: the median of the newest runs of this script with these levers on such a device, else
     ``given`` where it was measured on such a device, else what an earlier tuning measured here. Raises DataError where the
     records cannot be read."""
@@ -245,13 +245,13 @@ def _past(script: Script, device: Device, levers: Mapping[str, object]) -> list[
     ]
 
 
-def _median(rows: Sequence[Record], given: Expected | None, basis: str) -> Expected:
+def _median(rows: Sequence[Record], given: TunedSpeed | None, basis: str) -> TunedSpeed:
     per = str(rows[-1].parameters["per"])
     rows = [r for r in rows if r.parameters["per"] == per]
     energies = [float(e) for r in rows if (e := r.conditions.get("energy_j_per_sample")) is not None]
     memories = [int(m) for r in rows if (m := r.conditions.get("memory_bytes")) is not None]
     rate = statistics.median(r.value or 0.0 for r in rows)
-    return Expected(
+    return TunedSpeed(
         rate,
         per,
         statistics.median(r.time_s or 0.0 for r in rows),
@@ -279,7 +279,7 @@ class Errors:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class Comparison:
     """One prediction of a training of this user's beside what was measured, in ``per`` (samples, tokens) a second."""
 
     at_s: float
@@ -298,7 +298,7 @@ class Compared:
         return self.predicted / self.measured - 1.0
 
 
-def comparisons() -> list[Compared]:
+def comparisons() -> list[Comparison]:
     """Oldest first; empty where nothing is kept. Raises DataError where the records cannot be read."""
     from gpuwise.records.store import records_path
 
@@ -307,7 +307,7 @@ def comparisons() -> list[Compared]:
     with Records(create=False) as records:
         rows = records.query(family=FAMILY)
     return [
-        Compared(
+        Comparison(
             r.at_s,
             str(r.parameters.get("kind")),
             str(r.parameters.get("job")),

@@ -55,11 +55,11 @@ def capture(
     """
     _check(n_steps=n_steps, batch=batch, seq=seq, device=device, capability=capability, world_size=world_size, rank=rank)
     require_torch()
-    from gpuwise.workload.capture.build import Wanted
+    from gpuwise.workload.capture.build import ModuleOptions
     from gpuwise.workload.capture.running import Machine, run_capture
 
     guesses = check_guess(guess)
-    request = Wanted(inputs, optimizer, loss, train, device, batch, seq)
+    request = ModuleOptions(inputs, optimizer, loss, train, device, batch, seq)
     machine = Machine(capability, device_name, total_memory_bytes, max(1, min(8, world_size)), guesses, guess == "bound")
     try:
         return run_capture(

@@ -30,7 +30,7 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ModuleOptions:
     """How a bare module is to be run."""
 
     inputs: Any = None
@@ -50,7 +50,9 @@ class ItIsAStepError(Exception):
     """A function taken for a factory has run operations on the device and returned nothing to run: it is the step."""
 
 
-def build(subject: Any, request: Wanted, keywords: Mapping[str, Any] | None = None, count: Callable[[], int] = int) -> Program:
+def build(
+    subject: Any, request: ModuleOptions, keywords: Mapping[str, Any] | None = None, count: Callable[[], int] = int
+) -> Program:
     """Run inside the fake accelerator; ``count`` tells how many operations have run on the device so far.
 
     Raises InputError when ``subject`` is nothing that can be run.
@@ -69,7 +71,9 @@ def build(subject: Any, request: Wanted, keywords: Mapping[str, Any] | None = No
     return _of_callable(subject, request, keywords or {}, count)
 
 
-def _of_callable(subject: Callable[..., Any], request: Wanted, keywords: Mapping[str, Any], count: Callable[[], int]) -> Program:
+def _of_callable(
+    subject: Callable[..., Any], request: ModuleOptions, keywords: Mapping[str, Any], count: Callable[[], int]
+) -> Program:
     name = getattr(subject, "__name__", type(subject).__name__)
     if isinstance(subject, type) and issubclass(subject, nn.Module):
         with on_device(request.device):
@@ -118,7 +122,7 @@ def _models_noted() -> Iterator[set[str]]:
             handle.remove()
 
 
-def _of_parts(parts: Any, request: Wanted) -> Program:
+def _of_parts(parts: Any, request: ModuleOptions) -> Program:
     """(module, inputs) or (module, inputs, optimizer) or (module, inputs, optimizer, loss)."""
     module = parts[0] if parts else None
     if not isinstance(module, nn.Module) or len(parts) > 4:
@@ -131,13 +135,13 @@ def _of_parts(parts: Any, request: Wanted) -> Program:
     return _of_module(placed(module, request.device), _replaced(request, overrides), type(module).__name__)
 
 
-def _replaced(request: Wanted, overrides: Mapping[str, Any]) -> Wanted:
+def _replaced(request: ModuleOptions, overrides: Mapping[str, Any]) -> ModuleOptions:
     from dataclasses import replace
 
     return replace(request, **overrides)
 
 
-def _of_module(module: nn.Module, request: Wanted, name: str) -> Program:
+def _of_module(module: nn.Module, request: ModuleOptions, name: str) -> Program:
     required = [
         n
         for n, p in declared(module.forward).items()
@@ -168,7 +172,7 @@ def _is_configuration(subject: Any) -> bool:
     )
 
 
-def _of_configuration(config: Any, request: Wanted) -> Program:
+def _of_configuration(config: Any, request: ModuleOptions) -> Program:
     """The model that ``architectures`` names, or a causal language model; token inputs with labels by default."""
     class_name = (getattr(config, "architectures", None) or [""])[0]
     cls = getattr(transformers(), class_name, None)
@@ -197,7 +201,7 @@ def _auto(config: Any) -> Any:
     raise InputError(f"transformers has no model for a {type(config).__name__}", hint="build the model yourself and give it")
 
 
-def default_tokens(config: Any, request: Wanted) -> dict[str, torch.Tensor]:
+def default_tokens(config: Any, request: ModuleOptions) -> dict[str, torch.Tensor]:
     """``input_ids`` and ``labels`` of [batch, seq] on the device."""
     limit = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None) or 1024
     batch, seq = request.batch or 1, request.seq or min(int(limit), 1024)

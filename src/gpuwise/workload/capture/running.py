@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from gpuwise.errors import InputError
-from gpuwise.workload.capture.build import ItIsAStepError, Program, Wanted, build
+from gpuwise.workload.capture.build import ItIsAStepError, ModuleOptions, Program, build
 from gpuwise.workload.capture.device.accelerator import FakeAccelerator
 from gpuwise.workload.capture.heap import frozen_heap
 from gpuwise.workload.capture.loop import WARM_UPS, Loop, LoopFoundError, steps_not_trained
@@ -38,7 +38,7 @@ class Machine:
 
 def run_capture(
     subject: Any,
-    request: Wanted,
+    request: ModuleOptions,
     machine: Machine,
     *,
     n_steps: int,
@@ -61,7 +61,7 @@ def run_capture(
 
 def _run(
     subject: Any,
-    request: Wanted,
+    request: ModuleOptions,
     machine: Machine,
     n_steps: int,
     name: str | None,

@@ -51,7 +51,7 @@ _UPDATE = ("zeros_like", "_foreach_sqrt", "_foreach_addcdiv_")
 Bool = NDArray[np.bool_]
 
 
-class _Weighed(Tape):
+class _ParameterTape(Tape):
     """A tape that knows which leaves are parameters, and in which order the modules of the trained ones are registered."""
 
     def __init__(self, arch: Architecture) -> None:
@@ -109,7 +109,7 @@ class _Program:
 def whole_step(arch: Architecture, point: Point, *, recompute: str, optimizer: str, micro_batches: int = 1) -> Capture:
     """Two steps of ``arch`` at ``point``; ``recompute`` is ``none`` or ``full``, ``optimizer`` one of :data:`STATES`.
     Gradients are freed after the update; of several ``micro_batches`` two stand for all."""
-    tape, kinds = _Weighed(arch), layer_kinds(arch)
+    tape, kinds = _ParameterTape(arch), layer_kinds(arch)
     network = Network(tape, arch, point)
     layers = [OUTSIDE]
     table = None if arch.patches is not None else network.weight(arch.vocab, arch.hidden)

@@ -8,7 +8,7 @@ import pynvml
 import pytest
 
 from gpuwise.machine.devices.nvml import calls
-from gpuwise.machine.devices.nvml.errors import Refused
+from gpuwise.machine.devices.nvml.errors import NvmlError
 
 
 @pytest.mark.parametrize("there", ["/usr/local/nvidia/lib64/libnvidia-ml.so.1", "/usr/lib/wsl/lib/libnvidia-ml.so.1"])
@@ -28,5 +28,5 @@ def test_a_library_that_the_loader_does_not_search_is_found(monkeypatch: pytest.
     assert pynvml.nvmlLib == there
     monkeypatch.setattr(pynvml, "nvmlLib", None)
     monkeypatch.setattr(calls, "ELSEWHERE", ())
-    with pytest.raises(Refused):
+    with pytest.raises(NvmlError):
         calls._load()

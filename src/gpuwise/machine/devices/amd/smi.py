@@ -57,7 +57,7 @@ class SmiReadings:
     reasons: dict[str, str] = field(default_factory=dict[str, str])
 
 
-class Refused(Exception):
+class SmiError(Exception):
     """A call gave no answer that can be read."""
 
     def __init__(self, reason: str, code: int | None = None) -> None:
@@ -85,7 +85,7 @@ class AmdSmi:
                 bus_id = bus_id_of(str(self._call("amdsmi_get_gpu_device_bdf", handle)))
                 if bus_id is not None:
                     self._handles[bus_id] = handle
-        except Refused as refused:
+        except SmiError as refused:
             if refused.code is None:
                 raise DeviceError(f"amdsmi does not start: {refused.reason}", vendor=VENDOR) from None
             raise amd_smi_error(refused.code, None, "starting") from None
@@ -99,17 +99,17 @@ class AmdSmi:
     def close(self) -> None:
         """Let go of the library."""
         self._handles.clear()
-        with contextlib.suppress(Refused):
+        with contextlib.suppress(SmiError):
             self._call("amdsmi_shut_down")
 
     def versions(self) -> tuple[str | None, str | None]:
         """Of the driver (where it is one of AMD's own packages) and of the library."""
         driver = library = None
-        with contextlib.suppress(Refused, KeyError, TypeError):
+        with contextlib.suppress(SmiError, KeyError, TypeError):
             answer = self._call("amdsmi_get_lib_version")
             library = ".".join(str(answer[part]) for part in ("major", "minor", "release"))
         for handle in list(self._handles.values())[:1]:
-            with contextlib.suppress(Refused, KeyError, TypeError):
+            with contextlib.suppress(SmiError, KeyError, TypeError):
                 driver = text(self._call("amdsmi_get_gpu_driver_info", handle)["driver_version"])
         return driver, library
 
@@ -141,9 +141,9 @@ class AmdSmi:
         if first is None or second is None:
             return None, None
         kind = can_read = None
-        with contextlib.suppress(Refused, KeyError, TypeError):
+        with contextlib.suppress(SmiError, KeyError, TypeError):
             kind = self._kinds().get(self._call("amdsmi_topo_get_link_type", first, second)["type"])
-        with contextlib.suppress(Refused):
+        with contextlib.suppress(SmiError):
             answer = self._call("amdsmi_is_P2P_accessible", first, second)
             can_read = answer if isinstance(answer, bool) else None
         return kind, can_read
@@ -164,15 +164,15 @@ class AmdSmi:
     # --- counters of what holds the clocks ---
 
     def _growth(self, who: str, bus_id: str, metrics: Mapping[str, Any]) -> tuple[float, dict[str, int]]:
-        """Seconds since ``who`` last looked, and what every counter grew by. Raises Refused at the first look."""
+        """Seconds since ``who`` last looked, and what every counter grew by. Raises SmiError at the first look."""
         now = {name: count for name in (_COUNTER, *_HELD) if (count := whole(metrics.get(name))) is not None}
         if len(now) < 2 or _COUNTER not in now:
-            raise Refused("not supported")
+            raise SmiError("not supported")
         now_s = self._clock()
         before = self._counters.get((who, bus_id))
         self._counters[who, bus_id] = now_s, now
         if before is None or any(count < before[1].get(name, 0) for name, count in now.items()):
-            raise Refused(FROM_THE_SECOND)
+            raise SmiError(FROM_THE_SECOND)
         return now_s - before[0], {name: count - before[1].get(name, count) for name, count in now.items()}
 
     def _reasons_now(self, bus_id: str, metrics: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -207,11 +207,11 @@ class AmdSmi:
         try:
             handle = self._handles.get(bus_id)
             if handle is None:
-                raise Refused(REASONS[NOT_FOUND])
+                raise SmiError(REASONS[NOT_FOUND])
             block = () if question.block is None else (getattr(self._smi.AmdSmiGpuBlock, question.block),)
             answer = question.read(self._call(question.function, handle, *block))
             readings.values |= {k: v for k in question.readings if k not in readings.values and (v := answer.get(k)) is not None}
-        except Refused as refused:
+        except SmiError as refused:
             reason = refused.reason
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
             reason = OTHER_FORM
@@ -220,14 +220,14 @@ class AmdSmi:
     def _call(self, function: str, *args: Any) -> Any:
         call = getattr(self._smi, function, None)
         if call is None:
-            raise Refused(REASONS[5])
+            raise SmiError(REASONS[5])
         try:
             return call(*args)
         except Exception as error:  # noqa: BLE001 - besides its own errors the package raises what ctypes and parsing raise
             code = getattr(error, "err_code", None)
             if isinstance(code, int):
-                raise Refused(REASONS.get(code, f"error {code}"), code) from None
-            raise Refused(OTHER_FORM) from None
+                raise SmiError(REASONS.get(code, f"error {code}"), code) from None
+            raise SmiError(OTHER_FORM) from None
 
 
 def open_amd_smi() -> tuple[AmdSmi | None, str]:

@@ -16,7 +16,7 @@ from gpuwise.machine.devices.nvml.errors import (
     LOST_CODES,
     UNKNOWN,
     VENDOR,
-    Refused,
+    NvmlError,
     device_error,
     opening_error,
     reason_of,
@@ -59,7 +59,7 @@ class NvmlDevices:
         try:
             self._library.start()
             self._find_cards()
-        except Refused as refused:
+        except NvmlError as refused:
             self._library.stop()
             raise opening_error(refused.code) from None
 
@@ -70,7 +70,7 @@ class NvmlDevices:
             def value(reading: str, ask: Callable[..., T], *arguments: object) -> T | None:
                 try:
                     return ask(*arguments)
-                except Refused as refused:
+                except NvmlError as refused:
                     unknown[reading] = reason_of(refused.code)
                     return None
 
@@ -97,7 +97,7 @@ class NvmlDevices:
             try:
                 handle = self._handle(card)
                 return take_sample(Reader(self._library, card, handle, "sample"), card, processes=processes)
-            except Refused as refused:
+            except NvmlError as refused:
                 return self._refused(card, refused.code)
 
     def health(self, index: int) -> Health:
@@ -109,7 +109,7 @@ class NvmlDevices:
             try:
                 handle = self._handle(card)
                 return read_health(Reader(self._library, card, handle, "health"), card)
-            except Refused as refused:
+            except NvmlError as refused:
                 self._refused(card, refused.code)
                 raise device_error(refused.code, index, "health") from None
 
@@ -118,7 +118,7 @@ class NvmlDevices:
             for card in self._cards:
                 try:
                     self._handle(card)
-                except Refused as refused:
+                except NvmlError as refused:
                     self._refused(card, refused.code)
             return read_peers(self._library, self._cards)
 
@@ -158,14 +158,14 @@ class NvmlDevices:
             try:
                 self._handle(card)
                 card.name = self._library.text("nvmlDeviceGetName", card.handle)
-            except Refused:
+            except NvmlError:
                 card.forget()
 
     def _look_for_more(self) -> None:
         """Cards that were plugged in (or found by a driver that came back) go behind those known."""
         try:
             count = self._library.unsigned("nvmlDeviceGetCount_v2")
-        except Refused as refused:
+        except NvmlError as refused:
             if refused.code in _RESTART_CODES:
                 self._away_code = refused.code
             return
@@ -173,7 +173,7 @@ class NvmlDevices:
             self._cards.append(NvmlCard(index))
 
     def _handle(self, card: NvmlCard) -> Handle:
-        """Its handle, by its place on the bus once that is known: numbers move when a card goes. Raises Refused."""
+        """Its handle, by its place on the bus once that is known: numbers move when a card goes. Raises NvmlError."""
         if card.handle is None:
             if card.bus_id is None:
                 handle = self._library.handle("nvmlDeviceGetHandleByIndex_v2", card.index)
@@ -190,7 +190,7 @@ class NvmlDevices:
             try:
                 card.lasting.pop("identity", None)
                 return read_identity(Reader(self._library, card, self._handle(card), "identity"), card, self._root)
-            except Refused as refused:
+            except NvmlError as refused:
                 self._refused(card, refused.code)
                 code = refused.code
         return Identity(
@@ -227,5 +227,5 @@ class NvmlDevices:
             try:
                 self._library.start()
                 self._away_code = None
-            except Refused as refused:
+            except NvmlError as refused:
                 self._away_code = refused.code

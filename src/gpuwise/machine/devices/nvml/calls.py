@@ -27,7 +27,7 @@ from gpuwise.machine.devices.nvml.errors import (
     LIBRARY_NOT_FOUND,
     NOT_FOUND,
     NOT_SUPPORTED,
-    Refused,
+    NvmlError,
 )
 from gpuwise.text import single_line
 
@@ -144,14 +144,14 @@ class EventData(Structure):
 
 
 class Library:
-    """The started library. Every method gives a plain value or raises :class:`Refused`."""
+    """The started library. Every method gives a plain value or raises :class:`NvmlError`."""
 
     def __init__(self) -> None:
         self._functions: dict[str, Callable[..., int]] = {}
         self._started = False
 
     def start(self) -> None:
-        """Load and start it. Raises Refused."""
+        """Load and start it. Raises NvmlError."""
         self._functions.clear()
         if not self._started:
             _load()
@@ -164,7 +164,7 @@ class Library:
             self._started = False
             try:
                 self._call("nvmlShutdown")
-            except Refused:
+            except NvmlError:
                 return
 
     def unsigned(self, name: str, *arguments: Any) -> int:
@@ -252,14 +252,14 @@ class Library:
             out, count = (ProcessInfo * room)(), c_uint(room)
             try:
                 self._call(name, device, byref(count), out)
-            except Refused as refused:
+            except NvmlError as refused:
                 if refused.code != INSUFFICIENT_SIZE or not room < count.value <= MOST_PROCESSES:
                     raise
                 # the list may grow while it is read
                 room = count.value + 8
                 continue
             return list(out[: min(count.value, room)])
-        raise Refused(INSUFFICIENT_SIZE)
+        raise NvmlError(INSUFFICIENT_SIZE)
 
     def process_use(self, device: Handle, since_us: int, room: int) -> list[ProcessUse]:
         """What processes did since a moment of the driver's clock; empty when nothing."""
@@ -267,7 +267,7 @@ class Library:
             out, count = (ProcessUse * room)(), c_uint(room)
             try:
                 self._call("nvmlDeviceGetProcessUtilization", device, out, byref(count), c_ulonglong(since_us))
-            except Refused as refused:
+            except NvmlError as refused:
                 if refused.code == NOT_FOUND:
                     return []
                 if refused.code != INSUFFICIENT_SIZE or not room < count.value <= MOST_PROCESSES:
@@ -275,9 +275,9 @@ class Library:
                 room = count.value + 8
                 continue
             return list(out[: min(count.value, room)])
-        raise Refused(INSUFFICIENT_SIZE)
+        raise NvmlError(INSUFFICIENT_SIZE)
 
-    def fields(self, device: Handle, questions: Sequence[tuple[int, int]]) -> list[int | float | Refused]:
+    def fields(self, device: Handle, questions: Sequence[tuple[int, int]]) -> list[int | float | NvmlError]:
         """Several field values in one call, by id and scope; each may be refused by itself."""
         out = (FieldValue * len(questions))()
         for i, (number, scope) in enumerate(questions):
@@ -286,7 +286,7 @@ class Library:
         return [_value_of(field) for field in out]
 
     def wait_for_event(self, events: Handle, timeout_s: float) -> EventData:
-        """Raises Refused with TIMEOUT when nothing came."""
+        """Raises NvmlError with TIMEOUT when nothing came."""
         out = EventData()
         self._call("nvmlEventSetWait_v2", events, byref(out), c_uint(max(1, round(1000 * timeout_s))))
         return out
@@ -301,7 +301,7 @@ class Library:
             function = self._functions[name] = _find(name)
         code = function(*arguments)
         if code:
-            raise Refused(code)
+            raise NvmlError(code)
 
 
 def _pynvml() -> Any:
@@ -327,7 +327,7 @@ def _load() -> None:
             return
         except OSError:
             continue
-    raise Refused(LIBRARY_NOT_FOUND)
+    raise NvmlError(LIBRARY_NOT_FOUND)
 
 
 def _find(name: str) -> Callable[..., int]:
@@ -343,13 +343,13 @@ def _find(name: str) -> Callable[..., int]:
         return refuse
 
 
-def _value_of(field: FieldValue) -> int | float | Refused:
+def _value_of(field: FieldValue) -> int | float | NvmlError:
     if field.code:
-        return Refused(field.code)
+        return NvmlError(field.code)
     value = field.value
     name = _VALUE_OF_TYPE.get(field.type)
     if name is None:
-        return Refused(NOT_SUPPORTED)
+        return NvmlError(NOT_SUPPORTED)
     return value.u & 0xFFFF if field.type == _SHORT else getattr(value, name)
 
 

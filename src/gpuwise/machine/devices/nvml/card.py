@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from gpuwise.machine.devices.nvml.calls import Handle, Library
-from gpuwise.machine.devices.nvml.errors import LASTING_CODES, LOST_CODES, Refused, is_out_of_reach, reason_of
+from gpuwise.machine.devices.nvml.errors import LASTING_CODES, LOST_CODES, NvmlError, is_out_of_reach, reason_of
 
 T = TypeVar("T")
 
@@ -63,16 +63,16 @@ class Reader:
             return None
         try:
             value = ask(*arguments)
-        except Refused as refused:
+        except NvmlError as refused:
             self.refused(reading, code=refused.code)
             return None
         self.n_read += 1
         return value
 
     def refused(self, *readings: str, code: int) -> None:
-        """Keep why readings are not there. Raises Refused when the device or the driver is away."""
+        """Keep why readings are not there. Raises NvmlError when the device or the driver is away."""
         if code in LOST_CODES or is_out_of_reach(code):
-            raise Refused(code)
+            raise NvmlError(code)
         self.last_code = code
         for reading in readings:
             self.unknown(reading, reason_of(code), lasting=code in LASTING_CODES)

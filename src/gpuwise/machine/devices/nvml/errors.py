@@ -67,7 +67,7 @@ _BLOCKED = (
 )
 
 
-class Refused(Exception):
+class NvmlError(Exception):
     """A call of the library returned something other than success."""
 
     def __init__(self, code: int) -> None:

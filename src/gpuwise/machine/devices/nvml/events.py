@@ -10,7 +10,7 @@ from ctypes import c_ulonglong
 
 from gpuwise.errors import ReadingError
 from gpuwise.machine.devices.nvml.calls import Handle, Library
-from gpuwise.machine.devices.nvml.errors import TIMEOUT, VENDOR, Refused, reason_of
+from gpuwise.machine.devices.nvml.errors import TIMEOUT, VENDOR, NvmlError, reason_of
 from gpuwise.machine.devices.readings import Xid
 
 XID_EVENT = 0x8
@@ -46,7 +46,7 @@ class XidWatch:
                 return None
             try:
                 event = self._library.wait_for_event(self._events, timeout_s)
-            except Refused as refused:
+            except NvmlError as refused:
                 if refused.code != TIMEOUT:
                     # lost cards and drivers that went away show in the samples; here there is only nothing to wait for
                     self._free()
@@ -62,7 +62,7 @@ class XidWatch:
 
     def _free(self) -> None:
         if self._events is not None:
-            with suppress(Refused):
+            with suppress(NvmlError):
                 self._library.do("nvmlEventSetFree", self._events)
         self._events, self._watched = None, {}
 
@@ -72,7 +72,7 @@ class XidWatch:
             if self._events is None:
                 self._watched = {}
                 self._events = self._library.handle("nvmlEventSetCreate")
-        except Refused as refused:
+        except NvmlError as refused:
             raise ReadingError("XIDs", reason_of(refused.code), vendor=VENDOR, code=refused.code) from None
         for device, bus_id in devices:
             if (device.value or 0) in self._watched:
@@ -80,7 +80,7 @@ class XidWatch:
             try:
                 self._library.do("nvmlDeviceRegisterEvents", device, c_ulonglong(XID_EVENT), self._events)
                 self._watched[device.value or 0] = bus_id
-            except Refused as refused:
+            except NvmlError as refused:
                 refusals.append(refused.code)
         if refusals and not self._watched:
             raise ReadingError(

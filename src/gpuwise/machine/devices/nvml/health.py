@@ -6,7 +6,7 @@ import time
 
 from gpuwise.machine.devices.nvml.calls import ALL_LINKS, Handle, Library
 from gpuwise.machine.devices.nvml.card import NvmlCard, Reader
-from gpuwise.machine.devices.nvml.errors import Refused
+from gpuwise.machine.devices.nvml.errors import NvmlError
 from gpuwise.machine.devices.nvml.identity import MAX_LINKS
 from gpuwise.machine.devices.readings import Health, Peer
 from gpuwise.units import GIGA, KIB, KILO
@@ -47,7 +47,7 @@ SWITCH = 2
 
 
 def read_health(read: Reader, card: NvmlCard) -> Health:
-    """The slow readings of one device, about 50 ms. Raises Refused when the device or the driver is away."""
+    """The slow readings of one device, about 50 ms. Raises NvmlError when the device or the driver is away."""
     library, device = read.library, read.handle
     held_back_s, recovery = _fields(read)
     ecc = {
@@ -86,18 +86,18 @@ def _fields(read: Reader) -> tuple[dict[str, float], str | None]:
     """Seconds held back by reason, and what the driver asks for."""
     try:
         answers = read.library.fields(read.handle, [(number, 0) for number in (*HELD_BACK.values(), RECOVERY_ACTION)])
-    except Refused as refused:
+    except NvmlError as refused:
         read.refused("held_back_s", "recovery_action", code=refused.code)
         return {}, None
     *counters, action = answers
     seconds: dict[str, float] = {}
     for name, answer in zip(HELD_BACK, counters, strict=True):
-        if isinstance(answer, Refused):
+        if isinstance(answer, NvmlError):
             read.refused(f"held_back_s.{name}", code=answer.code)
         else:
             seconds[name] = answer / GIGA
             read.n_read += 1
-    if isinstance(action, Refused):
+    if isinstance(action, NvmlError):
         read.refused("recovery_action", code=action.code)
         return seconds, None
     return seconds, RECOVERY.get(int(action), f"action {int(action)}")
@@ -113,17 +113,17 @@ def _links(read: Reader) -> tuple[int | None, int | None, int | None, int | None
     questions = [(SENT_DATA, ALL_LINKS), (RECEIVED_DATA, ALL_LINKS), *((number, 0) for number in LINK_ERRORS)]
     try:
         sent_kib, received, *errors = read.library.fields(read.handle, questions)
-    except Refused as refused:
+    except NvmlError as refused:
         read.refused("nvlink_sent_bytes", "nvlink_received_bytes", "nvlink_errors", code=refused.code)
         return len(active), None, None, None
     amounts: list[int | None] = []
     for reading, answer in (("nvlink_sent_bytes", sent_kib), ("nvlink_received_bytes", received)):
-        if isinstance(answer, Refused):
+        if isinstance(answer, NvmlError):
             read.refused(reading, code=answer.code)
             amounts.append(None)
         else:
             amounts.append(int(answer * KIB))
-    error_counts = [int(e) for e in errors if not isinstance(e, Refused)]
+    error_counts = [int(e) for e in errors if not isinstance(e, NvmlError)]
     return len(active), amounts[0], amounts[1], sum(error_counts) if error_counts else _link_errors(read, active)
 
 
@@ -135,7 +135,7 @@ def _link_errors(read: Reader, active: list[int]) -> int | None:
             try:
                 total += read.library.long("nvmlDeviceGetNvLinkErrorCounter", read.handle, link, counter)
                 any_answer = True
-            except Refused as refused:
+            except NvmlError as refused:
                 read.refused(code=refused.code)
     if not any_answer and active:
         read.unknown("nvlink_errors", "not supported")
@@ -149,7 +149,7 @@ def active_links(library: Library, device: Handle) -> list[int] | None:
         try:
             if library.unsigned("nvmlDeviceGetNvLinkState", device, link):
                 up.append(link)
-        except Refused:
+        except NvmlError:
             return up if link else None
     return up
 
@@ -181,7 +181,7 @@ def _peer(library: Library, a: NvmlCard, b: NvmlCard, ends: dict[int, tuple[int,
 def _or_none(library: Library, name: str, *arguments: object) -> int | None:
     try:
         return library.signed(name, *arguments)
-    except Refused:
+    except NvmlError:
         return None
 
 
@@ -196,7 +196,7 @@ def _link_ends(library: Library, card: NvmlCard) -> tuple[int, list[str]]:
             continue
         try:
             direct.append(library.remote_bus_id(card.handle, link))
-        except Refused:
+        except NvmlError:
             # drivers before 460 do not tell the kind of the other end, nor that of a switch
             to_switch += 1
     return to_switch, direct

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gpuwise.machine.devices.memory import read_memory
 from gpuwise.machine.devices.nvml.card import NvmlCard, Reader
-from gpuwise.machine.devices.nvml.errors import NOT_FOUND, NOT_SUPPORTED, VENDOR, Refused, reason_of
+from gpuwise.machine.devices.nvml.errors import NOT_FOUND, NOT_SUPPORTED, VENDOR, NvmlError, reason_of
 from gpuwise.machine.devices.nvml.sample import CLOCK_MEMORY, CLOCK_SM, MILLI, SENSOR_GPU, shares_memory
 from gpuwise.machine.devices.readings import Identity
 from gpuwise.units import MEGA
@@ -23,7 +23,7 @@ _ENABLED = 1
 
 
 def read_identity(read: Reader, card: NvmlCard, root: Path) -> Identity:
-    """The identity of one device. Raises Refused when the device or the driver is away."""
+    """The identity of one device. Raises NvmlError when the device or the driver is away."""
     library, device = read.library, read.handle
     name = read("name", library.text, "nvmlDeviceGetName", device)
     if name is not None:
@@ -86,7 +86,7 @@ def _memory(read: Reader, name: str | None) -> tuple[int | None, bool | None]:
     total = None
     try:
         total = read.library.memory(read.handle)[0]
-    except Refused as refused:
+    except NvmlError as refused:
         if refused.code == NOT_SUPPORTED and shares_memory(name):
             return read_memory().total_bytes, True
         v1 = read("memory_bytes", read.library.memory_v1, read.handle)
@@ -107,10 +107,10 @@ def _thresholds(read: Reader) -> tuple[float | None, float | None]:
     try:
         far = library.fields(device, [(SLOWDOWN_MARGIN, 0), (SHUTDOWN_MARGIN, 0)])
         hottest = library.unsigned("nvmlDeviceGetTemperature", device, SENSOR_GPU) + library.margin(device)
-    except Refused:
+    except NvmlError:
         return (None if slowdown is None else float(slowdown)), (None if shutdown is None else float(shutdown))
     # margin tells how far it is from slowing down by software, the fields how far each threshold is from there
-    beyond = [None if isinstance(f, Refused) else float(hottest - f) for f in far]
+    beyond = [None if isinstance(f, NvmlError) else float(hottest - f) for f in far]
     return (beyond[0] if slowdown is None else float(slowdown)), (beyond[1] if shutdown is None else float(shutdown))
 
 
@@ -118,9 +118,9 @@ def _links(read: Reader) -> int | None:
     """NVLinks the device has; 0 where it has none."""
     try:
         (count,) = read.library.fields(read.handle, [(LINK_COUNT, 0)])
-    except Refused as refused:
+    except NvmlError as refused:
         count = refused
-    if not isinstance(count, Refused):
+    if not isinstance(count, NvmlError):
         return int(count)
     if read("n_nvlinks", read.library.unsigned, "nvmlDeviceGetNvLinkState", read.handle, 0) is None:
         return None
@@ -128,7 +128,7 @@ def _links(read: Reader) -> int | None:
     while n < MAX_LINKS:
         try:
             read.library.unsigned("nvmlDeviceGetNvLinkState", read.handle, n)
-        except Refused:
+        except NvmlError:
             break
         n += 1
     return n
@@ -159,12 +159,12 @@ def _mig_uuids(read: Reader) -> tuple[str, ...]:
         for i in range(library.unsigned("nvmlDeviceGetMaxMigDeviceCount", device)):
             try:
                 part = library.handle("nvmlDeviceGetMigDeviceHandleByIndex", device, i)
-            except Refused as refused:
+            except NvmlError as refused:
                 if refused.code == NOT_FOUND:
                     continue
                 raise
             uuids.append(library.text("nvmlDeviceGetUUID", part))
-    except Refused as refused:
+    except NvmlError as refused:
         read.unknown("mig_uuids", reason_of(refused.code))
         return tuple(uuids)
     return tuple(uuids)

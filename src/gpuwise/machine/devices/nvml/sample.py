@@ -13,7 +13,7 @@ from gpuwise.machine.devices.nvml.errors import (
     NOT_FOUND,
     NOT_SUPPORTED,
     UNKNOWN,
-    Refused,
+    NvmlError,
     reason_of,
 )
 from gpuwise.machine.devices.readings import GpuProcess, Sample
@@ -41,7 +41,7 @@ _ALONE = {
 
 
 def take_sample(read: Reader, card: NvmlCard, *, processes: bool) -> Sample:
-    """A sample of a device that answers. Raises Refused when it or the driver is away."""
+    """A sample of a device that answers. Raises NvmlError when it or the driver is away."""
     library, device = read.library, read.handle
     # the reading that every card has is asked first: a device that is away is found with one call
     temperature_c = read("temperature_c", library.unsigned, "nvmlDeviceGetTemperature", device, SENSOR_GPU)
@@ -86,7 +86,7 @@ def take_sample(read: Reader, card: NvmlCard, *, processes: bool) -> Sample:
     )
     if not read.n_read:
         # nothing at all was told: the driver does not answer
-        raise Refused(read.last_code)
+        raise NvmlError(read.last_code)
     return sample
 
 
@@ -94,7 +94,7 @@ def _why_no_utilization(read: Reader) -> None:
     """A divided card tells none: its parts do."""
     try:
         divided = read.library.pair("nvmlDeviceGetMigMode", read.handle)[0] == 1
-    except Refused as refused:
+    except NvmlError as refused:
         read.refused(code=refused.code)
         divided = False
     if divided and read.known_missing("utilization"):
@@ -106,7 +106,7 @@ def _event_reasons(read: Reader) -> int | None:
     """By the name of drivers since 535, else by the older one."""
     try:
         bits = read.library.long("nvmlDeviceGetCurrentClocksEventReasons", read.handle)
-    except Refused as refused:
+    except NvmlError as refused:
         if refused.code != FUNCTION_NOT_FOUND:
             read.refused("event_reasons", code=refused.code)
             return None
@@ -122,7 +122,7 @@ def _memory(read: Reader, card: NvmlCard) -> tuple[int | None, int | None, int |
     if not read.known_missing("memory_reserved_bytes"):
         try:
             answer = read.library.memory(read.handle)
-        except Refused as refused:
+        except NvmlError as refused:
             if _is_unified(card, refused.code):
                 return _shared_memory(read)
             read.refused("memory_reserved_bytes", code=refused.code)
@@ -174,10 +174,10 @@ def _field_readings(read: Reader) -> dict[str, float]:
     if rows:
         try:
             answers = read.library.fields(read.handle, [(number, 0) for _, number, _ in rows])
-        except Refused as refused:
+        except NvmlError as refused:
             answers = [refused] * len(rows)
         for (reading, number, scale), answer in zip(rows, answers, strict=True):
-            if not isinstance(answer, Refused):
+            if not isinstance(answer, NvmlError):
                 readings[reading] = answer / scale
                 read.n_read += 1
             elif reading not in _ALONE:
@@ -241,7 +241,7 @@ def _process_list(read: Reader, card: NvmlCard, name: str) -> list[ProcessInfo] 
             continue
         try:
             processes = read.library.processes(name + version, read.handle, card.room)
-        except Refused as refused:
+        except NvmlError as refused:
             read.refused(code=refused.code)
             if refused.code in LASTING_CODES:
                 read.skip(name + version)
@@ -258,7 +258,7 @@ def _uses(read: Reader, card: NvmlCard) -> dict[int, tuple[float, float, float, 
         return {}
     try:
         samples = read.library.process_use(read.handle, card.since_us, max(card.room, 32))
-    except Refused as refused:
+    except NvmlError as refused:
         if refused.code != NOT_FOUND:
             read.refused("sm_utilization", code=refused.code)
         return {}

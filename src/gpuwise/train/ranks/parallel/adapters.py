@@ -18,7 +18,7 @@ from torch.nn import functional
 from gpuwise.train.levers.items import random_numbers_kept
 from gpuwise.train.ranks.parallel.halves import in_order, is_turned
 from gpuwise.train.ranks.parallel.stages import LayerCall
-from gpuwise.train.ranks.parallel.tensor import DividedLayers, Shared, distribute, given_to
+from gpuwise.train.ranks.parallel.tensor import DividedLayers, SharedInput, distribute, given_to
 
 
 def divide_adapters(
@@ -41,7 +41,7 @@ def divide_adapters(
                 second.column_order = order
             _WholeFactor(first, mesh, Replicate())
             _Columns(second, mesh, Shard(0))
-            module.register_forward_pre_hook(Shared(mesh), with_kwargs=True)
+            module.register_forward_pre_hook(SharedInput(mesh), with_kwargs=True)
         else:
             _Rows(first, mesh, Shard(1))
             # the second factor keeps that sum for the backward pass, behind the matrix's own
@@ -85,7 +85,7 @@ def _factor(module: Any) -> Any:
     return module.forward.factor
 
 
-class _Divided:
+class _ShardedFactor:
     """The forward pass of a factor, which takes the place of its own."""
 
     def __init__(self, factor: Any, mesh: DeviceMesh, placement: Any) -> None:
@@ -94,19 +94,19 @@ class _Divided:
         factor.forward = self
 
 
-class _WholeFactor(_Divided):
+class _WholeFactor(_ShardedFactor):
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         parts = (Partial(),)
         own = x.to_local(grad_placements=parts) if isinstance(x, DTensor) else x
         return functional.linear(own, self.factor.weight.to_local(grad_placements=parts))
 
 
-class _Columns(_Divided):
+class _Columns(_ShardedFactor):
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return functional.linear(x, self.factor.weight.to_local())
 
 
-class _Rows(_Divided):
+class _Rows(_ShardedFactor):
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         own = DTensor.from_local(functional.linear(x, self.factor.weight.to_local()), self._mesh, (Partial(),), run_check=False)
         return own.redistribute(placements=(Replicate(),)).to_local()

@@ -141,7 +141,7 @@ def _divide(block: nn.Module, half: Half, mesh: DeviceMesh) -> None:
         # what a DTensor holds is a view, which autograd lets nobody change
         block.get_submodule(half.row).register_forward_hook(lambda _, __, output: output.clone())
     if len(half.columns) > 1:
-        inside.register_forward_pre_hook(Shared(mesh), with_kwargs=True)
+        inside.register_forward_pre_hook(SharedInput(mesh), with_kwargs=True)
     if half not in ATTENTION:
         return
     for name in COUNTS:
@@ -206,7 +206,7 @@ def _distributed(tensor: torch.Tensor, mesh: DeviceMesh, placement: Any) -> DTen
     return tensor if isinstance(tensor, DTensor) else DTensor.from_local(tensor, mesh, (placement,), run_check=False)
 
 
-class Shared:
+class SharedInput:
     """What goes into all columns of a layer's half as one DTensor: its gradients are added here before they are exchanged."""
 
     def __init__(self, mesh: DeviceMesh) -> None:
