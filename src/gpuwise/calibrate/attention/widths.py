@@ -22,7 +22,7 @@ Pair = tuple[F64, F64, F64]
 
 def log_sigmas(
     data: dict[tuple[str, ...], family.Data],
-    fits: dict[tuple[str, ...], family.Fitted],
+    fits: dict[tuple[str, ...], family.KernelCoefficients],
     edges: dict[str, list[F64]],
 ) -> dict[str, Any]:
     """``phase``/``provenance``/``smooth|measured``: widths by duration, from rows the coefficients in question
@@ -81,7 +81,7 @@ def _sibling_pairs(data: family.Data, edges: list[F64]) -> list[Pair]:
 
 
 def _relative_pairs(
-    mine: dict[tuple[str, ...], family.Data], fits: dict[tuple[str, ...], family.Fitted], edges: list[F64]
+    mine: dict[tuple[str, ...], family.Data], fits: dict[tuple[str, ...], family.KernelCoefficients], edges: list[F64]
 ) -> list[Pair]:
     """Kernels that Ampere-GA100 and Ada share, each predicted from the other family."""
     devices = family.family_devices()
