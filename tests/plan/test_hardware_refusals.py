@@ -42,7 +42,7 @@ def test_a_layout_that_runs_nowhere_says_which_rule():
 
 
 def test_a_corrupt_file_is_not_passed_over(monkeypatch):
-    def broken(*_: object) -> object:
+    def broken(*_: object, **__: object) -> object:
         raise DataError("coefficient file gemm.json does not match its checksum")
 
     monkeypatch.setattr(hardware, "search_on", broken)
