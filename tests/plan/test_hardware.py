@@ -155,9 +155,9 @@ def test_what_is_surely_too_small_is_not_searched(model: str, wishes: Wishes, mo
     searched: list[str] = []
     search = hardware.search_on
 
-    def counted(arch: Architecture, cluster: Cluster, *more: Any) -> Any:
+    def counted(arch: Architecture, cluster: Cluster, *more: Any, **named: Any) -> Any:
         searched.append(cluster.label)
-        return search(arch, cluster, *more)
+        return search(arch, cluster, *more, **named)
 
     monkeypatch.setattr(hardware, "search_on", counted)
     arch = find_model(model)
