@@ -25,6 +25,7 @@ RECORDS = [
     FOLDER / "validate_after_2026-11-27.json",
     FOLDER / "validate_after_2026-11-27b.json",
     FOLDER / "validate_after_2026-11-27c.json",
+    FOLDER / "validate_after_2026-11-27g.json",
 ]
 SERVED_ELSEWHERE = {"timm": "captured_time"}
 """Families of older records whose rows another family has now."""
