@@ -58,19 +58,13 @@ def price_words(option: Option[Any]) -> str:
     return ", ".join(words)
 
 
-def tight(e: TrainingEstimate) -> bool:
-    """Whether it fits, but not with the allocator's usual slack: what it needs at the least is what the device then holds."""
-    return e.needed_bytes.expected <= e.device_bytes < e.memory_bytes.expected
-
-
 def show_fitting(to: Console, e: TrainingEstimate, title: str) -> None:
     """The bar of an estimate of a model of the catalogue, with the probability that it fits and what it needs."""
     from rich.padding import Padding
     from rich.text import Text
 
-    parts, more = dict(e.memory_parts), 0.0
-    if tight(e):
-        more = e.memory_bytes.expected - (e.device_bytes - e.headroom_bytes)
+    parts, more = dict(e.memory_parts), e.memory_bytes.expected - e.held_bytes.expected
+    if more:
         parts["reserve"] = max(parts["reserve"] - more, 0.0)
     show_memory(to, parts, e.device_bytes, title)
     words = f"fits with {probability(e.fit_probability)}; needs {between(e.needed_bytes, format_bytes)} at the least"

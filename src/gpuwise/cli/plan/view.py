@@ -14,7 +14,6 @@ from gpuwise.cli.answer_tables import (
     figures_table,
     price_words,
     show_fitting,
-    tight,
     work_figures,
 )
 from gpuwise.cli.bars import single
@@ -223,7 +222,7 @@ def _numbers_table(plan: Plan[TrainingEstimate], best: Option[TrainingEstimate])
         ("tokens/s a GPU", e.tokens_per_s_per_gpu, plain),
         ("MFU", e.mfu, percent),
         *([("HFU", e.hfu, percent)] if e.hfu.expected > e.mfu.expected else []),
-        ("memory", e.needed_bytes if tight(e) else e.memory_bytes, format_bytes),
+        ("memory", e.held_bytes, format_bytes),
         *work_figures(best, _amount_unit(plan)),
     ]
     table = figures_table(figures)

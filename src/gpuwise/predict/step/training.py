@@ -95,12 +95,15 @@ class TrainingEstimate:
         return self.fits and self.memory_bytes.expected <= self.device_bytes
 
     @property
+    def held_bytes(self) -> Estimate:
+        """Of the device: with the allocator's usual slack, or what it needs at the least where it fits only so."""
+        only_so = self.needed_bytes.expected <= self.device_bytes <= self.memory_bytes.expected
+        return self.needed_bytes if only_so else self.memory_bytes
+
+    @property
     def headroom_bytes(self) -> float:
-        """What is left of the device, or by how much it is short (below zero): beside the allocator's usual slack, or beside
-        what is left of that where it fits only so."""
-        free = self.device_bytes - self.memory_bytes.expected
-        least = self.device_bytes - self.needed_bytes.expected
-        return free if free > 0 or least < 0 else least
+        """What is left of the device beside :attr:`held_bytes`, or by how much it is short (below zero)."""
+        return self.device_bytes - self.held_bytes.expected
 
     @property
     def tokens_per_step(self) -> int:
