@@ -191,7 +191,7 @@ def require(library: str, purpose: str, *, otherwise: str = "") -> None:
         raise MissingExtraError(f"{purpose} needs {library}, which is not installed", hint=hint)
 
 
-def nearest_names(name: str, known: Iterable[str], n: int = 3) -> tuple[str, ...]:
-    """The up to ``n`` known names closest to ``name``, best first (case-insensitive)."""
+def nearest_names(name: str, known: Iterable[str], n: int = 3, cutoff: float = 0.5) -> tuple[str, ...]:
+    """The up to ``n`` known names closest to ``name``, best first (case-insensitive), at least ``cutoff`` alike (0 to 1)."""
     by_lower = {k.lower(): k for k in known}
-    return tuple(by_lower[m] for m in difflib.get_close_matches(name.lower(), by_lower, n=n, cutoff=0.5))
+    return tuple(by_lower[m] for m in difflib.get_close_matches(name.lower(), by_lower, n=n, cutoff=cutoff))

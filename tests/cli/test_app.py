@@ -129,3 +129,16 @@ def test_a_format_that_the_gpu_lacks_is_bad_input(words: list[str], gpuwise: Cal
 def test_what_does_not_fit_is_code_1(gpuwise: Callable[..., Any]) -> None:
     ran = gpuwise("plan", "llama-3.1-405b", "--on", "4090", "--tokens", "1B")
     assert ran.code == 1 and "does not fit" in ran.out and ran.err == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["top", "--device", "0"], "error: unknown option: --device"),
+        (["plan", "llama-3.1-8b", "--card", "h100"], "error: unknown option: --card"),
+        (["plan", "llama-3.1-8b", "--on", "h100", "--bacth", "8"], "error: unknown option: --bacth. Did you mean --batch?"),
+    ],
+)
+def test_only_an_option_of_like_spelling_is_suggested(words: list[str], said: str, gpuwise: Callable[..., Any]) -> None:
+    """Two dashes alone had made --price of --device, and --year of --card."""
+    assert gpuwise(*words).err.splitlines()[0] == said

@@ -20,7 +20,7 @@ from cyclopts import App, CycloptsError, Group, Parameter
 
 from gpuwise import __version__
 from gpuwise.cli.streams import discard_output, prepare_streams, trimmed
-from gpuwise.errors import GpuwiseError, InputError
+from gpuwise.errors import GpuwiseError, InputError, nearest_names
 
 if TYPE_CHECKING:
     from cyclopts.help import HelpPanel
@@ -205,6 +205,9 @@ def _parsing(error: CycloptsError, words: Sequence[str]) -> tuple[str, str]:
     hint = f"see `gpuwise {' '.join([*chain, '--help'])}`"
     option = getattr(error, "keyword", None)
     unused: list[str] | None = getattr(error, "unused_tokens", None)
+    guess = re.search(r"option: --([\w-]+).* (Did you mean --(\S+)\?)$", text)
+    if guess and not nearest_names(guess[1], [guess[3]], cutoff=0.6):  # the dashes alone made them alike
+        text = text.removesuffix(f" {guess[2]}")
     if unused and text.startswith("Unused"):
         text = "nothing asks for " + " ".join(map(repr, unused))
     if unused and words[0] == "pick":
