@@ -435,6 +435,42 @@ def test_moves_before_every_update_are_between_updates(
         assert profile.verdict.kind == "between updates" and "small operations" not in _kinds(profile)
 
 
+@pytest.mark.parametrize(
+    ("call", "rows", "kind"),
+    [
+        ("gpt.py(9): forward", 4, "between updates"),
+        ("nn.Module: GPT_0", 4, "between updates"),
+        ("gpt.py(9): forward", 120, "evaluation in the step"),
+        ("nn.Module: GPT_0", 120, "evaluation in the step"),
+        ("other.py(9): forward", 4, None),
+    ],
+)
+def test_text_sampled_before_every_update_is_between_updates(
+    kineto: type[Any], tmp_path: Path, call: str, rows: int, kind: str
+) -> None:
+    """nanochat's chat_rl: 25 passes of one token for four answers, by ``model.forward``, before one pass with gradients."""
+    trace = kineto(device={})
+    for number in range(5):
+        at, sequence = 10 * MS * number, 10 * number
+        trace.step(number, at, 10 * MS)
+        for i in range(25):
+            trace.host(call, at + 10 + 250 * i, 200, cat="python_function")
+            trace.op("aten::linear", at + 20 + 250 * i, 180, [[rows // 4, 4, 64], [64, 64]])
+        trace.host("nn.Module: GPT_0", at + 7000, 900, cat="python_function")
+        trace.host("gpt.py(9): forward", at + 7005, 890, cat="python_function")
+        for j in range(2):
+            inputs = {"Input Dims": [[30, 4, 64], [64, 64]], "Input type": ["float", "float"]}
+            trace.host("aten::linear", at + 7010 + 400 * j, 390, **{"Sequence number": sequence + j}, **inputs)
+            node = "autograd::engine::evaluate_function: AddmmBackward0"
+            trace.host(node, at + 8200 + 500 * j, 400, **{"Sequence number": sequence + j})
+    profile = _profile(trace, tmp_path, replace(STEP, optimizer_s=0.0))
+    found = _kinds(profile)
+    assert {"between updates", "evaluation in the step"} & found.keys() == ({kind} if kind else set())
+    if kind == "between updates":
+        assert found[kind].evidence[0].count == 25 and profile.verdict.kind == kind
+        assert profile.split.parts[kind] == pytest.approx(0.0062, rel=0.02)
+
+
 def test_pauses_of_waits_alone_are_no_moves(kineto: type[Any], tmp_path: Path) -> None:
     """What the watch counted between updates without one pause that it could name; nothing in the trace is a move."""
     trace = kineto(device={})

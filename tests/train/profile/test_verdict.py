@@ -6,9 +6,8 @@ import pytest
 
 from gpuwise.train.profile.findings.finding import Finding
 from gpuwise.train.profile.findings.table import rank_s
-from gpuwise.train.profile.last_verdict import remember, verdict_before
 from gpuwise.train.profile.split import PARTS, Split
-from gpuwise.train.profile.verdict import NAMED, NAMED_IN_CROWD, STILL_NAMED, decide
+from gpuwise.train.profile.verdict import NAMED, NAMED_IN_CROWD, STILL_NAMED, decide, remember, verdict_before
 
 SPLIT = Split("cpu", 3, 1.0, {**dict.fromkeys(PARTS, 0.0), "compute": 1.0}, {"matrix products": 1.0}, 0.97)
 

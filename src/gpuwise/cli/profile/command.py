@@ -94,8 +94,8 @@ def _run(
     import tempfile
 
     from gpuwise.cli.options import check_script
-    from gpuwise.train.profile.last_verdict import remember, verdict_before
     from gpuwise.train.profile.session import CLEAN_STEPS, Request, profile_script
+    from gpuwise.train.profile.verdict import remember, verdict_before
 
     check_script(script, module=module)
     request = Request(script, arguments, module, CLEAN_STEPS if steps is None else steps, stacks, whole)

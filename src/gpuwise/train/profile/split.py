@@ -21,6 +21,7 @@ import numpy as np
 from gpuwise.train.hook.ticks import CLOSURE
 from gpuwise.train.profile.families import COMMUNICATION, COPIES_ON_DEVICE, OTHER_OPS, family
 from gpuwise.train.profile.operations import OP_CATEGORIES, Operations, operations
+from gpuwise.train.profile.passes import MODULE, MOVES, sampling
 from gpuwise.train.profile.spans import NO_SPANS, difference, inside, intersection, length, spans, union
 from gpuwise.train.profile.steps import Steps
 from gpuwise.train.profile.trace import NONE, RUNTIME_CATEGORIES, Flags, Floats, Ints, Trace, launched_s, rows_of
@@ -35,8 +36,6 @@ RECORDED = ("cpu_op", "python_function", "user_annotation")
 """Events of the host that the profiler takes time for."""
 
 
-MOVES = 4
-"""Of an environment in a step, from which it plays rather than computes once for each. Rule of this project."""
 CROWD = 0.3
 """Share of a step that other programs had, from which only what they cannot have made is a gap of the script's own. Rule of this
 project."""
@@ -75,7 +74,7 @@ class Split:
 def split_step(trace: Trace, steps: Steps, without: Floats = NO_SPANS, event_s: float = 0.0) -> Split:
     """The parts of the steps of a trace; stretches ``without`` are not in them. ``event_s`` is what the profiler takes to record
     an event of the host."""
-    layers = [(PAUSES, "", moves_of(trace, steps)[1])]
+    layers = [(PAUSES, "", played_of(trace, steps)[1])]
     layers += _gpu_layers(trace, steps) if trace.has_device else _cpu_layers(trace, steps)
     windows = difference(union([steps.work]), without)
     covered, found = NO_SPANS, list[tuple[str, str, Floats]]()
@@ -138,6 +137,15 @@ def closures(trace: Trace) -> Floats:
     return spans(trace.start_s[rows], trace.end_s[rows])
 
 
+def played_of(trace: Trace, steps: Steps) -> tuple[Floats, Floats, bool]:
+    """Of what is played before every update: intervals ``[n, 2]`` of its turns, all from the first to the last of them, and
+    whether they are moves of an environment rather than passes of the model that sample."""
+    calls, whole = moves_of(trace, steps)
+    if len(calls):
+        return calls, whole, True
+    return *sampling(trace, steps, _ranges(trace, OPTIMIZER)), False
+
+
 def moves_of(trace: Trace, steps: Steps) -> tuple[Floats, Floats]:
     """Intervals ``[n, 2]`` of the moves of an environment (calls of ``step`` outside of PyTorch and of modules, with no
     optimizer's in them), and of all from the first to the last move before each update, with passes of a model between them;
@@ -147,7 +155,7 @@ def moves_of(trace: Trace, steps: Steps) -> tuple[Floats, Floats]:
     if not rows.any():
         return NO_SPANS, NO_SPANS
     calls = spans(trace.start_s[rows], trace.end_s[rows])
-    modules = functions & trace.named(lambda n: n.startswith("nn.Module: "))
+    modules = functions & trace.named(lambda n: n.startswith(MODULE))
     passes = spans(trace.start_s[modules], trace.end_s[modules])
     updates = _ranges(trace, OPTIMIZER)
     calls = calls[~inside(calls[:, 0], passes) & (_begun(updates, calls[:, 1]) == _begun(updates, calls[:, 0]))]
@@ -254,7 +262,7 @@ def undisturbed_s(traced: Split, steps: Steps, trace: Trace) -> list[float]:
 def _passes(trace: Trace, lane: int) -> Floats:
     """Intervals ``[n, 2]`` of the passes of models, forward and backward, by the names of Python's functions."""
     functions = trace.in_categories(("python_function",)) & (trace.lane == lane)
-    rows = functions & trace.named(lambda n: n.startswith("nn.Module: ") or ("torch/autograd/" in n and n.endswith(": backward")))
+    rows = functions & trace.named(lambda n: n.startswith(MODULE) or ("torch/autograd/" in n and n.endswith(": backward")))
     return spans(trace.start_s[rows], trace.end_s[rows])
 
 

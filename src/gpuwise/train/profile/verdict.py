@@ -1,10 +1,16 @@
-"""The verdict on a step in one sentence, the same on every run of an unchanged script."""
+"""The verdict on a step in one sentence, the same on every run of an unchanged script: the last one is remembered."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
 
+from gpuwise.records.store import records_path
 from gpuwise.train.profile.findings.finding import OF_GAPS, Finding
 from gpuwise.train.profile.split import ALLOCATOR, COPIES, DATA, HOST_GAPS, OTHER, PAUSES, SAVE, SYNC, Split
 from gpuwise.units import format_duration
@@ -25,6 +31,8 @@ CROWDED = 0.3
 processors, from which it is a crowd. Rule of this project."""
 MOSTLY = 0.5
 """Share of the step between updates, from which that is the verdict, whatever else would be saved. Rule of this project."""
+MOST_REMEMBERED = 200
+"""Scripts that are remembered; the oldest is forgotten first."""
 HEALTHY, SPREAD = "healthy", "no single waste"
 IDLE = (DATA, COPIES, HOST_GAPS, SYNC, SAVE, ALLOCATOR, OTHER, PAUSES)
 """Parts of the step in which the device does nothing."""
@@ -119,3 +127,38 @@ def _healthy(split: Split, lost_s: float) -> str:
     if split.busy_share <= BUSY:
         busy += f", and waits for other programs for {100 * lost_s / split.wall_s:.0f} %"
     return f"Nothing is wasted that would be worth a change: {busy}{most}."
+
+
+def _file() -> Path:
+    return records_path().parent / "profile_verdicts.json"
+
+
+def _key(script: str, arguments: tuple[str, ...]) -> str:
+    place = script if not Path(script).exists() else str(Path(script).resolve())
+    return hashlib.sha256("\0".join((place, *arguments)).encode()).hexdigest()[:24]
+
+
+def _load() -> dict[str, str]:
+    with suppress(OSError, ValueError):
+        kept = json.loads(_file().read_text("utf-8"))
+        if isinstance(kept, dict):
+            return {str(k): str(v) for k, v in cast("dict[object, object]", kept).items()}
+    return {}
+
+
+def verdict_before(script: str, arguments: tuple[str, ...]) -> str | None:
+    """Kind of the last verdict on this script with these arguments; None where there is none."""
+    return _load().get(_key(script, arguments))
+
+
+def remember(script: str, arguments: tuple[str, ...], kind: str) -> None:
+    """Store the verdict; ignored where the folder cannot be written."""
+    key, kept = _key(script, arguments), _load()
+    kept.pop(key, None)
+    kept[key] = kind
+    file = _file()
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part = file.with_suffix(".part")
+        part.write_text(json.dumps(dict(list(kept.items())[-MOST_REMEMBERED:])), "utf-8")
+        part.replace(file)

@@ -11,16 +11,13 @@ import numpy as np
 
 from gpuwise.train.profile.findings.finding import Evidence
 from gpuwise.train.profile.operations import OP_CATEGORIES, Lines, Operations, operations
+from gpuwise.train.profile.passes import MODULE, NODE, Passes, passes_of
 from gpuwise.train.profile.products import Product, key_of, product_of
 from gpuwise.train.profile.run_facts import RunFacts
 from gpuwise.train.profile.spans import NO_SPANS, difference, inside, intersection, length, spans
 from gpuwise.train.profile.split import CROWD, RECORDED, Split, closures, kernel_families, launching_ops
 from gpuwise.train.profile.steps import Steps, clean_s
 from gpuwise.train.profile.trace import NONE, RUNTIME_CATEGORIES, Flags, Floats, Ints, Trace, launched_s
-
-MODULE = "nn.Module: "
-NODE = "autograd::engine::evaluate_function: "
-"""Beginning of the name of an operation that is a node of the graph, differentiated (torch/csrc/autograd/engine.cpp)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +125,11 @@ class ProfileData:
             return None
         windows = self.steps.windows
         return operations(self.trace, self.steps.lane, float(windows[0, 0]), float(windows[-1, 1]))
+
+    @cached_property
+    def passes(self) -> Passes | None:
+        """The outermost passes of models; None without a trace."""
+        return None if self.trace is None or self.steps is None else passes_of(self.trace, self.steps)
 
     @cached_property
     def lines(self) -> Lines | None:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from gpuwise.train.profile.families import CONVOLUTIONS, COPIES_ON_DEVICE, ELEMENTWISE, PRODUCTS, REDUCTIONS, family
+from gpuwise.train.profile.families import family
 from gpuwise.train.profile.findings.finding import Evidence, Finding
-from gpuwise.train.profile.findings.profile_data import MODULE, NODE, ProfileData
+from gpuwise.train.profile.findings.profile_data import ProfileData
 from gpuwise.train.profile.operations import OP_CATEGORIES
+from gpuwise.train.profile.passes import MODULE, NODE, SMALL, Passes
 from gpuwise.train.profile.spans import difference, inside, intersection, length, spans, union
-from gpuwise.train.profile.split import DATA, PAUSES, moves_of
-from gpuwise.train.profile.trace import NONE, Floats, Ints, Trace
+from gpuwise.train.profile.split import DATA, PAUSES, played_of
+from gpuwise.train.profile.trace import NONE, Floats, Ints
 from gpuwise.units import format_duration
 
-SMALL = (ELEMENTWISE, COPIES_ON_DEVICE, REDUCTIONS)
-"""Families of what is done to a parameter; and reading a value of it."""
 READ = "aten::item"
 LEAST_TENSORS = 4
 """A loop over fewer tensors is none. Rule of this project."""
@@ -25,50 +24,31 @@ MORE_PLAYED = 8
 """Times as many environments as now, which one pass of a policy serves at nearly the cost of one. Rule of this project."""
 COVERED = 0.8
 """Of the parameters, whose shapes the operations of a loop over them take. Rule of this project."""
-ACTS = 4
-"""Times fewer rows than in a pass with gradients: the pass acts on an environment, it evaluates nothing. Rule of this project."""
 BETWEEN = "The loop spends its time between updates of the model"
 VECTORISED = "gymnasium.vector.AsyncVectorEnv([...])  # more environments at once: one pass of the policy serves them all"
+SAMPLED = "# sample more answers at once (a larger batch, or an engine such as vLLM): one pass of the model serves them all"
 LEAST_PASSES = 1.5
 """Operations on each tensor, from which fewer would do. Rule of this project."""
 
 
 def evaluation(data: ProfileData) -> Finding | None:
     """The trained model is run again in every step, without gradients or with such as no backward pass takes."""
-    roots = _roots(data)
-    if data.trace is None or not len(roots):
+    passes = data.passes
+    if data.trace is None or passes is None:
         return None
-    trace, learns = data.trace, dict[str, int]()
-    ops, silent = data.host_ops, list[tuple[int, int]]()
-    recorded, (differentiated, taken_s) = set[int](), _differentiated(trace)
-    waits = dict[str, list[tuple[float, float]]]()
-    first_op = np.searchsorted(trace.start_s[ops], trace.start_s[roots])
-    after_op = np.searchsorted(trace.start_s[ops], trace.end_s[roots])
-    for row, low, high in zip(roots.tolist(), first_op.tolist(), after_op.tolist(), strict=True):
-        rows_in = _rows_in(trace, ops[low:high])
-        numbers = np.unique(trace.sequence[ops[low:high]])
-        numbers = numbers[numbers != NONE]
-        # what makes no node of the graph bears the number of the next one that does: one alone may be another's
-        own = np.isin(differentiated, numbers)
-        if len(np.unique(differentiated[own])) >= min(2, max(len(numbers), 1)):
-            learns[trace.text(row)] = max(learns.get(trace.text(row), 0), rows_in)
-            start = float(trace.start_s[row])
-            waits.setdefault(trace.text(row), []).append((start, float(taken_s[own & (taken_s > start)].min(initial=np.inf))))
-        elif any(family("op", trace.text(op)) not in ("", *SMALL) for op in ops[low:high].tolist()):
-            silent.append((row, rows_in))
-            recorded |= {row} if len(numbers) else set()
-    again = np.array([row for row, n in silent if trace.text(row) in learns and ACTS * n > learns[trace.text(row)]], np.int64)
+    trace, roots, names, learns = data.trace, passes.roots, passes.names, passes.learns
+    acting = set(passes.acting.tolist())
+    again = [at for at, _ in passes.silent if names[at] in learns and at not in acting]
     # between a pass and its gradients the loss is made: what runs there is for it
-    asked = [any(a < trace.start_s[row] < b for a, b in waits.get(trace.text(row), ())) for row in again.tolist()]
-    again = again[~np.array(asked, bool)]
-    again = _models(data, again, learns)
-    if not len(again) or not _in_most_steps(data, again):
+    again = [at for at in again if not any(a < trace.start_s[roots[at]] < b for a, b in passes.waits.get(names[at], ()))]
+    again = _models(data, again, passes)
+    rows = roots[again]
+    if not again or not _in_most_steps(data, rows):
         return None
-    seconds = data.seconds_within(_with_what_follows(data, again, roots))
-    first = int(again[0])
-    name = trace.text(first).removeprefix(MODULE).rsplit("_", 1)[0]
-    where = data.where(float(trace.start_s[first]))
-    for_nothing = bool(recorded & set(again.tolist()))
+    seconds = data.seconds_within(_with_what_follows(data, rows, roots))
+    name = names[again[0]].removeprefix(MODULE).rsplit("_", 1)[0]
+    where = data.where(float(trace.start_s[rows[0]]))
+    for_nothing = not passes.recorded.isdisjoint(again)
     how = "whose gradients nothing asks for" if for_nothing else "without gradients"
     evidence = Evidence(f"{name} {how}", where, len(again) / data.n_steps, seconds)
     return Finding(
@@ -107,18 +87,18 @@ def _with_what_follows(data: ProfileData, passes: Ints, roots: Ints) -> Floats:
     return spans(trace.start_s[passes], np.where(np.isfinite(ends) & ~learns, ends, trace.end_s[passes]))
 
 
-def _models(data: ProfileData, calls: Ints, learns: Mapping[str, int]) -> Ints:
+def _models(data: ProfileData, places: list[int], passes: Passes) -> list[int]:
     """Those of a model: of a module that calls others, or of single layers where every one that learns is called again. A layer
     whose output is used now and then, as a recurrent net's last, is no evaluation."""
     assert data.trace is not None
     trace = data.trace
-    names = {trace.text(row) for row in calls.tolist()}
-    if names >= learns.keys():
-        return calls
+    if {passes.names[at] for at in places} >= passes.learns.keys():
+        return places
+    calls = passes.roots[places]
     modules = data.rows(("python_function",), lambda n: n.startswith(MODULE))
     starts = np.sort(trace.start_s[modules])
     inner = np.searchsorted(starts, trace.end_s[calls]) - np.searchsorted(starts, trace.start_s[calls], side="right")
-    return calls[inner > 0]
+    return [at for at, n in zip(places, inner.tolist(), strict=True) if n > 0]
 
 
 def loop_over_parameters(data: ProfileData) -> dict[str, list[int]]:
@@ -131,7 +111,8 @@ def loop_over_parameters(data: ProfileData) -> dict[str, list[int]]:
         return {}
     trace, ops = data.trace, data.ops
     outer = ops.rows[ops.parent == NONE]
-    busy = union([data.annotated("Optimizer."), data.spans_of(_roots(data)), _loading(data)])
+    roots = data.passes.roots if data.passes is not None else ops.rows[:0]
+    busy = union([data.annotated("Optimizer."), data.spans_of(roots), _loading(data)])
     free = outer[~inside(trace.start_s[outer], busy) & inside(trace.start_s[outer], data.steps.windows)]
     by_name: dict[str, list[int]] = {}
     for row in free.tolist():
@@ -167,21 +148,6 @@ def parameter_loop(data: ProfileData) -> Finding | None:
         fix = ("torch.optim.SGD(model.parameters(), lr, foreach=True).step()  # all tensors at once",)
     saved = seconds * (1.0 - 1.0 / passes)
     return Finding("loop over parameters", "A loop in Python works on every parameter", saved, "medium", (evidence,), fix)
-
-
-def _differentiated(trace: Trace) -> tuple[Ints, Floats]:
-    """Numbers of the graph's nodes that a backward pass of the trace went through, and when each time."""
-    nodes = trace.in_categories(OP_CATEGORIES) & trace.named(lambda n: n.startswith(NODE)) & (trace.sequence != NONE)
-    return trace.sequence[nodes], trace.start_s[nodes]
-
-
-def _rows_in(trace: Trace, ops: Ints) -> int:
-    """The first dimension of the first tensor of a pass: its batch. 1 where shapes were not recorded."""
-    for row in ops.tolist():
-        shape = next((s for s in trace.inputs(row).shapes if s), None)
-        if shape is not None and family("op", trace.text(row)) in (PRODUCTS, CONVOLUTIONS):
-            return shape[0]
-    return 1
 
 
 def _parameter_shapes(data: ProfileData) -> Counter[tuple[int, ...]]:
@@ -242,43 +208,33 @@ def pauses(data: ProfileData) -> Finding | None:
 
 
 def _moves(data: ProfileData) -> Finding | None:
-    """Moves of an environment before every update, by the names in the trace."""
+    """Moves of an environment, or passes that sample text, before every update, by the names in the trace."""
     whole_s = data.part(PAUSES)
     if not whole_s or data.trace is None or data.steps is None or data.traced is None:
         return None
-    calls, whole = (intersection(own, data.steps.windows) for own in moves_of(data.trace, data.steps))
+    *both, are_moves = played_of(data.trace, data.steps)
+    calls, whole = (intersection(own, data.steps.windows) for own in both)
     if not len(calls):
         return None
-    moves_s = whole_s * length(difference(calls, data.stalled)) / max(length(difference(whole, data.stalled)), 1e-12)
+    calls_s = whole_s * length(difference(calls, data.stalled)) / max(length(difference(whole, data.stalled)), 1e-12)
+    rest_s = whole_s - calls_s
+    turns = Evidence(
+        "moves of an environment" if are_moves else "passes of the model that sample",
+        data.where(float(calls[0, 0])),
+        len(calls) / data.n_steps,
+        calls_s,
+    )
     return Finding(
         "between updates",
         BETWEEN,
-        _played_s(data, whole_s - moves_s, moves_s),
+        _played_s(data, rest_s, calls_s) if are_moves else _played_s(data, calls_s, rest_s),
         "medium",
-        (
-            Evidence("moves of an environment", data.where(float(calls[0, 0])), len(calls) / data.n_steps, moves_s),
-            Evidence("the policy between them", seconds=whole_s - moves_s),
-        ),
-        (VECTORISED,),
-        note="moves are calls of a function `step` that is no optimizer's",
+        (turns, Evidence("the policy between them" if are_moves else "all else between them", seconds=rest_s)),
+        (VECTORISED if are_moves else SAMPLED,),
+        note="moves are calls of a function `step` that is no optimizer's" if are_moves else "",
     )
 
 
 def _played_s(data: ProfileData, served_s: float, moved_s: float) -> float:
     """Saved where more environments are played at once: one pass serves them all, the processors share their moves."""
     return served_s * (1 - 1 / MORE_PLAYED) + moved_s * (1 - 1 / max(data.device.n_cores, 1))
-
-
-def _roots(data: ProfileData) -> Ints:
-    """Calls of modules that no other module made."""
-    if data.trace is None or data.steps is None:
-        return np.zeros(0, np.int64)
-    rows = data.rows(("python_function",), lambda n: n.startswith(MODULE))
-    rows = rows[data.trace.lane[rows] == data.steps.lane]
-    roots: list[int] = []
-    until = -1.0
-    for row, start, end in zip(rows.tolist(), data.trace.start_s[rows].tolist(), data.trace.end_s[rows].tolist(), strict=True):
-        if start >= until:
-            roots.append(row)
-            until = end
-    return np.array(roots, np.int64)
