@@ -12,16 +12,17 @@ from __future__ import annotations
 import gc
 import heapq
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.facts.hardware.sm_timing import SmTiming
-from gpuwise.lab.access import SECTOR, Ints
+from gpuwise.lab.access import SECTOR, Ints, WarpAccess
 from gpuwise.lab.stream import Event
 
 MOST_SPANS = 4000
@@ -36,12 +37,15 @@ FILL_BYTES = 16.0
 """That a scheduler's registers take of a load from the L2 a cycle (a quarter of the port of 64), while its FP32 lanes stand
 still: rooflines of A100 and A40 take 8 cycles more for each load of 128 bytes than their multiply-adds, however many those are,
 and so do GH200's, which were not fitted (benchmarks/records/lab, 27 November 2026). That the lanes wait is measured, not why."""
-Rest = tuple[int, bool, bool, float, int, tuple[int, ...], Any, float, int, Any, float]
-Step = tuple[int, Sequence[int], Any, Rest]
+Result = tuple[int, float, int, Any]
+Rest = tuple[int, float, int, tuple[int, ...], float, Result]
+Step = tuple[int, Sequence[int], Any, Rest, Any]
 """An instruction of a warp: kind, place of its unit in the list of what is free when (by scheduler), cycles that it takes (by
-warp for memory), and what counts once it issues: event, whether anything waits for it, whether it may be the last, cycles to the
-warp's next instruction, what they are called, the events that one waits for besides, that one's step, cycles to the result, what
-waiting for that is called, the set of sectors by warp, and the cycles that its scheduler is taken."""
+warp for memory), what counts once it issues, and the warp's next step. What counts: whether anything waits for it
+(:data:`WAITED`) and whether it may be the last (:data:`LAST`), cycles to the next instruction, what they are called, the events
+that one waits for besides, the cycles that its scheduler is taken, and its result: event, cycles to it, what waiting for it is
+called, the set of sectors by warp."""
+WAITED, LAST = 1, 2
 ARITHMETIC, BARRIER, SHARED, LOAD, STORE, ATOMIC = range(6)
 """Kinds of step; those of memory from SHARED on, those of sectors from LOAD on."""
 MEMORY_KINDS = {
@@ -150,9 +154,10 @@ class _Multiprocessor:
     def __init__(self, events: Sequence[Event], blocks: int, warps_per_block: int, c: Conditions) -> None:
         self.events, self.c, self.blocks, self.width = events, c, blocks, warps_per_block
         warps = blocks * warps_per_block
-        running = _first_warps([e.warps for e in events], warps, np.dtype(bool))
-        costs = _unit_costs(events, warps, c)
-        units = {unit: at for at, unit in enumerate(dict.fromkeys(cost.unit for cost in costs), start=1)}
+        table = _table(events)
+        running = _running(table.warps, warps)
+        costs = _unit_costs(table, warps, c)
+        units = {unit: at for at, unit in enumerate(dict.fromkeys(costs.units), start=1)}
         self.free = [0.0] * ((len(units) + 1) * c.schedulers)
         """Of the schedulers themselves, then of their units, when each is free."""
         self.memory_key = units.get("memory", 0) * c.schedulers
@@ -162,19 +167,18 @@ class _Multiprocessor:
         keys = {unit: [at * c.schedulers + s for s in spread[unit]] for unit, at in units.items()}
         self.expected: dict[int, list[int]] = {}
         """Barrier to how many warps of each block come to it."""
-        for number, e in enumerate(events):
-            if e.op == "barrier":
-                self.expected[number] = running[number].reshape(blocks, warps_per_block).sum(1).tolist()
-        self.sectors = _sector_sets(events, warps, c.l2_request_bytes)
+        for number in np.flatnonzero(table.places == table.names.index("barrier")).tolist() if "barrier" in table.names else ():
+            self.expected[number] = running[number].reshape(blocks, warps_per_block).sum(1).tolist()
+        self.sectors = _sector_sets(table, warps, c.l2_request_bytes)
         self.first: list[Step | None] = [None] * warps
-        program = _Program(events, costs, self.sectors.of, keys, c.branch_cycles)
         alike: dict[bytes, list[int]] = {}
         self.issued = 0
         for w, key in enumerate(np.ascontiguousarray(np.packbits(running, axis=0).T)):
             alike.setdefault(key.tobytes(), []).append(w)
+        program, times = _Program(table, costs, self.sectors.of, keys, c.branch_cycles), table.times
         for same in alike.values():
-            numbers = np.flatnonzero(running[:, same[0]]).tolist()
-            self.issued += sum(events[n].times for n in numbers) * len(same)
+            numbers = np.flatnonzero(running[:, same[0]])
+            self.issued += int(times[numbers].sum()) * len(same)
             linked = program.linked(numbers)
             for w in same:
                 self.first[w] = linked
@@ -183,7 +187,7 @@ class _Multiprocessor:
         """Set to how many of its sectors are there, the one not used for longest first; a sector of several sets is one."""
         self.l1_used = 0
         self.seen: set[int] = set()
-        self.partial = {n for n, e in enumerate(events) if c.l2_request_bytes > SECTOR and is_partial(e)}
+        self.partial = {n for n, e in enumerate(events) if is_partial(e)} if c.l2_request_bytes > SECTOR else set[int]()
         self.early = c.resident_blocks * warps_per_block
         """Warps of the blocks that begin with the launch."""
         self.dirty: set[int] = set()
@@ -205,7 +209,7 @@ class _Multiprocessor:
         stalls, spans, push, pop, swap = [0.0] * len(REASONS), out.spans, heapq.heappush, heapq.heappop, heapq.heappushpop
         l1, touch, sizes = self.l1, self.l1.move_to_end, self.sectors.sizes
         fp32 = self.fp32_key
-        hits, recorded, not_selected, finish = 0, True, 0.0, 0.0
+        hits, recorded, not_selected, finish, number, cause = 0, True, 0.0, 0.0, 0, NONE
         mine = ([w for w in range(b * width, (b + 1) * width) if first[w]] for b in range(self.blocks))
         waiting = (block for block in mine if block)
         """Of each block that has anything to do, the warps that have."""
@@ -218,7 +222,7 @@ class _Multiprocessor:
         item = pop(heap) if heap else None
         while item is not None:
             now, w, why, step = item
-            kind, keys, interval, rest = step
+            kind, keys, interval, rest, following = step
             s = scheduler[w]
             if kind >= SHARED:
                 interval = interval[w]
@@ -233,7 +237,7 @@ class _Multiprocessor:
                     item = swap(heap, (begin, w, LOAD_UNIT if kind >= SHARED else UNIT_BUSY, step))
                     continue
                 free[key] = now + interval
-            number, waited, is_last, gap, gap_reason, waits, following, latency, cause, rows, slots = rest
+            flags, gap, gap_reason, waits, slots, result = rest
             before, begin = last[w], free[s]
             if begin > now:
                 not_selected += begin - now
@@ -243,9 +247,10 @@ class _Multiprocessor:
             if why and now > before:
                 stalls[why] += now - before
             if recorded:
-                spans.append((w, s, begin, number, REASONS[why] if begin > before else ""))
+                spans.append((w, s, begin, result[0], REASONS[why] if begin > before else ""))
                 recorded = len(spans) < MOST_SPANS
             if kind >= SHARED:
+                number, latency, cause, rows = result
                 finish = begin + interval - 1
                 if kind == SHARED:
                     finish += latency
@@ -264,37 +269,39 @@ class _Multiprocessor:
                         finish = 0.0
                         if behind > 0:  # stores pile up in front of the memory
                             free[self.memory_key] = max(free[self.memory_key], begin + behind)
-            elif waited or is_last:
+            elif flags:
+                number, latency, cause, _ = result
                 finish = begin + latency
-            if waited:
-                done[w][number] = (finish, cause)
-            if is_last and finish > ends[w]:
-                ends[w] = finish
+            if flags:
+                if flags != LAST:
+                    done[w][number] = finish, cause
+                if flags != WAITED and finish > ends[w]:
+                    ends[w] = finish
             if kind != BARRIER:
                 if following is not None:  # the warp's next instruction, for when its operands are there
-                    when, why = begin + gap, gap_reason
+                    when = begin + gap
                     if waits:
                         take = done[w].pop  # each result is waited for once
                         for source in waits:
-                            result = take(source)
-                            if result[0] > when:
-                                when, why = result
-                    item = swap(heap, (when, w, why, following))
+                            then, of = take(source)
+                            if then > when:
+                                when, gap_reason = then, of
+                    item = swap(heap, (when, w, gap_reason, following))
                     continue
                 ready = [(w, step)]
             else:
-                block = w // width
+                block, number = w // width, result[0]
                 ready = arrived.setdefault((block, number), [])
                 ready.append((w, step))
                 if len(ready) < self.expected[number][block]:
                     ready = []
-            for other, (*_, (*_, waits, following, _, _, _, _)) in ready:
+            for other, (*_, (*_, waits, _, _), following) in ready:
                 if following is not None:
                     when, why = begin + BARRIER_CYCLES, AT_BARRIER
                     for source in waits:
-                        result = done[other].pop(source)
-                        if result[0] > when:
-                            when, why = result
+                        then, of = done[other].pop(source)
+                        if then > when:
+                            when, why = then, of
                     push(heap, (when, other, why, following))
                     continue
                 block = other // width
@@ -323,15 +330,8 @@ class _Multiprocessor:
             if parts is None:
                 missed = size if self._fetch(row, size) else 0
             else:
-                l1, touch = self.l1, self.l1.move_to_end
-                missing: list[int] = []
-                for part in parts:
-                    if part in l1:
-                        touch(part)
-                    else:
-                        self._fetch(part, 1)
-                        missing.append(part)
-                parts, missed = missing, len(missing)
+                parts = self._fetch_apart(parts)
+                missed = len(parts)
             out.l1_hits += size - missed
             size = missed
         if not size:
@@ -382,14 +382,32 @@ class _Multiprocessor:
         l1[part] = size
         self.l1_used += size - there
         while self.l1_used > self.l1_capacity:
-            oldest, line = next(iter(l1.items()))
-            if line > (over := self.l1_used - self.l1_capacity):
-                l1[oldest] = line - over
-                self.l1_used -= over
-            else:
-                del l1[oldest]
-                self.l1_used -= line
+            self._drop()
         return True
+
+    def _fetch_apart(self, parts: Sequence[int]) -> list[int]:
+        """Use sectors of the L1 one by one; those that were not there."""
+        l1, touch, missing = self.l1, self.l1.move_to_end, list[int]()
+        for part in parts:
+            if part in l1:
+                touch(part)
+                continue
+            l1[part] = 1
+            missing.append(part)
+            self.l1_used += 1
+            if self.l1_used > self.l1_capacity:
+                self._drop()
+        return missing
+
+    def _drop(self) -> None:
+        """Put out of the L1 what is too much of it, of the set that is not used for longest at most."""
+        l1 = self.l1
+        oldest, line = l1.popitem(last=False)
+        if line > (over := self.l1_used - self.l1_capacity):
+            l1[oldest] = line - over
+            l1.move_to_end(oldest, last=False)
+            line = over
+        self.l1_used -= line
 
     def _first(self, array: str, share: float, sectors: int) -> int:
         """How many of the ``sectors`` that were not asked for before come from memory: that share of those of their array."""
@@ -397,57 +415,80 @@ class _Multiprocessor:
             return 0
         if share == 1.0:
             return sectors
-        credit, hits = self.credit.get(array, max(1.0 - share, 0.0)), 0
-        for _ in range(sectors):
-            credit += share
-            whole = int(credit + 1e-9)
-            credit, hits = credit - whole, hits + whole
-        self.credit[array] = credit
+        credit = self.credit.get(array, max(1.0 - share, 0.0)) + share * sectors
+        hits = int(credit + 1e-9)
+        self.credit[array] = credit - hits
         return hits
 
 
 PER_SCHEDULER = frozenset({"int", "fp32", "fp64", "sfu", "branch"})
 
 
-class Cost(NamedTuple):
-    """Of an instruction: unit, cycles that takes (by warp for memory), the most of them, cycles to the result, kind of step."""
+class _Table(NamedTuple):
+    """Events, field by field."""
 
-    unit: str
-    interval: float | list[float]
-    most: float
-    latency: float
-    kind: int
+    names: list[str]
+    """Of operations, each once."""
+    places: Ints
+    """Of each event's operation among the names."""
+    times: Ints
+    waits_for: Sequence[tuple[int, ...]]
+    warps: Sequence[NDArray[np.bool_]]
+    accesses: Sequence[WarpAccess | None]
 
 
-def _unit_costs(events: Sequence[Event], warps: int, c: Conditions) -> list[Cost]:
+def _table(events: Sequence[Event]) -> _Table:
+    fields = attrgetter("op", "times", "waits_for", "warps", "access")
+    ops, times, waits_for, warps, accesses = zip(*map(fields, events), strict=True) if events else ((),) * 5
+    places = {op: at for at, op in enumerate(dict.fromkeys(ops))}
+    return _Table(list(places), _ints(map(places.__getitem__, ops)), _ints(times), waits_for, warps, accesses)
+
+
+def _ints(numbers: Iterable[int]) -> Ints:
+    return np.fromiter(numbers, np.int64)
+
+
+class _Costs(NamedTuple):
+    """Of each operation its unit; of each event cycles of that (by warp for memory), cycles to the result, kind of step, and
+    cycles to the result of the warp that takes it longest."""
+
+    units: list[str]
+    intervals: list[float | list[float]]
+    latencies: NDArray[np.float64]
+    kinds: Ints
+    longest: NDArray[np.float64]
+
+
+def _unit_costs(table: _Table, warps: int, c: Conditions) -> _Costs:
     t, lanes = c.timing, 32.0 * c.schedulers
-    fixed = {
-        "fp32": Cost("fp32", lanes / c.fp32_lanes / t.fma_share, 0.0, t.fp32_cycles, ARITHMETIC),
-        "fp64": Cost("fp64", lanes / c.fp64_lanes / t.fma_share, 0.0, t.fp64_cycles, ARITHMETIC),
-        "sfu": Cost("sfu", 8.0, 0.0, t.sfu_cycles, ARITHMETIC),
-        "shuffle": Cost("shuffle", 1.0, 0.0, t.shared_cycles, ARITHMETIC),
-        "int": Cost("int", lanes / min(c.fp32_lanes, 64.0), 0.0, t.fp32_cycles, ARITHMETIC),
-        "barrier": Cost("barrier", BARRIER_INTERVAL, 0.0, 1.0, BARRIER),
+    names, ops = table.names, table.places
+    of = {
+        "fp32": (lanes / c.fp32_lanes / t.fma_share, t.fp32_cycles),
+        "fp64": (lanes / c.fp64_lanes / t.fma_share, t.fp64_cycles),
+        "sfu": (8.0, t.sfu_cycles),
+        "shuffle": (1.0, t.shared_cycles),
+        "int": (lanes / min(c.fp32_lanes, 64.0), t.fp32_cycles),
+        "barrier": (BARRIER_INTERVAL, 1.0),
     }
-    for op in {e.op for e in events} - set(fixed):
-        fixed[op] = Cost(op, 1.0, 0.0, 1.0, ARITHMETIC)
-    costs = [fixed[e.op] if e.times == 1 else _repeated(fixed[e.op], e.times) for e in events]
-    accesses = [(n, e.op, e.access) for n, e in enumerate(events) if e.access is not None]
-    if not accesses:
-        return costs
-    wavefronts, tags, sectors = (
-        _first_warps([getattr(a, name) for _, _, a in accesses], warps, np.dtype(np.int64))
-        for name in ("wavefronts", "tags", "sectors")
-    )
-    shared = np.array([op.startswith("shared") for _, op, _ in accesses])
-    wide = (wavefronts.max(1, initial=0) > 1) & (sectors.max(1, initial=0) > 4)
-    floor = np.where(wide, min(t.load_floor_64, 2.0), t.load_floor)
-    cycles = np.where(shared[:, None], np.maximum(wavefronts, 1.0), np.maximum(np.maximum(wavefronts, tags), floor[:, None]))
-    most = cycles.max(1, initial=0.0).tolist()
-    for (number, op, _), interval, longest in zip(accesses, cycles.tolist(), most, strict=True):
-        latency = t.shared_cycles if op.startswith("shared") else t.l1_cycles
-        costs[number] = Cost("memory", interval, longest, latency, MEMORY_KINDS[op])
-    return costs
+    of |= {op: (1.0, t.shared_cycles if op.startswith("shared") else t.l1_cycles) for op in MEMORY_KINDS}
+    interval, latency = np.array([of.get(op, (1.0, 1.0)) for op in names], np.float64).reshape(-1, 2).T
+    kind = np.array([MEMORY_KINDS.get(op, BARRIER if op == "barrier" else ARITHMETIC) for op in names], np.int64)
+    units = ["memory" if op in MEMORY_KINDS else op for op in names]
+    intervals: list[Any] = (interval[ops] * table.times).tolist()
+    latencies = latency[ops] * table.times
+    longest = latencies.copy()
+    accesses = [(n, a.wavefronts, a.tags, a.sectors) for n, a in enumerate(table.accesses) if a is not None]
+    if accesses:
+        numbers, *columns = zip(*accesses, strict=True)
+        wavefronts, tags, sectors = (_first_warps(column, warps) for column in columns)
+        shared = kind[ops[list(numbers)]] == SHARED
+        wide = (wavefronts.max(1, initial=0) > 1) & (sectors.max(1, initial=0) > 4)
+        floor = np.where(wide, min(t.load_floor_64, 2.0), t.load_floor)
+        cycles = np.where(shared[:, None], np.maximum(wavefronts, 1.0), np.maximum(np.maximum(wavefronts, tags), floor[:, None]))
+        for number, by_warp in zip(numbers, cycles.tolist(), strict=True):
+            intervals[number] = by_warp
+        longest[list(numbers)] += np.maximum(cycles.max(1, initial=0.0) - 1.0, 0.0)
+    return _Costs(units, intervals, latencies, kind[ops], longest)
 
 
 def is_partial(e: Event) -> bool:
@@ -458,18 +499,20 @@ def is_partial(e: Event) -> bool:
     return e.lanes * e.size < 0.5 * sectors * SECTOR
 
 
-def _repeated(cost: Cost, times: int) -> Cost:
-    """Of so many instructions, each of which waits for the one before."""
-    return Cost(cost.unit, times * float(cost.interval), cost.most, times * cost.latency, cost.kind)  # type: ignore[arg-type]
-
-
-def _first_warps(rows: Sequence[NDArray[Any]], warps: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+def _first_warps(rows: Sequence[NDArray[Any]], warps: int) -> NDArray[Any]:
     """[R, ``warps``] of rows of at least so many."""
-    if not rows:
-        return np.zeros((0, warps), dtype)
     if len(rows[0]) != warps:
         rows = [row[:warps] for row in rows]
     return np.concatenate(rows).reshape(-1, warps)
+
+
+def _running(masks: Sequence[NDArray[np.bool_]], warps: int) -> NDArray[np.bool_]:
+    """[E, ``warps``] of masks, of which many events share one."""
+    if not masks:
+        return np.zeros((0, warps), bool)
+    places = {key: at for at, key in enumerate(dict.fromkeys(map(id, masks)))}
+    which = [places[key] for key in map(id, masks)]
+    return _first_warps(list({id(mask): mask for mask in masks}.values()), warps)[which]
 
 
 class SectorSets(NamedTuple):
@@ -484,9 +527,10 @@ class SectorSets(NamedTuple):
     """Of a sector of a set, what it takes of the L2."""
 
 
-def _sector_sets(events: Sequence[Event], warps: int, request_bytes: float) -> SectorSets:
+def _sector_sets(table: _Table, warps: int, request_bytes: float) -> SectorSets:
     """Sets are told apart by their size, their first sector and a sum of 64 bits that their sectors are mixed to."""
-    sets = [(n, e.access.sector_ids[:warps]) for n, e in enumerate(events) if e.op in SECTOR_OPS and e.access is not None]
+    numbers = np.flatnonzero(np.array([op in SECTOR_OPS for op in table.names], bool)[table.places]).tolist()
+    sets = [(n, access.sector_ids[:warps]) for n in numbers if (access := table.accesses[n]) is not None]
     if not sets:
         return SectorSets({}, [], [], [])
     sets.sort(key=lambda one: one[1].shape[1])
@@ -544,85 +588,83 @@ class _Program:
 
     def __init__(
         self,
-        events: Sequence[Event],
-        costs: Sequence[Cost],
+        table: _Table,
+        costs: _Costs,
         sectors: Mapping[int, list[int]],
         keys: Mapping[str, Sequence[int]],
         branch_cycles: float,
     ) -> None:
-        self.branch_cycles = branch_cycles
-        self.sources = [e.waits_for for e in events]
-        self.slots = [float(e.times) for e in events]
-        ops = [e.op for e in events]
-        self.branches = [op == "branch" for op in ops]
-        self.causes = [CAUSES.get(op, ARITHMETIC_LATENCY) for op in ops]
-        units, self.intervals, most, self.latencies, self.kinds = zip(*costs, strict=True) if costs else ((),) * 5
-        self.keys = [keys[unit] for unit in units]
-        self.longest = [m - 1.0 + latency if m > 1.0 else latency for m, latency in zip(most, self.latencies, strict=True)]
-        self.sectors = [sectors.get(number) for number in range(len(events))]
+        sources, places = table.waits_for, table.places
+        self.degree = _ints(map(len, sources))
+        self.stops = np.cumsum(self.degree)
+        self.sources = _ints(chain.from_iterable(sources))
+        branches = np.array([op == "branch" for op in table.names], bool)[places]
+        self.gaps = np.where(branches, branch_cycles, table.times)
+        """Cycles from an instruction to the next one of its warp."""
+        self.reasons = np.where(branches, BRANCH, NONE)
+        units, intervals, self.latencies, self.kinds, self.longest = costs
+        self.causes = np.array([CAUSES.get(op, ARITHMETIC_LATENCY) for op in table.names])[places]
+        of_op = [keys[unit] for unit in units]
+        self.heads: tuple[list[Any], ...] = self.kinds.tolist(), [of_op[at] for at in places.tolist()], intervals
+        """Of each event, the first fields of its step."""
+        self.slots = table.times.astype(float).tolist()
+        every = range(len(sources))
+        of_set = map(sectors.get, every)
+        self.results = list(zip(every, self.latencies.tolist(), self.causes.tolist(), of_set, strict=True))
 
-    def needs(self, numbers: Sequence[int]) -> tuple[list[tuple[int, ...]], set[int], set[int]]:
-        """Of a warp that runs the events ``numbers``: which results each has to wait for, which are waited for, and which may be
-        the last to come.
+    def needs(self, numbers: Ints) -> tuple[Ints, Ints, NDArray[np.bool_]]:
+        """Of a warp that runs the events ``numbers``, by place among them: which wait for which, in their order, and which may
+        be the last to come.
 
         Left out is what makes no difference: a result that an instruction before waited for, or one whose latency is less than
         the cycles that the instructions between take at least; stores give none.
         """
-        sources, kinds, longest, latencies, branches = self.sources, self.kinds, self.longest, self.latencies, self.branches
-        waits: list[tuple[int, ...]] = []
-        clock: list[float | None] = [None] * len(sources)
-        over: set[int] = set()
-        waited: set[int] = set()
-        dynamic: set[int] = set()
-        now = 0.0
-        for number in numbers:
-            mine: tuple[int, ...] = ()
-            for source in sources[number]:
-                then = clock[source]
-                if then is None or source in over or kinds[source] == STORE:
-                    continue
-                over.add(source)
-                if kinds[source] > SHARED or now - then < longest[source] + HALF:
-                    mine += (source,)
-            if mine:
-                waited.update(mine)
-                if kinds[number] != STORE:
-                    dynamic.update(mine)
-            waits.append(mine)
-            clock[number] = now
-            now += self.branch_cycles if branches[number] else self.slots[number]
-        last: set[int] = set()
-        latest = -1.0
-        for number in reversed(numbers):
-            kind = kinds[number]
-            if kind == STORE:
-                continue
-            if kind > SHARED:
-                if number not in dynamic:
-                    last.add(number)
-                continue
-            then = clock[number] or 0.0
-            if then + longest[number] > latest - HALF:
-                last.add(number)
-            end = then + latencies[number]
-            if end > latest:
-                latest = end
-        return waits, waited, last
+        kinds, longest, gaps, size = self.kinds[numbers], self.longest[numbers], self.gaps[numbers], len(numbers)
+        clock = np.cumsum(gaps) - gaps
+        place = np.full(len(self.degree), -1)
+        place[numbers] = np.arange(size)
+        degree = self.degree[numbers]
+        waiting = np.repeat(np.arange(size), degree)
+        within = np.arange(len(waiting)) - np.repeat(np.cumsum(degree) - degree, degree)
+        source = place[self.sources[np.repeat(self.stops[numbers] - degree, degree) + within]]
+        counts = (source >= 0) & (kinds[source] != STORE)
+        waiting, source = waiting[counts], source[counts]
+        _, first = np.unique(source, return_index=True)
+        first.sort()
+        waiting, source = waiting[first], source[first]
+        late = (kinds[source] > SHARED) | (clock[waiting] - clock[source] < longest[source] + HALF)
+        waiting, source = waiting[late], source[late]
+        dynamic = np.zeros(size, bool)
+        dynamic[source[kinds[waiting] != STORE]] = True
+        plain = kinds <= SHARED
+        latest = np.full(size + 1, -1.0)
+        latest[:-1] = np.where(plain, clock + self.latencies[numbers], -1.0)
+        latest = np.maximum.accumulate(latest[::-1])[::-1][1:]
+        last = np.where(plain, clock + longest > latest - HALF, ~dynamic & (kinds != STORE))
+        return waiting, source, last
 
-    def linked(self, numbers: Sequence[int]) -> Step | None:
+    def linked(self, numbers: Ints) -> Step | None:
         """The first step of warps that run the events ``numbers``."""
-        kinds, keys, intervals, latencies, sectors = self.kinds, self.keys, self.intervals, self.latencies, self.sectors
-        causes, branches, slots = self.causes, self.branches, self.slots
-        waits, waited, last = self.needs(numbers)
+        waiting, source, last = self.needs(numbers)
+        gaps, reasons = self.gaps[numbers], self.reasons[numbers]
+        needed = np.zeros(len(numbers), bool)
+        needed[source] = True
+        foremost = np.ones(len(waiting), bool)
+        foremost[1:] = waiting[1:] != waiting[:-1]
+        latency = self.latencies[numbers][source]
+        own = foremost & (source == waiting - 1) & (self.kinds[numbers][source] == ARITHMETIC) & (latency > gaps[source])
+        of, every = source[own], numbers.tolist()
+        gaps[of], reasons[of], needed[of] = latency[own], self.causes[numbers[of]], False
+        waits: list[tuple[int, ...]] = [()] * len(every)
+        for after, of in zip(waiting[~own].tolist(), numbers[source[~own]].tolist(), strict=True):
+            waits[after - 1] += (of,)
+        flags = (WAITED * needed + LAST * last).tolist()
+        columns: list[list[Any]] = [*self.heads, self.slots, self.results]
+        if len(every) < len(self.kinds):
+            columns = [list(map(column.__getitem__, every)) for column in columns]
+        kinds, keys, intervals, *rest_of = columns
+        rests = list(zip(flags, gaps.tolist(), reasons.tolist(), waits, *rest_of, strict=True))
         step: Step | None = None
-        following: tuple[int, ...] = ()
-        for number, mine in zip(reversed(numbers), reversed(waits), strict=True):
-            gap, reason = (self.branch_cycles, BRANCH) if branches[number] else (slots[number], NONE)
-            needed = number in waited
-            if following and following[0] == number and kinds[number] == ARITHMETIC and latencies[number] > gap:
-                gap, reason, needed, following = latencies[number], causes[number], False, following[1:]
-            after = (latencies[number], causes[number], sectors[number], slots[number])
-            rest = (number, needed, number in last, gap, reason, following, step, *after)
-            step = (kinds[number], keys[number], intervals[number], rest)
-            following = mine
+        for kind, key, interval, rest in zip(reversed(kinds), reversed(keys), reversed(intervals), reversed(rests), strict=True):
+            step = kind, key, interval, rest, step
         return step
