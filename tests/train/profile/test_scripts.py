@@ -90,7 +90,7 @@ def test_the_planted_waste_is_named_first(name: str, zygote: Zygote, tmp_path: P
     first = next((f for f in found.findings if f.kind == WASTES[name]), None)
     assert first is not None and first.fix, shares
     if name in COUNTED:
-        assert COUNTED[name] in first.evidence[0].where
+        assert COUNTED[name] in first.evidence[0].what
     else:
         assert found.verdict.kind == WASTES[name] and first is found.findings[0], shares
     assert LINES.get(name, "") in " ".join(e.where for e in first.evidence)
