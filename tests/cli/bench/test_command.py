@@ -17,6 +17,7 @@ from gpuwise.machine.bench.prepared_case import Check, NotHereError, PreparedCas
 from gpuwise.machine.bench.run import run_cases
 from gpuwise.machine.bench.stress import stress_together
 from gpuwise.machine.bench.subjects import Subject, this_processor
+from gpuwise.machine.bench.time_limit import MeasurementTimeout
 from gpuwise.machine.devices.find import DeviceSearch
 from gpuwise.machine.devices.null import NullCard, NullDevices
 from gpuwise.machine.devices.readings import EventReason
@@ -292,3 +293,23 @@ def test_a_card_of_no_catalogue_is_used_once_it_was_measured(gpuwise: Any, eight
     assert row["device"] == "ACME 9000 (this machine)"
     assert 0.5 * RATES["matmul"] < row["flop_per_s"] <= 1.2 * RATES["matmul"]
     assert replace(accelerators()["l40s"], corrections={}) == accelerators()["l40s"]
+
+
+def test_a_machine_too_busy_to_measure_says_so(gpuwise: Any, eight: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    eight(1)
+
+    def late(case: BenchCase, subject: Subject) -> PreparedCase:
+        raise MeasurementTimeout
+
+    monkeypatch.setitem(run_cases.__kwdefaults__, "make", late)
+    monkeypatch.setattr("gpuwise.cli.bench.command.QUICK_S", -1.0)
+    ran = gpuwise("bench", "--quick", "--only", "matmul")
+    assert ran.code == 1
+    assert ran.out.startswith("nothing was measured: the machine is too busy")
+
+
+def test_a_crowd_stands_in_the_first_line(gpuwise: Any, eight: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    eight(1)
+    monkeypatch.setattr("gpuwise.machine.bench.watch.others_busy", lambda *_: {"others_busy": 0.96})
+    ran = gpuwise(*ONE[:2], "matmul-fp32-2048x2048x2048", "--device", "cpu")
+    assert "in a crowd: other programs took up to 96% of the cores" in " ".join(ran.out.split("\n\n")[0].split())

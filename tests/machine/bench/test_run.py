@@ -268,3 +268,17 @@ def test_what_others_did_to_the_processor_is_kept() -> None:
     assert others_busy((0.0, 100.0, 10.0), (10.0, 105.0, 20.0), 4) == {"others_busy": 0.0}, "never below nothing"
     assert others_busy((0.0, 0.0, 0.0), (0.01, 5.0, 0.0), 4) == {}, "too short to tell"
     assert others_busy(None, None, 4) == {}
+
+
+def test_one_case_is_tried_where_the_time_was_over_before_any() -> None:
+    """A machine on which importing PyTorch took longer than a quick run may."""
+    now = [200.0]
+
+    def make(case: BenchCase, subject: Subject) -> PreparedCase:
+        now[0] += 5.0
+        return timed([1e-3], 1.0)
+
+    limits = Limits(0.7, end_s=145.0, case_s=15.0)
+    pairs = [(case, card()) for case in CASES[:3]]
+    outcome = run_cases(pairs, new_run([card()], "t", 1.0), None, limits, make=make, clock=lambda: now[0])
+    assert [c for c, _, _ in outcome.records] == [CASES[0]] and [c for c, _ in outcome.late] == list(CASES[1:3])

@@ -26,7 +26,7 @@ off that is not done after ``QUICK_CASE_S``: with starting, judging and printing
 QUICK_EACH_S, EACH_S, CALIBRATE_EACH_S = 0.7, 2.0, 0.25
 """Each measurement is sampled for up to this long."""
 WRONG = 1
-"""Exit code where an answer is wrong, a card is faulty, or something is below ``--fail-below``."""
+"""Exit code where an answer is wrong, a card is faulty, something is below ``--fail-below``, or nothing could be measured."""
 
 
 @Parameter(name="*")
@@ -79,7 +79,7 @@ def bench(
     Measures matrix products, attention, memory, launches, copies, collectives, the data loader and the disk; checks
     every answer against a reference of higher precision; watches clocks, power and what holds them back. Each result
     is kept the moment it ends, so Ctrl-C and kill -9 lose nothing that was measured. The exit code is 1 when an answer
-    is wrong, a card is faulty, or --fail-below says so.
+    is wrong, a card is faulty, --fail-below says so, or a busy machine let nothing be measured.
 
     Parameters
     ----------
@@ -192,7 +192,7 @@ def _measure(
         show(outcome, judged, compared, below, threshold, without, saved_in=None if store is None else store.path)
     if outcome.interrupted:
         return 130
-    return WRONG if outcome.wrong or below else 0
+    return WRONG if outcome.wrong or below or (outcome.late and not outcome.records) else 0
 
 
 @contextmanager

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from gpuwise.machine.bench.subjects import Subject
     from gpuwise.records.record import Record
 
-NOTED_BUSY = 0.05
-"""Share of the cores taken by others that is worth a word."""
+NOTED_BUSY, CROWDED = 0.05, 0.3
+"""Shares of the cores taken by others that are worth a word, and a word at the top."""
 
 
 def show(
@@ -71,13 +71,26 @@ def headline(outcome: Outcome, judged: Sequence[Judgement], below: Sequence[Judg
         right = "every answer right" if judged else "nothing was measured"
         if judgeable:
             parts.append(f"{len(judgeable)} of {len(judgeable)} in their normal range")
+        elif judged:
+            parts.append(f"{len(judged)} measured, {right}, nothing to compare with but your own records")
         else:
-            parts.append(
-                f"{len(judged)} measured, {right}" + (", nothing to compare with but your own records" if judged else "")
-            )
+            parts.append(right + (f": {_load()}, run it again when it rests, or without --quick" if outcome.late else ""))
+    crowd = max([n for j in judged if isinstance(n := j.record.conditions.get("others_busy"), float)], default=0.0)
+    if crowd > CROWDED:
+        parts.append(f"in a crowd: other programs took up to {crowd:.0%} of the cores, and idle this machine is faster")
     if outcome.interrupted:
         parts.append("interrupted: what was measured is kept")
     return "; ".join(parts)
+
+
+def _load() -> str:
+    """How busy the machine is, as far as the system tells."""
+    import os
+
+    from gpuwise.machine.devices.cpu import usable_cores
+
+    busy = f" (a load of {os.getloadavg()[0]:.0f} on {usable_cores()} cores)" if hasattr(os, "getloadavg") else ""
+    return f"the machine is too busy{busy} for what time there was"
 
 
 def _counted(records: Sequence[Record]) -> str:
