@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from functools import cache
@@ -84,6 +85,36 @@ def test_a_full_disk_is_an_error(words: list[str]) -> None:
     assert done.returncode == 1
     assert done.stderr.startswith(b"error: cannot write the output: ") and b"\nhint: " in done.stderr
     assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["top", "--demo", "1", "--count", "1", "--record", "seen.db"],
+        ["top", "--demo", "1", "--count", "1", "--csv", "seen.csv"],
+        ["tune", "train.py", "--minutes", "1"],
+        ["bench", "--export", "kept.jsonl"],
+        ["top", "--grafana", "board.json"],
+    ],
+    ids=lambda w: " ".join(w[:4]),
+)
+def test_a_folder_that_is_read_only_is_an_error(words: list[str], tmp_path: Path) -> None:
+    """The superuser too, without the right to write where it may not."""
+    (tmp_path / "train.py").write_text("import torch", "utf-8")
+    as_a_person: list[str] = []
+    if os.geteuid() == 0:
+        if shutil.which("setpriv") is None:
+            pytest.skip("the superuser writes everywhere, and no setpriv is here")
+        as_a_person = ["setpriv", "--bounding-set=-dac_override", "--inh-caps=-dac_override"]
+    tmp_path.chmod(0o555)
+    try:
+        command = [*as_a_person, sys.executable, "-m", "gpuwise", *words]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, env=_environment(HOME=str(tmp_path)), check=False)
+    finally:
+        tmp_path.chmod(0o755)
+    assert done.returncode in (1, 2)
+    assert done.stderr.startswith(b"error: ") and b"\nhint: " in done.stderr and b"Traceback" not in done.stderr
+    assert not [p for p in tmp_path.iterdir() if p.name != "train.py"]
 
 
 @needs_full
