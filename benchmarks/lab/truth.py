@@ -18,6 +18,7 @@ import numpy as np
 
 from gpuwise.facts.hardware.naming import find_accelerator
 from gpuwise.facts.hardware.sm_timing import find_sm_timing
+from gpuwise.lab import simulation
 from gpuwise.lab.access import warp_access
 from gpuwise.lab.compiler import NVCC
 from gpuwise.lab.simulation import simulate_kernel
@@ -105,6 +106,11 @@ ROOF = """def roof(x, y, out, m):
         out[cuda.blockIdx.x] = total
 """
 """The benchmark's work: two arrays are read, so many multiply-adds in two chains, next to nothing is written; blocks stay."""
+USUAL_READS, READS, MORE_READS = 1.5, {"8.6", "8.9", "9.0"}, (range(1, 64), 1.99)
+"""Cycles in which a multiply-add reads its registers, where a scheduler has 32 FP32 lanes: four banks (the number modulo 4) give
+one each a cycle. The program as it stood when these rows were measured (RRZE-HPC/gpu-benches e4e93a3), compiled by ptxas 12.1,
+12.4, 12.6: with up to 56 turns both chains read two registers of one bank (R11, R15, R10 and R9, R13, R8), from 64 on one does.
+``fma_share`` is of programs that take 1.5."""
 TURNS_OF_BLOCK, TURNS_OF_LONG_ONE, LONG_TURN = (8, 24), (2, 8), 128
 """Turns of a block: the pace is that of those between, start and end left out. Two of a few multiply-adds still hold the start;
 longer ones than the last number are bound by arithmetic from the first on."""
@@ -123,6 +129,10 @@ def rooflines(folder: Path) -> list[tuple[str, int, float, float]]:
         card = replace(card, boost_hz=1e6 * float(np.median([v[1] for v in values])))
         if gpu in WITHOUT_ECC and card.memory_nominal_gb is not None:
             card = replace(card, memory_bytes=card.memory_nominal_gb * GIB)
+        timing = find_sm_timing(card.compute_capability or "")
+        if card.compute_capability in READS and turns in MORE_READS[0]:
+            timing = replace(timing, fma_share=timing.fma_share * USUAL_READS / MORE_READS[1])
+        simulation.find_sm_timing = lambda _, timing=timing: timing
         blocks, times = values[0][2], list[float]()
         short, long = TURNS_OF_BLOCK if turns <= LONG_TURN else TURNS_OF_LONG_ONE
         for m in (short, long):
@@ -135,6 +145,7 @@ def rooflines(folder: Path) -> list[tuple[str, int, float, float]]:
             times.append(made.time_s)
         flop = blocks * 512 * (long - short) * (2 * turns + 2)
         found.append((gpu, turns, float(np.median([v[0] for v in values])), flop / (times[1] - times[0]) / 1e9))
+    simulation.find_sm_timing = find_sm_timing
     return found
 
 
