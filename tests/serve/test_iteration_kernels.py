@@ -49,6 +49,24 @@ def test_formats_a_device_lacks() -> None:
     assert expert_format(a100, "fp8_block") == "int8_wo"
 
 
+@pytest.mark.parametrize(("weights", "since"), [("bf16", "0.18"), ("fp8_block", "0.15"), ("fp8", "0.15")])
+def test_experts_of_a_release(weights: str, since: str) -> None:
+    """vLLM takes FlashInfer's experts on Blackwell unasked since a release; before, and where told, Triton's. Hopper's stay."""
+    arch = find_model("qwen3-30b-a3b")
+
+    def seconds(on: str, config: EngineConfig) -> float:
+        return float(one_iteration(arch, find_cluster(on).system, config, 16, 1, 1024).kernels_s[0])
+
+    for on, same in (("b200-sxm", False), ("h100-sxm", True)):
+        old, new, told = (
+            seconds(on, EngineConfig(weights=weights, version=version, experts=experts))
+            for version, experts in (("0.11.1", None), (since, None), (since, "triton"))
+        )
+        assert old == told
+        assert (old == new) is same
+        assert old >= new
+
+
 def test_8_bit_experts_without_an_8_bit_rate_lie_between_4_and_16() -> None:
     """Few rows read weights: time lies between those of the widths. Many compute: what four bits take, which is no less."""
     arch, system = find_model("qwen3-30b-a3b"), find_cluster("A100-SXM4-80GB").system

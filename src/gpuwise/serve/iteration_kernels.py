@@ -26,7 +26,7 @@ from gpuwise.predict.kernels.lookup.tables import gather_time
 from gpuwise.predict.kernels.memory_bound import dram_rate, memory_time
 from gpuwise.predict.kernels.registry import kernel_times
 from gpuwise.predict.kernels.single import matmul
-from gpuwise.serve.engine import EngineConfig
+from gpuwise.serve.engine import EngineConfig, version_number
 from gpuwise.serve.formats import FORMATS
 from gpuwise.workload.step import FAMILIES, FAMILY_CODE, Kind, OpTable
 
@@ -159,10 +159,12 @@ def _experts(device: Accelerator, arch: Architecture, config: EngineConfig, toke
             ep,
             gated=arch.gated_mlp,
             distribution=skew,
-            implementation=_expert_kernel(device, config.engine, name),
+            implementation=_expert_kernel(device, config.engine, name, _plain(config, name)),
         )
 
     name = expert_format(device, config.expert_weights or config.weights, config.engine)
+    if name == "fp8" and _plain(config, name):  # in the kernels of block scales, as on Hopper
+        name = "fp8_block"
     if name != "int8_wo":
         return seconds(name)
     # nobody measured it: on the line through the widths on both sides where they are read, what widening takes where it is not
@@ -207,9 +209,24 @@ the device's family counts, and the family's usual kernel where none was. SGLang
 triton_kernels as vLLM does (sglang srt/server_args.py, moe_runner_backend "triton_kernel" for GptOssForCausalLM)."""
 
 
-def _expert_kernel(device: Accelerator, engine: str, weights: str) -> str | None:
+FLASHINFER_EXPERTS = {"fp8": "0.15", "fp8_block": "0.15", "bf16": "0.18"}
+"""Since when vLLM takes FlashInfer's experts unasked (pull requests 32414, 36286); before, and with ``--moe-backend triton``,
+Triton's, which was measured under SGLang on Blackwell."""
+_TRITON = "sglang_fused_moe_triton"
+
+
+def _plain(config: EngineConfig, weights: str) -> bool:
+    """Whether vLLM multiplies experts of a format in Triton."""
+    since, version = FLASHINFER_EXPERTS.get(weights), config.version
+    if config.engine != "vllm" or since is None:
+        return False
+    return config.experts == "triton" or (version is not None and version_number(version) < version_number(since))
+
+
+def _expert_kernel(device: Accelerator, engine: str, weights: str, plain: bool = False) -> str | None:
     measured = load_json("moe")["physics"].get(weights, {})
-    for name in EXPERT_KERNELS.get((engine, weights), ()):
+    names = EXPERT_KERNELS.get((engine, weights), ())
+    for name in (*(n for n in names if "flashinfer" not in n), _TRITON) if plain else names:
         if device.family in measured.get(name, {}):
             return name
     return None

@@ -62,6 +62,30 @@ def test_rows(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     assert wide.reason and QUEUEING in split.reason
 
 
+def test_layouts_are_those_of_the_launch_script(tmp_path: Path) -> None:
+    """MiniMax before vLLM 0.19: expert parallel whatever was asked, a cache in 16 bits, Triton's experts; gpt-oss: such a cache
+    always."""
+    lines = [
+        f"a,vllm,{version},{model},b200_sxm,{precision},agg,1024,1024,16,2,1,2,1,90,9"
+        for version, model, precision in (
+            ("0.17.0", "MiniMaxAI/MiniMax-M2.5", "fp8"),
+            ("0.19.0", "MiniMaxAI/MiniMax-M2.5", "fp8"),
+            ("0.18.0", "openai/gpt-oss-120b", "fp4"),
+        )
+    ]
+    (tmp_path / "serving").mkdir()
+    (tmp_path / "serving/measured.csv").write_text(MEASURED)
+    (tmp_path / "serving/inferencex.csv").write_text("\n".join([HEADER, *lines]) + "\n")
+    rows = read_rows(tmp_path)
+    assert rows is not None
+    configs = [r.config for r in rows[4:]]
+    assert [(c.moe_tp, c.moe_ep, c.kv_dtype, c.experts) for c in configs if c is not None] == [
+        (1, 2, "bf16", "triton"),
+        (2, 1, "fp8", None),
+        (2, 1, "bf16", None),
+    ]
+
+
 def test_names() -> None:
     found = model_of("Qwen/Qwen3-VL-30B-A3B-Instruct")
     assert found is not None and found.id == "qwen3-30b-a3b"

@@ -19,7 +19,7 @@ from gpuwise.calibrate.tables import read_columns
 from gpuwise.errors import GpuwiseError
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.serve.engine import EngineConfig
+from gpuwise.serve.engine import EngineConfig, version_number
 from gpuwise.units import MILLI
 
 QUEUEING = "needs the serving-engine simulation"
@@ -229,10 +229,24 @@ def _inferencex_config(r: dict[str, Any]) -> tuple[EngineConfig | None, int]:
     if n > 8 or n & (n - 1):
         return None, n
     weights = _weights(r["precision"], r["model_path"])
-    kv = "fp8" if r["precision"] in ("fp8", "fp4") else "bf16"
     version = r["backend_version"] if r["backend_version"][:1].isdigit() else None
+    kv = "fp8" if r["precision"] in ("fp8", "fp4") and not _wide_cache(r["backend"], r["model_path"], version) else "bf16"
     config = EngineConfig(r["backend"], *weights, kv_dtype=kv, tp=tp, attention_dp=dp, moe_tp=moe_tp, moe_ep=ep, version=version)
     return config, n
+
+
+MINIMAX_UPGRADE = "0.19"
+"""Since when MiniMax in fp8 is started with a cache in 8 bits, with expert parallelism only where it is asked for and with the
+experts that vLLM picks (InferenceX bddbf40; before, ``[ "$EP_SIZE" -ge 1 ]``, which always holds,
+``VLLM_USE_FLASHINFER_MOE_FP8=0`` and ``VLLM_MOE_USE_DEEP_GEMM=0``)."""
+
+
+def _wide_cache(engine: str, model: str, version: str | None) -> bool:
+    """Whether a launch script asked for no cache in 8 bits beside weights in 8 or 4: gpt-oss' never, DeepSeek's not under SGLang
+    (InferenceX gptoss_fp4_*, dsr1_fp8_h200.sh)."""
+    name = model.lower()
+    before = version is not None and version_number(version) < version_number(MINIMAX_UPGRADE)
+    return "gpt-oss" in name or (engine == "sglang" and "deepseek" in name) or (before and "minimax" in name)
 
 
 def _as_started(config: EngineConfig, model: str) -> EngineConfig:
@@ -240,7 +254,11 @@ def _as_started(config: EngineConfig, model: str) -> EngineConfig:
     was started with ``--tensor-parallel-size --enable-expert-parallel``, Kimi in 4 bits with the former alone
     (InferenceX benchmarks/single_node/minimaxm2.5_fp8_b200.sh, kimik2.5_fp4_b200.sh, March and April 2026)."""
     ranks = config.ranks
-    if config.engine != "vllm" or config.attention_dp == 1:
+    if config.engine != "vllm":
+        return config
+    if config.kv_dtype == "bf16" and "minimax" in model.lower() and config.weights == "fp8_block":
+        return replace(config, moe_tp=1, moe_ep=ranks, experts="triton")
+    if config.attention_dp == 1:
         return config
     if "kimi" in model.lower():
         return replace(config, tp=ranks, attention_dp=1, moe_tp=ranks, moe_ep=1)
