@@ -49,5 +49,5 @@ def test_a_full_engine_writes_what_a_simulated_one_does(prompt: int, answer: int
 
 def test_tokens_that_must_come_sooner_come_to_fewer() -> None:
     rates = [largest(SERVER, 1000, 200, s) for s in (1.0, 0.05, 0.02, 0.01, 1e-4)]
-    assert all(a.requests_per_s >= 0.999 * b.requests_per_s for a, b in pairwise(rates))  # prompts alone limit the first two
+    assert all(a.requests_per_s >= 0.995 * b.requests_per_s for a, b in pairwise(rates))  # prompts alone limit the first two
     assert rates[-1].sequences == 1

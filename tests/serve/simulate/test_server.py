@@ -191,14 +191,15 @@ def test_an_unknown_scheduler_is_refused():
 
 
 def test_the_sampler_of_older_engines_costs_by_the_logit():
-    # pull request 40376 of vLLM: 2.3 ms to sort 128 x 131,072 logits in PyTorch, 0.14 to 0.27 ms in FlashInfer
+    # published loads on H100: 2.2 ns for ten sorted logits (2.3 ms for 128 x 131,072 on the GPU of vLLM's pull request 40376,
+    # which is not named), in FlashInfer 0.14 to 0.27 ms
     def token_s(version: str, sampling: str) -> float:
         server = Server(ARCH, SYSTEM, EngineConfig("vllm", version=version), Settings(sampling=sampling))
         steps = server.steps(1024)
         return steps.fixed[128] + steps.slope[128] * 128 * 1024
 
     sorted_s = token_s("0.15.1", "filtered") - token_s("0.15.1", "greedy")
-    assert sorted_s == pytest.approx(2.3e-3 * ARCH.vocab / 131_072, rel=0.1)
+    assert sorted_s == pytest.approx(2.19e-10 * 128 * ARCH.vocab, rel=0.1)
     assert 0.1e-3 < token_s("0.33.0", "filtered") - token_s("0.33.0", "greedy") < 0.3e-3
     drawn_s = token_s("0.15.1", "drawn") - token_s("0.15.1", "greedy")
     assert 0 < drawn_s < 0.2 * sorted_s

@@ -83,7 +83,7 @@ def fit_load(folder: Path) -> None:
     runs = [r for r in read_load_runs(folder) if not r.reason and not load_check(r)]
     closed = [r for r in read_engine_runs(folder) if r.source == "InferenceX vllm" and not r.reason and not load_check(r)]
     together = [r for r in closed if r.config is not None and r.config.attention_dp == 1]  # ranks apart wait for each other
-    fronts = fit_steps([r for r in runs if r.behind_http], together)
+    fronts, sorted_logit_s = fit_steps([r for r in runs if r.behind_http], together)
     parts = parts_of(runs)
     document: dict[str, Any] = load_json("load")
     for i, since in enumerate(SINCE):
@@ -101,7 +101,8 @@ def fit_load(folder: Path) -> None:
         "figures only); closed loops of InferenceX (Apache-2.0); vLLM 0.6: APEX+ (MIT), dstack (Apache-2.0); TensorRT-LLM 0.14: "
         "its performance overview (Apache-2.0)",
         "split": "a third of the configurations (model, device, split) kept for checking, by hash",
-        "date": "2026-11-26",
+        "sorted_logit_s": f"{sorted_logit_s:.3g} of vLLM 0.14 to 0.16 on an H100, as stands in engines.toml",
+        "date": "2026-11-27",
     }
     write("load", document)
 

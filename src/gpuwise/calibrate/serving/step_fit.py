@@ -3,12 +3,12 @@
 How many sequences decode at a published rate is known by Little's law: ``n = rate (o - 1) tpot``. The time of their token is then
 linear in an engine's costs,
 
-    tpot = s K + c C + l L + e L_experts + i + q n + sampler(n V) + rate tpot P
+    tpot = s K + c C + l L + e L_experts + i + q n + r n V + sampler(n V) + rate tpot P
 
-with the kernels ``K`` and collectives ``C`` of a step, and ``P`` that one prompt adds to one under the known costs (times to the
-first token tell those). A queue that is there in one of two worlds is in none of it. Attention is one kernel among the others: it
-was measured as they were. Loads in which prompts take more than ``MOST_PROMPTS`` of a token are left out: several share a step,
-which the line does not know.
+with the kernels ``K`` and collectives ``C`` of a step, ``r`` of a logit where vLLM 0.14 to 0.16 sort them (other samplers' are
+known), and ``P`` that one prompt adds to one under the known costs (times to the first token tell those). A queue that is there
+in one of two worlds is in none of it. Attention is one kernel among the others: it was measured as they were. Loads in which
+prompts take more than ``MOST_PROMPTS`` of a token are left out: several share a step, which the line does not know.
 """
 
 from __future__ import annotations
@@ -26,23 +26,25 @@ from gpuwise.calibrate.serving.engine_loads import PUBLISHED_WAVES
 from gpuwise.calibrate.serving.load import LoadRun
 from gpuwise.calibrate.serving.load_score import COLD, SINCE, since_index
 from gpuwise.errors import GpuwiseError
-from gpuwise.serve.engine import EngineConfig, EngineCosts
+from gpuwise.serve.engine import EngineConfig, EngineCosts, version_number
 from gpuwise.serve.simulate import Server
 from gpuwise.serve.simulate.front import Front, front_of
-from gpuwise.serve.simulate.settings import GREEDY
+from gpuwise.serve.simulate.settings import FILTERED, GREEDY, SAMPLED_ON
 
 F64 = NDArray[np.float64]
 SHARED = ("kernel_slowdown", "communication_slowdown", "layer_s", "experts_layer_s")
 EACH = ("iteration_s", "sequence_s")
-START = (0.97, 1.0, 5e-6, 5e-6, *((3e-4, 3e-6) * len(SINCE)))
-LOW = (0.7, 0.3, 0.0, 0.0, *((0.0, 0.0) * len(SINCE)))
-HIGH = (1.3, 3.0, 1e-4, 1e-4, *((5e-3, 5e-5) * len(SINCE)))
-UNIT = np.array([1.0, 1.0, 1e-5, 1e-5, *((1e-3, 1e-5) * len(SINCE))])
+START = (0.97, 1.0, 5e-6, 5e-6, *((3e-4, 3e-6) * len(SINCE)), 2e-10)
+LOW = (0.7, 0.3, 0.0, 0.0, *((0.0, 0.0) * len(SINCE)), 0.0)
+HIGH = (1.3, 3.0, 1e-4, 1e-4, *((5e-3, 5e-5) * len(SINCE)), 1e-9)
+UNIT = np.array([1.0, 1.0, 1e-5, 1e-5, *((1e-3, 1e-5) * len(SINCE)), 1e-10])
 """Of each cost in the fit."""
 OF_MANY = {"0.8": (6.6e-4, 1.47e-5, 0.06)}
 """``iteration_s``, ``sequence_s`` and the width of steps of versions whose only loads at a rate are of one model, with at most 90
 sequences. Solved with four models that ML.ENERGY published, both sources weighing alike, and with what vLLM's sort of the logits
 takes (benchmarks/serving/token_times.py); compared with other models (benchmarks/records/serving/capacity_2026-11-27g.md)."""
+SORTED = ("0.14", "0.17")
+"""Versions with the costs of the last of ``SINCE`` that sort the logits they draw from (engines.toml)."""
 MOST_PROMPTS = 0.2
 _FULL = 0.9
 """Share of an engine's sequences beyond which requests wait for a place."""
@@ -132,13 +134,17 @@ def _stage(run: LoadRun, rate: float, tpot_s: float, prompt: float, output: floa
     columns = [value * (since_index(run) == i) for i in range(len(SINCE)) for value in (1.0, decoding)]
     logits = np.array([decoding * run.architecture.vocab])
     memory = run.system.accelerator.memory_bandwidth_bytes_per_s
-    sampling = float(whole.rules.sampling_s(run.settings.sampling, logits, memory)[0])
-    return Stage(run, tpot_s, np.array([*shared, *columns]), sampling + prompts_s)
+    rules, on_h100 = whole.rules, float(logits[0]) * SAMPLED_ON / memory
+    first, after = (version_number(v) for v in SORTED)
+    version = run.config.version if run.config is not None and run.settings.sampling == FILTERED else None
+    sorts = version is not None and first <= version_number(version) < after
+    sampling = rules.filtered[0] if sorts else float(rules.sampling_s(run.settings.sampling, logits, memory)[0])
+    return Stage(run, tpot_s, np.array([*shared, *columns, on_h100 * sorts]), sampling + prompts_s)
 
 
-def fit_steps(loads: Sequence[LoadRun], closed: Sequence[LoadRun]) -> list[Front]:
-    """Fronts of the versions ``SINCE`` without what is before and after an engine, from runs of the fit split: those at a rate
-    and closed loops weigh alike, and so do the configurations of each."""
+def fit_steps(loads: Sequence[LoadRun], closed: Sequence[LoadRun]) -> tuple[list[Front], float]:
+    """Fronts of the versions ``SINCE`` without what is before and after an engine, and the seconds of a sorted logit on an H100,
+    from runs of the fit split: those at a rate and closed loops weigh alike, and so do the configurations of each."""
     stages = [[s for run in runs for s in stages_of(run)] for runs in (loads, closed)]
     weights: list[F64] = []
     for part in stages:
@@ -156,7 +162,7 @@ def fit_steps(loads: Sequence[LoadRun], closed: Sequence[LoadRun]) -> list[Front
     start, low, high = (np.array(t) / UNIT for t in (START, LOW, HIGH))
     best = least_squares(residual, start, bounds=(low, high), loss="soft_l1", f_scale=0.05)
     costs: F64 = np.asarray(best.x, np.float64) * UNIT
-    return [_front(costs, i) for i in range(len(SINCE))]
+    return [_front(costs, i) for i in range(len(SINCE))], float(costs[-1])
 
 
 def _front(x: F64, version: int) -> Front:
