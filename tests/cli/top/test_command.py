@@ -274,6 +274,36 @@ def test_nvml_is_asked_no_more_than_it_has_to_be(nvml: FakeNvml) -> None:
     assert slow == set() and sum(a_card.values()) <= 25, a_card
 
 
+def test_a_library_too_old_for_a_reading_gives_the_others(nvml: FakeNvml) -> None:
+    """Code 13, as from a driver of the time before the function; counters of GPM, which few cards have, are not asked for."""
+    from gpuwise.machine.devices.find import find_devices
+    from gpuwise.machine.telemetry.monitor import Monitor
+
+    def look() -> list[tuple[str, str, bool]]:
+        found = find_devices(("nvidia",))
+        try:
+            with Monitor(found.backends, watch_xids=False) as monitor:
+                frame = monitor.refresh()
+        finally:
+            for devices in found.backends:
+                devices.close()
+        samples = [c.sample for c in frame.cards]
+        return [(c.identity.name, str(s.state), s.temperature_c is not None) for c, s in zip(frame.cards, samples, strict=True)]
+
+    with nvml.in_process():
+        nvml.reset_calls()
+        whole = look()
+        asked = {n for n in nvml.calls() if n.startswith("nvmlDeviceGet") and not n.startswith("nvmlDeviceGetHandle")}
+        assert len(whole) == 2 and len(asked) > 20 and not [n for n in nvml.calls() if n.startswith("nvmlGpm")]
+        # what every driver since 396 has tells which card it is
+        for name in sorted(asked - {f"nvmlDeviceGet{n}" for n in ("Count_v2", "Name", "UUID", "PciInfo_v3")}):
+            nvml.fail(name, 13)
+            seen = look()
+            nvml.fail(name, 0)
+            assert [row[:2] for row in seen] == [row[:2] for row in whole], name
+            assert "Temperature" in name or seen == whole, name
+
+
 # --- words that cannot be meant ---
 
 
