@@ -132,6 +132,16 @@ def test_a_slider_says_what_the_command_line_beside_it_prints(changes: dict[str,
     assert said["best"] == printed["best"]
 
 
+def test_experts_over_tensor_ranks_are_asked_for_and_held(gpuwise: Any) -> None:
+    query = {"model": "olmoe-1b-7b", "on": "8xH200", "tokens": "1B", "dp": "4", "tp": "2", "ep": "1", "pp": "1", "etp": "2"}
+    query |= {"micro_batch": "1", "stack": "megatron-core", "recompute": "none", "sharding": "zero1"}
+    said = moment(query)
+    assert said["best"]["strategy"]["etp"] == 2
+    assert shown("plan", said)["held"]["etp"] == "2"
+    printed = json.loads(gpuwise(*words_of("plan", query | shown("plan", said)["held"]), "--json").out.splitlines()[-1])
+    assert printed["best"] == said["best"]
+
+
 @pytest.mark.parametrize(
     ("changes", "error"),
     [

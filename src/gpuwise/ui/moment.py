@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gpuwise.plan.planner import Pricing
 
 Query = Mapping[str, str]
-WHOLE = "global_batch lora_rank tp pp cp ep dp micro_batch accumulation virtual_stages shard_group recompute_every"
+WHOLE = "global_batch lora_rank tp pp cp ep etp dp micro_batch accumulation virtual_stages shard_group recompute_every"
 _READ: Mapping[str, Callable[[str, str], Any]] = {
     "tokens": positive_count,
     "deadline": positive_duration,

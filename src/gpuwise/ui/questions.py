@@ -91,6 +91,7 @@ LAYOUT = (
     Field("pp", "Pipeline parallel", more=True),
     Field("cp", "Context parallel", more=True),
     Field("ep", "Expert parallel", more=True),
+    Field("etp", "Experts over tensor ranks", more=True),
     Field("dp", "Data parallel", more=True),
     Field("accumulation", "Accumulation", more=True),
     Field("virtual_stages", "Virtual stages", more=True),

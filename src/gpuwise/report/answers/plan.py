@@ -34,6 +34,8 @@ def option_query(strategy: At) -> dict[str, str]:
     query = {option: strategy[field].value for field, option in HELD.items()}
     if strategy["shard_group"].value:
         query["shard_group"] = strategy["shard_group"].value
+    if (strategy["etp"].value or 1) > 1:
+        query["etp"] = strategy["etp"].value
     if (strategy["tp"].value or 1) > 1:
         query["sequence_parallel"] = strategy["sequence_parallel"].value
     if strategy["gradient_dtype"].value not in (None, "fp32"):
@@ -51,7 +53,8 @@ def differences(strategy: At, other: At) -> dict[str, str] | None:
     before: dict[str, Any] = strategy.value or {}
     after: dict[str, Any] = other.value or {}
     handled = {*HELD, "shard_group", "lora_rank", "quantized_base", "global_batch", "master_weights", "sequence_parallel"} | {
-        "gradient_dtype"
+        "gradient_dtype",
+        "etp",
     }
     if any(before.get(k) != after.get(k) for k in {*before, *after} - handled):
         return None
