@@ -67,6 +67,20 @@ def class_line(name: tuple[str, str], rows: Sequence[PracticeRow]) -> str:
     )
 
 
+def authors_lines(rows: Sequence[PracticeRow]) -> list[str]:
+    """Tables of a stack's own authors beside the tuned level, and the other runs with experts beside the headline."""
+    lines: list[str] = []
+    for how in ("best", "layout"):
+        timed = [r for r in rows if r.run.kind == "moe" and r.run.how == how and r.run.metric != "mem"]
+        for title, of_authors in (("authors' tables, tuned level", True), ("teams' runs, headline", False)):
+            ratio = [math.exp(-r.slower if of_authors else r.total) for r in timed if r.run.of_authors is of_authors]
+            if ratio:
+                error = 100 * median(abs(x - 1) for x in ratio)
+                lines.append(f"| {title}, {how} | {len(ratio)} | {error:.1f} % | {median(ratio):.2f} |")
+    head = ["| experts by who publishes | rows | median error | predicted / real |", "|---|---|---|---|"]
+    return [*head, *lines, ""] if lines else []
+
+
 def report(asked: Sequence[PracticeRow], rows: Sequence[PracticeRow], refused: dict[str, str], fitted: bool = True) -> list[str]:
     """Markdown: classes as shipped, as asked and with the runs' software; classes cross-validated where the level was fitted on
     these runs, every row, what is missed."""
@@ -80,6 +94,7 @@ def report(asked: Sequence[PracticeRow], rows: Sequence[PracticeRow], refused: d
             "|---|---|---|---|---|---|",
         ]
         lines += [*(class_line(name, group) for name, group in sorted(groups.items())), ""]
+    lines += authors_lines(rows)
     if fitted:
         checked = load_json("practice")["provenance"]["left_family_out"]
         lines += [

@@ -2,8 +2,10 @@
 
 Needs scipy. Least Huber loss, nearly that of the median, over ``ln(published / tuned)``, each run with the software of its year;
 a family's rows weigh less the more there are, so that a paper with ten does not count ten times. A run that is asked with its
-own layout and with the published one counts for each: the level lies between the two questions. Experts are shrunk to dense
-pre-training; adapters to the tuned level, for their authors' recipe trains them on one host; the other terms to nothing.
+own layout and with the published one counts for each: the level lies between the two questions. Tables of models with experts
+by the authors of a stack say what is reached tuned, and take no part (dense ones do: they lie where runs lie). Experts are
+shrunk to dense pre-training; adapters to the tuned level, for their authors' recipe trains them on one host; the other terms to
+nothing.
 ``benchmarks/practice.py --fit`` asks the plans and calls :func:`fit`.
 """
 
@@ -61,12 +63,17 @@ def solve(rows: Sequence[PracticeRow]) -> F64:
     return np.asarray(min(solutions, key=lambda f: f.cost).x, dtype=np.float64)
 
 
+def joins(row: PracticeRow) -> bool:
+    """Whether ``row`` tells what a team reaches at the work that was asked."""
+    return not row.run.other_work and not row.run.of_authors
+
+
 def left_out(rows: Sequence[PracticeRow]) -> F64:
     """ln(published / predicted) of each row with its family left out of the fit."""
     out = np.full(len(rows), np.nan)
     for family in {r.run.family for r in rows}:
         in_family = np.array([r.run.family == family for r in rows])
-        p = solve([r for r in rows if r.run.family != family and not r.run.other_work])
+        p = solve([r for r in rows if r.run.family != family and joins(r)])
         part = [r for r, h in zip(rows, in_family, strict=True) if h]
         out[in_family] = np.array([r.slower for r in part]) - predicted(p, part)
     return out
@@ -104,7 +111,7 @@ def fit(rows: Sequence[PracticeRow], asked: Sequence[PracticeRow] = (), further:
     in the levels (adapters apart) and in the spread of memory; what is judged and promised is of ``rows``."""
     timed = [r for r in rows if r.run.metric != "mem"]
     more = [r for r in further if r.run.metric != "mem" and r.level != "adapters"]
-    p, w = solve([r for r in (*timed, *more) if not r.run.other_work]), weights(timed)
+    p, w = solve([r for r in (*timed, *more) if joins(r)]), weights(timed)
     residuals = left_out([*timed, *more])[: len(timed)]
     sigma: dict[str, float] = {}
     classes: dict[str, Any] = {}
@@ -132,8 +139,8 @@ def fit(rows: Sequence[PracticeRow], asked: Sequence[PracticeRow] = (), further:
         "provenance": {
             "what": "seconds of published runs over the tuned level, failures and evaluation taken out",
             "sources": "published_runs.csv: model cards and papers, a line each",
-            "rows": len(timed) + len(more),
-            "families": len({r.run.family for r in (*timed, *more)}),
+            "rows": sum(map(joins, (*timed, *more))),
+            "families": len({r.run.family for r in (*timed, *more) if joins(r)}),
             "date": datetime.date.today().isoformat(),
             "left_family_out": classes,
             "log_spread": round(math.sqrt(float(np.average(residuals**2, weights=w))), 3),

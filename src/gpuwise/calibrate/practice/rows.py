@@ -77,6 +77,14 @@ OTHER_WORK = {
     "deepseek-v3-bf16": "the run computed in fp8 (arXiv 2412.19437, section 3.3)",
 }
 """Runs whose published figure is of other work than the command asks for. They are judged, and not fitted."""
+AUTHORS = re.compile(
+    "Megatron-MoE-ModelZoo|NVIDIA|docs.nvidia.com|AutoModel|arXiv (2504.14960|2412.09952|2505.11432)|InternLM/xtuner"
+    "|AMD-AGI/Primus|pytorch.org/blog|pytorch/torchtitan|KempnerForge"
+)
+"""Sources that are tables of speed by the authors of a stack: measured over some steps, tuned, and of no run. The papers are
+Megatron-Core's folding and upcycling, and MegaScale-MoE."""
+ANOTHER_STACK = "megascale-moe-megatron"
+"""A row of such a table that is of another's stack."""
 FAMILY = re.compile(r"^(llama|phi|deepseek|nemotron|falcon|internlm|mtnlg|megascale|nanogpt|llmc|bloom|tt|lf)")
 """A family is its name's first word; these have sizes or versions in it."""
 Document = dict[str, Any]
@@ -133,6 +141,11 @@ class PublishedRun:
     def other_work(self) -> str:
         """Of what else the published figure is; empty where it is what the command asks for."""
         return OTHER_WORK.get(self.id.split("/")[0], "")
+
+    @property
+    def of_authors(self) -> bool:
+        """Whether the figure is of a model with experts and from a table of a stack's own authors: what a plan calls tuned."""
+        return self.kind == "moe" and not self.id.startswith(ANOTHER_STACK) and AUTHORS.search(self.source) is not None
 
     @property
     def scored(self) -> str:
