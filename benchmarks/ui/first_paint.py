@@ -19,8 +19,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
-PAINT = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
-
+PAINT = """() => new Promise(painted => {
+    const look = () => {
+        const [paint] = performance.getEntriesByName('first-contentful-paint')
+        paint ? painted(paint.startTime) : requestAnimationFrame(look)
+    }
+    look()
+})"""
 
 WORD = b"<!DOCTYPE html><title>word</title><p>word</p>"
 
@@ -49,7 +54,6 @@ def once(browser: Any, address: str, until: str) -> tuple[float, float, float]:
     page.wait_for_selector(until)
     ready = page.evaluate("performance.now()")
     metrics = {m["name"]: m["value"] for m in session.send("Performance.getMetrics")["metrics"]}
-    page.wait_for_function("performance.getEntriesByName('first-contentful-paint').length > 0")
     painted = page.evaluate(PAINT)
     context.close()
     return painted, ready, 1e3 * metrics["TaskDuration"]
