@@ -90,6 +90,14 @@ def test_a_wrong_answer_of_a_known_mistake_hears_which() -> None:
             judged = one.judge(truth * ratio)
             assert not judged.right and words in judged.sentence, (one.lesson, ratio, judged)
         assert "powers of ten" in one.judge(truth * 10).sentence and "powers of ten" in one.judge(truth / 100_000).sentence
+    for number in (1, 5, 6, 9):
+        one = find_exercise(number)
+        assert "turn the fraction over" in one.judge(1 / one.solve().value).sentence
+        assert one.judge(1.0).sentence.endswith(tuple("0123456789"))  # nothing is known of it
+    for typed in (14.96, 16.06):  # in GiB, and in GB
+        assert "weights in 16 bits" in find_exercise(4).judge(typed).sentence
+    assert find_exercise(2).judge(13.0).sentence == "too low: 13 is CUDA's own number: the driver's is asked"
+    assert find_exercise(2).judge(1.0).sentence == "too low"
     assert "share of 1" in find_exercise(7).judge(0.332).sentence
     assert "in seconds" in find_exercise(8).judge(0.0612).sentence
 

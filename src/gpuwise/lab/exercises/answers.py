@@ -12,6 +12,8 @@ from gpuwise.units import DAY_S, GIB, GIGA, HOUR_S, J_PER_KWH, KIB, KILO, MEGA, 
 _NUMBER = re.compile(r"[~≈]?\s*([-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d*)?(?:e[-+]?\d+)?)\s*(.*)", re.IGNORECASE | re.DOTALL)
 _DRIVER = re.compile(r"r?(\d{2,4})(?:\.\d+)*(?:\s+driver(?: series)?)?", re.IGNORECASE)
 DRIVER = "driver series"
+RATIOS = ("times", "workers", "tokens/s")
+"""Units of which one over the truth is a known mistake."""
 COUNTS = {"k": KILO, "m": MEGA, "b": GIGA, "t": TERA}
 UNITS: Mapping[str, Mapping[str, float]] = {
     "GiB": {

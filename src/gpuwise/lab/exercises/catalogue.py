@@ -19,7 +19,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from gpuwise.errors import InputError
-from gpuwise.lab.exercises.answers import read_answer, slip
+from gpuwise.lab.exercises.answers import DRIVER, RATIOS, read_answer, slip
 from gpuwise.units import format_rate
 
 if TYPE_CHECKING:
@@ -83,9 +83,12 @@ class Exercise:
             return Judgement(True, ratio, f"right: {number_text(truth)} {self.unit}")
         side = "high" if ratio > 1 else "low"
         factor = max(ratio, 1 / ratio)
-        by = f"by a factor of {number_text(factor) if factor < 99.5 else f'{factor:,.0f}'}" if factor >= 1.05 else "by little"
-        why = slip(ratio, self.unit, self.slips)
-        return Judgement(False, ratio, f"too {side}, {by}" + (f": {why}" if why else ""))
+        by = f", by a factor of {number_text(factor) if factor < 99.5 else f'{factor:,.0f}'}" if factor >= 1.05 else ", by little"
+        if self.unit == DRIVER and factor >= 1.05:
+            by = ""
+        turned = self.unit in RATIOS and max(answer * truth, 1 / (answer * truth)) <= self.tolerance
+        why = "turn the fraction over" if turned else slip(ratio, self.unit, self.slips)
+        return Judgement(False, ratio, f"too {side}{by}" + (f": {why}" if why else ""))
 
     def to_document(self) -> dict[str, Any]:
         return {
