@@ -32,10 +32,12 @@ class Passes:
 
     roots: Ints
     names: tuple[str, ...]
+    rows: tuple[int, ...]
+    """Of each: all dimensions but the last of what its first product takes, samples or their tokens."""
     learns: Mapping[str, int]
-    """Of modules with a pass that a backward pass went through: the most rows (of all dimensions but the last) of such a pass."""
-    silent: tuple[tuple[int, int], ...]
-    """Place in ``roots`` and rows of every other pass that computes."""
+    """Of modules with a pass that a backward pass went through: the most rows of such a pass."""
+    silent: tuple[int, ...]
+    """Places in ``roots`` of all other passes that compute."""
     recorded: frozenset[int]
     """Places of those of them that make nodes of a graph."""
     waits: Mapping[str, tuple[tuple[float, float], ...]]
@@ -44,7 +46,7 @@ class Passes:
     @property
     def acting(self) -> Ints:
         """Places of passes without gradients on far fewer rows than a pass that learns has."""
-        few = [at for at, n in self.silent if self.names[at] in self.learns and ACTS * n <= self.learns[self.names[at]]]
+        few = [at for at in self.silent if ACTS * self.rows[at] <= self.learns.get(self.names[at], 0)]
         return np.array(few, np.int64)
 
 
@@ -55,12 +57,13 @@ def passes_of(trace: Trace, steps: Steps) -> Passes:
     ops = ops[inside(trace.start_s[ops], steps.windows)]
     nodes = trace.in_categories(OP_CATEGORIES) & trace.named(lambda n: n.startswith(NODE)) & (trace.sequence != NONE)
     differentiated, taken_s = trace.sequence[nodes], trace.start_s[nodes]
-    learns, silent, recorded = dict[str, int](), list[tuple[int, int]](), set[int]()
+    learns, silent, recorded, rows = dict[str, int](), list[int](), set[int](), list[int]()
     waits = dict[str, tuple[tuple[float, float], ...]]()
     first_op = np.searchsorted(trace.start_s[ops], trace.start_s[roots]).tolist()
     after_op = np.searchsorted(trace.start_s[ops], trace.end_s[roots]).tolist()
     for at, (name, low, high) in enumerate(zip(names, first_op, after_op, strict=True)):
         rows_in = _rows_in(trace, ops[low:high])
+        rows.append(rows_in)
         numbers = np.unique(trace.sequence[ops[low:high]])
         numbers = numbers[numbers != NONE]
         # what makes no node of the graph bears the number of the next one that does: one alone may be another's
@@ -71,9 +74,9 @@ def passes_of(trace: Trace, steps: Steps) -> Passes:
             wait = (start, float(taken_s[own & (taken_s > start)].min(initial=np.inf)))
             waits[name] = (*waits.get(name, ()), wait)
         elif any(family("op", trace.text(op)) not in ("", *SMALL) for op in ops[low:high].tolist()):
-            silent.append((at, rows_in))
+            silent.append(at)
             recorded |= {at} if len(numbers) else set()
-    return Passes(roots, names, learns, tuple(silent), frozenset(recorded), waits)
+    return Passes(roots, names, tuple(rows), learns, tuple(silent), frozenset(recorded), waits)
 
 
 def _roots(trace: Trace, steps: Steps) -> tuple[Ints, tuple[str, ...]]:
@@ -117,22 +120,27 @@ def _rows_in(trace: Trace, ops: Ints) -> int:
     return 1
 
 
-def sampling(trace: Trace, steps: Steps, updates: Floats) -> tuple[Floats, Floats]:
+def sampling(trace: Trace, steps: Steps, updates: Floats) -> tuple[Floats, Floats, float]:
     """Intervals ``[n, 2]`` of the passes that sample before an update (without gradients, on far fewer rows than those that
     learn), and of all from the first to the last of them between two that learn; none of either where one of the steps has
-    fewer than ``MOVES``. ``updates`` are the intervals of the optimizer."""
+    fewer than ``MOVES``. With the share of these passes' time that does not grow with their rows, by a line through their mean
+    and that of the passes that learn. ``updates`` are the intervals of the optimizer."""
     found = passes_of(trace, steps)
-    acting = found.acting
+    acting, roots = found.acting, found.roots
     if len(acting) < MOVES * steps.n:
-        return NO_SPANS, NO_SPANS
-    roots, quiet = found.roots, {at for at, _ in found.silent}
-    others = [at for at, name in enumerate(found.names) if at not in quiet and name in found.learns]
-    marks = np.sort(np.concatenate((trace.start_s[roots[others]], updates[:, 0])))
+        return NO_SPANS, NO_SPANS, 0.0
+    silent = set(found.silent)
+    learning = np.array([at for at, name in enumerate(found.names) if at not in silent and name in found.learns], np.int64)
+    marks = np.sort(np.concatenate((trace.start_s[roots[learning]], updates[:, 0])))
     starts, ends = trace.start_s[roots[acting]], trace.end_s[roots[acting]]
     turn = np.searchsorted(marks, starts)
     if any(((starts >= low) & (starts < high)).sum() < MOVES for low, high in steps.windows.tolist()):
-        return NO_SPANS, NO_SPANS
+        return NO_SPANS, NO_SPANS, 0.0
     groups = [turn == t for t in np.unique(turn) if (turn == t).sum() >= MOVES]
     whole = np.array([(starts[g].min(), ends[g].max()) for g in groups], np.float64).reshape(-1, 2)
     calls = np.stack((starts, ends), axis=1)
-    return calls[inside(starts, whole)], whole
+    rows = np.array(found.rows, np.float64)
+    few, many = float(rows[acting].mean()), float(rows[learning].mean())
+    short_s, long_s = float((ends - starts).mean()), float(trace.duration_s[roots[learning]].mean())
+    a_row_s = max(long_s - short_s, 0.0) / max(many - few, 1.0)
+    return calls[inside(starts, whole)], whole, max(1.0 - a_row_s * few / short_s, 0.0)

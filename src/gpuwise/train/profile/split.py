@@ -137,13 +137,12 @@ def closures(trace: Trace) -> Floats:
     return spans(trace.start_s[rows], trace.end_s[rows])
 
 
-def played_of(trace: Trace, steps: Steps) -> tuple[Floats, Floats, bool]:
-    """Of what is played before every update: intervals ``[n, 2]`` of its turns, all from the first to the last of them, and
-    whether they are moves of an environment rather than passes of the model that sample."""
+def played_of(trace: Trace, steps: Steps) -> tuple[Floats, Floats, float | None]:
+    """Of what is played before every update: intervals ``[n, 2]`` of its turns, and all from the first to the last of them. The
+    turns are moves of an environment (None), or passes of the model that sample: the share of them that does not grow with
+    their rows."""
     calls, whole = moves_of(trace, steps)
-    if len(calls):
-        return calls, whole, True
-    return *sampling(trace, steps, _ranges(trace, OPTIMIZER)), False
+    return (calls, whole, None) if len(calls) else sampling(trace, steps, _ranges(trace, OPTIMIZER))
 
 
 def moves_of(trace: Trace, steps: Steps) -> tuple[Floats, Floats]:

@@ -38,7 +38,7 @@ def evaluation(data: ProfileData) -> Finding | None:
         return None
     trace, roots, names, learns = data.trace, passes.roots, passes.names, passes.learns
     acting = set(passes.acting.tolist())
-    again = [at for at, _ in passes.silent if names[at] in learns and at not in acting]
+    again = [at for at in passes.silent if names[at] in learns and at not in acting]
     # between a pass and its gradients the loss is made: what runs there is for it
     again = [at for at in again if not any(a < trace.start_s[roots[at]] < b for a, b in passes.waits.get(names[at], ()))]
     again = _models(data, again, passes)
@@ -212,12 +212,12 @@ def _moves(data: ProfileData) -> Finding | None:
     whole_s = data.part(PAUSES)
     if not whole_s or data.trace is None or data.steps is None or data.traced is None:
         return None
-    *both, are_moves = played_of(data.trace, data.steps)
-    calls, whole = (intersection(own, data.steps.windows) for own in both)
+    calls, whole, fixed = played_of(data.trace, data.steps)
+    calls, whole = (intersection(own, data.steps.windows) for own in (calls, whole))
     if not len(calls):
         return None
     calls_s = whole_s * length(difference(calls, data.stalled)) / max(length(difference(whole, data.stalled)), 1e-12)
-    rest_s = whole_s - calls_s
+    rest_s, are_moves = whole_s - calls_s, fixed is None
     turns = Evidence(
         "moves of an environment" if are_moves else "passes of the model that sample",
         data.where(float(calls[0, 0])),
@@ -227,7 +227,7 @@ def _moves(data: ProfileData) -> Finding | None:
     return Finding(
         "between updates",
         BETWEEN,
-        _played_s(data, rest_s, calls_s) if are_moves else _played_s(data, calls_s, rest_s),
+        _played_s(data, rest_s, calls_s) if fixed is None else _played_s(data, calls_s * fixed, rest_s),
         "medium",
         (turns, Evidence("the policy between them" if are_moves else "all else between them", seconds=rest_s)),
         (VECTORISED if are_moves else SAMPLED,),
