@@ -395,10 +395,12 @@ class _Machine(Operations):
 
     def _element(self, local: Local, index: ast.expr, mask: Mask) -> tuple[Lanes | tuple[int, ...], NDArray[np.int64]]:
         """An element of an array of each thread: its indices, or those of every lane; and the flat index of every lane."""
-        value = self._value(index, mask)
-        parts = cast("tuple[Any, ...]", value) if isinstance(value, tuple) else (value,)
+        parts = self._indices(index, mask)
         if len(parts) != len(local.shape):
             self.refuse(f"{local.name} has {len(local.shape)} dimensions, not {len(parts)}")
+        in_turn = zip(parts, local.shape, strict=True)
+        if not local.in_memory and all(type(p) is not bool and isinstance(p, int) and 0 <= p < size for p, size in in_turn):
+            return tuple(map(int, parts)), np.array([np.ravel_multi_index(parts, local.shape)])
         flat = np.zeros(len(mask), np.int64)
         for part, size in zip(parts, local.shape, strict=True):
             data = np.broadcast_to(data_of(part), mask.shape)
@@ -407,8 +409,8 @@ class _Machine(Operations):
             bad = mask & ((data < 0) | (data >= size))
             if bad.any():
                 first = int(np.flatnonzero(bad)[0])
-                what = f"{self.who(first)} touches element {int(data[first])} of {local.name}, the last is {size - 1}"
-                self.find("out of bounds", what)
+                which = f"element {int(data[first])} of {local.name}, the last is {size - 1}"
+                self.find("out of bounds", f"{self.who(first)} touches {which}")
             flat = flat * size + np.clip(data, 0, size - 1)
         local.in_memory |= any(isinstance(p, Lanes) for p in parts)
         if local.in_memory:
