@@ -8,6 +8,7 @@ import pytest
 
 from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.facts.hardware.accelerators import accelerators
+from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.serve import engine
 from gpuwise.serve.engine import (
@@ -20,6 +21,7 @@ from gpuwise.serve.engine import (
     tensor_parallel,
     version_number,
 )
+from gpuwise.serve.iteration import one_iteration
 from gpuwise.serve.simulate.front import front_of
 
 
@@ -91,3 +93,15 @@ def test_the_exchange_of_groups_that_attend_apart_has_a_cost_of_its_own() -> Non
     assert front_of(EngineConfig("trtllm", attention_dp=4, moe_ep=4, version="1.0")).costs.communication_slowdown == (
         apart.communication_slowdown
     )
+
+
+@pytest.mark.parametrize("weights", ["fp8", "fp8_block", "nvfp4"])
+def test_formats_that_no_kernel_widens(weights: str) -> None:
+    """Marlin begins with Turing; 16 bits and GPTQ run before it."""
+    volta, turing = (find_cluster(name).system for name in ("v100-sxm2-32gb", "t4"))
+    arch = find_model("llama-3.1-8b")
+    with pytest.raises(InputError, match=f"V100 SXM2 32GB has no kernel for {weights} weights") as refused:
+        one_iteration(arch, volta, EngineConfig(weights=weights), 1, 1, 128)
+    assert "--weights 16" in (refused.value.hint or "")
+    for system, other in ((turing, weights), (volta, "bf16"), (volta, "int4_wo")):
+        one_iteration(arch, system, EngineConfig(weights=other), 1, 1, 128)

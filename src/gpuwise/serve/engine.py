@@ -90,6 +90,21 @@ def check_split(arch: Architecture, config: EngineConfig) -> None:
         raise InputError(f"{arch.moe.n_experts} experts do not divide over {config.moe_ep} ranks", hint="choose a divisor")
 
 
+def check_formats(accelerator: Accelerator, config: EngineConfig) -> None:
+    """Raises InputError for 8-bit or 4-bit floating weights on an NVIDIA GPU before Turing: engines widen them in Marlin, which
+    has no kernel there (vllm pull requests 5975, 29901)."""
+    named = next((w for w in (config.weights, config.expert_weights or "") if w.startswith(("fp8", "nvfp4", "mxfp4"))), None)
+    old = accelerator.vendor == "NVIDIA" and version_number(accelerator.compute_capability or "99") < MARLIN_SINCE
+    if named is not None and old and config.engine != LLAMA_CPP:
+        raise InputError(
+            f"{accelerator.name} has no kernel for {named} weights: Marlin, which widens them, begins at compute capability 7.5",
+            hint="take 16-bit weights (--weights 16), int4_wo (GPTQ), or --engine llama.cpp",
+        )
+
+
+MARLIN_SINCE = (7, 5)
+
+
 @cache
 def engine_runs(accelerator: Accelerator, engine: str = "vllm") -> bool:
     """Whether the engine's own tables of support list the accelerator, in full or in part."""

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.estimate import Basis, Estimate, weakest
-from gpuwise.serve.engine import EngineConfig, EngineCosts, check_split, engine_costs
+from gpuwise.serve.engine import EngineConfig, EngineCosts, check_formats, check_split, engine_costs
 from gpuwise.serve.iteration_kernels import row_times
 from gpuwise.workload.stack import find_stack
 from gpuwise.workload.step import Kind, OpTable, Phase, concatenate
@@ -98,6 +98,7 @@ def spread(device: DeviceTimes, costs: EngineCosts) -> F64:
 def device_times(arch: Architecture, system: System, config: EngineConfig, iterations: Iterations) -> DeviceTimes:
     """Kernels and collectives of every iteration, evaluated in one pass."""
     check_split(arch, config)
+    check_formats(system.accelerator, config)
     tables: list[OpTable] = []
     weight: list[float] = []
     owner: list[int] = []

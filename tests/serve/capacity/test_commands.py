@@ -135,3 +135,9 @@ def test_llama_cpp_serves_a_model_published_in_mxfp4_as_it_is():
     ):
         found = layouts(find_model(model), system, 1, Wanted(engine="llama.cpp", bits=bits, context=4096))
         assert {c.config.weights for c in found} == formats
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_gpus_without_bf16_are_asked_for_half(engine):
+    assert "--dtype" not in line(DENSE, engine=engine).line
+    assert " --dtype half " in line(replace(DENSE, system=find_cluster("1xv100-sxm2-32gb").system), engine=engine).line

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.serve.capacity.configurations import Configuration, published_format
 from gpuwise.serve.engine import LLAMA_CPP, version_number
+from gpuwise.serve.iteration_kernels import half_format
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.requests import Requests
 from gpuwise.serve.load.targets import Target
@@ -184,6 +185,11 @@ def _weights_note(configuration: Configuration) -> str:
     return f"give a checkpoint with {_CHECKPOINT[c.weights]} weights in place of {model_name(configuration.arch)}"
 
 
+def _dtype(configuration: Configuration) -> list[str]:
+    """Of GPUs without bf16, in which most checkpoints are."""
+    return ["--dtype", "half"] if half_format(configuration.system.accelerator) == "fp16" else []
+
+
 def _vllm(configuration: Configuration) -> list[str]:
     c, o = configuration.config, configuration.server.options
     words = ["vllm", "serve", model_name(configuration.arch), "--tensor-parallel-size", str(c.tp)]
@@ -195,6 +201,7 @@ def _vllm(configuration: Configuration) -> list[str]:
         words += ["--enable-expert-parallel"]
     if c.weights in _QUANTIZATION["vllm"]:
         words += ["--quantization", _QUANTIZATION["vllm"][c.weights]]
+    words += _dtype(configuration)
     if c.kv_dtype != "bf16":
         words += ["--kv-cache-dtype", c.kv_dtype]
     words += ["--max-model-len", str(_model_length(configuration))]
@@ -222,6 +229,7 @@ def _sglang(configuration: Configuration) -> list[str]:
         words += ["--ep-size", str(c.moe_ep)]
     if c.weights in _QUANTIZATION["sglang"]:
         words += ["--quantization", _QUANTIZATION["sglang"][c.weights]]
+    words += _dtype(configuration)
     if c.kv_dtype != "bf16":
         words += ["--kv-cache-dtype", "fp8_e5m2" if c.kv_dtype == "fp8" else c.kv_dtype]
     words += ["--context-length", str(o.max_model_len or configuration.arch.max_seq_len)]
