@@ -8,6 +8,7 @@ from gpuwise.calibrate.serving.recipes import recipe, throughput_test
 from gpuwise.calibrate.serving.rows import model_of, system_of
 from gpuwise.serve.engine import EngineConfig
 from gpuwise.serve.simulate import Settings
+from gpuwise.serve.simulate.front import front_of
 
 
 def test_trtllm_waits_for_prompts_in_one_shape_of_small_groups() -> None:
@@ -49,3 +50,15 @@ def test_a_throughput_test_takes_what_its_cache_holds(
     assert (options.max_num_seqs, options.max_num_batched_tokens) == (sequences, tokens)
     assert options.chunked_prefill is (version == "0.17")
     assert options.graph_sizes is None or options.graph_sizes[-1] == sequences
+
+
+@pytest.mark.parametrize("version", ["0.14", "1.2"])
+def test_a_throughput_test_has_no_server(version: str) -> None:
+    """A sequence costs it less than one that a server streams."""
+    config = EngineConfig("trtllm", "fp8", kv_dtype="fp8", version=version)
+    arch = model_of("llama-3.1-8b")
+    assert arch is not None
+    settings = throughput_test(arch, system_of("H100 SXM5 80GB", 1), config, 128, 128)
+    assert settings.in_process
+    served, called = (front_of(config, in_process=asked).costs for asked in (False, True))
+    assert called.sequence_s < served.sequence_s

@@ -16,11 +16,12 @@ from gpuwise.calibrate.coefficient_files import write
 from gpuwise.calibrate.optimizers import least_squares
 from gpuwise.calibrate.serving.engine_loads import engine_figure, engine_labels, read_engine_runs
 from gpuwise.calibrate.serving.load import LoadRun, load_check, predicted, replay
+from gpuwise.calibrate.serving.recipes import PYTORCH
 from gpuwise.calibrate.serving.static_batches import LABELS, read_static_batches
 from gpuwise.calibrate.validation import log_sigma_of
 from gpuwise.errors import GpuwiseError
 from gpuwise.predict.coefficients import load_json
-from gpuwise.serve.engine import EngineConfig, EngineCosts
+from gpuwise.serve.engine import EngineConfig, EngineCosts, version_number
 from gpuwise.serve.simulate.front import Front, front_of
 
 F64 = NDArray[np.float64]
@@ -126,7 +127,7 @@ TENSORRT = "0.17"
 STEP = ("kernel_slowdown", "prefill_slowdown", "communication_slowdown", "iteration_s", "sequence_s", "layer_s")
 STEP_START = (1.0, 1.0, 1.0, 1e-3, 1e-6, 1e-5)
 STEP_LOW = (0.8, 0.6, 0.3, 1e-5, 1e-8, 1e-7)
-STEP_HIGH = (1.4, 2.0, 2.5, 2e-2, 1e-4, 1e-4)
+STEP_HIGH = (1.4, 2.0, 2.5, 2e-2, 1e-4, 2e-5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,13 +154,16 @@ def throughput(run: LoadRun) -> Throughput:
 
 
 def fit_throughput(folder: Path) -> dict[str, float]:
-    """Adds the costs of compiled engines of 0.17, and how much longer the PyTorch backend's exchange between attention groups and
-    experts takes than its collectives by themselves, to the coefficient files; the errors of the check split."""
+    """Adds the costs of compiled engines of 0.17, what steps of other versions cost in ``trtllm-bench``, which calls the engine
+    without a server, and how much longer the PyTorch backend's exchange between attention groups and experts takes than its
+    collectives by themselves, to the coefficient files; the errors of the check split."""
     runs = [r for r in read_engine_runs(folder) if r.source == "trtllm throughput" and not r.reason and _runs(r)]
-    first, compiled = (
-        [throughput(r) for r in runs if r.config is not None and r.config.version == v] for v in ("0.14", TENSORRT)
-    )
-    apart = [throughput(r) for r in runs if r.config is not None and r.config.attention_dp > 1]
+    every = [throughput(r) for r in runs]
+    versions = [version_number(r.config.version or PYTORCH) if r.config is not None else () for r in runs]
+    compiled = [t for t, v in zip(every, versions, strict=True) if v == version_number(TENSORRT)]
+    first = [t for t, v in zip(every, versions, strict=True) if v < version_number(TENSORRT)]
+    backend = [t for t, v in zip(every, versions, strict=True) if v >= version_number(PYTORCH)]
+    apart = [t for t in every if t.run.config is not None and t.run.config.attention_dp > 1]
     document: dict[str, Any] = load_json("load")
     inference: dict[str, Any] = load_json("inference")
     older, newer = (next(e for e in document["engines"] if (e["engine"], e["since"]) == ("trtllm", v)) for v in ("0.10", "0.19"))
@@ -171,12 +175,20 @@ def fit_throughput(folder: Path) -> dict[str, float]:
     exchange = _solve([t for t in apart if not load_check(t.run)], pinned, pinned - room, pinned + room)[2]
     for e in (newer, *(e for e in inference["engines"] if e["engine"] == "trtllm")):
         e["exchange_slowdown"] = float(f"{exchange:.4g}")
-    older["throughput_log_sigma"] = _width(first, np.array([older["costs"][n] for n in STEP]))
+    errors: dict[str, float] = {}
+    for e, part in ((older, first), (newer, backend)):
+        called = _solve([t for t in part if not load_check(t.run)], np.log(STEP_START), np.log(STEP_LOW), np.log(STEP_HIGH))
+        named = {n: float(f"{v:.4g}") for n, v in zip(STEP, called, strict=True)}
+        wide = _width(part, called)
+        e["in_process"] = {"costs": named, "front": {"attention_slowdown": 1.0}, "log_sigma": wide, "throughput_log_sigma": wide}
+        e["in_process"]["exchange_slowdown"] = named["communication_slowdown"]
+        ratio = _throughput_ratio([t for t in part if load_check(t.run)], called)
+        errors[f"trtllm-bench {e['since']} check median ({len(ratio)} rows)"] = round(float(np.median(np.abs(ratio - 1.0))), 4)
     width = _width(compiled, fitted)
     entry = {**older, "since": TENSORRT, "costs": costs, "log_sigma": width, "throughput_log_sigma": width}
+    del entry["in_process"]
     document["engines"] = [e for e in document["engines"] if (e["engine"], e["since"]) != ("trtllm", TENSORRT)] + [entry]
     with_exchange = np.exp(np.where(free, math.log(exchange), pinned))
-    errors: dict[str, float] = {}
     for name, part, solution in (("0.17", compiled, fitted), ("attention apart", apart, with_exchange)):
         ratio = _throughput_ratio([t for t in part if load_check(t.run)], solution)
         errors[f"trtllm throughput {name} check median ({len(ratio)} rows)"] = round(float(np.median(np.abs(ratio - 1.0))), 4)

@@ -125,8 +125,9 @@ def throughput_test(arch: Architecture, system: System, config: EngineConfig, pr
     """Options ``trtllm-bench throughput`` starts the engine with for prompts and answers of one length.
 
     As many sequences as its own estimate of the cache holds, and steps of the tokens those bring (bench/build/tuning.py,
-    ``calc_engine_setting``, ``finetune_setting``: a latent cache counts as one of all heads); the PyTorch backend does not cut
-    prompts, and has room for one beside all sequences (bench/benchmark/utils/general.py, ``get_settings``)."""
+    ``calc_engine_setting``, ``finetune_setting``: a latent cache counts as one of all heads), without a server; the PyTorch
+    backend does not cut prompts, and has room for one beside all sequences (bench/benchmark/utils/general.py,
+    ``get_settings``)."""
     ranks = config.ranks
     chunked = version_number(config.version or PYTORCH) < version_number(PYTORCH)
     if (config.expert_weights or config.weights) in _UNTUNED:
@@ -148,6 +149,7 @@ def throughput_test(arch: Architecture, system: System, config: EngineConfig, pr
         prefix_caching=False,
         max_model_len=prompt + output,
         graph_sizes=None if chunked else (*(size for size in _GRAPHS if size < sequences), sequences),
+        in_process=True,
     )
 
 
