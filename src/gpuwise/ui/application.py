@@ -37,7 +37,14 @@ LEFT = 499
 """Status of an answer that nobody waits for any more."""
 CAPTURED = 8
 """Answers about one's own code that are kept, for files of them."""
-FIRST = (("dp", "8"), ("micro_batch", "1"), ("model", "gpt2"), ("on", "8xH100-SXM"), ("tokens", "1B"))
+FIRST = (
+    ("dp", "8"),
+    ("micro_batch", "1"),
+    ("model", "llama-3.1-8b"),
+    ("on", "8xH100-SXM"),
+    ("sharding", "zero3"),
+    ("tokens", "1B"),
+)
 """The layout that a new server answers before it is asked."""
 
 
