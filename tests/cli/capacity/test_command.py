@@ -81,6 +81,8 @@ def test_a_trace_is_replayed(gpuwise: Callable[..., Any], tmp_path: Path) -> Non
     document = gpuwise(*base, "--trace", str(path), "--slo", "ttft_p95=1s", "--quick", "--json").document
     assert document["demand"]["requests_per_s"] == pytest.approx(4.0)
     assert document["workload"]["source"] == "CSV trace"
+    named = gpuwise(*base, "--workload", str(path), "--slo", "ttft_p95=1s", "--quick", "--json").document
+    assert named == document
     refused = gpuwise(*base, "--trace", str(path), "--context", "250", "--quick")
     assert refused.code == 2
     assert "--drop-long" in refused.err

@@ -16,10 +16,10 @@ from gpuwise.serve.capacity.changes import changes
 from gpuwise.serve.capacity.commands import load_tests, start_commands
 from gpuwise.serve.capacity.configurations import Configuration, Wanted, layouts, refined
 from gpuwise.serve.capacity.document import capacity_document, timeline
-from gpuwise.serve.capacity.fleet import Demand, fleet_for
+from gpuwise.serve.capacity.fleet import Demand, accelerators_of, copies_on, fleet_for
 from gpuwise.serve.capacity.rate import curve, knee_rate, largest_rate, operate, operate_within, rate_estimate
 from gpuwise.serve.capacity.saturation import WORDS, kv_fill, saturation_of, why_missed
-from gpuwise.serve.capacity.search import copies_on, frontier, search, throughput
+from gpuwise.serve.capacity.search import frontier, search, throughput
 from gpuwise.serve.engine import tensor_parallel
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.requests import Requests
@@ -152,6 +152,9 @@ def test_copies_do_not_reach_over_two_systems() -> None:
     cluster = find_cluster("16xh100-sxm")
     assert [copies_on(cluster, n) for n in (1, 2, 8)] == [16, 8, 2]
     assert copies_on(find_cluster("2xl40s"), 2) == 1
+    six = find_cluster("12xl40s").system  # two hosts of six: four of each hold a replica of four
+    assert [accelerators_of(six, 4, n) for n in (1, 2, 4)] == [4, 12, 24]
+    assert [accelerators_of(six, 2, 4), accelerators_of(cluster.system, 2, 5)] == [8, 10]
 
 
 def test_the_search_takes_the_best_of_what_it_looked_at() -> None:

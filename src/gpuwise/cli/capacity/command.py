@@ -34,6 +34,8 @@ OF_PASSES, HELD_OF_PASSES = ("workload", "slo", "rate", "max", "batching"), ("pr
 """Options that mean something there."""
 LEAST_REQUESTS = 50
 """Of a trace that is replayed."""
+TRACES = (".csv", ".json", ".jsonl")
+"""Ends of names that --workload takes for a trace's."""
 _RATE = re.compile(r"(.*?)\s*(?:/\s*|\s+per\s+)(s|sec|second|min|minute|h|hour|d|day)", re.IGNORECASE)
 _PERIODS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -44,10 +46,10 @@ class Traffic:
     """What is asked of the server."""
 
     workload: str | None = None
-    """chat (usual), code, rag, agent, summarise, reasoning, or in=2000,out=300 with cv=, in_cv=, out_cv=, prefix=, peak=; of
-    encoders and decoders that embed, embed and rerank (passages of --context tokens), of vision transformers and networks of
-    convolutions (resnet-50) vision, of Whisper speech (windows of 30 s, of each of which --context tokens are written), of
-    makers of images image, of videos video."""
+    """chat (usual), code, rag, agent, summarise, reasoning, the file of a trace, or in=2000,out=300 with cv=, in_cv=, out_cv=,
+    prefix=, peak=; of encoders and decoders that embed, embed and rerank (passages of --context tokens), of vision transformers
+    and networks of convolutions (resnet-50) vision, of Whisper speech (windows of 30 s, of each of which --context tokens are
+    written), of makers of images image, of videos video."""
     trace: Path | None = None
     """Replay a recording: CSV (arrival_s,input_tokens,output_tokens or Azure's), Mooncake's JSON lines, ShareGPT's JSON."""
     drop_long: Annotated[bool, Parameter(negative="")] = False
@@ -176,6 +178,8 @@ def capacity(
         from gpuwise.report.files import PAGE_SUFFIXES, check_target
 
         check_target(html, PAGE_SUFFIXES)
+    if asked.trace is None and (asked.workload or "").lower().endswith(TRACES):
+        asked = replace(asked, workload=None, trace=Path(asked.workload or ""))
     arch = _served(model, asked.workload)
     if asked.workload is None:
         asked = replace(asked, workload=_usual_workload(arch))

@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 
 from gpuwise.errors import UnpredictableError
-from gpuwise.facts.hardware.systems import Cluster
+from gpuwise.facts.hardware.systems import Cluster, System
 from gpuwise.money.cost import Price, price_of
 from gpuwise.money.power import cluster_power
 from gpuwise.predict.estimate import Estimate
@@ -90,21 +90,21 @@ def fleet_for(
     provider: str | None = None,
     e2e_s: float | None = None,
 ) -> Fleet:
-    """Replicas of ``limit``'s configuration for ``demand``; where it asks for nothing, what ``cluster`` carries. Users ask as
-    often
-    as answers take ``e2e_s``; None: as long as at the limit. Raises UnknownNameError for a provider that does not rent it."""
+    """Replicas of ``limit``'s configuration for ``demand``, on whole systems where they leave some of one over; where it asks for
+    nothing, what ``cluster`` carries. Users ask as often as answers take ``e2e_s``; None: as long as at the limit. Raises
+    UnknownNameError for a provider that does not rent it."""
     assert limit.best is not None
     run, ranks = limit.best.run, limit.configuration.ranks
     rate = demand.rate_for(run.mean("e2e"))
     if rate is None:
-        copies = max(cluster.n_accelerators // ranks, 1)
+        copies = max(copies_on(cluster, ranks), 1)
         rate = copies * each.expected / demand.peak_over_mean
         now, peak = max(math.ceil(copies / demand.peak_over_mean - 1e-9), 1), copies
     else:
         peak = copies_for(rate * demand.peak_over_mean, each.expected)
         rate = rate if e2e_s is None else demand.rate_for(e2e_s) or rate
         now = min(copies_for(rate, each.expected), peak)
-    whole = Cluster(limit.configuration.system, peak * ranks)
+    whole = Cluster(limit.configuration.system, accelerators_of(limit.configuration.system, ranks, peak))
     price = _price(whole, today, usd_per_hour, provider)
     per_hour = None if price is None else price.expected * whole.n_accelerators
     written, read = float(run.output_tokens.mean()), float(run.prompt_tokens.mean())
@@ -128,6 +128,22 @@ def fleet_for(
         watts,
         following,
     )
+
+
+def copies_on(cluster: Cluster, ranks: int) -> int:
+    """Replicas of a model on a cluster: within a system each, or over whole systems where none holds one."""
+    each = min(cluster.system.count, cluster.n_accelerators)
+    if ranks > each:
+        return max(cluster.n_accelerators // each, 1) // -(-ranks // each)
+    return max(cluster.n_accelerators // each, 1) * (each // ranks)
+
+
+def accelerators_of(system: System, ranks: int, copies: int) -> int:
+    """That so many replicas take: those of whole systems where some of a system's are left over."""
+    inside = system.count // ranks
+    if copies <= 1 or not inside or system.count % ranks == 0:
+        return copies * ranks
+    return -(-copies // inside) * system.count
 
 
 def about(limit: Limit) -> Estimate:

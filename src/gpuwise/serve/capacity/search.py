@@ -17,7 +17,7 @@ from gpuwise.errors import GpuwiseError, InputError, NoRoomError, UnpredictableE
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.serve.capacity.configurations import Configuration, Wanted, holds, layouts, read_apart, refined
-from gpuwise.serve.capacity.fleet import Demand, copies_for
+from gpuwise.serve.capacity.fleet import Demand, accelerators_of, copies_for, copies_on
 from gpuwise.serve.capacity.rate import RESOLUTION, SEARCH_REQUESTS, Limit, Point, alone, full_rate, keeps, largest_rate
 from gpuwise.serve.engine import LLAMA_CPP
 from gpuwise.serve.load.load import Load
@@ -98,14 +98,6 @@ def with_slots(load: Load, wanted: Wanted) -> tuple[Load, Wanted]:
     return replace(load, context=context), replace(wanted, context=context)
 
 
-def copies_on(cluster: Cluster, ranks: int) -> int:
-    """Replicas of a model on a cluster: within a system each, or over whole systems where none holds one."""
-    each = min(cluster.system.count, cluster.n_accelerators)
-    if ranks > each:
-        return max(cluster.n_accelerators // each, 1) // -(-ranks // each)
-    return max(cluster.n_accelerators // each, 1) * (each // ranks)
-
-
 @dataclass(frozen=True, slots=True)
 class _Rank:
     """What limits are compared by: of ``best``, the accelerators of the replicas that carry ``demand`` (1 where nothing is asked
@@ -122,7 +114,9 @@ class _Rank:
 
     def accelerators(self, limit: Limit) -> int:
         peak = self.peak_per_s(limit)
-        return 1 if peak is None else limit.configuration.ranks * copies_for(peak, limit.rate_per_s)
+        if peak is None:
+            return 1
+        return accelerators_of(self.cluster.system, limit.configuration.ranks, copies_for(peak, limit.rate_per_s))
 
     def peak_per_s(self, limit: Limit) -> float | None:
         assert limit.best is not None
@@ -152,7 +146,7 @@ class _Rank:
         compares, of the bound."""
         if bound == math.inf:
             return math.inf, 0.0
-        few = 1 if peak_per_s is None else ranks * copies_for(peak_per_s, bound)
+        few = 1 if peak_per_s is None else accelerators_of(self.cluster.system, ranks, copies_for(peak_per_s, bound))
         return few, -bound * copies_on(self.cluster, ranks)
 
     def needed_per_s(self, configuration: Configuration) -> float:
