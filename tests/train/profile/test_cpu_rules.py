@@ -86,8 +86,10 @@ def test_the_operations_of_such_a_loop_are_no_chain_of_the_model(kineto: type[An
 
     def work(trace: Any, at: float) -> None:
         for i, shape in enumerate([[64, 64], [64, 64], [64], [64, 64], [64, 64]]):
-            for j, name in enumerate(("aten::mul_", "aten::div_", "aten::add_", "aten::addcmul_")):
-                trace.op(name, at + 1000 * i + 250 * j, 240, [shape if of_parameters else [8, *shape]] * 2)
+            # what only two of the tensors are asked for lies between what all are
+            some = ("aten::sqrt", "aten::maximum", "aten::neg") if i < 2 else ()
+            for j, name in enumerate(("aten::mul_", "aten::div_", *some, "aten::add_", "aten::addcmul_")):
+                trace.op(name, at + 1000 * i + 140 * j, 130, [shape if of_parameters else [8, *shape]] * 2)
 
     kinds = _kinds(_profile(_trace(kineto, work=work), tmp_path))
     assert ("loop over parameters" in kinds) is of_parameters
@@ -483,6 +485,21 @@ def test_pauses_of_waits_alone_are_no_moves(kineto: type[Any], tmp_path: Path) -
     facts = RunFacts((STEP,) * 20, STEP, ({**PARAMETERS},), has_trace=True, traced=(STEP,) * 5, pauses=Pauses(seconds=0.002))
     profile = profile_run("train.py", facts, trace.write(tmp_path / "trace.json"))
     assert profile.split.parts["between updates"] == 0.002 and "between updates" not in _kinds(profile)
+
+
+def test_passes_over_lists_of_all_parameters_are_an_optimizers(kineto: type[Any], tmp_path: Path) -> None:
+    """Keras' Adam on torch: ten operations on lists, which had been chains of the model; a fused one moves 7 of 30 tensors."""
+    trace = kineto(device={})
+    for number in range(5):
+        at = 10 * MS * number
+        trace.step(number, at, 10 * MS)
+        trace.op("aten::mm", at + 10, 4 * MS, [[512, 512], [512, 512]])
+        for i in range(10):
+            trace.op("aten::_foreach_mul_", at + 4100 + 550 * i, 540, [[512, 512]])
+    profile = _profile(trace, tmp_path, replace(STEP, optimizer_s=0.0))
+    found = _kinds(profile)
+    assert "pointwise chains" not in found and profile.verdict.kind == "unfused optimizer"
+    assert found["unfused optimizer"].saved_s == pytest.approx(10 * 540e-6 * (1 - 7 / 30) * profile.data.factor, rel=0.02)
 
 
 PENALTY = """

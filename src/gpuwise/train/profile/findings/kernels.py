@@ -43,8 +43,10 @@ COPIES_KEPT = 2.0
 def unfused_optimizer(data: ProfileData) -> Finding | None:
     """An optimizer that updates each tensor with several small kernels."""
     within = data.annotated("Optimizer.step#")
-    if data.trace is None or not len(within):
+    if data.trace is None:
         return None
+    if not len(within):
+        return _foreach_optimizer(data)
     ops = data.host_ops
     steps = ops[inside(data.trace.start_s[ops], within)]
     names = [data.trace.text(r) for r in steps.tolist()]
@@ -77,6 +79,30 @@ def unfused_optimizer(data: ProfileData) -> Finding | None:
         "medium",
         (evidence,),
         (f"torch.optim.{kind}(model.parameters(), ..., fused=True)",),
+    )
+
+
+def _lists(data: ProfileData) -> Ints:
+    """Rows of elementwise operations on lists of tensors, outside of torch's optimizers: a library's own updates."""
+    assert data.trace is not None
+    rows = data.rows(OP_CATEGORIES, lambda n: n.startswith("aten::_foreach_") and family("op", n) == ELEMENTWISE)
+    return rows[~inside(data.trace.start_s[rows], data.annotated("Optimizer."))]
+
+
+def _foreach_optimizer(data: ProfileData) -> Finding | None:
+    """An optimizer that is not torch's and passes over the list of all parameters several times, as Keras' does."""
+    rows = _lists(data)
+    passes = len(rows) / data.n_steps
+    if passes < OPS_A_TENSOR:
+        return None
+    spent = data.seconds_within(data.spans_of(rows))
+    return Finding(
+        "unfused optimizer",
+        "The optimizer passes over all parameters again and again",
+        spent * max(1.0 - PASSES["Adam"] / (3.0 * passes), 0.0),
+        "medium",
+        (Evidence("operations on lists of tensors, in no optimizer of torch's", count=passes, seconds=spent),),
+        ("torch.optim.Adam(model.parameters(), ..., fused=True)  # one pass, in a loop of your own",),
     )
 
 
@@ -127,10 +153,12 @@ def pointwise_chains(data: ProfileData) -> Finding | None:
     ops = data.ops
     # a loop over the parameters is a finding of its own
     looped = {r for rows in loop_over_parameters(data).values() for r in rows if family("op", data.trace.text(r)) == ELEMENTWISE}
-    spent -= data.seconds_within(data.spans_of(np.array(sorted(looped), np.int64)))
+    looped |= set(_lists(data).tolist())
     outer = [at for at in range(len(ops.rows)) if ops.families[at] == ELEMENTWISE and _is_head(data, at)]
-    outer = [at for at in outer if int(ops.rows[at]) not in looped]
     starts = data.trace.start_s[ops.rows]
+    looped |= _in_loop(data, ops.rows[outer], looped)
+    spent -= data.seconds_within(data.spans_of(np.array(sorted(looped), np.int64)))
+    outer = [at for at in outer if int(ops.rows[at]) not in looped]
     free = ~inside(starts, optimizer)
     heads = np.array([a for a in outer if free[a]], np.int64)
     seconds = op_seconds(data, data.trace, ops.rows[heads])
@@ -164,6 +192,20 @@ def pointwise_chains(data: ProfileData) -> Finding | None:
         (data.compile_mend("one kernel for each chain"),),
         note="the first steps compile for a minute or so: it pays in a run of some thousand steps",
     )
+
+
+def _in_loop(data: ProfileData, rows: Ints, looped: set[int]) -> set[int]:
+    """Those of the rows that lie between two of a loop over the parameters, with no pass of a model between these."""
+    if data.trace is None or data.passes is None or not looped:
+        return set()
+    starts = data.trace.start_s
+    turns = np.sort(starts[sorted(looped)])
+    marks = starts[data.passes.roots]
+    after = np.searchsorted(turns, starts[rows])
+    inner = (after > 0) & (after < len(turns))
+    passed = np.searchsorted(marks, turns)
+    alone = passed[np.maximum(after - 1, 0)] == passed[np.minimum(after, len(turns) - 1)]
+    return set(rows[inner & alone].tolist())
 
 
 def _is_head(data: ProfileData, at: int) -> bool:
