@@ -109,7 +109,7 @@ ROOF = """def roof(x, y, out, m):
 USUAL_READS, READS, MORE_READS = 1.5, {"8.6", "8.9", "9.0"}, (range(16, 64), 1.99)
 """Cycles in which a multiply-add reads its registers, where a scheduler has 32 FP32 lanes and its four banks (the number modulo
 4) give one each a cycle. The program as it stood when these rows were measured (RRZE-HPC/gpu-benches e4e93a3), compiled by ptxas
-12.1, 12.4, 12.6: with 16 to 56 turns both chains read two registers of one bank (R11, R15, R10; R9, R13, R8), from 64 on one does.
+12.1, 12.4, 12.6: with 16 to 56 turns both chains read two registers of one bank (R11, R15, R10; R9, R13, R8), from 64 one does.
 That there are four banks, not two, was chosen by the GH200's rows, as was this text of the program: they are no check of either.
 ``fma_share`` is of programs that take 1.5."""
 TURNS_OF_BLOCK, TURNS_OF_LONG_ONE, LONG_TURN = (8, 24), (2, 8), 128
