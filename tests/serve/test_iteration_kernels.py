@@ -67,6 +67,16 @@ def test_experts_of_a_release(weights: str, since: str) -> None:
         assert old >= new
 
 
+def test_sglangs_experts_in_16_bits() -> None:
+    """FlashInfer's on Blackwell were taken unasked for narrow formats first."""
+    arch, system = find_model("qwen3-30b-a3b"), find_cluster("b200-sxm").system
+    old, new = (
+        one_iteration(arch, system, EngineConfig("sglang", version=version), 16, 1, 1024).kernels_s[0]
+        for version in ("0.5.6", "0.5.8")
+    )
+    assert old > new
+
+
 def test_8_bit_experts_without_an_8_bit_rate_lie_between_4_and_16() -> None:
     """Few rows read weights: time lies between those of the widths. Many compute: what four bits take, which is no less."""
     arch, system = find_model("qwen3-30b-a3b"), find_cluster("A100-SXM4-80GB").system

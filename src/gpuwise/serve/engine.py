@@ -49,7 +49,7 @@ class EngineConfig:
     attention: str | None = None
     """Kernel of the prompt's attention (``fa2``, ``fa3``, ``cudnn``); None: the one the engine picks."""
     experts: str | None = None
-    """Kernels of experts: ``triton``; None: those that vLLM picks at its version."""
+    """Kernels of experts: ``triton``; None: those that the engine picks at its version."""
     version: str | None = None
     """Of the engine (``0.19.0``); None: the newest its costs are known of."""
 

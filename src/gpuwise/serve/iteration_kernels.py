@@ -209,16 +209,21 @@ the device's family counts, and the family's usual kernel where none was. SGLang
 triton_kernels as vLLM does (sglang srt/server_args.py, moe_runner_backend "triton_kernel" for GptOssForCausalLM)."""
 
 
-FLASHINFER_EXPERTS = {"fp8": "0.15", "fp8_block": "0.15", "bf16": "0.18"}
-"""Since when vLLM takes FlashInfer's experts unasked (pull requests 32414, 36286); before, and with ``--moe-backend triton``,
-Triton's, which was measured under SGLang on Blackwell."""
+FLASHINFER_EXPERTS = {
+    ("vllm", "fp8"): "0.15",
+    ("vllm", "fp8_block"): "0.15",
+    ("vllm", "bf16"): "0.18",
+    ("sglang", "bf16"): "0.5.8",
+}
+"""Since when an engine takes FlashInfer's experts unasked (vllm pull requests 32414, 36286; SGLang's 11816 and 13489 of late 2025
+do so for narrow formats alone); before, and with ``--moe-backend triton``, Triton's, measured under SGLang on Blackwell."""
 _TRITON = "sglang_fused_moe_triton"
 
 
 def _plain(config: EngineConfig, weights: str) -> bool:
-    """Whether vLLM multiplies experts of a format in Triton."""
-    since, version = FLASHINFER_EXPERTS.get(weights), config.version
-    if config.engine != "vllm" or since is None:
+    """Whether an engine multiplies experts of a format in Triton."""
+    since, version = FLASHINFER_EXPERTS.get((config.engine, weights)), config.version
+    if since is None:
         return False
     return config.experts == "triton" or (version is not None and version_number(version) < version_number(since))
 
