@@ -52,10 +52,9 @@ def test_a_throughput_test_takes_what_its_cache_holds(
     assert options.graph_sizes is None or options.graph_sizes[-1] == sequences
 
 
-@pytest.mark.parametrize("version", ["0.14", "1.2"])
-def test_a_throughput_test_has_no_server(version: str) -> None:
+def test_a_throughput_test_has_no_server() -> None:
     """A sequence costs it less than one that a server streams."""
-    config = EngineConfig("trtllm", "fp8", kv_dtype="fp8", version=version)
+    config = EngineConfig("trtllm", "fp8", kv_dtype="fp8", version="1.2")
     arch = model_of("llama-3.1-8b")
     assert arch is not None
     settings = throughput_test(arch, system_of("H100 SXM5 80GB", 1), config, 128, 128)

@@ -154,9 +154,10 @@ def throughput(run: LoadRun) -> Throughput:
 
 
 def fit_throughput(folder: Path) -> dict[str, float]:
-    """Adds the costs of compiled engines of 0.17, what steps of other versions cost in ``trtllm-bench``, which calls the engine
-    without a server, and how much longer the PyTorch backend's exchange between attention groups and experts takes than its
-    collectives by themselves, to the coefficient files; the errors of the check split."""
+    """Adds the costs of compiled engines of 0.17, what steps of the PyTorch backend cost in ``trtllm-bench``, which calls it
+    without a server (0.14's so fitted contradict its static batches), and how much longer that backend's exchange between
+    attention groups and experts takes than its collectives by themselves, to the coefficient files; the errors of the check
+    split."""
     runs = [r for r in read_engine_runs(folder) if r.source == "trtllm throughput" and not r.reason and _runs(r)]
     every = [throughput(r) for r in runs]
     versions = [version_number(r.config.version or PYTORCH) if r.config is not None else () for r in runs]
@@ -176,17 +177,20 @@ def fit_throughput(folder: Path) -> dict[str, float]:
     for e in (newer, *(e for e in inference["engines"] if e["engine"] == "trtllm")):
         e["exchange_slowdown"] = float(f"{exchange:.4g}")
     errors: dict[str, float] = {}
-    for e, part in ((older, first), (newer, backend)):
-        called = _solve([t for t in part if not load_check(t.run)], np.log(STEP_START), np.log(STEP_LOW), np.log(STEP_HIGH))
-        named = {n: float(f"{v:.4g}") for n, v in zip(STEP, called, strict=True)}
-        wide = _width(part, called)
-        e["in_process"] = {"costs": named, "front": {"attention_slowdown": 1.0}, "log_sigma": wide, "throughput_log_sigma": wide}
-        e["in_process"]["exchange_slowdown"] = named["communication_slowdown"]
-        ratio = _throughput_ratio([t for t in part if load_check(t.run)], called)
-        errors[f"trtllm-bench {e['since']} check median ({len(ratio)} rows)"] = round(float(np.median(np.abs(ratio - 1.0))), 4)
+    older["throughput_log_sigma"] = _width(first, np.array([older["costs"][n] for n in STEP]))
+    called = _solve([t for t in backend if not load_check(t.run)], np.log(STEP_START), np.log(STEP_LOW), np.log(STEP_HIGH))
+    named = {n: float(f"{v:.4g}") for n, v in zip(STEP, called, strict=True)}
+    newer["in_process"] = {
+        "costs": named,
+        "exchange_slowdown": named["communication_slowdown"],
+        "front": {"attention_slowdown": 1.0},
+        "log_sigma": _width(backend, called),
+        "throughput_log_sigma": _width(backend, called),
+    }
+    ratio = _throughput_ratio([t for t in backend if load_check(t.run)], called)
+    errors[f"trtllm-bench {PYTORCH} check median ({len(ratio)} rows)"] = round(float(np.median(np.abs(ratio - 1.0))), 4)
     width = _width(compiled, fitted)
     entry = {**older, "since": TENSORRT, "costs": costs, "log_sigma": width, "throughput_log_sigma": width}
-    del entry["in_process"]
     document["engines"] = [e for e in document["engines"] if (e["engine"], e["since"]) != ("trtllm", TENSORRT)] + [entry]
     with_exchange = np.exp(np.where(free, math.log(exchange), pinned))
     for name, part, solution in (("0.17", compiled, fitted), ("attention apart", apart, with_exchange)):
