@@ -26,6 +26,7 @@ from gpuwise.train.tune.state import State
 from gpuwise.train.tune.stats import LEAST_GAIN, WORTH_KNOWING, Gain, gain_of, pairs_that_tell, spread_of
 from gpuwise.train.tune.trial import OBSERVE, Trial, TrialJob, no_steps, run, trial_of
 from gpuwise.train.tune.whole import SPARE, whole_gain, whole_s
+from gpuwise.units import format_duration
 
 Levers = dict[str, object]
 SLOW_START = 10.0
@@ -47,6 +48,8 @@ FINAL_SHARE = 0.4
 """Of the minutes, at most, that are held back for measuring all levers together."""
 BEYOND = 1.5
 """A gain that is so many times what the lever's share of the step allows is the machine's doing. Rule of this project."""
+SEEING_SHARE = 0.1
+"""Of the minutes, that are held back besides where nothing says how long the script trains: to see whether it ends soon."""
 WORTHWHILE = 3.0
 """Times what ``gpuwise run`` takes to start, that levers save in a training that is long. Rule of this project."""
 RUN_LENGTH_S = 3600.0
@@ -272,7 +275,8 @@ class Search:
         n = sum(c.hopeless is None and not isinstance(self._epoch(c.lever.name, facts, before), str) for c in candidates)
         pair_s = 2.0 * max(self._reference_wall_s, 1.0)
         left_s = max(self._ends_s - time.monotonic(), 0.0)
-        held_s = min(FINAL_SHARE * left_s, FINAL_PAIRS * pair_s)
+        seeing_s = 0.0 if self._is_known else SEEING_SHARE * left_s
+        held_s = min(FINAL_SHARE * left_s, FINAL_PAIRS * pair_s + seeing_s)
         # those that the time is too short for share in no chance
         in_time = int((left_s - held_s) / (LEAST_PAIRS * pair_s))
         self._missed = MISSED / max(min(n, in_time), 1)
@@ -571,7 +575,7 @@ class Search:
         untouched: list[Trial] = [a for a, _ in pairs]
         changed: list[Trial] = [b for _, b in pairs]
         for at in range(len(pairs), MOST_FINAL_PAIRS):
-            if at >= FINAL_PAIRS and (self._is_late or self._gain(untouched, changed).within(FINAL_SPREAD)):
+            if at >= FINAL_PAIRS and (self._is_late or self._says_enough(self._gain(untouched, changed))):
                 break
             key = f"together|{sorted(other.items())}|{sorted(self._best.items())}|{at}"
 
@@ -628,12 +632,19 @@ class Search:
     def _start_eats(self, gain: Gain) -> str | None:
         """Why the levers are not worth ``gpuwise run`` in a training as short as this one; None where they are. By whole
         trainings, where the minutes hold them, else by what is saved at the low end of the gain."""
-        is_known = self._is_own_length or self._options.run_length_s is not None
-        if is_known and (1.0 - 1.0 / gain.low) * self._length_s > START_LIMIT_S:
+        if self._is_known and (1.0 - 1.0 / gain.low) * self._length_s > START_LIMIT_S:
             return None
-        start_s = self._state.measured("start", lambda: start_of_run(self._folder, dict(self._best)))
-        if start_s is None or (not is_known and not self._ends_soon(gain, start_s)):
+        start_s = self._start_s
+        if start_s is None:
             return None
+        if not self._is_known:
+            ends = self._ends_soon(gain, start_s)
+            if ends is None:
+                pays = format_duration(start_s / (1.0 - 1.0 / gain.low))
+                starts = f"`gpuwise run` takes {start_s:.1f} s to start, which they save in {pays}"
+                return f"{starts}, and whether it trains for so long is not known"
+            if not ends:
+                return None
         whole = self._whole = self._whole_gain(start_s) if self._is_own_length else None
         if whole is not None and whole.low > 1.0:
             return None
@@ -645,12 +656,11 @@ class Search:
             return None
         return f"{saved_s:.1f} s are saved in {self._length_words}, and {starts}"
 
-    def _ends_soon(self, gain: Gain, start_s: float) -> bool:
+    def _ends_soon(self, gain: Gain, start_s: float) -> bool | None:
         """Whether a script of which nothing says how long it trains comes to its end before the levers have saved ``WORTHWHILE``
-        times what ``gpuwise run`` takes to start: it is run untouched until then, or as long as the minutes last."""
-        long_s = WORTHWHILE * start_s / (1.0 - 1.0 / gain.low)
-        # other programs make it as much longer
-        limit_s = min(long_s * self._crowding + self._reference_wall_s, self._ends_s - time.monotonic())
+        times what ``gpuwise run`` takes to start: it is run untouched until then, or as long as the minutes last. None where
+        they do not last until that start is saved."""
+        limit_s = min(self._seeing_s(gain, start_s), self._ends_s - time.monotonic())
 
         def run_it() -> dict[str, Any]:
             self._say(f"the untouched script to its end, or for {limit_s:.0f} s")
@@ -658,13 +668,36 @@ class Search:
             outcome = run(job, self._base, self._folder / "trial", stop=Stop(), zygote=self._zygote)
             return {"seconds": whole_s(outcome, by_clock=self._by_clock), "wall_s": outcome.wall_s}
 
+        saved_s = (1.0 - 1.0 / gain.low) * max(limit_s, self._reference_wall_s) / self._crowding
+        trains_on = False if saved_s > start_s else None
         if limit_s <= 0.0:
-            return False
+            return trains_on
         record = self._state.measured(f"whole|{sorted(self._base.items())}|0", run_it)
         if record["seconds"] is None:
-            return False
+            return trains_on
         self._length_s, self._is_own_length, self._own_wall_s = record["seconds"], True, record["wall_s"]
         return True
+
+    def _seeing_s(self, gain: Gain, start_s: float) -> float:
+        """Seconds until which the script is run to see whether it ends; others at work make them as many times more."""
+        return WORTHWHILE * start_s / (1.0 - 1.0 / gain.low) * self._crowding + self._reference_wall_s
+
+    def _says_enough(self, gain: Gain) -> bool:
+        """Whether ``gain`` is narrow, or further pairs would take the minutes that it needs to see how long the script trains."""
+        if gain.within(FINAL_SPREAD):
+            return True
+        if self._is_known or gain.low <= LEAST_GAIN or (start_s := self._start_s) is None:
+            return False
+        return time.monotonic() + self._seeing_s(gain, start_s) > self._ends_s
+
+    @property
+    def _is_known(self) -> bool:
+        """Whether somebody says how long the training takes, or the script does."""
+        return self._is_own_length or self._options.run_length_s is not None
+
+    @property
+    def _start_s(self) -> float | None:
+        return self._state.measured("start", lambda: start_of_run(self._folder, dict(self._best)))
 
     @property
     def _by_clock(self) -> bool:
