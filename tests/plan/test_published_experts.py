@@ -64,6 +64,6 @@ def test_the_own_best_plan_for_deepseek_v3_is_no_slower_than_its_layout() -> Non
 def test_runs_of_their_time_are_within_a_quarter(
     model: str, on: str, tokens: float, hours: float, wishes: dict[str, object]
 ) -> None:
-    """At the level of teams; DeepSeek-V2's, of 2024, dispatched by all-to-all behind its shared experts (section 3.1.3) and without
+    """At the level of teams; DeepSeek-V2's, of 2024, dispatched by all-to-all behind its shared experts (section 3.1.3), without
     graphs. The hours hold the failures of a whole run, which a level does not."""
     assert 0.75 * hours < gpu_hours(model, on, tokens, promised=True, **wishes) < 1.25 * hours
