@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
-import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ from cyclopts import App, CycloptsError, Group, Parameter
 from gpuwise import __version__
 from gpuwise.cli.streams import discard_output, prepare_streams, trimmed
 from gpuwise.errors import GpuwiseError, InputError, nearest_names
+from gpuwise.processes import limit_own_products
 
 if TYPE_CHECKING:
     from cyclopts.help import HelpPanel
@@ -147,7 +147,7 @@ def every_command(app: App) -> Iterator[tuple[str, App]]:
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code."""
     # one process, two threads of our own: BLAS threads would only cost start-up time
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    limit_own_products()
     words = list(sys.argv[1:] if arguments is None else arguments)
     prepare_streams()
     try:

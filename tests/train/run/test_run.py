@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from gpuwise.errors import FieldError, InputError
+from gpuwise.processes import BLAS_THREADS
 from gpuwise.train.hook.journal import DENSE_TICKS, Follower, Journal, Writer
 from gpuwise.train.hook.ticks import Tick, steps_of
 from gpuwise.train.run.comparison import comparison_of
@@ -50,6 +54,25 @@ def test_the_script_runs_as_it_was_tuned(tmp_path: Path, capfd: pytest.CaptureFi
     assert result.comparison is not None and result.comparison.per == "samples"
     assert result.comparison.error == pytest.approx(100.0 / result.comparison.rate - 1.0)
     assert result.kept_in is None, "with a lever that did not take hold it is not what the file says"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("said", [None, "3"], ids=["nobody says", "the person says"])
+def test_the_scripts_products_have_the_threads_that_they_have_without_gpuwise(
+    said: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command line starts its own numpy with one."""
+    pytest.importorskip("torch")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    monkeypatch.delenv(BLAS_THREADS, raising=False)
+    if said is not None:
+        monkeypatch.setenv(BLAS_THREADS, said)
+    script = tmp_path / "train.py"
+    script.write_text("import os, sys\n" + SCRIPT.replace("sys.exit(3)", f"print('threads', os.environ.get('{BLAS_THREADS}'))"))
+    write(TunedConfig("train.py", {"fused_optimizer": True}), tmp_path / "gpuwise.toml", {})
+    command = [sys.executable, "-m", "gpuwise", "run", "--no-record", str(script), "--", str(tmp_path / "weights.pt")]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert f"threads {said}" in ran.stdout.splitlines(), ran.stderr
 
 
 def test_files_are_read_as_they_were_written(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
+from gpuwise.processes import script_environment
 from gpuwise.train.hook.journal import Follower, Journal
 from gpuwise.train.hook.settings import Settings, write_settings
 from gpuwise.train.hook.zygote import Run, Zygote
@@ -167,7 +168,7 @@ def _start(
         file = None if output is None else stack.enter_context(output.open("ab"))
         return subprocess.Popen(
             [python, "-m", "gpuwise.train.hook.child", str(settings)],
-            env={**os.environ, **environment},
+            env={**script_environment(), **environment},
             stdin=subprocess.DEVNULL,
             stdout=streams[0] if file is None else file,
             stderr=streams[1] if file is None else subprocess.STDOUT,

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from gpuwise.errors import GpuwiseError
+from gpuwise.processes import script_environment
 
 FORKS = hasattr(os, "fork") and sys.platform == "linux"
 """Elsewhere a fork of a process with the system's frameworks loaded is not safe."""
@@ -48,7 +49,7 @@ class Zygote:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
-            env={**os.environ, **(environment or {})},
+            env={**script_environment(), **(environment or {})},
         )
         self._codes: dict[int, int] = {}
         self._lock = threading.Lock()

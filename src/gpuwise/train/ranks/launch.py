@@ -24,6 +24,7 @@ import msgspec
 
 from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.export.torchrun import MOST_RESTARTS, SAVE_S
+from gpuwise.processes import script_environment
 from gpuwise.train.hook.launch import FOR_SCRIPTS, PATIENCE
 from gpuwise.train.hook.zygote import end_with_parent
 from gpuwise.train.ranks.beat import Place, places, silent, stack_of
@@ -290,7 +291,7 @@ def run_ranks(
         journal.steps.clear()
     began, looked = time.monotonic(), 0.0
     given = {"OMP_NUM_THREADS": str(max((os.cpu_count() or 1) // n, 1)), "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SAVE_S)}
-    environment = {WATCHED: "1", **FOR_SCRIPTS, **given, **os.environ}
+    environment = {WATCHED: "1", **FOR_SCRIPTS, **given, **script_environment()}
     process = subprocess.Popen(
         command_of(out / "settings.json", n, restarts),
         env=environment,
