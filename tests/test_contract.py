@@ -211,7 +211,7 @@ def _floor(module: str) -> int | None:
 
 def test_every_room_is_drawn() -> None:
     rooms = {p.name for p in PACKAGE.iterdir() if (p / "__init__.py").exists()}
-    assert rooms == {name.split(".")[1] for name in _layers()} - {"dtypes", "files", "text", "units", "errors", "version"}
+    assert rooms == {name.split(".")[1] for name in _layers()} - {"dtypes", "files", "processes", "text", "units", "errors", "version"}
 
 
 def test_rooms_import_only_rooms_above_them() -> None:
