@@ -5,7 +5,6 @@ condition has been false for as long (or the value has passed ``until``): a valu
 from __future__ import annotations
 
 import math
-import os
 import re
 import subprocess
 from collections.abc import Callable, Mapping
@@ -15,6 +14,7 @@ from gpuwise.errors import InputError, UnknownNameError, nearest_names
 from gpuwise.machine.telemetry.causes.cause import Cause, Severity
 from gpuwise.machine.telemetry.frames import Card, Frame
 from gpuwise.machine.telemetry.outputs.csv_log import time_words
+from gpuwise.processes import script_environment
 from gpuwise.units import GIGA, MEGA, parse_bytes, parse_duration
 
 READINGS: Mapping[str, tuple[Callable[[Card], float | None], str]] = {
@@ -294,7 +294,7 @@ class Alerts:
                 subprocess.Popen(
                     self._command,
                     shell=True,
-                    env={**os.environ, **variables},
+                    env={**script_environment(), **variables},
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=out,
