@@ -90,6 +90,10 @@ def check_split(arch: Architecture, config: EngineConfig) -> None:
         raise InputError(f"{arch.moe.n_experts} experts do not divide over {config.moe_ep} ranks", hint="choose a divisor")
 
 
+MARLIN_SINCE = (7, 5)
+"""Compute capability from which Marlin has kernels (vllm pull requests 5975, 29901)."""
+
+
 def check_formats(accelerator: Accelerator, config: EngineConfig) -> None:
     """Raises InputError for 8-bit or 4-bit floating weights on an NVIDIA GPU before Turing: engines widen them in Marlin, which
     has no kernel there (vllm pull requests 5975, 29901)."""
@@ -100,9 +104,6 @@ def check_formats(accelerator: Accelerator, config: EngineConfig) -> None:
             f"{accelerator.name} has no kernel for {named} weights: Marlin, which widens them, begins at compute capability 7.5",
             hint="take 16-bit weights (--weights 16), int4_wo (GPTQ), or --engine llama.cpp",
         )
-
-
-MARLIN_SINCE = (7, 5)
 
 
 @cache

@@ -180,12 +180,13 @@ def fit_throughput(folder: Path) -> dict[str, float]:
     older["throughput_log_sigma"] = _width(first, np.array([older["costs"][n] for n in STEP]))
     called = _solve([t for t in backend if not load_check(t.run)], np.log(STEP_START), np.log(STEP_LOW), np.log(STEP_HIGH))
     named = {n: float(f"{v:.4g}") for n, v in zip(STEP, called, strict=True)}
+    spread = _width(backend, called)
     newer["in_process"] = {
         "costs": named,
         "exchange_slowdown": named["communication_slowdown"],
         "front": {"attention_slowdown": 1.0},
-        "log_sigma": _width(backend, called),
-        "throughput_log_sigma": _width(backend, called),
+        "log_sigma": spread,
+        "throughput_log_sigma": spread,
     }
     ratio = _throughput_ratio([t for t in backend if load_check(t.run)], called)
     errors[f"trtllm-bench {PYTORCH} check median ({len(ratio)} rows)"] = round(float(np.median(np.abs(ratio - 1.0))), 4)
