@@ -18,7 +18,7 @@ from gpuwise.pick.capacity import REQUESTS, RESOLUTION, Option, rank_accelerator
 from gpuwise.pick.limits import Limits
 from gpuwise.serve.capacity import configurations
 from gpuwise.serve.capacity.answer import Draft
-from gpuwise.serve.capacity.configurations import Wanted
+from gpuwise.serve.capacity.configurations import Requirements
 from gpuwise.serve.capacity.fleet import Demand, copies_for
 from gpuwise.serve.capacity.search import contends, search
 from gpuwise.serve.load.load import Load
@@ -98,7 +98,7 @@ SLOW = parse_targets("ttft_p95=20s,tpot_p95=500ms")
 
 def test_edge_modules_run_what_their_software_runs_within_their_watts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(configurations, "SLOTS", (4,))
-    wanted = Wanted(bits=(4,))
+    wanted = Requirements(bits=(4,))
     found = rank_accelerators(ARCH, LOAD, SLOW, Demand(rate_per_s=0.05), wanted, today=TODAY, limits=EDGE)
     assert found.options
     for o in found.options:
@@ -111,7 +111,7 @@ def test_edge_modules_run_what_their_software_runs_within_their_watts(monkeypatc
 
 def test_more_load_than_the_watts_carry_has_no_option(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(configurations, "SLOTS", (4,))
-    found = rank_accelerators(ARCH, LOAD, SLOW, Demand(rate_per_s=50.0), Wanted(bits=(4,)), today=TODAY, limits=EDGE)
+    found = rank_accelerators(ARCH, LOAD, SLOW, Demand(rate_per_s=50.0), Requirements(bits=(4,)), today=TODAY, limits=EDGE)
     assert not found.options
     assert any("W allowed" in one.why for one in found.left_out)
 
@@ -119,12 +119,12 @@ def test_more_load_than_the_watts_carry_has_no_option(monkeypatch: pytest.Monkey
 def test_only_what_keeps_the_targets_at_a_rate_contends() -> None:
     """A search finds a rate: its accelerators contend just below it, and not where no closed form reaches."""
     cluster, targets = find_cluster("8xh100-sxm"), parse_targets("ttft_p95=1s")
-    found = search(ARCH, cluster, LOAD, targets, Wanted(), n=REQUESTS, refine=False, resolution=RESOLUTION)
+    found = search(ARCH, cluster, LOAD, targets, Requirements(), n=REQUESTS, refine=False, resolution=RESOLUTION)
     assert found.best is not None
     each = max(limit.rate_per_s / limit.configuration.ranks for limit in found.limits)
-    assert contends(ARCH, cluster, LOAD, targets, Wanted(), 0.95 * each, n=REQUESTS)
-    assert not contends(ARCH, cluster, LOAD, targets, Wanted(), 4.0 * each, n=REQUESTS)
-    assert not contends(ARCH, cluster, LOAD, parse_targets("ttft_p95=5ms"), Wanted(), 0.1 * each, n=REQUESTS)
+    assert contends(ARCH, cluster, LOAD, targets, Requirements(), 0.95 * each, n=REQUESTS)
+    assert not contends(ARCH, cluster, LOAD, targets, Requirements(), 4.0 * each, n=REQUESTS)
+    assert not contends(ARCH, cluster, LOAD, parse_targets("ttft_p95=5ms"), Requirements(), 0.1 * each, n=REQUESTS)
 
 
 def test_what_is_passed_over_would_not_have_been_among_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,8 +146,10 @@ def test_a_small_load_takes_the_smallest_replica_that_carries_it() -> None:
 
     def fewest(rate_per_s: float) -> tuple[int, int]:
         demand = Demand(rate_per_s=rate_per_s)
-        found = search(ARCH, cluster, LOAD, targets, Wanted(bits=(16,)), demand=demand, n=REQUESTS, refine=False, resolution=1.08)
-        each = search(ARCH, cluster, LOAD, targets, Wanted(bits=(16,)), n=REQUESTS, refine=False, resolution=1.08)
+        found = search(
+            ARCH, cluster, LOAD, targets, Requirements(bits=(16,)), demand=demand, n=REQUESTS, refine=False, resolution=1.08
+        )
+        each = search(ARCH, cluster, LOAD, targets, Requirements(bits=(16,)), n=REQUESTS, refine=False, resolution=1.08)
         assert found.best is not None
         of = [x.configuration.ranks * copies_for(rate_per_s, x.rate_per_s) for x in each.limits if x.best is not None]
         return found.best.configuration.ranks * copies_for(rate_per_s, found.best.rate_per_s), min(of)

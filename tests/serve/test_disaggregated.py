@@ -13,7 +13,7 @@ from gpuwise.errors import InputError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.predict.memory.kv_cache import kv_cache_bytes
-from gpuwise.serve.disaggregated import LATENCY_S, DecodeEngine, Disaggregated
+from gpuwise.serve.disaggregated import LATENCY_S, DecodeEngine, Disaggregation
 from gpuwise.serve.engine import EngineConfig
 from gpuwise.serve.load.requests import Requests
 from gpuwise.serve.simulate import ClosedLoop, Server, Settings
@@ -23,7 +23,7 @@ from gpuwise.serve.simulate.texts import runs_of
 ARCH = find_model("llama-3.1-8b")
 SYSTEM = find_cluster("8xH100-SXM").system
 ONE = Server(ARCH, SYSTEM, EngineConfig("vllm", "bf16"))
-PAIR = Disaggregated(ONE, ONE)
+PAIR = Disaggregation(ONE, ONE)
 
 
 def load(n: int, rate: float, prompt: int, output: int) -> Requests:
@@ -85,22 +85,22 @@ def test_prompts_do_not_disturb_answers():
 
 
 def test_one_reader_for_many_writers_is_the_bottleneck():
-    wide = Disaggregated(ONE, ONE, 1, 3)
+    wide = Disaggregation(ONE, ONE, 1, 3)
     assert wide.run(load(300, 14.0, 6000, 20)).saturated
-    assert not Disaggregated(ONE, ONE, 3, 1).run(load(300, 14.0, 6000, 20)).saturated
+    assert not Disaggregation(ONE, ONE, 3, 1).run(load(300, 14.0, 6000, 20)).saturated
 
 
 def test_over_a_network_the_transfer_is_slower():
-    far = Disaggregated(ONE, ONE, 8, 8)
+    far = Disaggregation(ONE, ONE, 8, 8)
     assert far.bandwidth_bytes_per_s == SYSTEM.network_bytes_per_s < PAIR.bandwidth_bytes_per_s
 
 
 def test_what_cannot_be_read_apart_is_refused():
     with pytest.raises(InputError, match="another model or format"):
-        Disaggregated(ONE, replace(ONE, config=EngineConfig("vllm", kv_dtype="fp8")))
+        Disaggregation(ONE, replace(ONE, config=EngineConfig("vllm", kv_dtype="fp8")))
     with pytest.raises(InputError, match="disaggregated"):
-        Disaggregated(*[replace(ONE, config=EngineConfig("trtllm"))] * 2)
+        Disaggregation(*[replace(ONE, config=EngineConfig("trtllm"))] * 2)
     with pytest.raises(InputError, match="who wait"):
         PAIR.run(load(10, 1.0, 100, 10), closed=ClosedLoop(2, 1.0))
     with pytest.raises(InputError):
-        Disaggregated(ONE, replace(ONE, settings=Settings(max_model_len=64))).run(load(10, 1.0, 100, 10))
+        Disaggregation(ONE, replace(ONE, settings=Settings(max_model_len=64))).run(load(10, 1.0, 100, 10))

@@ -83,7 +83,7 @@ class Acquisition:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class Exclusion:
     """A way that is not ranked. ``code`` is a short stable word for counting, ``why`` the sentence with by how much."""
 
     way: Acquisition
@@ -125,9 +125,9 @@ CODES: dict[str, tuple[int, str]] = {
 """Codes of reasons: how far they came, and the heading they are grouped under."""
 
 
-def left_out(way: Acquisition, code: str, why: str, short: float = math.inf) -> LeftOut:
+def left_out(way: Acquisition, code: str, why: str, short: float = math.inf) -> Exclusion:
     """A way left out for ``code``."""
-    return LeftOut(way, code, why, CODES[code][0], short)
+    return Exclusion(way, code, why, CODES[code][0], short)
 
 
 def ways(limits: Limits, today: datetime.date) -> Iterator[Acquisition]:
@@ -163,7 +163,7 @@ def ways(limits: Limits, today: datetime.date) -> Iterator[Acquisition]:
             yield Acquisition(accelerator, limits.ways[0])
 
 
-def refused(way: Acquisition, limits: Limits, purpose: str) -> LeftOut | None:
+def refused(way: Acquisition, limits: Limits, purpose: str) -> Exclusion | None:
     """What rules a way out before anything is computed; None when nothing does."""
     accelerator = way.accelerator
     if limits.form is not None and limits.form not in forms_of(accelerator.id):

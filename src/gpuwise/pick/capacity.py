@@ -33,10 +33,10 @@ from gpuwise.pick.limits import Limits
 from gpuwise.pick.owning import Terms, bill
 from gpuwise.predict.estimate import Estimate, to_document
 from gpuwise.serve.capacity.answer import Capacity, Draft, check_model
-from gpuwise.serve.capacity.configurations import SLOW_LINKS, Wanted
+from gpuwise.serve.capacity.configurations import SLOW_LINKS, Requirements
 from gpuwise.serve.capacity.document import fleet_document
 from gpuwise.serve.capacity.fleet import Demand, Fleet, about, fleet_for
-from gpuwise.serve.capacity.mixed import Kind, Mixed, mixed_fleet
+from gpuwise.serve.capacity.mixed import Kind, MixedFleet, mixed_fleet
 from gpuwise.serve.capacity.rate import Limit
 from gpuwise.serve.capacity.search import contends, least_ranks, search, with_slots
 from gpuwise.serve.engine import LLAMA_CPP, engine_runs
@@ -93,7 +93,7 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class CapacityExclusion:
     """An accelerator that is not ranked, and why."""
 
     name: str
@@ -101,28 +101,28 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True)
-class Ranked:
+class CapacityRanking:
     """``options`` cheapest first; ``nearest`` is what comes nearest where none keeps the targets."""
 
     options: tuple[Option, ...]
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[CapacityExclusion, ...]
     nearest: Limit | None
     simulated: int
-    mixed: Mixed | None = None
+    mixed: MixedFleet | None = None
     """A cheaper fleet of two kinds; None where none is."""
 
-    def with_answer(self, limit: Limit | None, fleet: Fleet | None, demand: Demand, limits: Limits) -> Ranked:
+    def with_answer(self, limit: Limit | None, fleet: Fleet | None, demand: Demand, limits: Limits) -> CapacityRanking:
         """The first option with what more requests and a search of the engine's options found; in its new place, or left out
         where it keeps the targets no more, and the fleet of two kinds with it."""
         first, *others = self.options
         if limit is None or fleet is None:
-            left_out = (*self.left_out, LeftOut(first.name, "misses the targets where it is simulated at length"))
+            left_out = (*self.left_out, CapacityExclusion(first.name, "misses the targets where it is simulated at length"))
             return replace(self, options=tuple(others), left_out=left_out, mixed=_mixed(others, demand, limits))
         first = replace(first, limit=limit, fleet=fleet)
         options = tuple(sorted((first, *others), key=lambda o: o.key))
         return replace(self, options=options, mixed=_mixed(options, demand, limits))
 
-    def answered(self, ask: Callable[[Option], Draft], demand: Demand, limits: Limits) -> tuple[Ranked, Capacity]:
+    def answered(self, ask: Callable[[Option], Draft], demand: Demand, limits: Limits) -> tuple[CapacityRanking, Capacity]:
         """The options and the full answer of the first of them, which has its place by it: where more requests make an option
         dearer than the next, that one is asked too. Only the one that stays first is completed."""
         ranked, drafts = self, dict[str, Draft]()
@@ -142,7 +142,7 @@ class _Candidate:
     usd_per_hour: float
     """Of one accelerator: its rent, or what it was bought for over its life and its electricity."""
     how: str
-    wanted: Wanted
+    wanted: Requirements
     bound_usd: float
     """Of a million tokens written, at the least."""
     least_ttft_s: float
@@ -164,21 +164,21 @@ def rank_accelerators(
     load: Load,
     targets: Sequence[Target],
     demand: Demand,
-    wanted: Wanted | None = None,
+    wanted: Requirements | None = None,
     *,
     today: datetime.date,
     limits: Limits | None = None,
     budget_usd_per_hour: float | None = None,
     progress: Callable[[str], None] = lambda words: None,
-) -> Ranked:
+) -> CapacityRanking:
     """The accelerators that keep ``targets`` under ``load``, the cheapest first. Raises InputError for a model that
     writes no text."""
     check_model(arch)
-    asked = wanted or Wanted()
+    asked = wanted or Requirements()
     bounds_of = limits or Limits(ways=("rent",))
     options: list[Option] = []
     bounds: list[float] = []
-    left_out: list[LeftOut] = []
+    left_out: list[CapacityExclusion] = []
     missed: list[Limit] = []
     simulated = passed_over = 0
     nearest_to_bound = 1.0
@@ -195,25 +195,25 @@ def rank_accelerators(
         name = candidate.name
         why = _too_many_watts(candidate.cluster.accelerator, 1, bounds_of)
         if why:
-            left_out.append(LeftOut(name, why))
+            left_out.append(CapacityExclusion(name, why))
             continue
         first = sorted(options, key=lambda o: o.key)[:TOP]
         worst = max(o.per_million for o in first) if len(first) == TOP else math.inf
         if candidate.bound_usd * nearest_to_bound * CLOSER > worst:
-            left_out.append(LeftOut(name, "dearer even at its peak"))
+            left_out.append(CapacityExclusion(name, "dearer even at its peak"))
             continue
         payable = first[-1].key / candidate.usd_per_hour if worst < math.inf and asks else math.inf  # accelerators
         if candidate.least > payable:
             words = "replica" if candidate.least == 1 else f"replica on {candidate.least} of them"
-            left_out.append(LeftOut(name, f"dearer even as one {words}"))
+            left_out.append(CapacityExclusion(name, f"dearer even as one {words}"))
             continue
         if candidate.least_ttft_s > allowed:
             least = format_duration(candidate.least_ttft_s)
             words = f"reading a prompt takes {least} at its peak, {format_duration(allowed)} allowed"
-            left_out.append(LeftOut(name, words))
+            left_out.append(CapacityExclusion(name, words))
             continue
         if simulated + passed_over >= MOST_SIMULATED:
-            left_out.append(LeftOut(name, f"not simulated: {MOST_SIMULATED} with a lower bound came first"))
+            left_out.append(CapacityExclusion(name, f"not simulated: {MOST_SIMULATED} with a lower bound came first"))
             continue
         progress(name)
         slotted, chosen = with_slots(load, candidate.wanted)
@@ -221,7 +221,9 @@ def rank_accelerators(
         needed = candidate.usd_per_hour / HOUR_S * demand.peak_over_mean / (worst * written / MEGA * RESOLUTION)
         if needed and not contends(arch, candidate.cluster, slotted, targets, chosen, needed, most_ranks=payable, n=REQUESTS):
             left_out.append(
-                LeftOut(name, f"no layout carries {needed:.2g} requests/s an accelerator, where it would be cheap enough")
+                CapacityExclusion(
+                    name, f"no layout carries {needed:.2g} requests/s an accelerator, where it would be cheap enough"
+                )
             )
             nearest_to_bound = max(min(nearest_to_bound, worst / candidate.bound_usd), 1.0)
             passed_over += 1
@@ -241,16 +243,16 @@ def rank_accelerators(
         simulated += found.error is None
         if found.best is None:
             missed += [] if found.nearest is None else [found.nearest]
-            left_out.append(LeftOut(name, _why(found.error, found.nearest)))
+            left_out.append(CapacityExclusion(name, _why(found.error, found.nearest)))
             continue
         each = about(found.best)
         fleet = fleet_for(found.best, each, candidate.cluster, demand, today=today, usd_per_hour=candidate.usd_per_hour)
         why = _too_many_watts(candidate.cluster.accelerator, fleet.cluster.n_accelerators, bounds_of)
         if why:
-            left_out.append(LeftOut(name, why))
+            left_out.append(CapacityExclusion(name, why))
             continue
         if budget_usd_per_hour is not None and (fleet.usd_per_hour or 0.0) > budget_usd_per_hour:
-            left_out.append(LeftOut(name, f"${fleet.usd_per_hour:,.2f}/h is over the budget"))
+            left_out.append(CapacityExclusion(name, f"${fleet.usd_per_hour:,.2f}/h is over the budget"))
             continue
         options.append(Option(candidate.cluster, found.best, fleet, candidate.how, candidate.usd_per_hour, asks))
         reached = [o.per_million / b for o, b in zip(options, [*bounds, candidate.bound_usd], strict=True)]
@@ -258,10 +260,10 @@ def rank_accelerators(
         nearest_to_bound = max(min(reached), 1.0)
     options.sort(key=lambda o: o.key)
     nearest = min(missed, key=lambda x: (x.alone.worst.ratio or math.inf) if x.alone.worst else math.inf, default=None)
-    return Ranked(tuple(options), tuple(left_out), nearest, simulated, _mixed(options, demand, bounds_of))
+    return CapacityRanking(tuple(options), tuple(left_out), nearest, simulated, _mixed(options, demand, bounds_of))
 
 
-def _mixed(options: Sequence[Option], demand: Demand, limits: Limits) -> Mixed | None:
+def _mixed(options: Sequence[Option], demand: Demand, limits: Limits) -> MixedFleet | None:
     """Of what each kind carries by itself, for the peak; None where nothing was asked for."""
     if (demand.rate_per_s is None and demand.users is None) or not options:
         return None
@@ -292,7 +294,7 @@ def _candidates(
     arch: Architecture,
     load: Load,
     targets: Sequence[Target],
-    wanted: Wanted,
+    wanted: Requirements,
     limits: Limits,
     demand: Demand,
     today: datetime.date,
@@ -335,7 +337,7 @@ def _asked_for(way: Acquisition, limits: Limits) -> bool:
     return (not limits.vendors or accelerator.vendor in limits.vendors) and (way.condition != "used" or limits.used)
 
 
-def _engine_on(accelerator: Accelerator, wanted: Wanted, way: Acquisition) -> Wanted | None:
+def _engine_on(accelerator: Accelerator, wanted: Requirements, way: Acquisition) -> Requirements | None:
     """``wanted`` on this accelerator; under llama.cpp where a machine is bought that the engine does not run on; None where
     nothing runs."""
     if engine_runs(accelerator, wanted.engine):
@@ -364,7 +366,7 @@ def _host(accelerator: Accelerator) -> Cluster:
     return several if several is not None and several.n_systems == 1 else Cluster(system, system.count)
 
 
-def _formats(wanted: Wanted) -> set[str]:
+def _formats(wanted: Requirements) -> set[str]:
     """Formats of products that the weights allowed are multiplied in."""
     found = {"fp16", "bf16"}
     return found | {"fp8", "int8"} if min(wanted.bits) <= 8 else found
@@ -379,7 +381,7 @@ def _why(error: GpuwiseError | None, nearest: Limit | None) -> str:
     return f"{worst.target.key} of {worst.value_s:.3g} s for a request alone, {worst.target.limit_s:g} s allowed"
 
 
-def ranked_document(found: Ranked) -> dict[str, object]:
+def ranked_document(found: CapacityRanking) -> dict[str, object]:
     """The options as JSON values, cheapest first."""
     document = {
         "options": [

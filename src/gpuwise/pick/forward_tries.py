@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from gpuwise.errors import UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster
-from gpuwise.pick.candidates import Acquisition, LeftOut, cluster_of, counts_for, left_out, not_in_limits, placed, software_for
+from gpuwise.pick.candidates import Acquisition, Exclusion, cluster_of, counts_for, left_out, not_in_limits, placed, software_for
 from gpuwise.pick.forward import (
     ForwardJob,
     ForwardRate,
@@ -31,7 +31,7 @@ from gpuwise.units import HOUR_S, PETA, format_duration
 
 def forward_tries(
     job: ForwardJob, way: Acquisition, limits: Limits, terms: Terms, notes: Callable[[Acquisition, int], tuple[str, ...]]
-) -> Iterator[Candidate[Outcome] | LeftOut]:
+) -> Iterator[Candidate[Outcome] | Exclusion]:
     """One accelerator, or as many side by side as the peak of a load, or the time given to a count of items, needs at least; and
     why it is none."""
     accelerator = way.accelerator
@@ -108,7 +108,7 @@ def _run(
     limits: Limits,
     terms: Terms,
     notes: Callable[[Acquisition, int], tuple[str, ...]],
-) -> Outcome | LeftOut:
+) -> Outcome | Exclusion:
     got = forward_on(job, cluster)
     if isinstance(got, TooLargeToRun):
         return too_large(way, 1, got.short_bytes)

@@ -14,7 +14,7 @@ from typing import cast
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.catalogue import find_model
-from gpuwise.pick.candidates import Acquisition, LeftOut, cluster_of, counts_for, left_out, not_in_limits, placed
+from gpuwise.pick.candidates import Acquisition, Exclusion, cluster_of, counts_for, left_out, not_in_limits, placed
 from gpuwise.pick.jobs import ModelJob, serving_job, training_job
 from gpuwise.pick.limits import Limits, check_limits
 from gpuwise.pick.outcomes import CHANGED, LEVELS, WIDER_BONUS, friction, level
@@ -169,7 +169,7 @@ def learn(
 
 def _tries(
     tasks: tuple[Exercise, ...], way: Acquisition, limits: Limits, terms: Terms, predictions: Predictions
-) -> Iterator[Candidate[LearningResult] | LeftOut]:
+) -> Iterator[Candidate[LearningResult] | Exclusion]:
     counts = counts_for(way, limits)
     n = counts[0] if counts else 1
     cluster = cluster_of(way.accelerator.id, n)
@@ -190,7 +190,7 @@ def _tries(
         return
     there = placed(way, cluster, limits.have)
 
-    def run() -> LearningResult | LeftOut:
+    def run() -> LearningResult | Exclusion:
         return _do(tasks, way, there, terms, predictions)
 
     yield Candidate(way, n, LEVELS * missing + level(0, way, n, "learn"), 1.0, least_s, usd, usd, 0.0, run)
@@ -217,7 +217,7 @@ def _bounds(tasks: tuple[Exercise, ...], way: Acquisition, n: int) -> tuple[floa
 
 def _do(
     tasks: tuple[Exercise, ...], way: Acquisition, cluster: Cluster, terms: Terms, predictions: Predictions
-) -> LearningResult | LeftOut:
+) -> LearningResult | Exclusion:
     seconds: list[tuple[str, Estimate]] = []
     narrowed = 0
     missing: list[tuple[str, str]] = []

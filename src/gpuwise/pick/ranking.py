@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeVar
 
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.accelerators import product_of
-from gpuwise.pick.candidates import Acquisition, LeftOut, left_out, refused, software_for, ways
+from gpuwise.pick.candidates import Acquisition, Exclusion, left_out, refused, software_for, ways
 from gpuwise.pick.limits import Limits, balance
 from gpuwise.pick.outcomes import LEVELS, Outcome, small
 from gpuwise.pick.owning import Bill, counted_usd
@@ -72,7 +72,7 @@ class Candidate(Generic[T]):
     least_usd: float
     least_pflop_usd: float
     least_kwh: float
-    run: Callable[[], T | LeftOut]
+    run: Callable[[], T | Exclusion]
     favour: float = 1.0
     """What the order of outcomes multiplies their time and cost with at least (:meth:`Outcome.at_worst`)."""
     ends: bool = True
@@ -98,7 +98,7 @@ class Ranking(Generic[T]):
     """``ranked`` best first, each way once; with ``left_out`` they are all ``considered``."""
 
     ranked: tuple[T, ...]
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[Exclusion, ...]
     considered: int
     predicted: int
     capped: bool
@@ -109,13 +109,13 @@ class _Search(Generic[T]):
         self.limits, self.keep = limits, keep
         self.found: dict[Name, T] = {}
         self.keys: dict[str, list[Key]] = {}
-        self.failed: dict[Name, LeftOut] = {}
+        self.failed: dict[Name, Exclusion] = {}
         self.tries: dict[Name, int] = {}
         self.done: dict[Name, int] = {}
         self.bounds: dict[Name, Candidate[T]] = {}
         self.predicted: dict[str, int] = {}
 
-    def fail(self, out: LeftOut) -> None:
+    def fail(self, out: Exclusion) -> None:
         """Remember the reason that came furthest."""
         failure = self.failed.get(out.way.key)
         if failure is None or out.progress > failure.progress:
@@ -160,7 +160,7 @@ class _Search(Generic[T]):
         except (InputError, UnpredictableError) as error:
             self.fail(left_out(t.way, "unpredicted", error.message))
             return
-        if isinstance(got, LeftOut):
+        if isinstance(got, Exclusion):
             self.fail(got)
             return
         out = outside(got, self.limits)
@@ -195,7 +195,7 @@ def lent(way: Acquisition, limits: Limits) -> int:
 
 
 def rank(
-    tries_of: Callable[[Acquisition], Iterator[Candidate[T] | LeftOut]],
+    tries_of: Callable[[Acquisition], Iterator[Candidate[T] | Exclusion]],
     purpose: str,
     limits: Limits,
     today: datetime.date,
@@ -212,7 +212,7 @@ def rank(
             search.fail(out)
             continue
         for t in tries_of(way):
-            if isinstance(t, LeftOut):
+            if isinstance(t, Exclusion):
                 search.fail(t)
             else:
                 tries.append(t)
@@ -240,11 +240,11 @@ def rank(
     return Ranking(tuple(ranked), tuple(reasons), len(every), sum(search.predicted.values()), capped)
 
 
-def _each_product(ranked: Sequence[T]) -> tuple[list[T], list[LeftOut]]:
+def _each_product(ranked: Sequence[T]) -> tuple[list[T], list[Exclusion]]:
     """The best board of each product in each way it is had; the others are left out for it."""
     best: dict[tuple[str, str, str], T] = {}
     kept: list[T] = []
-    others: list[LeftOut] = []
+    others: list[Exclusion] = []
     for o in ranked:
         device = o.way.accelerator
         first = best.setdefault((product_of(device.id), o.way.how, o.way.label), o)
@@ -261,17 +261,17 @@ def _served_fully(o: Rankable) -> bool:
     return o.level % LEVELS < 8
 
 
-def _too_small(way: Acquisition, n: int, usd: float) -> LeftOut:
+def _too_small(way: Acquisition, n: int, usd: float) -> Exclusion:
     return left_out(way, "behind", f"{n}x: {way.accelerator.memory_bytes / GIB:.0f} GB holds this and little after it", usd)
 
 
-def _in_part(o: Rankable, purpose: str) -> LeftOut:
+def _in_part(o: Rankable, purpose: str) -> Exclusion:
     support = software_for(o.way.accelerator, purpose)
     why = support.reason if support.level != "full" else "several of them are not served as one is"
     return left_out(o.way, "behind", f"{o.n}x: software in part: {why}", o.cost_usd.expected)
 
 
-def _reason(way: Acquisition, search: _Search[T], purpose: str) -> LeftOut:
+def _reason(way: Acquisition, search: _Search[T], purpose: str) -> Exclusion:
     """Why a way is not ranked: its bound loses to all that are shown, or it stands behind them for another reason."""
     t = search.bounds.get(way.key)
     if t is not None and small(way, purpose) and search.larger(purpose):
@@ -315,7 +315,7 @@ def time_limit_s(limits: Limits) -> float:
     return limits.deadline_s if limits.deadline_s is not None else PATIENCE_S
 
 
-def outside(outcome: Rankable, limits: Limits) -> LeftOut | None:
+def outside(outcome: Rankable, limits: Limits) -> Exclusion | None:
     """The limit an outcome breaks, and by how much; None when it keeps them."""
     seconds, outlay = outcome.time_s.expected, outcome.bill.outlay_usd
     most = time_limit_s(limits)
@@ -327,12 +327,12 @@ def outside(outcome: Rankable, limits: Limits) -> LeftOut | None:
     return None
 
 
-def too_large(way: Acquisition, n: int, short_bytes: float) -> LeftOut:
+def too_large(way: Acquisition, n: int, short_bytes: float) -> Exclusion:
     """Left out for memory."""
     return left_out(way, "memory", f"{n}x lacks {format_bytes(max(short_bytes, 0.0))} on each", short_bytes)
 
 
-def least_budget(way: Acquisition, n: int, least_usd: float, limits: Limits) -> LeftOut | None:
+def least_budget(way: Acquisition, n: int, least_usd: float, limits: Limits) -> Exclusion | None:
     """Left out because even the bound is over budget."""
     if limits.budget_usd is None or least_usd <= limits.budget_usd:
         return None

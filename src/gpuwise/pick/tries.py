@@ -12,7 +12,7 @@ from gpuwise.money.run.cost import run_cost
 from gpuwise.money.run.goodput import operate
 from gpuwise.pick.candidates import (
     Acquisition,
-    LeftOut,
+    Exclusion,
     cluster_of,
     counts_for,
     left_out,
@@ -100,7 +100,7 @@ class Predictions:
 
 def tries_of(
     job: ModelJob | ForwardJob, way: Acquisition, limits: Limits, terms: Terms, predictions: Predictions
-) -> Iterator[Candidate[Outcome] | LeftOut]:
+) -> Iterator[Candidate[Outcome] | Exclusion]:
     """The counts worth predicting, and why others are not."""
     if isinstance(job, ForwardJob):
         return forward_tries(job, way, limits, terms, _notes)
@@ -109,7 +109,7 @@ def tries_of(
 
 def _training(
     job: ModelJob, way: Acquisition, limits: Limits, terms: Terms, predictions: Predictions
-) -> Iterator[Candidate[Outcome] | LeftOut]:
+) -> Iterator[Candidate[Outcome] | Exclusion]:
     accelerator, most_s = way.accelerator, time_limit_s(limits)
     for n in counts_for(way, limits):
         cluster = cluster_of(accelerator.id, n)
@@ -175,8 +175,8 @@ def _few_do(job: ModelJob, way: Acquisition, n: int) -> bool:
 
 def _runner(
     job: ModelJob, way: Acquisition, cluster: Cluster, terms: Terms, predictions: Predictions
-) -> Callable[[], Outcome | LeftOut]:
-    def run() -> Outcome | LeftOut:
+) -> Callable[[], Outcome | Exclusion]:
+    def run() -> Outcome | Exclusion:
         got = predictions.train(job, cluster)
         if isinstance(got, TooLarge):
             return too_large(way, cluster.n_accelerators, got.short_bytes)
@@ -187,7 +187,7 @@ def _runner(
     return run
 
 
-def unpromised(way: Acquisition, busy_s: Estimate) -> LeftOut | None:
+def unpromised(way: Acquisition, busy_s: Estimate) -> Exclusion | None:
     """A notebook whose weekly hours nobody publishes is good for one session, no longer."""
     plan = way.notebook
     if plan is None:
@@ -250,7 +250,7 @@ def trained_outcome(job: ModelJob, way: Acquisition, cluster: Cluster, got: Trai
 
 def _serving(
     job: ModelJob, way: Acquisition, limits: Limits, terms: Terms, predictions: Predictions
-) -> Iterator[Candidate[Outcome] | LeftOut]:
+) -> Iterator[Candidate[Outcome] | Exclusion]:
     accelerator = way.accelerator
     lent = way.notebook.hours_per_month if way.notebook is not None else None
     busy_share = job.hours / (12 * job.years)
@@ -309,8 +309,8 @@ def _serving(
 
 def _server(
     job: ModelJob, way: Acquisition, cluster: Cluster, ranks: int, limits: Limits, terms: Terms, predictions: Predictions
-) -> Callable[[], Outcome | LeftOut]:
-    def run() -> Outcome | LeftOut:
+) -> Callable[[], Outcome | Exclusion]:
+    def run() -> Outcome | Exclusion:
         got = predictions.serve(job, cluster, ranks)
         if isinstance(got, TooLargeToServe):
             return too_large(way, ranks, got.short_bytes)

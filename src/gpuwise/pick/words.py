@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gpuwise.facts.offers.offer import offers_for
 from gpuwise.facts.offers.purchases import month_or_year
-from gpuwise.pick.candidates import CODES, LeftOut
+from gpuwise.pick.candidates import CODES, Exclusion
 from gpuwise.pick.forward import ForwardJob
 from gpuwise.pick.jobs import ModelJob
 from gpuwise.pick.limits import Limits
@@ -159,7 +159,7 @@ def default_words(job: ModelJob | ForwardJob, limits: Limits) -> str:
 def groups(ranking: Ranking[T]) -> tuple[LeftOutGroup, ...]:
     """The accelerators of which no way is ranked, by the reason of the way that came furthest."""
     have = {o.way.accelerator.id for o in ranking.ranked}
-    furthest: dict[str, LeftOut] = {}
+    furthest: dict[str, Exclusion] = {}
     for out in ranking.left_out:
         name = out.way.accelerator.id
         previous = furthest.get(name)
@@ -175,7 +175,7 @@ def groups(ranking: Ranking[T]) -> tuple[LeftOutGroup, ...]:
     return tuple(group_list)
 
 
-def _notable(members: Iterable[LeftOut]) -> Sequence[LeftOut]:
+def _notable(members: Iterable[Exclusion]) -> Sequence[Exclusion]:
     """Nearest misses first; where a miss has no size, the newest and largest devices."""
     return sorted(members, key=lambda o: (o.short, -o.way.accelerator.year, -o.way.accelerator.memory_bytes))[:NAMED]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gpuwise.report.figures import BAD, DASHES, INK, MARKERS, SMALL, Drawing, colour, draw, legend_below, margins
 from gpuwise.report.files import PAGE_SUFFIXES, check_target, write_text
 from gpuwise.report.page import Markup, TableCell, TableRow, figures, heading, notes, page, table, verdict
-from gpuwise.serve.capacity.answer import Capacity, Served
+from gpuwise.serve.capacity.answer import Capacity, Recommendation
 from gpuwise.serve.capacity.changes import MODEL, Change
 from gpuwise.serve.capacity.commands import Command, shell_lines
 from gpuwise.serve.capacity.document import timeline
@@ -70,7 +70,7 @@ def capacity_drawings(answer: Capacity) -> list[Drawing]:
     return [*drawings, _frontier(answer)] if len(answer.pareto) > 1 else drawings
 
 
-def _latency(answer: Capacity, served: Served) -> Drawing:
+def _latency(answer: Capacity, served: Recommendation) -> Drawing:
     points = [p for p in served.curve if not p.saturated]
     lines = (("ttft", 50.0), ("ttft", 95.0), ("itl", 50.0), ("itl", 99.0))
     rates = [p.rate_per_s for p in points]
@@ -107,7 +107,7 @@ def _latency(answer: Capacity, served: Served) -> Drawing:
     return draw("latency", "Latency against load", caption, 3.4, paint, f"Time to first token at {words}.")
 
 
-def _minute(served: Served) -> Drawing:
+def _minute(served: Recommendation) -> Drawing:
     moments = timeline(served.point)
     at = [m["s"] for m in moments]
     most = max((int(m["running"]) for m in moments), default=0)
@@ -158,7 +158,7 @@ def _frontier(answer: Capacity) -> Drawing:
     return draw("frontier", "Throughput against interactivity", caption, 3.0, paint, words)
 
 
-def _curve_table(served: Served) -> str:
+def _curve_table(served: Recommendation) -> str:
     rows: list[TableRow] = []
     for p in served.curve:
         latencies = [p.latency(m, q) for m, q in (("ttft", 50.0), ("ttft", 95.0), ("itl", 50.0), ("itl", 99.0), ("e2e", 95.0))]
@@ -169,7 +169,7 @@ def _curve_table(served: Served) -> str:
     return table("As the rate of one replica rises", head, rows)
 
 
-def _fleet_table(served: Served) -> str:
+def _fleet_table(served: Recommendation) -> str:
     f = served.fleet
     name = served.configuration.system.accelerator.name
     rows = [

@@ -62,7 +62,7 @@ class DecodeEngine(BudgetEngine):
 
 
 @dataclass(frozen=True)
-class Disaggregated:
+class Disaggregation:
     """``prefill_copies`` of ``prefill`` read, ``decode_copies`` of ``decode`` write: the same model in the same cache format."""
 
     prefill: Server

@@ -9,7 +9,7 @@ import pytest
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.serve.capacity.commands import start_commands
-from gpuwise.serve.capacity.configurations import Configuration, Wanted, layouts
+from gpuwise.serve.capacity.configurations import Configuration, Requirements, layouts
 from gpuwise.serve.engine import EngineConfig
 from gpuwise.serve.simulate import Settings
 from gpuwise.serve.simulate.adapters import Adapters
@@ -133,7 +133,7 @@ def test_llama_cpp_serves_a_model_published_in_mxfp4_as_it_is():
         ("gpt-oss-20b", (4,), {"MXFP4"}),
         ("llama-3.1-8b", (16, 8), {"F16", "Q8_0"}),
     ):
-        found = layouts(find_model(model), system, 1, Wanted(engine="llama.cpp", bits=bits, context=4096))
+        found = layouts(find_model(model), system, 1, Requirements(engine="llama.cpp", bits=bits, context=4096))
         assert {c.config.weights for c in found} == formats
 
 

@@ -14,7 +14,7 @@ from gpuwise.facts.models.catalogue import find_model
 from gpuwise.serve.capacity.answer import Question, capacity_on, usual_targets
 from gpuwise.serve.capacity.changes import changes
 from gpuwise.serve.capacity.commands import load_tests, start_commands
-from gpuwise.serve.capacity.configurations import Configuration, Wanted, layouts, refined
+from gpuwise.serve.capacity.configurations import Configuration, Requirements, layouts, refined
 from gpuwise.serve.capacity.document import capacity_document, timeline
 from gpuwise.serve.capacity.fleet import Demand, accelerators_of, copies_on, fleet_for
 from gpuwise.serve.capacity.rate import curve, knee_rate, largest_rate, operate, operate_within, rate_estimate
@@ -107,32 +107,32 @@ def test_the_interval_holds_the_rate_and_narrows_with_surer_steps() -> None:
 
 
 def test_layouts_split_what_divides_and_offer_wider_weights_first() -> None:
-    found = list(layouts(ARCH, CLUSTER.system, 2, Wanted(pp=1)))
+    found = list(layouts(ARCH, CLUSTER.system, 2, Requirements(pp=1)))
     assert [(c.config.tp, c.config.weights) for c in found] == [(1, "bf16"), (2, "bf16"), (1, "fp8"), (2, "fp8")]
-    experts = list(layouts(find_model("mixtral-8x7b"), find_cluster("8xh100-sxm").system, 8, Wanted(bits=(8,))))
+    experts = list(layouts(find_model("mixtral-8x7b"), find_cluster("8xh100-sxm").system, 8, Requirements(bits=(8,))))
     assert {c.config.weights for c in experts} == {"fp8", "fp8_block"}
     assert any(c.config.moe_ep == 8 for c in experts)
-    assert all(c.config.tp == 4 for c in layouts(ARCH, find_cluster("8xh100-sxm").system, 8, Wanted(tp=4)))
+    assert all(c.config.tp == 4 for c in layouts(ARCH, find_cluster("8xh100-sxm").system, 8, Requirements(tp=4)))
 
 
 def test_stages_are_tried_where_links_are_slow_or_no_host_holds_the_model() -> None:
-    def splits(arch: str, on: str, wanted: Wanted) -> set[tuple[int, int]]:
+    def splits(arch: str, on: str, wanted: Requirements) -> set[tuple[int, int]]:
         cluster = find_cluster(on)
         found = layouts(find_model(arch), cluster.system, cluster.n_accelerators, wanted)
         return {(c.config.tp, c.config.pp) for c in found}
 
-    sixteen = Wanted(bits=(16,))
+    sixteen = Requirements(bits=(16,))
     assert (2, 2) in splits("llama-3.2-1b", "4x4090", sixteen)
     assert all(pp == 1 for _, pp in splits("llama-3.2-1b", "8xh100-sxm", sixteen))
     assert (8, 2) in splits("llama-3.1-405b", "16xh100-sxm", sixteen)
-    assert all(pp == 1 for _, pp in splits("llama-3.1-405b", "16xh100-sxm", Wanted(bits=(4,))))
-    assert splits("llama-3.1-8b", "8xh100-sxm", Wanted(bits=(16,), pp=4)) == {(1, 4), (2, 4)}
+    assert all(pp == 1 for _, pp in splits("llama-3.1-405b", "16xh100-sxm", Requirements(bits=(4,))))
+    assert splits("llama-3.1-8b", "8xh100-sxm", Requirements(bits=(16,), pp=4)) == {(1, 4), (2, 4)}
 
 
 def test_prompts_read_apart_can_be_asked_for() -> None:
     cluster = find_cluster("4xh100-sxm")
     for apart, expected in (((2, 1), {(2, 1)}), ("auto", None)):
-        wanted = Wanted(bits=(16,), tp=1, apart=apart)
+        wanted = Requirements(bits=(16,), tp=1, apart=apart)
         found = search(find_model("llama-3.1-8b"), cluster, SHORT, parse_targets("ttft_p95=1s"), wanted, n=200, refine=False)
         ratios = {c.configuration.apart for c in found.considered}
         assert None not in ratios
@@ -159,7 +159,7 @@ def test_copies_do_not_reach_over_two_systems() -> None:
 
 def test_the_search_takes_the_best_of_what_it_looked_at() -> None:
     targets = parse_targets("ttft_p95=200ms,itl_p99=20ms")
-    found = search(ARCH, CLUSTER, SHORT, targets, Wanted(), n=N)
+    found = search(ARCH, CLUSTER, SHORT, targets, Requirements(), n=N)
     assert found.best is not None
     most = max(x.rate_per_s * copies_on(CLUSTER, x.configuration.ranks) for x in found.limits)
     assert found.best.rate_per_s * found.copies >= most / 1.02
@@ -193,7 +193,7 @@ def test_prompts_that_grow_with_a_session_are_no_queue() -> None:
 def test_a_model_is_served_in_the_weights_it_is_published_in() -> None:
     one = find_cluster("1xh100-sxm").system
     forms = {
-        name: {(c.config.weights, c.config.expert_weights) for c in layouts(find_model(name), one, 1, Wanted())}
+        name: {(c.config.weights, c.config.expert_weights) for c in layouts(find_model(name), one, 1, Requirements())}
         for name in ("gpt-oss-120b", "deepseek-v3", "qwen3-30b-a3b")
     }
     assert forms == {
@@ -202,7 +202,8 @@ def test_a_model_is_served_in_the_weights_it_is_published_in() -> None:
         "qwen3-30b-a3b": {("bf16", None), ("fp8", None), ("fp8_block", None)},
     }
     asked = {
-        (c.config.weights, c.config.expert_weights) for c in layouts(find_model("gpt-oss-120b"), one, 1, Wanted(bits=(16, 4)))
+        (c.config.weights, c.config.expert_weights)
+        for c in layouts(find_model("gpt-oss-120b"), one, 1, Requirements(bits=(16, 4)))
     }
     assert asked == {("bf16", None), ("bf16", "mxfp4")}
 

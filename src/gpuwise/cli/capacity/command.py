@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from gpuwise.facts.models.architecture import Architecture
     from gpuwise.facts.models.convnets import ConvNet
     from gpuwise.facts.models.denoisers import Denoiser
-    from gpuwise.pick.capacity import Option, Ranked
+    from gpuwise.pick.capacity import CapacityRanking, Option
     from gpuwise.pick.limits import Limits
     from gpuwise.serve.capacity.answer import Capacity, Draft, Question
-    from gpuwise.serve.capacity.configurations import Wanted
+    from gpuwise.serve.capacity.configurations import Requirements
     from gpuwise.serve.capacity.fleet import Demand
     from gpuwise.serve.load.load import Load
     from gpuwise.serve.load.targets import Target
@@ -368,10 +368,10 @@ def _ranked(
     load: Load,
     targets: tuple[Target, ...],
     demand: Demand,
-    wanted: Wanted,
+    wanted: Requirements,
     constraints: Constraints,
     within: Limits,
-) -> Ranked:
+) -> CapacityRanking:
     """Every accelerator that is had, as the fleet that carries the load."""
     import datetime
 
@@ -407,14 +407,14 @@ def _limits(constraints: Constraints) -> Limits:
     return limits
 
 
-def _with_options(document: dict[str, object], ranked: Ranked | None) -> dict[str, object]:
+def _with_options(document: dict[str, object], ranked: CapacityRanking | None) -> dict[str, object]:
     """``document`` with all accelerators looked at; ``ranked`` is null where one was named."""
     from gpuwise.pick.capacity import ranked_document
 
     return document | {"ranked": None if ranked is None else ranked_document(ranked)}
 
 
-def _none(ranked: Ranked, *, json: bool) -> int:
+def _none(ranked: CapacityRanking, *, json: bool) -> int:
     """Nothing that is rented keeps the targets."""
     if json:
         from gpuwise.cli.out import print_json
@@ -535,15 +535,15 @@ def rate_per_s(text: str) -> float:
     return count / (_PERIODS[matched[2][0].lower()] if matched else 1.0)
 
 
-def wanted_of(constraints: Constraints, load: Load) -> Wanted:
+def wanted_of(constraints: Constraints, load: Load) -> Requirements:
     """The options as what the search must hold fast. Raises InputError and UnknownNameError."""
     from gpuwise.cli.pick.command import bits_of
-    from gpuwise.serve.capacity.configurations import USUAL_BITS, Wanted
+    from gpuwise.serve.capacity.configurations import USUAL_BITS, Requirements
 
     engine, _, version = constraints.engine.partition("@")
     if constraints.kv_cache not in ("bf16", "fp8"):
         raise UnknownNameError("cache format", constraints.kv_cache, ("bf16", "fp8"), hint="bf16 or fp8")
-    return Wanted(
+    return Requirements(
         {"tensorrt-llm": "trtllm", "llama-cpp": "llama.cpp", "llamacpp": "llama.cpp"}.get(engine, engine),
         version or None,
         bits_of(constraints.weights) or USUAL_BITS,

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from gpuwise.cli.out import console, grid, section, table_of
 from gpuwise.cli.words import percent, span
-from gpuwise.serve.capacity.answer import Capacity, Served
+from gpuwise.serve.capacity.answer import Capacity, Recommendation
 from gpuwise.serve.capacity.changes import MODEL, WEAK_GAIN
 from gpuwise.serve.capacity.commands import shell_lines
 from gpuwise.serve.capacity.rate import METRICS, Point
@@ -22,11 +22,11 @@ from gpuwise.units import format_bytes, format_duration, format_number, format_u
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from gpuwise.pick.capacity import LeftOut, Ranked
+    from gpuwise.pick.capacity import CapacityExclusion, CapacityRanking
     from gpuwise.predict.estimate import Estimate
     from gpuwise.serve.capacity.commands import Command
     from gpuwise.serve.capacity.configurations import Configuration
-    from gpuwise.serve.capacity.mixed import Mixed
+    from gpuwise.serve.capacity.mixed import MixedFleet
 
 SHOWN_CHANGES, SHOWN_PARETO, SHOWN_OPTIONS, SHOWN_WHYS = 6, 6, 10, 5
 
@@ -80,7 +80,7 @@ def _verdict(to: Console, answer: Capacity, budget: float | None) -> None:
         to.print(Padding(Text(words, style), (0, 0, 0, 2), expand=False))
 
 
-def show_ranked(found: Ranked) -> None:
+def show_ranked(found: CapacityRanking) -> None:
     """Print the accelerators that keep the targets by what a million tokens cost, and why others do not."""
     to = console()
     if not found.options:
@@ -131,7 +131,7 @@ def show_ranked(found: Ranked) -> None:
     to.print()
 
 
-def mixed_words(mixed: Mixed) -> str:
+def mixed_words(mixed: MixedFleet) -> str:
     """The fleet of two kinds in a sentence."""
     kinds = " and ".join(
         f"{n} {'replica' if n == 1 else 'replicas'} on {n * k.accelerators} {k.name} ({share:.0%} of the requests)"
@@ -141,7 +141,7 @@ def mixed_words(mixed: Mixed) -> str:
     return f"Two kinds together: {kinds}, {format_usd(mixed.usd_per_hour)}/h, {saved:.0%} less than the best of one kind."
 
 
-def _whys(left_out: Sequence[LeftOut]) -> RenderableType:
+def _whys(left_out: Sequence[CapacityExclusion]) -> RenderableType:
     table = grid(2)
     for one in left_out:
         table.add_row(one.name, one.why)
@@ -180,7 +180,7 @@ def _copies(n: int) -> str:
     return "one replica" if n == 1 else f"{n} replicas"
 
 
-def _latency(served: Served) -> RenderableType:
+def _latency(served: Recommendation) -> RenderableType:
     table = table_of(["", "p50", "p90", "p95", "p99", "mean"], left=("",), gives_way=("mean", "p90"))
     for metric in METRICS:
         cells = [served.point.latency(metric, q) for q in (50.0, 90.0, 95.0, 99.0, None)]
@@ -190,7 +190,7 @@ def _latency(served: Served) -> RenderableType:
     )
 
 
-def _curve(served: Served) -> RenderableType:
+def _curve(served: Recommendation) -> RenderableType:
     table = table_of(
         ["rate", "TTFT p50", "TTFT p95", "ITL p50", "ITL p99", "tokens/s", "cache"],
         left=("rate",),
@@ -214,7 +214,7 @@ def _noted(table: RenderableType, words: str) -> RenderableType:
     return Group(table, Text(words, "dim"))
 
 
-def _saturation(served: Served) -> RenderableType:
+def _saturation(served: Recommendation) -> RenderableType:
     s, memory = served.saturation, served.configuration.server.memory
     table = grid(2)
     table.add_row("first", s.words + (f"; {statistic_words(s.target)} breaks" if s.target else "; queues grow"))
@@ -228,7 +228,7 @@ def _saturation(served: Served) -> RenderableType:
     return table
 
 
-def _fleet(answer: Capacity, served: Served) -> RenderableType:
+def _fleet(answer: Capacity, served: Recommendation) -> RenderableType:
     f = served.fleet
     table = grid(2)
     peak = answer.demand.peak_over_mean

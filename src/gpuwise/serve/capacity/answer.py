@@ -18,11 +18,11 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.estimate import Estimate
 from gpuwise.serve.capacity.changes import Change, changes
 from gpuwise.serve.capacity.commands import Command, load_tests, start_commands
-from gpuwise.serve.capacity.configurations import Configuration, Wanted
+from gpuwise.serve.capacity.configurations import Configuration, Requirements
 from gpuwise.serve.capacity.fleet import Demand, Fleet, about, fleet_for
 from gpuwise.serve.capacity.rate import FINAL_REQUESTS, Limit, Point, curve, knee_rate, largest_rate, operate, rate_estimate
 from gpuwise.serve.capacity.saturation import Saturation, saturation_of, why_missed
-from gpuwise.serve.capacity.search import Considered, Search, frontier, search, with_slots
+from gpuwise.serve.capacity.search import Assessment, Search, frontier, search, with_slots
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.requests import ClosedLoop
 from gpuwise.serve.load.targets import Target
@@ -36,13 +36,13 @@ ROUNDS, SETTLED, CURVE_ROUNDS = 6, 0.01, 12
 that it is worked out on the curve before."""
 MANY_USERS = 30
 """Of one replica, from which they ask independently of each other."""
-ANYTHING = Wanted()
+ANYTHING = Requirements()
 CUT_SHARE = 0.001
 """Share of a workload's requests that the context cuts, from which it is said."""
 
 
 @dataclass(frozen=True)
-class Served:
+class Recommendation:
     """What keeps the targets. ``point`` is one replica at its share of the load, ``knee_per_s`` the rate of a replica from
     which queues grow whatever the latency."""
 
@@ -83,9 +83,9 @@ class Capacity:
     targets: tuple[Target, ...]
     demand: Demand
     today: datetime.date
-    served: Served | None
+    served: Recommendation | None
     miss: Miss | None
-    considered: tuple[Considered, ...]
+    considered: tuple[Assessment, ...]
     pareto: tuple[tuple[Configuration, Point], ...]
     changes: tuple[Change, ...]
     notes: tuple[str, ...]
@@ -118,7 +118,7 @@ class Question:
     targets: tuple[Target, ...]
     demand: Demand
     today: datetime.date
-    wanted: Wanted = ANYTHING
+    wanted: Requirements = ANYTHING
     usd_per_hour: float | None = None
     provider: str | None = None
     n: int = FINAL_REQUESTS
@@ -202,7 +202,7 @@ def check_model(arch: Architecture) -> None:
         )
 
 
-def _served(draft: Draft, limit: Limit) -> Served:
+def _served(draft: Draft, limit: Limit) -> Recommendation:
     q, configuration = draft.question, limit.configuration
     load, targets, n = q.load, q.targets, q.n
     near = limit.rate_per_s if limit.missed is not None and limit.missed.saturated else None
@@ -218,7 +218,7 @@ def _served(draft: Draft, limit: Limit) -> Served:
         point = _with_users(configuration, load, closed, (limit.alone, *points), targets, n)
         fleet = draft.fleet(each, point.run.mean("e2e"))
         share = point.rate_per_s
-    return Served(
+    return Recommendation(
         limit,
         each,
         draft.found.copies,
@@ -261,7 +261,7 @@ def _closed(demand: Demand, fleet: Fleet) -> ClosedLoop | None:
     return ClosedLoop(max(round(demand.users * demand.peak_over_mean / fleet.copies_peak), 1), demand.think_s)
 
 
-def _notes(question: Question, served: Served | None) -> tuple[str, ...]:
+def _notes(question: Question, served: Recommendation | None) -> tuple[str, ...]:
     cluster, load, demand = question.cluster, question.load, question.demand
     said = [cluster.assumption] if cluster.assumption else []
     if isinstance(load.source, Workload):

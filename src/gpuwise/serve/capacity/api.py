@@ -8,7 +8,7 @@ from pathlib import Path
 from gpuwise.facts.hardware.naming import USUAL, find_cluster
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.serve.capacity.answer import Capacity, Question, capacity_on, check_model, usual_targets
-from gpuwise.serve.capacity.configurations import USUAL_BITS, Wanted
+from gpuwise.serve.capacity.configurations import USUAL_BITS, Requirements
 from gpuwise.serve.capacity.fleet import Demand
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.targets import parse_targets
@@ -51,6 +51,6 @@ def capacity(
         usual_targets(load) if slo is None else parse_targets(slo),
         Demand(rate, users, think_s, load.peak_over_mean),
         today or datetime.date.today(),
-        Wanted(name, version or None, bits),
+        Requirements(name, version or None, bits),
     )
     return capacity_on(asked, explain=explain)

@@ -9,7 +9,7 @@ from functools import cached_property
 from gpuwise.errors import InputError, NoRoomError, UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster, System
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.serve.disaggregated import Disaggregated
+from gpuwise.serve.disaggregated import Disaggregation
 from gpuwise.serve.engine import LLAMA_CPP, STAGED, EngineConfig, tensor_parallel
 from gpuwise.serve.formats import FORMAT_OF_BITS, FORMATS
 from gpuwise.serve.llama_cpp import MOST_DEVICES
@@ -65,9 +65,9 @@ class Configuration:
         return FORMATS[self.config.expert_weights or self.config.weights].bytes_per_weight
 
     @cached_property
-    def served(self) -> Server | Disaggregated:
+    def served(self) -> Server | Disaggregation:
         """What serves a load."""
-        return self.server if self.apart is None else Disaggregated(self.server, self.server, *self.apart)
+        return self.server if self.apart is None else Disaggregation(self.server, self.server, *self.apart)
 
     @cached_property
     def server(self) -> Server:
@@ -147,7 +147,7 @@ class Configuration:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Requirements:
     """What the person holds fast; None or empty leaves it to the search."""
 
     engine: str = "vllm"
@@ -173,7 +173,7 @@ class Wanted:
             raise UnknownNameError("serving engine", self.engine, PROGRAMS, hint="simulated are " + ", ".join(PROGRAMS))
 
 
-def layouts(arch: Architecture, system: System, most: int, wanted: Wanted) -> Iterator[Configuration]:
+def layouts(arch: Architecture, system: System, most: int, wanted: Requirements) -> Iterator[Configuration]:
     """Every split over at most ``most`` accelerators in every format allowed, the engine's options as installed. Wider
     weights come first. Pipeline stages are tried where the links of a host are slow, and over several hosts where none holds the
     model; asked for, everywhere."""
@@ -201,7 +201,13 @@ def layouts(arch: Architecture, system: System, most: int, wanted: Wanted) -> It
 
 
 def _staged(
-    arch: Architecture, system: System, most: int, wanted: Wanted, settings: Settings, form: EngineConfig, splits: Sequence[int]
+    arch: Architecture,
+    system: System,
+    most: int,
+    wanted: Requirements,
+    settings: Settings,
+    form: EngineConfig,
+    splits: Sequence[int],
 ) -> Iterator[Configuration]:
     """Tensor groups in turn, each within a host, on as many hosts as it takes."""
     if wanted.pp == 1 or wanted.engine not in STAGED:
@@ -240,7 +246,7 @@ def holds(configuration: Configuration) -> bool:
         return False
 
 
-def _in_turn(arch: Architecture, system: System, most: int, wanted: Wanted) -> Iterator[Configuration]:
+def _in_turn(arch: Architecture, system: System, most: int, wanted: Requirements) -> Iterator[Configuration]:
     """llama.cpp with its layers on as few devices as hold them, in every number of slots worth trying."""
     if wanted.drafts is not None or wanted.adapters is not None:
         raise InputError("guesses of a draft and adapters are not simulated under llama.cpp", hint="take --engine vllm")

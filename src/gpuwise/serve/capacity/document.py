@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import cast
 
 from gpuwise.predict.estimate import Estimate, to_document
-from gpuwise.serve.capacity.answer import Capacity, Served
+from gpuwise.serve.capacity.answer import Capacity, Recommendation
 from gpuwise.serve.capacity.changes import Change
 from gpuwise.serve.capacity.commands import Command
 from gpuwise.serve.capacity.configurations import Configuration
 from gpuwise.serve.capacity.fleet import Fleet
 from gpuwise.serve.capacity.rate import METRICS, PERCENTILES, Point
 from gpuwise.serve.capacity.saturation import kv_fill
-from gpuwise.serve.capacity.search import Considered, throughput
+from gpuwise.serve.capacity.search import Assessment, throughput
 from gpuwise.serve.load.workloads import Workload
 
 TIMELINE_S, TIMELINE_POINTS = 60.0, 120
@@ -67,7 +67,7 @@ def _load(answer: Capacity) -> dict[str, object]:
     }
 
 
-def _served(served: Served) -> dict[str, object]:
+def _served(served: Recommendation) -> dict[str, object]:
     configuration = served.configuration
     memory = configuration.server.memory
     return {
@@ -179,7 +179,7 @@ def _change(change: Change) -> dict[str, object]:
     }
 
 
-def _considered(one: Considered) -> dict[str, object]:
+def _considered(one: Assessment) -> dict[str, object]:
     limit = one.limit
     return {
         "configuration": one.configuration.words,

@@ -33,7 +33,7 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True)
-class Mixed:
+class MixedFleet:
     """``copies`` of each kind, ``shares`` of the requests that go to it; ``alone_usd_per_hour`` is what the best fleet of one
     kind costs."""
 
@@ -70,13 +70,13 @@ def copies_alone(kind: Kind, rate_per_s: float) -> int:
     return copies_for(rate_per_s, kind.rate_per_s)
 
 
-def mixed_fleet(kinds: Sequence[Kind], rate_per_s: float, most_watts: float | None = None) -> Mixed | None:
+def mixed_fleet(kinds: Sequence[Kind], rate_per_s: float, most_watts: float | None = None) -> MixedFleet | None:
     """The cheapest fleet of two of ``kinds`` for ``rate_per_s`` that stays within ``most_watts``; None where none is cheaper than
     the best of one kind by two per cent."""
     able = [k for k in kinds if k.rate_per_s > 0]
     alone = [(k, copies_alone(k, rate_per_s)) for k in able]
     best_alone = min((n * k.usd_per_hour for k, n in alone if _within([k], [n], most_watts)), default=math.inf)
-    best: Mixed | None = None
+    best: MixedFleet | None = None
     for pair in combinations(able, 2):
         first, second = pair
         for n in range(1, copies_alone(first, rate_per_s)):
@@ -84,7 +84,7 @@ def mixed_fleet(kinds: Sequence[Kind], rate_per_s: float, most_watts: float | No
             m = copies_alone(second, left)
             if not _within(pair, (n, m), most_watts):
                 continue
-            found = Mixed(pair, (n, m), rate_per_s, best_alone)
+            found = MixedFleet(pair, (n, m), rate_per_s, best_alone)
             if best is None or found.usd_per_hour < best.usd_per_hour:
                 best = found
     if best is None or best.usd_per_hour > CHEAPER * best_alone:

@@ -16,7 +16,7 @@ import numpy as np
 from gpuwise.errors import GpuwiseError, InputError, NoRoomError, UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.serve.capacity.configurations import Configuration, Wanted, holds, layouts, read_apart, refined
+from gpuwise.serve.capacity.configurations import Configuration, Requirements, holds, layouts, read_apart, refined
 from gpuwise.serve.capacity.fleet import Demand, accelerators_of, copies_for, copies_on
 from gpuwise.serve.capacity.rate import RESOLUTION, SEARCH_REQUESTS, Limit, Point, alone, full_rate, keeps, largest_rate
 from gpuwise.serve.engine import LLAMA_CPP
@@ -36,7 +36,7 @@ ANY = Demand()
 
 
 @dataclass(frozen=True)
-class Considered:
+class Assessment:
     """One configuration that was looked at: its limit, or why it has none."""
 
     configuration: Configuration
@@ -45,7 +45,7 @@ class Considered:
 
 
 @dataclass(frozen=True, slots=True)
-class Behind:
+class RunnerUp:
     """A layout that is not the best: requests a second that it does not exceed, and half of what it had to carry."""
 
     configuration: Configuration
@@ -68,12 +68,12 @@ class Behind:
 class Search:
     """``considered`` in the order they were looked at; ``best`` is None where nothing keeps the targets."""
 
-    considered: tuple[Considered, ...]
+    considered: tuple[Assessment, ...]
     best: Limit | None
     copies: int
     error: GpuwiseError | None
     """Why nothing could be simulated at all; None when something was."""
-    behind: tuple[Behind, ...] = ()
+    behind: tuple[RunnerUp, ...] = ()
 
     @property
     def limits(self) -> tuple[Limit, ...]:
@@ -87,7 +87,7 @@ class Search:
         return min(known, key=lambda x: (x.alone.worst.ratio or 0.0) if x.alone.worst else 0.0, default=None)
 
 
-def with_slots(load: Load, wanted: Wanted) -> tuple[Load, Wanted]:
+def with_slots(load: Load, wanted: Requirements) -> tuple[Load, Requirements]:
     """Where an engine's slots each have a context of their own and none was asked for: one that a quarter more than the longest
     request drawn fits."""
     if wanted.engine != LLAMA_CPP or wanted.context is not None:
@@ -171,7 +171,7 @@ def search(
     cluster: Cluster,
     load: Load,
     targets: Sequence[Target],
-    wanted: Wanted,
+    wanted: Requirements,
     *,
     demand: Demand = ANY,
     most_ranks: float = math.inf,
@@ -186,9 +186,9 @@ def search(
     asked."""
     most = None if demand.most_per_s is None else demand.most_per_s * demand.peak_over_mean
     enough = math.inf if refine or most is None else most
-    considered: list[Considered] = []
+    considered: list[Assessment] = []
     errors: list[GpuwiseError] = []
-    behind: list[Behind] = []
+    behind: list[RunnerUp] = []
     rank = _Rank(cluster, demand, fewer=not refine)
 
     def look(configuration: Configuration) -> Limit | None:
@@ -199,7 +199,7 @@ def search(
         try:
             kept = keeps(configuration, load, to_beat, targets, n) if to_beat else None
             if to_beat and kept is None:
-                considered.append(Considered(configuration, None, f"does not keep the targets at {to_beat:.3g} requests/s"))
+                considered.append(Assessment(configuration, None, f"does not keep the targets at {to_beat:.3g} requests/s"))
                 return None
             limit = largest_rate(
                 configuration,
@@ -212,10 +212,10 @@ def search(
                 enough_per_s=enough,
             )
         except (InputError, UnpredictableError) as error:
-            considered.append(Considered(configuration, None, error.message))
+            considered.append(Assessment(configuration, None, error.message))
             errors.append(error)
             return None
-        considered.append(Considered(configuration, limit))
+        considered.append(Assessment(configuration, limit))
         rank = replace(rank, best=limit) if rank.takes(limit) else rank
         return limit
 
@@ -236,7 +236,7 @@ def search(
             limit = look(configuration)
         found += [] if limit is None else [limit]
         if limit is None and refine and bound < math.inf:
-            behind.append(Behind(configuration, bound, min(rank.needed_per_s(configuration), bound) / 2.0))
+            behind.append(RunnerUp(configuration, bound, min(rank.needed_per_s(configuration), bound) / 2.0))
     if not found and late:  # says by how much it misses
         limit = look(min(late, key=lambda x: x[0])[1])
         found += [] if limit is None else [limit]
@@ -249,12 +249,12 @@ def search(
     return Search(tuple(considered), rank.best, copies, errors[0] if errors and not found else None, tuple(behind))
 
 
-def _every(arch: Architecture, cluster: Cluster, load: Load, wanted: Wanted) -> Iterator[Configuration]:
+def _every(arch: Architecture, cluster: Cluster, load: Load, wanted: Requirements) -> Iterator[Configuration]:
     every = layouts(arch, cluster.system, cluster.n_accelerators, wanted)
     return every if wanted.apart is None else read_apart(every, load, cluster, wanted.apart)
 
 
-def _too_few(cluster: Cluster, wanted: Wanted) -> NoRoomError:
+def _too_few(cluster: Cluster, wanted: Requirements) -> NoRoomError:
     """Why there is no layout at all."""
     words = f"TP {wanted.tp or 1}" + (f" in {wanted.pp} stages" if wanted.pp else "")
     return NoRoomError(f"no replica of {words} fits {cluster.label}", hint="more GPUs of one host, or leave --tp and --pp out")
@@ -273,7 +273,7 @@ def contends(
     cluster: Cluster,
     load: Load,
     targets: Sequence[Target],
-    wanted: Wanted,
+    wanted: Requirements,
     rate_per_s: float,
     *,
     most_ranks: float = math.inf,
@@ -312,7 +312,7 @@ def first_token_ratio(configuration: Configuration, load: Load, targets: Sequenc
     return max(ratios)
 
 
-def least_ranks(arch: Architecture, cluster: Cluster, wanted: Wanted) -> int:
+def least_ranks(arch: Architecture, cluster: Cluster, wanted: Requirements) -> int:
     """Accelerators of the smallest replica that has room for a cache; 1 where none has."""
     every = sorted(layouts(arch, cluster.system, cluster.n_accelerators, wanted), key=lambda c: c.ranks)
     return next((c.ranks for c in every if holds(c)), 1)
