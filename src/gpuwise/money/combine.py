@@ -38,14 +38,14 @@ def sum_independent(parts: Sequence[Estimate]) -> Estimate:
 def product(factors: Sequence[Estimate]) -> Estimate:
     """The product of independent positive factors: squares of the logarithms of their ends add, above and
     below apart. A factor whose low end is zero takes the product's low end to zero."""
-    expected = math.prod(f.expected for f in factors)
+    expected = math.prod([f.expected for f in factors])
     basis = _basis(factors)
     if expected == 0:
         return Estimate(0.0, 0.0, 0.0, basis)
-    above = math.sqrt(sum(math.log(f.high / f.expected) ** 2 for f in factors))
-    if any(f.low <= 0 for f in factors):
+    above = math.sqrt(sum([math.log(f.high / f.expected) ** 2 for f in factors]))
+    if min([f.low for f in factors]) <= 0:
         return Estimate(0.0, expected, expected * math.exp(above), basis)
-    below = math.sqrt(sum(math.log(f.expected / f.low) ** 2 for f in factors))
+    below = math.sqrt(sum([math.log(f.expected / f.low) ** 2 for f in factors]))
     return Estimate(expected * math.exp(-below), expected, expected * math.exp(above), basis)
 
 

@@ -99,13 +99,15 @@ def to_document(value: object) -> object:
     if isinstance(value, Enum):
         return value.name.lower()
     if isinstance(value, Mapping):
-        return {str(k): to_document(v) for k, v in cast("Mapping[object, object]", value).items()}
+        items = cast("Mapping[object, object]", value).items()
+        return {str(k): v if type(v) in _PLAIN else to_document(v) for k, v in items}
     if hasattr(value, "as_dict"):
         return to_document(cast(Any, value).as_dict())
     if is_dataclass(value):
-        return {name: to_document(getattr(value, name)) for name in _field_names(kind)}
+        items = [(name, getattr(value, name)) for name in _field_names(kind)]
+        return {name: v if type(v) in _PLAIN else to_document(v) for name, v in items}
     if isinstance(value, date):
         return value.isoformat()
     if hasattr(value, "tolist"):
         return to_document(cast(Any, value).tolist())
-    return [to_document(v) for v in cast("Iterable[object]", value)]
+    return [v if type(v) in _PLAIN else to_document(v) for v in cast("Iterable[object]", value)]

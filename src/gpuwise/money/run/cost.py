@@ -81,9 +81,10 @@ def run_cost(run: Run, done: Operation | None = None) -> RunCost:
     done = done or operate(run)
     t, shares, wall, stops = run.time_s, done.shares, done.wall_s, done.stops
     rate = _usd_per_hour(run)
+    times = [product([t, share]) for share in shares.values()]
     lines = [
-        Line(name, _usd(product([t, share]), rate, run.cluster.n_accelerators), product([t, share]).scaled(1 / HOUR_S), why)
-        for (name, share), why in zip(shares.items(), _reasons(stops), strict=True)
+        Line(name, _usd(time_s, rate, run.cluster.n_accelerators), time_s.scaled(1 / HOUR_S), why)
+        for name, time_s, why in zip(shares, times, _reasons(stops), strict=True)
     ]
     compute = _usd(wall, rate, run.cluster.n_accelerators)
     stored, storage_lines = _storage(run, wall)

@@ -5,7 +5,9 @@ Degrees: tp tensor, pp pipeline, cp context, ep expert, dp data.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -231,22 +233,23 @@ def stack_expert(s: Setting, c: Columns) -> Mask:
 
 def stack_schedule(s: Setting, c: Columns) -> Mask:
     """A pipeline schedule the stack lacks."""
-    allowed = [i for i, name in enumerate(SCHEDULES) if name in s.stack.schedules]
-    return (c.pp > 1) & ~np.isin(c.schedule, allowed)
+    return (c.pp > 1) & ~_among(SCHEDULES, s.stack.schedules)[c.schedule]
 
 
-def _codes(names: frozenset[str]) -> list[int]:
-    return [i for i, name in enumerate(SHARDINGS) if name in names]
+@lru_cache(64)
+def _among(names: Sequence[str], allowed: frozenset[str]) -> Mask:
+    """By the code of a name: whether it is one of ``allowed``."""
+    return np.array([name in allowed for name in names])
 
 
 def stack_sharding(s: Setting, c: Columns) -> Mask:
     """A sharding of states the stack lacks."""
-    return ~np.isin(c.sharding, _codes(s.stack.shardings))
+    return ~_among(SHARDINGS, s.stack.shardings)[c.sharding]
 
 
 def sharding_pipeline(s: Setting, c: Columns) -> Mask:
     """A sharding that the stack does not combine with pipeline stages."""
-    return (c.pp > 1) & ~np.isin(c.sharding, _codes(s.stack.shardings_with_pipeline))
+    return (c.pp > 1) & ~_among(SHARDINGS, s.stack.shardings_with_pipeline)[c.sharding]
 
 
 def sharding_ranks(s: Setting, c: Columns) -> Mask:
@@ -299,8 +302,7 @@ def stack_offload_unsharded(s: Setting, c: Columns) -> Mask:
 
 def stack_recompute(s: Setting, c: Columns) -> Mask:
     """A kind of recomputation the stack lacks."""
-    missing = [i for i, name in enumerate(RECOMPUTES) if name not in s.stack.recomputes]
-    return np.isin(c.recompute, missing)
+    return ~_among(RECOMPUTES, s.stack.recomputes)[c.recompute]
 
 
 def stack_recompute_every(s: Setting, c: Columns) -> Mask:

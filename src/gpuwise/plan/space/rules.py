@@ -301,7 +301,7 @@ def allowed(rules: tuple[Rule, ...], setting: Setting, c: Columns) -> Mask:
 
 def check_strategy(setting: Setting, strategy: Strategy) -> None:
     """Raises LayoutError naming the first rule ``strategy`` breaks."""
-    one = Columns.from_strategies([strategy])
+    one = Columns.of(strategy)
     for rule in RULES:
-        if bool(np.any(rule.broken(setting, one))):
+        if rule.broken(setting, one):
             raise LayoutError(rule.name, rule.say.format(s=setting, x=strategy), hint=rule.hint)

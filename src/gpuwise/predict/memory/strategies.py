@@ -23,8 +23,9 @@ update    no activations; gradients, and the temporaries of the update
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from statistics import NormalDist
 from typing import NamedTuple, Protocol
 
@@ -141,17 +142,22 @@ class MemoryColumns:
     """What a process can have of the device."""
 
     def _worst(self, part: str) -> F64:
-        values: list[F64] = []
-        for stage in self.stage_memory:
-            fixed = getattr(stage, part) if part in _FIXED else 0.0
-            varying = 0.0
-            if part in Moment._fields:
-                at = np.minimum(self.worst_moment, len(stage.moments) - 1)
-                each = (getattr(m, part) for m in stage.moments)
-                moments = np.stack(np.broadcast_arrays(self.device_total, *each)[1:])
-                varying = np.take_along_axis(moments, at[None], 0)[0]
-            values.append(np.broadcast_to(fixed + varying, self.device_total.shape))
-        return np.take_along_axis(np.stack(values), self.worst_stage[None], 0)[0]
+        return self._chosen([partial(self._of_stage, part, stage) for stage in self.stage_memory], self.worst_stage)
+
+    def _of_stage(self, part: str, stage: StageMemory) -> F64:
+        fixed = getattr(stage, part) if part in _FIXED else np.zeros(1)
+        if part not in Moment._fields:
+            return fixed
+        at = np.minimum(self.worst_moment, len(stage.moments) - 1)
+        return fixed + self._chosen([partial(getattr, m, part) for m in stage.moments], at)
+
+    def _chosen(self, choices: Sequence[Callable[[], F64]], at: I64) -> F64:
+        """Of each strategy the choice it has; nothing is made of those that none has."""
+        shape, first = self.device_total.shape, int(at.flat[0])
+        if (at == first).all():
+            return np.broadcast_to(choices[first](), shape)
+        values = [np.broadcast_to(choice(), shape) for choice in choices]
+        return np.take_along_axis(np.stack(values), np.broadcast_to(at, shape)[None], 0)[0]
 
     @property
     def weights(self) -> F64:

@@ -53,6 +53,8 @@ def collective_over(system: System, op: str, payload: F64, group: RankGroup, mas
 
     Evaluated in the shape payload and group broadcast to, then masked: an axis only ``mask`` has is not walked.
     """
+    if not mask.any():
+        return np.zeros(np.broadcast(payload, *group).shape)
     payload, size, local, concurrent = np.broadcast_arrays(payload, *group)
     out = np.zeros(payload.shape)
     active = _any_over(mask, payload.shape) & (size > 1) & (payload > 0)

@@ -50,7 +50,7 @@ class Columns:
     @property
     def shape(self) -> tuple[int, ...]:
         """What the arrays broadcast to: (N,) for a list of strategies."""
-        return np.broadcast_shapes(*(getattr(self, f.name).shape for f in fields(self)[1:]))
+        return np.broadcast(*(getattr(self, f) for f in COLUMN_FIELDS)).shape
 
     def __len__(self) -> int:
         return prod(self.shape)
@@ -94,20 +94,24 @@ class Columns:
     @classmethod
     def from_strategies(cls, strategies: Sequence[Strategy]) -> Columns:
         """Columns of strategies that share everything but the column fields."""
-        base = strategies[0]
-        codes = {"schedule": SCHEDULES, "sharding": SHARDINGS, "recompute": RECOMPUTES}
-        arrays: list[I64] = []
-        for f in fields(cls)[1:]:
-            values = [getattr(s, f.name) for s in strategies]
-            if f.name in codes:
-                values = [codes[f.name].index(v) for v in values]
-            arrays.append(np.array(values, dtype=np.int64))
-        return cls(base, *arrays)
+        return cls(strategies[0], *np.array([*zip(*map(_codes, strategies), strict=True)], dtype=np.int64))
+
+    @classmethod
+    def of(cls, strategy: Strategy) -> Columns:
+        """One strategy as arrays without an axis: as much work on a row of a list takes several times as long."""
+        return cls(strategy, *(np.array(v, dtype=np.int64) for v in _codes(strategy)))
 
 
+_CODES = {"schedule": SCHEDULES, "sharding": SHARDINGS, "recompute": RECOMPUTES}
 COLUMN_FIELDS = tuple(f.name for f in fields(Columns)[1:])
 """Fields of a strategy that columns hold; the others are those of their ``base``."""
 _PLAIN = Strategy()
+
+
+def _codes(strategy: Strategy) -> list[int]:
+    """The values of the column fields, a name as its index."""
+    values = ((f, getattr(strategy, f)) for f in COLUMN_FIELDS)
+    return [_CODES[f].index(v) if f in _CODES else v for f, v in values]
 
 
 def base_of(strategy: Strategy) -> Strategy:

@@ -75,19 +75,20 @@ def mark(i: int) -> str:
 def bar(key: str, title: str, parts: Sequence[Part], whole: At, limit: At | None = None, colours: Sequence[str] = ()) -> str:
     """One bar of parts, on a scale to ``limit`` (a line) or to the whole, whichever is more; every part by name below. The names
     of ``colours`` have the first colours, in their order."""
-    total = sum(p.place.number for p in parts)
-    visible = [p for p in parts if p.place.number > LEAST_PART * total]
-    names = list(dict.fromkeys([*colours, *(p.name for p in visible)]))
+    numbers = [p.place.number for p in parts]
+    total = sum(numbers)
+    visible = [(p, n) for p, n in zip(parts, numbers, strict=True) if n > LEAST_PART * total]
+    names = list(dict.fromkeys([*colours, *(p.name for p, _ in visible)]))
     most = max(total, limit.number if limit is not None else 0.0) or 1.0
     x, legend = 0.0, list[str]()
     pieces = [f'<rect class="track" x="0" y="4" width="{WIDTH:g}" height="34"/>'] if limit is not None and total < most else []
-    for p in visible:
-        i, wide = names.index(p.name), p.place.number / most * WIDTH
+    for p, number in visible:
+        i, wide, name = names.index(p.name), number / most * WIDTH, escape(p.name)
         pieces.append(
             f'<rect class="{colour(i)}" x="{x:.2f}" y="4" width="{max(wide - 1, 0.5):.2f}" height="34">'
-            f"<title>{escape(p.name)}: {escape(p.place.text)}</title></rect>"
+            f"<title>{name}: {escape(p.place.text)}</title></rect>"
         )
-        legend.append(f"<li>{mark(i)} {escape(p.name)} {shown(p.place).html}</li>")
+        legend.append(f"<li>{mark(i)} {name} {shown(p.place).html}</li>")
         x += wide
     words = f"{title}: {whole.text}"
     if limit is not None:

@@ -70,6 +70,8 @@ class At:
     @property
     def expected(self) -> At:
         """Of an interval its middle, else this."""
+        if not isinstance(self.value, dict):
+            return self
         middle = self["expected"]
         return self if middle.value is None else middle
 

@@ -6,6 +6,7 @@ Shapes: H hidden, F ffn, A query heads, K kv heads, D head_dim, V vocabulary, E 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from gpuwise.facts.models.architecture import Architecture, Encoder, Mamba
 
@@ -158,6 +159,7 @@ class ParameterCount:
         return self.embedding_free - self.total + self.active
 
 
+@lru_cache(256)
 def count_parameters(arch: Architecture) -> ParameterCount:
     """Every stored weight of ``arch``, exactly, from its dimensions."""
     embedding, lookup = _embedding(arch)
