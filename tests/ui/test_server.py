@@ -101,6 +101,23 @@ def test_without_the_extra_the_hint_installs_it(gpuwise: Any, monkeypatch: pytes
     assert ran.code == 1 and "pip install 'gpuwise[ui]'" in ran.err
 
 
+def test_layouts_are_answered_beside_searches_and_again_after_their_process_has_died() -> None:
+    pytest.importorskip("starlette")
+    running = start()
+    query = {"model": "gpt2", "on": "4xA100-80GB", "tokens": "1B", "micro_batch": "2"}
+    try:
+        refused = running.get("/api/moment", **query, dp="3")
+        assert refused.status == 422 and set(refused.json) == {"error", "hint"} and "3 data-parallel ranks" in refused.json["error"]
+        one = running.get("/api/moment", **query, dp="4")
+        assert one.status == 200 and one.json["document"]["best"]["strategy"]["micro_batch"] == 2
+        assert running.get("/api/moment", **query, dp="4").body == one.body
+        for worker in psutil.Process(running.process.pid).children():
+            worker.kill()
+        until(lambda: running.get("/api/moment", **query, dp="4", recompute="full").status == 200)
+    finally:
+        assert stop(running) == 0
+
+
 @pytest.mark.parametrize("busy", [False, True])
 def test_nothing_is_left_behind(busy: bool) -> None:
     pytest.importorskip("starlette")
@@ -108,7 +125,7 @@ def test_nothing_is_left_behind(busy: bool) -> None:
     parent = psutil.Process(running.process.pid)
     opened = contextlib.ExitStack()
     try:
-        until(lambda: len(parent.children()) == 1)
+        until(lambda: len(parent.children()) == 2)  # of layouts, and of the first search
         workers = parent.children()
         folder = Path(workers[0].cwd())
         if busy:
@@ -129,7 +146,7 @@ def test_a_server_that_is_killed_leaves_no_process(busy: bool) -> None:
     pytest.importorskip("starlette")
     running = start()
     parent = psutil.Process(running.process.pid)
-    until(lambda: len(parent.children()) == 1)
+    until(lambda: len(parent.children()) == 2)  # of layouts, and of the first search
     with contextlib.ExitStack() as opened:
         if busy:
             raw = opened.enter_context(socket.create_connection(("127.0.0.1", running.port), timeout=300))

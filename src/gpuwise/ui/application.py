@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
@@ -24,11 +23,10 @@ from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.report.answers.look import style
 from gpuwise.ui.gathered import Query, QueryBatcher
 from gpuwise.ui.live import Live
-from gpuwise.ui.moment import moments
 from gpuwise.ui.own_files import own_files, own_runs, words_of_fields, words_of_file
 from gpuwise.ui.questions import PAGES, line_of, site, with_json, words_of
 from gpuwise.ui.views import KINDS as KINDS_KEPT
-from gpuwise.ui.views import export, shown
+from gpuwise.ui.views import body_of, export
 from gpuwise.ui.workers import Answer, Workers
 
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
@@ -65,20 +63,21 @@ def assets() -> Mapping[str, tuple[str, bytes]]:
 def application(workers: Workers, folder: Path) -> Starlette:
     """The application, with ``workers`` started and stopped with it; files of one's own code are those in ``folder``."""
     live = Live()
-    layouts = QueryBatcher(replies, subject)
+    layouts = QueryBatcher(workers.layouts, subject)
     captured: OrderedDict[tuple[str, ...], Answer] = OrderedDict()
     told: dict[tuple[str, ...], str] = {}
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[None]:
         await workers.start()
-        layouts.warm(FIRST)
+        warming = layouts.warm(FIRST)
         try:
             yield
         finally:
+            warming.cancel()
+            layouts.stop()
             await live.stop()
             await workers.stop()
-            layouts.stop()
 
     def argv_of(request: Request) -> list[str]:
         name = request.path_params["name"]
@@ -163,16 +162,6 @@ def subject(query: Query) -> Query:
     return tuple((name, value) for name, value in query if name in ("model", "on", "seq", "packed"))
 
 
-def replies(queries: Sequence[Query], today: datetime.date) -> list[Callable[[], bytes] | GpuwiseError]:
-    """Answers of layouts, each as it is sent once it is called for."""
-
-    def reply(query: Query, document: dict[str, Any]) -> bytes:
-        return bytes(answered("plan", Answer(0, document), words_of("plan", dict(query))).body)
-
-    answers = moments([dict(query) for query in queries], today)
-    return [d if isinstance(d, GpuwiseError) else partial(reply, g, d) for g, d in zip(queries, answers, strict=True)]
-
-
 async def page(_: Request) -> Response:
     """The one page, never stored by the browser."""
     kind, body = assets()["index.html"]
@@ -213,9 +202,7 @@ def query_of(request: Request) -> dict[str, str]:
 def answered(name: str, answer: Answer, words: list[str]) -> Response:
     """A command's document, with the command line that prints the same."""
     document = answer.document or {"error": "the command gave no document", "hint": "run it in a terminal"}
-    body = {"code": answer.code, "command": line_of(words), "document": document}
-    if "error" not in document:
-        body |= shown(name, document)
+    body = body_of(name, answer.code, words, document)
     return JSONResponse(body, status_code=422 if "error" in document else 200, headers={"cache-control": "no-store"})
 
 

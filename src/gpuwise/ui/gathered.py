@@ -1,20 +1,19 @@
-"""Layouts that sliders ask for at the same time, evaluated together: whatever waits when the one thread is free."""
+"""Layouts that sliders ask for at the same time, evaluated together: whatever waits when the one who evaluates is free."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
-import gc
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterable, Callable, Hashable, Sequence
 
 from gpuwise.errors import GpuwiseError
 
 Query = tuple[tuple[str, str], ...]
 """Fields of a query, sorted."""
-Answerer = Callable[[Sequence[Query], datetime.date], Sequence[Callable[[], bytes] | GpuwiseError]]
-"""What makes the answers to several questions: the work that they share at once, and each one's own part when called."""
+Answerer = Callable[[Sequence[Query], datetime.date], AsyncIterable[bytes | GpuwiseError]]
+"""What answers several questions, with the work that they share done once: each answer, in order, as soon as it is there."""
 MOST = 512
 """Answers that are kept, some 50 kB each: sliders go back and forth."""
 TOGETHER = 64
@@ -22,19 +21,22 @@ TOGETHER = 64
 
 
 class QueryBatcher:
-    """One thread that answers, in passes of what waits and shares work (``alike``) with the one that has waited longest: nobody
-    waits for work that is of no use to him. Who leaves before a pass begins is left out of it."""
+    """Answers in passes of what waits and shares work (``alike``) with the one that has waited longest: nobody waits for work
+    that is of no use to him. Who leaves before a pass begins is left out of it."""
 
     def __init__(self, answerer: Answerer, alike: Callable[[Query], Hashable] = lambda _: None) -> None:
         self._answer_all, self._alike = answerer, alike
-        self._thread = ThreadPoolExecutor(1)
         self._waiting: list[tuple[Query, asyncio.Future[bytes]]] = []
         self._pass: asyncio.Task[None] | None = None
         self._cache: OrderedDict[tuple[Query, datetime.date], bytes] = OrderedDict()
 
-    def warm(self, query: Query) -> None:
+    def warm(self, query: Query) -> asyncio.Task[None]:
         """Answer one question in advance: what it imports and reads is loaded before the first one is asked."""
-        self._thread.submit(self._warm, query)
+        return asyncio.create_task(self._warm(query))
+
+    async def _warm(self, query: Query) -> None:
+        with contextlib.suppress(Exception):
+            await self.ask(query)
 
     def cached(self, query: Query) -> bytes | None:
         """The answer of today, where it was given before."""
@@ -59,16 +61,8 @@ class QueryBatcher:
         """Answer nobody any more."""
         if self._pass is not None:
             self._pass.cancel()
-        self._thread.shutdown(wait=False, cancel_futures=True)
-
-    def _warm(self, query: Query) -> None:
-        self._answers((query,), datetime.date.today(), _untold)
-        # tables stay: to look through them for garbage again and again would hold answers up for a tenth of a second
-        gc.collect()
-        gc.freeze()
 
     async def _passes(self) -> None:
-        loop = asyncio.get_running_loop()
         while self._waiting:
             self._waiting = [(query, answer) for query, answer in self._waiting if not answer.done()]
             if not self._waiting:
@@ -82,28 +76,16 @@ class QueryBatcher:
                 else:
                     later.append((given, answer))
             self._waiting = later
-            today = datetime.date.today()
-
-            def tell(
-                query: Query,
-                answer: bytes | Exception,
-                answers: dict[Query, list[asyncio.Future[bytes]]] = answers,
-                today: datetime.date = today,
-            ) -> None:
-                loop.call_soon_threadsafe(self._give, query, today, answer, answers[query])
-
-            await loop.run_in_executor(self._thread, self._answers, tuple(answers), today, tell)
-
-    def _answers(self, queries: Sequence[Query], today: datetime.date, tell: Callable[[Query, bytes | Exception], None]) -> None:
-        """In the thread: each answer is told as soon as it is there."""
-        n_sent = 0
-        try:
-            for query, one in zip(queries, self._answer_all(queries, today), strict=True):
-                tell(query, one if isinstance(one, GpuwiseError) else one())
-                n_sent += 1
-        except Exception as error:  # noqa: BLE001 - of ours; whoever waits is told, and the next pass begins
-            for query in queries[n_sent:]:
-                tell(query, error)
+            today, left = datetime.date.today(), dict(answers)
+            try:
+                async for said in self._answer_all([*answers], today):
+                    query = next(iter(left))
+                    self._give(query, today, said, left.pop(query))
+                if left:
+                    raise EOFError("whoever evaluates ended before the last answer")
+            except Exception as error:  # noqa: BLE001 - of ours; whoever waits is told, and the next pass begins
+                for query, futures in left.items():
+                    self._give(query, today, error, futures)
 
     def _give(self, query: Query, today: datetime.date, said: bytes | Exception, answers: list[asyncio.Future[bytes]]) -> None:
         if isinstance(said, bytes):
@@ -117,7 +99,3 @@ class QueryBatcher:
                 answer.set_result(said)
             else:
                 answer.set_exception(said)
-
-
-def _untold(query: Query, answer: bytes | Exception) -> None:
-    """For an answer that nobody waits for."""

@@ -1,4 +1,4 @@
-"""What sliders ask: layouts, at once, in the server's own process; a search follows behind.
+"""What sliders ask: layouts, at once, in a process that does nothing else; a search follows behind.
 
 The plan of each is that of :func:`gpuwise.plan.one_strategy.plan_strategy`, its document the one of ``gpuwise plan`` with every
 part of the layout given.
@@ -7,7 +7,8 @@ part of the layout given.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ from gpuwise.cli.options import (
     wishes_of,
 )
 from gpuwise.errors import GpuwiseError, InputError
-from gpuwise.ui.questions import QUESTIONS, checked
+from gpuwise.ui.questions import QUESTIONS, checked, words_of
 
 if TYPE_CHECKING:
     from gpuwise.facts.hardware.systems import Cluster
@@ -44,6 +45,18 @@ _READ: Mapping[str, Callable[[str, str], Any]] = {
     **dict.fromkeys(WHOLE.split(" "), whole_number),
 }
 """How the command line reads a value that is no word."""
+
+
+def replies(queries: Sequence[Query], today: datetime.date) -> Iterator[bytes]:
+    """The answer to each as it is sent, or its error with its hint, as JSON."""
+    from gpuwise.ui.views import body_of
+
+    for query, said in zip(queries, moments(queries, today), strict=True):
+        if isinstance(said, GpuwiseError):
+            body = {"error": said.message, "hint": said.hint}
+        else:
+            body = body_of("plan", 0, words_of("plan", query), said)
+        yield json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
 def moments(queries: Sequence[Query], today: datetime.date) -> list[dict[str, Any] | GpuwiseError]:

@@ -9,7 +9,6 @@ import errno
 import ipaddress
 import secrets
 import socket
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,8 +18,6 @@ LOOPBACK = "127.0.0.1"
 USUAL_PORT = 8317
 LINGER_S = 1
 """Streams under way when the server is told to stop have so long to end."""
-TURN_S = 0.001
-"""So long the thread that evaluates layouts may keep the interpreter from the one that answers (Python's own: 5 ms)."""
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -79,7 +76,6 @@ def serve(listening: socket.socket, folder: Path, ready: Callable[[str], None]) 
     from gpuwise.ui.guard import Guard
     from gpuwise.ui.workers import Workers
 
-    sys.setswitchinterval(TURN_S)
     token = secrets.token_urlsafe(32)
     host, port = listening.getsockname()[:2]
     guarded = Guard(application(Workers(), folder), hosts_of(listening), token)

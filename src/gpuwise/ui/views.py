@@ -17,6 +17,7 @@ from gpuwise.report.answers.drawings import style as drawings_style
 from gpuwise.report.answers.look import style
 from gpuwise.report.answers.values import At, inert
 from gpuwise.report.page import page
+from gpuwise.ui.questions import line_of
 
 Document = Mapping[str, Any]
 VIEWS: Mapping[str, Callable[[Document], list[str]]] = {
@@ -53,6 +54,12 @@ LETTER = 7.2
 REGISTERS = [str(n) for n in range(16, 256, 1)]
 BLOCKS = [str(n) for n in range(32, 1025, 32)]
 """Steps of the sliders of the lab."""
+
+
+def body_of(name: str, code: int, words: list[str], document: Document) -> dict[str, Any]:
+    """What a page is sent: a command's exit code and document, the command line that prints it, and what the page shows of it."""
+    body = {"code": code, "command": line_of(words), "document": document}
+    return body if "error" in document else body | shown(name, document)
 
 
 def shown(name: str, document: Document) -> dict[str, Any]:

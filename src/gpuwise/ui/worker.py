@@ -1,17 +1,21 @@
 """A process that runs command lines, one after another: ``python -m gpuwise.ui.worker``.
 
 A line on stdin is JSON with ``words``, a command line, and ``folder``, where it runs; the answer is a line with its exit code and
-the document of ``--json``, after lines with ``told``, what it does meanwhile. What commands print besides goes nowhere. An
+the document of ``--json``, after lines with ``told``, what it does meanwhile. Or it has ``layouts``, queries of sliders, and
+``today``; the answer is a line for each. What commands print besides goes nowhere. An
 interrupt ends the command under way, not the process; the end of stdin ends both: whoever asked is gone.
 """
 
 from __future__ import annotations
 
 import contextlib
+import datetime
+import gc
 import io
 import json
 import os
 import signal
+from collections.abc import Mapping
 from queue import SimpleQueue
 from threading import Thread
 from types import FrameType
@@ -42,6 +46,9 @@ def main() -> None:
     progress.listener = tell
     while True:
         asked: dict[str, Any] = json.loads(lines.get())
+        if "layouts" in asked:
+            _evaluate(asked, answers)
+            continue
         out, code = io.StringIO(), 130
         try:
             busy = True
@@ -57,6 +64,18 @@ def main() -> None:
         text = out.getvalue().rstrip("\n").rpartition("\n")[2]
         answers.write(b'{"code":%d,"document":%s}\n' % (code, text.encode() if text.startswith("{") else b"null"))
         answers.flush()
+
+
+def _evaluate(asked: Mapping[str, Any], answers: BinaryIO) -> None:
+    from gpuwise.ui.moment import replies  # others need nothing of it
+
+    for line in replies(asked["layouts"], datetime.date.fromisoformat(asked["today"])):
+        answers.write(line + b"\n")
+        answers.flush()
+    if not gc.get_freeze_count():
+        # tables stay: to look through them for garbage again and again would hold answers up for a tenth of a second
+        gc.collect()
+        gc.freeze()
 
 
 def _listen(stdin: BinaryIO, lines: SimpleQueue[bytes]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 import json
 import os
 import signal
@@ -11,10 +12,13 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from gpuwise.errors import GpuwiseError
+from gpuwise.ui.gathered import Query
 
 SEARCHES = 2
 """Processes that search: the one asked for, and the one that takes over while another is being interrupted."""
@@ -25,7 +29,7 @@ NEW_S = 60.0
 GRACE_S = 1.0
 """A command that does not end this long after an interrupt is ended by force, with its process."""
 LONGEST_ANSWER = 64 << 20
-TOLD = b'{"told"'
+TOLD, REFUSED = b'{"told"', b'{"error"'
 Tell = Callable[[str], None]
 WARM = ("plan", "gpt2", "--on", "8xH100-SXM", "--tokens", "1B", "--json")
 """Run once by a new process before it is asked: what it imports and reads is there then."""
@@ -77,6 +81,23 @@ class Worker:
             return Answer(1, {"error": "the command ended without an answer", "hint": "run it in a terminal to see what it says"})
         return Answer(**json.loads(line))
 
+    async def layouts(self, queries: Sequence[Query], today: datetime.date) -> AsyncGenerator[bytes | GpuwiseError]:
+        """What each layout is answered with, in order, as soon as it is there; fewer where the process ends."""
+        process = await self.start()
+        assert process.stdin is not None and process.stdout is not None
+        asked = {"layouts": [dict(query) for query in queries], "today": today.isoformat()}
+        process.stdin.write(json.dumps(asked).encode() + b"\n")
+        for _ in queries:
+            line = (await process.stdout.readline())[:-1]
+            if not line:
+                await process.wait()
+                break
+            if line.startswith(REFUSED):
+                error = json.loads(line)
+                yield GpuwiseError(error["error"], hint=error["hint"])
+            else:
+                yield line
+
     async def _interrupt(self, process: asyncio.subprocess.Process, answer: asyncio.Future[bytes]) -> None:
         self._signal(signal.SIGINT)
         done, _ = await asyncio.wait([answer], timeout=GRACE_S)
@@ -110,7 +131,7 @@ async def _last_line(lines: asyncio.StreamReader, tell: Tell) -> bytes:
 
 @dataclass(slots=True)
 class Workers:
-    """A few worker processes, lent to requests in the order they come."""
+    """A few worker processes, lent to requests in the order they come, and one that evaluates layouts."""
 
     _free: asyncio.Queue[Worker] = field(default_factory=asyncio.Queue[Worker])
     _all: list[Worker] = field(default_factory=list[Worker])
@@ -126,13 +147,17 @@ class Workers:
         remove_left_folders()
         self._folder = tempfile.TemporaryDirectory(prefix=FOLDER)
         self._lock = locked(self._folder.name)
-        self._all = [Worker(self._folder.name) for _ in range(SEARCHES)]
-        for worker in self._all:
+        self._all = [Worker(self._folder.name) for _ in range(SEARCHES + 1)]
+        for worker in self._all[1:]:
             self._free.put_nowait(worker)
         self._warming = asyncio.create_task(self._warm())
 
     async def _warm(self) -> None:
         await self.ask(WARM)
+
+    def layouts(self, queries: Sequence[Query], today: datetime.date) -> AsyncGenerator[bytes | GpuwiseError]:
+        """What each layout is answered with, in order, as soon as it is there; fewer where the process ends."""
+        return self._all[0].layouts(queries, today)
 
     async def ask(self, words: Sequence[str], folder: Path | None = None, tell: Tell = lambda _: None) -> Answer:
         """Run ``words`` in the next free process, which stands in an empty folder unless another is given; ``tell`` hears what it
