@@ -51,10 +51,12 @@ def fit() -> dict[str, Any]:
     return {
         "shares": shares,
         "fork_s": 1e-5,
+        "call_s": 1.6e-6,
         "provenance": {
             "sources": {key: sources()[key].title for key in sorted(cited)},
             "method": "geometric mean over processors of reached / peak; calibrate/cpu_fit.py",
             "fork_s": "estimate: waking and joining a pool of threads",
+            "call_s": "numpy's fp32 product of 16 x 16 on an EPYC (Zen 3): benchmarks/records/lab/lab_2026-11-28.md",
         },
     }
 

@@ -1,13 +1,16 @@
 """Time of work on a processor (CPU): a roofline whose two ceilings are what published measurements reach.
 
-    product, attention   t = FLOP / (s_k P) + bytes / (s_stream B) + t_fork
+    product              t = FLOP / (s_k P) + 2 bytes / (s_stream B) + t_fork
+      on one thread      t = FLOP / (s_k P / cores) + bytes / (s_stream B) + t_call
+    attention            t = FLOP / (s_k P) + bytes / (s_stream B) + t_fork
     stream               t = bytes / (s_stream B) + t_fork
     training             t = FLOP / (s_network P) + bytes of optimizer states / (s_stream B)
 
 ``P`` is the peak at the all-core clock, ``B`` the bandwidth of the memory channels, ``s_k`` the share of the
 vector unit (``product``) or of the matrix unit, ``t_fork`` what waking a pool of threads costs. Packing the
-operands does not overlap with the arithmetic, so the two terms add. Shares and their widths are
-``coefficients/cpu.json``, fitted by ``calibrate.cpu_fit``; formats without instructions run as fp32.
+operands does not overlap with the arithmetic, so the two terms add; what one thread has packed, others read
+again. Shares and their widths are ``coefficients/cpu.json``, fitted by ``calibrate.cpu_fit``; formats without
+instructions run as fp32.
 """
 
 from __future__ import annotations
@@ -25,6 +28,10 @@ from gpuwise.workload.optimizer import RULES
 from gpuwise.workload.transformer.attention_flop import attention_pairs
 from gpuwise.workload.transformer.parameters import count_parameters
 from gpuwise.workload.transformer.tables import model_flop_per_token
+
+THREAD_WORK = 2**18
+"""Multiply-adds of a product for each thread that OpenBLAS wakes (interface/gemm.c: SMP_THRESHOLD_MIN 65,536 times
+GEMM_MULTITHREAD_THRESHOLD 4); below two of them it computes on the thread that calls. Matrix units have other libraries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +64,14 @@ def matmul_time(cpu: Cpu, dtype: str, m: float, n: float, k: float, batch: float
     used = computing_dtype(cpu, dtype)
     flop = 2.0 * batch * m * n * k
     moved = batch * ((m * k + k * n) * FORMAT_BYTES[used] + m * n * max(FORMAT_BYTES[used], 2))
-    return _roofline(cpu, used, flop, moved)
+    if used in cpu.matrix_dtypes:
+        return _roofline(cpu, used, flop, moved)
+    cores = cpu.cores + cpu.efficiency_cores
+    threads = min(max(flop / 2 // THREAD_WORK, 1.0), cores)
+    if threads == 1:
+        return _roofline(cpu, used, flop, moved, 1 / cores, "call_s")
+    again = 2.0 if min(m, n) > 1 else 1.0  # a product with a vector packs nothing
+    return _roofline(cpu, used, flop, again * moved, threads / cores)
 
 
 def attention_time(
@@ -102,13 +116,14 @@ def training_time(
     return CpuTime(Estimate.from_log_sigma(compute + memory, sigma, basis), compute, memory, used)
 
 
-def _roofline(cpu: Cpu, dtype: str, flop: float, moved: float) -> CpuTime:
+def _roofline(cpu: Cpu, dtype: str, flop: float, moved: float, busy: float = 1.0, start: str = "fork_s") -> CpuTime:
+    """``busy``: the share of the cores that compute."""
     kind = _matrix_kind(cpu) if dtype in cpu.matrix_dtypes else "product"
     share, sigma, basis = share_of_peak(cpu, kind)
     stream, stream_sigma, _ = share_of_peak(cpu, "stream")
-    compute = flop / (share * cpu.peak(dtype))
+    compute = flop / (share * busy * cpu.peak(dtype))
     memory = moved / (stream * cpu.memory_bandwidth_bytes_per_s)
-    time = compute + memory + load_json("cpu")["fork_s"]
+    time = compute + memory + load_json("cpu")[start]
     return CpuTime(Estimate.from_log_sigma(time, sigma if compute >= memory else stream_sigma, basis), compute, memory, dtype)
 
 
