@@ -156,3 +156,23 @@ def test_a_python_function_is_read_from_its_source() -> None:
     x, out = np.ones(32, np.float32), np.zeros(32, np.float32)
     run_kernel(read_kernel(twice), {"x": x, "out": out}, grid=(1,), block=(32,))
     assert out.tolist() == [2.0] * 32
+
+
+@pytest.mark.parametrize(
+    ("between", "races"), [("pass", True), ("cuda.syncthreads()", False), ("cuda.syncwarp()", True), ("w += s[i]", True)]
+)
+def test_reads_of_shared_memory_are_remembered_until_a_barrier(between: str, races: bool) -> None:
+    source = f"""
+def turned(x):
+    s = cuda.shared.array(64, float32)
+    i = cuda.threadIdx.x
+    s[i] = x[i]
+    cuda.syncthreads()
+    w = s[63 - i]
+    {between}
+    s[i] = w
+    x[i] = w
+"""
+    made = run_kernel(read_kernel(source), {"x": np.ones(64, np.float32)}, grid=(1,), block=(64,))
+    assert [f.kind for f in made.findings] == (["race"] if races else [])
+    assert not races or made.findings[0].text.startswith("thread 0 of block 0 writes s[0], which ")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,8 @@ MOST_WATCHED = 1 << 21
 ALWAYS = np.int32(2**31 - 1)
 """A stamp that no barrier is after: no barrier orders two blocks."""
 READ, WRITE, ATOMIC = "reads", "writes", "adds to"
+MOST_PENDING = 1 << 20
+"""Lanes of reads of shared memory that are noted together."""
 Mask = NDArray[np.bool_]
 
 
@@ -24,10 +26,11 @@ class Touch:
     who: NDArray[np.int64]
     stamp: NDArray[np.int32]
     line: NDArray[np.int32]
-    used: bool = False
+    latest: int = 0
+    """The largest stamp, 0 where nothing was touched."""
 
     def mark(self, at: NDArray[np.int64], who: NDArray[np.int64], stamp: int, line: int) -> None:
-        self.who[at], self.stamp[at], self.line[at], self.used = who, stamp, line, True
+        self.who[at], self.stamp[at], self.line[at], self.latest = who, stamp, line, stamp
 
 
 def _touch(elements: int) -> Touch:
@@ -51,6 +54,9 @@ class Array:
     """When two threads last read an element with no barrier between, 0 for never."""
     reader_warp: NDArray[np.int64]
     """The warp of those two, -1 where they are of two."""
+
+    pending: list[Accesses] = field(default_factory=list["Accesses"])
+    """Of shared memory, reads since the last barrier that are not noted yet."""
 
     def element(self, place: int) -> str:
         """``tile[3, 4]`` of a stored element."""
@@ -78,14 +84,41 @@ class Order:
     """When the last barrier was."""
     by_warp: bool = False
     """Whether any warp has met ``syncwarp``."""
+    read: list[Array] = field(default_factory=list[Array])
+    """Arrays with pending reads."""
+    pending_lanes: int = 0
 
     def pass_barrier(self) -> None:
+        for array in self.read:
+            array.pending.clear()  # nothing behind a barrier races with them
+        self._none_pending()
         self.clock += 1
         self.barrier = self.clock
 
     def pass_warps(self, warps: Mask) -> None:
+        self.note_reads()
         self.clock, self.by_warp = self.clock + 1, True
         self.warps[warps] = self.clock
+
+    def later(self, a: Accesses) -> None:
+        """Note a read when something may race with it: nothing does before a store."""
+        if not a.array.pending:
+            self.read.append(a.array)
+        a.array.pending.append(a)
+        self.pending_lanes += len(a.at)
+        if self.pending_lanes > MOST_PENDING:
+            self.note_reads()
+
+    def note_reads(self) -> None:
+        for array in self.read:
+            for accesses in array.pending:
+                _note_read(accesses, self)
+            array.pending.clear()
+        self._none_pending()
+
+    def _none_pending(self) -> None:
+        self.read.clear()
+        self.pending_lanes = 0
 
 
 @dataclass(slots=True)
@@ -111,8 +144,14 @@ class Accesses:
     """Threads of the launch."""
     line: int
 
+    def race(self, touch: Touch, did: str, order: Order) -> Conflict | None:
+        """The first of these accesses that nothing orders behind those of ``touch``."""
+        if not touch.latest or (self.array.shared and touch.latest < order.barrier):
+            return None
+        return self.met(touch, did, self.unordered(touch, order))
+
     def unordered(self, touch: Touch, order: Order) -> Mask:
-        if not touch.used:
+        if not touch.latest:
             return np.zeros(len(self.at), bool)
         other = touch.who[self.at]
         there = (other >= 0) & (other != self.who)
@@ -137,9 +176,16 @@ class Accesses:
 
 def read(a: Accesses, order: Order) -> Conflict | None:
     """Note a load; the first access that it races with."""
+    race = a.race(a.array.writes, WRITE, order) or a.race(a.array.atomics, ATOMIC, order)
+    if a.array.shared:
+        order.later(a)
+    else:
+        _note_read(a, order)
+    return race
+
+
+def _note_read(a: Accesses, order: Order) -> None:
     array = a.array
-    race = a.met(array.writes, WRITE, a.unordered(array.writes, order))
-    race = race or a.met(array.atomics, ATOMIC, a.unordered(array.atomics, order))
     several = a.unordered(array.reads, order)
     previous = array.reads.who[a.at]
     array.reads.mark(a.at, a.who, order.clock, a.line)
@@ -152,15 +198,12 @@ def read(a: Accesses, order: Order) -> Conflict | None:
             mine, theirs = who % order.threads // 32, other % order.threads // 32
             array.readers[at] = np.where(apart | (array.readers[at] == ALWAYS), ALWAYS, order.clock)
             array.reader_warp[at] = np.where(mine == theirs, mine, -1)
-    return race
 
 
 def write(a: Accesses, order: Order) -> Conflict | None:
     """Note a store; the first access that it races with."""
     array = a.array
-    race = a.met(array.writes, WRITE, a.unordered(array.writes, order))
-    race = race or a.met(array.atomics, ATOMIC, a.unordered(array.atomics, order))
-    race = race or _met_readers(a, order)
+    race = a.race(array.writes, WRITE, order) or a.race(array.atomics, ATOMIC, order) or _met_readers(a, order)
     array.writes.mark(a.at, a.who, order.clock, a.line)
     twice = array.writes.who[a.at] != a.who
     if race is None and twice.any():  # two lanes of this very store
@@ -172,13 +215,17 @@ def write(a: Accesses, order: Order) -> Conflict | None:
 def add(a: Accesses, order: Order) -> Conflict | None:
     """Note an atomic operation; the first plain access that it races with."""
     array = a.array
-    race = a.met(array.writes, WRITE, a.unordered(array.writes, order)) or _met_readers(a, order)
+    race = a.race(array.writes, WRITE, order) or _met_readers(a, order)
     array.atomics.mark(a.at, a.who, order.clock, a.line)
     return race
 
 
 def _met_readers(a: Accesses, order: Order) -> Conflict | None:
     array = a.array
+    if array.pending:
+        order.note_reads()
+    if not array.reads.latest or (array.shared and array.reads.latest < order.barrier):
+        return None
     bad = a.unordered(array.reads, order)
     stamps, warp = array.readers[a.at], array.reader_warp[a.at]
     fresh = (stamps >= order.barrier) & ~((warp == a.who % order.threads // 32) & (stamps < order.warps[a.lanes // 32]))

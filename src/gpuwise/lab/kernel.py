@@ -32,7 +32,6 @@ from gpuwise.lab.arrays import Array, Order, make_array
 from gpuwise.lab.compiler import NUMBA, Compiler
 from gpuwise.lab.intrinsics import ATOMICS, compare_and_swap, run_atomic
 from gpuwise.lab.numbers import (
-    Inside,
     Lanes,
     LiteralFloat,
     LiteralWhole,
@@ -142,6 +141,7 @@ class _Machine(Operations):
         self.random = False
         """Whether a function of :mod:`gpuwise.lab.random_states` is run: its lines are the caller's."""
         self.words: dict[ast.expr, str] = {}
+        self.literals: dict[ast.expr, Any] = {}
         self.slices: dict[ast.expr, bool] = {}
 
     def run(self) -> Run:
@@ -398,9 +398,14 @@ class _Machine(Operations):
         parts = self._indices(index, mask)
         if len(parts) != len(local.shape):
             self.refuse(f"{local.name} has {len(local.shape)} dimensions, not {len(parts)}")
-        in_turn = zip(parts, local.shape, strict=True)
-        if not local.in_memory and all(type(p) is not bool and isinstance(p, int) and 0 <= p < size for p, size in in_turn):
-            return tuple(map(int, parts)), np.array([np.ravel_multi_index(parts, local.shape)])
+        if not local.in_memory:
+            at = 0
+            for part, size in zip(parts, local.shape, strict=True):
+                if not isinstance(part, int) or isinstance(part, bool) or not 0 <= part < size:
+                    break
+                at = at * size + part
+            else:
+                return parts, np.array((at,))
         flat = np.zeros(len(mask), np.int64)
         for part, size in zip(parts, local.shape, strict=True):
             data = np.broadcast_to(data_of(part), mask.shape)
@@ -471,14 +476,19 @@ class _Machine(Operations):
     # --- values ---
 
     def _value(self, e: ast.expr, mask: Mask) -> Any:
+        if (known := self.literals.get(e)) is not None:
+            return known
         match e:
             case ast.Constant(value=bool() | int() | float() | complex() as value):
-                return literal(value)
+                return self.literals.setdefault(e, literal(value))
             case ast.Name(id=name):
                 if name in self.names:
+                    value = self.names[name]
+                    if type(value) is Lanes:
+                        return value
                     if (lanes := self.names.get(SPLIT + name)) is not None and (mask & ~lanes).any():
                         self.refuse(f"{name} is one array in some lanes and another one in others: index each where it is chosen")
-                    return self.names[name]
+                    return value
                 if name in self.constants:
                     return self.constants[name]
                 if (words := self.dotted(e)) in DTYPES:
@@ -743,34 +753,6 @@ class _Machine(Operations):
             self.refuse("a slice is a[i:j] of an array of one dimension, without steps")
         value = self._value(index, mask)
         return cast("tuple[Any, ...]", value) if isinstance(value, tuple) else (value,)
-
-    def flat_index(self, array: Array, parts: tuple[Any, ...], mask: Mask) -> Lanes:
-        """The flat index of every lane, -1 where it is outside (each dimension by itself)."""
-        if len(parts) != len(array.shape):
-            self.refuse(f"{array.name} has {len(array.shape)} dimensions, not {len(parts)}")
-        flat: Any = np.int64(0)
-        inside: Mask | None = None
-        source: tuple[int, ...] = ()
-        for part, size in zip(parts, array.shape, strict=True):
-            if isinstance(part, LiteralWhole) and -size <= part < 0:  # from the end, as numba has it
-                part = LiteralWhole(part + size)
-            data = data_of(part)
-            if data.dtype.kind not in "iu":
-                self.refuse("an index is a whole number")
-            within = self.within(part, data, size, mask)
-            inside = within if inside is None else inside if within is None else inside & within
-            flat, source = flat * size + data.astype(np.int64, copy=False), (*source, *source_of(part))
-        if flat.shape != mask.shape:
-            flat = np.full(mask.shape, flat, np.int64)
-        bad = None if inside is None else mask & ~inside
-        if bad is not None and bad.any():
-            first = int(np.flatnonzero(bad)[0])
-            where = ", ".join(str(int(np.broadcast_to(data_of(p), mask.shape)[first])) for p in parts)
-            last = ", ".join(str(s - 1) for s in array.shape)
-            what = f"{self.who(first)} touches {array.name}[{where}], the last is {array.name}[{last}]"
-            self.find("out of bounds", f"{what} ({int(bad.sum()):,} threads do so)" if bad.sum() > 1 else what)
-        source = self.place_of(array, parts, source, mask)
-        return Inside(flat, source) if inside is None else Lanes(np.where(inside, flat, -1), source)
 
     def _atomic(self, name: str, arguments: list[ast.expr], mask: Mask, *, used: bool) -> Lanes:
         if name not in (*ATOMICS, "cas", "compare_and_swap") or not 3 <= len(arguments) <= 4:

@@ -18,6 +18,7 @@ from gpuwise.lab.intrinsics import FUNCTIONS, WHOLE, instructions
 from gpuwise.lab.numbers import (
     NARROW,
     WIDE,
+    Inside,
     Lanes,
     LiteralWhole,
     UnrolledIndex,
@@ -86,7 +87,35 @@ class Operations(Stream):
     names: dict[str, Any]
 
     def flat_index(self, array: Array, parts: tuple[Any, ...], mask: Mask) -> Lanes:
-        raise NotImplementedError
+        """The flat index of every lane, -1 where it is outside (each dimension by itself)."""
+        if len(parts) != len(array.shape):
+            self.refuse(f"{array.name} has {len(array.shape)} dimensions, not {len(parts)}")
+        flat: Any = 0
+        inside: Mask | None = None
+        source: tuple[int, ...] = ()
+        for part, size in zip(parts, array.shape, strict=True):
+            if isinstance(part, int) and type(part) is not bool and 0 <= part < size:
+                flat = flat * size + int(part)
+                continue
+            if isinstance(part, LiteralWhole) and -size <= part < 0:  # from the end, as numba has it
+                part = LiteralWhole(part + size)
+            data = data_of(part)
+            if data.dtype.kind not in "iu":
+                self.refuse("an index is a whole number")
+            within = self.within(part, data, size, mask)
+            inside = within if inside is None else inside if within is None else inside & within
+            flat, source = flat * size + data.astype(np.int64, copy=False), (*source, *source_of(part))
+        if np.shape(flat) != mask.shape:
+            flat = np.full(mask.shape, flat, np.int64)
+        bad = None if inside is None else mask & ~inside
+        if bad is not None and bad.any():
+            first = int(np.flatnonzero(bad)[0])
+            where = ", ".join(str(int(np.broadcast_to(data_of(p), mask.shape)[first])) for p in parts)
+            last = ", ".join(str(s - 1) for s in array.shape)
+            what = f"{self.who(first)} touches {array.name}[{where}], the last is {array.name}[{last}]"
+            self.find("out of bounds", f"{what} ({int(bad.sum()):,} threads do so)" if bad.sum() > 1 else what)
+        source = self.place_of(array, parts, source, mask)
+        return Inside(flat, source) if inside is None else Lanes(np.where(inside, flat, -1), source)
 
     def member(self, owner: Any, name: str, mask: Mask) -> Array | tuple[Array, Lanes] | None:
         """``name`` of a record (its place) or of an array of records (the numbers of all of them); None where it has none."""
