@@ -52,9 +52,24 @@ def test_a_throughput_test_takes_what_its_cache_holds(
     assert options.graph_sizes is None or options.graph_sizes[-1] == sequences
 
 
-def test_a_throughput_test_has_no_server() -> None:
+@pytest.mark.parametrize(
+    ("ranks", "shape", "sequences", "tokens"),
+    [(1, (128, 128), 2048, 2048), (2, (128, 128), 256, 1024), (2, (2048, 2048), 2048, 1024), (8, (128, 128), 8192, 16384)],
+)
+def test_engines_of_0_14_are_built_as_its_bench_lists_them(
+    ranks: int, shape: tuple[int, int], sequences: int, tokens: int
+) -> None:
+    arch = model_of("llama-3.1-70b")
+    assert arch is not None
+    config = EngineConfig("trtllm", "fp8", kv_dtype="fp8", tp=ranks, version="0.14")
+    options = throughput_test(arch, system_of("H200 SXM 141GB", ranks), config, *shape)
+    assert (options.max_num_seqs, options.max_num_batched_tokens, options.memory_share) == (sequences, tokens, 0.9)
+
+
+@pytest.mark.parametrize("version", ["0.14", "1.2"])
+def test_a_throughput_test_has_no_server(version: str) -> None:
     """A sequence costs it less than one that a server streams."""
-    config = EngineConfig("trtllm", "fp8", kv_dtype="fp8", version="1.2")
+    config = EngineConfig("trtllm", "fp8", kv_dtype="fp8", version=version)
     arch = model_of("llama-3.1-8b")
     assert arch is not None
     settings = throughput_test(arch, system_of("H100 SXM5 80GB", 1), config, 128, 128)

@@ -119,6 +119,21 @@ _UNTUNED = ("mxfp4",)
 _GRAPHS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 384, 512, 1024, 2048, 4096, 8192)
 """``cuda_graph_config.batch_sizes`` of the tables since 1.0; the engine adds the most sequences it runs (model_engine.py,
 ``_filter_cuda_graph_batch_sizes``)."""
+ENGINES_BUILT = {
+    ("Llama 3.1 8B", 1): (2048, 8192),
+    ("Llama 3.1 70B", 1): (2048, 2048),
+    ("Llama 3.1 70B", 2): (256, 1024),
+    ("Llama 3.1 70B", 4): (2048, 1024),
+    ("Llama 3.1 70B", 8): (8192, 16384),
+    ("Mistral 7B", 1): (4098, 8192),
+    ("Mixtral 8x7B", 2): (2048, 3072),
+    ("Mixtral 8x7B", 4): (8192, 8192),
+}
+"""Sequences and tokens of a step that ``trtllm-bench build`` of 0.14 takes by model and tensor parallelism
+(bench/build/benchmark_config.yml at 8fcf9fc); two ranks of 70B and requests of 4,096 tokens, 2,048 sequences."""
+_BUILT_UNTIL = "0.15"
+_BUILT_CACHE_SHARE = 0.9
+"""The default of its ``throughput``, which that page's command leaves alone (bench/benchmark/dataclasses.py)."""
 
 
 def throughput_test(arch: Architecture, system: System, config: EngineConfig, prompt: int, output: int) -> Settings:
@@ -130,7 +145,11 @@ def throughput_test(arch: Architecture, system: System, config: EngineConfig, pr
     ``get_settings``)."""
     ranks = config.ranks
     chunked = version_number(config.version or PYTORCH) < version_number(PYTORCH)
-    if (config.expert_weights or config.weights) in _UNTUNED:
+    old = version_number(config.version or PYTORCH) < version_number(_BUILT_UNTIL)
+    built = ENGINES_BUILT.get((arch.name, ranks)) if old else None
+    if built is not None:
+        sequences, tokens = built if (*built, prompt + output) != (256, 1024, 4096) else (2048, 1024)
+    elif (config.expert_weights or config.weights) in _UNTUNED:
         sequences, tokens = 2048, 8192
     else:
         element = 1.0 if config.kv_dtype == "fp8" else 2.0
@@ -144,7 +163,7 @@ def throughput_test(arch: Architecture, system: System, config: EngineConfig, pr
     return Settings(
         max_num_seqs=sequences,
         max_num_batched_tokens=tokens if chunked else max(tokens, prompt + sequences),
-        memory_share=_CACHE_SHARE,
+        memory_share=_BUILT_CACHE_SHARE if old else _CACHE_SHARE,
         chunked_prefill=chunked,
         prefix_caching=False,
         max_model_len=prompt + output,
