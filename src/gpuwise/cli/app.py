@@ -150,6 +150,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
     limit_own_products()
     words = list(sys.argv[1:] if arguments is None else arguments)
     prepare_streams()
+    empty = _empty_option(words)
+    if empty is not None:
+        return _refuse(words, f"{empty} is empty", "give it a value, or leave it out", 2)
     try:
         try:
             result = build()(words, exit_on_error=False, print_error=False)
@@ -173,6 +176,26 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     return result if isinstance(result, int) else 0
+
+
+SCRIPTED = ("run", "tune")
+"""Commands that give a script the words after it, with ``--`` or without."""
+
+
+def _empty_option(words: Sequence[str]) -> str | None:
+    """What a value without a letter was given to: what nothing is asked of is not what is usual. None without one, and in a
+    script's own words."""
+    before = ""
+    for word in words:
+        if word == "--" or (words[0] in SCRIPTED and not word.startswith("-") and "." in word):
+            return None
+        name, equals, value = word.partition("=")
+        if equals and name.startswith("--") and not value.strip():
+            return name
+        if not word.strip():
+            return before if before.startswith("--") else f"{word!r}"
+        before = word
+    return None
 
 
 def _broken(error: OSError) -> tuple[str, str]:

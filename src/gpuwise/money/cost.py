@@ -131,7 +131,9 @@ def price_of(
     cluster: Cluster, today: datetime.date, *, usd_per_hour: float | None = None, provider: str | None = None
 ) -> Price | None:
     """The price to plan with: the one given, a provider's, the person's own contract, or the typical one;
-    None when nobody rents the accelerator."""
+    None when nobody rents the accelerator. Raises InputError for both a price and a provider."""
+    if usd_per_hour is not None and provider is not None:
+        raise InputError("a price and a provider both say what an hour costs", hint="leave out --price or --provider")
     if usd_per_hour is not None:
         return user_price(usd_per_hour)
     if provider is not None:

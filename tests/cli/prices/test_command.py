@@ -128,7 +128,7 @@ def test_the_table_shows_one_of_each_and_says_how_many_more(gpuwise: Callable[..
         (("h100", "--stored"), 2, "means nothing here"),
         (("--import", "/no/such/file.csv"), 2, "cannot be read"),
         (("--remove", "nothing"), 2, "store is empty"),
-        (("--remove", ""), 2, "store is empty"),
+        (("--remove", ""), 2, "--remove is empty"),
         (("--refresh", "nofeed"), 2, "feeds are skypilot, gpuhunt"),
         (("--history", "wormhole-n150"), 1, "there is one for"),
         (("--buy", "mi325x", "--max-price", "1"), 1, "--buy"),

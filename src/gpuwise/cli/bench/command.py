@@ -106,6 +106,10 @@ def bench(
     began_s = time.monotonic()
     threshold = _threshold(fail_below)
     instead.check()
+    if instead.list_ or instead.reads_records:
+        for name, value in (("--device", device), ("--against", against), ("--each", each), ("--fail-below", fail_below)):
+            if value:
+                raise InputError(f"{name} is of a measurement, and none is asked for", hint="leave it out")
     if instead.list_:
         from gpuwise.cli.bench.records import show_list
 

@@ -71,8 +71,8 @@ def export(
         if (on, tokens, data, driver) != (None,) * 4:
             raise InputError("--on, --tokens, --data and --driver are of training", hint="leave them out for a server")
         return _serve(document, to, out, json)
-    if driver is not None:
-        parse_version(driver)
+    if driver is not None and (not driver[:1].isdigit() or driver.strip(".0123456789") or parse_version(driver) < (100,)):
+        raise InputError(f"--driver: {driver!r} is no version of NVIDIA's driver", hint="write it like 570.86")
     job, lacking = (_read(document, on, tokens), ()) if document is not None else _planned(plan, to, on, tokens, training, fixed)
     job = replace(job, driver=driver)
     if data is not None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gpuwise.facts.hardware.cpus import Cpu
     from gpuwise.lab.simulation import Simulation
 
-USUAL_CPU = "EPYC 9654"
+USUAL_GPU, USUAL_CPU = "A100-80GB", "EPYC 9654"
 SHOWN_WARPS, SHOWN_COLUMNS = 16, 60
 LARGEST_ARRAY = 2**26
 """Elements of an argument."""
@@ -24,7 +24,7 @@ LARGEST_ARRAY = 2**26
 def simulate(
     task: str | None = None,
     *,
-    on: str = "A100-80GB",
+    on: str = USUAL_GPU,
     against: str = USUAL_CPU,
     size: Whole | None = None,
     crossover: Annotated[bool, Parameter(negative="")] = False,
@@ -75,6 +75,13 @@ def simulate(
     from gpuwise.facts.hardware.naming import USUAL, find_accelerator
 
     if task is None:
+        asked = {"--on": on != USUAL_GPU, "--against": against != USUAL_CPU, "--size": size, "--crossover": crossover}
+        asked |= {"--timeline": timeline, "--grid": grid, "--block": block, "--arg": arg, "--regs": regs}
+        for option, value in {**asked, "--dynamic-smem": dynamic_smem}.items():
+            if value:
+                raise InputError(
+                    f"{option} is of a task, and none is named", hint=f"gpuwise lab simulate vector-add {option} ..."
+                )
         return _tasks(json)
     accelerator = find_accelerator(on, prefer=USUAL)
     if ".py" in task:

@@ -122,6 +122,13 @@ def prices(
             return prices_store.remove_source(remove, json=json)
         return prices_store.show_stored(json=json)
     query = " ".join(words)
+    of_rent = {"--provider": provider, "--region": region, "--count": count, "--spot": spot, "--sort": sort != "price"}
+    of_rent |= {"--kind": kind != "on-demand", **({"--min-memory": min_memory, "--max-price": max_price} if history else {})}
+    for name, value in of_rent.items() if history or buy else ():
+        if value:
+            raise InputError(
+                f"{name} is of what is rented now", hint=f"leave it out, or leave out --{'history' if history else 'buy'}"
+            )
     if history:
         from gpuwise.cli.prices.history import show_history
 
@@ -166,9 +173,6 @@ def _wanted(
         raise InputError("--spot and --kind reserved ask for two things", hint="give one of them")
     if sort not in ORDERS:
         raise UnknownNameError("order", sort, ORDERS, hint="it is one of " + ", ".join(ORDERS))
-    for name, text in (("--provider", provider), ("--region", region)):
-        if text is not None and not text.strip():
-            raise InputError(f"{name} is empty", hint="leave it out, or name one")
     kinds: dict[str, Kind] = {k: k for k in KINDS}
     orders: dict[str, Order] = {o: o for o in ORDERS}
     return OfferFilter("spot" if spot else kinds[kind], provider, region, count, min_memory, max_price), orders[sort]
@@ -198,8 +202,13 @@ def _rent(query: str, offer_filter: OfferFilter, order: Order, *, every: bool, j
 
 def _nothing(query: str, offer_filter: OfferFilter, listed: bool) -> Exception:
     """Why nothing was found, and what to loosen."""
-    from gpuwise.errors import UnpredictableError
+    from gpuwise.errors import UnknownNameError, UnpredictableError
+    from gpuwise.facts.offers.offer import book
 
+    for what in ("provider", "region"):
+        wanted, known = getattr(offer_filter, what), {getattr(offer, what) for offer in book(today())}
+        if wanted is not None and not any(wanted.lower() in name.lower() for name in known):
+            return UnknownNameError(what, wanted, sorted(known))
     if not listed:
         return UnpredictableError(
             "nobody rents it out",

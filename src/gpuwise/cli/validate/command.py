@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -57,6 +57,10 @@ def validate(
     json
         One JSON document on the last line of stdout.
     """
+    _check_mode(
+        {"--local": local, "--runs": runs, "--ranks": ranks, "--data": data, "--family": family},
+        {"--only": only, "--minutes": minutes, "--record": record},
+    )
     if runs:
         from gpuwise.cli.validate.runs import validate_runs
 
@@ -84,6 +88,18 @@ def validate(
     else:
         _show([r for r in results if r.gpu is None or not summary])
     return 0
+
+
+def _check_mode(modes: dict[str, Any], of_local: dict[str, Any]) -> None:
+    """Raises InputError for two things asked at once, and for an option of ``--local`` without it."""
+    from gpuwise.errors import InputError
+
+    first, *others = [name for name, value in modes.items() if value] or [""]
+    if others and first != "--data":
+        raise InputError(f"{first} and {others[0]} ask for two things", hint="give one of them")
+    for name, value in of_local.items():
+        if value is not None and first != "--local":
+            raise InputError(f"{name} is of --local", hint=f"add --local, or leave {name} out")
 
 
 TABLES = "ops/, serving/ and llm_training.csv"

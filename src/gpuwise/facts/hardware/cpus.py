@@ -140,7 +140,8 @@ def find_cpu(text: str) -> Cpu:
     spelling = _words(text) if len(text) <= _LONGEST_NAME else ()
     if spelling:
         exact = [c for c in cpus().values() if any(spelling == words for words in _spellings(c))]
-        fitting = exact or [c for c in cpus().values() if set(spelling) <= set().union(*_spellings(c))]
+        telling = any(len(word) > 2 or word.isalpha() for word in spelling)  # a bare 1 is of no processor
+        fitting = exact or [c for c in cpus().values() if telling and set(spelling) <= set().union(*_spellings(c))]
         if len(fitting) == 1:
             return fitting[0]
         if fitting:

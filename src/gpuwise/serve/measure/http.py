@@ -47,7 +47,8 @@ def parse_address(url: str) -> Address:
         port, host = parts.port, parts.hostname
     except ValueError:
         raise InputError(f"{url!r} is no address of a server", hint=_SERVED) from None
-    if parts.scheme not in ("http", "https") or not host or any(c in url for c in "\r\n\t "):
+    bare = not any(c in url for c in ".:/") and url != "localhost"  # a word, not a place
+    if bare or parts.scheme not in ("http", "https") or not host or any(c in url for c in "\r\n\t "):
         raise InputError(f"{url!r} is no address of a server", hint=_SERVED)
     if parts.username or parts.password or parts.query or parts.fragment:
         raise InputError(f"{url!r} has more than host, port and path", hint=f"{_SERVED}; a key goes into GPUWISE_API_KEY")

@@ -1,0 +1,55 @@
+"""What means nothing is refused by name, with a remedy, and is never answered as what is usual."""
+
+import shlex
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+LLAMA = "llama-3.1-8b --on h100"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (f"capacity {LLAMA} --workload ''", "--workload is empty"),
+        (f"capacity {LLAMA} --workload= --rate 1/s", "--workload is empty"),
+        (f"cost {LLAMA} --users 10 --workload ' '", "--workload is empty"),
+        (f"op decode {LLAMA} --weights=''", "--weights is empty"),
+        (f"export {LLAMA} --tokens 1B --to ''", "--to is empty"),
+        ("models ''", "'' is empty"),
+        ("doctor --python ''", "--python is empty"),
+        ("run --country '' s.py", "--country is empty"),
+        (f"capacity {LLAMA} --rate 1/s --quick --price 2 --provider lambda", "both say"),
+        (f"plan {LLAMA} --tokens 1B --price 2 --provider lambda", "both say"),
+        (f"export {LLAMA} --tokens 1B --to accelerate --driver 5parsecs", "--driver"),
+        ("op matmul 64 64 64 --on h100 --against=-1", "unknown processor '-1'"),
+        ("prices h100 --provider acme", "unknown provider 'acme'"),
+        ("prices h100 --region mars", "unknown region 'mars'"),
+        ("prices h100 --buy --spot", "--spot is of what is rented"),
+        ("prices h100 --history --max-price 3", "--max-price is of what is rented"),
+        ("bench --list --device gpu9", "--device is of a measurement"),
+        ("bench --history --against nan", "--against is of a measurement"),
+        ("lab simulate --on nonsense", "--on is of a task"),
+        ("lab simulate --grid nan", "--grid is of a task"),
+        ("validate --only resnet50", "--only is of --local"),
+        ("validate --minutes nan", "--minutes"),
+        ("validate --local --runs", "two things"),
+    ],
+)
+def test_nonsense_is_refused_by_name(gpuwise: Callable[..., Any], words: str, said: str) -> None:
+    ran = gpuwise(*shlex.split(words))
+    assert ran.code == 2 and ran.out == ""
+    assert ran.err.startswith("error: ") and ran.err.count("error: ") == 1
+    assert said in ran.err and "\nhint: " in ran.err
+
+
+@pytest.mark.parametrize("address", ["nan", "-1", "0", "no-such-name"])
+def test_a_word_is_no_address_of_a_server(gpuwise: Callable[..., Any], address: str) -> None:
+    ran = gpuwise("capacity", "llama-3.1-8b", "--on", "h100", "--rate", "1/s", f"--measure={address}")
+    assert ran.code == 2 and f"{address!r} is no address" in ran.err
+
+
+@pytest.mark.parametrize("command", ["run", "tune"])
+def test_a_script_may_be_given_an_empty_word(gpuwise: Callable[..., Any], command: str) -> None:
+    assert "no such script" in gpuwise(command, "none.py", "--name", "").err
