@@ -15,7 +15,6 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby, islice
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -438,10 +437,10 @@ class _Table(NamedTuple):
 
 
 def _table(events: Sequence[Event]) -> _Table:
-    fields = attrgetter("op", "times", "waits_for", "warps", "access")
-    ops, times, waits_for, warps, accesses = zip(*map(fields, events), strict=True) if events else ((),) * 5
+    ops, waits_for, warps = [e.op for e in events], [e.waits_for for e in events], [e.warps for e in events]
     places = {op: at for at, op in enumerate(dict.fromkeys(ops))}
-    return _Table(list(places), _ints(map(places.__getitem__, ops)), _ints(times), waits_for, warps, accesses)
+    which, times = _ints(map(places.__getitem__, ops)), np.array([e.times for e in events], np.int64)
+    return _Table(list(places), which, times, waits_for, warps, [e.access for e in events])
 
 
 def _ints(numbers: Iterable[int]) -> Ints:
@@ -510,9 +509,10 @@ def _running(masks: Sequence[NDArray[np.bool_]], warps: int) -> NDArray[np.bool_
     """[E, ``warps``] of masks, of which many events share one."""
     if not masks:
         return np.zeros((0, warps), bool)
-    places = {key: at for at, key in enumerate(dict.fromkeys(map(id, masks)))}
-    which = [places[key] for key in map(id, masks)]
-    return _first_warps(list({id(mask): mask for mask in masks}.values()), warps)[which]
+    ids = list(map(id, masks))
+    once = dict(zip(ids, masks, strict=True))
+    places = {key: at for at, key in enumerate(once)}
+    return _first_warps(list(once.values()), warps)[list(map(places.__getitem__, ids))]
 
 
 class SectorSets(NamedTuple):
