@@ -670,7 +670,8 @@ def chapters() -> tuple[Chapter, ...]:
 def distance(got: Any, right: Any) -> float:
     if got.dtype.names:
         return max(distance(got[n], right[n]) for n in got.dtype.names)
-    return float(np.abs(got.astype(float) - right).max() / max(float(np.abs(right).max()), 1e-30))
+    got = got.astype(complex if np.iscomplexobj(got) else float)
+    return float(np.abs(got - right).max() / max(float(np.abs(right).max()), 1e-30))
 
 
 def ask(chapter: Chapter) -> str:

@@ -552,3 +552,16 @@ def test_a_kernel_that_a_function_makes_and_gives_back() -> None:
     assert "three, five" in str(refused.value.hint)
     with pytest.raises(InputError, match="bias is a name of make and of the module"):
         made_by("bias = 5\n" + MAKER, None)
+
+
+def test_complex_numbers_take_the_units_of_their_parts() -> None:
+    source = "import cmath\n\n\n@cuda.jit\ndef turned(x, out):\n    i = cuda.grid(1)\n    w = cmath.exp(x[i])\n    out[i] = w * w / x[i] + abs(w)\n"
+    counted = dict[str, dict[str, int]]()
+    for kind in ("complex64", "complex128"):
+        x, out = np.linspace(1, 2, 64).astype(kind) * (1 + 1j), np.zeros(64, kind)
+        run = run_kernel(read_kernel(kernel_source(source, None)), {"x": x, "out": out}, grid=(1,), block=(64,))
+        right = np.exp(x) ** 2 / x + np.abs(np.exp(x))
+        assert np.abs(out - right).max() < 1e-5 * np.abs(right).max()
+        counted[kind] = {op: sum(e.times for e in run.events if e.op == op) for op in ("fp32", "fp64")}
+    assert counted["complex64"]["fp64"] == 0 < counted["complex64"]["fp32"]
+    assert counted["complex128"]["fp32"] == 0 < counted["complex64"]["fp32"] < counted["complex128"]["fp64"]

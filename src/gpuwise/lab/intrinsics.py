@@ -71,6 +71,7 @@ FUNCTIONS: Mapping[str, Function] = {
     "erf": Function(lambda x: _erf(x).astype(np.asarray(x).dtype), "sfu"),
     "fmod": Function(np.fmod, "sfu"),
     "copysign": Function(np.copysign, ""),
+    "phase": Function(np.angle, "sfu"),
     **{name: Function(getattr(np, name), "sfu") for name in ("floor", "ceil", "trunc", "rint")},
     "round": Function(np.rint, "sfu"),
     "isnan": Function(np.isnan, "int"),
@@ -99,7 +100,7 @@ _TIMES: Mapping[str, tuple[tuple[int, int, int], tuple[int, int, int]]] = {
     "log1p": ((16, 12, 0), (53, 35, 2)),
     "hypot": ((10, 16, 1), (12, 24, 1)),
     "atan": ((12, 5, 1), (26, 11, 1)),
-    "atan2": ((18, 25, 2), (35, 40, 2)),
+    **dict.fromkeys(("atan2", "phase"), ((18, 25, 2), (35, 40, 2))),
     "asin": ((14, 7, 1), (41, 14, 1)),
     "acos": ((15, 7, 1), (46, 20, 1)),
     "pow": ((41, 35, 2), (60, 60, 1)),
@@ -113,9 +114,21 @@ _TIMES: Mapping[str, tuple[tuple[int, int, int], tuple[int, int, int]]] = {
 unit. Counted in what ptxas 13.5 makes for sm_90 of the PTX of numba-cuda 0.30 (six calls against two, without the paths for
 infinities, denormals and arguments of more than 10^5); the power in float64 is called and not in the count: a judgement."""
 
+_OF_COMPLEX = {
+    "exp": ("exp", "sin", "cos"),
+    "log": ("hypot", "log", "atan2"),
+    "sqrt": ("hypot", "sqrt", "divide"),
+    "abs": ("hypot",),
+    **dict.fromkeys(("divide", "reciprocal"), ("divide",) * 3),
+}
+"""What a function of a complex number is made of (numba, cpython/cmathimpl.py)."""
+
 
 def instructions(name: str, kind: np.dtype[Any]) -> tuple[tuple[str, int], ...]:
     """Units of a function whose result is of ``kind``, and how many instructions of each it is."""
+    if kind.kind == "c" and name in _OF_COMPLEX:
+        part = np.dtype(f"f{kind.itemsize // 2}")
+        return tuple(one for of in _OF_COMPLEX[name] for one in instructions(of, part))
     wide = kind.itemsize >= 8
     times = _TIMES.get(name)
     if times is None or kind.kind != "f":

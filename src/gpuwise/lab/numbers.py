@@ -99,6 +99,6 @@ def source_of(value: Any) -> tuple[int, ...]:
 
 
 def unit_of(data: NDArray[Any]) -> str:
-    if data.dtype.kind != "f":
+    if data.dtype.kind not in "fc":
         return "int"
-    return "fp64" if data.dtype.itemsize == 8 else "fp32"
+    return "fp64" if data.dtype in WIDE else "fp32"

@@ -279,8 +279,8 @@ class Operations(Stream):
             value = arguments[0]
             if not isinstance(value, Lanes):
                 return abs(value)
-            complex_ = value.data.dtype.kind == "c"
-            return Lanes(np.abs(value.data), self.emit("sfu", mask, value.source) if complex_ else value.source)
+            parts = instructions("abs", value.data.dtype) if value.data.dtype.kind == "c" else ()
+            return Lanes(np.abs(value.data), self.emit_parts(parts, mask, value.source))
         function = FUNCTIONS.get(name)
         if function is None or not 1 <= len(arguments) <= 2:
             self.refuse(f"{name} is not of this form")

@@ -36,8 +36,16 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
 MOST_PREDICATED = 7
 """Instructions behind a condition that nvcc makes conditional instead of jumping (CUDA C++ Best Practices Guide, branch
 predication)."""
-_ROOTS = ("numba.cuda", "numba.types", "numba", "numpy", "math", "operator")
-_ALIASES = {"cuda": "numba.cuda", "nb": "numba", "np": "numpy", "numpy": "numpy", "numba": "numba", "math": "math"}
+_ROOTS = ("numba.cuda", "numba.types", "numba", "numpy", "math", "cmath", "operator")
+_ALIASES = {
+    "cuda": "numba.cuda",
+    "nb": "numba",
+    "np": "numpy",
+    "numpy": "numpy",
+    "numba": "numba",
+    "math": "math",
+    "cmath": "cmath",
+}
 _ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: lambda a, b: a + b,
     ast.Sub: lambda a, b: a - b,
