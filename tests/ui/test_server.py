@@ -107,7 +107,9 @@ def test_layouts_are_answered_beside_searches_and_again_after_their_process_has_
     query = {"model": "gpt2", "on": "4xA100-80GB", "tokens": "1B", "micro_batch": "2"}
     try:
         refused = running.get("/api/moment", **query, dp="3")
-        assert refused.status == 422 and set(refused.json) == {"error", "hint"} and "3 data-parallel ranks" in refused.json["error"]
+        assert (
+            refused.status == 422 and set(refused.json) == {"error", "hint"} and "3 data-parallel ranks" in refused.json["error"]
+        )
         one = running.get("/api/moment", **query, dp="4")
         assert one.status == 200 and one.json["document"]["best"]["strategy"]["micro_batch"] == 2
         assert running.get("/api/moment", **query, dp="4").body == one.body

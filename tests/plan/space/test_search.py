@@ -10,12 +10,14 @@ from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.plan.changes.neighbours import neighbours
 from gpuwise.plan.goal import Goal, Wishes, make_goal
+from gpuwise.plan.space import search
 from gpuwise.plan.space.rules import check_strategy
 from gpuwise.plan.space.search import (
     HALF_GRADIENTS,
     HALF_MOMENTS,
     WORTH_HALF_GRADIENTS,
     completed,
+    estimate_all,
     find_fastest,
     find_in,
     find_strategies,
@@ -24,6 +26,7 @@ from gpuwise.plan.space.search import (
 from gpuwise.plan.space.strategies import default_space
 from gpuwise.plan.space.sweep import SQUEEZED, TIGHT
 from gpuwise.predict.step.columns import base_of
+from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.workload.strategy import Strategy
 
 ARCH, NODE = find_model("llama-3.1-8b"), find_cluster("8xH100-SXM")
@@ -162,3 +165,19 @@ def test_the_best_alone_is_that_of_the_whole_search(goal: Goal) -> None:
     whole, alone = find_strategies(goal), find_strategies(goal, only_best=True)
     assert alone.ranked == whole.ranked[:1] and not alone.front
     assert (alone.n_strategies, alone.n_fit) == (whole.n_strategies, whole.n_fit)
+
+
+def test_the_best_alone_is_found_with_fewer_estimates_where_the_fastest_does_not_fit_as_replayed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    goal = make_goal(find_model("gpt2-xl"), find_cluster("1xRTX 3090"), Wishes(stack="eager"))
+    made: list[int] = []
+
+    def counted(*given: Any) -> tuple[TrainingEstimate, ...]:
+        made.append(len(given[1]))
+        return estimate_all(*given)
+
+    monkeypatch.setattr(search, "estimate_all", counted)
+    whole, n_whole = find_strategies(goal), sum(made)
+    alone, n_alone = find_strategies(goal, only_best=True), sum(made) - n_whole
+    assert alone.ranked == whole.ranked[:1] and 1 < n_alone < n_whole

@@ -3,6 +3,7 @@ nothing is left."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -163,9 +164,12 @@ def _result(goal: Goal, n: int, only_best: bool) -> SearchResult:
         raise _with_nearest(goal, no_layout(goal))
     if only_best and len(done.rows):
         first = _estimated(goal, done, done.rows, [0])
-        if _is_settled(goal, done, first):
-            return SearchResult(first, (), first[0], done.n_strategies, done.n_fit, done.seconds, notes, goal)
-    ranked = _fitting_first(goal, done, _estimated(goal, done, done.rows, list(_distinct(done, n))))
+        if not _is_settled(goal, done, first):
+            others = (_estimated(goal, done, done.rows, [i])[0] for i in _distinct(done, n)[1:])
+            sure = _surest(goal, done, first[0])
+            first = (sure or next((e for e in itertools.chain(first, others) if e.fits), first[0]),)
+        return SearchResult(first, (), first[0], done.n_strategies, done.n_fit, done.seconds, notes, goal)
+    ranked = _fitting_first(goal, done, _estimated(goal, done, done.rows, _distinct(done, n)))
     front = _estimated(goal, done, done.front, thinned(done.front))
     smallest = _estimated(goal, done, done.smallest, [0])[0]
     return SearchResult(ranked, front, smallest, done.n_strategies, done.n_fit, done.seconds, notes, goal)
@@ -266,7 +270,7 @@ def _sweep(goal: Goal, spaces: Sequence[Space]) -> Sweep | None:
     return sweep(goal.arch, goal.cluster, parts, goal.seq_len, goal.wishes.packed_document_len, goal.wishes.risk)
 
 
-def _distinct(done: Sweep, n: int) -> Iterable[int]:
+def _distinct(done: Sweep, n: int) -> list[int]:
     """Positions of the first row of each distinct layout, at most ``n``."""
     rows = done.rows
     keys: list[np.ndarray] = []
@@ -304,17 +308,23 @@ def _fitting_first(goal: Goal, done: Sweep, ranked: tuple[TrainingEstimate, ...]
     fits = tuple(e for e in ranked if e.fits)
     if not ranked or _is_settled(goal, done, ranked):
         return fits
+    one = _surest(goal, done, ranked[0])
+    return (one, *(e for e in fits if e.strategy != one.strategy)) if one is not None else fits or ranked
+
+
+def _surest(goal: Goal, done: Sweep, first: TrainingEstimate) -> TrainingEstimate | None:
+    """The fastest of the time-memory front that fits with the probability asked for, where ``first`` of the ranked does not."""
     sure = 1 - goal.wishes.risk
-    more = ranked[0].needed_bytes.expected / float(done.rows.memory_bytes[0])
+    more = first.needed_bytes.expected / float(done.rows.memory_bytes[0])
     for i in np.argsort(done.front.rank_s, kind="stable").tolist():
         columns = float(done.front.memory_bytes[i])
-        if columns * more > ranked[0].device_bytes:
+        if columns * more > first.device_bytes:
             continue
         one = _estimated(goal, done, done.front, [i])[0]
         if one.fits and one.fit_probability >= sure:
-            return (one, *(e for e in fits if e.strategy != one.strategy))
+            return one
         more = max(more, one.needed_bytes.expected / columns)
-    return fits or ranked
+    return None
 
 
 LAYOUT = ("tp", "pp", "cp", "ep", "dp", "micro_batch", "sharding", "recompute")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.comm.collectives import collective_time
@@ -148,7 +149,7 @@ def point_costs(arch: Architecture, points: Sequence[Point], system: System, ker
         from gpuwise.predict.step.per_op import described  # other stacks need no model of single operations
 
         if described(arch, points):
-            return _per_op_costs(arch, points, system)
+            return _per_op_costs(arch, tuple(points), system.accelerator)
     return _point_costs(arch, tuple(points), system, None if kernels is None else tuple(kernels.items()))
 
 
@@ -175,15 +176,16 @@ def _point_costs(
     )
 
 
-def _per_op_costs(arch: Architecture, points: Sequence[Point], system: System) -> PointCosts:
-    """Costs of points whose operations are timed one by one."""
+@lru_cache(maxsize=128)
+def _per_op_costs(arch: Architecture, points: tuple[Point, ...], accelerator: Accelerator) -> PointCosts:
+    """Costs of points whose operations are timed one by one: the same on one accelerator and on several."""
     from gpuwise.predict.step.per_op import point_sums
 
     n_lead = leading_layers(arch)
-    point_parts = point_sums(arch, points, system.accelerator, n_lead)
+    point_parts = point_sums(arch, points, accelerator, n_lead)
     bases: list[Basis] = [m.basis for m in point_parts]
     return PointCosts(
-        points=tuple(points),
+        points=points,
         n_layers=float(arch.n_layers),
         n_lead=float(n_lead),
         layer=_columns([m.layer for m in point_parts]),
