@@ -555,7 +555,12 @@ def test_a_kernel_that_a_function_makes_and_gives_back() -> None:
 
 
 def test_complex_numbers_take_the_units_of_their_parts() -> None:
-    source = "import cmath\n\n\n@cuda.jit\ndef turned(x, out):\n    i = cuda.grid(1)\n    w = cmath.exp(x[i])\n    out[i] = w * w / x[i] + abs(w)\n"
+    source = """import cmath
+def turned(x, out):
+    i = cuda.grid(1)
+    w = cmath.exp(x[i])
+    out[i] = w * w / x[i] + abs(w)
+"""
     counted = dict[str, dict[str, int]]()
     for kind in ("complex64", "complex128"):
         x, out = np.linspace(1, 2, 64).astype(kind) * (1 + 1j), np.zeros(64, kind)
