@@ -194,7 +194,7 @@ def test_what_learners_get_wrong_is_found(body: str, kind: str, words: str) -> N
         ("cuda.syncthreads", "without \\(\\) does nothing"),
         ("out[i] = helper(x[i])", "helper"),
         ("return x[i]", "returns nothing"),
-        ("s = cuda.shared.array(i, float32)", "known beforehand"),
+        ("s = cuda.shared.array(i, float32)", "a number of the text or of the module"),
         ("s = cuda.shared.array(32)", "a shape and a type"),
         ("out[i] = x", "no number"),
         ("a, b = 1, 2, 3", "2 names for 3 values"),
@@ -570,3 +570,30 @@ def turned(x, out):
         counted[kind] = {op: sum(e.times for e in run.events if e.op == op) for op in ("fp32", "fp64")}
     assert counted["complex64"]["fp64"] == 0 < counted["complex64"]["fp32"]
     assert counted["complex128"]["fp32"] == 0 < counted["complex64"]["fp32"] < counted["complex128"]["fp64"]
+
+
+SHAPES = """import numpy as np
+TILE, SHAPE, SMALL = 8, (4, 8), np.int32(32)
+def k(x, n):
+    s = cuda.shared.array({}, float32)
+    i = cuda.threadIdx.x
+    x[i] = s.size
+"""
+
+
+@pytest.mark.parametrize("shape", ["TILE * 4", "SHAPE", "(TILE // 2, TILE)", "SMALL", "(4, 8)"])
+def test_shapes_of_the_module_are_taken(shape: str) -> None:
+    x = np.zeros(32, np.float32)
+    run_kernel(read_kernel(kernel_source(SHAPES.format(shape), None)), {"x": x, "n": 32}, grid=(1,), block=(32,))
+    assert (x == 32).all()
+
+
+@pytest.mark.parametrize("shape", ["n", "cuda.blockDim.x", "x.shape[0]", "(TILE, n)"])
+def test_shapes_that_only_the_launch_knows_are_refused(shape: str) -> None:
+    with pytest.raises(FieldError, match=r"a number of the text or of the module"):
+        run_kernel(
+            read_kernel(kernel_source(SHAPES.format(shape), None)),
+            {"x": np.zeros(32, np.float32), "n": 32},
+            grid=(1,),
+            block=(32,),
+        )

@@ -390,6 +390,8 @@ class _Machine(Operations):
                 self.refuse(f"{len(target.elts)} names for {len(cast('tuple[Any, ...]', value))} values")
             for part, piece in zip(target.elts, cast("tuple[Any, ...]", value), strict=True):
                 self._assign(part, piece, mask)
+        elif isinstance(target, ast.Tuple | ast.List):
+            self.refuse(f"{len(target.elts)} names for one value")
         else:
             self.refuse("only names and elements of arrays can be assigned")
 
@@ -551,7 +553,7 @@ class _Machine(Operations):
             case ast.Tuple(elts=parts) | ast.List(elts=parts):
                 return tuple(self._value(p, mask) for p in parts)
             case _:
-                self.refuse(f"{type(e).__name__} is not of this form")
+                self.refuse(f"{ast.unparse(e)[:60]} is not of this form")
 
     def _attribute(self, e: ast.Attribute, mask: Mask) -> Any:
         words = self.dotted(e)
@@ -578,6 +580,8 @@ class _Machine(Operations):
             return literal(constant)
         if words in DTYPES:
             return DTYPES[words]
+        if f"{words}.x" in self.special:
+            self.refuse(f"cuda.{words} is three numbers: cuda.{words}.x, .y and .z")
         self.refuse(f"{words} is not of this form")
 
     def _binary(self, op: ast.operator, left: ast.expr, right: ast.expr, mask: Mask) -> Any:
@@ -585,7 +589,7 @@ class _Machine(Operations):
         if isinstance(op, ast.Pow):
             return self.power(self._value(left, mask), self._value(right, mask), mask)
         if function is None:
-            self.refuse(f"{type(op).__name__} is not of this form")
+            self.refuse(f"{ast.unparse(ast.BinOp(left, op, right))[:60]} is not of this form")
         if isinstance(op, ast.Add | ast.Sub):
             for product, other, swapped in ((right, left, False), (left, right, True)):
                 if isinstance(product, ast.BinOp) and isinstance(product.op, ast.Mult):
@@ -697,8 +701,8 @@ class _Machine(Operations):
         shape, dtype = (self._value(arguments[k], mask) for k in ("shape", "dtype"))
         if not isinstance(dtype, np.dtype):
             self.refuse(f"{what} takes a shape and a type, like float32, not {noun(dtype)}")
-        if any(isinstance(s, Lanes) for s in (shape if isinstance(shape, tuple) else (shape,))):
-            self.refuse(f"the shape of {what} is a number that is known beforehand")
+        if not all(isinstance(s, LiteralWhole | np.integer) for s in (shape if isinstance(shape, tuple) else (shape,))):
+            self.refuse(f"numba compiles the shape of {what} in: it is a number of the text or of the module (TILE = 16)")
         return shape, dtype
 
     def _local(self, e: ast.Call, mask: Mask) -> Local:

@@ -43,6 +43,8 @@ class UnrolledIndex(int):
 
 
 def literal(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(literal, value))
     if isinstance(value, bool):
         return value
     return LiteralWhole(value) if type(value) is int else LiteralFloat(value) if type(value) is float else value

@@ -283,7 +283,7 @@ class Operations(Stream):
             return Lanes(np.abs(value.data), self.emit_parts(parts, mask, value.source))
         function = FUNCTIONS.get(name)
         if function is None or not 1 <= len(arguments) <= 2:
-            self.refuse(f"{name} is not of this form")
+            self.refuse(f"{name} is not of this form: no function of the module, and none that kernels have")
         if not any(isinstance(v, Lanes) for v in arguments):
             made = np.asarray(function.of(*arguments))[()]
             return int(made) if name in WHOLE else made if made.dtype == np.float32 else made.item()
