@@ -17,11 +17,13 @@ from gpuwise.calibrate.optimizers import least_squares
 from gpuwise.calibrate.serving.engine_loads import read_engine_runs
 from gpuwise.calibrate.serving.load import DISTINCT_PROMPTS, Figure, LoadRun, load_check, predicted, read_load_runs, replay
 from gpuwise.calibrate.serving.load_score import COLD, SINCE, metric_of, score_load, since_index
+from gpuwise.calibrate.serving.rows import read_rows
+from gpuwise.calibrate.serving.static_batches import read_static_batches
 from gpuwise.calibrate.serving.step_fit import OF_MANY, fit_steps
 from gpuwise.calibrate.validation import log_sigma_of
 from gpuwise.predict.coefficients import load_json
 from gpuwise.serve.engine import EngineCosts
-from gpuwise.serve.simulate.front import Front
+from gpuwise.serve.simulate.front import Front, kind_of
 
 F64 = NDArray[np.float64]
 REQUEST_S = (1e-3, 5e-2)
@@ -154,3 +156,14 @@ def fit_widths(folder: Path) -> dict[str, float]:
     document["provenance"]["errors"] = {k: v for k, v in known.items() if not k.startswith(stale)} | errors
     write("load", document)
     return errors
+
+
+def note_checked(folder: Path) -> None:
+    """Writes of which engines, accelerators and kinds of model there are measured rows to ``coefficients/serving/load.json``."""
+    found: dict[str, dict[str, set[str]]] = {}
+    for run in [*(read_rows(folder) or ()), *read_engine_runs(folder), *read_load_runs(folder), *read_static_batches(folder)]:
+        if not run.reason and run.config is not None and run.system is not None and run.architecture is not None:
+            by_device = found.setdefault(run.config.engine, {})
+            by_device.setdefault(run.system.accelerator.id, set()).add(kind_of(run.architecture))
+    checked = {e: {d: sorted(kinds) for d, kinds in sorted(of.items())} for e, of in sorted(found.items())}
+    write("load", {**load_json("load"), "checked": checked})

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.coefficients import load_json
 from gpuwise.serve.engine import LLAMA_CPP, EngineConfig, EngineCosts, engine_costs, entry_costs, version_number
@@ -65,3 +66,17 @@ def front_of(config: EngineConfig, *, in_process: bool = False) -> Front:
         ttft_log_sigma=entry.get("ttft_log_sigma"),
         throughput_log_sigma=entry.get("throughput_log_sigma"),
     )
+
+
+def kind_of(arch: Architecture) -> str:
+    """What of a model an engine has kernels of its own for."""
+    return "latent attention" if arch.mla is not None else "dense layers" if arch.moe is None else "experts"
+
+
+def unchecked(arch: Architecture, accelerator: Accelerator, engine: str) -> str | None:
+    """That no run of such a model by the engine on the accelerator was compared with what is predicted of it; None where one was,
+    and for engines whose runs are not told apart so."""
+    of_engine: dict[str, list[str]] | None = load_json("load")["checked"].get(engine)
+    if of_engine is None or kind_of(arch) in of_engine.get(accelerator.id, ()):
+        return None
+    return f"{engine} with {kind_of(arch)} on {accelerator.name} was never checked: no measured run of it is known here"
