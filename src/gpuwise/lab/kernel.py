@@ -79,7 +79,9 @@ def run_kernel(
     """
     names = kernel.parameters
     if sorted(names) != sorted(arguments):
-        raise InputError(f"{kernel.name} takes {', '.join(names)}", hint=f"given: {', '.join(arguments) or 'nothing'}")
+        missing = [n for n in names if n not in arguments]
+        how = f"; missing: {', '.join(missing)} (gpuwise lab simulate: --arg {missing[0]}=4096)" if missing else ""
+        raise InputError(f"{kernel.name} takes {', '.join(names)}", hint=f"given: {', '.join(arguments) or 'nothing'}{how}")
     machine = _Machine(kernel, arguments, grid, block, blocks, timed_blocks)
     machine.dynamic_smem, machine.compiler = dynamic_smem, compiler
     return machine.run()

@@ -53,6 +53,7 @@ def test_a_kernel_is_read_from_a_log(gpuwise: Callable[..., Any], tmp_path: Path
         ("--on V100 --regs 300 --block 32", "255"),
         ("--on V100 --regs 37 --block 32 --dynamic-smem 97KiB --optin", "98,304 at most"),
         ("--on 10.7 --regs 37 --block 32", "unknown compute capability"),
+        ("--on 9.9 --regs 37 --block 32", "unknown compute capability"),
         ("--on mi300x --regs 37 --block 32", "no CUDA compute capability"),
         ("--on V100 --regs 37", "--block is missing"),
         ("--on V100 --regs 37 --block 32 --carveout 101", "no percentage"),

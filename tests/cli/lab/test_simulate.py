@@ -43,6 +43,10 @@ def test_ones_own_kernel(gpuwise: Callable[..., Any], tmp_path: Path, monkeypatc
     file.write_text(OWN.replace("{shift}", " + 1"))
     ran = gpuwise("lab", "simulate", f"{file}:scale", *launch)
     assert ran.code == 1 and "out of bounds, line 5" in ran.out
+    ran = gpuwise("lab", "simulate", f"{file}:forever", "--grid", "1", "--block", "32")
+    assert ran.code == 2 and "missing: x (gpuwise lab simulate: --arg x=4096)" in ran.err
+    ran = gpuwise("lab", "simulate", f"{file}:forever", "--grid", "4,4", "--block", "32", "--arg", "x=4")
+    assert ran.code == 2 and "--grid 16x16" in ran.err
     ran = gpuwise("lab", "simulate", f"{file}:forever", "--grid", "1", "--block", "32", "--arg", "x=4")
     assert ran.code == 2 and "has not ended" in ran.err
 
@@ -59,6 +63,7 @@ def test_ones_own_kernel(gpuwise: Callable[..., Any], tmp_path: Path, monkeypatc
         ("nothing.py:k --grid 1 --block 32", "cannot be read"),
         ("nothing.py:k", "a grid and a block"),
         ("nothing.py:k --grid 1 --block 32 --arg x", "no argument"),
+        ("gather --against nope", "EPYC 9654"),
     ],
 )
 def test_bad_input_is_refused_with_a_hint(line: str, words: str, gpuwise: Callable[..., Any]) -> None:

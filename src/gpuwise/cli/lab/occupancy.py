@@ -120,6 +120,8 @@ def _capability(on: str | None, use: KernelUse | None) -> tuple[str, str]:
             raise InputError("on which GPU?", hint="--on V100, or a compute capability: --on 7.0")
         return use.compute_capability, f"compute capability {use.compute_capability}"
     try:
+        if "." in on and on.replace(".", "", 1).isdecimal():
+            raise UnknownNameError("accelerator", on, ())  # no card's name: 9.9 is in that of a Ryzen AI 9 HX 370
         candidates = [find_accelerator(on, prefer=USUAL)]
     except AmbiguousNameError as error:
         candidates = [accelerators()[c] for c in error.candidates]

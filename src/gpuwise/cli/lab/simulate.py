@@ -156,6 +156,9 @@ def _file_kernel(
 
 
 def _shape(text: str, name: str) -> tuple[int, ...]:
+    """Raises InputError, FieldError."""
+    if text.lower().endswith("x") or "," in text:
+        raise InputError(f"{name}: {text[:40]!r} is no shape", hint=f"write it like {name} 16x16")
     return tuple(whole_number(part, name) for part in text.lower().split("x"))
 
 

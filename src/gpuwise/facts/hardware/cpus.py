@@ -147,7 +147,9 @@ def find_cpu(text: str) -> Cpu:
         if fitting:
             raise AmbiguousNameError("processor", text, [c.id for c in fitting[:8]])
     names = [name for c in cpus().values() for name in (c.id, c.name, *c.aliases)]
-    raise UnknownNameError("processor", text[:_LONGEST_NAME], names)
+    raise UnknownNameError(
+        "processor", text[:_LONGEST_NAME], names, otherwise="one is called 'EPYC 9654', 'i9-13900K' or 'Apple M2'"
+    )
 
 
 _SAID_OR_NOT = frozenset({"intel", "amd", "aws", "apple", "r", "tm", "processor", "with", "platinum", "cpu"})
