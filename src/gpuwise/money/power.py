@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from statistics import median
 
 from gpuwise.errors import InputError
@@ -81,6 +81,7 @@ class PowerBudget:
         }
 
 
+@lru_cache(256)
 def cluster_power(
     cluster: Cluster,
     *,

@@ -14,7 +14,7 @@ from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.money.cost import Price, price_of, rent, variant_price
 from gpuwise.money.energy import energy, energy_of_run
-from gpuwise.money.run.cost import run_cost
+from gpuwise.money.run.cost import run_usd
 from gpuwise.money.run.goodput import operate
 from gpuwise.plan.answer import Option, Plan, SearchStats, tokens_of
 from gpuwise.plan.changes.neighbours import neighbours
@@ -156,7 +156,7 @@ def options(
             cost = None if price is None else rent(time_s, cluster.n_accelerators, price)
             choices.append(Option(cluster, e, time_s, price, cost, energy(time_s, cluster, site=run.site), tuned, run))
             continue
-        cost = None if price is None else run_cost(run, done).total_usd
+        cost = None if price is None else run_usd(run, done)
         choices.append(Option(cluster, e, done.wall_s, price, cost, energy_of_run(done), tuned, run, done))
     return choices
 

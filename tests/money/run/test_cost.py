@@ -17,8 +17,9 @@ from gpuwise.facts.operations import operations, sites
 from gpuwise.money.combine import exactly
 from gpuwise.money.cost import user_price
 from gpuwise.money.run.changes import changes, spot_usd_per_hour
-from gpuwise.money.run.cost import Run, run_cost
+from gpuwise.money.run.cost import Run, run_cost, run_usd
 from gpuwise.money.run.document import run_document
+from gpuwise.money.run.goodput import operate
 from gpuwise.money.run.interruptions import causes, interruptions
 from gpuwise.predict.estimate import Estimate
 
@@ -60,6 +61,7 @@ def runs(draw: st.DrawFn) -> Run:
 def test_the_bill_adds_up(run: Run) -> None:
     try:
         cost = run_cost(run)
+        assert run_usd(run, operate(run)) == cost.total_usd
     except UnpredictableError:
         assert run.spot_usd_per_hour is not None or run.cluster.n_accelerators > 8
         return

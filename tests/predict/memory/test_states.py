@@ -35,9 +35,13 @@ SMALL_MOE = replace(SMALL, id="small-moe", moe=Moe(n_experts=16, n_active=2, exp
 SYSTEM = find_cluster("8xH100-SXM").system
 
 
-def states(arch: Architecture, s: Strategy) -> tuple[StageStates, ...]:
+def states(arch: Architecture, s: Strategy) -> list[StageStates]:
     c = Columns.from_strategies([s])
     return stage_states(arch, SYSTEM, c, stages(arch, c, float(arch.n_layers)), find_memory_rules(s.stack))
+
+
+def test_stages_that_no_strategy_has_are_not_made() -> None:
+    assert len(states(SMALL, Strategy(dp=8))) == 1 and len(states(SMALL, Strategy(dp=4, pp=2))) == 3
 
 
 def fullest(arch: Architecture, s: Strategy) -> float:

@@ -7,7 +7,7 @@ together with it, and apart in their own shares. Storage and egress are added to
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpuwise.errors import UnpredictableError
@@ -86,23 +86,14 @@ def run_cost(run: Run, done: Operation | None = None) -> RunCost:
         Line(name, _usd(time_s, rate, run.cluster.n_accelerators), time_s.scaled(1 / HOUR_S), why)
         for name, time_s, why in zip(shares, times, _reasons(stops), strict=True)
     ]
-    compute = _usd(wall, rate, run.cluster.n_accelerators)
-    stored, storage_lines = _storage(run, wall)
-    out = _egress(run, wall)
-    extra = [*storage_lines, out]
+    stored, extra = _beside(run, done)
     paid, power_usd = _electricity(run, done.kwh)
     if run.price is None:
-        if power_usd is None:
-            raise _no_price(run)
         lines = [Line(x.name, exactly(0.0), x.hours, x.why) for x in lines]
-        compute, extra = power_usd, [Line("electricity", power_usd, None, "of one's own machine"), *extra]
-        total = sum_together([x.usd for x in extra])
-    else:
-        total = sum_together([compute, *(x.usd for x in extra)])
     return RunCost(
         run,
         (*lines, *extra),
-        total,
+        _total_usd(run, done, extra),
         rate.expected,
         wall,
         stops,
@@ -116,6 +107,26 @@ def run_cost(run: Run, done: Operation | None = None) -> RunCost:
         power_usd,
         carbon(done.kwh, wall, run.cluster, run.grid),
     )
+
+
+def run_usd(run: Run, done: Operation) -> Estimate:
+    """The total of :func:`run_cost` alone. Raises what it raises."""
+    return _total_usd(run, done, _beside(run, done)[1])
+
+
+def _total_usd(run: Run, done: Operation, extra: Sequence[Line]) -> Estimate:
+    rent = [] if run.price is None else [_usd(done.wall_s, _usd_per_hour(run), run.cluster.n_accelerators)]
+    return sum_together([*rent, *(x.usd for x in extra)])
+
+
+def _beside(run: Run, done: Operation) -> tuple[dict[str, float], list[Line]]:
+    """Mean 1e9 bytes at rest, and the lines beside those of rented time: storage, egress, one's own machine's electricity."""
+    stored, lines = _storage(run, done.wall_s)
+    power_usd = _electricity(run, done.kwh)[1] if run.price is None else None
+    if run.price is None and power_usd is None:
+        raise _no_price(run)
+    power = [] if power_usd is None else [Line("electricity", power_usd, None, "of one's own machine")]
+    return stored, [*power, *lines, _egress(run, done.wall_s)]
 
 
 def published_usd(model_id: str, run: Run, tokens: float) -> tuple[float, ...]:

@@ -100,15 +100,13 @@ def _shards(system: System, c: Columns) -> _Shards:
     return _Shards(divisors(dense_ranks, span), divisors(expert_ranks, expert_span))
 
 
-def stage_states(
-    arch: Architecture, system: System, c: Columns, shape: Stages, rules: MemoryRules
-) -> tuple[StageStates, StageStates, StageStates]:
-    """States of the first, a middle and the last stage's fullest rank."""
+def stage_states(arch: Architecture, system: System, c: Columns, shape: Stages, rules: MemoryRules) -> list[StageStates]:
+    """States of the first, a middle and the last stage's fullest rank; of the first alone where none has a pipeline."""
     count = count_parameters(arch)
     shards = _shards(system, c)
     head = (count.head or count.tied_head) / c.tp
-    one = [_stage(arch, count, c, shape, i, shards, rules, head) for i in range(3)]
-    return one[0], one[1], one[2]
+    n_stages = 3 if (c.pp > 1).any() else 1
+    return [_stage(arch, count, c, shape, i, shards, rules, head) for i in range(n_stages)]
 
 
 def _stage(

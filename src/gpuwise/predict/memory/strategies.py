@@ -252,7 +252,7 @@ def memory_columns(
     shape = stages(arch, c, n_layers)
     states = stage_states(arch, system, c, shape, rules)
     writer = _Making(arch, c, saved, point_index, rules, n_layers, constants.slack)
-    memory = tuple(writer.stage(i, states[i], shape.layers[i]) for i in range(3))
+    memory = tuple(writer.stage(i, state, shape.layers[i]) for i, state in enumerate(states))
     workspace = library_workspace_bytes(system.accelerator) + constants.workspace_bytes
     full = np.broadcast_shapes(c.shape, *(_fixed(s).shape for s in memory))
     worst = moment = np.zeros(full, np.int64)

@@ -53,7 +53,7 @@ def collective_over(system: System, op: str, payload: F64, group: RankGroup, mas
 
     Evaluated in the shape payload and group broadcast to, then masked: an axis only ``mask`` has is not walked.
     """
-    if not mask.any():
+    if not _moves(payload, mask):
         return np.zeros(np.broadcast(payload, *group).shape)
     payload, size, local, concurrent = np.broadcast_arrays(payload, *group)
     out = np.zeros(payload.shape)
@@ -69,6 +69,11 @@ def collective_over(system: System, op: str, payload: F64, group: RankGroup, mas
         seconds[rows] = curve(system, op, n, near, concurrent=beside).time_s(bytes_[rows])
     out[active] = seconds
     return np.where(mask, out, 0.0)
+
+
+def _moves(payload: F64, mask: NDArray[np.bool_]) -> bool:
+    """Whether anybody sends anything."""
+    return bool(mask.any() and payload.any())
 
 
 def _any_over(mask: NDArray[np.bool_], shape: tuple[int, ...]) -> NDArray[np.bool_]:
@@ -198,6 +203,8 @@ def step_traffic(system: System, c: Columns, shape: Stages) -> StepTraffic:
     layers = np.maximum(np.maximum(np.maximum(shape.layers[0], shape.layers[1]), shape.layers[2]), 1)
 
     def over(op: str, parameters: F64, width: float, ranks: RankGroup, mask: NDArray[np.bool_]) -> F64:
+        if not _moves(parameters, mask):
+            return np.zeros(np.broadcast(parameters, *ranks).shape)
         if stack.shards_by_layer and mask is not plain:
             return layers * collective_over(system, op, parameters * width / layers, ranks, mask)
         return _in_buckets(system, c, op, parameters * width, ranks, mask, width)
