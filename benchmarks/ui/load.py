@@ -4,8 +4,9 @@ the moment each was due.
     python benchmarks/ui/load.py --rate 200 --seconds 20
 
 Beside each ``BESIDE``-th of them one is asked that costs nothing (/api/state): what the machine, the client and the server's loop
-take of any answer. The layouts are those of a few people who move three sliders (micro-batch, recompute, sharding) of their own
-model, at random and so again and again; every layout is asked for the first time during the run, none before.
+take of any answer. The layouts are those of a few people who move three sliders (micro-batch, recompute and, by ``--mix``,
+sharding or, as the page has them, precision) of their own model (``--models``), at random and so again and again; every layout is
+asked for the first time during the run, none before.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from urllib.parse import urlencode, urlsplit
 
 import psutil
@@ -27,14 +29,19 @@ CONNECTIONS = 32
 BESIDE = 10
 
 
-def queries(seed: int) -> list[str]:
+MIXES = {"sharding": ("zero1", "zero2", "zero3"), "precision": ("bf16", "fp16", "fp8")}
+"""The third slider and its values."""
+
+
+def queries(seed: int, models: Sequence[str] = MODELS, mix: str = "sharding") -> list[str]:
     """What the sliders of each model can ask, shuffled."""
+    plain = {"on": "8xH100-SXM", "tokens": "15B", "dp": "8", "sharding": "zero3"}
     found = [
-        urlencode({"model": m, "on": "8xH100-SXM", "tokens": "15B", "dp": "8", "micro_batch": b, "recompute": r, "sharding": s})
-        for m in MODELS
+        urlencode({**plain, "model": m, "micro_batch": b, "recompute": r, mix: value})
+        for m in models
         for b in (1, 2, 4, 8)
         for r in ("none", "selective", "full")
-        for s in ("zero1", "zero2", "zero3")
+        for value in MIXES[mix]
     ]
     random.Random(seed).shuffle(found)
     return found
@@ -61,13 +68,13 @@ class Client:
         return status
 
 
-async def load(port: int, cookie: str, rate: float, seconds: float) -> dict[str, object]:
+async def load(port: int, cookie: str, rate: float, seconds: float, pool: Sequence[str]) -> dict[str, object]:
     clients: asyncio.Queue[Client] = asyncio.Queue()
     for _ in range(CONNECTIONS):
         client = Client(port, cookie)
         await client.open()
         clients.put_nowait(client)
-    pool, chosen = queries(0), random.Random(1)
+    chosen = random.Random(1)
     took: list[float] = []
     late: list[float] = []
     beside: list[float] = []
@@ -124,7 +131,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rate", type=float, default=200.0)
     parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--mix", choices=MIXES, default="sharding")
+    parser.add_argument("--models", nargs="+", default=MODELS)
     given = parser.parse_args()
+    pool = queries(0, given.models, given.mix)
     server = subprocess.Popen(
         [sys.executable, "-m", "gpuwise", "ui", "--port", "0", "--no-browser", "--json"], stdout=subprocess.PIPE, text=True
     )
@@ -138,7 +148,7 @@ def main() -> None:
             await first.open()
             await first.ask(urlencode({"model": "gpt2", "on": "4090", "dp": "1", "micro_batch": "1"}))  # it is up
             spent = processor_seconds(server.pid)
-            answer = await load(said["port"], cookie, given.rate, given.seconds)
+            answer = await load(said["port"], cookie, given.rate, given.seconds, pool)
             used = processor_seconds(server.pid) - spent
             return answer | {"server_processor_ms_a_request": round(1e3 * used / (given.rate * given.seconds), 2)}
 
