@@ -158,7 +158,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
             result = build()(words, exit_on_error=False, print_error=False)
         except GpuwiseError as error:
             code = getattr(error, "exit_code", 2 if isinstance(error, InputError) else 1)  # of a script: its own
-            result = _refuse(words, error.message, error.hint or _hint(error), code)
+            result = _refuse(words, error.message, error.hint or usual_hint(error), code)
         except CycloptsError as error:
             result = _refuse(words, *_parsing(error, words), 2)
         except SystemExit as stop:  # rich's answer to a closed pipe, in the help of the parser
@@ -208,7 +208,7 @@ def _broken(error: OSError) -> tuple[str, str]:
     return reason, "`gpuwise doctor` checks this machine"
 
 
-def _hint(error: GpuwiseError) -> str:
+def usual_hint(error: GpuwiseError) -> str:
     """Where to look when an error brings no advice of its own."""
     lists = {"accelerator": "gpus", "system": "gpus", "model": "models"}
     command = lists.get(getattr(error, "kind", ""))

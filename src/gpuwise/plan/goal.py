@@ -138,12 +138,16 @@ def check_wishes(wishes: Wishes) -> None:
             )
     if wishes.tokens is not None and wishes.tokens > LARGEST_COUNT:
         raise InputError(f"tokens must be at most {LARGEST_COUNT:g}, not {wishes.tokens:g}", hint="for example 15B")
+    for name in ("seq_len", "global_batch", "packed_document_len", "year", "lora_rank", "etp"):
+        value = getattr(wishes, name)
+        if value is not None and (not math.isfinite(value) or value != int(value) or value > LARGEST_COUNT):
+            raise InputError(f"{name.replace('_', ' ')} must be a whole number, not {value}", hint="for example 8")
     for name in ("seq_len", "packed_document_len"):
         value = getattr(wishes, name)
         if value is not None and value > LONGEST_SEQUENCE:
             label = name.replace("_", " ")
             raise InputError(f"{label} must be at most {LONGEST_SEQUENCE:,}, not {value:,}", hint="for example 8192")
-    for name in ("seq_len", "global_batch", "packed_document_len"):
+    for name in ("seq_len", "global_batch", "packed_document_len", "etp"):
         value = getattr(wishes, name)
         if value is not None and value < 1:
             raise InputError(f"{name.replace('_', ' ')} must be at least 1, not {value}", hint="give a whole number")

@@ -25,7 +25,7 @@ from gpuwise.cli.options import (
     wishes_of,
 )
 from gpuwise.errors import GpuwiseError, InputError
-from gpuwise.ui.questions import QUESTIONS, checked, words_of
+from gpuwise.ui.questions import QUESTIONS, Field, checked, words_of
 
 if TYPE_CHECKING:
     from gpuwise.facts.hardware.systems import Cluster
@@ -49,11 +49,12 @@ _READ: Mapping[str, Callable[[str, str], Any]] = {
 
 def replies(queries: Sequence[Query], today: datetime.date) -> Iterator[bytes]:
     """The answer to each as it is sent, or its error with its hint, as JSON."""
+    from gpuwise.cli.app import usual_hint
     from gpuwise.ui.views import body_of
 
     for query, said in zip(queries, moments(queries, today), strict=True):
         if isinstance(said, GpuwiseError):
-            body = {"error": said.message, "hint": said.hint}
+            body = {"error": said.message, "hint": said.hint or usual_hint(said)}
         else:
             body = body_of("plan", 0, words_of("plan", query), said)
         yield json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
@@ -113,7 +114,7 @@ def _read(query: Query) -> dict[str, Any]:
     for key in query:
         if key not in fields_of:
             raise InputError(f"the page does not ask for {key!r}", hint="use its own fields")
-    read = {k: _value(k, checked(fields_of[k], v.strip())) for k, v in query.items() if v.strip()}
+    read = {k: _value(fields_of[k], checked(fields_of[k], v.strip())) for k, v in query.items() if v.strip()}
     for needed in ("model", "on"):
         if needed not in read:
             raise InputError(f"no {needed} is given", hint="fill in the model and the GPUs")
@@ -127,8 +128,8 @@ def _cluster(name: str) -> Cluster:
     return find_cluster(name, prefer=USUAL)
 
 
-def _value(name: str, text: str) -> Any:
-    if text in ("yes", "no"):
+def _value(field: Field, text: str) -> Any:
+    if field.kind in ("flag", "choice") and text in ("yes", "no"):
         return text == "yes"
-    reader = _READ.get(name)
-    return text if reader is None else reader(text, f"--{name.replace('_', '-')}")
+    reader = _READ.get(field.name)
+    return text if reader is None else reader(text, f"--{field.name.replace('_', '-')}")

@@ -167,9 +167,12 @@ class Requirements:
     """Replicas that read prompts and replicas that write answers; :data:`AUTO`: as many as keep each other busy."""
 
     def __post_init__(self) -> None:
-        if self.engine not in PROGRAMS:
-            from gpuwise.errors import UnknownNameError
+        from gpuwise.errors import UnknownNameError
 
+        if not self.bits or not set(self.bits) <= set(FORMAT_OF_BITS):
+            widths = ", ".join(str(b) for b in sorted(FORMAT_OF_BITS))
+            raise InputError(f"no weights have {', '.join(map(str, self.bits)) or 'no'} bits", hint=f"known are {widths}")
+        if self.engine not in PROGRAMS:
             raise UnknownNameError("serving engine", self.engine, PROGRAMS, hint="simulated are " + ", ".join(PROGRAMS))
 
 

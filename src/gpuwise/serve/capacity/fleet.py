@@ -13,7 +13,7 @@ import datetime
 import math
 from dataclasses import dataclass
 
-from gpuwise.errors import UnpredictableError
+from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster, System
 from gpuwise.money.cost import Price, price_of
 from gpuwise.money.power import cluster_power
@@ -21,7 +21,7 @@ from gpuwise.predict.estimate import Estimate
 from gpuwise.serve.capacity.rate import Limit
 from gpuwise.serve.load.arrivals import day_shape
 from gpuwise.serve.load.workloads import THINK_S
-from gpuwise.units import HOUR_S, MEGA
+from gpuwise.units import HOUR_S, LARGEST_COUNT, LONGEST_S, MEGA
 
 HOURS = 24
 SIGMA_RATE = 0.25
@@ -36,6 +36,16 @@ class Demand:
     users: int | None = None
     think_s: float = THINK_S
     peak_over_mean: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Raises InputError for what nobody can send, and for a rate beside users."""
+        if self.rate_per_s is not None and self.users is not None:
+            raise InputError("a rate and users are two loads", hint="give one of them")
+        for name, value in (("a rate", self.rate_per_s), ("users", self.users)):
+            if value is not None and not 0.0 < value <= LARGEST_COUNT:
+                raise InputError(f"{name} of {value} cannot be sent", hint="give a number above zero")
+        if not 0.0 <= self.think_s <= LONGEST_S:
+            raise InputError(f"nobody thinks for {self.think_s} s", hint="give seconds, from 0 on")
 
     def rate_for(self, e2e_s: float) -> float | None:
         """Requests a second: of users, one each time they have read the answer and thought (the response-time law)."""
