@@ -1,6 +1,6 @@
 """Runs that were written down before anything was asked: ``python benchmarks/serving/blind.py``.
 
-``benchmarks/records/serving/blind_runs_*.csv`` hold one published run a line with its source and settings. All requests come at
+``benchmarks/records/serving/blind/*.csv`` hold one published run a line with its source and settings. All requests come at
 once; of ``batch`` rows they are one batch; of ``users`` rows so many are in flight, of lengths drawn from 1 to those given.
 vLLM's own benchmarks draw tokens by their probability. Prints predicted over published time.
 """
@@ -23,7 +23,7 @@ from gpuwise.serve.load.requests import ClosedLoop, Requests
 from gpuwise.serve.simulate import Server, Settings
 from gpuwise.serve.simulate.settings import DRAWN, GREEDY
 
-RECORDS = Path(__file__).parents[1] / "records/serving"
+RECORDS = Path(__file__).parents[1] / "records/serving/blind"
 GPUS = {"h100": "h100-sxm-80gb", "rx7900xtx": "rx-7900-xtx", "a100": "a100-sxm-80gb"}
 
 OLDEST_TRTLLM = "0.11.0"
@@ -68,7 +68,7 @@ def slowness(row: dict[str, str]) -> float:
 
 def main() -> None:
     groups: dict[str, list[float]] = defaultdict(list)
-    for path in sorted(RECORDS.glob("blind_runs_*.csv")):
+    for path in sorted(RECORDS.glob("*.csv")):
         for row in csv.DictReader(path.open()):
             name = f"{row['engine']} {row['version']} {row['model']} {row['tp']}x{row['gpu']} {row['weights']}"
             shape = f"{row['prompts']} x {row['input']}+{row['output']} {row['metric']} {row['published']}"
