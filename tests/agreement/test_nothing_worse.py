@@ -26,6 +26,7 @@ RECORDS = [
     FOLDER / "validate_after_2026-11-27b.json",
     FOLDER / "validate_after_2026-11-27c.json",
     FOLDER / "validate_after_2026-11-27g.json",
+    FOLDER / "validate_after_2026-11-28.json",
 ]
 SERVED_ELSEWHERE = {"timm": "captured_time"}
 """Families of older records whose rows another family has now."""
