@@ -221,7 +221,7 @@ class LayoutOptions:
     sequence_parallel: bool | None = None
     """Split norms and residuals over the tensor ranks."""
     offload_optimizer: bool | None = None
-    """Keep optimizer states in host memory."""
+    """Keep optimizer states in host memory; under FSDP the weights too."""
     offload_activations: bool | None = None
     """Keep activations in host memory between forward and backward."""
     chunked_loss: Annotated[bool, Parameter(negative="")] = False

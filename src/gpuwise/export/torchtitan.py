@@ -62,6 +62,8 @@ def gaps(job: Job) -> Iterator[str]:
         yield "adapters"
     if s.offload_activations:
         yield "offloaded activations"
+    if s.offload_optimizer and s.dp * s.cp == 1:
+        yield "an offloaded optimizer on one data-parallel rank, which FSDP does not wrap"
     if s.step_in_backward:
         yield "an optimizer step inside the backward pass"
     if not s.fused_attention:

@@ -57,15 +57,16 @@ def make_plan(
 def _on_enough(plan: Plan[TrainingEstimate], pricing: Pricing) -> Plan[TrainingEstimate]:
     """The plan for the fewest accelerators that hold the training, of twice, four times ... those of ``plan``; ``plan`` itself
     where none of them do."""
-    from gpuwise.plan.changes.remedies import fewest_accelerators
+    from gpuwise.plan.changes.remedies import enough_accelerators
 
     goal = plan.goal
-    more = next(fewest_accelerators(goal, pricing.today), None)
-    if more is None:
-        return plan
-    enough = f"{more.cluster.n_accelerators} GPUs, the fewest of 2, 4, 8 ... that hold it (no number was given)"
-    cluster = replace(more.cluster, assumption="; ".join(filter(None, (goal.cluster.assumption, enough))))
-    return plan_on(goal.arch, cluster, goal.wishes, pricing)
+    for more in enough_accelerators(goal, pricing.today):
+        enough = f"{more.cluster.n_accelerators} GPUs, the fewest of 2, 4, 8 ... that hold it (no number was given)"
+        cluster = replace(more.cluster, assumption="; ".join(filter(None, (goal.cluster.assumption, enough))))
+        wider = plan_on(goal.arch, cluster, goal.wishes, pricing)
+        if wider.best is not None:  # so many take another stack, which may need more
+            return wider
+    return plan
 
 
 def fit(model: str | Architecture, on: str | Cluster, wishes: Wishes | None = None) -> Fit[TrainingEstimate]:

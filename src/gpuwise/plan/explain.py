@@ -10,6 +10,7 @@ from gpuwise.plan.changes.neighbours import Neighbour
 from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.text import capital
 from gpuwise.units import format_bytes
+from gpuwise.workload.optimizer import on_host
 from gpuwise.workload.strategy import Strategy
 
 CURES: dict[str, str] = {
@@ -110,7 +111,7 @@ def layout(s: Strategy) -> str:
         parts.append(s.sharding)
     if s.recompute != "none":
         parts.append(f"{s.recompute} recompute" + (f" of 1 in {s.recompute_every}" if s.recompute_every > 1 else ""))
-    parts += [f"{what} offload" for what, on in (("optimizer", s.offload_optimizer), ("activation", s.offload_activations)) if on]
+    parts += [f"{what.removesuffix('s')} offload" for what in on_host(s)]
     return ", ".join(parts)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from gpuwise.dtypes import FORMAT_BYTES
 from gpuwise.workload.stack import find_stack
 from gpuwise.workload.strategy import Strategy
+from gpuwise.workload.transformer.point import NF4_BYTES_PER_PARAMETER
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,3 +106,21 @@ def update_traffic_bytes(strategy: Strategy, fused: bool) -> float:
     # bitsandbytes updates with one kernel a tensor, whatever the framework does with others
     one_kernel = fused or strategy.optimizer in ("adamw8bit", *PAGED)
     return traffic if one_kernel else traffic + rule.foreach_passes * 8.0
+
+
+def on_host(s: Strategy) -> list[str]:
+    """What a strategy keeps in host memory, in words."""
+    states = offloaded_states(s.stack, s.dp * s.cp)
+    return [words for words, on in ((states, s.offload_optimizer), ("activations", s.offload_activations)) if on]
+
+
+def offloaded_states(stack: str, ranks: int) -> str:
+    """What an offload of the optimizer moves, in words: with FSDP, on several data-parallel ``ranks``, the weights too."""
+    return "weights and optimizer" if ranks > 1 and find_stack(stack).offloads_parameters else "optimizer"
+
+
+def frozen_bytes(base: Strategy) -> float:
+    """Bytes of a frozen matrix parameter: the compute format, fp32 where autocast casts it, or 4 bits under QLoRA."""
+    if base.quantized_base:
+        return NF4_BYTES_PER_PARAMETER
+    return 4.0 if autocasts(base) else parameter_bytes(base).weight

@@ -125,6 +125,9 @@ class Stack:
     """Replicated gradients are reduced while the last backward still runs."""
     shards_by_layer: bool = False
     """ZeRO-1 and 2 are FSDP that keeps gathered parameters (``reshard_after_forward=False``): a layer a message, no buckets."""
+    offloads_parameters: bool = False
+    """Its offload of the optimizer is FSDP's: sharded parameters and gradients are on the host as well, and a layer's go up for
+    each of its passes."""
     loops_over_parameters: bool = False
     """In fp32 the optimizer's update is a Python loop of small operations on one parameter after another."""
     fused_since: int = FUSED_SINCE

@@ -110,8 +110,8 @@ def settings(row: LlmRow) -> tuple[Strategy, MemoryRules]:
         # chunked_cross_entropy in the compute format; its recipes accumulate (global batch 8 to 64)
         return strategy.with_(accumulation=2), replace(rules, loss_half=2.0, loss_fp32=0.0)
     if "torchtune" in row.software or "torchtune" in row.source:
-        if not strategy.lora_rank:
-            raise UnpredictableError("the recipe updates inside the backward or offloads the parameters")
+        if not strategy.lora_rank and not strategy.offload_optimizer:
+            raise UnpredictableError("the recipe updates inside the backward")
         return strategy.with_(master_weights=False, gradient_dtype="bf16", accumulation=2, fused_loss=True), rules
     if "AutoModel" in row.software:
         # Hugging Face models loaded in bfloat16: states follow the parameters

@@ -32,6 +32,7 @@ from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.text import capital
 from gpuwise.units import format_bytes, format_count, format_duration, format_usd
 from gpuwise.workload.adapters import DEFAULT_TARGETS, targets_text
+from gpuwise.workload.optimizer import on_host
 from gpuwise.workload.transformer.parameters import count_parameters
 
 if TYPE_CHECKING:
@@ -197,8 +198,7 @@ def _layout_rows(plan: Plan[TrainingEstimate], best: Option[TrainingEstimate]) -
         + (f", over groups of {s.shard_group} ranks" if s.shard_group else ""),
     )
     yield "recompute", s.recompute + (f", one layer in {s.recompute_every}" if s.recompute_every > 1 else "")
-    offload = [what for what, on in (("optimizer", s.offload_optimizer), ("activations", s.offload_activations)) if on]
-    if offload:
+    if offload := on_host(s):
         yield "offload", " and ".join(offload) + " in host memory"
     yield (
         "precision",

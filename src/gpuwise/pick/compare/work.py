@@ -27,6 +27,7 @@ from gpuwise.units import J_PER_KWH, MEGA, format_bytes, format_count
 from gpuwise.workload.changes.change import Change
 from gpuwise.workload.changes.registry import label
 from gpuwise.workload.changes.strategy import LORA_RANK
+from gpuwise.workload.optimizer import on_host
 from gpuwise.workload.strategy import Strategy
 
 PURPOSES = ("train", "finetune", "infer")
@@ -126,7 +127,7 @@ def _holding(way: TrainingMethod, whole: TrainingMethod, s: Strategy) -> str:
     """How the states of a training are held: all on the device, some in host memory, or by a lighter way."""
     if way is not whole:
         return f"with {way.title}"
-    return "with the optimizer in host memory" if s.offload_optimizer else "yes"
+    return f"with the {on_host(s)[0]} in host memory" if s.offload_optimizer else "yes"
 
 
 def _speed(d: TrainingResult) -> Cell:

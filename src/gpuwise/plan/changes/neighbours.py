@@ -35,7 +35,7 @@ def neighbours(goal: Goal, best: TrainingEstimate) -> tuple[Neighbour, ...]:
     except UnpredictableError:
         return ()
     return tuple(
-        remedy_of((change,), best, e, name=strategy_label((change,), best.strategy))
+        remedy_of((change,), best, e, name=strategy_label((change,), best.strategy, e.strategy))
         for (change, _), e in zip(legal, estimates, strict=True)
     )
 

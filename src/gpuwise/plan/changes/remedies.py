@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import islice
 
 from gpuwise.errors import InputError, LayoutError, UnpredictableError
 from gpuwise.facts.hardware.naming import find_cluster
@@ -30,6 +31,7 @@ from gpuwise.predict.step.training import TrainingEstimate, estimates
 from gpuwise.workload.changes.change import Change
 from gpuwise.workload.changes.registry import ADAPTERS, CHANGES, SAME, STATES, label, on_strategy
 from gpuwise.workload.changes.strategy import LORA_RANK, StrategyEffect, changes_between
+from gpuwise.workload.optimizer import on_host
 from gpuwise.workload.stack import find_stack
 from gpuwise.workload.strategy import Strategy
 
@@ -89,7 +91,7 @@ def _tuned_fit(goal: Goal, today: datetime.date | None) -> Fit[TrainingEstimate]
     def on(other: Cluster) -> TrainingEstimate:
         return estimates(goal.arch, other, [plain], goal.seq_len)[0]
 
-    bigger, more = tuple(larger_hardware(cluster, day, on)), tuple(fewest_accelerators(goal, day))
+    bigger, more = tuple(larger_hardware(cluster, day, on)), tuple(islice(enough_accelerators(goal, day), 1))
     return Fit(goal, cluster, baseline, singles, tuple(_combinations(goal, baseline)), bigger, more)
 
 
@@ -144,7 +146,9 @@ def _remedy(goal: Goal, baseline: TrainingEstimate, e: TrainingEstimate) -> Reme
     if after.recompute == before.recompute == "none" and usual_recompute(after) != "none":
         changes += (Change("checkpointing", "off"),)
     same = after.stack == before.stack == as_asked(goal, after).stack
-    return remedy_of(changes, baseline, e, name=strategy_label(changes, before) + ("" if same else f" (stack {after.stack})"))
+    return remedy_of(
+        changes, baseline, e, name=strategy_label(changes, before, after) + ("" if same else f" (stack {after.stack})")
+    )
 
 
 def changed(s: Strategy, changes: Iterable[Change]) -> Strategy:
@@ -166,10 +170,17 @@ def lighter_changes(s: Strategy, usual_precision: str) -> Iterator[tuple[Change,
         yield (Change("checkpointing"), Change("offload_activations"))
 
 
-def strategy_label(changes: Iterable[Change], before: Strategy) -> str:
-    """The changes' labels, a micro-batch by its size rather than by its parts."""
-    words = [f"micro-batch {changed(before, (c,)).micro_batch}" if c.name == "micro_batches" else label(c) for c in changes]
-    return " + ".join(words) or "as asked"
+def strategy_label(changes: Iterable[Change], before: Strategy, after: Strategy) -> str:
+    """The changes' labels, a micro-batch by its size rather than by its parts, an offload by what ``after`` keeps on the host."""
+
+    def words(change: Change) -> str:
+        if change.name == "micro_batches":
+            return f"micro-batch {changed(before, (change,)).micro_batch}"
+        if change.name == "offload_optimizer" and after.offload_optimizer:
+            return f"{on_host(after)[0]} in host memory"
+        return label(change)
+
+    return " + ".join(map(words, changes)) or "as asked"
 
 
 def _combinations(goal: Goal, baseline: TrainingEstimate) -> Iterator[Remedy[TrainingEstimate]]:
@@ -203,8 +214,8 @@ def _combinations(goal: Goal, baseline: TrainingEstimate) -> Iterator[Remedy[Tra
             yield _remedy(goal, baseline, fastest)
 
 
-def fewest_accelerators(goal: Goal, today: datetime.date) -> Iterator[OtherHardware[TrainingEstimate]]:
-    """The fewest accelerators of the same kind on which some strategy of the same training fits."""
+def enough_accelerators(goal: Goal, today: datetime.date) -> Iterator[OtherHardware[TrainingEstimate]]:
+    """Twice, four times ... the accelerators of the same kind, where some strategy of the same training and stack fits."""
     n = goal.cluster.n_accelerators
     for times in (2, 4, 8, 16, 32, 64):
         try:
@@ -215,7 +226,6 @@ def fewest_accelerators(goal: Goal, today: datetime.date) -> Iterator[OtherHardw
             continue
         if fastest is not None:
             yield OtherHardware(cluster, fastest, known_price(cluster, today))
-            return
 
 
 def _largest(goal: Goal, plain: Strategy) -> int:

@@ -31,11 +31,10 @@ from gpuwise.predict.parallel.pipeline import copies
 from gpuwise.predict.parallel.shards import Stages
 from gpuwise.predict.step.columns import Columns
 from gpuwise.workload.adapters import adapter_parameters
-from gpuwise.workload.optimizer import PAGED, autocasts, parameter_bytes
+from gpuwise.workload.optimizer import PAGED, autocasts, frozen_bytes, parameter_bytes
 from gpuwise.workload.stack import find_stack
-from gpuwise.workload.strategy import RECOMPUTES, SHARDINGS, Strategy
+from gpuwise.workload.strategy import RECOMPUTES, SHARDINGS
 from gpuwise.workload.transformer.parameters import ParameterCount, count_parameters
-from gpuwise.workload.transformer.point import NF4_BYTES_PER_PARAMETER
 
 F64 = NDArray[np.float64]
 NONE, ZERO2, ZERO3, HYBRID = (SHARDINGS.index(s) for s in ("none", "zero2", "zero3", "hybrid"))
@@ -140,6 +139,8 @@ def _stage(
     else:
         weights = weight * (dense / dw + expert / ew)
         master_bytes = np.asarray(master)
+    on_host = c.offloads_parameters
+    weights = np.where(on_host & sharded, 0.0, weights)
     # a sharded update finds its flat fp32 gradients a place every step, beside the activations' fragments
     state = master_bytes + b.state + np.where(c.sharding == NONE, 0.0, rules.update_fp32)
     optimizer = np.where(c.offload_optimizer > 0, 0.0, (dense / do + expert / eo) * state)
@@ -167,8 +168,8 @@ def _stage(
     foreach = 0.0 if find_stack(base.stack).fused_optimizer else b.master or b.weight
     # Megatron-FSDP has no optimizer that reads 16-bit gradients: they are copied
     copied = 4.0 if base.stack == "megatron-core" and b.gradient < b.master else 0.0
-    if rules.offloads_gradients:
-        gradients = np.where((c.offload_optimizer > 0) & ((c.sharding != NONE) | (c.dp * c.cp == 1)), 0.0, gradients)
+    with_states = (c.offload_optimizer > 0) if rules.offloads_gradients else on_host
+    gradients = np.where(with_states & ((c.sharding != NONE) | (c.dp * c.cp == 1)), 0.0, gradients)
     ahead = np.maximum(2.0 * per_layer, np.minimum(rules.live_elements, dense + expert))
     buckets = buckets + np.where(once, 0.0, _reduce_buffers(count, c, rules))
     return StageStates(
@@ -218,13 +219,6 @@ def _ends(count: ParameterCount, c: Columns, i: int) -> F64:
     return np.where(c.pp == 1, both, embedding if i == 0 else (count.head or count.tied_head) / c.tp)
 
 
-def frozen_bytes(base: Strategy) -> float:
-    """Bytes of a frozen matrix parameter: the compute format, fp32 where autocast casts it, or 4 bits under QLoRA."""
-    if base.quantized_base:
-        return NF4_BYTES_PER_PARAMETER
-    return 4.0 if autocasts(base) else parameter_bytes(base).weight
-
-
 def _adapted(
     arch: Architecture, count: ParameterCount, c: Columns, shape: Stages, i: int, shards: _Shards, rules: MemoryRules, head: F64
 ) -> StageStates:
@@ -236,16 +230,17 @@ def _adapted(
     matrices, expert = np.maximum(shape.dense[i] - ends, 0.0), shape.expert[i]
     share = adapter_parameters(arch, base.lora_targets, base.lora_rank) / count.layers
     trained = share * (matrices + expert)
-    frozen = frozen_bytes(base)
+    frozen, on_host = frozen_bytes(base), c.offloads_parameters
     sharded = (c.sharding == ZERO3) | (c.sharding == HYBRID)
     end = 4.0 if autocasts(base) else b.weight
     weights = (matrices * frozen + ends * end + trained * b.weight) / dw + expert * frozen / ew
+    weights = np.where(on_host & sharded, 0.0, weights)
     zero = np.zeros_like(weights)
     buckets = np.where(sharded & (c.pp > 1), 0.0, _reduce_buffers(count, c, rules))
     optimizer = np.where(c.offload_optimizer > 0, 0.0, trained * (b.master + b.state) / do)
     return StageStates(
         weights,
-        trained * b.gradient / dg,
+        np.where(on_host, 0.0, trained * b.gradient / dg),
         zero,
         optimizer,
         gathered=np.where(sharded, np.where(c.pp > 1, 1.0, 2.0 / layers) * (matrices + expert) * frozen, 0.0),

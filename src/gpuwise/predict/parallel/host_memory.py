@@ -11,7 +11,7 @@ from gpuwise.predict.parallel.shards import stages
 from gpuwise.predict.step.columns import Columns
 from gpuwise.predict.step.costs import PointCosts
 from gpuwise.workload.adapters import adapter_parameters
-from gpuwise.workload.optimizer import parameter_bytes
+from gpuwise.workload.optimizer import frozen_bytes, parameter_bytes
 from gpuwise.workload.strategy import RECOMPUTES, Strategy
 from gpuwise.workload.transformer.parameters import count_parameters
 
@@ -32,6 +32,9 @@ def host_bytes(arch: Architecture, cluster: Cluster, costs: PointCosts, c: Colum
         parameters = dense / ranks + expert / replicas
         wide = b.master or b.weight
         total = total + np.where(c.offload_optimizer > 0, parameters * (wide + b.state + b.gradient), 0.0)
+        if c.base.lora_rank:
+            frozen = parameters * (1 / trained_share(arch, c.base) - 1) * frozen_bytes(c.base)
+            total = total + np.where(c.offloads_parameters, frozen, 0.0)
     if (c.offload_activations > 0).any():
         layer = sum(np.where(c.recompute == i, costs.saved.layer[policy][at], 0.0) for i, policy in enumerate(RECOMPUTES))
         total = total + np.where(c.offload_activations > 0, costs.n_layers * layer, 0.0)

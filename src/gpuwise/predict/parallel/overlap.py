@@ -22,12 +22,15 @@ def beside(work_s: F64, transfer_s: F64, sc: StackCosts) -> F64:
     return np.maximum(work_s, transfer_s) + sc.contention * np.minimum(work_s, transfer_s)
 
 
-def gathered_passes(forward_s: F64, backward_s: F64, in_forward_s: F64, in_backward_s: F64, sc: StackCosts) -> tuple[F64, F64]:
+def gathered_passes(
+    forward_s: F64, backward_s: F64, in_forward_s: F64, in_backward_s: F64, sc: StackCosts, copied_s: tuple[Any, Any] = (0.0, 0.0)
+) -> tuple[F64, F64]:
     """Forward and backward of a layer (or module) whose parameters are fully sharded: gathers move behind the forward pass
     (``in_forward_s``), gathers and the reduction of the gradients behind the backward pass with its recompute
-    (``in_backward_s``)."""
+    (``in_backward_s``); ``copied_s`` the copies between host and device that each pass has before and after them."""
     slow = sc.network_slowdown
-    return beside(forward_s, in_forward_s * slow, sc), beside(backward_s, in_backward_s * slow, sc)
+    forward_s = beside(forward_s, in_forward_s * slow + copied_s[0], sc)
+    return forward_s, beside(backward_s, in_backward_s * slow + copied_s[1], sc)
 
 
 def exposed_after(transfer_s: F64, work_s: F64, sc: StackCosts, overlap: F64 | None = None) -> F64:

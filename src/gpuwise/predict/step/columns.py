@@ -13,6 +13,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuwise.workload.stack import find_stack
 from gpuwise.workload.strategy import RECOMPUTES, SCHEDULES, SHARDINGS, Strategy
 
 I64 = NDArray[np.int64]
@@ -46,6 +47,13 @@ class Columns:
     def expert_ranks(self) -> I64:
         """Ranks that all experts of a layer are divided over."""
         return self.ep * self.base.etp
+
+    @property
+    def offloads_parameters(self) -> NDArray[np.bool_]:
+        """Where parameters and gradients are on the host beside the optimizer's states: sharded ones, for FSDP wraps no model
+        of one rank."""
+        divided = (self.sharding > SHARDINGS.index("none")) & (self.dp * self.cp > 1)
+        return (self.offload_optimizer > 0) & divided & find_stack(self.base.stack).offloads_parameters
 
     @property
     def shape(self) -> tuple[int, ...]:

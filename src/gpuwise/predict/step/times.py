@@ -19,7 +19,16 @@ from gpuwise.predict.comm.collectives import curve
 from gpuwise.predict.comm.groups import pipeline_neighbours_local
 from gpuwise.predict.kernels.memory_bound import memory_time
 from gpuwise.predict.kernels.transfer import transfer_time
-from gpuwise.predict.parallel.data_parallel import LayerTraffic, StepTraffic, layer_traffic, step_traffic
+from gpuwise.predict.parallel.data_parallel import (
+    ZERO2,
+    LayerTraffic,
+    StepTraffic,
+    expert_shard_group,
+    layer_traffic,
+    shard_group,
+    step_traffic,
+)
+from gpuwise.predict.parallel.host_memory import trained_share
 from gpuwise.predict.parallel.overlap import beside, gathered_passes
 from gpuwise.predict.parallel.pipeline import copies, folded, hiding_passes, pipeline_time
 from gpuwise.predict.parallel.shards import Stages, stages
@@ -28,8 +37,7 @@ from gpuwise.predict.step.costs import PointCosts
 from gpuwise.predict.step.passes import Passes, passes
 from gpuwise.predict.step.stack_costs import StackCosts, find_stack_costs
 from gpuwise.units import GIB
-from gpuwise.workload.adapters import adapter_parameters
-from gpuwise.workload.optimizer import parameter_bytes, update_traffic_bytes
+from gpuwise.workload.optimizer import frozen_bytes, parameter_bytes, update_traffic_bytes
 from gpuwise.workload.stack import find_stack
 from gpuwise.workload.strategy import RECOMPUTES
 
@@ -73,6 +81,16 @@ class _LayerSeconds:
 
 
 @dataclass(frozen=True, slots=True)
+class ParameterCopies:
+    """Seconds a micro-batch of parameters and gradients that are on the host: of a layer behind its forward and its backward,
+    and of what nothing hides, the first layer's and the ends'."""
+
+    forward_s: F64
+    backward_s: F64
+    ends_s: F64
+
+
+@dataclass(frozen=True, slots=True)
 class StepInputs:
     """What a step is made of before a stack's costs apply; arrays broadcast to the strategies' shape.
 
@@ -87,6 +105,7 @@ class StepInputs:
     layer_traffic: LayerTraffic
     step_traffic: StepTraffic
     copies: tuple[F64, F64] | None
+    parameters: ParameterCopies | None
     recomputed: F64
     hop_s: F64
     update_s: F64
@@ -108,11 +127,12 @@ def step_inputs(arch: Architecture, system: System, costs: PointCosts, c: Column
         layer_traffic(system, c, shape),
         step_traffic(system, c, shape),
         _activation_copies(system, costs, c, point_index),
+        _parameter_copies(arch, system, c, shape),
         _recomputed_share(costs, c),
         _hop(system, c, costs.saved.boundary[point_index]),
         _update(arch, system, c, shape, costs.own_host),
         arch.kind == "decoder",
-        _offload(system, c, shape),
+        _offload(arch, system, c, shape),
         stragglers(doublings, system.network_bytes_per_s),
         np.where((c.sharding > 0) & (c.dp * c.cp > 1), shape.layers[1], 0.0),
     )
@@ -162,6 +182,8 @@ def composed(inputs: StepInputs, per_point: Passes, sc: StackCosts) -> StepTimes
     starved = c.accumulation * (layers[1] * layer.launch_s + per_point.ends_starved_s[at])
     update_s = _behind_the_host(inputs, starved)
     offload_s = inputs.offload_s
+    if inputs.parameters is not None:
+        offload_s = offload_s + c.accumulation * inputs.parameters.ends_s
     fixed_s = sc.step_overhead_s + inputs.sharded_layers * sc.sharded_update_s
     raw = pipe_s + gradient_s + update_s + offload_s + fixed_s
     step_s = raw * (1 + sc.straggler * inputs.waits)
@@ -209,12 +231,17 @@ def _layer_seconds(per_point: Passes, traffic: LayerTraffic, inputs: StepInputs,
     f, b = forward.time_s[at], backward.time_s[at]
     again = np.where(c.recompute == RECOMPUTES.index("full"), backward.after_s(per_point.full, at, inputs.recomputed), 0.0)
     again = np.where(c.recompute == RECOMPUTES.index("selective"), backward.after_s(per_point.selective, at), again)
-    f_total, b_total = gathered_passes(f, b + again, traffic.gather_s, traffic.gather_s + traffic.scatter_s, sc)
+    gathers = traffic.gather_s, traffic.gather_s + traffic.scatter_s
+    f_total, b_total = gathered_passes(f, b + again, *gathers, sc)
     comm = forward.communication_s[at] + backward.communication_s[at] + f_total + b_total - f - b - again
     exposed: F64 = np.zeros(1)
+    if inputs.parameters is not None:
+        moved = inputs.parameters
+        with_copies = gathered_passes(f, b + again, *gathers, sc, (moved.forward_s, moved.backward_s))
+        exposed = with_copies[0] - f_total + with_copies[1] - b_total
     if inputs.copies is not None:
         down, up = inputs.copies
-        exposed = beside(f_total, down, sc) - f_total + beside(b_total, up, sc) - b_total
+        exposed = exposed + beside(f_total, down, sc) - f_total + beside(b_total, up, sc) - b_total
     return _LayerSeconds(
         f_total + b_total + exposed,
         f_total,
@@ -247,6 +274,36 @@ def _activation_copies(system: System, costs: PointCosts, c: Columns, at: I64) -
         for direction in ("d2h", "h2d")
     )
     return down, up
+
+
+def _parameter_copies(arch: Architecture, system: System, c: Columns, shape: Stages) -> ParameterCopies | None:
+    """What FSDP's offload moves: a rank's shard of a layer in the format it is kept in goes up for the forward, and again for the
+    backward where it was freed between; gradients of what is trained come down."""
+    on_host = c.offloads_parameters
+    if not on_host.any():
+        return None
+    b, layers = parameter_bytes(c.base), np.maximum(shape.layers[1], 1.0)
+    ends = (shape.embedding + np.maximum(shape.dense[0] - shape.dense[1] - shape.embedding, 0.0)) * (b.master or b.weight)
+    trained = trained_share(arch, c.base)
+    kept = frozen_bytes(c.base) if c.base.lora_rank else b.master or b.weight
+    (ranks, _), (expert_ranks, _) = shard_group(system, c), expert_shard_group(system, c)
+    layer = (shape.dense[1] / ranks.size + shape.expert[1] / expert_ranks.size) / layers
+    up, down, end = (
+        np.where(
+            on_host,
+            transfer_time(
+                system.accelerator, moved, direction, at_once=system.count, host_bytes_per_s=host_bytes_per_s(system)
+            ).time_s,
+            0.0,
+        )
+        for moved, direction in (
+            (layer * kept, "h2d"),
+            (layer * trained * (b.master or b.weight), "d2h"),
+            (ends / ranks.size, "h2d"),
+        )
+    )
+    again = np.where(c.sharding == ZERO2, 0.0, up)
+    return ParameterCopies(up, again + down, up + down + end)
 
 
 def _stages_seconds(
@@ -286,12 +343,15 @@ def _updated_parameters(c: Columns, shape: Stages) -> F64:
     return dense / ranks + expert / replicas
 
 
+def _trained_parameters(arch: Architecture, c: Columns, shape: Stages) -> F64:
+    """Those of :func:`_updated_parameters` that are trained: the adapters beside frozen ones."""
+    return trained_share(arch, c.base) * _updated_parameters(c, shape)
+
+
 def _update(arch: Architecture, system: System, c: Columns, shape: Stages, per_op: bool) -> F64:
     """The optimizer on the device (none when it is offloaded), streaming its state once; in plain PyTorch also the sums of
     the micro-batches' gradients."""
-    stack, n = find_stack(c.base.stack), _updated_parameters(c, shape)
-    if c.base.lora_rank:
-        n = adapter_parameters(arch, c.base.lora_targets, c.base.lora_rank) / (c.pp * c.tp)
+    stack, n = find_stack(c.base.stack), _trained_parameters(arch, c, shape)
     if per_op:
         from gpuwise.predict.step.per_op import accumulation_seconds, update_seconds  # as in costs
 
@@ -317,12 +377,13 @@ def _behind_the_host(inputs: StepInputs, starved_s: F64) -> F64:
     return update_s - np.minimum(starved_s, np.maximum(update_s - host_s[inputs.at], 0.0))
 
 
-def _offload(system: System, c: Columns, shape: Stages) -> F64:
-    """Optimizer state in host memory: gradients go down, weights come back, the host updates between (ZeRO-Offload)."""
+def _offload(arch: Architecture, system: System, c: Columns, shape: Stages) -> F64:
+    """Optimizer state in host memory: gradients go down, weights come back, the host updates between (ZeRO-Offload); parameters
+    that stay on the host with it travel with each layer (:func:`_parameter_copies`)."""
     if not (c.offload_optimizer > 0).any():
         return np.zeros(1)
     b = parameter_bytes(c.base)
-    n = _updated_parameters(c, shape)
+    n = _trained_parameters(arch, c, shape)
     gradient, weight, moved = b.gradient, b.weight, update_traffic_bytes(c.base, fused=True)
     if find_stack(c.base.stack).per_op:
         # plain PyTorch: parameters in one format, no norm of the gradients
@@ -331,7 +392,7 @@ def _offload(system: System, c: Columns, shape: Stages) -> F64:
     down = transfer_time(system.accelerator, n * gradient, "d2h").time_s
     up = transfer_time(system.accelerator, n * weight, "h2d").time_s
     host = n * moved / host_update_bytes_per_s(system)
-    return np.where(c.offload_optimizer > 0, down + up + host, 0.0)
+    return np.where(c.offload_optimizer > 0, np.where(c.offloads_parameters, 0.0, down + up) + host, 0.0)
 
 
 SERVER_BYTES_PER_S = 2 * 8 * 4800e6 * 8 * 0.8

@@ -11,6 +11,7 @@ from gpuwise.report.answers.values import At, button, cell, sentences, shown, sp
 from gpuwise.report.page import Markup, TableCell, TableRow, heading, notes, table, text
 from gpuwise.text import capital, escape
 from gpuwise.units import format_bytes, format_duration
+from gpuwise.workload.optimizer import offloaded_states
 
 SAME = (
     "tp pp cp ep dp micro_batch accumulation virtual_stages schedule sharding recompute recompute_every offload_optimizer "
@@ -83,7 +84,9 @@ def layout_words(s: At) -> str:
         str(s["optimizer"].value),
     ]
     parts += [f"LoRA rank {s['lora_rank'].value}"] if s["lora_rank"].value else []
-    parts += [f"{n.removeprefix('offload_')} in host memory" for n in ("offload_optimizer", "offload_activations") if s[n].value]
+    states = offloaded_states(str(s["stack"].value), s["dp"].value * s["cp"].value)
+    held = ((states, "offload_optimizer"), ("activations", "offload_activations"))
+    parts += [f"{words} in host memory" for words, name in held if s[name].value]
     return ", ".join(parts) + f"; {s['stack'].value}"
 
 
