@@ -166,7 +166,7 @@ def published_run(
         if run.year is None or not alike or accelerators()[run.accelerator_id].family != family:
             continue
         stack, _ = default_stack(arch, cluster, fine_tuning=False, year=run.year)
-        return run if _has(stack, options, adapters=False) and named in (None, stack) else None
+        return run if _has(stack, options, adapters=False, alone=False) and named in (None, stack) else None
     return None
 
 
@@ -210,36 +210,43 @@ def default_stack(
     frozen_bytes: float = FROZEN_BYTES,
     replica_bytes: float = REPLICA_BYTES,
     options: Mapping[str, int | str | bool] = MappingProxyType({}),
+    updates_on_host: bool = True,
     year: int | None = None,
 ) -> tuple[str, str]:
     """Software stack and why: the usual one of ``year`` (today's where none is given), or where that lacks what was asked for
     (``options``, fields of a strategy by name) another that has it.
 
     ``fine_tuning``: with adapters, whose frozen weights take ``frozen_bytes`` each. ``full``: every weight of a checkpoint is
-    fine-tuned. ``replica_bytes``: of a trained parameter with its gradient and states."""
+    fine-tuned. ``replica_bytes``: of a trained parameter with its gradient and states.
+    ``updates_on_host``: the optimizer can run there."""
     offloads = bool(options.get("offload_optimizer", False))
     parameters = count_parameters(arch).total
     sizes = (frozen_bytes * parameters, replica_bytes * parameters)
-    stack, why = _usual_stack(cluster, *sizes, fine_tuning=fine_tuning, full=full, offloads=offloads)
+    stack, why = _usual_stack(
+        cluster, *sizes, fine_tuning=fine_tuning, full=full, offloads=offloads, updates_on_host=updates_on_host
+    )
     # XLA compiled for TPUs before PyTorch did for GPUs
     if year is not None and year < FUSED_SINCE and cluster.accelerator.vendor.lower() in ("nvidia", "amd"):
         return OLD_STACKS.get(stack, OLD_STACKS["compiled-fsdp"])
-    if _has(stack, options, adapters=fine_tuning):
+    alone = cluster.n_accelerators == 1
+    if _has(stack, options, adapters=fine_tuning, alone=alone):
         return stack, why
-    other = next((name for name in STAND_INS[stack] if _has(name, options, adapters=fine_tuning)), None)
+    other = next((name for name in STAND_INS[stack] if _has(name, options, adapters=fine_tuning, alone=alone)), None)
     if other is None:
         return stack, why
     return other, f"{stack}, the usual one, does not have what was asked for"
 
 
-def _has(stack: str, options: Mapping[str, int | str | bool], *, adapters: bool) -> bool:
-    """Whether ``stack`` lays out ``options``, and its loss can be without whole logits where ``fused_loss`` is among them."""
+def _has(stack: str, options: Mapping[str, int | str | bool], *, adapters: bool, alone: bool) -> bool:
+    """Whether ``stack`` lays out ``options``, and its loss can be without whole logits where ``fused_loss`` is among them; FSDP
+    wraps, and so offloads, nothing of a GPU ``alone``."""
     fused = find_stack(stack).chunks_loss or not options.get("fused_loss", False)
-    return fused and find_stack_rules(stack, adapters=adapters).has(options)
+    offloads = not (alone and options.get("offload_optimizer", False) and find_stack(stack).offloads_parameters)
+    return fused and offloads and find_stack_rules(stack, adapters=adapters).has(options)
 
 
 def _usual_stack(
-    cluster: Cluster, frozen: float, replica: float, *, fine_tuning: bool, full: bool, offloads: bool
+    cluster: Cluster, frozen: float, replica: float, *, fine_tuning: bool, full: bool, offloads: bool, updates_on_host: bool
 ) -> tuple[str, str]:
     """As :func:`default_stack`; ``frozen`` and ``replica`` are the bytes of a base model's weights and of a model in training."""
     if cluster.accelerator.vendor.lower() not in ("nvidia", "amd"):
@@ -256,6 +263,9 @@ def _usual_stack(
         return "trainer", FULL_WHY
     if full:
         return "deepspeed", f"{FULL_WHY}, under DeepSpeed ZeRO where states fill a GPU"
+    fills = replica > ONE_GPU_SHARE * cluster.accelerator.memory_bytes
+    if cluster.n_accelerators == 1 and (offloads or (fills and updates_on_host)):
+        return "deepspeed", "states fill the one device: DeepSpeed keeps the optimizer's in host memory"
     if cluster.n_accelerators == 1:
         return "compiled-fsdp", "one device needs no model parallelism: plain PyTorch with torch.compile"
     if cluster.n_systems == 1 and replicated:

@@ -25,7 +25,7 @@ from gpuwise.plan.defaults import (
 from gpuwise.units import LARGEST_COUNT, LONGEST_SEQUENCE
 from gpuwise.workload.adapters import DEFAULT_TARGETS, adapted_products
 from gpuwise.workload.changes.strategy import LORA_RANK, LOW_PRECISION
-from gpuwise.workload.optimizer import parameter_bytes
+from gpuwise.workload.optimizer import BITSANDBYTES, parameter_bytes
 from gpuwise.workload.stack import HIDDEN_EXPERTS_SINCE, find_stack
 from gpuwise.workload.strategy import (
     CONTEXT_PARALLELS,
@@ -272,6 +272,7 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuni
             frozen_bytes=wishes.frozen_bytes,
             replica_bytes=_replica_bytes(wishes, cluster),
             options=options,
+            updates_on_host=not wishes.step_in_backward and wishes.optimizer not in BITSANDBYTES,
             year=year,
         )
         assumed.append(f"stack {stack} ({why})")

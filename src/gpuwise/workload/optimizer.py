@@ -57,6 +57,8 @@ when half-precision weights have no master copy."""
 PAGED_FORM = {"adamw": "paged-adamw", "adamw8bit": "paged-adamw8bit"}
 PAGED = tuple(PAGED_FORM.values())
 """Optimizers whose states the driver moves to the host where the device has no room for them."""
+BITSANDBYTES = ("adamw8bit", *PAGED)
+"""Optimizers whose kernels are bitsandbytes', on the GPU alone (its README: no 8-bit optimizers on a CPU)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ def update_traffic_bytes(strategy: Strategy, fused: bool) -> float:
     wide = b.master or b.weight
     traffic = b.gradient + 2 * wide + (b.weight if b.master else 0.0) + rule.traffic_bytes * _state_share(strategy) + b.gradient
     # bitsandbytes updates with one kernel a tensor, whatever the framework does with others
-    one_kernel = fused or strategy.optimizer in ("adamw8bit", *PAGED)
+    one_kernel = fused or strategy.optimizer in BITSANDBYTES
     return traffic if one_kernel else traffic + rule.foreach_passes * 8.0
 
 

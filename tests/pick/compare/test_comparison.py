@@ -263,7 +263,7 @@ def test_the_verdict_is_made_from_the_figures() -> None:
 
 def test_the_verdict_says_what_a_card_cannot_train() -> None:
     text = " ".join(with_model("rtx-4090-24gb", "l40s").verdict)
-    assert "cannot train Llama 3.1 8B with 8-bit AdamW" in text
+    assert "RTX 4090 (needs 33.0 GiB of 23.5 GiB) cannot train all of Llama 3.1 8B." in text
 
 
 def test_the_order_of_the_columns_changes_no_judgement() -> None:

@@ -88,6 +88,16 @@ BROKEN: list[tuple[str, Setting, Strategy]] = [
         _setting(stack="deepspeed"),
         Strategy(stack="deepspeed", dp=8, accumulation=8, offload_optimizer=True),
     ),
+    (
+        "stack-offload-alone",
+        _setting(stack="compiled-fsdp"),
+        Strategy(stack="compiled-fsdp", tp=8, accumulation=64, offload_optimizer=True),
+    ),
+    (
+        "offload-quantized",
+        _setting(stack="deepspeed"),
+        Strategy(stack="deepspeed", dp=8, accumulation=8, sharding="zero2", optimizer="adamw8bit", offload_optimizer=True),
+    ),
     ("stack-recompute", _setting(stack="trainer"), Strategy(stack="trainer", dp=8, accumulation=8, recompute="selective")),
     (
         "stack-recompute-every",

@@ -19,6 +19,8 @@ from gpuwise.plan.space.stack_rules import StackRules, find_stack_rules
 from gpuwise.predict.kernels.transfer import host_link_bytes_per_s
 from gpuwise.predict.parallel.pipeline import DUALPIPE, INTERLEAVED, folded
 from gpuwise.predict.step.columns import Columns
+from gpuwise.workload.optimizer import BITSANDBYTES
+from gpuwise.workload.stack import find_stack
 from gpuwise.workload.strategy import RECOMPUTES, SCHEDULES, SHARDINGS, Strategy
 
 Mask = NDArray[np.bool_]
@@ -298,6 +300,16 @@ def stack_offload(s: Setting, c: Columns) -> Mask:
 def stack_offload_unsharded(s: Setting, c: Columns) -> Mask:
     """An offloaded optimizer whose states are not sharded, where the stack wants them so."""
     return (c.offload_optimizer > 0) & (c.sharding == 0) & (c.dp * c.cp > 1) & (not s.stack.offload_unsharded)
+
+
+def stack_offload_alone(s: Setting, c: Columns) -> Mask:
+    """An offload by FSDP, which wraps no model of one data-parallel rank."""
+    return (c.offload_optimizer > 0) & (c.dp * c.cp == 1) & find_stack(c.base.stack).offloads_parameters
+
+
+def offload_quantized(s: Setting, c: Columns) -> Mask:
+    """An offload of an optimizer that updates on the GPU alone."""
+    return (c.offload_optimizer > 0) & (c.base.optimizer in BITSANDBYTES)
 
 
 def stack_recompute(s: Setting, c: Columns) -> Mask:

@@ -241,6 +241,18 @@ STATE_RULES: tuple[Rule, ...] = (
         "{s.stack_name} offloads the optimizer of what it shards, and nothing is sharded over dp {x.dp} ranks",
         "use --sharding zero2 or zero3",
     ),
+    Rule(
+        "stack-offload-alone",
+        conditions.stack_offload_alone,
+        "{s.stack_name} offloads by FSDP, which wraps no model of one data-parallel rank (dp {x.dp}, cp {x.cp})",
+        "use --stack deepspeed",
+    ),
+    Rule(
+        "offload-quantized",
+        conditions.offload_quantized,
+        "{x.optimizer} in host memory: bitsandbytes updates on the GPU alone",
+        "use --optimizer adamw",
+    ),
     Rule("unified-memory", conditions.unified_optimizer, UNIFIED, "leave the optimizer where it is"),
     Rule("host-link", conditions.host_link_optimizer, NO_LINK, "leave the optimizer where it is"),
 )

@@ -81,7 +81,7 @@ def find_strategies(goal: Goal, n: int = 6, *, only_best: bool = False) -> Searc
         noted = replace(again, notes=(*again.notes, note))
         if _surely(goal, again.ranked[:1]):
             return replace(noted, n_strategies=n_strategies, seconds=seconds)
-        if _on_device(again.ranked[:1]) and not _on_device(best.ranked[:1]):
+        if _on_device(again.ranked[:1]) and not (_on_device(best.ranked[:1]) or _holds(goal, best.ranked[:1])):
             best = noted
     return replace(best, n_strategies=n_strategies, seconds=seconds)
 
@@ -93,7 +93,12 @@ def _on_device(ranked: Sequence[TrainingEstimate]) -> bool:
 
 def _surely(goal: Goal, ranked: Sequence[TrainingEstimate]) -> bool:
     """Whether the first fits on the device with the probability asked for."""
-    return _on_device(ranked) and ranked[0].fit_probability >= 1 - goal.wishes.risk
+    return _on_device(ranked) and _holds(goal, ranked)
+
+
+def _holds(goal: Goal, ranked: Sequence[TrainingEstimate]) -> bool:
+    """Whether the first fits with the probability asked for, on the device or with something in host memory."""
+    return any(e.fits and e.fit_probability >= 1 - goal.wishes.risk for e in ranked[:1])
 
 
 def _with_half(goal: Goal, ranked: Sequence[TrainingEstimate]) -> Iterator[tuple[Goal, str]]:
@@ -199,7 +204,8 @@ def find_fastest(goal: Goal, space_of: Callable[[Setting], Space] = default_spac
         again = _fastest(lighter, space_of)
         if again is not None and _surely(goal, _estimates(again)):
             return again
-        if again is not None and _on_device(_estimates(again)) and not _on_device(_estimates(best)):
+        surer = _on_device(_estimates(best)) or _holds(goal, _estimates(best))
+        if again is not None and _on_device(_estimates(again)) and not surer:
             best = again
     return best
 

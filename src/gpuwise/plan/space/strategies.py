@@ -23,6 +23,7 @@ from gpuwise.plan.space.rules import (
     allowed,
 )
 from gpuwise.predict.step.columns import COLUMN_FIELDS, Columns
+from gpuwise.workload.optimizer import BITSANDBYTES
 from gpuwise.workload.strategy import RECOMPUTES, SCHEDULES, SHARDINGS, Strategy
 
 I64 = NDArray[np.int64]
@@ -293,8 +294,11 @@ def _rows(setting: Setting, space: Space, base: Strategy) -> Columns:
 def blocks(setting: Setting, space: Space, *bases: Strategy) -> list[Block]:
     """The whole space of each base as products, rows with the same allowed choices together. The bases
     share what the setting took from one of them (stack and context exchange)."""
-    first = _blocks(setting, space, bases[0])
-    return first + [block.with_base(base) for base in bases[1:] for block in first]
+    made: dict[bool, list[Block]] = {}
+    for base in bases:
+        if (on_gpu := base.optimizer in BITSANDBYTES) not in made:  # a rule asks for it
+            made[on_gpu] = _blocks(setting, space, base)
+    return [block.with_base(base) for base in bases for block in made[base.optimizer in BITSANDBYTES]]
 
 
 def _blocks(setting: Setting, space: Space, base: Strategy) -> list[Block]:

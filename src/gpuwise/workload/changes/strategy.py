@@ -168,7 +168,10 @@ def _other_recompute(s: Strategy) -> Iterator[Any]:
 
 CHECKPOINTING = StrategyEffect(_recompute, _more_recompute, _other_recompute)
 OFFLOAD_OPTIMIZER = StrategyEffect(
-    lambda s, _: s.with_(offload_optimizer=True), _unless("offload_optimizer"), lambda s: iter((None,))
+    lambda s, _: s.with_(offload_optimizer=True),
+    # states of adapters are next to nothing: beside them only FSDP's weights, of several ranks, are worth moving
+    lambda s: iter(()) if s.offload_optimizer or (s.lora_rank and s.dp * s.cp == 1) else iter((None,)),
+    lambda s: iter((None,)),
 )
 OFFLOAD_ACTIVATIONS = StrategyEffect(lambda s, _: s.with_(offload_activations=True), _unless("offload_activations"))
 STEP_IN_BACKWARD = StrategyEffect(
