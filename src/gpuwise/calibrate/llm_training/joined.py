@@ -19,7 +19,7 @@ from gpuwise.predict.step.columns import COLUMN_FIELDS, Columns
 from gpuwise.predict.step.costs import PartCosts, PointCosts
 from gpuwise.predict.step.passes import passes
 from gpuwise.predict.step.stack_costs import StackCosts
-from gpuwise.predict.step.times import StepInputs, composed
+from gpuwise.predict.step.times import ParameterCopies, StepInputs, composed
 from gpuwise.workload.strategy import Strategy
 
 F64 = NDArray[np.float64]
@@ -70,6 +70,7 @@ def joined(parts: Sequence[StepInputs], accelerators: Sequence[Accelerator]) -> 
         layer_traffic=LayerTraffic(*(traffic("layer_traffic", f.name) for f in fields(LayerTraffic))),
         step_traffic=StepTraffic(*(traffic("step_traffic", f.name) for f in fields(StepTraffic))),
         copies=None,
+        parameters=_parameter_copies(parts, rows),
         recomputed=every(lambda p: p.recomputed),
         hop_s=every(lambda p: p.hop_s),
         update_s=every(lambda p: p.update_s),
@@ -80,6 +81,15 @@ def joined(parts: Sequence[StepInputs], accelerators: Sequence[Accelerator]) -> 
     )
     settings = tuple((p.c.base, a) for p, a in zip(parts, accelerators, strict=True))
     return RunGroups(inputs, settings, points, runs)
+
+
+def _parameter_copies(parts: Sequence[StepInputs], rows: Callable[[Sequence[Any]], Any]) -> ParameterCopies | None:
+    """Of all runs, nothing for those whose parameters are on the device; None where all are."""
+    if all(p.parameters is None for p in parts):
+        return None
+    nothing = ParameterCopies(np.zeros(1), np.zeros(1), np.zeros(1))
+    moved = [p.parameters or nothing for p in parts]
+    return ParameterCopies(*(rows([getattr(m, f.name) for m in moved]) for f in fields(ParameterCopies)))
 
 
 def _costs(costs: Sequence[PointCosts], points: NDArray[np.int64]) -> PointCosts:
