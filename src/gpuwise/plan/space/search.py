@@ -81,7 +81,7 @@ def find_strategies(goal: Goal, n: int = 6, *, only_best: bool = False) -> Searc
         noted = replace(again, notes=(*again.notes, note))
         if _surely(goal, again.ranked[:1]):
             return replace(noted, n_strategies=n_strategies, seconds=seconds)
-        if _on_device(again.ranked[:1]) and not (_on_device(best.ranked[:1]) or _holds(goal, best.ranked[:1])):
+        if _brings_to_device(goal, again.ranked[:1], best.ranked[:1]):
             best = noted
     return replace(best, n_strategies=n_strategies, seconds=seconds)
 
@@ -94,6 +94,11 @@ def _on_device(ranked: Sequence[TrainingEstimate]) -> bool:
 def _surely(goal: Goal, ranked: Sequence[TrainingEstimate]) -> bool:
     """Whether the first fits on the device with the probability asked for."""
     return _on_device(ranked) and _holds(goal, ranked)
+
+
+def _brings_to_device(goal: Goal, lighter: Sequence[TrainingEstimate], best: Sequence[TrainingEstimate]) -> bool:
+    """Whether a lighter way fits on the device, and ``best`` neither does nor fits with the probability asked for."""
+    return _on_device(lighter) and not (_on_device(best) or _holds(goal, best))
 
 
 def _holds(goal: Goal, ranked: Sequence[TrainingEstimate]) -> bool:
@@ -204,8 +209,7 @@ def find_fastest(goal: Goal, space_of: Callable[[Setting], Space] = default_spac
         again = _fastest(lighter, space_of)
         if again is not None and _surely(goal, _estimates(again)):
             return again
-        surer = _on_device(_estimates(best)) or _holds(goal, _estimates(best))
-        if again is not None and _on_device(_estimates(again)) and not surer:
+        if again is not None and _brings_to_device(goal, _estimates(again), _estimates(best)):
             best = again
     return best
 
