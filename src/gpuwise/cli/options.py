@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -106,6 +106,24 @@ def size(text: str, name: str) -> float:
     return value
 
 
+def option_name(field: str) -> str:
+    """``--max-watts`` of ``max_watts``."""
+    return "--" + field.strip("_").replace("_", "-")
+
+
+def given(options: Any, usual: Any) -> dict[str, object]:
+    """Options of a group that are not as ``usual``, by field."""
+    return {f.name: getattr(options, f.name) for f in fields(options) if getattr(options, f.name) != getattr(usual, f.name)}
+
+
+def refuse(names: Collection[str], why: str, hint: str = "leave it out", allowed: Collection[str] = ()) -> None:
+    """Raises InputError, ``--option why``, for the first of ``names`` that is not ``allowed``: what changes nothing in an answer
+    is not taken silently."""
+    for name in names:
+        if name not in allowed:
+            raise InputError(f"{option_name(name)} {why}", hint=hint)
+
+
 def _converter(parse: Any) -> Any:
     def convert(_: Any, tokens: Sequence[Any]) -> Any:
         token = tokens[0]
@@ -126,6 +144,16 @@ def share(text: str, name: str) -> float:
     return value
 
 
+def new_file(text: str, name: str) -> str:
+    """The name of a file to write, or ``-`` for stdout. Raises InputError for what reads as an option or a number."""
+    try:
+        float(text)
+    except ValueError:
+        if text == "-" or not text.startswith("-"):
+            return text
+    raise InputError(f"{name}: {text!r} is no name of a file", hint=f"name one, {name} ./{text.lstrip('-')}, or - to print it")
+
+
 Whole = Annotated[int, Parameter(converter=_converter(whole_number))]
 Length = Annotated[int, Parameter(converter=_converter(sequence_length))]
 Count = Annotated[float, Parameter(converter=_converter(positive_count))]
@@ -133,6 +161,7 @@ Duration = Annotated[float, Parameter(converter=_converter(positive_duration))]
 Money = Annotated[float, Parameter(converter=_converter(money))]
 Bytes = Annotated[float, Parameter(converter=_converter(size))]
 Share = Annotated[float, Parameter(converter=_converter(share))]
+NewFile = Annotated[str, Parameter(allow_leading_hyphen=True, converter=_converter(new_file))]
 
 
 @Parameter(name="*")

@@ -7,8 +7,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuwise.files import PAGE_SUFFIXES, check_target, write_text
 from gpuwise.report.figures import BAD, DASHES, INK, MARKERS, SMALL, Drawing, colour, draw, legend_below, margins
-from gpuwise.report.files import PAGE_SUFFIXES, check_target, write_text
 from gpuwise.report.page import Markup, TableCell, TableRow, figures, heading, notes, page, table, verdict
 from gpuwise.serve.capacity.answer import Capacity, Recommendation
 from gpuwise.serve.capacity.changes import MODEL, Change

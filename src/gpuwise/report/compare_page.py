@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpuwise.facts.sources import sources
+from gpuwise.files import FIGURE_SUFFIXES, PAGE_SUFFIXES, check_target, write_text
 from gpuwise.pick.compare.comparison import Comparison
 from gpuwise.pick.compare.rows import Cell, FigureRow, say, say_span
 from gpuwise.pick.compare.words import names_of
 from gpuwise.report.compare_figures import comparison_drawings
 from gpuwise.report.figures import stand_alone
-from gpuwise.report.files import FIGURE_SUFFIXES, PAGE_SUFFIXES, check_target, write_text
 from gpuwise.report.page import (
     Markup,
     TableCell,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from gpuwise.files import FIGURE_SUFFIXES, PAGE_SUFFIXES, check_target, write_text
 from gpuwise.money.rent_or_own.comparison import Option, RentOrOwn
 from gpuwise.money.run.cost import Line, RunCost
 from gpuwise.predict.estimate import Estimate
 from gpuwise.report.cost_figures import cost_drawings, dollars
 from gpuwise.report.figures import Drawing, stand_alone
-from gpuwise.report.files import FIGURE_SUFFIXES, PAGE_SUFFIXES, check_target, write_text
 from gpuwise.report.page import TableCell, TableRow, figures, heading, notes, page, table, verdict
 from gpuwise.report.run_figures import run_drawings
 from gpuwise.units import KILO, format_duration, format_usd

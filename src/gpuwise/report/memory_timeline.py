@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpuwise.files import FIGURE_SUFFIXES, PAGE_SUFFIXES, check_target, write_text
 from gpuwise.predict.memory.timeline import MemoryTimeline, thin
 from gpuwise.report.figures import BAD, GRID, INK, MUTED, SMALL, Drawing, colour, draw, margins, stand_alone
-from gpuwise.report.files import FIGURE_SUFFIXES, PAGE_SUFFIXES, check_target, write_text
 from gpuwise.report.page import TableCell, TableRow, figures, heading, notes, page, table, verdict
 from gpuwise.units import GIB, MIB, format_bytes
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpuwise.files import PAGE_SUFFIXES, write_text
 from gpuwise.report.figures import GRID, INK, MARKERS, MUTED, SMALL, Drawing, colour, draw, legend_below, margins, room_for
-from gpuwise.report.files import PAGE_SUFFIXES, write_text
 from gpuwise.report.page import TableCell, TableRow, figures, heading, notes, page, table, verdict
 from gpuwise.train.profile.spans import NO_SPANS, intersection, spans
 from gpuwise.units import GIGA, MILLI, format_duration, format_rate

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from gpuwise.cli.options import Duration
+from gpuwise.cli.options import Duration, NewFile
 from gpuwise.errors import InputError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Instead:
     """Measure about 200 products and some streams: `--on this` in fit, plan and op uses what is learnt from then on."""
     history: Annotated[bool, Parameter(negative="")] = False
     """Show what was measured before instead of measuring."""
-    export: Annotated[Path | None, Parameter(allow_leading_hyphen=True)] = None
+    export: NewFile | None = None
     """Write this user's records to a file as JSON lines instead of measuring; - is stdout."""
     import_: Annotated[Path | None, Parameter(name="--import")] = None
     """Read JSON lines of another machine or file into the records instead of measuring."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuwise.errors import InputError
+from gpuwise.files import write_whole
 
 if TYPE_CHECKING:
     from gpuwise.machine.bench.history import DevicePast
@@ -36,7 +37,7 @@ def show_list(only: tuple[str, ...], *, quick: bool, json: bool) -> int:
     return 0
 
 
-def show_kept(export: Path | None, import_: Path | None, *, json: bool) -> int:
+def show_kept(export: str | None, import_: Path | None, *, json: bool) -> int:
     """Export, import, or the records by device."""
     from gpuwise.records.store import Records
 
@@ -66,18 +67,15 @@ def _import(path: Path, *, json: bool) -> int:
     return 0
 
 
-def _export(records: object, path: Path) -> int:
+def _export(records: object, name: str) -> int:
     from gpuwise.records.store import Records
 
     assert isinstance(records, Records)
     text = "".join(line + "\n" for line in records.export_lines())
-    if str(path) == "-":
+    if name == "-":
         sys.stdout.write(text)
-        return 0
-    try:
-        path.write_text(text, "utf-8")
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror}", hint="give another file to --export") from None
+    else:
+        write_whole(Path(name), text)
     return 0
 
 

@@ -175,7 +175,7 @@ def capacity(
     from gpuwise.serve.capacity.answer import Question
 
     if html is not None:
-        from gpuwise.report.files import PAGE_SUFFIXES, check_target
+        from gpuwise.files import PAGE_SUFFIXES, check_target
 
         check_target(html, PAGE_SUFFIXES)
     if asked.trace is None and (asked.workload or "").lower().endswith(TRACES):

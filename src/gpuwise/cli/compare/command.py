@@ -54,7 +54,7 @@ def compare(
     from gpuwise.pick.compare.comparison import compare_accelerators
 
     if html is not None or svg is not None:
-        from gpuwise.report.files import check_target
+        from gpuwise.files import check_target
 
         check_target(html, (".html", ".htm"))
         check_target(svg, (".svg",))

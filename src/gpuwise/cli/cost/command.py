@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from gpuwise.cli.cost.input import DemandOptions, OwningOptions, RentingOptions, ServingOptions, Span
-from gpuwise.cli.options import LEFT_OPEN, NOTHING_FIXED, Count, LayoutOptions, Training
+from gpuwise.cli.options import LEFT_OPEN, NOTHING_FIXED, Count, LayoutOptions, Share, Training, given, refuse
 from gpuwise.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,6 +23,26 @@ NOTHING_WANTED, NOTHING_SERVED, OWNED_AS_KNOWN, RENTED_AS_KNOWN = (
     OwningOptions(),
     RentingOptions(),
 )
+SCENARIOS = 100_000.0
+_USAGE, _OWNING, _RENTING, _TRAINING, _LAYOUT = (
+    frozenset(f.name for f in fields(group)) for group in (DemandOptions, OwningOptions, RentingOptions, Training, LayoutOptions)
+)
+_COMMON = frozenset({"seed", "currency", "usd_rate", "rent_price", "provider"})
+_DRAWN = _COMMON | _USAGE | {"scenarios", "html", "svg", "simple"}
+OF_A_RUN = (
+    _TRAINING
+    | _LAYOUT
+    | {"tokens", "samples", "batch", "storage_price", "egress_gb", "eval_share"}
+    | {"country", "pue", "provider", "rent_price", "spot", "html", "svg"}
+)
+OF_HOURS = _DRAWN | _OWNING | _RENTING | {"country", "steps", "rules"}
+"""Options of demands in GPU-hours; other questions take a part of them."""
+OF_A_LOAD = {"hours", "hours_per_month", "gpu_hours_per_year", "shape", "peak", "burst_share"}
+"""What a load that is served says itself."""
+OF_SIMPLE = _DRAWN - {"demand_spread"} | {"buy_price", "own_count", "used", "opex_per_month"}
+OF_RULES = _COMMON | _OWNING | {"rules", "years", "country", "still"}
+OF_OPEX = {"kwh_price", "pue", "colo", "staff", "support"}
+"""What one sum a month stands for."""
 
 
 def cost(
@@ -37,7 +57,7 @@ def cost(
     simple: Annotated[bool, Parameter(negative="")] = False,
     steps: Annotated[bool, Parameter(negative="")] = False,
     rules: Annotated[bool, Parameter(negative="")] = False,
-    scenarios: Count = 100_000.0,
+    scenarios: Count = SCENARIOS,
     seed: int = 0,
     currency: str = "USD",
     usd_rate: float | None = None,
@@ -48,7 +68,7 @@ def cost(
     fixed: LayoutOptions = NOTHING_FIXED,
     storage_price: float | None = None,
     egress_gb: float | None = None,
-    eval_share: float | None = None,
+    eval_share: Share | None = None,
     html: Path | None = None,
     svg: Path | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
@@ -103,9 +123,14 @@ def cost(
     if served != NOTHING_SERVED and (model is None or (served.rate is None and served.users is None)):
         lacks = "a model" if model is None else "--rate or --users"
         raise InputError(f"serving needs {lacks}", hint="gpuwise cost llama-3.1-8b --on l40s --rate 20/s")
+    chosen: dict[str, object] = given(usage, NOTHING_WANTED) | given(owned, OWNED_AS_KNOWN) | given(rented, RENTED_AS_KNOWN)
+    chosen |= given(training, LEFT_OPEN) | given(fixed, NOTHING_FIXED)
+    chosen |= {"tokens": tokens, "samples": samples, "batch": batch, "storage_price": storage_price, "egress_gb": egress_gb}
+    chosen |= {"eval_share": eval_share, "country": country, "simple": simple, "steps": steps, "rules": rules, "html": html}
+    chosen |= {"svg": svg, "seed": seed, "scenarios": scenarios != SCENARIOS, "currency": currency != "USD", "usd_rate": usd_rate}
+    chosen = {name: value for name, value in chosen.items() if value is not None and value is not False}
     if model is not None and served == NOTHING_SERVED:
-        _only_hours(usage)
-        _only_a_run(usage, owned, rented, simple=simple, steps=steps, rules=rules, currency=currency, usd_rate=usd_rate)
+        refuse(chosen, "is for GPU-hours, not for the bill of a run", "leave the model or that out", OF_A_RUN)
         from gpuwise.cli.step.options import is_own_code
 
         own = is_own_code(model)
@@ -143,29 +168,16 @@ def cost(
             svg=svg,
             json=json,
         )
-    of_a_run = {
-        "tokens": tokens,
-        "samples": samples,
-        "batch": batch,
-        **{
-            f.name: _value(options, usual, f.name)
-            for options, usual in ((training, LEFT_OPEN), (fixed, NOTHING_FIXED))
-            for f in fields(options)
-        },
-        "storage_price": storage_price,
-        "egress_gb": egress_gb,
-        "eval_share": eval_share,
-    }
-    for name, value in of_a_run.items():
-        if value is not None:
-            what = "without a model" if model is None else "is of a training run, not of serving"
-            raise InputError(f"{_option(name)} {what}", hint="gpuwise cost llama-3.1-8b --on 8xH100-SXM --tokens 15B")
+    for_run = "gpuwise cost llama-3.1-8b --on 8xH100-SXM --tokens 15B"
+    refuse(chosen, "without a model" if model is None else "is of a training run, not of serving", for_run, OF_HOURS)
     if model is not None:
-        _only_hours(usage, "what is served says the GPU-hours")
-    if rules and model is not None:
-        raise InputError("--rules with a model", hint="it is of the GPUs alone: leave the model out")
+        refuse(chosen, "does not go with a served load, which says the GPU-hours", allowed=OF_HOURS - OF_A_LOAD - {"rules"})
+    if simple:
+        refuse(chosen, "changes nothing under --simple", "leave one of them out", OF_SIMPLE)
+    if owned.opex_per_month is not None:
+        refuse(chosen, "changes nothing under --opex-per-month", "leave one of them out", set(chosen) - OF_OPEX)
     if rules:
-        _only_hours(usage, "the rule is judged at its own hours")
+        refuse(chosen, "changes nothing under --rules", "leave one of them out", OF_RULES)
         return _rules(on, usage.years, owned, rented, country, seed, (currency, usd_rate), json)
     fleet = None
     if model is not None:
@@ -178,12 +190,6 @@ def cost(
     return _hours(
         on, usage, owned, rented, country, simple, steps, int(scenarios), seed, (currency, usd_rate), html, svg, fleet, json
     )
-
-
-def _value(options: Training | LayoutOptions, usual: Training | LayoutOptions, name: str) -> object:
-    """An option's value; None where it was left as usual."""
-    value = getattr(options, name)
-    return None if value == getattr(usual, name) else value
 
 
 def _hours(
@@ -295,38 +301,13 @@ def _rules(
     return 0
 
 
-def _only_hours(usage: DemandOptions, why: str = "a model and GPU-hours do not go together") -> None:
-    if any(h is not None for h in (usage.hours, usage.hours_per_month, usage.gpu_hours_per_year)):
-        raise InputError(why, hint="leave the hours out")
-
-
-OF_A_RUN = ("pue", "provider", "rent_price", "spot")
-"""Of what is owned and rented, what the bill of a training run asks for too."""
-
-
-def _only_a_run(usage: DemandOptions, owned: OwningOptions, rented: RentingOptions, **others: object) -> None:
-    """Refuse what a bill of a training run would drop. Raises InputError."""
-    usually: dict[str, object] = {"currency": "USD", "usd_rate": None}
-    names = [name for name, value in others.items() if value != usually.get(name, False)]
-    for options, usual in ((usage, NOTHING_WANTED), (owned, OWNED_AS_KNOWN), (rented, RENTED_AS_KNOWN)):
-        names += [
-            f.name for f in fields(options) if getattr(options, f.name) != getattr(usual, f.name) and f.name not in OF_A_RUN
-        ]
-    if names:
-        raise InputError(f"{_option(names[0])} is for GPU-hours, not for the bill of a run", hint="leave the model or that out")
-
-
-def _option(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
 def _one(value: Span | None) -> float | None:
     return None if value is None else value[0]
 
 
 def _check_targets(html: Path | None, svg: Path | None) -> None:
     if html is not None or svg is not None:
-        from gpuwise.report.files import FIGURE_SUFFIXES, PAGE_SUFFIXES, check_target
+        from gpuwise.files import FIGURE_SUFFIXES, PAGE_SUFFIXES, check_target
 
         check_target(html, PAGE_SUFFIXES)
         check_target(svg, FIGURE_SUFFIXES)

@@ -233,7 +233,7 @@ def demand_of(usage: DemandOptions) -> Demand:
         what = "the GPU-hours are missing" if not hours else "the GPU-hours are given more than once"
         raise InputError(
             what,
-            hint="for example --hours 10000/month; for what one run costs, --model llama-3.1-8b --tokens 15B",
+            hint="for example --hours 10000/month; of one run: gpuwise cost llama-3.1-8b --on 8xH100-SXM --tokens 15B",
         )
     shape = usage.shape or ("steady" if usage.peak in (None, 1.0) else "bursts")
     if shape not in ("steady", "bursts"):

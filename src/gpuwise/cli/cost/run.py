@@ -59,7 +59,7 @@ def cost_run(
     from gpuwise.plan.api import make_plan
 
     if html is not None or svg is not None:
-        from gpuwise.report.files import check_target
+        from gpuwise.files import check_target
 
         check_target(html, (".html", ".htm"))
         check_target(svg, (".svg",))

@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from gpuwise.cli.options import Duration, Whole
+from gpuwise.cli.options import Duration, NewFile, Whole
+from gpuwise.errors import InputError
 
 if TYPE_CHECKING:
     from gpuwise.machine.doctor.report import Diagnosis
-
-NewFile = Annotated[str | None, Parameter(allow_leading_hyphen=True)]
-"""A file to write, or ``-`` for stdout."""
 
 
 def doctor(
@@ -22,9 +20,9 @@ def doctor(
     limit: Duration | None = None,
     frameworks: bool = True,
     notes: Annotated[bool, Parameter(negative="")] = False,
-    fix_plan: NewFile = None,
-    dockerfile: NewFile = None,
-    compose: NewFile = None,
+    fix_plan: NewFile | None = None,
+    dockerfile: NewFile | None = None,
+    compose: NewFile | None = None,
     share: Annotated[bool, Parameter(negative="")] = False,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
@@ -56,6 +54,8 @@ def doctor(
     json
         One JSON document on the last line of stdout.
     """
+    if limit is not None and not frameworks:
+        raise InputError("--limit is of asking the frameworks, and --no-frameworks does not", hint="leave one of them out")
     diagnosis = _look(gpus, python, limit, frameworks)
     paths = _write(diagnosis, fix_plan, dockerfile, compose)
     if json:
@@ -115,8 +115,6 @@ def _create(name: str, text: str) -> None:
     """A new file; one that is there is left alone. Raises InputError."""
     import sys
     from pathlib import Path
-
-    from gpuwise.errors import InputError
 
     try:
         with Path(name).open("x", encoding="utf-8") as file:

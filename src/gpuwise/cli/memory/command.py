@@ -43,10 +43,10 @@ def memory(
     json
         One JSON document on the last line of stdout.
     """
+    from gpuwise.files import check_target
     from gpuwise.plan.memory_report import memory_report
     from gpuwise.predict.memory.allocator.settings import AllocatorSettings
     from gpuwise.predict.memory.snapshot.reader import read_snapshot
-    from gpuwise.report.files import check_target
     from gpuwise.units import parse_bytes
 
     check_target(timeline, (".svg", ".html", ".htm"))

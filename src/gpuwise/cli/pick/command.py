@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from gpuwise.cli.options import Count, Duration, Length, Money, Whole
+from gpuwise.cli.options import Count, Duration, Length, Money, Whole, given, refuse
 from gpuwise.errors import InputError, UnknownNameError, nearest_names
 
 PURPOSES = ("train", "finetune", "infer", "embed", "rerank", "vision", "speech", "image", "video", "learn", "mixed")
@@ -116,6 +116,9 @@ class Within:
 
 
 ANYTHING, NO_LIMITS = PickWork(), Within()
+OF_RENT = ("budget", "deadline", "rent", "own", "vendor", "count", "form")
+"""Limits that mean something for what is rented."""
+PERIODS = ("requests_per_day", "tokens_per_day", "pairs_per_day", "images_per_day", "videos_per_day", "hours_of_sound_per_day")
 
 
 def pick(
@@ -159,6 +162,10 @@ def pick(
     if not 1 <= top <= 100:
         raise InputError(f"--top {top} is not between 1 and 100", hint="for example --top 10")
     purpose, work = purpose_of(purpose, work)
+    if within.rent:
+        lasts = purpose == "infer" or any(getattr(work, name) is not None for name in PERIODS)
+        taken = (*OF_RENT, "years") if lasts else OF_RENT
+        refuse(given(within, NO_LIMITS), "is of what is bought, and --rent leaves that out", "leave one of them out", taken)
     if purpose == "mixed":
         return _mixed(model, work, limits, terms, today, json)
     if purpose == "learn" and model is None:
@@ -324,10 +331,7 @@ def terms_of(within: Within) -> Any:
 
 def _only(work: PickWork, names: tuple[str, ...], purpose: str) -> None:
     """Refuse options that mean nothing for the purpose."""
-    for name in PickWork.__slots__:
-        if getattr(work, name) is not None and name not in names:
-            option = "--" + name.replace("_", "-")
-            raise InputError(f"{option} means nothing for --for {purpose}", hint="leave it out, or choose another purpose")
+    refuse(given(work, ANYTHING), f"means nothing for --for {purpose}", "leave it out, or choose another purpose", names)
 
 
 def _learn(limits: Any, terms: Any, today: Any, top: int, json: bool) -> int:

@@ -52,7 +52,7 @@ def profile(
     json
         One JSON document on the last line of stdout.
     """
-    from gpuwise.report.files import PAGE_SUFFIXES, check_target
+    from gpuwise.files import PAGE_SUFFIXES, check_target
 
     check_target(html, PAGE_SUFFIXES)
     if module is not None and script is not None:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from gpuwise.cli.options import NewFile
+
 if TYPE_CHECKING:
     from gpuwise.cli.top.options import TopOptions
     from gpuwise.machine.telemetry.causes.cause import Cause
@@ -23,7 +25,7 @@ def top(
     *,
     once: Annotated[bool, Parameter(negative="")] = False,
     json: Annotated[bool, Parameter(negative="")] = False,
-    csv: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    csv: NewFile | None = None,
     record: Path | None = None,
     replay: Path | None = None,
     interval: str = "1s",
@@ -91,12 +93,6 @@ def top(
     from gpuwise.cli.top import options as given
     from gpuwise.errors import InputError
 
-    if grafana is not None:
-        from gpuwise.machine.telemetry.outputs.grafana import write_dashboard
-
-        write_dashboard(grafana)
-        sys.stderr.write(f"{grafana}: import it in Grafana under Dashboards, New, Import\n")
-        return 0
     address = None
     if prometheus is not None:
         from gpuwise.machine.telemetry.outputs.exporter import parse_address
@@ -124,6 +120,14 @@ def top(
             theme=theme,
         )
     )
+    if grafana is not None:
+        from gpuwise.machine.telemetry.outputs.grafana import write_dashboard
+
+        if options != given.TopOptions():
+            raise InputError("--grafana writes its file and does nothing else", hint="leave the other options out")
+        write_dashboard(grafana)
+        sys.stderr.write(f"{grafana}: import it in Grafana under Dashboards, New, Import\n")
+        return 0
     return _run(options)
 
 

@@ -59,8 +59,6 @@ def check(options: TopOptions) -> TopOptions:
                 raise InputError(
                     f"{name} does not go with --replay", hint="a recording is what it is; --csv turns it into a table"
                 )
-    if options.csv is not None and options.csv.startswith("-") and options.csv != "-":
-        raise InputError(f"--csv needs a file, not {options.csv!r}", hint="--csv gpus.csv, or --csv - for stdout")
     if options.json and options.csv == "-":
         raise InputError("--json and --csv - both write to stdout", hint="give --csv a file")
     if options.theme is not None and (options.once or options.json or not options.screen):

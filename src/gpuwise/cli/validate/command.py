@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from gpuwise.cli.options import NewFile
+
 if TYPE_CHECKING:
     from gpuwise.calibrate.validation import Result
 
@@ -21,7 +23,7 @@ def validate(
     local: Annotated[bool, Parameter(negative="")] = False,
     only: str | None = None,
     minutes: float | None = None,
-    record: Path | None = None,
+    record: NewFile | None = None,
     runs: Annotated[bool, Parameter(negative="")] = False,
     ranks: Path | None = None,
     json: Annotated[bool, Parameter(negative="")] = False,
@@ -72,7 +74,7 @@ def validate(
     if local:
         from gpuwise.cli.validate.local import validate_local
 
-        return validate_local(only, minutes, record, json=json)
+        return validate_local(only, minutes, None if record is None else Path(record), json=json)
     from gpuwise.calibrate.validation import validate as score
 
     results = score(_folder(data), _families(family), all_check=all_check)

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpuwise.errors import DataError, InputError
+from gpuwise.errors import DataError
+from gpuwise.files import write_text
 
 DASHBOARD_FILE = Path(__file__).with_name("grafana.json")
 
@@ -19,9 +20,5 @@ def dashboard() -> str:
 
 
 def write_dashboard(path: Path) -> None:
-    """Write the dashboard to ``path``. Raises InputError where it cannot be written."""
-    text = dashboard()
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror}", hint="check the folder") from error
+    """Write the dashboard to ``path``, a .json file. Raises InputError where it cannot be written."""
+    write_text(path, dashboard(), (".json",))
