@@ -98,6 +98,8 @@ def _draw(stack: str) -> Iterator[Job]:
             quantized_base=bool(lora_rank) and draw.random() < 0.3,
             stack=stack,
         )
+        by_zero3 = strategy.offload_optimizer and stack == "deepspeed" and (sharding == "zero3" or dp == 1)
+        strategy = strategy.with_(offload_parameters=by_zero3 and not strategy.quantized_base)
         seq_len = min(draw.choice((1024, 4096, 8192)), arch.max_seq_len)
         try:
             check_strategy(Setting.of(arch, cluster, strategy, seq_len, strategy.global_batch), strategy)

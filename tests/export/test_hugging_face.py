@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import itertools
 import json
+import os
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +17,7 @@ import pytest
 from gpuwise.export import deepspeed as zero
 from gpuwise.export import hugging_face as hf
 from gpuwise.export.job import Job
-from gpuwise.export.targets import TOOLS, gaps_of, write
+from gpuwise.export.targets import TOOLS, command, gaps_of, write
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.workload.strategy import Strategy
@@ -144,10 +146,17 @@ def test_deepspeed_reads_its_file_back(jobs: Jobs, monkeypatch: pytest.MonkeyPat
         assert config.train_batch_size == s.global_batch
         assert config.train_micro_batch_size_per_gpu == s.micro_batch
         assert config.gradient_accumulation_steps == s.accumulation
-        # one rank shards nothing; it offloads by the second stage, and widens gradients by the first
-        alone = 2 if s.offload_optimizer else int(s.gradient_dtype == "fp32" and s.precision in ("bf16", "fp16"))
+        # one rank shards nothing; it offloads by the second stage (parameters by the third), and widens gradients by the first
+        alone = (
+            3
+            if s.offload_parameters
+            else 2
+            if s.offload_optimizer
+            else int(s.gradient_dtype == "fp32" and s.precision in ("bf16", "fp16"))
+        )
         assert int(config.zero_config.stage) == (alone if s.dp == 1 and s.sharding == "none" else zero.STAGES[s.sharding])
         assert (config.zero_config.offload_optimizer is not None) == s.offload_optimizer
+        assert (config.zero_config.offload_param is not None) == s.offload_parameters
         assert config.bfloat16_config.enabled == (s.precision == "bf16")
         assert config.float16_config.enabled == (s.precision == "fp16")
         if "data_types" in document:
@@ -166,6 +175,21 @@ def test_four_bit_weights_are_prepared_as_they_were_planned() -> None:
         ast.parse(text)
 
 
+def test_each_rank_updates_on_the_host_with_its_part_of_the_threads() -> None:
+    arch, pair = find_model("llama-3.2-1b"), find_cluster("2xrtx-4090")
+    offloaded = Strategy(dp=2, sharding="zero2", offload_optimizer=True, stack="deepspeed")
+    job, kept = (Job(arch, pair, offloaded.with_(offload_optimizer=on), 2048) for on in (True, False))
+    script = write(job, TOOLS["deepspeed"]).files["train.sh"]
+    half = (len(os.sched_getaffinity(0)) + 1) // 2
+    for start in (script.splitlines(), command(job)):
+        setting = next(w for w in start if "OMP_NUM_THREADS=" in w).removeprefix("export ")
+        for given, threads in (({}, half), ({"OMP_NUM_THREADS": "3"}, 3)):
+            shell = ["bash", "-c", f"{setting}; echo $OMP_NUM_THREADS"]
+            said = subprocess.run(shell, env={"PATH": os.environ["PATH"], **given}, capture_output=True, text=True, check=True)
+            assert int(said.stdout) == threads
+    assert "OMP_NUM_THREADS" not in write(kept, TOOLS["deepspeed"]).files["train.sh"]
+
+
 def test_offload_on_one_gpu_is_written() -> None:
     arch, card = find_model("llama-3.2-1b"), find_cluster("rtx-4090")
     job = Job(arch, card, Strategy(offload_optimizer=True, stack="deepspeed"), 2048)
@@ -173,5 +197,8 @@ def test_offload_on_one_gpu_is_written() -> None:
     assert hf.by_fsdp(Strategy(offload_optimizer=True, stack="hf-fsdp"))
     two = Job(arch, find_cluster("2xrtx-4090"), Strategy(dp=2, offload_optimizer=True, stack="deepspeed"), 2048)
     assert gaps_of(two, TOOLS["deepspeed"]) == ["an offloaded optimizer without sharding"]
+    weights = job.strategy.with_(offload_parameters=True)
+    moved = zero.config(Job(arch, card, weights, 2048))["zero_optimization"]
+    assert moved["stage"] == 3 and moved["offload_param"] == moved["offload_optimizer"]  # type: ignore[index]
     kept = Job(arch, find_cluster("2xrtx-4090"), Strategy(dp=2, stack="deepspeed"), 2048)
     assert gaps_of(kept, TOOLS["deepspeed"]) == ["gradients in fp32 of 16-bit weights without sharding"]

@@ -1,14 +1,18 @@
-"""FSDP's offload moves the weights with the optimizer: what stays on the device, what the host holds, what it costs."""
+"""Weights in host memory beside the optimizer, by FSDP or ZeRO-3: what stays on the device, what is on the host, the time."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from gpuwise.errors import InputError
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.plan.api import fit, make_plan
 from gpuwise.plan.explain import layout
 from gpuwise.plan.goal import Wishes
+from gpuwise.predict.step.times import host_update_bytes_per_s
 from gpuwise.predict.step.training import TrainingEstimate, estimates
 from gpuwise.units import GIB
 from gpuwise.workload.strategy import Strategy
@@ -60,3 +64,60 @@ def test_the_recipe_of_torchtune_for_70b_is_met() -> None:
     e = estimates(find_model("llama-3.1-70b"), cluster, [s], 2048)[0]
     assert e.allocated_bytes.expected / GIB == pytest.approx(13.9, rel=0.25)
     assert 2 * 2048 / e.step_time_s.expected == pytest.approx(196, rel=0.25)
+
+
+def zero3(*, offload: bool = True, **more: object) -> TrainingEstimate:
+    cluster = find_cluster("8xA100-80GB-SXM")
+    s = Strategy(stack="deepspeed", micro_batch=2, dp=8, accumulation=4, sharding="zero3", recompute="full")
+    s = s.with_(offload_optimizer=True, offload_parameters=offload).with_(**more)
+    return estimates(find_model("llama-2-7b"), cluster, [s], 2048)[0]
+
+
+def test_zero3_moves_the_weights_where_it_is_asked_to() -> None:
+    on_device, on_host = zero3(offload=False), zero3()
+    weights = on_device.memory_parts["weights"]
+    assert weights > 1.6e9 and on_host.memory_parts["weights"] == 0
+    freed = on_device.needed_bytes.expected - on_host.needed_bytes.expected
+    assert freed == pytest.approx(weights, rel=0.1)
+    assert on_host.host_bytes - on_device.host_bytes == pytest.approx(8 * weights, rel=0.05)
+    assert on_host.breakdown_s["offload"] == pytest.approx(on_device.breakdown_s["offload"], rel=0.25)
+
+
+def test_gradients_summed_on_the_host_travel_for_each_micro_batch() -> None:
+    once, often = (zero3(offload=False, micro_batch=8 // n, accumulation=n).breakdown_s["offload"] for n in (1, 8))
+    assert often > 1.05 * once
+
+
+def test_a_model_of_61_gib_trains_in_larger_micro_batches_with_its_weights_on_the_host() -> None:
+    plan = make_plan("qwen2.5-32b", "1xA100-80GB-SXM", Wishes(tokens=1e7, seq_len=2048))
+    assert plan.best is not None and plan.best.estimate.strategy.offload_parameters
+    alone = make_plan("qwen2.5-32b", "1xA100-80GB-SXM", Wishes(tokens=1e7, seq_len=2048, fixed={"micro_batch": 1}))
+    assert alone.best is not None
+    assert alone.best.estimate.step_time_s.expected > 1.3 * plan.best.estimate.step_time_s.expected
+    assert any("offload_param" in note for note in plan.warnings)
+
+
+def test_asking_for_weights_on_the_host_takes_a_stack_that_has_it() -> None:
+    wishes = Wishes(tokens=1e8, seq_len=2048, offload_parameters=True)
+    by_zero, by_fsdp = (make_plan("llama-2-7b", on, wishes).best for on in ("1xA100-80GB-SXM", "8xA100-80GB-SXM"))
+    assert by_zero is not None and by_zero.estimate.strategy.stack == "deepspeed"
+    assert by_fsdp is not None and by_fsdp.estimate.strategy.stack == "compiled-fsdp"
+    assert "weights and optimizer offload" in layout(by_zero.estimate.strategy)
+    assert "weights and optimizer offload" in layout(by_fsdp.estimate.strategy)
+    with pytest.raises(InputError, match="without the optimizer"):
+        make_plan("llama-2-7b", "8xA100-80GB-SXM", replace(wishes, fixed={"offload_optimizer": False}))
+
+
+@pytest.mark.parametrize(
+    ("on", "parameters", "measured_s"),
+    [
+        ("1xrtx-pro-6000-blackwell-workstation", 4.02e9, 4.1),
+        ("8xH200", 8.03e9, 2.0),
+    ],
+)
+def test_an_update_on_the_host_takes_what_was_measured(on: str, parameters: float, measured_s: float) -> None:
+    """PrimeIntellect-ai/prime-rl pull 3210; ml-engineering insights/when-to-upgrade-gpus (both fitted)."""
+    cluster = find_cluster(on)
+    n = cluster.n_accelerators
+    seconds = parameters / n * 28 / float(host_update_bytes_per_s(cluster.system, n, by_deepspeed=n > 1))
+    assert seconds == pytest.approx(measured_s, rel=0.3)

@@ -251,6 +251,8 @@ class LayoutOptions:
     """Split norms and residuals over the tensor ranks."""
     offload_optimizer: bool | None = None
     """Keep optimizer states in host memory; under FSDP the weights too."""
+    offload_parameters: Annotated[bool, Parameter(negative="")] = False
+    """Keep the weights in host memory beside the optimizer: DeepSpeed ZeRO-3's offload_param, or FSDP's offload."""
     offload_activations: bool | None = None
     """Keep activations in host memory between forward and backward."""
     chunked_loss: Annotated[bool, Parameter(negative="")] = False
@@ -304,6 +306,7 @@ def wishes_of(training: Training, fixed: LayoutOptions, **more: Any) -> Any:
         optimizer=training.optimizer,
         half_weights=training.half_weights,
         step_in_backward=training.step_in_backward,
+        offload_parameters=fixed.offload_parameters,
         stack=training.stack,
         year=training.year,
         lora_rank=(training.lora_rank or LORA_RANK) if adapters else 0,

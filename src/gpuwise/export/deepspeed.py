@@ -25,8 +25,11 @@ def gaps(job: Job) -> Iterator[str]:
 
 
 def _stage(s: Strategy) -> int:
-    """A single rank shards nothing: it offloads as the stage that reduces gradients to where their states are, and adds 16-bit
-    gradients up in fp32 as stage 1 (runtime/engine.py _do_optimizer_sanity_check: without ZeRO the formats must be one)."""
+    """A single rank shards nothing: it offloads as the stage that reduces gradients to where their states are (that of the
+    parameters where they are offloaded), and adds 16-bit gradients up in fp32 as stage 1 (runtime/engine.py
+    _do_optimizer_sanity_check: without ZeRO the formats must be one)."""
+    if s.offload_parameters:
+        return STAGES["zero3"]
     if s.sharding != "none" or s.dp > 1:
         return STAGES.get(s.sharding, 0)
     return 2 if s.offload_optimizer else int(s.widens_gradients)
@@ -40,10 +43,12 @@ def config(job: Job) -> dict[str, object]:
         "overlap_comm": s.overlap_dp,
         "contiguous_gradients": True,
     }
-    if s.sharding == "zero3":
+    if zero["stage"] == STAGES["zero3"]:
         zero["stage3_gather_16bit_weights_on_model_save"] = True
     if s.offload_optimizer:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
+    if s.offload_parameters:
+        zero["offload_param"] = {"device": "cpu", "pin_memory": True}
     settings: dict[str, object] = {
         "train_batch_size": s.global_batch,
         "train_micro_batch_size_per_gpu": s.micro_batch,

@@ -74,6 +74,8 @@ def gaps(job: Job) -> Iterator[str]:
         yield "a graph of the whole step"
     if s.offload_optimizer and s.sharding == "none" and s.dp > 1:
         yield "an offloaded optimizer without sharding"
+    if s.offload_parameters and not by_deepspeed(s):
+        yield "offloaded parameters without DeepSpeed"
     if s.shard_group and (s.dp % s.shard_group or by_deepspeed(s)):
         yield f"groups of {s.shard_group} in {s.dp} data-parallel ranks"
 

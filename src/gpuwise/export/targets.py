@@ -21,7 +21,7 @@ from gpuwise.export.engines import containers, kubernetes, ray, skypilot, slurm
 from gpuwise.export.engines.start import STORAGE, Start
 from gpuwise.export.job import Job
 from gpuwise.export.tool import Tool
-from gpuwise.export.torchrun import torchrun
+from gpuwise.export.torchrun import host_threads, torchrun
 from gpuwise.export.written import Written, together
 
 
@@ -201,7 +201,7 @@ def command(job: Job) -> list[str]:
     if tool is None or device_gaps(job):
         return []
     variables, unset = megatron.environment(job) if tool.name == "megatron" else ({}, ())
-    before = [f"env -u {name}" for name in unset] + [f"{name}={value}" for name, value in variables.items()]
+    before = [f"env -u {name}" for name in unset] + [f"{name}={value}" for name, value in variables.items()] + host_threads(job)
     words = tool.layout(job)
     start = torchrun(job)
     head = words.index(next(w for w in words if w.endswith(".py") or w == "torchtitan.train")) + 1

@@ -239,10 +239,11 @@ def default_stack(
 
 def _has(stack: str, options: Mapping[str, int | str | bool], *, adapters: bool, alone: bool) -> bool:
     """Whether ``stack`` lays out ``options``, and its loss can be without whole logits where ``fused_loss`` is among them; FSDP
-    wraps, and so offloads, nothing of a GPU ``alone``."""
-    fused = find_stack(stack).chunks_loss or not options.get("fused_loss", False)
-    offloads = not (alone and options.get("offload_optimizer", False) and find_stack(stack).offloads_parameters)
-    return fused and offloads and find_stack_rules(stack, adapters=adapters).has(options)
+    wraps, and so offloads, nothing of a GPU ``alone``, and offloads parameters with the optimizer."""
+    fused, by_fsdp = find_stack(stack).chunks_loss or not options.get("fused_loss", False), find_stack(stack).offloads_parameters
+    offloads = not (alone and options.get("offload_optimizer", False) and by_fsdp)
+    own = {name: value for name, value in options.items() if not (by_fsdp and name == "offload_parameters")}
+    return fused and offloads and find_stack_rules(stack, adapters=adapters).has(own)
 
 
 def _usual_stack(

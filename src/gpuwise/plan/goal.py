@@ -79,6 +79,8 @@ class Wishes:
     half_weights: bool = False
     """Weights and gradients in 16 bits, without fp32 copies."""
     step_in_backward: bool = False
+    offload_parameters: bool = False
+    """Weights in host memory beside the optimizer: ZeRO-3's option, or FSDP's offload."""
     stack: str | None = None
     year: int | None = None
     """Year of the software; ``None``: that of the published run that the goal is, else today's."""
@@ -215,6 +217,8 @@ def _check_layout(wishes: Wishes) -> None:
             f"an update in the backward pass accumulates nothing, not {fixed['accumulation']} micro-batches",
             hint="leave out --accumulation (and give a larger --micro-batch), or --step-in-backward",
         )
+    if wishes.offload_parameters and fixed.get("offload_optimizer") is False:
+        raise InputError("weights in host memory without the optimizer", hint="leave out --no-offload-optimizer")
     every = int(fixed.get("recompute_every", 1))
     if every > 1 and fixed.get("recompute", "full") != "full":
         raise InputError(f"recompute of one layer in {every} with {fixed['recompute']} recompute", hint="use --recompute full")
@@ -257,8 +261,10 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuni
             global_batch = cluster.n_accelerators * int(wishes.fixed.get("micro_batch", 1))
             why = "one micro-batch on each accelerator: an update in the backward pass accumulates nothing"
         assumed.append(f"global batch {global_batch:,} sequences ({why})")
+    if wishes.offload_parameters:
+        wishes = replace(wishes, fixed={**wishes.fixed, "offload_optimizer": True})
     stack, year = wishes.stack, wishes.year
-    options = {**wishes.fixed, "fused_loss": bool(wishes.fused_loss)}
+    options = {**wishes.fixed, "fused_loss": bool(wishes.fused_loss), "offload_parameters": wishes.offload_parameters}
     run = None if tuning else published_run(arch, cluster, options, stack)
     if year is None and run is not None:
         year = run.year
@@ -303,6 +309,7 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuni
     base = Strategy(
         optimizer=wishes.optimizer or "adamw",
         step_in_backward=wishes.step_in_backward,
+        offload_parameters=wishes.offload_parameters and not find_stack(stack).offloads_parameters,
         context_parallel=wishes.context_parallel,
         lora_rank=lora_rank,
         lora_targets=wishes.lora_targets,
@@ -345,6 +352,7 @@ def on_stack(goal: Goal, stack: str, why: str) -> Goal:
     bases = tuple(
         b.with_(
             stack=stack,
+            offload_parameters=b.offload_parameters and not find_stack(stack).offloads_parameters,
             master_weights=not (b.lora_rank and cast),
             gradient_dtype=_gradients(goal.wishes, stack, b.precision),
             fused_attention=fused,
@@ -376,6 +384,7 @@ def as_asked(goal: Goal, strategy: Strategy) -> Strategy:
         else strategy.gradient_dtype,
         half_weights=halved,
         step_in_backward=strategy.step_in_backward,
+        offload_parameters=strategy.offload_parameters,
         lora_rank=strategy.lora_rank,
         lora_targets=strategy.lora_targets,
         quantized_base=strategy.quantized_base,
@@ -383,7 +392,7 @@ def as_asked(goal: Goal, strategy: Strategy) -> Strategy:
         fixed={**wishes.fixed, **offloads},
     )
     taken = make_goal(goal.arch, goal.cluster, asked, fine_tuning=True).bases[0]
-    fields = ("stack", "master_weights", "gradient_dtype", "fused_attention")
+    fields = ("stack", "master_weights", "gradient_dtype", "fused_attention", "offload_parameters")
     return strategy.with_(**{name: getattr(taken, name) for name in fields})
 
 

@@ -100,6 +100,7 @@ LAYOUT = (
     Field("recompute_every", "Recompute one layer in", more=True),
     Field("sequence_parallel", "Sequence parallelism", "flag", more=True),
     Field("offload_optimizer", "Optimizer in host memory", "flag", more=True),
+    Field("offload_parameters", "Weights in host memory", "flag", more=True),
     Field("offload_activations", "Activations in host memory", "flag", more=True),
     Field("chunked_loss", "Loss in chunks", "flag", more=True),
     _choice("gradient_dtype", "Gradients", "fp32 bf16 fp16"),

@@ -112,13 +112,15 @@ def update_traffic_bytes(strategy: Strategy, fused: bool) -> float:
 
 def on_host(s: Strategy) -> list[str]:
     """What a strategy keeps in host memory, in words."""
-    states = offloaded_states(s.stack, s.dp * s.cp)
+    states = offloaded_states(s.stack, s.dp * s.cp, parameters=s.offload_parameters)
     return [words for words, on in ((states, s.offload_optimizer), ("activations", s.offload_activations)) if on]
 
 
-def offloaded_states(stack: str, ranks: int) -> str:
-    """What an offload of the optimizer moves, in words: with FSDP, on several data-parallel ``ranks``, the weights too."""
-    return "weights and optimizer" if ranks > 1 and find_stack(stack).offloads_parameters else "optimizer"
+def offloaded_states(stack: str, ranks: int, *, parameters: bool = False) -> str:
+    """What an offload of the optimizer moves, in words: with ``parameters``, and with FSDP on several data-parallel ``ranks``,
+    the weights too."""
+    both = parameters or (ranks > 1 and find_stack(stack).offloads_parameters)
+    return "weights and optimizer" if both else "optimizer"
 
 
 def frozen_bytes(base: Strategy) -> float:

@@ -128,6 +128,8 @@ class Stack:
     offloads_parameters: bool = False
     """Its offload of the optimizer is FSDP's: sharded parameters and gradients are on the host as well, and a layer's go up for
     each of its passes."""
+    accumulates_on_host: bool = False
+    """Where the optimizer is offloaded, the sum of the micro-batches' gradients is on the host: up to be added to, and down."""
     loops_over_parameters: bool = False
     """In fp32 the optimizer's update is a Python loop of small operations on one parameter after another."""
     fused_since: int = FUSED_SINCE

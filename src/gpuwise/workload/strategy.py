@@ -92,6 +92,9 @@ class Strategy:
     step_in_backward: bool = False
     """Each parameter is updated as soon as its gradient is there, and the gradient freed: no accumulation."""
     offload_optimizer: bool = False
+    offload_parameters: bool = False
+    """Fully sharded weights are on the host beside an offloaded optimizer (ZeRO-3 with ``offload_param``); FSDP's offload has
+    them there unasked."""
     offload_activations: bool = False
     overlap_tp: bool = True
     """Tensor-parallel transfers run behind the matmuls where the stack can (Megatron tp-comm-overlap, async TP)."""

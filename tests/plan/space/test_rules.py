@@ -94,6 +94,16 @@ BROKEN: list[tuple[str, Setting, Strategy]] = [
         Strategy(stack="compiled-fsdp", tp=8, accumulation=64, offload_optimizer=True),
     ),
     (
+        "stack-offload-parameters",
+        _setting(),
+        GOOD.with_(sharding="zero1", offload_optimizer=True, offload_parameters=True),
+    ),
+    (
+        "offload-parameters",
+        _setting(stack="deepspeed"),
+        Strategy(stack="deepspeed", dp=8, accumulation=8, sharding="zero2", offload_optimizer=True, offload_parameters=True),
+    ),
+    (
         "offload-quantized",
         _setting(stack="deepspeed"),
         Strategy(stack="deepspeed", dp=8, accumulation=8, sharding="zero2", optimizer="adamw8bit", offload_optimizer=True),

@@ -39,6 +39,7 @@ ALLOCATED = (
     "github.com/Lightning-AI/litgpt",
     "github.com/hpcaitech/ColossalAI",
     "github.com/NVIDIA-NeMo/Megatron-Bridge skills",
+    "gist.github.com/chenyaofo",
 )
 """Sources whose peak is torch's ``max_memory_allocated`` (torchtune ``log_memory_stats``, litgpt ``finetune/lora.py``,
 Colossal-AI ``performance_evaluator.py``, Megatron-LM ``report_memory``); others say what the GPU needs."""

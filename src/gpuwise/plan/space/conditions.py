@@ -307,6 +307,17 @@ def stack_offload_alone(s: Setting, c: Columns) -> Mask:
     return (c.offload_optimizer > 0) & (c.dp * c.cp == 1) & find_stack(c.base.stack).offloads_parameters
 
 
+def stack_offload_parameters(s: Setting, c: Columns) -> Mask:
+    """Offloaded parameters in a stack without them, or of 4-bit weights, which ZeRO-3 does not move."""
+    return np.full(1, c.base.offload_parameters and (c.base.quantized_base or not s.stack.offload_parameters))
+
+
+def offload_parameters(s: Setting, c: Columns) -> Mask:
+    """Offloaded parameters of what is not fully sharded, or without the optimizer."""
+    whole = (c.sharding != SHARDINGS.index("zero3")) & (c.dp * c.cp > 1)
+    return c.base.offload_parameters & (whole | (c.offload_optimizer == 0))
+
+
 def offload_quantized(s: Setting, c: Columns) -> Mask:
     """An offload of an optimizer that updates on the GPU alone."""
     return (c.offload_optimizer > 0) & (c.base.optimizer in BITSANDBYTES)

@@ -248,6 +248,18 @@ STATE_RULES: tuple[Rule, ...] = (
         "use --stack deepspeed",
     ),
     Rule(
+        "stack-offload-parameters",
+        conditions.stack_offload_parameters,
+        "{s.stack_name} does not offload the parameters of such a training",
+        "use --stack deepspeed without --qlora, or --offload-optimizer, which under FSDP moves the weights too",
+    ),
+    Rule(
+        "offload-parameters",
+        conditions.offload_parameters,
+        "parameters in host memory with {x.sharding} sharding",
+        "use --sharding zero3 (ZeRO-3), with the optimizer in host memory too",
+    ),
+    Rule(
         "offload-quantized",
         conditions.offload_quantized,
         "{x.optimizer} in host memory: bitsandbytes updates on the GPU alone",

@@ -20,7 +20,7 @@ from gpuwise.plan.space.strategies import Block, Space, advised, blocks, default
 from gpuwise.plan.space.sweep import Candidates, Sweep, sweep
 from gpuwise.predict.step.columns import base_of
 from gpuwise.predict.step.training import TrainingEstimate, estimates
-from gpuwise.workload.optimizer import PAGED_FORM
+from gpuwise.workload.optimizer import BITSANDBYTES, PAGED_FORM
 from gpuwise.workload.stack import find_stack
 from gpuwise.workload.strategy import Strategy
 
@@ -83,6 +83,11 @@ def find_strategies(goal: Goal, n: int = 6, *, only_best: bool = False) -> Searc
             return replace(noted, n_strategies=n_strategies, seconds=seconds)
         if _brings_to_device(goal, again.ranked[:1], best.ranked[:1]):
             best = noted
+    for moved, note in _with_parameters(goal, best.ranked[:1]):
+        again = _result(moved, n, only_best)
+        n_strategies, seconds = n_strategies + again.n_strategies, seconds + again.seconds
+        if _worth(goal, again.ranked[:1]) > _worth(goal, best.ranked[:1]):
+            best = replace(again, notes=(*again.notes, note))
     return replace(best, n_strategies=n_strategies, seconds=seconds)
 
 
@@ -104,6 +109,27 @@ def _brings_to_device(goal: Goal, lighter: Sequence[TrainingEstimate], best: Seq
 def _holds(goal: Goal, ranked: Sequence[TrainingEstimate]) -> bool:
     """Whether the first fits with the probability asked for, on the device or with something in host memory."""
     return any(e.fits and e.fit_probability >= 1 - goal.wishes.risk for e in ranked[:1])
+
+
+def _worth(goal: Goal, ranked: Sequence[TrainingEstimate]) -> tuple[int, float]:
+    """How sure the first fits (2: with the probability asked for, 1: it is expected to), then steps a second."""
+    rates = [1.0 / e.step_time_s.expected for e in ranked[:1] if e.fits]
+    return (2 if _holds(goal, ranked) else len(rates)), max(rates, default=0.0)
+
+
+def _with_parameters(goal: Goal, ranked: Sequence[TrainingEstimate]) -> Iterator[tuple[Goal, str]]:
+    """``goal`` with the weights in host memory beside the optimizer, where that is there already or the first does not fit with
+    the probability asked for, nobody said otherwise and the stack has the option, with a note that says so."""
+    wishes, first = goal.wishes, goal.bases[0]
+    open_ = wishes.fixed.get("offload_optimizer") is not False and wishes.fixed.get("sharding") in (None, "zero3")
+    has = find_stack_rules(first.stack).offload_parameters and not (first.quantized_base or first.offload_parameters)
+    on_gpu = first.step_in_backward or first.optimizer in BITSANDBYTES
+    held = _holds(goal, ranked)
+    if (not held or ranked[0].strategy.offload_optimizer) and open_ and has and not on_gpu:
+        bases = tuple(b.with_(offload_parameters=True) for b in goal.bases)
+        moved = replace(goal, bases=bases, wishes=replace(wishes, fixed={**wishes.fixed, "offload_optimizer": True}))
+        why = "larger micro-batches fit than" if held else _nothing(goal)
+        yield moved, f"{why} with the weights on the device, so they are in host memory too (ZeRO-3's offload_param)"
 
 
 def _with_half(goal: Goal, ranked: Sequence[TrainingEstimate]) -> Iterator[tuple[Goal, str]]:
@@ -210,6 +236,10 @@ def find_fastest(goal: Goal, space_of: Callable[[Setting], Space] = default_spac
         if again is not None and _surely(goal, _estimates(again)):
             return again
         if again is not None and _brings_to_device(goal, _estimates(again), _estimates(best)):
+            best = again
+    for moved, _ in _with_parameters(goal, _estimates(best)):
+        again = _fastest(moved, space_of)
+        if again is not None and _worth(goal, _estimates(again)) > _worth(goal, _estimates(best)):
             best = again
     return best
 

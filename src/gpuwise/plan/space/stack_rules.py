@@ -28,6 +28,8 @@ class StackRules:
     expert: bool = True
     offload_optimizer: bool = True
     offload_activations: bool = True
+    offload_parameters: bool = False
+    """Fully sharded weights may be in host memory too (DeepSpeed's ``offload_param``)."""
     any_split: bool = False
     """A pipeline's stages may have any numbers of layers (Megatron-Core --pipeline-model-parallel-layout, torchtitan
     module_fqns_per_model_part)."""
@@ -69,6 +71,7 @@ class StackRules:
             and (self.recompute_every or int(asked.get("recompute_every", 1)) == 1)
             and (self.offload_activations or not asked.get("offload_activations", False))
             and (self.offload_optimizer or not asked.get("offload_optimizer", False))
+            and (self.offload_parameters or not asked.get("offload_parameters", False))
         )
 
 
@@ -89,9 +92,10 @@ _ACCELERATE = StackRules(
 
 _DEEPSPEED = replace(
     _ACCELERATE,
-    source="microsoft/DeepSpeed: ZeRO-1/2/3 with optimizer offload behind Hugging Face's Trainer; runtime/engine.py "
-    "_do_optimizer_sanity_check: without ZeRO gradients have the weights' format",
+    source="microsoft/DeepSpeed: ZeRO-1/2/3 with offload of optimizer and parameters behind Hugging Face's Trainer; "
+    "runtime/engine.py _do_optimizer_sanity_check: without ZeRO gradients have the weights' format",
     widens_unsharded=False,
+    offload_parameters=True,
 )
 
 _FSDP = StackRules(

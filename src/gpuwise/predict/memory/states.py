@@ -122,7 +122,7 @@ def _stage(
     base = c.base
     b = parameter_bytes(base)
     (dw, dg, do), (ew, eg, eo) = shards.dense, shards.expert
-    sharded = (c.sharding == ZERO3) | (c.sharding == HYBRID)
+    sharded = _fully_sharded(c)
     if base.lora_rank:
         return _adapted(arch, count, c, shape, i, shards, rules, head)
     weight, master = b.weight, b.master
@@ -189,6 +189,11 @@ def _stage(
     )
 
 
+def _fully_sharded(c: Columns) -> NDArray[np.bool_]:
+    """Where a layer's weights are whole for its own passes alone: one rank's come from the host."""
+    return (c.sharding == ZERO3) | (c.sharding == HYBRID) | (c.base.offload_parameters & c.offloads_parameters)
+
+
 def _kept(whole: F64, sharded: NDArray[np.bool_], c: Columns, rules: MemoryRules) -> F64:
     """Of the ``whole`` weights, bytes that stay gathered until the backward."""
     return np.where(sharded & rules.keeps_gathered & (c.recompute != RECOMPUTES.index("full")), whole, 0.0)
@@ -199,7 +204,7 @@ def _reduce_buffers(count: ParameterCount, c: Columns, rules: MemoryRules) -> F6
     back to (DeepSpeed's temp_grad_buffer_for_gpu_offload)."""
     weight = parameter_bytes(c.base).weight
     bucket = rules.bucket_elements * weight
-    sharded = (c.sharding == ZERO3) | (c.sharding == HYBRID)
+    sharded = _fully_sharded(c)
     buffers = np.where(sharded, bucket, 0.0)
     if not rules.buckets_replicas:
         return buffers
@@ -231,7 +236,7 @@ def _adapted(
     share = adapter_parameters(arch, base.lora_targets, base.lora_rank) / count.layers
     trained = share * (matrices + expert)
     frozen, on_host = frozen_bytes(base), c.offloads_parameters
-    sharded = (c.sharding == ZERO3) | (c.sharding == HYBRID)
+    sharded = _fully_sharded(c)
     end = 4.0 if autocasts(base) else b.weight
     weights = (matrices * frozen + ends * end + trained * b.weight) / dw + expert * frozen / ew
     weights = np.where(on_host & sharded, 0.0, weights)

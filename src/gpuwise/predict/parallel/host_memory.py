@@ -31,7 +31,8 @@ def host_bytes(arch: Architecture, cluster: Cluster, costs: PointCosts, c: Colum
         replicas = np.where(c.sharding == 0, 1, np.maximum(c.dp * c.cp * c.tp // c.expert_ranks, 1))
         parameters = dense / ranks + expert / replicas
         wide = b.master or b.weight
-        total = total + np.where(c.offload_optimizer > 0, parameters * (wide + b.state + b.gradient), 0.0)
+        kept = wide + b.state + b.gradient + (b.weight if c.base.offload_parameters and b.master else 0.0)
+        total = total + np.where(c.offload_optimizer > 0, parameters * kept, 0.0)
         if c.base.lora_rank:
             frozen = parameters * (1 / trained_share(arch, c.base) - 1) * frozen_bytes(c.base)
             total = total + np.where(c.offloads_parameters, frozen, 0.0)

@@ -80,7 +80,7 @@ def sharded_step_time(rank: ShardedCapture, system: System, device_s: F64, host_
     exposed = float((both[0] - forward + both[1] - backward).sum()) + traffic.copy_s
     reduce, collect = np.array([traffic.reduce_s]), np.array([traffic.collect_s])
     exposed += float(exposed_once(reduce, collect, forward.sum(keepdims=True), backward.sum(keepdims=True), costs)[0])
-    update = rank.host_update_bytes / host_update_bytes_per_s(system)
+    update = rank.host_update_bytes / float(host_update_bytes_per_s(system, rank.sharding.ranks))
     moved = traffic.network_s * costs.network_slowdown + traffic.copy_s
     return ShardedTime(plain + exposed + update, plain, moved, exposed, update)
 

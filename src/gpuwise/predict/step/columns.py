@@ -50,8 +50,10 @@ class Columns:
 
     @property
     def offloads_parameters(self) -> NDArray[np.bool_]:
-        """Where parameters and gradients are on the host beside the optimizer's states: sharded ones, for FSDP wraps no model
-        of one rank."""
+        """Where parameters and gradients are on the host beside the optimizer's states: all under ZeRO-3 with its option for
+        them; sharded ones under FSDP, which wraps no model of one rank."""
+        if self.base.offload_parameters:
+            return self.offload_optimizer > 0
         divided = (self.sharding > SHARDINGS.index("none")) & (self.dp * self.cp > 1)
         return (self.offload_optimizer > 0) & divided & find_stack(self.base.stack).offloads_parameters
 

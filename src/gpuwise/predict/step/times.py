@@ -11,8 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from gpuwise.facts.hardware.accelerators import PCIE_BYTES_PER_S
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.comm.collectives import curve
@@ -21,6 +22,7 @@ from gpuwise.predict.kernels.memory_bound import memory_time
 from gpuwise.predict.kernels.transfer import transfer_time
 from gpuwise.predict.parallel.data_parallel import (
     ZERO2,
+    ZERO3,
     LayerTraffic,
     StepTraffic,
     expert_shard_group,
@@ -82,8 +84,8 @@ class _LayerSeconds:
 
 @dataclass(frozen=True, slots=True)
 class ParameterCopies:
-    """Seconds a micro-batch of parameters and gradients that are on the host: of a layer behind its forward and its backward,
-    and of what nothing hides, the first layer's and the ends'."""
+    """Seconds a micro-batch of parameters and gradients that are on the host or summed there: of a layer behind its forward and
+    its backward, and of what nothing hides, the first layer's and the ends'."""
 
     forward_s: F64
     backward_s: F64
@@ -277,33 +279,34 @@ def _activation_copies(system: System, costs: PointCosts, c: Columns, at: I64) -
 
 
 def _parameter_copies(arch: Architecture, system: System, c: Columns, shape: Stages) -> ParameterCopies | None:
-    """What FSDP's offload moves: a rank's shard of a layer in the format it is kept in goes up for the forward, and again for the
-    backward where it was freed between; gradients of what is trained come down."""
-    on_host = c.offloads_parameters
-    if not on_host.any():
+    """What an offload of the parameters moves: a rank's shard of a layer in the format it is kept in (FSDP's the master, ZeRO-3's
+    that of the products) goes up for the forward, and again for the backward where it was freed between; gradients of what is
+    trained come down. Where those are summed on the host, the sum goes up and comes down behind every backward but the last."""
+    on_host, offloaded = c.offloads_parameters, c.offload_optimizer > 0
+    summed = np.where(offloaded & find_stack(c.base.stack).accumulates_on_host, 1.0 - 1.0 / c.accumulation, 0.0)
+    if not (on_host.any() or summed.any()):
         return None
     b, layers = parameter_bytes(c.base), np.maximum(shape.layers[1], 1.0)
-    ends = (shape.embedding + np.maximum(shape.dense[0] - shape.dense[1] - shape.embedding, 0.0)) * (b.master or b.weight)
+    form = b.weight if c.base.offload_parameters else b.master or b.weight
+    ends = (shape.embedding + np.maximum(shape.dense[0] - shape.dense[1] - shape.embedding, 0.0)) * form
     trained = trained_share(arch, c.base)
-    kept = frozen_bytes(c.base) if c.base.lora_rank else b.master or b.weight
+    kept = frozen_bytes(c.base) if c.base.lora_rank else form
     (ranks, _), (expert_ranks, _) = shard_group(system, c), expert_shard_group(system, c)
     layer = (shape.dense[1] / ranks.size + shape.expert[1] / expert_ranks.size) / layers
-    up, down, end = (
-        np.where(
-            on_host,
-            transfer_time(
-                system.accelerator, moved, direction, at_once=system.count, host_bytes_per_s=host_bytes_per_s(system)
-            ).time_s,
-            0.0,
-        )
-        for moved, direction in (
-            (layer * kept, "h2d"),
-            (layer * trained * (b.master or b.weight), "d2h"),
-            (ends / ranks.size, "h2d"),
-        )
+
+    def seconds(moved: F64, direction: str) -> F64:
+        host = host_bytes_per_s(system)
+        return transfer_time(system.accelerator, moved, direction, at_once=system.count, host_bytes_per_s=host).time_s
+
+    up, down = (
+        seconds(np.where(on_host, layer * kept, 0.0), "h2d"),
+        seconds(np.where(on_host, layer * trained * form, 0.0), "d2h"),
     )
+    end = seconds(np.where(on_host, ends / ranks.size, 0.0), "h2d")
     again = np.where(c.sharding == ZERO2, 0.0, up)
-    return ParameterCopies(up, again + down, up + down + end)
+    # ZeRO-3 sums in the format of accumulation, ZeRO-1 and 2 in the parameters'
+    sums = summed * layer * trained * np.where(c.sharding == ZERO3, b.gradient, b.weight)
+    return ParameterCopies(up, again + down + seconds(sums, "h2d") + seconds(sums, "d2h"), up + down + end)
 
 
 def _stages_seconds(
@@ -391,12 +394,14 @@ def _offload(arch: Architecture, system: System, c: Columns, shape: Stages) -> F
         moved = 3 * weight + 2 * b.state
     down = transfer_time(system.accelerator, n * gradient, "d2h").time_s
     up = transfer_time(system.accelerator, n * weight, "h2d").time_s
-    host = n * moved / host_update_bytes_per_s(system)
+    by_deepspeed = find_stack(c.base.stack).accumulates_on_host
+    host = n * moved / host_update_bytes_per_s(system, c.dp * c.cp * c.tp * c.pp, by_deepspeed=by_deepspeed)
     return np.where(c.offload_optimizer > 0, np.where(c.offloads_parameters, 0.0, down + up) + host, 0.0)
 
 
-SERVER_BYTES_PER_S = 2 * 8 * 4800e6 * 8 * 0.8
-"""Two sockets of eight DDR5-4800 channels (JEDEC JESD79-5) at 80 %, shared by the system's accelerators."""
+SERVER_BYTES_PER_S = {5: 2 * 8 * 4800e6 * 8 * 0.8, 4: 2 * 8 * 3200e6 * 8 * 0.8, 3: 2 * 6 * 2666e6 * 8 * 0.8}
+"""Two sockets at 80 %, shared by the system's accelerators, by the generation of their PCI Express: eight channels of
+DDR5-4800 (JEDEC JESD79-5), eight of DDR4-3200 (Xeon 8300, EPYC 7003), six of DDR4-2666 (Xeon 8100)."""
 DESKTOP_BYTES_PER_S = 2 * 5600e6 * 8 * 0.8
 """Two DDR5-5600 channels at 80 %: what desktop processors have."""
 DESKTOP_MEMORY_BYTES = 256 * GIB
@@ -405,15 +410,24 @@ DESKTOP_MEMORY_BYTES = 256 * GIB
 
 def host_bytes_per_s(system: System) -> float:
     """Memory bandwidth of the host, for copies and for updates of offloaded states."""
-    return DESKTOP_BYTES_PER_S if system.host_memory_bytes <= DESKTOP_MEMORY_BYTES else SERVER_BYTES_PER_S
+    if system.host_memory_bytes <= DESKTOP_MEMORY_BYTES:
+        return DESKTOP_BYTES_PER_S
+    lane_rates = {3: PCIE_BYTES_PER_S["3.0 x16"], 4: PCIE_BYTES_PER_S["4.0 x16"]}
+    link = system.accelerator.pcie_bytes_per_s or PCIE_BYTES_PER_S["5.0 x16"]
+    return SERVER_BYTES_PER_S[next((generation for generation, rate in lane_rates.items() if link <= rate), 5)]
 
 
-SHARED_UPDATE_SHARE = 0.3
-"""Of its part of the host's memory bandwidth that a rank reaches while all ranks update: 1.0e9 parameters a rank of eight take
-2 s beside a step of 8,192 tokens (DeepSpeed's CPU Adam, 8 x H200: ml-engineering)."""
+SHARED_UPDATE_SHARE, DEEPSPEED_UPDATE_SHARE = 0.37, 0.3
+"""Of its part of the host's memory bandwidth that a rank reaches while all update: 8.8e9 parameters a rank in bf16 in a step
+of 20.9 s (PyTorch's fused AdamW, 8 x A100: the README of torchtune); 1.0e9 in 2 s beside a step of 8,192 tokens (DeepSpeed's CPU
+Adam, 8 x H200: ml-engineering)."""
+PROCESS_UPDATE_BYTES_PER_S = 28e9
+"""What one process reaches, whatever its host: AdamW's 28 bytes of 4.02e9 parameters in 4.1 s (5.6 to 5.8 s a step, of which
+1.6 to 1.7 forward and backward: PyTorch's fused CPU AdamW beside an RTX PRO 6000, PrimeIntellect-ai/prime-rl pull 3210)."""
 
 
-def host_update_bytes_per_s(system: System) -> float:
-    """What one rank's optimizer gets of the host's memory."""
-    share = SHARED_UPDATE_SHARE if system.count > 1 else 1.0
-    return share * host_bytes_per_s(system) / system.count
+def host_update_bytes_per_s(system: System, ranks: ArrayLike, *, by_deepspeed: bool = False) -> F64:
+    """What the optimizer of each of ``ranks`` gets of the host's memory."""
+    here = np.minimum(system.count, np.asarray(ranks, np.float64))
+    share = np.where(here > 1, DEEPSPEED_UPDATE_SHARE if by_deepspeed else SHARED_UPDATE_SHARE, 1.0)
+    return np.minimum(PROCESS_UPDATE_BYTES_PER_S, share * host_bytes_per_s(system) / here)

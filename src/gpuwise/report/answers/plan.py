@@ -84,7 +84,9 @@ def layout_words(s: At) -> str:
         str(s["optimizer"].value),
     ]
     parts += [f"LoRA rank {s['lora_rank'].value}"] if s["lora_rank"].value else []
-    states = offloaded_states(str(s["stack"].value), s["dp"].value * s["cp"].value)
+    states = offloaded_states(
+        str(s["stack"].value), s["dp"].value * s["cp"].value, parameters=bool(s["offload_parameters"].value)
+    )
     held = ((states, "offload_optimizer"), ("activations", "offload_activations"))
     parts += [f"{words} in host memory" for words, name in held if s[name].value]
     return ", ".join(parts) + f"; {s['stack'].value}"

@@ -138,6 +138,10 @@ def _title(text: str) -> Callable[[Any], str]:
     return lambda argument: text.format(argument)
 
 
+def _offload_label(what: Any) -> str:
+    return f"{'weights and ' if what == on.PARAMETERS else ''}optimizer in host memory"
+
+
 def _adapters_label(text: str) -> Callable[[Any], str]:
     """``text`` with the rank, and the linear layers where they are not all."""
 
@@ -341,7 +345,7 @@ CHANGES: tuple[ChangeKind, ...] = (
         "logits cannot be returned any more", on.CHUNKED_LOSS, "captured", BY_FIT, DIFF,
     ),
     ChangeKind(
-        "offload_optimizer", _title("optimizer in host memory"), "memory", "exact",
+        "offload_optimizer", _offload_label, "memory", "exact",
         "the optimizer's states lie in host memory, and the host updates: gradients go down, parameters come back",
         "takes host memory, its bandwidth and the host's cores", on.OFFLOAD_OPTIMIZER, "ranks", BY_FIT, DIFF,
     ),

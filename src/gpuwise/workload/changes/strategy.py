@@ -167,12 +167,25 @@ def _other_recompute(s: Strategy) -> Iterator[Any]:
 
 
 CHECKPOINTING = StrategyEffect(_recompute, _more_recompute, _other_recompute)
-OFFLOAD_OPTIMIZER = StrategyEffect(
-    lambda s, _: s.with_(offload_optimizer=True),
-    # states of adapters are next to nothing: beside them only FSDP's weights, of several ranks, are worth moving
-    lambda s: iter(()) if s.offload_optimizer or (s.lora_rank and s.dp * s.cp == 1) else iter((None,)),
-    lambda s: iter((None,)),
-)
+PARAMETERS = "parameters"
+"""What an offload of the optimizer takes along, as its argument."""
+
+
+def _offload(s: Strategy, what: Any) -> Strategy:
+    if what not in (None, PARAMETERS):
+        raise InputError(f"nothing of a strategy is offloaded as {what!r}", hint=f"none for the optimizer alone, or {PARAMETERS}")
+    return s.with_(offload_optimizer=True, offload_parameters=what == PARAMETERS)
+
+
+def _more_offload(s: Strategy) -> Iterator[Any]:
+    # states of adapters are next to nothing: beside them only weights are worth moving, FSDP's of several ranks or ZeRO-3's
+    if not (s.offload_optimizer or (s.lora_rank and s.dp * s.cp == 1)):
+        yield None
+    if not s.offload_parameters:
+        yield PARAMETERS
+
+
+OFFLOAD_OPTIMIZER = StrategyEffect(_offload, _more_offload, lambda s: iter((None,)))
 OFFLOAD_ACTIVATIONS = StrategyEffect(lambda s, _: s.with_(offload_activations=True), _unless("offload_activations"))
 STEP_IN_BACKWARD = StrategyEffect(
     lambda s, _: s.with_(step_in_backward=True),
@@ -282,10 +295,12 @@ def changes_between(before: Strategy, after: Strategy) -> tuple[Change, ...]:
         changes.append(Change("gradient_dtype", after.gradient_dtype))
     if after.fused_loss and not before.fused_loss:
         changes.append(Change("chunked_loss", 8))
+    if after.offload_parameters and not before.offload_parameters:
+        changes.append(Change("offload_optimizer", PARAMETERS))
+    elif after.offload_optimizer and not before.offload_optimizer:
+        changes.append(Change("offload_optimizer"))
     changes += [
-        Change(name)
-        for name in ("step_in_backward", "offload_optimizer", "offload_activations")
-        if getattr(after, name) and not getattr(before, name)
+        Change(name) for name in ("step_in_backward", "offload_activations") if getattr(after, name) and not getattr(before, name)
     ]
     return tuple(changes)
 
