@@ -3,10 +3,10 @@ the moment each was due.
 
     python benchmarks/ui/load.py --rate 200 --seconds 20
 
-Beside each ``BESIDE``-th of them one is asked that costs nothing (/api/state): what the machine, the client and the server's loop
-take of any answer. The layouts are those of a few people who move three sliders (micro-batch, recompute and, by ``--mix``,
-sharding or, as the page has them, precision) of their own model (``--models``), at random and so again and again; every layout is
-asked for the first time during the run, none before.
+The slowest are named with the second in which they were due. Beside each ``BESIDE``-th of them one is asked that costs nothing
+(/api/state): what the machine, the client and the server's loop take of any answer. The layouts are those of a few people who move
+three sliders (micro-batch, recompute and, by ``--mix``, sharding or, as the page has them, precision) of their own model
+(``--models``), at random and so again and again; every layout is asked for the first time during the run, none before.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import psutil
 MODELS = ("llama-3.1-8b", "qwen2.5-7b", "gpt2", "mistral-7b")
 CONNECTIONS = 32
 BESIDE = 10
+SLOWEST = 20
 
 
 MIXES = {"sharding": ("zero1", "zero2", "zero3"), "precision": ("bf16", "fp16", "fp8")}
@@ -76,6 +77,7 @@ async def load(port: int, cookie: str, rate: float, seconds: float, pool: Sequen
         clients.put_nowait(client)
     chosen = random.Random(1)
     took: list[float] = []
+    slowest: list[tuple[float, float]] = []
     late: list[float] = []
     beside: list[float] = []
     statuses: dict[int, int] = {}
@@ -88,6 +90,7 @@ async def load(port: int, cookie: str, rate: float, seconds: float, pool: Sequen
         status = await client.ask(chosen.choice(pool))
         clients.put_nowait(client)
         took.append(time.perf_counter() - due)
+        slowest.append((round(1e3 * took[-1], 1), round(i / rate, 2)))
         if i >= rate * seconds / 2:
             late.append(took[-1])
         statuses[status] = statuses.get(status, 0) + 1
@@ -110,6 +113,7 @@ async def load(port: int, cookie: str, rate: float, seconds: float, pool: Sequen
         "whole": percentiles(took),
         "second_half": percentiles(late),
         "nothing_beside": percentiles(beside),
+        "slowest_ms_and_when_due_s": sorted(slowest, reverse=True)[:SLOWEST],
         "statuses": statuses,
         "layouts": len(pool),
     }

@@ -15,32 +15,41 @@ def given(n: int) -> Query:
 
 
 class Maker:
-    """Answers by number, and what it was asked in each pass; the first pass lasts until it is released. It ends at a 7."""
+    """Answers by number, and what it was asked in each pass, by whom; passes last until they are released. It ends at a 7."""
 
-    def __init__(self) -> None:
+    def __init__(self, evaluators: int = 1) -> None:
         self.passes: list[list[int]] = []
-        self.began, self.released = asyncio.Event(), asyncio.Event()
+        self.by: list[int] = []
+        self.idle = [*range(evaluators)]
+        self.released = asyncio.Event()
 
-    async def __call__(self, asked: Sequence[Query], today: datetime.date) -> AsyncGenerator[bytes | GpuwiseError]:
-        numbers = [int(one[0][1]) for one in asked]
+    def free(self) -> int | None:
+        return self.idle.pop(0) if self.idle else None
+
+    async def layouts(self, by: int, queries: Sequence[Query], today: datetime.date) -> AsyncGenerator[bytes | GpuwiseError]:
+        numbers = [int(one[0][1]) for one in queries]
         self.passes.append(numbers)
-        self.began.set()
-        await self.released.wait()
-        for n in numbers:
-            if n == 7:
-                return
-            yield InputError("thirteen") if n == 13 else str(n).encode()
+        self.by.append(by)
+        try:
+            await self.released.wait()
+            for n in numbers:
+                if n == 7:
+                    return
+                yield InputError("thirteen") if n == 13 else str(n).encode()
+        finally:
+            self.idle.append(by)
 
 
 def asked_while_busy(
-    numbers: Sequence[int], leaving: Sequence[int] = (), alike: Callable[[Query], int] = lambda _: 0
+    numbers: Sequence[int], leaving: Sequence[int] = (), alike: Callable[[Query], int] = lambda _: 0, evaluators: int = 1
 ) -> tuple[Maker, list[bytes | BaseException]]:
-    maker = Maker()
+    maker = Maker(evaluators)
 
     async def ask() -> list[bytes | BaseException]:
         gathered = QueryBatcher(maker, alike)
         first = asyncio.create_task(gathered.ask(given(0)))
-        await maker.began.wait()
+        while not maker.passes:
+            await asyncio.sleep(0)
         tasks = [asyncio.create_task(gathered.ask(given(n))) for n in numbers]
         await asyncio.sleep(0)
         for i in leaving:
@@ -62,6 +71,22 @@ def test_what_waits_is_asked_in_one_pass_and_each_once() -> None:
 def test_a_pass_holds_only_what_shares_work_with_who_waits_longest() -> None:
     maker, said = asked_while_busy([1, 2, 3, 4, 1], alike=lambda one: int(one[0][1]) % 2)
     assert maker.passes == [[0], [1, 3], [2, 4]] and said == [b"0", b"1", b"2", b"3", b"4", b"1"]
+
+
+def test_what_is_asked_while_it_is_answered_is_not_asked_again() -> None:
+    maker, said = asked_while_busy([0, 1, 0])
+    assert maker.passes == [[0], [1]] and said == [b"0", b"0", b"1", b"0"]
+
+
+def test_two_subjects_are_answered_at_once_and_a_subject_stays_with_who_knows_it() -> None:
+    def parity(one: Query) -> int:
+        return int(one[0][1]) % 2
+
+    maker, said = asked_while_busy([2, 4, 1, 3], alike=parity, evaluators=2)
+    assert maker.passes[:2] == [[0], [1]] and sorted(maker.passes[2:]) == [[2, 4], [3]]
+    assert said == [b"0", b"2", b"4", b"1", b"3"]
+    owners = [{by for asked, by in zip(maker.passes, maker.by, strict=True) if asked[0] % 2 == odd} for odd in (0, 1)]
+    assert owners == [{0}, {1}]
 
 
 def test_who_leaves_is_not_answered() -> None:
@@ -92,16 +117,3 @@ def test_a_pass_has_a_bound_and_so_has_what_is_kept() -> None:
         return len(maker.passes) - before
 
     assert asyncio.run(many()) == 1
-
-
-def test_a_new_server_is_asked_first_by_itself() -> None:
-    maker = Maker()
-    maker.released.set()
-
-    async def start() -> bytes | None:
-        gathered = QueryBatcher(maker)
-        await gathered.warm(given(5))
-        await gathered.warm(given(13))  # what is refused is no fault
-        return gathered.cached(given(5))
-
-    assert asyncio.run(start()) == b"5" and maker.passes == [[5], [13]]

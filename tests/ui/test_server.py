@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import datetime
 import json
 import os
 import socket
@@ -19,7 +21,7 @@ import psutil
 import pytest
 from tests.ui.serving import Running, ended, start, stop
 
-from gpuwise.ui.workers import locked, remove_left_folders
+from gpuwise.ui.workers import FIRST, SEARCHES, Worker, Workers, locked, remove_left_folders
 
 SLOW = "/api/ask/plan?" + urlencode({"model": "llama-3.1-405b", "on": "512xH100-SXM", "tokens": "1T", "precision": "auto"})
 
@@ -120,6 +122,34 @@ def test_layouts_are_answered_beside_searches_and_again_after_their_process_has_
         assert stop(running) == 0
 
 
+def test_a_page_is_served_without_what_only_answers_need() -> None:
+    pytest.importorskip("starlette")
+    script = "import sys, gpuwise.ui.server, gpuwise.ui.application; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], timeout=300).returncode == 0
+
+
+def test_a_process_of_searches_evaluates_layouts_once_it_is_warm_and_while_no_search_wants_it() -> None:
+    async def lent() -> list[Worker | None]:
+        workers = Workers()
+        await workers.start()
+        try:
+            found = [workers.free(), workers.free()]
+            async with asyncio.timeout(300):
+                while found[-1] is None:
+                    await asyncio.sleep(0.02)
+                    found[-1] = workers.free()
+            assert found[-1] is not found[0] and found[-1].warm
+            said = [one async for one in workers.layouts(found[-1], [FIRST], datetime.date(2026, 11, 28))]
+            assert len(said) == 1 and isinstance(said[0], bytes)
+            workers.running = SEARCHES
+            return [*found, workers.free()]
+        finally:
+            await workers.stop()
+
+    own, of_searches, wanted = asyncio.run(lent())
+    assert own is not None and of_searches is not None and wanted is None
+
+
 @pytest.mark.parametrize("busy", [False, True])
 def test_nothing_is_left_behind(busy: bool) -> None:
     pytest.importorskip("starlette")
@@ -133,7 +163,7 @@ def test_nothing_is_left_behind(busy: bool) -> None:
         if busy:
             raw = opened.enter_context(socket.create_connection(("127.0.0.1", running.port), timeout=300))
             raw.sendall(f"GET {SLOW} HTTP/1.1\r\nHost: {running.host}\r\nCookie: {running.cookie}\r\n\r\n".encode())
-            until(lambda: running.get("/api/state").json["running"] == 2)
+            until(lambda: running.get("/api/state").json["running"] == 1)
             workers = parent.children()
     finally:
         code = stop(running)
@@ -153,7 +183,7 @@ def test_a_server_that_is_killed_leaves_no_process(busy: bool) -> None:
         if busy:
             raw = opened.enter_context(socket.create_connection(("127.0.0.1", running.port), timeout=300))
             raw.sendall(f"GET {SLOW} HTTP/1.1\r\nHost: {running.host}\r\nCookie: {running.cookie}\r\n\r\n".encode())
-            until(lambda: running.get("/api/state").json["running"] == 2)
+            until(lambda: running.get("/api/state").json["running"] == 1)
         workers = parent.children()
         folder = Path(workers[0].cwd())
         running.process.kill()

@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from gpuwise.plan.changes.neighbours import Neighbour
-from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.text import capital
 from gpuwise.units import format_bytes
 from gpuwise.workload.optimizer import on_host
-from gpuwise.workload.strategy import Strategy
+
+if TYPE_CHECKING:
+    from gpuwise.plan.changes.neighbours import Neighbour
+    from gpuwise.predict.step.training import TrainingEstimate
+    from gpuwise.workload.strategy import Strategy
 
 CURES: dict[str, str] = {
     "matmul": "the arithmetic itself: a faster format or more accelerators shorten it",

@@ -27,7 +27,7 @@ from gpuwise.ui.own_files import own_files, own_runs, words_of_fields, words_of_
 from gpuwise.ui.questions import PAGES, line_of, site, with_json, words_of
 from gpuwise.ui.views import KINDS as KINDS_KEPT
 from gpuwise.ui.views import body_of, export
-from gpuwise.ui.workers import Answer, Workers
+from gpuwise.ui.workers import FIRST, Answer, Workers
 
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 T = TypeVar("T")
@@ -35,15 +35,6 @@ LEFT = 499
 """Status of an answer that nobody waits for any more."""
 CAPTURED = 8
 """Answers about one's own code that are kept, for files of them."""
-FIRST = (
-    ("dp", "8"),
-    ("micro_batch", "1"),
-    ("model", "llama-3.1-8b"),
-    ("on", "8xH100-SXM"),
-    ("sharding", "zero3"),
-    ("tokens", "1B"),
-)
-"""The layout that a new server answers before it is asked."""
 
 
 @cache
@@ -63,14 +54,14 @@ def assets() -> Mapping[str, tuple[str, bytes]]:
 def application(workers: Workers, folder: Path) -> Starlette:
     """The application, with ``workers`` started and stopped with it; files of one's own code are those in ``folder``."""
     live = Live()
-    layouts = QueryBatcher(workers.layouts, subject)
+    layouts = QueryBatcher(workers, subject)
     captured: OrderedDict[tuple[str, ...], Answer] = OrderedDict()
     told: dict[tuple[str, ...], str] = {}
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[None]:
         await workers.start()
-        warming = layouts.warm(FIRST)
+        warming = asyncio.gather(layouts.ask(FIRST), return_exceptions=True)
         try:
             yield
         finally:

@@ -1,42 +1,48 @@
-"""Layouts that sliders ask for at the same time, evaluated together: whatever waits when the one who evaluates is free."""
+"""Layouts that sliders ask for at the same time, evaluated together: whatever waits when one who evaluates is free."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import datetime
 from collections import OrderedDict
 from collections.abc import AsyncIterable, Callable, Hashable, Sequence
+from typing import Any, Protocol
 
 from gpuwise.errors import GpuwiseError
 
 Query = tuple[tuple[str, str], ...]
 """Fields of a query, sorted."""
-Answerer = Callable[[Sequence[Query], datetime.date], AsyncIterable[bytes | GpuwiseError]]
-"""What answers several questions, with the work that they share done once: each answer, in order, as soon as it is there."""
+Answers = AsyncIterable[bytes | GpuwiseError]
+Waiting = dict[Query, list[asyncio.Future[bytes]]]
 MOST = 512
 """Answers that are kept, some 50 kB each: sliders go back and forth."""
 TOGETHER = 64
 """Questions evaluated in one pass at most."""
 
 
+class Evaluators(Protocol):
+    """What answers questions."""
+
+    def free(self) -> Any | None:
+        """One that has nothing to do, which is given back with its last answer."""
+
+    def layouts(self, by: Any, queries: Sequence[Query], today: datetime.date) -> Answers:
+        """The answers of ``by``, in order, each as soon as it is there, with the work that they share done once."""
+        ...
+
+
 class QueryBatcher:
     """Answers in passes of what waits and shares work (``alike``) with the one that has waited longest: nobody waits for work
-    that is of no use to him. Who leaves before a pass begins is left out of it."""
+    that is of no use to him. Each subject has one pass at a time, by who knows it if may be. Who leaves before a pass begins is
+    left out of it."""
 
-    def __init__(self, answerer: Answerer, alike: Callable[[Query], Hashable] = lambda _: None) -> None:
-        self._answer_all, self._alike = answerer, alike
-        self._waiting: list[tuple[Query, asyncio.Future[bytes]]] = []
-        self._pass: asyncio.Task[None] | None = None
+    def __init__(self, evaluators: Evaluators, alike: Callable[[Query], Hashable] = lambda _: None) -> None:
+        self._evaluators, self._alike = evaluators, alike
+        self._known: dict[Hashable, object] = {}
+        self._waiting: Waiting = {}
+        self._asked: Waiting = {}
+        self._passes: dict[Hashable, asyncio.Task[None]] = {}
         self._cache: OrderedDict[tuple[Query, datetime.date], bytes] = OrderedDict()
-
-    def warm(self, query: Query) -> asyncio.Task[None]:
-        """Answer one question in advance: what it imports and reads is loaded before the first one is asked."""
-        return asyncio.create_task(self._warm(query))
-
-    async def _warm(self, query: Query) -> None:
-        with contextlib.suppress(Exception):
-            await self.ask(query)
 
     def cached(self, query: Query) -> bytes | None:
         """The answer of today, where it was given before."""
@@ -52,47 +58,51 @@ class QueryBatcher:
         if cached is not None:
             return cached
         answer = asyncio.get_running_loop().create_future()
-        self._waiting.append((query, answer))
-        if self._pass is None or self._pass.done():
-            self._pass = asyncio.create_task(self._passes())
+        (self._asked if query in self._asked else self._waiting).setdefault(query, []).append(answer)
+        self._begin()
         return await answer
 
     def stop(self) -> None:
         """Answer nobody any more."""
-        if self._pass is not None:
-            self._pass.cancel()
+        for task in self._passes.values():
+            task.cancel()
 
-    async def _passes(self) -> None:
-        while self._waiting:
-            self._waiting = [(query, answer) for query, answer in self._waiting if not answer.done()]
-            if not self._waiting:
-                break
-            answers: dict[Query, list[asyncio.Future[bytes]]] = {}
-            later: list[tuple[Query, asyncio.Future[bytes]]] = []
-            first = self._alike(self._waiting[0][0])
-            for given, answer in self._waiting:
-                if given in answers or (len(answers) < TOGETHER and self._alike(given) == first):
-                    answers.setdefault(given, []).append(answer)
-                else:
-                    later.append((given, answer))
-            self._waiting = later
-            today, left = datetime.date.today(), dict(answers)
-            try:
-                async for said in self._answer_all([*answers], today):
-                    query = next(iter(left))
-                    self._give(query, today, said, left.pop(query))
-                if left:
-                    raise EOFError("whoever evaluates ended before the last answer")
-            except Exception as error:  # noqa: BLE001 - of ours; whoever waits is told, and the next pass begins
-                for query, futures in left.items():
-                    self._give(query, today, error, futures)
+    def _begin(self) -> None:
+        """Start the passes that somebody is free for."""
+        self._waiting = {query: waits for query, waits in self._waiting.items() if not all(w.done() for w in waits)}
+        batches: dict[Hashable, list[Query]] = {}
+        for query in self._waiting:
+            subject = self._alike(query)
+            if subject not in self._passes:
+                batches.setdefault(subject, []).append(query)
+        while batches and (evaluator := self._evaluators.free()) is not None:
+            subject = min(batches, key=lambda one: self._known.get(one, evaluator) is not evaluator)
+            batch = batches.pop(subject)[:TOGETHER]
+            self._asked |= {query: self._waiting.pop(query) for query in batch}
+            self._known |= {subject: evaluator}
+            today = datetime.date.today()
+            answers = self._evaluators.layouts(evaluator, batch, today)
+            self._passes[subject] = asyncio.create_task(self._pass(subject, batch, today, answers))
 
-    def _give(self, query: Query, today: datetime.date, said: bytes | Exception, answers: list[asyncio.Future[bytes]]) -> None:
+    async def _pass(self, subject: Hashable, batch: list[Query], today: datetime.date, answers: Answers) -> None:
+        left = [*batch]
+        try:
+            async for said in answers:
+                self._give(left.pop(0), today, said)
+            if left:
+                raise EOFError("whoever evaluates ended before the last answer")
+        except Exception as error:  # noqa: BLE001 - of ours; whoever waits is told, and the next pass begins
+            for query in left:
+                self._give(query, today, error)
+        del self._passes[subject]
+        self._begin()
+
+    def _give(self, query: Query, today: datetime.date, said: bytes | Exception) -> None:
         if isinstance(said, bytes):
             self._cache[query, today] = said
             if len(self._cache) > MOST:
                 self._cache.popitem(last=False)
-        for answer in answers:
+        for answer in self._asked.pop(query):
             if answer.done():
                 continue
             if isinstance(said, bytes):

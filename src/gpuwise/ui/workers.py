@@ -31,8 +31,17 @@ GRACE_S = 1.0
 LONGEST_ANSWER = 64 << 20
 TOLD, REFUSED = b'{"told"', b'{"error"'
 Tell = Callable[[str], None]
-WARM = ("plan", "gpt2", "--on", "8xH100-SXM", "--tokens", "1B", "--json")
-"""Run once by a new process before it is asked: what it imports and reads is there then."""
+Said = bytes | GpuwiseError
+"""An answer as it is sent, or why there is none."""
+FIRST = (
+    ("dp", "8"),
+    ("micro_batch", "1"),
+    ("model", "llama-3.1-8b"),
+    ("on", "8xH100-SXM"),
+    ("sharding", "zero3"),
+    ("tokens", "1B"),
+)
+"""The layout that new processes answer before they are asked: what commands import and read is there then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +58,8 @@ class Worker:
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._process: asyncio.subprocess.Process | None = None
+        self.warm = False
+        """Whether it has answered."""
 
     async def start(self) -> asyncio.subprocess.Process:
         """The process, started anew where it is not there; it stands in an empty folder, where no name is a file's."""
@@ -78,10 +89,12 @@ class Worker:
             raise
         if not line:
             await process.wait()
+            self.warm = False
             return Answer(1, {"error": "the command ended without an answer", "hint": "run it in a terminal to see what it says"})
+        self.warm = True
         return Answer(**json.loads(line))
 
-    async def layouts(self, queries: Sequence[Query], today: datetime.date) -> AsyncGenerator[bytes | GpuwiseError]:
+    async def layouts(self, queries: Sequence[Query], today: datetime.date) -> AsyncGenerator[Said]:
         """What each layout is answered with, in order, as soon as it is there; fewer where the process ends."""
         process = await self.start()
         assert process.stdin is not None and process.stdout is not None
@@ -90,12 +103,14 @@ class Worker:
         for _ in queries:
             line = (await process.stdout.readline())[:-1]
             if not line:
+                self.warm = False
                 await process.wait()
                 break
             if line.startswith(REFUSED):
                 error = json.loads(line)
                 yield GpuwiseError(error["error"], hint=error["hint"])
             else:
+                self.warm = True
                 yield line
 
     async def _interrupt(self, process: asyncio.subprocess.Process, answer: asyncio.Future[bytes]) -> None:
@@ -129,18 +144,23 @@ async def _last_line(lines: asyncio.StreamReader, tell: Tell) -> bytes:
     return line
 
 
+Pool = asyncio.LifoQueue[Worker]
+
+
 @dataclass(slots=True)
 class Workers:
-    """A few worker processes, lent to requests in the order they come, and one that evaluates layouts."""
+    """A few worker processes, lent to requests in the order they come, and one that evaluates layouts, helped by a free one."""
 
-    _free: asyncio.Queue[Worker] = field(default_factory=asyncio.Queue[Worker])
+    _free: Pool = field(default_factory=Pool)
+    """The one that was used last comes first: it has imported and read what commands need."""
+    _layouts: Pool = field(default_factory=Pool)
     _all: list[Worker] = field(default_factory=list[Worker])
     _folder: tempfile.TemporaryDirectory[str] | None = None
     _lock: int | None = None
     """That the folder is in use, for as long as this process lives."""
     _warming: asyncio.Task[None] | None = None
     running: int = 0
-    """Commands under way."""
+    """Commands asked for and not answered."""
 
     async def start(self) -> None:
         """Start the processes; they get ready behind the first page."""
@@ -148,27 +168,45 @@ class Workers:
         self._folder = tempfile.TemporaryDirectory(prefix=FOLDER)
         self._lock = locked(self._folder.name)
         self._all = [Worker(self._folder.name) for _ in range(SEARCHES + 1)]
+        self._layouts.put_nowait(self._all[0])
         for worker in self._all[1:]:
             self._free.put_nowait(worker)
         self._warming = asyncio.create_task(self._warm())
 
     async def _warm(self) -> None:
-        await self.ask(WARM)
+        worker = await self._free.get()
+        async for _ in self.layouts(worker, [FIRST], datetime.date.today()):
+            pass
 
-    def layouts(self, queries: Sequence[Query], today: datetime.date) -> AsyncGenerator[bytes | GpuwiseError]:
+    def free(self) -> Worker | None:
+        """A process for layouts: their own, or that of a search, where it is warm and no search waits for it."""
+        pool = self._free if self._layouts.empty() and self.running < SEARCHES else self._layouts
+        worker = None if pool.empty() else pool.get_nowait()
+        if worker is None or worker.warm or pool is self._layouts:
+            return worker
+        pool.put_nowait(worker)
+        return None
+
+    async def layouts(self, by: Worker, queries: Sequence[Query], today: datetime.date) -> AsyncGenerator[Said]:
         """What each layout is answered with, in order, as soon as it is there; fewer where the process ends."""
-        return self._all[0].layouts(queries, today)
+        try:
+            async for said in by.layouts(queries, today):
+                yield said
+        finally:
+            (self._layouts if by is self._all[0] else self._free).put_nowait(by)
 
     async def ask(self, words: Sequence[str], folder: Path | None = None, tell: Tell = lambda _: None) -> Answer:
         """Run ``words`` in the next free process, which stands in an empty folder unless another is given; ``tell`` hears what it
         does meanwhile."""
-        worker = await self._free.get()
         self.running += 1
         try:
-            return await worker.ask(words, folder, tell)
+            worker = await self._free.get()
+            try:
+                return await worker.ask(words, folder, tell)
+            finally:
+                self._free.put_nowait(worker)
         finally:
             self.running -= 1
-            self._free.put_nowait(worker)
 
     async def stop(self) -> None:
         """End every process and remove their folder."""

@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from typing import Any, cast
 from urllib.parse import urlencode
 
-from gpuwise.predict.memory.timeline import CATEGORY_WORDS
 from gpuwise.report.answers.drawings import Axis, Grid, Layer, Part, around, bar, heat, layers
 from gpuwise.report.answers.values import At, cell, shown
 from gpuwise.report.page import Markup, TableCell, TableRow, heading, notes, table
 from gpuwise.text import escape
 from gpuwise.units import format_bytes
-from gpuwise.workload.capture.record.capture import Category
 
 LIMITS = (("warps", "warps"), ("blocks", "blocks"), ("regs", "registers"), ("smem", "shared memory"), ("barriers", "barriers"))
 """Fields of what limits the blocks of a multiprocessor, and their names."""
@@ -121,6 +119,8 @@ def _over_the_step(timeline: At) -> str:
 
 def _category(field: str) -> str:
     """A category of memory in words."""
+    from gpuwise.predict.memory.timeline import CATEGORY_WORDS, Category  # which takes time to load, and seldom
+
     return CATEGORY_WORDS[Category[field.upper()]]
 
 

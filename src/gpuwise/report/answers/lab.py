@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from gpuwise.lab.beside_cpu import crossing_sentences
 from gpuwise.report.answers.code import tiles
 from gpuwise.report.answers.drawings import (
     LEFT,
@@ -173,6 +172,8 @@ def _crossover(place: At) -> str:
     x = around("size", [a for a, _ in series[0].points], "{:,.0f}".format, logarithmic=True)
     y = around("time", [b for s in series for _, b in s.points], format_duration, logarithmic=True)
     marks = [(log(place["crossover"].number), "the GPU wins")] if place["crossover"].value else []
+    from gpuwise.lab.beside_cpu import crossing_sentences  # which takes time to load, and seldom
+
     return lines("crossover", "From which size on", x, y, series, marks, below=crossing_sentences(place.value))
 
 
