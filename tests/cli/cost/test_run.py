@@ -50,6 +50,13 @@ def test_given_figures_replace_the_usual(capsys: pytest.CaptureFixture[str]) -> 
     assert document["carbon"]["operational_kg"] is None
 
 
+def test_the_command_line_takes_what_a_run_has(gpuwise: Callable[..., Any]) -> None:
+    words = ("--on", "8xH100-SXM", "--tokens", "1B", "--country", "DE", "--pue", "1.1", "--eval-share", "0", "--json")
+    ran = gpuwise("cost", "gpt2", *words)
+    assert ran.code == 0 and json.loads(ran.out)["power"]["pue"]["expected"] == 1.1
+    assert gpuwise("cost", "gpt2", *words[:4], "--eval-share", "50", "--json").code == 2
+
+
 def test_spot_says_what_it_blends(capsys: pytest.CaptureFixture[str]) -> None:
     assert cost_run("gpt2", **ASK, spot=True) == 0
     assert "with the hours on demand" in " ".join(capsys.readouterr().out.split())

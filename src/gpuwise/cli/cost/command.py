@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from gpuwise.cli.cost.input import DemandOptions, OwningOptions, RentingOptions, ServingOptions, Span
-from gpuwise.cli.options import LEFT_OPEN, NOTHING_FIXED, Count, LayoutOptions, Share, Training, given, refuse
+from gpuwise.cli.cost.input import DemandOptions, OwningOptions, RentingOptions, ServingOptions, Share, Span
+from gpuwise.cli.options import LEFT_OPEN, NOTHING_FIXED, Count, LayoutOptions, Training, given, refuse
 from gpuwise.errors import InputError
 
 if TYPE_CHECKING:
@@ -126,9 +126,10 @@ def cost(
     chosen: dict[str, object] = given(usage, NOTHING_WANTED) | given(owned, OWNED_AS_KNOWN) | given(rented, RENTED_AS_KNOWN)
     chosen |= given(training, LEFT_OPEN) | given(fixed, NOTHING_FIXED)
     chosen |= {"tokens": tokens, "samples": samples, "batch": batch, "storage_price": storage_price, "egress_gb": egress_gb}
-    chosen |= {"eval_share": eval_share, "country": country, "simple": simple, "steps": steps, "rules": rules, "html": html}
-    chosen |= {"svg": svg, "seed": seed, "scenarios": scenarios != SCENARIOS, "currency": currency != "USD", "usd_rate": usd_rate}
-    chosen = {name: value for name, value in chosen.items() if value is not None and value is not False}
+    chosen |= {"eval_share": eval_share, "country": country, "simple": simple or None, "steps": steps or None, "svg": svg}
+    chosen |= {"rules": rules or None, "html": html, "scenarios": None if scenarios == SCENARIOS else scenarios}
+    chosen |= {"seed": seed or None, "currency": None if currency == "USD" else currency, "usd_rate": usd_rate}
+    chosen = {name: value for name, value in chosen.items() if value is not None}
     if model is not None and served == NOTHING_SERVED:
         refuse(chosen, "is for GPU-hours, not for the bill of a run", "leave the model or that out", OF_A_RUN)
         from gpuwise.cli.step.options import is_own_code
