@@ -103,6 +103,10 @@ def __getattr__(name: str) -> object:
     if home is None:
         raise AttributeError(f"module 'gpuwise' has no attribute {name!r}")
     value = getattr(import_module(home), name)
+    if callable(value) and not isinstance(value, type):
+        from gpuwise.arguments import checked
+
+        value = checked(value)
     globals()[name] = value
     return value
 

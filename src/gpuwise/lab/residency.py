@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from gpuwise.arguments import checked
 from gpuwise.errors import InputError
 from gpuwise.facts.hardware.sm_limits import REGISTER_GRANULARITY, WARP_THREADS, SmLimits, find_sm_limits
 
@@ -82,6 +83,7 @@ class Occupancy:
         return str(import_module("gpuwise.report.answers.notebook").markup(self))
 
 
+@checked
 def occupancy(
     compute_capability: str | float | tuple[int, int],
     *,

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuwise.arguments import checked
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator, architectures
 from gpuwise.facts.hardware.sm_limits import find_sm_limits
@@ -174,6 +175,7 @@ class Simulation:
         return str(import_module("gpuwise.report.answers.notebook").markup(self))
 
 
+@checked
 def simulate_task(
     task: Task, launch: Launch, accelerator: Accelerator, *, timed_issues: int = TIMED_ISSUES, compiler: Compiler = NVCC
 ) -> Simulation:
@@ -193,6 +195,7 @@ def simulate_task(
     )
 
 
+@checked
 def simulate_kernel(
     source: str | Callable[..., Any],
     arguments: Mapping[str, Any],

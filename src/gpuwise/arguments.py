@@ -1,0 +1,61 @@
+"""What a person gives to a function of the package is of the types that its signature names, or is refused with a hint."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import numbers
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import ParamSpec, TypeVar
+
+from gpuwise.errors import InputError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_TYPES: dict[str, type] = {
+    "str": str,
+    "int": numbers.Integral,
+    "float": numbers.Real,
+    "bool": numbers.Integral,
+    "tuple": Sequence,
+}
+_TYPES |= {"None": type(None), "Mapping": Mapping, "Iterable": Iterable, "Sequence": Sequence}
+_CLASSES = ("Accelerator", "Architecture", "Cluster", "Launch", "Strategy", "Task", "Wishes", "Path", "date")
+"""By name, as a signature's modules are not imported for it."""
+_PARTS = re.compile(r"\[.*\]")
+
+
+def checked(function: Callable[P, T]) -> Callable[P, T]:
+    """``function``, which raises InputError for an argument, or a field of one of the package's dataclasses, of another type than
+    it is annotated with. What the words here do not describe is taken as it comes."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*args: P.args, **keywords: P.kwargs) -> T:
+        for name, value in signature.bind(*args, **keywords).arguments.items():
+            _check(name, value, signature.parameters[name].annotation)
+            if dataclasses.is_dataclass(value) and type(value).__module__.startswith("gpuwise."):
+                for field in dataclasses.fields(value):
+                    _check(f"{name}.{field.name}", getattr(value, field.name), field.type)
+        return function(*args, **keywords)
+
+    return call
+
+
+def _check(name: str, value: object, annotation: object) -> None:
+    if not isinstance(annotation, str):
+        return
+    names = [part.strip().rpartition(".")[2] for part in _PARTS.sub("", annotation).split("|")]
+    if any(n not in _TYPES and n not in _CLASSES for n in names) or any(_is(value, n) for n in names):
+        return
+    wanted = " or ".join(n for n in names if n != "None")
+    raise InputError(f"{name} is {value!r:.60}, of type {type(value).__name__}", hint=f"give {name} as {wanted}")
+
+
+def _is(value: object, name: str) -> bool:
+    if name in _CLASSES:
+        return any(c.__name__ == name for c in type(value).__mro__)
+    whole = name == "int" and isinstance(value, float) and value.is_integer()
+    return whole or (isinstance(value, _TYPES[name]) and (name == "str" or not isinstance(value, str)))
