@@ -115,6 +115,7 @@ class Within:
     """What it is had as: card, laptop, mini (a machine with shared memory), edge (Jetson), server or phone."""
 
 
+TOP = 10
 ANYTHING, NO_LIMITS = PickWork(), Within()
 OF_RENT = ("budget", "deadline", "rent", "own", "vendor", "count", "form")
 """Limits that mean something for what is rented."""
@@ -128,7 +129,7 @@ def pick(
     work: PickWork = ANYTHING,
     within: Within = NO_LIMITS,
     by: str | None = None,
-    top: Whole = 10,
+    top: Whole = TOP,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Which GPU should I get for this, within this budget?
@@ -167,8 +168,13 @@ def pick(
         taken = (*OF_RENT, "years") if lasts else OF_RENT
         refuse(given(within, NO_LIMITS), "is of what is bought, and --rent leaves that out", "leave one of them out", taken)
     if purpose == "mixed":
+        _only(work, ("tokens", "seq", "users"), purpose)
+        others = given(within, NO_LIMITS) | ({"by": by} if by else {}) | ({"top": top} if top != TOP else {})
+        refuse(others, "means nothing for --for mixed", allowed={*others} - {"deadline", "by", "top"})
         return _mixed(model, work, limits, terms, today, json)
     if purpose == "learn" and model is None:
+        _only(work, (), purpose)
+        refuse(("deadline",) if within.deadline else (), "means nothing for --for learn without a model")
         return _learn(limits, terms, today, top, json)
     ranking = answer(job_of(purpose, model, work, within), limits, today=today, terms=terms, top=top)
     if json:
