@@ -1,13 +1,15 @@
-"""Runs that were written down before anything was asked: ``python benchmarks/serving/blind.py``.
+"""Runs that were written down before anything was asked: ``python benchmarks/serving/blind.py [--note DIR]``.
 
 ``benchmarks/records/serving/blind/*.csv`` hold one published run a line with its source and settings. All requests come at
 once; of ``batch`` rows they are one batch; of ``users`` rows so many are in flight, of lengths drawn from 1 to those given.
-vLLM's own benchmarks draw tokens by their probability. Prints predicted over published time.
+vLLM's own benchmarks draw tokens by their probability. Prints predicted over published time, and with ``--note`` writes it
+beside the measured rows in DIR to what answers say of known errors.
 """
 
 from __future__ import annotations
 
 import csv
+import sys
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +17,10 @@ from pathlib import Path
 import numpy as np
 from ratios import print_errors
 
+from gpuwise.calibrate.serving.load_fit import Published, note_checked
 from gpuwise.errors import GpuwiseError
 from gpuwise.facts.hardware.naming import find_cluster
+from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.serve.engine import LLAMA_CPP, EngineConfig, version_number
 from gpuwise.serve.load.requests import ClosedLoop, Requests
@@ -49,7 +53,7 @@ def slowness(row: dict[str, str]) -> float:
         in_process=engine == "vllm",
         max_model_len=None if not local else 8192,
     )
-    server = Server(arch, find_cluster(f"{tp}x{GPUS.get(row['gpu'], row['gpu'])}").system, config, settings)
+    server = Server(arch, _cluster(row).system, config, settings)
     lengths = np.full(n, prompt), np.full(n, output)
     if users is not None:
         rng = np.random.default_rng(0)
@@ -66,8 +70,13 @@ def slowness(row: dict[str, str]) -> float:
             return run.mean("ttft") / (prompt / published)
 
 
+def _cluster(row: dict[str, str]) -> Cluster:
+    return find_cluster(f"{row['tp']}x{GPUS.get(row['gpu'], row['gpu'])}")
+
+
 def main() -> None:
     groups: dict[str, list[float]] = defaultdict(list)
+    published: list[Published] = []
     for path in sorted(RECORDS.glob("*.csv")):
         for row in csv.DictReader(path.open()):
             name = f"{row['engine']} {row['version']} {row['model']} {row['tp']}x{row['gpu']} {row['weights']}"
@@ -78,9 +87,13 @@ def main() -> None:
                 print(name, shape, "not predicted:", error.message.splitlines()[0])
                 continue
             print(f"{name} {shape} {ratio:.2f}")
+            if row["engine"] != LLAMA_CPP:
+                published.append((row["engine"], _cluster(row).accelerator.id, find_model(row["model"]), ratio))
             for group in ("all", f"{row['engine']} {row['version']}", f"{row['engine']} {row['gpu']} {row['kind']}"):
                 groups[group].append(ratio)
     print_errors(groups)
+    if "--note" in sys.argv:
+        note_checked(Path(sys.argv[-1]), published)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,9 @@ from gpuwise.predict.coefficients import load_json
 from gpuwise.serve.formats import ENGINE_FORMATS, LLAMA_CPP_FORMATS
 
 LLAMA_CPP = "llama.cpp"
-ENGINES = ("vllm", "sglang", "trtllm", LLAMA_CPP)
+PROGRAMS = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM", LLAMA_CPP: LLAMA_CPP}
+"""Engines as their makers write them."""
+ENGINES = tuple(PROGRAMS)
 STAGED = ("vllm",)
 """Engines whose pipeline stages are simulated."""
 

@@ -16,16 +16,14 @@ from gpuwise.errors import GpuwiseError, InputError, UnpredictableError
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.estimate import Estimate
-from gpuwise.serve.engine import LLAMA_CPP, EngineConfig, engine_runs, tensor_parallel
+from gpuwise.serve.engine import LLAMA_CPP, PROGRAMS, EngineConfig, engine_runs, tensor_parallel
 from gpuwise.serve.formats import FORMATS
 from gpuwise.serve.llama_cpp import MOST_DEVICES, token_time, vendors
 from gpuwise.serve.memory import ServingMemory, llama_cpp_memory, sequence_bytes
 from gpuwise.serve.simulate import Server, Settings
+from gpuwise.serve.simulate.front import known_error
 from gpuwise.serve.simulate.pool_memory import engine_parts
 from gpuwise.serve.steady import Steady, first_token_time, largest, prompt_time, step_time
-
-PROGRAMS = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM", LLAMA_CPP: LLAMA_CPP}
-"""Engines as their makers write them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +50,8 @@ class EngineReplica:
     def notes(self) -> tuple[str, ...]:
         """What an answer should say besides."""
         widened = self.weights in ("fp8", "fp8_block") and "fp8" not in self.system.accelerator.peak_flop_per_s
-        return ("8-bit weights are widened on the way",) if widened else ()
+        error = known_error(self.arch, self.system.accelerator, self.config.engine)
+        return (("8-bit weights are widened on the way",) if widened else ()) + ((error,) if error else ())
 
     def server(self, sequences: int = 1, context: int = 1) -> Server:
         """The engine as installed; told to run ``sequences`` at once where that is more, or where their caches of ``context``

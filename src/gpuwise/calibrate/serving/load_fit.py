@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import defaultdict
 from collections.abc import Sequence
@@ -12,18 +13,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.calibrate.coefficient_files import write
+from gpuwise.calibrate.coefficient_files import RECORDS, document_text, write
 from gpuwise.calibrate.optimizers import least_squares
-from gpuwise.calibrate.serving.engine_loads import read_engine_runs
+from gpuwise.calibrate.serving.engine_loads import engine_figure, read_engine_runs
 from gpuwise.calibrate.serving.load import DISTINCT_PROMPTS, Figure, LoadRun, load_check, predicted, read_load_runs, replay
 from gpuwise.calibrate.serving.load_score import COLD, SINCE, metric_of, score_load, since_index
 from gpuwise.calibrate.serving.rows import read_rows
 from gpuwise.calibrate.serving.static_batches import read_static_batches
 from gpuwise.calibrate.serving.step_fit import OF_MANY, fit_steps
 from gpuwise.calibrate.validation import log_sigma_of
+from gpuwise.errors import GpuwiseError
+from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.coefficients import load_json
 from gpuwise.serve.engine import EngineCosts
-from gpuwise.serve.simulate.front import Front, kind_of
+from gpuwise.serve.simulate.front import BIAS, Front, kind_of
 
 F64 = NDArray[np.float64]
 REQUEST_S = (1e-3, 5e-2)
@@ -158,12 +161,49 @@ def fit_widths(folder: Path) -> dict[str, float]:
     return errors
 
 
-def note_checked(folder: Path) -> None:
-    """Writes of which engines, accelerators and kinds of model there are measured rows to ``coefficients/serving/load.json``."""
-    found: dict[str, dict[str, set[str]]] = {}
+PUBLISHED = RECORDS.parent / "serving/blind/ratios.json"
+Published = tuple[str, str, Architecture, float]
+"""Engine, accelerator, model, and predicted over published time of a run."""
+
+
+def note_checked(folder: Path, published: Sequence[Published] | None = None) -> None:
+    """Writes to ``coefficients/serving/load.json`` of which engines, accelerators and kinds of model there are measured rows and,
+    where the median time predicted of a model's or of all their runs is off, its parameters (0: all), name, runs and predicted
+    over measured time. ``published`` are runs that no table holds, kept in :data:`PUBLISHED`; None: those kept."""
+    document: dict[str, Any] = load_json("load")
+    if published is not None:
+        rows = [[e, a, kind_of(m), m.published_parameters or 0, m.name, round(ratio, 3)] for e, a, m, ratio in published]
+        PUBLISHED.write_text(document_text({"predicted over published time": rows}))
+    cells: dict[tuple[str, str, str], dict[tuple[int, str], list[float]]] = {}
+    for engine, accelerator, kind, size, name, ratio in json.loads(PUBLISHED.read_text())["predicted over published time"]:
+        cells.setdefault((engine, accelerator, kind), {}).setdefault((size, name), []).append(ratio)
     for run in [*(read_rows(folder) or ()), *read_engine_runs(folder), *read_load_runs(folder), *read_static_batches(folder)]:
         if not run.reason and run.config is not None and run.system is not None and run.architecture is not None:
-            by_device = found.setdefault(run.config.engine, {})
-            by_device.setdefault(run.system.accelerator.id, set()).add(kind_of(run.architecture))
-    checked = {e: {d: sorted(kinds) for d, kinds in sorted(of.items())} for e, of in sorted(found.items())}
-    write("load", {**load_json("load"), "checked": checked})
+            arch = run.architecture
+            models = cells.setdefault((run.config.engine, run.system.accelerator.id, kind_of(arch)), {})
+            ratios = _ratio(run) if isinstance(run, LoadRun) else ()
+            models.setdefault((arch.published_parameters or 0, arch.name), []).extend(ratios)
+    checked: dict[str, dict[str, dict[str, object]]] = {}
+    for (engine, accelerator, kind), models in sorted(cells.items()):
+        checked.setdefault(engine, {}).setdefault(accelerator, {})[kind] = _biases(models)
+    document["checked"] = checked
+    write("load", document)
+
+
+def _ratio(run: LoadRun) -> tuple[float, ...]:
+    """Geometric mean over the figures, first tokens left out, of predicted over measured time; none where the run is refused."""
+    try:
+        result = replay(run, None)
+    except GpuwiseError:
+        return ()
+    ratios = [engine_figure(run, result, f) / f.measured for f in run.figures if not f.metric.startswith("ttft")]
+    return (float(np.exp(np.mean(np.log(ratios)))),) if ratios else ()
+
+
+def _biases(models: dict[tuple[int, str], list[float]]) -> list[tuple[int, str, int, float]]:
+    """Parameters, name, runs and median of each model that is off; of all, with 0 for its parameters, where they together are."""
+    together = [ratio for ratios in models.values() for ratio in ratios]
+    groups = [(0, "other models", together), *((size, name, ratios) for (size, name), ratios in sorted(models.items()) if size)]
+    medians = [(size, name, len(of), round(float(np.median(of)), 2)) for size, name, of in groups if of]
+    off = [not 1 / BIAS <= ratio <= BIAS for *_, ratio in medians]
+    return [row for row, is_off in zip(medians, off, strict=True) if is_off or off[0]]

@@ -58,13 +58,13 @@ _FLAT = 1.01
 
 def fleet_words(answer: Capacity) -> str:
     """The fleet in a line, and whether its speed was ever checked."""
-    from gpuwise.serve.simulate.front import unchecked
+    from gpuwise.serve.simulate.front import known_error
 
     assert answer.served is not None
     s, f = answer.served, answer.served.fleet
     who = f"{answer.demand.users:,} users" if answer.demand.users else f"{f.rate_per_s:.3g} requests/s"
     copies = "one replica" if f.copies_peak == 1 else f"{f.copies_peak} replicas"
-    never = unchecked(answer.arch, answer.cluster.accelerator, s.configuration.server.config.engine)
+    never = known_error(answer.arch, answer.cluster.accelerator, s.configuration.server.config.engine)
     return (
         f"{answer.arch.name} for {answer.load.title}, {who}: {copies} at the peak ({s.configuration.words}), "
         f"{f.cluster.n_accelerators} {f.cluster.accelerator.name}, {f.mean_accelerators:.3g} over the day."

@@ -19,7 +19,9 @@ from gpuwise.pick.compare.rows import Cell, FigureRow, Subject, find_row
 from gpuwise.pick.compare.words import verdict
 from gpuwise.pick.compare.work import PURPOSES, ComparedWork, check_work, work_rows
 from gpuwise.pick.jobs import CONTEXT_TOKENS
+from gpuwise.serve.engine import ENGINES
 from gpuwise.serve.formats import FORMAT_OF_PRECISION as SERVED
+from gpuwise.serve.simulate.front import known_error
 from gpuwise.workload.strategy import PRECISIONS as TRAINED
 
 FEWEST, MOST = 2, 8
@@ -76,7 +78,7 @@ def compare_accelerators(
     if work is not None:
         rows += work_rows(subjects, work, today)
     rows = tuple(r for r in rows if _says_something(r))
-    return Comparison(subjects, rows, verdict(subjects, rows, work), today, work, _notes(subjects, rows))
+    return Comparison(subjects, rows, verdict(subjects, rows, work), today, work, _notes(subjects, rows, work))
 
 
 def _work(
@@ -125,7 +127,7 @@ def _says_something(row: FigureRow) -> bool:
     return any(c.value is not None or c.words for c in row.cells)
 
 
-def _notes(subjects: Sequence[Subject], rows: Sequence[FigureRow]) -> tuple[str, ...]:
+def _notes(subjects: Sequence[Subject], rows: Sequence[FigureRow], work: ComparedWork | None) -> tuple[str, ...]:
     notes = [s.cluster.assumption for s in subjects if s.cluster.assumption]
     if any(s.count > 1 for s in subjects):
         notes.append("memory, bandwidth, rates, power and prices are of all accelerators of a column; caches and links of one")
@@ -137,6 +139,10 @@ def _notes(subjects: Sequence[Subject], rows: Sequence[FigureRow]) -> tuple[str,
         stale = [s.name for s, c in zip(subjects, rent.cells, strict=True) if c.weak]
         if stale:
             notes.append(f"rents older than 60 days: {', '.join(dict.fromkeys(stale))}")
+    batches = find_row(rows, "decode_batch")
+    if batches is not None and work is not None:
+        served = (s for s, c in zip(subjects, batches.cells, strict=True) if c.value is not None)
+        notes += [e for s in served if (e := known_error(work.arch, s.cluster.accelerator, ENGINES[0])) is not None]
     return tuple(dict.fromkeys(notes))
 
 

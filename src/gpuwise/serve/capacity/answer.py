@@ -27,7 +27,7 @@ from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.requests import ClosedLoop
 from gpuwise.serve.load.targets import Target
 from gpuwise.serve.load.workloads import Workload
-from gpuwise.serve.simulate.front import unchecked
+from gpuwise.serve.simulate.front import known_error
 
 READING_S = 1 / 5.3
 """Between two tokens of an answer that comes as fast as one reads: the target of answers where none is given."""
@@ -278,5 +278,5 @@ def _notes(question: Question, served: Recommendation | None) -> tuple[str, ...]
         said.append("requests go to the replicas in turn, those of one session or document to the same one")
     if served is not None and served.fleet.price is not None and served.fleet.price.stale:
         said.append(f"the price is {served.fleet.price.age_days} days old")
-    never = unchecked(question.arch, cluster.accelerator, question.wanted.engine)
+    never = known_error(question.arch, cluster.accelerator, question.wanted.engine)
     return tuple(said) if never is None else (*said, never)

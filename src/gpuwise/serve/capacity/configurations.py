@@ -10,11 +10,11 @@ from gpuwise.errors import InputError, NoRoomError, UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster, System
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.serve.disaggregated import Disaggregation
-from gpuwise.serve.engine import LLAMA_CPP, STAGED, EngineConfig, tensor_parallel
+from gpuwise.serve.engine import ENGINES, LLAMA_CPP, STAGED, EngineConfig, tensor_parallel
 from gpuwise.serve.formats import FORMAT_OF_BITS, FORMATS
 from gpuwise.serve.llama_cpp import MOST_DEVICES
 from gpuwise.serve.load.load import Load
-from gpuwise.serve.replica import PROGRAMS, most_ranks
+from gpuwise.serve.replica import most_ranks
 from gpuwise.serve.simulate import Server, Settings
 from gpuwise.serve.simulate.adapters import Adapters
 from gpuwise.serve.simulate.drafts import Drafts
@@ -172,8 +172,8 @@ class Requirements:
         if not self.bits or not set(self.bits) <= set(FORMAT_OF_BITS):
             widths = ", ".join(str(b) for b in sorted(FORMAT_OF_BITS))
             raise InputError(f"no weights have {', '.join(map(str, self.bits)) or 'no'} bits", hint=f"known are {widths}")
-        if self.engine not in PROGRAMS:
-            raise UnknownNameError("serving engine", self.engine, PROGRAMS, hint="simulated are " + ", ".join(PROGRAMS))
+        if self.engine not in ENGINES:
+            raise UnknownNameError("serving engine", self.engine, ENGINES, hint="simulated are " + ", ".join(ENGINES))
 
 
 def layouts(arch: Architecture, system: System, most: int, wanted: Requirements) -> Iterator[Configuration]:

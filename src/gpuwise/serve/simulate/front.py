@@ -12,7 +12,7 @@ from typing import Any
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.coefficients import load_json
-from gpuwise.serve.engine import LLAMA_CPP, EngineConfig, EngineCosts, engine_costs, entry_costs, version_number
+from gpuwise.serve.engine import LLAMA_CPP, PROGRAMS, EngineConfig, EngineCosts, engine_costs, entry_costs, version_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +73,22 @@ def kind_of(arch: Architecture) -> str:
     return "latent attention" if arch.mla is not None else "dense layers" if arch.moe is None else "experts"
 
 
-def unchecked(arch: Architecture, accelerator: Accelerator, engine: str) -> str | None:
-    """That no run of such a model by the engine on the accelerator was compared with what is predicted of it; None where one was,
-    and for engines whose runs are not told apart so."""
-    of_engine: dict[str, list[str]] | None = load_json("load")["checked"].get(engine)
-    if of_engine is None or kind_of(arch) in of_engine.get(accelerator.id, ()):
+BIAS = 1.15
+"""Median of predicted over measured time of an engine's runs, or its inverse, from which an answer says it."""
+
+
+def known_error(arch: Architecture, accelerator: Accelerator, engine: str) -> str | None:
+    """That no run of such a model by the engine on the accelerator was compared with what is predicted of it, or by how much
+    those that were are off: runs of the very model, where there are some. None where they agree, and for engines whose runs are
+    not told apart so."""
+    of_engine: dict[str, dict[str, list[Any]]] | None = load_json("load")["checked"].get(engine)
+    if of_engine is None:
         return None
-    return f"{engine} with {kind_of(arch)} on {accelerator.name} was never checked: no measured run of it is known here"
+    what, compared = f"{PROGRAMS[engine]} with {kind_of(arch)} on {accelerator.name}", of_engine.get(accelerator.id, {})
+    if kind_of(arch) not in compared:
+        return f"{what} was never checked: no measured run of it is known here"
+    by_size = {size: (name, runs, ratio) for size, name, runs, ratio in compared[kind_of(arch)]}
+    name, runs, ratio = by_size.get(arch.published_parameters or 0) or by_size.get(0) or ("", 0, 1.0)
+    if 1 / BIAS <= ratio <= BIAS:
+        return None
+    return f"{what} took {1 / ratio:.2f} times the time predicted in {runs} measured run{'s' * (runs > 1)} of {name}"
