@@ -236,6 +236,17 @@ def test_the_tornado_is_sorted_and_points_the_right_way() -> None:
     assert sum(b.variance_share for b in bars.values()) < 1.1
 
 
+def test_prices_to_come_do_not_move_what_is_reserved_today() -> None:
+    """Each path of prices begins at today's, at which a reservation of the whole time is paid."""
+    term = min(_rent().reservations, key=lambda r: abs(r.months - 36))
+    rent = replace(_rent(), reservations=(replace(term, months=36),))
+    answer = rent_or_own(Demand(20_000.0), _own(), rent, 36, n_scenarios=2000)
+    bar = next(b for b in answer.bars if b.name == "rental_price")
+    free = rent_or_own(Demand(20_000.0), _own(), replace(rent, reservations=()), 36, n_scenarios=2000)
+    loose = next(b for b in free.bars if b.name == "rental_price")
+    assert bar.swing_usd < 0.4 * loose.swing_usd and bar.variance_share < loose.variance_share
+
+
 # --- power and carbon ---
 
 

@@ -79,11 +79,13 @@ def _ends(
     x: dict[str, Array] = {d.name: np.full(n, d.expected) for d in uncertain_inputs_of(demand, ownership, rent)}
     for i, uncertain_input in enumerate(moving):
         x[uncertain_input.name][2 * i : 2 * i + 2] = uncertain_input.low, uncertain_input.high
-    months = np.arange(batch.months + 1, dtype=np.float64)
-    path = rent.usd_per_hour * np.exp(rent.process.drift * months)
-    level = np.ones(n)
-    if prices is not None:
-        path = path * float(prices[1] / (batch.discounts @ path[:-1] / batch.discounts.sum()))
-        i = 2 * len(moving)
-        level[i : i + 2] = prices[0] / prices[1], prices[2] / prices[1]
-    return Batch(demand, ownership, rent, x, path[:-1, None] * level, path[-1] / rent.usd_per_hour * level, n=n)
+    path = rent.usd_per_hour * np.exp(rent.process.drift * np.arange(batch.months + 1, dtype=np.float64))
+    later = np.ones(n)
+    if prices is not None and batch.months > 1:  # today's price is known: only later ones move
+        weights = batch.discounts
+        low, middle, high = np.maximum(prices * weights.sum() - weights[0] * path[0], 0.0) / (weights[1:] @ path[1:-1])
+        later[:] = middle
+        later[2 * len(moving) : 2 * len(moving) + 2] = low, high
+    paths = path[:, None] * later
+    paths[0] = path[0]
+    return Batch(demand, ownership, rent, x, paths[:-1], paths[-1] / path[0], n=n)
