@@ -12,8 +12,9 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.facts.software.support import Support
 from gpuwise.plan import hardware
-from gpuwise.plan.goal import Wishes
+from gpuwise.plan.goal import Goal, Wishes
 from gpuwise.plan.planner import Pricing
+from gpuwise.plan.space import search
 from gpuwise.units import DAY_S, HOUR_S
 
 PRICING = Pricing(datetime.date(2026, 11, 21))
@@ -153,13 +154,13 @@ def test_the_reasons_of_most_are_named() -> None:
 def test_what_is_surely_too_small_is_not_searched(model: str, wishes: Wishes, monkeypatch: pytest.MonkeyPatch) -> None:
     """The answer is the one of searching everything: states that fill one card may be held by the host of another."""
     searched: list[str] = []
-    search = hardware.search_on
+    search = hardware.search_goal
 
-    def counted(arch: Architecture, cluster: Cluster, *more: Any, **named: Any) -> Any:
-        searched.append(cluster.label)
-        return search(arch, cluster, *more, **named)
+    def counted(goal: Goal, *more: Any, **named: Any) -> Any:
+        searched.append(goal.cluster.label)
+        return search(goal, *more, **named)
 
-    monkeypatch.setattr(hardware, "search_on", counted)
+    monkeypatch.setattr(hardware, "search_goal", counted)
     arch = find_model(model)
     few = hardware.compare(arch, wishes, PRICING)
     n_few = len(searched)
@@ -169,3 +170,26 @@ def test_what_is_surely_too_small_is_not_searched(model: str, wishes: Wishes, mo
     assert few.best == every.best and n_few <= len(searched) - n_few
     if wishes.lora_rank:
         assert n_few < len(searched) - n_few
+
+
+@pytest.mark.thorough
+def test_states_too_large_for_a_cluster_are_not_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model of 70 billion parameters on one card, or on four of 24 GB without offload: the answer is that of evaluating all."""
+    swept: list[tuple[str, int]] = []
+    sweep = search.sweep
+
+    def counted(arch: Architecture, cluster: Cluster, *more: Any) -> Any:
+        done = sweep(arch, cluster, *more)
+        swept.append((cluster.label, done.n_fit))
+        return done
+
+    monkeypatch.setattr(search, "sweep", counted)
+    arch, wishes = find_model("llama-3.1-70b"), Wishes(tokens=1e9)
+    few = hardware.compare(arch, wishes, PRICING)
+    n_few, n_empty = len(swept), sum(not fit for _, fit in swept)
+    monkeypatch.setattr(search, "least_bytes_on", lambda *of: 0.0)
+    every = hardware.compare(arch, wishes, PRICING)
+    assert few.best == every.best and few.hardware == every.hardware
+    assert few.search is not None and every.search is not None and few.search.strategies == every.search.strategies
+    assert n_few < len(swept) - n_few
+    assert n_empty < sum(not fit for _, fit in swept[n_few:])

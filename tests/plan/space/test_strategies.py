@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from gpuwise.errors import LayoutError
+from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.plan.space.conditions import Setting
@@ -126,7 +127,15 @@ def test_virtual_stages_imply_interleaving(small: Architecture, node: Cluster) -
 
 def test_an_impossible_value_leaves_nothing(small: Architecture, node: Cluster) -> None:
     setting = Setting.of(small, node, BASE, 2048, 64)
-    assert blocks(setting, fixed_space(default_space(setting), {"tp": 3}), BASE) == []
+    assert blocks(setting, fixed_space(default_space(setting), {"tp": 3}), BASE) == ()
+
+
+def test_clusters_with_one_topology_have_the_same_blocks(small: Architecture, node: Cluster) -> None:
+    """A search over kinds of GPUs enumerates the layouts of eight in a host once."""
+    of = [Setting.of(small, c, BASE, 2048, 64) for c in (node, find_cluster("8xH100-SXM"), find_cluster("4xH100-SXM"))]
+    a, b, c = (blocks(s, default_space(s), BASE) for s in of)
+    assert a is b and a is not c
+    assert of[1].cluster.label != of[0].cluster.label
 
 
 def test_bases_share_the_enumeration(small: Architecture, node: Cluster) -> None:

@@ -5,11 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
+from gpuwise.facts.models.catalogue import find_model
+from gpuwise.plan.space import sweep as sweeps
 from gpuwise.plan.space.conditions import Setting
 from gpuwise.plan.space.strategies import blocks, default_space, full_space
-from gpuwise.plan.space.sweep import SQUEEZED, TIE, TIGHT, UNLIKELY, Candidates, Sweep, sweep
+from gpuwise.plan.space.sweep import SQUEEZED, TIE, TIGHT, UNLIKELY, Candidates, Sweep, least_bytes_on, sweep
 from gpuwise.predict.parallel.host_memory import host_bytes_fit
 from gpuwise.predict.step.columns import Columns
 from gpuwise.predict.step.evaluate import evaluate
@@ -112,12 +115,54 @@ def test_rows_are_ranked_and_the_front_is_monotone(small: Architecture, nodes: C
 
 
 def test_nothing_fits_leaves_the_smallest() -> None:
-    from gpuwise.facts.hardware.naming import find_cluster
-    from gpuwise.facts.models.catalogue import find_model
-
     arch, card = find_model("llama-3.1-70b"), find_cluster("4090")
     base = Strategy(stack="compiled-fsdp")
     setting = Setting.of(arch, card, base, SEQ_LEN, 8)
     done = sweep(arch, card, blocks(setting, default_space(setting), base), SEQ_LEN)
     assert len(done.rows) == 0 and len(done.front) == 0 and done.n_fit == 0
     assert done.smallest.memory_bytes[0] > card.accelerator.memory_bytes
+
+
+@pytest.mark.parametrize(
+    ("model", "on", "changes"),
+    [
+        ("llama-3.1-8b", "1xRTX 4090", {"stack": "deepspeed"}),
+        ("llama-3.1-8b", "8xA100-SXM-80GB", {"stack": "megatron-core", "gradient_dtype": "bf16", "optimizer": "adamw-bf16"}),
+        ("llama-3.1-8b", "1xRTX 4090", {"stack": "eager", "optimizer": "paged-adamw8bit", "lora_rank": 16}),
+        ("llama-3.1-70b", "16xH100-SXM", {"stack": "eager-fsdp"}),
+        ("llama-3.1-70b", "16xH100-SXM", {"stack": "megatron-deepspeed", "precision": "fp16"}),
+        ("llama-3.1-70b", "2xRTX 4090", {"stack": "hf-fsdp", "lora_rank": 16, "quantized_base": True}),
+        ("mixtral-8x7b", "16xH100-SXM", {"stack": "megatron-core"}),
+        ("deepseek-v3", "32xH200", {"stack": "hai-llm"}),
+        ("gemma-3-27b", "8xMI300X", {"stack": "torchtune", "step_in_backward": True}),
+    ],
+)
+def test_no_strategy_needs_less_than_the_bound_of_its_states(model: str, on: str, changes: dict[str, object]) -> None:
+    arch, cluster, base = find_model(model), find_cluster(on), Strategy(**changes)  # type: ignore[arg-type]
+    setting = Setting.of(arch, cluster, base, SEQ_LEN, 64)
+    parts = blocks(setting, default_space(setting), base)
+    done = sweep(arch, cluster, parts, SEQ_LEN)
+    least, smallest = least_bytes_on(arch, cluster, parts), float(done.smallest.memory_bytes[0])
+    assert 0.1 * smallest < least <= smallest
+
+
+def test_tensors_are_the_same_on_accelerators_of_one_topology(experts: Architecture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their bytes are made for the first; the others add workspaces and context."""
+    made: list[int] = []
+    once = sweeps.tensor_bytes
+
+    def counted(arch: Architecture, count: int, costs: object, c: Columns, at: object) -> object:
+        made.append(len(c))
+        return once(arch, count, costs, c, at)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(sweeps, "tensor_bytes", counted)
+    base, found = Strategy(stack="megatron-core"), list[Sweep]()
+    for on in ("8xA100-SXM-80GB", "8xH100-SXM", "8xB200-SXM"):
+        setting = Setting.of(experts, find_cluster(on), base, SEQ_LEN, 48)
+        found.append(sweep(experts, setting.cluster, blocks(setting, default_space(setting), base), SEQ_LEN))
+    assert sum(made) == found[0].n_strategies == found[2].n_strategies
+    assert found[0].n_fit < found[2].n_fit
+    sweeps._shared.cache_clear()
+    again = sweep(experts, find_cluster("8xB200-SXM"), found[2].blocks, SEQ_LEN)
+    assert sum(made) == 2 * again.n_strategies
+    assert again.rows.rank_s.tolist() == found[2].rows.rank_s.tolist() and again.n_fit == found[2].n_fit

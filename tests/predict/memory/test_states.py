@@ -37,7 +37,7 @@ SYSTEM = find_cluster("8xH100-SXM").system
 
 def states(arch: Architecture, s: Strategy) -> list[StageStates]:
     c = Columns.from_strategies([s])
-    return stage_states(arch, SYSTEM, c, stages(arch, c, float(arch.n_layers)), find_memory_rules(s.stack))
+    return stage_states(arch, SYSTEM.count, c, stages(arch, c, float(arch.n_layers)), find_memory_rules(s.stack))
 
 
 def test_stages_that_no_strategy_has_are_not_made() -> None:

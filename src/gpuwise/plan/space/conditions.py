@@ -6,7 +6,7 @@ Degrees: tp tensor, pp pipeline, cp context, ep expert, dp data.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -29,11 +29,46 @@ FULL = RECOMPUTES.index("full")
 
 
 @dataclass(frozen=True, slots=True)
+class Topology:
+    """All that the rules of a layout ask of a cluster: clusters of other accelerators with the same one have the same layouts."""
+
+    n_accelerators: int
+    system_count: int
+    """Accelerators of one system."""
+    domain: int
+    """Accelerators of the cluster that share fast links."""
+    is_cut_off: bool
+    """More accelerators than a host or domain has, and no network between them."""
+    has_host_link: bool
+    """How fast the host reaches an accelerator is published."""
+    unified_memory: bool
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> Topology:
+        """That of ``cluster``."""
+        system, n = cluster.system, cluster.n_accelerators
+        try:
+            has_host_link = host_link_bytes_per_s(cluster.accelerator, "d2h") > 0
+        except UnpredictableError:
+            has_host_link = False
+        return cls(
+            n,
+            system.count,
+            min(system.domain_size, n),
+            n > max(system.count, system.domain_size) and system.network_bytes_per_s <= 0,
+            has_host_link,
+            cluster.accelerator.unified_memory,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Setting:
-    """What a layout must agree with. ``global_batch`` is in sequences."""
+    """What a layout must agree with. ``global_batch`` is in sequences. ``cluster`` is there for messages: settings are equal
+    where all that rules ask for is."""
 
     arch: Architecture
-    cluster: Cluster
+    cluster: Cluster = field(compare=False)
+    topology: Topology
     seq_len: int
     global_batch: int
     stack: StackRules
@@ -46,12 +81,17 @@ class Setting:
         """The setting in which strategies with ``base``'s stack and adapters are judged. Raises UnknownNameError for a
         stack."""
         rules = find_stack_rules(base.stack, adapters=base.lora_rank > 0)
-        return cls(arch, cluster, seq_len, global_batch, rules, base.stack, base.context_parallel, base.widens_gradients)
-
-    @property
-    def domain(self) -> int:
-        """Accelerators of the cluster that share fast links."""
-        return min(self.cluster.system.domain_size, self.cluster.n_accelerators)
+        return cls(
+            arch,
+            cluster,
+            Topology.of(cluster),
+            seq_len,
+            global_batch,
+            rules,
+            base.stack,
+            base.context_parallel,
+            base.widens_gradients,
+        )
 
     @property
     def n_experts(self) -> int:
@@ -80,7 +120,7 @@ def _divides(n: int, by: NDArray[np.int64]) -> Mask:
 
 def degrees(s: Setting, c: Columns) -> Mask:
     """The degrees do not multiply to the accelerators there are."""
-    return c.dp * c.tp * c.pp * c.cp != s.cluster.n_accelerators
+    return c.dp * c.tp * c.pp * c.cp != s.topology.n_accelerators
 
 
 def heads(s: Setting, c: Columns) -> Mask:
@@ -116,14 +156,12 @@ def ffn(s: Setting, c: Columns) -> Mask:
 
 def tensor_domain(s: Setting, c: Columns) -> Mask:
     """Tensor parallel ranks leave the fast links' domain or divide it unevenly."""
-    return (c.tp > s.domain) | ~_divides(s.domain, c.tp)
+    return (c.tp > s.topology.domain) | ~_divides(s.topology.domain, c.tp)
 
 
 def network(s: Setting, c: Columns) -> Mask:
     """More accelerators than a host or domain has, and no network between them."""
-    system = s.cluster.system
-    cut_off = s.cluster.n_accelerators > max(system.count, system.domain_size) and system.network_bytes_per_s <= 0
-    return np.full(1, cut_off)
+    return np.full(1, s.topology.is_cut_off)
 
 
 def encoder_pipeline(s: Setting, c: Columns) -> Mask:
@@ -262,7 +300,7 @@ def sharding_ranks(s: Setting, c: Columns) -> Mask:
 def hybrid(s: Setting, c: Columns) -> Mask:
     """Hybrid sharding whose group is one rank, all ranks, or does not divide them."""
     ranks = c.dp * c.cp
-    group = np.where(c.shard_group > 0, c.shard_group, np.maximum(s.cluster.system.count // c.tp, 1))
+    group = np.where(c.shard_group > 0, c.shard_group, np.maximum(s.topology.system_count // c.tp, 1))
     fails = (group <= 1) | (group >= ranks) | (ranks % np.maximum(group, 1) != 0)
     return (c.sharding == HYBRID) & (c.shard_group == 0) & fails
 
@@ -333,33 +371,24 @@ def stack_recompute_every(s: Setting, c: Columns) -> Mask:
     return (c.recompute_every > 1) & (not s.stack.recompute_every)
 
 
-def _no_host_link(s: Setting) -> bool:
-    """Whether nobody published how fast the host reaches the accelerator."""
-    try:
-        host_link_bytes_per_s(s.cluster.accelerator, "d2h")
-    except UnpredictableError:
-        return True
-    return False
-
-
 def host_link_optimizer(s: Setting, c: Columns) -> Mask:
     """An offloaded optimizer where the host link's rate was not published."""
-    return (c.offload_optimizer > 0) & _no_host_link(s)
+    return (c.offload_optimizer > 0) & (not s.topology.has_host_link)
 
 
 def host_link_activations(s: Setting, c: Columns) -> Mask:
     """Offloaded activations where the host link's rate was not published."""
-    return (c.offload_activations > 0) & _no_host_link(s)
+    return (c.offload_activations > 0) & (not s.topology.has_host_link)
 
 
 def unified_optimizer(s: Setting, c: Columns) -> Mask:
     """An offloaded optimizer where host and accelerator share their memory."""
-    return (c.offload_optimizer > 0) & s.cluster.accelerator.unified_memory
+    return (c.offload_optimizer > 0) & s.topology.unified_memory
 
 
 def unified_activations(s: Setting, c: Columns) -> Mask:
     """Offloaded activations where host and accelerator share their memory."""
-    return (c.offload_activations > 0) & s.cluster.accelerator.unified_memory
+    return (c.offload_activations > 0) & s.topology.unified_memory
 
 
 def stack_offload_activations(s: Setting, c: Columns) -> Mask:

@@ -58,7 +58,7 @@ LAYOUT_RULES: tuple[Rule, ...] = (
     Rule(
         "tensor-domain",
         conditions.tensor_domain,
-        "tensor parallel {x.tp} does not fit the {s.domain} accelerators that share fast links",
+        "tensor parallel {x.tp} does not fit the {s.topology.domain} accelerators that share fast links",
         "keep tensor parallelism inside the scale-up domain, and a divisor of it",
     ),
     Rule(

@@ -17,7 +17,8 @@ from gpuwise.plan.space.nearest import nearest_batch, nearest_clusters
 from gpuwise.plan.space.rules import check_strategy
 from gpuwise.plan.space.stack_rules import find_stack_rules
 from gpuwise.plan.space.strategies import Block, Space, advised, blocks, default_space, fixed_space, full_space
-from gpuwise.plan.space.sweep import Candidates, Sweep, sweep
+from gpuwise.plan.space.sweep import Candidates, Sweep, least_bytes_on, sweep
+from gpuwise.predict.memory.device import usable_bytes
 from gpuwise.predict.step.columns import base_of
 from gpuwise.predict.step.training import TrainingEstimate, estimates
 from gpuwise.workload.optimizer import BITSANDBYTES, PAGED_FORM
@@ -186,29 +187,50 @@ def _result(goal: Goal, n: int, only_best: bool) -> SearchResult:
     The default space offloads to the host only when nothing fits without (or not with the probability asked for), since what
     hides behind compute on paper seldom does entirely. Raises LayoutError naming the rule when no layout is possible.
     """
-    space_of = full_space if goal.wishes.exhaustive else default_space
-    spaces = [_space(goal, base, space_of) for base in goal.bases]
-    offload = goal.wishes.exhaustive or any(goal.wishes.fixed.get(f) is not None for f in OFFLOADS)
-    done, notes = _sweep(goal, spaces if offload else [without_offload(s) for s in spaces]), ()
-    if not offload and _wants_offload(goal, done):
-        again = _sweep(goal, spaces)
-        if again is not None and (done is None or _is_surer(again, done)):
-            sure = "" if done is None or not len(done.rows) else f" with {100 * (1 - goal.wishes.risk):g} %"
-            notes = (f"nothing fits{sure} without offload to host memory, so offload was searched too",) * bool(len(again.rows))
-            done = replace(again, n_strategies=again.n_strategies + (0 if done is None else done.n_strategies))
+    done, notes = _swept(goal, _space_of(goal), offload=_offloads(goal))
     if done is None:
         raise _with_nearest(goal, no_layout(goal))
+    stats = done.n_strategies, done.n_fit, done.seconds, notes, goal
     if only_best and len(done.rows):
         first = _estimated(goal, done, done.rows, [0])
         if not _is_settled(goal, done, first):
             others = (_estimated(goal, done, done.rows, [i])[0] for i in _distinct(done, n)[1:])
             sure = _surest(goal, done, first[0])
             first = (sure or next((e for e in itertools.chain(first, others) if e.fits), first[0]),)
-        return SearchResult(first, (), first[0], done.n_strategies, done.n_fit, done.seconds, notes, goal)
+        return SearchResult(first, (), first[0], *stats)
     ranked = _fitting_first(goal, done, _estimated(goal, done, done.rows, _distinct(done, n)))
     front = _estimated(goal, done, done.front, thinned(done.front))
     smallest = _estimated(goal, done, done.smallest, [0])[0]
-    return SearchResult(ranked, front, smallest, done.n_strategies, done.n_fit, done.seconds, notes, goal)
+    return SearchResult(ranked, front, smallest, *stats)
+
+
+def _space_of(goal: Goal) -> Callable[[Setting], Space]:
+    return full_space if goal.wishes.exhaustive else default_space
+
+
+def _offloads(goal: Goal) -> bool:
+    """Whether offload is searched from the first."""
+    return goal.wishes.exhaustive or any(goal.wishes.fixed.get(f) is not None for f in OFFLOADS)
+
+
+@dataclass(frozen=True, slots=True)
+class Least:
+    """Bytes that a search's strategies need of a device at the least, and whether that is with the optimizer in host memory."""
+
+    size_bytes: float
+    offloads: bool
+
+
+def surely_full(goal: Goal) -> Least | None:
+    """Where the states alone are too much for the device: a bound of what all strategies need. None where something may fit or no
+    layout is possible, and for adapters, which a lighter way may bring to the device."""
+    if goal.wishes.fine_tuning:
+        return None
+    parts = _blocks(goal, [_space(goal, base, _space_of(goal)) for base in goal.bases])
+    if not _is_surely_full(goal, parts):
+        return None
+    offloads = any((b.columns.offload_optimizer > 0).any() for b in parts)
+    return Least(least_bytes_on(goal.arch, goal.cluster, parts), offloads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,11 +271,7 @@ def _estimates(fastest: Fastest) -> tuple[TrainingEstimate, ...]:
 
 
 def _fastest(goal: Goal, space_of: Callable[[Setting], Space]) -> Fastest | None:
-    spaces = [_space(goal, base, space_of) for base in goal.bases]
-    done = _sweep(goal, [without_offload(s) for s in spaces])
-    if _wants_offload(goal, done):
-        again = _sweep(goal, spaces)
-        done = again if again is not None and (done is None or _is_surer(again, done)) else done
+    done, _ = _swept(goal, space_of, offload=False)
     if done is None:
         return None
     best = None if not len(done.rows) else _fitting_first(goal, done, _estimated(goal, done, done.rows, [0]))[0]
@@ -298,13 +316,37 @@ def without_offload(space: Space) -> Space:
     )
 
 
-def _sweep(goal: Goal, spaces: Sequence[Space]) -> Sweep | None:
-    parts: list[Block] = []
+def _swept(goal: Goal, space_of: Callable[[Setting], Space], *, offload: bool) -> tuple[Sweep | None, tuple[str, ...]]:
+    """The goal's space evaluated, with a note where offload was searched as well because nothing fits without. What cannot fit
+    for its states alone is counted, not evaluated. None when no layout is possible."""
+    spaces = [_space(goal, base, space_of) for base in goal.bases]
+    if offload:
+        return _sweep(goal, _blocks(goal, spaces)), ()
+    first = _blocks(goal, [without_offload(s) for s in spaces])
+    refused = first if _is_surely_full(goal, first) else ()
+    done = None if refused else _sweep(goal, first)
+    again = _sweep(goal, _blocks(goal, spaces)) if _wants_offload(goal, done) else None
+    if again is None or not (done is None or _is_surer(again, done)):
+        return done, ()
+    sure = "" if done is None or not len(done.rows) else f" with {100 * (1 - goal.wishes.risk):g} %"
+    notes = (f"nothing fits{sure} without offload to host memory, so offload was searched too",) * bool(len(again.rows))
+    before = sum(len(b.columns) for b in refused) if done is None else done.n_strategies
+    return replace(again, n_strategies=again.n_strategies + before), notes
+
+
+def _is_surely_full(goal: Goal, parts: Sequence[Block]) -> bool:
+    """Whether the states alone of every strategy are more than the device has."""
+    return bool(parts) and least_bytes_on(goal.arch, goal.cluster, parts) > usable_bytes(goal.cluster.accelerator)
+
+
+def _blocks(goal: Goal, spaces: Sequence[Space]) -> tuple[Block, ...]:
     alike: dict[tuple[Setting, Space], list[Strategy]] = {}
     for base, space in zip(goal.bases, spaces, strict=True):
         alike.setdefault((setting_of(goal, base), space), []).append(base)
-    for (setting, space), bases in alike.items():
-        parts += blocks(setting, space, *bases)
+    return tuple(b for (setting, space), bases in alike.items() for b in blocks(setting, space, *bases))
+
+
+def _sweep(goal: Goal, parts: Sequence[Block]) -> Sweep | None:
     if not parts:
         return None
     return sweep(goal.arch, goal.cluster, parts, goal.seq_len, goal.wishes.packed_document_len, goal.wishes.risk)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,9 +75,10 @@ class Space:
     """Ranks that states are sharded over; 0: what is usual."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """``rows`` [A] and the choices each of them meets, as one product of columns [A, S, R]."""
+    """``rows`` [A] and the choices each of them meets, as one product of columns [A, S, R]. Each equals itself alone, so that
+    what is made of one can be remembered by it."""
 
     columns: Columns
 
@@ -98,6 +100,11 @@ class Block:
     def with_base(self, base: Strategy) -> Block:
         """The same product for another base."""
         return Block(replace(self.columns, base=base))
+
+    def without_activations(self) -> Columns:
+        """The product of rows and states with the first choice of what happens to activations."""
+        c = self.columns
+        return replace(c, **{f: getattr(c, f)[:, :, :1] for f in ("recompute", "recompute_every", "offload_activations")})
 
     def row_list(self) -> Columns:
         """The rows alone, as a list [A] of columns with neutral choices."""
@@ -126,7 +133,7 @@ def usual_micro_batches(global_batch: int, largest: int) -> tuple[int, ...]:
 def full_space(setting: Setting) -> Space:
     """Every combination the model knows: all degrees that can divide, every schedule, sharding, recompute
     and offload."""
-    n = setting.cluster.n_accelerators
+    n = setting.topology.n_accelerators
     experts = 1 if setting.arch.moe is None else setting.arch.moe.n_experts
     degrees = divisors(n)
     layers = setting.arch.n_layers
@@ -155,7 +162,7 @@ def default_space(setting: Setting) -> Space:
     """What a practitioner would try: powers of two (of micro-batches also 3, 5 and 7 times those where the batch is divided), up
     to eight virtual stages, recompute of every, or every second or fourth layer, sequence parallelism wherever there is tensor
     parallelism."""
-    n = setting.cluster.n_accelerators
+    n = setting.topology.n_accelerators
     whole = full_space(setting)
     largest = min(max(MICRO_BATCH_TOKENS // setting.seq_len, 8), 512)
     return replace(
@@ -215,7 +222,7 @@ def fixed_space(space: Space, fixed: Mapping[str, int | str | bool]) -> Space:
 
 def advised(space: Space, setting: Setting, fixed: Mapping[str, int | str | bool]) -> Space:
     """``space`` without what the stack's own tool has no option for and ``fixed`` does not ask for."""
-    widens = setting.widens_gradients and not setting.stack.widens_unsharded and setting.cluster.n_accelerators > 1
+    widens = setting.widens_gradients and not setting.stack.widens_unsharded and setting.topology.n_accelerators > 1
     if widens and "sharding" not in fixed:
         space = replace(space, states=tuple((kind, offload) for kind, offload in space.states if kind != "none"))
     left = setting.stack.asked_only - {name for name in fixed if fixed[name]} - {str(fixed.get("recompute"))}
@@ -243,7 +250,7 @@ def _grid(*values: Sequence[int]) -> list[I64]:
 def _layouts(setting: Setting, space: Space, base: Strategy) -> Columns:
     """All (tp, pp, cp, ep) with their dp that the layout rules allow."""
     tp, pp, cp, ep = _grid(space.tp, space.pp, space.cp, space.ep)
-    n = setting.cluster.n_accelerators
+    n = setting.topology.n_accelerators
     fits = (n % (tp * pp * cp)) == 0
     tp, pp, cp, ep = tp[fits], pp[fits], cp[fits], ep[fits]
     c = _columns(base, tp=tp, pp=pp, cp=cp, ep=ep, dp=n // (tp * pp * cp))
@@ -291,14 +298,15 @@ def _rows(setting: Setting, space: Space, base: Strategy) -> Columns:
     return _columns(base, **{f: getattr(c, f)[ok] for f in ROW_FIELDS})
 
 
-def blocks(setting: Setting, space: Space, *bases: Strategy) -> list[Block]:
+@lru_cache(maxsize=16)
+def blocks(setting: Setting, space: Space, *bases: Strategy) -> tuple[Block, ...]:
     """The whole space of each base as products, rows with the same allowed choices together. The bases
     share what the setting took from one of them (stack and context exchange)."""
     made: dict[bool, list[Block]] = {}
     for base in bases:
         if (on_gpu := base.optimizer in BITSANDBYTES) not in made:  # a rule asks for it
             made[on_gpu] = _blocks(setting, space, base)
-    return [block.with_base(base) for base in bases for block in made[base.optimizer in BITSANDBYTES]]
+    return tuple(block.with_base(base) for base in bases for block in made[base.optimizer in BITSANDBYTES])
 
 
 def _blocks(setting: Setting, space: Space, base: Strategy) -> list[Block]:

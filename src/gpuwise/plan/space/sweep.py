@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from threading import Lock
 
 import numpy as np
@@ -20,12 +21,14 @@ from numpy.typing import NDArray
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.plan.space.strategies import ROW_FIELDS, Block
-from gpuwise.predict.memory.strategies import MemoryColumns, memory_columns
+from gpuwise.predict.memory.strategies import DeviceBytes, TensorBytes, bare_bytes, least_bytes, tensor_bytes
 from gpuwise.predict.parallel.host_memory import host_bytes_fit
+from gpuwise.predict.step.columns import Columns
 from gpuwise.predict.step.costs import PointCosts, point_costs
 from gpuwise.predict.step.evaluate import points_of
 from gpuwise.predict.step.times import step_times
 from gpuwise.workload.strategy import Strategy
+from gpuwise.workload.transformer.point import Point
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -42,6 +45,10 @@ UNLIKELY = 1e6
 """One that is expected to fit, but not with the probability asked for, is ranked behind all that do by this factor."""
 TIE = 1e-6
 """Step times closer than this share are the same; the strategy that needs less memory is then the better."""
+REMEMBERED = 1 << 18
+"""Strategies up to which the bytes of a chunk's tensors stay for another accelerator: 24 bytes each."""
+ROUNDING = 1e-9
+"""A bound is so much lower than its sum, which is made in another order than what it bounds."""
 _BINS = 1024
 _NOT_IN_POINTS = {"optimizer": "adamw", "gradient_dtype": "fp32", "master_weights": True, "step_in_backward": False}
 """Fields of a base that no op table depends on: bases that differ in them alone share their point costs."""
@@ -122,21 +129,22 @@ def sweep(
     """
     started = time.perf_counter()
     front = _Front.of(cluster.accelerator.memory_bytes)
-    tasks: list[tuple[int, PointCosts, I64, int, int]] = []
-    n = 0
+    tasks: list[_Chunk] = []
     alike: dict[Strategy, list[int]] = {}
     for i, block in enumerate(blocks):
         alike.setdefault(block.columns.base.with_(**_NOT_IN_POINTS), []).append(i)
+    n = sum(len(b.columns) for b in blocks)
     for mine in alike.values():
-        costs, index = _costs(arch, cluster, [blocks[i] for i in mine], seq_len, packed_document_len)
-        for i, at in zip(mine, index, strict=True):
+        shared = _shared(arch, cluster.system.count, tuple(blocks[i] for i in mine), seq_len, packed_document_len)
+        costs = point_costs(arch, shared.points, cluster.system)
+        for i, at in zip(mine, shared.index, strict=True):
             step = max(1, CHUNK // blocks[i].n_choices)
-            tasks += [(i, costs, at, a, min(a + step, blocks[i].n_rows)) for a in range(0, blocks[i].n_rows, step)]
-            n += len(blocks[i].columns)
+            ends = range(0, blocks[i].n_rows, step)
+            remembered = shared.tensors if n <= REMEMBERED else None
+            tasks += [_Chunk(i, blocks[i], costs, at, a, min(a + step, blocks[i].n_rows), remembered) for a in ends]
 
-    def run(task: tuple[int, PointCosts, I64, int, int]) -> tuple[Candidates, Candidates, Candidates, int, int]:
-        i, costs, at, start, stop = task
-        return _chunk(arch, cluster, i, blocks[i], costs, at, start, stop, front, risk)
+    def run(chunk: _Chunk) -> tuple[Candidates, Candidates, Candidates, int, int]:
+        return chunk.best(arch, cluster, front, risk)
 
     if n > THREADED and len(tasks) > 2 and (os.cpu_count() or 1) > 1:
         from concurrent.futures import ThreadPoolExecutor
@@ -158,46 +166,83 @@ def sweep(
     )
 
 
-def _costs(
-    arch: Architecture,
-    cluster: Cluster,
-    blocks: Sequence[Block],
-    seq_len: int,
-    packed_document_len: int | None,
-) -> tuple[PointCosts, list[I64]]:
-    """Point costs of all blocks whose bases have the same op tables, and each block's rows' points."""
+def least_bytes_on(arch: Architecture, cluster: Cluster, blocks: Sequence[Block]) -> float:
+    """A bound that no strategy of ``blocks`` needs less than of a device of ``cluster``: nothing of them is evaluated."""
+    bare = {b.columns.base.stack: bare_bytes(arch, b.columns.base.stack, cluster.accelerator) for b in blocks}
+    least = (_least_bytes(arch, cluster.system.count, b) + bare[b.columns.base.stack] for b in blocks)
+    return (1 - ROUNDING) * min(least)
+
+
+@lru_cache(maxsize=128)
+def _least_bytes(arch: Architecture, system_count: int, block: Block) -> float:
+    return float(least_bytes(arch, system_count, block.without_activations()).min())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Shared:
+    """Blocks whose bases have the same op tables: their points and the point of each block's rows [A, 1, 1]. ``tensors`` fills
+    with the bytes of chunks that were met, by block and first row: they are the same for all accelerators."""
+
+    points: tuple[Point, ...]
+    index: tuple[I64, ...]
+    tensors: dict[tuple[Block, int], TensorBytes]
+
+
+@lru_cache(maxsize=16)
+def _shared(
+    arch: Architecture, system_count: int, blocks: tuple[Block, ...], seq_len: int, packed_document_len: int | None
+) -> _Shared:
+    """Of ``blocks`` in systems of ``system_count`` accelerators."""
     lists = [b.row_list() for b in blocks]
     first = lists[0]
     joined = {f: np.concatenate([getattr(c, f) for c in lists]) for f in ROW_FIELDS}
     points, index = points_of(replace(first, **joined), seq_len, packed_document_len)
-    costs = point_costs(arch, points, cluster.system)
     ends = np.cumsum([b.n_rows for b in blocks])
-    return costs, [index[end - b.n_rows : end][:, None, None] for end, b in zip(ends, blocks, strict=True)]
+    each = tuple(index[end - b.n_rows : end][:, None, None] for end, b in zip(ends, blocks, strict=True))
+    return _Shared(tuple(points), each, {})
 
 
-def _chunk(
-    arch: Architecture,
-    cluster: Cluster,
-    number: int,
-    block: Block,
-    costs: PointCosts,
-    index: I64,
-    start: int,
-    stop: int,
-    front: _Front,
-    risk: float,
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """Rows ``start`` to ``stop`` of a block; ``index`` [A, 1, 1] is the point of each row of the block in ``costs``."""
+
+    number: int
+    block: Block
+    costs: PointCosts
+    index: I64
+    start: int
+    stop: int
+    remembered: dict[tuple[Block, int], TensorBytes] | None
+
+    def best(
+        self, arch: Architecture, cluster: Cluster, front: _Front, risk: float
+    ) -> tuple[Candidates, Candidates, Candidates, int, int]:
+        """Best choice of each row, front candidates, the smallest, how many fit, and how many rows have a choice that does with
+        the probability asked for."""
+        block, costs, start, stop = self.block, self.costs, self.start, self.stop
+        c, at = block.at(slice(start, stop)), self.index[start:stop]
+        memory = self._tensors(arch, cluster, c, at).on(cluster.accelerator)
+        fits = memory.fits() & host_bytes_fit(arch, cluster, costs, c, at)
+        step_s = np.full(c.shape, np.inf)
+        if len(timed := np.flatnonzero(np.broadcast_to(fits, c.shape).any(axis=(1, 2)))):
+            columns = block.at(start + timed)
+            step_s[timed] = step_times(arch, cluster.system, costs, columns, at[timed]).step_s
+        return _best(self.number, start * block.n_choices, memory, fits, step_s, front, risk)
+
+    def _tensors(self, arch: Architecture, cluster: Cluster, c: Columns, at: I64) -> TensorBytes:
+        remembered = {} if self.remembered is None else self.remembered
+        key = self.block, self.start
+        if key not in remembered:
+            remembered[key] = tensor_bytes(arch, cluster.system.count, self.costs, c, at)
+        return remembered[key]
+
+
+def _best(
+    number: int, offset: int, memory: DeviceBytes, fits: NDArray[np.bool_], step_s: F64, front: _Front, risk: float
 ) -> tuple[Candidates, Candidates, Candidates, int, int]:
-    """Rows ``start`` to ``stop``: best choice of each row, front candidates, the smallest, how many fit, and how many rows have
-    a choice that does with the probability asked for."""
-    c, at = block.at(slice(start, stop)), index[start:stop]
-    shape = c.shape
-    memory = memory_columns(arch, cluster.system, costs.saved, c, at)
-    total = np.broadcast_to(memory.needed, shape)
-    fits = np.broadcast_to(memory.fits() & host_bytes_fit(arch, cluster, costs, c, at), shape)
-    offset = start * block.n_choices
-    step_s = np.full(shape, np.inf)
-    if len(timed := np.flatnonzero(fits.any(axis=(1, 2)))):
-        step_s[timed] = step_times(arch, cluster.system, costs, block.at(start + timed), at[timed]).step_s
+    """:meth:`_Chunk.best` of the chunk whose first strategy is ``offset`` in block ``number``."""
+    shape = step_s.shape
+    total, fits = np.broadcast_to(memory.needed, shape), np.broadcast_to(fits, shape)
     rank_s = _ranked_by(memory, step_s, fits, risk)
 
     def candidates(flat: NDArray[np.intp]) -> Candidates:
@@ -208,15 +253,15 @@ def _chunk(
             total.reshape(-1)[flat],
         )
 
-    seconds = rank_s.reshape(stop - start, -1)
+    seconds = rank_s.reshape(len(rank_s), -1)
     smallest = candidates(np.array([int(np.argmin(total))]))
     fastest = seconds.min(axis=1, keepdims=True)
     some = np.isfinite(fastest[:, 0])
     if not some.any():
         none = candidates(np.zeros(0, np.intp))
         return none, none, smallest, 0, 0
-    tied = np.where(seconds <= fastest * (1 + TIE), total.reshape(stop - start, -1), np.inf)
-    best = tied.argmin(axis=1)[some] + np.flatnonzero(some) * block.n_choices
+    tied = np.where(seconds <= fastest * (1 + TIE), total.reshape(len(rank_s), -1), np.inf)
+    best = tied.argmin(axis=1)[some] + np.flatnonzero(some) * seconds.shape[1]
     flat_s, flat_m = seconds.reshape(-1), total.reshape(-1)
     unbeaten = np.flatnonzero(flat_s < front.best_below[front.bins(np.minimum(flat_m, front.device_bytes))])
     edge = _pareto(candidates(unbeaten))
@@ -225,7 +270,7 @@ def _chunk(
     return candidates(best), edge, smallest, int(np.count_nonzero(fits)), int(np.count_nonzero(likely))
 
 
-def _ranked_by(memory: MemoryColumns, step_s: F64, fits: NDArray[np.bool_], risk: float) -> F64:
+def _ranked_by(memory: DeviceBytes, step_s: F64, fits: NDArray[np.bool_], risk: float) -> F64:
     """Step times, more where the memory is squeezed or unlikely to suffice, infinite where nothing fits."""
     likely = np.broadcast_to(memory.fits(risk), fits.shape)
     easy = np.broadcast_to(memory.fits_at_ease(TIGHT), fits.shape)

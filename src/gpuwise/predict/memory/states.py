@@ -24,7 +24,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.memory.memory_rules import MemoryRules
 from gpuwise.predict.parallel.pipeline import copies
@@ -77,11 +76,11 @@ class _Shards:
     expert: tuple[F64, F64, F64]
 
 
-def _shards(system: System, c: Columns) -> _Shards:
+def _shards(system_count: int, c: Columns) -> _Shards:
     twice = copies(c.schedule, c.pp)
     dense_ranks = (c.dp * c.cp * twice).astype(np.float64)
     expert_ranks = np.maximum(c.dp * c.cp * c.tp * twice // np.maximum(c.expert_ranks, 1), 1).astype(np.float64)
-    span = np.where(c.shard_group > 0, c.shard_group, np.maximum(system.count // c.tp, 1)).astype(np.float64)
+    span = np.where(c.shard_group > 0, c.shard_group, np.maximum(system_count // c.tp, 1)).astype(np.float64)
     grouped = (c.sharding == HYBRID) | (c.shard_group > 0)
 
     # of a group's ranks every ep-th holds the same experts
@@ -99,10 +98,11 @@ def _shards(system: System, c: Columns) -> _Shards:
     return _Shards(divisors(dense_ranks, span), divisors(expert_ranks, expert_span))
 
 
-def stage_states(arch: Architecture, system: System, c: Columns, shape: Stages, rules: MemoryRules) -> list[StageStates]:
-    """States of the first, a middle and the last stage's fullest rank; of the first alone where none has a pipeline."""
+def stage_states(arch: Architecture, system_count: int, c: Columns, shape: Stages, rules: MemoryRules) -> list[StageStates]:
+    """States of the first, a middle and the last stage's fullest rank, in systems of ``system_count`` accelerators; of the first
+    alone where none has a pipeline."""
     count = count_parameters(arch)
-    shards = _shards(system, c)
+    shards = _shards(system_count, c)
     head = (count.head or count.tied_head) / c.tp
     n_stages = 3 if (c.pp > 1).any() else 1
     return [_stage(arch, count, c, shape, i, shards, rules, head) for i in range(n_stages)]

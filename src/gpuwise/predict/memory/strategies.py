@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property, partial
 from statistics import NormalDist
 from typing import NamedTuple, Protocol
@@ -32,6 +32,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.estimate import Estimate, fit_probability
@@ -115,17 +116,52 @@ class StageMemory(NamedTuple):
     exists: NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
-class MemoryColumns:
-    """Bytes of every strategy's fullest rank at its worst moment; arrays broadcast to the columns' shape.
+@dataclass(frozen=True, slots=True)
+class TensorBytes:
+    """Bytes of every strategy's fullest rank at its worst moment that are the same on every accelerator; arrays broadcast to the
+    columns' shape."""
 
-    ``worst_stage`` is an index into :data:`STAGES`; ``device_total`` is what nvidia-smi shows with the allocator's
-    usual slack, had the device as much. The parts (weights, gradients, optimizer, activations, logits, temporaries,
-    communication, context, reserve) sum to it; gradients that only appear later in the step are not in the sum of an
-    earlier worst moment.
+    tensors: F64
+    """With paged states, without workspaces."""
+    slack: F64
+    """What the allocator reserves beside them where there is room."""
+    least_slack: F64
+    """The same where memory is scarce."""
+    paged: F64
+    communicators: F64
+    before_sharding: F64 | None
+    """See :func:`_before_sharding`; None where the stack never holds whole weights first."""
+    loading: Loading
+    convolves: bool
+    constants: StackMemory
+
+    def on(self, accelerator: Accelerator) -> DeviceBytes:
+        """With the workspaces and the context that they have on ``accelerator``."""
+        workspace = library_workspace_bytes(accelerator) + self.constants.workspace_bytes
+        context = context_bytes(accelerator, self.loading, cudnn=self.convolves) + self.communicators
+        usable, slack = usable_bytes(accelerator), self.slack
+        allocated = self.tensors + workspace
+        bare = allocated + context
+        needed = _less(bare + self.least_slack, self.paged)
+        if self.before_sharding is not None:
+            before = self.before_sharding
+            slack = np.where(before + context <= usable, np.maximum(slack, before - allocated), slack)
+        return DeviceBytes(
+            bare + slack, needed, _less(allocated, self.paged), self.paged, context, self.constants, workspace, usable
+        )
+
+
+def _less(total: F64, part: F64) -> F64:
+    return total if _is_none(part) else total - part
+
+
+@dataclass(frozen=True)
+class DeviceBytes:
+    """Bytes of every strategy's fullest rank at its worst moment on one accelerator; arrays broadcast to the columns' shape.
+
+    ``device_total`` is what nvidia-smi shows with the allocator's usual slack, had the device as much.
     """
 
-    worst_stage: I64
     device_total: F64
     needed: F64
     """What nvidia-smi shows at the least where memory is scarce: the total with the slack at its least."""
@@ -134,12 +170,36 @@ class MemoryColumns:
     paged: F64
     """Optimizer states in unified memory, which no allocator of torch counts."""
     context: F64
-    worst_moment: I64
-    stage_memory: tuple[StageMemory, ...]
     constants: StackMemory
     workspace: float
     usable: float
     """What a process can have of the device."""
+
+    def fits(self, risk: float = 0.5) -> NDArray[np.bool_]:
+        """Whether each strategy fits, the slack at its least if need be, but for a probability of ``risk``."""
+        return self.needed <= self.usable * math.exp(NormalDist().inv_cdf(risk) * self.constants.log_sigma["device"])
+
+    def fits_at_ease(self, spare: float = 0.0) -> NDArray[np.bool_]:
+        """Whether each strategy is expected to fit with the allocator's usual slack and a share ``spare`` of the device."""
+        return self.device_total <= self.usable * (1 - spare)
+
+    def fit_probability(self, i: int) -> float:
+        """That strategy ``i`` fits."""
+        return fit_probability(float(self.needed.flat[i]), self.constants.log_sigma["device"], self.usable)
+
+
+@dataclass(frozen=True)
+class MemoryColumns(DeviceBytes):
+    """:class:`DeviceBytes` with what they are made of.
+
+    ``worst_stage`` is an index into :data:`STAGES`. The parts (weights, gradients, optimizer, activations, logits, temporaries,
+    communication, context, reserve) sum to ``device_total``; gradients that only appear later in the step are not in the sum of
+    an earlier worst moment.
+    """
+
+    worst_stage: I64
+    worst_moment: I64
+    stage_memory: tuple[StageMemory, ...]
 
     def _worst(self, part: str) -> F64:
         return self._chosen([partial(self._of_stage, part, stage) for stage in self.stage_memory], self.worst_stage)
@@ -203,18 +263,6 @@ class MemoryColumns:
         """What nvidia-smi shows of a run on this device: no more than it has, as long as the slack can shrink."""
         return np.minimum(self.device_total, np.maximum(self.usable, self.needed))
 
-    def fits(self, risk: float = 0.5) -> NDArray[np.bool_]:
-        """Whether each strategy fits, the slack at its least if need be, but for a probability of ``risk``."""
-        return self.needed <= self.usable * math.exp(NormalDist().inv_cdf(risk) * self.constants.log_sigma["device"])
-
-    def fits_at_ease(self, spare: float = 0.0) -> NDArray[np.bool_]:
-        """Whether each strategy is expected to fit with the allocator's usual slack and a share ``spare`` of the device."""
-        return self.device_total <= self.usable * (1 - spare)
-
-    def fit_probability(self, i: int) -> float:
-        """That strategy ``i`` fits."""
-        return fit_probability(float(self.needed.flat[i]), self.constants.log_sigma["device"], self.usable)
-
     def estimate(self, i: int, metric: str = "device") -> Estimate:
         """Strategy ``i`` with its 80 % interval; ``metric`` is ``allocated``, ``reserved``, ``device`` or ``needed``."""
         values = {"allocated": self.allocated, "reserved": self.reserved, "device": self.device_total, "needed": self.needed}
@@ -245,18 +293,83 @@ def memory_columns(
 ) -> MemoryColumns:
     """Memory of every strategy in ``c``; ``point_index`` is each one's point in ``saved`` (bytes, or point
     costs that carry them). ``rules`` and ``constants`` in place of the stack's own."""
+    made = _made(arch, system.count, saved, c, point_index, rules, constants)
+    device = made.tensors.on(system.accelerator)
+    parts = {f.name: getattr(device, f.name) for f in fields(device)}
+    return MemoryColumns(**parts, worst_stage=made.worst_stage, worst_moment=made.worst_moment, stage_memory=made.stages)
+
+
+def tensor_bytes(
+    arch: Architecture, system_count: int, saved: SavedBytes | CarriesSaved, c: Columns, point_index: I64
+) -> TensorBytes:
+    """What :func:`memory_columns` finds that is the same on every accelerator, for systems of ``system_count`` of them."""
+    return _made(arch, system_count, saved, c, point_index).tensors
+
+
+def least_bytes(arch: Architecture, system_count: int, c: Columns) -> F64:
+    """A bound that ``needed`` of no strategy in ``c`` is below, :func:`bare_bytes` apart, from what is there throughout a step.
+
+    No op table is asked for. The worst stage is the one with the most bytes beside the usual slack, so that it holds at the
+    least what the emptiest stage does, and what the fullest does less that slack."""
+    rules, constants = find_memory_rules(c.base.stack), stack_memory(c.base.stack)
+    shape, paged = stages(arch, c, _n_layers(arch)), c.base.optimizer in PAGED
+    emptiest: F64 = np.full(1, np.inf)
+    fullest = contiguous = np.zeros(1)
+    for i, states in enumerate(stage_states(arch, system_count, c, shape, rules)):
+        gradients, late = _gradients_of(states, c, rules)
+        always = states.weights + gradients + states.buckets + (0.0 if paged else states.optimizer)
+        exists = _exists(i, c)
+        emptiest = np.where(exists, np.minimum(emptiest, always + late / (1 + constants.slack)), emptiest)
+        fullest = np.where(exists & (not paged), np.maximum(fullest, always + late), fullest)
+        contiguous = np.maximum(contiguous, states.contiguous)
+    least = np.maximum(emptiest, (fullest - contiguous) / (1 + constants.slack))
+    return least + _communicators(c, _loading(rules))
+
+
+def bare_bytes(arch: Architecture, stack: str, accelerator: Accelerator) -> float:
+    """What a process of ``stack`` holds of ``accelerator`` before it has a tensor."""
+    workspace = library_workspace_bytes(accelerator) + stack_memory(stack).workspace_bytes
+    return workspace + context_bytes(accelerator, _loading(find_memory_rules(stack)), cudnn=_convolves(arch))
+
+
+def _loading(rules: MemoryRules) -> Loading:
+    return "eager" if rules.eager_modules else "lazy"
+
+
+def _n_layers(arch: Architecture) -> float:
+    return float(arch.n_layers + (arch.encoder.n_layers if arch.encoder else 0))
+
+
+class _Made(NamedTuple):
+    """The bytes of the worst stage at its worst moment, which those are, and all stages."""
+
+    tensors: TensorBytes
+    worst_stage: I64
+    worst_moment: I64
+    stages: tuple[StageMemory, ...]
+
+
+def _made(
+    arch: Architecture,
+    system_count: int,
+    saved: SavedBytes | CarriesSaved,
+    c: Columns,
+    point_index: I64,
+    rules: MemoryRules | None = None,
+    constants: StackMemory | None = None,
+) -> _Made:
     saved = saved if isinstance(saved, SavedBytes) else saved.saved
     rules = rules or find_memory_rules(c.base.stack)
     constants = constants or stack_memory(c.base.stack)
-    n_layers = float(arch.n_layers + (arch.encoder.n_layers if arch.encoder else 0))
+    n_layers = _n_layers(arch)
     shape = stages(arch, c, n_layers)
-    states = stage_states(arch, system, c, shape, rules)
+    states = stage_states(arch, system_count, c, shape, rules)
     writer = _Making(arch, c, saved, point_index, rules, n_layers, constants.slack)
     memory = tuple(writer.stage(i, state, shape.layers[i]) for i, state in enumerate(states))
-    workspace = library_workspace_bytes(system.accelerator) + constants.workspace_bytes
     full = np.broadcast_shapes(c.shape, *(_fixed(s).shape for s in memory))
     worst = moment = np.zeros(full, np.int64)
-    best = churned = loose = paged = np.zeros(full)
+    best = churned = loose = np.zeros(full)
+    paged = np.zeros(full if c.base.optimizer in PAGED else 1)
     for i, stage in enumerate(memory):
         total, churn, at = _stage_total(stage, constants.slack)
         more = total > best
@@ -265,21 +378,20 @@ def memory_columns(
             best, churned = np.where(more, total, best), np.where(more, churn, churned)
             loose = np.where(more, constants.slack * churn + stage.contiguous, loose)
             paged = np.where(more, stage.paged, paged) if c.base.optimizer in PAGED else paged
-    loading: Loading = "eager" if rules.eager_modules else "lazy"
-    context = context_bytes(system.accelerator, loading, cudnn=_convolves(arch)) + _communicators(c, loading)
-    allocated = best - loose + workspace
-    loose = loose + constants.reserve_bytes
-    bare = allocated + context
-    needed_bytes = bare + np.minimum(loose, constants.least_slack * churned)
-    if c.base.optimizer in PAGED:
-        needed_bytes = needed_bytes - paged
-    usable = usable_bytes(system.accelerator)
-    if rules.loads_whole:
-        before = _before_sharding(c, shape)
-        loose = np.where(before + context <= usable, np.maximum(loose, before - allocated), loose)
-    return MemoryColumns(
-        worst, bare + loose, needed_bytes, allocated - paged, paged, context, moment, memory, constants, workspace, usable
+    loading = _loading(rules)
+    slack = loose + constants.reserve_bytes
+    tensors = TensorBytes(
+        tensors=best - loose,
+        slack=slack,
+        least_slack=np.minimum(slack, constants.least_slack * churned),
+        paged=paged,
+        communicators=_communicators(c, loading),
+        before_sharding=_before_sharding(c, shape) if rules.loads_whole else None,
+        loading=loading,
+        convolves=_convolves(arch),
+        constants=constants,
     )
+    return _Made(tensors, worst, moment, memory)
 
 
 def _before_sharding(c: Columns, shape: Stages) -> F64:
@@ -348,7 +460,7 @@ class _Making:
             lead = self._by_policy(s.lead_extra) * (c.offload_activations == 0)
             activations = activations + flights * (s.embedding[at] + lead)
         transient = excess + states.gathered + states.scattered + self._matrix()
-        gradients, late = self._gradients(states)
+        gradients, late = _gradients_of(states, c, rules)
         none = np.zeros(1)
         moments = [Moment(none, activations, none, transient)]
         if i != 1:
@@ -366,18 +478,16 @@ class _Making:
         moments.append(Moment(late + at_end, rest, none, transient))
         moments.append(Moment(late, none, none, states.updated))
         hops = np.where(one, 0.0, 2.0 * s.boundary[at])
-        exists = {0: np.ones_like(one), 1: c.pp > 2, 2: ~one}[i]
-        always = states.half_gradients if rules.half_gradients == "always" else 0.0
         buffers = states.buckets + hops + s.weight_cache[at]
         return StageMemory(
             states.weights,
-            gradients + always,
+            gradients,
             states.optimizer,
             buffers,
             tuple(moments),
             states.contiguous,
             states.paged,
-            exists,
+            _exists(i, c),
         )
 
     def _layer(self) -> tuple[F64, F64]:
@@ -403,10 +513,16 @@ class _Making:
         has_copy = transient or self.c.base.quantized_base
         return self.saved.matrix[self.at] * self._element() if has_copy else 0.0
 
-    def _gradients(self, states: StageStates) -> tuple[F64, F64]:
-        """(gradients there throughout, gradients that appear during the backward of a step's only
-        micro-batch)."""
-        if self.rules.gradients == "buffer":
-            return states.gradients, np.zeros(1)
-        several = self.c.accumulation > 1
-        return np.where(several, states.gradients, 0.0), np.where(several, 0.0, states.gradients)
+
+def _exists(i: int, c: Columns) -> NDArray[np.bool_]:
+    """Whether a strategy has the first, a middle or the last of several stages."""
+    return {0: np.ones_like(c.pp, dtype=bool), 1: c.pp > 2, 2: c.pp > 1}[i]
+
+
+def _gradients_of(states: StageStates, c: Columns, rules: MemoryRules) -> tuple[F64, F64]:
+    """(gradients there throughout, gradients that appear during the backward of a step's only micro-batch)."""
+    always = states.half_gradients if rules.half_gradients == "always" else 0.0
+    if rules.gradients == "buffer":
+        return states.gradients + always, np.zeros(1)
+    several = c.accumulation > 1
+    return np.where(several, states.gradients, 0.0) + always, np.where(several, 0.0, states.gradients)

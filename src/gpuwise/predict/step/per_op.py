@@ -247,6 +247,7 @@ FUSED_OPERANDS = 4
 _MANY = 1 << 26
 
 
+@lru_cache(maxsize=64)
 def update_seconds(accelerator: Accelerator, strategy: Strategy) -> float:
     """Seconds a parameter of the optimizer's update, as ``foreach`` kernels over large tensors."""
     width = 4.0 if strategy.master_weights else 2.0
@@ -267,6 +268,7 @@ def update_seconds(accelerator: Accelerator, strategy: Strategy) -> float:
     return float(times.time_s.sum()) / _MANY
 
 
+@lru_cache(maxsize=64)
 def accumulation_seconds(accelerator: Accelerator, strategy: Strategy) -> float:
     """Seconds a parameter that adding a micro-batch's gradient to those before it takes: two are read, one is written."""
     width = 4.0 if strategy.master_weights else 2.0
