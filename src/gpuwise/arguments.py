@@ -1,4 +1,4 @@
-"""What a person gives to a function of the package is of the types that its signature names, or is refused with a hint."""
+"""What a person gives is of the types that a function's signature names, and is given once, or is refused with a hint."""
 
 from __future__ import annotations
 
@@ -42,6 +42,16 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
         return function(*args, **keywords)
 
     return call
+
+
+def keyed(pairs: Iterable[tuple[str, T]], option: str) -> dict[str, T]:
+    """``pairs`` as a mapping. Raises InputError for a key that ``option`` gives twice."""
+    values: dict[str, T] = {}
+    for key, value in pairs:
+        if key in values:
+            raise InputError(f"{option} gives {key} more than once", hint="leave one of them out")
+        values[key] = value
+    return values
 
 
 def _check(name: str, value: object, annotation: object) -> None:

@@ -48,6 +48,14 @@ LLAMA = "llama-3.1-8b --on h100"
         ("cost --on l40s --hours 9 --opex-per-month 5 --staff 5", "--staff changes nothing under --opex-per-month"),
         (f"cost {LLAMA} --tokens 1B --seed 3", "--seed is for GPU-hours"),
         (f"cost {LLAMA} --rate 1/s --peak 3", "--peak does not go with a served load"),
+        ("lab simulate k.py:f --grid 1 --block 1 --arg x=1 --arg x=1", "--arg gives x more than once"),
+        ("lab simulate k.py:f --grid 1 --block 1 --against this", "--against is of a named task"),
+        ("fit t.py:make_step --on h100 --set a=1 --set a=2", "--set gives a more than once"),
+        ("fit t.py:make_step --on h100 --guess nonzero=0.1 --guess nonzero=0.2", "--guess gives nonzero more than once"),
+        ("fit t.py:make_step --on h100 --year 2022", "--year is for models of the catalogue"),
+        ("plan t.py:make_step --on h100 --etp 2", "--etp is for models of the catalogue"),
+        ("prices --template --spot", "--spot is of prices to show"),
+        ("prices h100 --history --all", "--all is of what is offered now"),
         ("doctor --no-frameworks --fix-plan nan", "'nan' is no name of a file"),
         ("doctor --no-frameworks --fix-plan --notes", "'--notes' is no name of a file"),
         ("doctor --no-frameworks --limit 3s", "--limit is of asking the frameworks"),
@@ -72,3 +80,8 @@ def test_a_word_is_no_address_of_a_server(gpuwise: Callable[..., Any], address: 
 @pytest.mark.parametrize("command", ["run", "tune"])
 def test_a_script_may_be_given_an_empty_word(gpuwise: Callable[..., Any], command: str) -> None:
     assert "no such script" in gpuwise(command, "none.py", "--name", "").err
+
+
+def test_a_fit_says_which_options_make_no_difference(gpuwise: Callable[..., Any]) -> None:
+    ran = gpuwise("fit", "llama-3.2-1b", "--on", "h100", "--sequence-parallel", "--overlap-experts", "--json")
+    assert "sequence parallelism is not used" in ran.out and "the model has no experts" in ran.out

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from gpuwise.cli.options import Whole, whole_number
+from gpuwise.arguments import keyed
+from gpuwise.cli.options import Whole, option_name, refuse, whole_number
 from gpuwise.errors import InputError
 
 if TYPE_CHECKING:
@@ -74,25 +75,30 @@ def simulate(
     from gpuwise.cli.this_machine import processor_of
     from gpuwise.facts.hardware.naming import USUAL, find_accelerator
 
+    of_kernel = {"grid": grid, "block": block, "arg": arg, "regs": regs, "dynamic_smem": dynamic_smem}
+    chosen = [name for name, value in of_kernel.items() if value is not None]
     if task is None:
-        asked = {"--on": on != USUAL_GPU, "--against": against != USUAL_CPU, "--size": size, "--crossover": crossover}
-        asked |= {"--timeline": timeline, "--grid": grid, "--block": block, "--arg": arg, "--regs": regs}
-        for option, value in {**asked, "--dynamic-smem": dynamic_smem}.items():
-            if value:
-                raise InputError(
-                    f"{option} is of a task, and none is named", hint=f"gpuwise lab simulate vector-add {option} ..."
-                )
+        shown = {
+            "on": on != USUAL_GPU,
+            "against": against != USUAL_CPU,
+            "size": size,
+            "crossover": crossover,
+            "timeline": timeline,
+        }
+        named = [name for name, value in shown.items() if value] + chosen
+        refuse(named, "is of a task, and none is named", "gpuwise lab simulate vector-add says what it does")
         return _tasks(json)
     accelerator = find_accelerator(on, prefer=USUAL)
     if ".py" in task:
-        if size is not None or crossover:
-            raise InputError("one's own kernel has no --size and no --crossover", hint="its arrays are given by --arg")
+        shown = {"size": size, "crossover": crossover or None, "against": against if against != USUAL_CPU else None}
+        named = [name for name, value in shown.items() if value is not None]
+        refuse(
+            named, "is of a named task, not of one's own kernel", "its arrays are given by --arg, and nothing stands beside it"
+        )
         simulation = _file_kernel(task, accelerator, grid, block, arg or [], regs, dynamic_smem)
         return _print(simulation, accelerator, None, None, timeline=timeline, json=json)
-    by_option = {"--grid": grid, "--block": block, "--arg": arg, "--regs": regs, "--dynamic-smem": dynamic_smem}
-    for option, value in by_option.items():
-        if value is not None:
-            raise InputError(f"{task} takes no {option}", hint="it belongs to one's own kernel, FILE.py:FUNCTION")
+    if chosen:
+        raise InputError(f"{task} takes no {option_name(chosen[0])}", hint="it belongs to one's own kernel, FILE.py:FUNCTION")
     from gpuwise.lab.beside_cpu import cpu_document, cpu_time, side
     from gpuwise.lab.beside_cpu import crossover as find_crossover
     from gpuwise.lab.documents import roofline_document
@@ -142,7 +148,7 @@ def _file_kernel(
     file, _, name = task.partition(":")
     if grid is None or block is None:
         raise InputError("a launch has a grid and a block", hint="--grid 64 --block 256")
-    arguments = dict(_argument(word) for word in words)
+    arguments = keyed(map(_argument, words), "--arg")
     return simulate_kernel(
         kernel_source(read_user_text(Path(file)), name or None),
         arguments,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from gpuwise.cli.options import Bytes, Money, Whole
+from gpuwise.cli.options import Bytes, Money, Whole, refuse
 from gpuwise.errors import InputError
 
 if TYPE_CHECKING:
@@ -106,7 +106,13 @@ def prices(
         raise InputError("--usd-rate without --import", hint="it converts the prices of an imported file")
     if dry_run and import_ is None and not refresh:
         raise InputError("--dry-run without --import or --refresh", hint="nothing else is kept")
+    of_rent = {"provider": provider, "region": region, "count": count, "spot": spot, "sort": sort != "price"}
+    of_rent |= {"kind": kind != "on-demand", "min_memory": min_memory, "max_price": max_price}
+    chosen = [name for name, value in of_rent.items() if value]
     if refresh or import_ is not None or template or stored or remove is not None:
+        what = "is of prices to show, not of those that are kept"
+        refuse(chosen, what, allowed=() if import_ is None else ("provider",))
+        refuse(("all",) if all_ else (), what)
         from gpuwise.cli.prices import store as prices_store
 
         if template:
@@ -122,13 +128,10 @@ def prices(
             return prices_store.remove_source(remove, json=json)
         return prices_store.show_stored(json=json)
     query = " ".join(words)
-    of_rent = {"--provider": provider, "--region": region, "--count": count, "--spot": spot, "--sort": sort != "price"}
-    of_rent |= {"--kind": kind != "on-demand", **({"--min-memory": min_memory, "--max-price": max_price} if history else {})}
-    for name, value in of_rent.items() if history or buy else ():
-        if value:
-            raise InputError(
-                f"{name} is of what is rented now", hint=f"leave it out, or leave out --{'history' if history else 'buy'}"
-            )
+    if history or buy:
+        hint = f"leave it out, or leave out --{'history' if history else 'buy'}"
+        refuse(chosen, "is of what is rented now", hint, () if history else ("min_memory", "max_price"))
+        refuse(("all",) if all_ and history else (), "is of what is offered now", hint)
     if history:
         from gpuwise.cli.prices.history import show_history
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from gpuwise.cli.options import FIXED_FIELDS, LayoutOptions, Training, whole_number
+from gpuwise.arguments import keyed
+from gpuwise.cli.options import LEFT_OPEN, NOTHING_FIXED, LayoutOptions, Training, given, option_name, whole_number
 from gpuwise.errors import InputError
 
 if TYPE_CHECKING:
@@ -75,13 +76,12 @@ def is_target(text: str) -> bool:
 
 def refuse_own(code: OwnCode) -> None:
     """Raises InputError when an option for one's own code is given with a model of the catalogue."""
-    for name in OwnCode.__dataclass_fields__:
-        if getattr(code, name) != getattr(NO_CODE, name):
-            other = {"batch": "--micro-batch or --global-batch"}.get(name)
-            raise InputError(
-                f"--{name} is for one's own code, like train.py:make_step",
-                hint=f"with a model by name take {other}" if other else f"leave --{name} out, or name your code",
-            )
+    for name in given(code, NO_CODE):
+        other = {"batch": "--micro-batch or --global-batch"}.get(name)
+        raise InputError(
+            f"--{name} is for one's own code, like train.py:make_step",
+            hint=f"with a model by name take {other}" if other else f"leave --{name} out, or name your code",
+        )
 
 
 def refuse_arguments(arguments: Sequence[str]) -> None:
@@ -95,14 +95,10 @@ def refuse_arguments(arguments: Sequence[str]) -> None:
 
 def refuse_layout(training: Training, fixed: LayoutOptions) -> None:
     """Raises InputError when an option for models of the catalogue is given with one's own code."""
-    names = [f for f in FIXED_FIELDS if getattr(fixed, f) is not None]
-    names += [
-        f for f in ("global_batch", "stack", "lora_rank", "lora_targets", "packed", "risk") if getattr(training, f) is not None
-    ]
-    names += [f for f in ("lora", "qlora", "half_weights", "step_in_backward") if getattr(training, f)]
-    names += ["chunked_loss"] if fixed.chunked_loss else []
+    taken = ("seq", "precision", "optimizer")
+    names = [f for f in {**given(training, LEFT_OPEN), **given(fixed, NOTHING_FIXED)} if f not in taken]
     if names:
-        option = "--" + names[0].replace("_", "-")
+        option = option_name(names[0])
         raise InputError(
             f"{option} is for models of the catalogue, and this is your own code",
             hint="--batch sets the samples a step" if "batch" in option else "write it into the code; fit tells the lines",
@@ -195,16 +191,17 @@ def _guess(texts: Sequence[str]) -> Mapping[str, float] | str:
         if len(texts) > 1:
             raise InputError("--guess bound stands alone", hint="every size is then the most it can be")
         return "bound"
-    shares: dict[str, float] = {}
-    for text in texts:
-        kind, _, share = text.partition("=")
-        try:
-            shares[kind.strip()] = float(share)
-        except ValueError:
-            raise InputError(f"--guess: {text!r} is no share", hint="write it like --guess nonzero=0.125, or bound") from None
     from gpuwise.workload.capture.api import check_guess
 
-    return check_guess(shares)
+    return check_guess(keyed(map(_share, texts), "--guess"))
+
+
+def _share(text: str) -> tuple[str, float]:
+    kind, _, share = text.partition("=")
+    try:
+        return kind.strip(), float(share)
+    except ValueError:
+        raise InputError(f"--guess: {text!r} is no share", hint="write it like --guess nonzero=0.125, or bound") from None
 
 
 FORMATS = ("fp32", "fp16", "bf16", "int64", "int32", "bool")

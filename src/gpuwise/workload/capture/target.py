@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpuwise.arguments import keyed
 from gpuwise.errors import GpuwiseError, InputError, NoFakeRuleError, UnknownNameError, nearest_names
 from gpuwise.workload.capture.errors import UserCodeError, last_user_place, require_torch
 from gpuwise.workload.capture.whole_script import WholeScript
@@ -164,7 +165,7 @@ def find_target(text: str, settings: Sequence[str] = (), *, arguments: Sequence[
         place, attribute = text, DEFAULT_ATTRIBUTE
     if not place or not all(part.isidentifier() for part in attribute.split(".")):
         raise InputError(f"{text!r} names no function", hint="write file.py:function, for example train.py:make_step")
-    parsed = dict(_setting(s) for s in settings)
+    parsed = keyed(map(_setting, settings), "--set")
     if place.endswith(".py") or os.sep in place:
         path = Path(place).expanduser()
         if path.is_dir() or (path.is_file() and path.suffix != ".py"):
