@@ -39,6 +39,7 @@ def test_fit_says_the_probability_of_the_plan(model: str, on: str, seq: int, ask
     if s["recompute"] == "full":
         words += ["--recompute-every", str(s["recompute_every"])]
     words += ["--offload-optimizer"] * s["offload_optimizer"] + ["--offload-activations"] * s["offload_activations"]
+    words += ["--offload-parameters"] * s["offload_parameters"]
     words += ["--seq", str(seq), "--global-batch", str(s["global_batch"]), "--stack", s["stack"]]
     fitted = ask("fit", model, "--on", on, *words)
     for field in ("fits", "fit_probability", "memory_bytes", "needed_bytes", "headroom_bytes"):

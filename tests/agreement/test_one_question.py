@@ -31,6 +31,7 @@ def layout_options(plan: Any) -> list[str]:
     words += [w for d in DEGREES if s[d] > 1 for w in (f"--{d}", s[d])]
     words += ["--virtual-stages", s["virtual_stages"]] if s["virtual_stages"] > 1 else []
     words += ["--offload-optimizer"] if s["offload_optimizer"] else []
+    words += ["--offload-parameters"] if s["offload_parameters"] else []
     return [str(w) for w in words]
 
 

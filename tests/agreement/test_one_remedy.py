@@ -24,7 +24,7 @@ PAIRS = [
         )
     ),
 ]
-SWITCHES = ("offload_optimizer", "offload_activations", "step_in_backward")
+SWITCHES = ("offload_optimizer", "offload_parameters", "offload_activations", "step_in_backward")
 
 
 def options(name: str, before: Any, after: Any) -> list[str]:

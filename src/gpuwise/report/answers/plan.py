@@ -15,7 +15,7 @@ from gpuwise.workload.optimizer import offloaded_states
 
 SAME = (
     "tp pp cp ep dp micro_batch accumulation virtual_stages schedule sharding recompute recompute_every offload_optimizer "
-    "offload_activations precision optimizer stack"
+    "offload_parameters offload_activations precision optimizer stack"
 )
 HELD = {**{name: name for name in SAME.split(" ")}, "fused_loss": "chunked_loss"}
 """Fields of a strategy by the option that gives them."""
@@ -42,8 +42,9 @@ def option_query(strategy: At) -> dict[str, str]:
     if strategy["gradient_dtype"].value not in (None, "fp32"):
         half = strategy["master_weights"].value is False and not strategy["lora_rank"].value
         query["half_weights" if half else "gradient_dtype"] = True if half else strategy["gradient_dtype"].value
-    if not strategy["fused_loss"].value:
-        del query["chunked_loss"]
+    for field, option in (("fused_loss", "chunked_loss"), ("offload_parameters", "offload_parameters")):
+        if not strategy[field].value:
+            del query[option]
     if strategy["lora_rank"].value:
         query["qlora" if strategy["quantized_base"].value else "lora"] = True
     return {k: ("yes" if v else "no") if isinstance(v, bool) else str(v) for k, v in query.items() if v is not None}
