@@ -14,6 +14,7 @@ import pytest
 from tests.ui.documents import ASKED, document
 
 from gpuwise.errors import GpuwiseError, InputError
+from gpuwise.report.answers.drawings import WIDTH
 from gpuwise.report.answers.values import At, words
 from gpuwise.ui.moment import moments
 from gpuwise.ui.questions import QUESTIONS, words_of
@@ -221,14 +222,17 @@ def test_an_exercise_shows_no_more_than_was_asked_for(gpuwise: Any) -> None:
     assert 'data-set="hint=3"' in page("number=11", "hint=2") and 'data-set="hint=1"' in page("number=11")
     assert "data-set" not in page("number=2", "hint=2")  # the last
     wrong = page("number=11", "answer=128")
-    assert '<p class="no">too high, by a factor of 4: ' in wrong and "131,072" not in wrong
-    assert '<p class="yes">right: 32 GiB</p>' in page("number=11", "answer=32")
+    assert '<p class="no">Too high, by a factor of 4: ' in wrong and "131,072" not in wrong
+    assert '<p class="yes">Right: 32 GiB</p>' in page("number=11", "answer=32")
     assert "131,072 bytes" in page("number=11", "solution=yes") and not read(page("number=11", "solution=yes")).active
 
 
 def test_a_timeline_has_a_box_for_each_instruction_of_its_warps() -> None:
     made = document("simulate")
+    made["stalls"] = [{"reason": "memory latency", "share": 0.25}]
     body = "".join(VIEWS["simulate"](made))
+    bar = body.partition('<figure id="stalls">')[2].partition("</figure>")[0]
+    assert f'width="{0.25 * WIDTH - 1:.2f}"' in bar and "issuing, or at its end" in bar  # a quarter is drawn as one
     drawn = body.partition('<figure id="timeline"')[2].partition("</figure>")[0]
     warps = {e["warp"] for e in made["timeline"]}
     assert len(warps) <= 16 and drawn.count("<title>warp ") == len(made["timeline"])

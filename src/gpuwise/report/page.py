@@ -40,7 +40,7 @@ th[scope=row],th:first-child,.words{text-align:left}
 th[scope=row]{font-weight:500;min-width:8.5rem}
 th[scope=rowgroup]{padding-top:1.1rem;font-size:1rem;text-align:left}
 thead th{border-bottom:2px solid var(--line);vertical-align:bottom}
-td{min-width:6.8rem}
+td{min-width:min(6.8rem,10vw)}
 .best{font-weight:700;color:var(--good)}
 .weak{color:var(--weak)}
 th[scope=row]{position:sticky;left:0;background:var(--paper)}

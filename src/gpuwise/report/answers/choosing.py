@@ -26,7 +26,7 @@ def pick(document: Mapping[str, Any]) -> list[str]:
             [
                 TableCell(r["way"].text, _from(r), "words"),
                 *(cell(r[k]) for k in ("cost_usd", "time_s", "tokens_per_s", "memory_bytes")),
-                TableCell(r["layout"].text, "; ".join(sentences(r["changes"])), "words"),
+                TableCell(r["layout"].text, "; ".join(r["changes"].value or ()), "words"),
             ],
         )
         for r in list(d["ranked"])[:SHOWN]
@@ -39,7 +39,7 @@ def pick(document: Mapping[str, Any]) -> list[str]:
         for g in d["left_out_groups"]
     ]
     body += [heading("Left out"), table("Left out", ["why", "GPUs", "for example"], groups)] if groups else []
-    return [*body, heading("Assumed"), notes([capital(s) for s in sentences(d["assumed"])])]
+    return [*body, heading("Assumed"), notes(sentences(d["assumed"]))]
 
 
 def _from(option: At) -> str:

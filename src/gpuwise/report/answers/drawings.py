@@ -72,16 +72,18 @@ def mark(i: int) -> str:
     return f'<svg class="mark" viewBox="0 0 10 10" aria-hidden="true"><rect class="{colour(i)}" width="10" height="10"/></svg>'
 
 
-def bar(key: str, title: str, parts: Sequence[Part], whole: At, limit: At | None = None, colours: Sequence[str] = ()) -> str:
+def bar(
+    key: str, title: str, parts: Sequence[Part], whole: At, limit: At | None = None, colours: Sequence[str] = (), rest: str = ""
+) -> str:
     """One bar of parts, on a scale to ``limit`` (a line) or to the whole, whichever is more; every part by name below. The names
-    of ``colours`` have the first colours, in their order."""
+    of ``colours`` have the first colours, in their order. Parts are shares of one where what ``rest`` names is left."""
     numbers = [p.place.number for p in parts]
     total = sum(numbers)
     visible = [(p, n) for p, n in zip(parts, numbers, strict=True) if n > LEAST_PART * total]
     names = list(dict.fromkeys([*colours, *(p.name for p, _ in visible)]))
-    most = max(total, limit.number if limit is not None else 0.0) or 1.0
+    most = max(total, limit.number if limit is not None else float(bool(rest))) or 1.0
     x, legend = 0.0, list[str]()
-    pieces = [f'<rect class="track" x="0" y="4" width="{WIDTH:g}" height="34"/>'] if limit is not None and total < most else []
+    pieces = [f'<rect class="track" x="0" y="4" width="{WIDTH:g}" height="34"/>'] if total < most else []
     for p, number in visible:
         i, wide, name = names.index(p.name), number / most * WIDTH, escape(p.name)
         pieces.append(
@@ -90,6 +92,8 @@ def bar(key: str, title: str, parts: Sequence[Part], whole: At, limit: At | None
         )
         legend.append(f"<li>{mark(i)} {name} {shown(p.place).html}</li>")
         x += wide
+    if rest:
+        legend.append(f"<li>{mark(0).replace(colour(0), 'track')} {escape(rest)}</li>")
     words = f"{title}: {whole.text}"
     if limit is not None:
         at = limit.number / most * WIDTH

@@ -25,7 +25,7 @@ from gpuwise.report.answers.drawings import (
 )
 from gpuwise.report.answers.values import At, button, cell, coded, sentences, shown
 from gpuwise.report.page import Markup, TableCell, TableRow, heading, notes, table
-from gpuwise.text import escape
+from gpuwise.text import capital, escape
 from gpuwise.units import format_duration, format_number
 
 WARPS = 16
@@ -67,7 +67,7 @@ def simulation(document: Mapping[str, Any]) -> list[str]:
         return ["<h2>Choose a task</h2>", table("Tasks", ["task", "what it does", "usual size"], rows)]
     beside, counters = d["beside"], d["counters"]
     stalls = [Part(s["reason"].text, s["share"]) for s in d["stalls"]]
-    title = f"{d['task'].text} on {d['device'].text}" + (f", beside {beside['cpu']['device'].text}" if beside else "")
+    title = f"{capital(d['task'].text)} on {d['device'].text}" + (f", beside {beside['cpu']['device'].text}" if beside else "")
     values = {True: "its values are numpy's", False: "its values are not numpy's"}.get(
         d["checked"].value, "its values were not checked"
     )
@@ -91,7 +91,7 @@ def simulation(document: Mapping[str, Any]) -> list[str]:
         '<div class="figures">',
         _timeline(d),
         _beside(d) if beside else "",
-        bar("stalls", "Where the time of warps went", stalls, d["time_s"]),
+        bar("stalls", "Where the time of warps went", stalls, d["time_s"], rest="issuing, or at its end"),
         _roofline(beside["roofline"]) if beside else "",
         _crossover(beside["crossover"]) if beside else "",
         "</div>",
@@ -174,7 +174,9 @@ def _crossover(place: At) -> str:
     marks = [(log(place["crossover"].number), "the GPU wins")] if place["crossover"].value else []
     from gpuwise.lab.beside_cpu import crossing_sentences  # which takes time to load, and seldom
 
-    return lines("crossover", "From which size on", x, y, series, marks, below=crossing_sentences(place.value))
+    return lines(
+        "crossover", "From which size on", x, y, series, marks, below=[capital(s) for s in crossing_sentences(place.value)]
+    )
 
 
 def _timeline(d: At) -> str:
@@ -257,7 +259,7 @@ def exercise(document: Mapping[str, Any]) -> list[str]:
     if given < d["hint_count"].number:
         body.append(f"<p>{button('Another hint' if given else 'A hint', {'hint': str(given + 1)}).html}</p>")
     if d["says"]:
-        body.append(f'<p class="{"yes" if d["right"].value else "no"}">{escape(d["says"].text)}</p>')
+        body.append(f'<p class="{"yes" if d["right"].value else "no"}">{escape(capital(d["says"].text))}</p>')
     if d["solution"]:
         solution = d["solution"]
         body.append(

@@ -15,6 +15,8 @@ figure svg.bar{height:2.8rem;max-width:none}
 .legend{list-style:none;display:flex;flex-wrap:wrap;gap:.2rem 1.1rem;padding:0;margin:.5rem 0;font-size:.88rem}
 figure svg.mark,svg.mark{display:inline-block;width:.75em;height:.75em;margin:0}
 .hit{stroke:none}g[data-set]{cursor:pointer}
+figure{container-type:inline-size}
+@container (max-width:29rem){svg text{font-size:15px}figure svg{overflow:visible}}
 @media screen and (max-width:32rem){svg text{font-size:18px}#chart text{font-size:15px}.wide{overflow-x:auto}
 figure svg.bar{width:100%;margin:0}
 figure svg:not(.bar):not(.mark){width:calc(100% - 1.5rem);margin:0 0 0 1.5rem;overflow:visible}

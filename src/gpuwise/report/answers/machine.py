@@ -8,7 +8,7 @@ from typing import Any
 
 from gpuwise.report.answers.code import tiles
 from gpuwise.report.answers.drawings import Line, Part, around, lines, stacks
-from gpuwise.report.answers.values import At, cell, coded, placed, sentences, shown
+from gpuwise.report.answers.values import At, cell, coded, placed, shown
 from gpuwise.report.page import Markup, TableCell, TableRow, Text, heading, notes, table, text
 from gpuwise.text import capital, escape
 from gpuwise.units import format_duration, format_measured
@@ -26,13 +26,14 @@ def doctor(document: Mapping[str, Any]) -> list[str]:
     """Findings, worst first, each with what mends it."""
     d = At(document)
     good = not d["findings"]
-    body = [f'<h2>{escape(capital(d["verdict"].text))}</h2><p class="{"yes" if good else "no"}">{escape(d["summary"].text)}</p>']
+    verdict, summary = (escape(capital(d[key].text)) for key in ("verdict", "summary"))
+    body = [f'<h2>{verdict}</h2><p class="{"yes" if good else "no"}">{summary}</p>']
     for finding in (*d["findings"], *d["notes"]):
         body.append(
-            f"<h3>{coded(finding['what'].text)}</h3><p>{coded(finding['why'].text)}</p>{notes(sentences(finding['evidence']))}"
+            f"<h3>{coded(finding['what'].text)}</h3><p>{coded(finding['why'].text)}</p>{notes(finding['evidence'].value)}"
         )
         for mend in finding["mends"]:
-            lines = "\n".join(sentences(mend["commands"]))
+            lines = "\n".join(mend["commands"].value)
             body.append(f"<p>{coded(mend['what'].text)}</p>" + (f"<pre>{escape(lines)}</pre>" if lines else ""))
     resources = d["machine"]["resources"]
     rows = [TableRow(words, [cell(resources[name])]) for name, words in RESOURCES]
@@ -164,7 +165,7 @@ def ranks(document: Mapping[str, Any]) -> list[str]:
                 *((name, d["model"][key]) for name, key in MODEL if d["model"]),
             )
         ),
-        notes(sentences(d["errors"])),
+        notes(d["errors"].value),
     ]
     if slow:
         body.append(

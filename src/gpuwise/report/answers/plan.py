@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from gpuwise.report.answers.drawings import Dot, Part, around, bar, points
 from gpuwise.report.answers.values import At, button, cell, sentences, shown, spread
 from gpuwise.report.page import Markup, TableCell, TableRow, heading, notes, table, text
-from gpuwise.text import capital, escape
+from gpuwise.text import escape
 from gpuwise.units import format_bytes, format_duration
 from gpuwise.workload.optimizer import offloaded_states
 
@@ -130,7 +130,7 @@ def plan(document: Mapping[str, Any]) -> list[str]:
         ("Others", d["published"]),
         ("Assumed", d["goal"]["assumed"]),
     ):
-        body += [heading(title), notes([capital(s) for s in sentences(place)])] if place else []
+        body += [heading(title), notes(sentences(place))] if place else []
     words = " ".join(str(f.value) for f in best["flags"])
     run = f"<pre>{escape(words)}</pre>\n" if words else "<p>gpuwise has no files for this stack or device.</p>\n"
     return [*body, heading("Run it"), run]
@@ -208,7 +208,7 @@ def fit(document: Mapping[str, Any]) -> list[str]:
                 for o in d[name]
             ]
             body += [heading(title), table(title, ["GPUs", "a GPU-hour", "a step", "memory"], rows)]
-    return [*body, heading("Assumed"), notes([capital(s) for s in sentences(d["assumed"])])]
+    return [*body, heading("Assumed"), notes(sentences(d["assumed"]))]
 
 
 def _remedies(strategy: At, place: At, title: str) -> str:

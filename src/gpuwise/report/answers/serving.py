@@ -36,7 +36,7 @@ def capacity(document: Mapping[str, Any]) -> list[str]:
         ("Dollars an hour", fleet["usd_per_hour"]),
         ("A million tokens written", fleet["usd_per_million_output_tokens"]),
         ("Requests a second of a replica", served["requests_per_s_of_a_copy"]),
-        ("Queues grow from", served["knee_requests_per_s_of_a_copy"]),
+        ("Queues grow from, requests a second", served["knee_requests_per_s_of_a_copy"]),
         ("Average requests a second", fleet["requests_per_s"]),
     )
     items = "".join(f"<div><dt>{escape(t)}</dt><dd>{shown(p).html}</dd></div>" for t, p in figures if p.value is not None)
@@ -157,7 +157,7 @@ def _changes(place: At) -> str:
         )
         for c in place
     ]
-    return table("One change", ["change", "as many GPUs carry", "gain"], rows)
+    return table("One change", ["change", "as many GPUs carry, requests/s", "gain"], rows)
 
 
 def _ranked(place: At) -> str:

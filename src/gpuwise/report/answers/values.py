@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 from gpuwise.plan.explain import chance, speed_words
 from gpuwise.report.page import Markup, TableCell, Text
-from gpuwise.text import escape
+from gpuwise.text import capital, escape
 from gpuwise.units import format_bytes, format_count, format_duration, format_rate, format_usd
 
 SHARES = (
@@ -186,8 +186,8 @@ def inert(body: str) -> str:
 
 
 def sentences(place: At) -> list[str]:
-    """The texts of a list."""
-    return [str(v) for v in place.value or ()]
+    """The texts of a list, each with a capital letter."""
+    return [capital(str(v)) for v in place.value or ()]
 
 
 _CODE = re.compile("`([^`]+)`")
