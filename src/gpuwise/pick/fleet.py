@@ -24,7 +24,7 @@ from gpuwise.pick.limits import REST_OF_PC_W, Have, Limits
 from gpuwise.pick.outcomes import Outcome, friction
 from gpuwise.pick.owning import Terms, bill
 from gpuwise.pick.tries import Predictions
-from gpuwise.pick.words import hardware
+from gpuwise.pick.words import hardware, price_words
 from gpuwise.predict.estimate import Estimate
 from gpuwise.text import capital
 from gpuwise.units import HOUR_S, format_duration, format_number, format_usd
@@ -106,7 +106,7 @@ class Fleet:
             if c.fixed_usd:
                 paid.add(c.name)
             cost = fixed + c.run_usd
-            price = "shared" if c.fixed_usd and not fixed else ("rent" if o.way.rent is not None else o.way.label)
+            price = "shared" if c.fixed_usd and not fixed else price_words(o.way)
             role_rows.append(
                 RoleRow(ROLES[r], hardware(o), price, _does(r, o), cost, cost / self.best.cost_usd if self.best.cost_usd else 0)
             )
@@ -228,7 +228,7 @@ def _choice(role: str, o: Outcome, job: ModelJob, terms: Terms) -> Choice:
     speed = o.tokens_per_s.expected * (CHANGE_PENALTY if o.tier else 1.0)
     harder = friction(o.way, o.split or o.n)
     if o.way.rent is not None:
-        return Choice(f"rent {hardware(o)}", speed, 0.0, cost.cost_usd.expected, hours, friction=harder)
+        return Choice(f"rented {hardware(o)}", speed, 0.0, cost.cost_usd.expected, hours, friction=harder)
     assert o.way.purchase is not None
     fixed = o.way.purchase.median * o.n + cost.box_usd
     board = board_of(o.way.accelerator.id)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gpuwise.facts.offers.offer import offers_for
 from gpuwise.facts.offers.purchases import month_or_year
-from gpuwise.pick.candidates import CODES, Exclusion
+from gpuwise.pick.candidates import CODES, Acquisition, Exclusion
 from gpuwise.pick.forward import ForwardJob
 from gpuwise.pick.jobs import ModelJob
 from gpuwise.pick.limits import Limits
@@ -40,6 +40,23 @@ class LeftOutGroup:
 def hardware(o: Outcome) -> str:
     """``2x RTX 3090``."""
     return f"{o.n}x {o.cluster.accelerator.name}"
+
+
+def money(usd: float) -> str:
+    """``$0.30``, ``$412``, ``$3.3M``."""
+    if usd >= 1e6:
+        return f"${usd / 1e6:.2f}M"
+    return "$0" if usd == 0 else f"${usd:,.0f}" if usd >= 100 else f"${usd:.2f}"
+
+
+def price_words(way: Acquisition) -> str:
+    """``$0.39/h``, ``$750 used``, ``free, colab``."""
+    if way.rent is not None:
+        return f"{format_usd(way.rent.expected)}/h"
+    if way.notebook is not None:
+        return ("free" if way.notebook.free else f"{money(way.notebook.usd_per_month)}/mo") + f", {way.notebook.provider}"
+    assert way.purchase is not None
+    return f"{money(way.purchase.median)} {way.condition}"
 
 
 def how_words(o: Outcome) -> str:

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING
 
 from gpuwise.cli.out import console, grid, section, table_of
 from gpuwise.pick.api import Pick
-from gpuwise.pick.candidates import Acquisition
 from gpuwise.pick.forward import ForwardJob
 from gpuwise.pick.jobs import ModelJob
 from gpuwise.pick.outcomes import Outcome
 from gpuwise.pick.owning import MONTH_H
-from gpuwise.pick.words import LeftOutGroup
+from gpuwise.pick.words import LeftOutGroup, hardware, money, price_words
 from gpuwise.plan.explain import probability
 from gpuwise.text import capital
-from gpuwise.units import format_bytes, format_duration, format_number, format_usd
+from gpuwise.units import format_bytes, format_duration, format_number
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -145,26 +144,9 @@ def three(usd: float) -> str:
     return "$0" if usd == 0 else f"${usd:,.0f}" if usd >= 100 else f"${usd:.3g}"
 
 
-def money(usd: float) -> str:
-    """``$0.30``, ``$412``, ``$3.3M``."""
-    if usd >= 1e6:
-        return f"${usd / 1e6:.2f}M"
-    return "$0" if usd == 0 else f"${usd:,.0f}" if usd >= 100 else f"${usd:.2f}"
-
-
 def short_name(name: str) -> str:
     """A product name without what the table need not repeat."""
     return name.replace(" Blackwell", "").replace("Radeon ", "").replace("Workstation", "WS").replace(" (DGX Spark)", "")
-
-
-def price_words(acquisition: Acquisition) -> str:
-    """``$0.39/h``, ``$750 used``, ``free``."""
-    if acquisition.rent is not None:
-        return f"{format_usd(acquisition.rent.expected)}/h"
-    if acquisition.notebook is not None:
-        return "free" if acquisition.notebook.free else f"{money(acquisition.notebook.usd_per_month)}/mo"
-    assert acquisition.purchase is not None
-    return f"{money(acquisition.purchase.median)} {acquisition.condition}"
 
 
 def marks(o: Outcome) -> list[str]:
@@ -187,12 +169,13 @@ def _changes(to: Console, ranked: Sequence[Outcome], top: int) -> None:
     from rich.text import Text
 
     table = grid(2)
-    for how in TITLES:
-        first = next((o for o in ranked if o.way.how == how), None)
-        if first is not None:
-            words = [first.layout, *(c for c in first.changes if c not in first.layout), _free(first)]
-            table.add_row(f"{first.n}x {first.cluster.accelerator.name}", Text("; ".join([*words, *first.notes])))
-            table.add_row("", Text(f"software {first.support.level}: {first.support.reason}", "dim"))
+    rows: dict[tuple[str, str, str], None] = {}
+    for first in filter(None, (next((o for o in ranked if o.way.how == how), None) for how in TITLES)):
+        words = [first.layout, *(c for c in first.changes if c not in first.layout), _free(first), *first.notes]
+        rows[hardware(first), "; ".join(words), f"software {first.support.level}: {first.support.reason}"] = None
+    for name, how, software in rows:
+        table.add_row(name, Text(how))
+        table.add_row("", Text(software, "dim"))
     if table.row_count:
         section(to, "How", table)
 
