@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 
 from gpuwise.errors import InputError, UnpredictableError
 from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
@@ -364,12 +364,12 @@ def _only_once(accelerator_id: str, condition: str, purchase: PurchaseRange, tod
     return board.obtainable in ("cloud-only", "system-only", "announced") and purchase.as_of is None
 
 
-@cache
+@lru_cache(4096)
 def _rented(today: datetime.date) -> frozenset[str]:
     return frozenset(o.accelerator_id for o in book(today))
 
 
-@cache
+@lru_cache(4096)
 def _rent(accelerator_id: str, today: datetime.date) -> Price | None:
     if accelerator_id not in _rented(today):
         return None

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import lru_cache
 
 import numpy as np
 
@@ -317,7 +317,7 @@ def _images_per_s(denoiser: Denoiser, cluster: Cluster) -> Estimate:
     return Estimate.from_log_sigma(expected, sigma, product.basis)
 
 
-@cache
+@lru_cache(4096)
 def _encoder_rate(arch: Architecture, accelerator: Accelerator, seq_len: int, tokens: bool) -> tuple[Estimate, int]:
     """Items a second at the best batch."""
     if not engine_runs(accelerator):
@@ -330,7 +330,7 @@ def _encoder_rate(arch: Architecture, accelerator: Accelerator, seq_len: int, to
     return step.inverse(batch * seq_len if tokens else batch), batch
 
 
-@cache
+@lru_cache(4096)
 def _convnet_rate(net: ConvNet, accelerator: Accelerator) -> tuple[Estimate, int]:
     """Images a second trained on at the best batch that fits."""
     dtype = default_precision(accelerator)[0]
@@ -350,7 +350,7 @@ def _convnet_rate(net: ConvNet, accelerator: Accelerator) -> tuple[Estimate, int
     return best
 
 
-@cache
+@lru_cache(4096)
 def _trained_flop(net: ConvNet) -> float:
     """Of one image, forward and backward."""
     return float(training_table(net, 1, "bf16").flop.sum())
@@ -368,7 +368,7 @@ def together_s(job: ForwardJob, rate: ForwardRate, cluster: Cluster) -> Estimate
     return seconds.scaled(1.0 + added * rate.items_per_s.expected / rate.batch)
 
 
-@cache
+@lru_cache(4096)
 def _speech_rate(arch: Architecture, cluster: Cluster, tokens: int) -> tuple[Estimate, int]:
     """Seconds of sound a second at the best batch that fits: windows do not wait for each other."""
     accelerator = cluster.accelerator

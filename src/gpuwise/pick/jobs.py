@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import lru_cache
 
 from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.facts.models.architecture import Architecture
@@ -114,7 +114,7 @@ class ModelJob:
         return 0.0 if rate is None else rate * per_request * self.hours * HOUR_S
 
 
-@cache
+@lru_cache(4096)
 def _flop_per_token(arch: Architecture, seq_len: int, lora_rank: int, lora_targets: tuple[str, ...]) -> float:
     return model_flop_per_token(arch, seq_len, lora_rank=lora_rank, lora_targets=lora_targets)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 
 from gpuwise.errors import UnpredictableError
 from gpuwise.facts.grid import find_grid
@@ -153,14 +153,14 @@ def _box_span(box: float) -> tuple[float, float]:
     return box * host.low / host.expected, box * host.high / host.expected
 
 
-@cache
+@lru_cache(4096)
 def resale_share(accelerator: Accelerator, years: float) -> float:
     """Share of the purchase that selling brings back after ``years``."""
     kind = "resale_keep" if accelerator.form in ("SXM", "OAM", "Superchip") else "resale_keep_consumer"
     return float(economics()[kind].expected ** years)
 
 
-@cache
+@lru_cache(4096)
 def usd_per_kwh(accelerator: Accelerator, country: str) -> float:
     """Household electricity for what stands at home, industrial for modules; the other sector where one is unknown, and
     the shipped average where the country has no price."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import lru_cache
 
 import numpy as np
 
@@ -190,7 +190,7 @@ def train_on(job: ModelJob, cluster: Cluster) -> TrainingChoice | TooLarge:
     return unlikely or smallest or least_short_bytes(job, cluster.accelerator, cluster.n_accelerators)
 
 
-@cache
+@lru_cache(4096)
 def _layer_parameters(arch: Architecture) -> int:
     return count_parameters(arch).layers
 

@@ -45,22 +45,6 @@ _RESIDENT_BELOW = 0.5
 """Share of the second-level cache that a working set may fill before a repeated pass misses it, on split
 caches."""
 
-FORWARD_FEATURES = ("work", "work_full", "waves", "waves_full", "tile", "length", "cache", "packed_waves")
-DECODE_FEATURES = (
-    "cache",
-    "cache_half",
-    "serial_group",
-    "serial_head",
-    "share_group",
-    "share_head",
-    "share_full",
-    "blocks_group",
-    "blocks_head",
-    "query",
-    "length",
-    "length_full",
-    "batch",
-)
 FREE_FEATURES = (
     "group",
     "group_1",
@@ -71,19 +55,6 @@ FREE_FEATURES = (
     "width_128",
     "windowed",
     "window_kernel",
-)
-TREE_FEATURES = (
-    "batch",
-    "length",
-    "heads",
-    "kv_heads",
-    "group",
-    "head_dim",
-    "window",
-    "batch_heads",
-    "batch_kv_heads",
-    "tokens",
-    "gpu",
 )
 
 
