@@ -93,6 +93,8 @@ def test_a_slider_by_the_keyboard_answers_beside_the_last_answer_and_the_link_re
     page.keyboard.press("ArrowRight")
     page.wait_for_selector(".before")
     settled(page)
+    last = page.eval_on_selector_all(".before data", "all => all.map(d => [d.dataset.path, +d.value])")
+    assert last and all(at(document("plan"), p) == v for p, v in last)  # not what the slider showed until its search ended
     assert "recompute=selective" in page.url
     printed = json.loads(gpuwise(*page.locator(".command code").first.inner_text().split()[1:], "--json").out.splitlines()[-1])
     assert all(at(printed, p) == v for p, v in numbers(page).items() if p.startswith("/best"))
@@ -100,6 +102,13 @@ def test_a_slider_by_the_keyboard_answers_beside_the_last_answer_and_the_link_re
     again = visit(urlsplit(page.url).path + "?" + urlsplit(page.url).query)
     again.wait_for_selector(".answer .tiles")
     assert numbers(again) == numbers(page)
+
+
+def test_an_exercise_is_chosen_from_the_list(visit: Callable[..., Any]) -> None:
+    page = visit("/learn")
+    page.locator("button", has_text="4. Memory").click()
+    page.wait_for_selector("h2:has-text('4. Memory')")
+    assert "number=4" in page.url
 
 
 @pytest.mark.slow

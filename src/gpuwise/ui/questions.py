@@ -211,7 +211,7 @@ QUESTIONS: Mapping[str, Question] = {
             Field("optin", "More than 48 KiB was asked for", "flag", more=True),
         ),
         ("occupancy", "--chart"),
-        needs=("on",),
+        needs=("on", "regs", "block"),
     ),
     "simulate": Question(
         "lab",

@@ -2,20 +2,14 @@
 import { html, render, useEffect, useRef, useState } from "/assets/preact-htm.js";
 
 const LAYOUT_WAIT_MS = 300;
-const get = async (path, signal) => {
-  const reply = await fetch(path, { signal, headers: { accept: "application/json" } });
+const get = async (path, signal, given) => {
+  const reply = await fetch(path, { signal, headers: { accept: "application/json" }, ...given });
   const body = await reply.json();
   const said = body.document && body.document.error ? body.document : body;
   if (said.error) throw Object.assign(new Error(said.error), { hint: said.hint, command: body.command });
   return body;
 };
-const send = async (path, document_, signal) => {
-  const reply = await fetch(path, { signal, method: "POST", body: JSON.stringify(document_), headers: { "content-type": "application/json" } });
-  const body = await reply.json();
-  const said = body.document && body.document.error ? body.document : body;
-  if (said.error) throw Object.assign(new Error(said.error), { hint: said.hint, command: body.command });
-  return body;
-};
+const send = (path, fields, signal) => get(path, signal, { method: "POST", body: JSON.stringify(fields), headers: { "content-type": "application/json" } });
 const asQuery = (fields) => new URLSearchParams(Object.entries(fields).filter(([, v]) => v)).toString();
 const here = () => {
   const all = Object.fromEntries(new URLSearchParams(location.search));
@@ -125,7 +119,7 @@ function Ask({ question, start, link }) {
   const timer = useRef(0);
   const shown = useRef(null);
 
-  // a first part is no last answer
+  // neither a first part nor what a slider shows until its search ends is a last answer
   const show = (body, part) => {
     const last = shown.current;
     if (last && !last.part && last.brief && last.brief !== body.brief) setBefore(last);
@@ -164,12 +158,12 @@ function Ask({ question, start, link }) {
     clearTimeout(timer.current);
     control.current && control.current.abort();
     const mine = (control.current = new AbortController());
-    const { accumulation, ...held } = shown.current ? shown.current.held : {};
+    const { accumulation, ...held } = shown.current?.held || {};
     const asked = whole ? next : { ...next, ...held, ...changes };
     if (!question.moment) return search(next);
     setBusy("Asking");
     get(`/api/moment?${asQuery(asked)}`, mine.signal)
-      .then((body) => (show(body), setBusy("")))
+      .then((body) => (show(body, !whole), setBusy("")))
       .catch(fail)
       .finally(() => {
         if (!whole && !mine.signal.aborted) timer.current = setTimeout(() => search(next), LAYOUT_WAIT_MS);
