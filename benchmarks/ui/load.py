@@ -4,8 +4,8 @@ the moment each was due.
     python benchmarks/ui/load.py --rate 200 --seconds 20
 
 The slowest are named with the second in which they were due. Beside each ``BESIDE``-th of them one is asked that costs nothing
-(/api/state): what machine, client and server take of any answer. The layouts are those of a few people who move
-three sliders (micro-batch, recompute and, by ``--mix``, sharding or, as the page has them, precision) of their own model
+(/api/state): what the machine, the client and the server's loop take of any answer. The layouts are those of a few people who
+move three sliders (micro-batch, recompute and, by ``--mix``, sharding or, as the page has them, precision) of their own model
 (``--models``), at random and so again and again; every layout is asked for the first time during the run, none before.
 """
 

@@ -52,6 +52,8 @@ def test_70b_under_qlora_trains_on_two_cards_of_24_gb() -> None:
     wishes = Wishes(tokens=1e9, seq_len=2048, global_batch=4, lora_rank=64, quantized_base=True, stack="hf-fsdp")
     plan = make_plan("llama-2-70b", "2x4090", wishes)
     assert plan.best is not None and "weights and optimizer offload" in layout(plan.best.estimate.strategy)
+    offloaded = make_plan("llama-2-70b", "2x4090", replace(wishes, fixed={"offload_optimizer": True, "micro_batch": 2}))
+    assert offloaded.best is not None and offloaded.best.estimate.strategy.optimizer == "adamw"
     asked = fit("llama-2-70b", "2x4090", Wishes(seq_len=2048, lora_rank=16, quantized_base=True))
     assert any(c.estimate.fits and "weights and optimizer in host memory" in c.name for c in asked.combinations)
 
@@ -121,3 +123,14 @@ def test_an_update_on_the_host_takes_what_was_measured(on: str, parameters: floa
     n = cluster.n_accelerators
     seconds = parameters / n * 28 / float(host_update_bytes_per_s(cluster.system, n, by_deepspeed=n > 1))
     assert seconds == pytest.approx(measured_s, rel=0.3)
+
+
+def test_what_is_not_known_of_an_update_on_the_host_widens_the_step() -> None:
+    """By the share of the step that the offload takes."""
+
+    def width(n: int) -> tuple[float, float]:
+        e = zero3(offload=False, accumulation=n)
+        return e.step_time_s.high / e.step_time_s.expected, e.breakdown_s["offload"] / e.step_time_s.expected
+
+    (once, most), (often, least) = width(1), width(64)
+    assert most > 3 * least and once > 1.1 * often

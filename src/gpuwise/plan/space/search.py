@@ -170,13 +170,13 @@ def _nothing(goal: Goal) -> str:
 
 
 def _without_logits(goal: Goal) -> Iterator[tuple[Goal, str]]:
-    """The chunked loss and the paged optimizer of :func:`_lighter`."""
+    """The chunked loss and the paged optimizer of :func:`_lighter`, which an offload leaves out: it is the GPU's alone."""
     nothing = _nothing(goal)
     wishes, option = goal.wishes, find_stack(goal.bases[0].stack).chunked_loss_option
     if wishes.fused_loss is None and wishes.fine_tuning and goal.arch.lm_head and option:
         goal = replace(goal, bases=tuple(b.with_(fused_loss=True) for b in goal.bases))
         yield goal, f"{nothing} with whole logits, so the loss is in chunks ({option})"
-    if wishes.optimizer is None and wishes.quantized_base:
+    if wishes.optimizer is None and wishes.quantized_base and not wishes.fixed.get("offload_optimizer"):
         goal = replace(goal, bases=tuple(b.with_(optimizer=PAGED_FORM[b.optimizer]) for b in goal.bases))
         yield goal, f"{nothing} with the optimizer's states on the device, so they are paged: {goal.bases[0].optimizer}"
 

@@ -187,7 +187,9 @@ def _one(
     model_flop = per_token * tokens
     run = model_flop * (1 + _recomputed_flop(strategy, costs, at)) if not costs.own_host else _flop_run(strategy, costs, at)
     peak = cluster.accelerator.peak(strategy.precision) * cluster.n_accelerators
-    step = Estimate.from_log_sigma(float(done.times.step_s[i]), sigma, basis).bounded_below(run / peak)
+    seconds = float(done.times.step_s[i])
+    sigma = math.hypot(sigma, OFFLOAD_LOG_SIGMA * float(done.times.offload_s[i]) / seconds)
+    step = Estimate.from_log_sigma(seconds, sigma, basis).bounded_below(run / peak)
     rate = step.inverse(tokens)
     footprint = _memory(arch, cluster, strategy, costs.points[at], memory, i)
     host, limit = float(np.broadcast_to(on_host, memory.device_total.shape).flat[i]), host_limit_bytes(cluster)
@@ -257,6 +259,12 @@ def _replayed(arch: Architecture, cluster: Cluster, strategy: Strategy, point: P
     if one.run.oom is not None:
         return None
     return _Memory(one.process, one.needed, one.allocated, memory_parts(one, arch, point), one.fits, one.fit_probability)
+
+
+OFFLOAD_LOG_SIGMA = 0.9
+"""Spread of log(measured / predicted) of what an offload adds to a step, by its share of the step: updates on the host took 1, 1,
+1, 1.5, 1.9 and some 9 times what is predicted (ml-engineering, torchtune, prime-rl 3210; README of torchao's optimizers,
+DeepSpeed issue 6834, gist chenyaofo/d4cd6a20; the first three were fitted)."""
 
 
 def spread(sc: StackCosts, costs: PointCosts, at: int, n_systems: float) -> tuple[float, Basis]:
