@@ -124,7 +124,9 @@ def refuse(names: Collection[str], why: str, hint: str = "leave it out", allowed
             raise InputError(f"{option_name(name)} {why}", hint=hint)
 
 
-def _converter(parse: Any) -> Any:
+def converter(parse: Any) -> Any:
+    """What cyclopts calls for an option: ``parse`` of its text and its name."""
+
     def convert(_: Any, tokens: Sequence[Any]) -> Any:
         token = tokens[0]
         return parse(token.value, token.keyword or "value")
@@ -154,14 +156,14 @@ def new_file(text: str, name: str) -> str:
     raise InputError(f"{name}: {text!r} is no name of a file", hint=f"name one, {name} ./{text.lstrip('-')}, or - to print it")
 
 
-Whole = Annotated[int, Parameter(converter=_converter(whole_number))]
-Length = Annotated[int, Parameter(converter=_converter(sequence_length))]
-Count = Annotated[float, Parameter(converter=_converter(positive_count))]
-Duration = Annotated[float, Parameter(converter=_converter(positive_duration))]
-Money = Annotated[float, Parameter(converter=_converter(money))]
-Bytes = Annotated[float, Parameter(converter=_converter(size))]
-Share = Annotated[float, Parameter(converter=_converter(share))]
-NewFile = Annotated[str, Parameter(allow_leading_hyphen=True, converter=_converter(new_file))]
+Whole = Annotated[int, Parameter(converter=converter(whole_number))]
+Length = Annotated[int, Parameter(converter=converter(sequence_length))]
+Count = Annotated[float, Parameter(converter=converter(positive_count))]
+Duration = Annotated[float, Parameter(converter=converter(positive_duration))]
+Money = Annotated[float, Parameter(converter=converter(money))]
+Bytes = Annotated[float, Parameter(converter=converter(size))]
+Share = Annotated[float, Parameter(converter=converter(share))]
+NewFile = Annotated[str, Parameter(allow_leading_hyphen=True, converter=converter(new_file))]
 
 
 @Parameter(name="*")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from gpuwise.cli.options import Duration, Length, Money, Whole, positive_count
+from gpuwise.cli.options import Duration, Length, Money, Whole, given, positive_count, refuse
+from gpuwise.cli.reports import check_reports, write_report
 from gpuwise.errors import GpuwiseError, InputError, NoRoomError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 ARRIVALS = ("poisson", "gamma", "diurnal")
 FORWARD = ("embed", "rerank", "vision", "speech", "image", "video")
 """Workloads of one forward pass a request: nothing is written."""
-OF_PASSES, HELD_OF_PASSES = ("workload", "slo", "rate", "max", "batching"), ("price", "provider", "context", "budget", "engine")
+OF_PASSES = ("workload", "slo", "rate", "max", "batching", "price", "provider", "context", "budget", "engine")
 """Options that mean something there."""
 LEAST_REQUESTS = 50
 """Of a trace that is replayed."""
@@ -174,10 +175,7 @@ def capacity(
     from gpuwise.facts.models.architecture import Architecture
     from gpuwise.serve.capacity.answer import Question
 
-    if html is not None:
-        from gpuwise.files import PAGE_SUFFIXES, check_target
-
-        check_target(html, PAGE_SUFFIXES)
+    check_reports(html)
     if asked.trace is None and (asked.workload or "").lower().endswith(TRACES):
         asked = replace(asked, workload=None, trace=Path(asked.workload or ""))
     arch = _served(model, asked.workload)
@@ -236,13 +234,10 @@ def capacity(
         bounds = Bounds(sent.seconds, sent.in_flight, sent.stall, sent.retries)
         return measure_server(answer, sent.measure, bounds, sent.requests, sent.served_model, keep=sent.save, json=json)
     if html is not None:
-        import sys
-
         from gpuwise.cli.capacity.view import verdict
         from gpuwise.report.capacity_page import write_capacity_page
 
-        write_capacity_page(answer, verdict(answer, held.budget), html)
-        sys.stderr.write(f"wrote {html}\n")
+        write_report(html, lambda path: write_capacity_page(answer, verdict(answer, held.budget), path))
     if json:
         from gpuwise.cli.out import print_json
         from gpuwise.serve.capacity.document import capacity_document
@@ -343,11 +338,8 @@ def _passes(traffic: Traffic, constraints: Constraints) -> Passes:
     """The question of a workload that writes nothing. Raises InputError for options that mean nothing there."""
     from gpuwise.cli.capacity.forward import Passes
 
-    for options, usual, names in ((traffic, CHAT, OF_PASSES), (constraints, FREE, HELD_OF_PASSES)):
-        for f in fields(options):
-            if f.name not in names and getattr(options, f.name) != getattr(usual, f.name):
-                name = "--" + f.name.replace("_", "-")
-                raise InputError(f"{name} is of models that write: {traffic.workload} writes nothing", hint="leave it out")
+    chosen = given(traffic, CHAT) | given(constraints, FREE)
+    refuse(chosen, f"is of models that write: {traffic.workload} writes nothing", allowed=OF_PASSES)
     assert traffic.workload is not None
     rate = None if traffic.rate is None else rate_per_s(traffic.rate)
     return Passes(

@@ -8,6 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from gpuwise.cli.options import Count, Length
+from gpuwise.cli.reports import check_reports, write_report
 
 
 def compare(
@@ -53,15 +54,15 @@ def compare(
 
     from gpuwise.pick.compare.comparison import compare_accelerators
 
-    if html is not None or svg is not None:
-        from gpuwise.files import check_target
-
-        check_target(html, (".html", ".htm"))
-        check_target(svg, (".svg",))
+    check_reports(html, svg)
     answer = compare_accelerators(
         names, today=datetime.date.today(), model=model, purpose=purpose, tokens=tokens, seq_len=seq, precision=precision
     )
-    _write(answer, html, svg)
+    if html is not None or svg is not None:
+        from gpuwise.report.compare_page import write_compare_figures, write_compare_page
+
+        write_report(html, lambda path: write_compare_page(answer, path))
+        write_report(svg, lambda path: write_compare_figures(answer, path))
     if json:
         from gpuwise.cli.out import print_json
         from gpuwise.pick.compare.document import comparison_document
@@ -72,22 +73,3 @@ def compare(
 
         show_comparison(answer, every_source=sources)
     return 0
-
-
-def _write(answer: object, html: Path | None, svg: Path | None) -> None:
-    """The drawn reports, and where they are on stderr."""
-    import sys
-
-    from gpuwise.pick.compare.comparison import Comparison
-
-    assert isinstance(answer, Comparison)
-    if html is None and svg is None:
-        return
-    from gpuwise.report.compare_page import write_compare_figures, write_compare_page
-
-    if html is not None:
-        write_compare_page(answer, html)
-        sys.stderr.write(f"wrote {html}\n")
-    if svg is not None:
-        write_compare_figures(answer, svg)
-        sys.stderr.write(f"wrote {svg}\n")

@@ -10,10 +10,10 @@ from cyclopts import Parameter
 
 from gpuwise.cli.cost.input import DemandOptions, OwningOptions, RentingOptions, ServingOptions, Share, Span
 from gpuwise.cli.options import LEFT_OPEN, NOTHING_FIXED, Count, LayoutOptions, Training, given, refuse
+from gpuwise.cli.reports import check_reports
 from gpuwise.errors import InputError
 
 if TYPE_CHECKING:
-    from gpuwise.money.rent_or_own.comparison import RentOrOwn
     from gpuwise.money.rent_or_own.rules import RuleCheck
     from gpuwise.serve.capacity.answer import Capacity
 
@@ -213,10 +213,11 @@ def _hours(
     from dataclasses import replace
 
     from gpuwise.cli.cost.input import demand_of, footprint, in_dollars, ownership_of, renting_of, simple_question
+    from gpuwise.cli.cost.run import write_figures
     from gpuwise.facts.hardware.naming import USUAL, find_cluster
     from gpuwise.money.rent_or_own.scenarios import rent_or_own
 
-    _check_targets(html, svg)
+    check_reports(html, svg)
     owned, rented = in_dollars(owned, rented, *money)
     cluster, demand = find_cluster(on, prefer=USUAL), demand_of(usage)
     carbon, power = footprint(cluster, country)
@@ -243,7 +244,7 @@ def _hours(
         from gpuwise.money.rent_or_own.counting import count_up
 
         cost_steps = count_up(bare, (demand, ownership, renting), usage.years, seed=seed)
-    _write(result, html, svg)
+    write_figures(result, html, svg)
     if json:
         from gpuwise.cli.out import print_json
         from gpuwise.money.rent_or_own.document import comparison_document
@@ -304,27 +305,3 @@ def _rules(
 
 def _one(value: Span | None) -> float | None:
     return None if value is None else value[0]
-
-
-def _check_targets(html: Path | None, svg: Path | None) -> None:
-    if html is not None or svg is not None:
-        from gpuwise.files import FIGURE_SUFFIXES, PAGE_SUFFIXES, check_target
-
-        check_target(html, PAGE_SUFFIXES)
-        check_target(svg, FIGURE_SUFFIXES)
-
-
-def _write(result: RentOrOwn, html: Path | None, svg: Path | None) -> None:
-    """The drawn reports, and where they are on stderr."""
-    import sys
-
-    if html is None and svg is None:
-        return
-    from gpuwise.report.cost_page import write_cost_figure, write_cost_page
-
-    if html is not None:
-        write_cost_page(result, html)
-        sys.stderr.write(f"wrote {html}\n")
-    if svg is not None:
-        write_cost_figure(result, svg)
-        sys.stderr.write(f"wrote {svg}\n")

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from gpuwise.cli.options import Money, Whole
+from gpuwise.cli.options import Money, Whole, converter
 from gpuwise.errors import InputError
 from gpuwise.units import hint_for, parse_count
 
@@ -114,20 +113,13 @@ def _positive(value: float, text: str, name: str, what: str, example: str) -> fl
     return value
 
 
-def _converter(parse: Callable[[str, str], Any]) -> Callable[[Any, Sequence[Any]], Any]:
-    def convert(_: Any, tokens: Sequence[Any]) -> Any:
-        return parse(tokens[0].value, tokens[0].keyword or "value")
-
-    return convert
-
-
-Hours = Annotated[float, Parameter(converter=_converter(hours_a_month))]
-Share = Annotated[float, Parameter(converter=_converter(share))]
-Span = Annotated[Range, Parameter(converter=_converter(span), accepts_keys=False, n_tokens=1)]
-Spread = Annotated[Range, Parameter(converter=_converter(spread), accepts_keys=False, n_tokens=1)]
-ShareSpan = Annotated[Range, Parameter(converter=_converter(_share_span), accepts_keys=False, n_tokens=1)]
-Months = Annotated[int, Parameter(converter=_converter(_years))]
-Times = Annotated[float, Parameter(converter=_converter(_times))]
+Hours = Annotated[float, Parameter(converter=converter(hours_a_month))]
+Share = Annotated[float, Parameter(converter=converter(share))]
+Span = Annotated[Range, Parameter(converter=converter(span), accepts_keys=False, n_tokens=1)]
+Spread = Annotated[Range, Parameter(converter=converter(spread), accepts_keys=False, n_tokens=1)]
+ShareSpan = Annotated[Range, Parameter(converter=converter(_share_span), accepts_keys=False, n_tokens=1)]
+Months = Annotated[int, Parameter(converter=converter(_years))]
+Times = Annotated[float, Parameter(converter=converter(_times))]
 
 
 @Parameter(name="*")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gpuwise.cli.options import LEFT_OPEN, NOTHING_FIXED, LayoutOptions, Training, wishes_of
+from gpuwise.cli.reports import check_reports, write_report
 from gpuwise.cli.step.options import OwnCode
 from gpuwise.errors import InputError
 from gpuwise.units import DAY_S, format_count
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from gpuwise.facts.offers.storage import StoragePrice
     from gpuwise.facts.operations import Site
     from gpuwise.money.cost import Price
+    from gpuwise.money.rent_or_own.comparison import RentOrOwn
     from gpuwise.money.run.changes import Change
     from gpuwise.money.run.cost import Run, RunCost
     from gpuwise.plan.answer import Option, Plan
@@ -58,11 +60,7 @@ def cost_run(
     from gpuwise.money.run.cost import run_cost
     from gpuwise.plan.api import make_plan
 
-    if html is not None or svg is not None:
-        from gpuwise.files import check_target
-
-        check_target(html, (".html", ".htm"))
-        check_target(svg, (".svg",))
+    check_reports(html, svg)
     today = datetime.date.today()
     place, site = _place(country, provider)
     plan: Plan[Any]
@@ -88,7 +86,7 @@ def cost_run(
     spot_usd = _spot(best.cluster, best.price, today, provider) if spot else None
     cost = run_cost(_run(plan, best, storage, place, site, spot_usd, eval_share, egress_gb, pue))
     other = changes(cost, today)
-    _write(cost, f"{plan.name}, {amount}", html, svg)
+    write_figures(cost, html, svg, title=f"{plan.name}, {amount}")
     if json:
         _print_document(plan, cost, other)
     else:
@@ -119,20 +117,13 @@ def _print_document(plan: Plan[Any], cost: RunCost, other: Sequence[Change]) -> 
     )
 
 
-def _write(cost: RunCost, title: str, html: Path | None, svg: Path | None) -> None:
-    """The drawn reports, and where they are on stderr."""
-    import sys
+def write_figures(cost: RunCost | RentOrOwn, html: Path | None, svg: Path | None, **title: str) -> None:
+    """The drawn reports."""
+    if html is not None or svg is not None:
+        from gpuwise.report.cost_page import write_cost_figure, write_cost_page
 
-    if html is None and svg is None:
-        return
-    from gpuwise.report.cost_page import write_cost_figure, write_cost_page
-
-    if html is not None:
-        write_cost_page(cost, html, title=title)
-        sys.stderr.write(f"wrote {html}\n")
-    if svg is not None:
-        write_cost_figure(cost, svg)
-        sys.stderr.write(f"wrote {svg}\n")
+        write_report(html, lambda path: write_cost_page(cost, path, **title))
+        write_report(svg, lambda path: write_cost_figure(cost, path))
 
 
 def _place(country: str | None, provider: str | None) -> tuple[Grid | None, Site | None]:

@@ -52,9 +52,9 @@ def profile(
     json
         One JSON document on the last line of stdout.
     """
-    from gpuwise.files import PAGE_SUFFIXES, check_target
+    from gpuwise.cli.reports import check_reports
 
-    check_target(html, PAGE_SUFFIXES)
+    check_reports(html)
     if module is not None and script is not None:
         arguments = (script, *arguments)
     target = module or script
