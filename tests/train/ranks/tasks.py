@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import Dataset
 
-from gpuwise.train.ranks.parallel.halves import orders_of, put_back
+from gpuwise.train.ranks.parallel.halves import orders_of
 from gpuwise.workload.capture.packages import transformers
 
 sys.path.append(str(Path(__file__).parent))
@@ -25,6 +25,12 @@ if "ORDERS" in os.environ:
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
     return getattr(tensor, "full_tensor", lambda: tensor)().detach().clone()
+
+
+def put_back(tensor: torch.Tensor, dim: int, order: tuple[tuple[int, int], ...]) -> torch.Tensor:
+    """A rearranged tensor as one process has it."""
+    pieces = tensor.split([size for _, size in order], dim)
+    return torch.cat([p for _, p in sorted(zip(order, pieces, strict=True), key=lambda f: f[0])], dim)
 
 
 def as_alone(model: nn.Module, values: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

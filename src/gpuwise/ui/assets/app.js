@@ -104,6 +104,10 @@ function Copy({ line }) {
     <button type="button" onClick=${copy("link", location.href)}>${done === "link" ? "Link copied" : "Copy the link"}</button></div>`;
 }
 
+function Refusal({ error }) {
+  return error && html`<div class="error" role="alert"><p>${error.message}</p><p>${error.hint}</p>${error.command && html`<${Copy} line=${error.command} />`}</div>`;
+}
+
 function Keep({ name, fields, drawn }) {
   return html`<p class="files">Export: ${["html", ...(drawn ? ["svg"] : []), "json", "csv"].map((kind) => html`<a href=${`/export/${name}.${kind}?${asQuery(fields)}`} download=${`${name}.${kind}`}>${kind.toUpperCase()}</a> `)}</p>`;
 }
@@ -205,7 +209,7 @@ function Ask({ question, start, link }) {
       ${held.map((f) => html`<button type="button" class="held" onClick=${() => clear(f.name)}>${f.label}: ${fields[f.name]} <span aria-label="let go">×</span></button>`)}
     </form>`}
     <p class="status" role="status" aria-live="polite">${busy && html`<span class="spin" aria-hidden="true"></span>${busy}`}</p>
-    ${error && html`<div class="error" role="alert"><p>${error.message}</p><p>${error.hint}</p>${error.command && html`<${Copy} line=${error.command} />`}</div>`}
+    <${Refusal} error=${error} />
     ${answer &&
     html`<div class=${before ? "two" : ""}>
       <section aria-label="Answer">
@@ -287,7 +291,7 @@ function File({ start, link }) {
         <label class="flag" for="o-remedies"><input id="o-remedies" type="checkbox" checked=${asked.remedies === "yes"} onChange=${set("remedies")} /> Try remedies though it fits</label>
       </div><button class="go" disabled=${said.split(",")[0] === "Running your code" || !asked.file}>Run and answer</button></form>`}
     <p class="status" role="status">${said && !said.startsWith("This") && html`<span class="spin" aria-hidden="true"></span>`}${said}</p>
-    ${error && html`<div class="error" role="alert"><p>${error.message}</p><p>${error.hint}</p>${error.command && html`<${Copy} line=${error.command} />`}</div>`}
+    <${Refusal} error=${error} />
     ${answer && html`<div class=${beside ? "two" : ""}>
       <section aria-label="Answer"><${Answer} markup=${answer.html} ticked=${ticked} onSet=${() => {}} onTick=${tick} /><${Copy} line=${answer.command} /><${Keep} name="own" fields=${answer.fields} drawn=${true} /></section>
       ${beside && html`<section class="before sheet" tabindex="0" aria-label="With what is ticked"><h2>With what is ticked</h2><${Answer} markup=${beside.brief} onSet=${() => {}} onTick=${() => {}} /><${Copy} line=${beside.command} /><${Keep} name="own" fields=${beside.fields} drawn=${true} /></section>`}</div>`}`;

@@ -205,9 +205,3 @@ def orders_of(model: nn.Module) -> Iterator[tuple[str, int, tuple[tuple[int, int
 def in_order(tensor: torch.Tensor, dim: int, order: tuple[tuple[int, int], ...]) -> torch.Tensor:
     """``tensor`` as one process has it, rearranged."""
     return torch.cat([tensor.narrow(dim, start, size) for start, size in order], dim)
-
-
-def put_back(tensor: torch.Tensor, dim: int, order: tuple[tuple[int, int], ...]) -> torch.Tensor:
-    """A rearranged tensor as one process has it."""
-    pieces = tensor.split([size for _, size in order], dim)
-    return torch.cat([p for _, p in sorted(zip(order, pieces, strict=True), key=lambda f: f[0])], dim)
