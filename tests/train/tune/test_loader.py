@@ -6,17 +6,9 @@ import time
 import pytest
 
 from gpuwise.errors import InputError
-from gpuwise.train.tune import loader
-from gpuwise.train.tune.loader import (
-    Check,
-    Probe,
-    choose_workers,
-    predicted_rate,
-    probe_items,
-    run_loader,
-    workers_to_try,
-    working_cores,
-)
+from gpuwise.train.tune import loader_runs
+from gpuwise.train.tune.loader import Probe, predicted_rate, probe_items, workers_to_try
+from gpuwise.train.tune.loader_runs import Check, choose_workers, run_loader, working_cores
 
 
 class Waits:
@@ -81,8 +73,10 @@ def test_an_empty_dataset() -> None:
 def test_the_prediction_is_checked_by_running(
     rates: dict[int, float], needed: float, chosen: int, run: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loader, "probe_items", lambda dataset: Probe(0.01, 0.0, 40))
-    monkeypatch.setattr(loader, "run_loader", lambda d, workers, predicted, **_: Check(workers, predicted, rates[workers], 1.0))
+    monkeypatch.setattr(loader_runs, "probe_items", lambda dataset: Probe(0.01, 0.0, 40))
+    monkeypatch.setattr(
+        loader_runs, "run_loader", lambda d, workers, predicted, **_: Check(workers, predicted, rates[workers], 1.0)
+    )
     found = choose_workers(Waits(), cores=4, free=4.0, needed_rate=needed)
     assert (found.workers, found.rate) == (chosen, rates[chosen])
     assert [c.workers for c in found.checks] == run
@@ -117,7 +111,7 @@ def test_cores_are_those_that_the_items_made_side_by_side_used(
     monkeypatch: pytest.MonkeyPatch, rate: float, cores: float
 ) -> None:
     """Two processes whose items work 10 ms each; more than there are cores is none."""
-    monkeypatch.setattr(loader, "_make", lambda dataset, order, together, other: other.send(rate))
+    monkeypatch.setattr(loader_runs, "_make", lambda dataset, order, together, other: other.send(rate))
     assert working_cores(Works(), Probe(0.01, 0.01, 40), 2) == pytest.approx(cores)
 
 
