@@ -85,3 +85,24 @@ def test_a_script_may_be_given_an_empty_word(gpuwise: Callable[..., Any], comman
 def test_a_fit_says_which_options_make_no_difference(gpuwise: Callable[..., Any]) -> None:
     ran = gpuwise("fit", "llama-3.2-1b", "--on", "h100", "--sequence-parallel", "--overlap-experts", "--json")
     assert "sequence parallelism is not used" in ran.out and "the model has no experts" in ran.out
+
+
+OF_COST = (
+    "--shape bursts, --peak 4, --growth 20%, --profile 1,1,1,1,1,2,2,1,1,1,1,1, --demand-spread 0.7-1.3, --years 2,"
+    " --buy-price 7777, --own-count 9, --opex-per-month 300, --kwh-price 0.3, --pue 1.5, --colo 222, --staff 99, --support 12%,"
+    " --server-overhead 2, --capital 15%, --residual 5%, --utilisation 60%, --rent-price 1.7, --provider runpod, --spot, --reserved 3y, --still,"
+    " --country FR, --simple, --steps, --rules, --seed 7, --tokens 1B, --storage-price 1, --egress-gb 1, --tp 2, --lora"
+)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("base", ["--hours 2000 --scenarios 50", "--hours 2000 --scenarios 50 --simple", "--rules"])
+def test_an_option_of_cost_changes_the_answer_or_is_refused(gpuwise: Callable[..., Any], base: str) -> None:
+    plain = ("cost", "--on", "4xl40s", "--json", *base.split())
+    usual = gpuwise(*plain).out
+    silent = []
+    for option in OF_COST.split(", "):
+        ran = gpuwise(*plain, *option.split()) if option not in base else None
+        if ran is not None and ran.code != 2 and ran.out == usual:
+            silent.append(option)
+    assert silent == []
