@@ -88,10 +88,11 @@ def test_a_fit_says_which_options_make_no_difference(gpuwise: Callable[..., Any]
 
 
 OF_COST = (
-    "--shape bursts, --peak 4, --growth 20%, --profile 1,1,1,1,1,2,2,1,1,1,1,1, --demand-spread 0.7-1.3, --years 2,"
-    " --buy-price 7777, --own-count 9, --opex-per-month 300, --kwh-price 0.3, --pue 1.5, --colo 222, --staff 99, --support 12%,"
-    " --server-overhead 2, --capital 15%, --residual 5%, --utilisation 60%, --rent-price 1.7, --provider runpod, --spot, --reserved 3y, --still,"
-    " --country FR, --simple, --steps, --rules, --seed 7, --tokens 1B, --storage-price 1, --egress-gb 1, --tp 2, --lora"
+    "--shape bursts, --peak 4, --growth 20%, --profile 1,1,1,1,1,2,2,1,1,1,1,1, --demand-spread 0.7-1.3, --years 2, "
+    "--buy-price 7777, --own-count 9, --opex-per-month 300, --kwh-price 0.3, --pue 1.5, --colo 222, --staff 99, "
+    "--support 12%, --server-overhead 2, --capital 15%, --residual 5%, --utilisation 60%, --rent-price 1.7, "
+    "--provider runpod, --spot, --reserved 3y, --still, --country FR, --simple, --steps, --rules, --seed 7, "
+    "--tokens 1B, --storage-price 1, --egress-gb 1, --tp 2, --lora"
 )
 
 
