@@ -12,7 +12,7 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.facts.software.support import Support
 from gpuwise.plan import hardware
-from gpuwise.plan.goal import Goal, Wishes
+from gpuwise.plan.goal import Wishes
 from gpuwise.plan.planner import Pricing
 from gpuwise.plan.space import search
 from gpuwise.units import DAY_S, HOUR_S
@@ -154,13 +154,13 @@ def test_the_reasons_of_most_are_named() -> None:
 def test_what_is_surely_too_small_is_not_searched(model: str, wishes: Wishes, monkeypatch: pytest.MonkeyPatch) -> None:
     """The answer is the one of searching everything: states that fill one card may be held by the host of another."""
     searched: list[str] = []
-    search = hardware.search_goal
+    search = hardware.search_on
 
-    def counted(goal: Goal, *more: Any, **named: Any) -> Any:
-        searched.append(goal.cluster.label)
-        return search(goal, *more, **named)
+    def counted(arch: Architecture, cluster: Cluster, *more: Any, **named: Any) -> Any:
+        searched.append(cluster.label)
+        return search(arch, cluster, *more, **named)
 
-    monkeypatch.setattr(hardware, "search_goal", counted)
+    monkeypatch.setattr(hardware, "search_on", counted)
     arch = find_model(model)
     few = hardware.compare(arch, wishes, PRICING)
     n_few = len(searched)
@@ -174,7 +174,7 @@ def test_what_is_surely_too_small_is_not_searched(model: str, wishes: Wishes, mo
 
 @pytest.mark.thorough
 def test_states_too_large_for_a_cluster_are_not_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model of 70 billion parameters on one card, or on four of 24 GB without offload: the answer is that of evaluating all."""
+    """Seventy billion parameters without offload, on cards that they fill: the answer is that of evaluating all."""
     swept: list[tuple[str, int]] = []
     sweep = search.sweep
 

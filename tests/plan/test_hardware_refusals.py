@@ -45,6 +45,6 @@ def test_a_corrupt_file_is_not_passed_over(monkeypatch):
     def broken(*_: object, **__: object) -> object:
         raise DataError("coefficient file gemm.json does not match its checksum")
 
-    monkeypatch.setattr(hardware, "search_goal", broken)
+    monkeypatch.setattr(hardware, "search_on", broken)
     with pytest.raises(DataError):
         compare(find_model("gpt2"), Wishes(tokens=1e9), TODAY)

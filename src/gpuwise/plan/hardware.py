@@ -22,9 +22,8 @@ from gpuwise.facts.software.support import support_of
 from gpuwise.money.cost import market_factor, price_of
 from gpuwise.plan.answer import Option, Plan, SearchStats, tokens_of
 from gpuwise.plan.defaults import default_seq_len
-from gpuwise.plan.goal import Goal, Wishes, check_wishes, formats_of, make_goal
-from gpuwise.plan.planner import ClusterSearch, Pricing, plan_on, search_goal
-from gpuwise.plan.space.search import Least, find_strategies, surely_full
+from gpuwise.plan.goal import Wishes, check_wishes, formats_of
+from gpuwise.plan.planner import ClusterSearch, Pricing, plan_on, search_on
 from gpuwise.predict.memory.device import usable_bytes
 from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.units import DAY_S, HOUR_S, format_duration, format_usd
@@ -92,8 +91,8 @@ def compare(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Plan[Traini
     best: dict[str, Key] = {}
     counts: dict[str, int] = {}
     needs: dict[int, float] = {}
-    refusals: list[InputError | UnpredictableError] = []
-    full: list[Goal] = []
+    refusals: Counter[str] = Counter()
+    hints: dict[str, str | None] = {}
     alone = True
     for attempt in sorted(_tries(arch, wishes, pricing), key=lambda t: (t.short, key(t, t.least_s, t.least_usd))):
         if attempt.short and alone and plans:
@@ -105,56 +104,36 @@ def compare(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Plan[Traini
             break
         if counts.get(name, 0) >= COUNTS_TRIED or _surely_full(attempt.cluster, needs):
             continue
-        n = attempt.cluster.n_accelerators
         try:
-            goal = make_goal(arch, attempt.cluster, wishes)
-            unseen = surely_full(goal)
-            if unseen is not None:
-                full.append(goal)
-                needs |= _needs(needs, n, unseen, wishes)
-                continue
-            plan = search_goal(goal, pricing, only_best=True)
+            plan = search_on(arch, attempt.cluster, wishes, pricing, only_best=True)
         except (InputError, UnpredictableError) as error:
-            refusals.append(error)
+            refusals[error.message] += 1
+            hints[error.message] = error.hint
             continue
-        if plan.best is None:
-            smallest = plan.found.smallest
-            needs |= _needs(needs, n, Least(smallest.memory_bytes.expected, smallest.strategy.offload_optimizer), wishes)
+        smallest = plan.found.smallest
+        # another host may hold the states that this one has no room for
+        if plan.best is None and (wishes.lora_rank or smallest.strategy.offload_optimizer):
+            n = attempt.cluster.n_accelerators
+            needs[n] = min(smallest.memory_bytes.expected, needs.get(n, float("inf")))
         if plan.best is None or plan.best.cost_usd is None:
             continue
         counts[name] = counts.get(name, 0) + 1
         plans.append((key(attempt, plan.best.time_s.expected, plan.best.cost_usd.expected), plan))
         best[name] = min(best.get(name, plans[-1][0]), plans[-1][0])
     if not plans:
-        raise _nothing_rented(arch, [*refusals, *_refusals(full)])
+        raise _nothing_rented(arch, refusals, hints)
     return _assemble(plans, wishes, pricing, limit_s)
 
 
-def _refusals(goals: Sequence[Goal]) -> Iterator[InputError | UnpredictableError]:
-    """What is in the way of ``goals`` beside the memory."""
-    for goal in goals:
-        try:
-            find_strategies(goal, only_best=True)
-        except (InputError, UnpredictableError) as error:
-            yield error
-
-
-def _nothing_rented(arch: Architecture, refusals: Sequence[InputError | UnpredictableError]) -> UnpredictableError:
+def _nothing_rented(arch: Architecture, refusals: Counter[str], hints: Mapping[str, str | None]) -> UnpredictableError:
     """That no cluster can, with the reasons of most of them."""
-    hints = {error.message: error.hint for error in refusals}
-    reasons = [reason for reason, _ in Counter(error.message for error in refusals).most_common(REASONS)]
+    reasons = [reason for reason, _ in refusals.most_common(REASONS)]
     return UnpredictableError(
         "no rented cluster",
         f"no rented cluster of up to {COUNTS[-1]} accelerators can train {arch.name} this way"
         + (f": {'; on others '.join(reasons)}" if reasons else ""),
         hint=(hints[reasons[0]] if reasons else None) or "name one with --on, or shorten the sequence",
     )
-
-
-def _needs(needs: Mapping[int, float], n: int, least: Least, wishes: Wishes) -> dict[int, float]:
-    """What ``needs`` learns of ``n`` devices that were too full: nothing where another host may hold the states that theirs has
-    no room for."""
-    return {n: min(least.size_bytes, needs.get(n, math.inf))} if wishes.lora_rank or least.offloads else {}
 
 
 def _surely_full(cluster: Cluster, needs: Mapping[int, float]) -> bool:

@@ -82,12 +82,7 @@ def search_on(
 
     Raises LayoutError, InputError and UnpredictableError.
     """
-    return search_goal(make_goal(arch, cluster, wishes), pricing, only_best=only_best)
-
-
-def search_goal(goal: Goal, pricing: Pricing, *, only_best: bool = False) -> ClusterSearch:
-    """:func:`search_on` of a goal that is made."""
-    arch, cluster = goal.arch, goal.cluster
+    goal = make_goal(arch, cluster, wishes)
     result = find_strategies(goal, only_best=only_best)
     if result.goal.bases[0].stack != goal.bases[0].stack:
         goal = result.goal

@@ -187,7 +187,9 @@ def _result(goal: Goal, n: int, only_best: bool) -> SearchResult:
     The default space offloads to the host only when nothing fits without (or not with the probability asked for), since what
     hides behind compute on paper seldom does entirely. Raises LayoutError naming the rule when no layout is possible.
     """
-    done, notes = _swept(goal, _space_of(goal), offload=_offloads(goal))
+    space_of = full_space if goal.wishes.exhaustive else default_space
+    offload = goal.wishes.exhaustive or any(goal.wishes.fixed.get(f) is not None for f in OFFLOADS)
+    done, notes = _swept(goal, space_of, offload=offload)
     if done is None:
         raise _with_nearest(goal, no_layout(goal))
     stats = done.n_strategies, done.n_fit, done.seconds, notes, goal
@@ -202,35 +204,6 @@ def _result(goal: Goal, n: int, only_best: bool) -> SearchResult:
     front = _estimated(goal, done, done.front, thinned(done.front))
     smallest = _estimated(goal, done, done.smallest, [0])[0]
     return SearchResult(ranked, front, smallest, *stats)
-
-
-def _space_of(goal: Goal) -> Callable[[Setting], Space]:
-    return full_space if goal.wishes.exhaustive else default_space
-
-
-def _offloads(goal: Goal) -> bool:
-    """Whether offload is searched from the first."""
-    return goal.wishes.exhaustive or any(goal.wishes.fixed.get(f) is not None for f in OFFLOADS)
-
-
-@dataclass(frozen=True, slots=True)
-class Least:
-    """Bytes that a search's strategies need of a device at the least, and whether that is with the optimizer in host memory."""
-
-    size_bytes: float
-    offloads: bool
-
-
-def surely_full(goal: Goal) -> Least | None:
-    """Where the states alone are too much for the device: a bound of what all strategies need. None where something may fit or no
-    layout is possible, and for adapters, which a lighter way may bring to the device."""
-    if goal.wishes.fine_tuning:
-        return None
-    parts = _blocks(goal, [_space(goal, base, _space_of(goal)) for base in goal.bases])
-    if not _is_surely_full(goal, parts):
-        return None
-    offloads = any((b.columns.offload_optimizer > 0).any() for b in parts)
-    return Least(least_bytes_on(goal.arch, goal.cluster, parts), offloads)
 
 
 @dataclass(frozen=True, slots=True)
