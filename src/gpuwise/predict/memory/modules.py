@@ -7,12 +7,11 @@ keeps to the columns of :mod:`gpuwise.predict.memory.strategies`; this is for th
 
 from __future__ import annotations
 
-from collections import deque
 from functools import lru_cache
 
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.predict.memory.capture import CapturedMemory, captured_memory
+from gpuwise.predict.memory.capture import CapturedMemory, Replayed, captured_memory
 from gpuwise.workload.capture.record.capture import Capture, Category
 from gpuwise.workload.optimizer import PAGED, autocasts
 from gpuwise.workload.strategy import Strategy
@@ -62,19 +61,17 @@ def modules_memory(arch: Architecture, point: Point, strategy: Strategy, acceler
 def _replayed(
     arch: Architecture, point: Point, recompute: str, optimizer: str, micro_batches: int, accelerator: Accelerator
 ) -> CapturedMemory:
-    step, earlier = _step(arch, point, recompute, optimizer, micro_batches)
-    memory = captured_memory(step, accelerator, compiled=point.stack.compiled, earlier=earlier)
-    earlier.append(memory)
-    return memory
+    step, replays = _step(arch, point, recompute, optimizer, micro_batches)
+    return captured_memory(step, accelerator, compiled=point.stack.compiled, replays=replays)
 
 
 @lru_cache(maxsize=16)
 def _step(
     arch: Architecture, point: Point, recompute: str, optimizer: str, micro_batches: int
-) -> tuple[Capture, deque[CapturedMemory]]:
+) -> tuple[Capture, dict[object, Replayed]]:
     """The step itself, which is the same on every accelerator (a search over devices asks for a handful of them), and its
-    memory on those asked for last."""
-    return whole_step(arch, point, recompute=recompute, optimizer=optimizer, micro_batches=micro_batches), deque(maxlen=8)
+    replays, of which accelerators share a few."""
+    return whole_step(arch, point, recompute=recompute, optimizer=optimizer, micro_batches=micro_batches), {}
 
 
 def memory_parts(memory: CapturedMemory, arch: Architecture, point: Point) -> dict[str, float]:

@@ -59,16 +59,6 @@ class Events:
         """[E] bytes asked for and not yet freed after each event."""
         return np.cumsum(self.event_sign.astype(np.int64) * self.storage_bytes[self.event_storage])
 
-    def replays_as(self, other: Events) -> bool:
-        """Whether the allocator is asked for the same, event by event."""
-        pairs = (
-            (self.event_storage, other.event_storage),
-            (self.event_sign, other.event_sign),
-            (self.storage_bytes, other.storage_bytes),
-            (self.storage_stream, other.storage_stream),
-        )
-        return self.empty_cache == other.empty_cache and all(np.array_equal(a, b) for a, b in pairs)
-
 
 def environment_of(capture: Capture, accelerator: Accelerator, torch_version: str | None = None) -> KernelEnvironment:
     """The kernel environment of ``capture`` on ``accelerator``. Raises InputError when the torch version cannot be parsed."""
@@ -169,6 +159,13 @@ def with_workspaces(
         captured_storages=n,
         empty_cache=tuple(sorted(set(emptied.tolist()))),
     )
+
+
+def workspace_sizes(capture: Capture, accelerator: Accelerator, torch_version: str) -> tuple[int, tuple[tuple[int, ...], ...]]:
+    """The handles' workspace, and those of each signature: accelerators with the same have the same events, but for a search of
+    cuDNN's benchmark mode."""
+    environment = environment_of(capture, accelerator, torch_version)
+    return cublas_bytes(environment), tuple(hidden_bytes(s, environment) for s in capture.signatures)
 
 
 def _hidden(capture: Capture, environment: KernelEnvironment) -> tuple[I64, I64]:

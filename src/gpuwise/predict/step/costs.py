@@ -36,7 +36,7 @@ COMM_GROUPS = ("tp", "cp", "ep")
 PARTS, PASSES = ("layer", "embedding", "head", "lead"), 2
 _N_CELLS = len(PARTS) * PASSES
 FEW = 32
-"""Points up to which the rows of a list are not kept for another device."""
+"""Points up to which the rows of a list are small, so that those of more lists are kept for another device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ def _point_costs(
     arch: Architecture, points: tuple[Point, ...], system: System, kernels: tuple[tuple[str, str], ...] | None
 ) -> PointCosts:
     """:func:`point_costs` where no operation is timed by itself."""
-    rows = (_rows if len(points) > FEW else _rows.__wrapped__)(arch, points)
+    rows = (_rows if len(points) > FEW else _few_rows)(arch, points)
     chosen = {"attention": points[0].stack.attention_kernel} if kernels is None else dict(kernels)
     times = rows.calls.times(system.accelerator, Conditions(implementation=chosen))
     layer, embedding, head, lead = rows.parts(times.time_s * rows.times, rows.collectives.seconds(system) * rows.times)
@@ -425,6 +425,9 @@ def _spread(seconds: F64, log_sigma: F64, family: I64, point: I64, n_points: int
 @lru_cache(maxsize=6)
 def _rows(arch: Architecture, points: tuple[Point, ...]) -> _Rows:
     return _Rows.of(arch, points)
+
+
+_few_rows = lru_cache(maxsize=32)(_rows.__wrapped__)
 
 
 def _summed(cell: I64, values: F64, *shape: int) -> F64:
