@@ -27,6 +27,7 @@ RECORDS = [
     FOLDER / "validate_after_2026-11-27c.json",
     FOLDER / "validate_after_2026-11-27g.json",
     FOLDER / "validate_after_2026-11-28.json",
+    FOLDER / "validate_after_2026-11-28b.json",
 ]
 SERVED_ELSEWHERE = {"timm": "captured_time"}
 """Families of older records whose rows another family has now."""
