@@ -84,15 +84,23 @@ def check_shipped_sources(file: str, keys: Iterable[str]) -> None:
         raise DataError(f"{file} cites {', '.join(sorted(missing))}, not in sources.csv")
 
 
+RATES = ("_tflops", "_tops")
+"""How columns of arithmetic rates end."""
+
+
 def cell_sources(record: Record, columns: Container[str]) -> dict[str, str]:
-    """Source key by column of the cells that do not have the row's: ``"l2_mib,base_mhz=techpowerup;tdp_w=nvidia-smi"``.
+    """Source key by column of the cells that do not have the row's: ``"l2_mib,base_mhz=techpowerup;tdp_w=nvidia-smi"``. ``rates``
+    are the arithmetic rates that the row has and no other part names.
 
     Raises FieldError on a column that is not of ``columns`` and on a key that ``sources.csv`` lacks.
     """
     cells: dict[str, str] = {}
-    for part in filter(None, record.text("cell_sources").split(";")):
+    parts = [part for part in record.text("cell_sources").split(";") if part]
+    others = {column for part in parts for column in part.partition("=")[0].split(",")}
+    for part in parts:
         names, equals, key = part.partition("=")
-        for column in names.split(","):
+        rates = [c for c in record.values if c.endswith(RATES) and c not in others]
+        for column in rates if names == "rates" else names.split(","):
             if not equals or column not in columns:
                 raise record.error(f"cell_sources holds {part!r}", field="cell_sources", hint="write column,column=source-key")
             cells[column] = key

@@ -43,7 +43,8 @@ def make_plan(
     pricing = Pricing(today or datetime.date.today(), usd_per_hour, provider)
     if on is not None:
         plan = plan_on(arch, find_cluster(on, prefer=USUAL) if isinstance(on, str) else on, goal_wishes, pricing)
-        return _on_enough(plan, pricing) if plan.best is None and isinstance(on, str) and not is_counted(on) else plan
+        open_ = isinstance(on, str) and not is_counted(on)
+        return _on_enough(plan, pricing) if open_ and (plan.best is None or _moved(plan)) else plan
     if goal_wishes.tokens is None:
         raise InputError(
             "neither --on nor --tokens is given",
@@ -64,9 +65,14 @@ def _on_enough(plan: Plan[TrainingEstimate], pricing: Pricing) -> Plan[TrainingE
         enough = f"{more.cluster.n_accelerators} GPUs, the fewest of 2, 4, 8 ... that hold it (no number was given)"
         cluster = replace(more.cluster, assumption="; ".join(filter(None, (goal.cluster.assumption, enough))))
         wider = plan_on(goal.arch, cluster, goal.wishes, pricing)
-        if wider.best is not None:  # so many take another stack, which may need more
+        if wider.best is not None and not _moved(wider):  # so many take another stack, which may need more
             return wider
     return plan
+
+
+def _moved(plan: Plan[TrainingEstimate]) -> bool:
+    """Whether the weights are in host memory though nobody asked for that: where the number is open, more are taken first."""
+    return plan.best is not None and plan.best.estimate.strategy.offload_parameters and not plan.goal.wishes.offload_parameters
 
 
 def fit(model: str | Architecture, on: str | Cluster, wishes: Wishes | None = None) -> Fit[TrainingEstimate]:

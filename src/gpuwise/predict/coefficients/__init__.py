@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,7 +66,16 @@ def load_json(family: str) -> dict[str, Any]:
         raise DataError(f"coefficient file {family}.json is not JSON: {error}", hint=_HINT) from None
     if "provenance" not in document:
         raise DataError(f"coefficient file {family}.json has no provenance", hint=_HINT)
+    if "physics_names" in document:
+        document["physics"] = _named(document["physics"], document.pop("physics_names"))
     return document
+
+
+def _named(value: Any, names: list[str]) -> Any:
+    """``value`` with each list as what the ``names`` of its places say; what is None is not there."""
+    if isinstance(value, list):
+        return {n: v for n, v in zip(names, cast("list[Any]", value), strict=True) if v is not None}
+    return {k: _named(v, names) for k, v in value.items()}
 
 
 class Arrays(Mapping[str, NDArray[Any]]):
