@@ -110,7 +110,7 @@ CALLS: dict[str, list[tuple[str, ...]]] = {
         ("cost", "--on", "8xH100-SXM", "--hours", "10000/month", "--scenarios", "1k", "--country", "DE", "--spot"),
         ("cost", "--on", "4090", "--hours", "200/month", "--scenarios", "1k", "--steps"),
         ("cost", "--on", "4090", "--hours", "200/month", "--simple"),
-        ("cost", "--on", "h100-sxm,a100-80gb", "--rules", "--scenarios", "1k"),
+        ("cost", "--on", "h100-sxm,a100-80gb", "--rules"),
         ("cost", "gpt2", "--on", "8xA100-80GB", "--tokens", "1B", "--country", "DE"),
     ],
     "prices": [
