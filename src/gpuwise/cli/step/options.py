@@ -179,6 +179,8 @@ def _argument(name: str, text: str) -> object:
             example = words[0] if words else "adamw8bit" if name == "optimizer" else "expandable_segments:True"
             raise InputError(f"--change {name}: {text!r} is nothing it can be", hint=f"write it like --change {name}={example}")
         return text
+    if name == "offload_optimizer" and text:
+        raise InputError(f"--change {name}={text}: of one's own code the optimizer alone is moved", hint=f"write --change {name}")
     if name == "checkpointing" and text:
         return tuple(text.split(","))
     switch: Mapping[str, object] = {"": None, "true": True, "false": False}
