@@ -24,6 +24,13 @@ def _same(value: Any, *_: Any, **__: Any) -> Any:
     return value
 
 
+def _has_free_unbacked_symbols(value: Any) -> bool:
+    """False while no symbol can exist. ``flex_attention`` binds this name at its import, since torch 2.14, and so may keep this
+    function after a capture: the real one answers as soon as it is loaded."""
+    module = sys.modules.get(_NAME)
+    return False if module is None or isinstance(module, _Numbers) else module.has_free_unbacked_symbols(value)
+
+
 _ANSWERS: dict[str, Any] = {
     "guard_or_false": _same,
     "guard_or_true": _same,
@@ -35,6 +42,7 @@ _ANSWERS: dict[str, Any] = {
     "is_nested_int": lambda value: False,
     "has_guarding_hint": lambda value: True,
     "free_unbacked_symbols": lambda value: set(),
+    "has_free_unbacked_symbols": _has_free_unbacked_symbols,
     "sym_eq": lambda x, y: x == y,
     "sym_and": lambda *values: all(values),
     "sym_or": lambda *values: any(values),

@@ -115,7 +115,10 @@ def _install_checkpoint(regions: Regions, patches: Patches) -> None:
             return reentrant.apply(regions.checkpointed(function), preserve, *args)
 
     patches.set(checkpoint_module, "CheckpointFunction", Reentrant)
-    original = checkpoint_module._checkpoint_without_reentrant_generator
+    # what torch's own callers run: since 2.14 the public name only passes its arguments on to the second
+    entry = "_checkpoint_without_reentrant_generator"
+    entry = f"{entry}_impl" if hasattr(checkpoint_module, f"{entry}_impl") else entry
+    original = getattr(checkpoint_module, entry)
 
     def generator(fn: Any, *args: Any, **kwargs: Any) -> Any:
         inner = original(regions.checkpointed(fn), *args, **kwargs)
@@ -131,5 +134,5 @@ def _install_checkpoint(regions: Regions, patches: Patches) -> None:
         next(inner, None)
 
     for name, module in list(sys.modules.items()):
-        if name.startswith("torch.") and vars(module).get("_checkpoint_without_reentrant_generator") is original:
-            patches.set(module, "_checkpoint_without_reentrant_generator", generator)
+        if name.startswith("torch.") and vars(module).get(entry) is original:
+            patches.set(module, entry, generator)
