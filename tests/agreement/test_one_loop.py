@@ -117,6 +117,7 @@ def loop(case: Case) -> Callable[[], Callable[[], object]]:
     return made
 
 
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft asks transformers so
 @pytest.mark.parametrize("name", CASES)
 def test_memory(name: str) -> None:
     case = CASES[name]

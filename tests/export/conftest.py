@@ -118,12 +118,6 @@ def jobs() -> Callable[..., Iterator[Job]]:
 
 @pytest.fixture(scope="session")
 def transformers_loads() -> None:
-    """transformers' Trainer, also beside a torchvision that was built for another torch."""
+    """What transformers' Trainer imports is installed."""
     pytest.importorskip("torch")
     pytest.importorskip("accelerate")
-    try:
-        import torchvision  # noqa: F401
-    except (ImportError, RuntimeError):
-        from gpuwise.workload.capture.ops import torchvision_ops
-
-        torchvision_ops.describe()

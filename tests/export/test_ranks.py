@@ -110,38 +110,6 @@ def tiny(tmp_path: Path, transformers_loads: None) -> Path:
     return tmp_path
 
 
-VISION = """
-import importlib.util
-import sys
-from pathlib import Path
-
-
-class Described:
-    def find_spec(self, name, path=None, target=None):
-        if name == "torchvision":
-            sys.meta_path.remove(self)
-            spec = importlib.util.find_spec("torchvision")
-            from gpuwise.workload.capture.packages import _binary_loads
-
-            if spec is not None and not _binary_loads(Path(spec.origin).parent):
-                from gpuwise.workload.capture.ops import torchvision_ops
-
-                torchvision_ops.describe()
-
-
-sys.meta_path.insert(0, Described())
-"""
-
-
-def _vision(tiny: Path) -> dict[str, str]:
-    """Transformers' Trainer imports torchvision where it is installed, and one that was built for another torch (CUDA's beside
-    the processor's, as PyPI has it) ends that import: its operators are described as gpuwise itself does."""
-    site = tiny / "site"
-    site.mkdir(exist_ok=True)
-    (site / "sitecustomize.py").write_text(VISION)
-    return {"PYTHONPATH": os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])}
-
-
 def _build_shared_memory() -> None:
     """DeepSpeed's exchange of one machine's processes, into PyTorch's folder of extensions, where it stays: a minute of a core or
     two, once. A training that is stopped in it leaves nothing and starts it anew."""
@@ -182,7 +150,7 @@ def _trained(tool: str, tiny: Path, sharding: str, more: tuple[str, ...] = ()) -
     done = subprocess.run(
         [sys.executable, "-m", *launcher, *more],
         cwd=folder,
-        env={**os.environ, **made.environment, **offline, **_vision(tiny), "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"},
+        env={**os.environ, **made.environment, **offline, "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"},
         capture_output=True,
         text=True,
         timeout=300,

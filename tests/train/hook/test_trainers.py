@@ -1,7 +1,4 @@
-"""Training loops of other libraries: their steps are found through torch, not through them.
-
-torchvision is kept out: its wheel for CUDA, which a plain ``pip install`` gives, does not import beside a CPU build of PyTorch.
-"""
+"""Training loops of other libraries: their steps are found through torch, not through them."""
 
 from importlib.util import find_spec
 
@@ -10,31 +7,7 @@ import pytest
 from gpuwise.train.hook.launch import Limits
 from gpuwise.train.hook.settings import Stop
 
-WITHOUT_TORCHVISION = """
-import importlib.abc, importlib.machinery, sys, types
-
-class Absent(types.ModuleType):
-    def __getattr__(self, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return type(name, (), {})
-
-class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    def find_spec(self, name, path, target=None):
-        if name.split(".")[0] == "torchvision":
-            return importlib.machinery.ModuleSpec(name, self, is_package=True)
-
-    def create_module(self, spec):
-        return Absent(spec.name)
-
-    def exec_module(self, module):
-        pass
-
-sys.meta_path.insert(0, Finder())
-"""
-LIGHTNING = (
-    WITHOUT_TORCHVISION
-    + """
+LIGHTNING = """
 import warnings
 warnings.filterwarnings("ignore")
 import torch
@@ -62,11 +35,9 @@ trainer = lightning.Trainer(
 trainer.fit(Module(), DataLoader(data, 4))
 print("done")
 """
-)
 
 HUGGING_FACE = """
 import sys
-sys.modules["torchvision"] = None
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 

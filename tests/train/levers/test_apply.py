@@ -331,13 +331,15 @@ def test_a_wrapper_that_hands_on_what_is_set_on_it(pull: Callable[..., Any]) -> 
     assert out.dtype is torch.float32 and "forward" not in vars(inner)
 
 
-def test_a_model_that_fabric_set_up(pull: Callable[..., Any]) -> None:
-    try:
-        from lightning.fabric import Fabric
-    except (ImportError, RuntimeError) as error:
-        pytest.skip(f"lightning does not load here: {error}")
+@pytest.fixture
+def fabric_module() -> Any:
+    """Asked for before ``pull``: its import replaces ``torch.compile`` for good."""
+    return pytest.importorskip("lightning.fabric")
+
+
+def test_a_model_that_fabric_set_up(fabric_module: Any, pull: Callable[..., Any]) -> None:
     model, optimizer = nn.Linear(4, 4), None
-    fabric = Fabric(accelerator="cpu", devices=1)
+    fabric = fabric_module.Fabric(accelerator="cpu", devices=1)
     model, optimizer = fabric.setup(model, torch.optim.SGD(model.parameters(), lr=0.1))
     pull(autocast="bf16")
     fabric.backward(model(torch.randn(2, 4)).sum())

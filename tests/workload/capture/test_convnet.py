@@ -8,10 +8,7 @@ from gpuwise.cli.step.options import NO_CODE, is_own_code, subject_of
 from gpuwise.facts.models.convnets import convnets
 from gpuwise.workload.convnet import training_table
 
-try:
-    import torch
-except (ImportError, RuntimeError) as error:
-    pytest.skip(f"torch cannot be imported: {error}", allow_module_level=True)
+torch = pytest.importorskip("torch")
 
 
 @pytest.mark.parametrize("name", ["resnet-18", "resnet-50", "resnext-50"])
