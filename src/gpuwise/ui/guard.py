@@ -33,6 +33,10 @@ READING = ("GET", "HEAD")
 """Methods that change nothing, here as everywhere."""
 MOST_BODY = 65_536
 """Bytes of a request's body: a question is a few hundred."""
+MOST_AT_ONCE = 64
+"""Requests that are answered at once; only those that have arrived whole count."""
+
+TOO_LONG = (413, f"the body must be of known length and at most {MOST_BODY:,} bytes", "a question is much shorter")
 
 
 class Guard:
@@ -42,6 +46,7 @@ class Guard:
     def __init__(self, app: App, hosts: Iterable[str], token: str) -> None:
         self._app, self._token = app, token
         self._hosts = frozenset(host.lower() for host in hosts)
+        self._answering = 0
         port = min(self._hosts).rpartition(":")[2]
         self.cookie = f"gpuwise-{port}"
         """Cookies know no ports: each of two runs on this machine has its own."""
@@ -71,7 +76,25 @@ class Guard:
                 message["headers"] = [*message.get("headers", ()), *HEADERS, *more]
             await send(message)
 
-        await self._app(scope, receive, secured)
+        body = bytearray()
+        while (part := await receive())["type"] == "http.request":
+            body += part.get("body", b"")
+            if not part.get("more_body") or len(body) > MOST_BODY:
+                break
+        else:
+            return  # the client has left
+        if len(body) > MOST_BODY:
+            await answer(send, *TOO_LONG, page=False)
+            return
+        if self._answering >= MOST_AT_ONCE:
+            error, hint = f"{MOST_AT_ONCE} requests are answered already", "close some pages of this run, and ask again"
+            await answer(send, 503, error, hint, page=not scope["path"].startswith("/api/"))
+            return
+        self._answering += 1
+        try:
+            await self._app(scope, _replay(bytes(body), receive), secured)
+        finally:
+            self._answering -= 1
 
     def _refusal(self, method: str, headers: dict[str, list[str]], tokens: list[str] | None) -> tuple[int, str, str] | None:
         """Status, what is wrong and what to do; None for a request that may pass."""
@@ -85,8 +108,9 @@ class Guard:
                 return 403, "the token is not that of this run", "open the address that `gpuwise ui` printed when it started"
         elif not any(_same(value, self._token) for value in _cookies(headers, self.cookie)):
             return 401, "this browser has not opened this run yet", "open the address that `gpuwise ui` printed when it started"
-        if method in READING:
-            return None
+        wrong = _framing(headers)
+        if wrong is not None or method in READING:
+            return wrong
         if method != "POST":
             return 405, f"nothing here is done by {method[:20]}", "pages are read with GET"
         return self._changing(headers)
@@ -100,10 +124,7 @@ class Guard:
             return 403, "the request comes from another site", "use the buttons of this page"
         if headers.get("content-type", [""])[0].partition(";")[0].strip().lower() != "application/json":
             return 415, "the body must be JSON", "send it as application/json"
-        length = headers.get("content-length", [""])[0]
-        if not length.isascii() or not length.isdigit() or int(length[:12]) > MOST_BODY:
-            return 413, f"the body must be of known length and at most {MOST_BODY:,} bytes", "a question is much shorter"
-        return None
+        return None if "content-length" in headers else TOO_LONG
 
 
 async def answer(send: Send, status: int, error: str, hint: str, *, page: bool) -> None:
@@ -114,6 +135,33 @@ async def answer(send: Send, status: int, error: str, hint: str, *, page: bool) 
     headers = [(b"content-type", kind), (b"content-length", str(len(body)).encode()), (b"cache-control", b"no-store"), *HEADERS]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+def _framing(headers: dict[str, list[str]]) -> tuple[int, str, str] | None:
+    """The rules of a body: one length, which it has, and no second way to find its end (request smuggling)."""
+    lengths, encodings = headers.get("content-length", []), headers.get("transfer-encoding", [])
+    if len(lengths) > 1 or (lengths and encodings):
+        return 400, "the length of the body is given twice", "send Content-Length alone"
+    if encodings:
+        return TOO_LONG
+    length = "".join(lengths) or "0"
+    if not length.isascii() or not length.isdigit():
+        return 400, "Content-Length is not a number", "send the number of bytes of the body"
+    return TOO_LONG if len(length) > len(str(MOST_BODY)) or int(length) > MOST_BODY else None
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """``receive`` with ``body``, which has been read from it, first."""
+    read = False
+
+    async def again() -> MutableMapping[str, Any]:
+        nonlocal read
+        if read:
+            return await receive()
+        read = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return again
 
 
 def _headers(scope: Scope) -> dict[str, list[str]]:

@@ -11,8 +11,14 @@ import secrets
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpuwise.errors import InputError, require
+
+if TYPE_CHECKING:
+    import uvicorn
+
+    from gpuwise.ui.guard import App
 
 LOOPBACK = "127.0.0.1"
 USUAL_PORT = 8317
@@ -34,7 +40,7 @@ def bind(host: str, port: int) -> socket.socket:
     if not 0 <= port <= 65535:
         raise InputError(f"{port} is not a port", hint="ports go up to 65535; --port 0 takes a free one")
     family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM)
+    made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # asyncio sets TCP_NODELAY where this is given
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((str(address), port))
@@ -70,8 +76,6 @@ def serve(listening: socket.socket, folder: Path, ready: Callable[[str], None]) 
     """
     for library in ("starlette", "uvicorn"):
         require(library, "the page")
-    import uvicorn
-
     from gpuwise.ui.application import application
     from gpuwise.ui.guard import Guard
     from gpuwise.ui.workers import Workers
@@ -79,24 +83,31 @@ def serve(listening: socket.socket, folder: Path, ready: Callable[[str], None]) 
     token = secrets.token_urlsafe(32)
     host, port = listening.getsockname()[:2]
     guarded = Guard(application(Workers(), folder), hosts_of(listening), token)
+    server_of(guarded, lambda: ready(f"http://{f'[{host}]' if ':' in host else host}:{port}/?token={token}")).run([listening])
+
+
+def server_of(guarded: App, ready: Callable[[], None]) -> uvicorn.Server:
+    """A server of ``guarded`` that calls ``ready`` once it listens."""
+    import uvicorn
+
+    from gpuwise.ui.connections import Connection
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets=sockets)
             if not self.should_exit:
-                ready(f"http://{f'[{host}]' if ':' in host else host}:{port}/?token={token}")
+                ready()
 
     config = uvicorn.Config(
-        guarded,
+        guarded,  # type: ignore[arg-type]
         log_level="critical",
         access_log=False,
         ws="none",
-        http="h11",
+        http=Connection,
         loop="asyncio",
         lifespan="on",
         proxy_headers=False,
         server_header=False,
         timeout_graceful_shutdown=LINGER_S,
-        limit_concurrency=64,
     )
-    Server(config).run(sockets=[listening])
+    return Server(config)
