@@ -15,7 +15,6 @@ from gpuwise.serve.engine import (
     ENGINES,
     LLAMA_CPP,
     EngineConfig,
-    check_split,
     engine_costs,
     engine_runs,
     tensor_parallel,
@@ -23,6 +22,7 @@ from gpuwise.serve.engine import (
 )
 from gpuwise.serve.iteration import one_iteration
 from gpuwise.serve.simulate.front import front_of
+from gpuwise.serve.splits import check_split
 
 
 def test_names_are_refused() -> None:

@@ -25,9 +25,10 @@ from gpuwise.serve.formats import FORMAT_OF_BITS, FORMATS, weight_bytes_read
 from gpuwise.serve.llama_cpp import MOST_DEVICES
 from gpuwise.serve.memory import ServingMemory, llama_cpp_memory
 from gpuwise.serve.replica import EngineReplica, NoReplica, Replica, serve
+from gpuwise.serve.splits import why_refused
 
 SPLITS = (1, 2, 3, 4, 6, 8, 16)
-"""Devices one replica is spread over. llama.cpp takes any number of layers on each; an engine needs heads that divide."""
+"""Devices one replica is spread over. llama.cpp takes any number of layers on each; an engine what serve/splits.py allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +96,9 @@ def least_short(job: ModelJob, accelerator: Accelerator, n: int) -> TooLargeToSe
 def _memories(job: ModelJob, accelerator: Accelerator, bits: int, n: int) -> Iterator[ServingMemory]:
     """What each program that runs there needs on ``n`` devices: an engine, and for one user llama.cpp."""
     weights, users = FORMAT_OF_BITS[bits], max(job.load.users, 1)
-    if engine_runs(accelerator):
-        yield _replica(job, accelerator, weights, n).memory(users, _context(job))
+    replica = _replica(job, accelerator, weights, n)
+    if engine_runs(accelerator) and not why_refused(job.arch, replica.config):
+        yield replica.memory(users, _context(job))
     if job.load.users == 1 and n <= MOST_DEVICES:
         local = FORMATS[weights].llama_cpp
         yield llama_cpp_memory(job.arch, accelerator, local, n_devices=n, context=_context(job))

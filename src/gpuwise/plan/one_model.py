@@ -22,10 +22,12 @@ from gpuwise.plan.one_op import Target, ratio
 from gpuwise.predict import cpu as processor
 from gpuwise.predict.estimate import Estimate
 from gpuwise.predict.memory.kv_cache import kv_cache_bytes
+from gpuwise.serve.engine import tensor_parallel
 from gpuwise.serve.formats import FORMATS, find_format, weight_bytes, weight_bytes_read
 from gpuwise.serve.memory import cache_layout
 from gpuwise.serve.processor import token_time
 from gpuwise.serve.replica import LLAMA_CPP, EngineReplica, NoReplica, Replica, most_ranks, serve
+from gpuwise.serve.splits import tensor_degrees, why_refused
 from gpuwise.units import HOUR_S, format_bytes, format_duration
 from gpuwise.workload.transformer.parameters import count_parameters
 from gpuwise.workload.transformer.tables import model_flop_per_token
@@ -154,22 +156,26 @@ def _gpu_decode(target: Cluster, arch: Architecture, form: str, context: int, ba
     a, n = target.accelerator, target.n_accelerators
     if not FORMATS[form].of_llama_cpp and n > most_ranks(target.system):
         raise InputError(f"{target.label} is more than one host", hint="one engine runs in one host here")
-    served = serve(arch, target.system, (form,), (n,), sequences=batch, context=context)
+    split = tensor_parallel(arch, form, n) if not FORMATS[form].of_llama_cpp else None
+    why = "" if split is None else why_refused(arch, split)
+    fewer = tensor_degrees(arch, split, n)[-1:] if split is not None and why else ()
+    served = serve(arch, target.system, (form,), (n, *fewer), sequences=batch, context=context)
     if isinstance(served, NoReplica):
         if served.error is not None or served.memory is None:
             raise served.error or UnpredictableError(f"{form} weights are not predicted on {a.name} with a batch of {batch:,}")
         needs, has = n * served.memory.total, n * served.memory.most
         short = f"needs {format_bytes(needs)}, has {format_bytes(has)}"
         return ModelRow(target.label, a.id, "gpu", None, None, "does not fit", needs, has, notes=(*_assumed(target), short))
-    replica, needs, has = served.replica, n * served.memory.total, n * served.memory.most
-    together = 1 if replica.program == LLAMA_CPP else n
+    replica = served.replica
+    needs, has = replica.ranks * served.memory.total, replica.ranks * served.memory.most
+    together = 1 if replica.program == LLAMA_CPP else replica.ranks
     cache_read = float(kv_cache_bytes(arch, context, cache_layout(replica.weights).unpadded))
     read = weight_bytes_read(arch, replica.weights) + batch * cache_read
     reading = read / (a.memory_bandwidth_bytes_per_s * together)
     bound = "memory" if reading > 0.5 * served.step.expected else "software" if batch == 1 else "mixed"
     first = replica.first_token(context) if isinstance(replica, EngineReplica) else None
     said = () if first is None else (f"first token of a prompt of {context:,} tokens after {format_duration(first.expected)}",)
-    notes = (*_assumed(target), *_how(replica, form), *replica.notes, *said)
+    notes = (*_assumed(target), *_how(replica, form, why), *replica.notes, *said)
     rate = served.tokens_per_s(batch)
     return ModelRow(target.label, a.id, "gpu", served.step, rate, bound, needs, has, notes=notes, first_token_s=first)
 
@@ -179,11 +185,14 @@ def _assumed(target: Cluster) -> tuple[str, ...]:
     return (target.assumption,) if target.assumption else ()
 
 
-def _how(replica: Replica, form: str) -> tuple[str, ...]:
-    """What runs it, where the format asked for does not say."""
+def _how(replica: Replica, form: str, why: str) -> tuple[str, ...]:
+    """What runs it, where the format asked for does not say; ``why`` an engine does not split it over all."""
     if replica.program != LLAMA_CPP:
-        return (replica.program if replica.ranks == 1 else f"{replica.program}, tensor parallel {replica.ranks}",)
-    return () if replica.weights == form else (f"as {replica.weights} in {LLAMA_CPP}",)
+        split = "on one GPU" if why and replica.ranks == 1 else f"tensor parallel {replica.ranks}" if replica.ranks > 1 else ""
+        return (", ".join(filter(None, (replica.program, split))) + (f": {why}" if why else ""),)
+    if replica.weights == form:
+        return ()
+    return (f"as {replica.weights} in {LLAMA_CPP}", *((f"not in vLLM: {why}",) if why else ()))
 
 
 def _cpu_train(cpu: Cpu, arch: Architecture, tokens: float, length: int) -> ModelRow:

@@ -82,16 +82,6 @@ def tensor_parallel(arch: Architecture, weights: str, ranks: int, engine: str = 
     return EngineConfig(engine, weights, tp=ranks, moe_tp=ranks if arch.moe is not None else 1)
 
 
-def check_split(arch: Architecture, config: EngineConfig) -> None:
-    """Raises InputError for a split the model cannot have."""
-    if config.pp > arch.n_layers:
-        raise InputError(f"{arch.n_layers} layers do not fill {config.pp} stages", hint="give fewer stages")
-    if arch.heads % config.tp:
-        raise InputError(f"{arch.heads} heads do not divide over {config.tp} ranks", hint="choose a divisor")
-    if arch.moe is not None and arch.moe.n_experts % config.moe_ep:
-        raise InputError(f"{arch.moe.n_experts} experts do not divide over {config.moe_ep} ranks", hint="choose a divisor")
-
-
 MARLIN_SINCE = (7, 5)
 """Compute capability from which Marlin has kernels (vllm pull requests 5975, 29901)."""
 

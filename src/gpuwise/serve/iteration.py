@@ -22,8 +22,9 @@ from numpy.typing import ArrayLike, NDArray
 from gpuwise.facts.hardware.systems import System
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.predict.estimate import Basis, Estimate, weakest
-from gpuwise.serve.engine import EngineConfig, EngineCosts, check_formats, check_split, engine_costs
+from gpuwise.serve.engine import EngineConfig, EngineCosts, check_formats, engine_costs
 from gpuwise.serve.iteration_kernels import row_times
+from gpuwise.serve.splits import check_split
 from gpuwise.workload.stack import find_stack
 from gpuwise.workload.step import Kind, OpTable, Phase, concatenate
 from gpuwise.workload.transformer.point import Point

@@ -23,6 +23,7 @@ from gpuwise.serve.memory import ServingMemory, llama_cpp_memory, sequence_bytes
 from gpuwise.serve.simulate import Server, Settings
 from gpuwise.serve.simulate.front import known_error
 from gpuwise.serve.simulate.pool_memory import engine_parts
+from gpuwise.serve.splits import check_split
 from gpuwise.serve.steady import Steady, first_token_time, largest, prompt_time, step_time
 
 
@@ -110,6 +111,7 @@ class EngineReplica:
             raise InputError(
                 f"{self.ranks} ranks are more than the {most} with fast links", hint="one engine runs in one host here"
             )
+        check_split(self.arch, self.config, most)
 
 
 @dataclass(frozen=True, slots=True)

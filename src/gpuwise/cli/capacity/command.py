@@ -86,7 +86,7 @@ class Constraints:
     tp: Whole | None = None
     """Tensor parallel degree."""
     pp: Whole | None = None
-    """Pipeline stages (vllm). Left out: tried where links are slow, and over hosts where none holds the model."""
+    """Pipeline stages (vllm). Default: tried where links are slow, and where nothing else has room."""
     disaggregate: str | None = None
     """Prompts read by replicas of their own: auto, or how many read and how many write, 3:1 (vllm, sglang)."""
     draft: str | None = None
@@ -586,10 +586,7 @@ def _adapters(text: str) -> Adapters:
 def _answer(asked: Question) -> Draft:
     from gpuwise.cli.step.progress import progress
     from gpuwise.serve.capacity.answer import draft_on
-    from gpuwise.serve.capacity.configurations import check_tp
 
-    if asked.wanted.tp is not None:
-        check_tp(asked.arch, asked.wanted.tp)
     with progress("simulating") as say:
         return draft_on(asked, say)
 

@@ -17,6 +17,7 @@ from gpuwise.serve.engine import engine_runs, tensor_parallel
 from gpuwise.serve.formats import FORMAT_OF_BITS, format_of_precision
 from gpuwise.serve.iteration_kernels import half_format
 from gpuwise.serve.replica import LLAMA_CPP, EngineReplica, NoReplica, ReplicaStep, most_ranks, serve
+from gpuwise.serve.splits import why_refused
 from gpuwise.units import format_bytes
 
 
@@ -93,7 +94,7 @@ def _formats(precision: str | None) -> tuple[str, ...]:
 def _serve(arch: Architecture, cluster: Cluster, context: int, formats: tuple[str, ...]) -> SubjectServing:
     if arch.kind != "decoder":
         return SubjectServing(None, why_not=f"{arch.name} writes no text")
-    served = serve(arch, cluster.system, formats, _ranks(arch, cluster), context=context)
+    served = serve(arch, cluster.system, formats, _ranks(cluster), context=context)
     if isinstance(served, NoReplica):
         return SubjectServing(None, why_not=_why_not(served))
     one = _single(served, cluster, context)
@@ -107,11 +108,11 @@ def _serve(arch: Architecture, cluster: Cluster, context: int, formats: tuple[st
     return one
 
 
-def _ranks(arch: Architecture, cluster: Cluster) -> tuple[int, ...]:
+def _ranks(cluster: Cluster) -> tuple[int, ...]:
     """Equal splits of the cluster, by powers of two."""
     n = cluster.n_accelerators
     most = min(n, most_ranks(cluster.system))
-    return tuple(t for t in range(1, most + 1) if n % t == 0 and arch.heads % t == 0 and t & (t - 1) == 0)
+    return tuple(t for t in range(1, most + 1) if n % t == 0 and t & (t - 1) == 0)
 
 
 def _single(served: ReplicaStep, cluster: Cluster, context: int) -> SubjectServing:
@@ -129,9 +130,9 @@ def _groups(arch: Architecture, cluster: Cluster, weights: str, context: int) ->
     """Every way to split the cluster into tensor groups that hold the weights and one sequence each."""
     if not engine_runs(cluster.accelerator):
         return
-    for tp in _ranks(arch, cluster):
+    for tp in _ranks(cluster):
         replica = EngineReplica(arch, cluster.system, tensor_parallel(arch, weights, tp))
-        most = replica.most_sequences(context)
+        most = 0.0 if why_refused(arch, replica.config) else replica.most_sequences(context)
         if most >= 1:
             at_once = min(int(most), replica.server().options.max_num_seqs or 1)
             yield _Group(replica, cluster.n_accelerators // tp, int(most * context), at_once)

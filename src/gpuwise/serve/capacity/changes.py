@@ -22,6 +22,7 @@ from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.targets import Target
 from gpuwise.serve.replica import most_ranks
 from gpuwise.serve.simulate.drafts import Drafts, kept_on_code
+from gpuwise.serve.splits import why_refused
 
 OTHERS = ("h100-sxm", "h200", "b200", "mi300x", "l40s", "a100-sxm-80gb")
 """Accelerators that engines are mostly served on: what another one would bring."""
@@ -98,11 +99,11 @@ def _others(
     if c.kv_dtype == "bf16":
         yield "cache in fp8", SAME, replace(configuration, config=replace(c, kv_dtype="fp8"))
     wide = c.tp * 2
-    if wide <= most_ranks(configuration.system) and configuration.arch.heads % wide == 0 and c.attention_dp == 1:
-        experts = {"moe_tp": wide} if c.moe_ep == 1 and configuration.arch.moe is not None else {}
-        experts |= {"moe_ep": wide} if c.moe_ep > 1 else {}
+    experts = {"moe_tp": wide} if c.moe_ep == 1 and configuration.arch.moe is not None else {}
+    wider = replace(c, tp=wide, **(experts | ({"moe_ep": wide} if c.moe_ep > 1 else {})))
+    if wide <= most_ranks(configuration.system) and c.attention_dp == 1 and not why_refused(configuration.arch, wider):
         stages = "" if c.pp == 1 else f" in each of {c.pp} stages"
-        yield f"tensor parallel {wide}{stages}", SAME, replace(configuration, config=replace(c, tp=wide, **experts))
+        yield f"tensor parallel {wide}{stages}", SAME, replace(configuration, config=wider)
     if options.prefix_caching and load.at(1.0, 100).text is not None:
         yield "no prefix cache", SAME, replace(configuration, settings=replace(s, prefix_caching=False))
     if s.adapters is not None and s.adapters.at_once < s.adapters.count:
@@ -150,14 +151,13 @@ def _widths(configuration: Configuration, system: System) -> Iterator[Configurat
         for n in (n for n in SPLITS if n <= min(system.count, MOST_DEVICES)):
             yield replace(configuration, system=system, config=replace(c, pp=n))
         return
-    for n in (n for n in SPLITS if n <= most_ranks(system) and arch.heads % n == 0):
+    for n in (n for n in SPLITS if n <= most_ranks(system)):
         inside, apart = arch.moe is not None, c.moe_ep > 1 and n > 1
-        if apart and arch.moe is not None and arch.moe.n_experts % n:
-            continue
         attention = n if c.attention_dp > 1 else 1
         experts = {"moe_ep": n if apart else 1, "moe_tp": n if inside and not apart else 1}
         split = replace(c, pp=1, tp=n // attention, attention_dp=attention, **experts)
-        yield replace(configuration, system=system, config=split, settings=settings, apart=None)
+        if not why_refused(arch, split):
+            yield replace(configuration, system=system, config=split, settings=settings, apart=None)
 
 
 def _of_slots(configuration: Configuration) -> Iterator[tuple[str, str, Configuration]]:

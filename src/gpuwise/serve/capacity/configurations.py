@@ -10,7 +10,7 @@ from gpuwise.errors import InputError, NoRoomError, UnpredictableError
 from gpuwise.facts.hardware.systems import Cluster, System
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.serve.disaggregated import Disaggregation
-from gpuwise.serve.engine import ENGINES, LLAMA_CPP, STAGED, EngineConfig, tensor_parallel
+from gpuwise.serve.engine import ENGINES, LLAMA_CPP, STAGED, EngineConfig, check_formats, tensor_parallel
 from gpuwise.serve.formats import FORMAT_OF_BITS, FORMATS
 from gpuwise.serve.llama_cpp import MOST_DEVICES
 from gpuwise.serve.load.load import Load
@@ -18,6 +18,7 @@ from gpuwise.serve.replica import most_ranks
 from gpuwise.serve.simulate import Server, Settings
 from gpuwise.serve.simulate.adapters import Adapters
 from gpuwise.serve.simulate.drafts import Drafts
+from gpuwise.serve.splits import check_split, in_tensor_group, tensor_degrees, why_refused
 from gpuwise.serve.steady import largest, prompt_time
 
 SPLITS = (1, 2, 4, 8, 16)
@@ -26,8 +27,10 @@ STEP_TOKENS = (256, 512, 1024, 2048, 4096, 8192, 16384)
 """Tokens of a step worth trying: fewer shorten the gaps that a long prompt makes, more read prompts faster."""
 SEQUENCES = (16, 32, 64, 128, 256)
 """Sequences at once worth trying beside the engine's own limit: fewer answer each faster."""
-STAGES = (2, 4, 8)
-"""Pipeline stages of one replica."""
+STAGES = (2, 4)
+"""Pipeline stages of one replica that are tried where links are slow."""
+MOST_STAGED = 3
+"""Stages of tensor groups that are compared where nothing simpler has room: those on the fewest accelerators."""
 SLOTS = (1, 2, 4, 8, 16, 32)
 """Of llama.cpp worth trying."""
 AUTO = "auto"
@@ -177,73 +180,101 @@ class Requirements:
 
 
 def layouts(arch: Architecture, system: System, most: int, wanted: Requirements) -> Iterator[Configuration]:
-    """Every split over at most ``most`` accelerators in every format allowed, the engine's options as installed. Wider
-    weights come first. Pipeline stages are tried where the links of a host are slow, and over several hosts where none holds the
-    model; asked for, everywhere."""
-    settings = Settings(max_model_len=wanted.context, drafts=wanted.drafts, adapters=wanted.adapters)
+    """Every split over at most ``most`` accelerators in every format allowed that the engine starts with, its options as
+    installed. Wider weights come first. Pipeline stages are tried where the links of a host are slow or they were asked for;
+    where nothing else has room, every number of stages with every tensor group. Raises InputError for a split asked for that the
+    engine starts with in no format."""
     if wanted.engine == LLAMA_CPP:
         yield from _in_turn(arch, system, min(most, system.count), wanted)
         return
-    splits = [n for n in (SPLITS if wanted.tp is None else (wanted.tp,)) if n <= min(most, most_ranks(system))]
+    _check_stages(wanted)
+    forms = tuple(_forms(arch, wanted))
+    if wanted.tp is not None or wanted.pp is not None:
+        splits = [replace(in_tensor_group(arch, form, wanted.tp or 1), pp=wanted.pp or 1) for form in forms]
+        if all(why_refused(arch, split) for split in splits):
+            check_split(arch, splits[-1], min(most, most_ranks(system)))
+    found = [c for form in forms for c in _usual(arch, system, most, wanted, form)]
+    yield from found
+    if not any(holds(c) for c in found):
+        held = [c for form in forms for c in _stages_and_groups(arch, system, most, wanted, form) if holds(c)]
+        yield from sorted(held, key=lambda c: (_taken(c), -c.config.tp))[:MOST_STAGED]
+
+
+def _taken(configuration: Configuration) -> int:
+    """Accelerators that a replica takes: of whole hosts where it is spread over several."""
+    ranks, count = configuration.ranks, configuration.system.count
+    return ranks if ranks <= count else -(-ranks // count) * count
+
+
+def _check_stages(wanted: Requirements) -> None:
+    """Raises InputError for pipeline stages that are not simulated."""
+    if wanted.pp in (None, 1):
+        return
+    if wanted.engine not in STAGED:
+        raise InputError(f"pipeline stages are simulated under {', '.join(STAGED)}", hint="take --engine vllm")
+    if wanted.drafts is not None or wanted.adapters is not None:
+        raise InputError("guesses of a draft and adapters are not simulated over pipeline stages", hint="leave --pp out")
+
+
+def _forms(arch: Architecture, wanted: Requirements) -> Iterator[EngineConfig]:
+    """Every format allowed, on one accelerator."""
     for bits in sorted(wanted.bits, reverse=True):
         for weights, expert_weights in _formats(arch, bits, wanted.bits):
             form = replace(tensor_parallel(arch, weights, 1, wanted.engine), expert_weights=expert_weights)
-            form = replace(form, version=wanted.version, kv_dtype=wanted.kv_dtype)
-            yield from _staged(arch, system, most, wanted, settings, form, splits)
-            for n in splits if wanted.pp in (None, 1) else ():
-                plain = replace(form, tp=n, moe_tp=n if arch.moe is not None else 1)
-                if arch.heads % n == 0:
-                    yield Configuration(arch, system, plain, settings, wanted.slowdown)
-                if arch.moe is not None and n > 1 and arch.moe.n_experts % n == 0:
-                    experts = replace(plain, moe_tp=1, moe_ep=n)
-                    if arch.heads % n == 0:
-                        yield Configuration(arch, system, experts, settings, wanted.slowdown)
-                    if arch.mla is not None:  # every rank of a tensor group would hold the whole of its one latent head's cache
-                        apart = replace(experts, tp=1, attention_dp=n)
-                        yield Configuration(arch, system, apart, settings, wanted.slowdown)
+            yield replace(form, version=wanted.version, kv_dtype=wanted.kv_dtype)
 
 
-def _staged(
-    arch: Architecture,
-    system: System,
-    most: int,
-    wanted: Requirements,
-    settings: Settings,
-    form: EngineConfig,
-    splits: Sequence[int],
+def _made(arch: Architecture, system: System, wanted: Requirements, config: EngineConfig) -> Iterator[Configuration]:
+    """``config`` with the engine's options as installed; nothing where the engine does not start with it."""
+    if not why_refused(arch, config):
+        settings = Settings(max_model_len=wanted.context, drafts=wanted.drafts, adapters=wanted.adapters)
+        yield Configuration(arch, system, config, settings, wanted.slowdown)
+
+
+def _usual(arch: Architecture, system: System, most: int, wanted: Requirements, form: EngineConfig) -> Iterator[Configuration]:
+    """The splits of one format that are tried first: tensor groups over powers of two, and stages of them."""
+    splits = [n for n in (SPLITS if wanted.tp is None else (wanted.tp,)) if n <= min(most, most_ranks(system))]
+    for n, pp in _usual_stages(system, most, wanted, splits):
+        yield from _made(arch, system, wanted, replace(in_tensor_group(arch, form, n), pp=pp))
+    for n in splits if wanted.pp in (None, 1) else ():
+        plain = in_tensor_group(arch, form, n)
+        yield from _made(arch, system, wanted, plain)
+        if arch.moe is not None and n > 1:
+            experts = replace(plain, moe_tp=1, moe_ep=n)
+            yield from _made(arch, system, wanted, experts)
+            if arch.mla is not None:  # every rank of a tensor group would hold the whole of its one latent head's cache
+                yield from _made(arch, system, wanted, replace(experts, tp=1, attention_dp=n))
+
+
+def _usual_stages(system: System, most: int, wanted: Requirements, splits: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Tensor groups and how many of them in turn."""
+    if wanted.pp not in (None, 1):
+        yield from ((n, wanted.pp) for n in splits if n * wanted.pp <= most)
+    elif wanted.pp is None and _may_stage(wanted) and system.topology in SLOW_LINKS:
+        yield from ((n, pp) for n in splits for pp in STAGES if n * pp <= min(most, system.count))
+
+
+def _may_stage(wanted: Requirements) -> bool:
+    """Whether layers in turn are simulated with what is wanted."""
+    return wanted.engine in STAGED and wanted.drafts is None and wanted.adapters is None
+
+
+def _stages_and_groups(
+    arch: Architecture, system: System, most: int, wanted: Requirements, form: EngineConfig
 ) -> Iterator[Configuration]:
-    """Tensor groups in turn, each within a host, on as many hosts as it takes."""
-    if wanted.pp == 1 or wanted.engine not in STAGED:
-        if wanted.pp not in (None, 1):
-            raise InputError(f"pipeline stages are simulated under {', '.join(STAGED)}", hint="take --engine vllm")
-        return
-    if wanted.drafts is not None or wanted.adapters is not None:
-        if wanted.pp is not None:
-            raise InputError("guesses of a draft and adapters are not simulated over pipeline stages", hint="leave --pp out")
-        return
-
-    def made(tp: int, pp: int) -> Configuration:
-        config = replace(form, tp=tp, moe_tp=tp if arch.moe is not None else 1, pp=pp)
-        return Configuration(arch, system, config, settings, wanted.slowdown)
-
-    able = [n for n in splits if arch.heads % n == 0 and (n <= system.count or wanted.tp is not None)]
-    if wanted.pp is not None:
-        yield from (made(n, wanted.pp) for n in able if n * wanted.pp <= most)
-        return
-    inside = min(most, system.count)
-    if system.topology in SLOW_LINKS:
-        yield from (made(n, pp) for n in able for pp in STAGES[:2] if n * pp <= inside and pp <= arch.n_layers)
-    widest = max((n for n in able if n <= inside), default=0)
-    if widest and not holds(made(widest, 1)):
-        for pp in (pp for pp in STAGES if inside < widest * pp <= most and pp <= arch.n_layers):
-            if holds(made(widest, pp)):
-                yield made(widest, pp)
-                return
+    """Every tensor group with every number of stages, each group within a host."""
+    degrees = tensor_degrees(arch, form, min(most, most_ranks(system)))
+    for n in degrees if wanted.tp is None else (wanted.tp,):
+        for pp in (range(1, most // n + 1) if _may_stage(wanted) else (1,)) if wanted.pp is None else (wanted.pp,):
+            inside = n * pp <= system.count or system.count % n == 0 or pp == 1
+            if n * pp <= most and inside:
+                yield from _made(arch, system, wanted, replace(in_tensor_group(arch, form, n), pp=pp))
 
 
 def holds(configuration: Configuration) -> bool:
-    """Whether a replica's weights leave room for a cache."""
+    """Whether a replica's weights are of a format that its accelerators run, and leave room for a cache."""
     try:
+        check_formats(configuration.system.accelerator, configuration.config)
         return configuration.server.memory.tokens > 0
     except InputError:
         return False
@@ -316,12 +347,6 @@ def refined(configuration: Configuration) -> Iterator[Configuration]:
 
 def _slots(n: int) -> str:
     return "one slot" if n == 1 else f"{n} slots"
-
-
-def check_tp(arch: Architecture, tp: int) -> None:
-    """Raises InputError for a split the model cannot have."""
-    if arch.heads % tp:
-        raise InputError(f"{arch.heads} heads do not divide over {tp} accelerators", hint="choose a divisor of the heads")
 
 
 def copies_apart(configuration: Configuration, load: Load, most: int) -> tuple[int, int] | None:

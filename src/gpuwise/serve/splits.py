@@ -1,0 +1,118 @@
+"""Which splits of a model an engine starts with: the engines' own rules, written once.
+
+Tensor parallel degree ``t`` (vllm 0.19 config/model.py verify_with_parallel_config, layers/linear.py QKVParallelLinear,
+layers/vocab_parallel_embedding.py; sglang 0.5 layers/linear.py and layers/vocab_parallel_embedding.py; TensorRT-LLM
+models/convert_utils.py duplicate_kv_weight):
+
+- attention heads divide by ``t``
+- key-value heads divide by ``t``, or ``t`` by them: each rank then has a copy (not of latent attention, which has one for all)
+- each rank has the same width of the MLP, in whole groups of weights that share a scale
+- rows of the embedding, padded to a multiple of 64, divide by ``t`` (TensorRT-LLM pads as it needs)
+- ``t`` is no more than the experts (vllm and sglang models/mixtral.py, qwen2_moe.py, deepseek_v2.py)
+
+llama.cpp has layers on its devices in turn, in any number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from gpuwise.errors import InputError
+from gpuwise.facts.models.architecture import Architecture
+from gpuwise.serve.engine import LLAMA_CPP, EngineConfig
+
+VOCABULARY_STEP = 64
+"""vllm and sglang layers/vocab_parallel_embedding.py, DEFAULT_VOCAB_PADDING_SIZE."""
+GROUPS = {"fp8_block": 128, "int4_wo": 128, "nvfp4": 16}
+"""Inputs of a product that share a scale (vllm layers/quantization/fp8.py, awq.py, gptq_marlin.py, modelopt.py). MXFP4 is padded
+(serve/memory.py)."""
+EXPERT_GROUPS = GROUPS | {"int4_wo": 32}
+"""Of experts: groups of 4-bit weights are halved down to 32 (vllm layers/quantization/moe_wna16.py)."""
+PADDED_FFN = {29568: 29696}
+"""Qwen2-72B and Qwen2.5-72B in 4 bits are published with a wider MLP, so that groups divide (qwen.readthedocs.io,
+quantization/gptq)."""
+SHOWN_DEGREES = 16
+"""Up to which a hint names degrees that work."""
+
+
+def why_refused(arch: Architecture, config: EngineConfig) -> str:
+    """Why the engine does not start ``arch`` split so; empty where it does."""
+    return _stages_refused(arch, config) or _tensor_refused(arch, config)
+
+
+def tensor_degrees(arch: Architecture, config: EngineConfig, most: int) -> tuple[int, ...]:
+    """Tensor parallel degrees up to ``most`` that the engine starts ``arch`` with, held as ``config`` says."""
+    return tuple(t for t in range(1, most + 1) if not _tensor_refused(arch, in_tensor_group(arch, config, t)))
+
+
+def in_tensor_group(arch: Architecture, config: EngineConfig, degree: int) -> EngineConfig:
+    """``config`` with a tensor group of ``degree`` ranks, experts inside, like the rest."""
+    return replace(config, tp=degree, attention_dp=1, moe_tp=degree if arch.moe is not None else 1, moe_ep=1)
+
+
+def check_split(arch: Architecture, config: EngineConfig, most: int = SHOWN_DEGREES) -> None:
+    """Raises InputError for a split the engine does not start with; its hint names those of up to ``most`` ranks that work."""
+    why = _stages_refused(arch, config)
+    if why:
+        raise InputError(why, hint=f"give at most {arch.n_layers} stages")
+    why = _tensor_refused(arch, config)
+    if not why:
+        return
+    if arch.moe is not None and config.moe_ep > 1 and not _tensor_refused(arch, in_tensor_group(arch, config, config.tp)):
+        raise InputError(why, hint="choose a divisor of the experts")
+    able = [str(t) for t in tensor_degrees(arch, config, most)]
+    works = f"tensor parallel {' or '.join(filter(None, (', '.join(able[:-1]), able[-1])))}"
+    raise InputError(why, hint=f"choose {works}" if len(able) > 1 else f"{works} works, or another format of weights")
+
+
+def _stages_refused(arch: Architecture, config: EngineConfig) -> str:
+    return f"{arch.n_layers} layers do not fill {config.pp} stages" if config.pp > arch.n_layers else ""
+
+
+def _tensor_refused(arch: Architecture, config: EngineConfig) -> str:
+    if config.engine == LLAMA_CPP:
+        return ""
+    return next(_reasons(arch, config), "")
+
+
+def _reasons(arch: Architecture, config: EngineConfig) -> Iterator[str]:
+    """Why a tensor group of ``config`` does not start, one sentence each."""
+    t, moe = config.tp, arch.moe
+    ranks = f"{t} tensor parallel ranks"
+    attends = arch.n_attention_layers > 0
+    if attends and arch.heads % t:
+        yield f"{arch.heads} attention heads of {arch.name} do not divide over {ranks}"
+    if attends and arch.mla is None and arch.kv_heads % t and t % arch.kv_heads:
+        yield f"{arch.kv_heads} key-value heads of {arch.name} do not divide over {ranks}, nor {t} by {arch.kv_heads}"
+    if arch.mamba is not None and (arch.mamba.heads or arch.mamba.inner) % t:
+        yield f"the state space of {arch.name} does not divide over {ranks}"
+    rows = -(-arch.vocab // VOCABULARY_STEP) * VOCABULARY_STEP
+    if config.engine in ("vllm", "sglang") and rows % t:
+        yield f"the vocabulary of {arch.name}, padded to {rows:,}, does not divide over {ranks}"
+    if moe is not None:
+        if t > moe.n_experts:
+            yield f"{ranks} are more than the {moe.n_experts} experts of {arch.name}"
+        if moe.n_experts % config.moe_ep:
+            yield f"{moe.n_experts} experts of {arch.name} do not divide over {config.moe_ep} ranks"
+        yield from _widths(
+            arch, config.expert_weights or config.weights, moe.expert_ffn, config.moe_tp, "an expert", EXPERT_GROUPS
+        )
+        yield from _widths(arch, config.weights, moe.shared_ffn, t, "the shared experts", GROUPS)
+    if moe is None or moe.first_dense or moe.every > 1:
+        ffn = PADDED_FFN.get(arch.ffn, arch.ffn) if config.weights == "int4_wo" else arch.ffn
+        yield from _widths(arch, config.weights, ffn, t, "the MLP", GROUPS)
+    if attends and arch.mla is None and arch.heads % t == 0:
+        yield from _widths(arch, config.weights, arch.heads * arch.head_dim, t, "attention", GROUPS)
+
+
+def _widths(arch: Architecture, weights: str, width: int, parts: int, what: str, groups: dict[str, int]) -> Iterator[str]:
+    """Why ``width`` of ``what`` is not split so many ways; a whole one is in groups as its checkpoint was made."""
+    group = groups.get(weights, 1)
+    if parts > 1 and width % parts:
+        yield f"the {width:,} wide {what.removeprefix('the ')} of {arch.name} does not divide over {parts} ranks"
+    elif parts > 1 and (width // parts) % group:
+        yield (
+            f"{what} of {arch.name} has {width // parts:,} inputs on each of {parts} ranks, "
+            f"no whole groups of {group} weights that share a scale ({weights})"
+        )
