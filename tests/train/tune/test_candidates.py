@@ -76,6 +76,13 @@ def test_only() -> None:
     assert {c.lever.name for c in candidates_of(CPU, ("compile",))} == {"compile"}
 
 
+def test_caches_are_tried_only_where_they_are_asked_for() -> None:
+    """They act from the second epoch on, after the steps that are compared."""
+    for name in ("cache_items", "cache_decode"):
+        assert f"--only {name}" in str(why(CPU)[name])
+        assert [c.hopeless for c in candidates_of(CPU, (name,))] == [None]
+
+
 def test_levers_of_the_largest_share_come_first() -> None:
     """fsq_autoencoder waits for data for 27 % of a step; compilation had the minutes before its workers were tried."""
     waits = replace(CPU, bf16_units=True, shares={**SHARES, "data": 0.27, "forward": 0.3, "backward": 0.33, "optimizer": 0.1})

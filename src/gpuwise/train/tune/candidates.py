@@ -18,6 +18,8 @@ from gpuwise.workload.changes.registry import ChangeKind
 TF32_FROM = (8, 0)
 """NVIDIA's Ampere, compute capability 8.0, is the first with TF32 (NVIDIA, A100 Tensor Core GPU Architecture)."""
 BF16_FROM = (8, 0)
+ASKED_FOR = ("cache_decode", "cache_items")
+"""Levers that act from the second epoch on: tried only where ``--only`` names them."""
 FP16_FROM = (7, 0)
 """Volta: the first with tensor cores for fp16 (NVIDIA, Tesla V100 GPU Architecture)."""
 MODEL = ("forward", "backward")
@@ -58,6 +60,8 @@ def candidates_of(facts: Facts, only: Sequence[str] = ()) -> list[Candidate]:
             why = hopeless(lever, value, facts)
             if why is None and ceiling is not None and ceiling < LEAST_GAIN:
                 why = f"it can give at most {(ceiling - 1) * 100:.1f} %: {_share_words(lever, facts)}"
+            if why is None and lever.name in ASKED_FOR and lever.name not in only:
+                why = f"it acts from the second epoch on, and could freeze augmentation: `--only {lever.name}` tries it"
             share = PART * _model(facts) if touched is None else touched
             found.append(Candidate(lever, value, ceiling, why, share))
     return sorted(found, key=lambda candidate: -candidate.share)

@@ -17,6 +17,7 @@ from gpuwise.train.tune.batch.capacity import Capacity, capacity_of, filled_byte
 from gpuwise.train.tune.batch.fitting import Fitting, fit
 from gpuwise.train.tune.batch.probe import Prober
 from gpuwise.train.tune.batch.sizes import Sizes, find_sizes
+from gpuwise.train.tune.candidates import ASKED_FOR as CACHES
 from gpuwise.train.tune.candidates import Candidate, candidates_of
 from gpuwise.train.tune.facts import Facts, facts_of
 from gpuwise.train.tune.gate import Gate
@@ -54,7 +55,6 @@ WORTHWHILE = 3.0
 """Times what ``gpuwise run`` takes to start, that levers save in a training that is long. Rule of this project."""
 RUN_LENGTH_S = 3600.0
 """Of a training of which nobody says how long it takes."""
-CACHES = ("cache_decode", "cache_items")
 CROWDING = ("workers", "prefetch", "threads")
 """Levers whose processes and threads ask for the processors as other programs do: the loop's waiting for them is its own."""
 CROWD = 0.3
