@@ -5,6 +5,7 @@
 │   ├── ``UnknownNameError``  a name that is not in a catalogue (carries the nearest ones)
 │   ├── ``AmbiguousNameError`` a name that means several things (carries the candidates)
 │   ├── ``FieldError``        a bad field in a file, option or config (carries file, line, field)
+│   │   └── ``FileError``     a file that cannot be read: missing, no regular file, too large, of another form
 │   ├── ``LayoutError``       a parallel layout that breaks a rule (carries the rule)
 │   └── ``NoRoomError``       a model, or a request of it, that does not fit the accelerators: more of them may hold it
 ├── ``DataError``             a shipped or imported data file is corrupt or inconsistent
@@ -81,6 +82,10 @@ class FieldError(InputError):
         self.file, self.line, self.field = file, line, field
         where = "" if file is None else file + (f":{line}" if line else "") + ": "
         super().__init__(where + message, hint=hint)
+
+
+class FileError(FieldError):
+    """A file that a person named cannot be read, or is not of the form that it must have; ``file`` is its path."""
 
 
 class LayoutError(InputError):

@@ -11,9 +11,9 @@ from gpuwise.facts.loading import (
     Record,
     parse_csv,
     parse_toml,
-    read_user_text,
     shipped_text,
 )
+from gpuwise.files import read_text
 
 SCHEMA = {
     "name": Field("text"),
@@ -167,13 +167,13 @@ def test_broken_files():
 
 def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(FieldError, match="cannot be read"):
-        read_user_text(tmp_path / "absent.csv")
+        read_text(tmp_path / "absent.csv")
     bad = tmp_path / "bad.csv"
     bad.write_bytes(b"name\xff")
     with pytest.raises(FieldError, match="not UTF-8"):
-        read_user_text(bad)
+        read_text(bad)
     bad.write_bytes("\ufeffname".encode())
-    assert read_user_text(bad) == "name"
+    assert read_text(bad) == "name"
     with pytest.raises(DataError, match="cannot be read"):
         shipped_text("absent.csv")
 
@@ -214,7 +214,7 @@ def test_a_damaged_file_never_yields_an_unsound_number(tmp_path_factory, junk, a
     path = tmp_path_factory.getbasetemp() / "damaged.csv"
     path.write_bytes(whole[:at] + junk + whole[at + cut :])
     try:
-        records = parse_csv(read_user_text(path), SCHEMA, "damaged.csv")
+        records = parse_csv(read_text(path), SCHEMA, "damaged.csv")
     except FieldError:
         return
     for record in records:

@@ -271,7 +271,7 @@ def test_lines_carry_every_record_over_and_once(tmp_path: Path, made: list[Recor
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("{", "no JSON"),
+        ("{", "not JSON"),
         ("[1]", "not a record"),
         ({"colour": 1}, "colour"),
         ({"value": float("nan")}, "value"),

@@ -11,6 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.errors import DataError, require
+from gpuwise.files import GIB, check_file
+
+
+def check_table(path: Path) -> Path:
+    """``path``, for pyarrow, which opens it by its name. Raises FileError where it is no regular file."""
+    return check_file(path, most=64 * GIB, hint="is it laid out like the published measurement tables?")
 
 
 def read_columns(path: Path, kinds: dict[str, str]) -> dict[str, NDArray[Any]] | None:
@@ -21,6 +27,7 @@ def read_columns(path: Path, kinds: dict[str, str]) -> dict[str, NDArray[Any]] |
     """
     if not path.exists():
         return None
+    check_table(path)
     require("pyarrow", "reading measured tables")
     import pyarrow as pa
     import pyarrow.csv as pa_csv

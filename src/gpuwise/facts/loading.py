@@ -9,19 +9,18 @@ ship and the files a person gives us.
 
 from __future__ import annotations
 
-import csv
 import datetime
-import io
 import math
 import re
-import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, TypeVar, cast
 
 from gpuwise.errors import DataError, FieldError, nearest_names
+from gpuwise.files import csv_rows
+from gpuwise.files import parse_toml as toml_tables
 
 DATA = Path(__file__).parent / "data"
 _SUBJECTS = ("", "hardware", "models", "offers", "operations", "software")
@@ -143,24 +142,12 @@ def shipped_text(name: str) -> str:
         raise DataError(f"the fact file {name} cannot be read: {error}", hint="reinstall gpuwise") from error
 
 
-def read_user_text(path: Path) -> str:
-    """The text of a person's file. Raises FieldError when it cannot be read or is not UTF-8."""
-    try:
-        return path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise FieldError(f"cannot be read: {reason}", file=str(path), hint="check the path") from error
-    except UnicodeDecodeError as error:
-        raise FieldError(f"is not UTF-8 text (byte {error.start})", file=str(path), hint="save it as UTF-8 text") from error
-
-
 def parse_csv(text: str, schema: Schema, file: str) -> list[Record]:
     """The rows of a CSV table with a header line; a line that starts with ``#`` is a comment.
 
     Raises FieldError.
     """
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    rows = _csv_rows(reader, file)
+    rows = ((line, cells) for line, cells in csv_rows(text, file) if cells and not cells[0].startswith("#"))
     header = next(rows, None)
     if header is None:
         raise FieldError("is empty", file=file, hint="the first line names the columns: " + ", ".join(schema))
@@ -188,7 +175,7 @@ def parse_csv(text: str, schema: Schema, file: str) -> list[Record]:
 
 def parse_toml(text: str, schema: Schema, file: str) -> dict[str, Record]:
     """The top-level tables of a TOML file, each read against ``schema``. Raises FieldError."""
-    document = _toml_document(text, file)
+    document = toml_tables(text, file)
     lines = _TomlLines(text)
     records: dict[str, Record] = {}
     for name, table in document.items():
@@ -202,31 +189,6 @@ def parse_toml(text: str, schema: Schema, file: str) -> dict[str, Record]:
             )
         records[name] = _from_table(name, cast("dict[str, object]", table), schema, file, lines)
     return records
-
-
-def _csv_rows(reader: Iterator[list[str]], file: str) -> Iterator[tuple[int, list[str]]]:
-    """Non-empty, non-comment rows with the line they end on."""
-    line = cast("int", 0)
-    while True:
-        try:
-            cells = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            line = cast(int, reader.line_num)  # type: ignore[attr-defined]
-            raise FieldError(f"is not CSV: {error}", file=file, line=line, hint="check the quotes") from error
-        line = cast(int, reader.line_num)  # type: ignore[attr-defined]
-        if cells and not cells[0].startswith("#"):
-            yield line, cells
-
-
-def _toml_document(text: str, file: str) -> dict[str, object]:
-    try:
-        return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # int() of a very long number is a bare ValueError
-        match = re.search(r"at line (\d+)", str(error))
-        line = int(match[1]) if match else None
-        raise FieldError(f"is not TOML: {str(error)[:200]}", file=file, line=line, hint="see https://toml.io") from error
 
 
 def _check_names(names: list[str], schema: Schema, file: str, line: int | None, *, columns_of_csv: bool = False) -> None:

@@ -8,7 +8,6 @@ These places were found by comparing cubins of CUDA 13.0 for 7.5 to 12.0 with wh
 
 from __future__ import annotations
 
-import json
 import re
 import struct
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from typing import Any, cast
 
 from gpuwise.errors import FieldError, InputError, UnknownNameError, UnpredictableError
 from gpuwise.facts.hardware.sm_limits import WARP_THREADS, find_sm_limits
-from gpuwise.facts.loading import read_user_text
+from gpuwise.files import decode, parse_json, read_bytes
 
 LARGEST_FILE = 256 * 2**20
 """Bytes; no compiled kernel is near it."""
@@ -51,18 +50,13 @@ def read_kernels(path: str | Path) -> tuple[KernelUse, ...]:
     Raises FieldError for a file that is none of these or is damaged, InputError when it cannot be read.
     """
     file = Path(path)
-    try:
-        if file.stat().st_size > LARGEST_FILE:
-            raise FieldError("is too large for a compiled kernel", file=str(file), hint="give one cubin or its log")
-        head = file.read_bytes()[:4] if file.is_file() else b""
-    except OSError as error:
-        raise FieldError(f"cannot be read: {error.strerror}", file=str(file), hint="check the path") from None
-    if head == b"\x7fELF":
-        uses = _damaged_or(file, read_cubin)
+    content = read_bytes(file, most=LARGEST_FILE, hint="give a cubin or its log")
+    if content[:4] == b"\x7fELF":
+        uses = _damaged_or(file, content)
     elif file.suffix == ".json":
-        uses = (_read_triton(file),)
+        uses = (_read_triton(file, content),)
     else:
-        uses = read_ptxas_log(read_user_text(file))
+        uses = read_ptxas_log(decode(content, str(file)))
     if len(uses) == 0:
         hint = "give a cubin, the output of `nvcc -Xptxas -v`, or a .json of Triton's cache"
         raise FieldError("names no kernel", file=str(file), hint=hint)
@@ -100,9 +94,9 @@ def read_ptxas_log(text: str) -> tuple[KernelUse, ...]:
 # --- cubins ---
 
 
-def _damaged_or(file: Path, read: Any) -> tuple[KernelUse, ...]:
+def _damaged_or(file: Path, content: bytes) -> tuple[KernelUse, ...]:
     try:
-        return cast("tuple[KernelUse, ...]", read(file.read_bytes()))
+        return read_cubin(content)
     except (struct.error, IndexError, ValueError, KeyError) as error:
         raise FieldError("is a damaged or foreign ELF file", file=str(file), hint="compile it with `nvcc -cubin`") from error
 
@@ -179,9 +173,9 @@ def _capability(target: str) -> str | None:
 # --- Triton and numba ---
 
 
-def _read_triton(file: Path) -> KernelUse:
+def _read_triton(file: Path, content: bytes) -> KernelUse:
     try:
-        document = json.loads(read_user_text(file))
+        document = parse_json(decode(content, str(file)), str(file))
         arch = document["target"]["arch"]
         threads, shared = int(document["num_warps"]) * WARP_THREADS, int(document["shared"])
         name = str(document["name"])
@@ -192,7 +186,7 @@ def _read_triton(file: Path) -> KernelUse:
     use = KernelUse(name, _capability(f"sm_{arch}"), None, 0, shared, block_threads=threads)
     if not beside.is_file():
         return use
-    compiled = choose_kernel(_damaged_or(beside, read_cubin), name, str(beside))
+    compiled = choose_kernel(_damaged_or(beside, read_bytes(beside, most=LARGEST_FILE)), name, str(beside))
     return replace(use, regs_per_thread=compiled.regs_per_thread, block_barriers=compiled.block_barriers)
 
 

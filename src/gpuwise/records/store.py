@@ -18,7 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from gpuwise.errors import DataError
+from gpuwise.errors import DataError, FileError
+from gpuwise.files import parse_json
 from gpuwise.records.record import COLUMNS, MAPPINGS, Record, Run, check_record, record_document, record_from
 from gpuwise.records.schema import migrate
 
@@ -130,9 +131,9 @@ class Records:
             if not line.strip():
                 continue
             try:
-                document = json.loads(line)
-            except (ValueError, RecursionError):
-                raise DataError(f"{name}:{number} is no JSON", hint="one object a line, as an export writes it") from None
+                document = parse_json(line, name, line=number, finite=False)
+            except FileError as error:
+                raise DataError(error.message, hint="one object a line, as an export writes it") from None
             imported.append(record_from(document, f"{name}:{number}"))
         with _as_data_error(self.path):
             self._connection.execute("BEGIN IMMEDIATE")

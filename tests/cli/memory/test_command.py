@@ -48,7 +48,7 @@ def test_files_are_written(recorded, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["none.pickle"], "cannot read"),
+        (["none.pickle"], "cannot be read"),
         (["{}", "--conf", "expandable_segments:yes"], "True or False"),
         (["{}", "--capacity", "0GiB"], "capacity"),
         (["{}", "--device", "5"], "device 5"),

@@ -53,7 +53,7 @@ REFUSED = [
     (["fit", "examples/train_gpt.py", "--on", "4090", "--change", "low_precision"], "nothing it can be"),
     (["fit", "examples/train_gpt.py", "--on", "4090", "--change", "offload_optimizer=parameters"], "the optimizer alone"),
     (["plan", "examples/train_gpt.py", "--on", "4090", "--change", "lora=16"], "--change is for fit"),
-    (["fit", "hf:no/such/config.json", "--on", "4090"], "there is no file"),
+    (["fit", "hf:no/such/config.json", "--on", "4090"], "No such file"),
     (["fit", "gpt2", "--on", "4090", "--batch", "8"], "--batch is for one's own code"),
     (["fit", "gpt2", "--on", "4090", "--set", "a=1"], "--set is for one's own code"),
     (["plan", "gpt2", "--on", "4090", "--samples", "1M"], "--samples counts images"),

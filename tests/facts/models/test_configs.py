@@ -90,7 +90,7 @@ def test_not_text(tmp_path: Path) -> None:
     with pytest.raises(FieldError, match="UTF-8"):
         read_model_config(file)
     file.write_text(" " * 5_000_000)
-    with pytest.raises(FieldError, match="too large"):
+    with pytest.raises(FieldError, match="larger than 4 MiB"):
         read_model_config(file)
 
 

@@ -103,7 +103,7 @@ HEAD = "arrival_s,input_tokens,output_tokens\n"
         (HEAD + "0,10\n", "2: 2 cells of 3"),
         ("TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,1,1\n", "2: TIMESTAMP 'yesterday' is no time"),
         ('{"timestamp": 0, "input_length": 4}\n', "1: no output_length"),
-        ('{"timestamp": 0, "input_len', "1: not JSON"),
+        ('{"timestamp": 0, "input_len', "1: is not JSON"),
         (
             '{"timestamp":0,"input_length":4,"output_length":2,"hash_ids":[1]}\n{"timestamp":1,"input_length":4,"output_length":2}\n',
             "2: some",
@@ -119,10 +119,10 @@ def test_what_cannot_be_replayed_says_where(tmp_path: Path, text: str, message: 
 
 
 def test_a_file_that_is_not_there_and_one_that_is_no_text(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no file"):
+    with pytest.raises(InputError, match="No such file"):
         read_trace(tmp_path / "none.csv")
     (tmp_path / "b.csv").write_bytes(b"\xff\xfe\x00\x81")
-    with pytest.raises(InputError, match="not text"):
+    with pytest.raises(InputError, match="not UTF-8 text"):
         read_trace(tmp_path / "b.csv")
     with pytest.raises(InputError):
         read_trace(tmp_path)

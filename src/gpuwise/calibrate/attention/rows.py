@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuwise.calibrate.tables import check_table
 from gpuwise.errors import DataError, require
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.kernels.attention.features import Shape
@@ -89,7 +90,7 @@ def read_table(folder: Path, phase: str) -> Table | None:
     import pyarrow.parquet as parquet
 
     try:
-        table = parquet.read_table(path, columns=[*_LABELS, *_NUMBERS])
+        table = parquet.read_table(check_table(path), columns=[*_LABELS, *_NUMBERS])
     except (pa.ArrowInvalid, pa.ArrowKeyError, OSError, KeyError) as error:
         raise DataError(f"{path}: {error}", hint="is it laid out like the published measurement tables?") from None
     number = {n: np.nan_to_num(_numbers(table.column(n)), nan=0.0) for n in _NUMBERS}

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuwise.calibrate.tables import check_table
 from gpuwise.errors import DataError, require
 from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
 from gpuwise.predict.kernels.gemm.coefficients import build
@@ -174,7 +175,7 @@ def read_coded(path: Path, words: tuple[str, ...], numbers: tuple[str, ...]) -> 
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(path, columns=[*words, *numbers])
+        table = pq.read_table(check_table(path), columns=[*words, *numbers])
         coded: dict[str, Words] = {}
         for name in words:
             column = table.column(name).combine_chunks()

@@ -6,7 +6,6 @@ level, the goodput and the headline; a whole run's hours hold its stops, a rate 
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from gpuwise.errors import InputError
+from gpuwise.errors import DataError, InputError
 from gpuwise.facts.hardware.accelerators import accelerators
+from gpuwise.files import csv_rows, read_text
 from gpuwise.predict.practice import RULE_MFU, is_sharded, rate_of, scale_of
 from gpuwise.units import DAY_S, GIB, HOUR_S, TERA
 from gpuwise.workload.stack import FUSED_SINCE, HIDDEN_EXPERTS_SINCE, find_stack
@@ -190,8 +190,13 @@ def published_runs(folder: Path) -> list[PublishedRun]:
 
 def read_runs(path: Path) -> list[PublishedRun]:
     """The runs of a table of these columns that ask ``gpuwise plan``."""
-    with path.open(newline="") as file:
-        runs = [_run(r) for r in csv.DictReader(file)]
+    rows = csv_rows(read_text(path), str(path), strict=False)
+    header = next(rows, None)
+    names = [] if header is None else header[1]
+    try:
+        runs = [_run(dict(zip(names, cells, strict=False))) for _, cells in rows if cells]
+    except (KeyError, ValueError) as error:
+        raise DataError(f"{path}: {error}", hint="is it laid out like the published measurement tables?") from None
     return [r for r in runs if r.command.startswith("gpuwise plan ")]
 
 

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuwise.errors import InputError
 from gpuwise.files import write_whole
 
 if TYPE_CHECKING:
@@ -51,13 +50,10 @@ def show_kept(export: str | None, import_: Path | None, *, json: bool) -> int:
 
 def _import(path: Path, *, json: bool) -> int:
     from gpuwise.cli.out import print_json
+    from gpuwise.files import GIB, read_text
     from gpuwise.records.store import Records
 
-    try:
-        lines = path.read_text("utf-8").splitlines()
-    except (OSError, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        raise InputError(f"{path} cannot be read: {reason}", hint="give a file that --export wrote") from None
+    lines = read_text(path, most=GIB, hint="give a file that --export wrote").splitlines()
     with Records() as records:
         new = records.import_lines(lines, str(path))
         if json:

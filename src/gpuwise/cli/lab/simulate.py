@@ -141,7 +141,7 @@ def _file_kernel(
     task: str, accelerator: Accelerator, grid: str | None, block: str | None, words: list[str], regs: int | None, smem: str | None
 ) -> Simulation:
     from gpuwise.cli.lab.occupancy import byte_count
-    from gpuwise.facts.loading import read_user_text
+    from gpuwise.files import read_text
     from gpuwise.lab.simulation import simulate_kernel
     from gpuwise.lab.source import kernel_source
 
@@ -150,7 +150,7 @@ def _file_kernel(
         raise InputError("a launch has a grid and a block", hint="--grid 64 --block 256")
     arguments = keyed(map(_argument, words), "--arg")
     return simulate_kernel(
-        kernel_source(read_user_text(Path(file)), name or None),
+        kernel_source(read_text(Path(file)), name or None),
         arguments,
         grid=_shape(grid, "--grid"),
         block=_shape(block, "--block"),
@@ -217,8 +217,11 @@ def _stored(path: str) -> Any:
     """An array of a file that numpy saved. Raises InputError."""
     import numpy as np
 
+    from gpuwise.files import MIB, check_file
+
     try:
-        made: Any = np.load(path, allow_pickle=False)
+        checked = check_file(Path(path), most=16 * LARGEST_ARRAY + MIB, hint="write it with np.save")
+        made: Any = np.load(checked, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise InputError(f"{path} is no array of numpy: {error}", hint="write it with np.save") from None
     if not hasattr(made, "dtype") or made.dtype.kind not in "biufc" or not 0 < made.size <= LARGEST_ARRAY:

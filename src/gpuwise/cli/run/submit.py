@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuwise.errors import InputError
+from gpuwise.files import read_text
 
 if TYPE_CHECKING:
     from gpuwise.export.job import Job
@@ -122,7 +123,7 @@ def files(on: str, job: Job, settings: RankSettings) -> Written:
         job = replace(job, output=f"{engine.keeps}/{job.output}")
     there = msgspec.structs.replace(settings, target=f"{Path(place).name}:{name}", out=job.output)
     own = {
-        Path(place).name: Path(place).read_text("utf-8"),
+        Path(place).name: read_text(Path(place)),
         "settings.json": json.dumps(msgspec.to_builtins(there), indent=2) + "\n",
     }
     inner = started(

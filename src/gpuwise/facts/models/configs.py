@@ -6,21 +6,20 @@ here are the strict access to the file and the choice of reader.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 from gpuwise.errors import FieldError
-from gpuwise.facts.loading import read_user_text
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.checks import check_architecture
 from gpuwise.facts.models.config_fields import Config
 from gpuwise.facts.models.config_hybrid import HYBRID_READERS
 from gpuwise.facts.models.config_readers import READERS, read_generic
+from gpuwise.files import MIB, read_json
 
-_LARGEST_FILE = 4_000_000
+_LARGEST_FILE = 4 * MIB
 _HYBRID_KEYS = (
     "hybrid_override_pattern",
     "layers_block_type",
@@ -62,14 +61,7 @@ _REFUSED = {
 
 def read_model_config(path: Path) -> Architecture:
     """The architecture of a Hugging Face ``config.json``. Raises FieldError that names file and field."""
-    text = read_user_text(path)
-    if len(text) > _LARGEST_FILE:
-        raise FieldError("is far too large for a model config", file=str(path), hint="give the model's config.json")
-    try:
-        document: object = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        line = error.lineno if isinstance(error, json.JSONDecodeError) else None
-        raise FieldError(f"is not JSON: {str(error)[:120]}", file=str(path), line=line, hint="check the file") from error
+    document = read_json(path, most=_LARGEST_FILE, hint="give the model's config.json", finite=False)
     if not isinstance(document, dict):
         raise FieldError("is not a JSON object", file=str(path), hint="give a Hugging Face config.json")
     name = path.parent.name if path.name == "config.json" else path.stem

@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpuwise.errors import AmbiguousNameError, FieldError, InputError, UnknownNameError, UnpredictableError
-from gpuwise.facts.loading import Field, Record, Value, parse_csv, read_user_text
+from gpuwise.facts.loading import Field, Record, Value, parse_csv
 from gpuwise.facts.offers.currency import UNITS, USD, Quote, parse_quote
 from gpuwise.facts.offers.offer import typical_price_usd_per_hour
 from gpuwise.facts.offers.table import OFFER_SCHEMA, Offer, offer_from_record
+from gpuwise.files import read_text
 
 PRICES = ("on_demand_usd_h", "spot_usd_h", "reserved_usd_h", "reserved_3y_usd_h")
 _SHORT = {"price": PRICES[0], "spot_price": PRICES[1], "reserved_price": PRICES[2], "reserved_3y_price": PRICES[3]}
@@ -77,7 +78,7 @@ def import_offers(
         size = 0  # reading says what is wrong
     if size > MOST_BYTES:
         raise FieldError(f"is larger than {MOST_BYTES / 2**20:g} MiB", file=str(path), hint="a price file has a line a price")
-    return parse_import(read_user_text(path), str(path), today, provider=provider, usd_per_unit=usd_per_unit)
+    return parse_import(read_text(path), str(path), today, provider=provider, usd_per_unit=usd_per_unit)
 
 
 def parse_import(

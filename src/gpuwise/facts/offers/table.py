@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuwise.facts.hardware.accelerators import check_accelerator
-from gpuwise.facts.loading import Field, Record, parse_csv, read_user_text
+from gpuwise.facts.loading import Field, Record, parse_csv
+from gpuwise.files import read_text
 
 MOST_USD_PER_HOUR = 1000.0
 """Above any rented accelerator; catalogues hold placeholders such as 700."""
@@ -90,7 +91,7 @@ OFFER_SCHEMA: dict[str, Field] = {
 
 def read_offers(path: Path) -> tuple[Offer, ...]:
     """Offers from a person's CSV file. Raises FieldError with file, line and hint."""
-    return parse_offers(read_user_text(path), str(path))
+    return parse_offers(read_text(path), str(path))
 
 
 def parse_offers(text: str, file: str) -> tuple[Offer, ...]:

@@ -12,11 +12,8 @@ ShareGPT   a JSON array of conversations ({"conversations": [{"from", "value"}]}
 
 from __future__ import annotations
 
-import csv
 import datetime
-import io
 import itertools
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,12 +23,13 @@ from typing import Any, cast
 import numpy as np
 
 from gpuwise.errors import FieldError, InputError
+from gpuwise.files import GIB, csv_rows, parse_json, read_text
 from gpuwise.serve.load.requests import Requests, texts_of_hashes
 from gpuwise.units import LONGEST_SEQUENCE, MILLI, format_duration
 
 BLOCK_TOKENS = 512
 """Tokens of a hash in Mooncake's traces (FAST25-release/README.md)."""
-MOST_BYTES = 2 * 10**9
+MOST_BYTES = GIB
 MOST_REQUESTS = 2_000_000
 CHARACTERS_PER_TOKEN = 4.0
 """English text (OpenAI's rule of thumb, help.openai.com "What are tokens"): conversations come without token counts."""
@@ -81,7 +79,7 @@ class _Row:
 
 def read_trace(path: Path) -> Trace:
     """The requests of a file. Raises InputError or FieldError (with the line) on what cannot be replayed."""
-    text = _text(path)
+    text = read_text(path, most=MOST_BYTES, hint="give a trace: CSV, JSON lines or JSON, unpacked")
     head = text.lstrip()[:1]
     if head == "[":
         return _conversations(path.name, text)
@@ -125,26 +123,12 @@ def refuse_beyond(trace: Trace, context: int, *, drop: bool = False) -> Trace:
     return Trace(trace.name, trace.format, trace.requests.select(rest), trace.timed, (*trace.notes, count + " and left out"))
 
 
-def _text(path: Path) -> str:
-    try:
-        size = path.stat().st_size
-        if size > MOST_BYTES:
-            raise InputError(f"{path.name} has {size:,} bytes", hint="replay a part of it: a few thousand requests suffice")
-        return path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise InputError(f"there is no file {path}", hint="give the path of a trace (CSV, JSON lines or JSON)") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path.name} is not text", hint="traces are CSV, JSON lines or JSON, unpacked") from None
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}", hint="give the path of a trace file") from None
-
-
 def _csv_rows(file: str, text: str) -> Iterator[_Row]:
-    reader = csv.reader(io.StringIO(text))
-    try:
-        names = [n.strip().lower() for n in next(reader)]
-    except StopIteration:
+    rows = csv_rows(text, file, strict=False)
+    header = next(rows, None)
+    if header is None:
         return
+    names = [n.strip().lower() for n in header[1]]
     at = {part: next((names.index(n) for n in known if n in names), None) for part, known in _COLUMNS.items()}
     stamp = names.index("timestamp") if "timestamp" in names else None
     lacking = [_COLUMNS[p][0] for p in ("prompt", "output") if at[p] is None]
@@ -154,10 +138,9 @@ def _csv_rows(file: str, text: str) -> Iterator[_Row]:
         hint = "the first line names the columns: arrival_s,input_tokens,output_tokens (or Azure's)"
         raise FieldError(f"no column {' and no '.join(lacking)}", file=file, line=1, hint=hint)
     start: datetime.datetime | None = None
-    for cells in reader:
+    for line, cells in rows:
         if not any(c.strip() for c in cells):
             continue
-        line = reader.line_num
         if len(cells) < len(names):
             raise FieldError(f"{len(cells)} cells of {len(names)}", file=file, line=line, hint="a cut line? take it out")
 
@@ -184,10 +167,7 @@ def _json_rows(file: str, text: str) -> Iterator[_Row]:
     for line, words in enumerate(text.splitlines(), 1):
         if not words.strip():
             continue
-        try:
-            row = json.loads(words)
-        except json.JSONDecodeError as error:
-            raise FieldError(f"not JSON ({error.msg})", file=file, line=line, hint="a cut line? take it out") from None
+        row = parse_json(words, file, line=line, hint="a cut line? take it out")
         if not isinstance(row, dict):
             raise FieldError("not an object", file=file, line=line, hint="one JSON object a line")
         fields = cast("dict[str, Any]", row)
@@ -202,7 +182,9 @@ def _json_rows(file: str, text: str) -> Iterator[_Row]:
         else:
             arrival = _number(_field(fields, ("timestamp",), file, line), file, line, "timestamp") * MILLI
         ids = fields.get("hash_ids")
-        hashes = None if ids is None else tuple(_whole(h, file, line, "hash_ids", 0) for h in ids)
+        if ids is not None and not isinstance(ids, list):
+            raise FieldError("hash_ids is no list", file=file, line=line, field="hash_ids", hint="Mooncake's form")
+        hashes = None if ids is None else tuple(_whole(h, file, line, "hash_ids", 0) for h in cast("list[Any]", ids))
         yield _Row(line, arrival, prompt, output, hashes)
 
 
@@ -239,7 +221,9 @@ def _moment(text: str, file: str, line: int) -> datetime.datetime:
     whole, _, part = text.partition(".")
     digits = part[: len(part) - len(part.lstrip("0123456789"))]
     try:
-        return datetime.datetime.fromisoformat(f"{whole}.{digits[:6].ljust(6, '0')}{part[len(digits) :]}" if digits else text)
+        words = f"{whole}.{digits[:6].ljust(6, '0')}{part[len(digits) :]}" if digits else text
+        moment = datetime.datetime.fromisoformat(words)
+        return moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
     except ValueError:
         raise FieldError(
             f"TIMESTAMP {text!r} is no time", file=file, line=line, hint="for example 2023-11-16 18:15:46.68"
@@ -288,10 +272,7 @@ def _notes(rows: Sequence[_Row]) -> tuple[str, ...]:
 
 def _conversations(file: str, text: str) -> Trace:
     """ShareGPT: each turn of a person is a request that reads all turns before it; no arrival times."""
-    try:
-        talks = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise FieldError(f"not JSON ({error.msg})", file=file, line=error.lineno, hint="an array of conversations") from None
+    talks = parse_json(text, file, hint="an array of conversations")
     prompt, output, owner = list[int](), list[int](), list[int]()
     for number, talk in enumerate(talks):
         turns = cast("dict[str, Any]", talk).get("conversations") if isinstance(talk, dict) else None
@@ -300,9 +281,12 @@ def _conversations(file: str, text: str) -> Trace:
                 f"conversation {number + 1} has no list of turns", file=file, field="conversations", hint="ShareGPT's form"
             )
         read = 0
-        for turn in cast("list[dict[str, Any]]", turns):
-            tokens = max(round(len(str(turn.get("value") or "")) / CHARACTERS_PER_TOKEN), 1)
-            if turn.get("from") in ("gpt", "assistant", "chatgpt", "bing", "bard") and read:
+        for turn in cast("list[Any]", turns):
+            if not isinstance(turn, dict):
+                raise FieldError(f"a turn of conversation {number + 1} is no object", file=file, hint="ShareGPT's form")
+            said = cast("dict[str, Any]", turn)
+            tokens = max(round(len(str(said.get("value") or "")) / CHARACTERS_PER_TOKEN), 1)
+            if said.get("from") in ("gpt", "assistant", "chatgpt", "bing", "bard") and read:
                 prompt.append(read)
                 output.append(tokens)
                 owner.append(number)

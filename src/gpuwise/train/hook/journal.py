@@ -12,9 +12,11 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from gpuwise.files import drop_torn_line
+from gpuwise.files import GIB, drop_torn_line, open_file
 from gpuwise.train.hook.ticks import Step, Tick, steady, steps_of
 
+MOST_JOURNAL = 16 * GIB
+"""Of a run of years."""
 FLUSH_S = 0.5
 """What a killed process loses at most."""
 DENSE_TICKS = 2000
@@ -140,12 +142,11 @@ class Follower:
 
     def read(self) -> Journal:
         """All that has been written so far; the same object every time."""
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                new = file.read()
-        except FileNotFoundError:
+        if not self._path.exists():
             return self._journal
+        with open_file(self._path, most=MOST_JOURNAL) as file:
+            file.seek(self._offset)
+            new = file.read()
         whole = new[: new.rfind(b"\n") + 1]
         self._offset += len(whole)
         for line in whole.split(b"\n")[:-1]:

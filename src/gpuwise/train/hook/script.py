@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import cast
 
 from gpuwise.errors import InputError
+from gpuwise.files import read_bytes
 from gpuwise.text import message_line
 
 
@@ -95,12 +96,9 @@ def run_script(
 def file_code(script: str) -> tuple[str, types.CodeType, None]:
     """The compiled code of a script file. Raises InputError where it is missing or is not Python."""
     path = Path(script)
-    try:
-        source = path.read_bytes()
-    except FileNotFoundError:
-        raise InputError(f"{script}: there is no such script", hint=_AS_PYTHON) from None
-    except OSError as error:
-        raise InputError(f"{script}: {error.strerror or error}", hint=_AS_PYTHON) from None
+    if not path.exists():
+        raise InputError(f"{script}: there is no such script", hint=_AS_PYTHON)
+    source = read_bytes(path, hint=_AS_PYTHON)
     try:
         return script, compile(source, script, "exec"), None
     except (SyntaxError, ValueError) as error:

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from gpuwise.errors import InputError
+from gpuwise.files import read_bytes
 
 
 class Stop(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -95,6 +96,6 @@ def write_settings(settings: Settings, path: Path) -> None:
 def read_settings(path: Path) -> Settings:
     """Read settings. Raises InputError where the file was not written by :func:`write_settings`."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Settings)
-    except (OSError, msgspec.MsgspecError) as error:
+        return msgspec.json.decode(read_bytes(path), type=Settings)
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise InputError(f"{path}: no settings of a watched run: {error}") from None

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from gpuwise.errors import InputError
+from gpuwise.files import GIB, open_file
 from gpuwise.train.profile.trace import NONE, Detail, Lane, Trace
 from gpuwise.train.profile.trace_text import MARK, SPACE, EventText, NoEventsError
 from gpuwise.units import MEGA, MICRO
@@ -56,6 +57,8 @@ class _Event(msgspec.Struct, gc=False):
     args: _Args = _NO_ARGS
 
 
+MOST_BYTES = 64 * GIB
+"""Of a trace, which is read a block at a time."""
 _EVENTS = msgspec.json.Decoder(list[_Event])
 _SHAPES = msgspec.json.Decoder(list[Any])
 
@@ -63,7 +66,7 @@ _SHAPES = msgspec.json.Decoder(list[Any])
 def read_trace(path: Path, *, block: int = BLOCK) -> Trace:
     """The complete events ("X") of a trace file. Raises InputError where the file is no trace, or is cut short."""
     try:
-        with path.open("rb") as file:
+        with open_file(path, most=MOST_BYTES, hint="give a trace file") as file:
             zipped = file.read(2) == b"\x1f\x8b"
             file.seek(0)
             if not zipped:

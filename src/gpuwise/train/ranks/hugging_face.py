@@ -9,12 +9,15 @@ from typing import Any
 import torch
 
 from gpuwise.errors import InputError
+from gpuwise.files import GIB, check_file, read_bytes
 from gpuwise.workload.capture.hugging_face import read_configuration
 from gpuwise.workload.capture.packages import transformers
 
 PREFIX = "hf:"
 KEYWORDS = {"data": "", "seq_len": "512", "lr": "3e-4"}
 """What --set may give, with what is usual; ``data`` has to be given."""
+MOST_DATA, MOST_TEXT = 1024 * GIB, 8 * GIB
+"""Of tokens, which are not read at once, and of text, which is."""
 FORM = "--set data=corpus.txt (text), or tokens.npy (numbers of tokens); --set seq_len=512, --set lr=3e-4"
 
 
@@ -84,13 +87,13 @@ def _tokens(file: Path, folder: Path, hf: Any) -> Any:
 
     if file.suffix == ".npy":
         try:
-            tokens = np.load(file, mmap_mode="r", allow_pickle=False)
+            tokens = np.load(check_file(file, most=MOST_DATA, hint=FORM), mmap_mode="r", allow_pickle=False)
         except (ValueError, OSError) as error:
             raise InputError(f"{file} holds no tokens: {error}", hint=FORM) from None
         if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
             raise InputError(f"{file} holds {tokens.dtype} of {tokens.ndim} dimensions", hint="one row of whole numbers")
         return tokens
-    content = file.read_bytes()
+    content = read_bytes(file, most=MOST_TEXT, hint=FORM)
     if not (folder / "tokenizer.json").is_file():
         return np.frombuffer(content, np.uint8)
     try:

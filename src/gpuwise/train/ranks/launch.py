@@ -24,7 +24,9 @@ import msgspec
 
 from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.export.torchrun import MOST_RESTARTS, SAVE_S
+from gpuwise.files import open_file
 from gpuwise.processes import script_environment
+from gpuwise.train.hook.journal import MOST_JOURNAL
 from gpuwise.train.hook.launch import FOR_SCRIPTS, PATIENCE
 from gpuwise.train.hook.zygote import end_with_parent
 from gpuwise.train.ranks.beat import Place, places, silent, stack_of
@@ -101,12 +103,11 @@ class RankJournal:
 
     def read(self) -> None:
         """Read what was written since the last call."""
-        try:
-            with self.path.open("rb") as file:
-                file.seek(self._offset)
-                new = file.read()
-        except FileNotFoundError:
+        if not self.path.exists():
             return
+        with open_file(self.path, most=MOST_JOURNAL) as file:
+            file.seek(self._offset)
+            new = file.read()
         whole = new[: new.rfind(b"\n") + 1]
         self._offset += len(whole)
         for line in whole.splitlines():

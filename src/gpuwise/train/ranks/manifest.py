@@ -11,7 +11,10 @@ import os
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+from gpuwise.errors import FileError
+from gpuwise.files import read_json
 
 MANIFEST = "manifest.json"
 PARTIAL, DAMAGED = ".partial", ".damaged"
@@ -80,11 +83,11 @@ def _seal(document: Mapping[str, Any]) -> str:
 def read(folder: Path) -> tuple[dict[str, Any] | None, str | None]:
     """The manifest, or what is wrong with it."""
     try:
-        document = json.loads((folder / MANIFEST).read_text("utf-8"))
+        document = cast("dict[str, Any]", read_json(folder / MANIFEST))
         told = document.pop("seal")
-    except FileNotFoundError:
-        return None, f"{folder.name} has no {MANIFEST}"
-    except (OSError, ValueError, KeyError, AttributeError) as error:
+    except (FileError, KeyError, TypeError, AttributeError) as error:
+        if not (folder / MANIFEST).exists():
+            return None, f"{folder.name} has no {MANIFEST}"
         return None, f"{folder.name}/{MANIFEST} cannot be read: {type(error).__name__}"
     if told != _seal(document):
         return None, f"{folder.name}/{MANIFEST} was changed"

@@ -74,7 +74,7 @@ def _journal(folder: Path, rank: int) -> RankJournal:
     journal = RankJournal(folder / f"rank-{rank}.jsonl")
     try:
         journal.read()
-    except (msgspec.MsgspecError, KeyError, TypeError, AttributeError, OSError) as error:
+    except (msgspec.MsgspecError, KeyError, TypeError, ValueError, AttributeError, OSError, RecursionError) as error:
         raise DataError(f"{journal.path} is no journal of a rank: {error}", hint="is it of another program, or cut?") from None
     return journal
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from gpuwise.errors import InputError
+from gpuwise.files import read_bytes
 from gpuwise.train.ranks.layout import Layout
 
 
@@ -57,6 +58,6 @@ def write_settings(settings: RankSettings, path: Path) -> None:
 def read_settings(path: Path) -> RankSettings:
     """Read settings. Raises InputError where the file was not written by :func:`write_settings`."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=RankSettings)
-    except (OSError, msgspec.MsgspecError) as error:
+        return msgspec.json.decode(read_bytes(path), type=RankSettings)
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise InputError(f"{path}: no settings of ranks: {error}") from None

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, cast
 
-from gpuwise.errors import FieldError, InputError
+from gpuwise.errors import FieldError
+from gpuwise.files import parse_toml, read_text
 
 FILE = "gpuwise.toml"
 VERSION = 1
+HINT = "`gpuwise tune script.py` writes it"
 NUMBERS = {"batch": (1, 2**24), "micro_batches": (1, 2**24)}
 """What levers take that take other numbers than workers and threads do."""
 
@@ -99,12 +100,7 @@ def write(tuned: TunedConfig, path: Path, notes: Mapping[str, str]) -> None:
 
 def read(path: Path) -> TunedConfig:
     """Read the file. Raises InputError where it is not such a file, FieldError for an unknown lever or value."""
-    try:
-        document = tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}", hint="`gpuwise tune script.py` writes it") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not TOML: {error}") from None
+    document = parse_toml(read_text(path, hint=HINT), str(path), hint=HINT)
     if document.get("version") != VERSION:
         raise FieldError(
             f"version {document.get('version')!r} is not known", file=str(path), hint=f"this gpuwise reads {VERSION}"

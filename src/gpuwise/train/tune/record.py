@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuwise.files import read_bytes
 from gpuwise.records.record import Record, Run, Value
 from gpuwise.records.store import Records
 from gpuwise.train.run.config import TunedSpeed
@@ -65,7 +66,7 @@ def script_of(script: str, arguments: Sequence[str], *, module: bool = False) ->
     if module:
         place = Path(script.replace(".", "/"))
         places = [place / "__main__.py", place.with_suffix(".py")]
-    text = next((p.read_bytes() for p in places if p.is_file()), f"module {script}".encode())
+    text = next((read_bytes(p) for p in places if p.is_file()), f"module {script}".encode())
     text_hash = hashlib.sha256(text)
     whole = hashlib.sha256(text_hash.digest() + json.dumps(list(arguments)).encode())
     return Script(text_hash.hexdigest()[:16], whole.hexdigest()[:16])

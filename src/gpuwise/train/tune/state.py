@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuwise.errors import InputError
-from gpuwise.files import drop_torn_line
+from gpuwise.files import drop_torn_line, parse_json, read_bytes, read_text
 
 FILE = "measurements.jsonl"
 LOCK = "tuning.lock"
@@ -58,15 +58,10 @@ class State:
             os.fsync(file.fileno())
 
     def _read(self, head: Mapping[str, Any]) -> None:
-        try:
-            lines = self.path.read_bytes().split(b"\n")
-        except FileNotFoundError:
-            raise InputError(f"there is no tuning to go on with in {self.path.parent}", hint="leave --resume out") from None
-        whole = lines[:-1]
-        try:
-            read = [json.loads(line) for line in whole]
-        except ValueError:
-            raise InputError(f"{self.path}: not a file of measurements", hint="leave --resume out") from None
+        if not self.path.exists():
+            raise InputError(f"there is no tuning to go on with in {self.path.parent}", hint="leave --resume out")
+        whole = read_text(self.path, hint="leave --resume out").split("\n")[:-1]
+        read = [parse_json(line, str(self.path), line=n, hint="leave --resume out") for n, line in enumerate(whole, 1)]
         if not read or read[0].get("kind") != "tuning" or read[0].get("version") != VERSION:
             raise InputError(f"{self.path}: not a file of measurements", hint="leave --resume out")
         changed = [k for k, v in head["subject"].items() if read[0]["subject"].get(k) != json.loads(json.dumps(v))]
@@ -102,7 +97,7 @@ def alone_in(folder: Path) -> Generator[None]:
 
 def subject_of(script: str, arguments: Sequence[str], *, module: bool, versions: Mapping[str, str]) -> dict[str, Any]:
     """What a tuning is about: the script's words and text, and the software."""
-    text = b"" if module else Path(script).read_bytes()
+    text = b"" if module else read_bytes(Path(script))
     return {
         "script": script,
         "arguments": list(arguments),

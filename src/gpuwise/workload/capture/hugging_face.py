@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from gpuwise.errors import InputError
+from gpuwise.files import read_json
 from gpuwise.workload.capture.packages import transformers
 
 
@@ -17,13 +17,9 @@ def read_configuration(path: Path) -> Any:
     Raises InputError for a file that is not there or not one transformers knows, MissingExtraError without transformers.
     """
     file = path / "config.json" if path.is_dir() else path
-    if not file.is_file():
-        raise InputError(f"there is no file {file}", hint="write it like hf:path/to/config.json; nothing is downloaded")
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{file} is not JSON: {error}", hint="it must be a model's config.json") from None
-    if not isinstance(content, dict) or not isinstance(content.get("model_type"), str):
+    found = read_json(file, hint="write it like hf:path/to/config.json; nothing is downloaded", finite=False)
+    content = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    if not isinstance(content.get("model_type"), str):
         raise InputError(f"{file} names no model_type", hint="it must be a model's config.json of transformers")
     config_classes = transformers().CONFIG_MAPPING
     kind = content.pop("model_type")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuwise.arguments import keyed
 from gpuwise.errors import GpuwiseError, InputError, NoFakeRuleError, UnknownNameError, nearest_names
+from gpuwise.files import read_bytes
 from gpuwise.workload.capture.errors import UserCodeError, last_user_place, require_torch
 from gpuwise.workload.capture.whole_script import WholeScript
 
@@ -199,7 +200,7 @@ def _refuse_words(function: str, arguments: Sequence[str]) -> None:
 def _defines(file: Path, name: str) -> bool:
     """Whether a file binds ``name`` at its top; a file that cannot be read so is loaded to say why."""
     try:
-        body = ast.parse(file.read_bytes()).body
+        body = ast.parse(read_bytes(file)).body
     except (SyntaxError, ValueError):
         return True
     for node in body:

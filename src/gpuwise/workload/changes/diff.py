@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuwise.files import read_text
 from gpuwise.workload.changes.change import Change, Sites
 from gpuwise.workload.changes.script import Arguments, Code, Edit, Script, edited, hunks
 from gpuwise.workload.changes.writers import WRITERS, Written
@@ -30,7 +31,7 @@ class Patch:
 def diff_of(script: Path, changes: Mapping[str, object]) -> Patch:
     """Changes by name with their arguments, written into ``script``. Empty where nothing can be changed safely; the changed
     script is parsed again before the diff is given."""
-    parsed = Script.parse(str(script), script.read_text("utf-8"))
+    parsed = Script.parse(str(script), read_text(script))
     if parsed is None:
         return Patch("", ())
     edits: list[Edit | Arguments] = []

@@ -198,7 +198,7 @@ def test_damage_anywhere_gives_one_error_or_a_snapshot():
 
 
 def test_a_missing_file_and_another_device(tmp_path):
-    with pytest.raises(InputError, match="cannot read"):
+    with pytest.raises(InputError, match="cannot be read"):
         read_snapshot(tmp_path / "none.pickle")
     with pytest.raises(InputError, match="nothing of device 3"):
         parse_snapshot(pickle.dumps(recorded()), device=3)

@@ -11,9 +11,7 @@ apart: an offer is their sum.
 
 from __future__ import annotations
 
-import csv
 import datetime
-import io
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -32,6 +30,7 @@ from gpuwise.facts.offers.feeds.names import (
 )
 from gpuwise.facts.offers.feeds.tally import ParsedFeed, Tally
 from gpuwise.facts.offers.feeds.tpu import chips_of
+from gpuwise.files import csv_rows
 from gpuwise.units import GIB, MIB
 
 BASE_URL = "https://raw.githubusercontent.com/skypilot-org/skypilot-catalog/master/catalogs"
@@ -108,11 +107,8 @@ def parse_skypilot(text: str, cloud: str, day: datetime.date) -> ParsedFeed:
 def _rows(text: str, file: str, tally: Tally) -> Iterator[_Row]:
     if not text.strip():
         raise FieldError("is empty", file=file, hint="the feed may be down; try again later")
-    reader = csv.reader(io.StringIO(text, newline=""))
-    try:
-        header = next(reader)
-    except (csv.Error, StopIteration) as error:
-        raise FieldError("is not CSV", file=file, hint="the feed may be down; try again later") from error
+    rows = csv_rows(text, file, strict=False)
+    _, header = next(rows)
     missing = [name for name in _NEEDED if name not in header]
     if missing:
         raise FieldError(
@@ -128,24 +124,21 @@ def _rows(text: str, file: str, tally: Tally) -> Iterator[_Row]:
     def cell(cells: list[str], name: str) -> str:
         return cells[at[name]].strip() if name in at else ""
 
-    try:
-        for cells in reader:
-            if len(cells) != width:
-                if cells:
-                    tally.add("damaged line", ",".join(cells))
-                continue
-            yield _Row(
-                cell(cells, "InstanceType"),
-                cell(cells, "AcceleratorName"),
-                cell(cells, "AcceleratorCount"),
-                cell(cells, "Price"),
-                cell(cells, "SpotPrice"),
-                cell(cells, "Region"),
-                cell(cells, "AvailabilityZone"),
-                cell(cells, "GpuInfo"),
-            )
-    except csv.Error as error:
-        raise FieldError(f"is not CSV: {error}", file=file, hint="try again") from error
+    for _, cells in rows:
+        if len(cells) != width:
+            if cells:
+                tally.add("damaged line", ",".join(cells))
+            continue
+        yield _Row(
+            cell(cells, "InstanceType"),
+            cell(cells, "AcceleratorName"),
+            cell(cells, "AcceleratorCount"),
+            cell(cells, "Price"),
+            cell(cells, "SpotPrice"),
+            cell(cells, "Region"),
+            cell(cells, "AvailabilityZone"),
+            cell(cells, "GpuInfo"),
+        )
 
 
 def _listing(row: _Row, feed_provider: FeedProvider) -> Listing:

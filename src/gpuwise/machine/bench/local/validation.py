@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuwise.errors import DataError, InputError, MissingExtraError
-from gpuwise.files import drop_torn_line
+from gpuwise.files import drop_torn_line, read_text
 from gpuwise.machine.bench.local.cases import LocalCase
 
 CASE_LIMIT_S = 240
@@ -138,7 +138,7 @@ def read_record(record: Path, machine: Machine | None = None) -> list[LocalResul
     if not record.is_file():
         return []
     results: list[LocalResult] = []
-    lines = record.read_text("utf-8").splitlines()
+    lines = read_text(record).splitlines()
     for number, line in enumerate(lines, 1):
         try:
             document = json.loads(line)

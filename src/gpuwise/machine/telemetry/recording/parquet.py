@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuwise.errors import DataError, InputError, require
+from gpuwise.errors import DataError, FileError, InputError, require
+from gpuwise.files import GIB, open_file
 from gpuwise.machine.telemetry.causes.cause import Cause
 from gpuwise.machine.telemetry.frames import Frame
 from gpuwise.machine.telemetry.recording.recorder import Recorder
@@ -167,9 +168,9 @@ def _plain(row: dict[str, Any], words: dict[int, str]) -> dict[str, Any]:
 def is_parquet(path: Path) -> bool:
     """Whether a file has Parquet's magic bytes."""
     try:
-        with path.open("rb") as file:
+        with open_file(path, most=256 * GIB) as file:
             return file.read(4) == MAGIC
-    except OSError:
+    except FileError:
         return False
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpuwise.errors import DataError, DeviceError, InputError
+from gpuwise.files import GIB, check_file
 from gpuwise.machine.devices.readings import Driver, GpuProcess, Health, Identity, Peer, Sample, State, Xid
 from gpuwise.machine.telemetry.frames import Frame, Host, HostProcess
 from gpuwise.machine.telemetry.history import N_KEPT, History
@@ -37,6 +38,8 @@ from gpuwise.machine.telemetry.recording.schema import (
 if TYPE_CHECKING:
     from gpuwise.machine.telemetry.causes.cause import Cause
 
+MOST_BYTES = 256 * GIB
+"""Of a recording, which is read a frame at a time."""
 T = TypeVar("T")
 Row = Mapping[str, Any]
 
@@ -45,8 +48,7 @@ class Recording:
     """A recording on disk. Raises InputError where the file is none."""
 
     def __init__(self, path: Path) -> None:
-        if not path.is_file():
-            raise InputError(f"there is no recording {path}", hint="`gpuwise top --record FILE` makes one")
+        check_file(path, most=MOST_BYTES, hint="`gpuwise top --record FILE` makes one")
         try:
             self._db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False)
             self._db.row_factory = sqlite3.Row

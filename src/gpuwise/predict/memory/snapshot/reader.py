@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn, cast
 
 from gpuwise.errors import FieldError, InputError
+from gpuwise.files import read_bytes
 from gpuwise.predict.memory.allocator.settings import MIB, AllocatorSettings
 
 MAX_FILE_BYTES = 4 << 30
@@ -117,12 +118,7 @@ def read_snapshot(path: Path, *, device: int | None = None) -> Snapshot:
 
     Raises InputError for a file that is missing, too large, hostile, or not a snapshot.
     """
-    try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise InputError(f"{path} is larger than 4 GiB", hint="record less history: max_entries of _record_memory_history")
-        data = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}", hint="name a snapshot file; " + HOW) from None
+    data = read_bytes(path, most=MAX_FILE_BYTES, hint="name a snapshot file; " + HOW)
     return parse_snapshot(data, device=device, name=str(path))
 
 

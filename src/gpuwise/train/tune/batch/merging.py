@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuwise.errors import InputError
+from gpuwise.files import read_text
 from gpuwise.train.tune.batch.probe import Prober
 
 
@@ -53,9 +55,9 @@ def merge(
 def lines_of(script: Path, batch: int, accumulation: int) -> tuple[str, ...]:
     """Where the script makes its first loader and where it counts its batches; empty where it cannot be read."""
     try:
-        source = script.read_text("utf-8")
+        source = read_text(script)
         tree = ast.parse(source)
-    except (OSError, SyntaxError, ValueError):
+    except (InputError, SyntaxError, ValueError):
         return ()
     text = source.splitlines()
     texts: list[str] = []
