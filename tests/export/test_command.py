@@ -104,7 +104,7 @@ def test_files_are_written_and_their_script_is_a_shell_script(tmp_path: Path, ca
         (["export", "llama-3.1-8b"], "needs GPUs"),
         (["export", "llama-3.1-8b", "--on", "8xH100-SXM", "--to", "torchtitan", "--precision", "fp8"], "no way to say"),
         (["export", "llama-3.1-8b", "--on", "8xH100-SXM", "--to", "megatorn"], "megatron"),
-        (["export", "missing.json"], "cannot read"),
+        (["export", "missing.json"], "cannot be read"),
         (["export", "llama-3.1-8b", "--on", "8xH100-SXM", "--data", "a\nb"], "cannot be written"),
         (["export", "llama-3.1-8b", "--on", "8xH100-SXM", "--stack", "nanotron"], "name a tool"),
     ],

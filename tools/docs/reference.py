@@ -55,6 +55,7 @@ _EXAMPLE = re.compile(
 def pages() -> dict[str, str]:
     """Every generated page by file name."""
     from tools.docs.reference_facts import catalogues_page, formats_page
+    from tools.docs.reference_plan import plan_schema_page
     from tools.docs.reference_python import python_page
 
     return {
@@ -62,6 +63,7 @@ def pages() -> dict[str, str]:
         "python.md": python_page(),
         "files.md": formats_page(),
         "catalogues.md": catalogues_page(),
+        "plan.schema.json": plan_schema_page(),
     }
 
 

@@ -16,6 +16,7 @@ from gpuwise.facts.models.checks import LIMITS
 from gpuwise.facts.offers.offer import OFFER_SCHEMA, offers
 from gpuwise.facts.sources import SOURCE_SCHEMA, sources
 from gpuwise.units import GIB, TERA, format_count
+from tools.docs.reference_plan import plan_format
 from tools.docs.reference_prices import price_formats
 from tools.docs.reference_python import cell, field_meanings
 from tools.docs.reference_run import run_formats
@@ -47,7 +48,7 @@ def formats_page() -> str:
     lines += _readme_words()
     for title, text, schema in (*_formats(), *price_formats(), *run_formats(), *support_formats()):
         lines += [f"## {title}", "", text, "", *_schema(schema), ""]
-    lines += [*_models(), *_stacks(), *_coefficients()]
+    lines += [*_models(), *_stacks(), *_coefficients(), *plan_format()]
     return "\n".join(lines).rstrip() + "\n"
 
 

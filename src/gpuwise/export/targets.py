@@ -226,6 +226,15 @@ def find_target(name: str | None, stack: str, *, adapters: bool = False) -> tupl
     return tool, engine
 
 
+def able_tool(job: Job, tool: Tool, engine: Engine | None) -> Tool:
+    """``tool`` where it and ``engine`` can express all of ``job``, else the first that can, the Trainer before others; ``tool``
+    where none can."""
+    if device_gaps(job):
+        return tool
+    tools = sorted((t for t in TOOLS.values() if t is not tool), key=lambda t: t.name != "trainer")
+    return next((t for t in (tool, *tools) if not gaps_of(job, t, engine)), tool)
+
+
 STARTED = {"nvidia": "", "amd": "", "intel": "Xe"}
 """Vendors whose devices PyTorch's launcher starts (CUDA, ROCm, XPU), and what the family's name begins with."""
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from gpuwise.facts.hardware.systems import Cluster
+from gpuwise.errors import DataError, InputError
+from gpuwise.facts.hardware.accelerators import accelerators
+from gpuwise.facts.hardware.systems import Cluster, System, system_named
 from gpuwise.predict.memory.device import usable_bytes
+
+PLAN_VERSION = 1
+"""Of the format of plan files (``plan.plan_file`` reads them); a file without one is of the first."""
 
 
 def cluster_document(cluster: Cluster) -> dict[str, object]:
@@ -13,7 +18,19 @@ def cluster_document(cluster: Cluster) -> dict[str, object]:
         "accelerator": cluster.accelerator.id,
         "system": cluster.system.id,
         "accelerators": cluster.n_accelerators,
+        "accelerators_per_system": cluster.system.count,
         "systems": cluster.n_systems,
         "device_bytes": cluster.accelerator.memory_bytes,
         "usable_bytes": usable_bytes(cluster.accelerator),
     }
+
+
+def own_hardware(cluster: Cluster) -> dict[str, System]:
+    """``hardware`` of a plan file: the system in full where the catalogue has no such one by its names, else nothing."""
+    system = cluster.system
+    try:
+        named = system_named(system.id, accelerators()[system.accelerator.id], system.count)
+    except (InputError, DataError, KeyError):
+        return {"hardware": system}
+    # accelerators are equal by all their fields, also where one was measured and the other was not
+    return {} if named == system else {"hardware": system}

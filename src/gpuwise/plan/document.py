@@ -7,7 +7,7 @@ from typing import Any, cast
 from gpuwise.export.targets import command
 from gpuwise.plan.answer import CapturedStep, Fit, Option, OtherHardware, Plan
 from gpuwise.plan.changes.remedy import Remedy
-from gpuwise.plan.cluster_document import cluster_document
+from gpuwise.plan.cluster_document import PLAN_VERSION, cluster_document, own_hardware
 from gpuwise.plan.job import is_catalogues, job_of
 from gpuwise.plan.promise import rule_s
 from gpuwise.predict.estimate import to_document
@@ -35,6 +35,7 @@ def _plan(plan: Plan[TrainingEstimate]) -> Document:
     count = count_parameters(goal.arch)
     best = plan.best
     return {
+        "plan_version": PLAN_VERSION,
         "model": {
             "id": goal.arch.id,
             "name": goal.arch.name,
@@ -42,7 +43,7 @@ def _plan(plan: Plan[TrainingEstimate]) -> Document:
             "active_parameters": count.active,
             **({} if is_catalogues(goal.arch) else {"architecture": goal.arch}),
         },
-        "cluster": cluster_document(goal.cluster),
+        "cluster": {**cluster_document(goal.cluster), **own_hardware(goal.cluster)},
         "goal": {
             "tokens": goal.wishes.tokens,
             "deadline_s": goal.wishes.deadline_s,

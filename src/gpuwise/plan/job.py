@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields, replace
-from typing import Any
-
-import msgspec
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 from gpuwise.errors import InputError, LayoutError, UnpredictableError
 from gpuwise.export.job import Job
-from gpuwise.facts.hardware.systems import Cluster, systems
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.plan.answer import Plan
 from gpuwise.plan.goal import Wishes
 from gpuwise.predict.step.training import TrainingEstimate
-from gpuwise.workload.strategy import Strategy
 
-_FIELDS = tuple(f.name for f in fields(Strategy))
 CHANGES: tuple[dict[str, int | str | bool], ...] = (
     {"virtual_stages": 1, "schedule": "1f1b"},
     {"sharding": "zero3"},
@@ -80,27 +74,3 @@ def is_catalogues(arch: Architecture) -> bool:
         return find_model(arch.id) == arch
     except InputError:
         return False
-
-
-def _model(document: Mapping[str, Any]) -> Architecture:
-    own = document.get("architecture")
-    return find_model(document["id"]) if own is None else msgspec.convert(own, Architecture)
-
-
-def job_of_document(document: Mapping[str, Any]) -> Job:
-    """The job of what ``gpuwise plan --json`` printed. Raises InputError where it is something else."""
-    try:
-        best, where = document["best"], document["cluster"]
-        if best is None:
-            raise InputError("the plan found no layout that fits", hint="`gpuwise fit` says what would")
-        arch = _model(document["model"])
-        cluster = Cluster(systems()[where["system"]], int(where["accelerators"]))
-        values = {name: best["strategy"][name] for name in _FIELDS if name in best["strategy"]}
-        values["lora_targets"] = tuple(values.get("lora_targets", ()))
-        goodput: Mapping[str, Any] = best.get("goodput") or {}
-        every = goodput.get("checkpoint_interval_s")
-        strategy = Strategy(**values)
-        goal = document["goal"]
-        return Job(arch, cluster, strategy, int(goal["seq_len"]), goal["tokens"], every, float(best["step_time_s"]["expected"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"not a plan: {error}", hint="give what `gpuwise plan MODEL --on GPUS --json` printed") from None

@@ -75,7 +75,7 @@ def test_a_plan_is_rehearsed(
         ([WHOLE, "--ranks", "2", "--epochs", "2"], "--epochs is for a function", "-- --epochs .."),
         ([WHOLE, "--ranks", "2", "--tp", "2"], "rows (--cp) for a model that a function gives", "make_step"),
         (["nothing.py:make_step", "--ranks", "2"], "there is no file nothing.py", "looked in"),
-        (["plan.json", TASK], "cannot read plan.json", "gpuwise plan MODEL"),
+        (["plan.json", TASK], "plan.json: cannot be read", "gpuwise plan MODEL"),
         ([TASK, "--ranks", "2", "--workers", "-1"], "--workers -1", "--workers 4"),
     ],
 )

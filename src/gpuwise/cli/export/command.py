@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from cyclopts import Parameter
 
 from gpuwise.cli.options import LEFT_OPEN, NOTHING_FIXED, Count, LayoutOptions, Training, wishes_of
-from gpuwise.errors import InputError
+from gpuwise.errors import FileError, InputError
 from gpuwise.text import broken_command
 
 if TYPE_CHECKING:
     from gpuwise.export.job import Job
     from gpuwise.export.written import Written
+
+HINT = "give what `gpuwise plan MODEL --on GPUS --json` printed"
 
 
 def export(
@@ -61,7 +62,7 @@ def export(
     """
     from dataclasses import replace
 
-    from gpuwise.export.targets import find_target, write
+    from gpuwise.export.targets import TOOLS, able_tool, find_target, gaps_of, write
     from gpuwise.facts.software.compatibility import parse_version
 
     document = read_document(plan) if plan == "-" or plan.endswith(".json") else None
@@ -73,12 +74,19 @@ def export(
         return _serve(document, to, out, json)
     if driver is not None and (not driver[:1].isdigit() or driver.strip(".0123456789") or parse_version(driver) < (100,)):
         raise InputError(f"--driver: {driver!r} is no version of NVIDIA's driver", hint="write it like 570.86")
-    job, lacking = (_read(document, on, tokens), ()) if document is not None else _planned(plan, to, on, tokens, training, fixed)
+    job, lacking = (
+        (_read(document, plan, on, tokens), ()) if document is not None else _planned(plan, to, on, tokens, training, fixed)
+    )
     job = replace(job, driver=driver)
     if data is not None:
         job = replace(job, data=_one_line(data))
-    tool, engine = find_target(to, job.strategy.stack, adapters=job.strategy.lora_rank > 0)
+    own, engine = find_target(to, job.strategy.stack, adapters=job.strategy.lora_rank > 0)
+    # of a plan's file nothing can be planned again: where no tool is named, one that can express it
+    tool = own if lacking or (to or "").rpartition(":")[2] in TOOLS else able_tool(job, own, engine)
     files = write(job, tool, engine)
+    if tool is not own:
+        gaps = "; ".join(gaps_of(job, own, engine))
+        files = replace(files, notes=(f"the times are planned for {own.version}, which has no way to say: {gaps}", *files.notes))
     if lacking:
         files = replace(
             files,
@@ -98,14 +106,14 @@ def _serve(document: dict[str, Any], to: str | None, out: str | None, json: bool
     return _answer(title, {"target": name, "version": VERSIONS[name]}, files, out, json, started=False)
 
 
-def _read(document: dict[str, Any], on: str | None, tokens: float | None) -> Job:
-    from gpuwise.plan.job import job_of_document
+def _read(document: dict[str, Any], file: str, on: str | None, tokens: float | None) -> Job:
+    from gpuwise.plan.plan_file import job_of_document
 
     if on is not None or tokens is not None:
         raise InputError(
             "--on and --tokens are in the plan already", hint="leave them out, or give the model in place of the file"
         )
-    return job_of_document(document)
+    return job_of_document(document, file)
 
 
 def _planned(
@@ -136,30 +144,26 @@ def _planned(
 
 def read_job(name: str) -> Job:
     """What `gpuwise plan --json` printed, from a file. Raises InputError."""
-    from gpuwise.plan.job import job_of_document
+    from gpuwise.plan.plan_file import job_of_document
 
-    return job_of_document(read_document(name))
+    return job_of_document(read_document(name), name)
 
 
 def read_document(name: str) -> dict[str, Any]:
-    """What `gpuwise plan --json` or `gpuwise capacity --json` printed, from a file. Raises InputError."""
-    import json
+    """What `gpuwise plan --json` or `gpuwise capacity --json` printed, perhaps after other lines. Raises FileError."""
+    from gpuwise.files import parse_json, read_stdin, read_text
 
+    text = read_stdin() if name == "-" else read_text(Path(name), hint=HINT)
     try:
-        text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {name}: {error}", hint="give what `gpuwise plan MODEL --on GPUS --json` printed") from None
-    lines = [line for line in text.splitlines() if line.strip()]
-    try:
-        document: Any = json.loads(lines[-1] if lines else "")
-    except ValueError:
-        try:
-            document = json.loads(text)
-        except ValueError:
-            raise InputError(f"{name} is not JSON", hint="give what `gpuwise plan MODEL --on GPUS --json` printed") from None
+        document = parse_json(text, name, hint=HINT)
+    except FileError:
+        lines = text.rstrip().splitlines()
+        if len(lines) < 2:
+            raise
+        document = parse_json(lines[-1], name, line=len(lines), hint=HINT)
     if not isinstance(document, dict):
-        raise InputError(f"{name} is not a plan", hint="give what `gpuwise plan MODEL --on GPUS --json` printed")
-    return cast(dict[str, Any], document)
+        raise FileError("is not a plan", file=name, hint=HINT)
+    return cast("dict[str, Any]", document)
 
 
 def _one_line(data: str) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from types import MappingProxyType
 
-from gpuwise.errors import DataError, FieldError
+from gpuwise.errors import DataError, FieldError, UnknownNameError
 from gpuwise.facts.hardware.accelerators import Accelerator, accelerators, check_accelerator
 from gpuwise.facts.loading import Field, Record, ShippedData, parse_toml, shipped_text
 from gpuwise.facts.sources import check_source, sources
@@ -260,6 +260,16 @@ def with_count(system: System, count: int) -> System:
 def box(name: str, accelerator: Accelerator) -> System:
     """``accelerator`` in a box that is no product: ``pcie-server``, ``consumer-box`` or ``single-device``."""
     return _system(_system_records()[name], accelerator)
+
+
+def system_named(system_id: str, accelerator: Accelerator, count: int | None = None) -> System:
+    """The system ``system_id`` with ``accelerator``, ``count`` of them in each host (default: as it is sold), boxes that are no
+    products too. Raises UnknownNameError, FieldError when it is not sold with it, DataError when it cannot be."""
+    record = _system_records().get(system_id)
+    if record is None:
+        raise UnknownNameError("system", system_id, _system_records())
+    system = system_with(system_id, accelerator) if record.names("accelerators") else _system(record, accelerator)
+    return system if count in (None, system.count) else with_count(system, count)
 
 
 def _records_with(accelerator_id: str) -> Sequence[Record]:
