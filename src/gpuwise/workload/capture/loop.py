@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from torch.optim import optimizer as torch_optimizer
 from gpuwise.workload.capture.build import ItIsAStepError
 from gpuwise.workload.capture.ops.nested import tensors_in
 from gpuwise.workload.capture.record.recorder import Recorder
+from gpuwise.workload.capture.updates import Updates
 
 WARM_UPS = 16
 """Most updates of a function that builds a step; PyTorch's recipe for DDP in a CUDA graph warms up with 11 iterations
@@ -51,22 +53,24 @@ def steps_not_trained() -> Iterator[None]:
 
 
 class Loop:
-    """Cuts what runs into ``n_steps`` steps of the recorder.
+    """Cuts what runs into steps of the recorder: ``n_steps`` of them, and as many more as it takes until every optimizer that was
+    built has updated so often.
 
     The first begins with the first module called with gradients, each ends with the update of the optimizer that updated first
-    (of several, as a generator's and a discriminator's, all that update between belong to it). Without an optimizer's object
+    (of several, as a generator's and a discriminator's, all that update between belong to it; where that one is gone, of the
+    next that updates). Without an optimizer's object
     one ends where a module is called after parameters were written. What never updates is one step, from the first call
     of a module to the end.
     """
 
-    def __init__(self, recorder: Recorder, n_steps: int) -> None:
-        self.recorder, self.n_steps = recorder, n_steps
+    def __init__(self, recorder: Recorder, n_steps: int, updates: Updates) -> None:
+        self.recorder, self.n_steps, self._updates = recorder, n_steps, updates
         self.batch: int | None = None
         """Samples of the last step: the first dimension of what its first module was given, over its micro-batches."""
         self._n_done, self._trains = 0, False
         self.n_elsewhere = 0
         """Updates before anything was recorded: of parameters on another device."""
-        self._optimizers: list[int] = []
+        self._optimizers: list[weakref.ref[Any]] = []
         self._calls: list[tuple[int, int]] = []
         self._first_backward = self._looked = 0
 
@@ -88,6 +92,7 @@ class Loop:
         finally:
             handle.remove()
             modules.on_enter = noted
+        self._updates.check()
         if self._n_done:
             self.recorder.drop_step()
         else:
@@ -131,18 +136,29 @@ class Loop:
             if self.n_elsewhere > WARM_UPS:
                 raise LoopEnd
             return
-        if id(optimizer) not in self._optimizers:
-            self._optimizers.append(id(optimizer))
-        if id(optimizer) == self._optimizers[0] and self.recorder.in_step:
+        self._optimizers = [o for o in self._optimizers if o() is not None]
+        if all(o() is not optimizer for o in self._optimizers):
+            self._optimizers.append(weakref.ref(optimizer))
+        if not self.recorder.in_step:
+            return
+        if self._optimizers[0]() is optimizer:
             self._end()
+        elif self._updates.is_over:  # the first updates no more: from here on steps are those of this one
+            self._optimizers.insert(0, weakref.ref(optimizer))
+            self._cut()
 
     def _end(self) -> None:
+        self._cut(begins=False)
+        if self._n_done >= self.n_steps and self._updates.is_complete(self.n_steps):
+            raise LoopEnd
+        self._begin()
+
+    def _cut(self, *, begins: bool = True) -> None:
         self.recorder.end_step()
         self._n_done += 1
         self.batch = self._batch()
-        if self._n_done == self.n_steps:
-            raise LoopEnd
-        self._begin()
+        if begins:
+            self._begin()
 
     def _batch(self) -> int | None:
         if not self._calls:

@@ -18,6 +18,7 @@ from gpuwise.workload.capture.ops.distributed import load_distributed, process_g
 from gpuwise.workload.capture.record.capture import Capture
 from gpuwise.workload.capture.record.recorder import Recorder
 from gpuwise.workload.capture.surroundings import harmless
+from gpuwise.workload.capture.updates import Updates
 from gpuwise.workload.capture.whole_script import WholeScript
 
 Intervention = Callable[[FakeAccelerator], AbstractContextManager[Any]]
@@ -90,6 +91,7 @@ def _run(
         stack.enter_context(accelerator)
         recorder.accelerator = accelerator
         stack.enter_context(recorder)
+        updates = stack.enter_context(Updates(recorder))
         if request.device == "cpu":
             from gpuwise.workload.capture.device.host_device import HostAsDevice
 
@@ -104,13 +106,13 @@ def _run(
             program: Program | None = build(subject, request, keywords, lambda: len(recorder.op_signature))
         batch = program.batch
         if request.is_loop:
-            loop = Loop(recorder, n_steps)
+            loop = Loop(recorder, n_steps, updates)
             loop.run(partial(_on_device, program, recorder, request.device))
             if loop.n_elsewhere > WARM_UPS:
                 raise _nothing_ran(request.device)
             batch = loop.batch
         else:
-            for _ in range(n_steps):
+            while len(recorder.spans) < n_steps or not updates.is_complete(n_steps):
                 recorder.begin_step()
                 _on_device(program, recorder, request.device)
                 recorder.end_step()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import weakref
 from array import array
 from collections import Counter
 from typing import Any
@@ -42,7 +43,7 @@ class Recorder:
         self.op_inputs, self.op_input_end, self.op_outputs, self.op_output_end = (array("q") for _ in range(4))
         self.spans: list[StepSpan] = []
         self.calls: list[list[ModuleCall]] = []
-        self.optimizers: dict[int, Any] = {}
+        self.optimizers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self.optimizer_names: dict[str, None] = {}
         self._findings: Counter[tuple[str, str, str, str]] = Counter()
         self._setup_findings: Counter[tuple[str, str, str, str]] = Counter()
