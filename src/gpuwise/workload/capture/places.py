@@ -25,3 +25,15 @@ def is_library(filename: str) -> bool:
         return True
     path = os.path.realpath(filename)
     return path.startswith(_libraries()) or f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path
+
+
+@cache
+def is_standard(filename: str) -> bool:
+    """Whether a source file belongs to Python's own library, or to gpuwise."""
+    if filename.startswith("<"):
+        return True
+    path = os.path.realpath(filename)
+    if f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path:
+        return False
+    own = (str(Path(sysconfig.get_path(n)).resolve()) + os.sep for n in ("stdlib", "platstdlib"))
+    return path.startswith((_PACKAGE, *own))

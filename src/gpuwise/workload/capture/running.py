@@ -12,6 +12,7 @@ from typing import Any
 from gpuwise.errors import InputError
 from gpuwise.workload.capture.build import ItIsAStepError, ModuleOptions, Program, build
 from gpuwise.workload.capture.device.accelerator import FakeAccelerator
+from gpuwise.workload.capture.escapes import no_escapes
 from gpuwise.workload.capture.heap import frozen_heap
 from gpuwise.workload.capture.loop import WARM_UPS, Loop, LoopFoundError, steps_not_trained
 from gpuwise.workload.capture.ops.distributed import load_distributed, process_group
@@ -87,6 +88,7 @@ def _run(
     )
     with ExitStack() as stack:
         stack.enter_context(frozen_heap())
+        stack.enter_context(no_escapes())
         stack.enter_context(harmless())
         stack.enter_context(accelerator)
         recorder.accelerator = accelerator
