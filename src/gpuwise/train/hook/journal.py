@@ -113,14 +113,19 @@ class Journal:
     @property
     def refused(self) -> dict[str, str]:
         """Levers that could not be applied, with the reason."""
-        events = self.of("lever")
-        applied_names = {str(e["name"]) for e in events if e["applied"]}
-        return {str(e["name"]): str(e.get("why")) for e in events if not e["applied"] and str(e["name"]) not in applied_names}
+        return {
+            str(e["name"]): str(e.get("why")) for e in self._levers if not e["applied"] and str(e["name"]) not in self.applied
+        }
 
     @property
     def applied(self) -> list[str]:
         """Levers that said that they took hold."""
-        return sorted({str(e["name"]) for e in self.of("lever") if e["applied"]})
+        return sorted({str(e["name"]) for e in self._levers if e["applied"]})
+
+    @property
+    def _levers(self) -> list[Mapping[str, Any]]:
+        """The last word of each lever, on each dataset where it is of one: a lever may be switched off later."""
+        return list({(e["name"], e.get("dataset", e["applied"])): e for e in self.of("lever")}.values())
 
     def last(self, kind: str) -> Mapping[str, Any]:
         """The last event of one kind; empty where there was none."""

@@ -1,12 +1,16 @@
 # pyright: basic
-"""Items of a dataset made once, where the same item twice is the same to the last bit."""
+"""Items of a dataset made once, where making them draws no random number and follows nothing that changes."""
 
 from __future__ import annotations
 
 import os
+import pickle
 import random
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import islice
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -15,67 +19,166 @@ from torch.utils.data._utils import fetch
 
 from gpuwise.train.levers.decode import ByteCache, memory_bound
 from gpuwise.workload.capture.device.patching import Patches
+from gpuwise.workload.capture.places import is_library
 
 Tell = Callable[..., None]
-PROBES = 4
-"""Items that are made twice, with other random numbers the second time, before any is kept."""
+CHECKED, EVERY = 4, 64
+"""Of the hits of each epoch, the first so many are made again, and then one in so many."""
 OBJECT_BYTES = 1024
 """What anything but a tensor, an array or bytes is taken to hold."""
+DEEPEST, MOST_OBJECTS, SMALL = 6, 2000, 16
+"""How far a dataset is looked through for generators and settings, and the elements of an array that may be one."""
+_GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 
 
 class Items:
-    """Patches what makes batches of a map-style dataset."""
+    """Patches what makes batches of a map-style dataset. No item is made that the script does not ask for, but hits that are
+    checked: a dataset that draws random numbers, changes, or gives other items is not kept, from the first sign of it on."""
 
     def __init__(self, patches: Patches, value: object, tell: Tell) -> None:
         self._tell, self._pid = tell, os.getpid()
         self._most = memory_bound(None if value is True else int(str(value)))
-        self._stores: dict[int, ByteCache | None] = {}
+        self._stores: dict[int, Store] = {}
         original = fetch._MapDatasetFetcher.fetch
 
         def fetching(fetcher: Any, indices: Any) -> Any:
-            store = self._of(fetcher)
-            if store is None:
+            if not fetcher.auto_collation:
                 return original(fetcher, indices)
-            return fetcher.collate_fn([self._item(fetcher.dataset, store, index) for index in indices])
+            store = self._of(fetcher)
+            if store.why is not None:
+                self._report(store)
+                return original(fetcher, indices)
+            items = [store.item(index) for index in indices]
+            self._report(store)
+            return fetcher.collate_fn(items)
 
         patches.set(fetch._MapDatasetFetcher, "fetch", fetching)
 
-    def _of(self, fetcher: Any) -> ByteCache | None:
-        dataset = fetcher.dataset
-        if not fetcher.auto_collation:
-            return None
-        if id(dataset) not in self._stores:
-            why = why_not_kept(dataset)
-            self._stores[id(dataset)] = ByteCache(self._most) if why is None else None
-            if os.getpid() == self._pid:
-                self._tell("lever", name="cache_items", applied=why is None, why=why, dataset=type(dataset).__name__)
-        return self._stores[id(dataset)]
+    def _of(self, fetcher: Any) -> Store:
+        store = self._stores.get(id(fetcher.dataset))
+        if store is None:
+            store = self._stores[id(fetcher.dataset)] = Store(fetcher.dataset, ByteCache(self._most))
+        if not hasattr(fetcher, "_gpuwise_began"):  # an epoch has a fetcher of its own
+            fetcher._gpuwise_began = True
+            store.begin_epoch()
+        return store
 
-    def _item(self, dataset: Any, store: ByteCache, index: Any) -> Any:
-        item = store.get(index)
-        if item is None:
-            item = dataset[index]
-            store.put(index, copied(item), n_bytes(item))
+    def _report(self, store: Store) -> None:
+        """Once that items are kept, and once why they are no longer."""
+        if store.reported == (store.why,):
+            return
+        store.reported = (store.why,)
+        if os.getpid() == self._pid:
+            self._tell(
+                "lever", name="cache_items", applied=store.why is None, why=store.why, dataset=type(store.dataset).__name__
+            )
+        if store.why is not None and store.n_hits:
+            print(f"gpuwise: cache_items is switched off: {store.why}", file=sys.stderr)  # noqa: T201
+
+
+class Store:
+    """The kept items of one dataset. ``why``: why none is kept any more."""
+
+    def __init__(self, dataset: Any, cache: ByteCache) -> None:
+        self.dataset, self._cache = dataset, cache
+        self.reported: tuple[str | None, ...] = ()
+        self.n_hits = self._hits = 0
+        self.why = "the dataset makes whole batches itself" if hasattr(dataset, "__getitems__") else None
+        self._generators, self._settings = reachable(dataset)
+
+    def begin_epoch(self) -> None:
+        """Nothing is kept any more where what the items may follow is not as it was."""
+        self._hits = 0
+        self._generators, settings = reachable(self.dataset)
+        changed = sorted(k for k in settings.keys() | self._settings.keys() if settings.get(k) != self._settings.get(k))
+        if changed and self.why is None:
+            self._off(f"{changed[0]} of {type(self.dataset).__name__} changes from epoch to epoch, and its items may follow it")
+
+    def item(self, index: Any) -> Any:
+        """The item, kept or made."""
+        kept = None if self.why is not None else self._cache.get(index)
+        is_checked = False
+        if kept is not None:
+            self.n_hits, self._hits = self.n_hits + 1, self._hits + 1
+            is_checked = self._hits <= CHECKED or self._hits % EVERY == 0
+            if not is_checked:
+                return copied(kept)
+        before = self._states()
+        item = self.dataset[index]
+        if self.why is not None:
             return item
-        return copied(item)
+        if self._states() != before:
+            self._off(f"item {index} draws random numbers")
+        elif is_checked and not same(kept, item):
+            self._off(f"item {index} comes out otherwise when it is made again")
+        elif not is_checked:
+            self._cache.put(index, copied(item), n_bytes(item))
+        return item
+
+    def _states(self) -> list[bytes]:
+        """Of all generators that an item may draw from."""
+        everybody = (random.getstate(), np.random.get_state())  # noqa: NPY002
+        return [torch.get_rng_state().numpy().tobytes(), pickle.dumps(everybody), *map(_state, self._generators)]
+
+    def _off(self, why: str) -> None:
+        self.why, self._cache = why, ByteCache(0)
 
 
-def why_not_kept(dataset: Any) -> str | None:
-    """None where ``PROBES`` items come out the same twice. The random numbers of the script are as before afterwards."""
-    if hasattr(dataset, "__getitems__"):
-        return "the dataset makes whole batches itself"
-    try:
-        total = len(dataset)
-    except TypeError:
-        return "the dataset does not tell its length"
-    with random_numbers_kept():
-        for index in range(0, total, max(total // PROBES, 1)):
-            seed(1)
-            first = copied(dataset[index])
-            seed(2)
-            if not same(first, dataset[index]):
-                return f"item {index} comes out otherwise the second time: it is drawn anew, or it changes"
-    return None
+def _state(generator: Any) -> bytes:
+    if isinstance(generator, torch.Generator):
+        return generator.get_state().numpy().tobytes()
+    if isinstance(generator, np.random.Generator):
+        return pickle.dumps(generator.bit_generator.state)
+    return pickle.dumps(generator.get_state() if isinstance(generator, np.random.RandomState) else generator.getstate())
+
+
+def reachable(dataset: Any) -> tuple[list[Any], dict[str, Any]]:
+    """The generators that ``dataset`` and what it holds can draw from, with those of their modules; and the settings of both,
+    plain values by their places: attributes, and what the methods read of their modules."""
+    generators: dict[int, Any] = {}
+    settings: dict[str, Any] = {}
+    seen: set[int] = set()
+    todo: list[tuple[str, Any, int]] = [("", dataset, 0)]
+    while todo and len(seen) < MOST_OBJECTS:
+        place, value, depth = todo.pop()
+        if isinstance(value, (bool, int, float, str, bytes, type(None))):
+            settings[place] = value
+            continue
+        if isinstance(value, (torch.Tensor, np.ndarray)):
+            n = value.size if isinstance(value, np.ndarray) else value.numel()
+            settings[place] = pickle.dumps(value.tolist()) if n <= SMALL else None
+            continue
+        if id(value) in seen or depth > DEEPEST or isinstance(value, (type, ModuleType)):
+            continue
+        seen.add(id(value))
+        if isinstance(value, _GENERATORS):
+            generators[id(value)] = value
+        elif isinstance(value, Mapping):
+            todo += [(f"{place}[{k!r}]", v, depth + 1) for k, v in islice(value.items(), MOST_OBJECTS)]
+        elif isinstance(value, (list, tuple, set)):
+            todo += [(f"{place}[{k}]", v, depth + 1) for k, v in enumerate(islice(value, MOST_OBJECTS))]
+        else:
+            todo += [(f"{place}.{k}".lstrip("."), v, depth + 1) for k, v in getattr(value, "__dict__", {}).items()]
+            todo += [(k, v, depth + 1) for k, v in _named(value)]
+    return list(generators.values()), settings
+
+
+def _named(value: Any) -> Iterator[tuple[str, Any]]:
+    """Attributes of an object's classes, and what a function, or their methods outside of libraries, read of their module or hold
+    bound."""
+    functions = [value]
+    if not hasattr(value, "__code__"):
+        functions = [m for kind in type(value).__mro__ for m in vars(kind).values()]
+        yield from ((k, m) for kind in type(value).__mro__ for k, m in vars(kind).items() if k[:2] != "__" and not callable(m))
+    for function in functions:
+        code, known = getattr(function, "__code__", None), getattr(function, "__globals__", {})
+        if code is None or is_library(code.co_filename):
+            continue
+        yield from ((name, known[name]) for name in code.co_names if name in known)
+        cells = getattr(function, "__closure__", None) or ()
+        for name, cell in zip(code.co_freevars, cells, strict=True):
+            with suppress(ValueError):
+                yield name, cell.cell_contents
 
 
 def seed(number: int) -> None:

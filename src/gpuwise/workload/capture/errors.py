@@ -14,6 +14,7 @@ from gpuwise.errors import InputError, MissingExtraError, NoFakeRuleError, requi
 OLDEST_TORCH = (2, 7)
 _OURS = str(Path(__file__).resolve().parents[2])
 _NO_RULE = re.compile(r"no fake impl registered for <CustomOpDef\(([\w:.]+)\)>")
+_LAUNCHERS_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _PYTHONS = ("<frozen importlib", "<frozen runpy>")
 _META_KERNELS = (
     "/torch/_ops.py",
@@ -45,7 +46,24 @@ def _hint_of(error: BaseException) -> str:
         return "sparse tensors have no stand-in without their values: the step cannot be captured without a GPU"
     if isinstance(error, AssertionError):
         return "an assertion that depends on values may fail here alone: without a GPU none are computed"
-    return "the code itself failed, as it would on a GPU; mend it and run this again"
+    if _is_of_a_launcher(error):
+        return (
+            "the script runs as one rank of a launcher (torchrun), which is not started here: name a function of it that "
+            "returns one step of a single process, train.py:make_step"
+        )
+    return "the code itself failed, as it would on a GPU; fix it and run this again"
+
+
+def _is_of_a_launcher(error: BaseException) -> bool:
+    """Whether a variable that torchrun sets is missing, or torch cannot make a group of ranks."""
+    if isinstance(error, KeyError) and error.args and str(error.args[0]) in _LAUNCHERS_VARIABLES:
+        return True
+    trace = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, (TypeError, ValueError)) and "init_process_group" not in {f.name for f in trace}:
+        # int(os.environ.get("LOCAL_RANK"))
+        line = next((f.line for f in reversed(trace) if not f.filename.startswith(_OURS)), "") or ""
+        return any(re.search(rf"""["']{name}["']""", line) for name in _LAUNCHERS_VARIABLES)
+    return any(f.name in ("init_process_group", "_create_nccl_process_group") for f in trace)
 
 
 def _first_line(error: BaseException) -> str:
