@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data import dataloader as torch_dataloader
 
+from gpuwise.train.levers.items import reachable
 from gpuwise.workload.capture.device.patching import Patches
 
 Tell = Callable[..., None]
@@ -55,7 +56,20 @@ def change_arguments(patches: Patches, levers: Mapping[str, object], tell: Tell,
         iterator = reduced[2]["_iterator"] if own[loader]["persistent_workers"] else None
         return (*reduced[:2], {**reduced[2], **own[loader], "_iterator": iterator}, *reduced[3:])
 
+    iterate, settings = DataLoader.__iter__, WeakKeyDictionary[Any, Any]()
+
+    def __iter__(loader: Any) -> Any:
+        if loader in own and loader.persistent_workers and not own[loader]["persistent_workers"]:
+            before, settings[loader] = settings.get(loader), reachable(loader.dataset)[1]
+            if loader._iterator is not None and before != settings[loader]:
+                loader._iterator._shutdown_workers()  # they have the dataset as it was
+                loader._iterator = None
+            if loader._iterator is not None:  # new workers would draw a seed for themselves
+                torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+        return iterate(loader)
+
     patches.set(DataLoader, "__init__", init)
+    patches.set(DataLoader, "__iter__", __iter__)
     patches.set(DataLoader, "__reduce_ex__", __reduce_ex__)
 
 
