@@ -53,11 +53,11 @@ def test_decoding_is_what_the_replica_says() -> None:
 
 
 def test_a_format_of_an_engine_where_it_does_not_run_is_llama_cpps_nearest() -> None:
-    row = decode(find_model("llama-3.2-1b"), "bf16", [find_target("m2-ultra")]).rows[0]
-    same = decode(find_model("llama-3.2-1b"), "F16", [find_target("m2-ultra")]).rows[0]
+    row = decode(find_model("llama-3.2-1b"), "bf16", [find_target("m2-ultra 192GB")]).rows[0]
+    same = decode(find_model("llama-3.2-1b"), "F16", [find_target("m2-ultra 192GB")]).rows[0]
     assert row.time_s == same.time_s and row.notes == ("as F16 in llama.cpp",) and same.notes == ()
     with pytest.raises(UnpredictableError):
-        decode(find_model("llama-3.2-1b"), "bf16", [find_target("m2-ultra")], batch=8)
+        decode(find_model("llama-3.2-1b"), "bf16", [find_target("m2-ultra 192GB")], batch=8)
 
 
 def test_longer_contexts_and_larger_batches_cost() -> None:

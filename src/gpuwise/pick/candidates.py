@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 
 from gpuwise.errors import InputError, UnpredictableError
-from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
+from gpuwise.facts.hardware.accelerators import Accelerator, accelerators, with_memory
 from gpuwise.facts.hardware.boards import board_of
 from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.hardware.systems import Cluster, default_system
@@ -262,8 +262,8 @@ def _sold(accelerator: Accelerator, condition: str, form: str | None) -> tuple[t
             by_size.setdefault(_memory_gb(one.product) or least, []).append(one)
     if not any(one.condition == condition for one in every):
         purchase = _purchase(accelerator.id, condition)
-        return () if purchase is None else ((_with_memory(accelerator, least), purchase),)
-    return tuple((_with_memory(accelerator, gb), _cheapest(seen)) for gb, seen in sorted(by_size.items()))
+        return () if purchase is None else ((with_memory(accelerator, least), purchase),)
+    return tuple((with_memory(accelerator, gb), _cheapest(seen)) for gb, seen in sorted(by_size.items()))
 
 
 def _cheapest(prices: Sequence[Purchase]) -> PurchaseRange:
@@ -277,14 +277,6 @@ def _cheapest(prices: Sequence[Purchase]) -> PurchaseRange:
 
 def _portable(one: Purchase) -> bool:
     return "MacBook" in one.product
-
-
-def _with_memory(accelerator: Accelerator, gb: float) -> Accelerator:
-    """``accelerator`` with ``gb`` GiB of its shared memory; itself where that is all it can have."""
-    size = gb * GIB
-    if size >= accelerator.memory_bytes * 0.99:
-        return accelerator
-    return replace(accelerator, name=f"{accelerator.name} {gb:.0f} GB", memory_bytes=size, memory_visible_bytes=None)
 
 
 def _memory_gb(product: str) -> float | None:

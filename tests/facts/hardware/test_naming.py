@@ -1,10 +1,11 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuwise.errors import AmbiguousNameError, GpuwiseError, InputError, UnknownNameError
 from gpuwise.facts.hardware.accelerators import accelerators
 from gpuwise.facts.hardware.naming import USUAL, find_accelerator, find_cluster, is_counted
+from gpuwise.units import GIB
 
 TYPED = {
     "4090": "rtx-4090",
@@ -464,3 +465,121 @@ def test_kinds_of_gpus_are_named_one_at_a_time(text):
     with pytest.raises(UnknownNameError) as error:
         find_cluster(text)
     assert "GPUs of one kind at a time" in (error.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    "text", ["3090+3060", "3090 3060", "3090-3060", "3090|3060", "3090x3060", "2x3090 and 4090", "4090 plus 3090"]
+)
+def test_several_gpus_are_not_a_count_of_one(text):
+    """ "3090+3060" was read as 3,090 cards."""
+    with pytest.raises(UnknownNameError, match="GPUs of one kind at a time"):
+        find_cluster(text, prefer=USUAL)
+
+
+@pytest.mark.parametrize("text", ["3090+", "4090/", "40904090", "4090 4090", "M4 Ultra", "AMD H100", "hbm3", "7", "server"])
+def test_what_is_nearly_a_name_is_no_device(text):
+    with pytest.raises(UnknownNameError):
+        find_cluster(text, prefer=USUAL)
+
+
+_SEPARATORS = ["", " ", "+", "-", "/", ",", "&", " and ", " (", "|"]
+
+
+def _cannot_be_one(first: str, second: str) -> bool:
+    """Whether two names share no word that a product is known by."""
+    return find_accelerator(first, prefer=USUAL).family != find_accelerator(second, prefer=USUAL).family
+
+
+def _check_joined(first: str, second: str, separator: str) -> None:
+    if not _cannot_be_one(first, second):
+        return
+    with pytest.raises(InputError):
+        cluster = find_cluster(first + separator + second, prefer=USUAL)
+        assert cluster.assumption, f"{first}{separator}{second} is {cluster.label} in silence"
+        raise InputError("reported")
+
+
+_NAMES = st.sampled_from(sorted(accelerators()))
+
+
+@settings(max_examples=25)
+@given(_NAMES, _NAMES, st.sampled_from(_SEPARATORS))
+def test_two_names_are_never_one_device_in_silence(first, second, separator):
+    _check_joined(first, second, separator)
+
+
+@pytest.mark.slow
+@settings(max_examples=4000)
+@given(_NAMES, _NAMES, st.sampled_from(_SEPARATORS))
+def test_many_pairs_of_names_are_never_one_device_in_silence(first, second, separator):
+    _check_joined(first, second, separator)
+
+
+@settings(max_examples=60)
+@given(_NAMES, st.integers(1, 16), st.sampled_from(["{n}x{d}", "{n} x {d}", "{n}*{d}", "{d} x{n}", "{d}:{n}", "{n} {d}"]))
+def test_every_id_takes_a_count_however_it_is_written(device, n, form):
+    try:
+        expected = find_cluster(f"{n}x{device}")
+    except InputError:
+        return  # no equal systems of so many
+    assert find_cluster(form.format(n=n, d=device)) == expected
+    assert (expected.accelerator.id, expected.n_accelerators) == (device, n)
+
+
+def test_every_alias_leads_to_its_device_or_reports_the_reading():
+    for device in accelerators().values():
+        for alias in device.aliases:
+            found = find_cluster(alias, prefer=USUAL)
+            assert found.accelerator.id == device.id or found.n_accelerators > 1 or found.assumption, alias
+
+
+def test_a_memory_size_is_that_of_the_device_that_is_named():
+    """ "RTX 4060 8GB" was the Ti, "RTX 5070 Ti 12GB" the laptop: each card with each size of another."""
+    sizes = {f"{a.memory_nominal_gb:g}GB" for a in accelerators().values()}
+    for name in ("RTX 4060", "RTX 4060 Ti", "RTX 5070 Ti", "RTX 3060", "RTX 3080", "GTX 1060", "A100 PCIe", "M3 Max", "T4"):
+        for size in sizes:
+            try:
+                found = find_cluster(f"{name} {size}", prefer=USUAL)
+            except UnknownNameError as error:
+                assert "GB in the catalogue" in (error.hint or "")
+                continue
+            assert f"{found.accelerator.memory_nominal_gb:g}GB" == size
+            words = found.accelerator.name.lower().replace("apple", "").split()
+            assert {"ti", "laptop", "super"} & {*words} == {"ti", "laptop", "super"} & {*name.lower().split()}
+
+
+@pytest.mark.parametrize(
+    ("text", "report"),
+    [
+        ("M3 Max", "is taken with 128 GB, the largest; it is also sold with 48, 64 GB"),
+        ("RTX 3060", "RTX 3060 is read as RTX 3060 12GB, which most people mean (not rtx-3060-8gb)"),
+        ("GTX 1060", "GTX 1060 is read as GTX 1060 6GB"),
+        ("Jetson Orin", "is read as Jetson AGX Orin 64GB"),
+        ("A100 40GB", "(not a100-pcie-40gb)"),
+        ("H100 PCIe 94GB", "is read as H100 NVL 94GB"),
+        ("H200 PCIe", "is read as H200 NVL 141GB"),
+        ("B200 192GB", "which shows 180 GB"),
+        ("strix halo", "with 128 GB, the largest"),
+        ("H100 SXM5 80GB", ""),
+        ("H100 NVL", ""),
+        ("RTX 4090", ""),
+        ("M3 Max 64GB", ""),
+        ("L40S", ""),
+    ],
+)
+def test_what_a_name_leaves_open_is_reported(text, report):
+    found = find_cluster(text, prefer=USUAL)
+    assert report in found.assumption if report else not found.assumption
+
+
+def test_a_chip_has_the_memory_that_is_asked_for():
+    cluster = find_cluster("M3 Max 64GB")
+    assert cluster.accelerator.memory_bytes == 64 * GIB == cluster.system.host_memory_bytes
+    assert cluster.accelerator.name == "Apple M3 Max 40c 64 GB"
+    for device in accelerators().values():
+        for gb in device.memory_sizes_gb:
+            for text in (f"{device.id}-{gb:g}gb", f"{device.name} {gb:g} GB"):
+                found = find_cluster(text).accelerator
+                assert found.memory_bytes == pytest.approx(gb * GIB)
+                assert find_cluster(found.typed).accelerator == found
+        assert not device.memory_sizes_gb or max(device.memory_sizes_gb) == device.memory_nominal_gb

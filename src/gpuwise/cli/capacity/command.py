@@ -218,7 +218,6 @@ def capacity(
     else:
         from gpuwise.facts.hardware.naming import USUAL, find_cluster
 
-        _check_one_kind(on)
         cluster = find_cluster(on, prefer=USUAL)
         if calibrated:
             from gpuwise.cli.capacity.measure import learnt
@@ -269,7 +268,7 @@ def _enough(on: str, asked: Question) -> Draft:
     for n in ENOUGH:
         enough = f"{n} GPUs, the fewest of {', '.join(map(str, ENOUGH))} that hold it (no number was given)"
         try:
-            wider = find_cluster(f"{n}x{asked.cluster.accelerator.id}")
+            wider = find_cluster(f"{n}x{asked.cluster.accelerator.typed}")
             assumption = "; ".join(filter(None, (asked.cluster.assumption, enough)))
             return _answer(replace(asked, cluster=replace(wider, assumption=assumption)))
         except NoRoomError:
@@ -277,23 +276,6 @@ def _enough(on: str, asked: Question) -> Draft:
         except GpuwiseError:
             break
     raise refusal
-
-
-def _check_one_kind(on: str) -> None:
-    """Raises InputError for a fleet of several kinds of accelerators."""
-    from gpuwise.facts.hardware.naming import USUAL, find_cluster
-
-    parts = [part.strip() for part in re.split(r"[+,;]|\band\b", on)]
-    try:
-        kinds = [find_cluster(part, prefer=USUAL).label for part in parts if part]
-    except (InputError, UnknownNameError):
-        return  # one name, and unknown
-    if len(kinds) > 1:
-        raise InputError(
-            f"--on {on!r} is a fleet of {len(kinds)} kinds, and a replica is of one: " + ", ".join(kinds),
-            hint="ask of each by itself and send each its share of the sum of their rates; without --on, fleets of two kinds that"
-            " carry a --rate or --users for less are found",
-        )
 
 
 def _served(model: str, workload: str | None) -> Architecture | ConvNet | Denoiser:

@@ -8,7 +8,7 @@ The catalogue is ``data/accelerators.csv`` (one device, one line), what a unit d
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from types import MappingProxyType
 
@@ -16,7 +16,7 @@ from gpuwise.errors import UnsupportedFormatError
 from gpuwise.facts.hardware.corrections import Correction
 from gpuwise.facts.loading import Field, Record, ShippedData, parse_csv, parse_toml, shipped_text
 from gpuwise.facts.sources import cell_sources, check_source, sources
-from gpuwise.units import GIGA, KIB, MEGA, MIB, TERA
+from gpuwise.units import GIB, GIGA, KIB, MEGA, MIB, TERA
 
 DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "mxfp4", "nvfp4", "int8", "int4")
 """Numeric formats a matrix rate may be given for. ``fp32`` is the vector (non tensor-core) rate."""
@@ -78,6 +78,8 @@ class Accelerator:
     less what the driver keeps. Moves by about 0.3 % with the driver; None when nobody published it."""
     memory_nominal_gb: float | None = None
     """The capacity on the label; vendors mean GiB."""
+    memory_sizes_gb: tuple[float, ...] = ()
+    """Every size that this very chip is sold with, where the memory is its buyer's choice (Macs); empty elsewhere."""
     memory_bus_bits: int | None = None
     memory_rate_bit_per_s: float | None = None
     """Data rate of one pin."""
@@ -105,6 +107,12 @@ class Accelerator:
     def unified_memory(self) -> bool:
         """Host and device share ``memory_bytes``: there is nothing to offload to."""
         return self.form in ("SoC", "APU")
+
+    @property
+    def typed(self) -> str:
+        """The name that leads to exactly this device: its id, with the memory where that is not the catalogue's."""
+        chosen = self.memory_sizes_gb and self.memory_nominal_gb not in (None, max(self.memory_sizes_gb))
+        return f"{self.id}-{self.memory_nominal_gb:g}gb" if chosen else self.id
 
     def peak(self, dtype: str) -> float:
         """Dense peak in FLOP/s for ``dtype``.
@@ -193,6 +201,7 @@ ACCELERATOR_SCHEMA: dict[str, Field] = {
     "pcie": Field("text", required=False, choices=tuple(PCIE_BYTES_PER_S)),
     "list_price_kind": Field("text", required=False, choices=("launch", "list", "street")),
     "aliases": Field("names", required=False),
+    "memory_sizes_gb": Field("names", required=False),
     "weak": Field("names", required=False),
     **dict.fromkeys(("rate_factors", "compute_capability", "link_kind", "cell_sources", "notes"), _optional_text),
     **dict.fromkeys(_OPTIONAL_NUMBERS, Field("number", required=False)),
@@ -215,6 +224,14 @@ def accelerators() -> Mapping[str, Accelerator]:
         units = architectures()
         rows = parse_csv(shipped_text("accelerators.csv"), ACCELERATOR_SCHEMA, "accelerators.csv")
         return MappingProxyType(_by_id(rows, units))
+
+
+def with_memory(accelerator: Accelerator, gb: float) -> Accelerator:
+    """``accelerator`` with ``gb`` GiB of its memory, which the name says; itself where that is all it can have."""
+    if gb * GIB >= accelerator.memory_bytes * 0.99:
+        return accelerator
+    name = f"{accelerator.name} {gb:g} GB"
+    return replace(accelerator, name=name, memory_bytes=gb * GIB, memory_nominal_gb=gb, memory_visible_bytes=None)
 
 
 NEAR_RATE, NEAR_BANDWIDTH, NEAR_MEMORY = 1.2, 1.13, 1.05
@@ -309,6 +326,7 @@ def accelerator_from_record(record: Record, units: Mapping[str, Architecture]) -
         fp64_vector_flop_per_s=_scaled(record, "fp64_vector_tflops", TERA),
         memory_visible_bytes=_scaled(record, "visible_mib", MIB),
         memory_nominal_gb=nominal,
+        memory_sizes_gb=tuple(float(gb) for gb in record.names("memory_sizes_gb")),
         memory_bus_bits=record.maybe_integer("memory_bus_bits"),
         memory_rate_bit_per_s=_scaled(record, "memory_gbit_s", GIGA),
         l1_bytes=unit.l1_bytes if unit else None,

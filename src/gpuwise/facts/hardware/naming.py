@@ -1,10 +1,10 @@
 """Names as people type them: ``4090``, ``a100-80gb``, ``NVIDIA H100 80GB HBM3``, ``8xH100-SXM``,
 ``2xdgx-h100``.
 
-A name is read as a set of words. A device matches when it has every word that means something; among those
-the one that carries most of them wins, then the one that is fully named but for brand, memory and form. What
-is left is ambiguous and says so, with one rule to settle it: a memory size without a form means the SXM part,
-which is what people and data sets mean by ``A100-80GB``.
+A name is read as a set of words. A device matches when it has every word that means something; one that is
+fully named but for brand, memory and form goes before one that is not (``4060 8GB`` is no 4060 Ti, which has a
+word more). A memory size that no such device has is an error. Whatever the name leaves open is in the
+assumption of the cluster: which memory, which form, or a name that is not written out.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 from types import MappingProxyType
 
 from gpuwise.errors import AmbiguousNameError, InputError, UnknownNameError
-from gpuwise.facts.hardware.accelerators import Accelerator, accelerators
+from gpuwise.facts.hardware.accelerators import Accelerator, accelerators, with_memory
 from gpuwise.facts.hardware.counts import LONGEST_NAME, check_counts, readings
 from gpuwise.facts.hardware.systems import (
     Cluster,
@@ -30,6 +30,15 @@ from gpuwise.facts.hardware.systems import (
     with_count,
 )
 
+_VENDORS = {
+    **dict.fromkeys(("nvidia", "geforce"), "NVIDIA"),
+    **dict.fromkeys(("amd", "radeon", "instinct"), "AMD"),
+    **dict.fromkeys(("intel", "arc"), "Intel"),
+    "apple": "Apple",
+}
+"""Words that a device of another vendor does not have."""
+_FAMILIES = {"blackwell": "Blackwell", "hopper": "Hopper", "ampere": "Ampere", "lovelace": "Ada"}
+"""Words that a device of another architecture does not have."""
 _NOISE_WORDS = """
     nvidia amd intel google aws apple huawei qualcomm mediatek tesla geforce instinct radeon gpu
     gpus graphics card accelerator accelerators ai tm r chip one of two four gcds per the with
@@ -49,6 +58,9 @@ _PART_WORDS = frozenset({"laptop", "maxq", "ti", "super", "xt", "xtx"})
 """What sets parts of one product apart, and names none alone."""
 _SPELLINGS = (
     (re.compile(r"\((?:r|tm)\)"), " "),
+    (re.compile(r"\bmax\+"), "max "),
+    (re.compile(r"\bmi250x/mi250\b"), "mi250x mi250"),
+    (re.compile(r"\bblackwell ultra\b"), "blackwell"),
     (re.compile(r"\bmac\s?book(?:\s(?:pro|air))?\b|\bmac[\s-]?(?:studio|mini)\b|\bimac\b"), "apple"),
     (re.compile(r"\b([ahv][18]00)[\s-]+(16|32|40|80|94|96)\b(?!\s*g)"), r"\1 \2gb"),
     (re.compile(r"\b([1-9]0[5-9]0)m\b"), r"\1 laptop"),
@@ -60,6 +72,11 @@ _SPELLINGS = (
 _WORD = re.compile(r"[a-z0-9]+")
 _SXM = re.compile(r"sxm[2456]?")
 _MEMORY = re.compile(r"[0-9]+gb")
+_MEMORY_TYPE = re.compile(r"[0-9]+gb$|g?ddr|lpddr|hbm|unified$")
+_TELLING = frozenset({"orin", "xavier"})
+"""Words without a number from which a device is read though more of its name is left out."""
+_NEAR_MEMORY = 0.03
+"""Tables write what a device shows or what is soldered on (B200: 180, 184 and 192 GB)."""
 _PARENTHESES = re.compile(r"\(([^()]*)\)")
 _PLURAL = re.compile(r"(?<=[0-9a-z])s$", re.IGNORECASE)
 _FULL_HOST = 8
@@ -70,7 +87,7 @@ USUAL = ("sxm", "oam", "80gb", "32gb", "workstation", "96gb", "48gb")
 other: the part most data sets mean, and the first that was sold."""
 
 
-_SEVERAL = re.compile(r"[,;+&/]")
+_SEVERAL = re.compile(r"[,;+&/|]|\s(?:and|plus|with)\s", re.IGNORECASE)
 _NOT_PLANNED = (
     (
         re.compile(r"\bmig\b|\b[1-7]g\.[0-9]+gb|\b[1-7]c\.[1-7]g", re.IGNORECASE),
@@ -103,6 +120,8 @@ class _Entry:
     """Words that are true of it without being part of its name: memory, memory type, form."""
     spellings: tuple[frozenset[str], ...]
     """The words of each way to write it in full; the first two are its id and its name."""
+    meant: tuple[frozenset[str], ...]
+    """Those of ``spellings`` that mean something."""
 
 
 def find_accelerator(text: str, prefer: Iterable[str] = ()) -> Accelerator:
@@ -112,16 +131,78 @@ def find_accelerator(text: str, prefer: Iterable[str] = ()) -> Accelerator:
     set's ``A100`` as the SXM part of 80 GB). Raises UnknownNameError with the nearest names, or
     AmbiguousNameError with the ids that fit.
     """
+    return read_accelerator(text, prefer)[0]
+
+
+def read_accelerator(text: str, prefer: Iterable[str] = ()) -> tuple[Accelerator, str]:
+    """The device of :func:`find_accelerator`, and in words what the name leaves open and was assumed; empty where it says all."""
     if len(text) <= LONGEST_NAME:
         literal = _literal().get(text.strip().lower())
         if literal is not None:
-            return literal
-        inside = _PARENTHESES.findall(text)
-        for attempt in (text, _PARENTHESES.sub(" ", text), *inside, _PLURAL.sub("", text.strip())):
-            candidates = _candidates(_words(attempt))
+            return literal, _assumed(text, frozenset(_raw_words(text)), literal, ())
+        for attempt in (text, *_without_remark(text), _PLURAL.sub("", text.strip())):
+            words = _words(attempt)
+            candidates, dropped = _candidates(words)
             if candidates:
-                return _settle(text, candidates, prefer)
+                settled = _settle(text, candidates, prefer)
+                parts = [e.accelerator.id for e in (*candidates, *dropped) if e.accelerator.id != settled.id]
+                return settled, _assumed(text, words, settled, parts)
     raise _unknown(text[:LONGEST_NAME], [text[:LONGEST_NAME]])
+
+
+def _without_remark(text: str) -> Iterable[str]:
+    """``text`` without what stands in parentheses, and that alone: a remark (``A10G (AWS g5)``) that names neither another memory
+    size nor another variant (``4060 (16GB)`` is not the 4060)."""
+    inside = _PARENTHESES.findall(text)
+    outside = _PARENTHESES.sub(" ", text)
+    sizes = [float(w[:-2]) for part in inside for w in _words(part) if _MEMORY.fullmatch(w)]
+    found = _candidates(_words(outside))[0]
+    memories = [e.accelerator.memory_nominal_gb or 0.0 for e in found]
+    same_memory = all(any(abs(size - gb) <= _NEAR_MEMORY * gb for gb in memories) for size in sizes)
+    if same_memory and not any(_words(part) & _PART_WORDS for part in inside):
+        yield outside
+    if not any(_names_a_product(w) for w in frozenset(_raw_words(outside)) - NOISE):
+        yield from inside  # "NVIDIA Blackwell GPU (B200-SXM-180GB)"
+
+
+def _assumed(text: str, words: frozenset[str], device: Accelerator, parts: Sequence[str]) -> str:
+    """What ``text`` leaves open of ``device``: its memory, its form, or words of its name; ``parts`` are others it fits."""
+    sizes = {float(w[:-2]) for w in words if _MEMORY.fullmatch(w)}
+    name = text.strip()
+    if not sizes and device.memory_sizes_gb:
+        others = ", ".join(f"{gb:g}" for gb in device.memory_sizes_gb if gb != device.memory_nominal_gb)
+        return (
+            f"{device.name} is taken with {device.memory_nominal_gb:g} GB, the largest; it is also sold with {others} GB"
+            f" (write '{device.name} {device.memory_sizes_gb[0]:g}GB')"
+        )
+    entry = next(e for e in _entries() if e.accelerator.id == device.id)
+    bare = words - _sizes(words)
+    alone = [s - NOISE for s in entry.spellings]
+    exact = any(bare - NOISE == s for s in alone)
+    forms, own = bare & _FORMS, frozenset(_raw_words(device.id))
+    if not sizes and not (exact and forms) and _sizes(own):
+        alike = [i for i in accelerators() if _without_size(i) == _without_size(device.id) and forms <= {*_raw_words(i)}]
+        parts = [*parts, *(i for i in alike if i not in parts and i != device.id)]
+        return _reading(name, device, parts) if parts or not forms or forms - own else ""
+    if sizes and device.memory_nominal_gb not in sizes:
+        return f"{name} is read as {device.name}, which shows {device.memory_nominal_gb:g} GB"
+    written_out = any(_is_decoration(s - bare) for s in entry.spellings)
+    other_form = bool(forms - own and own & _FORMS)
+    return _reading(name, device, parts) if parts or other_form or not (exact or written_out) else ""
+
+
+def _reading(name: str, device: Accelerator, others: Sequence[str]) -> str:
+    not_these = f", which most people mean (not {', '.join(others)})" if others else ""
+    return f"{name} is read as {device.name}{not_these}"
+
+
+def _without_size(accelerator_id: str) -> frozenset[str]:
+    return frozenset(w for w in _raw_words(accelerator_id) if not _MEMORY.fullmatch(w) and w not in _FORMS)
+
+
+def _sizes(words: Iterable[str]) -> frozenset[str]:
+    """The memory sizes among ``words``."""
+    return frozenset(w for w in words if _MEMORY.fullmatch(w))
 
 
 def find_cluster(text: str, prefer: Iterable[str] = ()) -> Cluster:
@@ -156,7 +237,7 @@ def _part_of(name: str, counts: Sequence[int], text: str, prefer: Iterable[str])
     """The part that ``name`` means, and in words what was assumed where it means several. Raises UnknownNameError,
     AmbiguousNameError with names that can be typed."""
     try:
-        return find_accelerator(name), ""
+        return read_accelerator(name)
     except AmbiguousNameError as error:
         several, is_usual = error.candidates, error.usual
     usual = _usual_of_full_hosts(several, counts)
@@ -165,8 +246,7 @@ def _part_of(name: str, counts: Sequence[int], text: str, prefer: Iterable[str])
     except AmbiguousNameError:
         before = "".join(f"{count}x" for count in counts)
         raise AmbiguousNameError("accelerator", text, [before + c for c in several], usual=is_usual) from None
-    others = [c for c in several if c != part.id]
-    return part, f"{name} is read as {part.name}, which most people mean (not {', '.join(others)})"
+    return part, _reading(name, part, [c for c in several if c != part.id])
 
 
 def is_counted(text: str) -> bool:
@@ -193,13 +273,47 @@ def named_with_count(text: str) -> tuple[str, ...]:
 def _counts(text: str) -> tuple[list[int], str]:
     """The counts in ``text`` and the name beside them. Raises InputError on a count that cannot be, UnknownNameError where
     no reading leaves a known name."""
+    if several := _several(text):
+        raise several
     tried = [*readings(text)]
     spelled_out = [r for r in tried if r[1].strip().lower() in _spelled_out()]  # "Adreno X1" counts no Adreno
     for counts, name in (*spelled_out, *tried):
         if _is_known(name):
             check_counts(counts, text)
+            _check_not_a_name(counts, name, text)
             return counts, name
     raise _unknown(text, [name for _, name in tried])
+
+
+def _check_not_a_name(counts: Sequence[int], name: str, text: str) -> None:
+    """Raises UnknownNameError where a count is what a GPU is called: "3090 3060" is no 3,090 cards."""
+    for count in counts:
+        if count >= 1000 and _candidates(frozenset({str(count)}))[0]:
+            rows, other = next(n for n in (8, 4, 2, 1) if count % n == 0), name.strip(" -")
+            hint = (
+                f"GPUs of one kind at a time: {count} or {other}; for {count:,} of {other} write {count // rows}x{rows}x{other}"
+            )
+            raise UnknownNameError("accelerator", text.strip(), (), hint=hint)
+
+
+def _several(text: str) -> UnknownNameError | None:
+    """The error for a ``text`` that names several GPUs (``3090+3060``); None where it does not."""
+    parts = [part.strip() for part in _SEVERAL.split(text)] if len(text) <= LONGEST_NAME else []
+    if len(parts) < 2 or not _SEVERAL.search(_spelled(text)) or _find_system(text) is not None:
+        return None
+    known: list[str] = []
+    for part in filter(None, parts):
+        try:
+            known += [part] if any(_is_known(name) for _, name in readings(part)) else []
+        except InputError:
+            continue
+    if len(known) < 2:
+        return None
+    hint = (
+        f"GPUs of one kind at a time: {known[0]} or {known[1]}; `gpuwise compare` sets kinds beside one another, and"
+        " `gpuwise capacity` without --on finds fleets of two kinds"
+    )
+    return UnknownNameError("accelerator", text.strip(), (), hint=hint)
 
 
 def _is_known(name: str) -> bool:
@@ -223,10 +337,8 @@ def _unknown(text: str, names: Sequence[str]) -> UnknownNameError:
     for name in (text, *names):
         if other := _other_memory(name):
             return UnknownNameError("accelerator", text.strip(), (), hint=other)
-    several = [part.strip() for part in _SEVERAL.split(text)]
-    if len(several) > 1 and all(any(_is_known(name) for _, name in readings(part)) for part in several):
-        hint = f"GPUs of one kind at a time: {several[0]} or {several[1]}; `gpuwise compare` sets kinds beside one another"
-        return UnknownNameError("accelerator", text.strip(), (), hint=hint)
+    if several := _several(text):
+        return several
     all_names = _all_names()
     errors = [UnknownNameError("accelerator", name, all_names) for name in dict.fromkeys(names)]
 
@@ -240,11 +352,18 @@ def _unknown(text: str, names: Sequence[str]) -> UnknownNameError:
 def _other_memory(text: str) -> str:
     """The hint where ``text`` names a device with memory that it does not come with; else empty."""
     words = _words(text)
-    sized = _candidates(frozenset(w for w in words if not _MEMORY.fullmatch(w)))
-    if not sized or not any(_MEMORY.fullmatch(w) for w in words):
+    asked = _sizes(words)
+    sized, dropped = _candidates(words - asked)
+    if not sized or not asked:
         return ""
-    sizes = ", ".join(dict.fromkeys(f"{e.accelerator.name} has {e.accelerator.memory_nominal_gb:g} GB" for e in sized))
-    return f"{sizes} in the catalogue, which has no part with that memory"
+    gb_by_name: dict[str, str] = {}
+    for e in (*sized, *dropped):
+        a = e.accelerator
+        gb_by_name[a.name] = " or ".join(f"{gb:g}" for gb in a.memory_sizes_gb or (a.memory_nominal_gb or 0.0,))
+    has = ", ".join(f"{name} has {gb} GB" for name, gb in gb_by_name.items())
+    fitting = (e.accelerator for e in _entries() if words <= e.words | e.implied | NOISE)
+    others = [f"{a.name} with it is {a.id}" for a in fitting if a.name not in gb_by_name][:2]
+    return "; ".join([f"{has} in the catalogue, which has no part with that memory", *others])
 
 
 def _usual_of_full_hosts(candidates: Iterable[str], counts: Sequence[int]) -> str | None:
@@ -355,25 +474,74 @@ def _preferred(candidates: list[_Entry], wishes: Iterable[str]) -> list[_Entry]:
     return candidates
 
 
-def _candidates(words: frozenset[str]) -> list[_Entry]:
-    """The devices ``words`` may mean; empty when nothing fits."""
-    meant = words - NOISE
+def _candidates(words: frozenset[str]) -> tuple[list[_Entry], list[_Entry]]:
+    """The devices ``words`` may mean, empty when nothing fits, and those that only another form sets apart."""
+    fitting, dropped = _fitting(words)
+    return [*fitting], [*dropped]
+
+
+@lru_cache(1024)
+def _fitting(words: frozenset[str]) -> tuple[Sequence[_Entry], Sequence[_Entry]]:
+    sizes = _sizes(words)
+    meant = words - NOISE - sizes
     if not any(_names_a_product(word) for word in meant):
-        return []
+        return [], []
     needed = meant | words & _DISTINCT
-    exact = [e for e in _entries() if any(needed == s - (NOISE - _DISTINCT) for s in e.spellings)]
+    exact = [e for e in _entries() if any(needed | sizes == s for s in e.meant)]
     if len(exact) == 1:
-        return exact
-    fitting = [e for e in _entries() if meant <= e.words | e.implied]
+        return exact, []
+    fitting = [e for e in _entries() if meant <= e.words | e.implied and not _contradicts(words, e)]
     if not fitting:
-        return []
+        return [], []
+    unsized = [e for e in fitting if any(needed == s for s in e.meant)]
     best = max(len(words & e.words) for e in fitting)
-    fitting = [e for e in fitting if len(words & e.words) == best]
-    plain = [e for e in fitting if any(_is_decoration(s - words) for s in e.spellings[:2])]
-    fitting = plain or fitting
-    if len(fitting) > 1 and any(_MEMORY.fullmatch(word) for word in words):
-        fitting = [e for e in fitting if e.accelerator.form == "SXM"] or fitting
-    return fitting
+    closest = [e for e in fitting if len(words & e.words) == best] if not sizes else fitting
+    plain = [e for e in closest if any(_is_decoration(s - words) for s in e.spellings[:2])]
+    if sizes:
+        written = [e for e in (unsized, plain) if e]
+        same_part = [e for e in fitting if e.words & _PART_WORDS <= words]
+        pools = [*written, *([] if any(not _is_sized(e) for pool in written for e in pool) else [same_part])]
+        with_size = ([sized for e in pool if (sized := _with_size(e, sizes)) is not None] for pool in pools)
+        fitting = next(filter(None, with_size), list[_Entry]())
+    else:
+        fitting = unsized if len(unsized) == 1 else plain or closest
+    if not any(e in fitting for e in (*unsized, *plain)) and not any(_is_telling(word) for word in meant) and not sizes:
+        return [], []
+    dropped: list[_Entry] = []
+    if len(fitting) > 1 and sizes:
+        soldered = [e for e in fitting if e.accelerator.form == "SXM"]
+        dropped = [e for e in fitting if e not in soldered] if soldered else []
+        fitting = soldered or fitting
+    return fitting, dropped
+
+
+def _contradicts(words: frozenset[str], entry: _Entry) -> bool:
+    """Whether ``words`` say another vendor or architecture than that of ``entry``, or that it is an Ultra."""
+    a = entry.accelerator
+    vendors = {_VENDORS[w] for w in words if w in _VENDORS}
+    families = [_FAMILIES[w] for w in words if w in _FAMILIES]
+    other = any(not a.family.startswith(family) for family in families)
+    return bool(vendors and a.vendor not in vendors) or other or ("ultra" in words and "ultra" not in entry.words)
+
+
+def _with_size(entry: _Entry, sizes: frozenset[str]) -> _Entry | None:
+    """``entry`` with the memory asked for; None where it is not sold with it."""
+    if sizes <= entry.words | entry.implied:
+        return entry
+    sold = {f"{gb:g}gb": gb for gb in entry.accelerator.memory_sizes_gb}
+    if len(sizes) == 1 and (gb := sold.get(next(iter(sizes)))) is not None:
+        return replace(entry, accelerator=with_memory(entry.accelerator, gb))
+    return None
+
+
+def _is_sized(entry: _Entry) -> bool:
+    """Whether the memory is a part of the device's id, so that another size is another part."""
+    return any(_MEMORY.fullmatch(w) for w in _raw_words(entry.accelerator.id))
+
+
+def _is_telling(word: str) -> bool:
+    """Whether a device may be read from ``word`` though more of its name is left out."""
+    return word in _TELLING or (len(word) > 2 and any(c.isdigit() for c in word) and not _MEMORY_TYPE.match(word))
 
 
 def _is_decoration(words: frozenset[str]) -> bool:
@@ -382,14 +550,20 @@ def _is_decoration(words: frozenset[str]) -> bool:
 
 
 def _names_a_product(word: str) -> bool:
-    return not (word in _BRAND or word in _FORMS or word in _PART_WORDS or _MEMORY.fullmatch(word)) or word == "tpu"
+    if word.isdigit() and len(word) < 3:
+        return False
+    return not (word in _BRAND or word in _FORMS or word in _PART_WORDS or _MEMORY_TYPE.match(word)) or word == "tpu"
 
 
 def _raw_words(text: str) -> list[str]:
+    return ["sxm" if _SXM.fullmatch(w) else w for w in _WORD.findall(_spelled(text))]
+
+
+def _spelled(text: str) -> str:
     lowered = text.lower().replace("_", " ")
     for pattern, spelling in _SPELLINGS:
         lowered = pattern.sub(spelling, lowered)
-    return ["sxm" if _SXM.fullmatch(w) else w for w in _WORD.findall(lowered)]
+    return lowered
 
 
 def _words(text: str) -> frozenset[str]:
@@ -398,7 +572,19 @@ def _words(text: str) -> frozenset[str]:
     vocabulary = _vocabulary()
     for word in _raw_words(text):
         words += [word] if word in vocabulary else _take_apart(word, vocabulary) or [word]
+    products = [w for w in words if w not in NOISE and _names_a_product(w) and any(c.isdigit() for c in w)]
+    if len(set(products)) < len(products) or not all(_parts_are_remarks(text)):
+        return frozenset()  # "40904090", "3090+"
     return frozenset("sxm" if _SXM.fullmatch(w) else w for w in words)
+
+
+def _parts_are_remarks(text: str) -> Iterable[bool]:
+    """For what stands beside a comma, a plus or a slash: whether it is words, of which one part alone names a product."""
+    parts = _SEVERAL.split(_spelled(text))
+    if len(parts) < 2:
+        return
+    yield all(_WORD.search(part) for part in parts)
+    yield sum(any(_names_a_product(w) for w in _words(part) - NOISE) for part in parts) < 2
 
 
 def _take_apart(word: str, vocabulary: frozenset[str]) -> list[str] | None:
@@ -429,11 +615,12 @@ def _entries() -> tuple[_Entry, ...]:
 
 def _entry(accelerator: Accelerator) -> _Entry:
     spellings = [frozenset(_raw_words(s)) for s in (accelerator.id, accelerator.name, *accelerator.aliases) if "_" not in s]
+    meant = [s - (NOISE - _DISTINCT) for s in spellings]
     memory = accelerator.memory_nominal_gb or 0.0
     implied = {f"{memory:g}gb", accelerator.form.lower(), *_raw_words(accelerator.memory_type)}
     if accelerator.form == "Superchip":
         implied.add("sxm")  # tables write "GB200 SXM"
-    return _Entry(accelerator, frozenset[str]().union(*spellings), frozenset(implied), tuple(spellings))
+    return _Entry(accelerator, frozenset[str]().union(*spellings), frozenset(implied), tuple(spellings), tuple(meant))
 
 
 @cache

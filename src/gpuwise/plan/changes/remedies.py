@@ -219,7 +219,7 @@ def enough_accelerators(goal: Goal, today: datetime.date) -> Iterator[OtherHardw
     n = goal.cluster.n_accelerators
     for times in (2, 4, 8, 16, 32, 64):
         try:
-            cluster = find_cluster(f"{n * times}x{goal.cluster.accelerator.id}")
+            cluster = find_cluster(f"{n * times}x{goal.cluster.accelerator.typed}")
             wider = replace(goal, cluster=cluster, wishes=replace(goal.wishes, fixed={}))
             fastest = find_in(wider, default_space)
         except (InputError, UnpredictableError):

@@ -309,7 +309,13 @@ def _gpuwise(configuration: Configuration, load: Load, targets: Sequence[Target]
     source = load.source
     asked = ["--workload", source.name] if isinstance(source, Workload) else ["--trace", source.name]
     slo = ",".join(f"{t.key}={_ms(t)}ms" for t in targets)
-    words = ["gpuwise", "capacity", configuration.arch.id, "--on", f"{configuration.ranks}x{configuration.system.accelerator.id}"]
+    words = [
+        "gpuwise",
+        "capacity",
+        configuration.arch.id,
+        "--on",
+        f"{configuration.ranks}x{configuration.system.accelerator.typed}",
+    ]
     words += [*asked, "--slo", slo, "--rate", f"{rate_per_s:.3g}/s", *_options(configuration), "--measure", LOCAL]
     return Command("gpuwise", shlex.join(words), "measures and compares with what was predicted")
 
