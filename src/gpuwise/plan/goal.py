@@ -10,6 +10,7 @@ from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
+from gpuwise.facts.models.stored import check_trainable
 from gpuwise.plan.defaults import (
     FIRST_YEAR,
     FROZEN_BYTES,
@@ -243,6 +244,7 @@ def make_goal(arch: Architecture, cluster: Cluster, wishes: Wishes, *, fine_tuni
     Raises InputError, UnknownNameError or UnpredictableError on wishes that cannot be met.
     """
     check_wishes(wishes)
+    check_trainable(arch, base_in_4_bits=wishes.quantized_base)
     tuning = wishes.fine_tuning if fine_tuning is None else fine_tuning
     assumed = [cluster.assumption] if cluster.assumption else []
     seq_len = wishes.seq_len

@@ -14,6 +14,7 @@ import numpy as np
 
 from gpuwise.errors import InputError, UnknownNameError
 from gpuwise.facts.models.architecture import Architecture
+from gpuwise.facts.models.stored import check_agrees
 from gpuwise.predict.kernels.experts.loads import power_law
 from gpuwise.workload.transformer.parameters import count_parameters
 
@@ -114,6 +115,23 @@ def gguf_bits(form: str) -> int:
             return bits
     simulated = ", ".join(FORMATS[name].llama_cpp for name in FORMAT_OF_BITS.values())
     raise InputError(f"a load on {form} weights is not simulated", hint=f"name a file in one of {simulated}")
+
+
+def bits_as_stored(arch: Architecture, asked: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    """Widths to serve ``arch`` in: that of the format its name or config says, else those ``asked`` for. Raises InputError where
+    both are given and differ, or where no engine is simulated with that format."""
+    form = arch.stored_format
+    if form is None:
+        return asked
+    bits = {name: width for width, name in FORMAT_OF_BITS.items()}.get(form)
+    if bits is None and form in FORMATS and FORMATS[form].of_llama_cpp:
+        bits = gguf_bits(form)
+    if bits is None:
+        hint = f"name the model without its format ({arch.id}) and the nearest with --weights 8 or 4"
+        raise InputError(f"a load on {form} weights is not simulated: {', '.join(FORMAT_OF_BITS.values())} are", hint=hint)
+    if asked is not None and asked != (bits,):
+        check_agrees(arch, ",".join(map(str, asked)), ())
+    return (bits,)
 
 
 def format_of_precision(precision: str) -> WeightFormat:

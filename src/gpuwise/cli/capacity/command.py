@@ -192,7 +192,7 @@ def capacity(
         from gpuwise.cli.capacity.forward import capacity_forward_command
 
         return capacity_forward_command(arch, on, _passes(asked, held), json=json)
-    held = _as_named(model, held)
+    held = as_named(model, arch, held)
     load, targets, demand = question(arch, asked, held)
     wanted, today = wanted_of(held, load), datetime.date.today()
     ranked, within = None, _limits(held)
@@ -289,12 +289,20 @@ def _served(model: str, workload: str | None) -> Architecture | ConvNet | Denois
     return known_convnet(model) or find_model(model)
 
 
-def _as_named(model: str, constraints: Constraints) -> Constraints:
-    """``held`` under llama.cpp with the weights that a GGUF file's name says. Raises InputError where options say otherwise, or
-    for a format that is not simulated."""
-    from gpuwise.serve.formats import gguf_bits, gguf_format
+def as_named(model: str, arch: Architecture | ConvNet | Denoiser, constraints: Constraints) -> Constraints:
+    """``constraints`` with the weights that the model's name or config says, a GGUF file's under llama.cpp. Raises InputError
+    where options say otherwise, or for a format that is not simulated."""
+    from gpuwise.cli.pick.command import bits_of
+    from gpuwise.facts.models.architecture import Architecture
+    from gpuwise.serve.formats import LLAMA_CPP_FORMATS, bits_as_stored, gguf_bits, gguf_format
 
     form = gguf_format(model)
+    if form is None and isinstance(arch, Architecture) and arch.stored_format is not None:
+        if arch.stored_format not in LLAMA_CPP_FORMATS:
+            asked = None if constraints.weights is None else bits_of(constraints.weights)
+            bits = bits_as_stored(arch, asked)
+            return replace(constraints, weights=None if bits is None else ",".join(map(str, bits)))
+        form = arch.stored_format
     if form is None:
         return constraints
     engine = constraints.engine if constraints.engine != FREE.engine else "llama.cpp"

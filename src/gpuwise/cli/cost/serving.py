@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def served_fleet(model: str, on: str, served: ServingOptions, today: datetime.date) -> Capacity:
     """What carries the load on ``on``. Raises InputError where nothing keeps the targets."""
-    from gpuwise.cli.capacity.command import Constraints, Traffic, question
+    from gpuwise.cli.capacity.command import Constraints, Traffic, as_named, question, wanted_of
     from gpuwise.cli.step.progress import progress
     from gpuwise.facts.hardware.naming import USUAL, find_cluster
     from gpuwise.facts.models.catalogue import find_model
@@ -24,9 +24,10 @@ def served_fleet(model: str, on: str, served: ServingOptions, today: datetime.da
 
     arch = find_model(model)
     request = Traffic(workload=served.workload, slo=served.slo, rate=served.rate, users=served.users)
-    load, targets, demand = question(arch, request, Constraints())
+    held = as_named(model, arch, Constraints())
+    load, targets, demand = question(arch, request, held)
     with progress("simulating") as say:
-        asked = Question(arch, find_cluster(on, prefer=USUAL), load, targets, demand, today)
+        asked = Question(arch, find_cluster(on, prefer=USUAL), load, targets, demand, today, wanted_of(held, load))
         answer = capacity_on(asked, explain=False, progress=say)
     if answer.served is None:
         raise InputError(

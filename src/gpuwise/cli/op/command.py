@@ -169,12 +169,15 @@ def _of_model(kind: str, words: Sequence[str], on: list[Target], against: Cpu | 
     import datetime
 
     from gpuwise.facts.models.catalogue import find_model
+    from gpuwise.facts.models.stored import check_agrees
     from gpuwise.plan import one_model
-    from gpuwise.serve.formats import gguf_format
 
     arch = find_model(words[0])
     if kind == "decode":
-        return one_model.decode(arch, options.pop("weights", None) or gguf_format(words[0]) or "Q4_K_M", on, against, **options)
+        asked, stored = options.pop("weights", None), arch.stored_format
+        if asked is not None and stored is not None:
+            check_agrees(arch, asked, [form for form in (stored,) if form.lower() == asked.lower()])
+        return one_model.decode(arch, asked or stored or "Q4_K_M", on, against, **options)
     tokens = positive_count(words[1], "TOKENS")
     today = datetime.date.today()
     seq, precision = options.get("seq"), options.get("precision")

@@ -195,6 +195,7 @@ def job_of(purpose: str, model: str | None, work: PickWork, within: Within) -> A
     from gpuwise.facts.models.convnets import known_convnet
     from gpuwise.pick.forward import convnet_job
     from gpuwise.pick.jobs import serving_job, training_job, vision_job
+    from gpuwise.serve.formats import bits_as_stored
     from gpuwise.workload.adapters import DEFAULT_TARGETS, split_targets
 
     purpose, work = purpose_of(purpose, work)
@@ -229,7 +230,7 @@ def job_of(purpose: str, model: str | None, work: PickWork, within: Within) -> A
         requests_per_day=work.requests_per_day,
         tokens_per_day=work.tokens_per_day,
         context=work.context,
-        bits=bits_of(work.weights),
+        bits=bits_as_stored(arch, bits_of(work.weights) or None) or (),
         years=within.years or 1.0,
         hours_per_day=work.hours_per_day,
         least_tokens_per_s=work.least_speed,

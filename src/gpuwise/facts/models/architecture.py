@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +182,8 @@ class Architecture:
     """Format of the matrices in the published checkpoint (``fp8_block``), and ``published_experts`` of routed experts alone
     (``mxfp4``); None: 16 bits."""
     published_experts: str | None = None
+    stored_format: str | None = field(default=None, compare=False)
+    """Format that the name or the config asked for says (``Qwen3-8B-AWQ``: ``int4_wo``); None: as published."""
     published_parameters: int | None = None
     """The exact published count of the checkpoint; ``gpuwise.workload.transformer.parameters`` must reproduce it."""
     license: str | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -19,9 +19,10 @@ from gpuwise.facts.loading import shipped_text
 from gpuwise.facts.models.architecture import Architecture, Encoder, Extra, Mamba, Mla, Moe, Patches
 from gpuwise.facts.models.checks import check_architecture
 from gpuwise.facts.models.names import NameTable, resolve_model_name
+from gpuwise.facts.models.stored import format_in_name
 
 CATALOGUE_FILES = ("models_llama.toml", "models_gpt.toml", "models_moe.toml", "models_encoders.toml", "models_hybrid.toml")
-_FIELDS = frozenset(f.name for f in fields(Architecture)) - {"id", "family", "extras", "extra_parameters"}
+_FIELDS = frozenset(f.name for f in fields(Architecture)) - {"id", "family", "extras", "extra_parameters", "stored_format"}
 _KEYS = _FIELDS | {"hf", "extra"}
 _PARTS = {"moe": Moe, "mamba": Mamba, "mla": Mla, "encoder": Encoder, "patches": Patches}
 
@@ -86,7 +87,10 @@ def find_model(text: str) -> Architecture:
     if text and not any(c.isalpha() for c in text):
         # a version without a name: 1,5 is no Phi
         raise UnknownNameError("model", text, (), hint="name one, like llama-3.1-8b; `gpuwise models` lists all")
-    return _by_id(text) or _by_letters(text) or models()[resolve_model_name(text, _names())]
+    arch = _by_id(text) or _by_letters(text) or models()[resolve_model_name(text, _names())]
+    form = format_in_name(text)
+    published = form in (None, arch.published_weights, arch.published_experts)
+    return arch if published or text.lower() in _names().exact else replace(arch, stored_format=form)
 
 
 def _by_letters(text: str) -> Architecture | None:

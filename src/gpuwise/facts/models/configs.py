@@ -17,6 +17,7 @@ from gpuwise.facts.models.checks import check_architecture
 from gpuwise.facts.models.config_fields import Config
 from gpuwise.facts.models.config_hybrid import HYBRID_READERS
 from gpuwise.facts.models.config_readers import READERS, read_generic
+from gpuwise.facts.models.stored import format_in_config
 from gpuwise.files import MIB, read_json
 
 _LARGEST_FILE = 4 * MIB
@@ -101,10 +102,12 @@ def architecture_from_config(values: Mapping[str, object], *, file: str = "confi
     config = Config(values, file)
     model_type = config.word("model_type", "")
     notes: list[str] = []
+    quantized = config
     if model_type not in READERS and config.has("text_config", "llm_config", "language_config"):
         key = next(k for k in ("text_config", "llm_config", "language_config") if config.has(k))
         outer, tied = model_type or "model", config.values.get("tie_word_embeddings")
         config = config.part(key)
+        quantized = config if config.has("quantization_config", "quantization") else quantized
         config = Config({"tie_word_embeddings": tied, **config.values}, file)
         model_type = config.word("model_type", "") or outer
         notes.append(f"the language model of a {outer}; its other towers are left out")
@@ -118,6 +121,7 @@ def architecture_from_config(values: Mapping[str, object], *, file: str = "confi
     arch = reader(config)
     shown = name or config.word("_name_or_path", "") or model_type or "config"
     weights, experts = _published_formats(config)
+    stored = None if weights or experts else format_in_config(quantized)
     arch = replace(
         arch,
         id=shown[:200],
@@ -126,5 +130,6 @@ def architecture_from_config(values: Mapping[str, object], *, file: str = "confi
         notes=(*notes, *arch.notes),
         published_weights=weights,
         published_experts=experts,
+        stored_format=stored,
     )
     return check_architecture(arch, file=file)

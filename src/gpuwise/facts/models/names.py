@@ -18,8 +18,8 @@ _TOKEN = re.compile(r"\d+x\d+[a-z]?|\d+(?:\.\d+)*[a-z](?:\d+)?(?![a-z])|\d+(?:\.
 _SIZE = re.compile(r"\d+(?:\.\d+)?[mbt]\d*|\d+x\d+b")
 _DOTTED = re.compile(r"(?<=\d)_(?=\d)")
 """``phi-1_5`` and ``stablelm-2-1_6b`` write a point as an underscore; ``llama3_8b`` does not."""
-_FORMAT = re.compile(
-    r"[\s_.:-](?:fp8|fp16|f16|bf16|nvfp4|mxfp4|int[48]|[48]bit|awq|gptq|gguf|bnb|(?:ud-)?i?q[1-8]_(?:k(?:_(?:xl|[sml]))?|[01]|x?xs|nl|[sm]))"
+FORMAT = re.compile(
+    r"[\s_.:-](?:fp8|fp16|f16|bf16|nvfp4|mxfp4|int[48]|[48][-_]?bit|w[48]a16|awq|gptq|gguf|bnb|(?:ud-)?i?q[1-8]_(?:k(?:_(?:xl|[sml]))?|[01]|x?xs|nl|[sm]))"
     r"(?=[\s_.-]|$)"
 )
 """Stored formats of the same weights, llama.cpp's in a file's name (Q4_K_M.gguf) too."""
@@ -58,7 +58,7 @@ def name_tokens(name: str, *, dotted: bool = False) -> Tokens:
     text = name.strip().lower()
     if text.count("/") == 1:
         text = text.split("/")[1]
-    text = _FORMAT.sub("", text)
+    text = FORMAT.sub("", text)
     for spelling, plain in _SPELLINGS:
         text = text.replace(spelling, plain)
     if dotted:

@@ -19,6 +19,7 @@ from gpuwise.facts.hardware.naming import USUAL, find_cluster
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.catalogue import find_model
+from gpuwise.facts.models.stored import check_trainable
 from gpuwise.predict.estimate import Basis, Estimate, weakest
 from gpuwise.predict.memory.device import usable_bytes
 from gpuwise.predict.memory.strategies import MemoryColumns, memory_columns
@@ -135,6 +136,7 @@ def estimate(
     AmbiguousNameError, and UnpredictableError when the accelerator lacks a needed rate.
     """
     arch = find_model(model) if isinstance(model, str) else model
+    check_trainable(arch, base_in_4_bits=strategy.quantized_base)
     cluster = find_cluster(on, prefer=USUAL) if isinstance(on, str) else on
     if strategy.n_accelerators != cluster.n_accelerators:
         raise InputError(

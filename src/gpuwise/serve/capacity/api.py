@@ -10,6 +10,7 @@ from gpuwise.facts.models.catalogue import find_model
 from gpuwise.serve.capacity.answer import Capacity, Question, capacity_on, check_model, usual_targets
 from gpuwise.serve.capacity.configurations import USUAL_BITS, Requirements
 from gpuwise.serve.capacity.fleet import Demand
+from gpuwise.serve.formats import bits_as_stored
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.targets import parse_targets
 from gpuwise.serve.load.traces import read_trace, refuse_beyond
@@ -51,6 +52,6 @@ def capacity(
         usual_targets(load) if slo is None else parse_targets(slo),
         Demand(rate, users, think_s, load.peak_over_mean),
         today or datetime.date.today(),
-        Requirements(name, version or None, bits),
+        Requirements(name, version or None, bits_as_stored(arch, None if bits == USUAL_BITS else bits) or bits),
     )
     return capacity_on(asked, explain=explain)

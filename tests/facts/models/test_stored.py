@@ -1,0 +1,107 @@
+"""The format in a model's name or config is used or refused, never dropped."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuwise.errors import FieldError, InputError
+from gpuwise.facts.models.catalogue import find_model, models
+from gpuwise.facts.models.configs import architecture_from_config
+from gpuwise.plan.api import fit, make_plan
+from gpuwise.plan.goal import Wishes
+from gpuwise.serve.formats import bits_as_stored
+
+NAMES = {
+    "{}-AWQ": "int4_wo",
+    "{}-GPTQ-Int4": "int4_wo",
+    "{}-GPTQ-Int8": "int8_wo",
+    "org/{}-FP8": "fp8",
+    "{}-4bit": "int4_wo",
+    "{}-8bit": "int8_wo",
+    "unsloth/{}-bnb-4bit": "nf4",
+    "{}-NVFP4": "nvfp4",
+    "{}-MXFP4": "mxfp4",
+    "{}-Q4_K_M.gguf": "Q4_K_M",
+    "{}:q8_0": "Q8_0",
+    "{}-bf16": None,
+    "{}": None,
+}
+QUANTIZED = {
+    "awq": ({"quant_method": "awq", "bits": 4}, "int4_wo"),
+    "gptq": ({"quant_method": "gptq", "bits": 8}, "int8_wo"),
+    "bnb": ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "nf4"),
+    "fp8": ({"quant_method": "fp8"}, "fp8"),
+    "modelopt": ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4"),
+    "compressed": (
+        {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "int"}}}},
+        "int4_wo",
+    ),
+}
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": 1000,
+    "max_position_embeddings": 512,
+}
+
+
+@given(st.sampled_from(["qwen3-8b", "llama-3.1-8b", "mistral-7b-v0.3", "gemma-2-9b"]), st.sampled_from(sorted(NAMES)))
+def test_a_name_keeps_the_format_it_says(model, pattern):
+    found = find_model(pattern.format(model))
+    assert found == find_model(model) and found.stored_format == NAMES[pattern]
+
+
+def test_no_model_of_the_catalogue_is_stored_in_another_format_than_published():
+    for name, arch in models().items():
+        assert find_model(name).stored_format is None, name
+        assert find_model(arch.name).stored_format is None, arch.name
+
+
+@pytest.mark.parametrize("kind", QUANTIZED)
+def test_a_config_keeps_the_format_it_says(kind):
+    written, form = QUANTIZED[kind]
+    assert architecture_from_config({**CONFIG, "quantization_config": written}).stored_format == form
+
+
+def test_a_config_in_an_unknown_format_is_refused():
+    with pytest.raises(FieldError, match="no known format"):
+        architecture_from_config({**CONFIG, "quantization_config": {"quant_method": "quip"}})
+    assert architecture_from_config({**CONFIG, "quantization": {"bits": 4, "group_size": 64}}).stored_format == "int4_wo"
+
+
+@pytest.mark.parametrize("pattern", [p for p, form in NAMES.items() if form])
+def test_training_refuses_a_narrow_checkpoint_and_serving_uses_it(pattern):
+    name, form = pattern.format("qwen3-8b"), NAMES[pattern]
+    with pytest.raises(InputError, match="it is not trained as it is"):
+        make_plan(name, "8xh100-sxm", Wishes(tokens=1e9))
+    with pytest.raises(InputError, match="it is not trained as it is"):
+        fit(name, "8xh100-sxm")
+    try:
+        bits = bits_as_stored(find_model(name), None)
+    except InputError as error:
+        assert form not in ("int4_wo", "fp8", "Q4_K_M", "Q8_0") and "is not simulated" in str(error)
+        return
+    assert bits == ((8,) if form in ("fp8", "Q8_0") else (4,))
+    assert bits_as_stored(find_model(name), bits) == bits
+    with pytest.raises(InputError, match="the model's name or config says"):
+        bits_as_stored(find_model(name), (16,))
+
+
+@pytest.mark.thorough
+def test_bitsandbytes_weights_are_the_base_of_qlora():
+    assert fit("unsloth/qwen3-8b-bnb-4bit", "4090", Wishes(quantized_base=True)).estimate.fits
+
+
+def test_a_folder_with_quantized_weights_decodes_in_them(tmp_path):
+    from gpuwise.plan.one_model import decode
+    from gpuwise.plan.one_op import find_target
+
+    (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "quantization_config": {"quant_method": "awq", "bits": 4}}))
+    arch = find_model(str(tmp_path))
+    assert arch.stored_format == "int4_wo"
+    assert "int4_wo weights" in decode(arch, arch.stored_format, [find_target("4090")], context=128).text
