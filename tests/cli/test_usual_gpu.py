@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gpuwise.plan.api import make_plan
+from gpuwise.workload.optimizer import on_host
 
 ASSUMED = "H100 is read as H100 SXM5 80GB"
 
@@ -39,5 +40,5 @@ def test_a_plan_without_a_number_takes_the_fewest_that_hold_it() -> None:
     assert plan.best is not None and plan.cluster.n_accelerators > 1
     assert any(f"{plan.cluster.n_accelerators} GPUs, the fewest" in words for words in plan.goal.assumed)
     asked = make_plan("llama-3.1-70b", f"{plan.cluster.n_accelerators // 2}xH100")
-    assert asked.best is None, "half of them hold it too"
+    assert asked.best is None or "weights and optimizer" in on_host(asked.best.estimate.strategy), "half of them hold it too"
     assert asked.cluster.n_accelerators == plan.cluster.n_accelerators // 2, "a number that is given is kept"

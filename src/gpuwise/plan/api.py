@@ -13,6 +13,7 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.plan.goal import Wishes
 from gpuwise.plan.planner import Pricing, plan_on
+from gpuwise.workload.optimizer import on_host
 
 if TYPE_CHECKING:
     from gpuwise.plan.answer import Fit, Plan
@@ -72,7 +73,9 @@ def _on_enough(plan: Plan[TrainingEstimate], pricing: Pricing) -> Plan[TrainingE
 
 def _moved(plan: Plan[TrainingEstimate]) -> bool:
     """Whether the weights are in host memory though nobody asked for that: where the number is open, more are taken first."""
-    return plan.best is not None and plan.best.estimate.strategy.offload_parameters and not plan.goal.wishes.offload_parameters
+    if plan.best is None or plan.goal.wishes.offload_parameters:
+        return False
+    return any("weights" in words for words in on_host(plan.best.estimate.strategy))
 
 
 def fit(model: str | Architecture, on: str | Cluster, wishes: Wishes | None = None) -> Fit[TrainingEstimate]:

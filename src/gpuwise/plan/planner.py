@@ -85,7 +85,7 @@ def search_on(
     goal = make_goal(arch, cluster, wishes)
     result = find_strategies(goal, only_best=only_best)
     if result.goal.bases[0].stack != goal.bases[0].stack:
-        goal = result.goal
+        goal = replace(result.goal, wishes=wishes)
     price = price_of(cluster, pricing.today, usd_per_hour=pricing.usd_per_hour, provider=pricing.provider)
     price = price or variant_price(cluster, pricing.today)
     if not result.ranked:

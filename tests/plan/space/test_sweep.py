@@ -17,6 +17,7 @@ from gpuwise.predict.parallel.host_memory import host_bytes_fit
 from gpuwise.predict.step.columns import Columns
 from gpuwise.predict.step.evaluate import evaluate
 from gpuwise.predict.step.training import TrainingEstimate, estimate
+from gpuwise.workload.optimizer import on_host
 from gpuwise.workload.strategy import Strategy
 
 SEQ_LEN = 2048
@@ -36,9 +37,9 @@ def _one_at_a_time(arch: Architecture, cluster: Cluster, strategies: list[Strate
 
 
 def _rank_s(e: TrainingEstimate) -> float:
-    """The step time, with what is tight 5 % behind and what is less than 90 % likely to fit behind everything."""
-    tight = e.memory_bytes.expected > (1 - TIGHT) * e.device_bytes
-    return e.step_time_s.expected * (SQUEEZED if tight else 1.0) * (UNLIKELY if e.fit_probability < 0.9 else 1.0)
+    """The step time, with what is tight or in host memory 2 % behind and what is less than 90 % likely to fit behind all."""
+    squeezed = e.memory_bytes.expected > (1 - TIGHT) * e.device_bytes or on_host(e.strategy)
+    return e.step_time_s.expected * (SQUEEZED if squeezed else 1.0) * (UNLIKELY if e.fit_probability < 0.9 else 1.0)
 
 
 def _swept(found: Candidates, done: Sweep) -> list[tuple[Strategy, float, float]]:

@@ -6,22 +6,24 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
 
 import numpy as np
 
 from gpuwise.errors import LayoutError
 from gpuwise.plan.defaults import STAND_INS, TRAINER_WHY
+from gpuwise.plan.explain import speed_words
 from gpuwise.plan.goal import Goal, on_stack, usual_recompute
 from gpuwise.plan.space.conditions import Setting
 from gpuwise.plan.space.nearest import nearest_batch, nearest_clusters
 from gpuwise.plan.space.rules import check_strategy
 from gpuwise.plan.space.stack_rules import find_stack_rules
 from gpuwise.plan.space.strategies import Block, Space, advised, blocks, default_space, fixed_space, full_space
-from gpuwise.plan.space.sweep import Candidates, Sweep, least_bytes_on, sweep
+from gpuwise.plan.space.sweep import SQUEEZED, Candidates, Sweep, beside, least_bytes_on, sweep
 from gpuwise.predict.memory.device import usable_bytes
 from gpuwise.predict.step.columns import base_of
 from gpuwise.predict.step.training import TrainingEstimate, estimates
-from gpuwise.workload.optimizer import BITSANDBYTES, PAGED_FORM
+from gpuwise.workload.optimizer import BITSANDBYTES, PAGED_FORM, on_host
 from gpuwise.workload.stack import find_stack
 from gpuwise.workload.strategy import Strategy
 
@@ -45,6 +47,12 @@ class SearchResult:
     notes: tuple[str, ...]
     goal: Goal
     """What was searched for: as asked, or on the stack that fits where that was left open."""
+    by_choice: bool = False
+    """What is in host memory is there because that is faster: it fits on the device too."""
+
+    @property
+    def first(self) -> tuple[TrainingEstimate, ...]:
+        return self.ranked[:1]
 
 
 HALF_GRADIENT_STACKS = ("megatron-core", "deepspeed")
@@ -65,31 +73,69 @@ HALF_MOMENTS = (
 
 
 def find_strategies(goal: Goal, n: int = 6, *, only_best: bool = False) -> SearchResult:
-    """Search the goal's space on its cluster; where nothing fits on the device with the probability asked for, with each of
-    :func:`_lighter` until something does, or the first that is expected to. ``only_best`` leaves out what stands beside
+    """Search the goal's space on its cluster, then the ways of :func:`_best_way`. ``only_best`` leaves out what stands beside
     it: the others of ``ranked``, the front, and the smallest where something fits. Raises LayoutError naming the rule when no
     layout is possible."""
-    result = best = _result(goal, n, only_best)
-    n_strategies, seconds = result.n_strategies, result.seconds
-    for half, note in _with_half(goal, result.ranked[:1]):
-        again = _result(half, n, only_best)
-        n_strategies, seconds = n_strategies + again.n_strategies, seconds + again.seconds
-        if _is_worth_it(half, again.ranked[:1], result.ranked[:1]):
-            return replace(again, n_strategies=n_strategies, seconds=seconds, notes=(*again.notes, note))
-    for lighter, note in () if _surely(goal, result.ranked[:1]) else _lighter(goal):
-        again = _result(lighter, n, only_best)
-        n_strategies, seconds = n_strategies + again.n_strategies, seconds + again.seconds
-        noted = replace(again, notes=(*again.notes, note))
-        if _surely(goal, again.ranked[:1]):
-            return replace(noted, n_strategies=n_strategies, seconds=seconds)
-        if _brings_to_device(goal, again.ranked[:1], best.ranked[:1]):
-            best = noted
-    for moved, note in _with_parameters(goal, best.ranked[:1]):
-        again = _result(moved, n, only_best)
-        n_strategies, seconds = n_strategies + again.n_strategies, seconds + again.seconds
-        if _worth(goal, again.ranked[:1]) > _worth(goal, best.ranked[:1]):
-            best = replace(again, notes=(*again.notes, note))
-    return replace(best, n_strategies=n_strategies, seconds=seconds)
+    made: list[SearchResult] = []
+
+    def search(way: Goal) -> SearchResult | None:
+        try:
+            made.append(_result(way, n, only_best or way is not goal))
+        except LayoutError:
+            if not made:
+                raise
+            return None  # another stack cannot lay out what was asked for
+        return made[-1]
+
+    best, note = _best_way(goal, search)
+    assert best is not None
+    if best is not made[0] and not only_best:
+        best = _result(best.goal, n, only_best=False)
+    n_strategies, seconds = sum(r.n_strategies for r in made), sum(r.seconds for r in made)
+    return replace(best, n_strategies=n_strategies, seconds=seconds, notes=(*best.notes, *filter(None, [note])))
+
+
+AGAIN = "everything would be computed again"
+
+
+class _Found(Protocol):
+    """What a search of one goal returns."""
+
+    @property
+    def first(self) -> Sequence[TrainingEstimate]: ...
+    @property
+    def by_choice(self) -> bool: ...
+
+
+F = TypeVar("F", bound=_Found)
+
+
+def _best_way(goal: Goal, search: Callable[[Goal], F | None]) -> tuple[F | None, str]:
+    """The best of what ``search`` finds for ``goal`` and for what people turn on where nothing fits on the device with the
+    probability asked for, or only with everything computed again; and a note where that was taken."""
+    result = search(goal)
+    if result is None:
+        return None, ""
+    best, best_note, on_device = result, "", result.by_choice or _surely(goal, result.first)
+    for half, note in () if on_device else _with_half(goal, result.first):
+        again = search(half)
+        if again is not None and _is_worth_it(half, again.first, result.first):
+            return again, note
+    why = AGAIN if _repeats(goal, result.first) else ""
+    for lighter, note in _lighter(goal, why if on_device else _nothing(goal)) if why or not on_device else ():
+        again = search(lighter)
+        if again is None:
+            continue
+        if not on_device and _surely(goal, again.first) and not _is_faster(goal, result.first, again.first):
+            return again, note
+        taken = _is_faster if on_device else _brings_to_device
+        if taken(goal, again.first, best.first):
+            best, best_note = again, note
+    for moved, note in _with_parameters(goal, best.first):
+        again = search(moved)
+        if again is not None and _worth(goal, again.first) > _worth(goal, best.first):
+            best, best_note = again, note
+    return best, best_note
 
 
 def _on_device(ranked: Sequence[TrainingEstimate]) -> bool:
@@ -100,6 +146,11 @@ def _on_device(ranked: Sequence[TrainingEstimate]) -> bool:
 def _surely(goal: Goal, ranked: Sequence[TrainingEstimate]) -> bool:
     """Whether the first fits on the device with the probability asked for."""
     return _on_device(ranked) and _holds(goal, ranked)
+
+
+def _is_faster(goal: Goal, one: Sequence[TrainingEstimate], other: Sequence[TrainingEstimate]) -> bool:
+    """Whether ``one`` fits with the probability asked for, and is faster by more than what is less sure of it may cost."""
+    return _holds(goal, one) and one[0].step_time_s.expected * SQUEEZED < other[0].step_time_s.expected
 
 
 def _brings_to_device(goal: Goal, lighter: Sequence[TrainingEstimate], best: Sequence[TrainingEstimate]) -> bool:
@@ -120,17 +171,40 @@ def _worth(goal: Goal, ranked: Sequence[TrainingEstimate]) -> tuple[int, float]:
 
 def _with_parameters(goal: Goal, ranked: Sequence[TrainingEstimate]) -> Iterator[tuple[Goal, str]]:
     """``goal`` with the weights in host memory beside the optimizer, where that is there already or the first does not fit with
-    the probability asked for, nobody said otherwise and the stack has the option, with a note that says so."""
+    the probability asked for, nobody said otherwise and the stack has the option, or where no layout of it fits another has;
+    with a note that says so."""
     wishes, first = goal.wishes, goal.bases[0]
     open_ = wishes.fixed.get("offload_optimizer") is not False and wishes.fixed.get("sharding") in (None, "zero3")
-    has = find_stack_rules(first.stack).offload_parameters and not (first.quantized_base or first.offload_parameters)
     on_gpu = first.step_in_backward or first.optimizer in BITSANDBYTES
     held = _holds(goal, ranked)
-    if (not held or ranked[0].strategy.offload_optimizer) and open_ and has and not on_gpu:
-        bases = tuple(b.with_(offload_parameters=True) for b in goal.bases)
-        moved = replace(goal, bases=bases, wishes=replace(wishes, fixed={**wishes.fixed, "offload_optimizer": True}))
-        why = "larger micro-batches fit than" if held else _nothing(goal)
-        yield moved, f"{why} with the weights on the device, so they are in host memory too (ZeRO-3's offload_param)"
+    if not open_ or on_gpu or first.offload_parameters or (held and not ranked[0].strategy.offload_optimizer):
+        return
+    moved, how = goal, "ZeRO-3's offload_param"
+    if not find_stack_rules(first.stack).offload_parameters or first.quantized_base:
+        asked = held or wishes.stack is not None or any(f in wishes.fixed for f in LAYOUT)
+        other = None if asked else _offloads_parameters(goal)
+        if other is None:
+            return
+        moved, how = on_stack(goal, other, f"{first.stack}, the usual one, keeps the weights on the device"), f"stack {other}"
+    by_option = find_stack_rules(moved.bases[0].stack).offload_parameters
+    bases = tuple(b.with_(offload_parameters=by_option) for b in moved.bases)
+    moved = replace(moved, bases=bases, wishes=replace(wishes, fixed={**wishes.fixed, "offload_optimizer": True}))
+    why = "larger micro-batches fit than" if held else _nothing(goal)
+    yield moved, f"{why} with the weights on the device, so they are in host memory too ({how})"
+
+
+def _offloads_parameters(goal: Goal) -> str | None:
+    """The first stack that stands in for the goal's and can keep the weights in host memory, laid out as asked for; FSDP does so
+    on several accelerators, DeepSpeed with weights that are not in 4 bits."""
+    first, alone = goal.bases[0], goal.cluster.n_accelerators == 1
+    for name in STAND_INS.get(first.stack, ()):
+        rules = find_stack_rules(name, adapters=first.lora_rank > 0)
+        offloads = rules.offload_optimizer and (
+            (rules.offload_parameters and not first.quantized_base) or (find_stack(name).offloads_parameters and not alone)
+        )
+        if offloads and rules.has(goal.wishes.fixed):
+            return name
+    return None
 
 
 def _with_half(goal: Goal, ranked: Sequence[TrainingEstimate]) -> Iterator[tuple[Goal, str]]:
@@ -151,59 +225,71 @@ def _is_worth_it(goal: Goal, half: Sequence[TrainingEstimate], offloaded: Sequen
     return _surely(goal, half) and half[0].step_time_s.expected * WORTH_HALF_GRADIENTS <= offloaded[0].step_time_s.expected
 
 
-def _lighter(goal: Goal) -> Iterator[tuple[Goal, str]]:
-    """What a person who trains adapters turns on when nothing fits, each beside those before it, and a note that says so: the
-    loss in chunks by the stack's option, then under QLoRA the optimizer's states in unified memory, with which it was published
-    (arXiv 2305.14314); then the weights divided among the GPUs, where the stack holds them whole on each. Nothing of it where
-    weights are trained, and not what was asked for."""
-    yield from _without_logits(goal)
+def _repeats(goal: Goal, ranked: Sequence[TrainingEstimate]) -> bool:
+    """Whether adapters are trained with everything computed again, which nobody asked for."""
+    again = any(e.strategy.recompute == "full" for e in ranked[:1])
+    return again and goal.wishes.fine_tuning and "recompute" not in goal.wishes.fixed
+
+
+def _lighter(goal: Goal, why: str) -> Iterator[tuple[Goal, str]]:
+    """What a person who trains adapters turns on when nothing fits, or only with everything computed again, each beside those
+    before it, and a note that says so with ``why``: the loss in chunks by the stack's option, then under QLoRA the optimizer's
+    states in unified memory, with which it was published (arXiv 2305.14314); then the weights divided among the GPUs, where the
+    stack holds them whole on each. Nothing of it where weights are trained, and not what was asked for."""
+    yield from _without_logits(goal, why)
+    if (divided := _by_fsdp(goal)) is not None:
+        yield divided, f"{why} with the whole model on every GPU, so its weights are divided (FSDP)"
+        yield from _without_logits(divided, why)
+
+
+def _by_fsdp(goal: Goal) -> Goal | None:
+    """Adapters on the stack that divides the weights; None where that was not left open, or they are divided already."""
     stack = goal.bases[0].stack
     whole = find_stack_rules(stack, adapters=True).shardings == frozenset({"none"})
-    if goal.wishes.stack is None and goal.wishes.fine_tuning and whole and goal.cluster.n_accelerators > 1:
-        divided = on_stack(goal, STAND_INS[stack][0], f"{TRAINER_WHY}; the whole model on every GPU does not fit: FSDP")
-        yield divided, f"{_nothing(goal)} with the whole model on every GPU, so its weights are divided (FSDP)"
-        yield from _without_logits(divided)
+    if goal.wishes.stack is not None or not (goal.wishes.fine_tuning and whole and goal.cluster.n_accelerators > 1):
+        return None
+    return on_stack(goal, STAND_INS[stack][0], f"{TRAINER_WHY}; the whole model on every GPU does not fit, or fills it: FSDP")
 
 
 def _nothing(goal: Goal) -> str:
     return f"nothing fits with {100 * (1 - goal.wishes.risk):g} %"
 
 
-def _without_logits(goal: Goal) -> Iterator[tuple[Goal, str]]:
+def _without_logits(goal: Goal, why: str) -> Iterator[tuple[Goal, str]]:
     """The chunked loss and the paged optimizer of :func:`_lighter`, which an offload leaves out: it is the GPU's alone."""
-    nothing = _nothing(goal)
     wishes, option = goal.wishes, find_stack(goal.bases[0].stack).chunked_loss_option
     if wishes.fused_loss is None and wishes.fine_tuning and goal.arch.lm_head and option:
         goal = replace(goal, bases=tuple(b.with_(fused_loss=True) for b in goal.bases))
-        yield goal, f"{nothing} with whole logits, so the loss is in chunks ({option})"
+        yield goal, f"{why} with whole logits, so the loss is in chunks ({option})"
     if wishes.optimizer is None and wishes.quantized_base and not wishes.fixed.get("offload_optimizer"):
         goal = replace(goal, bases=tuple(b.with_(optimizer=PAGED_FORM[b.optimizer]) for b in goal.bases))
-        yield goal, f"{nothing} with the optimizer's states on the device, so they are paged: {goal.bases[0].optimizer}"
+        yield goal, f"{why} with the optimizer's states on the device, so they are paged: {goal.bases[0].optimizer}"
 
 
 def _result(goal: Goal, n: int, only_best: bool) -> SearchResult:
     """Search the goal's space as it is.
 
-    The default space offloads to the host only when nothing fits without (or not with the probability asked for), since what
-    hides behind compute on paper seldom does entirely. Raises LayoutError naming the rule when no layout is possible.
+    The default space offloads to the host only when nothing fits without (or not with the probability asked for), or where that
+    is faster by more than :data:`SQUEEZED`. Raises LayoutError naming the rule when no layout is possible.
     """
     space_of = full_space if goal.wishes.exhaustive else default_space
     offload = goal.wishes.exhaustive or any(goal.wishes.fixed.get(f) is not None for f in OFFLOADS)
-    done, notes = _swept(goal, space_of, offload=offload)
+    done, on_device, notes = _swept(goal, space_of, offload=offload)
     if done is None:
         raise _with_nearest(goal, no_layout(goal))
-    stats = done.n_strategies, done.n_fit, done.seconds, notes, goal
+    counts, by_choice = (done.n_strategies, done.n_fit, done.seconds), on_device is not None
     if only_best and len(done.rows):
         first = _estimated(goal, done, done.rows, [0])
         if not _is_settled(goal, done, first):
             others = (_estimated(goal, done, done.rows, [i])[0] for i in _distinct(done, n)[1:])
             sure = _surest(goal, done, first[0])
             first = (sure or next((e for e in itertools.chain(first, others) if e.fits), first[0]),)
-        return SearchResult(first, (), first[0], *stats)
+        return SearchResult(first, (), first[0], *counts, notes, goal, by_choice)
     ranked = _fitting_first(goal, done, _estimated(goal, done, done.rows, _distinct(done, n)))
     front = _estimated(goal, done, done.front, thinned(done.front))
     smallest = _estimated(goal, done, done.smallest, [0])[0]
-    return SearchResult(ranked, front, smallest, *stats)
+    notes += () if on_device is None or not on_host(ranked[0].strategy) else _offload_note(goal, ranked[0], on_device)
+    return SearchResult(ranked, front, smallest, *counts, notes, goal, by_choice)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,42 +299,26 @@ class Fastest:
 
     estimate: TrainingEstimate | None
     smallest_bytes: float
+    by_choice: bool = False
+    """What is in host memory is there because that is faster: it fits on the device too."""
+
+    @property
+    def first(self) -> tuple[TrainingEstimate, ...]:
+        return () if self.estimate is None else (self.estimate,)
 
 
 def find_fastest(goal: Goal, space_of: Callable[[Setting], Space] = default_space) -> Fastest | None:
     """The strategy that :func:`find_strategies` ranks first, without its alternatives: in ``space_of``, offload included
     when nothing fits without. None when no layout is possible."""
-    fastest = _fastest(goal, space_of)
-    if fastest is None or _surely(goal, _estimates(fastest)):
-        return fastest
-    for half, _ in _with_half(goal, _estimates(fastest)):
-        again = _fastest(half, space_of)
-        if again is not None and _is_worth_it(half, _estimates(again), _estimates(fastest)):
-            return again
-    best = fastest
-    for lighter, _ in _lighter(goal):
-        again = _fastest(lighter, space_of)
-        if again is not None and _surely(goal, _estimates(again)):
-            return again
-        if again is not None and _brings_to_device(goal, _estimates(again), _estimates(best)):
-            best = again
-    for moved, _ in _with_parameters(goal, _estimates(best)):
-        again = _fastest(moved, space_of)
-        if again is not None and _worth(goal, _estimates(again)) > _worth(goal, _estimates(best)):
-            best = again
-    return best
-
-
-def _estimates(fastest: Fastest) -> tuple[TrainingEstimate, ...]:
-    return () if fastest.estimate is None else (fastest.estimate,)
+    return _best_way(goal, lambda way: _fastest(way, space_of))[0]
 
 
 def _fastest(goal: Goal, space_of: Callable[[Setting], Space]) -> Fastest | None:
-    done, _ = _swept(goal, space_of, offload=False)
+    done, on_device, _ = _swept(goal, space_of, offload=False)
     if done is None:
         return None
     best = None if not len(done.rows) else _fitting_first(goal, done, _estimated(goal, done, done.rows, [0]))[0]
-    return Fastest(best, float(done.smallest.memory_bytes[0]))
+    return Fastest(best, float(done.smallest.memory_bytes[0]), on_device is not None)
 
 
 def find_in(goal: Goal, space_of: Callable[[Setting], Space]) -> TrainingEstimate | None:
@@ -289,22 +359,58 @@ def without_offload(space: Space) -> Space:
     )
 
 
-def _swept(goal: Goal, space_of: Callable[[Setting], Space], *, offload: bool) -> tuple[Sweep | None, tuple[str, ...]]:
-    """The goal's space evaluated, with a note where offload was searched as well because nothing fits without. What cannot fit
-    for its states alone is counted, not evaluated. None when no layout is possible."""
+def only_offload(space: Space) -> tuple[Space, ...]:
+    """The choices of ``space`` that :func:`without_offload` leaves out."""
+    on_device = tuple(s for s in space.states if not s[1])
+    return (
+        replace(space, states=tuple(s for s in space.states if s[1])),
+        replace(space, states=on_device, activations=tuple(a for a in space.activations if a[2])),
+    )
+
+
+Swept = tuple[Sweep | None, Sweep | None, tuple[str, ...]]
+
+
+def _swept(goal: Goal, space_of: Callable[[Setting], Space], *, offload: bool) -> Swept:
+    """The goal's space evaluated (None when no layout is possible); what of it keeps all on the device, where something in host
+    memory is faster than that; and a note where offload was searched as well because nothing fits without. What cannot fit for
+    its states alone is counted, not evaluated."""
     spaces = [_space(goal, base, space_of) for base in goal.bases]
     if offload:
-        return _sweep(goal, _blocks(goal, spaces)), ()
+        return _sweep(goal, _blocks(goal, spaces)), None, ()
     first = _blocks(goal, [without_offload(s) for s in spaces])
     refused = first if _is_surely_full(goal, first) else ()
     done = None if refused else _sweep(goal, first)
-    again = _sweep(goal, _blocks(goal, spaces)) if _wants_offload(goal, done) else None
+    if done is not None and not _wants_offload(goal, done):
+        faster = _with_faster_offload(goal, done, spaces)
+        return (done, None, ()) if faster is None else (faster, done, ())
+    again = _sweep(goal, _blocks(goal, spaces))
     if again is None or not (done is None or _is_surer(again, done)):
-        return done, ()
+        return done, None, ()
     sure = "" if done is None or not len(done.rows) else f" with {100 * (1 - goal.wishes.risk):g} %"
     notes = (f"nothing fits{sure} without offload to host memory, so offload was searched too",) * bool(len(again.rows))
     before = sum(len(b.columns) for b in refused) if done is None else done.n_strategies
-    return replace(again, n_strategies=again.n_strategies + before), notes
+    return replace(again, n_strategies=again.n_strategies + before), None, notes
+
+
+def _with_faster_offload(goal: Goal, done: Sweep, spaces: Sequence[Space]) -> Sweep | None:
+    """``done`` and what keeps something in host memory beside it; None where nothing of that is faster. Searched only where
+    memory holds the best back: of layouts that would be faster with as much memory as they want."""
+    if done.n_fit == done.n_strategies or not done.n_likely:
+        return None
+    limit = float(done.rows.rank_s[0])
+    parts = [b for kind in zip(*map(only_offload, spaces), strict=True) for b in _blocks(goal, kind)]
+    offloaded = _sweep(goal, parts, faster_than_s=limit / SQUEEZED)
+    if offloaded is None or not len(offloaded.rows) or offloaded.rows.rank_s[0] >= limit:
+        return None
+    return beside(done, offloaded)
+
+
+def _offload_note(goal: Goal, best: TrainingEstimate, on_device: Sweep) -> tuple[str, ...]:
+    """What keeping all on the device would cost beside ``best``, which does not."""
+    kept = _fitting_first(goal, on_device, _estimated(goal, on_device, on_device.rows, [0]))[0]
+    words = speed_words(kept.step_time_s.expected / best.step_time_s.expected - 1)
+    return (f"{' and '.join(on_host(best.strategy))} in host memory: with everything on the device it would be {words}",)
 
 
 def _is_surely_full(goal: Goal, parts: Sequence[Block]) -> bool:
@@ -315,14 +421,16 @@ def _is_surely_full(goal: Goal, parts: Sequence[Block]) -> bool:
 def _blocks(goal: Goal, spaces: Sequence[Space]) -> tuple[Block, ...]:
     alike: dict[tuple[Setting, Space], list[Strategy]] = {}
     for base, space in zip(goal.bases, spaces, strict=True):
-        alike.setdefault((setting_of(goal, base), space), []).append(base)
+        if space.states and space.activations:
+            alike.setdefault((setting_of(goal, base), space), []).append(base)
     return tuple(b for (setting, space), bases in alike.items() for b in blocks(setting, space, *bases))
 
 
-def _sweep(goal: Goal, parts: Sequence[Block]) -> Sweep | None:
+def _sweep(goal: Goal, parts: Sequence[Block], faster_than_s: float | None = None) -> Sweep | None:
     if not parts:
         return None
-    return sweep(goal.arch, goal.cluster, parts, goal.seq_len, goal.wishes.packed_document_len, goal.wishes.risk)
+    packed, risk = goal.wishes.packed_document_len, goal.wishes.risk
+    return sweep(goal.arch, goal.cluster, parts, goal.seq_len, packed, risk, faster_than_s)
 
 
 def _distinct(done: Sweep, n: int) -> list[int]:

@@ -106,6 +106,14 @@ class Block:
         c = self.columns
         return replace(c, **{f: getattr(c, f)[:, :, :1] for f in ("recompute", "recompute_every", "offload_activations")})
 
+    def least_recomputed(self) -> Block:
+        """The product of rows and states with the choice that computes least again."""
+        c = self.columns
+        kind, every, offload = (np.ravel(getattr(c, f)) for f in ("recompute", "recompute_every", "offload_activations"))
+        i = int(np.lexsort((offload, -every, kind))[0])
+        fields = ("recompute", "recompute_every", "offload_activations")
+        return Block(replace(c, **{f: getattr(c, f)[:, :, i : i + 1] for f in fields}))
+
     def row_list(self) -> Columns:
         """The rows alone, as a list [A] of columns with neutral choices."""
         c = self.columns

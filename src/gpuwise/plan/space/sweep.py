@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from threading import Lock
@@ -23,7 +23,7 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.plan.space.strategies import ROW_FIELDS, Block
 from gpuwise.predict.memory.strategies import DeviceBytes, TensorBytes, bare_bytes, least_bytes, tensor_bytes
 from gpuwise.predict.parallel.host_memory import host_bytes_fit
-from gpuwise.predict.step.columns import Columns
+from gpuwise.predict.step.columns import COLUMN_FIELDS, Columns
 from gpuwise.predict.step.costs import PointCosts, point_costs
 from gpuwise.predict.step.evaluate import points_of
 from gpuwise.predict.step.times import step_times
@@ -38,9 +38,10 @@ THREADED = CHUNK // 4
 """Strategies from which a sweep is shared between cores: below, starting them takes longer."""
 TIGHT = 0.03
 """A strategy that leaves less than this share of the device free beside the allocator's usual slack is tight."""
-SQUEEZED = 1.05
-"""One that is tight, or fits only with the slack at its least, is ranked as if it took this much longer: giving cached blocks
-back waits for the device, and what is measured once to fit may not the next time."""
+SQUEEZED = 1.02
+"""One that is tight, fits only with the slack at its least, or keeps something in host memory is ranked as if it took this much
+longer: giving cached blocks back waits for the device, what is measured once to fit may not the next time, and what hides behind
+compute on paper seldom does entirely. Who fixes such a layout gets a plan that is faster by as much, at the most."""
 UNLIKELY = 1e6
 """One that is expected to fit, but not with the probability asked for, is ranked behind all that do by this factor."""
 TIE = 1e-6
@@ -122,8 +123,10 @@ def sweep(
     seq_len: int,
     packed_document_len: int | None = None,
     risk: float = 0.1,
+    faster_than_s: float | None = None,
 ) -> Sweep:
-    """Evaluate all strategies of ``blocks``; those first that fit but for a probability of ``risk``.
+    """Evaluate all strategies of ``blocks``; those first that fit but for a probability of ``risk``. With ``faster_than_s`` rows
+    are left out that take as long with as little recomputed as their block allows.
 
     Raises UnpredictableError when the accelerator lacks a needed rate.
     """
@@ -137,11 +140,11 @@ def sweep(
     for mine in alike.values():
         shared = _shared(arch, cluster.system.count, tuple(blocks[i] for i in mine), seq_len, packed_document_len)
         costs = point_costs(arch, shared.points, cluster.system)
-        for i, at in zip(mine, shared.index, strict=True):
-            step = max(1, CHUNK // blocks[i].n_choices)
-            ends = range(0, blocks[i].n_rows, step)
-            remembered = shared.tensors if n <= REMEMBERED else None
-            tasks += [_Chunk(i, blocks[i], costs, at, a, min(a + step, blocks[i].n_rows), remembered) for a in ends]
+        parts = [_Chunk(i, blocks[i], costs, at, np.arange(blocks[i].n_rows)) for i, at in zip(mine, shared.index, strict=True)]
+        if faster_than_s is not None:
+            parts = _hopeful(arch, cluster, parts, faster_than_s)
+        remembered = shared.tensors if n <= REMEMBERED and faster_than_s is None else None
+        tasks += [replace(chunk, remembered=remembered) for part in parts for chunk in part.cut()]
 
     def run(chunk: _Chunk) -> tuple[Candidates, Candidates, Candidates, int, int]:
         return chunk.best(arch, cluster, front, risk)
@@ -163,6 +166,25 @@ def sweep(
         sum(d[3] for d in done),
         sum(d[4] for d in done),
         time.perf_counter() - started,
+    )
+
+
+def beside(one: Sweep, other: Sweep) -> Sweep:
+    """Both sweeps as one, of which ``one`` has the smallest strategy."""
+
+    def joined(first: Candidates, second: Candidates) -> Candidates:
+        return _join([first, replace(second, block=second.block + len(one.blocks))])
+
+    rows = joined(one.rows, other.rows)
+    return Sweep(
+        (*one.blocks, *other.blocks),
+        rows.take(_ranked(rows)),
+        _pareto(joined(one.front, other.front)),
+        one.smallest,
+        one.n_strategies + other.n_strategies,
+        one.n_fit + other.n_fit,
+        one.n_likely + other.n_likely,
+        one.seconds + other.seconds,
     )
 
 
@@ -204,51 +226,88 @@ def _shared(
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """Rows ``start`` to ``stop`` of a block; ``index`` [A, 1, 1] is the point of each row of the block in ``costs``."""
+    """``rows`` of a block; ``index`` [A, 1, 1] is the point of each row of the block in ``costs``."""
 
     number: int
     block: Block
     costs: PointCosts
     index: I64
-    start: int
-    stop: int
-    remembered: dict[tuple[Block, int], TensorBytes] | None
+    rows: NDArray[np.intp]
+    remembered: dict[tuple[Block, int], TensorBytes] | None = None
+
+    def cut(self) -> Iterator[_Chunk]:
+        """The same in parts of at most :data:`CHUNK` strategies."""
+        step = max(1, CHUNK // self.block.n_choices)
+        return (replace(self, rows=self.rows[a : a + step]) for a in range(0, len(self.rows), step))
+
+    def least(self) -> tuple[Columns, I64]:
+        """Columns [A * S] of the rows with each choice of states and as little recomputed as may be, and their points."""
+        c = self.block.least_recomputed().columns
+        shape = len(self.rows), len(c) // len(self.rows)
+        fields = {f: np.broadcast_to(getattr(c, f), (*shape, 1)).ravel() for f in COLUMN_FIELDS}
+        return replace(c, **fields), np.broadcast_to(self.index[:, :, 0], shape).ravel()
 
     def best(
         self, arch: Architecture, cluster: Cluster, front: _Front, risk: float
     ) -> tuple[Candidates, Candidates, Candidates, int, int]:
         """Best choice of each row, front candidates, the smallest, how many fit, and how many rows have a choice that does with
         the probability asked for."""
-        block, costs, start, stop = self.block, self.costs, self.start, self.stop
-        c, at = block.at(slice(start, stop)), self.index[start:stop]
+        block, costs = self.block, self.costs
+        c, at = block.at(self.rows), self.index[self.rows]
         memory = self._tensors(arch, cluster, c, at).on(cluster.accelerator)
         fits = memory.fits() & host_bytes_fit(arch, cluster, costs, c, at)
         step_s = np.full(c.shape, np.inf)
         if len(timed := np.flatnonzero(np.broadcast_to(fits, c.shape).any(axis=(1, 2)))):
-            columns = block.at(start + timed)
+            columns = block.at(self.rows[timed])
             step_s[timed] = step_times(arch, cluster.system, costs, columns, at[timed]).step_s
-        return _best(self.number, start * block.n_choices, memory, fits, step_s, front, risk)
+        on_host = (c.offload_optimizer + c.offload_activations) > 0
+        return _best(self.number, self.rows, memory, fits, on_host, step_s, front, risk)
 
     def _tensors(self, arch: Architecture, cluster: Cluster, c: Columns, at: I64) -> TensorBytes:
         remembered = {} if self.remembered is None else self.remembered
-        key = self.block, self.start
+        key = self.block, int(self.rows[0])
         if key not in remembered:
             remembered[key] = tensor_bytes(arch, cluster.system.count, self.costs, c, at)
         return remembered[key]
 
 
+def _hopeful(arch: Architecture, cluster: Cluster, parts: Sequence[_Chunk], faster_than_s: float) -> list[_Chunk]:
+    """``parts`` without the rows that take ``faster_than_s`` or longer with as little recomputed as their block allows, as if
+    they fitted so."""
+    found: list[_Chunk] = []
+    bases = dict.fromkeys(p.block.columns.base for p in parts)
+    for base in bases:
+        mine = [p for p in parts if p.block.columns.base == base]
+        columns, points = zip(*(p.least() for p in mine), strict=True)
+        joined = Columns(base, **{f: np.concatenate([getattr(c, f) for c in columns]) for f in COLUMN_FIELDS})
+        step_s = step_times(arch, cluster.system, mine[0].costs, joined, np.concatenate(points)).step_s
+        ends = np.cumsum([len(at) for at in points])[:-1]
+        for part, seconds in zip(mine, np.split(step_s, ends), strict=True):
+            rows = np.flatnonzero(seconds.reshape(len(part.rows), -1).min(axis=1) < faster_than_s)
+            found += [replace(part, rows=rows)] if len(rows) else []
+    return found
+
+
 def _best(
-    number: int, offset: int, memory: DeviceBytes, fits: NDArray[np.bool_], step_s: F64, front: _Front, risk: float
+    number: int,
+    rows: NDArray[np.intp],
+    memory: DeviceBytes,
+    fits: NDArray[np.bool_],
+    on_host: NDArray[np.bool_],
+    step_s: F64,
+    front: _Front,
+    risk: float,
 ) -> tuple[Candidates, Candidates, Candidates, int, int]:
-    """:meth:`_Chunk.best` of the chunk whose first strategy is ``offset`` in block ``number``."""
+    """:meth:`_Chunk.best` of ``rows`` of block ``number``."""
     shape = step_s.shape
+    n_choices = step_s.size // len(step_s)
     total, fits = np.broadcast_to(memory.needed, shape), np.broadcast_to(fits, shape)
-    rank_s = _ranked_by(memory, step_s, fits, risk)
+    rank_s = _ranked_by(memory, step_s, fits, on_host, risk)
 
     def candidates(flat: NDArray[np.intp]) -> Candidates:
         return Candidates(
             np.full(len(flat), number, np.int64),
-            flat + offset,
+            rows[flat // n_choices] * n_choices + flat % n_choices,
             rank_s.reshape(-1)[flat],
             total.reshape(-1)[flat],
         )
@@ -270,10 +329,10 @@ def _best(
     return candidates(best), edge, smallest, int(np.count_nonzero(fits)), int(np.count_nonzero(likely))
 
 
-def _ranked_by(memory: DeviceBytes, step_s: F64, fits: NDArray[np.bool_], risk: float) -> F64:
-    """Step times, more where the memory is squeezed or unlikely to suffice, infinite where nothing fits."""
+def _ranked_by(memory: DeviceBytes, step_s: F64, fits: NDArray[np.bool_], on_host: NDArray[np.bool_], risk: float) -> F64:
+    """Step times, more where the memory is squeezed, the host's or unlikely to suffice, infinite where nothing fits."""
     likely = np.broadcast_to(memory.fits(risk), fits.shape)
-    easy = np.broadcast_to(memory.fits_at_ease(TIGHT), fits.shape)
+    easy = np.broadcast_to(memory.fits_at_ease(TIGHT) & ~on_host, fits.shape)
     out = np.where(fits, step_s, np.inf)
     behind = np.flatnonzero(fits & ~(likely & easy))
     factor = np.where(easy.ravel()[behind], 1.0, SQUEEZED) * np.where(likely.ravel()[behind], 1.0, UNLIKELY)
@@ -300,4 +359,6 @@ def _ranked(rows: Candidates) -> NDArray[np.intp]:
 
 
 def _join(parts: Sequence[Candidates]) -> Candidates:
+    if not parts:
+        return Candidates(*(np.zeros(0, kind) for kind in (np.int64, np.int64, np.float64, np.float64)))  # type: ignore[arg-type]
     return Candidates(*(np.concatenate([getattr(p, f) for p in parts]) for f in ("block", "flat", "rank_s", "memory_bytes")))
