@@ -64,10 +64,14 @@ def show_fitting(to: Console, e: TrainingEstimate, title: str) -> None:
     from rich.text import Text
 
     parts, more = dict(e.memory_parts), e.memory_bytes.expected - e.held_bytes.expected
-    if more:
-        parts["reserve"] = max(parts["reserve"] - more, 0.0)
+    if e.fits:
+        held = sum(parts.values()) - more
+        for name in ("reserve", "optimizer"):  # cached blocks are given back, and paged states leave the device
+            parts[name] = max(parts.get(name, 0.0) - max(sum(parts.values()) - held, 0.0), 0.0)
     show_memory(to, parts, e.device_bytes, title)
-    words = f"fits with {probability(e.fit_probability)}; needs {between(e.needed_bytes, format_bytes)} at the least"
+    odds = probability(e.fit_probability)
+    words = f"fits with {odds}" if e.fits else f"does not fit (it does after all with {odds})"
+    words += f"; needs {between(e.needed_bytes, format_bytes)} at the least"
     if e.host_bytes > e.host_limit_bytes:
         words = f"the host has {format_bytes(e.host_limit_bytes)} for what is offloaded, which takes {format_bytes(e.host_bytes)}"
     elif more:

@@ -132,14 +132,12 @@ def _levels(option: Option[TrainingEstimate]) -> Document:
 def estimate_document(e: TrainingEstimate) -> Document:
     """One layout: its step, its memory and what fills both."""
     name, share = e.bottleneck()
+    rates = {"tokens_per_s": e.tokens_per_s, "tokens_per_s_per_gpu": e.tokens_per_s_per_gpu, "mfu": e.mfu, "hfu": e.hfu}
     return {
         "strategy": {**cast(Document, to_document(e.strategy)), "global_batch": e.strategy.global_batch},
         "step_time_s": e.step_time_s,
         "memory_bytes": e.memory_bytes,
-        "tokens_per_s": e.tokens_per_s,
-        "tokens_per_s_per_gpu": e.tokens_per_s_per_gpu,
-        "mfu": e.mfu,
-        "hfu": e.hfu,
+        **{rate: value if e.fits else None for rate, value in rates.items()},  # what does not fit has no throughput
         "fits": e.fits,
         "fit_probability": e.fit_probability,
         "needed_bytes": e.needed_bytes,

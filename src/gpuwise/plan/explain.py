@@ -48,7 +48,9 @@ def reasons(
     sentences += _chosen(best, [n for n in neighbours if n not in [b for b, _ in blocked]])
     if runner_up is not None:
         slower = runner_up.step_time_s.expected / best.step_time_s.expected - 1
-        sentences.append(f"The next-best layout ({layout(runner_up.strategy)}) is {percent(slower)} slower.")
+        words = "as fast" if abs(slower) < SMALL else speed_words(slower)
+        why = "" if slower > -SMALL else f" but fits with {probability(runner_up.fit_probability)}"
+        sentences.append(f"The next-best layout ({layout(runner_up.strategy)}) is {words}{why}.")
     return tuple(sentences)
 
 
@@ -58,16 +60,21 @@ def _blocked(best: TrainingEstimate, neighbours: Sequence[Neighbour]) -> list[tu
     found: list[tuple[Neighbour, str]] = []
     for n in faster:
         e = n.estimate
-        if e.needed_bytes.expected > best.device_bytes:
-            why = f"takes {format_bytes(e.memory_bytes.expected)} of {format_bytes(best.device_bytes)}"
-        elif not e.fits:
-            why = f"needs {format_bytes(e.host_bytes)} of the {format_bytes(e.host_limit_bytes)} a host can give"
+        if not e.fits:
+            why = shortage(e)
         elif e.fit_probability < best.fit_probability - SMALL:
             why = f"fits with {probability(e.fit_probability)}"
         else:
             continue
         found.append((n, why))
     return found[:2]
+
+
+def shortage(e: TrainingEstimate) -> str:
+    """Which memory is too small for ``e``, which does not fit: ``takes 43.5 GiB of 23.5 GiB``, or what of the host's."""
+    if e.host_bytes > e.host_limit_bytes:
+        return f"needs {format_bytes(e.host_bytes)} of the {format_bytes(e.host_limit_bytes)} a host can give"
+    return f"takes {format_bytes(max(e.memory_bytes.expected, e.needed_bytes.expected))} of {format_bytes(e.device_bytes)}"
 
 
 def _chosen(best: TrainingEstimate, neighbours: Sequence[Neighbour]) -> list[str]:
@@ -81,11 +88,7 @@ def _chosen(best: TrainingEstimate, neighbours: Sequence[Neighbour]) -> list[str
             sentences.append(f"{capital(current)}: {n.name} would be {speed_words(n.slower)}.")
         elif alternatives and not any(n.fits for n in alternatives):
             n = min(alternatives, key=lambda n: n.estimate.memory_bytes.expected)
-            sentences.append(
-                f"{capital(current)}: {n.name} does not fit "
-                f"({format_bytes(n.estimate.memory_bytes.expected)} "
-                f"of {format_bytes(best.device_bytes)})."
-            )
+            sentences.append(f"{capital(current)}: {n.name} does not fit, it {shortage(n.estimate)}.")
     return sentences
 
 

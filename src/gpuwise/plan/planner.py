@@ -18,7 +18,7 @@ from gpuwise.money.run.cost import run_usd
 from gpuwise.money.run.goodput import operate
 from gpuwise.plan.answer import Option, Plan, SearchStats, tokens_of
 from gpuwise.plan.changes.neighbours import neighbours
-from gpuwise.plan.explain import layout, percent, probability, reasons
+from gpuwise.plan.explain import SMALL, layout, percent, probability, reasons
 from gpuwise.plan.goal import Goal, Wishes, make_goal
 from gpuwise.plan.promise import run_of
 from gpuwise.plan.space.search import SearchResult, find_fastest, find_strategies
@@ -166,12 +166,7 @@ def warnings(goal: Goal, best: Option[TrainingEstimate]) -> list[str]:
     texts: list[str] = []
     e = best.estimate
     limit, wishes = e.device_bytes, goal.wishes
-    if not e.fits:
-        texts.append(
-            f"this does not fit: replayed, it needs {format_bytes(e.needed_bytes.expected)} of {format_bytes(limit)}, "
-            "and nothing smaller was found; `gpuwise fit` lists what would make it fit"
-        )
-    elif e.fit_probability < 1 - wishes.risk:
+    if e.fit_probability < 1 - wishes.risk:
         texts.append(
             f"memory may not suffice: it does with {probability(e.fit_probability)}, "
             f"and nothing of this kind does with {probability(1 - wishes.risk)}"
@@ -225,7 +220,8 @@ def safer(best: Option[TrainingEstimate], result: SearchResult) -> list[str]:
         slower = e.step_time_s.expected / best.level.step_time_s.expected - 1
         free = e.headroom_bytes
         if free >= ROOMY * e.device_bytes and slower <= WORTH_IT:
-            return [f"for {percent(slower)} more time, {layout(e.strategy)} leaves {format_bytes(free)} free"]
+            more = f"{percent(slower)} more" if slower >= SMALL else "no more"
+            return [f"for {more} time, {layout(e.strategy)} leaves {format_bytes(free)} free"]
     return []
 
 

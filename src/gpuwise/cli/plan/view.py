@@ -107,8 +107,6 @@ def _headline(to: Console, plan: Plan[TrainingEstimate], best: Option[TrainingEs
     peak = f"{best.estimate.strategy.precision} peak"
     took.append(f" at {percent(best.estimate.mfu.expected)} of the {peak} (MFU)")
     to.print(took)
-    if not best.estimate.fits:
-        to.print("  if it fitted: it does not", style="bold red")
 
 
 def _amount(plan: Plan[TrainingEstimate]) -> str:
@@ -251,7 +249,7 @@ def _alternatives(to: Console, plan: Plan[TrainingEstimate], best: Option[Traini
     if plan.alternatives:
         section(to, "Next-best layouts", _options_table([best, *plan.alternatives], best))
         _legend(to, [best, *plan.alternatives])
-    front = [o for o in plan.front if o.estimate.strategy != best.estimate.strategy]
+    front = [o for o in plan.front if o.time_s.expected > best.time_s.expected]
     if front:
         section(to, "Slower, with more memory to spare (Pareto front)", _options_table(front, best))
         _legend(to, front)

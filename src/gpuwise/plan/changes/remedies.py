@@ -8,7 +8,8 @@ combination of each kind is searched.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -24,7 +25,7 @@ from gpuwise.plan.larger import known_price, larger_hardware
 from gpuwise.plan.promise import promised
 from gpuwise.plan.space.rules import check_strategy
 from gpuwise.plan.space.search import completed, estimate_all, find_in, setting_of
-from gpuwise.plan.space.strategies import default_space
+from gpuwise.plan.space.strategies import default_space, divisors
 from gpuwise.predict.practice import practice_of
 from gpuwise.predict.step.columns import base_of
 from gpuwise.predict.step.training import TrainingEstimate, estimates
@@ -35,6 +36,8 @@ from gpuwise.workload.optimizer import on_host
 from gpuwise.workload.stack import find_stack
 from gpuwise.workload.strategy import Strategy
 
+LARGEST_MICRO_BATCH = 256
+"""Sizes of micro-batches that are tried."""
 WORTH = 0.005
 """Share of the device's memory below which a saving is not shown."""
 
@@ -92,7 +95,7 @@ def _tuned_fit(goal: Goal, today: datetime.date | None) -> Fit[TrainingEstimate]
         return estimates(goal.arch, other, [plain], goal.seq_len)[0]
 
     bigger, more = tuple(larger_hardware(cluster, day, on)), tuple(islice(enough_accelerators(goal, day), 1))
-    return Fit(goal, cluster, baseline, singles, tuple(_combinations(goal, baseline)), bigger, more)
+    return Fit(goal, cluster, baseline, singles, _together(goal, baseline, singles), bigger, more)
 
 
 def _with_batch(goal: Goal, plain: Strategy, error: LayoutError) -> LayoutError:
@@ -183,6 +186,22 @@ def strategy_label(changes: Iterable[Change], before: Strategy, after: Strategy)
     return " + ".join(map(words, changes)) or "as asked"
 
 
+SIZES = ("micro_batch", "accumulation", "recompute", "recompute_every")
+"""What one asks for as a start: a change that makes it fit may be of these too."""
+
+
+def _together(
+    goal: Goal, baseline: TrainingEstimate, singles: Sequence[Remedy[TrainingEstimate]]
+) -> tuple[Remedy[TrainingEstimate], ...]:
+    """What makes it fit: the combinations with all that was asked for, else with other sizes, else the fastest single change of
+    each kind that suffices."""
+    found = tuple(_combinations(goal, baseline))
+    if not found and any(name in goal.wishes.fixed for name in SIZES):
+        fixed = {name: value for name, value in goal.wishes.fixed.items() if name not in SIZES}
+        found = tuple(_combinations(replace(goal, wishes=replace(goal.wishes, fixed=fixed)), baseline))
+    return found or tuple({r.kind: r for r in reversed(singles) if r.fits}.values())
+
+
 def _combinations(goal: Goal, baseline: TrainingEstimate) -> Iterator[Remedy[TrainingEstimate]]:
     """The fastest fitting strategy of each kind, each kind allowed what the kinds before it are; a strategy once."""
     strategies: set[Strategy] = set()
@@ -209,7 +228,7 @@ def _combinations(goal: Goal, baseline: TrainingEstimate) -> Iterator[Remedy[Tra
         bases = [b for b in bases if base.precision != "fp32" or b.gradient_dtype == "fp32"]
         bases = [b if _adapters(b) == _adapters(base) else as_asked(goal, b) for b in bases]
         fastest = find_in(replace(goal, bases=tuple(bases)), default_space)
-        if fastest is not None and fastest.strategy not in strategies:
+        if fastest is not None and fastest.fits and fastest.strategy not in strategies:
             strategies.add(fastest.strategy)
             yield _remedy(goal, baseline, fastest)
 
@@ -229,13 +248,15 @@ def enough_accelerators(goal: Goal, today: datetime.date) -> Iterator[OtherHardw
 
 
 def _largest(goal: Goal, plain: Strategy) -> int:
-    """The largest micro-batch that fits with everything else as it is: by doublings, then to an eighth between two."""
+    """The largest micro-batch that divides the batch and fits with everything else as it is."""
 
     def fits(batch: int) -> bool:
         one = plain.with_(micro_batch=batch, accumulation=max(plain.micro_batch * plain.accumulation // batch, 1))
         return _surely(goal, estimate_all(goal, [one])[0])
 
-    return _most(plain.micro_batch, 256, fits)
+    sizes = (1,) if "accumulation" in goal.wishes.fixed else divisors(plain.micro_batch * plain.accumulation)
+    larger = [size for size in sizes if plain.micro_batch < size <= LARGEST_MICRO_BATCH]
+    return ([plain.micro_batch, *larger])[bisect_left(larger, True, key=lambda size: not fits(size))]
 
 
 def _longest(goal: Goal, plain: Strategy) -> int:

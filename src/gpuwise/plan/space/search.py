@@ -283,12 +283,16 @@ def _result(goal: Goal, n: int, only_best: bool) -> SearchResult:
         if not _is_settled(goal, done, first):
             others = (_estimated(goal, done, done.rows, [i])[0] for i in _distinct(done, n)[1:])
             sure = _surest(goal, done, first[0])
-            first = (sure or next((e for e in itertools.chain(first, others) if e.fits), first[0]),)
+            least = (_estimated(goal, done, done.front, [i])[0] for i in _least(done))
+            one = sure or next((e for e in itertools.chain(first, others, least) if e.fits), None)
+            return SearchResult(() if one is None else (one,), (), one or first[0], *counts, notes, goal, by_choice)
         return SearchResult(first, (), first[0], *counts, notes, goal, by_choice)
     ranked = _fitting_first(goal, done, _estimated(goal, done, done.rows, _distinct(done, n)))
     front = _estimated(goal, done, done.front, thinned(done.front))
     smallest = _estimated(goal, done, done.smallest, [0])[0]
-    notes += () if on_device is None or not on_host(ranked[0].strategy) else _offload_note(goal, ranked[0], on_device)
+    notes += (
+        () if on_device is None or not ranked or not on_host(ranked[0].strategy) else _offload_note(goal, ranked[0], on_device)
+    )
     return SearchResult(ranked, front, smallest, *counts, notes, goal, by_choice)
 
 
@@ -317,7 +321,8 @@ def _fastest(goal: Goal, space_of: Callable[[Setting], Space]) -> Fastest | None
     done, on_device, _ = _swept(goal, space_of, offload=False)
     if done is None:
         return None
-    best = None if not len(done.rows) else _fitting_first(goal, done, _estimated(goal, done, done.rows, [0]))[0]
+    fitting = _fitting_first(goal, done, _estimated(goal, done, done.rows, [0])) if len(done.rows) else ()
+    best = next(iter(fitting), None)
     return Fastest(best, float(done.smallest.memory_bytes[0]), on_device is not None)
 
 
@@ -408,7 +413,9 @@ def _with_faster_offload(goal: Goal, done: Sweep, spaces: Sequence[Space]) -> Sw
 
 def _offload_note(goal: Goal, best: TrainingEstimate, on_device: Sweep) -> tuple[str, ...]:
     """What keeping all on the device would cost beside ``best``, which does not."""
-    kept = _fitting_first(goal, on_device, _estimated(goal, on_device, on_device.rows, [0]))[0]
+    kept = next(iter(_fitting_first(goal, on_device, _estimated(goal, on_device, on_device.rows, [0]))), None)
+    if kept is None:
+        return ()
     words = speed_words(kept.step_time_s.expected / best.step_time_s.expected - 1)
     return (f"{' and '.join(on_host(best.strategy))} in host memory: with everything on the device it would be {words}",)
 
@@ -463,7 +470,7 @@ def _is_settled(goal: Goal, done: Sweep, ranked: Sequence[TrainingEstimate]) -> 
 
 def _fitting_first(goal: Goal, done: Sweep, ranked: tuple[TrainingEstimate, ...]) -> tuple[TrainingEstimate, ...]:
     """``ranked`` without those that do not fit when their step is replayed, the fastest of the time-memory front that does
-    with the probability asked for before them; as they are where none does.
+    with the probability asked for before them, or the smallest where that alone fits.
 
     The columns of a search know the allocator's fragments on the average; the answer replays it where it can. A candidate of
     the front is replayed only if it would fit with as much beside its columns as those replayed before.
@@ -472,7 +479,14 @@ def _fitting_first(goal: Goal, done: Sweep, ranked: tuple[TrainingEstimate, ...]
     if not ranked or _is_settled(goal, done, ranked):
         return fits
     one = _surest(goal, done, ranked[0])
-    return (one, *(e for e in fits if e.strategy != one.strategy)) if one is not None else fits or ranked
+    if one is not None:
+        return (one, *(e for e in fits if e.strategy != one.strategy))
+    return fits or tuple(e for e in _estimated(goal, done, done.front, _least(done)) if e.fits)
+
+
+def _least(done: Sweep) -> list[int]:
+    """Position of the smallest of the time-memory front."""
+    return [int(np.argmin(done.front.memory_bytes))] if len(done.front) else []
 
 
 def _surest(goal: Goal, done: Sweep, first: TrainingEstimate) -> TrainingEstimate | None:
