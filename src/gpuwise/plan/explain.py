@@ -32,6 +32,8 @@ CURES: dict[str, str] = {
 """What to do about each part of a step when it dominates."""
 SMALL = 0.005
 """Below half a percent a change makes no difference worth a sentence."""
+UNSEEN = 0.0005
+"""What is printed as 0.0 %."""
 
 
 def reasons(
@@ -48,8 +50,8 @@ def reasons(
     sentences += _chosen(best, [n for n in neighbours if n not in [b for b, _ in blocked]])
     if runner_up is not None:
         slower = runner_up.step_time_s.expected / best.step_time_s.expected - 1
-        words = "as fast" if abs(slower) < SMALL else speed_words(slower)
-        why = "" if slower > -SMALL else f" but fits with {probability(runner_up.fit_probability)}"
+        words = speed_words(slower, least=UNSEEN).replace("same", "as fast")
+        why = "" if slower > -UNSEEN else f" but fits with {probability(runner_up.fit_probability)}"
         sentences.append(f"The next-best layout ({layout(runner_up.strategy)}) is {words}{why}.")
     return tuple(sentences)
 
@@ -140,11 +142,11 @@ def chance(p: float) -> str:
     return probability(p).replace("more than ", ">").replace("less than ", "<")
 
 
-def speed_words(slower: float | None) -> str:
-    """``12 % slower``, ``same``, ``30 % faster`` of a time over another less one: slower by time, faster by speed; a dash
-    where no time is known."""
+def speed_words(slower: float | None, *, least: float = SMALL) -> str:
+    """``12 % slower``, ``same`` (by less than ``least``), ``30 % faster`` of a time over another less one: slower by time, faster
+    by speed; a dash where no time is known."""
     if slower is None:
         return "-"
-    if abs(slower) < SMALL:
+    if abs(slower) < least:
         return "same"
     return f"{percent(slower)} slower" if slower > 0 else f"{percent(1 / (1 + slower) - 1)} faster"
