@@ -14,7 +14,6 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -28,10 +27,6 @@ from gpuwise.predict import coefficients
 PACKAGE = Path(gpuwise.__file__).parent
 ROOT = PACKAGE.parent.parent
 COEFFICIENTS = PACKAGE / "predict" / "coefficients"
-MOST_LINES = 800
-"""A file is cut at its joints, and there are always some before this; there are no exceptions."""
-MOST_FILES = 20
-"""Python files in one folder, ``__init__.py`` counted."""
 
 
 # --- public names ---
@@ -236,21 +231,6 @@ def test_no_framework_in_the_core() -> None:
         if m.split(".")[0] in banned and not (m.startswith("torch") and any(r in p.as_posix() for r in real))
     ]
     assert found == []
-
-
-def _written() -> list[Path]:
-    """Every Python file of the package and of the tests."""
-    return [*_sources(), *sorted((ROOT / "tests").rglob("*.py"))]
-
-
-def test_files_stay_small() -> None:
-    assert {p.name: n for p in _written() if (n := len(p.read_text().splitlines())) > MOST_LINES} == {}
-
-
-def test_folders_stay_small() -> None:
-    kept = [p for folder in ("src", "tests", "tools", "benchmarks", "docs", "examples") for p in (ROOT / folder).rglob("*")]
-    files = Counter(p.parent.relative_to(ROOT).as_posix() for p in kept if p.is_file() and "__pycache__" not in p.parts)
-    assert {folder: n for folder, n in files.items() if n > MOST_FILES} == {}
 
 
 def _circles(edges: dict[str, set[str]]) -> list[set[str]]:
