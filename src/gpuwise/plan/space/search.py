@@ -234,8 +234,8 @@ def _repeats(goal: Goal, ranked: Sequence[TrainingEstimate]) -> bool:
 def _lighter(goal: Goal, why: str) -> Iterator[tuple[Goal, str]]:
     """What a person who trains adapters turns on when nothing fits, or only with everything computed again, each beside those
     before it, and a note that says so with ``why``: the loss in chunks by the stack's option, then under QLoRA the optimizer's
-    states in unified memory, with which it was published (arXiv 2305.14314); then the weights divided among the GPUs, where the
-    stack holds them whole on each. Nothing of it where weights are trained, and not what was asked for."""
+    states in unified memory, with which it was published (arXiv 2305.14314), where nothing fits; then the weights divided among
+    the GPUs, where the stack holds them whole on each. Nothing of it where weights are trained, and not what was asked for."""
     yield from _without_logits(goal, why)
     if (divided := _by_fsdp(goal)) is not None:
         yield divided, f"{why} with the whole model on every GPU, so its weights are divided (FSDP)"
@@ -261,7 +261,7 @@ def _without_logits(goal: Goal, why: str) -> Iterator[tuple[Goal, str]]:
     if wishes.fused_loss is None and wishes.fine_tuning and goal.arch.lm_head and option:
         goal = replace(goal, bases=tuple(b.with_(fused_loss=True) for b in goal.bases))
         yield goal, f"{why} with whole logits, so the loss is in chunks ({option})"
-    if wishes.optimizer is None and wishes.quantized_base and not wishes.fixed.get("offload_optimizer"):
+    if why != AGAIN and wishes.optimizer is None and wishes.quantized_base and not wishes.fixed.get("offload_optimizer"):
         goal = replace(goal, bases=tuple(b.with_(optimizer=PAGED_FORM[b.optimizer]) for b in goal.bases))
         yield goal, f"{why} with the optimizer's states on the device, so they are paged: {goal.bases[0].optimizer}"
 
