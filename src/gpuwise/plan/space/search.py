@@ -12,7 +12,6 @@ import numpy as np
 
 from gpuwise.errors import LayoutError
 from gpuwise.plan.defaults import STAND_INS, TRAINER_WHY
-from gpuwise.plan.explain import speed_words
 from gpuwise.plan.goal import Goal, on_stack, usual_recompute
 from gpuwise.plan.space.conditions import Setting
 from gpuwise.plan.space.nearest import nearest_batch, nearest_clusters
@@ -416,8 +415,9 @@ def _offload_note(goal: Goal, best: TrainingEstimate, on_device: Sweep) -> tuple
     kept = next(iter(_fitting_first(goal, on_device, _estimated(goal, on_device, on_device.rows, [0]))), None)
     if kept is None:
         return ()
-    words = speed_words(kept.step_time_s.expected / best.step_time_s.expected - 1)
-    return (f"{' and '.join(on_host(best.strategy))} in host memory: with everything on the device it would be {words}",)
+    times = kept.step_time_s.expected / best.step_time_s.expected
+    what = " and ".join(on_host(best.strategy))
+    return (f"{what} in host memory: with everything on the device it would take {times:.3g} times as long",)
 
 
 def _is_surely_full(goal: Goal, parts: Sequence[Block]) -> bool:

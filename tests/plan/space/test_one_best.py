@@ -102,4 +102,4 @@ def test_offload_is_taken_where_the_device_is_too_small(model: str, on: str, seq
     found = find_strategies(goal)
     first = found.ranked[0]
     assert first.strategy.offload_optimizer and first.seconds_for(1e9).expected < hours * 3600
-    assert any(note.startswith("optimizer in host memory: with everything on the device it would be ") for note in found.notes)
+    assert any(note.startswith("optimizer in host memory: with everything on the device it would take ") for note in found.notes)
