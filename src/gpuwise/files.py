@@ -191,7 +191,9 @@ def convert(value: object, kind: type[T], file: str, *, at: str = "", hint: str 
     except msgspec.ValidationError as error:
         what, _, path = str(error).partition(" - at ")
         where = f"{at}{path.strip('`').lstrip('$')}".lstrip(".")
-        what = what[:1].lower() + what[1:].replace("`", "")
+        what = what[:1].lower() + what[1:200].replace("`", "")
+        if "matching regex" in what:
+            what = "has a character that is not allowed there"
         raise FieldError(f"{where}: {what}" if where else what, file=file, field=where or None, hint=hint) from None
     except RecursionError:
         _refuse_depth(file, None)

@@ -34,10 +34,13 @@ def test_the_command_of_the_answer_is_the_script() -> None:
 def test_another_engine_and_no_answer_are_refused() -> None:
     for document, wanted, said in (
         (_document(), "sglang", "for vllm, not for sglang"),
-        ({"served": None}, None, "keeps the targets"),
-        ({"served": {"start": {}}}, None, "not an answer"),
-        (_document("llama.cpp"), None, "not an answer"),
-        (_document(line="vllm 'serve"), None, "not an answer"),
+        ({"model": "b", "on": "L4", "served": None}, None, "keeps the targets"),
+        ({"served": _document()["served"]}, None, "object missing required field model"),
+        ({**_document(), "served": {"start": {}}}, None, "served.start: object missing required field for"),
+        (_document("llama.cpp"), None, "no server 'llama.cpp'"),
+        (_document(line="vllm 'serve"), None, "served.start.command: no closing quotation"),
+        (_document(line="vllm serve '$(touch x)'"), None, "more than a variable"),
+        ({**_document(), "model": "x\ntouch y"}, None, "model: has a character that is not allowed there"),
     ):
         with pytest.raises(InputError, match=said) as error:
             served(document, wanted)

@@ -117,9 +117,13 @@ def test_options_are_read_back(wishes: Wishes) -> None:
 
 
 @given(model=st.sampled_from(sorted(models())))
-def test_every_model_is_read_back(model: str) -> None:
+def test_every_model_is_read_back_by_name_and_in_full(model: str) -> None:
+    arch = find_model(model)
     document = plan_document(find_cluster("1x4090"), model=model)
-    assert read_back(document).arch == find_model(model)
+    assert read_back(document).arch == arch
+    own = replace(arch, id="own")
+    document["model"] = {"id": "own", "architecture": own}
+    assert read_back(document).arch == own
 
 
 @given(data=st.data())
@@ -219,6 +223,16 @@ def test_a_wrong_field_is_named_with_what_is_expected(path: str, value: object, 
     assert said in caught.value.message and caught.value.hint
     if ":" in said:
         assert isinstance(caught.value, FieldError) and caught.value.message.startswith("plan.json: ")
+
+
+@pytest.mark.parametrize("name", ["x\ntouch y", 'x"""', "$(touch y)", "`touch y`", "x\\"])
+@pytest.mark.parametrize("field", ["name", "id"])
+def test_a_name_that_a_script_would_run_is_refused(field: str, name: str) -> None:
+    """Files of others are exported too; names stand in comments, in quotes and in Python's."""
+    document = json.loads(json.dumps(to_document(plan_document(find_cluster("1x4090")))))
+    document["model"]["architecture"] = json.loads(json.dumps(to_document(replace(find_model("gpt2"), **{field: name}))))
+    with pytest.raises(FieldError, match=f"model.architecture.{field}: has a character that is not allowed there"):
+        job_of_document(document, "plan.json")
 
 
 def test_a_missing_field_is_named() -> None:

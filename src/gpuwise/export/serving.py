@@ -3,33 +3,68 @@ the parsers of vllm and sglang where these are installed; the versions are those
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from gpuwise.errors import InputError
+import msgspec
+
+from gpuwise.errors import FieldError, InputError
 from gpuwise.export.written import Written, wrapped
+from gpuwise.files import convert
 
 VERSIONS = {"vllm": "vllm 0.33", "sglang": "sglang 0.5.23", "trtllm": "TensorRT-LLM"}
 
 
-def served(document: Mapping[str, Any], wanted: str | None) -> tuple[str, Written]:
-    """The engine's name and ``serve.sh`` for one copy. Raises InputError where nothing is served, or by another engine."""
-    service = document["served"]
-    if service is None:
+HINT = "give what `gpuwise capacity MODEL .. --json` printed"
+_Line = Annotated[str, msgspec.Meta(pattern=r"^[^\x00-\x1f\x7f]*$", max_length=10_000)]
+"""One line of text: it is written into a script."""
+_VARIABLE = re.compile(r"[\w${}/.:=,-]*", re.ASCII)
+"""A word with a variable of the shell, which is written in double quotes."""
+
+
+class _Start(msgspec.Struct, frozen=True):
+    engine: _Line = msgspec.field(name="for")
+    command: _Line
+    note: str | None = None
+
+
+class _Service(msgspec.Struct, frozen=True):
+    start: _Start
+    copies: Annotated[int, msgspec.Meta(ge=1, le=10**6)]
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    """What is read of an answer of capacity."""
+
+    model: _Line
+    on: _Line
+    served: _Service | None
+
+
+def served(document: Mapping[str, Any], wanted: str | None, file: str = "the answer") -> tuple[str, Written]:
+    """The engine's name and ``serve.sh`` for one copy. Raises FieldError for a document of another form, InputError where nothing
+    is served, or by another engine."""
+    answer = convert(document, _Answer, file, hint=HINT)
+    if answer.served is None:
         raise InputError("nothing that was looked at keeps the targets", hint="`gpuwise capacity` says what comes nearest")
+    start, copies, name = answer.served.start, answer.served.copies, answer.served.start.engine
+    if name not in VERSIONS:
+        hint = f"ask for {' or '.join(VERSIONS)}"
+        raise FieldError(f"served.start.for: no server {name[:40]!r} is written", file=file, hint=hint)
     try:
-        start, copies = service["start"], int(service["copies"])
-        name, words = str(start["for"]), shlex.split(start["command"])
-        text = f"{VERSIONS[name]}: {document['model']} on {document['on']}, one copy of {copies}."
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(
-            f"not an answer of capacity: {error}", hint="give what `gpuwise capacity MODEL .. --json` printed"
-        ) from None
+        words = shlex.split(start.command)
+    except ValueError as error:
+        raise FieldError(f"served.start.command: {str(error).lower()}", file=file, hint=HINT) from None
+    for word in words:
+        if "$" in word and not _VARIABLE.fullmatch(word):
+            raise FieldError(f"served.start.command: {word[:60]!r} is more than a variable", file=file, hint=HINT)
+    text = f"{VERSIONS[name]}: {answer.model} on {answer.on}, one copy of {copies}."
     if wanted not in (None, name):
         again = f"leave --to out, or ask for it: gpuwise capacity .. --engine {wanted}"
         raise InputError(f"the answer is for {name}, not for {wanted}", hint=again)
-    notes = [note for note in (start.get("note"),) if note]
+    notes = [note for note in (start.note,) if note]
     notes += [f"{copies} copies carry the load: start as many, behind a balancer"] if copies > 1 else []
     lines = ["#!/usr/bin/env bash", f"# {text}", "set -euo pipefail", *wrapped(["exec", *words])]
     return name, Written(tuple(words), {"serve.sh": "\n".join(lines) + "\n"}, notes=tuple(notes))

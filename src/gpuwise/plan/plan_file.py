@@ -44,7 +44,11 @@ _ABOVE_ZERO = {
     "etp",
 }
 _DEGREES = {*DEGREES, "etp", "lora_rank"}
-_Text = Annotated[str, msgspec.Meta(max_length=_LONGEST_TEXT)]
+_Prose = Annotated[str, msgspec.Meta(max_length=_LONGEST_TEXT)]
+_Text = Annotated[str, msgspec.Meta(max_length=_LONGEST_TEXT, pattern=r'^[^\x00-\x1f\x7f"\\$`]*$')]
+"""A name, which is written into scripts: one line, without what a shell or Python would run."""
+_PROSE = {"notes", "what", "published_note", "source", "license"}
+"""Fields of more than a name, which are not written anywhere."""
 _Seconds = Annotated[float, msgspec.Meta(gt=0.0, le=LONGEST_S)]
 
 
@@ -154,7 +158,7 @@ def _checked(hint: Any, name: str) -> Any:
     if hint is Correction:
         return hint  # its weights may be negative
     if hint is str:
-        return Literal[_CHOICES[name]] if name in _CHOICES else _Text  # type: ignore[valid-type]
+        return Literal[_CHOICES[name]] if name in _CHOICES else _Prose if name in _PROSE else _Text  # type: ignore[valid-type]
     if hint is int:
         least = 1 if name in _ABOVE_ZERO else 0
         return Annotated[int, msgspec.Meta(ge=least, le=MOST_ACCELERATORS if name in _DEGREES else _MOST_WHOLE)]

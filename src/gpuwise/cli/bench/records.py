@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuwise.errors import DataError, InputError
 from gpuwise.files import write_whole
 
 if TYPE_CHECKING:
@@ -55,7 +56,12 @@ def _import(path: Path, *, json: bool) -> int:
 
     lines = read_text(path, most=GIB, hint="give a file that --export wrote").splitlines()
     with Records() as records:
-        new = records.import_lines(lines, str(path))
+        try:
+            new = records.import_lines(lines, str(path))
+        except DataError as error:
+            if not error.message.startswith(str(path)):
+                raise
+            raise InputError(error.message, hint=error.hint) from None  # in the file that was named, not in the records
         if json:
             print_json({"new": new, "records": str(records.path)})
         else:

@@ -71,7 +71,7 @@ def export(
     if document is not None and "served" in document:
         if (on, tokens, data, driver) != (None,) * 4:
             raise InputError("--on, --tokens, --data and --driver are of training", hint="leave them out for a server")
-        return _serve(document, to, out, json)
+        return _serve(document, plan, to, out, json)
     if driver is not None and (not driver[:1].isdigit() or driver.strip(".0123456789") or parse_version(driver) < (100,)):
         raise InputError(f"--driver: {driver!r} is no version of NVIDIA's driver", hint="write it like 570.86")
     job, lacking = (
@@ -98,10 +98,10 @@ def export(
     return _answer(title, {"target": name, "version": version}, files, out, json, started=engine is not None)
 
 
-def _serve(document: dict[str, Any], to: str | None, out: str | None, json: bool) -> int:
+def _serve(document: dict[str, Any], file: str, to: str | None, out: str | None, json: bool) -> int:
     from gpuwise.export.serving import VERSIONS, served
 
-    name, files = served(document, to)
+    name, files = served(document, to, file)
     title = f"{document.get('model')} on {document.get('on')}, for {VERSIONS[name]}"
     return _answer(title, {"target": name, "version": VERSIONS[name]}, files, out, json, started=False)
 
