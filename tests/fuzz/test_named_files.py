@@ -29,6 +29,8 @@ READ: dict[tuple[str, str], tuple[str, tuple[str, ...]]] = {
     ("run", "--plan"): (".json", ("run", "SCRIPT:kernel", "--plan", "FILE")),
     ("run", "SCRIPT"): (".json", ("run", "FILE", "SCRIPT:kernel")),
     ("run", "--config"): (".toml", ("run", "--config", "FILE", "SCRIPT")),
+    ("fit", "own"): (".py", ("fit", "FILE:kernel", "--on", "4090")),
+    ("plan", "hf"): (".json", ("plan", "hf:FILE", "--on", "4090")),
     ("tune", "SCRIPT"): (".py", ("tune", "FILE")),
     ("profile", "--script"): (".py", ("profile", "FILE")),
     ("profile", "--trace"): (".json", ("profile", "--trace", "FILE")),
@@ -133,6 +135,7 @@ def test_no_command_reads_what_is_no_file(
     assert code == 2, said
     assert said.startswith("error: ") and "\nhint: " in said
     assert "named" in said or option == ("lab simulate", "--task")
+    assert {"pipe": "is a pipe", "device": "is a device"}.get(kind, "") in said or suffix in ("", ".npy")
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder", "sparse", "binary"])

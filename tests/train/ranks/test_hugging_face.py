@@ -40,7 +40,7 @@ def test_a_configuration_is_trained_on_any_layout(config: Path, ranks: Callable[
     ("words", "message", "hint"),
     [
         ([], "there are no data", "--set data=corpus.txt"),
-        (["--set", "data=nowhere.txt"], "there is no file 'nowhere.txt'", "tokens.npy"),
+        (["--set", "data=nowhere.txt"], "nowhere.txt: cannot be read", "tokens.npy"),
         (["--set", "width=3"], "takes data, seq_len, lr", "corpus.txt"),
         (["--set", "data=corpus.txt", "--set", "seq_len=one"], "seq_len=one", "seq_len=512"),
     ],
@@ -57,7 +57,7 @@ def test_what_is_no_data_is_refused(
 
 def test_a_configuration_that_is_not_there_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["run", f"hf:{tmp_path}/none.json", "--ranks", "2"]) == 2
-    assert "there is no file" in capsys.readouterr().err
+    assert "No such file" in capsys.readouterr().err
 
 
 def test_tokens_are_rows_of_whole_numbers(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from cyclopts import Parameter
 
 from gpuwise.cli.options import Duration, Whole
 from gpuwise.errors import InputError
+from gpuwise.files import check_file
 
 if TYPE_CHECKING:
     from gpuwise.export.job import Job
@@ -281,8 +282,8 @@ def _check_function(script: str, options: OnRanks) -> None:
     from gpuwise.train.ranks.hugging_face import values_of as read_settings
 
     place = Path(script.removeprefix(HUGGING_FACE))
-    if not (place / "config.json" if place.is_dir() else place).is_file():
-        raise InputError(f"there is no file {place}", hint="write it like hf:path/to/config.json; nothing is downloaded")
+    config = place / "config.json" if place.is_dir() else place
+    check_file(config, hint="write it like hf:path/to/config.json; nothing is downloaded")
     read_settings(list(options.set))
 
 

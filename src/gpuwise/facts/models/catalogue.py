@@ -112,7 +112,7 @@ def _config_path(text: str) -> Path | None:
         path = Path(text).expanduser()
         if path.is_dir():
             inside = path / "config.json"
-            if inside.is_file():
+            if inside.exists():
                 return inside
             if explicit:
                 raise FieldError(
@@ -121,7 +121,7 @@ def _config_path(text: str) -> Path | None:
                     hint="give a Hugging Face model folder or its config.json",
                 )
             return None
-        if path.is_file() and (explicit or len(path.parts) > 1):
+        if path.exists() and (explicit or len(path.parts) > 1):
             return path
     except (OSError, RuntimeError, ValueError) as error:
         raise InputError(f"{text[:80]!r} is no usable path: {error}", hint="give a name or a config.json") from error

@@ -43,8 +43,9 @@ def values_of(settings: list[str]) -> dict[str, str]:
         if not equals or name not in KEYWORDS:
             raise InputError(f"--set {text}: a model from its configuration takes {', '.join(KEYWORDS)}", hint=FORM)
         found[name] = value
-    if not Path(found["data"]).is_file():
-        raise InputError(f"there is no file {found['data']!r} of data" if found["data"] else "there are no data", hint=FORM)
+    if not found["data"]:
+        raise InputError("there are no data", hint=FORM)
+    check_file(Path(found["data"]), most=MOST_DATA, hint=FORM)
     try:
         if int(found["seq_len"]) < 2 or not 0 < float(found["lr"]) < 1e3:
             raise ValueError

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuwise.arguments import keyed
 from gpuwise.errors import GpuwiseError, InputError, NoFakeRuleError, UnknownNameError, nearest_names
-from gpuwise.files import read_bytes
+from gpuwise.files import check_file, read_bytes
 from gpuwise.workload.capture.errors import UserCodeError, last_user_place, require_torch
 from gpuwise.workload.capture.whole_script import WholeScript
 
@@ -172,8 +172,9 @@ def find_target(text: str, settings: Sequence[str] = (), *, arguments: Sequence[
         if path.is_dir() or (path.is_file() and path.suffix != ".py"):
             what = "a folder" if path.is_dir() else "no Python file"
             raise InputError(f"{place} is {what}", hint="write file.py:function, for example train.py:make_step")
-        if not path.is_file():
+        if not path.exists():
             raise InputError(f"there is no file {place}", hint=_nearby(path))
+        check_file(path, hint="write file.py:function, for example train.py:make_step")
         if whole and not named and (arguments or not _defines(path, DEFAULT_ATTRIBUTE)):
             if parsed:
                 raise InputError("--set is for functions", hint=f"give the script its own options: {place} -- --batch-size 32")

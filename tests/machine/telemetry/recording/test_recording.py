@@ -251,7 +251,12 @@ def test_files_that_are_no_recording(tmp_path: Path) -> None:
     text.write_text("not a database at all" * 100)
     sqlite3.connect(other).execute("CREATE TABLE t (x)").connection.close()
     Recorder(empty).close()
-    for path, said in ((text, "cannot be read"), (other, "no recording"), (empty, "no frame"), (tmp_path / "d", "cannot be read")):
+    for path, said in (
+        (text, "cannot be read"),
+        (other, "no recording"),
+        (empty, "no frame"),
+        (tmp_path / "d", "cannot be read"),
+    ):
         with pytest.raises(InputError, match=said):
             open_replay(path)
     import pyarrow as pa
