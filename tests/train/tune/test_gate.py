@@ -21,12 +21,14 @@ from gpuwise.train.tune.trial import NO_DROPOUT, ROUNDING, TrialJob, run
 
 HERE = Path(__file__).parent
 STEPS = 4
+EPOCH_STEPS = 16
 LIMITS = Limits(wall_s=900)
 
 
 @pytest.fixture(scope="module")
 def gate(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Gate:
-    return Gate(TrialJob(str(HERE / "traps.py"), limits=LIMITS), tmp_path_factory.mktemp("gate"), zygote, steps=STEPS)
+    job = TrialJob(str(HERE / "traps.py"), limits=LIMITS)
+    return Gate(job, tmp_path_factory.mktemp("gate"), zygote, steps=STEPS, epoch_steps=EPOCH_STEPS)
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def tune(
     resume
         Go on with the tuning in --out, killed or not: what it has measured is not measured again.
     only
-        Try only this lever. May be given several times.
+        Try only this lever. May be given several times. cache_items and cache_decode are tried only so.
     steps
         Steady steps of each run.
     run_length

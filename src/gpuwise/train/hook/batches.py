@@ -3,17 +3,23 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import pickle
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import dataloader as torch_dataloader
 
 from gpuwise.errors import InputError
 from gpuwise.train.hook.settings import Settings
 from gpuwise.workload.capture.device.patching import Patches
+from gpuwise.workload.capture.ops.nested import tensors_in
 
 Next = Callable[[], Any]
 Give = Callable[[Any, Next], Any]
@@ -39,6 +45,8 @@ def _give(settings: Settings) -> Give | None:
         return BatchReplayer(Path(settings.parity.replay_batches), seed=(settings.seed or 0) if settings.parity.reseed else None)
     if settings.parity is not None and settings.parity.record_batches is not None:
         return BatchRecorder(Path(settings.parity.record_batches))
+    if settings.parity is not None and settings.parity.note_batches is not None:
+        return BatchNotes(Path(settings.parity.note_batches))
     return ConstantBatch() if settings.constant_batch else None
 
 
@@ -80,6 +88,43 @@ class BatchRecorder:
             raise
         _save(batch, self._folder / f"{n:06d}.pt")
         return batch
+
+
+class BatchNotes:
+    """Writes a line a batch: its tensors (type, shape, digest; mean and deviation of floats) and the generators' states."""
+
+    def __init__(self, file: Path) -> None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        self._file = file.open("w")
+
+    def __call__(self, iterator: Any, following: Next) -> Any:
+        try:
+            batch = following()
+        except StopIteration:
+            self._write({"end": True, "random": random_digest()})
+            raise
+        self._write({"tensors": [_noted(t) for t in tensors_in(batch)], "random": random_digest()})
+        return batch
+
+    def _write(self, line: dict[str, Any]) -> None:
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+
+
+def _noted(tensor: torch.Tensor) -> list[Any]:
+    tensor = tensor.detach().cpu().contiguous()
+    digest = hashlib.blake2b(tensor.flatten().view(torch.uint8).numpy().tobytes(), digest_size=16).hexdigest()
+    spread = [float(tensor.double().mean()), float(tensor.double().std(correction=0))] if tensor.is_floating_point() else []
+    return [str(tensor.dtype), list(tensor.shape), digest, *spread]
+
+
+def random_digest() -> str:
+    """Of the states of the generators of torch (on every device in use), numpy and random."""
+    states = [torch.get_rng_state().numpy().tobytes(), pickle.dumps(random.getstate())]
+    states.append(pickle.dumps(np.random.get_state()))  # noqa: NPY002 - the generator that scripts use
+    if torch.cuda.is_initialized():
+        states += [s.numpy().tobytes() for s in torch.cuda.get_rng_state_all()]
+    return hashlib.blake2b(b"".join(states), digest_size=16).hexdigest()
 
 
 class BatchReplayer:

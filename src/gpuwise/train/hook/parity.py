@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from gpuwise.train.hook.batches import random_digest
 from gpuwise.train.hook.settings import Parity
 from gpuwise.train.hook.ticks import Tick
 from gpuwise.train.hook.watch import Watch
@@ -62,7 +63,7 @@ class ParityKeeper:
             file = self._folder / f"gradients_{number}.pt"
             _save({"gradients": gradients, "parameters": parameters}, file)
             self._tell("gradients", optimizer=number, file=str(file), n=len(gradients))
-        self._tell("norm", optimizer=type(optimizer).__name__, step=self._n, gradient_norm=total**0.5)
+        self._tell("norm", optimizer=type(optimizer).__name__, step=self._n, gradient_norm=total**0.5, random=random_digest())
 
     def on_tick(self, tick: Tick) -> None:
         """Reseed for the next step."""

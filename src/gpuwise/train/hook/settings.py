@@ -34,6 +34,8 @@ class Parity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Folder where the batches of these steps are kept."""
     replay_batches: str | None = None
     """Folder of batches that loaders give in place of their own."""
+    note_batches: str | None = None
+    """File for a line a batch: digests of its tensors and of the random generators' states."""
     reseed: bool = True
     """Random numbers start anew at every step from ``seed`` and the step's number, so that what draws elsewhere (workers,
     augmentation) does not move dropout."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 from gpuwise.errors import GpuwiseError
@@ -11,15 +13,27 @@ from gpuwise.train.hook.settings import Parity, Stop
 from gpuwise.train.hook.zygote import Zygote
 from gpuwise.train.levers.table import BY_NAME
 from gpuwise.train.tune import parity
-from gpuwise.train.tune.parity import Distance, Verdict, batches_differ, changes_of, curve_of, distance, precision_of
+from gpuwise.train.tune.candidates import ASKED_FOR
+from gpuwise.train.tune.parity import (
+    Distance,
+    Verdict,
+    batches_differ,
+    changes_of,
+    curve_of,
+    distance,
+    notes_differ,
+    precision_of,
+)
 from gpuwise.train.tune.trial import NO_DROPOUT, ROUNDING, TrialJob, run
 
 LOADER_GROUP = "loader"
+EPOCHS = 3
+"""Of which the batches are compared under levers that act from the second on."""
 
 
 class Gate:
     """Compares changed runs of one job with the untouched one. ``own``: the format of the script's own autocast. ``base``:
-    levers of both sides, where the script does not run without them."""
+    levers of both sides, where the script does not run without them. ``epoch_steps``: steps of an epoch, where that is known."""
 
     def __init__(
         self,
@@ -30,7 +44,9 @@ class Gate:
         steps: int = parity.STEPS,
         own: str | None = None,
         base: Mapping[str, object] | None = None,
+        epoch_steps: int | None = None,
     ) -> None:
+        self._base_levers, self._epoch_steps = dict(base or {}), epoch_steps
         self._always: dict[str, object] = {NO_DROPOUT: True, **(base or {})}
         self._job, self._folder, self._zygote, self._steps, self._own = job, folder, zygote, steps, own
         self._batches = folder / "record" / "batches"
@@ -45,7 +61,7 @@ class Gate:
         changes, precision = changes_of(levers), precision_of(levers, self._own)
         in_loader = {k: v for k, v in levers.items() if BY_NAME[k].group == LOADER_GROUP}
         if in_loader:
-            why = self._content(in_loader)
+            why = self._content(in_loader) or (self._epochs(in_loader) if {*ASKED_FOR} & {*in_loader} else None)
             if why is not None:
                 return Verdict(False, changes, precision, "", 0.0, 0.0, why=why)
         rest = {k: v for k, v in levers.items() if k not in in_loader}
@@ -55,13 +71,25 @@ class Gate:
         outcome = self._replay(rest, "changed")
         if not outcome.ok:
             return Verdict(False, changes, precision, "", 0.0, 0.0, why=outcome.error or f"the run ended: {outcome.ended}")
-        return parity.judge(
+        verdict = parity.judge(
             distance(base, curve_of(outcome.journal, self._steps)),
             self._noise(precision, base),
             spread,
             changes=changes,
             precision=precision,
         )
+        if verdict.passed and changes == "exact" and self._drawn(rest, "drawn") != self._own_drawn:
+            return replace(verdict, changes="order")
+        return verdict
+
+    @cached_property
+    def _own_drawn(self) -> list[str]:
+        return self._drawn({}, "own drawn")
+
+    def _drawn(self, levers: Mapping[str, object], name: str) -> list[str]:
+        """States of the random generators at the end of each step, where dropout drops."""
+        journal = self._replay(levers, name, always=self._base_levers).journal
+        return [str(event["random"]) for event in journal.of("norm")][: self._steps - 1]
 
     def _record(self) -> None:
         if self._recorded:
@@ -82,10 +110,10 @@ class Gate:
     def _stop(self) -> Stop:
         return Stop(most_steps=self._steps - 1)
 
-    def _replay(self, levers: Mapping[str, object], name: str) -> Outcome:
+    def _replay(self, levers: Mapping[str, object], name: str, always: Mapping[str, object] | None = None) -> Outcome:
         return run(
             self._job,
-            {**self._always, **levers},
+            {**(self._always if always is None else always), **levers},
             self._folder / name,
             stop=self._stop,
             zygote=self._zygote,
@@ -126,6 +154,27 @@ class Gate:
             return f"the run ended before its first step: {outcome.error or outcome.ended}"
         augmented = any(BY_NAME[name].training == "order" for name in levers)
         return batches_differ(self._batches, folder / "batches", augmented=augmented)
+
+    def _epochs(self, levers: Mapping[str, object]) -> str | None:
+        """Why the batches of ``EPOCHS`` epochs, or the random numbers drawn in them, are others under these levers; None where
+        they are the same. Everything else is as in the training: nothing is seeded anew, and dropout drops."""
+        if self._epoch_steps is None:
+            return "how long an epoch is cannot be told, and it acts from the second epoch on"
+        notes = {name: self._folder / name / "notes.jsonl" for name in ("epochs", "changed epochs")}
+        for name, file in notes.items():
+            if name == "epochs" and file.exists():
+                continue
+            run(
+                self._job,
+                {**self._base_levers, **(levers if name != "epochs" else {})},
+                self._folder / name,
+                stop=Stop(most_steps=EPOCHS * self._epoch_steps),
+                zygote=self._zygote,
+                parity=Parity(self._steps, note_batches=str(file), reseed=False),
+            )
+            if not file.exists() or file.read_text().count('"end"') < EPOCHS - 1:
+                return "no second epoch was seen, and it acts from there on"
+        return notes_differ(*notes.values(), augmented=any(BY_NAME[name].training == "order" for name in levers))
 
 
 def _same_batches(levers: Mapping[str, object]) -> str:

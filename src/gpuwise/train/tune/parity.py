@@ -14,6 +14,7 @@ Comput. 2019): with sums of 2^12 terms, 2^-18.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -77,7 +78,10 @@ class Verdict:
         """The verdict in one line."""
         if self.why is not None:
             return self.why
-        share = f"{self.what} is {self.difference:.2g} off; {self.precision} rounding alone allows {self.tolerance:.2g}"
+        draws = (
+            "; it draws other random numbers: dropout, and shuffling from the next epoch on" if self.changes == "order" else ""
+        )
+        share = f"{self.what} is {self.difference:.2g} off; {self.precision} rounding alone allows {self.tolerance:.2g}{draws}"
         return share if self.passed else f"{share} ({self.over} of {self.places} places beyond)"
 
     def keep(self) -> dict[str, Any]:
@@ -232,6 +236,34 @@ def batches_differ(a: Path, b: Path, *, augmented: bool) -> str | None:
             apart = float((x.double().mean() - y.double().mean()).abs() / x.double().std().clamp(min=1e-12))
             if apart > MEANS_APART:
                 return f"the values of batch {int(file.stem)} lie {apart:.2f} standard deviations elsewhere"
+    return None
+
+
+def notes_differ(a: Path, b: Path, *, augmented: bool) -> str | None:
+    """Why the batches that two runs noted are not the same, or their random numbers; None where they are.
+
+    To the last bit, with the states of the generators at every batch; where ``augmented`` as :func:`batches_differ`, and the
+    generators may have drawn otherwise.
+    """
+    one, two = ([json.loads(line) for line in f.read_text().splitlines()] for f in (a, b))
+    epoch, n = 1, 0
+    for k, first in enumerate(one):
+        where = f"batch {n} of epoch {epoch}"
+        if k >= len(two):
+            return None if k + 1 == len(one) else f"{where} is not there"
+        second = two[k]
+        if first.get("end") != second.get("end"):
+            return f"epoch {epoch} has another number of batches"
+        for x, y in zip(first.get("tensors", ()), second.get("tensors", ()), strict=True):
+            if x[:2] != y[:2]:
+                return f"{where} has other shapes or types"
+            if x[2] != y[2] and (not augmented or len(x) == 3):
+                return f"{where} holds other values"
+            if x[2] != y[2] and abs(x[3] - y[3]) > MEANS_APART * max(x[4], 1e-12):
+                return f"the values of {where} lie elsewhere"
+        if not augmented and first["random"] != second["random"]:
+            return f"other random numbers have been drawn by {where}: dropout and shuffling are others from there on"
+        epoch, n = (epoch + 1, 0) if first.get("end") else (epoch, n + 1)
     return None
 
 

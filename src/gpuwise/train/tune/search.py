@@ -214,7 +214,9 @@ class Search:
         self._say("the untouched script")
         facts, before, capacity = self._look()
         self._has_workers = bool(facts.n_workers)
-        gate = Gate(self._job, self._folder / "parity", self._zygote, own=facts.autocast, base=self._base)
+        gate = Gate(
+            self._job, self._folder / "parity", self._zygote, own=facts.autocast, base=self._base, epoch_steps=facts.epoch_steps
+        )
         tried: list[CandidateResult] = []
         candidates = candidates_of(facts, self._options.only)
         if before.rate and before.undisturbed_rate and before.rate < (1.0 - CROWD) * before.undisturbed_rate:
