@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 from gpuwise.errors import AmbiguousNameError, InputError, UnknownNameError
 from gpuwise.facts.hardware.accelerators import Accelerator, accelerators, with_memory
-from gpuwise.facts.hardware.counts import LONGEST_NAME, check_counts, readings
+from gpuwise.facts.hardware.counts import LONGEST_NAME, check_counts, leading_counts, readings
 from gpuwise.facts.hardware.systems import (
     Cluster,
     System,
@@ -286,14 +286,15 @@ def _counts(text: str) -> tuple[list[int], str]:
 
 
 def _check_not_a_name(counts: Sequence[int], name: str, text: str) -> None:
-    """Raises UnknownNameError where a count is what a GPU is called: "3090 3060" is no 3,090 cards."""
+    """Raises UnknownNameError where a count is what a GPU is called: "3090 3060" is no 3,090 cards, though "3090xH100" counts."""
+    if leading_counts(text)[0] and not name[:1].isdigit():
+        return
     for count in counts:
-        if count >= 1000 and _candidates(frozenset({str(count)}))[0]:
-            rows, other = next(n for n in (8, 4, 2, 1) if count % n == 0), name.strip(" -")
-            hint = (
-                f"GPUs of one kind at a time: {count} or {other}; for {count:,} of {other} write {count // rows}x{rows}x{other}"
-            )
-            raise UnknownNameError("accelerator", text.strip(), (), hint=hint)
+        if count < 1000 or not any(_is_plain(e, frozenset({str(count)})) for e in _entries()):
+            continue
+        rows, other = next(n for n in (8, 4, 2, 1) if count % n == 0), name.strip(" -")
+        many = f"for {count:,} of {other} write {count // rows}x{rows}x{other}"
+        raise UnknownNameError("accelerator", text.strip(), (), hint=f"GPUs of one kind at a time: {count} or {other}; {many}")
 
 
 def _several(text: str) -> UnknownNameError | None:
@@ -496,7 +497,7 @@ def _fitting(words: frozenset[str]) -> tuple[Sequence[_Entry], Sequence[_Entry]]
     unsized = [e for e in fitting if any(needed == s for s in e.meant)]
     best = max(len(words & e.words) for e in fitting)
     closest = [e for e in fitting if len(words & e.words) == best] if not sizes else fitting
-    plain = [e for e in closest if any(_is_decoration(s - words) for s in e.spellings[:2])]
+    plain = [e for e in closest if _is_plain(e, words)]
     if sizes:
         written = [e for e in (unsized, plain) if e]
         same_part = [e for e in fitting if e.words & _PART_WORDS <= words]
@@ -542,6 +543,11 @@ def _is_sized(entry: _Entry) -> bool:
 def _is_telling(word: str) -> bool:
     """Whether a device may be read from ``word`` though more of its name is left out."""
     return word in _TELLING or (len(word) > 2 and any(c.isdigit() for c in word) and not _MEMORY_TYPE.match(word))
+
+
+def _is_plain(entry: _Entry, words: frozenset[str]) -> bool:
+    """Whether ``words`` name the device in full but for brand, memory and form."""
+    return any(words & s and _is_decoration(s - words) for s in entry.spellings[:2])
 
 
 def _is_decoration(words: frozenset[str]) -> bool:
