@@ -16,6 +16,7 @@ from gpuwise.facts.hardware.naming import find_accelerator
 from gpuwise.facts.hardware.sm_timing import sm_timings
 from gpuwise.lab.access import warp_access
 from gpuwise.lab.beside_cpu import cpu_time, crossover, side
+from gpuwise.lab.documents import cache_note, dram_bytes
 from gpuwise.lab.simulation import Simulation, simulate_kernel, simulate_task
 from gpuwise.lab.tasks import TASKS, launch_of
 from gpuwise.predict.cpu import stream_time
@@ -353,3 +354,28 @@ def test_a_root_and_the_reciprocal_of_it_are_two_functions(expression: str, slow
         x = np.full(32 * 132, 1.5, np.float32)
         cycles.append(simulate_kernel(text, {"x": x}, grid=(132,), block=(32,), accelerator=find_accelerator("H100-SXM")).cycles)
     assert slow < (cycles[1] - cycles[0]) / 8 < 1.6 * slow
+
+
+def _check_within_memory(task: str, gpu: str) -> None:
+    """Bytes that cross the memory's pins stay below its rate, and what is faster names the cache, which holds the rest."""
+    card, asked = find_accelerator(gpu), TASKS[task]
+    launch = launch_of(asked, asked.usual)
+    made = simulate_task(asked, launch, card)
+    assert dram_bytes(made) / made.time_s <= card.memory_bandwidth_bytes_per_s * (1 + 1e-9)
+    note = cache_note(made, launch.copied_bytes, card)
+    assert (note is not None) == (launch.copied_bytes / made.time_s > card.memory_bandwidth_bytes_per_s)
+    if note is not None:
+        assert "L2 cache" in note and launch.copied_bytes - dram_bytes(made) <= (card.l2_bytes or 0.0)
+
+
+@pytest.mark.parametrize("task", ["vector-add", "transpose"])
+def test_no_task_is_above_the_memory_without_the_cache(task: str) -> None:
+    """Tasks were at 116 to 163 % of the card's bandwidth, bound by memory, without a word."""
+    _check_within_memory(task, "l40s")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", list(TASKS))
+@pytest.mark.parametrize("gpu", ["l40s", "rtx-4090", "t4", "rtx-2080-ti", "a100-sxm-80gb", "h100-sxm", "rtx-5090", "l4"])
+def test_no_task_of_any_card_is_above_the_memory(task: str, gpu: str) -> None:
+    _check_within_memory(task, gpu)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.facts.hardware.cpus import Cpu
 from gpuwise.lab.residency import Occupancy, changes, naive_blocks, occupancy_chart
+from gpuwise.units import MIB, format_rate
 
 if TYPE_CHECKING:
     from gpuwise.lab.kernel_files import KernelUse
@@ -43,11 +44,28 @@ def occupancy_document(o: Occupancy, device: str, use: KernelUse | None = None, 
     }
 
 
+def cache_note(made: Simulation, moved_bytes: float, a: Accelerator) -> str | None:
+    """Why a task's rate may be above that of memory: what the last-level cache keeps of its data; None where it is not."""
+    rate = moved_bytes / made.time_s
+    if rate <= a.memory_bandwidth_bytes_per_s or not a.l2_bytes:
+        return None
+    crossing = format_rate(dram_bytes(made), "B")
+    return (
+        f"{format_rate(rate, 'B/s')} is above the {format_rate(a.memory_bandwidth_bytes_per_s, 'B/s')} of memory: {crossing} of"
+        f" {format_rate(moved_bytes, 'B')} cross it, the rest stays in the {a.l2_bytes / MIB:.3g} MiB L2 cache"
+    )
+
+
+def dram_bytes(made: Simulation) -> float:
+    """Bytes that a simulated launch takes from memory and writes to it."""
+    return made.counters["dram_bytes"] * made.blocks / made.blocks_timed
+
+
 def roofline_document(made: Simulation, flop: float, a: Accelerator, cpu: Cpu, cpu_s: float) -> dict[str, Any] | None:
     """Where a task stands under the roofs of a GPU and a CPU: ``min(peak, bandwidth x flop / bytes)`` (Williams, Waterman and
     Patterson 2009). Bytes are those that the simulated kernel takes from the GPU's memory; None for a task without arithmetic.
     """
-    peak, moved = a.peak_flop_per_s.get("fp32"), made.counters["dram_bytes"] * made.blocks / made.blocks_timed
+    peak, moved = a.peak_flop_per_s.get("fp32"), dram_bytes(made)
     if not flop or not moved or peak is None:
         return None
     intensity = flop / moved

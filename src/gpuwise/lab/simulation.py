@@ -342,7 +342,7 @@ def _conditions(a: Accelerator, timing: SmTiming, resident: Occupancy, run: Run,
     sm = find_sm_limits(a.compute_capability or "")
     busy = min(units, total)
     long = single.stream(a, LONG_STREAM_BYTES, LONG_STREAM_BYTES)
-    bandwidth = 2 * LONG_STREAM_BYTES / float(long.time_s[0]) * _one_way(a, run, timed)
+    bandwidth = min(2 * LONG_STREAM_BYTES / float(long.time_s[0]) * _one_way(a, run, timed), a.memory_bandwidth_bytes_per_s)
     unit = architectures().get("sm_" + sm.compute_capability.replace(".", ""))
     l1 = (unit.l1_bytes if unit is not None and unit.l1_bytes else 0.0) or 128.0 * 1024
     used = resident.smem_allocated_per_block * resident.active_blocks

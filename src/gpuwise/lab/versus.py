@@ -135,6 +135,7 @@ def _why(row: OperationTime, n: int) -> str:
     share = f"{100 * row.share_of_peak:.0f} % of its peak"
     return {
         "compute": f"arithmetic binds: {share}; {2 * n / 12:.0f} FLOP for each byte that must move",
+        "cache": f"the L2 cache binds: {share}; the matrices fit in it",
         "memory": f"memory binds: {share}; the matrices are too small to reuse what is read",
         "latency": f"it waits: {share}; {n:,} x {n:,} has too few tiles to fill it",
         "launch": f"the launch takes longer than the product: {share}",

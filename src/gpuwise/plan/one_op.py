@@ -1,8 +1,9 @@
 """What one operation costs on a GPU or a processor: work, time, rate, share of peak, what binds it.
 
 Each function here takes sizes and devices and returns an :class:`Answer`. Times are device times of a long run:
-operands come from memory, clocks are those the power limit holds. What the host needs to issue the call is not
-in them; where it takes longer than the device, the row says ``launch``.
+operands come from memory, or from the cache that a row names, and clocks are those the power limit holds. No rate is above
+the data sheet, intervals included. What the host needs to issue the call is not in the times; where it takes longer than
+the device, the row says ``launch``.
 """
 
 from __future__ import annotations
@@ -23,10 +24,13 @@ from gpuwise.predict.estimate import Basis, Estimate, weakest
 from gpuwise.predict.kernels import single
 from gpuwise.predict.kernels.attention.fused import attention_flop
 from gpuwise.predict.kernels.gemm.formats import ALIASES, IMPLEMENTATIONS, math_dtype
+from gpuwise.predict.kernels.gemm.fp32 import peak_rate
 from gpuwise.predict.kernels.kernel_time import KernelTime
 from gpuwise.predict.kernels.memory_bound import rate_without_ecc
-from gpuwise.predict.kernels.transfer import transfer_time
+from gpuwise.predict.kernels.roofs import byte_roof
+from gpuwise.predict.kernels.transfer import host_link_peak_bytes_per_s, transfer_time
 from gpuwise.predict.step.stack_costs import find_stack_costs
+from gpuwise.units import format_rate
 
 Target = Cluster | Cpu
 DTYPES = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "int8")
@@ -71,10 +75,12 @@ class OperationTime:
     peak: float
     """What the rate is a share of: FLOP/s or bytes/s."""
     bound: str
-    """``compute``, ``memory``, ``link``, ``latency`` or ``launch``."""
+    """``compute``, ``memory``, ``cache``, ``link``, ``latency`` or ``launch``."""
     notes: tuple[str, ...] = ()
     speedup: Estimate | None = None
     """Over the processor it was compared with."""
+    cache: str = ""
+    """The cache that holds what is moved, where it may move faster than memory delivers."""
 
     @property
     def share_of_peak(self) -> float:
@@ -139,7 +145,8 @@ def matmul(m: int, n: int, k: int, dtype: str, on: Sequence[Target], against: Cp
     work = OperationWork("matmul", f"{_times(batch)}{m:,} x {k:,} by {k:,} x {n:,}", name, 2.0 * batch * m * n * k, moved)
 
     def gpu(a: Accelerator) -> tuple[KernelTime, float]:
-        return single.matmul(a, name, m, n, k, batch), a.peak(math_dtype(a, kernel))
+        peak = peak_rate(a) if name == "fp32" else a.peak(math_dtype(a, kernel))
+        return single.matmul(a, name, m, n, k, batch), peak
 
     def cpu(c: Cpu) -> processor.CpuTime:
         return processor.matmul_time(c, name, m, n, k, batch)
@@ -228,14 +235,19 @@ def allreduce(size: float, on: Sequence[Target]) -> Answer:
 
         local, concurrent = (int(column[0]) for column in neighbours(system, np.array([n]))[1:])
         time = collective_time(system, "all_reduce", size, n, local, concurrent=concurrent)
-        estimate = _estimate(time)
-        bus = 2.0 * (n - 1) / n * size / estimate.expected
         peak, path = system.link_bytes_per_s, system.link_kind
-        if n > max(system.domain_size, local):
-            hosts = target.n_systems
+        hosts = target.n_systems
+        if hosts > 1 and n > max(system.domain_size, local):
             crossed = system.network_bytes_per_s * local * ((n - 1) / n) / ((hosts - 1) / hosts)
             peak, path = min(peak, crossed), f"{system.network_kind}, {hosts} hosts"
         said = (target.assumption,) if target.assumption else ()
+        sends = 2.0 * (n - 1) / n
+        estimate = _estimate(time)
+        if system.topology == "switch" and n <= system.domain_size and sends * size > peak * estimate.low:
+            sends = 1.0
+            said = (*said, "the switch adds: a link carries the data once, and bus bandwidth may exceed that of the link")
+        estimate = estimate.at_least(sends * size / peak)
+        bus = 2.0 * (n - 1) / n * size / estimate.expected
         bound = "latency" if bus < _LATENCY_SHARE * peak else "link"
         rows.append(OperationTime(target.label, target.accelerator.id, "gpu", path, estimate, None, bus, peak, bound, said))
     return Answer(OperationWork("allreduce", "all-reduce", "bytes", 0.0, size), tuple(rows), None)
@@ -270,10 +282,16 @@ def _answer(
 
 
 def _gpu_row(work: OperationWork, a: Accelerator, time: Estimate, peak: float) -> OperationTime:
-    memory = work.bytes / a.memory_bandwidth_bytes_per_s
+    roof = byte_roof(a, work.bytes, time.low)
+    memory = work.bytes / roof.bytes_per_s
     compute = work.flop / peak if work.flop else 0.0
-    bound = "compute" if compute >= memory else "memory"
+    time = time.at_least(max(memory, compute))
+    bound = "compute" if compute >= memory else "cache" if roof.cache else "memory"
     notes: list[str] = []
+    if roof.cache:
+        delivers = f"{format_rate(roof.bytes_per_s, 'B/s')}, memory {format_rate(a.memory_bandwidth_bytes_per_s, 'B/s')}"
+        notes.append(f"what it moves fits in the {roof.cache}, which delivers {delivers}")
+        peak = peak if work.flop else roof.bytes_per_s
     launch = find_stack_costs("eager").launch_s
     if time.expected < launch:
         bound = "launch"
@@ -284,7 +302,9 @@ def _gpu_row(work: OperationWork, a: Accelerator, time: Estimate, peak: float) -
     if without is not None:
         notes.append(f"with error correction (ECC) on, as it is delivered; without it about {100 * without / peak:.0f} % of peak")
     flop_rate = work.flop / time.expected if work.flop else None
-    return OperationTime(a.name, a.id, "gpu", "", time, flop_rate, work.bytes / time.expected, peak, bound, tuple(notes))
+    return OperationTime(
+        a.name, a.id, "gpu", "", time, flop_rate, work.bytes / time.expected, peak, bound, tuple(notes), cache=roof.cache
+    )
 
 
 def _cpu_row(work: OperationWork, c: Cpu, time: processor.CpuTime) -> OperationTime:
@@ -315,14 +335,15 @@ def _links(target: Cluster, size: float) -> list[OperationTime]:
     rows: list[OperationTime] = []
 
     def add(path: str, time: KernelTime, peak: float) -> None:
-        estimate = _estimate(time)
+        estimate = _estimate(time).at_least(size / peak)
         rate = size / estimate.expected
         bound = "latency" if rate < _LATENCY_SHARE * peak else "link"
         rows.append(OperationTime(a.name, a.id, "gpu", path, estimate, None, rate, peak, bound))
 
-    if a.pcie_bytes_per_s is not None and not a.unified_memory:
+    host_link = host_link_peak_bytes_per_s(a)
+    if host_link is not None and not a.unified_memory:
         for path, direction in (("host to GPU", "h2d"), ("GPU to host", "d2h")):
-            add(path, transfer_time(a, size, direction), a.pcie_bytes_per_s)
+            add(path, transfer_time(a, size, direction), host_link)
     system = target.system if target.system.count > 1 else default_system(a)
     if system.count > 1 and system.domain_size > 1:
         time = collective_time(system, "send_recv", size, 2, 2)

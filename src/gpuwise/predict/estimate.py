@@ -65,6 +65,10 @@ class Estimate:
         """The interval without what no value can be under; the middle stays."""
         return Estimate(min(max(self.low, least), self.expected), self.expected, self.high, self.basis)
 
+    def at_least(self, least: float) -> Estimate:
+        """The estimate, no part of which is under ``least``."""
+        return Estimate(max(self.low, least), max(self.expected, least), max(self.high, least), self.basis)
+
     def inverse(self, count: float = 1.0) -> Estimate:
         """``count`` over the value, both ends swapped: the seconds of an amount to a rate, a rate to seconds."""
         return Estimate(count / self.high, count / self.expected, count / self.low, self.basis)

@@ -101,7 +101,7 @@ def simulate(
         raise InputError(f"{task} takes no {option_name(chosen[0])}", hint="it belongs to one's own kernel, FILE.py:FUNCTION")
     from gpuwise.lab.beside_cpu import cpu_document, cpu_time, side
     from gpuwise.lab.beside_cpu import crossover as find_crossover
-    from gpuwise.lab.documents import roofline_document
+    from gpuwise.lab.documents import cache_note, roofline_document
     from gpuwise.lab.simulation import simulate_task
     from gpuwise.lab.tasks import find_task, launch_of
 
@@ -117,6 +117,7 @@ def simulate(
         "copy_s": both.copy_s,
         "flop": launch.flop,
         "copied_bytes": launch.copied_bytes,
+        "cache": cache_note(simulation, launch.copied_bytes, accelerator),
         "crossover": find_crossover(lab_task, accelerator, cpu).to_document() if crossover else None,
         "roofline": roofline_document(simulation, launch.flop, accelerator, cpu, both.cpu_s),
     }
@@ -302,6 +303,8 @@ def _show(
         ):
             side.add_row(where, format_duration(seconds), format_rate(amount / seconds, unit))
         section(to, "Beside a CPU", side)
+        if beside["cache"] is not None:
+            to.print(f"  {beside['cache']}", style="dim")
         if beside["roofline"] is not None:
             _roofline(to, beside["roofline"])
         if beside["crossover"] is not None:

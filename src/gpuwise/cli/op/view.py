@@ -70,7 +70,7 @@ def _show_kernel(to: Console, answer: Answer) -> None:
             *([_span(r.time_s, format_duration)] if wide else []),
             rate,
             f"{100 * r.share_of_peak:.0f} %",
-            r.bound,
+            "L2 cache" if r.bound == "cache" else r.bound,
             *([_times(r.speedup, wide)] if faster else []),
         )
     to.print()
@@ -121,7 +121,7 @@ def _footer(to: Console, rows: list[OperationTime] | list[ModelRow], answer: Ans
     )
     if answer is not None:
         peak = f"the dense {answer.work.dtype} rate" if answer.work.flop else "the bandwidth"
-        words += f"; peak: {peak} of the data sheet"
+        words += f"; peak: {peak} of the data sheet, or of the cache that is named"
     if answer is not None and answer.work.kind in RATES:
         words += f"; {RATES[answer.work.kind]}"
     to.print(f"  {words}; basis: {', '.join(sorted(bases)) or 'none'}", style="dim")

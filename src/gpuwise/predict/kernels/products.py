@@ -23,6 +23,8 @@ from gpuwise.predict.kernels.attention.fused import (
     attention_forward_time,
     attention_unfused_time,
 )
+from gpuwise.predict.kernels.attention.specified import attention_flop
+from gpuwise.predict.kernels.attention.training import BACKWARD_PRODUCTS
 from gpuwise.predict.kernels.conditions import Conditions
 from gpuwise.predict.kernels.experts.grouped import grouped_time
 from gpuwise.predict.kernels.gemm.alignment import alignment_slowdown, misaligned_time
@@ -217,6 +219,8 @@ def attention_time(accelerator: Accelerator, rows: OpTable, conditions: Conditio
                 seconds = _unfused(accelerator, dtype, one, bool(key[0]), conditions)
             else:
                 seconds = _fused(accelerator, dtype, one, bool(key[0]), KERNELS[int(key[2])], conditions)
+                least = _products_at_peak(accelerator, dtype, one, bool(key[0]))
+                seconds = seconds._replace(time_s=np.maximum(seconds.time_s, least))
             total.put(part, seconds)
     seconds = total.whole()
     biased = rows.detail[:, 0] > 0
@@ -266,6 +270,17 @@ def _unfused(accelerator: Accelerator, dtype: str, rows: OpTable, backward: bool
     )
     slow = alignment_slowdown(dtype, "attention", d) if conditions.alignment else 1.0
     return time._replace(time_s=time.time_s * slow)
+
+
+def _products_at_peak(accelerator: Accelerator, dtype: str, rows: OpTable, backward: bool) -> F64:
+    """[R] least seconds of a fused kernel's products on matrix units: its shares of the rates were measured on cards that clock
+    above their boost."""
+    if dtype not in (*HALF, "fp8"):
+        return np.zeros(len(rows))
+    rate = accelerator.peak_flop_per_s.get(arithmetic(accelerator, dtype))
+    b, q, kv, a, _, d, dv = (rows.shape[:, i] for i in range(7))
+    flop = attention_flop(b, q, kv, a, d, np.where(dv > 0, dv, d), bool(rows.flag[0] & CAUSAL), rows.window)
+    return flop * (BACKWARD_PRODUCTS if backward else 1.0) / rate if rate is not None else np.zeros(len(rows))
 
 
 def _fused(

@@ -22,6 +22,8 @@ of 63 (Azure/AI-benchmarking-guide, ND A100/H100/H200 results), A100 25.1 (NVIDI
 C2C_BYTES_PER_S = {"h2d": 346 * GIGA, "d2h": 301 * GIGA}
 """Measured NVLink-C2C of a GH200 (450 GB/s a direction): 346 GB/s in, 15 % less out (NVIDIA/nvbandwidth#23).
 GB200 and GB300 have the same C2C, shared by two GPUs that rarely copy at the same time."""
+C2C_PEAK_BYTES_PER_S = 450 * GIGA
+"""One direction of NVLink-C2C by its data sheet."""
 PAGEABLE_BYTES_PER_S = 6.25 * GIGA
 """Unpinned copies go through a pinned staging buffer, at the pace of one host thread: 50 Gb/s on p3dn
 (NVIDIA/nccl#398)."""
@@ -63,7 +65,7 @@ def transfer_time(
 
 def host_link_bytes_per_s(accelerator: Accelerator, direction: str) -> float:
     """What a pinned copy reaches. Raises UnpredictableError when the host link is not known."""
-    if accelerator.name.startswith(("GH", "GB2", "GB3")):
+    if _has_c2c(accelerator):
         return C2C_BYTES_PER_S[direction]
     if accelerator.pcie_bytes_per_s is None:
         raise UnpredictableError(
@@ -72,3 +74,12 @@ def host_link_bytes_per_s(accelerator: Accelerator, direction: str) -> float:
             hint="give an accelerator with a known PCIe link",
         )
     return PCIE_FRACTION * accelerator.pcie_bytes_per_s
+
+
+def host_link_peak_bytes_per_s(accelerator: Accelerator) -> float | None:
+    """One direction of the host link by its data sheet; None where it is not known."""
+    return C2C_PEAK_BYTES_PER_S if _has_c2c(accelerator) else accelerator.pcie_bytes_per_s
+
+
+def _has_c2c(accelerator: Accelerator) -> bool:
+    return accelerator.name.startswith(("GH", "GB2", "GB3"))
