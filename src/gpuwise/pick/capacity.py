@@ -38,7 +38,8 @@ from gpuwise.serve.capacity.document import fleet_document
 from gpuwise.serve.capacity.fleet import Demand, Fleet, about, fleet_for
 from gpuwise.serve.capacity.mixed import Kind, MixedFleet, mixed_fleet
 from gpuwise.serve.capacity.rate import Limit
-from gpuwise.serve.capacity.search import contends, least_ranks, search, with_slots
+from gpuwise.serve.capacity.reliable import STEEP_WORDS, WIDER, is_steep, wider_by
+from gpuwise.serve.capacity.search import Search, contends, least_ranks, search, with_slots
 from gpuwise.serve.engine import LLAMA_CPP, engine_runs
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.targets import Target
@@ -130,10 +131,15 @@ class CapacityRanking:
             name = ranked.options[0].name
             draft = drafts[name] = ask(ranked.options[0])
             ranked = ranked.with_answer(draft.limit, None if draft.limit is None else draft.fleet(), demand, limits)
-        answer = drafts[(ranked.options or self.options)[0].name].completed()
+        name = (ranked.options or self.options)[0].name
+        answer = drafts[name].completed(suggest=False)
         if answer.served is not None:
-            ranked = ranked.with_answer(answer.served.limit, answer.served.fleet, demand, limits)
-        return ranked, answer
+            return ranked.with_answer(answer.served.limit, answer.served.fleet, demand, limits), answer
+        if ranked.options and ranked.options[0].name == name:
+            ranked = ranked.with_answer(None, None, demand, limits)
+        if ranked.options:
+            return ranked.answered(lambda option: drafts.get(option.name) or ask(option), demand, limits)
+        return ranked, drafts[name].completed()
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +250,15 @@ def rank_accelerators(
         if found.best is None:
             missed += [] if found.nearest is None else [found.nearest]
             left_out.append(CapacityExclusion(name, _why(found.error, found.nearest)))
+            continue
+
+        def wider(cluster: Cluster = candidate.cluster, slotted: Load = slotted, chosen: Requirements = chosen) -> Search:
+            easier = wider_by(targets, WIDER)
+            return search(arch, cluster, slotted, easier, chosen, demand=demand, n=REQUESTS, refine=False, resolution=RESOLUTION)
+
+        if is_steep(found.best, found, candidate.cluster, demand, wider):
+            missed.append(found.best)
+            left_out.append(CapacityExclusion(name, STEEP_WORDS.removesuffix(".")))
             continue
         each = about(found.best)
         fleet = fleet_for(found.best, each, candidate.cluster, demand, today=today, usd_per_hour=candidate.usd_per_hour)
@@ -378,7 +393,9 @@ def _why(error: GpuwiseError | None, nearest: Limit | None) -> str:
     worst = None if nearest is None else nearest.alone.worst
     if worst is None or worst.value_s is None:
         return "does not keep the targets"
-    return f"{worst.target.key} of {worst.value_s:.3g} s for a request alone, {worst.target.limit_s:g} s allowed"
+    assert nearest is not None
+    upto = f", up to {worst.value_s * nearest.alone.longest:.3g} s," if worst.met else ""
+    return f"{worst.target.key} of {worst.value_s:.3g} s{upto} for a request alone, {worst.target.limit_s:g} s allowed"
 
 
 def ranked_document(found: CapacityRanking) -> dict[str, object]:

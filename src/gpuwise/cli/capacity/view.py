@@ -153,8 +153,8 @@ def verdict(answer: Capacity, budget_usd_per_hour: float | None = None) -> list[
     within = " and ".join(t.words for t in answer.targets)
     served, demand = answer.served, answer.demand
     if served is None:
-        sentences = [f"Nothing here keeps {within}."]
-        return sentences + ([answer.miss.why] if answer.miss is not None and answer.miss.why else [])
+        sentences = [f"Nothing here keeps {within} reliably." if _by_chance(answer) else f"Nothing here keeps {within}."]
+        return sentences + ([] if answer.miss is None else [w for w in (answer.miss.why, answer.miss.feasible_words) if w])
     f, each = served.fleet, served.each
     sentences = list[str]()
     if budget_usd_per_hour is not None and f.usd_per_hour is not None and f.usd_per_hour > budget_usd_per_hour:
@@ -174,6 +174,11 @@ def verdict(answer: Capacity, budget_usd_per_hour: float | None = None) -> list[
             sentences.append(f"That is more than the {have} asked about: they carry {requests(each.expected * served.copies)}.")
     sentences.append(f"Each replica: {served.configuration.words}.")
     return sentences
+
+
+def _by_chance(answer: Capacity) -> bool:
+    """Whether a request alone keeps the targets."""
+    return answer.miss is not None and answer.miss.limit.alone.met
 
 
 def _copies(n: int) -> str:
@@ -260,7 +265,9 @@ def _miss(answer: Capacity) -> RenderableType:
     table = table_of(["target", "allowed", "a request alone", ""], left=("target", ""))
     for a in answer.miss.limit.alone.attained:
         value = "-" if a.value_s is None else format_duration(a.value_s)
-        table.add_row(a.target.key, format_duration(a.target.limit_s), value, "kept" if a.met else "missed")
+        chance = a.met and (a.ratio or 0.0) * answer.miss.limit.alone.longest > 1.0
+        kept = "kept by chance" if chance else "kept" if a.met else "missed"
+        table.add_row(a.target.key, format_duration(a.target.limit_s), value, kept)
     return _noted(table, answer.miss.limit.configuration.words)
 
 

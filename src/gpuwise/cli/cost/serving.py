@@ -21,6 +21,7 @@ def served_fleet(model: str, on: str, served: ServingOptions, today: datetime.da
     from gpuwise.facts.hardware.naming import USUAL, find_cluster
     from gpuwise.facts.models.catalogue import find_model
     from gpuwise.serve.capacity.answer import Question, capacity_on
+    from gpuwise.serve.load.targets import as_option
 
     arch = find_model(model)
     request = Traffic(workload=served.workload, slo=served.slo, rate=served.rate, users=served.users)
@@ -30,9 +31,12 @@ def served_fleet(model: str, on: str, served: ServingOptions, today: datetime.da
         asked = Question(arch, find_cluster(on, prefer=USUAL), load, targets, demand, today, wanted_of(held, load))
         answer = capacity_on(asked, explain=False, progress=say)
     if answer.served is None:
+        feasible = None if answer.miss is None else answer.miss.feasible
         raise InputError(
             f"nothing on {on} keeps " + ", ".join(t.words for t in targets),
-            hint=f"gpuwise capacity {model} --on {on} says what comes nearest",
+            hint=f"--slo {as_option(feasible.targets)} is feasible"
+            if feasible is not None
+            else f"gpuwise capacity {model} --on {on} says what comes nearest",
         )
     return answer
 

@@ -29,7 +29,7 @@ def capacity(document: Mapping[str, Any]) -> list[str]:
     if d["ranked"]:
         body += [heading("By price"), _ranked(d["ranked"])]
     if not served:
-        return [*body, '<p class="no">The targets are not met.</p>', notes(sentences(d["notes"]))]
+        return [*body, '<p class="no">The targets are not met.</p>', *_nearest(d["nearest_miss"]), notes(sentences(d["notes"]))]
     fleet = served["fleet"]
     figures = (
         ("GPUs at the peak", fleet["accelerators_peak"]),
@@ -62,6 +62,15 @@ def _command(place: At) -> str:
     words = f"# {place['for'].text}" + (f": {note.text}" if note else "")
     text = f"{words}\n{place['command'].text}" + (f"\n# {file['name'].text}\n{file['text'].text}" if file else "")
     return f"<pre>{escape(text)}</pre>"
+
+
+def _nearest(miss: At) -> list[str]:
+    """Why the targets are not met, and near ones that are."""
+    if not miss:
+        return []
+    feasible = miss["feasible"]
+    words = [miss["why"].text, feasible["sentence"].text if feasible else ""]
+    return [f"<p>{escape(w)}</p>" for w in words if w]
 
 
 FLEET = (

@@ -20,18 +20,43 @@ from gpuwise.serve.capacity.changes import Change, changes
 from gpuwise.serve.capacity.commands import Command, load_tests, start_commands
 from gpuwise.serve.capacity.configurations import Configuration, Requirements
 from gpuwise.serve.capacity.fleet import Demand, Fleet, about, fleet_for
-from gpuwise.serve.capacity.rate import FINAL_REQUESTS, Limit, Point, curve, knee_rate, largest_rate, operate, rate_estimate
+from gpuwise.serve.capacity.rate import (
+    FINAL_REQUESTS,
+    RESOLUTION,
+    SEARCH_REQUESTS,
+    Limit,
+    Point,
+    curve,
+    knee_rate,
+    largest_rate,
+    operate,
+    rate_estimate,
+)
+from gpuwise.serve.capacity.reliable import (
+    FURTHER,
+    STEEP_WORDS,
+    WIDER,
+    ZERO_WORDS,
+    is_steep,
+    nearby,
+    reaches_zero,
+    surely_carries,
+    wider_by,
+)
 from gpuwise.serve.capacity.saturation import Saturation, saturation_of, why_missed
 from gpuwise.serve.capacity.search import Assessment, Search, frontier, search, with_slots
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.requests import ClosedLoop
-from gpuwise.serve.load.targets import Target
+from gpuwise.serve.load.targets import Target, as_option
 from gpuwise.serve.load.workloads import Workload
 from gpuwise.serve.simulate.front import known_error
+from gpuwise.units import format_number, format_usd
 
 READING_S = 1 / 5.3
 """Between two tokens of an answer that comes as fast as one reads: the target of answers where none is given."""
 CURVE_POINTS = 9
+ROUGH_REQUESTS, ROUGH_RESOLUTION = 300, 1.08
+"""As a search that only ranks has them (pick/capacity.py)."""
 ROUNDS, SETTLED, CURVE_ROUNDS = 6, 0.01, 12
 """Requests of each of few users that are simulated, and the most runs until the rate of many changes by no more than this; times
 that it is worked out on the curve before."""
@@ -67,11 +92,39 @@ class Recommendation:
 
 
 @dataclass(frozen=True)
+class Feasible:
+    """Targets near those asked for that are kept reliably by replicas of ``limit``, and the fleet of them; a search of all
+    options may find a smaller one. ``asked`` where there is a demand that it carries."""
+
+    targets: tuple[Target, ...]
+    limit: Limit
+    fleet: Fleet
+    asked: bool
+
+
+@dataclass(frozen=True)
 class Miss:
-    """What comes nearest where nothing keeps the targets."""
+    """What comes nearest where nothing keeps the targets reliably."""
 
     limit: Limit
     why: str
+    feasible: Feasible | None = None
+    """Near targets that are kept; None where none was found."""
+
+    @property
+    def feasible_words(self) -> str:
+        """The near targets that are kept reliably and what they take, in a sentence; empty where none was found."""
+        near = self.feasible
+        if near is None:
+            return ""
+        within = " and ".join(t.words for t in near.targets)
+        if near.asked:
+            takes = f"at most {near.fleet.cluster.n_accelerators:,} {near.fleet.cluster.accelerator.name}"
+            takes += f", {format_usd(near.fleet.usd_per_hour)}/h" if near.fleet.usd_per_hour is not None else ""
+        else:
+            each = format_number(near.limit.rate_per_s)
+            takes = f"a replica of {near.limit.configuration.words} carries at least {each} requests/s"
+        return f"Reliable is {within} (--slo {as_option(near.targets)}): {takes}."
 
 
 @dataclass(frozen=True)
@@ -127,11 +180,14 @@ class Question:
 
 @dataclass(frozen=True)
 class Draft:
-    """An answer whose configuration, largest rate and price are known: ``limit`` is None where nothing keeps the targets."""
+    """An answer whose configuration, largest rate and price are known: ``limit`` is None where nothing keeps the targets
+    reliably."""
 
     question: Question
     found: Search
     limit: Limit | None
+    miss: Miss | None = None
+    """What keeps the targets by chance."""
 
     def fleet(self, each: Estimate | None = None, e2e_s: float | None = None) -> Fleet:
         """What carries the demand, of replicas of ``each`` (None: the limit, with the width that any has)."""
@@ -148,11 +204,18 @@ class Draft:
             e2e_s=e2e_s,
         )
 
-    def completed(self) -> Capacity:
-        """The answer, without what single changes would bring."""
+    def completed(self, *, suggest: bool = True) -> Capacity:
+        """The answer, without what single changes would bring; with ``suggest`` that within near targets where these are not kept
+        reliably."""
         q, found = self.question, self.found
         served = None if self.limit is None else _served(self, self.limit)
-        miss = None if served is not None or found.nearest is None else Miss(found.nearest, why_missed(found.nearest.alone))
+        miss = self.miss
+        if served is not None and reaches_zero(served.each):
+            served, miss = None, Miss(served.limit, ZERO_WORDS)
+        if served is None and miss is None and found.nearest is not None:
+            miss = Miss(found.nearest, why_missed(found.nearest.alone))
+        if suggest and miss is not None:
+            miss = replace(miss, feasible=_feasible(q, miss.limit))
         own = [] if served is None else [(served.configuration, p) for p in served.curve]
         others = [point for layout in found.behind for point in layout.points(q.load, q.targets)]
         points = frontier(found.limits, [*others, *own])
@@ -161,19 +224,41 @@ class Draft:
         return Capacity(*asked, served, miss, found.considered, points, (), notes)
 
 
-def draft_on(question: Question, progress: Callable[[str], None] = lambda words: None) -> Draft:
-    """The best way to serve the load within the targets, and the largest rate of it. Raises as :func:`capacity_on`."""
+def draft_on(question: Question, progress: Callable[[str], None] = lambda words: None, *, refine: bool = True) -> Draft:
+    """The best way to serve the load within the targets, and the largest rate of it; without ``refine`` the engine's options stay
+    as installed, and layouts are compared by fewer requests. Raises as :func:`capacity_on`."""
     check_model(question.arch)
     load, wanted = with_slots(question.load, question.wanted)
     q = replace(question, load=load)
-    found = search(q.arch, q.cluster, load, q.targets, wanted, demand=q.demand, progress=progress)
+
+    def looked(targets: Sequence[Target]) -> Search:
+        n, resolution = (SEARCH_REQUESTS, RESOLUTION) if refine else (ROUGH_REQUESTS, ROUGH_RESOLUTION)
+        common = (q.arch, q.cluster, load, targets, wanted)
+        return search(*common, demand=q.demand, n=n, resolution=resolution, refine=refine, progress=progress)
+
+    found = looked(q.targets)
     if found.error is not None:
         raise found.error
     progress("the best of them")
     limit = None
     if found.best is not None:
         limit = largest_rate(found.best.configuration, load, q.targets, n=q.n, guess_per_s=found.best.rate_per_s)
-    return Draft(q, found, None if limit is None or limit.best is None else limit)
+    if limit is None or limit.best is None:
+        return Draft(q, found, None)
+    if is_steep(limit, found, q.cluster, q.demand, lambda: looked(wider_by(q.targets, WIDER))):
+        return Draft(q, found, None, Miss(limit, STEEP_WORDS))
+    return Draft(q, found, limit)
+
+
+def _feasible(question: Question, limit: Limit) -> Feasible | None:
+    """The nearest targets tried that are kept reliably."""
+    for further in FURTHER:
+        targets = nearby(question.targets, limit, further)
+        draft = draft_on(replace(question, targets=targets), refine=False)
+        if draft.limit is not None and surely_carries(draft.limit, draft.question.load, targets):
+            asked = question.demand.rate_per_s is not None or question.demand.users is not None
+            return Feasible(targets, draft.limit, draft.fleet(), asked)
+    return None
 
 
 def capacity_on(question: Question, *, explain: bool = True, progress: Callable[[str], None] = lambda words: None) -> Capacity:
@@ -206,15 +291,14 @@ def check_model(arch: Architecture) -> None:
 def _served(draft: Draft, limit: Limit) -> Recommendation:
     q, configuration = draft.question, limit.configuration
     load, targets, n = q.load, q.targets, q.n
-    near = limit.rate_per_s if limit.missed is not None and limit.missed.saturated else None
-    knee = max(knee_rate(configuration, load, n, limit.full_per_s, near).rate_per_s, limit.rate_per_s)
+    knee = _knee(limit, load, n)
     points = curve(configuration, load, targets, knee, n // 2, CURVE_POINTS)
     each = rate_estimate(limit, points, load, targets, n // 2)
     fleet = draft.fleet(each)
     share = fleet.peak_per_s / fleet.copies_peak
     closed = _closed(q.demand, fleet)
     if closed is None:
-        point = operate(configuration, load, share, targets, n)
+        point = operate(configuration, load, share, targets, n, settle=True)
     else:
         point = _with_users(configuration, load, closed, (limit.alone, *points), targets, n)
         fleet = draft.fleet(each, point.run.mean("e2e"))
@@ -231,6 +315,17 @@ def _served(draft: Draft, limit: Limit) -> Recommendation:
         start_commands(configuration),
         load_tests(configuration, load, targets, share),
     )
+
+
+def _knee(limit: Limit, load: Load, n: int) -> float:
+    """The rate from which queues grow: that of the limit, where the first rate above it makes one grow."""
+    above = limit.missed
+    if above is not None and above.saturated:
+        return limit.rate_per_s
+    stable = above or limit.best
+    assert stable is not None
+    kept = replace(stable, attained=())  # whatever the latency
+    return max(knee_rate(limit.configuration, load, n, limit.full_per_s, kept).rate_per_s, limit.rate_per_s)
 
 
 def _with_users(

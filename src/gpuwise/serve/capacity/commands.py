@@ -25,10 +25,9 @@ from gpuwise.serve.engine import LLAMA_CPP, version_number
 from gpuwise.serve.iteration_kernels import half_format
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.requests import Requests
-from gpuwise.serve.load.targets import Target
+from gpuwise.serve.load.targets import Target, as_option
 from gpuwise.serve.load.workloads import Workload
 from gpuwise.serve.simulate.settings import NEWEST
-from gpuwise.units import MILLI
 
 DRAFT = "DRAFT-OF-THE-MODEL"
 """In place of the checkpoint of a draft, which is the model's own."""
@@ -308,21 +307,11 @@ def load_tests(configuration: Configuration, load: Load, targets: Sequence[Targe
 def _gpuwise(configuration: Configuration, load: Load, targets: Sequence[Target], rate_per_s: float) -> Command:
     source = load.source
     asked = ["--workload", source.name] if isinstance(source, Workload) else ["--trace", source.name]
-    slo = ",".join(f"{t.key}={_ms(t)}ms" for t in targets)
-    words = [
-        "gpuwise",
-        "capacity",
-        configuration.arch.id,
-        "--on",
-        f"{configuration.ranks}x{configuration.system.accelerator.typed}",
-    ]
+    slo = as_option(targets)
+    on = f"{configuration.ranks}x{configuration.system.accelerator.typed}"
+    words = ["gpuwise", "capacity", configuration.arch.id, "--on", on]
     words += [*asked, "--slo", slo, "--rate", f"{rate_per_s:.3g}/s", *_options(configuration), "--measure", LOCAL]
     return Command("gpuwise", shlex.join(words), "measures and compares with what was predicted")
-
-
-def _ms(target: Target) -> str:
-    ms = target.limit_s / MILLI
-    return f"{round(ms, 1 if ms >= 10 else 2):g}"
 
 
 def _options(configuration: Configuration) -> list[str]:
@@ -355,7 +344,7 @@ def _vllm_bench(model: str, load: Load, requests: Requests, targets: Sequence[Ta
     percentiles = sorted({50.0, *(t.percentile for t in targets if t.percentile is not None)})
     words += ["--percentile-metrics", "ttft,tpot,itl,e2el", "--metric-percentiles", ",".join(f"{p:g}" for p in percentiles)]
     names = {"ttft": "ttft", "tpot": "tpot", "e2e": "e2el"}
-    goodput = [f"{names[t.metric]}:{_ms(t)}" for t in targets if t.metric in names]
+    goodput = [f"{names[t.metric]}:{t.milliseconds}" for t in targets if t.metric in names]
     words += ["--goodput", *goodput] if goodput else []
     return Command(
         "vllm bench", shlex.join([*words, "--ignore-eos"]), "requests of mean length: the load's long ones are left out"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from gpuwise.predict.estimate import Estimate, to_document
-from gpuwise.serve.capacity.answer import Capacity, Recommendation
+from gpuwise.serve.capacity.answer import Capacity, Miss, Recommendation
 from gpuwise.serve.capacity.changes import Change
 from gpuwise.serve.capacity.commands import Command
 from gpuwise.serve.capacity.configurations import Configuration
@@ -42,6 +42,7 @@ def capacity_document(answer: Capacity) -> dict[str, object]:
             "words": miss.limit.configuration.words,
             "alone": point_document(miss.limit.configuration, miss.limit.alone),
             "why": miss.why,
+            "feasible": _feasible(miss),
         },
         "changes": [_change(c) for c in answer.changes],
         "pareto": [point_document(c, p) | {"configuration": c.words} for c, p in answer.pareto],
@@ -50,6 +51,20 @@ def capacity_document(answer: Capacity) -> dict[str, object]:
         "as_of": answer.today,
     }
     return cast("dict[str, object]", to_document(document))
+
+
+def _feasible(miss: Miss) -> dict[str, object] | None:
+    """What keeps near targets reliably."""
+    near = miss.feasible
+    if near is None:
+        return None
+    return {
+        "targets": [{"target": t.key, "limit_s": t.limit_s} for t in near.targets],
+        "requests_per_s_of_a_copy": near.limit.rate_per_s,
+        "words": near.limit.configuration.words,
+        "fleet": fleet_document(near.fleet),
+        "sentence": miss.feasible_words,
+    }
 
 
 def _load(answer: Capacity) -> dict[str, object]:

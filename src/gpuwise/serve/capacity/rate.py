@@ -28,6 +28,7 @@ from gpuwise.serve.load.requests import ClosedLoop
 from gpuwise.serve.load.targets import Attainment, Target
 from gpuwise.serve.load.workloads import Workload
 from gpuwise.serve.simulate import Run, Server
+from gpuwise.serve.simulate.run import TURNS
 from gpuwise.serve.steady import largest
 
 SEARCH_REQUESTS, FINAL_REQUESTS = 600, 2400
@@ -41,6 +42,8 @@ ALONE_REQUESTS = 200
 NEAR_FULL, UP, DOWN, LEAST_DOWN = 0.93, 1.15, 0.7, 0.15
 """A search begins near the full rate, rises or falls by these factors, and below the last halves the logarithm."""
 MOST_STEPS = 40
+MOST_LONGER = 4
+"""Times that a run is lengthened at most until it settles."""
 SEEDS = (1, 2)
 """Other draws of the requests that an interval is made with."""
 PERCENTILES = (50.0, 90.0, 95.0, 99.0)
@@ -56,16 +59,28 @@ class Point:
     attained: tuple[Attainment, ...]
     closed: bool = False
     """Users who wait for their answers: no queue grows without end."""
+    beyond: bool = False
+    """Above a rate at which queues grew in a longer run."""
 
     @property
     def saturated(self) -> bool:
         """Whether the queue grew without end: an open load above what the server does."""
-        return not self.closed and self.run.saturated
+        return self.beyond or (not self.closed and self.run.saturated)
 
     @property
     def met(self) -> bool:
         """Whether every target was kept and the queue did not grow."""
         return not self.saturated and all(a.met for a in self.attained)
+
+    @property
+    def surely_met(self) -> bool:
+        """Whether every target was kept even where all times are at the long end of their 80 % interval."""
+        return self.met and (self.worst is None or (self.worst.ratio or 0.0) * self.longest <= 1.0)
+
+    @property
+    def longest(self) -> float:
+        """Times that its latencies may take at the long end of their 80 % interval, over what was simulated."""
+        return math.exp(Z80 * self.run.log_sigma)
 
     @property
     def worst(self) -> Attainment | None:
@@ -101,8 +116,8 @@ def value_of(run: Run, metric: str, percentile: float | None) -> float | None:
 
 @dataclass(frozen=True)
 class Limit:
-    """``best`` is the point of the largest rate within the targets, None where even requests alone miss them; ``alone`` that of
-    requests that meet nobody; ``missed`` the first rate above that does not keep them."""
+    """``best`` is the point of the largest rate within the targets, None where even requests alone miss them or keep them by
+    chance; ``alone`` that of requests that meet nobody; ``missed`` the first rate above that does not keep them."""
 
     configuration: Configuration
     best: Point | None
@@ -113,7 +128,7 @@ class Limit:
 
     @property
     def rate_per_s(self) -> float:
-        """Requests a second of one replica within the targets; 0 where even a request alone misses them."""
+        """Requests a second of one replica within the targets; 0 where not even a request alone surely keeps them."""
         return 0.0 if self.best is None else self.best.rate_per_s
 
 
@@ -126,24 +141,53 @@ def operate(
     *,
     seed: int = 0,
     closed: ClosedLoop | None = None,
+    settle: bool = False,
 ) -> Point:
-    """``configuration`` under ``load`` at a rate. A target that no request can miss (a gap between tokens of answers of one
-    token) is met. Raises InputError for what the engine refuses or nobody simulates."""
+    """``configuration`` under ``load`` at a rate, with ``settle`` for as long as it takes to settle. A target that no request
+    can miss (a gap between tokens of answers of one token) is met. Raises InputError for what the engine refuses or nobody
+    simulates."""
     f = configuration.slowdown
     slower = closed if closed is None or f == 1.0 else replace(closed, think_s=closed.think_s / f)
-    run = configuration.served.run(load.at(rate_per_s * f, n, seed=seed), closed=slower)
-    return _point(rate_per_s, _by_its_clock(run, f), targets, closed=closed is not None)
+
+    def run(count: int) -> Run:
+        return configuration.served.run(load.at(rate_per_s * f, count, seed=seed), closed=slower)
+
+    found = (_settled(run, n) if settle else None) or run(n)
+    return _point(rate_per_s, _by_its_clock(found, f), targets, closed=closed is not None)
 
 
 def operate_within(
-    configuration: Configuration, load: Load, rate_per_s: float, targets: Sequence[Target], n: int, *, seed: int = 0
+    configuration: Configuration,
+    load: Load,
+    rate_per_s: float,
+    targets: Sequence[Target],
+    n: int,
+    *,
+    seed: int = 0,
+    settle: bool = False,
 ) -> Point | None:
     """:func:`operate`; None where it was seen on the way that ``targets`` are missed."""
     served, f = configuration.served, configuration.slowdown
     if not isinstance(served, Server):
-        return operate(configuration, load, rate_per_s, targets, n, seed=seed)
-    run = served.within(load.at(rate_per_s * f, n, seed=seed), [replace(t, limit_s=t.limit_s / f) for t in targets])
+        return operate(configuration, load, rate_per_s, targets, n, seed=seed, settle=settle)
+    scaled = [replace(t, limit_s=t.limit_s / f) for t in targets]
+
+    def run_within(count: int) -> Run | None:
+        return served.within(load.at(rate_per_s * f, count, seed=seed), scaled)
+
+    run = _settled(run_within, n) if settle else run_within(n)
     return None if run is None else _point(rate_per_s, _by_its_clock(run, f), targets)
+
+
+def _settled(run: Callable[[int], Run | None], n: int) -> Run | None:
+    """``run`` of ``n`` requests, or of as many more as it takes for what is in the system to settle: a queue is judged over time,
+    and where a request stays long, ``n`` of them only fill an empty server. None where ``run`` is."""
+    found, most = run(n), MOST_LONGER * n
+    while found is not None and not found.saturated and len(found) >= n < most and not found.settled:
+        short = TURNS * found.stay_s / max(float(np.ptp(found.arrival_s)), 1e-9)
+        n = min(max(2 * n, math.ceil(short * n)), most)
+        found = run(n)
+    return found
 
 
 def _point(rate_per_s: float, run: Run, targets: Sequence[Target], *, closed: bool = False) -> Point:
@@ -214,8 +258,8 @@ def largest_rate(
     rate that was missed, or below one that was kept, are settled by it. Where ``enough_per_s`` is kept, it is the limit.
     Raises as :func:`operate`."""
     full = full_per_s or full_rate(configuration, load, n)
-    nobody = alone(configuration, load, targets, n, full, seed=seed)
-    if not nobody.met:
+    nobody, settle = alone(configuration, load, targets, n, full, seed=seed), n >= FINAL_REQUESTS
+    if not nobody.surely_met:
         return Limit(configuration, None, nobody, None, full)
     seen: dict[float, Point | None] = {nobody.rate_per_s: nobody}  # None: missed, as was seen on the way
     if kept is not None:
@@ -224,12 +268,12 @@ def largest_rate(
 
     def keeps(rate: float) -> bool:
         if rate not in seen:
-            seen[rate] = operate_within(configuration, load, rate, targets, n, seed=seed)
+            seen[rate] = operate_within(configuration, load, rate, targets, n, seed=seed, settle=settle)
         point = seen[rate]
         return point is not None and point.met
 
     def at(rate: float) -> Point:
-        return seen.get(rate) or operate(configuration, load, rate, targets, n, seed=seed)
+        return seen.get(rate) or operate(configuration, load, rate, targets, n, seed=seed, settle=settle)
 
     def met(rate: float) -> bool:
         if rate in seen:
@@ -289,7 +333,15 @@ def rate_estimate(limit: Limit, points: Sequence[Point], load: Load, targets: Se
             drawn.append(moved(ratio / at_limit))
         else:  # a queue, not a latency, is what a draw decides about
             found = largest_rate(
-                configuration, load, targets, n=n, seed=seed, full_per_s=limit.full_per_s, guess_per_s=expected, with_missed=False
+                configuration,
+                load,
+                targets,
+                n=n,
+                seed=seed,
+                full_per_s=limit.full_per_s,
+                guess_per_s=expected,
+                resolution=KNEE_RESOLUTION,
+                with_missed=False,
             )
             drawn.append(found.rate_per_s)
     chance = Z80 * float(np.std([math.log(max(r, 1e-9 * expected) / expected) for r in (expected, *drawn)], ddof=1))
@@ -329,16 +381,17 @@ def _ratio_at(known: Sequence[tuple[float, float]], rate_per_s: float) -> float:
 
 
 def knee_rate(
-    configuration: Configuration, load: Load, n: int, full_per_s: float | None = None, guess_per_s: float | None = None
+    configuration: Configuration, load: Load, n: int, full_per_s: float | None = None, kept: Point | None = None
 ) -> Limit:
-    """The largest rate at which no queue grows, whatever the latency. Raises as :func:`operate`."""
+    """The largest rate at which no queue grows, whatever the latency; ``kept`` is a point of as many requests without a growing
+    queue. Raises as :func:`operate`."""
     return largest_rate(
         configuration,
         load,
         (),
         n=n,
         full_per_s=full_per_s,
-        guess_per_s=guess_per_s,
+        kept=kept,
         resolution=KNEE_RESOLUTION,
         with_missed=False,
     )
@@ -347,6 +400,8 @@ def knee_rate(
 def curve(
     configuration: Configuration, load: Load, targets: Sequence[Target], knee_per_s: float, n: int, points: int = 10
 ) -> tuple[Point, ...]:
-    """Points from a tenth of the knee to a quarter beyond it."""
-    rates = [knee_per_s * share for share in np.linspace(0.1, 1.25, points)]
-    return tuple(operate(configuration, load, float(r), targets, n) for r in rates)
+    """Points from a tenth of the knee to a quarter beyond it, where queues grow."""
+    rates = [knee_per_s * float(share) for share in np.linspace(0.1, 1.25, points)]
+    below = [operate(configuration, load, r, targets, n, settle=True) for r in rates if r <= knee_per_s]
+    above = [operate(configuration, load, r, targets, n // 2) for r in rates if r > knee_per_s]
+    return (*below, *(replace(p, beyond=True) for p in above))

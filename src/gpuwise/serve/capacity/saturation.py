@@ -93,10 +93,16 @@ def _shares(point: Point) -> dict[str, float]:
 def why_missed(alone: Point) -> str:
     """Why requests that meet nobody miss a target, in a sentence, and what does not mend it."""
     worst = alone.worst
-    if worst is None or worst.met or worst.value_s is None:
+    if worst is None or worst.value_s is None or alone.surely_met:
         return ""
     name, value = METRICS[worst.target.metric], format_duration(worst.value_s)
     limit = format_duration(worst.target.limit_s)
+    if worst.met:
+        longest = format_duration(worst.value_s * alone.longest)
+        return (
+            f"A request that meets nobody has a {name} of {value}, up to {longest} within its 80 % interval, where {limit} is "
+            f"allowed ({worst.target.key}): the target is kept by chance, and no number of replicas makes it sure."
+        )
     if worst.target.metric == "ttft":
         because = "reading its prompt takes that long by itself: no number of replicas mends it"
     elif worst.target.metric in ("tpot", "itl"):

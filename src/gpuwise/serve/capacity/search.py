@@ -74,6 +74,8 @@ class Search:
     error: GpuwiseError | None
     """Why nothing could be simulated at all; None when something was."""
     behind: tuple[RunnerUp, ...] = ()
+    most_each_per_s: float = math.inf
+    """Requests a second and accelerator that no layout exceeds, whatever the latency."""
 
     @property
     def limits(self) -> tuple[Limit, ...]:
@@ -246,7 +248,9 @@ def search(
             for configuration in refined(start.configuration):
                 look(configuration)
     copies = 0 if rank.best is None else copies_on(cluster, rank.ranks)
-    return Search(tuple(considered), rank.best, copies, errors[0] if errors and not found else None, tuple(behind))
+    most_each = max((bound / c.ranks for bound, c in bounds if bound < math.inf), default=math.inf)
+    error = errors[0] if errors and not found else None
+    return Search(tuple(considered), rank.best, copies, error, tuple(behind), most_each)
 
 
 def _every(arch: Architecture, cluster: Cluster, load: Load, wanted: Requirements) -> Iterator[Configuration]:

@@ -6,10 +6,11 @@ Time to first token (ttft), gap between two tokens of an answer (itl), mean gap 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpuwise.errors import InputError, UnknownNameError
-from gpuwise.units import format_duration, parse_duration
+from gpuwise.units import MILLI, format_duration, parse_duration
 
 METRICS = {
     "ttft": "time to first token",
@@ -36,6 +37,12 @@ class Target:
     def key(self) -> str:
         """``ttft_p95``, ``tpot_mean``."""
         return f"{self.metric}_{MEAN}" if self.percentile is None else f"{self.metric}_p{self.percentile:g}"
+
+    @property
+    def milliseconds(self) -> str:
+        """The limit as a plain number of milliseconds: ``188.7``."""
+        ms = self.limit_s / MILLI
+        return f"{ms:.{1 if ms >= 10 else 2}f}".rstrip("0").rstrip(".")
 
     @property
     def words(self) -> str:
@@ -65,6 +72,11 @@ class Attainment:
     def ratio(self) -> float | None:
         """Reached over allowed: above 1 the target is missed."""
         return None if self.value_s is None else self.value_s / self.target.limit_s
+
+
+def as_option(targets: Sequence[Target]) -> str:
+    """``targets`` as --slo takes them."""
+    return ",".join(f"{t.key}={t.milliseconds}ms" for t in targets)
 
 
 def parse_targets(text: str) -> tuple[Target, ...]:

@@ -25,6 +25,12 @@ _SURELY = 1.0 + 1e-9
 """Of a limit, from which no rounding decides whether it is missed."""
 _WAITED_SHARE = 0.125
 """Of the rise: a queue that grows evenly makes requests wait half of it in the mean."""
+TURNS = 3.0
+"""Times that requests stay for which they have to come, so that the first ones, which found an empty server, count for little."""
+_LEFT = 0.02
+"""Of the requests that came in half of that time, by how many more may be in the system at its end."""
+_GROWN, _CHANCE = 0.1, 2.0
+"""Of the requests in the system, and of their root, by how much more may be chance."""
 _TREND_SHARE = 1.0
 """Of the median time to the first token: by how much it must rise from the first arrival to the last for a queue that grows."""
 
@@ -176,11 +182,34 @@ class Run:
         s = self.stretches
         return s.begin_s, s.running, s.waiting
 
+    def in_flight(self, begin: float, end: float) -> float:
+        """Mean requests in the system between two shares of the time in which requests come."""
+        first, span = float(self.arrival_s.min()), float(np.ptp(self.arrival_s))
+        if not span:
+            return float(len(self))
+        a, b = first + begin * span, first + end * span
+        inside = np.minimum(self.finish_s, b) - np.maximum(self.arrival_s, a)
+        return float(np.clip(inside, 0.0, None).sum()) / (b - a)
+
+    @property
+    def stay_s(self) -> float:
+        """Seconds that a request which is in the system at any moment stays there: long ones are seen for longer."""
+        return float((self.e2e_s * self.e2e_s).sum() / self.e2e_s.sum())
+
+    @property
+    def settled(self) -> bool:
+        """Requests came for :data:`TURNS` times as long as those in the system stay in it, and no more were there in the last
+        quarter of that time than in the one before: what is seen is the load, not the filling of an empty server."""
+        if TURNS * self.stay_s > float(np.ptp(self.arrival_s)):
+            return False
+        before, last = self.in_flight(0.5, 0.75), self.in_flight(0.75, 1.0)
+        return last - before <= max(_GROWN * last, _CHANCE * last**0.5)
+
     @property
     def saturated(self) -> bool:
-        """The queue grows as long as requests come: the time to the first token rises from the first arrival to the last by more
-        than its median, and by more than chance, and requests wait for it (prompts of a session grow with its calls as well, and
-        take longer with nobody before them)."""
+        """The queue grows as long as requests come: fewer leave than come in the later part, the time to the first token rises
+        from the first arrival to the last by more than its median, and by more than chance, and requests wait for it (prompts of
+        a session grow with its calls as well, and take longer with nobody before them)."""
         if len(self) < 20:
             return False
         t = self.arrival_s - self.arrival_s.mean()
@@ -191,7 +220,8 @@ class Run:
         slope = float((t * delay).sum()) / spread
         rise = slope * float(np.ptp(self.arrival_s))
         noise = float(np.std(delay - slope * t)) * float(np.ptp(self.arrival_s)) / spread**0.5
-        if not (rise > _TREND_SHARE * self.percentile("ttft", 50) and rise > 4.0 * noise):
+        left = self.in_flight(0.75, 1.0) - self.in_flight(0.25, 0.5)
+        if not (left > _LEFT * len(self) / 2.0 and rise > _TREND_SHARE * self.percentile("ttft", 50) and rise > 4.0 * noise):
             return False
         waited = self.waited_s + float((self.stretches.waiting * self.stretches.total_s).sum())
         return waited / len(self) > rise * _WAITED_SHARE

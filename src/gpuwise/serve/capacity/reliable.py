@@ -1,0 +1,87 @@
+"""Whether targets are kept reliably or by chance, and which near ones are.
+
+A replica whose interval reaches zero may carry nothing, and a fleet of them is no plan. Nor is a fleet that a target a little
+wider makes ten times smaller: how large it is, is then decided by a few milliseconds that nobody predicts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from gpuwise.facts.hardware.systems import Cluster
+from gpuwise.predict.estimate import Estimate
+from gpuwise.serve.capacity.fleet import Demand, accelerators_of, copies_for
+from gpuwise.serve.capacity.rate import SEARCH_REQUESTS, SEEDS, Limit, alone, keeps
+from gpuwise.serve.capacity.search import Search
+from gpuwise.serve.load.load import Load
+from gpuwise.serve.load.targets import Target
+
+NOTHING = 0.02
+"""Of the expected rate: an interval that begins below it reaches zero."""
+LITTLE = 0.05
+"""Of a rate, that surely does not reach zero."""
+WIDER, STEEP = 1.2, 9.0
+"""Times wider targets must not carry this many times as much: tenfold, within what two searches differ by."""
+FURTHER = (1.02, 1.2, 1.5, 2.0)
+"""Times the least target that may be kept, tried in turn."""
+ZERO_WORDS = "The 80 % interval of what a replica carries reaches 0: the targets are kept by chance."
+STEEP_WORDS = "Targets a fifth wider take a tenth of the GPUs: these are kept by chance."
+
+
+def reaches_zero(each: Estimate) -> bool:
+    """Whether a replica that is expected to carry ``each`` may carry nothing."""
+    return each.low < NOTHING * each.expected
+
+
+def surely_carries(limit: Limit, load: Load, targets: Sequence[Target]) -> bool:
+    """Whether the interval of ``limit`` does not reach zero, without working it out: requests alone keep ``targets`` in every
+    draw, and a small part of its rate does at the long end of the times."""
+    configuration, longest = limit.configuration, limit.alone.longest
+    if not all(alone(configuration, load, targets, SEARCH_REQUESTS, limit.full_per_s, seed=s).surely_met for s in SEEDS):
+        return False
+    return keeps(configuration, load, LITTLE * limit.rate_per_s, wider_by(targets, 1.0 / longest), SEARCH_REQUESTS) is not None
+
+
+def wider_by(targets: Sequence[Target], factor: float) -> tuple[Target, ...]:
+    """``targets`` with limits so many times as long."""
+    return tuple(replace(t, limit_s=t.limit_s * factor) for t in targets)
+
+
+def is_steep(limit: Limit, found: Search, cluster: Cluster, demand: Demand, wider: Callable[[], Search]) -> bool:
+    """Whether ``wider``, the search within targets :data:`WIDER` times as wide, takes a tenth of the accelerators that ``limit``
+    takes. It is not asked for where no layout carries so much however wide the targets are."""
+    each = limit.rate_per_s / limit.configuration.ranks
+    if found.most_each_per_s < STEEP / 2.0 * each:
+        return False
+    other = wider().best
+    return other is not None and _accelerators(limit, cluster, demand) >= STEEP * _accelerators(other, cluster, demand)
+
+
+def _accelerators(limit: Limit, cluster: Cluster, demand: Demand) -> float:
+    """That carry the demand; for a request a second where there is none."""
+    assert limit.best is not None
+    ranks, rate = limit.configuration.ranks, demand.rate_for(limit.best.run.mean("e2e"))
+    if rate is None:
+        return ranks / limit.rate_per_s
+    return accelerators_of(cluster.system, ranks, copies_for(rate * demand.peak_over_mean, limit.rate_per_s))
+
+
+def nearby(targets: Sequence[Target], limit: Limit, further: float) -> tuple[Target, ...]:
+    """``targets`` that ``limit``'s configuration may keep: those that a request alone does not surely keep are at the long end of
+    its interval, ``further`` times; where it keeps all, the one with least to spare is wider. Two digits, rounded up."""
+    nobody = limit.alone
+    needed = {a.target.key: a.value_s * nobody.longest for a in nobody.attained if a.value_s is not None}
+    strained = {t.key: needed[t.key] for t in targets if needed.get(t.key, 0.0) > t.limit_s}
+    if not strained:
+        beyond = limit.missed if limit.missed is not None and not limit.missed.saturated else nobody
+        worst = beyond.worst or nobody.worst
+        strained = {} if worst is None else {worst.target.key: WIDER * worst.target.limit_s}
+    return tuple(replace(t, limit_s=_round_up(strained[t.key] * further)) if t.key in strained else t for t in targets)
+
+
+def _round_up(seconds: float) -> float:
+    """Two digits, at least as long."""
+    digit = 10.0 ** (math.floor(math.log10(seconds)) - 1)
+    return round(math.ceil(seconds / digit - 1e-9) * digit, 12)
