@@ -39,7 +39,7 @@ from gpuwise.serve.capacity.fleet import Demand, Fleet, about, fleet_for
 from gpuwise.serve.capacity.mixed import Kind, MixedFleet, mixed_fleet
 from gpuwise.serve.capacity.rate import Limit
 from gpuwise.serve.capacity.reliable import STEEP_WORDS, WIDER, is_steep, wider_by
-from gpuwise.serve.capacity.search import Search, contends, least_ranks, search, with_slots
+from gpuwise.serve.capacity.search import contends, least_ranks, search, with_slots
 from gpuwise.serve.engine import LLAMA_CPP, engine_runs
 from gpuwise.serve.load.load import Load
 from gpuwise.serve.load.targets import Target
@@ -252,9 +252,11 @@ def rank_accelerators(
             left_out.append(CapacityExclusion(name, _why(found.error, found.nearest)))
             continue
 
-        def wider(cluster: Cluster = candidate.cluster, slotted: Load = slotted, chosen: Requirements = chosen) -> Search:
+        def wider(cluster: Cluster = candidate.cluster, slotted: Load = slotted, chosen: Requirements = chosen) -> Limit | None:
             easier = wider_by(targets, WIDER)
-            return search(arch, cluster, slotted, easier, chosen, demand=demand, n=REQUESTS, refine=False, resolution=RESOLUTION)
+            return search(
+                arch, cluster, slotted, easier, chosen, demand=demand, n=REQUESTS, refine=False, resolution=RESOLUTION
+            ).best
 
         if is_steep(found.best, found, candidate.cluster, demand, wider):
             missed.append(found.best)

@@ -245,7 +245,14 @@ def draft_on(question: Question, progress: Callable[[str], None] = lambda words:
         limit = largest_rate(found.best.configuration, load, q.targets, n=q.n, guess_per_s=found.best.rate_per_s)
     if limit is None or limit.best is None:
         return Draft(q, found, None)
-    if is_steep(limit, found, q.cluster, q.demand, lambda: looked(wider_by(q.targets, WIDER))):
+
+    def wider() -> Limit | None:
+        targets = wider_by(q.targets, WIDER)
+        best = looked(targets).best
+        guess = None if best is None else best.rate_per_s
+        return best and largest_rate(best.configuration, load, targets, n=q.n, guess_per_s=guess, with_missed=False)
+
+    if is_steep(limit, found, q.cluster, q.demand, wider):
         return Draft(q, found, None, Miss(limit, STEEP_WORDS))
     return Draft(q, found, limit)
 

@@ -49,14 +49,18 @@ def wider_by(targets: Sequence[Target], factor: float) -> tuple[Target, ...]:
     return tuple(replace(t, limit_s=t.limit_s * factor) for t in targets)
 
 
-def is_steep(limit: Limit, found: Search, cluster: Cluster, demand: Demand, wider: Callable[[], Search]) -> bool:
-    """Whether ``wider``, the search within targets :data:`WIDER` times as wide, takes a tenth of the accelerators that ``limit``
+def is_steep(limit: Limit, found: Search, cluster: Cluster, demand: Demand, wider: Callable[[], Limit | None]) -> bool:
+    """Whether ``wider``, the limit within targets :data:`WIDER` times as wide, takes a tenth of the accelerators that ``limit``
     takes. It is not asked for where no layout carries so much however wide the targets are."""
     each = limit.rate_per_s / limit.configuration.ranks
     if found.most_each_per_s < STEEP / 2.0 * each:
         return False
-    other = wider().best
-    return other is not None and _accelerators(limit, cluster, demand) >= STEEP * _accelerators(other, cluster, demand)
+    other = wider()
+    return (
+        other is not None
+        and other.best is not None
+        and _accelerators(limit, cluster, demand) >= STEEP * _accelerators(other, cluster, demand)
+    )
 
 
 def _accelerators(limit: Limit, cluster: Cluster, demand: Demand) -> float:
