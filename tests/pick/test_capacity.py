@@ -75,7 +75,9 @@ def test_the_full_answer_is_of_the_first_option() -> None:
         limit = None if len(asked) == 1 and dearer is None else option.limit
         answer = SimpleNamespace(served=limit and SimpleNamespace(limit=limit, fleet=fleet), name=option.name)
         completed = partial(finished.append, option.name)
-        return cast("Draft", SimpleNamespace(limit=limit, fleet=lambda: fleet, completed=lambda: completed() or answer))
+        return cast(
+            "Draft", SimpleNamespace(limit=limit, fleet=lambda: fleet, completed=lambda **_options: completed() or answer)
+        )
 
     for dearer, answered in ((1.0, 1), (100.0, 2), (None, 2)):
         asked.clear()
