@@ -5,18 +5,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import pickle
-import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils.data import dataloader as torch_dataloader
 
 from gpuwise.errors import InputError
+from gpuwise.train.hook.generators import random_digest, reseed
 from gpuwise.train.hook.settings import Settings
 from gpuwise.workload.capture.device.patching import Patches
 from gpuwise.workload.capture.ops.nested import tensors_in
@@ -118,15 +116,6 @@ def _noted(tensor: torch.Tensor) -> list[Any]:
     return [str(tensor.dtype), list(tensor.shape), digest, *spread]
 
 
-def random_digest() -> str:
-    """Of the states of the generators of torch (on every device in use), numpy and random."""
-    states = [torch.get_rng_state().numpy().tobytes(), pickle.dumps(random.getstate())]
-    states.append(pickle.dumps(np.random.get_state()))  # noqa: NPY002 - the generator that scripts use
-    if torch.cuda.is_initialized():
-        states += [s.numpy().tobytes() for s in torch.cuda.get_rng_state_all()]
-    return hashlib.blake2b(b"".join(states), digest_size=16).hexdigest()
-
-
 class BatchReplayer:
     """Kept batches, in the order in which they were given. Raises InputError where more are asked for than were kept.
 
@@ -142,8 +131,6 @@ class BatchReplayer:
         if self._n >= len(self._files):
             raise InputError(f"the loop asks for more than the {len(self._files)} batches that were kept in {self._folder}")
         if self._n == 0 and self._seed is not None:
-            from gpuwise.train.hook.parity import reseed
-
             reseed(self._seed, 0)
         file, self._n = self._files[self._n], self._n + 1
         if file.suffix == ".stop":

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from gpuwise.train.hook.batches import random_digest
+from gpuwise.train.hook.generators import random_digest, reseed
 from gpuwise.train.hook.settings import Parity
 from gpuwise.train.hook.ticks import Tick
 from gpuwise.train.hook.watch import Watch
@@ -82,10 +81,3 @@ def names_of(roots: list[torch.nn.Module]) -> dict[int, str]:
             )
             names.setdefault(id(parameter), plain if at == 0 else f"{at}:{plain}")
     return names
-
-
-def reseed(seed: int, step: int) -> None:
-    """Seed all random generators from the seed and the step number, the same in every run."""
-    mixed = (seed * 1_000_003 + step * 7919 + 1) % 2**31
-    torch.manual_seed(mixed)
-    random.seed(mixed)
