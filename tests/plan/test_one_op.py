@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gpuwise.errors import AmbiguousNameError, InputError, UnknownNameError
 from gpuwise.facts.hardware.cpus import Cpu, find_cpu
+from gpuwise.facts.hardware.naming import find_cluster
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.plan import one_op
 from gpuwise.predict.estimate import Estimate
@@ -73,6 +74,15 @@ def test_names_reach_both_catalogues() -> None:
         one_op.find_processor("4090")
     with pytest.raises(UnknownNameError):
         one_op.find_processor("nobody")
+
+
+@pytest.mark.parametrize("name", ["RTX 3090 16GB", "3090+3060", "RTX 5070 Ti 12GB"])
+def test_wrong_gpu_is_refused_with_the_reason_that_a_plan_gives(name: str) -> None:
+    with pytest.raises(UnknownNameError) as here:
+        one_op.find_target(name)
+    with pytest.raises(UnknownNameError) as there:
+        find_cluster(name)
+    assert here.value.hint == there.value.hint != ""
 
 
 def test_a_processor_may_stand_among_the_gpus() -> None:

@@ -104,13 +104,15 @@ def find_target(text: str) -> Target:
     """
     try:
         return find_cluster(text, prefer=USUAL)
-    except UnknownNameError:
-        pass
+    except UnknownNameError as error:
+        of_gpus = error
     try:
         return find_cpu(text)
     except UnknownNameError:
-        names = [n for a in accelerators().values() for n in (a.id, a.name, *a.aliases)]
-        names += [n for c in cpus().values() for n in (c.id, c.name, *c.aliases)]
+        processors = [n for c in cpus().values() for n in (c.id, c.name, *c.aliases)]
+        if of_gpus.hint and not of_gpus.nearest and not nearest_names(text[:100], processors):
+            raise UnknownNameError("GPU or processor", text[:100], (), hint=of_gpus.hint) from None  # why that is no GPU
+        names = [n for a in accelerators().values() for n in (a.id, a.name, *a.aliases)] + processors
         near = nearest_names(text[:100], names)
         hint = None if near else "`gpuwise gpus` lists the GPUs; processors are like 'EPYC 9654', 'i9-13900K'"
         raise UnknownNameError("GPU or processor", text[:100], names, hint=hint) from None
