@@ -261,6 +261,7 @@ ELSEWHERE = {
     "train/ranks/saving.py": "what ranks of the same run wrote",
     "train/tune/parity.py": "what a child of this program wrote",
     "train/tune/energy.py": "the kernel's files",
+    "train/tune/gate.py": "what a child of this program wrote",
     "tui/preferences.py": "what gpuwise itself stored in its folder",
     "ui/application.py": "files of the package",
     "ui/workers.py": "a folder of this program's own",

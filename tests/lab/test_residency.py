@@ -7,7 +7,7 @@ import os
 import random
 import shutil
 import subprocess
-from importlib.metadata import PackageNotFoundError, files
+from importlib.metadata import PackageNotFoundError, files, version
 from pathlib import Path
 
 import pytest
@@ -90,6 +90,8 @@ def test_equals_nvidias_header_on_random_questions(n: int, tmp_path: Path) -> No
     subprocess.run([compiler, "-w", "-I", str(source.parent), "ask.c", "-o", "ask"], cwd=tmp_path, check=True)
     dice = random.Random(18)
     cases = [random_case(dice) for _ in range(n)]
+    if int(version("nvidia-cuda-runtime").split(".")[1]) < 3:  # before 13.3: 64 barriers at compute capability 10.3, now 32
+        cases = [(capability, asked) for capability, asked in cases if capability != "10.3"]
     lines: list[str] = []
     for capability, asked in cases:
         sm = find_sm_limits(capability)

@@ -26,7 +26,8 @@ def gate(zygote: Zygote, tmp_path_factory: pytest.TempPathFactory) -> Gate:
 def test_a_language_model_trains_the_same(gate: Gate, levers: dict[str, object]) -> None:
     verdict = gate.check(levers)
     assert verdict.passed, verdict.words
-    assert verdict.changes == "exact" and verdict.places > 20
+    assert verdict.changes == ("order" if "length_groups" in levers else "exact")  # groups change what dropout draws
+    assert verdict.places > 20
 
 
 @pytest.mark.parametrize("wrong", [False, True])
