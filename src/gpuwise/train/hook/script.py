@@ -7,6 +7,7 @@ import io
 import sys
 import types
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.abc import InspectLoader
 from importlib.machinery import ModuleSpec
@@ -96,8 +97,9 @@ def run_script(
 def file_code(script: str) -> tuple[str, types.CodeType, None]:
     """The compiled code of a script file. Raises InputError where it is missing or is not Python."""
     path = Path(script)
-    if not path.exists():
-        raise InputError(f"{script}: there is no such script", hint=_AS_PYTHON)
+    with suppress(OSError):  # a name too long, say: the reader names what is wrong
+        if not path.exists():
+            raise InputError(f"{script}: there is no such script", hint=_AS_PYTHON)
     source = read_bytes(path, hint=_AS_PYTHON)
     try:
         return script, compile(source, script, "exec"), None
