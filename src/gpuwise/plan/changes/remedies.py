@@ -193,12 +193,13 @@ SIZES = ("micro_batch", "accumulation", "recompute", "recompute_every")
 def _together(
     goal: Goal, baseline: TrainingEstimate, singles: Sequence[Remedy[TrainingEstimate]]
 ) -> tuple[Remedy[TrainingEstimate], ...]:
-    """What makes it fit: the combinations with all that was asked for, else with other sizes, else the fastest single change of
-    each kind that suffices."""
+    """What makes it fit: the combinations with all that was asked for, with other sizes too where none of those surely fits,
+    else the fastest single change of each kind that suffices."""
     found = tuple(_combinations(goal, baseline))
-    if not found and any(name in goal.wishes.fixed for name in SIZES):
+    sure = any(r.estimate.fit_probability >= 1 - goal.wishes.risk for r in found)
+    if not sure and any(name in goal.wishes.fixed for name in SIZES):
         fixed = {name: value for name, value in goal.wishes.fixed.items() if name not in SIZES}
-        found = tuple(_combinations(replace(goal, wishes=replace(goal.wishes, fixed=fixed)), baseline))
+        found = tuple(_combinations(replace(goal, wishes=replace(goal.wishes, fixed=fixed)), baseline)) or found
     return found or tuple({r.kind: r for r in reversed(singles) if r.fits}.values())
 
 
