@@ -69,7 +69,7 @@ class Rows(Dataset[Any]):
             "the module": lambda: SETTING["scale"],
             "counts its calls": lambda: float(self.calls),
         }.get(self.way, float)()
-        return torch.tensor([index + added])
+        return torch.tensor([index + added], dtype=torch.float64)  # two readings of a clock differ
 
 
 GENERATOR, SETTING = np.random.default_rng(1), {"scale": 0.0}

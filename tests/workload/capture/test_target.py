@@ -216,7 +216,7 @@ def test_only_the_libraries_that_run_are_imported_and_they_see_torch_as_it_is(tm
         "def make_step():\n"
         "    import torch, quiet_library\n"
         "    model = torch.nn.Linear(4, 4, device='cuda')\n"
-        "    assert quiet_library.SEEN == (False, 'cpu')\n"
+        "    assert quiet_library.SEEN == (False, 'cpu'), quiet_library.SEEN\n"
         "    return lambda: model(torch.ones(2, 4, device='cuda')).sum().backward()\n"
         "def other():\n"
         "    import loud_library\n"
