@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -205,9 +206,6 @@ def test_words_that_are_targets() -> None:
 
 
 def test_only_the_libraries_that_run_are_imported_and_they_see_torch_as_it_is(tmp_path: Path) -> None:
-    import sys
-
-    names = ("quiet_library", "loud_library")
     packages = tmp_path / "site-packages"
     packages.mkdir()
     (packages / "quiet_library.py").write_text("import torch\nSEEN = torch.cuda.is_available(), torch.ones(2).device.type\n")
@@ -221,14 +219,13 @@ def test_only_the_libraries_that_run_are_imported_and_they_see_torch_as_it_is(tm
         "def other():\n"
         "    import loud_library\n"
     )
-    sys.path.insert(0, str(packages))
-    try:
-        captured = find_target(str(tmp_path / "train.py")).capture()
-    finally:
-        sys.path.remove(str(packages))
-        for name in names:
-            sys.modules.pop(name, None)
-    assert captured.parameter_count == 20
+    program = (
+        "from gpuwise.workload.capture.target import find_target\n"
+        f"print(find_target({str(tmp_path / 'train.py')!r}).capture().parameter_count)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(packages), os.environ.get("PYTHONPATH")]))}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.stdout.split() == ["20"], done.stderr
 
 
 @pytest.mark.thorough
