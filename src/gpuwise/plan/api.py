@@ -13,7 +13,7 @@ from gpuwise.facts.models.architecture import Architecture
 from gpuwise.facts.models.catalogue import find_model
 from gpuwise.plan.goal import Wishes
 from gpuwise.plan.planner import Pricing, plan_on
-from gpuwise.workload.optimizer import on_host
+from gpuwise.workload.optimizer import weights_on_host
 
 if TYPE_CHECKING:
     from gpuwise.plan.answer import Fit, Plan
@@ -75,7 +75,7 @@ def _moved(plan: Plan[TrainingEstimate]) -> bool:
     """Whether the weights are in host memory though nobody asked for that: where the number is open, more are taken first."""
     if plan.best is None or plan.goal.wishes.offload_parameters:
         return False
-    return any("weights" in words for words in on_host(plan.best.estimate.strategy))
+    return weights_on_host(plan.best.estimate.strategy)
 
 
 def fit(model: str | Architecture, on: str | Cluster, wishes: Wishes | None = None) -> Fit[TrainingEstimate]:

@@ -27,7 +27,7 @@ from gpuwise.plan.planner import ClusterSearch, Pricing, plan_on, search_on
 from gpuwise.predict.memory.device import usable_bytes
 from gpuwise.predict.step.training import TrainingEstimate
 from gpuwise.units import DAY_S, HOUR_S, format_duration, format_usd
-from gpuwise.workload.optimizer import on_host
+from gpuwise.workload.optimizer import weights_on_host
 from gpuwise.workload.transformer.tables import model_flop_per_token
 
 BEST_MFU = 0.75
@@ -113,7 +113,7 @@ def compare(arch: Architecture, wishes: Wishes, pricing: Pricing) -> Plan[Traini
             continue
         smallest = plan.found.smallest
         # another host may hold the states or the weights that this one has no room for
-        if plan.best is None and any("weights" in words for words in on_host(smallest.strategy)):
+        if plan.best is None and weights_on_host(smallest.strategy):
             n = attempt.cluster.n_accelerators
             needs[n] = min(smallest.memory_bytes.expected, needs.get(n, float("inf")))
         if plan.best is None or plan.best.cost_usd is None:

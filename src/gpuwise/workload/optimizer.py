@@ -119,8 +119,16 @@ def on_host(s: Strategy) -> list[str]:
 def offloaded_states(stack: str, ranks: int, *, parameters: bool = False) -> str:
     """What an offload of the optimizer moves, in words: with ``parameters``, and with FSDP on several data-parallel ``ranks``,
     the weights too."""
-    both = parameters or (ranks > 1 and find_stack(stack).offloads_parameters)
-    return "weights and optimizer" if both else "optimizer"
+    return "weights and optimizer" if _with_weights(stack, ranks, parameters) else "optimizer"
+
+
+def weights_on_host(s: Strategy) -> bool:
+    """Whether a strategy keeps the weights in host memory beside the optimizer."""
+    return s.offload_optimizer and _with_weights(s.stack, s.dp * s.cp, s.offload_parameters)
+
+
+def _with_weights(stack: str, ranks: int, parameters: bool) -> bool:
+    return parameters or (ranks > 1 and find_stack(stack).offloads_parameters)
 
 
 def frozen_bytes(base: Strategy) -> float:
