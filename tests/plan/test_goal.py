@@ -19,8 +19,9 @@ from gpuwise.plan.defaults import (
     default_stack,
     round_log2,
 )
-from gpuwise.plan.goal import CHOICES, Wishes, check_wishes, make_goal
+from gpuwise.plan.goal import Wishes, check_wishes, make_goal
 from gpuwise.plan.space.search import find_strategies
+from gpuwise.workload.strategy import CHOICES
 
 ARCH, NODE = find_model("llama-3.1-8b"), find_cluster("8xH100-SXM")
 

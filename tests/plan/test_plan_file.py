@@ -24,11 +24,11 @@ from gpuwise.plan.answer import Plan
 from gpuwise.plan.api import make_plan
 from gpuwise.plan.cluster_document import PLAN_VERSION, cluster_document, own_hardware
 from gpuwise.plan.document import answer_document
-from gpuwise.plan.goal import CHOICES, DEGREES, Wishes
+from gpuwise.plan.goal import Wishes
 from gpuwise.plan.job import is_catalogues, job_of
 from gpuwise.plan.plan_file import job_of_document, plan_schema
 from gpuwise.predict.estimate import to_document
-from gpuwise.workload.strategy import Strategy
+from gpuwise.workload.strategy import CHOICES, DEGREES, Strategy
 
 DEVICES = tuple(accelerators().values())
 REFUSED = (

@@ -28,35 +28,11 @@ from gpuwise.workload.adapters import DEFAULT_TARGETS, adapted_products
 from gpuwise.workload.changes.strategy import LORA_RANK, LOW_PRECISION
 from gpuwise.workload.optimizer import BITSANDBYTES, parameter_bytes
 from gpuwise.workload.stack import HIDDEN_EXPERTS_SINCE, find_stack
-from gpuwise.workload.strategy import (
-    CONTEXT_PARALLELS,
-    CUDA_GRAPHS,
-    EXPERT_DISPATCHES,
-    OPTIMIZERS,
-    PRECISIONS,
-    RECOMPUTES,
-    SCHEDULES,
-    SHARDINGS,
-    STACKS,
-    Strategy,
-)
+from gpuwise.workload.strategy import CHOICES, DEGREES, Strategy
 from gpuwise.workload.transformer.point import NF4_BYTES_PER_PARAMETER
 
-CHOICES: dict[str, tuple[str, ...]] = {
-    "precision": PRECISIONS,
-    "optimizer": OPTIMIZERS,
-    "stack": STACKS,
-    "sharding": SHARDINGS,
-    "recompute": RECOMPUTES,
-    "schedule": SCHEDULES,
-    "context_parallel": CONTEXT_PARALLELS,
-    "gradient_dtype": ("fp32", "bf16", "fp16"),
-    "expert_dispatch": EXPERT_DISPATCHES,
-    "cuda_graphs": CUDA_GRAPHS,
-}
 RISK = 0.1
 """Probability that memory does not suffice after all which a plan may take, when nothing is said."""
-DEGREES = ("tp", "pp", "cp", "ep", "dp", "micro_batch", "accumulation", "virtual_stages", "recompute_every", "shard_group")
 AUTO = "auto"
 """As a precision: every format of :data:`FASTER` that the accelerator has, and the usual one."""
 FASTER = ("fp8", "mxfp8", "nvfp4")

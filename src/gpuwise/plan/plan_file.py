@@ -25,11 +25,10 @@ from gpuwise.facts.models.catalogue import find_model
 from gpuwise.facts.models.checks import check_architecture
 from gpuwise.files import convert
 from gpuwise.plan.cluster_document import PLAN_VERSION
-from gpuwise.plan.goal import CHOICES, DEGREES
 from gpuwise.plan.space.conditions import Setting
 from gpuwise.plan.space.rules import check_strategy
 from gpuwise.units import LONGEST_S, LONGEST_SEQUENCE
-from gpuwise.workload.strategy import Strategy
+from gpuwise.workload.strategy import CHOICES, DEGREES, Strategy
 
 HINT = "give what `gpuwise plan MODEL --on GPUS --json` printed"
 MOST_TOKENS = 1e18

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 
 from gpuwise.workload.adapters import DEFAULT_TARGETS
+from gpuwise.workload.fields import Option, option
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4")
 """Arithmetic of the matrix products. fp16 implies loss scaling; fp8 and below keep bf16 for the rest."""
@@ -58,67 +60,158 @@ CUDA_GRAPHS = ("none", "partial", "full")
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """One point of the search space. Degrees multiply: ``dp * tp * pp * cp == n_accelerators``; ``ep`` divides ``dp * cp``
+    """One point of the search space, and the table of options: each field is one, made by :func:`gpuwise.workload.fields.option`.
+     Degrees multiply: ``dp * tp * pp * cp == n_accelerators``; ``ep`` divides ``dp * cp``
     (expert parallelism borrows data-parallel ranks, as Megatron-Core does).
 
     ``micro_batch`` is in sequences per data-parallel rank; ``accumulation`` is micro-batches per step.
     """
 
-    precision: str = "bf16"
-    row_scales: bool = False
+    precision: str = option(
+        "bf16",
+        "Format of the matrix products; several with commas; auto: the fastest of those that the GPU has.",
+        choices=PRECISIONS,
+        usual="bf16",
+        label="Precision",
+        ranks=True,
+    )
+    row_scales: bool = option(False)
     """8-bit products with a scale per row instead of one per tensor (torchao rowwise): safer, slower."""
-    micro_batch: int = 1
-    accumulation: int = 1
-    dp: int = 1
-    tp: int = 1
-    pp: int = 1
-    virtual_stages: int = 1
-    cp: int = 1
-    ep: int = 1
-    sequence_parallel: bool = True
-    context_parallel: str = "ring"
-    schedule: str = "1f1b"
-    sharding: str = "none"
-    shard_group: int = 0
-    """Ranks a shard spans; 0 means one system with ``hybrid``, all data-parallel ranks with the others."""
-    recompute: str = "none"
-    recompute_every: int = 1
-    """With ``full``: recompute one layer in this many (1: every layer)."""
-    optimizer: str = "adamw"
-    master_weights: bool = True
+    micro_batch: int = option(1, "Sequences a micro-batch.", unit="SEQUENCES", label="Micro-batch", axis="row", ranks=True)
+    accumulation: int = option(1, "Micro-batches a step.", unit="N", label="Accumulation", axis="row")
+    dp: int = option(1, "Data parallel degree.", unit="RANKS", label="Data parallel", axis="row", ranks=True)
+    tp: int = option(1, "Tensor parallel degree.", unit="RANKS", label="Tensor parallel", axis="row", ranks=True)
+    pp: int = option(1, "Pipeline parallel degree.", unit="STAGES", label="Pipeline parallel", axis="row", ranks=True)
+    virtual_stages: int = option(1, "Virtual stages a pipeline stage.", unit="STAGES", label="Virtual stages", axis="row")
+    cp: int = option(1, "Context parallel degree.", unit="RANKS", label="Context parallel", axis="row", ranks=True)
+    ep: int = option(1, "Expert parallel degree.", unit="RANKS", label="Expert parallel", axis="row", ranks=True)
+    sequence_parallel: bool = option(
+        True, "Split norms and residuals over the tensor ranks.", label="Sequence parallelism", axis="row"
+    )
+    context_parallel: str = option("ring", "How context parallelism exchanges.", choices=CONTEXT_PARALLELS, usual="ring")
+    schedule: str = option("1f1b", "Pipeline schedule.", choices=SCHEDULES, label="Schedule", axis="row")
+    sharding: str = option(
+        "none",
+        "Data-parallel sharding: of optimizer states (zero1), of gradients too (zero2), of weights too (zero3, FSDP), or "
+        "of all inside a group, which is replicated (hybrid).",
+        choices=SHARDINGS,
+        label="Sharding",
+        axis="state",
+        ranks=True,
+    )
+    shard_group: int = option(
+        0,
+        "Ranks that a shard spans.",
+        unit="RANKS",
+        usual="those of a system with hybrid sharding, all data-parallel ranks with ZeRO",
+        label="Ranks of a shard",
+        axis="state",
+        ranks=True,
+    )
+    """0: those of one system with ``hybrid``, all data-parallel ranks with the others."""
+    recompute: str = option("none", "Activation recompute.", choices=RECOMPUTES, label="Recompute", axis="activation", ranks=True)
+    recompute_every: int = option(
+        1,
+        "With full recompute: one layer in this many.",
+        unit="LAYERS",
+        label="Recompute one layer in",
+        axis="activation",
+        ranks=True,
+    )
+    optimizer: str = option("adamw", "Optimizer.", choices=OPTIMIZERS, usual="adamw", label="Optimizer", ranks=True)
+    """``adamw-bf16`` has its moments in bf16."""
+    master_weights: bool = option(True)
     """fp32 copy of the weights beside half-precision ones (Megatron, AMP keeps fp32 weights: the same bytes)."""
-    gradient_dtype: str = "fp32"
-    """Format gradients are accumulated in: ``fp32`` or the parameter format ``bf16``/``fp16``."""
-    step_in_backward: bool = False
-    """Each parameter is updated as soon as its gradient is there, and the gradient freed: no accumulation."""
-    offload_optimizer: bool = False
-    offload_parameters: bool = False
-    """Fully sharded weights are on the host beside an offloaded optimizer (ZeRO-3 with ``offload_param``); FSDP's offload has
-    them there unasked."""
-    offload_activations: bool = False
-    overlap_tp: bool = True
+    gradient_dtype: str = option(
+        "fp32",
+        "Format gradients are accumulated in; fp16 is that of DeepSpeed's engine with fp16 weights.",
+        choices=("fp32", "bf16", "fp16"),
+        usual="the stack's, mostly fp32",
+        label="Gradients",
+    )
+    step_in_backward: bool = option(
+        False,
+        "Update each parameter as soon as its gradient is there: no gradients are kept, and none accumulated.",
+        negative=False,
+    )
+    offload_optimizer: bool = option(
+        False,
+        "Keep optimizer states in host memory; under FSDP the weights too.",
+        label="Optimizer in host memory",
+        axis="state",
+        ranks=True,
+    )
+    offload_parameters: bool = option(
+        False,
+        "Keep the weights in host memory beside the optimizer: DeepSpeed ZeRO-3's offload_param, or FSDP's offload.",
+        label="Weights in host memory",
+        negative=False,
+    )
+    """Of fully sharded weights, by ZeRO-3's ``offload_param``; FSDP's offload has them there unasked."""
+    offload_activations: bool = option(
+        False,
+        "Keep activations in host memory between forward and backward.",
+        label="Activations in host memory",
+        axis="activation",
+        ranks=True,
+    )
+    overlap_tp: bool = option(True)
     """Tensor-parallel transfers run behind the matmuls where the stack can (Megatron tp-comm-overlap, async TP)."""
-    overlap_dp: bool = True
+    overlap_dp: bool = option(True)
     """Gradient reduction and parameter gathers run behind backward and forward."""
-    etp: int = 1
-    """Tensor ranks that every expert is divided over: none, or all of ``tp`` (Megatron-Core's default of
-    ``expert_tensor_parallel_size``), where experts' ranks are ``ep * etp``."""
-    expert_dispatch: str = "deepep"
-    overlap_ep: bool = True
-    """Tokens travel to experts behind the work of another micro-batch (Megatron-Core's
-    ``overlap_moe_expert_parallel_comm``, DualPipe), where the stack can."""
-    cuda_graphs: str = "partial"
-    fused_attention: bool = True
-    fused_loss: bool = False
+    etp: int = option(
+        1,
+        "Tensor ranks that each expert is divided over (Megatron's --expert-tensor-parallel-size): 1 or those of --tp.",
+        unit="RANKS",
+        usual="1",
+        label="Experts over tensor ranks",
+    )
+    """None, or all of ``tp`` (Megatron-Core's default of ``expert_tensor_parallel_size``), where experts' ranks are
+    ``ep * etp``."""
+    expert_dispatch: str = option(
+        "deepep",
+        "How tokens travel to experts: a copy to each expert, or one to each node (DeepEP).",
+        choices=EXPERT_DISPATCHES,
+        usual="deepep, all-to-all before 2025",
+    )
+    overlap_ep: bool = option(
+        True,
+        "Tokens travel to experts behind the work of another micro-batch.",
+        usual="yes, no before 2025",
+        name="overlap_experts",
+    )
+    """Megatron-Core's ``overlap_moe_expert_parallel_comm``, DualPipe, where the stack can."""
+    cuda_graphs: str = option(
+        "partial",
+        "What of layers with experts is a CUDA graph: nothing, attention and router (partial), or the whole iteration.",
+        choices=CUDA_GRAPHS,
+        usual="partial, none before 2025",
+    )
+    fused_attention: bool = option(True)
+    fused_loss: bool = option(
+        False,
+        "Compute the loss in chunks that never hold all logits.",
+        name="chunked_loss",
+        label="Loss in chunks",
+        negative=False,
+    )
     """Chunked linear + cross-entropy that never materialises the logits."""
-    lora_rank: int = 0
+    lora_rank: int = option(0, "Rank of the adapters.", unit="RANK", usual="16", ranks=True)
     """0: full training. Otherwise rank of the adapters on ``lora_targets``."""
-    lora_targets: tuple[str, ...] = DEFAULT_TARGETS
+    lora_targets: tuple[str, ...] = option(
+        DEFAULT_TARGETS,
+        "Linear layers with adapters: all-linear, attention, mlp, or module names with commas (q_proj,v_proj).",
+        unit="LAYERS",
+        usual="all-linear",
+        ranks=True,
+    )
     """Linear layers with adapters: ``all-linear`` (but the head), ``attention``, ``mlp`` or names of modules."""
-    quantized_base: bool = False
+    quantized_base: bool = option(
+        False, "Adapters on weights held in 4 bits.", name="qlora", label="QLoRA", negative=False, ranks=True
+    )
     """QLoRA: frozen weights held in 4 bits (NF4 with double quantisation: 0.516 B a parameter)."""
-    stack: str = "megatron-core"
-    release: float | None = None
+    stack: str = option("megatron-core", "Software.", choices=STACKS, label="Software")
+    release: float | None = option(None)
     """When the stack's release came out, as a year with decimals; None: the newest one its costs were fitted on."""
 
     @property
@@ -139,3 +232,16 @@ class Strategy:
     def with_(self, **changes: object) -> Strategy:
         """A copy with ``changes`` of its fields. Raises TypeError for a field that it does not have."""
         return replace(self, **changes)  # type: ignore[arg-type]
+
+
+NEUTRAL = Strategy()
+OPTIONS: Mapping[str, Option] = {f.name: f.metadata["option"] for f in fields(Strategy)}
+"""The table, by field."""
+CHOICES: Mapping[str, tuple[str, ...]] = {name: o.choices for name, o in OPTIONS.items() if o.choices}
+COLUMNS = tuple(name for name, o in OPTIONS.items() if o.axis)
+"""Fields that the search varies and sweeps hold as columns; the others are those of a common base."""
+ROWS = tuple(name for name in COLUMNS if OPTIONS[name].axis == "row")
+STATES = tuple(name for name in COLUMNS if OPTIONS[name].axis == "state")
+ACTIVATIONS = tuple(name for name in COLUMNS if OPTIONS[name].axis == "activation")
+DEGREES = tuple(name for name in COLUMNS if type(getattr(NEUTRAL, name)) is int)
+"""Columns that are counts of at least one."""

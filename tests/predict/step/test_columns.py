@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpuwise.predict.step.columns import COLUMN_FIELDS, Columns
-from gpuwise.workload.strategy import Strategy
+from gpuwise.predict.step.columns import Columns
+from gpuwise.workload.strategy import COLUMNS, Strategy
 
 STRATEGIES = (
     Strategy(dp=8, micro_batch=2, sharding="zero3", recompute="full", recompute_every=2),
@@ -16,4 +16,4 @@ def test_a_list_is_read_back_and_one_alone_has_the_same_numbers_without_an_axis(
     assert together.shape == (2,) and [together.strategy(i) for i in range(2)] == [*STRATEGIES]
     for i, strategy in enumerate(STRATEGIES):
         alone = Columns.of(strategy)
-        assert alone.shape == () and all(getattr(alone, f) == getattr(together, f)[i] for f in COLUMN_FIELDS)
+        assert alone.shape == () and all(getattr(alone, f) == getattr(together, f)[i] for f in COLUMNS)

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from gpuwise.facts.hardware.accelerators import Accelerator
 from gpuwise.predict.parallel.data_parallel import LayerTraffic, StepTraffic
-from gpuwise.predict.step.columns import COLUMN_FIELDS, Columns
+from gpuwise.predict.step.columns import Columns
 from gpuwise.predict.step.costs import PartCosts, PointCosts
 from gpuwise.predict.step.passes import passes
 from gpuwise.predict.step.stack_costs import StackCosts
 from gpuwise.predict.step.times import ParameterCopies, StepInputs, composed
-from gpuwise.workload.strategy import Strategy
+from gpuwise.workload.strategy import COLUMNS, Strategy
 
 F64 = NDArray[np.float64]
 
@@ -64,7 +64,7 @@ def joined(parts: Sequence[StepInputs], accelerators: Sequence[Accelerator]) -> 
     first = parts[0]
     inputs = StepInputs(
         costs=_costs([p.costs for p in parts], points),
-        c=Columns(first.c.base, **{n: column(n) for n in COLUMN_FIELDS}),
+        c=Columns(first.c.base, **{n: column(n) for n in COLUMNS}),
         at=rows([p.at + s for p, s in zip(parts, start, strict=True)]),
         layers=(every(lambda p: p.layers[0]), every(lambda p: p.layers[1]), every(lambda p: p.layers[2])),
         layer_traffic=LayerTraffic(*(traffic("layer_traffic", f.name) for f in fields(LayerTraffic))),

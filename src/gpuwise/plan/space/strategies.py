@@ -23,29 +23,17 @@ from gpuwise.plan.space.rules import (
     STATE_RULES,
     allowed,
 )
-from gpuwise.predict.step.columns import COLUMN_FIELDS, Columns
+from gpuwise.predict.step.columns import Columns
 from gpuwise.workload.optimizer import BITSANDBYTES
-from gpuwise.workload.strategy import RECOMPUTES, SCHEDULES, SHARDINGS, Strategy
+from gpuwise.workload.strategy import ACTIVATIONS, COLUMNS, NEUTRAL, RECOMPUTES, ROWS, SCHEDULES, SHARDINGS, Strategy
 
 I64 = NDArray[np.int64]
-ROW_FIELDS = (
-    "micro_batch",
-    "accumulation",
-    "dp",
-    "tp",
-    "pp",
-    "virtual_stages",
-    "cp",
-    "ep",
-    "sequence_parallel",
-    "schedule",
-)
 MICRO_BATCH_TOKENS = 131072
 """Micro-batches usually tried go up to this many tokens: beyond it kernels are no more efficient."""
 ODD_MICRO_BATCHES = (3, 5, 7)
 """Micro-batches of so many times a power of two are tried where they divide the global batch: 576 sequences over 192 ranks are
 three a rank, run at once (SmolLM3)."""
-_NEUTRAL = {f: int(getattr(Columns.from_strategies([Strategy()]), f)[0]) for f in COLUMN_FIELDS}
+_NEUTRAL = {f: int(getattr(Columns.from_strategies([NEUTRAL]), f)[0]) for f in COLUMNS}
 """Codes of a plain strategy: what rows and choices have where a dimension is not theirs."""
 
 
@@ -95,7 +83,7 @@ class Block:
     def at(self, rows: slice | NDArray[np.intp]) -> Columns:
         """The product of ``rows`` with all choices."""
         c = self.columns
-        return replace(c, **{f: getattr(c, f)[rows] for f in ROW_FIELDS})
+        return replace(c, **{f: getattr(c, f)[rows] for f in ROWS})
 
     def with_base(self, base: Strategy) -> Block:
         """The same product for another base."""
@@ -104,20 +92,19 @@ class Block:
     def without_activations(self) -> Columns:
         """The product of rows and states with the first choice of what happens to activations."""
         c = self.columns
-        return replace(c, **{f: getattr(c, f)[:, :, :1] for f in ("recompute", "recompute_every", "offload_activations")})
+        return replace(c, **{f: getattr(c, f)[:, :, :1] for f in ACTIVATIONS})
 
     def least_recomputed(self) -> Block:
         """The product of rows and states with the choice that computes least again."""
         c = self.columns
         kind, every, offload = (np.ravel(getattr(c, f)) for f in ("recompute", "recompute_every", "offload_activations"))
         i = int(np.lexsort((offload, -every, kind))[0])
-        fields = ("recompute", "recompute_every", "offload_activations")
-        return Block(replace(c, **{f: getattr(c, f)[:, :, i : i + 1] for f in fields}))
+        return Block(replace(c, **{f: getattr(c, f)[:, :, i : i + 1] for f in ACTIVATIONS}))
 
     def row_list(self) -> Columns:
         """The rows alone, as a list [A] of columns with neutral choices."""
         c = self.columns
-        return _columns(c.base, **{f: getattr(c, f)[:, 0, 0] for f in ROW_FIELDS})
+        return _columns(c.base, **{f: getattr(c, f)[:, 0, 0] for f in ROWS})
 
 
 def divisors(n: int) -> tuple[int, ...]:
@@ -194,18 +181,8 @@ def default_space(setting: Setting) -> Space:
 def fixed_space(space: Space, fixed: Mapping[str, int | str | bool]) -> Space:
     """``space`` with the dimensions of ``fixed`` (fields of Strategy) at their one value."""
     values: dict[str, object] = {}
-    for name in (
-        "micro_batch",
-        "tp",
-        "pp",
-        "virtual_stages",
-        "cp",
-        "ep",
-        "dp",
-        "accumulation",
-        "sequence_parallel",
-    ):
-        if name in fixed:
+    for name in ROWS:
+        if name in fixed and name != "schedule":
             values[name] = (fixed[name],)
     if "schedule" in fixed:
         values["schedules"] = (fixed["schedule"],)
@@ -303,7 +280,7 @@ def _rows(setting: Setting, space: Space, base: Strategy) -> Columns:
         row = {f: a[keep] for f, a in row.items()}
     c = _columns(base, **row)
     ok = np.broadcast_to(allowed(SHAPE_RULES, setting, c), row["tp"].shape)
-    return _columns(base, **{f: getattr(c, f)[ok] for f in ROW_FIELDS})
+    return _columns(base, **{f: getattr(c, f)[ok] for f in ROWS})
 
 
 @lru_cache(maxsize=16)
@@ -332,7 +309,7 @@ def _blocks(setting: Setting, space: Space, base: Strategy) -> list[Block]:
         "recompute_every": np.array([e for _, e, _ in space.activations], np.int64),
         "offload_activations": np.array([int(o) for _, _, o in space.activations], np.int64),
     }
-    column = {f: getattr(rows, f)[:, None] for f in ROW_FIELDS}
+    column = {f: getattr(rows, f)[:, None] for f in ROWS}
     masks = [
         np.broadcast_to(
             allowed(rules, setting, _columns(base, **column, **{f: a[None, :] for f, a in choice.items()})),
@@ -349,7 +326,7 @@ def _blocks(setting: Setting, space: Space, base: Strategy) -> list[Block]:
         mine = inverse == i
         if not bits[:n_states].any() or not bits[n_states:].any():
             continue
-        fields = {f: getattr(rows, f)[mine][:, None, None] for f in ROW_FIELDS}
+        fields = {f: getattr(rows, f)[mine][:, None, None] for f in ROWS}
         fields |= {f: a[bits[:n_states]][None, :, None] for f, a in state.items()}
         fields |= {f: a[bits[n_states:]][None, None, :] for f, a in activation.items()}
         found.append(Block(_columns(base, **fields)))

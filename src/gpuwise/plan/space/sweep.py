@@ -20,14 +20,14 @@ from numpy.typing import NDArray
 
 from gpuwise.facts.hardware.systems import Cluster
 from gpuwise.facts.models.architecture import Architecture
-from gpuwise.plan.space.strategies import ROW_FIELDS, Block
+from gpuwise.plan.space.strategies import Block
 from gpuwise.predict.memory.strategies import DeviceBytes, TensorBytes, bare_bytes, least_bytes, tensor_bytes
 from gpuwise.predict.parallel.host_memory import host_bytes_fit
-from gpuwise.predict.step.columns import COLUMN_FIELDS, Columns
+from gpuwise.predict.step.columns import Columns
 from gpuwise.predict.step.costs import PointCosts, point_costs
 from gpuwise.predict.step.evaluate import points_of
 from gpuwise.predict.step.times import step_times
-from gpuwise.workload.strategy import Strategy
+from gpuwise.workload.strategy import COLUMNS, ROWS, Strategy
 from gpuwise.workload.transformer.point import Point
 
 F64 = NDArray[np.float64]
@@ -217,7 +217,7 @@ def _shared(
     """Of ``blocks`` in systems of ``system_count`` accelerators."""
     lists = [b.row_list() for b in blocks]
     first = lists[0]
-    joined = {f: np.concatenate([getattr(c, f) for c in lists]) for f in ROW_FIELDS}
+    joined = {f: np.concatenate([getattr(c, f) for c in lists]) for f in ROWS}
     points, index = points_of(replace(first, **joined), seq_len, packed_document_len)
     ends = np.cumsum([b.n_rows for b in blocks])
     each = tuple(index[end - b.n_rows : end][:, None, None] for end, b in zip(ends, blocks, strict=True))
@@ -244,7 +244,7 @@ class _Chunk:
         """Columns [A * S] of the rows with each choice of states and as little recomputed as may be, and their points."""
         c = self.block.least_recomputed().columns
         shape = len(self.rows), len(c) // len(self.rows)
-        fields = {f: np.broadcast_to(getattr(c, f), (*shape, 1)).ravel() for f in COLUMN_FIELDS}
+        fields = {f: np.broadcast_to(getattr(c, f), (*shape, 1)).ravel() for f in COLUMNS}
         return replace(c, **fields), np.broadcast_to(self.index[:, :, 0], shape).ravel()
 
     def best(
@@ -279,7 +279,7 @@ def _hopeful(arch: Architecture, cluster: Cluster, parts: Sequence[_Chunk], fast
     for base in bases:
         mine = [p for p in parts if p.block.columns.base == base]
         columns, points = zip(*(p.least() for p in mine), strict=True)
-        joined = Columns(base, **{f: np.concatenate([getattr(c, f) for c in columns]) for f in COLUMN_FIELDS})
+        joined = Columns(base, **{f: np.concatenate([getattr(c, f) for c in columns]) for f in COLUMNS})
         step_s = step_times(arch, cluster.system, mine[0].costs, joined, np.concatenate(points)).step_s
         ends = np.cumsum([len(at) for at in points])[:-1]
         for part, seconds in zip(mine, np.split(step_s, ends), strict=True):

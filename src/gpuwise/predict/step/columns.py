@@ -7,23 +7,23 @@ arrays [A, 1, 1], [1, S, 1] and [1, 1, R], so that what depends on one axis only
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuwise.workload.stack import find_stack
-from gpuwise.workload.strategy import RECOMPUTES, SCHEDULES, SHARDINGS, Strategy
+from gpuwise.workload.strategy import CHOICES, COLUMNS, NEUTRAL, SHARDINGS, Strategy
 
 I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Integer arrays that broadcast to ``shape``. ``sharding``, ``recompute`` and ``schedule`` are indices into the tuples of
-    ``workload.strategy``; flags are 0 or 1. What a strategy fixes for the whole set (precision, optimizer, stack ...)
-    is in ``base``."""
+    """Integer arrays that broadcast to ``shape``, one for each of ``workload.strategy.COLUMNS`` and in that order. Names are
+    indices into the field's choices, flags 0 or 1. What is the same in the whole set (precision, optimizer, stack ...) is in
+    ``base``."""
 
     base: Strategy
     micro_batch: I64
@@ -60,7 +60,7 @@ class Columns:
     @property
     def shape(self) -> tuple[int, ...]:
         """What the arrays broadcast to: (N,) for a list of strategies."""
-        return np.broadcast(*(getattr(self, f) for f in COLUMN_FIELDS)).shape
+        return np.broadcast(*(getattr(self, f) for f in COLUMNS)).shape
 
     def __len__(self) -> int:
         return prod(self.shape)
@@ -72,8 +72,8 @@ class Columns:
         shape = self.shape
         where = np.unravel_index(index, shape)
         arrays: list[I64] = []
-        for f in fields(self)[1:]:
-            array = getattr(self, f.name)
+        for name in COLUMNS:
+            array = getattr(self, name)
             array = array.reshape((1,) * (len(shape) - array.ndim) + array.shape)
             arrays.append(array[tuple(w if n > 1 else np.zeros_like(w) for w, n in zip(where, array.shape, strict=True))])
         return Columns(self.base, *arrays)
@@ -81,25 +81,7 @@ class Columns:
     def strategy(self, i: int) -> Strategy:
         """Strategy ``i``, counted in C order over ``shape``."""
         row = self.take(np.array([i]))
-        v = {f.name: int(getattr(row, f.name)[0]) for f in fields(self)[1:]}
-        return self.base.with_(
-            micro_batch=v["micro_batch"],
-            accumulation=v["accumulation"],
-            dp=v["dp"],
-            tp=v["tp"],
-            pp=v["pp"],
-            virtual_stages=v["virtual_stages"],
-            cp=v["cp"],
-            ep=v["ep"],
-            sequence_parallel=bool(v["sequence_parallel"]),
-            schedule=SCHEDULES[v["schedule"]],
-            sharding=SHARDINGS[v["sharding"]],
-            shard_group=v["shard_group"],
-            recompute=RECOMPUTES[v["recompute"]],
-            recompute_every=v["recompute_every"],
-            offload_optimizer=bool(v["offload_optimizer"]),
-            offload_activations=bool(v["offload_activations"]),
-        )
+        return self.base.with_(**{name: _value(name, int(getattr(row, name)[0])) for name in COLUMNS})
 
     @classmethod
     def from_strategies(cls, strategies: Sequence[Strategy]) -> Columns:
@@ -112,18 +94,21 @@ class Columns:
         return cls(strategy, *(np.array(v, dtype=np.int64) for v in _codes(strategy)))
 
 
-_CODES = {"schedule": SCHEDULES, "sharding": SHARDINGS, "recompute": RECOMPUTES}
-COLUMN_FIELDS = tuple(f.name for f in fields(Columns)[1:])
-"""Fields of a strategy that columns hold; the others are those of their ``base``."""
-_PLAIN = Strategy()
+_CODES = {name: CHOICES[name] for name in COLUMNS if name in CHOICES}
+_FLAGS = frozenset(name for name in COLUMNS if type(getattr(NEUTRAL, name)) is bool)
 
 
 def _codes(strategy: Strategy) -> list[int]:
     """The values of the column fields, a name as its index."""
-    values = ((f, getattr(strategy, f)) for f in COLUMN_FIELDS)
+    values = ((f, getattr(strategy, f)) for f in COLUMNS)
     return [_CODES[f].index(v) if f in _CODES else v for f, v in values]
+
+
+def _value(name: str, code: int) -> int | str | bool:
+    """The value of a column field that ``code`` stands for."""
+    return _CODES[name][code] if name in _CODES else bool(code) if name in _FLAGS else code
 
 
 def base_of(strategy: Strategy) -> Strategy:
     """``strategy`` with every field that columns hold at its default: what a set of columns must share."""
-    return strategy.with_(**{f: getattr(_PLAIN, f) for f in COLUMN_FIELDS})
+    return strategy.with_(**{f: getattr(NEUTRAL, f) for f in COLUMNS})

@@ -1,0 +1,48 @@
+"""The table of options: each row is complete, and what is written from it by hand has the same fields."""
+
+import dataclasses
+
+import pytest
+
+from gpuwise.plan.goal import Wishes
+from gpuwise.predict.step.columns import Columns
+from gpuwise.workload.strategy import COLUMNS, NEUTRAL, OPTIONS, Strategy
+
+ASKED = [name for name, o in OPTIONS.items() if o.help]
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_an_option_says_what_may_be_given(name: str) -> None:
+    about, neutral = OPTIONS[name], getattr(NEUTRAL, name)
+    assert about.help.endswith(".") and "default" not in about.help
+    if isinstance(neutral, bool):
+        assert not about.choices and not about.unit
+    elif isinstance(neutral, str):
+        assert neutral in about.choices
+    else:
+        assert about.unit
+
+
+@pytest.mark.parametrize("name", [name for name in OPTIONS if name not in ASKED])
+def test_what_nobody_asks_for_has_no_row_to_fill(name: str) -> None:
+    assert OPTIONS[name] == type(OPTIONS[name])()
+
+
+def test_columns_are_those_of_the_table() -> None:
+    assert tuple(f.name for f in dataclasses.fields(Columns)) == ("base", *COLUMNS)
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_a_column_gives_its_value_back(name: str) -> None:
+    neutral, about = getattr(NEUTRAL, name), OPTIONS[name]
+    values = about.choices or ((True, False) if isinstance(neutral, bool) else (1, 2, 8))
+    for value in values:
+        strategy = Strategy().with_(**{name: value})
+        back = Columns.from_strategies([strategy]).strategy(0)
+        assert back == strategy and type(getattr(back, name)) is type(neutral)
+
+
+def test_what_is_asked_of_a_plan_is_searched_or_wished() -> None:
+    wishes = {f.name for f in dataclasses.fields(Wishes)}
+    assert set(ASKED) - set(COLUMNS) <= wishes
+    assert not wishes & set(COLUMNS), "these are values of Wishes.fixed"
