@@ -26,6 +26,7 @@ from gpuwise.cli.options import (
 )
 from gpuwise.errors import GpuwiseError, InputError
 from gpuwise.ui.questions import QUESTIONS, Field, checked, words_of
+from gpuwise.workload.strategy import NEUTRAL, OPTIONS
 
 if TYPE_CHECKING:
     from gpuwise.facts.hardware.systems import Cluster
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from gpuwise.plan.planner import Pricing
 
 Query = Mapping[str, str]
-WHOLE = "global_batch lora_rank tp pp cp ep etp dp micro_batch accumulation virtual_stages shard_group recompute_every"
+WHOLE = ("global_batch", *(name for name in OPTIONS if type(getattr(NEUTRAL, name)) is int))
 _READ: Mapping[str, Callable[[str, str], Any]] = {
     "tokens": positive_count,
     "deadline": positive_duration,
@@ -42,7 +43,7 @@ _READ: Mapping[str, Callable[[str, str], Any]] = {
     "seq": sequence_length,
     "packed": sequence_length,
     "risk": share,
-    **dict.fromkeys(WHOLE.split(" "), whole_number),
+    **dict.fromkeys(WHOLE, whole_number),
 }
 """How the command line reads a value that is no word."""
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from gpuwise.errors import InputError, UnknownNameError
+from gpuwise.workload.strategy import NEUTRAL, OPTIONS
 
 LONGEST = 200
 """Characters of one value."""
@@ -63,47 +64,26 @@ def _choice(name: str, label: str, choices: str, *, more: bool = True) -> Field:
 MODEL = Field("model", "Model", "model", example="llama-3.1-8b")
 SUBJECT = replace(MODEL, bare=True)
 GPUS = Field("on", "GPUs", "gpus", example="8xH100-SXM")
-PRECISION = _choice("precision", "Precision", "bf16 fp16 fp8 mxfp8 nvfp4 tf32 fp32 auto")
+
+
+def _strategy() -> tuple[Field, ...]:
+    """The options of the table that pages ask for, in its order."""
+    made: list[Field] = []
+    for field, o in OPTIONS.items():
+        if o.label:
+            flag = isinstance(getattr(NEUTRAL, field), bool)
+            choices = (*o.choices, "auto") if field == "precision" else o.choices
+            kind = "flag" if flag else "choice" if choices else "text"
+            made.append(Field(o.name or field, o.label, kind, choices, more=True))
+    return tuple(made)
+
+
 TRAINING = (
     Field("seq", "Sequence length", example="8192", more=True),
     Field("global_batch", "Sequences a step", example="512", more=True),
-    PRECISION,
-    _choice(
-        "optimizer",
-        "Optimizer",
-        "adamw adamw-bf16 sgd momentum adamw8bit paged-adamw paged-adamw8bit adafactor lion muon",
-    ),
-    _choice(
-        "stack",
-        "Software",
-        "megatron-core compiled-fsdp eager-fsdp composer compiled eager megatron-deepspeed megatron-legacy nanotron deepspeed "
-        "deepspeed-script torchtune hf-fsdp trainer litgpt nanogpt unsloth hai-llm vtrain",
-    ),
     Field("lora", "LoRA", "flag", more=True),
-    Field("qlora", "QLoRA", "flag", more=True),
     Field("half_weights", "Weights in 16 bits", "flag", more=True),
-)
-LAYOUT = (
-    Field("micro_batch", "Micro-batch", more=True),
-    _choice("recompute", "Recompute", "none selective full"),
-    _choice("sharding", "Sharding", "none zero1 zero2 zero3 hybrid"),
-    Field("tp", "Tensor parallel", more=True),
-    Field("pp", "Pipeline parallel", more=True),
-    Field("cp", "Context parallel", more=True),
-    Field("ep", "Expert parallel", more=True),
-    Field("etp", "Experts over tensor ranks", more=True),
-    Field("dp", "Data parallel", more=True),
-    Field("accumulation", "Accumulation", more=True),
-    Field("virtual_stages", "Virtual stages", more=True),
-    _choice("schedule", "Schedule", "1f1b gpipe interleaved zero-bubble dualpipe dualpipe-v"),
-    Field("shard_group", "Ranks of a shard", more=True),
-    Field("recompute_every", "Recompute one layer in", more=True),
-    Field("sequence_parallel", "Sequence parallelism", "flag", more=True),
-    Field("offload_optimizer", "Optimizer in host memory", "flag", more=True),
-    Field("offload_parameters", "Weights in host memory", "flag", more=True),
-    Field("offload_activations", "Activations in host memory", "flag", more=True),
-    Field("chunked_loss", "Loss in chunks", "flag", more=True),
-    _choice("gradient_dtype", "Gradients", "fp32 bf16 fp16"),
+    *_strategy(),
 )
 MONEY = (Field("price", "Dollars a GPU-hour", example="2.5", more=True), Field("provider", "Provider", more=True))
 QUESTIONS: Mapping[str, Question] = {
@@ -117,12 +97,11 @@ QUESTIONS: Mapping[str, Question] = {
             Field("deadline", "Deadline", example="3d", more=True),
             Field("budget", "Budget, dollars", example="2000", more=True),
             *TRAINING,
-            *LAYOUT,
             *MONEY,
         ),
         needs=("model",),
     ),
-    "fit": Question("fit", "A fit", (SUBJECT, GPUS, *TRAINING, *LAYOUT), needs=("model", "on")),
+    "fit": Question("fit", "A fit", (SUBJECT, GPUS, *TRAINING), needs=("model", "on")),
     "pick": Question(
         "pick",
         "Pick one",

@@ -12,13 +12,12 @@ from gpuwise.report.page import Markup, TableCell, TableRow, heading, notes, tab
 from gpuwise.text import escape
 from gpuwise.units import format_bytes, format_duration
 from gpuwise.workload.optimizer import offloaded_states
+from gpuwise.workload.strategy import COLUMNS, NEUTRAL, OPTIONS
 
-SAME = (
-    "tp pp cp ep dp micro_batch accumulation virtual_stages schedule sharding recompute recompute_every offload_optimizer "
-    "offload_parameters offload_activations precision optimizer stack"
-)
-HELD = {**{name: name for name in SAME.split(" ")}, "fused_loss": "chunked_loss"}
-"""Fields of a strategy by the option that gives them."""
+ASKED = {field: o.name or field for field, o in OPTIONS.items() if o.label}
+"""Fields of a strategy that pages ask for, with the option that gives them."""
+ALWAYS = {*COLUMNS, "precision", "optimizer", "stack"} - {"shard_group"}
+"""Those that are given at their neutral value too: a plan would choose another."""
 TILES = (
     ("time_s", "Time"),
     ("cost_usd", "Cost"),
@@ -32,32 +31,24 @@ TILES = (
 
 def option_query(strategy: At) -> dict[str, str]:
     """The options that ask for exactly this strategy."""
-    query = {option: strategy[field].value for field, option in HELD.items()}
-    if strategy["shard_group"].value:
-        query["shard_group"] = strategy["shard_group"].value
-    if (strategy["etp"].value or 1) > 1:
-        query["etp"] = strategy["etp"].value
-    if (strategy["tp"].value or 1) > 1:
-        query["sequence_parallel"] = strategy["sequence_parallel"].value
-    if strategy["gradient_dtype"].value not in (None, "fp32"):
-        half = strategy["master_weights"].value is False and not strategy["lora_rank"].value
-        query["half_weights" if half else "gradient_dtype"] = True if half else strategy["gradient_dtype"].value
-    for field, option in (("fused_loss", "chunked_loss"), ("offload_parameters", "offload_parameters")):
-        if not strategy[field].value:
-            del query[option]
-    if strategy["lora_rank"].value:
-        query["qlora" if strategy["quantized_base"].value else "lora"] = True
-    return {k: ("yes" if v else "no") if isinstance(v, bool) else str(v) for k, v in query.items() if v is not None}
+    given = {f: v for f in ASKED if (v := strategy[f].value) is not None and (f in ALWAYS or v != getattr(NEUTRAL, f))}
+    if given.get("tp", 1) == 1:
+        given.pop("sequence_parallel", None)
+    adapters = bool(strategy["lora_rank"].value)
+    half = "gradient_dtype" in given and strategy["master_weights"].value is False and not adapters
+    query = {ASKED[f]: v for f, v in given.items() if not (half and f == "gradient_dtype")}
+    if half:
+        query["half_weights"] = True
+    if adapters and not strategy["quantized_base"].value:
+        query["lora"] = True
+    return {k: ("yes" if v else "no") if isinstance(v, bool) else str(v) for k, v in query.items()}
 
 
 def differences(strategy: At, other: At) -> dict[str, str] | None:
     """The options that lead from one strategy to the other; None where something differs that no option gives."""
     before: dict[str, Any] = strategy.value or {}
     after: dict[str, Any] = other.value or {}
-    handled = {*HELD, "shard_group", "lora_rank", "quantized_base", "global_batch", "master_weights", "sequence_parallel"} | {
-        "gradient_dtype",
-        "etp",
-    }
+    handled = {*ASKED, "lora_rank", "global_batch", "master_weights"}
     if any(before.get(k) != after.get(k) for k in {*before, *after} - handled):
         return None
     was, now = option_query(strategy), option_query(other)
