@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuwise.cli.options import (
-    FIXED_FIELDS,
     LayoutOptions,
     Training,
     money,
@@ -21,7 +20,7 @@ from gpuwise.cli.options import (
     wishes_of,
 )
 from gpuwise.errors import InputError
-from gpuwise.workload.strategy import Strategy
+from gpuwise.workload.strategy import COLUMNS, NEUTRAL, OPTIONS
 
 PARSERS: tuple[Callable[[str, str], float], ...] = (whole_number, positive_count, positive_duration, money)
 text = st.text(max_size=30) | st.text(alphabet="0123456789.eE+-_,kKmMbBtTdhs$ naif", max_size=20)
@@ -56,14 +55,25 @@ def test_numbers_as_people_write_them() -> None:
     assert money("2.5k", "--budget") == 2500
 
 
-def test_fixed_options_are_fields_of_a_strategy() -> None:
-    known = {f.name for f in fields(Strategy)}
-    assert set(FIXED_FIELDS) <= known
-    assert set(FIXED_FIELDS) <= {f.name for f in fields(LayoutOptions)}
+def test_each_option_of_the_table_can_be_given() -> None:
+    asked = {o.name or field for field, o in OPTIONS.items() if o.help}
+    assert asked == {f.name for f in fields(LayoutOptions)}
+    assert not asked & {f.name for f in fields(Training)}
+
+
+@pytest.mark.parametrize("field", [field for field, o in OPTIONS.items() if o.help and field != "lora_rank"])
+def test_what_is_given_reaches_the_wishes(field: str) -> None:
+    about, neutral = OPTIONS[field], getattr(NEUTRAL, field)
+    value = about.choices[-1] if about.choices else not neutral if isinstance(neutral, bool) else 4
+    text = "attention" if field == "lora_targets" else value
+    lora = field == "lora_targets"
+    wishes = wishes_of(Training(lora=lora), LayoutOptions(**{about.name or field: text}))
+    got = wishes.fixed[field] if field in COLUMNS else getattr(wishes, field)
+    assert got == ((value,) if field == "precision" else ("attention",) if field == "lora_targets" else value)
 
 
 def test_wishes_carry_what_was_said() -> None:
-    wishes = wishes_of(Training(precision="bf16, fp8", qlora=True), LayoutOptions(tp=4, sharding="zero1", chunked_loss=True))
+    wishes = wishes_of(Training(), LayoutOptions(precision="bf16, fp8", qlora=True, tp=4, sharding="zero1", chunked_loss=True))
     assert wishes.precision == ("bf16", "fp8")
     assert wishes.quantized_base and wishes.lora_rank == 16
     assert wishes.fixed == {"tp": 4, "sharding": "zero1"}
@@ -72,9 +82,9 @@ def test_wishes_carry_what_was_said() -> None:
 
 def test_contradictions_are_refused() -> None:
     with pytest.raises(InputError, match="adapters"):
-        wishes_of(Training(lora_rank=8), LayoutOptions())
+        wishes_of(Training(), LayoutOptions(lora_rank=8))
     with pytest.raises(InputError, match="precision"):
-        wishes_of(Training(precision=","), LayoutOptions())
+        wishes_of(Training(), LayoutOptions(precision=","))
     assert wishes_of(Training(), LayoutOptions()).precision == ()
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, fields
-from typing import Annotated, Any
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, make_dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -21,6 +21,7 @@ from gpuwise.units import (
     parse_count,
     parse_duration,
 )
+from gpuwise.workload.strategy import COLUMNS, NEUTRAL, OPTIONS
 
 LARGEST_WHOLE = 10**12
 """No degree or batch is larger; bigger numbers are slips of the keyboard."""
@@ -156,14 +157,14 @@ def new_file(text: str, name: str) -> str:
     raise InputError(f"{name}: {text!r} is no name of a file", hint=f"name one, {name} ./{text.lstrip('-')}, or - to print it")
 
 
-Whole = Annotated[int, Parameter(converter=converter(whole_number))]
-Length = Annotated[int, Parameter(converter=converter(sequence_length))]
-Count = Annotated[float, Parameter(converter=converter(positive_count))]
-Duration = Annotated[float, Parameter(converter=converter(positive_duration))]
-Money = Annotated[float, Parameter(converter=converter(money))]
-Bytes = Annotated[float, Parameter(converter=converter(size))]
-Share = Annotated[float, Parameter(converter=converter(share))]
-NewFile = Annotated[str, Parameter(allow_leading_hyphen=True, converter=converter(new_file))]
+Whole = Annotated[int, Parameter(converter=converter(whole_number), metavar="N")]
+Length = Annotated[int, Parameter(converter=converter(sequence_length), metavar="TOKENS")]
+Count = Annotated[float, Parameter(converter=converter(positive_count), metavar="COUNT")]
+Duration = Annotated[float, Parameter(converter=converter(positive_duration), metavar="TIME")]
+Money = Annotated[float, Parameter(converter=converter(money), metavar="USD")]
+Bytes = Annotated[float, Parameter(converter=converter(size), metavar="SIZE")]
+Share = Annotated[float, Parameter(converter=converter(share), metavar="SHARE")]
+NewFile = Annotated[str, Parameter(allow_leading_hyphen=True, converter=converter(new_file), metavar="FILE")]
 
 
 @Parameter(name="*")
@@ -175,155 +176,92 @@ class Training:
     """Sequence length in tokens."""
     global_batch: Whole | None = None
     """Sequences a step, over all accelerators."""
-    precision: str | None = None
-    """Format of the matrix products: fp32, tf32, fp16, bf16 (usual), fp8, mxfp8, nvfp4; several with
-    commas; auto: the fastest of those that the GPU has."""
-    optimizer: str | None = None
-    """sgd, momentum, adamw (usual), adamw-bf16 (its moments), adamw8bit, paged-adamw, paged-adamw8bit, adafactor,
-    lion or muon."""
     half_weights: Annotated[bool, Parameter(negative="")] = False
     """Weights and gradients in 16 bits, without fp32 copies."""
-    step_in_backward: Annotated[bool, Parameter(negative="")] = False
-    """Update each parameter as soon as its gradient is there: no gradients are kept, and none accumulated."""
-    stack: str | None = None
-    """Software: megatron-core, compiled-fsdp, eager-fsdp, composer, compiled, eager, megatron-deepspeed,
-    megatron-legacy, nanotron, deepspeed, deepspeed-script, torchtune, hf-fsdp, trainer, litgpt, nanogpt, unsloth, hai-llm,
-    vtrain."""
     year: Whole | None = None
     """The year whose software trains (usual: today's, or of the published run that this is): before 2023 attention was not
     fused, nor sequence parallel; before 2025 experts' exchange was not hidden."""
     lora: Annotated[bool, Parameter(negative="")] = False
     """Train low-rank adapters (rank 16) on frozen weights."""
-    lora_rank: Whole | None = None
-    """Rank of the adapters."""
-    lora_targets: str | None = None
-    """Linear layers with adapters: all-linear (usual), attention, mlp, or module names with commas (q_proj,v_proj)."""
-    qlora: Annotated[bool, Parameter(negative="")] = False
-    """Adapters on weights held in 4 bits."""
     packed: Length | None = None
     """Mean document length when sequences are packed and attention stays inside documents."""
     risk: Share | None = None
     """Probability, at the most, that memory does not suffice after all (usual: 0.1, a plan fits with 90 %)."""
 
 
-@Parameter(name="*")
-@dataclass(frozen=True, slots=True)
-class LayoutOptions:
-    """Parts of the strategy to hold fast."""
+WIDEST = 24
+"""Characters of choices that stand beside an option; more are in its text."""
 
-    tp: Whole | None = None
-    """Tensor parallel degree."""
-    pp: Whole | None = None
-    """Pipeline parallel degree."""
-    cp: Whole | None = None
-    """Context parallel degree."""
-    ep: Whole | None = None
-    """Expert parallel degree."""
-    etp: Whole = 1
-    """Tensor ranks that each expert is divided over (Megatron's --expert-tensor-parallel-size): 1 (usual) or those of --tp."""
-    dp: Whole | None = None
-    """Data parallel degree."""
-    micro_batch: Whole | None = None
-    """Sequences a micro-batch."""
-    accumulation: Whole | None = None
-    """Micro-batches a step."""
-    virtual_stages: Whole | None = None
-    """Virtual stages a pipeline stage."""
-    schedule: str | None = None
-    """Pipeline schedule: gpipe, 1f1b, interleaved, zero-bubble, dualpipe or dualpipe-v."""
-    sharding: str | None = None
-    """Data-parallel sharding: none, zero1, zero2, zero3 (FSDP) or hybrid."""
-    shard_group: Whole | None = None
-    """Ranks that a shard spans: with hybrid sharding a system (usual), with ZeRO all data-parallel ranks."""
-    recompute: str | None = None
-    """Activation recompute: none, selective or full."""
-    recompute_every: Whole | None = None
-    """With full recompute: one layer in this many."""
-    context_parallel: str = "ring"
-    """How context parallelism exchanges: ring or ulysses."""
-    gradient_dtype: str | None = None
-    """Format gradients are accumulated in: fp32 (usual), bf16 or fp16 (that of DeepSpeed's engine with fp16 weights)."""
-    expert_dispatch: str | None = None
-    """How tokens travel to experts: all-to-all (usual before 2025), deepep (one copy to each node: usual) or deepep-fp8."""
-    overlap_experts: bool | None = None
-    """Tokens travel to experts behind the work of another micro-batch (usual from 2025 on)."""
-    cuda_graphs: str | None = None
-    """What of layers with experts is a CUDA graph: none (usual before 2025), partial (attention and router: usual) or full."""
-    sequence_parallel: bool | None = None
-    """Split norms and residuals over the tensor ranks."""
-    offload_optimizer: bool | None = None
-    """Keep optimizer states in host memory; under FSDP the weights too."""
-    offload_parameters: Annotated[bool, Parameter(negative="")] = False
-    """Keep the weights in host memory beside the optimizer: DeepSpeed ZeRO-3's offload_param, or FSDP's offload."""
-    offload_activations: bool | None = None
-    """Keep activations in host memory between forward and backward."""
-    chunked_loss: Annotated[bool, Parameter(negative="")] = False
-    """Compute the loss in chunks that never hold all logits."""
+
+def _group() -> type[Any]:
+    """A dataclass of the table's options (:mod:`gpuwise.workload.fields`), each None where it is not given."""
+    types: Mapping[type, Any] = {bool: bool, int: Whole, str: str, tuple: str}
+    made: list[tuple[str, Any, None]] = []
+    for field, o in OPTIONS.items():
+        if not o.help:
+            continue
+        beside = "|".join(o.choices)
+        more = "" if len(beside) <= WIDEST else f" One of {', '.join(o.choices)}."
+        kind = Parameter(
+            help=o.help + more,
+            metavar=o.unit or (beside if not more else "NAME"),
+            show_default=o.usual or False,
+            negative=None if o.negative else "",
+        )
+        made.append((o.name or field, Annotated[types[type(getattr(NEUTRAL, field))] | None, kind], None))
+    namespace = {"__module__": __name__, "__doc__": "Parts of the strategy to hold fast."}
+    return Parameter(name="*")(make_dataclass("LayoutOptions", made, namespace=namespace, frozen=True, slots=True))
+
+
+if TYPE_CHECKING:
+
+    @dataclass(frozen=True, init=False)
+    class LayoutOptions:
+        """Parts of the strategy to hold fast."""
+
+        def __init__(self, **given: Any) -> None: ...
+        def __getattr__(self, name: str) -> Any: ...
+else:
+    LayoutOptions = _group()
 
 
 LEFT_OPEN, NOTHING_FIXED = Training(), LayoutOptions()
-FIXED_FIELDS = (
-    "tp",
-    "pp",
-    "cp",
-    "ep",
-    "dp",
-    "micro_batch",
-    "accumulation",
-    "virtual_stages",
-    "schedule",
-    "sharding",
-    "shard_group",
-    "recompute",
-    "recompute_every",
-    "sequence_parallel",
-    "offload_optimizer",
-    "offload_activations",
-)
 
 
 def wishes_of(training: Training, fixed: LayoutOptions, **more: Any) -> Any:
     """The two groups of options as :class:`gpuwise.plan.goal.Wishes`. Raises InputError on contradictions."""
     from gpuwise.plan.goal import LORA_RANK, RISK, Wishes
-    from gpuwise.workload.adapters import DEFAULT_TARGETS, split_targets
+    from gpuwise.workload.adapters import split_targets
 
-    if training.lora and training.qlora:
+    adapters = training.lora or fixed.qlora
+    if training.lora and fixed.qlora:
         raise InputError("--lora and --qlora are two ways", hint="--qlora for 4-bit frozen weights, --lora for 16-bit ones")
-    adapters = training.lora or training.qlora
-    if adapters and (training.half_weights or training.step_in_backward):
+    if adapters and (training.half_weights or fixed.step_in_backward):
         option = "--half-weights" if training.half_weights else "--step-in-backward"
         raise InputError(f"{option} with adapters", hint="the frozen weights have no fp32 copies and no gradients: leave it out")
-    if training.lora_rank is not None and not adapters:
+    if fixed.lora_rank is not None and not adapters:
         raise InputError("--lora-rank without adapters", hint="add --lora or --qlora")
-    if training.lora_targets is not None and not adapters:
+    if fixed.lora_targets is not None and not adapters:
         raise InputError("--lora-targets without adapters", hint="add --lora or --qlora")
-    precision = tuple(p.strip().lower() for p in (training.precision or "").split(",") if p.strip())
-    if training.precision is not None and not precision:
-        raise InputError("--precision names no format", hint="for example --precision bf16")
-    strategy_fields = {f: getattr(fixed, f) for f in FIXED_FIELDS if getattr(fixed, f) is not None}
+    asked: dict[str, Any] = {name: getattr(fixed, o.name or name) for name, o in OPTIONS.items() if o.help}
+    asked = {name: value for name, value in asked.items() if value is not None}
+    if "precision" in asked:
+        asked["precision"] = tuple(p.strip().lower() for p in asked["precision"].split(",") if p.strip())
+        if not asked["precision"]:
+            raise InputError("--precision names no format", hint="for example --precision bf16")
+    if "lora_targets" in asked:
+        asked["lora_targets"] = split_targets(asked["lora_targets"])
+    if adapters:
+        asked.setdefault("lora_rank", LORA_RANK)
     return Wishes(
         seq_len=training.seq,
         global_batch=training.global_batch,
-        precision=precision,
-        optimizer=training.optimizer,
         half_weights=training.half_weights,
-        step_in_backward=training.step_in_backward,
-        offload_parameters=fixed.offload_parameters,
-        stack=training.stack,
         year=training.year,
-        lora_rank=(training.lora_rank or LORA_RANK) if adapters else 0,
-        lora_targets=DEFAULT_TARGETS if training.lora_targets is None else split_targets(training.lora_targets),
-        quantized_base=training.qlora,
-        context_parallel=fixed.context_parallel,
-        gradient_dtype=fixed.gradient_dtype,
-        etp=fixed.etp,
-        expert_dispatch=fixed.expert_dispatch,
-        overlap_ep=fixed.overlap_experts,
-        cuda_graphs=fixed.cuda_graphs,
-        fused_loss=fixed.chunked_loss or None,
         packed_document_len=training.packed,
         risk=RISK if training.risk is None else training.risk,
-        fixed=strategy_fields,
+        fixed={name: asked.pop(name) for name in COLUMNS if name in asked},
+        **asked,
         **more,
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpuwise.cli.cost.run import cost_run
-from gpuwise.cli.options import Training
+from gpuwise.cli.options import LayoutOptions, Training
 from gpuwise.cli.plan.command import plan
 from gpuwise.errors import InputError, UnknownNameError, UnpredictableError
 
@@ -99,9 +99,9 @@ def test_what_does_not_fit_is_no_bill(capsys: pytest.CaptureFixture[str]) -> Non
         {"eval_share": 100.0},
         {"pue": 0.9},
         {"pue": 20.0},
-        {"training": Training(precision=",")},
+        {"fixed": LayoutOptions(precision=",")},
         {"training": Training(seq=0)},
-        {"training": Training(lora=True, qlora=True)},
+        {"training": Training(lora=True), "fixed": LayoutOptions(qlora=True)},
         {"on": "8xNothing"},
     ],
 )

@@ -131,8 +131,8 @@ def _planned(
         raise InputError(
             "a model needs GPUs", hint="name them with --on 8xH100-SXM, or give the file that `gpuwise plan --json` printed"
         )
-    if (training.stack, training.year) == (None, None) and not (training.lora or training.qlora):
-        training = replace(training, stack=stack_of(to))
+    if (fixed.stack, training.year) == (None, None) and not (training.lora or fixed.qlora):
+        fixed = replace(fixed, stack=stack_of(to))
     wishes, cluster = wishes_of(training, fixed, tokens=tokens), cluster_or_text(on)
     plan = make_plan(model, cluster, wishes)
     job = job_of(plan)
