@@ -4,8 +4,10 @@ import dataclasses
 
 import pytest
 
+from gpuwise.export.ranks import LAYOUT
 from gpuwise.plan.goal import Wishes
 from gpuwise.predict.step.columns import Columns
+from gpuwise.train.ranks.layout import Layout
 from gpuwise.workload.strategy import COLUMNS, NEUTRAL, OPTIONS, Strategy
 
 ASKED = [name for name, o in OPTIONS.items() if o.help]
@@ -46,3 +48,10 @@ def test_what_is_asked_of_a_plan_is_searched_or_wished() -> None:
     wishes = {f.name for f in dataclasses.fields(Wishes)}
     assert set(ASKED) - set(COLUMNS) <= wishes
     assert not wishes & set(COLUMNS), "these are values of Wishes.fixed"
+
+
+def test_ranks_have_the_layout_that_the_table_gives_them() -> None:
+    assert set(Layout.__struct_fields__) == {*LAYOUT, "compress"}
+    for name, hint in Layout.__annotations__.items():
+        if name in OPTIONS:
+            assert hint == Strategy.__annotations__[name]

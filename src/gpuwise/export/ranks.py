@@ -14,34 +14,15 @@ from gpuwise.export.job import Job, writes_model
 from gpuwise.export.torchrun import started, torchrun
 from gpuwise.export.written import Written
 from gpuwise.units import format_bytes
-from gpuwise.workload.strategy import Strategy
+from gpuwise.workload.strategy import OPTIONS, Strategy
 from gpuwise.workload.transformer.parameters import count_parameters
 
 VERSION = "gpuwise's ranks under torchrun of PyTorch 2.7 to 2.13"
 PRECISIONS = ("fp32", "tf32", "bf16")
 OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD", "momentum": "SGD"}
 """Of ``torch.optim``: what a task without an optimizer of its own gets."""
-LAYOUT = (
-    "dp",
-    "tp",
-    "pp",
-    "cp",
-    "ep",
-    "sharding",
-    "shard_group",
-    "precision",
-    "recompute",
-    "recompute_every",
-    "micro_batch",
-    "global_batch",
-    "optimizer",
-    "offload_optimizer",
-    "offload_activations",
-    "lora_rank",
-    "lora_targets",
-    "quantized_base",
-)
-"""What of a strategy the ranks are told."""
+LAYOUT = (*(name for name, o in OPTIONS.items() if o.ranks), "global_batch")
+"""What of a strategy the ranks are given."""
 CHILD = ("-m", "gpuwise.train.ranks.child", "settings.json")
 
 

@@ -14,6 +14,7 @@ from cyclopts import Parameter
 from gpuwise.cli.options import Duration, Whole
 from gpuwise.errors import InputError
 from gpuwise.files import check_file
+from gpuwise.workload.strategy import OPTIONS
 
 if TYPE_CHECKING:
     from gpuwise.export.job import Job
@@ -316,24 +317,8 @@ def _layout(options: OnRanks, job: Job | None) -> Layout:
 
     if job is not None:
         layout = layout_of(job.strategy, shard_group(job))
-        for name in (
-            "ranks",
-            "sharding",
-            "tp",
-            "pp",
-            "cp",
-            "ep",
-            "precision",
-            "recompute",
-            "offload",
-            "compress",
-            "shard_group",
-            "lora",
-            "lora_rank",
-            "lora_targets",
-            "qlora",
-        ):
-            if getattr(options, name) not in (None, False):
+        for name in (*_named(options), "ranks", "offload", "compress", "lora", "qlora", "lora_rank", "lora_targets"):
+            if name != "micro_batch" and getattr(options, name) not in (None, False):
                 raise InputError(f"--{name.replace('_', '-')} is in the plan already", hint="leave it out, or plan again with it")
         if options.global_batch is not None or options.micro_batch is not None:
             layout = msgspec.structs.replace(
@@ -351,25 +336,19 @@ def _layout(options: OnRanks, job: Job | None) -> Layout:
     if offload - {"optimizer", "activations"}:
         raise InputError(f"--offload {options.offload}", hint="--offload optimizer, activations, or optimizer,activations")
     batch = options.global_batch or (options.micro_batch or 8) * dp
-    return checked(
-        Layout(
-            dp,
-            tp,
-            pp,
-            cp,
-            sharding=options.sharding or "none",
-            shard_group=options.shard_group or 0,
-            precision=options.precision or "fp32",
-            recompute=options.recompute or "none",
-            ep=options.ep or 1,
-            micro_batch=options.micro_batch or -(-batch // dp),
-            global_batch=batch,
-            offload_optimizer="optimizer" in offload,
-            offload_activations="activations" in offload,
-            compress=options.compress or "none",
-            **_adapters(options),
-        )
-    )
+    asked: dict[str, Any] = {field: value for field, value in _named(options).values() if value is not None}
+    asked |= {"dp": dp, "micro_batch": options.micro_batch or -(-batch // dp), "global_batch": batch}
+    asked |= {"offload_optimizer": "optimizer" in offload, "offload_activations": "activations" in offload}
+    return checked(Layout(**asked, compress=options.compress or "none", **_adapters(options)))
+
+
+def _named(options: OnRanks) -> dict[str, tuple[str, Any]]:
+    """By option of the table that is asked for here: the field, and its value as given; without those of :func:`_adapters`."""
+    spelled = {o.name or field: field for field, o in OPTIONS.items() if o.ranks and field not in ADAPTERS}
+    return {name: (field, getattr(options, name)) for name, field in spelled.items() if hasattr(options, name)}
+
+
+ADAPTERS = ("lora_rank", "lora_targets", "quantized_base")
 
 
 def _adapters(options: OnRanks) -> dict[str, Any]:
